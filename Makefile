@@ -1,0 +1,238 @@
+# Everything is found by wildcard: a new source file needs no line here. `make help` lists targets.
+#   CONFIG=release|asan|tsan   where and how to build: build/CONFIG
+#   NO_SETUP=1                 installs nothing; builds what the packages that are there allow
+#   CI=true                    warnings are errors
+#   CXX, CPPFLAGS, CXXFLAGS, LDFLAGS, LDLIBS as usual: CPPFLAGS=-Ifolder finds headers elsewhere
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+ifeq ($(findstring -j,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
+CONFIG ?= release
+comma := ,
+BUILD := build/$(CONFIG)
+CXX ?= g++
+export CXX CPPFLAGS
+
+# --- Sources and what is made of them ------------------------------------------------------------
+
+LIBRARY_SOURCES := $(wildcard tiny/*.cpp codegen/*.cpp runtime/*.cpp devices/*.cpp)
+TEST_FOLDERS := unit ops golden error fuzz train lint
+TEST_SOURCES := $(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp))
+CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
+HEADERS := $(wildcard $(addsuffix /*.h,tiny codegen runtime devices examples test test/* extra/*))
+FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,tiny codegen runtime devices examples \
+  test test/* extra/*))
+
+# --- Packages that may be missing with NO_SETUP=1 ------------------------------------------------
+
+ifdef NO_SETUP
+MISSING := $(shell extra/setup.sh --check)
+# The files of a list that include none of the headers (a grep pattern).
+without = $(if $(1),$(shell grep -L '^ *\# *include *[<"]\($(2)\)[>"]' $(1) /dev/null | \
+  grep -v /dev/null))
+ifneq ($(filter libz3-dev,$(MISSING)),)
+$(info NO_SETUP: no z3: the tests that prove with it are left out)
+TEST_SOURCES := $(call without,$(TEST_SOURCES),z3++\.h)
+endif
+ifneq ($(filter nlohmann-json3-dev,$(MISSING)),)
+$(info NO_SETUP: no nlohmann-json: the tests that need it and the conformance program are left out)
+TEST_SOURCES := $(call without,$(TEST_SOURCES),nlohmann/json\.hpp)
+CONFORMANCE_SOURCES :=
+endif
+ifneq ($(filter zlib1g-dev,$(MISSING)),)
+$(info NO_SETUP: no zlib: gzipped data cannot be read)
+endif
+ifneq ($(filter doctest-dev,$(MISSING)),)
+$(info NO_SETUP: no doctest: the tests cannot be built)
+endif
+ifneq ($(filter libllvm,$(MISSING)),)
+$(info NO_SETUP: no LLVM library of version 16 to 21: the CPU device needs CPU_COMPILER=cc)
+endif
+endif
+
+# --- Flags ---------------------------------------------------------------------------------------
+
+# Line tables only (-g1): full debug information makes a build half as long again.
+OPTIMIZE_release := -O2 -g1 -DNDEBUG
+OPTIMIZE_asan := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined \
+  -fno-sanitize-recover=undefined
+OPTIMIZE_tsan := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
+ifeq ($(OPTIMIZE_$(CONFIG)),)
+$(error CONFIG=$(CONFIG): it is one of release, asan, tsan)
+endif
+SANITIZE := $(filter -fsanitize=%,$(OPTIMIZE_$(CONFIG)))
+LAUNCHER := $(shell command -v ccache)
+MOLD := $(if $(shell command -v mold),-fuse-ld=mold)
+
+ALL_CPPFLAGS := -I. $(CPPFLAGS)
+ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread $(OPTIMIZE_$(CONFIG)) $(CXXFLAGS)
+# Tests run once and are many: compiling them fast is worth more than running them fast, except
+# for what all of them call (test/*.cpp, the reference evaluator).
+TEST_FLAGS := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -DTINY_ROOT='"$(CURDIR)"' \
+  -DTINY_BUILD='"$(CURDIR)/$(BUILD)"'
+ALL_LDFLAGS := -pthread $(SANITIZE) $(MOLD) $(LDFLAGS)
+ALL_LDLIBS := $(LDLIBS) $(if $(filter zlib1g-dev,$(MISSING)),,-lz) -ldl -lpthread
+TEST_LDLIBS := $(if $(filter libz3-dev,$(MISSING)),,-lz3)
+WERROR := $(if $(filter true,$(CI)),-Werror)
+
+# --- Objects, library, programs ------------------------------------------------------------------
+
+object = $(1:%.cpp=$(BUILD)/%.o)
+LIBRARY := $(BUILD)/libtiny.a
+TEST_PROGRAM := $(BUILD)/tests
+EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(wildcard examples/*.cpp))
+BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(wildcard extra/bench/*.cpp))
+CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
+README_EXAMPLE := $(if $(wildcard README.md),$(BUILD)/readme_example)
+
+# Keeps the target as it is unless its text changes: what depends on it is then made again.
+define write_if_changed
+	@mkdir -p $(@D)
+	@cmp -s $@ - <<<'$(subst ','\'',$(1))' || cat >$@ <<<'$(subst ','\'',$(1))'
+endef
+
+$(BUILD)/flags: FORCE | setup
+	$(call write_if_changed,$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(TEST_FLAGS))
+$(BUILD)/sources: FORCE | setup
+	$(call write_if_changed,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(CONFORMANCE_SOURCES) $(ALL_LDLIBS))
+
+$(BUILD)/%.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  CXX  $<"
+	@$(LAUNCHER) $(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(EXTRA_FLAGS) $(WERROR) -MMD -MP -c $< -o $@
+
+$(BUILD)/test/%.o: EXTRA_FLAGS = $(TEST_FLAGS)
+$(foreach folder,$(TEST_FOLDERS) conformance,$(BUILD)/test/$(folder)/%.o): \
+  EXTRA_FLAGS = $(TEST_FLAGS) -O0
+
+$(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources
+	@rm -f $@
+	@$(AR) rcs $@ $(filter %.o,$^)
+
+link = @mkdir -p $(@D); echo "  LINK $@"; \
+  $(CXX) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(1) $(ALL_LDLIBS) -o $@
+
+$(EXAMPLES): $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
+	$(call link)
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/extra/bench/%.o $(LIBRARY)
+	$(call link)
+ifneq ($(filter doctest-dev,$(MISSING)),)
+$(TEST_PROGRAM):
+	@echo 'the tests need doctest (package doctest-dev)' >&2; exit 1
+else
+$(TEST_PROGRAM): $(call object,$(TEST_SOURCES)) $(LIBRARY) $(BUILD)/sources
+	$(call link,$(TEST_LDLIBS))
+endif
+$(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(LIBRARY) $(BUILD)/sources
+	$(call link)
+
+# The README's program is compiled as it stands there: the first C++ block with a main.
+$(BUILD)/readme_example.cpp: README.md | setup
+	@mkdir -p $(@D)
+	@awk '/^```cpp/ {inside = 1; text = ""; next} \
+	  /^```/ {if (inside && text ~ /int main/) {printf "%s", text; found = 1; exit} inside = 0} \
+	  inside {text = text $$0 "\n"} END {exit !found}' $< >$@ || \
+	  { echo "README.md: no \`\`\`cpp block with int main" >&2; exit 1; }
+$(BUILD)/readme_example: $(BUILD)/readme_example.cpp $(LIBRARY) $(BUILD)/flags
+	@echo "  CXX  $< (README.md)"
+	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) $(ALL_LDFLAGS) $(filter %.cpp %.a,$^) \
+	  $(ALL_LDLIBS) -MMD -MP -MT $@ -MF $@.d -o $@
+
+OBJECTS := $(call object,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(CONFORMANCE_SOURCES) \
+  $(wildcard examples/*.cpp extra/bench/*.cpp))
+-include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d
+
+# Order-only: it runs before anything is compiled and makes nothing out of date.
+.PHONY: setup FORCE
+setup:
+	@$(if $(NO_SETUP),:,extra/setup.sh)
+FORCE:
+
+# --- Targets -------------------------------------------------------------------------------------
+
+.PHONY: help all mnist test check headers format-check asan tsan golden golden-update bench \
+  bench-compile format clean
+
+help:
+	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
+	@echo 'make test            every test that this machine can run: FILTER="reshape"'
+	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
+	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
+	@echo 'make golden          the golden texts of kernels; golden-update writes them anew'
+	@echo 'make bench-compile   times of scheduling and lowering; make bench: all of extra/bench'
+	@echo 'make all             library, examples and benchmarks in $(BUILD)'
+	@echo 'make format, clean   clang-format of every source; removes build/'
+	@echo 'NO_SETUP=1 installs nothing, CONFIG=asan builds in build/asan, CI=true: -Werror'
+
+all: $(LIBRARY) $(EXAMPLES) $(BENCHES)
+
+mnist: $(BUILD)/examples/mnist
+	@$< $(ARGS)
+
+# Passes doctest's output on and ends with the closing line. A run that ends without a summary (a
+# crash) counts as one failure.
+define run_tests
+@$(TEST_PROGRAM) $(1) 2>&1 | awk '{print; fflush()} \
+  /^\[doctest\] test cases:/ {gsub(/[|:]/, " "); summary = 1; \
+    for (i = 2; i <= NF; i++) count[$$i] = $$(i - 1)} \
+  END {passed = count["passed"] + 0; failed = count["failed"] + (summary ? 0 : 1); \
+    printf "%d passed, %d failed", passed, failed; \
+    if (count["skipped"] > 0) printf ", %d skipped", count["skipped"]; print ""; \
+    exit failed > 0}'
+endef
+
+test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
+	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
+
+check: $(TEST_PROGRAM) headers format-check
+	$(call run_tests,-sf='*test/unit/*$(comma)*test/golden/*$(comma)*test/lint/*')
+
+golden: $(TEST_PROGRAM)
+	$(call run_tests,-sf='*test/golden/*')
+
+golden-update: $(TEST_PROGRAM)
+	@GOLDEN_UPDATE=1 $(TEST_PROGRAM) -sf='*test/golden/*'
+
+asan:
+	@$(MAKE) --no-print-directory CONFIG=asan test
+
+tsan:
+	@$(MAKE) --no-print-directory CONFIG=tsan test
+
+bench-compile: $(BUILD)/bench/compile
+	@$< $(ARGS)
+
+# One after the other: they measure.
+bench: $(BENCHES)
+	@for program in $(sort $^); do echo "== $$program"; $$program $(ARGS) || exit 1; done
+
+# Every header compiles alone.
+HEADER_STAMPS := $(HEADERS:%=$(BUILD)/headers/%.ok)
+headers: $(HEADER_STAMPS)
+$(HEADER_STAMPS): $(BUILD)/headers/%.ok: % $(BUILD)/flags
+	@mkdir -p $(@D)
+	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(TEST_FLAGS) $(WERROR) -fsyntax-only \
+	  -MMD -MP -MT $@ -MF $@.d -x c++ - <<<'#include "$<"'
+	@touch $@
+-include $(HEADER_STAMPS:=.d)
+
+format-check:
+	@if command -v clang-format >/dev/null; then clang-format --dry-run -Werror $(FORMATTED); \
+	else echo 'check: no clang-format: the format is not checked'; fi
+
+format:
+	@clang-format -i $(FORMATTED)
+
+# Alone: the other targets would count on files that are about to go.
+ifneq ($(filter clean,$(MAKECMDGOALS)),)
+ifneq ($(filter-out clean,$(MAKECMDGOALS)),)
+$(error 'make clean' runs alone: make clean && make $(filter-out clean,$(MAKECMDGOALS)))
+endif
+endif
+clean:
+	rm -rf build

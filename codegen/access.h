@@ -1,0 +1,33 @@
+// How the loads and stores of a kernel depend on its ranges: what heuristics and layouts look at.
+#pragma once
+#include <vector>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+inline constexpr int64_t kIrregular = INT64_MAX;  // depends on the range in a non-linear way
+
+struct Access {
+  Node node;             // Load or Store
+  double count = 1;      // how often it runs: the extents of all ranges around it, multiplied
+  uint64_t around = 0;   // the ranges around it
+};
+
+// Elements by which the access moves when the range with this id advances; 0: not at all.
+int64_t stride(Node load_or_store, int range_id);
+
+// Every load and store, with the loops it runs in: those of the reduction or store that needs it.
+std::vector<Access> accesses(Node sink);
+
+// Nodes of this op below the sink.
+std::vector<Node> all_of(Node sink, Op op);
+
+// Ranges that all stores depend on.
+uint64_t shared_ranges(Node sink);
+
+inline int range_id(Node range) { return range->arg<RangeArg>().id; }
+inline int64_t extent(Node range) { return range->src(0)->vmax; }
+inline RangeKind kind(Node range) { return range->arg<RangeArg>().kind; }
+
+}  // namespace tiny

@@ -1,0 +1,216 @@
+#include "codegen/decompose.h"
+
+#include <bit>
+
+#include "codegen/transcendental.h"
+
+namespace tiny {
+
+namespace {
+
+Node same_type(Op op, Node a, Node b) { return make(op, a->dtype, {a, b}); }
+Node with_const(Op op, Node a, int64_t b) { return same_type(op, a, constant(a->dtype, b)); }
+Node test(Op op, Node a, Node b) { return make(op, kBool.vec(a->dtype.lanes), {a, b}); }
+Node cast(Node x, DType to) { return make(Op::Cast, to.vec(x->dtype.lanes), {x}); }
+Node bitcast(Node x, DType to) { return make(Op::Bitcast, to.vec(x->dtype.lanes), {x}); }
+Node where(Node condition, Node a, Node b) {
+  return make(Op::Where, a->dtype, {condition, a, b});
+}
+
+// --- division ------------------------------------------------------------------------------------
+
+// k where the divisor is 2^k, else -1.
+int log2_of_divisor(Node division) {
+  const Node b = division->src(1);
+  if (!b->is_const() || b->int_value() <= 0) return -1;
+  const auto value = static_cast<uint64_t>(b->int_value());
+  return std::has_single_bit(value) ? std::countr_zero(value) : -1;
+}
+
+bool rounds_alike(Node n) {  // floor and truncation agree
+  return n->dtype.is_unsigned() || (n->src(0)->vmin >= 0 && n->src(1)->vmin >= 0);
+}
+
+// An arithmetic shift and a mask round towards minus infinity: of truncations they are right only
+// for what is not negative.
+Node power_of_two_division(const Match& m) {
+  const Node n = m.root;
+  const int k = log2_of_divisor(n);
+  const bool floors = n->is(Op::FloorDiv) || n->is(Op::FloorMod);
+  if (k < 0 || (!floors && !rounds_alike(n))) return nullptr;
+  if (n->is(Op::FloorMod) || n->is(Op::TruncMod))
+    return with_const(Op::And, n->src(0), n->src(1)->int_value() - 1);
+  return with_const(Op::Shr, n->src(0), k);
+}
+
+// The remainder has the sign of the dividend; where that is not the divisor's, go down by one.
+Node floor_division(const Match& m) {
+  const Node n = m.root, a = n->src(0), b = n->src(1);
+  const bool mod = n->is(Op::FloorMod);
+  const Node quotient = same_type(Op::TruncDiv, a, b), rest = same_type(Op::TruncMod, a, b);
+  if (rounds_alike(n)) return mod ? rest : quotient;
+  const Node zero = constant(n->dtype, 0);
+  const Node differs = test(Op::Lt, same_type(Op::Xor, rest, b), zero);
+  const Node down = make(Op::And, differs->dtype, {differs, test(Op::Ne, rest, zero)});
+  if (mod) return where(down, same_type(Op::Add, rest, b), rest);
+  return where(down, with_const(Op::Sub, quotient, 1), quotient);
+}
+
+Node bool_extremum(const Match& m) {
+  return make(m.root->is(Op::Max) ? Op::Or : Op::And, m.root->dtype, m.root->srcs());
+}
+
+// --- halves --------------------------------------------------------------------------------------
+
+bool has_half_source(Node n) {
+  for (Node s : n->srcs())
+    if (s->dtype.is_half()) return true;
+  return false;
+}
+
+OpSet half_arithmetic() {
+  OpSet ops = op_set(Op::Fold, Op::Reduce);
+  for (int i = 0; i < kOps; ++i) ops.set(i, ops[i] || is_elementwise(static_cast<Op>(i)));
+  return ops & ~op_set(Op::Cast, Op::Bitcast, Op::Where);
+}
+
+// The result is rounded to the half after each operation, as it would be by one on halves.
+Node half_in_f32(const Match& m) {
+  const Node n = m.root;
+  std::vector<Node> srcs;
+  for (Node s : n->srcs()) srcs.push_back(s->dtype.is_half() ? cast(s, kF32) : s);
+  if (!n->dtype.is_half()) return with_sources(n, srcs);
+  return cast(make(n->op, kF32.vec(n->dtype.lanes), srcs, n->payload), n->dtype);
+}
+
+bool skips_f32(Node n) {  // a cast between a half and anything but f32
+  const Scalar from = n->src(0)->dtype.scalar, to = n->dtype.scalar;
+  const bool half = n->dtype.is_half() || n->src(0)->dtype.is_half();
+  return half && from != to && from != Scalar::F32 && to != Scalar::F32;
+}
+Node cast_by_f32(const Match& m) { return cast(cast(m.root->src(0), kF32), m.root->dtype); }
+
+template <Scalar from, Scalar to>
+bool casts(Node n) {
+  return n->src(0)->dtype.scalar == from && n->dtype.scalar == to;
+}
+
+Node bf16_to_f32(const Match& m) {
+  const Node wide = cast(bitcast(m.root->src(0), kU16), kU32);
+  return bitcast(with_const(Op::Shl, wide, 16), kF32);
+}
+
+// Adds just under half a unit of the bits that are dropped, and one more where the last bit kept is
+// odd. NaN, whose bits the addition might carry to infinity, becomes the quiet one.
+Node f32_to_bf16(const Match& m) {
+  const Node x = m.root->src(0), i = bitcast(x, kU32);
+  const Node odd = with_const(Op::And, with_const(Op::Shr, i, 16), 1);
+  const Node up = same_type(Op::Add, with_const(Op::Add, i, 0x7fff), odd);
+  const Node rounded = with_const(Op::Shr, up, 16);
+  const Node bits = where(test(Op::Ne, x, x), constant(i->dtype, 0x7fc0), rounded);
+  return bitcast(cast(bits, kU16), kBF16);
+}
+
+// Exponent and fraction at their place in f32, times 2^112, which makes up for the difference of
+// the biases and normalises subnormals; infinity and NaN get f32's exponent.
+Node f16_to_f32(const Match& m) {
+  const Node h = cast(bitcast(m.root->src(0), kU16), kU32);
+  const Node size = with_const(Op::Shl, with_const(Op::And, h, 0x7fff), 13);
+  const Node sign = with_const(Op::Shl, with_const(Op::And, h, 0x8000), 16);
+  const Node power = constant(kF32.vec(h->dtype.lanes), 0x1p112);
+  const Node number = bitcast(same_type(Op::Mul, bitcast(size, kF32), power), kU32);
+  const Node finite = test(Op::Lt, size, constant(size->dtype, 0x7c00 << 13));
+  const Node magnitude = where(finite, number, with_const(Op::Or, size, 0x7f800000));
+  return bitcast(same_type(Op::Or, magnitude, sign), kF32);
+}
+
+// Normal results are rounded as those of bf16 are. Subnormal ones by adding 1/2, whose last bit
+// has the weight of theirs.
+Node f32_to_f16(const Match& m) {
+  const Node x = m.root->src(0), i = bitcast(x, kU32);
+  const Node size = with_const(Op::And, i, 0x7fffffff);
+  const Node odd = with_const(Op::And, with_const(Op::Shr, size, 13), 1);
+  const Node up = same_type(Op::Add, with_const(Op::Add, size, 0xfff - (112 << 23)), odd);
+  const Node normal = with_const(Op::Shr, up, 13);
+  const Node half = constant(x->dtype, 0.5);
+  const Node sum = bitcast(same_type(Op::Add, bitcast(size, kF32), half), kU32);
+  const Node subnormal = with_const(Op::Sub, sum, 0x3f000000);
+  const auto below = [&](int64_t limit) {
+    return test(Op::Lt, size, constant(size->dtype, limit));
+  };
+  const Node finite = where(below(0x38800000), subnormal, normal);   // 2^-14
+  const Node bounded = where(below(0x477ff000), finite, constant(i->dtype, 0x7c00));  // 65520
+  const Node magnitude = where(test(Op::Ne, x, x), constant(i->dtype, 0x7e00), bounded);
+  const Node sign = with_const(Op::And, with_const(Op::Shr, i, 16), 0x8000);
+  return bitcast(cast(same_type(Op::Or, magnitude, sign), kU16), kF16);
+}
+
+template <Node (*lower)(Node)>
+Node lowered(const Match& m) {
+  return lower(m.root->src(0));
+}
+
+}  // namespace
+
+const RuleTable& division_rules() {
+  static const OpSet divisions =
+      op_set(Op::FloorDiv, Op::FloorMod, Op::TruncDiv, Op::TruncMod);
+  static const RuleTable table({
+      {"divide by a power of two", pat::any_of(divisions), power_of_two_division},
+      {"floor division by truncation", pat::any_of(op_set(Op::FloorDiv, Op::FloorMod)),
+       floor_division},
+      {"max and min of bools",
+       pat::any_of(op_set(Op::Max, Op::Min)).when([](Node n) { return n->dtype.is_bool(); }),
+       bool_extremum},
+  });
+  return table;
+}
+
+const RuleTable& half_rules() {
+  static const RuleTable table({
+      {"arithmetic of halves in f32", pat::any_of(half_arithmetic()).when(has_half_source),
+       half_in_f32},
+      {"cast halves by way of f32", pat::any_of(op_set(Op::Cast)).when(skips_f32), cast_by_f32},
+  });
+  return table;
+}
+
+const RuleTable& transcendental_rules() {
+  static const RuleTable table({
+      {"exp2", pat::any_of(op_set(Op::Exp2)), lowered<lower_exp2>},
+      {"log2", pat::any_of(op_set(Op::Log2)), lowered<lower_log2>},
+      {"sin", pat::any_of(op_set(Op::Sin)), lowered<lower_sin>},
+  });
+  return table;
+}
+
+const RuleTable& f16_cast_rules() {
+  static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
+  static const RuleTable table({
+      {"f16 to f32", any_cast.when(casts<Scalar::F16, Scalar::F32>), f16_to_f32},
+      {"f32 to f16", any_cast.when(casts<Scalar::F32, Scalar::F16>), f32_to_f16},
+  });
+  return table;
+}
+
+const RuleTable& bf16_cast_rules() {
+  static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
+  static const RuleTable table({
+      {"bf16 to f32", any_cast.when(casts<Scalar::BF16, Scalar::F32>), bf16_to_f32},
+      {"f32 to bf16", any_cast.when(casts<Scalar::F32, Scalar::BF16>), f32_to_bf16},
+  });
+  return table;
+}
+
+Node decompose(Node sink, const Target& target) {
+  // Halves first: transcendentals take f32 and f64 only.
+  static const RuleTable common({&division_rules(), &half_rules(), &transcendental_rules()});
+  static const RuleTable f16({&common, &f16_cast_rules()}), bf16({&common, &bf16_cast_rules()});
+  static const RuleTable both({&f16, &bf16_cast_rules()});
+  // C has no half that every compiler knows.
+  const bool c = target.language == Target::Language::C;
+  const bool has_f16 = target.has_f16 && !c, has_bf16 = target.has_bf16 && !c;
+  return rewrite(sink, has_f16 ? (has_bf16 ? common : bf16) : (has_bf16 ? f16 : both));
+}
+
+}  // namespace tiny

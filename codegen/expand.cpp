@@ -1,0 +1,221 @@
+#include "codegen/expand.h"
+
+#include <algorithm>
+
+#include "codegen/linear.h"
+#include "tiny/algebra.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+RangeKind kind_of(Node range) { return range->arg<RangeArg>().kind; }
+uint64_t bit_of(Node range) { return uint64_t{1} << range->arg<RangeArg>().id; }
+int64_t extent_of(Node range) { return range->src(0)->vmax; }
+
+std::vector<Node> with_kind(Node sink, RangeKind kind) {
+  std::vector<Node> out;
+  for (Node n : topological(sink))
+    if (n->op == Op::Range && kind_of(n) == kind) out.push_back(n);
+  return out;
+}
+
+// `n` for each value of the range, simplified.
+std::vector<Node> copies(Node n, Node range) {
+  std::vector<Node> out;
+  for (int64_t i = 0; i < extent_of(range); ++i) {
+    NodeMap<Node> map;
+    map[range] = index(i);
+    out.push_back(simplify(substitute(n, map)));
+  }
+  return out;
+}
+
+// Pairwise, so that the chain of dependent operations is short.
+Node combine(Op op, std::vector<Node> parts) {
+  while (parts.size() > 1) {
+    std::vector<Node> half;
+    for (size_t i = 0; i + 1 < parts.size(); i += 2)
+      half.push_back(make(op, parts[i]->dtype, {parts[i], parts[i + 1]}));
+    if (parts.size() % 2) half.push_back(parts.back());
+    parts = std::move(half);
+  }
+  return parts[0];
+}
+
+Node unroll_reduce(Node n) {
+  for (uint32_t i = 1; i < n->num_src; ++i) {
+    Node r = n->src(static_cast<int>(i));
+    if (kind_of(r) != RangeKind::Unroll) continue;
+    std::vector<Node> rest(n->srcs().begin() + 1, n->srcs().end());
+    rest.erase(rest.begin() + (i - 1));
+    std::vector<Node> parts = copies(n->src(0), r);
+    for (Node& part : parts) {
+      std::vector<Node> srcs{part};
+      srcs.insert(srcs.end(), rest.begin(), rest.end());
+      if (!rest.empty()) part = unroll_reduce(make(Op::Reduce, n->dtype, srcs, n->payload));
+    }
+    return combine(n->arg<OpArg>().op, std::move(parts));
+  }
+  return n;
+}
+
+}  // namespace
+
+Node unroll(Node sink, const Target&) {
+  NodeMap<Node> done;
+  for (Node n : topological(sink)) {
+    std::vector<Node> srcs;
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    Node now = with_sources(n, srcs);
+    done[n] = now->op == Op::Reduce ? unroll_reduce(now) : now;
+  }
+  std::vector<Node> stores;
+  for (Node s : (*done.find(sink))->srcs()) stores.push_back(s);
+  for (Node r : with_kind(sink, RangeKind::Unroll)) {
+    std::vector<Node> next;
+    for (Node s : stores) {
+      if (s->ranges & bit_of(r)) {
+        for (Node c : copies(s, r)) next.push_back(c);
+      } else {
+        next.push_back(s);
+      }
+    }
+    stores = std::move(next);
+  }
+  return make(Op::Sink, kVoid, stores);
+}
+
+namespace {
+
+class Vectorizer {
+ public:
+  explicit Vectorizer(const std::vector<Node>& ranges) {
+    for (Node r : ranges) mask_ |= bit_of(r);
+    ranges_ = ranges;
+  }
+
+  Node operator()(Node n) {
+    if (Node* r = done_.find(n)) return *r;
+    Node r = expanded(n);
+    done_[n] = r;
+    return r;
+  }
+
+ private:
+  Node range_of(Node n) {
+    for (Node r : ranges_)
+      if (n->ranges & bit_of(r)) {
+        expect((n->ranges & mask_) == bit_of(r), "two vector ranges reach one node");
+        return r;
+      }
+    return nullptr;
+  }
+
+  static Node widen(Node n, int lanes) {
+    if (n->dtype.lanes == lanes) return n;
+    if (n->is_const()) return make(Op::Const, n->dtype.vec(lanes), {}, n->payload);
+    return make(Op::Broadcast, n->dtype.vec(lanes), {n});
+  }
+
+  Node expanded(Node n) {
+    if (n->op == Op::Reduce) return reduce(n);
+    Node r = range_of(n);
+    if (!r) return rebuilt(n);
+    const int lanes = static_cast<int>(extent_of(r));
+    if (n == r) return make(Op::Ramp, kIndex.vec(lanes));
+    if (n->op == Op::Load || n->op == Op::Store) return access(n, r, lanes);
+    if (n->dtype == kIndex && n->op != Op::Cast) return affine(n, r, lanes);
+    return elementwise(n, lanes);
+  }
+
+  Node rebuilt(Node n) {
+    std::vector<Node> srcs;
+    for (Node s : n->srcs()) srcs.push_back((*this)(s));
+    return with_sources(n, srcs);
+  }
+
+  Node elementwise(Node n, int lanes) {
+    std::vector<Node> srcs;
+    for (Node s : n->srcs()) srcs.push_back(widen((*this)(s), lanes));
+    return make(n->op, n->dtype.vec(lanes), srcs, n->payload);
+  }
+
+  // base + factor * range, where the range occurs nowhere else; false otherwise.
+  static bool split(Node at, Node r, Node& base, int64_t& factor) {
+    Sum s = to_sum(at);
+    factor = 0;
+    for (auto& t : s.terms) {
+      if (t.atom == r) factor = std::exchange(t.factor, 0);
+      else if (t.atom->ranges & bit_of(r)) return false;
+    }
+    base = from_sum(s);
+    return true;
+  }
+
+  Node affine(Node n, Node r, int lanes) {
+    Node base = nullptr;
+    int64_t factor = 0;
+    if (!split(n, r, base, factor)) return elementwise(n, lanes);
+    Node steps = make(Op::Ramp, kIndex.vec(lanes));
+    if (factor != 1)
+      steps = make(Op::Mul, steps->dtype, {steps, constant(steps->dtype, factor)});
+    if (base->is_const(0)) return steps;
+    return make(Op::Add, steps->dtype, {widen((*this)(base), lanes), steps});
+  }
+
+  // A step of one (or minus one) is a plain vector load or store; any other a gather or scatter.
+  Node access(Node n, Node r, int lanes) {
+    const bool load = n->op == Op::Load;
+    Node base = nullptr;
+    int64_t factor = 0;
+    const bool linear = split(n->src(1), r, base, factor);
+    const bool plain = linear && (factor == 1 || factor == -1) && !is_combining(n);
+    std::vector<Node> srcs{n->src(0)};
+    if (plain)
+      srcs.push_back((*this)(factor == 1 ? base : index_add(base, index(1 - lanes))));
+    else
+      srcs.push_back(widen((*this)(n->src(1)), lanes));
+    const bool reverse = plain && factor == -1;
+    const auto turned = [&](Node v) {
+      return reverse && v->dtype.lanes > 1 ? make(Op::Reverse, v->dtype, {v}) : v;
+    };
+    if (!load) srcs.push_back(turned(widen((*this)(n->src(2)), lanes)));
+    const int gate = load ? 2 : 3;
+    if (static_cast<int>(n->num_src) > gate) srcs.push_back(turned((*this)(n->src(gate))));
+    const DType t = load ? n->dtype.vec(lanes) : kVoid;
+    Node r2 = make(n->op, t, srcs, n->payload);
+    return load ? turned(r2) : r2;
+  }
+
+  static bool is_combining(Node n) { return std::holds_alternative<OpArg>(n->payload); }
+
+  Node reduce(Node n) {
+    Node value = (*this)(n->src(0)), closed = nullptr;
+    std::vector<Node> srcs{value};
+    for (Node r : n->srcs().subspan(1)) {
+      if (kind_of(r) == RangeKind::Vector) closed = r;
+      else srcs.push_back(r);
+    }
+    if (closed) srcs[0] = value = widen(value, static_cast<int>(extent_of(closed)));
+    Node r = srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, n->payload);
+    return closed ? make(Op::Fold, r->dtype.one(), {r}, n->payload) : r;
+  }
+
+  std::vector<Node> ranges_;
+  uint64_t mask_ = 0;
+  NodeMap<Node> done_;
+};
+
+}  // namespace
+
+Node vectorize(Node sink, const Target&) {
+  const std::vector<Node> ranges = with_kind(sink, RangeKind::Vector);
+  if (ranges.empty()) return sink;
+  Vectorizer vectorizer(ranges);
+  for (Node n : topological(sink)) vectorizer(n);  // leaves first: recursion stays shallow
+  return vectorizer(sink);
+}
+
+}  // namespace tiny

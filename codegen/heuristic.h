@@ -1,0 +1,19 @@
+// The options that a kernel gets without any search: a short function for each class of kernel,
+// with the reason for each number beside it.
+#pragma once
+#include <vector>
+
+#include "codegen/option.h"
+#include "codegen/target.h"
+
+namespace tiny {
+
+struct Choice {
+  std::vector<Opt> options;
+  bool heavy = false;  // a matrix product or convolution
+};
+
+// Options for a kernel graph whose ranges are all of kind Loop and Reduce.
+Choice choose_options(Node sink, const Target& target);
+
+}  // namespace tiny

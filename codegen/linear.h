@@ -1,0 +1,46 @@
+// A linear program: a kernel as statements in order, ready to be printed by a renderer.
+//
+// `body` is a list of nodes:
+//   Loop(range) .. EndLoop(range)   for range = 0 .. extent-1, extent being the range's source. The
+//                                   one range of kind Core runs from `begin` to `end`, the last two
+//                                   arguments of a CPU kernel; it is the outermost loop.
+//   Acc(reduce)                     declares an accumulator of reduce's dtype, set to the identity
+//                                   of reduce's operation (Add 0, Mul 1, Max lowest, Min highest)
+//   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0)
+//   Reduce                          from here on the node's value is what its accumulator holds
+//   Store(param, index, value, [gate])
+//   any other node                  defines its value; sources were defined before, in this or an
+//                                   enclosing loop. A node may be defined again in another loop.
+// Range, Const and Param nodes are not listed: they are values wherever their loop is open.
+//
+// Types: a dtype with several lanes is a vector. All sources of an element-wise node have the lanes
+// of its result. Index arithmetic is i32 or i64 by now. Bool is one byte in memory, a bit elsewhere.
+//   Load(param, index, [gate])      scalar index: `lanes` consecutive elements from it, with no
+//                                   alignment beyond the element's; vector index: a gather.
+//                                   Zero where the gate (bool, one lane or all) is false; there the
+//                                   index may lie outside the buffer and must not be dereferenced.
+//   Store                           likewise; a vector index scatters, lane by lane. With an OpArg
+//                                   the element becomes combine(element, value), one by one.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+struct Linear {
+  std::string name;               // a C identifier
+  std::vector<Node> body;
+  std::vector<Node> params;       // in slot order; slots that are not used are nullptr
+  std::vector<bool> written;      // per slot: some Store writes it
+  bool heavy = false;             // has the loops of a matrix product or convolution
+};
+
+// One line per statement, indented by loops, with deterministic names.
+std::string to_text(const Linear& program);
+
+// The value that leaves the other operand of a reduction unchanged, as a Const of `dtype`.
+Node identity(Op op, DType dtype);
+
+}  // namespace tiny

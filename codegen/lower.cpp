@@ -1,0 +1,97 @@
+#include "codegen/lower.h"
+
+#include <algorithm>
+
+#include "codegen/access.h"
+#include "codegen/decompose.h"
+#include "codegen/expand.h"
+#include "codegen/heuristic.h"
+#include "codegen/index_width.h"
+#include "codegen/linearize.h"
+#include "codegen/merge.h"
+#include "codegen/ranges.h"
+#include "codegen/render_c.h"
+#include "codegen/render_llvm.h"
+#include "tiny/algebra.h"
+#include "tiny/env.h"
+#include "tiny/print.h"
+#include "tiny/verify.h"
+
+namespace tiny {
+
+namespace {
+
+double elements(Node param) { return static_cast<double>(param->ints()[1]); }
+
+void estimate(Node sink, Lowered& out) {
+  for (Node p : all_of(sink, Op::Param)) out.bytes += elements(p) * p->dtype.size();
+  const std::vector<Node> ranges = ranges_of(sink);
+  for (Node n : topological(sink)) {
+    const bool arithmetic = is_elementwise(n->op) && n->dtype.is_float() && n->op != Op::Cast;
+    if (!arithmetic && n->op != Op::Reduce) continue;
+    const uint64_t around = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
+    double count = 1;
+    for (Node r : ranges)
+      if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+    out.flops += count;
+  }
+}
+
+// The parallel range, and how many of its iterations make a chunk that is worth a thread of its
+// own: about 20 microseconds of work, counted in accesses to memory.
+LaunchSize launch_size(Node sink) {
+  LaunchSize size;
+  double work = 0;
+  for (const Access& a : accesses(sink)) work += a.count * std::max<int>(1, a.node->dtype.lanes / 4);
+  for (Node r : ranges_of(sink))
+    if (kind(r) == RangeKind::Core) size.grid[0] = extent(r);
+  const double each = work / static_cast<double>(size.grid[0]);
+  size.chunk = std::max<int64_t>(1, static_cast<int64_t>(20000 / std::max(each, 1.0)));
+  return size;
+}
+
+Source render(const Linear& program, const Target& target) {
+  return target.language == Target::Language::LlvmIr ? render_llvm(program, target)
+                                                     : render_c(program, target);
+}
+
+}  // namespace
+
+Lowered lower(Node kernel, const std::string& name, const Target& target) {
+  return lower(kernel, name, target, nullptr);
+}
+
+Lowered lower(Node kernel, const std::string& name, const Target& target,
+              const StageViewer& viewer) {
+  Arena arena;
+  ArenaScope scope(arena);
+  Lowered out;
+  const bool checked = env_int("CHECK") != 0;
+  const auto stage = [&](const char* pass, Stage legal, Node graph) {
+    if (checked) verify(graph, legal, pass);
+    if (viewer) viewer(pass, to_text(graph));
+    return graph;
+  };
+
+  Node k = stage("ranges", Stage::Kernel, to_ranges(kernel));
+  k = stage("simplify", Stage::Kernel, simplify(k));
+  k = stage("merge_ranges", Stage::Kernel, merge_ranges(k, target));
+  estimate(k, out);
+  const Choice choice = env_int("OPT") ? choose_options(k, target) : Choice{};
+  out.options = choice.options;
+  k = stage("options", Stage::Kernel, simplify(apply(k, choice.options, target)));
+  out.launch = launch_size(k);
+  k = stage("unroll", Stage::Kernel, simplify(unroll(k, target)));
+  k = stage("vectorize", Stage::Vector, simplify(vectorize(k, target)));
+  k = stage("decompose", Stage::Vector, decompose(k, target));
+  k = stage("index_width", Stage::Machine, choose_index_width(k, target));
+  Linear program = linearize(k, name);
+  program.heavy = choice.heavy;
+  if (viewer) viewer("linearize", to_text(program));
+  out.source = render(program, target);
+  out.source.heavy = choice.heavy;
+  if (viewer) viewer("render", out.source.text);
+  return out;
+}
+
+}  // namespace tiny

@@ -1,0 +1,30 @@
+// From a kernel in tensor form to source text: the list of passes.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "codegen/option.h"
+#include "codegen/source.h"
+#include "codegen/target.h"
+
+namespace tiny {
+
+struct Lowered {
+  Source source;
+  LaunchSize launch;
+  std::vector<Opt> options;  // chosen by the heuristic
+  double bytes = 0;          // memory read and written, each buffer counted once
+  double flops = 0;          // arithmetic on values
+};
+
+// `kernel` is Sink(Store(Param, value)...) of tensor nodes; `name` a C identifier. Pure: may run
+// on any thread, takes no lock, works in an arena of its own.
+Lowered lower(Node kernel, const std::string& name, const Target& target);
+
+// The same, showing the graph after each pass: for DEBUG=5, golden tests and documentation.
+using StageViewer = std::function<void(const char* pass, const std::string& text)>;
+Lowered lower(Node kernel, const std::string& name, const Target& target,
+              const StageViewer& viewer);
+
+}  // namespace tiny

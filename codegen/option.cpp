@@ -1,0 +1,234 @@
+#include "codegen/option.h"
+
+#include <algorithm>
+
+#include "codegen/linear.h"
+#include "tiny/algebra.h"
+#include "tiny/error.h"
+#include "tiny/print.h"
+
+namespace tiny {
+
+std::string to_text(const Opt& opt) {
+  switch (opt.kind) {
+    case OptKind::Split: return cat("split r", opt.axis, ' ', opt.amount);
+    case OptKind::Merge: return cat("merge r", opt.axis, " r", opt.amount);
+    case OptKind::Bind:
+      return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
+    case OptKind::Order: break;
+  }
+  std::string text = "order";
+  for (int a : opt.axes) text += cat(" r", a);
+  return text;
+}
+
+std::string to_text(const std::vector<Opt>& opts) {
+  std::string text;
+  for (const Opt& o : opts) text += (text.empty() ? "" : ", ") + to_text(o);
+  return text;
+}
+
+std::vector<Node> ranges_of(Node sink) {
+  std::vector<Node> out;
+  for (Node n : topological(sink))
+    if (n->op == Op::Range) out.push_back(n);
+  std::sort(out.begin(), out.end(), [](Node a, Node b) {
+    return a->arg<RangeArg>().id < b->arg<RangeArg>().id;
+  });
+  return out;
+}
+
+Node range_with_id(Node sink, int id) {
+  for (Node r : ranges_of(sink))
+    if (r->arg<RangeArg>().id == id) return r;
+  throw Error(cat("the kernel has no range r", id));
+}
+
+int next_range_id(Node sink) {
+  const auto ranges = ranges_of(sink);
+  return ranges.empty() ? 0 : ranges.back()->arg<RangeArg>().id + 1;
+}
+
+namespace {
+
+Node new_range(Node extent, int id, RangeKind kind) {
+  expect(id < 64, "a kernel with more than 64 ranges");
+  return make(Op::Range, kIndex, {extent}, RangeArg{id, kind});
+}
+
+// What stands for a range after an option: its value, the ranges that replace it where a Reduce
+// closes it, and a gate under which the value is inside its extent (nullptr: always).
+struct Replacement {
+  Node value = nullptr;
+  std::vector<Node> ranges;
+  Node gate = nullptr;
+};
+
+// Rewrites a kernel graph with ranges replaced. Loads and stores that depend on a replaced range
+// get its gate; a Reduce that closes it combines its identity where the gate is false.
+class Replacer {
+ public:
+  explicit Replacer(NodeMap<Replacement> map) : map_(std::move(map)) {}
+
+  Node operator()(Node root) {
+    const std::vector<Node> order = topological(root);
+    for (Node n : order)
+      if (map_.contains(n)) keys_.push_back(n);
+    for (Node n : order) done_[n] = one(n);
+    return *done_.find(root);
+  }
+
+ private:
+  Node now(Node n) { return *done_.find(n); }
+
+  Node one(Node n) {
+    if (const Replacement* r = map_.find(n)) return r->value;
+    std::vector<Node> srcs;
+    if (n->op == Op::Reduce) return reduce(n);
+    for (Node s : n->srcs()) srcs.push_back(now(s));
+    if (n->op == Op::Load || n->op == Op::Store) add_gates(n, srcs);
+    return with_sources(n, srcs);
+  }
+
+  Node gates(uint64_t ranges) {
+    Node gate = nullptr;
+    for (Node r : keys_)
+      if (ranges & r->ranges) gate = both(gate, map_.find(r)->gate);
+    return gate;
+  }
+
+  void add_gates(Node n, std::vector<Node>& srcs) {
+    Node gate = gates(n->ranges);
+    const size_t slot = n->op == Op::Load ? 2 : 3;
+    if (!gate) return;
+    if (srcs.size() > slot) srcs[slot] = both(srcs[slot], gate);
+    else srcs.push_back(gate);
+  }
+
+  Node reduce(Node n) {
+    std::vector<Node> srcs{now(n->src(0))};
+    uint64_t closed = 0;
+    for (Node r : n->srcs().subspan(1)) {
+      const Replacement* to = map_.find(r);
+      if (!to) {
+        srcs.push_back(now(r));
+        continue;
+      }
+      closed |= r->ranges;
+      for (Node part : to->ranges)
+        if (std::find(srcs.begin() + 1, srcs.end(), part) == srcs.end()) srcs.push_back(part);
+    }
+    if (Node gate = gates(closed)) {
+      Node none = identity(n->arg<OpArg>().op, n->dtype);
+      srcs[0] = make(Op::Where, n->dtype, {gate, srcs[0], none});
+    }
+    return with_sources(n, srcs);
+  }
+
+  NodeMap<Replacement> map_;
+  NodeMap<Node> done_;
+  std::vector<Node> keys_;
+};
+
+Node replace(Node sink, NodeMap<Replacement> map) { return Replacer(std::move(map))(sink); }
+
+int64_t extent(Node range) { return range->src(0)->vmax; }
+
+Node split(Node sink, const Opt& opt) {
+  Node r = range_with_id(sink, opt.axis);
+  const RangeKind kind = r->arg<RangeArg>().kind;
+  const int64_t n = extent(r), outer = (n + opt.amount - 1) / opt.amount;
+  Node in = new_range(index(opt.amount), next_range_id(sink), kind);
+  Replacement to;
+  if (outer == 1) {
+    to.value = in;
+    to.ranges = {in};
+  } else {
+    Node out = new_range(index(outer), opt.axis, kind);
+    to.value = index_add(index_mul(out, opt.amount), in);
+    to.ranges = {out, in};
+  }
+  if (n % opt.amount) to.gate = less(to.value, index(n));
+  NodeMap<Replacement> map;
+  map[r] = to;
+  return replace(sink, std::move(map));
+}
+
+Node merge(Node sink, const Opt& opt) {
+  Node a = range_with_id(sink, opt.axis), b = range_with_id(sink, static_cast<int>(opt.amount));
+  Node m = new_range(index(extent(a) * extent(b)), opt.axis, a->arg<RangeArg>().kind);
+  NodeMap<Replacement> map;
+  map[a] = {index_div(m, extent(b)), {m}, nullptr};
+  map[b] = {index_mod(m, extent(b)), {m}, nullptr};
+  return simplify(replace(sink, std::move(map)));
+}
+
+Node bind(Node sink, const Opt& opt) {
+  Node r = range_with_id(sink, opt.axis);
+  Node to = new_range(r->src(0), opt.axis, static_cast<RangeKind>(opt.amount));
+  NodeMap<Replacement> map;
+  map[r] = {to, {to}, nullptr};
+  return replace(sink, std::move(map));
+}
+
+Node order(Node sink, const Opt& opt) {
+  NodeMap<Replacement> map;
+  for (size_t i = 0; i < opt.axes.size(); ++i) {
+    Node r = range_with_id(sink, opt.axes[i]);
+    Node to = new_range(r->src(0), static_cast<int>(i), r->arg<RangeArg>().kind);
+    map[r] = {to, {to}, nullptr};
+  }
+  return replace(sink, std::move(map));
+}
+
+std::string problem(Node sink, const Opt& opt) {
+  const auto ranges = ranges_of(sink);
+  const auto find = [&](int64_t id) {
+    const auto at = std::find_if(ranges.begin(), ranges.end(),
+                                 [&](Node r) { return r->arg<RangeArg>().id == id; });
+    return at == ranges.end() ? nullptr : *at;
+  };
+  if (opt.kind == OptKind::Order) {
+    std::vector<int> ids = opt.axes;
+    std::sort(ids.begin(), ids.end());
+    std::vector<int> have;
+    for (Node r : ranges) have.push_back(r->arg<RangeArg>().id);
+    return ids == have ? "" : "the order does not name each range of the kernel once";
+  }
+  Node r = find(opt.axis);
+  if (!r) return cat("the kernel has no range r", opt.axis);
+  if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
+    return cat("cannot split r", opt.axis, " by ", opt.amount);
+  if (opt.kind == OptKind::Merge && !find(opt.amount))
+    return cat("the kernel has no range r", opt.amount);
+  if (opt.kind == OptKind::Bind && static_cast<RangeKind>(opt.amount) == RangeKind::Unroll &&
+      extent(r) > 64)
+    return cat("cannot unroll r", opt.axis, ": ", extent(r), " iterations");
+  return "";
+}
+
+}  // namespace
+
+bool is_legal(Node sink, const Opt& opt, const Target&, std::string* why) {
+  const std::string reason = problem(sink, opt);
+  if (why) *why = reason;
+  return reason.empty();
+}
+
+Node apply(Node sink, const Opt& opt, const Target& target) {
+  std::string why;
+  check(is_legal(sink, opt, target, &why), to_text(opt), ": ", why);
+  switch (opt.kind) {
+    case OptKind::Split: return split(sink, opt);
+    case OptKind::Merge: return merge(sink, opt);
+    case OptKind::Bind: return bind(sink, opt);
+    default: return order(sink, opt);
+  }
+}
+
+Node apply(Node sink, const std::vector<Opt>& opts, const Target& target) {
+  for (const Opt& o : opts) sink = apply(sink, o, target);
+  return sink;
+}
+
+}  // namespace tiny

@@ -1,0 +1,43 @@
+// Optimisation options as data: what the heuristic returns, a search tries, a cache key and a bug
+// report hold. A kernel and its options are a reproducible artefact.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "codegen/target.h"
+#include "tiny/node.h"
+
+namespace tiny {
+
+enum class OptKind : uint8_t {
+  Split,   // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
+           // where amount does not divide the extent, the last inner iterations are gated off
+  Merge,   // axis (outer) and `amount` (inner, its id) into one range with axis's id
+  Bind,    // axis gets the RangeKind `amount`
+  Order,   // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
+};
+
+struct Opt {
+  OptKind kind;
+  int axis = 0;
+  int64_t amount = 0;
+  std::vector<int> axes;
+  bool operator==(const Opt&) const = default;
+};
+
+std::string to_text(const Opt& opt);  // "split r1 16", "bind r4 vector", "order r0 r2 r1"
+std::string to_text(const std::vector<Opt>& opts);
+
+// The ranges of a kernel graph, by id.
+std::vector<Node> ranges_of(Node sink);
+Node range_with_id(Node sink, int id);  // throws Error where there is none
+int next_range_id(Node sink);
+
+// Whether `apply` would succeed, with the reason where not.
+bool is_legal(Node sink, const Opt& opt, const Target& target, std::string* why = nullptr);
+
+// The kernel with the option applied. Throws Error where it is not legal.
+Node apply(Node sink, const Opt& opt, const Target& target);
+Node apply(Node sink, const std::vector<Opt>& opts, const Target& target);
+
+}  // namespace tiny

@@ -1,0 +1,15 @@
+// From a tensor graph to loops: each output becomes a store in a nest of ranges, and the value
+// stored is found by asking every node below for its element at an index. Movement is thereby
+// arithmetic on indices, padding a gate, a reduction a node that closes ranges of its own.
+#pragma once
+#include "tiny/node.h"
+
+namespace tiny {
+
+// `kernel` is Sink(Store(Param, value)...) in tensor form. Outputs of one kernel share the ranges
+// of the axes in which their shapes agree, reductions those of the axes that they reduce. A later
+// output that an earlier one needs (the maximum of a row, on the way to its softmax) is stored in
+// the loops in which the earlier one computes it.
+Node to_ranges(Node kernel);
+
+}  // namespace tiny

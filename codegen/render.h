@@ -1,0 +1,34 @@
+// Facts of kernel nodes that every renderer asks for: what may wrap, trap or be out of range.
+#pragma once
+#include "tiny/node.h"
+
+namespace tiny {
+
+// The exact result of this integer operation fits its dtype, by the bounds of its sources.
+bool cannot_wrap(Node n);
+
+// What a TruncDiv or TruncMod must be guarded against, by the bounds of its sources. The guarded
+// results: x / 0 = 0, x % 0 = 0, lowest / -1 = lowest, lowest % -1 = 0.
+struct DivideHazard {
+  bool by_zero = false, overflow = false;
+  bool any() const { return by_zero || overflow; }
+};
+DivideHazard divide_hazard(Node n);
+
+// The amount of this shift may be outside 0 .. bits-1. Renderers use its low bits then.
+bool shift_may_exceed(Node n);
+
+// For a float Max or Min: the operand (0 or 1) that is a Const and not NaN, or -1. With one, a
+// single compare-and-select that returns the other operand when unordered lets NaN through.
+int ordered_operand(Node n);
+
+// Operation of a Reduce, Fold or Update, with Add, Mul, Max, Min of bools as Or and And.
+Op combine_op(Op op, DType dtype);
+
+inline int slot_of(Node param) { return static_cast<int>(param->ints()[0]); }
+inline Node gate_of(Node load_or_store) {  // nullptr where there is none
+  const uint32_t at = load_or_store->is(Op::Load) ? 2 : 3;
+  return load_or_store->num_src > at ? load_or_store->src(static_cast<int>(at)) : nullptr;
+}
+
+}  // namespace tiny

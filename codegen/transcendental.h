@@ -1,0 +1,14 @@
+// exp2, log2 and sin of f32 and f64 as straight-line arithmetic, for targets without such
+// instructions. Scalars and vectors alike; no branches, every lane takes the same path.
+#pragma once
+#include "tiny/node.h"
+
+namespace tiny {
+
+// Whether fused or not, products and sums stay within the errors that are stated in the source
+// file at each function. Infinities, NaN and subnormal numbers are right in all of them.
+Node lower_exp2(Node x);
+Node lower_log2(Node x);  // -inf at zero, NaN below
+Node lower_sin(Node x);   // f64 beyond 3e9: NaN
+
+}  // namespace tiny

@@ -1,0 +1,182 @@
+#include "devices/cpu.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <thread>
+
+#include "devices/cpu_cc.h"
+#include "devices/cpu_llvm.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace tiny {
+namespace {
+
+constexpr CpuCompiler kCompilers[] = {
+    {"llvm", Target::Language::LlvmIr, llvm_id, compile_llvm, load_llvm},
+    {"cc", Target::Language::C, cc_id, compile_cc, load_cc},
+};
+
+constexpr size_t kAlignment = 64;       // a cache line, and the widest vector register
+constexpr size_t kSmallestBlock = 128;  // a kernel may load a whole vector at element 0
+constexpr int64_t kMostThreads = 1024;
+
+const CpuCompiler& choose_compiler(std::string_view wanted) {
+  std::string name(wanted);
+  if (name.empty()) name = env_text("CPU_COMPILER");
+  if (name.empty()) name = llvm_available() ? "llvm" : "cc";
+  for (const CpuCompiler& compiler : kCompilers) {
+    if (name != compiler.name) continue;
+    if (compiler.language == Target::Language::LlvmIr && !llvm_available())
+      throw DeviceError(cat("CPU_COMPILER=llvm: ", llvm_missing_reason()));
+    return compiler;
+  }
+  throw Error(
+      cat("CPU_COMPILER=", name, ": no such compiler of the CPU device, choose llvm or cc"));
+}
+
+int choose_threads(int64_t wanted) {
+  if (wanted == 0) wanted = env_int("THREADS");
+  if (wanted == 0) wanted = std::max(1u, std::thread::hardware_concurrency());
+  check(wanted > 0 && wanted <= kMostThreads, "THREADS=", wanted, ": the CPU device takes 1 to ",
+        kMostThreads, " threads, or 0 for all cores");
+  return static_cast<int>(wanted);
+}
+
+int64_t cache_bytes(int name, int64_t fallback) {
+  const int64_t bytes = sysconf(name);  // 0 or -1 where the system does not know
+  return bytes > 0 ? bytes : fallback;
+}
+
+#if defined(__x86_64__)
+
+struct CpuidWords {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+CpuidWords cpuid(uint32_t leaf, uint32_t subleaf) {
+  CpuidWords r;
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // leaves 0 if unknown
+  return r;
+}
+
+// The built-in checks the operating system's part as well: whether it saves those registers.
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+void detect_vectors(Target& target) {
+  const bool avx2 = __builtin_cpu_supports("avx2");
+  target.vector_bytes = has_avx512() ? 64 : avx2 ? 32 : 16;
+  target.vector_registers = has_avx512() ? 32 : 16;
+  // Bits as in Intel's manual, volume 2A, CPUID: F16C and AVX512_BF16.
+  target.has_f16 = avx2 && (cpuid(1, 0).ecx >> 29 & 1);
+  target.has_bf16 = has_avx512() && (cpuid(7, 1).eax >> 5 & 1);
+}
+
+#else
+
+void detect_vectors(Target& target) {
+  target.vector_bytes = 16;
+  target.vector_registers = 32;
+}
+
+#endif
+
+// The C dialect has no 16-bit float that all compilers know (clang 14 has none without
+// AVX512-FP16, gcc 12 no bf16), so there they are left to integer operations.
+Target detect_target(Target::Language language, int threads) {
+  Target target;
+  target.kind = Target::Kind::Cpu;
+  target.language = language;
+  detect_vectors(target);
+  if (language == Target::Language::C) target.has_f16 = target.has_bf16 = false;
+  target.cores = threads;
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+  target.l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, target.l1_bytes);
+  target.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, target.l2_bytes);
+#endif
+  return target;
+}
+
+struct Launch {
+  CpuKernel kernel;
+  void** args;
+};
+
+void run_chunk(void* context, int64_t begin, int64_t end) {
+  const auto& launch = *static_cast<const Launch*>(context);
+  launch.kernel(launch.args, begin, end);
+}
+
+}  // namespace
+
+CpuDevice::CpuDevice(std::string_view compiler, int64_t threads)
+    : compiler_(choose_compiler(compiler)),
+      pool_(choose_threads(threads)),
+      target_(detect_target(compiler_.language, pool_.threads())) {}
+
+// Huge pages are not asked for: measured on a matrix product of 1024 x 1024, which reads columns at
+// a stride of 4 KiB, they put too many lines into the same cache sets and cost a fifth.
+void* CpuDevice::alloc(size_t bytes) {
+  const size_t size = std::max(kSmallestBlock, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* block = size < bytes ? nullptr : std::aligned_alloc(kAlignment, size);  // no wrap-around
+  if (block == nullptr)
+    throw DeviceError(cat("CPU: out of memory: cannot allocate ", bytes, " bytes"));
+  return block;
+}
+
+void CpuDevice::free(void* ptr, size_t) { std::free(ptr); }
+
+void CpuDevice::upload(void* to, const void* from_host, size_t bytes) {
+  copy(to, from_host, bytes);
+}
+
+void CpuDevice::download(void* to_host, const void* from, size_t bytes) {
+  copy(to_host, from, bytes);
+}
+
+void CpuDevice::copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memmove(to, from, bytes);  // null pointers are legal for zero bytes
+}
+
+void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) {
+  // A kernel only reads the array of its arguments, though its type does not say so.
+  Launch launch{static_cast<CpuProgram&>(program).kernel(), const_cast<void**>(args.data())};
+  pool_.parallel_for(size.grid[0], run_chunk, &launch);
+}
+
+std::string host_cpu_id() {
+#if defined(__x86_64__)
+  std::ostringstream out;
+  std::string brand;  // leaves 0x80000002..4 hold 48 characters, padded with zeros
+  for (uint32_t leaf = 0x80000002; leaf <= 0x80000004; leaf++) {
+    const CpuidWords words = cpuid(leaf, 0);
+    brand.append(reinterpret_cast<const char*>(&words), sizeof(words));
+  }
+  const CpuidWords model = cpuid(1, 0), features = cpuid(7, 0), more = cpuid(7, 1);
+  out << brand.c_str() << " family-model " << std::hex << model.eax << " features " << model.ecx
+      << ' ' << model.edx << ' ' << features.ebx << ' ' << features.ecx << ' ' << features.edx
+      << ' ' << more.eax << " vector bytes " << std::dec;
+  Target target;
+  detect_vectors(target);  // what the operating system lets us use of it
+  out << target.vector_bytes;
+  return out.str();
+#else
+  utsname names{};
+  uname(&names);
+  return names.machine;
+#endif
+}
+
+}  // namespace tiny

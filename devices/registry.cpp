@@ -1,0 +1,63 @@
+// The devices by name: a new device is one row here.
+#include <map>
+#include <mutex>
+
+#include "devices/cpu.h"
+#include "devices/null.h"
+#include "runtime/device.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+struct Row {
+  const char* name;
+  std::unique_ptr<Device> (*open)(int index);
+};
+
+constexpr Row kDevices[] = {
+    {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
+    {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
+};
+
+const Row* row_of(std::string_view name, int* index) {
+  const size_t colon = name.find(':');
+  *index = 0;
+  if (colon != std::string_view::npos) {
+    for (char c : name.substr(colon + 1)) {
+      if (c < '0' || c > '9' || *index > 9999) return nullptr;
+      *index = *index * 10 + (c - '0');
+    }
+    if (colon + 1 == name.size()) return nullptr;
+  }
+  for (const Row& row : kDevices)
+    if (row.name == name.substr(0, colon)) return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string canonical_device(std::string_view name) {
+  int index;
+  const Row* row = row_of(name, &index);
+  if (!row) {
+    std::string known;
+    for (const Row& r : kDevices) known += cat(known.empty() ? "" : ", ", r.name);
+    throw Error(cat("unknown device '", name, "': known are ", known, ", each also as NAME:number"));
+  }
+  return index ? cat(row->name, ':', index) : row->name;
+}
+
+Device& find_device(std::string_view name) {
+  static std::mutex mutex;
+  static auto* open = new std::map<std::string, std::unique_ptr<Device>>;  // outlives all buffers
+  const std::string key = canonical_device(name);
+  std::lock_guard lock(mutex);
+  auto& slot = (*open)[key];
+  int index;
+  if (!slot) slot = row_of(key, &index)->open(index);
+  return *slot;
+}
+
+}  // namespace tiny

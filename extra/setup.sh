@@ -1,0 +1,117 @@
+#!/bin/bash
+# Installs what building and testing needs, on Debian 12 and Ubuntu 24.04 or later, with apt.
+#   extra/setup.sh           installs what is missing; nothing missing: prints nothing, status 0
+#   extra/setup.sh --check   prints the missing packages, one a line; status 1 if there are any
+# The Makefile calls it before it compiles anything (not with NO_SETUP=1).
+set -euo pipefail
+export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
+
+cxx=${CXX:-g++}
+cxx=${cxx#ccache }
+
+needed_list() {
+  cat <<'LIST'
+  g++ 12 or clang++ 14 (or later), GNU make   to build
+  zlib with its headers                       to read gzipped data
+  LLVM's runtime library, version 16 to 21    to compile kernels (or CPU_COMPILER=cc)
+  doctest, nlohmann-json, z3 (headers)        for the tests
+LIST
+}
+
+# Which of the headers the compiler cannot find, as package names.
+missing_headers() {
+  # CPPFLAGS is a list: headers may be elsewhere than where packages put them.
+  "$cxx" ${CPPFLAGS:-} -x c++ -E -P - <<'SOURCE' 2>/dev/null | sed -n 's/^lacks: //p' | tr -d ' '
+#if !__has_include(<zlib.h>)
+lacks: zlib1g-dev
+#endif
+#if !__has_include(<doctest/doctest.h>)
+lacks: doctest-dev
+#endif
+#if !__has_include(<nlohmann/json.hpp>)
+lacks: nlohmann-json3-dev
+#endif
+#if !__has_include(<z3++.h>)
+lacks: libz3-dev
+#endif
+SOURCE
+}
+
+# The dynamic linker's list, and the folders that LLVM's own packages install to.
+has_llvm() {
+  { ldconfig -p 2>/dev/null || true; ls /usr/lib/llvm-*/lib 2>/dev/null || true; } |
+    grep -E 'libLLVM(-(16|17|18|19|20|21)\.so|\.so\.(18|19|20|21))' >/dev/null
+}
+
+missing() {
+  command -v make >/dev/null || echo make
+  if command -v "$cxx" >/dev/null; then
+    missing_headers
+  else
+    printf '%s\n' g++ zlib1g-dev doctest-dev nlohmann-json3-dev libz3-dev
+  fi
+  has_llvm || echo libllvm
+}
+
+# The newest runtime library of a version that the CPU device can use.
+newest_llvm() {
+  local version
+  for version in 21 20 19 18 17 16; do
+    if apt-cache policy "libllvm$version" | grep 'Candidate: [^(]' >/dev/null; then
+      echo "libllvm$version"
+      return
+    fi
+  done
+  echo "setup: apt offers no libllvm16 to libllvm21" >&2
+  return 1
+}
+
+give_up() {
+  echo "setup: $1" >&2
+  echo "setup: these are needed:" >&2
+  needed_list >&2
+  echo "setup: with a compiler and make alone, 'make NO_SETUP=1 ...' builds what it can" >&2
+  exit 1
+}
+
+lacking=$(missing)
+if [ "${1:-}" = --check ]; then
+  [ -z "$lacking" ] && exit 0
+  echo "$lacking"
+  exit 1
+fi
+[ -z "$lacking" ] && exit 0
+
+command -v apt-get >/dev/null || give_up "missing: $(echo $lacking); this system has no apt-get"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || give_up "missing: $(echo $lacking); apt-get needs root or sudo"
+  as_root=(sudo)
+fi
+# apt's progress is shown only when it fails.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -y -q -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1 </dev/null
+}
+
+echo "setup: missing: $(echo $lacking)"
+echo "setup: apt-get update"
+apt update || { cat "$log" >&2; echo "setup: apt-get update failed; trying to go on" >&2; }
+packages=()
+for name in $lacking; do
+  if [ "$name" = libllvm ]; then
+    name=$(newest_llvm) || give_up "LLVM's runtime library cannot be installed"
+  fi
+  packages+=("$name")
+done
+echo "setup: apt-get install --no-install-recommends ${packages[*]}"
+if ! apt install --no-install-recommends "${packages[@]}"; then
+  cat "$log" >&2
+  give_up "apt-get could not install: ${packages[*]}"
+fi
+
+lacking=$(missing)
+[ -z "$lacking" ] || give_up "installed, but still not found by $cxx: $(echo $lacking)"
+echo "setup: done"

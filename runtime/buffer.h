@@ -1,0 +1,54 @@
+// Device memory owned by tensors: allocated when a kernel first writes it, counted, freed when the
+// last node that refers to it is gone.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/device.h"
+#include "tiny/dtype.h"
+
+namespace tiny {
+
+class Buffer {
+ public:
+  Buffer(std::string device, DType dtype, int64_t size);  // no memory yet
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  Device& device() const { return *device_; }
+  const std::string& device_name() const { return name_; }
+  DType dtype() const { return dtype_; }
+  int64_t size() const { return size_; }  // elements
+  size_t bytes() const { return static_cast<size_t>(size_) * dtype_.size(); }
+  bool allocated() const { return data_ != nullptr; }
+
+  void* data();                       // allocates at first use; throws Error for a moved buffer
+  void upload(const void* from);      // bytes() from host memory
+  void download(void* to);            // bytes() to host memory, after all work on it has ended
+
+  // A buffer with this one's memory, whose content is about to change: nodes that refer to this
+  // one must not read the new content, so reading it is an error from then on.
+  std::shared_ptr<Buffer> move_memory();
+  bool moved() const { return moved_; }
+
+ private:
+  std::string name_;
+  Device* device_;
+  DType dtype_;
+  int64_t size_;
+  void* data_ = nullptr;
+  bool moved_ = false;
+};
+
+// Live buffers with memory, and their bytes, over all devices.
+struct MemoryUse {
+  int64_t buffers = 0;
+  int64_t bytes = 0;
+  int64_t peak_bytes = 0;
+};
+MemoryUse memory_use();
+
+}  // namespace tiny

@@ -1,0 +1,51 @@
+// The device interface: what a kind of hardware must offer, and how one is found by name.
+// A new device is one file in devices/ and one row in devices/registry.cpp.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/source.h"
+#include "codegen/target.h"
+
+namespace tiny {
+
+class Program {  // a loaded kernel
+ public:
+  virtual ~Program() = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const Target& target() const = 0;
+
+  // Memory. Pointers are device addresses, aligned to 64 bytes or better; zero bytes are legal
+  // everywhere. alloc throws DeviceError when out of memory.
+  virtual void* alloc(size_t bytes) = 0;
+  virtual void free(void* ptr, size_t bytes) = 0;
+  virtual void upload(void* to, const void* from_host, size_t bytes) = 0;
+  virtual void download(void* to_host, const void* from, size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;  // within the device
+
+  // compile is pure and may run on any thread: source to a binary that a cache can keep.
+  // `compiler_id` names everything besides the source that the binary depends on.
+  virtual std::string compiler_id() const = 0;
+  virtual std::string compile(const Source& source) = 0;
+  virtual std::unique_ptr<Program> load(const std::string& binary, const std::string& entry) = 0;
+
+  // Buffer addresses in `args`, in slot order. May return before the kernel has run.
+  virtual void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) = 0;
+  virtual void synchronize() = 0;
+};
+
+// "CPU", "CPU:0", "NULL": the device of that name, opened at first use; the name's canonical form
+// ("CPU:0" is "CPU"). Throws Error for an unknown name, listing the known ones.
+Device& find_device(std::string_view name);
+std::string canonical_device(std::string_view name);
+
+}  // namespace tiny

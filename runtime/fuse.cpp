@@ -1,0 +1,495 @@
+#include "runtime/fuse.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+Node base_of(Node n) {
+  while (is_movement(n->op)) n = n->src(0);
+  return n;
+}
+
+namespace {
+
+// Where the element that a node is asked for comes from, per axis: an axis of the kernel's output,
+// nothing (size 1, or the same element for all), or something that is neither.
+constexpr int kNone = -1, kOther = -2;
+using AxisMap = std::vector<int>;
+
+// A value that a group reads, and by which axes of the group's outputs.
+struct Read {
+  Node leaf;
+  AxisMap axes;
+  bool operator==(const Read&) const = default;
+};
+
+bool is_expensive(Op op) {
+  return op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Sqrt || op == Op::Recip ||
+         op == Op::Div || op == Op::FloorDiv || op == Op::FloorMod || op == Op::TruncDiv ||
+         op == Op::TruncMod;
+}
+
+AxisMap reshaped(const AxisMap& axes, Ints from, Ints to) {  // axes of `from`, wanted for `to`
+  AxisMap out(to.size(), kNone);
+  size_t i = 0, j = 0;
+  while (i < from.size() || j < to.size()) {
+    if (j < to.size() && to[j] == 1) { ++j; continue; }
+    if (i < from.size() && from[i] == 1) { ++i; continue; }
+    if (i < from.size() && j < to.size() && from[i] == to[j]) { out[j++] = axes[i++]; continue; }
+    // Axes are split or merged here: the groups of both sides that cover the same elements.
+    int64_t a = i < from.size() ? from[i++] : 1, b = j < to.size() ? to[j] : 1;
+    const size_t first = j++;
+    while (a != b) {
+      if (a < b && i < from.size()) a *= from[i++];
+      else if (j < to.size()) b *= to[j++];
+      else break;
+    }
+    for (size_t k = first; k < std::min(j, to.size()); ++k)
+      if (to[k] != 1) out[k] = kOther;
+  }
+  return out;
+}
+
+AxisMap through_movement(Node n, const AxisMap& axes) {
+  const Ints from = n->src(0)->shape(), arg = n->ints();
+  AxisMap out(from.size(), kNone);
+  if (n->op == Op::Reshape) return reshaped(axes, n->shape(), from);
+  for (size_t i = 0; i < from.size(); ++i) {
+    switch (n->op) {
+      case Op::Permute: out[arg[i]] = axes[i]; break;
+      case Op::Expand: out[i] = from[i] == 1 ? kNone : axes[i]; break;
+      default: out[i] = from[i] == n->shape()[i] && n->op != Op::Flip ? axes[i] : kOther;
+    }
+  }
+  return out;
+}
+
+class Fuser {
+ public:
+  explicit Fuser(std::span<const Node> roots) : roots_(roots.begin(), roots.end()) {
+    order_ = topological(roots);
+    for (Node n : order_) {
+      position_[n] = position_.size();
+      for (Node s : used_sources(n)) users_[s].push_back(n);
+    }
+  }
+
+  std::vector<Group> run() {
+    choose_materialized();
+    for (Node n : order_)
+      if (is_stored(n)) start_group(n);
+    if (env_int("FUSE")) {
+      merge_rows();
+      merge_siblings();
+      merge_rows();
+    }
+    return finish();
+  }
+
+ private:
+  struct Kernel {
+    std::vector<Node> outputs;
+    std::vector<Read> reads;
+    bool alive = true;
+    bool heavy = false;  // a product whose operands are used many times: no rows around it
+    int64_t work = 0;    // elements that it visits
+  };
+
+  // Assign's old value is a place, not a value that is read.
+  static std::span<const Node> used_sources(Node n) {
+    return n->op == Op::Assign ? n->srcs().subspan(1) : n->srcs();
+  }
+
+  bool is_stored(Node n) const { return kernel_of_.contains(n) || stored_.contains(n); }
+
+  // --- which values get memory -----------------------------------------------------------------
+
+  void choose_materialized() {
+    for (Node r : roots_) {
+      Node b = base_of(r);
+      if (!is_leaf(b)) stored_[b] = 1;
+    }
+    for (Node n : order_) {
+      switch (n->op) {
+        case Op::ReduceAxis: case Op::Scatter: case Op::Assign: case Op::Copy:
+        case Op::Contiguous:
+          stored_[n] = 1;
+          break;
+        case Op::Expand: expanded(n); break;
+        case Op::Gather: gathered(n); break;
+        default: break;
+      }
+      if (n->op == Op::Scatter || n->op == Op::Copy) {
+        for (Node s : n->srcs()) {
+          Node b = base_of(s);
+          if ((n->op == Op::Copy || s == n->src(0)) && !is_leaf(b)) stored_[b] = 1;
+        }
+      }
+      if (!stored_.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && is_worth_storing(n))
+        stored_[n] = 1;
+    }
+  }
+
+  static bool is_leaf(Node n) {
+    return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota;
+  }
+
+  size_t users_of(Node n) const {
+    auto* u = users_.find(n);
+    return u ? u->size() : 0;
+  }
+
+  struct Cost {
+    int work = 0;               // operations, expensive ones count 8
+    std::vector<Node> loads;    // distinct values read that are about as large as the node
+  };
+
+  // Cost of computing one element of `n` again from what is stored.
+  void add_cost(Node n, int64_t size, NodeMap<char>& seen, Cost& cost) const {
+    if (seen.contains(n) || cost.work > 200) return;
+    seen[n] = 1;
+    if (is_leaf(n) || is_stored(n)) {
+      if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
+      return;
+    }
+    if (is_elementwise(n->op) && n->op != Op::Cast) cost.work += is_expensive(n->op) ? 8 : 1;
+    if (n->op == Op::Gather) cost.work += 4;
+    for (Node s : n->srcs()) add_cost(s, size, seen, cost);
+  }
+
+  Cost cost_of(Node n) const {
+    Cost cost;
+    NodeMap<char> seen;
+    add_cost(n, numel(n->shape()), seen, cost);
+    return cost;
+  }
+
+  // A value used in several places is computed again in each when that is about as cheap as a load.
+  bool is_worth_storing(Node n) const {
+    const Cost c = cost_of(n);
+    return c.work >= 24 || c.loads.size() >= 3;
+  }
+
+  // A value that is broadcast is computed once for many uses.
+  void expanded(Node n) {
+    Node s = base_of(n->src(0));
+    if (is_leaf(s) || is_stored(s) || !is_elementwise(s->op)) return;
+    const int64_t from = numel(s->shape());
+    if (from == 0 || numel(n->shape()) / from < 4) return;
+    const Cost c = cost_of(s);
+    if (c.loads.empty() && c.work < 24) return;  // made of constants and positions
+    if (feeds_product(n) ? c.work > 0 : c.work >= 4) stored_[s] = 1;
+  }
+
+  // Whether a value goes, by movement and products only, into a sum: each element is then read for
+  // many results.
+  bool feeds_product(Node n) const {
+    for (int depth = 0; depth < 12; ++depth) {
+      const auto* users = users_.find(n);
+      if (!users || users->empty()) return false;
+      n = users->front();
+      if (n->op == Op::ReduceAxis) return true;
+      if (!is_movement(n->op) && n->op != Op::Mul && n->op != Op::Cast) return false;
+    }
+    return false;
+  }
+
+  // Rows are looked up in memory, not computed for each look-up.
+  void gathered(Node n) {
+    Node data = base_of(n->src(0));
+    if (!is_leaf(data)) stored_[data] = 1;
+    for (Node i : n->srcs().subspan(1)) {
+      Node b = base_of(i);
+      if (!is_leaf(b) && !is_stored(b) && cost_of(b).work >= 24) stored_[b] = 1;
+    }
+  }
+
+  // --- kernels ---------------------------------------------------------------------------------
+
+  void start_group(Node n) {
+    kernel_of_[n] = static_cast<int>(kernels_.size());
+    Kernel k;
+    k.outputs = {n};
+    kernels_.push_back(std::move(k));
+    update(static_cast<int>(kernels_.size()) - 1);
+  }
+
+  int kernel_of(Node n) const {
+    const int* k = kernel_of_.find(n);
+    return k ? find(*k) : -1;
+  }
+  int find(int k) const {
+    while (moved_.size() > static_cast<size_t>(k) && moved_[k] >= 0) k = moved_[k];
+    return k;
+  }
+
+  // Outputs that another output needs are reached through it; the others begin loops of their own.
+  void update(int id) {
+    Kernel& k = kernels_[id];
+    k.reads.clear();
+    k.work = 0;
+    k.heavy = false;
+    std::set<std::pair<Node, AxisMap>> seen;
+    for (Node out : k.outputs) {
+      AxisMap axes(out->rank);
+      for (int i = 0; i < out->rank; ++i) axes[i] = out->shape()[i] == 1 ? kNone : i;
+      visit(id, out, axes, seen);
+    }
+  }
+
+  void visit(int id, Node n, const AxisMap& axes, std::set<std::pair<Node, AxisMap>>& seen) {
+    if (n->is_const() || n->op == Op::Iota || !seen.insert({n, axes}).second) return;
+    Kernel& k = kernels_[id];
+    k.work = std::max(k.work, numel(n->shape()));
+    if (n->op == Op::Param || (is_stored(n) && kernel_of(n) != id)) {
+      k.reads.push_back({n, axes});
+      return;
+    }
+    if (is_movement(n->op)) return visit(id, n->src(0), through_movement(n, axes), seen);
+    AxisMap from = axes;
+    if (n->op == Op::ReduceAxis) {
+      for (int i = 0; i < n->rank; ++i)
+        if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
+      k.heavy |= is_product(n);
+    }
+    if (n->op == Op::Scatter) return visit_scatter(id, n, seen);
+    for (Node s : used_sources(n)) {
+      const bool data = n->op == Op::Gather && s == n->src(0);
+      visit(id, s, data ? AxisMap(s->rank, kOther) : from, seen);
+    }
+  }
+
+  void visit_scatter(int id, Node n, std::set<std::pair<Node, AxisMap>>& seen) {
+    for (Node s : n->srcs()) visit(id, s, AxisMap(s->rank, kOther), seen);
+  }
+
+  // A sum whose operands are broadcast: a matrix product or a convolution.
+  static bool is_product(Node reduce) {
+    Node x = base_of(reduce->src(0));
+    while (x->op == Op::Cast) x = base_of(x->src(0));
+    if (x->op != Op::Mul) return false;
+    const int64_t size = numel(reduce->src(0)->shape());
+    for (Node s : x->srcs()) {
+      while (is_movement(s->op) || s->op == Op::Cast) s = s->src(0);
+      if (numel(s->shape()) * 4 > size) return false;
+    }
+    return true;
+  }
+
+  // --- merging ---------------------------------------------------------------------------------
+
+  // Rows that are visited several times must stay in a core's own cache.
+  static constexpr int64_t kRowElements = 128 << 10;
+  static constexpr int64_t kEnoughRows = 16;    // for all cores to take part
+  static constexpr int64_t kSmallWork = 16384;  // too little to be worth dividing among cores
+  static constexpr size_t kMostReads = 48;      // arguments of a kernel
+
+  static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
+
+  void merge_rows() {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t c = 0; c < kernels_.size(); ++c) {
+        if (!kernels_[c].alive) continue;
+        for (int p : producers(static_cast<int>(c)))
+          if (may_merge_rows(p, static_cast<int>(c))) {
+            merge(p, static_cast<int>(c));
+            changed = true;
+            break;
+          }
+      }
+    }
+  }
+
+  std::vector<int> producers(int c) const {
+    std::vector<int> out;
+    for (const Read& r : kernels_[c].reads) {
+      const int p = kernel_of(r.leaf);
+      if (p >= 0 && std::find(out.begin(), out.end(), p) == out.end()) out.push_back(p);
+    }
+    return out;
+  }
+
+  // The consumer's loops go around the producer's: every element that it reads of the producer is
+  // the one of its own row.
+  bool may_merge_rows(int p, int c) const {
+    const Kernel &from = kernels_[p], &to = kernels_[c];
+    for (Node n : from.outputs)
+      if (!can_join(n)) return false;
+    for (Node n : to.outputs)
+      if (!can_join(n)) return false;
+    bool reads_all = true;
+    for (Node out : from.outputs) reads_all &= reads_own_row(to, out);
+    if (!reads_all || from.reads.size() + to.reads.size() > kMostReads) return false;
+    const int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
+    const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
+    if ((from.heavy || to.heavy) && rows != size) return false;
+    if (from.heavy && to.heavy) return false;
+    const int64_t work = std::max(from.work, to.work);
+    if (rows != size || has_reduce(to)) {
+      if (work > kSmallWork && (rows < kEnoughRows || work / rows > kRowElements)) return false;
+    }
+    return !reaches_otherwise(p, c);
+  }
+
+  static bool has_reduce(const Kernel& k) {
+    return std::any_of(k.outputs.begin(), k.outputs.end(),
+                       [](Node n) { return n->op == Op::ReduceAxis; });
+  }
+
+  // All reads of `out` are by the same distinct output axes of the consumer; false without a read.
+  static bool reads_own_row(const Kernel& to, Node out) {
+    const AxisMap* first = nullptr;
+    for (const Read& r : to.reads) {
+      if (r.leaf != out) continue;
+      if (first && r.axes != *first) return false;
+      first = &r.axes;
+      for (size_t i = 0; i < r.axes.size(); ++i) {
+        if (out->shape()[i] == 1) continue;
+        if (r.axes[i] < 0) return false;
+        if (to.outputs[0]->shape()[r.axes[i]] != out->shape()[i]) return false;
+        for (size_t j = 0; j < i; ++j)
+          if (r.axes[j] == r.axes[i]) return false;
+      }
+    }
+    return first != nullptr;
+  }
+
+  // A path from p to c through another kernel: merging the two would close a circle.
+  bool reaches_otherwise(int p, int c) const {
+    std::vector<int> stack{c};
+    std::set<int> seen{c};
+    while (!stack.empty()) {
+      const int k = stack.back();
+      stack.pop_back();
+      for (int q : producers(k)) {
+        if (q == p && k != c) return true;
+        if (q != p && seen.insert(q).second) stack.push_back(q);
+      }
+    }
+    return false;
+  }
+
+  bool depends(int from, int on) const {
+    std::vector<int> stack{from};
+    std::set<int> seen{from};
+    while (!stack.empty()) {
+      const int k = stack.back();
+      stack.pop_back();
+      if (k == on) return true;
+      for (int q : producers(k))
+        if (seen.insert(q).second) stack.push_back(q);
+    }
+    return false;
+  }
+
+  void merge(int p, int c) {
+    moved_.resize(kernels_.size(), -1);
+    Kernel &from = kernels_[p], &to = kernels_[c];
+    to.outputs.insert(to.outputs.end(), from.outputs.begin(), from.outputs.end());
+    from.alive = false;
+    moved_[p] = c;
+    put_consumers_first(to.outputs);
+    update(c);
+  }
+
+  // An output that needs another one comes before it (it has the outer loops).
+  void put_consumers_first(std::vector<Node>& outputs) const {
+    std::stable_sort(outputs.begin(), outputs.end(), [&](Node a, Node b) {
+      if (numel(a->shape()) != numel(b->shape())) return numel(a->shape()) > numel(b->shape());
+      return position(a) > position(b);
+    });
+  }
+  size_t position(Node n) const { return *position_.find(n); }
+
+  // Kernels that visit the same elements and share an input: one pass over it serves both.
+  void merge_siblings() {
+    for (size_t a = 0; a < kernels_.size(); ++a) {
+      if (!kernels_[a].alive) continue;
+      for (size_t b = a + 1; b < kernels_.size() && b < a + 64; ++b) {
+        const int i = static_cast<int>(a), j = static_cast<int>(b);
+        if (kernels_[b].alive && are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) &&
+            !depends(i, j))
+          merge(j, i);
+      }
+    }
+  }
+
+  static bool are_siblings(const Kernel& a, const Kernel& b) {
+    Node x = a.outputs[0], y = b.outputs[0];
+    if (a.heavy || b.heavy || !can_join(x) || !can_join(y)) return false;
+    if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
+    if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
+    if (a.outputs.size() > 1 || b.outputs.size() > 1) return false;
+    if (x->op == Op::ReduceAxis && (!same(x->src(0)->shape(), y->src(0)->shape()) ||
+                                    x->arg<ReduceArg>().axes != y->arg<ReduceArg>().axes))
+      return false;
+    if (a.reads.size() + b.reads.size() > kMostReads) return false;
+    for (const Read& r : a.reads)
+      for (const Read& s : b.reads)
+        if (r.leaf == s.leaf && numel(r.leaf->shape()) * 2 > a.work) return true;
+    return false;
+  }
+
+  // --- result ----------------------------------------------------------------------------------
+
+  std::vector<Group> finish() {
+    std::vector<Group> out;
+    std::vector<char> state(kernels_.size());
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      if (kernels_[k].alive) emit(static_cast<int>(k), state, out);
+    return out;
+  }
+
+  void emit(int root, std::vector<char>& state, std::vector<Group>& out) {
+    std::vector<int> stack{root};
+    while (!stack.empty()) {
+      const int k = stack.back();
+      if (state[k] == 0) {
+        state[k] = 1;
+        for (int p : producers(k)) {
+          expect(state[p] != 1, "kernels depend on each other in a circle");
+          if (state[p] == 0) stack.push_back(p);
+        }
+        continue;
+      }
+      stack.pop_back();
+      if (state[k] == 2) continue;
+      state[k] = 2;
+      Group g;
+      g.outputs = kernels_[k].outputs;
+      for (const Read& r : kernels_[k].reads) {
+        if (std::find(g.inputs.begin(), g.inputs.end(), r.leaf) == g.inputs.end())
+          g.inputs.push_back(r.leaf);
+        if (!is_own_element(r, g.outputs[0])) g.elsewhere.push_back(r.leaf);
+      }
+      out.push_back(std::move(g));
+    }
+  }
+
+  // The element at the very place of the output's: safe to overwrite while it is read.
+  static bool is_own_element(const Read& r, Node out) {
+    if (!same(r.leaf->shape(), out->shape())) return false;
+    for (int i = 0; i < out->rank; ++i)
+      if (out->shape()[i] != 1 && r.axes[i] != i) return false;
+    return true;
+  }
+
+  std::vector<Node> roots_, order_;
+  NodeMap<size_t> position_;
+  NodeMap<std::vector<Node>> users_;
+  NodeMap<char> stored_;
+  NodeMap<int> kernel_of_;
+  std::vector<Kernel> kernels_;
+  std::vector<int> moved_;
+};
+
+}  // namespace
+
+std::vector<Group> fuse(std::span<const Node> roots) { return Fuser(roots).run(); }
+
+}  // namespace tiny

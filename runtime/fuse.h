@@ -1,0 +1,24 @@
+// Which values of a tensor graph get memory, and which of them are computed together in one kernel.
+#pragma once
+#include <vector>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+// One kernel to be: the values that it writes, the largest ones first. `inputs` are values of other
+// groups and Params; those in `elsewhere` are read at other elements than the one being written.
+struct Group {
+  std::vector<Node> outputs;
+  std::vector<Node> inputs;
+  std::vector<Node> elsewhere;
+};
+
+// Groups in an order in which they can run. `roots` are the values asked for; movement on top of
+// them is not materialised. The graph has Params for leaves and no Detach or Leaf.
+std::vector<Group> fuse(std::span<const Node> roots);
+
+// The node below all movement.
+Node base_of(Node n);
+
+}  // namespace tiny

@@ -1,0 +1,118 @@
+#include "runtime/kernel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "runtime/cache.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+struct Entry {
+  NodeRef node;  // keeps the key's address taken
+  std::unique_ptr<Kernel> kernel;
+};
+struct Kernels {
+  std::mutex mutex;
+  std::map<std::string, Entry> entries;
+};
+Kernels& kernels() {
+  static Kernels* k = new Kernels;
+  return *k;
+}
+
+std::string key_of(const Step& step) {
+  return cat(step.kernel.get(), ' ', step.device, ' ', env_kernel_key());
+}
+
+void show(const Lowered& low, int debug) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  if (debug >= 3) std::cerr << "options " << low.source.entry << ": " << to_text(low.options) << '\n';
+  if (debug >= 4) std::cerr << low.source.text << '\n';
+}
+
+std::unique_ptr<Kernel> compile(const Step& step) {
+  Device& device = find_device(device_name(step.device));
+  const auto debug = static_cast<int>(env_int("DEBUG"));
+  StageViewer viewer;
+  if (debug >= 5)
+    viewer = [&](const char* pass, const std::string& text) {
+      const std::string wanted = env_text("DEBUG_PASS");
+      if (wanted.empty() || wanted == pass) std::cerr << "--- " << pass << '\n' << text;
+    };
+  const Lowered low = lower(step.kernel.get(), step.name, device.target(), viewer);
+  show(low, debug);
+  auto kernel = std::make_unique<Kernel>();
+  kernel->name = step.name;
+  kernel->launch = low.launch;
+  kernel->bytes = low.bytes;
+  kernel->flops = low.flops;
+  kernel->program = device.load(cached_compile(device, low.source), low.source.entry);
+  return kernel;
+}
+
+// Runs job(0) .. job(count-1) on all cores; the first exception is thrown at the end.
+template <class Job>
+void in_parallel(size_t count, Job job) {
+  std::atomic<size_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&] {
+    for (size_t i; (i = next++) < count;) {
+      try {
+        job(i);
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+      }
+    }
+  };
+  const size_t threads = std::min<size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::thread> pool;
+  for (size_t i = 1; i < threads; ++i) pool.emplace_back(work);
+  work();
+  for (std::thread& t : pool) t.join();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+std::vector<Kernel*> compile_kernels(const Schedule& s) {
+  std::vector<std::string> keys;
+  std::map<std::string, const Step*> missing;
+  Kernels& all = kernels();
+  {
+    std::lock_guard lock(all.mutex);
+    for (const Step& step : s.steps) {
+      keys.push_back(step.kernel ? key_of(step) : "");
+      if (step.kernel && !all.entries.count(keys.back())) missing[keys.back()] = &step;
+    }
+  }
+  std::vector<std::pair<std::string, const Step*>> jobs(missing.begin(), missing.end());
+  in_parallel(jobs.size(), [&](size_t i) {
+    auto kernel = compile(*jobs[i].second);
+    std::lock_guard lock(all.mutex);
+    all.entries.try_emplace(jobs[i].first, Entry{jobs[i].second->kernel, std::move(kernel)});
+  });
+  std::vector<Kernel*> out;
+  std::lock_guard lock(all.mutex);
+  for (const std::string& key : keys)
+    out.push_back(key.empty() ? nullptr : all.entries.at(key).kernel.get());
+  return out;
+}
+
+void clear_kernel_cache() {
+  std::lock_guard lock(kernels().mutex);
+  kernels().entries.clear();
+}
+
+}  // namespace tiny

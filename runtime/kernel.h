@@ -1,0 +1,26 @@
+// Compiled kernels by what they compute: each is lowered and compiled once per device, many of
+// them in parallel.
+#pragma once
+#include <memory>
+#include <span>
+
+#include "codegen/lower.h"
+#include "runtime/device.h"
+#include "runtime/schedule.h"
+
+namespace tiny {
+
+struct Kernel {
+  std::string name;
+  std::unique_ptr<Program> program;
+  LaunchSize launch;
+  double bytes = 0, flops = 0;
+};
+
+// The kernel of each step (nullptr for copies), from memory, the disk cache, or the compiler.
+// The first error of a compilation is thrown after the others have ended.
+std::vector<Kernel*> compile_kernels(const Schedule& s);
+
+void clear_kernel_cache();  // forgets what is in memory; for tests and benchmarks
+
+}  // namespace tiny

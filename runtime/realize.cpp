@@ -1,0 +1,221 @@
+#include "runtime/realize.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <set>
+
+#include "runtime/fuse.h"
+#include "runtime/kernel.h"
+#include "tiny/build.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+using Buffers = std::vector<std::shared_ptr<Buffer>>;
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void report(const Kernel& k, double time) {
+  std::fprintf(stderr, "%-56s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
+               static_cast<long long>(k.launch.block[0]), static_cast<long long>(k.launch.grid[0]),
+               time * 1e6, k.flops / time * 1e-9, k.bytes / time * 1e-9);
+}
+
+void launch(Kernel& k, Device& device, const std::vector<void*>& args, int64_t debug) {
+  const double start = debug >= 2 ? seconds() : 0;
+  device.launch(*k.program, k.launch, args);
+  if (debug < 2) return;
+  device.synchronize();
+  report(k, seconds() - start);
+}
+
+void copy_between(Buffer& to, Buffer& from) {
+  std::vector<std::byte> host(from.bytes());
+  from.download(host.data());
+  to.upload(host.data());
+}
+
+// The memory of a value, made when a step first writes it.
+Buffer& memory(const Schedule& s, Buffers& buffers, int v) {
+  const Value& value = s.values[v];
+  if (!buffers[v]) {
+    buffers[v] = value.in_place >= 0
+                     ? buffers[value.in_place]->move_memory()
+                     : std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
+  }
+  return *buffers[v];
+}
+
+void run_step(const Schedule& s, const Step& step, Kernel* kernel, Buffers& buffers,
+              int64_t debug) {
+  if (!kernel)
+    return copy_between(memory(s, buffers, step.values[0]), *buffers[step.values[1]]);
+  std::vector<void*> args;
+  for (int v : step.values) args.push_back(memory(s, buffers, v).data());
+  launch(*kernel, find_device(device_name(step.device)), args, debug);
+}
+
+}  // namespace
+
+Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) {
+  const int64_t debug = env_int("DEBUG");
+  if (debug >= 1 && !s.steps.empty()) std::fprintf(stderr, "running %zu kernels\n", s.steps.size());
+  const std::vector<Kernel*> kernels = compile_kernels(s);
+  Buffers buffers(inputs.begin(), inputs.end());
+  buffers.resize(s.values.size());
+  std::vector<std::vector<int>> ends(s.steps.size());
+  for (size_t v = 0; v < s.values.size(); ++v)
+    if (s.values[v].last_use >= 0) ends[s.values[v].last_use].push_back(static_cast<int>(v));
+  for (size_t i = 0; i < s.steps.size(); ++i) {
+    run_step(s, s.steps[i], kernels[i], buffers, debug);
+    for (int v : ends[i]) buffers[v] = nullptr;
+  }
+  Buffers out;
+  for (const Result& r : s.results)
+    out.push_back(r.value >= 0 ? (memory(s, buffers, r.value), buffers[r.value]) : nullptr);
+  return out;
+}
+
+namespace {
+
+std::shared_ptr<Buffer> buffer_of(Node n) { return n->arg<BufferArg>().buffer; }
+
+Node buffer_node(const std::shared_ptr<Buffer>& b) {
+  return make(Op::Buffer, b->dtype(), {},
+              BufferArg{b, b->size(), device_id(b->device_name())});
+}
+
+// The movement of `root` above its base, on top of another node.
+Node moved(Node root, Node base, Node onto) {
+  if (root == base) return onto;
+  Node src = moved(root->src(0), base, onto);
+  return with_sources(root, std::span(&src, 1));
+}
+
+// Buffers that an Assign among the roots is going to overwrite.
+std::set<Node> assigned_buffers(std::span<const Node> roots) {
+  std::set<Node> out;
+  for (Node n : topological(roots)) {
+    if (n->op != Op::Assign || n->realized) continue;
+    Node old = base_of(n->src(0));
+    if (old->op == Op::Buffer) out.insert(old);
+  }
+  return out;
+}
+
+bool depends_on(Node n, const std::set<Node>& buffers, NodeMap<char>& known) {
+  if (n->device == 0) return false;
+  if (n->op == Op::Buffer) return buffers.count(n) > 0;
+  if (n->realized) return depends_on(n->realized, buffers, known);
+  if (const char* k = known.find(n)) return *k == 2;
+  known[n] = 1;
+  bool found = false;
+  for (Node s : n->srcs()) found |= depends_on(s, buffers, known);
+  known[n] = found ? 2 : 1;
+  return found;
+}
+
+// Other expressions that still need an old value: they are computed together with the roots, so
+// that they see it. Views of the old value itself are copied.
+std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
+  const std::set<Node> buffers = assigned_buffers(roots);
+  std::vector<Node> out;
+  if (buffers.empty()) return out;
+  NodeMap<char> known;
+  for (Node n : Arena::global().held())
+    if (std::find(roots.begin(), roots.end(), n) == roots.end() && depends_on(n, buffers, known))
+      out.push_back(n);
+  return out;
+}
+
+Node with_memory(Node n) {
+  Node base = base_of(n);
+  return base->op == Op::Buffer || base->op == Op::Leaf ? build::contiguous(n) : n;
+}
+
+std::vector<Node> realize_nodes(const std::vector<Node>& roots, int fallback) {
+  const Normalized graph = normalize(roots);
+  std::vector<int> devices;
+  Buffers inputs;
+  for (Node b : graph.buffers) {
+    devices.push_back(b->device);
+    inputs.push_back(buffer_of(b));
+  }
+  const auto s = schedule(graph, devices, fallback);
+  const Buffers made = run(*s, inputs);
+  std::vector<Node> out;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Result& r = s->results[i];
+    Node base = r.base.get(), onto = nullptr;
+    if (made[i]) onto = build::reshape(buffer_node(made[i]), base->shape());
+    else if (base->op == Op::Param) onto = graph.buffers[base->ints()[0]];
+    out.push_back(onto ? moved(graph.roots[i], base, onto) : graph.roots[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
+namespace runtime_seam {
+
+void realize(std::span<Tensor* const> tensors) {
+  Arena::global().collect();
+  std::vector<Node> roots;
+  for (Tensor* t : tensors) roots.push_back(t->node());
+  std::vector<Node> work = roots;
+  const std::vector<Node> others = readers_of_old_values(roots);
+  for (Node n : others) work.push_back(with_memory(n));
+  const std::vector<Node> done = realize_nodes(work, device_id(default_device()));
+  for (size_t i = 0; i < others.size(); ++i)
+    Arena::global().set_realized(others[i], done[roots.size() + i]);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Node n = roots[i], view = done[i];
+    if (n->op == Op::Leaf) {
+      replace_node(*tensors[i], make(Op::Leaf, n->dtype, std::span(&view, 1), n->payload));
+    } else if (n->needs_grad) {
+      if (n != view) Arena::global().set_realized(n, view);  // backward() still needs the rest
+    } else {
+      replace_node(*tensors[i], view);
+    }
+  }
+}
+
+Node upload(const void* data, DType dtype, int64_t count, const std::string& device) {
+  auto b = std::make_shared<Buffer>(device.empty() ? default_device() : device, dtype, count);
+  b->upload(data);
+  return buffer_node(b);
+}
+
+void download(Node realized, void* out) {
+  Node n = realized;
+  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
+    n = n->realized ? n->realized : n->src(0);
+  if (n->op != Op::Buffer || n->arg<BufferArg>().size != numel(realized->shape())) {
+    // Views other than reshapes, and constants, are written out first.
+    n = base_of(realize_nodes({build::contiguous(realized)}, device_id(default_device()))[0]);
+  }
+  const auto b = buffer_of(n);
+  b->device().synchronize();
+  b->download(out);
+}
+
+std::string default_device() {
+  const std::string name = env_text("DEVICE");
+  return canonical_device(name.empty() ? "CPU" : name);
+}
+
+}  // namespace runtime_seam
+
+Live live() {
+  Arena::global().collect();
+  const MemoryUse use = memory_use();
+  return {Arena::global().size(), use.buffers, use.bytes};
+}
+
+}  // namespace tiny

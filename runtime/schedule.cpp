@@ -1,0 +1,361 @@
+#include "runtime/schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+#include <sstream>
+
+#include "runtime/buffer.h"
+#include "runtime/fuse.h"
+#include "tiny/build.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+bool is_usable(Node buffer_view) {
+  return !base_of(buffer_view)->arg<BufferArg>().buffer->moved();
+}
+
+// What a node stands for: itself, its values where it has been computed, its source where the node
+// only matters to gradients.
+Node resolved(Node n) {
+  for (;;) {
+    if (n->realized && is_usable(n->realized)) return n->realized;
+    if (n->op != Op::Detach && n->op != Op::Leaf) return n;
+    n = n->src(0);
+  }
+}
+
+}  // namespace
+
+Normalized normalize(std::span<const Node> roots) {
+  Normalized out;
+  NodeMap<Node> done;
+  std::vector<Node> stack;
+  std::vector<Node> srcs;
+  for (Node r : roots) stack.push_back(resolved(r));
+  std::reverse(stack.begin(), stack.end());
+  while (!stack.empty()) {
+    Node n = stack.back();
+    if (done.contains(n)) {
+      stack.pop_back();
+      continue;
+    }
+    const size_t before = stack.size();
+    for (Node s : n->srcs())
+      if (!done.contains(resolved(s))) stack.push_back(resolved(s));
+    if (stack.size() != before) continue;
+    stack.pop_back();
+    if (n->op == Op::Buffer) {
+      const int64_t arg[] = {static_cast<int64_t>(out.buffers.size()), n->arg<BufferArg>().size};
+      done[n] = make(Op::Param, n->dtype, {}, Ints(arg));
+      out.buffers.push_back(n);
+      continue;
+    }
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(resolved(s)));
+    if (n->op == Op::Copy) srcs[0] = build::contiguous(srcs[0]);
+    done[n] = with_sources(n, srcs);
+  }
+  for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));
+  return out;
+}
+
+namespace {
+
+// A C identifier from the labels of the nodes that a kernel holds, in order of execution.
+std::string kernel_name(const std::vector<Node>& nodes) {
+  std::vector<std::string> labels;
+  for (Node n : nodes) {
+    if (is_movement(n->op) || n->op == Op::Param || n->is_const()) continue;
+    std::string label = *n->label ? n->label : info(n->op).name;
+    std::transform(label.begin(), label.end(), label.begin(),
+                   [](unsigned char c) { return std::isalnum(c) ? std::tolower(c) : '_'; });
+    if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
+  }
+  std::string name = "k";
+  for (const std::string& l : labels)
+    if (name.size() + l.size() < 56) name += '_' + l;
+  return name;
+}
+
+class Planner {
+ public:
+  Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
+      : graph_(graph), fallback_(fallback) {
+    out_.inputs = static_cast<int>(graph.buffers.size());
+    for (size_t i = 0; i < graph.buffers.size(); ++i) {
+      Node b = graph.buffers[i];
+      out_.values.push_back({b->dtype, b->arg<BufferArg>().size, devices[i], -1, -1});
+    }
+  }
+
+  Schedule run() {
+    groups_ = fuse(graph_.roots);
+    for (size_t g = 0; g < groups_.size(); ++g)
+      for (Node n : groups_[g].outputs) maker_[n] = static_cast<int>(g);
+    order_groups();
+    for (int g : order_) plan(groups_[g]);
+    for (Node r : graph_.roots) add_result(r);
+    find_last_uses();
+    return std::move(out_);
+  }
+
+ private:
+  // --- order: a group that overwrites an input runs after all that read it ------------------------
+
+  // The input that an Assign may overwrite: its old value is all of it, in the same order.
+  int old_input(Node assign) const {
+    Node old = assign->src(0);
+    while (old->op == Op::Reshape) old = old->src(0);
+    if (old->op != Op::Param || old->dtype != assign->dtype) return -1;
+    return static_cast<int>(old->ints()[0]);
+  }
+
+  bool reads(const Group& g, int input, bool elsewhere_only) const {
+    for (Node n : elsewhere_only ? g.elsewhere : g.inputs)
+      if (n->op == Op::Param && n->ints()[0] == input) return true;
+    return false;
+  }
+
+  bool needs(int group, int other, std::set<int>& seen) const {  // by any path
+    if (group == other) return true;
+    if (!seen.insert(group).second) return false;
+    for (int p : before_[group])
+      if (needs(p, other, seen)) return true;
+    return false;
+  }
+
+  void order_groups() {
+    const int count = static_cast<int>(groups_.size());
+    before_.resize(groups_.size());
+    for (int g = 0; g < count; ++g)
+      for (Node n : groups_[g].inputs)
+        if (const int* m = maker_.find(n)) before_[g].insert(*m);
+    for (int g = 0; g < count; ++g)
+      for (Node n : groups_[g].outputs)
+        if (n->op == Op::Assign) try_in_place(g, n);
+    std::vector<char> done(groups_.size());
+    while (order_.size() < groups_.size()) {
+      const size_t so_far = order_.size();
+      for (int g = 0; g < count; ++g) {
+        if (done[g] || !std::all_of(before_[g].begin(), before_[g].end(),
+                                    [&](int p) { return done[p]; }))
+          continue;
+        done[g] = 1;
+        order_.push_back(g);
+      }
+      expect(order_.size() > so_far, "kernels wait for each other");
+    }
+  }
+
+  void try_in_place(int group, Node assign) {
+    const int input = old_input(assign);
+    if (input < 0 || overwritten_.count(input)) return;
+    if (reads(groups_[group], input, true) || is_result(input)) return;
+    std::vector<int> readers;
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+      if (g == group || !reads(groups_[g], input, false)) continue;
+      std::set<int> seen;
+      if (needs(g, group, seen)) return;
+      readers.push_back(g);
+    }
+    before_[group].insert(readers.begin(), readers.end());
+    overwritten_.insert(input);
+    in_place_[assign] = input;
+  }
+
+  bool is_result(int input) const {  // a root that is a view of it
+    for (Node r : graph_.roots) {
+      Node b = base_of(r);
+      if (b->op == Op::Param && b->ints()[0] == input) return true;
+    }
+    return false;
+  }
+
+  // --- steps ---------------------------------------------------------------------------------------
+
+  int value_of(Node n) {
+    if (n->op == Op::Param) return static_cast<int>(n->ints()[0]);
+    return *value_.find(n);
+  }
+
+  int device_of(const Group& g) const {
+    if (g.outputs[0]->op == Op::Copy) return static_cast<int>(g.outputs[0]->int_value());
+    for (Node n : g.inputs) {
+      const int v = n->op == Op::Param ? static_cast<int>(n->ints()[0]) : *value_.find(n);
+      return out_.values[v].device;
+    }
+    return fallback_;
+  }
+
+  void plan(const Group& g) {
+    const int device = device_of(g);
+    for (Node n : g.outputs) {
+      const int* place = in_place_.find(n);
+      value_[n] = static_cast<int>(out_.values.size());
+      out_.values.push_back({n->dtype, numel(n->shape()), device, place ? *place : -1, -1});
+    }
+    if (out_.values.back().size == 0) return;
+    Node first = g.outputs[0];
+    if (first->op == Op::Copy) {
+      out_.steps.push_back({NodeRef(), {value_of(first), value_of(base_of(first->src(0)))}, "copy",
+                            device});
+      return;
+    }
+    if (first->op == Op::Scatter) add_kernel(g, {first}, first->src(0), device);
+    add_kernel(g, g.outputs, nullptr, device);
+  }
+
+  // A kernel with its own numbering of slots, so that two kernels that differ only in what they
+  // work on are the same node. With `instead` the one output gets that value.
+  void add_kernel(const Group& g, const std::vector<Node>& outputs, Node instead, int device) {
+    Step step;
+    step.device = device;
+    NodeMap<Node> done;
+    std::vector<Node> stores, nodes;
+    for (Node n : outputs) {
+      Node to = param(step, value_of(n), n->dtype, n->shape());
+      Node value = instead ? instead : n;
+      rebuild(value, g, step, done, nodes);
+      Node what = instead || n->op != Op::Scatter ? *done.find(value) : with_base(n, done, to);
+      stores.push_back(make(Op::Store, kVoid, {to, what}));
+    }
+    step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
+    step.name = kernel_name(nodes);
+    out_.steps.push_back(std::move(step));
+  }
+
+  static Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
+    std::vector<Node> srcs{to};
+    for (Node s : scatter->srcs().subspan(1)) srcs.push_back(*done.find(s));
+    return with_sources(scatter, srcs);
+  }
+
+  Node param(Step& step, int value, DType dtype, Ints shape) {
+    // What is written over an input has that input's slot.
+    const int place = out_.values[value].in_place;
+    int slot = -1;
+    for (size_t i = 0; i < step.values.size(); ++i) {
+      const int v = step.values[i];
+      const bool same_memory = v == value || (place >= 0 && v == place) ||
+                               (out_.values[v].in_place >= 0 && out_.values[v].in_place == value);
+      if (same_memory) slot = static_cast<int>(i);
+    }
+    if (slot < 0) {
+      slot = static_cast<int>(step.values.size());
+      step.values.push_back(value);
+    }
+    Shape arg{slot};
+    arg.insert(arg.end(), shape.begin(), shape.end());
+    return make(Op::Param, dtype, {}, Ints(arg));
+  }
+
+  void rebuild(Node root, const Group& g, Step& step, NodeMap<Node>& done,
+               std::vector<Node>& nodes) {
+    std::vector<Node> stack{root};
+    while (!stack.empty()) {
+      Node n = stack.back();
+      if (done.contains(n)) {
+        stack.pop_back();
+        continue;
+      }
+      const bool outside = std::find(g.inputs.begin(), g.inputs.end(), n) != g.inputs.end();
+      if (outside) {
+        stack.pop_back();
+        done[n] = param(step, value_of(n), n->dtype, n->shape());
+        continue;
+      }
+      // Old values of an Assign and the base of a Scatter are places, not values.
+      const size_t first = n->op == Op::Assign || (n->op == Op::Scatter && n == root) ? 1 : 0;
+      const size_t before = stack.size();
+      for (Node s : n->srcs().subspan(first))
+        if (!done.contains(s)) stack.push_back(s);
+      if (stack.size() != before) continue;
+      stack.pop_back();
+      nodes.push_back(n);
+      if (n->op == Op::Scatter) continue;
+      std::vector<Node> srcs;
+      for (Node s : n->srcs().subspan(first)) srcs.push_back(*done.find(s));
+      done[n] = n->op == Op::Assign ? srcs[0] : with_sources(n, srcs);
+    }
+  }
+
+  void add_result(Node root) {
+    Result r;
+    Node base = base_of(root);
+    r.base = NodeRef(base);
+    if (const int* v = value_.find(base)) r.value = *v;
+    out_.results.push_back(std::move(r));
+  }
+
+  void find_last_uses() {
+    for (size_t s = 0; s < out_.steps.size(); ++s)
+      for (int v : out_.steps[s].values) out_.values[v].last_use = static_cast<int>(s);
+    for (const Result& r : out_.results)
+      if (r.value >= 0) out_.values[r.value].last_use = -1;
+    for (int i = 0; i < out_.inputs; ++i) out_.values[i].last_use = -1;
+  }
+
+  const Normalized& graph_;
+  const int fallback_;
+  Schedule out_;
+  std::vector<Group> groups_;
+  NodeMap<int> maker_;
+  std::vector<std::set<int>> before_;
+  std::vector<int> order_;
+  std::set<int> overwritten_;
+  NodeMap<int> in_place_, value_;
+};
+
+struct Cache {
+  std::mutex mutex;
+  std::map<std::string, std::pair<NodeRef, std::shared_ptr<const Schedule>>> entries;
+};
+Cache& cache() {
+  static Cache* c = new Cache;
+  return *c;
+}
+
+}  // namespace
+
+std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vector<int>& devices,
+                                         int fallback) {
+  constexpr size_t kMostSchedules = 1024;
+  NodeRef sink(make(Op::Sink, kVoid, graph.roots));
+  std::ostringstream key;
+  key << sink.get() << ' ' << env_kernel_key() << ' ' << fallback;
+  for (int d : devices) key << ' ' << d;
+  Cache& c = cache();
+  {
+    std::lock_guard lock(c.mutex);
+    const auto at = c.entries.find(key.str());
+    if (at != c.entries.end()) return at->second.second;
+  }
+  auto made = std::make_shared<const Schedule>(Planner(graph, devices, fallback).run());
+  std::lock_guard lock(c.mutex);
+  if (c.entries.size() >= kMostSchedules) c.entries.clear();
+  c.entries[key.str()] = {std::move(sink), made};
+  return made;
+}
+
+void clear_schedule_cache() {
+  std::lock_guard lock(cache().mutex);
+  cache().entries.clear();
+}
+
+std::string to_text(const Schedule& s) {
+  std::ostringstream out;
+  for (const Step& step : s.steps) {
+    out << step.name;
+    for (int v : step.values) out << ' ' << s.values[v].dtype << '[' << s.values[v].size << ']';
+    out << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace tiny

@@ -1,0 +1,58 @@
+// From tensors to a list of kernels and copies. A graph is first brought into a form without its
+// buffers, in which the graphs of two training steps are the same node; its schedule is kept under
+// that node and every setting that matters, so that a step is scheduled once.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+// A graph with its Buffers replaced by Params: slot i stands for buffers[i].
+struct Normalized {
+  std::vector<Node> roots;
+  std::vector<Node> buffers;
+};
+Normalized normalize(std::span<const Node> roots);
+
+// Memory that a schedule works on. The first ones are the graph's inputs, in slot order.
+struct Value {
+  DType dtype;
+  int64_t size = 0;  // elements
+  int device = 0;
+  int in_place = -1;   // takes over the memory of this input
+  int last_use = -1;   // the step after which nobody needs it; results stay
+};
+
+struct Step {
+  NodeRef kernel;           // Sink(Store(Param, value)...); none for a copy between devices
+  std::vector<int> values;  // arguments in slot order; of a copy: to, from
+  std::string name;         // of the user's operations, a C identifier
+  int device = 0;
+};
+
+struct Result {
+  int value = -1;  // -1: the root is no more than a view of constants or inputs
+  NodeRef base;    // the root's node below its movement
+};
+
+struct Schedule {
+  std::vector<Value> values;
+  int inputs = 0;
+  std::vector<Step> steps;
+  std::vector<Result> results;  // one per root
+};
+
+// The schedule of a normalized graph, from the cache where it has been made before. `devices`:
+// the device id of each input; `fallback`: of a graph without inputs.
+std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vector<int>& devices,
+                                         int fallback);
+
+// One line per step with its shapes, for DEBUG=1 and tests.
+std::string to_text(const Schedule& s);
+
+void clear_schedule_cache();
+
+}  // namespace tiny

@@ -1,0 +1,257 @@
+// What the repository's text must keep to: who may include whom, and the form of its files. The
+// rules are functions of one file's text, so that tests can show that each of them fails.
+// Two seams need no forbidden include: Tensor::realize and the device registry are declared low
+// and defined high.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using Offences = std::vector<std::string>;
+
+struct File {
+  std::string path;  // from the repository's root, "tiny/node.h"
+  std::string text;
+};
+
+constexpr size_t kMaxColumns = 100, kMaxLines = 650;
+constexpr std::array<std::string_view, 4> kProduct = {"tiny", "codegen", "runtime", "devices"};
+constexpr std::array<std::string_view, 7> kFolders = {"tiny",     "codegen", "runtime", "devices",
+                                                      "examples", "test",    "extra"};
+
+// What the files of a folder may include of this repository: a folder ("tiny/") or one header.
+struct IncludeRule {
+  std::string_view folder;
+  std::vector<std::string_view> allowed;
+};
+
+const std::vector<IncludeRule>& include_rules() {
+  static const std::vector<IncludeRule> rules = {
+      {"tiny", {"tiny/"}},
+      {"codegen", {"tiny/", "codegen/"}},
+      {"runtime", {"tiny/", "codegen/", "runtime/"}},
+      {"devices", {"tiny/", "codegen/target.h", "runtime/device.h", "devices/"}},
+      {"examples", {"tiny/tiny.h"}},
+  };
+  return rules;
+}
+
+template <class List> bool contains(const List& list, std::string_view item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+std::string_view folder_of(std::string_view path) {
+  return path.substr(0, std::min(path.find('/'), path.size()));
+}
+
+bool is_header(const File& file) { return file.path.ends_with(".h"); }
+bool is_product(const File& file) { return contains(kProduct, folder_of(file.path)); }
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string_view trim(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  return begin == text.npos ? std::string_view() : text.substr(begin);
+}
+
+// The included path with its opening quote or bracket, `"tiny/node.h`; empty for other lines.
+std::string_view included(std::string_view line) {
+  line = trim(line);
+  if (!line.starts_with('#')) return {};
+  line = trim(line.substr(1));
+  if (!line.starts_with("include")) return {};
+  line = trim(line.substr(7));
+  return line.substr(0, line.find_first_of("\">", 1));
+}
+
+// Code points of UTF-8, not bytes.
+size_t columns(std::string_view line) {
+  return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+std::string offence(const File& file, size_t index, std::string_view what) {
+  std::ostringstream out;
+  out << file.path << ":" << index + 1 << ": " << what;
+  return out.str();
+}
+
+bool is_allowed(const IncludeRule& rule, std::string_view path) {
+  return std::any_of(rule.allowed.begin(), rule.allowed.end(), [&](std::string_view allowed) {
+    return allowed.ends_with('/') ? path.starts_with(allowed) : path == allowed;
+  });
+}
+
+Offences check_includes(const File& file) {
+  Offences found;
+  const auto& rules = include_rules();
+  const auto rule = std::find_if(rules.begin(), rules.end(), [&](const IncludeRule& r) {
+    return r.folder == folder_of(file.path);
+  });
+  if (rule == rules.end()) return found;  // test/ and extra/ include what they like
+  const auto lines = lines_of(file.text);
+  for (size_t i = 0; i < lines.size(); i++) {
+    const std::string_view include = included(lines[i]);
+    if (include.empty()) continue;
+    const std::string_view path = include.substr(1);
+    const bool ours = contains(kFolders, folder_of(path)) && path.find('/') != path.npos;
+    if (ours && !is_allowed(*rule, path))
+      found.push_back(offence(file, i, "may not include " + std::string(path)));
+    if (!ours && include[0] == '"')
+      found.push_back(offence(file, i, "write the path from the root: " + std::string(path)));
+  }
+  return found;
+}
+
+Offences check_lines(const File& file) {
+  Offences found;
+  const auto lines = lines_of(file.text);
+  for (size_t i = 0; i < lines.size(); i++) {
+    if (columns(lines[i]) > kMaxColumns) found.push_back(offence(file, i, "over 100 columns"));
+    if (lines[i].find('\t') != std::string::npos) found.push_back(offence(file, i, "a tab"));
+  }
+  if (is_product(file) && lines.size() > kMaxLines)
+    found.push_back(offence(file, kMaxLines, "the file has over 650 lines"));
+  return found;
+}
+
+Offences check_header(const File& file) {
+  Offences found;
+  if (!is_header(file)) return found;
+  const auto lines = lines_of(file.text);
+  // A purpose is a comment of more than a word or two.
+  if (lines.empty() || !lines[0].starts_with("//") || lines[0].size() < 15)
+    found.push_back(offence(file, 0, "starts with no comment that states its purpose"));
+  if (!contains(lines, "#pragma once")) found.push_back(offence(file, 0, "no #pragma once"));
+  for (size_t i = 0; i < lines.size(); i++) {
+    const std::string code = lines[i].substr(0, lines[i].find("//"));
+    if (code.find("using namespace") != std::string::npos)
+      found.push_back(offence(file, i, "using namespace in a header"));
+  }
+  return found;
+}
+
+std::vector<File> repository() {
+  namespace fs = std::filesystem;
+  const fs::path root = TINY_ROOT;
+  std::vector<File> files;
+  for (const std::string_view folder : kFolders) {
+    if (!fs::is_directory(root / folder)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      const std::string extension = entry.path().extension();
+      if (!entry.is_regular_file() || (extension != ".h" && extension != ".cpp")) continue;
+      std::ifstream in(entry.path());
+      std::ostringstream text;
+      text << in.rdbuf();
+      files.push_back({fs::relative(entry.path(), root), text.str()});
+    }
+  }
+  return files;
+}
+
+// One line an offence; empty when every file keeps the rule.
+std::string report(Offences (*rule)(const File&)) {
+  Offences all;
+  for (const File& file : repository())
+    for (const std::string& found : rule(file)) all.push_back(found);
+  std::sort(all.begin(), all.end());
+  std::string text;
+  for (const std::string& found : all) text += found + "\n";
+  return text;
+}
+
+Offences includes(const std::string& path, const std::string& line) {
+  return check_includes({path, line + "\n"});
+}
+
+}  // namespace
+
+TEST_CASE("the repository's sources are found") {
+  const auto files = repository();
+  const auto has = [&](std::string_view path) {
+    return std::any_of(files.begin(), files.end(), [&](auto& f) { return f.path == path; });
+  };
+  CHECK(has("tiny/error.h"));
+  CHECK(has("runtime/device.h"));
+  CHECK(has("test/lint/test_lint.cpp"));
+}
+
+TEST_CASE("no file includes what its folder may not know") { CHECK(report(check_includes) == ""); }
+
+TEST_CASE("no line is too long or has a tab, no file is too long") {
+  CHECK(report(check_lines) == "");
+}
+
+TEST_CASE("every header states its purpose, is included once and opens no namespace") {
+  CHECK(report(check_header) == "");
+}
+
+TEST_CASE("the include rule finds each forbidden edge") {
+  CHECK(includes("tiny/a.h", "#include \"codegen/target.h\"") ==
+        Offences{"tiny/a.h:1: may not include codegen/target.h"});
+  CHECK(includes("tiny/a.cpp", "#include \"runtime/device.h\"").size() == 1);
+  CHECK(includes("codegen/a.cpp", "#include \"runtime/device.h\"").size() == 1);
+  CHECK(includes("runtime/a.cpp", "#include \"devices/cpu.h\"").size() == 1);
+  CHECK(includes("devices/a.cpp", "#include \"runtime/cache.h\"").size() == 1);
+  CHECK(includes("devices/a.cpp", "#include \"codegen/lower.h\"").size() == 1);
+  CHECK(includes("examples/a.cpp", "#include \"tiny/node.h\"").size() == 1);
+  CHECK(includes("runtime/a.cpp", "#include \"test/reference.h\"").size() == 1);
+  CHECK(includes("examples/a.cpp", "#include \"extra/resnet.h\"").size() == 1);
+}
+
+TEST_CASE("the include rule sees every spelling of an include") {
+  CHECK(includes("tiny/a.cpp", "  #  include <runtime/device.h>").size() == 1);
+  CHECK(includes("tiny/a.cpp", "#include\"runtime/device.h\"").size() == 1);
+  CHECK(includes("tiny/a.cpp", "#include \"node.h\"") ==
+        Offences{"tiny/a.cpp:1: write the path from the root: node.h"});
+}
+
+TEST_CASE("the include rule lets what is allowed pass") {
+  CHECK(includes("tiny/a.cpp", "#include \"tiny/node.h\"\n#include <vector>").empty());
+  CHECK(includes("codegen/a.cpp", "#include \"tiny/node.h\"").empty());
+  CHECK(includes("runtime/a.cpp", "#include \"codegen/lower.h\"").empty());
+  CHECK(includes("devices/a.cpp", "#include \"codegen/target.h\"").empty());
+  CHECK(includes("devices/a.cpp", "#include \"runtime/device.h\"").empty());
+  CHECK(includes("examples/a.cpp", "#include \"tiny/tiny.h\"").empty());
+  CHECK(includes("examples/a.cpp", "#include <sys/types.h>").empty());
+  CHECK(includes("test/a.cpp", "#include \"codegen/lower.h\"").empty());
+}
+
+TEST_CASE("the line rule finds long lines, tabs and long files") {
+  CHECK(check_lines({"tiny/a.h", std::string(100, 'x')}).empty());
+  CHECK(check_lines({"tiny/a.h", "\n" + std::string(101, 'x')}) ==
+        Offences{"tiny/a.h:2: over 100 columns"});
+  CHECK(check_lines({"tiny/a.h", "int a;\tint b;"}) == Offences{"tiny/a.h:1: a tab"});
+  std::string accents;
+  for (int i = 0; i < 100; i++) accents += "\u00e9";
+  CHECK(check_lines({"tiny/a.h", accents}).empty());
+  CHECK(check_lines({"tiny/a.cpp", std::string(650, '\n')}).empty());
+  CHECK(check_lines({"tiny/a.cpp", std::string(651, '\n')}) ==
+        Offences{"tiny/a.cpp:651: the file has over 650 lines"});
+  CHECK(check_lines({"test/a.cpp", std::string(651, '\n')}).empty());
+}
+
+TEST_CASE("the header rule finds what a header lacks") {
+  const std::string purpose = "// Shapes and broadcasting.\n", once = "#pragma once\n";
+  CHECK(check_header({"tiny/a.h", purpose + once}).empty());
+  CHECK(check_header({"tiny/a.h", once}) ==
+        Offences{"tiny/a.h:1: starts with no comment that states its purpose"});
+  CHECK(check_header({"tiny/a.h", ""}).size() == 2);
+  CHECK(check_header({"tiny/a.h", purpose}) == Offences{"tiny/a.h:1: no #pragma once"});
+  CHECK(check_header({"tiny/a.h", purpose + once + "using namespace std;"}) ==
+        Offences{"tiny/a.h:3: using namespace in a header"});
+  CHECK(check_header({"tiny/a.h", purpose + once + "// no using namespace here"}).empty());
+  CHECK(check_header({"tiny/a.cpp", "using namespace std;"}).empty());
+}

@@ -1,0 +1,225 @@
+#include "tiny/build.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "tiny/error.h"
+
+namespace tiny::build {
+
+namespace {
+
+// The constant behind a tensor that has one value everywhere, nullptr for any other.
+Node splat_value(Node x) {
+  while (x->op == Op::Reshape || x->op == Op::Expand) x = x->src(0);
+  return x->is_const() ? x : nullptr;
+}
+
+Node move(Op op, Node x, Ints arg) { return make(op, x->dtype, {x}, arg); }
+
+bool all_equal(Ints values, int64_t value) {
+  return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
+}
+
+bool is_identity_permutation(Ints axes) {
+  for (size_t i = 0; i < axes.size(); ++i)
+    if (axes[i] != static_cast<int64_t>(i)) return false;
+  return true;
+}
+
+bool is_whole(Ints begin_end, Ints shape) {
+  for (size_t i = 0; i < shape.size(); ++i)
+    if (begin_end[2 * i] != 0 || begin_end[2 * i + 1] != shape[i]) return false;
+  return true;
+}
+
+// What a reduction of no elements gives.
+Node identity(Op op, DType t, Ints shape) {
+  if (op == Op::Add) return full(shape, t, int64_t{0});
+  if (op == Op::Mul) return full(shape, t, int64_t{1});
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (t.is_float()) return full(shape, t, op == Op::Max ? -infinity : infinity);
+  // int_max clamps the largest u64 to the range of i64; its bits are those of -1.
+  const int64_t largest = t.scalar == Scalar::U64 ? -1 : int_max(t);
+  return full(shape, t, op == Op::Max ? int_min(t) : largest);
+}
+
+}  // namespace
+
+Node unary(Op op, Node x) {
+  expect(info(op).cls == OpClass::Unary, "unary: ", op);
+  return make(op, x->dtype, {x});
+}
+
+Node binary(Op op, Node x, Node y) {
+  expect(info(op).cls == OpClass::Binary, "binary: ", op);
+  expect(same(x->shape(), y->shape()) && x->dtype == y->dtype, op, ": ", x->dtype,
+         to_text(x->shape()), " with ", y->dtype, to_text(y->shape()));
+  return make(op, is_comparison(op) ? kBool : x->dtype, {x, y});
+}
+
+Node where(Node condition, Node x, Node y) {
+  expect(condition->dtype == kBool && x->dtype == y->dtype, "where: ", condition->dtype, ", ",
+         x->dtype, ", ", y->dtype);
+  expect(same(condition->shape(), x->shape()) && same(x->shape(), y->shape()), "where: ",
+         to_text(condition->shape()), ", ", to_text(x->shape()), ", ", to_text(y->shape()));
+  if (x == y) return x;
+  if (Node c = splat_value(condition)) return c->int_value() ? x : y;
+  return make(Op::Where, x->dtype, {condition, x, y});
+}
+
+Node cast(Node x, DType to) { return x->dtype == to ? x : make(Op::Cast, to, {x}); }
+
+Node bitcast(Node x, DType to) {
+  if (x->dtype == to) return x;
+  expect(x->dtype.size() == to.size(), "bitcast: ", x->dtype, " to ", to);
+  if (x->op == Op::Bitcast) return bitcast(x->src(0), to);
+  return make(Op::Bitcast, to, {x});
+}
+
+Node reshape(Node x, Ints shape) {
+  if (same(x->shape(), shape)) return x;
+  expect(numel(x->shape()) == numel(shape), "reshape: ", to_text(x->shape()), " to ",
+         to_text(shape));
+  if (x->op == Op::Reshape) return reshape(x->src(0), shape);
+  // A constant keeps one form, reshape to ones and expand; that reshape ends here.
+  if (Node c = splat_value(x); c && !all_equal(shape, 1)) return full(shape, c);
+  return move(Op::Reshape, x, shape);
+}
+
+Node permute(Node x, Ints axes) {
+  if (is_identity_permutation(axes)) return x;
+  Shape arg = to_shape(axes), shape(axes.size());
+  for (size_t i = 0; i < axes.size(); ++i) shape[i] = x->shape()[axes[i]];
+  if (Node c = splat_value(x)) return full(shape, c);
+  if (x->op == Op::Permute) {
+    for (int64_t& a : arg) a = x->ints()[a];
+    return permute(x->src(0), arg);
+  }
+  return move(Op::Permute, x, arg);
+}
+
+Node expand(Node x, Ints shape) {
+  if (same(x->shape(), shape)) return x;
+  if (x->op == Op::Expand) return expand(x->src(0), shape);
+  return move(Op::Expand, x, shape);
+}
+
+Node pad(Node x, Ints before_after) {
+  if (all_equal(before_after, 0)) return x;
+  if (x->op != Op::Pad) return move(Op::Pad, x, before_after);
+  Shape sum = to_shape(before_after);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += x->ints()[i];
+  return pad(x->src(0), sum);
+}
+
+Node shrink(Node x, Ints begin_end) {
+  if (is_whole(begin_end, x->shape())) return x;
+  Shape arg = to_shape(begin_end), shape(x->rank);
+  for (size_t i = 0; i < shape.size(); ++i) shape[i] = arg[2 * i + 1] - arg[2 * i];
+  if (Node c = splat_value(x)) return full(shape, c);
+  if (x->op == Op::Shrink) {
+    for (size_t i = 0; i < arg.size(); ++i) arg[i] += x->ints()[i & ~size_t{1}];
+    return shrink(x->src(0), arg);
+  }
+  return move(Op::Shrink, x, arg);
+}
+
+Node flip(Node x, Ints flags) {
+  Shape arg = to_shape(flags);
+  for (size_t i = 0; i < arg.size(); ++i)
+    if (x->shape()[i] <= 1) arg[i] = 0;  // nothing to reverse
+  if (all_equal(arg, 0) || splat_value(x)) return x;
+  if (x->op != Op::Flip) return move(Op::Flip, x, arg);
+  for (size_t i = 0; i < arg.size(); ++i) arg[i] ^= x->ints()[i];
+  return flip(x->src(0), arg);
+}
+
+Node stride(Node x, Ints steps) {
+  if (all_equal(steps, 1)) return x;
+  Shape arg = to_shape(steps), shape(x->rank);
+  for (size_t i = 0; i < shape.size(); ++i) shape[i] = (x->shape()[i] + arg[i] - 1) / arg[i];
+  if (Node c = splat_value(x)) return full(shape, c);
+  if (x->op == Op::Stride) {
+    for (size_t i = 0; i < arg.size(); ++i) arg[i] *= x->ints()[i];
+    return stride(x->src(0), arg);
+  }
+  return move(Op::Stride, x, arg);
+}
+
+Node full(Ints shape, DType dtype, double value) { return full(shape, constant(dtype, value)); }
+
+Node full(Ints shape, DType dtype, int64_t value) { return full(shape, constant(dtype, value)); }
+
+Node full(Ints shape, Node scalar) {
+  const Shape ones(shape.size(), 1);
+  return expand(reshape(scalar, ones), shape);
+}
+
+Node iota(int64_t n, DType dtype) { return make(Op::Iota, dtype, {}, Ints(&n, 1)); }
+
+Node iota(Ints shape, int axis, DType dtype) {
+  const int64_t n = shape[axis];
+  if (n <= 1) return full(shape, dtype, int64_t{0});
+  Shape line(shape.size(), 1);
+  line[axis] = n;
+  return expand(reshape(iota(n, dtype), line), shape);
+}
+
+Node reduce(Op op, Node x, uint32_t axes) {
+  Shape shape = to_shape(x->shape());
+  bool empty = false;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (!(axes >> i & 1)) continue;
+    if (shape[i] == 1) axes &= ~(uint32_t{1} << i);
+    empty |= shape[i] == 0;
+    shape[i] = 1;
+  }
+  if (empty) return identity(op, x->dtype, shape);
+  if (!axes) return x;
+  return make(Op::ReduceAxis, x->dtype, {x}, ReduceArg{op, axes});
+}
+
+Node gather(Node data, std::span<const Node> indices) {
+  expect(indices.size() == data->rank, "gather: ", indices.size(), " indices for ",
+         to_text(data->shape()));
+  if (indices.empty()) return data;
+  std::vector<Node> srcs{data};
+  srcs.insert(srcs.end(), indices.begin(), indices.end());
+  return make(Op::Gather, data->dtype, srcs);
+}
+
+Node scatter(Node base, Node values, std::span<const Node> indices, ScatterArg how) {
+  expect(indices.size() == base->rank && base->dtype == values->dtype, "scatter: ",
+         indices.size(), " indices for ", to_text(base->shape()));
+  if (numel(values->shape()) == 0) return base;
+  std::vector<Node> srcs{base, values};
+  srcs.insert(srcs.end(), indices.begin(), indices.end());
+  return make(Op::Scatter, base->dtype, srcs, how);
+}
+
+Node contiguous(Node x) {
+  if (x->op == Op::Contiguous || x->op == Op::Buffer) return x;
+  return make(Op::Contiguous, x->dtype, {x});
+}
+
+Node detach(Node x) { return x->needs_grad ? make(Op::Detach, x->dtype, {x}) : x; }
+
+Node leaf(Node x) {
+  static std::atomic<int64_t> next_id{1};
+  return make(Op::Leaf, x->dtype, {x}, next_id.fetch_add(1));
+}
+
+Node copy_to(Node x, int device) {
+  if (x->device == device) return x;
+  return make(Op::Copy, x->dtype, {x}, int64_t{device});
+}
+
+Node assign(Node old, Node value) {
+  expect(same(old->shape(), value->shape()) && old->dtype == value->dtype, "assign: ", old->dtype,
+         to_text(old->shape()), " and ", value->dtype, to_text(value->shape()));
+  return make(Op::Assign, old->dtype, {old, value});
+}
+
+}  // namespace tiny::build

@@ -1,0 +1,50 @@
+// Nodes of tensor graphs with their dtype and shape worked out: what Tensor, gradients and the
+// scheduler build graphs with. Arguments must be legal already (Tensor checks what users pass);
+// what does nothing gives its source back, and a view of a view is merged where it is one view.
+#pragma once
+#include "tiny/node.h"
+
+namespace tiny::build {
+
+// Element-wise: sources have one shape; unary and binary results keep the dtype of the first
+// source, comparisons are bool. `where(c, a, b)`: c bool, a and b of one dtype.
+Node unary(Op op, Node x);
+Node binary(Op op, Node x, Node y);
+Node where(Node condition, Node x, Node y);
+Node cast(Node x, DType to);
+Node bitcast(Node x, DType to);  // of the same size
+
+// Movement.
+Node reshape(Node x, Ints shape);
+Node permute(Node x, Ints axes);
+Node expand(Node x, Ints shape);  // same rank
+Node pad(Node x, Ints before_after);
+Node shrink(Node x, Ints begin_end);
+Node flip(Node x, Ints flags);
+Node stride(Node x, Ints steps);
+
+// `value` in every element of a tensor of this shape.
+Node full(Ints shape, DType dtype, double value);
+Node full(Ints shape, DType dtype, int64_t value);
+Node full(Ints shape, Node scalar);  // scalar: any node of shape ()
+
+Node iota(int64_t n, DType dtype);          // [n]: 0, 1, ...
+Node iota(Ints shape, int axis, DType dtype);  // the index along `axis`, in that shape
+
+// Reduced axes (bit i: axis i) stay with size 1. Ops: Add, Mul, Max, Min; bool: Max is or.
+Node reduce(Op op, Node x, uint32_t axes);
+
+// out[i...] = data[index_0[i...], index_1[i...], ...]; every index (i32 or i64) has the result's
+// shape; an element with an index outside [0, size) is zero.
+Node gather(Node data, std::span<const Node> indices);
+// base, with base[index_0[i...], ...] = combine(old, values[i...]) for each i in row-major order;
+// an element with an index outside is dropped. Shape of `base`.
+Node scatter(Node base, Node values, std::span<const Node> indices, ScatterArg how);
+
+Node contiguous(Node x);
+Node detach(Node x);
+Node leaf(Node x);                  // a new tensor whose gradient is wanted
+Node copy_to(Node x, int device);
+Node assign(Node old, Node value);  // one shape, dtype and device
+
+}  // namespace tiny::build

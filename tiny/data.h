@@ -1,0 +1,45 @@
+// Data sets as plain host arrays: a reader of the idx format, MNIST from its files, and drawn
+// digits for where no files are at hand.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tiny {
+
+// One array of bytes, row-major.
+struct IdxFile {
+  std::vector<int64_t> dims;
+  std::vector<uint8_t> data;
+};
+
+// Reads an idx file of unsigned bytes, plain or gzip-compressed (the format is described at the
+// end of the MNIST page of Y. LeCun, C. Cortes, C. Burges). Throws Error for a file that is
+// missing, of another type, damaged, shorter or longer than its header says.
+IdxFile read_idx(const std::string& path);
+
+inline constexpr int kDigitSide = 28;
+inline constexpr int kDigitPixels = kDigitSide * kDigitSide;
+
+// Grey images of digits, white (255) on black, and what they show.
+struct DigitSet {
+  std::vector<uint8_t> images;  // size() x 28 x 28
+  std::vector<uint8_t> labels;  // size(), each 0 to 9
+  int64_t size() const { return static_cast<int64_t>(labels.size()); }
+};
+
+struct MnistData {
+  DigitSet train, test;
+  std::string note;  // where the data comes from and how it was split, for people
+};
+
+// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k from a folder, each
+// plain or with .gz. Where there is only the t10k pair, its first 85 % become the training set and
+// the rest the test set, and the note says so. Throws Error for missing or damaged files.
+MnistData load_mnist(const std::string& folder);
+
+// Draws digits with strokes: several styles, random position, size, slant, rotation, pen and
+// noise. The same seed gives the same digits, whatever the number of the others.
+MnistData draw_digits(int train, int test, uint64_t seed);
+
+}  // namespace tiny

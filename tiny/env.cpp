@@ -1,0 +1,166 @@
+#include "tiny/env.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "tiny/error.h"
+
+namespace tiny {
+namespace {
+
+enum class Kind { Int, Text };
+enum class Scope { Host, Kernel };  // Kernel: the value changes generated kernels
+
+struct Row {
+  const char* name;
+  Kind kind;
+  const char* standard;  // the default, as text
+  Scope scope;
+  const char* sentence;
+};
+
+constexpr Row kRows[] = {
+    {"DEVICE", Kind::Text, "", Scope::Host,
+     "Device of new tensors; empty chooses the fastest that is present."},
+    {"DEBUG", Kind::Int, "0", Scope::Host,
+     "How much to print, cumulative: 1 devices and schedule, 2 one line per kernel, 3 options, 4 "
+     "source, 5 graph per stage, 6 rules fired."},
+    {"DEBUG_PASS", Kind::Text, "", Scope::Host,
+     "Name of the one pass whose graphs DEBUG=5 and DEBUG=6 print; empty prints all."},
+    {"CHECK", Kind::Int, "0", Scope::Host,
+     "1 verifies the graph after every pass, as debug builds always do."},
+    {"THREADS", Kind::Int, "0", Scope::Host, "Threads of the CPU device; 0 uses all cores."},
+    {"CPU_COMPILER", Kind::Text, "", Scope::Host,
+     "Compiler of the CPU device, llvm or cc; empty takes llvm where its library is found."},
+    {"CC", Kind::Text, "", Scope::Host,
+     "C compiler that CPU_COMPILER=cc runs; empty looks for cc, gcc and clang."},
+    {"LLVM_PATH", Kind::Text, "", Scope::Host,
+     "File name of LLVM's runtime library; empty searches the usual places."},
+    {"CACHE", Kind::Int, "1", Scope::Host, "0 neither reads nor writes the cache on disk."},
+    {"CACHE_DIR", Kind::Text, "", Scope::Host,
+     "Folder of the cache on disk; empty means the user's cache folder."},
+    {"CACHE_MB", Kind::Int, "1024", Scope::Host,
+     "Size in MiB that the cache on disk is kept under."},
+    {"OPT", Kind::Int, "1", Scope::Kernel, "0 turns the kernel optimiser off."},
+    {"FUSE", Kind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
+    {"SEED", Kind::Int, "0", Scope::Host, "Seed of the random numbers before manual_seed."},
+    {"MNIST_DIR", Kind::Text, "", Scope::Host,
+     "Folder of the MNIST files; empty makes the example draw its own digits."},
+};
+
+const Row* find_row(std::string_view name) {
+  for (const Row& row : kRows)
+    if (name == row.name) return &row;
+  return nullptr;
+}
+
+struct Overrides {
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> values;
+  std::atomic<size_t> count{0};  // of values, so that reading without any takes no lock
+};
+
+Overrides& overrides() {
+  static Overrides instance;
+  return instance;
+}
+
+std::optional<std::string> find_override(std::string_view name) {
+  Overrides& all = overrides();
+  if (all.count.load(std::memory_order_acquire) == 0) return std::nullopt;
+  std::lock_guard lock(all.mutex);
+  auto found = all.values.find(name);
+  if (found == all.values.end()) return std::nullopt;
+  return found->second;
+}
+
+// Sets or removes an override and gives the one that was there.
+std::optional<std::string> exchange_override(const std::string& name,
+                                             const std::optional<std::string>& value) {
+  Overrides& all = overrides();
+  std::lock_guard lock(all.mutex);
+  std::optional<std::string> before;
+  if (auto found = all.values.find(name); found != all.values.end()) before = found->second;
+  if (value)
+    all.values[name] = *value;
+  else
+    all.values.erase(name);
+  all.count.store(all.values.size(), std::memory_order_release);
+  return before;
+}
+
+std::string text_of(const Row& row) {
+  std::string text;
+  if (auto overridden = find_override(row.name))
+    text = *overridden;
+  else if (const char* set = std::getenv(row.name))
+    text = set;
+  return text.empty() ? row.standard : text;
+}
+
+int64_t int_of(const Row& row) {
+  const std::string text = text_of(row);
+  int64_t value = 0;
+  auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  check(status == std::errc() && end == text.data() + text.size(), row.name, "=", text,
+        ": expected an integer of at most 64 bits, such as ", row.standard);
+  return value;
+}
+
+const Row& row_of_kind(std::string_view name, Kind kind) {
+  const Row* row = find_row(name);
+  expect(row != nullptr, "environment variable ", name, " is not in the table of tiny/env.cpp");
+  expect(row->kind == kind, "environment variable ", name, " is of kind ",
+         row->kind == Kind::Int ? "int" : "text");
+  return *row;
+}
+
+}  // namespace
+
+int64_t env_int(std::string_view name) { return int_of(row_of_kind(name, Kind::Int)); }
+
+std::string env_text(std::string_view name) { return text_of(row_of_kind(name, Kind::Text)); }
+
+EnvOverride::EnvOverride(std::string_view name, std::string_view value) : name_(name) {
+  if (find_row(name) == nullptr)
+    throw Error(cat("EnvOverride: no environment variable ", name, " is read. ", env_help()));
+  outer_ = exchange_override(name_, std::string(value));
+}
+
+EnvOverride::~EnvOverride() { exchange_override(name_, outer_); }
+
+std::string env_kernel_key() {
+  std::string key;
+  for (const Row& row : kRows) {
+    if (row.scope != Scope::Kernel) continue;
+    const std::string value = row.kind == Kind::Int ? std::to_string(int_of(row)) : text_of(row);
+    key += cat(key.empty() ? "" : " ", row.name, "=", value);
+  }
+  return key;
+}
+
+std::string env_table_markdown() {
+  std::string table = "| variable | kind | default | meaning |\n|---|---|---|---|\n";
+  for (const Row& row : kRows)
+    table += cat("| `", row.name, "` | ", row.kind == Kind::Int ? "int" : "text", " | ",
+                 row.standard, " | ", row.sentence, " |\n");
+  return table;
+}
+
+std::string env_help() {
+  size_t width = 0;
+  for (const Row& row : kRows) width = std::max(width, std::string_view(row.name).size());
+  std::string help = "Environment variables:\n";
+  for (const Row& row : kRows) {
+    std::string name = row.name;
+    name.resize(width + 2, ' ');
+    help += cat("  ", name, row.sentence, *row.standard ? cat(" [", row.standard, "]") : "", "\n");
+  }
+  return help;
+}
+
+}  // namespace tiny

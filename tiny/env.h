@@ -1,0 +1,42 @@
+// The environment variables of the library: one table, and the functions that read it. A value
+// comes from an EnvOverride in force, else from the process environment, else from the table; it
+// is looked up at every call, and an empty value counts as unset.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tiny {
+
+// The value of a variable of kind int. Throws Error when the text is not a 64-bit integer, Bug
+// when the table has no such variable or it is of the other kind.
+int64_t env_int(std::string_view name);
+
+// The value of a variable of kind text. Throws Bug as above.
+std::string env_text(std::string_view name);
+
+// Gives a variable another value while the object lives, in all threads. Overrides of one
+// variable must end in the reverse order of their beginning, as scopes of one thread do. Throws
+// Error for a variable that is not in the table.
+class EnvOverride {
+ public:
+  EnvOverride(std::string_view name, std::string_view value);
+  ~EnvOverride();
+  EnvOverride(const EnvOverride&) = delete;
+  EnvOverride& operator=(const EnvOverride&) = delete;
+
+ private:
+  std::string name_;
+  std::optional<std::string> outer_;  // the override that this one hides
+};
+
+// All variables that change generated kernels with their present values, "OPT=1 FUSE=1": a part
+// of every key of a kernel cache.
+std::string env_kernel_key();
+
+// The table for people: as Markdown for the README, as aligned lines for --help.
+std::string env_table_markdown();
+std::string env_help();
+
+}  // namespace tiny

@@ -1,0 +1,27 @@
+// Facts of a node that follow from its operation, sources and payload: shape, device, whether a
+// gradient is wanted, bounds of integers, ranges it depends on. Computed once, by Arena::make.
+#pragma once
+#include "tiny/node.h"
+
+namespace tiny {
+
+struct Bounds {
+  int64_t min, max;
+};
+
+inline constexpr int64_t kIntMin = INT64_MIN, kIntMax = INT64_MAX;
+
+// Shape of the node's value; sources and payload must be legal (tensor.h checks the user's input).
+Shape infer_shape(const NodeData& n);
+
+// Least and greatest value of an integer or bool node. Index arithmetic does not overflow; machine
+// integers that might wrap get their dtype's full span.
+Bounds infer_bounds(const NodeData& n);
+
+uint64_t infer_ranges(const NodeData& n);
+int infer_device(const NodeData& n);  // throws Error where sources are on different devices
+
+int64_t floor_div(int64_t a, int64_t b);  // towards minus infinity, b != 0
+int64_t floor_mod(int64_t a, int64_t b);
+
+}  // namespace tiny

@@ -1,0 +1,54 @@
+// A progress bar of one line: fraction, the caller's fields, rate and time left. On a terminal the
+// line is drawn again at most ten times a second, elsewhere a line is printed for every tenth.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+namespace tiny {
+
+// Where a bar is drawn and what time it is.
+struct ProgressSink {
+  std::ostream* out;
+  bool terminal;                    // whether \r returns to the beginning of the line
+  int width;                        // columns; longer lines are cut off on a terminal
+  std::function<double()> seconds;  // since any fixed moment
+};
+
+// Standard output, as it is.
+ProgressSink standard_sink();
+
+class Progress {
+ public:
+  // Counts to `total` in units, such as "samples".
+  Progress(int64_t total, std::string unit, ProgressSink sink = standard_sink());
+  // Ends the line, at the fraction that was reached.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Says that `done` units are finished, with a text such as "loss 0.12". The rate counts from the
+  // first call, so that what only the first step does (compiling) does not spoil it.
+  void update(int64_t done, std::string_view fields = "");
+  // Draws the last state with the time that it took, and ends the line. Later calls do nothing.
+  void finish();
+
+ private:
+  double rate() const;
+  std::string line() const;
+  void draw(const std::string& text);
+
+  const int64_t total_;
+  const std::string unit_;
+  const ProgressSink sink_;
+  const double start_;
+  double now_, first_time_ = 0, drawn_time_ = 0;
+  int64_t done_ = 0, first_done_ = -1, drawn_tenth_ = 0;
+  std::string fields_;
+  size_t drawn_length_ = 0;
+  bool drawn_ = false, finished_ = false;
+};
+
+}  // namespace tiny

@@ -1,0 +1,252 @@
+#include "tiny/tensor.h"
+
+#include <cmath>
+#include <mutex>
+#include <unordered_map>
+
+#include "tiny/grad.h"
+#include "tiny/tensor_detail.h"
+
+namespace tiny {
+
+namespace {
+
+thread_local bool gradients_wanted = true;
+
+int64_t leaf_id(Node n) { return n->int_value(); }
+
+}  // namespace
+
+// Where backward() leaves the gradient of a leaf: found by the leaf's id, gone with the last
+// tensor that is this leaf.
+struct GradSlot {
+  int64_t id = 0;
+  Tensor grad;
+};
+
+namespace {
+
+struct SlotTable {
+  std::mutex mutex;
+  std::unordered_map<int64_t, std::weak_ptr<GradSlot>> slots;
+};
+
+SlotTable& slot_table() {
+  static SlotTable* table = new SlotTable;
+  return *table;
+}
+
+std::shared_ptr<GradSlot> make_slot(int64_t id) {
+  std::shared_ptr<GradSlot> slot(new GradSlot{id, {}}, [](GradSlot* s) {
+    {
+      std::lock_guard lock(slot_table().mutex);
+      slot_table().slots.erase(s->id);
+    }
+    delete s;
+  });
+  std::lock_guard lock(slot_table().mutex);
+  slot_table().slots[id] = slot;
+  return slot;
+}
+
+std::shared_ptr<GradSlot> find_slot(int64_t id) {
+  std::lock_guard lock(slot_table().mutex);
+  const auto at = slot_table().slots.find(id);
+  return at == slot_table().slots.end() ? nullptr : at->second.lock();
+}
+
+// The memory behind a node, where it has been computed.
+Node stored(Node n) {
+  while (n->op == Op::Leaf && !n->realized) n = n->src(0);
+  return n->realized ? n->realized : n;
+}
+
+Node default_seed(const Tensor& loss) {
+  check(loss.numel() == 1, "backward: the tensor has shape ", to_text(loss.shape()),
+        ": only one element has a gradient without a seed");
+  return build::full(loss.shape(), loss.dtype(), int64_t{1});
+}
+
+Node checked_seed(const Tensor& loss, const Tensor& seed) {
+  if (!seed.defined()) return default_seed(loss);
+  check(same(seed.shape(), loss.shape()), "backward: the seed has shape ", to_text(seed.shape()),
+        " and the tensor ", to_text(loss.shape()));
+  return build::cast(seed.node(), loss.dtype());
+}
+
+}  // namespace
+
+Tensor::Tensor(Node node) : node_(gradients_wanted ? node : build::detach(node)) {}
+
+int64_t Tensor::size(int64_t dim) const {
+  check(rank() > 0, "size: a 0-d tensor has no axes");
+  return shape()[normalize_axis("size", dim, rank())];
+}
+
+std::string Tensor::device() const { return device_name(node_->device); }
+
+// --- Making tensors -----------------------------------------------------------------------------
+
+Tensor Tensor::from_bytes(const void* data, DType dtype, const Shape& shape,
+                          const std::string& device) {
+  detail::require_shape("from", shape);
+  const int64_t count = tiny::numel(shape);
+  if (count == 0) return zeros(shape, dtype);
+  return Tensor(build::reshape(runtime_seam::upload(data, dtype, count, device), shape));
+}
+
+Tensor Tensor::full(const Shape& shape, Number value) {
+  return full(shape, value, value.default_dtype());
+}
+
+Tensor Tensor::full(const Shape& shape, Number value, DType dtype) {
+  LabelScope label("full");
+  detail::require_shape("full", shape);
+  return Tensor(build::full(shape, detail::number_node(value, dtype)));
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype) { return full(shape, 0, dtype); }
+
+Tensor Tensor::ones(const Shape& shape, DType dtype) { return full(shape, 1, dtype); }
+
+Tensor Tensor::arange(Number start, Number stop, Number step, DType dtype) {
+  LabelScope label("arange");
+  check(step.real() != 0, "arange: the step is 0");
+  const bool integral = !start.is_float() && !stop.is_float() && !step.is_float();
+  const double span = (stop.real() - start.real()) / step.real();
+  check(std::isfinite(span), "arange: from ", start.real(), " to ", stop.real());
+  const auto count = std::max<int64_t>(0, static_cast<int64_t>(std::ceil(span)));
+  if (integral) {
+    const Tensor i(build::iota({{count}}, 0, kI64));
+    return (i * step.integer() + start.integer()).to(dtype);
+  }
+  const Tensor i(build::iota({{count}}, 0, kI64));  // f64: no error adds up
+  return (i.to(kF64) * step + start).to(dtype);
+}
+
+Tensor Tensor::linspace(double start, double stop, int64_t steps, DType dtype) {
+  LabelScope label("linspace");
+  check(steps >= 0, "linspace: ", steps, " steps");
+  if (steps == 1) return full({1}, start, dtype);
+  const Tensor i = Tensor(build::iota({{steps}}, 0, kI64)).to(kF64);
+  // Each half counts from its own end, so that both ends are exact.
+  const double step = (stop - start) / static_cast<double>(steps - 1);
+  const Tensor up = i * step + start;
+  const Tensor down = stop - (static_cast<double>(steps - 1) - i) * step;
+  return where(i < static_cast<double>(steps / 2), up, down).to(dtype);
+}
+
+Tensor Tensor::eye(int64_t n, std::optional<int64_t> m, DType dtype) {
+  LabelScope label("eye");
+  const Shape shape{n, m.value_or(n)};
+  detail::require_shape("eye", shape);
+  return (detail::position(shape, 0) == detail::position(shape, 1)).to(dtype);
+}
+
+// --- Values -------------------------------------------------------------------------------------
+
+Tensor& Tensor::realize() {
+  Tensor* self = this;
+  runtime_seam::realize({&self, 1});
+  return *this;
+}
+
+void Tensor::realize(std::span<Tensor* const> tensors) { runtime_seam::realize(tensors); }
+
+void Tensor::to_bytes(void* out) const {
+  if (numel() == 0) return;
+  Tensor copy = *this;  // the node remembers its values, whoever asked for them
+  copy.realize();
+  const Node n = copy.node();
+  runtime_seam::download(n->realized ? n->realized : n, out);
+}
+
+Tensor Tensor::to(const std::string& device) const {
+  LabelScope label("to");
+  const std::string name = device.empty() ? runtime_seam::default_device() : device;
+  return Tensor(build::copy_to(node(), device_id(name)));
+}
+
+Tensor Tensor::contiguous() const {
+  LabelScope label("contiguous");
+  return Tensor(build::contiguous(node()));
+}
+
+Tensor& Tensor::assign(const Tensor& value) {
+  LabelScope label("assign");
+  check(same(shape(), value.shape()), "assign: a tensor of shape ", to_text(shape()),
+        " cannot become one of shape ", to_text(value.shape()));
+  Node v = build::cast(value.node(), dtype());
+  if (slot_) v = build::detach(v);
+  Node n = build::assign(stored(node()), v);
+  if (slot_) n = make(Op::Leaf, dtype(), {n}, slot_->id);
+  node_ = NodeRef(n);
+  return *this;
+}
+
+// --- Gradients ----------------------------------------------------------------------------------
+
+NoGrad::NoGrad() : before_(std::exchange(gradients_wanted, false)) {}
+NoGrad::~NoGrad() { gradients_wanted = before_; }
+
+Tensor& Tensor::requires_grad_(bool wanted) {
+  detail::require_float("requires_grad_", dtype());
+  if (wanted == static_cast<bool>(slot_)) return *this;
+  if (wanted) {
+    node_ = NodeRef(build::leaf(build::detach(node())));
+    slot_ = make_slot(leaf_id(node()));
+  } else {
+    node_ = NodeRef(build::detach(stored(node())));
+    slot_ = nullptr;
+  }
+  return *this;
+}
+
+Tensor Tensor::detach() const {
+  LabelScope label("detach");
+  return Tensor(build::detach(node()));
+}
+
+void Tensor::backward(const Tensor& seed) const {
+  check(node_->needs_grad, "backward: nothing below this tensor wants a gradient: call "
+        "requires_grad_() on a tensor before it is used");
+  std::vector<Node> leaves;
+  std::vector<std::shared_ptr<GradSlot>> slots;
+  for (Node n : grad_leaves(node())) {
+    if (auto slot = find_slot(leaf_id(n))) {
+      leaves.push_back(n);
+      slots.push_back(std::move(slot));
+    }
+  }
+  const std::vector<Node> grads = gradients(node(), leaves, checked_seed(*this, seed));
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const Tensor fresh(build::detach(grads[i]));
+    Tensor& grad = slots[i]->grad;
+    grad = grad.defined() ? grad + fresh : fresh;
+  }
+}
+
+Tensor Tensor::grad() const { return slot_ ? slot_->grad : Tensor(); }
+
+void Tensor::set_grad(const Tensor& grad) const {
+  check(static_cast<bool>(slot_), "set_grad: the tensor is no leaf: call requires_grad_() first");
+  check(!grad.defined() || same(grad.shape(), shape()), "set_grad: a gradient of shape ",
+        grad.defined() ? to_text(grad.shape()) : "", " for a tensor of shape ", to_text(shape()));
+  slot_->grad = grad;
+}
+
+std::vector<Tensor> Tensor::gradient(const Tensor& loss, const std::vector<Tensor>& inputs) {
+  std::vector<Node> targets;
+  for (const Tensor& t : inputs) {
+    check(t.requires_grad(), "gradient: input ", targets.size(), " of shape ",
+          to_text(t.shape()), " wants none: call requires_grad_() before it is used");
+    targets.push_back(t.node());
+  }
+  std::vector<Tensor> out;
+  for (Node n : gradients(loss.node(), targets, default_seed(loss))) out.emplace_back(n);
+  return out;
+}
+
+void runtime_seam::replace_node(Tensor& tensor, Node node) { tensor.node_ = NodeRef(node); }
+
+}  // namespace tiny

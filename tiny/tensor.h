@@ -1,0 +1,454 @@
+// Tensor: what users compute with. A Tensor is a value that refers to a node of a lazy graph; every
+// function gives a new Tensor and runs nothing until realize(), item() or to_vector() asks for
+// values. Names and semantics are PyTorch's unless a comment says otherwise.
+//
+// Rules that hold throughout, not repeated below:
+// - dim arguments count from the end where negative; one that is out of range throws Error;
+// - binary operations broadcast and promote as PyTorch does: bool < integers < floats, a 0-d tensor
+//   and a number only matter by their kind (tiny/dtype.h: promote);
+// - functions of real numbers (exp, sqrt, sigmoid, ...) give f32 for bool and integers; what sums
+//   in f16 or bf16 accumulates in f32;
+// - everything is differentiable where its values are floats, except where a comment says so;
+// - what cannot work throws Error, before anything is computed, and leaves its operands valid.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tiny/dtype.h"
+#include "tiny/error.h"
+#include "tiny/node.h"
+#include "tiny/operand.h"
+#include "tiny/shape.h"
+
+namespace tiny {
+
+class Index;
+class Tensor;
+struct WithIndices;  // values and their positions
+struct GradSlot;  // tensor.cpp: where backward() leaves a gradient
+namespace runtime_seam {
+void replace_node(Tensor& tensor, Node node);
+}
+
+class Tensor {
+ public:
+  Tensor() = default;  // no tensor at all: only defined() may be called
+  explicit Tensor(Node node);
+  // A 0-d tensor: bool, i64 or f32 by the kind of the number, or of the given dtype.
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  explicit Tensor(T value) : Tensor(full({}, value)) {}
+
+  bool defined() const { return static_cast<bool>(node_); }
+  Node node() const { return node_.get(); }
+  DType dtype() const { return node_->dtype; }
+  Ints shape() const { return node_->shape(); }
+  int rank() const { return node_->rank; }
+  int64_t size(int64_t dim) const;
+  int64_t numel() const { return tiny::numel(shape()); }
+  std::string device() const;  // "" where any device will do (constants)
+
+  // --- Making tensors --------------------------------------------------------------------------
+  // Those that only compute their values live on no device until they meet a tensor that does.
+
+  // Copies host values. Without a shape: 1-d. Throws Error unless the counts agree.
+  template <class T>
+  static Tensor from(std::span<const T> values, const Shape& shape, const std::string& device = "");
+  template <class T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape,
+                     const std::string& device = "");
+  template <class T>
+  static Tensor from(const std::vector<T>& values) {
+    return from(values, {static_cast<int64_t>(values.size())});
+  }
+  template <class T>
+  static Tensor from(std::initializer_list<T> values) {
+    return from(std::vector<T>(values));
+  }
+  template <class T>
+  static Tensor from(std::initializer_list<T> values, const Shape& shape) {
+    return from(std::vector<T>(values), shape);
+  }
+  // The same from raw memory: numel(shape) elements of the dtype, row-major.
+  static Tensor from_bytes(const void* data, DType dtype, const Shape& shape,
+                           const std::string& device = "");
+
+  static Tensor full(const Shape& shape, Number value);  // dtype by the kind of the value
+  static Tensor full(const Shape& shape, Number value, DType dtype);
+  static Tensor zeros(const Shape& shape, DType dtype = kF32);
+  static Tensor ones(const Shape& shape, DType dtype = kF32);
+  // start, start + step, ... below stop (above, where step is negative). Throws for step 0.
+  static Tensor arange(Number start, Number stop, Number step = 1, DType dtype = kI64);
+  static Tensor arange(int64_t stop) { return arange(0, stop); }
+  static Tensor linspace(double start, double stop, int64_t steps, DType dtype = kF32);
+  static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = kF32);  // (n, m)
+  Tensor full_like(Number value) const { return full(to_shape(shape()), value, dtype()); }
+  Tensor zeros_like() const { return full_like(0); }
+  Tensor ones_like() const { return full_like(1); }
+
+  // --- Random tensors (tiny/random.h: the generator, manual_seed) ------------------------------
+  // The same seed gives the same bits on every device. No gradient.
+
+  static Tensor rand(const Shape& shape, DType dtype = kF32);   // uniform in [0, 1)
+  static Tensor randn(const Shape& shape, DType dtype = kF32);  // normal, mean 0, variance 1
+  static Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = kI64);
+  static Tensor uniform(const Shape& shape, double low, double high, DType dtype = kF32);
+  static Tensor normal(const Shape& shape, double mean, double std, DType dtype = kF32);
+  static Tensor randperm(int64_t n);                   // i64: 0 .. n-1 in random order
+  Tensor bernoulli() const;                            // 1 with the probability x, else 0
+  // x (n) or (m, n): weights >= 0 of n classes; i64 (count) or (m, count).
+  Tensor multinomial(int64_t count, bool replacement = false) const;
+  // Uniform with the bounds of He et al. (2015) and of Glorot and Bengio (2010). The fan counts
+  // are those of a weight (out, in, kernel...).
+  static Tensor kaiming_uniform(const Shape& shape, double a = 0, DType dtype = kF32);
+  static Tensor glorot_uniform(const Shape& shape, DType dtype = kF32);
+
+  // --- Values ----------------------------------------------------------------------------------
+
+  // Computes the values now and keeps them. Several at once share what they have in common.
+  Tensor& realize();
+  static void realize(std::span<Tensor* const> tensors);
+  // Values on the host, row-major. T must be the dtype exactly (bool: also uint8_t); Half and
+  // BFloat16 stand for f16 and bf16. Throws Error otherwise, naming both.
+  template <class T>
+  std::vector<T> to_vector() const;
+  // The value of a tensor of one element, of T exactly.
+  template <class T>
+  T item() const;
+  // Host bytes of all elements, numel() * dtype().size() of them.
+  void to_bytes(void* out) const;
+
+  // The same values on another device. An unknown name throws when the tensor is realized.
+  Tensor to(const std::string& device) const;
+  Tensor to(const char* device) const { return to(std::string(device)); }
+  Tensor contiguous() const;  // the same values, in memory of their own
+
+  // This tensor becomes `value`, in the memory that it has where that is possible. Same shape; the
+  // value is cast to this dtype. Tensors made from the old value keep seeing the old value. A
+  // tensor whose gradient is wanted stays one, and no gradient flows into `value`.
+  Tensor& assign(const Tensor& value);
+
+  // --- Gradients -------------------------------------------------------------------------------
+
+  Tensor& requires_grad_(bool wanted = true);  // float dtypes; makes this tensor a leaf
+  bool requires_grad() const { return node_->needs_grad; }
+  Tensor detach() const;  // the same values; no gradient flows through
+  // Adds d(this) / d(leaf) to the grad() of every leaf below. `seed`: the gradient of this tensor,
+  // by default 1 for a tensor of one element. Throws Error where nothing below wants a gradient.
+  void backward(const Tensor& seed = Tensor()) const;
+  Tensor grad() const;        // of a leaf: what backward() left; not defined() before that
+  void set_grad(const Tensor& grad) const;  // e.g. clipped; Tensor() clears it
+  void zero_grad() const { set_grad(Tensor()); }
+  // d(loss) / d(input) for each input, zeros where the loss does not depend on it.
+  static std::vector<Tensor> gradient(const Tensor& loss, const std::vector<Tensor>& inputs);
+
+  // --- Movement: views, nothing is computed ----------------------------------------------------
+
+  Tensor reshape(const Shape& shape) const;  // one size may be -1
+  Tensor permute(const Shape& dims) const;   // result axis i is axis dims[i]
+  Tensor transpose(int64_t dim0, int64_t dim1) const;
+  Tensor t() const;                         // of a matrix
+  Tensor expand(const Shape& shape) const;  // new leading axes allowed; -1 keeps a size
+  Tensor unsqueeze(int64_t dim) const;
+  Tensor squeeze(const Dims& dims = {}) const;  // drops axes of size 1; others stay
+  Tensor flatten(int64_t start_dim = 0, int64_t end_dim = -1) const;  // both inclusive
+  Tensor unflatten(int64_t dim, const Shape& sizes) const;            // one size may be -1
+  Tensor shrink(const std::vector<std::pair<int64_t, int64_t>>& begin_end) const;
+  // x[start:stop:step, ...], one entry per leading axis; steps >= 1.
+  Tensor slice(const std::vector<Bound>& starts, const std::vector<Bound>& stops,
+               const Shape& steps = {}) const;
+  Tensor narrow(int64_t dim, int64_t start, int64_t length) const;
+  Tensor select(int64_t dim, int64_t index) const;  // drops the axis
+  Tensor flip(const Dims& dims = {}) const;
+  Tensor diagonal(int64_t offset = 0, int64_t dim1 = 0, int64_t dim2 = 1) const;
+  // Windows of `size` elements every `step` along dim, `dilation` apart: a new last axis.
+  Tensor unfold(int64_t dim, int64_t size, int64_t step, int64_t dilation = 1) const;
+
+  // --- Movement that joins, repeats or fills ---------------------------------------------------
+
+  // One Padding per axis, first axis first. Cropping comes before the mode extends what is left.
+  Tensor pad(const std::vector<Padding>& pads, PadMode mode = PadMode::Constant,
+             Number value = 0) const;
+  Tensor roll(const Shape& shifts, const Dims& dims = {}) const;  // all dims: flattened
+  Tensor repeat(const Shape& repeats) const;  // tiles; may add leading axes
+  Tensor repeat_interleave(int64_t repeats, std::optional<int64_t> dim = {}) const;
+  Tensor repeat_interleave(const Shape& repeats, std::optional<int64_t> dim = {}) const;
+  static Tensor cat(const std::vector<Tensor>& parts, int64_t dim = 0);  // dtypes promote
+  static Tensor stack(const std::vector<Tensor>& parts, int64_t dim = 0);
+  std::vector<Tensor> split(const Shape& sizes, int64_t dim = 0) const;
+  std::vector<Tensor> split(int64_t size, int64_t dim = 0) const;  // the last may be smaller
+  std::vector<Tensor> chunk(int64_t chunks, int64_t dim = 0) const;
+  Tensor tril(int64_t diagonal = 0) const;  // zero above the diagonal of the last two axes
+  Tensor triu(int64_t diagonal = 0) const;
+
+  // --- Element-wise, one operand ---------------------------------------------------------------
+
+  Tensor to(DType dtype) const;       // rounds to nearest even; to integers: towards zero
+  Tensor bitcast(DType dtype) const;  // the same bits; Error unless of the same size. No gradient
+  Tensor f8_encode(Float8 format) const;  // u8 bit patterns, rounded to nearest even
+  Tensor f8_decode(Float8 format) const;  // u8 bit patterns to f32
+
+  Tensor neg() const;
+  Tensor abs() const;   // gradient 0 at 0
+  Tensor sign() const;  // no gradient, as all roundings
+  Tensor floor() const;
+  Tensor ceil() const;
+  Tensor round() const;  // ties to even
+  Tensor trunc() const;
+  Tensor square() const;
+  Tensor sqrt() const;
+  Tensor rsqrt() const;
+  Tensor reciprocal() const;
+  Tensor exp() const;
+  Tensor exp2() const;
+  Tensor expm1() const;
+  Tensor log() const;
+  Tensor log2() const;
+  Tensor log10() const;
+  Tensor log1p() const;
+  Tensor sin() const;
+  Tensor cos() const;
+  Tensor tan() const;
+  Tensor asin() const;
+  Tensor acos() const;
+  Tensor atan() const;
+  Tensor sinh() const;
+  Tensor cosh() const;
+  Tensor tanh() const;
+  Tensor asinh() const;
+  Tensor acosh() const;
+  Tensor atanh() const;
+  Tensor erf() const;
+  Tensor isnan() const;  // bool, as the next four
+  Tensor isinf() const;
+  Tensor isfinite() const;
+  Tensor logical_not() const;
+  Tensor bitwise_not() const;  // integers; bool: logical not
+
+  Tensor relu() const;  // gradient 0 at 0
+  Tensor relu6() const;
+  Tensor sigmoid() const;
+  Tensor logsigmoid() const;
+  Tensor silu() const;
+  Tensor mish() const;
+  Tensor selu() const;
+  Tensor gelu(bool tanh_approximation = false) const;
+  Tensor softplus(double beta = 1, double threshold = 20) const;  // x where beta x > threshold
+  Tensor elu(double alpha = 1) const;
+  Tensor celu(double alpha = 1) const;
+  Tensor leaky_relu(double negative_slope = 0.01) const;
+  Tensor hardtanh(double min = -1, double max = 1) const;
+  Tensor hardswish() const;
+  Tensor hardsigmoid() const;
+  // Limits to [min, max]; keeps the dtype where a bound is a number.
+  Tensor clamp(std::optional<Operand> min, std::optional<Operand> max) const;
+  Tensor lerp(const Tensor& end, const Operand& weight) const;  // this + weight (end - this)
+  Tensor masked_fill(const Tensor& mask, Number value) const;   // keeps the dtype
+
+  // --- Reductions over some axes or all --------------------------------------------------------
+  // Reduced axes disappear, or stay with size 1 with keepdim.
+
+  Tensor sum(const Dims& dims = {}, bool keepdim = false) const;   // bool, integers: i64
+  Tensor prod(const Dims& dims = {}, bool keepdim = false) const;  // bool, integers: i64
+  Tensor mean(const Dims& dims = {}, bool keepdim = false) const;  // floats only
+  Tensor max(const Dims& dims = {}, bool keepdim = false) const;   // NaN wins; ties share the
+  Tensor min(const Dims& dims = {}, bool keepdim = false) const;   // gradient; Error for no element
+  Tensor any(const Dims& dims = {}, bool keepdim = false) const;   // bool
+  Tensor all(const Dims& dims = {}, bool keepdim = false) const;   // bool
+  Tensor var(const Dims& dims = {}, bool keepdim = false, double correction = 1) const;
+  Tensor std(const Dims& dims = {}, bool keepdim = false, double correction = 1) const;
+  // (sum |x|^p)^(1/p); p infinite: the largest (smallest) magnitude; 0: the count of nonzeros.
+  Tensor norm(const Dims& dims = {}, bool keepdim = false, double p = 2) const;
+  Tensor logsumexp(const Dims& dims = {}, bool keepdim = false) const;
+  Tensor softmax(int64_t dim) const;
+  Tensor log_softmax(int64_t dim) const;
+  // i64: position along dim, or in the flattened tensor; the first of equals, NaN wins.
+  Tensor argmax(std::optional<int64_t> dim = {}, bool keepdim = false) const;
+  Tensor argmin(std::optional<int64_t> dim = {}, bool keepdim = false) const;
+  Tensor median(std::optional<int64_t> dim = {}, bool keepdim = false) const;  // the lower one
+
+  // --- Scans and sorting along one axis --------------------------------------------------------
+
+  Tensor cumsum(int64_t dim) const;     // bool, integers: i64
+  Tensor cumprod(int64_t dim) const;    // bool, integers: i64
+  WithIndices cummax(int64_t dim) const;  // the latest of equals
+  WithIndices cummin(int64_t dim) const;
+  Tensor logcumsumexp(int64_t dim) const;
+  WithIndices sort(int64_t dim = -1, bool descending = false) const;  // stable; NaN is largest
+  Tensor argsort(int64_t dim = -1, bool descending = false) const;
+  WithIndices topk(int64_t k, int64_t dim = -1, bool largest = true) const;  // best first
+
+  // --- Indexing by tensors ---------------------------------------------------------------------
+  // Index tensors are integers. In gather, scatter and their kin they lie in [0, size).
+
+  Tensor gather(int64_t dim, const Tensor& index) const;  // out[i][j] = x[index[i][j]][j] for dim 0
+  Tensor take_along_dim(const Tensor& index, int64_t dim) const;  // gather that broadcasts
+  Tensor index_select(int64_t dim, const Tensor& index) const;    // index 1-d
+  Tensor embedding(const Tensor& index, std::optional<int64_t> padding_idx = {}) const;  // rows
+  Tensor one_hot(int64_t num_classes) const;  // i64, a new last axis
+  // x[...] with NumPy's rules: numbers, Slice, kNewAxis, kEllipsis, integer and bool tensors. A
+  // bool tensor reads back the number of its true elements (tensor_index.cpp).
+  Tensor index(const std::vector<Index>& at) const;
+
+  // A copy of this tensor with some elements replaced or combined.
+  Tensor index_put(const std::vector<Index>& at, const Tensor& values,
+                   bool accumulate = false) const;
+  Tensor slice_assign(const std::vector<Bound>& starts, const std::vector<Bound>& stops,
+                      const Shape& steps, const Tensor& value) const;
+  Tensor index_add(int64_t dim, const Tensor& index, const Tensor& source) const;
+  Tensor scatter(int64_t dim, const Tensor& index, const Operand& source) const;
+  Tensor scatter_add(int64_t dim, const Tensor& index, const Tensor& source) const;
+  // reduce: "sum", "prod", "mean", "amax", "amin".
+  Tensor scatter_reduce(int64_t dim, const Tensor& index, const Tensor& source,
+                        const std::string& reduce, bool include_self = true) const;
+
+  // Shapes that depend on values: these read one integer back, or take the result's size, and then
+  // read nothing (missing positions are 0).
+  Tensor masked_select(const Tensor& mask, std::optional<int64_t> size = {}) const;
+  Tensor nonzero(std::optional<int64_t> size = {}) const;  // i64 (n, rank), row-major order
+
+  // --- Linear algebra --------------------------------------------------------------------------
+
+  // NumPy's matmul: 1-d operands gain and lose an axis, leading axes broadcast.
+  Tensor matmul(const Tensor& other) const;
+  Tensor bmm(const Tensor& other) const;    // (b, n, k) by (b, k, m)
+  Tensor dot(const Tensor& other) const;    // 1-d by 1-d: 0-d
+  Tensor outer(const Tensor& other) const;  // (n) and (m): (n, m)
+  Tensor linear(const Tensor& weight, const Tensor& bias = Tensor()) const;  // weight (out, in)
+  static Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands);
+
+ private:
+  friend void runtime_seam::replace_node(Tensor&, Node);
+  NodeRef node_;
+  std::shared_ptr<GradSlot> slot_;  // of a leaf; shared by its copies
+};
+
+struct WithIndices {
+  Tensor values, indices;  // indices: i64
+};
+
+// --- Element-wise, two operands: tensors or numbers on either side --------------------------------
+
+Tensor operator+(const Operand& x, const Operand& y);  // bool: or
+Tensor operator-(const Operand& x, const Operand& y);  // not for two bools
+Tensor operator*(const Operand& x, const Operand& y);  // bool: and
+Tensor operator/(const Operand& x, const Operand& y);  // true division; integers give f32
+Tensor operator-(const Tensor& x);
+Tensor trunc_div(const Operand& x, const Operand& y);  // towards zero, keeps the dtype
+Tensor floor_div(const Operand& x, const Operand& y);  // towards minus infinity, keeps the dtype
+Tensor mod(const Operand& x, const Operand& y);        // the sign of y
+Tensor pow(const Operand& x, const Operand& y);
+Tensor maximum(const Operand& x, const Operand& y);  // NaN if either is NaN
+Tensor minimum(const Operand& x, const Operand& y);
+Tensor atan2(const Operand& y, const Operand& x);
+Tensor copysign(const Operand& x, const Operand& y);  // magnitude of x, sign of y
+
+// Comparisons give bool. (To compare two handles, compare their nodes.)
+Tensor operator==(const Operand& x, const Operand& y);
+Tensor operator!=(const Operand& x, const Operand& y);
+Tensor operator<(const Operand& x, const Operand& y);
+Tensor operator<=(const Operand& x, const Operand& y);
+Tensor operator>(const Operand& x, const Operand& y);
+Tensor operator>=(const Operand& x, const Operand& y);
+Tensor logical_and(const Operand& x, const Operand& y);
+Tensor logical_or(const Operand& x, const Operand& y);
+Tensor logical_xor(const Operand& x, const Operand& y);
+
+// Bits of integers and bools; the amount of a shift is below the width.
+Tensor operator&(const Operand& x, const Operand& y);
+Tensor operator|(const Operand& x, const Operand& y);
+Tensor operator^(const Operand& x, const Operand& y);
+Tensor operator<<(const Operand& x, const Operand& y);
+Tensor operator>>(const Operand& x, const Operand& y);
+
+Tensor where(const Tensor& condition, const Operand& x, const Operand& y);  // condition bool
+
+// The dtype that an operation on both gives.
+DType result_type(const Operand& x, const Operand& y);
+
+// One position of an index expression.
+class Index {
+ public:
+  enum class Kind { Integer, Range, NewAxis, Ellipsis, Tensor };
+  template <std::integral T>
+  Index(T i) : kind(Kind::Integer), integer(static_cast<int64_t>(i)) {}
+  Index(Slice s) : kind(Kind::Range), slice(s) {}
+  Index(NewAxis) : kind(Kind::NewAxis) {}
+  Index(Ellipsis) : kind(Kind::Ellipsis) {}
+  Index(Tensor t) : kind(Kind::Tensor), tensor(std::move(t)) {}
+
+  Kind kind;
+  int64_t integer = 0;
+  Slice slice = {};
+  Tensor tensor = {};
+};
+
+// While one lives, results of this thread want no gradient.
+class NoGrad {
+ public:
+  NoGrad();
+  ~NoGrad();
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool before_;
+};
+
+// A seam: declared here, defined in runtime/realize.cpp, because the runtime knows the front end
+// and not the other way round.
+namespace runtime_seam {
+// Computes the tensors' values. A tensor's node then is, or has as `realized`, a view of a Buffer.
+void realize(std::span<Tensor* const> tensors);
+// A new Buffer node [count] with these values; device "": the default one.
+Node upload(const void* data, DType dtype, int64_t count, const std::string& device);
+// The values behind a realized node, row-major.
+void download(Node realized, void* out);
+std::string default_device();
+// For realize(): gives a tensor another node of the same values.
+void replace_node(Tensor& tensor, Node node);
+}  // namespace runtime_seam
+
+// --- Templates ------------------------------------------------------------------------------------
+
+template <class T>
+Tensor Tensor::from(std::span<const T> values, const Shape& shape, const std::string& device) {
+  check(static_cast<int64_t>(values.size()) == tiny::numel(shape), "from: ", values.size(),
+        " values do not fill the shape ", to_text(shape));
+  return from_bytes(values.data(), dtype_of<T>(), shape, device);
+}
+
+template <class T>
+Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const std::string& device) {
+  if constexpr (std::is_same_v<T, bool>) {
+    const auto bytes = std::make_unique<bool[]>(values.size());
+    std::copy(values.begin(), values.end(), bytes.get());
+    return from(std::span<const bool>(bytes.get(), values.size()), shape, device);
+  } else {
+    return from(std::span<const T>(values), shape, device);
+  }
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  const bool bytes = std::is_same_v<T, uint8_t> && dtype() == kBool;
+  check(dtype() == dtype_of<T>() || bytes, "to_vector: the tensor is ", dtype().name(),
+        " and not ", dtype_of<T>().name(), ": convert it with to()");
+  using Raw = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+  std::vector<Raw> out(static_cast<size_t>(numel()));
+  to_bytes(out.data());
+  return std::vector<T>(out.begin(), out.end());
+}
+
+template <class T>
+T Tensor::item() const {
+  check(numel() == 1, "item: shape ", to_text(shape()), " has ", numel(), " elements and not one");
+  return to_vector<T>()[0];
+}
+
+}  // namespace tiny

@@ -1,0 +1,35 @@
+// Sliding windows over one axis as movement operations, and their gradient. Convolutions and pools
+// are built on them; unfold() is them.
+#pragma once
+#include <optional>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+struct WindowArg {
+  int64_t size = 1;      // elements of a window
+  int64_t step = 1;      // from one window to the next
+  int64_t dilation = 1;  // from one element of a window to the next
+};
+
+namespace build {
+
+// out[..., i, ..., j] = x[..., i * step + j * dilation, ...]: `axis` counts the windows, and a new
+// last axis the elements of one. At least one window must fit.
+Node windows(Node x, int axis, WindowArg w);
+
+}  // namespace build
+
+// Gradient of windows: what a plain walk backwards would turn into a sum over copies of the whole
+// axis is one view again, summed over the elements of a window. Where the gradient is itself a sum,
+// as that of a convolution is, both become one reduction, so that the windows are never stored.
+struct WindowGrad {
+  Node source;    // the node that the gradient is for
+  Node gradient;  // in its shape
+};
+
+// `shrink` is a Shrink node with gradient `grad`. Nothing unless it is the end of windows' chain.
+std::optional<WindowGrad> windows_grad(Node shrink, Node grad);
+
+}  // namespace tiny
