@@ -57,7 +57,7 @@ std::vector<Access> accesses(Node sink) {
     std::vector<Node> nodes;
     for (Node s : item->srcs()) loads_of(s, seen, nodes);
     if (item->op == Op::Store) nodes.push_back(item);
-    for (Node n : nodes) out.push_back({n, count, around});
+    for (Node n : nodes) out.push_back({n, item, count, around});
   }
   return out;
 }

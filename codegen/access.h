@@ -10,6 +10,7 @@ inline constexpr int64_t kIrregular = INT64_MAX;  // depends on the range in a n
 
 struct Access {
   Node node;             // Load or Store
+  Node item;             // the reduction or store in whose loops it runs
   double count = 1;      // how often it runs: the extents of all ranges around it, multiplied
   uint64_t around = 0;   // the ranges around it
 };

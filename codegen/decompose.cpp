@@ -13,9 +13,7 @@ Node with_const(Op op, Node a, int64_t b) { return same_type(op, a, constant(a->
 Node test(Op op, Node a, Node b) { return make(op, kBool.vec(a->dtype.lanes), {a, b}); }
 Node cast(Node x, DType to) { return make(Op::Cast, to.vec(x->dtype.lanes), {x}); }
 Node bitcast(Node x, DType to) { return make(Op::Bitcast, to.vec(x->dtype.lanes), {x}); }
-Node where(Node condition, Node a, Node b) {
-  return make(Op::Where, a->dtype, {condition, a, b});
-}
+Node where(Node condition, Node a, Node b) { return make(Op::Where, a->dtype, {condition, a, b}); }
 
 // --- division ------------------------------------------------------------------------------------
 
@@ -90,8 +88,7 @@ bool skips_f32(Node n) {  // a cast between a half and anything but f32
 }
 Node cast_by_f32(const Match& m) { return cast(cast(m.root->src(0), kF32), m.root->dtype); }
 
-template <Scalar from, Scalar to>
-bool casts(Node n) {
+template <Scalar from, Scalar to> bool casts(Node n) {
   return n->src(0)->dtype.scalar == from && n->dtype.scalar == to;
 }
 
@@ -138,23 +135,45 @@ Node f32_to_f16(const Match& m) {
   const auto below = [&](int64_t limit) {
     return test(Op::Lt, size, constant(size->dtype, limit));
   };
-  const Node finite = where(below(0x38800000), subnormal, normal);   // 2^-14
+  const Node finite = where(below(0x38800000), subnormal, normal);                    // 2^-14
   const Node bounded = where(below(0x477ff000), finite, constant(i->dtype, 0x7c00));  // 65520
   const Node magnitude = where(test(Op::Ne, x, x), constant(i->dtype, 0x7e00), bounded);
   const Node sign = with_const(Op::And, with_const(Op::Shr, i, 16), 0x8000);
   return bitcast(cast(same_type(Op::Or, magnitude, sign), kU16), kF16);
 }
 
-template <Node (*lower)(Node)>
-Node lowered(const Match& m) {
-  return lower(m.root->src(0));
-}
+template <Node (*lower)(Node)> Node lowered(const Match& m) { return lower(m.root->src(0)); }
 
 }  // namespace
 
+// Row j of a matrix of n vectors after `stage` rounds in which rows i and i + n/2 are interleaved to
+// rows 2i and 2i + 1. After log2(n) rounds the matrix is transposed (a perfect shuffle of row and
+// column numbers moves one bit from the one to the other); columns share the rounds they need.
+Node interleaved(Node tile, int stage, int j) {
+  const auto n = static_cast<int>(tile->num_src) - 1;
+  if (stage == 0) return tile->src(j);
+  Node a = interleaved(tile, stage - 1, j / 2), b = interleaved(tile, stage - 1, j / 2 + n / 2);
+  std::vector<int64_t> lanes;
+  for (int i = 0; i < n / 2; ++i) {
+    const int lane = i + (j % 2) * n / 2;
+    lanes.insert(lanes.end(), {lane, n + lane});
+  }
+  return make(Op::Shuffle, tile->dtype, {a, b}, Ints(lanes));
+}
+
+Node column(const Match& m) {
+  const auto n = static_cast<unsigned>(m.root->num_src) - 1;
+  return interleaved(m.root, std::countr_zero(n),
+                     static_cast<int>(m.root->srcs().back()->int_value()));
+}
+
+const RuleTable& shuffle_rules() {
+  static const RuleTable table({{"column of a tile", pat::any_of(op_set(Op::Column)), column}});
+  return table;
+}
+
 const RuleTable& division_rules() {
-  static const OpSet divisions =
-      op_set(Op::FloorDiv, Op::FloorMod, Op::TruncDiv, Op::TruncMod);
+  static const OpSet divisions = op_set(Op::FloorDiv, Op::FloorMod, Op::TruncDiv, Op::TruncMod);
   static const RuleTable table({
       {"divide by a power of two", pat::any_of(divisions), power_of_two_division},
       {"floor division by truncation", pat::any_of(op_set(Op::FloorDiv, Op::FloorMod)),
@@ -204,7 +223,8 @@ const RuleTable& bf16_cast_rules() {
 
 Node decompose(Node sink, const Target& target) {
   // Halves first: transcendentals take f32 and f64 only.
-  static const RuleTable common({&division_rules(), &half_rules(), &transcendental_rules()});
+  static const RuleTable common(
+      {&shuffle_rules(), &division_rules(), &half_rules(), &transcendental_rules()});
   static const RuleTable f16({&common, &f16_cast_rules()}), bf16({&common, &bf16_cast_rules()});
   static const RuleTable both({&f16, &bf16_cast_rules()});
   // C has no half that every compiler knows.

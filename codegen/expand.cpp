@@ -168,6 +168,7 @@ class Vectorizer {
   // A step of one (or minus one) is a plain vector load or store; any other a gather or scatter.
   Node access(Node n, Node r, int lanes) {
     const bool load = n->op == Op::Load;
+    if (Node c = load && n->num_src == 2 ? column(n, r, lanes) : nullptr) return c;
     Node base = nullptr;
     int64_t factor = 0;
     const bool linear = split(n->src(1), r, base, factor);
@@ -187,6 +188,28 @@ class Vectorizer {
     const DType t = load ? n->dtype.vec(lanes) : kVoid;
     Node r2 = make(n->op, t, srcs, n->payload);
     return load ? turned(r2) : r2;
+  }
+
+  // A square tile that lies across: rows of it are loaded whole, along the unrolled range, and the
+  // vector that is wanted is a column of them.
+  Node column(Node n, Node r, int lanes) {
+    Node base = nullptr;
+    int64_t factor = 0;
+    if (!split(n->src(1), r, base, factor) || factor == 1 || factor == -1) return nullptr;
+    for (const auto& t : to_sum(base).terms) {
+      Node u = t.atom;
+      if (u->op != Op::Range || kind_of(u) != RangeKind::Unroll || t.factor != 1 ||
+          extent_of(u) != lanes)
+        continue;
+      std::vector<Node> srcs;
+      Node from = index_add(base, index_mul(u, -1));
+      for (int i = 0; i < lanes; ++i)
+        srcs.push_back(make(Op::Load, n->dtype.vec(lanes),
+                            {n->src(0), (*this)(index_add(from, index(i * factor)))}));
+      srcs.push_back(u);
+      return make(Op::Column, n->dtype.vec(lanes), srcs);
+    }
+    return nullptr;
   }
 
   static bool is_combining(Node n) { return std::holds_alternative<OpArg>(n->payload); }

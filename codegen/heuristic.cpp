@@ -20,15 +20,21 @@ class Tuner {
   Choice run() {
     refresh();
     lanes_ = vector_lanes();
-    double column_cost = 0;
-    Node column = best_column(&column_cost);
-    const bool reduces = !all_of(sink_, Op::Reduce).empty();
-    if (column && (!reduces || column_cost <= row_cost())) {
-      if (reduces) tile(column);
-      else stream(column);
-    } else {
-      rows();
+    const int column = best_column();
+    std::vector<int> own;
+    for (Node item : items()) {
+      double c;
+      Node r = contains(item, column) ? nullptr : own_vector(item, &c);
+      if (r && std::find(own.begin(), own.end(), range_id(r)) == own.end())
+        own.push_back(range_id(r));
     }
+    if (column >= 0) {
+      if (is_reduced_under(column)) tile(range(column));
+      else stream(range(column));
+    }
+    // Rows: a reduction is vectorised along what it reduces; four accumulators hide the latency
+    // of an addition.
+    for (int id : own) vector_split(id, lanes_for(range(id)), 4);
     cores();
     return std::move(choice_);
   }
@@ -73,43 +79,62 @@ class Tuner {
     return a.count * per_vector / lanes_ / used;
   }
 
-  // The loop range that is best as the vector range of the whole kernel.
-  Node best_column(double* best_cost) const {
-    Node best = nullptr;
-    const uint64_t shared = shared_ranges(sink_);
+  static uint64_t around(Node item) {
+    return item->op == Op::Reduce ? item->src(0)->ranges : item->ranges;
+  }
+  static bool contains(Node item, int id) { return id >= 0 && (around(item) >> id & 1); }
+
+  bool is_reduced_under(int id) const {
+    const auto all = items();
+    return std::any_of(all.begin(), all.end(), [&](Node item) {
+      return item->op == Op::Reduce && contains(item, id);
+    });
+  }
+
+  // The loop range that is best as the vector range of all that runs in it, when the rest takes the
+  // best range of its own; -1 where it is best to have none.
+  int best_column() const {
+    int best = -1;
+    double best_cost = column_cost(nullptr);
     for (Node r : ranges_) {
-      if (kind(r) != RangeKind::Loop || !(shared >> range_id(r) & 1)) continue;
-      double sum = 0;
-      for (const Access& a : accesses_) {
-        if (a.around >> range_id(r) & 1) sum += cost(a, r);
-        else sum += a.count;
-      }
-      if (!best || sum <= *best_cost) {
-        best = r;
-        *best_cost = sum;
+      if (kind(r) != RangeKind::Loop || extent(r) < 2) continue;
+      const double c = column_cost(r);
+      if (c <= best_cost) {
+        best = range_id(r);
+        best_cost = c;
       }
     }
     return best;
   }
 
-  // The innermost range that an item (a reduction or a store) has to itself, by steps of one.
+  double column_cost(Node r) const {
+    double sum = 0;
+    for (Node item : items()) {
+      double c = 0;
+      if (r && contains(item, range_id(r))) {
+        for (const Access& a : accesses_)
+          if (a.item == item) c += cost(a, r);
+      } else {
+        own_vector(item, &c);
+      }
+      sum += c;
+    }
+    return sum;
+  }
+
+  // The range that an item (a reduction or a store) has to itself and is best vectorised along.
   Node own_vector(Node item, double* item_cost) const {
-    const uint64_t shared = shared_ranges(sink_);
-    const bool reduce = item->op == Op::Reduce;
-    uint64_t own = reduce ? item->src(0)->ranges & ~item->ranges : item->ranges & ~shared;
+    const uint64_t own = item->op == Op::Reduce ? item->src(0)->ranges & ~item->ranges
+                                                : item->ranges & ~shared_ranges(sink_);
     Node best = nullptr;
-    NodeMap<char> mine;
-    for (Node n : topological(reduce ? item->src(0) : item)) mine[n] = 1;
-    double scalar = 0;
-    const uint64_t around = reduce ? item->src(0)->ranges : item->ranges;
+    *item_cost = 0;
     for (const Access& a : accesses_)
-      if (mine.contains(a.node) && a.around == around) scalar += a.count;
-    *item_cost = scalar;
+      if (a.item == item) *item_cost += a.count;
     for (Node r : ranges_) {
-      if (!(own >> range_id(r) & 1)) continue;
+      if (!(own >> range_id(r) & 1) || extent(r) < 2 || !may_vectorize(r)) continue;
       double sum = 0;
       for (const Access& a : accesses_)
-        if (mine.contains(a.node) && a.around == around) sum += cost(a, r);
+        if (a.item == item) sum += cost(a, r);
       if (sum < *item_cost) {
         *item_cost = sum;
         best = r;
@@ -118,20 +143,20 @@ class Tuner {
     return best;
   }
 
+  // Ranges of kind Reduce without a Reduce that closes them belong to a store that must go on in
+  // order.
+  bool may_vectorize(Node r) const {
+    if (kind(r) == RangeKind::Loop) return true;
+    for (Node s : sink_->srcs())
+      if (s->ranges >> range_id(r) & 1) return false;
+    return true;
+  }
+
   std::vector<Node> items() const {
     std::vector<Node> out;
     for (Node n : topological(sink_))
       if (n->op == Op::Reduce || n->op == Op::Store) out.push_back(n);
     return out;
-  }
-
-  double row_cost() const {
-    double sum = 0, c = 0;
-    for (Node item : items()) {
-      own_vector(item, &c);
-      sum += c;
-    }
-    return sum;
   }
 
   // r into outer x (unrolled) x vector; parts of one iteration are not made.
@@ -165,21 +190,26 @@ class Tuner {
   // Element-wise work: four vectors an iteration hide the latency of loads and of long chains.
   void stream(Node r) {
     if (extent(r) < 2) return;
-    vector_split(range_id(r), lanes_for(r), 4);
+    const int id = range_id(r), across = crossing_range(id);
+    if (across < 0) return vector_split(id, lanes_for(r), 4);
+    vector_split(id, lanes_, 1);
+    unroll_split(across, lanes_);
   }
 
-  // Rows: every reduction and every store with a range of its own is vectorised along it; four
-  // accumulators hide the latency of an addition.
-  void rows() {
-    std::vector<int> chosen;
-    for (Node item : items()) {
-      double c;
-      Node r = own_vector(item, &c);
-      if (r && extent(r) > 1 && std::find(chosen.begin(), chosen.end(), range_id(r)) == chosen.end())
-        chosen.push_back(range_id(r));
+  // A range along which a load is contiguous that is not along the vector: together they make a
+  // square tile, which is loaded by rows and transposed in registers. -1 where there is none.
+  int crossing_range(int vector_id) const {
+    if (extent(range(vector_id)) % lanes_) return -1;
+    for (const Access& a : accesses_) {
+      const int64_t s = stride(a.node, vector_id);
+      if (a.node->op != Op::Load || s == 0 || std::abs(s) == 1 || s == kIrregular) continue;
+      if (a.node->num_src > 2) continue;
+      for (Node u : ranges_)
+        if (kind(u) == RangeKind::Loop && range_id(u) != vector_id &&
+            stride(a.node, range_id(u)) == 1 && extent(u) % lanes_ == 0)
+          return range_id(u);
     }
-    for (int id : chosen)
-      vector_split(id, lanes_for(range(id)), 4);
+    return -1;
   }
 
   // Accumulators stay in registers: `v` gives vectors, another loop range (one that some load does
@@ -235,12 +265,19 @@ class Tuner {
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1)) loops.push_back(range_id(r));
     if (loops.empty()) return order(-1);
-    while (loops.size() > 1 && extent(range(loops[0])) < kEnough) {
+    while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops)) {
       apply({OptKind::Merge, loops[0], loops[1], {}});
       loops.erase(loops.begin() + 1);
     }
     apply({OptKind::Bind, loops[0], static_cast<int64_t>(RangeKind::Core), {}});
     order(loops[0]);
+  }
+
+  bool go_together(const std::vector<int>& loops) const {
+    const auto all = items();
+    return std::all_of(all.begin(), all.end(), [&](Node item) {
+      return contains(item, loops[0]) == contains(item, loops[1]);
+    });
   }
 
   void order(int core) {

@@ -106,7 +106,9 @@ Node identity(Op op, DType dtype) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const bool f = dtype.is_float();
   switch (op) {
-    case Op::Add: case Op::Or: case Op::Xor: return constant(dtype, 0);
+    case Op::Add:
+    case Op::Or:
+    case Op::Xor: return constant(dtype, 0);
     case Op::Mul: return constant(dtype, 1);
     case Op::And: return constant(dtype, dtype.is_bool() ? 1 : -1);
     case Op::Max: return f ? constant(dtype, -kInf) : constant(dtype, int_min(dtype));

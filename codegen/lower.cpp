@@ -81,8 +81,8 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   out.options = choice.options;
   k = stage("options", Stage::Kernel, simplify(apply(k, choice.options, target)));
   out.launch = launch_size(k);
-  k = stage("unroll", Stage::Kernel, simplify(unroll(k, target)));
   k = stage("vectorize", Stage::Vector, simplify(vectorize(k, target)));
+  k = stage("unroll", Stage::Vector, simplify(unroll(k, target)));
   k = stage("decompose", Stage::Vector, decompose(k, target));
   k = stage("index_width", Stage::Machine, choose_index_width(k, target));
   Linear program = linearize(k, name);

@@ -1,6 +1,7 @@
 #include "codegen/render.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "tiny/facts.h"
 
@@ -20,8 +21,8 @@ DivideHazard divide_hazard(Node n) {
   // Bounds of u64 are those of its lower half: only a Const is sure.
   const bool exact = n->dtype.scalar != Scalar::U64 || b->is_const();
   hazard.by_zero = !exact || (b->vmin <= 0 && b->vmax >= 0);
-  hazard.overflow = n->dtype.is_signed() && a->vmin <= int_min(n->dtype) && b->vmin <= -1 &&
-                    b->vmax >= -1;
+  hazard.overflow =
+      n->dtype.is_signed() && a->vmin <= int_min(n->dtype) && b->vmin <= -1 && b->vmax >= -1;
   return hazard;
 }
 
@@ -34,6 +35,26 @@ int ordered_operand(Node n) {
   for (int i = 0; i < 2; ++i)
     if (n->src(i)->is_const() && !std::isnan(n->src(i)->number())) return i;
   return -1;
+}
+
+int64_t known_factor(Node n) {
+  if (n->is_const()) return n->int_value();
+  if (n->is(Op::Cast) && n->src(0)->dtype.is_int()) return known_factor(n->src(0));
+  if (n->is(Op::Mul)) return known_factor(n->src(0)) * known_factor(n->src(1));
+  if (n->is(Op::Add) || n->is(Op::Sub))
+    return std::gcd(known_factor(n->src(0)), known_factor(n->src(1)));
+  return 1;
+}
+
+bool is_streaming_store(Node store) {
+  constexpr int64_t kTooLarge = 24 << 20;  // a share of the last cache: other data is there too
+  const Node param = store->src(0), index = store->src(1);
+  const DType t = store->src(2)->dtype;
+  if (gate_of(store) || index->dtype.lanes > 1 || std::holds_alternative<OpArg>(store->payload))
+    return false;
+  const int64_t bytes = t.size() * t.lanes;
+  return bytes >= 32 && param->ints()[1] * t.size() >= kTooLarge &&
+         known_factor(index) % t.lanes == 0;
 }
 
 Op combine_op(Op op, DType dtype) {

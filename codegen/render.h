@@ -22,6 +22,13 @@ bool shift_may_exceed(Node n);
 // single compare-and-select that returns the other operand when unordered lets NaN through.
 int ordered_operand(Node n);
 
+// A number that divides every value of an integer node (0 for the constant 0).
+int64_t known_factor(Node n);
+
+// A store of whole aligned vectors to a buffer too large for the caches: it need not be read first
+// nor kept there. A plain copy of the C library does the same.
+bool is_streaming_store(Node store);
+
 // Operation of a Reduce, Fold or Update, with Add, Mul, Max, Min of bools as Or and And.
 Op combine_op(Op op, DType dtype);
 

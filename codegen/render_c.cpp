@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "codegen/dialect.h"
 #include "codegen/render.h"
 #include "tiny/error.h"
 
@@ -11,71 +12,10 @@ namespace tiny {
 
 namespace {
 
-// How a language of the C family spells what they do not share. In patterns, {T} is the name of a
-// type, {S} a scalar type, {B} its bytes, {V} the bytes of a vector, {N} the kernel's name, {P} its
-// parameters and {A} the buffers taken from `args`.
-struct Dialect {
-  Source::Language language;
-  const char* boolean;  // a bool in a register
-  const char* restrict_word;
-  const char* vector_type;  // a definition of {T}
-  const char* helpers[3];   // macros, each printed where it is used; see Helper
-  const char* body;         // head of the function with the loops
-  const char* entry;        // what follows it
-};
-
-enum Helper { kSplat, kWhere, kBitcast };
-
-constexpr Dialect kC = {
-    Source::Language::C,
-    "_Bool",
-    "restrict",
-    "typedef {S} {T} __attribute__((vector_size({V}), aligned({B})));\n",
-    {"#define splat(T, x) ((x) - (T){0})  // x in every lane\n",
-     "#define where(T, I, m, a, b) /* lanes of a where m, else of b; I: integers of T's width */ \\\n"
-     "  ({ I m_ = __builtin_convertvector(m, I); (T)((m_ & (I)(a)) | (~m_ & (I)(b))); })\n",
-     "#define bitcast(T, S, x) (((union { S from; T to; }){.from = (x)}).to)\n"},
-    "static __attribute__((noinline)) void {N}_body({P}i64 begin, i64 end) {\n",
-    "\nvoid {N}(void** args, i64 begin, i64 end) {\n  {N}_body({A}begin, end);\n}\n",
-};
-
-const Dialect& dialect_of(const Target& target) {
-  using Language = Target::Language;
-  expect(target.language == Language::C || target.language == Language::LlvmIr,
-         "render_c: no dialect for this language yet");
-  return kC;
-}
-
-std::string fill(std::string pattern, std::initializer_list<std::pair<char, std::string>> values) {
-  for (const auto& [key, value] : values) {
-    const std::string hole{'{', key, '}'};
-    for (size_t at = 0; (at = pattern.find(hole, at)) != std::string::npos; at += value.size())
-      pattern.replace(at, hole.size(), value);
-  }
-  return pattern;
-}
-
-const char* c_scalar(Scalar s) {
-  switch (s) {
-    case Scalar::Bool: return "signed char";  // a lane of a vector of bools: 0 or -1
-    case Scalar::I8: return "signed char";
-    case Scalar::I16: return "short";
-    case Scalar::I32: return "int";
-    case Scalar::I64: return "long long";
-    case Scalar::U8: return "unsigned char";
-    case Scalar::U16: case Scalar::F16: case Scalar::BF16: return "unsigned short";
-    case Scalar::U32: return "unsigned";
-    case Scalar::U64: return "unsigned long long";
-    case Scalar::F32: return "float";
-    case Scalar::F64: return "double";
-    default: throw Bug(cat("render_c: the dtype ", DType(s).name(), " in a linear program"));
-  }
-}
-
 DType signed_of(DType t) {  // integers of the same width
-  static constexpr Scalar kBySize[] = {Scalar::Void, Scalar::I8,   Scalar::I16, Scalar::Void,
-                                       Scalar::I32,  Scalar::Void, Scalar::Void, Scalar::Void,
-                                       Scalar::I64};
+  static constexpr Scalar kBySize[] = {Scalar::Void, Scalar::I8,   Scalar::I16,
+                                       Scalar::Void, Scalar::I32,  Scalar::Void,
+                                       Scalar::Void, Scalar::Void, Scalar::I64};
   return {kBySize[t.size()], t.lanes};
 }
 DType unsigned_of(DType t) {
@@ -98,7 +38,8 @@ std::string float_text(DType t, double v) {
 
 std::string int_text(DType t, int64_t v) {
   const bool wide = t.size() == 8;
-  if (t.is_unsigned()) return cat(static_cast<uint64_t>(v), wide ? "ull" : t.bits() == 32 ? "u" : "");
+  const char* unsigned_suffix = wide ? "ull" : t.bits() == 32 ? "u" : "";
+  if (t.is_unsigned()) return cat(static_cast<uint64_t>(v), unsigned_suffix);
   const char* suffix = wide ? "ll" : "";
   // The lowest number has no literal: the minus sign is an operator.
   if (v == int_min(t)) return cat("(", v + 1, suffix, " - 1)");
@@ -154,7 +95,9 @@ class SingleUse {
     switch (n->op) {
       case Op::Loop: return {n->src(0)->src(0)};
       case Op::Update: return {n->src(0)->src(0)};
-      case Op::EndLoop: case Op::Acc: case Op::Reduce: return {};
+      case Op::EndLoop:
+      case Op::Acc:
+      case Op::Reduce: return {};
       default: return {n->srcs().begin(), n->srcs().end()};
     }
   }
@@ -207,6 +150,7 @@ class Printer {
   // For an operand that is printed more than once.
   std::string named(Node n) {
     const std::string v = value(n);
+    if (n->is_const()) return v;
     if (v.size() <= 12 && v.find(' ') == std::string::npos) return v;
     return define(n->dtype, v);
   }
@@ -229,13 +173,13 @@ class Printer {
     return call;
   }
   std::string splat(DType t, Str one) {
-    return helper(kSplat, cat("splat(", type(t), ", ", bare(one), ")"));
+    return helper(Helper::Splat, cat("splat(", type(t), ", ", bare(one), ")"));
   }
   // Lanes of `a` where the mask holds, of `b` elsewhere.
   std::string where(DType t, Str mask, Str a, Str b) {
     if (t.lanes == 1) return cat("(", mask, " ? ", a, " : ", b, ")");
-    return helper(kWhere, cat("where(", type(t), ", ", type(signed_of(t)), ", ", bare(mask), ", ",
-                              bare(a), ", ", bare(b), ")"));
+    return helper(Helper::Where, cat("where(", type(t), ", ", type(signed_of(t)), ", ", bare(mask),
+                                     ", ", bare(a), ", ", bare(b), ")"));
   }
   // `a op b` as bools of the lanes of t.
   std::string test(DType t, Str a, const char* op, Str b) {
@@ -252,9 +196,9 @@ class Printer {
     std::string params, args;
     for (size_t i = 0; i < program_.params.size(); ++i) {
       if (!program_.params[i]) continue;
-      params += cat(program_.written[i] ? "" : "const ",
-                    type(in_memory(program_.params[i]->dtype.one())), "* ",
-                    dialect_.restrict_word, " b", i, ", ");
+      params +=
+          cat(program_.written[i] ? "" : "const ", type(in_memory(program_.params[i]->dtype.one())),
+              "* ", dialect_.restrict_word, " b", i, ", ");
       args += cat("args[", i, "], ");
     }
     std::string out;
@@ -262,10 +206,12 @@ class Printer {
       if (s != Scalar::Bool) out += cat("typedef ", c_scalar(s), " ", DType(s).name(), ";\n");
     for (const auto& [s, lanes] : vectors_) {
       const DType t(s, lanes);
-      out += fill(dialect_.vector_type, {{'T', t.name()}, {'S', c_scalar(s)},
-                                         {'B', cat(t.size())}, {'V', cat(t.size() * lanes)}});
+      out += fill(dialect_.vector_type, {{'T', t.name()},
+                                         {'S', c_scalar(s)},
+                                         {'B', cat(t.size())},
+                                         {'V', cat(t.size() * lanes)}});
     }
-    for (Helper h : helpers_) out += dialect_.helpers[h];
+    for (Helper h : helpers_) out += dialect_.helpers[static_cast<int>(h)];
     // Products and sums of different statements may be fused, as gcc does unasked.
     out += "#ifdef __clang__\n#pragma clang fp contract(fast)\n#endif\n\n";
     out += fill(dialect_.body, {{'N', program_.name}, {'P', params}}) + body_ + "}\n";
@@ -276,11 +222,12 @@ class Printer {
 
   void statement(Node n) {
     switch (n->op) {
-      case Op::Const: case Op::Range: case Op::Param: case Op::Ramp: return;
+      case Op::Const:
+      case Op::Range:
+      case Op::Param:
+      case Op::Ramp: return;
       case Op::Loop: return open_loop(n->src(0));
-      case Op::EndLoop:
-        --depth_;
-        return line("}");
+      case Op::EndLoop: --depth_; return line("}");
       case Op::Acc: return declare_accumulator(n->src(0));
       case Op::Update: return update(n->src(0));
       case Op::Store: return store(n);
@@ -355,8 +302,8 @@ class Printer {
     const std::string test = gate ? lane_gate(gate) : "";
     const std::string target = cat("v", ++names_);
     line(cat(type(n->dtype), " ", target, " = {0};"));
-    line(cat("for (int l = 0; l < ", n->dtype.lanes, "; ++l) ", test, target, "[l] = ",
-             lane_from(n->dtype, element(n->src(0), at)), ";"));
+    line(cat("for (int l = 0; l < ", n->dtype.lanes, "; ++l) ", test, target,
+             "[l] = ", lane_from(n->dtype, element(n->src(0), at)), ";"));
     return target;
   }
 
@@ -373,6 +320,7 @@ class Printer {
   void store(Node n) {
     const Node param = n->src(0), index = n->src(1), gate = gate_of(n);
     const DType t = n->src(2)->dtype;
+    if (std::holds_alternative<OpArg>(n->payload)) return combine_lanes(n);
     if (t.lanes > 1 && (index->dtype.lanes > 1 || (gate && gate->dtype.lanes > 1)))
       return store_lanes(n);
     std::string v = value(n->src(2)), at;
@@ -383,6 +331,22 @@ class Printer {
       if (t.is_bool()) v = as(in_memory(t), cat("-", v));
     }
     line(cat(gate ? cat("if (", bare(value(gate)), ") ") : "", at, " = ", bare(v), ";"));
+  }
+
+  // Reads, combines and writes each lane in turn: two lanes may meet in one element.
+  void combine_lanes(Node n) {
+    const Node index = n->src(1), gate = gate_of(n);
+    const DType t = n->src(2)->dtype, one = t.one();
+    const bool scalar = t.lanes == 1;
+    const std::string v = scalar ? named(n->src(2)) : define(t, value(n->src(2)));
+    const std::string at = element(n->src(0), scalar ? named(index) : lane_index(index));
+    const std::string test = !gate ? "" : scalar ? cat("if (", named(gate), ") ") : lane_gate(gate);
+    line(cat("for (int l = 0; l < ", t.lanes, "; ++l) ", test, "{"));
+    ++depth_;
+    const std::string old = define(one, lane_from(one, at));
+    line(cat(at, " = ", combine(n->arg<OpArg>().op, one, old, scalar ? v : v + "[l]"), ";"));
+    --depth_;
+    line("}");
   }
 
   void store_lanes(Node n) {
@@ -404,14 +368,22 @@ class Printer {
       case Op::Broadcast: return broadcast(n);
       case Op::Reverse: {
         const std::string v = named(n->src(0));
-        return cat("__builtin_shufflevector(", v, ", ", v, ", ",
-                   numbers(t.lanes, t.lanes - 1, -1), ")");
+        return cat("__builtin_shufflevector(", v, ", ", v, ", ", numbers(t.lanes, t.lanes - 1, -1),
+                   ")");
+      }
+      case Op::Shuffle: {
+        std::string lanes;
+        for (int64_t i : n->ints()) lanes += cat(", ", i);
+        return cat("__builtin_shufflevector(", named(n->src(0)), ", ", named(n->src(1)), lanes, ")");
       }
       case Op::Fold: return fold(n);
       case Op::Where: return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
-      case Op::TruncDiv: case Op::TruncMod: return divide(n);
-      case Op::Shl: case Op::Shr: return shift(n);
-      case Op::Max: case Op::Min:
+      case Op::TruncDiv:
+      case Op::TruncMod: return divide(n);
+      case Op::Shl:
+      case Op::Shr: return shift(n);
+      case Op::Max:
+      case Op::Min:
         if (t.is_float() && ordered_operand(n) >= 0) return max_with_const(n);
         return combine(n->op, t, named(n->src(0)), named(n->src(1)));
       default: break;
@@ -575,7 +547,7 @@ class Printer {
     const std::string v = value(n->src(0));
     if (to.lanes > 1 || (from.is_int() && to.is_int()) || from.is_half() || to.is_half())
       return as(to, v);
-    return helper(kBitcast, cat("bitcast(", type(to), ", ", type(from), ", ", bare(v), ")"));
+    return helper(Helper::Bitcast, cat("bitcast(", type(to), ", ", type(from), ", ", bare(v), ")"));
   }
 
   std::string broadcast(Node n) {

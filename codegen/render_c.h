@@ -1,5 +1,5 @@
 // Prints a linear program as C, for reading and for hosts without LLVM. What differs between C and
-// its relatives is in a table of dialects in the source file, where CUDA and HIP get a row each.
+// its relatives is in the table of dialects in codegen/dialect.h.
 #pragma once
 #include "codegen/linear.h"
 #include "codegen/source.h"

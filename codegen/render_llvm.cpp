@@ -15,12 +15,17 @@ namespace {
 std::string scalar_type(Scalar s) {
   switch (s) {
     case Scalar::Bool: return "i1";
-    case Scalar::I8: case Scalar::U8: return "i8";
-    case Scalar::I16: case Scalar::U16: return "i16";
-    case Scalar::I32: case Scalar::U32: return "i32";
-    case Scalar::I64: case Scalar::U64: return "i64";
+    case Scalar::I8:
+    case Scalar::U8: return "i8";
+    case Scalar::I16:
+    case Scalar::U16: return "i16";
+    case Scalar::I32:
+    case Scalar::U32: return "i32";
+    case Scalar::I64:
+    case Scalar::U64: return "i64";
     // Halves are only moved and cast: as bits they need no support of the machine.
-    case Scalar::F16: case Scalar::BF16: return "i16";
+    case Scalar::F16:
+    case Scalar::BF16: return "i16";
     case Scalar::F32: return "float";
     case Scalar::F64: return "double";
     default: throw Bug(cat("render_llvm: the dtype ", DType(s).name(), " in a linear program"));
@@ -67,8 +72,7 @@ std::string const_text(Node n) {
 
 std::string ramp_text(DType t) {
   std::string out = "<";
-  for (int i = 0; i < t.lanes; ++i)
-    out += cat(i ? ", " : "", scalar_type(t.scalar), " ", i);
+  for (int i = 0; i < t.lanes; ++i) out += cat(i ? ", " : "", scalar_type(t.scalar), " ", i);
   return out + ">";
 }
 
@@ -107,7 +111,7 @@ class Printer {
   std::string value(Node n) const {
     if (n->is_const()) return const_text(n);
     if (n->is(Op::Ramp)) return ramp_text(n->dtype);
-    if (n->is(Op::Range)) return cat("%r", n->arg<RangeArg>().id);
+    if (n->is(Op::Range)) return "%r" + *tags_.find(n);
     const std::string* name = values_.find(n);
     expect(name, "render_llvm: ", n->op, " is used before it is defined");
     return *name;
@@ -141,12 +145,13 @@ class Printer {
     // The buffers are parameters of an inner function because only there `noalias` can be said.
     std::string out = cat("define internal void @", program_.name, ".body(", params,
                           "i64 %begin, i64 %end) nounwind noinline {\nentry:\n", allocas_, body_,
+                          streams_ ? "  fence seq_cst\n" : "",  // streaming stores are not ordered
                           "  ret void\n}\n\ndefine void @", program_.name,
-                          "(ptr %args, i64 %begin, i64 %end) nounwind {\n", loads,
-                          "  call void @", program_.name, ".body(", args,
-                          "i64 %begin, i64 %end)\n  ret void\n}\n");
+                          "(ptr %args, i64 %begin, i64 %end) nounwind {\n", loads, "  call void @",
+                          program_.name, ".body(", args, "i64 %begin, i64 %end)\n  ret void\n}\n");
     if (!declarations_.empty()) out += "\n";
     for (Str declaration : declarations_) out += declaration;
+    if (streams_) out += "\n!0 = !{i32 1}\n";
     return out;
   }
 
@@ -154,7 +159,10 @@ class Printer {
 
   void statement(Node n) {
     switch (n->op) {
-      case Op::Const: case Op::Range: case Op::Param: case Op::Ramp: return;
+      case Op::Const:
+      case Op::Range:
+      case Op::Param:
+      case Op::Ramp: return;
       case Op::Loop: return open_loop(n->src(0));
       case Op::EndLoop: return close_loop(n->src(0));
       case Op::Acc: return declare_accumulator(n->src(0));
@@ -169,8 +177,11 @@ class Printer {
   }
 
   // A bottom-tested loop; the test before it is left out where the extent's bounds allow.
+  // A range may be looped over more than once: each time under another name.
   void open_loop(Node range) {
-    const std::string id = cat(range->arg<RangeArg>().id), type = type_of(range->dtype);
+    const std::string id = cat(range->arg<RangeArg>().id, ".", ++loops_);
+    const std::string type = type_of(range->dtype);
+    tags_[range] = id;
     std::string begin = "0", end;
     if (range->arg<RangeArg>().kind == RangeKind::Core) {
       begin = type == "i64" ? "%begin" : define(cat("trunc i64 %begin to ", type));
@@ -186,13 +197,13 @@ class Printer {
     }
     const std::string before = block_;
     open_block("loop" + id);
-    line(cat("%r", id, " = phi ", type, " [ ", begin, ", %", before, " ], [ %next", id,
-             ", %latch", id, " ]"));
+    line(cat("%r", id, " = phi ", type, " [ ", begin, ", %", before, " ], [ %next", id, ", %latch",
+             id, " ]"));
     ends_.push_back(end);
   }
 
   void close_loop(Node range) {
-    const std::string id = cat(range->arg<RangeArg>().id), type = type_of(range->dtype);
+    const std::string id = *tags_.find(range), type = type_of(range->dtype);
     line(cat("br label %latch", id));
     open_block("latch" + id);
     line(cat("%next", id, " = add nuw nsw ", type, " %r", id, ", 1"));
@@ -231,8 +242,8 @@ class Printer {
 
   std::string from_memory(DType t, Str v) {
     if (!t.is_bool()) return v;
-    return define(cat("icmp ne ", memory_type(t), " ", v, ", ",
-                      t.lanes > 1 ? "zeroinitializer" : "0"));
+    return define(
+        cat("icmp ne ", memory_type(t), " ", v, ", ", t.lanes > 1 ? "zeroinitializer" : "0"));
   }
   std::string to_memory(DType t, Str v) {
     if (!t.is_bool()) return v;
@@ -241,8 +252,7 @@ class Printer {
 
   std::string load_one(Node param, DType t, Str index) {
     const std::string at = address(param, index, true);
-    return from_memory(t, define(cat("load ", memory_type(t), ", ptr ", at, ", align ",
-                                     t.size())));
+    return from_memory(t, define(cat("load ", memory_type(t), ", ptr ", at, ", align ", t.size())));
   }
 
   std::string load(Node n) {
@@ -255,8 +265,8 @@ class Printer {
     if (gate)
       at = define(cat("select ", gate_for(gate, t.lanes), ", ", typed(index), ", ",
                       type_of(index->dtype), " zeroinitializer"));
-    const std::string v = t.lanes == 1
-        ? load_one(param, t, type_of(index->dtype) + " " + at) : gather(n, at);
+    const std::string v =
+        t.lanes == 1 ? load_one(param, t, type_of(index->dtype) + " " + at) : gather(n, at);
     if (!gate) return v;
     return define(cat("select ", gate_for(gate, t.lanes), ", ", type_of(t), " ", v, ", ",
                       type_of(t), " zeroinitializer"));
@@ -268,10 +278,9 @@ class Printer {
     const DType t = n->dtype;
     std::string v = "poison";
     for (int i = 0; i < t.lanes; ++i) {
-      const std::string one =
-          load_one(n->src(0), t.one(), lane_of(n->src(1)->dtype, index, i));
-      v = define(cat("insertelement ", type_of(t), " ", v, ", ", type_of(t.one()), " ", one,
-                     ", i32 ", i));
+      const std::string one = load_one(n->src(0), t.one(), lane_of(n->src(1)->dtype, index, i));
+      v = define(
+          cat("insertelement ", type_of(t), " ", v, ", ", type_of(t.one()), " ", one, ", i32 ", i));
     }
     return v;
   }
@@ -293,12 +302,10 @@ class Printer {
     const std::string type = memory_type(t);
     const std::string at = address(n->src(0), typed(n->src(1)), false);
     const Node gate = gate_of(n);
-    const std::string on =
-        gate->dtype.lanes == 1 ? broadcast(mask, value(gate)) : value(gate);
-    const std::string v = intrinsic(
-        "", type, cat("llvm.masked.load.", memory_suffix(t), ".p0"),
-        {"ptr", "i32", type_of(mask), type},
-        {at, cat(t.size()), on, "zeroinitializer"});
+    const std::string on = gate->dtype.lanes == 1 ? broadcast(mask, value(gate)) : value(gate);
+    const std::string v =
+        intrinsic("", type, cat("llvm.masked.load.", memory_suffix(t), ".p0"),
+                  {"ptr", "i32", type_of(mask), type}, {at, cat(t.size()), on, "zeroinitializer"});
     return from_memory(t, v);
   }
 
@@ -307,6 +314,7 @@ class Printer {
   void store(Node n) {
     const Node index = n->src(1), v = n->src(2), gate = gate_of(n);
     const DType t = v->dtype;
+    if (std::holds_alternative<OpArg>(n->payload)) return combine_lanes(n);
     const std::string bits = to_memory(t, value(v));
     if (t.lanes > 1 && index->dtype.lanes > 1) return scatter(n, bits);
     const std::string at = address(n->src(0), typed(index), !gate);
@@ -316,9 +324,27 @@ class Printer {
                 {bits, at, cat(t.size()), value(gate)});
       return;
     }
+    const bool streams = is_streaming_store(n);
+    streams_ |= streams;
     branch_if(gate ? typed(gate) : "", [&] {
-      line(cat("store ", memory_type(t), " ", bits, ", ptr ", at, ", align ", t.size()));
+      line(cat("store ", memory_type(t), " ", bits, ", ptr ", at, ", align ",
+               streams ? t.size() * t.lanes : t.size(), streams ? ", !nontemporal !0" : ""));
     });
+  }
+
+  // Reads, combines and writes each lane in turn: two lanes may meet in one element.
+  void combine_lanes(Node n) {
+    const Node index = n->src(1), gate = gate_of(n);
+    const DType t = n->src(2)->dtype, one = t.one();
+    for (int i = 0; i < t.lanes; ++i)
+      branch_if(gate ? lane_of(gate->dtype, value(gate), i) : "", [&] {
+        const std::string to = lane_of(index->dtype, value(index), i);
+        const std::string old = load_one(n->src(0), one, to);
+        const std::string v = lane_of(t, value(n->src(2)), i).substr(type_of(one).size() + 1);
+        const std::string sum = to_memory(one, combine(n->arg<OpArg>().op, one, old, v));
+        const std::string at = address(n->src(0), to, true);
+        line(cat("store ", memory_type(one), " ", sum, ", ptr ", at, ", align ", one.size()));
+      });
   }
 
   void scatter(Node n, Str bits) {
@@ -333,8 +359,7 @@ class Printer {
       });
   }
 
-  template <class Body>
-  void branch_if(Str condition, Body body) {
+  template <class Body> void branch_if(Str condition, Body body) {
     if (condition.empty()) return body();
     const int id = ++blocks_;
     line(cat("br ", condition, ", label %then", id, ", label %after", id));
@@ -346,6 +371,13 @@ class Printer {
 
   // --- arithmetic --------------------------------------------------------------------------------
 
+  std::string shuffle_two(Node n) {
+    std::string lanes = cat("<", n->ints().size(), " x i32> <");
+    for (size_t i = 0; i < n->ints().size(); ++i) lanes += cat(i ? ", " : "", "i32 ", n->ints()[i]);
+    return define(cat("shufflevector ", typed(n->src(0)), ", ", typed(n->src(1)), ", ", lanes,
+                      ">"));
+  }
+
   std::string arithmetic(Node n) {
     const DType t = n->dtype;
     switch (n->op) {
@@ -354,12 +386,16 @@ class Printer {
       case Op::Broadcast: return broadcast(t, value(n->src(0)));
       case Op::Reverse: return shuffle(t, value(n->src(0)), t.lanes, t.lanes - 1, -1);
       case Op::Fold: return fold(n);
+      case Op::Shuffle: return shuffle_two(n);
       case Op::Where:
-        return define(cat("select ", typed(n->src(0)), ", ", typed(n->src(1)), ", ",
-                          typed(n->src(2))));
-      case Op::TruncDiv: case Op::TruncMod: return divide(n);
-      case Op::Shl: case Op::Shr: return shift(n);
-      case Op::Max: case Op::Min:
+        return define(
+            cat("select ", typed(n->src(0)), ", ", typed(n->src(1)), ", ", typed(n->src(2))));
+      case Op::TruncDiv:
+      case Op::TruncMod: return divide(n);
+      case Op::Shl:
+      case Op::Shr: return shift(n);
+      case Op::Max:
+      case Op::Min:
         if (t.is_float() && ordered_operand(n) >= 0) return max_with_const(n);
         break;
       default: break;
@@ -428,8 +464,8 @@ class Printer {
   std::string max_with_const(Node n) {
     const int at = ordered_operand(n);
     const std::string c = typed(n->src(at)), x = typed(n->src(1 - at));
-    const std::string wins = define(cat("fcmp ", n->is(Op::Max) ? "ogt " : "olt ", c, ", ",
-                                        value(n->src(1 - at))));
+    const std::string wins =
+        define(cat("fcmp ", n->is(Op::Max) ? "ogt " : "olt ", c, ", ", value(n->src(1 - at))));
     return define(cat("select ", type_of(kBool.vec(n->dtype.lanes)), " ", wins, ", ", c, ", ", x));
   }
 
@@ -443,8 +479,8 @@ class Printer {
                        : t.is_signed() ? kSigned[which]
                                        : kUnsigned[which];
     expect(!t.is_half(), "render_llvm: a comparison of halves should have been decomposed");
-    return define(cat(t.is_float() ? "fcmp " : "icmp ", name, " ", typed(n->src(0)), ", ",
-                      value(n->src(1))));
+    return define(
+        cat(t.is_float() ? "fcmp " : "icmp ", name, " ", typed(n->src(0)), ", ", value(n->src(1))));
   }
 
   // Guarded by replacing the divisor where the division would trap (see DivideHazard).
@@ -458,19 +494,18 @@ class Printer {
     if (hazard.overflow) {
       const std::string lowest =
           define(cat("icmp eq ", type, " ", x, ", ", const_text(constant(t, int_min(t)))));
-      const std::string minus =
-          define(cat("icmp eq ", type, " ", y, ", ", splat_text(t, "-1")));
+      const std::string minus = define(cat("icmp eq ", type, " ", y, ", ", splat_text(t, "-1")));
       bad = define(cat("and ", mask, " ", lowest, ", ", minus));
       if (hazard.by_zero) bad = define(cat("or ", mask, " ", bad, ", ", zero));
     }
     if (hazard.any())
       y = define(cat("select ", mask, " ", bad, ", ", type, " ", one, ", ", type, " ", y));
     const bool mod = n->is(Op::TruncMod);
-    const std::string result = define(cat(t.is_signed() ? "s" : "u", mod ? "rem " : "div ", type,
-                                          " ", x, ", ", y));
+    const std::string result =
+        define(cat(t.is_signed() ? "s" : "u", mod ? "rem " : "div ", type, " ", x, ", ", y));
     if (mod || !hazard.by_zero) return result;
-    return define(cat("select ", mask, " ", zero, ", ", type, " zeroinitializer, ", type, " ",
-                      result));
+    return define(
+        cat("select ", mask, " ", zero, ", ", type, " zeroinitializer, ", type, " ", result));
   }
 
   // A larger amount would be poison: its low bits are taken, as most machines do.
@@ -521,8 +556,7 @@ class Printer {
     const bool native = half.scalar == Scalar::F16 ? target_.has_f16 : target_.has_bf16;
     expect(native && (from == wide || to == wide), "render_llvm: the cast of ", from.name(), " to ",
            to.name(), " should have been decomposed");
-    const std::string type =
-        vector_of(half.lanes, half.scalar == Scalar::F16 ? "half" : "bfloat");
+    const std::string type = vector_of(half.lanes, half.scalar == Scalar::F16 ? "half" : "bfloat");
     if (from.is_half()) {
       const std::string h = define(cat("bitcast ", type_of(from), " ", v, " to ", type));
       return define(cat("fpext ", type, " ", h, " to ", type_of(to)));
@@ -534,8 +568,8 @@ class Printer {
   // --- lanes -------------------------------------------------------------------------------------
 
   std::string broadcast(DType t, Str v) {
-    const std::string one = define(cat("insertelement ", type_of(t), " poison, ",
-                                       type_of(t.one()), " ", v, ", i32 0"));
+    const std::string one =
+        define(cat("insertelement ", type_of(t), " poison, ", type_of(t.one()), " ", v, ", i32 0"));
     return define(cat("shufflevector ", type_of(t), " ", one, ", ", type_of(t), " poison, <",
                       t.lanes, " x i32> zeroinitializer"));
   }
@@ -574,6 +608,9 @@ class Printer {
   std::set<std::string> declarations_;
   std::vector<std::string> ends_;  // of the open loops
   NodeMap<std::string> values_, accumulators_;
+  NodeMap<std::string> tags_;  // of the ranges whose loops are open
+  int loops_ = 0;
+  bool streams_ = false;
   int names_ = 0, blocks_ = 0;
 };
 

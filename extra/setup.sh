@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what building and testing needs, on Debian 12 and Ubuntu 24.04 or later, with apt.
 #   extra/setup.sh           installs what is missing; nothing missing: prints nothing, status 0
-#   extra/setup.sh --check   prints the missing packages, one a line; status 1 if there are any
+#   extra/setup.sh --check   prints the missing packages; status 1 if there are any
 # The Makefile calls it before it compiles anything (not with NO_SETUP=1).
 set -euo pipefail
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
@@ -12,15 +12,16 @@ cxx=${cxx#ccache }
 needed_list() {
   cat <<'LIST'
   g++ 12 or clang++ 14 (or later), GNU make   to build
-  zlib with its headers                       to read gzipped data
+  zlib and nlohmann-json with their headers   to build
   LLVM's runtime library, version 16 to 21    to compile kernels (or CPU_COMPILER=cc)
-  doctest, nlohmann-json, z3 (headers)        for the tests
+  doctest and z3 with their headers           for the tests alone
 LIST
 }
 
 # Which of the headers the compiler cannot find, as package names.
 missing_headers() {
   # CPPFLAGS is a list: headers may be elsewhere than where packages put them.
+  # shellcheck disable=SC2086
   "$cxx" ${CPPFLAGS:-} -x c++ -E -P - <<'SOURCE' 2>/dev/null | sed -n 's/^lacks: //p' | tr -d ' '
 #if !__has_include(<zlib.h>)
 lacks: zlib1g-dev
@@ -70,11 +71,11 @@ give_up() {
   echo "setup: $1" >&2
   echo "setup: these are needed:" >&2
   needed_list >&2
-  echo "setup: with a compiler and make alone, 'make NO_SETUP=1 ...' builds what it can" >&2
+  echo "setup: 'make NO_SETUP=1 ...' builds what can be built with what is there" >&2
   exit 1
 }
 
-lacking=$(missing)
+lacking=$(missing | paste -sd ' ')
 if [ "${1:-}" = --check ]; then
   [ -z "$lacking" ] && exit 0
   echo "$lacking"
@@ -82,23 +83,26 @@ if [ "${1:-}" = --check ]; then
 fi
 [ -z "$lacking" ] && exit 0
 
-command -v apt-get >/dev/null || give_up "missing: $(echo $lacking); this system has no apt-get"
+command -v apt-get >/dev/null || give_up "missing: $lacking; this system has no apt-get"
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || give_up "missing: $(echo $lacking); apt-get needs root or sudo"
+  command -v sudo >/dev/null || give_up "missing: $lacking; apt-get needs root or sudo"
   as_root=(sudo)
 fi
 # apt's progress is shown only when it fails.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get -y -q -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1 </dev/null
 }
 
-echo "setup: missing: $(echo $lacking)"
+echo "setup: missing: $lacking"
 echo "setup: apt-get update"
-apt update || { cat "$log" >&2; echo "setup: apt-get update failed; trying to go on" >&2; }
+# A mirror that cannot be reached is a warning to apt, and may not matter: go on and see.
+apt update || true
+grep '^[WE]:' "$log" >&2 || true
 packages=()
 for name in $lacking; do
   if [ "$name" = libllvm ]; then
@@ -112,6 +116,6 @@ if ! apt install --no-install-recommends "${packages[@]}"; then
   give_up "apt-get could not install: ${packages[*]}"
 fi
 
-lacking=$(missing)
-[ -z "$lacking" ] || give_up "installed, but still not found by $cxx: $(echo $lacking)"
+lacking=$(missing | paste -sd ' ')
+[ -z "$lacking" ] || give_up "installed, but still not found by $cxx: $lacking"
 echo "setup: done"

@@ -438,11 +438,24 @@ class Fuser {
   // --- result ----------------------------------------------------------------------------------
 
   std::vector<Group> finish() {
+    keep_read_outputs();
     std::vector<Group> out;
     std::vector<char> state(kernels_.size());
     for (size_t k = 0; k < kernels_.size(); ++k)
       if (kernels_[k].alive) emit(static_cast<int>(k), state, out);
     return out;
+  }
+
+  // What only its own kernel needs stays in registers.
+  void keep_read_outputs() {
+    NodeMap<char> wanted;
+    for (Node r : roots_) wanted[base_of(r)] = 1;
+    for (const Kernel& k : kernels_)
+      if (k.alive)
+        for (const Read& r : k.reads) wanted[r.leaf] = 1;
+    for (Kernel& k : kernels_)
+      std::erase_if(k.outputs,
+                    [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
   }
 
   void emit(int root, std::vector<char>& state, std::vector<Group>& out) {

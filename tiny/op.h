@@ -75,6 +75,8 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Ramp, Kernel, 0, false)       /* a vector 0, 1, ... lanes-1 */                               \
   X(Broadcast, Kernel, 1, false)  /* a scalar in every lane */                                   \
   X(Reverse, Kernel, 1, false)    /* lanes in reverse order */                                   \
+  X(Column, Kernel, -1, false)    /* n vectors of n lanes, index c: lane c of each of them */     \
+  X(Shuffle, Kernel, 2, false)    /* Ints: for each lane one of the sources' lanes, a then b */  \
   X(Fold, Kernel, 1, false)       /* OpArg; all lanes of a vector combined to one */             \
   /* a linear program: statements in order (codegen/linear.h) */                                 \
   X(Loop, Statement, 1, false)    /* range: opens its loop */                                    \

@@ -324,7 +324,7 @@ class Tensor {
 
  private:
   friend void runtime_seam::replace_node(Tensor&, Node);
-  NodeRef node_;
+  mutable NodeRef node_;  // realizing exchanges it for another node of the same values
   std::shared_ptr<GradSlot> slot_;  // of a leaf; shared by its copies
 };
 

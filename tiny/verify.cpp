@@ -15,14 +15,18 @@ bool is_legal_op(Op op, Stage stage) {
   return stage != Stage::Kernel && cls == OpClass::Kernel;
 }
 
+bool is_expanded_before(RangeKind kind, Stage stage) {
+  if (kind == RangeKind::Vector) return stage == Stage::Vector || stage == Stage::Machine;
+  return kind == RangeKind::Unroll && stage == Stage::Machine;
+}
+
 // The rule that `n` breaks, or nullptr.
 const char* broken_rule(Node n, Stage stage) {
   if (!is_legal_op(n->op, stage)) return "this operation has no place here";
   const int arity = info(n->op).arity;
   if (arity >= 0 && static_cast<uint32_t>(arity) != n->num_src) return "wrong number of sources";
   if (stage == Stage::Machine && n->dtype.scalar == Scalar::Index) return "an index without width";
-  if (stage != Stage::Tensor && stage != Stage::Kernel && n->op == Op::Range &&
-      (n->arg<RangeArg>().kind == RangeKind::Vector || n->arg<RangeArg>().kind == RangeKind::Unroll))
+  if (n->op == Op::Range && is_expanded_before(n->arg<RangeArg>().kind, stage))
     return "a range that should have been expanded";
   if (!is_elementwise(n->op)) return nullptr;
   for (Node s : n->srcs()) {

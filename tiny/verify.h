@@ -8,8 +8,8 @@ namespace tiny {
 enum class Stage {
   Tensor,   // what users build
   Kernel,   // loads, stores, ranges; scalars
-  Vector,   // vectors too; no unrolled and vector ranges
-  Machine,  // no Index dtype, nothing that the target lacks
+  Vector,   // vectors in place of vector ranges
+  Machine,  // no Index dtype, no unrolled ranges, nothing that the target lacks
 };
 
 // Throws Bug naming `pass` and the node.

@@ -19,44 +19,44 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Numbers of both signs with every special value among them, in a random order.
-template <class T>
-std::vector<T> samples(size_t n, unsigned seed) {
+template <class T> std::vector<T> samples(size_t n, unsigned seed) {
   std::vector<T> out(n);
   std::mt19937 rng(seed);
   std::uniform_real_distribution<double> number(-100, 100);
   constexpr bool is_float = std::is_floating_point_v<T>;
   using Limits = std::numeric_limits<T>;
-  const T special[] = {T(0),           is_float ? T(-0.0) : T(-1),    Limits::max(),
-                       Limits::lowest(), is_float ? T(kInf) : T(1),   is_float ? T(-kInf) : T(2),
-                       is_float ? T(kNan) : T(3), is_float ? Limits::denorm_min() : T(7)};
+  const T special[] = {T(0),
+                       is_float ? T(-0.0) : T(-1),
+                       Limits::max(),
+                       Limits::lowest(),
+                       is_float ? T(kInf) : T(1),
+                       is_float ? T(-kInf) : T(2),
+                       is_float ? T(kNan) : T(3),
+                       is_float ? Limits::denorm_min() : T(7)};
   for (T& v : out) v = rng() % 3 ? static_cast<T>(number(rng)) : special[rng() % 8];
   return out;
 }
 
-template <class T>
-bool same_number(T a, T b) {
+template <class T> bool same_number(T a, T b) {
   if constexpr (std::is_floating_point_v<T>)
     return (std::isnan(a) && std::isnan(b)) || a == b;
   else
     return a == b;
 }
 
-template <class T>
-T add_wrapping(T a, T b) {
+template <class T> T add_wrapping(T a, T b) {
   return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
 
 // What an element-wise kernel of x (slot 0) and y (slot 1) should give.
-template <class T, class R>
-struct Case {
+template <class T, class R> struct Case {
   const char* name;
   std::function<Node(Node x, Node y)> formula;
   std::function<R(T x, T y)> expected;
 };
 
 // Every case is an output of one kernel over vectors of `lanes`.
-template <class T, class R>
-void check_cases(const std::vector<Case<T, R>>& cases, int lanes) {
+template <class T, class R> void check_cases(const std::vector<Case<T, R>>& cases, int lanes) {
   const int64_t n = 512;
   const std::vector<T> x = samples<T>(n, 1), y = samples<T>(n, 2);
   for (Compiler compiler : compilers()) {
@@ -100,25 +100,21 @@ auto with_const(Op o, double c) {
   return [=](Node x, Node) { return op(o, x, constant(x->dtype, c)); };
 }
 
-template <class T>
-T max_nan(T a, T b) {
+template <class T> T max_nan(T a, T b) {
   return std::isnan(a) || std::isnan(b) ? T(kNan) : std::max(a, b);
 }
-template <class T>
-T min_nan(T a, T b) {
+template <class T> T min_nan(T a, T b) {
   return std::isnan(a) || std::isnan(b) ? T(kNan) : std::min(a, b);
 }
 
-template <class R, class T>
-R saturated(T x) {
+template <class R, class T> R saturated(T x) {
   if (std::isnan(x)) return 0;
   if (x >= std::ldexp(T(1), std::numeric_limits<R>::digits)) return std::numeric_limits<R>::max();
   if (x <= T(std::numeric_limits<R>::min())) return std::numeric_limits<R>::min();
   return static_cast<R>(x);
 }
 
-template <class T>
-std::vector<Case<T, T>> float_cases() {
+template <class T> std::vector<Case<T, T>> float_cases() {
   return {
       {"add", with(Op::Add), [](T x, T y) { return x + y; }},
       {"sub", with(Op::Sub), [](T x, T y) { return x - y; }},
@@ -136,24 +132,23 @@ std::vector<Case<T, T>> float_cases() {
       {"floor", one(Op::Floor), [](T x, T) { return std::floor(x); }},
       {"trunc", one(Op::Trunc), [](T x, T) { return std::trunc(x); }},
       {"where",
-       [](Node x, Node y) { return make(Op::Where, x->dtype, {op(Op::Lt, x, y), x, y}); },
+       [](Node x, Node y) {
+         return make(Op::Where, x->dtype, {op(Op::Lt, x, y), x, y});
+       },
        [](T x, T y) { return x < y ? x : y; }},
   };
 }
 
-template <class T>
-std::vector<Case<T, uint8_t>> comparison_cases() {
+template <class T> std::vector<Case<T, uint8_t>> comparison_cases() {
   return {
       {"lt", with(Op::Lt), [](T x, T y) { return x < y; }},
       {"le", with(Op::Le), [](T x, T y) { return x <= y; }},
       {"eq", with(Op::Eq), [](T x, T y) { return x == y; }},
       {"ne", with(Op::Ne), [](T x, T y) { return x != y; }},
       {"to bool", to(kBool), [](T x, T) { return x != 0; }},
-      {"lt of bools",
-       [](Node x, Node y) { return op(Op::Lt, to(kBool)(x, y), to(kBool)(y, x)); },
+      {"lt of bools", [](Node x, Node y) { return op(Op::Lt, to(kBool)(x, y), to(kBool)(y, x)); },
        [](T x, T y) { return (x != 0) < (y != 0); }},
-      {"le of bools",
-       [](Node x, Node y) { return op(Op::Le, to(kBool)(x, y), to(kBool)(y, x)); },
+      {"le of bools", [](Node x, Node y) { return op(Op::Le, to(kBool)(x, y), to(kBool)(y, x)); },
        [](T x, T y) { return (x != 0) <= (y != 0); }},
       {"xor of bools",
        [](Node x, Node y) { return op(Op::Xor, to(kBool)(x, y), op(Op::Le, x, y)); },
@@ -166,8 +161,7 @@ std::vector<Case<T, uint8_t>> comparison_cases() {
   };
 }
 
-template <class T>
-std::vector<Case<T, T>> int_cases() {
+template <class T> std::vector<Case<T, T>> int_cases() {
   constexpr int kBits = sizeof(T) * 8;
   constexpr T kLow = std::numeric_limits<T>::min();
   const auto overflows = [](T x, T y) { return std::is_signed_v<T> && x == kLow && y == T(-1); };
@@ -181,7 +175,9 @@ std::vector<Case<T, T>> int_cases() {
       {"and", with(Op::And), [](T x, T y) { return static_cast<T>(x & y); }},
       {"xor", with(Op::Xor), [](T x, T y) { return static_cast<T>(x ^ y); }},
       {"div", with(Op::TruncDiv),
-       [=](T x, T y) { return y == 0 ? T(0) : overflows(x, y) ? x : static_cast<T>(x / y); }},
+       [=](T x, T y) { return y == 0            ? T(0)
+                              : overflows(x, y) ? x
+                                                : static_cast<T>(x / y); }},
       {"mod", with(Op::TruncMod),
        [=](T x, T y) { return y == 0 || overflows(x, y) ? T(0) : static_cast<T>(x % y); }},
       {"div by 3", with_const(Op::TruncDiv, 3), [](T x, T) { return static_cast<T>(x / 3); }},
@@ -192,8 +188,7 @@ std::vector<Case<T, T>> int_cases() {
   };
 }
 
-template <class T, class R>
-void check_cast(R (*expected)(T), int lanes) {
+template <class T, class R> void check_cast(R (*expected)(T), int lanes) {
   check_cases<T, R>({{"cast", to(dtype_of<R>()), [=](T x, T) { return expected(x); }}}, lanes);
 }
 
@@ -357,8 +352,7 @@ TEST_CASE("gates of stores leave memory as it is, with one lane, with all, and f
     const Node v = make(Op::Load, kI32.vec(4), {param(0, kI32), at});
     const Node lanes = op(Op::Lt, ramp, constant(kI64.vec(4), 2));
     const Node first = op(Op::Eq, r, constant(kI64, 0));
-    const Node back = op(Op::Sub, constant(kI64.vec(4), 7),
-                         op(Op::Add, splat(at, 4), ramp));
+    const Node back = op(Op::Sub, constant(kI64.vec(4), 7), op(Op::Add, splat(at, 4), ramp));
     Statements s("stores");
     s.loop(r);
     s.values(make(Op::Store, kVoid, {param(1, kI32), at, v, lanes}));
@@ -379,8 +373,8 @@ TEST_CASE("a vector index gathers, bools and reversed lanes included") {
   for (Compiler compiler : compilers()) {
     const Node r = range(0, 1, RangeKind::Core);
     const Node i = make(Op::Load, kI32.vec(8), {param(1, kI32), r});
-    const Node inside = op(Op::And, op(Op::Le, constant(i->dtype, 0), i),
-                           op(Op::Lt, i, constant(i->dtype, 8)));
+    const Node inside =
+        op(Op::And, op(Op::Le, constant(i->dtype, 0), i), op(Op::Lt, i, constant(i->dtype, 8)));
     const Node v = make(Op::Load, kBool.vec(8), {param(0, kBool), i, inside});
     const Node reversed = make(Op::Reverse, v->dtype, {v});
     const Node all = make(Op::Fold, kBool, {op(Op::Or, v, reversed)}, OpArg{Op::Min});
@@ -429,9 +423,18 @@ TEST_CASE("a linear program prints one line a statement") {
   CHECK(to_text(row_reduce(Op::Add, 32)) ==
         "kernel reduce in f32 b0, out f32 b1\n"
         "  loop r0: i64 < 1048576 Core\n"
-        "    v1: i64 = Mul(r0, 32)\n"
         "    acc1: f32x16 = 0:f32x16\n"
-        "    loop r1: i64 < 2 Loop\n");
+        "    loop r1: i64 < 2 Loop\n"
+        "      v1: i64 = Mul(r0, 32)\n"
+        "      v2: i64 = Mul(r1, 16)\n"
+        "      v3: i64 = Add(v1, v2)\n"
+        "      v4: f32x16 = Load(b0, v3)\n"
+        "      acc1 = Add(acc1, v4)\n"
+        "    end r1\n"
+        "    v5: f32x16 = Reduce(acc1)\n"
+        "    v6: f32 = Fold.Add(v5)\n"
+        "    Store(b1, r0, v6)\n"
+        "  end r0\n");
 }
 
 TEST_CASE("vectors of indices get 32 bits where bounds fit, scalars 64 on a CPU") {
