@@ -261,7 +261,8 @@ class Tuner {
   void cores() {
     constexpr int64_t kEnough = 64;
     std::vector<int> loops;
-    const uint64_t shared = shared_ranges(sink_);
+    uint64_t shared = shared_ranges(sink_);
+    for (Node reduce : all_of(sink_, Op::Reduce)) shared &= reduce->ranges;  // it runs in them too
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1)) loops.push_back(range_id(r));
     if (loops.empty()) return order(-1);

@@ -1,6 +1,7 @@
 #include "codegen/linearize.h"
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <memory>
 
@@ -24,11 +25,14 @@ struct Block {
 class Linearizer {
  public:
   explicit Linearizer(Node sink) {
+    std::vector<Node> items;
     for (Node n : topological(sink)) {
       if (n->op == Op::Range) ranges_.push_back(n);
       collect_depends(n);
-      if (n->op == Op::Reduce || n->op == Op::Store) place(n);
+      if (n->op == Op::Reduce || n->op == Op::Store) items.push_back(n);
     }
+    order_ranges(items);
+    for (Node item : items) place(item);
   }
 
   std::vector<Node> run() {
@@ -53,6 +57,38 @@ class Linearizer {
     depends_[n] = std::move(found);
   }
 
+  // Loops nest by their ids, but what a reduction depends on comes outside of what it does not: so
+  // that its value is there in the loops of all that need it.
+  void order_ranges(const std::vector<Node>& items) {
+    std::array<uint64_t, 64> before{};  // per range: those that must come outside of it
+    NodeMap<std::vector<Node>> needs;
+    for (Node item : items) {
+      std::vector<Node>& all = needs[item];
+      for (Node d : depends_[item]) {
+        all.push_back(d);
+        const std::vector<Node>& more = *needs.find(d);
+        all.insert(all.end(), more.begin(), more.end());
+      }
+      std::sort(all.begin(), all.end());
+      all.erase(std::unique(all.begin(), all.end()), all.end());
+      for (Node d : all)
+        for (Node r : ranges_)
+          if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
+    }
+    std::sort(ranges_.begin(), ranges_.end(), [](Node a, Node b) { return id_of(a) < id_of(b); });
+    uint64_t placed = 0, all = 0;
+    for (Node r : ranges_) all |= r->ranges;
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+      const auto rest = ranges_.begin() + static_cast<ptrdiff_t>(i);
+      auto next = std::find_if(rest, ranges_.end(), [&](Node r) {
+        return (before[id_of(r)] & all & ~placed & ~r->ranges) == 0;
+      });
+      if (next == ranges_.end()) next = rest;
+      placed |= (*next)->ranges;
+      std::rotate(rest, next, next + 1);
+    }
+  }
+
   uint64_t own_ranges(Node item) const {
     uint64_t own = 0;
     if (item->op == Op::Reduce)
@@ -66,10 +102,8 @@ class Linearizer {
     std::vector<Node> loops;
     for (Node r : ranges_)
       if ((item->ranges | own) >> id_of(r) & 1) loops.push_back(r);
-    std::sort(loops.begin(), loops.end(), [&](Node a, Node b) {
-      const bool x = own >> id_of(a) & 1, y = own >> id_of(b) & 1;
-      return x != y ? y : id_of(a) < id_of(b);
-    });
+    std::stable_partition(loops.begin(), loops.end(),
+                          [&](Node r) { return !(own >> id_of(r) & 1); });
     return loops;
   }
 

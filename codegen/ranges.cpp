@@ -27,6 +27,61 @@ struct HashKey {
   }
 };
 
+Node flat(Node param) {
+  const int64_t arg[] = {param->ints()[0], numel(param->shape())};
+  return make(Op::Param, param->dtype, {}, Ints(arg));
+}
+
+Node linear(const Indices& at, Ints shape) {
+  Node sum = index(0);
+  const Shape strides = strides_of(shape);
+  for (size_t i = 0; i < at.size(); ++i) sum = index_add(sum, index_mul(at[i], strides[i]));
+  return sum;
+}
+
+// Axes are matched from the left in groups of equal size, so that indices of axes that stay are
+// passed on as they are.
+Indices reshaped(const Indices& at, Ints from, Ints to) {
+  Indices out(to.size(), index(0));
+  size_t i = 0, j = 0;
+  while (j < to.size()) {
+    int64_t have = 1, want = to[j];
+    const size_t first = i, begin = j++;
+    while (have != want) {
+      if (have < want && i < from.size()) have *= from[i++];
+      else want *= to[j++];
+    }
+    Node sum = linear({at.begin() + static_cast<ptrdiff_t>(first), at.begin() + static_cast<ptrdiff_t>(i)},
+                      from.subspan(first, i - first));
+    int64_t step = want;
+    for (size_t k = begin; k < j; ++k) {
+      step /= to[k];
+      Node q = index_div(sum, step);
+      out[k] = k == begin ? q : index_mod(q, to[k]);
+    }
+  }
+  return out;
+}
+
+// A gate of 0 <= at < size, nullptr where it always holds.
+Node inside(Node at, int64_t size) {
+  Node gate = nullptr;
+  if (at->vmin < 0) gate = both(gate, less(index(-1), at));
+  if (at->vmax >= size) gate = both(gate, less(at, index(size)));
+  return gate;
+}
+
+Indices affine_indices(Ints map, const Indices& at, size_t axes) {
+  Indices from;
+  for (size_t d = 0; d < axes; ++d) {
+    const Ints row = map.subspan(d * (at.size() + 1), at.size() + 1);
+    Node sum = index(row[0]);
+    for (size_t i = 0; i < at.size(); ++i) sum = index_add(sum, index_mul(at[i], row[i + 1]));
+    from.push_back(sum);
+  }
+  return from;
+}
+
 class Puller {
  public:
   // One store of the kernel.
@@ -57,18 +112,6 @@ class Puller {
       }
       if (!(at->second->ranges & taken)) return at->second;
     }
-  }
-
-  static Node flat(Node param) {
-    const int64_t arg[] = {param->ints()[0], numel(param->shape())};
-    return make(Op::Param, param->dtype, {}, Ints(arg));
-  }
-
-  static Node linear(const Indices& at, Ints shape) {
-    Node sum = index(0);
-    const Shape strides = strides_of(shape);
-    for (size_t i = 0; i < at.size(); ++i) sum = index_add(sum, index_mul(at[i], strides[i]));
-    return sum;
   }
 
   Node pull(Node n, const Indices& at, Node gate) {
@@ -103,77 +146,14 @@ class Puller {
   }
 
   Node moved(Node n, const Indices& at, Node gate) {
-    Node x = n->src(0);
-    const Ints arg = n->ints(), shape = x->shape();
-    Indices from(shape.size());
-    switch (n->op) {
-      case Op::Reshape: return pull(x, reshaped(at, n->shape(), shape), gate);
-      case Op::Pad: return padded(n, at, gate);
-      case Op::Permute:
-        for (size_t i = 0; i < at.size(); ++i) from[arg[i]] = at[i];
-        break;
-      case Op::Expand:
-        for (size_t i = 0; i < at.size(); ++i) from[i] = shape[i] == 1 ? index(0) : at[i];
-        break;
-      case Op::Shrink:
-        for (size_t i = 0; i < at.size(); ++i) from[i] = index_add(at[i], index(arg[2 * i]));
-        break;
-      case Op::Flip:
-        for (size_t i = 0; i < at.size(); ++i)
-          from[i] = arg[i] ? index_add(index(shape[i] - 1), index_mul(at[i], -1)) : at[i];
-        break;
-      default:
-        for (size_t i = 0; i < at.size(); ++i) from[i] = index_mul(at[i], arg[i]);
-    }
-    return pull(x, from, gate);
-  }
-
-  // Axes are matched from the left in groups of equal size, so that indices of axes that stay are
-  // passed on as they are.
-  static Indices reshaped(const Indices& at, Ints from, Ints to) {
-    Indices out(to.size(), index(0));
-    size_t i = 0, j = 0;
-    while (j < to.size()) {
-      int64_t have = 1, want = to[j];
-      const size_t first = i, begin = j++;
-      while (have != want) {
-        if (have < want && i < from.size()) have *= from[i++];
-        else want *= to[j++];
-      }
-      Node sum = linear({at.begin() + static_cast<ptrdiff_t>(first), at.begin() + static_cast<ptrdiff_t>(i)},
-                        from.subspan(first, i - first));
-      int64_t step = want;
-      for (size_t k = begin; k < j; ++k) {
-        step /= to[k];
-        Node q = index_div(sum, step);
-        out[k] = k == begin ? q : index_mod(q, to[k]);
-      }
-    }
-    return out;
-  }
-
-  // A gate of 0 <= at < size, nullptr where it always holds.
-  static Node inside(Node at, int64_t size) {
-    Node gate = nullptr;
-    if (at->vmin < 0) gate = both(gate, less(index(-1), at));
-    if (at->vmax >= size) gate = both(gate, less(at, index(size)));
-    return gate;
+    Node valid = nullptr;
+    const Indices from = source_indices(n, at, valid);
+    return gated(valid, pull(n->src(0), from, both(gate, valid)));
   }
 
   Node gated(Node gate, Node value) {
     if (!gate) return value;
     return make(Op::Where, value->dtype, {gate, value, constant(value->dtype, 0)});
-  }
-
-  Node padded(Node n, const Indices& at, Node gate) {
-    Node x = n->src(0);
-    Indices from;
-    Node valid = nullptr;
-    for (size_t i = 0; i < at.size(); ++i) {
-      from.push_back(index_add(at[i], index(-n->ints()[2 * i])));
-      valid = both(valid, inside(from[i], x->shape()[i]));
-    }
-    return gated(valid, pull(x, from, both(gate, valid)));
   }
 
   Node reduced(Node n, const Indices& at, Node gate) {
@@ -243,6 +223,29 @@ class Puller {
 };
 
 }  // namespace
+
+std::vector<Node> source_indices(Node n, const std::vector<Node>& at, Node& gate) {
+  Node x = n->src(0);
+  const Ints arg = n->ints(), shape = x->shape();
+  if (n->op == Op::Reshape) return reshaped(at, n->shape(), shape);
+  if (n->op == Op::Affine) return affine_indices(arg.subspan(1 + at.size()), at, shape.size());
+  Indices from(shape.size());
+  for (size_t i = 0; i < at.size(); ++i) {
+    switch (n->op) {
+      case Op::Permute: from[arg[i]] = at[i]; break;
+      case Op::Expand: from[i] = shape[i] == 1 ? index(0) : at[i]; break;
+      case Op::Shrink: from[i] = index_add(at[i], index(arg[2 * i])); break;
+      case Op::Stride: from[i] = index_mul(at[i], arg[i]); break;
+      case Op::Flip:
+        from[i] = arg[i] ? index_add(index(shape[i] - 1), index_mul(at[i], -1)) : at[i];
+        break;
+      default:  // Pad
+        from[i] = index_add(at[i], index(-arg[2 * i]));
+        gate = both(gate, inside(from[i], shape[i]));
+    }
+  }
+  return from;
+}
 
 Node to_ranges(Node kernel) {
   Puller puller;

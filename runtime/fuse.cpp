@@ -58,6 +58,7 @@ AxisMap through_movement(Node n, const AxisMap& axes) {
   const Ints from = n->src(0)->shape(), arg = n->ints();
   AxisMap out(from.size(), kNone);
   if (n->op == Op::Reshape) return reshaped(axes, n->shape(), from);
+  if (n->op == Op::Affine) return AxisMap(from.size(), kOther);
   for (size_t i = 0; i < from.size(); ++i) {
     switch (n->op) {
       case Op::Permute: out[arg[i]] = axes[i]; break;

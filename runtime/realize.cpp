@@ -155,7 +155,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, int fallback) {
     Node base = r.base.get(), onto = nullptr;
     if (made[i]) onto = build::reshape(buffer_node(made[i]), base->shape());
     else if (base->op == Op::Param) onto = graph.buffers[base->ints()[0]];
-    out.push_back(onto ? moved(graph.roots[i], base, onto) : graph.roots[i]);
+    out.push_back(onto ? moved(r.root.get(), base, onto) : graph.roots[i]);
   }
   return out;
 }

@@ -8,6 +8,7 @@
 
 #include "runtime/buffer.h"
 #include "runtime/fuse.h"
+#include "runtime/layout.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -95,12 +96,16 @@ class Planner {
   }
 
   Schedule run() {
-    groups_ = fuse(graph_.roots);
+    const bool laid_out = env_int("OPT") != 0;
+    const int device = out_.inputs ? out_.values[0].device : fallback_;
+    roots_ = laid_out ? choose_layouts(graph_.roots, find_device(device_name(device)).target())
+                      : graph_.roots;
+    groups_ = fuse(roots_);
     for (size_t g = 0; g < groups_.size(); ++g)
       for (Node n : groups_[g].outputs) maker_[n] = static_cast<int>(g);
     order_groups();
     for (int g : order_) plan(groups_[g]);
-    for (Node r : graph_.roots) add_result(r);
+    for (Node r : roots_) add_result(r);
     find_last_uses();
     return std::move(out_);
   }
@@ -170,7 +175,7 @@ class Planner {
   }
 
   bool is_result(int input) const {  // a root that is a view of it
-    for (Node r : graph_.roots) {
+    for (Node r : roots_) {
       Node b = base_of(r);
       if (b->op == Op::Param && b->ints()[0] == input) return true;
     }
@@ -288,6 +293,7 @@ class Planner {
   void add_result(Node root) {
     Result r;
     Node base = base_of(root);
+    r.root = NodeRef(root);
     r.base = NodeRef(base);
     if (const int* v = value_.find(base)) r.value = *v;
     out_.results.push_back(std::move(r));
@@ -303,6 +309,7 @@ class Planner {
 
   const Normalized& graph_;
   const int fallback_;
+  std::vector<Node> roots_;
   Schedule out_;
   std::vector<Group> groups_;
   NodeMap<int> maker_;

@@ -35,7 +35,8 @@ struct Step {
 
 struct Result {
   int value = -1;  // -1: the root is no more than a view of constants or inputs
-  NodeRef base;    // the root's node below its movement
+  NodeRef root;    // the root as it was scheduled
+  NodeRef base;    // its node below all movement
 };
 
 struct Schedule {

@@ -79,7 +79,11 @@ Node raw(Op op, Node a, Node b) {
 
 // Splits a sum into the part that `d` divides and the rest, whose constant lies in [0, d).
 void split(const Sum& s, int64_t d, Sum& whole, Sum& rest) {
-  for (const auto& t : s.terms) (t.factor % d ? rest : whole).terms.push_back(t);
+  for (const auto& t : s.terms) {
+    const int64_t r = t.factor % d;
+    if (r) rest.terms.push_back({t.atom, r});
+    if (t.factor != r) whole.terms.push_back({t.atom, t.factor - r});
+  }
   rest.constant = floor_mod(s.constant, d);
   whole.constant = s.constant - rest.constant;
 }

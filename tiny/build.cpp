@@ -62,8 +62,9 @@ Node binary(Op op, Node x, Node y) {
 Node where(Node condition, Node x, Node y) {
   expect(condition->dtype == kBool && x->dtype == y->dtype, "where: ", condition->dtype, ", ",
          x->dtype, ", ", y->dtype);
-  expect(same(condition->shape(), x->shape()) && same(x->shape(), y->shape()), "where: ",
-         to_text(condition->shape()), ", ", to_text(x->shape()), ", ", to_text(y->shape()));
+  expect(same(condition->shape(), x->shape()) && same(x->shape(), y->shape()),
+         "where: ", to_text(condition->shape()), ", ", to_text(x->shape()), ", ",
+         to_text(y->shape()));
   if (x == y) return x;
   if (Node c = splat_value(condition)) return c->int_value() ? x : y;
   return make(Op::Where, x->dtype, {condition, x, y});
@@ -191,8 +192,8 @@ Node gather(Node data, std::span<const Node> indices) {
 }
 
 Node scatter(Node base, Node values, std::span<const Node> indices, ScatterArg how) {
-  expect(indices.size() == base->rank && base->dtype == values->dtype, "scatter: ",
-         indices.size(), " indices for ", to_text(base->shape()));
+  expect(indices.size() == base->rank && base->dtype == values->dtype, "scatter: ", indices.size(),
+         " indices for ", to_text(base->shape()));
   if (numel(values->shape()) == 0) return base;
   std::vector<Node> srcs{base, values};
   srcs.insert(srcs.end(), indices.begin(), indices.end());
@@ -220,6 +221,13 @@ Node assign(Node old, Node value) {
   expect(same(old->shape(), value->shape()) && old->dtype == value->dtype, "assign: ", old->dtype,
          to_text(old->shape()), " and ", value->dtype, to_text(value->shape()));
   return make(Op::Assign, old->dtype, {old, value});
+}
+
+Node affine(Node x, Ints shape, Ints map) {
+  Shape arg{static_cast<int64_t>(shape.size())};
+  arg.insert(arg.end(), shape.begin(), shape.end());
+  arg.insert(arg.end(), map.begin(), map.end());
+  return make(Op::Affine, x->dtype, {x}, Ints(arg));
 }
 
 }  // namespace tiny::build

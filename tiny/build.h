@@ -23,6 +23,10 @@ Node shrink(Node x, Ints begin_end);
 Node flip(Node x, Ints flags);
 Node stride(Node x, Ints steps);
 
+// out[i...] = x[offset_d + sum over axes a of factors_d[a] * i_a for each axis d of x]: the general
+// view. Every element must lie inside x. `map`: for each axis of x its offset, then its factors.
+Node affine(Node x, Ints shape, Ints map);
+
 // `value` in every element of a tensor of this shape.
 Node full(Ints shape, DType dtype, double value);
 Node full(Ints shape, DType dtype, int64_t value);

@@ -48,6 +48,10 @@ constexpr Row kRows[] = {
     {"OPT", Kind::Int, "1", Scope::Kernel, "0 turns the kernel optimiser off."},
     {"FUSE", Kind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
     {"SEED", Kind::Int, "0", Scope::Host, "Seed of the random numbers before manual_seed."},
+    {"FUZZ_PROGRAMS", Kind::Int, "300", Scope::Host,
+     "How many random programs the property test tries."},
+    {"FUZZ_SEED", Kind::Int, "0", Scope::Host,
+     "Seed of the first of them; 0 takes one from the date."},
     {"MNIST_DIR", Kind::Text, "", Scope::Host,
      "Folder of the MNIST files; empty makes the example draw its own digits."},
 };

@@ -144,7 +144,8 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     case Op::Pad: return {std::min<int64_t>(0, n.src(0)->vmin),
                           std::max<int64_t>(0, n.src(0)->vmax)};
     case Op::Broadcast: case Op::Reverse: case Op::Reshape: case Op::Permute: case Op::Expand:
-    case Op::Shrink: case Op::Flip: case Op::Stride: case Op::Contiguous: case Op::Detach:
+    case Op::Shrink: case Op::Flip: case Op::Stride: case Op::Affine: case Op::Contiguous:
+    case Op::Detach:
       return of(n.src(0));
     default: return info(n.op).cls == OpClass::Binary ? binary_bounds(n, full) : full;
   }
@@ -159,6 +160,7 @@ Shape infer_shape(const NodeData& n) {
     case Op::Param: return to_shape(n.ints().subspan(1));
     case Op::Reshape:
     case Op::Expand: return to_shape(n.ints());
+    case Op::Affine: return to_shape(n.ints().subspan(1, static_cast<size_t>(n.ints()[0])));
     case Op::ReduceAxis: {
       Shape out = to_shape(n.src(0)->shape());
       for (size_t i = 0; i < out.size(); ++i)

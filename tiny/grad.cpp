@@ -59,7 +59,9 @@ void grad_sqrt(Node n, Node g, Adjoints& to) {
   to.add(n->src(0), binary(Op::Div, mul(g, number(n, 0.5)), n));
 }
 
-void grad_exp2(Node n, Node g, Adjoints& to) { to.add(n->src(0), mul(g, mul(n, number(n, M_LN2)))); }
+void grad_exp2(Node n, Node g, Adjoints& to) {
+  to.add(n->src(0), mul(g, mul(n, number(n, M_LN2))));
+}
 
 void grad_log2(Node n, Node g, Adjoints& to) {
   to.add(n->src(0), binary(Op::Div, mul(g, number(n, M_LOG2E)), n->src(0)));
@@ -134,16 +136,14 @@ void grad_expand(Node n, Node g, Adjoints& to) {
 
 void grad_pad(Node n, Node g, Adjoints& to) {
   Shape bounds = to_shape(n->ints());
-  for (int i = 0; i < n->rank; ++i)
-    bounds[2 * i + 1] = bounds[2 * i] + n->src(0)->shape()[i];
+  for (int i = 0; i < n->rank; ++i) bounds[2 * i + 1] = bounds[2 * i] + n->src(0)->shape()[i];
   to.add(n->src(0), shrink(g, bounds));
 }
 
 void grad_shrink(Node n, Node g, Adjoints& to) {
   if (const auto w = windows_grad(n, g)) return to.add(w->source, w->gradient);
   Shape amounts = to_shape(n->ints());
-  for (int i = 0; i < n->rank; ++i)
-    amounts[2 * i + 1] = n->src(0)->shape()[i] - amounts[2 * i + 1];
+  for (int i = 0; i < n->rank; ++i) amounts[2 * i + 1] = n->src(0)->shape()[i] - amounts[2 * i + 1];
   to.add(n->src(0), pad(g, amounts));
 }
 
@@ -154,12 +154,17 @@ void grad_stride(Node n, Node g, Adjoints& to) {
   const Ints steps = n->ints(), shape = n->src(0)->shape();
   Shape split, amounts, merged, cut;
   for (int i = 0; i < n->rank; ++i) {
-    split.insert(split.end(), {n->shape()[i], 1});
-    amounts.insert(amounts.end(), {0, 0, 0, steps[i] - 1});
+    split.push_back(n->shape()[i]);
+    amounts.insert(amounts.end(), {0, 0});
+    if (steps[i] > 1) {
+      split.push_back(1);
+      amounts.insert(amounts.end(), {0, steps[i] - 1});
+    }
     merged.push_back(n->shape()[i] * steps[i]);
-    cut.insert(cut.end(), {0, shape[i]});
+    cut.insert(cut.end(), {0, std::min(shape[i], merged[i])});
   }
-  to.add(n->src(0), shrink(reshape(pad(reshape(g, split), amounts), merged), cut));
+  const Node spread = shrink(reshape(pad(reshape(g, split), amounts), merged), cut);
+  to.add(n->src(0), spread);
 }
 
 // --- Reductions ---------------------------------------------------------------------------------

@@ -58,6 +58,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Shrink, Movement, 1, false)  /* Ints: begin, end for each axis */                            \
   X(Flip, Movement, 1, false)    /* Ints: 1 for each reversed axis, else 0 */                    \
   X(Stride, Movement, 1, false)  /* Ints: step >= 1 for each axis; keeps 0, s, 2s, ... */        \
+  X(Affine, Movement, 1, false)  /* Ints: rank, shape; per source axis: offset, factor per axis */ \
   /* the rest of a tensor graph */                                                               \
   X(ReduceAxis, Tensor, 1, false) /* ReduceArg; reduced axes stay with size 1 */                 \
   X(Gather, Tensor, -1, false)    /* data, one index per data axis; outside: zero */             \

@@ -18,8 +18,8 @@ class Tensor;
 class Number {
  public:
   template <class T>
-    requires std::is_arithmetic_v<T>
-  Number(T v) : kind_(kind_of<T>()), integer_(as_integer(v)), real_(static_cast<double>(v)) {}
+  requires std::is_arithmetic_v<T> Number(T v)
+      : kind_(kind_of<T>()), integer_(as_integer(v)), real_(static_cast<double>(v)) {}
 
   DType default_dtype() const { return kind_; }  // bool, i64 or f32
   bool is_float() const { return kind_ == kF32; }
@@ -27,12 +27,10 @@ class Number {
   double real() const { return real_; }
 
  private:
-  template <class T>
-  static DType kind_of() {
+  template <class T> static DType kind_of() {
     return std::is_same_v<T, bool> ? kBool : std::is_integral_v<T> ? kI64 : kF32;
   }
-  template <class T>
-  static int64_t as_integer(T v) {
+  template <class T> static int64_t as_integer(T v) {
     if constexpr (std::is_integral_v<T>) return static_cast<int64_t>(v);
     return 0;
   }
@@ -46,8 +44,7 @@ class Operand {
  public:
   Operand(const Tensor& t) : tensor_(&t) {}
   template <class T>
-    requires std::is_arithmetic_v<T>
-  Operand(T v) : number_(v) {}
+  requires std::is_arithmetic_v<T> Operand(T v) : number_(v) {}
   Operand(Number v) : number_(v) {}
 
   bool is_number() const { return !tensor_; }
@@ -63,8 +60,7 @@ class Operand {
 class Dims {
  public:
   Dims() = default;
-  template <std::integral T>
-  Dims(T dim) : list_(Shape{static_cast<int64_t>(dim)}) {}
+  template <std::integral T> Dims(T dim) : list_(Shape{static_cast<int64_t>(dim)}) {}
   Dims(std::initializer_list<int64_t> dims) : list_(dims) {}
   Dims(Shape dims) : list_(std::move(dims)) {}
 

@@ -184,8 +184,8 @@ Tensor Tensor::multinomial(int64_t count, bool replacement) const {
   detail::require_float("multinomial", dtype());
   check(rank() == 1 || rank() == 2, "multinomial: takes weights (n) or (m, n) and not ",
         to_text(shape()));
-  check(count >= 1 && (replacement || count <= shape().back()), "multinomial: ", count,
-        " of ", shape().back(), " classes without replacement");
+  check(count >= 1 && (replacement || count <= shape().back()), "multinomial: ", count, " of ",
+        shape().back(), " classes without replacement");
   const Tensor w = detach().to(kF32);
   if (!replacement) {
     // The order of exponential waiting times with the weights as rates.

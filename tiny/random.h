@@ -1,7 +1,8 @@
-// Random numbers from a counter-based generator: Threefry-2x32 with 20 rounds (J. Salmon, M. Moraes,
-// R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11). A block of two words is a
-// function of key and counter alone, so the same seed gives the same bits on every device and for
-// every number of threads. Key and counter enter a graph as data: another call, the same kernels.
+// Random numbers from a counter-based generator: Threefry-2x32 with 20 rounds (J. Salmon, M.
+// Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11). A block of two
+// words is a function of key and counter alone, so the same seed gives the same bits on every
+// device and for every number of threads. Key and counter enter a graph as data: another call, the
+// same kernels.
 #pragma once
 #include <cstdint>
 

@@ -206,7 +206,8 @@ Tensor Tensor::detach() const {
 }
 
 void Tensor::backward(const Tensor& seed) const {
-  check(node_->needs_grad, "backward: nothing below this tensor wants a gradient: call "
+  check(node_->needs_grad,
+        "backward: nothing below this tensor wants a gradient: call "
         "requires_grad_() on a tensor before it is used");
   std::vector<Node> leaves;
   std::vector<std::shared_ptr<GradSlot>> slots;
@@ -236,8 +237,8 @@ void Tensor::set_grad(const Tensor& grad) const {
 std::vector<Tensor> Tensor::gradient(const Tensor& loss, const std::vector<Tensor>& inputs) {
   std::vector<Node> targets;
   for (const Tensor& t : inputs) {
-    check(t.requires_grad(), "gradient: input ", targets.size(), " of shape ",
-          to_text(t.shape()), " wants none: call requires_grad_() before it is used");
+    check(t.requires_grad(), "gradient: input ", targets.size(), " of shape ", to_text(t.shape()),
+          " wants none: call requires_grad_() before it is used");
     targets.push_back(t.node());
   }
   std::vector<Tensor> out;

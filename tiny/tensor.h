@@ -16,7 +16,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "tiny/dtype.h"
@@ -29,7 +28,7 @@ namespace tiny {
 
 class Index;
 class Tensor;
-struct WithIndices;  // values and their positions
+struct WithIndices;
 struct GradSlot;  // tensor.cpp: where backward() leaves a gradient
 namespace runtime_seam {
 void replace_node(Tensor& tensor, Node node);
@@ -39,9 +38,9 @@ class Tensor {
  public:
   Tensor() = default;  // no tensor at all: only defined() may be called
   explicit Tensor(Node node);
-  // A 0-d tensor: bool, i64 or f32 by the kind of the number, or of the given dtype.
+  // A 0-d tensor: bool, i64 or f32 by the kind of the number.
   template <class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   explicit Tensor(T value) : Tensor(full({}, value)) {}
 
   bool defined() const { return static_cast<bool>(node_); }
@@ -62,16 +61,13 @@ class Tensor {
   template <class T>
   static Tensor from(const std::vector<T>& values, const Shape& shape,
                      const std::string& device = "");
-  template <class T>
-  static Tensor from(const std::vector<T>& values) {
+  template <class T> static Tensor from(const std::vector<T>& values) {
     return from(values, {static_cast<int64_t>(values.size())});
   }
-  template <class T>
-  static Tensor from(std::initializer_list<T> values) {
+  template <class T> static Tensor from(std::initializer_list<T> values) {
     return from(std::vector<T>(values));
   }
-  template <class T>
-  static Tensor from(std::initializer_list<T> values, const Shape& shape) {
+  template <class T> static Tensor from(std::initializer_list<T> values, const Shape& shape) {
     return from(std::vector<T>(values), shape);
   }
   // The same from raw memory: numel(shape) elements of the dtype, row-major.
@@ -99,8 +95,8 @@ class Tensor {
   static Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = kI64);
   static Tensor uniform(const Shape& shape, double low, double high, DType dtype = kF32);
   static Tensor normal(const Shape& shape, double mean, double std, DType dtype = kF32);
-  static Tensor randperm(int64_t n);                   // i64: 0 .. n-1 in random order
-  Tensor bernoulli() const;                            // 1 with the probability x, else 0
+  static Tensor randperm(int64_t n);  // i64: 0 .. n-1 in random order
+  Tensor bernoulli() const;           // 1 with the probability x, else 0
   // x (n) or (m, n): weights >= 0 of n classes; i64 (count) or (m, count).
   Tensor multinomial(int64_t count, bool replacement = false) const;
   // Uniform with the bounds of He et al. (2015) and of Glorot and Bengio (2010). The fan counts
@@ -115,11 +111,9 @@ class Tensor {
   static void realize(std::span<Tensor* const> tensors);
   // Values on the host, row-major. T must be the dtype exactly (bool: also uint8_t); Half and
   // BFloat16 stand for f16 and bf16. Throws Error otherwise, naming both.
-  template <class T>
-  std::vector<T> to_vector() const;
+  template <class T> std::vector<T> to_vector() const;
   // The value of a tensor of one element, of T exactly.
-  template <class T>
-  T item() const;
+  template <class T> T item() const;
   // Host bytes of all elements, numel() * dtype().size() of them.
   void to_bytes(void* out) const;
 
@@ -141,7 +135,7 @@ class Tensor {
   // Adds d(this) / d(leaf) to the grad() of every leaf below. `seed`: the gradient of this tensor,
   // by default 1 for a tensor of one element. Throws Error where nothing below wants a gradient.
   void backward(const Tensor& seed = Tensor()) const;
-  Tensor grad() const;        // of a leaf: what backward() left; not defined() before that
+  Tensor grad() const;  // of a leaf: what backward() left; not defined() before that
   void set_grad(const Tensor& grad) const;  // e.g. clipped; Tensor() clears it
   void zero_grad() const { set_grad(Tensor()); }
   // d(loss) / d(input) for each input, zeros where the loss does not depend on it.
@@ -175,7 +169,7 @@ class Tensor {
   Tensor pad(const std::vector<Padding>& pads, PadMode mode = PadMode::Constant,
              Number value = 0) const;
   Tensor roll(const Shape& shifts, const Dims& dims = {}) const;  // all dims: flattened
-  Tensor repeat(const Shape& repeats) const;  // tiles; may add leading axes
+  Tensor repeat(const Shape& repeats) const;                      // tiles; may add leading axes
   Tensor repeat_interleave(int64_t repeats, std::optional<int64_t> dim = {}) const;
   Tensor repeat_interleave(const Shape& repeats, std::optional<int64_t> dim = {}) const;
   static Tensor cat(const std::vector<Tensor>& parts, int64_t dim = 0);  // dtypes promote
@@ -274,8 +268,8 @@ class Tensor {
 
   // --- Scans and sorting along one axis --------------------------------------------------------
 
-  Tensor cumsum(int64_t dim) const;     // bool, integers: i64
-  Tensor cumprod(int64_t dim) const;    // bool, integers: i64
+  Tensor cumsum(int64_t dim) const;       // bool, integers: i64
+  Tensor cumprod(int64_t dim) const;      // bool, integers: i64
   WithIndices cummax(int64_t dim) const;  // the latest of equals
   WithIndices cummin(int64_t dim) const;
   Tensor logcumsumexp(int64_t dim) const;
@@ -324,15 +318,17 @@ class Tensor {
 
  private:
   friend void runtime_seam::replace_node(Tensor&, Node);
-  mutable NodeRef node_;  // realizing exchanges it for another node of the same values
+  mutable NodeRef node_;            // realizing exchanges it for another node of the same values
   std::shared_ptr<GradSlot> slot_;  // of a leaf; shared by its copies
 };
 
+// What gives values and says where they were.
 struct WithIndices {
   Tensor values, indices;  // indices: i64
 };
 
-// --- Element-wise, two operands: tensors or numbers on either side --------------------------------
+// --- Element-wise, two operands: tensors or numbers on either side
+// --------------------------------
 
 Tensor operator+(const Operand& x, const Operand& y);  // bool: or
 Tensor operator-(const Operand& x, const Operand& y);  // not for two bools
@@ -375,8 +371,7 @@ DType result_type(const Operand& x, const Operand& y);
 class Index {
  public:
   enum class Kind { Integer, Range, NewAxis, Ellipsis, Tensor };
-  template <std::integral T>
-  Index(T i) : kind(Kind::Integer), integer(static_cast<int64_t>(i)) {}
+  template <std::integral T> Index(T i) : kind(Kind::Integer), integer(static_cast<int64_t>(i)) {}
   Index(Slice s) : kind(Kind::Range), slice(s) {}
   Index(NewAxis) : kind(Kind::NewAxis) {}
   Index(Ellipsis) : kind(Kind::Ellipsis) {}
@@ -414,7 +409,8 @@ std::string default_device();
 void replace_node(Tensor& tensor, Node node);
 }  // namespace runtime_seam
 
-// --- Templates ------------------------------------------------------------------------------------
+// --- Templates
+// ------------------------------------------------------------------------------------
 
 template <class T>
 Tensor Tensor::from(std::span<const T> values, const Shape& shape, const std::string& device) {
@@ -434,19 +430,17 @@ Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const std:
   }
 }
 
-template <class T>
-std::vector<T> Tensor::to_vector() const {
+template <class T> std::vector<T> Tensor::to_vector() const {
   const bool bytes = std::is_same_v<T, uint8_t> && dtype() == kBool;
-  check(dtype() == dtype_of<T>() || bytes, "to_vector: the tensor is ", dtype().name(),
-        " and not ", dtype_of<T>().name(), ": convert it with to()");
+  check(dtype() == dtype_of<T>() || bytes, "to_vector: the tensor is ", dtype().name(), " and not ",
+        dtype_of<T>().name(), ": convert it with to()");
   using Raw = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
   std::vector<Raw> out(static_cast<size_t>(numel()));
   to_bytes(out.data());
   return std::vector<T>(out.begin(), out.end());
 }
 
-template <class T>
-T Tensor::item() const {
+template <class T> T Tensor::item() const {
   check(numel() == 1, "item: shape ", to_text(shape()), " has ", numel(), " elements and not one");
   return to_vector<T>()[0];
 }

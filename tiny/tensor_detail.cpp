@@ -88,8 +88,7 @@ void require_index(const char* what, DType t) {
 }
 
 void require_shape(const char* what, const Shape& shape) {
-  for (int64_t s : shape)
-    check(s >= 0, what, ": size ", s, " of ", to_text(shape), " is negative");
+  for (int64_t s : shape) check(s >= 0, what, ": size ", s, " of ", to_text(shape), " is negative");
   check(shape.size() <= kMaxRank, what, ": ", shape.size(), " axes; there may be ", kMaxRank);
   tiny::numel(shape);
 }
@@ -101,8 +100,7 @@ Tensor position(Ints shape, int axis, DType dtype) {
 Tensor gather_axis(const Tensor& x, int axis, const Tensor& index) {
   std::vector<Node> indices;
   for (int i = 0; i < x.rank(); ++i)
-    indices.push_back(i == axis ? index.node()
-                                : build::iota(index.shape(), i, index.dtype()));
+    indices.push_back(i == axis ? index.node() : build::iota(index.shape(), i, index.dtype()));
   return Tensor(build::gather(x.node(), indices));
 }
 

@@ -42,8 +42,8 @@ DType compute_dtype(DType t);
 
 // Throws Error with the name of the operation, the dtype and what would work.
 void require_float(const char* what, DType t);
-void require_integral(const char* what, DType t);  // bool or integer
-void require_index(const char* what, DType t);     // integer
+void require_integral(const char* what, DType t);          // bool or integer
+void require_index(const char* what, DType t);             // integer
 void require_shape(const char* what, const Shape& shape);  // no negative size
 
 // The position along `axis` in every element of a tensor of this shape.

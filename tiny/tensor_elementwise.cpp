@@ -208,8 +208,8 @@ Tensor atan2(const Operand& y, const Operand& x) {
   const Tensor low = where(steep, au, av), high = where(steep, av, au);
   const Tensor even = low == high;  // also for 0 / 0 and inf / inf
   const Tensor both_special = logical_and(even, logical_or(high == 0, high.isinf()));
-  const Tensor ratio = where(both_special, where(high == 0, 0, 1).to(wide),
-                             low / where(both_special, 1, high));
+  const Tensor ratio =
+      where(both_special, where(high == 0, 0, 1).to(wide), low / where(both_special, 1, high));
   Tensor angle = ratio.atan();
   angle = where(steep, M_PI_2 - angle, angle);
   angle = where(sign_bit(u), M_PI - angle, angle);

@@ -71,8 +71,8 @@ Tensor Tensor::take_along_dim(const Tensor& index, int64_t dim) const {
 
 Tensor Tensor::index_select(int64_t dim, const Tensor& index) const {
   LabelScope label("index_select");
-  check(rank() > 0 && index.rank() <= 1, "index_select: an index of shape ",
-        to_text(index.shape()), " for ", to_text(shape()), ": it has one axis");
+  check(rank() > 0 && index.rank() <= 1, "index_select: an index of shape ", to_text(index.shape()),
+        " for ", to_text(shape()), ": it has one axis");
   const int axis = normalize_axis("index_select", dim, rank());
   Shape to = to_shape(shape());
   to[axis] = index.numel();
@@ -104,7 +104,8 @@ Tensor Tensor::one_hot(int64_t num_classes) const {
 
 namespace {
 
-// x with all numbers, slices and new axes applied, and the tensors that are left, each for one axis.
+// x with all numbers, slices and new axes applied, and the tensors that are left, each for one
+// axis.
 struct PartlyIndexed {
   Tensor view;
   std::vector<std::pair<int, Tensor>> tensors;  // ascending axes
@@ -153,8 +154,7 @@ void add_mask(const char* what, const Tensor& view, int axis, const Tensor& mask
     check(mask.shape()[i] == view.shape()[axis + i], what, ": a mask of shape ",
           to_text(mask.shape()), " does not fit axis ", axis, " of ", to_text(view.shape()));
   const Tensor positions = mask.nonzero();
-  for (int i = 0; i < mask.rank(); ++i)
-    out.tensors.emplace_back(axis + i, positions.select(1, i));
+  for (int i = 0; i < mask.rank(); ++i) out.tensors.emplace_back(axis + i, positions.select(1, i));
 }
 
 PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<Index>& at) {
@@ -170,8 +170,7 @@ PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<I
         if (i.tensor.dtype().is_bool())
           add_mask(what, out.view, axis, i.tensor, out);
         else
-          out.tensors.emplace_back(
-              axis, detail::wrap_negative(index_dtype(what, i.tensor), size));
+          out.tensors.emplace_back(axis, detail::wrap_negative(index_dtype(what, i.tensor), size));
         axis += axes_taken(i);
       }
     }
@@ -222,12 +221,12 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
                          bool accumulate) const {
   LabelScope label("index_put");
   const Tensor v = values.to(dtype());
-  const bool one_mask = at.size() == 1 && at[0].kind == Index::Kind::Tensor &&
-                        at[0].tensor.dtype().is_bool();
+  const bool one_mask =
+      at.size() == 1 && at[0].kind == Index::Kind::Tensor && at[0].tensor.dtype().is_bool();
   if (one_mask && v.numel() == 1 && !accumulate) {  // no need to know where the mask is true
     Shape lifted = to_shape(at[0].tensor.shape());
-    check(static_cast<int>(lifted.size()) <= rank(), "index_put: a mask of shape ",
-          to_text(lifted), " for ", to_text(shape()));
+    check(static_cast<int>(lifted.size()) <= rank(), "index_put: a mask of shape ", to_text(lifted),
+          " for ", to_text(shape()));
     lifted.resize(rank(), 1);
     return where(at[0].tensor.reshape(lifted), v.reshape({}), *this).expand(to_shape(shape()));
   }
@@ -238,17 +237,16 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
   const Node index = target.reshape({-1}).node();
   const ScatterArg how{accumulate ? Op::Add : Op::Assign, false};
   const Node flat = reshape({-1}).node();
-  return Tensor(build::scatter(flat, spread.node(), {&index, 1}, how))
-      .reshape(to_shape(shape()));
+  return Tensor(build::scatter(flat, spread.node(), {&index, 1}, how)).reshape(to_shape(shape()));
 }
 
 Tensor Tensor::index_add(int64_t dim, const Tensor& index, const Tensor& source) const {
   LabelScope label("index_add");
-  check(rank() > 0 && index.rank() <= 1, "index_add: an index of shape ",
-        to_text(index.shape()), " for ", to_text(shape()), ": it has one axis");
+  check(rank() > 0 && index.rank() <= 1, "index_add: an index of shape ", to_text(index.shape()),
+        " for ", to_text(shape()), ": it has one axis");
   const int axis = normalize_axis("index_add", dim, rank());
-  check(source.rank() == rank() && source.shape()[axis] == index.numel(), "index_add: ",
-        index.numel(), " indices for a source of shape ", to_text(source.shape()));
+  check(source.rank() == rank() && source.shape()[axis] == index.numel(),
+        "index_add: ", index.numel(), " indices for a source of shape ", to_text(source.shape()));
   const Tensor i = along(index_dtype("index_add", index), axis, to_shape(source.shape()));
   return scatter_add(axis, i, source);
 }
@@ -270,8 +268,8 @@ Tensor scatter_axis(const char* what, const Tensor& base, int64_t dim, const Ten
     const Tensor line = base.reshape({1});
     return scatter_axis(what, line, 0, i.reshape({1}), source.reshape({1}), op).reshape({});
   }
-  return Tensor(build::scatter(base.node(), values.node(), axis_indices(base, axis, i),
-                               {op, false}));
+  return Tensor(
+      build::scatter(base.node(), values.node(), axis_indices(base, axis, i), {op, false}));
 }
 
 Tensor scatter_source(const char* what, const Tensor& index, const Tensor& source, DType t) {
@@ -279,8 +277,7 @@ Tensor scatter_source(const char* what, const Tensor& index, const Tensor& sourc
         " for an index of shape ", to_text(index.shape()));
   for (int i = 0; i < index.rank(); ++i)
     check(index.shape()[i] <= source.shape()[i], what, ": an index of shape ",
-          to_text(index.shape()), " is larger than the source of shape ",
-          to_text(source.shape()));
+          to_text(index.shape()), " is larger than the source of shape ", to_text(source.shape()));
   return source.to(t);
 }
 
@@ -319,8 +316,7 @@ Op reduce_op(const std::string& name) {
   if (name == "sum" || name == "mean") return Op::Add;
   if (name == "prod") return Op::Mul;
   if (name == "amax") return Op::Max;
-  check(name == "amin", "scatter_reduce: \"", name,
-        "\" is none of sum, prod, mean, amax and amin");
+  check(name == "amin", "scatter_reduce: \"", name, "\" is none of sum, prod, mean, amax and amin");
   return Op::Min;
 }
 
@@ -375,8 +371,8 @@ Tensor Tensor::nonzero(std::optional<int64_t> size) const {
   const Shape strides = strides_of(shape());
   std::vector<Tensor> columns;
   for (int i = 0; i < rank(); ++i)
-    columns.push_back(mod(floor_div(flat, std::max<int64_t>(strides[i], 1)),
-                          std::max<int64_t>(shape()[i], 1)));
+    columns.push_back(
+        mod(floor_div(flat, std::max<int64_t>(strides[i], 1)), std::max<int64_t>(shape()[i], 1)));
   return stack(columns, 1);
 }
 

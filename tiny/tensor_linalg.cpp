@@ -44,22 +44,21 @@ Tensor Tensor::matmul(const Tensor& other) const {
 Tensor Tensor::bmm(const Tensor& other) const {
   LabelScope label("bmm");
   check(rank() == 3 && other.rank() == 3 && shape()[0] == other.shape()[0],
-        "bmm: takes (b,n,k) by (b,k,m) and not ", to_text(shape()), " by ",
-        to_text(other.shape()));
+        "bmm: takes (b,n,k) by (b,k,m) and not ", to_text(shape()), " by ", to_text(other.shape()));
   return matmul(other);
 }
 
 Tensor Tensor::dot(const Tensor& other) const {
   LabelScope label("dot");
-  check(rank() == 1 && other.rank() == 1, "dot: takes two 1-d tensors and not ",
-        to_text(shape()), " and ", to_text(other.shape()));
+  check(rank() == 1 && other.rank() == 1, "dot: takes two 1-d tensors and not ", to_text(shape()),
+        " and ", to_text(other.shape()));
   return matmul(other);
 }
 
 Tensor Tensor::outer(const Tensor& other) const {
   LabelScope label("outer");
-  check(rank() == 1 && other.rank() == 1, "outer: takes two 1-d tensors and not ",
-        to_text(shape()), " and ", to_text(other.shape()));
+  check(rank() == 1 && other.rank() == 1, "outer: takes two 1-d tensors and not ", to_text(shape()),
+        " and ", to_text(other.shape()));
   return unsqueeze(1) * other.unsqueeze(0);
 }
 
@@ -100,9 +99,8 @@ Equation parse(const std::string& text, size_t operands) {
     for (char c : names)
       check(c >= 'a' && c <= 'z', "einsum: '", c, "' in \"", text, "\" is no lower-case letter");
   for (char c : e.output)
-    check(std::count(e.output.begin(), e.output.end(), c) == 1 &&
-          plain.find(c) < arrow, "einsum: '", c, "' of the output of \"", text,
-          "\" is repeated or in no operand");
+    check(std::count(e.output.begin(), e.output.end(), c) == 1 && plain.find(c) < arrow,
+          "einsum: '", c, "' of the output of \"", text, "\" is repeated or in no operand");
   return e;
 }
 
@@ -113,8 +111,8 @@ Tensor without_repeats(Tensor x, std::string& letters) {
     if (j == std::string::npos) continue;
     const std::string letter(1, letters[i]);
     const auto a = static_cast<int64_t>(i), b = static_cast<int64_t>(j);
-    check(x.shape()[a] == x.shape()[b], "einsum: the axes '", letter, "' of ",
-          to_text(x.shape()), " differ");
+    check(x.shape()[a] == x.shape()[b], "einsum: the axes '", letter, "' of ", to_text(x.shape()),
+          " differ");
     x = x.diagonal(0, a, b);
     letters.erase(j, 1);
     letters.erase(i, 1);

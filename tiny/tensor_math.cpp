@@ -14,8 +14,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // f(x) in f32 or f64, rounded once to the dtype of a real function of x.
-template <class F>
-Tensor real_function(const char* name, const Tensor& x, F f) {
+template <class F> Tensor real_function(const char* name, const Tensor& x, F f) {
   LabelScope label(name);
   const DType t = detail::real_dtype(x.dtype());
   return f(x.to(detail::compute_dtype(t))).to(t);
@@ -40,8 +39,7 @@ Tensor near_zero(const Tensor& x, double limit, Series series, General general) 
 Tensor nonpositive_abs(const Tensor& x) { return where(x < 0, x, -x); }  // gradient -1 at 0
 
 // Rounding-like functions of integers give them back.
-template <class F>
-Tensor rounding(const char* name, const Tensor& x, F f) {
+template <class F> Tensor rounding(const char* name, const Tensor& x, F f) {
   LabelScope label(name);
   if (!x.dtype().is_float()) return x;
   return f(x.to(detail::compute_dtype(x.dtype()))).to(x.dtype());
@@ -140,8 +138,7 @@ Tensor Tensor::log() const {
 }
 
 Tensor Tensor::log10() const {
-  return real_function("log10", *this,
-                       [](const Tensor& x) { return x.log2() * (M_LN2 / M_LN10); });
+  return real_function("log10", *this, [](const Tensor& x) { return x.log2() * (M_LN2 / M_LN10); });
 }
 
 Tensor Tensor::log1p() const {
@@ -196,9 +193,8 @@ Tensor Tensor::asin() const {
 }
 
 Tensor Tensor::acos() const {
-  return real_function("acos", *this, [](const Tensor& x) {
-    return ((1 - x) / (x + 1)).sqrt().atan() * 2;
-  });
+  return real_function("acos", *this,
+                       [](const Tensor& x) { return ((1 - x) / (x + 1)).sqrt().atan() * 2; });
 }
 
 // --- Hyperbolic functions -----------------------------------------------------------------------
@@ -226,8 +222,8 @@ Tensor Tensor::cosh() const {
 Tensor Tensor::tanh() const {
   return real_function("tanh", *this, [](const Tensor& x) {
     const auto taylor = [](const Tensor& u) {
-      return u * polynomial(u * u, {-1382.0 / 155925, 62.0 / 2835, -17.0 / 315, 2.0 / 15,
-                                    -1.0 / 3, 1});
+      return u *
+             polynomial(u * u, {-1382.0 / 155925, 62.0 / 2835, -17.0 / 315, 2.0 / 15, -1.0 / 3, 1});
     };
     const auto general = [](const Tensor& u) {
       const Tensor e = (nonpositive_abs(u) * 2).exp(), y = (1 - e) / (e + 1);
@@ -267,21 +263,22 @@ Tensor Tensor::erf() const {
   return real_function("erf", *this, [](const Tensor& x) {
     const auto center = [](const Tensor& u) {
       const Tensor z = u * u;
-      return u * polynomial(z, {1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2,
-                                3.77485237685302021e2, 3.20937758913846947e3}) /
-             polynomial(z, {1, 2.36012909523441209e1, 2.44024637934444173e2,
-                            1.28261652607737228e3, 2.84423683343917062e3});
+      return u *
+             polynomial(z, {1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2,
+                            3.77485237685302021e2, 3.20937758913846947e3}) /
+             polynomial(z, {1, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3,
+                            2.84423683343917062e3});
     };
     const auto tail = [](const Tensor& u) {
       const Tensor a = where(u < 0, -u, u), b = where(a > 6, 6, a);
-      const Tensor p = polynomial(
-          b, {2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594,
-              6.61191906371416295e1, 2.98635138197400131e2, 8.81952221241769090e2,
-              1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3});
-      const Tensor q = polynomial(
-          b, {1, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2,
-              1.62138957456669019e3, 3.29079923573345963e3, 4.36261909014324716e3,
-              3.43936767414372164e3, 1.23033935480374942e3});
+      const Tensor p =
+          polynomial(b, {2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594,
+                         6.61191906371416295e1, 2.98635138197400131e2, 8.81952221241769090e2,
+                         1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3});
+      const Tensor q =
+          polynomial(b, {1, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2,
+                         1.62138957456669019e3, 3.29079923573345963e3, 4.36261909014324716e3,
+                         3.43936767414372164e3, 1.23033935480374942e3});
       const Tensor y = 1 - (b * b).neg().exp() * p / q;
       return where(u < 0, -y, y);
     };
@@ -305,7 +302,7 @@ Tensor Tensor::isinf() const {
 Tensor Tensor::isfinite() const {
   LabelScope label("isfinite");
   if (!dtype().is_float()) return full(to_shape(shape()), true);
-  return logical_and(*this < kInfinity, *this > -kInfinity);
+  return logical_and(*this<kInfinity, *this> - kInfinity);
 }
 
 Tensor Tensor::logical_not() const {
@@ -387,9 +384,8 @@ Tensor Tensor::celu(double alpha) const {
 }
 
 Tensor Tensor::leaky_relu(double negative_slope) const {
-  return real_function("leaky_relu", *this, [&](const Tensor& x) {
-    return where(x > 0, x, x * negative_slope);
-  });
+  return real_function("leaky_relu", *this,
+                       [&](const Tensor& x) { return where(x > 0, x, x * negative_slope); });
 }
 
 Tensor Tensor::hardtanh(double min, double max) const {

@@ -57,8 +57,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 
 Tensor Tensor::permute(const Shape& dims) const {
   LabelScope label("permute");
-  check(static_cast<int>(dims.size()) == rank(), "permute: ", to_text(dims), " names ",
-        dims.size(), " axes of the ", rank(), " of ", to_text(shape()));
+  check(static_cast<int>(dims.size()) == rank(), "permute: ", to_text(dims), " names ", dims.size(),
+        " axes of the ", rank(), " of ", to_text(shape()));
   Shape order;
   uint32_t seen = 0;
   for (int64_t d : dims) {
@@ -163,9 +163,9 @@ struct Bounds3 {
 // What x[start:stop:step, ...] means for a shape.
 Bounds3 slice_bounds(const char* what, Ints shape, const std::vector<Bound>& starts,
                      const std::vector<Bound>& stops, const Shape& steps) {
-  check(starts.size() <= shape.size() && stops.size() <= shape.size() &&
-        steps.size() <= shape.size(), what, ": ", std::max(starts.size(), stops.size()),
-        " ranges for shape ", to_text(shape));
+  check(
+      starts.size() <= shape.size() && stops.size() <= shape.size() && steps.size() <= shape.size(),
+      what, ": ", std::max(starts.size(), stops.size()), " ranges for shape ", to_text(shape));
   Bounds3 out{whole_bounds(shape), Shape(shape.size(), 1)};
   for (size_t i = 0; i < shape.size(); ++i) {
     int64_t &begin = out.begin_end[2 * i], &end = out.begin_end[2 * i + 1];
@@ -287,8 +287,8 @@ Tensor extend_axis(const Tensor& x, int axis, const Padding& p, PadMode mode) {
   };
   std::vector<Tensor> parts{x};
   const int64_t limit = mode == PadMode::Reflect ? n - 1 : n;
-  check(mode == PadMode::Replicate ? n > 0 : p.before <= limit && p.after <= limit, "pad: ",
-        p.before, " and ", p.after, " elements of axis ", axis, " are more than ",
+  check(mode == PadMode::Replicate ? n > 0 : p.before <= limit && p.after <= limit,
+        "pad: ", p.before, " and ", p.after, " elements of axis ", axis, " are more than ",
         to_text(x.shape()), " has to give");
   switch (mode) {
     case PadMode::Reflect:
@@ -385,8 +385,7 @@ Tensor Tensor::repeat_interleave(const Shape& repeats, std::optional<int64_t> di
   const int axis = dim ? normalize_axis("repeat_interleave", *dim, rank()) : 0;
   if (repeats.size() == 1) return repeat_interleave(repeats[0], axis);
   check(rank() > 0 && static_cast<int64_t>(repeats.size()) == shape()[axis],
-        "repeat_interleave: ", repeats.size(), " counts for axis ", axis, " of ",
-        to_text(shape()));
+        "repeat_interleave: ", repeats.size(), " counts for axis ", axis, " of ", to_text(shape()));
   std::vector<int64_t> rows;
   for (size_t i = 0; i < repeats.size(); ++i) {
     check(repeats[i] >= 0, "repeat_interleave: count ", repeats[i], " is negative");
@@ -423,8 +422,8 @@ Tensor Tensor::cat(const std::vector<Tensor>& parts, int64_t dim) {
   for (const Tensor& p : parts) {
     bool fits = p.rank() == parts[0].rank();
     for (int i = 0; fits && i < p.rank(); ++i) fits = i == axis || p.shape()[i] == first[i];
-    check(fits, "cat: shapes ", to_text(first), " and ", to_text(p.shape()),
-          " differ beyond axis ", axis);
+    check(fits, "cat: shapes ", to_text(first), " and ", to_text(p.shape()), " differ beyond axis ",
+          axis);
     t = promote(t, p.dtype());
     if (p.shape()[axis] == 0) continue;
     begins.push_back(begins.back() + p.shape()[axis]);

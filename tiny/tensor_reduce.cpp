@@ -1,15 +1,12 @@
 // Reductions, and what is made of them.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
 
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The reduction over the axes of the mask, in x's dtype.
 Tensor reduce(Op op, const Tensor& x, uint32_t mask, bool keepdim) {

@@ -181,9 +181,7 @@ struct Runs {
 };
 
 // state[row][at] for positions of the shape [rows, n].
-Tensor read(const Tensor& x, const Tensor& at) {
-  return detail::gather_axis(x, 1, at);
-}
+Tensor read(const Tensor& x, const Tensor& at) { return detail::gather_axis(x, 1, at); }
 
 Tensor key_at(const Runs& r, const Tensor& at) {
   const Tensor s = read(r.state, at);

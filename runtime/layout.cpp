@@ -1,0 +1,381 @@
+#include "runtime/layout.h"
+
+#include <algorithm>
+
+#include "codegen/ranges.h"
+#include "runtime/fuse.h"
+#include "tiny/algebra.h"
+#include "tiny/build.h"
+
+namespace tiny {
+
+namespace {
+
+// What a product reads of one of its operands: the element of `point` at the indices `at` (in terms
+// of one range for each axis of the product), zero where the gate does not hold.
+struct Operand {
+  Node point = nullptr;
+  std::vector<Node> at;
+  Node gate = nullptr;
+  int casts = 0;
+};
+
+bool is_reduced(Node reduce, int axis) { return reduce->arg<ReduceArg>().axes >> axis & 1; }
+
+bool is_view(Node n) { return is_movement(n->op) || n->op == Op::Cast; }
+
+// Follows movement and at most one cast down to memory or to something computed. A reshape on top of
+// memory stays: it tells the axes apart.
+Operand follow(Node top, const std::vector<Node>& ranges) {
+  Operand o{top, ranges, nullptr, 0};
+  while (is_view(o.point)) {
+    Node below = o.point->src(0);
+    if (o.point->op == Op::Reshape && below->op == Op::Param) break;
+    if (o.point->op == Op::Cast) {
+      if (o.casts++) break;
+    } else {
+      o.at = source_indices(o.point, o.at, o.gate);
+    }
+    o.point = below;
+  }
+  return o;
+}
+
+// `top` with `from`, a node below it by movement, replaced.
+Node rebuilt(Node top, Node from, Node to) {
+  if (top == from) return to;
+  Node src = rebuilt(top->src(0), from, to);
+  return with_sources(top, std::span(&src, 1));
+}
+
+// The conditions of a conjunction.
+void conditions(Node gate, std::vector<Node>& out) {
+  if (!gate) return;
+  if (gate->op == Op::And) {
+    conditions(gate->src(0), out);
+    conditions(gate->src(1), out);
+  } else if (std::find(out.begin(), out.end(), gate) == out.end()) {
+    out.push_back(gate);
+  }
+}
+
+// Whether the gate holds just where all indices lie inside the point.
+bool gate_says_inside(const Operand& o) {
+  std::vector<Node> have, want;
+  conditions(o.gate, have);
+  for (size_t d = 0; d < o.at.size(); ++d) {
+    const int64_t size = o.point->shape()[static_cast<int>(d)];
+    if (o.at[d]->vmin < 0) conditions(less(index(-1), o.at[d]), want);
+    if (o.at[d]->vmax >= size) conditions(less(o.at[d], index(size)), want);
+  }
+  std::sort(have.begin(), have.end());
+  std::sort(want.begin(), want.end());
+  return have == want;
+}
+
+bool is_inside(const Operand& o) {
+  for (size_t d = 0; d < o.at.size(); ++d)
+    if (o.at[d]->vmin < 0 || o.at[d]->vmax >= o.point->shape()[static_cast<int>(d)]) return false;
+  return true;
+}
+
+bool is_affine(const Operand& o) {
+  for (Node i : o.at)
+    for (const auto& t : to_sum(i).terms)
+      if (t.atom->op != Op::Range) return false;
+  return true;
+}
+
+// How the operand's memory is walked when an axis of the product advances.
+struct Walk {
+  enum Kind { None, Contiguous, Movable, Irregular } kind = Irregular;
+  int dim = -1;  // of the point: the only one that moves, by one, for Contiguous and Movable
+};
+
+Walk walk_of(const Operand& o, Node range) {
+  Walk w{Walk::None, -1};
+  for (size_t d = 0; d < o.at.size(); ++d) {
+    if (!(o.at[d]->ranges & range->ranges)) continue;
+    if (w.kind != Walk::None) return {};
+    for (const auto& t : to_sum(o.at[d]).terms)
+      if (t.atom == range && t.factor != 1) return {};
+    w = {Walk::Movable, static_cast<int>(d)};
+  }
+  if (w.kind == Walk::None) return w;
+  int64_t behind = 1;
+  for (int d = w.dim + 1; d < o.point->rank; ++d) behind *= o.point->shape()[d];
+  if (behind == 1) w.kind = Walk::Contiguous;
+  return w;
+}
+
+// `x` with axis `dim` innermost in memory, in panels of `width` where it is wider; seen from
+// outside nothing has moved.
+Node packed(Node x, int dim, int64_t width) {
+  const int64_t size = x->shape()[dim];
+  const bool panels = size > width && size % width == 0;
+  Shape split = to_shape(x->shape()), order, back;
+  if (panels) {
+    split[dim] = size / width;
+    split.insert(split.begin() + dim + 1, width);
+    order.push_back(dim);
+  }
+  const int last = panels ? dim + 1 : dim;
+  for (int i = 0; i < static_cast<int>(split.size()); ++i)
+    if (i != last && !(panels && i == dim)) order.push_back(i);
+  order.push_back(last);
+  back.resize(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
+  Node p = build::contiguous(build::permute(build::reshape(x, split), order));
+  return build::reshape(build::permute(p, back), x->shape());
+}
+
+class Layouts {
+ public:
+  explicit Layouts(const Target& target) : target_(target) {}
+
+  Node reduce(Node n) {
+    if (numel(n->src(0)->shape()) == 0) return n;
+    Node p = with_product_on_top(n);
+    const bool product = p != nullptr;
+    if (product) n = p;
+    if (const Split s = choose_split(n, product); s.parts > 1) return split(n, s, product);
+    return product ? with_packed_operands(n) : n;
+  }
+
+ private:
+  // A product worth its own layout, one whose operands are each used many times, as Mul of two
+  // views right below the reduction; nullptr for any other reduction. Padding of a product becomes
+  // padding of its factors.
+  static Node with_product_on_top(Node n) {
+    Node mul = base_of(n->src(0));
+    if (mul->op != Op::Mul || !mul->dtype.is_float()) return nullptr;
+    std::vector<Node> factors;
+    for (Node s : mul->srcs()) {
+      factors.push_back(rebuilt(n->src(0), mul, s));
+      while (is_view(s)) s = s->src(0);
+      if (numel(s->shape()) * 8 > numel(n->src(0)->shape())) return nullptr;
+    }
+    Node product = build::binary(Op::Mul, factors[0], factors[1]);
+    return with_sources(n, std::span(&product, 1));
+  }
+
+  // --- splitting -------------------------------------------------------------------------------
+
+  struct Split {
+    int axis = -1;
+    int64_t parts = 1;
+  };
+
+  static int64_t largest_divisor(int64_t n, int64_t most) {
+    for (int64_t d = std::min(n, most); d > 1; --d)
+      if (n % d == 0) return d;
+    return 1;
+  }
+
+  static int largest_reduced_axis(Node n) {
+    int best = -1;
+    for (int i = 0; i < n->rank; ++i)
+      if (is_reduced(n, i) && (best < 0 || n->src(0)->shape()[i] > n->src(0)->shape()[best]))
+        best = i;
+    return best;
+  }
+
+  // Enough results for all cores need no split; few results from many elements are computed in
+  // parts. The number of parts depends on sizes alone, so that results are the same everywhere.
+  Split choose_split(Node n, bool product) const {
+    constexpr int64_t kParts = 64, kFewResults = 16, kManyElements = 1 << 16;
+    const int64_t results = numel(n->shape()), elements = numel(n->src(0)->shape());
+    if (results < kFewResults && elements >= kManyElements) {
+      const int axis = largest_reduced_axis(n);
+      return {axis, largest_divisor(n->src(0)->shape()[axis], kParts)};
+    }
+    return product ? split_for_caches(n) : Split{};
+  }
+
+  // A product that sums over more than the second cache holds, into few results, would read its
+  // operands again for each tile of results: it goes through them in parts that fit.
+  Split split_for_caches(Node n) const {
+    int64_t bytes = 0;
+    for (Node s : n->src(0)->srcs()) {
+      while (is_view(s)) s = s->src(0);
+      bytes += numel(s->shape()) * s->dtype.size();
+    }
+    const int64_t results = numel(n->shape()) * n->dtype.size();
+    const int64_t room = target_.l2_bytes / 2;
+    if (bytes < 4 * room || results > room) return {};
+    int axis = 0;
+    while (!is_reduced(n, axis) || n->src(0)->shape()[axis] == 1) ++axis;
+    const int64_t wanted = std::min<int64_t>(64, std::max<int64_t>(2, bytes / room));
+    const int64_t parts = largest_divisor(n->src(0)->shape()[axis], wanted);
+    return parts * results > 2 * bytes ? Split{} : Split{axis, parts};
+  }
+
+  // The axis becomes (parts, rest), with the parts in front: (parts, results) and then the results.
+  Node split(Node n, Split s, bool product) {
+    const auto [op, axes] = n->arg<ReduceArg>();
+    Node x = n->src(0);
+    const auto cut = [&](Node v) {
+      Shape shape = to_shape(v->shape()), order;
+      shape[s.axis] /= s.parts;
+      shape.insert(shape.begin() + s.axis, s.parts);
+      order.push_back(s.axis);
+      for (int i = 0; i < static_cast<int>(shape.size()); ++i)
+        if (i != s.axis) order.push_back(i);
+      return build::permute(build::reshape(v, shape), order);
+    };
+    Node parts = product ? build::binary(Op::Mul, cut(x->src(0)), cut(x->src(1))) : cut(x);
+    Node partial = make(Op::ReduceAxis, n->dtype, {parts}, ReduceArg{op, axes << 1});
+    if (product) partial = with_packed_operands(partial);
+    return build::reshape(build::reduce(op, partial, 1), n->shape());
+  }
+
+  // --- packing ---------------------------------------------------------------------------------
+
+  // Vector loads and arithmetic for each vector of products when `range` is the vector range, and
+  // the work of packing shared out among them.
+  double cost(const std::vector<Operand>& operands, Node range, int64_t size, int64_t work) const {
+    const double lanes = target_.vector_bytes / 4.0, n = static_cast<double>(size);
+    const double filled = n / (static_cast<double>(static_cast<int64_t>((n + lanes - 1) / lanes)) * lanes);
+    double sum = 0;
+    for (const Operand& o : operands) {
+      const double elements = static_cast<double>(numel(o.point->shape()));
+      switch (walk_of(o, range).kind) {
+        case Walk::None: sum += 0.5; break;
+        case Walk::Contiguous: sum += 1; break;
+        case Walk::Movable:
+          sum += 1 + 4 * elements * lanes / static_cast<double>(work);
+          break;
+        case Walk::Irregular: sum += 1.5 * lanes; break;
+      }
+    }
+    return sum / filled;
+  }
+
+  Node with_packed_operands(Node n) {
+    Node x = n->src(0);
+    std::vector<Plan> plans;
+    {
+      Arena arena;
+      ArenaScope scope(arena);
+      plans = plan(n);
+    }
+    if (plans.empty()) return n;
+    std::vector<Node> views;
+    for (const Plan& p : plans) views.push_back(build::cast(view(p, x->shape()), x->dtype));
+    Node product = with_sources(x, views);
+    return with_sources(n, std::span(&product, 1));
+  }
+
+  // What is done to an operand: `point` is padded, stored with axis `dim` innermost, and seen
+  // through an affine map.
+  struct Plan {
+    Node point = nullptr;
+    std::vector<int64_t> pad;  // before and after each axis
+    bool padded = false;
+    int dim = -1;              // -1: as it is
+    std::vector<int64_t> map;  // of build::affine
+  };
+
+  // Empty where the operands are not affine views, or padded in a way of their own.
+  std::vector<Plan> plan(Node n) const {
+    Node x = n->src(0);
+    std::vector<Node> ranges;
+    for (int i = 0; i < x->rank; ++i)
+      ranges.push_back(make(Op::Range, kIndex, {index(x->shape()[i])}, RangeArg{i}));
+    std::vector<Operand> operands;
+    bool gated = false;
+    for (Node s : x->srcs()) {
+      operands.push_back(follow(s, ranges));
+      const Operand& o = operands.back();
+      if (!is_affine(o) || !(is_inside(o) || gate_says_inside(o))) return {};
+      gated |= o.gate && !is_inside(o);
+    }
+    for (const Operand& o : operands)
+      if (o.gate && !gated) return {};  // zero where neither operand would be
+    const int axis = best_axis(n, operands, ranges);
+    std::vector<Plan> plans;
+    for (const Operand& o : operands) plans.push_back(plan_of(o, ranges, axis));
+    return plans;
+  }
+
+  int best_axis(Node n, const std::vector<Operand>& operands,
+                const std::vector<Node>& ranges) const {
+    const int64_t work = numel(n->src(0)->shape());
+    int best = -1;
+    double best_cost = 0;
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i];
+      if (is_reduced(n, i) || size < 4) continue;
+      const double c = cost(operands, ranges[i], size, work);
+      if (best < 0 || c < best_cost) {
+        best = i;
+        best_cost = c;
+      }
+    }
+    return best;
+  }
+
+  Plan plan_of(const Operand& o, const std::vector<Node>& ranges, int axis) const {
+    Plan p;
+    p.point = o.point;
+    for (size_t d = 0; d < o.at.size(); ++d) {
+      const int64_t size = o.point->shape()[static_cast<int>(d)];
+      const int64_t before = std::max<int64_t>(0, -o.at[d]->vmin);
+      const int64_t after = std::max<int64_t>(0, o.at[d]->vmax - size + 1);
+      p.pad.insert(p.pad.end(), {before, after});
+      p.padded |= before || after;
+      const Sum s = to_sum(o.at[d]);
+      p.map.push_back(s.constant + before);
+      for (Node r : ranges) {
+        int64_t factor = 0;
+        for (const auto& t : s.terms)
+          if (t.atom == r) factor = t.factor;
+        p.map.push_back(factor);
+      }
+    }
+    if (axis < 0) return p;
+    const Walk w = walk_of(o, ranges[axis]);
+    if (w.kind == Walk::Movable || (w.kind == Walk::Contiguous && wants_panels(o, w.dim)))
+      p.dim = w.dim;
+    return p;
+  }
+
+  Node view(const Plan& p, Ints shape) const {
+    Node x = p.point;
+    if (p.padded) x = build::pad(x, p.pad);
+    if (p.dim >= 0) x = packed(x, p.dim, panel());
+    else if (p.padded) x = build::contiguous(x);
+    return build::affine(x, shape, p.map);
+  }
+
+  // Rows far apart share few places of the caches and many pages.
+  bool wants_panels(const Operand& o, int dim) const {
+    const int64_t size = o.point->dtype.size(), row = o.point->shape()[dim] * size;
+    return row >= 2048 && row % (panel() * size) == 0 &&
+           numel(o.point->shape()) * size > target_.l2_bytes / 2;
+  }
+
+  int64_t panel() const { return 2 * target_.vector_bytes / 4; }
+
+  const Target& target_;
+};
+
+}  // namespace
+
+std::vector<Node> choose_layouts(std::span<const Node> roots, const Target& target) {
+  Layouts layouts(target);
+  NodeMap<Node> done;
+  std::vector<Node> srcs;
+  for (Node n : topological(roots)) {
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    Node now = with_sources(n, srcs);
+    LabelScope label(n->label);
+    done[n] = now->op == Op::ReduceAxis ? layouts.reduce(now) : now;
+  }
+  std::vector<Node> out;
+  for (Node r : roots) out.push_back(*done.find(r));
+  return out;
+}
+
+}  // namespace tiny

@@ -1,0 +1,14 @@
+// Rewrites of a tensor graph that decide how values lie in memory, before kernels are chosen:
+// reductions that leave too little to do in parallel, or read more than the caches hold, are split
+// in two; operands of products are stored so that the innermost loop reads them in order.
+#pragma once
+#include <vector>
+
+#include "codegen/target.h"
+#include "tiny/node.h"
+
+namespace tiny {
+
+std::vector<Node> choose_layouts(std::span<const Node> roots, const Target& target);
+
+}  // namespace tiny

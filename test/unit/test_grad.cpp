@@ -1,0 +1,197 @@
+#include "tiny/grad.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "test/reference.h"
+#include "tiny/build.h"
+#include "tiny/tensor.h"
+
+using namespace tiny;
+
+namespace {
+
+using Numbers = std::vector<double>;
+
+Numbers numbers(const Tensor& t) { return evaluate(t.node()).numbers(); }
+
+Tensor leaf(const Numbers& values, const Shape& shape) {
+  return Tensor::from(values, shape).requires_grad_();
+}
+
+Tensor line(const Numbers& values) { return leaf(values, {static_cast<int64_t>(values.size())}); }
+
+Numbers gradient_of(const Tensor& loss, const Tensor& x) {
+  return numbers(Tensor::gradient(loss, {x})[0]);
+}
+
+// d f / d x by central differences.
+Numbers differences(const std::function<Tensor(const Tensor&)>& f, const Numbers& x,
+                    const Shape& shape) {
+  Numbers out;
+  const double step = 1e-6;
+  for (size_t i = 0; i < x.size(); ++i) {
+    Numbers up = x, down = x;
+    up[i] += step;
+    down[i] -= step;
+    const double difference =
+        numbers(f(Tensor::from(up, shape)))[0] - numbers(f(Tensor::from(down, shape)))[0];
+    out.push_back(difference / (2 * step));
+  }
+  return out;
+}
+
+void check_gradient(const std::function<Tensor(const Tensor&)>& f, const Numbers& x,
+                    const Shape& shape) {
+  const Tensor t = leaf(x, shape);
+  const Numbers got = gradient_of(f(t), t), expected = differences(f, x, shape);
+  for (size_t i = 0; i < got.size(); ++i)
+    CHECK_MESSAGE(std::abs(got[i] - expected[i]) < 1e-5, "element ", i, ": ", got[i], " against ",
+                  expected[i]);
+}
+
+int count(const Tensor& t, Op op) {
+  int found = 0;
+  for (Node n : topological(t.node())) found += n->op == op;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("element-wise functions have the gradients of their differences") {
+  const Numbers x{-1.5, -0.3, 0.05, 0.4, 1.7};
+  using F = Tensor (Tensor::*)() const;
+  for (F f : {&Tensor::exp, &Tensor::expm1, &Tensor::sin, &Tensor::cos, &Tensor::tanh,
+              &Tensor::atan, &Tensor::sinh, &Tensor::asinh, &Tensor::erf, &Tensor::sigmoid,
+              &Tensor::logsigmoid, &Tensor::silu, &Tensor::mish, &Tensor::selu, &Tensor::square})
+    check_gradient([f](const Tensor& t) { return (t.*f)().sum(); }, x, {5});
+}
+
+TEST_CASE("movement and reductions have the gradients of their differences") {
+  Numbers x(24);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(1.0 + 3.0 * static_cast<double>(i));
+  const Shape shape{2, 3, 4};
+  const auto weigh = [](const Tensor& t) {
+    return (t * (Tensor::arange(t.numel()).to(kF64).sin()).reshape(to_shape(t.shape()))).sum();
+  };
+  const std::vector<std::function<Tensor(const Tensor&)>> functions{
+      [](const Tensor& t) {
+        return t.slice({1, {}, 0}, {}, {1, 1, 3});
+      },
+      [](const Tensor& t) {
+        return t.pad({{1, 0}, {-1, 2}, {0, 1}}, PadMode::Constant, 3);
+      },
+      [](const Tensor& t) {
+        return t.pad({{0, 0}, {2, 1}, {1, 1}}, PadMode::Reflect);
+      },
+      [](const Tensor& t) {
+        return t.flip(1).permute({2, 0, 1}).repeat({2, 1, 1});
+      },
+      [](const Tensor& t) { return t.unfold(2, 3, 1).unfold(1, 2, 1); },
+      [](const Tensor& t) { return t.diagonal(0, 1, 2); },
+      [](const Tensor& t) {
+        return t.prod({0, 2});
+      },
+      [](const Tensor& t) { return t.softmax(1); },
+      [](const Tensor& t) {
+        return t.logsumexp({1, 2});
+      },
+      [](const Tensor& t) { return t.std(2); },
+      [](const Tensor& t) { return t.cumprod(1); },
+      [](const Tensor& t) { return t.logcumsumexp(2); },
+      [](const Tensor& t) { return t.sort(1).values; },
+  };
+  for (const auto& f : functions)
+    check_gradient([&](const Tensor& t) { return weigh(f(t)); }, x, shape);
+}
+
+TEST_CASE("relu and abs have derivative 0 at 0") {
+  const Tensor x = line({-1, 0, 2});
+  CHECK(gradient_of(x.relu().sum(), x) == Numbers{0, 0, 1});
+  CHECK(gradient_of(x.abs().sum(), x) == Numbers{-1, 0, 1});
+}
+
+TEST_CASE("ties share the gradient of an extremum") {
+  const Tensor x = line({3, 1, 3}), y = line({3, 2, 1});
+  CHECK(gradient_of(x.max(), x) == Numbers{0.5, 0, 0.5});
+  CHECK(gradient_of(maximum(x, y).sum(), x) == Numbers{0.5, 0, 1});
+}
+
+TEST_CASE("a product has the right gradient next to zeros") {
+  const Tensor one = line({2, 0, 5}), two = line({2, 0, 0});
+  CHECK(gradient_of(one.prod(), one) == Numbers{0, 10, 0});
+  CHECK(gradient_of(two.prod(), two) == Numbers{0, 0, 0});
+}
+
+TEST_CASE("large arguments give finite gradients") {
+  const Tensor x = line({-1e4, 1e4});
+  CHECK(gradient_of(x.sigmoid().sum(), x) == Numbers{0, 0});
+  CHECK(gradient_of(x.softplus().sum(), x) == Numbers{0, 1});
+}
+
+TEST_CASE("gather scatters its gradient and scatter gathers it") {
+  const Tensor x = line({1, 2, 3}), rows = Tensor::from<int64_t>({2, 0, 2});
+  CHECK(gradient_of((x.index_select(0, rows) * Tensor::from({1.0, 10.0, 100.0})).sum(), x) ==
+        Numbers{10, 0, 101});
+  const Tensor v = line({4, 5, 6});
+  const Tensor weights = Tensor::from({1.0, 10.0, 100.0});
+  CHECK(gradient_of((x.scatter_add(0, rows, v) * weights).sum(), v) == Numbers{100, 1, 100});
+  CHECK(gradient_of((x.scatter(0, rows, v) * weights).sum(), x) == Numbers{0, 10, 0});
+}
+
+TEST_CASE("the gradient of a convolution's input is one reduction") {
+  const Tensor x = leaf(Numbers(2 * 6, 1), {2, 6});  // channels, length
+  const Tensor w = Tensor::from(Numbers(4 * 2 * 3, 2), {4, 2, 3});
+  const Tensor windows = x.unfold(1, 3, 1);  // channels, places, taps
+  const Tensor y = (windows * w.unsqueeze(2)).sum({1, 3});
+  const Tensor g = Tensor::gradient((y * y.detach()).sum(), {x})[0];
+  CHECK(count(g, Op::ReduceAxis) == 2);  // and the one of y itself
+}
+
+TEST_CASE("backward adds to what is there and reaches every leaf once") {
+  Tensor x = line({1, 2});
+  const Tensor copy = x;
+  (x * copy).sum().backward();
+  CHECK(numbers(x.grad()) == Numbers{2, 4});
+  (x * 3).sum().backward();
+  CHECK(numbers(copy.grad()) == Numbers{5, 7});
+  x.zero_grad();
+  CHECK_FALSE(x.grad().defined());
+}
+
+TEST_CASE("detach and NoGrad stop gradients") {
+  const Tensor x = line({1, 2});
+  CHECK(gradient_of((x * x.detach()).sum(), x) == Numbers{1, 2});
+  NoGrad scope;
+  CHECK_FALSE((x * 2).requires_grad());
+}
+
+TEST_CASE("gradients have the dtype of their tensor and sum halves in f32") {
+  const Tensor x = Tensor::zeros({}, kF16).requires_grad_();
+  const Tensor g = Tensor::gradient((x + Tensor::ones({4096}, kF16)).sum(), {x})[0];
+  CHECK(g.dtype() == kF16);
+  CHECK(numbers(g) == Numbers{4096});
+}
+
+TEST_CASE("an input that a loss does not depend on has the gradient zero") {
+  const Tensor x = line({1, 2}), y = line({3});
+  CHECK(gradient_of(x.sum(), y) == Numbers{0});
+}
+
+TEST_CASE("backward says what it needs") {
+  const Tensor x = line({1, 2});
+  CHECK_THROWS_WITH_AS(x.backward(),
+                       "backward: the tensor has shape (2): only one element has a "
+                       "gradient without a seed",
+                       Error);
+  CHECK_THROWS_WITH_AS(x.detach().sum().backward(),
+                       "backward: nothing below this tensor wants a "
+                       "gradient: call requires_grad_() on a tensor before it is used",
+                       Error);
+  CHECK_THROWS_WITH_AS(Tensor::zeros({1}, kI32).requires_grad_(),
+                       "requires_grad_: takes floats "
+                       "and not i32: convert it with to(kF32)",
+                       Error);
+}

@@ -1,0 +1,245 @@
+#include "tiny/tensor.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+
+#include "test/reference.h"
+
+using namespace tiny;
+
+namespace {
+
+using Numbers = std::vector<double>;
+
+Tensor zeros(const Shape& shape, DType dtype = kF32) { return Tensor::zeros(shape, dtype); }
+
+Numbers numbers(const Tensor& t) { return evaluate(t.node()).numbers(); }
+
+bool has_shape(const Tensor& t, const Shape& shape) { return same(t.shape(), shape); }
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+// --- Promotion -----------------------------------------------------------------------------------
+
+TEST_CASE("tensors with axes promote to the dtype that holds both") {
+  CHECK((zeros({2}, kU8) + zeros({2}, kI8)).dtype() == kI16);
+  CHECK((zeros({2}, kF16) + zeros({2}, kBF16)).dtype() == kF32);
+  CHECK((zeros({2}, kI64) + zeros({2}, kF16)).dtype() == kF16);
+  CHECK((zeros({2}, kBool) + zeros({2}, kBool)).dtype() == kBool);
+}
+
+TEST_CASE("a 0-d tensor only matters by its kind") {
+  CHECK((zeros({2}, kF32) + zeros({}, kF64)).dtype() == kF32);
+  CHECK((zeros({2}, kI32) + zeros({}, kF64)).dtype() == kF64);
+  CHECK((zeros({2}, kI32) + zeros({}, kI64)).dtype() == kI32);
+  CHECK((zeros({2}, kBool) + zeros({}, kI32)).dtype() == kI32);
+  CHECK((zeros({}, kF32) + zeros({}, kF64)).dtype() == kF64);
+}
+
+TEST_CASE("a number only matters by its kind") {
+  CHECK((zeros({2}, kF16) * 2.0).dtype() == kF16);
+  CHECK((zeros({}, kF16) * 2.0).dtype() == kF16);
+  CHECK((1 - zeros({2}, kI8)).dtype() == kI8);
+  CHECK((zeros({2}, kI64) * 0.5).dtype() == kF32);
+  CHECK((zeros({2}, kBool) + 1).dtype() == kI64);
+  CHECK((zeros({2}, kI32) / 2).dtype() == kF32);
+}
+
+TEST_CASE("functions of real numbers turn integers into f32 and keep halves") {
+  CHECK(zeros({2}, kI64).exp().dtype() == kF32);
+  CHECK(zeros({2}, kBF16).sigmoid().dtype() == kBF16);
+  CHECK(zeros({2}, kF64).sin().dtype() == kF64);
+}
+
+TEST_CASE("sums and products of integers are i64") {
+  CHECK(zeros({2}, kBool).sum().dtype() == kI64);
+  CHECK(zeros({2}, kI8).prod().dtype() == kI64);
+  CHECK(zeros({2}, kF16).sum().dtype() == kF16);
+  CHECK(zeros({2}, kI32).max().dtype() == kI32);
+}
+
+// --- Shapes --------------------------------------------------------------------------------------
+
+TEST_CASE("operands broadcast as NumPy's do") {
+  CHECK(has_shape(zeros({3, 1}) + zeros({4}), {3, 4}));
+  CHECK(has_shape(where(zeros({2, 1}, kBool), zeros({3}), 1.0), {2, 3}));
+}
+
+TEST_CASE("movement gives the shapes that it promises") {
+  const Tensor x = zeros({2, 3, 4});
+  CHECK(has_shape(x.reshape({4, -1}), {4, 6}));
+  CHECK(has_shape(x.permute({2, 0, -2}), {4, 2, 3}));
+  CHECK(has_shape(x.transpose(0, -1), {4, 3, 2}));
+  CHECK(has_shape(x.unsqueeze(-1), {2, 3, 4, 1}));
+  CHECK(has_shape(zeros({1, 3, 1}).squeeze(), {3}));
+  CHECK(has_shape(zeros({1, 3, 1}).squeeze({0, 1}), {3, 1}));
+  CHECK(has_shape(x.flatten(1), {2, 12}));
+  CHECK(has_shape(x.unflatten(2, {2, -1}), {2, 3, 2, 2}));
+  CHECK(has_shape(zeros({3, 1}).expand({2, -1, 5}), {2, 3, 5}));
+  CHECK(has_shape(x.slice({{}, 1, -3}, {{}, 100, -1}, {1, 1, 2}), {2, 2, 1}));
+  CHECK(has_shape(x.diagonal(1, 1, 2), {2, 3}));
+  CHECK(has_shape(x.unfold(2, 3, 1), {2, 3, 2, 3}));
+  CHECK(has_shape(x.pad({{1, -1}, {0, 2}, {-2, 0}}), {2, 5, 2}));
+  CHECK(has_shape(x.repeat({2, 1, 1, 3}), {2, 2, 3, 12}));
+  CHECK(has_shape(Tensor::cat({x, zeros({2, 0, 4}), x}, 1), {2, 6, 4}));
+  CHECK(has_shape(Tensor::stack({x, x}, -1), {2, 3, 4, 2}));
+  CHECK(x.split(2, 1).size() == 2);
+  CHECK(has_shape(x.chunk(3, 2)[1], {2, 3, 2}));
+}
+
+TEST_CASE("reductions drop their axes or keep them with size one") {
+  const Tensor x = zeros({2, 3, 4});
+  CHECK(has_shape(x.sum(), {}));
+  CHECK(has_shape(x.sum({0, -1}), {3}));
+  CHECK(has_shape(x.mean(1, true), {2, 1, 4}));
+  CHECK(has_shape(x.argmax(1), {2, 4}));
+  CHECK(has_shape(x.argmax({}, true), {1, 1, 1}));
+  CHECK(has_shape(zeros({}).sum(-1), {}));
+}
+
+TEST_CASE("matmul takes operands of every rank") {
+  CHECK(has_shape(zeros({3}).matmul(zeros({3})), {}));
+  CHECK(has_shape(zeros({3}).matmul(zeros({3, 4})), {4}));
+  CHECK(has_shape(zeros({2, 3}).matmul(zeros({3})), {2}));
+  CHECK(has_shape(zeros({5, 1, 2, 3}).matmul(zeros({6, 3, 4})), {5, 6, 2, 4}));
+}
+
+TEST_CASE("index tensors apart from each other put their axes in front") {
+  const Tensor x = zeros({3, 4, 5}), i = zeros({2, 6}, kI64);
+  CHECK(has_shape(x.index({i, kEllipsis}), {2, 6, 4, 5}));
+  CHECK(has_shape(x.index({Slice{}, i}), {3, 2, 6, 5}));
+  CHECK(has_shape(x.index({i, Slice{0, 2}, i}), {2, 6, 2}));
+  CHECK(has_shape(x.index({-1, kNewAxis, kEllipsis, Slice{{}, {}, 2}}), {1, 4, 3}));
+}
+
+// --- Graphs --------------------------------------------------------------------------------------
+
+TEST_CASE("the same expression is the same node") {
+  const Tensor x = Tensor::arange(6);
+  CHECK((x + 1).node() == (x + 1).node());
+  CHECK(x.reshape({2, 3}).reshape({6}).node() == x.node());
+}
+
+TEST_CASE("nodes carry the name of the outermost operation") {
+  const Tensor x = Tensor::arange(6, 12).to(kF32).reshape({2, 3});
+  const Tensor y = x.softmax(1);
+  CHECK(std::string(y.node()->label) == "softmax");
+  CHECK(std::string(y.node()->src(0)->label) == "softmax");
+}
+
+TEST_CASE("assign keeps old readers on the old value") {
+  Tensor x = Tensor::from({1.0f, 2.0f});
+  const Tensor before = x * 10;
+  x.assign(x + 1);
+  CHECK(x.node()->op == Op::Assign);
+  CHECK(numbers(before) == Numbers{10, 20});
+  CHECK(numbers(x) == Numbers{2, 3});
+}
+
+TEST_CASE("a tensor whose gradient is wanted stays one when it is assigned") {
+  Tensor w = Tensor::from({1.0f, 2.0f}).requires_grad_();
+  const int64_t id = w.node()->int_value();
+  w.assign(w * 2);
+  CHECK(w.node()->op == Op::Leaf);
+  CHECK(w.node()->int_value() == id);
+  (w * 3).sum().backward();
+  CHECK(numbers(w.grad()) == Numbers{3, 3});
+}
+
+// --- Values --------------------------------------------------------------------------------------
+
+TEST_CASE("scans agree with their definition across blocks") {
+  const Tensor x = mod(Tensor::arange(2000), 7);
+  int64_t sum = 0;
+  const auto got = evaluate(x.cumsum(0).node()).integers();
+  for (int64_t i = 0; i < 2000; ++i) CHECK_MESSAGE(got[i] == (sum += i % 7), "at ", i);
+}
+
+TEST_CASE("sort is stable and puts NaN last") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = Tensor::from({2.0f, nan, -0.0f, 2.0f, 0.0f, -1.0f});
+  CHECK(numbers(x.argsort()) == Numbers{5, 2, 4, 0, 3, 1});
+  CHECK(numbers(x.argsort(0, true)) == Numbers{1, 0, 3, 2, 4, 5});
+}
+
+TEST_CASE("sort needs a number of stages that grows with the logarithm") {
+  const Tensor x = Tensor::arange(1 << 12).to(kF32);
+  int stages = 0;
+  for (Node n : topological(x.argsort().node())) stages += n->op == Op::Contiguous;
+  CHECK(stages <= 24);
+}
+
+TEST_CASE("topk equals the head of a sort") {
+  const Tensor x = mod(Tensor::arange(300) * 7919, 263);
+  CHECK(numbers(x.topk(9).indices) == numbers(x.sort(0, true).indices.narrow(0, 0, 9)));
+}
+
+// --- Errors --------------------------------------------------------------------------------------
+
+TEST_CASE("errors name the operation, the values and what would work") {
+  const Tensor x = zeros({2, 3});
+  CHECK(error_of([&] {
+          x.reshape({4, 2});
+        }) == "reshape: cannot view (2,3) as (4,2): 6 elements against 8");
+  CHECK(error_of([&] { x.sum(2); }) ==
+        "sum: axis 2 is out of range for 2 axes: it must lie in [-2, 1]");
+  CHECK(error_of([&] { x.sum({0, -2}); }) == "sum: axis 0 is named twice in (0,-2)");
+  CHECK(error_of([&] { x + zeros({2}); }) ==
+        "add: shapes (2,3) and (2) do not broadcast: sizes 3 and 2 of axis -1 differ and neither "
+        "is 1");
+  CHECK(error_of([&] {
+          x.matmul(zeros({2, 3}));
+        }) ==
+        "matmul: cannot multiply (2,3) by (2,3): the last axis of the first has 3 elements and "
+        "the axis it meets 2");
+  CHECK(error_of([&] {
+          x.expand({4, 3});
+        }) == "expand: cannot expand (2,3) to (4,3): size 2 of axis 0 is not 1");
+  CHECK(error_of([&] { x.select(1, 3); }) == "select: index 3 is out of range for axis 1 of (2,3)");
+}
+
+TEST_CASE("a dtype that an operation does not take is an error") {
+  const Tensor i = zeros({2}, kI64), b = zeros({2}, kBool), f = zeros({2});
+  CHECK(error_of([&] { i.mean(); }) == "mean: takes floats and not i64: convert it with to(kF32)");
+  CHECK(error_of([&] { f& f; }) == "bitwise_and: takes integers and bool and not f32");
+  CHECK(error_of([&] { b - b; }) == "sub: two bools have no difference: use ^ or logical_xor");
+  CHECK(error_of([&] { where(f, f, f); }) == "where: the condition is bool and not f32");
+  CHECK(error_of([&] { f.index_select(0, f); }) ==
+        "index_select: indices are integers and not f32");
+  CHECK(error_of([&] { f.bitcast(kI64); }) == "bitcast: f32 has 4 bytes and i64 has 8");
+}
+
+TEST_CASE("values are read as the dtype that they have") {
+  CHECK(error_of([] { zeros({1}).item<double>(); }) ==
+        "to_vector: the tensor is f32 and not f64: convert it with to()");
+  CHECK(error_of([] { zeros({0}).item<float>(); }) == "item: shape (0) has 0 elements and not one");
+  CHECK(error_of([] {
+          Tensor::from({1.0f, 2.0f}, {3});
+        }) == "from: 2 values do not fill the shape (3)");
+  CHECK(zeros({0}).to_vector<float>().empty());
+}
+
+TEST_CASE("an extremum of no elements is an error and a sum is not") {
+  CHECK(error_of([] { zeros({2, 0}).max(1); }) == "max: no elements to choose from in shape (2,0)");
+  CHECK(numbers(zeros({2, 0}).sum(1)) == Numbers{0, 0});
+}
+
+TEST_CASE("einsum names what is wrong in an equation") {
+  const Tensor x = zeros({2, 3});
+  CHECK(error_of([&] { Tensor::einsum("ij", {x}); }) == "einsum: no '->' in \"ij\"");
+  CHECK(error_of([&] { Tensor::einsum("i->i", {x}); }) ==
+        "einsum: \"i\" does not name the axes of (2,3)");
+  CHECK(error_of([&] { Tensor::einsum("ij->k", {x}); }) ==
+        "einsum: 'k' of the output of \"ij->k\" is repeated or in no operand");
+}

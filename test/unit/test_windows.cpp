@@ -1,0 +1,60 @@
+#include "tiny/windows.h"
+
+#include <doctest/doctest.h>
+
+#include "test/reference.h"
+#include "tiny/build.h"
+
+using namespace tiny;
+
+namespace {
+
+struct Case {
+  int64_t length;
+  WindowArg window;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (int64_t length : {7, 10})
+    for (int64_t size : {1, 2, 3})
+      for (int64_t step : {1, 2, 3, 5})
+        for (int64_t dilation : {1, 2})
+          if (dilation * (size - 1) < length) out.push_back({length, {size, step, dilation}});
+  return out;
+}
+
+// [2, length, 3]: the element's own number.
+Node numbered(int64_t length) {
+  return build::reshape(build::iota(6 * length, kI64), Shape{2, length, 3});
+}
+
+}  // namespace
+
+TEST_CASE("windows are where size, step and dilation say") {
+  for (const auto& [length, w] : cases()) {
+    const Node y = build::windows(numbered(length), 1, w);
+    const int64_t count = y->shape()[1];
+    CHECK(count == (length - w.dilation * (w.size - 1) - 1) / w.step + 1);
+    const auto got = evaluate(y).integers();
+    for (int64_t k = 0; k < static_cast<int64_t>(got.size()); ++k) {
+      const int64_t j = k % w.size, channel = k / w.size % 3, i = k / w.size / 3 % count;
+      const int64_t row = k / w.size / 3 / count;
+      const int64_t at = i * w.step + j * w.dilation;
+      CHECK_MESSAGE(got[k] == (row * length + at) * 3 + channel, "element ", k, " of size ", w.size,
+                    ", step ", w.step, ", dilation ", w.dilation);
+    }
+  }
+}
+
+TEST_CASE("windows are movement alone") {
+  for (const auto& [length, w] : cases())
+    for (Node n : topological(build::windows(numbered(length), 1, w)))
+      CHECK((is_movement(n->op) || n->op == Op::Iota));
+}
+
+TEST_CASE("a shrink that ends no windows has no window gradient") {
+  const Node x = build::cast(numbered(7), kF32);
+  const Node s = build::shrink(x, Shape{0, 2, 1, 5, 0, 3});
+  CHECK_FALSE(windows_grad(s, build::full(s->shape(), kF32, 1.0)).has_value());
+}

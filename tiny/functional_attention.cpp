@@ -1,0 +1,135 @@
+// Attention, recurrent cells, dropout.
+#include <cmath>
+#include <limits>
+
+#include "tiny/functional.h"
+#include "tiny/tensor_detail.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Heads of keys and values repeated to those of the queries, as a view.
+Tensor repeat_heads(const Tensor& x, const Tensor& q) {
+  check(q.rank() >= 3 && x.rank() >= 3 && x.size(-3) > 0 && q.size(-3) % x.size(-3) == 0,
+        "scaled_dot_product_attention: ", to_text(q.shape()), " has no multiple of the heads of ",
+        to_text(x.shape()));
+  return x.repeat_interleave(q.size(-3) / x.size(-3), -3);
+}
+
+void check_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  for (const Tensor* t : {&q, &k, &v})
+    detail::require_float("scaled_dot_product_attention", t->dtype());
+  check(q.rank() >= 2 && k.rank() >= 2 && v.rank() >= 2 && q.size(-1) == k.size(-1) &&
+            k.size(-2) == v.size(-2),
+        "scaled_dot_product_attention: takes (..., L, E), (..., S, E) and (..., S, V) and not ",
+        to_text(q.shape()), ", ", to_text(k.shape()), " and ", to_text(v.shape()));
+}
+
+Tensor masked(const Tensor& scores, const AttentionOptions& o) {
+  Tensor s = scores;
+  if (o.is_causal) {
+    const Shape square{s.size(-2), s.size(-1)};
+    s = where(detail::position(square, 1, kI32) <= detail::position(square, 0, kI32), s,
+              -kInfinity);
+  }
+  if (!o.mask.defined()) return s;
+  if (o.mask.dtype().is_bool()) return where(o.mask, s, -kInfinity);
+  return s + o.mask.to(s.dtype());
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  LabelScope label("scaled_dot_product_attention");
+  check_attention(q, k, v);
+  const Tensor keys = options.enable_gqa ? repeat_heads(k, q) : k;
+  const Tensor values = options.enable_gqa ? repeat_heads(v, q) : v;
+  const DType t = promote(promote(q.dtype(), k.dtype()), v.dtype());
+  const DType wide = detail::compute_dtype(t);
+  const double scale =
+      options.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(q.size(-1), 1))));
+  // Scores stay in f32; weights are rounded, as a matrix unit takes them.
+  const Tensor scores = q.to(wide).matmul(keys.to(wide).transpose(-1, -2)) * scale;
+  return masked(scores, options).softmax(-1).to(t).matmul(values.to(t));
+}
+
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  LabelScope label("rope");
+  detail::require_float("rope", x.dtype());
+  check(x.rank() >= 1 && x.size(-1) % 2 == 0, "rope: the last axis of ", to_text(x.shape()),
+        " has no two halves");
+  const DType wide = detail::compute_dtype(x.dtype());
+  const int64_t half = x.size(-1) / 2;
+  const Tensor a = x.narrow(-1, 0, half).to(wide), b = x.narrow(-1, half, half).to(wide);
+  const Tensor c = cos.to(wide), s = sin.to(wide);
+  return Tensor::cat({a * c - b * s, b * c + a * s}, -1).to(x.dtype());
+}
+
+// --- Recurrent cells -----------------------------------------------------------------------------
+
+namespace {
+
+void check_cell(const char* what, const Tensor& x, const Tensor& h, const CellWeights& w,
+                int64_t gates) {
+  detail::require_float(what, x.dtype());
+  check(x.rank() >= 1 && h.rank() >= 1, what, ": takes (..., I) and (..., H)");
+  check(same(w.w_ih.shape(), Shape{gates * h.size(-1), x.size(-1)}) &&
+            same(w.w_hh.shape(), Shape{gates * h.size(-1), h.size(-1)}),
+        what, ": weights of ", to_text(w.w_ih.shape()), " and ", to_text(w.w_hh.shape()),
+        " for an input of ", to_text(x.shape()), " and a state of ", to_text(h.shape()));
+}
+
+// Part `i` of the gates stacked in the last axis.
+Tensor gate(const Tensor& gates, int64_t i, int64_t size) {
+  return gates.narrow(-1, i * size, size);
+}
+
+Tensor linear_wide(const Tensor& x, const Tensor& weight, const Tensor& bias, DType wide) {
+  return x.to(wide).linear(weight.to(wide), bias.defined() ? bias.to(wide) : bias);
+}
+
+}  // namespace
+
+LstmState lstm_cell(const Tensor& x, const LstmState& state, const CellWeights& w) {
+  LabelScope label("lstm_cell");
+  check_cell("lstm_cell", x, state.h, w, 4);
+  const int64_t size = state.h.size(-1);
+  const DType wide = detail::compute_dtype(x.dtype());
+  const Tensor gates =
+      linear_wide(x, w.w_ih, w.b_ih, wide) + linear_wide(state.h, w.w_hh, w.b_hh, wide);
+  const Tensor i = gate(gates, 0, size).sigmoid(), f = gate(gates, 1, size).sigmoid();
+  const Tensor g = gate(gates, 2, size).tanh(), o = gate(gates, 3, size).sigmoid();
+  const Tensor c = f * state.c.to(wide) + i * g;
+  return {(o * c.tanh()).to(x.dtype()), c.to(x.dtype())};
+}
+
+Tensor gru_cell(const Tensor& x, const Tensor& h, const CellWeights& w) {
+  LabelScope label("gru_cell");
+  check_cell("gru_cell", x, h, w, 3);
+  const int64_t size = h.size(-1);
+  const DType wide = detail::compute_dtype(x.dtype());
+  const Tensor from_x = linear_wide(x, w.w_ih, w.b_ih, wide);
+  const Tensor from_h = linear_wide(h, w.w_hh, w.b_hh, wide);
+  const Tensor r = (gate(from_x, 0, size) + gate(from_h, 0, size)).sigmoid();
+  const Tensor z = (gate(from_x, 1, size) + gate(from_h, 1, size)).sigmoid();
+  const Tensor n = (gate(from_x, 2, size) + r * gate(from_h, 2, size)).tanh();
+  return ((1 - z) * n + z * h.to(wide)).to(x.dtype());
+}
+
+// --- Dropout -------------------------------------------------------------------------------------
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+  LabelScope label("dropout");
+  detail::require_float("dropout", x.dtype());
+  check(p >= 0 && p <= 1, "dropout: ", p, " is no probability");
+  if (!training || p == 0) return x;
+  if (p == 1) return x * 0;
+  const Tensor keep = Tensor::rand(to_shape(x.shape())) >= p;
+  return where(keep, x * (1 / (1 - p)), 0);
+}
+
+}  // namespace tiny

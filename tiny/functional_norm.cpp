@@ -1,0 +1,143 @@
+// Normalisations: statistics over some axes, then elementwise work on the same elements, so that
+// the scheduler can do both in one kernel.
+#include "tiny/functional.h"
+#include "tiny/tensor_detail.h"
+
+namespace tiny {
+
+namespace {
+
+// (x - mean) / sqrt(var + eps) over these axes, var without correction. x: f32 or f64.
+Tensor standardize(const Tensor& x, const Shape& axes, double eps) {
+  const Tensor centered = x - x.mean(axes, true);
+  return centered * (centered.square().mean(axes, true) + eps).rsqrt();
+}
+
+// y * weight + bias, each of them where defined, in a shape that broadcasts.
+Tensor affine(Tensor y, const Tensor& weight, const Tensor& bias, const Shape& shape) {
+  if (weight.defined()) y = y * weight.to(y.dtype()).reshape(shape);
+  if (bias.defined()) y = y + bias.to(y.dtype()).reshape(shape);
+  return y;
+}
+
+void check_shape(const char* what, const char* name, const Tensor& t, const Shape& shape) {
+  check(!t.defined() || same(t.shape(), shape), what, ": the ", name, " has shape ",
+        t.defined() ? to_text(t.shape()) : "", " and not ", to_text(shape));
+}
+
+// The axes 1, 1, C, 1, 1 that let a vector of channels broadcast against x.
+Shape channel_shape(const Tensor& x) {
+  Shape shape(x.rank(), 1);
+  shape[1] = x.shape()[1];
+  return shape;
+}
+
+void check_channels(const char* what, const Tensor& x) {
+  detail::require_float(what, x.dtype());
+  check(x.rank() >= 2, what, ": takes (N, C, ...) and not ", to_text(x.shape()));
+}
+
+// (1 - momentum) old + momentum now, without a gradient and in the old one's dtype.
+Tensor moved(const Tensor& old, const Tensor& now, double momentum) {
+  if (!old.defined()) return old;
+  const Tensor target = now.detach().reshape(to_shape(old.shape())).to(old.dtype());
+  return old.detach() * (1 - momentum) + target * momentum;
+}
+
+// The last axes, after a check that they are the given ones.
+Shape trailing_axes(const char* what, const Tensor& x, const Shape& shape) {
+  detail::require_float(what, x.dtype());
+  const int count = static_cast<int>(shape.size());
+  check(count >= 1 && count <= x.rank() && same(x.shape().last(count), shape), what,
+        ": the last axes of ", to_text(x.shape()), " are not ", to_text(shape));
+  Shape axes;
+  for (int i = x.rank() - count; i < x.rank(); ++i) axes.push_back(i);
+  return axes;
+}
+
+}  // namespace
+
+BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const Tensor& running_mean, const Tensor& running_var,
+                           const BatchNormOptions& options) {
+  LabelScope label("batch_norm");
+  check_channels("batch_norm", x);
+  const Shape channels{x.shape()[1]}, lifted = channel_shape(x);
+  check_shape("batch_norm", "weight", weight, channels);
+  check_shape("batch_norm", "bias", bias, channels);
+  check_shape("batch_norm", "running mean", running_mean, channels);
+  check_shape("batch_norm", "running variance", running_var, channels);
+  const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
+  if (!options.training && running_mean.defined() && running_var.defined()) {
+    const Tensor mean = running_mean.to(wide.dtype()).reshape(lifted);
+    const Tensor scale = (running_var.to(wide.dtype()).reshape(lifted) + options.eps).rsqrt();
+    const Tensor y = affine((wide - mean) * scale, weight, bias, lifted);
+    return {y.to(x.dtype()), running_mean, running_var};
+  }
+  const int64_t count = channels[0] ? x.numel() / channels[0] : 0;
+  check(count != 1, "batch_norm: one value for each channel in ", to_text(x.shape()),
+        " has no variance to train with");
+  Shape axes{0};
+  for (int i = 2; i < x.rank(); ++i) axes.push_back(i);
+  const Tensor mean = wide.mean(axes, true), centered = wide - mean;
+  const Tensor var = centered.square().mean(axes, true);
+  const Tensor y = affine(centered * (var + options.eps).rsqrt(), weight, bias, lifted);
+  if (!options.training) return {y.to(x.dtype()), running_mean, running_var};
+  const double corrected = static_cast<double>(count) / static_cast<double>(count - 1);
+  return {y.to(x.dtype()), moved(running_mean, mean, options.momentum),
+          moved(running_var, var * corrected, options.momentum)};
+}
+
+Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,
+                  const Tensor& bias, double eps) {
+  LabelScope label("layer_norm");
+  const Shape axes = trailing_axes("layer_norm", x, normalized_shape);
+  check_shape("layer_norm", "weight", weight, normalized_shape);
+  check_shape("layer_norm", "bias", bias, normalized_shape);
+  const Tensor y = standardize(x.to(detail::compute_dtype(x.dtype())), axes, eps);
+  return affine(y, weight, bias, normalized_shape).to(x.dtype());
+}
+
+Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight, double eps) {
+  LabelScope label("rms_norm");
+  const Shape axes = trailing_axes("rms_norm", x, normalized_shape);
+  check_shape("rms_norm", "weight", weight, normalized_shape);
+  const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
+  const Tensor y = wide * (wide.square().mean(axes, true) + eps).rsqrt();
+  return affine(y, weight, Tensor(), normalized_shape).to(x.dtype());
+}
+
+namespace {
+
+// `groups` groups of channels, each normalised on its own in every sample.
+Tensor normalize_groups(const char* what, const Tensor& x, int64_t groups, const Tensor& weight,
+                        const Tensor& bias, double eps) {
+  check_channels(what, x);
+  const int64_t channels = x.shape()[1];
+  check(groups >= 1 && channels % groups == 0, what, ": ", groups, " groups of ", channels,
+        " channels");
+  check_shape(what, "weight", weight, {channels});
+  check_shape(what, "bias", bias, {channels});
+  const Tensor grouped = x.to(detail::compute_dtype(x.dtype())).unflatten(1, {groups, -1});
+  Shape axes;
+  for (int i = 2; i < grouped.rank(); ++i) axes.push_back(i);
+  const Tensor y = standardize(grouped, axes, eps).reshape(to_shape(x.shape()));
+  return affine(y, weight, bias, channel_shape(x)).to(x.dtype());
+}
+
+}  // namespace
+
+Tensor group_norm(const Tensor& x, int64_t num_groups, const Tensor& weight, const Tensor& bias,
+                  double eps) {
+  LabelScope label("group_norm");
+  return normalize_groups("group_norm", x, num_groups, weight, bias, eps);
+}
+
+Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  LabelScope label("instance_norm");
+  check_channels("instance_norm", x);
+  const int64_t channels = std::max<int64_t>(x.shape()[1], 1);
+  return normalize_groups("instance_norm", x, channels, weight, bias, eps);
+}
+
+}  // namespace tiny
