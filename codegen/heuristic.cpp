@@ -25,8 +25,7 @@ class Tuner {
     for (Node item : items()) {
       double c;
       Node r = contains(item, column) ? nullptr : own_vector(item, &c);
-      if (r && std::find(own.begin(), own.end(), range_id(r)) == own.end())
-        own.push_back(range_id(r));
+      if (r && !meets(range_id(r), column, own)) own.push_back(range_id(r));
     }
     if (column >= 0) {
       if (is_reduced_under(column)) tile(range(column));
@@ -83,6 +82,19 @@ class Tuner {
     return item->op == Op::Reduce ? item->src(0)->ranges : item->ranges;
   }
   static bool contains(Node item, int id) { return id >= 0 && (around(item) >> id & 1); }
+
+  // Whether `id` is among the ranges chosen, or runs around an item together with one of them: only
+  // one vector range may reach a node.
+  bool meets(int id, int column, const std::vector<int>& chosen) const {
+    if (std::find(chosen.begin(), chosen.end(), id) != chosen.end()) return true;
+    const auto all = items();
+    return std::any_of(all.begin(), all.end(), [&](Node item) {
+      return contains(item, id) &&
+             (contains(item, column) || std::any_of(chosen.begin(), chosen.end(), [&](int other) {
+                return contains(item, other);
+              }));
+    });
+  }
 
   bool is_reduced_under(int id) const {
     const auto all = items();

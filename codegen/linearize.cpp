@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <list>
 #include <memory>
 
@@ -32,7 +33,11 @@ class Linearizer {
       if (n->op == Op::Reduce || n->op == Op::Store) items.push_back(n);
     }
     order_ranges(items);
-    for (Node item : items) place(item);
+    while (!items.empty()) {
+      const auto next = next_item(items);
+      place(*next);
+      items.erase(next);
+    }
   }
 
   std::vector<Node> run() {
@@ -94,6 +99,21 @@ class Linearizer {
     if (item->op == Op::Reduce)
       for (Node r : item->srcs().subspan(1)) own |= uint64_t{1} << id_of(r);
     return own;
+  }
+
+  // Of the items whose reductions are placed, the first with the fewest loops around it: what runs
+  // before a loop is then known when the loop is opened, and it need not be opened twice.
+  std::vector<Node>::iterator next_item(std::vector<Node>& items) const {
+    auto best = items.end();
+    for (auto i = items.begin(); i != items.end(); ++i) {
+      const std::vector<Node>& needs = *depends_.find(*i);
+      const bool ready = std::all_of(needs.begin(), needs.end(),
+                                     [&](Node d) { return home_.contains(d); });
+      if (!ready) continue;
+      if (best == items.end() || std::popcount((*i)->ranges) < std::popcount((*best)->ranges))
+        best = i;
+    }
+    return best;
   }
 
   // The item's loops, outermost first: those around it and then its own.

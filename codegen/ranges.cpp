@@ -82,6 +82,12 @@ Indices affine_indices(Ints map, const Indices& at, size_t axes) {
   return from;
 }
 
+bool is_inside(const Indices& at, Ints shape) {
+  for (size_t i = 0; i < at.size(); ++i)
+    if (at[i]->vmin < 0 || at[i]->vmax >= shape[i]) return false;
+  return true;
+}
+
 class Puller {
  public:
   // One store of the kernel.
@@ -156,7 +162,9 @@ class Puller {
     return make(Op::Where, value->dtype, {gate, value, constant(value->dtype, 0)});
   }
 
+  // Without a gate where the indices need none: its loops then do not depend on what the gate does.
   Node reduced(Node n, const Indices& at, Node gate) {
+    if (gate && is_inside(at, n->shape())) return pull(n, at, nullptr);
     const auto [op, axes] = n->arg<ReduceArg>();
     uint64_t taken = gate ? gate->ranges : 0;
     for (Node i : at) taken |= i->ranges;

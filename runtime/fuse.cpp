@@ -334,7 +334,59 @@ class Fuser {
     if (rows != size || has_reduce(to)) {
       if (work > kSmallWork && (rows < kEnoughRows || work / rows > kRowElements)) return false;
     }
-    return !reaches_otherwise(p, c);
+    return !reaches_otherwise(p, c) && loops_nest(p, c);
+  }
+
+  // Of a kernel made of two: whether the axes that its reductions are computed for are nested in
+  // one another. The sums of the rows and of the columns of a matrix have no loops in common.
+  bool loops_nest(int p, int c) const {
+    std::vector<Node> outputs = kernels_[c].outputs;
+    outputs.insert(outputs.end(), kernels_[p].outputs.begin(), kernels_[p].outputs.end());
+    put_consumers_first(outputs);
+    NodeMap<char> seen;
+    std::set<std::pair<Node, AxisMap>> visited;
+    std::vector<uint64_t> rows;
+    for (Node out : outputs) {
+      if (seen.contains(out)) continue;  // reached through the one that needs it
+      AxisMap axes(out->rank);
+      for (int i = 0; i < out->rank; ++i) axes[i] = out->shape()[i] == 1 ? kNone : i;
+      if (!collect_rows({p, c}, out, axes, {seen, visited, rows})) return false;
+    }
+    for (uint64_t a : rows)
+      for (uint64_t b : rows)
+        if ((a & b) != a && (a & b) != b) return false;
+    return true;
+  }
+
+  struct RowWalk {
+    NodeMap<char>& seen;
+    std::set<std::pair<Node, AxisMap>>& visited;
+    std::vector<uint64_t>& rows;  // a bit for each axis, one set for each reduction
+  };
+
+  bool collect_rows(std::pair<int, int> kernels, Node n, const AxisMap& axes, RowWalk walk) const {
+    const bool outside = is_stored(n) && kernel_of(n) != kernels.first &&
+                         kernel_of(n) != kernels.second;
+    if (is_leaf(n) || outside || !walk.visited.insert({n, axes}).second) return true;
+    walk.seen[n] = 1;
+    if (is_movement(n->op))
+      return collect_rows(kernels, n->src(0), through_movement(n, axes), walk);
+    AxisMap from = axes;
+    if (n->op == Op::ReduceAxis) {
+      uint64_t row = 0;
+      for (int axis : axes) {
+        if (axis == kOther) return false;
+        if (axis >= 0) row |= uint64_t{1} << axis;
+      }
+      walk.rows.push_back(row);
+      for (int i = 0; i < n->rank; ++i)
+        if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
+    }
+    for (Node s : used_sources(n)) {
+      const bool data = n->op == Op::Gather && s == n->src(0);
+      if (!collect_rows(kernels, s, data ? AxisMap(s->rank, kOther) : from, walk)) return false;
+    }
+    return true;
   }
 
   static bool has_reduce(const Kernel& k) {

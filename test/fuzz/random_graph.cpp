@@ -66,7 +66,12 @@ Node harmless(Op op, Node y) {
 
 Node binary(const Step& s, Node x, Node y) {
   auto [a, b] = broadcasted(x, y);
-  check(a->dtype == b->dtype, "binary: dtypes");
+  const DType t = a->dtype;
+  const bool of_integers = s.op >= Op::FloorDiv && s.op <= Op::TruncMod;
+  const bool of_bits = s.op >= Op::Shl && s.op <= Op::Xor;
+  need(t == b->dtype && (s.op != Op::Div || t.is_float()) && (!of_integers || t.is_int()));
+  need(!of_bits || !t.is_float());
+  need(t != kBool || s.op == Op::Max || (s.op >= Op::And && s.op <= Op::Ne));
   return build::binary(s.op, a, harmless(s.op, b));
 }
 
@@ -128,7 +133,7 @@ Node windows(const Step& s, Node x) {
 
 Node normalized(const Step& s, Node x) {
   const auto mask = static_cast<uint32_t>(s.arg[0]);
-  need(numel(x->shape()) > 0 && mask >> x->rank == 0);
+  need(numel(x->shape()) > 0 && x->dtype.is_float() && mask >> x->rank == 0);
   const auto mean = [&](Node v) {
     Node sum = build::reduce(Op::Add, v, mask);
     const double share = static_cast<double>(numel(sum->shape())) /
@@ -172,8 +177,12 @@ Node make_step(const Step& s, const std::vector<Node>& in, const std::string& de
     case Kind::Leaf: return leaf(s.dtype, s.arg, s.fill, s.top, s.seed, device).node();
     case Kind::Iota: return build::iota(dims(), static_cast<int>(s.arg.back()), s.dtype);
     case Kind::Full: return build::full(dims(), s.dtype, s.arg.back());
-    case Kind::Unary: return build::unary(s.op, in[0]);
-    case Kind::Tamed: return tamed(s.op, in[0]);
+    case Kind::Unary:
+      need(s.op == Op::Neg ? in[0]->dtype != kBool : in[0]->dtype.is_float());
+      return build::unary(s.op, in[0]);
+    case Kind::Tamed:
+      need(in[0]->dtype.is_float());
+      return tamed(s.op, in[0]);
     case Kind::Binary: return binary(s, in[0], in[1]);
     case Kind::Where: {
       auto [c, x] = broadcasted(in[0], in[1]);
@@ -187,7 +196,7 @@ Node make_step(const Step& s, const std::vector<Node>& in, const std::string& de
     case Kind::Permute: case Kind::Expand: case Kind::Pad: case Kind::Shrink: case Kind::Flip:
     case Kind::Stride: return moved(s, in[0]);
     case Kind::Reduce:
-      need(s.arg[0] >> in[0]->rank == 0);
+      need(s.arg[0] >> in[0]->rank == 0 && (in[0]->dtype != kBool || s.op == Op::Max));
       return build::reduce(s.op, in[0], static_cast<uint32_t>(s.arg[0]));
     case Kind::Softmax: return Tensor(in[0]).softmax(axis()).node();
     case Kind::CumSum: return Tensor(in[0]).cumsum(axis()).to(in[0]->dtype).node();

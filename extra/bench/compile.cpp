@@ -1,0 +1,95 @@
+// `make bench-compile`: what it costs to turn a graph into source text. Nothing is computed.
+//   node: one node that exists already    schedule: graph to kernels, nothing cached
+//   lower: every distinct kernel to source text, on all cores
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <thread>
+
+#include "codegen/lower.h"
+#include "extra/bench/resnet50.h"
+#include "extra/bench/timing.h"
+#include "runtime/device.h"
+#include "runtime/schedule.h"
+#include "tiny/build.h"
+#include "tiny/env.h"
+
+using namespace tiny;
+
+namespace {
+
+void bench_nodes() {
+  const Tensor a = Tensor::from(std::vector<float>(16, 1.0f)), b = a + 1.0, c = a + b;
+  constexpr int kCount = 1 << 20;
+  const bench::Timing t = bench::measure(5, [&] {
+    for (int i = 0; i < kCount; ++i) make(Op::Add, kF32, {a.node(), b.node()});
+  });
+  std::printf("node that exists: %.1f ns\n", t.best / kCount * 1e9);
+}
+
+struct Scheduled {
+  Normalized graph;
+  std::shared_ptr<const Schedule> schedule;
+};
+
+Scheduled schedule_roots(const std::vector<Node>& roots) {
+  Scheduled out;
+  out.graph = normalize(roots);
+  std::vector<int> devices;
+  for (Node b : out.graph.buffers) devices.push_back(b->device);
+  out.schedule = schedule(out.graph, devices, device_id("NULL"));
+  return out;
+}
+
+void bench_schedule(const char* what, const std::vector<Tensor>& tensors) {
+  std::vector<Node> roots;
+  for (const Tensor& t : tensors) roots.push_back(t.node());
+  Scheduled s;
+  const bench::Timing t = bench::measure(5, [&] {
+    clear_schedule_cache();
+    Arena::global().collect();
+    s = schedule_roots(roots);
+  });
+  std::map<Node, const Step*> distinct;
+  for (const Step& step : s.schedule->steps)
+    if (step.kernel) distinct[step.kernel.get()] = &step;
+  std::printf("%s: %zu nodes, %zu kernels, %zu distinct; schedule %.1f ms\n", what,
+              topological(roots).size(), s.schedule->steps.size(), distinct.size(),
+              t.best * 1e3);
+
+  std::vector<const Step*> jobs;
+  for (auto& [node, step] : distinct) jobs.push_back(step);
+  const Target& target = find_device("NULL").target();
+  const auto lower_all = [&](size_t threads) {
+    std::atomic<size_t> next{0};
+    std::vector<std::thread> pool;
+    for (size_t i = 0; i < threads; ++i)
+      pool.emplace_back([&] {
+        for (size_t j; (j = next++) < jobs.size();)
+          lower(jobs[j]->kernel.get(), jobs[j]->name, target);
+      });
+    for (std::thread& th : pool) th.join();
+  };
+  const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  std::printf("%s: lower %.1f ms on one core, %.1f ms on %zu\n", what,
+              bench::measure(3, [&] { lower_all(1); }).best * 1e3,
+              bench::measure(3, [&] { lower_all(cores); }).best * 1e3, cores);
+}
+
+}  // namespace
+
+int main() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  EnvOverride device("DEVICE", "NULL");
+  bench_nodes();
+  const Tensor x = Tensor::from(std::vector<float>(64 * 3 * 224 * 224), {64, 3, 224, 224});
+  bench::ResNet50 forward(false);
+  bench_schedule("ResNet-50 forward, batch 64", {forward(x)});
+
+  bench::ResNet50 trained(true);
+  const Tensor labels = Tensor::from(std::vector<int32_t>(64));
+  const Tensor loss = cross_entropy(trained(x), labels);
+  std::vector<Tensor> step = Tensor::gradient(loss, trained.parameters());
+  step.push_back(loss);
+  bench_schedule("ResNet-50 loss and gradients, batch 64", step);
+}

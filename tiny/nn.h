@@ -1,0 +1,160 @@
+// Layers: tensors with names, and the function that uses them. Names and initial values are
+// PyTorch's.
+#pragma once
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tiny/functional.h"
+#include "tiny/state_dict.h"
+#include "tiny/tensor.h"
+
+namespace tiny {
+
+// While one lives, dropout and batch norm of this thread behave as in training. Without one they
+// behave as in evaluation.
+class Training {
+ public:
+  explicit Training(bool on = true);
+  ~Training();
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+ private:
+  bool before_;
+};
+bool is_training();
+
+// A layer or a model. A model of your own has layers as members, calls them in forward and names
+// them in state: `conv.state(out, prefix + "conv.")`. Modules can be moved, not copied: a copy of
+// a parameter would be the same leaf, and only one of the two would be updated.
+class Module {
+ public:
+  Module() = default;
+  Module(Module&&) = default;
+  Module& operator=(Module&&) = default;
+  virtual ~Module() = default;
+
+  virtual Tensor forward(const Tensor& x) = 0;
+  Tensor operator()(const Tensor& x) { return forward(x); }
+
+  // Appends all tensors, each with its name after the prefix. They stay where they are as long as
+  // the module is not moved.
+  virtual void state(StateDict& out, const std::string& prefix);
+
+  StateDict state_dict(const std::string& prefix = "");
+  std::vector<Tensor*> tensors();     // of the state: what an optimizer takes
+  std::vector<Tensor*> parameters();  // those that want a gradient
+  void to(const std::string& device);
+};
+
+class Linear : public Module {
+ public:
+  Linear(int64_t in, int64_t out, bool has_bias = true, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;  // (..., in) to (..., out)
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight, bias;  // (out, in), (out)
+};
+
+class Conv2d : public Module {
+ public:
+  Conv2d(int64_t in, int64_t out, const PerAxis& kernel, const ConvOptions& options = {},
+         bool has_bias = true, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;  // (N, in, h, w) to (N, out, h', w')
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight, bias;  // (out, in / groups, kernel h, kernel w), (out)
+  ConvOptions options;
+};
+
+// Over dimension 1 of (N, C, ...). In training the running statistics become those after the
+// batch; an optimizer that knows them realizes them with its step.
+class BatchNorm2d : public Module {
+ public:
+  explicit BatchNorm2d(int64_t channels, double eps = 1e-5, double momentum = 0.1,
+                       DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight, bias, running_mean, running_var;  // (C)
+  double eps, momentum;
+};
+
+// Over the last axes, which have this shape.
+class LayerNorm : public Module {
+ public:
+  explicit LayerNorm(const Shape& normalized_shape, double eps = 1e-5, DType dtype = kF32);
+  explicit LayerNorm(int64_t size) : LayerNorm(Shape{size}) {}
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Shape normalized_shape;
+  Tensor weight, bias;  // of that shape
+  double eps;
+};
+
+// Integers to rows of the weight. The row padding_idx is zero and receives no gradient.
+class Embedding : public Module {
+ public:
+  Embedding(int64_t count, int64_t size, std::optional<int64_t> padding_idx = {},
+            DType dtype = kF32);
+  Tensor forward(const Tensor& index) override;  // (...) to (..., size)
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight;  // (count, size)
+  std::optional<int64_t> padding_idx;
+};
+
+class Dropout : public Module {
+ public:
+  explicit Dropout(double p = 0.5);
+  Tensor forward(const Tensor& x) override;
+
+  double p;
+};
+
+// A plain function as a layer.
+class Function : public Module {
+ public:
+  explicit Function(std::function<Tensor(const Tensor&)> f) : f_(std::move(f)) {}
+  Tensor forward(const Tensor& x) override { return f_(x); }
+
+ private:
+  std::function<Tensor(const Tensor&)> f_;
+};
+
+// Layers and functions one after the other: Sequential(Linear(4, 8), &Tensor::relu, Linear(8, 2)).
+// Names are their positions, functions counted: "0.weight", "2.weight".
+class Sequential : public Module {
+ public:
+  template <class... Parts>
+  requires(!(sizeof...(Parts) == 1 && (std::same_as<std::decay_t<Parts>, Sequential> &&
+                                       ...))) explicit Sequential(Parts&&... parts) {
+    (append(std::forward<Parts>(parts)), ...);
+  }
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  // A layer (moved in), a shared_ptr to one, or anything that gives a Tensor from a Tensor.
+  template <class Part> void append(Part&& part) {
+    using P = std::decay_t<Part>;
+    if constexpr (std::convertible_to<P, std::shared_ptr<Module>>)
+      parts_.push_back(std::forward<Part>(part));
+    else if constexpr (std::derived_from<P, Module>)
+      parts_.push_back(std::make_shared<P>(std::forward<Part>(part)));
+    else
+      parts_.push_back(std::make_shared<Function>(std::forward<Part>(part)));
+  }
+  size_t size() const { return parts_.size(); }
+  Module& operator[](size_t i) { return *parts_.at(i); }
+
+ private:
+  std::vector<std::shared_ptr<Module>> parts_;
+};
+
+}  // namespace tiny

@@ -1,0 +1,162 @@
+#include "tiny/optim.h"
+
+#include <memory>
+
+#include "tiny/tensor_detail.h"
+
+namespace tiny {
+
+namespace {
+
+// Values in memory of their own: constants are one node for all who ask, and are not updated in
+// place.
+Tensor stored_scalar(double value, const std::string& device) {
+  return Tensor::from(std::vector<float>{static_cast<float>(value)}, {}, device);
+}
+
+Tensor stored_zeros(const Tensor& like) {
+  const DType t = detail::compute_dtype(like.dtype());
+  const std::vector<std::byte> zeros(static_cast<size_t>(like.numel()) * t.size());
+  return Tensor::from_bytes(zeros.data(), t, to_shape(like.shape()), like.device());
+}
+
+Tensor norm_of(const Tensor& x) { return x.square().sum().sqrt(); }
+
+}  // namespace
+
+Optimizer::Optimizer(const std::vector<Tensor*>& tensors, double lr) : lr_value_(lr) {
+  for (Tensor* t : tensors) (t->requires_grad() ? parameters_ : others_).push_back(t);
+  check(!parameters_.empty(), "optimizer: none of ", tensors.size(), " tensors wants a gradient");
+  Tensor::realize(tensors);
+  lr_ = stored_scalar(lr, parameters_[0]->device());
+}
+
+std::vector<Tensor>& Optimizer::add_moments(const std::string& name) {
+  moments_.push_back(std::make_unique<Moments>(Moments{name, {}}));
+  std::vector<Tensor>& values = moments_.back()->values;
+  for (const Tensor* p : parameters_) values.push_back(stored_zeros(*p));
+  return values;
+}
+
+Tensor& Optimizer::add_scalar(const std::string& name, double value) {
+  const Tensor t = stored_scalar(value, parameters_[0]->device());
+  scalars_.push_back(std::make_unique<Scalar>(Scalar{name, t}));
+  return scalars_.back()->value;
+}
+
+void Optimizer::step(std::span<Tensor* const> also) {
+  NoGrad no_grad;
+  LabelScope label("step");
+  begin_step();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& p = *parameters_[i];
+    const Tensor grad = p.grad();
+    if (!grad.defined()) continue;
+    const DType wide = detail::compute_dtype(p.dtype());
+    p.assign(updated(i, p.detach().to(wide), grad.to(wide)));
+    // Held any longer, the gradient would have to be stored with the rest of the step, because it
+    // depends on the parameters' old values.
+    p.zero_grad();
+  }
+  realize(also);
+}
+
+void Optimizer::realize(std::span<Tensor* const> also) {
+  std::vector<Tensor*> all = parameters_;
+  all.insert(all.end(), others_.begin(), others_.end());
+  for (const auto& m : moments_)
+    for (Tensor& t : m->values) all.push_back(&t);
+  for (const auto& s : scalars_) all.push_back(&s->value);
+  all.insert(all.end(), also.begin(), also.end());
+  Tensor::realize(all);
+}
+
+void Optimizer::zero_grad() {
+  for (Tensor* p : parameters_) p->zero_grad();
+}
+
+void Optimizer::set_lr(double lr) {
+  NoGrad no_grad;
+  lr_.assign(stored_scalar(lr, lr_.device())).realize();
+  lr_value_ = lr;
+}
+
+StateDict Optimizer::state_dict(const std::string& prefix) {
+  StateDict out;
+  for (const auto& s : scalars_) out.push_back({prefix + s->name, &s->value});
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    for (const auto& m : moments_) out.push_back({cat(prefix, i, ".", m->name), &m->values[i]});
+  return out;
+}
+
+// --- SGD -----------------------------------------------------------------------------------------
+
+SGD::SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options)
+    : Optimizer(tensors, lr), options_(options) {
+  check(!options.nesterov || options.momentum > 0, "SGD: nesterov needs a momentum");
+  if (options.momentum != 0) m_ = &add_moments("m");
+}
+
+Tensor SGD::updated(size_t i, const Tensor& p, const Tensor& g) {
+  const Tensor decayed = options_.weight_decay != 0 ? g + p * options_.weight_decay : g;
+  if (!m_) return p - lr_ * decayed;
+  Tensor& m = (*m_)[i];
+  m.assign(m * options_.momentum + decayed);
+  return p - lr_ * (options_.nesterov ? decayed + m * options_.momentum : m);
+}
+
+// --- Adam and its kin ----------------------------------------------------------------------------
+
+AdamBase::AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options)
+    : Optimizer(tensors, lr),
+      options_(options),
+      correction1_(add_scalar("correction1", 0)),
+      correction2_(add_scalar("correction2", 0)),
+      m_(add_moments("m")),
+      v_(add_moments("v")) {}
+
+// 1 - b^(t+1) = b (1 - b^t) + (1 - b): nothing cancels, as it would in 1 - b^t for b near 1.
+void AdamBase::begin_step() {
+  correction1_.assign(correction1_ * options_.beta1 + (1 - options_.beta1));
+  correction2_.assign(correction2_ * options_.beta2 + (1 - options_.beta2));
+}
+
+Tensor AdamBase::direction(size_t i, const Tensor& g) {
+  Tensor &m = m_[i], &v = v_[i];
+  m.assign(m * options_.beta1 + g * (1 - options_.beta1));
+  v.assign(v * options_.beta2 + g.square() * (1 - options_.beta2));
+  return m / correction1_ / ((v / correction2_).sqrt() + options_.eps);
+}
+
+Tensor Adam::updated(size_t i, const Tensor& p, const Tensor& g) {
+  const Tensor decayed = options_.weight_decay != 0 ? g + p * options_.weight_decay : g;
+  return p - lr_ * direction(i, decayed);
+}
+
+Tensor AdamW::updated(size_t i, const Tensor& p, const Tensor& g) {
+  const Tensor d = direction(i, g);
+  return p - lr_ * (options_.weight_decay != 0 ? d + p * options_.weight_decay : d);
+}
+
+Tensor LAMB::updated(size_t i, const Tensor& p, const Tensor& g) {
+  Tensor d = direction(i, g);
+  if (options_.weight_decay != 0) d = d + p * options_.weight_decay;
+  const Tensor size = norm_of(p), length = norm_of(d);
+  const Tensor ratio = where(logical_and(size > 0, length > 0), size / length, 1);
+  return p - lr_ * ratio * d;
+}
+
+LARS::LARS(const std::vector<Tensor*>& tensors, double lr, const LarsOptions& options)
+    : Optimizer(tensors, lr), options_(options), m_(add_moments("m")) {}
+
+Tensor LARS::updated(size_t i, const Tensor& p, const Tensor& g) {
+  const Tensor size = norm_of(p), length = norm_of(g);
+  const Tensor scale = size * options_.trust / (length + size * options_.weight_decay);
+  const Tensor ratio = where(logical_and(size > 0, length > 0), scale, 1);
+  const Tensor scaled = (g + p * options_.weight_decay) * ratio;
+  Tensor& m = m_[i];
+  m.assign(m * options_.momentum + scaled);
+  return p - lr_ * (options_.nesterov ? scaled + m * options_.momentum : m);
+}
+
+}  // namespace tiny

@@ -1,0 +1,170 @@
+// Optimizers: they update parameters from their gradients, in place and in one realize() call. What
+// changes from step to step (learning rate, bias corrections) is data in tensors of one element, so
+// that every step runs the same kernels.
+//
+//   Adam optimizer(model.tensors(), 1e-3);
+//   Tensor loss = cross_entropy(model(x), y);
+//   loss.backward();
+//   optimizer.step({&loss});
+//
+// Moments and updates are computed in f32 for f16 and bf16 parameters.
+#pragma once
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tiny/state_dict.h"
+#include "tiny/tensor.h"
+
+namespace tiny {
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // Updates every parameter that has a gradient, and realizes parameters, the optimizer's own
+  // tensors, the other tensors that it was given, and those named here, together. The gradients are
+  // used up: afterwards grad() is not defined.
+  void step(std::span<Tensor* const> also = {});
+  void step(std::initializer_list<Tensor*> also) { step(std::span(also.begin(), also.size())); }
+  void zero_grad();
+
+  void set_lr(double lr);
+  double lr() const { return lr_value_; }
+
+  // The optimizer's own tensors under the parameters' positions: "0.m", "0.v", "1.m", ...
+  StateDict state_dict(const std::string& prefix = "");
+
+ protected:
+  // Tensors that want a gradient are parameters. The others (running statistics) are realized with
+  // each step. All of them are realized now and must outlive the optimizer.
+  Optimizer(const std::vector<Tensor*>& tensors, double lr);
+
+  // The parameter's new value. p and g: f32 or f64.
+  virtual Tensor updated(size_t i, const Tensor& p, const Tensor& g) = 0;
+  virtual void begin_step() {}
+
+  // One zero for each element of each parameter, under this name; they are realized with a step.
+  std::vector<Tensor>& add_moments(const std::string& name);
+  // A tensor of one element, realized with a step.
+  Tensor& add_scalar(const std::string& name, double value);
+
+  Tensor lr_;  // f32, 0-d
+
+ private:
+  struct Moments {
+    std::string name;
+    std::vector<Tensor> values;  // one for each parameter
+  };
+  struct Scalar {
+    std::string name;
+    Tensor value;
+  };
+  void realize(std::span<Tensor* const> also);
+
+  std::vector<Tensor*> parameters_, others_;
+  std::vector<std::unique_ptr<Moments>> moments_;
+  std::vector<std::unique_ptr<Scalar>> scalars_;
+  double lr_value_;
+};
+
+struct SgdOptions {
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+};
+
+// g += weight_decay p; m = momentum m + g; p -= lr m (nesterov: lr (g + momentum m)).
+class SGD : public Optimizer {
+ public:
+  SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options = {});
+
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
+
+ private:
+  const SgdOptions options_;
+  std::vector<Tensor>* m_ = nullptr;
+};
+
+struct AdamOptions {
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+// What Adam, AdamW and LAMB share: running averages of the gradient and its square, and their
+// corrections for having started at zero.
+class AdamBase : public Optimizer {
+ protected:
+  AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options);
+  void begin_step() override;
+  // m / (sqrt(v) + eps) after the gradient has been taken in, both corrected.
+  Tensor direction(size_t i, const Tensor& g);
+
+  const AdamOptions options_;
+
+ private:
+  Tensor &correction1_, &correction2_;  // 1 - beta^t
+  std::vector<Tensor>&m_, &v_;
+};
+
+// D. Kingma, J. Ba, "Adam", arXiv 1412.6980; g += weight_decay p.
+class Adam : public AdamBase {
+ public:
+  Adam(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
+      : AdamBase(tensors, lr, options) {}
+
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
+};
+
+// I. Loshchilov, F. Hutter, "Decoupled weight decay", arXiv 1711.05101; p *= 1 - lr weight_decay.
+class AdamW : public AdamBase {
+ public:
+  AdamW(const std::vector<Tensor*>& tensors, double lr = 1e-3,
+        const AdamOptions& options = {.weight_decay = 0.01})
+      : AdamBase(tensors, lr, options) {}
+
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
+};
+
+// Y. You et al., "Large batch optimization for deep learning", arXiv 1904.00962: Adam's direction
+// plus weight_decay p, scaled to |p| / |direction| (1 where one of them is 0).
+class LAMB : public AdamBase {
+ public:
+  LAMB(const std::vector<Tensor*>& tensors, double lr = 1e-3,
+       const AdamOptions& options = {.eps = 1e-6})
+      : AdamBase(tensors, lr, options) {}
+
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
+};
+
+struct LarsOptions {
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 1e-4;
+  double trust = 0.001;  // coefficient
+};
+
+// Y. You, I. Gitman, B. Ginsburg, arXiv 1708.03888: SGD whose gradients, with weight_decay p added,
+// are scaled by trust |p| / (|g| + weight_decay |p|) (1 where one of the norms is 0).
+class LARS : public Optimizer {
+ public:
+  LARS(const std::vector<Tensor*>& tensors, double lr, const LarsOptions& options = {});
+
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
+
+ private:
+  const LarsOptions options_;
+  std::vector<Tensor>& m_;
+};
+
+}  // namespace tiny

@@ -1,0 +1,75 @@
+#include "tiny/state_dict.h"
+
+#include <set>
+
+#include "tiny/state.h"
+
+namespace tiny {
+
+namespace {
+
+StateEntry entry_of(const NamedTensor& named) {
+  const Tensor& t = *named.tensor;
+  StateEntry entry{named.name, t.dtype(), to_shape(t.shape()), {}};
+  entry.data.resize(static_cast<size_t>(t.numel()) * t.dtype().size());
+  t.to_bytes(entry.data.data());
+  return entry;
+}
+
+std::vector<Tensor*> tensors_of(const StateDict& state) {
+  std::vector<Tensor*> tensors;
+  for (const NamedTensor& named : state) tensors.push_back(named.tensor);
+  return tensors;
+}
+
+bool is_passed_over(const std::string& name) { return name.ends_with("num_batches_tracked"); }
+
+// A line for every tensor of the state that the file does not fit, and every entry left over.
+std::string differences(const SafetensorsFile& file, const StateDict& state) {
+  std::map<std::string, const StateEntry*> found;
+  for (const StateEntry& e : file.entries) found[e.name] = &e;
+  std::string text;
+  std::set<std::string> expected;
+  for (const NamedTensor& named : state) {
+    expected.insert(named.name);
+    const auto at = found.find(named.name);
+    if (at == found.end())
+      text += cat("\n  missing: ", named.name, " ", to_text(named.tensor->shape()));
+    else if (!same(at->second->shape, named.tensor->shape()))
+      text += cat("\n  shape: ", named.name, " is ", to_text(at->second->shape),
+                  " in the file and ", to_text(named.tensor->shape()), " here");
+  }
+  for (const StateEntry& e : file.entries)
+    if (!expected.contains(e.name) && !is_passed_over(e.name))
+      text += cat("\n  unexpected: ", e.name, " ", to_text(e.shape));
+  return text;
+}
+
+}  // namespace
+
+void save(const std::string& path, const StateDict& state,
+          const std::map<std::string, std::string>& metadata) {
+  Tensor::realize(tensors_of(state));
+  std::vector<StateEntry> entries;
+  for (const NamedTensor& named : state) entries.push_back(entry_of(named));
+  write_safetensors(path, entries, metadata);
+}
+
+std::map<std::string, std::string> load(const std::string& path, const StateDict& state) {
+  const SafetensorsFile file = read_safetensors(path);
+  const std::string wrong = differences(file, state);
+  check(wrong.empty(), "load: ", path, " does not fit:", wrong);
+  std::map<std::string, const StateEntry*> found;
+  for (const StateEntry& e : file.entries) found[e.name] = &e;
+  std::vector<Tensor> values;
+  for (const NamedTensor& named : state) {
+    const StateEntry& e = *found[named.name];
+    values.push_back(Tensor::from_bytes(e.data.data(), e.dtype, e.shape, named.tensor->device()));
+  }
+  NoGrad no_grad;
+  for (size_t i = 0; i < state.size(); ++i) state[i].tensor->assign(values[i]);
+  Tensor::realize(tensors_of(state));
+  return file.metadata;
+}
+
+}  // namespace tiny

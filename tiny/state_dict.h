@@ -1,0 +1,29 @@
+// Named tensors of a model or an optimizer, and their files in the safetensors format.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tiny/tensor.h"
+
+namespace tiny {
+
+// A tensor that belongs to someone else, who lives at least as long as this.
+struct NamedTensor {
+  std::string name;  // as in PyTorch: "0.weight", "layers.3.running_mean"
+  Tensor* tensor;
+};
+using StateDict = std::vector<NamedTensor>;
+
+// Realizes the tensors together and writes them to a file, aside and renamed. Throws Error for a
+// name given twice and a place where no file can be made.
+void save(const std::string& path, const StateDict& state,
+          const std::map<std::string, std::string>& metadata = {});
+
+// Reads the values of all tensors from a file and gives its metadata. A tensor keeps its dtype, its
+// device and whether it wants a gradient. Counts of batches, which PyTorch stores with a batch norm
+// ("num_batches_tracked"), are passed over. Throws Error, before any tensor has changed, with all
+// names that are missing in the file, that nobody expects, and that have another shape.
+std::map<std::string, std::string> load(const std::string& path, const StateDict& state);
+
+}  // namespace tiny
