@@ -18,6 +18,22 @@ int64_t stride(Node access, int id) {
   return step;
 }
 
+int64_t stride_in_block(Node access, Node range, int64_t block) {
+  const int64_t s = stride(access, range_id(range));
+  if (s != kIrregular || block < 2 || extent(range) % block) return s;
+  constexpr int kInner = 63;
+  Node outer = make(Op::Range, kIndex, {index(extent(range) / block)}, range->payload);
+  Node inner = make(Op::Range, kIndex, {index(block)}, RangeArg{kInner});
+  Node at = substitute(access->src(1), range, index_add(index_mul(outer, block), inner));
+  int64_t step = 0;
+  for (const auto& t : to_sum(simplify(at)).terms) {
+    if (!(t.atom->ranges >> kInner & 1)) continue;
+    if (t.atom->op != Op::Range) return kIrregular;
+    step = t.factor;
+  }
+  return step;
+}
+
 std::vector<Node> all_of(Node sink, Op op) {
   std::vector<Node> out;
   for (Node n : topological(sink))

@@ -18,6 +18,10 @@ struct Access {
 // Elements by which the access moves when the range with this id advances; 0: not at all.
 int64_t stride(Node load_or_store, int range_id);
 
+// The same within aligned blocks of `block` iterations of the range: an index that is divided and
+// taken modulo may still advance evenly there.
+int64_t stride_in_block(Node load_or_store, Node range, int64_t block);
+
 // Every load and store, with the loops it runs in: those of the reduction or store that needs it.
 std::vector<Access> accesses(Node sink);
 

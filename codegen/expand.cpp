@@ -18,6 +18,7 @@ std::vector<Node> with_kind(Node sink, RangeKind kind) {
   std::vector<Node> out;
   for (Node n : topological(sink))
     if (n->op == Op::Range && kind_of(n) == kind) out.push_back(n);
+  std::sort(out.begin(), out.end(), [](Node a, Node b) { return bit_of(a) < bit_of(b); });
   return out;
 }
 

@@ -71,7 +71,7 @@ class Tuner {
   // when the step is one, is one scalar load when there is no step, and is as many loads as lanes
   // otherwise. Lanes that the extent cannot fill are lost.
   double cost(const Access& a, Node r) const {
-    const int64_t s = stride(a.node, range_id(r));
+    const int64_t s = stride_in_block(a.node, r, lanes_);
     const double n = static_cast<double>(extent(r));
     const double used = n / (std::ceil(n / lanes_) * lanes_);
     const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : lanes_ * 1.5;
@@ -237,6 +237,8 @@ class Tuner {
     while (nv > 1 && vectors % nv) --nv;
     const int uid = u ? range_id(u) : -1;
     vector_split(vid, lanes, nv);
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Unroll) innermost_ = range_id(r);
     if (u) unroll_split(uid, best_unroll(extent(range(uid)), budget / nv));
   }
 
@@ -298,7 +300,8 @@ class Tuner {
     if (core >= 0) ids.push_back(core);
     for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector})
       for (Node r : ranges_)
-        if (kind(r) == k) ids.push_back(range_id(r));
+        if (kind(r) == k && range_id(r) != innermost_) ids.push_back(range_id(r));
+    if (innermost_ >= 0) ids.push_back(innermost_);
     if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
   }
 
@@ -306,6 +309,7 @@ class Tuner {
   const Target& target_;
   Choice choice_;
   int lanes_ = 1;
+  int innermost_ = -1;  // the unrolled vectors of a tile: a scalar is used for all of them at once
   std::vector<Node> ranges_;
   std::vector<Access> accesses_;
 };

@@ -208,11 +208,17 @@ class Linearizer {
 
   void emit(Block& block) {
     for (auto& child : block.children) emit_loop(*child);
+    for (Node item : block.updates) {
+      if (item->op != Op::Reduce) continue;
+      need(item->src(0));
+      scopes_.back().text.push_back(make(Op::Update, kVoid, {item}));
+    }
     // All loads come before the first store: a kernel may write what it reads at the same index.
     for (Node item : block.updates)
-      for (Node s : item->op == Op::Store ? item->srcs() : item->srcs().first(1)) need(s);
+      if (item->op == Op::Store)
+        for (Node s : item->srcs()) need(s);
     for (Node item : block.updates)
-      scopes_.back().text.push_back(item->op == Op::Store ? item : make(Op::Update, kVoid, {item}));
+      if (item->op == Op::Store) scopes_.back().text.push_back(item);
     if (!block.parent) body_ = std::move(scopes_.back().text);
   }
 

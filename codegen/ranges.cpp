@@ -122,6 +122,7 @@ class Puller {
 
   Node pull(Node n, const Indices& at, Node gate) {
     if (n->is_const()) return make(Op::Const, n->dtype, {}, n->payload);
+    if (numel(n->shape()) == 0) return constant(n->dtype, 0);  // read under a gate that is false
     auto [slot, fresh] = done_.try_emplace({n, gate, at}, nullptr);
     if (!fresh) return slot->second;
     LabelScope label(n->label);

@@ -84,8 +84,9 @@ class Fuser {
     for (Node n : order_)
       if (is_stored(n)) start_group(n);
     if (env_int("FUSE")) {
+      merge_siblings(true);
       merge_rows();
-      merge_siblings();
+      merge_siblings(false);
       merge_rows();
     }
     return finish();
@@ -158,7 +159,7 @@ class Fuser {
       return;
     }
     if (is_elementwise(n->op) && n->op != Op::Cast) cost.work += is_expensive(n->op) ? 8 : 1;
-    if (n->op == Op::Gather) cost.work += 4;
+    if (n->op == Op::Gather || n->op == Op::Pad || n->op == Op::Stride) cost.work += 4;
     for (Node s : n->srcs()) add_cost(s, size, seen, cost);
   }
 
@@ -169,10 +170,11 @@ class Fuser {
     return cost;
   }
 
-  // A value used in several places is computed again in each when that is about as cheap as a load.
+  // A value used in several places is computed again in each when that is about as cheap as writing
+  // it and reading it back, some dozen vector operations.
   bool is_worth_storing(Node n) const {
     const Cost c = cost_of(n);
-    return c.work >= 24 || c.loads.size() >= 3;
+    return c.work >= 12 || c.loads.size() >= 3;
   }
 
   // A value that is broadcast is computed once for many uses.
@@ -459,14 +461,15 @@ class Fuser {
   }
   size_t position(Node n) const { return *position_.find(n); }
 
-  // Kernels that visit the same elements and share an input: one pass over it serves both.
-  void merge_siblings() {
+  // Kernels that visit the same elements and share an input: one pass over it serves both. Sums go
+  // first, while they are alone: what follows each of them differs.
+  void merge_siblings(bool sums) {
     for (size_t a = 0; a < kernels_.size(); ++a) {
       if (!kernels_[a].alive) continue;
       for (size_t b = a + 1; b < kernels_.size() && b < a + 64; ++b) {
         const int i = static_cast<int>(a), j = static_cast<int>(b);
-        if (kernels_[b].alive && are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) &&
-            !depends(i, j))
+        if (!kernels_[b].alive || (sums && kernels_[a].outputs[0]->op != Op::ReduceAxis)) continue;
+        if (are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j))
           merge(j, i);
       }
     }
@@ -477,7 +480,9 @@ class Fuser {
     if (a.heavy || b.heavy || !can_join(x) || !can_join(y)) return false;
     if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
     if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
-    if (a.outputs.size() > 1 || b.outputs.size() > 1) return false;
+    for (Node n : a.outputs)
+      if (!same(n->shape(), x->shape())) return false;
+    if (b.outputs.size() > 1) return false;
     if (x->op == Op::ReduceAxis && (!same(x->src(0)->shape(), y->src(0)->shape()) ||
                                     x->arg<ReduceArg>().axes != y->arg<ReduceArg>().axes))
       return false;

@@ -22,7 +22,7 @@ double seconds() {
 }
 
 void report(const Kernel& k, double time) {
-  std::fprintf(stderr, "%-56s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
+  std::fprintf(stderr, "%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
                static_cast<long long>(k.launch.block[0]), static_cast<long long>(k.launch.grid[0]),
                time * 1e6, k.flops / time * 1e-9, k.bytes / time * 1e-9);
 }

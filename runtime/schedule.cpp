@@ -68,8 +68,9 @@ Normalized normalize(std::span<const Node> roots) {
 
 namespace {
 
-// A C identifier from the labels of the nodes that a kernel holds, in order of execution.
-std::string kernel_name(const std::vector<Node>& nodes) {
+// A C identifier from the labels of the nodes that a kernel holds, in order of execution, and the
+// shape of its first output.
+std::string kernel_name(const std::vector<Node>& nodes, Ints shape) {
   std::vector<std::string> labels;
   for (Node n : nodes) {
     if (is_movement(n->op) || n->op == Op::Param || n->is_const()) continue;
@@ -81,6 +82,7 @@ std::string kernel_name(const std::vector<Node>& nodes) {
   std::string name = "k";
   for (const std::string& l : labels)
     if (name.size() + l.size() < 56) name += '_' + l;
+  for (size_t i = 0; i < shape.size(); ++i) name += (i ? "x" : "_") + std::to_string(shape[i]);
   return name;
 }
 
@@ -231,7 +233,7 @@ class Planner {
       stores.push_back(make(Op::Store, kVoid, {to, what}));
     }
     step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
-    step.name = kernel_name(nodes);
+    step.name = kernel_name(nodes, outputs[0]->shape());
     out_.steps.push_back(std::move(step));
   }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-namespace tiny {
+namespace tiny::nn {
 
 namespace {
 
@@ -182,4 +182,4 @@ void Sequential::state(StateDict& out, const std::string& prefix) {
   for (size_t i = 0; i < parts_.size(); ++i) parts_[i]->state(out, cat(prefix, i, "."));
 }
 
-}  // namespace tiny
+}  // namespace tiny::nn

@@ -1,5 +1,5 @@
 // Layers: tensors with names, and the function that uses them. Names and initial values are
-// PyTorch's.
+// PyTorch's. They have a namespace of their own: nn::Linear.
 #pragma once
 #include <concepts>
 #include <functional>
@@ -13,7 +13,7 @@
 #include "tiny/state_dict.h"
 #include "tiny/tensor.h"
 
-namespace tiny {
+namespace tiny::nn {
 
 // While one lives, dropout and batch norm of this thread behave as in training. Without one they
 // behave as in evaluation.
@@ -89,7 +89,8 @@ class BatchNorm2d : public Module {
 class LayerNorm : public Module {
  public:
   explicit LayerNorm(const Shape& normalized_shape, double eps = 1e-5, DType dtype = kF32);
-  explicit LayerNorm(int64_t size) : LayerNorm(Shape{size}) {}
+  explicit LayerNorm(int64_t size, double eps = 1e-5, DType dtype = kF32)
+      : LayerNorm(Shape{size}, eps, dtype) {}
   Tensor forward(const Tensor& x) override;
   void state(StateDict& out, const std::string& prefix) override;
 
@@ -157,4 +158,4 @@ class Sequential : public Module {
   std::vector<std::shared_ptr<Module>> parts_;
 };
 
-}  // namespace tiny
+}  // namespace tiny::nn

@@ -1,0 +1,206 @@
+#include "tiny/nn.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "test/reference.h"
+#include "tiny/random.h"
+#include "tiny/state.h"
+
+using namespace tiny;
+using namespace tiny::nn;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Numbers = std::vector<double>;
+
+Numbers numbers(const Tensor& t) { return evaluate(t.node()).numbers(); }
+
+std::vector<std::string> names_of(Module& m) {
+  std::vector<std::string> names;
+  for (const NamedTensor& named : m.state_dict()) names.push_back(named.name);
+  return names;
+}
+
+// A file that is removed at the end of the test.
+class TemporaryFile {
+ public:
+  TemporaryFile() : path_(fs::temp_directory_path() / cat("tiny_test_nn_", ::getpid())) {}
+  ~TemporaryFile() { fs::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+template <class F> std::string error_of(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// A model as a user writes one.
+class TwoLayers : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return second(first(x).relu()); }
+  void state(StateDict& out, const std::string& prefix) override {
+    first.state(out, prefix + "first.");
+    second.state(out, prefix + "second.");
+  }
+  Linear first{3, 4}, second{4, 2, false};
+};
+
+}  // namespace
+
+TEST_CASE("layers name their tensors as PyTorch does") {
+  Sequential model(
+      Conv2d(1, 4, 3), &Tensor::relu, BatchNorm2d(4), [](const Tensor& x) { return x.flatten(1); },
+      Linear(16, 2, false));
+  CHECK(names_of(model) == std::vector<std::string>{"0.weight", "0.bias", "2.weight", "2.bias",
+                                                    "2.running_mean", "2.running_var", "4.weight"});
+  TwoLayers own;
+  CHECK(names_of(own) == std::vector<std::string>{"first.weight", "first.bias", "second.weight"});
+}
+
+TEST_CASE("parameters are the tensors that want a gradient") {
+  BatchNorm2d norm(3);
+  CHECK(norm.tensors().size() == 4);
+  CHECK(norm.parameters() == std::vector<Tensor*>{&norm.weight, &norm.bias});
+}
+
+TEST_CASE("a sequence calls layers and functions in order") {
+  Sequential model(Linear(2, 2), &Tensor::relu, [](const Tensor& x) { return x * 2; });
+  auto& linear = static_cast<Linear&>(model[0]);
+  linear.weight.assign(Tensor::eye(2));
+  linear.bias.assign(Tensor::from({1.0f, -1.0f}));
+  CHECK(numbers(model(Tensor::from({3.0f, -4.0f}, {1, 2}))) == Numbers{8, 0});
+}
+
+TEST_CASE("initial weights are uniform below one over the root of the fan in") {
+  manual_seed(1);
+  Linear linear(64, 32);
+  Conv2d conv(4, 8, 3, {.groups = 2});
+  const auto extent = [](const Tensor& t) {
+    double most = 0, sum = 0;
+    for (double v : numbers(t)) {
+      most = std::max(most, std::abs(v));
+      sum += v * v;
+    }
+    return std::pair(most, std::sqrt(sum / static_cast<double>(t.numel())));
+  };
+  CHECK(to_shape(conv.weight.shape()) == Shape{8, 2, 3, 3});
+  for (const auto& [t, fan_in] : {std::pair(linear.weight, 64.0), std::pair(conv.weight, 18.0)}) {
+    const auto [most, deviation] = extent(t);
+    CHECK(most <= 1 / std::sqrt(fan_in) + 1e-6);
+    CHECK(deviation == doctest::Approx(1 / std::sqrt(3 * fan_in)).epsilon(0.1));
+  }
+  CHECK(numbers(linear.weight) != numbers(Linear(64, 32).weight));
+}
+
+TEST_CASE("training is a scope, and evaluation what holds without one") {
+  CHECK_FALSE(is_training());
+  {
+    Training training;
+    CHECK(is_training());
+    Training evaluation(false);
+    CHECK_FALSE(is_training());
+  }
+  CHECK_FALSE(is_training());
+}
+
+TEST_CASE("dropout changes its input in training alone") {
+  Dropout layer(0.5);
+  const Tensor x = Tensor::ones({100});
+  CHECK(layer(x).node() == x.node());
+  Training training;
+  CHECK(numbers(layer(x)) != numbers(x));
+}
+
+TEST_CASE("batch norm moves its running statistics in training alone") {
+  BatchNorm2d norm(1, 0, 0.5);
+  const Tensor x = Tensor::from({1.0f, 3.0f}, {2, 1, 1, 1});
+  CHECK(numbers(norm(x)) == Numbers{1, 3});
+  {
+    Training training;
+    CHECK(numbers(norm(x)) == Numbers{-1, 1});
+  }
+  CHECK(numbers(norm.running_mean) == Numbers{1});
+  CHECK(numbers(norm.running_var) == Numbers{1.5});
+}
+
+TEST_CASE("two batch norms do not share their running statistics") {
+  BatchNorm2d a(1), b(1);
+  {
+    Training training;
+    a(Tensor::from({1.0f, 3.0f}, {2, 1}));
+  }
+  Tensor* const all[] = {&a.running_mean, &b.running_mean};
+  Tensor::realize(all);
+  CHECK(a.running_mean.item<float>() == doctest::Approx(0.2));
+  CHECK(b.running_mean.item<float>() == 0);
+}
+
+TEST_CASE("an embedding gives rows, zeros for the padding, and gradients to what was used") {
+  Embedding layer(4, 2, 1);
+  const Tensor index = Tensor::from({int64_t{3}, int64_t{1}, int64_t{3}});
+  const Numbers table = numbers(layer.weight), rows = numbers(layer(index));
+  CHECK(rows == Numbers{table[6], table[7], 0, 0, table[6], table[7]});
+  const Tensor g = Tensor::gradient(layer(index).sum(), {layer.weight})[0];
+  CHECK(numbers(g) == Numbers{0, 0, 0, 0, 0, 0, 2, 2});
+}
+
+TEST_CASE("layer norm layers start as the plain normalisation") {
+  LayerNorm layer(2, 0);
+  CHECK(numbers(layer(Tensor::from({1.0f, 3.0f}, {1, 2}))) == Numbers{-1, 1});
+}
+
+TEST_CASE("a saved model gives its values back to another one") {
+  TemporaryFile file;
+  TwoLayers a, b;
+  save(file.path(), a.state_dict(), {{"step", "7"}});
+  CHECK(a.first.weight.to_vector<float>() != b.first.weight.to_vector<float>());
+  const auto metadata = load(file.path(), b.state_dict());
+  CHECK(metadata.at("step") == "7");
+  CHECK(a.first.weight.to_vector<float>() == b.first.weight.to_vector<float>());
+  CHECK(a.second.weight.to_vector<float>() == b.second.weight.to_vector<float>());
+  CHECK(b.first.weight.requires_grad());
+}
+
+TEST_CASE("loading names everything that does not fit, and changes nothing then") {
+  TemporaryFile file;
+  Linear saved(3, 4);
+  StateDict state = saved.state_dict("first.");
+  Tensor other = Tensor::ones({2});
+  state.push_back({"other", &other});
+  save(file.path(), state);
+
+  Linear wider(3, 5);
+  const std::vector<float> before = wider.weight.to_vector<float>();
+  StateDict target = wider.state_dict("first.");
+  target.push_back({"third", &other});
+  CHECK(error_of([&] { load(file.path(), target); }) ==
+        "load: " + file.path() +
+            " does not fit:\n"
+            "  shape: first.weight is (4,3) in the file and (5,3) here\n"
+            "  shape: first.bias is (4) in the file and (5) here\n"
+            "  missing: third (2)\n"
+            "  unexpected: other (2)");
+  CHECK(wider.weight.to_vector<float>() == before);
+}
+
+TEST_CASE("loading converts to the dtype of the tensor and passes over counts of batches") {
+  TemporaryFile file;
+  Tensor value = Tensor::from({1.5f, 2.5f}), counted = Tensor::full({}, 3);
+  save(file.path(), {{"x", &value}, {"norm.num_batches_tracked", &counted}});
+  Tensor half = Tensor::zeros({2}, kF16);
+  load(file.path(), {{"x", &half}});
+  CHECK(half.dtype() == kF16);
+  CHECK(numbers(half) == Numbers{1.5, 2.5});
+}

@@ -1,0 +1,183 @@
+#include "tiny/optim.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "runtime/realize.h"
+#include "test/reference.h"
+#include "tiny/nn.h"
+
+using namespace tiny;
+
+namespace {
+
+using Numbers = std::vector<double>;
+
+Numbers numbers(const Tensor& t) { return evaluate(t.node()).numbers(); }
+
+Tensor parameter(DType dtype = kF32) {
+  return Tensor::from({1.0f, -2.0f}).to(dtype).requires_grad_();
+}
+
+// Three steps with fixed gradients from the parameter (1, -2).
+const std::vector<std::vector<float>> kGradients = {{1, 2}, {-0.5, 1}, {0.25, 0}};
+
+template <class Make>
+void check_steps(Make make, const std::vector<Numbers>& expected, double tolerance = 1e-5) {
+  Tensor p = parameter();
+  auto optimizer = make(std::vector<Tensor*>{&p});
+  for (size_t i = 0; i < kGradients.size(); ++i) {
+    p.set_grad(Tensor::from(kGradients[i]));
+    optimizer.step();
+    CAPTURE(i);
+    for (int j = 0; j < 2; ++j)
+      CHECK(numbers(p)[j] == doctest::Approx(expected[i][j]).epsilon(tolerance));
+  }
+}
+
+}  // namespace
+
+// Expected values are those of PyTorch 1.13.
+
+TEST_CASE("SGD steps are those of PyTorch") {
+  check_steps([](const auto& t) { return SGD(t, 0.1); },
+              {{0.9, -2.2}, {0.95, -2.3}, {0.925, -2.3}});
+  const SgdOptions options{.momentum = 0.9, .nesterov = true, .weight_decay = 0.01};
+  check_steps([&](const auto& t) { return SGD(t, 0.1, options); },
+              {{0.8081, -2.3762}, {0.8197546, -2.7220652}, {0.7369135, -2.9403105}});
+}
+
+TEST_CASE("Adam and AdamW steps are those of PyTorch") {
+  check_steps([](const auto& t) { return Adam(t, 0.1, {.weight_decay = 0.01}); },
+              {{0.9, -2.1}, {0.87229127, -2.19305396}, {0.83706635, -2.2643466}});
+  check_steps([](const auto& t) { return AdamW(t, 0.1, {.weight_decay = 0.1}); },
+              {{0.89, -2.08}, {0.85446638, -2.1524179}, {0.81187880, -2.20295143}});
+}
+
+TEST_CASE("the first LAMB step moves by the size of the parameter") {
+  // Adam's first direction is (1, 1), of length sqrt 2; |p| = sqrt 5.
+  const double move = 0.1 * std::sqrt(5.0 / 2);
+  Tensor p = parameter();
+  LAMB optimizer({&p}, 0.1, {.eps = 0});
+  p.set_grad(Tensor::from(kGradients[0]));
+  optimizer.step();
+  CHECK(numbers(p)[0] == doctest::Approx(1 - move));
+  CHECK(numbers(p)[1] == doctest::Approx(-2 - move));
+}
+
+TEST_CASE("LARS scales the gradient to a part of the parameter") {
+  Tensor p = parameter();
+  LARS optimizer({&p}, 1, {.momentum = 0, .weight_decay = 0, .trust = 0.1});
+  p.set_grad(Tensor::from(kGradients[0]));  // |g| = |p|
+  optimizer.step();
+  CHECK(numbers(p)[0] == doctest::Approx(0.9));
+  CHECK(numbers(p)[1] == doctest::Approx(-2.2));
+}
+
+TEST_CASE("a step uses the gradients up and realizes what it is given") {
+  Tensor p = parameter();
+  SGD optimizer({&p}, 0.5);
+  Tensor loss = (p * p).sum();
+  loss.backward();
+  CHECK(p.grad().defined());
+  optimizer.step({&loss});
+  CHECK_FALSE(p.grad().defined());
+  CHECK(loss.item<float>() == 5);
+  CHECK(numbers(p) == Numbers{0, 0});
+}
+
+TEST_CASE("a parameter without a gradient stays as it is") {
+  Tensor used = parameter(), unused = parameter();
+  Adam optimizer({&used, &unused}, 0.1);
+  used.sum().backward();
+  optimizer.step();
+  CHECK(numbers(used)[0] == doctest::Approx(0.9));
+  CHECK(numbers(unused) == Numbers{1, -2});
+}
+
+TEST_CASE("two parameters of the same shape keep moments of their own") {
+  Tensor a = parameter(), b = parameter();
+  SGD optimizer({&a, &b}, 1, {.momentum = 0.5});
+  for (int i = 0; i < 2; ++i) {
+    (a.sum() + b.sum() * 10).backward();
+    optimizer.step();
+  }
+  CHECK(numbers(a) == Numbers{1 - 2.5, -2 - 2.5});
+  CHECK(numbers(b) == Numbers{1 - 25, -2 - 25});
+}
+
+TEST_CASE("another learning rate holds from the next step on") {
+  Tensor p = parameter();
+  SGD optimizer({&p}, 1);
+  optimizer.set_lr(0.25);
+  CHECK(optimizer.lr() == 0.25);
+  p.sum().backward();
+  optimizer.step();
+  CHECK(numbers(p) == Numbers{0.75, -2.25});
+}
+
+TEST_CASE("half parameters are updated in f32 and rounded") {
+  Tensor p = parameter(kBF16);
+  Adam optimizer({&p}, 0.25);
+  (p * p).sum().backward();
+  optimizer.step();
+  CHECK(p.dtype() == kBF16);
+  CHECK(numbers(p) == Numbers{0.75, -1.75});
+}
+
+TEST_CASE("gradients of several backward calls add up until a step or zero_grad") {
+  Tensor p = parameter();
+  SGD optimizer({&p}, 1);
+  p.sum().backward();
+  optimizer.zero_grad();
+  p.sum().backward();
+  p.sum().backward();
+  optimizer.step();
+  CHECK(numbers(p) == Numbers{-1, -4});
+}
+
+TEST_CASE("an optimizer's moments can be saved and loaded") {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / cat("tiny_test_optim_", ::getpid())).string();
+  const auto step = [](Tensor& p, Optimizer& optimizer) {
+    (p * p).sum().backward();
+    optimizer.step();
+  };
+  Tensor p = parameter();
+  Adam first({&p}, 0.1);
+  step(p, first);
+  save(path, first.state_dict());
+  Tensor q = Tensor::from(p.to_vector<float>()).requires_grad_();
+  Adam second({&q}, 0.1);
+  load(path, second.state_dict());
+  std::filesystem::remove(path);
+  step(p, first);
+  step(q, second);
+  CHECK(p.to_vector<float>() == q.to_vector<float>());
+}
+
+TEST_CASE("running statistics are realized with the step, and nothing piles up") {
+  nn::Sequential model(nn::Linear(3, 4), nn::BatchNorm2d(4), nn::Linear(4, 1));
+  SGD optimizer(model.tensors(), 0.01);
+  nn::Training training;
+  const Tensor x = Tensor::arange(0, 24, 1, kF32).reshape({8, 3});
+  Live after[2];
+  for (int i = 0; i < 6; ++i) {
+    Tensor loss = model(x).square().mean();
+    loss.backward();
+    optimizer.step({&loss});
+    if (i % 3 == 2) after[i / 3] = live();
+  }
+  CHECK(after[0].nodes == after[1].nodes);
+  CHECK(after[0].buffers == after[1].buffers);
+  CHECK(after[0].bytes == after[1].bytes);
+}
+
+TEST_CASE("an optimizer without a parameter is an error") {
+  Tensor constant = Tensor::ones({2});
+  CHECK_THROWS_WITH_AS(SGD({&constant}, 0.1), "optimizer: none of 1 tensors wants a gradient",
+                       Error);
+}
