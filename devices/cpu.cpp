@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -109,14 +110,20 @@ Target detect_target(Target::Language language, int threads) {
   return target;
 }
 
+// A kernel in progress. Threads take pieces of its range until none is left, so that one that is
+// late, or slower, does less.
 struct Launch {
   CpuKernel kernel;
   void** args;
+  int64_t count, piece;
+  std::atomic<int64_t> next{0};
 };
 
-void run_chunk(void* context, int64_t begin, int64_t end) {
-  const auto& launch = *static_cast<const Launch*>(context);
-  launch.kernel(launch.args, begin, end);
+void take_pieces(void* context, int64_t, int64_t) {
+  auto& launch = *static_cast<Launch*>(context);
+  for (int64_t begin; (begin = launch.next.fetch_add(launch.piece, std::memory_order_relaxed)) <
+                      launch.count;)
+    launch.kernel(launch.args, begin, std::min(begin + launch.piece, launch.count));
 }
 
 }  // namespace
@@ -151,9 +158,15 @@ void CpuDevice::copy(void* to, const void* from, size_t bytes) {
 }
 
 void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) {
+  const int64_t count = size.grid[0];
+  const int64_t workers = std::clamp<int64_t>(count / std::max<int64_t>(size.chunk, 1), 1,
+                                              pool_.threads());
+  constexpr int64_t kPiecesEach = 4;  // enough to even out, few enough to cost nothing
+  const int64_t pieces = workers == 1 ? 1 : workers * kPiecesEach;
   // A kernel only reads the array of its arguments, though its type does not say so.
-  Launch launch{static_cast<CpuProgram&>(program).kernel(), const_cast<void**>(args.data())};
-  pool_.parallel_for(size.grid[0], run_chunk, &launch);
+  Launch launch{static_cast<CpuProgram&>(program).kernel(), const_cast<void**>(args.data()), count,
+                (count + pieces - 1) / pieces};
+  pool_.parallel_for(workers, take_pieces, &launch);
 }
 
 std::string host_cpu_id() {

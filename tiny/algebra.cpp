@@ -318,8 +318,9 @@ const RuleTable& fold_rules() {
       {"cast of an Index and back", node(Op::Cast, node(Op::Cast, any(0).when(is_index))).when(is_index),
        [](const Match& m) -> Node {
          Node inner = m.root->src(0);
+         if (!inner->dtype.is_int()) return nullptr;
          const bool fits = m[0]->vmin >= int_min(inner->dtype) && m[0]->vmax <= int_max(inner->dtype);
-         return inner->dtype.is_int() && fits ? m[0] : nullptr;
+         return fits ? m[0] : nullptr;
        }},
       {"integers from indices are computed as indices",
        any_of(op_set(Op::Add, Op::Sub, Op::Mul, Op::FloorDiv, Op::FloorMod, Op::Max, Op::Min, Op::Lt,

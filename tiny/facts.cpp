@@ -63,7 +63,8 @@ int64_t all_ones(int64_t v) {
 Bounds mod_bounds(const NodeData& n, Bounds a, Bounds b, Bounds full) {
   if (b.min <= 0) return full;
   if (a.min >= 0) return {a.max < b.min ? a.min : 0, std::min(a.max, b.max - 1)};
-  if (n.op == Op::TruncMod) return {std::max(a.min, 1 - b.max), std::min(a.max, b.max - 1)};
+  if (n.op == Op::TruncMod)
+    return {std::max(a.min, 1 - b.max), std::min(std::max<int64_t>(a.max, 0), b.max - 1)};
   if (b.min == b.max && floor_div(a.min, b.min) == floor_div(a.max, b.min))
     return {floor_mod(a.min, b.min), floor_mod(a.max, b.min)};
   return {0, b.max - 1};
@@ -178,11 +179,28 @@ Shape infer_shape(const NodeData& n) {
   return to_shape(n.src(0)->shape());
 }
 
+namespace {
+
+// Bounds end where int64 does, 64-bit values need not: sums wrap around there, and u64 goes on.
+bool may_exceed(const NodeData& n, Bounds b) {
+  const bool u64_source = std::any_of(n.srcs().begin(), n.srcs().end(), [](Node s) {
+    return s->dtype.scalar == Scalar::U64 && s->vmax == kIntMax;
+  });
+  switch (n.op) {
+    case Op::Neg: case Op::Add: case Op::Sub: case Op::Mul: case Op::Shl:
+      return n.dtype.size() == 8 && (u64_source || b.min == kIntMin || b.max == kIntMax);
+    case Op::Cast: case Op::FloorDiv: case Op::TruncDiv: case Op::Shr: return u64_source;
+    default: return false;
+  }
+}
+
+}  // namespace
+
 Bounds infer_bounds(const NodeData& n) {
   if (!n.dtype.is_int() && !n.dtype.is_bool()) return {kIntMin, kIntMax};
   const Bounds full = full_span(n.dtype);
   const Bounds b = raw_bounds(n, full);
-  return b.min < full.min || b.max > full.max ? full : b;  // it might wrap
+  return b.min < full.min || b.max > full.max || may_exceed(n, b) ? full : b;  // it might wrap
 }
 
 uint64_t infer_ranges(const NodeData& n) {

@@ -36,4 +36,54 @@ class ResNet50 {
   size_t weight_ = 0, bias_ = 0;
 };
 
+inline ResNet50::ResNet50(bool trained) : trained_(trained) {
+  stem_.push_back(conv(3, 64, 7, 2));
+  int64_t in = 64;
+  const int64_t depths[] = {3, 4, 6, 3};
+  for (int stage = 0; stage < 4; ++stage) {
+    const int64_t width = int64_t{64} << stage;
+    for (int64_t i = 0; i < depths[stage]; ++i) {
+      const int64_t stride = stage > 0 && i == 0 ? 2 : 1;
+      Block b;
+      b.convs = {conv(in, width, 1, 1), conv(width, width, 3, stride), conv(width, 4 * width, 1, 1)};
+      if (i == 0) b.shortcut = {conv(in, 4 * width, 1, stride)};
+      blocks_.push_back(std::move(b));
+      in = 4 * width;
+    }
+  }
+  weight_ = parameter({1000, in});
+  bias_ = parameter({1000});
+}
+
+inline size_t ResNet50::parameter(const Shape& shape) {
+  std::vector<float> values(static_cast<size_t>(numel(shape)), 0.01f);
+  parameters_.push_back(Tensor::from(values, shape));
+  if (trained_) parameters_.back().requires_grad_();
+  return parameters_.size() - 1;
+}
+
+inline ResNet50::Conv ResNet50::conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
+  const std::vector<float> ones(static_cast<size_t>(out), 1.0f);
+  return {parameter({out, in, kernel, kernel}), parameter({out}), parameter({out}),
+          Tensor::from(ones), Tensor::from(ones), stride, kernel / 2};
+}
+
+inline Tensor ResNet50::apply(const Conv& c, const Tensor& x) const {
+  const Tensor y = conv2d(x, parameters_[c.weight], Tensor(),
+                          {.stride = c.stride, .padding = c.padding});
+  return batch_norm(y, parameters_[c.scale], parameters_[c.shift], c.mean, c.var,
+                    {.training = trained_})
+      .y;
+}
+
+inline Tensor ResNet50::operator()(const Tensor& x) {
+  Tensor h = max_pool2d(apply(stem_[0], x).relu(), 3, {.stride = 2, .padding = 1});
+  for (const Block& b : blocks_) {
+    Tensor y = apply(b.convs[0], h).relu();
+    y = apply(b.convs[2], apply(b.convs[1], y).relu());
+    h = (y + (b.shortcut.empty() ? h : apply(b.shortcut[0], h))).relu();
+  }
+  return h.mean({2, 3}).linear(parameters_[weight_], parameters_[bias_]);
+}
+
 }  // namespace tiny::bench

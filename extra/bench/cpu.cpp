@@ -1,0 +1,114 @@
+// Speed on the CPU, one JSON line per measurement: memory-bound work on 4096 x 4096 f32 beside a
+// plain copy of as many bytes, matrix products, and a training step of the MNIST example's network.
+// `extra/bench/compare.py` runs it beside PyTorch. An argument selects names that contain it.
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "extra/bench/timing.h"
+#include "runtime/realize.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+using namespace tiny::nn;
+
+namespace {
+
+constexpr int64_t kSide = 4096;
+const char* wanted = "";
+
+bool is_wanted(const char* name) { return std::strstr(name, wanted) != nullptr; }
+
+// Copies from one array to another with all cores, each its own part.
+class Copy {
+ public:
+  Copy() : from_(kSide * kSide, 1.0f), to_(kSide * kSide) {}
+  void operator()() {
+    const size_t cores = std::max(1u, std::thread::hardware_concurrency());
+    const size_t part = from_.size() / cores;
+    std::vector<std::thread> pool;
+    for (size_t i = 0; i < cores; ++i)
+      pool.emplace_back([=, this] {
+        std::memcpy(to_.data() + i * part, from_.data() + i * part, part * sizeof(float));
+      });
+    for (std::thread& t : pool) t.join();
+  }
+
+ private:
+  std::vector<float> from_, to_;
+};
+
+// Work and copy take turns, so that both see the same state of the machine.
+void bench_memory(const char* name, Copy& copy, const std::function<Tensor()>& work) {
+  if (!is_wanted(name)) return;
+  std::vector<double> times, copies;
+  for (int i = -2; i < 15; ++i) {
+    const double start = bench::seconds();
+    copy();
+    const double middle = bench::seconds();
+    work().realize();
+    if (i < 0) continue;
+    copies.push_back(middle - start);
+    times.push_back(bench::seconds() - middle);
+  }
+  const double t = bench::summary(times).median, c = bench::summary(copies).median;
+  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"copy_ms\": %.3f, \"ratio_to_copy\": %.3f}\n", name,
+              t * 1e3, c * 1e3, t / c);
+}
+
+void bench_matmul(int64_t n) {
+  const std::string name = "matmul_" + std::to_string(n);
+  if (!is_wanted(name.c_str())) return;
+  const Tensor a = Tensor::rand({n, n}).realize(), b = Tensor::rand({n, n}).realize();
+  const double t = bench::measure(9, [&] { a.matmul(b).realize(); }).median;
+  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n * n);
+  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"gflops\": %.1f}\n", name.c_str(), t * 1e3,
+              flops / t * 1e-9);
+}
+
+void bench_mnist() {
+  if (!is_wanted("mnist_step")) return;
+  Sequential model(Conv2d(1, 32, 5), &Tensor::relu, Conv2d(32, 32, 5), &Tensor::relu,
+                   BatchNorm2d(32), [](const Tensor& x) { return max_pool2d(x, 2); },
+                   Conv2d(32, 64, 3), &Tensor::relu, Conv2d(64, 64, 3), &Tensor::relu,
+                   BatchNorm2d(64), [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); },
+                   Linear(576, 10));
+  Adam optimizer(model.tensors());
+  const Training mode;
+  const Tensor x = Tensor::rand({128, 1, 28, 28}).realize();
+  const Tensor y = Tensor::randint(0, 10, {128}).realize();
+  const double first = bench::seconds();
+  std::vector<double> times;
+  for (int i = -5; i < 20; ++i) {
+    const double start = bench::seconds();
+    Tensor loss = cross_entropy(model(x), y);
+    loss.backward();
+    optimizer.step({&loss});
+    if (i == -5)
+      std::printf("{\"name\": \"mnist_first_step\", \"ms\": %.1f}\n",
+                  (bench::seconds() - first) * 1e3);
+    if (i >= 0) times.push_back(bench::seconds() - start);
+  }
+  std::printf("{\"name\": \"mnist_step\", \"ms\": %.3f}\n", bench::summary(times).median * 1e3);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) wanted = argv[1];
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  {
+    Copy copy;
+    const Tensor x = Tensor::rand({kSide, kSide}).realize();
+    bench_memory("sin", copy, [&] { return ((x + 1.0) * 2.0).sin(); });
+    bench_memory("softmax", copy, [&] { return x.softmax(1); });
+    bench_memory("layer_norm", copy, [&] { return layer_norm(x, {kSide}); });
+    bench_memory("transpose_add", copy, [&] { return x + x.t(); });
+    bench_memory("sum_all", copy, [&] { return x.sum(); });
+    bench_memory("sum_rows", copy, [&] { return x.sum({1}); });
+    bench_memory("sum_columns", copy, [&] { return x.sum({0}); });
+  }
+  for (int64_t n : {512, 1024, 2048}) bench_matmul(n);
+  bench_mnist();
+}

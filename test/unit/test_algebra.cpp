@@ -1,0 +1,441 @@
+// The integer rules three ways: each rule on random graphs that match its pattern, random index
+// expressions for every value of their ranges, and proofs of typical expressions with z3.
+#include "tiny/algebra.h"
+
+#include <doctest/doctest.h>
+#include <z3++.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "test/reference.h"
+#include "tiny/build.h"
+#include "tiny/error.h"
+#include "tiny/facts.h"
+#include "tiny/print.h"
+
+using namespace tiny;
+
+namespace {
+
+constexpr int64_t kExtents[] = {2, 5, 7, 12};
+
+Node range(int id, int64_t extent) {
+  return make(Op::Range, kIndex, {index(extent)}, RangeArg{id, RangeKind::Loop});
+}
+Node op(Op o, Node a, Node b) { return make(o, is_comparison(o) ? kBool : a->dtype, {a, b}); }
+Node div(Node a, int64_t d) { return op(Op::FloorDiv, a, index(d)); }
+Node mod(Node a, int64_t d) { return op(Op::FloorMod, a, index(d)); }
+Node add(Node a, Node b) { return op(Op::Add, a, b); }
+Node mul(Node a, int64_t f) { return op(Op::Mul, a, index(f)); }
+
+// --- evaluation ------------------------------------------------------------------------------------
+
+using Values = std::vector<int64_t>;  // of ranges, by id
+
+// A scalar graph with its ranges replaced by constants, by the reference evaluator; Index is i64.
+class Evaluator {
+ public:
+  explicit Evaluator(const Values& ranges) : ranges_(ranges) {}
+
+  Node tensor_form(Node n) {
+    if (Node* done = done_.find(n)) return *done;
+    Node out;
+    const DType t = n->dtype == kIndex ? kI64 : n->dtype;
+    if (n->op == Op::Range) {
+      out = constant(kI64, ranges_[static_cast<size_t>(n->arg<RangeArg>().id)]);
+    } else if (n->is_const()) {
+      out = make(Op::Const, t, {}, n->payload);
+    } else {
+      std::vector<Node> srcs;
+      for (Node s : n->srcs()) srcs.push_back(tensor_form(s));
+      out = make(n->op, t, srcs, n->payload);
+    }
+    done_[n] = out;
+    return out;
+  }
+
+ private:
+  const Values& ranges_;
+  NodeMap<Node> done_;
+};
+
+// A division by zero anywhere below has no value to compare.
+bool is_defined(Node n) {
+  for (Node s : topological(n)) {
+    if (s->op < Op::FloorDiv || s->op > Op::TruncMod) continue;
+    if (evaluate(s->src(1)).numbers()[0] == 0) return false;
+  }
+  return true;
+}
+
+double value_of(Node n, const Values& ranges) {
+  return evaluate(Evaluator(ranges).tensor_form(n)).numbers()[0];
+}
+
+bool same_value(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+// --- graphs that match a pattern ---------------------------------------------------------------------
+
+class Maker {
+ public:
+  explicit Maker(uint64_t seed) : random_(seed) {}
+
+  // A graph of the dtype for the pattern; nullptr where this attempt cannot satisfy it.
+  Node make_match(const Pattern& p, DType t) {
+    captured_.fill(nullptr);
+    return make_one(p, t);
+  }
+
+  Node leaf(DType t) {
+    if (t == kIndex) return index_leaf();
+    if (t.is_bool() && below(2)) return op(Op::Lt, index_leaf(), index_leaf());
+    if (t.is_int() && below(2)) return make(Op::Cast, t, {index_leaf()});
+    return t.is_float() ? constant(t, static_cast<double>(below(9)) - 4)
+                        : constant(t, static_cast<int64_t>(below(9)) - 4);
+  }
+
+  Node index_expression(int depth) {
+    if (depth <= 0 || below(6) == 0) return index_leaf();
+    Node a = index_expression(depth - 1);
+    switch (below(8)) {
+      case 0: case 1: return add(a, index_expression(depth - 1));
+      case 2: return op(Op::Sub, a, index_expression(depth - 1));
+      case 3: return mul(a, static_cast<int64_t>(below(13)) - 3);
+      case 4: case 5: return div(a, static_cast<int64_t>(below(12)) + 1);
+      case 6: return mod(a, static_cast<int64_t>(below(12)) + 1);
+      default: return op(below(2) ? Op::Max : Op::Min, a, index_expression(depth - 1));
+    }
+  }
+
+  Node condition(int depth) {
+    const Op ops[] = {Op::Lt, Op::Le, Op::Eq, Op::Ne};
+    Node c = op(ops[below(4)], index_expression(depth), index_expression(depth - 1));
+    if (below(3) == 0) c = op(below(2) ? Op::And : Op::Or, c, condition(depth - 1));
+    return c;
+  }
+
+  size_t below(size_t n) { return random_() % n; }
+
+ private:
+  Node index_leaf() {
+    if (below(3) == 0) return index(static_cast<int64_t>(below(17)) - 8);
+    const auto id = static_cast<int>(below(std::size(kExtents)));
+    return range(id, kExtents[id]);
+  }
+
+  Op one_of(const OpSet& ops, DType t) {
+    std::vector<Op> fit;
+    for (int i = 0; i < kOps; ++i)
+      if (ops.test(static_cast<size_t>(i)) && takes(static_cast<Op>(i), t))
+        fit.push_back(static_cast<Op>(i));
+    return fit.empty() ? Op::Count : fit[below(fit.size())];
+  }
+
+  // Operations of which the reference evaluator knows a result in that dtype.
+  static bool takes(Op o, DType t) {
+    if (o == Op::Const) return true;
+    if (!is_elementwise(o) || o == Op::Bitcast || o == Op::Shl || o == Op::Shr) return false;
+    if (is_comparison(o)) return t.is_bool();
+    if (o == Op::Where || o == Op::Cast) return true;
+    const bool bits = o == Op::And || o == Op::Or || o == Op::Xor;
+    if (t.is_bool()) return bits || o == Op::Max || o == Op::Min;
+    const bool real = o == Op::Recip || o == Op::Sqrt || o == Op::Exp2 || o == Op::Log2 ||
+                      o == Op::Sin || o == Op::Floor || o == Op::Trunc || o == Op::Div;
+    return t.is_float() ? !bits && (o < Op::FloorDiv || o > Op::TruncMod) : !real;
+  }
+
+  DType source_dtype(Op o, size_t i, DType t) {
+    const DType any[] = {kIndex, kI32, kF32, kBool};
+    if (o == Op::Where && i == 0) return kBool;
+    if (is_comparison(o)) return compared_;
+    if (o == Op::Cast) return any[below(4)];
+    return t;
+  }
+
+  Node make_one(const Pattern& p, DType t) {
+    if (p.capture >= 0 && captured_[static_cast<size_t>(p.capture)]) {
+      Node n = captured_[static_cast<size_t>(p.capture)];
+      return n->dtype == t ? n : nullptr;
+    }
+    for (int tries = 0; tries < 20; ++tries) {
+      Node n = attempt(p, t);
+      if (!n || (p.where && !p.where(n))) continue;
+      if (p.capture >= 0) captured_[static_cast<size_t>(p.capture)] = n;
+      return n;
+    }
+    return nullptr;
+  }
+
+  Node attempt(const Pattern& p, DType t) {
+    if (p.value) return t.is_float() ? constant(t, *p.value) : constant(t, std::lround(*p.value));
+    if (p.ops.none()) return below(4) ? leaf(t) : t == kIndex ? index_expression(2) : leaf(t);
+    const Op o = one_of(p.ops, t);
+    if (o == Op::Count) return nullptr;
+    if (o == Op::Const) return constant(t, static_cast<int64_t>(below(9)));
+    const DType kinds[] = {kIndex, kI32, kBool};
+    compared_ = kinds[below(3)];
+    const DType compared = compared_;
+    std::vector<Node> srcs;
+    for (int i = 0; i < info(o).arity; ++i) {
+      const auto at = static_cast<size_t>(i);
+      compared_ = compared;
+      const DType s = source_dtype(o, at, t);
+      srcs.push_back(p.any_sources ? leaf(s) : make_one(p.sources[at], s));
+      if (!srcs.back()) return nullptr;
+    }
+    return make(o, t, srcs);
+  }
+
+  std::mt19937_64 random_;
+  std::array<Node, kMaxCaptures> captured_{};
+  DType compared_ = kIndex;
+};
+
+void for_all_ranges(uint64_t used, const std::function<bool(const Values&)>& f) {
+  Values v(std::size(kExtents));
+  const std::function<bool(size_t)> walk = [&](size_t i) {
+    if (i == v.size()) return f(v);
+    for (v[i] = 0; v[i] < (used >> i & 1 ? kExtents[i] : 1); ++v[i])
+      if (!walk(i + 1)) return false;
+    return true;
+  };
+  walk(0);
+}
+
+// Plain evaluation of index arithmetic and conditions: thousands of values are tried.
+std::optional<int64_t> quick_value(Node n, const Values& v) {
+  if (n->is_const()) return n->int_value();
+  if (n->op == Op::Range) return v[static_cast<size_t>(n->arg<RangeArg>().id)];
+  int64_t s[3] = {};
+  for (uint32_t i = 0; i < n->num_src; ++i) {
+    const auto x = quick_value(n->src(static_cast<int>(i)), v);
+    if (!x) return {};
+    s[i] = *x;
+  }
+  switch (n->op) {
+    case Op::Neg: return -s[0];
+    case Op::Add: return s[0] + s[1];
+    case Op::Sub: return s[0] - s[1];
+    case Op::Mul: return s[0] * s[1];
+    case Op::FloorDiv: return floor_div(s[0], s[1]);
+    case Op::FloorMod: return floor_mod(s[0], s[1]);
+    case Op::Max: return std::max(s[0], s[1]);
+    case Op::Min: return std::min(s[0], s[1]);
+    case Op::Lt: return s[0] < s[1];
+    case Op::Le: return s[0] <= s[1];
+    case Op::Eq: return s[0] == s[1];
+    case Op::Ne: return s[0] != s[1];
+    case Op::And: return s[0] & s[1];
+    case Op::Or: return s[0] | s[1];
+    case Op::Where: return s[0] ? s[1] : s[2];
+    default: throw Bug(cat("quick_value: ", n->op));
+  }
+}
+
+void check_same_for_all(Node before, Node after) {
+  for_all_ranges(before->ranges, [&](const Values& v) {
+    const auto a = quick_value(before, v), b = quick_value(after, v);
+    if (a == b) return true;
+    FAIL_CHECK(to_expression(before) << " became " << to_expression(after) << " at r0.. = "
+                                     << to_text(v) << ": " << *a << " and " << *b);
+    return false;
+  });
+}
+
+// --- proofs ------------------------------------------------------------------------------------------
+
+class Prover {
+ public:
+  // z3's div and mod of integers are floor for the positive divisors of index arithmetic.
+  z3::expr of(Node n) {
+    if (n->is_const())
+      return n->dtype.is_bool() ? context_.bool_val(n->int_value() != 0)
+                                : context_.int_val(n->int_value());
+    if (n->op == Op::Range) {
+      const z3::expr r = context_.int_const(("r" + std::to_string(n->arg<RangeArg>().id)).c_str());
+      bounds_.push_back(r >= 0 && r <= context_.int_val(n->vmax));
+      return r;
+    }
+    const z3::expr a = of(n->src(0)), b = of(n->src(1));
+    switch (n->op) {
+      case Op::Add: return a + b;
+      case Op::Sub: return a - b;
+      case Op::Mul: return a * b;
+      case Op::FloorDiv: return a / b;
+      case Op::FloorMod: return z3::mod(a, b);
+      case Op::Lt: return a < b;
+      case Op::Le: return a <= b;
+      case Op::And: return a && b;
+      case Op::Max: return z3::ite(a > b, a, b);
+      case Op::Min: return z3::ite(a < b, a, b);
+      default: throw Bug(cat("no proof of ", n->op));
+    }
+  }
+
+  bool equal(Node before, Node after) {
+    const z3::expr differ = of(before) != of(after);
+    return unsatisfiable(differ);
+  }
+
+ private:
+  bool unsatisfiable(const z3::expr& claim) {
+    z3::solver solver(context_, z3::solver::simple());
+    for (const z3::expr& b : bounds_) solver.add(b);
+    solver.add(claim);
+    return solver.check() == z3::unsat;
+  }
+  z3::context context_;
+  std::vector<z3::expr> bounds_;
+};
+
+}  // namespace
+
+TEST_CASE("every rule keeps the value of what it matches") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Maker maker(11);
+  const DType dtypes[] = {kIndex, kI32, kBool, kF32};
+  for (const Rule& rule : simplify_rules().rules()) {
+    int tried = 0;
+    for (int i = 0; i < 600 && tried < 25; ++i) {
+      Node n = maker.make_match(rule.pattern, dtypes[maker.below(4)]);
+      Match m;
+      m.root = n;
+      if (!n || !match(rule.pattern, n, m)) continue;
+      Node after = rule.apply(m);
+      if (!after || after == n) continue;
+      CHECK(after->dtype == n->dtype);
+      for (int k = 0; k < 4; ++k) {
+        Values v;
+        for (int64_t extent : kExtents)
+          v.push_back(static_cast<int64_t>(maker.below(static_cast<size_t>(extent))));
+        if (!is_defined(Evaluator(v).tensor_form(n))) continue;
+        ++tried;
+        const double wanted = value_of(n, v), got = value_of(after, v);
+        INFO(rule.name << ":\n" << to_text(n) << "became\n" << to_text(after));
+        CHECK(same_value(wanted, got));
+      }
+    }
+    INFO(rule.name << " was tried " << tried << " times");
+    CHECK(tried > 0);
+  }
+}
+
+TEST_CASE("rules have names, and no two the same one") {
+  std::set<std::string> names;
+  for (const Rule& rule : simplify_rules().rules()) CHECK(names.insert(rule.name).second);
+}
+
+TEST_CASE("simplify keeps random index expressions equal for all values of their ranges") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Maker maker(5);
+  for (int i = 0; i < 700; ++i) {
+    Node n = maker.index_expression(4);
+    check_same_for_all(n, simplify(n));
+  }
+}
+
+TEST_CASE("simplify keeps random conditions equal for all values of their ranges") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Maker maker(6);
+  for (int i = 0; i < 700; ++i) {
+    Node n = maker.condition(3);
+    check_same_for_all(n, simplify(n));
+  }
+}
+
+TEST_CASE("simplifying twice is simplifying once") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Maker maker(7);
+  for (int i = 0; i < 300; ++i) {
+    Node once = simplify(maker.index_expression(4));
+    CHECK_MESSAGE(simplify(once) == once, to_expression(once));
+  }
+}
+
+TEST_CASE("typical expressions are proved equal to what they become") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node g = range(0, 100352), i = range(1, 28), j = range(2, 28), k = range(3, 9);
+  Node row = div(mod(g, 784), 28), column = mod(g, 28);
+  Node pad_row = op(Op::Sub, add(row, div(k, 3)), index(1));
+  const Node expressions[] = {
+      div(div(g, 12), 7),
+      mod(mod(g, 84), 12),
+      mod(div(mod(g, 784), 28), 7),
+      add(mul(div(g, 28), 28), column),
+      add(mul(mod(div(g, 28), 28), 28), column),
+      div(add(mul(i, 28), j), 28),
+      mod(add(mul(i, 28), j), 28),
+      div(add(mul(i, 56), add(mul(j, 2), index(1))), 4),
+      mod(add(mul(g, 12), add(mul(i, 6), index(3))), 9),
+      op(Op::And, op(Op::Lt, index(-1), pad_row), op(Op::Lt, pad_row, index(28))),
+      op(Op::Lt, div(add(mul(i, 3), k), 4), index(5)),
+      op(Op::Lt, add(mul(i, 6), mul(j, 4)), index(51)),
+      op(Op::Le, mul(i, 3), add(mul(j, 3), index(7))),
+      mod(op(Op::Sub, i, index(40)), 13),
+      div(op(Op::Sub, mul(i, 4), index(9)), 4),
+      op(Op::Max, mod(g, 7), index(7)),
+      div(mod(add(mul(div(g, 49), 49), mod(g, 49)), 196), 14),
+  };
+  for (Node before : expressions) {
+    Node after = simplify(before);
+    Prover prover;
+    INFO(to_expression(before) << " became " << to_expression(after));
+    CHECK(prover.equal(before, after));
+  }
+}
+
+TEST_CASE("the prover refutes what is not equal") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node g = range(0, 100);
+  Prover prover;
+  CHECK_FALSE(prover.equal(div(g, 12), div(g, 13)));
+}
+
+TEST_CASE("index arithmetic takes its simplest form") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node a = range(0, 4), b = range(1, 6);
+  Node flat = index_add(index_mul(a, 6), b);
+  CHECK(index_div(flat, 6) == a);
+  CHECK(index_mod(flat, 6) == b);
+  CHECK(index_add(index_mul(index_div(flat, 5), 5), index_mod(flat, 5)) == flat);
+  CHECK(index_add(flat, index_mul(flat, -1)) == index(0));
+  CHECK(less(flat, index(24))->is_const(1));
+  CHECK(less(flat, index(0))->is_const(0));
+  CHECK(both(nullptr, nullptr) == nullptr);
+  CHECK(both(less(a, index(2)), nullptr) == less(a, index(2)));
+  CHECK(to_expression(index_div(index_add(flat, index(1)), 4)) == "((r0*6)+r1+1)/4");
+}
+
+TEST_CASE("constants fold as machine arithmetic does") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const auto fold = [](Op o, Node a, Node b) { return fold_constants(op(o, a, b)); };
+  CHECK(fold(Op::Add, constant(kU8, 250), constant(kU8, 10))->int_value() == 4);
+  CHECK(fold(Op::Mul, constant(kI32, INT32_MAX), constant(kI32, 2))->int_value() == -2);
+  CHECK(fold(Op::FloorDiv, constant(kI32, -7), constant(kI32, 2))->int_value() == -4);
+  CHECK(fold(Op::TruncDiv, constant(kI32, -7), constant(kI32, 2))->int_value() == -3);
+  CHECK(fold(Op::FloorDiv, constant(kI32, 1), constant(kI32, 0)) == nullptr);
+  CHECK(fold(Op::Lt, constant(kF32, 1), constant(kF32, 2))->int_value() == 1);
+}
+
+TEST_CASE("rules that hold for integers alone leave floats as they are") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const int64_t arg[] = {0, 1};
+  Node x = make(Op::Param, kF32, {}, Ints(arg));
+  Node times_zero = op(Op::Mul, x, constant(kF32, 0));  // NaN for an infinite x
+  CHECK(simplify(times_zero) == times_zero);
+  Node plus_zero = op(Op::Add, x, constant(kF32, 0));  // 0 for x = -0
+  CHECK(simplify(plus_zero) == plus_zero);
+}
