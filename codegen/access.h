@@ -9,10 +9,10 @@ namespace tiny {
 inline constexpr int64_t kIrregular = INT64_MAX;  // depends on the range in a non-linear way
 
 struct Access {
-  Node node;             // Load or Store
-  Node item;             // the reduction or store in whose loops it runs
-  double count = 1;      // how often it runs: the extents of all ranges around it, multiplied
-  uint64_t around = 0;   // the ranges around it
+  Node node;            // Load or Store
+  Node item;            // the reduction or store in whose loops it runs
+  double count = 1;     // how often it runs: the extents of all ranges around it, multiplied
+  uint64_t around = 0;  // the ranges around it
 };
 
 // Elements by which the access moves when the range with this id advances; 0: not at all.

@@ -146,9 +146,9 @@ template <Node (*lower)(Node)> Node lowered(const Match& m) { return lower(m.roo
 
 }  // namespace
 
-// Row j of a matrix of n vectors after `stage` rounds in which rows i and i + n/2 are interleaved to
-// rows 2i and 2i + 1. After log2(n) rounds the matrix is transposed (a perfect shuffle of row and
-// column numbers moves one bit from the one to the other); columns share the rounds they need.
+// Row j of a matrix of n vectors after `stage` rounds in which rows i and i + n/2 are interleaved
+// to rows 2i and 2i + 1. After log2(n) rounds the matrix is transposed (a perfect shuffle of row
+// and column numbers moves one bit from the one to the other); columns share the rounds they need.
 Node interleaved(Node tile, int stage, int j) {
   const auto n = static_cast<int>(tile->num_src) - 1;
   if (stage == 0) return tile->src(j);

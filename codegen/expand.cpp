@@ -148,8 +148,10 @@ class Vectorizer {
     Sum s = to_sum(at);
     factor = 0;
     for (auto& t : s.terms) {
-      if (t.atom == r) factor = std::exchange(t.factor, 0);
-      else if (t.atom->ranges & bit_of(r)) return false;
+      if (t.atom == r)
+        factor = std::exchange(t.factor, 0);
+      else if (t.atom->ranges & bit_of(r))
+        return false;
     }
     base = from_sum(s);
     return true;
@@ -160,8 +162,7 @@ class Vectorizer {
     int64_t factor = 0;
     if (!split(n, r, base, factor)) return elementwise(n, lanes);
     Node steps = make(Op::Ramp, kIndex.vec(lanes));
-    if (factor != 1)
-      steps = make(Op::Mul, steps->dtype, {steps, constant(steps->dtype, factor)});
+    if (factor != 1) steps = make(Op::Mul, steps->dtype, {steps, constant(steps->dtype, factor)});
     if (base->is_const(0)) return steps;
     return make(Op::Add, steps->dtype, {widen((*this)(base), lanes), steps});
   }
@@ -219,8 +220,10 @@ class Vectorizer {
     Node value = (*this)(n->src(0)), closed = nullptr;
     std::vector<Node> srcs{value};
     for (Node r : n->srcs().subspan(1)) {
-      if (kind_of(r) == RangeKind::Vector) closed = r;
-      else srcs.push_back(r);
+      if (kind_of(r) == RangeKind::Vector)
+        closed = r;
+      else
+        srcs.push_back(r);
     }
     if (closed) srcs[0] = value = widen(value, static_cast<int>(extent_of(closed)));
     Node r = srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, n->payload);

@@ -28,8 +28,10 @@ class Tuner {
       if (r && !meets(range_id(r), column, own)) own.push_back(range_id(r));
     }
     if (column >= 0) {
-      if (is_reduced_under(column)) tile(range(column));
-      else stream(range(column));
+      if (is_reduced_under(column))
+        tile(range(column));
+      else
+        stream(range(column));
     }
     // Rows: a reduction is vectorised along what it reduces; four accumulators hide the latency
     // of an addition.
@@ -89,18 +91,16 @@ class Tuner {
     if (std::find(chosen.begin(), chosen.end(), id) != chosen.end()) return true;
     const auto all = items();
     return std::any_of(all.begin(), all.end(), [&](Node item) {
-      return contains(item, id) &&
-             (contains(item, column) || std::any_of(chosen.begin(), chosen.end(), [&](int other) {
-                return contains(item, other);
-              }));
+      return contains(item, id) && (contains(item, column) ||
+                                    std::any_of(chosen.begin(), chosen.end(),
+                                                [&](int other) { return contains(item, other); }));
     });
   }
 
   bool is_reduced_under(int id) const {
     const auto all = items();
-    return std::any_of(all.begin(), all.end(), [&](Node item) {
-      return item->op == Op::Reduce && contains(item, id);
-    });
+    return std::any_of(all.begin(), all.end(),
+                       [&](Node item) { return item->op == Op::Reduce && contains(item, id); });
   }
 
   // The loop range that is best as the vector range of all that runs in it, when the rest takes the
@@ -256,9 +256,10 @@ class Tuner {
       if (kind(r) != RangeKind::Loop || range_id(r) == vid) continue;
       double score = 0;
       for (const Access& a : accesses_) {
-        const bool inside = a.node->op == Op::Load && (a.around >> range_id(r) & 1) &&
-                            (a.around >> vid & 1);
-        if (inside && stride(a.node, vid) != 0 && stride(a.node, range_id(r)) == 0) score += a.count;
+        const bool inside =
+            a.node->op == Op::Load && (a.around >> range_id(r) & 1) && (a.around >> vid & 1);
+        if (inside && stride(a.node, vid) != 0 && stride(a.node, range_id(r)) == 0)
+          score += a.count;
       }
       const double unrolled = static_cast<double>(best_unroll(extent(r), 14));
       score *= 1 - 1 / unrolled;

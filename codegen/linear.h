@@ -14,7 +14,8 @@
 // Range, Const and Param nodes are not listed: they are values wherever their loop is open.
 //
 // Types: a dtype with several lanes is a vector. All sources of an element-wise node have the lanes
-// of its result. Index arithmetic is i32 or i64 by now. Bool is one byte in memory, a bit elsewhere.
+// of its result. Index arithmetic is i32 or i64 by now. Bool is one byte in memory, a bit
+// elsewhere.
 //   Load(param, index, [gate])      scalar index: `lanes` consecutive elements from it, with no
 //                                   alignment beyond the element's; vector index: a gather.
 //                                   Zero where the gate (bool, one lane or all) is false; there the
@@ -30,11 +31,11 @@
 namespace tiny {
 
 struct Linear {
-  std::string name;               // a C identifier
+  std::string name;  // a C identifier
   std::vector<Node> body;
-  std::vector<Node> params;       // in slot order; slots that are not used are nullptr
-  std::vector<bool> written;      // per slot: some Store writes it
-  bool heavy = false;             // has the loops of a matrix product or convolution
+  std::vector<Node> params;   // in slot order; slots that are not used are nullptr
+  std::vector<bool> written;  // per slot: some Store writes it
+  bool heavy = false;         // has the loops of a matrix product or convolution
 };
 
 // One line per statement, indented by loops, with deterministic names.

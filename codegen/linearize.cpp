@@ -54,8 +54,10 @@ class Linearizer {
     if (n->op == Op::Range || n->is_const()) return;
     std::vector<Node> found;
     for (Node s : n->srcs()) {
-      if (s->op == Op::Reduce) found.push_back(s);
-      else found.insert(found.end(), depends_[s].begin(), depends_[s].end());
+      if (s->op == Op::Reduce)
+        found.push_back(s);
+      else
+        found.insert(found.end(), depends_[s].begin(), depends_[s].end());
     }
     std::sort(found.begin(), found.end());
     found.erase(std::unique(found.begin(), found.end()), found.end());
@@ -107,8 +109,8 @@ class Linearizer {
     auto best = items.end();
     for (auto i = items.begin(); i != items.end(); ++i) {
       const std::vector<Node>& needs = *depends_.find(*i);
-      const bool ready = std::all_of(needs.begin(), needs.end(),
-                                     [&](Node d) { return home_.contains(d); });
+      const bool ready =
+          std::all_of(needs.begin(), needs.end(), [&](Node d) { return home_.contains(d); });
       if (!ready) continue;
       if (best == items.end() || std::popcount((*i)->ranges) < std::popcount((*best)->ranges))
         best = i;
@@ -223,8 +225,7 @@ class Linearizer {
   }
 
   void emit_loop(Block& block) {
-    for (Node r : block.closing)
-      scopes_.back().text.push_back(make(Op::Acc, kVoid, {r}));
+    for (Node r : block.closing) scopes_.back().text.push_back(make(Op::Acc, kVoid, {r}));
     scopes_.emplace_back(&block);
     emit(block);
     std::vector<Node> inner = std::move(scopes_.back().text);

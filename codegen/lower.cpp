@@ -42,7 +42,8 @@ void estimate(Node sink, Lowered& out) {
 LaunchSize launch_size(Node sink) {
   LaunchSize size;
   double work = 0;
-  for (const Access& a : accesses(sink)) work += a.count * std::max<int>(1, a.node->dtype.lanes / 4);
+  for (const Access& a : accesses(sink))
+    work += a.count * std::max<int>(1, a.node->dtype.lanes / 4);
   for (Node r : ranges_of(sink))
     if (kind(r) == RangeKind::Core) size.grid[0] = extent(r);
   const double each = work / static_cast<double>(size.grid[0]);

@@ -34,7 +34,8 @@ bool go_together(Node sink, Node a, Node b) {
 // Where every access is linear in both, the steps alone decide.
 bool may_merge(Node sink, Node a, Node b) {
   for (const Access& access : accesses(sink)) {
-    const int64_t outer = stride(access.node, range_id(a)), inner = stride(access.node, range_id(b));
+    const int64_t outer = stride(access.node, range_id(a)),
+                  inner = stride(access.node, range_id(b));
     if (outer != kIrregular && inner != kIrregular && outer != inner * extent(b)) return false;
   }
   return go_together(sink, a, b);

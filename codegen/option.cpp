@@ -32,9 +32,8 @@ std::vector<Node> ranges_of(Node sink) {
   std::vector<Node> out;
   for (Node n : topological(sink))
     if (n->op == Op::Range) out.push_back(n);
-  std::sort(out.begin(), out.end(), [](Node a, Node b) {
-    return a->arg<RangeArg>().id < b->arg<RangeArg>().id;
-  });
+  std::sort(out.begin(), out.end(),
+            [](Node a, Node b) { return a->arg<RangeArg>().id < b->arg<RangeArg>().id; });
   return out;
 }
 
@@ -101,8 +100,10 @@ class Replacer {
     Node gate = gates(n->ranges);
     const size_t slot = n->op == Op::Load ? 2 : 3;
     if (!gate) return;
-    if (srcs.size() > slot) srcs[slot] = both(srcs[slot], gate);
-    else srcs.push_back(gate);
+    if (srcs.size() > slot)
+      srcs[slot] = both(srcs[slot], gate);
+    else
+      srcs.push_back(gate);
   }
 
   Node reduce(Node n) {

@@ -10,11 +10,11 @@
 namespace tiny {
 
 enum class OptKind : uint8_t {
-  Split,   // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
-           // where amount does not divide the extent, the last inner iterations are gated off
-  Merge,   // axis (outer) and `amount` (inner, its id) into one range with axis's id
-  Bind,    // axis gets the RangeKind `amount`
-  Order,   // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
+  Split,  // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
+          // where amount does not divide the extent, the last inner iterations are gated off
+  Merge,  // axis (outer) and `amount` (inner, its id) into one range with axis's id
+  Bind,   // axis gets the RangeKind `amount`
+  Order,  // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 
 struct Opt {

@@ -48,11 +48,14 @@ Indices reshaped(const Indices& at, Ints from, Ints to) {
     int64_t have = 1, want = to[j];
     const size_t first = i, begin = j++;
     while (have != want) {
-      if (have < want && i < from.size()) have *= from[i++];
-      else want *= to[j++];
+      if (have < want && i < from.size())
+        have *= from[i++];
+      else
+        want *= to[j++];
     }
-    Node sum = linear({at.begin() + static_cast<ptrdiff_t>(first), at.begin() + static_cast<ptrdiff_t>(i)},
-                      from.subspan(first, i - first));
+    Node sum =
+        linear({at.begin() + static_cast<ptrdiff_t>(first), at.begin() + static_cast<ptrdiff_t>(i)},
+               from.subspan(first, i - first));
     int64_t step = want;
     for (size_t k = begin; k < j; ++k) {
       step /= to[k];
@@ -141,8 +144,10 @@ class Puller {
       case Op::Iota: return simplify(make(Op::Cast, n->dtype, {at[0]}));
       case Op::ReduceAxis: return reduced(n, at, gate);
       case Op::Gather: return gathered(n, at, gate);
-      case Op::Contiguous: case Op::Detach: case Op::Leaf: case Op::Copy:
-        return pull(n->src(0), at, gate);
+      case Op::Contiguous:
+      case Op::Detach:
+      case Op::Leaf:
+      case Op::Copy: return pull(n->src(0), at, gate);
       case Op::Assign: return pull(n->src(1), at, gate);
       default: break;
     }

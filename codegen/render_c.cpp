@@ -374,7 +374,8 @@ class Printer {
       case Op::Shuffle: {
         std::string lanes;
         for (int64_t i : n->ints()) lanes += cat(", ", i);
-        return cat("__builtin_shufflevector(", named(n->src(0)), ", ", named(n->src(1)), lanes, ")");
+        return cat("__builtin_shufflevector(", named(n->src(0)), ", ", named(n->src(1)), lanes,
+                   ")");
       }
       case Op::Fold: return fold(n);
       case Op::Where: return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));

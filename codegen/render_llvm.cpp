@@ -374,8 +374,8 @@ class Printer {
   std::string shuffle_two(Node n) {
     std::string lanes = cat("<", n->ints().size(), " x i32> <");
     for (size_t i = 0; i < n->ints().size(); ++i) lanes += cat(i ? ", " : "", "i32 ", n->ints()[i]);
-    return define(cat("shufflevector ", typed(n->src(0)), ", ", typed(n->src(1)), ", ", lanes,
-                      ">"));
+    return define(
+        cat("shufflevector ", typed(n->src(0)), ", ", typed(n->src(1)), ", ", lanes, ">"));
   }
 
   std::string arithmetic(Node n) {

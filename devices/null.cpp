@@ -21,7 +21,9 @@ void* NullDevice::alloc(size_t bytes) {
 
 void NullDevice::free(void* ptr, size_t) { std::free(ptr); }
 void NullDevice::upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
-void NullDevice::download(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void NullDevice::download(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
 void NullDevice::copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
 std::unique_ptr<Program> NullDevice::load(const std::string&, const std::string&) {

@@ -44,7 +44,8 @@ std::string canonical_device(std::string_view name) {
   if (!row) {
     std::string known;
     for (const Row& r : kDevices) known += cat(known.empty() ? "" : ", ", r.name);
-    throw Error(cat("unknown device '", name, "': known are ", known, ", each also as NAME:number"));
+    throw Error(
+        cat("unknown device '", name, "': known are ", known, ", each also as NAME:number"));
   }
   return index ? cat(row->name, ':', index) : row->name;
 }

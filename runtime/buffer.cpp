@@ -93,7 +93,8 @@ Buffer::~Buffer() {
 }
 
 void* Buffer::data() {
-  check(!moved_, "reading a tensor whose memory was overwritten by assign(): realize what needs the "
+  check(!moved_,
+        "reading a tensor whose memory was overwritten by assign(): realize what needs the "
         "old values before, or compute it from a copy, x.contiguous()");
   if (!data_) data_ = pool().take(*device_, bytes());
   return data_;

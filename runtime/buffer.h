@@ -25,9 +25,9 @@ class Buffer {
   size_t bytes() const { return static_cast<size_t>(size_) * dtype_.size(); }
   bool allocated() const { return data_ != nullptr; }
 
-  void* data();                       // allocates at first use; throws Error for a moved buffer
-  void upload(const void* from);      // bytes() from host memory
-  void download(void* to);            // bytes() to host memory, after all work on it has ended
+  void* data();                   // allocates at first use; throws Error for a moved buffer
+  void upload(const void* from);  // bytes() from host memory
+  void download(void* to);        // bytes() to host memory, after all work on it has ended
 
   // A buffer with this one's memory, whose content is about to change: nodes that refer to this
   // one must not read the new content, so reading it is an error from then on.

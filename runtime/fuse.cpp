@@ -37,16 +37,28 @@ AxisMap reshaped(const AxisMap& axes, Ints from, Ints to) {  // axes of `from`, 
   AxisMap out(to.size(), kNone);
   size_t i = 0, j = 0;
   while (i < from.size() || j < to.size()) {
-    if (j < to.size() && to[j] == 1) { ++j; continue; }
-    if (i < from.size() && from[i] == 1) { ++i; continue; }
-    if (i < from.size() && j < to.size() && from[i] == to[j]) { out[j++] = axes[i++]; continue; }
+    if (j < to.size() && to[j] == 1) {
+      ++j;
+      continue;
+    }
+    if (i < from.size() && from[i] == 1) {
+      ++i;
+      continue;
+    }
+    if (i < from.size() && j < to.size() && from[i] == to[j]) {
+      out[j++] = axes[i++];
+      continue;
+    }
     // Axes are split or merged here: the groups of both sides that cover the same elements.
     int64_t a = i < from.size() ? from[i++] : 1, b = j < to.size() ? to[j] : 1;
     const size_t first = j++;
     while (a != b) {
-      if (a < b && i < from.size()) a *= from[i++];
-      else if (j < to.size()) b *= to[j++];
-      else break;
+      if (a < b && i < from.size())
+        a *= from[i++];
+      else if (j < to.size())
+        b *= to[j++];
+      else
+        break;
     }
     for (size_t k = first; k < std::min(j, to.size()); ++k)
       if (to[k] != 1) out[k] = kOther;
@@ -71,7 +83,9 @@ AxisMap through_movement(Node n, const AxisMap& axes) {
 
 class Fuser {
  public:
-  explicit Fuser(std::span<const Node> roots) : roots_(roots.begin(), roots.end()) {
+  Fuser(std::span<const Node> roots, std::span<const Node> stored)
+      : roots_(roots.begin(), roots.end()) {
+    for (Node n : stored) stored_[n] = 1;
     order_ = topological(roots);
     for (Node n : order_) {
       position_[n] = position_.size();
@@ -117,10 +131,11 @@ class Fuser {
     }
     for (Node n : order_) {
       switch (n->op) {
-        case Op::ReduceAxis: case Op::Scatter: case Op::Assign: case Op::Copy:
-        case Op::Contiguous:
-          stored_[n] = 1;
-          break;
+        case Op::ReduceAxis:
+        case Op::Scatter:
+        case Op::Assign:
+        case Op::Copy:
+        case Op::Contiguous: stored_[n] = 1; break;
         case Op::Expand: expanded(n); break;
         case Op::Gather: gathered(n); break;
         default: break;
@@ -146,8 +161,8 @@ class Fuser {
   }
 
   struct Cost {
-    int work = 0;               // operations, expensive ones count 8
-    std::vector<Node> loads;    // distinct values read that are about as large as the node
+    int work = 0;             // operations, expensive ones count 8
+    std::vector<Node> loads;  // distinct values read that are about as large as the node
   };
 
   // Cost of computing one element of `n` again from what is stored.
@@ -367,8 +382,8 @@ class Fuser {
   };
 
   bool collect_rows(std::pair<int, int> kernels, Node n, const AxisMap& axes, RowWalk walk) const {
-    const bool outside = is_stored(n) && kernel_of(n) != kernels.first &&
-                         kernel_of(n) != kernels.second;
+    const bool outside =
+        is_stored(n) && kernel_of(n) != kernels.first && kernel_of(n) != kernels.second;
     if (is_leaf(n) || outside || !walk.visited.insert({n, axes}).second) return true;
     walk.seen[n] = 1;
     if (is_movement(n->op))
@@ -469,8 +484,7 @@ class Fuser {
       for (size_t b = a + 1; b < kernels_.size() && b < a + 64; ++b) {
         const int i = static_cast<int>(a), j = static_cast<int>(b);
         if (!kernels_[b].alive || (sums && kernels_[a].outputs[0]->op != Op::ReduceAxis)) continue;
-        if (are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j))
-          merge(j, i);
+        if (are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j)) merge(j, i);
       }
     }
   }
@@ -512,8 +526,7 @@ class Fuser {
       if (k.alive)
         for (const Read& r : k.reads) wanted[r.leaf] = 1;
     for (Kernel& k : kernels_)
-      std::erase_if(k.outputs,
-                    [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
+      std::erase_if(k.outputs, [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
   }
 
   void emit(int root, std::vector<char>& state, std::vector<Group>& out) {
@@ -561,6 +574,8 @@ class Fuser {
 
 }  // namespace
 
-std::vector<Group> fuse(std::span<const Node> roots) { return Fuser(roots).run(); }
+std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored) {
+  return Fuser(roots, stored).run();
+}
 
 }  // namespace tiny

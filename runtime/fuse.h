@@ -15,8 +15,9 @@ struct Group {
 };
 
 // Groups in an order in which they can run. `roots` are the values asked for; movement on top of
-// them is not materialised. The graph has Params for leaves and no Detach or Leaf.
-std::vector<Group> fuse(std::span<const Node> roots);
+// them is not materialised. `stored`: further values that get memory. The graph has Params for
+// leaves and no Detach or Leaf.
+std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored = {});
 
 // The node below all movement.
 Node base_of(Node n);

@@ -36,7 +36,8 @@ std::string key_of(const Step& step) {
 void show(const Lowered& low, int debug) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  if (debug >= 3) std::cerr << "options " << low.source.entry << ": " << to_text(low.options) << '\n';
+  if (debug >= 3)
+    std::cerr << "options " << low.source.entry << ": " << to_text(low.options) << '\n';
   if (debug >= 4) std::cerr << low.source.text << '\n';
 }
 
@@ -61,8 +62,7 @@ std::unique_ptr<Kernel> compile(const Step& step) {
 }
 
 // Runs job(0) .. job(count-1) on all cores; the first exception is thrown at the end.
-template <class Job>
-void in_parallel(size_t count, Job job) {
+template <class Job> void in_parallel(size_t count, Job job) {
   std::atomic<size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;

@@ -24,8 +24,8 @@ bool is_reduced(Node reduce, int axis) { return reduce->arg<ReduceArg>().axes >>
 
 bool is_view(Node n) { return is_movement(n->op) || n->op == Op::Cast; }
 
-// Follows movement and at most one cast down to memory or to something computed. A reshape on top of
-// memory stays: it tells the axes apart.
+// Follows movement and at most one cast down to memory or to something computed. A reshape on top
+// of memory stays: it tells the axes apart.
 Operand follow(Node top, const std::vector<Node>& ranges) {
   Operand o{top, ranges, nullptr, 0};
   while (is_view(o.point)) {
@@ -133,6 +133,8 @@ class Layouts {
  public:
   explicit Layouts(const Target& target) : target_(target) {}
 
+  std::vector<Node> stored;
+
   Node reduce(Node n) {
     if (numel(n->src(0)->shape()) == 0) return n;
     Node p = with_product_on_top(n);
@@ -235,16 +237,15 @@ class Layouts {
   // the work of packing shared out among them.
   double cost(const std::vector<Operand>& operands, Node range, int64_t size, int64_t work) const {
     const double lanes = target_.vector_bytes / 4.0, n = static_cast<double>(size);
-    const double filled = n / (static_cast<double>(static_cast<int64_t>((n + lanes - 1) / lanes)) * lanes);
+    const double filled =
+        n / (static_cast<double>(static_cast<int64_t>((n + lanes - 1) / lanes)) * lanes);
     double sum = 0;
     for (const Operand& o : operands) {
       const double elements = static_cast<double>(numel(o.point->shape()));
       switch (walk_of(o, range).kind) {
         case Walk::None: sum += 0.5; break;
         case Walk::Contiguous: sum += 1; break;
-        case Walk::Movable:
-          sum += 1 + 4 * elements * lanes / static_cast<double>(work);
-          break;
+        case Walk::Movable: sum += 1 + 4 * elements * lanes / static_cast<double>(work); break;
         case Walk::Irregular: sum += 1.5 * lanes; break;
       }
     }
@@ -340,11 +341,15 @@ class Layouts {
     return p;
   }
 
-  Node view(const Plan& p, Ints shape) const {
+  Node view(const Plan& p, Ints shape) {
     Node x = p.point;
     if (p.padded) x = build::pad(x, p.pad);
-    if (p.dim >= 0) x = packed(x, p.dim, panel());
-    else if (p.padded) x = build::contiguous(x);
+    if (p.dim >= 0)
+      x = packed(x, p.dim, panel());
+    else if (p.padded)
+      x = build::contiguous(x);
+    else if (is_elementwise(x->op))
+      stored.push_back(x);
     return build::affine(x, shape, p.map);
   }
 
@@ -362,7 +367,7 @@ class Layouts {
 
 }  // namespace
 
-std::vector<Node> choose_layouts(std::span<const Node> roots, const Target& target) {
+Layout choose_layouts(std::span<const Node> roots, const Target& target) {
   Layouts layouts(target);
   NodeMap<Node> done;
   std::vector<Node> srcs;
@@ -373,8 +378,9 @@ std::vector<Node> choose_layouts(std::span<const Node> roots, const Target& targ
     LabelScope label(n->label);
     done[n] = now->op == Op::ReduceAxis ? layouts.reduce(now) : now;
   }
-  std::vector<Node> out;
-  for (Node r : roots) out.push_back(*done.find(r));
+  Layout out;
+  for (Node r : roots) out.roots.push_back(*done.find(r));
+  out.stored = std::move(layouts.stored);
   return out;
 }
 

@@ -9,6 +9,10 @@
 
 namespace tiny {
 
-std::vector<Node> choose_layouts(std::span<const Node> roots, const Target& target);
+struct Layout {
+  std::vector<Node> roots;   // the rewritten graph
+  std::vector<Node> stored;  // values in it that products read: they get memory as they are
+};
+Layout choose_layouts(std::span<const Node> roots, const Target& target);
 
 }  // namespace tiny

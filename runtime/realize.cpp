@@ -54,8 +54,7 @@ Buffer& memory(const Schedule& s, Buffers& buffers, int v) {
 
 void run_step(const Schedule& s, const Step& step, Kernel* kernel, Buffers& buffers,
               int64_t debug) {
-  if (!kernel)
-    return copy_between(memory(s, buffers, step.values[0]), *buffers[step.values[1]]);
+  if (!kernel) return copy_between(memory(s, buffers, step.values[0]), *buffers[step.values[1]]);
   std::vector<void*> args;
   for (int v : step.values) args.push_back(memory(s, buffers, v).data());
   launch(*kernel, find_device(device_name(step.device)), args, debug);
@@ -87,8 +86,7 @@ namespace {
 std::shared_ptr<Buffer> buffer_of(Node n) { return n->arg<BufferArg>().buffer; }
 
 Node buffer_node(const std::shared_ptr<Buffer>& b) {
-  return make(Op::Buffer, b->dtype(), {},
-              BufferArg{b, b->size(), device_id(b->device_name())});
+  return make(Op::Buffer, b->dtype(), {}, BufferArg{b, b->size(), device_id(b->device_name())});
 }
 
 // The movement of `root` above its base, on top of another node.
@@ -153,8 +151,10 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, int fallback) {
   for (size_t i = 0; i < roots.size(); ++i) {
     const Result& r = s->results[i];
     Node base = r.base.get(), onto = nullptr;
-    if (made[i]) onto = build::reshape(buffer_node(made[i]), base->shape());
-    else if (base->op == Op::Param) onto = graph.buffers[base->ints()[0]];
+    if (made[i])
+      onto = build::reshape(buffer_node(made[i]), base->shape());
+    else if (base->op == Op::Param)
+      onto = graph.buffers[base->ints()[0]];
     out.push_back(onto ? moved(r.root.get(), base, onto) : graph.roots[i]);
   }
   return out;

@@ -17,9 +17,7 @@ namespace tiny {
 
 namespace {
 
-bool is_usable(Node buffer_view) {
-  return !base_of(buffer_view)->arg<BufferArg>().buffer->moved();
-}
+bool is_usable(Node buffer_view) { return !base_of(buffer_view)->arg<BufferArg>().buffer->moved(); }
 
 // What a node stands for: itself, its values where it has been computed, its source where the node
 // only matters to gradients.
@@ -98,11 +96,12 @@ class Planner {
   }
 
   Schedule run() {
-    const bool laid_out = env_int("OPT") != 0;
     const int device = out_.inputs ? out_.values[0].device : fallback_;
-    roots_ = laid_out ? choose_layouts(graph_.roots, find_device(device_name(device)).target())
-                      : graph_.roots;
-    groups_ = fuse(roots_);
+    Layout layout{graph_.roots, {}};
+    if (env_int("OPT"))
+      layout = choose_layouts(graph_.roots, find_device(device_name(device)).target());
+    roots_ = layout.roots;
+    groups_ = fuse(roots_, layout.stored);
     for (size_t g = 0; g < groups_.size(); ++g)
       for (Node n : groups_[g].outputs) maker_[n] = static_cast<int>(g);
     order_groups();
@@ -113,7 +112,8 @@ class Planner {
   }
 
  private:
-  // --- order: a group that overwrites an input runs after all that read it ------------------------
+  // --- order: a group that overwrites an input runs after all that read it
+  // ------------------------
 
   // The input that an Assign may overwrite: its old value is all of it, in the same order.
   int old_input(Node assign) const {
@@ -150,8 +150,8 @@ class Planner {
     while (order_.size() < groups_.size()) {
       const size_t so_far = order_.size();
       for (int g = 0; g < count; ++g) {
-        if (done[g] || !std::all_of(before_[g].begin(), before_[g].end(),
-                                    [&](int p) { return done[p]; }))
+        if (done[g] ||
+            !std::all_of(before_[g].begin(), before_[g].end(), [&](int p) { return done[p]; }))
           continue;
         done[g] = 1;
         order_.push_back(g);
@@ -184,7 +184,8 @@ class Planner {
     return false;
   }
 
-  // --- steps ---------------------------------------------------------------------------------------
+  // --- steps
+  // ---------------------------------------------------------------------------------------
 
   int value_of(Node n) {
     if (n->op == Op::Param) return static_cast<int>(n->ints()[0]);
@@ -210,8 +211,8 @@ class Planner {
     if (out_.values.back().size == 0) return;
     Node first = g.outputs[0];
     if (first->op == Op::Copy) {
-      out_.steps.push_back({NodeRef(), {value_of(first), value_of(base_of(first->src(0)))}, "copy",
-                            device});
+      out_.steps.push_back(
+          {NodeRef(), {value_of(first), value_of(base_of(first->src(0)))}, "copy", device});
       return;
     }
     if (first->op == Op::Scatter) add_kernel(g, {first}, first->src(0), device);

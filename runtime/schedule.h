@@ -22,8 +22,8 @@ struct Value {
   DType dtype;
   int64_t size = 0;  // elements
   int device = 0;
-  int in_place = -1;   // takes over the memory of this input
-  int last_use = -1;   // the step after which nobody needs it; results stay
+  int in_place = -1;  // takes over the memory of this input
+  int last_use = -1;  // the step after which nobody needs it; results stay
 };
 
 struct Step {

@@ -308,8 +308,26 @@ HostTensor pad(Node n, const HostTensor& x) {
   return out;
 }
 
+HostTensor affine(Node n, const HostTensor& x) {
+  HostTensor out(n->dtype, n->shape());
+  const Shape from = strides_of(x.shape);
+  Shape strides(n->rank, 0);
+  int64_t base = 0;
+  const int64_t* arg = n->ints().data() + 1 + n->rank;
+  for (int64_t stride : from) {
+    base += *arg++ * stride;
+    for (int64_t& s : strides) s += *arg++ * stride;
+  }
+  const size_t bytes = n->dtype.size();
+  walk(out.shape, base, strides, [&](int64_t i, int64_t offset) {
+    std::memcpy(&out.data[i * bytes], &x.data[offset * bytes], bytes);
+  });
+  return out;
+}
+
 HostTensor movement(Node n, const HostTensor& x) {
   if (n->op == Op::Pad) return pad(n, x);
+  if (n->op == Op::Affine) return affine(n, x);
   HostTensor out(n->dtype, n->shape());
   if (n->op == Op::Reshape) {
     out.data = x.data;

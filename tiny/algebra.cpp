@@ -55,8 +55,8 @@ bool recombine(Sum& s) {
     for (size_t j = 0; j < s.terms.size(); ++j) {
       if (j == i || s.terms[j].factor != b * d) continue;
       Node other = s.terms[j].atom;
-      const bool inner = other->op == Op::FloorMod && other->src(1)->is_const() &&
-                         is_div_of(other->src(0), x, d);
+      const bool inner =
+          other->op == Op::FloorMod && other->src(1)->is_const() && is_div_of(other->src(0), x, d);
       if (!inner && !is_div_of(other, x, d)) continue;
       Node whole = inner ? index_mod(x, d * other->src(1)->int_value()) : x;
       s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::max(i, j)));
@@ -299,7 +299,8 @@ Node widen(const Match& m) {
 
 const RuleTable& fold_rules() {
   static const RuleTable table({
-      {"fold constants", any_of(elementwise_ops()), [](const Match& m) { return fold_constants(m.root); }},
+      {"fold constants", any_of(elementwise_ops()),
+       [](const Match& m) { return fold_constants(m.root); }},
       {"a value with one bound is a constant", Pattern{}.when(has_point_bounds),
        [](const Match& m) { return constant(m.root->dtype, m.root->vmin); }},
       {"x + 0 = x", node(Op::Add, any(0).when(is_integral), number(0)),
@@ -315,16 +316,18 @@ const RuleTable& fold_rules() {
        [](const Match& m) -> Node {
          return m.root->dtype == m.root->src(0)->dtype ? m.root->src(0) : nullptr;
        }},
-      {"cast of an Index and back", node(Op::Cast, node(Op::Cast, any(0).when(is_index))).when(is_index),
+      {"cast of an Index and back",
+       node(Op::Cast, node(Op::Cast, any(0).when(is_index))).when(is_index),
        [](const Match& m) -> Node {
          Node inner = m.root->src(0);
          if (!inner->dtype.is_int()) return nullptr;
-         const bool fits = m[0]->vmin >= int_min(inner->dtype) && m[0]->vmax <= int_max(inner->dtype);
+         const bool fits =
+             m[0]->vmin >= int_min(inner->dtype) && m[0]->vmax <= int_max(inner->dtype);
          return fits ? m[0] : nullptr;
        }},
       {"integers from indices are computed as indices",
-       any_of(op_set(Op::Add, Op::Sub, Op::Mul, Op::FloorDiv, Op::FloorMod, Op::Max, Op::Min, Op::Lt,
-                     Op::Le, Op::Eq, Op::Ne)),
+       any_of(op_set(Op::Add, Op::Sub, Op::Mul, Op::FloorDiv, Op::FloorMod, Op::Max, Op::Min,
+                     Op::Lt, Op::Le, Op::Eq, Op::Ne)),
        widen},
       {"max(x, y) by bounds", node(Op::Max, any(0).when(is_integral), any(1)),
        [](const Match& m) -> Node {
@@ -342,17 +345,20 @@ const RuleTable& fold_rules() {
 
 const RuleTable& logic_rules() {
   static const RuleTable table({
-      {"x & true = x", node(Op::And, any(0).when(is_bool), number(1)), [](const Match& m) { return m[0]; }},
+      {"x & true = x", node(Op::And, any(0).when(is_bool), number(1)),
+       [](const Match& m) { return m[0]; }},
       {"x & false = false", node(Op::And, any(0).when(is_bool), number(0)),
        [](const Match& m) { return constant(m.root->dtype, 0); }},
-      {"x | false = x", node(Op::Or, any(0).when(is_bool), number(0)), [](const Match& m) { return m[0]; }},
+      {"x | false = x", node(Op::Or, any(0).when(is_bool), number(0)),
+       [](const Match& m) { return m[0]; }},
       {"x | true = true", node(Op::Or, any(0).when(is_bool), number(1)),
        [](const Match& m) { return constant(m.root->dtype, 1); }},
       {"x & x = x | x = x", node(op_set(Op::And, Op::Or), {any(0), any(0)}),
        [](const Match& m) { return m[0]; }},
       {"x & (x & y) = x & y", node(Op::And, any(0), node(Op::And, any(0), any(1)).as(2)),
        [](const Match& m) { return m[2]; }},
-      {"x ^ false = x", node(Op::Xor, any(0).when(is_bool), number(0)), [](const Match& m) { return m[0]; }},
+      {"x ^ false = x", node(Op::Xor, any(0).when(is_bool), number(0)),
+       [](const Match& m) { return m[0]; }},
       {"where of a constant condition", node(Op::Where, constant(2), any(0), any(1)),
        [](const Match& m) { return m[2]->int_value() ? m[0] : m[1]; }},
       {"where with equal branches", node(Op::Where, any(1), any(0), any(0)),
@@ -367,7 +373,9 @@ const RuleTable& logic_rules() {
        }},
       {"where(a, where(a, x, y), z) = where(a, x, z)",
        node(Op::Where, any(0), node(Op::Where, any(0), any(1), any(2)), any(3)),
-       [](const Match& m) { return make(Op::Where, m.root->dtype, {m[0], m[1], m[3]}); }},
+       [](const Match& m) {
+         return make(Op::Where, m.root->dtype, {m[0], m[1], m[3]});
+       }},
   });
   return table;
 }
@@ -377,15 +385,18 @@ const RuleTable& index_rules() {
       {"collect the terms of a sum",
        any_of(op_set(Op::Add, Op::Sub, Op::Neg, Op::Mul)).when(is_index),
        [](const Match& m) { return from_sum(to_sum(m.root)); }},
-      {"divide a sum", node(Op::FloorDiv, any(0), constant(1).when(is_positive_const)).when(is_index),
+      {"divide a sum",
+       node(Op::FloorDiv, any(0), constant(1).when(is_positive_const)).when(is_index),
        [](const Match& m) { return divide(m[0], m[1]->int_value()); }},
-      {"remainder of a sum", node(Op::FloorMod, any(0), constant(1).when(is_positive_const)).when(is_index),
+      {"remainder of a sum",
+       node(Op::FloorMod, any(0), constant(1).when(is_positive_const)).when(is_index),
        [](const Match& m) { return modulo(m[0], m[1]->int_value()); }},
       {"compare sums", node(Op::Lt, any(0), any(1)).when(compares_index),
        [](const Match& m) { return compare_less(m[0], m[1]); }},
       {"a <= b is a < b + 1", node(Op::Le, any(0), any(1)).when(compares_index),
        [](const Match& m) { return compare_less(m[0], index_add(m[1], index(1))); }},
-      {"a == c with terms on the left", node(op_set(Op::Eq, Op::Ne), {any(0), any(1)}).when(compares_index),
+      {"a == c with terms on the left",
+       node(op_set(Op::Eq, Op::Ne), {any(0), any(1)}).when(compares_index),
        [](const Match& m) -> Node {
          if (m[1]->is_const()) return nullptr;
          Sum s = to_sum(m[0]);

@@ -1,6 +1,6 @@
 // Integer algebra with bounds, constant folding, and the simplifications that hold for every dtype.
-// Index arithmetic (dtype Index) is exact: it neither wraps nor truncates, `FloorDiv` and `FloorMod`
-// go towards minus infinity.
+// Index arithmetic (dtype Index) is exact: it neither wraps nor truncates, `FloorDiv` and
+// `FloorMod` go towards minus infinity.
 #pragma once
 #include <vector>
 

@@ -32,7 +32,7 @@ Node full(Ints shape, DType dtype, double value);
 Node full(Ints shape, DType dtype, int64_t value);
 Node full(Ints shape, Node scalar);  // scalar: any node of shape ()
 
-Node iota(int64_t n, DType dtype);          // [n]: 0, 1, ...
+Node iota(int64_t n, DType dtype);             // [n]: 0, 1, ...
 Node iota(Ints shape, int axis, DType dtype);  // the index along `axis`, in that shape
 
 // Reduced axes (bit i: axis i) stay with size 1. Ops: Add, Mul, Max, Min; bool: Max is or.
@@ -47,7 +47,7 @@ Node scatter(Node base, Node values, std::span<const Node> indices, ScatterArg h
 
 Node contiguous(Node x);
 Node detach(Node x);
-Node leaf(Node x);                  // a new tensor whose gradient is wanted
+Node leaf(Node x);  // a new tensor whose gradient is wanted
 Node copy_to(Node x, int device);
 Node assign(Node old, Node value);  // one shape, dtype and device
 

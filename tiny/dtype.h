@@ -12,7 +12,21 @@ namespace tiny {
 // `Index` is the type of index arithmetic in a kernel before a pass chooses 32 or 64 bits;
 // `Void` is the type of statements.
 enum class Scalar : uint8_t {
-  Void, Bool, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, Index
+  Void,
+  Bool,
+  I8,
+  I16,
+  I32,
+  I64,
+  U8,
+  U16,
+  U32,
+  U64,
+  F16,
+  BF16,
+  F32,
+  F64,
+  Index
 };
 
 struct DType {
@@ -60,7 +74,9 @@ int64_t int_max(DType t);
 uint16_t f32_to_f16(float x);
 float f16_to_f32(uint16_t bits);
 uint16_t f32_to_bf16(float x);
-inline float bf16_to_f32(uint16_t b) { return std::bit_cast<float>(static_cast<uint32_t>(b) << 16); }
+inline float bf16_to_f32(uint16_t b) {
+  return std::bit_cast<float>(static_cast<uint32_t>(b) << 16);
+}
 
 // Storage types of the two 16-bit floats, for host code: `std::vector<Half>`.
 struct Half {

@@ -25,23 +25,20 @@ class DeviceError : public std::runtime_error {
 };
 
 // Joins its arguments into one text: cat("axis ", 3, " of ", shape).
-template <class... Parts>
-std::string cat(const Parts&... parts) {
+template <class... Parts> std::string cat(const Parts&... parts) {
   std::ostringstream out;
   (out << ... << parts);
   return out.str();
 }
 
 // Throws Error with the joined text unless `ok`. The text is only built on failure.
-template <class... Parts>
-void check(bool ok, const Parts&... parts) {
+template <class... Parts> void check(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
     throw Error(cat(parts...));
 }
 
 // The same for an invariant of the library itself.
-template <class... Parts>
-void expect(bool ok, const Parts&... parts) {
+template <class... Parts> void expect(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
     throw Bug(cat(parts...));
 }

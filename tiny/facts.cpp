@@ -45,8 +45,8 @@ int64_t sat_neg(int64_t a) { return a == kIntMin ? kIntMax : -a; }
 Bounds of(Node n) { return {n->vmin, n->vmax}; }
 
 Bounds corners(Bounds a, Bounds b, int64_t (*f)(int64_t, int64_t)) {
-  const auto [lo, hi] = std::minmax({f(a.min, b.min), f(a.min, b.max), f(a.max, b.min),
-                                     f(a.max, b.max)});
+  const auto [lo, hi] =
+      std::minmax({f(a.min, b.min), f(a.min, b.max), f(a.max, b.min), f(a.max, b.max)});
   return {lo, hi};
 }
 
@@ -84,7 +84,7 @@ Bounds bit_bounds(Op op, Bounds a, Bounds b, Bounds full) {
 }
 
 Bounds compare_bounds(Op op, Bounds a, Bounds b) {
-  const bool below = a.max < b.min, above = a.min > b.max;
+  const bool below = a.max<b.min, above = a.min> b.max;
   const bool equal = a.min == a.max && b.min == b.max && a.min == b.min;
   switch (op) {
     case Op::Lt: return {below, !(a.min >= b.max)};
@@ -142,12 +142,19 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     }
     case Op::Where:
       return {std::min(n.src(1)->vmin, n.src(2)->vmin), std::max(n.src(1)->vmax, n.src(2)->vmax)};
-    case Op::Pad: return {std::min<int64_t>(0, n.src(0)->vmin),
-                          std::max<int64_t>(0, n.src(0)->vmax)};
-    case Op::Broadcast: case Op::Reverse: case Op::Reshape: case Op::Permute: case Op::Expand:
-    case Op::Shrink: case Op::Flip: case Op::Stride: case Op::Affine: case Op::Contiguous:
-    case Op::Detach:
-      return of(n.src(0));
+    case Op::Pad:
+      return {std::min<int64_t>(0, n.src(0)->vmin), std::max<int64_t>(0, n.src(0)->vmax)};
+    case Op::Broadcast:
+    case Op::Reverse:
+    case Op::Reshape:
+    case Op::Permute:
+    case Op::Expand:
+    case Op::Shrink:
+    case Op::Flip:
+    case Op::Stride:
+    case Op::Affine:
+    case Op::Contiguous:
+    case Op::Detach: return of(n.src(0));
     default: return info(n.op).cls == OpClass::Binary ? binary_bounds(n, full) : full;
   }
 }
@@ -187,9 +194,16 @@ bool may_exceed(const NodeData& n, Bounds b) {
     return s->dtype.scalar == Scalar::U64 && s->vmax == kIntMax;
   });
   switch (n.op) {
-    case Op::Neg: case Op::Add: case Op::Sub: case Op::Mul: case Op::Shl:
+    case Op::Neg:
+    case Op::Add:
+    case Op::Sub:
+    case Op::Mul:
+    case Op::Shl:
       return n.dtype.size() == 8 && (u64_source || b.min == kIntMin || b.max == kIntMax);
-    case Op::Cast: case Op::FloorDiv: case Op::TruncDiv: case Op::Shr: return u64_source;
+    case Op::Cast:
+    case Op::FloorDiv:
+    case Op::TruncDiv:
+    case Op::Shr: return u64_source;
     default: return false;
   }
 }

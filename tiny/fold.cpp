@@ -39,14 +39,26 @@ std::optional<int64_t> fold_int(Op op, DType t, int64_t a, int64_t b) {
     case Op::Add: return wrap(ua + ub);
     case Op::Sub: return wrap(ua - ub);
     case Op::Mul: return wrap(ua * ub);
-    case Op::FloorDiv: if (divides) return wide ? wrap(ua / ub) : floor_div(a, b); break;
-    case Op::FloorMod: if (divides) return wide ? wrap(ua % ub) : floor_mod(a, b); break;
-    case Op::TruncDiv: if (divides) return wide ? wrap(ua / ub) : a / b; break;
-    case Op::TruncMod: if (divides) return wide ? wrap(ua % ub) : a % b; break;
+    case Op::FloorDiv:
+      if (divides) return wide ? wrap(ua / ub) : floor_div(a, b);
+      break;
+    case Op::FloorMod:
+      if (divides) return wide ? wrap(ua % ub) : floor_mod(a, b);
+      break;
+    case Op::TruncDiv:
+      if (divides) return wide ? wrap(ua / ub) : a / b;
+      break;
+    case Op::TruncMod:
+      if (divides) return wide ? wrap(ua % ub) : a % b;
+      break;
     case Op::Max: return (wide ? ua > ub : a > b) ? a : b;
     case Op::Min: return (wide ? ua < ub : a < b) ? a : b;
-    case Op::Shl: if (b >= 0 && b < 64) return wrap(ua << b); break;
-    case Op::Shr: if (b >= 0 && b < 64) return wide ? wrap(ua >> b) : a >> b; break;
+    case Op::Shl:
+      if (b >= 0 && b < 64) return wrap(ua << b);
+      break;
+    case Op::Shr:
+      if (b >= 0 && b < 64) return wide ? wrap(ua >> b) : a >> b;
+      break;
     case Op::And: return a & b;
     case Op::Or: return a | b;
     case Op::Xor: return a ^ b;
@@ -55,8 +67,7 @@ std::optional<int64_t> fold_int(Op op, DType t, int64_t a, int64_t b) {
   return std::nullopt;
 }
 
-template <class T>
-bool compare(Op op, T a, T b) {
+template <class T> bool compare(Op op, T a, T b) {
   switch (op) {
     case Op::Lt: return a < b;
     case Op::Le: return a <= b;

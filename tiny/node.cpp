@@ -54,15 +54,16 @@ bool same_payload(const Payload& a, const Payload& b) {
   return std::visit(
       [&](const auto& x) {
         using T = std::decay_t<decltype(x)>;
-        if constexpr (std::is_same_v<T, Ints>) return false;
-        else return x == std::get<T>(b);
+        if constexpr (std::is_same_v<T, Ints>)
+          return false;
+        else
+          return x == std::get<T>(b);
       },
       a);
 }
 
 // Copies what a node refers to behind it, so that one allocation holds all of it.
-template <class T>
-const T* place(std::byte*& cursor, std::span<const T> values) {
+template <class T> const T* place(std::byte*& cursor, std::span<const T> values) {
   T* to = reinterpret_cast<T*>(cursor);
   std::copy(values.begin(), values.end(), to);
   cursor += values.size_bytes();

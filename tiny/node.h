@@ -68,18 +68,18 @@ struct NodeData {
   mutable bool listed = false;  // waits in the arena's list of unused nodes
   uint16_t device = 0;          // tensor graphs: device_id, 0 where none is implied
   uint32_t hash = 0;
-  uint32_t id = 0;  // order of creation in the arena
-  mutable std::atomic<uint32_t> refs{0};      // nodes above, and NodeRefs
-  mutable std::atomic<uint32_t> handles{0};   // NodeRefs alone
-  mutable uint32_t held_at = 0;               // place in the arena's list of held nodes
-  const char* label = "";            // the user's operation that made it
-  const Node* sources = nullptr;     // num_src
-  const int64_t* dims = nullptr;     // rank
-  int64_t vmin = 0, vmax = 0;        // bounds of an integer or bool value
-  uint64_t ranges = 0;               // bit i: depends on the range with id i
+  uint32_t id = 0;                           // order of creation in the arena
+  mutable std::atomic<uint32_t> refs{0};     // nodes above, and NodeRefs
+  mutable std::atomic<uint32_t> handles{0};  // NodeRefs alone
+  mutable uint32_t held_at = 0;              // place in the arena's list of held nodes
+  const char* label = "";                    // the user's operation that made it
+  const Node* sources = nullptr;             // num_src
+  const int64_t* dims = nullptr;             // rank
+  int64_t vmin = 0, vmax = 0;                // bounds of an integer or bool value
+  uint64_t ranges = 0;                       // bit i: depends on the range with id i
   Payload payload = {};
-  mutable NodeData* next = nullptr;      // hash chain
-  mutable Node realized = nullptr;       // a Buffer view that holds this node's values
+  mutable NodeData* next = nullptr;  // hash chain
+  mutable Node realized = nullptr;   // a Buffer view that holds this node's values
 
   Node src(int i) const { return sources[i]; }
   std::span<const Node> srcs() const { return {sources, num_src}; }
@@ -87,10 +87,10 @@ struct NodeData {
   template <class T> const T& arg() const { return std::get<T>(payload); }
   bool is(Op o) const { return op == o; }
   bool is_const() const { return op == Op::Const; }
-  bool is_const(double v) const;           // a Const with that value
+  bool is_const(double v) const;  // a Const with that value
   int64_t int_value() const { return std::get<int64_t>(payload); }
   double float_value() const { return std::get<double>(payload); }
-  double number() const;                   // either kind of Const, as a double
+  double number() const;  // either kind of Const, as a double
   Ints ints() const { return std::get<Ints>(payload); }
 };
 
@@ -194,7 +194,9 @@ Node with_sources(Node n, std::span<const Node> srcs);
 // Constants of a dtype: the value is converted to it (and to every lane of a vector).
 Node constant(DType dtype, int64_t value);
 Node constant(DType dtype, double value);
-inline Node constant(DType dtype, int value) { return constant(dtype, static_cast<int64_t>(value)); }
+inline Node constant(DType dtype, int value) {
+  return constant(dtype, static_cast<int64_t>(value));
+}
 
 // Names of devices as small numbers; 0 is "no device".
 int device_id(const std::string& name);
@@ -205,8 +207,7 @@ std::vector<Node> topological(std::span<const Node> roots);
 inline std::vector<Node> topological(Node root) { return topological(std::span(&root, 1)); }
 
 // An open-addressing map from nodes to small values: the memo of every walk.
-template <class T>
-class NodeMap {
+template <class T> class NodeMap {
  public:
   explicit NodeMap(size_t expected = 16) { slots_.resize(std::bit_ceil(expected * 2)); }
   T* find(Node key) {

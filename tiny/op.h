@@ -10,79 +10,79 @@ namespace tiny {
 enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, Kernel, Statement };
 
 // name, class, number of sources (-1: any), commutative
-#define TINY_OPS(X)                                                                              \
-  /* leaves */                                                                                   \
-  X(Const, Leaf, 0, false)   /* int64 or double payload, shape () */                             \
-  X(Buffer, Leaf, 0, false)  /* memory, one dimension */                                         \
-  X(Iota, Leaf, 0, false)    /* Ints{n}: 0, 1, ... n-1 */                                        \
-  X(Param, Leaf, 0, false)   /* Ints{slot, dims...}: a kernel's argument */                      \
-  X(Range, Leaf, 1, false)   /* RangeArg; source: extent. Values 0 .. extent-1 */                \
-  /* element-wise, one source */                                                                 \
-  X(Cast, Unary, 1, false)                                                                       \
-  X(Bitcast, Unary, 1, false)                                                                    \
-  X(Neg, Unary, 1, false)                                                                        \
-  X(Recip, Unary, 1, false)                                                                      \
-  X(Sqrt, Unary, 1, false)                                                                       \
-  X(Exp2, Unary, 1, false)                                                                       \
-  X(Log2, Unary, 1, false)                                                                       \
-  X(Sin, Unary, 1, false)                                                                        \
-  X(Floor, Unary, 1, false)                                                                      \
-  X(Trunc, Unary, 1, false)                                                                      \
-  /* element-wise, two sources */                                                                \
-  X(Add, Binary, 2, true)                                                                        \
-  X(Sub, Binary, 2, false)                                                                       \
-  X(Mul, Binary, 2, true)                                                                        \
-  X(Div, Binary, 2, false)       /* floats */                                                    \
-  X(FloorDiv, Binary, 2, false)  /* integers, towards minus infinity; x / 0 is undefined */      \
-  X(FloorMod, Binary, 2, false)  /* x - floor(x / y) * y: the sign of y */                       \
-  X(TruncDiv, Binary, 2, false)  /* integers, towards zero, as in C */                           \
-  X(TruncMod, Binary, 2, false)  /* the sign of x, as in C */                                    \
-  X(Max, Binary, 2, true)        /* NaN if either is NaN */                                      \
-  X(Min, Binary, 2, true)        /* NaN if either is NaN */                                      \
-  X(Shl, Binary, 2, false)                                                                       \
-  X(Shr, Binary, 2, false)  /* arithmetic for signed, logical for unsigned */                    \
-  X(And, Binary, 2, true)                                                                        \
-  X(Or, Binary, 2, true)                                                                         \
-  X(Xor, Binary, 2, true)                                                                        \
-  X(Lt, Binary, 2, false)                                                                        \
-  X(Le, Binary, 2, false)                                                                        \
-  X(Eq, Binary, 2, true)                                                                         \
-  X(Ne, Binary, 2, true)  /* NaN != NaN is true, as in IEEE 754 */                               \
-  /* element-wise, three sources */                                                              \
-  X(Where, Ternary, 3, false) /* condition, then, else */                                        \
-  /* movement: views of one source */                                                            \
-  X(Reshape, Movement, 1, false) /* Ints: new shape */                                           \
-  X(Permute, Movement, 1, false) /* Ints: source axis of each result axis */                     \
-  X(Expand, Movement, 1, false)  /* Ints: new shape; only axes of size 1 grow */                 \
-  X(Pad, Movement, 1, false)     /* Ints: before, after for each axis; fills with zero */        \
-  X(Shrink, Movement, 1, false)  /* Ints: begin, end for each axis */                            \
-  X(Flip, Movement, 1, false)    /* Ints: 1 for each reversed axis, else 0 */                    \
-  X(Stride, Movement, 1, false)  /* Ints: step >= 1 for each axis; keeps 0, s, 2s, ... */        \
+#define TINY_OPS(X)                                                                                \
+  /* leaves */                                                                                     \
+  X(Const, Leaf, 0, false)  /* int64 or double payload, shape () */                                \
+  X(Buffer, Leaf, 0, false) /* memory, one dimension */                                            \
+  X(Iota, Leaf, 0, false)   /* Ints{n}: 0, 1, ... n-1 */                                           \
+  X(Param, Leaf, 0, false)  /* Ints{slot, dims...}: a kernel's argument */                         \
+  X(Range, Leaf, 1, false)  /* RangeArg; source: extent. Values 0 .. extent-1 */                   \
+  /* element-wise, one source */                                                                   \
+  X(Cast, Unary, 1, false)                                                                         \
+  X(Bitcast, Unary, 1, false)                                                                      \
+  X(Neg, Unary, 1, false)                                                                          \
+  X(Recip, Unary, 1, false)                                                                        \
+  X(Sqrt, Unary, 1, false)                                                                         \
+  X(Exp2, Unary, 1, false)                                                                         \
+  X(Log2, Unary, 1, false)                                                                         \
+  X(Sin, Unary, 1, false)                                                                          \
+  X(Floor, Unary, 1, false)                                                                        \
+  X(Trunc, Unary, 1, false)                                                                        \
+  /* element-wise, two sources */                                                                  \
+  X(Add, Binary, 2, true)                                                                          \
+  X(Sub, Binary, 2, false)                                                                         \
+  X(Mul, Binary, 2, true)                                                                          \
+  X(Div, Binary, 2, false)      /* floats */                                                       \
+  X(FloorDiv, Binary, 2, false) /* integers, towards minus infinity; x / 0 is undefined */         \
+  X(FloorMod, Binary, 2, false) /* x - floor(x / y) * y: the sign of y */                          \
+  X(TruncDiv, Binary, 2, false) /* integers, towards zero, as in C */                              \
+  X(TruncMod, Binary, 2, false) /* the sign of x, as in C */                                       \
+  X(Max, Binary, 2, true)       /* NaN if either is NaN */                                         \
+  X(Min, Binary, 2, true)       /* NaN if either is NaN */                                         \
+  X(Shl, Binary, 2, false)                                                                         \
+  X(Shr, Binary, 2, false) /* arithmetic for signed, logical for unsigned */                       \
+  X(And, Binary, 2, true)                                                                          \
+  X(Or, Binary, 2, true)                                                                           \
+  X(Xor, Binary, 2, true)                                                                          \
+  X(Lt, Binary, 2, false)                                                                          \
+  X(Le, Binary, 2, false)                                                                          \
+  X(Eq, Binary, 2, true)                                                                           \
+  X(Ne, Binary, 2, true) /* NaN != NaN is true, as in IEEE 754 */                                  \
+  /* element-wise, three sources */                                                                \
+  X(Where, Ternary, 3, false) /* condition, then, else */                                          \
+  /* movement: views of one source */                                                              \
+  X(Reshape, Movement, 1, false) /* Ints: new shape */                                             \
+  X(Permute, Movement, 1, false) /* Ints: source axis of each result axis */                       \
+  X(Expand, Movement, 1, false)  /* Ints: new shape; only axes of size 1 grow */                   \
+  X(Pad, Movement, 1, false)     /* Ints: before, after for each axis; fills with zero */          \
+  X(Shrink, Movement, 1, false)  /* Ints: begin, end for each axis */                              \
+  X(Flip, Movement, 1, false)    /* Ints: 1 for each reversed axis, else 0 */                      \
+  X(Stride, Movement, 1, false)  /* Ints: step >= 1 for each axis; keeps 0, s, 2s, ... */          \
   X(Affine, Movement, 1, false)  /* Ints: rank, shape; per source axis: offset, factor per axis */ \
-  /* the rest of a tensor graph */                                                               \
-  X(ReduceAxis, Tensor, 1, false) /* ReduceArg; reduced axes stay with size 1 */                 \
-  X(Gather, Tensor, -1, false)    /* data, one index per data axis; outside: zero */             \
-  X(Scatter, Tensor, -1, false)   /* base, values, one index per base axis; ScatterArg */        \
-  X(Contiguous, Tensor, 1, false) /* the same values, in memory of their own */                  \
-  X(Detach, Tensor, 1, false)     /* no gradient passes */                                       \
-  X(Leaf, Tensor, 1, false)       /* int64 id: a tensor whose gradient is wanted */              \
-  X(Copy, Tensor, 1, false)       /* int64 device id: the same values there */                   \
-  X(Assign, Tensor, 2, false)     /* old, new: `new`, in the memory of `old` where possible */   \
-  X(Sink, Tensor, -1, false)      /* all outputs of a graph or stores of a kernel */             \
-  /* a kernel */                                                                                 \
-  X(Load, Kernel, -1, false)      /* param, index, [gate]: zero where the gate is false */       \
-  X(Store, Kernel, -1, false)     /* param, index, value, [gate]; OpArg: old op value */         \
-  X(Reduce, Kernel, -1, false)    /* OpArg; value, ranges...: closes the ranges */               \
-  X(Ramp, Kernel, 0, false)       /* a vector 0, 1, ... lanes-1 */                               \
-  X(Broadcast, Kernel, 1, false)  /* a scalar in every lane */                                   \
-  X(Reverse, Kernel, 1, false)    /* lanes in reverse order */                                   \
-  X(Column, Kernel, -1, false)    /* n vectors of n lanes, index c: lane c of each of them */     \
-  X(Shuffle, Kernel, 2, false)    /* Ints: for each lane one of the sources' lanes, a then b */  \
-  X(Fold, Kernel, 1, false)       /* OpArg; all lanes of a vector combined to one */             \
-  /* a linear program: statements in order (codegen/linear.h) */                                 \
-  X(Loop, Statement, 1, false)    /* range: opens its loop */                                    \
-  X(EndLoop, Statement, 1, false) /* range: closes it */                                         \
-  X(Acc, Statement, 1, false)     /* reduce: declares its accumulator, set to the identity */    \
+  /* the rest of a tensor graph */                                                                 \
+  X(ReduceAxis, Tensor, 1, false) /* ReduceArg; reduced axes stay with size 1 */                   \
+  X(Gather, Tensor, -1, false)    /* data, one index per data axis; outside: zero */               \
+  X(Scatter, Tensor, -1, false)   /* base, values, one index per base axis; ScatterArg */          \
+  X(Contiguous, Tensor, 1, false) /* the same values, in memory of their own */                    \
+  X(Detach, Tensor, 1, false)     /* no gradient passes */                                         \
+  X(Leaf, Tensor, 1, false)       /* int64 id: a tensor whose gradient is wanted */                \
+  X(Copy, Tensor, 1, false)       /* int64 device id: the same values there */                     \
+  X(Assign, Tensor, 2, false)     /* old, new: `new`, in the memory of `old` where possible */     \
+  X(Sink, Tensor, -1, false)      /* all outputs of a graph or stores of a kernel */               \
+  /* a kernel */                                                                                   \
+  X(Load, Kernel, -1, false)     /* param, index, [gate]: zero where the gate is false */          \
+  X(Store, Kernel, -1, false)    /* param, index, value, [gate]; OpArg: old op value */            \
+  X(Reduce, Kernel, -1, false)   /* OpArg; value, ranges...: closes the ranges */                  \
+  X(Ramp, Kernel, 0, false)      /* a vector 0, 1, ... lanes-1 */                                  \
+  X(Broadcast, Kernel, 1, false) /* a scalar in every lane */                                      \
+  X(Reverse, Kernel, 1, false)   /* lanes in reverse order */                                      \
+  X(Column, Kernel, -1, false)   /* n vectors of n lanes, index c: lane c of each of them */       \
+  X(Shuffle, Kernel, 2, false)   /* Ints: for each lane one of the sources' lanes, a then b */     \
+  X(Fold, Kernel, 1, false)      /* OpArg; all lanes of a vector combined to one */                \
+  /* a linear program: statements in order (codegen/linear.h) */                                   \
+  X(Loop, Statement, 1, false)    /* range: opens its loop */                                      \
+  X(EndLoop, Statement, 1, false) /* range: closes it */                                           \
+  X(Acc, Statement, 1, false)     /* reduce: declares its accumulator, set to the identity */      \
   X(Update, Statement, 1, false)  /* reduce: accumulator = combine(accumulator, reduce.src 0) */
 
 enum class Op : uint8_t {
@@ -115,8 +115,7 @@ constexpr bool is_elementwise(Op op) {
 constexpr bool is_comparison(Op op) { return op >= Op::Lt && op <= Op::Ne; }
 
 using OpSet = std::bitset<kOps>;
-template <class... Ops>
-OpSet op_set(Ops... ops) {
+template <class... Ops> OpSet op_set(Ops... ops) {
   OpSet set;
   (set.set(static_cast<size_t>(ops)), ...);
   return set;

@@ -19,8 +19,8 @@ struct Match {
 };
 
 struct Pattern {
-  OpSet ops;                      // empty: any op
-  std::vector<Pattern> sources;   // with any_sources: not looked at
+  OpSet ops;                     // empty: any op
+  std::vector<Pattern> sources;  // with any_sources: not looked at
   bool any_sources = true;
   int8_t capture = -1;            // the same capture twice: the same node
   std::optional<double> value;    // a Const of this value
@@ -65,8 +65,7 @@ inline Pattern node(OpSet ops, std::vector<Pattern> sources) {
   p.any_sources = false;
   return p;
 }
-template <class... Sources>
-Pattern node(Op op, Sources... sources) {
+template <class... Sources> Pattern node(Op op, Sources... sources) {
   return node(op_set(op), {std::move(sources)...});
 }
 

@@ -24,7 +24,9 @@ struct PrintPayload {
     text << v;
     out << ' ' << text.str();
   }
-  void operator()(Ints v) const { out << " [" << to_text(v).substr(1, to_text(v).size() - 2) << ']'; }
+  void operator()(Ints v) const {
+    out << " [" << to_text(v).substr(1, to_text(v).size() - 2) << ']';
+  }
   void operator()(RangeArg a) const { out << " r" << a.id << ' ' << name_of(a.kind); }
   void operator()(ReduceArg a) const {
     out << ' ' << a.op << " axes";
@@ -41,8 +43,11 @@ constexpr const char* infix(Op op) {
     case Op::Add: return "+";
     case Op::Sub: return "-";
     case Op::Mul: return "*";
-    case Op::Div: case Op::FloorDiv: case Op::TruncDiv: return "/";
-    case Op::FloorMod: case Op::TruncMod: return "%";
+    case Op::Div:
+    case Op::FloorDiv:
+    case Op::TruncDiv: return "/";
+    case Op::FloorMod:
+    case Op::TruncMod: return "%";
     case Op::Lt: return "<";
     case Op::Le: return "<=";
     case Op::Eq: return "==";

@@ -1,5 +1,6 @@
 // The rewrite engine: ordered, named rules in tables, applied from the leaves up until no rule
-// changes anything. Rules are found by the root's op and rejected by a bit mask of its sources' ops.
+// changes anything. Rules are found by the root's op and rejected by a bit mask of its sources'
+// ops.
 #pragma once
 #include <array>
 #include <string>

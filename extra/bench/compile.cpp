@@ -54,8 +54,7 @@ void bench_schedule(const char* what, const std::vector<Tensor>& tensors) {
   for (const Step& step : s.schedule->steps)
     if (step.kernel) distinct[step.kernel.get()] = &step;
   std::printf("%s: %zu nodes, %zu kernels, %zu distinct; schedule %.1f ms\n", what,
-              topological(roots).size(), s.schedule->steps.size(), distinct.size(),
-              t.best * 1e3);
+              topological(roots).size(), s.schedule->steps.size(), distinct.size(), t.best * 1e3);
 
   std::vector<const Step*> jobs;
   for (auto& [node, step] : distinct) jobs.push_back(step);

@@ -53,8 +53,8 @@ void bench_memory(const char* name, Copy& copy, const std::function<Tensor()>& w
     times.push_back(bench::seconds() - middle);
   }
   const double t = bench::summary(times).median, c = bench::summary(copies).median;
-  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"copy_ms\": %.3f, \"ratio_to_copy\": %.3f}\n", name,
-              t * 1e3, c * 1e3, t / c);
+  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"copy_ms\": %.3f, \"ratio_to_copy\": %.3f}\n",
+              name, t * 1e3, c * 1e3, t / c);
 }
 
 void bench_matmul(int64_t n) {
@@ -69,11 +69,11 @@ void bench_matmul(int64_t n) {
 
 void bench_mnist() {
   if (!is_wanted("mnist_step")) return;
-  Sequential model(Conv2d(1, 32, 5), &Tensor::relu, Conv2d(32, 32, 5), &Tensor::relu,
-                   BatchNorm2d(32), [](const Tensor& x) { return max_pool2d(x, 2); },
-                   Conv2d(32, 64, 3), &Tensor::relu, Conv2d(64, 64, 3), &Tensor::relu,
-                   BatchNorm2d(64), [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); },
-                   Linear(576, 10));
+  Sequential model(
+      Conv2d(1, 32, 5), &Tensor::relu, Conv2d(32, 32, 5), &Tensor::relu, BatchNorm2d(32),
+      [](const Tensor& x) { return max_pool2d(x, 2); }, Conv2d(32, 64, 3), &Tensor::relu,
+      Conv2d(64, 64, 3), &Tensor::relu, BatchNorm2d(64),
+      [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); }, Linear(576, 10));
   Adam optimizer(model.tensors());
   const Training mode;
   const Tensor x = Tensor::rand({128, 1, 28, 28}).realize();

@@ -45,7 +45,8 @@ inline ResNet50::ResNet50(bool trained) : trained_(trained) {
     for (int64_t i = 0; i < depths[stage]; ++i) {
       const int64_t stride = stage > 0 && i == 0 ? 2 : 1;
       Block b;
-      b.convs = {conv(in, width, 1, 1), conv(width, width, 3, stride), conv(width, 4 * width, 1, 1)};
+      b.convs = {conv(in, width, 1, 1), conv(width, width, 3, stride),
+                 conv(width, 4 * width, 1, 1)};
       if (i == 0) b.shortcut = {conv(in, 4 * width, 1, stride)};
       blocks_.push_back(std::move(b));
       in = 4 * width;
@@ -64,13 +65,18 @@ inline size_t ResNet50::parameter(const Shape& shape) {
 
 inline ResNet50::Conv ResNet50::conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   const std::vector<float> ones(static_cast<size_t>(out), 1.0f);
-  return {parameter({out, in, kernel, kernel}), parameter({out}), parameter({out}),
-          Tensor::from(ones), Tensor::from(ones), stride, kernel / 2};
+  return {parameter({out, in, kernel, kernel}),
+          parameter({out}),
+          parameter({out}),
+          Tensor::from(ones),
+          Tensor::from(ones),
+          stride,
+          kernel / 2};
 }
 
 inline Tensor ResNet50::apply(const Conv& c, const Tensor& x) const {
-  const Tensor y = conv2d(x, parameters_[c.weight], Tensor(),
-                          {.stride = c.stride, .padding = c.padding});
+  const Tensor y =
+      conv2d(x, parameters_[c.weight], Tensor(), {.stride = c.stride, .padding = c.padding});
   return batch_norm(y, parameters_[c.scale], parameters_[c.shift], c.mean, c.var,
                     {.training = trained_})
       .y;

@@ -20,8 +20,7 @@ inline Timing summary(std::vector<double> times) {
 }
 
 // Runs `work` once to warm up and then `count` times.
-template <class Work>
-Timing measure(int count, Work work) {
+template <class Work> Timing measure(int count, Work work) {
   work();
   std::vector<double> times;
   for (int i = 0; i < count; ++i) {

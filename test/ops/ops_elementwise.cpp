@@ -1,4 +1,5 @@
 #include "test/ops/ops.h"
+#include "tiny/build.h"
 
 namespace tiny::ops {
 
@@ -197,6 +198,12 @@ Cases integer_cases() {
                                     x.bitwise_not(), x.logical_not(), x.sqrt(), x.clamp(10, 50)};
                    },
                    4});
+  const Input signed_one{{41}, kI32, -120, 120}, divisor{{41}, kI32, 1, 9};
+  out.push_back({"remainders as in C", {signed_one, divisor}, [](const Inputs& in) {
+                   const Node x = in[0].node(), y = in[1].node();
+                   return Outputs{Tensor(build::binary(Op::TruncMod, x, y)),
+                                  Tensor(build::binary(Op::TruncMod, x, build::unary(Op::Neg, y)))};
+                 }});
   const Input flag{{17}, kBool, 0, 1};
   out.push_back({"bools", {flag, flag}, [](const Inputs& in) {
                    const Tensor &x = in[0], &y = in[1];
@@ -209,12 +216,13 @@ Cases integer_cases() {
 Cases cast_cases() {
   Cases out;
   for (DType from : kAll)
-    out.push_back(
-        {cat("casts of ", from), {{{19}, from, 0, from.is_bool() ? 1 : 100}}, [](const Inputs& in) {
-           Outputs y;
-           for (DType to : kAll) y.push_back(in[0].to(to));
-           return y;
-         }});
+    out.push_back({cat("casts of ", from),
+                   {{{19}, from, 0, from.is_bool() ? 1.0 : 100.0}},
+                   [](const Inputs& in) {
+                     Outputs y;
+                     for (DType to : kAll) y.push_back(in[0].to(to));
+                     return y;
+                   }});
   for (DType from : kAll)
     if (!from.is_bool())
       out.push_back({cat("bitcasts of ", from), {{{19}, from, 1, 100}}, [](const Inputs& in) {

@@ -7,7 +7,6 @@
 #include "runtime/device.h"
 #include "test/ops/ops.h"
 #include "test/reference.h"
-#include "tiny/build.h"
 
 namespace tiny::ops {
 
@@ -95,7 +94,7 @@ void add_gradients(Built& b, Generator& random, const std::string& device) {
   if (loss.defined()) b.gradients = Tensor::gradient(loss, wanted);
 }
 
-Built build(const Case& c, const std::string& device) {
+Built built(const Case& c, const std::string& device) {
   Built b;
   Generator random(c.name);
   for (const Input& in : c.inputs) {
@@ -179,7 +178,7 @@ std::vector<std::string> test_devices() {
 
 std::string problem_of(const Case& c, const std::string& device, OpSet& seen) {
   try {
-    Built b = build(c, device);
+    Built b = built(c, device);
     const auto values = expected(b.outputs, seen), gradients = expected(b.gradients, seen);
     const double tolerance = c.factor * tolerance_of(b.least);
     const std::string text = difference("output", b.outputs, values, tolerance);
@@ -225,7 +224,7 @@ TEST_CASE("the table of cases covers every operation of tensor graphs") {
   for (const auto& table : {unary_cases(), binary_cases(), integer_cases(), cast_cases(),
                             movement_cases(), reduce_cases(), index_cases()})
     for (const Case& c : table) {
-      const Built b = build(c, "CPU");
+      const Built b = built(c, "CPU");
       for (const Outputs* outputs : {&b.outputs, &b.gradients})
         for (const Tensor& t : *outputs)
           for (Node n : topological(t.node())) seen.set(static_cast<size_t>(n->op));
@@ -235,6 +234,6 @@ TEST_CASE("the table of cases covers every operation of tensor graphs") {
   for (int i = 0; i < kOps; ++i) {
     const Op op = static_cast<Op>(i);
     if (info(op).cls >= OpClass::Kernel || elsewhere.test(static_cast<size_t>(i))) continue;
-    CHECK_MESSAGE(seen.test(static_cast<size_t>(i)), "no case uses ", op);
+    CHECK_MESSAGE(seen.test(static_cast<size_t>(i)), "no case uses ", std::string(info(op).name));
   }
 }

@@ -170,6 +170,9 @@ TEST_CASE("reference movement puts every element where its definition says") {
   const Node deep = in.add(kI32, {2, 1, 2}, {1, 2, 3, 4});
   CHECK(in.integers(build::permute(build::expand(deep, Shape{2, 2, 2}), Shape{2, 0, 1})) ==
         Integers{1, 1, 3, 3, 2, 2, 4, 4});
+  // out[i, j] = x[1 - i, i + j]
+  CHECK(in.integers(build::affine(x, Shape{2, 2}, Shape{1, -1, 0, 0, 1, 1})) ==
+        Integers{4, 5, 2, 3});
 }
 
 TEST_CASE("reference reductions cover any axes and keep them with size 1") {

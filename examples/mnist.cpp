@@ -1,0 +1,234 @@
+// Trains a convolutional network on handwritten digits: the one that tinygrad's "beautiful MNIST"
+// shows. Without the MNIST files it draws digits of its own. `mnist --help` lists the options.
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <system_error>
+
+#include "tiny/tiny.h"
+
+namespace {
+
+using namespace tiny;
+
+constexpr int kDrawnTrain = 8500, kDrawnTest = 1500;
+constexpr int64_t kTestBatch = 500;
+constexpr int kReadEvery = 10;  // steps; reading a value back waits for the device
+
+struct Options {
+  std::string data, device, save, load;
+  int64_t steps, batch, seed;
+  double lr;
+};
+
+double seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+// --- Options -------------------------------------------------------------------------------------
+
+cxxopts::Options describe_options() {
+  cxxopts::Options options("mnist", "Trains a convolutional network on handwritten digits.");
+  const auto text = [](const char* standard) {
+    return cxxopts::value<std::string>()->default_value(standard);
+  };
+  options.add_options()
+      ("data", "folder of the MNIST files; without it digits are drawn", text(""), "FOLDER")
+      ("steps", "training steps; 0 only tests", text("240"), "N")
+      ("batch", "samples of a step", text("128"), "N")
+      ("seed", "of the initial weights, the batches and the drawn digits", text("0"), "N")
+      ("lr", "highest learning rate", text("0.003"), "X")
+      ("device", "such as CPU or NULL", text(""), "NAME")
+      ("save", "writes the network to this safetensors file", text(""), "FILE")
+      ("load", "reads the network from it first", text(""), "FILE")
+      ("help", "prints this");
+  return options;
+}
+
+// The value of an option as a number from `low` to `high`.
+template <class T>
+T number(const cxxopts::ParseResult& parsed, const char* name, T low, T high) {
+  const std::string text = parsed[name].as<std::string>();
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  check(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
+        "--", name, ": '", text, "' is no number from ", low, " to ", high);
+  return value;
+}
+
+Options read_options(const cxxopts::ParseResult& parsed) {
+  check(parsed.unmatched().empty(), "'", parsed.unmatched().empty() ? "" : parsed.unmatched()[0],
+        "' is no option; --help lists them");
+  const auto text = [&](const char* name) { return parsed[name].as<std::string>(); };
+  Options o;
+  o.data = parsed.count("data") ? text("data") : env_text("MNIST_DIR");
+  o.device = text("device");
+  o.save = text("save");
+  o.load = text("load");
+  o.steps = number<int64_t>(parsed, "steps", 0, 1'000'000);
+  o.batch = number<int64_t>(parsed, "batch", 2, 1 << 16);
+  o.seed = number<int64_t>(parsed, "seed", 0, INT64_MAX);
+  o.lr = number<double>(parsed, "lr", 0, 10);
+  check(!parsed.count("data") || !o.data.empty(), "--data: the name of the folder is empty");
+  const auto folder = std::filesystem::path(o.save).parent_path();
+  check(folder.empty() || std::filesystem::is_directory(folder), "--save: there is no folder ",
+        folder.string());
+  return o;
+}
+
+// --- Data ----------------------------------------------------------------------------------------
+
+// A set of digits on the device, as bytes.
+struct Digits {
+  explicit Digits(const DigitSet& set)
+      : images(Tensor::from(set.images, {set.size(), 1, kDigitSide, kDigitSide})),
+        labels(Tensor::from(set.labels)) {}
+
+  int64_t size() const { return images.size(0); }
+  Tensor pick_images(const Tensor& at) const {
+    return images.index_select(0, at).to(kF32) / 255;
+  }
+  Tensor pick_labels(const Tensor& at) const { return labels.index_select(0, at); }
+
+  Tensor images, labels;  // u8 (n, 1, 28, 28), u8 (n)
+};
+
+MnistData find_data(const Options& o) {
+  if (!o.data.empty()) return load_mnist(o.data);
+  std::cout << "no folder of MNIST files was given (--data, MNIST_DIR): drawing digits\n";
+  return draw_digits(kDrawnTrain, kDrawnTest, static_cast<uint64_t>(o.seed));
+}
+
+// --- Training ------------------------------------------------------------------------------------
+
+nn::Sequential make_network() {
+  const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
+  const auto flatten = [](const Tensor& x) { return x.flatten(1); };
+  return nn::Sequential(nn::Conv2d(1, 32, 5), &Tensor::relu,                         //
+                        nn::Conv2d(32, 32, 5), &Tensor::relu, nn::BatchNorm2d(32), pool,  //
+                        nn::Conv2d(32, 64, 3), &Tensor::relu,                        //
+                        nn::Conv2d(64, 64, 3), &Tensor::relu, nn::BatchNorm2d(64), pool,  //
+                        flatten, nn::Linear(576, 10));
+}
+
+// Rises for a twentieth of the steps, then falls to zero along half a cosine.
+double learning_rate(double highest, int64_t step, int64_t steps) {
+  const double at = (step + 0.5) / static_cast<double>(steps), rise = 0.05;
+  if (at < rise) return highest * at / rise;
+  return highest * 0.5 * (1 + std::cos(M_PI * (at - rise) / (1 - rise)));
+}
+
+struct Figures {
+  Tensor loss, accuracy;  // of one batch
+};
+
+// One step; everything that it computes is realized together.
+Figures train_step(nn::Module& network, Optimizer& optimizer, const Digits& digits, int64_t batch) {
+  const Tensor at = Tensor::randint(0, digits.size(), {batch}, kI32);
+  const Tensor labels = digits.pick_labels(at).to(kI32);
+  const Tensor logits = network(digits.pick_images(at));
+  Figures f;
+  f.loss = cross_entropy(logits, labels);
+  f.loss.backward();
+  f.accuracy = (logits.detach().argmax(1) == labels).to(kF32).mean();
+  optimizer.step({&f.loss, &f.accuracy});
+  return f;
+}
+
+void train(nn::Module& network, const Digits& digits, const Options& o) {
+  const double begin = seconds();
+  const nn::Training training;
+  Adam optimizer(network.tensors(), o.lr);
+  double first = 0;
+  {
+    Progress progress(o.steps * o.batch, "samples");
+    std::string fields;
+    for (int64_t step = 0; step < o.steps; ++step) {
+      optimizer.set_lr(learning_rate(o.lr, step, o.steps));
+      const Figures f = train_step(network, optimizer, digits, o.batch);
+      if (step % kReadEvery == 0 || step == o.steps - 1) {
+        const float loss = f.loss.item<float>(), accuracy = f.accuracy.item<float>();
+        check(std::isfinite(loss), "the loss is not finite after ", step, " steps: try a lower --lr");
+        char text[64];
+        std::snprintf(text, sizeof text, "loss %.4f  accuracy %5.1f %%", loss, accuracy * 100);
+        fields = text;
+      }
+      if (step == 0) first = seconds() - begin;
+      progress.update((step + 1) * o.batch, fields);
+    }
+  }
+  std::printf("trained %lld steps of %lld samples in %.1f s, the first in %.2f s\n",
+              static_cast<long long>(o.steps), static_cast<long long>(o.batch), seconds() - begin,
+              first);
+}
+
+// --- Testing -------------------------------------------------------------------------------------
+
+// How many of the digits the network knows. All batches have one size, so that they run the same
+// kernels: the last one begins early and counts only what is new.
+int64_t count_correct(nn::Module& network, const Digits& digits) {
+  const NoGrad no_grad;
+  const int64_t n = digits.size(), batch = std::min(n, kTestBatch);
+  int64_t correct = 0;
+  for (int64_t done = 0; done < n; done += batch) {
+    const int64_t begin = std::min(done, n - batch);
+    std::vector<int32_t> positions(static_cast<size_t>(batch));
+    for (int64_t i = 0; i < batch; ++i) positions[i] = static_cast<int32_t>(begin + i);
+    const Tensor at = Tensor::from(positions);
+    const Tensor hit =
+        network(digits.pick_images(at)).argmax(1) == digits.pick_labels(at).to(kI64);
+    const auto hits = hit.to_vector<uint8_t>();
+    correct += std::count(hits.begin() + (done - begin), hits.end(), 1);
+  }
+  return correct;
+}
+
+void test(nn::Module& network, const Digits& digits) {
+  const double begin = seconds();
+  const int64_t correct = count_correct(network, digits);
+  std::printf("test accuracy %.2f %% (%lld of %lld digits) in %.2f s\n",
+              100.0 * static_cast<double>(correct) / static_cast<double>(digits.size()),
+              static_cast<long long>(correct), static_cast<long long>(digits.size()),
+              seconds() - begin);
+}
+
+void run(const Options& o) {
+  const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
+  manual_seed(static_cast<uint64_t>(o.seed));
+  nn::Sequential network = make_network();
+  if (!o.load.empty()) load(o.load, network.state_dict());
+  const MnistData data = find_data(o);
+  std::cout << data.note << std::endl;
+  const Digits training(data.train), testing(data.test);
+
+  if (o.steps > 0) train(network, training, o);
+  test(network, testing);
+  if (o.save.empty()) return;
+  save(o.save, network.state_dict());
+  std::cout << "saved " << o.save << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    cxxopts::Options options = describe_options();
+    const auto parsed = options.parse(argc, argv);
+    if (parsed.count("help"))
+      std::cout << options.help() << '\n' << env_help();
+    else
+      run(read_options(parsed));
+    return 0;
+  } catch (const std::exception& e) {
+    std::cout << std::flush;
+    std::cerr << "mnist: " << e.what() << std::endl;
+    return 1;
+  }
+}

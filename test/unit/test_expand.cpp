@@ -1,0 +1,92 @@
+#include "codegen/expand.h"
+
+#include <doctest/doctest.h>
+
+#include "codegen/access.h"
+#include "codegen/option.h"
+#include "codegen/ranges.h"
+#include "test/unit/kernels.h"
+#include "tiny/algebra.h"
+#include "tiny/verify.h"
+
+using namespace tiny;
+using namespace tiny::test;
+
+namespace {
+
+Node bound(Node value, int range, RangeKind kind) {
+  Node k = simplify(to_ranges(kernel_of({value})));
+  return simplify(apply(k, Opt{OptKind::Bind, range, static_cast<int64_t>(kind), {}}, Target{}));
+}
+
+Node vectorized(Node value, int range) {
+  Node k = simplify(vectorize(bound(value, range, RangeKind::Vector), Target{}));
+  verify(k, Stage::Vector, "vectorize");
+  return k;
+}
+
+Node unrolled(Node value, int range) {
+  return simplify(unroll(bound(value, range, RangeKind::Unroll), Target{}));
+}
+
+}  // namespace
+
+TEST_CASE("a vector range makes one wide load and one wide store") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = vectorized(build::unary(Op::Neg, tensor_param(1, {4, 8})), 1);
+  CHECK(all_of(k, Op::Load)[0]->dtype == kF32.vec(8));
+  CHECK(all_of(k, Op::Load)[0]->src(1)->dtype.lanes == 1);  // consecutive, from one place on
+  CHECK(all_of(k, Op::Store)[0]->src(2)->dtype == kF32.vec(8));
+  CHECK(ranges_of(k).size() == 1);
+}
+
+TEST_CASE("a load that does not move along the vector range is spread to its lanes") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = build::expand(tensor_param(1, {4, 1}), Shape{4, 8});
+  Node k = vectorized(build::binary(Op::Mul, x, tensor_param(2, {4, 8})), 1);
+  int spread_loads = 0;
+  for (Node b : all_of(k, Op::Broadcast))
+    spread_loads += b->src(0)->op == Op::Load && b->src(0)->dtype == kF32;
+  CHECK(spread_loads == 1);
+}
+
+TEST_CASE("a load with steps along the vector range is a gather of lanes") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = vectorized(build::unary(Op::Neg, build::stride(tensor_param(1, {16}), Shape{2})), 0);
+  CHECK(all_of(k, Op::Load)[0]->src(1)->dtype.lanes == 8);
+}
+
+TEST_CASE("a reduction over a vector range accumulates lanes and folds them") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = tensor_param(1, {4, 8});
+  Node k = vectorized(sum(x, 2), 1);
+  CHECK(count_op(k, Op::Fold) == 1);
+  CHECK(all_of(k, Op::Load)[0]->dtype == kF32.vec(8));
+  CHECK(all_of(k, Op::Store)[0]->src(2)->dtype == kF32);
+}
+
+TEST_CASE("an unrolled range repeats stores for each of its values") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = unrolled(build::unary(Op::Neg, tensor_param(1, {4, 3})), 1);
+  CHECK(all_of(k, Op::Store).size() == 3);
+  CHECK(all_of(k, Op::Load).size() == 3);
+  CHECK(ranges_of(k).size() == 1);
+}
+
+TEST_CASE("an unrolled reduction has one accumulator for each value") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = sum(tensor_param(1, {4, 8}), 2);
+  Node k = simplify(to_ranges(kernel_of({x})));
+  k = apply(k, {Opt{OptKind::Split, 1, 4, {}},
+                Opt{OptKind::Bind, 2, static_cast<int64_t>(RangeKind::Unroll), {}}}, Target{});
+  k = simplify(unroll(simplify(k), Target{}));
+  CHECK(all_of(k, Op::Reduce).size() == 4);
+  CHECK(count_op(k, Op::Add) >= 3);
+  CHECK(all_of(k, Op::Store).size() == 1);
+}

@@ -1,0 +1,129 @@
+#include "codegen/option.h"
+
+#include <doctest/doctest.h>
+
+#include "codegen/access.h"
+#include "codegen/merge.h"
+#include "codegen/ranges.h"
+#include "test/unit/kernels.h"
+#include "tiny/algebra.h"
+#include "tiny/error.h"
+#include "tiny/print.h"
+#include "tiny/verify.h"
+
+using namespace tiny;
+using namespace tiny::test;
+
+namespace {
+
+constexpr auto kVectorKind = static_cast<int64_t>(RangeKind::Vector);
+constexpr auto kUnrollKind = static_cast<int64_t>(RangeKind::Unroll);
+
+Node negated(Shape shape) {
+  return simplify(to_ranges(kernel_of({build::unary(Op::Neg, tensor_param(1, std::move(shape)))})));
+}
+
+std::string why_not(Node sink, const Opt& opt) {
+  std::string why;
+  CHECK_FALSE(is_legal(sink, opt, Target{}, &why));
+  return why;
+}
+
+}  // namespace
+
+TEST_CASE("options have a text") {
+  CHECK(to_text(Opt{OptKind::Split, 1, 16, {}}) == "split r1 16");
+  CHECK(to_text(Opt{OptKind::Merge, 0, 2, {}}) == "merge r0 r2");
+  CHECK(to_text(Opt{OptKind::Bind, 4, kVectorKind, {}}) == "bind r4 vector");
+  CHECK(to_text(Opt{OptKind::Order, 0, 0, {0, 2, 1}}) == "order r0 r2 r1");
+  const std::vector<Opt> both{{OptKind::Split, 0, 4, {}}, {OptKind::Bind, 1, kUnrollKind, {}}};
+  CHECK(to_text(both) == "split r0 4, bind r1 unroll");
+}
+
+TEST_CASE("what is not legal says why") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = negated({6, 100});
+  CHECK(why_not(k, {OptKind::Split, 7, 4, {}}) == "the kernel has no range r7");
+  CHECK(why_not(k, {OptKind::Split, 0, 1, {}}) == "cannot split r0 by 1");
+  CHECK(why_not(k, {OptKind::Merge, 0, 9, {}}) == "the kernel has no range r9");
+  CHECK(why_not(k, {OptKind::Bind, 1, kUnrollKind, {}}) == "cannot unroll r1: 100 iterations");
+  CHECK(why_not(k, {OptKind::Order, 0, 0, {0}}) ==
+        "the order does not name each range of the kernel once");
+  CHECK(is_legal(k, {OptKind::Order, 0, 0, {1, 0}}, Target{}));
+  CHECK_THROWS_WITH_AS(apply(k, Opt{OptKind::Split, 7, 4, {}}, Target{}),
+                       "split r7 4: the kernel has no range r7", Error);
+}
+
+TEST_CASE("a split by a divisor has no gate") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = simplify(apply(negated({32}), Opt{OptKind::Split, 0, 8, {}}, Target{}));
+  CHECK(ranges_of(k).size() == 2);
+  CHECK(extent(range_with_id(k, 0)) == 4);
+  CHECK(extent(range_with_id(k, 1)) == 8);
+  CHECK(all_of(k, Op::Load)[0]->num_src == 2);
+  CHECK(to_expression(all_of(k, Op::Load)[0]->src(1)) == "(r0*8)+r1");
+}
+
+TEST_CASE("a split with a tail gates loads and stores") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = simplify(apply(negated({30}), Opt{OptKind::Split, 0, 8, {}}, Target{}));
+  Node load = all_of(k, Op::Load)[0], store = all_of(k, Op::Store)[0];
+  REQUIRE(load->num_src == 3);
+  REQUIRE(store->num_src == 4);
+  CHECK(to_expression(load->src(2)) == "((r0*8)+r1)<30");
+  CHECK(store->src(3) == load->src(2));
+  verify(k, Stage::Kernel, "split");
+}
+
+TEST_CASE("the tail of a reduction adds what changes nothing") {
+  Arena arena;
+  ArenaScope scope(arena);
+  for (Op op : {Op::Add, Op::Max}) {
+    Node r = build::reduce(op, tensor_param(1, {30}), 1);
+    Node k = apply(to_ranges(kernel_of({r})), Opt{OptKind::Split, 0, 8, {}}, Target{});
+    Node reduce = all_of(k, Op::Reduce)[0];
+    CHECK(reduce->num_src == 3);
+    REQUIRE(reduce->src(0)->op == Op::Where);
+    CHECK(reduce->src(0)->src(2) == identity(op, kF32));
+  }
+}
+
+TEST_CASE("a split by more than the extent leaves the inner range alone") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = simplify(apply(negated({5}), Opt{OptKind::Split, 0, 8, {}}, Target{}));
+  CHECK(ranges_of(k).size() == 1);
+  CHECK(extent(ranges_of(k)[0]) == 8);
+  CHECK(all_of(k, Op::Load)[0]->num_src == 3);
+}
+
+TEST_CASE("merging two ranges gives the arithmetic of one") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = apply(negated({6, 10}), Opt{OptKind::Merge, 0, 1, {}}, Target{});
+  REQUIRE(ranges_of(k).size() == 1);
+  CHECK(extent(ranges_of(k)[0]) == 60);
+  CHECK(to_expression(all_of(k, Op::Load)[0]->src(1)) == "r0");
+}
+
+TEST_CASE("an order renumbers the ranges") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = simplify(apply(negated({6, 10}), Opt{OptKind::Order, 0, 0, {1, 0}}, Target{}));
+  CHECK(extent(range_with_id(k, 0)) == 10);
+  CHECK(stride(all_of(k, Op::Load)[0], 0) == 1);
+}
+
+TEST_CASE("loops that walk memory as one are merged, others are not") {
+  Arena arena;
+  ArenaScope scope(arena);
+  CHECK(ranges_of(merge_ranges(negated({4, 5, 6}), Target{})).size() == 1);
+  Node turned = build::permute(tensor_param(1, {4, 5}), Shape{1, 0});
+  Node k = simplify(to_ranges(kernel_of({build::unary(Op::Neg, turned)})));
+  CHECK(ranges_of(merge_ranges(k, Target{})).size() == 2);
+  Node rows = simplify(to_ranges(kernel_of({sum(tensor_param(1, {4, 5}), 2)})));
+  CHECK(ranges_of(merge_ranges(rows, Target{})).size() == 2);
+}

@@ -1,0 +1,113 @@
+#include "runtime/schedule.h"
+
+#include <doctest/doctest.h>
+
+#include "test/unit/kernels.h"
+#include "tiny/env.h"
+#include "tiny/tensor.h"
+
+using namespace tiny;
+
+namespace {
+
+std::shared_ptr<const Schedule> schedule_of(const std::vector<Tensor>& tensors) {
+  std::vector<Node> roots;
+  for (const Tensor& t : tensors) roots.push_back(t.node());
+  const Normalized graph = normalize(roots);
+  std::vector<int> devices;
+  for (Node b : graph.buffers) devices.push_back(b->device);
+  return schedule(graph, devices, device_id("NULL"));
+}
+
+// Buffers on the null device: nothing is computed here.
+Tensor input(const Shape& shape) {
+  return Tensor::from(std::vector<float>(static_cast<size_t>(numel(shape))), shape, "NULL");
+}
+
+size_t kernels(const std::vector<Tensor>& tensors) { return schedule_of(tensors)->steps.size(); }
+
+Tensor layer_norm(const Tensor& x) {
+  const Tensor centered = x - x.mean(-1, true);
+  return centered / (centered.square().mean(-1, true) + 1e-5f).sqrt();
+}
+
+}  // namespace
+
+TEST_CASE("numbers of kernels of common graphs") {
+  const Tensor x = input({256, 128});
+  CHECK(kernels({((x + 1.0f) * 2.0f).sin()}) == 1);
+  CHECK(kernels({x.softmax(-1)}) == 1);
+  CHECK(kernels({x.log_softmax(-1)}) == 1);
+  CHECK(kernels({layer_norm(x)}) == 1);
+  CHECK(kernels({x.t()}) == 0);
+  CHECK(kernels({x.reshape({128, 256}).slice({2}, {9})}) == 0);
+  CHECK(kernels({x.matmul(input({128, 64})) + input({64})}) == 1);
+  CHECK(kernels({(x.linear(input({64, 128}), input({64}))).relu()}) == 1);
+}
+
+TEST_CASE("batch norm in training is statistics and a normalisation") {
+  const Tensor x = input({32, 16, 8, 8});
+  const Tensor mean = x.mean({0, 2, 3}, true);
+  const Tensor var = (x - mean).square().mean({0, 2, 3}, true);
+  const Tensor y = (x - mean) / (var + 1e-5f).sqrt();
+  CHECK(kernels({y, mean, var}) <= 2);
+}
+
+TEST_CASE("two outputs that read one input are one kernel with two results") {
+  const Tensor x = input({256, 128});
+  const auto s = schedule_of({x + 1.0f, x * 2.0f});
+  CHECK(s->steps.size() == 1);
+  CHECK(s->results[0].value != s->results[1].value);
+  CHECK(s->steps[0].values.size() == 3);
+}
+
+TEST_CASE("the same graph on other buffers is the same schedule") {
+  const Tensor a = input({64, 32}), b = input({64, 32});
+  const auto first = schedule_of({a.softmax(-1).sum()}), second = schedule_of({b.softmax(-1).sum()});
+  CHECK(first == second);
+  CHECK(first != schedule_of({input({64, 33}).softmax(-1).sum()}));
+}
+
+TEST_CASE("one buffer read twice is another graph than two buffers") {
+  const Tensor a = input({64}), b = input({64});
+  CHECK(schedule_of({a + b}) != schedule_of({a + a}));
+}
+
+TEST_CASE("a setting that changes kernels changes the schedule's key") {
+  const Tensor a = input({64, 32});
+  const auto fused = schedule_of({a.softmax(-1)});
+  const EnvOverride off("FUSE", "0");
+  const auto apart = schedule_of({a.softmax(-1)});
+  CHECK(fused != apart);
+  CHECK(apart->steps.size() > fused->steps.size());
+}
+
+TEST_CASE("normalizing puts parameters in the place of buffers, in order") {
+  const Tensor a = input({4}), b = input({4});
+  const Tensor c = a * b + a;
+  Node root = c.node();
+  const Normalized n = normalize(std::span(&root, 1));
+  REQUIRE(n.buffers.size() == 2);
+  CHECK(n.buffers[0] == a.node());
+  CHECK(n.buffers[1] == b.node());
+  CHECK(test::count_op(n.roots[0], Op::Buffer) == 0);
+  CHECK(test::count_op(n.roots[0], Op::Param) == 2);
+}
+
+TEST_CASE("kernels have the names of the user's operations") {
+  const auto s = schedule_of({input({64, 32}).softmax(-1)});
+  CHECK(s->steps[0].name.find("softmax") != std::string::npos);
+}
+
+TEST_CASE("an assignment takes over the memory of the old value where nobody reads it elsewhere") {
+  Tensor x = input({64}), y = input({8, 8});
+  x.assign(x * 2.0f);
+  CHECK(schedule_of({x})->values.back().in_place == 0);
+  y.assign(y.t());
+  for (const Value& v : schedule_of({y})->values) CHECK(v.in_place == -1);
+}
+
+TEST_CASE("a schedule has a text with a line for each kernel") {
+  const auto s = schedule_of({input({6}) + 1.0f});
+  CHECK(to_text(*s) == s->steps[0].name + " f32[6] f32[6]\n");
+}
