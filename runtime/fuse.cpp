@@ -124,12 +124,24 @@ class Fuser {
 
   // --- which values get memory -----------------------------------------------------------------
 
+  // Longer chains make kernels that no compiler likes, and recursion too deep for the stack.
+  static constexpr int kLongestChain = 200;
+
+  void limit_chain(Node n) {
+    int longest = 0;
+    for (Node s : used_sources(n))
+      if (!is_leaf(s) && !stored_.contains(s)) longest = std::max(longest, *chain_.find(s));
+    chain_[n] = longest + 1;
+    if (longest >= kLongestChain && is_elementwise(n->op)) stored_[n] = 1;
+  }
+
   void choose_materialized() {
     for (Node r : roots_) {
       Node b = base_of(r);
       if (!is_leaf(b)) stored_[b] = 1;
     }
     for (Node n : order_) {
+      limit_chain(n);
       switch (n->op) {
         case Op::ReduceAxis:
         case Op::Scatter:
@@ -341,7 +353,8 @@ class Fuser {
     for (Node n : to.outputs)
       if (!can_join(n)) return false;
     bool reads_all = true;
-    for (Node out : from.outputs) reads_all &= reads_own_row(to, out);
+    for (Node out : from.outputs)
+      reads_all &= reads_own_row(to, out) || (!is_read(to, out) && is_internal(p, out));
     if (!reads_all || from.reads.size() + to.reads.size() > kMostReads) return false;
     const int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
     const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
@@ -427,6 +440,29 @@ class Fuser {
       }
     }
     return first != nullptr;
+  }
+
+  static bool is_read(const Kernel& k, Node n) {
+    return std::any_of(k.reads.begin(), k.reads.end(), [&](const Read& r) { return r.leaf == n; });
+  }
+
+  // Whether another output of its own kernel needs `out`, which is then reached through that one.
+  bool is_internal(int id, Node out) const {
+    std::vector<Node> stack;
+    NodeMap<char> seen;
+    for (Node n : kernels_[id].outputs)
+      if (n != out) stack.push_back(n);
+    while (!stack.empty()) {
+      Node n = stack.back();
+      stack.pop_back();
+      for (Node s : used_sources(n)) {
+        if (s == out) return true;
+        if (is_leaf(s) || seen.contains(s) || (is_stored(s) && kernel_of(s) != id)) continue;
+        seen[s] = 1;
+        stack.push_back(s);
+      }
+    }
+    return false;
   }
 
   // A path from p to c through another kernel: merging the two would close a circle.
@@ -567,6 +603,7 @@ class Fuser {
   NodeMap<size_t> position_;
   NodeMap<std::vector<Node>> users_;
   NodeMap<char> stored_;
+  NodeMap<int> chain_;  // nodes between this one and memory, itself included
   NodeMap<int> kernel_of_;
   std::vector<Kernel> kernels_;
   std::vector<int> moved_;

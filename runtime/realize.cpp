@@ -107,17 +107,43 @@ std::set<Node> assigned_buffers(std::span<const Node> roots) {
   return out;
 }
 
-bool depends_on(Node n, const std::set<Node>& buffers, NodeMap<char>& known) {
-  if (n->device == 0) return false;
-  if (n->op == Op::Buffer) return buffers.count(n) > 0;
-  if (n->realized) return depends_on(n->realized, buffers, known);
-  if (const char* k = known.find(n)) return *k == 2;
-  known[n] = 1;
-  bool found = false;
-  for (Node s : n->srcs()) found |= depends_on(s, buffers, known);
-  known[n] = found ? 2 : 1;
-  return found;
-}
+// Whether a value that has not been computed yet needs one of the buffers.
+class Dependence {
+ public:
+  explicit Dependence(const std::set<Node>& buffers) : buffers_(buffers) {}
+
+  bool operator()(Node root) {
+    std::vector<Node> stack{root};
+    while (!stack.empty()) {
+      Node n = stack.back();
+      if (known_.contains(n)) {
+        stack.pop_back();
+        continue;
+      }
+      const size_t before = stack.size();
+      bool found = n->op == Op::Buffer && buffers_.count(n);
+      for (Node s : sources(n)) {
+        if (const char* k = known_.find(s))
+          found |= *k != 0;
+        else
+          stack.push_back(s);
+      }
+      if (stack.size() != before) continue;
+      stack.pop_back();
+      known_[n] = found;
+    }
+    return *known_.find(root) != 0;
+  }
+
+ private:
+  static std::span<const Node> sources(Node n) {
+    if (n->device == 0) return {};  // below it there is no memory
+    return n->realized ? std::span(&n->realized, 1) : n->srcs();
+  }
+
+  const std::set<Node>& buffers_;
+  NodeMap<char> known_;
+};
 
 // Other expressions that still need an old value: they are computed together with the roots, so
 // that they see it. Views of the old value itself are copied.
@@ -125,10 +151,9 @@ std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
   const std::set<Node> buffers = assigned_buffers(roots);
   std::vector<Node> out;
   if (buffers.empty()) return out;
-  NodeMap<char> known;
+  Dependence depends(buffers);
   for (Node n : Arena::global().held())
-    if (std::find(roots.begin(), roots.end(), n) == roots.end() && depends_on(n, buffers, known))
-      out.push_back(n);
+    if (std::find(roots.begin(), roots.end(), n) == roots.end() && depends(n)) out.push_back(n);
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "test/ops/ops.h"
+#include "tiny/build.h"
 
 namespace tiny::ops {
 
@@ -79,6 +80,10 @@ Cases movement_cases() {
            OUT((in[0].flip({1}) * 2).permute({1, 2, 0}).pad({{1, 2}, {0, 1}, {2, 0}}).flip({0, 2}) +
                1)},
           {"strided view of a sum", {x}, OUT(in[0].sum(1).slice({0, 1}, {3, 5}, {2, 3}) * 2)},
+          {"affine view",
+           {{{4, 6}, kI32}},
+           OUT(Tensor(build::affine(in[0].node(), Shape{3, 2, 3}, Shape{3, -1, 0, 0, 0, 1, 1, 1})) +
+               1)},
           {"views without elements",
            {{{0, 3}}, {{4, 3}}},
            OUT(in[0].t(), in[0].pad({{1, 1}, {0, 0}}), Tensor::cat({in[0], in[1]}),
