@@ -25,6 +25,7 @@ LIBRARY_SOURCES := $(wildcard tiny/*.cpp codegen/*.cpp runtime/*.cpp devices/*.c
 TEST_FOLDERS := unit ops golden error fuzz train lint
 TEST_SOURCES := $(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp))
 CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
+EXAMPLE_SOURCES := $(wildcard examples/*.cpp)
 HEADERS := $(wildcard $(addsuffix /*.h,tiny codegen runtime devices examples test test/* extra/*))
 FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,tiny codegen runtime devices examples \
   test test/* extra/*))
@@ -39,6 +40,10 @@ without = $(if $(1),$(shell grep -L '^ *\# *include *[<"]\($(2)\)[>"]' $(1) /dev
 ifneq ($(filter libz3-dev,$(MISSING)),)
 $(info NO_SETUP: no z3: the tests that prove with it are left out)
 TEST_SOURCES := $(call without,$(TEST_SOURCES),z3++\.h)
+endif
+ifneq ($(filter libcxxopts-dev,$(MISSING)),)
+$(info NO_SETUP: no cxxopts: the examples that need it are left out)
+EXAMPLE_SOURCES := $(call without,$(EXAMPLE_SOURCES),cxxopts\.hpp)
 endif
 REQUIRED := $(filter zlib1g-dev nlohmann-json3-dev,$(MISSING))
 ifneq ($(REQUIRED),)
@@ -82,7 +87,7 @@ WERROR := $(if $(filter true,$(CI)),-Werror)
 object = $(1:%.cpp=$(BUILD)/%.o)
 LIBRARY := $(BUILD)/libtiny.a
 TEST_PROGRAM := $(BUILD)/tests
-EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(wildcard examples/*.cpp))
+EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
 BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(wildcard extra/bench/*.cpp))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
 README_EXAMPLE := $(if $(wildcard README.md),$(BUILD)/readme_example)

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <string>
 #include <system_error>
+#include <type_traits>
 
 #include "tiny/tiny.h"
 
@@ -36,37 +37,37 @@ double seconds() {
 
 cxxopts::Options describe_options() {
   cxxopts::Options options("mnist", "Trains a convolutional network on handwritten digits.");
-  const auto text = [](const char* standard) {
-    return cxxopts::value<std::string>()->default_value(standard);
-  };
-  options.add_options()
-      ("data", "folder of the MNIST files; without it digits are drawn", text(""), "FOLDER")
-      ("steps", "training steps; 0 only tests", text("240"), "N")
-      ("batch", "samples of a step", text("128"), "N")
-      ("seed", "of the initial weights, the batches and the drawn digits", text("0"), "N")
-      ("lr", "highest learning rate", text("0.003"), "X")
-      ("device", "such as CPU or NULL", text(""), "NAME")
-      ("save", "writes the network to this safetensors file", text(""), "FILE")
-      ("load", "reads the network from it first", text(""), "FILE")
-      ("help", "prints this");
+  const auto text = [] { return cxxopts::value<std::string>(); };
+  auto add = options.add_options();
+  add("data", "folder of the MNIST files; without it digits are drawn", text(), "FOLDER");
+  add("steps", "training steps; 0 only tests", text()->default_value("200"), "N");
+  add("batch", "samples of a step", text()->default_value("128"), "N");
+  add("seed", "of weights, batches and drawn digits", text()->default_value("0"), "N");
+  add("lr", "highest learning rate", text()->default_value("0.002"), "X");
+  add("device", "such as CPU or NULL", text(), "NAME");
+  add("save", "writes the network to this safetensors file", text(), "FILE");
+  add("load", "reads the network from it first", text(), "FILE");
+  add("help", "prints this");
   return options;
 }
 
 // The value of an option as a number from `low` to `high`.
-template <class T>
-T number(const cxxopts::ParseResult& parsed, const char* name, T low, T high) {
+template <class T> T number(const cxxopts::ParseResult& parsed, const char* name, T low, T high) {
   const std::string text = parsed[name].as<std::string>();
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   check(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
-        "--", name, ": '", text, "' is no number from ", low, " to ", high);
+        "--", name, ": '", text, "' is no ", std::is_integral_v<T> ? "whole " : "", "number from ",
+        low, " to ", high);
   return value;
 }
 
 Options read_options(const cxxopts::ParseResult& parsed) {
   check(parsed.unmatched().empty(), "'", parsed.unmatched().empty() ? "" : parsed.unmatched()[0],
         "' is no option; --help lists them");
-  const auto text = [&](const char* name) { return parsed[name].as<std::string>(); };
+  const auto text = [&](const char* name) {
+    return parsed.count(name) ? parsed[name].as<std::string>() : "";
+  };
   Options o;
   o.data = parsed.count("data") ? text("data") : env_text("MNIST_DIR");
   o.device = text("device");
@@ -92,9 +93,7 @@ struct Digits {
         labels(Tensor::from(set.labels)) {}
 
   int64_t size() const { return images.size(0); }
-  Tensor pick_images(const Tensor& at) const {
-    return images.index_select(0, at).to(kF32) / 255;
-  }
+  Tensor pick_images(const Tensor& at) const { return images.index_select(0, at).to(kF32) / 255; }
   Tensor pick_labels(const Tensor& at) const { return labels.index_select(0, at); }
 
   Tensor images, labels;  // u8 (n, 1, 28, 28), u8 (n)
@@ -111,9 +110,9 @@ MnistData find_data(const Options& o) {
 nn::Sequential make_network() {
   const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
   const auto flatten = [](const Tensor& x) { return x.flatten(1); };
-  return nn::Sequential(nn::Conv2d(1, 32, 5), &Tensor::relu,                         //
+  return nn::Sequential(nn::Conv2d(1, 32, 5), &Tensor::relu,                              //
                         nn::Conv2d(32, 32, 5), &Tensor::relu, nn::BatchNorm2d(32), pool,  //
-                        nn::Conv2d(32, 64, 3), &Tensor::relu,                        //
+                        nn::Conv2d(32, 64, 3), &Tensor::relu,                             //
                         nn::Conv2d(64, 64, 3), &Tensor::relu, nn::BatchNorm2d(64), pool,  //
                         flatten, nn::Linear(576, 10));
 }
@@ -155,7 +154,8 @@ void train(nn::Module& network, const Digits& digits, const Options& o) {
       const Figures f = train_step(network, optimizer, digits, o.batch);
       if (step % kReadEvery == 0 || step == o.steps - 1) {
         const float loss = f.loss.item<float>(), accuracy = f.accuracy.item<float>();
-        check(std::isfinite(loss), "the loss is not finite after ", step, " steps: try a lower --lr");
+        check(std::isfinite(loss), "the loss is not finite after ", step,
+              " steps: try a lower --lr");
         char text[64];
         std::snprintf(text, sizeof text, "loss %.4f  accuracy %5.1f %%", loss, accuracy * 100);
         fields = text;
@@ -182,8 +182,7 @@ int64_t count_correct(nn::Module& network, const Digits& digits) {
     std::vector<int32_t> positions(static_cast<size_t>(batch));
     for (int64_t i = 0; i < batch; ++i) positions[i] = static_cast<int32_t>(begin + i);
     const Tensor at = Tensor::from(positions);
-    const Tensor hit =
-        network(digits.pick_images(at)).argmax(1) == digits.pick_labels(at).to(kI64);
+    const Tensor hit = network(digits.pick_images(at)).argmax(1) == digits.pick_labels(at).to(kI64);
     const auto hits = hit.to_vector<uint8_t>();
     correct += std::count(hits.begin() + (done - begin), hits.end(), 1);
   }

@@ -14,6 +14,7 @@ needed_list() {
   g++ 12 or clang++ 14 (or later), GNU make   to build
   zlib and nlohmann-json with their headers   to build
   LLVM's runtime library, version 16 to 21    to compile kernels (or CPU_COMPILER=cc)
+  cxxopts, a header                           for the examples alone
   doctest and z3 with their headers           for the tests alone
 LIST
 }
@@ -25,6 +26,9 @@ missing_headers() {
   "$cxx" ${CPPFLAGS:-} -x c++ -E -P - <<'SOURCE' 2>/dev/null | sed -n 's/^lacks: //p' | tr -d ' '
 #if !__has_include(<zlib.h>)
 lacks: zlib1g-dev
+#endif
+#if !__has_include(<cxxopts.hpp>)
+lacks: libcxxopts-dev
 #endif
 #if !__has_include(<doctest/doctest.h>)
 lacks: doctest-dev
@@ -49,7 +53,7 @@ missing() {
   if command -v "$cxx" >/dev/null; then
     missing_headers
   else
-    printf '%s\n' g++ zlib1g-dev doctest-dev nlohmann-json3-dev libz3-dev
+    printf '%s\n' g++ zlib1g-dev libcxxopts-dev doctest-dev nlohmann-json3-dev libz3-dev
   fi
   has_llvm || echo libllvm
 }

@@ -554,15 +554,24 @@ class Fuser {
     return out;
   }
 
-  // What only its own kernel needs stays in registers.
+  // What only its own kernel needs stays in registers. A kernel that nobody needs goes: an old
+  // value that an assignment replaces before it was ever computed.
   void keep_read_outputs() {
-    NodeMap<char> wanted;
-    for (Node r : roots_) wanted[base_of(r)] = 1;
-    for (const Kernel& k : kernels_)
-      if (k.alive)
-        for (const Read& r : k.reads) wanted[r.leaf] = 1;
-    for (Kernel& k : kernels_)
-      std::erase_if(k.outputs, [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
+    for (bool changed = true; changed;) {
+      changed = false;
+      NodeMap<char> wanted;
+      for (Node r : roots_) wanted[base_of(r)] = 1;
+      for (const Kernel& k : kernels_)
+        if (k.alive)
+          for (const Read& r : k.reads) wanted[r.leaf] = 1;
+      for (Kernel& k : kernels_) {
+        if (!k.alive) continue;
+        std::erase_if(k.outputs,
+                      [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
+        k.alive = !k.outputs.empty();
+        changed |= !k.alive;
+      }
+    }
   }
 
   void emit(int root, std::vector<char>& state, std::vector<Group>& out) {

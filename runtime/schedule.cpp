@@ -17,7 +17,10 @@ namespace tiny {
 
 namespace {
 
-bool is_usable(Node buffer_view) { return !base_of(buffer_view)->arg<BufferArg>().buffer->moved(); }
+bool is_usable(Node realized) {
+  Node base = base_of(realized);  // a constant has no buffer
+  return base->op != Op::Buffer || !base->arg<BufferArg>().buffer->moved();
+}
 
 // What a node stands for: itself, its values where it has been computed, its source where the node
 // only matters to gradients.

@@ -96,12 +96,15 @@ void grad_div(Node n, Node g, Adjoints& to) {
   if (y->needs_grad) to.add(y, unary(Op::Neg, mul(gx, n)));
 }
 
-// The gradient goes to the larger (smaller) operand, halves to both where they are equal.
+// The gradient goes to the larger (smaller) operand, halves to both where they are equal. The
+// operands are not compared with the result, which may have been stored by an earlier kernel that
+// rounded them otherwise.
 void grad_extremum(Node n, Node g, Adjoints& to) {
   const Node x = n->src(0), y = n->src(1), zero = zeros_like(g), half = mul(g, number(g, 0.5));
-  const Node equal = binary(Op::Eq, x, y), first = binary(Op::Eq, x, n);
-  to.add(x, where(equal, half, where(first, g, zero)));
-  to.add(y, where(equal, half, where(first, zero, g)));
+  const Node equal = binary(Op::Eq, x, y);
+  const Node second = n->op == Op::Max ? binary(Op::Lt, x, y) : binary(Op::Lt, y, x);
+  to.add(x, where(equal, half, where(second, zero, g)));
+  to.add(y, where(equal, half, where(second, g, zero)));
 }
 
 void grad_where(Node n, Node g, Adjoints& to) {

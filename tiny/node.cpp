@@ -219,6 +219,7 @@ std::vector<Node> Arena::held() {
 }
 
 void Arena::set_realized(Node n, Node buffer_view) {
+  if (n == buffer_view) return;  // it is its own memory
   std::lock_guard lock(mutex_);
   if (buffer_view) buffer_view->refs.fetch_add(1, std::memory_order_relaxed);
   Node old = std::exchange(n->realized, buffer_view);

@@ -46,6 +46,12 @@ Tensor& Optimizer::add_scalar(const std::string& name, double value) {
 
 void Optimizer::step(std::span<Tensor* const> also) {
   NoGrad no_grad;
+  update();
+  realize(also);
+}
+
+void Optimizer::update() {
+  // Not around realize(): the scheduler's nodes have the names of what they come from.
   LabelScope label("step");
   begin_step();
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -58,7 +64,6 @@ void Optimizer::step(std::span<Tensor* const> also) {
     // depends on the parameters' old values.
     p.zero_grad();
   }
-  realize(also);
 }
 
 void Optimizer::realize(std::span<Tensor* const> also) {

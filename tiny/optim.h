@@ -64,6 +64,7 @@ class Optimizer {
     std::string name;
     Tensor value;
   };
+  void update();
   void realize(std::span<Tensor* const> also);
 
   std::vector<Tensor*> parameters_, others_;

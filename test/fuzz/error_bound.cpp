@@ -33,7 +33,8 @@ Node through_unary(Node n, Node e) {
     case Op::Recip: return sum(product(e, binary(Op::Mul, y, y)), scaled(y, 2));
     case Op::Sqrt: return sum(e ? binary(Op::Div, e, scaled(y, 2)) : nullptr, scaled(y, 2));
     case Op::Exp2: return sum(product(e, y), binary(Op::Mul, scaled(y, 4), plus(x, 1)));
-    case Op::Log2: return sum(e ? binary(Op::Div, scaled(e, 2), x) : nullptr, scaled(plus(y, 1), 4));
+    case Op::Log2:
+      return sum(e ? binary(Op::Div, scaled(e, 2), x) : nullptr, scaled(plus(y, 1), 4));
     case Op::Sin: return sum(e, scaled(plus(scaled(x, 0.1), 1), 4));
     default: return e;  // exact sources only
   }
@@ -42,11 +43,17 @@ Node through_unary(Node n, Node e) {
 Node through_binary(Node n, Node ex, Node ey) {
   Node x = magnitude(n->src(0)), y = magnitude(n->src(1)), out = magnitude(n);
   switch (n->op) {
-    case Op::Add: case Op::Sub: return sum(sum(ex, ey), sum(out, scaled(sum(x, y), 0.5)));
-    case Op::Mul: return sum(sum(product(ex, y), product(ey, x)), out);
+    case Op::Add:
+    case Op::Sub: return sum(sum(ex, ey), sum(out, scaled(sum(x, y), 0.5)));
+    case Op::Mul: {
+      Node both = product(ex, ey);  // all that is left where both should be zero
+      const Node first = sum(sum(product(ex, y), product(ey, x)), out);
+      return sum(first, both ? scaled(both, 0x1p-22) : nullptr);
+    }
     case Op::Div:
       return sum(sum(ex ? binary(Op::Div, ex, y) : nullptr,
-                     ey ? binary(Op::Div, product(ey, out), y) : nullptr), scaled(out, 3));
+                     ey ? binary(Op::Div, product(ey, out), y) : nullptr),
+                 scaled(out, 3));
     default: return sum(ex, ey);
   }
 }
@@ -58,10 +65,15 @@ Node ErrorBounds::source(Node n, int i) { return *known_.find(n->src(i)); }
 Node ErrorBounds::made(Node n) {
   if (!n->dtype.is_float()) return nullptr;
   switch (n->op) {
-    case Op::Const: case Op::Buffer: case Op::Iota: return nullptr;
+    case Op::Const:
+    case Op::Buffer:
+    case Op::Iota: return nullptr;
     case Op::Cast: return source(n, 0);
     case Op::Assign: return source(n, 1);
-    case Op::Contiguous: case Op::Detach: case Op::Leaf: case Op::Copy: return source(n, 0);
+    case Op::Contiguous:
+    case Op::Detach:
+    case Op::Leaf:
+    case Op::Copy: return source(n, 0);
     case Op::Where: {
       Node x = source(n, 1), y = source(n, 2);
       if (!x && !y) return nullptr;

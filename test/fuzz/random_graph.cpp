@@ -22,7 +22,9 @@ uint64_t mix(uint64_t x) {  // splitmix64
 }
 
 double value_at(DType t, Fill fill, int64_t top, uint64_t bits) {
-  const auto below = [&](int64_t n) { return static_cast<int64_t>(bits % static_cast<uint64_t>(n)); };
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(bits % static_cast<uint64_t>(n));
+  };
   if (t.is_bool()) return static_cast<double>(bits & 1);
   switch (fill) {
     case Fill::Small: return static_cast<double>(below(9) - (t.is_unsigned() ? 0 : 4));
@@ -56,10 +58,13 @@ Node harmless(Op op, Node y) {
     return build::binary(Op::Add, build::binary(Op::And, y, number(y, most)), number(y, 1));
   };
   switch (op) {
-    case Op::Div:
-      return build::binary(Op::Add, build::binary(Op::Mul, y, y), number(y, 1));
-    case Op::FloorDiv: case Op::FloorMod: case Op::TruncDiv: case Op::TruncMod: return bounded(7);
-    case Op::Shl: case Op::Shr: return bounded(3);
+    case Op::Div: return build::binary(Op::Add, build::binary(Op::Mul, y, y), number(y, 1));
+    case Op::FloorDiv:
+    case Op::FloorMod:
+    case Op::TruncDiv:
+    case Op::TruncMod: return bounded(7);
+    case Op::Shl:
+    case Op::Shr: return bounded(3);
     default: return y;
   }
 }
@@ -136,14 +141,14 @@ Node normalized(const Step& s, Node x) {
   need(numel(x->shape()) > 0 && x->dtype.is_float() && mask >> x->rank == 0);
   const auto mean = [&](Node v) {
     Node sum = build::reduce(Op::Add, v, mask);
-    const double share = static_cast<double>(numel(sum->shape())) /
-                         static_cast<double>(numel(v->shape()));
+    const double share =
+        static_cast<double>(numel(sum->shape())) / static_cast<double>(numel(v->shape()));
     return build::binary(Op::Mul, sum, build::full(sum->shape(), v->dtype, share));
   };
   Node centered = build::binary(Op::Sub, x, build::expand(mean(x), x->shape()));
   Node variance = mean(build::binary(Op::Mul, centered, centered));
-  Node scale = build::unary(Op::Recip, build::unary(Op::Sqrt, build::binary(Op::Add, variance,
-                                                                         number(variance, 1))));
+  Node scale = build::unary(
+      Op::Recip, build::unary(Op::Sqrt, build::binary(Op::Add, variance, number(variance, 1))));
   return build::binary(Op::Mul, centered, build::expand(scale, x->shape()));
 }
 
@@ -180,9 +185,7 @@ Node make_step(const Step& s, const std::vector<Node>& in, const std::string& de
     case Kind::Unary:
       need(s.op == Op::Neg ? in[0]->dtype != kBool : in[0]->dtype.is_float());
       return build::unary(s.op, in[0]);
-    case Kind::Tamed:
-      need(in[0]->dtype.is_float());
-      return tamed(s.op, in[0]);
+    case Kind::Tamed: need(in[0]->dtype.is_float()); return tamed(s.op, in[0]);
     case Kind::Binary: return binary(s, in[0], in[1]);
     case Kind::Where: {
       auto [c, x] = broadcasted(in[0], in[1]);
@@ -191,9 +194,15 @@ Node make_step(const Step& s, const std::vector<Node>& in, const std::string& de
       return build::where(broadcast_to(c, x2->shape()), x2, y);
     }
     case Kind::Cast: return build::cast(in[0], s.dtype);
-    case Kind::Flatten: case Kind::Merge: case Kind::Split: case Kind::Unsqueeze:
-      return reshaped(s, in[0]);
-    case Kind::Permute: case Kind::Expand: case Kind::Pad: case Kind::Shrink: case Kind::Flip:
+    case Kind::Flatten:
+    case Kind::Merge:
+    case Kind::Split:
+    case Kind::Unsqueeze: return reshaped(s, in[0]);
+    case Kind::Permute:
+    case Kind::Expand:
+    case Kind::Pad:
+    case Kind::Shrink:
+    case Kind::Flip:
     case Kind::Stride: return moved(s, in[0]);
     case Kind::Reduce:
       need(s.arg[0] >> in[0]->rank == 0 && (in[0]->dtype != kBool || s.op == Op::Max));
@@ -203,7 +212,8 @@ Node make_step(const Step& s, const std::vector<Node>& in, const std::string& de
     case Kind::Normalize: return normalized(s, in[0]);
     case Kind::Matmul: return Tensor(in[0]).matmul(Tensor(in[1])).node();
     case Kind::Windows: return windows(s, in[0]);
-    case Kind::Gather: case Kind::Scatter: return indexed(s, in);
+    case Kind::Gather:
+    case Kind::Scatter: return indexed(s, in);
     case Kind::Assign: {
       need(same(in[0]->shape(), in[1]->shape()) && in[0]->dtype == in[1]->dtype);
       return build::assign(in[0], in[1]);
@@ -238,8 +248,8 @@ Tensor leaf(DType dtype, const Shape& shape, Fill fill, int64_t top, uint64_t se
     using T = decltype(type);
     std::vector<T> typed(values.size());
     for (size_t i = 0; i < typed.size(); ++i)
-      typed[i] = dtype.is_unsigned() ? static_cast<T>(std::abs(values[i]))
-                                     : static_cast<T>(values[i]);
+      typed[i] =
+          dtype.is_unsigned() ? static_cast<T>(std::abs(values[i])) : static_cast<T>(values[i]);
     return Tensor::from(typed, shape, device);
   };
   switch (dtype.scalar) {

@@ -40,7 +40,7 @@ enum class Kind : uint8_t {
   Scatter,    // op; base, values, one index per axis of base
   Assign,     // old, new
   Contiguous,
-  CumSum,     // arg: axis
+  CumSum,  // arg: axis
 };
 
 struct Step {
@@ -50,7 +50,7 @@ struct Step {
   std::vector<int> in = {};  // earlier steps
   Shape arg = {};
   Fill fill = Fill::Small;
-  int64_t top = 0;           // Fill::Index: values -1 .. top
+  int64_t top = 0;  // Fill::Index: values -1 .. top
   uint64_t seed = 0;
 };
 
@@ -68,7 +68,7 @@ Program random_program(uint64_t seed);
 struct Built {
   std::vector<Tensor> leaves;  // those that want a gradient
   std::vector<Tensor> outputs;
-  Tensor loss;                 // a weighted sum of the float outputs, where there is a gradient
+  Tensor loss;  // a weighted sum of the float outputs, where there is a gradient
 };
 Built build(const Program& program, const std::string& device);
 

@@ -17,8 +17,8 @@ constexpr int64_t kMostElements = 6000;
 
 struct Info {
   Tensor value;
-  double bound = 0;    // of the magnitude, floats only
-  bool exact = true;   // integers, also where the dtype is a float
+  double bound = 0;   // of the magnitude, floats only
+  bool exact = true;  // integers, also where the dtype is a float
   Ints shape() const { return value.shape(); }
   DType dtype() const { return value.dtype(); }
 };
@@ -40,8 +40,7 @@ class Generator {
  private:
   int below(int64_t n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
   bool chance(double p) { return below(1000) < p * 1000; }
-  template <class T>
-  T one_of(std::initializer_list<T> list) {
+  template <class T> T one_of(std::initializer_list<T> list) {
     return list.begin()[below(static_cast<int64_t>(list.size()))];
   }
 
@@ -267,7 +266,9 @@ class Generator {
     }
     switch (below(9)) {
       case 0: keep(Kind::Flatten, x); return;
-      case 1: if (rank > 1) keep(Kind::Merge, x, {below(rank - 1)}); return;
+      case 1:
+        if (rank > 1) keep(Kind::Merge, x, {below(rank - 1)});
+        return;
       case 2: split(x); return;
       case 3: permute(x); return;
       case 4: expand(x); return;
@@ -327,8 +328,10 @@ class Generator {
       flips.push_back(chance(0.5));
       steps.push_back(1 + below(3));
     }
-    if (chance(0.5)) keep(Kind::Flip, x, flips);
-    else keep(Kind::Stride, x, steps);
+    if (chance(0.5))
+      keep(Kind::Flip, x, flips);
+    else
+      keep(Kind::Stride, x, steps);
   }
 
   int64_t random_axes(int x) {
@@ -422,8 +425,7 @@ class Generator {
     s.kind = Kind::Gather;
     s.in = {x};
     for (int i : indices_of(data, random_shape())) s.in.push_back(i);
-    if (std::find(s.in.begin(), s.in.end(), -1) == s.in.end())
-      add(s, info(x).bound, info(x).exact);
+    if (std::find(s.in.begin(), s.in.end(), -1) == s.in.end()) add(s, info(x).bound, info(x).exact);
   }
 
   void scatter(int x) {  // x into a new base

@@ -72,8 +72,10 @@ class Shrinker {
     for (size_t i = 0; best_.outputs.size() > 1 && i < best_.outputs.size();) {
       Program p = best_;
       p.outputs.erase(p.outputs.begin() + static_cast<ptrdiff_t>(i));
-      if (take(p)) any = true;
-      else ++i;
+      if (take(p))
+        any = true;
+      else
+        ++i;
     }
     if (best_.gradient) {
       Program p = best_;

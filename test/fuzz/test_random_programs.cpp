@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iostream>
 
-#include "devices/cpu_llvm.h"
 #include "runtime/kernel.h"
 #include "runtime/schedule.h"
 #include "test/fuzz/error_bound.h"
@@ -23,11 +22,6 @@ struct Setting {
   std::string device;
   int64_t opt = 1, fuse = 1;
   std::string name() const { return cat("device ", device, " OPT=", opt, " FUSE=", fuse); }
-};
-
-struct Difference {
-  double bound;  // how far the values may be apart
-  double got, wanted;
 };
 
 bool agrees(double got, double wanted, double bound) {
@@ -117,8 +111,8 @@ std::string report(const fuzz::Program& program, const Setting& setting, const s
     const std::string d = difference(p, setting);
     return !d.empty() && d.starts_with("throws") == throws;
   });
-  return cat("program ", program.seed, " on ", setting.name(), ": ", text, "\nsmaller: ",
-             difference(small, setting), '\n', fuzz::to_cpp(small));
+  return cat("program ", program.seed, " on ", setting.name(), ": ", text,
+             "\nsmaller: ", difference(small, setting), '\n', fuzz::to_cpp(small));
 }
 
 uint64_t first_seed() {

@@ -32,7 +32,8 @@ Node mod(Node a, int64_t d) { return op(Op::FloorMod, a, index(d)); }
 Node add(Node a, Node b) { return op(Op::Add, a, b); }
 Node mul(Node a, int64_t f) { return op(Op::Mul, a, index(f)); }
 
-// --- evaluation ------------------------------------------------------------------------------------
+// --- evaluation
+// ------------------------------------------------------------------------------------
 
 using Values = std::vector<int64_t>;  // of ranges, by id
 
@@ -78,7 +79,8 @@ double value_of(Node n, const Values& ranges) {
 
 bool same_value(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// --- graphs that match a pattern ---------------------------------------------------------------------
+// --- graphs that match a pattern
+// ---------------------------------------------------------------------
 
 class Maker {
  public:
@@ -102,10 +104,12 @@ class Maker {
     if (depth <= 0 || below(6) == 0) return index_leaf();
     Node a = index_expression(depth - 1);
     switch (below(8)) {
-      case 0: case 1: return add(a, index_expression(depth - 1));
+      case 0:
+      case 1: return add(a, index_expression(depth - 1));
       case 2: return op(Op::Sub, a, index_expression(depth - 1));
       case 3: return mul(a, static_cast<int64_t>(below(13)) - 3);
-      case 4: case 5: return div(a, static_cast<int64_t>(below(12)) + 1);
+      case 4:
+      case 5: return div(a, static_cast<int64_t>(below(12)) + 1);
       case 6: return mod(a, static_cast<int64_t>(below(12)) + 1);
       default: return op(below(2) ? Op::Max : Op::Min, a, index_expression(depth - 1));
     }
@@ -240,13 +244,14 @@ void check_same_for_all(Node before, Node after) {
   for_all_ranges(before->ranges, [&](const Values& v) {
     const auto a = quick_value(before, v), b = quick_value(after, v);
     if (a == b) return true;
-    FAIL_CHECK(to_expression(before) << " became " << to_expression(after) << " at r0.. = "
-                                     << to_text(v) << ": " << *a << " and " << *b);
+    FAIL_CHECK(to_expression(before) << " became " << to_expression(after)
+                                     << " at r0.. = " << to_text(v) << ": " << *a << " and " << *b);
     return false;
   });
 }
 
-// --- proofs ------------------------------------------------------------------------------------------
+// --- proofs
+// ------------------------------------------------------------------------------------------
 
 class Prover {
  public:

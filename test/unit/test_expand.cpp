@@ -83,8 +83,10 @@ TEST_CASE("an unrolled reduction has one accumulator for each value") {
   ArenaScope scope(arena);
   Node x = sum(tensor_param(1, {4, 8}), 2);
   Node k = simplify(to_ranges(kernel_of({x})));
-  k = apply(k, {Opt{OptKind::Split, 1, 4, {}},
-                Opt{OptKind::Bind, 2, static_cast<int64_t>(RangeKind::Unroll), {}}}, Target{});
+  k = apply(k,
+            {Opt{OptKind::Split, 1, 4, {}},
+             Opt{OptKind::Bind, 2, static_cast<int64_t>(RangeKind::Unroll), {}}},
+            Target{});
   k = simplify(unroll(simplify(k), Target{}));
   CHECK(all_of(k, Op::Reduce).size() == 4);
   CHECK(count_op(k, Op::Add) >= 3);

@@ -60,8 +60,9 @@ class Expressions {
 
   Node index_expression(int depth) {
     if (depth == 0 || below(8) == 0) return leaf();
-    const Op ops[] = {Op::Add, Op::Sub, Op::Mul, Op::FloorDiv, Op::FloorMod, Op::TruncDiv,
-                      Op::TruncMod, Op::Max, Op::Min, Op::And, Op::Or, Op::Xor, Op::Neg, Op::Where};
+    const Op ops[] = {Op::Add,      Op::Sub,      Op::Mul, Op::FloorDiv, Op::FloorMod,
+                      Op::TruncDiv, Op::TruncMod, Op::Max, Op::Min,      Op::And,
+                      Op::Or,       Op::Xor,      Op::Neg, Op::Where};
     const Op op = ops[below(std::size(ops))];
     Node a = index_expression(depth - 1);
     if (op == Op::Neg) return make(op, kIndex, {a});

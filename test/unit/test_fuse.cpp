@@ -17,7 +17,8 @@ Node op(Op o, Node a, Node b) { return build::binary(o, a, b); }
 
 Node mean(Node x, uint32_t axes) {
   Node s = sum(x, axes);
-  const double share = static_cast<double>(numel(s->shape())) / static_cast<double>(numel(x->shape()));
+  const double share =
+      static_cast<double>(numel(s->shape())) / static_cast<double>(numel(x->shape()));
   return op(Op::Mul, s, build::full(s->shape(), x->dtype, share));
 }
 
@@ -89,8 +90,7 @@ TEST_CASE("batch norm statistics need one kernel") {
   Node x = tensor_param(0, {64, 16, 8, 8});
   Node average = mean(x, 0b1101);
   Node centered = op(Op::Sub, x, spread(average, x));
-  const std::vector<Group> g =
-      groups({average, mean(op(Op::Mul, centered, centered), 0b1101)});
+  const std::vector<Group> g = groups({average, mean(op(Op::Mul, centered, centered), 0b1101)});
   CHECK(g.size() == 1);
   CHECK(g[0].outputs.size() == 2);
 }

@@ -59,8 +59,8 @@ TEST_CASE("a softmax is one kernel that loads its input in three loops of a row"
   const EnvOverride plain("OPT", "0");
   Arena arena;
   ArenaScope scope(arena);
-  const std::string text = stage_text(kernel_of({softmax(tensor_param(1, {8, 16}), 2)}),
-                                      "linearize");
+  const std::string text =
+      stage_text(kernel_of({softmax(tensor_param(1, {8, 16}), 2)}), "linearize");
   CHECK(occurrences(text, "Load") + occurrences(text, "load") == 3);
 }
 
@@ -70,16 +70,30 @@ TEST_CASE("each pass leaves a legal graph for rows, columns, products and window
   ArenaScope scope(arena);
   Node x = tensor_param(1, {12, 40}), y = tensor_param(2, {40, 24});
   const std::vector<Node> kernels{
-      kernel_of({softmax(x, 2)}), kernel_of({softmax(x, 1)}), kernel_of({layer_norm(x)}),
-      kernel_of({matmul(x, y)}),  kernel_of({build::pad(x, Shape{1, 1, 2, 2})}),
+      kernel_of({softmax(x, 2)}),
+      kernel_of({softmax(x, 1)}),
+      kernel_of({layer_norm(x)}),
+      kernel_of({matmul(x, y)}),
+      kernel_of({build::pad(x, Shape{1, 1, 2, 2})}),
       kernel_of({build::unary(Op::Neg, build::permute(x, Shape{1, 0}))}),
-      kernel_of({sum(x, 3)}),     kernel_of({build::reduce(Op::Max, x, 1)})};
+      kernel_of({sum(x, 3)}),
+      kernel_of({build::reduce(Op::Max, x, 1)})};
   for (const char* opt : {"0", "1"}) {
     const EnvOverride optimize("OPT", opt);
     for (Node k : kernels)
       for (auto language : {Target::Language::C, Target::Language::LlvmIr})
         CHECK(lower(k, "k", target_of(language)).source.text.find("k") != std::string::npos);
   }
+}
+
+TEST_CASE("reductions that have one of their ranges in common get one vector range each") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = tensor_param(1, {2, 2}), y = tensor_param(2, {2, 2});
+  Node a = build::reshape(sum(build::reshape(x, Shape{1, 2, 2}), 6), Shape{1, 1});
+  Node b = sum(build::binary(Op::Mul, x, y), 3);
+  Node k = kernel_of({build::binary(Op::Add, a, b)});
+  CHECK_NOTHROW(lower(k, "k", target_of(Target::Language::C)));
 }
 
 TEST_CASE("OPT=0 chooses no options") {

@@ -20,8 +20,8 @@ TEST_CASE("a graph is printed a line a node, sources first") {
   ArenaScope scope(arena);
   const int64_t arg[] = {0, 2, 3}, axes[] = {1, 0};
   Node x = make(Op::Param, kF32, {}, Ints(arg));
-  Node sum = make(Op::ReduceAxis, kF32, {make(Op::Permute, kF32, {x}, Ints(axes))},
-                  ReduceArg{Op::Add, 3});
+  Node sum =
+      make(Op::ReduceAxis, kF32, {make(Op::Permute, kF32, {x}, Ints(axes))}, ReduceArg{Op::Add, 3});
   CHECK(to_text(sum) ==
         "%0 Param f32 (2,3) [0,2,3]\n"
         "%1 Permute f32 (3,2) [1,0] %0\n"
@@ -34,7 +34,8 @@ TEST_CASE("each payload has a text") {
   Node r = range(3, 8, RangeKind::Vector);
   CHECK(to_text(r) == "%0 Const index 8\n%1 Range index r3 vector %0\n");
   Node x = make(Op::Cast, kF32, {r});
-  CHECK(to_text(make(Op::Reduce, kF32, {x, r}, OpArg{Op::Max})).ends_with("Reduce f32 Max %2 %1\n"));
+  CHECK(
+      to_text(make(Op::Reduce, kF32, {x, r}, OpArg{Op::Max})).ends_with("Reduce f32 Max %2 %1\n"));
   CHECK(to_text(constant(kF64, 0.1)) == "%0 Const f64 0.10000000000000001\n");
   CHECK(to_text(constant(kI32, -4)) == "%0 Const i32 -4\n");
 }

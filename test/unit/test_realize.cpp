@@ -153,6 +153,13 @@ TEST_CASE("values on two devices meet only after a copy") {
   CHECK((there * 2.0f).to("CPU").to_vector<float>() == Floats{0, 2, 4});
 }
 
+TEST_CASE("a constant that wants a gradient can be realized and used again") {
+  Tensor x = Tensor::zeros({0, 1}).requires_grad_();
+  Tensor y = x.pad({{1, 0}, {0, 0}});
+  CHECK(y.realize().to_vector<float>() == Floats{0});
+  CHECK((y + 1.0f).to_vector<float>() == Floats{1});
+}
+
 TEST_CASE("tensors without elements and without axes are realized") {
   Tensor empty = Tensor::zeros({0, 3}) + 1.0f;
   CHECK(empty.to_vector<float>().empty());

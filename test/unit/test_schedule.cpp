@@ -62,7 +62,8 @@ TEST_CASE("two outputs that read one input are one kernel with two results") {
 
 TEST_CASE("the same graph on other buffers is the same schedule") {
   const Tensor a = input({64, 32}), b = input({64, 32});
-  const auto first = schedule_of({a.softmax(-1).sum()}), second = schedule_of({b.softmax(-1).sum()});
+  const auto first = schedule_of({a.softmax(-1).sum()}),
+             second = schedule_of({b.softmax(-1).sum()});
   CHECK(first == second);
   CHECK(first != schedule_of({input({64, 33}).softmax(-1).sum()}));
 }

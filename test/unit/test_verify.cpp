@@ -49,8 +49,8 @@ TEST_CASE("a tensor graph holds no loads and a kernel no movement") {
   const int64_t shape[] = {2, 2};
   Node view = make(Op::Reshape, kF32, {parameter(0, {4})}, Ints(shape));
   CHECK(complaint(view, Stage::Tensor).empty());
-  CHECK(starts(complaint(view, Stage::Kernel),
-               "after some pass: this operation has no place here"));
+  CHECK(
+      starts(complaint(view, Stage::Kernel), "after some pass: this operation has no place here"));
   Node value = load(range(0, 4, RangeKind::Loop));
   CHECK(complaint(value, Stage::Kernel).empty());
   CHECK(starts(complaint(value, Stage::Tensor), "after some pass: this operation has no place"));
@@ -59,13 +59,15 @@ TEST_CASE("a tensor graph holds no loads and a kernel no movement") {
 TEST_CASE("ranges that should have been expanded are found") {
   Arena arena;
   ArenaScope scope(arena);
-  Node vector = load(range(0, 4, RangeKind::Vector)), unrolled = load(range(0, 4, RangeKind::Unroll));
+  Node vector = load(range(0, 4, RangeKind::Vector)),
+       unrolled = load(range(0, 4, RangeKind::Unroll));
   const std::string text = "after some pass: a range that should have been expanded";
   CHECK(complaint(vector, Stage::Kernel).empty());
   CHECK(starts(complaint(vector, Stage::Vector), text));
   CHECK(complaint(unrolled, Stage::Vector).empty());
-  CHECK(starts(complaint(make(Op::Load, kF32, {parameter(0, {64}), constant(kI64, 3)}),
-                         Stage::Machine), ""));
+  CHECK(starts(
+      complaint(make(Op::Load, kF32, {parameter(0, {64}), constant(kI64, 3)}), Stage::Machine),
+      ""));
 }
 
 TEST_CASE("no index is left without a width") {
