@@ -122,6 +122,7 @@ class Vectorizer {
 
   Node expanded(Node n) {
     if (n->op == Op::Reduce) return reduce(n);
+    if (n->op == Op::Sink) return rebuilt(n);  // stores may have vector ranges of their own
     Node r = range_of(n);
     if (!r) return rebuilt(n);
     const int lanes = static_cast<int>(extent_of(r));
@@ -220,10 +221,12 @@ class Vectorizer {
     Node value = (*this)(n->src(0)), closed = nullptr;
     std::vector<Node> srcs{value};
     for (Node r : n->srcs().subspan(1)) {
-      if (kind_of(r) == RangeKind::Vector)
+      if (kind_of(r) == RangeKind::Vector) {
+        expect(!closed, "a reduction closes two vector ranges");
         closed = r;
-      else
+      } else {
         srcs.push_back(r);
+      }
     }
     if (closed) srcs[0] = value = widen(value, static_cast<int>(extent_of(closed)));
     Node r = srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, n->payload);

@@ -25,7 +25,7 @@ class Tuner {
     for (Node item : items()) {
       double c;
       Node r = contains(item, column) ? nullptr : own_vector(item, &c);
-      if (r && !meets(range_id(r), column, own)) own.push_back(range_id(r));
+      if (r && is_alone(range_id(r), column, own)) own.push_back(range_id(r));
     }
     if (column >= 0) {
       if (is_reduced_under(column))
@@ -80,8 +80,12 @@ class Tuner {
     return a.count * per_vector / lanes_ / used;
   }
 
+  // The ranges of an item's loops: also those that it closes and its value does not depend on.
   static uint64_t around(Node item) {
-    return item->op == Op::Reduce ? item->src(0)->ranges : item->ranges;
+    if (item->op != Op::Reduce) return item->ranges;
+    uint64_t ranges = item->src(0)->ranges;
+    for (Node r : item->srcs().subspan(1)) ranges |= r->ranges;
+    return ranges;
   }
   static bool contains(Node item, int id) { return id >= 0 && (around(item) >> id & 1); }
 
@@ -95,6 +99,17 @@ class Tuner {
                                     std::any_of(chosen.begin(), chosen.end(),
                                                 [&](int other) { return contains(item, other); }));
     });
+  }
+
+  // No item runs in this range and in another one that becomes a vector.
+  bool is_alone(int id, int column, const std::vector<int>& own) const {
+    for (Node item : items()) {
+      if (!contains(item, id)) continue;
+      if (contains(item, column)) return false;
+      for (int other : own)
+        if (contains(item, other)) return false;  // `id` itself may have been chosen before
+    }
+    return true;
   }
 
   bool is_reduced_under(int id) const {

@@ -17,10 +17,12 @@ namespace {
 struct Block {
   Node range = nullptr;
   Block* parent = nullptr;
-  int position = 0;  // among the children of its parent
+  uint64_t open = 0;  // ranges of the loops around it, its own included
+  int position = 0;   // among the children of its parent
   std::vector<std::unique_ptr<Block>> children;
   std::vector<Node> updates;  // items whose innermost loop this is
   std::vector<Node> closing;  // reductions whose outermost own loop this is
+  NodeMap<int> computed;      // reductions known here, and after which child
 };
 
 class Linearizer {
@@ -32,12 +34,10 @@ class Linearizer {
       collect_depends(n);
       if (n->op == Op::Reduce || n->op == Op::Store) items.push_back(n);
     }
+    collect_needs(items);
     order_ranges(items);
-    while (!items.empty()) {
-      const auto next = next_item(items);
-      place(*next);
-      items.erase(next);
-    }
+    for (Node item : items)
+      if (item->op == Op::Store) descend(&root_, loops_around(item), item)->updates.push_back(item);
   }
 
   std::vector<Node> run() {
@@ -64,24 +64,28 @@ class Linearizer {
     depends_[n] = std::move(found);
   }
 
-  // Loops nest by their ids, but what a reduction depends on comes outside of what it does not: so
-  // that its value is there in the loops of all that need it.
-  void order_ranges(const std::vector<Node>& items) {
-    std::array<uint64_t, 64> before{};  // per range: those that must come outside of it
-    NodeMap<std::vector<Node>> needs;
+  // All reductions that an item needs, directly or by way of others. Items come sources first.
+  void collect_needs(const std::vector<Node>& items) {
     for (Node item : items) {
-      std::vector<Node>& all = needs[item];
+      std::vector<Node> all = depends_[item];
       for (Node d : depends_[item]) {
-        all.push_back(d);
-        const std::vector<Node>& more = *needs.find(d);
+        const std::vector<Node>& more = *needs_.find(d);
         all.insert(all.end(), more.begin(), more.end());
       }
       std::sort(all.begin(), all.end());
       all.erase(std::unique(all.begin(), all.end()), all.end());
-      for (Node d : all)
+      needs_[item] = std::move(all);
+    }
+  }
+
+  // Loops nest by their ids, but what a reduction depends on comes outside of what it does not: so
+  // that its value is there in the loops of all that need it.
+  void order_ranges(const std::vector<Node>& items) {
+    std::array<uint64_t, 64> before{};  // per range: those that must come outside of it
+    for (Node item : items)
+      for (Node d : needs_[item])
         for (Node r : ranges_)
           if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
-    }
     std::sort(ranges_.begin(), ranges_.end(), [](Node a, Node b) { return id_of(a) < id_of(b); });
     uint64_t placed = 0, all = 0;
     for (Node r : ranges_) all |= r->ranges;
@@ -96,68 +100,63 @@ class Linearizer {
     }
   }
 
-  uint64_t own_ranges(Node item) const {
-    uint64_t own = 0;
-    if (item->op == Op::Reduce)
-      for (Node r : item->srcs().subspan(1)) own |= uint64_t{1} << id_of(r);
-    return own;
-  }
-
-  // Of the items whose reductions are placed, the first with the fewest loops around it: what runs
-  // before a loop is then known when the loop is opened, and it need not be opened twice.
-  std::vector<Node>::iterator next_item(std::vector<Node>& items) const {
-    auto best = items.end();
-    for (auto i = items.begin(); i != items.end(); ++i) {
-      const std::vector<Node>& needs = *depends_.find(*i);
-      const bool ready =
-          std::all_of(needs.begin(), needs.end(), [&](Node d) { return home_.contains(d); });
-      if (!ready) continue;
-      if (best == items.end() || std::popcount((*i)->ranges) < std::popcount((*best)->ranges))
-        best = i;
-    }
-    return best;
-  }
-
-  // The item's loops, outermost first: those around it and then its own.
-  std::vector<Node> loops_of(Node item) const {
-    const uint64_t own = own_ranges(item);
+  std::vector<Node> loops_around(Node item) const {
     std::vector<Node> loops;
     for (Node r : ranges_)
-      if ((item->ranges | own) >> id_of(r) & 1) loops.push_back(r);
-    std::stable_partition(loops.begin(), loops.end(),
-                          [&](Node r) { return !(own >> id_of(r) & 1); });
+      if (item->ranges & r->ranges) loops.push_back(r);
     return loops;
   }
 
-  // Walks down from the root, into an existing loop over the next range where every reduction that
-  // the item needs is complete before that loop, or is computed inside it; into a new loop else.
-  void place(Node item) {
-    const uint64_t own = own_ranges(item);
-    Block* at = &root_;
-    Block* outermost_own = nullptr;
-    for (Node r : loops_of(item)) {
-      at = child_for(at, r, item);
-      if (!outermost_own && (own >> id_of(r) & 1)) outermost_own = at;
+  std::vector<Node> own_loops(Node reduce) const {
+    std::vector<Node> loops;
+    for (Node r : ranges_) {
+      const auto own = reduce->srcs().subspan(1);
+      if (std::find(own.begin(), own.end(), r) != own.end()) loops.push_back(r);
     }
-    at->updates.push_back(item);
-    if (outermost_own) outermost_own->closing.push_back(item);
-    home_[item] = outermost_own ? outermost_own : at;
+    return loops;
   }
 
-  Block* child_for(Block* at, Node range, Node item) {
-    int first = 0;  // children before this position end before the item can begin
-    for (Node d : depends_[item]) {
-      Block* b = *home_.find(d);
-      while (b && b->parent != at) b = b->parent;
-      if (!b) continue;
-      const bool closes = *home_.find(d) == b;
-      first = std::max(first, b->position + (closes ? 1 : 0));
+  // Walks down through the loops, and has the reductions that the item needs computed on the way,
+  // each in the outermost block where its own surroundings are open.
+  Block* descend(Block* at, const std::vector<Node>& loops, Node item) {
+    for (Node r : loops) {
+      require(at, item);
+      at = child_for(at, r, item);
     }
+    require(at, item);
+    return at;
+  }
+
+  void require(Block* at, Node item) {
+    for (Node d : depends_[item]) {
+      if ((d->ranges & ~at->open) || is_computed(at, d)) continue;
+      require(at, d);
+      const std::vector<Node> loops = own_loops(d);
+      Block* outermost = child_for(at, loops[0], d);
+      const std::vector<Node> inner(loops.begin() + 1, loops.end());
+      descend(outermost, inner, d)->updates.push_back(d);
+      outermost->closing.push_back(d);
+      at->computed[d] = outermost->position;
+    }
+  }
+
+  static bool is_computed(const Block* at, Node reduce) {
+    for (; at; at = at->parent)
+      if (at->computed.contains(reduce)) return true;
+    return false;
+  }
+
+  // An existing loop over the range that comes after all that the item needs, or a new one.
+  Block* child_for(Block* at, Node range, Node item) {
+    int first = 0;
+    for (Node d : needs_[item])
+      if (const int* position = at->computed.find(d)) first = std::max(first, *position + 1);
     for (size_t i = static_cast<size_t>(first); i < at->children.size(); ++i)
       if (at->children[i]->range == range) return at->children[i].get();
     auto block = std::make_unique<Block>();
     block->range = range;
     block->parent = at;
+    block->open = at->open | range->ranges;
     block->position = static_cast<int>(at->children.size());
     at->children.push_back(std::move(block));
     return at->children.back().get();
@@ -243,7 +242,7 @@ class Linearizer {
   Block root_;
   std::vector<Node> ranges_;
   NodeMap<std::vector<Node>> depends_;
-  NodeMap<Block*> home_;
+  NodeMap<std::vector<Node>> needs_;
   std::vector<Scope> scopes_;
   std::vector<Node> body_;
 };

@@ -356,6 +356,7 @@ class Fuser {
     for (Node out : from.outputs)
       reads_all &= reads_own_row(to, out) || (!is_read(to, out) && is_internal(p, out));
     if (!reads_all || from.reads.size() + to.reads.size() > kMostReads) return false;
+    if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it
     const int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
     const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
     if ((from.heavy || to.heavy) && rows != size) return false;

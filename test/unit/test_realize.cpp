@@ -160,6 +160,21 @@ TEST_CASE("a constant that wants a gradient can be realized and used again") {
   CHECK((y + 1.0f).to_vector<float>() == Floats{1});
 }
 
+TEST_CASE("a value that an empty tensor was made from is computed") {
+  Tensor x = count(1, {1}) + 2.0f;
+  Tensor empty = x.reshape({1, 1}).expand({0, 1}) - Tensor::zeros({0, 1});
+  Tensor* both[] = {&x, &empty};
+  Tensor::realize(both);
+  CHECK(x.to_vector<float>() == Floats{2});
+}
+
+TEST_CASE("a sum over an axis that its value does not depend on counts each element") {
+  const Tensor x = Tensor::from({1.0f, 2.0f}, {2, 1});
+  const Tensor wide = x.expand({2, 2});
+  const Tensor y = wide * count(4, {2, 2}) + wide.sum({0, 1}, true);
+  CHECK(y.sum(1).to_vector<float>() == Floats{13, 22});
+}
+
 TEST_CASE("tensors without elements and without axes are realized") {
   Tensor empty = Tensor::zeros({0, 3}) + 1.0f;
   CHECK(empty.to_vector<float>().empty());
