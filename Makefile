@@ -130,7 +130,8 @@ else
 $(TEST_PROGRAM): $(call object,$(TEST_SOURCES)) $(LIBRARY) $(BUILD)/sources
 	$(call link,$(TEST_LDLIBS))
 endif
-$(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES)) $(LIBRARY) $(BUILD)/sources
+$(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES) test/reference.cpp) $(LIBRARY) \
+  $(BUILD)/sources
 	$(call link)
 
 # The README's program is compiled as it stands there: the first C++ block with a main.

@@ -155,6 +155,12 @@ class Printer {
     return define(n->dtype, v);
   }
 
+  // For an operand whose lanes are taken one by one: a subscript binds closer than a cast.
+  std::string subscripted(Node n) {
+    const std::string v = named(n);
+    return v.front() == '(' ? define(n->dtype, v) : v;
+  }
+
   std::string value(Node n) {
     const DType t = n->dtype;
     switch (n->op) {
@@ -309,11 +315,11 @@ class Printer {
 
   // The index of lane `l`, and the condition that guards it.
   std::string lane_index(Node index) {
-    const std::string v = named(index);
+    const std::string v = subscripted(index);
     return index->dtype.lanes > 1 ? v + "[l]" : v + " + l";
   }
   std::string lane_gate(Node gate) {
-    const std::string v = named(gate);
+    const std::string v = subscripted(gate);
     return cat("if (", v, gate->dtype.lanes > 1 ? "[l]" : "", ") ");
   }
 
@@ -416,7 +422,7 @@ class Printer {
     const DType t = n->dtype;
     const char* suffix = t.scalar == Scalar::F32 ? "f" : "";
     if (t.lanes == 1) return cat(function, suffix, "(", bare(value(n->src(0))), ")");
-    const std::string x = named(n->src(0)), name = cat("v", ++names_);
+    const std::string x = subscripted(n->src(0)), name = cat("v", ++names_);
     line(cat(type(t), " ", name, ";"));
     line(cat("for (int l = 0; l < ", t.lanes, "; ++l) ", name, "[l] = ", function, suffix, "(", x,
              "[l]);"));

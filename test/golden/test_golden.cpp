@@ -1,0 +1,130 @@
+// The text of each stage for a few small kernels, compared with the files beside this one: a
+// refactor shows an empty diff. `make golden-update` (GOLDEN_UPDATE=1) writes the files anew.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "codegen/lower.h"
+#include "runtime/schedule.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/functional.h"
+#include "tiny/print.h"
+
+using namespace tiny;
+
+namespace {
+
+// Inputs live on the null device, and the target is written down here: nothing depends on the
+// machine.
+Tensor input(const Shape& shape) {
+  return Tensor::from(std::vector<float>(static_cast<size_t>(numel(shape))), shape, "NULL");
+}
+
+Target fixed_target(Target::Language language) {
+  Target t;
+  t.language = language;
+  t.vector_bytes = 32;
+  t.vector_registers = 16;
+  t.cores = 2;
+  return t;
+}
+
+std::string section(const std::string& title, const std::string& text) {
+  return cat("--- ", title, "\n", text, text.ends_with('\n') ? "" : "\n");
+}
+
+std::string kernel_text(const Step& step) {
+  std::string ranges, linear;
+  const auto viewer = [&](const char* pass, const std::string& text) {
+    if (std::string(pass) == "ranges") ranges = text;
+    if (std::string(pass) == "linearize") linear = text;
+  };
+  Node kernel = step.kernel.get();
+  const Lowered llvm = lower(kernel, step.name, fixed_target(Target::Language::LlvmIr), viewer);
+  const Lowered c = lower(kernel, step.name, fixed_target(Target::Language::C));
+  return section(cat("kernel ", step.name), to_text(kernel)) + section("ranges", ranges) +
+         section("options", to_text(llvm.options)) + section("linearize", linear) +
+         section("LLVM IR", llvm.source.text) + section("C", c.source.text);
+}
+
+std::string stages(const Tensor& result) {
+  const EnvOverride opt("OPT", "1"), fuse("FUSE", "1");
+  const Node root = result.node();
+  const Normalized graph = normalize(std::span(&root, 1));
+  const std::vector<int> devices(graph.buffers.size(), device_id("NULL"));
+  const auto s = schedule(graph, devices, device_id("NULL"));
+  std::string out = section("tensors", to_text(graph.roots[0]));
+  for (const Step& step : s->steps)
+    if (step.kernel) out += kernel_text(step);
+  return out;
+}
+
+std::filesystem::path golden_path(const std::string& name) {
+  return std::filesystem::path(TINY_ROOT) / "test" / "golden" / (name + ".txt");
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The first line in which two texts differ, as a message; empty where they are the same.
+std::string first_difference(const std::string& found, const std::string& expected) {
+  std::istringstream a(found), b(expected);
+  std::string x, y;
+  for (int line = 1;; ++line) {
+    const bool more_a = static_cast<bool>(std::getline(a, x));
+    const bool more_b = static_cast<bool>(std::getline(b, y));
+    if (!more_a && !more_b) return "";
+    if (!more_a || !more_b || x != y)
+      return cat("line ", line, "\n  is:     ", more_a ? x : "(end)",
+                 "\n  golden: ", more_b ? y : "(end)",
+                 "\nmake golden-update writes the files anew");
+  }
+}
+
+void check_golden(const std::string& name, const Tensor& result) {
+  const std::string text = stages(result);
+  if (std::getenv("GOLDEN_UPDATE")) {
+    std::ofstream(golden_path(name)) << text;
+    return;
+  }
+  CAPTURE(name);
+  REQUIRE(std::filesystem::exists(golden_path(name)));
+  CHECK(first_difference(text, read(golden_path(name))) == "");
+}
+
+}  // namespace
+
+TEST_CASE("the golden text of an element-wise kernel") {
+  check_golden("elementwise", ((input({64, 48}) + 1) * input({48})).relu());
+}
+
+// The README shows this one.
+TEST_CASE("the golden text of an element-wise chain summed over rows") {
+  check_golden("row_sum", (input({8, 64}) * 2 + 1).relu().sum(1));
+}
+
+TEST_CASE("the golden text of a softmax over rows") {
+  check_golden("softmax", input({8, 16}).softmax(1));
+}
+
+TEST_CASE("the golden text of a matrix product with an epilogue") {
+  check_golden("matmul", (input({64, 32}).matmul(input({32, 48})) + input({48})).relu());
+}
+
+TEST_CASE("the golden text of a convolution") {
+  check_golden("conv", conv2d(input({2, 4, 6, 6}), input({8, 4, 3, 3}), input({8})).relu());
+}
+
+TEST_CASE("the golden comparison names the first line that differs") {
+  CHECK(first_difference("a\nb\n", "a\nb\n") == "");
+  CHECK(first_difference("a\nb\n", "a\nc\n").starts_with("line 2\n  is:     b\n  golden: c"));
+  CHECK(first_difference("a\n", "a\nc\n").starts_with("line 2\n  is:     (end)\n  golden: c"));
+}
