@@ -177,17 +177,7 @@ all: $(LIBRARY) $(EXAMPLES) $(BENCHES)
 mnist: $(BUILD)/examples/mnist
 	@$< $(ARGS)
 
-# Passes doctest's output on and ends with the closing line. A run that ends without a summary (a
-# crash) counts as one failure.
-define run_tests
-@$(TEST_PROGRAM) $(1) 2>&1 | awk '{print; fflush()} \
-  /^\[doctest\] test cases:/ {gsub(/[|:]/, " "); summary = 1; \
-    for (i = 2; i <= NF; i++) count[$$i] = $$(i - 1)} \
-  END {passed = count["passed"] + 0; failed = count["failed"] + (summary ? 0 : 1); \
-    printf "%d passed, %d failed", passed, failed; \
-    if (count["skipped"] > 0) printf ", %d skipped", count["skipped"]; print ""; \
-    exit failed > 0}'
-endef
+run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 
 test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))

@@ -23,6 +23,7 @@ struct Block {
   std::vector<Node> updates;  // items whose innermost loop this is
   std::vector<Node> closing;  // reductions whose outermost own loop this is
   NodeMap<int> computed;      // reductions known here, and after which child
+  NodeMap<char> tried;        // computed, or depend on a loop further in
 };
 
 class Linearizer {
@@ -64,7 +65,8 @@ class Linearizer {
     depends_[n] = std::move(found);
   }
 
-  // All reductions that an item needs, directly or by way of others. Items come sources first.
+  // All reductions that an item needs, directly or by way of others, in order of creation: each
+  // after those that it needs itself.
   void collect_needs(const std::vector<Node>& items) {
     for (Node item : items) {
       std::vector<Node> all = depends_[item];
@@ -72,7 +74,7 @@ class Linearizer {
         const std::vector<Node>& more = *needs_.find(d);
         all.insert(all.end(), more.begin(), more.end());
       }
-      std::sort(all.begin(), all.end());
+      std::sort(all.begin(), all.end(), [](Node a, Node b) { return a->id < b->id; });
       all.erase(std::unique(all.begin(), all.end()), all.end());
       needs_[item] = std::move(all);
     }
@@ -129,8 +131,10 @@ class Linearizer {
 
   void require(Block* at, Node item) {
     for (Node d : depends_[item]) {
-      if ((d->ranges & ~at->open) || is_computed(at, d)) continue;
-      require(at, d);
+      if (is_computed(at, d) || at->tried.contains(d)) continue;
+      at->tried[d] = 1;
+      require(at, d);  // may be complete further out than d itself
+      if (d->ranges & ~at->open) continue;
       const std::vector<Node> loops = own_loops(d);
       Block* outermost = child_for(at, loops[0], d);
       const std::vector<Node> inner(loops.begin() + 1, loops.end());

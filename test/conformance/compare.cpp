@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <optional>
+#include <limits>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "tiny/error.h"

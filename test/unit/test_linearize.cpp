@@ -103,6 +103,20 @@ TEST_CASE("a reduction that depends on no loop runs before those that do") {
   CHECK(is_well_formed(p));
 }
 
+TEST_CASE("a reduction that is needed by way of another one runs as far out as it can") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = tensor_param(1, {4, 8, 16});
+  Node scaled = build::binary(Op::Mul, x, spread(sum(x, 6), x));  // by the sum of each x[i]
+  const Linear p = program({sum(scaled, 4)});
+  // All loops around the first accumulator: that over i alone.
+  const auto first = std::find_if(p.body.begin(), p.body.end(),
+                                  [](Node n) { return n->op == Op::Acc; });
+  CHECK(std::count_if(p.body.begin(), first, [](Node n) { return n->op == Op::Loop; }) == 1);
+  CHECK(count_op(p, Op::Acc) == 2);
+  CHECK(is_well_formed(p));
+}
+
 TEST_CASE("what does not depend on an inner loop is computed outside of it") {
   Arena arena;
   ArenaScope scope(arena);
