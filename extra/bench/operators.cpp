@@ -2,7 +2,7 @@
 // each: {"name", "ms", "min_ms"}, or {"name", "error"}. Inputs are in memory, kernels compiled.
 // `extra/bench/operators.py` runs it beside PyTorch, with the inputs that `--list` describes.
 //
-//   operators [--list] [NAME...]
+//   operators [--list] [--seconds S] [NAME...]
 //
 // A name with a dot is one more row of an operator: another shape or dtype, or its gradient.
 #include <cstdio>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "extra/bench/timing.h"
+#include "runtime/realize.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
@@ -234,21 +235,43 @@ void add_views(Rows& rows) {
   const Input cube = reals({64, 128, 128}), column = reals({kSide, 1});
   const Input blocks = reals({kSide, 32, 32}), thin = reals({1, kSide, 1, kSide});
   const Rows more = {
-      {"reshape", {kReal}, [](In x) { return plus_one(x[0].reshape({512, 2048})); }},
-      {"permute", {cube}, [](In x) { return x[0].permute({2, 0, 1}).contiguous(); }},
+      {"reshape",
+       {kReal},
+       [](In x) {
+         return plus_one(x[0].reshape({512, 2048}));
+       }},
+      {"permute",
+       {cube},
+       [](In x) {
+         return x[0].permute({2, 0, 1}).contiguous();
+       }},
       {"transpose", {cube}, [](In x) { return x[0].transpose(0, 1).contiguous(); }},
       {"expand", {column}, [](In x) { return x[0].expand(kSquare).contiguous(); }},
       {"slice",
        {reals({2048, kSide})},
-       [](In x) { return x[0].slice({0, 8}, {2048, 1016}, {2, 1}).contiguous(); }},
-      {"slice.step", {kReal}, [](In x) { return x[0].slice({0, 0}, {1024, 1024}, {1, 2}).neg(); }},
-      {"flip", {kReal}, [](In x) { return x[0].flip({0, 1}).contiguous(); }},
+       [](In x) {
+         return x[0].slice({0, 8}, {2048, 1016}, {2, 1}).contiguous();
+       }},
+      {"slice.step",
+       {kReal},
+       [](In x) {
+         return x[0].slice({0, 0}, {1024, 1024}, {1, 2}).neg();
+       }},
+      {"flip",
+       {kReal},
+       [](In x) {
+         return x[0].flip({0, 1}).contiguous();
+       }},
       {"split", {kReal}, [](In x) { return read(x[0].split(256, 0)); }},
       {"chunk", {kReal}, [](In x) { return read(x[0].chunk(4, 1)); }},
       {"unsqueeze", {kReal}, [](In x) { return plus_one(x[0].unsqueeze(1)); }},
       {"squeeze", {thin}, [](In x) { return plus_one(x[0].squeeze()); }},
       {"flatten", {kReal}, [](In x) { return plus_one(x[0].flatten()); }},
-      {"unflatten", {kReal}, [](In x) { return plus_one(x[0].unflatten(1, {32, 32})); }},
+      {"unflatten",
+       {kReal},
+       [](In x) {
+         return plus_one(x[0].unflatten(1, {32, 32}));
+       }},
       {"diagonal", {blocks}, [](In x) { return x[0].diagonal(0, 1, 2).contiguous(); }},
       {"unfold", {kReal}, [](In x) { return x[0].unfold(1, 8, 4).contiguous(); }},
   };
@@ -266,8 +289,16 @@ void add_movement(Rows& rows) {
       {"pad.reflect", {kImages}, pad(PadMode::Reflect)},
       {"pad.replicate", {kImages}, pad(PadMode::Replicate)},
       {"pad.circular", {kImages}, pad(PadMode::Circular)},
-      {"roll", {kReal}, [](In x) { return x[0].roll({3, 5}, {0, 1}).contiguous(); }},
-      {"repeat", {quarter}, [](In x) { return x[0].repeat({4, 1}).contiguous(); }},
+      {"roll",
+       {kReal},
+       [](In x) {
+         return x[0].roll({3, 5}, {0, 1}).contiguous();
+       }},
+      {"repeat",
+       {quarter},
+       [](In x) {
+         return x[0].repeat({4, 1}).contiguous();
+       }},
       {"repeat_interleave", {half}, [](In x) { return x[0].repeat_interleave(2, 1).contiguous(); }},
       {"cat", {half, half}, [](In x) { return Tensor::cat(x, 0).contiguous(); }},
       {"cat.columns", {half, half}, [](In x) { return Tensor::cat(x, 1).contiguous(); }},
@@ -289,7 +320,11 @@ void add_gathers(Rows& rows) {
       {"take_along_dim", {kReal, kAlong}, [](In x) { return x[0].take_along_dim(x[1], 1); }},
       {"index_select", {kReal, kRows}, [](In x) { return x[0].index_select(0, x[1]); }},
       {"index_select.dim1", {kReal, kRows}, [](In x) { return x[0].index_select(1, x[1]); }},
-      {"index", {kReal, kAlong, kAlong}, [](In x) { return x[0].index({x[1], x[2]}); }},
+      {"index",
+       {kReal, kAlong, kAlong},
+       [](In x) {
+         return x[0].index({x[1], x[2]});
+       }},
       {"index.rows", {kReal, kRows}, [](In x) { return x[0].index({x[1]}); }},
       {"index.mask", {kReal, kBool1}, [](In x) { return x[0].index({x[1]}); }},
       {"masked_select", {kReal, kBool1}, [](In x) { return x[0].masked_select(x[1]); }},
@@ -317,7 +352,9 @@ void add_scatters(Rows& rows) {
       {"index_put.accumulate", {kReal, kReal, kRows}, put(true)},
       {"slice_assign",
        {kReal, part},
-       [](In x) { return x[0].slice_assign({0, 8}, {1024, 1016}, {2, 1}, x[1]); }},
+       [](In x) {
+         return x[0].slice_assign({0, 8}, {1024, 1016}, {2, 1}, x[1]);
+       }},
       {"scatter", inputs, [](In x) { return x[0].scatter(1, x[1], x[2]); }},
       {"scatter.dim0", inputs, [](In x) { return x[0].scatter(0, x[1], x[2]); }},
       {"scatter_add", inputs, [](In x) { return x[0].scatter_add(1, x[1], x[2]); }},
@@ -529,10 +566,14 @@ void add_attention(Rows& rows) {
   const Rows more = {
       {"sdpa", {q, q, q}, attend(false)},
       {"sdpa.causal", {q, q, q}, attend(true)},
-      {"rope", {reals({8, 16, 128, 64}), angles, angles}, [](In x) { return rope(x[0], x[1], x[2]); }},
+      {"rope",
+       {reals({8, 16, 128, 64}), angles, angles},
+       [](In x) { return rope(x[0], x[1], x[2]); }},
       {"gru_cell",
        {x, x, w3, w3, bias3, bias3},
-       [](In x) { return gru_cell(x[0], x[1], {x[2], x[3], x[4], x[5]}); }},
+       [](In x) {
+         return gru_cell(x[0], x[1], {x[2], x[3], x[4], x[5]});
+       }},
       {"lstm_cell", {x, x, x, w4, w4, bias4, bias4}, lstm},
   };
   rows.insert(rows.end(), more.begin(), more.end());
@@ -566,10 +607,10 @@ void add_optimizers(Rows& rows) {
 
 Rows all_rows() {
   Rows rows;
-  for (auto add : {add_unary, add_binary, add_dtype, add_creation, add_views, add_movement,
-                   add_gathers, add_scatters, add_reductions, add_scans, add_products,
-                   add_convolutions, add_pools, add_norms, add_losses, add_attention,
-                   add_optimizers})
+  for (auto add :
+       {add_unary, add_binary, add_dtype, add_creation, add_views, add_movement, add_gathers,
+        add_scatters, add_reductions, add_scans, add_products, add_convolutions, add_pools,
+        add_norms, add_losses, add_attention, add_optimizers})
     add(rows);
   return rows;
 }
@@ -588,17 +629,19 @@ template <class T> Tensor random_tensor(const Input& input, std::mt19937& random
 }
 
 Tensor make(const Input& input, std::mt19937& random) {
-  Tensor x = input.dtype == kF32    ? random_tensor<float>(input, random)
-             : input.dtype == kI32  ? random_tensor<int32_t>(input, random)
-             : input.dtype == kI64  ? random_tensor<int64_t>(input, random)
-             : input.dtype == kU8   ? random_tensor<uint8_t>(input, random)
-                                    : random_tensor<bool>(input, random);
+  Tensor x = input.dtype == kF32   ? random_tensor<float>(input, random)
+             : input.dtype == kI32 ? random_tensor<int32_t>(input, random)
+             : input.dtype == kI64 ? random_tensor<int64_t>(input, random)
+             : input.dtype == kU8  ? random_tensor<uint8_t>(input, random)
+                                   : random_tensor<bool>(input, random);
   x.realize();
   if (input.grad) x.requires_grad_();
   return x;
 }
 
+// Frees the last results first: the graph would find them again instead of computing anew.
 double time_once(const Row& row, In inputs) {
+  live();
   const double start = bench::seconds();
   Results results = row.work(inputs);
   std::vector<Tensor*> pointers;
@@ -607,15 +650,15 @@ double time_once(const Row& row, In inputs) {
   return bench::seconds() - start;
 }
 
-// At least 5 times and for 50 ms; after 2 s no more.
-bench::Timing measure(const Row& row) {
+// At least 5 times and for so many seconds; after 2 s no more.
+bench::Timing measure(const Row& row, double least_seconds) {
   std::mt19937 random(1);
   std::vector<Tensor> inputs;
   for (const Input& input : row.inputs) inputs.push_back(make(input, random));
   for (int warm_up = 0; warm_up < 3; ++warm_up) time_once(row, inputs);
   std::vector<double> times;
   double total = 0;
-  while ((times.size() < 5 || total < 0.05) && total < 2) {
+  while ((times.size() < 5 || total < least_seconds) && total < 2) {
     times.push_back(time_once(row, inputs));
     total += times.back();
   }
@@ -645,9 +688,9 @@ void print_inputs(const Row& row) {
   std::printf("]}\n");
 }
 
-void print_time(const Row& row) {
+void print_time(const Row& row, double least_seconds) {
   try {
-    const bench::Timing t = measure(row);
+    const bench::Timing t = measure(row, least_seconds);
     std::printf("{\"name\": \"%s\", \"ms\": %.4f, \"min_ms\": %.4f}\n", row.name.c_str(),
                 t.median * 1e3, t.best * 1e3);
   } catch (const std::exception& e) {
@@ -659,14 +702,24 @@ void print_time(const Row& row) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::set<std::string> names(argv + 1, argv + argc);
-  const bool list = names.erase("--list") > 0;
+  std::set<std::string> names;
+  bool list = false;
+  double least_seconds = 0.05;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--list")
+      list = true;
+    else if (argument == "--seconds" && i + 1 < argc)
+      least_seconds = std::stod(argv[++i]);
+    else
+      names.insert(argument);
+  }
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   for (const Row& row : all_rows()) {
     if (!names.empty() && !names.count(row.name)) continue;
     if (list)
       print_inputs(row);
     else
-      print_time(row);
+      print_time(row, least_seconds);
   }
 }

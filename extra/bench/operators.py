@@ -352,23 +352,24 @@ def make(spec):
     return x.requires_grad_(spec["grad"])
 
 
-def measure(work, inputs):
-    """As in operators.cpp: at least 5 times and for 50 ms; after 2 s no more."""
+def measure(work, inputs, seconds):
+    """As in operators.cpp: at least 5 times and for so many seconds; after 2 s no more."""
     for _ in range(3):
         work(*inputs)
     times = []
-    while (len(times) < 5 or sum(times) < 0.05) and sum(times) < 2:
+    while (len(times) < 5 or sum(times) < seconds) and sum(times) < 2:
         start = time.perf_counter()
         work(*inputs)
         times.append(time.perf_counter() - start)
     return {"ms": statistics.median(times) * 1e3, "min_ms": min(times) * 1e3}
 
 
-def our_time(program, name, limit):
+def our_time(name, args):
+    command = [args.program, "--seconds", str(args.seconds), name]
     try:
-        run = subprocess.run([program, name], capture_output=True, text=True, timeout=limit)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
     except subprocess.TimeoutExpired:
-        return {"error": f"no end within {limit} s"}
+        return {"error": f"no end within {args.limit} s"}
     if run.returncode != 0 or not run.stdout:
         return {"error": f"ended with {run.returncode}: {run.stderr.strip()[-100:]}"}
     return json.loads(run.stdout)
@@ -379,10 +380,10 @@ def compare(row, args):
     ours, peers = [], []
     inputs = [make(spec) for spec in row["inputs"]]
     for _ in range(args.rounds):
-        ours.append(our_time(args.program, row["name"], args.limit))
+        ours.append(our_time(row["name"], args))
         if "error" in ours[-1]:
             return ours[-1]
-        peers.append(measure(PEER[row["name"]], inputs))
+        peers.append(measure(PEER[row["name"]], inputs, args.seconds))
     out = {"ms": statistics.median(t["ms"] for t in ours),
            "peer_ms": statistics.median(t["ms"] for t in peers),
            "min_ms": min(t["min_ms"] for t in ours),
@@ -430,6 +431,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only these rows")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.05,
+                        help="least time of one measurement (longer ones for a busy machine)")
     parser.add_argument("--best", action="store_true",
                         help="ratios of best times, for a busy machine; else of medians")
     parser.add_argument("--limit", type=float, default=60, help="seconds for one run of our program")

@@ -110,8 +110,8 @@ TEST_CASE("a reduction that is needed by way of another one runs as far out as i
   Node scaled = build::binary(Op::Mul, x, spread(sum(x, 6), x));  // by the sum of each x[i]
   const Linear p = program({sum(scaled, 4)});
   // All loops around the first accumulator: that over i alone.
-  const auto first = std::find_if(p.body.begin(), p.body.end(),
-                                  [](Node n) { return n->op == Op::Acc; });
+  const auto first =
+      std::find_if(p.body.begin(), p.body.end(), [](Node n) { return n->op == Op::Acc; });
   CHECK(std::count_if(p.body.begin(), first, [](Node n) { return n->op == Op::Loop; }) == 1);
   CHECK(count_op(p, Op::Acc) == 2);
   CHECK(is_well_formed(p));
