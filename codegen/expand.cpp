@@ -175,7 +175,7 @@ class Vectorizer {
     Node base = nullptr;
     int64_t factor = 0;
     const bool linear = split(n->src(1), r, base, factor);
-    const bool plain = linear && (factor == 1 || factor == -1) && !is_combining(n);
+    const bool plain = linear && (factor == 1 || factor == -1) && !is_gated_combining(n, r, factor);
     std::vector<Node> srcs{n->src(0)};
     if (plain)
       srcs.push_back((*this)(factor == 1 ? base : index_add(base, index(1 - lanes))));
@@ -215,7 +215,11 @@ class Vectorizer {
     return nullptr;
   }
 
-  static bool is_combining(Node n) { return std::holds_alternative<OpArg>(n->payload); }
+  // A store that combines is plain where it runs for all lanes or for none, in order.
+  static bool is_gated_combining(Node n, Node r, int64_t factor) {
+    if (!std::holds_alternative<OpArg>(n->payload)) return false;
+    return factor != 1 || (n->num_src > 3 && (n->src(3)->ranges & bit_of(r)));
+  }
 
   Node reduce(Node n) {
     Node value = (*this)(n->src(0)), closed = nullptr;

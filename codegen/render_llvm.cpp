@@ -1,10 +1,10 @@
 #include "codegen/render_llvm.h"
 
 #include <cmath>
-#include <cstdio>
 #include <set>
 #include <string_view>
 
+#include "codegen/llvm_text.h"
 #include "codegen/render.h"
 #include "tiny/error.h"
 
@@ -12,75 +12,7 @@ namespace tiny {
 
 namespace {
 
-std::string scalar_type(Scalar s) {
-  switch (s) {
-    case Scalar::Bool: return "i1";
-    case Scalar::I8:
-    case Scalar::U8: return "i8";
-    case Scalar::I16:
-    case Scalar::U16: return "i16";
-    case Scalar::I32:
-    case Scalar::U32: return "i32";
-    case Scalar::I64:
-    case Scalar::U64: return "i64";
-    // Halves are only moved and cast: as bits they need no support of the machine.
-    case Scalar::F16:
-    case Scalar::BF16: return "i16";
-    case Scalar::F32: return "float";
-    case Scalar::F64: return "double";
-    default: throw Bug(cat("render_llvm: the dtype ", DType(s).name(), " in a linear program"));
-  }
-}
-
-std::string vector_of(int lanes, const std::string& element) {
-  return lanes == 1 ? element : cat("<", lanes, " x ", element, ">");
-}
-std::string type_of(DType t) { return vector_of(t.lanes, scalar_type(t.scalar)); }
-std::string memory_type(DType t) { return t.is_bool() ? vector_of(t.lanes, "i8") : type_of(t); }
-
-// The part of an overloaded intrinsic's name that stands for a type: "v16f32".
-std::string suffix_of(DType t) {
-  const std::string prefix = t.lanes > 1 ? cat("v", t.lanes) : "";
-  if (t.is_float() && !t.is_half()) return cat(prefix, "f", t.bits());
-  return prefix + scalar_type(t.scalar);
-}
-
-// `one` in every lane of a constant.
-std::string splat_text(DType t, const std::string& one) {
-  if (t.lanes == 1) return one;
-  std::string out = "<", element = scalar_type(t.scalar);
-  for (int i = 0; i < t.lanes; ++i) out += cat(i ? ", " : "", element, " ", one);
-  return out + ">";
-}
-
-// Floats are written as the bits of a double, which is exact and has NaN and infinity.
-std::string double_bits(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%016llX",
-                static_cast<unsigned long long>(std::bit_cast<uint64_t>(v)));
-  return text;
-}
-
-std::string const_text(Node n) {
-  const DType t = n->dtype;
-  if (t.scalar == Scalar::F16) return splat_text(t, cat(f32_to_f16(n->float_value())));
-  if (t.scalar == Scalar::BF16) return splat_text(t, cat(f32_to_bf16(n->float_value())));
-  if (t.is_float()) return splat_text(t, double_bits(n->float_value()));
-  if (t.is_bool()) return splat_text(t, n->int_value() ? "true" : "false");
-  return splat_text(t, cat(n->int_value()));
-}
-
-std::string ramp_text(DType t) {
-  std::string out = "<";
-  for (int i = 0; i < t.lanes; ++i) out += cat(i ? ", " : "", scalar_type(t.scalar), " ", i);
-  return out + ">";
-}
-
-std::string lane_list(int lanes, int from, int step) {
-  std::string out = cat("<", lanes, " x i32> <");
-  for (int i = 0; i < lanes; ++i) out += cat(i ? ", " : "", "i32 ", from + i * step);
-  return out + ">";
-}
+using namespace llvm_text;
 
 class Printer {
  public:
@@ -300,13 +232,24 @@ class Printer {
   std::string masked_load(Node n) {
     const DType t = n->dtype, mask = kBool.vec(t.lanes);
     const std::string type = memory_type(t);
-    const std::string at = address(n->src(0), typed(n->src(1)), false);
-    const Node gate = gate_of(n);
+    const Node gate = gate_of(n), index = n->src(1);
     const std::string on = gate->dtype.lanes == 1 ? broadcast(mask, value(gate)) : value(gate);
+    // An instruction whose lanes are all off still takes hundreds of cycles where the page is not
+    // there: then it reads element 0 instead.
+    const std::string some = gate->dtype.lanes == 1 ? value(gate) : any_lane(mask, on);
+    const std::string from =
+        define(cat("select i1 ", some, ", ", typed(index), ", ", type_of(index->dtype), " 0"));
+    const std::string at = address(n->src(0), type_of(index->dtype) + " " + from, false);
     const std::string v =
         intrinsic("", type, cat("llvm.masked.load.", memory_suffix(t), ".p0"),
                   {"ptr", "i32", type_of(mask), type}, {at, cat(t.size()), on, "zeroinitializer"});
     return from_memory(t, v);
+  }
+
+  std::string any_lane(DType mask, Str on) {
+    const std::string bits = cat("i", mask.lanes);
+    const std::string all = define(cat("bitcast ", type_of(mask), " ", on, " to ", bits));
+    return define(cat("icmp ne ", bits, " ", all, ", 0"));
   }
 
   std::string memory_suffix(DType t) const { return suffix_of(t.is_bool() ? kU8.vec(t.lanes) : t); }
@@ -332,10 +275,18 @@ class Printer {
     });
   }
 
-  // Reads, combines and writes each lane in turn: two lanes may meet in one element.
+  // Consecutive elements at once; else each lane in turn, as two may meet in one element.
   void combine_lanes(Node n) {
     const Node index = n->src(1), gate = gate_of(n);
     const DType t = n->src(2)->dtype, one = t.one();
+    if (index->dtype.lanes == 1 && (!gate || gate->dtype.lanes == 1))
+      return branch_if(gate ? typed(gate) : "", [&] {
+        const std::string old = load_one(n->src(0), t, typed(index));
+        const std::string v = combine(n->arg<OpArg>().op, t, old, value(n->src(2)));
+        const std::string at = address(n->src(0), typed(index), true);
+        line(cat("store ", memory_type(t), " ", to_memory(t, v), ", ptr ", at, ", align ",
+                 t.size()));
+      });
     for (int i = 0; i < t.lanes; ++i)
       branch_if(gate ? lane_of(gate->dtype, value(gate), i) : "", [&] {
         const std::string to = lane_of(index->dtype, value(index), i);
@@ -540,6 +491,7 @@ class Printer {
       return convert(to.size() > from.size() ? "fpext" : "fptrunc", from, v, to);
     if (to.is_float()) return convert(from.is_signed() ? "sitofp" : "uitofp", from, v, to);
     // Saturating: plain fptosi is poison outside the range.
+    if (from.is_float() && to.is_signed() && to.lanes > 1) return saturate(from, v, to);
     if (from.is_float())
       return intrinsic("", type_of(to),
                        cat("llvm.fpto", to.is_signed() ? "si" : "ui", ".sat.", suffix_of(to), ".",
@@ -548,6 +500,27 @@ class Printer {
     if (to.size() == from.size()) return v;
     if (to.size() < from.size()) return convert("trunc", from, v, to);
     return convert(from.is_signed() ? "sext" : "zext", from, v, to);
+  }
+
+  // The saturating intrinsic takes vectors apart.
+  std::string saturate(DType from, Str v, DType to) {
+    const double limit = std::ldexp(1.0, to.bits() - 1);  // exact in every float
+    const auto compare = [&](const char* how, double with) {
+      return define(
+          cat("fcmp ", how, " ", type_of(from), " ", v, ", ", const_text(constant(from, with))));
+    };
+    const auto select = [&](DType t, Str test, Str a, Str b) {
+      return define(cat("select ", type_of(kBool.vec(t.lanes)), " ", test, ", ", type_of(t), " ", a,
+                        ", ", type_of(t), " ", b));
+    };
+    const std::string over = compare("oge", limit), under = compare("olt", -limit);
+    const std::string number = compare("ord", 0.0);
+    std::string safe = select(from, number, v, "zeroinitializer");
+    safe = select(from, over, "zeroinitializer", safe);
+    safe = select(from, under, "zeroinitializer", safe);
+    const std::string inside = convert("fptosi", from, safe, to);
+    const std::string high = select(to, over, const_text(constant(to, int_max(to))), inside);
+    return select(to, under, const_text(constant(to, int_min(to))), high);
   }
 
   // Between a half and f32 only: decompose() casts by way of f32.
