@@ -171,7 +171,10 @@ class Vectorizer {
   // A step of one (or minus one) is a plain vector load or store; any other a gather or scatter.
   Node access(Node n, Node r, int lanes) {
     const bool load = n->op == Op::Load;
-    if (Node c = load && n->num_src == 2 ? column(n, r, lanes) : nullptr) return c;
+    if (load && n->num_src == 2) {
+      if (Node c = column(n, r, lanes)) return c;
+      if (Node e = every_second(n, r, lanes)) return e;
+    }
     Node base = nullptr;
     int64_t factor = 0;
     const bool linear = split(n->src(1), r, base, factor);
@@ -191,6 +194,20 @@ class Vectorizer {
     const DType t = load ? n->dtype.vec(lanes) : kVoid;
     Node r2 = make(n->op, t, srcs, n->payload);
     return load ? turned(r2) : r2;
+  }
+
+  // Every second element: two vectors that end with the last one wanted, and a shuffle.
+  Node every_second(Node n, Node r, int lanes) {
+    Node base = nullptr;
+    int64_t factor = 0;
+    if (!split(n->src(1), r, base, factor) || factor != 2) return nullptr;
+    const auto part = [&](int64_t from) {
+      return make(Op::Load, n->dtype.vec(lanes),
+                  {n->src(0), (*this)(index_add(base, index(from)))});
+    };
+    std::vector<int64_t> picks;
+    for (int i = 0; i < lanes; ++i) picks.push_back(2 * i < lanes ? 2 * i : 2 * i + 1);
+    return make(Op::Shuffle, n->dtype.vec(lanes), {part(0), part(lanes - 1)}, Ints(picks));
   }
 
   // A square tile that lies across: rows of it are loaded whole, along the unrolled range, and the

@@ -76,7 +76,8 @@ class Tuner {
     const int64_t s = stride_in_block(a.node, r, lanes_);
     const double n = static_cast<double>(extent(r));
     const double used = n / (std::ceil(n / lanes_) * lanes_);
-    const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : lanes_ * 1.5;
+    const bool halved = s == 2 && a.node->op == Op::Load && a.node->num_src == 2;
+    const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : halved ? 3 : lanes_ * 1.5;
     return a.count * per_vector / lanes_ / used;
   }
 

@@ -14,8 +14,10 @@ std::string memory_type(DType t);                              // in memory: boo
 // The part of an overloaded intrinsic's name that stands for a type: "v16f32".
 std::string suffix_of(DType t);
 
-std::string const_text(Node n);  // of a Const
-std::string ramp_text(DType t);  // <i32 0, i32 1, ...>
+std::string splat_text(DType t, const std::string& one);  // `one` in every lane of a constant
+std::string double_bits(double v);                        // exact, NaN and infinity too
+std::string const_text(Node n);                           // of a Const
+std::string ramp_text(DType t);                           // <i32 0, i32 1, ...>
 // The lanes of a shuffle: from, from + step, ...
 std::string lane_list(int lanes, int from, int step);
 

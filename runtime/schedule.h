@@ -39,11 +39,16 @@ struct Result {
   NodeRef base;    // its node below all movement
 };
 
+struct Kernel;  // runtime/kernel.h
+
 struct Schedule {
   std::vector<Value> values;
   int inputs = 0;
   std::vector<Step> steps;
   std::vector<Result> results;  // one per root
+  // The steps' kernels once they have been looked up, and when that was (runtime/kernel.cpp).
+  mutable std::vector<Kernel*> kernels;
+  mutable uint64_t kernels_age = 0;
 };
 
 // The schedule of a normalized graph, from the cache where it has been made before. `devices`:

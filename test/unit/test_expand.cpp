@@ -55,8 +55,23 @@ TEST_CASE("a load that does not move along the vector range is spread to its lan
 TEST_CASE("a load with steps along the vector range is a gather of lanes") {
   Arena arena;
   ArenaScope scope(arena);
-  Node k = vectorized(build::unary(Op::Neg, build::stride(tensor_param(1, {16}), Shape{2})), 0);
+  Node k = vectorized(build::unary(Op::Neg, build::stride(tensor_param(1, {24}), Shape{3})), 0);
   CHECK(all_of(k, Op::Load)[0]->src(1)->dtype.lanes == 8);
+}
+
+TEST_CASE("every second element is picked from two whole vectors that end inside the buffer") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = vectorized(build::unary(Op::Neg, build::stride(tensor_param(1, {15}), Shape{2})), 0);
+  const std::vector<Node> loads = all_of(k, Op::Load);
+  REQUIRE(loads.size() == 2);
+  for (Node load : loads) CHECK(load->src(1)->vmax + load->dtype.lanes <= 15);
+  REQUIRE(count_op(k, Op::Shuffle) == 1);
+  const Ints picks = all_of(k, Op::Shuffle)[0]->ints();
+  for (int64_t i = 0; i < 8; ++i) {  // lane p of the first load is element p, of the second p - 1
+    const int64_t element = picks[i] < 8 ? picks[i] : picks[i] - 8 + 7;
+    CHECK(element == 2 * i);
+  }
 }
 
 TEST_CASE("a reduction over a vector range accumulates lanes and folds them") {
