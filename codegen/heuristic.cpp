@@ -150,6 +150,17 @@ class Tuner {
     return sum;
   }
 
+  // Combining the lanes at the end takes about as long as four loads, once for each result.
+  double fold_cost(Node reduce, Node r) const {
+    double results = 4;
+    for (Node outer : ranges_)
+      if (outer != r && (around(reduce) >> range_id(outer) & 1))
+        results *= static_cast<double>(extent(outer));
+    for (Node own : reduce->srcs().subspan(1))
+      if (own != r) results /= static_cast<double>(extent(own));
+    return results;
+  }
+
   // The range that an item (a reduction or a store) has to itself and is best vectorised along.
   Node own_vector(Node item, double* item_cost) const {
     const uint64_t own = item->op == Op::Reduce ? item->src(0)->ranges & ~item->ranges
@@ -160,7 +171,7 @@ class Tuner {
       if (a.item == item) *item_cost += a.count;
     for (Node r : ranges_) {
       if (!(own >> range_id(r) & 1) || extent(r) < 2 || !may_vectorize(r)) continue;
-      double sum = 0;
+      double sum = item->op == Op::Reduce ? fold_cost(item, r) : 0;
       for (const Access& a : accesses_)
         if (a.item == item) sum += cost(a, r);
       if (sum < *item_cost) {

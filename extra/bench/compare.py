@@ -79,6 +79,7 @@ def cpu_name():
 
 
 def main():
+    torch.set_num_threads(os.cpu_count())
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
