@@ -15,11 +15,18 @@
 #include "tiny/algebra.h"
 #include "tiny/env.h"
 #include "tiny/print.h"
+#include "tiny/rewrite.h"
 #include "tiny/verify.h"
 
 namespace tiny {
 
 namespace {
+
+#ifdef NDEBUG
+constexpr bool kDebugBuild = false;
+#else
+constexpr bool kDebugBuild = true;
+#endif
 
 double elements(Node param) { return static_cast<double>(param->ints()[1]); }
 
@@ -67,7 +74,8 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   Arena arena;
   ArenaScope scope(arena);
   Lowered out;
-  const bool checked = env_int("CHECK") != 0;
+  const bool checked = kDebugBuild || env_int("CHECK") != 0;
+  const TraceRules trace(env_int("DEBUG") >= 6);
   const auto stage = [&](const char* pass, Stage legal, Node graph) {
     if (checked) verify(graph, legal, pass);
     if (viewer) viewer(pass, to_text(graph));

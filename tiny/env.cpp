@@ -37,7 +37,7 @@ constexpr Row kRows[] = {
     {"CPU_COMPILER", Kind::Text, "", Scope::Host,
      "Compiler of the CPU device, llvm or cc; empty takes llvm where its library is found."},
     {"CC", Kind::Text, "", Scope::Host,
-     "C compiler that CPU_COMPILER=cc runs; empty looks for cc, gcc and clang."},
+     "C compiler that CPU_COMPILER=cc runs; empty looks for clang, gcc and cc."},
     {"LLVM_PATH", Kind::Text, "", Scope::Host,
      "File name of LLVM's runtime library; empty searches the usual places."},
     {"CACHE", Kind::Int, "1", Scope::Host, "0 neither reads nor writes the cache on disk."},

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <iostream>
 
-#include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/print.h"
 
 namespace tiny {
 
@@ -76,6 +77,8 @@ Node RuleTable::apply(Node n, const char** fired) const {
 
 namespace {
 
+thread_local bool trace_rules = false;
+
 class Rewriter {
  public:
   Rewriter(const RuleTable& table, size_t nodes) : table_(table), done_(nodes) {
@@ -95,10 +98,12 @@ class Rewriter {
       LabelScope label(n->label);
       if (Node r = table_.apply(n, &fired)) {
         spend(fired);
+        if (trace_rules) show(fired, n, r);
         now = (*this)(r);
       }
     }
     done_[n] = now;
+    done_[now] = now;  // no rule fits it: it need not be walked again
     return now;
   }
 
@@ -112,6 +117,10 @@ class Rewriter {
     throw Bug(cat("rewrite goes round in circles; the last rules were:", names));
   }
 
+  static void show(const char* rule, Node from, Node to) {
+    std::cerr << cat("rule '", rule, "': ", to_expression(from), " -> ", to_expression(to), "\n");
+  }
+
   const RuleTable& table_;
   NodeMap<Node> done_;
   int64_t budget_;
@@ -119,6 +128,9 @@ class Rewriter {
 };
 
 }  // namespace
+
+TraceRules::TraceRules(bool wanted) : before_(std::exchange(trace_rules, wanted)) {}
+TraceRules::~TraceRules() { trace_rules = before_; }
 
 Node rewrite(Node root, const RuleTable& table) {
   const std::vector<Node> order = topological(root);

@@ -40,6 +40,18 @@ class RuleTable {
 // that fired last when a budget of steps is spent.
 Node rewrite(Node root, const RuleTable& table);
 
+// Prints each rule that fires on this thread to standard error while in scope, where wanted.
+class TraceRules {
+ public:
+  explicit TraceRules(bool wanted);
+  ~TraceRules();
+  TraceRules(const TraceRules&) = delete;
+  TraceRules& operator=(const TraceRules&) = delete;
+
+ private:
+  bool before_;
+};
+
 // The graph with `map`'s keys replaced by their values (values are not looked into).
 Node substitute(Node root, const NodeMap<Node>& map);
 Node substitute(Node root, Node from, Node to);
