@@ -1,5 +1,6 @@
 // Losses. Those of one row (cross entropy) pick the target's element by a comparison with the
 // position, so that the whole loss of a row is reductions over that row and no gather.
+#include <array>
 #include <limits>
 
 #include "tiny/functional.h"
@@ -66,15 +67,20 @@ Tensor class_weight(const Classes& c, const Tensor& lp, const Tensor& weight) {
   return w.reshape(lifted);
 }
 
-// The loss of log-probabilities and class numbers.
-Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
-                   const CrossEntropyOptions& o, DType t) {
+void require_numbers(const Classes& c, const Tensor& lp, const Tensor& target) {
   detail::require_index(c.what, target.dtype());
   Shape positions = to_shape(lp.shape());
   positions.erase(positions.begin() + c.axis);
   check(same(target.shape(), positions), c.what, ": class numbers of shape ",
         to_text(target.shape()), " for an input of ", to_text(lp.shape()), ": they are ",
         to_text(positions));
+}
+
+// The loss of log-probabilities and class numbers, read along the whole row: a row that is computed
+// for this loss alone need not be stored, and its gradient is no scatter.
+Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
+                   const CrossEntropyOptions& o, DType t) {
+  require_numbers(c, lp, target);
   const Tensor number = target.to(kI64).unsqueeze(c.axis);
   const Tensor used = number != o.ignore_index;
   const Tensor position = detail::position(lp.shape(), c.axis, kI32);
@@ -90,6 +96,24 @@ Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
   const Tensor divisor =
       o.weight.defined() ? where(hit, weight, 0).sum() : used.to(lp.dtype()).sum();
   return (loss.sum() / divisor).to(t);
+}
+
+// The same without smoothing, reading the target's element alone.
+Tensor gathered_loss(const Classes& c, const Tensor& lp, const Tensor& target,
+                     const CrossEntropyOptions& o, DType t) {
+  require_numbers(c, lp, target);
+  const Tensor number = target.to(kI64), used = number != o.ignore_index;
+  // A number outside the classes reads 0.
+  Tensor loss = -detail::gather_axis(lp, c.axis, number.unsqueeze(c.axis)).squeeze(c.axis);
+  Tensor share = used.to(lp.dtype());
+  if (o.weight.defined()) {
+    const Tensor weight(build::gather(o.weight.to(lp.dtype()).node(), std::array{number.node()}));
+    loss = loss * weight;
+    share = where(used, weight, 0);
+  }
+  loss = where(used, loss, 0);
+  if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
+  return (loss.sum() / share.sum()).to(t);
 }
 
 // The loss of log-probabilities and class probabilities.
@@ -122,6 +146,9 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions
   const Classes c = classes_of("nll_loss", x, options);
   check(options.label_smoothing == 0, "nll_loss: takes no label_smoothing: use cross_entropy");
   const Tensor lp = x.to(detail::compute_dtype(x.dtype()));
+  const bool grad =
+      x.requires_grad() || (options.weight.defined() && options.weight.requires_grad());
+  if (!grad) return gathered_loss(c, lp, target, options, x.dtype());
   return number_loss(c, lp, target, options, x.dtype());
 }
 

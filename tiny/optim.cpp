@@ -1,5 +1,7 @@
 #include "tiny/optim.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "tiny/tensor_detail.h"
@@ -162,6 +164,47 @@ Tensor LARS::updated(size_t i, const Tensor& p, const Tensor& g) {
   Tensor& m = m_[i];
   m.assign(m * options_.momentum + scaled);
   return p - lr_ * (options_.nesterov ? scaled + m * options_.momentum : m);
+}
+
+// --- Muon ----------------------------------------------------------------------------------------
+
+namespace {
+
+const std::vector<Tensor*>& require_matrices(const std::vector<Tensor*>& tensors) {
+  for (const Tensor* t : tensors)
+    check(!t->requires_grad() || t->rank() >= 2, "Muon: a parameter of shape ", to_text(t->shape()),
+          ": takes two axes or more; the others need another optimizer");
+  return tensors;
+}
+
+// U V' for x = U S V', roughly: an odd polynomial that drives singular values in (0, 1] into about
+// [0.7, 1.2], applied `steps` times to x / |x|. The coefficients are the write-up's.
+Tensor orthogonalized(const Tensor& x, int steps) {
+  const bool tall = x.shape()[0] > x.shape()[1];  // y y' is the smaller of the two products
+  Tensor y = tall ? x.t() : x;
+  y = (y / (norm_of(y) + 1e-7)).contiguous();
+  for (int i = 0; i < steps; ++i) {
+    const Tensor a = y.matmul(y.t());
+    const Tensor b = a * -4.7750 + a.matmul(a) * 2.0315;
+    y = y * 3.4445 + b.matmul(y);
+  }
+  return tall ? y.t() : y;
+}
+
+}  // namespace
+
+Muon::Muon(const std::vector<Tensor*>& tensors, double lr, const MuonOptions& options)
+    : Optimizer(require_matrices(tensors), lr), options_(options), m_(add_moments("m")) {}
+
+Tensor Muon::updated(size_t i, const Tensor& p, const Tensor& g) {
+  Tensor& m = m_[i];
+  m.assign(m * options_.momentum + g);
+  const Tensor direction = options_.nesterov ? g + m * options_.momentum : m;
+  const Tensor matrix = direction.reshape({g.shape()[0], -1});
+  const double rows = static_cast<double>(matrix.shape()[0]);
+  const double scale = std::sqrt(std::max(1.0, rows / static_cast<double>(matrix.shape()[1])));
+  const Tensor step = orthogonalized(matrix, options_.steps).reshape(to_shape(p.shape())) * scale;
+  return p - lr_ * (options_.weight_decay != 0 ? step + p * options_.weight_decay : step);
 }
 
 }  // namespace tiny

@@ -168,4 +168,27 @@ class LARS : public Optimizer {
   std::vector<Tensor>& m_;
 };
 
+struct MuonOptions {
+  double momentum = 0.95;
+  bool nesterov = true;
+  double weight_decay = 0;
+  int steps = 5;  // of the Newton-Schulz iteration
+};
+
+// K. Jordan, "Muon: An optimizer for hidden layers in neural networks", kellerjordan.github.io,
+// 2024: SGD whose update, as a matrix (first axis, all others), is replaced by a nearly orthogonal
+// one and scaled by sqrt(max(1, rows / columns)); p *= 1 - lr weight_decay. Parameters have two
+// axes or more (Error): biases, embeddings and the like go to an optimizer of their own.
+class Muon : public Optimizer {
+ public:
+  Muon(const std::vector<Tensor*>& tensors, double lr = 0.02, const MuonOptions& options = {});
+
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
+
+ private:
+  const MuonOptions options_;
+  std::vector<Tensor>& m_;
+};
+
 }  // namespace tiny

@@ -195,18 +195,4 @@ Tensor Tensor::argmin(std::optional<int64_t> dim, bool keepdim) const {
   return arg_reduction("argmin", Op::Min, *this, dim, keepdim);
 }
 
-Tensor Tensor::median(std::optional<int64_t> dim, bool keepdim) const {
-  LabelScope label("median");
-  check(numel() > 0, "median: no elements in shape ", to_text(shape()));
-  if (!dim || rank() == 0) {
-    const Tensor line = reshape({-1});
-    const Tensor y = line.sort(0).values.select(0, (line.numel() - 1) / 2);
-    return y.reshape(keepdim ? Shape(rank(), 1) : Shape{});
-  }
-  const int axis = normalize_axis("median", *dim, rank());
-  const int64_t middle = (shape()[axis] - 1) / 2;
-  const Tensor y = sort(axis).values.narrow(axis, middle, 1);
-  return y.reshape(detail::without(shape(), uint32_t{1} << axis, keepdim));
-}
-
 }  // namespace tiny

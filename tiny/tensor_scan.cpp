@@ -9,6 +9,7 @@
 // dependent gathers without writes to shared places: O(n log^2 n) work in O(log n) kernels.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "tiny/tensor_detail.h"
@@ -17,8 +18,11 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kScanBlock = 32;
+constexpr int64_t kScanBlock = 16;
 constexpr int64_t kSortBlock = 16;
+constexpr int64_t kFewRounds = 16;     // so many of the best are found one by one
+constexpr int64_t kFewElements = 256;  // among so many at once
+constexpr int64_t kLongRow = 64;       // longer: its median is found by bisection
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Tensor move_axis(const Tensor& x, int from, int to) {
@@ -86,35 +90,66 @@ Tensor scan(const Monoid& m, const Tensor& x, int64_t dim, const char* what) {
 Tensor fold_sum(const Tensor& x) { return fold_last(Op::Add, x); }
 Tensor fold_product(const Tensor& x) { return fold_last(Op::Mul, x); }
 Tensor fold_max(const Tensor& x) { return fold_last(Op::Max, x); }
-Tensor fold_min(const Tensor& x) { return fold_last(Op::Min, x); }
 Tensor fold_log_sum(const Tensor& x) { return x.logsumexp(-1); }
 Tensor add(const Tensor& x, const Tensor& y) { return x + y; }
 Tensor multiply(const Tensor& x, const Tensor& y) { return x * y; }
 Tensor larger(const Tensor& x, const Tensor& y) { return maximum(x, y); }
-Tensor smaller(const Tensor& x, const Tensor& y) { return minimum(x, y); }
 
 DType scan_dtype(DType t) { return t.is_float() ? t : kI64; }
 
-// The least value of a dtype, or the greatest.
-Tensor limit(DType t, bool least) {
-  if (t.is_float()) return Tensor::full({}, least ? -kInfinity : kInfinity, t);
-  return Tensor::full({}, least ? int_min(t) : int_max(t), t);
+// Integers in the order of x, i32 where they fit, else i64: NaN is largest, -0 equals 0.
+Tensor ordered_keys(const Tensor& x) {
+  const DType t = x.dtype();
+  if (t == kU64) return x.bitcast(kI64) ^ Tensor::full({}, INT64_MIN, kI64);
+  if (!t.is_float()) return x.to(t == kI64 || t == kU32 ? kI64 : kI32);
+  const DType wide = detail::compute_dtype(t), bits = wide == kF64 ? kI64 : kI32;
+  const Tensor v = x.to(wide), b = where(v == 0, 0, v).bitcast(bits);
+  // Negative floats grow towards zero and their bits away from it.
+  const Tensor ordered = where(b < 0, b ^ b.full_like(int_max(bits)), b);
+  return where(v.isnan(), b.full_like(int_max(bits)), ordered);
 }
 
-WithIndices running_extremum(const char* what, const Tensor& x, int64_t dim, bool maximum) {
+// What has these keys in a dtype; the least key of a float is NaN too.
+Tensor from_keys(const Tensor& keys, DType t) {
+  if (t == kU64) return (keys ^ Tensor::full({}, INT64_MIN, kI64)).bitcast(t);
+  if (!t.is_float()) return keys.to(t);
+  const Tensor b = where(keys < 0, keys ^ keys.full_like(int_max(keys.dtype())), keys);
+  return b.bitcast(detail::compute_dtype(t)).to(t);
+}
+
+// 32-bit keys as i64, each with a position below it.
+Tensor above(const Tensor& keys, const Tensor& position) {
+  return (keys.to(kI64) << 32) | position;
+}
+
+// The least number of a dtype.
+Tensor least(DType t) { return Tensor::full({}, int_min(t), t); }
+
+// The greatest key so far, and the latest place that holds it.
+WithIndices running_key(const char* what, const Tensor& keys, int axis) {
+  if (keys.dtype() == kI32) {  // both in one scan
+    const Tensor pairs = above(keys, detail::position(keys.shape(), axis));
+    const Tensor best = scan({fold_max, larger, least(kI64)}, pairs, axis, what);
+    return {(best >> 32).to(kI32), best & 0xffffffff};
+  }
+  const Monoid m{fold_max, larger, least(kI64)};
+  const Tensor best = scan(m, keys, axis, what);
+  const Tensor place = where(keys == best, detail::position(keys.shape(), axis), 0);
+  return {best, scan(m, place, axis, what)};
+}
+
+WithIndices running_extremum(const char* what, const Tensor& x, int64_t dim, bool largest) {
   LabelScope label(what);
-  const Monoid m{maximum ? fold_max : fold_min, maximum ? larger : smaller,
-                 limit(x.dtype(), maximum)};
-  const Tensor data = x.detach(), best = scan(m, data, dim, what);
-  if (x.rank() == 0 || x.numel() == 0) return {x, Tensor::zeros(to_shape(x.shape()), kI64)};
-  // The latest place so far that holds the extremum of its own prefix.
   const int axis = normalize_axis(what, dim, x.rank());
-  Tensor hit = data == best;
-  if (x.dtype().is_float()) hit = logical_or(hit, data.isnan());
-  const Monoid latest{fold_max, larger, Tensor::full({}, 0)};
-  const Tensor place = where(hit, detail::position(x.shape(), axis), 0);
-  const Tensor indices = scan(latest, place, dim, what);
-  return {x.requires_grad() ? x.gather(axis, indices) : best, indices};
+  if (x.rank() == 0 || x.numel() == 0) return {x, Tensor::zeros(to_shape(x.shape()), kI64)};
+  const Tensor data = x.detach();
+  Tensor keys = ordered_keys(data);
+  if (!largest) keys = keys.bitwise_not();
+  // NaN wins either way.
+  if (!largest && x.dtype().is_float()) keys = where(data.isnan(), int_max(keys.dtype()), keys);
+  const WithIndices best = running_key(what, keys, axis);
+  if (x.requires_grad()) return {x.gather(axis, best.indices), best.indices};
+  return {from_keys(largest ? best.values : best.values.bitwise_not(), x.dtype()), best.indices};
 }
 
 }  // namespace
@@ -152,25 +187,6 @@ WithIndices Tensor::cummin(int64_t dim) const {
 // --- Sorting ------------------------------------------------------------------------------------
 
 namespace {
-
-// Integers in the order of x, i32 where they fit, else i64: NaN is largest, -0 equals 0.
-Tensor sort_keys(const Tensor& x, bool descending) {
-  Tensor keys;
-  const DType t = x.dtype();
-  if (t.is_float()) {
-    const DType wide = detail::compute_dtype(t), bits = wide == kF64 ? kI64 : kI32;
-    const Tensor v = x.to(wide);
-    const Tensor b = where(v == 0, 0, v).bitcast(bits);
-    // Negative floats grow towards zero and their bits away from it.
-    const Tensor ordered = where(b < 0, b ^ b.full_like(int_max(bits)), b);
-    keys = where(v.isnan(), b.full_like(int_max(bits)), ordered);
-  } else if (t == kU64) {
-    keys = x.bitcast(kI64) ^ Tensor::full({}, INT64_MIN, kI64);
-  } else {
-    keys = x.to(t == kI64 || t == kU32 ? kI64 : kI32);
-  }
-  return descending ? keys.bitwise_not() : keys;
-}
 
 // Runs of a last axis on their way to one sorted run. `state` is what moves: for 32-bit keys each
 // key with its position below it, which are all different; for others the position alone, with the
@@ -240,7 +256,7 @@ Tensor sorted_positions(const Tensor& keys, int64_t limit) {
   const Tensor last = Tensor::full({}, int_max(keys.dtype()), keys.dtype());
   const Tensor filled = extend_last(keys, n - padded, last).to(kI64);
   Runs r{position, filled};
-  if (packed) r = {(filled << 32) | position, Tensor()};
+  if (packed) r = {above(filled, position), Tensor()};
   // What sorts and merges read, they read from memory.
   (packed ? r.state : r.keys) = (packed ? r.state : r.keys).contiguous();
   r = sort_blocks(r, run);
@@ -258,6 +274,41 @@ Tensor sorted_positions(const Tensor& keys, int64_t limit) {
   return order.narrow(1, 0, limit);
 }
 
+// --- A few of the best, without sorting
+
+// Keys as i64, each with its position below it so that all are different: the best is the largest,
+// and the first of equals.
+Tensor ranked(const Tensor& keys) {
+  const Tensor backwards = 0xffffffff - detail::position(keys.shape(), 1);
+  return above(keys, backwards);
+}
+
+Tensor position_in(const Tensor& ranked) { return 0xffffffff - (ranked & 0xffffffff); }
+
+// The k largest of [rows, n] in order, all different: each round finds the next one.
+Tensor largest_in_rounds(const Tensor& x, int64_t k) {
+  std::vector<Tensor> found = {x.max(1, true)};
+  while (static_cast<int64_t>(found.size()) < k)
+    found.push_back(where(x < found.back(), x, INT64_MIN).max(1, true));
+  return Tensor::cat(found, 1);
+}
+
+// Positions of the k largest keys [rows, n]. They lie in the k blocks with the largest maxima,
+// about as many elements as there are blocks.
+Tensor largest_positions(const Tensor& keys, int64_t k) {
+  const int64_t rows = keys.shape()[0], n = keys.shape()[1];
+  const Tensor x = ranked(keys);
+  const double balanced = std::sqrt(static_cast<double>(n) / static_cast<double>(k));
+  const int64_t block = std::bit_ceil(static_cast<uint64_t>(balanced));
+  const int64_t blocks = (n + block - 1) / block;
+  if (n <= kFewElements || blocks <= k) return position_in(largest_in_rounds(x, k));
+  const Tensor split = extend_last(x, n - blocks * block, least(kI64)).unflatten(1, {-1, block});
+  const Tensor heads = largest_in_rounds(split.max(2).contiguous(), k).contiguous();
+  const Tensor chosen = trunc_div(position_in(heads), block).unsqueeze(2).expand({rows, k, block});
+  const Tensor rest = detail::gather_axis(split, 1, chosen).flatten(1, 2).contiguous();
+  return position_in(largest_in_rounds(rest, k));
+}
+
 // The first `limit` positions of a stable sort along dim, i64, in the place of the axis.
 Tensor sorted_along(const char* what, const Tensor& x, int64_t dim, bool descending,
                     int64_t limit) {
@@ -267,8 +318,11 @@ Tensor sorted_along(const char* what, const Tensor& x, int64_t dim, bool descend
   shape[axis] = limit;
   if (tiny::numel(shape) == 0) return Tensor::zeros(shape, kI64);
   const int last = x.rank() - 1;
-  const Tensor rows = move_axis(x.detach(), axis, last).reshape({-1, x.shape()[axis]});
-  const Tensor order = sorted_positions(sort_keys(rows, descending), limit);
+  const int64_t n = x.shape()[axis];
+  const Tensor rows = move_axis(x.detach(), axis, last).reshape({-1, n}), keys = ordered_keys(rows);
+  const bool few = limit <= kFewRounds && n > kSortBlock && keys.dtype() == kI32;
+  const Tensor order = few ? largest_positions(descending ? keys : keys.bitwise_not(), limit)
+                           : sorted_positions(descending ? keys.bitwise_not() : keys, limit);
   Shape moved = to_shape(x.shape());
   moved.erase(moved.begin() + axis);
   moved.push_back(limit);
@@ -301,6 +355,69 @@ WithIndices Tensor::topk(int64_t k, int64_t dim, bool largest) const {
   const int64_t n = axis_size("topk", *this, dim);
   check(k >= 0 && k <= n, "topk: ", k, " of ", n, " elements");
   return with_values(*this, dim, sorted_along("topk", *this, dim, largest, k));
+}
+
+// --- Median -------------------------------------------------------------------------------------
+
+namespace {
+
+// Numbers of a range: `first`, and 2^bits of them.
+struct Range {
+  int64_t first;
+  int bits;
+};
+
+// In each row of x [rows, n] the element that `rank` others come before, [rows, 1]: the largest t
+// with at most `rank` elements below it, bit by bit.
+Tensor element_of_rank(const Tensor& x, const Operand& rank, Range range) {
+  const auto below = [&](const Tensor& t) {
+    return Tensor(build::reduce(Op::Add, (x < t).to(kI32).node(), 2)) <= rank;
+  };
+  Tensor found = Tensor::full({}, range.first, x.dtype());
+  for (int bit = range.bits - 1; bit >= 0; --bit) {
+    // The first step may be longer than the dtype's largest number.
+    const uint64_t step = uint64_t{1} << bit;
+    const int64_t start = static_cast<int64_t>(static_cast<uint64_t>(range.first) + step);
+    const Tensor next = bit == range.bits - 1 ? Tensor::full({1, 1}, start, x.dtype())
+                                              : found + static_cast<int64_t>(step);
+    found = where(below(next), next, found);
+  }
+  return found;
+}
+
+// The numbers that the keys of a dtype lie in.
+Range key_range(DType t, DType keys) {
+  const bool whole = t.is_float() || t == kU64;
+  const int bits = static_cast<int>((whole ? keys : t).size()) * 8;
+  return {int_min(whole ? keys : t), t == kBool ? 1 : bits};
+}
+
+// The lower median of rows [rows, n], [rows, 1]. The gradient goes to the element that a stable
+// sort puts there.
+Tensor row_median(const Tensor& x) {
+  const int64_t n = x.shape()[1], middle = (n - 1) / 2;
+  if (n <= kLongRow || n > INT32_MAX) return x.sort(1).values.narrow(1, middle, 1);
+  const Tensor keys = ordered_keys(x.detach()).contiguous();
+  const Tensor key = element_of_rank(keys, middle, key_range(x.dtype(), keys.dtype()));
+  if (!x.requires_grad()) return from_keys(key, x.dtype());
+  const Tensor before(build::reduce(Op::Add, (keys < key).to(kI32).node(), 2));
+  const Tensor at = where(keys == key, detail::position(keys.shape(), 1, kI32), n);
+  const int bits = std::bit_width(static_cast<uint64_t>(n));
+  return x.gather(1, element_of_rank(at, middle - before, {0, bits}));
+}
+
+}  // namespace
+
+Tensor Tensor::median(std::optional<int64_t> dim, bool keepdim) const {
+  LabelScope label("median");
+  check(numel() > 0, "median: no elements in shape ", to_text(shape()));
+  if (!dim || rank() == 0) {
+    if (dim) normalize_axis("median", *dim, 0);
+    return row_median(reshape({1, -1})).reshape(keepdim ? Shape(rank(), 1) : Shape{});
+  }
+  const int axis = normalize_axis("median", *dim, rank()), last = rank() - 1;
+  const Tensor rows = move_axis(*this, axis, last).reshape({-1, shape()[axis]});
+  return row_median(rows).reshape(detail::without(shape(), uint32_t{1} << axis, keepdim));
 }
 
 }  // namespace tiny

@@ -214,6 +214,24 @@ TEST_CASE("cross_entropy of one row reads it without a gather") {
   for (Node n : topological(loss.node())) CHECK(n->op != Op::Gather);
 }
 
+TEST_CASE("nll_loss reads the target's element and never an ignored one") {
+  Tensor x = values({1, 2, 3, 4, 5, 6}, {3, 2});
+  const Tensor t = Tensor::from(std::vector<int64_t>{1, -100, 0}, {3}), w = values({2, 3}, {2});
+  const CrossEntropyOptions kinds[] = {
+      {}, {.weight = w}, {.weight = w, .reduction = Reduction::None}, {.ignore_index = 0}};
+  const std::vector<Numbers> expected = {{-3.5}, {-16.0 / 5}, {-6, 0, -10}, {-1}};
+  for (int i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    const Tensor read = nll_loss(x, t, kinds[i]);
+    int gathers = 0;
+    for (Node n : topological(read.node())) gathers += n->op == Op::Gather;
+    CHECK(gathers > 0);
+    check_near(read, expected[i]);
+    // Where a gradient is wanted the whole row is read; the loss is the same.
+    check_near(nll_loss(x.detach().requires_grad_(), t, kinds[i]), expected[i]);
+  }
+}
+
 TEST_CASE("losses of two tensors are those of their formulas") {
   const Tensor x = values({0, 1, -2, 30}, {4}), t = values({1, 0, 1, 0}, {4});
   const auto none = Reduction::None;

@@ -77,6 +77,62 @@ TEST_CASE("LARS scales the gradient to a part of the parameter") {
   CHECK(numbers(p)[1] == doctest::Approx(-2.2));
 }
 
+// One step of Newton-Schulz on [rows, columns], plainly.
+Numbers iterate(const Numbers& x, int rows, int columns) {
+  Numbers a(rows * rows), b(rows * rows), y(x.size());
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < rows; ++j)
+      for (int k = 0; k < columns; ++k) a[i * rows + j] += x[i * columns + k] * x[j * columns + k];
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < rows; ++j) {
+      b[i * rows + j] = -4.7750 * a[i * rows + j];
+      for (int k = 0; k < rows; ++k) b[i * rows + j] += 2.0315 * a[i * rows + k] * a[k * rows + j];
+    }
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < columns; ++j) {
+      y[i * columns + j] = 3.4445 * x[i * columns + j];
+      for (int k = 0; k < rows; ++k) y[i * columns + j] += b[i * rows + k] * x[k * columns + j];
+    }
+  return y;
+}
+
+TEST_CASE("Muon makes the momentum nearly orthogonal") {
+  // Two steps on a wide weight of three axes and a tall one, on its transposed gradients.
+  Tensor wide = Tensor::ones({2, 3, 1}).contiguous().requires_grad_();
+  Tensor tall = Tensor::ones({3, 2}).contiguous().requires_grad_();
+  Muon optimizer({&wide, &tall}, 0.1, {.momentum = 0.9, .weight_decay = 0.01});
+  Numbers m(6), p(6, 1), q(6, 1);
+  const std::vector<std::vector<float>> gradients = {{1, 2, -3, 0.5, 0, 2}, {0, 1, 1, -1, 4, 0.25}};
+  for (const std::vector<float>& g : gradients) {
+    wide.set_grad(Tensor::from(g, {2, 3, 1}));
+    tall.set_grad(Tensor::from(g, {2, 3}).t());
+    optimizer.step();
+    Numbers y(6);
+    double square = 0;
+    for (int i = 0; i < 6; ++i) {
+      m[i] = 0.9 * m[i] + g[i];
+      y[i] = g[i] + 0.9 * m[i];
+      square += y[i] * y[i];
+    }
+    for (double& v : y) v /= std::sqrt(square);
+    for (int i = 0; i < 5; ++i) y = iterate(y, 2, 3);
+    for (int i = 0; i < 6; ++i) {
+      p[i] -= 0.1 * (y[i] + 0.01 * p[i]);
+      q[i] -= 0.1 * (y[i] * std::sqrt(1.5) + 0.01 * q[i]);
+      CHECK(numbers(wide)[i] == doctest::Approx(p[i]).epsilon(1e-5));
+      CHECK(numbers(tall)[i % 3 * 2 + i / 3] == doctest::Approx(q[i]).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("Muon refuses a parameter that is no matrix") {
+  Tensor p = parameter();
+  CHECK_THROWS_WITH(
+      Muon({&p}),
+      "Muon: a parameter of shape (2): takes two axes or more; the others need another "
+      "optimizer");
+}
+
 TEST_CASE("a step uses the gradients up and realizes what it is given") {
   Tensor p = parameter();
   SGD optimizer({&p}, 0.5);

@@ -180,9 +180,74 @@ TEST_CASE("sort needs a number of stages that grows with the logarithm") {
   CHECK(stages <= 24);
 }
 
+TEST_CASE("the latest of equals is the running extremum, and NaN from where it appears") {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              inf = std::numeric_limits<float>::infinity();
+  const Tensor x = Tensor::from({-inf, -0.0f, 0.0f, -1.0f, 0.0f, nan, 7.0f, nan});
+  CHECK(numbers(x.cummax(0).indices) == Numbers{0, 1, 2, 2, 4, 5, 5, 7});
+  CHECK(numbers(x.narrow(0, 1, 7).cummin(0).indices) == Numbers{0, 1, 2, 2, 4, 4, 6});
+  CHECK(numbers(x.cummax(0).values.isnan()) == Numbers{0, 0, 0, 0, 0, 1, 1, 1});
+  CHECK(numbers(x.cummin(0).values.isnan()) == Numbers{0, 0, 0, 0, 0, 1, 1, 1});
+  const Tensor y = mod(Tensor::arange(50) * 17, 23) - 11;
+  CHECK(numbers(y.cummin(0).values) == numbers(y.to(kF64).cummin(0).values));
+  CHECK(numbers(y.cummax(0).indices) == numbers(y.to(kI8).cummax(0).indices));
+}
+
+// [2, n, 2] with ties and, for floats, every special value.
+Tensor crowded(int64_t n, DType t) {
+  std::vector<float> v;
+  for (int64_t i = 0; i < 4 * n; ++i) v.push_back(static_cast<float>(i * 7919 % 263 % 90));
+  if (t.is_float())
+    for (size_t i = 3; i < v.size(); i += 5) {
+      using Limits = std::numeric_limits<float>;
+      const float special[] = {Limits::quiet_NaN(), -0.0f, -Limits::infinity()};
+      v[i] = i % 4 == 0 ? special[i % 3] : -v[i];
+    }
+  return Tensor::from(v, {2, n, 2}).to(t);
+}
+
 TEST_CASE("topk equals the head of a sort") {
-  const Tensor x = mod(Tensor::arange(300) * 7919, 263);
-  CHECK(numbers(x.topk(9).indices) == numbers(x.sort(0, true).indices.narrow(0, 0, 9)));
+  for (DType t : {kF32, kBF16, kF64, kI32, kU8, kI64})
+    for (int64_t n : {20, 300})
+      for (bool largest : {false, true}) {
+        INFO(t, " ", n, " ", largest);
+        const Tensor x = crowded(n, t);
+        const Numbers all = numbers(x.sort(1, largest).indices.narrow(1, 0, 7));
+        CHECK(numbers(x.topk(7, 1, largest).indices) == all);
+        const Tensor line = x.reshape({-1});
+        const Numbers head = numbers(line.sort(0, largest).indices.narrow(0, 0, 16));
+        CHECK(numbers(line.topk(16, 0, largest).indices) == head);
+      }
+}
+
+TEST_CASE("a few of the best are found without sorting") {
+  int stages = 0;
+  const Tensor best = Tensor::arange(1 << 20).to(kF32).topk(10).indices;
+  for (Node n : topological(best.node())) stages += n->op == Op::Contiguous;
+  CHECK(stages <= 3);
+}
+
+TEST_CASE("median is the middle of a sort") {
+  for (DType t : {kF32, kF16, kF64, kI8, kU8, kI32, kU32, kI64, kU64, kBool})
+    for (int64_t n : {7, 65, 130}) {
+      INFO(t, " ", n);
+      const Tensor all = crowded(n, t), x = t.is_float() ? where(all.isnan(), 1, all) : all;
+      const Tensor middle = x.sort(1).values.narrow(1, (n - 1) / 2, 1);
+      CHECK(numbers(x.median(1, true)) == numbers(middle));
+      const Tensor line = x.reshape({-1}).sort(0).values;
+      CHECK(numbers(x.median()) == numbers(line.narrow(0, (4 * n - 1) / 2, 1)));
+    }
+}
+
+TEST_CASE("median counts NaN as largest, and its gradient goes to one of equals") {
+  Tensor x = Tensor::full({1, 101}, std::numeric_limits<float>::quiet_NaN());
+  x = where(mod(Tensor::arange(101), 2) == 0, Tensor::full({1, 101}, 3.0f), x);  // 51 threes
+  CHECK(numbers(x.median(1)) == Numbers{3});
+  x = x.detach().requires_grad_();
+  x.median(1).sum().backward();
+  Numbers expected(101, 0);
+  expected[100] = 1;  // the last three, where a stable sort has its middle
+  CHECK(numbers(x.grad()) == expected);
 }
 
 // --- Errors --------------------------------------------------------------------------------------
