@@ -121,8 +121,8 @@ struct Launch {
 
 void take_pieces(void* context, int64_t, int64_t) {
   auto& launch = *static_cast<Launch*>(context);
-  for (int64_t begin; (begin = launch.next.fetch_add(launch.piece, std::memory_order_relaxed)) <
-                      launch.count;)
+  for (int64_t begin;
+       (begin = launch.next.fetch_add(launch.piece, std::memory_order_relaxed)) < launch.count;)
     launch.kernel(launch.args, begin, std::min(begin + launch.piece, launch.count));
 }
 
@@ -159,8 +159,8 @@ void CpuDevice::copy(void* to, const void* from, size_t bytes) {
 
 void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) {
   const int64_t count = size.grid[0];
-  const int64_t workers = std::clamp<int64_t>(count / std::max<int64_t>(size.chunk, 1), 1,
-                                              pool_.threads());
+  const int64_t workers =
+      std::clamp<int64_t>(count / std::max<int64_t>(size.chunk, 1), 1, pool_.threads());
   constexpr int64_t kPiecesEach = 4;  // enough to even out, few enough to cost nothing
   const int64_t pieces = workers == 1 ? 1 : workers * kPiecesEach;
   // A kernel only reads the array of its arguments, though its type does not say so.

@@ -2,6 +2,7 @@
 // position, so that the whole loss of a row is reductions over that row and no gather.
 #include <array>
 #include <limits>
+#include <vector>
 
 #include "tiny/functional.h"
 #include "tiny/tensor_detail.h"
@@ -103,8 +104,10 @@ Tensor gathered_loss(const Classes& c, const Tensor& lp, const Tensor& target,
                      const CrossEntropyOptions& o, DType t) {
   require_numbers(c, lp, target);
   const Tensor number = target.to(kI64), used = number != o.ignore_index;
-  // A number outside the classes reads 0.
-  Tensor loss = -detail::gather_axis(lp, c.axis, number.unsqueeze(c.axis)).squeeze(c.axis);
+  std::vector<Node> at;
+  for (int i = 0; i < lp.rank(); ++i)
+    at.push_back(i == c.axis ? number.node() : build::iota(target.shape(), i - (i > c.axis), kI64));
+  Tensor loss = -Tensor(build::gather(lp.node(), at));  // a number outside the classes reads 0
   Tensor share = used.to(lp.dtype());
   if (o.weight.defined()) {
     const Tensor weight(build::gather(o.weight.to(lp.dtype()).node(), std::array{number.node()}));

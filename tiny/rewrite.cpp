@@ -86,28 +86,38 @@ class Rewriter {
   }
 
   // Sources of nodes that a rule made are new too; those of the given graph are already done.
-  Node operator()(Node n) {
-    if (Node* r = done_.find(n)) return *r;
-    std::vector<Node> srcs(n->num_src);
-    for (uint32_t i = 0; i < n->num_src; ++i) srcs[i] = (*this)(n->src(static_cast<int>(i)));
-    Node now = with_sources(n, srcs);
-    if (now != n) {
-      now = (*this)(now);
-    } else {
-      const char* fired = nullptr;
-      LabelScope label(n->label);
-      if (Node r = table_.apply(n, &fired)) {
-        spend(fired);
-        if (trace_rules) show(fired, n, r);
-        now = (*this)(r);
+  Node operator()(Node given) {
+    Node n = given;
+    for (;;) {
+      if (Node* r = done_.find(n)) {
+        n = *r;
+        break;
       }
+      Node next = step(n);
+      if (!next) break;
+      n = next;
     }
-    done_[n] = now;
-    done_[now] = now;  // no rule fits it: it need not be walked again
-    return now;
+    done_[given] = n;
+    done_[n] = n;  // no rule fits it: it need not be walked again
+    return n;
   }
 
  private:
+  // `n` with its sources rewritten, or with one rule applied; nullptr where nothing changes it.
+  Node step(Node n) {
+    std::vector<Node> srcs(n->num_src);
+    for (uint32_t i = 0; i < n->num_src; ++i) srcs[i] = (*this)(n->src(static_cast<int>(i)));
+    Node now = with_sources(n, srcs);
+    if (now != n) return now;
+    const char* fired = nullptr;
+    LabelScope label(n->label);
+    Node r = table_.apply(n, &fired);
+    if (!r) return nullptr;
+    spend(fired);
+    if (trace_rules) show(fired, n, r);
+    return r;
+  }
+
   void spend(const char* rule) {
     recent_.push_back(rule);
     if (recent_.size() > 12) recent_.pop_front();
