@@ -67,10 +67,10 @@ make_root() {
 }
 
 copy_repository() {
-  mkdir -p "$root/root/tiny"
+  mkdir -p "$root/srv/tiny"
   git -C "$repository" ls-files -z --cached --others --exclude-standard |
     tar -C "$repository" -c --null --ignore-failed-read -T - 2>/dev/null |
-    tar -C "$root/root/tiny" -x --no-same-owner
+    tar -C "$root/srv/tiny" -x --no-same-owner
 }
 
 # Runs a command line in the repository's folder inside the root.
@@ -82,7 +82,7 @@ inside() {
     mount --rbind /dev "$0/dev"
     exec chroot "$0" /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
-      bash -c "cd /root/tiny && $1"' "$root" "$1"
+      bash -c "cd /srv/tiny && $1"' "$root" "$1"
 }
 
 step() {
