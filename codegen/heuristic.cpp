@@ -90,18 +90,6 @@ class Tuner {
   }
   static bool contains(Node item, int id) { return id >= 0 && (around(item) >> id & 1); }
 
-  // Whether `id` is among the ranges chosen, or runs around an item together with one of them: only
-  // one vector range may reach a node.
-  bool meets(int id, int column, const std::vector<int>& chosen) const {
-    if (std::find(chosen.begin(), chosen.end(), id) != chosen.end()) return true;
-    const auto all = items();
-    return std::any_of(all.begin(), all.end(), [&](Node item) {
-      return contains(item, id) && (contains(item, column) ||
-                                    std::any_of(chosen.begin(), chosen.end(),
-                                                [&](int other) { return contains(item, other); }));
-    });
-  }
-
   // No item runs in this range and in another one that becomes a vector.
   bool is_alone(int id, int column, const std::vector<int>& own) const {
     for (Node item : items()) {

@@ -98,7 +98,6 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   program.heavy = choice.heavy;
   if (viewer) viewer("linearize", to_text(program));
   out.source = render(program, target);
-  out.source.heavy = choice.heavy;
   if (viewer) viewer("render", out.source.text);
   return out;
 }

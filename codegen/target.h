@@ -1,7 +1,6 @@
 // What code generation must know of the hardware: limits and capabilities as plain data.
 #pragma once
 #include <cstdint>
-#include <string>
 
 namespace tiny {
 
@@ -14,9 +13,6 @@ struct Target {
   int cores = 1;              // parallel workers (CPU) or multiprocessors (GPU)
   int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20;
   bool has_f16 = false, has_bf16 = false;  // arithmetic or conversions in hardware
-
-  // Everything that changes generated code, as text: a part of every cache key.
-  std::string key() const;
 };
 
 }  // namespace tiny
