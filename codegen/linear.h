@@ -7,11 +7,19 @@
 //   Acc(reduce)                     declares an accumulator of reduce's dtype, set to the identity
 //                                   of reduce's operation (Add 0, Mul 1, Max lowest, Min highest)
 //   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0)
+//   Group(reduce)                   GPU: the accumulators of all threads that differ in the reduce's
+//                                   Thread ranges alone are combined; each of them has the result
 //   Reduce                          from here on the node's value is what its accumulator holds
 //   Store(param, index, value, [gate])
 //   any other node                  defines its value; sources were defined before, in this or an
 //                                   enclosing loop. A node may be defined again in another loop.
 // Range, Const and Param nodes are not listed: they are values wherever their loop is open.
+//
+// Ranges of kind Block and Thread (GPU) are not loops: their Loop statements come first, before all
+// others, their EndLoops last, and each has one value per thread of the launch. Among the at most
+// three of a kind the last one is x (blockIdx.x, threadIdx.x), the one before it y, then z. A store
+// that depends on no Thread range is done by every thread, with the same value. A Group reduces
+// over x or over all Thread ranges; its extent is a power of two up to a warp, or whole warps.
 //
 // Types: a dtype with several lanes is a vector. All sources of an element-wise node have the lanes
 // of its result. Index arithmetic is i32 or i64 by now. Bool is one byte in memory, a bit

@@ -18,6 +18,21 @@ class Program {  // a loaded kernel
   virtual ~Program() = default;
 };
 
+// One kernel of a list that is launched again and again: buffer addresses in slot order.
+struct LaunchItem {
+  Program* program = nullptr;
+  LaunchSize size;
+  std::vector<void*> args;
+};
+
+// A list of launches made ready for replay: a graph where the hardware has them.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void set_args(size_t item, const std::vector<void*>& args) = 0;
+  virtual void launch() = 0;  // all items, in order; like Device::launch it may return before
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -41,6 +56,14 @@ class Device {
   // Buffer addresses in `args`, in slot order. May return before the kernel has run.
   virtual void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) = 0;
   virtual void synchronize() = 0;
+
+  // What a device may do better than these: run a kernel and return its seconds (of device time,
+  // where there is a clock); make a list of launches ready for replay; copy from another device
+  // without a detour through the host (false: it cannot).
+  virtual double launch_timed(Program& program, const LaunchSize& size,
+                              const std::vector<void*>& args);
+  virtual std::unique_ptr<Recording> record(std::vector<LaunchItem> items);
+  virtual bool copy_from(Device& source, void* to, const void* from, size_t bytes);
 };
 
 // "CPU", "CPU:0", "NULL": the device of that name, opened at first use; the name's canonical form

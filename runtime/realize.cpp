@@ -1,7 +1,6 @@
 #include "runtime/realize.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <set>
 
@@ -17,10 +16,6 @@ namespace {
 
 using Buffers = std::vector<std::shared_ptr<Buffer>>;
 
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 void report(const Kernel& k, double time) {
   std::fprintf(stderr, "%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
                static_cast<long long>(k.launch.block[0]), static_cast<long long>(k.launch.grid[0]),
@@ -28,11 +23,8 @@ void report(const Kernel& k, double time) {
 }
 
 void launch(Kernel& k, Device& device, const std::vector<void*>& args, int64_t debug) {
-  const double start = debug >= 2 ? seconds() : 0;
+  if (debug >= 2) return report(k, device.launch_timed(*k.program, k.launch, args));
   device.launch(*k.program, k.launch, args);
-  if (debug < 2) return;
-  device.synchronize();
-  report(k, seconds() - start);
 }
 
 void copy_between(Buffer& to, Buffer& from) {

@@ -83,7 +83,8 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Loop, Statement, 1, false)    /* range: opens its loop */                                      \
   X(EndLoop, Statement, 1, false) /* range: closes it */                                           \
   X(Acc, Statement, 1, false)     /* reduce: declares its accumulator, set to the identity */      \
-  X(Update, Statement, 1, false)  /* reduce: accumulator = combine(accumulator, reduce.src 0) */
+  X(Update, Statement, 1, false)  /* reduce: accumulator = combine(accumulator, reduce.src 0) */   \
+  X(Group, Statement, 1, false)   /* reduce: combines its accumulators over a group of threads */
 
 enum class Op : uint8_t {
 #define X(name, cls, arity, comm) name,

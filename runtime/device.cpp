@@ -1,0 +1,43 @@
+#include "runtime/device.h"
+
+#include <chrono>
+
+namespace tiny {
+
+namespace {
+
+class LaunchList : public Recording {
+ public:
+  LaunchList(Device& device, std::vector<LaunchItem> items)
+      : device_(device), items_(std::move(items)) {}
+
+  void set_args(size_t item, const std::vector<void*>& args) override {
+    items_.at(item).args = args;
+  }
+  void launch() override {
+    for (const LaunchItem& i : items_) device_.launch(*i.program, i.size, i.args);
+  }
+
+ private:
+  Device& device_;
+  std::vector<LaunchItem> items_;
+};
+
+}  // namespace
+
+double Device::launch_timed(Program& program, const LaunchSize& size,
+                            const std::vector<void*>& args) {
+  synchronize();
+  const auto start = std::chrono::steady_clock::now();
+  launch(program, size, args);
+  synchronize();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::unique_ptr<Recording> Device::record(std::vector<LaunchItem> items) {
+  return std::make_unique<LaunchList>(*this, std::move(items));
+}
+
+bool Device::copy_from(Device&, void*, const void*, size_t) { return false; }
+
+}  // namespace tiny
