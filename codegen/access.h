@@ -34,5 +34,8 @@ uint64_t shared_ranges(Node sink);
 inline int range_id(Node range) { return range->arg<RangeArg>().id; }
 inline int64_t extent(Node range) { return range->src(0)->vmax; }
 inline RangeKind kind(Node range) { return range->arg<RangeArg>().kind; }
+inline bool is_of_grid(Node range) {  // one value per thread of a GPU, not a loop
+  return kind(range) == RangeKind::Block || kind(range) == RangeKind::Thread;
+}
 
 }  // namespace tiny

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/access.h"
 #include "codegen/linear.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
@@ -10,14 +11,12 @@ namespace tiny {
 
 namespace {
 
-RangeKind kind_of(Node range) { return range->arg<RangeArg>().kind; }
-uint64_t bit_of(Node range) { return uint64_t{1} << range->arg<RangeArg>().id; }
-int64_t extent_of(Node range) { return range->src(0)->vmax; }
+uint64_t bit_of(Node range) { return uint64_t{1} << range_id(range); }
 
-std::vector<Node> with_kind(Node sink, RangeKind kind) {
+std::vector<Node> with_kind(Node sink, RangeKind wanted) {
   std::vector<Node> out;
   for (Node n : topological(sink))
-    if (n->op == Op::Range && kind_of(n) == kind) out.push_back(n);
+    if (n->op == Op::Range && kind(n) == wanted) out.push_back(n);
   std::sort(out.begin(), out.end(), [](Node a, Node b) { return bit_of(a) < bit_of(b); });
   return out;
 }
@@ -25,7 +24,7 @@ std::vector<Node> with_kind(Node sink, RangeKind kind) {
 // `n` for each value of the range, simplified.
 std::vector<Node> copies(Node n, Node range) {
   std::vector<Node> out;
-  for (int64_t i = 0; i < extent_of(range); ++i) {
+  for (int64_t i = 0; i < extent(range); ++i) {
     NodeMap<Node> map;
     map[range] = index(i);
     out.push_back(simplify(substitute(n, map)));
@@ -45,10 +44,21 @@ Node combine(Op op, std::vector<Node> parts) {
   return parts[0];
 }
 
+Node unroll_reduce(Node n);
+
+// Threads combine what is left when each has combined its own.
+Node threads_last(Node n) {
+  std::vector<Node> own{n->src(0)}, threads{nullptr};
+  for (Node r : n->srcs().subspan(1)) (is_of_grid(r) ? threads : own).push_back(r);
+  if (own.size() == 1 || threads.size() == 1) return n;
+  threads[0] = unroll_reduce(make(Op::Reduce, n->dtype, own, n->payload));
+  return make(Op::Reduce, n->dtype, threads, n->payload);
+}
+
 Node unroll_reduce(Node n) {
   for (uint32_t i = 1; i < n->num_src; ++i) {
     Node r = n->src(static_cast<int>(i));
-    if (kind_of(r) != RangeKind::Unroll) continue;
+    if (kind(r) != RangeKind::Unroll) continue;
     std::vector<Node> rest(n->srcs().begin() + 1, n->srcs().end());
     rest.erase(rest.begin() + (i - 1));
     std::vector<Node> parts = copies(n->src(0), r);
@@ -70,7 +80,7 @@ Node unroll(Node sink, const Target&) {
     std::vector<Node> srcs;
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     Node now = with_sources(n, srcs);
-    done[n] = now->op == Op::Reduce ? unroll_reduce(now) : now;
+    done[n] = now->op == Op::Reduce ? unroll_reduce(threads_last(now)) : now;
   }
   std::vector<Node> stores;
   for (Node s : (*done.find(sink))->srcs()) stores.push_back(s);
@@ -92,7 +102,7 @@ namespace {
 
 class Vectorizer {
  public:
-  explicit Vectorizer(const std::vector<Node>& ranges) {
+  Vectorizer(const std::vector<Node>& ranges, bool fold_first) : fold_first_(fold_first) {
     for (Node r : ranges) mask_ |= bit_of(r);
     ranges_ = ranges;
   }
@@ -125,7 +135,7 @@ class Vectorizer {
     if (n->op == Op::Sink) return rebuilt(n);  // stores may have vector ranges of their own
     Node r = range_of(n);
     if (!r) return rebuilt(n);
-    const int lanes = static_cast<int>(extent_of(r));
+    const int lanes = static_cast<int>(extent(r));
     if (n == r) return make(Op::Ramp, kIndex.vec(lanes));
     if (n->op == Op::Load || n->op == Op::Store) return access(n, r, lanes);
     if (n->dtype == kIndex && n->op != Op::Cast) return affine(n, r, lanes);
@@ -218,8 +228,7 @@ class Vectorizer {
     if (!split(n->src(1), r, base, factor) || factor == 1 || factor == -1) return nullptr;
     for (const auto& t : to_sum(base).terms) {
       Node u = t.atom;
-      if (u->op != Op::Range || kind_of(u) != RangeKind::Unroll || t.factor != 1 ||
-          extent_of(u) != lanes)
+      if (u->op != Op::Range || kind(u) != RangeKind::Unroll || t.factor != 1 || extent(u) != lanes)
         continue;
       std::vector<Node> srcs;
       Node from = index_add(base, index_mul(u, -1));
@@ -242,29 +251,35 @@ class Vectorizer {
     Node value = (*this)(n->src(0)), closed = nullptr;
     std::vector<Node> srcs{value};
     for (Node r : n->srcs().subspan(1)) {
-      if (kind_of(r) == RangeKind::Vector) {
+      if (kind(r) == RangeKind::Vector) {
         expect(!closed, "a reduction closes two vector ranges");
         closed = r;
       } else {
         srcs.push_back(r);
       }
     }
-    if (closed) srcs[0] = value = widen(value, static_cast<int>(extent_of(closed)));
+    if (closed) srcs[0] = value = widen(value, static_cast<int>(extent(closed)));
+    if (closed && fold_first_) {
+      srcs[0] = value = make(Op::Fold, value->dtype.one(), {value}, n->payload);
+      closed = nullptr;
+    }
     Node r = srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, n->payload);
     return closed ? make(Op::Fold, r->dtype.one(), {r}, n->payload) : r;
   }
 
   std::vector<Node> ranges_;
   uint64_t mask_ = 0;
+  bool fold_first_;  // lanes are folded before they are accumulated
   NodeMap<Node> done_;
 };
 
 }  // namespace
 
-Node vectorize(Node sink, const Target&) {
+Node vectorize(Node sink, const Target& target) {
   const std::vector<Node> ranges = with_kind(sink, RangeKind::Vector);
   if (ranges.empty()) return sink;
-  Vectorizer vectorizer(ranges);
+  // A GPU's vectors are loads and stores; its arithmetic is scalar, so folding costs nothing.
+  Vectorizer vectorizer(ranges, target.kind == Target::Kind::Gpu);
   for (Node n : topological(sink)) vectorizer(n);  // leaves first: recursion stays shallow
   return vectorizer(sink);
 }

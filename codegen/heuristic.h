@@ -14,6 +14,12 @@ struct Choice {
 };
 
 // Options for a kernel graph whose ranges are all of kind Loop and Reduce.
-Choice choose_options(Node sink, const Target& target);
+Choice choose_cpu_options(Node sink, const Target& target);
+Choice choose_gpu_options(Node sink, const Target& target);
+
+inline Choice choose_options(Node sink, const Target& target) {
+  return target.kind == Target::Kind::Cpu ? choose_cpu_options(sink, target)
+                                          : choose_gpu_options(sink, target);
+}
 
 }  // namespace tiny

@@ -64,6 +64,7 @@ class Text {
         out_ << accumulator(n->src(0)) << " = " << n->src(0)->arg<OpArg>().op << "("
              << accumulator(n->src(0)) << ", " << name(n->src(0)->src(0)) << ")";
         break;
+      case Op::Group: out_ << "group " << accumulator(n->src(0)); break;
       case Op::Store: out_ << "Store(" << sources(n) << ")"; break;
       default: definition(n);
     }

@@ -7,8 +7,8 @@
 //   Acc(reduce)                     declares an accumulator of reduce's dtype, set to the identity
 //                                   of reduce's operation (Add 0, Mul 1, Max lowest, Min highest)
 //   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0)
-//   Group(reduce)                   GPU: the accumulators of all threads that differ in the reduce's
-//                                   Thread ranges alone are combined; each of them has the result
+//   Group(reduce)                   GPU: the accumulators of all threads that differ in nothing but
+//                                   the reduce's Thread ranges are combined; each has the result
 //   Reduce                          from here on the node's value is what its accumulator holds
 //   Store(param, index, value, [gate])
 //   any other node                  defines its value; sources were defined before, in this or an

@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 
+#include "codegen/access.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -15,7 +16,7 @@ namespace {
 // A loop of the program, or the body of the kernel itself. Items (reductions and stores) are put
 // in loops first; values are then placed where they are needed.
 struct Block {
-  Node range = nullptr;
+  Node range = nullptr;  // nullptr: of the kernel, or of a reduction over threads alone
   Block* parent = nullptr;
   uint64_t open = 0;  // ranges of the loops around it, its own included
   int position = 0;   // among the children of its parent
@@ -31,11 +32,15 @@ class Linearizer {
   explicit Linearizer(Node sink) {
     std::vector<Node> items;
     for (Node n : topological(sink)) {
-      if (n->op == Op::Range) ranges_.push_back(n);
+      if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
       collect_depends(n);
       if (n->op == Op::Reduce || n->op == Op::Store) items.push_back(n);
     }
     collect_needs(items);
+    for (Node r : grid_) root_.open |= r->ranges;
+    std::sort(grid_.begin(), grid_.end(), [](Node a, Node b) {
+      return std::pair(kind(a), range_id(a)) < std::pair(kind(b), range_id(b));
+    });
     order_ranges(items);
     for (Node item : items)
       if (item->op == Op::Store) descend(&root_, loops_around(item), item)->updates.push_back(item);
@@ -44,7 +49,11 @@ class Linearizer {
   std::vector<Node> run() {
     scopes_.emplace_back(&root_);
     emit(root_);
-    return std::move(body_);
+    std::vector<Node> body;
+    for (Node r : grid_) body.push_back(make(Op::Loop, kVoid, {r}));
+    body.insert(body.end(), body_.begin(), body_.end());
+    for (Node r : grid_) body.push_back(make(Op::EndLoop, kVoid, {r}));
+    return body;
   }
 
  private:
@@ -136,8 +145,8 @@ class Linearizer {
       require(at, d);  // may be complete further out than d itself
       if (d->ranges & ~at->open) continue;
       const std::vector<Node> loops = own_loops(d);
-      Block* outermost = child_for(at, loops[0], d);
-      const std::vector<Node> inner(loops.begin() + 1, loops.end());
+      Block* outermost = child_for(at, loops.empty() ? nullptr : loops[0], d);
+      const std::vector<Node> inner(loops.begin() + !loops.empty(), loops.end());
       descend(outermost, inner, d)->updates.push_back(d);
       outermost->closing.push_back(d);
       at->computed[d] = outermost->position;
@@ -160,7 +169,7 @@ class Linearizer {
     auto block = std::make_unique<Block>();
     block->range = range;
     block->parent = at;
-    block->open = at->open | range->ranges;
+    block->open = at->open | (range ? range->ranges : 0);
     block->position = static_cast<int>(at->children.size());
     at->children.push_back(std::move(block));
     return at->children.back().get();
@@ -177,10 +186,8 @@ class Linearizer {
   // The outermost scope in which all loops that the node depends on are open.
   Scope& scope_of(Node n) {
     size_t depth = 0;
-    uint64_t open = 0;
     for (size_t i = 0; i < scopes_.size(); ++i) {
-      if (scopes_[i].block->range) open |= uint64_t{1} << id_of(scopes_[i].block->range);
-      if ((n->ranges & ~open) == 0) {
+      if ((n->ranges & ~scopes_[i].block->open) == 0) {
         depth = i;
         break;
       }
@@ -234,17 +241,24 @@ class Linearizer {
     std::vector<Node> inner = std::move(scopes_.back().text);
     scopes_.pop_back();
     std::vector<Node>& text = scopes_.back().text;
-    text.push_back(make(Op::Loop, kVoid, {block.range}));
+    if (block.range) text.push_back(make(Op::Loop, kVoid, {block.range}));
     text.insert(text.end(), inner.begin(), inner.end());
-    text.push_back(make(Op::EndLoop, kVoid, {block.range}));
+    if (block.range) text.push_back(make(Op::EndLoop, kVoid, {block.range}));
     for (Node r : block.closing) {
+      if (is_shared_by_threads(r)) text.push_back(make(Op::Group, kVoid, {r}));
       text.push_back(r);
       scopes_.back().defined[r] = 1;
     }
   }
 
+  static bool is_shared_by_threads(Node reduce) {
+    const auto own = reduce->srcs().subspan(1);
+    return std::any_of(own.begin(), own.end(), is_of_grid);
+  }
+
   Block root_;
-  std::vector<Node> ranges_;
+  std::vector<Node> grid_;    // ranges that are no loops: open everywhere
+  std::vector<Node> ranges_;  // loops
   NodeMap<std::vector<Node>> depends_;
   NodeMap<std::vector<Node>> needs_;
   std::vector<Scope> scopes_;

@@ -14,6 +14,7 @@
 #include "codegen/render_llvm.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
+#include "tiny/error.h"
 #include "tiny/print.h"
 #include "tiny/rewrite.h"
 #include "tiny/verify.h"
@@ -44,9 +45,24 @@ void estimate(Node sink, Lowered& out) {
   }
 }
 
+LaunchSize gpu_launch_size(const std::vector<Node>& ranges) {
+  LaunchSize size;
+  const auto fill = [&](RangeKind wanted, int64_t(&sizes)[3]) {
+    int dim = 0;
+    for (size_t i = ranges.size(); i-- > 0;) {
+      if (kind(ranges[i]) != wanted) continue;
+      expect(dim < 3, "a kernel with more than three ranges of kind ", name_of(wanted));
+      sizes[dim++] = extent(ranges[i]);
+    }
+  };
+  fill(RangeKind::Block, size.grid);
+  fill(RangeKind::Thread, size.block);
+  return size;
+}
+
 // The parallel range, and how many of its iterations make a chunk that is worth a thread of its
 // own: about 20 microseconds of work, counted in accesses to memory.
-LaunchSize launch_size(Node sink) {
+LaunchSize cpu_launch_size(Node sink) {
   LaunchSize size;
   double work = 0;
   for (const Access& a : accesses(sink))
@@ -89,7 +105,8 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   const Choice choice = env_int("OPT") ? choose_options(k, target) : Choice{};
   out.options = choice.options;
   k = stage("options", Stage::Kernel, simplify(apply(k, choice.options, target)));
-  out.launch = launch_size(k);
+  out.launch =
+      target.kind == Target::Kind::Cpu ? cpu_launch_size(k) : gpu_launch_size(ranges_of(k));
   k = stage("vectorize", Stage::Vector, simplify(vectorize(k, target)));
   k = stage("unroll", Stage::Vector, simplify(unroll(k, target)));
   k = stage("decompose", Stage::Vector, decompose(k, target));

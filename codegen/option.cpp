@@ -15,6 +15,7 @@ std::string to_text(const Opt& opt) {
     case OptKind::Merge: return cat("merge r", opt.axis, " r", opt.amount);
     case OptKind::Bind:
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
+    case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
     case OptKind::Order: break;
   }
   std::string text = "order";
@@ -164,6 +165,13 @@ Node merge(Node sink, const Opt& opt) {
   return simplify(replace(sink, std::move(map)));
 }
 
+Node join(Node sink, const Opt& opt) {
+  Node to = range_with_id(sink, opt.axis);
+  NodeMap<Replacement> map;
+  map[range_with_id(sink, static_cast<int>(opt.amount))] = {to, {to}, nullptr};
+  return replace(sink, std::move(map));
+}
+
 Node bind(Node sink, const Opt& opt) {
   Node r = range_with_id(sink, opt.axis);
   Node to = new_range(r->src(0), opt.axis, static_cast<RangeKind>(opt.amount));
@@ -180,6 +188,14 @@ Node order(Node sink, const Opt& opt) {
     map[r] = {to, {to}, nullptr};
   }
   return replace(sink, std::move(map));
+}
+
+// Something depends on both ranges at once.
+bool meet(Node sink, Node a, Node b) {
+  const uint64_t both = a->ranges | b->ranges;
+  for (Node n : topological(sink))
+    if ((n->ranges & both) == both) return true;
+  return false;
 }
 
 std::string problem(Node sink, const Opt& opt) {
@@ -200,8 +216,15 @@ std::string problem(Node sink, const Opt& opt) {
   if (!r) return cat("the kernel has no range r", opt.axis);
   if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
     return cat("cannot split r", opt.axis, " by ", opt.amount);
-  if (opt.kind == OptKind::Merge && !find(opt.amount))
+  if ((opt.kind == OptKind::Merge || opt.kind == OptKind::Join) && !find(opt.amount))
     return cat("the kernel has no range r", opt.amount);
+  if (opt.kind == OptKind::Join) {
+    Node other = find(opt.amount);
+    if (other == r || extent(other) != extent(r))
+      return cat("cannot join r", opt.axis, " of ", extent(r), " with r", opt.amount, " of ",
+                 extent(other));
+    if (meet(sink, r, other)) return cat("r", opt.axis, " and r", opt.amount, " run in each other");
+  }
   if (opt.kind == OptKind::Bind && static_cast<RangeKind>(opt.amount) == RangeKind::Unroll &&
       extent(r) > 64)
     return cat("cannot unroll r", opt.axis, ": ", extent(r), " iterations");
@@ -223,6 +246,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Split: return split(sink, opt);
     case OptKind::Merge: return merge(sink, opt);
     case OptKind::Bind: return bind(sink, opt);
+    case OptKind::Join: return join(sink, opt);
     default: return order(sink, opt);
   }
 }

@@ -14,6 +14,8 @@ enum class OptKind : uint8_t {
           // where amount does not divide the extent, the last inner iterations are gated off
   Merge,  // axis (outer) and `amount` (inner, its id) into one range with axis's id
   Bind,   // axis gets the RangeKind `amount`
+  Join,   // the range `amount` (its id) becomes axis: what runs in one after the other, or is
+         // reduced along one and read along the other, is then in the same hands
   Order,  // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 

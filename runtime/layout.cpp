@@ -187,11 +187,33 @@ class Layouts {
   Split choose_split(Node n, bool product) const {
     constexpr int64_t kParts = 64, kFewResults = 16, kManyElements = 1 << 16;
     const int64_t results = numel(n->shape()), elements = numel(n->src(0)->shape());
+    if (target_.kind == Target::Kind::Gpu) return split_for_threads(n, product);
     if (results < kFewResults && elements >= kManyElements) {
       const int axis = largest_reduced_axis(n);
       return {axis, largest_divisor(n->src(0)->shape()[axis], kParts)};
     }
     return product ? split_for_caches(n) : Split{};
+  }
+
+  // A GPU that would stand half idle gets more to do at once. A thread makes about 4 results (16 of
+  // a product); where the innermost axis is reduced, a block of threads makes one.
+  Split split_for_threads(Node n, bool product) const {
+    constexpr int64_t kShortest = 256;  // what is left to reduce in a part
+    const Ints shape = n->src(0)->shape();
+    const int64_t results = numel(n->shape()), length = numel(shape) / results;
+    const bool rows = !product && is_reduced(n, innermost(shape));
+    const int64_t threads = rows ? results * 256 : results / (product ? 16 : 4);
+    const int64_t wanted = target_.cores * int64_t{1024} / std::max<int64_t>(threads, 1);
+    const int64_t most = std::min(wanted, length / (rows ? 16 * kShortest : kShortest / 4));
+    if (most < 2) return {};
+    const int axis = largest_reduced_axis(n);
+    return {axis, largest_divisor(shape[axis], most)};
+  }
+
+  static int innermost(Ints shape) {
+    int axis = static_cast<int>(shape.size()) - 1;
+    while (axis > 0 && shape[axis] == 1) --axis;
+    return axis;
   }
 
   // A product that sums over more than the second cache holds, into few results, would read its
@@ -355,6 +377,7 @@ class Layouts {
 
   // Rows far apart share few places of the caches and many pages.
   bool wants_panels(const Operand& o, int dim) const {
+    if (target_.kind == Target::Kind::Gpu) return false;
     const int64_t size = o.point->dtype.size(), row = o.point->shape()[dim] * size;
     return row >= 2048 && row % (panel() * size) == 0 &&
            numel(o.point->shape()) * size > target_.l2_bytes / 2;

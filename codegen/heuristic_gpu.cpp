@@ -1,0 +1,396 @@
+// Options for GPUs. Three classes of kernels: streams (element-wise work, moved data), rows (what
+// is reduced is what a group of threads reads side by side; the row stays in their registers) and
+// columns (each thread reduces on its own; products get a tile of results per thread).
+#include <set>
+
+#include "codegen/tuner.h"
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr int64_t kBlock = 256;          // threads of a block where nothing asks for more or less
+constexpr int64_t kMostInRow = 1024;     // threads that share a row
+constexpr int64_t kHeldByThread = 64;    // elements of a row that a thread keeps in registers
+constexpr int64_t kVectorsOfThread = 8;  // wanted per thread of a long row: loads in flight
+
+class GpuTuner : Tuner {
+ public:
+  GpuTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+
+  Choice run() {
+    lanes_ = 4;
+    const bool reduces = has_reductions();
+    const int column = reduces ? best_column() : -1;
+    if (!reduces && shared_loops().size() == loops().size())
+      stream();
+    else if (column >= 0 && is_shared(column) && is_reduced_under(column))
+      columns(range(column));
+    else
+      rows();
+    order();
+    return std::move(choice_);
+  }
+
+ private:
+  using Ids = std::vector<int>;
+
+  // --- what there is -----------------------------------------------------------------------------
+
+  bool has_reductions() const { return !all_of(sink_, Op::Reduce).empty(); }
+
+  // Ranges that all items run in and none reduces along.
+  uint64_t shared_mask() const {
+    uint64_t mask = ~uint64_t{0};
+    for (Node item : items()) {
+      mask &= around(item);
+      if (item->op == Op::Reduce)
+        for (Node r : item->srcs().subspan(1)) mask &= ~r->ranges;
+    }
+    return mask;
+  }
+  bool is_shared(int id) const { return shared_mask() >> id & 1; }
+
+  // A range of kind Reduce that no reduction closes belongs to a store that goes on in order; one
+  // that combines with what is there may as well run in parallel: it is atomic.
+  bool is_sequential(Node r) const {
+    if (kind(r) != RangeKind::Reduce) return false;
+    for (Node s : sink_->srcs())
+      if ((s->ranges & r->ranges) && !std::holds_alternative<OpArg>(s->payload)) return true;
+    return false;
+  }
+
+  Ids loops() const {
+    Ids out;
+    for (Node r : ranges_)
+      if (!is_sequential(r) && (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce))
+        out.push_back(range_id(r));
+    return out;
+  }
+  Ids shared_loops() const {
+    Ids out;
+    const uint64_t mask = shared_mask();
+    for (int id : loops())
+      if (mask >> id & 1) out.push_back(id);
+    return out;
+  }
+
+  int64_t iterations(const Ids& ids) const {
+    int64_t n = 1;
+    for (int id : ids) n *= extent(range(id));
+    return n;
+  }
+
+  // --- options in groups -------------------------------------------------------------------------
+
+  void bind(int id, RangeKind k) { apply({OptKind::Bind, id, static_cast<int64_t>(k), {}}); }
+
+  // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
+  // has no more than that.
+  int split(int id, int64_t amount) {
+    if (amount < 2 || extent(range(id)) <= amount) return id;
+    const int inner = next_range_id(sink_);
+    apply({OptKind::Split, id, amount, {}});
+    return inner;
+  }
+
+  // One range for all of them, the last one fastest; -1 for none.
+  int merge(const Ids& ids) {
+    if (ids.empty()) return -1;
+    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
+    return ids[0];
+  }
+
+  // The range over threads and blocks: `threads` at a time side by side.
+  void spread(int id, int64_t threads) {
+    if (id < 0) return;
+    const int inner = split(id, threads);
+    bind(inner, RangeKind::Thread);
+    if (inner != id) bind(id, RangeKind::Block);
+  }
+
+  // --- vectors -----------------------------------------------------------------------------------
+
+  static int element_size(const Access& a) {
+    return (a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype).size();
+  }
+
+  bool is_aligned(const Access& a, Node v, int lanes) const {
+    const Sum sum = to_sum(a.node->src(1));
+    if (sum.constant % lanes) return false;
+    return std::all_of(sum.terms.begin(), sum.terms.end(),
+                       [&](const auto& t) { return t.atom == v || t.factor % lanes == 0; });
+  }
+
+  // Lanes of a vector along the range: 16 bytes of the narrowest elements that are contiguous in
+  // it, less where they are not aligned or the extent does not divide. 1: no vector.
+  int lanes_along(Node v) const {
+    int lanes = 1;
+    for (const Access& a : accesses_)
+      if ((a.around & v->ranges) && stride_in_block(a.node, v, 4) == 1)
+        lanes = std::max(lanes, std::min(8, 16 / element_size(a)));
+    for (; lanes > 1; lanes /= 2) {
+      if (extent(v) % lanes) continue;
+      double good = 0, all = 0;
+      for (const Access& a : accesses_) {
+        if (!(a.around & v->ranges)) continue;
+        const int64_t s = stride_in_block(a.node, v, lanes);
+        if (s == 0) continue;
+        all += a.count;
+        if (s == 1 && is_aligned(a, v, lanes)) good += a.count;
+      }
+      if (good * 2 > all) break;
+    }
+    return lanes;
+  }
+
+  // --- streams -----------------------------------------------------------------------------------
+
+  void stream() {
+    Ids rest = loops();
+    if (rest.empty()) return;
+    const int v = best_column();
+    if (v < 0) return spread(merge(rest), kBlock);
+    lanes_ = lanes_along(range(v));
+    if (lanes_ == 4) {
+      const int across = crossing_range(v);
+      if (across >= 0) return transpose(v, across);
+    }
+    make_last(rest, v);
+    const int64_t threads = iterations(rest) / lanes_;
+    vector(v, rest);
+    // Small work on more multiprocessors rather than full blocks.
+    const int64_t block = threads >= kBlock * target_.cores ? kBlock : 128;
+    spread(merge(rest), block);
+  }
+
+  static void make_last(Ids& ids, int id) {
+    ids.erase(std::remove(ids.begin(), ids.end(), id), ids.end());
+    ids.push_back(id);
+  }
+
+  // Binds a vector off the range; where it was no more than that it is gone from `rest`.
+  void vector(int v, Ids& rest) {
+    if (lanes_ < 2) return;
+    const int inner = split(v, lanes_);
+    bind(inner, RangeKind::Vector);
+    if (inner == v) rest.erase(std::remove(rest.begin(), rest.end(), v), rest.end());
+  }
+
+  // Each thread a square of 4 x 4 that it transposes in registers; a warp 8 x 4 of them, so that
+  // both ways it touches whole sectors of memory (32 bytes) next to each other.
+  void transpose(int v, int across) {
+    Ids rest = loops();
+    vector(v, rest);
+    const int part = split(across, lanes_);
+    bind(part, RangeKind::Unroll);
+    if (part == across) rest.erase(std::remove(rest.begin(), rest.end(), across), rest.end());
+    const auto thread = [&](int id, int64_t most) {
+      if (std::find(rest.begin(), rest.end(), id) == rest.end()) return -1;
+      const int inner = split(id, most);
+      bind(inner, RangeKind::Thread);
+      if (inner == id) rest.erase(std::remove(rest.begin(), rest.end(), id), rest.end());
+      return inner;
+    };
+    const int y = thread(across, 32), x = thread(v, 8);
+    last_ = x >= 0 ? x : y;
+    const int block = merge(rest);
+    if (block >= 0) bind(block, RangeKind::Block);
+  }
+
+  // --- rows --------------------------------------------------------------------------------------
+
+  // Ranges of an item that not all items share.
+  Ids own(Node item) const {
+    Ids out;
+    const uint64_t mask = around(item) & ~shared_mask();
+    for (int id : loops())
+      if (mask >> id & 1) out.push_back(id);
+    return out;
+  }
+
+  // A loop over what another item reduces along becomes the same range, where both read the same.
+  void join() {
+    for (bool again = true; again;) {
+      again = false;
+      std::vector<Ids> sets;
+      for (Node item : items()) sets.push_back(own(item));
+      for (const Ids& a : sets)
+        for (const Ids& b : sets)
+          if (!again && a.size() == b.size() && a != b) again = join(a, b);
+    }
+  }
+  bool join(const Ids& a, const Ids& b) {
+    bool joined = false;
+    for (size_t i = 0; i < a.size(); ++i) {
+      Node to = range(a[i]), from = range(b[i]);
+      if (!to || !from || kind(to) != RangeKind::Loop || to == from) continue;
+      const Opt opt{OptKind::Join, a[i], b[i], {}};
+      if (!is_legal(sink_, opt, target_)) continue;
+      apply(opt);
+      joined = true;
+    }
+    return joined;
+  }
+
+  int64_t row_threads(int64_t vectors, int64_t rows, bool held) const {
+    const auto pow2 = [](int64_t n) {
+      return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+    };
+    if (vectors <= 32) return pow2(vectors);
+    int64_t threads = std::clamp<int64_t>(pow2(vectors) / kVectorsOfThread, 32, kMostInRow);
+    // A chip that is not full is filled with threads; a row that is held, spread over more of them.
+    while (threads < kMostInRow && threads * 2 <= pow2(vectors) &&
+           (rows * threads < 1024 * target_.cores ||
+            (held && vectors * lanes_ > threads * kHeldByThread)))
+      threads *= 2;
+    return threads;
+  }
+
+  void rows() {
+    join();
+    std::set<Ids> sets;
+    for (Node item : items())
+      if (const Ids ids = own(item); !ids.empty()) sets.insert(ids);
+    Ids outer = shared_loops();
+    const int64_t rows = iterations(outer);
+    int thread = -1;
+    int64_t threads = 0;
+    for (const Ids& set : widest_first(sets)) {
+      const bool fresh = std::all_of(set.begin(), set.end(), [&](int id) { return range(id); });
+      if (fresh) row(set, rows, thread, threads);
+    }
+    last_ = thread;
+    if (outer.empty()) return;
+    const int m = merge(outer);
+    if (threads >= kBlock / 2) return bind(m, RangeKind::Block);
+    spread(m, std::max<int64_t>(1, kBlock / std::max<int64_t>(threads, 1)));
+  }
+
+  std::vector<Ids> widest_first(const std::set<Ids>& sets) const {
+    std::vector<Ids> out(sets.begin(), sets.end());
+    std::stable_sort(out.begin(), out.end(),
+                     [&](const Ids& a, const Ids& b) { return iterations(a) > iterations(b); });
+    return out;
+  }
+
+  // One set of ranges that go together, over a group of threads: vectors, the threads side by
+  // side, and what is left for each of them.
+  void row(Ids set, int64_t rows, int& thread, int64_t& threads) {
+    const int v = vector_range(set);
+    lanes_ = lanes_along(range(v));
+    make_last(set, v);
+    const bool held = uses(set) > 1;
+    const int64_t vectors = iterations(set) / lanes_;
+    vector(v, set);
+    if (threads == 0) threads = row_threads(vectors, rows, held);
+    const int flat = merge(set);
+    if (flat < 0) return;  // a vector is all of it
+    const int64_t each = (extent(range(flat)) + threads - 1) / threads;
+    const int inner = threads > 1 ? split(flat, threads) : flat;
+    const bool is_thread = threads > 1 && extent(range(inner)) <= threads;
+    if (is_thread) share(inner, thread, threads);
+    if (inner == flat && is_thread) return;
+    if (held && each * lanes_ <= kHeldByThread && each <= 64)
+      bind(flat, RangeKind::Unroll);
+    else
+      unroll_split(flat, lanes_ > 1 ? 4 : 8);
+  }
+
+  // The range over the threads of the group; all sets have the same one where their sizes agree.
+  void share(int inner, int& thread, int64_t threads) {
+    if (extent(range(inner)) < threads) inner = widened(inner, threads);
+    if (thread < 0) {
+      bind(inner, RangeKind::Thread);
+      thread = inner;
+      return;
+    }
+    const Opt opt{OptKind::Join, thread, inner, {}};
+    if (is_legal(sink_, opt, target_)) apply(opt);
+  }
+
+  // The range with as many iterations as there are threads, those beyond its end gated off.
+  int widened(int id, int64_t threads) {
+    const int inner = next_range_id(sink_);
+    apply({OptKind::Split, id, threads, {}});
+    return inner;
+  }
+
+  // Items that run in these ranges.
+  int uses(const Ids& set) const {
+    int count = 0;
+    for (Node item : items()) count += own(item) == set;
+    return count;
+  }
+
+  // The range of the set along which most accesses are contiguous.
+  int vector_range(const Ids& set) const {
+    int best = set.back();
+    double best_score = -1;
+    for (int id : set) {
+      double score = 0;
+      for (const Access& a : accesses_)
+        if ((a.around >> id & 1) && stride_in_block(a.node, range(id), 4) == 1) score += a.count;
+      if (score >= best_score) {
+        best = id;
+        best_score = score;
+      }
+    }
+    return best;
+  }
+
+  // --- columns -----------------------------------------------------------------------------------
+
+  void columns(Node column) {
+    const int v = range_id(column);
+    Node u = reuse_range(v);
+    Ids rest = shared_loops();
+    make_last(rest, v);
+    const int64_t results = iterations(rest);
+    const int64_t wanted = target_.cores * int64_t{512};
+    lanes_ = std::min(4, lanes_along(column));
+    while (lanes_ > 1 && results / lanes_ < wanted) lanes_ /= 2;
+    if (u && is_shared(range_id(u))) {
+      choice_.heavy = true;
+      const int uid = range_id(u);
+      int64_t tile = best_unroll(extent(u), 8);
+      while (tile > 1 && results / lanes_ / tile < wanted / 4)
+        tile = best_unroll(extent(u), tile - 1);
+      const int part = split(uid, tile);
+      if (tile > 1) bind(part, RangeKind::Unroll);
+      if (part == uid && tile > 1)
+        rest.erase(std::remove(rest.begin(), rest.end(), uid), rest.end());
+    }
+    vector(v, rest);
+    for (Node reduce : all_of(sink_, Op::Reduce)) {
+      const auto closed = reduce->srcs().subspan(1);
+      const int id = range_id(closed.back());
+      if (range(id) && kind(range(id)) == RangeKind::Reduce)
+        unroll_split(id, choice_.heavy ? 4 : 8);
+    }
+    spread(merge(rest), iterations_left(rest) >= wanted ? kBlock : 64);
+  }
+  int64_t iterations_left(const Ids& rest) const { return rest.empty() ? 0 : iterations(rest); }
+
+  // --- order -------------------------------------------------------------------------------------
+
+  void order() {
+    Ids ids;
+    for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
+                        RangeKind::Unroll, RangeKind::Vector}) {
+      for (Node r : ranges_)
+        if (kind(r) == k && range_id(r) != last_) ids.push_back(range_id(r));
+      if (k == RangeKind::Thread && last_ >= 0 && range(last_)) ids.push_back(last_);
+    }
+    if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
+  }
+
+  int last_ = -1;  // the thread range that is x
+};
+
+}  // namespace
+
+Choice choose_gpu_options(Node sink, const Target& target) { return GpuTuner(sink, target).run(); }
+
+}  // namespace tiny
