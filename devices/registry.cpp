@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "devices/cpu.h"
+#include "devices/emulator.h"
 #include "devices/null.h"
 #include "runtime/device.h"
 #include "tiny/error.h"
@@ -18,6 +19,7 @@ struct Row {
 
 constexpr Row kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
+    {"EMULATOR", [](int) -> std::unique_ptr<Device> { return std::make_unique<EmulatorDevice>(); }},
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
 };
 

@@ -1,0 +1,211 @@
+#include "devices/emulator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "devices/cpu.h"
+#include "devices/emulator_grid.h"
+#include "devices/emulator_prelude.h"
+#include "devices/system_compiler.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+namespace {
+
+// Beside each buffer: bytes that no kernel may write.
+constexpr size_t kAlignment = 256, kMargin = 4096;
+constexpr char kMarginByte = '\xC5', kFreshByte = '\xFF';  // the latter NaN in every float
+
+// Arithmetic as the GPU's compiler does it: products may be fused with sums, NaN is NaN.
+const SystemCompiler& cxx_compiler() {
+  static const SystemCompiler compiler = {
+      "C++",
+      "CXX",
+      {"g++", "clang++", "c++"},
+      ".cpp",
+      {"-std=c++17",
+#if defined(__x86_64__)
+       "-march=native",
+#elif defined(__aarch64__)
+       "-mcpu=native",
+#endif
+       "-O1", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden", "-fno-exceptions",
+       "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-threadsafe-statics",
+       "-fsanitize=alignment", "-fno-sanitize-recover=alignment", "-fno-math-errno",
+       "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing", "-w"},
+      "install one (apt install g++) or set CXX to one"};
+  return compiler;
+}
+
+// A small H200: the chip that kernels are tuned for.
+Target emulated_target() {
+  Target target;
+  target.kind = Target::Kind::Gpu;
+  target.language = Target::Language::Cuda;
+  target.arch = "sm_90a";
+  target.vector_bytes = 16;
+  target.vector_registers = 255;
+  target.cores = 132;
+  target.l2_bytes = int64_t{50} << 20;
+  target.has_f16 = target.has_bf16 = true;
+  target.warp = 32;
+  target.most_threads = 1024;
+  target.shared_bytes = 227 << 10;
+  return target;
+}
+
+int choose_threads() {
+  const int64_t wanted = env_int("THREADS");
+  return static_cast<int>(wanted > 0 ? wanted : std::max(1u, std::thread::hardware_concurrency()));
+}
+
+size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Which side of a buffer was written, empty if neither; the margins are mended.
+std::string damage(char* begin, size_t bytes) {
+  const auto scan = [](char* from, char* to) {
+    char* hit = std::find_if(from, to, [](char c) { return c != kMarginByte; });
+    const auto at = hit - from;
+    if (hit != to) std::fill(hit, to, kMarginByte);
+    return hit == to ? -1 : at;
+  };
+  const auto before = scan(begin - kMargin, begin);
+  const auto after = scan(begin + bytes, begin + padded(bytes) + kMargin);
+  if (before >= 0) return cat(kMargin - before, " bytes before the start");
+  if (after >= 0) return cat(after, " bytes after the end");
+  return "";
+}
+
+void check_size(const EmulatedProgram& program, const LaunchSize& size, const Target& target) {
+  int64_t threads = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (size.grid[i] < 1 || size.block[i] < 1 || (i > 0 && size.grid[i] > 65535))
+      throw DeviceError(cat("kernel ", program.name(), ": a launch of ", size.grid[i],
+                            " blocks of ", size.block[i], " threads in dimension ", i));
+    threads *= size.block[i];
+  }
+  if (threads > std::min(target.most_threads, program.most_threads()))
+    throw DeviceError(cat("kernel ", program.name(), ": blocks of ", threads, " threads, of ",
+                          std::min(target.most_threads, program.most_threads()), " at most"));
+  if (size.shared_bytes > target.shared_bytes)
+    throw DeviceError(cat("kernel ", program.name(), ": ", size.shared_bytes,
+                          " bytes of shared memory, of ", target.shared_bytes, " at most"));
+}
+
+}  // namespace
+
+EmulatorDevice::EmulatorDevice() : target_(emulated_target()), pool_(choose_threads()) {}
+
+// --- memory ----------------------------------------------------------------------------------
+
+void* EmulatorDevice::alloc(size_t bytes) {
+  const size_t size = padded(bytes) + 2 * kMargin;
+  void* block = size < bytes ? nullptr : std::aligned_alloc(kAlignment, size);
+  if (block == nullptr)
+    throw DeviceError(cat("EMULATOR: out of memory: cannot allocate ", bytes, " bytes"));
+  char* begin = static_cast<char*>(block) + kMargin;
+  std::memset(block, kMarginByte, size);
+  std::memset(begin, kFreshByte, bytes);
+  std::lock_guard lock(mutex_);
+  buffers_[begin] = bytes;
+  return begin;
+}
+
+void EmulatorDevice::free(void* ptr, size_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = buffers_.find(static_cast<char*>(ptr));
+    if (found == buffers_.end() || found->second != bytes)
+      throw DeviceError(cat("EMULATOR: freeing ", bytes, " bytes that were not allocated"));
+    buffers_.erase(found);
+  }
+  const std::string where = damage(static_cast<char*>(ptr), bytes);
+  std::free(static_cast<char*>(ptr) - kMargin);
+  if (!where.empty())
+    throw DeviceError(
+        cat("EMULATOR: memory was written ", where, " of a buffer of ", bytes, " bytes"));
+}
+
+void EmulatorDevice::check_range(const char* what, const void* begin, size_t bytes) {
+  if (bytes == 0) return;
+  const auto* first = static_cast<const char*>(begin);
+  std::lock_guard lock(mutex_);
+  auto after = buffers_.upper_bound(first);
+  if (after != buffers_.begin()) {
+    const auto& [start, size] = *std::prev(after);
+    const auto offset = static_cast<size_t>(first - start);
+    if (offset <= size && bytes <= size - offset) return;
+  }
+  throw DeviceError(cat("EMULATOR: ", what, " of ", bytes, " bytes outside of any buffer"));
+}
+
+void EmulatorDevice::upload(void* to, const void* from_host, size_t bytes) {
+  check_range("an upload", to, bytes);
+  if (bytes > 0) std::memmove(to, from_host, bytes);
+}
+
+void EmulatorDevice::download(void* to_host, const void* from, size_t bytes) {
+  check_range("a download", from, bytes);
+  if (bytes > 0) std::memmove(to_host, from, bytes);
+}
+
+void EmulatorDevice::copy(void* to, const void* from, size_t bytes) {
+  check_range("a copy", to, bytes);
+  check_range("a copy", from, bytes);
+  if (bytes > 0) std::memmove(to, from, bytes);
+}
+
+// --- kernels ---------------------------------------------------------------------------------
+
+std::string EmulatorDevice::compiler_id() const {
+  return cat("emulator ", system_compiler_id(cxx_compiler()), " ", host_cpu_id(), " ",
+             std::hash<std::string>()(cat(kEmulatedText, kEmulatorPrelude, kEmulatorEpilogue)));
+}
+
+std::string EmulatorDevice::compile(const Source& source) {
+  expect(source.language == Source::Language::Cuda, "EMULATOR: kernel ", source.entry,
+         " is not CUDA text");
+  return compile_shared_object(
+      cxx_compiler(), source.entry,
+      cat(kEmulatedText, "\n#define WARP ", target_.warp, "\n#line ", kEmulatorPreludeLine + 1,
+          kEmulatorPrelude, "#line 1\n", source.text, "\n#line ", kEmulatorPreludeLine + 1,
+          kEmulatorEpilogue, "extern \"C\" __attribute__((visibility(\"default\"))) void ",
+          "tiny_run(void** args) { tiny_call(", source.entry, ", args); }\n"));
+}
+
+std::unique_ptr<Program> EmulatorDevice::load(const std::string& binary, const std::string& entry) {
+  return std::make_unique<EmulatedProgram>(binary, entry);
+}
+
+void EmulatorDevice::launch(Program& program, const LaunchSize& size,
+                            const std::vector<void*>& args) {
+  auto& kernel = static_cast<EmulatedProgram&>(program);
+  check_size(kernel, size, target_);
+  std::vector<void*> arguments = args;
+  EmulatedLaunch launch{kernel, size, arguments.data(), target_, {}, {}, {}};
+  const int64_t blocks = size.grid[0] * size.grid[1] * size.grid[2];
+  const int64_t threads = blocks * size.block[0] * size.block[1] * size.block[2];
+  constexpr int64_t kWorthAnother = 2048;  // waking a thread costs as much as running these
+  const int64_t workers =
+      std::clamp<int64_t>(threads / kWorthAnother, 1, std::min<int64_t>(blocks, pool_.threads()));
+  pool_.parallel_for(
+      workers, [](void* l, int64_t, int64_t) { run_blocks(*static_cast<EmulatedLaunch*>(l)); },
+      &launch);
+  if (!launch.error.empty())
+    throw DeviceError(cat("EMULATOR: kernel ", kernel.name(), ", ", launch.error));
+  for (size_t i = 0; i < args.size(); ++i) {
+    std::unique_lock lock(mutex_);
+    const auto buffer = buffers_.find(static_cast<char*>(args[i]));
+    if (buffer == buffers_.end()) continue;
+    const size_t bytes = buffer->second;
+    const std::string where = damage(static_cast<char*>(args[i]), bytes);
+    if (!where.empty())
+      throw DeviceError(cat("EMULATOR: kernel ", kernel.name(), " wrote ", where, " of argument ",
+                            i, ", a buffer of ", bytes, " bytes"));
+  }
+}
+
+}  // namespace tiny

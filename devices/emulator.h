@@ -1,0 +1,46 @@
+// A GPU on paper: takes the CUDA text of kernels, compiles it as C++ and executes grids on the
+// CPU's cores. Threads of a block are fibers that meet at barriers and exchanges between lanes.
+// It is for tests of GPU kernels where no GPU is. It reports threads that do not meet, writes
+// beside a buffer, misaligned accesses; shared memory and new buffers are filled with NaN.
+#pragma once
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "devices/cpu_pool.h"
+#include "runtime/device.h"
+
+namespace tiny {
+
+class EmulatorDevice : public Device {
+ public:
+  EmulatorDevice();
+
+  const Target& target() const override { return target_; }
+
+  void* alloc(size_t bytes) override;
+  // This and the copies throw DeviceError when memory beside the buffer was written or would be.
+  void free(void* ptr, size_t bytes) override;
+  void upload(void* to, const void* from_host, size_t bytes) override;
+  void download(void* to_host, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) override;
+
+  std::string compiler_id() const override;
+  std::string compile(const Source& source) override;
+  std::unique_ptr<Program> load(const std::string& binary, const std::string& entry) override;
+
+  // Returns when the kernel has run. Throws DeviceError that names the kernel, and the block and
+  // thread where there is one, for what a GPU would answer with a hang, a fault or wrong values.
+  void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) override;
+  void synchronize() override {}
+
+ private:
+  void check_range(const char* what, const void* begin, size_t bytes);
+
+  Target target_;
+  CpuPool pool_;
+  std::mutex mutex_;
+  std::map<const char*, size_t> buffers_;  // first address and bytes
+};
+
+}  // namespace tiny

@@ -1,0 +1,48 @@
+// How the emulator executes a grid: loaded kernels, and the blocks of a launch run one after the
+// other by each thread of the system that takes part, with fibers as threads of the block.
+#pragma once
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "devices/emulator_prelude.h"
+#include "devices/system_compiler.h"
+#include "runtime/device.h"
+
+namespace tiny {
+
+class EmulatedProgram : public Program {
+ public:
+  EmulatedProgram(const std::string& binary, const std::string& entry);
+
+  const std::string& name() const { return name_; }
+  int most_threads() const { return most_threads_; }
+  void run(void** args) const { run_(args); }  // one thread of a block
+
+  // Gives an array of shared memory its place unless it has one; -1 when more than `limit` bytes
+  // are needed.
+  int64_t place_shared(long long* place, int64_t bytes, int64_t limit);
+
+ private:
+  std::string name_;
+  SharedObject library_;
+  void (*run_)(void**);
+  int most_threads_;
+  std::mutex mutex_;
+  int64_t shared_bytes_ = 0;
+};
+
+// A grid in progress: its blocks are taken one by one until none is left or one has failed.
+struct EmulatedLaunch {
+  EmulatedProgram& program;
+  LaunchSize size;
+  void** args;
+  const Target& target;
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  std::string error;  // the first
+};
+
+void run_blocks(EmulatedLaunch& launch) noexcept;
+
+}  // namespace tiny

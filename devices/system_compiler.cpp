@@ -1,0 +1,196 @@
+#include "devices/system_compiler.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+extern char** environ;
+
+namespace tiny {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  file.close();
+  if (!file) throw DeviceError(cat("cannot write ", path, ": ", std::strerror(errno)));
+}
+
+// A folder of our own under TMPDIR, removed with the files named in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    const char* parent = std::getenv("TMPDIR");
+    path_ = cat(parent && *parent ? parent : "/tmp", "/tiny-XXXXXX");
+    if (mkdtemp(path_.data()) == nullptr)
+      throw DeviceError(cat("cannot make the folder ", path_, ": ", std::strerror(errno)));
+  }
+  ~TemporaryFolder() {
+    for (const std::string& file : files_) unlink(file.c_str());
+    rmdir(path_.c_str());
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::string file(const std::string& name) {
+    files_.push_back(path_ + "/" + name);
+    return files_.back();
+  }
+
+ private:
+  std::string path_;
+  Words files_;
+};
+
+// Where the outputs of a child process go.
+class Redirections {
+ public:
+  Redirections(const std::string& out, const std::string& err) {
+    posix_spawn_file_actions_init(&actions_);
+    add(STDIN_FILENO, "/dev/null", O_RDONLY);
+    add(STDOUT_FILENO, out, O_WRONLY | O_CREAT | O_TRUNC);
+    add(STDERR_FILENO, err, O_WRONLY | O_CREAT | O_TRUNC);
+  }
+  ~Redirections() { posix_spawn_file_actions_destroy(&actions_); }
+  const posix_spawn_file_actions_t* get() const { return &actions_; }
+
+ private:
+  void add(int descriptor, const std::string& path, int flags) {
+    posix_spawn_file_actions_addopen(&actions_, descriptor, path.c_str(), flags, 0600);
+  }
+  posix_spawn_file_actions_t actions_;
+};
+
+// Runs a program found by PATH and gives its wait status. Throws DeviceError if it cannot start.
+int run_process(const SystemCompiler& compiler, const Words& words, const std::string& out,
+                const std::string& err) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  Redirections redirections(out, err);
+  pid_t child = 0;
+  const int failure =
+      posix_spawnp(&child, arguments[0], redirections.get(), nullptr, arguments.data(), environ);
+  if (failure != 0)
+    throw DeviceError(cat("cannot run the ", compiler.language, " compiler ", words[0], ": ",
+                          std::strerror(failure), "; ", compiler.advice));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0)
+    if (errno != EINTR)
+      throw DeviceError(cat("waiting for the compiler ", words[0], ": ", std::strerror(errno)));
+  return status;
+}
+
+bool succeeded(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
+
+bool is_in_path(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "/usr/bin:/bin");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+// The compiler as the first words of a command: CC may hold a wrapper and flags, "ccache gcc".
+Words command_of(const SystemCompiler& compiler) {
+  std::istringstream text(env_text(compiler.variable));
+  Words words;
+  for (std::string word; text >> word;) words.push_back(word);
+  if (!words.empty()) return words;
+  std::string searched;
+  for (const std::string& name : compiler.candidates) {
+    if (is_in_path(name)) return {name};
+    searched += (searched.empty() ? "" : ", ") + name;
+  }
+  throw DeviceError(cat("no ", compiler.language, " compiler was found: searched PATH for ",
+                        searched, "; ", compiler.advice));
+}
+
+std::string join(const Words& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+std::string ask_version(const SystemCompiler& compiler, Words command) {
+  TemporaryFolder folder;
+  const std::string out = folder.file("out");
+  command.push_back("--version");
+  if (!succeeded(run_process(compiler, command, out, "/dev/null"))) return "unknown version";
+  const std::string text = read_file(out);
+  return text.substr(0, text.find('\n'));
+}
+
+// The version of each command that was asked for, kept because asking costs a process.
+std::string compiler_version(const SystemCompiler& compiler, const Words& command) {
+  static std::mutex mutex;
+  static std::map<std::string, std::string> versions;
+  std::lock_guard lock(mutex);
+  auto [entry, is_new] = versions.try_emplace(join(command));
+  if (is_new) entry->second = ask_version(compiler, command);
+  return entry->second;
+}
+
+}  // namespace
+
+std::string system_compiler_id(const SystemCompiler& compiler) {
+  const Words command = command_of(compiler);
+  return cat(join(command), " ", compiler_version(compiler, command), " ", join(compiler.flags));
+}
+
+std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
+                                  const std::string& text) {
+  Words command = command_of(compiler);
+  const std::string name = join(command);
+  TemporaryFolder folder;
+  const std::string source = folder.file("kernel" + compiler.ending);
+  const std::string binary = folder.file("kernel.so"), messages = folder.file("messages");
+  write_file(source, text);
+  command.insert(command.end(), compiler.flags.begin(), compiler.flags.end());
+  command.insert(command.end(), {"-o", binary, source});
+  if (!succeeded(run_process(compiler, command, "/dev/null", messages)))
+    throw DeviceError(cat(name, " cannot compile kernel ", entry, ":\n", read_file(messages)));
+  return read_file(binary);
+}
+
+// The file has a name of its own and not that of a memory descriptor: dlopen takes two files of
+// the same name for one library, and a descriptor's number comes back after it is closed.
+SharedObject::SharedObject(const std::string& binary, const std::string& entry) : entry_(entry) {
+  TemporaryFolder folder;
+  const std::string path = folder.file("kernel.so");
+  write_file(path, binary);
+  library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library_ == nullptr) throw DeviceError(cat("cannot load kernel ", entry, ": ", dlerror()));
+}
+
+SharedObject::~SharedObject() { dlclose(library_); }
+
+void* SharedObject::symbol(const std::string& name) const {
+  void* address = dlsym(library_, name.c_str());
+  if (address == nullptr)
+    throw DeviceError(cat("cannot load kernel ", entry_, ": its binary has no ", name));
+  return address;
+}
+
+}  // namespace tiny
