@@ -1,6 +1,7 @@
 #include "devices/emulator_grid.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -48,12 +49,11 @@ class Worker : public Emulated {
   static void on_misaligned(Emulated* e, const void* address, long long alignment, int line);
   static void fiber_main(void* fiber);
 
-  void set_thread(int t);
-  void position(int t, int (&out)[3]) const;
-  Fiber& free_fiber();
+  void set_shape(const int64_t (&block)[3]);
+  FiberContext& next_thread();
+  void prepare_fibers(size_t count);
   void fail_thread(const std::string& message, int line);
-  void start_warp(int begin, int end);
-  void resume_warp(int begin, int end);
+  void run_warp(int begin, int end);
   void exchange_until_barrier(int begin, int end);
   void check_together(int begin, int end);
   std::string where(int t) const;
@@ -62,7 +62,9 @@ class Worker : public Emulated {
 
   EmulatedLaunch* launch_ = nullptr;
   std::vector<Thread> threads_;
-  int current_ = 0, next_ = 0, last_ = 0;  // the thread that runs; those to be started
+  std::vector<std::array<int, 3>> positions_;  // of the threads in a block of this shape
+  int64_t shape_[3] = {0, 0, 0};
+  int current_ = 0, end_ = 0;  // the thread that runs; those before end_ follow it
   FiberContext main_;
   FiberStacks stacks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
@@ -97,23 +99,34 @@ ON_FIBER void Worker::on_wait(Emulated* e, int what, int line) {
   Thread& thread = w.threads_[w.current_];
   thread.what = what;
   thread.line = line;
-  w.main_.switch_to(thread.fiber->context);
+  w.next_thread().switch_to(thread.fiber->context);
 }
 
-// Runs threads, one after the other, as long as they do not wait.
+// What runs when a thread has come to a stop: the next one of its warp, in the end the warp's
+// master. From fiber to fiber the processor predicts all jumps, as the stacks have the same calls.
+ON_FIBER FiberContext& Worker::next_thread() {
+  if (++current_ >= end_) return main_;
+  lane = lane + 1;
+  const auto& at = positions_[current_];
+  std::memcpy(thread, at.data(), sizeof(thread));
+  Fiber*& fiber = threads_[current_].fiber;
+  if (fiber == nullptr) {
+    fiber = free_.back();
+    free_.pop_back();
+  }
+  return fiber->context;
+}
+
+// Runs a thread to its end, and then others that have not begun, as long as they do not wait.
 ON_FIBER void Worker::fiber_main(void* argument) {
   auto& fiber = *static_cast<Fiber*>(argument);
   Worker& w = *fiber.worker;
   while (true) {
-    while (w.next_ < w.last_) {
-      const int t = w.next_++;
-      w.threads_[t].fiber = &fiber;
-      w.set_thread(t);
-      w.launch_->program.run(w.launch_->args);
-      w.threads_[w.current_].what = kEnded;
-    }
-    w.free_.push_back(&fiber);
-    w.main_.switch_to(fiber.context);
+    w.launch_->program.run(w.launch_->args);
+    w.threads_[w.current_].what = kEnded;
+    w.free_.push_back(&fiber);  // the next thread takes it where it has none
+    FiberContext& next = w.next_thread();
+    if (&next != &fiber.context) next.switch_to(fiber.context);
   }
 }
 
@@ -152,22 +165,18 @@ ON_FIBER long long Worker::on_place(Emulated* e, long long* place, long long byt
 
 // --- on the stack of the system's thread -----------------------------------------------------
 
-void Worker::position(int t, int (&out)[3]) const {
-  const auto x = static_cast<int>(launch_->size.block[0]);
-  const auto y = static_cast<int>(launch_->size.block[1]);
-  out[0] = t % x;
-  out[1] = t / x % y;
-  out[2] = t / x / y;
+void Worker::set_shape(const int64_t (&block)[3]) {
+  if (std::equal(block, block + 3, shape_)) return;
+  std::copy(block, block + 3, shape_);
+  positions_.clear();
+  for (int z = 0; z < block[2]; ++z)
+    for (int y = 0; y < block[1]; ++y)
+      for (int x = 0; x < block[0]; ++x) positions_.push_back({x, y, z});
 }
 
-ON_FIBER void Worker::set_thread(int t) {
-  current_ = t;
-  lane = t % launch_->target.warp;
-  position(t, thread);
-}
-
-Worker::Fiber& Worker::free_fiber() {
-  if (free_.empty()) {
+// From here on so many can be taken.
+void Worker::prepare_fibers(size_t count) {
+  while (free_.size() < count) {
     const size_t i = fibers_.size();
     char* stack = stacks_.stack(i);
     fibers_.push_back(std::make_unique<Fiber>());
@@ -176,9 +185,7 @@ Worker::Fiber& Worker::free_fiber() {
     fiber.context.start(stack, stacks_.usable_bytes(i), fiber_main, &fiber);
     free_.push_back(&fiber);
   }
-  Fiber& fiber = *free_.back();
-  free_.pop_back();
-  return fiber;
+  free_.reserve(fibers_.size());
 }
 
 void Worker::abandon_fibers() {
@@ -197,13 +204,13 @@ void Worker::check_failure() {
 }
 
 std::string Worker::where(int t) const {
-  int at[3];
-  position(t, at);
+  const auto& [x, y, z] = positions_[t];
   const Thread& thread = threads_[t];
   const char* what = thread.what == kEnded     ? " has ended"
                      : thread.what == kBarrier ? " waits at the barrier of "
                                                : " exchanges values of lanes at ";
-  return cat("thread ", text_of(at), what, thread.what == kEnded ? "" : place_of(thread.line));
+  return cat("thread ", text_of({x, y, z}), what,
+             thread.what == kEnded ? "" : place_of(thread.line));
 }
 
 // All of these threads must wait at the same place, or have ended.
@@ -218,24 +225,14 @@ void Worker::check_together(int begin, int end) {
   }
 }
 
-void Worker::start_warp(int begin, int end) {
+// Lets each thread of a warp run until it waits or ends; those without a fiber begin.
+void Worker::run_warp(int begin, int end) {
   lanes = end - begin;
-  next_ = begin;
-  last_ = end;
-  while (next_ < last_) {
-    free_fiber().context.switch_to(main_);
-    check_failure();
-  }
-  exchange_until_barrier(begin, end);
-}
-
-void Worker::resume_warp(int begin, int end) {
-  lanes = end - begin;
-  for (int t = begin; t < end; ++t) {
-    set_thread(t);
-    threads_[t].fiber->context.switch_to(main_);
-    check_failure();
-  }
+  lane = -1;
+  current_ = begin - 1;
+  end_ = end;
+  next_thread().switch_to(main_);
+  check_failure();
 }
 
 void Worker::exchange_until_barrier(int begin, int end) {
@@ -243,7 +240,7 @@ void Worker::exchange_until_barrier(int begin, int end) {
     check_together(begin, end);
     if (threads_[begin].what <= kBarrier) return;
     slots = slots == slot_memory_[0] ? slot_memory_[1] : slot_memory_[0];
-    resume_warp(begin, end);
+    run_warp(begin, end);
   }
 }
 
@@ -256,18 +253,19 @@ void Worker::run_block(EmulatedLaunch& launch, int64_t index) {
   const auto count = static_cast<int>(size.block[0] * size.block[1] * size.block[2]);
   const int warp = launch.target.warp;
   threads_.assign(count, {});
+  set_shape(size.block);
   shared_memory_.resize(launch.target.shared_bytes);
   shared = shared_memory_.data();
   shared_ready = 0;
-  for (int t = 0; t < count; t += warp) start_warp(t, std::min(t + warp, count));
-  while (true) {
-    check_together(0, count);
-    if (threads_[0].what == kEnded) return;
+  do {
     for (int t = 0; t < count; t += warp) {
-      resume_warp(t, std::min(t + warp, count));
-      exchange_until_barrier(t, std::min(t + warp, count));
+      const int end = std::min(t + warp, count);
+      prepare_fibers(warp);
+      run_warp(t, end);
+      exchange_until_barrier(t, end);
     }
-  }
+    check_together(0, count);
+  } while (threads_[0].what != kEnded);
 }
 
 }  // namespace
