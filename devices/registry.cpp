@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "devices/cpu.h"
+#include "devices/cuda.h"
 #include "devices/emulator.h"
 #include "devices/null.h"
 #include "runtime/device.h"
@@ -19,6 +20,7 @@ struct Row {
 
 constexpr Row kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
+    {"CUDA", [](int i) -> std::unique_ptr<Device> { return std::make_unique<CudaDevice>(i); }},
     {"EMULATOR", [](int) -> std::unique_ptr<Device> { return std::make_unique<EmulatorDevice>(); }},
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
 };
@@ -50,6 +52,11 @@ std::string canonical_device(std::string_view name) {
         cat("unknown device '", name, "': known are ", known, ", each also as NAME:number"));
   }
   return index ? cat(row->name, ':', index) : row->name;
+}
+
+std::string fastest_device() {
+  static const bool has_cuda = cuda_available();
+  return has_cuda ? "CUDA" : "CPU";
 }
 
 Device& find_device(std::string_view name) {

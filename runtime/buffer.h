@@ -34,6 +34,8 @@ class Buffer {
   std::shared_ptr<Buffer> move_memory();
   bool moved() const { return moved_; }
 
+  std::string label;  // of the operations that made it, for the list of an out-of-memory error
+
  private:
   std::string name_;
   Device* device_;

@@ -71,4 +71,7 @@ class Device {
 Device& find_device(std::string_view name);
 std::string canonical_device(std::string_view name);
 
+// The device that is used where none is named: "CUDA" where there is a GPU, else "CPU".
+std::string fastest_device();
+
 }  // namespace tiny

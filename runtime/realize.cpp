@@ -28,27 +28,30 @@ void launch(Kernel& k, Device& device, const std::vector<void*>& args, int64_t d
 }
 
 void copy_between(Buffer& to, Buffer& from) {
+  if (to.device().copy_from(from.device(), to.data(), from.data(), from.bytes())) return;
   std::vector<std::byte> host(from.bytes());
   from.download(host.data());
   to.upload(host.data());
 }
 
-// The memory of a value, made when a step first writes it.
-Buffer& memory(const Schedule& s, Buffers& buffers, int v) {
+// The memory of a value, made when a step first writes it and labelled with that step.
+Buffer& memory(const Schedule& s, Buffers& buffers, int v, const std::string& label) {
   const Value& value = s.values[v];
-  if (!buffers[v]) {
-    buffers[v] = value.in_place >= 0
-                     ? buffers[value.in_place]->move_memory()
-                     : std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
+  if (!buffers[v] && value.in_place >= 0) {
+    buffers[v] = buffers[value.in_place]->move_memory();
+  } else if (!buffers[v]) {
+    buffers[v] = std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
+    buffers[v]->label = label;
   }
   return *buffers[v];
 }
 
 void run_step(const Schedule& s, const Step& step, Kernel* kernel, Buffers& buffers,
               int64_t debug) {
-  if (!kernel) return copy_between(memory(s, buffers, step.values[0]), *buffers[step.values[1]]);
+  if (!kernel)
+    return copy_between(memory(s, buffers, step.values[0], "copy"), *buffers[step.values[1]]);
   std::vector<void*> args;
-  for (int v : step.values) args.push_back(memory(s, buffers, v).data());
+  for (int v : step.values) args.push_back(memory(s, buffers, v, step.name).data());
   launch(*kernel, find_device(device_name(step.device)), args, debug);
 }
 
@@ -69,7 +72,7 @@ Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) 
   }
   Buffers out;
   for (const Result& r : s.results)
-    out.push_back(r.value >= 0 ? (memory(s, buffers, r.value), buffers[r.value]) : nullptr);
+    out.push_back(r.value >= 0 ? (memory(s, buffers, r.value, ""), buffers[r.value]) : nullptr);
   return out;
 }
 
@@ -205,6 +208,7 @@ void realize(std::span<Tensor* const> tensors) {
 
 Node upload(const void* data, DType dtype, int64_t count, const std::string& device) {
   auto b = std::make_shared<Buffer>(device.empty() ? default_device() : device, dtype, count);
+  b->label = "upload";
   b->upload(data);
   return buffer_node(b);
 }
@@ -224,7 +228,7 @@ void download(Node realized, void* out) {
 
 std::string default_device() {
   const std::string name = env_text("DEVICE");
-  return canonical_device(name.empty() ? "CPU" : name);
+  return canonical_device(name.empty() ? fastest_device() : name);
 }
 
 }  // namespace runtime_seam

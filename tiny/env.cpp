@@ -54,6 +54,9 @@ constexpr Row kRows[] = {
      "Size in MiB that the cache on disk is kept under."},
     {"OPT", Kind::Int, "1", Scope::Kernel, "0 turns the kernel optimiser off."},
     {"FUSE", Kind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
+    {"DETERMINISTIC", Kind::Int, "0", Scope::Kernel,
+     "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
+     "a GPU's threads, at the price of sorting the indices."},
     {"SEED", Kind::Int, "0", Scope::Host, "Seed of the random numbers before manual_seed."},
     {"FUZZ_PROGRAMS", Kind::Int, "300", Scope::Host,
      "How many random programs the property test tries."},

@@ -1,0 +1,79 @@
+// One NVIDIA GPU as a device, through the driver API; kernels are compiled by NVRTC. Both are
+// libraries that are opened when a device is. Any thread may call.
+//
+// Kernels, uploads and copies are in the order of one stream; launches and uploads return before
+// the GPU has done them. An error of a kernel shows at a later call, unless CHECK=1 or DEBUG>=2
+// makes launch wait.
+#pragma once
+#include <memory>
+#include <set>
+
+#include "devices/cuda_memory.h"
+#include "runtime/device.h"
+
+namespace tiny {
+
+class CudaProgram;
+
+class CudaDevice : public Device {
+ public:
+  // Throws DeviceError without driver, GPU or NVRTC, Error for a number that no GPU has.
+  explicit CudaDevice(int index);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  const Target& target() const override { return target_; }
+
+  void* alloc(size_t bytes) override;
+  void free(void* ptr, size_t bytes) override;
+  void upload(void* to, const void* from_host, size_t bytes) override;
+  void download(void* to_host, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) override;
+
+  std::string compiler_id() const override;
+  std::string compile(const Source& source) override;
+  std::unique_ptr<Program> load(const std::string& binary, const std::string& entry) override;
+
+  // `program` must come from this device's load. A grid without blocks does nothing.
+  void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) override;
+  void synchronize() override;
+
+  // Seconds between two events around the launch, with an L2 cache that holds nothing of its
+  // buffers: what was there is overwritten first.
+  double launch_timed(Program& program, const LaunchSize& size,
+                      const std::vector<void*>& args) override;
+  // A CUDA graph with the items in a chain; plain launches with CHECK=1 or DEBUG>=2. The programs
+  // must outlive it.
+  std::unique_ptr<Recording> record(std::vector<LaunchItem> items) override;
+  // From another GPU, or from a device whose memory is the host's.
+  bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
+
+ private:
+  friend class CudaProgram;
+  friend class CudaGraph;
+
+  void enqueue(CudaProgram& program, const LaunchSize& size, const std::vector<void*>& args);
+  void wait_for(const CudaProgram& program, const LaunchSize& size);
+  void empty_cache();
+  void reach(CudaDevice& peer);
+
+  const CudaDriver& cuda_;
+  int ordinal_ = 0;   // the driver's number of the GPU
+  std::string name_;  // "CUDA:0 (NVIDIA H200)"
+  Target target_;
+  CuContext context_ = nullptr;
+  CuStream compute_ = nullptr, copy_ = nullptr;
+  CuEvent order_ = nullptr;  // between the streams of two GPUs
+  std::unique_ptr<CudaMemory> memory_;
+  std::unique_ptr<CudaStaging> staging_;
+  std::mutex ordering_, timing_;
+  CuEvent start_ = nullptr, end_ = nullptr;  // of launch_timed
+  std::set<const CudaDevice*> reached_;      // GPUs whose memory this one reads directly
+};
+
+// Whether there is a driver, a GPU and NVRTC. Opens the libraries, costs next to nothing where the
+// driver's is absent.
+bool cuda_available();
+
+}  // namespace tiny
