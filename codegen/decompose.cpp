@@ -203,6 +203,16 @@ const RuleTable& transcendental_rules() {
   return table;
 }
 
+// Compilers for GPUs have the others, and sin of f32 in a form that suits them.
+const RuleTable& gpu_transcendental_rules() {
+  static const RuleTable table({
+      {"sin of f64",
+       pat::any_of(op_set(Op::Sin)).when([](Node n) { return n->dtype.scalar == Scalar::F64; }),
+       lowered<lower_sin>},
+  });
+  return table;
+}
+
 const RuleTable& f16_cast_rules() {
   static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
   static const RuleTable table({
@@ -223,8 +233,10 @@ const RuleTable& bf16_cast_rules() {
 
 Node decompose(Node sink, const Target& target) {
   // Halves first: transcendentals take f32 and f64 only.
-  static const RuleTable common(
-      {&shuffle_rules(), &division_rules(), &half_rules(), &transcendental_rules()});
+  static const RuleTable simple({&shuffle_rules(), &division_rules(), &half_rules()});
+  static const RuleTable gpu({&simple, &gpu_transcendental_rules()});
+  if (target.kind == Target::Kind::Gpu) return rewrite(sink, gpu);
+  static const RuleTable common({&simple, &transcendental_rules()});
   static const RuleTable f16({&common, &f16_cast_rules()}), bf16({&common, &bf16_cast_rules()});
   static const RuleTable both({&f16, &bf16_cast_rules()});
   // C has no half that every compiler knows.

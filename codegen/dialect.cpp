@@ -1,32 +1,80 @@
 #include "codegen/dialect.h"
 
+#include <cctype>
+
+#include "codegen/prelude_cuda.h"
 #include "tiny/error.h"
 
 namespace tiny {
 
 namespace {
 
+constexpr Helper kHelpersOfC[] = {
+    {"splat", "#define splat(T, x) ((x) - (T){0})  // x in every lane\n"},
+    {"where",
+     "// lanes of a where m holds, else of b; I: integers of T's width\n"
+     "#define where(T, I, m, a, b) \\\n"
+     "  ({ I m_ = __builtin_convertvector(m, I); (T)((m_ & (I)(a)) | (~m_ & (I)(b))); })\n"},
+    {"bitcast", "#define bitcast(T, S, x) (((union { S from; T to; }){.from = (x)}).to)\n"},
+};
+
+std::string c_prelude(const PreludeUse& use) {
+  // Products and sums of different statements may be fused, as gcc does unasked.
+  return needed(kHelpersOfC, use.body) +
+         "#ifdef __clang__\n#pragma clang fp contract(fast)\n#endif\n\n";
+}
+
 constexpr Dialect kC = {
     Source::Language::C,
+    false,
     "_Bool",
     "restrict",
     "typedef {S} {T} __attribute__((vector_size({V}), aligned({B})));\n",
-    {"#define splat(T, x) ((x) - (T){0})  // x in every lane\n",
-     "// lanes of a where m holds, else of b; I: integers of T's width\n"
-     "#define where(T, I, m, a, b) \\\n"
-     "  ({ I m_ = __builtin_convertvector(m, I); (T)((m_ & (I)(a)) | (~m_ & (I)(b))); })\n",
-     "#define bitcast(T, S, x) (((union { S from; T to; }){.from = (x)}).to)\n"},
-    "static __attribute__((noinline)) void {N}_body({P}i64 begin, i64 end) {\n",
+    "splat({T}, {x})",
+    "where({T}, {I}, {m}, {a}, {b})",
+    "__builtin_convertvector({x}, {T})",
+    "bitcast({T}, {F}, {x})",
+    "__builtin_shufflevector({a}, {b}, {L})",
+    "({T}){{L}}",
+    c_prelude,
+    "static __attribute__((noinline)) void {N}_body({P}, i64 begin, i64 end) {\n",
     "\nvoid {N}(void** args, i64 begin, i64 end) {\n  {N}_body({A}begin, end);\n}\n",
 };
+
+constexpr Dialect kCuda = {
+    Source::Language::Cuda,
+    true,
+    "bool",
+    "RESTRICT",
+    "typedef vec<{S}, {L}> {T};\n",
+    "splat<{T}>({x})",
+    "where({m}, {a}, {b})",
+    "convert<{T}>({x})",
+    "bitcast<{T}>({x})",
+    "shuffle<{L}>({a}, {b})",
+    "{T}{{L}}",
+    cuda_prelude,
+    "\nextern \"C\" KERNEL({K}) {N}({P}) {\n",
+    "",
+};
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+bool has_word(const std::string& text, const std::string& word) {
+  for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += word.size()) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_word(text[at - 1])) && (end == text.size() || !is_word(text[end])))
+      return true;
+  }
+  return false;
+}
 
 }  // namespace
 
 const Dialect& dialect_of(const Target& target) {
   using Language = Target::Language;
-  expect(target.language == Language::C || target.language == Language::LlvmIr,
-         "render_c: no dialect for this language yet");
-  return kC;
+  expect(target.language != Language::Hip, "render_c: no dialect for HIP yet");
+  return target.language == Language::Cuda ? kCuda : kC;
 }
 
 std::string fill(std::string pattern, std::initializer_list<std::pair<char, std::string>> values) {
@@ -36,6 +84,14 @@ std::string fill(std::string pattern, std::initializer_list<std::pair<char, std:
       pattern.replace(at, hole.size(), value);
   }
   return pattern;
+}
+
+std::string needed(std::span<const Helper> helpers, const std::string& use) {
+  std::string out;
+  for (size_t i = helpers.size(); i-- > 0;)
+    if (has_word(use, helpers[i].name) || has_word(out, helpers[i].name))
+      out = helpers[i].text + out;
+  return out;
 }
 
 const char* c_scalar(Scalar s) {

@@ -1,5 +1,6 @@
 #include "codegen/render.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -37,13 +38,67 @@ int ordered_operand(Node n) {
   return -1;
 }
 
+namespace {
+
+int64_t product(int64_t a, int64_t b) {  // or a factor of it
+  int64_t c;
+  return __builtin_mul_overflow(a, b, &c) ? 1 : c;
+}
+
+// The power of two in x, at most 2^62; that of 0 is all of it.
+int64_t power_of_two_in(int64_t x) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  return x == 0 ? kMost : std::min(x & -x, kMost);
+}
+
+int64_t divided(int64_t factor, int64_t by) {
+  return by > 0 && factor % by == 0 ? factor / by : 1;
+}
+
+// 2^amount where that is known and a factor can be so large, else 0.
+int64_t power_of_shift(Node n) {
+  const Node amount = n->src(1);
+  if (!amount->is_const() || amount->int_value() < 0 || amount->int_value() > 62) return 0;
+  return int64_t{1} << amount->int_value();
+}
+
+// Of the exact result. Values have many paths to them (a random number's bits, say): `depth` is how
+// far down to look.
+int64_t exact_factor(Node n, int depth) {
+  if (n->is_const()) return n->int_value() == INT64_MIN ? 1 : std::abs(n->int_value());
+  if (!n->dtype.is_int() || depth == 0) return 1;
+  const auto of = [=](int i) {
+    const Node s = n->src(i);
+    const int64_t factor = exact_factor(s, depth - 1);
+    // What wraps keeps its power of two alone.
+    return s->is_const() || cannot_wrap(s) ? factor : power_of_two_in(factor);
+  };
+  switch (n->op) {
+    case Op::Cast: return n->src(0)->dtype.is_int() ? of(0) : 1;
+    case Op::Neg: return of(0);
+    case Op::Mul: return product(of(0), of(1));
+    case Op::Add:
+    case Op::Sub:
+    case Op::Max:
+    case Op::Min:
+    case Op::TruncMod: return std::gcd(of(0), of(1));
+    case Op::Where: return std::gcd(of(1), of(2));
+    case Op::And: return std::max(power_of_two_in(of(0)), power_of_two_in(of(1)));
+    case Op::Or:
+    case Op::Xor: return std::min(power_of_two_in(of(0)), power_of_two_in(of(1)));
+    case Op::Shl: return power_of_shift(n) ? product(of(0), power_of_shift(n)) : 1;
+    case Op::Shr: return divided(of(0), power_of_shift(n));
+    case Op::TruncDiv: return n->src(1)->is_const() ? divided(of(0), of(1)) : 1;
+    case Op::Range: return n->vmin == 0 && n->vmax == 0 ? 0 : 1;
+    default: return 1;
+  }
+}
+
+}  // namespace
+
 int64_t known_factor(Node n) {
-  if (n->is_const()) return n->int_value();
-  if (n->is(Op::Cast) && n->src(0)->dtype.is_int()) return known_factor(n->src(0));
-  if (n->is(Op::Mul)) return known_factor(n->src(0)) * known_factor(n->src(1));
-  if (n->is(Op::Add) || n->is(Op::Sub))
-    return std::gcd(known_factor(n->src(0)), known_factor(n->src(1)));
-  return 1;
+  const int64_t factor = exact_factor(n, 12);
+  return n->is_const() || cannot_wrap(n) ? factor : power_of_two_in(factor);
 }
 
 bool is_streaming_store(Node store) {

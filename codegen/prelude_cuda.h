@@ -1,0 +1,35 @@
+// What a kernel's CUDA text has in front of it: names that stand for all that is not C++17, so that
+// another prelude (with TINY_PRELUDE defined) makes a program for another machine of the same text.
+// No header is included: the driver and NVRTC are all that a machine needs.
+//
+//   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`)
+//   KERNEL(threads) RESTRICT          between `extern "C"` and the kernel's name; after a `*`
+//   block_x() .. block_z(), thread_x() .. thread_z(): int
+//   vec<T, N>                         an aggregate `T v[N]` with [], aligned to the power of two in
+//                                     its size, at most 16; vec<bool, N> has bools
+//   + - * / % & | ^ << >> - and comparisons of vectors; + - * << of integers wrap
+//   splat<V>(x) convert<V>(v) where(mask, a, b) shuffle<lanes...>(a, b)     of vectors
+//   bitcast<T>(x)                     scalars, or vectors of as many lanes
+//   saturate<T>(x)                    float to integer: nearest end of the range, NaN gives 0
+//   f16_to_f32 f32_to_f16 bf16_to_f32 f32_to_bf16                           nearest even
+//   max_of(a, b) min_of(a, b)         NaN if either is (integers: of vectors alone)
+//   sqrt_of floor_of trunc_of exp2_of log2_of sin_of                        f32 and f64
+//   load<V, bytes>(p) store<bytes>(p, v)    a vector at an address that `bytes` divides
+//   SHARED(type, name, count)         declares an array in shared memory
+//   barrier() shuffle_xor(x, mask)
+//   group_add<width>(x, shared), also mul max min and or xor: of `width` threads with consecutive
+//       numbers, a power of two up to 32 or a multiple of 32. `shared` has an element for each warp
+//       of the block. All threads of the block take part.
+//   atomic_add(p, x), also mul max min and or xor: any scalar type; gives nothing
+// The functions from sqrt_of to f32_to_bf16, max_of and min_of take scalars and vectors.
+#pragma once
+#include <string>
+
+#include "codegen/dialect.h"
+
+namespace tiny {
+
+// The parts that the kernel uses.
+std::string cuda_prelude(const PreludeUse& use);
+
+}  // namespace tiny

@@ -1,0 +1,175 @@
+#include <numeric>
+
+#include "codegen/render.h"
+#include "codegen/render_c_printer.h"
+
+namespace tiny {
+
+std::string CPrinter::element(Node param, Str index) {
+  return cat("b", slot_of(param), "[", bare(index), "]");
+}
+
+std::string CPrinter::vector_at(Node param, DType t, Str index, const char* access) {
+  return cat("*(", access, type(in_memory(t)), "*)(b", slot_of(param), " + ", index, ")");
+}
+
+// A lane read from memory, as it is kept in a register.
+std::string CPrinter::lane_from(DType t, Str v) {
+  if (!t.is_bool()) return v;
+  return t.lanes > 1 && !dialect_.classes ? cat("-(", v, " != 0)") : cat("(", v, " != 0)");
+}
+
+// Bytes that are known to divide the address of an access by class vectors, at most their own
+// alignment: the power of two that divides their size, up to 16. Buffers are aligned further.
+int CPrinter::proved_alignment(Node index, DType t) const {
+  const int64_t bytes = std::gcd<int64_t>(16, t.size() * t.lanes);
+  const int64_t elements = std::gcd<int64_t>(16, known_factor(index));
+  return static_cast<int>(std::gcd(bytes, elements * t.size()));
+}
+
+// All lanes from consecutive elements. A GPU faults where a vector is not aligned; other compilers
+// are told of the element's alignment only.
+std::string CPrinter::vector_load(Node n) {
+  const DType t = in_memory(n->dtype);
+  const Node param = n->src(0), index = n->src(1);
+  std::string v = vector_at(param, t, value(index), "const ");
+  if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
+    v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(b", slot_of(param), " + ",
+            value(index), ")");
+  if (!n->dtype.is_bool()) return v;
+  return dialect_.classes ? convert(v, t, n->dtype) : as(n->dtype, cat("(", v, " != 0)"));
+}
+
+std::string CPrinter::vector_store(Node n, Str v) {
+  const DType t = in_memory(n->src(2)->dtype);
+  const Node param = n->src(0), index = n->src(1);
+  const std::string at = value(index);
+  if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
+    return cat("store<", proved_alignment(index, t), ">(b", slot_of(param), " + ", at, ", ",
+               bare(v), ")");
+  return cat(vector_at(param, t, at, ""), " = ", bare(v));
+}
+
+std::string CPrinter::load(Node n) {
+  const Node param = n->src(0), index = n->src(1), gate = gate_of(n);
+  const DType t = n->dtype;
+  if (t.lanes > 1 && (index->dtype.lanes > 1 || (gate && gate->dtype.lanes > 1)))
+    return load_lanes(n);
+  if (t.lanes == 1) {
+    const std::string v = lane_from(t, element(param, value(index)));
+    if (!gate) return define(t, v);
+    const std::string none = t.is_half() ? scalar_text(constant(t, 0), dialect_) : "0";
+    return define(t, cat(value(gate), " ? ", v, " : ", none));
+  }
+  const std::string v = vector_load(n);
+  if (!gate) return define(t, v);
+  const std::string name = fresh();
+  line(cat(type(t), " ", name, " = {0};"));
+  line(cat("if (", bare(value(gate)), ") ", name, " = ", v, ";"));
+  return name;
+}
+
+// A statement for each lane: a loop over `l`, but spelt out for class vectors, since a GPU has no
+// registers that could be numbered by a variable.
+void CPrinter::each_lane(int lanes, const std::function<std::string(Str l)>& statement) {
+  if (!dialect_.classes)
+    return line(cat("for (int l = 0; l < ", lanes, "; ++l) ", statement("l"), ";"));
+  for (int l = 0; l < lanes; ++l) line(statement(cat(l)) + ";");
+}
+
+// The index of lane `l`, and the condition that guards it, from the printed vectors.
+std::string CPrinter::lane_index(Node index, Str v, Str l) {
+  return index->dtype.lanes > 1 ? cat(v, "[", l, "]") : cat(v, " + ", l);
+}
+
+std::string CPrinter::lane_gate(Node gate, Str v, Str l) {
+  if (!gate) return "";
+  return cat("if (", v, gate->dtype.lanes > 1 ? "[" + l + "]" : "", ") ");
+}
+
+std::string CPrinter::load_lanes(Node n) {
+  const Node index = n->src(1), gate = gate_of(n);
+  const DType t = n->dtype;
+  const std::string at = subscripted(index), on = gate ? subscripted(gate) : "";
+  const std::string target = fresh();
+  line(cat(type(t), " ", target, " = {0};"));
+  each_lane(t.lanes, [&](Str l) {
+    const std::string from = element(n->src(0), lane_index(index, at, l));
+    return cat(lane_gate(gate, on, l), target, "[", l, "] = ", lane_from(t, from));
+  });
+  return target;
+}
+
+void CPrinter::store(Node n) {
+  const Node param = n->src(0), index = n->src(1), gate = gate_of(n);
+  const DType t = n->src(2)->dtype;
+  if (std::holds_alternative<OpArg>(n->payload))
+    return dialect_.classes ? combine_atomically(n) : combine_lanes(n);
+  if (t.lanes > 1 && (index->dtype.lanes > 1 || (gate && gate->dtype.lanes > 1)))
+    return store_lanes(n);
+  std::string v = value(n->src(2));
+  if (t.lanes > 1 && t.is_bool())
+    v = dialect_.classes ? convert(v, t, in_memory(t)) : as(in_memory(t), cat("-", v));
+  line(cat(gate ? cat("if (", bare(value(gate)), ") ") : "",
+           t.lanes == 1 ? cat(element(param, value(index)), " = ", bare(v)) : vector_store(n, v),
+           ";"));
+}
+
+void CPrinter::store_lanes(Node n) {
+  const Node index = n->src(1), gate = gate_of(n);
+  const DType t = n->src(2)->dtype;
+  const std::string v = define(t, value(n->src(2))), at = subscripted(index);
+  const std::string on = gate ? subscripted(gate) : "";
+  each_lane(t.lanes, [&](Str l) {
+    return cat(lane_gate(gate, on, l), element(n->src(0), lane_index(index, at, l)), " = ",
+               t.is_bool() && !dialect_.classes ? "-" : "", v, "[", l, "]");
+  });
+}
+
+// Reads, combines and writes each lane in turn: two lanes may meet in one element.
+void CPrinter::combine_lanes(Node n) {
+  const Node index = n->src(1), gate = gate_of(n);
+  const DType t = n->src(2)->dtype, one = t.one();
+  const bool scalar = t.lanes == 1;
+  const std::string v = scalar ? named(n->src(2)) : define(t, value(n->src(2)));
+  const std::string i = scalar ? named(index) : lane_index(index, subscripted(index), "l");
+  const std::string at = element(n->src(0), i);
+  const std::string test = !gate    ? ""
+                           : scalar ? cat("if (", named(gate), ") ")
+                                    : lane_gate(gate, subscripted(gate), "l");
+  line(cat("for (int l = 0; l < ", t.lanes, "; ++l) ", test, "{"));
+  ++depth_;
+  const std::string old = define(one, lane_from(one, at));
+  line(cat(at, " = ", combine(n->arg<OpArg>().op, one, old, scalar ? v : v + "[l]"), ";"));
+  --depth_;
+  line("}");
+}
+
+// Other threads may meet in the element too.
+void CPrinter::combine_atomically(Node n) {
+  const Node index = n->src(1), gate = gate_of(n);
+  const DType t = n->src(2)->dtype, memory = in_memory(t.one());
+  const std::string at = subscripted(index), on = gate ? subscripted(gate) : "";
+  std::string v = value(n->src(2));
+  if (t.lanes > 1 || !t.is_bool()) v = define(t, v);  // of the element's type, not a promoted one
+  const std::string function = function_name(combine_op(n->arg<OpArg>().op, t));
+  const std::string once = once_per_grid(n);
+  each_lane(t.lanes, [&](Str l) {
+    const std::string i = t.lanes > 1 ? lane_index(index, at, l) : at;
+    const std::string one = t.lanes > 1 ? cat(v, "[", l, "]") : v;
+    return cat(once, lane_gate(gate, on, l), "atomic_", function, "(b", slot_of(n->src(0)), " + ",
+               i, ", ", t.is_bool() ? as(memory, one) : one, ")");
+  });
+}
+
+// Threads that differ in ranges which the store does not depend on would repeat it.
+std::string CPrinter::once_per_grid(Node store) {
+  std::string first;
+  for (const auto& ranges : {blocks_, threads_})
+    for (Node r : ranges)
+      if (!(store->ranges & r->ranges))
+        first += cat(first.empty() ? "" : " && ", value(r), " == 0");
+  return first.empty() ? "" : "if (" + first + ") ";
+}
+
+}  // namespace tiny
