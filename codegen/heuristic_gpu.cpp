@@ -166,7 +166,8 @@ class GpuTuner : Tuner {
   }
 
   static void make_last(Ids& ids, int id) {
-    ids.erase(std::remove(ids.begin(), ids.end(), id), ids.end());
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) return;
+    ids = without(ids, id);
     ids.push_back(id);
   }
 
@@ -175,7 +176,7 @@ class GpuTuner : Tuner {
     if (lanes_ < 2) return;
     const int inner = split(v, lanes_);
     bind(inner, RangeKind::Vector);
-    if (inner == v) rest.erase(std::remove(rest.begin(), rest.end(), v), rest.end());
+    if (inner == v) rest = without(rest, v);
   }
 
   // Each thread a square of 4 x 4 that it transposes in registers; a warp 8 x 4 of them, so that
@@ -185,12 +186,12 @@ class GpuTuner : Tuner {
     vector(v, rest);
     const int part = split(across, lanes_);
     bind(part, RangeKind::Unroll);
-    if (part == across) rest.erase(std::remove(rest.begin(), rest.end(), across), rest.end());
+    if (part == across) rest = without(rest, across);
     const auto thread = [&](int id, int64_t most) {
       if (std::find(rest.begin(), rest.end(), id) == rest.end()) return -1;
       const int inner = split(id, most);
       bind(inner, RangeKind::Thread);
-      if (inner == id) rest.erase(std::remove(rest.begin(), rest.end(), id), rest.end());
+      if (inner == id) rest = without(rest, id);
       return inner;
     };
     const int y = thread(across, 32), x = thread(v, 8);
@@ -342,36 +343,122 @@ class GpuTuner : Tuner {
 
   // --- columns -----------------------------------------------------------------------------------
 
+  // Each thread a vector of columns, all threads side by side.
   void columns(Node column) {
+    if (is_product()) return product();
     const int v = range_id(column);
-    Node u = reuse_range(v);
     Ids rest = shared_loops();
     make_last(rest, v);
-    const int64_t results = iterations(rest);
-    const int64_t wanted = target_.cores * int64_t{512};
+    const int64_t results = iterations(rest), wanted = target_.cores * int64_t{512};
     lanes_ = std::min(4, lanes_along(column));
     while (lanes_ > 1 && results / lanes_ < wanted) lanes_ /= 2;
-    if (u && is_shared(range_id(u))) {
-      choice_.heavy = true;
-      const int uid = range_id(u);
-      int64_t tile = best_unroll(extent(u), 8);
-      while (tile > 1 && results / lanes_ / tile < wanted / 4)
-        tile = best_unroll(extent(u), tile - 1);
-      const int part = split(uid, tile);
-      if (tile > 1) bind(part, RangeKind::Unroll);
-      if (part == uid && tile > 1)
-        rest.erase(std::remove(rest.begin(), rest.end(), uid), rest.end());
-    }
     vector(v, rest);
-    for (Node reduce : all_of(sink_, Op::Reduce)) {
-      const auto closed = reduce->srcs().subspan(1);
-      const int id = range_id(closed.back());
-      if (range(id) && kind(range(id)) == RangeKind::Reduce)
-        unroll_split(id, choice_.heavy ? 4 : 8);
-    }
-    spread(merge(rest), iterations_left(rest) >= wanted ? kBlock : 64);
+    unroll_reductions(8);
+    spread(merge(rest), results / lanes_ >= wanted ? kBlock : 64);
   }
-  int64_t iterations_left(const Ids& rest) const { return rest.empty() ? 0 : iterations(rest); }
+
+  void unroll_reductions(int64_t most) {
+    for (Node reduce : all_of(sink_, Op::Reduce)) {
+      const int id = range_id(reduce->srcs().back());
+      if (range(id) && kind(range(id)) == RangeKind::Reduce) unroll_split(id, most);
+    }
+  }
+
+  // Loads that a reduction reads, in its loops.
+  std::vector<Access> operands() const {
+    std::vector<Access> out;
+    for (const Access& a : accesses_)
+      if (a.item->op == Op::Reduce && a.node->op == Op::Load) out.push_back(a);
+    return out;
+  }
+  bool depends(const Access& a, int id) const { return a.node->ranges >> id & 1; }
+
+  // Reductions of factors that are each used by several results.
+  bool is_product() const {
+    for (int id : shared_loops())
+      for (const Access& a : operands())
+        if ((a.around >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
+    return false;
+  }
+
+  // Each thread a tile of results: `v`, along which an operand is loaded in vectors, times `u`,
+  // which that operand does not depend on. Threads lie along `x`, the direction in which the other
+  // operand is contiguous: then it is read in whole lines, and the first one is the same for all.
+  void product() {
+    choice_.heavy = true;
+    Ids rest = shared_loops();
+    const int v = best_of(rest, [&](int id, const Access& a) {
+      return extent(range(id)) % 4 == 0 && stride_in_block(a.node, range(id), 4) == 1 &&
+             is_aligned(a, range(id), 4);
+    });
+    const Ids others = without(rest, v);
+    const int x = best_of(others, [&](int id, const Access& a) {
+      return stride_in_block(a.node, range(id), 4) == 1;
+    });
+    const auto serves_many = [&](int id, const Access& a) {
+      return !depends(a, id) && (v < 0 || depends(a, v)) && best_unroll(extent(range(id)), 8) > 1;
+    };
+    int u = best_of(without(others, x), serves_many);
+    if (u < 0) u = best_of(others, serves_many);
+    const auto [across, down] = tile_of(v, u, iterations(rest));
+    make_last(rest, x >= 0 ? x : v);
+    if (down > 1) unrolled(u, down, rest);
+    if (across > 1) {
+      lanes_ = 4;
+      const int vectors = v;
+      vector(v, rest);
+      if (across > 4) unrolled(vectors, across / 4, rest);
+    }
+    unroll_reductions(across * down >= 64 ? 4 : 8);
+    spread(merge(rest), kBlock);
+  }
+
+  static Ids without(Ids ids, int id) {
+    ids.erase(std::remove(ids.begin(), ids.end(), id), ids.end());
+    return ids;
+  }
+
+  // The range with the most loads that qualify; -1 where there is none.
+  template <class Qualifies> int best_of(const Ids& ids, Qualifies qualifies) const {
+    int best = -1;
+    double most = 0;
+    for (int id : ids) {
+      double score = 0;
+      for (const Access& a : operands())
+        if ((a.around >> id & 1) && qualifies(id, a)) score += a.count;
+      if (score > 0 && score >= most) {
+        best = id;
+        most = score;
+      }
+    }
+    return best;
+  }
+
+  // The largest tile that leaves enough threads.
+  std::pair<int64_t, int64_t> tile_of(int v, int u, int64_t results) const {
+    const int64_t wanted = target_.cores * kBlock;
+    for (auto [across, down] : {std::pair<int64_t, int64_t>{8, 8},
+                                {8, 4},
+                                {4, 8},
+                                {4, 4},
+                                {4, 2},
+                                {4, 1},
+                                {1, 8},
+                                {1, 4},
+                                {1, 2}}) {
+      if (across > 1 && (v < 0 || extent(range(v)) % across)) continue;
+      down = u < 0 ? 1 : best_unroll(extent(range(u)), down);
+      if (results / (across * down) >= wanted) return {across, down};
+    }
+    return {1, 1};
+  }
+
+  // A piece of the range goes to each thread.
+  void unrolled(int id, int64_t amount, Ids& rest) {
+    const int part = split(id, amount);
+    bind(part, RangeKind::Unroll);
+    if (part == id) rest = without(rest, id);
+  }
 
   // --- order -------------------------------------------------------------------------------------
 

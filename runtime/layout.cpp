@@ -377,13 +377,15 @@ class Layouts {
 
   // Rows far apart share few places of the caches and many pages.
   bool wants_panels(const Operand& o, int dim) const {
-    if (target_.kind == Target::Kind::Gpu) return false;
     const int64_t size = o.point->dtype.size(), row = o.point->shape()[dim] * size;
     return row >= 2048 && row % (panel() * size) == 0 &&
            numel(o.point->shape()) * size > target_.l2_bytes / 2;
   }
 
-  int64_t panel() const { return 2 * target_.vector_bytes / 4; }
+  // A GPU's threads read side by side what one core of a CPU reads in turn: it needs no panels.
+  int64_t panel() const {
+    return target_.kind == Target::Kind::Gpu ? int64_t{1} << 40 : 2 * target_.vector_bytes / 4;
+  }
 
   const Target& target_;
 };
