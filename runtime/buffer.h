@@ -11,9 +11,29 @@
 
 namespace tiny {
 
-class Buffer {
+class Buffer;
+
+// A block of device memory. It stays the same block when an assignment moves it to another buffer.
+struct Memory {
+  Memory(Buffer* owner, bool roomy);  // roomy: the block may be a larger one
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  Device& device;
+  const size_t bytes;
+  size_t room = 0;  // bytes of the block
+  void* data = nullptr;
+  Buffer* owner;  // nullptr while it is being freed
+};
+
+class Buffer : public std::enable_shared_from_this<Buffer> {
  public:
   Buffer(std::string device, DType dtype, int64_t size);  // no memory yet
+  // A part of another one, which stays alive: `size` elements from byte `offset` on.
+  Buffer(std::shared_ptr<Buffer> whole, size_t offset, DType dtype, int64_t size);
+  // Bytes for many values. May get a free block that is larger.
+  static std::shared_ptr<Buffer> arena(const std::string& device, int64_t bytes);
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -23,7 +43,7 @@ class Buffer {
   DType dtype() const { return dtype_; }
   int64_t size() const { return size_; }  // elements
   size_t bytes() const { return static_cast<size_t>(size_) * dtype_.size(); }
-  bool allocated() const { return data_ != nullptr; }
+  bool allocated() const { return memory_ != nullptr; }
 
   void* data();                   // allocates at first use; throws Error for a moved buffer
   void upload(const void* from);  // bytes() from host memory
@@ -33,6 +53,8 @@ class Buffer {
   // one must not read the new content, so reading it is an error from then on.
   std::shared_ptr<Buffer> move_memory();
   bool moved() const { return moved_; }
+  std::weak_ptr<Memory> memory() const { return memory_; }  // where it has memory of its own
+  bool is_part() const { return whole_ != nullptr; }
 
   std::string label;  // of the operations that made it, for the list of an out-of-memory error
 
@@ -41,7 +63,10 @@ class Buffer {
   Device* device_;
   DType dtype_;
   int64_t size_;
-  void* data_ = nullptr;
+  std::shared_ptr<Buffer> whole_;  // of a part
+  size_t offset_ = 0;
+  std::shared_ptr<Memory> memory_;
+  bool roomy_ = false;
   bool moved_ = false;
 };
 

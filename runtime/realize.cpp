@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "runtime/fuse.h"
@@ -34,45 +35,61 @@ void copy_between(Buffer& to, Buffer& from) {
   to.upload(host.data());
 }
 
-// The memory of a value, made when a step first writes it and labelled with that step.
-Buffer& memory(const Schedule& s, Buffers& buffers, int v, const std::string& label) {
-  const Value& value = s.values[v];
-  if (!buffers[v] && value.in_place >= 0) {
-    buffers[v] = buffers[value.in_place]->move_memory();
-  } else if (!buffers[v]) {
-    buffers[v] = std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
-    buffers[v]->label = label;
+// One run of a schedule: the memory of its values.
+class Run {
+ public:
+  Run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs)
+      : s_(s), buffers_(inputs.begin(), inputs.end()) {
+    buffers_.resize(s.values.size());
+    for (const auto& [device, bytes] : s.memory.arenas)
+      arenas_[device] = Buffer::arena(device_name(device), bytes);
   }
-  return *buffers[v];
-}
 
-void run_step(const Schedule& s, const Step& step, Kernel* kernel, Buffers& buffers,
-              int64_t debug) {
-  if (!kernel)
-    return copy_between(memory(s, buffers, step.values[0], "copy"), *buffers[step.values[1]]);
-  std::vector<void*> args;
-  for (int v : step.values) args.push_back(memory(s, buffers, v, step.name).data());
-  launch(*kernel, find_device(device_name(step.device)), args, debug);
-}
+  void step(const Step& step, Kernel* kernel, int64_t debug) {
+    if (!kernel) return copy_between(*buffer(step.values[0], step.name), *buffer(step.values[1]));
+    std::vector<void*> args;
+    for (int v : step.values) args.push_back(address(v, step.name));
+    launch(*kernel, find_device(device_name(step.device)), args, debug);
+  }
+
+  // Made when a step first writes it, and labelled with that step.
+  std::shared_ptr<Buffer> buffer(int v, const std::string& label = "") {
+    const Value& value = s_.values[v];
+    const int64_t offset = s_.memory.offset[v];
+    if (offset >= 0)
+      return std::make_shared<Buffer>(arenas_[value.device], offset, value.dtype, value.size);
+    if (!buffers_[v] && value.in_place >= 0) {
+      buffers_[v] = buffer(value.in_place, label)->move_memory();
+    } else if (!buffers_[v]) {
+      buffers_[v] = std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
+      buffers_[v]->label = label;
+    }
+    return buffers_[v];
+  }
+
+ private:
+  void* address(int v, const std::string& label) {
+    const int64_t offset = s_.memory.offset[v];
+    if (offset < 0) return buffer(v, label)->data();
+    return static_cast<std::byte*>(arenas_[s_.values[v].device]->data()) + offset;
+  }
+
+  const Schedule& s_;
+  Buffers buffers_;  // of values with memory of their own
+  std::map<int, std::shared_ptr<Buffer>> arenas_;
+};
 
 }  // namespace
 
 Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) {
   const int64_t debug = env_int("DEBUG");
-  if (debug >= 1 && !s.steps.empty()) std::fprintf(stderr, "running %zu kernels\n", s.steps.size());
+  if (debug >= 1 && !s.steps.empty())
+    std::fprintf(stderr, "running %zu kernels, %s\n", s.steps.size(), to_text(s.memory).c_str());
   const std::vector<Kernel*> kernels = compile_kernels(s);
-  Buffers buffers(inputs.begin(), inputs.end());
-  buffers.resize(s.values.size());
-  std::vector<std::vector<int>> ends(s.steps.size());
-  for (size_t v = 0; v < s.values.size(); ++v)
-    if (s.values[v].last_use >= 0) ends[s.values[v].last_use].push_back(static_cast<int>(v));
-  for (size_t i = 0; i < s.steps.size(); ++i) {
-    run_step(s, s.steps[i], kernels[i], buffers, debug);
-    for (int v : ends[i]) buffers[v] = nullptr;
-  }
+  Run run(s, inputs);
+  for (size_t i = 0; i < s.steps.size(); ++i) run.step(s.steps[i], kernels[i], debug);
   Buffers out;
-  for (const Result& r : s.results)
-    out.push_back(r.value >= 0 ? (memory(s, buffers, r.value, ""), buffers[r.value]) : nullptr);
+  for (const Result& r : s.results) out.push_back(r.value >= 0 ? run.buffer(r.value) : nullptr);
   return out;
 }
 

@@ -94,7 +94,7 @@ class Planner {
     out_.inputs = static_cast<int>(graph.buffers.size());
     for (size_t i = 0; i < graph.buffers.size(); ++i) {
       Node b = graph.buffers[i];
-      out_.values.push_back({b->dtype, b->arg<BufferArg>().size, devices[i], -1, -1});
+      out_.values.push_back({b->dtype, b->arg<BufferArg>().size, devices[i], -1});
     }
   }
 
@@ -110,13 +110,13 @@ class Planner {
     order_groups();
     for (int g : order_) plan(groups_[g]);
     for (Node r : roots_) add_result(r);
-    find_last_uses();
+    out_.memory = plan_memory(out_);
+    check_memory(out_, out_.memory);
     return std::move(out_);
   }
 
  private:
-  // --- order: a group that overwrites an input runs after all that read it
-  // ------------------------
+  // --- order: a group that overwrites an input runs after all that read it -----------------------
 
   // The input that an Assign may overwrite: its old value is all of it, in the same order.
   int old_input(Node assign) const {
@@ -149,18 +149,35 @@ class Planner {
     for (int g = 0; g < count; ++g)
       for (Node n : groups_[g].outputs)
         if (n->op == Op::Assign) try_in_place(g, n);
-    std::vector<char> done(groups_.size());
-    while (order_.size() < groups_.size()) {
-      const size_t so_far = order_.size();
-      for (int g = 0; g < count; ++g) {
-        if (done[g] ||
-            !std::all_of(before_[g].begin(), before_[g].end(), [&](int p) { return done[p]; }))
-          continue;
-        done[g] = 1;
-        order_.push_back(g);
-      }
-      expect(order_.size() > so_far, "kernels wait for each other");
+    order_ = order_for_memory(jobs(), job_values());
+  }
+
+  // Values of the jobs: each stored node, by the order of groups and outputs.
+  std::vector<JobValue> job_values() {
+    std::vector<JobValue> out;
+    NodeMap<char> stays;
+    for (Node r : roots_) stays[base_of(r)] = 1;
+    for (const Group& g : groups_)
+      for (Node n : g.outputs)
+        out.push_back({numel(n->shape()) * static_cast<int64_t>(n->dtype.size()),
+                       stays.contains(n) || in_place_.contains(n)});
+    return out;
+  }
+
+  std::vector<Job> jobs() {
+    NodeMap<int> id;
+    for (const Group& g : groups_)
+      for (Node n : g.outputs) id[n] = static_cast<int>(id.size());
+    std::vector<Job> out;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      Job j;
+      j.before.assign(before_[g].begin(), before_[g].end());
+      for (Node n : groups_[g].outputs) j.writes.push_back(*id.find(n));
+      for (Node n : groups_[g].inputs)
+        if (const int* v = id.find(n)) j.reads.push_back(*v);
+      out.push_back(std::move(j));
     }
+    return out;
   }
 
   void try_in_place(int group, Node assign) {
@@ -209,7 +226,7 @@ class Planner {
     for (Node n : g.outputs) {
       const int* place = in_place_.find(n);
       value_[n] = static_cast<int>(out_.values.size());
-      out_.values.push_back({n->dtype, numel(n->shape()), device, place ? *place : -1, -1});
+      out_.values.push_back({n->dtype, numel(n->shape()), device, place ? *place : -1});
     }
     if (out_.values.back().size == 0) return;
     Node first = g.outputs[0];
@@ -255,7 +272,9 @@ class Planner {
       const int v = step.values[i];
       const bool same_memory = v == value || (place >= 0 && v == place) ||
                                (out_.values[v].in_place >= 0 && out_.values[v].in_place == value);
-      if (same_memory) slot = static_cast<int>(i);
+      if (!same_memory) continue;
+      slot = static_cast<int>(i);
+      if (place == v) step.values[i] = value;  // the slot is known by what is written to it
     }
     if (slot < 0) {
       slot = static_cast<int>(step.values.size());
@@ -303,14 +322,6 @@ class Planner {
     r.base = NodeRef(base);
     if (const int* v = value_.find(base)) r.value = *v;
     out_.results.push_back(std::move(r));
-  }
-
-  void find_last_uses() {
-    for (size_t s = 0; s < out_.steps.size(); ++s)
-      for (int v : out_.steps[s].values) out_.values[v].last_use = static_cast<int>(s);
-    for (const Result& r : out_.results)
-      if (r.value >= 0) out_.values[r.value].last_use = -1;
-    for (int i = 0; i < out_.inputs; ++i) out_.values[i].last_use = -1;
   }
 
   const Normalized& graph_;

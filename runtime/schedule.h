@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/memory_plan.h"
 #include "tiny/node.h"
 
 namespace tiny {
@@ -22,8 +23,7 @@ struct Value {
   DType dtype;
   int64_t size = 0;  // elements
   int device = 0;
-  int in_place = -1;  // takes over the memory of this input
-  int last_use = -1;  // the step after which nobody needs it; results stay
+  int in_place = -1;  // takes over the memory of this value, an earlier one
 };
 
 struct Step {
@@ -46,6 +46,7 @@ struct Schedule {
   int inputs = 0;
   std::vector<Step> steps;
   std::vector<Result> results;  // one per root
+  MemoryPlan memory;
   // The steps' kernels once they have been looked up, and when that was (runtime/kernel.cpp).
   mutable std::vector<Kernel*> kernels;
   mutable uint64_t kernels_age = 0;

@@ -1,0 +1,168 @@
+#include "runtime/memory_plan.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "runtime/realize.h"
+#include "runtime/schedule.h"
+#include "tiny/error.h"
+#include "tiny/tensor.h"
+
+using namespace tiny;
+
+namespace {
+
+// A schedule of copies: each writes its first value and reads the others.
+Schedule copies(const std::vector<int64_t>& sizes, int inputs,
+                const std::vector<std::vector<int>>& steps, int result) {
+  Schedule s;
+  for (int64_t size : sizes) s.values.push_back({kU8, size, 1});
+  s.inputs = inputs;
+  for (const auto& values : steps) s.steps.push_back({NodeRef(), values, "copy", 1});
+  s.results.push_back({result, NodeRef(), NodeRef()});
+  return s;
+}
+
+Schedule random_schedule(std::mt19937& random) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  std::vector<int64_t> sizes{100, 5000};
+  std::vector<std::vector<int>> steps;
+  const int count = 1 + below(40);
+  for (int i = 0; i < count; ++i) {
+    const int v = static_cast<int>(sizes.size());
+    std::vector<int> step{v};
+    for (int k = below(3); k >= 0; --k) step.push_back(std::max(0, v - 1 - below(8)));
+    sizes.push_back(1 + below(4) * 700 + below(3));
+    steps.push_back(step);
+  }
+  return copies(sizes, 2, steps, static_cast<int>(sizes.size()) - 1);
+}
+
+}  // namespace
+
+TEST_CASE("values that are never alive together share memory") {
+  // A chain: two of its links are alive at a time.
+  const Schedule s = copies({512, 512, 512, 512, 512}, 1, {{1, 0}, {2, 1}, {3, 2}, {4, 3}}, 4);
+  const MemoryPlan plan = plan_memory(s);
+  check_memory(s, plan);
+  CHECK(plan.arenas.at(1) == 1024);
+  CHECK(plan.offset[1] == plan.offset[3]);
+  CHECK(plan.offset[1] != plan.offset[2]);
+  CHECK(plan.offset[0] == -1);
+  CHECK(plan.offset[4] == -1);
+  CHECK(plan.sum == 5 * 512);
+  CHECK(plan.peak == 4 * 512);
+}
+
+TEST_CASE("a value that takes over another's memory lies where that did") {
+  Schedule s = copies({256, 256, 256, 256}, 1, {{1, 0}, {2}, {3, 2}}, 3);
+  s.values[2].in_place = 1;  // one slot for both
+  const MemoryPlan plan = plan_memory(s);
+  check_memory(s, plan);
+  CHECK(plan.offset[1] == plan.offset[2]);
+  CHECK(plan.arenas.at(1) == 256);
+  s.steps.push_back({NodeRef(), {3, 1}, "copy", 1});  // reads the old value after that
+  CHECK_THROWS_AS(check_memory(s, plan_memory(s)), Bug);
+}
+
+TEST_CASE("plans of random schedules hold, and take little more than what is alive") {
+  std::mt19937 random(1);
+  int64_t planned = 0, alive = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Schedule s = random_schedule(random);
+    const MemoryPlan plan = plan_memory(s);
+    check_memory(s, plan);
+    CHECK(plan.peak >= plan.live);
+    CHECK(plan.peak <= plan.sum);
+    planned += plan.peak;
+    alive += plan.live;
+  }
+  CHECK(static_cast<double>(planned) < 1.02 * static_cast<double>(alive));
+}
+
+TEST_CASE("the checker finds every value that is moved onto one that is alive") {
+  std::mt19937 random(2);
+  int moved = 0;
+  for (int i = 0; i < 200; ++i) {
+    const Schedule s = random_schedule(random);
+    const MemoryPlan plan = plan_memory(s);
+    // Values a and b where b is written while a is still to be read.
+    for (size_t a = 0; a < plan.offset.size(); ++a)
+      for (size_t b = a + 1; b < plan.offset.size(); ++b) {
+        if (plan.offset[a] < 0 || plan.offset[b] < 0) continue;
+        const auto uses = [&](const Step& step, size_t v) {
+          return std::count(step.values.begin(), step.values.end(), static_cast<int>(v)) > 0;
+        };
+        const size_t written = b - 2;  // the step that makes b
+        bool needed = false;
+        for (size_t k = written; k < s.steps.size(); ++k) needed |= uses(s.steps[k], a);
+        if (!needed) continue;
+        MemoryPlan wrong = plan;
+        wrong.offset[b] = plan.offset[a];
+        wrong.arenas[1] += 1 << 20;
+        CHECK_THROWS_AS(check_memory(s, wrong), Bug);
+        ++moved;
+      }
+  }
+  CHECK(moved > 100);
+}
+
+TEST_CASE("the checker wants values inside the arena and results outside") {
+  const Schedule s = copies({512, 512, 512}, 1, {{1, 0}, {2, 1}}, 2);
+  MemoryPlan plan = plan_memory(s);
+  plan.offset[1] = 256;
+  CHECK_THROWS_AS(check_memory(s, plan), Bug);
+  plan = plan_memory(s);
+  plan.offset[2] = 0;
+  CHECK_THROWS_AS(check_memory(s, plan), Bug);
+}
+
+TEST_CASE("jobs that give memory back run early") {
+  // Two branches that each blow up and shrink: one after the other, not side by side.
+  std::vector<Job> jobs{{{}, {}, {0}}, {{}, {}, {1}}, {{0}, {0}, {2}}, {{1}, {1}, {3}}};
+  std::vector<JobValue> values{{100, false}, {100, false}, {1, true}, {1, true}};
+  CHECK(peak_of_order(jobs, values, {0, 1, 2, 3}) == 200);
+  const std::vector<int> order = order_for_memory(jobs, values);
+  CHECK(peak_of_order(jobs, values, order) == 100);
+}
+
+TEST_CASE("orders keep what must come before, and are no worse than the given one") {
+  std::mt19937 random(3);
+  for (int i = 0; i < 200; ++i) {
+    std::vector<Job> jobs;
+    std::vector<JobValue> values;
+    for (int j = 0; j < 30; ++j) {
+      Job job;
+      job.writes = {j};
+      for (int k = 0; k < 3; ++k)
+        if (const int b = static_cast<int>(random() % 30); b < j && random() % 2) {
+          if (std::count(job.before.begin(), job.before.end(), b)) continue;
+          job.before.push_back(b);
+          job.reads.push_back(b);
+        }
+      jobs.push_back(job);
+      values.push_back({static_cast<int64_t>(random() % 1000), random() % 8 == 0});
+    }
+    const std::vector<int> order = order_for_memory(jobs, values);
+    REQUIRE(order.size() == jobs.size());
+    std::vector<int> at(jobs.size());
+    for (size_t k = 0; k < order.size(); ++k) at[order[k]] = static_cast<int>(k);
+    for (size_t j = 0; j < jobs.size(); ++j)
+      for (int b : jobs[j].before) CHECK(at[b] < at[j]);
+    std::vector<int> given(jobs.size());
+    for (size_t k = 0; k < given.size(); ++k) given[k] = static_cast<int>(k);
+    CHECK(peak_of_order(jobs, values, order) <= peak_of_order(jobs, values, given));
+  }
+}
+
+TEST_CASE("intermediate values of a run lie in one block that is given back") {
+  const Tensor x = Tensor::rand({256, 256}).realize();
+  const Live before = live();
+  Tensor y = x.matmul(x).softmax(1).matmul(x).sum();
+  y.realize();
+  const Live after = live();
+  CHECK(after.buffers == before.buffers + 1);
+  CHECK(after.bytes == before.bytes + 4);
+}
