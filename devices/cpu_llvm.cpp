@@ -193,6 +193,8 @@ std::string open_file(const std::string& file, void*& library, Llvm& llvm) {
     return cat(file, ": has no function ", missing, ", LLVM 16 or later is needed");
   }
   llvm.GetVersion(&llvm.major, &llvm.minor, &llvm.patch);
+  // Up to 18, LLVM's JIT looks its own functions up among the symbols of the whole process.
+  if (llvm.major <= 18) dlopen(file.c_str(), RTLD_LAZY | RTLD_GLOBAL | RTLD_NOLOAD);
   return "";
 }
 
