@@ -158,11 +158,12 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist test check headers format-check asan tsan golden golden-update bench \
+.PHONY: help all mnist cifar test check headers format-check asan tsan golden golden-update bench \
   bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
+	@echo 'make cifar           trains a residual network on pictures: ARGS="--epochs 10"'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
@@ -174,7 +175,7 @@ help:
 
 all: $(LIBRARY) $(EXAMPLES) $(BENCHES)
 
-mnist: $(BUILD)/examples/mnist
+mnist cifar: %: $(BUILD)/examples/%
 	@$< $(ARGS)
 
 run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)

@@ -1,36 +1,83 @@
 #include "tiny/data.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <numbers>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "tiny/error.h"
+#include "tiny/splitmix.h"
+
+#if __has_include(<zlib.h>)
+#include <zlib.h>
+#endif
 
 namespace tiny {
 namespace {
 
 namespace fs = std::filesystem;
 
+#if __has_include(<zlib.h>)
 // A file read through zlib, which passes a plain file on as it is.
-class GzipReader {
+class Stream {
  public:
-  explicit GzipReader(const std::string& path) : path_(path) {
-    // Some systems open a folder and fail at the first read.
-    std::error_code ignored;  // what is wrong with the path, opening it says
-    check(!fs::is_directory(path, ignored), "idx: ", path, " is a folder, not a file");
-    errno = 0;
-    file_.reset(gzopen(path.c_str(), "rb"));
-    check(file_ != nullptr, "idx: cannot open ", path, ": ", std::strerror(errno));
+  explicit Stream(const std::string& path) : file_(gzopen(path.c_str(), "rb")) {}
+
+  bool is_open() const { return file_ != nullptr; }
+  // Up to `count` bytes; fewer only at the end, or where something is wrong.
+  int64_t read(void* to, int64_t count) {
+    return gzread(file_.get(), to, static_cast<unsigned>(count));
+  }
+  // What is wrong after a read that came up short: empty for a plain end of file.
+  std::string complaint() const {
+    int code = Z_OK;
+    const char* text = gzerror(file_.get(), &code);
+    return code == Z_OK || code == Z_STREAM_END ? "" : cat(" (zlib: ", text, ")");
+  }
+
+ private:
+  struct Close {
+    void operator()(gzFile_s* file) const { gzclose(file); }
+  };
+  std::unique_ptr<gzFile_s, Close> file_;
+};
+#else
+// A plain file, in a build without zlib.
+class Stream {
+ public:
+  explicit Stream(const std::string& path) : file_(std::fopen(path.c_str(), "rb")) {
+    const bool packed = file_ && std::fgetc(file_.get()) == 0x1f && std::fgetc(file_.get()) == 0x8b;
+    check(!packed, "idx: ", path, " is compressed with gzip, and this build has no zlib: unpack ",
+          "it, or build where zlib's header is (package zlib1g-dev)");
+    if (file_) std::rewind(file_.get());
+  }
+
+  bool is_open() const { return file_ != nullptr; }
+  int64_t read(void* to, int64_t count) {
+    return static_cast<int64_t>(std::fread(to, 1, static_cast<size_t>(count), file_.get()));
+  }
+  std::string complaint() const { return std::ferror(file_.get()) ? " (it cannot be read)" : ""; }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file_;
+};
+#endif
+
+// A file with or without gzip.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(check_path(path)), stream_(path) {
+    check(stream_.is_open(), "idx: cannot open ", path, ": ", std::strerror(errno));
   }
 
   // Appends up to `count` bytes to `out` and says how many there were. Grows `out` only as bytes
@@ -39,34 +86,33 @@ class GzipReader {
     constexpr int64_t kChunk = 1 << 20;
     const auto before = static_cast<int64_t>(out.size());
     for (int64_t left = count; left > 0;) {
-      const auto wanted = static_cast<unsigned>(std::min(left, kChunk));
-      out.resize(out.size() + wanted);
-      const int got = gzread(file_.get(), out.data() + out.size() - wanted, wanted);
-      out.resize(out.size() - wanted + std::max(got, 0));
+      const int64_t wanted = std::min(left, kChunk);
+      out.resize(out.size() + static_cast<size_t>(wanted));
+      const int64_t got = stream_.read(out.data() + out.size() - wanted, wanted);
+      out.resize(out.size() - static_cast<size_t>(wanted - std::max<int64_t>(got, 0)));
       if (got <= 0) break;
       left -= got;
     }
     return static_cast<int64_t>(out.size()) - before;
   }
 
-  // What zlib has to say after a read that came up short: empty for a plain end of file.
-  std::string complaint() const {
-    int code = Z_OK;
-    const char* text = gzerror(file_.get(), &code);
-    return code == Z_OK || code == Z_STREAM_END ? "" : cat(" (zlib: ", text, ")");
-  }
-
+  std::string complaint() const { return stream_.complaint(); }
   const std::string& path() const { return path_; }
 
  private:
-  struct Close {
-    void operator()(gzFile_s* file) const { gzclose(file); }
-  };
+  // Some systems open a folder and fail at the first read.
+  static const std::string& check_path(const std::string& path) {
+    std::error_code ignored;  // what is wrong with the path, opening it says
+    check(!fs::is_directory(path, ignored), "idx: ", path, " is a folder, not a file");
+    errno = 0;
+    return path;
+  }
+
   std::string path_;
-  std::unique_ptr<gzFile_s, Close> file_;
+  Stream stream_;
 };
 
-std::vector<uint8_t> read_header(GzipReader& file, int64_t count) {
+std::vector<uint8_t> read_header(Reader& file, int64_t count) {
   std::vector<uint8_t> bytes;
   const int64_t found = file.read(count, bytes);
   check(found == count, "idx: ", file.path(), " is damaged: expected ", count,
@@ -78,7 +124,7 @@ int64_t big_endian(const uint8_t* bytes) {
   return int64_t{bytes[0]} << 24 | bytes[1] << 16 | bytes[2] << 8 | bytes[3];
 }
 
-std::vector<int64_t> read_dims(GzipReader& file) {
+std::vector<int64_t> read_dims(Reader& file) {
   constexpr int kUnsignedByte = 8;
   const std::vector<uint8_t> magic = read_header(file, 4);
   check(magic[0] == 0 && magic[1] == 0 && magic[2] == kUnsignedByte && magic[3] > 0,
@@ -108,7 +154,7 @@ int64_t count_elements(const std::vector<int64_t>& dims, const std::string& path
 }  // namespace
 
 IdxFile read_idx(const std::string& path) {
-  GzipReader file(path);
+  Reader file(path);
   IdxFile result;
   result.dims = read_dims(file);
   const int64_t expected = count_elements(result.dims, path);
@@ -267,38 +313,11 @@ const std::array<std::vector<Style>, 10>& styles() {
   return all;
 }
 
-// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-
-  uint64_t bits() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  float between(float low, float high) {
-    return low + (high - low) * static_cast<float>(bits() >> 40) * 0x1p-24f;
-  }
-  int below(int count) { return static_cast<int>(bits() % static_cast<uint64_t>(count)); }
-  // A bell of deviation 1, cut off at 2.8: the sum of four 16-bit numbers.
-  float bell() {
-    const uint64_t b = bits();
-    const auto sum =
-        static_cast<float>((b & 0xffff) + (b >> 16 & 0xffff) + (b >> 32 & 0xffff) + (b >> 48));
-    return (sum * 0x1p-16f - 2) * std::numbers::sqrt3_v<float>;
-  }
-
- private:
-  uint64_t state_;
-};
-
 // Maps the unit box of a style to pixels: slant, size, rotation about the centre, shift.
 struct Placement {
   float xx, xy, yx, yy, x, y;
 
-  explicit Placement(Random& random) {
+  explicit Placement(SplitMix64& random) {
     const float width = random.between(10, 20), height = random.between(14, 22);
     const float slant = random.between(-.35f, .35f), angle = random.between(-.35f, .35f);
     const float c = std::cos(angle), s = std::sin(angle);
@@ -369,12 +388,12 @@ class DistanceField {
   std::array<float, kDigitPixels> field_;
 };
 
-const Style& pick_style(int digit, Random& random) {
+const Style& pick_style(int digit, SplitMix64& random) {
   const std::vector<Style>& choice = styles()[digit];
   return choice[random.below(static_cast<int>(choice.size()))];
 }
 
-void draw_digit(int digit, Random& random, uint8_t* image) {
+void draw_digit(int digit, SplitMix64& random, uint8_t* image) {
   const float radius = random.between(.7f, 1.9f), softness = random.between(.8f, 1.8f);
   const float ink = random.between(170, 255), noise = random.between(0, 22);
   const Placement place(random);
@@ -398,9 +417,9 @@ DigitSet draw_set(int count, uint64_t seed) {
   DigitSet set;
   set.images.resize(static_cast<size_t>(count) * kDigitPixels);
   set.labels.resize(count);
-  Random start(seed);
+  SplitMix64 start(seed);
   for (int i = 0; i < count; i++) {
-    Random random(start.bits());
+    SplitMix64 random(start.bits());
     set.labels[i] = static_cast<uint8_t>(random.below(10));
     draw_digit(set.labels[i], random, &set.images[static_cast<size_t>(i) * kDigitPixels]);
   }

@@ -1,5 +1,5 @@
-// Data sets as plain host arrays: a reader of the idx format, MNIST from its files, and drawn
-// digits for where no files are at hand.
+// Data sets as plain host arrays: MNIST from its idx files and CIFAR-10 from its binary files, and
+// drawn digits and pictures for where no files are at hand.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -41,5 +41,30 @@ MnistData load_mnist(const std::string& folder);
 // Draws digits with strokes: several styles, random position, size, slant, rotation, pen and
 // noise. The same seed gives the same digits, whatever the number of the others.
 MnistData draw_digits(int train, int test, uint64_t seed);
+
+inline constexpr int kPictureSide = 32;
+inline constexpr int kPicturePixels = kPictureSide * kPictureSide;
+inline constexpr int kPictureClasses = 10;
+
+// Coloured pictures and what they show.
+struct PictureSet {
+  std::vector<uint8_t> images;  // size() x 3 x 32 x 32: the red plane, then green, then blue
+  std::vector<uint8_t> labels;  // size(), each 0 to 9
+  int64_t size() const { return static_cast<int64_t>(labels.size()); }
+};
+
+struct PictureData {
+  PictureSet train, test;
+  std::string note;  // where the data comes from, for people
+};
+
+// Reads CIFAR-10's binary version (A. Krizhevsky's CIFAR page describes it): data_batch_1.bin to
+// data_batch_5.bin and test_batch.bin, in the folder or in cifar-10-batches-bin below it. The files
+// may hold any number of records. Throws Error for missing or damaged files.
+PictureData load_cifar(const std::string& folder);
+
+// Draws pictures of five shapes with two textures each: random colours, position, size, rotation
+// and background. The same seed gives the same pictures, whatever the number of the others.
+PictureData draw_pictures(int train, int test, uint64_t seed);
 
 }  // namespace tiny

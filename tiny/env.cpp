@@ -64,6 +64,8 @@ constexpr Row kRows[] = {
      "Seed of the first of them; 0 takes one from the date."},
     {"MNIST_DIR", Kind::Text, "", Scope::Host,
      "Folder of the MNIST files; empty makes the example draw its own digits."},
+    {"CIFAR_DIR", Kind::Text, "", Scope::Host,
+     "Folder of CIFAR-10's binary files; empty makes the example draw its own pictures."},
 };
 
 const Row* find_row(std::string_view name) {
