@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "devices/fault_guard.h"
 #include "devices/fiber.h"
 #include "tiny/error.h"
 
@@ -31,6 +32,9 @@ class Worker : public Emulated {
  public:
   Worker();
   void run_block(EmulatedLaunch& launch, int64_t index);
+  char* signal_stack() { return signal_stack_.data(); }
+  static constexpr size_t kSignalStackBytes = 64 << 10;
+  static void on_fault(int signal, const void* address);
 
  private:
   struct Fiber {
@@ -71,6 +75,8 @@ class Worker : public Emulated {
   std::vector<Fiber*> free_;
   std::vector<char> shared_memory_;
   alignas(64) char slot_memory_[2][kMostLanes * kSlotBytes];
+  std::vector<char> signal_stack_ = std::vector<char>(kSignalStackBytes);
+  volatile bool inside_ = false;  // a kernel runs
   std::string failure_;
 };
 
@@ -106,7 +112,8 @@ ON_FIBER void Worker::on_wait(Emulated* e, int what, int line) {
 // master. From fiber to fiber the processor predicts all jumps, as the stacks have the same calls.
 ON_FIBER FiberContext& Worker::next_thread() {
   if (++current_ >= end_) return main_;
-  lane = lane + 1;
+  ++lane;
+  index = current_;
   const auto& at = positions_[current_];
   std::memcpy(thread, at.data(), sizeof(thread));
   Fiber*& fiber = threads_[current_].fiber;
@@ -137,8 +144,8 @@ ON_FIBER void Worker::on_fail(Emulated* e, const char* message, int line) {
 }
 
 void Worker::fail_thread(const std::string& message, int line) {
-  failure_ = cat("block ", text_of(block), ", thread ", text_of(thread), ", ", place_of(line), ": ",
-                 message);
+  failure_ = cat("block ", text_of(block), ", thread ", text_of(thread), line ? ", " : "",
+                 line ? place_of(line) : "", ": ", message);
 }
 
 ON_FIBER void Worker::on_misaligned(Emulated* e, const void* address, long long alignment,
@@ -146,6 +153,16 @@ ON_FIBER void Worker::on_misaligned(Emulated* e, const void* address, long long 
   const std::string message =
       cat("misaligned access: address ", address, " is no multiple of ", alignment);
   on_fail(e, message.c_str(), line);
+}
+
+// On the stack for signals. A fault is the kernel's own doing, so that nothing of this process was
+// interrupted in the middle.
+ON_FIBER void Worker::on_fault(int signal, const void* address) {
+  if (worker_of_thread == nullptr || !worker_of_thread->inside_) return;
+  const std::string message = signal == SIGFPE   ? "integer division by zero or overflow of one"
+                              : signal == SIGILL ? "illegal instruction"
+                                                 : cat("illegal access to address ", address);
+  on_fail(worker_of_thread, message.c_str(), 0);
 }
 
 ON_FIBER long long Worker::on_place(Emulated* e, long long* place, long long bytes, int line) {
@@ -231,7 +248,9 @@ void Worker::run_warp(int begin, int end) {
   lane = -1;
   current_ = begin - 1;
   end_ = end;
+  inside_ = true;
   next_thread().switch_to(main_);
+  inside_ = false;
   check_failure();
 }
 
@@ -291,9 +310,12 @@ int64_t EmulatedProgram::place_shared(long long* place, int64_t bytes, int64_t l
 void run_blocks(EmulatedLaunch& launch) noexcept {
   const auto& grid = launch.size.grid;
   const int64_t blocks = grid[0] * grid[1] * grid[2];
+  Worker& worker = this_worker();
+  const FaultGuard guard(Worker::on_fault);
+  const SignalStack stack(worker.signal_stack(), Worker::kSignalStackBytes);
   for (int64_t i; (i = launch.next.fetch_add(1, std::memory_order_relaxed)) < blocks;) {
     try {
-      this_worker().run_block(launch, i);
+      worker.run_block(launch, i);
     } catch (const std::exception& error) {
       launch.next.store(blocks, std::memory_order_relaxed);
       std::lock_guard lock(launch.mutex);

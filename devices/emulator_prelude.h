@@ -16,6 +16,7 @@ TINY_DECLARE_TWICE(
     kEmulatedText, struct Emulated {
       int thread[3];
       int block[3];
+      int index;               // of the thread in its block
       int lane, lanes;         // its place in its warp, and how many the warp has
       char* slots;             // a slot of 16 bytes per lane of the warp, for this exchange
       char* shared;            // the block's shared memory
@@ -47,28 +48,31 @@ typedef unsigned long long u64;
 typedef float f32;
 typedef double f64;
 
-extern "C" __attribute__((visibility("default"))) Emulated* (*tiny_emulated)() = 0;
+#define EXPORTED __attribute__((visibility("default")))
+#define INLINE inline __attribute__((always_inline))
+#define UNROLL
+#define RESTRICT __restrict
+#define KERNEL(most_threads)                               \
+  const int tiny_threads EXPORTED = most_threads;          \
+  extern "C" EXPORTED void
+
+extern "C" EXPORTED Emulated* (*tiny_emulated)() = 0;
 // The same during all of a kernel's run in a thread, so that one call is enough.
 __attribute__((const, noinline)) static Emulated& emulated() { return *tiny_emulated(); }
 
-#define DEVICE static inline
-#define RESTRICT __restrict
-#define KERNEL(most_threads)                                                             \
-  extern "C" __attribute__((visibility("default"))) const int tiny_threads = most_threads; \
-  extern "C" __attribute__((visibility("default"))) void
+INLINE int block_x() { return emulated().block[0]; }
+INLINE int block_y() { return emulated().block[1]; }
+INLINE int block_z() { return emulated().block[2]; }
+INLINE int thread_x() { return emulated().thread[0]; }
+INLINE int thread_y() { return emulated().thread[1]; }
+INLINE int thread_z() { return emulated().thread[2]; }
+INLINE int thread_index() { return emulated().index; }
 
-DEVICE int block_x() { return emulated().block[0]; }
-DEVICE int block_y() { return emulated().block[1]; }
-DEVICE int block_z() { return emulated().block[2]; }
-DEVICE int thread_x() { return emulated().thread[0]; }
-DEVICE int thread_y() { return emulated().thread[1]; }
-DEVICE int thread_z() { return emulated().thread[2]; }
-
-DEVICE void barrier(int line = __builtin_LINE()) { emulated().wait(&emulated(), 0, line); }
+INLINE void barrier(int line = __builtin_LINE()) { emulated().wait(&emulated(), 0, line); }
 
 // Value of lane `other`: each lane leaves its own in a slot, waits, and reads. The next exchange
 // has other slots, since a lane may get there before this one has read.
-template <class T> DEVICE T exchange(T x, int other, int what, int line) {
+template <class T> static T exchange(T x, int other, int what, int line) {
   static_assert(sizeof(T) <= 16, "an exchange between lanes of more than 16 bytes");
   Emulated& e = emulated();
   char* const slots = e.slots;
@@ -79,12 +83,12 @@ template <class T> DEVICE T exchange(T x, int other, int what, int line) {
   __builtin_memcpy(&y, slots + other * 16, sizeof(T));
   return y;
 }
-template <class T> DEVICE T shuffle_xor(T x, int mask, int line = __builtin_LINE()) {
+template <class T> INLINE T shuffle_xor(T x, int mask, int line = __builtin_LINE()) {
   return exchange(x, emulated().lane ^ mask, mask << 8, line);
 }
 
 // Shared memory: the place of an array is found by the first thread that gets there.
-DEVICE char* shared_array(long long* place, long long bytes, int line) {
+INLINE char* shared_array(long long* place, long long bytes, int line) {
   Emulated& e = emulated();
   long long at = __atomic_load_n(place, __ATOMIC_RELAXED);
   if (at < 0 || at + bytes > e.shared_ready) at = e.place(&e, place, bytes, line);
@@ -93,6 +97,61 @@ DEVICE char* shared_array(long long* place, long long bytes, int line) {
 #define SHARED(type, name, count)          \
   static long long name##_place = -1;      \
   type* const name = (type*)shared_array(&name##_place, sizeof(type) * (count), __LINE__)
+
+template <class T> INLINE T atomicCAS(T* p, T expected, T next) {
+  __atomic_compare_exchange_n(p, &expected, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
+}
+
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+
+// IEEE 754 binary16 as in tiny/dtype.cpp.
+INLINE f32 f16_to_f32(f16 x) {
+  const u32 magnitude = x.bits & 0x7fffu;
+  u32 bits = (magnitude << 13) + (magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u);
+  f32 y = (f32)magnitude * 0x1p-24f;
+  if (magnitude < 0x400u) __builtin_memcpy(&bits, &y, 4);
+  bits |= (u32)(x.bits & 0x8000u) << 16;
+  __builtin_memcpy(&y, &bits, 4);
+  return y;
+}
+INLINE f16 f32_to_f16(f32 x) {
+  u32 bits;
+  __builtin_memcpy(&bits, &x, 4);
+  const u32 magnitude = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
+  const f32 sum = __builtin_fabsf(x) + 0.5f;
+  __builtin_memcpy(&bits, &sum, 4);
+  const u32 rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+  const u32 y = magnitude > 0x7f800000u    ? 0x7fffu
+                : magnitude >= 0x477ff000u ? 0x7c00u
+                : magnitude < 0x38800000u  ? bits - 0x3f000000u
+                                           : (rounded - 0x38000000u) >> 13;
+  return {(u16)(sign | y)};
+}
+
+extern "C" {
+float sqrtf(float), floorf(float), truncf(float), exp2f(float), log2f(float), fabsf(float);
+float fmaf(float, float, float);
+double sqrt(double), floor(double), trunc(double), exp2(double), log2(double), fabs(double);
+double fma(double, double, double);
+}
+
+// Conversions that round toward zero and saturate.
+template <class To, class From> INLINE To saturated(From x, From above, To lowest, To highest) {
+  return x != x ? 0 : x >= above ? highest : x <= (From)lowest ? lowest : (To)x;
+}
+#define TINY_SATURATED(name, To, From, above, lowest, highest) \
+  INLINE To name(From x) { return saturated<To, From>(x, above, lowest, highest); }
+TINY_SATURATED(__float2int_rz, i32, f32, 0x1p31f, -2147483647 - 1, 2147483647)
+TINY_SATURATED(__double2int_rz, i32, f64, 0x1p31, -2147483647 - 1, 2147483647)
+TINY_SATURATED(__float2uint_rz, u32, f32, 0x1p32f, 0u, ~0u)
+TINY_SATURATED(__double2uint_rz, u32, f64, 0x1p32, 0u, ~0u)
+TINY_SATURATED(__float2ll_rz, i64, f32, 0x1p63f, -0x7fffffffffffffffll - 1, 0x7fffffffffffffffll)
+TINY_SATURATED(__double2ll_rz, i64, f64, 0x1p63, -0x7fffffffffffffffll - 1, 0x7fffffffffffffffll)
+TINY_SATURATED(__float2ull_rz, u64, f32, 0x1p64f, 0ull, ~0ull)
+TINY_SATURATED(__double2ull_rz, u64, f64, 0x1p64, 0ull, ~0ull)
 
 // Called by the compiler's alignment checks, which pass where in the source and the logarithm of
 // the alignment.
@@ -106,71 +165,6 @@ extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismat
     Misalignment* where, const void* address) {
   emulated().misaligned(&emulated(), address, 1ll << where->log_alignment, where->line);
 }
-extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(
-    Misalignment* where, const void* address) {
-  __ubsan_handle_type_mismatch_v1_abort(where, address);
-}
-
-template <int bytes> struct bits_of;
-template <> struct bits_of<1> { typedef u8 type; };
-template <> struct bits_of<2> { typedef u16 type; };
-template <> struct bits_of<4> { typedef u32 type; };
-template <> struct bits_of<8> { typedef u64 type; };
-
-template <class T, class F> DEVICE T atomic_update(T* p, F f) {
-  typedef typename bits_of<sizeof(T)>::type Bits;
-  Bits old = __atomic_load_n((Bits*)p, __ATOMIC_RELAXED), next;
-  T before;
-  do {
-    __builtin_memcpy(&before, &old, sizeof(T));
-    const T after = f(before);
-    __builtin_memcpy(&next, &after, sizeof(T));
-  } while (!__atomic_compare_exchange_n((Bits*)p, &old, next, true, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED));
-  return before;
-}
-template <class T> DEVICE T atomic_add(T* p, T v) {
-  return atomic_update(p, [=](T a) { return (T)(a + v); });
-}
-template <class T> DEVICE T atomic_mul(T* p, T v) {
-  return atomic_update(p, [=](T a) { return (T)(a * v); });
-}
-template <class T> DEVICE T atomic_max(T* p, T v) {
-  return atomic_update(p, [=](T a) { return a > v || a != a ? a : v; });
-}
-template <class T> DEVICE T atomic_min(T* p, T v) {
-  return atomic_update(p, [=](T a) { return a < v || a != a ? a : v; });
-}
-template <class T> DEVICE T atomic_and(T* p, T v) {
-  return atomic_update(p, [=](T a) { return (T)(a & v); });
-}
-template <class T> DEVICE T atomic_or(T* p, T v) {
-  return atomic_update(p, [=](T a) { return (T)(a | v); });
-}
-template <class T> DEVICE T atomic_xor(T* p, T v) {
-  return atomic_update(p, [=](T a) { return (T)(a ^ v); });
-}
-
-#define TINY_GROUP(name, expression)                                              \
-  template <int width, class T> DEVICE T group_##name(T a, T* shared) {           \
-    for (int mask = 1; mask < (width < WARP ? width : WARP); mask *= 2) {         \
-      const T b = shuffle_xor(a, mask);                                           \
-      a = expression;                                                             \
-    }                                                                             \
-    if (width <= WARP) return a;                                                  \
-    const int warps = width / WARP, warp = thread_x() / WARP;                     \
-    barrier();                                                                    \
-    if (thread_x() % WARP == 0) shared[warp] = a;                                 \
-    barrier();                                                                    \
-    a = shared[0];                                                                \
-    for (int w = 1; w < warps; ++w) {                                             \
-      const T b = shared[w];                                                      \
-      a = expression;                                                             \
-    }                                                                             \
-    return a;                                                                     \
-  }
-TINY_GROUP(add, a + b)
-TINY_GROUP(max, a > b ? a : b)
 )TEXT";
 
 // What follows the kernel: its call with arguments from an array.

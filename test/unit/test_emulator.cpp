@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "codegen/prelude_cuda.h"
 #include "runtime/device.h"
 #include "tiny/error.h"
 
@@ -49,7 +50,11 @@ template <class T> class OnDevice {
   void* data_;
 };
 
-void run(const std::string& text, const LaunchSize& size, const std::vector<void*>& args) {
+// `body` has a kernel "KERNEL(threads) k(...)", to which this adds what a renderer would.
+void run(std::string body, const LaunchSize& size, const std::vector<void*>& args) {
+  body.insert(body.find("KERNEL("), "extern \"C\" ");
+  const auto threads = static_cast<int>(size.block[0] * size.block[1] * size.block[2]);
+  const std::string text = cat(cuda_prelude({body, {}, threads}), "#line 1\n", body);
   const Source source{"k", text, Source::Language::Cuda};
   const auto program = emulator().load(emulator().compile(source), "k");
   emulator().launch(*program, size, args);
@@ -250,6 +255,39 @@ KERNEL(32) k(f32* RESTRICT b0, const f32* RESTRICT b1) {
   CHECK(message(-1) ==
         "EMULATOR: kernel k wrote 4 bytes before the start of argument 0, a buffer of 280 bytes");
   CHECK(message(0) == "no error");
+}
+
+TEST_CASE("an access far from all buffers is an error with its block and thread") {
+  OnDevice<float> out(std::vector<float>(64, 0));
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const std::string message = error_of(R"(
+KERNEL(32) k(f32* b0) {
+  const i64 i = block_x() * 32 + thread_x();
+  barrier();
+  b0[i + (i == 37) * (1ll << 40)] = 1;
+})",
+                                         launch_size(2, 32), {out.data()});
+    CAPTURE(message);
+    CHECK(contains(message, "block (1, 0, 0), thread (5, 0, 0): illegal access to address 0x"));
+  }
+  const std::string message = error_of(R"(
+KERNEL(2) k(i32* b0) { b0[thread_x()] = 1000 / b0[0]; })",
+                                       launch_size(1, 2), {out.data()});
+  CAPTURE(message);
+  CHECK(contains(message, "thread (1, 0, 0): integer division by zero"));
+}
+
+TEST_CASE("a stack that overflows is an error") {
+  OnDevice<int> out(std::vector<int>(4, 0));
+  CHECK(contains(error_of(R"(
+static __attribute__((noinline)) i32 deep(i32 n, volatile i32* b) {
+  volatile i32 frame[100];
+  frame[n % 100] = n;
+  return n == b[0] ? 1 : deep(n + 1, b) + frame[n % 100];
+}
+KERNEL(1) k(i32* b0) { b0[1] = deep(1, b0); })",
+                          launch_size(1, 1), {out.data()}),
+                 "illegal access"));
 }
 
 TEST_CASE("a misaligned access is an error with its thread and line") {
