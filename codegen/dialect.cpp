@@ -20,7 +20,7 @@ constexpr Helper kHelpersOfC[] = {
 
 std::string c_prelude(const PreludeUse& use) {
   // Products and sums of different statements may be fused, as gcc does unasked.
-  return needed(kHelpersOfC, use.body) +
+  return needed(kHelpersOfC, use.text) +
          "#ifdef __clang__\n#pragma clang fp contract(fast)\n#endif\n\n";
 }
 

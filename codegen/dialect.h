@@ -30,7 +30,7 @@ struct LaneFunction {
 
 // What a kernel's text needs in front of it.
 struct PreludeUse {
-  std::string body;
+  std::string text;  // the kernel, with the types of its vectors
   std::set<LaneFunction> functions;
   int threads = 1;  // of a block
 };

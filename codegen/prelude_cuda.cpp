@@ -14,21 +14,22 @@ namespace {
                    "(T x, T* shared) {\n"                                    \
                    "  return combine_group<width>(x, shared, " F "());\n}\n" \
   }
-#define ATOMIC(name, F, overloads)                                   \
-  {                                                                  \
-    "atomic_" name, "template <class T> INLINE void atomic_" name    \
-                    "(T* p, T x) {\n"                                \
-                    "  atomic_update(p, x, " F "());\n}\n" overloads \
+#define ATOMIC(name, F)                                           \
+  {                                                               \
+    "atomic_" name, "template <class T> INLINE void atomic_" name \
+                    "(T* p, T x) {\n"                             \
+                    "  atomic_update(p, x, " F "());\n}\n"        \
   }
-#define NATIVE(name, type, as, function)                                                         \
-  "INLINE void atomic_" name "(" type "* p, " type " x) { " function "((" as "*)p, (" as ")x); " \
-                                                                                         "}\n"
+#define NATIVE(name, type, as, function)                                                 \
+  "INLINE void atomic_" name "(" type "* p, " type " x) { " function "((" as "*)p, (" as \
+  ")x); "                                                                                \
+  "}\n"
 #define NATIVE_INTS(name, function)    \
   NATIVE(name, "i32", "i32", function) \
   NATIVE(name, "u32", "u32", function) NATIVE(name, "u64", "u64", function)
 
-// In order: a text uses only what stands before it.
-constexpr Helper kHelpers[] = {
+// What another machine has otherwise, in order: a text uses only what stands before it.
+constexpr Helper kPrimitives[] = {
     {"KERNEL", R"(#define KERNEL(threads) __global__ void __launch_bounds__(threads)
 #define RESTRICT __restrict__
 #define INLINE __device__ __forceinline__
@@ -54,6 +55,50 @@ typedef double f64;
     {"thread_z", "INLINE int thread_z() { return threadIdx.z; }\n"},
     {"barrier", "INLINE void barrier() { __syncthreads(); }\n"},
     {"SHARED", "#define SHARED(type, name, count) __shared__ type name[count]\n"},
+    {"f16_to_f32", R"(INLINE f32 f16_to_f32(f16 x) {
+  f32 y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+)"},
+    {"f32_to_f16", R"(INLINE f16 f32_to_f16(f32 x) {
+  f16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+)"},
+    {"shuffle_xor", R"(INLINE int thread_index() {
+  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+INLINE u32 warp_mask() {  // the last warp may have fewer threads
+  if (THREADS % 32 == 0 || (thread_index() | 31) < THREADS) return ~0u;
+  return (1u << THREADS % 32) - 1;
+}
+template <class T> INLINE T shuffle_xor(T x, int mask) {
+  if constexpr (sizeof(T) < 4) return (T)__shfl_xor_sync(warp_mask(), (int)x, mask);
+  else return __shfl_xor_sync(warp_mask(), x, mask);
+}
+)"},
+    {"atomic_add", NATIVE_INTS("add", "atomicAdd") NATIVE("add", "i64", "u64", "atomicAdd") NATIVE(
+                       "add", "f32", "f32", "atomicAdd") NATIVE("add", "f64", "f64", "atomicAdd")
+                       R"(INLINE void atomic_add(f16* p, f16 x) {
+  asm volatile("red.add.noftz.f16 [%0], %1;" ::"l"(p), "h"(x.bits) : "memory");
+}
+#if __CUDA_ARCH__ >= 900
+INLINE void atomic_add(bf16* p, bf16 x) {
+  asm volatile("red.add.noftz.bf16 [%0], %1;" ::"l"(p), "h"(x.bits) : "memory");
+}
+#endif
+)"},
+    {"atomic_max", NATIVE_INTS("max", "atomicMax") NATIVE("max", "i64", "i64", "atomicMax")},
+    {"atomic_min", NATIVE_INTS("min", "atomicMin") NATIVE("min", "i64", "i64", "atomicMin")},
+    {"atomic_and", NATIVE_INTS("and", "atomicAnd") NATIVE("and", "i64", "u64", "atomicAnd")},
+    {"atomic_or", NATIVE_INTS("or", "atomicOr") NATIVE("or", "i64", "u64", "atomicOr")},
+    {"atomic_xor", NATIVE_INTS("xor", "atomicXor") NATIVE("xor", "i64", "u64", "atomicXor")},
+};
+
+// What is made of them, the same everywhere.
+constexpr Helper kHelpers[] = {
     {"vec", R"(INLINE constexpr int alignment(int bytes) {
   return (bytes & -bytes) < 16 ? bytes & -bytes : 16;
 }
@@ -97,19 +142,7 @@ template <> struct Piece<16> { typedef uint4 type; };
   UNROLL for (int i = 0; i < sizeof(V) / bytes; ++i) ((P*)p)[i] = u.pieces[i];
 }
 )"},
-    {"f16_to_f32", R"(INLINE f32 f16_to_f32(f16 x) {
-  f32 y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
-)"},
     {"bf16_to_f32", R"(INLINE f32 bf16_to_f32(bf16 x) { return bitcast<f32>((u32)x.bits << 16); }
-)"},
-    {"f32_to_f16", R"(INLINE f16 f32_to_f16(f32 x) {
-  f16 y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
-}
 )"},
     {"pair_to_f16", R"(INLINE void pair_to_f16(f32 a, f32 b, f16* y) {
 #if __CUDA_ARCH__ >= 800
@@ -214,18 +247,8 @@ INLINE vec<T, N> combine_lanes(F f, vec<T, N> a, vec<T, N> b) {
   return a;
 }
 )"},
-    {"shuffle_xor", R"(INLINE int thread_index() {
-  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-}
-INLINE u32 warp_mask() {  // the last warp may have fewer threads
-  if (THREADS % 32 == 0 || (thread_index() | 31) < THREADS) return ~0u;
-  return (1u << THREADS % 32) - 1;
-}
-template <class T> INLINE T shuffle_xor(T x, int mask) {
-  if constexpr (sizeof(T) < 4) return (T)__shfl_xor_sync(warp_mask(), (int)x, mask);
-  else return __shfl_xor_sync(warp_mask(), x, mask);
-}
-template <class T, int N> INLINE vec<T, N> shuffle_xor(vec<T, N> x, int mask) {
+    {"shuffle_xor",
+     R"(template <class T, int N> INLINE vec<T, N> shuffle_xor(vec<T, N> x, int mask) {
   UNROLL for (int i = 0; i < N; ++i) x.v[i] = shuffle_xor(x.v[i], mask);
   return x;
 }
@@ -330,24 +353,13 @@ template <class F> INLINE void atomic_update(bf16* p, bf16 x, F) {
   change_word(p, x, OfHalves<F>());
 }
 )"},
-    ATOMIC("add", "Add",
-           NATIVE_INTS("add", "atomicAdd") NATIVE("add", "i64", "u64", "atomicAdd")
-               NATIVE("add", "f32", "f32", "atomicAdd") NATIVE("add", "f64", "f64", "atomicAdd")
-                   R"(INLINE void atomic_add(f16* p, f16 x) {
-  asm volatile("red.add.noftz.f16 [%0], %1;" ::"l"(p), "h"(x.bits) : "memory");
-}
-#if __CUDA_ARCH__ >= 900
-INLINE void atomic_add(bf16* p, bf16 x) {
-  asm volatile("red.add.noftz.bf16 [%0], %1;" ::"l"(p), "h"(x.bits) : "memory");
-}
-#endif
-)"),
-    ATOMIC("mul", "Mul", ""),
-    ATOMIC("max", "Max", NATIVE_INTS("max", "atomicMax") NATIVE("max", "i64", "i64", "atomicMax")),
-    ATOMIC("min", "Min", NATIVE_INTS("min", "atomicMin") NATIVE("min", "i64", "i64", "atomicMin")),
-    ATOMIC("and", "And", NATIVE_INTS("and", "atomicAnd") NATIVE("and", "i64", "u64", "atomicAnd")),
-    ATOMIC("or", "Or", NATIVE_INTS("or", "atomicOr") NATIVE("or", "i64", "u64", "atomicOr")),
-    ATOMIC("xor", "Xor", NATIVE_INTS("xor", "atomicXor") NATIVE("xor", "i64", "u64", "atomicXor")),
+    ATOMIC("add", "Add"),
+    ATOMIC("mul", "Mul"),
+    ATOMIC("max", "Max"),
+    ATOMIC("min", "Min"),
+    ATOMIC("and", "And"),
+    ATOMIC("or", "Or"),
+    ATOMIC("xor", "Xor"),
 };
 
 #undef GROUP
@@ -427,8 +439,9 @@ std::string function_text(const LaneFunction& f) {
   if (f.name.find('_') != std::string::npos)
     return definition(cat(f.name, "(", from, " x)"), cat(f.name, "(x.v[{i}])"), f.to);
   const std::string w = wide(f.name, f.from);
-  return binary("operator" + f.name,
-                cat("(", one, ")(", w, "a.v[{i}] ", f.name, " ", w, "b.v[{i}])"));
+  const std::string result = cat(w, "a.v[{i}] ", f.name, " ", w, "b.v[{i}]");
+  const bool promoted = f.to.is_int() || (f.to.is_bool() && f.from.is_bool());
+  return binary("operator" + f.name, promoted ? cat("(", one, ")(", result, ")") : result);
 }
 
 }  // namespace
@@ -441,10 +454,11 @@ std::string cuda_prelude(const PreludeUse& use) {
       functions += saturation(f.to, f.from);
     if (f.to.lanes > 1) functions += function_text(f);
   }
-  const std::string helpers = needed(kHelpers, "KERNEL vec " + functions + use.body);
-  const bool counts = helpers.find("THREADS") != std::string::npos;
-  return cat("#ifndef TINY_PRELUDE\n", counts ? cat("#define THREADS ", use.threads, "\n") : "",
-             helpers, functions, "#endif\n");
+  const std::string helpers = needed(kHelpers, "vec " + functions + use.text);
+  const std::string primitives = needed(kPrimitives, "KERNEL " + helpers + functions + use.text);
+  const bool counts = (primitives + helpers).find("THREADS") != std::string::npos;
+  return cat(counts ? cat("#define THREADS ", use.threads, "\n") : "", "#ifndef TINY_PRELUDE\n",
+             primitives, "#endif\n", helpers, functions);
 }
 
 }  // namespace tiny

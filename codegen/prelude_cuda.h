@@ -1,5 +1,7 @@
-// What a kernel's CUDA text has in front of it: names that stand for all that is not C++17, so that
-// another prelude (with TINY_PRELUDE defined) makes a program for another machine of the same text.
+// What a kernel's CUDA text has in front of it. First names that stand for all that is not C++17,
+// between `#ifndef TINY_PRELUDE` and `#endif`: another prelude that defines these (the emulator's,
+// devices/emulator_prelude.h) makes a program for another machine of the same text. Then
+// what is made of those names.
 // No header is included: the driver and NVRTC are all that a machine needs.
 //
 //   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`)

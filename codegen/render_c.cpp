@@ -38,6 +38,11 @@ std::string CPrinter::named(Node n) {
   return define(n->dtype, v);
 }
 
+std::string CPrinter::typed(Node n) {
+  const std::string v = value(n);
+  return n->is_const() || v.find_first_of(" (") != v.npos ? define(n->dtype, v) : v;
+}
+
 // A subscript binds closer than a cast.
 std::string CPrinter::subscripted(Node n) {
   const std::string v = named(n);
@@ -94,11 +99,13 @@ std::string CPrinter::text() {
                                            {'B', cat(t.size())},
                                            {'V', cat(t.size() * lanes)}});
   }
+  const std::string head =
+      fill(dialect_.body, {{'N', program_.name}, {'P', parameters()}, {'K', cat(use_.threads)}});
+  const std::string kernel =
+      head + shared_ + body_ + "}\n" + fill(dialect_.entry, {{'N', program_.name}, {'A', args}});
+  use_.text = vectors + kernel;
   const std::string prelude = dialect_.prelude(use_);
-  return (dialect_.classes ? prelude + vectors : scalars + vectors + prelude) +
-         fill(dialect_.body,
-              {{'N', program_.name}, {'P', parameters()}, {'K', cat(use_.threads)}}) +
-         shared_ + use_.body + "}\n" + fill(dialect_.entry, {{'N', program_.name}, {'A', args}});
+  return (dialect_.classes ? prelude + vectors : scalars + vectors + prelude) + kernel;
 }
 
 // --- statements ------------------------------------------------------------------------------

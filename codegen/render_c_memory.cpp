@@ -150,8 +150,7 @@ void CPrinter::combine_atomically(Node n) {
   const Node index = n->src(1), gate = gate_of(n);
   const DType t = n->src(2)->dtype, memory = in_memory(t.one());
   const std::string at = subscripted(index), on = gate ? subscripted(gate) : "";
-  std::string v = value(n->src(2));
-  if (t.lanes > 1 || !t.is_bool()) v = define(t, v);  // of the element's type, not a promoted one
+  const std::string v = typed(n->src(2));
   const std::string function = function_name(combine_op(n->arg<OpArg>().op, t));
   const std::string once = once_per_grid(n);
   each_lane(t.lanes, [&](Str l) {

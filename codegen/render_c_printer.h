@@ -25,12 +25,13 @@ class CPrinter {
 
   // --- lines and names ---------------------------------------------------------------------------
 
-  void line(Str text) { use_.body += std::string(depth_ * 2, ' ') + text + "\n"; }
+  void line(Str text) { body_ += std::string(depth_ * 2, ' ') + text + "\n"; }
   std::string type(DType t);
   DType in_memory(DType t) const { return t.is_bool() ? kU8.vec(t.lanes) : t; }
   std::string fresh() { return cat("v", ++names_); }
   std::string define(DType t, Str expression);
   std::string named(Node n);        // for an operand that is printed more than once
+  std::string typed(Node n);        // a variable of just that type, not a promoted expression
   std::string subscripted(Node n);  // for an operand whose lanes are taken one by one
   std::string value(Node n);
   std::string text();
@@ -103,7 +104,7 @@ class CPrinter {
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
-  std::string shared_;                  // declarations of shared memory
+  std::string body_, shared_;           // statements; declarations of shared memory
   size_t depth_ = 1;
   int loops_ = 0;  // that are open
   int names_ = 0, accumulator_names_ = 0, groups_ = 0;

@@ -72,6 +72,10 @@ Formula with(Op o) {
 Formula one(Op o) {
   return [o](Node x, Node) { return make(o, x->dtype, {x}); };
 }
+Formula to(DType t) {
+  return [t](Node x, Node) { return make(Op::Cast, t.vec(x->dtype.lanes), {x}); };
+}
+
 const std::vector<DType> kFloats = {kF16, kBF16, kF32, kF64};
 const std::vector<DType> kInts = {kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64};
 
@@ -113,4 +117,117 @@ TEST_CASE("CUDA: element-wise operations of all dtypes compile, as scalars and v
     for (int lanes : {1, std::max(2, 16 / t.size())})
       check_compiles(elementwise(cat("all_", t.name(), "_", lanes), t, lanes, formulas_of(t)),
                      {lanes == 1 ? "sm_90a" : "sm_80"});
+}
+
+TEST_CASE("CUDA: casts between all dtypes and bits of floats compile") {
+  for (DType t : all_dtypes())
+    for (int lanes : {1, std::max(2, 16 / t.size())}) {
+      std::vector<Formula> casts;
+      for (DType other : all_dtypes()) casts.push_back(to(other));
+      for (DType other : all_dtypes())
+        if (other.size() == t.size() && !other.is_bool() && !t.is_bool())
+          casts.push_back(
+              [other](Node x, Node) { return make(Op::Bitcast, other.vec(x->dtype.lanes), {x}); });
+      check_compiles(elementwise(cat("casts_", t.name(), "_", lanes), t, lanes, casts),
+                     {lanes == 1 ? "sm_120" : "sm_80"});
+    }
+}
+
+TEST_CASE("CUDA: a vector is read and written in pieces as large as its alignment is known to be") {
+  for (DType t : {kBool, kU8, kF16, kF32, kF64}) {
+    const int lanes = 32 / t.size();
+    const DType v = t.vec(lanes);
+    const Node block = range(0, 1 << 10, RangeKind::Block, kI32);
+    const Node thread = range(1, 64, RangeKind::Thread, kI32);
+    Statements s(cat("pieces_", t.name()));
+    s.loop(block).loop(thread);
+    const Node row = op(Op::Mul, block, constant(kI32, 1 << 12));
+    for (int step = 1; step <= 2 * lanes; step *= 2) {
+      const Node at = op(Op::Add, row, op(Op::Mul, thread, constant(kI32, step)));
+      const Node x = make(Op::Load, v, {param(0, t), at});
+      s.values(make(Op::Store, kVoid, {param(1, t), at, x}));
+    }
+    s.end(thread).end(block);
+    check_compiles(s.linear(), {"sm_90a"});
+    const std::string text = render_c(s.linear(), cuda_target()).text;
+    const DType m = t.is_bool() ? kU8 : t;
+    for (int bytes = t.size(); bytes < 16; bytes *= 2) {
+      CHECK(text.find(cat("load<", m.vec(lanes).name(), ", ", bytes, ">(b0 + ")) != text.npos);
+      CHECK(text.find(cat("store<", bytes, ">(b1 + ")) != text.npos);
+    }
+    CHECK(text.find(cat("*(const ", m.vec(lanes).name(), "*)(b0 + ")) != text.npos);
+    CHECK(text.find(cat("*(", m.vec(lanes).name(), "*)(b1 + ")) != text.npos);
+  }
+}
+
+TEST_CASE("CUDA: gates, gathers, scatters and lane shuffles compile") {
+  for (DType t : all_dtypes())
+    for (int lanes : {1, 4, 16}) {
+      const DType v = t.vec(lanes);
+      const Node block = range(0, 64, RangeKind::Block, kI32);
+      const Node thread = range(1, 96, RangeKind::Thread, kI32);
+      const Node at = op(Op::Mul, op(Op::Add, op(Op::Mul, block, constant(kI32, 96)), thread),
+                         constant(kI32, lanes));
+      const Node first = op(Op::Lt, thread, constant(kI32, 7));
+      const Node i = make(Op::Load, kI64.vec(lanes), {param(1, kI64), at});
+      const Node inside = op(Op::Lt, i, constant(i->dtype, 1000));
+      Statements s(cat("gates_", v.name()));
+      s.loop(block).loop(thread);
+      const Node a = make(Op::Load, v, {param(0, t), at, first});
+      Node b = make(Op::Load, v, {param(0, t), at, inside});
+      const Node c = make(Op::Load, v, {param(0, t), i, inside});
+      if (lanes > 1) b = make(Op::Reverse, v, {b});
+      const Node d = make(Op::Where, v, {inside, c, a});
+      s.values(make(Op::Store, kVoid, {param(2, t), at, a, first}));
+      s.values(make(Op::Store, kVoid, {param(3, t), at, b, inside}));
+      s.values(make(Op::Store, kVoid, {param(4, t), i, d, inside}));
+      s.values(make(Op::Store, kVoid, {param(5, t), i, d}));
+      if (lanes == 4) {
+        const int64_t order[] = {0, 4, 3, 7};
+        const Node mixed = make(Op::Shuffle, v, {a, c}, Ints(order));
+        s.values(make(Op::Store, kVoid, {param(6, t), at, mixed}));
+      }
+      if (lanes > 1 && !t.is_half())
+        for (Op o : {Op::Add, Op::Mul, Op::Max, Op::Min}) {
+          const Node f = make(Op::Fold, t, {d}, OpArg{o});
+          s.values(make(Op::Store, kVoid, {param(7 + static_cast<int>(o == Op::Max), t), at, f}));
+        }
+      s.end(thread).end(block);
+      check_compiles(s.linear(), {lanes == 4 ? "sm_120" : "sm_90a"});
+    }
+}
+
+TEST_CASE("CUDA: combining stores are atomic for every dtype and operation") {
+  for (DType t : all_dtypes()) {
+    std::vector<Op> ops = {Op::Add, Op::Mul, Op::Max, Op::Min};
+    if (!t.is_float()) ops.insert(ops.end(), {Op::And, Op::Or, Op::Xor});
+    const Node thread = range(0, 96, RangeKind::Thread, kI32);
+    const auto combine = [&](Statements& s, Op o, int lanes) {
+      const Node at = op(Op::Mul, thread, constant(kI32, lanes));
+      const Node i = make(Op::Load, kI32.vec(lanes), {param(1, kI32), at});
+      const Node x = make(Op::Load, t.vec(lanes), {param(0, t), at});
+      const Node gate = op(Op::Le, i, constant(i->dtype, 5));
+      s.values(make(Op::Store, kVoid, {param(2, t), i, x, gate}, OpArg{o}));
+    };
+    Statements all(cat("combine_", t.name()));
+    all.loop(thread);
+    for (Op o : ops) combine(all, o, 1);
+    check_compiles(all.end(thread).linear(), {"sm_80"});
+    Statements lanes(cat("combine_lanes_", t.name()));
+    lanes.loop(thread);
+    combine(lanes, Op::Add, 4);
+    check_compiles(lanes.end(thread).linear(), {"sm_90a"});
+  }
+}
+
+TEST_CASE("CUDA: threads that would repeat a combining store leave it to the first") {
+  const Node rows = range(0, 8, RangeKind::Block, kI32), row = range(1, 4, RangeKind::Thread, kI32);
+  const Node thread = range(2, 32, RangeKind::Thread, kI32);
+  Statements s("once");
+  s.loop(rows).loop(row).loop(thread);
+  s.values(make(Op::Store, kVoid, {param(0, kF32), row, constant(kF32, 1.0)}, OpArg{Op::Add}));
+  s.end(thread).end(row).end(rows);
+  const std::string text = render_c(s.linear(), cuda_target()).text;
+  CHECK(text.find("if (r0 == 0 && r2 == 0) atomic_add(b0 + r1, ") != text.npos);
+  check_compiles(s.linear());
 }
