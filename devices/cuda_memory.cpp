@@ -62,10 +62,12 @@ CuAddress CudaMemory::alloc(size_t bytes) {
 }
 
 void CudaMemory::free(CuAddress block) {
-  if (pool_)
+  if (pool_) {
     cuda_.pool_free(block, stream_);
-  else
-    cuda_.memory_free(block);  // waits for the GPU
+  } else {
+    cuda_.stream_synchronize(stream_);  // nothing says that cuMemFree waits
+    cuda_.memory_free(block);
+  }
 }
 
 void CudaMemory::allow_access(int ordinal) {
