@@ -46,6 +46,7 @@ class Statements {
     values(reduce->src(0));
     return statement(Op::Update, reduce);
   }
+  Statements& group(Node reduce) { return statement(Op::Group, reduce); }
   Statements& result(Node reduce) {
     defined_[reduce] = true;
     linear_.body.push_back(reduce);

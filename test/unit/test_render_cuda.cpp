@@ -231,3 +231,93 @@ TEST_CASE("CUDA: threads that would repeat a combining store leave it to the fir
   CHECK(text.find("if (r0 == 0 && r2 == 0) atomic_add(b0 + r1, ") != text.npos);
   check_compiles(s.linear());
 }
+
+namespace {
+
+// Each block reduces `rows` rows (thread y) of `width` threads (thread x), `times` times in a loop.
+Linear grouped(Op o, DType t, int width, int rows, int times) {
+  const Node block = range(0, 64, RangeKind::Block, kI32);
+  const Node again = range(1, times, RangeKind::Loop, kI32);
+  const Node row = range(2, rows, RangeKind::Thread, kI32);
+  const Node column = range(3, width, RangeKind::Thread, kI32);
+  const auto inside = [](Node outer, Node inner, int extent) {
+    return extent > 1 ? op(Op::Add, op(Op::Mul, outer, constant(kI32, extent)), inner) : outer;
+  };
+
+  const Node at = inside(inside(block, again, times), row, rows);
+  const Node from = op(Op::Add, op(Op::Mul, at, constant(kI32, width)), column);
+  const Node i = op(Op::Mul, from, constant(kI32, t.lanes));
+  const Node x = make(Op::Load, t, {param(0, t.one()), i});
+  const Node reduce = make(Op::Reduce, t, {x, column}, OpArg{o});
+  const Node to = op(Op::Mul, at, constant(kI32, t.lanes));
+  Statements s(cat("group_", o, "_", t.name(), "_", width));
+  s.loop(block);
+  if (rows > 1) s.loop(row);
+  s.loop(column);
+  if (times > 1) s.loop(again);
+  s.accumulate(reduce).update(reduce).group(reduce).result(reduce);
+  s.values(make(Op::Store, kVoid, {param(1, t.one()), to, reduce}));
+  if (times > 1) s.end(again);
+  s.end(column);
+  if (rows > 1) s.end(row);
+  s.end(block);
+  return s.linear();
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: groups of threads of every width compile for all operations") {
+  for (int width : {2, 8, 32, 64, 96, 256, 512, 1024}) {
+    const DType t = width <= 64 ? kF32.vec(4) : kF32;
+    check_compiles(grouped(Op::Add, t, width, 1, 1), {"sm_90a"});
+  }
+  check_compiles(grouped(Op::Add, kF32, 8, 3, 1));
+  check_compiles(grouped(Op::Max, kF32.vec(2), 64, 4, 5));
+  for (DType t : all_dtypes()) {
+    if (t.is_half()) continue;  // are reduced as f32
+    for (Op o : {Op::Add, Op::Mul, Op::Max, Op::Min}) {
+      check_compiles(grouped(o, t, 64, 2, 1), {"sm_80"});
+      if (o == Op::Add || o == Op::Max) check_compiles(grouped(o, t.vec(4), 16, 1, 1), {"sm_90a"});
+    }
+  }
+}
+
+TEST_CASE("CUDA: a group has a place for each warp of the block, two in turns inside a loop") {
+  const auto text = [](const Linear& linear) { return render_c(linear, cuda_target()).text; };
+  const std::string once = text(grouped(Op::Add, kF32, 64, 4, 1));
+  CHECK(once.find("KERNEL(256)") != once.npos);
+  CHECK(once.find("const i32 r3 = thread_x();") != once.npos);
+  CHECK(once.find("const i32 r2 = thread_y();") != once.npos);
+  CHECK(once.find("SHARED(f32, shared1, 8);") != once.npos);
+  CHECK(once.find("acc1 = group_add<64>(acc1, shared1);") != once.npos);
+  const std::string loop = text(grouped(Op::Add, kF32, 64, 4, 5));
+  CHECK(loop.find("SHARED(f32, shared1, 16);") != loop.npos);
+  CHECK(loop.find("acc1 = group_add<64>(acc1, shared1 + turn1);") != loop.npos);
+  CHECK(loop.find("turn1 ^= 8;") != loop.npos);
+  const std::string warp = text(grouped(Op::Max, kF32, 32, 1, 5));  // no shared memory is used
+  CHECK(warp.find("SHARED(f32, shared1, 1);") != warp.npos);
+  CHECK(warp.find("turn1") == warp.npos);
+  const std::string bools = text(grouped(Op::Max, kBool, 32, 1, 1));
+  CHECK(bools.find("acc1 = group_or<32>(acc1, shared1);") != bools.npos);
+}
+
+TEST_CASE("CUDA: slots that a kernel does not use are parameters nevertheless") {
+  const Node thread = range(0, 32, RangeKind::Thread, kI32);
+  Statements s("slots");
+  const Node x = make(Op::Load, kF16, {param(3, kF16), thread});
+  s.loop(thread).values(make(Op::Store, kVoid, {param(1, kF16), thread, x})).end(thread);
+  const std::string text = render_c(s.linear(), cuda_target()).text;
+  CHECK(text.find("slots(const u8* b0, f16* RESTRICT b1, const u8* b2, const f16* RESTRICT b3)") !=
+        text.npos);
+  check_compiles(s.linear());
+}
+
+TEST_CASE("CUDA: a prelude has no more than the kernel uses") {
+  const std::string text =
+      render_c(elementwise("add", kF32, 4, {with(Op::Add)}), cuda_target()).text;
+  CHECK(text.starts_with("#ifndef TINY_PRELUDE\n"));
+  CHECK(text.find("operator+(vec<f32, 4> a, vec<f32, 4> b)") != text.npos);
+  for (const char* name : {"operator*", "bitcast", "f16", "shuffle", "THREADS", "atomic", "group"})
+    CHECK_MESSAGE(text.find(name) == text.npos, name);
+  CHECK(text.find("#include") == text.npos);
+}
