@@ -13,7 +13,7 @@ namespace {
 // Values in memory of their own: constants are one node for all who ask, and are not updated in
 // place.
 Tensor stored_scalar(double value, const std::string& device) {
-  return Tensor::from(std::vector<float>{static_cast<float>(value)}, {}, device);
+  return Tensor::from(std::vector<double>{value}, {}, device);
 }
 
 Tensor stored_zeros(const Tensor& like) {
@@ -37,6 +37,13 @@ std::vector<Tensor>& Optimizer::add_moments(const std::string& name) {
   moments_.push_back(std::make_unique<Moments>(Moments{name, {}}));
   std::vector<Tensor>& values = moments_.back()->values;
   for (const Tensor* p : parameters_) values.push_back(stored_zeros(*p));
+  return values;
+}
+
+std::vector<Tensor>& Optimizer::add_numbers(const std::string& name, double value) {
+  moments_.push_back(std::make_unique<Moments>(Moments{name, {}}));
+  std::vector<Tensor>& values = moments_.back()->values;
+  for (const Tensor* p : parameters_) values.push_back(stored_scalar(value, p->device()));
   return values;
 }
 
@@ -100,15 +107,24 @@ StateDict Optimizer::state_dict(const std::string& prefix) {
 
 SGD::SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options)
     : Optimizer(tensors, lr), options_(options) {
-  check(!options.nesterov || options.momentum > 0, "SGD: nesterov needs a momentum");
+  check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
+        "SGD: nesterov needs a momentum and no dampening; here momentum ", options.momentum,
+        ", dampening ", options.dampening);
   if (options.momentum != 0) m_ = &add_moments("m");
+  if (m_ && options.dampening != 0) gain_ = &add_numbers("gain", 1);
 }
 
 Tensor SGD::updated(size_t i, const Tensor& p, const Tensor& g) {
   const Tensor decayed = options_.weight_decay != 0 ? g + p * options_.weight_decay : g;
   if (!m_) return p - lr_ * decayed;
   Tensor& m = (*m_)[i];
-  m.assign(m * options_.momentum + decayed);
+  if (gain_) {
+    Tensor& gain = (*gain_)[i];
+    m.assign(m * options_.momentum + decayed * gain);
+    gain.assign(Tensor::full({}, 1 - options_.dampening, kF64));
+  } else {
+    m.assign(m * options_.momentum + decayed);
+  }
   return p - lr_ * (options_.nesterov ? decayed + m * options_.momentum : m);
 }
 
@@ -160,10 +176,10 @@ Tensor LARS::updated(size_t i, const Tensor& p, const Tensor& g) {
   const Tensor size = norm_of(p), length = norm_of(g);
   const Tensor scale = size * options_.trust / (length + size * options_.weight_decay);
   const Tensor ratio = where(logical_and(size > 0, length > 0), scale, 1);
-  const Tensor scaled = (g + p * options_.weight_decay) * ratio;
+  const Tensor scaled = lr_ * ratio * (g + p * options_.weight_decay);
   Tensor& m = m_[i];
   m.assign(m * options_.momentum + scaled);
-  return p - lr_ * (options_.nesterov ? scaled + m * options_.momentum : m);
+  return p - (options_.nesterov ? scaled + m * options_.momentum : m);
 }
 
 // --- Muon ----------------------------------------------------------------------------------------

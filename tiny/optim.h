@@ -50,10 +50,12 @@ class Optimizer {
 
   // One zero for each element of each parameter, under this name; they are realized with a step.
   std::vector<Tensor>& add_moments(const std::string& name);
-  // A tensor of one element, realized with a step.
+  // One f64 number for each parameter, likewise.
+  std::vector<Tensor>& add_numbers(const std::string& name, double value);
+  // One f64 number, realized with a step.
   Tensor& add_scalar(const std::string& name, double value);
 
-  Tensor lr_;  // f32, 0-d
+  Tensor lr_;  // f64, 0-d: a parameter of any dtype gets all the digits that it can hold
 
  private:
   struct Moments {
@@ -75,11 +77,13 @@ class Optimizer {
 
 struct SgdOptions {
   double momentum = 0;
-  bool nesterov = false;
+  bool nesterov = false;  // takes a momentum and no dampening
   double weight_decay = 0;
+  double dampening = 0;  // of the gradient in m, from a parameter's second step on
 };
 
-// g += weight_decay p; m = momentum m + g; p -= lr m (nesterov: lr (g + momentum m)).
+// g += weight_decay p; m = momentum m + (1 - dampening) g, at first m = g; p -= lr m (nesterov:
+// lr (g + momentum m)).
 class SGD : public Optimizer {
  public:
   SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options = {});
@@ -89,7 +93,8 @@ class SGD : public Optimizer {
 
  private:
   const SgdOptions options_;
-  std::vector<Tensor>* m_ = nullptr;
+  std::vector<Tensor>* m_ = nullptr;     // nothing without a momentum
+  std::vector<Tensor>* gain_ = nullptr;  // of the gradient in m; nothing without dampening
 };
 
 struct AdamOptions {
@@ -155,7 +160,9 @@ struct LarsOptions {
 };
 
 // Y. You, I. Gitman, B. Ginsburg, arXiv 1708.03888: SGD whose gradients, with weight_decay p added,
-// are scaled by trust |p| / (|g| + weight_decay |p|) (1 where one of the norms is 0).
+// are scaled by trust |p| / (|g| + weight_decay |p|) (1 where one of the norms is 0). The learning
+// rate belongs to the gradient in the momentum, so that a later one only holds for later gradients:
+// m = momentum m + lr scaled g; p -= m (nesterov: lr scaled g + momentum m).
 class LARS : public Optimizer {
  public:
   LARS(const std::vector<Tensor*>& tensors, double lr, const LarsOptions& options = {});

@@ -50,6 +50,51 @@ TEST_CASE("SGD steps are those of PyTorch") {
               {{0.8081, -2.3762}, {0.8197546, -2.7220652}, {0.7369135, -2.9403105}});
 }
 
+// Parameters and states of f64 keep all their digits: the learning rate is one of them.
+TEST_CASE("steps of f64 parameters are those of PyTorch to the last digits") {
+  const auto check_f64 = [](auto make, const std::vector<Numbers>& expected) {
+    Tensor p = parameter(kF64);
+    auto optimizer = make(std::vector<Tensor*>{&p});
+    for (size_t i = 0; i < kGradients.size(); ++i) {
+      p.set_grad(Tensor::from(kGradients[i]).to(kF64));
+      optimizer.step();
+      for (int j = 0; j < 2; ++j) CHECK(std::abs(numbers(p)[j] - expected[i][j]) < 2e-15);
+    }
+  };
+  check_f64([](const auto& t) { return SGD(t, 0.1, {.weight_decay = 0.3}); },
+            {{0.87, -2.14}, {0.8939, -2.1758}, {0.842083, -2.110526}});
+  const SgdOptions dampened{.momentum = 0.9, .weight_decay = 0.01, .dampening = 0.5};
+  check_f64([&](const auto& t) { return SGD(t, 0.1, dampened); },
+            {{0.899, -2.198}, {0.8326505, -2.425101}, {0.76001962475, -2.6282793495}});
+  const SgdOptions nesterov{.momentum = 0.9, .nesterov = true, .weight_decay = 0.01};
+  check_f64([&](const auto& t) { return SGD(t, 0.1, nesterov); },
+            {{0.8081, -2.3762}, {0.81975461, -2.72206522}, {0.736913515241, -2.940310574082}});
+  check_f64([](const auto& t) { return Adam(t, 0.1, {.weight_decay = 0.01}); },
+            {{0.900000000990099, -2.0999999994949494},
+             {0.8722913059877673, -2.1930540809866406},
+             {0.8370663978726315, -2.264346806037293}});
+  check_f64([](const auto& t) { return AdamW(t, 0.1, {.weight_decay = 0.1}); },
+            {{0.890000001, -2.0799999995},
+             {0.8544662973609032, -2.15241796279649},
+             {0.8118787200812375, -2.2029515388649896}});
+}
+
+TEST_CASE("the dampening of a parameter begins with its own second gradient") {
+  Tensor early = parameter(), late = parameter();
+  SGD optimizer({&early, &late}, 1, {.momentum = 0.5, .dampening = 0.5});
+  early.set_grad(Tensor::ones({2}));
+  optimizer.step();
+  for (int i = 0; i < 2; ++i) {
+    late.set_grad(Tensor::ones({2}));
+    optimizer.step();
+  }
+  CHECK(numbers(early) == Numbers{0, -3});
+  CHECK(numbers(late) == Numbers{-1, -4});
+  CHECK_THROWS_WITH_AS(
+      SGD({&early}, 1, {.momentum = 0.5, .nesterov = true, .dampening = 0.5}),
+      "SGD: nesterov needs a momentum and no dampening; here momentum 0.5, dampening 0.5", Error);
+}
+
 TEST_CASE("Adam and AdamW steps are those of PyTorch") {
   check_steps([](const auto& t) { return Adam(t, 0.1, {.weight_decay = 0.01}); },
               {{0.9, -2.1}, {0.87229127, -2.19305396}, {0.83706635, -2.2643466}});
@@ -75,6 +120,55 @@ TEST_CASE("LARS scales the gradient to a part of the parameter") {
   optimizer.step();
   CHECK(numbers(p)[0] == doctest::Approx(0.9));
   CHECK(numbers(p)[1] == doctest::Approx(-2.2));
+}
+
+// Algorithm 1 of arXiv 1708.03888: the learning rate is inside the momentum.
+TEST_CASE("LARS keeps what earlier steps moved when the learning rate changes") {
+  for (bool nesterov : {false, true}) {
+    Tensor p = parameter();
+    LARS optimizer({&p}, 0.5,
+                   {.momentum = 0.9, .nesterov = nesterov, .weight_decay = 0.1, .trust = 0.2});
+    double q[] = {1, -2}, m[] = {0, 0};
+    for (size_t i = 0; i < kGradients.size(); ++i) {
+      const double lr = i == 2 ? 0.05 : 0.5;
+      optimizer.set_lr(lr);
+      p.set_grad(Tensor::from(kGradients[i]));
+      optimizer.step();
+      const double size = std::hypot(q[0], q[1]);
+      const double local =
+          0.2 * size / (std::hypot(kGradients[i][0], kGradients[i][1]) + 0.1 * size);
+      for (int j = 0; j < 2; ++j) {
+        const double moved = lr * local * (kGradients[i][j] + 0.1 * q[j]);
+        m[j] = 0.9 * m[j] + moved;
+        q[j] -= nesterov ? moved + 0.9 * m[j] : m[j];
+        CHECK(numbers(p)[j] == doctest::Approx(q[j]).epsilon(1e-5));
+      }
+    }
+  }
+}
+
+// Algorithm 2 of arXiv 1904.00962, with phi the identity.
+TEST_CASE("LAMB steps are those of its paper") {
+  Tensor p = parameter();
+  LAMB optimizer({&p}, 0.1, {.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.05});
+  double q[] = {1, -2}, m[] = {0, 0}, v[] = {0, 0};
+  for (size_t i = 0; i < kGradients.size(); ++i) {
+    p.set_grad(Tensor::from(kGradients[i]));
+    optimizer.step();
+    double r[2];
+    for (int j = 0; j < 2; ++j) {
+      const double g = kGradients[i][j], t = static_cast<double>(i + 1);
+      m[j] = 0.8 * m[j] + 0.2 * g;
+      v[j] = 0.9 * v[j] + 0.1 * g * g;
+      r[j] = m[j] / (1 - std::pow(0.8, t)) / (std::sqrt(v[j] / (1 - std::pow(0.9, t))) + 1e-6);
+      r[j] += 0.05 * q[j];
+    }
+    const double ratio = std::hypot(q[0], q[1]) / std::hypot(r[0], r[1]);
+    for (int j = 0; j < 2; ++j) {
+      q[j] -= 0.1 * ratio * r[j];
+      CHECK(numbers(p)[j] == doctest::Approx(q[j]).epsilon(1e-5));
+    }
+  }
 }
 
 // One step of Newton-Schulz on [rows, columns], plainly.
