@@ -125,9 +125,12 @@ void grad_permute(Node n, Node g, Adjoints& to) {
   to.add(n->src(0), permute(g, inverse));
 }
 
-// Sums in f32 what f16 and bf16 gradients add up, rounded once.
+// The dtype in which f16 and bf16 are summed.
+DType wide_dtype(DType t) { return t.is_half() ? kF32 : t; }
+
+// The sum, rounded once.
 Node sum_over(Node g, uint32_t axes) {
-  return cast(reduce(Op::Add, cast(g, g->dtype.is_half() ? kF32 : g->dtype), axes), g->dtype);
+  return cast(reduce(Op::Add, cast(g, wide_dtype(g->dtype)), axes), g->dtype);
 }
 
 void grad_expand(Node n, Node g, Adjoints& to) {
@@ -202,10 +205,13 @@ void grad_reduce(Node n, Node g, Adjoints& to) {
   const Node wide = expand(g, x->shape());
   if (op == Op::Add) return to.add(x, wide);
   if (op == Op::Mul) return to.add(x, mul(wide, product_gradient(x, axes)));
-  // Max, Min: shared evenly among the elements that are the extremum.
-  const Node hit = cast(binary(Op::Eq, x, expand(n, x->shape())), x->dtype);
-  const Node share = binary(Op::Div, g, sum_over(hit, axes));
-  to.add(x, mul(hit, expand(share, x->shape())));
+  // Max, Min: shared evenly among the elements that are the extremum. Had x been computed once more
+  // than the extremum, by another kernel, then none of them might be.
+  const Node stored = in_memory(x), extremum = stored == x ? n : reduce(op, stored, axes);
+  const DType t = wide_dtype(x->dtype);  // halves do not count far
+  const Node hit = cast(binary(Op::Eq, stored, expand(extremum, x->shape())), t);
+  const Node share = binary(Op::Div, cast(g, t), reduce(Op::Add, hit, axes));
+  to.add(x, cast(mul(hit, expand(share, x->shape())), x->dtype));
 }
 
 // --- Indexing -----------------------------------------------------------------------------------
@@ -213,7 +219,7 @@ void grad_reduce(Node n, Node g, Adjoints& to) {
 void grad_gather(Node n, Node g, Adjoints& to) {
   const Node x = n->src(0);
   const Node base = zeros_like(x);
-  const DType wide = g->dtype.is_half() ? kF32 : g->dtype;
+  const DType wide = wide_dtype(g->dtype);
   const Node sum = scatter(cast(base, wide), cast(g, wide), n->srcs().subspan(1), {Op::Add, false});
   to.add(x, cast(sum, x->dtype));
 }
@@ -239,13 +245,15 @@ Node last_writer(Node n) {
 // The data's own share and the values' share of an extremum, even among ties.
 void grad_scatter_extremum(Node n, Node g, Adjoints& to) {
   const auto indices = n->srcs().subspan(2);
-  const Node base = n->src(0), values = n->src(1);
-  const Node base_hit = cast(binary(Op::Eq, base, n), g->dtype);
-  const Node value_hit = cast(binary(Op::Eq, values, gather(n, indices)), g->dtype);
-  const Node count = scatter(base_hit, value_hit, indices, {Op::Add, false});
+  const Node base = in_memory(n->src(0)), values = in_memory(n->src(1));
+  const bool is_stored = base == n->src(0) && values == n->src(1);  // see grad_reduce
+  const Node extremum = is_stored ? n : scatter(base, values, indices, n->arg<ScatterArg>());
+  const Node base_hit = binary(Op::Eq, base, extremum);
+  const Node value_hit = cast(binary(Op::Eq, values, gather(extremum, indices)), g->dtype);
+  const Node count = scatter(cast(base_hit, g->dtype), value_hit, indices, {Op::Add, false});
   const Node share = binary(Op::Div, g, count);
-  to.add(base, where(binary(Op::Eq, base, n), share, zeros_like(g)));
-  to.add(values, mul(value_hit, gather(share, indices)));
+  to.add(n->src(0), where(base_hit, share, zeros_like(g)));
+  to.add(n->src(1), mul(value_hit, gather(share, indices)));
 }
 
 // n = base * product of the values that hit the element. The product of the other factors is a

@@ -7,6 +7,8 @@
 
 #include "test/reference.h"
 #include "tiny/build.h"
+#include "tiny/env.h"
+#include "tiny/random.h"
 #include "tiny/tensor.h"
 
 using namespace tiny;
@@ -117,6 +119,44 @@ TEST_CASE("ties share the gradient of an extremum") {
   const Tensor x = line({3, 1, 3}), y = line({3, 2, 1});
   CHECK(gradient_of(x.max(), x) == Numbers{0.5, 0, 0.5});
   CHECK(gradient_of(maximum(x, y).sum(), x) == Numbers{0.5, 0, 1});
+}
+
+// Sums of a hundred products are added in another order without the optimiser: recomputed, the
+// elements are not those that the stored extremum was chosen from.
+TEST_CASE("an extremum that was read early still knows the elements that it came from") {
+  manual_seed(1);
+  for (DType t : {kF32, kF16, kBF16}) {
+    Tensor a = Tensor::randn({8, 12, 100}).to(t).realize().requires_grad_();
+    const Tensor b = Tensor::randn({8, 12, 100}).to(t).realize();
+    // The parts of the extrema's gradients, all 1, that arrive at rows of products.
+    const auto parts = [&](const std::function<Tensor(const Tensor&)>& f) {
+      a.zero_grad();
+      Tensor y = f((a.to(kF32) * b.to(kF32)).sum(2).to(t));
+      y.realize();
+      const EnvOverride plain("OPT", "0");
+      y.backward(y.ones_like());
+      const Tensor wide = b.to(kF32);
+      return (((a.grad().to(kF32) * wide).sum(2) / wide.square().sum(2)).sum()).item<float>();
+    };
+    CAPTURE(t.name());
+    CHECK(parts([](const Tensor& x) { return x.max(1, true); }) == doctest::Approx(8));
+    CHECK(parts([](const Tensor& x) { return x.min({}, true); }) == doctest::Approx(1));
+    CHECK(parts([](const Tensor& x) {
+            return x.reshape({4, 24}).unfold(1, 6, 6).max(2, true);
+          }) == doctest::Approx(16));
+    const Tensor index = floor_div(Tensor::arange(96), 32), low = Tensor::full({3}, -1e4, t);
+    CHECK(parts([&](const Tensor& x) {
+            return low.scatter_reduce(0, index, x.reshape({96}), "amax");
+          }) == doctest::Approx(3));
+  }
+}
+
+TEST_CASE("ties of halves are counted beyond the whole numbers that a half holds") {
+  for (DType t : {kF16, kBF16}) {
+    Tensor x = Tensor::zeros({70000}, t).contiguous().requires_grad_();
+    (x.max() * 512).backward();
+    CHECK(x.grad().to(kF32).sum().item<float>() == doctest::Approx(512).epsilon(0.01));
+  }
 }
 
 TEST_CASE("a product has the right gradient next to zeros") {
