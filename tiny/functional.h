@@ -1,5 +1,5 @@
 // Functions of neural networks on Tensor alone: convolutions, pools, resampling, normalisations,
-// losses, attention and recurrent cells. Names and semantics are PyTorch's.
+// losses, attention and recurrent layers. Names and semantics are PyTorch's.
 //
 // Rules that hold throughout, not repeated below:
 // - x is (N, C, spatial...): N samples, C channels; conv1d has one spatial axis, conv3d three;
@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tiny/tensor.h"
 
@@ -189,7 +190,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
 // sin broadcast against a half.
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
-// --- Recurrent cells -----------------------------------------------------------------------------
+// --- Recurrent cells and layers ------------------------------------------------------------------
 
 struct CellWeights {
   Tensor w_ih, w_hh;            // (gates H, I), (gates H, H)
@@ -197,13 +198,38 @@ struct CellWeights {
 };
 
 struct LstmState {
-  Tensor h, c;  // (..., H)
+  Tensor h = {}, c = {};  // (..., H)
 };
 
-// Gates i, f, g, o stacked in the weights. c' = f c + i tanh(g), h' = o tanh(c').
+// One step: x (..., I), states (..., H). Gates i, f, g, o stacked in the weights. c' = f c + i
+// tanh(g), h' = o tanh(c').
 LstmState lstm_cell(const Tensor& x, const LstmState& state, const CellWeights& weights);
 // Gates r, z, n stacked in the weights. h' = (1 - z) n + z h.
 Tensor gru_cell(const Tensor& x, const Tensor& h, const CellWeights& weights);
+
+struct RecurrentOptions {
+  bool batch_first = false;    // x (N, T, I) and y (N, T, ...) instead of (T, N, ...)
+  bool bidirectional = false;  // each layer has a second set of weights, for the way back
+  double dropout = 0;          // of what a layer passes to the next one, in training
+  bool training = false;
+};
+
+struct LstmResult {
+  Tensor y;         // (T, N, D H) of the last layer: forwards, then backwards (D directions)
+  LstmState state;  // after the last step of each layer and direction: (layers D, N, H)
+};
+struct GruResult {
+  Tensor y, h;
+};
+
+// Layers of cells over sequences x (T, N, I) of T >= 1 steps, or (T, I): then y and the states have
+// no axis N either. Layer 0 reads x, the others the result of the layer before. `weights`: those of
+// layer 0 forwards, layer 0 backwards (where bidirectional), layer 1 forwards, ... `initial`: in
+// the shape of the last states, zeros where it is not defined. The steps are unrolled in the graph.
+LstmResult lstm(const Tensor& x, const LstmState& initial, const std::vector<CellWeights>& weights,
+                const RecurrentOptions& options = {});
+GruResult gru(const Tensor& x, const Tensor& initial, const std::vector<CellWeights>& weights,
+              const RecurrentOptions& options = {});
 
 // --- Dropout -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// Attention, recurrent cells, dropout.
+// Attention, dropout.
 #include <cmath>
 #include <limits>
 
@@ -67,57 +67,6 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const Tensor a = x.narrow(-1, 0, half).to(wide), b = x.narrow(-1, half, half).to(wide);
   const Tensor c = cos.to(wide), s = sin.to(wide);
   return Tensor::cat({a * c - b * s, b * c + a * s}, -1).to(x.dtype());
-}
-
-// --- Recurrent cells -----------------------------------------------------------------------------
-
-namespace {
-
-void check_cell(const char* what, const Tensor& x, const Tensor& h, const CellWeights& w,
-                int64_t gates) {
-  detail::require_float(what, x.dtype());
-  check(x.rank() >= 1 && h.rank() >= 1, what, ": takes (..., I) and (..., H)");
-  check(same(w.w_ih.shape(), Shape{gates * h.size(-1), x.size(-1)}) &&
-            same(w.w_hh.shape(), Shape{gates * h.size(-1), h.size(-1)}),
-        what, ": weights of ", to_text(w.w_ih.shape()), " and ", to_text(w.w_hh.shape()),
-        " for an input of ", to_text(x.shape()), " and a state of ", to_text(h.shape()));
-}
-
-// Part `i` of the gates stacked in the last axis.
-Tensor gate(const Tensor& gates, int64_t i, int64_t size) {
-  return gates.narrow(-1, i * size, size);
-}
-
-Tensor linear_wide(const Tensor& x, const Tensor& weight, const Tensor& bias, DType wide) {
-  return x.to(wide).linear(weight.to(wide), bias.defined() ? bias.to(wide) : bias);
-}
-
-}  // namespace
-
-LstmState lstm_cell(const Tensor& x, const LstmState& state, const CellWeights& w) {
-  LabelScope label("lstm_cell");
-  check_cell("lstm_cell", x, state.h, w, 4);
-  const int64_t size = state.h.size(-1);
-  const DType wide = detail::compute_dtype(x.dtype());
-  const Tensor gates =
-      linear_wide(x, w.w_ih, w.b_ih, wide) + linear_wide(state.h, w.w_hh, w.b_hh, wide);
-  const Tensor i = gate(gates, 0, size).sigmoid(), f = gate(gates, 1, size).sigmoid();
-  const Tensor g = gate(gates, 2, size).tanh(), o = gate(gates, 3, size).sigmoid();
-  const Tensor c = f * state.c.to(wide) + i * g;
-  return {(o * c.tanh()).to(x.dtype()), c.to(x.dtype())};
-}
-
-Tensor gru_cell(const Tensor& x, const Tensor& h, const CellWeights& w) {
-  LabelScope label("gru_cell");
-  check_cell("gru_cell", x, h, w, 3);
-  const int64_t size = h.size(-1);
-  const DType wide = detail::compute_dtype(x.dtype());
-  const Tensor from_x = linear_wide(x, w.w_ih, w.b_ih, wide);
-  const Tensor from_h = linear_wide(h, w.w_hh, w.b_hh, wide);
-  const Tensor r = (gate(from_x, 0, size) + gate(from_h, 0, size)).sigmoid();
-  const Tensor z = (gate(from_x, 1, size) + gate(from_h, 1, size)).sigmoid();
-  const Tensor n = (gate(from_x, 2, size) + r * gate(from_h, 2, size)).tanh();
-  return ((1 - z) * n + z * h.to(wide)).to(x.dtype());
 }
 
 // --- Dropout -------------------------------------------------------------------------------------

@@ -172,6 +172,61 @@ Dropout::Dropout(double p_) : p(p_) {
 
 Tensor Dropout::forward(const Tensor& x) { return dropout(x, p, is_training()); }
 
+// --- Recurrent layers ----------------------------------------------------------------------------
+
+RecurrentLayer::RecurrentLayer(int64_t gates, int64_t in, int64_t hidden,
+                               const RecurrentLayerOptions& given, DType dtype)
+    : options(given) {
+  check(in >= 1 && hidden >= 1 && options.layers >= 1, "recurrent layers: ", options.layers,
+        " layers of ", hidden, " elements for an input of ", in);
+  check(options.dropout >= 0 && options.dropout <= 1, "recurrent layers: dropout ", options.dropout,
+        " is no probability");
+  const int64_t directions = options.bidirectional ? 2 : 1;
+  for (int64_t i = 0; i < options.layers * directions; ++i) {
+    const int64_t inputs = i < directions ? in : directions * hidden;
+    const auto parameter = [&](const Shape& shape) {
+      return uniform_parameter(shape, hidden, dtype);
+    };
+    CellWeights w{parameter({gates * hidden, inputs}), parameter({gates * hidden, hidden})};
+    if (options.has_bias) {
+      w.b_ih = parameter({gates * hidden});
+      w.b_hh = parameter({gates * hidden});
+    }
+    weights.push_back(std::move(w));
+  }
+}
+
+void RecurrentLayer::state(StateDict& out, const std::string& prefix) {
+  const size_t directions = options.bidirectional ? 2 : 1;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const std::string end = cat("_l", i / directions, i % directions ? "_reverse" : "");
+    add(out, prefix + "weight_ih" + end, weights[i].w_ih);
+    add(out, prefix + "weight_hh" + end, weights[i].w_hh);
+    add(out, prefix + "bias_ih" + end, weights[i].b_ih);
+    add(out, prefix + "bias_hh" + end, weights[i].b_hh);
+  }
+}
+
+RecurrentOptions RecurrentLayer::run_options() const {
+  return {options.batch_first, options.bidirectional, options.dropout, is_training()};
+}
+
+LSTM::LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& given, DType dtype)
+    : RecurrentLayer(4, in, hidden, given, dtype) {}
+
+LstmResult LSTM::run(const Tensor& x, const LstmState& initial) {
+  return lstm(x, initial, weights, run_options());
+}
+
+GRU::GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& given, DType dtype)
+    : RecurrentLayer(3, in, hidden, given, dtype) {}
+
+GruResult GRU::run(const Tensor& x, const Tensor& initial) {
+  return gru(x, initial, weights, run_options());
+}
+
+// --- Sequential ----------------------------------------------------------------------------------
+
 Tensor Sequential::forward(const Tensor& x) {
   Tensor y = x;
   for (const auto& part : parts_) y = part->forward(y);

@@ -119,6 +119,46 @@ class Dropout : public Module {
   double p;
 };
 
+struct RecurrentLayerOptions {
+  int64_t layers = 1;
+  bool has_bias = true;
+  bool batch_first = false;
+  double dropout = 0;  // between layers, in training
+  bool bidirectional = false;
+};
+
+// What LSTM and GRU share: their weights, "weight_ih_l0", "weight_hh_l0", "bias_ih_l0",
+// "bias_hh_l0", those of the way back with "_reverse", and so on for each layer.
+class RecurrentLayer : public Module {
+ public:
+  void state(StateDict& out, const std::string& prefix) override;
+
+  std::vector<CellWeights> weights;  // in the order of lstm(): (gates hidden, ...)
+  RecurrentLayerOptions options;
+
+ protected:
+  RecurrentLayer(int64_t gates, int64_t in, int64_t hidden, const RecurrentLayerOptions& options,
+                 DType dtype);
+  RecurrentOptions run_options() const;
+};
+
+// (T, N, in) to (T, N, directions hidden), batch and steps exchanged with batch_first, without N
+// for one sequence. With an initial state (layers directions, N, hidden) run() starts there, and
+// gives the last one too.
+class LSTM : public RecurrentLayer {
+ public:
+  LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& options = {}, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override { return run(x).y; }
+  LstmResult run(const Tensor& x, const LstmState& initial = {});
+};
+
+class GRU : public RecurrentLayer {
+ public:
+  GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& options = {}, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override { return run(x).y; }
+  GruResult run(const Tensor& x, const Tensor& initial = Tensor());
+};
+
 // A plain function as a layer.
 class Function : public Module {
  public:
