@@ -10,6 +10,7 @@
 #include "runtime/fuse.h"
 #include "runtime/layout.h"
 #include "tiny/build.h"
+#include "tiny/deterministic.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -360,7 +361,9 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
     const auto at = c.entries.find(key.str());
     if (at != c.entries.end()) return at->second.second;
   }
-  auto made = std::make_shared<const Schedule>(Planner(graph, devices, fallback).run());
+  Normalized ordered = graph;
+  if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
+  auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
   std::lock_guard lock(c.mutex);
   if (c.entries.size() >= kMostSchedules) c.entries.clear();
   c.entries[key.str()] = {std::move(sink), made};

@@ -236,8 +236,10 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
   const Tensor spread = v.expand(to_shape(target.shape())).reshape({-1});
   const Node index = target.reshape({-1}).node();
   const ScatterArg how{accumulate ? Op::Add : Op::Assign, false};
-  const Node flat = reshape({-1}).node();
-  return Tensor(build::scatter(flat, spread.node(), {&index, 1}, how)).reshape(to_shape(shape()));
+  const DType t = accumulate ? detail::compute_dtype(dtype()) : dtype();
+  const Node flat = reshape({-1}).to(t).node(), added = spread.to(t).node();
+  const Tensor y(build::scatter(flat, added, {&index, 1}, how));
+  return y.to(dtype()).reshape(to_shape(shape()));
 }
 
 Tensor Tensor::index_add(int64_t dim, const Tensor& index, const Tensor& source) const {
