@@ -3,6 +3,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "tiny/env.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -11,7 +12,7 @@ namespace {
 
 struct Stream {
   std::mutex mutex;
-  uint64_t key = 0, counter = 0;
+  uint64_t key = static_cast<uint64_t>(env_int("SEED")), counter = 0;
 };
 
 Stream& stream() {

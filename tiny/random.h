@@ -10,7 +10,8 @@
 
 namespace tiny {
 
-// Sets the key and starts counting at 0. The seed is 0 until this is called.
+// Sets the key and starts counting at 0. The seed is that of the variable SEED until this is
+// called.
 void manual_seed(uint64_t seed);
 
 struct RandomWords {
