@@ -1,6 +1,7 @@
 // Options for GPUs. Three classes of kernels: streams (element-wise work, moved data), rows (what
 // is reduced is what a group of threads reads side by side; the row stays in their registers) and
 // columns (each thread reduces on its own; products get a tile of results per thread).
+#include <map>
 #include <set>
 
 #include "codegen/tuner.h"
@@ -249,18 +250,49 @@ class GpuTuner : Tuner {
     return threads;
   }
 
+  // Ranges that the same items run in; `items` by their numbers.
+  struct Class {
+    Ids ids;
+    std::set<size_t> items;
+    int64_t iterations = 1;
+
+    bool meets(const Class& other) const {
+      return std::any_of(items.begin(), items.end(),
+                         [&](size_t i) { return other.items.count(i) != 0; });
+    }
+  };
+
+  std::vector<Class> classes() const {
+    std::map<std::set<size_t>, Ids> found;
+    const auto all = items();
+    for (int id : loops()) {
+      std::set<size_t> in;
+      for (size_t i = 0; i < all.size(); ++i)
+        for (int own_id : own(all[i]))
+          if (own_id == id) in.insert(i);
+      if (!in.empty()) found[in].push_back(id);
+    }
+    std::vector<Class> out;
+    for (const auto& [in, ids] : found) out.push_back({ids, in, iterations(ids)});
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Class& a, const Class& b) { return a.iterations > b.iterations; });
+    return out;
+  }
+
   void rows() {
     join();
-    std::set<Ids> sets;
-    for (Node item : items())
-      if (const Ids ids = own(item); !ids.empty()) sets.insert(ids);
-    Ids outer = shared_loops();
+    const Ids outer = shared_loops();
     const int64_t rows = iterations(outer);
     int thread = -1;
     int64_t threads = 0;
-    for (const Ids& set : widest_first(sets)) {
-      const bool fresh = std::all_of(set.begin(), set.end(), [&](int id) { return range(id); });
-      if (fresh) row(set, rows, thread, threads);
+    std::vector<Class> spread_out;
+    for (const Class& c : classes()) {
+      // An item has threads along one class of its ranges; the others are loops around them.
+      if (std::any_of(spread_out.begin(), spread_out.end(),
+                      [&](const Class& other) { return other.meets(c); }))
+        continue;
+      row(c, rows, thread, threads);
+      spread_out.push_back(c);
     }
     last_ = thread;
     if (outer.empty()) return;
@@ -269,20 +301,14 @@ class GpuTuner : Tuner {
     spread(m, std::max<int64_t>(1, kBlock / std::max<int64_t>(threads, 1)));
   }
 
-  std::vector<Ids> widest_first(const std::set<Ids>& sets) const {
-    std::vector<Ids> out(sets.begin(), sets.end());
-    std::stable_sort(out.begin(), out.end(),
-                     [&](const Ids& a, const Ids& b) { return iterations(a) > iterations(b); });
-    return out;
-  }
-
-  // One set of ranges that go together, over a group of threads: vectors, the threads side by
-  // side, and what is left for each of them.
-  void row(Ids set, int64_t rows, int& thread, int64_t& threads) {
+  // Ranges that go together, over a group of threads: vectors, the threads side by side, and what
+  // is left for each of them.
+  void row(const Class& c, int64_t rows, int& thread, int64_t& threads) {
+    Ids set = c.ids;
     const int v = vector_range(set);
     lanes_ = lanes_along(range(v));
     make_last(set, v);
-    const bool held = uses(set) > 1;
+    const bool held = c.items.size() > 1;
     const int64_t vectors = iterations(set) / lanes_;
     vector(v, set);
     if (threads == 0) threads = row_threads(vectors, rows, held);
@@ -316,13 +342,6 @@ class GpuTuner : Tuner {
     const int inner = next_range_id(sink_);
     apply({OptKind::Split, id, threads, {}});
     return inner;
-  }
-
-  // Items that run in these ranges.
-  int uses(const Ids& set) const {
-    int count = 0;
-    for (Node item : items()) count += own(item) == set;
-    return count;
   }
 
   // The range of the set along which most accesses are contiguous.
