@@ -64,17 +64,20 @@ int choose_threads() {
 
 size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Which side of a buffer was written, empty if neither; the margins are mended.
+// The first byte of these that is not as alloc left it, -1 if there is none; mends them.
+ptrdiff_t find_damage(char* begin, size_t bytes) {
+  static const std::string whole(kMargin + kAlignment, kMarginByte);
+  if (std::memcmp(begin, whole.data(), bytes) == 0) return -1;
+  const char* hit = std::find_if(begin, begin + bytes, [](char c) { return c != kMarginByte; });
+  std::memset(begin, kMarginByte, bytes);
+  return hit - begin;
+}
+
+// Which side of a buffer was written, empty if neither; mends it.
 std::string damage(char* begin, size_t bytes) {
-  const auto scan = [](char* from, char* to) {
-    char* hit = std::find_if(from, to, [](char c) { return c != kMarginByte; });
-    const auto at = hit - from;
-    if (hit != to) std::fill(hit, to, kMarginByte);
-    return hit == to ? -1 : at;
-  };
-  const auto before = scan(begin - kMargin, begin);
-  const auto after = scan(begin + bytes, begin + padded(bytes) + kMargin);
-  if (before >= 0) return cat(kMargin - before, " bytes before the start");
+  const auto before = find_damage(begin - kMargin, kMargin);
+  const auto after = find_damage(begin + bytes, padded(bytes) - bytes + kMargin);
+  if (before >= 0) return cat(static_cast<ptrdiff_t>(kMargin) - before, " bytes before the start");
   if (after >= 0) return cat(after, " bytes after the end");
   return "";
 }
@@ -129,17 +132,35 @@ void EmulatorDevice::free(void* ptr, size_t bytes) {
         cat("EMULATOR: memory was written ", where, " of a buffer of ", bytes, " bytes"));
 }
 
+EmulatorDevice::Buffers::iterator EmulatorDevice::buffer_at(const void* address) {
+  const auto* at = static_cast<const char*>(address);
+  auto found = buffers_.upper_bound(const_cast<char*>(at));
+  if (found == buffers_.begin()) return buffers_.end();
+  --found;
+  return static_cast<size_t>(at - found->first) <= found->second ? found : buffers_.end();
+}
+
 void EmulatorDevice::check_range(const char* what, const void* begin, size_t bytes) {
   if (bytes == 0) return;
-  const auto* first = static_cast<const char*>(begin);
   std::lock_guard lock(mutex_);
-  auto after = buffers_.upper_bound(first);
-  if (after != buffers_.begin()) {
-    const auto& [start, size] = *std::prev(after);
-    const auto offset = static_cast<size_t>(first - start);
-    if (offset <= size && bytes <= size - offset) return;
-  }
+  const auto buffer = buffer_at(begin);
+  if (buffer != buffers_.end() &&
+      bytes <= buffer->second - (static_cast<const char*>(begin) - buffer->first))
+    return;
   throw DeviceError(cat("EMULATOR: ", what, " of ", bytes, " bytes outside of any buffer"));
+}
+
+// Throws when memory beside one of the buffers that the arguments point into was written.
+void EmulatorDevice::check_margins(const std::string& kernel, const std::vector<void*>& args) {
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < args.size(); ++i) {
+    const auto buffer = buffer_at(args[i]);
+    if (buffer == buffers_.end()) continue;
+    const std::string where = damage(buffer->first, buffer->second);
+    if (!where.empty())
+      throw DeviceError(cat("EMULATOR: kernel ", kernel, " wrote ", where, " of argument ", i,
+                            ", a buffer of ", buffer->second, " bytes"));
+  }
 }
 
 void EmulatorDevice::upload(void* to, const void* from_host, size_t bytes) {
@@ -196,16 +217,7 @@ void EmulatorDevice::launch(Program& program, const LaunchSize& size,
       &launch);
   if (!launch.error.empty())
     throw DeviceError(cat("EMULATOR: kernel ", kernel.name(), ", ", launch.error));
-  for (size_t i = 0; i < args.size(); ++i) {
-    std::unique_lock lock(mutex_);
-    const auto buffer = buffers_.find(static_cast<char*>(args[i]));
-    if (buffer == buffers_.end()) continue;
-    const size_t bytes = buffer->second;
-    const std::string where = damage(static_cast<char*>(args[i]), bytes);
-    if (!where.empty())
-      throw DeviceError(cat("EMULATOR: kernel ", kernel.name(), " wrote ", where, " of argument ",
-                            i, ", a buffer of ", bytes, " bytes"));
-  }
+  check_margins(kernel.name(), args);
 }
 
 }  // namespace tiny

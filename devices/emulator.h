@@ -35,12 +35,16 @@ class EmulatorDevice : public Device {
   void synchronize() override {}
 
  private:
+  using Buffers = std::map<char*, size_t>;  // first address and bytes
+
+  Buffers::iterator buffer_at(const void* address);  // end() where there is none
   void check_range(const char* what, const void* begin, size_t bytes);
+  void check_margins(const std::string& kernel, const std::vector<void*>& args);
 
   Target target_;
   CpuPool pool_;
   std::mutex mutex_;
-  std::map<const char*, size_t> buffers_;  // first address and bytes
+  Buffers buffers_;
 };
 
 }  // namespace tiny

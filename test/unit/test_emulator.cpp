@@ -255,6 +255,9 @@ KERNEL(32) k(f32* RESTRICT b0, const f32* RESTRICT b1) {
   CHECK(message(-1) ==
         "EMULATOR: kernel k wrote 4 bytes before the start of argument 0, a buffer of 280 bytes");
   CHECK(message(0) == "no error");
+  float* const middle = static_cast<float*>(out.data()) + 5;
+  CHECK(contains(error_of(cat("#define OFFSET 2", text), launch_size(2, 32), {middle, in.data()}),
+                 "wrote 0 bytes after the end of argument 0, a buffer of 280 bytes"));
 }
 
 TEST_CASE("an access far from all buffers is an error with its block and thread") {
