@@ -15,6 +15,19 @@ namespace tiny {
 std::vector<std::shared_ptr<Buffer>> run(const Schedule& s,
                                          std::span<const std::shared_ptr<Buffer>> inputs);
 
+// While one lives, each kernel is waited for and its time on the device, caches cold, is added up.
+// For benchmarks; one at a time.
+class KernelClock {
+ public:
+  KernelClock();
+  ~KernelClock();
+  KernelClock(const KernelClock&) = delete;
+  KernelClock& operator=(const KernelClock&) = delete;
+
+  double seconds = 0;
+  int kernels = 0;
+};
+
 // What exists right now: for tests that watch for leaks. Frees what nobody refers to first.
 struct Live {
   size_t nodes = 0;

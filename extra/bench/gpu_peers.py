@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""PyTorch's times of the rows of extra/bench/gpu that ../shared/peers/gpu_peers.py lacks, eager and
+compiled, as JSON lines of the same form:
+
+    python3 extra/bench/gpu_peers.py > peers.jsonl; build/release/bench/gpu --peers peers.jsonl
+
+Needs a GPU, PyTorch and Triton. Medians with cold caches (triton.testing.do_bench)."""
+import json
+
+import torch
+import torch.nn.functional as F
+from triton.testing import do_bench
+
+DEVICE = "cuda"
+
+
+def both(name, work, *inputs):
+    compiled = torch.compile(work, mode="max-autotune-no-cudagraphs")
+    for kind, f in (("eager", work), ("compile", compiled)):
+        ms = do_bench(lambda f=f: f(*inputs), warmup=50, rep=200, return_mode="median")
+        print(json.dumps({"name": name, "impl": "torch-" + kind, "ms": ms}), flush=True)
+
+
+def randn(*shape, grad=False):
+    return torch.randn(*shape, device=DEVICE, requires_grad=grad)
+
+
+def main():
+    n = 8192
+    x, w = randn(n, n), randn(n)
+    both("rmsnorm fp32 8192^2", lambda x, w: F.rms_norm(x, (n,), w, 1e-6), x, w)
+
+    table, g = randn(50257, 768, grad=True), randn(4 * n, 768)
+    at = torch.randint(0, 50257, (4 * n,), device=DEVICE)
+    both("embedding 50257x768 fp32", lambda t, i: F.embedding(i, t), table.detach(), at)
+    # The backward pass alone: what autograd runs for it.
+    both("embedding gradient 50257x768 fp32",
+         lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 50257, -1, False), g, at)
+
+    x = randn(256, 64, 112, 112)
+    both("max pool 3/2 256x64x112^2 fp32", lambda x: F.max_pool2d(x, 3, 2, 1), x)
+
+    x, g = randn(256, 64, 56, 56), randn(256, 64, 56, 56)
+    w, b, mean, var = randn(64), randn(64), randn(64), torch.ones(64, device=DEVICE)
+
+    def norm(x, w, b):
+        return F.batch_norm(x, mean, var, w, b, training=True)
+
+    both("batch norm 256x64x56^2 fp32", norm, x, w, b)
+    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+    for kind, f in (("eager", norm), ("compile", torch.compile(norm))):
+        ms = do_bench(lambda f=f: torch.autograd.grad(f(*leaves), leaves, g), warmup=50, rep=200,
+                      return_mode="median")
+        print(json.dumps({"name": "batch norm forward+backward 256x64x56^2 fp32",
+                          "impl": "torch-" + kind, "ms": ms}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
