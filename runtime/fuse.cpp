@@ -159,7 +159,7 @@ class Fuser {
         }
       }
       if (!stored_.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && is_worth_storing(n))
-        stored_[n] = 1;
+        stored_[narrower(n)] = 1;
     }
   }
 
@@ -202,6 +202,14 @@ class Fuser {
   bool is_worth_storing(Node n) const {
     const Cost c = cost_of(n);
     return c.work >= 12 || c.loads.size() >= 3;
+  }
+
+  // What a cast makes wider is stored as it was: a mask takes a byte and not four.
+  static Node narrower(Node n) {
+    while (n->op == Op::Cast && is_elementwise(n->src(0)->op) &&
+           n->src(0)->dtype.size() < n->dtype.size())
+      n = n->src(0);
+    return n;
   }
 
   // A value that is broadcast is computed once for many uses.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <span>
 
 #include "runtime/schedule.h"
 #include "tiny/error.h"
@@ -108,7 +109,8 @@ class Plan {
     std::vector<int64_t> alive(s_.steps.size() + 1);
     for (size_t v = 0; v < blocks_.size(); ++v) {
       const int place = s_.values[v].in_place;
-      if (place < 0 || place >= s_.inputs) out_.sum += aligned(bytes_of(s_.values[v]));
+      if ((place < 0 || place >= s_.inputs) && !s_.values[v].again)
+        out_.sum += aligned(bytes_of(s_.values[v]));
       if (root_[v] == v && stays_[v]) out_.peak += blocks_[v].bytes;
       if (!in_arena(v)) continue;
       alive[blocks_[v].first] += blocks_[v].bytes;
@@ -201,6 +203,7 @@ class Checker {
   int64_t end(int v) const { return begin(v) + bytes_of(s_.values[v]); }
 
   void read(int v) {
+    if (s_.values[v].size == 0) return;  // no step writes it
     int holds = -1;
     if (begin(v) < 0) {
       const auto at = own_.find(owner(v));
@@ -335,22 +338,6 @@ class Orderer {
 
 }  // namespace
 
-int64_t peak_of_order(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
-                      const std::vector<int>& order) {
-  std::vector<int> readers = readers_of(jobs, values.size());
-  int64_t now = 0, most = 0;
-  for (int j : order) {
-    for (int v : jobs[j].writes)
-      if (!values[v].stays) now += values[v].bytes;
-    most = std::max(most, now);
-    for (int v : jobs[j].reads)
-      if (--readers[v] == 0 && !values[v].stays) now -= values[v].bytes;
-    for (int v : jobs[j].writes)  // nobody reads it
-      if (readers[v] == 0 && !values[v].stays) now -= values[v].bytes;
-  }
-  return most;
-}
-
 std::vector<int> order_for_memory(const std::vector<Job>& jobs,
                                   const std::vector<JobValue>& values) {
   std::vector<int> given = Orderer(jobs, values, false).run();
@@ -358,6 +345,204 @@ std::vector<int> order_for_memory(const std::vector<Job>& jobs,
   expect(given.size() == jobs.size(), "kernels wait for each other");
   const bool better = peak_of_order(jobs, values, greedy) < peak_of_order(jobs, values, given);
   return better ? greedy : given;
+}
+
+// --- Computing again -----------------------------------------------------------------------------
+
+namespace {
+
+// When each value is alive, turn by turn.
+class Lifetimes {
+ public:
+  Lifetimes(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+            const std::vector<Turn>& turns)
+      : jobs_(jobs),
+        values_(values),
+        turns_(turns),
+        uses_(values.size()),
+        alive_(turns.size() + 1) {
+    for (size_t t = 0; t < turns.size(); ++t) {
+      for (int v : reads(turns[t])) uses_[v].push_back({static_cast<int>(t), false});
+      for (int v : writes(turns[t])) uses_[v].push_back({static_cast<int>(t), true});
+    }
+    for (size_t v = 0; v < values.size(); ++v) add(v);
+    int64_t now = 0;
+    for (int64_t& a : alive_) a = now += a;
+  }
+
+  int peak() const {
+    return static_cast<int>(std::max_element(alive_.begin(), alive_.end()) - alive_.begin());
+  }
+  int64_t at(int turn) const { return alive_[turn]; }
+
+  // The turn that next reads the value, where it lies idle during this one; else -1.
+  int next_use(int v, int turn) const {
+    bool before = false;
+    for (const Use& u : uses_[v]) {
+      if (u.turn == turn) return -1;
+      if (u.turn > turn) return before && !u.writes ? u.turn : -1;
+      before = true;
+    }
+    return -1;
+  }
+
+  bool is_alive(int v, int turn) const {
+    if (values_[v].stays) return true;
+    bool before = false;
+    for (const Use& u : uses_[v]) {
+      if (u.turn >= turn) return before && !u.writes;
+      before = true;
+    }
+    return false;
+  }
+
+ private:
+  struct Use {
+    int turn;
+    bool writes;
+  };
+
+  std::span<const int> reads(const Turn& t) const {
+    return t.again >= 0 ? values_[t.again].recipe : jobs_[t.job].reads;
+  }
+  std::span<const int> writes(const Turn& t) const {
+    return t.again >= 0 ? std::span(&t.again, 1) : std::span(jobs_[t.job].writes);
+  }
+
+  void add(size_t v) {
+    if (values_[v].stays) return;
+    const std::vector<Use>& uses = uses_[v];
+    for (size_t i = 0; i < uses.size();) {
+      size_t end = i + 1;  // of this version
+      while (end < uses.size() && !uses[end].writes) ++end;
+      alive_[uses[i].turn] += values_[v].bytes;
+      alive_[uses[end - 1].turn + 1] -= values_[v].bytes;
+      i = end;
+    }
+  }
+
+  const std::vector<Job>& jobs_;
+  const std::vector<JobValue>& values_;
+  const std::vector<Turn>& turns_;
+  std::vector<std::vector<Use>> uses_;
+  std::vector<int64_t> alive_;
+};
+
+std::vector<Turn> turns_of(const std::vector<int>& order) {
+  std::vector<Turn> out;
+  for (int j : order) out.push_back({j, -1});
+  return out;
+}
+
+int64_t cost_of(const std::vector<JobValue>& values, const std::vector<int>& used) {
+  int64_t bytes = 0;
+  for (int v : used) bytes += values[v].bytes;
+  return bytes;
+}
+
+// Whether everything that a value is computed from is there anyway, or hardly worth mentioning.
+bool is_free(const std::vector<JobValue>& values, const Lifetimes& lives, int v, int turn) {
+  int64_t kept = 0;
+  for (int r : values[v].recipe)
+    if (!lives.is_alive(r, turn)) kept += values[r].bytes;
+  return kept * 16 <= values[v].bytes;
+}
+
+}  // namespace
+
+int64_t peak_of_order(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+                      const std::vector<Turn>& order) {
+  const Lifetimes lives(jobs, values, order);
+  return lives.at(lives.peak());
+}
+
+int64_t peak_of_order(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+                      const std::vector<int>& order) {
+  return peak_of_order(jobs, values, turns_of(order));
+}
+
+namespace {
+
+class Recomputer {
+ public:
+  Recomputer(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+             const std::vector<int>& order)
+      : jobs_(jobs), values_(values), maker_(values.size(), -1), turns_(turns_of(order)) {
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      traffic_ += cost_of(values, jobs[j].reads) + cost_of(values, jobs[j].writes);
+      for (int v : jobs[j].writes) maker_[v] = static_cast<int>(j);
+    }
+  }
+
+  std::vector<Turn> run(int64_t enough, double share) {
+    auto budget = static_cast<int64_t>(static_cast<double>(traffic_) * share);
+    for (;;) {
+      const Lifetimes lives(jobs_, values_, turns_);
+      if (lives.at(lives.peak()) <= enough) break;
+      std::vector<Choice> choices = find_choices(lives);
+      const size_t count = std::min(choices.size(), kAtOnce);
+      std::partial_sort(choices.begin(), choices.begin() + static_cast<std::ptrdiff_t>(count),
+                        choices.end(),
+                        [](const Choice& a, const Choice& b) { return a.gain > b.gain; });
+      choices.resize(count);
+      std::erase_if(choices, [&](const Choice& c) {
+        const bool fits = cost_again(c.value) <= budget;
+        if (fits) budget -= cost_again(c.value);
+        return !fits;
+      });
+      if (choices.empty()) break;
+      // From the last turn to the first, so that places stay what they were.
+      std::sort(choices.begin(), choices.end(),
+                [](const Choice& a, const Choice& b) { return a.before > b.before; });
+      for (const Choice& c : choices)
+        turns_.insert(turns_.begin() + c.before, {maker_[c.value], c.value});
+    }
+    return std::move(turns_);
+  }
+
+ private:
+  static constexpr size_t kAtOnce = 8;
+
+  struct Choice {
+    int value, before;
+    double gain;
+  };
+
+  int64_t cost_again(int v) const { return values_[v].bytes + cost_of(values_, values_[v].recipe); }
+
+  std::vector<Choice> find_choices(const Lifetimes& lives) const {
+    std::vector<int> place(jobs_.size());
+    for (size_t t = 0; t < turns_.size(); ++t)
+      if (turns_[t].again < 0) place[turns_[t].job] = static_cast<int>(t);
+    std::vector<Choice> out;
+    for (int v = 0; v < static_cast<int>(values_.size()); ++v) {
+      const JobValue& value = values_[v];
+      if (!value.cheap || value.stays || maker_[v] < 0 || value.bytes == 0) continue;
+      const int next = lives.next_use(v, lives.peak());
+      if (next < 0 || !is_free(values_, lives, v, next)) continue;
+      if (std::any_of(value.until.begin(), value.until.end(),
+                      [&](int j) { return place[j] <= next; }))
+        continue;
+      out.push_back(
+          {v, next, static_cast<double>(value.bytes) / static_cast<double>(cost_again(v))});
+    }
+    return out;
+  }
+
+  const std::vector<Job>& jobs_;
+  const std::vector<JobValue>& values_;
+  std::vector<int> maker_;
+  std::vector<Turn> turns_;
+  int64_t traffic_ = 0;
+};
+
+}  // namespace
+
+std::vector<Turn> recompute_for_memory(const std::vector<Job>& jobs,
+                                       const std::vector<JobValue>& values,
+                                       const std::vector<int>& order, int64_t enough,
+                                       double share) {
+  return Recomputer(jobs, values, order).run(enough, share);
 }
 
 }  // namespace tiny

@@ -38,7 +38,10 @@ struct Job {
 };
 struct JobValue {
   int64_t bytes = 0;
-  bool stays = false;  // alive before the first job and after the last
+  bool stays = false;            // alive before the first job and after the last
+  bool cheap = false;            // element-wise: may be computed again
+  std::vector<int> recipe = {};  // from these
+  std::vector<int> until = {};   // before these jobs, which overwrite something else it needs
 };
 
 // An order of the jobs that keeps the sum of what is alive low: the best of the given order and of
@@ -46,7 +49,23 @@ struct JobValue {
 std::vector<int> order_for_memory(const std::vector<Job>& jobs,
                                   const std::vector<JobValue>& values);
 
-// The most bytes alive during one job of the order, without values that stay.
+// A job in its turn, or one of its values alone, computed once more.
+struct Turn {
+  int job = 0;
+  int again = -1;  // value
+  bool operator==(const Turn&) const = default;
+};
+
+// The order with cheap values that lie idle around the peak forgotten, and computed again before
+// their next use, while that costs no more than `share` of the bytes that all jobs read and write.
+// A peak of at most `enough` bytes is left alone.
+std::vector<Turn> recompute_for_memory(const std::vector<Job>& jobs,
+                                       const std::vector<JobValue>& values,
+                                       const std::vector<int>& order, int64_t enough, double share);
+
+// The most bytes alive during one turn, without values that stay.
+int64_t peak_of_order(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+                      const std::vector<Turn>& order);
 int64_t peak_of_order(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
                       const std::vector<int>& order);
 

@@ -109,7 +109,8 @@ class Planner {
     for (size_t g = 0; g < groups_.size(); ++g)
       for (Node n : groups_[g].outputs) maker_[n] = static_cast<int>(g);
     order_groups();
-    for (int g : order_) plan(groups_[g]);
+    find_deaths();
+    for (size_t t = 0; t < order_.size(); ++t) plan(group_of(order_[t]), deaths_[t]);
     for (Node r : roots_) add_result(r);
     out_.memory = plan_memory(out_);
     check_memory(out_, out_.memory);
@@ -150,35 +151,80 @@ class Planner {
     for (int g = 0; g < count; ++g)
       for (Node n : groups_[g].outputs)
         if (n->op == Op::Assign) try_in_place(g, n);
-    order_ = order_for_memory(jobs(), job_values());
+    choose_order();
   }
 
-  // Values of the jobs: each stored node, by the order of groups and outputs.
-  std::vector<JobValue> job_values() {
-    std::vector<JobValue> out;
+  // Peaks below this are no trouble; above it, a few bytes in a hundred are read and written again.
+  static constexpr int64_t kLowPeak = int64_t{1} << 30;
+  static constexpr double kShareAgain = 0.02;
+
+  // Values of the jobs are the stored nodes, by the order of groups and outputs.
+  void choose_order() {
+    NodeMap<int> id;
     NodeMap<char> stays;
     for (Node r : roots_) stays[base_of(r)] = 1;
     for (const Group& g : groups_)
-      for (Node n : g.outputs)
-        out.push_back({numel(n->shape()) * static_cast<int64_t>(n->dtype.size()),
-                       stays.contains(n) || in_place_.contains(n)});
-    return out;
-  }
-
-  std::vector<Job> jobs() {
-    NodeMap<int> id;
-    for (const Group& g : groups_)
-      for (Node n : g.outputs) id[n] = static_cast<int>(id.size());
-    std::vector<Job> out;
+      for (Node n : g.outputs) {
+        id[n] = static_cast<int>(stored_.size());
+        stored_.push_back(n);
+      }
+    std::vector<Job> jobs;
+    std::vector<JobValue> values;
     for (size_t g = 0; g < groups_.size(); ++g) {
       Job j;
       j.before.assign(before_[g].begin(), before_[g].end());
-      for (Node n : groups_[g].outputs) j.writes.push_back(*id.find(n));
       for (Node n : groups_[g].inputs)
         if (const int* v = id.find(n)) j.reads.push_back(*v);
-      out.push_back(std::move(j));
+      for (Node n : groups_[g].outputs) {
+        j.writes.push_back(*id.find(n));
+        JobValue v{numel(n->shape()) * static_cast<int64_t>(n->dtype.size()),
+                   stays.contains(n) || in_place_.contains(n)};
+        std::vector<Node> from;
+        v.cheap = find_recipe(n, from);
+        for (Node s : from) {
+          if (const int* r = id.find(s)) v.recipe.push_back(*r);
+          if (s->op != Op::Param) continue;
+          const auto writer = overwritten_.find(static_cast<int>(s->ints()[0]));
+          if (writer != overwritten_.end()) v.until.push_back(writer->second);
+        }
+        values.push_back(std::move(v));
+      }
+      jobs.push_back(std::move(j));
     }
-    return out;
+    order_ =
+        recompute_for_memory(jobs, values, order_for_memory(jobs, values), kLowPeak, kShareAgain);
+  }
+
+  // What a value is computed from, where that takes no more than element-wise operations on what
+  // is still there later.
+  bool find_recipe(Node value, std::vector<Node>& from) const {
+    std::vector<Node> stack{value};
+    NodeMap<char> seen;
+    while (!stack.empty()) {
+      Node n = stack.back();
+      stack.pop_back();
+      if (seen.contains(n)) continue;
+      seen[n] = 1;
+      if (n->op == Op::Param || (n != value && maker_.contains(n))) {
+        from.push_back(n);
+        continue;
+      }
+      const bool simple = is_elementwise(n->op) || is_movement(n->op) || n->is_const() ||
+                          n->op == Op::Iota || n->op == Op::Contiguous;
+      if (!simple) return false;
+      for (Node s : n->srcs()) stack.push_back(s);
+    }
+    return true;
+  }
+
+  // The group of a turn: all of it, or one of its values from what that needs.
+  Group group_of(const Turn& turn) const {
+    if (turn.again < 0) return groups_[turn.job];
+    Group g;
+    g.outputs = {stored_[turn.again]};
+    find_recipe(g.outputs[0], g.inputs);
+    g.elsewhere = g.inputs;  // not known: none of them is overwritten
+    return g;
   }
 
   void try_in_place(int group, Node assign) {
@@ -193,7 +239,7 @@ class Planner {
       readers.push_back(g);
     }
     before_[group].insert(readers.begin(), readers.end());
-    overwritten_.insert(input);
+    overwritten_[input] = group;
     in_place_[assign] = input;
   }
 
@@ -205,8 +251,46 @@ class Planner {
     return false;
   }
 
-  // --- steps
-  // ---------------------------------------------------------------------------------------
+  // Which stored values each turn is the last to need.
+  void find_deaths() {
+    deaths_.resize(order_.size());
+    NodeMap<char> needed;  // later on
+    for (Node r : roots_) needed[base_of(r)] = 1;
+    for (size_t t = order_.size(); t-- > 0;) {
+      const Group g = group_of(order_[t]);
+      for (Node n : g.outputs)
+        if (!is_root(n)) needed[n] = 0;  // before that it is another version of the value
+      for (Node n : g.inputs) {
+        char& later = needed[n];
+        if (!later && maker_.contains(n)) deaths_[t].push_back(n);
+        later = 1;
+      }
+    }
+  }
+
+  bool is_root(Node n) const {
+    return std::any_of(roots_.begin(), roots_.end(), [&](Node r) { return base_of(r) == n; });
+  }
+
+  // The value whose memory an output may take over: it dies here, and each element is read only
+  // where it is replaced. Outputs of several shapes are written in loops one after the other.
+  int place_for(const Group& g, Node out, std::vector<Node>& deaths) {
+    if (const int* place = in_place_.find(out)) return *place;
+    if (out->op == Op::Scatter || out->op == Op::Copy || out->op == Op::Assign) return -1;
+    for (Node n : g.outputs)
+      if (!same(n->shape(), out->shape())) return -1;
+    for (size_t i = 0; i < deaths.size(); ++i) {
+      Node n = deaths[i];
+      if (n->dtype != out->dtype || !same(n->shape(), out->shape())) continue;
+      if (std::find(g.elsewhere.begin(), g.elsewhere.end(), n) != g.elsewhere.end()) continue;
+      const int v = value_of(n);
+      deaths.erase(deaths.begin() + static_cast<std::ptrdiff_t>(i));
+      return v;
+    }
+    return -1;
+  }
+
+  // --- steps -------------------------------------------------------------------------------------
 
   int value_of(Node n) {
     if (n->op == Op::Param) return static_cast<int>(n->ints()[0]);
@@ -222,12 +306,13 @@ class Planner {
     return fallback_;
   }
 
-  void plan(const Group& g) {
+  void plan(const Group& g, std::vector<Node>& deaths) {
     const int device = device_of(g);
     for (Node n : g.outputs) {
-      const int* place = in_place_.find(n);
+      const int place = place_for(g, n, deaths);
+      const bool again = value_.contains(n);
       value_[n] = static_cast<int>(out_.values.size());
-      out_.values.push_back({n->dtype, numel(n->shape()), device, place ? *place : -1});
+      out_.values.push_back({n->dtype, numel(n->shape()), device, place, again});
     }
     if (out_.values.back().size == 0) return;
     Node first = g.outputs[0];
@@ -332,8 +417,10 @@ class Planner {
   std::vector<Group> groups_;
   NodeMap<int> maker_;
   std::vector<std::set<int>> before_;
-  std::vector<int> order_;
-  std::set<int> overwritten_;
+  std::vector<Node> stored_;
+  std::vector<Turn> order_;
+  std::vector<std::vector<Node>> deaths_;
+  std::map<int, int> overwritten_;  // inputs, and by which group
   NodeMap<int> in_place_, value_;
 };
 

@@ -23,7 +23,8 @@ struct Value {
   DType dtype;
   int64_t size = 0;  // elements
   int device = 0;
-  int in_place = -1;  // takes over the memory of this value, an earlier one
+  int in_place = -1;   // takes over the memory of this value, an earlier one
+  bool again = false;  // an earlier value computed once more
 };
 
 struct Step {

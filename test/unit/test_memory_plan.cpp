@@ -7,6 +7,7 @@
 
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
+#include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/tensor.h"
 
@@ -155,6 +156,76 @@ TEST_CASE("orders keep what must come before, and are no worse than the given on
     for (size_t k = 0; k < given.size(); ++k) given[k] = static_cast<int>(k);
     CHECK(peak_of_order(jobs, values, order) <= peak_of_order(jobs, values, given));
   }
+}
+
+namespace {
+
+// Values 0 .. n-1, each made from the one before; then read again from the last to the first. Value
+// 2 i + 1 is cheap.
+struct Chain {
+  std::vector<Job> jobs;
+  std::vector<JobValue> values;
+  std::vector<int> order;
+  explicit Chain(int n) {
+    for (int i = 0; i < n; ++i) {
+      jobs.push_back({i ? std::vector<int>{i - 1} : std::vector<int>{},
+                      i ? std::vector<int>{i - 1} : std::vector<int>{},
+                      {i}});
+      values.push_back({100, false, i % 2 == 1, {}, {}});
+      if (i % 2 == 1) values.back().recipe = {i - 1};
+    }
+    for (int i = n - 1; i >= 0; --i) {
+      jobs.push_back({{static_cast<int>(jobs.size()) - 1}, {i}, {}});
+      if (i > 0) jobs.back().reads.push_back(i - 1);
+    }
+    for (int j = 0; j < static_cast<int>(jobs.size()); ++j) order.push_back(j);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("cheap values that lie idle at the peak are computed again, for a limited share") {
+  const Chain c(20);
+  const int64_t kept = peak_of_order(c.jobs, c.values, c.order);
+  CHECK(kept == 2000);
+  const auto half = recompute_for_memory(c.jobs, c.values, c.order, 0, 1.0);
+  CHECK(peak_of_order(c.jobs, c.values, half) <= 1300);
+  const auto some = recompute_for_memory(c.jobs, c.values, c.order, 0, 0.1);
+  CHECK(some.size() > c.order.size());
+  CHECK(some.size() < half.size());
+  CHECK(recompute_for_memory(c.jobs, c.values, c.order, 2000, 1.0).size() == c.order.size());
+  CHECK(recompute_for_memory(c.jobs, c.values, c.order, 0, 0.0).size() == c.order.size());
+  // Each value is computed again after its job, and what it is made from is computed before it.
+  for (size_t t = 0; t < half.size(); ++t) {
+    if (half[t].again < 0) continue;
+    CHECK(c.values[half[t].again].cheap);
+    CHECK(std::find(half.begin(), half.begin() + static_cast<std::ptrdiff_t>(t),
+                    Turn{half[t].job, -1}) != half.begin() + static_cast<std::ptrdiff_t>(t));
+  }
+}
+
+TEST_CASE("a value is not computed again once something that it needs is overwritten") {
+  Chain c(4);
+  for (JobValue& v : c.values) v.until = {4};  // the first job that reads again
+  CHECK(recompute_for_memory(c.jobs, c.values, c.order, 0, 1.0).size() == c.order.size());
+}
+
+TEST_CASE("a value whose last reader goes element by element leaves its memory to the result") {
+  const Tensor a = Tensor::rand({64, 64}).realize(), b = Tensor::rand({64, 64}).realize();
+  // Products are not fused into one another, so the first sum's memory is free for the second.
+  Tensor y = (a.matmul(b) * 2.0f).contiguous().sin().contiguous().cos().sum();
+  Node root = y.node();
+  const Normalized graph = normalize(std::span(&root, 1));
+  std::vector<int> devices;
+  for (Node n : graph.buffers) devices.push_back(n->device);
+  const EnvOverride apart("FUSE", "0");
+  const auto s = schedule(graph, devices, device_id("CPU"));
+  int places = 0;
+  for (const Value& v : s->values) places += v.in_place >= s->inputs;
+  CHECK(places >= 1);
+  const float one_by_one = y.item<float>();
+  const EnvOverride fused("FUSE", "1");
+  CHECK(one_by_one == doctest::Approx((a.matmul(b) * 2.0f).sin().cos().sum().item<float>()));
 }
 
 TEST_CASE("intermediate values of a run lie in one block that is given back") {
