@@ -25,13 +25,13 @@ Tensor rotate_left(const Tensor& x, int amount) { return (x << amount) | (x >> (
 uint32_t low_word(uint64_t v) { return static_cast<uint32_t>(v); }
 uint32_t high_word(uint64_t v) { return static_cast<uint32_t>(v >> 32); }
 
-// Key and counter of the next `blocks` blocks, u32 [4].
+// Key and counter of the next `blocks` blocks and a zero that no compiler knows of, u32 [5].
 Tensor take_state(int64_t blocks) {
   check(blocks < (int64_t{1} << 32), "random: ", blocks, " blocks at once; there may be 2^32 - 1");
   Stream& s = stream();
   std::lock_guard lock(s.mutex);
   const std::vector<uint32_t> state{low_word(s.key), high_word(s.key), low_word(s.counter),
-                                    high_word(s.counter)};
+                                    high_word(s.counter), 0};
   s.counter += static_cast<uint64_t>(blocks);
   return Tensor::from(state);
 }
@@ -43,22 +43,55 @@ RandomWords blocks_at(const Tensor& state, const Tensor& block) {
                       state.narrow(0, 3, 1) + carry);
 }
 
-// The upper `bits` bits of each word as a number in [0, 1), exact in a float with that many.
-Tensor to_unit(const Tensor& words, int bits, DType dtype) {
-  const Tensor top = (words >> (32 - bits)).to(kI32);
-  return top.to(dtype) * std::ldexp(1.0, -bits);
-}
+// --- Arithmetic that is the same to the bit on every device -------------------------------------
 
-// [n] in [0, 1), f32 or f64; f16 and bf16 have as many different values as their mantissa holds.
-Tensor unit_interval(int64_t n, DType dtype) {
-  if (dtype == kF64) {
-    const RandomWords w = random_blocks(n);
-    const Tensor high = (w.first >> 5).to(kF64), low = (w.second >> 6).to(kF64);
-    return (high * 0x1p26 + low) * 0x1p-53;
+// Compilers may merge a product with a sum that follows it, which then rounds once and not twice,
+// and devices have logarithms of their own. So products are rounded before they are added, and
+// logarithm and sine are made of what IEEE 754 rounds alike everywhere.
+class Exactly {
+ public:
+  // `state`: what take_state gave, for its zero.
+  explicit Exactly(const Tensor& state) : zero_(state.select(0, 4)) {}
+
+  // x, and no part of a sum: its bits pass through integers.
+  Tensor rounded(const Tensor& x) const {
+    const DType bits = x.dtype() == kF64 ? kU64 : kU32;
+    return (x.bitcast(bits) ^ zero_.to(bits)).bitcast(x.dtype());
   }
-  const int bits = dtype == kF16 ? 11 : dtype == kBF16 ? 8 : 24;
-  return to_unit(random_words(n), bits, kF32).to(dtype);
-}
+
+  // c[0] + c[1] x + c[2] x^2 + ...
+  Tensor series(const Tensor& x, const std::vector<double>& c) const {
+    Tensor sum = x.full_like(c.back());
+    for (size_t i = c.size() - 1; i-- > 0;) sum = rounded(sum * x) + c[i];
+    return sum;
+  }
+
+  // ln x of positive normal numbers. x = 2^e m with m in [sqrt 1/2, sqrt 2): ln m = 2 atanh s with
+  // s = (m - 1) / (m + 1), of which 6 terms are as good as f32 and 12 as f64.
+  Tensor log(const Tensor& x) const {
+    const bool wide = x.dtype() == kF64;
+    const DType bits = wide ? kI64 : kI32;
+    const int mantissa = wide ? 52 : 23;
+    const int64_t sqrt_half = wide ? 0x3fe6a09e667f3bcd : 0x3f3504f3;
+    const Tensor i = x.bitcast(bits) - sqrt_half, e = (i >> mantissa).to(x.dtype());
+    const Tensor m = ((i & ((int64_t{1} << mantissa) - 1)) + sqrt_half).bitcast(x.dtype());
+    const Tensor s = (m - 1) / (m + 1);
+    std::vector<double> c;
+    for (int k = 0; k < (wide ? 12 : 6); ++k) c.push_back(2.0 / (2 * k + 1));
+    return rounded(s * series(s * s, c)) + rounded(e * M_LN2);
+  }
+
+  // sin(x pi / 2) for x in [0, 1]: Taylor's series.
+  Tensor quarter_sine(const Tensor& x) const {
+    std::vector<double> c{M_PI / 2};
+    for (int k = 1; k < (x.dtype() == kF64 ? 13 : 7); ++k)
+      c.push_back(c.back() * -(M_PI * M_PI / 4) / (2 * k * (2 * k + 1)));
+    return x * series(x * x, c);
+  }
+
+ private:
+  Tensor zero_;
+};
 
 struct Fans {
   double in, out;
@@ -96,59 +129,140 @@ RandomWords threefry2x32(const Tensor& key0, const Tensor& key1, const Tensor& c
   return {x, y};
 }
 
-RandomWords random_blocks(int64_t n) {
-  if (n == 0) return {Tensor::zeros({0}, kU32), Tensor::zeros({0}, kU32)};
-  return blocks_at(take_state(n), Tensor(build::iota(n, kU32)));
+namespace {
+
+// What one call takes from the stream: words of n blocks, or n words.
+struct Blocks {
+  Tensor state;
+  RandomWords words;
+};
+
+Blocks next_blocks(int64_t n) {
+  const Tensor state = take_state(n);
+  if (n == 0) return {state, {Tensor::zeros({0}, kU32), Tensor::zeros({0}, kU32)}};
+  return {state, blocks_at(state, Tensor(build::iota(n, kU32)))};
 }
 
-Tensor random_words(int64_t n) {
-  if (n == 0) return Tensor::zeros({0}, kU32);
+struct Words {
+  Tensor state, words;
+};
+
+Words next_words(int64_t n) {
   const int64_t blocks = (n + 1) / 2;
+  const Tensor state = take_state(blocks);
+  if (n == 0) return {state, Tensor::zeros({0}, kU32)};
   const Tensor i(build::iota(n, kU32)), in_first = i < blocks;
-  const RandomWords w = blocks_at(take_state(blocks), where(in_first, i, i - blocks));
-  return where(in_first, w.first, w.second);
+  const RandomWords w = blocks_at(state, where(in_first, i, i - blocks));
+  return {state, where(in_first, w.first, w.second)};
 }
+
+}  // namespace
+
+RandomWords random_blocks(int64_t n) { return next_blocks(n).words; }
+Tensor random_words(int64_t n) { return next_words(n).words; }
 
 // --- Distributions ------------------------------------------------------------------------------
+
+namespace {
+
+// Integers in [0, 2^bits) with which numbers of [0, 1) are made: as many bits as the dtype has.
+struct Draws {
+  Tensor integer;  // [n], i64 for f64, else i32
+  int bits;
+  Exactly exactly;
+
+  // integer / 2^bits, or what is given in the place of the integer; no rounding.
+  Tensor unit(const Tensor& i) const {
+    return i.to(bits > 24 ? kF64 : kF32) * std::ldexp(1.0, -bits);
+  }
+  Tensor unit() const { return unit(integer); }
+};
+
+Draws draw(int64_t n, DType dtype) {
+  if (dtype == kF64) {
+    const Blocks b = next_blocks(n);
+    const Tensor high = (b.words.first >> 5).to(kI64), low = (b.words.second >> 6).to(kI64);
+    return {(high << 26) | low, 53, Exactly(b.state)};
+  }
+  const int bits = dtype == kF16 ? 11 : dtype == kBF16 ? 8 : 24;
+  const Words w = next_words(n);
+  return {(w.words >> (32 - bits)).to(kI32), bits, Exactly(w.state)};
+}
+
+// -ln(1 - u) of the drawn u.
+Tensor waiting_time(const Draws& d) {
+  return d.exactly.log(d.unit((int64_t{1} << d.bits) - d.integer)).neg();
+}
+
+// cos(2 pi u) of the drawn u, by quarters of a turn.
+Tensor cosine(const Draws& d) {
+  const int low = d.bits - 2;
+  const Tensor quarter = d.integer >> low, rest = d.integer & ((int64_t{1} << low) - 1);
+  const Tensor up = (quarter & 1) != 0;
+  const Tensor angle = d.unit(where(up, rest, (int64_t{1} << low) - rest) << 2);
+  const Tensor y = d.exactly.quarter_sine(angle);
+  return where(((quarter + 1) & 2) != 0, y.neg(), y);
+}
+
+}  // namespace
 
 Tensor Tensor::rand(const Shape& shape, DType dtype) {
   LabelScope label("rand");
   detail::require_shape("rand", shape);
   detail::require_float("rand", dtype);
-  return unit_interval(tiny::numel(shape), dtype).reshape(shape);
+  return draw(tiny::numel(shape), dtype).unit().to(dtype).reshape(shape);
 }
 
 Tensor Tensor::uniform(const Shape& shape, double low, double high, DType dtype) {
   LabelScope label("uniform");
+  detail::require_shape("uniform", shape);
+  detail::require_float("uniform", dtype);
   check(low <= high, "uniform: from ", low, " to ", high);
-  return rand(shape, dtype) * (high - low) + low;
+  const Draws d = draw(tiny::numel(shape), dtype);
+  return (d.exactly.rounded(d.unit() * (high - low)) + low).to(dtype).reshape(shape);
 }
+
+namespace {
+
+struct Normal {
+  Tensor values;
+  Exactly exactly;
+};
+
+// [n] in f32 or f64. G. Box, M. Muller, "A note on the generation of random normal deviates"
+// (1958).
+Normal normal_numbers(int64_t n, DType dtype) {
+  const auto values = [](const Draws& radius, const Draws& angle) {
+    return (waiting_time(radius) * 2).sqrt() * cosine(angle);
+  };
+  if (dtype == kF64) {
+    const Draws radius = draw(n, kF64), angle = draw(n, kF64);
+    return {values(radius, angle), radius.exactly};
+  }
+  const Blocks b = next_blocks(n);
+  const Exactly exactly(b.state);
+  const Draws radius{(b.words.first >> 8).to(kI32), 24, exactly};
+  const Draws angle{(b.words.second >> 8).to(kI32), 24, exactly};
+  return {values(radius, angle), exactly};
+}
+
+}  // namespace
 
 Tensor Tensor::randn(const Shape& shape, DType dtype) {
   LabelScope label("randn");
   detail::require_shape("randn", shape);
   detail::require_float("randn", dtype);
-  const int64_t n = tiny::numel(shape);
-  const DType wide = detail::compute_dtype(dtype);
-  // G. Box, M. Muller, "A note on the generation of random normal deviates" (1958). The radius
-  // takes 1 - u, which is never 0.
-  Tensor u, v;
-  if (wide == kF64) {
-    u = unit_interval(n, kF64);
-    v = unit_interval(n, kF64);
-  } else {
-    const RandomWords w = random_blocks(n);
-    u = to_unit(w.first, 24, kF32);
-    v = to_unit(w.second, 24, kF32);
-  }
-  const Tensor radius = ((1 - u).log() * -2).sqrt();
-  return (radius * (v * (2 * M_PI)).cos()).to(dtype).reshape(shape);
+  const Normal n = normal_numbers(tiny::numel(shape), detail::compute_dtype(dtype));
+  return n.values.to(dtype).reshape(shape);
 }
 
 Tensor Tensor::normal(const Shape& shape, double mean, double std, DType dtype) {
   LabelScope label("normal");
+  detail::require_shape("normal", shape);
+  detail::require_float("normal", dtype);
   check(std >= 0, "normal: standard deviation ", std, " is negative");
-  return randn(shape, dtype) * std + mean;
+  const Normal n = normal_numbers(tiny::numel(shape), detail::compute_dtype(dtype));
+  return (n.exactly.rounded(n.values * std) + mean).to(dtype).reshape(shape);
 }
 
 Tensor Tensor::randint(int64_t low, int64_t high, const Shape& shape, DType dtype) {
@@ -157,12 +271,16 @@ Tensor Tensor::randint(int64_t low, int64_t high, const Shape& shape, DType dtyp
   check(low < high, "randint: no integers from ", low, " up to but not including ", high);
   const auto span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   const int64_t n = tiny::numel(shape);
+  // Upper bits of a product with the span, without a division. Some numbers come more often than
+  // others, by a part of at most span / 2^32 for one word and span / 2^64 for two.
   Tensor offset;
-  if (span <= (uint64_t{1} << 32)) {  // the upper word of the product: no division
+  if (span <= (uint64_t{1} << 16)) {
     offset = (random_words(n).to(kU64) * span) >> 32;
   } else {
     const RandomWords w = random_blocks(n);
-    offset = mod((w.first.to(kU64) << 32) | w.second.to(kU64), full({}, span, kU64));
+    const Tensor first = w.first.to(kU64), second = w.second.to(kU64);
+    offset = span <= (uint64_t{1} << 32) ? (first * span + ((second * span) >> 32)) >> 32
+                                         : mod((first << 32) | second, full({}, span, kU64));
   }
   return (offset.to(kI64) + low).to(dtype).reshape(shape);
 }
@@ -180,6 +298,23 @@ Tensor Tensor::randperm(int64_t n) {
   return random_words(n).argsort(0);
 }
 
+namespace {
+
+// The first place of each ascending row of x (..., n) that is larger than `target` (..., count), by
+// binary search; the last place where none is.
+Tensor first_above(const Tensor& x, const Tensor& target) {
+  const int64_t n = x.shape().back();
+  Tensor low = Tensor::zeros(to_shape(target.shape()), kI64), high = low + (n - 1);
+  for (int64_t width = n - 1; width > 0; width >>= 1) {
+    const Tensor middle = (low + high) >> 1, above = x.gather(-1, middle) > target;
+    low = where(above, low, minimum(middle + 1, high));
+    high = where(above, middle, high);
+  }
+  return low;
+}
+
+}  // namespace
+
 Tensor Tensor::multinomial(int64_t count, bool replacement) const {
   LabelScope label("multinomial");
   detail::require_float("multinomial", dtype());
@@ -187,18 +322,20 @@ Tensor Tensor::multinomial(int64_t count, bool replacement) const {
         to_text(shape()));
   check(count >= 1 && (replacement || count <= shape().back()), "multinomial: ", count, " of ",
         shape().back(), " classes without replacement");
-  const Tensor w = detach().to(kF32);
   if (!replacement) {
     // The order of exponential waiting times with the weights as rates.
-    const Tensor waiting = (1 - rand(to_shape(shape()))).log().neg() / w;
-    return waiting.topk(count, -1, false).indices;
+    const Tensor time = waiting_time(draw(numel(), kF32)).reshape(to_shape(shape()));
+    return (time / detach().to(kF32)).topk(count, -1, false).indices;
   }
-  const Tensor cumulated = w.cumsum(-1).unsqueeze(-2);  // (..., 1, n)
+  const Tensor w = detach().to(kF64);
+  // Sums of blocks are rounded otherwise than sums in a row; this way they ascend, and what weighs
+  // nothing adds nothing.
+  const Tensor cumulated = where(w > 0, w.cumsum(-1), 0).cummax(-1).values.contiguous();
   Shape draws = to_shape(shape());
   draws.back() = count;
-  const Tensor target = rand(draws).unsqueeze(-1) * cumulated.narrow(-1, shape().back() - 1, 1);
-  const Tensor below = (cumulated <= target).sum(-1);
-  return minimum(below, shape().back() - 1);
+  const Tensor target =
+      (rand(draws).to(kF64) * cumulated.narrow(-1, shape().back() - 1, 1)).contiguous();
+  return first_above(cumulated, target);
 }
 
 Tensor Tensor::kaiming_uniform(const Shape& shape, double a, DType dtype) {
