@@ -250,7 +250,7 @@ class GpuTuner : Tuner {
     return threads;
   }
 
-  // Ranges that the same items run in; `items` by their numbers.
+  // Ranges that the same items run in, and the same reductions close; `items` by their numbers.
   struct Class {
     Ids ids;
     std::set<size_t> items;
@@ -263,17 +263,20 @@ class GpuTuner : Tuner {
   };
 
   std::vector<Class> classes() const {
-    std::map<std::set<size_t>, Ids> found;
+    std::map<std::pair<std::set<size_t>, std::set<size_t>>, Ids> found;
     const auto all = items();
     for (int id : loops()) {
-      std::set<size_t> in;
-      for (size_t i = 0; i < all.size(); ++i)
-        for (int own_id : own(all[i]))
-          if (own_id == id) in.insert(i);
-      if (!in.empty()) found[in].push_back(id);
+      std::set<size_t> in, closed;
+      for (size_t i = 0; i < all.size(); ++i) {
+        const Ids own_ids = own(all[i]);
+        if (std::find(own_ids.begin(), own_ids.end(), id) == own_ids.end()) continue;
+        in.insert(i);
+        if (!(all[i]->ranges >> id & 1)) closed.insert(i);
+      }
+      if (!in.empty()) found[{in, closed}].push_back(id);
     }
     std::vector<Class> out;
-    for (const auto& [in, ids] : found) out.push_back({ids, in, iterations(ids)});
+    for (const auto& [key, ids] : found) out.push_back({ids, key.first, iterations(ids)});
     std::stable_sort(out.begin(), out.end(),
                      [](const Class& a, const Class& b) { return a.iterations > b.iterations; });
     return out;

@@ -83,8 +83,8 @@ AxisMap through_movement(Node n, const AxisMap& axes) {
 
 class Fuser {
  public:
-  Fuser(std::span<const Node> roots, std::span<const Node> stored)
-      : roots_(roots.begin(), roots.end()) {
+  Fuser(std::span<const Node> roots, std::span<const Node> stored, const Target& target)
+      : roots_(roots.begin(), roots.end()), target_(target) {
     for (Node n : stored) stored_[n] = 1;
     order_ = topological(roots);
     for (Node n : order_) {
@@ -322,9 +322,11 @@ class Fuser {
 
   // Rows that are visited several times must stay in a core's own cache.
   static constexpr int64_t kRowElements = 128 << 10;
-  static constexpr int64_t kEnoughRows = 16;    // for all cores to take part
   static constexpr int64_t kSmallWork = 16384;  // too little to be worth dividing among cores
   static constexpr size_t kMostReads = 48;      // arguments of a kernel
+
+  // For all cores to take part; a CPU's are few, and sizes alone decide there.
+  int64_t enough_rows() const { return target_.kind == Target::Kind::Cpu ? 16 : target_.cores; }
 
   static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
 
@@ -371,7 +373,7 @@ class Fuser {
     if (from.heavy && to.heavy) return false;
     const int64_t work = std::max(from.work, to.work);
     if (rows != size || has_reduce(to)) {
-      if (work > kSmallWork && (rows < kEnoughRows || work / rows > kRowElements)) return false;
+      if (work > kSmallWork && (rows < enough_rows() || work / rows > kRowElements)) return false;
     }
     return !reaches_otherwise(p, c) && loops_nest(p, c);
   }
@@ -618,6 +620,7 @@ class Fuser {
   }
 
   std::vector<Node> roots_, order_;
+  const Target& target_;
   NodeMap<size_t> position_;
   NodeMap<std::vector<Node>> users_;
   NodeMap<char> stored_;
@@ -629,8 +632,9 @@ class Fuser {
 
 }  // namespace
 
-std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored) {
-  return Fuser(roots, stored).run();
+std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored,
+                        const Target& target) {
+  return Fuser(roots, stored, target).run();
 }
 
 }  // namespace tiny

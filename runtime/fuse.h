@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "codegen/target.h"
 #include "tiny/node.h"
 
 namespace tiny {
@@ -17,7 +18,8 @@ struct Group {
 // Groups in an order in which they can run. `roots` are the values asked for; movement on top of
 // them is not materialised. `stored`: further values that get memory. The graph has Params for
 // leaves and no Detach or Leaf.
-std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored = {});
+std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored = {},
+                        const Target& target = {});
 
 // The node below all movement.
 Node base_of(Node n);

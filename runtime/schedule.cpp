@@ -101,11 +101,11 @@ class Planner {
 
   Schedule run() {
     const int device = out_.inputs ? out_.values[0].device : fallback_;
+    const Target& target = find_device(device_name(device)).target();
     Layout layout{graph_.roots, {}};
-    if (env_int("OPT"))
-      layout = choose_layouts(graph_.roots, find_device(device_name(device)).target());
+    if (env_int("OPT")) layout = choose_layouts(graph_.roots, target);
     roots_ = layout.roots;
-    groups_ = fuse(roots_, layout.stored);
+    groups_ = fuse(roots_, layout.stored, target);
     for (size_t g = 0; g < groups_.size(); ++g)
       for (Node n : groups_[g].outputs) maker_[n] = static_cast<int>(g);
     order_groups();
