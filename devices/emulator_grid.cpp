@@ -32,9 +32,8 @@ class Worker : public Emulated {
  public:
   Worker();
   void run_block(EmulatedLaunch& launch, int64_t index);
-  char* signal_stack() { return signal_stack_.data(); }
-  static constexpr size_t kSignalStackBytes = 64 << 10;
-  static void on_fault(int signal, const void* address);
+  std::vector<char>& signal_stack() { return signal_stack_; }
+  static FaultTarget fault_target();
 
  private:
   struct Fiber {
@@ -50,6 +49,7 @@ class Worker : public Emulated {
   static void on_wait(Emulated* e, int what, int line);
   static void on_fail(Emulated* e, const char* message, int line);
   static long long on_place(Emulated* e, long long* place, long long bytes, int line);
+  static void on_fault(int signal, const void* address);
   static void on_misaligned(Emulated* e, const void* address, long long alignment, int line);
   static void fiber_main(void* fiber);
 
@@ -75,7 +75,8 @@ class Worker : public Emulated {
   std::vector<Fiber*> free_;
   std::vector<char> shared_memory_;
   alignas(64) char slot_memory_[2][kMostLanes * kSlotBytes];
-  std::vector<char> signal_stack_ = std::vector<char>(kSignalStackBytes);
+  std::vector<char> signal_stack_ = std::vector<char>(64 << 10);
+  std::vector<char> fault_stack_ = std::vector<char>(64 << 10);
   volatile bool inside_ = false;  // a kernel runs
   std::string failure_;
 };
@@ -155,10 +156,15 @@ ON_FIBER void Worker::on_misaligned(Emulated* e, const void* address, long long 
   on_fail(e, message.c_str(), line);
 }
 
-// On the stack for signals. A fault is the kernel's own doing, so that nothing of this process was
-// interrupted in the middle.
+FaultTarget Worker::fault_target() {
+  Worker* w = worker_of_thread;
+  if (w == nullptr || !w->inside_) return {};
+  return {on_fault, w->fault_stack_.data() + w->fault_stack_.size()};
+}
+
+// On a stack of its own, since that of the fiber may have overflowed. A fault is the kernel's
+// doing: nothing of this process was interrupted in the middle.
 ON_FIBER void Worker::on_fault(int signal, const void* address) {
-  if (worker_of_thread == nullptr || !worker_of_thread->inside_) return;
   const std::string message = signal == SIGFPE   ? "integer division by zero or overflow of one"
                               : signal == SIGILL ? "illegal instruction"
                                                  : cat("illegal access to address ", address);
@@ -311,8 +317,8 @@ void run_blocks(EmulatedLaunch& launch) noexcept {
   const auto& grid = launch.size.grid;
   const int64_t blocks = grid[0] * grid[1] * grid[2];
   Worker& worker = this_worker();
-  const FaultGuard guard(Worker::on_fault);
-  const SignalStack stack(worker.signal_stack(), Worker::kSignalStackBytes);
+  const FaultGuard guard(Worker::fault_target);
+  const SignalStack stack(worker.signal_stack().data(), worker.signal_stack().size());
   for (int64_t i; (i = launch.next.fetch_add(1, std::memory_order_relaxed)) < blocks;) {
     try {
       worker.run_block(launch, i);

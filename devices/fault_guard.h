@@ -1,15 +1,22 @@
 // Faults of code that runs in this process (an address that is not mapped, a division by zero) as
-// calls of a function, which may leave the code by a switch of stacks.
+// calls of a function, which leaves the code by a switch of stacks.
 #pragma once
 #include <csignal>
+#include <cstddef>
 
 namespace tiny {
 
-// What a thread does with its faults: called with the signal and the address that was accessed.
-// It returns where the fault is none of its own; then the process's handler gets it.
-using FaultHandler = void (*)(int signal, const void* address);
+// Where a thread goes on after a fault: `function`, which must not return, is called on the stack
+// that ends at `stack_end`. No function: the fault is none of its own, and the process's handler
+// gets it.
+struct FaultTarget {
+  void (*function)(int signal, const void* address) = nullptr;
+  char* stack_end = nullptr;
+};
+using FaultHandler = FaultTarget (*)();
 
 // While one lives the faults of all threads go to `handler`; all that live at once have the same.
+// On processors other than x86-64 and ARM64 this does nothing.
 class FaultGuard {
  public:
   explicit FaultGuard(FaultHandler handler);
