@@ -200,6 +200,16 @@ class Puller {
     return gated(valid, pull(data, from, both(gate, valid)));
   }
 
+  // What a scatter adds or multiplies to one place along ranges that neither value nor place
+  // depends on: no store would run over them.
+  static Node repeated(Op op, Node value, const Indices& at, uint64_t seen) {
+    if (op != Op::Add && op != Op::Mul) return value;
+    std::vector<Node> srcs{value};
+    for (Node i : at)
+      if (i->op == Op::Range && !((seen | value->ranges) & i->ranges)) srcs.push_back(i);
+    return srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, OpArg{op});
+  }
+
   // base, values, indices... : one store per value, in order. Only axes of the values that are an
   // index themselves write different elements for different positions, so only they may run in
   // parallel; the others are ranges of kind Reduce, which are never bound to cores or lanes.
@@ -224,7 +234,9 @@ class Puller {
       to.push_back(as_index(pull(n->src(a + 2), at, nullptr)));
       valid = both(valid, inside(to[a], n->src(0)->shape()[a]));
     }
-    std::vector<Node> srcs{flat(out), linear(to, n->src(0)->shape()), pull(values, at, nullptr)};
+    Node place = linear(to, n->src(0)->shape()), value = pull(values, at, nullptr);
+    value = repeated(how.op, value, at, place->ranges | (valid ? valid->ranges : 0));
+    std::vector<Node> srcs{flat(out), place, value};
     if (valid) srcs.push_back(valid);
     if (how.op == Op::Assign) return make(Op::Store, kVoid, srcs);
     return make(Op::Store, kVoid, srcs, OpArg{how.op});
