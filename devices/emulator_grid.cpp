@@ -282,12 +282,16 @@ void Worker::run_block(EmulatedLaunch& launch, int64_t index) {
   shared_memory_.resize(launch.target.shared_bytes);
   shared = shared_memory_.data();
   shared_ready = 0;
+  // Every other block has its last warp first: so one of them reads what a missing barrier lets it
+  // read too early.
+  const int warps = (count + warp - 1) / warp;
   do {
-    for (int t = 0; t < count; t += warp) {
-      const int end = std::min(t + warp, count);
+    for (int i = 0; i < warps; ++i) {
+      const int begin = warp * (index % 2 == 0 ? i : warps - 1 - i);
+      const int end = std::min(begin + warp, count);
       prepare_fibers(warp);
-      run_warp(t, end);
-      exchange_until_barrier(t, end);
+      run_warp(begin, end);
+      exchange_until_barrier(begin, end);
     }
     check_together(0, count);
   } while (threads_[0].what != kEnded);

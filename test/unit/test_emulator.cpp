@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -135,6 +136,23 @@ KERNEL(256) k(f32* RESTRICT b0, const f32* RESTRICT b1) {
   const auto values = out.values();
   for (int64_t b = 0; b < blocks; ++b)
     CHECK(values[b] == (256.0f * b + 1 + 256.0f * b + 256) * 128);
+}
+
+TEST_CASE("a missing barrier shows in the results") {
+  OnDevice<float> out(std::vector<float>(4 * 64, 0));
+  for (const bool backward : {false, true}) {
+    run(cat("#define OTHER ", backward ? "t - 32" : "t + 32", R"(
+KERNEL(64) k(f32* b0) {
+  SHARED(f32, s, 64);
+  const int t = thread_x();
+  s[t] = t;
+  b0[block_x() * 64 + t] = s[OTHER & 63];
+})"),
+        launch_size(4, 64), {out.data()});
+    const auto values = out.values();
+    CHECK(std::count_if(values.begin(), values.end(), [](float v) { return std::isnan(v); }) ==
+          4 * 32);
+  }
 }
 
 TEST_CASE("group_add sums all threads of a group") {
