@@ -266,12 +266,20 @@ class Layouts {
       const double elements = static_cast<double>(numel(o.point->shape()));
       switch (walk_of(o, range).kind) {
         case Walk::None: sum += 0.5; break;
-        case Walk::Contiguous: sum += 1; break;
+        case Walk::Contiguous: sum += has_vectors(o, range) ? 1 : lanes; break;
         case Walk::Movable: sum += 1 + 4 * elements * lanes / static_cast<double>(work); break;
         case Walk::Irregular: sum += 1.5 * lanes; break;
       }
     }
     return sum / filled;
+  }
+
+  // A GPU loads vectors from aligned addresses alone: no window that slides along the range.
+  bool has_vectors(const Operand& o, Node range) const {
+    if (target_.kind == Target::Kind::Cpu) return true;
+    return std::all_of(o.at.begin(), o.at.end(), [&](Node i) {
+      return !(i->ranges & range->ranges) || i->ranges == range->ranges;
+    });
   }
 
   Node with_packed_operands(Node n) {
