@@ -33,7 +33,8 @@ FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,tiny codegen runtime devic
 # --- Packages that may be missing with NO_SETUP=1 ------------------------------------------------
 
 ifdef NO_SETUP
-MISSING := $(shell extra/setup.sh --check)
+# Not what `export` gives: make before 4.4 exports to recipes alone.
+MISSING := $(shell CXX='$(CXX)' CPPFLAGS='$(CPPFLAGS)' extra/setup.sh --check)
 # The files of a list that include none of the headers (a grep pattern).
 without = $(if $(1),$(shell grep -L '^ *\# *include *[<"]\($(2)\)[>"]' $(1) /dev/null | \
   grep -v /dev/null))
@@ -45,9 +46,16 @@ ifneq ($(filter libcxxopts-dev,$(MISSING)),)
 $(info NO_SETUP: no cxxopts: the examples that need it are left out)
 EXAMPLE_SOURCES := $(call without,$(EXAMPLE_SOURCES),cxxopts\.hpp)
 endif
-REQUIRED := $(filter zlib1g-dev nlohmann-json3-dev,$(MISSING))
-ifneq ($(REQUIRED),)
-$(info NO_SETUP: the library needs $(REQUIRED): say where it lies, CPPFLAGS=-I... LDFLAGS=-L...)
+ifneq ($(filter zlib1g-dev,$(MISSING)),)
+$(info NO_SETUP: no zlib: files compressed with gzip cannot be read)
+TEST_SOURCES := $(call without,$(TEST_SOURCES),zlib\.h)
+endif
+ifneq ($(filter nlohmann-json3-dev,$(MISSING)),)
+$(info NO_SETUP: no nlohmann/json.hpp: safetensors files cannot be read, their tests fail)
+endif
+ifneq ($(filter nlohmann-json3-dev libcxxopts-dev,$(MISSING)),)
+$(info NO_SETUP: no conformance program: it needs nlohmann/json.hpp and cxxopts)
+CONFORMANCE_SOURCES :=
 endif
 ifneq ($(filter doctest-dev,$(MISSING)),)
 $(info NO_SETUP: no doctest: the tests cannot be built)
@@ -78,7 +86,7 @@ ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread $(OPTIMIZE_$(CONFIG)) $(CXXFLA
 TEST_FLAGS := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -DTINY_ROOT='"$(CURDIR)"' \
   -DTINY_BUILD='"$(CURDIR)/$(BUILD)"'
 ALL_LDFLAGS := -pthread $(SANITIZE) $(MOLD) $(LDFLAGS)
-ALL_LDLIBS := $(LDLIBS) -lz -ldl -lpthread
+ALL_LDLIBS := $(LDLIBS) $(if $(filter zlib1g-dev,$(MISSING)),,-lz) -ldl -lpthread
 TEST_LDLIBS := $(if $(filter libz3-dev,$(MISSING)),,-lz3)
 WERROR := $(if $(filter true,$(CI)),-Werror)
 
@@ -158,13 +166,14 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar test check headers format-check asan tsan golden golden-update bench \
-  bench-compile format clean
+.PHONY: help all mnist cifar test gpu-test gpu-test-built gpu-headers check headers format-check \
+  asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
 	@echo 'make cifar           trains a residual network on pictures: ARGS="--epochs 10"'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
+	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'
 	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
 	@echo 'make golden          the golden texts of kernels; golden-update writes them anew'
@@ -182,6 +191,28 @@ run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 
 test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
+
+# For a machine with a GPU that has g++, make and CUDA, and perhaps no header of a package: what
+# needs one that is missing is left out. `make gpu-headers` puts those of this machine into
+# build/carry, to be taken there with the sources. GPU= names another device.
+GPU ?= CUDA
+CARRY := build/carry
+
+gpu-test:
+	@$(MAKE) --no-print-directory NO_SETUP=1 gpu-test-built \
+	  CPPFLAGS='$(CPPFLAGS) $(if $(wildcard $(CARRY)),-I$(CARRY))'
+
+gpu-test-built: $(if $(filter doctest-dev,$(MISSING)),,$(TEST_PROGRAM)) $(CONFORMANCE) \
+  $(EXAMPLES) $(BUILD)/bench/gpu
+	@DEVICE=$(GPU) extra/gpu_test.sh $(BUILD)
+
+gpu-headers:
+	@rm -rf $(CARRY)
+	@printf '#include <%s>\n' doctest/doctest.h cxxopts.hpp nlohmann/json.hpp | \
+	  $(CXX) $(ALL_CPPFLAGS) -std=c++20 -M -x c++ - | tr -s ' \\' '\n' | \
+	  sed -nE 's,.*/((doctest|nlohmann)/.*|cxxopts\.hpp)$$,& $(CARRY)/\1,p' | \
+	  while read -r from to; do mkdir -p "$$(dirname "$$to")" && cp "$$from" "$$to" || exit 1; done
+	@du -sh $(CARRY)
 
 check: $(TEST_PROGRAM) headers format-check
 	$(call run_tests,-sf='*test/unit/*$(comma)*test/golden/*$(comma)*test/lint/*')

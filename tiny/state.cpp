@@ -10,13 +10,15 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "tiny/error.h"
+
+#if __has_include(<nlohmann/json.hpp>)
+#include <nlohmann/json.hpp>
 
 namespace tiny {
 namespace {
@@ -341,3 +343,23 @@ void write_safetensors(const std::string& path, const std::vector<StateEntry>& e
 SafetensorsFile read_safetensors(const std::string& path) { return Reader(path).read(); }
 
 }  // namespace tiny
+
+#else  // a build for a machine that has no more than a compiler: everything else works
+
+namespace tiny {
+
+constexpr const char* kNoJson =
+    ": this build reads and writes no safetensors files: nlohmann/json.hpp (package "
+    "nlohmann-json3-dev) was missing";
+
+void write_safetensors(const std::string& path, const std::vector<StateEntry>&,
+                       const std::map<std::string, std::string>&) {
+  throw Error(cat("safetensors: ", path, kNoJson));
+}
+
+SafetensorsFile read_safetensors(const std::string& path) {
+  throw Error(cat("safetensors: ", path, kNoJson));
+}
+
+}  // namespace tiny
+#endif
