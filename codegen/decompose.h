@@ -8,8 +8,8 @@ namespace tiny {
 
 // On kernel graphs, with scalars or vectors. Halves (f16, bf16) are only loaded, stored, selected,
 // reinterpreted and cast to and from f32 afterwards; each operation on them still rounds its
-// result. Without target.has_f16 (has_bf16) the cast is integer arithmetic. GPUs have Exp2, Log2 and
-// all casts, and for f32 Sin.
+// result. Without target.has_f16 (has_bf16) the cast is integer arithmetic. GPUs have Exp2, Log2
+// and all casts, and for f32 Sin.
 Node decompose(Node sink, const Target& target);
 
 // The rules of decompose, for tests that try each: division and bools; arithmetic of halves;

@@ -332,10 +332,16 @@ template <> struct Wide<f64> { typedef f64 type; };
 };
 )"},
     // Where the hardware has no such operation: by compare-and-swap of the word around it.
-    {"atomic_update", R"(template <class T, class F> INLINE void change_word(T* p, T x, F f) {
+    {"atomic_update", R"(#ifdef __CUDA_ARCH__
+constexpr int least_atomic = 2;
+#else
+constexpr int least_atomic = 1;
+#endif
+template <class T, class F> INLINE void change_word(T* p, T x, F f) {
+  constexpr int bytes = sizeof(T) < least_atomic ? least_atomic : sizeof(T);
   typedef typename Piece<sizeof(T)>::type Bits;
-  typedef typename Piece<(sizeof(T) < 4 ? 4 : sizeof(T))>::type Word;
-  const int shift = sizeof(T) < 4 ? (int)(u64)p % 4 * 8 : 0;
+  typedef typename Piece<bytes>::type Word;
+  const int shift = sizeof(T) < bytes ? (int)(u64)p % bytes * 8 : 0;
   Word* const at = (Word*)((u64)p - shift / 8);
   const Word mask = (Word)(Bits)~(Bits)0 << shift;
   Word old = *(volatile Word*)at, seen;

@@ -283,3 +283,20 @@ TEST_CASE("the maximum of bools is or, the minimum and") {
   CHECK(decompose(op(Op::Max, a, b), Target{}) == op(Op::Or, a, b));
   CHECK(decompose(op(Op::Min, a, b), Target{}) == op(Op::And, a, b));
 }
+
+TEST_CASE("GPUs keep exponentials, logarithms and casts, f64 sines are decomposed") {
+  Target gpu;
+  gpu.kind = Target::Kind::Gpu;
+  gpu.language = Target::Language::Cuda;
+  const Node thread = range(0, 32, RangeKind::Thread, kI32);
+  const auto ops_left = [&](Op o, DType t) {
+    const Node x = make(Op::Load, t, {param(0, t), thread});
+    return topological(decompose(make(o, t, {x}), gpu)).size();
+  };
+  const size_t alone = ops_left(Op::Sqrt, kF32);
+  for (DType t : {kF32, kF64})
+    for (Op o : {Op::Exp2, Op::Log2}) CHECK(ops_left(o, t) == alone);
+  CHECK(ops_left(Op::Sin, kF32) == alone);
+  CHECK(ops_left(Op::Sin, kF64) > alone + 20);
+  CHECK(ops_left(Op::Exp2, kBF16) == alone + 2);  // in f32, between two casts
+}

@@ -409,6 +409,31 @@ TEST_CASE("divisions are guarded unless the divisor is known") {
   CHECK_FALSE(divide_hazard(op(Op::TruncDiv, loaded, positive)).any());
 }
 
+TEST_CASE("a factor of an index is found through casts, shifts, divisions and masks") {
+  const Node r = range(0, 1000, RangeKind::Loop, kI32), s = range(1, 1000, RangeKind::Loop, kI32);
+  const auto c = [](int64_t v) { return constant(kI32, v); };
+  const Node twelve = op(Op::Mul, r, c(12));
+  CHECK(known_factor(c(0)) == 0);
+  CHECK(known_factor(c(-8)) == 8);
+  CHECK(known_factor(r) == 1);
+  CHECK(known_factor(range(2, 1, RangeKind::Loop, kI32)) == 0);
+  CHECK(known_factor(op(Op::Add, twelve, op(Op::Mul, s, c(8)))) == 4);
+  CHECK(known_factor(make(Op::Cast, kI64, {twelve})) == 12);
+  CHECK(known_factor(op(Op::TruncDiv, twelve, c(3))) == 4);
+  CHECK(known_factor(op(Op::TruncDiv, twelve, c(5))) == 1);
+  CHECK(known_factor(op(Op::TruncMod, twelve, c(8))) == 4);
+  CHECK(known_factor(op(Op::Shl, r, c(3))) == 8);
+  CHECK(known_factor(op(Op::Shr, twelve, c(1))) == 6);
+  CHECK(known_factor(op(Op::Shr, twelve, c(3))) == 1);
+  CHECK(known_factor(op(Op::And, r, c(-16))) == 16);
+  CHECK(known_factor(op(Op::Or, op(Op::Shl, r, c(4)), c(4))) == 4);
+  CHECK(known_factor(make(Op::Where, kI32, {op(Op::Lt, r, s), twelve, c(8)})) == 4);
+  // What wraps keeps its power of two, and no other factor.
+  const Node loaded = make(Op::Load, kI32, {param(0, kI32), r});
+  CHECK(known_factor(op(Op::Mul, loaded, c(12))) == 4);
+  CHECK(known_factor(op(Op::Mul, c(int64_t{1} << 30), c(int64_t{1} << 30))) % 16 == 0);
+}
+
 TEST_CASE("identities leave the other operand of a reduction unchanged") {
   CHECK(identity(Op::Max, kF32)->number() == -kInf);
   CHECK(identity(Op::Min, kF16)->number() == kInf);

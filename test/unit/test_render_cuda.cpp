@@ -2,15 +2,14 @@
 // NVRTC is missing only their text is looked at.
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "codegen/decompose.h"
+#include "codegen/lower.h"
 #include "codegen/render.h"
 #include "devices/cuda_nvrtc.h"
-#include "test/unit/run_kernel.h"
+#include "test/unit/cuda_kernels.h"
+#include "test/unit/kernels.h"
 #include "tiny/error.h"
 
 using namespace tiny;
@@ -18,96 +17,23 @@ using namespace tiny::test;
 
 namespace {
 
-Target cuda_target() {
-  Target target;
-  target.kind = Target::Kind::Gpu;
-  target.language = Target::Language::Cuda;
-  target.has_f16 = target.has_bf16 = true;
-  return target;
-}
-
 // Compiles the kernel for each GPU: no warning, no register spilled, no array in local memory.
-void check_compiles(const Linear& linear,
-                    const std::vector<std::string>& archs = {"sm_80", "sm_90a", "sm_120"}) {
-  const std::string text = render_c(linear, cuda_target()).text;
+void check_text_compiles(const Source& source, const std::vector<std::string>& archs) {
   if (!nvrtc_available()) return;
   for (const std::string& arch : archs) {
     std::string log;
-    compile_cuda(text, arch, &log, linear.name);
+    compile_cuda(source.text, arch, &log, source.entry);
     const CudaResources used = cuda_resources(log);
-    INFO(text, "\n", arch, "\n", log);
+    INFO(source.text, "\n", arch, "\n", log);
     CHECK(log.find("warning") == std::string::npos);
     CHECK(used.stack_bytes == 0);
     CHECK(used.spill_bytes == 0);
   }
 }
 
-// What an element-wise kernel of x (slot 0) and y (slot 1) computes.
-using Formula = std::function<Node(Node x, Node y)>;
-
-// Each formula is an output of one kernel: a thread has `lanes` elements, in 16 blocks of 128.
-Linear elementwise(const std::string& name, DType t, int lanes,
-                   const std::vector<Formula>& formulas) {
-  const Node block = range(0, 16, RangeKind::Block, kI32);
-  const Node thread = range(1, 128, RangeKind::Thread, kI32);
-  const Node i = op(Op::Add, op(Op::Mul, block, constant(kI32, 128)), thread);
-  const Node at = op(Op::Mul, i, constant(kI32, lanes));
-  const Node x = make(Op::Load, t.vec(lanes), {param(0, t), at});
-  const Node y = make(Op::Load, t.vec(lanes), {param(1, t), at});
-  Statements s(name);
-  s.loop(block).loop(thread);
-  int slot = 2;
-  for (const Formula& f : formulas) {
-    const Node v = f(x, y);
-    const Node store = make(Op::Store, kVoid, {param(slot++, v->dtype.one()), at, v});
-    s.values(decompose(store, cuda_target()));
-  }
-  s.end(thread).end(block);
-  return s.linear();
-}
-
-Formula with(Op o) {
-  return [o](Node x, Node y) { return op(o, x, y); };
-}
-Formula one(Op o) {
-  return [o](Node x, Node) { return make(o, x->dtype, {x}); };
-}
-Formula to(DType t) {
-  return [t](Node x, Node) { return make(Op::Cast, t.vec(x->dtype.lanes), {x}); };
-}
-
-const std::vector<DType> kFloats = {kF16, kBF16, kF32, kF64};
-const std::vector<DType> kInts = {kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64};
-
-std::vector<DType> all_dtypes() {
-  std::vector<DType> all = {kBool};
-  all.insert(all.end(), kInts.begin(), kInts.end());
-  all.insert(all.end(), kFloats.begin(), kFloats.end());
-  return all;
-}
-
-std::vector<Formula> formulas_of(DType t) {
-  std::vector<Formula> out;
-  for (Op o : {Op::Lt, Op::Le, Op::Eq, Op::Ne}) out.push_back(with(o));
-  out.push_back([](Node x, Node y) { return make(Op::Where, x->dtype, {op(Op::Lt, x, y), x, y}); });
-  if (t.is_bool()) {
-    for (Op o : {Op::And, Op::Or, Op::Xor}) out.push_back(with(o));
-    return out;
-  }
-  for (Op o : {Op::Add, Op::Sub, Op::Mul, Op::Max, Op::Min}) out.push_back(with(o));
-  out.push_back(one(Op::Neg));
-  if (t.is_float()) {
-    for (Op o : {Op::Recip, Op::Sqrt, Op::Exp2, Op::Log2, Op::Sin, Op::Floor, Op::Trunc})
-      out.push_back(one(o));
-    out.push_back(with(Op::Div));
-    for (double c : {0.0, HUGE_VAL, -HUGE_VAL, double(NAN), -1.5})
-      out.push_back([c](Node x, Node) { return op(Op::Max, x, constant(x->dtype, c)); });
-    return out;
-  }
-  for (Op o : {Op::FloorDiv, Op::FloorMod, Op::TruncDiv, Op::TruncMod, Op::And, Op::Or, Op::Xor,
-               Op::Shl, Op::Shr})
-    out.push_back(with(o));
-  return out;
+void check_compiles(const Linear& linear,
+                    const std::vector<std::string>& archs = {"sm_80", "sm_90a", "sm_120"}) {
+  check_text_compiles(render_c(linear, cuda_target()), archs);
 }
 
 }  // namespace
@@ -116,21 +42,14 @@ TEST_CASE("CUDA: element-wise operations of all dtypes compile, as scalars and v
   for (DType t : all_dtypes())
     for (int lanes : {1, std::max(2, 16 / t.size())})
       check_compiles(elementwise(cat("all_", t.name(), "_", lanes), t, lanes, formulas_of(t)),
-                     {lanes == 1 ? "sm_90a" : "sm_80"});
+                     {lanes == 1 ? "sm_75" : "sm_90a"});
 }
 
 TEST_CASE("CUDA: casts between all dtypes and bits of floats compile") {
   for (DType t : all_dtypes())
-    for (int lanes : {1, std::max(2, 16 / t.size())}) {
-      std::vector<Formula> casts;
-      for (DType other : all_dtypes()) casts.push_back(to(other));
-      for (DType other : all_dtypes())
-        if (other.size() == t.size() && !other.is_bool() && !t.is_bool())
-          casts.push_back(
-              [other](Node x, Node) { return make(Op::Bitcast, other.vec(x->dtype.lanes), {x}); });
-      check_compiles(elementwise(cat("casts_", t.name(), "_", lanes), t, lanes, casts),
-                     {lanes == 1 ? "sm_120" : "sm_80"});
-    }
+    for (int lanes : {1, std::max(2, 16 / t.size())})
+      check_compiles(elementwise(cat("casts_", t.name(), "_", lanes), t, lanes, casts_of(t)),
+                     {lanes == 1 ? "sm_120" : "sm_75"});
 }
 
 TEST_CASE("CUDA: a vector is read and written in pieces as large as its alignment is known to be") {
@@ -232,40 +151,6 @@ TEST_CASE("CUDA: threads that would repeat a combining store leave it to the fir
   check_compiles(s.linear());
 }
 
-namespace {
-
-// Each block reduces `rows` rows (thread y) of `width` threads (thread x), `times` times in a loop.
-Linear grouped(Op o, DType t, int width, int rows, int times) {
-  const Node block = range(0, 64, RangeKind::Block, kI32);
-  const Node again = range(1, times, RangeKind::Loop, kI32);
-  const Node row = range(2, rows, RangeKind::Thread, kI32);
-  const Node column = range(3, width, RangeKind::Thread, kI32);
-  const auto inside = [](Node outer, Node inner, int extent) {
-    return extent > 1 ? op(Op::Add, op(Op::Mul, outer, constant(kI32, extent)), inner) : outer;
-  };
-
-  const Node at = inside(inside(block, again, times), row, rows);
-  const Node from = op(Op::Add, op(Op::Mul, at, constant(kI32, width)), column);
-  const Node i = op(Op::Mul, from, constant(kI32, t.lanes));
-  const Node x = make(Op::Load, t, {param(0, t.one()), i});
-  const Node reduce = make(Op::Reduce, t, {x, column}, OpArg{o});
-  const Node to = op(Op::Mul, at, constant(kI32, t.lanes));
-  Statements s(cat("group_", o, "_", t.name(), "_", width));
-  s.loop(block);
-  if (rows > 1) s.loop(row);
-  s.loop(column);
-  if (times > 1) s.loop(again);
-  s.accumulate(reduce).update(reduce).group(reduce).result(reduce);
-  s.values(make(Op::Store, kVoid, {param(1, t.one()), to, reduce}));
-  if (times > 1) s.end(again);
-  s.end(column);
-  if (rows > 1) s.end(row);
-  s.end(block);
-  return s.linear();
-}
-
-}  // namespace
-
 TEST_CASE("CUDA: groups of threads of every width compile for all operations") {
   for (int width : {2, 8, 32, 64, 96, 256, 512, 1024}) {
     const DType t = width <= 64 ? kF32.vec(4) : kF32;
@@ -320,4 +205,25 @@ TEST_CASE("CUDA: a prelude has no more than the kernel uses") {
   for (const char* name : {"operator*", "bitcast", "f16", "shuffle", "THREADS", "atomic", "group"})
     CHECK_MESSAGE(text.find(name) == text.npos, name);
   CHECK(text.find("#include") == text.npos);
+}
+
+TEST_CASE(
+    "CUDA: kernels of rows, columns and transposed tiles compile from tensors to machine code") {
+  Target target = cuda_target();
+  target.cores = 132;
+  target.shared_bytes = 227 << 10;
+  for (DType t : {kF32, kF16}) {
+    const Node x = tensor_param(1, {1000, 4096}, t);
+    const Node flipped = build::permute(tensor_param(2, {4096, 1000}, t), Shape{1, 0});
+    const std::vector<std::pair<const char*, Node>> values = {
+        {"k_softmax", softmax(x, 2)},
+        {"k_sum_rows", sum(x, 2)},
+        {"k_sum_columns", sum(x, 1)},
+        {"k_sin", build::unary(Op::Sin, x)},
+        {"k_transposed", build::binary(Op::Add, x, flipped)},
+        {"k_all", build::reduce(Op::Max, x, 3)},
+    };
+    for (const auto& [name, value] : values)
+      check_text_compiles(lower(kernel_of({value}), name, target).source, {"sm_90a"});
+  }
 }
