@@ -144,15 +144,13 @@ template <> struct Piece<16> { typedef uint4 type; };
 )"},
     {"bf16_to_f32", R"(INLINE f32 bf16_to_f32(bf16 x) { return bitcast<f32>((u32)x.bits << 16); }
 )"},
-    {"pair_to_f16", R"(INLINE void pair_to_f16(f32 a, f32 b, f16* y) {
+    {"pair_to_f16", R"(INLINE u32 pair_to_f16(f32 a, f32 b) {  // a in the lower half
 #if __CUDA_ARCH__ >= 800
-  u32 both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
-  y[0].bits = both;
-  y[1].bits = both >> 16;
+  u32 y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(b), "f"(a));
+  return y;
 #else
-  y[0] = f32_to_f16(a);
-  y[1] = f32_to_f16(b);
+  return f32_to_f16(a).bits | (u32)f32_to_f16(b).bits << 16;
 #endif
 }
 )"},
@@ -169,15 +167,13 @@ template <> struct Piece<16> { typedef uint4 type; };
   return y;
 }
 )"},
-    {"pair_to_bf16", R"(INLINE void pair_to_bf16(f32 a, f32 b, bf16* y) {
+    {"pair_to_bf16", R"(INLINE u32 pair_to_bf16(f32 a, f32 b) {  // a in the lower half
 #if __CUDA_ARCH__ >= 800
-  u32 both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
-  y[0].bits = both;
-  y[1].bits = both >> 16;
+  u32 y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(b), "f"(a));
+  return y;
 #else
-  y[0] = f32_to_bf16(a);
-  y[1] = f32_to_bf16(b);
+  return f32_to_bf16(a).bits | (u32)f32_to_bf16(b).bits << 16;
 #endif
 }
 )"},
@@ -412,15 +408,15 @@ std::string saturation(DType to, DType from) {
              int_min(to), " : i > ", int_max(to), " ? ", int_max(to), " : i;\n}\n");
 }
 
+// Two lanes at a time.
 std::string convert_pairs(const LaneFunction& f) {
-  const std::string half = f.to.one().name();
-  std::string out = cat("INLINE ", spelled(f.to), " ", f.name, "(", spelled(f.from), " x) {\n  ",
-                        spelled(f.to), " y;\n");
-  for (int i = 0; i + 1 < f.to.lanes; i += 2)
-    out += cat("  pair_to_", half, "(x.v[", i, "], x.v[", i + 1, "], y.v + ", i, ");\n");
-  if (f.to.lanes % 2)
-    out += cat("  y.v[", f.to.lanes - 1, "] = ", f.name, "(x.v[", f.to.lanes - 1, "]);\n");
-  return out + "  return y;\n}\n";
+  const std::string half = f.to.one().name(), head = cat(f.name, "(", spelled(f.from), " x)");
+  if (f.to.lanes % 2) return definition(head, f.name + "(x.v[{i}])", f.to);
+  std::string pairs;
+  for (int i = 0; i < f.to.lanes; i += 2)
+    pairs += cat(i ? ", " : "", "pair_to_", half, "(x.v[", i, "], x.v[", i + 1, "])");
+  return cat("INLINE ", spelled(f.to), " ", head, " {\n  return bitcast<", spelled(f.to),
+             ">(vec<u32, ", f.to.lanes / 2, ">{", pairs, "});\n}\n");
 }
 
 std::string function_text(const LaneFunction& f) {
