@@ -164,15 +164,19 @@ class Dependence {
 };
 
 // Other expressions that still need an old value: they are computed together with the roots, so
-// that they see it. Views of the old value itself are copied.
+// that they see it. Views of the old value itself are copied. Among these may be assignments, which
+// have old values of their own.
 std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
-  const std::set<Node> buffers = assigned_buffers(roots);
-  std::vector<Node> out;
-  if (buffers.empty()) return out;
-  Dependence depends(buffers);
-  for (Node n : Arena::global().held())
-    if (std::find(roots.begin(), roots.end(), n) == roots.end() && depends(n)) out.push_back(n);
-  return out;
+  std::vector<Node> work(roots.begin(), roots.end());
+  std::set<Node> buffers = assigned_buffers(work);
+  for (size_t before = 0; buffers.size() != before;) {
+    Dependence depends(buffers);
+    for (Node n : Arena::global().held())
+      if (std::find(work.begin(), work.end(), n) == work.end() && depends(n)) work.push_back(n);
+    before = buffers.size();
+    buffers = assigned_buffers(work);
+  }
+  return {work.begin() + static_cast<ptrdiff_t>(roots.size()), work.end()};
 }
 
 Node with_memory(Node n) {
@@ -222,13 +226,15 @@ void realize(std::span<Tensor* const> tensors) {
     Arena::global().set_realized(others[i], done[roots.size() + i]);
   for (size_t i = 0; i < tensors.size(); ++i) {
     Node n = roots[i], view = done[i];
-    if (n->op == Op::Leaf) {
+    if (n->op == Op::Leaf)
       replace_node(*tensors[i], make(Op::Leaf, n->dtype, std::span(&view, 1), n->payload));
-    } else if (n->needs_grad) {
-      if (n != view) Arena::global().set_realized(n, view);  // backward() still needs the rest
-    } else {
+    else if (!n->needs_grad)  // backward() still needs the rest
       replace_node(*tensors[i], view);
-    }
+  }
+  // Copies of the tensors: an assignment cannot be computed a second time, its memory has changed.
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Node n = roots[i], view = done[i];
+    if (n != view && n->handles > 0) Arena::global().set_realized(n, view);
   }
 }
 

@@ -109,10 +109,11 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype) { return full(shape, 0, dt
 
 Tensor Tensor::ones(const Shape& shape, DType dtype) { return full(shape, 1, dtype); }
 
-Tensor Tensor::arange(Number start, Number stop, Number step, DType dtype) {
+Tensor Tensor::arange(Number start, Number stop, Number step, std::optional<DType> wanted) {
   LabelScope label("arange");
   check(step.real() != 0, "arange: the step is 0");
   const bool integral = !start.is_float() && !stop.is_float() && !step.is_float();
+  const DType dtype = wanted.value_or(integral ? kI64 : kF32);
   const double span = (stop.real() - start.real()) / step.real();
   check(std::isfinite(span), "arange: from ", start.real(), " to ", stop.real());
   const auto count = std::max<int64_t>(0, static_cast<int64_t>(std::ceil(span)));
@@ -170,7 +171,7 @@ Tensor Tensor::contiguous() const {
   return Tensor(build::contiguous(node()));
 }
 
-Tensor& Tensor::assign(const Tensor& value) {
+Tensor& Tensor::assign(const Tensor& value) & {
   LabelScope label("assign");
   check(same(shape(), value.shape()), "assign: a tensor of shape ", to_text(shape()),
         " cannot become one of shape ", to_text(value.shape()));

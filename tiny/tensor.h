@@ -2,14 +2,21 @@
 // function gives a new Tensor and runs nothing until realize(), item() or to_vector() asks for
 // values. Names and semantics are PyTorch's unless a comment says otherwise.
 //
+//   Tensor x = Tensor::from({1.0f, 2.0f, 3.0f, 4.0f}, {2, 2}).requires_grad_();
+//   Tensor y = (x.matmul(x) + 1).relu().sum(1);                          // (2), not computed yet
+//   y.sum().backward();
+//   std::vector<float> values = y.to_vector<float>(), slopes = x.grad().to_vector<float>();
+//
 // Rules that hold throughout, not repeated below:
 // - dim arguments count from the end where negative; one that is out of range throws Error;
 // - binary operations broadcast and promote as PyTorch does: bool < integers < floats, a 0-d tensor
 //   and a number only matter by their kind (tiny/dtype.h: promote);
 // - functions of real numbers (exp, sqrt, sigmoid, ...) give f32 for bool and integers; what sums
 //   in f16 or bf16 accumulates in f32;
+// - results have the shape and the dtype of the operand where nothing else is said;
 // - everything is differentiable where its values are floats, except where a comment says so;
-// - what cannot work throws Error, before anything is computed, and leaves its operands valid.
+// - shapes, dtypes and axes that cannot work throw Error, before anything is computed, and leave
+//   their operands valid. Two operands on different devices are among these: to() moves one.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -74,33 +81,41 @@ class Tensor {
   static Tensor from_bytes(const void* data, DType dtype, const Shape& shape,
                            const std::string& device = "");
 
-  static Tensor full(const Shape& shape, Number value);  // dtype by the kind of the value
+  // Without a dtype: bool, i64 or f32 by the kind of the value. Error for a float as an integer.
+  static Tensor full(const Shape& shape, Number value);
   static Tensor full(const Shape& shape, Number value, DType dtype);
   static Tensor zeros(const Shape& shape, DType dtype = kF32);
   static Tensor ones(const Shape& shape, DType dtype = kF32);
-  // start, start + step, ... below stop (above, where step is negative). Throws for step 0.
-  static Tensor arange(Number start, Number stop, Number step = 1, DType dtype = kI64);
+  // start, start + step, ... below stop (above, where step is negative): 1-d, without a dtype i64
+  // if all three are integers, else f32. Error for step 0.
+  static Tensor arange(Number start, Number stop, Number step = 1, std::optional<DType> dtype = {});
   static Tensor arange(int64_t stop) { return arange(0, stop); }
+  // `steps` numbers from start to stop, both included.
   static Tensor linspace(double start, double stop, int64_t steps, DType dtype = kF32);
-  static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = kF32);  // (n, m)
+  // (n, m), by default (n, n): 1 where the positions are equal, else 0.
+  static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = kF32);
   Tensor full_like(Number value) const { return full(to_shape(shape()), value, dtype()); }
   Tensor zeros_like() const { return full_like(0); }
   Tensor ones_like() const { return full_like(1); }
 
   // --- Random tensors (tiny/random.h: the generator, manual_seed) ------------------------------
-  // The same seed gives the same bits on every device. No gradient.
+  // The same seed gives the same bits on every device and for every number of threads. Float dtypes
+  // but for randint. No gradient.
 
   static Tensor rand(const Shape& shape, DType dtype = kF32);   // uniform in [0, 1)
   static Tensor randn(const Shape& shape, DType dtype = kF32);  // normal, mean 0, variance 1
+  // Integers in [low, high). Error where there are none.
   static Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = kI64);
   static Tensor uniform(const Shape& shape, double low, double high, DType dtype = kF32);
   static Tensor normal(const Shape& shape, double mean, double std, DType dtype = kF32);
-  static Tensor randperm(int64_t n);  // i64: 0 .. n-1 in random order
-  Tensor bernoulli() const;           // 1 with the probability x, else 0
-  // x (n) or (m, n): weights >= 0 of n classes; i64 (count) or (m, count).
+  static Tensor randperm(int64_t n);  // i64 (n): 0 .. n-1 in random order
+  Tensor bernoulli() const;           // floats: 1 with the probability x, else 0
+  // x (n) or (m, n): weights >= 0 of n classes, not all 0; i64 (count) or (m, count). Error for
+  // more classes than there are, without replacement.
   Tensor multinomial(int64_t count, bool replacement = false) const;
-  // Uniform with the bounds of He et al. (2015) and of Glorot and Bengio (2010). The fan counts
-  // are those of a weight (out, in, kernel...).
+  // Uniform in +-sqrt(6 / ((1 + a^2) in)), K. He et al. (2015), and in +-sqrt(6 / (in + out)),
+  // X. Glorot and Y. Bengio (2010). `in` and `out` count the kernel of a weight (out, in,
+  // kernel...); Error for fewer axes than two.
   static Tensor kaiming_uniform(const Shape& shape, double a = 0, DType dtype = kF32);
   static Tensor glorot_uniform(const Shape& shape, DType dtype = kF32);
 
@@ -123,9 +138,17 @@ class Tensor {
   Tensor contiguous() const;  // the same values, in memory of their own
 
   // This tensor becomes `value`, in the memory that it has where that is possible. Same shape; the
-  // value is cast to this dtype. Tensors made from the old value keep seeing the old value. A
-  // tensor whose gradient is wanted stays one, and no gradient flows into `value`.
-  Tensor& assign(const Tensor& value);
+  // value is cast to this dtype. A tensor is a value: what was made from the old one (copies and
+  // views too) keeps it, whether it has been computed or not, and only what is made from now on
+  // sees the new one. A tensor whose gradient is wanted stays one, and no gradient flows into
+  // `value`.
+  Tensor& assign(const Tensor& value) &;
+  // x[at] = value for the part of this tensor that index(at) gives; the value is cast and
+  // broadcasts. Several values for one element are treated as by index_put().
+  Tensor& assign(const std::vector<Index>& at, const Operand& value) &;
+  // A view is a value as well: assigning to x.narrow(...) would change nothing but a temporary.
+  Tensor& assign(const Tensor& value) && = delete;
+  Tensor& assign(const std::vector<Index>& at, const Operand& value) && = delete;
 
   // --- Gradients -------------------------------------------------------------------------------
 
@@ -143,38 +166,45 @@ class Tensor {
 
   // --- Movement: views, nothing is computed ----------------------------------------------------
 
-  Tensor reshape(const Shape& shape) const;  // one size may be -1
+  Tensor reshape(const Shape& shape) const;  // as many elements; one size may be -1
   Tensor permute(const Shape& dims) const;   // result axis i is axis dims[i]
   Tensor transpose(int64_t dim0, int64_t dim1) const;
-  Tensor t() const;                         // of a matrix
+  Tensor t() const;                         // (n, m) to (m, n)
   Tensor expand(const Shape& shape) const;  // new leading axes allowed; -1 keeps a size
   Tensor unsqueeze(int64_t dim) const;
   Tensor squeeze(const Dims& dims = {}) const;  // drops axes of size 1; others stay
   Tensor flatten(int64_t start_dim = 0, int64_t end_dim = -1) const;  // both inclusive
   Tensor unflatten(int64_t dim, const Shape& sizes) const;            // one size may be -1
+  // Elements [begin, end) of each axis, all of which lie in it.
   Tensor shrink(const std::vector<std::pair<int64_t, int64_t>>& begin_end) const;
-  // x[start:stop:step, ...], one entry per leading axis; steps >= 1.
+  // x[start:stop:step, ...] as in Python, where bounds that lie outside are no error; one entry per
+  // leading axis; steps >= 1.
   Tensor slice(const std::vector<Bound>& starts, const std::vector<Bound>& stops,
                const Shape& steps = {}) const;
-  Tensor narrow(int64_t dim, int64_t start, int64_t length) const;
-  Tensor select(int64_t dim, int64_t index) const;  // drops the axis
+  Tensor narrow(int64_t dim, int64_t start, int64_t length) const;  // Error beyond the axis
+  Tensor select(int64_t dim, int64_t index) const;                  // drops the axis
   Tensor flip(const Dims& dims = {}) const;
+  // The elements (i, i + offset) of two axes, which disappear: a new last axis.
   Tensor diagonal(int64_t offset = 0, int64_t dim1 = 0, int64_t dim2 = 1) const;
   // Windows of `size` elements every `step` along dim, `dilation` apart: a new last axis.
   Tensor unfold(int64_t dim, int64_t size, int64_t step, int64_t dilation = 1) const;
 
   // --- Movement that joins, repeats or fills ---------------------------------------------------
 
-  // One Padding per axis, first axis first. Cropping comes before the mode extends what is left.
+  // One Padding per axis, first axis first. Cropping comes before the mode extends what is left:
+  // Reflect by less than its size, Circular by no more.
   Tensor pad(const std::vector<Padding>& pads, PadMode mode = PadMode::Constant,
              Number value = 0) const;
-  Tensor roll(const Shape& shifts, const Dims& dims = {}) const;  // all dims: flattened
-  Tensor repeat(const Shape& repeats) const;                      // tiles; may add leading axes
+  // Towards higher indices, one shift for each dim; without dims one of the flattened tensor.
+  Tensor roll(const Shape& shifts, const Dims& dims = {}) const;
+  Tensor repeat(const Shape& repeats) const;  // tiles; may add leading axes
+  // Each element so often in a row (a list: one count per element); without dim of the flattened
+  // tensor.
   Tensor repeat_interleave(int64_t repeats, std::optional<int64_t> dim = {}) const;
   Tensor repeat_interleave(const Shape& repeats, std::optional<int64_t> dim = {}) const;
-  static Tensor cat(const std::vector<Tensor>& parts, int64_t dim = 0);  // dtypes promote
-  static Tensor stack(const std::vector<Tensor>& parts, int64_t dim = 0);
-  std::vector<Tensor> split(const Shape& sizes, int64_t dim = 0) const;
+  static Tensor cat(const std::vector<Tensor>& parts, int64_t dim = 0);    // dtypes promote
+  static Tensor stack(const std::vector<Tensor>& parts, int64_t dim = 0);  // along a new axis
+  std::vector<Tensor> split(const Shape& sizes, int64_t dim = 0) const;    // sizes add up to it
   std::vector<Tensor> split(int64_t size, int64_t dim = 0) const;  // the last may be smaller
   std::vector<Tensor> chunk(int64_t chunks, int64_t dim = 0) const;
   Tensor tril(int64_t diagonal = 0) const;  // zero above the diagonal of the last two axes
@@ -239,10 +269,10 @@ class Tensor {
   Tensor hardtanh(double min = -1, double max = 1) const;
   Tensor hardswish() const;
   Tensor hardsigmoid() const;
-  // Limits to [min, max]; keeps the dtype where a bound is a number.
+  // Limits to [min, max], of which one may be left out; keeps the dtype where a bound is a number.
   Tensor clamp(std::optional<Operand> min, std::optional<Operand> max) const;
   Tensor lerp(const Tensor& end, const Operand& weight) const;  // this + weight (end - this)
-  Tensor masked_fill(const Tensor& mask, Number value) const;   // keeps the dtype
+  Tensor masked_fill(const Tensor& mask, Number value) const;   // mask bool, broadcasts
 
   // --- Reductions over some axes or all --------------------------------------------------------
   // Reduced axes disappear, or stay with size 1 with keepdim.
@@ -254,10 +284,12 @@ class Tensor {
   Tensor min(const Dims& dims = {}, bool keepdim = false) const;   // gradient; Error for no element
   Tensor any(const Dims& dims = {}, bool keepdim = false) const;   // bool
   Tensor all(const Dims& dims = {}, bool keepdim = false) const;   // bool
+  // Floats: sum (x - mean)^2 / (n - correction), and its root.
   Tensor var(const Dims& dims = {}, bool keepdim = false, double correction = 1) const;
   Tensor std(const Dims& dims = {}, bool keepdim = false, double correction = 1) const;
   // (sum |x|^p)^(1/p); p infinite: the largest (smallest) magnitude; 0: the count of nonzeros.
   Tensor norm(const Dims& dims = {}, bool keepdim = false, double p = 2) const;
+  // These three are right for numbers of any size.
   Tensor logsumexp(const Dims& dims = {}, bool keepdim = false) const;
   Tensor softmax(int64_t dim) const;
   Tensor log_softmax(int64_t dim) const;
@@ -275,35 +307,47 @@ class Tensor {
   Tensor logcumsumexp(int64_t dim) const;
   WithIndices sort(int64_t dim = -1, bool descending = false) const;  // stable; NaN is largest
   Tensor argsort(int64_t dim = -1, bool descending = false) const;
-  WithIndices topk(int64_t k, int64_t dim = -1, bool largest = true) const;  // best first
+  // The k largest (smallest), best first. Error unless the axis has as many.
+  WithIndices topk(int64_t k, int64_t dim = -1, bool largest = true) const;
 
   // --- Indexing by tensors ---------------------------------------------------------------------
-  // Index tensors are integers. In gather, scatter and their kin they lie in [0, size).
+  // Index tensors are integers. Only index() and index_put() count negative ones from the end; in
+  // the others they lie in [0, size). Values are not checked: outside the axis zero is read, and
+  // nothing is written.
 
-  Tensor gather(int64_t dim, const Tensor& index) const;  // out[i][j] = x[index[i][j]][j] for dim 0
+  // out[i][j] = x[index[i][j]][j] for dim 0; the index has as many axes as x, and is no longer
+  // beside dim.
+  Tensor gather(int64_t dim, const Tensor& index) const;
   Tensor take_along_dim(const Tensor& index, int64_t dim) const;  // gather that broadcasts
   Tensor index_select(int64_t dim, const Tensor& index) const;    // index 1-d
-  Tensor embedding(const Tensor& index, std::optional<int64_t> padding_idx = {}) const;  // rows
-  Tensor one_hot(int64_t num_classes) const;  // i64, a new last axis
+  // Rows of x (rows, width): (..., width). The row padding_idx receives no gradient.
+  Tensor embedding(const Tensor& index, std::optional<int64_t> padding_idx = {}) const;
+  Tensor one_hot(int64_t num_classes) const;  // of integers: i64 of 0 and 1, a new last axis
   // x[...] with NumPy's rules: numbers, Slice, kNewAxis, kEllipsis, integer and bool tensors. A
-  // bool tensor reads back the number of its true elements (tensor_index.cpp).
+  // bool tensor reads back the number of its true elements.
   Tensor index(const std::vector<Index>& at) const;
 
-  // A copy of this tensor with some elements replaced or combined.
+  // A copy of this tensor with some elements replaced or combined; what goes in is cast to its
+  // dtype. Where several values replace one element the last one stays (on GPUs one of them, unless
+  // DETERMINISTIC=1); where they are added all count.
   Tensor index_put(const std::vector<Index>& at, const Tensor& values,
                    bool accumulate = false) const;
   Tensor slice_assign(const std::vector<Bound>& starts, const std::vector<Bound>& stops,
                       const Shape& steps, const Tensor& value) const;
+  // Adds source's part i along dim to part index[i]; index 1-d.
   Tensor index_add(int64_t dim, const Tensor& index, const Tensor& source) const;
+  // out[index[i][j]][j] = source[i][j] for dim 0. The index has as many axes as x and as source,
+  // and is no longer than source, nor than x beside dim.
   Tensor scatter(int64_t dim, const Tensor& index, const Operand& source) const;
   Tensor scatter_add(int64_t dim, const Tensor& index, const Tensor& source) const;
-  // reduce: "sum", "prod", "mean", "amax", "amin".
+  // reduce: "sum", "prod", "mean", "amax", "amin". Without include_self what was there takes no
+  // part where something comes.
   Tensor scatter_reduce(int64_t dim, const Tensor& index, const Tensor& source,
                         const std::string& reduce, bool include_self = true) const;
 
   // Shapes that depend on values: these read one integer back, or take the result's size, and then
   // read nothing (missing positions are 0).
-  Tensor masked_select(const Tensor& mask, std::optional<int64_t> size = {}) const;
+  Tensor masked_select(const Tensor& mask, std::optional<int64_t> size = {}) const;  // 1-d
   Tensor nonzero(std::optional<int64_t> size = {}) const;  // i64 (n, rank), row-major order
 
   // --- Linear algebra --------------------------------------------------------------------------
@@ -313,7 +357,9 @@ class Tensor {
   Tensor bmm(const Tensor& other) const;    // (b, n, k) by (b, k, m)
   Tensor dot(const Tensor& other) const;    // 1-d by 1-d: 0-d
   Tensor outer(const Tensor& other) const;  // (n) and (m): (n, m)
-  Tensor linear(const Tensor& weight, const Tensor& bias = Tensor()) const;  // weight (out, in)
+  // x (..., in) times weight (out, in), plus bias (out): (..., out).
+  Tensor linear(const Tensor& weight, const Tensor& bias = Tensor()) const;
+  // Einstein summation, "ij,jk->ik": lower-case letters, with the arrow.
   static Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands);
 
  private:
@@ -327,8 +373,8 @@ struct WithIndices {
   Tensor values, indices;  // indices: i64
 };
 
-// --- Element-wise, two operands: tensors or numbers on either side
-// --------------------------------
+// --- Element-wise, two operands ------------------------------------------------------------------
+// Tensors or numbers on either side.
 
 Tensor operator+(const Operand& x, const Operand& y);  // bool: or
 Tensor operator-(const Operand& x, const Operand& y);  // not for two bools
@@ -409,8 +455,7 @@ std::string default_device();
 void replace_node(Tensor& tensor, Node node);
 }  // namespace runtime_seam
 
-// --- Templates
-// ------------------------------------------------------------------------------------
+// --- Templates -----------------------------------------------------------------------------------
 
 template <class T>
 Tensor Tensor::from(std::span<const T> values, const Shape& shape, const std::string& device) {

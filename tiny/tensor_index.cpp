@@ -242,6 +242,45 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
   return y.to(dtype()).reshape(to_shape(shape()));
 }
 
+namespace {
+
+bool has_tensor(const std::vector<Index>& at) {
+  return std::any_of(at.begin(), at.end(),
+                     [](const Index& i) { return i.kind == Index::Kind::Tensor; });
+}
+
+// A copy of x with x[at] = value, where `at` has no tensors: a slice, with the axes of numbers left
+// in and those of kNewAxis left out.
+Tensor put_slice(const Tensor& x, const std::vector<Index>& at, const Tensor& value) {
+  std::vector<Bound> starts, stops;
+  Shape steps;
+  for (const Index& i : without_ellipsis("assign", x.shape(), at)) {
+    if (i.kind == Index::Kind::NewAxis) continue;
+    const bool one = i.kind == Index::Kind::Integer;
+    starts.push_back(one ? Bound(i.integer) : i.slice.start);
+    stops.push_back(!one ? i.slice.stop : i.integer == -1 ? Bound() : Bound(i.integer + 1));
+    steps.push_back(one ? 1 : i.slice.step);
+  }
+  const Shape part = to_shape(x.slice(starts, stops, steps).shape());
+  return x.slice_assign(starts, stops, steps, value.reshape(part));
+}
+
+}  // namespace
+
+Tensor& Tensor::assign(const std::vector<Index>& at, const Operand& value) & {
+  LabelScope label("assign");
+  Tensor v = value.is_number() ? full({}, value.number(), dtype()) : value.tensor().to(dtype());
+  if (has_tensor(at)) return assign(index_put(at, v));
+  const Shape place = to_shape(index(at).shape());
+  while (v.rank() > static_cast<int>(place.size()) && v.shape()[0] == 1) v = v.squeeze(0);
+  bool fits = v.rank() <= static_cast<int>(place.size());
+  for (int i = 1; fits && i <= v.rank(); ++i)
+    fits = v.size(-i) == 1 || v.size(-i) == place[place.size() - static_cast<size_t>(i)];
+  check(fits, "assign: a value of shape ", to_text(v.shape()), " does not fit the place of shape ",
+        to_text(place));
+  return assign(put_slice(*this, at, v.expand(place)));
+}
+
 Tensor Tensor::index_add(int64_t dim, const Tensor& index, const Tensor& source) const {
   LabelScope label("index_add");
   check(rank() > 0 && index.rank() <= 1, "index_add: an index of shape ", to_text(index.shape()),
