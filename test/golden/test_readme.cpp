@@ -1,14 +1,17 @@
-// The generated parts of README.md are what the program says: the table of environment variables
-// and the stages of a kernel. `make golden-update` writes them anew. A part stands between
+// The generated parts of README.md are what the program says: the tables of operators and of
+// environment variables and the stages of a kernel. `make golden-update` writes them anew. A part
+// stands between
 //   <!-- generated: environment -->    or    <!-- generated: row_sum, options, 20 lines -->
 // and `<!-- end -->`; `4+7 lines` shows seven lines after the first four.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
+#include <vector>
 
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -41,8 +44,70 @@ std::string stage(const std::string& file, const std::string& section, int skip,
   return out + (at > skip + shown ? "...\n" : "") + "```\n";
 }
 
+// Appends what the group of the text's first match names, each name once.
+void add_name(std::vector<std::string>& names, const std::string& line, const std::regex& form) {
+  std::smatch m;
+  if (!std::regex_search(line, m, form)) return;
+  const std::string name = m[1];
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+}
+
+std::string table_row(const std::string& group, const std::vector<std::string>& names) {
+  std::string row = "| " + group + " |";
+  for (const std::string& name : names) row += " `" + (name == "|" ? "\\|" : name) + "`";
+  return row + " |\n";
+}
+
+// A row for each section of a header, "// --- Title ---", with the functions in it that give
+// tensors.
+std::string sections_of(const std::string& header) {
+  const std::regex title("// --- (.*?)(?: \\(.*\\))? -+$"),
+      function(
+          "^ *(?:template <.*?> )?(?:static "
+          ")?(?:Tensor&?|WithIndices|std::vector<Tensor>|\\w+Result|"
+          "LstmState) (?:operator)?([^ :(]+)\\(");
+  std::istringstream in(header);
+  std::string rows, group, line;
+  std::vector<std::string> names;
+  const auto finish = [&] {
+    if (!names.empty()) rows += table_row(group, names);
+    names.clear();
+  };
+  while (std::getline(in, line)) {
+    std::smatch m;
+    if (std::regex_search(line, m, title)) {
+      finish();
+      group = m[1];
+    } else {
+      add_name(names, line, function);
+    }
+  }
+  finish();
+  return rows;
+}
+
+// The classes that are made from these ones and are none of them.
+std::vector<std::string> classes_of(const std::string& header, const std::string& bases) {
+  const std::regex form("^class (\\w+) : public (?:" + bases + ") ");
+  std::istringstream in(header);
+  std::vector<std::string> names;
+  for (std::string line; std::getline(in, line);) add_name(names, line, form);
+  const std::regex base(bases);
+  std::erase_if(names, [&](const std::string& name) { return std::regex_match(name, base); });
+  return names;
+}
+
+std::string operator_table() {
+  const auto header = [](const char* name) { return read(kRoot / "tiny" / name); };
+  return "| group | functions |\n|---|---|\n" + sections_of(header("tensor.h")) +
+         sections_of(header("functional.h")) +
+         table_row("Layers (`nn::`)", classes_of(header("nn.h"), "Module|RecurrentLayer")) +
+         table_row("Optimizers", classes_of(header("optim.h"), "Optimizer|AdamBase"));
+}
+
 std::string generated(const std::string& what) {
   if (what == "environment") return env_table_markdown();
+  if (what == "operators") return operator_table();
   std::smatch m;
   const std::regex form("(\\w+), (.+), (?:(\\d+)\\+)?(\\d+) lines");
   check(std::regex_match(what, m, form), "README.md: cannot generate '", what, "'");
@@ -70,10 +135,29 @@ TEST_CASE("the generated parts of the README are up to date") {
   const auto path = kRoot / "README.md";
   const std::string text = read(path);
   CHECK(text.find("<!-- generated: environment -->") != std::string::npos);
+  CHECK(text.find("<!-- generated: operators -->") != std::string::npos);
   if (std::getenv("GOLDEN_UPDATE"))
     std::ofstream(path) << filled(text);
   else
     CHECK_MESSAGE(filled(text) == text, "make golden-update writes README.md anew");
+}
+
+TEST_CASE("the table of operators has a row for each section of a header") {
+  const std::string header =
+      "// --- Making (tiny/x.h) ------\n"
+      "  static Tensor full(const Shape& shape, Number value);\n"
+      "  template <class T> static Tensor from(std::span<const T> values) {\n"
+      "  Tensor full(const Shape& shape);\n"
+      "  int rank() const;\n"
+      "  // Tensor comment(x)\n"
+      "// --- Nothing ---\n"
+      "// --- Two operands ---\n"
+      "Tensor operator|(const Operand& x, const Operand& y);\n"
+      "WithIndices sort(int64_t dim);\n"
+      "Tensor Tensor::from(T x) {\n";
+  CHECK(sections_of(header) == "| Making | `full` `from` |\n| Two operands | `\\|` `sort` |\n");
+  CHECK(classes_of("class B : public D {\nclass A : public B {\nclass C : public E {\n", "B|D") ==
+        std::vector<std::string>{"A"});
 }
 
 TEST_CASE("a generated part of a README is replaced, the rest stays") {
