@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "codegen/matrix.h"
 #include "codegen/tuner.h"
 #include "tiny/algebra.h"
 
@@ -21,6 +22,7 @@ class GpuTuner : Tuner {
   GpuTuner(Node sink, const Target& target) : Tuner(sink, target) {}
 
   Choice run() {
+    if (auto options = matrix_options(sink_, target_); !options.empty()) return {options, true};
     lanes_ = 4;
     const bool reduces = has_reductions();
     const int column = reduces ? best_column() : -1;

@@ -18,8 +18,12 @@
 // Ranges of kind Block and Thread (GPU) are not loops: their Loop statements come first, before all
 // others, their EndLoops last, and each has one value per thread of the launch. Among the at most
 // three of a kind the last one is x (blockIdx.x, threadIdx.x), the one before it y, then z. A store
-// that depends on no Thread range is done by every thread, with the same value. A Group reduces
+// that does not depend on one of them is done where that is 0. A Group reduces
 // over x or over all Thread ranges; its extent is a power of two up to a warp, or whole warps.
+//
+// Matrix (codegen/matrix.h), if there is one, comes next, after the values that it needs. What
+// follows it finds the product in the array of registers that it is read from, the Param in slot
+// -1.
 //
 // Types: a dtype with several lanes is a vector. All sources of an element-wise node have the lanes
 // of its result. Index arithmetic is i32 or i64 by now. Bool is one byte in memory, a bit

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "codegen/access.h"
+#include "codegen/matrix.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -33,6 +34,7 @@ class Linearizer {
     std::vector<Node> items;
     for (Node n : topological(sink)) {
       if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
+      if (n->op == Op::Matrix) matrix_ = n;
       collect_depends(n);
       if (n->op == Op::Reduce || n->op == Op::Store) items.push_back(n);
     }
@@ -48,6 +50,10 @@ class Linearizer {
 
   std::vector<Node> run() {
     scopes_.emplace_back(&root_);
+    if (matrix_) {
+      for (Node s : matrix_->srcs()) need(s);
+      scopes_.back().text.push_back(matrix_);
+    }
     emit(root_);
     std::vector<Node> body;
     for (Node r : grid_) body.push_back(make(Op::Loop, kVoid, {r}));
@@ -256,6 +262,7 @@ class Linearizer {
     return std::any_of(own.begin(), own.end(), is_of_grid);
   }
 
+  Node matrix_ = nullptr;  // first of all statements
   Block root_;
   std::vector<Node> grid_;    // ranges that are no loops: open everywhere
   std::vector<Node> ranges_;  // loops
@@ -274,6 +281,7 @@ Linear linearize(Node sink, std::string name) {
   for (Node n : topological(sink)) {
     if (n->op != Op::Param && n->op != Op::Store) continue;
     Node param = n->op == Op::Param ? n : n->src(0);
+    if (is_accumulator(param)) continue;
     const auto slot = static_cast<size_t>(param->ints()[0]);
     if (out.params.size() <= slot) {
       out.params.resize(slot + 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/linear.h"
+#include "codegen/matrix.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
@@ -16,6 +17,7 @@ std::string to_text(const Opt& opt) {
     case OptKind::Bind:
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
     case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
+    case OptKind::Matrix: return cat("matrix r", opt.axis, " r", opt.axes[0], " x ", opt.amount);
     case OptKind::Order: break;
   }
   std::string text = "order";
@@ -212,6 +214,7 @@ std::string problem(Node sink, const Opt& opt) {
     for (Node r : ranges) have.push_back(r->arg<RangeArg>().id);
     return ids == have ? "" : "the order does not name each range of the kernel once";
   }
+  if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
   Node r = find(opt.axis);
   if (!r) return cat("the kernel has no range r", opt.axis);
   if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
@@ -247,6 +250,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Merge: return merge(sink, opt);
     case OptKind::Bind: return bind(sink, opt);
     case OptKind::Join: return join(sink, opt);
+    case OptKind::Matrix: return use_matrix_unit(sink, opt);
     default: return order(sink, opt);
   }
 }

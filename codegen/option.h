@@ -10,13 +10,15 @@
 namespace tiny {
 
 enum class OptKind : uint8_t {
-  Split,  // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
-          // where amount does not divide the extent, the last inner iterations are gated off
-  Merge,  // axis (outer) and `amount` (inner, its id) into one range with axis's id
-  Bind,   // axis gets the RangeKind `amount`
-  Join,   // the range `amount` (its id) becomes axis: what runs in one after the other, or is
-         // reduced along one and read along the other, is then in the same hands
-  Order,  // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
+  Split,   // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
+           // where amount does not divide the extent, the last inner iterations are gated off
+  Merge,   // axis (outer) and `amount` (inner, its id) into one range with axis's id
+  Bind,    // axis gets the RangeKind `amount`
+  Join,    // the range `amount` (its id) becomes axis: what runs in one after the other, or is
+           // reduced along one and read along the other, is then in the same hands
+  Matrix,  // the kernel's product on the matrix units, in tiles of 128 rows along axis and `amount`
+           // columns along axes[0]; see codegen/matrix.h
+  Order,   // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 
 struct Opt {

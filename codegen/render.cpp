@@ -51,9 +51,7 @@ int64_t power_of_two_in(int64_t x) {
   return x == 0 ? kMost : std::min(x & -x, kMost);
 }
 
-int64_t divided(int64_t factor, int64_t by) {
-  return by > 0 && factor % by == 0 ? factor / by : 1;
-}
+int64_t divided(int64_t factor, int64_t by) { return by > 0 && factor % by == 0 ? factor / by : 1; }
 
 // 2^amount where that is known and a factor can be so large, else 0.
 int64_t power_of_shift(Node n) {

@@ -13,6 +13,8 @@ Source render_c(const Linear& program, const Target& target) {
 
 Source CPrinter::print() {
   scalars_.insert(Scalar::I64);  // of begin and end
+  for (Node n : program_.body)
+    if (n->is(Op::Matrix)) matrix_ = n;
   find_grid();
   for (Node n : program_.body) statement(n);
   return {program_.name, text(), dialect_.language, program_.heavy};
@@ -101,8 +103,10 @@ std::string CPrinter::text() {
   }
   const std::string head =
       fill(dialect_.body, {{'N', program_.name}, {'P', parameters()}, {'K', cat(use_.threads)}});
-  const std::string kernel =
-      head + shared_ + body_ + "}\n" + fill(dialect_.entry, {{'N', program_.name}, {'A', args}});
+  const std::string kernel = matrix_
+                                 ? matrix_text()
+                                 : head + shared_ + body_ + "}\n" +
+                                       fill(dialect_.entry, {{'N', program_.name}, {'A', args}});
   use_.text = vectors + kernel;
   const std::string prelude = dialect_.prelude(use_);
   return (dialect_.classes ? prelude + vectors : scalars + vectors + prelude) + kernel;
@@ -122,6 +126,7 @@ void CPrinter::statement(Node n) {
     case Op::Update: return update(n->src(0));
     case Op::Group: return group(n->src(0));
     case Op::Store: return store(n);
+    case Op::Matrix: before_ = std::move(body_); return body_.clear();
     // Named at once: the accumulator may be declared anew before the value is used.
     case Op::Reduce: values_[n] = define(n->dtype, accumulators_[n]); return;
     case Op::Load: values_[n] = load(n); return;
@@ -154,6 +159,7 @@ void CPrinter::open_loop(Node range) {
   const std::string r = value(range);
   const RangeKind kind = range->arg<RangeArg>().kind;
   if (is_grid(range)) {
+    if (matrix_) return;
     const std::vector<Node>& all = kind == RangeKind::Block ? blocks_ : threads_;
     const auto after = all.end() - std::find(all.begin(), all.end(), range);
     line(cat("const ", type(range->dtype), " ", r, " = ",

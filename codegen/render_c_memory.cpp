@@ -1,5 +1,6 @@
 #include <numeric>
 
+#include "codegen/matrix.h"
 #include "codegen/render.h"
 #include "codegen/render_c_printer.h"
 
@@ -50,8 +51,19 @@ std::string CPrinter::vector_store(Node n, Str v) {
   return cat(vector_at(param, t, at, ""), " = ", bare(v));
 }
 
+// Registers have no address: an index that is a number names one.
+std::string CPrinter::registers(Node n) {
+  const DType t = n->dtype;
+  expect(n->src(1)->is_const(), "render_c: a register with an index that is no number");
+  std::string lanes;
+  for (int i = 0; i < t.lanes; ++i)
+    lanes += cat(i ? ", " : "", "acc[", n->src(1)->int_value() + i, "]");
+  return t.lanes == 1 ? lanes : fill(dialect_.lanes, {{'T', type(t)}, {'L', lanes}});
+}
+
 std::string CPrinter::load(Node n) {
   const Node param = n->src(0), index = n->src(1), gate = gate_of(n);
+  if (is_accumulator(param)) return define(n->dtype, registers(n));
   const DType t = n->dtype;
   if (t.lanes > 1 && (index->dtype.lanes > 1 || (gate && gate->dtype.lanes > 1)))
     return load_lanes(n);
@@ -110,7 +122,7 @@ void CPrinter::store(Node n) {
   std::string v = value(n->src(2));
   if (t.lanes > 1 && t.is_bool())
     v = dialect_.classes ? convert(v, t, in_memory(t)) : as(in_memory(t), cat("-", v));
-  line(cat(gate ? cat("if (", bare(value(gate)), ") ") : "",
+  line(cat(once_per_grid(n), gate ? cat("if (", bare(value(gate)), ") ") : "",
            t.lanes == 1 ? cat(element(param, value(index)), " = ", bare(v)) : vector_store(n, v),
            ";"));
 }
@@ -120,8 +132,9 @@ void CPrinter::store_lanes(Node n) {
   const DType t = n->src(2)->dtype;
   const std::string v = define(t, value(n->src(2))), at = subscripted(index);
   const std::string on = gate ? subscripted(gate) : "";
+  const std::string once = once_per_grid(n);
   each_lane(t.lanes, [&](Str l) {
-    return cat(lane_gate(gate, on, l), element(n->src(0), lane_index(index, at, l)), " = ",
+    return cat(once, lane_gate(gate, on, l), element(n->src(0), lane_index(index, at, l)), " = ",
                t.is_bool() && !dialect_.classes ? "-" : "", v, "[", l, "]");
   });
 }
@@ -161,7 +174,8 @@ void CPrinter::combine_atomically(Node n) {
   });
 }
 
-// Threads that differ in ranges which the store does not depend on would repeat it.
+// Threads that differ in ranges which the store does not depend on would repeat it; some of them
+// after others have read what it overwrites.
 std::string CPrinter::once_per_grid(Node store) {
   std::string first;
   for (const auto& ranges : {blocks_, threads_})

@@ -13,6 +13,9 @@
 
 namespace tiny {
 
+struct MatrixOperand;  // codegen/matrix.h
+struct MatrixTile;
+
 class CPrinter {
  public:
   CPrinter(const Linear& program, const Dialect& dialect)
@@ -56,6 +59,9 @@ class CPrinter {
   int proved_alignment(Node index, DType t) const;
   std::string vector_load(Node n);
   std::string vector_store(Node n, Str v);
+  std::string registers(Node n);
+  std::string copies(const MatrixTile& tile, const MatrixOperand& o, Str map, int64_t offset);
+  std::string matrix_text();
   std::string load(Node n);
   std::string load_lanes(Node n);
   std::string lane_index(Node index, Str v, Str l);
@@ -103,6 +109,8 @@ class CPrinter {
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
+  Node matrix_ = nullptr;               // the product on matrix units, if any
+  std::string before_;                  // what stands before it
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
   std::string body_, shared_;           // statements; declarations of shared memory
   size_t depth_ = 1;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tiny {
 
@@ -13,6 +14,20 @@ struct Source {
   bool heavy = false;  // matrix products and convolutions: worth the compiler's slower pipeline
 };
 
+// A tensor as the copy engine of a GPU sees it, and the box of it that one copy moves into shared
+// memory, rows of 128 bytes swizzled. Elements outside the tensor are copied as zeros. Such a map
+// comes before the buffers' addresses among a kernel's arguments.
+struct TensorMap {
+  int slot = 0;        // the buffer in which it lies, from its start
+  int64_t offset = 0;  // bytes
+  int element_bytes = 2;
+  bool is_bf16 = false;
+  int rank = 0;             // up to 5; the first axis is contiguous
+  int64_t sizes[5] = {};    // elements
+  int64_t strides[5] = {};  // bytes, multiples of 16 but the first
+  int box[5] = {};          // elements
+};
+
 // How a kernel is launched. On the CPU grid[0] is the extent of the parallel range, cut into
 // calls `entry(void** args, int64_t begin, int64_t end)` of at least `chunk` iterations;
 // on a GPU grid and block are launch sizes.
@@ -21,6 +36,7 @@ struct LaunchSize {
   int64_t block[3] = {1, 1, 1};
   int64_t shared_bytes = 0;
   int64_t chunk = 1;
+  std::vector<TensorMap> maps = {};
 };
 
 }  // namespace tiny

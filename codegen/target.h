@@ -20,6 +20,7 @@ struct Target {
   int warp = 32;                    // threads that run in step
   int most_threads = 1024;          // of a block
   int64_t shared_bytes = 48 << 10;  // most that a block can have
+  bool has_wgmma = false;           // matrix units as in codegen/matrix.h
 };
 
 }  // namespace tiny

@@ -27,18 +27,44 @@ bool is_empty(const LaunchSize& size) {
 
 bool waits_after_launch() { return env_int("CHECK") != 0 || env_int("DEBUG") >= 2; }
 
-// A kernel's parameters as the driver takes them: an array of pointers to each one's value. The
-// driver reads as many as the kernel has.
+CuTensorMap encode(const CudaDriver& cuda, const TensorMap& map, void* buffer) {
+  CuTensorMap out;
+  unsigned long long sizes[5], strides[5];
+  unsigned box[5], steps[5];
+  for (int d = 0; d < map.rank; ++d) {
+    sizes[d] = static_cast<unsigned long long>(map.sizes[d]);
+    if (d > 0) strides[d - 1] = static_cast<unsigned long long>(map.strides[d]);  // the first is 1
+    box[d] = static_cast<unsigned>(map.box[d]);
+    steps[d] = 1;
+  }
+  const int type = map.is_bf16 ? kCuTensorBf16 : kCuTensorF16;
+  check_cuda(cuda.tensor_map(&out, type, static_cast<unsigned>(map.rank),
+                             static_cast<char*>(buffer) + map.offset, sizes, strides, box, steps,
+                             kCuInterleaveNone, kCuSwizzle128, kCuPromote256, kCuFillZero),
+             "describe an operand of ", map.rank, " axes to the copy engine");
+  return out;
+}
+
+// A kernel's parameters as the driver takes them: an array of pointers to each one's value, tensor
+// maps before buffers. The driver reads as many as the kernel has.
 class Parameters {
  public:
-  explicit Parameters(const std::vector<void*>& args) {
-    if (args.size() > few_.size()) many_.resize(args.size());
+  Parameters(const CudaDriver& cuda, const LaunchSize& size, const std::vector<void*>& args) {
+    const size_t count = size.maps.size() + args.size();
+    if (count > few_.size()) many_.resize(count);
     void** to = get();
+    expect(size.maps.size() <= maps_.size(), "CUDA: a kernel with ", size.maps.size(),
+           " tensor maps");
+    for (size_t i = 0; i < size.maps.size(); ++i) {
+      maps_[i] = encode(cuda, size.maps[i], args.at(static_cast<size_t>(size.maps[i].slot)));
+      *to++ = &maps_[i];
+    }
     for (const void* const& arg : args) *to++ = const_cast<void**>(&arg);
   }
   void** get() { return many_.empty() ? few_.data() : many_.data(); }
 
  private:
+  std::array<CuTensorMap, 2> maps_;
   std::array<void*, 64> few_;
   std::vector<void*> many_;
 };
@@ -129,8 +155,8 @@ class CudaGraph : public Recording {
     if (!nodes_[item]) return;
     const CudaScope scope(device_.cuda_, device_.context_);
     CudaProgram& program = program_of(it);
-    program.prepare(it.size, args.size());
-    Parameters params(it.args);
+    program.prepare(it.size, args.size() + it.size.maps.size());
+    Parameters params(device_.cuda_, it.size, it.args);
     const CuKernelNode node = program.node(it.size, params);
     const int status = device_.cuda_.graph_set_kernel(exec_, nodes_[item], &node);
     if (status != kCuSuccess) [[unlikely]]
@@ -159,8 +185,8 @@ class CudaGraph : public Recording {
       const LaunchItem& item = items_[i];
       if (is_empty(item.size)) continue;
       CudaProgram& program = program_of(item);
-      program.prepare(item.size, item.args.size());
-      Parameters params(item.args);
+      program.prepare(item.size, item.args.size() + item.size.maps.size());
+      Parameters params(cuda, item.size, item.args);
       const CuKernelNode node = program.node(item.size, params);
       check_cuda(cuda.graph_add_kernel(&nodes_[i], graph_, before, before ? 1 : 0, &node), "add ",
                  program.describe(item.size), " to a graph");
@@ -205,6 +231,7 @@ Target detect_target(const CudaDriver& cuda, int ordinal) {
   target.l2_bytes = ask(kCuL2Bytes);
   target.has_f16 = true;
   target.has_bf16 = ask(kCuMajor) >= 8;
+  target.has_wgmma = target.arch == "sm_90a" && cuda.tensor_map;
   target.warp = ask(kCuWarp);
   target.most_threads = ask(kCuMostThreads);
   target.shared_bytes = ask(kCuSharedBytesOptIn);
@@ -323,8 +350,8 @@ std::unique_ptr<Program> CudaDevice::load(const std::string& binary, const std::
 void CudaDevice::enqueue(CudaProgram& program, const LaunchSize& size,
                          const std::vector<void*>& args) {
   if (is_empty(size)) return;
-  program.prepare(size, args.size());
-  Parameters params(args);
+  program.prepare(size, args.size() + size.maps.size());
+  Parameters params(cuda_, size, args);
   const CuKernelNode n = program.node(size, params);
   const int status =
       cuda_.launch(n.function, n.grid[0], n.grid[1], n.grid[2], n.block[0], n.block[1], n.block[2],

@@ -50,6 +50,12 @@ struct CuKernelNode {  // CUDA_KERNEL_NODE_PARAMS_v1
   void** extra;
 };
 
+struct alignas(64) CuTensorMap {  // CUtensorMap
+  unsigned char bytes[128];
+};
+enum CuTensorType : int { kCuTensorF16 = 6, kCuTensorF32 = 7, kCuTensorBf16 = 9 };
+constexpr int kCuInterleaveNone = 0, kCuSwizzle128 = 3, kCuPromote256 = 3, kCuFillZero = 0;
+
 struct CuAccess {  // CUmemAccessDesc: a device, and that it may read and write
   int location = 1, ordinal = 0, flags = 3;
 };
@@ -101,8 +107,8 @@ struct CuAccess {  // CUmemAccessDesc: a device, and that it may read and write
     (CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream, \
      void**, void**))
 
-// Null where the driver is too old: stream-ordered memory needs 11.2, graphs 11.4, the number of
-// a kernel's parameters 12.4.
+// Null where the driver is too old: stream-ordered memory needs 11.2, graphs 11.4, tensor
+// maps 12.0, the number of a kernel's parameters 12.4.
 #define TINY_CUDA_OPTIONAL(X)                                                                      \
   X(pool_of_device, "cuDeviceGetDefaultMemPool", (CuPool*, int))                                   \
   X(pool_set, "cuMemPoolSetAttribute", (CuPool, int, void*))                                       \
@@ -119,7 +125,10 @@ struct CuAccess {  // CUmemAccessDesc: a device, and that it may read and write
     (CuGraphExec, CuGraphNode, const CuKernelNode*))                                               \
   X(graph_launch, "cuGraphLaunch", (CuGraphExec, CuStream))                                        \
   X(graph_exec_destroy, "cuGraphExecDestroy", (CuGraphExec))                                       \
-  X(function_param, "cuFuncGetParamInfo", (CuFunction, size_t, size_t*, size_t*))
+  X(function_param, "cuFuncGetParamInfo", (CuFunction, size_t, size_t*, size_t*))                  \
+  X(tensor_map, "cuTensorMapEncodeTiled",                                                          \
+    (CuTensorMap*, int, unsigned, void*, const unsigned long long*, const unsigned long long*,     \
+     const unsigned*, const unsigned*, int, int, int, int))
 
 struct CudaDriver {
 #define TINY_DECLARE(name, symbol, parameters) int(*name) parameters = nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/matrix.h"
 #include "codegen/ranges.h"
 #include "runtime/fuse.h"
 #include "tiny/algebra.h"
@@ -141,7 +142,7 @@ class Layouts {
     const bool product = p != nullptr;
     if (product) n = p;
     if (const Split s = choose_split(n, product); s.parts > 1) return split(n, s, product);
-    return product ? with_packed_operands(n) : n;
+    return product && !is_for_matrix_units(n) ? with_packed_operands(n) : n;
   }
 
  private:
@@ -202,12 +203,29 @@ class Layouts {
     const Ints shape = n->src(0)->shape();
     const int64_t results = numel(n->shape()), length = numel(shape) / results;
     const bool rows = !product && is_reduced(n, innermost(shape));
+    if (product && is_for_matrix_units(n)) {
+      const int64_t tiles = std::max<int64_t>(1, results / (MatrixTile::kRows * 64));
+      const int64_t parts = std::min(target_.cores / tiles, length / 256);
+      if (parts < 2) return {};
+      const int axis = largest_reduced_axis(n);
+      return {axis, largest_divisor(shape[axis], parts)};
+    }
     const int64_t threads = rows ? results * 256 : results / (product ? 16 : 4);
     const int64_t wanted = target_.cores * int64_t{1024} / std::max<int64_t>(threads, 1);
     const int64_t most = std::min(wanted, length / (rows ? 16 * kShortest : kShortest / 4));
     if (most < 2) return {};
     const int axis = largest_reduced_axis(n);
     return {axis, largest_divisor(shape[axis], most)};
+  }
+
+  // These read their operands in either order, in tiles that other blocks share with them.
+  bool is_for_matrix_units(Node n) const {
+    Node mul = base_of(n->src(0));
+    if (mul->op != Op::Mul || mul->num_src != 2) return false;
+    return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
+      while (is_view(s)) s = s->src(0);
+      return has_matrix_unit(target_, s->dtype);
+    });
   }
 
   static int innermost(Ints shape) {
@@ -249,7 +267,7 @@ class Layouts {
     };
     Node parts = product ? build::binary(Op::Mul, cut(x->src(0)), cut(x->src(1))) : cut(x);
     Node partial = make(Op::ReduceAxis, n->dtype, {parts}, ReduceArg{op, axes << 1});
-    if (product) partial = with_packed_operands(partial);
+    if (product && !is_for_matrix_units(n)) partial = with_packed_operands(partial);
     return build::reshape(build::reduce(op, partial, 1), n->shape());
   }
 

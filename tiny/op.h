@@ -76,6 +76,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Ramp, Kernel, 0, false)      /* a vector 0, 1, ... lanes-1 */                                  \
   X(Broadcast, Kernel, 1, false) /* a scalar in every lane */                                      \
   X(Reverse, Kernel, 1, false)   /* lanes in reverse order */                                      \
+  X(Matrix, Kernel, -1, false)   /* codegen/matrix.h; where in the operands a tile begins */       \
   X(Column, Kernel, -1, false)   /* n vectors of n lanes, index c: lane c of each of them */       \
   X(Shuffle, Kernel, 2, false)   /* Ints: for each lane one of the sources' lanes, a then b */     \
   X(Fold, Kernel, 1, false)      /* OpArg; all lanes of a vector combined to one */                \

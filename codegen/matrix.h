@@ -1,0 +1,60 @@
+// Products on the matrix units of a GPU. One block works on a tile of 128 rows (range m) and up to
+// 256 columns (range n) of the result: a warpgroup of 128 threads does nothing but ask the copy
+// engine for the operands' next boxes, two others multiply 64 rows each (wgmma, sm_90a) and do with
+// the result what the rest of the kernel says. Blocks stay and take tile after tile.
+//
+// In the kernel graph the reduction becomes loads from an array of registers, the Param in slot -1:
+// thread t of the 256 holds element (row, column) of the tile in register
+//   (column / 8 * 2 + row / 8 % 2) * 2 + column % 2,
+// with row = t / 128 * 64 + t / 32 % 4 * 16 + row / 8 % 2 * 8 + t / 4 % 8 and
+// column = column / 8 * 8 + t % 4 * 2 + column % 2 (PTX ISA, "Register Fragments for
+// wgmma.mma_async.m64nNk16": matrix D). As all of these are ranges and options, anything may be
+// done with the result before it is stored.
+#pragma once
+#include "codegen/option.h"
+#include "codegen/source.h"
+
+namespace tiny {
+
+// An operand of a product, [rows or columns, k]: which element a tile and a step along k begin at.
+struct MatrixOperand {
+  TensorMap map;
+  bool k_major = false;   // contiguous along k, not along m or n
+  int boxes = 1;          // copies for one step; they advance along the contiguous axis
+  int source_of[5] = {};  // per axis: which source of the Matrix node its first element is, or -1
+  int step_of[5] = {};    // per axis: which number of `steps` counts along it, or -1
+};
+
+// What the payload of a Matrix node says.
+struct MatrixTile {
+  static constexpr int kRows = 128, kMultipliers = 256, kStep = 64;  // k elements of a step
+
+  MatrixTile() = default;
+  explicit MatrixTile(Node matrix);
+
+  int columns = 256;
+  DType dtype = kBF16;  // of both operands
+  MatrixOperand a, b;
+  std::vector<int64_t> steps;  // along k: the innermost in steps of kStep, then others one by one
+
+  int64_t all_steps() const;
+  int a_bytes() const { return kRows * 128; }
+  int b_bytes() const { return columns * 128; }
+  int stages() const;  // that fit into shared memory
+};
+
+// Whether products of this dtype can be made there.
+bool has_matrix_unit(const Target& target, DType dtype);
+
+// Why the option is not legal; empty where it is.
+std::string matrix_problem(Node sink, const Opt& opt);
+Node use_matrix_unit(Node sink, const Opt& opt);
+
+// All options of a kernel with the given one first; none where no legal one pays.
+std::vector<Opt> matrix_options(Node sink, const Target& target);
+
+void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size);
+
+inline bool is_accumulator(Node param) { return param->ints()[0] < 0; }
+
+}  // namespace tiny

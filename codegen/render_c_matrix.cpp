@@ -1,0 +1,186 @@
+// The text around a product on the matrix units (codegen/matrix.h): warpgroup 0 fills stages of
+// shared memory by the copy engine, two others multiply what is in them. Instructions, descriptors
+// and layouts are those of the PTX ISA: "Asynchronous Warpgroup Level Matrix Instructions",
+// "Matrix Descriptor", "Strides" (128-byte swizzle), and cp.async.bulk.tensor.
+#include "codegen/matrix.h"
+#include "codegen/render_c_printer.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr const char* kPipeline = R"(
+struct alignas(64) TensorMap { char bytes[128]; };
+INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+// Stages of shared memory in a ring. full: the copies of a stage have arrived; empty: both
+// multiplying warpgroups have read it. Whoever waits follows the ring by index and parity.
+template <int stages, int bytes> struct Pipeline {
+  u32 base, full, empty;
+  int at = 0;
+  u32 parity;
+  INLINE Pipeline(u64* barriers, char* memory, bool fills) : parity(fills) {
+    base = (shared_address(memory) + 1023) & ~1023u;
+    full = shared_address(barriers);
+    empty = full + 8 * stages;
+  }
+  INLINE void set_up() {
+    for (int s = 0; s < stages; ++s) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full + 8 * s));
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 2;" ::"r"(empty + 8 * s));
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  INLINE void wait(u32 barrier) {
+    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;"
+                 " @!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+  }
+  INLINE u32 stage() { return base + at * bytes; }
+  INLINE u32 arrival() { return full + 8 * at; }
+  INLINE u32 wait_empty() {
+    wait(empty + 8 * at);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival()),
+                 "r"(bytes) : "memory");
+    return stage();
+  }
+  INLINE u32 wait_full() {
+    wait(full + 8 * at);
+    return stage();
+  }
+  INLINE void release(int stage) {
+    if (stage >= 0 && threadIdx.x % 128 == 0)
+      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(empty + 8 * stage) : "memory");
+  }
+  INLINE void advance() {
+    if (++at == stages) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
+// Rows of 128 bytes, swizzled: `leading` bytes from one block of 128 bytes to the next along the
+// contiguous axis, `stride` from eight rows to the next eight.
+INLINE u64 descriptor(u32 address, u32 leading, u32 stride) {
+  return (u64)(address >> 4 & 0x3fff) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 |
+         1ull << 62;
+}
+)";
+
+std::string copy_function(int rank) {
+  std::string params, list, inputs;
+  for (int d = 0; d < rank; ++d) {
+    params += cat(", int x", d);
+    list += cat(d ? ", " : "", "%", 3 + d);
+    inputs += cat(", \"r\"(x", d, ")");
+  }
+  return cat("INLINE void copy_box(u32 to, const TensorMap& map, u32 arrival", params,
+             ") {\n  asm volatile(\"cp.async.bulk.tensor.", rank,
+             "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {", list,
+             "}], [%2];\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs,
+             " : \"memory\");\n}\n");
+}
+
+std::string multiply_function(const MatrixTile& tile) {
+  const int registers = tile.columns / 2;
+  const std::string type = tile.dtype == kBF16 ? "bf16" : "f16";
+  std::string list, outputs;
+  for (int i = 0; i < registers; ++i) {
+    list += cat(i ? ", " : "", "%", i);
+    outputs += cat(i ? ", " : "", "\"+f\"(acc[", i, "])");
+  }
+  return cat("INLINE void multiply_accumulate(f32 (&acc)[", registers,
+             "], u64 a, u64 b) {\n  asm volatile(\"{ .reg .pred p; setp.eq.b32 p, 0, 0; "
+             "wgmma.mma_async.sync.aligned.m64n",
+             tile.columns, "k16.f32.", type, ".", type, " {", list, "}, %", registers, ", %",
+             registers + 1, ", p, 1, 1, ", tile.a.k_major ? 0 : 1, ", ", tile.b.k_major ? 0 : 1,
+             "; }\"\n    : ", outputs, " : \"l\"(a), \"l\"(b));\n}\n");
+}
+
+// Where the next 16 elements along k begin, and the strides of the descriptor: rows of 64 elements
+// of k, or 64 elements of m or n for each of 64 along k.
+std::string descriptor(const MatrixOperand& o, const char* address) {
+  return o.k_major ? cat("descriptor(", address, " + k * 32, 16, 1024)")
+                   : cat("descriptor(", address, " + k * 2048, 8192, 1024)");
+}
+
+// The number of a step along its axes: the first counts fastest.
+std::string step_text(const MatrixTile& tile, int step) {
+  std::string text = "step";
+  for (int i = 0; i < step; ++i) text = cat(text, " / ", tile.steps[static_cast<size_t>(i)]);
+  const size_t at = static_cast<size_t>(step);
+  if (at + 1 < tile.steps.size()) text = cat(text, " % ", tile.steps[at]);
+  return step == 0 ? cat("(", text, ") * ", MatrixTile::kStep) : text;
+}
+
+}  // namespace
+
+std::string CPrinter::copies(const MatrixTile& tile, const MatrixOperand& o, Str map,
+                             int64_t offset) {
+  std::string out;
+  for (int box = 0; box < o.boxes; ++box) {
+    std::string at;
+    for (int d = 0; d < o.map.rank; ++d) {
+      const std::string x =
+          o.source_of[d] >= 0 ? value(matrix_->src(o.source_of[d])) : step_text(tile, o.step_of[d]);
+      at += cat(", ", x, d == 0 && box ? cat(" + ", box * MatrixTile::kStep) : "");
+    }
+    out += cat("          copy_box(stage + ", offset + box * MatrixTile::kStep * 128, ", ", map,
+               ", pipeline.arrival()", at, ");\n");
+  }
+  return out;
+}
+
+// `before_`: what computes where a tile begins; body_: what is done with the product.
+std::string CPrinter::matrix_text() {
+  const MatrixTile tile(matrix_);
+  const int bytes = tile.a_bytes() + tile.b_bytes(), registers = tile.columns / 2;
+  std::string helpers = kPipeline;
+  helpers += copy_function(tile.a.map.rank);
+  if (tile.b.map.rank != tile.a.map.rank) helpers += copy_function(tile.b.map.rank);
+  helpers += multiply_function(tile);
+  const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);
+  const std::string tiles =
+      blocks_.empty()
+          ? "int r_tile = 0; r_tile < 1; ++r_tile"
+          : cat("i32 ", value(blocks_[0]), " = blockIdx.x; ", value(blocks_[0]), " < ",
+                blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += gridDim.x");
+  const std::string ring = cat("Pipeline<", tile.stages(), ", ", bytes, ">");
+  std::string params = parameters();
+  return helpers +
+         cat("extern \"C\" __global__ void __launch_bounds__(", MatrixTile::kMultipliers + 128,
+             ", 1) ", program_.name,
+             "(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, ",
+             params, ") {\n  extern __shared__ char memory[];\n  __shared__ u64 barriers[",
+             2 * tile.stages(), "];\n  ", ring,
+             " pipeline(barriers, memory, threadIdx.x < 128);\n"
+             "  if (threadIdx.x == 0) pipeline.set_up();\n  __syncthreads();\n"
+             "  const i32 ",
+             thread,
+             " = (i32)threadIdx.x - 128;\n"
+             "  if (threadIdx.x < 128) {\n"
+             "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
+             "    if (threadIdx.x == 0)\n      for (",
+             tiles, ") {\n", before_, "        for (int step = 0; step < ", tile.all_steps(),
+             "; ++step) {\n          const u32 stage = pipeline.wait_empty();\n",
+             copies(tile, tile.a, "map_a", 0), copies(tile, tile.b, "map_b", tile.a_bytes()),
+             "          pipeline.advance();\n        }\n      }\n  } else {\n"
+             "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n    for (",
+             tiles, ") {\n", before_, "    f32 acc[", registers,
+             "];\n    UNROLL\n    for (int i = 0; i < ", registers,
+             "; ++i) acc[i] = 0;\n    int last = -1;\n    for (int step = 0; step < ",
+             tile.all_steps(),
+             "; ++step) {\n      const u32 stage = pipeline.wait_full();\n"
+             "      const u32 a = stage + ",
+             thread, " / 128 * 8192, b = stage + ", tile.a_bytes(),
+             ";\n      asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
+             "      UNROLL\n      for (int k = 0; k < 4; ++k) multiply_accumulate(acc, ",
+             descriptor(tile.a, "a"), ", ", descriptor(tile.b, "b"),
+             ");\n      asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
+             "      asm volatile(\"wgmma.wait_group.sync.aligned 1;\" ::: \"memory\");\n"
+             "      pipeline.release(last);  // the stage before: its products are done\n"
+             "      last = pipeline.at;\n      pipeline.advance();\n    }\n"
+             "    asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
+             "    pipeline.release(last);\n",
+             body_, "    }\n  }\n}\n");
+}
+
+}  // namespace tiny

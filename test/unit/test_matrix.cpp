@@ -1,0 +1,152 @@
+// Products on matrix units: the plan and the text without a GPU, the values on one.
+#include <doctest/doctest.h>
+
+#include "codegen/lower.h"
+#include "codegen/matrix.h"
+#include "devices/cuda.h"
+#include "devices/cuda_nvrtc.h"
+#include "runtime/realize.h"
+#include "runtime/schedule.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+struct Form {
+  Shape a, b;  // a: [.., m, k] or, turned, [.., k, m]; b likewise
+  bool turn_a = false, turn_b = false;
+  DType dtype = kBF16;
+};
+
+// Small integers: every sum is exact, on any device and in any order.
+Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
+  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5).to(dtype).reshape(shape).to(device);
+}
+
+Tensor product(const Form& f, const std::string& device) {
+  Tensor a = integers(f.a, f.dtype, device), b = integers(f.b, f.dtype, device) * 0.5;
+  a.realize();
+  b.realize();
+  return (f.turn_a ? a.transpose(-1, -2) : a).matmul(f.turn_b ? b.transpose(-1, -2) : b);
+}
+
+Target hopper() {
+  Target t;
+  t.kind = Target::Kind::Gpu;
+  t.language = Target::Language::Cuda;
+  t.arch = "sm_90a";
+  t.vector_bytes = 16;
+  t.vector_registers = 255;
+  t.cores = 132;
+  t.has_f16 = t.has_bf16 = t.has_wgmma = true;
+  t.shared_bytes = 227 << 10;
+  return t;
+}
+
+// The kernel of a product as the scheduler hands it over: [m, k] x [k, n], each turned or not.
+Node kernel(const Form& f) {
+  const auto param = [](int slot, const Shape& shape, DType dtype) {
+    Shape arg{slot};
+    arg.insert(arg.end(), shape.begin(), shape.end());
+    return make(Op::Param, dtype, {}, Ints(arg));
+  };
+  const auto turned = [](Node n, bool turn) {
+    const int64_t order[] = {1, 0};
+    return turn ? make(Op::Permute, n->dtype, {n}, Ints(order)) : n;
+  };
+  Node a = turned(param(1, f.a, f.dtype), f.turn_a), b = turned(param(2, f.b, f.dtype), f.turn_b);
+  const int64_t m = a->shape()[0], k = a->shape()[1], n = b->shape()[1];
+  const auto spread = [&](Node x, std::vector<int64_t> shape) {
+    const int64_t full[] = {m, k, n};
+    return make(Op::Expand, kF32,
+                {make(Op::Reshape, kF32, {make(Op::Cast, kF32, {x})}, Ints(shape))}, Ints(full));
+  };
+  Node mul = make(Op::Mul, kF32, {spread(a, {m, k, 1}), spread(b, {1, k, n})});
+  Node sum = make(Op::ReduceAxis, kF32, {mul}, ReduceArg{Op::Add, 2});
+  const int64_t out[] = {m, n};
+  Node c = make(Op::Cast, f.dtype, {make(Op::Reshape, kF32, {sum}, Ints(out))});
+  return make(Op::Sink, kVoid, {make(Op::Store, kVoid, {param(0, {m, n}, f.dtype), c})});
+}
+
+}  // namespace
+
+TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the chip") {
+  for (const auto& [size, columns] :
+       {std::pair<int64_t, int>{512, 64}, {1024, 64}, {2048, 256}, {8192, 256}}) {
+    const Lowered low = lower(kernel({{size, size}, {size, size}}), "product", hopper());
+    REQUIRE(!low.options.empty());
+    CHECK(low.options[0].kind == OptKind::Matrix);
+    CHECK(low.options[0].amount == columns);
+    CHECK(low.launch.block[0] == 384);
+    CHECK(low.launch.grid[0] <= 132);
+    CHECK(low.launch.maps.size() == 2);
+    CHECK(low.launch.shared_bytes <= hopper().shared_bytes);
+  }
+}
+
+TEST_CASE("matrix: what the copy engine cannot read is multiplied without them") {
+  const auto first = [](const Form& f) {
+    const Lowered low = lower(kernel(f), "product", hopper());
+    return low.options[0].kind;
+  };
+  CHECK(first({{256, 100}, {100, 256}}) != OptKind::Matrix);  // rows of 200 bytes
+  CHECK(first({{256, 128}, {128, 12}}) != OptKind::Matrix);   // too few columns
+  CHECK(first({{256, 104}, {104, 200}}) == OptKind::Matrix);
+  Form f32{{256, 128}, {128, 256}};
+  f32.dtype = kF32;
+  CHECK(first(f32) != OptKind::Matrix);
+}
+
+TEST_CASE("matrix: all orders of the operands compile without spills") {
+  if (!nvrtc_available()) return;
+  for (DType t : {kBF16, kF16})
+    for (bool turn_a : {false, true})
+      for (bool turn_b : {false, true}) {
+        const Form f{turn_a ? Shape{320, 1000} : Shape{1000, 320},
+                     turn_b ? Shape{504, 320} : Shape{320, 504}, turn_a, turn_b, t};
+        const Lowered low = lower(kernel(f), "product", hopper());
+        std::string log;
+        CHECK(!compile_cuda(low.source.text, "sm_90a", &log).empty());
+        CHECK(low.source.text.find("wgmma") != std::string::npos);
+        CHECK(cuda_resources(log).spill_bytes == 0);
+      }
+}
+
+TEST_CASE("matrix: products are right on a GPU") {
+  if (!cuda_available()) return;
+  std::vector<Form> forms{{{128, 64}, {64, 256}},       {{64, 64}, {64, 32}},
+                          {{200, 136}, {136, 328}},     {{1000, 1032}, {1032, 504}},
+                          {{512, 512}, {512, 512}},     {{1024, 2048}, {2048, 1024}},
+                          {{3, 200, 72}, {3, 72, 136}}, {{4, 256, 64}, {64, 128}}};
+  for (const Form& form : forms)
+    for (bool turn_a : {false, true})
+      for (bool turn_b : {false, true})
+        for (DType t : {kBF16, kF16}) {
+          Form f = form;
+          f.turn_a = turn_a;
+          f.turn_b = turn_b;
+          f.dtype = t;
+          if (turn_a) std::swap(f.a[f.a.size() - 1], f.a[f.a.size() - 2]);
+          if (turn_b) std::swap(f.b[f.b.size() - 1], f.b[f.b.size() - 2]);
+          const auto want = product(f, "CPU").to(kF32).to_vector<float>();
+          const auto have = product(f, "CUDA").to(kF32).to_vector<float>();
+          size_t wrong = 0;
+          for (size_t i = 0; i < want.size(); ++i) wrong += want[i] != have[i];
+          CAPTURE(to_text(f.a));
+          CAPTURE(to_text(f.b));
+          CAPTURE(turn_a);
+          CAPTURE(turn_b);
+          CHECK(wrong == 0);
+        }
+}
+
+TEST_CASE("matrix: a bias, an activation and a residual are done with the product") {
+  if (!cuda_available()) return;
+  const auto run = [](const std::string& device) {
+    Tensor bias = integers({264}, kBF16, device).realize();
+    Tensor rest = integers({300, 264}, kBF16, device).realize();
+    return ((product({{300, 128}, {128, 264}}, device) + bias).relu() + rest).to(kF32);
+  };
+  CHECK(run("CUDA").to_vector<float>() == run("CPU").to_vector<float>());
+}
