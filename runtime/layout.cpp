@@ -205,7 +205,8 @@ class Layouts {
     const bool rows = !product && is_reduced(n, innermost(shape));
     if (product && is_for_matrix_units(n)) {
       const int64_t tiles = std::max<int64_t>(1, results / (MatrixTile::kRows * 64));
-      const int64_t parts = std::min(target_.cores / tiles, length / 256);
+      const int64_t parts =
+          std::min(target_.cores / tiles, length / 1024);  // worth a second kernel
       if (parts < 2) return {};
       const int axis = largest_reduced_axis(n);
       return {axis, largest_divisor(shape[axis], parts)};
