@@ -18,7 +18,7 @@ namespace {
 
 struct Entry {
   NodeRef node;  // keeps the key's address taken
-  std::unique_ptr<Kernel> kernel;
+  std::shared_ptr<Kernel> kernel;
 };
 struct Kernels {
   std::mutex mutex;
@@ -42,7 +42,7 @@ void show(const Lowered& low, int debug) {
   if (debug >= 4) std::cerr << low.source.text << '\n';
 }
 
-std::unique_ptr<Kernel> compile(const Step& step) {
+std::shared_ptr<Kernel> compile(const Step& step) {
   Device& device = find_device(device_name(step.device));
   const auto debug = static_cast<int>(env_int("DEBUG"));
   StageViewer viewer;
@@ -53,7 +53,7 @@ std::unique_ptr<Kernel> compile(const Step& step) {
     };
   const Lowered low = lower(step.kernel.get(), step.name, device.target(), viewer);
   show(low, debug);
-  auto kernel = std::make_unique<Kernel>();
+  auto kernel = std::make_shared<Kernel>();
   kernel->name = step.name;
   kernel->launch = low.launch;
   kernel->bytes = low.bytes;

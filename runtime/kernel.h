@@ -10,7 +10,7 @@
 
 namespace tiny {
 
-struct Kernel {
+struct Kernel : std::enable_shared_from_this<Kernel> {
   std::string name;
   std::unique_ptr<Program> program;
   LaunchSize launch;

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/capture.h"
 #include "runtime/fuse.h"
 #include "runtime/kernel.h"
 #include "tiny/build.h"
@@ -26,19 +27,8 @@ void report(const Kernel& k, double time) {
 KernelClock* running_clock = nullptr;
 
 void launch(Kernel& k, Device& device, const std::vector<void*>& args, int64_t debug) {
-  if (debug < 2 && !running_clock) return device.launch(*k.program, k.launch, args);
-  const double time = device.launch_timed(*k.program, k.launch, args);
-  if (debug >= 2) report(k, time);
-  if (!running_clock) return;
-  running_clock->seconds += time;
-  ++running_clock->kernels;
-}
-
-void copy_between(Buffer& to, Buffer& from) {
-  if (to.device().copy_from(from.device(), to.data(), from.data(), from.bytes())) return;
-  std::vector<std::byte> host(from.bytes());
-  from.download(host.data());
-  to.upload(host.data());
+  if (debug >= 2) return launch_shown(k, device, args);
+  device.launch(*k.program, k.launch, args);
 }
 
 // One run of a schedule: the memory of its values.
@@ -52,7 +42,12 @@ class Run {
   }
 
   void step(const Step& step, Kernel* kernel, int64_t debug) {
-    if (!kernel) return copy_between(*buffer(step.values[0], step.name), *buffer(step.values[1]));
+    if (!kernel) {
+      const Value &to = s_.values[step.values[0]], &from = s_.values[step.values[1]];
+      return copy_bytes(find_device(device_name(to.device)), address(step.values[0], step.name),
+                        find_device(device_name(from.device)), address(step.values[1], ""),
+                        static_cast<size_t>(to.size) * to.dtype.size());
+    }
     std::vector<void*> args;
     for (int v : step.values) args.push_back(address(v, step.name));
     launch(*kernel, find_device(device_name(step.device)), args, debug);
@@ -87,6 +82,18 @@ class Run {
 
 }  // namespace
 
+void launch_shown(Kernel& k, Device& device, const std::vector<void*>& args) {
+  report(k, device.launch_timed(*k.program, k.launch, args));
+}
+
+void copy_bytes(Device& there, void* to, Device& here, const void* from, size_t bytes) {
+  if (&there == &here) return there.copy(to, from, bytes);
+  if (there.copy_from(here, to, from, bytes)) return;
+  std::vector<std::byte> host(bytes);
+  here.download(host.data(), from, bytes);
+  there.upload(to, host.data(), bytes);
+}
+
 Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) {
   const int64_t debug = env_int("DEBUG");
   if (debug >= 1 && !s.steps.empty())
@@ -103,16 +110,27 @@ namespace {
 
 std::shared_ptr<Buffer> buffer_of(Node n) { return n->arg<BufferArg>().buffer; }
 
+}  // namespace
+
 Node buffer_node(const std::shared_ptr<Buffer>& b) {
   return make(Op::Buffer, b->dtype(), {}, BufferArg{b, b->size(), device_id(b->device_name())});
 }
 
-// The movement of `root` above its base, on top of another node.
 Node moved(Node root, Node base, Node onto) {
   if (root == base) return onto;
   Node src = moved(root->src(0), base, onto);
   return with_sources(root, std::span(&src, 1));
 }
+
+std::shared_ptr<Buffer> whole_buffer(Node n) {
+  const int64_t size = numel(n->shape());
+  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach || n->realized)
+    n = n->realized ? n->realized : n->src(0);
+  if (n->op != Op::Buffer || n->arg<BufferArg>().size != size) return nullptr;
+  return buffer_of(n)->moved() ? nullptr : buffer_of(n);
+}
+
+namespace {
 
 // Buffers that an Assign among the roots is going to overwrite.
 std::set<Node> assigned_buffers(std::span<const Node> roots) {
@@ -184,7 +202,8 @@ Node with_memory(Node n) {
   return base->op == Op::Buffer || base->op == Op::Leaf ? build::contiguous(n) : n;
 }
 
-std::vector<Node> realize_nodes(const std::vector<Node>& roots, int fallback) {
+// `wanted`: how many of the roots are more than old values that somebody still needs.
+std::vector<Node> realize_nodes(const std::vector<Node>& roots, size_t wanted, int fallback) {
   const Normalized graph = normalize(roots);
   std::vector<int> devices;
   Buffers inputs;
@@ -193,7 +212,10 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, int fallback) {
     inputs.push_back(buffer_of(b));
   }
   const auto s = schedule(graph, devices, fallback);
+  Capture* capture = Capture::current();
+  if (capture) capture->check_run(*s, inputs);
   const Buffers made = run(*s, inputs);
+  if (capture) capture->add_run(roots, {s, inputs, made, wanted});
   std::vector<Node> out;
   for (size_t i = 0; i < roots.size(); ++i) {
     const Result& r = s->results[i];
@@ -221,7 +243,7 @@ void realize(std::span<Tensor* const> tensors) {
   std::vector<Node> work = roots;
   const std::vector<Node> others = readers_of_old_values(roots);
   for (Node n : others) work.push_back(with_memory(n));
-  const std::vector<Node> done = realize_nodes(work, device_id(default_device()));
+  const std::vector<Node> done = realize_nodes(work, roots.size(), device_id(default_device()));
   for (size_t i = 0; i < others.size(); ++i)
     Arena::global().set_realized(others[i], done[roots.size() + i]);
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -239,6 +261,8 @@ void realize(std::span<Tensor* const> tensors) {
 }
 
 Node upload(const void* data, DType dtype, int64_t count, const std::string& device) {
+  forbid_in_capture("data from the host would be the same in every replay",
+                    "make the tensor outside, and give it to the Jit if it changes");
   auto b = std::make_shared<Buffer>(device.empty() ? default_device() : device, dtype, count);
   b->label = "upload";
   b->upload(data);
@@ -246,12 +270,16 @@ Node upload(const void* data, DType dtype, int64_t count, const std::string& dev
 }
 
 void download(Node realized, void* out) {
+  forbid_in_capture(
+      "a value that is read on the host (item(), to_vector(), an index with a mask) "
+      "would be the same in every replay",
+      "return the tensor and read it afterwards");
   Node n = realized;
   while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
     n = n->realized ? n->realized : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != numel(realized->shape())) {
     // Views other than reshapes, and constants, are written out first.
-    n = base_of(realize_nodes({build::contiguous(realized)}, device_id(default_device()))[0]);
+    n = base_of(realize_nodes({build::contiguous(realized)}, 1, device_id(default_device()))[0]);
   }
   const auto b = buffer_of(n);
   b->device().synchronize();

@@ -312,7 +312,8 @@ class Planner {
       const int place = place_for(g, n, deaths);
       const bool again = value_.contains(n);
       value_[n] = static_cast<int>(out_.values.size());
-      out_.values.push_back({n->dtype, numel(n->shape()), device, place, again});
+      const int replaces = n->op == Op::Assign ? old_input(n) : -1;
+      out_.values.push_back({n->dtype, numel(n->shape()), device, place, again, replaces});
     }
     if (out_.values.back().size == 0) return;
     Node first = g.outputs[0];

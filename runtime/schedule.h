@@ -25,6 +25,7 @@ struct Value {
   int device = 0;
   int in_place = -1;   // takes over the memory of this value, an earlier one
   bool again = false;  // an earlier value computed once more
+  int replaces = -1;   // the input that it is assigned to, whether in place or not
 };
 
 struct Step {

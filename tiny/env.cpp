@@ -57,6 +57,11 @@ constexpr Row kRows[] = {
     {"DETERMINISTIC", Kind::Int, "0", Scope::Kernel,
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
      "a GPU's threads, at the price of sorting the indices."},
+    {"JIT", Kind::Int, "1", Scope::Host,
+     "0 calls the function of a Jit each time; 2 replays a list of launches where the device has "
+     "graphs."},
+    {"JIT_CHECK", Kind::Int, "0", Scope::Host,
+     "1 compares each replay of a Jit with a call of its function."},
     {"SEED", Kind::Int, "0", Scope::Host, "Seed of the random numbers before manual_seed."},
     {"FUZZ_PROGRAMS", Kind::Int, "300", Scope::Host,
      "How many random programs the property test tries."},

@@ -213,6 +213,18 @@ void Arena::release(Node n) {
   unuse(n);
 }
 
+void Arena::watch(Node n) {
+  std::lock_guard lock(mutex_);
+  n->refs.fetch_add(1, std::memory_order_relaxed);
+  ++n->watchers;
+}
+
+void Arena::unwatch(Node n) {
+  std::lock_guard lock(mutex_);
+  --n->watchers;
+  if (n->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) unuse(n);
+}
+
 std::vector<Node> Arena::held() {
   std::lock_guard lock(mutex_);
   return held_;

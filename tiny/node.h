@@ -71,6 +71,7 @@ struct NodeData {
   uint32_t id = 0;                           // order of creation in the arena
   mutable std::atomic<uint32_t> refs{0};     // nodes above, and NodeRefs
   mutable std::atomic<uint32_t> handles{0};  // NodeRefs alone
+  mutable uint32_t watchers = 0;             // of refs, those that only watch
   mutable uint32_t held_at = 0;              // place in the arena's list of held nodes
   const char* label = "";                    // the user's operation that made it
   const Node* sources = nullptr;             // num_src
@@ -106,6 +107,8 @@ class Arena {
   void collect();                        // frees unreferenced nodes (counted arenas)
   void retain(Node n);
   void release(Node n);
+  void watch(Node n);  // keeps the node without counting as a use of it
+  void unwatch(Node n);
   std::vector<Node> held();                     // nodes that a NodeRef holds
   void set_realized(Node n, Node buffer_view);  // n's values are there (nullptr: no longer)
 
@@ -144,6 +147,9 @@ class ArenaScope {
  private:
   Arena* before_;
 };
+
+// How many nodes and NodeRefs refer to a node, apart from those that only watch it.
+inline uint32_t uses_of(Node n) { return n->refs.load(std::memory_order_relaxed) - n->watchers; }
 
 // Keeps a node of the global arena alive.
 class NodeRef {

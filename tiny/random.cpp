@@ -25,15 +25,10 @@ Tensor rotate_left(const Tensor& x, int amount) { return (x << amount) | (x >> (
 uint32_t low_word(uint64_t v) { return static_cast<uint32_t>(v); }
 uint32_t high_word(uint64_t v) { return static_cast<uint32_t>(v >> 32); }
 
-// Key and counter of the next `blocks` blocks and a zero that no compiler knows of, u32 [5].
+// next_random_state as a tensor.
 Tensor take_state(int64_t blocks) {
   check(blocks < (int64_t{1} << 32), "random: ", blocks, " blocks at once; there may be 2^32 - 1");
-  Stream& s = stream();
-  std::lock_guard lock(s.mutex);
-  const std::vector<uint32_t> state{low_word(s.key), high_word(s.key), low_word(s.counter),
-                                    high_word(s.counter), 0};
-  s.counter += static_cast<uint64_t>(blocks);
-  return Tensor::from(state);
+  return Tensor(runtime_seam::upload_random(blocks));
 }
 
 RandomWords blocks_at(const Tensor& state, const Tensor& block) {
@@ -108,9 +103,29 @@ Fans fans_of(const char* what, const Shape& shape) {
 }  // namespace
 
 void manual_seed(uint64_t seed) {
+  runtime_seam::forbid_seed_in_capture();
+  set_random_state({seed, 0});
+}
+
+RandomState random_state() {
   std::lock_guard lock(stream().mutex);
-  stream().key = seed;
-  stream().counter = 0;
+  return {stream().key, stream().counter};
+}
+
+void set_random_state(const RandomState& state) {
+  std::lock_guard lock(stream().mutex);
+  stream().key = state.key;
+  stream().counter = state.counter;
+}
+
+// Key, counter and a zero that no compiler knows of.
+std::vector<uint32_t> next_random_state(int64_t blocks) {
+  Stream& s = stream();
+  std::lock_guard lock(s.mutex);
+  const std::vector<uint32_t> words{low_word(s.key), high_word(s.key), low_word(s.counter),
+                                    high_word(s.counter), 0};
+  s.counter += static_cast<uint64_t>(blocks);
+  return words;
 }
 
 RandomWords threefry2x32(const Tensor& key0, const Tensor& key1, const Tensor& counter0,

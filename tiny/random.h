@@ -14,6 +14,16 @@ namespace tiny {
 // called.
 void manual_seed(uint64_t seed);
 
+// Where the stream is; setting it goes back to there.
+struct RandomState {
+  uint64_t key = 0, counter = 0;
+};
+RandomState random_state();
+void set_random_state(const RandomState& state);
+
+// What the kernels that make the next `blocks` blocks read; the counter advances past them.
+std::vector<uint32_t> next_random_state(int64_t blocks);
+
 struct RandomWords {
   Tensor first, second;  // u32
 };

@@ -451,6 +451,9 @@ Node upload(const void* data, DType dtype, int64_t count, const std::string& dev
 // The values behind a realized node, row-major.
 void download(Node realized, void* out);
 std::string default_device();
+// A Buffer node with next_random_state (tiny/random.h): in a capture, another one in each replay.
+Node upload_random(int64_t blocks);
+void forbid_seed_in_capture();
 // For realize(): gives a tensor another node of the same values.
 void replace_node(Tensor& tensor, Node node);
 }  // namespace runtime_seam

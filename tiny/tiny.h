@@ -4,6 +4,7 @@
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
+#include "tiny/jit.h"
 #include "tiny/nn.h"
 #include "tiny/optim.h"
 #include "tiny/progress.h"

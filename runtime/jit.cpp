@@ -1,0 +1,460 @@
+#include "tiny/jit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "runtime/capture.h"
+#include "runtime/fuse.h"
+#include "runtime/realize.h"
+#include "runtime/replay.h"
+#include "tiny/build.h"
+#include "tiny/env.h"
+#include "tiny/nn.h"
+#include "tiny/random.h"
+
+namespace tiny {
+
+namespace {
+
+using Tensors = JitCore::Tensors;
+using BufferRef = std::shared_ptr<Buffer>;
+
+Arena& nodes() { return Arena::global(); }
+
+void realize_all(Tensors& tensors) {
+  std::vector<Tensor*> pointers;
+  for (Tensor& t : tensors) pointers.push_back(&t);
+  Tensor::realize(pointers);
+}
+
+// What every call gives: computed, and without gradients.
+Tensors run_plainly(const Tensors& arguments, const JitCore::Body& body) {
+  Tensors out = body(arguments);
+  realize_all(out);
+  for (Tensor& t : out) t = t.detach().realize();
+  return out;
+}
+
+// --- Arguments -----------------------------------------------------------------------------------
+
+struct ArgumentSpec {
+  DType dtype;
+  Shape shape;
+  std::string device;
+  bool operator==(const ArgumentSpec&) const = default;
+};
+
+std::string to_text(const ArgumentSpec& a) {
+  return cat(a.dtype, ' ', tiny::to_text(a.shape), ' ', a.device);
+}
+
+// Arguments as buffers of their own elements in order.
+std::vector<BufferRef> buffers_of(Tensors& arguments) {
+  std::vector<BufferRef> out;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    Tensor& t = arguments[i];
+    check(t.defined(), "Jit: argument ", i, " is no tensor");
+    check(!t.requires_grad(), "Jit: argument ", i,
+          " wants a gradient, which a replay could not add to it: give x.detach(), or let the step "
+          "reach the tensor from outside");
+    BufferRef b = whole_buffer(t.node());
+    if (!b && t.numel()) {
+      t = t.contiguous().realize();
+      b = whole_buffer(t.node());
+    }
+    check(b != nullptr, "Jit: argument ", i, " has no elements");
+    out.push_back(std::move(b));
+  }
+  return out;
+}
+
+std::vector<ArgumentSpec> specs_of(const Tensors& arguments,
+                                   const std::vector<BufferRef>& buffers) {
+  std::vector<ArgumentSpec> out;
+  for (size_t i = 0; i < arguments.size(); ++i)
+    out.push_back(
+        {arguments[i].dtype(), to_shape(arguments[i].shape()), buffers[i]->device_name()});
+  return out;
+}
+
+void check_aliases(const std::vector<BufferRef>& buffers) {
+  for (size_t i = 0; i < buffers.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      check(buffers[i]->data() != buffers[j]->data(), "Jit: arguments ", j, " and ", i,
+            " are one tensor, and later calls may give two: give x.contiguous() for one of them");
+}
+
+// --- Watching what lies outside ------------------------------------------------------------------
+
+std::string describe(Node n) { return cat(n->dtype, ' ', tiny::to_text(n->shape())); }
+
+// A tensor that the step only reads, held by somebody outside.
+struct ReadWatch {
+  Node node = nullptr;                  // watched
+  uint32_t handles = 0;                 // at the capture
+  std::shared_ptr<Memory> memory = {};  // where the node is a view of a buffer
+  const Buffer* buffer = nullptr;       // which owned the memory
+};
+
+// A node of a tensor that the step assigns to.
+struct WriteWatch {
+  Node node = nullptr;  // watched
+  uint32_t uses = 0;
+};
+
+}  // namespace
+
+struct JitCore::State {
+  ~State() { forget(); }
+
+  Tensors capture(Tensors arguments, const Body& body);
+  Tensors replay(const std::vector<BufferRef>& buffers);
+  Tensors call_function(const Tensors& arguments, const Body& body);
+  Tensors checked_replay(Tensors& arguments, const std::vector<BufferRef>& buffers,
+                         const Body& body);
+  bool may_replay(const Tensors& arguments, const std::vector<BufferRef>& buffers);
+  void watch_writes();
+  void forget();
+
+  JitStatistics statistics;
+  int64_t calls = 0;
+  std::unique_ptr<Replay> recorded;
+
+ private:
+  void watch_reads(const Capture& capture);
+  void unwatch_writes();
+  void check_reads();
+  void check_nothing_left(const Capture& capture, const Tensors& out);
+  bool is_untouched() const;
+
+  std::vector<ArgumentSpec> specs_;
+  bool training_ = false;
+  std::vector<ReadWatch> reads_;
+  std::vector<WriteWatch> writes_;
+};
+
+// --- Capture -------------------------------------------------------------------------------------
+
+namespace {
+
+// The results that a replay computes into memory of its own: not views of what lies outside.
+void copy_what_is_shared(Tensors& out, const Capture& capture) {
+  std::set<const Buffer*> fresh;
+  for (const CapturedRun& r : capture.runs)
+    for (size_t i = 0; i < r.results.size(); ++i) {
+      const int v = r.schedule->results[i].value;
+      if (v < 0) continue;
+      int root = v;
+      while (r.schedule->values[root].in_place >= 0) root = r.schedule->values[root].in_place;
+      if (root >= r.schedule->inputs || fresh.count(r.inputs[root].get()))
+        fresh.insert(r.results[i].get());
+    }
+  Tensors copies;
+  std::vector<size_t> which;
+  for (size_t i = 0; i < out.size(); ++i) {
+    Node base = base_of(out[i].node());
+    if (out[i].numel() == 0) continue;
+    if (base->op == Op::Buffer && fresh.count(base->arg<BufferArg>().buffer.get())) continue;
+    copies.push_back(Tensor(make(Op::Contiguous, out[i].dtype(), {out[i].node()})));
+    which.push_back(i);
+  }
+  realize_all(copies);
+  for (size_t i = 0; i < which.size(); ++i) out[which[i]] = copies[i];
+}
+
+}  // namespace
+
+Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
+  forget();
+  const std::vector<BufferRef> buffers = buffers_of(arguments);
+  check_aliases(buffers);
+  Capture capture([&] {
+    std::vector<BufferRef> stand_ins;
+    for (const BufferRef& b : buffers)
+      stand_ins.push_back(std::make_shared<Buffer>(b, 0, b->dtype(), b->size()));
+    return stand_ins;
+  }());
+  ++statistics.captures;
+  ++statistics.calls;
+  Tensors out;
+  {
+    Tensors inner;
+    for (size_t i = 0; i < buffers.size(); ++i)
+      inner.emplace_back(build::reshape(buffer_node(capture.inputs[i]), arguments[i].shape()));
+    out = run_plainly(inner, body);
+  }
+  copy_what_is_shared(out, capture);
+  specs_ = specs_of(arguments, buffers);
+  training_ = nn::is_training();
+  watch_reads(capture);
+  nodes().collect();
+  try {
+    recorded = std::make_unique<Replay>(capture, out);
+    check_nothing_left(capture, out);
+  } catch (...) {
+    forget();
+    throw;
+  }
+  watch_writes();
+  statistics.kernels = recorded->kernels();
+  statistics.arena_bytes = recorded->arena_bytes();
+  return out;
+}
+
+// Tensors made inside that are still there, and will not be made by a replay.
+void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& out) {
+  std::set<const Buffer*> made, saved;
+  for (const BufferRef& b : capture.inputs) made.insert(b.get());
+  for (const CapturedRun& r : capture.runs)
+    for (size_t i = 0; i < r.results.size(); ++i)
+      if (r.schedule->results[i].value >= 0)
+        (i < r.wanted ? made : saved).insert(r.results[i].get());
+  std::set<Node> results;
+  for (const Tensor& t : out) results.insert(t.node());
+  for (Node n : nodes().held()) {
+    if (!capture.is_new(n) || results.count(n) || n->device == 0) continue;
+    Node base = n;
+    while (base->realized || is_movement(base->op) || base->op == Op::Leaf ||
+           base->op == Op::Detach)
+      base = base->realized ? base->realized : base->src(0);
+    if (base->op == Op::Buffer) {
+      const Buffer& b = *base->arg<BufferArg>().buffer;
+      if (recorded->writes(b) || saved.count(&b) || !made.count(&b)) continue;
+    }
+    throw Error(cat("Jit: a tensor made in the step, ", describe(n), " of ",
+                    *n->label ? n->label : "?",
+                    ", is still there after it, and no replay would make it again: return it, "
+                    "assign() it to a tensor from outside, or let it go (a gradient: zero_grad() "
+                    "or optimizer.step())"));
+  }
+}
+
+void JitCore::State::watch_reads(const Capture& capture) {
+  for (Node n : capture.outside) {
+    const uint32_t handles = n->handles.load();
+    if (handles == 0) continue;  // assigned to
+    nodes().watch(n);
+    ReadWatch w{n, handles};
+    if (const BufferRef b = whole_buffer(n)) {
+      w.memory = b->memory().lock();
+      w.buffer = b.get();
+    }
+    reads_.push_back(std::move(w));
+  }
+}
+
+void JitCore::State::watch_writes() {
+  unwatch_writes();
+  nodes().collect();
+  std::set<Node> chain;
+  for (Node n : nodes().held()) {
+    std::vector<Node> path;
+    Node at = n;
+    while (is_movement(at->op) || at->op == Op::Leaf || at->op == Op::Detach) {
+      path.push_back(at);
+      at = at->realized ? at->realized : at->src(0);
+    }
+    if (at->op != Op::Buffer || !recorded->writes(*at->arg<BufferArg>().buffer)) continue;
+    chain.insert(at);
+    chain.insert(path.begin(), path.end());
+  }
+  for (Node n : chain) {
+    nodes().watch(n);
+    writes_.push_back({n, uses_of(n)});
+  }
+}
+
+void JitCore::State::unwatch_writes() {
+  for (const WriteWatch& w : writes_) nodes().unwatch(w.node);
+  writes_.clear();
+}
+
+void JitCore::State::forget() {
+  unwatch_writes();
+  for (const ReadWatch& w : reads_) nodes().unwatch(w.node);
+  reads_.clear();
+  recorded = nullptr;
+}
+
+// --- Replay --------------------------------------------------------------------------------------
+
+// Tensors from outside are still the ones that were read, in the memory that they had.
+void JitCore::State::check_reads() {
+  for (ReadWatch& w : reads_) {
+    const bool moved = w.memory && w.memory->owner && w.memory->owner != w.buffer;
+    if (!moved) {
+      check(w.node->handles.load(std::memory_order_relaxed) >= w.handles,
+            "Jit: a tensor from outside that the step reads, ", describe(w.node), " of ",
+            *w.node->label ? w.node->label : "?",
+            ", was replaced, assigned to without realize(), or let go since the capture: give it "
+            "to the Jit as an argument, assign() to it and realize() it, or make a new Jit");
+      continue;
+    }
+    // Assigned to in place: it is the tensor of another buffer now.
+    Node now = buffer_node(w.memory->owner->shared_from_this());
+    nodes().watch(now);
+    nodes().unwatch(w.node);
+    w.node = now;
+    w.handles = 0;
+    w.buffer = w.memory->owner;
+  }
+}
+
+// Whether nobody outside holds an expression of, or a copy of, a tensor that is about to be
+// overwritten.
+bool JitCore::State::is_untouched() const {
+  return std::all_of(writes_.begin(), writes_.end(),
+                     [](const WriteWatch& w) { return uses_of(w.node) == w.uses; });
+}
+
+bool JitCore::State::may_replay(const Tensors& arguments, const std::vector<BufferRef>& buffers) {
+  check(arguments.size() == specs_.size(), "Jit: ", arguments.size(), " tensors for a capture of ",
+        specs_.size(), ": make another Jit for them");
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const ArgumentSpec& s = specs_[i];
+    const Tensor& t = arguments[i];
+    if (t.dtype() == s.dtype && same(t.shape(), s.shape) && buffers[i]->device_name() == s.device)
+      continue;
+    const ArgumentSpec now{t.dtype(), to_shape(t.shape()), buffers[i]->device_name()};
+    throw Error(cat("Jit: argument ", i, " is ", to_text(now), " and was ", to_text(s),
+                    " at the capture: make another Jit for it, or pad it to one size"));
+  }
+  check_aliases(buffers);
+  for (size_t i = 0; i < buffers.size(); ++i)
+    check(!recorded->writes(*buffers[i]), "Jit: argument ", i,
+          " is a tensor that the step also assigns to: give x.contiguous()");
+  check(nn::is_training() == training_, "Jit: captured in ", training_ ? "training" : "evaluation",
+        " and called in ", training_ ? "evaluation" : "training",
+        ": make one Jit for each of them");
+  check_reads();
+  if (is_untouched()) return true;
+  nodes().collect();
+  return is_untouched();
+}
+
+Tensors JitCore::State::replay(const std::vector<BufferRef>& buffers) {
+  ++statistics.replays;
+  return recorded->run(buffers);
+}
+
+// A call between replays, after which tensors from outside are in other buffers.
+Tensors JitCore::State::call_function(const Tensors& arguments, const Body& body) {
+  ++statistics.calls;
+  const auto before = recorded->owners();
+  Tensors out = run_plainly(arguments, body);
+  if (recorded->is_valid(before))
+    watch_writes();
+  else
+    forget();
+  return out;
+}
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes bytes_of(const Tensor& t) {
+  Bytes out(static_cast<size_t>(t.numel()) * t.dtype().size());
+  t.to_bytes(out.data());
+  return out;
+}
+
+template <class T> bool are_close(const Bytes& a, const Bytes& b) {
+  for (size_t i = 0; i + sizeof(T) <= a.size(); i += sizeof(T)) {
+    T x, y;
+    std::memcpy(&x, &a[i], sizeof(T));
+    std::memcpy(&y, &b[i], sizeof(T));
+    if (std::isnan(x) && std::isnan(y)) continue;
+    if (x != y && !(std::abs(x - y) <= T(1e-4) * std::max(std::abs(x), std::abs(y)))) return false;
+  }
+  return true;
+}
+
+// Equal, or as near as sums in another order are.
+bool agree(DType t, const Bytes& a, const Bytes& b) {
+  if (a == b) return true;
+  if (t == kF32) return are_close<float>(a, b);
+  if (t == kF64) return are_close<double>(a, b);
+  return false;
+}
+
+}  // namespace
+
+Tensors JitCore::State::checked_replay(Tensors& arguments, const std::vector<BufferRef>& buffers,
+                                       const Body& body) {
+  const RandomState random = random_state();
+  const auto before = recorded->state();
+  const Tensors got = replay(buffers);
+  std::vector<Bytes> values;
+  for (const Tensor& t : got) values.push_back(bytes_of(t));
+  const auto after = recorded->state();
+  recorded->set_state(before);
+  set_random_state(random);
+  Tensors wanted = call_function(arguments, body);
+  const char* remedy =
+      ": it depends on something besides its arguments and the tensors that it read at the "
+      "capture; "
+      "give that to the Jit as an argument";
+  for (size_t i = 0; i < wanted.size(); ++i)
+    check(agree(wanted[i].dtype(), values[i], bytes_of(wanted[i])), "JIT_CHECK: result ", i,
+          " of a replay, ", describe(wanted[i].node()), ", is not what the step gives", remedy);
+  if (!recorded) return wanted;  // tensors have moved
+  const auto state = recorded->state();
+  for (size_t i = 0; i < state.size(); ++i)
+    check(agree(state[i].dtype, after[i].bytes, state[i].bytes),
+          "JIT_CHECK: a replay assigned other values to a tensor of ", state[i].dtype,
+          " than the step does", remedy);
+  return wanted;
+}
+
+// --- The interface -------------------------------------------------------------------------------
+
+JitCore::JitCore() : state_(std::make_unique<State>()) {}
+JitCore::~JitCore() = default;
+JitCore::JitCore(JitCore&&) noexcept = default;
+JitCore& JitCore::operator=(JitCore&&) noexcept = default;
+
+void JitCore::reset() {
+  state_->forget();
+  state_->calls = 0;
+}
+
+const JitStatistics& JitCore::statistics() const { return state_->statistics; }
+
+Tensors JitCore::call(const Tensors& given, const Body& body) {
+  State& s = *state_;
+  if (Capture::current() || env_int("JIT") == 0 || ++s.calls == 1) {
+    ++s.statistics.calls;
+    return Capture::current() ? body(given) : run_plainly(given, body);
+  }
+  if (!s.recorded) return s.capture(given, body);
+  nodes().collect();
+  Tensors arguments = given;
+  const std::vector<BufferRef> buffers = buffers_of(arguments);
+  if (s.may_replay(arguments, buffers))
+    return env_int("JIT_CHECK") ? s.checked_replay(arguments, buffers, body) : s.replay(buffers);
+  // Somebody has to keep old values, which the step itself takes care of.
+  return s.call_function(given, body);
+}
+
+// --- Random numbers ------------------------------------------------------------------------------
+
+Node runtime_seam::upload_random(int64_t blocks) {
+  const std::vector<uint32_t> words = next_random_state(blocks);
+  auto b = std::make_shared<Buffer>(default_device(), kU32, static_cast<int64_t>(words.size()));
+  b->label = "random state";
+  b->upload(words.data());
+  if (Capture* c = Capture::current()) c->add_seed({b, blocks});
+  return buffer_node(b);
+}
+
+void runtime_seam::forbid_seed_in_capture() {
+  forbid_in_capture("manual_seed() in the step would not happen in a replay",
+                    "call it outside of the step");
+}
+
+}  // namespace tiny

@@ -1,0 +1,421 @@
+#include "runtime/replay.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/fuse.h"
+#include "runtime/realize.h"
+#include "tiny/build.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/random.h"
+
+namespace tiny {
+
+struct Replay::Segment {
+  Device* device = nullptr;
+  std::vector<LaunchItem> items;
+  std::vector<Kernel*> kernels;
+  std::unique_ptr<Recording> recording;
+  std::vector<int> changed;  // items
+  int to = -1, from = -1;    // values of a copy
+};
+
+// --- One schedule from those that ran ------------------------------------------------------------
+
+namespace {
+
+void check_kept(const std::shared_ptr<Memory>& memory) {
+  check(memory && memory->owner,
+        "Jit: a tensor from outside that the step assigns to, or reads, is gone after it: keep it "
+        "outside of the step");
+}
+
+std::vector<bool> written_slots(const Step& step) {
+  std::vector<bool> out(step.values.size());
+  if (!step.kernel)
+    out[0] = true;
+  else
+    for (Node store : step.kernel->srcs()) out[store->src(0)->ints()[0]] = true;
+  return out;
+}
+
+}  // namespace
+
+class Replay::Merge {
+ public:
+  Merge(const Capture& capture, std::span<const Tensor> results, Replay& to)
+      : capture_(capture), to_(to), out_(to.schedule_) {
+    find_external();
+    for (const CapturedRun& r : capture.runs) add(r);
+    bring_back();
+    for (const Tensor& t : results) add_result(t);
+    drop_unused_steps();
+    out_.memory = plan_memory(out_);
+    check_memory(out_, out_.memory);
+    to_.fixed_.assign(out_.values.size(), nullptr);
+    bind_inputs();
+    bind_seeds();
+    bind_outside();
+    bind_outputs();
+  }
+
+ private:
+  // Buffers that the runs read and did not make.
+  void find_external() {
+    std::map<const Buffer*, bool> made;
+    for (const CapturedRun& r : capture_.runs) {
+      for (const auto& b : r.inputs)
+        if (!made.count(b.get())) add_external(b);
+      for (size_t i = 0; i < r.results.size(); ++i)
+        if (r.schedule->results[i].value >= 0) made[r.results[i].get()] = true;
+    }
+    out_.inputs = static_cast<int>(out_.values.size());
+  }
+
+  void add_external(const std::shared_ptr<Buffer>& b) {
+    if (!value_.try_emplace(b.get(), static_cast<int>(out_.values.size())).second) return;
+    out_.values.push_back({b->dtype(), b->size(), device_id(b->device_name())});
+    external_.push_back(b);
+  }
+
+  void add(const CapturedRun& r) {
+    const Schedule& s = *r.schedule;
+    std::vector<int> value;
+    for (const auto& b : r.inputs) value.push_back(value_.at(b.get()));
+    for (size_t v = static_cast<size_t>(s.inputs); v < s.values.size(); ++v) {
+      value.push_back(static_cast<int>(out_.values.size()));
+      out_.values.push_back(s.values[v]);
+      int& place = out_.values.back().in_place;
+      if (place >= 0) place = value[place];
+      if (s.values[v].replaces < 0) continue;
+      const int old = to_.root_of(value[s.values[v].replaces]), now = to_.root_of(value[v]);
+      const auto outside = outside_of_.find(old);
+      if (old != now) outside_of_[now] = outside != outside_of_.end() ? outside->second : old;
+    }
+    for (const Step& step : s.steps) {
+      out_.steps.push_back(step);
+      for (int& v : out_.steps.back().values) v = value[v];
+    }
+    for (size_t i = 0; i < r.results.size(); ++i) {
+      const int v = s.results[i].value;
+      if (v < 0) continue;
+      value_[r.results[i].get()] = value[v];
+      const int root = to_.root_of(value[v]);
+      const auto outside = outside_of_.find(root);
+      const int owner = outside != outside_of_.end() ? outside->second : root;
+      if (owner < out_.inputs && !r.results[i]->moved() && !is_argument(owner)) {
+        last_owner_[owner] = r.results[i];
+        last_value_[owner] = value[v];
+      }
+    }
+  }
+
+  bool is_argument(int v) const {
+    return std::any_of(capture_.inputs.begin(), capture_.inputs.end(),
+                       [&](const auto& b) { return b == external_[v]; });
+  }
+
+  // An assignment that could not work in place left a tensor in other memory. Replays compute it
+  // somewhere, and copy it to where it was when everybody has read the old value.
+  void bring_back() {
+    for (const auto& [outside, v] : last_value_) {
+      if (to_.root_of(v) == outside) continue;
+      const int now = static_cast<int>(out_.values.size());
+      out_.values.push_back(out_.values[v]);
+      out_.values.back().in_place = outside;
+      out_.steps.push_back({NodeRef(), {now, v}, "copy", out_.values[v].device});
+    }
+  }
+
+  void add_result(const Tensor& t) {
+    Node n = t.node();
+    const Normalized graph = normalize(std::span(&n, 1));
+    Result r;
+    r.root = NodeRef(graph.roots[0]);
+    r.base = NodeRef(base_of(graph.roots[0]));
+    if (!graph.buffers.empty()) {
+      expect(graph.buffers.size() == 1, "Jit: a result is not one buffer");
+      const std::shared_ptr<Buffer>& b = graph.buffers[0]->arg<BufferArg>().buffer;
+      r.value = value_.at(b.get());
+      result_buffers_.push_back(b);
+    } else {
+      result_buffers_.push_back(nullptr);
+    }
+    out_.results.push_back(std::move(r));
+  }
+
+  // Steps that only saved old values for somebody outside.
+  void drop_unused_steps() {
+    std::vector<bool> needed(out_.values.size());
+    for (int v = 0; v < out_.inputs; ++v) needed[v] = true;
+    for (const Result& r : out_.results)
+      if (r.value >= 0) needed[to_.root_of(r.value)] = true;
+    std::vector<Step> kept;
+    for (size_t i = out_.steps.size(); i-- > 0;) {
+      Step& step = out_.steps[i];
+      const std::vector<bool> written = written_slots(step);
+      bool used = false;
+      for (size_t k = 0; k < written.size(); ++k)
+        used |= written[k] && needed[to_.root_of(step.values[k])];
+      if (!used) continue;
+      for (int v : step.values) needed[to_.root_of(v)] = true;
+      kept.push_back(std::move(step));
+    }
+    std::reverse(kept.begin(), kept.end());
+    out_.steps = std::move(kept);
+  }
+
+  void bind_inputs() {
+    for (const auto& b : capture_.inputs) {
+      Place p;
+      const auto at = value_.find(b.get());
+      if (at != value_.end() && at->second < out_.inputs) p.value = at->second;
+      to_.inputs_.push_back(std::move(p));
+    }
+  }
+
+  void bind_seeds() {
+    for (const CapturedSeed& seed : capture_.seeds) {
+      Seeds& all = to_.seeds_[seed.words->device_name()];
+      all.blocks.push_back(seed.blocks);
+      const auto at = value_.find(seed.words.get());
+      if (at != value_.end()) seed_of_[at->second] = all.blocks.size() - 1;
+    }
+    for (auto& [device, all] : to_.seeds_) {
+      all.host.resize(all.blocks.size() * kBlockAlignment);
+      all.buffer = std::make_shared<Buffer>(device, kU8, static_cast<int64_t>(all.host.size()));
+      all.buffer->label = "random states of a Jit";
+    }
+    for (const auto& [value, i] : seed_of_) {
+      Buffer& b = *to_.seeds_.at(device_name(out_.values[value].device)).buffer;
+      to_.fixed_[value] = static_cast<std::byte*>(b.data()) + i * kBlockAlignment;
+    }
+  }
+
+  void bind_outside() {
+    for (int v = 0; v < out_.inputs; ++v) {
+      const bool is_input = std::any_of(to_.inputs_.begin(), to_.inputs_.end(),
+                                        [&](const Place& p) { return p.value == v; });
+      if (is_input || seed_of_.count(v) || out_.values[v].size == 0) continue;
+      const auto owner = last_owner_.find(v);
+      const bool written = owner != last_owner_.end();
+      State s{(written ? owner->second : external_[v])->memory().lock(), out_.values[v].dtype,
+              written};
+      check_kept(s.memory);
+      to_.fixed_[v] = s.memory->data;
+      to_.states_.push_back(std::move(s));
+    }
+  }
+
+  void bind_outputs() {
+    for (size_t i = 0; i < out_.results.size(); ++i) {
+      const int v = out_.results[i].value;
+      if (v < 0) continue;
+      const int root = to_.root_of(v);
+      expect(root >= out_.inputs, "Jit: a result lies in memory from outside");
+      if (!to_.output_of_.try_emplace(root, to_.outputs_.size()).second) continue;
+      Place p;
+      p.value = v;
+      p.buffer = result_buffers_[i];
+      p.address = p.buffer->data();
+      to_.outputs_.push_back(std::move(p));
+    }
+  }
+
+  const Capture& capture_;
+  Replay& to_;
+  Schedule& out_;
+  std::map<const Buffer*, int> value_;
+  std::vector<std::shared_ptr<Buffer>> external_, result_buffers_;
+  // Of inputs from outside: which buffer a tensor is in afterwards, and with which value.
+  std::map<int, std::shared_ptr<Buffer>> last_owner_;
+  std::map<int, int> last_value_;
+  std::map<int, int> outside_of_;  // of memory that a tensor from outside moved to: its input
+  std::map<int, size_t> seed_of_;
+};
+
+// --- Launches ------------------------------------------------------------------------------------
+
+Replay::Replay(const Capture& capture, std::span<const Tensor> results) {
+  Merge(capture, results, *this);
+  for (const auto& [device, bytes] : schedule_.memory.arenas)
+    arenas_[device] = Buffer::arena(device_name(device), bytes);
+  make_segments();
+}
+
+Replay::~Replay() = default;
+
+int Replay::root_of(int v) const {
+  while (schedule_.values[v].in_place >= 0) v = schedule_.values[v].in_place;
+  return v;
+}
+
+void* Replay::address_of(int v) const {
+  const int64_t offset = schedule_.memory.offset[v];
+  if (offset >= 0)
+    return static_cast<std::byte*>(arenas_.at(schedule_.values[v].device)->data()) + offset;
+  const int root = root_of(v);
+  const auto output = output_of_.find(root);
+  if (output != output_of_.end()) return outputs_[output->second].address;
+  for (const Place& p : inputs_)
+    if (p.value == root) return p.address;
+  return fixed_[root];
+}
+
+void Replay::make_segments() {
+  const std::vector<Kernel*> kernels = compile_kernels(schedule_);
+  for (size_t i = 0; i < schedule_.steps.size(); ++i) {
+    const Step& step = schedule_.steps[i];
+    if (!step.kernel) {
+      segments_.emplace_back();
+      segments_.back().to = step.values[0];
+      segments_.back().from = step.values[1];
+      continue;
+    }
+    Device& device = find_device(device_name(step.device));
+    if (segments_.empty() || segments_.back().device != &device) {
+      segments_.emplace_back();
+      segments_.back().device = &device;
+    }
+    Segment& s = segments_.back();
+    LaunchItem item{kernels[i]->program.get(), kernels[i]->launch, {}};
+    for (size_t k = 0; k < step.values.size(); ++k) {
+      const int root = root_of(step.values[k]);
+      const Use use{static_cast<int>(segments_.size()) - 1, static_cast<int>(s.items.size()),
+                    static_cast<int>(k)};
+      for (Place& p : inputs_)
+        if (p.value == root) p.uses.push_back(use);
+      const auto output = output_of_.find(root);
+      if (output != output_of_.end()) outputs_[output->second].uses.push_back(use);
+      item.args.push_back(address_of(step.values[k]));
+    }
+    s.items.push_back(std::move(item));
+    s.kernels.push_back(kernels[i]);
+    kernels_.push_back(kernels[i]->shared_from_this());
+  }
+}
+
+void Replay::set_address(Place& place, void* address) {
+  if (place.address == address) return;
+  place.address = address;
+  for (const Use& u : place.uses) {
+    Segment& s = segments_[u.segment];
+    s.items[u.item].args[u.argument] = address;
+    if (s.recording && (s.changed.empty() || s.changed.back() != u.item))
+      s.changed.push_back(u.item);
+  }
+}
+
+void Replay::advance_seeds() {
+  for (auto& [device, all] : seeds_) {
+    for (size_t i = 0; i < all.blocks.size(); ++i) {
+      const std::vector<uint32_t> words = next_random_state(all.blocks[i]);
+      std::memcpy(&all.host[i * kBlockAlignment], words.data(), words.size() * sizeof(uint32_t));
+    }
+    all.buffer->upload(all.host.data());
+  }
+}
+
+void Replay::launch() {
+  const bool shown = env_int("DEBUG") >= 2, plain = env_int("JIT") == 2;
+  for (Segment& s : segments_) {
+    if (!s.device) {
+      const Value &to = schedule_.values[s.to], &from = schedule_.values[s.from];
+      Device &there = find_device(device_name(to.device)),
+             &here = find_device(device_name(from.device));
+      copy_bytes(there, address_of(s.to), here, address_of(s.from),
+                 static_cast<size_t>(to.size) * to.dtype.size());
+      continue;
+    }
+    if (shown) {
+      for (size_t i = 0; i < s.items.size(); ++i)
+        launch_shown(*s.kernels[i], *s.device, s.items[i].args);
+      s.recording = nullptr;
+      continue;
+    }
+    if (!s.recording) {
+      s.recording = plain ? s.device->Device::record(s.items) : s.device->record(s.items);
+      s.changed.clear();
+    }
+    for (int i : s.changed) s.recording->set_args(static_cast<size_t>(i), s.items[i].args);
+    s.changed.clear();
+    s.recording->launch();
+  }
+}
+
+Tensor Replay::result(size_t i) const {
+  const Result& r = schedule_.results[i];
+  if (r.value < 0) return Tensor(r.root.get());
+  const Place& p = outputs_[output_of_.at(root_of(r.value))];
+  return Tensor(moved(r.root.get(), r.base.get(), buffer_node(p.buffer)));
+}
+
+std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs) {
+  advance_seeds();
+  for (size_t i = 0; i < inputs.size(); ++i) set_address(inputs_[i], inputs[i]->data());
+  for (Place& p : outputs_) {
+    if (p.buffer.use_count() > 1) {
+      const std::string label = p.buffer->label;
+      p.buffer =
+          std::make_shared<Buffer>(p.buffer->device_name(), p.buffer->dtype(), p.buffer->size());
+      p.buffer->label = label;
+    }
+    set_address(p, p.buffer->data());
+  }
+  launch();
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < schedule_.results.size(); ++i) out.push_back(result(i));
+  return out;
+}
+
+// --- What lies outside ---------------------------------------------------------------------------
+
+bool Replay::writes(const Buffer& b) const {
+  const auto memory = b.memory().lock();
+  return memory && std::any_of(states_.begin(), states_.end(),
+                               [&](const State& s) { return s.written && s.memory == memory; });
+}
+
+std::vector<const Buffer*> Replay::owners() const {
+  std::vector<const Buffer*> out;
+  for (const State& s : states_) out.push_back(s.memory->owner);
+  return out;
+}
+
+bool Replay::is_valid(const std::vector<const Buffer*>& before) const {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const Buffer* owner = states_[i].memory->owner;
+    if (!owner || (states_[i].written && owner == before[i])) return false;
+  }
+  return true;
+}
+
+std::vector<Replay::Saved> Replay::state() const {
+  std::vector<Saved> out;
+  for (const State& s : states_) {
+    if (!s.written) continue;
+    Saved saved{s.dtype, std::vector<std::byte>(s.memory->bytes)};
+    s.memory->device.synchronize();
+    s.memory->device.download(saved.bytes.data(), s.memory->data, s.memory->bytes);
+    out.push_back(std::move(saved));
+  }
+  return out;
+}
+
+void Replay::set_state(const std::vector<Saved>& saved) {
+  size_t i = 0;
+  for (const State& s : states_) {
+    if (!s.written) continue;
+    s.memory->device.upload(s.memory->data, saved[i].bytes.data(), saved[i].bytes.size());
+    ++i;
+  }
+}
+
+int64_t Replay::arena_bytes() const {
+  int64_t out = 0;
+  for (const auto& [device, bytes] : schedule_.memory.arenas) out += bytes;
+  return out;
+}
+
+}  // namespace tiny

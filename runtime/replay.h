@@ -1,0 +1,87 @@
+// A captured step, ready to run again: the schedules that ran as one list of launches, on fixed
+// addresses but for arguments and results.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/capture.h"
+#include "runtime/kernel.h"
+#include "tiny/tensor.h"
+
+namespace tiny {
+
+class Replay {
+ public:
+  // `results`: what the captured step gave, computed in it.
+  Replay(const Capture& capture, std::span<const Tensor> results);
+  ~Replay();
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  // `inputs`: of the sizes of the capture's. Results that somebody still has keep their memory.
+  std::vector<Tensor> run(std::span<const std::shared_ptr<Buffer>> inputs);
+
+  // Whether the step assigns to this memory from outside.
+  bool writes(const Buffer& b) const;
+  // After a call of the function: whether memory from outside belongs to tensors still, and what
+  // was assigned to, to others than `before`: in place.
+  bool is_valid(const std::vector<const Buffer*>& before) const;
+  std::vector<const Buffer*> owners() const;
+
+  // What the step assigns to, for a comparison.
+  struct Saved {
+    DType dtype;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Saved> state() const;
+  void set_state(const std::vector<Saved>& saved);
+
+  const Schedule& schedule() const { return schedule_; }
+  size_t kernels() const { return kernels_.size(); }
+  int64_t arena_bytes() const;
+
+ private:
+  class Merge;
+  struct Segment;  // launches on one device, or a copy between two
+  struct Use {     // of an address that changes
+    int segment, item, argument;
+  };
+  struct Place {  // memory of an argument or a result
+    int value = -1;
+    void* address = nullptr;
+    std::vector<Use> uses;
+    std::shared_ptr<Buffer> buffer;  // of a result
+  };
+  struct State {  // memory from outside
+    std::shared_ptr<Memory> memory;
+    DType dtype;
+    bool written = false;
+  };
+  struct Seeds {  // random states, one in each block of bytes
+    std::shared_ptr<Buffer> buffer;
+    std::vector<int64_t> blocks;  // of the random stream
+    std::vector<std::byte> host;
+  };
+
+  void make_segments();
+  void* address_of(int value) const;
+  int root_of(int value) const;
+  void set_address(Place& place, void* address);
+  void advance_seeds();
+  void launch();
+  Tensor result(size_t i) const;
+
+  Schedule schedule_;
+  std::vector<std::shared_ptr<Kernel>> kernels_;
+  std::vector<Segment> segments_;
+  std::vector<Place> inputs_, outputs_;
+  std::map<int, size_t> output_of_;  // by the value that the memory was made for
+  std::vector<void*> fixed_;         // by value
+  std::vector<State> states_;
+  std::map<std::string, Seeds> seeds_;  // by device
+  std::map<int, std::shared_ptr<Buffer>> arenas_;
+};
+
+}  // namespace tiny
