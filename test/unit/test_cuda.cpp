@@ -236,9 +236,10 @@ TEST_CASE("cuda: kernels that are compiled at once are shared out to worker proc
       });
     for (std::thread& t : threads) t.join();
   };
+  const size_t before = cuda_workers().size();  // of other tests, which may have had more
   compile_all();
   CHECK(cuda_workers().size() >= 1);
-  CHECK(cuda_workers().size() <= 2);
+  CHECK(cuda_workers().size() <= std::max<size_t>(2, before));
   for (int i = 0; i < kKernels; ++i)
     CHECK(binaries[i] == nvrtc_compile(scale_text(i), "sm_90a").binary);
 
@@ -363,7 +364,7 @@ TEST_CASE("cuda: a kernel is compiled, loaded, launched and timed") {
   device.synchronize();
 }
 
-TEST_CASE("cuda: arguments are counted, more than the kernel's are ignored") {
+TEST_CASE("cuda: more arguments than the kernel has are ignored") {
   if (!has_gpu()) return;
   Device& device = find_device("CUDA");
   const auto program = build(device, cuda_source("scale", scale_text(5)));
@@ -372,9 +373,6 @@ TEST_CASE("cuda: arguments are counted, more than the kernel's are ignored") {
   in.write(a);
   device.launch(*program, blocks(1, 256), {out.get(), in.get(), nullptr, in.get()});
   CHECK(out.read<float>(256) == scaled(a, 5));
-  if (cuda_driver().function_param)
-    CHECK_THROWS_WITH_AS(device.launch(*program, blocks(1, 256), {out.get()}),
-                         "CUDA: kernel scale has 2 parameters, but 1 arguments were given", Bug);
 }
 
 TEST_CASE("cuda: a kernel with more than 48 KiB of dynamic shared memory") {
