@@ -1,11 +1,15 @@
 // Functions of neural networks on Tensor alone: convolutions, pools, resampling, normalisations,
 // losses, attention and recurrent layers. Names and semantics are PyTorch's.
 //
+//   const Tensor features = conv2d(x, weight, bias, {.stride = 2, .padding = 1}).relu();
+//   const Tensor loss = cross_entropy(max_pool2d(features, 2).flatten(1), labels);
+//
 // Rules that hold throughout, not repeated below:
 // - x is (N, C, spatial...): N samples, C channels; conv1d has one spatial axis, conv3d three;
 // - a tensor that may be left out is passed as Tensor();
-// - f16 and bf16 are computed in f32 and rounded once at the end; integers throw Error;
-// - shapes that do not fit throw Error before anything is computed.
+// - results have the dtype of x; f16 and bf16 are computed in f32 and rounded once at the end;
+//   integers throw Error;
+// - shapes that do not fit throw Error before anything is computed, with the shapes.
 #pragma once
 #include <initializer_list>
 #include <optional>
@@ -39,7 +43,9 @@ struct ConvOptions {
   int64_t groups = 1;
 };
 
-// Cross-correlation. weight (out, C / groups, kernel...), bias (out); gives (N, out, ...).
+// Cross-correlation. weight (out, C / groups, kernel...), bias (out); gives (N, out, ...) with
+// sizes floor((n + 2 padding - dilation (kernel - 1) - 1) / stride) + 1. Error where a kernel does
+// not fit, and for channels that are no multiple of the groups.
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = Tensor(),
               const ConvOptions& options = {});
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = Tensor(),
@@ -74,6 +80,7 @@ struct PoolOptions {
   bool count_include_pad = true;       // averages only: padding counts in the divisor
 };
 
+// Sizes as of a convolution. Padding never is a maximum, and x may have no axis N, or integers.
 Tensor max_pool1d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor max_pool2d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor max_pool3d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
@@ -81,6 +88,7 @@ Tensor max_pool3d(const Tensor& x, const PerAxis& kernel, const PoolOptions& opt
 // `axes` spatial axes.
 WithIndices max_pool_with_indices(const Tensor& x, int axes, const PerAxis& kernel,
                                   const PoolOptions& options = {});
+// The padding is zeros.
 Tensor avg_pool1d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor avg_pool2d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor avg_pool3d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
@@ -114,10 +122,10 @@ struct BatchNormOptions {
   double eps = 1e-5;
 };
 
-// Per channel. In training: normalised by the batch's mean and variance, and the running statistics
-// moved towards them (the variance with n - 1), without a gradient; else normalised by the running
-// statistics, which stay as they are. Running statistics that are not defined stay so, and the
-// batch's are used.
+// Per channel, x (N, C, ...), all others (C). In training: normalised by the batch's mean and
+// variance, and the running statistics moved towards them (the variance with n - 1), without a
+// gradient; else normalised by the running statistics, which stay as they are. Running statistics
+// that are not defined stay so, and the batch's are used.
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                            const Tensor& running_mean, const Tensor& running_var,
                            const BatchNormOptions& options = {});
@@ -182,12 +190,13 @@ struct AttentionOptions {
   bool enable_gqa = false;           // axis -3 of k and v is repeated to that of q
 };
 
-// softmax(q k^T scale + mask) v; q (..., L, E), k (..., S, E), v (..., S, V).
+// softmax(q k^T scale + mask) v; q (..., L, E), k (..., S, E), v (..., S, V): (..., L, V). A query
+// that sees no key gives NaN, as in PyTorch 1.13.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 
-// Rotary embedding of the halves [a, b] of the last axis: [a cos - b sin, b cos + a sin]. cos and
-// sin broadcast against a half.
+// Rotary embedding of the halves [a, b] of the last axis: [a cos - b sin, b cos + a sin], in the
+// shape of x. cos and sin broadcast against a half. Error for an odd size.
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin);
 
 // --- Recurrent cells and layers ------------------------------------------------------------------
@@ -233,7 +242,8 @@ GruResult gru(const Tensor& x, const Tensor& initial, const std::vector<CellWeig
 
 // --- Dropout -------------------------------------------------------------------------------------
 
-// Zeroes each element with the probability p and scales the others by 1 / (1 - p).
+// Zeroes each element with the probability p and scales the others by 1 / (1 - p); x itself where
+// `training` is false. Takes random numbers from the stream of tiny/random.h.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace tiny

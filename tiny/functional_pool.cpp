@@ -167,8 +167,8 @@ WithIndices max_pool_with_indices(const Tensor& x, int axes, const PerAxis& kern
                                   const PoolOptions& o) {
   LabelScope label("max_pool");
   const Pool p = make_pool("max_pool", axes, x, kernel, o);
-  const Tensor seen = windows(p, x, lowest(x.dtype()));
-  const Tensor values = seen.max(kernel_dims(p));
+  const Tensor values = windows(p, x, lowest(x.dtype())).max(kernel_dims(p));
+  const Tensor seen = windows(p, detail::in_memory(x), lowest(x.dtype()));
   // Positions as a tensor of the input's spatial axes, seen through the same windows; those of the
   // padding are out of reach.
   const Shape spatial = to_shape(x.shape().last(axes));
@@ -180,8 +180,8 @@ WithIndices max_pool_with_indices(const Tensor& x, int axes, const PerAxis& kern
   const Tensor at = windows(p, positions, outside);
   Shape ones = to_shape(values.shape());
   ones.resize(x.rank() + axes, 1);
-  Tensor hit = seen.detach() == values.detach().reshape(ones);
-  if (x.dtype().is_float()) hit = logical_or(hit, seen.detach().isnan());
+  Tensor hit = seen == seen.max(kernel_dims(p)).reshape(ones);
+  if (x.dtype().is_float()) hit = logical_or(hit, seen.isnan());
   return {values, where(hit, at, Tensor::full({}, outside, t)).min(kernel_dims(p)).to(kI64)};
 }
 

@@ -98,7 +98,9 @@ Sweep sweep(const Cell& cell, const Tensor& x, LstmState state, const CellWeight
   std::vector<Tensor> y(static_cast<size_t>(steps));
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t t = backwards ? steps - 1 - i : i;
-    state = cell.next(from_x.select(0, t), state.h.linear(w.w_hh, w.b_hh), state);
+    // A copy, so that all steps run the same kernels.
+    const Tensor step = from_x.select(0, t).contiguous();
+    state = cell.next(step, state.h.linear(w.w_hh, w.b_hh), state);
     y[static_cast<size_t>(t)] = state.h;
   }
   return {Tensor::stack(y), state};

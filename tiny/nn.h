@@ -1,5 +1,15 @@
 // Layers: tensors with names, and the function that uses them. Names and initial values are
 // PyTorch's. They have a namespace of their own: nn::Linear.
+//
+//   nn::Sequential model(nn::Linear(784, 128), &Tensor::relu, nn::Linear(128, 10));
+//   Adam optimizer(model.tensors());
+//   {
+//     nn::Training training;  // until the end of the block
+//     Tensor loss = cross_entropy(model(x), labels);
+//     loss.backward();
+//     optimizer.step({&loss});
+//   }
+//   save("model.safetensors", model.state_dict());
 #pragma once
 #include <concepts>
 #include <functional>
@@ -47,11 +57,12 @@ class Module {
   virtual void state(StateDict& out, const std::string& prefix);
 
   StateDict state_dict(const std::string& prefix = "");
-  std::vector<Tensor*> tensors();     // of the state: what an optimizer takes
-  std::vector<Tensor*> parameters();  // those that want a gradient
-  void to(const std::string& device);
+  std::vector<Tensor*> tensors();      // of the state: what an optimizer takes
+  std::vector<Tensor*> parameters();   // those that want a gradient
+  void to(const std::string& device);  // before an optimizer takes the tensors
 };
 
+// "weight" and "bias", uniform in +-1 / sqrt(in).
 class Linear : public Module {
  public:
   Linear(int64_t in, int64_t out, bool has_bias = true, DType dtype = kF32);
@@ -61,6 +72,8 @@ class Linear : public Module {
   Tensor weight, bias;  // (out, in), (out)
 };
 
+// "weight" and "bias", uniform in +-1 / sqrt(in / groups * kernel). Error for channels that are no
+// multiple of the groups.
 class Conv2d : public Module {
  public:
   Conv2d(int64_t in, int64_t out, const PerAxis& kernel, const ConvOptions& options = {},
@@ -111,6 +124,7 @@ class Embedding : public Module {
   std::optional<int64_t> padding_idx;
 };
 
+// Changes its input in training alone. Error for a p outside [0, 1].
 class Dropout : public Module {
  public:
   explicit Dropout(double p = 0.5);

@@ -104,6 +104,8 @@ Tensor gather_axis(const Tensor& x, int axis, const Tensor& index) {
   return Tensor(build::gather(x.node(), indices));
 }
 
+Tensor in_memory(const Tensor& x) { return Tensor(build::in_memory(x.detach().node())); }
+
 Tensor wrap_negative(const Tensor& index, int64_t size) {
   const DType t = index.dtype() == kI32 ? kI32 : kI64;
   const Tensor i = index.to(t);

@@ -53,6 +53,10 @@ Tensor position(Ints shape, int axis, DType dtype = kI64);
 // i32, its other axes no longer than those of x.
 Tensor gather_axis(const Tensor& x, int axis, const Tensor& index);
 
+// x without a gradient, from memory: elements that are compared with what was made from them
+// (build.h: in_memory).
+Tensor in_memory(const Tensor& x);
+
 // `index` with `size` added where it is negative.
 Tensor wrap_negative(const Tensor& index, int64_t size);
 

@@ -174,7 +174,7 @@ Tensor arg_reduction(const char* what, Op op, const Tensor& x, std::optional<int
   LabelScope label(what);
   check(x.numel() > 0, what, ": no elements to choose from in shape ", to_text(x.shape()));
   const Shape shape = to_shape(x.shape());
-  const Tensor data(build::in_memory(x.detach().node()));
+  const Tensor data = detail::in_memory(x);
   if (!dim || x.rank() == 0) {
     if (dim) normalize_axis(what, *dim, 0);
     const Tensor y = arg_extremum(op, data.reshape({-1}), 0);

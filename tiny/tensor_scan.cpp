@@ -142,7 +142,7 @@ WithIndices running_extremum(const char* what, const Tensor& x, int64_t dim, boo
   LabelScope label(what);
   const int axis = normalize_axis(what, dim, x.rank());
   if (x.rank() == 0 || x.numel() == 0) return {x, Tensor::zeros(to_shape(x.shape()), kI64)};
-  const Tensor data = x.detach();
+  const Tensor data = detail::in_memory(x);
   Tensor keys = ordered_keys(data);
   if (!largest) keys = keys.bitwise_not();
   // NaN wins either way.
@@ -319,7 +319,8 @@ Tensor sorted_along(const char* what, const Tensor& x, int64_t dim, bool descend
   if (tiny::numel(shape) == 0) return Tensor::zeros(shape, kI64);
   const int last = x.rank() - 1;
   const int64_t n = x.shape()[axis];
-  const Tensor rows = move_axis(x.detach(), axis, last).reshape({-1, n}), keys = ordered_keys(rows);
+  const Tensor rows = move_axis(detail::in_memory(x), axis, last).reshape({-1, n});
+  const Tensor keys = ordered_keys(rows);
   const bool few = limit <= kFewRounds && n > kSortBlock && keys.dtype() == kI32;
   const Tensor order = few ? largest_positions(descending ? keys : keys.bitwise_not(), limit)
                            : sorted_positions(descending ? keys.bitwise_not() : keys, limit);

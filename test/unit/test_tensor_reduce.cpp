@@ -165,3 +165,26 @@ TEST_CASE("argmax of what has to be computed first is a position, and holds the 
     CHECK(number((x.gather(dim, at) - x.max(dim, true)).abs().max()) < 1e-5);
   }
 }
+
+// Each compares elements with one that was chosen among them, and computes them for that only once.
+TEST_CASE("sorts, running extrema and pools of what has to be computed first find places") {
+  manual_seed(2);
+  for (DType t : {kF32, kF64}) {
+    const Tensor a = Tensor::randn({6, 3, 40}, t).realize(), b = Tensor::randn({6, 3, 40}, t);
+    const Tensor x = (a * b).sum(1) * a.select(1, 0) + b.select(1, 1);
+    const auto holds = [&](const Tensor& values, const Tensor& at) {
+      CHECK(at.min().item<int64_t>() >= 0);
+      CHECK(at.max().item<int64_t>() < 40);
+      CHECK(number((x.gather(1, at) - values).abs().max()) < 1e-5);
+    };
+    const WithIndices top = x.topk(5), running = x.cummax(1), sorted = x.sort(1);
+    holds(top.values, top.indices);
+    holds(running.values, running.indices);
+    holds(sorted.values, sorted.indices);
+    CHECK((top.indices.sort(1).values.narrow(1, 1, 4) > top.indices.sort(1).values.narrow(1, 0, 4))
+              .all()
+              .item<bool>());
+    const WithIndices pool = max_pool_with_indices(x.unsqueeze(1), 1, 4);
+    holds(pool.values.squeeze(1), pool.indices.squeeze(1));
+  }
+}
