@@ -80,9 +80,6 @@ class CudaProgram : public Program {
     const CudaDriver& cuda = device.cuda_;
     check_cuda(cuda.module_function(&function_, module, entry.c_str()), "find kernel ", entry,
                " in its binary");
-    size_t offset, bytes;
-    if (cuda.function_param)
-      while (cuda.function_param(function_, params_, &offset, &bytes) == kCuSuccess) ++params_;
   }
   ~CudaProgram() override {
     try {
@@ -98,9 +95,7 @@ class CudaProgram : public Program {
   const std::string& entry() const { return entry_; }
 
   // What must hold before each launch of that size.
-  void prepare(const LaunchSize& size, size_t args) {
-    expect(args >= params_, "CUDA: kernel ", entry_, " has ", params_, " parameters, but ", args,
-           " arguments were given");
+  void prepare(const LaunchSize& size) {
     if (size.shared_bytes <= shared_bytes_.load(std::memory_order_relaxed)) return;
     check_cuda(device_.cuda_.function_set(function_, kCuDynamicSharedBytes,
                                           static_cast<int>(size.shared_bytes)),
@@ -129,7 +124,6 @@ class CudaProgram : public Program {
   const CuModule module_;
   const std::string entry_;
   CuFunction function_ = nullptr;
-  size_t params_ = 0;  // 0 where the driver cannot tell
   std::atomic<int64_t> shared_bytes_{kSharedWithoutAsking};
 };
 
@@ -155,7 +149,7 @@ class CudaGraph : public Recording {
     if (!nodes_[item]) return;
     const CudaScope scope(device_.cuda_, device_.context_);
     CudaProgram& program = program_of(it);
-    program.prepare(it.size, args.size() + it.size.maps.size());
+    program.prepare(it.size);
     Parameters params(device_.cuda_, it.size, it.args);
     const CuKernelNode node = program.node(it.size, params);
     const int status = device_.cuda_.graph_set_kernel(exec_, nodes_[item], &node);
@@ -185,7 +179,7 @@ class CudaGraph : public Recording {
       const LaunchItem& item = items_[i];
       if (is_empty(item.size)) continue;
       CudaProgram& program = program_of(item);
-      program.prepare(item.size, item.args.size() + item.size.maps.size());
+      program.prepare(item.size);
       Parameters params(cuda, item.size, item.args);
       const CuKernelNode node = program.node(item.size, params);
       check_cuda(cuda.graph_add_kernel(&nodes_[i], graph_, before, before ? 1 : 0, &node), "add ",
@@ -350,7 +344,7 @@ std::unique_ptr<Program> CudaDevice::load(const std::string& binary, const std::
 void CudaDevice::enqueue(CudaProgram& program, const LaunchSize& size,
                          const std::vector<void*>& args) {
   if (is_empty(size)) return;
-  program.prepare(size, args.size() + size.maps.size());
+  program.prepare(size);
   Parameters params(cuda_, size, args);
   const CuKernelNode n = program.node(size, params);
   const int status =

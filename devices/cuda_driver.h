@@ -125,7 +125,6 @@ struct CuAccess {  // CUmemAccessDesc: a device, and that it may read and write
     (CuGraphExec, CuGraphNode, const CuKernelNode*))                                               \
   X(graph_launch, "cuGraphLaunch", (CuGraphExec, CuStream))                                        \
   X(graph_exec_destroy, "cuGraphExecDestroy", (CuGraphExec))                                       \
-  X(function_param, "cuFuncGetParamInfo", (CuFunction, size_t, size_t*, size_t*))                  \
   X(tensor_map, "cuTensorMapEncodeTiled",                                                          \
     (CuTensorMap*, int, unsigned, void*, const unsigned long long*, const unsigned long long*,     \
      const unsigned*, const unsigned*, int, int, int, int))
