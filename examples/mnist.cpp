@@ -124,36 +124,33 @@ double learning_rate(double highest, int64_t step, int64_t steps) {
   return highest * 0.5 * (1 + std::cos(M_PI * (at - rise) / (1 - rise)));
 }
 
-struct Figures {
-  Tensor loss, accuracy;  // of one batch
-};
-
-// One step; everything that it computes is realized together.
-Figures train_step(nn::Module& network, Optimizer& optimizer, const Digits& digits, int64_t batch) {
+// One step on random digits; everything that it computes is realized together. Loss and accuracy.
+std::pair<Tensor, Tensor> train_step(nn::Module& network, Optimizer& optimizer,
+                                     const Digits& digits, int64_t batch) {
   const Tensor at = Tensor::randint(0, digits.size(), {batch}, kI32);
   const Tensor labels = digits.pick_labels(at).to(kI32);
   const Tensor logits = network(digits.pick_images(at));
-  Figures f;
-  f.loss = cross_entropy(logits, labels);
-  f.loss.backward();
-  f.accuracy = (logits.detach().argmax(1) == labels).to(kF32).mean();
-  optimizer.step({&f.loss, &f.accuracy});
-  return f;
+  Tensor loss = cross_entropy(logits, labels);
+  loss.backward();
+  Tensor accuracy = (logits.detach().argmax(1) == labels).to(kF32).mean();
+  optimizer.step({&loss, &accuracy});
+  return {loss, accuracy};
 }
 
 void train(nn::Module& network, const Digits& digits, const Options& o) {
   const double begin = seconds();
   const nn::Training training;
   Adam optimizer(network.tensors(), o.lr);
+  Jit step_once([&] { return train_step(network, optimizer, digits, o.batch); });
   double first = 0;
   {
     Progress progress(o.steps * o.batch, "samples");
     std::string fields;
     for (int64_t step = 0; step < o.steps; ++step) {
       optimizer.set_lr(learning_rate(o.lr, step, o.steps));
-      const Figures f = train_step(network, optimizer, digits, o.batch);
+      const auto [loss_now, accuracy_now] = step_once();
       if (step % kReadEvery == 0 || step == o.steps - 1) {
-        const float loss = f.loss.item<float>(), accuracy = f.accuracy.item<float>();
+        const float loss = loss_now.item<float>(), accuracy = accuracy_now.item<float>();
         check(std::isfinite(loss), "the loss is not finite after ", step,
               " steps: try a lower --lr");
         char text[64];
