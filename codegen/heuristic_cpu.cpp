@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "codegen/tuner.h"
 
 namespace tiny {
@@ -86,11 +89,26 @@ class CpuTuner : Tuner {
   void order(int core) {
     std::vector<int> ids;
     if (core >= 0) ids.push_back(core);
-    for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector})
+    for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector}) {
+      const auto first = static_cast<ptrdiff_t>(ids.size());
       for (Node r : ranges_)
         if (kind(r) == k && range_id(r) != innermost_) ids.push_back(range_id(r));
+      // Of a product's sums the one that steps farthest is outermost: what the others read again
+      // is still in the nearest cache.
+      if (k == RangeKind::Reduce && choice_.heavy)
+        std::stable_sort(ids.begin() + first, ids.end(),
+                         [&](int a, int b) { return reach(a) > reach(b); });
+    }
     if (innermost_ >= 0) ids.push_back(innermost_);
     if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
+  }
+
+  // How far all loads step from one iteration to the next.
+  double reach(int id) const {
+    double sum = 0;
+    for (const Access& a : accesses_)
+      if (a.node->op == Op::Load) sum += std::abs(static_cast<double>(stride(a.node, id)));
+    return sum;
   }
 };
 

@@ -138,8 +138,9 @@ class Puller {
     switch (n->op) {
       case Op::Param: {
         Node i = linear(at, n->shape());
-        return gate ? make(Op::Load, n->dtype, {flat(n), i, gate})
-                    : make(Op::Load, n->dtype, {flat(n), i});
+        // What is read beside the gate is dropped above; a load of its own condition is dear.
+        return gate && !is_inside(at, n->shape()) ? make(Op::Load, n->dtype, {flat(n), i, gate})
+                                                  : make(Op::Load, n->dtype, {flat(n), i});
       }
       case Op::Iota: return simplify(make(Op::Cast, n->dtype, {at[0]}));
       case Op::ReduceAxis: return reduced(n, at, gate);

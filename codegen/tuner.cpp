@@ -173,20 +173,26 @@ int64_t Tuner::best_unroll(int64_t n, int64_t most) {
 
 Node Tuner::reuse_range(int vid) const {
   Node best = nullptr;
-  double best_score = 0;
+  double best_score = 0, best_reach = 0;
   for (Node r : ranges_) {
     if (kind(r) != RangeKind::Loop || range_id(r) == vid) continue;
-    double score = 0;
+    double score = 0, reach = 0;
     for (const Access& a : accesses_) {
       const bool inside =
           a.node->op == Op::Load && (a.around >> range_id(r) & 1) && (a.around >> vid & 1);
-      if (inside && stride(a.node, vid) != 0 && stride(a.node, range_id(r)) == 0) score += a.count;
+      if (!inside) continue;
+      const int64_t step = stride(a.node, range_id(r));
+      if (stride(a.node, vid) != 0 && step == 0) score += a.count;
+      reach += std::abs(static_cast<double>(step));
     }
     const double unrolled = static_cast<double>(best_unroll(extent(r), 14));
     score *= 1 - 1 / unrolled;
-    if (score > best_score * 1.01) {
+    // Of equals the one whose iterations read the nearest elements.
+    const bool nearer = score > best_score * 0.99 && reach < best_reach;
+    if (score > best_score * 1.01 || nearer) {
       best = r;
       best_score = score;
+      best_reach = reach;
     }
   }
   return best;

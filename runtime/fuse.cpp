@@ -177,6 +177,11 @@ class Fuser {
     std::vector<Node> loads;  // distinct values read that are about as large as the node
   };
 
+  // Padding that only moves rows on, as in the chain of build::windows: no condition is left of it.
+  static bool is_shear(Node pad) {
+    return pad->src(0)->op == Op::Reshape && pad->src(0)->src(0)->op == Op::Expand;
+  }
+
   // Cost of computing one element of `n` again from what is stored.
   void add_cost(Node n, int64_t size, NodeMap<char>& seen, Cost& cost) const {
     if (seen.contains(n) || cost.work > 200) return;
@@ -186,7 +191,8 @@ class Fuser {
       return;
     }
     if (is_elementwise(n->op) && n->op != Op::Cast) cost.work += is_expensive(n->op) ? 8 : 1;
-    if (n->op == Op::Gather || n->op == Op::Pad || n->op == Op::Stride) cost.work += 4;
+    if (n->op == Op::Gather || n->op == Op::Stride || (n->op == Op::Pad && !is_shear(n)))
+      cost.work += 4;
     for (Node s : n->srcs()) add_cost(s, size, seen, cost);
   }
 

@@ -1,6 +1,7 @@
 #include "runtime/layout.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "codegen/matrix.h"
 #include "codegen/ranges.h"
@@ -25,6 +26,31 @@ bool is_reduced(Node reduce, int axis) { return reduce->arg<ReduceArg>().axes >>
 
 bool is_view(Node n) { return is_movement(n->op) || n->op == Op::Cast; }
 
+bool is_affine(Node at) {
+  for (const auto& t : to_sum(at).terms)
+    if (t.atom->op != Op::Range) return false;
+  return true;
+}
+
+// Axes of memory that the reader steps through as one (blocks, and the elements of a block) become
+// one.
+void join_axes(Operand& o) {
+  Shape shape = to_shape(o.point->shape());
+  for (size_t d = 0; d + 1 < shape.size();) {
+    Node joined = index_add(index_mul(o.at[d], shape[d + 1]), o.at[d + 1]);
+    if ((is_affine(o.at[d]) && is_affine(o.at[d + 1])) || !is_affine(joined)) {
+      ++d;
+      continue;
+    }
+    o.at[d] = joined;
+    o.at.erase(o.at.begin() + static_cast<ptrdiff_t>(d) + 1);
+    shape[d] *= shape[d + 1];
+    shape.erase(shape.begin() + static_cast<ptrdiff_t>(d) + 1);
+  }
+  ArenaScope lasting(Arena::global());
+  o.point = build::reshape(o.point, shape);
+}
+
 // Follows movement and at most one cast down to memory or to something computed. A reshape on top
 // of memory stays: it tells the axes apart.
 Operand follow(Node top, const std::vector<Node>& ranges) {
@@ -39,6 +65,7 @@ Operand follow(Node top, const std::vector<Node>& ranges) {
     }
     o.point = below;
   }
+  if (o.point->op == Op::Reshape) join_axes(o);
   return o;
 }
 
@@ -60,31 +87,39 @@ void conditions(Node gate, std::vector<Node>& out) {
   }
 }
 
-// Whether the gate holds just where all indices lie inside the point.
-bool gate_says_inside(const Operand& o) {
-  std::vector<Node> have, want;
-  conditions(o.gate, have);
+// The conditions under which all indices lie inside the point.
+std::vector<Node> bounds_of(const Operand& o) {
+  std::vector<Node> out;
   for (size_t d = 0; d < o.at.size(); ++d) {
     const int64_t size = o.point->shape()[static_cast<int>(d)];
-    if (o.at[d]->vmin < 0) conditions(less(index(-1), o.at[d]), want);
-    if (o.at[d]->vmax >= size) conditions(less(o.at[d], index(size)), want);
+    if (o.at[d]->vmin < 0) conditions(less(index(-1), o.at[d]), out);
+    if (o.at[d]->vmax >= size) conditions(less(o.at[d], index(size)), out);
   }
-  std::sort(have.begin(), have.end());
-  std::sort(want.begin(), want.end());
-  return have == want;
+  return out;
 }
 
-bool is_inside(const Operand& o) {
-  for (size_t d = 0; d < o.at.size(); ++d)
-    if (o.at[d]->vmin < 0 || o.at[d]->vmax >= o.point->shape()[static_cast<int>(d)]) return false;
-  return true;
+bool is_subset(const std::vector<Node>& some, const std::vector<Node>& all) {
+  return std::all_of(some.begin(), some.end(),
+                     [&](Node n) { return std::find(all.begin(), all.end(), n) != all.end(); });
+}
+
+// Whether the product is zero just where one of its factors would be, were each padded with zeros
+// to its own bounds.
+bool pads_alone(const std::vector<Operand>& operands) {
+  std::vector<Node> gates, bounds;
+  for (const Operand& o : operands) {
+    std::vector<Node> have;
+    conditions(o.gate, have);
+    const std::vector<Node> want = bounds_of(o);
+    if (!is_subset(want, have)) return false;
+    gates.insert(gates.end(), have.begin(), have.end());
+    bounds.insert(bounds.end(), want.begin(), want.end());
+  }
+  return is_subset(gates, bounds);
 }
 
 bool is_affine(const Operand& o) {
-  for (Node i : o.at)
-    for (const auto& t : to_sum(i).terms)
-      if (t.atom->op != Op::Range) return false;
-  return true;
+  return std::all_of(o.at.begin(), o.at.end(), [](Node i) { return is_affine(i); });
 }
 
 // How the operand's memory is walked when an axis of the product advances.
@@ -142,7 +177,8 @@ class Layouts {
     const bool product = p != nullptr;
     if (product) n = p;
     if (const Split s = choose_split(n, product); s.parts > 1) return split(n, s, product);
-    return product && !is_for_matrix_units(n) ? with_packed_operands(n) : n;
+    if (!product) return with_stored_windows(n);
+    return is_for_matrix_units(n) ? n : with_packed_operands(n);
   }
 
  private:
@@ -272,6 +308,55 @@ class Layouts {
     return build::reshape(build::reduce(op, partial, 1), n->shape());
   }
 
+  // --- windows ---------------------------------------------------------------------------------
+
+  // Windows that step over elements are read with conditions where they reach into padding, and
+  // computed again where they overlap, one element after the other. From memory they are read by
+  // vectors.
+  Node with_stored_windows(Node n) {
+    Node x = n->src(0);
+    if (target_.kind != Target::Kind::Cpu) return n;
+    if (is_movement(x->op)) {
+      x = stored_window(x, n);
+    } else if (is_elementwise(x->op)) {
+      std::vector<Node> srcs;
+      for (Node s : x->srcs()) srcs.push_back(is_movement(s->op) ? stored_window(s, n) : s);
+      x = with_sources(x, srcs);
+    }
+    return with_sources(n, std::span(&x, 1));
+  }
+
+  Node stored_window(Node top, Node reduce) {
+    Plan p;
+    {
+      Arena arena;
+      ArenaScope scope(arena);
+      const std::vector<Node> ranges = ranges_of_axes(top->shape());
+      const Operand o = follow(top, ranges);
+      if (!is_affine(o) || !pads_alone({o}) || !steps_over(o, ranges, reduce)) return top;
+      p = plan_of(o, ranges, -1);
+    }
+    const bool computed = p.padded || is_elementwise(p.point->op);
+    if (!computed || 4 * numel(top->shape()) < 5 * numel(p.point->shape())) return top;
+    return build::cast(view(p, top->shape()), top->dtype);
+  }
+
+  // Whether from one result to the next the innermost axis is walked by more than one element.
+  static bool steps_over(const Operand& o, const std::vector<Node>& ranges, Node reduce) {
+    if (o.at.empty()) return false;
+    for (const auto& t : to_sum(o.at.back()).terms)
+      for (int i = 0; i < reduce->rank; ++i)
+        if (t.atom == ranges[i] && !is_reduced(reduce, i) && std::abs(t.factor) > 1) return true;
+    return false;
+  }
+
+  static std::vector<Node> ranges_of_axes(Ints shape) {
+    std::vector<Node> ranges;
+    for (size_t i = 0; i < shape.size(); ++i)
+      ranges.push_back(make(Op::Range, kIndex, {index(shape[i])}, RangeArg{static_cast<int>(i)}));
+    return ranges;
+  }
+
   // --- packing ---------------------------------------------------------------------------------
 
   // Vector loads and arithmetic for each vector of products when `range` is the vector range, and
@@ -329,19 +414,13 @@ class Layouts {
   // Empty where the operands are not affine views, or padded in a way of their own.
   std::vector<Plan> plan(Node n) const {
     Node x = n->src(0);
-    std::vector<Node> ranges;
-    for (int i = 0; i < x->rank; ++i)
-      ranges.push_back(make(Op::Range, kIndex, {index(x->shape()[i])}, RangeArg{i}));
+    const std::vector<Node> ranges = ranges_of_axes(x->shape());
     std::vector<Operand> operands;
-    bool gated = false;
     for (Node s : x->srcs()) {
       operands.push_back(follow(s, ranges));
-      const Operand& o = operands.back();
-      if (!is_affine(o) || !(is_inside(o) || gate_says_inside(o))) return {};
-      gated |= o.gate && !is_inside(o);
+      if (!is_affine(operands.back())) return {};
     }
-    for (const Operand& o : operands)
-      if (o.gate && !gated) return {};  // zero where neither operand would be
+    if (!pads_alone(operands)) return {};
     const int axis = best_axis(n, operands, ranges);
     std::vector<Plan> plans;
     for (const Operand& o : operands) plans.push_back(plan_of(o, ranges, axis));

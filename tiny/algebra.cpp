@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "tiny/error.h"
 #include "tiny/facts.h"
@@ -179,6 +180,22 @@ Node compare_quotient(const Sum& s, int64_t limit) {
   return nullptr;
 }
 
+// g * u + r < limit is u < q where every r there can be gives the same q: u as a sum, and q.
+// Nothing where there is no such g.
+std::optional<std::pair<Sum, int64_t>> without_small_terms(const Sum& s, int64_t limit) {
+  for (const auto& candidate : s.terms) {
+    const int64_t g = std::abs(candidate.factor);
+    Sum whole, rest;
+    for (const auto& t : s.terms) (t.factor % g ? rest : whole).terms.push_back(t);
+    if (g == 1 || rest.terms.empty()) continue;
+    const Bounds b = bounds_of(rest);
+    if (b.min == kIntMin || b.max == kIntMax) continue;
+    const int64_t q = floor_div(limit - 1 - b.min, g) + 1;
+    if (q == floor_div(limit - 1 - b.max, g) + 1) return {{divided(whole, g), q}};
+  }
+  return {};
+}
+
 // a < b with all terms on the left, constants on the right, divided by the factors' gcd.
 Node compare_less(Node a, Node b) {
   Sum s = to_sum(a);
@@ -192,6 +209,8 @@ Node compare_less(Node a, Node b) {
   if (g == 0) return constant(kBool, static_cast<int64_t>(0 < limit));
   s = divided(s, g);
   limit = -floor_div(-limit, g);
+  if (const auto part = without_small_terms(s, limit))
+    return compare_less(from_sum(part->first), index(part->second));
   Node left = from_sum(s);
   if (Node r = compare_quotient(s, limit)) return r;
   Node r = raw(Op::Lt, left, index(limit));

@@ -51,15 +51,14 @@ Pool make_pool(const char* what, int axes, const Tensor& x, const PerAxis& kerne
 // [..., sizes..., kernel...].
 Tensor windows(const Pool& p, const Tensor& y, Number fill) {
   std::vector<Padding> pads(p.first());
+  std::vector<WindowArg> args;
   for (int i = 0; i < p.axes; ++i) {
     // Up to the end of the last window: more than the padding with ceil_mode, or a part of y.
     const int64_t end = (p.sizes[i] - 1) * p.stride[i] + p.span(i);
     pads.push_back({p.padding[i], end - p.padding[i] - p.size(i)});
+    args.push_back({p.kernel[i], p.stride[i], p.dilation[i], p.padding[i]});
   }
-  Node n = y.pad(pads, PadMode::Constant, fill).node();
-  for (int i = 0; i < p.axes; ++i)
-    n = build::windows(n, p.first() + i, {p.kernel[i], p.stride[i], p.dilation[i]});
-  return Tensor(n);
+  return Tensor(build::windows(y.pad(pads, PadMode::Constant, fill).node(), p.first(), args));
 }
 
 Dims kernel_dims(const Pool& p) {

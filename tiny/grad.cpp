@@ -143,7 +143,7 @@ void grad_expand(Node n, Node g, Adjoints& to) {
 void grad_pad(Node n, Node g, Adjoints& to) {
   Shape bounds = to_shape(n->ints());
   for (int i = 0; i < n->rank; ++i) bounds[2 * i + 1] = bounds[2 * i] + n->src(0)->shape()[i];
-  to.add(n->src(0), shrink(g, bounds));
+  to.add(n->src(0), crop_sum(g, bounds));
 }
 
 void grad_shrink(Node n, Node g, Adjoints& to) {

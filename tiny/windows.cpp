@@ -1,5 +1,8 @@
 #include "tiny/windows.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "tiny/build.h"
 #include "tiny/error.h"
 
@@ -57,25 +60,110 @@ Node shear(Node x, int axis, int64_t shift) {
   return reshape_axes(x, axis, 1, {rows, width + shift});
 }
 
-// Windows that do not overlap are blocks of `step` elements, each cut to the window.
-Node blocks(Node x, int axis, WindowArg w, int64_t count) {
-  const int64_t length = x->shape()[axis], whole = count * w.step;
-  x = whole > length ? pad_axis(x, axis, 0, whole - length) : shrink_axis(x, axis, whole);
-  x = reshape_axes(x, axis, 1, {count, w.step});
-  x = shrink_axis(x, axis + 1, w.dilation * (w.size - 1) + 1);
-  return to_last(stride_axis(x, axis + 1, w.dilation), axis + 1);
+// How an axis is cut: into blocks of which some elements are kept, and windows over the blocks that
+// hold those asked for. The steps from window to window become steps of whole blocks, so that the
+// gradient is dense: one reduction for each element of a block, with no zeros put between them.
+struct Cut {
+  int64_t count = 1, size = 1;      // windows, elements of each
+  int64_t block = 1;                // elements of a block
+  int64_t kept = 1, kept_step = 1;  // elements 0, kept_step, ... of each
+  int64_t front = 0;                // elements put before the axis
+  int64_t taps = 1;                 // blocks of a window,
+  int64_t shift = 1, skip = 1;      // `shift` apart, the first one `skip` after the last window's
+
+  int64_t blocks() const { return (count - 1) * skip + (taps - 1) * shift + 1; }
+};
+
+Cut cut_of(int64_t length, WindowArg w) {
+  const int64_t span = w.dilation * (w.size - 1) + 1;
+  expect(span <= length, "windows: ", span, " of ", length);
+  Cut c{.count = (length - span) / w.step + 1, .size = w.size, .taps = w.size};
+  if (span <= w.step) {  // each window is a block of its own
+    c.block = w.step;
+    c.kept = w.size;
+    c.kept_step = w.dilation;
+    c.taps = 1;
+  } else if (w.step % w.dilation == 0) {
+    c.block = w.step;
+    c.kept = w.step / w.dilation;
+    c.kept_step = w.dilation;
+    c.taps = (w.size + c.kept - 1) / c.kept;
+    // What is no padding begins with a block where that takes no more taps.
+    const int64_t missing = (w.step - w.padding % w.step) % w.step;
+    if (missing % w.dilation == 0 && missing / w.dilation + w.size <= c.taps * c.kept)
+      c.front = missing;
+  } else {
+    c.block = std::gcd(w.step, w.dilation);
+    c.shift = w.dilation / c.block;
+    c.skip = w.step / c.block;
+  }
+  return c;
+}
+
+// x with each axis that is cut into blocks as two: the blocks, and what is kept of each.
+Node to_blocks(Node x, int axis, std::span<const Cut> cuts) {
+  const int end = axis + static_cast<int>(cuts.size());
+  Shape amounts, whole, split, kept, steps;
+  const auto add = [&](int64_t size, int64_t keep, int64_t step) {
+    split.push_back(size);
+    kept.insert(kept.end(), {0, keep});
+    steps.push_back(step);
+  };
+  for (int i = 0; i < x->rank; ++i) {
+    const bool cut = i >= axis && i < end;
+    const Cut& c = cut ? cuts[i - axis] : Cut{};
+    const int64_t length = x->shape()[i] + c.front, blocks = cut ? c.blocks() : length;
+    amounts.insert(amounts.end(), {c.front, std::max<int64_t>(0, blocks * c.block - length)});
+    whole.insert(whole.end(), {0, blocks * c.block});
+    add(blocks, blocks, 1);
+    if (c.block > 1) add(c.block, c.kept_step * (c.kept - 1) + 1, c.kept_step);
+  }
+  x = build::reshape(build::shrink(build::pad(x, amounts), whole), split);
+  return build::stride(build::shrink(x, kept), steps);
+}
+
+// An axis of blocks as windows over them, the taps as a new last axis.
+Node to_taps(Node x, int axis, const Cut& c) {
+  x = expand_axis(reshape_axes(x, axis, 1, {1, c.blocks()}), axis, c.taps);
+  x = shrink_axis(shear(x, axis, c.shift), axis + 1, (c.count - 1) * c.skip + 1);
+  return to_last(stride_axis(x, axis + 1, c.skip), axis);
 }
 
 }  // namespace
 
-Node build::windows(Node x, int axis, WindowArg w) {
-  const int64_t length = x->shape()[axis], span = w.dilation * (w.size - 1) + 1;
-  expect(span <= length, "windows: ", span, " of ", length);
-  const int64_t count = (length - span) / w.step + 1;
-  if (span <= w.step) return blocks(x, axis, w, count);
-  x = expand_axis(reshape_axes(x, axis, 1, {1, length}), axis, w.size);
-  x = shrink_axis(shear(x, axis, w.dilation), axis + 1, (count - 1) * w.step + 1);
-  return to_last(stride_axis(x, axis + 1, w.step), axis);
+Node build::windows(Node x, int axis, std::span<const WindowArg> args) {
+  const int rank = x->rank;
+  std::vector<Cut> cuts;
+  for (size_t i = 0; i < args.size(); ++i)
+    cuts.push_back(cut_of(x->shape()[axis + static_cast<int>(i)], args[i]));
+  x = to_blocks(x, axis, cuts);
+  // [..., blocks, kept, ...] to [..., count, kept, ..., taps...].
+  const int split = x->rank;
+  int at = axis;
+  Shape order, shape;
+  for (int i = 0; i < axis; ++i) order.push_back(i);
+  for (const Cut& c : cuts) {
+    x = to_taps(x, at, c);
+    order.push_back(at++);
+    if (c.block > 1) ++at;
+  }
+  for (int i = at; i < split; ++i) order.push_back(i);
+  for (int64_t i : order) shape.push_back(x->shape()[i]);
+  // The elements of a window are its taps times what is kept of each; some may be too many.
+  at = axis;
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    order.push_back(split + static_cast<int64_t>(i));
+    if (cuts[i].block > 1) order.push_back(++at);
+    ++at;
+    shape.push_back(cuts[i].taps * cuts[i].kept);
+  }
+  Shape bounds;
+  for (int i = 0; i < rank; ++i) bounds.insert(bounds.end(), {0, shape[i]});
+  for (const Cut& c : cuts) {
+    const int64_t first = c.front / c.kept_step;
+    bounds.insert(bounds.end(), {first, first + c.size});
+  }
+  return shrink(reshape(permute(x, order), shape), bounds);
 }
 
 namespace {
@@ -195,6 +283,104 @@ std::optional<WindowGrad> windows_grad(Node shrink, Node grad) {
   for (int i = 0; i < sum.extra; ++i) axes |= uint32_t{1} << (shrink->rank + i);
   x = build::reshape(build::reduce(Op::Add, x, axes), s->source->shape());
   return WindowGrad{s->source, build::cast(x, grad->dtype)};
+}
+
+// --- Cropping ------------------------------------------------------------------------------------
+
+namespace {
+
+// Whether nothing but movement, casts and masks is above a sum.
+bool is_sum_seen(Node n) {
+  const OpSet seen = op_set(Op::Reshape, Op::Permute, Op::Pad, Op::Shrink, Op::Cast, Op::Where);
+  while (seen.test(static_cast<size_t>(n->op))) n = n->src(n->op == Op::Where ? 1 : 0);
+  return n->op == Op::ReduceAxis;
+}
+
+Node crop(Node n, const Shape& bounds);
+
+// What was put around it is cut off again.
+Node crop_pad(Node n, const Shape& bounds) {
+  Shape below, around;
+  for (int i = 0; i < n->rank; ++i) {
+    const int64_t size = n->src(0)->shape()[i], first = n->ints()[2 * i];
+    const int64_t b = std::clamp<int64_t>(bounds[2 * i] - first, 0, size);
+    const int64_t e = std::clamp<int64_t>(bounds[2 * i + 1] - first, b, size);
+    below.insert(below.end(), {b, e});
+    const int64_t before = std::max<int64_t>(0, first - bounds[2 * i]);
+    around.insert(around.end(), {before, bounds[2 * i + 1] - bounds[2 * i] - before - (e - b)});
+  }
+  return build::pad(crop(n->src(0), below), around);
+}
+
+// Axes that the reshape leaves alone are cropped below it. So is one that is made of several,
+// to whole elements of the outermost; the rest of it, and what is made of others, above.
+Node crop_reshape(Node n, const Shape& bounds) {
+  const Ints from = n->src(0)->shape(), to = n->shape();
+  Shape below, shape, above;
+  size_t i = 0;
+  for (size_t j = 0; j < to.size();) {
+    const size_t first = i, begin = j;
+    int64_t have = i < from.size() ? from[i++] : 1, want = to[j++];
+    while (have != want) {
+      if (have < want)
+        have *= from[i++];
+      else
+        want *= to[j++];
+    }
+    while (j == to.size() && i < from.size()) ++i;  // ones
+    for (size_t k = first; k < i; ++k) below.insert(below.end(), {0, from[k]});
+    size_t outer = first;
+    while (outer < i && from[outer] == 1) ++outer;
+    if (j == begin + 1 && outer < i) {
+      const int64_t inner = want / from[outer], b = bounds[2 * begin] / inner;
+      const int64_t e = (bounds[2 * begin + 1] + inner - 1) / inner;
+      below[2 * outer] = b;
+      below[2 * outer + 1] = e;
+      shape.push_back((e - b) * inner);
+      above.insert(above.end(), {bounds[2 * begin] - b * inner, bounds[2 * begin + 1] - b * inner});
+    } else {
+      shape.insert(shape.end(), to.begin() + begin, to.begin() + j);
+      above.insert(above.end(), bounds.begin() + 2 * begin, bounds.begin() + 2 * j);
+    }
+  }
+  return build::shrink(build::reshape(crop(n->src(0), below), shape), above);
+}
+
+Node crop(Node n, const Shape& bounds) {
+  switch (n->op) {
+    case Op::Cast: return build::cast(crop(n->src(0), bounds), n->dtype);
+    case Op::Reshape: return crop_reshape(n, bounds);
+    case Op::Pad: return crop_pad(n, bounds);
+    case Op::Shrink: {
+      Shape below = bounds;
+      for (size_t i = 0; i < below.size(); ++i) below[i] += n->ints()[i & ~size_t{1}];
+      return crop(n->src(0), below);
+    }
+    case Op::Where:
+      return build::where(crop(n->src(0), bounds), crop(n->src(1), bounds),
+                          crop(n->src(2), bounds));
+    case Op::Permute: {
+      Shape below(bounds.size());
+      for (int i = 0; i < n->rank; ++i)
+        for (int k : {0, 1}) below[2 * n->ints()[i] + k] = bounds[2 * i + k];
+      return build::permute(crop(n->src(0), below), n->ints());
+    }
+    case Op::ReduceAxis: break;
+    default: return build::shrink(n, bounds);
+  }
+  const auto [op, axes] = n->arg<ReduceArg>();
+  Shape below = bounds;
+  for (int i = 0; i < n->rank; ++i)
+    if (axes >> i & 1) below[2 * i + 1] = n->src(0)->shape()[i];
+  return build::reduce(op, build::shrink(n->src(0), below), axes);
+}
+
+}  // namespace
+
+Node crop_sum(Node x, Ints bounds) {
+  for (int i = 0; i < x->rank; ++i)
+    if (bounds[2 * i] == bounds[2 * i + 1]) return build::shrink(x, bounds);
+  return is_sum_seen(x) ? crop(x, to_shape(bounds)) : build::shrink(x, bounds);
 }
 
 }  // namespace tiny

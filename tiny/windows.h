@@ -11,13 +11,16 @@ struct WindowArg {
   int64_t size = 1;      // elements of a window
   int64_t step = 1;      // from one window to the next
   int64_t dilation = 1;  // from one element of a window to the next
+  int64_t padding = 0;   // elements in front whose gradient nobody wants
 };
 
 namespace build {
 
 // out[..., i, ..., j] = x[..., i * step + j * dilation, ...]: `axis` counts the windows, and a new
-// last axis the elements of one. At least one window must fit.
-Node windows(Node x, int axis, WindowArg w);
+// last axis the elements of one. Several arguments are for the axes from `axis` on, and add as many
+// last axes. At least one window must fit.
+Node windows(Node x, int axis, std::span<const WindowArg> args);
+inline Node windows(Node x, int axis, WindowArg w) { return windows(x, axis, std::span(&w, 1)); }
 
 }  // namespace build
 
@@ -31,5 +34,9 @@ struct WindowGrad {
 
 // `shrink` is a Shrink node with gradient `grad`. Nothing unless it is the end of windows' chain.
 std::optional<WindowGrad> windows_grad(Node shrink, Node grad);
+
+// build::shrink of a gradient; of a sum (seen through movement and masks) it leaves out the terms
+// of what is cut off.
+Node crop_sum(Node x, Ints begin_end);
 
 }  // namespace tiny

@@ -93,6 +93,10 @@ Cases conv_cases() {
       {{2, 16, 13, 13}, {19, 16, 3, 3}, {.padding = 1}},
       {{1, 2, 4, 5, 6}, {3, 2, 2, 3, 2}, {.stride = {1, 2, 1}, .padding = 1}},
       {{0, 3, 5, 5}, {2, 3, 3, 3}, {}},
+      {{2, 8, 16, 16}, {16, 8, 3, 3}, {.stride = 2, .padding = 1}},
+      {{2, 3, 23, 18}, {4, 3, 7, 5}, {.stride = {2, 3}, .padding = {3, 1}}},
+      {{2, 8, 12, 12}, {8, 1, 3, 3}, {.stride = 2, .padding = 1, .groups = 8}},
+      {{1, 2, 9, 8}, {2, 2, 2, 4}, {.stride = {3, 4}, .dilation = {4, 2}}},
   };
   for (const ConvRow& row : rows) add_conv(out, row);
   for (DType t : {kF64, kF16, kBF16}) add_conv(out, rows[5], t);
@@ -101,6 +105,11 @@ Cases conv_cases() {
       {{1, 4, 5, 4}, {4, 2, 3, 3}, {.stride = 2, .padding = 1, .groups = 2}},
       {{1, 2, 4, 4}, {2, 3, 3, 2}, {.padding = 1, .dilation = 2}},
       {{1, 2, 3, 2, 3}, {2, 2, 2, 2, 2}, {.stride = {1, 2, 3}}},
+      {{2, 3, 6, 5}, {3, 2, 3, 3}, {.stride = 2, .padding = 1, .output_padding = 1}},
+      {{2, 16, 9, 8}, {16, 8, 4, 4}, {.stride = 2, .padding = 1}},
+      {{1, 2, 4, 3}, {2, 3, 1, 2}, {.stride = {2, 4}}},
+      {{2, 2, 7}, {2, 3, 3}, {.stride = 3, .padding = 2, .output_padding = 2, .dilation = 2}},
+      {{2, 2, 7}, {2, 3, 4}, {.stride = 4, .padding = 1, .dilation = 2}},
   };
   for (const TransposeRow& row : transposed) add_transpose(out, row);
   out.push_back({"conv of relu of conv",

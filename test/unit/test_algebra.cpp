@@ -419,6 +419,9 @@ TEST_CASE("index arithmetic takes its simplest form") {
   CHECK(less(flat, index(0))->is_const(0));
   CHECK(both(nullptr, nullptr) == nullptr);
   CHECK(both(less(a, index(2)), nullptr) == less(a, index(2)));
+  CHECK(less(flat, index(12)) == less(a, index(2)));  // whole rows of 6
+  CHECK(less(index(11), flat) == less(index(1), a));
+  CHECK(less(flat, index(13)) != less(a, index(2)));
   CHECK(to_expression(index_div(index_add(flat, index(1)), 4)) == "r0+((((r0*2)+r1)+1)/4)");
 }
 
