@@ -10,6 +10,7 @@
 #include "codegen/linearize.h"
 #include "codegen/matrix.h"
 #include "codegen/merge.h"
+#include "codegen/partial_sums.h"
 #include "codegen/ranges.h"
 #include "codegen/render_c.h"
 #include "codegen/render_llvm.h"
@@ -105,12 +106,15 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   estimate(k, out);
   const Choice choice = env_int("OPT") ? choose_options(k, target) : Choice{};
   out.options = choice.options;
-  k = stage("options", Stage::Kernel, simplify(apply(k, choice.options, target)));
+  k = apply(k, choice.options, target);
+  const std::vector<Opt> parts = split_sums(k, target);
+  out.options.insert(out.options.end(), parts.begin(), parts.end());
+  k = stage("options", Stage::Kernel, simplify(apply(k, parts, target)));
   out.launch =
       target.kind == Target::Kind::Cpu ? cpu_launch_size(k) : gpu_launch_size(ranges_of(k));
   for (Node m : all_of(k, Op::Matrix)) set_launch(MatrixTile(m), target, out.launch);
   k = stage("vectorize", Stage::Vector, simplify(vectorize(k, target)));
-  k = stage("unroll", Stage::Vector, simplify(unroll(k, target)));
+  k = stage("unroll", Stage::Vector, simplify(nest_sums(unroll(k, target), target)));
   k = stage("decompose", Stage::Vector, decompose(k, target));
   k = stage("index_width", Stage::Machine, choose_index_width(k, target));
   Linear program = linearize(k, name);
