@@ -11,6 +11,7 @@
 #include "codegen/matrix.h"
 #include "codegen/merge.h"
 #include "codegen/partial_sums.h"
+#include "codegen/prove.h"
 #include "codegen/ranges.h"
 #include "codegen/render_c.h"
 #include "codegen/render_llvm.h"
@@ -89,11 +90,13 @@ Lowered lower(Node kernel, const std::string& name, const Target& target) {
 
 Lowered lower(Node kernel, const std::string& name, const Target& target,
               const StageViewer& viewer) {
-  Arena arena;
-  ArenaScope scope(arena);
+  const auto arena = std::make_shared<Arena>();
+  ArenaScope scope(*arena);
   Lowered out;
+  out.arena = arena;
   const bool checked = kDebugBuild || env_int("CHECK") != 0;
   const TraceRules trace(env_int("DEBUG") >= 6);
+  const WatchRules watch(env_int("CHECK_REWRITE") ? check_rewrite : nullptr);
   const auto stage = [&](const char* pass, Stage legal, Node graph) {
     if (checked) verify(graph, legal, pass);
     if (viewer) viewer(pass, to_text(graph));
@@ -117,6 +120,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   k = stage("unroll", Stage::Vector, simplify(nest_sums(unroll(k, target), target)));
   k = stage("decompose", Stage::Vector, decompose(k, target));
   k = stage("index_width", Stage::Machine, choose_index_width(k, target));
+  out.machine = k;
   Linear program = linearize(k, name);
   program.heavy = choice.heavy;
   if (viewer) viewer("linearize", to_text(program));

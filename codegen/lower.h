@@ -1,6 +1,7 @@
 // From a kernel in tensor form to source text: the list of passes.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,11 @@ namespace tiny {
 struct Lowered {
   Source source;
   LaunchSize launch;
-  std::vector<Opt> options;  // chosen by the heuristic
-  double bytes = 0;          // memory read and written, each buffer counted once
-  double flops = 0;          // arithmetic on values
+  std::vector<Opt> options;            // chosen by the heuristic
+  double bytes = 0;                    // memory read and written, each buffer counted once
+  double flops = 0;                    // arithmetic on values
+  std::shared_ptr<const Arena> arena;  // of `machine`
+  Node machine = nullptr;              // the graph that was rendered: what is proved
 };
 
 // `kernel` is Sink(Store(Param, value)...) of tensor nodes; `name` a C identifier. Pure: may run

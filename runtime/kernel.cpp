@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "runtime/cache.h"
+#include "runtime/proof.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -53,12 +54,15 @@ std::shared_ptr<Kernel> compile(const Step& step) {
     };
   const Lowered low = lower(step.kernel.get(), step.name, device.target(), viewer);
   show(low, debug);
+  PendingProof proof(low, step, device.target());
   auto kernel = std::make_shared<Kernel>();
   kernel->name = step.name;
   kernel->launch = low.launch;
   kernel->bytes = low.bytes;
   kernel->flops = low.flops;
-  kernel->program = device.load(cached_compile(device, low.source), low.source.entry);
+  const std::string binary = cached_compile(device, low.source);
+  proof.finish();
+  kernel->program = device.load(binary, low.source.entry);
   return kernel;
 }
 

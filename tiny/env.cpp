@@ -34,6 +34,14 @@ constexpr Row kRows[] = {
     {"CHECK", Kind::Int, "0", Scope::Host,
      "1 verifies the graph after every pass, as debug builds always do, and waits after each "
      "launch on a GPU, so that an error names its kernel."},
+    {"CHECK_OOB", Kind::Int, "1", Scope::Host,
+     "Proves that new kernels stay inside their buffers: 1 for 50 ms a kernel and goes on when "
+     "that "
+     "is not enough, 2 takes what is unproved for an error, 0 is off."},
+    {"CHECK_REWRITE", Kind::Int, "0", Scope::Host,
+     "1 proves of every rule that fires on integers that it keeps the value."},
+    {"Z3_PATH", Kind::Text, "", Scope::Host,
+     "File name of z3's runtime library; empty searches the usual places."},
     {"THREADS", Kind::Int, "0", Scope::Host, "Threads of the CPU device; 0 uses all cores."},
     {"CPU_COMPILER", Kind::Text, "", Scope::Host,
      "Compiler of the CPU device, llvm or cc; empty takes llvm where its library is found."},

@@ -78,6 +78,7 @@ Node RuleTable::apply(Node n, const char** fired) const {
 namespace {
 
 thread_local bool trace_rules = false;
+thread_local RuleWatcher rule_watcher = nullptr;
 
 class Rewriter {
  public:
@@ -115,6 +116,7 @@ class Rewriter {
     if (!r) return nullptr;
     spend(fired);
     if (trace_rules) show(fired, n, r);
+    if (rule_watcher) rule_watcher(fired, n, r);
     return r;
   }
 
@@ -141,6 +143,9 @@ class Rewriter {
 
 TraceRules::TraceRules(bool wanted) : before_(std::exchange(trace_rules, wanted)) {}
 TraceRules::~TraceRules() { trace_rules = before_; }
+
+WatchRules::WatchRules(RuleWatcher watcher) : before_(std::exchange(rule_watcher, watcher)) {}
+WatchRules::~WatchRules() { rule_watcher = before_; }
 
 Node rewrite(Node root, const RuleTable& table) {
   const std::vector<Node> order = topological(root);

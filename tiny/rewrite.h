@@ -52,6 +52,19 @@ class TraceRules {
   bool before_;
 };
 
+// Is told of each rule that fires on this thread while in scope; nullptr: nobody is.
+using RuleWatcher = void (*)(const char* rule, Node before, Node after);
+class WatchRules {
+ public:
+  explicit WatchRules(RuleWatcher watcher);
+  ~WatchRules();
+  WatchRules(const WatchRules&) = delete;
+  WatchRules& operator=(const WatchRules&) = delete;
+
+ private:
+  RuleWatcher before_;
+};
+
 // The graph with `map`'s keys replaced by their values (values are not looked into).
 Node substitute(Node root, const NodeMap<Node>& map);
 Node substitute(Node root, Node from, Node to);

@@ -1,12 +1,14 @@
 // `make bench-compile`: what it costs to turn a graph into source text. Nothing is computed.
 //   node: one node that exists already    schedule: graph to kernels, nothing cached
 //   lower: every distinct kernel to source text, on all cores
+//   prove: every load and store of these kernels, on one core, and how it was settled
 #include <atomic>
 #include <cstdio>
 #include <map>
 #include <thread>
 
 #include "codegen/lower.h"
+#include "codegen/prove.h"
 #include "extra/bench/resnet50.h"
 #include "extra/bench/timing.h"
 #include "runtime/device.h"
@@ -41,6 +43,28 @@ Scheduled schedule_roots(const std::vector<Node>& roots) {
   return out;
 }
 
+void bench_proofs(const char* what, const std::vector<const Step*>& jobs, const Target& target) {
+  std::vector<Lowered> kernels;
+  for (const Step* step : jobs) kernels.push_back(lower(step->kernel.get(), step->name, target));
+  int verdicts[3] = {}, settled[4] = {}, claims = 0;
+  double seconds = 0, longest = 0;
+  for (const Lowered& low : kernels) {
+    const Proof p = prove(low.machine, {});
+    if (p.verdict != Verdict::Proved)
+      std::printf("%s: %s\n", low.source.entry.c_str(), p.text.c_str());
+    ++verdicts[static_cast<int>(p.verdict)];
+    for (int i = 0; i < 4; ++i) settled[i] += p.settled[i];
+    claims += p.claims;
+    seconds += p.seconds;
+    longest = std::max(longest, p.seconds);
+  }
+  std::printf(
+      "%s: prove %.1f ms on one core, %.1f the longest: %d kernels proved, %d unproved, %d "
+      "wrong; %d claims, %d by intervals, %d by walks, %d by z3, %d open\n",
+      what, seconds * 1e3, longest * 1e3, verdicts[0], verdicts[1], verdicts[2], claims, settled[0],
+      settled[1], settled[2], settled[3]);
+}
+
 void bench_schedule(const char* what, const std::vector<Tensor>& tensors) {
   std::vector<Node> roots;
   for (const Tensor& t : tensors) roots.push_back(t.node());
@@ -73,6 +97,7 @@ void bench_schedule(const char* what, const std::vector<Tensor>& tensors) {
   std::printf("%s: lower %.1f ms on one core, %.1f ms on %zu\n", what,
               bench::measure(3, [&] { lower_all(1); }).best * 1e3,
               bench::measure(3, [&] { lower_all(cores); }).best * 1e3, cores);
+  bench_proofs(what, jobs, target);
 }
 
 }  // namespace

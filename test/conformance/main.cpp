@@ -11,6 +11,7 @@
 #include <regex>
 #include <string>
 
+#include "runtime/proof.h"
 #include "test/conformance/runner.h"
 #include "test/conformance/suite.h"
 #include "tiny/env.h"
@@ -126,7 +127,10 @@ int main(int argc, char** argv) {
       (args.count("help") ? std::cout : std::cerr) << options.help() << tiny::env_help();
       return args.count("help") ? 0 : 2;
     }
-    return tiny::conformance::main_with(args);
+    const int status = tiny::conformance::main_with(args);
+    const tiny::ProofCounts counts = tiny::proof_counts();
+    if (counts.kernels) std::cout << tiny::to_text(counts) << '\n';
+    return status;
   } catch (const std::exception& e) {
     std::cerr << "conformance: " << e.what() << '\n';
     return 2;

@@ -1,0 +1,62 @@
+// Proofs about a kernel before it may run: that every load and store stays inside its buffer, and
+// that every element of an output is written exactly once. Intervals settle most of them, an
+// exhaustive walk those of small kernels, z3 the rest.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "codegen/claim.h"
+#include "codegen/target.h"
+
+namespace tiny {
+
+// Never mixed up: Wrong comes with a counterexample that the machine's arithmetic confirms, and
+// Unproved says nothing about the kernel.
+enum class Verdict : uint8_t { Proved, Unproved, Wrong };
+enum class Method : uint8_t { Bounds, Walk, Solver, None };
+
+struct Finding {
+  Verdict verdict = Verdict::Proved;
+  Method method = Method::Bounds;
+  std::string text;  // what is wrong, or what could not be settled
+};
+
+struct ProofSettings {
+  double seconds = 0.05;         // budget of a kernel
+  uint64_t scattered = 0;        // slots that are written here and there: not every element, and
+                                 // some perhaps again and again, in order
+  uint64_t declared = 0;         // those of them whose elements the program says to be distinct
+  bool atomic = false;           // what combines with an element may do so from several threads
+  int64_t iterations = 20000;    // most that a walk may take
+  std::map<int, int64_t> sizes;  // elements of the buffers by slot
+};
+
+struct Proof {
+  Verdict verdict = Verdict::Proved;
+  std::string text;               // of the findings that are not proofs, a line each
+  int claims = 0;                 // accesses, and buffers written
+  int settled[4] = {0, 0, 0, 0};  // by Method
+  int declared = 0;               // buffers whose writes are not proved but declared
+  double seconds = 0;
+};
+
+// `sink` is a kernel's graph at Stage::Machine. Pure; may run on any thread.
+Proof prove(Node sink, const ProofSettings& settings);
+
+// The same text as questions for a solver: for bug reports.
+std::string to_smt(Node sink);
+
+// That two integer or bool nodes have the same value for all values of their ranges and of memory.
+Finding prove_equal(Node before, Node after, double seconds);
+
+// A RuleWatcher that throws Bug with the rule's name where the two are not equal. What is no
+// integer, or not decided within a second, passes.
+void check_rewrite(const char* rule, Node before, Node after);
+
+const char* name_of(Verdict verdict);
+
+// What a kernel (in tensor form) and its target say.
+void read_kernel(Node kernel, const Target& target, ProofSettings& settings);
+
+}  // namespace tiny

@@ -1,0 +1,382 @@
+#include "codegen/write_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "codegen/bounds.h"
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+namespace {
+
+using Domain = std::vector<Node>;
+
+struct Limit {
+  LinearForm form;  // without a constant, its factors positive; least value 0
+  int64_t most;
+};
+
+// A store's index and gate as forms of ranges, turned round so that all factors of the index are
+// positive.
+struct Layout {
+  LinearForm index;
+  std::vector<LinearFact> facts;  // of the gate
+  std::vector<Limit> limits;
+};
+
+int64_t greatest(Node range) { return range->vmax; }
+
+// No range of a kernel; the same for the same arguments.
+Node new_range(int id, int64_t extent) {
+  return make(Op::Range, kIndex, {index(extent)}, RangeArg{id, RangeKind::Device});
+}
+
+// --- quotients and remainders of ranges ----------------------------------------------------------
+
+// x / step % count of a range x; count 0: without the remainder.
+struct Part {
+  Node range = nullptr;
+  int64_t step = 1, count = 0;
+};
+
+bool part_of(Node n, Part& part) {
+  if (n->is(Op::Range)) {
+    part.range = n;
+    return true;
+  }
+  if ((!n->is(Op::FloorDiv) && !n->is(Op::FloorMod)) || !n->src(1)->is_const()) return false;
+  const int64_t by = n->src(1)->int_value();
+  if (by <= 0 || !part_of(n->src(0), part) || part.count % by) return false;
+  if (n->is(Op::FloorMod)) {
+    part.count = by;
+  } else {
+    part.step *= by;
+    part.count /= by;
+  }
+  return true;
+}
+
+// Ranges that quotients and remainders are taken of, as several ranges: the digits of a number.
+class Digits {
+ public:
+  // False where an atom of the form is no range nor part of one.
+  bool collect(const LinearForm& form) {
+    for (const auto& t : form.terms) {
+      Part part;
+      if (std::abs(t.factor) >= int64_t{1} << 40 || !part_of(t.atom, part)) return false;
+      auto& steps = steps_[part.range];
+      steps.push_back(part.step);
+      if (part.count) steps.push_back(part.step * part.count);
+    }
+    return true;
+  }
+
+  // Chooses the digits; false where the steps do not divide each other.
+  bool divide() {
+    for (auto& [range, steps] : steps_) {
+      const int64_t extent = greatest(range) + 1;
+      steps.push_back(1);
+      steps.push_back(extent);
+      std::sort(steps.begin(), steps.end());
+      steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+      while (steps.back() > extent) steps.pop_back();  // a remainder that changes nothing
+      for (size_t i = 0; i + 1 < steps.size(); ++i) {
+        if (steps[i + 1] % steps[i] || next_ == 32) return false;
+        const int64_t count = steps[i + 1] / steps[i];
+        digits_[range].push_back({steps.size() == 2 ? range : new_range(next_++, count), steps[i]});
+      }
+    }
+    return true;
+  }
+
+  LinearForm applied(const LinearForm& form) const {
+    LinearForm out;
+    out.constant = form.constant;
+    for (const auto& t : form.terms) {
+      Part part;
+      part_of(t.atom, part);
+      for (const auto& [digit, step] : digits_.at(part.range))
+        if (step >= part.step && (part.count == 0 || step < part.step * part.count))
+          add(out, digit, t.factor * (step / part.step));
+    }
+    std::erase_if(out.terms, [](auto& t) { return t.factor == 0; });
+    return out;
+  }
+
+  Domain applied(const Domain& domain) const {
+    Domain out;
+    for (Node r : domain) {
+      const auto at = digits_.find(r);
+      if (at == digits_.end()) out.push_back(r);
+      if (at != digits_.end())
+        for (const auto& [digit, step] : at->second) out.push_back(digit);
+    }
+    return out;
+  }
+
+ private:
+  static void add(LinearForm& f, Node atom, int64_t factor) {
+    const auto at = std::lower_bound(f.terms.begin(), f.terms.end(), atom,
+                                     [](auto& t, Node n) { return t.atom->id < n->id; });
+    if (at != f.terms.end() && at->atom == atom)
+      at->factor += factor;
+    else
+      f.terms.insert(at, {atom, factor});
+  }
+
+  std::map<Node, std::vector<int64_t>> steps_;
+  std::map<Node, std::vector<std::pair<Node, int64_t>>> digits_;
+  int next_ = 0;
+};
+
+// --- one store -----------------------------------------------------------------------------------
+
+// f(r) with r = greatest - r'
+void turn(LinearForm& f, Node range) {
+  for (auto& t : f.terms)
+    if (t.atom == range) {
+      f.constant += t.factor * greatest(range);
+      t.factor = -t.factor;
+    }
+}
+
+int64_t most_of(const LinearForm& f) {  // factors are positive
+  int64_t most = f.constant;
+  for (const auto& t : f.terms) most += t.factor * greatest(t.atom);
+  return most;
+}
+
+// Upper limits alone; a fact that bounds from below what could be lower is none of this form.
+bool add_limit(Layout& layout, LinearForm form, Bounds b) {
+  if (form.terms.empty()) return true;
+  if (form.terms[0].factor < 0) {
+    for (auto& t : form.terms) t.factor = -t.factor;
+    form.constant = -form.constant;
+    b = {b.max == kIntMax ? kIntMin : -b.max, b.min == kIntMin ? kIntMax : -b.min};
+  }
+  for (const auto& t : form.terms)
+    if (t.factor < 0) return false;
+  const int64_t constant = std::exchange(form.constant, 0);
+  if (b.min > kIntMin && b.min > constant) return false;
+  if (b.max == kIntMax || b.max - constant >= most_of(form)) return true;
+  layout.limits.push_back({std::move(form), b.max - constant});
+  return true;
+}
+
+bool read(const Claim& c, Digits& digits, Layout& out) {
+  Assumptions gate;
+  gate.assume(c.gate);
+  if (!gate.is_linear() || gate.is_contradictory()) return false;
+  out.index = gate.linear(c.index);
+  out.facts = gate.facts();
+  return digits.collect(out.index) &&
+         std::all_of(out.facts.begin(), out.facts.end(),
+                     [&](const LinearFact& f) { return digits.collect(f.form); });
+}
+
+bool finish(Layout& layout, const Digits& digits) {
+  layout.index = digits.applied(layout.index);
+  Domain turned;
+  for (const auto& t : layout.index.terms)
+    if (t.factor < 0) turned.push_back(t.atom);
+  for (Node r : turned) turn(layout.index, r);
+  return std::all_of(layout.facts.begin(), layout.facts.end(), [&](const LinearFact& fact) {
+    LinearForm form = digits.applied(fact.form);
+    for (Node r : turned) turn(form, r);
+    return add_limit(layout, std::move(form), fact.bounds);
+  });
+}
+
+// --- all stores of a buffer ----------------------------------------------------------------------
+
+bool same_terms(const LinearForm& a, const LinearForm& b) {
+  return std::equal(a.terms.begin(), a.terms.end(), b.terms.begin(), b.terms.end(),
+                    [](auto& x, auto& y) { return x.atom == y.atom && x.factor == y.factor; });
+}
+
+struct Digit {
+  int64_t factor, extent;
+};
+
+// The digits whose sums the offsets (rising, from 0) are, lowest first; false: they are none.
+bool digits_of(std::vector<int64_t> offsets, std::vector<Digit>& digits) {
+  while (offsets.size() > 1) {
+    const int64_t step = offsets[1];
+    size_t run = 1;
+    while (run < offsets.size() && offsets[run] == static_cast<int64_t>(run) * step) ++run;
+    if (offsets.size() % run) return false;
+    std::vector<int64_t> rest;
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      if (i % run == 0) rest.push_back(offsets[i]);
+      if (offsets[i] != rest.back() + static_cast<int64_t>(i % run) * step) return false;
+    }
+    digits.push_back({step, static_cast<int64_t>(run)});
+    offsets = std::move(rest);
+  }
+  return true;
+}
+
+// Many stores that differ in constants as one, with ranges for what was unrolled.
+class Reroll {
+ public:
+  explicit Reroll(std::vector<Layout> layouts) : layouts_(std::move(layouts)) {}
+
+  bool run(Layout& out, Domain& domain) {
+    std::sort(layouts_.begin(), layouts_.end(),
+              [](const Layout& a, const Layout& b) { return a.index.constant < b.index.constant; });
+    std::vector<int64_t> offsets;
+    for (const Layout& l : layouts_) {
+      if (!same_terms(l.index, layouts_[0].index)) return false;
+      offsets.push_back(l.index.constant - layouts_[0].index.constant);
+    }
+    if (!digits_of(offsets, digits_) || digits_.size() > 8) return false;
+    out.index = layouts_[0].index;
+    for (size_t k = 0; k < digits_.size(); ++k) {
+      ranges_.push_back(new_range(32 + static_cast<int>(k), digits_[k].extent));
+      out.index.terms.push_back({ranges_[k], digits_[k].factor});
+      domain.push_back(ranges_[k]);
+    }
+    std::vector<LinearForm> seen;
+    for (const Layout& l : layouts_)
+      for (const Limit& limit : l.limits) {
+        const auto same = [&](const LinearForm& f) { return same_terms(f, limit.form); };
+        if (std::any_of(seen.begin(), seen.end(), same)) continue;
+        if (!add_limit(out, limit.form)) return false;
+        seen.push_back(limit.form);
+      }
+    return true;
+  }
+
+ private:
+  // The limit of `form` falls by a constant from one unrolled store to the next, in some digits.
+  bool add_limit(Layout& out, const LinearForm& form) {
+    const int64_t have = out.index.factor_of(form.terms[0].atom), one = form.terms[0].factor;
+    if (have % one) return false;
+    const int64_t scale = have / one;
+    if (scale <= 0) return false;
+    for (uint32_t chosen = 0; chosen < 1u << digits_.size(); ++chosen) {
+      LinearForm full = form;
+      bool divides = true;
+      for (size_t k = 0; k < digits_.size(); ++k) {
+        if (!(chosen >> k & 1)) continue;
+        divides &= digits_[k].factor % scale == 0;
+        full.terms.push_back({ranges_[k], digits_[k].factor / scale});
+      }
+      int64_t most = 0;
+      if (!divides || !agree(form, full, most)) continue;
+      out.limits.push_back({full, most});
+      return true;
+    }
+    return false;
+  }
+
+  bool agree(const LinearForm& form, const LinearForm& full, int64_t& most) const {
+    bool any = false;
+    for (int pass = 0; pass < 2; ++pass)
+      for (size_t s = 0; s < layouts_.size(); ++s) {
+        int64_t shift = 0;
+        auto left = static_cast<int64_t>(s);
+        for (size_t k = 0; k < digits_.size(); ++k) {
+          shift += full.factor_of(ranges_[k]) * (left % digits_[k].extent);
+          left /= digits_[k].extent;
+        }
+        const Limit* own = nullptr;
+        for (const Limit& l : layouts_[s].limits)
+          if (same_terms(l.form, form)) own = &l;
+        if (pass == 0 && own && !std::exchange(any, true)) most = own->most + shift;
+        if (pass == 0 && own && own->most + shift != most) return false;
+        // A store without the gate needs none.
+        if (pass == 1 && !own && most_of(form) > most - shift) return false;
+      }
+    return any;
+  }
+
+  std::vector<Layout> layouts_;
+  std::vector<Digit> digits_;
+  Domain ranges_;  // of the digits
+};
+
+// The digits in order, each the product of those below it: their sums count from 0 without a gap.
+int64_t counted(std::vector<Digit> digits) {
+  std::erase_if(digits, [](const Digit& d) { return d.extent == 1; });
+  std::sort(digits.begin(), digits.end(),
+            [](const Digit& a, const Digit& b) { return a.factor < b.factor; });
+  int64_t count = 1;
+  for (const Digit& d : digits) {
+    if (d.factor != count) return 0;
+    count *= d.extent;
+  }
+  return count;
+}
+
+// How many numbers the index counts from 0 on, each once; 0: it is not of this form. Ranges that
+// share a limit become one digit.
+int64_t counted(const Layout& layout, Domain domain) {
+  std::vector<Digit> digits;
+  for (const Limit& limit : layout.limits) {
+    std::vector<Digit> inner;
+    const int64_t scale =
+        layout.index.factor_of(limit.form.terms[0].atom) / limit.form.terms[0].factor;
+    for (const auto& t : limit.form.terms) {
+      const auto at = std::find(domain.begin(), domain.end(), t.atom);
+      if (at == domain.end() || layout.index.factor_of(t.atom) != scale * t.factor) return 0;
+      inner.push_back({t.factor, greatest(t.atom) + 1});
+      domain.erase(at);
+    }
+    const int64_t extent = counted(inner);
+    if (extent == 0 || limit.most < 0) return 0;
+    digits.push_back({scale, std::min(extent, limit.most + 1)});
+  }
+  for (Node r : domain) digits.push_back({layout.index.factor_of(r), greatest(r) + 1});
+  return layout.index.constant == 0 ? counted(digits) : 0;
+}
+
+}  // namespace
+
+bool written_once(std::span<const Claim> stores, std::span<const Domain> domains) {
+  std::vector<Layout> layouts(stores.size());
+  Digits digits;
+  for (size_t i = 0; i < stores.size(); ++i)
+    if (!read(stores[i], digits, layouts[i]) || domains[i] != domains[0]) return false;
+  if (!digits.divide()) return false;
+  for (Layout& l : layouts)
+    if (!finish(l, digits)) return false;
+  Layout all;
+  Domain domain = digits.applied(domains[0]);
+  return Reroll(std::move(layouts)).run(all, domain) && counted(all, domain) == stores[0].size;
+}
+
+// The ranges' factors are the same everywhere, and each is larger than what all else adds up to.
+bool written_apart(std::span<const Claim> stores, std::span<const Node> ranges) {
+  std::vector<Digit> digits;
+  Bounds rest{kIntMax, kIntMin};
+  for (const Claim& c : stores) {
+    Assumptions gate;
+    gate.assume(c.gate);
+    LinearForm form = gate.linear(c.index);
+    std::vector<Digit> own;
+    for (Node r : ranges) own.push_back({std::abs(form.factor_of(r)), greatest(r) + 1});
+    std::erase_if(form.terms, [&](auto& t) {
+      return std::find(ranges.begin(), ranges.end(), t.atom) != ranges.end();
+    });
+    const Bounds b = gate.bounds(form);
+    rest = {std::min(rest.min, b.min), std::max(rest.max, b.max)};
+    if (!digits.empty() && !std::equal(own.begin(), own.end(), digits.begin(),
+                                       [](auto& x, auto& y) { return x.factor == y.factor; }))
+      return false;
+    digits = own;
+  }
+  if (rest.min == kIntMin || rest.max == kIntMax) return false;
+  std::sort(digits.begin(), digits.end(),
+            [](const Digit& a, const Digit& b) { return a.factor < b.factor; });
+  __int128 below = static_cast<__int128>(rest.max) - rest.min;
+  for (const Digit& d : digits) {
+    if (d.factor <= below) return false;
+    below += static_cast<__int128>(d.factor) * (d.extent - 1);
+  }
+  return true;
+}
+
+}  // namespace tiny

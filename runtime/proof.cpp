@@ -1,0 +1,110 @@
+#include "runtime/proof.h"
+
+#include <iostream>
+#include <mutex>
+
+#include "codegen/smt.h"
+#include "runtime/cache.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr const char* kVersion = "proof 1";  // what was proved before another one counts no more
+
+struct Counts {
+  std::mutex mutex;
+  ProofCounts counts;
+};
+Counts& counted() {
+  static Counts* instance = new Counts;
+  return *instance;
+}
+
+void count(const Proof& p) {
+  Counts& all = counted();
+  std::lock_guard lock(all.mutex);
+  ProofCounts& c = all.counts;
+  ++c.kernels;
+  ++c.verdicts[static_cast<int>(p.verdict)];
+  c.claims += p.claims;
+  for (int i = 0; i < 4; ++i) c.settled[i] += p.settled[i];
+  c.declared += p.declared;
+  c.seconds += p.seconds;
+}
+
+void count_recalled() {
+  std::lock_guard lock(counted().mutex);
+  ++counted().counts.kernels;
+  ++counted().counts.recalled;
+}
+
+void say_once_without_solver() {
+  static std::once_flag once;
+  if (env_int("DEBUG") >= 1 && !has_solver())
+    std::call_once(once, [] {
+      std::cerr << "CHECK_OOB: no libz3.so.4 (package libz3-4): what intervals do not settle stays "
+                   "unproved\n";
+    });
+}
+
+// The text of the kernel leaves open how large its buffers are, and what was promised of them.
+std::string key_of(const Lowered& low, const ProofSettings& s) {
+  std::string about = cat(kVersion, ' ', s.scattered, ' ', s.declared, " sizes");
+  for (const auto& [slot, size] : s.sizes) about += cat(' ', slot, ':', size);
+  return cache_key(low.source, about);
+}
+
+constexpr double kBudget = 0.05, kPatience = 20;  // seconds a kernel, CHECK_OOB=1 and 2
+
+}  // namespace
+
+PendingProof::PendingProof(const Lowered& low, const Step& step, const Target& target)
+    : name_(step.name), mode_(env_int("CHECK_OOB")) {
+  if (mode_ == 0) return;
+  say_once_without_solver();
+  ProofSettings settings;
+  read_kernel(step.kernel.get(), target, settings);
+  settings.seconds = mode_ == 2 ? kPatience : kBudget;
+  if (mode_ == 2) settings.iterations = int64_t{1} << 22;
+  folder_ = cache_folder();
+  if (!folder_.empty()) key_ = key_of(low, settings);
+  const auto known = folder_.empty() ? std::nullopt : cache_get(folder_, key_);
+  if (known && (*known == "proved" || mode_ == 1))
+    count_recalled();
+  else
+    proof_ = std::async(std::launch::async, prove, low.machine, settings);
+}
+
+PendingProof::~PendingProof() {
+  if (proof_.valid()) proof_.wait();
+}
+
+void PendingProof::finish() {
+  if (!proof_.valid()) return;
+  const Proof p = proof_.get();
+  count(p);
+  const std::string text = cat("kernel ", name_, " is ", name_of(p.verdict), ":\n", p.text);
+  const bool fails = p.verdict == Verdict::Wrong || mode_ == 2;
+  if (fails && p.verdict != Verdict::Proved) throw Bug(text);
+  if (p.verdict == Verdict::Unproved && env_int("DEBUG") >= 2) std::cerr << text << '\n';
+  const bool lasts = p.verdict == Verdict::Proved || has_solver();
+  if (lasts && !folder_.empty()) cache_put(folder_, key_, name_of(p.verdict));
+}
+
+ProofCounts proof_counts() {
+  std::lock_guard lock(counted().mutex);
+  return counted().counts;
+}
+
+std::string to_text(const ProofCounts& c) {
+  return cat("proofs: ", c.kernels, " kernels, ", c.verdicts[0], " proved, ", c.verdicts[1],
+             " unproved, ", c.verdicts[2], " wrong, ", c.recalled, " known from the cache; ",
+             c.claims, " claims, ", c.settled[0], " settled by intervals, ", c.settled[1],
+             " by walking all iterations, ", c.settled[2], " by z3, ", c.settled[3], " open, ",
+             c.declared, " declared; ", c.seconds, " s");
+}
+
+}  // namespace tiny

@@ -1,0 +1,707 @@
+// Proofs: what holds is proved, what does not is refuted with an example that another evaluator
+// confirms, and faults planted in the kernels of the operator tests are found.
+#include "codegen/prove.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "codegen/bounds.h"
+#include "codegen/lower.h"
+#include "codegen/smt.h"
+#include "runtime/proof.h"
+#include "runtime/schedule.h"
+#include "test/ops/ops.h"
+#include "test/unit/kernels.h"
+#include "tiny/algebra.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/rewrite.h"
+
+using namespace tiny;
+using namespace tiny::test;
+
+namespace {
+
+constexpr double kPatient = 20;
+
+Node range(int id, int64_t extent, RangeKind kind = RangeKind::Loop) {
+  return make(Op::Range, kI64, {constant(kI64, extent)}, RangeArg{id, kind});
+}
+Node num(int64_t v) { return constant(kI64, v); }
+Node op(Op o, Node a, Node b) {
+  return make(o, is_comparison(o) ? kBool.vec(a->dtype.lanes) : a->dtype, {a, b});
+}
+Node add(Node a, Node b) { return op(Op::Add, a, b); }
+Node mul(Node a, int64_t f) { return op(Op::Mul, a, constant(a->dtype, f)); }
+Node lt(Node a, int64_t limit) { return op(Op::Lt, a, constant(a->dtype, limit)); }
+Node above(int64_t limit, Node a) { return op(Op::Lt, constant(a->dtype, limit), a); }
+Node both_of(Node a, Node b) { return op(Op::And, a, b); }
+Node splat(Node x, int lanes) { return make(Op::Broadcast, x->dtype.vec(lanes), {x}); }
+Node ramp(int lanes) { return make(Op::Ramp, kI64.vec(lanes)); }
+
+Node param(int slot, int64_t size, DType t = kF32) {
+  const int64_t arg[] = {slot, size};
+  return make(Op::Param, t, {}, Ints(arg));
+}
+Node load(Node from, Node at, Node gate = nullptr, int lanes = 1) {
+  std::vector<Node> srcs{from, at};
+  if (gate) srcs.push_back(gate);
+  return make(Op::Load, from->dtype.vec(lanes), srcs);
+}
+Node store(Node to, Node at, Node value, Node gate = nullptr) {
+  std::vector<Node> srcs{to, at, value};
+  if (gate) srcs.push_back(gate);
+  return make(Op::Store, kVoid, srcs);
+}
+Node sink(std::vector<Node> stores) { return make(Op::Sink, kVoid, stores); }
+
+ProofSettings patient() {
+  ProofSettings s;
+  s.seconds = kPatient;
+  s.iterations = 1 << 20;
+  return s;
+}
+
+Proof proof_of(std::vector<Node> stores) { return prove(sink(std::move(stores)), patient()); }
+
+// Each element of an output of `size` is stored once by a plain loop: what is under test is read.
+Proof reading(Node value, Node r) { return proof_of({store(param(0, r->src(0)->vmax), r, value)}); }
+
+// --- another evaluator
+// -----------------------------------------------------------------------------------
+
+using Values = std::map<int, int64_t>;  // of ranges, by id
+
+int64_t wrapped(DType t, __int128 v) {
+  if (t.is_bool()) return v != 0;
+  const int bits = t.bits();
+  auto u = static_cast<unsigned __int128>(v) & ((static_cast<unsigned __int128>(1) << bits) - 1);
+  if (t.is_signed() && u >> (bits - 1)) u -= static_cast<unsigned __int128>(1) << bits;
+  return static_cast<int64_t>(u);
+}
+
+// One lane of a machine integer; nothing where memory or floats come in.
+std::optional<int64_t> machine_value(Node n, int lane, const Values& values) {
+  if (n->dtype.is_float() || n->is(Op::Load) || n->is(Op::Reduce)) return {};
+  if (n->is_const()) return n->int_value();
+  if (n->is(Op::Range)) return values.at(n->arg<RangeArg>().id);
+  if (n->is(Op::Ramp)) return lane;
+  if (n->is(Op::Broadcast)) return machine_value(n->src(0), 0, values);
+  if (n->is(Op::Reverse)) return machine_value(n->src(0), n->dtype.lanes - 1 - lane, values);
+  __int128 s[3] = {};
+  for (int i = 0; i < static_cast<int>(n->num_src); ++i) {
+    const auto v = machine_value(n->src(i), lane, values);
+    if (!v) return {};
+    s[i] = *v;
+  }
+  const auto a = s[0], b = s[1];
+  if (n->op >= Op::FloorDiv && n->op <= Op::TruncMod && b == 0) return {};
+  const bool down = b != 0 && a % b != 0 && (a < 0) != (b < 0);
+  switch (n->op) {
+    case Op::Cast: return wrapped(n->dtype, a);
+    case Op::Neg: return wrapped(n->dtype, -a);
+    case Op::Add: return wrapped(n->dtype, a + b);
+    case Op::Sub: return wrapped(n->dtype, a - b);
+    case Op::Mul: return wrapped(n->dtype, a * b);
+    case Op::FloorDiv: return wrapped(n->dtype, a / b - down);
+    case Op::FloorMod: return wrapped(n->dtype, a % b + (down ? b : 0));
+    case Op::TruncDiv: return wrapped(n->dtype, a / b);
+    case Op::TruncMod: return wrapped(n->dtype, a % b);
+    case Op::Shl: return wrapped(n->dtype, a << static_cast<int>(b));
+    case Op::Shr: return wrapped(n->dtype, a >> static_cast<int>(b));
+    case Op::And: return wrapped(n->dtype, a & b);
+    case Op::Or: return wrapped(n->dtype, a | b);
+    case Op::Xor: return wrapped(n->dtype, a ^ b);
+    case Op::Max: return wrapped(n->dtype, std::max(a, b));
+    case Op::Min: return wrapped(n->dtype, std::min(a, b));
+    case Op::Lt: return a < b;
+    case Op::Le: return a <= b;
+    case Op::Eq: return a == b;
+    case Op::Ne: return a != b;
+    case Op::Where: return wrapped(n->dtype, a ? b : s[2]);
+    default: return {};
+  }
+}
+
+int lanes_of(Node access) {
+  return access->is(Op::Load) ? access->dtype.lanes : access->src(2)->dtype.lanes;
+}
+
+// The element that a lane touches; -1 << 40 where the gate is false.
+constexpr int64_t kGated = -(int64_t{1} << 40);
+std::optional<int64_t> touched(Node access, int lane, const Values& values) {
+  const int gate = access->is(Op::Load) ? 2 : 3;
+  if (static_cast<int>(access->num_src) > gate) {
+    const auto open = machine_value(access->src(gate), lane, values);
+    if (!open) return {};
+    if (!*open) return kGated;
+  }
+  auto at = machine_value(access->src(1), lane, values);
+  if (at && access->src(1)->dtype.lanes == 1) *at += lane;
+  return at;
+}
+
+std::vector<Node> accesses_of(Node kernel) {
+  std::vector<Node> out;
+  for (Node n : topological(kernel))
+    if (n->is(Op::Load) || n->is(Op::Store)) out.push_back(n);
+  return out;
+}
+
+std::vector<Node> ranges_around(Node kernel, uint64_t used) {
+  std::vector<Node> out;
+  for (Node n : topological(kernel))
+    if (n->is(Op::Range) && used >> n->arg<RangeArg>().id & 1) out.push_back(n);
+  return out;
+}
+
+double count_of(const std::vector<Node>& ranges) {
+  double count = 1;
+  for (Node r : ranges) count *= static_cast<double>(r->src(0)->vmax);
+  return count;
+}
+
+void for_all(const std::vector<Node>& ranges, const std::function<void(const Values&)>& f) {
+  Values v;
+  for (Node r : ranges) v[r->arg<RangeArg>().id] = 0;
+  for (;;) {
+    f(v);
+    size_t i = 0;
+    for (; i < ranges.size(); ++i) {
+      int64_t& x = v[ranges[i]->arg<RangeArg>().id];
+      if (++x < ranges[i]->src(0)->vmax) break;
+      x = 0;
+    }
+    if (i == ranges.size()) return;
+  }
+}
+
+// What all iterations do, tried one by one; nothing where there are too many or memory decides.
+struct Truth {
+  bool inside = true, once = true;
+};
+std::optional<Truth> truth_of(Node kernel) {
+  Truth truth;
+  std::map<int64_t, std::map<int64_t, int>> written;
+  double total = 0;
+  for (Node n : accesses_of(kernel)) {
+    const auto ranges = ranges_around(
+        kernel, n->is(Op::Store) ? n->ranges
+                                 : n->src(1)->ranges | (n->num_src > 2 ? n->src(2)->ranges : 0));
+    total += count_of(ranges) * lanes_of(n);
+    if (total > 1500) return {};
+    const int64_t slot = n->src(0)->ints()[0], size = n->src(0)->ints()[1];
+    bool known = true;
+    for_all(ranges, [&](const Values& v) {
+      for (int lane = 0; known && lane < lanes_of(n); ++lane) {
+        const auto at = touched(n, lane, v);
+        known = at.has_value();
+        if (!known || *at == kGated) continue;
+        truth.inside &= *at >= 0 && *at < size;
+        if (n->is(Op::Store)) ++written[slot][*at];
+      }
+    });
+    if (!known) return {};
+    if (n->is(Op::Store) && !written.count(slot)) written[slot];
+  }
+  for (Node n : accesses_of(kernel))
+    if (n->is(Op::Store))
+      for (int64_t i = 0; i < n->src(0)->ints()[1]; ++i)
+        truth.once &= written[n->src(0)->ints()[0]][i] == 1;
+  return truth;
+}
+
+// Whether an example of a proof, in its words, is one: "r0=3, lane 1: reads element 8 of 8 of
+// buffer 1".
+bool is_example(const std::string& text, Node kernel) {
+  const size_t reads = text.find(": reads element "), writes = text.find(": writes element ");
+  const bool is_load = reads != std::string::npos;
+  const size_t colon = is_load ? reads : writes;
+  if (colon == std::string::npos) return false;
+  Values values;
+  for (Node r : ranges_around(kernel, ~uint64_t{0})) values[r->arg<RangeArg>().id] = 0;
+  int lane = 0;
+  const size_t begin = text.rfind("wrong: ", colon);
+  for (size_t at = begin + 7; at < colon;) {
+    const size_t end = std::min(text.find(", ", at), colon);
+    int id = 0;
+    long long value = 0;
+    if (std::sscanf(text.c_str() + at, "r%d=%lld", &id, &value) == 2) values[id] = value;
+    if (std::sscanf(text.c_str() + at, "lane %lld", &value) == 1) lane = static_cast<int>(value);
+    at = end + 2;
+  }
+  long long element = 0, size = 0, slot = 0;
+  const char* form = is_load ? ": reads element %lld of %lld of buffer %lld"
+                             : ": writes element %lld of %lld of buffer %lld";
+  if (std::sscanf(text.c_str() + colon, form, &element, &size, &slot) != 3) return false;
+  if (element >= 0 && element < size) return false;
+  for (Node n : accesses_of(kernel)) {
+    if (n->is(Op::Load) != is_load || n->src(0)->ints()[0] != slot || lane >= lanes_of(n)) continue;
+    if (n->src(0)->ints()[1] == size && touched(n, lane, values) == element) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// --- what masks there are
+// ---------------------------------------------------------------------------------
+
+namespace {
+
+// The verdict on reading an element of 11, which is that of trying all iterations.
+Verdict agrees(Node r, Node at, Node gate) {
+  Node kernel = sink({store(param(0, r->src(0)->vmax), r, load(param(1, 11), at, gate))});
+  const Proof p = prove(kernel, patient());
+  CHECK_MESSAGE(p.verdict == (truth_of(kernel)->inside ? Verdict::Proved : Verdict::Wrong), p.text);
+  if (p.verdict == Verdict::Wrong) CHECK_MESSAGE(is_example(p.text, kernel), p.text);
+  return p.verdict;
+}
+
+}  // namespace
+
+TEST_CASE("a padded window with any stride and dilation is proved, and its gate is needed") {
+  for (int64_t stride : {1, 2, 3})
+    for (int64_t dilation : {1, 2})
+      for (int64_t pad : {1, 2, 3}) {
+        Arena arena;
+        ArenaScope scope(arena);
+        constexpr int64_t kSize = 11, kWindow = 3;
+        const int64_t count = (kSize + 2 * pad - dilation * (kWindow - 1) - 1) / stride + 1;
+        Node r = range(0, count * kWindow);
+        Node i = op(Op::FloorDiv, r, num(kWindow)), k = op(Op::FloorMod, r, num(kWindow));
+        Node at = add(add(mul(i, stride), mul(k, dilation)), num(-pad));
+        Node low = above(-1, at), high = lt(at, kSize);
+        CHECK(agrees(r, at, both_of(low, high)) == Verdict::Proved);
+        CHECK(agrees(r, at, high) == Verdict::Wrong);
+        agrees(r, at, low);
+        agrees(r, at, both_of(above(-2, at), high));
+        agrees(r, at, both_of(low, lt(at, kSize + 1)));
+      }
+}
+
+TEST_CASE("an example names ranges, lane, element, buffer and operation") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node r = range(0, 8);
+  const auto read = [&](Node at, int lanes) {
+    LabelScope label("conv2d");
+    return load(param(1, 64), at, nullptr, lanes);
+  };
+  const Proof below = reading(read(add(mul(r, 9), num(-1)), 1), r);
+  CHECK(below.verdict == Verdict::Wrong);
+  CHECK(below.text == "wrong: r0=0: reads element -1 of 64 of buffer 1, from conv2d");
+  Node vector = make(Op::Fold, kF32, {read(mul(r, 9), 4)}, OpArg{Op::Add});
+  CHECK(reading(vector, r).text ==
+        "wrong: r0=7, lane 3: reads element 66 of 64 of buffer 1, from conv2d");
+}
+
+TEST_CASE("triangular masks, flips, and concatenation are proved") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  Node r = range(0, 12), c = range(1, 12);
+  Node flat = add(mul(r, 12), c);
+  Node triangle = add(op(Op::FloorDiv, op(Op::Mul, r, add(r, num(1))), num(2)), c);
+  Node lower_half = op(Op::Le, c, r);
+  const auto square = [&](Node value) { return proof_of({store(param(0, 144), flat, value)}); };
+  CHECK(square(load(param(1, 78), triangle, lower_half)).verdict == Verdict::Proved);
+  CHECK(square(load(param(1, 77), triangle, lower_half)).verdict == Verdict::Wrong);
+  CHECK(square(load(param(1, 78), add(triangle, num(-1)))).verdict == Verdict::Wrong);
+  CHECK(square(load(param(1, 144), op(Op::Sub, num(143), flat))).verdict == Verdict::Proved);
+  CHECK(square(load(param(1, 144), op(Op::Sub, num(144), flat))).verdict == Verdict::Wrong);
+  // rows of 5 and of 7 side by side
+  Node first = load(param(1, 60), add(mul(r, 5), c), lt(c, 5));
+  Node second = load(param(2, 84), add(mul(r, 7), add(c, num(-5))), above(4, c));
+  CHECK(square(make(Op::Where, kF32, {lt(c, 5), first, second})).verdict == Verdict::Proved);
+  Node late = load(param(2, 84), add(mul(r, 7), add(c, num(-5))), above(3, c));
+  CHECK(square(late).verdict == Verdict::Wrong);
+}
+
+TEST_CASE("gathered elements need a gate, and negative ids their wrap") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  Node r = range(0, 16);
+  for (DType t : {kI32, kI64}) {
+    Node id = load(param(2, 16, t), r);
+    Node wide = t == kI64 ? id : make(Op::Cast, kI64, {id});
+    Node inside = both_of(above(-1, wide), lt(wide, 100));
+    const auto verdict = [&](Node at, Node gate) {
+      return reading(load(param(1, 100 * 8), at, gate), r).verdict;
+    };
+    Node row = mul(wide, 8);
+    CHECK(verdict(row, inside) == Verdict::Proved);
+    CHECK(verdict(row, nullptr) == Verdict::Wrong);
+    CHECK(verdict(row, lt(wide, 100)) == Verdict::Wrong);
+    CHECK(verdict(add(row, num(7)), inside) == Verdict::Proved);
+    CHECK(verdict(add(row, num(8)), inside) == Verdict::Wrong);
+    Node turned = make(Op::Where, kI64, {lt(wide, 0), add(wide, num(100)), wide});
+    Node turned_inside = both_of(above(-1, turned), lt(turned, 100));
+    CHECK(verdict(mul(turned, 8), turned_inside) == Verdict::Proved);
+    Node clamped = op(Op::Min, op(Op::Max, wide, num(0)), num(99));
+    CHECK(verdict(mul(clamped, 8), nullptr) == Verdict::Proved);
+    Node masked = op(Op::And, wide, num(63));
+    CHECK(verdict(masked, nullptr) == Verdict::Proved);
+    CHECK(verdict(op(Op::And, wide, num(1023)), nullptr) == Verdict::Wrong);
+    CHECK(verdict(op(Op::Xor, op(Op::And, wide, num(511)), num(0x155)), nullptr) ==
+          Verdict::Proved);
+  }
+  const Proof p = reading(load(param(1, 8), load(param(2, 16, kI64), r)), r);
+  CHECK(p.text.find("buffer 2 holding ") != std::string::npos);
+}
+
+TEST_CASE("arithmetic is the machine's: overflow, narrowing, both divisions, shifts") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  Node r = range(0, 65536);
+  Node narrow = make(Op::Cast, kI32, {r});
+  const auto verdict = [&](Node at, int64_t size) {
+    return reading(load(param(1, size), at), r).verdict;
+  };
+  const int64_t all = int64_t{65535} * 65535 + 1;
+  CHECK(verdict(op(Op::Mul, r, r), all) == Verdict::Proved);
+  CHECK(verdict(op(Op::Mul, r, r), all - 1) == Verdict::Wrong);
+  CHECK(verdict(op(Op::Mul, narrow, narrow), all) == Verdict::Wrong);  // 46341 squared is negative
+  CHECK(verdict(mul(narrow, 32767), all) == Verdict::Proved);
+  CHECK(verdict(mul(narrow, 32769), all) == Verdict::Wrong);
+  CHECK(verdict(make(Op::Cast, kU8, {r}), 256) == Verdict::Proved);
+  CHECK(verdict(make(Op::Cast, kI8, {r}), 65536) == Verdict::Wrong);
+  Node shifted = add(r, num(-10));
+  CHECK(verdict(add(op(Op::TruncDiv, shifted, num(4)), num(2)), 20000) == Verdict::Proved);
+  CHECK(verdict(add(op(Op::FloorDiv, shifted, num(4)), num(2)), 20000) == Verdict::Wrong);
+  CHECK(verdict(op(Op::FloorMod, shifted, num(7)), 7) == Verdict::Proved);
+  CHECK(verdict(op(Op::TruncMod, shifted, num(7)), 7) == Verdict::Wrong);
+  CHECK(verdict(add(op(Op::TruncMod, shifted, num(7)), num(6)), 13) == Verdict::Proved);
+  CHECK(verdict(op(Op::Shr, r, num(6)), 1024) == Verdict::Proved);
+  CHECK(verdict(op(Op::Shl, r, num(3)), 65536 * 8 - 7) == Verdict::Proved);
+  CHECK(verdict(op(Op::Shl, r, num(3)), 65536 * 8 - 8) == Verdict::Wrong);
+  CHECK(verdict(op(Op::Or, r, num(0x15)), 65536) == Verdict::Proved);
+  CHECK(verdict(op(Op::Xor, r, num(1)), 65535) == Verdict::Wrong);
+}
+
+TEST_CASE("lanes have indices and gates of their own") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node r = range(0, 4);
+  Node at = mul(r, 8), lanes = add(splat(at, 8), ramp(8));
+  Node tail = lt(lanes, 30);
+  Node one = constant(kF32.vec(8), 1.0);
+  CHECK(proof_of({store(param(0, 32), at, one)}).verdict == Verdict::Proved);
+  CHECK(proof_of({store(param(0, 30), at, one, tail)}).verdict == Verdict::Proved);
+  CHECK(proof_of({store(param(0, 30), at, one)}).verdict == Verdict::Wrong);
+  CHECK(proof_of({store(param(0, 30), at, one, lt(lanes, 31))}).text ==
+        "wrong: r0=3, lane 6: writes element 30 of 30 of buffer 0");
+  CHECK(proof_of({store(param(0, 31), at, one, tail)}).text ==
+        "wrong: element 30 of 31 of buffer 0 is never written");
+  Node turned = make(Op::Reverse, tail->dtype, {tail});
+  CHECK(proof_of({store(param(0, 30), at, one, turned)}).verdict == Verdict::Wrong);
+  Node scattered = op(Op::Sub, constant(kI64.vec(8), 31), lanes);
+  CHECK(proof_of({store(param(0, 32), scattered, one)}).verdict == Verdict::Proved);
+}
+
+TEST_CASE("each element of an output is written once") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node a = range(0, 6), b = range(1, 4), one = constant(kF32, 1.0);
+  const auto text = [&](Node at, int64_t size) {
+    return proof_of({store(param(0, size), at, one)}).text;
+  };
+  CHECK(text(add(mul(a, 4), b), 24) == "");
+  CHECK(text(add(mul(b, 6), a), 24) == "");
+  CHECK(text(add(mul(a, 3), b), 24) ==
+        "wrong: r0=1, r1=0 and r0=0, r1=3 both write element 3 of 24 of buffer 0");
+  CHECK(text(add(mul(a, 4), b), 25) == "wrong: element 24 of 25 of buffer 0 is never written");
+  CHECK(text(mul(a, 2), 11) == "wrong: element 1 of 11 of buffer 0 is never written");
+  // The value's ranges run around the store too.
+  Node value = load(param(1, 4), b);
+  CHECK(proof_of({store(param(0, 6), a, value)}).verdict == Verdict::Wrong);
+}
+
+TEST_CASE("parallel iterations of what combines or overwrites in order stay apart") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  Node core = range(0, 8, RangeKind::Core), inner = range(1, 5, RangeKind::Reduce);
+  Node id = load(param(1, 40, kI64), add(mul(core, 5), inner));
+  Node inside = both_of(above(-1, id), lt(id, 16));
+  const auto verdict = [&](Node at, Node gate) {
+    std::vector<Node> srcs{param(0, 128), at, constant(kF32, 1.0)};
+    if (gate) srcs.push_back(gate);
+    Node other = store(param(2, 8), core, constant(kF32, 1.0));
+    return proof_of({make(Op::Store, kVoid, srcs, OpArg{Op::Add}), other}).verdict;
+  };
+  CHECK(verdict(add(mul(core, 16), id), inside) == Verdict::Proved);
+  CHECK(verdict(add(mul(core, 15), id), inside) != Verdict::Proved);
+  CHECK(verdict(op(Op::FloorDiv, core, num(2)), nullptr) == Verdict::Wrong);
+  CHECK(verdict(inner, nullptr) == Verdict::Wrong);  // nothing of the parallel range in it
+}
+
+TEST_CASE("large kernels are settled without walking them") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  Node g = range(0, 1 << 20, RangeKind::Core), v = range(1, 100);
+  Node row = op(Op::FloorDiv, g, num(1 << 10)), column = op(Op::FloorMod, g, num(1 << 10));
+  Node one = constant(kF32, 1.0);
+  const auto transposed = [&](int64_t step) {
+    Node at = add(mul(add(mul(column, step), row), 100), v);
+    return proof_of({store(param(0, int64_t{100} << 20), at, one)});
+  };
+  CHECK(transposed(1 << 10).verdict == Verdict::Proved);
+  CHECK(transposed(1 << 10).settled[static_cast<int>(Method::Bounds)] == 2);
+  CHECK(transposed((1 << 10) - 1).verdict == Verdict::Wrong);
+}
+
+TEST_CASE("without time or a solver a kernel is unproved, never wrong") {
+  Arena arena;
+  ArenaScope scope(arena);
+  // a * b < 10^6 for coprime remainders of one number: beyond intervals
+  Node r = range(0, 1000003 * 7);
+  Node x = op(Op::FloorMod, r, num(1009)), y = op(Op::FloorMod, r, num(1013));
+  Node at = op(Op::Sub, op(Op::Mul, x, y), op(Op::Mul, y, x));
+  Node gate = lt(add(x, y), 1000);
+  ProofSettings none = patient();
+  none.seconds = 0;
+  Node hard = add(op(Op::FloorDiv, op(Op::Mul, x, y), num(1000)), at);
+  const Proof p =
+      prove(sink({store(param(0, 1000003 * 7), r, load(param(1, 700), hard, gate))}), none);
+  CHECK(p.verdict == Verdict::Unproved);
+  CHECK(p.text.find("unproved: load from buffer 1 of 700: element ") == 0);
+}
+
+// --- faults in the kernels of the operator tests
+// ----------------------------------------------------------
+
+namespace {
+
+Tensor zeros(const ops::Input& in) {
+  return Tensor::from(std::vector<float>(static_cast<size_t>(numel(in.shape))), in.shape, "NULL")
+      .to(in.dtype);
+}
+
+Target small_target() {
+  Target t;
+  t.language = Target::Language::C;
+  t.vector_bytes = 16;
+  t.cores = 2;
+  return t;
+}
+
+struct Corpus {
+  std::vector<std::pair<Lowered, ProofSettings>> kernels;
+  std::set<std::string> texts;
+};
+
+void add_kernels(Corpus& corpus, const ops::Case& c) {
+  std::vector<Tensor> inputs;
+  for (const ops::Input& in : c.inputs) inputs.push_back(zeros(in));
+  std::vector<Node> roots;
+  const ops::Outputs outputs = c.build(inputs);
+  for (const Tensor& t : outputs) roots.push_back(t.node());
+  const Normalized graph = normalize(roots);
+  std::vector<int> devices;
+  for (Node b : graph.buffers) devices.push_back(b->device);
+  const auto s = schedule(graph, devices, device_id("NULL"));
+  for (const Step& step : s->steps) {
+    if (!step.kernel) continue;
+    Lowered low = lower(step.kernel.get(), "k", small_target());
+    ProofSettings settings = patient();
+    read_kernel(step.kernel.get(), small_target(), settings);
+    if (corpus.texts.insert(low.source.text).second)
+      corpus.kernels.emplace_back(std::move(low), settings);
+  }
+}
+
+enum class Fault { PlusOne, MinusOne, NoGate, LooserGate, SwappedStrides };
+
+// The kernel with the fault in one of its accesses; nullptr where it does not apply there.
+Node with_fault(Node kernel, Node access, Fault fault) {
+  std::vector<Node> srcs(access->srcs().begin(), access->srcs().end());
+  const size_t gate = access->is(Op::Load) ? 2 : 3;
+  Node at = srcs[1];
+  if (fault == Fault::PlusOne) srcs[1] = add(at, constant(at->dtype, 1));
+  if (fault == Fault::MinusOne) srcs[1] = add(at, constant(at->dtype, -1));
+  if (fault == Fault::NoGate || fault == Fault::LooserGate) {
+    if (srcs.size() <= gate) return nullptr;
+    if (fault == Fault::NoGate) {
+      srcs.pop_back();
+    } else {
+      Node limit = nullptr;
+      for (Node n : topological(srcs[gate]))
+        if (n->is(Op::Lt) && n->src(1)->is_const() && n->src(1)->dtype.is_int()) limit = n;
+      if (!limit) return nullptr;
+      Node more = constant(limit->src(1)->dtype, limit->src(1)->int_value() + 1);
+      srcs[gate] = substitute(srcs[gate], limit, op(Op::Lt, limit->src(0), more));
+    }
+  }
+  if (fault == Fault::SwappedStrides) {
+    std::vector<Node> products;
+    for (Node n : topological(at))
+      if (n->is(Op::Mul) && n->src(1)->is_const() && n->src(0)->is(Op::Range))
+        products.push_back(n);
+    if (products.size() < 2 || products[0]->src(1) == products[1]->src(1)) return nullptr;
+    NodeMap<Node> map;
+    map[products[0]] = op(Op::Mul, products[0]->src(0), products[1]->src(1));
+    map[products[1]] = op(Op::Mul, products[1]->src(0), products[0]->src(1));
+    srcs[1] = substitute(at, map);
+  }
+  return substitute(kernel, access, make(access->op, access->dtype, srcs, access->payload));
+}
+
+struct Score {
+  int tried = 0, harmful = 0, harmless = 0, unknown = 0;
+};
+
+// What the proof says of a kernel with a fault is what trying everything says.
+void judge(Node kernel, const ProofSettings& settings, Score& score) {
+  ++score.tried;
+  const auto truth = truth_of(kernel);
+  const Proof p = prove(kernel, settings);
+  INFO(to_smt(kernel));
+  if (!truth) {
+    ++score.unknown;
+    return;
+  }
+  const bool holds = truth->inside && (truth->once || settings.scattered);
+  ++(holds ? score.harmless : score.harmful);
+  CHECK_MESSAGE(p.verdict == (holds ? Verdict::Proved : Verdict::Wrong), p.text);
+  if (!truth->inside) CHECK_MESSAGE(is_example(p.text, kernel), p.text);
+}
+
+Corpus operator_corpus() {
+  Corpus corpus;
+  for (const auto& table :
+       {ops::movement_cases(), ops::reduce_cases(), ops::scan_cases(), ops::index_cases(),
+        ops::matmul_cases(), ops::conv_cases(), ops::pool_cases(), ops::norm_cases()})
+    for (const ops::Case& c : table) add_kernels(corpus, c);
+  return corpus;
+}
+
+}  // namespace
+
+TEST_CASE("kernels of the operator tests are proved, and faults planted in them are found") {
+  if (!has_solver()) return;
+  const Corpus corpus = operator_corpus();
+  CHECK(corpus.kernels.size() > 100);
+  std::map<Fault, Score> scores;
+  for (const auto& [low, settings] : corpus.kernels) {
+    Arena arena;
+    ArenaScope scope(arena);
+    const Proof p = prove(low.machine, settings);
+    CHECK_MESSAGE(p.verdict == Verdict::Proved, low.source.text, p.text);
+    for (Fault fault : {Fault::PlusOne, Fault::MinusOne, Fault::NoGate, Fault::LooserGate,
+                        Fault::SwappedStrides}) {
+      int planted = 0;  // in the first and the last access that it applies to
+      std::vector<Node> all = accesses_of(low.machine);
+      for (int turn = 0; turn < 2; ++turn, std::reverse(all.begin(), all.end()))
+        for (Node access : all) {
+          Node faulty = with_fault(low.machine, access, fault);
+          if (!faulty || faulty == low.machine) continue;
+          judge(faulty, settings, scores[fault]);
+          ++planted;
+          break;
+        }
+    }
+  }
+  for (const auto& [fault, score] : scores) {
+    MESSAGE("fault " << static_cast<int>(fault) << ": planted " << score.tried << ", harmful "
+                     << score.harmful << ", harmless " << score.harmless
+                     << ", not decided by trying " << score.unknown);
+    CHECK(score.harmful > 5);
+  }
+}
+
+TEST_CASE("parallel iterations may combine where that is atomic") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node thread = range(0, 8, RangeKind::Thread);
+  Node kernel = sink(
+      {make(Op::Store, kVoid, {param(0, 4), op(Op::FloorDiv, thread, num(2)), constant(kF32, 1.0)},
+            OpArg{Op::Add})});
+  ProofSettings settings = patient();
+  CHECK(prove(kernel, settings).verdict == Verdict::Wrong);
+  settings.atomic = true;
+  CHECK(prove(kernel, settings).verdict == Verdict::Proved);
+}
+
+TEST_CASE("a wrong kernel is an error before it is loaded, a proved one is proved once") {
+  const std::string folder = cat(TINY_BUILD, "/test_prove_cache");
+  const EnvOverride cache("CACHE", "1"), where("CACHE_DIR", folder), on("CHECK_OOB", "1");
+  std::filesystem::remove_all(folder);
+  Step step;
+  step.name = "shifted";
+  step.kernel = NodeRef(kernel_of({build::unary(Op::Neg, tensor_param(1, {64}))}));
+  const auto finish = [&](const Lowered& low) {
+    PendingProof(low, step, small_target()).finish();
+    return proof_counts();
+  };
+  Lowered low = lower(step.kernel.get(), "k", small_target());
+  const ProofCounts before = proof_counts();
+  CHECK(finish(low).verdicts[0] == before.verdicts[0] + 1);
+  CHECK(finish(low).recalled == before.recalled + 1);
+  CHECK(proof_counts().verdicts[0] == before.verdicts[0] + 1);
+  std::filesystem::remove_all(folder);
+  Arena arena;
+  ArenaScope scope(arena);
+  low.machine = with_fault(low.machine, accesses_of(low.machine).back(), Fault::PlusOne);
+  try {
+    finish(low);
+    FAIL("no error");
+  } catch (const Bug& e) {
+    const std::string text = e.what();
+    CHECK(text.find("kernel shifted is wrong:\nwrong: r0=") == 0);
+    CHECK(text.find("writes element 64 of 64 of buffer 0") != text.npos);
+  }
+  const EnvOverride off("CHECK_OOB", "0");
+  CHECK_NOTHROW(finish(low));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("bounds under assumptions see sums that are compared") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const auto var = [](int id, int64_t extent) {
+    return make(Op::Range, kIndex, {index(extent)}, RangeArg{id, RangeKind::Loop});
+  };
+  Node a = var(0, 28), k = var(1, 3), c = var(2, 28);
+  Node at = index_add(index_add(a, k), index(-1));
+  Assumptions gate;
+  gate.assume(make(Op::And, kBool, {less(index(-1), at), less(at, index(28))}));
+  const Bounds b = gate.bounds(index_add(index_mul(at, 28), c));
+  CHECK(b.min == 0);
+  CHECK(b.max == 783);
+  CHECK(gate.bounds(at).max == 27);
+  CHECK(gate.bounds(index_add(at, index(1))).min == 1);
+  Assumptions never;
+  never.assume(less(a, index(0)));
+  CHECK(never.is_contradictory());
+  Assumptions other;
+  other.assume(less(a, index(5)), false);
+  CHECK(other.bounds(a).min == 5);
+}
+
+TEST_CASE("questions for the solver are text that it reads") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = make(Op::Range, kIndex, {index(100)}, RangeArg{3, RangeKind::Loop});
+  SmtText q;
+  q.assert_that(cat("(= ", q.term(make(Op::FloorDiv, kIndex, {x, index(7)})), " 9)"));
+  CHECK(q.text() ==
+        "(declare-const r3 Int)\n(assert (<= 0 r3 99))\n(define-fun t0 () Int (div r3 7))\n"
+        "(assert (= t0 9))\n");
+  const SmtAnswer yes = solve(q, 1000);
+  CHECK(yes.decision == Decision::Sometimes);
+  CHECK(yes.values[0] / 7 == 9);
+  q.assert_that("(< r3 60)");
+  CHECK(solve(q, 1000).decision == Decision::Never);
+}
