@@ -46,12 +46,26 @@ Node combine(Op op, std::vector<Node> parts) {
 
 Node unroll_reduce(Node n);
 
+// A GPU's thread that computes several results at once has enough to do while one sum waits for its
+// last term: terms are added one by one, in a loop that the compiler unrolls. Registers are dearer
+// than that wait, and a sum for each copy would take many. `open`: ranges that stores depend on.
+bool adds_in_turn(Node reduce, const std::vector<Node>& unrolled, uint64_t open) {
+  constexpr int64_t kEnough = 4;  // cycles from one addition to the next that needs it
+  int64_t sums = reduce->dtype.lanes;
+  for (Node r : unrolled)
+    if (reduce->ranges & bit_of(r)) sums *= extent(r);
+  for (Node r : reduce->srcs().subspan(1))
+    if (kind(r) == RangeKind::Unroll && (open & bit_of(r))) return false;
+  return sums >= kEnough;
+}
+
 // Threads combine what is left when each has combined its own.
-Node threads_last(Node n) {
+Node threads_last(Node n, bool in_turn) {
   std::vector<Node> own{n->src(0)}, threads{nullptr};
   for (Node r : n->srcs().subspan(1)) (is_of_grid(r) ? threads : own).push_back(r);
   if (own.size() == 1 || threads.size() == 1) return n;
-  threads[0] = unroll_reduce(make(Op::Reduce, n->dtype, own, n->payload));
+  threads[0] = make(Op::Reduce, n->dtype, own, n->payload);
+  if (!in_turn) threads[0] = unroll_reduce(threads[0]);
   return make(Op::Reduce, n->dtype, threads, n->payload);
 }
 
@@ -74,17 +88,24 @@ Node unroll_reduce(Node n) {
 
 }  // namespace
 
-Node unroll(Node sink, const Target&) {
+Node unroll(Node sink, const Target& target) {
+  const std::vector<Node> unrolled = with_kind(sink, RangeKind::Unroll);
   NodeMap<Node> done;
   for (Node n : topological(sink)) {
     std::vector<Node> srcs;
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     Node now = with_sources(n, srcs);
-    done[n] = now->op == Op::Reduce ? unroll_reduce(threads_last(now)) : now;
+    if (now->op == Op::Reduce) {
+      const bool in_turn =
+          target.kind == Target::Kind::Gpu && adds_in_turn(now, unrolled, sink->ranges);
+      now = threads_last(now, in_turn);
+      if (!in_turn) now = unroll_reduce(now);
+    }
+    done[n] = now;
   }
   std::vector<Node> stores;
   for (Node s : (*done.find(sink))->srcs()) stores.push_back(s);
-  for (Node r : with_kind(sink, RangeKind::Unroll)) {
+  for (Node r : unrolled) {
     std::vector<Node> next;
     for (Node s : stores) {
       if (s->ranges & bit_of(r)) {

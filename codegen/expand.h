@@ -7,7 +7,9 @@
 namespace tiny {
 
 // A Reduce that closes an unrolled range becomes one accumulator for each of its values, combined
-// at the end; one that closes a vector range accumulates lanes and folds them at the end.
+// at the end; one that closes a vector range accumulates lanes and folds them at the end. A GPU's
+// thread with several sums side by side keeps the unrolled range of each: the renderer asks the
+// compiler to unroll that loop.
 Node unroll(Node sink, const Target& target);
 
 // At most one vector range may reach any node.

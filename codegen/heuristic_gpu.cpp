@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "codegen/heuristic_product.h"
 #include "codegen/matrix.h"
 #include "codegen/tuner.h"
 #include "tiny/algebra.h"
@@ -23,6 +24,7 @@ class GpuTuner : Tuner {
 
   Choice run() {
     if (auto options = matrix_options(sink_, target_); !options.empty()) return {options, true};
+    if (auto choice = choose_product_options(sink_, target_)) return std::move(*choice);
     lanes_ = 4;
     const bool reduces = has_reductions();
     const int column = reduces ? best_column() : -1;

@@ -167,8 +167,9 @@ void CPrinter::open_loop(Node range) {
     return;
   }
   const bool core = kind == RangeKind::Core && !dialect_.classes;
-  line(cat("for (", type(range->dtype), " ", r, " = ", core ? "begin" : "0", "; ", r, " < ",
-           core ? "end" : value(range->src(0)), "; ++", r, ") {"));
+  line(cat(kind == RangeKind::Unroll ? "UNROLL " : "", "for (", type(range->dtype), " ", r, " = ",
+           core ? "begin" : "0", "; ", r, " < ", core ? "end" : value(range->src(0)), "; ++", r,
+           ") {"));
   ++depth_;
   ++loops_;
 }

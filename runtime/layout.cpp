@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "codegen/matrix.h"
 #include "codegen/ranges.h"
@@ -51,9 +52,15 @@ void join_axes(Operand& o) {
   o.point = build::reshape(o.point, shape);
 }
 
+bool is_computed(Node n) {
+  while (is_view(n)) n = n->src(0);
+  return n->op != Op::Param && n->op != Op::Iota && !n->is_const();
+}
+
 // Follows movement and at most one cast down to memory or to something computed. A reshape on top
-// of memory stays: it tells the axes apart.
-Operand follow(Node top, const std::vector<Node>& ranges) {
+// of memory stays: it tells the axes apart. So does, for a product, a view of something computed
+// whose elements lie irregularly in it, such as the gradient of a pool: it is stored as it is seen.
+Operand follow(Node top, const std::vector<Node>& ranges, bool product) {
   Operand o{top, ranges, nullptr, 0};
   while (is_view(o.point)) {
     Node below = o.point->src(0);
@@ -61,7 +68,12 @@ Operand follow(Node top, const std::vector<Node>& ranges) {
     if (o.point->op == Op::Cast) {
       if (o.casts++) break;
     } else {
-      o.at = source_indices(o.point, o.at, o.gate);
+      Node gate = o.gate;
+      std::vector<Node> at = source_indices(o.point, o.at, gate);
+      const bool regular = std::all_of(at.begin(), at.end(), [](Node i) { return is_affine(i); });
+      if (product && !regular && is_computed(o.point)) break;
+      o.at = std::move(at);
+      o.gate = gate;
     }
     o.point = below;
   }
@@ -232,7 +244,7 @@ class Layouts {
     return product ? split_for_caches(n) : Split{};
   }
 
-  // A GPU that would stand half idle gets more to do at once. A thread makes about 4 results (16 of
+  // A GPU that would stand half idle gets more to do at once. A thread makes about 4 results (32 of
   // a product); where the innermost axis is reduced, a block of threads makes one.
   Split split_for_threads(Node n, bool product) const {
     constexpr int64_t kShortest = 256;  // what is left to reduce in a part
@@ -247,10 +259,10 @@ class Layouts {
       const int axis = largest_reduced_axis(n);
       return {axis, largest_divisor(shape[axis], parts)};
     }
-    const int64_t threads = rows ? results * 256 : results / (product ? 16 : 4);
+    const int64_t threads = rows ? results * 256 : results / (product ? 32 : 4);
     const int64_t wanted = target_.cores * int64_t{1024} / std::max<int64_t>(threads, 1);
     const int64_t most = std::min(wanted, length / (rows ? 16 * kShortest : kShortest / 4));
-    if (most < 2) return {};
+    if (most < (product ? 4 : 2)) return {};
     const int axis = largest_reduced_axis(n);
     return {axis, largest_divisor(shape[axis], most)};
   }
@@ -332,7 +344,7 @@ class Layouts {
       Arena arena;
       ArenaScope scope(arena);
       const std::vector<Node> ranges = ranges_of_axes(top->shape());
-      const Operand o = follow(top, ranges);
+      const Operand o = follow(top, ranges, false);
       if (!is_affine(o) || !pads_alone({o}) || !steps_over(o, ranges, reduce)) return top;
       p = plan_of(o, ranges, -1);
     }
@@ -370,20 +382,12 @@ class Layouts {
       const double elements = static_cast<double>(numel(o.point->shape()));
       switch (walk_of(o, range).kind) {
         case Walk::None: sum += 0.5; break;
-        case Walk::Contiguous: sum += has_vectors(o, range) ? 1 : lanes; break;
+        case Walk::Contiguous: sum += 1; break;
         case Walk::Movable: sum += 1 + 4 * elements * lanes / static_cast<double>(work); break;
         case Walk::Irregular: sum += 1.5 * lanes; break;
       }
     }
     return sum / filled;
-  }
-
-  // A GPU loads vectors from aligned addresses alone: no window that slides along the range.
-  bool has_vectors(const Operand& o, Node range) const {
-    if (target_.kind == Target::Kind::Cpu) return true;
-    return std::all_of(o.at.begin(), o.at.end(), [&](Node i) {
-      return !(i->ranges & range->ranges) || i->ranges == range->ranges;
-    });
   }
 
   Node with_packed_operands(Node n) {
@@ -417,14 +421,69 @@ class Layouts {
     const std::vector<Node> ranges = ranges_of_axes(x->shape());
     std::vector<Operand> operands;
     for (Node s : x->srcs()) {
-      operands.push_back(follow(s, ranges));
+      operands.push_back(follow(s, ranges, true));
       if (!is_affine(operands.back())) return {};
     }
     if (!pads_alone(operands)) return {};
-    const int axis = best_axis(n, operands, ranges);
+    const bool gpu = target_.kind == Target::Kind::Gpu;
+    const int axis = gpu ? -1 : best_axis(n, operands, ranges);
     std::vector<Plan> plans;
-    for (const Operand& o : operands) plans.push_back(plan_of(o, ranges, axis));
+    for (const Operand& o : operands)
+      plans.push_back(plan_of(o, ranges, gpu ? own_axis(n, o, operands, ranges) : axis));
     return plans;
+  }
+
+  // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:
+  // each is to be contiguous along an axis that it has to itself. Such an axis for one that is not,
+  // where packing is little beside the product; -1 where the operand stays as it is.
+  int own_axis(Node n, const Operand& o, const std::vector<Operand>& operands,
+               const std::vector<Node>& ranges) const {
+    constexpr int64_t kUses = 64, kSmallest = 4;
+    const int64_t work = numel(n->src(0)->shape());
+    if (is_dense(n, o, ranges) || numel(o.point->shape()) * kUses > work) return -1;
+    int best = -1;
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i];
+      if (is_reduced(n, i) || size < kSmallest || walk_of(o, ranges[i]).kind != Walk::Movable)
+        continue;
+      const bool own = std::all_of(operands.begin(), operands.end(), [&](const Operand& other) {
+        return &other == &o || walk_of(other, ranges[i]).kind == Walk::None;
+      });
+      if (own && (best < 0 || size > n->src(0)->shape()[best])) best = i;
+    }
+    return best;
+  }
+
+  // Whether neighbouring results, as many as a warp has threads, need few lines of the operand.
+  bool is_dense(Node n, const Operand& o, const std::vector<Node>& ranges) const {
+    constexpr int64_t kLine = 128, kFew = 3;
+    std::vector<std::pair<int64_t, int64_t>> steps;  // in memory, and how many
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i], s = std::abs(step_of(o, ranges[i]));
+      if (!is_reduced(n, i) && size > 1 && s != 0) steps.emplace_back(s, size);
+    }
+    std::sort(steps.begin(), steps.end());
+    std::set<int64_t> lines;
+    for (int thread = 0; thread < target_.warp; ++thread) {
+      int64_t at = 0, rest = thread;
+      for (const auto& [s, size] : steps) {
+        at += s * (rest % size);
+        rest /= size;
+      }
+      lines.insert(at * o.point->dtype.size() / kLine);
+    }
+    return static_cast<int64_t>(lines.size()) <= kFew;
+  }
+
+  // Elements of the operand's memory from one place to the next along the range.
+  static int64_t step_of(const Operand& o, Node range) {
+    int64_t step = 0, behind = 1;
+    for (size_t d = o.at.size(); d-- > 0;) {
+      for (const auto& t : to_sum(o.at[d]).terms)
+        if (t.atom == range) step += t.factor * behind;
+      behind *= o.point->shape()[static_cast<int>(d)];
+    }
+    return step;
   }
 
   int best_axis(Node n, const std::vector<Operand>& operands,
@@ -474,7 +533,7 @@ class Layouts {
     if (p.padded) x = build::pad(x, p.pad);
     if (p.dim >= 0)
       x = packed(x, p.dim, panel());
-    else if (p.padded)
+    else if (p.padded || (is_view(x) && is_computed(x)))
       x = build::contiguous(x);
     else if (is_elementwise(x->op))
       stored.push_back(x);

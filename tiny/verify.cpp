@@ -17,8 +17,7 @@ bool is_legal_op(Op op, Stage stage) {
 }
 
 bool is_expanded_before(RangeKind kind, Stage stage) {
-  if (kind == RangeKind::Vector) return stage == Stage::Vector || stage == Stage::Machine;
-  return kind == RangeKind::Unroll && stage == Stage::Machine;
+  return kind == RangeKind::Vector && (stage == Stage::Vector || stage == Stage::Machine);
 }
 
 // The rule that `n` breaks, or nullptr.

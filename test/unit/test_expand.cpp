@@ -107,3 +107,19 @@ TEST_CASE("an unrolled reduction has one accumulator for each value") {
   CHECK(count_op(k, Op::Add) >= 3);
   CHECK(all_of(k, Op::Store).size() == 1);
 }
+
+TEST_CASE("a GPU's sums that lie side by side are added up in turn") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Target gpu;
+  gpu.kind = Target::Kind::Gpu;
+  constexpr auto kUnroll = static_cast<int64_t>(RangeKind::Unroll);
+  Node sum = make(Op::ReduceAxis, kF32, {tensor_param(1, {8, 64})}, ReduceArg{Op::Add, 2});
+  const Node k = simplify(to_ranges(kernel_of({sum})));
+  const Opt inner{OptKind::Split, 1, 4, {}}, unroll_inner{OptKind::Bind, 2, kUnroll, {}};
+  const auto accumulators = [&](const std::vector<Opt>& opts) {
+    return all_of(simplify(unroll(simplify(apply(k, opts, gpu)), gpu)), Op::Reduce).size();
+  };
+  CHECK(accumulators({inner, unroll_inner}) == 4);  // one sum waits for itself: four parts of it
+  CHECK(accumulators({inner, unroll_inner, {OptKind::Bind, 0, kUnroll, {}}}) == 8);
+}
