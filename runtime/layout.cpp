@@ -52,15 +52,9 @@ void join_axes(Operand& o) {
   o.point = build::reshape(o.point, shape);
 }
 
-bool is_computed(Node n) {
-  while (is_view(n)) n = n->src(0);
-  return n->op != Op::Param && n->op != Op::Iota && !n->is_const();
-}
-
 // Follows movement and at most one cast down to memory or to something computed. A reshape on top
-// of memory stays: it tells the axes apart. So does, for a product, a view of something computed
-// whose elements lie irregularly in it, such as the gradient of a pool: it is stored as it is seen.
-Operand follow(Node top, const std::vector<Node>& ranges, bool product) {
+// of memory stays: it tells the axes apart.
+Operand follow(Node top, const std::vector<Node>& ranges) {
   Operand o{top, ranges, nullptr, 0};
   while (is_view(o.point)) {
     Node below = o.point->src(0);
@@ -68,12 +62,7 @@ Operand follow(Node top, const std::vector<Node>& ranges, bool product) {
     if (o.point->op == Op::Cast) {
       if (o.casts++) break;
     } else {
-      Node gate = o.gate;
-      std::vector<Node> at = source_indices(o.point, o.at, gate);
-      const bool regular = std::all_of(at.begin(), at.end(), [](Node i) { return is_affine(i); });
-      if (product && !regular && is_computed(o.point)) break;
-      o.at = std::move(at);
-      o.gate = gate;
+      o.at = source_indices(o.point, o.at, o.gate);
     }
     o.point = below;
   }
@@ -344,7 +333,7 @@ class Layouts {
       Arena arena;
       ArenaScope scope(arena);
       const std::vector<Node> ranges = ranges_of_axes(top->shape());
-      const Operand o = follow(top, ranges, false);
+      const Operand o = follow(top, ranges);
       if (!is_affine(o) || !pads_alone({o}) || !steps_over(o, ranges, reduce)) return top;
       p = plan_of(o, ranges, -1);
     }
@@ -421,7 +410,7 @@ class Layouts {
     const std::vector<Node> ranges = ranges_of_axes(x->shape());
     std::vector<Operand> operands;
     for (Node s : x->srcs()) {
-      operands.push_back(follow(s, ranges, true));
+      operands.push_back(follow(s, ranges));
       if (!is_affine(operands.back())) return {};
     }
     if (!pads_alone(operands)) return {};
@@ -533,7 +522,7 @@ class Layouts {
     if (p.padded) x = build::pad(x, p.pad);
     if (p.dim >= 0)
       x = packed(x, p.dim, panel());
-    else if (p.padded || (is_view(x) && is_computed(x)))
+    else if (p.padded)
       x = build::contiguous(x);
     else if (is_elementwise(x->op))
       stored.push_back(x);
