@@ -38,9 +38,26 @@ class CpuTuner : Tuner {
   void stream(Node r) {
     if (extent(r) < 2) return;
     const int id = range_id(r), across = crossing_range(id);
-    if (across < 0) return vector_split(id, lanes_for(r), 4);
+    if (across < 0) {
+      vector_split(id, lanes_for(r), 4);
+      return make_strip(id);
+    }
     vector_split(id, lanes_, 1);
     unroll_split(across, lanes_);
+  }
+
+  // Stores that go on in order are divided among the cores by strips of a few cache lines: narrower
+  // ones would read all of memory in pieces, wider ones write to more than the caches hold.
+  void make_strip(int id) {
+    constexpr int64_t kStrip = 8;  // turns of the vectors
+    const bool ordered = std::any_of(ranges_.begin(), ranges_.end(),
+                                     [&](Node r) { return kind(r) == RangeKind::Reduce; });
+    if (!ordered || !all_of(sink_, Op::Reduce).empty() || !range(id)) return;
+    const int64_t turns = extent(range(id)), most = turns / (2 * target_.cores);
+    const int64_t width = best_unroll(turns, std::min(kStrip, most));
+    if (width < 2) return;
+    strip_ = next_range_id(sink_);
+    apply({OptKind::Split, id, width, {}});
   }
 
   // Accumulators stay in registers: `v` gives vectors, another loop range (one that some load does
@@ -69,7 +86,8 @@ class CpuTuner : Tuner {
     uint64_t shared = shared_ranges(sink_);
     for (Node reduce : all_of(sink_, Op::Reduce)) shared &= reduce->ranges;  // it runs in them too
     for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1)) loops.push_back(range_id(r));
+      if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1) && range_id(r) != strip_)
+        loops.push_back(range_id(r));
     if (loops.empty()) return order(-1);
     while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops)) {
       apply({OptKind::Merge, loops[0], loops[1], {}});
@@ -92,7 +110,9 @@ class CpuTuner : Tuner {
     for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector}) {
       const auto first = static_cast<ptrdiff_t>(ids.size());
       for (Node r : ranges_)
-        if (kind(r) == k && range_id(r) != innermost_) ids.push_back(range_id(r));
+        if (kind(r) == k && range_id(r) != innermost_ && range_id(r) != strip_)
+          ids.push_back(range_id(r));
+      if (k == RangeKind::Reduce && strip_ >= 0) ids.push_back(strip_);
       // Of a product's sums the one that steps farthest is outermost: what the others read again
       // is still in the nearest cache.
       if (k == RangeKind::Reduce && choice_.heavy)
@@ -110,6 +130,8 @@ class CpuTuner : Tuner {
       if (a.node->op == Op::Load) sum += std::abs(static_cast<double>(stride(a.node, id)));
     return sum;
   }
+
+  int strip_ = -1;  // a loop inside those that go on in order
 };
 
 }  // namespace

@@ -212,8 +212,9 @@ class Puller {
   }
 
   // base, values, indices... : one store per value, in order. Only axes of the values that are an
-  // index themselves write different elements for different positions, so only they may run in
-  // parallel; the others are ranges of kind Reduce, which are never bound to cores or lanes.
+  // index themselves (times a step, for slices) write different elements for different positions,
+  // so only they may run in parallel; the others are ranges of kind Reduce, which are never bound
+  // to cores or lanes.
   Node scatter(Node out, Node n) {
     Node values = n->src(1);
     const auto how = n->arg<ScatterArg>();
@@ -223,8 +224,9 @@ class Puller {
       probe.push_back(range(RangeKind::Loop, i, values->shape()[i], 0));
     for (int a = 0; a < n->src(0)->rank; ++a) {
       Node i = as_index(pull(n->src(a + 2), probe, nullptr));
+      const Sum sum = to_sum(i);
       for (int d = 0; d < values->rank; ++d)
-        if (i == probe[d]) separate |= 1u << d;
+        if (sum.terms.size() == 1 && sum.terms[0].atom == probe[d]) separate |= 1u << d;
     }
     Indices at = probe;
     for (int d = 0; d < values->rank; ++d)

@@ -440,13 +440,13 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
                                          int fallback) {
   constexpr size_t kMostSchedules = 1024;
   NodeRef sink(make(Op::Sink, kVoid, graph.roots));
-  std::ostringstream key;
-  key << sink.get() << ' ' << env_kernel_key() << ' ' << fallback;
-  for (int d : devices) key << ' ' << d;
+  std::string key = std::to_string(reinterpret_cast<uintptr_t>(sink.get())) + ' ' +
+                    env_kernel_key() + ' ' + std::to_string(fallback);
+  for (int d : devices) key += ' ' + std::to_string(d);
   Cache& c = cache();
   {
     std::lock_guard lock(c.mutex);
-    const auto at = c.entries.find(key.str());
+    const auto at = c.entries.find(key);
     if (at != c.entries.end()) return at->second.second;
   }
   Normalized ordered = graph;
@@ -454,7 +454,7 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
   auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
   std::lock_guard lock(c.mutex);
   if (c.entries.size() >= kMostSchedules) c.entries.clear();
-  c.entries[key.str()] = {std::move(sink), made};
+  c.entries[key] = {std::move(sink), made};
   return made;
 }
 

@@ -166,8 +166,10 @@ std::string env_kernel_key() {
   std::string key;
   for (const Row& row : kRows) {
     if (row.scope != Scope::Kernel) continue;
-    const std::string value = row.kind == Kind::Int ? std::to_string(int_of(row)) : text_of(row);
-    key += cat(key.empty() ? "" : " ", row.name, "=", value);
+    if (!key.empty()) key += ' ';
+    key += row.name;
+    key += '=';
+    key += row.kind == Kind::Int ? std::to_string(int_of(row)) : text_of(row);
   }
   return key;
 }

@@ -56,7 +56,8 @@ Classes classes_of(const char* what, const Tensor& x, const CrossEntropyOptions&
   const int axis = x.rank() == 1 ? 0 : 1;
   const int64_t count = x.shape()[axis];
   check(!o.weight.defined() || same(o.weight.shape(), Shape{count}), what, ": a weight of ",
-        o.weight.defined() ? to_text(o.weight.shape()) : "", " for ", count, " classes");
+        o.weight.defined() ? std::string(to_text(o.weight.shape())) : "", " for ", count,
+        " classes");
   return {what, axis, count};
 }
 

@@ -22,7 +22,7 @@ Tensor affine(Tensor y, const Tensor& weight, const Tensor& bias, const Shape& s
 
 void check_shape(const char* what, const char* name, const Tensor& t, const Shape& shape) {
   check(!t.defined() || same(t.shape(), shape), what, ": the ", name, " has shape ",
-        t.defined() ? to_text(t.shape()) : "", " and not ", to_text(shape));
+        t.defined() ? std::string(to_text(t.shape())) : "", " and not ", to_text(shape));
 }
 
 // The axes 1, 1, C, 1, 1 that let a vector of channels broadcast against x.

@@ -202,14 +202,15 @@ void Arena::retain(Node n) {
 }
 
 void Arena::release(Node n) {
+  std::unique_lock lock(mutex_, std::defer_lock);
   if (n->handles.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    std::lock_guard lock(mutex_);
+    lock.lock();
     held_[n->held_at] = held_.back();
     held_[n->held_at]->held_at = n->held_at;
     held_.pop_back();
   }
   if (n->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  std::lock_guard lock(mutex_);
+  if (!lock) lock.lock();
   unuse(n);
 }
 

@@ -25,7 +25,8 @@ struct PrintPayload {
     out << ' ' << text.str();
   }
   void operator()(Ints v) const {
-    out << " [" << to_text(v).substr(1, to_text(v).size() - 2) << ']';
+    const std::string text = to_text(v);
+    out << " [" << text.substr(1, text.size() - 2) << ']';
   }
   void operator()(RangeArg a) const { out << " r" << a.id << ' ' << name_of(a.kind); }
   void operator()(ReduceArg a) const {

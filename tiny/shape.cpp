@@ -1,7 +1,6 @@
 #include "tiny/shape.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "tiny/error.h"
 
@@ -18,12 +17,14 @@ int64_t numel(Ints shape) {
   return n;
 }
 
-std::string to_text(Ints shape) {
-  std::ostringstream out;
-  out << '(';
-  for (size_t i = 0; i < shape.size(); ++i) out << (i ? "," : "") << shape[i];
-  out << ')';
-  return out.str();
+ShapeText::operator std::string() const {
+  std::string out = "(";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? "," : "") + std::to_string(shape[i]);
+  return out + ')';
+}
+
+std::ostream& operator<<(std::ostream& out, const ShapeText& text) {
+  return out << std::string(text);
 }
 
 bool same(Ints a, Ints b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }

@@ -13,8 +13,20 @@ using Ints = std::span<const int64_t>;
 
 inline constexpr int kMaxRank = 32;  // axes of any tensor
 
-int64_t numel(Ints shape);        // 1 for rank 0; throws Error when it exceeds 2^62
-std::string to_text(Ints shape);  // "(2,3)"
+int64_t numel(Ints shape);  // 1 for rank 0; throws Error when it exceeds 2^62
+
+// A shape as text, "(2,3)", made when it is printed: arguments of a check that holds cost nothing.
+// It refers to the shape and lives no longer.
+struct ShapeText {
+  Ints shape;
+  operator std::string() const;
+};
+inline ShapeText to_text(Ints shape) { return {shape}; }
+std::ostream& operator<<(std::ostream& out, const ShapeText& text);
+inline bool operator==(const ShapeText& text, const std::string& other) {
+  return std::string(text) == other;
+}
+
 bool same(Ints a, Ints b);
 Shape to_shape(Ints s);
 

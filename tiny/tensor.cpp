@@ -231,7 +231,8 @@ Tensor Tensor::grad() const { return slot_ ? slot_->grad : Tensor(); }
 void Tensor::set_grad(const Tensor& grad) const {
   check(static_cast<bool>(slot_), "set_grad: the tensor is no leaf: call requires_grad_() first");
   check(!grad.defined() || same(grad.shape(), shape()), "set_grad: a gradient of shape ",
-        grad.defined() ? to_text(grad.shape()) : "", " for a tensor of shape ", to_text(shape()));
+        grad.defined() ? std::string(to_text(grad.shape())) : "", " for a tensor of shape ",
+        to_text(shape()));
   slot_->grad = grad;
 }
 

@@ -42,7 +42,7 @@ Shape axes_of(const char* what, const Dims& dims, int rank) {
   std::sort(axes.begin(), axes.end());
   const auto repeat = std::adjacent_find(axes.begin(), axes.end());
   check(repeat == axes.end(), what, ": axis ", repeat == axes.end() ? 0 : *repeat,
-        " is named twice in ", dims.all() ? "" : to_text(dims.list()));
+        " is named twice in ", dims.all() ? "" : std::string(to_text(dims.list())));
   return axes;
 }
 

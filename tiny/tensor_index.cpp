@@ -108,7 +108,9 @@ namespace {
 // axis.
 struct PartlyIndexed {
   Tensor view;
-  std::vector<std::pair<int, Tensor>> tensors;  // ascending axes
+  std::vector<std::pair<int, Tensor>> tensors = {};  // ascending axes
+  // For each axis of x the axis of the view that it became (-1: none), and its positions there.
+  std::vector<std::pair<int, Tensor>> origins = {};
 };
 
 int axes_taken(const Index& i) {
@@ -158,12 +160,19 @@ void add_mask(const char* what, const Tensor& view, int axis, const Tensor& mask
 }
 
 PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<Index>& at) {
-  PartlyIndexed out{x, {}};
+  PartlyIndexed out{x};
   int axis = 0;  // of the view
+  const auto line = [&] { return Tensor::arange(x.shape()[static_cast<int>(out.origins.size())]); };
   for (const Index& i : without_ellipsis(what, x.shape(), at)) {
     switch (i.kind) {
-      case Index::Kind::Integer: out.view = out.view.select(axis, i.integer); break;
-      case Index::Kind::Range: out.view = slice_axis(out.view, axis++, i.slice); break;
+      case Index::Kind::Integer:
+        out.origins.emplace_back(-1, line().select(0, i.integer));
+        out.view = out.view.select(axis, i.integer);
+        break;
+      case Index::Kind::Range:
+        out.origins.emplace_back(axis, slice_axis(line(), 0, i.slice));
+        out.view = slice_axis(out.view, axis++, i.slice);
+        break;
       case Index::Kind::NewAxis: out.view = out.view.unsqueeze(axis++); break;
       default: {
         const int64_t size = axes_taken(i) ? out.view.shape()[axis] : 0;
@@ -171,22 +180,30 @@ PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<I
           add_mask(what, out.view, axis, i.tensor, out);
         else
           out.tensors.emplace_back(axis, detail::wrap_negative(index_dtype(what, i.tensor), size));
-        axis += axes_taken(i);
+        for (int k = 0; k < axes_taken(i); ++k) out.origins.emplace_back(axis++, line());
       }
     }
   }
   return out;
 }
 
-// The view gathered at its tensors. Adjacent ones put their broadcast axes in their place, others
-// put them in front.
-Tensor gather_tensors(const char* what, const PartlyIndexed& p) {
+// Where the tensors' common axes go among those that no tensor indexes: adjacent tensors put them
+// in their place, others in front.
+struct Placed {
+  Shape shape;                // of the result
+  std::vector<Node> indices;  // for each axis of the view, i64 in that shape
+  std::vector<int> axes;      // the result's for each axis of the view, -1 where tensors index it
+};
+
+Placed place_tensors(const char* what, const PartlyIndexed& p) {
   Shape block;
   for (const auto& [axis, t] : p.tensors) block = broadcast(what, block, t.shape());
-  const int first = p.tensors.front().first, last = p.tensors.back().first;
+  const int first = p.tensors.empty() ? 0 : p.tensors.front().first;
+  const int last = p.tensors.empty() ? -1 : p.tensors.back().first;
   const bool adjacent = last - first + 1 == static_cast<int>(p.tensors.size());
   const int place = adjacent ? first : 0, span = static_cast<int>(block.size());
-  Shape to;
+  Placed out;
+  Shape& to = out.shape;
   std::vector<int> kept;  // axes of the view that no tensor indexes
   for (int i = 0; i < p.view.rank(); ++i) {
     const auto same_axis = [&](const auto& t) { return t.first == i; };
@@ -194,17 +211,19 @@ Tensor gather_tensors(const char* what, const PartlyIndexed& p) {
   }
   for (int i : kept) to.push_back(p.view.shape()[i]);
   to.insert(to.begin() + place, block.begin(), block.end());
-  std::vector<Node> indices(p.view.rank());
+  out.indices.resize(p.view.rank());
+  out.axes.resize(p.view.rank(), -1);
   for (size_t k = 0; k < kept.size(); ++k) {
     const int at = static_cast<int>(k) < place ? static_cast<int>(k) : static_cast<int>(k) + span;
-    indices[kept[k]] = build::iota(to, at, kI64);
+    out.indices[kept[k]] = build::iota(to, at, kI64);
+    out.axes[kept[k]] = at;
   }
   for (const auto& [axis, t] : p.tensors) {
     Shape lifted = to_shape(t.shape());
     lifted.insert(lifted.end(), to.size() - place - span, 1);
-    indices[axis] = detail::broadcast_to(t.to(kI64).reshape(lifted).node(), to);
+    out.indices[axis] = detail::broadcast_to(t.to(kI64).reshape(lifted).node(), to);
   }
-  return Tensor(build::gather(p.view.node(), indices));
+  return out;
 }
 
 }  // namespace
@@ -212,10 +231,30 @@ Tensor gather_tensors(const char* what, const PartlyIndexed& p) {
 Tensor Tensor::index(const std::vector<Index>& at) const {
   LabelScope label("index");
   const PartlyIndexed p = apply_views("index", *this, at);
-  return p.tensors.empty() ? p.view : gather_tensors("index", p);
+  if (p.tensors.empty()) return p.view;
+  return Tensor(build::gather(p.view.node(), place_tensors("index", p).indices));
 }
 
 // --- Writing ------------------------------------------------------------------------------------
+
+namespace {
+
+// For each axis of the tensor that was indexed, the positions that the result's elements have
+// there. Those of a slice depend on one axis of the result alone.
+std::vector<Node> own_indices(const PartlyIndexed& p, const Placed& placed) {
+  std::vector<Node> out;
+  for (const auto& [axis, line] : p.origins) {
+    if (axis >= 0 && placed.axes[axis] < 0)
+      out.push_back(placed.indices[axis]);
+    else if (axis < 0)
+      out.push_back(line.expand(placed.shape).node());
+    else
+      out.push_back(along(line, placed.axes[axis], placed.shape).node());
+  }
+  return out;
+}
+
+}  // namespace
 
 Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
                          bool accumulate) const {
@@ -230,16 +269,17 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
     lifted.resize(rank(), 1);
     return where(at[0].tensor.reshape(lifted), v.reshape({}), *this).expand(to_shape(shape()));
   }
-  // The same expression applied to the elements' numbers says where each value goes.
-  const Tensor numbers = Tensor(build::iota(numel(), kI64)).reshape(to_shape(shape()));
-  const Tensor target = numbers.index(at);
-  const Tensor spread = v.expand(to_shape(target.shape())).reshape({-1});
-  const Node index = target.reshape({-1}).node();
-  const ScatterArg how{accumulate ? Op::Add : Op::Assign, false};
+  if (rank() == 0) {
+    std::vector<Index> one{Index(0)};
+    one.insert(one.end(), at.begin(), at.end());
+    return reshape({1}).index_put(one, values, accumulate).reshape({});
+  }
+  const PartlyIndexed p = apply_views("index_put", *this, at);
+  const Placed placed = place_tensors("index_put", p);
   const DType t = accumulate ? detail::compute_dtype(dtype()) : dtype();
-  const Node flat = reshape({-1}).to(t).node(), added = spread.to(t).node();
-  const Tensor y(build::scatter(flat, added, {&index, 1}, how));
-  return y.to(dtype()).reshape(to_shape(shape()));
+  const ScatterArg how{accumulate ? Op::Add : Op::Assign, false};
+  const Node added = v.to(t).expand(placed.shape).node();
+  return Tensor(build::scatter(to(t).node(), added, own_indices(p, placed), how)).to(dtype());
 }
 
 namespace {

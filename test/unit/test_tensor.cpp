@@ -166,6 +166,17 @@ TEST_CASE("scans agree with their definition across blocks") {
   for (int64_t i = 0; i < 2000; ++i) CHECK_MESSAGE(got[i] == (sum += i % 7), "at ", i);
 }
 
+TEST_CASE("index_put writes at slices beside tensors and drops what lies outside") {
+  const Tensor x = Tensor::zeros({2, 3, 4}), v = Tensor::arange(1, 5, 1, kF32).reshape({2, 2});
+  const Tensor at = Tensor::arange(2) * -2 + 2;  // 2, 0
+  const Tensor y = x.index_put({Slice{}, at, Slice{1, {}, 2}}, v);
+  CHECK(numbers(y.select(0, 1)) == Numbers{0, 3, 0, 4, 0, 0, 0, 0, 0, 1, 0, 2});
+  CHECK(numbers(y.select(0, 0)) == numbers(y.select(0, 1)));
+  CHECK(numbers(Tensor::zeros({}).index_put({kNewAxis}, Tensor::ones({1}))) == Numbers{1});
+  const Tensor far = Tensor::arange(2) + 3;  // 3, 4: the line has no 4
+  CHECK(numbers(Tensor::zeros({4}).index_put({far}, Tensor::ones({2}))) == Numbers{0, 0, 0, 1});
+}
+
 TEST_CASE("sort is stable and puts NaN last") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor x = Tensor::from({2.0f, nan, -0.0f, 2.0f, 0.0f, -1.0f});
