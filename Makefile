@@ -168,13 +168,14 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar test gpu-test gpu-test-built gpu-headers check headers format-check \
-  asan tsan golden golden-update bench bench-compile format clean
+.PHONY: help all mnist cifar test emulator-test gpu-test gpu-test-built gpu-headers check headers \
+  format-check asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
 	@echo 'make cifar           trains a residual network on pictures: ARGS="--epochs 10"'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
+	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'
 	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
@@ -193,6 +194,12 @@ run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 
 test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
+
+# `make test` runs a part of these, another one each day.
+emulator-test: $(TEST_PROGRAM) $(CONFORMANCE)
+	@DEVICE=EMULATOR EMULATOR_PARTS=1 extra/run_tests.sh $(TEST_PROGRAM) none \
+	  -sf='*test/ops/*$(comma)*test/fuzz/*'
+	@DEVICE=EMULATOR EMULATOR_PARTS=1 extra/run_tests.sh none $(or $(CONFORMANCE),none)
 
 # For a machine with a GPU that has g++, make and CUDA, and perhaps no header of a package: what
 # needs one that is missing is left out. `make gpu-headers` puts those of this machine into

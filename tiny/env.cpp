@@ -75,6 +75,9 @@ constexpr Row kRows[] = {
      "How many random programs the property test tries."},
     {"FUZZ_SEED", Kind::Int, "0", Scope::Host,
      "Seed of the first of them; 0 takes one from the date."},
+    {"EMULATOR_PARTS", Kind::Int, "4", Scope::Host,
+     "The tests run one in so many operator and conformance cases on the device EMULATOR, others "
+     "on other days; 1 runs all."},
     {"MNIST_DIR", Kind::Text, "", Scope::Host,
      "Folder of the MNIST files; empty makes the example draw its own digits."},
     {"CIFAR_DIR", Kind::Text, "", Scope::Host,

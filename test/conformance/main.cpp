@@ -14,6 +14,7 @@
 #include "runtime/proof.h"
 #include "test/conformance/runner.h"
 #include "test/conformance/suite.h"
+#include "test/devices.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -67,6 +68,8 @@ cxxopts::Options make_options() {
   add("device", "Device to run on", cxxopts::value<std::string>()->default_value(""));
   add("filter", "Only cases whose name holds a match of this regular expression",
       cxxopts::value<std::string>()->default_value(""));
+  add("parts", "Only today's one in so many cases", cxxopts::value<int64_t>()->default_value("1"));
+  add("devices", "Print the devices of this machine and run nothing");
   add("list", "Print the names of the cases and run nothing");
   add("reference",
       "Evaluate with the reference evaluator: tells defects of the front end from "
@@ -78,11 +81,12 @@ cxxopts::Options make_options() {
   return options;
 }
 
-std::vector<const Case*> chosen_cases(const Suite& suite, const std::string& filter) {
+std::vector<const Case*> chosen_cases(const Suite& suite, const std::string& filter,
+                                      int64_t parts) {
   const std::regex pattern(filter);
   std::vector<const Case*> out;
   for (const Case& c : suite.cases)
-    if (std::regex_search(c.name, pattern)) out.push_back(&c);
+    if (std::regex_search(c.name, pattern) && is_in_turn(c.name, parts)) out.push_back(&c);
   return out;
 }
 
@@ -102,7 +106,11 @@ int run_cases(const Suite& suite, const std::vector<const Case*>& cases, const R
 
 int main_with(const cxxopts::ParseResult& args) {
   const Suite suite = read_suite(args["prefix"].as<std::string>());
-  const auto cases = chosen_cases(suite, args["filter"].as<std::string>());
+  const auto parts = args["parts"].as<int64_t>();
+  const auto cases = chosen_cases(suite, args["filter"].as<std::string>(), parts);
+  if (parts > 1)
+    std::cout << cases.size() << " of " << suite.cases.size() << " cases (part " << today() % parts
+              << " of " << parts << ")\n";
   check(!cases.empty(), "no case matches the filter");
   if (args.count("list")) {
     for (const Case* c : cases) std::cout << c->name << '\n';
@@ -123,6 +131,10 @@ int main(int argc, char** argv) {
   try {
     cxxopts::Options options = tiny::conformance::make_options();
     const cxxopts::ParseResult args = options.parse(argc, argv);
+    if (args.count("devices")) {
+      for (const std::string& device : tiny::test_devices()) std::cout << device << '\n';
+      return 0;
+    }
     if (args.count("help") || !args.count("prefix")) {
       (args.count("help") ? std::cout : std::cerr) << options.help() << tiny::env_help();
       return args.count("help") ? 0 : 2;

@@ -2,12 +2,12 @@
 // FUZZ_PROGRAMS is how many; FUZZ_SEED repeats a run.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cmath>
 #include <iostream>
 
 #include "runtime/kernel.h"
 #include "runtime/schedule.h"
+#include "test/devices.h"
 #include "test/fuzz/error_bound.h"
 #include "test/fuzz/random_graph.h"
 #include "test/reference.h"
@@ -117,9 +117,7 @@ std::string report(const fuzz::Program& program, const Setting& setting, const s
 
 uint64_t first_seed() {
   if (const int64_t given = env_int("FUZZ_SEED")) return static_cast<uint64_t>(given);
-  using namespace std::chrono;
-  const auto day = floor<days>(system_clock::now());
-  return static_cast<uint64_t>(day.time_since_epoch().count()) * 1000000;
+  return static_cast<uint64_t>(today()) * 1000000;
 }
 
 // The second CPU is opened with the other compiler; it is slow, so few programs go there.
@@ -135,6 +133,15 @@ std::vector<Setting> settings_of(int64_t program, const std::string& other) {
   if (program % 4 == 3) out.push_back({"CPU", 1, 0});
   if (program % 8 == 5) out.push_back({"CPU", 0, 0});
   if (program % 60 == 7) out.push_back({other});
+  // Other devices get each program; the emulator, whose compiler is slow, a few.
+  const int64_t emulated = 4 * std::max<int64_t>(1, env_int("EMULATOR_PARTS"));
+  for (const std::string& device : test_devices()) {
+    if (device == "CPU") continue;
+    if (device == "EMULATOR" && program % emulated != 3) continue;
+    out.push_back({device});
+    if (program % 8 == 3) out.push_back({device, 0, 1});
+    if (program % 8 == 7) out.push_back({device, 1, 0});
+  }
   return out;
 }
 

@@ -45,8 +45,16 @@ Cases pool_cases();
 Cases norm_cases();
 Cases loss_cases();
 
-// Devices that this machine can compute on.
-std::vector<std::string> test_devices();
+Cases all_cases();
+
+// The tensors of a case on a device. Nothing is computed yet, unless the case itself asks.
+struct Built {
+  Inputs inputs;
+  Outputs outputs;
+  Outputs gradients;   // of a fixed sum of the outputs by each input of floats
+  DType least = kF64;  // the least precise float among the inputs and outputs
+};
+Built built(const Case& c, const std::string& device);
 
 // What is wrong with a case on a device, in words; "" where nothing is. Adds the operations of its
 // graphs to `seen`.

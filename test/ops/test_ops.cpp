@@ -1,10 +1,12 @@
 // Runs the table of operator cases on every device and compares it with the reference evaluator.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iostream>
 
-#include "runtime/device.h"
+#include "test/devices.h"
 #include "test/ops/ops.h"
 #include "test/reference.h"
 
@@ -68,13 +70,6 @@ double tolerance_of(DType t) {
   return t == kBF16 ? 8e-3 : 2e-6;
 }
 
-struct Built {
-  Inputs inputs;
-  Outputs outputs;
-  Outputs gradients;
-  DType least = kF64;  // the least precise float among the inputs and outputs
-};
-
 void note_dtype(Built& b, DType t) {
   if (t.is_float() && tolerance_of(t) > tolerance_of(b.least)) b.least = t;
 }
@@ -92,20 +87,6 @@ void add_gradients(Built& b, Generator& random, const std::string& device) {
     loss = loss.defined() ? loss + part : part;
   }
   if (loss.defined()) b.gradients = Tensor::gradient(loss, wanted);
-}
-
-Built built(const Case& c, const std::string& device) {
-  Built b;
-  Generator random(c.name);
-  for (const Input& in : c.inputs) {
-    b.inputs.push_back(make_input(in, random, device));
-    if (in.dtype.is_float()) b.inputs.back().requires_grad_();
-    note_dtype(b, in.dtype);
-  }
-  b.outputs = c.build(b.inputs);
-  for (const Tensor& y : b.outputs) note_dtype(b, y.dtype());
-  add_gradients(b, random, device);
-  return b;
 }
 
 std::vector<HostTensor> expected(const Outputs& tensors, OpSet& seen) {
@@ -153,10 +134,22 @@ std::string difference(const std::string& what, Outputs& found,
   return "";
 }
 
+// Whether a case runs on a device today; says once which part of the emulator's it is.
+bool is_in_turn_on(const std::string& device, const Case& c) {
+  if (device != "EMULATOR") return true;
+  static const int64_t parts = [] {
+    const int64_t n = std::max<int64_t>(1, env_int("EMULATOR_PARTS"));
+    std::cout << "operator cases on EMULATOR: part " << today() % n << " of " << n << std::endl;
+    return n;
+  }();
+  return is_in_turn(c.name, parts);
+}
+
 void run(const Cases& cases) {
   OpSet seen;
   for (const std::string& device : test_devices())
     for (const Case& c : cases) {
+      if (!is_in_turn_on(device, c)) continue;
       const std::string problem = problem_of(c, device, seen);
       CHECK_MESSAGE(problem == "", device, ", ", c.name, ": ", problem);
     }
@@ -164,15 +157,26 @@ void run(const Cases& cases) {
 
 }  // namespace
 
-std::vector<std::string> test_devices() {
-  std::vector<std::string> out{"CPU"};
-  for (const char* name : {"CUDA", "HIP"}) {
-    try {
-      find_device(name);
-      out.push_back(name);
-    } catch (const std::exception&) {  // this machine has none
-    }
+Built built(const Case& c, const std::string& device) {
+  Built b;
+  Generator random(c.name);
+  for (const Input& in : c.inputs) {
+    b.inputs.push_back(make_input(in, random, device));
+    if (in.dtype.is_float()) b.inputs.back().requires_grad_();
+    note_dtype(b, in.dtype);
   }
+  b.outputs = c.build(b.inputs);
+  for (const Tensor& y : b.outputs) note_dtype(b, y.dtype());
+  add_gradients(b, random, device);
+  return b;
+}
+
+Cases all_cases() {
+  Cases out;
+  for (const auto& table :
+       {unary_cases, binary_cases, integer_cases, cast_cases, movement_cases, reduce_cases,
+        scan_cases, index_cases, matmul_cases, conv_cases, pool_cases, norm_cases, loss_cases})
+    for (Case& c : table()) out.push_back(std::move(c));
   return out;
 }
 

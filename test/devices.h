@@ -1,0 +1,45 @@
+// Where tests run: the devices of this machine, and the part of a long list that is today's turn.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/device.h"
+#include "tiny/env.h"
+
+namespace tiny {
+
+// The devices that this machine can compute on, CPU first; with DEVICE set the CPU and that one.
+inline std::vector<std::string> test_devices() {
+  std::vector<std::string> wanted = {"CUDA", "HIP", "EMULATOR"}, out = {"CPU"};
+  if (const std::string chosen = env_text("DEVICE"); !chosen.empty()) wanted = {chosen};
+  for (const std::string& name : wanted) {
+    try {
+      find_device(name).compiler_id();  // the emulator needs a compiler
+      if (canonical_device(name) != "CPU") out.push_back(canonical_device(name));
+    } catch (const std::exception&) {  // this machine has none
+    }
+  }
+  return out;
+}
+
+// Days since 1970.
+inline int64_t today() {
+  const auto now = std::chrono::system_clock::now();
+  return std::chrono::floor<std::chrono::days>(now).time_since_epoch().count();
+}
+
+// Whether a thing of that name is among the one in `parts` that a day is for: in `parts` days each
+// has its turn once. (FNV-1a by G. Fowler, L. Noll, K.-P. Vo with the last step of splitmix64.)
+inline bool is_in_turn(std::string_view name, int64_t parts, int64_t day = today()) {
+  if (parts <= 1) return true;
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9ull;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebull;
+  return ((hash >> 32) + static_cast<uint64_t>(day)) % static_cast<uint64_t>(parts) == 0;
+}
+
+}  // namespace tiny
