@@ -52,8 +52,10 @@ class CpuTuner : Tuner {
     constexpr int64_t kStrip = 8;  // turns of the vectors
     const bool ordered = std::any_of(ranges_.begin(), ranges_.end(),
                                      [&](Node r) { return kind(r) == RangeKind::Reduce; });
-    if (!ordered || !all_of(sink_, Op::Reduce).empty() || !range(id)) return;
-    const int64_t turns = extent(range(id)), most = turns / (2 * target_.cores);
+    Node turn = range(id);
+    if (!ordered || !all_of(sink_, Op::Reduce).empty()) return;
+    if (!turn || kind(turn) != RangeKind::Loop) return;  // one vector has it all
+    const int64_t turns = extent(turn), most = turns / (2 * target_.cores);
     const int64_t width = best_unroll(turns, std::min(kStrip, most));
     if (width < 2) return;
     strip_ = next_range_id(sink_);

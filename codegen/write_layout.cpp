@@ -333,6 +333,144 @@ int64_t counted(const Layout& layout, Domain domain) {
   return layout.index.constant == 0 ? counted(digits) : 0;
 }
 
+// --- iterations that are told apart --------------------------------------------------------------
+
+// A summand of an index: an atom, or a sum that the gate limits, times a factor.
+struct Place {
+  int64_t factor;  // positive
+  Bounds bounds;   // of what is multiplied; where the factor was negative, of its opposite
+  std::vector<LinearForm::Term> parallel;  // what it contains of the ranges to be told apart
+};
+
+constexpr int64_t kLargestBound = int64_t{1} << 40;
+
+// The summands of a store's index, lowest factor first.
+class Places {
+ public:
+  Places(const Claim& c, std::span<const Node> ranges) : ranges_(ranges) {
+    gate_.assume(c.gate);
+    index_ = gate_.linear(c.index);
+  }
+
+  // False where a summand has no bounds.
+  bool read(std::vector<Place>& out) {
+    LinearForm left = index_;
+    for (const LinearFact& fact : std::vector(gate_.facts())) take(fact.form, left, out);
+    for (const auto& t : left.terms) out.push_back(place_of(t));
+    sort(out);
+    return std::all_of(out.begin(), out.end(), [](const Place& p) {
+      return p.bounds.min > -kLargestBound && p.bounds.max < kLargestBound;
+    });
+  }
+  int64_t constant() const { return index_.constant; }
+
+  // Whether the sum of the places (sorted) and of something that varies by `slack` tells what they
+  // contain of the ranges: from the lowest that does on, each steps farther than all below it.
+  static bool tell(const std::vector<Place>& places, int64_t slack) {
+    __int128 below = slack;
+    bool any = false;
+    for (const Place& p : places) {
+      any |= !p.parallel.empty();
+      if (any && p.factor <= below) return false;
+      below += static_cast<__int128>(p.bounds.max - p.bounds.min) * p.factor;
+    }
+    return true;
+  }
+
+ private:
+  static void sort(std::vector<Place>& places) {
+    std::sort(places.begin(), places.end(),
+              [](const Place& a, const Place& b) { return a.factor < b.factor; });
+  }
+
+  static Place place(int64_t factor, Bounds b, std::vector<LinearForm::Term> parallel) {
+    if (factor > 0) return {factor, b, std::move(parallel)};
+    for (auto& t : parallel) t.factor = -t.factor;
+    return {-factor, {-b.max, -b.min}, std::move(parallel)};
+  }
+  Place place_of(const LinearForm::Term& t) {
+    Part part;
+    const bool parallel = part_of(t.atom, part) &&
+                          std::find(ranges_.begin(), ranges_.end(), part.range) != ranges_.end();
+    std::vector<LinearForm::Term> own;
+    if (parallel) own.push_back({t.atom, 1});
+    return place(t.factor, gate_.bounds(LinearForm{{{t.atom, 1}}, 0}), std::move(own));
+  }
+
+  // A sum that the gate limits becomes one place, if it tells its own parts.
+  void take(LinearForm sum, LinearForm& left, std::vector<Place>& out) {
+    sum.constant = 0;
+    if (sum.terms.size() < 2) return;
+    const int64_t scale = left.factor_of(sum.terms[0].atom) / sum.terms[0].factor;
+    std::vector<Place> inner;
+    std::vector<LinearForm::Term> parallel;
+    for (const auto& t : sum.terms) {
+      if (scale == 0 || left.factor_of(t.atom) != scale * t.factor) return;
+      inner.push_back(place_of(t));
+      if (!inner.back().parallel.empty()) parallel.push_back(t);
+    }
+    sort(inner);
+    if (!tell(inner, 0)) return;
+    for (const auto& t : sum.terms)
+      std::erase_if(left.terms, [&](auto& l) { return l.atom == t.atom; });
+    out.push_back(place(scale, gate_.bounds(sum), std::move(parallel)));
+  }
+
+  std::span<const Node> ranges_;
+  Assumptions gate_;
+  LinearForm index_;
+};
+
+// Whether quotients and remainders of a range, each value of which is known, tell its own.
+bool covers(Node range, const std::vector<Place>& places) {
+  std::vector<Part> parts;
+  for (const Place& p : places)
+    for (const auto& t : p.parallel)
+      if (Part part; part_of(t.atom, part) && part.range == range) parts.push_back(part);
+  std::sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.step < b.step; });
+  int64_t known = 1;  // the value modulo this
+  for (const Part& p : parts)
+    if (known % p.step == 0) known = p.count ? std::max(known, p.step * p.count) : kIntMax;
+  return known > greatest(range);
+}
+
+// Places with the same factors and the same parallel parts, with the bounds of both.
+bool unite(std::vector<Place>& all, const std::vector<Place>& more) {
+  const auto same = [](const Place& a, const Place& b) {
+    return a.factor == b.factor && same_terms({a.parallel, 0}, {b.parallel, 0});
+  };
+  if (!std::equal(all.begin(), all.end(), more.begin(), more.end(), same)) return false;
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i].bounds = {std::min(all[i].bounds.min, more[i].bounds.min),
+                     std::max(all[i].bounds.max, more[i].bounds.max)};
+  return true;
+}
+
+// What contains nothing of the ranges is added to `rest`.
+void lump(std::vector<Place>& places, Bounds& rest) {
+  for (const Place& p : places)
+    if (p.parallel.empty())
+      rest = {rest.min + p.factor * p.bounds.min, rest.max + p.factor * p.bounds.max};
+  std::erase_if(places, [](const Place& p) { return p.parallel.empty(); });
+}
+
+bool told_apart(std::span<const Claim> stores, std::span<const Node> ranges, bool lumped) {
+  std::vector<Place> all;
+  Bounds rest{kIntMax, kIntMin};
+  for (size_t s = 0; s < stores.size(); ++s) {
+    std::vector<Place> own;
+    Places places(stores[s], ranges);
+    if (!places.read(own)) return false;
+    Bounds other{places.constant(), places.constant()};
+    if (lumped) lump(own, other);
+    rest = {std::min(rest.min, other.min), std::max(rest.max, other.max)};
+    if (s == 0) all = own;
+    if (!unite(all, own)) return false;
+  }
+  return Places::tell(all, rest.max - rest.min) &&
+         std::all_of(ranges.begin(), ranges.end(), [&](Node r) { return covers(r, all); });
+}
+
 }  // namespace
 
 bool written_once(std::span<const Claim> stores, std::span<const Domain> domains) {
@@ -348,35 +486,9 @@ bool written_once(std::span<const Claim> stores, std::span<const Domain> domains
   return Reroll(std::move(layouts)).run(all, domain) && counted(all, domain) == stores[0].size;
 }
 
-// The ranges' factors are the same everywhere, and each is larger than what all else adds up to.
+// With what loads give and other loops add as digits of their own, or all of that as one.
 bool written_apart(std::span<const Claim> stores, std::span<const Node> ranges) {
-  std::vector<Digit> digits;
-  Bounds rest{kIntMax, kIntMin};
-  for (const Claim& c : stores) {
-    Assumptions gate;
-    gate.assume(c.gate);
-    LinearForm form = gate.linear(c.index);
-    std::vector<Digit> own;
-    for (Node r : ranges) own.push_back({std::abs(form.factor_of(r)), greatest(r) + 1});
-    std::erase_if(form.terms, [&](auto& t) {
-      return std::find(ranges.begin(), ranges.end(), t.atom) != ranges.end();
-    });
-    const Bounds b = gate.bounds(form);
-    rest = {std::min(rest.min, b.min), std::max(rest.max, b.max)};
-    if (!digits.empty() && !std::equal(own.begin(), own.end(), digits.begin(),
-                                       [](auto& x, auto& y) { return x.factor == y.factor; }))
-      return false;
-    digits = own;
-  }
-  if (rest.min == kIntMin || rest.max == kIntMax) return false;
-  std::sort(digits.begin(), digits.end(),
-            [](const Digit& a, const Digit& b) { return a.factor < b.factor; });
-  __int128 below = static_cast<__int128>(rest.max) - rest.min;
-  for (const Digit& d : digits) {
-    if (d.factor <= below) return false;
-    below += static_cast<__int128>(d.factor) * (d.extent - 1);
-  }
-  return true;
+  return told_apart(stores, ranges, false) || told_apart(stores, ranges, true);
 }
 
 }  // namespace tiny

@@ -445,6 +445,31 @@ TEST_CASE("parallel iterations of what combines or overwrites in order stay apar
   CHECK(verdict(inner, nullptr) == Verdict::Wrong);  // nothing of the parallel range in it
 }
 
+// Rows and tiles of columns, with a gathered digit between them and a tail under a gate.
+TEST_CASE("parallel iterations stay apart where a gathered index lies between their digits") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node tile = range(0, 28, RangeKind::Core), inner = range(1, 5, RangeKind::Reduce);
+  Node column = range(2, 8), id = load(param(1, 5, kI64), inner);
+  const auto settled = [&](int64_t tiles, int64_t step, int64_t ids, int64_t columns) {
+    Node row = op(Op::FloorDiv, tile, num(7)), part = op(Op::FloorMod, tile, num(tiles));
+    Node at = add(mul(part, 8), column);
+    Node inside = both_of(both_of(above(-1, id), lt(id, ids)), lt(at, columns));
+    std::vector<Node> srcs{param(0, 4096), add(add(mul(row, 988), mul(id, step)), at),
+                           constant(kF32, 1.0), inside};
+    ProofSettings hasty = patient();
+    hasty.seconds = 0.05;
+    const Proof p = prove(sink({make(Op::Store, kVoid, srcs, OpArg{Op::Add})}), hasty);
+    return p.verdict == Verdict::Proved && p.settled[static_cast<int>(Method::Solver)] == 0;
+  };
+  CHECK(settled(7, 52, 19, 52));
+  CHECK(settled(7, 52, 10, 52));
+  CHECK_FALSE(settled(7, 51, 19, 52));  // the last column of a row is the next id's first
+  CHECK_FALSE(settled(7, 52, 20, 52));  // the last id reaches the next row
+  CHECK_FALSE(settled(7, 52, 19, 53));
+  CHECK_FALSE(settled(6, 52, 19, 52));  // two tiles of a row are one
+}
+
 TEST_CASE("large kernels are settled without walking them") {
   if (!has_solver()) return;
   Arena arena;
