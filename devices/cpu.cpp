@@ -15,6 +15,9 @@
 #include "tiny/env.h"
 #include "tiny/error.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -144,6 +147,13 @@ void* CpuDevice::alloc(size_t bytes) {
 }
 
 void CpuDevice::free(void* ptr, size_t) { std::free(ptr); }
+
+// The C library keeps freed blocks below its own limit, which grows.
+void CpuDevice::trim() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
 
 void CpuDevice::upload(void* to, const void* from_host, size_t bytes) {
   copy(to, from_host, bytes);

@@ -59,6 +59,7 @@ class CpuDevice : public Device {
   // several threads at once are legal, one of them then has the pool and the others run alone.
   void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) override;
   void synchronize() override {}
+  void trim() override;
 
  private:
   const CpuCompiler& compiler_;

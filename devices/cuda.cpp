@@ -287,6 +287,11 @@ void CudaDevice::free(void* ptr, size_t) {
   }
 }
 
+void CudaDevice::trim() {
+  const CudaScope scope(cuda_, context_);
+  memory_->trim();
+}
+
 void CudaDevice::upload(void* to, const void* from_host, size_t bytes) {
   const CudaScope scope(cuda_, context_);
   staging_->upload(address(to), from_host, bytes);

@@ -38,6 +38,7 @@ class CudaDevice : public Device {
   // `program` must come from this device's load. A grid without blocks does nothing.
   void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) override;
   void synchronize() override;
+  void trim() override;
 
   // Seconds between two events around the launch, with an L2 cache that holds nothing of its
   // buffers: what was there is overwritten first.

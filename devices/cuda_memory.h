@@ -18,10 +18,10 @@ class CudaMemory {
   CuAddress alloc(size_t bytes);   // 256-byte aligned; throws DeviceError when out of memory
   void free(CuAddress block);      // never throws
   void allow_access(int ordinal);  // of another GPU, by copies
+  void trim();                     // gives back what the driver keeps
 
  private:
   int try_alloc(CuAddress* block, size_t bytes);
-  void trim();
 
   const CudaDriver& cuda_;
   const CuStream stream_;

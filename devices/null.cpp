@@ -15,7 +15,7 @@ NullDevice::NullDevice() {
 
 void* NullDevice::alloc(size_t bytes) {
   void* p = std::calloc(bytes ? bytes : 1, 1);
-  if (!p) throw DeviceError(cat("NULL: cannot allocate ", bytes, " bytes"));
+  if (!p) throw DeviceError(cat("NULL: out of memory: cannot allocate ", bytes, " bytes"));
   return p;
 }
 

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/device.h"
 #include "tiny/dtype.h"
+#include "tiny/memory.h"
 
 namespace tiny {
 
@@ -33,7 +35,8 @@ class Buffer : public std::enable_shared_from_this<Buffer> {
   // A part of another one, which stays alive: `size` elements from byte `offset` on.
   Buffer(std::shared_ptr<Buffer> whole, size_t offset, DType dtype, int64_t size);
   // Bytes for many values. May get a free block that is larger.
-  static std::shared_ptr<Buffer> arena(const std::string& device, int64_t bytes);
+  static std::shared_ptr<Buffer> arena(const std::string& device, int64_t bytes,
+                                       const char* owner = "schedule");
   ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -56,7 +59,9 @@ class Buffer : public std::enable_shared_from_this<Buffer> {
   std::weak_ptr<Memory> memory() const { return memory_; }  // where it has memory of its own
   bool is_part() const { return whole_ != nullptr; }
 
-  std::string label;  // of the operations that made it, for the list of an out-of-memory error
+  // For lists of who holds memory (tiny/memory.h): the operations that made it, and its owner.
+  std::string label;
+  const char* owner = "tensor";
 
  private:
   std::string name_;
@@ -77,5 +82,16 @@ struct MemoryUse {
   int64_t peak_bytes = 0;
 };
 MemoryUse memory_use();
+
+// The same by device, by name, with what is kept; the `most` largest blocks.
+std::vector<DeviceMemory> device_memory();
+std::vector<MemoryHolder> largest_holders(size_t most);
+
+// Gives back all freed memory that is kept.
+void free_kept_memory();
+
+// Frees what else can be made again, where a device has no memory left (runtime/memory.cpp). May
+// be called while a schedule runs.
+void relieve_pressure();
 
 }  // namespace tiny

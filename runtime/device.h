@@ -1,6 +1,7 @@
 // The device interface: what a kind of hardware must offer, and how one is found by name.
 // A new device is one file in devices/ and one row in devices/registry.cpp.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,9 +29,14 @@ struct LaunchItem {
 // A list of launches made ready for replay: a graph where the hardware has them.
 class Recording {
  public:
-  virtual ~Recording() = default;
+  Recording() { ++live; }
+  virtual ~Recording() { --live; }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
   virtual void set_args(size_t item, const std::vector<void*>& args) = 0;
   virtual void launch() = 0;  // all items, in order; like Device::launch it may return before
+
+  static inline std::atomic<int64_t> live = 0;  // how many there are
 };
 
 class Device {
@@ -64,6 +70,7 @@ class Device {
                               const std::vector<void*>& args);
   virtual std::unique_ptr<Recording> record(std::vector<LaunchItem> items);
   virtual bool copy_from(Device& source, void* to, const void* from, size_t bytes);
+  virtual void trim() {}  // gives freed memory that the device keeps back to the system
 };
 
 // "CPU", "CPU:0", "NULL": the device of that name, opened at first use; the name's canonical form

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "runtime/cache.h"
+#include "runtime/lru.h"
 #include "runtime/proof.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -24,7 +25,7 @@ struct Entry {
 struct Kernels {
   std::mutex mutex;
   uint64_t age = 1;  // goes up when entries are forgotten
-  std::map<std::string, Entry> entries;
+  Lru<Entry> entries;
 };
 Kernels& kernels() {
   static Kernels* k = new Kernels;
@@ -92,30 +93,40 @@ template <class Job> void in_parallel(size_t count, Job job) {
 }  // namespace
 
 std::vector<Kernel*> compile_kernels(const Schedule& s) {
+  const auto of_schedule = [&] {
+    std::vector<Kernel*> out;
+    for (const auto& k : s.kernels) out.push_back(k.get());
+    return out;
+  };
   std::vector<std::string> keys;
   std::map<std::string, const Step*> missing;
+  std::map<std::string, std::shared_ptr<Kernel>> found;
   Kernels& all = kernels();
   {
     std::lock_guard lock(all.mutex);
-    if (s.kernels_age == all.age) return s.kernels;
+    if (s.kernels_age == all.age) return of_schedule();
     for (const Step& step : s.steps) {
       keys.push_back(step.kernel ? key_of(step) : "");
-      if (step.kernel && !all.entries.count(keys.back())) missing[keys.back()] = &step;
+      if (!step.kernel) continue;
+      if (const Entry* known = all.entries.find(keys.back()))
+        found[keys.back()] = known->kernel;
+      else
+        missing[keys.back()] = &step;
     }
   }
+  const auto most = static_cast<size_t>(4 * std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::vector<std::pair<std::string, const Step*>> jobs(missing.begin(), missing.end());
   in_parallel(jobs.size(), [&](size_t i) {
     auto kernel = compile(*jobs[i].second);
     std::lock_guard lock(all.mutex);
-    all.entries.try_emplace(jobs[i].first, Entry{jobs[i].second->kernel, std::move(kernel)});
+    Entry entry{jobs[i].second->kernel, std::move(kernel)};
+    found[jobs[i].first] = all.entries.insert(jobs[i].first, std::move(entry), most).kernel;
   });
-  std::vector<Kernel*> out;
   std::lock_guard lock(all.mutex);
-  for (const std::string& key : keys)
-    out.push_back(key.empty() ? nullptr : all.entries.at(key).kernel.get());
-  s.kernels = out;
+  s.kernels.clear();
+  for (const std::string& key : keys) s.kernels.push_back(key.empty() ? nullptr : found.at(key));
   s.kernels_age = all.age;
-  return out;
+  return of_schedule();
 }
 
 void clear_kernel_cache() {

@@ -1,6 +1,7 @@
 // Compiled kernels by what they compute: each is lowered and compiled once per device, many of
 // them in parallel.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <span>
 
@@ -11,13 +12,19 @@
 namespace tiny {
 
 struct Kernel : std::enable_shared_from_this<Kernel> {
+  Kernel() { ++live; }
+  ~Kernel() { --live; }
+
+  static inline std::atomic<int64_t> live = 0;  // how many there are
+
   std::string name;
   std::unique_ptr<Program> program;
   LaunchSize launch;
   double bytes = 0, flops = 0;
 };
 
-// The kernel of each step (nullptr for copies), from memory, the disk cache, or the compiler.
+// The kernel of each step (nullptr for copies), from memory, the disk cache, or the compiler. They
+// live as long as the schedule, unless the kernel cache is cleared.
 // The first error of a compilation is thrown after the others have ended.
 std::vector<Kernel*> compile_kernels(const Schedule& s);
 

@@ -44,12 +44,13 @@ class Run {
   void step(const Step& step, Kernel* kernel, int64_t debug) {
     if (!kernel) {
       const Value &to = s_.values[step.values[0]], &from = s_.values[step.values[1]];
-      return copy_bytes(find_device(device_name(to.device)), address(step.values[0], step.name),
+      return copy_bytes(find_device(device_name(to.device)),
+                        address(step.values[0], step.operations),
                         find_device(device_name(from.device)), address(step.values[1], ""),
                         static_cast<size_t>(to.size) * to.dtype.size());
     }
     std::vector<void*> args;
-    for (int v : step.values) args.push_back(address(v, step.name));
+    for (int v : step.values) args.push_back(address(v, step.operations));
     launch(*kernel, find_device(device_name(step.device)), args, debug);
   }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 #include "runtime/fuse.h"
 #include "runtime/realize.h"
@@ -16,6 +18,7 @@ struct Replay::Segment {
   Device* device = nullptr;
   std::vector<LaunchItem> items;
   std::vector<Kernel*> kernels;
+  std::vector<int> steps;  // of the items
   std::unique_ptr<Recording> recording;
   std::vector<int> changed;  // items
   int to = -1, from = -1;    // values of a copy
@@ -124,7 +127,7 @@ class Replay::Merge {
       const int now = static_cast<int>(out_.values.size());
       out_.values.push_back(out_.values[v]);
       out_.values.back().in_place = outside;
-      out_.steps.push_back({NodeRef(), {now, v}, "copy", out_.values[v].device});
+      out_.steps.push_back({NodeRef(), {now, v}, "copy", out_.values[v].device, "assign"});
     }
   }
 
@@ -185,7 +188,8 @@ class Replay::Merge {
     for (auto& [device, all] : to_.seeds_) {
       all.host.resize(all.blocks.size() * kBlockAlignment);
       all.buffer = std::make_shared<Buffer>(device, kU8, static_cast<int64_t>(all.host.size()));
-      all.buffer->label = "random states of a Jit";
+      all.buffer->label = "random states";
+      all.buffer->owner = "Jit";
     }
     for (const auto& [value, i] : seed_of_) {
       Buffer& b = *to_.seeds_.at(device_name(out_.values[value].device)).buffer;
@@ -237,14 +241,61 @@ class Replay::Merge {
 
 // --- Launches ------------------------------------------------------------------------------------
 
-Replay::Replay(const Capture& capture, std::span<const Tensor> results) {
-  Merge(capture, results, *this);
-  for (const auto& [device, bytes] : schedule_.memory.arenas)
-    arenas_[device] = Buffer::arena(device_name(device), bytes);
-  make_segments();
+namespace {
+
+struct AllReplays {
+  std::mutex mutex;
+  std::set<Replay*> replays;
+};
+AllReplays& all_replays() {
+  static AllReplays* all = new AllReplays;
+  return *all;
 }
 
-Replay::~Replay() = default;
+}  // namespace
+
+Replay::Replay(const Capture& capture, std::span<const Tensor> results) {
+  Merge(capture, results, *this);
+  make_arenas();
+  make_segments();
+  std::lock_guard lock(all_replays().mutex);
+  all_replays().replays.insert(this);
+  idle_ = true;
+}
+
+Replay::~Replay() {
+  std::lock_guard lock(all_replays().mutex);
+  all_replays().replays.erase(this);
+}
+
+void Replay::make_arenas() {
+  for (const auto& [device, bytes] : schedule_.memory.arenas)
+    arenas_[device] = Buffer::arena(device_name(device), bytes, "Jit");
+}
+
+void Replay::free_idle_arenas() {
+  std::lock_guard lock(all_replays().mutex);
+  for (Replay* r : all_replays().replays)
+    if (r->idle_) r->arenas_.clear();
+}
+
+size_t Replay::count() {
+  std::lock_guard lock(all_replays().mutex);
+  return all_replays().replays.size();
+}
+
+// New memory for intermediate values: every launch that knows an address of the old one changes.
+void Replay::refill() {
+  make_arenas();
+  for (Segment& s : segments_) {
+    for (size_t i = 0; i < s.items.size(); ++i) {
+      const std::vector<int>& values = schedule_.steps[s.steps[i]].values;
+      for (size_t k = 0; k < values.size(); ++k)
+        if (schedule_.memory.offset[values[k]] >= 0) s.items[i].args[k] = address_of(values[k]);
+    }
+    s.recording = nullptr;
+  }
+}
 
 int Replay::root_of(int v) const {
   while (schedule_.values[v].in_place >= 0) v = schedule_.values[v].in_place;
@@ -292,6 +343,7 @@ void Replay::make_segments() {
     }
     s.items.push_back(std::move(item));
     s.kernels.push_back(kernels[i]);
+    s.steps.push_back(static_cast<int>(i));
     kernels_.push_back(kernels[i]->shared_from_this());
   }
 }
@@ -344,6 +396,26 @@ void Replay::launch() {
   }
 }
 
+namespace {
+
+// Keeps the arenas of a replay while it runs.
+class Busy {
+ public:
+  explicit Busy(bool& idle) : idle_(idle) { set(false); }
+  ~Busy() { set(true); }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  void set(bool idle) {
+    std::lock_guard lock(all_replays().mutex);
+    idle_ = idle;
+  }
+  bool& idle_;
+};
+
+}  // namespace
+
 Tensor Replay::result(size_t i) const {
   const Result& r = schedule_.results[i];
   if (r.value < 0) return Tensor(r.root.get());
@@ -352,6 +424,8 @@ Tensor Replay::result(size_t i) const {
 }
 
 std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs) {
+  const Busy busy(idle_);
+  if (arenas_.size() != schedule_.memory.arenas.size()) refill();
   advance_seeds();
   for (size_t i = 0; i < inputs.size(); ++i) set_address(inputs_[i], inputs[i]->data());
   for (Place& p : outputs_) {

@@ -42,6 +42,11 @@ class Replay {
   size_t kernels() const { return kernels_.size(); }
   int64_t arena_bytes() const;
 
+  // Gives back the memory of intermediate values of all replays that are not running; the next run
+  // gets new one. And how many there are.
+  static void free_idle_arenas();
+  static size_t count();
+
  private:
   class Merge;
   struct Segment;  // launches on one device, or a copy between two
@@ -66,6 +71,8 @@ class Replay {
   };
 
   void make_segments();
+  void make_arenas();
+  void refill();
   void* address_of(int value) const;
   int root_of(int value) const;
   void set_address(Place& place, void* address);
@@ -82,6 +89,7 @@ class Replay {
   std::vector<State> states_;
   std::map<std::string, Seeds> seeds_;  // by device
   std::map<int, std::shared_ptr<Buffer>> arenas_;
+  bool idle_ = false;  // complete, and not running
 };
 
 }  // namespace tiny

@@ -9,10 +9,12 @@
 #include "runtime/buffer.h"
 #include "runtime/fuse.h"
 #include "runtime/layout.h"
+#include "runtime/lru.h"
 #include "tiny/build.h"
 #include "tiny/deterministic.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/print.h"
 
 namespace tiny {
 
@@ -70,20 +72,31 @@ Normalized normalize(std::span<const Node> roots) {
 
 namespace {
 
-// A C identifier from the labels of the nodes that a kernel holds, in order of execution, and the
-// shape of its first output.
-std::string kernel_name(const std::vector<Node>& nodes, Ints shape) {
+// The labels of the nodes that a kernel holds, in order of execution.
+std::vector<std::string> labels_of(const std::vector<Node>& nodes) {
   std::vector<std::string> labels;
   for (Node n : nodes) {
     if (is_movement(n->op) || n->op == Op::Param || n->is_const()) continue;
-    std::string label = *n->label ? n->label : info(n->op).name;
-    std::transform(label.begin(), label.end(), label.begin(),
-                   [](unsigned char c) { return std::isalnum(c) ? std::tolower(c) : '_'; });
+    const std::string label = operation_of(n);
     if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
   }
+  return labels;
+}
+
+std::string listed(const std::vector<std::string>& labels) {
+  std::string out;
+  for (const std::string& l : labels) out += (out.empty() ? "" : ", ") + l;
+  return out;
+}
+
+// A C identifier from the labels, as far as they fit, and the shape of the first output.
+std::string kernel_name(const std::vector<std::string>& labels, Ints shape) {
   std::string name = "k";
-  for (const std::string& l : labels)
+  for (std::string l : labels) {
+    std::replace_if(
+        l.begin(), l.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
     if (name.size() + l.size() < 56) name += '_' + l;
+  }
   for (size_t i = 0; i < shape.size(); ++i) name += (i ? "x" : "_") + std::to_string(shape[i]);
   return name;
 }
@@ -319,7 +332,7 @@ class Planner {
     Node first = g.outputs[0];
     if (first->op == Op::Copy) {
       out_.steps.push_back(
-          {NodeRef(), {value_of(first), value_of(base_of(first->src(0)))}, "copy", device});
+          {NodeRef(), {value_of(first), value_of(base_of(first->src(0)))}, "copy", device, "to"});
       return;
     }
     if (first->op == Op::Scatter) add_kernel(g, {first}, first->src(0), device);
@@ -341,7 +354,9 @@ class Planner {
       stores.push_back(make(Op::Store, kVoid, {to, what}));
     }
     step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
-    step.name = kernel_name(nodes, outputs[0]->shape());
+    const std::vector<std::string> labels = labels_of(nodes);
+    step.operations = listed(labels);
+    step.name = kernel_name(labels, outputs[0]->shape());
     out_.steps.push_back(std::move(step));
   }
 
@@ -427,7 +442,7 @@ class Planner {
 
 struct Cache {
   std::mutex mutex;
-  std::map<std::string, std::pair<NodeRef, std::shared_ptr<const Schedule>>> entries;
+  Lru<std::pair<NodeRef, std::shared_ptr<const Schedule>>> entries;
 };
 Cache& cache() {
   static Cache* c = new Cache;
@@ -438,7 +453,6 @@ Cache& cache() {
 
 std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vector<int>& devices,
                                          int fallback) {
-  constexpr size_t kMostSchedules = 1024;
   NodeRef sink(make(Op::Sink, kVoid, graph.roots));
   std::string key = std::to_string(reinterpret_cast<uintptr_t>(sink.get())) + ' ' +
                     env_kernel_key() + ' ' + std::to_string(fallback);
@@ -446,16 +460,19 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
   Cache& c = cache();
   {
     std::lock_guard lock(c.mutex);
-    const auto at = c.entries.find(key);
-    if (at != c.entries.end()) return at->second.second;
+    if (const auto* known = c.entries.find(key)) return known->second;
   }
   Normalized ordered = graph;
   if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
   auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
+  const auto most = static_cast<size_t>(std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::lock_guard lock(c.mutex);
-  if (c.entries.size() >= kMostSchedules) c.entries.clear();
-  c.entries[key] = {std::move(sink), made};
-  return made;
+  return c.entries.insert(std::move(key), {std::move(sink), made}, most).second;
+}
+
+size_t schedules_kept() {
+  std::lock_guard lock(cache().mutex);
+  return cache().entries.size();
 }
 
 void clear_schedule_cache() {

@@ -33,6 +33,7 @@ struct Step {
   std::vector<int> values;  // arguments in slot order; of a copy: to, from
   std::string name;         // of the user's operations, a C identifier
   int device = 0;
+  std::string operations = {};  // all of the user's, "conv2d, relu"
 };
 
 struct Result {
@@ -50,7 +51,7 @@ struct Schedule {
   std::vector<Result> results;  // one per root
   MemoryPlan memory;
   // The steps' kernels once they have been looked up, and when that was (runtime/kernel.cpp).
-  mutable std::vector<Kernel*> kernels;
+  mutable std::vector<std::shared_ptr<Kernel>> kernels;
   mutable uint64_t kernels_age = 0;
 };
 
@@ -63,5 +64,6 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
 std::string to_text(const Schedule& s);
 
 void clear_schedule_cache();
+size_t schedules_kept();
 
 }  // namespace tiny

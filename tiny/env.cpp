@@ -60,6 +60,9 @@ constexpr Row kRows[] = {
      "Folder of the cache on disk; empty means the user's cache folder."},
     {"CACHE_MB", Kind::Int, "1024", Scope::Host,
      "Size in MiB that the cache on disk is kept under."},
+    {"CACHE_SCHEDULES", Kind::Int, "1024", Scope::Host,
+     "Schedules that are kept in memory, and four times as many kernels; those used longest ago go "
+     "first."},
     {"OPT", Kind::Int, "1", Scope::Kernel, "0 turns the kernel optimiser off."},
     {"FUSE", Kind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
     {"DETERMINISTIC", Kind::Int, "0", Scope::Kernel,

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <mutex>
+#include <set>
+#include <string>
 #include <unordered_map>
 
 #include "tiny/build.h"
 #include "tiny/error.h"
+#include "tiny/print.h"
 #include "tiny/windows.h"
 
 namespace tiny {
@@ -33,6 +37,17 @@ class Adjoints {
  private:
   NodeMap<Node> sums_;
 };
+
+// The name of what computes the gradient of an operation, "relu_grad". Kept for ever: there are
+// few.
+const char* gradient_label(Node n) {
+  static std::mutex mutex;
+  static auto* labels = new std::set<std::string>;
+  std::string label = operation_of(n);
+  if (!label.ends_with("_grad")) label += "_grad";
+  std::lock_guard lock(mutex);
+  return labels->insert(std::move(label)).first->c_str();
+}
 
 // Sends the gradient `g` of `n` to the sources of `n`.
 using Rule = void (*)(Node n, Node g, Adjoints& to);
@@ -384,7 +399,7 @@ std::vector<Node> gradients(Node loss, std::span<const Node> targets, Node seed)
   for (size_t i = order.size(); i-- > 0;) {
     const Node n = order[i], g = adjoints.get(n);
     if (!g) continue;
-    LabelScope label(n->label);
+    LabelScope label(gradient_label(n));
     if (n->op == Op::Leaf) {
       Node& sum = by_leaf[n->int_value()];
       sum = sum ? binary(Op::Add, sum, g) : g;

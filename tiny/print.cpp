@@ -1,10 +1,19 @@
 #include "tiny/print.h"
 
+#include <algorithm>
+#include <cctype>
 #include <sstream>
 
 #include "tiny/error.h"
 
 namespace tiny {
+
+std::string operation_of(Node n) {
+  std::string label = *n->label ? n->label : info(n->op).name;
+  std::transform(label.begin(), label.end(), label.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return label;
+}
 
 const char* name_of(RangeKind kind) {
   constexpr const char* names[] = {"loop",   "reduce", "core",   "vector",

@@ -15,6 +15,9 @@ std::string to_text(std::span<const Node> roots);
 // An index expression as one line of arithmetic: "r0*64+r1". For messages and comments.
 std::string to_expression(Node n);
 
+// The user's operation that made a node, else its op: "conv2d", "relu_grad", "add".
+std::string operation_of(Node n);
+
 const char* name_of(RangeKind kind);
 
 }  // namespace tiny

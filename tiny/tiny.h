@@ -5,6 +5,7 @@
 #include "tiny/error.h"
 #include "tiny/functional.h"
 #include "tiny/jit.h"
+#include "tiny/memory.h"
 #include "tiny/nn.h"
 #include "tiny/optim.h"
 #include "tiny/progress.h"
