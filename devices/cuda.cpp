@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "devices/cuda_nvrtc.h"
 #include "tiny/env.h"
@@ -268,6 +270,9 @@ CudaDevice::~CudaDevice() {
     cuda_.stream_synchronize(compute_);
     staging_ = nullptr;
     for (CuEvent event : {order_, start_, end_}) cuda_.event_destroy(event);
+    for (const auto& [mark, event] : marks_) cuda_.event_destroy(event);
+    for (CuEvent event : free_events_) cuda_.event_destroy(event);
+    if (anchor_) cuda_.event_destroy(anchor_);
     for (CuStream stream : {compute_, copy_}) cuda_.stream_destroy(stream);
   } catch (const DeviceError&) {  // the GPU is lost
   }
@@ -399,6 +404,46 @@ double CudaDevice::launch_timed(Program& program, const LaunchSize& size,
   float milliseconds = 0;
   check_cuda(cuda_.event_elapsed(&milliseconds, start_, end_), "read the time of an event");
   return milliseconds * 1e-3;
+}
+
+CuEvent CudaDevice::timed_event() {
+  CuEvent event = nullptr;
+  if (free_events_.empty()) {
+    check_cuda(cuda_.event_create(&event, kCuEventTimed), "create an event on ", name_);
+  } else {
+    event = free_events_.back();
+    free_events_.pop_back();
+  }
+  check_cuda(cuda_.event_record(event, compute_), "record an event");
+  return event;
+}
+
+int64_t CudaDevice::mark() {
+  const CudaScope scope(cuda_, context_);
+  std::lock_guard lock(timing_);
+  if (!anchor_) {  // the one point where both clocks are read
+    check_cuda(cuda_.stream_synchronize(compute_), "finish the work on ", name_);
+    anchor_ = timed_event();
+    check_cuda(cuda_.event_synchronize(anchor_), "wait for an event");
+    anchor_time_ =
+        std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  marks_[next_mark_] = timed_event();
+  return next_mark_++;
+}
+
+double CudaDevice::time_of(int64_t mark) {
+  const CudaScope scope(cuda_, context_);
+  std::lock_guard lock(timing_);
+  const auto at = marks_.find(mark);
+  expect(at != marks_.end(), "CUDA: mark ", mark, " was read before");
+  check_cuda(cuda_.event_synchronize(at->second), "wait for an event");
+  float milliseconds = 0;
+  check_cuda(cuda_.event_elapsed(&milliseconds, anchor_, at->second), "read the time of an event");
+  anchor_time_ += milliseconds * 1e-3;
+  free_events_.push_back(std::exchange(anchor_, at->second));
+  marks_.erase(at);
+  return anchor_time_;
 }
 
 std::unique_ptr<Recording> CudaDevice::record(std::vector<LaunchItem> items) {

@@ -5,6 +5,7 @@
 // the GPU has done them. An error of a kernel shows at a later call, unless CHECK=1 or DEBUG>=2
 // makes launch wait.
 #pragma once
+#include <map>
 #include <memory>
 #include <set>
 
@@ -47,6 +48,9 @@ class CudaDevice : public Device {
   // A CUDA graph with the items in a chain; plain launches with CHECK=1 or DEBUG>=2. The programs
   // must outlive it.
   std::unique_ptr<Recording> record(std::vector<LaunchItem> items) override;
+  // Events on the compute stream.
+  int64_t mark() override;
+  double time_of(int64_t mark) override;
   // From another GPU, or from a device whose memory is the host's.
   bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
 
@@ -58,6 +62,7 @@ class CudaDevice : public Device {
   void wait_for(const CudaProgram& program, const LaunchSize& size);
   void empty_cache();
   void reach(CudaDevice& peer);
+  CuEvent timed_event();
 
   const CudaDriver& cuda_;
   int ordinal_ = 0;   // the driver's number of the GPU
@@ -70,7 +75,14 @@ class CudaDevice : public Device {
   std::unique_ptr<CudaStaging> staging_;
   std::mutex ordering_, timing_;
   CuEvent start_ = nullptr, end_ = nullptr;  // of launch_timed
-  std::set<const CudaDevice*> reached_;      // GPUs whose memory this one reads directly
+  // Marks that have not been read, by their number; events that are free; the event of the mark
+  // that was read last, and its time: differences of near events are exact.
+  std::map<int64_t, CuEvent> marks_;
+  std::vector<CuEvent> free_events_;
+  int64_t next_mark_ = 0;
+  CuEvent anchor_ = nullptr;
+  double anchor_time_ = 0;
+  std::set<const CudaDevice*> reached_;  // GPUs whose memory this one reads directly
 };
 
 // Whether there is a driver, a GPU and NVRTC. Opens the libraries, costs next to nothing where the

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/profile.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -194,6 +195,7 @@ class Pool {
       use->bytes += sign * static_cast<int64_t>(memory.bytes);
       use->peak_bytes = std::max(use->peak_bytes, use->bytes);
     }
+    if (profiling()) profile_memory(kept.name, kept.use.bytes);
   }
 
   std::mutex mutex_;
@@ -261,10 +263,14 @@ std::shared_ptr<Buffer> Buffer::move_memory() {
   return to;
 }
 
-void Buffer::upload(const void* from) { device_->upload(data(), from, bytes()); }
+void Buffer::upload(const void* from) {
+  const HostSpan span("upload");
+  device_->upload(data(), from, bytes());
+}
 
 void Buffer::download(void* to) {
   if (!bytes()) return;
+  const HostSpan span("download");
   expect(memory_ || whole_ || moved_, "reading a buffer that was never written");
   device_->download(to, data(), bytes());
 }

@@ -38,6 +38,13 @@ std::unique_ptr<Recording> Device::record(std::vector<LaunchItem> items) {
   return std::make_unique<LaunchList>(*this, std::move(items));
 }
 
+int64_t Device::mark() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+double Device::time_of(int64_t mark) { return static_cast<double>(mark) * 1e-9; }
+
 bool Device::copy_from(Device&, void*, const void*, size_t) { return false; }
 
 }  // namespace tiny

@@ -69,6 +69,12 @@ class Device {
   virtual double launch_timed(Program& program, const LaunchSize& size,
                               const std::vector<void*>& args);
   virtual std::unique_ptr<Recording> record(std::vector<LaunchItem> items);
+
+  // A mark between two pieces of the device's work, and when the work before it had ended: seconds
+  // on the host's steady clock. Each mark is read once, in the order in which they were made.
+  // Here: for devices whose launches have ended when they return.
+  virtual int64_t mark();
+  virtual double time_of(int64_t mark);
   virtual bool copy_from(Device& source, void* to, const void* from, size_t bytes);
   virtual void trim() {}  // gives freed memory that the device keeps back to the system
 };

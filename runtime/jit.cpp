@@ -9,6 +9,7 @@
 
 #include "runtime/capture.h"
 #include "runtime/fuse.h"
+#include "runtime/profile.h"
 #include "runtime/realize.h"
 #include "runtime/replay.h"
 #include "tiny/build.h"
@@ -426,6 +427,7 @@ void JitCore::reset() {
 const JitStatistics& JitCore::statistics() const { return state_->statistics; }
 
 Tensors JitCore::call(const Tensors& given, const Body& body) {
+  begin_profile_of_environment();
   State& s = *state_;
   if (Capture::current() || env_int("JIT") == 0 || ++s.calls == 1) {
     ++s.statistics.calls;

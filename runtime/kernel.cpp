@@ -10,6 +10,7 @@
 
 #include "runtime/cache.h"
 #include "runtime/lru.h"
+#include "runtime/profile.h"
 #include "runtime/proof.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -53,7 +54,10 @@ std::shared_ptr<Kernel> compile(const Step& step) {
       const std::string wanted = env_text("DEBUG_PASS");
       if (wanted.empty() || wanted == pass) std::cerr << "--- " << pass << '\n' << text;
     };
-  const Lowered low = lower(step.kernel.get(), step.name, device.target(), viewer);
+  const Lowered low = [&] {
+    const HostSpan span("lower");
+    return lower(step.kernel.get(), step.name, device.target(), viewer);
+  }();
   show(low, debug);
   PendingProof proof(low, step, device.target());
   auto kernel = std::make_shared<Kernel>();
@@ -61,8 +65,12 @@ std::shared_ptr<Kernel> compile(const Step& step) {
   kernel->launch = low.launch;
   kernel->bytes = low.bytes;
   kernel->flops = low.flops;
-  const std::string binary = cached_compile(device, low.source);
+  const std::string binary = [&] {
+    const HostSpan span("compile");
+    return cached_compile(device, low.source);
+  }();
   proof.finish();
+  const HostSpan span("load");
   kernel->program = device.load(binary, low.source.entry);
   return kernel;
 }

@@ -6,8 +6,11 @@
 #include <set>
 
 #include "runtime/capture.h"
+#include "runtime/check_nan.h"
 #include "runtime/fuse.h"
 #include "runtime/kernel.h"
+#include "runtime/launch.h"
+#include "runtime/profile.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -17,19 +20,6 @@ namespace tiny {
 namespace {
 
 using Buffers = std::vector<std::shared_ptr<Buffer>>;
-
-void report(const Kernel& k, double time) {
-  std::fprintf(stderr, "%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
-               static_cast<long long>(k.launch.block[0]), static_cast<long long>(k.launch.grid[0]),
-               time * 1e6, k.flops / time * 1e-9, k.bytes / time * 1e-9);
-}
-
-KernelClock* running_clock = nullptr;
-
-void launch(Kernel& k, Device& device, const std::vector<void*>& args, int64_t debug) {
-  if (debug >= 2) return launch_shown(k, device, args);
-  device.launch(*k.program, k.launch, args);
-}
 
 // One run of a schedule: the memory of its values.
 class Run {
@@ -41,17 +31,14 @@ class Run {
       arenas_[device] = Buffer::arena(device_name(device), bytes);
   }
 
-  void step(const Step& step, Kernel* kernel, int64_t debug) {
+  void step(const Step& step, Kernel* kernel, Watch watch) {
     if (!kernel) {
-      const Value &to = s_.values[step.values[0]], &from = s_.values[step.values[1]];
-      return copy_bytes(find_device(device_name(to.device)),
-                        address(step.values[0], step.operations),
-                        find_device(device_name(from.device)), address(step.values[1], ""),
-                        static_cast<size_t>(to.size) * to.dtype.size());
+      void* to = address(step.values[0], step.operations);
+      return copy(s_, step, to, address(step.values[1], ""), watch);
     }
     std::vector<void*> args;
     for (int v : step.values) args.push_back(address(v, step.operations));
-    launch(*kernel, find_device(device_name(step.device)), args, debug);
+    launch(s_, step, *kernel, args, watch);
   }
 
   // Made when a step first writes it, and labelled with that step.
@@ -83,25 +70,14 @@ class Run {
 
 }  // namespace
 
-void launch_shown(Kernel& k, Device& device, const std::vector<void*>& args) {
-  report(k, device.launch_timed(*k.program, k.launch, args));
-}
-
-void copy_bytes(Device& there, void* to, Device& here, const void* from, size_t bytes) {
-  if (&there == &here) return there.copy(to, from, bytes);
-  if (there.copy_from(here, to, from, bytes)) return;
-  std::vector<std::byte> host(bytes);
-  here.download(host.data(), from, bytes);
-  there.upload(to, host.data(), bytes);
-}
-
 Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) {
   const int64_t debug = env_int("DEBUG");
   if (debug >= 1 && !s.steps.empty())
     std::fprintf(stderr, "running %zu kernels, %s\n", s.steps.size(), to_text(s.memory).c_str());
   const std::vector<Kernel*> kernels = compile_kernels(s);
   Run run(s, inputs);
-  for (size_t i = 0; i < s.steps.size(); ++i) run.step(s.steps[i], kernels[i], debug);
+  const Watch watch = watch_now();
+  for (size_t i = 0; i < s.steps.size(); ++i) run.step(s.steps[i], kernels[i], watch);
   Buffers out;
   for (const Result& r : s.results) out.push_back(r.value >= 0 ? run.buffer(r.value) : nullptr);
   return out;
@@ -232,12 +208,11 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, size_t wanted, i
 
 }  // namespace
 
-KernelClock::KernelClock() { running_clock = this; }
-KernelClock::~KernelClock() { running_clock = nullptr; }
-
 namespace runtime_seam {
 
 void realize(std::span<Tensor* const> tensors) {
+  begin_profile_of_environment();
+  const HostSpan span("realize");
   Arena::global().collect();
   std::vector<Node> roots;
   for (Tensor* t : tensors) roots.push_back(t->node());
@@ -259,6 +234,7 @@ void realize(std::span<Tensor* const> tensors) {
     Node n = roots[i], view = done[i];
     if (n != view && n->handles > 0) Arena::global().set_realized(n, view);
   }
+  throw_found_nan();
 }
 
 Node upload(const void* data, DType dtype, int64_t count, const std::string& device) {
@@ -285,6 +261,7 @@ void download(Node realized, void* out) {
   const auto b = buffer_of(n);
   b->device().synchronize();
   b->download(out);
+  throw_found_nan();
 }
 
 std::string default_device() {

@@ -15,30 +15,12 @@ namespace tiny {
 std::vector<std::shared_ptr<Buffer>> run(const Schedule& s,
                                          std::span<const std::shared_ptr<Buffer>> inputs);
 
-// While one lives, each kernel is waited for and its time on the device, caches cold, is added up.
-// For benchmarks; one at a time.
-class KernelClock {
- public:
-  KernelClock();
-  ~KernelClock();
-  KernelClock(const KernelClock&) = delete;
-  KernelClock& operator=(const KernelClock&) = delete;
-
-  double seconds = 0;
-  int kernels = 0;
-};
-
 // The node of a buffer, and the movement of `root` above its base on top of another node.
 Node buffer_node(const std::shared_ptr<Buffer>& b);
 Node moved(Node root, Node base, Node onto);
 
 // The buffer behind a node that has values and is no more than a reshape of it; else nullptr.
 std::shared_ptr<Buffer> whole_buffer(Node n);
-
-// One kernel with its time on stderr, as DEBUG=2 shows it; bytes from one device to another.
-struct Kernel;
-void launch_shown(Kernel& k, Device& device, const std::vector<void*>& args);
-void copy_bytes(Device& there, void* to, Device& here, const void* from, size_t bytes);
 
 // What exists right now: for tests that watch for leaks. Frees what nobody refers to first.
 struct Live {

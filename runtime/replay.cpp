@@ -5,7 +5,10 @@
 #include <mutex>
 #include <set>
 
+#include "runtime/check_nan.h"
 #include "runtime/fuse.h"
+#include "runtime/launch.h"
+#include "runtime/profile.h"
 #include "runtime/realize.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
@@ -18,10 +21,9 @@ struct Replay::Segment {
   Device* device = nullptr;
   std::vector<LaunchItem> items;
   std::vector<Kernel*> kernels;
-  std::vector<int> steps;  // of the items
+  std::vector<int> steps;  // of the items; the one that copies
   std::unique_ptr<Recording> recording;
   std::vector<int> changed;  // items
-  int to = -1, from = -1;    // values of a copy
 };
 
 // --- One schedule from those that ran ------------------------------------------------------------
@@ -32,15 +34,6 @@ void check_kept(const std::shared_ptr<Memory>& memory) {
   check(memory && memory->owner,
         "Jit: a tensor from outside that the step assigns to, or reads, is gone after it: keep it "
         "outside of the step");
-}
-
-std::vector<bool> written_slots(const Step& step) {
-  std::vector<bool> out(step.values.size());
-  if (!step.kernel)
-    out[0] = true;
-  else
-    for (Node store : step.kernel->srcs()) out[store->src(0)->ints()[0]] = true;
-  return out;
 }
 
 }  // namespace
@@ -320,8 +313,7 @@ void Replay::make_segments() {
     const Step& step = schedule_.steps[i];
     if (!step.kernel) {
       segments_.emplace_back();
-      segments_.back().to = step.values[0];
-      segments_.back().from = step.values[1];
+      segments_.back().steps.push_back(static_cast<int>(i));
       continue;
     }
     Device& device = find_device(device_name(step.device));
@@ -370,19 +362,17 @@ void Replay::advance_seeds() {
 }
 
 void Replay::launch() {
-  const bool shown = env_int("DEBUG") >= 2, plain = env_int("JIT") == 2;
+  const bool plain = env_int("JIT") == 2;
+  const Watch watch = watch_now();
   for (Segment& s : segments_) {
     if (!s.device) {
-      const Value &to = schedule_.values[s.to], &from = schedule_.values[s.from];
-      Device &there = find_device(device_name(to.device)),
-             &here = find_device(device_name(from.device));
-      copy_bytes(there, address_of(s.to), here, address_of(s.from),
-                 static_cast<size_t>(to.size) * to.dtype.size());
+      const Step& step = schedule_.steps[s.steps[0]];
+      copy(schedule_, step, address_of(step.values[0]), address_of(step.values[1]), watch);
       continue;
     }
-    if (shown) {
+    if (watch.any()) {
       for (size_t i = 0; i < s.items.size(); ++i)
-        launch_shown(*s.kernels[i], *s.device, s.items[i].args);
+        tiny::launch(schedule_, schedule_.steps[s.steps[i]], *s.kernels[i], s.items[i].args, watch);
       s.recording = nullptr;
       continue;
     }
@@ -424,6 +414,7 @@ Tensor Replay::result(size_t i) const {
 }
 
 std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs) {
+  const HostSpan span("replay");
   const Busy busy(idle_);
   if (arenas_.size() != schedule_.memory.arenas.size()) refill();
   advance_seeds();
@@ -438,6 +429,7 @@ std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs)
     set_address(p, p.buffer->data());
   }
   launch();
+  throw_found_nan();
   std::vector<Tensor> out;
   for (size_t i = 0; i < schedule_.results.size(); ++i) out.push_back(result(i));
   return out;

@@ -10,6 +10,7 @@
 #include "runtime/fuse.h"
 #include "runtime/layout.h"
 #include "runtime/lru.h"
+#include "runtime/profile.h"
 #include "tiny/build.h"
 #include "tiny/deterministic.h"
 #include "tiny/env.h"
@@ -453,6 +454,7 @@ Cache& cache() {
 
 std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vector<int>& devices,
                                          int fallback) {
+  const HostSpan span("schedule");
   NodeRef sink(make(Op::Sink, kVoid, graph.roots));
   std::string key = std::to_string(reinterpret_cast<uintptr_t>(sink.get())) + ' ' +
                     env_kernel_key() + ' ' + std::to_string(fallback);

@@ -38,6 +38,12 @@ constexpr Row kRows[] = {
      "Proves that new kernels stay inside their buffers: 1 for 50 ms a kernel and goes on when "
      "that "
      "is not enough, 2 takes what is unproved for an error, 0 is off."},
+    {"CHECK_NAN", Kind::Int, "0", Scope::Host,
+     "1 names the kernel, and the operation, that first makes a NaN or an infinity from finite "
+     "values, at the price of reading all memory on the host."},
+    {"PROFILE", Kind::Text, "", Scope::Host,
+     "1 or a file name: times the program and writes a trace for ui.perfetto.dev (1: "
+     "tiny_profile.json). Read once."},
     {"CHECK_REWRITE", Kind::Int, "0", Scope::Host,
      "1 proves of every rule that fires on integers that it keeps the value."},
     {"Z3_PATH", Kind::Text, "", Scope::Host,

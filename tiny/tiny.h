@@ -8,6 +8,7 @@
 #include "tiny/memory.h"
 #include "tiny/nn.h"
 #include "tiny/optim.h"
+#include "tiny/profile.h"
 #include "tiny/progress.h"
 #include "tiny/random.h"
 #include "tiny/state.h"

@@ -23,6 +23,7 @@
 
 #include "extra/bench/timing.h"
 #include "runtime/kernel.h"
+#include "runtime/launch.h"
 #include "runtime/realize.h"
 #include "tiny/tiny.h"
 

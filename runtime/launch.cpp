@@ -1,0 +1,102 @@
+#include "runtime/launch.h"
+
+#include <cstdio>
+
+#include "runtime/check_nan.h"
+#include "runtime/profile.h"
+#include "tiny/env.h"
+
+namespace tiny {
+
+namespace {
+
+KernelClock* running_clock = nullptr;
+
+void show(const Kernel& k, double time) {
+  std::fprintf(stderr, "%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
+               static_cast<long long>(k.launch.block[0]), static_cast<long long>(k.launch.grid[0]),
+               time * 1e6, k.flops / time * 1e-9, k.bytes / time * 1e-9);
+}
+
+void launch_watched(const Step& step, Kernel& k, Device& device, const std::vector<void*>& args,
+                    Watch watch) {
+  if (watch.shown || watch.clocked) {
+    const double seconds = device.launch_timed(*k.program, k.launch, args);
+    if (watch.shown) show(k, seconds);
+    if (watch.clocked) {
+      running_clock->seconds += seconds;
+      ++running_clock->kernels;
+    }
+    return;
+  }
+  if (!watch.timed) return device.launch(*k.program, k.launch, args);
+  const HostSpan span("launch");
+  const int64_t begin = device.mark();
+  device.launch(*k.program, k.launch, args);
+  profile_kernel(k, step.operations, device, device_name(step.device), begin, device.mark());
+}
+
+}  // namespace
+
+KernelClock::KernelClock() { running_clock = this; }
+KernelClock::~KernelClock() { running_clock = nullptr; }
+
+Watch watch_now() {
+  return {env_int("DEBUG") >= 2, running_clock != nullptr, profiling(), checks_nan()};
+}
+
+void launch(const Schedule& s, const Step& step, Kernel& k, const std::vector<void*>& args,
+            Watch watch) {
+  Device& device = find_device(device_name(step.device));
+  if (!watch.any()) return device.launch(*k.program, k.launch, args);
+  if (!watch.checked) return launch_watched(step, k, device, args, watch);
+  NanCheck check(s, step, k, args);
+  launch_watched(step, k, device, args, watch);
+  check.look_at_results();
+}
+
+namespace {
+
+void copy_bytes(Device& there, void* to, Device& here, const void* from, size_t bytes) {
+  if (&there == &here) return there.copy(to, from, bytes);
+  if (there.copy_from(here, to, from, bytes)) return;
+  std::vector<std::byte> host(bytes);
+  here.download(host.data(), from, bytes);
+  there.upload(to, host.data(), bytes);
+}
+
+}  // namespace
+
+void copy(const Schedule& s, const Step& step, void* to, const void* from, Watch watch) {
+  const Value &there = s.values[step.values[0]], &here = s.values[step.values[1]];
+  const std::string& name = device_name(there.device);
+  Device& device = find_device(name);
+  const size_t bytes = static_cast<size_t>(there.size) * static_cast<size_t>(there.dtype.size());
+  const int64_t begin = watch.timed ? device.mark() : 0;
+  copy_bytes(device, to, find_device(device_name(here.device)), from, bytes);
+  if (watch.timed) profile_copy(device, name, static_cast<double>(bytes), begin, device.mark());
+}
+
+std::vector<bool> written_slots(const Step& step) {
+  std::vector<bool> out(step.values.size());
+  if (!step.kernel)
+    out[0] = true;
+  else
+    for (Node store : step.kernel->srcs()) out[store->src(0)->ints()[0]] = true;
+  return out;
+}
+
+std::vector<bool> read_slots(const Step& step) {
+  std::vector<bool> out(step.values.size());
+  if (!step.kernel) {
+    out[1] = true;
+    return out;
+  }
+  std::vector<Node> values;
+  for (Node store : step.kernel->srcs()) values.push_back(store->src(1));
+  for (Node n : topological(values))
+    if (n->op == Op::Param) out[n->ints()[0]] = true;
+  return out;
+}
+
+}  // namespace tiny

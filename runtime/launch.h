@@ -1,0 +1,41 @@
+// Launches of kernels, plain or watched: DEBUG=2 shows each with its time, a profile times them,
+// CHECK_NAN=1 looks at what they read and write.
+#pragma once
+#include <vector>
+
+#include "runtime/kernel.h"
+
+namespace tiny {
+
+// How launches are watched at present.
+struct Watch {
+  bool shown = false, clocked = false, timed = false, checked = false;
+  bool any() const { return shown || clocked || timed || checked; }
+};
+Watch watch_now();
+
+// One step of a schedule; `args` in slot order.
+void launch(const Schedule& s, const Step& step, Kernel& kernel, const std::vector<void*>& args,
+            Watch watch);
+
+// A step that copies a value from one device, or one place of it, to another.
+void copy(const Schedule& s, const Step& step, void* to, const void* from, Watch watch);
+
+// The slots of a step that it writes, and those whose values it reads.
+std::vector<bool> written_slots(const Step& step);
+std::vector<bool> read_slots(const Step& step);
+
+// While one lives, each kernel is waited for and its time on the device, caches cold, is added up.
+// For benchmarks; one at a time.
+class KernelClock {
+ public:
+  KernelClock();
+  ~KernelClock();
+  KernelClock(const KernelClock&) = delete;
+  KernelClock& operator=(const KernelClock&) = delete;
+
+  double seconds = 0;
+  int kernels = 0;
+};
+
+}  // namespace tiny
