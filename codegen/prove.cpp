@@ -5,6 +5,7 @@
 #include <map>
 
 #include "codegen/bounds.h"
+#include "codegen/group.h"
 #include "codegen/matrix.h"
 #include "codegen/smt.h"
 #include "codegen/writes.h"
@@ -150,6 +151,7 @@ class Prover {
   Proof run() {
     for (const Claim& c : claims_) add(inside(c));
     for (Node n : topological(sink_)) other(n);
+    for (const Finding& f : prove_groups(sink_)) add(f);
     std::map<int, std::vector<Claim>> stores;
     for (const Claim& c : claims_)
       if (c.is_store()) stores[c.slot()].push_back(c);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/group.h"
 #include "codegen/render.h"
 #include "codegen/render_c_printer.h"
 
@@ -196,22 +197,15 @@ void CPrinter::update(Node reduce) {
   line(cat(acc, " = ", bare(combine(op, reduce->dtype, acc, v)), ";"));
 }
 
-// Threads that still read what a group left in shared memory may meet others that write what the
-// next one leaves: in a loop two halves of the array take turns. A barrier lies between any two.
 void CPrinter::group(Node reduce) {
-  int width = 1;
-  for (Node r : reduce->srcs().subspan(1))
-    if (r->arg<RangeArg>().kind == RangeKind::Thread) width *= static_cast<int>(r->src(0)->vmax);
+  const Group g = group_of(reduce, threads_, loops_ > 0);
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce], id = cat(++groups_);
-  const int warps = (use_.threads + 31) / 32;
-  const bool turns = loops_ > 0 && width > 32;
-  shared_ += cat("  SHARED(", type(reduce->dtype), ", shared", id, ", ", turns ? 2 * warps : warps,
-                 ");\n");
-  if (turns) shared_ += cat("  int turn", id, " = 0;\n");
-  line(cat(acc, " = group_", function_name(op), "<", width, ">(", acc, ", shared", id,
-           turns ? " + turn" + id : "", ");"));
-  if (turns) line(cat("turn", id, " ^= ", warps, ";"));
+  shared_ += cat("  SHARED(", type(reduce->dtype), ", shared", id, ", ", g.elements(), ");\n");
+  if (g.turns) shared_ += cat("  int turn", id, " = 0;\n");
+  line(cat(acc, " = group_", function_name(op), "<", g.width, ">(", acc, ", shared", id,
+           g.turns ? " + turn" + id : "", ");"));
+  if (g.turns) line(cat("turn", id, " ^= ", g.warps(), ";"));
 }
 
 }  // namespace tiny

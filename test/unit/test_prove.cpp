@@ -13,11 +13,13 @@
 #include <set>
 
 #include "codegen/bounds.h"
+#include "codegen/group.h"
 #include "codegen/lower.h"
 #include "codegen/smt.h"
 #include "runtime/proof.h"
 #include "runtime/schedule.h"
 #include "test/ops/ops.h"
+#include "test/unit/kernel_truth.h"
 #include "test/unit/kernels.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
@@ -26,230 +28,6 @@
 
 using namespace tiny;
 using namespace tiny::test;
-
-namespace {
-
-constexpr double kPatient = 20;
-
-Node range(int id, int64_t extent, RangeKind kind = RangeKind::Loop) {
-  return make(Op::Range, kI64, {constant(kI64, extent)}, RangeArg{id, kind});
-}
-Node num(int64_t v) { return constant(kI64, v); }
-Node op(Op o, Node a, Node b) {
-  return make(o, is_comparison(o) ? kBool.vec(a->dtype.lanes) : a->dtype, {a, b});
-}
-Node add(Node a, Node b) { return op(Op::Add, a, b); }
-Node mul(Node a, int64_t f) { return op(Op::Mul, a, constant(a->dtype, f)); }
-Node lt(Node a, int64_t limit) { return op(Op::Lt, a, constant(a->dtype, limit)); }
-Node above(int64_t limit, Node a) { return op(Op::Lt, constant(a->dtype, limit), a); }
-Node both_of(Node a, Node b) { return op(Op::And, a, b); }
-Node splat(Node x, int lanes) { return make(Op::Broadcast, x->dtype.vec(lanes), {x}); }
-Node ramp(int lanes) { return make(Op::Ramp, kI64.vec(lanes)); }
-
-Node param(int slot, int64_t size, DType t = kF32) {
-  const int64_t arg[] = {slot, size};
-  return make(Op::Param, t, {}, Ints(arg));
-}
-Node load(Node from, Node at, Node gate = nullptr, int lanes = 1) {
-  std::vector<Node> srcs{from, at};
-  if (gate) srcs.push_back(gate);
-  return make(Op::Load, from->dtype.vec(lanes), srcs);
-}
-Node store(Node to, Node at, Node value, Node gate = nullptr) {
-  std::vector<Node> srcs{to, at, value};
-  if (gate) srcs.push_back(gate);
-  return make(Op::Store, kVoid, srcs);
-}
-Node sink(std::vector<Node> stores) { return make(Op::Sink, kVoid, stores); }
-
-ProofSettings patient() {
-  ProofSettings s;
-  s.seconds = kPatient;
-  s.iterations = 1 << 20;
-  return s;
-}
-
-Proof proof_of(std::vector<Node> stores) { return prove(sink(std::move(stores)), patient()); }
-
-// Each element of an output of `size` is stored once by a plain loop: what is under test is read.
-Proof reading(Node value, Node r) { return proof_of({store(param(0, r->src(0)->vmax), r, value)}); }
-
-// --- another evaluator
-// -----------------------------------------------------------------------------------
-
-using Values = std::map<int, int64_t>;  // of ranges, by id
-
-int64_t wrapped(DType t, __int128 v) {
-  if (t.is_bool()) return v != 0;
-  const int bits = t.bits();
-  auto u = static_cast<unsigned __int128>(v) & ((static_cast<unsigned __int128>(1) << bits) - 1);
-  if (t.is_signed() && u >> (bits - 1)) u -= static_cast<unsigned __int128>(1) << bits;
-  return static_cast<int64_t>(u);
-}
-
-// One lane of a machine integer; nothing where memory or floats come in.
-std::optional<int64_t> machine_value(Node n, int lane, const Values& values) {
-  if (n->dtype.is_float() || n->is(Op::Load) || n->is(Op::Reduce)) return {};
-  if (n->is_const()) return n->int_value();
-  if (n->is(Op::Range)) return values.at(n->arg<RangeArg>().id);
-  if (n->is(Op::Ramp)) return lane;
-  if (n->is(Op::Broadcast)) return machine_value(n->src(0), 0, values);
-  if (n->is(Op::Reverse)) return machine_value(n->src(0), n->dtype.lanes - 1 - lane, values);
-  __int128 s[3] = {};
-  for (int i = 0; i < static_cast<int>(n->num_src); ++i) {
-    const auto v = machine_value(n->src(i), lane, values);
-    if (!v) return {};
-    s[i] = *v;
-  }
-  const auto a = s[0], b = s[1];
-  if (n->op >= Op::FloorDiv && n->op <= Op::TruncMod && b == 0) return {};
-  const bool down = b != 0 && a % b != 0 && (a < 0) != (b < 0);
-  switch (n->op) {
-    case Op::Cast: return wrapped(n->dtype, a);
-    case Op::Neg: return wrapped(n->dtype, -a);
-    case Op::Add: return wrapped(n->dtype, a + b);
-    case Op::Sub: return wrapped(n->dtype, a - b);
-    case Op::Mul: return wrapped(n->dtype, a * b);
-    case Op::FloorDiv: return wrapped(n->dtype, a / b - down);
-    case Op::FloorMod: return wrapped(n->dtype, a % b + (down ? b : 0));
-    case Op::TruncDiv: return wrapped(n->dtype, a / b);
-    case Op::TruncMod: return wrapped(n->dtype, a % b);
-    case Op::Shl: return wrapped(n->dtype, a << static_cast<int>(b));
-    case Op::Shr: return wrapped(n->dtype, a >> static_cast<int>(b));
-    case Op::And: return wrapped(n->dtype, a & b);
-    case Op::Or: return wrapped(n->dtype, a | b);
-    case Op::Xor: return wrapped(n->dtype, a ^ b);
-    case Op::Max: return wrapped(n->dtype, std::max(a, b));
-    case Op::Min: return wrapped(n->dtype, std::min(a, b));
-    case Op::Lt: return a < b;
-    case Op::Le: return a <= b;
-    case Op::Eq: return a == b;
-    case Op::Ne: return a != b;
-    case Op::Where: return wrapped(n->dtype, a ? b : s[2]);
-    default: return {};
-  }
-}
-
-int lanes_of(Node access) {
-  return access->is(Op::Load) ? access->dtype.lanes : access->src(2)->dtype.lanes;
-}
-
-// The element that a lane touches; -1 << 40 where the gate is false.
-constexpr int64_t kGated = -(int64_t{1} << 40);
-std::optional<int64_t> touched(Node access, int lane, const Values& values) {
-  const int gate = access->is(Op::Load) ? 2 : 3;
-  if (static_cast<int>(access->num_src) > gate) {
-    const auto open = machine_value(access->src(gate), lane, values);
-    if (!open) return {};
-    if (!*open) return kGated;
-  }
-  auto at = machine_value(access->src(1), lane, values);
-  if (at && access->src(1)->dtype.lanes == 1) *at += lane;
-  return at;
-}
-
-std::vector<Node> accesses_of(Node kernel) {
-  std::vector<Node> out;
-  for (Node n : topological(kernel))
-    if (n->is(Op::Load) || n->is(Op::Store)) out.push_back(n);
-  return out;
-}
-
-std::vector<Node> ranges_around(Node kernel, uint64_t used) {
-  std::vector<Node> out;
-  for (Node n : topological(kernel))
-    if (n->is(Op::Range) && used >> n->arg<RangeArg>().id & 1) out.push_back(n);
-  return out;
-}
-
-double count_of(const std::vector<Node>& ranges) {
-  double count = 1;
-  for (Node r : ranges) count *= static_cast<double>(r->src(0)->vmax);
-  return count;
-}
-
-void for_all(const std::vector<Node>& ranges, const std::function<void(const Values&)>& f) {
-  Values v;
-  for (Node r : ranges) v[r->arg<RangeArg>().id] = 0;
-  for (;;) {
-    f(v);
-    size_t i = 0;
-    for (; i < ranges.size(); ++i) {
-      int64_t& x = v[ranges[i]->arg<RangeArg>().id];
-      if (++x < ranges[i]->src(0)->vmax) break;
-      x = 0;
-    }
-    if (i == ranges.size()) return;
-  }
-}
-
-// What all iterations do, tried one by one; nothing where there are too many or memory decides.
-struct Truth {
-  bool inside = true, once = true;
-};
-std::optional<Truth> truth_of(Node kernel) {
-  Truth truth;
-  std::map<int64_t, std::map<int64_t, int>> written;
-  double total = 0;
-  for (Node n : accesses_of(kernel)) {
-    const auto ranges = ranges_around(
-        kernel, n->is(Op::Store) ? n->ranges
-                                 : n->src(1)->ranges | (n->num_src > 2 ? n->src(2)->ranges : 0));
-    total += count_of(ranges) * lanes_of(n);
-    if (total > 1500) return {};
-    const int64_t slot = n->src(0)->ints()[0], size = n->src(0)->ints()[1];
-    bool known = true;
-    for_all(ranges, [&](const Values& v) {
-      for (int lane = 0; known && lane < lanes_of(n); ++lane) {
-        const auto at = touched(n, lane, v);
-        known = at.has_value();
-        if (!known || *at == kGated) continue;
-        truth.inside &= *at >= 0 && *at < size;
-        if (n->is(Op::Store)) ++written[slot][*at];
-      }
-    });
-    if (!known) return {};
-    if (n->is(Op::Store) && !written.count(slot)) written[slot];
-  }
-  for (Node n : accesses_of(kernel))
-    if (n->is(Op::Store))
-      for (int64_t i = 0; i < n->src(0)->ints()[1]; ++i)
-        truth.once &= written[n->src(0)->ints()[0]][i] == 1;
-  return truth;
-}
-
-// Whether an example of a proof, in its words, is one: "r0=3, lane 1: reads element 8 of 8 of
-// buffer 1".
-bool is_example(const std::string& text, Node kernel) {
-  const size_t reads = text.find(": reads element "), writes = text.find(": writes element ");
-  const bool is_load = reads != std::string::npos;
-  const size_t colon = is_load ? reads : writes;
-  if (colon == std::string::npos) return false;
-  Values values;
-  for (Node r : ranges_around(kernel, ~uint64_t{0})) values[r->arg<RangeArg>().id] = 0;
-  int lane = 0;
-  const size_t begin = text.rfind("wrong: ", colon);
-  for (size_t at = begin + 7; at < colon;) {
-    const size_t end = std::min(text.find(", ", at), colon);
-    int id = 0;
-    long long value = 0;
-    if (std::sscanf(text.c_str() + at, "r%d=%lld", &id, &value) == 2) values[id] = value;
-    if (std::sscanf(text.c_str() + at, "lane %lld", &value) == 1) lane = static_cast<int>(value);
-    at = end + 2;
-  }
-  long long element = 0, size = 0, slot = 0;
-  const char* form = is_load ? ": reads element %lld of %lld of buffer %lld"
-                             : ": writes element %lld of %lld of buffer %lld";
-  if (std::sscanf(text.c_str() + colon, form, &element, &size, &slot) != 3) return false;
-  if (element >= 0 && element < size) return false;
-  for (Node n : accesses_of(kernel)) {
-    if (n->is(Op::Load) != is_load || n->src(0)->ints()[0] != slot || lane >= lanes_of(n)) continue;
-    if (n->src(0)->ints()[1] == size && touched(n, lane, values) == element) return true;
-  }
-  return false;
-}
-
-}  // namespace
 
 // --- what masks there are
 // ---------------------------------------------------------------------------------
@@ -503,146 +281,50 @@ TEST_CASE("without time or a solver a kernel is unproved, never wrong") {
   CHECK(p.text.find("unproved: load from buffer 1 of 700: element ") == 0);
 }
 
-// --- faults in the kernels of the operator tests
-// ----------------------------------------------------------
-
-namespace {
-
-Tensor zeros(const ops::Input& in) {
-  return Tensor::from(std::vector<float>(static_cast<size_t>(numel(in.shape))), in.shape, "NULL")
-      .to(in.dtype);
-}
-
-Target small_target() {
-  Target t;
-  t.language = Target::Language::C;
-  t.vector_bytes = 16;
-  t.cores = 2;
-  return t;
-}
-
-struct Corpus {
-  std::vector<std::pair<Lowered, ProofSettings>> kernels;
-  std::set<std::string> texts;
-};
-
-void add_kernels(Corpus& corpus, const ops::Case& c) {
-  std::vector<Tensor> inputs;
-  for (const ops::Input& in : c.inputs) inputs.push_back(zeros(in));
-  std::vector<Node> roots;
-  const ops::Outputs outputs = c.build(inputs);
-  for (const Tensor& t : outputs) roots.push_back(t.node());
-  const Normalized graph = normalize(roots);
-  std::vector<int> devices;
-  for (Node b : graph.buffers) devices.push_back(b->device);
-  const auto s = schedule(graph, devices, device_id("NULL"));
-  for (const Step& step : s->steps) {
-    if (!step.kernel) continue;
-    Lowered low = lower(step.kernel.get(), "k", small_target());
-    ProofSettings settings = patient();
-    read_kernel(step.kernel.get(), small_target(), settings);
-    if (corpus.texts.insert(low.source.text).second)
-      corpus.kernels.emplace_back(std::move(low), settings);
-  }
-}
-
-enum class Fault { PlusOne, MinusOne, NoGate, LooserGate, SwappedStrides };
-
-// The kernel with the fault in one of its accesses; nullptr where it does not apply there.
-Node with_fault(Node kernel, Node access, Fault fault) {
-  std::vector<Node> srcs(access->srcs().begin(), access->srcs().end());
-  const size_t gate = access->is(Op::Load) ? 2 : 3;
-  Node at = srcs[1];
-  if (fault == Fault::PlusOne) srcs[1] = add(at, constant(at->dtype, 1));
-  if (fault == Fault::MinusOne) srcs[1] = add(at, constant(at->dtype, -1));
-  if (fault == Fault::NoGate || fault == Fault::LooserGate) {
-    if (srcs.size() <= gate) return nullptr;
-    if (fault == Fault::NoGate) {
-      srcs.pop_back();
-    } else {
-      Node limit = nullptr;
-      for (Node n : topological(srcs[gate]))
-        if (n->is(Op::Lt) && n->src(1)->is_const() && n->src(1)->dtype.is_int()) limit = n;
-      if (!limit) return nullptr;
-      Node more = constant(limit->src(1)->dtype, limit->src(1)->int_value() + 1);
-      srcs[gate] = substitute(srcs[gate], limit, op(Op::Lt, limit->src(0), more));
+TEST_CASE("threads that combine through shared memory never meet in it") {
+  for (const int threads : {32, 64, 96, 256, 1024})
+    for (const int width : {1, 2, 32, 64, 96, 256, 1024}) {
+      if (threads % width) continue;
+      for (const bool in_loop : {false, true}) {
+        Group g{threads, width};
+        g.turns = in_loop && width > 32;
+        INFO(threads << " threads, " << width << " together");
+        CHECK(prove_group(g, in_loop).verdict == Verdict::Proved);
+      }
     }
-  }
-  if (fault == Fault::SwappedStrides) {
-    std::vector<Node> products;
-    for (Node n : topological(at))
-      if (n->is(Op::Mul) && n->src(1)->is_const() && n->src(0)->is(Op::Range))
-        products.push_back(n);
-    if (products.size() < 2 || products[0]->src(1) == products[1]->src(1)) return nullptr;
-    NodeMap<Node> map;
-    map[products[0]] = op(Op::Mul, products[0]->src(0), products[1]->src(1));
-    map[products[1]] = op(Op::Mul, products[1]->src(0), products[0]->src(1));
-    srcs[1] = substitute(at, map);
-  }
-  return substitute(kernel, access, make(access->op, access->dtype, srcs, access->payload));
+  const auto problem = [](Group g, bool in_loop) {
+    const Finding f = prove_group(g, in_loop);
+    CHECK(f.verdict == Verdict::Wrong);
+    return f.text;
+  };
+  CHECK(
+      problem({.threads = 128, .width = 64}, true) ==
+      "threads that combine 64 of 128: thread 0 may read element 0 when another writes it for the "
+      "next turn");
+  CHECK(problem({.threads = 48, .width = 48}, false) ==
+        "threads that combine 48 of 48: not whole warps and groups");
+  CHECK(problem({.threads = 160, .width = 64}, false) ==
+        "threads that combine 64 of 160: not whole warps and groups");
+  CHECK(problem({.threads = 32, .width = 12}, false) ==
+        "threads that combine 12 of 32: a warp of 32 is not whole groups");
 }
 
-struct Score {
-  int tried = 0, harmful = 0, harmless = 0, unknown = 0;
-};
-
-// What the proof says of a kernel with a fault is what trying everything says.
-void judge(Node kernel, const ProofSettings& settings, Score& score) {
-  ++score.tried;
-  const auto truth = truth_of(kernel);
-  const Proof p = prove(kernel, settings);
-  INFO(to_smt(kernel));
-  if (!truth) {
-    ++score.unknown;
-    return;
-  }
-  const bool holds = truth->inside && (truth->once || settings.scattered);
-  ++(holds ? score.harmless : score.harmful);
-  CHECK_MESSAGE(p.verdict == (holds ? Verdict::Proved : Verdict::Wrong), p.text);
-  if (!truth->inside) CHECK_MESSAGE(is_example(p.text, kernel), p.text);
-}
-
-Corpus operator_corpus() {
-  Corpus corpus;
-  for (const auto& table :
-       {ops::movement_cases(), ops::reduce_cases(), ops::scan_cases(), ops::index_cases(),
-        ops::matmul_cases(), ops::conv_cases(), ops::pool_cases(), ops::norm_cases()})
-    for (const ops::Case& c : table) add_kernels(corpus, c);
-  return corpus;
-}
-
-}  // namespace
-
-TEST_CASE("kernels of the operator tests are proved, and faults planted in them are found") {
-  if (!has_solver()) return;
-  const Corpus corpus = operator_corpus();
-  CHECK(corpus.kernels.size() > 100);
-  std::map<Fault, Score> scores;
-  for (const auto& [low, settings] : corpus.kernels) {
-    Arena arena;
-    ArenaScope scope(arena);
-    const Proof p = prove(low.machine, settings);
-    CHECK_MESSAGE(p.verdict == Verdict::Proved, low.source.text, p.text);
-    for (Fault fault : {Fault::PlusOne, Fault::MinusOne, Fault::NoGate, Fault::LooserGate,
-                        Fault::SwappedStrides}) {
-      int planted = 0;  // in the first and the last access that it applies to
-      std::vector<Node> all = accesses_of(low.machine);
-      for (int turn = 0; turn < 2; ++turn, std::reverse(all.begin(), all.end()))
-        for (Node access : all) {
-          Node faulty = with_fault(low.machine, access, fault);
-          if (!faulty || faulty == low.machine) continue;
-          judge(faulty, settings, scores[fault]);
-          ++planted;
-          break;
-        }
-    }
-  }
-  for (const auto& [fault, score] : scores) {
-    MESSAGE("fault " << static_cast<int>(fault) << ": planted " << score.tried << ", harmful "
-                     << score.harmful << ", harmless " << score.harmless
-                     << ", not decided by trying " << score.unknown);
-    CHECK(score.harmful > 5);
-  }
+TEST_CASE("threads that combine are neighbours") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node y = range(0, 4, RangeKind::Thread), x = range(1, 32, RangeKind::Thread);
+  const auto sum_over = [&](std::vector<Node> over, Node row) {
+    std::vector<Node> srcs{load(param(1, 128), add(mul(y, 32), x))};
+    srcs.insert(srcs.end(), over.begin(), over.end());
+    Node sum = make(Op::Reduce, kF32, srcs, OpArg{Op::Add});
+    const int64_t size = row ? row->vmax + 1 : 1;
+    return proof_of({store(param(0, size), row ? row : num(0), sum)});
+  };
+  CHECK(sum_over({x}, y).verdict == Verdict::Proved);
+  CHECK(sum_over({y, x}, nullptr).verdict == Verdict::Proved);
+  const Proof apart = sum_over({y}, x);
+  CHECK(apart.verdict == Verdict::Wrong);
+  CHECK(apart.text == "wrong: threads that combine r0 lie apart: r1 runs between them");
 }
 
 TEST_CASE("parallel iterations may combine where that is atomic") {

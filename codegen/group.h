@@ -1,0 +1,36 @@
+// How the threads of a block combine their accumulators (codegen/linear.h, Group), and a proof of
+// it: neighbours within a warp exchange values, the results of several warps meet in an array in
+// shared memory.
+#pragma once
+#include <span>
+
+#include "codegen/prove.h"
+
+namespace tiny {
+
+// Each warp leaves its value in element warp() of the array, or of the half whose turn it is;
+// after a barrier every thread reads those of its group. In a loop two halves take turns: threads
+// that still read what was left meet others that write what comes next, but never those that
+// write once more, behind the next barrier.
+struct Group {
+  int threads = 1;  // of the block
+  int width = 1;    // so many neighbours combine theirs
+  int warp = 32;
+  bool turns = false;  // the halves take turns
+
+  int warps() const { return (threads + warp - 1) / warp; }
+  int elements() const { return turns ? 2 * warps() : warps(); }
+};
+
+// Of a reduction over ranges of kind Thread, of which `threads` are those of the block, x last.
+Group group_of(Node reduce, std::span<const Node> threads, bool in_loop);
+
+// Whether the threads that combine are neighbours, and no two threads meet in an element of shared
+// memory with no barrier between, one of them writing. `in_loop`: the group combines again and
+// again. No barrier is in a branch: loops have the same turns in all threads.
+Finding prove_group(const Group& group, bool in_loop);
+
+// Of every such reduction in a kernel at Stage::Machine.
+std::vector<Finding> prove_groups(Node sink);
+
+}  // namespace tiny
