@@ -2,6 +2,7 @@
 //   node: one node that exists already    schedule: graph to kernels, nothing cached
 //   lower: every distinct kernel to source text, on all cores
 //   prove: every load and store of these kernels, on one core, and how it was settled
+// Arguments: devices whose kernels these are; none: NULL, a CPU like this machine's.
 #include <atomic>
 #include <cstdio>
 #include <map>
@@ -34,12 +35,12 @@ struct Scheduled {
   std::shared_ptr<const Schedule> schedule;
 };
 
-Scheduled schedule_roots(const std::vector<Node>& roots) {
+Scheduled schedule_roots(const std::vector<Node>& roots, const std::string& device) {
   Scheduled out;
   out.graph = normalize(roots);
   std::vector<int> devices;
   for (Node b : out.graph.buffers) devices.push_back(b->device);
-  out.schedule = schedule(out.graph, devices, device_id("NULL"));
+  out.schedule = schedule(out.graph, devices, device_id(device));
   return out;
 }
 
@@ -65,14 +66,15 @@ void bench_proofs(const char* what, const std::vector<const Step*>& jobs, const 
       settled[1], settled[2], settled[3]);
 }
 
-void bench_schedule(const char* what, const std::vector<Tensor>& tensors) {
+void bench_schedule(const char* what, const std::vector<Tensor>& tensors,
+                    const std::string& device) {
   std::vector<Node> roots;
   for (const Tensor& t : tensors) roots.push_back(t.node());
   Scheduled s;
   const bench::Timing t = bench::measure(5, [&] {
     clear_schedule_cache();
     Arena::global().collect();
-    s = schedule_roots(roots);
+    s = schedule_roots(roots, device);
   });
   std::map<Node, const Step*> distinct;
   for (const Step& step : s.schedule->steps)
@@ -82,7 +84,7 @@ void bench_schedule(const char* what, const std::vector<Tensor>& tensors) {
 
   std::vector<const Step*> jobs;
   for (auto& [node, step] : distinct) jobs.push_back(step);
-  const Target& target = find_device("NULL").target();
+  const Target& target = find_device(device).target();
   const auto lower_all = [&](size_t threads) {
     std::atomic<size_t> next{0};
     std::vector<std::thread> pool;
@@ -100,20 +102,32 @@ void bench_schedule(const char* what, const std::vector<Tensor>& tensors) {
   bench_proofs(what, jobs, target);
 }
 
-}  // namespace
-
-int main() {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  EnvOverride device("DEVICE", "NULL");
-  bench_nodes();
+void bench_resnet(const std::string& device) {
+  EnvOverride use("DEVICE", device);
   const Tensor x = Tensor::from(std::vector<float>(64 * 3 * 224 * 224), {64, 3, 224, 224});
   bench::ResNet50 forward(false);
-  bench_schedule("ResNet-50 forward, batch 64", {forward(x)});
+  bench_schedule("ResNet-50 forward, batch 64", {forward(x)}, device);
 
   bench::ResNet50 trained(true);
   const Tensor labels = Tensor::from(std::vector<int32_t>(64));
   const Tensor loss = cross_entropy(trained(x), labels);
   std::vector<Tensor> step = Tensor::gradient(loss, trained.parameters());
   step.push_back(loss);
-  bench_schedule("ResNet-50 loss and gradients, batch 64", step);
+  bench_schedule("ResNet-50 loss and gradients, batch 64", step, device);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  std::vector<std::string> devices(argv + 1, argv + argc);
+  if (devices.empty()) devices = {"NULL"};
+  {
+    EnvOverride device("DEVICE", "NULL");
+    bench_nodes();
+  }
+  for (const std::string& device : devices) {
+    if (devices.size() > 1) std::printf("as %s would get it\n", device.c_str());
+    bench_resnet(device);
+  }
 }
