@@ -77,6 +77,7 @@ class Digits {
   bool divide() {
     for (auto& [range, steps] : steps_) {
       const int64_t extent = greatest(range) + 1;
+      auto& digits = digits_[range];  // none where there is one iteration
       steps.push_back(1);
       steps.push_back(extent);
       std::sort(steps.begin(), steps.end());
@@ -85,7 +86,7 @@ class Digits {
       for (size_t i = 0; i + 1 < steps.size(); ++i) {
         if (steps[i + 1] % steps[i] || next_ == 32) return false;
         const int64_t count = steps[i + 1] / steps[i];
-        digits_[range].push_back({steps.size() == 2 ? range : new_range(next_++, count), steps[i]});
+        digits.push_back({steps.size() == 2 ? range : new_range(next_++, count), steps[i]});
       }
     }
     return true;

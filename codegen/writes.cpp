@@ -6,6 +6,7 @@
 
 #include "codegen/access.h"
 #include "codegen/bounds.h"
+#include "codegen/numbers.h"
 #include "codegen/smt.h"
 #include "codegen/write_layout.h"
 #include "tiny/algebra.h"
@@ -162,6 +163,10 @@ class Writes {
   Finding run() {
     if (is_ordered()) return separate();
     if (written_once(stores_, domains_)) return {};
+    std::vector<Claim> numbered(stores_.begin(), stores_.end());
+    std::vector<std::vector<Node>> over = domains_;
+    count_numbers(numbered, over);
+    if (written_once(numbered, over)) return {};
     if (iterations() <= static_cast<double>(settings_.iterations))
       if (auto found = Walk(stores_, domains_).run()) return *found;
     return once_by_solver();

@@ -16,6 +16,8 @@
 #include "codegen/group.h"
 #include "codegen/lower.h"
 #include "codegen/smt.h"
+#include "extra/bench/resnet50.h"
+#include "runtime/device.h"
 #include "runtime/proof.h"
 #include "runtime/schedule.h"
 #include "test/ops/ops.h"
@@ -411,4 +413,32 @@ TEST_CASE("questions for the solver are text that it reads") {
   CHECK(yes.values[0] / 7 == 9);
   q.assert_that("(< r3 60)");
   CHECK(solve(q, 1000).decision == Decision::Never);
+}
+
+// Kernels of sizes that no walk settles.
+TEST_CASE("every kernel of a training step of ResNet-50 is proved, for CPUs and for GPUs") {
+  if (!has_solver()) return;
+  for (const char* name : {"NULL", "EMULATOR"}) {
+    const EnvOverride device("DEVICE", name);
+    bench::ResNet50 network(true);
+    const Tensor x = Tensor::rand({64, 3, 224, 224});
+    const Tensor loss = cross_entropy(network(x), Tensor::from(std::vector<int32_t>(64)));
+    std::vector<Node> roots{loss.node()};
+    const std::vector<Tensor> gradients = Tensor::gradient(loss, network.parameters());
+    for (const Tensor& g : gradients) roots.push_back(g.node());
+    const Normalized graph = normalize(roots);
+    std::vector<int> devices;
+    for (Node b : graph.buffers) devices.push_back(b->device);
+    const Target& target = find_device(name).target();
+    std::set<Node> distinct;
+    for (const Step& step : schedule(graph, devices, device_id(name))->steps) {
+      if (!step.kernel || !distinct.insert(step.kernel.get()).second) continue;
+      ProofSettings settings;
+      settings.seconds = 1;
+      read_kernel(step.kernel.get(), target, settings);
+      const Proof p = prove(lower(step.kernel.get(), step.name, target).machine, settings);
+      CHECK_MESSAGE(p.verdict == Verdict::Proved, name, ", ", step.name, ": ", p.text);
+    }
+    CHECK(distinct.size() > 200);
+  }
 }
