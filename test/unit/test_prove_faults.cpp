@@ -38,12 +38,12 @@ void add_kernels(Corpus& corpus, const ops::Case& c, const Target& target) {
   // A size that is read from a device that computes nothing may be anything.
   try {
     outputs = c.build(inputs);
+    for (const Tensor& t : outputs) {
+      if (numel(t.shape()) > 1 << 20) return;
+      roots.push_back(t.node());
+    }
   } catch (const Error&) {
     return;
-  }
-  for (const Tensor& t : outputs) {
-    if (numel(t.shape()) > 1 << 20) return;
-    roots.push_back(t.node());
   }
   const Normalized graph = normalize(roots);
   std::vector<int> devices;
