@@ -69,6 +69,7 @@ class Scalarizer {
         if (n->dtype.is_bool()) return constant(kBool, n->int_value());
         return n->dtype.scalar == Scalar::U64 && n->vmin < 0 ? nullptr : index(n->int_value());
       case Op::Range: return make(Op::Range, kIndex, {index(n->src(0)->vmax)}, n->payload);
+      case Op::Bound: return make(Op::Bound, kIndex, {n, lane ? lane : index(0)}, n->payload);
       case Op::Ramp: return lane;
       case Op::Broadcast: return (*this)(n->src(0), nullptr);
       case Op::Reverse: return (*this)(n->src(0), minus(index(n->dtype.lanes - 1), lane));

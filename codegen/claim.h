@@ -31,7 +31,7 @@ Node exact_form(Node n, Node lane = nullptr);
 
 // Values of floats, of other loads and of whatever else is not followed are opaque: leaves
 // Load(value, lane) of one lane, of which any value of the dtype is possible.
-inline bool is_opaque(Node n) { return n->is(Op::Load); }
+inline bool is_opaque(Node n) { return n->is(Op::Load) || n->is(Op::Bound); }
 
 // Cast(Index, Cast(machine integer, exact)): arithmetic that wraps unless the exact value fits the
 // dtype. The inner cast, or nullptr for any other node.

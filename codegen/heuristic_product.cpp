@@ -35,6 +35,13 @@ struct Operand {
   int64_t bytes = 4;     // of an element
 };
 
+// Terms beyond the length of an axis are selected away.
+bool selects_by_length(Node n) {
+  if (n->op != Op::Where) return false;
+  const std::vector<Node> below = topological(n->src(0));
+  return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
+}
+
 class ProductTuner : Tuner {
  public:
   ProductTuner(Node sink, const Target& target) : Tuner(sink, target) {}
@@ -46,7 +53,8 @@ class ProductTuner : Tuner {
       if (!sum || iterations(n) > iterations(sum)) sum = n;
     if (!sum || sum->arg<OpArg>().op != Op::Add) return false;
     Node product = sum->src(0);
-    while (product->op == Op::Cast) product = product->src(0);
+    while (product->op == Op::Cast || selects_by_length(product))
+      product = product->src(product->op == Op::Cast ? 0 : 1);
     if (product->op != Op::Mul || !collect(sum)) return false;
     int64_t own[2] = {1, 1};
     for (int id : results_)

@@ -241,6 +241,7 @@ class Linearizer {
   }
 
   void emit_loop(Block& block) {
+    if (block.range) need(block.range->src(0));
     for (Node r : block.closing) scopes_.back().text.push_back(make(Op::Acc, kVoid, {r}));
     scopes_.emplace_back(&block);
     emit(block);

@@ -8,6 +8,7 @@
 #include "codegen/heuristic.h"
 #include "codegen/index_width.h"
 #include "codegen/linearize.h"
+#include "codegen/loop_end.h"
 #include "codegen/matrix.h"
 #include "codegen/merge.h"
 #include "codegen/partial_sums.h"
@@ -116,6 +117,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   out.launch =
       target.kind == Target::Kind::Cpu ? cpu_launch_size(k) : gpu_launch_size(ranges_of(k));
   for (Node m : all_of(k, Op::Matrix)) set_launch(MatrixTile(m), target, out.launch);
+  k = stage("end_loops", Stage::Kernel, end_loops(k, target));
   k = stage("vectorize", Stage::Vector, simplify(vectorize(k, target)));
   k = stage("unroll", Stage::Vector, simplify(nest_sums(unroll(k, target), target)));
   k = stage("decompose", Stage::Vector, decompose(k, target));

@@ -144,6 +144,17 @@ std::string wrong_corner(const Claim& c) {
   return "";
 }
 
+// With every Variable at its upper bound: a store that is gated to the elements before a length
+// then writes all elements of its buffer, and with a smaller value some of the same.
+Node at_bounds(Node n) {
+  if (!n || n->is(Op::Range) || n->is_const()) return n;
+  if (n->is(Op::Bound)) return index(n->vmax);
+  if (is_opaque(n)) return n;
+  std::vector<Node> srcs;
+  for (Node s : n->srcs()) srcs.push_back(at_bounds(s));
+  return with_sources(n, srcs);
+}
+
 class Prover {
  public:
   Prover(Node sink, const ProofSettings& settings)
@@ -154,8 +165,14 @@ class Prover {
     for (Node n : topological(sink_)) other(n);
     for (const Finding& f : prove_groups(sink_)) add(f);
     std::map<int, std::vector<Claim>> stores;
-    for (const Claim& c : claims_)
-      if (c.is_store()) stores[c.slot()].push_back(c);
+    for (Claim c : claims_) {
+      if (!c.is_store()) continue;
+      const int slot = c.slot();
+      const bool scattered = slot >= 0 && slot < 64 && (settings_.scattered >> slot & 1);
+      if (!scattered) c.gate = at_bounds(c.gate);
+      if (c.gate && c.gate->vmin == 1) c.gate = nullptr;
+      stores[c.slot()].push_back(c);
+    }
     for (const auto& [slot, to] : stores) {
       if (slot >= 0 && slot < 64 && (settings_.declared >> slot & 1)) {
         ++proof_.declared;

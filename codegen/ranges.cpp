@@ -104,8 +104,9 @@ class Puller {
       for (int i = 0; i < value->rank; ++i)
         at.push_back(range(RangeKind::Loop, i, value->shape()[i], 0));
     }
-    Node v = pull(value, at, nullptr);
-    return make(Op::Store, kVoid, {flat(s->src(0)), linear(at, value->shape()), v});
+    Node v = pull(value, at, nullptr), place = linear(at, value->shape());
+    if (s->num_src == 2) return make(Op::Store, kVoid, {flat(s->src(0)), place, v});
+    return make(Op::Store, kVoid, {flat(s->src(0)), place, v, pull(s->src(2), at, nullptr)});
   }
 
  private:

@@ -8,7 +8,8 @@
 
 namespace tiny {
 
-// `kernel` is Sink(Store(Param, value)...) in tensor form. Outputs of one kernel share the ranges
+// `kernel` is Sink(Store(Param, value, [gate])...) in tensor form; elements of a value where its
+// gate (bool, of its shape) is false are left out. Outputs of one kernel share the ranges
 // of the axes in which their shapes agree, reductions those of the axes that they reduce. A later
 // output that an earlier one needs (the maximum of a row, on the way to its softmax) is stored in
 // the loops in which the earlier one computes it.

@@ -168,9 +168,12 @@ void CPrinter::open_loop(Node range) {
     return;
   }
   const bool core = kind == RangeKind::Core && !dialect_.classes;
+  const Node extent = range->src(0);
+  std::string end = core ? "end" : value(extent);
+  if (core && !extent->is_const())  // the launch covers the extent's bound
+    end = cat("(end < ", value(extent), " ? end : ", value(extent), ")");
   line(cat(kind == RangeKind::Unroll ? "UNROLL " : "", "for (", type(range->dtype), " ", r, " = ",
-           core ? "begin" : "0", "; ", r, " < ", core ? "end" : value(range->src(0)), "; ++", r,
-           ") {"));
+           core ? "begin" : "0", "; ", r, " < ", end, "; ++", r, ") {"));
   ++depth_;
   ++loops_;
 }

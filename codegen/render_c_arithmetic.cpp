@@ -137,7 +137,8 @@ std::string CPrinter::unary(Node n) {
   const DType t = n->dtype;
   if (t.is_int() && n->is(Op::Neg))
     return combine(Op::Sub, t, value(constant(t, 0)), value(n->src(0)), cannot_wrap(n));
-  if (t.is_int() && (n->is(Op::Floor) || n->is(Op::Trunc))) return value(n->src(0));
+  if (t.is_int() && (n->is(Op::Floor) || n->is(Op::Trunc) || n->is(Op::Bound)))
+    return value(n->src(0));
   expect(t.is_float(), "render_c: ", n->op, " of ", t.name());
   switch (n->op) {
     case Op::Neg: use("negative", t, t); return cat("(-", value(n->src(0)), ")");

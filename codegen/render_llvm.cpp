@@ -118,6 +118,8 @@ class Printer {
     if (range->arg<RangeArg>().kind == RangeKind::Core) {
       begin = type == "i64" ? "%begin" : define(cat("trunc i64 %begin to ", type));
       end = type == "i64" ? "%end" : define(cat("trunc i64 %end to ", type));
+      if (!range->src(0)->is_const())  // the launch covers the extent's bound
+        end = combine(Op::Min, range->dtype, end, value(range->src(0)));
     } else {
       end = value(range->src(0));
     }
@@ -366,7 +368,7 @@ class Printer {
     const std::string type = type_of(t);
     if (!t.is_float()) {
       if (op == Op::Neg) return combine(Op::Sub, t, "zeroinitializer", x);
-      if (op == Op::Floor || op == Op::Trunc) return x;
+      if (op == Op::Floor || op == Op::Trunc || op == Op::Bound) return x;
     }
     expect(t.is_float(), "render_llvm: ", op, " of ", t.name());
     switch (op) {

@@ -66,6 +66,18 @@ AxisMap reshaped(const AxisMap& axes, Ints from, Ints to) {  // axes of `from`, 
   return out;
 }
 
+// Whether this is a selection of the elements before the length of an axis (build::filled).
+bool selects_by_length(Node n) {
+  if (n->op != Op::Where) return false;
+  Node last = n->src(0);
+  while (last->op == Op::And) last = last->src(1);
+  if (last->op != Op::Lt) return false;
+  Node length = base_of(last->src(1));
+  if (length->rank != 0 || length->dtype != kI64) return false;
+  const std::vector<Node> below = topological(length);
+  return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
+}
+
 AxisMap through_movement(Node n, const AxisMap& axes) {
   const Ints from = n->src(0)->shape(), arg = n->ints();
   AxisMap out(from.size(), kNone);
@@ -237,7 +249,8 @@ class Fuser {
       if (!users || users->empty()) return false;
       n = users->front();
       if (n->op == Op::ReduceAxis) return true;
-      if (!is_movement(n->op) && n->op != Op::Mul && n->op != Op::Cast) return false;
+      const bool passed_on = n->op == Op::Mul || n->op == Op::Cast || selects_by_length(n);
+      if (!is_movement(n->op) && !passed_on) return false;
     }
     return false;
   }
@@ -311,10 +324,11 @@ class Fuser {
     for (Node s : n->srcs()) visit(id, s, AxisMap(s->rank, kOther), seen);
   }
 
-  // A sum whose operands are broadcast: a matrix product or a convolution.
+  // A sum whose operands are broadcast: a matrix product or a convolution. Terms beyond the length
+  // of an axis are selected away.
   static bool is_product(Node reduce) {
     Node x = base_of(reduce->src(0));
-    while (x->op == Op::Cast) x = base_of(x->src(0));
+    while (x->op == Op::Cast || selects_by_length(x)) x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
     if (x->op != Op::Mul) return false;
     const int64_t size = numel(reduce->src(0)->shape());
     for (Node s : x->srcs()) {

@@ -46,11 +46,20 @@ struct ArgumentSpec {
   DType dtype;
   Shape shape;
   std::string device;
+  Shape bounds;  // of a Variable
   bool operator==(const ArgumentSpec&) const = default;
 };
 
 std::string to_text(const ArgumentSpec& a) {
-  return cat(a.dtype, ' ', tiny::to_text(a.shape), ' ', a.device);
+  const std::string text = cat(a.dtype, ' ', tiny::to_text(a.shape), ' ', a.device);
+  if (a.bounds.empty()) return text;
+  return cat("a Variable in [", a.bounds[0], ", ", a.bounds[1], "], ", text);
+}
+
+ArgumentSpec spec_of(const Tensor& t, const Buffer& b) {
+  const bool is_variable = t.node()->op == Op::Bound;
+  return {t.dtype(), to_shape(t.shape()), b.device_name(),
+          is_variable ? to_shape(t.node()->ints()) : Shape()};
 }
 
 // Arguments as buffers of their own elements in order.
@@ -59,6 +68,8 @@ std::vector<BufferRef> buffers_of(Tensors& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     Tensor& t = arguments[i];
     check(t.defined(), "Jit: argument ", i, " is no tensor");
+    check(!t.node()->lengths, "Jit: argument ", i, " of ", tiny::to_text(t.capacity()),
+          " has a length that is a Variable: give the whole tensor and the Variable");
     check(!t.requires_grad(), "Jit: argument ", i,
           " wants a gradient, which a replay could not add to it: give x.detach(), or let the step "
           "reach the tensor from outside");
@@ -76,16 +87,15 @@ std::vector<BufferRef> buffers_of(Tensors& arguments) {
 std::vector<ArgumentSpec> specs_of(const Tensors& arguments,
                                    const std::vector<BufferRef>& buffers) {
   std::vector<ArgumentSpec> out;
-  for (size_t i = 0; i < arguments.size(); ++i)
-    out.push_back(
-        {arguments[i].dtype(), to_shape(arguments[i].shape()), buffers[i]->device_name()});
+  for (size_t i = 0; i < arguments.size(); ++i) out.push_back(spec_of(arguments[i], *buffers[i]));
   return out;
 }
 
-void check_aliases(const std::vector<BufferRef>& buffers) {
+void check_aliases(const Tensors& arguments, const std::vector<BufferRef>& buffers) {
   for (size_t i = 0; i < buffers.size(); ++i)
     for (size_t j = 0; j < i; ++j)
-      check(buffers[i]->data() != buffers[j]->data(), "Jit: arguments ", j, " and ", i,
+      check(buffers[i]->data() != buffers[j]->data() || arguments[i].node()->op == Op::Bound,
+            "Jit: arguments ", j, " and ", i,
             " are one tensor, and later calls may give two: give x.contiguous() for one of them");
 }
 
@@ -158,7 +168,7 @@ void copy_what_is_shared(Tensors& out, const Capture& capture) {
   std::vector<size_t> which;
   for (size_t i = 0; i < out.size(); ++i) {
     Node base = base_of(out[i].node());
-    if (out[i].numel() == 0) continue;
+    if (numel(out[i].capacity()) == 0) continue;
     if (base->op == Op::Buffer && fresh.count(base->arg<BufferArg>().buffer.get())) continue;
     copies.push_back(Tensor(make(Op::Contiguous, out[i].dtype(), {out[i].node()})));
     which.push_back(i);
@@ -172,7 +182,7 @@ void copy_what_is_shared(Tensors& out, const Capture& capture) {
 Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
   forget();
   const std::vector<BufferRef> buffers = buffers_of(arguments);
-  check_aliases(buffers);
+  check_aliases(arguments, buffers);
   Capture capture([&] {
     std::vector<BufferRef> stand_ins;
     for (const BufferRef& b : buffers)
@@ -184,8 +194,11 @@ Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
   Tensors out;
   {
     Tensors inner;
-    for (size_t i = 0; i < buffers.size(); ++i)
-      inner.emplace_back(build::reshape(buffer_node(capture.inputs[i]), arguments[i].shape()));
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      Node n = build::reshape(buffer_node(capture.inputs[i]), arguments[i].shape());
+      if (arguments[i].node()->op == Op::Bound) n = with_sources(arguments[i].node(), {&n, 1});
+      inner.emplace_back(n);
+    }
     out = run_plainly(inner, body);
   }
   copy_what_is_shared(out, capture);
@@ -217,7 +230,7 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
   std::set<Node> results;
   for (const Tensor& t : out) results.insert(t.node());
   for (Node n : nodes().held()) {
-    if (!capture.is_new(n) || results.count(n) || n->device == 0) continue;
+    if (!capture.is_new(n) || results.count(n) || n->device == 0 || recorded->keeps(n)) continue;
     Node base = n;
     while (base->realized || is_movement(base->op) || base->op == Op::Leaf ||
            base->op == Op::Detach)
@@ -317,14 +330,12 @@ bool JitCore::State::may_replay(const Tensors& arguments, const std::vector<Buff
         specs_.size(), ": make another Jit for them");
   for (size_t i = 0; i < specs_.size(); ++i) {
     const ArgumentSpec& s = specs_[i];
-    const Tensor& t = arguments[i];
-    if (t.dtype() == s.dtype && same(t.shape(), s.shape) && buffers[i]->device_name() == s.device)
-      continue;
-    const ArgumentSpec now{t.dtype(), to_shape(t.shape()), buffers[i]->device_name()};
+    const ArgumentSpec now = spec_of(arguments[i], *buffers[i]);
+    if (now == s) continue;
     throw Error(cat("Jit: argument ", i, " is ", to_text(now), " and was ", to_text(s),
                     " at the capture: make another Jit for it, or pad it to one size"));
   }
-  check_aliases(buffers);
+  check_aliases(arguments, buffers);
   for (size_t i = 0; i < buffers.size(); ++i)
     check(!recorded->writes(*buffers[i]), "Jit: argument ", i,
           " is a tensor that the step also assigns to: give x.contiguous()");
@@ -359,7 +370,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 Bytes bytes_of(const Tensor& t) {
-  Bytes out(static_cast<size_t>(t.numel()) * t.dtype().size());
+  Bytes out(static_cast<size_t>(numel(t.current_shape())) * t.dtype().size());
   t.to_bytes(out.data());
   return out;
 }

@@ -137,6 +137,11 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
   return of_schedule();
 }
 
+size_t kernel_count() {
+  std::lock_guard lock(kernels().mutex);
+  return kernels().entries.size();
+}
+
 void clear_kernel_cache() {
   std::lock_guard lock(kernels().mutex);
   kernels().entries.clear();

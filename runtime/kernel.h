@@ -28,6 +28,8 @@ struct Kernel : std::enable_shared_from_this<Kernel> {
 // The first error of a compilation is thrown after the others have ended.
 std::vector<Kernel*> compile_kernels(const Schedule& s);
 
+size_t kernel_count();  // in memory
+
 void clear_kernel_cache();  // forgets what is in memory; for tests and benchmarks
 
 }  // namespace tiny

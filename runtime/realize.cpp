@@ -95,13 +95,15 @@ Node buffer_node(const std::shared_ptr<Buffer>& b) {
 
 Node moved(Node root, Node base, Node onto) {
   if (root == base) return onto;
-  Node src = moved(root->src(0), base, onto);
-  return with_sources(root, std::span(&src, 1));
+  std::vector<Node> srcs(root->srcs().begin(), root->srcs().end());
+  srcs[0] = moved(srcs[0], base, onto);
+  return with_sources(root, srcs);
 }
 
 std::shared_ptr<Buffer> whole_buffer(Node n) {
   const int64_t size = numel(n->shape());
-  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach || n->realized)
+  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach || n->op == Op::Bound ||
+         n->realized)
     n = n->realized ? n->realized : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != size) return nullptr;
   return buffer_of(n)->moved() ? nullptr : buffer_of(n);
@@ -201,7 +203,8 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, size_t wanted, i
       onto = build::reshape(buffer_node(made[i]), base->shape());
     else if (base->op == Op::Param)
       onto = graph.buffers[base->ints()[0]];
-    out.push_back(onto ? moved(r.root.get(), base, onto) : graph.roots[i]);
+    Node view = onto ? moved(r.root.get(), base, onto) : graph.roots[i];
+    out.push_back(build::with_lengths(view, roots[i]));
   }
   return out;
 }

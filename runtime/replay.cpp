@@ -50,6 +50,7 @@ class Replay::Merge {
     out_.memory = plan_memory(out_);
     check_memory(out_, out_.memory);
     to_.fixed_.assign(out_.values.size(), nullptr);
+    for (const auto& b : capture.inputs) to_.stand_ins_.push_back(b.get());
     bind_inputs();
     bind_seeds();
     bind_outside();
@@ -126,6 +127,9 @@ class Replay::Merge {
 
   void add_result(const Tensor& t) {
     Node n = t.node();
+    auto& lengths = to_.lengths_.emplace_back();
+    for (int i = 0; n->lengths && i < n->rank; ++i) lengths.emplace_back(n->length(i));
+    while (n->op == Op::Limit) n = n->src(0);
     const Normalized graph = normalize(std::span(&n, 1));
     Result r;
     r.root = NodeRef(graph.roots[0]);
@@ -404,13 +408,35 @@ class Busy {
   bool& idle_;
 };
 
+// A length made of stand-ins as one made of the arguments.
+Node with_arguments(Node n, const std::vector<const Buffer*>& stand_ins,
+                    std::span<const std::shared_ptr<Buffer>> inputs) {
+  if (n->op == Op::Buffer) {
+    const auto at = std::find(stand_ins.begin(), stand_ins.end(), n->arg<BufferArg>().buffer.get());
+    return at == stand_ins.end() ? n : buffer_node(inputs[at - stand_ins.begin()]);
+  }
+  std::vector<Node> srcs;
+  for (Node s : n->srcs()) srcs.push_back(with_arguments(s, stand_ins, inputs));
+  return with_sources(n, srcs);
+}
+
 }  // namespace
 
-Tensor Replay::result(size_t i) const {
+bool Replay::keeps(Node n) const {
+  return std::any_of(lengths_.begin(), lengths_.end(), [&](const std::vector<NodeRef>& of) {
+    return std::any_of(of.begin(), of.end(), [&](const NodeRef& l) { return l.get() == n; });
+  });
+}
+
+Tensor Replay::result(size_t i, std::span<const std::shared_ptr<Buffer>> inputs) const {
   const Result& r = schedule_.results[i];
   if (r.value < 0) return Tensor(r.root.get());
   const Place& p = outputs_[output_of_.at(root_of(r.value))];
-  return Tensor(moved(r.root.get(), r.base.get(), buffer_node(p.buffer)));
+  Node n = moved(r.root.get(), r.base.get(), buffer_node(p.buffer));
+  for (size_t axis = 0; axis < lengths_[i].size(); ++axis)
+    if (Node length = lengths_[i][axis].get())
+      n = build::limit(n, static_cast<int>(axis), with_arguments(length, stand_ins_, inputs));
+  return Tensor(n);
 }
 
 std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs) {
@@ -431,7 +457,7 @@ std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs)
   launch();
   throw_found_nan();
   std::vector<Tensor> out;
-  for (size_t i = 0; i < schedule_.results.size(); ++i) out.push_back(result(i));
+  for (size_t i = 0; i < schedule_.results.size(); ++i) out.push_back(result(i, inputs));
   return out;
 }
 

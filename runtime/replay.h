@@ -30,6 +30,9 @@ class Replay {
   bool is_valid(const std::vector<const Buffer*>& before) const;
   std::vector<const Buffer*> owners() const;
 
+  // Whether it has this node, of a length, for itself.
+  bool keeps(Node n) const;
+
   // What the step assigns to, for a comparison.
   struct Saved {
     DType dtype;
@@ -78,7 +81,7 @@ class Replay {
   void set_address(Place& place, void* address);
   void advance_seeds();
   void launch();
-  Tensor result(size_t i) const;
+  Tensor result(size_t i, std::span<const std::shared_ptr<Buffer>> inputs) const;
 
   Schedule schedule_;
   std::vector<std::shared_ptr<Kernel>> kernels_;
@@ -90,6 +93,8 @@ class Replay {
   std::map<std::string, Seeds> seeds_;  // by device
   std::map<int, std::shared_ptr<Buffer>> arenas_;
   bool idle_ = false;  // complete, and not running
+  std::vector<const Buffer*> stand_ins_;       // of the arguments, at the capture
+  std::vector<std::vector<NodeRef>> lengths_;  // per result and axis, made of stand-ins
 };
 
 }  // namespace tiny

@@ -73,6 +73,41 @@ Normalized normalize(std::span<const Node> roots) {
 
 namespace {
 
+// Nodes as they are without Limit and Whole.
+NodeMap<Node> stripped(std::span<const Node> roots) {
+  NodeMap<Node> done;
+  std::vector<Node> srcs;
+  for (Node n : topological(roots)) {
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    done[n] = n->op == Op::Limit || n->op == Op::Whole ? srcs[0] : with_sources(n, srcs);
+  }
+  return done;
+}
+
+}  // namespace
+
+std::vector<Node> without_lengths(std::span<const Node> roots) {
+  const NodeMap<Node> now = stripped(roots);
+  std::vector<Node> out;
+  for (Node r : roots) out.push_back(*now.find(r));
+  return out;
+}
+
+namespace {
+
+// Which elements of a node with lengths count.
+Node counted_elements(Node n, const std::vector<Node>& lengths) {
+  Node mask = nullptr;
+  for (int i = 0; i < n->rank; ++i) {
+    if (!lengths[i]) continue;
+    Node part = build::binary(Op::Lt, build::iota(n->shape(), i, kI64),
+                              build::full(n->shape(), lengths[i]));
+    mask = mask ? build::binary(Op::And, mask, part) : part;
+  }
+  return mask;
+}
+
 // The labels of the nodes that a kernel holds, in order of execution.
 std::vector<std::string> labels_of(const std::vector<Node>& nodes) {
   std::vector<std::string> labels;
@@ -116,8 +151,12 @@ class Planner {
   Schedule run() {
     const int device = out_.inputs ? out_.values[0].device : fallback_;
     const Target& target = find_device(device_name(device)).target();
-    Layout layout{graph_.roots, {}};
-    if (env_int("OPT")) layout = choose_layouts(graph_.roots, target);
+    const NodeMap<Node> now = stripped(graph_.roots);
+    Layout layout;
+    for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
+    if (env_int("OPT")) layout = choose_layouts(layout.roots, target);
+    find_lengths(now);
+    scatter_in_place(layout);
     roots_ = layout.roots;
     groups_ = fuse(roots_, layout.stored, target);
     for (size_t g = 0; g < groups_.size(); ++g)
@@ -132,6 +171,47 @@ class Planner {
   }
 
  private:
+  // Nodes of which only some elements are ever needed. One that also stands for a node without
+  // lengths is needed as a whole.
+  void find_lengths(const NodeMap<Node>& now) {
+    NodeMap<std::vector<Node>> all;
+    for (Node n : topological(graph_.roots)) {
+      if (n->op == Op::Limit || n->op == Op::Whole) continue;
+      std::vector<Node> lengths;
+      for (int i = 0; n->lengths && i < n->rank; ++i)
+        lengths.push_back(n->length(i) ? *now.find(n->length(i)) : nullptr);
+      Node s = *now.find(n);
+      if (std::vector<Node>* known = all.find(s)) {
+        if (*known != lengths) known->clear();
+      } else {
+        all[s] = std::move(lengths);
+      }
+    }
+    for (Node n : topological(graph_.roots))
+      if (const auto* lengths = all.find(*now.find(n)); lengths && !lengths->empty())
+        needed_[*now.find(n)] = counted_elements(*now.find(n), *lengths);
+  }
+
+  // x assigned a copy of itself in which some elements are replaced: the scatter itself is the
+  // assignment, and where it works in place no other element is touched.
+  void scatter_in_place(Layout& layout) {
+    NodeMap<Node> now;
+    for (Node n : topological(layout.roots)) {
+      std::vector<Node> srcs;
+      for (Node s : n->srcs()) srcs.push_back(*now.find(s));
+      now[n] = with_sources(n, srcs);
+      if (n->op != Op::Assign || srcs[1]->op != Op::Scatter || srcs[1]->src(0) != srcs[0]) continue;
+      if (old_input(srcs[1]) < 0) continue;
+      now[n] = srcs[1];
+      assigned_[srcs[1]] = 1;
+    }
+    for (Node& r : layout.roots) r = *now.find(r);
+    for (Node& s : layout.stored)
+      if (const Node* other = now.find(s)) s = *other;
+  }
+
+  bool is_assignment(Node n) const { return n->op == Op::Assign || assigned_.contains(n); }
+
   // --- order: a group that overwrites an input runs after all that read it -----------------------
 
   // The input that an Assign may overwrite: its old value is all of it, in the same order.
@@ -164,7 +244,7 @@ class Planner {
         if (const int* m = maker_.find(n)) before_[g].insert(*m);
     for (int g = 0; g < count; ++g)
       for (Node n : groups_[g].outputs)
-        if (n->op == Op::Assign) try_in_place(g, n);
+        if (is_assignment(n)) try_in_place(g, n);
     choose_order();
   }
 
@@ -244,7 +324,9 @@ class Planner {
   void try_in_place(int group, Node assign) {
     const int input = old_input(assign);
     if (input < 0 || overwritten_.count(input)) return;
-    if (reads(groups_[group], input, true) || is_result(input)) return;
+    const bool read = assign->op == Op::Scatter ? reads_beside_base(assign, input)
+                                                : reads(groups_[group], input, true);
+    if (read || is_result(input)) return;
     std::vector<int> readers;
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
       if (g == group || !reads(groups_[g], input, false)) continue;
@@ -255,6 +337,20 @@ class Planner {
     before_[group].insert(readers.begin(), readers.end());
     overwritten_[input] = group;
     in_place_[assign] = input;
+  }
+
+  // What a scatter writes, or where, is computed from the tensor itself.
+  bool reads_beside_base(Node scatter, int input) const {
+    std::vector<Node> stack(scatter->srcs().begin() + 1, scatter->srcs().end());
+    NodeMap<char> seen;
+    while (!stack.empty()) {
+      Node n = stack.back();
+      stack.pop_back();
+      if (n->op == Op::Param && n->ints()[0] == input) return true;
+      if (maker_.contains(n) || std::exchange(seen[n], 1)) continue;
+      stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
+    }
+    return false;
   }
 
   bool is_result(int input) const {  // a root that is a view of it
@@ -326,7 +422,7 @@ class Planner {
       const int place = place_for(g, n, deaths);
       const bool again = value_.contains(n);
       value_[n] = static_cast<int>(out_.values.size());
-      const int replaces = n->op == Op::Assign ? old_input(n) : -1;
+      const int replaces = is_assignment(n) ? old_input(n) : -1;
       out_.values.push_back({n->dtype, numel(n->shape()), device, place, again, replaces});
     }
     if (out_.values.back().size == 0) return;
@@ -336,7 +432,8 @@ class Planner {
           {NodeRef(), {value_of(first), value_of(base_of(first->src(0)))}, "copy", device, "to"});
       return;
     }
-    if (first->op == Op::Scatter) add_kernel(g, {first}, first->src(0), device);
+    if (first->op == Op::Scatter && !in_place_.contains(first))
+      add_kernel(g, {first}, first->src(0), device);
     add_kernel(g, g.outputs, nullptr, device);
   }
 
@@ -352,13 +449,28 @@ class Planner {
       Node value = instead ? instead : n;
       rebuild(value, g, step, done, nodes);
       Node what = instead || n->op != Op::Scatter ? *done.find(value) : with_base(n, done, to);
-      stores.push_back(make(Op::Store, kVoid, {to, what}));
+      Node needed = needed_elements(n, step);
+      stores.push_back(needed ? make(Op::Store, kVoid, {to, what, needed})
+                              : make(Op::Store, kVoid, {to, what}));
     }
     step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
     const std::vector<std::string> labels = labels_of(nodes);
     step.operations = listed(labels);
     step.name = kernel_name(labels, outputs[0]->shape());
     out_.steps.push_back(std::move(step));
+  }
+
+  // The mask of an output that is not needed as a whole, in terms of the kernel's arguments.
+  Node needed_elements(Node n, Step& step) {
+    const Node* mask = needed_.find(n);
+    if (!mask || n->op == Op::Scatter) return nullptr;
+    Group g;
+    for (Node s : topological(*mask))
+      if (s->op == Op::Param) g.inputs.push_back(s);
+    NodeMap<Node> done;
+    std::vector<Node> nodes;
+    rebuild(*mask, g, step, done, nodes);
+    return *done.find(*mask);
   }
 
   static Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
@@ -431,6 +543,8 @@ class Planner {
   const int fallback_;
   std::vector<Node> roots_;
   Schedule out_;
+  NodeMap<char> assigned_;  // scatters that are assignments
+  NodeMap<Node> needed_;  // of values with lengths: which elements
   std::vector<Group> groups_;
   NodeMap<int> maker_;
   std::vector<std::set<int>> before_;

@@ -18,6 +18,9 @@ struct Normalized {
 };
 Normalized normalize(std::span<const Node> roots);
 
+// The same values without Limit and Whole, which compute nothing (facts.h: infer_lengths).
+std::vector<Node> without_lengths(std::span<const Node> roots);
+
 // Memory that a schedule works on. The first ones are the graph's inputs, in slot order.
 struct Value {
   DType dtype;

@@ -86,7 +86,8 @@ template <class C> C unary_int(Op op, C x) {
   switch (op) {
     case Op::Neg: return static_cast<C>(-static_cast<uint64_t>(x));
     case Op::Floor:
-    case Op::Trunc: return x;
+    case Op::Trunc:
+    case Op::Bound: return x;
     default: throw Bug(cat("reference: ", op, " of an integer"));
   }
 }
@@ -457,7 +458,8 @@ HostTensor compute(Node n, const Values& in, const BufferReader& reader) {
     case OpClass::Unary: return unary(n, *in[0]);
     case OpClass::Binary: return binary(n, *in[0], *in[1]);
     case OpClass::Ternary: return where(n, in);
-    case OpClass::Movement: return movement(n, *in[0]);
+    case OpClass::Movement:
+      return n->op == Op::Limit || n->op == Op::Whole ? *in[0] : movement(n, *in[0]);
     case OpClass::Tensor: return tensor_op(n, in);
     default: throw Bug(cat("reference: ", n->op, " in a tensor graph"));
   }

@@ -149,6 +149,39 @@ Node stride(Node x, Ints steps) {
   return move(Op::Stride, x, arg);
 }
 
+Node bound(Node x, int64_t min, int64_t max) {
+  const int64_t arg[] = {min, max};
+  return make(Op::Bound, x->dtype, {x}, Ints(arg));
+}
+
+Node limit(Node x, int axis, Node n) {
+  if (x->length(axis) == n) return x;
+  expect(n->rank == 0 && n->dtype == kI64 && n->vmin >= 0 && n->vmax <= x->shape()[axis],
+         "limit: [", n->vmin, ", ", n->vmax, "] of axis ", axis, " of ", to_text(x->shape()));
+  const int64_t arg[] = {axis};
+  return make(Op::Limit, x->dtype, {x, n}, Ints(arg));
+}
+
+Node with_lengths(Node x, Node like) {
+  for (int i = 0; like->lengths && i < like->rank; ++i)
+    if (like->length(i)) x = limit(x, i, like->length(i));
+  return x;
+}
+
+Node filled(Node x, Op op, uint32_t axes) {
+  Node inside = nullptr;
+  for (int i = 0; x->lengths && i < x->rank; ++i) {
+    if (!x->length(i) || !(axes >> i & 1)) continue;
+    Node part = binary(Op::Lt, iota(x->shape(), i, kI64), full(x->shape(), x->length(i)));
+    inside = inside ? binary(Op::And, inside, part) : part;
+  }
+  if (!inside) return x;
+  Node value = make(Op::Whole, x->dtype, {x});
+  for (int i = 0; i < x->rank; ++i)
+    if (x->length(i) && !(axes >> i & 1)) value = limit(value, i, x->length(i));
+  return where(inside, value, identity(op, x->dtype, x->shape()));
+}
+
 Node full(Ints shape, DType dtype, double value) { return full(shape, constant(dtype, value)); }
 
 Node full(Ints shape, DType dtype, int64_t value) { return full(shape, constant(dtype, value)); }
@@ -179,7 +212,7 @@ Node reduce(Op op, Node x, uint32_t axes) {
   }
   if (empty) return identity(op, x->dtype, shape);
   if (!axes) return x;
-  return make(Op::ReduceAxis, x->dtype, {x}, ReduceArg{op, axes});
+  return make(Op::ReduceAxis, x->dtype, {filled(x, op, axes)}, ReduceArg{op, axes});
 }
 
 Node gather(Node data, std::span<const Node> indices) {
@@ -239,8 +272,9 @@ bool is_reproducible(Node root) {
 Node in_memory(Node x) {
   if (is_reproducible(x)) return x;
   if (is_movement(x->op)) {
-    const Node src = in_memory(x->src(0));
-    return with_sources(x, {&src, 1});
+    std::vector<Node> srcs(x->srcs().begin(), x->srcs().end());
+    srcs[0] = in_memory(srcs[0]);
+    return with_sources(x, srcs);
   }
   // An earlier copy may have been computed by a kernel of its own, and be gone.
   if (x->op == Op::Contiguous || x->op == Op::Detach || x->op == Op::Leaf)

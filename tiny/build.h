@@ -27,6 +27,15 @@ Node stride(Node x, Ints steps);
 // view. Every element must lie inside x. `map`: for each axis of x its offset, then its factors.
 Node affine(Node x, Ints shape, Ints map);
 
+// Lengths that are known when a kernel runs (facts.h: infer_lengths). `limit`: of `axis` of x only
+// the first n elements count; n: an i64 scalar whose bounds lie in [0, size]. `with_lengths`: the
+// same for all axes, from a node of the same shape. `filled`: all elements count, those beyond a
+// length being what leaves a reduction by op as it is. `bound`: x is known to lie in [min, max].
+Node bound(Node x, int64_t min, int64_t max);
+Node limit(Node x, int axis, Node n);
+Node with_lengths(Node x, Node like);
+Node filled(Node x, Op op, uint32_t axes = ~0u);
+
 // `value` in every element of a tensor of this shape.
 Node full(Ints shape, DType dtype, double value);
 Node full(Ints shape, DType dtype, int64_t value);

@@ -17,8 +17,9 @@ namespace {
 
 Shape moved_shape(const NodeData& n) {
   const Ints from = n.src(0)->shape();
-  const Ints arg = n.ints();
   Shape out = to_shape(from);
+  if (n.op == Op::Limit || n.op == Op::Whole) return out;
+  const Ints arg = n.ints();
   for (size_t i = 0; i < out.size(); ++i) {
     switch (n.op) {
       case Op::Permute: out[i] = from[arg[i]]; break;
@@ -132,6 +133,7 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
   }
   switch (n.op) {
     case Op::Const: return {n.int_value(), n.int_value()};
+    case Op::Bound: return {n.ints()[0], n.ints()[1]};
     case Op::Range: return {0, std::max<int64_t>(n.src(0)->vmax - 1, 0)};
     case Op::Ramp: return {0, n.dtype.lanes - 1};
     case Op::Iota: return {0, std::max<int64_t>(n.ints()[0] - 1, 0)};
@@ -153,6 +155,8 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     case Op::Flip:
     case Op::Stride:
     case Op::Affine:
+    case Op::Limit:
+    case Op::Whole:
     case Op::Contiguous:
     case Op::Detach: return of(n.src(0));
     default: return info(n.op).cls == OpClass::Binary ? binary_bounds(n, full) : full;
@@ -209,6 +213,120 @@ bool may_exceed(const NodeData& n, Bounds b) {
 }
 
 }  // namespace
+
+namespace {
+
+using Lengths = std::vector<Node>;
+
+const char* name_of(const NodeData& n) { return *n.label ? n.label : info(n.op).name; }
+
+[[noreturn]] void refuse(const NodeData& n, Node source, int axis, const char* why) {
+  throw Error(cat(name_of(n), ": axis ", axis, " of ", to_text(source->shape()),
+                  " holds as many elements as a Variable says, at most ", source->shape()[axis],
+                  ": ", why));
+}
+
+// An axis that is reshaped keeps its size and what is before it.
+Lengths reshaped_lengths(const NodeData& n, Ints shape) {
+  Node x = n.src(0);
+  Lengths out(shape.size());
+  for (int i = 0; i < x->rank; ++i) {
+    if (!x->length(i)) continue;
+    const int64_t before = numel(x->shape().first(i));
+    size_t j = 0;
+    while (j < shape.size() && !(shape[j] == x->shape()[i] && numel(shape.first(j)) == before)) ++j;
+    if (j == shape.size())
+      refuse(n, x, i, "it cannot be split or merged with others: reshape the axes beside it alone");
+    out[j] = x->length(i);
+  }
+  return out;
+}
+
+Lengths moved_lengths(const NodeData& n, Ints shape) {
+  Node x = n.src(0);
+  if (n.op == Op::Whole) return {};
+  if (n.op == Op::Reshape) return reshaped_lengths(n, shape);
+  Lengths out(shape.size());
+  for (int i = 0; i < x->rank; ++i) {
+    if (!x->length(i)) continue;
+    const auto axis = static_cast<size_t>(i);
+    bool kept = true;
+    switch (n.op) {
+      case Op::Pad: kept = n.ints()[2 * axis] == 0 && n.ints()[2 * axis + 1] == 0; break;
+      case Op::Shrink: kept = n.ints()[2 * axis] == 0 && shape[axis] == x->shape()[i]; break;
+      case Op::Flip: kept = n.ints()[axis] == 0; break;
+      case Op::Stride: kept = n.ints()[axis] == 1; break;
+      case Op::Affine: kept = false; break;
+      default: break;
+    }
+    if (!kept)
+      refuse(n, x, i,
+             "no part of it can be cut, padded, reversed or stepped over: narrow the "
+             "whole tensor to another Variable instead");
+    size_t to = axis;
+    if (n.op == Op::Permute)
+      to = static_cast<size_t>(std::find(n.ints().begin(), n.ints().end(), i) - n.ints().begin());
+    out[to] = x->length(i);
+  }
+  if (n.op == Op::Limit) {
+    Node& length = out[static_cast<size_t>(n.ints()[0])];
+    if (length)
+      refuse(n, x, static_cast<int>(n.ints()[0]),
+             "it cannot get another length: narrow the whole "
+             "tensor");
+    length = n.src(1);
+  }
+  return out;
+}
+
+// Of sources of one shape. Where one of them counts all elements it is a constant or a mask.
+Lengths common_lengths(const NodeData& n, std::span<const Node> srcs, Ints shape) {
+  Lengths out(shape.size());
+  for (Node s : srcs)
+    for (int i = 0; i < s->rank; ++i) {
+      Node& length = out[static_cast<size_t>(i)];
+      if (length && s->length(i) && length != s->length(i))
+        refuse(n, s, i, "another operand has another length there: give both the same Variable");
+      if (s->length(i)) length = s->length(i);
+    }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Node> infer_lengths(const NodeData& n, Ints shape) {
+  const auto is_limited = [](Node s) { return s->lengths != nullptr; };
+  if (n.op == Op::Sink ||
+      (n.op != Op::Limit && std::none_of(n.srcs().begin(), n.srcs().end(), is_limited)))
+    return {};
+  Lengths out;
+  if (is_movement(n.op)) {
+    out = moved_lengths(n, shape);
+  } else if (n.op == Op::ReduceAxis) {
+    Node x = n.src(0);
+    for (int i = 0; i < x->rank; ++i) {
+      const bool reduced = n.arg<ReduceArg>().axes >> i & 1;
+      expect(!reduced || !x->length(i), "a reduction reads beyond a length: build::reduce");
+      out.push_back(x->length(i));
+    }
+  } else if (n.op == Op::Gather) {
+    for (int i = 0; i < n.src(0)->rank; ++i)
+      if (n.src(0)->length(i))
+        refuse(n, n.src(0), i,
+               "indices cannot be checked against it: gather from the whole tensor");
+    out = common_lengths(n, n.srcs().subspan(1), shape);
+  } else if (n.op == Op::Scatter) {
+    for (Node s : n.srcs())
+      for (int i = 0; i < s->rank; ++i)
+        if (s->length(i))
+          refuse(n, s, i,
+                 "scattering cannot leave elements out: give the whole tensor, with "
+                 "indices outside for what is to be dropped");
+  } else {
+    out = common_lengths(n, n.srcs(), shape);
+  }
+  return std::any_of(out.begin(), out.end(), [](Node l) { return l != nullptr; }) ? out : Lengths();
+}
 
 Bounds infer_bounds(const NodeData& n) {
   if (!n.dtype.is_int() && !n.dtype.is_bool()) return {kIntMin, kIntMax};

@@ -14,6 +14,12 @@ inline constexpr int64_t kIntMin = INT64_MIN, kIntMax = INT64_MAX;
 // Shape of the node's value; sources and payload must be legal (tensor.h checks the user's input).
 Shape infer_shape(const NodeData& n);
 
+// Per axis the node that says how many elements count, empty where all elements of all axes do. Of
+// a tensor with such lengths, dims are the bounds that its memory is made for, and elements beyond
+// a length are unspecified: no operation here lets one of them reach an element that counts. Throws
+// Error for operations that would.
+std::vector<Node> infer_lengths(const NodeData& n, Ints shape);
+
 // Least and greatest value of an integer or bool node. Index arithmetic does not overflow; machine
 // integers that might wrap get their dtype's full span.
 Bounds infer_bounds(const NodeData& n);

@@ -59,6 +59,7 @@ std::optional<int64_t> fold_int(Op op, DType t, int64_t a, int64_t b) {
     case Op::Shr:
       if (b >= 0 && b < 64) return wide ? wrap(ua >> b) : a >> b;
       break;
+    case Op::Bound: return a;
     case Op::And: return a & b;
     case Op::Or: return a | b;
     case Op::Xor: return a ^ b;

@@ -14,8 +14,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Heads of keys and values repeated to those of the queries, as a view.
 Tensor repeat_heads(const Tensor& x, const Tensor& q) {
   check(q.rank() >= 3 && x.rank() >= 3 && x.size(-3) > 0 && q.size(-3) % x.size(-3) == 0,
-        "scaled_dot_product_attention: ", to_text(q.shape()), " has no multiple of the heads of ",
-        to_text(x.shape()));
+        "scaled_dot_product_attention: ", to_text(q.capacity()), " has no multiple of the heads of ",
+        to_text(x.capacity()));
   return x.repeat_interleave(q.size(-3) / x.size(-3), -3);
 }
 
@@ -23,17 +23,20 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   for (const Tensor* t : {&q, &k, &v})
     detail::require_float("scaled_dot_product_attention", t->dtype());
   check(q.rank() >= 2 && k.rank() >= 2 && v.rank() >= 2 && q.size(-1) == k.size(-1) &&
-            k.size(-2) == v.size(-2),
+            k.capacity()[k.rank() - 2] == v.capacity()[v.rank() - 2],
         "scaled_dot_product_attention: takes (..., L, E), (..., S, E) and (..., S, V) and not ",
-        to_text(q.shape()), ", ", to_text(k.shape()), " and ", to_text(v.shape()));
+        to_text(q.capacity()), ", ", to_text(k.capacity()), " and ", to_text(v.capacity()));
 }
 
 Tensor masked(const Tensor& scores, const AttentionOptions& o) {
   Tensor s = scores;
   if (o.is_causal) {
-    const Shape square{s.size(-2), s.size(-1)};
-    s = where(detail::position(square, 1, kI32) <= detail::position(square, 0, kI32), s,
-              -kInfinity);
+    const int row = s.rank() - 2;
+    const Ints square = s.capacity().subspan(row);
+    Node seen = (detail::position(square, 1, kI32) <= detail::position(square, 0, kI32)).node();
+    for (int i = 0; i < 2; ++i)
+      if (Node length = s.node()->length(row + i)) seen = build::limit(seen, i, length);
+    s = where(Tensor(seen), s, -kInfinity);
   }
   if (!o.mask.defined()) return s;
   if (o.mask.dtype().is_bool()) return where(o.mask, s, -kInfinity);

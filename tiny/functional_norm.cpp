@@ -48,8 +48,8 @@ Tensor moved(const Tensor& old, const Tensor& now, double momentum) {
 Shape trailing_axes(const char* what, const Tensor& x, const Shape& shape) {
   detail::require_float(what, x.dtype());
   const int count = static_cast<int>(shape.size());
-  check(count >= 1 && count <= x.rank() && same(x.shape().last(count), shape), what,
-        ": the last axes of ", to_text(x.shape()), " are not ", to_text(shape));
+  check(count >= 1 && count <= x.rank() && same(x.capacity().last(count), shape), what,
+        ": the last axes of ", to_text(x.capacity()), " are not ", to_text(shape));
   Shape axes;
   for (int i = x.rank() - count; i < x.rank(); ++i) axes.push_back(i);
   return axes;

@@ -26,6 +26,11 @@ class Adjoints {
     if (!to->needs_grad) return;
     expect(same(to->shape(), grad->shape()) && to->dtype == grad->dtype, "gradient of ", to->op,
            ": ", grad->dtype, to_text(grad->shape()), " for ", to->dtype, to_text(to->shape()));
+    // Elements beyond a length have no gradient, and none is asked of them.
+    uint32_t ended = 0;
+    for (int i = 0; i < to->rank; ++i)
+      if (grad->length(i) && !to->length(i)) ended |= uint32_t{1} << i;
+    grad = with_lengths(filled(grad, Op::Add, ended), to);
     Node& sum = sums_[to];
     sum = sum ? binary(Op::Add, sum, grad) : grad;
   }
@@ -316,6 +321,8 @@ void grad_copy(Node n, Node g, Adjoints& to) {
   to.add(n->src(0), device ? copy_to(g, device) : g);
 }
 
+void grad_whole(Node n, Node g, Adjoints& to) { to.add(n->src(0), with_lengths(g, n->src(0))); }
+
 void grad_assign(Node n, Node g, Adjoints& to) { to.add(n->src(1), g); }
 
 void grad_nothing(Node, Node, Adjoints&) {}
@@ -349,6 +356,9 @@ Rules make_rules() {
   set(Op::Shrink, grad_shrink);
   set(Op::Flip, grad_flip);
   set(Op::Stride, grad_stride);
+  set(Op::Limit, grad_same);
+  set(Op::Whole, grad_whole);
+  set(Op::Bound, grad_nothing);
   set(Op::ReduceAxis, grad_reduce);
   set(Op::Gather, grad_gather);
   set(Op::Scatter, grad_scatter);

@@ -11,9 +11,10 @@
 //
 // The first call runs the function, the second records what it computes, later ones replay that
 // with the arguments' new values: the kernels are the same, the results bit for bit those of a call
-// without Jit. Arguments are Tensors and std::vectors of them; results the same, also in pairs,
-// tuples and arrays, or nothing. Results are computed and want no gradient, and stay what they are
-// in later calls.
+// without Jit. Arguments are Tensors, std::vectors of them
+// and Variables (a capture serves all values between their bounds); results the same, also in
+// pairs, tuples and arrays, or nothing. Results are computed and want no gradient, and stay what
+// they are in later calls.
 //
 // Tensors that the function reaches from outside (weights, moments, data) are read where they are;
 // what it assigns to them, in place, is assigned by each replay. Random numbers go on: each replay
@@ -35,7 +36,7 @@
 #include <utility>
 #include <vector>
 
-#include "tiny/tensor.h"
+#include "tiny/variable.h"
 
 namespace tiny {
 
@@ -70,6 +71,7 @@ namespace jit_detail {
 
 // Applies f to every tensor of a value, in order.
 template <class F> void each(Tensor& t, F&& f) { f(t); }
+template <class F> void each(Variable& v, F&& f) { v.exchange(f); }
 template <class F> void each(std::vector<Tensor>& list, F&& f) {
   for (Tensor& t : list) f(t);
 }

@@ -139,8 +139,10 @@ NodeData* Arena::build(uint32_t hash, Op op, DType dtype, std::span<const Node> 
   const Shape shape = infer_shape(facts);
   expect(shape.size() <= kMaxRank, info(op).name, ": ", shape.size(), " axes");
 
+  const std::vector<Node> lengths = infer_lengths(facts, shape);
   const Ints* ints = std::get_if<Ints>(&payload);
-  const size_t extra = srcs.size_bytes() + (shape.size() + (ints ? ints->size() : 0)) * 8;
+  const size_t extra =
+      srcs.size_bytes() + (shape.size() + lengths.size() + (ints ? ints->size() : 0)) * 8;
   auto* memory = static_cast<std::byte*>(allocate(sizeof(NodeData) + extra));
   auto* n = new (memory) NodeData{.op = op, .dtype = dtype};
   std::byte* cursor = memory + sizeof(NodeData);
@@ -148,6 +150,7 @@ NodeData* Arena::build(uint32_t hash, Op op, DType dtype, std::span<const Node> 
   n->sources = place(cursor, srcs);
   n->rank = static_cast<uint8_t>(shape.size());
   n->dims = place(cursor, Ints(shape));
+  if (!lengths.empty()) n->lengths = place(cursor, std::span<const Node>(lengths));
   if (ints)
     n->payload = Ints(place(cursor, *ints), ints->size());
   else

@@ -76,6 +76,7 @@ struct NodeData {
   const char* label = "";                    // the user's operation that made it
   const Node* sources = nullptr;             // num_src
   const int64_t* dims = nullptr;             // rank
+  const Node* lengths = nullptr;             // per axis: how many elements count; nullptr: all
   int64_t vmin = 0, vmax = 0;                // bounds of an integer or bool value
   uint64_t ranges = 0;                       // bit i: depends on the range with id i
   Payload payload = {};
@@ -85,6 +86,8 @@ struct NodeData {
   Node src(int i) const { return sources[i]; }
   std::span<const Node> srcs() const { return {sources, num_src}; }
   Ints shape() const { return {dims, rank}; }
+  // The i64 scalar that says how many of an axis's elements count, nullptr where all do (facts.h).
+  Node length(int axis) const { return lengths ? lengths[axis] : nullptr; }
   template <class T> const T& arg() const { return std::get<T>(payload); }
   bool is(Op o) const { return op == o; }
   bool is_const() const { return op == Op::Const; }

@@ -28,6 +28,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Sin, Unary, 1, false)                                                                          \
   X(Floor, Unary, 1, false)                                                                        \
   X(Trunc, Unary, 1, false)                                                                        \
+  X(Bound, Unary, 1, false) /* Ints{min, max}: the same integer, known to lie between the two */   \
   /* element-wise, two sources */                                                                  \
   X(Add, Binary, 2, true)                                                                          \
   X(Sub, Binary, 2, false)                                                                         \
@@ -59,6 +60,9 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Flip, Movement, 1, false)    /* Ints: 1 for each reversed axis, else 0 */                      \
   X(Stride, Movement, 1, false)  /* Ints: step >= 1 for each axis; keeps 0, s, 2s, ... */          \
   X(Affine, Movement, 1, false)  /* Ints: rank, shape; per source axis: offset, factor per axis */ \
+  X(Limit, Movement, 2,                                                                            \
+    false) /* Ints{axis}; x, n: of the axis, only the first n elements count */                    \
+  X(Whole, Movement, 1, false) /* all elements of axes with a limit; those beyond are anything */  \
   /* the rest of a tensor graph */                                                                 \
   X(ReduceAxis, Tensor, 1, false) /* ReduceArg; reduced axes stay with size 1 */                   \
   X(Gather, Tensor, -1, false)    /* data, one index per data axis; outside: zero */               \

@@ -1,6 +1,7 @@
 #include "tiny/tensor.h"
 
 #include <cmath>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -80,7 +81,26 @@ Tensor::Tensor(Node node) : node_(gradients_wanted ? node : build::detach(node))
 
 int64_t Tensor::size(int64_t dim) const {
   check(rank() > 0, "size: a 0-d tensor has no axes");
-  return shape()[normalize_axis("size", dim, rank())];
+  const int axis = normalize_axis("size", dim, rank());
+  if (node_->length(axis)) throw_without_shape();
+  return capacity()[axis];
+}
+
+void Tensor::throw_without_shape() const {
+  int axis = 0;
+  while (!node_->length(axis)) ++axis;
+  throw Error(tiny::cat(
+      "the length of axis ", axis, ", at most ", capacity()[axis], " in ", to_text(capacity()),
+      ", is a Variable, which this function does not support, or which has no one size "
+      "here: use the Variable's tensor(), capacity() or, for values on the host, "
+      "current_shape()"));
+}
+
+Shape Tensor::current_shape() const {
+  Shape out = to_shape(capacity());
+  for (int i = 0; i < rank(); ++i)
+    if (node_->length(i)) out[i] = detail::host_integer(node_->length(i));
+  return out;
 }
 
 std::string Tensor::device() const { return device_name(node_->device); }
@@ -103,6 +123,10 @@ Tensor Tensor::full(const Shape& shape, Number value, DType dtype) {
   LabelScope label("full");
   detail::require_shape("full", shape);
   return Tensor(build::full(shape, detail::number_node(value, dtype)));
+}
+
+Tensor Tensor::full_like(Number value) const {
+  return detail::with_lengths(full(to_shape(capacity()), value, dtype()), *this);
 }
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype) { return full(shape, 0, dtype); }
@@ -154,10 +178,40 @@ Tensor& Tensor::realize() {
 
 void Tensor::realize(std::span<Tensor* const> tensors) { runtime_seam::realize(tensors); }
 
+namespace {
+
+// The box `part` at the beginning of a row-major array of this shape.
+void copy_box(const std::byte* from, std::byte*& to, Ints shape, Ints part, size_t element) {
+  if (shape.empty()) {
+    std::memcpy(to, from, element);
+    to += element;
+    return;
+  }
+  const size_t row = static_cast<size_t>(tiny::numel(shape.subspan(1))) * element;
+  if (same(shape.subspan(1), part.subspan(1))) {
+    const size_t bytes = row * static_cast<size_t>(part[0]);
+    std::memcpy(to, from, bytes);
+    to += bytes;
+    return;
+  }
+  for (int64_t i = 0; i < part[0]; ++i)
+    copy_box(from + row * static_cast<size_t>(i), to, shape.subspan(1), part.subspan(1), element);
+}
+
+}  // namespace
+
 void Tensor::to_bytes(void* out) const {
-  if (numel() == 0) return;
+  const Shape part = current_shape(), whole = to_shape(capacity());
+  if (tiny::numel(part) == 0) return;
   const_cast<Tensor*>(this)->realize();  // the values stay the same
-  runtime_seam::download(node_->realized ? node_->realized : node(), out);
+  Node n = node_->realized ? node_->realized : node();
+  if (!node_->lengths) return runtime_seam::download(n, out);
+  while (n->op == Op::Limit) n = n->src(0);
+  const size_t element = static_cast<size_t>(dtype().size());
+  std::vector<std::byte> all(static_cast<size_t>(tiny::numel(whole)) * element);
+  runtime_seam::download(n, all.data());
+  auto* to = static_cast<std::byte*>(out);
+  copy_box(all.data(), to, whole, part, element);
 }
 
 Tensor Tensor::to(const std::string& device) const {
@@ -173,8 +227,9 @@ Tensor Tensor::contiguous() const {
 
 Tensor& Tensor::assign(const Tensor& value) & {
   LabelScope label("assign");
-  check(same(shape(), value.shape()), "assign: a tensor of shape ", to_text(shape()),
-        " cannot become one of shape ", to_text(value.shape()));
+  check(same(capacity(), value.capacity()), "assign: a tensor of shape ", to_text(capacity()),
+        " cannot become one of shape ", to_text(value.capacity()));
+  detail::check_lengths("assign", node(), value.node());
   Node v = build::cast(value.node(), dtype());
   if (slot_) v = build::detach(v);
   Node n = build::assign(stored(node()), v);

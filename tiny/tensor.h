@@ -35,6 +35,7 @@ namespace tiny {
 
 class Index;
 class Tensor;
+class Variable;  // variable.h
 struct WithIndices;
 struct GradSlot;  // tensor.cpp: where backward() leaves a gradient
 namespace runtime_seam {
@@ -53,10 +54,18 @@ class Tensor {
   bool defined() const { return static_cast<bool>(node_); }
   Node node() const { return node_.get(); }
   DType dtype() const { return node_->dtype; }
-  Ints shape() const { return node_->shape(); }
+  // Error where an axis holds as many elements as a Variable says (variable.h).
+  Ints shape() const {
+    if (node_->lengths) throw_without_shape();
+    return node_->shape();
+  }
   int rank() const { return node_->rank; }
   int64_t size(int64_t dim) const;
   int64_t numel() const { return tiny::numel(shape()); }
+  // The shape, with its bound for an axis whose length is a Variable.
+  Ints capacity() const { return node_->shape(); }
+  // The shape that the values on the host have, read from there: Error while a Jit captures.
+  Shape current_shape() const;
   std::string device() const;  // "" where any device will do (constants)
 
   // --- Making tensors --------------------------------------------------------------------------
@@ -94,7 +103,7 @@ class Tensor {
   static Tensor linspace(double start, double stop, int64_t steps, DType dtype = kF32);
   // (n, m), by default (n, n): 1 where the positions are equal, else 0.
   static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = kF32);
-  Tensor full_like(Number value) const { return full(to_shape(shape()), value, dtype()); }
+  Tensor full_like(Number value) const;
   Tensor zeros_like() const { return full_like(0); }
   Tensor ones_like() const { return full_like(1); }
 
@@ -129,7 +138,7 @@ class Tensor {
   template <class T> std::vector<T> to_vector() const;
   // The value of a tensor of one element, of T exactly.
   template <class T> T item() const;
-  // Host bytes of all elements, numel() * dtype().size() of them.
+  // Host bytes of all elements, row-major: those of current_shape().
   void to_bytes(void* out) const;
 
   // The same values on another device. An unknown name throws when the tensor is realized.
@@ -183,6 +192,11 @@ class Tensor {
                const Shape& steps = {}) const;
   Tensor narrow(int64_t dim, int64_t start, int64_t length) const;  // Error beyond the axis
   Tensor select(int64_t dim, int64_t index) const;                  // drops the axis
+  // The same where the length, or the start, is a Variable whose bounds lie in the axis. From a
+  // start that is one, elements are gathered: no view.
+  Tensor narrow(int64_t dim, int64_t start, const Variable& length) const;
+  Tensor narrow(int64_t dim, const Variable& start, int64_t length) const;
+  Tensor select(int64_t dim, const Variable& index) const;
   Tensor flip(const Dims& dims = {}) const;
   // The elements (i, i + offset) of two axes, which disappear: a new last axis.
   Tensor diagonal(int64_t offset = 0, int64_t dim1 = 0, int64_t dim2 = 1) const;
@@ -364,6 +378,7 @@ class Tensor {
 
  private:
   friend void runtime_seam::replace_node(Tensor&, Node);
+  [[noreturn]] void throw_without_shape() const;
   mutable NodeRef node_;            // realizing exchanges it for another node of the same values
   std::shared_ptr<GradSlot> slot_;  // of a leaf; shared by its copies
 };
@@ -422,6 +437,7 @@ class Index {
   Index(NewAxis) : kind(Kind::NewAxis) {}
   Index(Ellipsis) : kind(Kind::Ellipsis) {}
   Index(Tensor t) : kind(Kind::Tensor), tensor(std::move(t)) {}
+  Index(const Variable& v);  // a number within its bounds
 
   Kind kind;
   int64_t integer = 0;
@@ -483,7 +499,7 @@ template <class T> std::vector<T> Tensor::to_vector() const {
   check(dtype() == dtype_of<T>() || bytes, "to_vector: the tensor is ", dtype().name(), " and not ",
         dtype_of<T>().name(), ": convert it with to()");
   using Raw = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
-  std::vector<Raw> out(static_cast<size_t>(numel()));
+  std::vector<Raw> out(static_cast<size_t>(tiny::numel(current_shape())));
   to_bytes(out.data());
   return std::vector<T>(out.begin(), out.end());
 }

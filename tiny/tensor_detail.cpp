@@ -19,9 +19,44 @@ Node operand_node(const Operand& x, DType dtype) {
   return x.is_number() ? number_node(x.number(), dtype) : x.tensor().to(dtype).node();
 }
 
+void check_lengths(const char* what, Node a, Node b) {
+  if (!a->lengths && !b->lengths) return;
+  for (int i = 1; i <= std::min(a->rank, b->rank); ++i) {
+    const int at = a->rank - i, to = b->rank - i;
+    if (a->shape()[at] == 1 || b->shape()[to] == 1 || a->length(at) == b->length(to)) continue;
+    const bool one = !a->length(at) || !b->length(to);
+    throw Error(cat(what, ": axis ", at, " of ", to_text(a->shape()), " and axis ", to, " of ",
+                    to_text(b->shape()),
+                    one ? ": the length of one of them is a Variable: narrow the other to it too"
+                        : ": their lengths are different Variables: narrow both to the same one"));
+  }
+}
+
+int64_t host_integer(Node n) {
+  int64_t value = 0;
+  switch (n->op) {
+    case Op::Const: return n->int_value();
+    case Op::Bound:
+    case Op::Reshape:
+    case Op::Expand: return host_integer(n->src(0));
+    case Op::Add: return host_integer(n->src(0)) + host_integer(n->src(1));
+    case Op::Sub: return host_integer(n->src(0)) - host_integer(n->src(1));
+    case Op::Mul: return host_integer(n->src(0)) * host_integer(n->src(1));
+    default: break;
+  }
+  expect(n->op == Op::Buffer, "a length made of ", n->op);
+  runtime_seam::download(n, &value);
+  return value;
+}
+
+Tensor with_lengths(const Tensor& x, const Tensor& like) {
+  return Tensor(build::with_lengths(x.node(), like.node()));
+}
+
 std::pair<Node, Node> match(const char* what, const Operand& x, const Operand& y, DType dtype) {
   const Node a = operand_node(x, dtype), b = operand_node(y, dtype);
   const Shape shape = broadcast(what, a->shape(), b->shape());
+  check_lengths(what, a, b);
   return {broadcast_to(a, shape), broadcast_to(b, shape)};
 }
 

@@ -288,7 +288,10 @@ Tensor where(const Tensor& condition, const Operand& x, const Operand& y) {
   const DType t = result_type(x, y);
   Node a = detail::operand_node(x, t), b = detail::operand_node(y, t);
   const Shape xy = broadcast("where", a->shape(), b->shape());
-  const Shape shape = broadcast("where", condition.shape(), xy);
+  const Shape shape = broadcast("where", condition.capacity(), xy);
+  detail::check_lengths("where", a, b);
+  detail::check_lengths("where", condition.node(), a);
+  detail::check_lengths("where", condition.node(), b);
   const Node c = detail::broadcast_to(condition.node(), shape);
   return Tensor(build::where(c, detail::broadcast_to(a, shape), detail::broadcast_to(b, shape)));
 }
@@ -329,7 +332,7 @@ Tensor Tensor::to(DType t) const {
   LabelScope label("cast");
   check(t.lanes == 1 && t.size() > 0, "to: tensors have no dtype ", t);
   if (t.is_bool()) {
-    const Node zero = build::full(shape(), dtype(), int64_t{0});
+    const Node zero = build::full(capacity(), dtype(), int64_t{0});
     return Tensor(build::binary(Op::Ne, node(), zero));
   }
   return Tensor(build::cast(node(), t));

@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 
+#include "tiny/facts.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -159,6 +160,15 @@ void add_mask(const char* what, const Tensor& view, int axis, const Tensor& mask
   for (int i = 0; i < mask.rank(); ++i) out.tensors.emplace_back(axis + i, positions.select(1, i));
 }
 
+// A Variable is known to lie in the axis, other tensors are not.
+void check_variable(const char* what, Node index, int64_t size) {
+  if (index->rank > 0 || index->dtype != kI64 || index->vmin == kIntMin) return;
+  const std::vector<Node> below = topological(index);
+  if (std::none_of(below.begin(), below.end(), [](Node n) { return n->op == Op::Bound; })) return;
+  check(index->vmin >= -size && index->vmax < size, what, ": an index in [", index->vmin, ", ",
+        index->vmax, "] does not lie in an axis of ", size);
+}
+
 PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<Index>& at) {
   PartlyIndexed out{x};
   int axis = 0;  // of the view
@@ -176,6 +186,7 @@ PartlyIndexed apply_views(const char* what, const Tensor& x, const std::vector<I
       case Index::Kind::NewAxis: out.view = out.view.unsqueeze(axis++); break;
       default: {
         const int64_t size = axes_taken(i) ? out.view.shape()[axis] : 0;
+        if (axes_taken(i)) check_variable(what, i.tensor.node(), size);
         if (i.tensor.dtype().is_bool())
           add_mask(what, out.view, axis, i.tensor, out);
         else

@@ -26,10 +26,11 @@ Tensor product_sum(const Tensor& x, const Tensor& y, DType t, int count = 1) {
 Tensor Tensor::matmul(const Tensor& other) const {
   LabelScope label("matmul");
   check(rank() > 0 && other.rank() > 0, "matmul: takes tensors with axes and not ",
-        to_text(shape()), " by ", to_text(other.shape()), ": use *");
-  const int64_t k = shape().back(), inner = other.shape()[std::max(other.rank() - 2, 0)];
-  check(k == inner, "matmul: cannot multiply ", to_text(shape()), " by ", to_text(other.shape()),
-        ": the last axis of the first has ", k, " elements and the axis it meets ", inner);
+        to_text(capacity()), " by ", to_text(other.capacity()), ": use *");
+  const int64_t k = capacity().back(), inner = other.capacity()[std::max(other.rank() - 2, 0)];
+  check(k == inner, "matmul: cannot multiply ", to_text(capacity()), " by ",
+        to_text(other.capacity()), ": the last axis of the first has ", k,
+        " elements and the axis it meets ", inner);
   // x[..., i, 1, k] * y[..., 1, j, k], without i or j where the operand is 1-d
   const DType t = promote(dtype(), other.dtype());
   Tensor x = *this, y = other;
@@ -43,30 +44,31 @@ Tensor Tensor::matmul(const Tensor& other) const {
 
 Tensor Tensor::bmm(const Tensor& other) const {
   LabelScope label("bmm");
-  check(rank() == 3 && other.rank() == 3 && shape()[0] == other.shape()[0],
-        "bmm: takes (b,n,k) by (b,k,m) and not ", to_text(shape()), " by ", to_text(other.shape()));
+  check(rank() == 3 && other.rank() == 3 && capacity()[0] == other.capacity()[0],
+        "bmm: takes (b,n,k) by (b,k,m) and not ", to_text(capacity()), " by ",
+        to_text(other.capacity()));
   return matmul(other);
 }
 
 Tensor Tensor::dot(const Tensor& other) const {
   LabelScope label("dot");
-  check(rank() == 1 && other.rank() == 1, "dot: takes two 1-d tensors and not ", to_text(shape()),
-        " and ", to_text(other.shape()));
+  check(rank() == 1 && other.rank() == 1, "dot: takes two 1-d tensors and not ",
+        to_text(capacity()), " and ", to_text(other.capacity()));
   return matmul(other);
 }
 
 Tensor Tensor::outer(const Tensor& other) const {
   LabelScope label("outer");
-  check(rank() == 1 && other.rank() == 1, "outer: takes two 1-d tensors and not ", to_text(shape()),
-        " and ", to_text(other.shape()));
+  check(rank() == 1 && other.rank() == 1, "outer: takes two 1-d tensors and not ",
+        to_text(capacity()), " and ", to_text(other.capacity()));
   return unsqueeze(1) * other.unsqueeze(0);
 }
 
 Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
   LabelScope label("linear");
-  check(weight.rank() == 2, "linear: the weight is (out, in) and not ", to_text(weight.shape()));
-  check(rank() > 0 && shape().back() == weight.shape()[1], "linear: ", to_text(shape()),
-        " by a weight of ", to_text(weight.shape()), ": the last axis of both must agree");
+  check(weight.rank() == 2, "linear: the weight is (out, in) and not ", to_text(weight.capacity()));
+  check(rank() > 0 && capacity().back() == weight.capacity()[1], "linear: ", to_text(capacity()),
+        " by a weight of ", to_text(weight.capacity()), ": the last axis of both must agree");
   const Tensor y = matmul(weight.t());
   return bias.defined() ? y + bias : y;
 }

@@ -16,7 +16,7 @@ Shape whole_bounds(Ints shape) {
 }
 
 Tensor shrink_axis(const Tensor& x, int axis, int64_t begin, int64_t end) {
-  Shape bounds = whole_bounds(x.shape());
+  Shape bounds = whole_bounds(x.capacity());
   bounds[2 * axis] = begin;
   bounds[2 * axis + 1] = end;
   return Tensor(build::shrink(x.node(), bounds));
@@ -30,7 +30,7 @@ Tensor pad_axis(const Tensor& x, int axis, int64_t before, int64_t after) {
 }
 
 Tensor expand_axis(const Tensor& x, int axis, int64_t size) {
-  Shape shape = to_shape(x.shape());
+  Shape shape = to_shape(x.capacity());
   shape[axis] = size;
   return Tensor(build::expand(x.node(), shape));
 }
@@ -52,13 +52,13 @@ int64_t clip_bound(int64_t bound, int64_t size) {
 
 Tensor Tensor::reshape(const Shape& shape) const {
   LabelScope label("reshape");
-  return Tensor(build::reshape(node(), infer_reshape(this->shape(), shape)));
+  return Tensor(build::reshape(node(), infer_reshape(capacity(), shape)));
 }
 
 Tensor Tensor::permute(const Shape& dims) const {
   LabelScope label("permute");
   check(static_cast<int>(dims.size()) == rank(), "permute: ", to_text(dims), " names ", dims.size(),
-        " axes of the ", rank(), " of ", to_text(shape()));
+        " axes of the ", rank(), " of ", to_text(capacity()));
   Shape order;
   uint32_t seen = 0;
   for (int64_t d : dims) {
@@ -82,21 +82,20 @@ Tensor Tensor::transpose(int64_t dim0, int64_t dim1) const {
 }
 
 Tensor Tensor::t() const {
-  check(rank() == 2, "t: takes a matrix and not shape ", to_text(shape()), ": use transpose");
+  check(rank() == 2, "t: takes a matrix and not shape ", to_text(capacity()), ": use transpose");
   return transpose(0, 1);
 }
 
 Tensor Tensor::expand(const Shape& shape) const {
   LabelScope label("expand");
   const int added = static_cast<int>(shape.size()) - rank();
-  check(added >= 0, "expand: ", to_text(this->shape()), " has more axes than ", to_text(shape));
+  check(added >= 0, "expand: ", to_text(capacity()), " has more axes than ", to_text(shape));
   Shape to = shape;
   for (int i = 0; i < static_cast<int>(to.size()); ++i) {
-    const int64_t from = i < added ? 1 : this->shape()[i - added];
+    const int64_t from = i < added ? 1 : capacity()[i - added];
     if (to[i] == -1 && i >= added) to[i] = from;
-    check(to[i] >= 0 && (from == 1 || from == to[i]), "expand: cannot expand ",
-          to_text(this->shape()), " to ", to_text(shape), ": size ", from, " of axis ", i - added,
-          " is not 1");
+    check(to[i] >= 0 && (from == 1 || from == to[i]), "expand: cannot expand ", to_text(capacity()),
+          " to ", to_text(shape), ": size ", from, " of axis ", i - added, " is not 1");
   }
   return Tensor(detail::broadcast_to(node(), to));
 }
@@ -104,7 +103,7 @@ Tensor Tensor::expand(const Shape& shape) const {
 Tensor Tensor::unsqueeze(int64_t dim) const {
   LabelScope label("unsqueeze");
   const int axis = normalize_axis("unsqueeze", dim, rank() + 1);
-  Shape to = to_shape(shape());
+  Shape to = to_shape(capacity());
   to.insert(to.begin() + axis, 1);
   return Tensor(build::reshape(node(), to));
 }
@@ -113,8 +112,8 @@ Tensor Tensor::squeeze(const Dims& dims) const {
   LabelScope label("squeeze");
   uint32_t mask = detail::axes_mask(detail::axes_of("squeeze", dims, rank()));
   for (int i = 0; i < rank(); ++i)
-    if (shape()[i] != 1) mask &= ~(uint32_t{1} << i);
-  return Tensor(build::reshape(node(), detail::without(shape(), mask, false)));
+    if (capacity()[i] != 1) mask &= ~(uint32_t{1} << i);
+  return Tensor(build::reshape(node(), detail::without(capacity(), mask, false)));
 }
 
 Tensor Tensor::flatten(int64_t start_dim, int64_t end_dim) const {
@@ -123,9 +122,9 @@ Tensor Tensor::flatten(int64_t start_dim, int64_t end_dim) const {
   const int b = normalize_axis("flatten", end_dim, rank());
   check(a <= b, "flatten: the first axis ", a, " is behind the last ", b);
   if (rank() == 0) return reshape({1});
-  Shape to = to_shape(shape().first(a));
-  to.push_back(tiny::numel(shape().subspan(a, b - a + 1)));
-  to.insert(to.end(), shape().begin() + b + 1, shape().end());
+  Shape to = to_shape(capacity().first(a));
+  to.push_back(tiny::numel(capacity().subspan(a, b - a + 1)));
+  to.insert(to.end(), capacity().begin() + b + 1, capacity().end());
   return Tensor(build::reshape(node(), to));
 }
 
@@ -133,8 +132,8 @@ Tensor Tensor::unflatten(int64_t dim, const Shape& sizes) const {
   LabelScope label("unflatten");
   check(rank() > 0, "unflatten: a 0-d tensor has no axis to split");
   const int axis = normalize_axis("unflatten", dim, rank());
-  const Shape parts = infer_reshape(shape().subspan(axis, 1), sizes);
-  Shape to = to_shape(shape());
+  const Shape parts = infer_reshape(capacity().subspan(axis, 1), sizes);
+  Shape to = to_shape(capacity());
   to.erase(to.begin() + axis);
   to.insert(to.begin() + axis, parts.begin(), parts.end());
   return Tensor(build::reshape(node(), to));
@@ -219,8 +218,8 @@ Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
   LabelScope label("narrow");
   check(rank() > 0, "narrow: a 0-d tensor has no axes");
   const int axis = normalize_axis("narrow", dim, rank());
-  check(0 <= start && 0 <= length && start + length <= shape()[axis], "narrow: [", start, ", ",
-        start + length, ") of axis ", axis, " does not lie in ", to_text(shape()));
+  check(0 <= start && 0 <= length && start + length <= size(axis), "narrow: [", start, ", ",
+        start + length, ") of axis ", axis, " does not lie in ", to_text(capacity()));
   return shrink_axis(*this, axis, start, start + length);
 }
 
@@ -228,9 +227,9 @@ Tensor Tensor::select(int64_t dim, int64_t index) const {
   LabelScope label("select");
   check(rank() > 0, "select: a 0-d tensor has no axes");
   const int axis = normalize_axis("select", dim, rank());
-  const int64_t size = shape()[axis], i = index < 0 ? index + size : index;
-  check(0 <= i && i < size, "select: index ", index, " is out of range for axis ", axis, " of ",
-        to_text(shape()));
+  const int64_t length = size(axis), i = index < 0 ? index + length : index;
+  check(0 <= i && i < length, "select: index ", index, " is out of range for axis ", axis, " of ",
+        to_text(capacity()));
   return shrink_axis(*this, axis, i, i + 1).squeeze(axis);
 }
 

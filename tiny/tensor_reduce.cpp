@@ -11,14 +11,43 @@ namespace {
 // The reduction over the axes of the mask, in x's dtype.
 Tensor reduce(Op op, const Tensor& x, uint32_t mask, bool keepdim) {
   const Node n = build::reduce(op, x.node(), mask);
-  return Tensor(build::reshape(n, detail::without(x.shape(), mask, keepdim)));
+  return Tensor(build::reshape(n, detail::without(x.capacity(), mask, keepdim)));
 }
 
-int64_t reduced_count(const Tensor& x, uint32_t mask) {
+// The least number of elements that the axes of the mask may hold.
+int64_t least_count(const Tensor& x, uint32_t mask) {
   int64_t count = 1;
-  for (int i = 0; i < x.rank(); ++i)
-    if (mask >> i & 1) count *= x.shape()[i];
+  for (int i = 0; i < x.rank(); ++i) {
+    const Node length = x.node()->length(i);
+    if (mask >> i & 1) count *= length ? length->vmin : x.capacity()[i];
+  }
   return count;
+}
+
+// How many elements they hold: a number, times Variables where there are any.
+struct Count {
+  double number = 1;
+  Tensor lengths = {};
+};
+Count reduced_count(const Tensor& x, uint32_t mask) {
+  Count count;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (!(mask >> i & 1)) continue;
+    if (const Node length = x.node()->length(i)) {
+      const Tensor n(length);
+      count.lengths = count.lengths.defined() ? count.lengths * n : n;
+    } else {
+      count.number *= static_cast<double>(x.capacity()[i]);
+    }
+  }
+  return count;
+}
+
+// x / max(count - correction, 0)
+Tensor divided(const Tensor& x, const Count& count, double correction) {
+  if (!count.lengths.defined()) return x / std::max(count.number - correction, 0.0);
+  const Tensor n = count.lengths.to(x.dtype()) * count.number;
+  return x / (correction == 0 ? n : (n - correction).relu());
 }
 
 uint32_t mask_of(const char* what, const Dims& dims, const Tensor& x) {
@@ -36,8 +65,8 @@ Tensor accumulate(const char* what, Op op, const Tensor& x, const Dims& dims, bo
 Tensor extremum(const char* what, Op op, const Tensor& x, const Dims& dims, bool keepdim) {
   LabelScope label(what);
   const uint32_t mask = mask_of(what, dims, x);
-  check(reduced_count(x, mask) > 0, what, ": no elements to choose from in shape ",
-        to_text(x.shape()));
+  check(least_count(x, mask) > 0, what, ": no elements to choose from in shape ",
+        to_text(x.capacity()), x.node()->lengths ? ", where a Variable may be 0" : "");
   return reduce(op, x, mask, keepdim);
 }
 
@@ -48,19 +77,19 @@ Tensor float_reduction(const char* what, const Tensor& x, const Dims& dims, bool
   detail::require_float(what, x.dtype());
   const uint32_t mask = mask_of(what, dims, x);
   const Tensor y = f(x.to(detail::compute_dtype(x.dtype())), mask);  // reduced axes have size 1
-  return y.reshape(detail::without(x.shape(), mask, keepdim)).to(x.dtype());
+  const Shape shape = detail::without(x.capacity(), mask, keepdim);
+  return Tensor(build::reshape(y.node(), shape)).to(x.dtype());
 }
 
 Tensor sum_keep(const Tensor& x, uint32_t mask) { return reduce(Op::Add, x, mask, true); }
 
 Tensor mean_keep(const Tensor& x, uint32_t mask) {
-  return sum_keep(x, mask) / static_cast<double>(reduced_count(x, mask));
+  return divided(sum_keep(x, mask), reduced_count(x, mask), 0);
 }
 
 Tensor variance(const Tensor& x, uint32_t mask, double correction) {
   const Tensor centered = x - mean_keep(x, mask);
-  const double count = static_cast<double>(reduced_count(x, mask)) - correction;
-  return sum_keep(centered.square(), mask) / std::max(count, 0.0);
+  return divided(sum_keep(centered.square(), mask), reduced_count(x, mask), correction);
 }
 
 // The largest element without a gradient, 0 where it is infinite so that x - shift is no NaN.
@@ -161,19 +190,20 @@ namespace {
 // count backwards while they are reduced, so that the largest is the first of equals.
 Tensor arg_extremum(Op op, const Tensor& x, int axis) {
   const uint32_t mask = uint32_t{1} << axis;
-  const int64_t n = x.shape()[axis];
+  const int64_t n = x.capacity()[axis];
   const DType t = n < INT32_MAX ? kI32 : kI64;
   Tensor hit = x == reduce(op, x, mask, true);
   if (x.dtype().is_float()) hit = logical_or(hit, x.isnan());
-  const Tensor backwards = n - detail::position(x.shape(), axis, t);
+  const Tensor backwards = n - detail::with_lengths(detail::position(x.capacity(), axis, t), x);
   return (n - reduce(Op::Max, where(hit, backwards, 0), mask, true)).to(kI64);
 }
 
 Tensor arg_reduction(const char* what, Op op, const Tensor& x, std::optional<int64_t> dim,
                      bool keepdim) {
   LabelScope label(what);
-  check(x.numel() > 0, what, ": no elements to choose from in shape ", to_text(x.shape()));
-  const Shape shape = to_shape(x.shape());
+  check(least_count(x, ~0u) > 0, what, ": no elements to choose from in shape ",
+        to_text(x.capacity()), x.node()->lengths ? ", where a Variable may be 0" : "");
+  const Shape shape = to_shape(x.capacity());
   const Tensor data = detail::in_memory(x);
   if (!dim || x.rank() == 0) {
     if (dim) normalize_axis(what, *dim, 0);

@@ -14,3 +14,4 @@
 #include "tiny/state.h"
 #include "tiny/state_dict.h"
 #include "tiny/tensor.h"
+#include "tiny/variable.h"

@@ -244,7 +244,7 @@ Node move_terms(Node n, const Lifted& below) {
 
 Lifted lift(Node n) {
   if (n->op == Op::ReduceAxis && n->arg<ReduceArg>().op == Op::Add) return lift_reduce(n);
-  if (!is_movement(n->op) || n->op == Op::Expand) return {n, 0};
+  if (!is_movement(n->op) || n->op == Op::Expand || n->num_src > 1 || n->lengths) return {n, 0};
   const Lifted below = lift(n->src(0));
   if (below.extra == 0 || n->rank + below.extra > kMaxRank) return {n, 0};
   return {move_terms(n, below), below.extra};

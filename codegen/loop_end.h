@@ -1,0 +1,14 @@
+// Loops that end where a Variable says. A reduction over an axis with a length, and a store into
+// one, select with a gate, position < n, that fails for good from some iteration of a loop on; the
+// loop then ends there, at an extent that is computed before it, instead of at its bound.
+#pragma once
+#include "codegen/target.h"
+#include "tiny/node.h"
+
+namespace tiny {
+
+// Exchanges the extents of such loops (Loop, Reduce, and a CPU's Core) in a kernel graph whose
+// options have been applied. Gates stay: only time depends on this pass.
+Node end_loops(Node sink, const Target& target);
+
+}  // namespace tiny

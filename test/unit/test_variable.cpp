@@ -1,0 +1,321 @@
+#include "tiny/variable.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "runtime/kernel.h"
+#include "test/devices.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/functional.h"
+#include "tiny/jit.h"
+#include "tiny/random.h"
+
+using namespace tiny;
+
+namespace {
+
+using Floats = std::vector<float>;
+using Function = std::function<Tensor(const Tensor& x, const Variable& n)>;
+
+template <class F> std::string error_of(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "none";
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+void check_close(const Floats& got, const Floats& wanted, double tolerance = 2e-5) {
+  REQUIRE(got.size() == wanted.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(wanted[i]) && std::isnan(got[i])) continue;
+    CHECK(std::abs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::abs(wanted[i])));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a function of the first n elements is compiled once for all n") {
+  constexpr int64_t kMost = 37;
+  const Tensor x = Tensor::randn({kMost, 11}).realize();
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> functions{
+      {"element-wise", [](const Tensor& t) { return (t * 2 + 1).exp(); }},
+      {"where", [](const Tensor& t) { return where(t > 0, t, t.square()); }},
+      {"cast", [](const Tensor& t) { return (t > 0).to(kF32); }},
+      {"sum over it", [](const Tensor& t) { return t.sum(0); }},
+      {"sum beside it", [](const Tensor& t) { return t.sum(1); }},
+      {"sum of all", [](const Tensor& t) { return t.sum(); }},
+      {"prod", [](const Tensor& t) { return t.prod(0); }},
+      {"mean", [](const Tensor& t) { return t.mean(0); }},
+      {"mean of all", [](const Tensor& t) { return t.mean(); }},
+      {"max", [](const Tensor& t) { return t.max(0); }},
+      {"min of positive", [](const Tensor& t) { return t.square().min(0); }},
+      {"max beside it", [](const Tensor& t) { return t.max(1, true); }},
+      {"std", [](const Tensor& t) { return t.std(0, false, 0); }},
+      {"var", [](const Tensor& t) { return t.var(0); }},
+      {"logsumexp", [](const Tensor& t) { return t.logsumexp(0); }},
+      {"norm", [](const Tensor& t) { return t.norm(0); }},
+      {"softmax over it", [](const Tensor& t) { return t.softmax(0); }},
+      {"softmax beside it", [](const Tensor& t) { return t.softmax(1); }},
+      {"log_softmax", [](const Tensor& t) { return t.log_softmax(0); }},
+      {"any", [](const Tensor& t) { return (t > 2).any(0).to(kF32); }},
+      {"all", [](const Tensor& t) { return (t < 1).all(0).to(kF32); }},
+      {"argmax", [](const Tensor& t) { return t.argmax(0).to(kF32); }},
+      {"argmin beside it", [](const Tensor& t) { return t.argmin(1).to(kF32); }},
+      {"normalized", [](const Tensor& t) { return (t - t.mean(0, true)) / t.std(0, true); }},
+      {"transposed", [](const Tensor& t) { return t.t() * 3; }},
+      {"outer", [](const Tensor& t) { return t.sum(1).unsqueeze(1) + t.sum(1).unsqueeze(0); }},
+      {"sum twice", [](const Tensor& t) { return (t.sum(1, true) * t).sum(0); }},
+      {"rows as windows",
+       [](const Tensor& t) {
+         return t.unflatten(1, {11, 1}).sum(2);
+       }},
+      {"M of a product", [](const Tensor& t) { return t.matmul(Tensor::eye(11) * 2); }},
+      {"N of a product",
+       [](const Tensor& t) {
+         return Tensor::ones({5, 11}).matmul(t.t());
+       }},
+      {"K of a product", [](const Tensor& t) { return t.t().matmul(t); }},
+      {"M and N", [](const Tensor& t) { return t.matmul(t.t()); }},
+      {"a product of vectors", [](const Tensor& t) { return t.sum(1).dot(t.sum(1)); }},
+  };
+  for (const std::string& device : test_devices()) {
+    const Tensor here = x.to(device).realize();
+    for (const auto& [name, f] : functions) {
+      CAPTURE(name);
+      CAPTURE(device);
+      Variable n("n", 1, kMost);
+      for (int64_t i = kMost; i >= 1; i -= i > 4 ? 5 : 1) {
+        n = n.bind(i, device);
+        const size_t kernels = kernel_count();
+        const Floats got = f(here.narrow(0, 0, n)).to_vector<float>();
+        if (i < kMost) CHECK(kernel_count() == kernels);
+        const Floats wanted = f(x.narrow(0, 0, i)).to_vector<float>();
+        CAPTURE(i);
+        check_close(got, wanted);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients reach the first n elements alone") {
+  constexpr int64_t kMost = 13;
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&, const Tensor&)>>>
+      functions{
+          {"mean", [](const Tensor& x, const Tensor&) { return x.square().mean(); }},
+          {"softmax", [](const Tensor& x, const Tensor& w) { return (x.softmax(0) * w).sum(); }},
+          {"max", [](const Tensor& x, const Tensor& w) { return (x.max(0) * w).sum(); }},
+          {"prod", [](const Tensor& x, const Tensor& w) { return (x.prod(0) * w).sum(); }},
+          {"std", [](const Tensor& x, const Tensor& w) { return (x.std(0) * w).sum(); }},
+          {"rows of a product",
+           [](const Tensor& x, const Tensor& w) { return x.matmul(w).exp().mean(); }},
+          {"inner axis of a product",
+           [](const Tensor& x, const Tensor& w) { return (x.t().matmul(x) * w).sum(); }},
+          {"broadcast", [](const Tensor& x, const Tensor& w) { return (x * w).tanh().sum(); }},
+      };
+  const Tensor x = Tensor::randn({kMost, 4}).realize();
+  const Tensor w = Tensor::randn({4}).realize();
+  Variable n("n", 2, kMost);
+  for (const auto& [name, f] : functions)
+    for (int64_t i : {int64_t{2}, int64_t{7}, kMost}) {
+      CAPTURE(name);
+      CAPTURE(i);
+      n = i;
+      const auto gradients = [&](auto length) {
+        Tensor a = x * 1, b = w * 1;
+        a.requires_grad_();
+        b.requires_grad_();
+        const Tensor loss = f(a.narrow(0, 0, length), b);
+        const std::vector<Tensor> g = Tensor::gradient(loss, {a, b});
+        return std::pair(g[0].to_vector<float>(), g[1].to_vector<float>());
+      };
+      const auto got = gradients(n), wanted = gradients(i);
+      check_close(got.first, wanted.first, 1e-4);
+      check_close(got.second, wanted.second, 1e-4);
+    }
+}
+
+TEST_CASE("one capture of a Jit serves every value of a Variable") {
+  constexpr int64_t kMost = 20;
+  const Tensor x = Tensor::randn({kMost, 3}).realize();
+  Jit step([](const Tensor& t, const Variable& n) {
+    const Tensor head = t.narrow(0, 0, n);
+    return std::pair(head.softmax(0), head.sum(0) / n.tensor());
+  });
+  Variable n("n", 1, kMost);
+  size_t kernels = 0;
+  std::vector<Tensor> kept;
+  for (int64_t turn = 0; turn < 2 * kMost; ++turn) {
+    const int64_t i = turn % kMost + 1;
+    const auto [y, mean] = step(x, n.bind(i));
+    if (turn == 1) kernels = kernel_count();
+    if (turn > 1) CHECK(kernel_count() == kernels);
+    CHECK(y.current_shape() == Shape{i, 3});
+    CHECK(mean.to_vector<float>().size() == 3);
+    kept.push_back(y);
+  }
+  CHECK(step.statistics().captures == 1);
+  CHECK(step.statistics().replays == 2 * kMost - 2);
+  // Results keep their length, and can be computed with.
+  for (int64_t turn = 0; turn < 2 * kMost; ++turn) {
+    const int64_t i = turn % kMost + 1;
+    CHECK(kept[turn].current_shape() == Shape{i, 3});
+    check_close(kept[turn].to_vector<float>(), x.narrow(0, 0, i).softmax(0).to_vector<float>());
+    check_close(kept[turn].sum(0).to_vector<float>(), {1, 1, 1});
+  }
+  CHECK(has(error_of([&] { step(x, Variable("n", 1, kMost + 1).bind(3)); }),
+            "argument 1 is a Variable in [1, 21]"));
+  CHECK(has(error_of([&] { step(x, n.bind(21)); }), "the value 21 does not lie in [1, 20]"));
+  CHECK(has(error_of([&] { step(x, n); }), "Variable n: it has no value"));
+}
+
+namespace {
+
+// One step of attention with caches of keys and values (heads, positions, width).
+struct Decoder {
+  static constexpr int64_t kHeads = 2, kWidth = 4, kModel = kHeads * kWidth, kMost = 9;
+  Tensor q = Tensor::randn({kModel, kModel}), k = Tensor::randn({kModel, kModel}),
+         v = Tensor::randn({kModel, kModel}), positions = Tensor::randn({kMost, kModel});
+  Tensor keys = Tensor::zeros({kHeads, kMost, kWidth}).contiguous();
+  Tensor values = Tensor::zeros({kHeads, kMost, kWidth}).contiguous();
+
+  Decoder() {
+    for (Tensor* t : {&q, &k, &v, &positions, &keys, &values}) t->realize();
+  }
+
+  // x (model): `at` an integer or a Variable.
+  template <class At> Tensor step(const Tensor& token, const At& at) {
+    const Tensor x = token + positions.select(0, at);
+    const auto heads = [&](const Tensor& w) { return x.matmul(w).reshape({kHeads, kWidth}); };
+    keys.assign({Slice{}, at}, heads(k));
+    values.assign({Slice{}, at}, heads(v));
+    const Tensor y = scaled_dot_product_attention(heads(q).unsqueeze(1), keys.narrow(1, 0, at + 1),
+                                                  values.narrow(1, 0, at + 1));
+    return x + y.reshape({kModel}).tanh();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a decoder with a cache gives what static shapes give, at every position") {
+  for (int round = 0; round < 2; ++round) {
+    manual_seed(7);
+    Decoder plain;
+    manual_seed(7);
+    Decoder replayed;
+    Jit step([&](const Tensor& x, const Variable& at) { return replayed.step(x, at); });
+    Variable at("at", 0, Decoder::kMost - 1);
+    Tensor x = Tensor::randn({Decoder::kModel}).realize(), y = x * 1;
+    y.realize();
+    size_t kernels = 0;
+    for (int64_t i = 0; i < Decoder::kMost; ++i) {
+      if (i >= 2) kernels = kernel_count();
+      y = step(y, at.bind(i));
+      if (i >= 2) CHECK(kernel_count() == kernels);
+      x = plain.step(x, i).realize();
+      Tensor::realize(std::vector<Tensor*>{&plain.keys, &plain.values});
+      check_close(y.to_vector<float>(), x.to_vector<float>(), 1e-4);
+    }
+    check_close(replayed.keys.to_vector<float>(), plain.keys.to_vector<float>(), 1e-4);
+    CHECK(step.statistics().replays == Decoder::kMost - 2);
+  }
+}
+
+TEST_CASE("Variables are values: starts, indices, masks") {
+  const Tensor x = Tensor::arange(24).reshape({6, 4}).to(kF32).realize();
+  Variable n("n", 0, 3);
+  for (int64_t i = 0; i <= 3; ++i) {
+    n = i;
+    check_close(x.narrow(0, n, 3).to_vector<float>(), x.narrow(0, i, 3).to_vector<float>());
+    check_close(x.select(1, n).to_vector<float>(), x.select(1, i).to_vector<float>());
+    check_close(x.index({n + 1}).to_vector<float>(), x.select(0, i + 1).to_vector<float>());
+    check_close(where(Tensor::arange(4) < n.tensor(), x, 0).sum(1).to_vector<float>(),
+                x.narrow(1, 0, i).sum(1).to_vector<float>());
+    check_close((x * n.tensor()).to_vector<float>(), (x * i).to_vector<float>());
+    Tensor a = x * 1, b = x * 1;
+    a.assign({Slice{}, n}, -1);
+    b.assign({Slice{}, i}, -1);
+    check_close(a.to_vector<float>(), b.to_vector<float>());
+    CHECK((n * 2 + n - 1).value() == 3 * i - 1);
+    CHECK((n + 1).tensor().item<int64_t>() == i + 1);
+  }
+  // No element is a length too: sums are 0.
+  n = 0;
+  check_close(x.narrow(0, 0, n).sum(0).to_vector<float>(), {0, 0, 0, 0});
+  CHECK(x.narrow(0, 0, n).to_vector<float>().empty());
+}
+
+TEST_CASE("what lies beyond a length does no harm") {
+  const float nan = std::nan("");
+  const Tensor x = Tensor::from<float>({1, 2, nan, nan}), ones = Tensor::ones({4});
+  const Tensor zeros = Tensor::from<int64_t>({4, 2, 0, 0});
+  Variable n("n", 1, 4);
+  n = 2;
+  const auto head = [&](const Tensor& t) { return t.narrow(0, 0, n); };
+  CHECK(head(x).sum().item<float>() == 3);
+  CHECK(head(x).max().item<float>() == 2);
+  CHECK(head(x).argmax().item<int64_t>() == 1);
+  CHECK(head(x).dot(head(ones)).item<float>() == 3);
+  CHECK(floor_div(head(zeros * 3), head(zeros)).to_vector<int64_t>() == std::vector<int64_t>{3, 3});
+  Tensor y = head(x).log().realize();
+  check_close(y.exp().to_vector<float>(), {1, 2});
+  CHECK((y * head(ones)).contiguous().realize().sum().item<float>() < 0.7f);
+}
+
+TEST_CASE("what a length cannot do is an error that says so") {
+  const Tensor x = Tensor::zeros({8, 6}).contiguous().realize();
+  Variable n("n", 1, 8), m("m", 1, 6), small("small", 0, 1);
+  n = 3;
+  m = 2;
+  small = 1;
+  const Tensor y = x.narrow(0, 0, n);
+  const auto says = [](auto f, const char* part) {
+    const std::string text = error_of(f);
+    CAPTURE(text);
+    CHECK(has(text, part));
+  };
+  says([&] { n.bind(9); }, "Variable n: the value 9 does not lie in [1, 8]");
+  says([&] { Variable("k", 3, 2); }, "bounds 3 and 2");
+  says([&] { Variable("k", 1, 2).tensor(); }, "it has no value: give it one with bind()");
+  says([&] { x.narrow(1, 0, n); }, "the length n in [1, 8] does not fit axis 1 of (8,6)");
+  says([&] { x.narrow(0, n, 3); }, "3 elements from n in [1, 8] do not lie in axis 0 of (8,6)");
+  says([&] { x.narrow(0, 0, small); }, "at most 1");
+  says([&] { x.index({n}); }, "an index in [1, 8] does not lie in an axis of 8");
+  says([&] { y.shape(); }, "is a Variable");
+  says([&] { y.size(0); }, "the length of axis 0, at most 8 in (8,6), is a Variable");
+  CHECK(y.size(1) == 6);
+  says([&] { y.numel(); }, "is a Variable");
+  says([&] { y.reshape({48}); }, "cannot be split or merged");
+  says([&] { y.flatten(); }, "cannot be split or merged");
+  says([&] { y.unflatten(0, {2, 4}); }, "cannot be split or merged");
+  says([&] { y.narrow(0, 0, 2); }, "is a Variable");
+  says([&] { y.narrow(0, 0, n.bind(2)); }, "is a Variable");
+  says([&] { y.flip(0); }, "no part of it can be cut, padded, reversed");
+  says([&] { Tensor::cat({y, y}, 0); }, "is a Variable");
+  says([&] { y + x; }, "narrow the other to it too");
+  says([&] { y + x.narrow(0, 0, n.bind(4)); }, "different Variables");
+  says([&] { y.matmul(x.narrow(1, 0, m).t().narrow(1, 0, 6)); }, "narrow the other to it too");
+  says([&] { x.t().matmul(y); }, "narrow the other to it too");
+  says([&] { y.cumsum(0); }, "is a Variable");
+  says([&] { y.sort(0); }, "is a Variable");
+  says([&] { x.narrow(0, 0, Variable("k", 0, 8).bind(1)).max(0); }, "a Variable may be 0");
+  says([&] { y.item<float>(); }, "is a Variable");
+  says([&] { y.gather(0, Tensor::zeros({1, 6}, kI64)); }, "is a Variable");
+  says([&] { Tensor z = x * 1; z.assign(y); }, "assign: axis 0");
+  Jit bad([](const Tensor& t, const Variable& k) { return t * static_cast<float>(k.value()); });
+  bad(x, n);
+  says([&] { bad(x, n); }, "read on the host");
+  Jit inner([](const Tensor& t) { return t.narrow(0, 0, Variable("k", 1, 8).bind(2)).sum(); });
+  inner(x);
+  says([&] { inner(x); }, "give the Jit the Variable as an argument");
+  Jit outer([&](const Tensor& t) { return t.narrow(0, 0, n).sum(); });
+  outer(x), outer(x);
+  n = 5;
+  says([&] { outer(x); }, "give it to the Jit as an argument");
+  says([&] { Jit([](const Tensor& t) { return t; })(y); }, "none");
+}
