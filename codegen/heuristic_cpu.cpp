@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codegen/loop_end.h"
 #include "codegen/tuner.h"
 
 namespace tiny {
@@ -91,10 +92,16 @@ class CpuTuner : Tuner {
       if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1) && range_id(r) != strip_)
         loops.push_back(range_id(r));
     if (loops.empty()) return order(-1);
-    while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops)) {
+    const auto ends_early = [&](int id) { return has_length(sink_, range(id)); };
+    while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops) &&
+           !ends_early(loops[0]) && !ends_early(loops[1])) {
       apply({OptKind::Merge, loops[0], loops[1], {}});
       loops.erase(loops.begin() + 1);
     }
+    // Loops that end early stay as they are; the longer of two serves more cores.
+    if (loops.size() > 1 && extent(range(loops[0])) < target_.cores && ends_early(loops[1]) &&
+        extent(range(loops[1])) > extent(range(loops[0])))
+      std::swap(loops[0], loops[1]);
     apply({OptKind::Bind, loops[0], static_cast<int64_t>(RangeKind::Core), {}});
     order(loops[0]);
   }

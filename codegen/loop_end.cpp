@@ -142,6 +142,17 @@ bool is_loop(Node range, const Target& target) {
 
 }  // namespace
 
+bool has_length(Node sink, Node range) {
+  const std::vector<Node> order = topological(sink);
+  if (std::none_of(order.begin(), order.end(), [](Node n) { return n->op == Op::Bound; }))
+    return false;
+  return std::any_of(order.begin(), order.end(), [&](Node n) {
+    if (!is_comparison(n->op) || !(n->ranges & range->ranges)) return false;
+    const std::vector<Node> below = topological(n);
+    return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
+  });
+}
+
 Node end_loops(Node sink, const Target& target) {
   if (all_of(sink, Op::Bound).empty() || !all_of(sink, Op::Matrix).empty()) return sink;
   NodeMap<Node> now;

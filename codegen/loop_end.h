@@ -11,4 +11,8 @@ namespace tiny {
 // options have been applied. Gates stay: only time depends on this pass.
 Node end_loops(Node sink, const Target& target);
 
+// Whether a condition on the range is known when the kernel runs: its loop may end early, which
+// that of a range merged with another could not.
+bool has_length(Node sink, Node range);
+
 }  // namespace tiny

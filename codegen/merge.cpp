@@ -1,8 +1,7 @@
 #include "codegen/merge.h"
 
-#include <algorithm>
-
 #include "codegen/access.h"
+#include "codegen/loop_end.h"
 #include "codegen/option.h"
 
 namespace tiny {
@@ -43,16 +42,6 @@ bool may_merge(Node sink, Node a, Node b) {
   return go_together(sink, a, b);
 }
 
-// A condition on the range that is known when the kernel runs: its loop may end early (loop_end.h),
-// which that of a merged range could not.
-bool has_length(const std::vector<Node>& order, Node range) {
-  return std::any_of(order.begin(), order.end(), [&](Node n) {
-    if (!is_comparison(n->op) || !(n->ranges & range->ranges)) return false;
-    const std::vector<Node> below = topological(n);
-    return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
-  });
-}
-
 }  // namespace
 
 Node merge_ranges(Node sink, const Target& target) {
@@ -67,8 +56,7 @@ Node merge_ranges(Node sink, const Target& target) {
         b = now[k + 1];
       }
     if (!a || !may_merge(sink, a, b)) continue;
-    if (const auto order = topological(sink); has_length(order, a) || has_length(order, b))
-      continue;
+    if (has_length(sink, a) || has_length(sink, b)) continue;
     Node merged = apply(sink, {OptKind::Merge, range_id(a), range_id(b), {}}, target);
     if (divisions(merged) <= divisions(sink)) sink = merged;
   }
