@@ -1,5 +1,6 @@
 #include "runtime/check_nan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -88,11 +89,19 @@ Bytes NanCheck::read(size_t slot) const {
   return out;
 }
 
+// Elements beyond a length keep what the memory held before.
+bool NanCheck::leaves_out(size_t slot) const {
+  const auto stores = step_.kernel->srcs();
+  return std::any_of(stores.begin(), stores.end(), [&](Node s) {
+    return s->num_src > 2 && static_cast<size_t>(s->src(0)->ints()[0]) == slot;
+  });
+}
+
 void NanCheck::look_at_results() {
   if (!is_finite_ || !finding.empty()) return;
   const std::vector<bool> writes = written_slots(step_);
   for (size_t i = 0; i < writes.size(); ++i) {
-    if (!writes[i]) continue;
+    if (!writes[i] || leaves_out(i)) continue;
     const Value& v = schedule_.values[step_.values[i]];
     const Bytes bytes = read(i);
     const int64_t bad = find_bad(bytes, v.dtype);

@@ -20,6 +20,7 @@ class NanCheck {
 
  private:
   std::vector<std::byte> read(size_t slot) const;
+  bool leaves_out(size_t slot) const;
   std::string locate() const;
 
   const Schedule& schedule_;

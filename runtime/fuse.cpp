@@ -328,7 +328,8 @@ class Fuser {
   // of an axis are selected away.
   static bool is_product(Node reduce) {
     Node x = base_of(reduce->src(0));
-    while (x->op == Op::Cast || selects_by_length(x)) x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
+    while (x->op == Op::Cast || selects_by_length(x))
+      x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
     if (x->op != Op::Mul) return false;
     const int64_t size = numel(reduce->src(0)->shape());
     for (Node s : x->srcs()) {

@@ -92,7 +92,7 @@ class Replay {
   std::vector<State> states_;
   std::map<std::string, Seeds> seeds_;  // by device
   std::map<int, std::shared_ptr<Buffer>> arenas_;
-  bool idle_ = false;  // complete, and not running
+  bool idle_ = false;                          // complete, and not running
   std::vector<const Buffer*> stand_ins_;       // of the arguments, at the capture
   std::vector<std::vector<NodeRef>> lengths_;  // per result and axis, made of stand-ins
 };

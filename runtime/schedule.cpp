@@ -544,7 +544,7 @@ class Planner {
   std::vector<Node> roots_;
   Schedule out_;
   NodeMap<char> assigned_;  // scatters that are assignments
-  NodeMap<Node> needed_;  // of values with lengths: which elements
+  NodeMap<Node> needed_;    // of values with lengths: which elements
   std::vector<Group> groups_;
   NodeMap<int> maker_;
   std::vector<std::set<int>> before_;

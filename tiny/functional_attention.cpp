@@ -14,8 +14,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Heads of keys and values repeated to those of the queries, as a view.
 Tensor repeat_heads(const Tensor& x, const Tensor& q) {
   check(q.rank() >= 3 && x.rank() >= 3 && x.size(-3) > 0 && q.size(-3) % x.size(-3) == 0,
-        "scaled_dot_product_attention: ", to_text(q.capacity()), " has no multiple of the heads of ",
-        to_text(x.capacity()));
+        "scaled_dot_product_attention: ", to_text(q.capacity()),
+        " has no multiple of the heads of ", to_text(x.capacity()));
   return x.repeat_interleave(q.size(-3) / x.size(-3), -3);
 }
 

@@ -31,9 +31,10 @@ int main() {
     const double with = bench::measure(50, [&] { step(q, n); }).median;
     const double all = bench::measure(50, [&] { masked(q, n); }).median;
     const double own = bench::measure(50, [&] { fixed(q); }).median;
-    std::printf("{\"name\": \"attention_over_n\", \"n\": %lld, \"us\": %.1f, \"us_own_kernels\": "
-                "%.1f, \"us_masked\": %.1f, \"captures\": %lld}\n",
-                static_cast<long long>(i), with * 1e6, own * 1e6, all * 1e6,
-                static_cast<long long>(step.statistics().captures));
+    std::printf(
+        "{\"name\": \"attention_over_n\", \"n\": %lld, \"us\": %.1f, \"us_own_kernels\": "
+        "%.1f, \"us_masked\": %.1f, \"captures\": %lld}\n",
+        static_cast<long long>(i), with * 1e6, own * 1e6, all * 1e6,
+        static_cast<long long>(step.statistics().captures));
   }
 }

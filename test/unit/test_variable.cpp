@@ -306,7 +306,12 @@ TEST_CASE("what a length cannot do is an error that says so") {
   says([&] { x.narrow(0, 0, Variable("k", 0, 8).bind(1)).max(0); }, "a Variable may be 0");
   says([&] { y.item<float>(); }, "is a Variable");
   says([&] { y.gather(0, Tensor::zeros({1, 6}, kI64)); }, "is a Variable");
-  says([&] { Tensor z = x * 1; z.assign(y); }, "assign: axis 0");
+  says(
+      [&] {
+        Tensor z = x * 1;
+        z.assign(y);
+      },
+      "assign: axis 0");
   Jit bad([](const Tensor& t, const Variable& k) { return t * static_cast<float>(k.value()); });
   bad(x, n);
   says([&] { bad(x, n); }, "read on the host");
