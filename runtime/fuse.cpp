@@ -73,7 +73,7 @@ bool selects_by_length(Node n) {
   while (last->op == Op::And) last = last->src(1);
   if (last->op != Op::Lt) return false;
   Node length = base_of(last->src(1));
-  if (length->rank != 0 || length->dtype != kI64) return false;
+  if (length->rank != 0 || !length->dtype.is_int()) return false;
   const std::vector<Node> below = topological(length);
   return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
 }

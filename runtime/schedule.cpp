@@ -101,8 +101,9 @@ Node counted_elements(Node n, const std::vector<Node>& lengths) {
   Node mask = nullptr;
   for (int i = 0; i < n->rank; ++i) {
     if (!lengths[i]) continue;
-    Node part = build::binary(Op::Lt, build::iota(n->shape(), i, kI64),
-                              build::full(n->shape(), lengths[i]));
+    const DType t = n->shape()[i] < INT32_MAX ? kI32 : kI64;  // as in build::filled
+    Node part = build::binary(Op::Lt, build::iota(n->shape(), i, t),
+                              build::full(n->shape(), build::cast(lengths[i], t)));
     mask = mask ? build::binary(Op::And, mask, part) : part;
   }
   return mask;

@@ -172,7 +172,8 @@ Node filled(Node x, Op op, uint32_t axes) {
   Node inside = nullptr;
   for (int i = 0; x->lengths && i < x->rank; ++i) {
     if (!x->length(i) || !(axes >> i & 1)) continue;
-    Node part = binary(Op::Lt, iota(x->shape(), i, kI64), full(x->shape(), x->length(i)));
+    const DType t = x->shape()[i] < INT32_MAX ? kI32 : kI64;  // narrow: more lanes a vector
+    Node part = binary(Op::Lt, iota(x->shape(), i, t), full(x->shape(), cast(x->length(i), t)));
     inside = inside ? binary(Op::And, inside, part) : part;
   }
   if (!inside) return x;
