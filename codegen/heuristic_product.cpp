@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "codegen/loop_end.h"
 #include "codegen/tuner.h"
 #include "tiny/algebra.h"
 
@@ -34,13 +35,6 @@ struct Operand {
   bool aligned = false;  // along the plan's vector range
   int64_t bytes = 4;     // of an element
 };
-
-// Terms beyond the length of an axis are selected away.
-bool selects_by_length(Node n) {
-  if (n->op != Op::Where) return false;
-  const std::vector<Node> below = topological(n->src(0));
-  return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
-}
 
 class ProductTuner : Tuner {
  public:

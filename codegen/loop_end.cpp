@@ -153,6 +153,17 @@ bool has_length(Node sink, Node range) {
   });
 }
 
+bool selects_by_length(Node n) {
+  constexpr size_t kMostNodes = 64;  // such conditions are small, others may be whole graphs
+  if (n->op != Op::Where) return false;
+  std::vector<Node> found{n->src(0)};
+  for (size_t i = 0; i < found.size() && found.size() < kMostNodes; ++i) {
+    if (found[i]->op == Op::Bound) return true;
+    found.insert(found.end(), found[i]->srcs().begin(), found[i]->srcs().end());
+  }
+  return false;
+}
+
 Node end_loops(Node sink, const Target& target) {
   if (all_of(sink, Op::Bound).empty() || !all_of(sink, Op::Matrix).empty()) return sink;
   NodeMap<Node> now;

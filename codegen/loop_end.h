@@ -15,4 +15,7 @@ Node end_loops(Node sink, const Target& target);
 // that of a range merged with another could not.
 bool has_length(Node sink, Node range);
 
+// Whether a Where, of tensors or in a kernel, leaves out what lies beyond the length of an axis.
+bool selects_by_length(Node n);
+
 }  // namespace tiny

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "codegen/loop_end.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -64,18 +65,6 @@ AxisMap reshaped(const AxisMap& axes, Ints from, Ints to) {  // axes of `from`, 
       if (to[k] != 1) out[k] = kOther;
   }
   return out;
-}
-
-// Whether this is a selection of the elements before the length of an axis (build::filled).
-bool selects_by_length(Node n) {
-  if (n->op != Op::Where) return false;
-  Node last = n->src(0);
-  while (last->op == Op::And) last = last->src(1);
-  if (last->op != Op::Lt) return false;
-  Node length = base_of(last->src(1));
-  if (length->rank != 0 || !length->dtype.is_int()) return false;
-  const std::vector<Node> below = topological(length);
-  return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
 }
 
 AxisMap through_movement(Node n, const AxisMap& axes) {
