@@ -47,6 +47,12 @@ std::string label_of(Node access) {
   return access->num_src > 2 && *access->src(2)->label ? access->src(2)->label : "";
 }
 
+// The node whose value an opaque leaf stands for: of a Variable, what is loaded.
+Node source_of(Node leaf) {
+  Node n = leaf->src(0);
+  return n->is(Op::Bound) ? n->src(0) : n;
+}
+
 // "r0=3, r1=0, lane 2": the ranges that the claim depends on.
 std::string place(const Claim& c, const Point& p) {
   uint64_t used = c.index->ranges | (c.gate ? c.gate->ranges : 0);
@@ -57,8 +63,8 @@ std::string place(const Claim& c, const Point& p) {
     if (used >> id & 1) item(cat('r', id, '=', p.ranges[id]));
   if (c.lane) item(cat("lane ", p.ranges[static_cast<size_t>(lane_id(c))]));
   for (const auto& [leaf, value] : p.opaque)
-    if (leaf->src(0)->is(Op::Load))
-      item(cat("buffer ", leaf->src(0)->src(0)->ints()[0], " holding ", value));
+    if (source_of(leaf)->is(Op::Load))
+      item(cat("buffer ", source_of(leaf)->src(0)->ints()[0], " holding ", value));
   return text.empty() ? "always" : text;
 }
 
@@ -68,7 +74,7 @@ std::string place(const Claim& c, const Point& p) {
 bool is_possible(const Point& p) {
   std::map<std::pair<int64_t, int64_t>, int64_t> memory;
   for (const auto& [leaf, value] : p.opaque) {
-    Node load = leaf->src(0);
+    Node load = source_of(leaf);
     if (!load->is(Op::Load)) return false;
     const auto lane = evaluate(leaf->src(1), 0, p);
     if (!lane) return false;

@@ -4,8 +4,11 @@
 
 #include <cmath>
 
+#include "codegen/lower.h"
+#include "codegen/prove.h"
 #include "runtime/kernel.h"
 #include "test/devices.h"
+#include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
@@ -323,4 +326,51 @@ TEST_CASE("what a length cannot do is an error that says so") {
   n = 5;
   says([&] { outer(x); }, "give it to the Jit as an argument");
   says([&] { Jit([](const Tensor& t) { return t; })(y); }, "none");
+}
+
+namespace {
+
+Node param(DType t, int slot, int64_t size) {
+  const int64_t arg[] = {slot, size};
+  return make(Op::Param, t, {}, Ints(arg));
+}
+
+// The verdict on a store at a place between the declared bounds, into 8 elements.
+Proof proof_of_store(int64_t min, int64_t max) {
+  const Node zero = constant(kI64, 0), value = make(Op::Load, kI64, {param(kI64, 1, 1), zero});
+  const Node store = make(Op::Store, kVoid,
+                          {param(kF32, 0, 8), build::bound(value, min, max), constant(kF32, 1.0)});
+  ProofSettings settings;
+  settings.scattered = 1;
+  return prove(make(Op::Sink, kVoid, {store}), settings);
+}
+
+// The linear program of the sum of the first n of 4096 elements, of `bound` at most.
+std::string sum_program(int64_t bound) {
+  const Node n = build::bound(build::reshape(param(kI64, 2, 1), {}), 1, bound);
+  const Node x = build::limit(param(kF32, 1, 4096), 0, n);
+  const Node sum = build::reduce(Op::Add, x, 1);
+  const Node plain = without_lengths(std::span(&sum, 1))[0];
+  const Node kernel = make(Op::Sink, kVoid, {make(Op::Store, kVoid, {param(kF32, 0, 1), plain})});
+  std::string text;
+  lower(kernel, "k", find_device("CPU").target(), [&](const char* pass, const std::string& out) {
+    if (std::string(pass) == "linearize") text = out;
+  });
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("proofs rely on the bounds of Variables, and find bounds that are too wide") {
+  CHECK(proof_of_store(0, 7).verdict == Verdict::Proved);
+  CHECK(proof_of_store(0, 8).verdict == Verdict::Wrong);
+  CHECK(proof_of_store(-1, 7).verdict == Verdict::Wrong);
+}
+
+TEST_CASE("a loop over the first n elements ends there") {
+  const std::string text = sum_program(4096);
+  CAPTURE(text);
+  CHECK(has(text, "Bound("));
+  // One loop at least, whose extent is a value that was computed before it.
+  CHECK(has(text, " < v"));
 }
