@@ -20,6 +20,7 @@ void Tuner::apply(Opt opt) {
 int Tuner::vector_lanes() const {
   int widest = 4;
   for (const Access& a : accesses_) {
+    if (a.node->op == Op::Load && !a.node->ranges) continue;  // one element for all lanes
     const DType t = a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
     widest = std::max(widest, t.size());
   }
