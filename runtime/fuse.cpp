@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "codegen/loop_end.h"
+#include "runtime/after.h"
+#include "runtime/axis_map.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -16,11 +19,6 @@ Node base_of(Node n) {
 
 namespace {
 
-// Where the element that a node is asked for comes from, per axis: an axis of the kernel's output,
-// nothing (size 1, or the same element for all), or something that is neither.
-constexpr int kNone = -1, kOther = -2;
-using AxisMap = std::vector<int>;
-
 // A value that a group reads, and by which axes of the group's outputs.
 struct Read {
   Node leaf;
@@ -32,54 +30,6 @@ bool is_expensive(Op op) {
   return op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Sqrt || op == Op::Recip ||
          op == Op::Div || op == Op::FloorDiv || op == Op::FloorMod || op == Op::TruncDiv ||
          op == Op::TruncMod;
-}
-
-AxisMap reshaped(const AxisMap& axes, Ints from, Ints to) {  // axes of `from`, wanted for `to`
-  AxisMap out(to.size(), kNone);
-  size_t i = 0, j = 0;
-  while (i < from.size() || j < to.size()) {
-    if (j < to.size() && to[j] == 1) {
-      ++j;
-      continue;
-    }
-    if (i < from.size() && from[i] == 1) {
-      ++i;
-      continue;
-    }
-    if (i < from.size() && j < to.size() && from[i] == to[j]) {
-      out[j++] = axes[i++];
-      continue;
-    }
-    // Axes are split or merged here: the groups of both sides that cover the same elements.
-    int64_t a = i < from.size() ? from[i++] : 1, b = j < to.size() ? to[j] : 1;
-    const size_t first = j++;
-    while (a != b) {
-      if (a < b && i < from.size())
-        a *= from[i++];
-      else if (j < to.size())
-        b *= to[j++];
-      else
-        break;
-    }
-    for (size_t k = first; k < std::min(j, to.size()); ++k)
-      if (to[k] != 1) out[k] = kOther;
-  }
-  return out;
-}
-
-AxisMap through_movement(Node n, const AxisMap& axes) {
-  const Ints from = n->src(0)->shape(), arg = n->ints();
-  AxisMap out(from.size(), kNone);
-  if (n->op == Op::Reshape) return reshaped(axes, n->shape(), from);
-  if (n->op == Op::Affine) return AxisMap(from.size(), kOther);
-  for (size_t i = 0; i < from.size(); ++i) {
-    switch (n->op) {
-      case Op::Permute: out[arg[i]] = axes[i]; break;
-      case Op::Expand: out[i] = from[i] == 1 ? kNone : axes[i]; break;
-      default: out[i] = from[i] == n->shape()[i] && n->op != Op::Flip ? axes[i] : kOther;
-    }
-  }
-  return out;
 }
 
 class Fuser {
@@ -149,6 +99,9 @@ class Fuser {
         case Op::Assign:
         case Op::Copy:
         case Op::Contiguous: stored_[n] = 1; break;
+        case Op::After:
+          if (!is_leaf(behind(n))) stored_[behind(n)] = 1;
+          break;
         case Op::Expand: expanded(n); break;
         case Op::Gather: gathered(n); break;
         default: break;
@@ -165,7 +118,7 @@ class Fuser {
   }
 
   static bool is_leaf(Node n) {
-    return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota;
+    return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota || n->op == Op::After;
   }
 
   size_t users_of(Node n) const {
@@ -291,7 +244,7 @@ class Fuser {
     if (n->is_const() || n->op == Op::Iota || !seen.insert({n, axes}).second) return;
     Kernel& k = kernels_[id];
     k.work = std::max(k.work, numel(n->shape()));
-    if (n->op == Op::Param || (is_stored(n) && kernel_of(n) != id)) {
+    if (n->op == Op::Param || n->op == Op::After || (is_stored(n) && kernel_of(n) != id)) {
       k.reads.push_back({n, axes});
       return;
     }
@@ -357,17 +310,55 @@ class Fuser {
 
   std::vector<int> producers(int c) const {
     std::vector<int> out;
+    const auto add = [&](Node n) {
+      const int p = kernel_of(n);
+      if (p >= 0 && p != c && kernels_[p].alive &&
+          std::find(out.begin(), out.end(), p) == out.end())
+        out.push_back(p);
+    };
     for (const Read& r : kernels_[c].reads) {
-      const int p = kernel_of(r.leaf);
-      if (p >= 0 && std::find(out.begin(), out.end(), p) == out.end()) out.push_back(p);
+      add(behind(r.leaf));
+      for (Node n : waited_for(r.leaf)) add(n);
     }
     return out;
+  }
+
+  // The values with memory that must be there before an After, and what it is an After of, is read.
+  const std::vector<Node>& waited_for(Node n) const {
+    static const std::vector<Node> none;
+    if (n->op != Op::After) return none;
+    if (const auto* known = waited_.find(n)) return *known;
+    std::vector<Node> out, stack;
+    NodeMap<char> seen;
+    for (Node a = n; a->op == Op::After; a = base_of(a->src(0))) stack.push_back(a->src(1));
+    while (!stack.empty()) {
+      Node s = stack.back();
+      stack.pop_back();
+      if (std::exchange(seen[s], 1)) continue;
+      if (is_stored(s) || s->op == Op::After)
+        out.push_back(behind(s));
+      else
+        for (Node below : used_sources(s)) stack.push_back(below);
+    }
+    return waited_[n] = std::move(out);
+  }
+
+  // Whether kernel c may only begin when p has ended.
+  bool waits_for(int c, int p) const {
+    for (const Read& r : kernels_[c].reads) {
+      if (r.leaf->op != Op::After) continue;
+      if (kernel_of(behind(r.leaf)) == p) return true;
+      for (Node n : waited_for(r.leaf))
+        if (kernel_of(n) == p) return true;
+    }
+    return false;
   }
 
   // The consumer's loops go around the producer's: every element that it reads of the producer is
   // the one of its own row.
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
+    if (waits_for(c, p)) return false;
     for (Node n : from.outputs)
       if (!can_join(n)) return false;
     for (Node n : to.outputs)
@@ -584,7 +575,7 @@ class Fuser {
       for (Node r : roots_) wanted[base_of(r)] = 1;
       for (const Kernel& k : kernels_)
         if (k.alive)
-          for (const Read& r : k.reads) wanted[r.leaf] = 1;
+          for (const Read& r : k.reads) wanted[behind(r.leaf)] = 1;
       for (Kernel& k : kernels_) {
         if (!k.alive) continue;
         std::erase_if(k.outputs,
@@ -613,9 +604,12 @@ class Fuser {
       Group g;
       g.outputs = kernels_[k].outputs;
       for (const Read& r : kernels_[k].reads) {
-        if (std::find(g.inputs.begin(), g.inputs.end(), r.leaf) == g.inputs.end())
-          g.inputs.push_back(r.leaf);
-        if (!is_own_element(r, g.outputs[0])) g.elsewhere.push_back(r.leaf);
+        Node value = behind(r.leaf);
+        if (std::find(g.inputs.begin(), g.inputs.end(), value) == g.inputs.end())
+          g.inputs.push_back(value);
+        if (!is_own_element(r, g.outputs[0])) g.elsewhere.push_back(value);
+        const std::vector<Node>& before = waited_for(r.leaf);
+        g.after.insert(g.after.end(), before.begin(), before.end());
       }
       out.push_back(std::move(g));
     }
@@ -638,6 +632,7 @@ class Fuser {
   NodeMap<int> kernel_of_;
   std::vector<Kernel> kernels_;
   std::vector<int> moved_;
+  mutable NodeMap<std::vector<Node>> waited_;  // by After
 };
 
 }  // namespace

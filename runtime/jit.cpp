@@ -234,7 +234,7 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
     Node base = n;
     while (base->realized || is_movement(base->op) || base->op == Op::Leaf ||
            base->op == Op::Detach)
-      base = base->realized ? base->realized : base->src(0);
+      base = base->realized ? base->realized.load() : base->src(0);
     if (base->op == Op::Buffer) {
       const Buffer& b = *base->arg<BufferArg>().buffer;
       if (recorded->writes(b) || saved.count(&b) || !made.count(&b)) continue;
@@ -270,7 +270,7 @@ void JitCore::State::watch_writes() {
     Node at = n;
     while (is_movement(at->op) || at->op == Op::Leaf || at->op == Op::Detach) {
       path.push_back(at);
-      at = at->realized ? at->realized : at->src(0);
+      at = at->realized ? at->realized.load() : at->src(0);
     }
     if (at->op != Op::Buffer || !recorded->writes(*at->arg<BufferArg>().buffer)) continue;
     chain.insert(at);
@@ -438,6 +438,7 @@ void JitCore::reset() {
 const JitStatistics& JitCore::statistics() const { return state_->statistics; }
 
 Tensors JitCore::call(const Tensors& given, const Body& body) {
+  const std::lock_guard lock(runtime_mutex());
   begin_profile_of_environment();
   State& s = *state_;
   if (Capture::current() || env_int("JIT") == 0 || ++s.calls == 1) {

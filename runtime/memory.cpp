@@ -8,6 +8,7 @@
 #include "runtime/buffer.h"
 #include "runtime/capture.h"
 #include "runtime/kernel.h"
+#include "runtime/realize.h"
 #include "runtime/replay.h"
 #include "runtime/schedule.h"
 #include "tiny/error.h"
@@ -40,6 +41,7 @@ std::string mebibytes(int64_t bytes) {
 }  // namespace
 
 MemoryReport memory_report(size_t largest) {
+  const std::lock_guard lock(runtime_mutex());
   Arena::global().collect();
   MemoryReport r;
   r.devices = device_memory();
@@ -79,6 +81,7 @@ void relieve_pressure() {
 void clear_caches() {
   forbid_in_capture("clear_caches() in the step would not happen in a replay",
                     "call it outside of the step");
+  const std::lock_guard lock(runtime_mutex());
   relieve_pressure();
   Arena::global().collect();
   free_kept_memory();

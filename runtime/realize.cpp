@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/after.h"
 #include "runtime/capture.h"
 #include "runtime/check_nan.h"
 #include "runtime/fuse.h"
@@ -70,6 +71,11 @@ class Run {
 
 }  // namespace
 
+std::recursive_mutex& runtime_mutex() {
+  static auto* mutex = new std::recursive_mutex;
+  return *mutex;
+}
+
 Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) {
   const int64_t debug = env_int("DEBUG");
   if (debug >= 1 && !s.steps.empty())
@@ -93,18 +99,11 @@ Node buffer_node(const std::shared_ptr<Buffer>& b) {
   return make(Op::Buffer, b->dtype(), {}, BufferArg{b, b->size(), device_id(b->device_name())});
 }
 
-Node moved(Node root, Node base, Node onto) {
-  if (root == base) return onto;
-  std::vector<Node> srcs(root->srcs().begin(), root->srcs().end());
-  srcs[0] = moved(srcs[0], base, onto);
-  return with_sources(root, srcs);
-}
-
 std::shared_ptr<Buffer> whole_buffer(Node n) {
   const int64_t size = numel(n->shape());
   while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach || n->op == Op::Bound ||
          n->realized)
-    n = n->realized ? n->realized : n->src(0);
+    n = n->realized ? n->realized.load() : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != size) return nullptr;
   return buffer_of(n)->moved() ? nullptr : buffer_of(n);
 }
@@ -151,9 +150,10 @@ class Dependence {
   }
 
  private:
-  static std::span<const Node> sources(Node n) {
+  static std::vector<Node> sources(Node n) {
     if (n->device == 0) return {};  // below it there is no memory
-    return n->realized ? std::span(&n->realized, 1) : n->srcs();
+    if (Node view = n->realized) return {view};
+    return {n->srcs().begin(), n->srcs().end()};
   }
 
   const std::set<Node>& buffers_;
@@ -214,6 +214,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, size_t wanted, i
 namespace runtime_seam {
 
 void realize(std::span<Tensor* const> tensors) {
+  const std::lock_guard lock(runtime_mutex());
   begin_profile_of_environment();
   const HostSpan span("realize");
   Arena::global().collect();
@@ -250,13 +251,14 @@ Node upload(const void* data, DType dtype, int64_t count, const std::string& dev
 }
 
 void download(Node realized, void* out) {
+  const std::lock_guard lock(runtime_mutex());
   forbid_in_capture(
       "a value that is read on the host (item(), to_vector(), an index with a mask) "
       "would be the same in every replay",
       "return the tensor and read it afterwards");
   Node n = realized;
   while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
-    n = n->realized ? n->realized : n->src(0);
+    n = n->realized ? n->realized.load() : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != numel(realized->shape())) {
     // Views other than reshapes, and constants, are written out first.
     n = base_of(realize_nodes({build::contiguous(realized)}, 1, device_id(default_device()))[0]);
@@ -275,6 +277,7 @@ std::string default_device() {
 }  // namespace runtime_seam
 
 Live live() {
+  const std::lock_guard lock(runtime_mutex());
   Arena::global().collect();
   const MemoryUse use = memory_use();
   return {Arena::global().size(), use.buffers, use.bytes};

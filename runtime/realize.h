@@ -2,6 +2,7 @@
 // that tiny/tensor.h declares.
 #pragma once
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -11,13 +12,15 @@
 
 namespace tiny {
 
+// Held while tensors are realized or read, or a Jit is called: threads take turns there, and build
+// graphs meanwhile.
+std::recursive_mutex& runtime_mutex();
+
 // Runs a schedule on its inputs; gives the buffer of each result (nullptr where it has none).
 std::vector<std::shared_ptr<Buffer>> run(const Schedule& s,
                                          std::span<const std::shared_ptr<Buffer>> inputs);
 
-// The node of a buffer, and the movement of `root` above its base on top of another node.
 Node buffer_node(const std::shared_ptr<Buffer>& b);
-Node moved(Node root, Node base, Node onto);
 
 // The buffer behind a node that has values and is no more than a reshape of it; else nullptr.
 std::shared_ptr<Buffer> whole_buffer(Node n);

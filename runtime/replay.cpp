@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "runtime/after.h"
 #include "runtime/check_nan.h"
 #include "runtime/fuse.h"
 #include "runtime/launch.h"

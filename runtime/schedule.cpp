@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/after.h"
 #include "runtime/buffer.h"
 #include "runtime/fuse.h"
 #include "runtime/layout.h"
@@ -31,7 +32,7 @@ bool is_usable(Node realized) {
 Node resolved(Node n) {
   for (;;) {
     if (n->realized && is_usable(n->realized)) return n->realized;
-    if (n->op != Op::Detach && n->op != Op::Leaf) return n;
+    if (n->op != Op::Detach && n->op != Op::Leaf && n->op != Op::Checkpoint) return n;
     n = n->src(0);
   }
 }
@@ -156,6 +157,7 @@ class Planner {
     Layout layout;
     for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
     if (env_int("OPT")) layout = choose_layouts(layout.roots, target);
+    put_afters_on_memory(layout.roots, layout.stored);
     find_lengths(now);
     scatter_in_place(layout);
     roots_ = layout.roots;
@@ -244,6 +246,9 @@ class Planner {
       for (Node n : groups_[g].inputs)
         if (const int* m = maker_.find(n)) before_[g].insert(*m);
     for (int g = 0; g < count; ++g)
+      for (Node n : groups_[g].after)
+        if (const int* m = maker_.find(n); m && *m != g) before_[g].insert(*m);
+    for (int g = 0; g < count; ++g)
       for (Node n : groups_[g].outputs)
         if (is_assignment(n)) try_in_place(g, n);
     choose_order();
@@ -300,8 +305,8 @@ class Planner {
       stack.pop_back();
       if (seen.contains(n)) continue;
       seen[n] = 1;
-      if (n->op == Op::Param || (n != value && maker_.contains(n))) {
-        from.push_back(n);
+      if (n->op == Op::Param || n->op == Op::After || (n != value && maker_.contains(n))) {
+        from.push_back(behind(n));
         continue;
       }
       const bool simple = is_elementwise(n->op) || is_movement(n->op) || n->is_const() ||
@@ -510,10 +515,11 @@ class Planner {
         stack.pop_back();
         continue;
       }
-      const bool outside = std::find(g.inputs.begin(), g.inputs.end(), n) != g.inputs.end();
+      const bool outside =
+          n->op == Op::After || std::find(g.inputs.begin(), g.inputs.end(), n) != g.inputs.end();
       if (outside) {
         stack.pop_back();
-        done[n] = param(step, value_of(n), n->dtype, n->shape());
+        done[n] = param(step, value_of(behind(n)), n->dtype, n->shape());
         continue;
       }
       // Old values of an Assign and the base of a Scatter are places, not values.

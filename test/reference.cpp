@@ -446,6 +446,8 @@ HostTensor tensor_op(Node n, const Values& in) {
     case Op::Assign: return *in[1];
     case Op::Contiguous:
     case Op::Detach:
+    case Op::After:
+    case Op::Checkpoint:
     case Op::Leaf:
     case Op::Copy: return *in[0];
     default: throw Bug(cat("reference: ", n->op, " in a tensor graph"));

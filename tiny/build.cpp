@@ -301,6 +301,10 @@ Node assign(Node old, Node value) {
   return make(Op::Assign, old->dtype, {old, value});
 }
 
+Node after(Node x, Node before) {
+  return x->device == 0 ? x : make(Op::After, x->dtype, {x, before});
+}
+
 Node affine(Node x, Ints shape, Ints map) {
   Shape arg{static_cast<int64_t>(shape.size())};
   arg.insert(arg.end(), shape.begin(), shape.end());

@@ -64,5 +64,6 @@ Node detach(Node x);
 Node leaf(Node x);  // a new tensor whose gradient is wanted
 Node copy_to(Node x, int device);
 Node assign(Node old, Node value);  // one shape, dtype and device
+Node after(Node x, Node before);    // x, read once `before` is there; constants as they are
 
 }  // namespace tiny::build

@@ -158,6 +158,8 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     case Op::Limit:
     case Op::Whole:
     case Op::Contiguous:
+    case Op::After:
+    case Op::Checkpoint:
     case Op::Detach: return of(n.src(0));
     default: return info(n.op).cls == OpClass::Binary ? binary_bounds(n, full) : full;
   }
@@ -322,6 +324,8 @@ std::vector<Node> infer_lengths(const NodeData& n, Ints shape) {
           refuse(n, s, i,
                  "scattering cannot leave elements out: give the whole tensor, with "
                  "indices outside for what is to be dropped");
+  } else if (n.op == Op::After || n.op == Op::Checkpoint) {
+    out = common_lengths(n, n.srcs().first(1), shape);
   } else {
     out = common_lengths(n, n.srcs(), shape);
   }

@@ -11,6 +11,7 @@
 #include "tiny/build.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
+#include "tiny/recompute.h"
 #include "tiny/windows.h"
 
 namespace tiny {
@@ -327,6 +328,16 @@ void grad_assign(Node n, Node g, Adjoints& to) { to.add(n->src(1), g); }
 
 void grad_nothing(Node, Node, Adjoints&) {}
 
+void propagate(const std::vector<Node>& order, Adjoints& adjoints);
+
+// The gradient goes through the value as it is computed again, down to the checkpoint's inputs and
+// to what both times have in common, which are behind it in the order of the whole.
+void grad_checkpoint(Node n, Node g, Adjoints& to) {
+  const Recomputed again = recomputed(n->src(0), n->srcs().subspan(1), g);
+  to.add(again.value, g);
+  propagate(again.fresh, to);
+}
+
 using Rules = std::array<Rule, kOps>;
 
 Rules make_rules() {
@@ -367,6 +378,8 @@ Rules make_rules() {
   set(Op::Leaf, grad_nothing);
   set(Op::Copy, grad_copy);
   set(Op::Assign, grad_assign);
+  set(Op::After, grad_same);
+  set(Op::Checkpoint, grad_checkpoint);
   return rules;
 }
 
@@ -390,6 +403,19 @@ std::vector<Node> differentiable(Node loss) {
   return order;
 }
 
+// Applies the rules of nodes that have a gradient, from the last to the first; leaves keep theirs.
+void propagate(const std::vector<Node>& order, Adjoints& adjoints) {
+  static const Rules rules = make_rules();
+  for (size_t i = order.size(); i-- > 0;) {
+    const Node n = order[i], g = adjoints.get(n);
+    if (!g || n->op == Op::Leaf) continue;
+    LabelScope label(gradient_label(n));
+    const Rule rule = rules[static_cast<size_t>(n->op)];
+    expect(rule, "no gradient rule for ", n->op);
+    rule(n, g, adjoints);
+  }
+}
+
 }  // namespace
 
 std::vector<Node> grad_leaves(Node loss) {
@@ -401,23 +427,17 @@ std::vector<Node> grad_leaves(Node loss) {
 }
 
 std::vector<Node> gradients(Node loss, std::span<const Node> targets, Node seed) {
-  static const Rules rules = make_rules();
   Adjoints adjoints;
   adjoints.add(loss, seed);
   const std::vector<Node> order = differentiable(loss);
+  propagate(order, adjoints);
   std::unordered_map<int64_t, Node> by_leaf;
   for (size_t i = order.size(); i-- > 0;) {
     const Node n = order[i], g = adjoints.get(n);
-    if (!g) continue;
+    if (!g || n->op != Op::Leaf) continue;
     LabelScope label(gradient_label(n));
-    if (n->op == Op::Leaf) {
-      Node& sum = by_leaf[n->int_value()];
-      sum = sum ? binary(Op::Add, sum, g) : g;
-      continue;
-    }
-    const Rule rule = rules[static_cast<size_t>(n->op)];
-    expect(rule, "no gradient rule for ", n->op);
-    rule(n, g, adjoints);
+    Node& sum = by_leaf[n->int_value()];
+    sum = sum ? binary(Op::Add, sum, g) : g;
   }
   std::vector<Node> out;
   for (Node t : targets) {

@@ -169,16 +169,45 @@ NodeData* Arena::build(uint32_t hash, Op op, DType dtype, std::span<const Node> 
   return n;
 }
 
+// What a thread has in its hands: given back when it collects, and when it ends.
+struct Arena::Pins {
+  ~Pins() {
+    std::lock_guard lock(global().mutex_);
+    global().unpin(nodes);
+  }
+  std::vector<Node> nodes;
+};
+
+Arena::Pins& Arena::pins() {
+  thread_local Pins pins;
+  return pins;
+}
+
+void Arena::unpin(std::vector<Node>& pinned) {
+  for (Node n : pinned)
+    if (--n->pins == 0 && n->refs.load(std::memory_order_acquire) == 0) unuse(n);
+  pinned.clear();
+}
+
 Node Arena::make(Op op, DType dtype, std::span<const Node> srcs, const Payload& payload) {
   const uint32_t hash = hash_of(op, dtype, srcs, payload);
-  std::unique_lock lock(mutex_, std::defer_lock);
-  if (counted_) lock.lock();
-  if (Node n = find(hash, op, dtype, srcs, payload)) return n;
-  NodeData* n = build(hash, op, dtype, srcs, payload);
-  if (counted_) {
-    for (Node s : srcs) s->refs.fetch_add(1, std::memory_order_relaxed);
-    unuse(n);
+  if (!counted_) {
+    if (Node n = find(hash, op, dtype, srcs, payload)) return n;
+    return add(hash, build(hash, op, dtype, srcs, payload));
   }
+  std::vector<Node>& pinned = pins().nodes;
+  std::lock_guard lock(mutex_);
+  Node n = find(hash, op, dtype, srcs, payload);
+  if (!n) {
+    n = add(hash, build(hash, op, dtype, srcs, payload));
+    for (Node s : srcs) s->refs.fetch_add(1, std::memory_order_relaxed);
+  }
+  ++n->pins;
+  pinned.push_back(n);
+  return n;
+}
+
+Node Arena::add(uint32_t hash, NodeData* n) {
   if (++live_ > table_.size()) grow();
   NodeData*& chain = table_[hash & (table_.size() - 1)];
   n->next = std::exchange(chain, n);
@@ -196,25 +225,46 @@ void Arena::grow() {
     }
 }
 
+// Whether a node is in the list of held nodes is settled under the lock, by the count as it is
+// then: two threads may take the first handle and drop the last one at once.
 void Arena::retain(Node n) {
   n->refs.fetch_add(1, std::memory_order_relaxed);
   if (n->handles.fetch_add(1, std::memory_order_acq_rel) != 0) return;
   std::lock_guard lock(mutex_);
-  n->held_at = static_cast<uint32_t>(held_.size());
-  held_.push_back(n);
+  settle_held(n);
 }
 
 void Arena::release(Node n) {
   std::unique_lock lock(mutex_, std::defer_lock);
   if (n->handles.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     lock.lock();
+    settle_held(n);
+  }
+  // The last reference goes under the lock, or another thread might free the node before it is
+  // listed.
+  uint32_t refs = n->refs.load(std::memory_order_relaxed);
+  while (refs > 1 && !n->refs.compare_exchange_weak(refs, refs - 1, std::memory_order_acq_rel)) {
+  }
+  if (refs > 1) return;
+  if (!lock) lock.lock();
+  drop_ref(n);
+}
+
+void Arena::settle_held(Node n) {
+  const bool wanted = n->handles.load(std::memory_order_acquire) != 0;
+  if (std::exchange(n->held, wanted) == wanted) return;
+  if (wanted) {
+    n->held_at = static_cast<uint32_t>(held_.size());
+    held_.push_back(n);
+  } else {
     held_[n->held_at] = held_.back();
     held_[n->held_at]->held_at = n->held_at;
     held_.pop_back();
   }
-  if (n->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  if (!lock) lock.lock();
-  unuse(n);
+}
+
+void Arena::drop_ref(Node n) {
+  if (n->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) unuse(n);
 }
 
 void Arena::watch(Node n) {
@@ -226,7 +276,7 @@ void Arena::watch(Node n) {
 void Arena::unwatch(Node n) {
   std::lock_guard lock(mutex_);
   --n->watchers;
-  if (n->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) unuse(n);
+  drop_ref(n);
 }
 
 std::vector<Node> Arena::held() {
@@ -238,8 +288,7 @@ void Arena::set_realized(Node n, Node buffer_view) {
   if (n == buffer_view) return;  // it is its own memory
   std::lock_guard lock(mutex_);
   if (buffer_view) buffer_view->refs.fetch_add(1, std::memory_order_relaxed);
-  Node old = std::exchange(n->realized, buffer_view);
-  if (old && old->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) unuse(old);
+  if (Node old = n->realized.exchange(buffer_view)) drop_ref(old);
 }
 
 void Arena::unuse(Node n) {
@@ -255,19 +304,18 @@ void Arena::unlink(NodeData* n) {
 }
 
 void Arena::collect() {
-  std::lock_guard lock(mutex_);
+  std::vector<Node>& pinned = pins().nodes;
   std::vector<Payload> dropped;  // buffers are freed after the walk
-  const auto drop = [&](Node s) {
-    if (s->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) unuse(s);
-  };
+  std::lock_guard lock(mutex_);
+  unpin(pinned);
   while (!unused_.empty()) {
     auto* n = const_cast<NodeData*>(unused_.back());
     unused_.pop_back();
     n->listed = false;
-    if (n->refs.load(std::memory_order_acquire)) continue;
+    if (n->refs.load(std::memory_order_acquire) || n->pins) continue;
     unlink(n);
-    for (Node s : n->srcs()) drop(s);
-    if (n->realized) drop(n->realized);
+    for (Node s : n->srcs()) drop_ref(s);
+    if (Node view = n->realized) drop_ref(view);
     if (n->op == Op::Buffer) dropped.push_back(std::move(n->payload));
     n->~NodeData();
     ::operator delete(n);

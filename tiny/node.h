@@ -66,22 +66,24 @@ struct NodeData {
   uint8_t rank = 0;
   bool needs_grad = false;      // a Leaf is reached without passing a Detach
   mutable bool listed = false;  // waits in the arena's list of unused nodes
+  mutable bool held = false;    // is in the arena's list of held nodes
   uint16_t device = 0;          // tensor graphs: device_id, 0 where none is implied
   uint32_t hash = 0;
   uint32_t id = 0;                           // order of creation in the arena
   mutable std::atomic<uint32_t> refs{0};     // nodes above, and NodeRefs
   mutable std::atomic<uint32_t> handles{0};  // NodeRefs alone
   mutable uint32_t watchers = 0;             // of refs, those that only watch
-  mutable uint32_t held_at = 0;              // place in the arena's list of held nodes
-  const char* label = "";                    // the user's operation that made it
-  const Node* sources = nullptr;             // num_src
-  const int64_t* dims = nullptr;             // rank
-  const Node* lengths = nullptr;             // per axis: how many elements count; nullptr: all
-  int64_t vmin = 0, vmax = 0;                // bounds of an integer or bool value
-  uint64_t ranges = 0;                       // bit i: depends on the range with id i
+  mutable uint32_t pins = 0;      // by threads that made or found it since they collected
+  mutable uint32_t held_at = 0;   // place in the arena's list of held nodes
+  const char* label = "";         // the user's operation that made it
+  const Node* sources = nullptr;  // num_src
+  const int64_t* dims = nullptr;  // rank
+  const Node* lengths = nullptr;  // per axis: how many elements count; nullptr: all
+  int64_t vmin = 0, vmax = 0;     // bounds of an integer or bool value
+  uint64_t ranges = 0;            // bit i: depends on the range with id i
   Payload payload = {};
-  mutable NodeData* next = nullptr;  // hash chain
-  mutable Node realized = nullptr;   // a Buffer view that holds this node's values
+  mutable NodeData* next = nullptr;              // hash chain
+  mutable std::atomic<Node> realized = nullptr;  // a Buffer view that holds this node's values
 
   Node src(int i) const { return sources[i]; }
   std::span<const Node> srcs() const { return {sources, num_src}; }
@@ -107,7 +109,9 @@ class Arena {
 
   Node make(Op op, DType dtype, std::span<const Node> srcs, const Payload& payload);
   size_t size() const { return live_; }  // nodes
-  void collect();                        // frees unreferenced nodes (counted arenas)
+  // Frees unreferenced nodes (counted arenas), but for those that another thread made or found
+  // since it collected: it may be about to use them. This thread must have no such nodes in hand.
+  void collect();
   void retain(Node n);
   void release(Node n);
   void watch(Node n);  // keeps the node without counting as a use of it
@@ -122,10 +126,17 @@ class Arena {
   friend class ArenaScope;
   Node find(uint32_t hash, Op op, DType dtype, std::span<const Node> srcs, const Payload& p) const;
   NodeData* build(uint32_t hash, Op op, DType dtype, std::span<const Node> srcs, const Payload& p);
+  Node add(uint32_t hash, NodeData* n);
+  void settle_held(Node n);
   void* allocate(size_t bytes);
   void grow();
   void unlink(NodeData* n);
   void unuse(Node n);
+  void drop_ref(Node n);
+  void unpin(std::vector<Node>& pinned);
+
+  struct Pins;  // of a thread
+  static Pins& pins();
 
   const bool counted_;
   std::mutex mutex_;

@@ -64,15 +64,17 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
     false) /* Ints{axis}; x, n: of the axis, only the first n elements count */                    \
   X(Whole, Movement, 1, false) /* all elements of axes with a limit; those beyond are anything */  \
   /* the rest of a tensor graph */                                                                 \
-  X(ReduceAxis, Tensor, 1, false) /* ReduceArg; reduced axes stay with size 1 */                   \
-  X(Gather, Tensor, -1, false)    /* data, one index per data axis; outside: zero */               \
-  X(Scatter, Tensor, -1, false)   /* base, values, one index per base axis; ScatterArg */          \
-  X(Contiguous, Tensor, 1, false) /* the same values, in memory of their own */                    \
-  X(Detach, Tensor, 1, false)     /* no gradient passes */                                         \
-  X(Leaf, Tensor, 1, false)       /* int64 id: a tensor whose gradient is wanted */                \
-  X(Copy, Tensor, 1, false)       /* int64 device id: the same values there */                     \
-  X(Assign, Tensor, 2, false)     /* old, new: `new`, in the memory of `old` where possible */     \
-  X(Sink, Tensor, -1, false)      /* all outputs of a graph or stores of a kernel */               \
+  X(ReduceAxis, Tensor, 1, false)  /* ReduceArg; reduced axes stay with size 1 */                  \
+  X(Gather, Tensor, -1, false)     /* data, one index per data axis; outside: zero */              \
+  X(Scatter, Tensor, -1, false)    /* base, values, one index per base axis; ScatterArg */         \
+  X(Contiguous, Tensor, 1, false)  /* the same values, in memory of their own */                   \
+  X(Detach, Tensor, 1, false)      /* no gradient passes */                                        \
+  X(Leaf, Tensor, 1, false)        /* int64 id: a tensor whose gradient is wanted */               \
+  X(Copy, Tensor, 1, false)        /* int64 device id: the same values there */                    \
+  X(Assign, Tensor, 2, false)      /* old, new: `new`, in the memory of `old` where possible */    \
+  X(After, Tensor, 2, false)       /* the first source, once the second has been computed */       \
+  X(Checkpoint, Tensor, -1, false) /* the first; its gradient computes it again from the others */ \
+  X(Sink, Tensor, -1, false)       /* all outputs of a graph or stores of a kernel */              \
   /* a kernel */                                                                                   \
   X(Load, Kernel, -1, false)     /* param, index, [gate]: zero where the gate is false */          \
   X(Store, Kernel, -1, false)    /* param, index, value, [gate]; OpArg: old op value */            \

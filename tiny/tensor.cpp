@@ -59,7 +59,8 @@ std::shared_ptr<GradSlot> find_slot(int64_t id) {
 // The memory behind a node, where it has been computed.
 Node stored(Node n) {
   while (n->op == Op::Leaf && !n->realized) n = n->src(0);
-  return n->realized ? n->realized : n;
+  Node view = n->realized;
+  return view ? view : n;
 }
 
 Node default_seed(const Tensor& loss) {
@@ -204,7 +205,7 @@ void Tensor::to_bytes(void* out) const {
   const Shape part = current_shape(), whole = to_shape(capacity());
   if (tiny::numel(part) == 0) return;
   const_cast<Tensor*>(this)->realize();  // the values stay the same
-  Node n = node_->realized ? node_->realized : node();
+  Node n = node_->realized ? node_->realized.load() : node();
   if (!node_->lengths) return runtime_seam::download(n, out);
   while (n->op == Op::Limit) n = n->src(0);
   const size_t element = static_cast<size_t>(dtype().size());

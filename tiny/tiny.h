@@ -1,5 +1,6 @@
 // The one header that users include.
 #pragma once
+#include "tiny/checkpoint.h"
 #include "tiny/data.h"
 #include "tiny/env.h"
 #include "tiny/error.h"

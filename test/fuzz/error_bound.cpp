@@ -72,6 +72,8 @@ Node ErrorBounds::made(Node n) {
     case Op::Assign: return source(n, 1);
     case Op::Contiguous:
     case Op::Detach:
+    case Op::After:
+    case Op::Checkpoint:
     case Op::Leaf:
     case Op::Copy: return source(n, 0);
     case Op::Where: {

@@ -2,6 +2,7 @@
 
 #include "test/ops/ops.h"
 #include "tiny/build.h"
+#include "tiny/checkpoint.h"
 
 namespace tiny::ops {
 
@@ -212,6 +213,10 @@ Cases index_cases() {
   const Input flags{{5, 4}, kBool, 0, 1};
   return with_factor(
       {
+          {"checkpoint",
+           {{{3, 4}}, {{4, 2}}},
+           OUT(checkpoint([](const Tensor& a, const Tensor& b) { return a.matmul(b).tanh(); },
+                          in[0], in[1]))},
           {"gather", {x, at}, OUT(in[0].gather(0, in[1]))},
           {"gather of a view",
            {x, positions({4, 5}, 5, kI32)},

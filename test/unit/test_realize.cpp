@@ -16,7 +16,7 @@ Tensor count(int64_t n, const Shape& shape) {
 }
 
 Node base(const Tensor& t) {
-  Node n = t.node()->realized ? t.node()->realized : t.node();
+  Node n = t.node()->realized ? t.node()->realized.load() : t.node();
   while (n->num_src) n = n->src(0);
   return n;
 }

@@ -1,0 +1,20 @@
+// Op::After in the scheduler: a value that is read from memory once another one is there. It keeps
+// what is computed a second time (tiny/recompute.h) apart from the first time, and late.
+#pragma once
+#include <vector>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+// The movement of `root` above its base on top of another node.
+Node moved(Node root, Node base, Node onto);
+
+// The value that an After stands for (any other node: itself).
+Node behind(Node n);
+
+// Brings the first source of every After below the movement on it, so that it is what has memory;
+// roots that are an After become what is behind it.
+void put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& stored);
+
+}  // namespace tiny

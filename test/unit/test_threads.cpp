@@ -1,0 +1,98 @@
+// Tensors of several threads at once; `make tsan FILTER=threads` looks for races.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "runtime/realize.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+// Runs job(0) .. job(count-1), each in a thread of its own; gives what they threw.
+std::vector<std::string> in_threads(int count, const std::function<void(int)>& job) {
+  std::vector<std::string> errors(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        job(i);
+      } catch (const std::exception& e) {
+        errors[static_cast<size_t>(i)] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  std::erase(errors, "");
+  return errors;
+}
+
+float sum(const Tensor& t) { return t.sum().item<float>(); }
+
+}  // namespace
+
+TEST_CASE("threads build and realize tensors at once, some of them shared") {
+  const EnvOverride cpu("DEVICE", "CPU");
+  const Tensor shared = Tensor::full({8, 8}, 0.5).contiguous().realize();
+  const Tensor lazy = shared + 1;  // computed by whoever comes first
+  std::atomic<int> wrong{0};
+  const auto errors = in_threads(4, [&](int id) {
+    const Tensor mine = shared, other = lazy;
+    for (int i = 0; i < 50; ++i) {
+      const int n = 1 + i % 3;
+      Tensor x = Tensor::full({8, 8}, id + n).contiguous();
+      const Tensor y = (x.matmul(mine) + other * n).relu();
+      wrong += sum(y) != static_cast<float>(64 * (4 * (id + n)) + 64 * 1.5 * n);
+      if (i % 10 == 0) wrong += sum(other) != 96;
+      try {
+        y.reshape({7});
+        ++wrong;
+      } catch (const Error&) {
+      }
+    }
+  });
+  CHECK(errors == std::vector<std::string>());
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("threads train networks of their own, plain and with a Jit") {
+  const EnvOverride cpu("DEVICE", "CPU");
+  std::vector<float> first(4), last(4);
+  const auto errors = in_threads(4, [&](int id) {
+    Tensor w = Tensor::full({4, 1}, 0.1).contiguous().realize().requires_grad_();
+    SGD sgd({&w}, 0.05);
+    const auto body = [&](const Tensor& x) {
+      Tensor loss = (x.matmul(w) - 1).square().mean();
+      loss.backward();
+      sgd.step({&loss});
+      return loss;
+    };
+    Jit jit(body);
+    for (int i = 0; i < 20; ++i) {
+      const Tensor x = Tensor::full({2 + id % 2, 4}, 0.5).contiguous().realize();
+      const float loss = (id < 2 ? body(x) : jit(x)).item<float>();
+      (i ? last : first)[static_cast<size_t>(id)] = loss;
+    }
+  });
+  CHECK(errors == std::vector<std::string>());
+  for (size_t i = 0; i < 4; ++i) {
+    CHECK(last[i] < first[i]);
+    CHECK(last[i] == last[0]);
+  }
+}
+
+TEST_CASE("nothing of threads that have ended stays") {
+  const auto work = [] {
+    in_threads(3, [](int id) {
+      for (int i = 0; i < 5; ++i) (Tensor::rand({4}) + id).to_vector<float>();
+      const Tensor never = Tensor::rand({4}) + id;
+    });
+  };
+  work();
+  const Live before = live();
+  for (int i = 0; i < 5; ++i) work();
+  const Live after = live();
+  CHECK(after.nodes == before.nodes);
+  CHECK(after.buffers == before.buffers);
+}

@@ -1,0 +1,51 @@
+#include "tiny/checkpoint.h"
+
+#include "tiny/build.h"
+#include "tiny/recompute.h"
+
+namespace tiny {
+
+Recomputed recomputed(Node value, std::span<const Node> inputs, Node before) {
+  Recomputed out;
+  NodeMap<Node> done;
+  const auto set = [&](Node n, Node again) {
+    done[n] = again;
+    if (again != n) out.fresh.push_back(again);
+  };
+  for (Node n : inputs)
+    if (!done.contains(n)) set(n, build::after(n, before));
+  std::vector<Node> stack{value}, srcs;
+  while (!stack.empty()) {
+    Node n = stack.back();
+    if (done.contains(n)) {
+      stack.pop_back();
+      continue;
+    }
+    const bool is_memory = n->realized || n->op == Op::Buffer || n->op == Op::Assign;
+    if (is_memory || n->op == Op::Leaf || n->num_src == 0) {
+      stack.pop_back();
+      set(n, is_memory && n->op != Op::Leaf ? build::after(n, before) : n);
+      continue;
+    }
+    const size_t waiting = stack.size();
+    for (Node s : n->srcs())
+      if (!done.contains(s)) stack.push_back(s);
+    if (stack.size() != waiting) continue;
+    stack.pop_back();
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    set(n, with_sources(n, srcs));
+  }
+  out.value = *done.find(value);
+  return out;
+}
+
+Tensor checkpointed(const Tensor& result, const std::vector<Tensor>& inputs) {
+  if (!result.node()->needs_grad) return result;
+  std::vector<Node> srcs{result.node()};
+  for (const Tensor& t : inputs)
+    if (t.node() != result.node()) srcs.push_back(t.node());
+  return Tensor(make(Op::Checkpoint, result.dtype(), srcs));
+}
+
+}  // namespace tiny
