@@ -219,9 +219,19 @@ Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
   return out;
 }
 
+using BufferSet = std::set<const Buffer*>;
+
+bool reads_any(Node n, const BufferSet& a, const BufferSet& b) {
+  for (Node m : topological({n}))
+    if (m->op == Op::Buffer)
+      if (const Buffer* read = m->arg<BufferArg>().buffer.get(); a.count(read) || b.count(read))
+        return true;
+  return false;
+}
+
 // Tensors made inside that are still there, and will not be made by a replay.
 void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& out) {
-  std::set<const Buffer*> made, saved;
+  BufferSet made, saved;
   for (const BufferRef& b : capture.inputs) made.insert(b.get());
   for (const CapturedRun& r : capture.runs)
     for (size_t i = 0; i < r.results.size(); ++i)
@@ -238,6 +248,8 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
     if (base->op == Op::Buffer) {
       const Buffer& b = *base->arg<BufferArg>().buffer;
       if (recorded->writes(b) || saved.count(&b) || !made.count(&b)) continue;
+    } else if (!reads_any(base, made, saved)) {
+      continue;  // another thread's
     }
     throw Error(cat("Jit: a tensor made in the step, ", describe(n), " of ",
                     *n->label ? n->label : "?",
