@@ -203,12 +203,20 @@ const RuleTable& transcendental_rules() {
   return table;
 }
 
-// Compilers for GPUs have the others, and sin of f32 in a form that suits them.
-const RuleTable& gpu_transcendental_rules() {
+// CUDA's compiler has the others, and sin of f32 in a form that suits GPUs.
+bool is_f64(Node n) { return n->dtype.scalar == Scalar::F64; }
+const RuleTable& cuda_transcendental_rules() {
   static const RuleTable table({
-      {"sin of f64",
-       pat::any_of(op_set(Op::Sin)).when([](Node n) { return n->dtype.scalar == Scalar::F64; }),
-       lowered<lower_sin>},
+      {"sin of f64", pat::any_of(op_set(Op::Sin)).when(is_f64), lowered<lower_sin>},
+  });
+  return table;
+}
+
+// clang without device libraries has the instructions of f32 alone.
+const RuleTable& hip_transcendental_rules() {
+  static const RuleTable table({
+      {"exp2 of f64", pat::any_of(op_set(Op::Exp2)).when(is_f64), lowered<lower_exp2>},
+      {"log2 of f64", pat::any_of(op_set(Op::Log2)).when(is_f64), lowered<lower_log2>},
   });
   return table;
 }
@@ -234,8 +242,10 @@ const RuleTable& bf16_cast_rules() {
 Node decompose(Node sink, const Target& target) {
   // Halves first: transcendentals take f32 and f64 only.
   static const RuleTable simple({&shuffle_rules(), &division_rules(), &half_rules()});
-  static const RuleTable gpu({&simple, &gpu_transcendental_rules()});
-  if (target.kind == Target::Kind::Gpu) return rewrite(sink, gpu);
+  static const RuleTable cuda({&simple, &cuda_transcendental_rules()});
+  static const RuleTable hip({&cuda, &hip_transcendental_rules()});
+  if (target.kind == Target::Kind::Gpu)
+    return rewrite(sink, target.language == Target::Language::Hip ? hip : cuda);
   static const RuleTable common({&simple, &transcendental_rules()});
   static const RuleTable f16({&common, &f16_cast_rules()}), bf16({&common, &bf16_cast_rules()});
   static const RuleTable both({&f16, &bf16_cast_rules()});

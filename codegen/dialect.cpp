@@ -2,7 +2,7 @@
 
 #include <cctype>
 
-#include "codegen/prelude_cuda.h"
+#include "codegen/prelude_gpu.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -41,22 +41,29 @@ constexpr Dialect kC = {
     "\nvoid {N}(void** args, i64 begin, i64 end) {\n  {N}_body({A}begin, end);\n}\n",
 };
 
-constexpr Dialect kCuda = {
-    Source::Language::Cuda,
-    true,
-    "bool",
-    "RESTRICT",
-    "typedef vec<{S}, {L}> {T};\n",
-    "splat<{T}>({x})",
-    "where({m}, {a}, {b})",
-    "convert<{T}>({x})",
-    "bitcast<{T}>({x})",
-    "shuffle<{L}>({a}, {b})",
-    "{T}{{L}}",
-    cuda_prelude,
-    "\nextern \"C\" KERNEL({K}) {N}({P}) {\n",
-    "",
-};
+// CUDA and HIP: what they do not share is in their preludes.
+constexpr Dialect gpu_dialect(Source::Language language,
+                              std::string (*prelude)(const PreludeUse&)) {
+  return {
+      language,
+      true,
+      "bool",
+      "RESTRICT",
+      "typedef vec<{S}, {L}> {T};\n",
+      "splat<{T}>({x})",
+      "where({m}, {a}, {b})",
+      "convert<{T}>({x})",
+      "bitcast<{T}>({x})",
+      "shuffle<{L}>({a}, {b})",
+      "{T}{{L}}",
+      prelude,
+      "\nextern \"C\" KERNEL({K}) {N}({P}) {\n",
+      "",
+  };
+}
+
+constexpr Dialect kCuda = gpu_dialect(Source::Language::Cuda, cuda_prelude);
+constexpr Dialect kHip = gpu_dialect(Source::Language::Hip, hip_prelude);
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
@@ -72,9 +79,11 @@ bool has_word(const std::string& text, const std::string& word) {
 }  // namespace
 
 const Dialect& dialect_of(const Target& target) {
-  using Language = Target::Language;
-  expect(target.language != Language::Hip, "render_c: no dialect for HIP yet");
-  return target.language == Language::Cuda ? kCuda : kC;
+  switch (target.language) {
+    case Target::Language::Cuda: return kCuda;
+    case Target::Language::Hip: return kHip;
+    default: return kC;
+  }
 }
 
 std::string fill(std::string pattern, std::initializer_list<std::pair<char, std::string>> values) {

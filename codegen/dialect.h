@@ -33,6 +33,7 @@ struct PreludeUse {
   std::string text;  // the kernel, with the types of its vectors
   std::set<LaneFunction> functions;
   int threads = 1;  // of a block
+  int warp = 32;
 };
 
 // How a language of the C family spells what they do not share. In patterns, {T} is the name of a

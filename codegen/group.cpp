@@ -28,8 +28,9 @@ Finding neighbours(Node reduce, std::span<const Node> threads) {
 
 }  // namespace
 
-Group group_of(Node reduce, std::span<const Node> threads, bool in_loop) {
+Group group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loop) {
   Group group;
+  group.warp = warp;
   for (Node r : threads) group.threads *= static_cast<int>(extent(r));
   for (Node r : reduce->srcs().subspan(1))
     if (is_thread(r)) group.width *= static_cast<int>(extent(r));
@@ -87,7 +88,8 @@ std::vector<Finding> prove_groups(Node sink) {
     if (std::none_of(own.begin(), own.end(), is_thread)) continue;
     const bool in_loop = n->ranges & loops;
     out.push_back(neighbours(n, threads));
-    out.push_back(prove_group(group_of(n, threads, in_loop), in_loop));
+    for (int warp : {32, 64})
+      out.push_back(prove_group(group_of(n, threads, warp, in_loop), in_loop));
   }
   return out;
 }

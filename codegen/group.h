@@ -22,15 +22,16 @@ struct Group {
   int elements() const { return turns ? 2 * warps() : warps(); }
 };
 
-// Of a reduction over ranges of kind Thread, of which `threads` are those of the block, x last.
-Group group_of(Node reduce, std::span<const Node> threads, bool in_loop);
+// Of a reduction over ranges of kind Thread, of which `threads` are those of the block, x last, in
+// warps of so many.
+Group group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loop);
 
 // Whether the threads that combine are neighbours, and no two threads meet in an element of shared
 // memory with no barrier between, one of them writing. `in_loop`: the group combines again and
 // again. No barrier is in a branch: loops have the same turns in all threads.
 Finding prove_group(const Group& group, bool in_loop);
 
-// Of every such reduction in a kernel at Stage::Machine.
+// Of every such reduction in a kernel at Stage::Machine, for warps of 32 threads and of 64.
 std::vector<Finding> prove_groups(Node sink);
 
 }  // namespace tiny

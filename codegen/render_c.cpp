@@ -9,7 +9,7 @@
 namespace tiny {
 
 Source render_c(const Linear& program, const Target& target) {
-  return CPrinter(program, dialect_of(target)).print();
+  return CPrinter(program, target).print();
 }
 
 Source CPrinter::print() {
@@ -201,7 +201,7 @@ void CPrinter::update(Node reduce) {
 }
 
 void CPrinter::group(Node reduce) {
-  const Group g = group_of(reduce, threads_, loops_ > 0);
+  const Group g = group_of(reduce, threads_, use_.warp, loops_ > 0);
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce], id = cat(++groups_);
   shared_ += cat("  SHARED(", type(reduce->dtype), ", shared", id, ", ", g.elements(), ");\n");

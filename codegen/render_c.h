@@ -1,5 +1,5 @@
 // Prints a linear program in a language of the C family: C, for reading and for hosts without LLVM,
-// or CUDA. What differs between them is in the table of dialects in codegen/dialect.h.
+// CUDA or HIP. What differs between them is in the table of dialects in codegen/dialect.h.
 #pragma once
 #include "codegen/linear.h"
 #include "codegen/source.h"
@@ -13,9 +13,9 @@ namespace tiny {
 // render_llvm, but for the order in which the compiler fuses products and sums to FMA. Casts of
 // halves must have been decomposed. To be compiled without fast-math, with -fno-math-errno.
 //
-// CUDA is a prelude (codegen/prelude_cuda.h) and a kernel that has a parameter for every slot, used
-// or not, and must be launched with the extents of its Thread ranges, x last. Buffers are aligned
-// to 16 bytes or more. Loops over a range of kind Core run over all of it.
+// CUDA and HIP are a prelude (codegen/prelude_gpu.h) and a kernel that has a parameter for every
+// slot, used or not, and must be launched with the extents of its Thread ranges, x last. Buffers
+// are aligned to 16 bytes or more. Loops over a range of kind Core run over all of it.
 Source render_c(const Linear& program, const Target& target);
 
 }  // namespace tiny

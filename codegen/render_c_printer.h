@@ -18,8 +18,10 @@ struct MatrixTile;
 
 class CPrinter {
  public:
-  CPrinter(const Linear& program, const Dialect& dialect)
-      : program_(program), dialect_(dialect), single_use_(program) {}
+  CPrinter(const Linear& program, const Target& target)
+      : program_(program), dialect_(dialect_of(target)), single_use_(program) {
+    use_.warp = target.warp;
+  }
 
   Source print();
 

@@ -1,7 +1,9 @@
 // What code generation must know of the hardware: limits and capabilities as plain data.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace tiny {
 
@@ -22,5 +24,22 @@ struct Target {
   int64_t shared_bytes = 48 << 10;  // most that a block can have
   bool has_wgmma = false;           // matrix units as in codegen/matrix.h
 };
+
+// What is known of a GPU that kernels are compiled for where there is none: to compile and to
+// execute them in tests, and to tune them. A device of this machine says of itself what it can.
+struct GpuRow {
+  const char* arch;
+  const char* model;  // whose numbers these are
+  Target::Language language;
+  int warp, most_threads, cores;
+  int shared_kb, l2_mb;
+  int registers;             // of 32 bits, the most that a thread can have
+  const char* matrix_units;  // their instructions
+  bool has_fp8;              // in the matrix units
+};
+std::span<const GpuRow> gpu_table();
+
+// The target of a row; throws Error for an architecture that has none, with those that have.
+Target gpu_target(std::string_view arch);
 
 }  // namespace tiny

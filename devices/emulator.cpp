@@ -40,23 +40,6 @@ const SystemCompiler& cxx_compiler() {
   return compiler;
 }
 
-// A small H200: the chip that kernels are tuned for.
-Target emulated_target() {
-  Target target;
-  target.kind = Target::Kind::Gpu;
-  target.language = Target::Language::Cuda;
-  target.arch = "sm_90a";
-  target.vector_bytes = 16;
-  target.vector_registers = 255;
-  target.cores = 132;
-  target.l2_bytes = int64_t{50} << 20;
-  target.has_f16 = target.has_bf16 = true;
-  target.warp = 32;
-  target.most_threads = 1024;
-  target.shared_bytes = 227 << 10;
-  return target;
-}
-
 int choose_threads() {
   const int64_t wanted = env_int("THREADS");
   return static_cast<int>(wanted > 0 ? wanted : std::max(1u, std::thread::hardware_concurrency()));
@@ -100,7 +83,8 @@ void check_size(const EmulatedProgram& program, const LaunchSize& size, const Ta
 
 }  // namespace
 
-EmulatorDevice::EmulatorDevice() : target_(emulated_target()), pool_(choose_threads()) {}
+EmulatorDevice::EmulatorDevice(std::string name, const Target& target)
+    : name_(std::move(name)), target_(target), pool_(choose_threads()) {}
 
 // --- memory ----------------------------------------------------------------------------------
 
@@ -108,7 +92,7 @@ void* EmulatorDevice::alloc(size_t bytes) {
   const size_t size = padded(bytes) + 2 * kMargin;
   void* block = size < bytes ? nullptr : std::aligned_alloc(kAlignment, size);
   if (block == nullptr)
-    throw DeviceError(cat("EMULATOR: out of memory: cannot allocate ", bytes, " bytes"));
+    throw DeviceError(cat(name_, ": out of memory: cannot allocate ", bytes, " bytes"));
   char* begin = static_cast<char*>(block) + kMargin;
   std::memset(block, kMarginByte, size);
   std::memset(begin, kFreshByte, bytes);
@@ -122,14 +106,14 @@ void EmulatorDevice::free(void* ptr, size_t bytes) {
     std::lock_guard lock(mutex_);
     const auto found = buffers_.find(static_cast<char*>(ptr));
     if (found == buffers_.end() || found->second != bytes)
-      throw DeviceError(cat("EMULATOR: freeing ", bytes, " bytes that were not allocated"));
+      throw DeviceError(cat(name_, ": freeing ", bytes, " bytes that were not allocated"));
     buffers_.erase(found);
   }
   const std::string where = damage(static_cast<char*>(ptr), bytes);
   std::free(static_cast<char*>(ptr) - kMargin);
   if (!where.empty())
     throw DeviceError(
-        cat("EMULATOR: memory was written ", where, " of a buffer of ", bytes, " bytes"));
+        cat(name_, ": memory was written ", where, " of a buffer of ", bytes, " bytes"));
 }
 
 EmulatorDevice::Buffers::iterator EmulatorDevice::buffer_at(const void* address) {
@@ -147,7 +131,7 @@ void EmulatorDevice::check_range(const char* what, const void* begin, size_t byt
   if (buffer != buffers_.end() &&
       bytes <= buffer->second - (static_cast<const char*>(begin) - buffer->first))
     return;
-  throw DeviceError(cat("EMULATOR: ", what, " of ", bytes, " bytes outside of any buffer"));
+  throw DeviceError(cat(name_, ": ", what, " of ", bytes, " bytes outside of any buffer"));
 }
 
 // Throws when memory beside one of the buffers that the arguments point into was written.
@@ -158,7 +142,7 @@ void EmulatorDevice::check_margins(const std::string& kernel, const std::vector<
     if (buffer == buffers_.end()) continue;
     const std::string where = damage(buffer->first, buffer->second);
     if (!where.empty())
-      throw DeviceError(cat("EMULATOR: kernel ", kernel, " wrote ", where, " of argument ", i,
+      throw DeviceError(cat(name_, ": kernel ", kernel, " wrote ", where, " of argument ", i,
                             ", a buffer of ", buffer->second, " bytes"));
   }
 }
@@ -187,13 +171,13 @@ std::string EmulatorDevice::compiler_id() const {
 }
 
 std::string EmulatorDevice::compile(const Source& source) {
-  expect(source.language == Source::Language::Cuda, "EMULATOR: kernel ", source.entry,
-         " is not CUDA text");
+  expect(static_cast<int>(source.language) == static_cast<int>(target_.language), name_,
+         ": kernel ", source.entry, " is in another language");
   return compile_shared_object(
       cxx_compiler(), source.entry,
-      cat(kEmulatedText, "\n#define WARP ", target_.warp, "\n#line ", kEmulatorPreludeLine + 1,
-          kEmulatorPrelude, "#line 1\n", source.text, "\n#line ", kEmulatorPreludeLine + 1,
-          kEmulatorEpilogue, "extern \"C\" __attribute__((visibility(\"default\"))) void ",
+      cat(kEmulatedText, "\n#line ", kEmulatorPreludeLine + 1, kEmulatorPrelude, "#line 1\n",
+          source.text, "\n#line ", kEmulatorPreludeLine + 1, kEmulatorEpilogue,
+          "extern \"C\" __attribute__((visibility(\"default\"))) void ",
           "tiny_run(void** args) { tiny_call(", source.entry, ", args); }\n"));
 }
 
@@ -216,7 +200,7 @@ void EmulatorDevice::launch(Program& program, const LaunchSize& size,
       workers, [](void* l, int64_t, int64_t) { run_blocks(*static_cast<EmulatedLaunch*>(l)); },
       &launch);
   if (!launch.error.empty())
-    throw DeviceError(cat("EMULATOR: kernel ", kernel.name(), ", ", launch.error));
+    throw DeviceError(cat(name_, ": kernel ", kernel.name(), ", ", launch.error));
   check_margins(kernel.name(), args);
 }
 

@@ -1,7 +1,8 @@
-// A GPU on paper: takes the CUDA text of kernels, compiles it as C++ and executes grids on the
-// CPU's cores. Threads of a block are fibers that meet at barriers and exchanges between lanes.
-// It is for tests of GPU kernels where no GPU is. It reports threads that do not meet, writes
-// beside a buffer, misaligned accesses; shared memory and new buffers are filled with NaN.
+// A GPU on paper: takes the CUDA or HIP text of kernels for one target, compiles it as C++ and
+// executes grids on the CPU's cores. Threads of a block are fibers that meet at barriers and
+// exchanges between lanes. It is for tests of GPU kernels where no GPU is. It reports threads that
+// do not meet, writes beside a buffer, misaligned accesses; shared memory and new buffers are
+// filled with NaN.
 #pragma once
 #include <map>
 #include <mutex>
@@ -14,7 +15,8 @@ namespace tiny {
 
 class EmulatorDevice : public Device {
  public:
-  EmulatorDevice();
+  // `name` for messages; a target of codegen/target.h's table.
+  EmulatorDevice(std::string name, const Target& target);
 
   const Target& target() const override { return target_; }
 
@@ -41,7 +43,8 @@ class EmulatorDevice : public Device {
   void check_range(const char* what, const void* begin, size_t bytes);
   void check_margins(const std::string& kernel, const std::vector<void*>& args);
 
-  Target target_;
+  const std::string name_;
+  const Target target_;
   CpuPool pool_;
   std::mutex mutex_;
   Buffers buffers_;

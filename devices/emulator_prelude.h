@@ -98,6 +98,7 @@ INLINE char* shared_array(long long* place, long long bytes, int line) {
   static long long name##_place = -1;      \
   type* const name = (type*)shared_array(&name##_place, sizeof(type) * (count), __LINE__)
 
+constexpr int least_atomic = 1;
 template <class T> INLINE T atomicCAS(T* p, T expected, T next) {
   __atomic_compare_exchange_n(p, &expected, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
@@ -105,7 +106,7 @@ template <class T> INLINE T atomicCAS(T* p, T expected, T next) {
 
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
-struct alignas(16) uint4 { u32 x, y, z, w; };
+struct alignas(16) u128 { u32 x, y, z, w; };
 
 // IEEE 754 binary16 as in tiny/dtype.cpp.
 INLINE f32 f16_to_f32(f16 x) {

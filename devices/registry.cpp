@@ -18,12 +18,30 @@ struct Row {
   std::unique_ptr<Device> (*open)(int index);
 };
 
+std::unique_ptr<Device> emulated(std::string_view name, std::string_view arch) {
+  Target target = gpu_target(arch);
+  target.has_wgmma = false;  // it has none of the matrix units' instructions
+  return std::make_unique<EmulatorDevice>(std::string(name), target);
+}
+
 constexpr Row kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
     {"CUDA", [](int i) -> std::unique_ptr<Device> { return std::make_unique<CudaDevice>(i); }},
-    {"EMULATOR", [](int) -> std::unique_ptr<Device> { return std::make_unique<EmulatorDevice>(); }},
+    {"EMULATOR", [](int) { return emulated("EMULATOR", "sm_90a"); }},
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
 };
+
+// "EMU:CUDA:sm_80", "EMU:HIP:gfx942": one emulator for each row of the table of GPUs.
+constexpr std::string_view kEmulators = "EMU:";
+
+std::string emulator_name(const GpuRow& gpu) {
+  return cat(kEmulators, gpu.language == Target::Language::Hip ? "HIP:" : "CUDA:", gpu.arch);
+}
+const GpuRow* emulated_gpu(std::string_view name) {
+  for (const GpuRow& gpu : gpu_table())
+    if (emulator_name(gpu) == name) return &gpu;
+  return nullptr;
+}
 
 const Row* row_of(std::string_view name, int* index) {
   const size_t colon = name.find(':');
@@ -43,13 +61,15 @@ const Row* row_of(std::string_view name, int* index) {
 }  // namespace
 
 std::string canonical_device(std::string_view name) {
+  if (emulated_gpu(name)) return std::string(name);
   int index;
   const Row* row = row_of(name, &index);
   if (!row) {
-    std::string known;
+    std::string known, emulators;
+    for (const GpuRow& gpu : gpu_table()) emulators += ", " + emulator_name(gpu);
     for (const Row& r : kDevices) known += cat(known.empty() ? "" : ", ", r.name);
-    throw Error(
-        cat("unknown device '", name, "': known are ", known, ", each also as NAME:number"));
+    throw Error(cat("unknown device '", name, "': known are ", known, ", each also as NAME:number",
+                    emulators));
   }
   return index ? cat(row->name, ':', index) : row->name;
 }
@@ -66,7 +86,8 @@ Device& find_device(std::string_view name) {
   std::lock_guard lock(mutex);
   auto& slot = (*open)[key];
   int index;
-  if (!slot) slot = row_of(key, &index)->open(index);
+  const GpuRow* gpu = emulated_gpu(key);
+  if (!slot) slot = gpu ? emulated(key, gpu->arch) : row_of(key, &index)->open(index);
   return *slot;
 }
 

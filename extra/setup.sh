@@ -17,6 +17,7 @@ needed_list() {
   cxxopts, a header                           for the examples alone
   z3's runtime library                        to prove kernels; the tests count on it
   doctest, a header                           for the tests alone
+  (clang-19 and lld-19                        not asked for: tests then compile HIP kernels too)
 LIST
 }
 

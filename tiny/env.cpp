@@ -59,6 +59,8 @@ constexpr Row kRows[] = {
      "File name of LLVM's runtime library; empty searches the usual places."},
     {"NVRTC_LIBRARY", Kind::Text, "", Scope::Host,
      "File name of CUDA's compiler library libnvrtc.so.*; empty searches the usual places."},
+    {"HIP_CLANG", Kind::Text, "", Scope::Host,
+     "clang 19 or later that compiles HIP kernels; empty looks for clang-21, clang-20, clang-19."},
     {"NVRTC_WORKERS", Kind::Int, "-1", Scope::Host,
      "Most processes that compile CUDA kernels beside this one; -1 takes one per core up to 16."},
     {"CACHE", Kind::Int, "1", Scope::Host, "0 neither reads nor writes the cache on disk."},

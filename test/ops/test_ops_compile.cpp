@@ -1,5 +1,6 @@
-// Every kernel of the operator cases, forward and gradient, through NVRTC for three generations of
-// GPUs. No GPU is needed; where NVRTC is missing nothing is compiled, which is said once.
+// Every kernel of the operator cases, forward and gradient, through NVRTC and through clang (HIP)
+// for each row of the table of GPUs. No GPU is needed; where a compiler is missing nothing is
+// compiled, which is said once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "codegen/lower.h"
 #include "devices/cuda_nvrtc.h"
+#include "devices/hip_compiler.h"
 #include "runtime/cache.h"
 #include "runtime/schedule.h"
 #include "test/devices.h"
@@ -28,28 +30,15 @@ struct Allowed {
 };
 constexpr std::array<Allowed, 0> kAllowed = {};
 
-// How many days the generations other than sm_90a take to see every kernel.
-constexpr int64_t kParts = 3;
+// How many days a generation takes to see every kernel: clang is a process for each.
+int64_t parts_of(const GpuRow& gpu) {
+  if (gpu.language == Target::Language::Hip) return 16;
+  return std::string_view(gpu.arch) == "sm_90a" ? 1 : 3;
+}
 
 bool is_allowed(const std::string& entry) {
   return std::any_of(std::begin(kAllowed), std::end(kAllowed),
                      [&](const Allowed& a) { return entry.find(a.entry) != std::string::npos; });
-}
-
-// An A100, an H200 and a large RTX 50 (tables of the programming guide, "compute capabilities").
-std::vector<Target> gpus() {
-  std::vector<Target> out;
-  for (const auto& [arch, cores, shared_kb, l2_mb] :
-       {std::tuple{"sm_80", 108, 163, 40}, {"sm_90a", 132, 227, 50}, {"sm_120", 170, 99, 96}}) {
-    Target target = find_device("EMULATOR").target();  // what they have in common
-    target.arch = arch;
-    target.cores = cores;
-    target.shared_bytes = shared_kb << 10;
-    target.l2_bytes = int64_t{l2_mb} << 20;
-    target.has_wgmma = target.arch == "sm_90a";
-    out.push_back(target);
-  }
-  return out;
 }
 
 // A kernel in tensor form, with the case that it belongs to.
@@ -85,44 +74,61 @@ struct GpuText {
   std::string arch, text, entry, owner;
 };
 
-// One of each text, whatever the kernel's name: all for sm_90a, of the others today's third.
-std::vector<GpuText> texts_of(const std::vector<CaseKernel>& kernels) {
+// One of each text, whatever the kernel's name: those whose turn it is.
+std::vector<GpuText> texts_of(const std::vector<CaseKernel>& kernels, Target::Language language) {
   std::vector<GpuText> texts;
-  for (const Target& target : gpus()) {
+  for (const GpuRow& gpu : gpu_table()) {
+    if (gpu.language != language) continue;
     std::set<std::string> seen;
     for (const CaseKernel& k : kernels) {
-      const Source source = lower(k.kernel.get(), "k", target).source;
-      if (!seen.insert(source.text).second) continue;
-      const int64_t parts = target.arch == "sm_90a" ? 1 : kParts;
-      if (!is_in_turn(source.text, parts)) continue;
-      texts.push_back({target.arch, source.text, k.name, k.owner});
+      const Source source = lower(k.kernel.get(), "k", gpu_target(gpu.arch)).source;
+      if (!seen.insert(source.text).second || !is_in_turn(source.text, parts_of(gpu))) continue;
+      texts.push_back({gpu.arch, source.text, k.name, k.owner});
     }
   }
   return texts;
 }
 
-// What the compiler says of a kernel, from the cache on disk where it has been asked before.
-std::string log_of(const GpuText& of) {
+// What the cache on disk has under the key, else what `make` gives.
+template <class Make>
+std::string cached(const GpuText& of, const std::string& compiler, const Make& make) {
   const std::string folder = cache_folder();
   const std::string key =
-      cache_key({"k", of.text, Source::Language::Cuda}, cat("log of ", nvrtc_id(), " ", of.arch));
+      cache_key({"k", of.text, Source::Language::Cuda}, cat("resources ", compiler, " ", of.arch));
   if (!folder.empty())
-    if (auto log = cache_get(folder, key)) return *std::move(log);
-  std::string log;
-  compile_cuda(of.text, of.arch, &log, of.entry);
-  if (!folder.empty()) cache_put(folder, key, log);
-  return log;
+    if (auto found = cache_get(folder, key)) return *std::move(found);
+  std::string made = make();
+  if (!folder.empty()) cache_put(folder, key, made);
+  return made;
 }
 
-// What is wrong with a kernel in words, "" where nothing is.
+// What is wrong with what a kernel uses in words, "" where nothing is.
+std::string cuda_problem(const GpuText& of) {
+  const std::string log = cached(of, nvrtc_id(), [&] {
+    std::string text;
+    compile_cuda(of.text, of.arch, &text, of.entry);
+    return text;
+  });
+  const CudaResources used = cuda_resources(log);
+  if (used.registers < 0) return cat("no report of the assembler in:\n", log);
+  if ((used.stack_bytes == 0 && used.spill_bytes == 0) || is_allowed(of.entry)) return "";
+  return cat(used.spill_bytes, " bytes of spilled registers, ", used.stack_bytes, " of the stack, ",
+             used.registers, " registers");
+}
+
+std::string hip_problem(const GpuText& of) {
+  return cached(of, hip_clang_id(), [&]() -> std::string {
+    const HipResources used = hip_resources(compile_hip(of.text, of.arch, of.entry));
+    if (used.registers < 0) return "no metadata in the code object";
+    if ((used.private_bytes == 0 && used.spilled_registers == 0) || is_allowed(of.entry)) return "";
+    return cat(used.spilled_registers, " spilled registers, ", used.private_bytes,
+               " bytes of private memory, ", used.registers, " registers");
+  });
+}
+
 std::string problem_of(const GpuText& of) {
   try {
-    const std::string log = log_of(of);
-    const CudaResources used = cuda_resources(log);
-    if (used.registers < 0) return cat("no report of the assembler in:\n", log);
-    if ((used.stack_bytes == 0 && used.spill_bytes == 0) || is_allowed(of.entry)) return "";
-    return cat(used.spill_bytes, " bytes of spilled registers, ", used.stack_bytes,
-               " of the stack, ", used.registers, " registers");
+    return of.arch.starts_with("gfx") ? hip_problem(of) : cuda_problem(of);
   } catch (const std::exception& e) {
     return e.what();
   }
@@ -147,22 +153,34 @@ std::vector<std::string> problems_of(const std::vector<GpuText>& texts) {
 using namespace tiny;
 using namespace tiny::ops;
 
-TEST_CASE("CUDA: kernels of the operator cases neither spill registers nor index arrays") {
-  if (!nvrtc_available()) {
-    std::cout << "kernels for GPUs are not compiled: " << nvrtc_missing_reason() << std::endl;
-    return;
-  }
-  const std::vector<GpuText> texts = texts_of(kernels_of(all_cases()));
+namespace {
+
+void check_all(Target::Language language, const std::string& compiler) {
+  const std::vector<GpuText> texts = texts_of(kernels_of(all_cases()), language);
   std::map<std::string, int> count;
   for (const GpuText& t : texts) ++count[t.arch];
-  std::cout << "kernels of the operator cases that NVRTC compiles:";
-  for (const auto& [arch, n] : count) std::cout << ' ' << n << " for " << arch;
-  std::cout << " (part " << today() % kParts << " of " << kParts << " except for sm_90a)"
-            << std::endl;
+  std::cout << "kernels of the operator cases that " << compiler << " compiles today:";
+  for (const GpuRow& gpu : gpu_table())
+    if (gpu.language == language)
+      std::cout << ' ' << count[gpu.arch] << " for " << gpu.arch << " (part "
+                << today() % parts_of(gpu) << " of " << parts_of(gpu) << ")";
+  std::cout << std::endl;
   const std::vector<std::string> problems = problems_of(texts);
   for (size_t i = 0; i < texts.size(); ++i)
     CHECK_MESSAGE(problems[i] == "", texts[i].owner, ", kernel ", texts[i].entry, " for ",
                   texts[i].arch, ": ", problems[i]);
+}
+
+}  // namespace
+
+TEST_CASE("CUDA: kernels of the operator cases neither spill registers nor index arrays") {
+  if (nvrtc_available()) return check_all(Target::Language::Cuda, "NVRTC");
+  std::cout << "CUDA kernels are not compiled: " << nvrtc_missing_reason() << std::endl;
+}
+
+TEST_CASE("HIP: kernels of the operator cases neither spill registers nor index arrays") {
+  if (hip_clang_available()) return check_all(Target::Language::Hip, "clang");
+  std::cout << "HIP kernels are not compiled: " << hip_clang_missing_reason() << std::endl;
 }
 
 TEST_CASE("CUDA: an array that is indexed, spilled registers and errors are found in a kernel") {

@@ -1,8 +1,7 @@
-// What a kernel's CUDA text has in front of it. First names that stand for all that is not C++17,
-// between `#ifndef TINY_PRELUDE` and `#endif`: another prelude that defines these (the emulator's,
-// devices/emulator_prelude.h) makes a program for another machine of the same text. Then
-// what is made of those names.
-// No header is included: the driver and NVRTC are all that a machine needs.
+// What a kernel's CUDA or HIP text has in front of it. First names that stand for all that is not
+// C++17, between `#ifndef TINY_PRELUDE` and `#endif`: another prelude that defines these (the
+// emulator's, devices/emulator_prelude.h) makes a program for another machine of the same text.
+// Then what is made of those names. No header is included: none of CUDA's or ROCm's is needed.
 //
 //   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`)
 //   KERNEL(threads) RESTRICT          between `extern "C"` and the kernel's name; after a `*`
@@ -20,11 +19,12 @@
 //   SHARED(type, name, count)         declares an array in shared memory
 //   barrier() shuffle_xor(x, mask)
 //   group_add<width>(x, shared), also mul max min and or xor: of `width` threads with consecutive
-//       numbers, a power of two up to 32 or a multiple of 32. `shared` has an element for each warp
+//       numbers, a power of two up to a warp or whole warps. `shared` has an element for each warp
 //       of the block. All threads of the block take part.
 //   atomic_add(p, x), also mul max min and or xor: any scalar type; gives nothing
 // The functions from sqrt_of to f32_to_bf16, max_of and min_of take scalars and vectors.
 #pragma once
+#include <span>
 #include <string>
 
 #include "codegen/dialect.h"
@@ -33,5 +33,11 @@ namespace tiny {
 
 // The parts that the kernel uses.
 std::string cuda_prelude(const PreludeUse& use);
+std::string hip_prelude(const PreludeUse& use);
+
+// The same made of one language's primitives: all up to SHARED in the list above, conversions of
+// f16, barrier, shuffle_xor, and for atomics `least_atomic` (bytes), atomicCAS and what it has of
+// atomicAdd, Max, Min, And, Or, Xor.
+std::string gpu_prelude(std::span<const Helper> primitives, const PreludeUse& use);
 
 }  // namespace tiny

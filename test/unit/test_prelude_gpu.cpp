@@ -1,6 +1,6 @@
-// What kernels in CUDA compute, against the CPU's compilers and plain loops: on the emulator, and
-// on a GPU where there is one.
-#include "codegen/prelude_cuda.h"
+// What kernels in CUDA and HIP compute, against the CPU's compilers and plain loops: on the
+// emulator, and on a GPU where there is one.
+#include "codegen/prelude_gpu.h"
 
 #include <doctest/doctest.h>
 
@@ -18,8 +18,9 @@ using namespace tiny::test;
 namespace {
 
 std::vector<std::string> gpus() {
-  if (cuda_available()) return {"EMULATOR", "CUDA"};
-  return {"EMULATOR"};
+  std::vector<std::string> all = {"EMU:CUDA:sm_90a", "EMU:HIP:gfx942", "EMU:HIP:gfx1201"};
+  if (cuda_available()) all.push_back("CUDA");
+  return all;
 }
 
 // Elements of a dtype as they are in memory.
@@ -160,7 +161,8 @@ void check_formulas(const std::string& name, DType t, int lanes,
   run(want_program, cpu, args, 0, kBlocks * kThreads);
   for (const std::string& gpu : gpus()) {
     std::vector<Data> got = blank;
-    run_on(gpu, elementwise(name, t, lanes, formulas), launch(kBlocks, kThreads), got);
+    run_on(gpu, elementwise(name, t, lanes, formulas, find_device(gpu).target()),
+           launch(kBlocks, kThreads), got);
     for (size_t k = 2; k < got.size(); ++k)
       for (int64_t i = 0; i < count; ++i) {
         INFO(gpu, ": ", name, ", output ", k - 2, " of ", want[0].number(i), " and ",
@@ -224,6 +226,8 @@ void check_group(Op o, DType t, int width, int rows, int times) {
   const Linear linear = grouped(o, t, width, rows, times);
   const int64_t results = kGroups * times * rows * t.lanes;
   for (const std::string& gpu : gpus()) {
+    const int warp = find_device(gpu).target().warp;
+    if (width > warp && width % warp != 0) continue;
     std::vector<Data> data = {small_numbers(t.one(), results * width), Data(t.one(), results)};
     run_on(gpu, linear, launch(kGroups, width, rows), data);
     for (int64_t i = 0; i < results; ++i) {

@@ -1,0 +1,119 @@
+// The primitives of codegen/prelude_gpu.h in HIP for AMD GPUs, as clang's language alone: its
+// attributes and its builtins for amdgcn ("User Guide for AMDGPU Backend"). No header of ROCm and
+// no device library is needed. Waves have 64 lanes on CDNA, 32 on RDNA: WARP.
+#include "codegen/prelude_gpu.h"
+
+namespace tiny {
+
+namespace {
+
+#define CONVERSION(name, to, from, instruction)                                     \
+  {                                                                                 \
+    name, "INLINE " to " " name "(" from " x) {\n  " to " y;\n  asm(\"" instruction \
+          " %0, %1\" : \"=v\"(y) : \"v\"(x));\n  return y;\n}\n"                    \
+  }
+// Without an instruction: `above` is the first number that is too large.
+#define CLAMPED(name, to, from, above, lowest, highest)                                           \
+  {                                                                                               \
+    name, "INLINE " to " " name "(" from " x) {\n  return x != x ? 0 : x >= " above " ? " highest \
+          " : x <= (" from ")" lowest " ? " lowest " : (" to ")x;\n}\n"                           \
+  }
+#define LOWEST "(-0x7fffffffffffffffll - 1)"
+#define HIGHEST "0x7fffffffffffffffll"
+#define AGENT(name, function)                                                                    \
+  {                                                                                              \
+    name, "template <class T> INLINE void " name "(T* p, T x) {\n  __hip_atomic_fetch_" function \
+          "(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);\n}\n"                             \
+  }
+#define BUILTIN(name) \
+  { name, "#define " name " __builtin_" name "\n" }
+
+// In order: a text uses only what stands before it.
+constexpr Helper kPrimitives[] = {
+    {"KERNEL", R"(#define KERNEL(threads) \
+  __attribute__((global, amdgpu_flat_work_group_size(1, threads))) void
+#define RESTRICT __restrict__
+#define INLINE inline __attribute__((device, always_inline))
+#define UNROLL _Pragma("unroll")
+)"},
+    {"u128", "typedef u32 u128 __attribute__((ext_vector_type(4)));\n"},
+    {"block_x", "INLINE int block_x() { return __builtin_amdgcn_workgroup_id_x(); }\n"},
+    {"block_y", "INLINE int block_y() { return __builtin_amdgcn_workgroup_id_y(); }\n"},
+    {"block_z", "INLINE int block_z() { return __builtin_amdgcn_workgroup_id_z(); }\n"},
+    {"thread_x", "INLINE int thread_x() { return __builtin_amdgcn_workitem_id_x(); }\n"},
+    {"thread_y", "INLINE int thread_y() { return __builtin_amdgcn_workitem_id_y(); }\n"},
+    {"thread_z", "INLINE int thread_z() { return __builtin_amdgcn_workitem_id_z(); }\n"},
+    {"barrier", R"(INLINE void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+)"},
+    {"SHARED", "#define SHARED(type, name, count) __attribute__((shared)) type name[count]\n"},
+    {"f16_to_f32",
+     "INLINE f32 f16_to_f32(f16 x) { return __builtin_bit_cast(_Float16, x.bits); }\n"},
+    {"f32_to_f16",
+     "INLINE f16 f32_to_f16(f32 x) { return {__builtin_bit_cast(u16, (_Float16)x)}; }\n"},
+    // ds_bpermute reads the register of the lane that its first operand is four times the number
+    // of.
+    {"shuffle_xor", R"(INLINE int thread_index() {
+  const int x = __builtin_amdgcn_workitem_id_x(), y = __builtin_amdgcn_workitem_id_y();
+  const int wide = __builtin_amdgcn_workgroup_size_x(), high = __builtin_amdgcn_workgroup_size_y();
+  return x + wide * (y + high * (int)__builtin_amdgcn_workitem_id_z());
+}
+INLINE int lane_index() {
+  const int low = __builtin_amdgcn_mbcnt_lo(~0u, 0);
+  return WARP == 32 ? low : __builtin_amdgcn_mbcnt_hi(~0u, low);
+}
+template <class T> INLINE T shuffle_xor(T x, int mask) {
+  constexpr int words = (sizeof(T) + 3) / 4;
+  union { int words[(sizeof(T) + 3) / 4]; T value; } u = {};
+  u.value = x;
+  UNROLL for (int i = 0; i < words; ++i)
+    u.words[i] = __builtin_amdgcn_ds_bpermute((lane_index() ^ mask) * 4, u.words[i]);
+  return u.value;
+}
+)"},
+    {"least_atomic", R"(constexpr int least_atomic = 4;
+template <class T> INLINE T atomicCAS(T* p, T expected, T next) {
+  __hip_atomic_compare_exchange_strong(p, &expected, next, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
+                                       __HIP_MEMORY_SCOPE_AGENT);
+  return expected;
+}
+)"},
+    AGENT("atomicAdd", "add"),
+    AGENT("atomicMax", "max"),
+    AGENT("atomicMin", "min"),
+    AGENT("atomicAnd", "and"),
+    AGENT("atomicOr", "or"),
+    AGENT("atomicXor", "xor"),
+    BUILTIN("sqrtf"),
+    BUILTIN("sqrt"),
+    BUILTIN("floorf"),
+    BUILTIN("floor"),
+    BUILTIN("truncf"),
+    BUILTIN("trunc"),
+    BUILTIN("exp2f"),
+    BUILTIN("log2f"),
+    BUILTIN("exp2"),  // these two are never called: codegen/decompose.cpp
+    BUILTIN("log2"),
+    BUILTIN("fabsf"),
+    BUILTIN("fabs"),
+    BUILTIN("fmaf"),
+    BUILTIN("fma"),
+    // The instructions saturate and give 0 for NaN (instruction set manuals, V_CVT_I32_F32).
+    CONVERSION("__float2int_rz", "i32", "f32", "v_cvt_i32_f32"),
+    CONVERSION("__float2uint_rz", "u32", "f32", "v_cvt_u32_f32"),
+    CONVERSION("__double2int_rz", "i32", "f64", "v_cvt_i32_f64"),
+    CONVERSION("__double2uint_rz", "u32", "f64", "v_cvt_u32_f64"),
+    CLAMPED("__float2ll_rz", "i64", "f32", "0x1p63f", LOWEST, HIGHEST),
+    CLAMPED("__double2ll_rz", "i64", "f64", "0x1p63", LOWEST, HIGHEST),
+    CLAMPED("__float2ull_rz", "u64", "f32", "0x1p64f", "0ull", "~0ull"),
+    CLAMPED("__double2ull_rz", "u64", "f64", "0x1p64", "0ull", "~0ull"),
+};
+
+}  // namespace
+
+std::string hip_prelude(const PreludeUse& use) { return gpu_prelude(kPrimitives, use); }
+
+}  // namespace tiny

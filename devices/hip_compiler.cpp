@@ -1,0 +1,65 @@
+#include "devices/hip_compiler.h"
+
+#include "devices/system_compiler.h"
+#include "tiny/error.h"
+
+namespace tiny {
+namespace {
+
+SystemCompiler clang_for(const std::string& arch) {
+  return {
+      "HIP",
+      "HIP_CLANG",
+      {"clang-21", "clang-20", "clang-19"},
+      ".hip",
+      {"-x", "hip", "--offload-arch=" + arch, "--offload-device-only", "--no-gpu-bundle-output",
+       "-nogpuinc", "-nogpulib", "-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno",
+       "-w"},
+      "install clang 19 or later with its linker (apt install clang-19 lld-19) or set HIP_CLANG "
+      "to ROCm's, /opt/rocm/llvm/bin/clang"};
+}
+
+// The unsigned integer after a key of the metadata, which is MessagePack.
+int number_after(const std::string& bytes, const std::string& key) {
+  const size_t at = bytes.find(key);
+  if (at == std::string::npos || at + key.size() + 5 > bytes.size()) return -1;
+  const auto byte = [&](size_t i) {
+    return static_cast<unsigned char>(bytes[at + key.size() + i]);
+  };
+  switch (byte(0)) {
+    case 0xcc: return byte(1);
+    case 0xcd: return byte(1) << 8 | byte(2);
+    case 0xce: return byte(1) << 24 | byte(2) << 16 | byte(3) << 8 | byte(4);
+    default: return byte(0) < 0x80 ? byte(0) : -1;
+  }
+}
+
+}  // namespace
+
+std::string compile_hip(const std::string& text, const std::string& arch,
+                        const std::string& entry) {
+  return compile_shared_object(clang_for(arch), entry, text);
+}
+
+std::string hip_clang_missing_reason() {
+  try {
+    hip_clang_id();
+    return "";
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
+
+bool hip_clang_available() { return hip_clang_missing_reason().empty(); }
+
+std::string hip_clang_id() { return system_compiler_id(clang_for("any")); }
+
+HipResources hip_resources(const std::string& code_object) {
+  HipResources out;
+  out.registers = number_after(code_object, ".vgpr_count");
+  out.private_bytes = number_after(code_object, ".private_segment_fixed_size");
+  out.spilled_registers = number_after(code_object, ".vgpr_spill_count");
+  return out;
+}
+
+}  // namespace tiny

@@ -1,0 +1,105 @@
+// Kernels in HIP, compiled with clang (neither a GPU nor ROCm is needed) for four generations of
+// AMD GPUs. Where clang 19 is missing only their text is looked at.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "codegen/lower.h"
+#include "codegen/render.h"
+#include "devices/hip_compiler.h"
+#include "test/unit/cuda_kernels.h"
+#include "test/unit/kernels.h"
+#include "tiny/error.h"
+
+using namespace tiny;
+using namespace tiny::test;
+
+namespace {
+
+void check_text_compiles(const Source& source, const std::string& arch) {
+  if (!hip_clang_available()) return;
+  const HipResources used = hip_resources(compile_hip(source.text, arch, source.entry));
+  INFO(source.text, "\n", arch);
+  CHECK(used.registers > 0);
+  CHECK(used.private_bytes == 0);
+  CHECK(used.spilled_registers == 0);
+}
+
+void check_compiles(const Linear& linear, const std::string& arch) {
+  check_text_compiles(render_c(linear, gpu_target(arch)), arch);
+}
+
+}  // namespace
+
+TEST_CASE("HIP: operations of all dtypes and casts between them compile, as scalars and vectors") {
+  for (DType t : all_dtypes()) {
+    const int lanes = std::max(2, 16 / t.size());
+    const auto program = [&](const std::string& arch, int n, const std::vector<Formula>& formulas) {
+      return elementwise(cat("all_", t.name(), "_", n), t, n, formulas, gpu_target(arch));
+    };
+    check_compiles(program("gfx942", lanes, formulas_of(t)), "gfx942");
+    check_compiles(program("gfx1201", 1, casts_of(t)), "gfx1201");
+  }
+}
+
+TEST_CASE("HIP: groups of threads and atomics of every dtype compile") {
+  for (const char* arch : {"gfx90a", "gfx1100"})
+    for (int width : {8, 32, 64, 1024}) check_compiles(grouped(Op::Add, kF32, width, 1, 3), arch);
+  for (DType t : all_dtypes()) {
+    const Node thread = range(0, 96, RangeKind::Thread, kI32);
+    const Node at = make(Op::Load, kI32, {param(1, kI32), thread});
+    const Node x = make(Op::Load, t, {param(0, t), thread});
+    Statements s(cat("combine_", t.name()));
+    s.loop(thread);
+    for (Op o : {Op::Add, Op::Mul, Op::Max, Op::Min})
+      s.values(make(Op::Store, kVoid, {param(2, t), at, x}, OpArg{o}));
+    check_compiles(s.end(thread).linear(), "gfx90a");
+  }
+}
+
+TEST_CASE("HIP: kernels of rows and transposed tiles compile from tensors to machine code") {
+  for (const char* arch : {"gfx90a", "gfx942", "gfx1100", "gfx1201"}) {
+    const Node x = tensor_param(1, {1000, 4096}, kF32);
+    const Node flipped = build::permute(tensor_param(2, {4096, 1000}, kF32), Shape{1, 0});
+    const std::vector<std::pair<const char*, Node>> values = {
+        {"k_softmax", softmax(x, 2)},
+        {"k_transposed", build::binary(Op::Add, x, flipped)},
+    };
+    for (const auto& [name, value] : values)
+      check_text_compiles(lower(kernel_of({value}), name, gpu_target(arch)).source, arch);
+  }
+}
+
+TEST_CASE("HIP: waves have the lanes of their architecture, and no ROCm header is included") {
+  const auto text = [](const char* arch, int width) {
+    return render_c(grouped(Op::Add, kF32, width, 1, 1), gpu_target(arch)).text;
+  };
+  CHECK(text("gfx942", 64).find("#define WARP 64\n") != std::string::npos);
+  CHECK(text("gfx1201", 64).find("#define WARP 32\n") != std::string::npos);
+  CHECK(text("gfx942", 256).find("SHARED(f32, shared1, 4);") != std::string::npos);
+  CHECK(text("gfx1201", 256).find("SHARED(f32, shared1, 8);") != std::string::npos);
+  CHECK(text("gfx942", 256).find("#include") == std::string::npos);
+  CHECK(text("gfx942", 256).find("__shfl") == std::string::npos);
+}
+
+TEST_CASE("HIP: an array that is indexed, spilled registers and errors are found in a kernel") {
+  if (!hip_clang_available()) return;
+  const auto compile = [](const std::string& body) {
+    const std::string head =
+        "extern \"C\" __attribute__((global, amdgpu_flat_work_group_size(1, 1024))) void k";
+    return hip_resources(compile_hip(head + "(float* p, int n) {" + body + "}", "gfx1100"));
+  };
+  CHECK(compile("p[0] = n;").private_bytes == 0);
+  CHECK(compile("float a[64]; for (int i = 0; i < n; ++i) a[i] = p[i]; p[0] = a[n / 2];")
+            .private_bytes >= 256);
+  // 300 values that all live at once, in threads of at most 256 registers.
+  const HipResources spilled = compile(
+      "float a[300];\n#pragma unroll\nfor (int i = 0; i < 300; ++i) a[i] = ((volatile float*)p)[i "
+      "* n];\n"
+      "__builtin_amdgcn_s_barrier();\n#pragma unroll\n"
+      "for (int i = 0; i < 300; ++i) ((volatile float*)p)[i + n] = a[299 - i];");
+  CHECK(spilled.spilled_registers > 0);
+  CHECK_THROWS_AS(compile("oops;"), DeviceError);
+  CHECK_THROWS_AS(gpu_target("gfx1"), Error);
+}
