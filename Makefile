@@ -96,6 +96,7 @@ LIBRARY := $(BUILD)/libtiny.a
 TEST_PROGRAM := $(BUILD)/tests
 EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
 PROVE := $(BUILD)/prove
+DOCTOR := $(BUILD)/doctor
 BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(wildcard extra/bench/*.cpp))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
 README_EXAMPLE := $(if $(wildcard README.md),$(BUILD)/readme_example)
@@ -131,7 +132,7 @@ $(EXAMPLES): $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	$(call link)
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/extra/bench/%.o $(LIBRARY)
 	$(call link)
-$(PROVE): $(BUILD)/extra/prove.o $(LIBRARY)
+$(PROVE) $(DOCTOR): $(BUILD)/%: $(BUILD)/extra/%.o $(LIBRARY)
 	$(call link)
 ifneq ($(filter doctest-dev,$(MISSING)),)
 $(TEST_PROGRAM):
@@ -168,12 +169,13 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar test emulator-test gpu-test gpu-test-built gpu-headers check headers \
+.PHONY: help all mnist cifar doctor test emulator-test gpu-test gpu-test-built gpu-headers check headers \
   format-check asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
 	@echo 'make cifar           trains a residual network on pictures: ARGS="--epochs 10"'
+	@echo 'make doctor          devices, compilers and libraries: what is there, what is missing, a self-test'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'
@@ -185,9 +187,12 @@ help:
 	@echo 'make format, clean   clang-format of every source; removes build/'
 	@echo 'NO_SETUP=1 installs nothing, CONFIG=asan builds in build/asan, CI=true: -Werror'
 
-all: $(LIBRARY) $(EXAMPLES) $(BENCHES) $(PROVE)
+all: $(LIBRARY) $(EXAMPLES) $(BENCHES) $(PROVE) $(DOCTOR)
 
 mnist cifar: %: $(BUILD)/examples/%
+	@$< $(ARGS)
+
+doctor: $(DOCTOR)
 	@$< $(ARGS)
 
 run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
@@ -196,10 +201,11 @@ test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
 
 # `make test` runs a part of these, another one each day.
+EMULATED ?= EMULATOR EMU:HIP:gfx942 EMU:HIP:gfx1201
 emulator-test: $(TEST_PROGRAM) $(CONFORMANCE)
-	@DEVICE=EMULATOR EMULATOR_PARTS=1 extra/run_tests.sh $(TEST_PROGRAM) none \
-	  -sf='*test/ops/*$(comma)*test/fuzz/*'
-	@DEVICE=EMULATOR EMULATOR_PARTS=1 extra/run_tests.sh none $(or $(CONFORMANCE),none)
+	@export EMULATOR_PARTS=1; for device in $(EMULATED); do export DEVICE=$$device; \
+	  extra/run_tests.sh $(TEST_PROGRAM) none -sf='*test/ops/*$(comma)*test/fuzz/*' && \
+	  extra/run_tests.sh none $(or $(CONFORMANCE),none) || exit 1; done
 
 # For a machine with a GPU that has g++, make and CUDA, and perhaps no header of a package: what
 # needs one that is missing is left out. `make gpu-headers` puts those of this machine into

@@ -9,9 +9,43 @@ namespace tiny {
 
 namespace {
 
-constexpr const char* kPipeline = R"(
+// What stands for instructions, in PTX; another prelude (the emulator's) has it otherwise.
+constexpr const char* kInstructions = R"(
+#define MATRIX_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
+#define TENSOR_MAP(name) const __grid_constant__ TensorMap name
+#define DYNAMIC_SHARED(name) extern __shared__ char name[]
 struct alignas(64) TensorMap { char bytes[128]; };
+INLINE int grid_x() { return gridDim.x; }
 INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+INLINE void mbarrier_init(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
+INLINE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+INLINE void mbarrier_wait(u32 barrier, u32 parity) {
+  asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;"
+               " @!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+INLINE void mbarrier_expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+               "r"(bytes) : "memory");
+}
+INLINE void mbarrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+template <int count> INLINE void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> INLINE void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+INLINE void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+INLINE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int groups> INLINE void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+}
+)";
+
+constexpr const char* kPipeline = R"(
 // Stages of shared memory in a ring. full: the copies of a stage have arrived; empty: both
 // multiplying warpgroups have read it. Whoever waits follows the ring by index and parity.
 template <int stages, int bytes> struct Pipeline {
@@ -25,30 +59,24 @@ template <int stages, int bytes> struct Pipeline {
   }
   INLINE void set_up() {
     for (int s = 0; s < stages; ++s) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full + 8 * s));
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 2;" ::"r"(empty + 8 * s));
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, 2);
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  INLINE void wait(u32 barrier) {
-    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;"
-                 " @!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+    fence_async();
   }
   INLINE u32 stage() { return base + at * bytes; }
   INLINE u32 arrival() { return full + 8 * at; }
   INLINE u32 wait_empty() {
-    wait(empty + 8 * at);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival()),
-                 "r"(bytes) : "memory");
+    mbarrier_wait(empty + 8 * at, parity);
+    mbarrier_expect(arrival(), bytes);
     return stage();
   }
   INLINE u32 wait_full() {
-    wait(full + 8 * at);
+    mbarrier_wait(full + 8 * at, parity);
     return stage();
   }
   INLINE void release(int stage) {
-    if (stage >= 0 && threadIdx.x % 128 == 0)
-      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(empty + 8 * stage) : "memory");
+    if (stage >= 0 && thread_x() % 128 == 0) mbarrier_arrive(empty + 8 * stage);
   }
   INLINE void advance() {
     if (++at == stages) {
@@ -79,6 +107,11 @@ std::string copy_function(int rank) {
              " : \"memory\");\n}\n");
 }
 
+std::string multiply_name(const MatrixTile& tile) {
+  return cat("multiply_", tile.dtype == kBF16 ? "bf16" : "f16");
+}
+
+// Each operand is contiguous along k (0) or turned (1).
 std::string multiply_function(const MatrixTile& tile) {
   const int registers = tile.columns / 2;
   const std::string type = tile.dtype == kBF16 ? "bf16" : "f16";
@@ -87,12 +120,14 @@ std::string multiply_function(const MatrixTile& tile) {
     list += cat(i ? ", " : "", "%", i);
     outputs += cat(i ? ", " : "", "\"+f\"(acc[", i, "])");
   }
-  return cat("INLINE void multiply_accumulate(f32 (&acc)[", registers,
+  return cat("template <int turn_a, int turn_b> INLINE void ", multiply_name(tile), "(f32 (&acc)[",
+             registers,
              "], u64 a, u64 b) {\n  asm volatile(\"{ .reg .pred p; setp.eq.b32 p, 0, 0; "
              "wgmma.mma_async.sync.aligned.m64n",
              tile.columns, "k16.f32.", type, ".", type, " {", list, "}, %", registers, ", %",
-             registers + 1, ", p, 1, 1, ", tile.a.k_major ? 0 : 1, ", ", tile.b.k_major ? 0 : 1,
-             "; }\"\n    : ", outputs, " : \"l\"(a), \"l\"(b));\n}\n");
+             registers + 1, ", p, 1, 1, %", registers + 2, ", %", registers + 3,
+             "; }\"\n    : ", outputs,
+             " : \"l\"(a), \"l\"(b), \"n\"(turn_a), \"n\"(turn_b));\n}\n");
 }
 
 // Where the next 16 elements along k begin, and the strides of the descriptor: rows of 64 elements
@@ -133,37 +168,37 @@ std::string CPrinter::copies(const MatrixTile& tile, const MatrixOperand& o, Str
 std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
   const int bytes = tile.a_bytes() + tile.b_bytes(), registers = tile.columns / 2;
-  std::string helpers = kPipeline;
-  helpers += copy_function(tile.a.map.rank);
+  std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a.map.rank));
   if (tile.b.map.rank != tile.a.map.rank) helpers += copy_function(tile.b.map.rank);
-  helpers += multiply_function(tile);
+  helpers += cat(multiply_function(tile), "#endif", kPipeline);
   const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);
   const std::string tiles =
       blocks_.empty()
           ? "int r_tile = 0; r_tile < 1; ++r_tile"
-          : cat("i32 ", value(blocks_[0]), " = blockIdx.x; ", value(blocks_[0]), " < ",
-                blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += gridDim.x");
+          : cat("i32 ", value(blocks_[0]), " = block_x(); ", value(blocks_[0]), " < ",
+                blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()");
   const std::string ring = cat("Pipeline<", tile.stages(), ", ", bytes, ">");
+  const std::string multiply = cat(multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
+                                   tile.b.k_major ? 0 : 1, ">(acc, ");
   std::string params = parameters();
   return helpers +
-         cat("extern \"C\" __global__ void __launch_bounds__(", MatrixTile::kMultipliers + 128,
-             ", 1) ", program_.name,
-             "(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, ",
-             params, ") {\n  extern __shared__ char memory[];\n  __shared__ u64 barriers[",
-             2 * tile.stages(), "];\n  ", ring,
-             " pipeline(barriers, memory, threadIdx.x < 128);\n"
-             "  if (threadIdx.x == 0) pipeline.set_up();\n  __syncthreads();\n"
+         cat("extern \"C\" MATRIX_KERNEL(", MatrixTile::kMultipliers + 128, ") ", program_.name,
+             "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
+             ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * tile.stages(),
+             ");\n  ", ring,
+             " pipeline(barriers, memory, thread_x() < 128);\n"
+             "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n"
              "  const i32 ",
              thread,
-             " = (i32)threadIdx.x - 128;\n"
-             "  if (threadIdx.x < 128) {\n"
-             "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-             "    if (threadIdx.x == 0)\n      for (",
+             " = thread_x() - 128;\n"
+             "  if (thread_x() < 128) {\n"
+             "    fewer_registers<40>();\n"
+             "    if (thread_x() == 0)\n      for (",
              tiles, ") {\n", before_, "        for (int step = 0; step < ", tile.all_steps(),
              "; ++step) {\n          const u32 stage = pipeline.wait_empty();\n",
              copies(tile, tile.a, "map_a", 0), copies(tile, tile.b, "map_b", tile.a_bytes()),
              "          pipeline.advance();\n        }\n      }\n  } else {\n"
-             "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n    for (",
+             "    more_registers<232>();\n    for (",
              tiles, ") {\n", before_, "    f32 acc[", registers,
              "];\n    UNROLL\n    for (int i = 0; i < ", registers,
              "; ++i) acc[i] = 0;\n    int last = -1;\n    for (int step = 0; step < ",
@@ -171,14 +206,13 @@ std::string CPrinter::matrix_text() {
              "; ++step) {\n      const u32 stage = pipeline.wait_full();\n"
              "      const u32 a = stage + ",
              thread, " / 128 * 8192, b = stage + ", tile.a_bytes(),
-             ";\n      asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
-             "      UNROLL\n      for (int k = 0; k < 4; ++k) multiply_accumulate(acc, ",
-             descriptor(tile.a, "a"), ", ", descriptor(tile.b, "b"),
-             ");\n      asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
-             "      asm volatile(\"wgmma.wait_group.sync.aligned 1;\" ::: \"memory\");\n"
+             ";\n      products_fence();\n"
+             "      UNROLL\n      for (int k = 0; k < 4; ++k)\n        ",
+             multiply, descriptor(tile.a, "a"), ", ", descriptor(tile.b, "b"),
+             ");\n      products_commit();\n      products_wait<1>();\n"
              "      pipeline.release(last);  // the stage before: its products are done\n"
              "      last = pipeline.at;\n      pipeline.advance();\n    }\n"
-             "    asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
+             "    products_wait<0>();\n"
              "    pipeline.release(last);\n",
              body_, "    }\n  }\n}\n");
 }

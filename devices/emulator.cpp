@@ -7,6 +7,7 @@
 
 #include "devices/cpu.h"
 #include "devices/emulator_grid.h"
+#include "devices/emulator_matrix.h"
 #include "devices/emulator_prelude.h"
 #include "devices/system_compiler.h"
 #include "tiny/env.h"
@@ -21,22 +22,35 @@ constexpr char kMarginByte = '\xC5', kFreshByte = '\xFF';  // the latter NaN in 
 
 // Arithmetic as the GPU's compiler does it: products may be fused with sums, NaN is NaN.
 const SystemCompiler& cxx_compiler() {
-  static const SystemCompiler compiler = {
-      "C++",
-      "CXX",
-      {"g++", "clang++", "c++"},
-      ".cpp",
-      {"-std=c++17",
+  static const SystemCompiler compiler = {"C++",
+                                          "CXX",
+                                          {"g++", "clang++", "c++"},
+                                          ".cpp",
+                                          {"-std=c++17",
 #if defined(__x86_64__)
-       "-march=native",
+                                           "-march=native",
 #elif defined(__aarch64__)
-       "-mcpu=native",
+                                           "-mcpu=native",
 #endif
-       "-O1", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden", "-fno-exceptions",
-       "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-threadsafe-statics",
-       "-fsanitize=alignment", "-fno-sanitize-recover=alignment", "-fno-math-errno",
-       "-fno-trapping-math", "-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing", "-w"},
-      "install one (apt install g++) or set CXX to one"};
+                                           "-O1",
+                                           "-fPIC",
+                                           "-shared",
+                                           "-nostdlib",
+                                           "-fvisibility=hidden",
+                                           "-fno-exceptions",
+                                           "-fno-rtti",
+                                           "-fno-asynchronous-unwind-tables",
+                                           "-fno-threadsafe-statics",
+                                           "-g1",
+                                           "-fsanitize=alignment,thread",
+                                           "-fno-sanitize-recover=alignment",
+                                           "-fno-math-errno",
+                                           "-fno-trapping-math",
+                                           "-ffp-contract=fast",
+                                           "-fwrapv",
+                                           "-fno-strict-aliasing",
+                                           "-w"},
+                                          "install one (apt install g++) or set CXX to one"};
   return compiler;
 }
 
@@ -134,6 +148,17 @@ void EmulatorDevice::check_range(const char* what, const void* begin, size_t byt
   throw DeviceError(cat(name_, ": ", what, " of ", bytes, " bytes outside of any buffer"));
 }
 
+std::vector<EmulatedBuffer> EmulatorDevice::buffers_of(const std::vector<void*>& args) {
+  std::lock_guard lock(mutex_);
+  std::vector<EmulatedBuffer> out;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const auto buffer = buffer_at(args[i]);
+    if (buffer != buffers_.end())
+      out.push_back({buffer->first, static_cast<int64_t>(buffer->second), static_cast<int>(i)});
+  }
+  return out;
+}
+
 // Throws when memory beside one of the buffers that the arguments point into was written.
 void EmulatorDevice::check_margins(const std::string& kernel, const std::vector<void*>& args) {
   std::lock_guard lock(mutex_);
@@ -189,8 +214,13 @@ void EmulatorDevice::launch(Program& program, const LaunchSize& size,
                             const std::vector<void*>& args) {
   auto& kernel = static_cast<EmulatedProgram&>(program);
   check_size(kernel, size, target_);
-  std::vector<void*> arguments = args;
-  EmulatedLaunch launch{kernel, size, arguments.data(), target_, {}, {}, {}};
+  std::vector<EmulatedMap> maps;
+  for (const TensorMap& map : size.maps)
+    maps.push_back({map, static_cast<char*>(args.at(static_cast<size_t>(map.slot))) + map.offset});
+  std::vector<void*> arguments;
+  for (EmulatedMap& map : maps) arguments.push_back(&map);
+  arguments.insert(arguments.end(), args.begin(), args.end());
+  EmulatedLaunch launch{kernel, size, arguments.data(), target_, buffers_of(args), {}, {}, {}};
   const int64_t blocks = size.grid[0] * size.grid[1] * size.grid[2];
   const int64_t threads = blocks * size.block[0] * size.block[1] * size.block[2];
   constexpr int64_t kWorthAnother = 2048;  // waking a thread costs as much as running these

@@ -1,14 +1,16 @@
 // A GPU on paper: takes the CUDA or HIP text of kernels for one target, compiles it as C++ and
 // executes grids on the CPU's cores. Threads of a block are fibers that meet at barriers and
-// exchanges between lanes. It is for tests of GPU kernels where no GPU is. It reports threads that
-// do not meet, writes beside a buffer, misaligned accesses; shared memory and new buffers are
-// filled with NaN.
+// exchanges between lanes. It is for tests of GPU kernels where no GPU is. It reports, with the
+// thread and, where addr2line (binutils) is, the line: threads that do not meet, accesses outside of
+// the kernel's buffers, misaligned ones, races in shared memory between two barriers, and reads of
+// shared memory that nobody has written. New buffers are filled with NaN.
 #pragma once
 #include <map>
 #include <mutex>
 #include <string>
 
 #include "devices/cpu_pool.h"
+#include "devices/emulator_grid.h"
 #include "runtime/device.h"
 
 namespace tiny {
@@ -41,6 +43,7 @@ class EmulatorDevice : public Device {
 
   Buffers::iterator buffer_at(const void* address);  // end() where there is none
   void check_range(const char* what, const void* begin, size_t bytes);
+  std::vector<EmulatedBuffer> buffers_of(const std::vector<void*>& args);
   void check_margins(const std::string& kernel, const std::vector<void*>& args);
 
   const std::string name_;

@@ -1,5 +1,7 @@
 #include "devices/emulator_grid.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -7,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "devices/emulator_matrix.h"
+#include "devices/emulator_shadow.h"
 #include "devices/fault_guard.h"
 #include "devices/fiber.h"
 #include "tiny/error.h"
@@ -17,8 +21,11 @@
 namespace tiny {
 namespace {
 
+constexpr int64_t kGapBytes = 16;  // between arrays of shared memory
+constexpr size_t kMostArrays = 256;
 constexpr int kMostLanes = 64, kSlotBytes = 16;
-constexpr int kBarrier = 0, kEnded = -1;  // an exchange between lanes is positive
+// An exchange between lanes is positive; a thread that polls asks again at some later time.
+constexpr int kBarrier = 0, kEnded = -1, kPoll = -2;
 
 std::string text_of(const int (&v)[3]) { return cat("(", v[0], ", ", v[1], ", ", v[2], ")"); }
 
@@ -49,6 +56,14 @@ class Worker : public Emulated {
   static void on_wait(Emulated* e, int what, int line);
   static void on_fail(Emulated* e, const char* message, int line);
   static long long on_place(Emulated* e, long long* place, long long bytes, int line);
+  static void on_access(Emulated* e, const void* address, long long bytes, int writes,
+                        const void* at);
+  static int on_mbarrier(Emulated* e, int what, unsigned barrier, unsigned value, int line);
+  static void on_copy_box(Emulated* e, unsigned to, const void* map, unsigned barrier,
+                          const int* at, int rank, int line);
+  static void on_multiply(Emulated* e, float* acc, int columns, unsigned long long a,
+                          unsigned long long b, int form, int line);
+  static int on_products(Emulated* e, int what, int groups, int line);
   static void on_fault(int signal, const void* address);
   static void on_misaligned(Emulated* e, const void* address, long long alignment, int line);
   static void fiber_main(void* fiber);
@@ -57,8 +72,13 @@ class Worker : public Emulated {
   FiberContext& next_thread();
   void prepare_fibers(size_t count);
   void fail_thread(const std::string& message, int line);
+  std::string outside(const char* address, int64_t bytes, bool writes) const;
+  std::string shared_problem(int64_t at, int64_t bytes, bool writes);
   void run_warp(int begin, int end);
   void exchange_until_barrier(int begin, int end);
+  bool polls(int begin, int end) const;
+  void resume_polls(int begin, int end);
+  void poll_until_barrier(int count, int warp);
   void check_together(int begin, int end);
   std::string where(int t) const;
   void check_failure();
@@ -74,11 +94,14 @@ class Worker : public Emulated {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
   std::vector<char> shared_memory_;
+  SharedShadow shadow_;
+  EmulatedMatrixUnits matrix_;
   alignas(64) char slot_memory_[2][kMostLanes * kSlotBytes];
   std::vector<char> signal_stack_ = std::vector<char>(64 << 10);
   std::vector<char> fault_stack_ = std::vector<char>(64 << 10);
   volatile bool inside_ = false;  // a kernel runs
   std::string failure_;
+  const void* failure_code_ = nullptr;  // where it happened, if its line is to be found
 };
 
 thread_local Worker* worker_of_thread = nullptr;
@@ -96,6 +119,11 @@ Worker::Worker() {
   fail = on_fail;
   place = on_place;
   misaligned = on_misaligned;
+  access = on_access;
+  mbarrier = on_mbarrier;
+  copy_box = on_copy_box;
+  multiply = on_multiply;
+  products = on_products;
   slots = slot_memory_[0];
 }
 
@@ -156,6 +184,108 @@ ON_FIBER void Worker::on_misaligned(Emulated* e, const void* address, long long 
   on_fail(e, message.c_str(), line);
 }
 
+ON_FIBER void Worker::on_access(Emulated* e, const void* address, long long bytes, int writes,
+                                const void* at) {
+  auto& w = *static_cast<Worker*>(e);
+  const auto* p = static_cast<const char*>(address);
+  for (const EmulatedBuffer& buffer : w.launch_->buffers)
+    if (p >= buffer.begin && p + bytes <= buffer.begin + buffer.bytes) return;
+  const char* own = reinterpret_cast<const char*>(&w);
+  if (p >= own && p < own + sizeof(Worker)) return;
+  const bool is_shared = p >= w.shared && p + bytes <= w.shared + w.shared_ready;
+  const std::string problem =
+      is_shared ? w.shared_problem(p - w.shared, bytes, writes) : w.outside(p, bytes, writes);
+  if (problem.empty()) return;
+  w.failure_code_ = at;
+  on_fail(e, problem.c_str(), 0);
+}
+
+ON_FIBER int Worker::on_mbarrier(Emulated* e, int what, unsigned barrier, unsigned value,
+                                 int line) {
+  auto& w = *static_cast<Worker*>(e);
+  bool complete = true;
+  std::string problem;
+  switch (what) {
+    case 0: problem = w.matrix_.init(barrier, value); break;
+    case 1: w.matrix_.fence(); break;
+    case 2: problem = w.matrix_.test(barrier, value, &complete); break;
+    default: problem = w.matrix_.arrive(barrier, what == 3 ? value : 0);
+  }
+  if (!problem.empty()) on_fail(e, problem.c_str(), line);
+  return complete;
+}
+
+ON_FIBER void Worker::on_copy_box(Emulated* e, unsigned to, const void* map, unsigned barrier,
+                                  const int* at, int rank, int line) {
+  const auto& source = *static_cast<const EmulatedMap*>(map);
+  const std::string problem =
+      rank == source.map.rank ? static_cast<Worker*>(e)->matrix_.copy_box(to, source, barrier, at)
+                              : cat("copies ", rank, " axes of a tensor of ", source.map.rank);
+  if (!problem.empty()) on_fail(e, problem.c_str(), line);
+}
+
+ON_FIBER void Worker::on_multiply(Emulated* e, float* acc, int columns, unsigned long long a,
+                                  unsigned long long b, int form, int line) {
+  const std::string problem =
+      static_cast<Worker*>(e)->matrix_.multiply(e->index, acc, {a, b, columns, form});
+  if (!problem.empty()) on_fail(e, problem.c_str(), line);
+}
+
+ON_FIBER int Worker::on_products(Emulated* e, int what, int groups, int line) {
+  auto& w = *static_cast<Worker*>(e);
+  if (what == 0) w.matrix_.fence_products(w.index);
+  if (what == 1) w.matrix_.commit(w.index);
+  if (what != 2) return 1;
+  bool done = true;
+  const std::string problem = w.matrix_.wait(w.index, groups, &done);
+  if (!problem.empty()) on_fail(e, problem.c_str(), line);
+  return done;
+}
+
+// What is wrong with an access to shared memory, if anything.
+std::string Worker::shared_problem(int64_t at, int64_t bytes, bool writes) {
+  const bool first = !shadow_.is_touched(static_cast<size_t>(at));
+  int other = -1;
+  const auto problem =
+      shadow_.touch(static_cast<size_t>(at), static_cast<size_t>(bytes), index, writes, &other);
+  if (problem == SharedShadow::Problem::None && !(first && writes)) return "";
+  const auto [begin, size] = launch_->program.array_at(at);
+  const std::string what = cat(writes ? "writes " : "reads ", bytes, " bytes of shared memory, ");
+  if (at + bytes > begin + size) return what + "outside of its arrays";
+  const std::string place = cat(what, "from byte ", at - begin, " of an array of ", size, ", ");
+  const std::string who =
+      other < 0
+          ? "others"
+          : "thread " + text_of({positions_[other][0], positions_[other][1], positions_[other][2]});
+  switch (problem) {
+    case SharedShadow::Problem::NeverWritten: return place + "that no thread has written";
+    case SharedShadow::Problem::RaceWithWrite:
+      return cat(place, "that ", who, " writes with no barrier between them");
+    case SharedShadow::Problem::RaceWithRead:
+      return cat(place, "that ", who, other < 0 ? " read" : " reads",
+                 " with no barrier between them");
+    default: return "";
+  }
+}
+
+// An access that is in none of the buffers, and how far from the nearest one.
+std::string Worker::outside(const char* address, int64_t bytes, bool writes) const {
+  constexpr int64_t kNear = 1 << 20;
+  std::string where = cat("address ", static_cast<const void*>(address));
+  int64_t least = kNear;
+  for (const EmulatedBuffer& b : launch_->buffers) {
+    const bool before = address < b.begin;
+    const int64_t distance = before ? b.begin - address : address - (b.begin + b.bytes);
+    if (distance >= least) continue;
+    least = distance;
+    where = distance < 0
+                ? cat("the last of them beyond the end")
+                : cat(distance, before ? " bytes before the start" : " bytes after the end");
+    where += cat(" of argument ", b.argument, ", a buffer of ", b.bytes, " bytes");
+  }
+  return cat(writes ? "writes " : "reads ", bytes, " bytes outside of its buffers: ", where);
+}
+
 FaultTarget Worker::fault_target() {
   Worker* w = worker_of_thread;
   if (w == nullptr || !w->inside_) return {};
@@ -182,6 +312,7 @@ ON_FIBER long long Worker::on_place(Emulated* e, long long* place, long long byt
   if (at + bytes > w.shared_ready) {
     std::memset(w.shared + w.shared_ready, 0xFF, static_cast<size_t>(at + bytes - w.shared_ready));
     w.shared_ready = at + bytes;
+    w.shadow_.grow(static_cast<size_t>(at + bytes));
   }
   return at;
 }
@@ -223,7 +354,10 @@ void Worker::abandon_fibers() {
 void Worker::check_failure() {
   if (failure_.empty()) return;
   abandon_fibers();
-  throw DeviceError(std::exchange(failure_, {}));
+  std::string message = std::exchange(failure_, {});
+  if (const void* code = std::exchange(failure_code_, nullptr))
+    if (const int line = launch_->program.line_of(code)) message += cat(" (line ", line, ")");
+  throw DeviceError(message);
 }
 
 std::string Worker::where(int t) const {
@@ -231,6 +365,7 @@ std::string Worker::where(int t) const {
   const Thread& thread = threads_[t];
   const char* what = thread.what == kEnded     ? " has ended"
                      : thread.what == kBarrier ? " waits at the barrier of "
+                     : thread.what == kPoll    ? " waits for ever at "
                                                : " exchanges values of lanes at ";
   return cat("thread ", text_of({x, y, z}), what,
              thread.what == kEnded ? "" : place_of(thread.line));
@@ -261,11 +396,46 @@ void Worker::run_warp(int begin, int end) {
 }
 
 void Worker::exchange_until_barrier(int begin, int end) {
-  while (true) {
+  while (!polls(begin, end)) {
     check_together(begin, end);
     if (threads_[begin].what <= kBarrier) return;
     slots = slots == slot_memory_[0] ? slot_memory_[1] : slot_memory_[0];
     run_warp(begin, end);
+  }
+}
+
+bool Worker::polls(int begin, int end) const {
+  return std::any_of(threads_.begin() + begin, threads_.begin() + end,
+                     [](const Thread& t) { return t.what == kPoll; });
+}
+
+// Lets the threads of a warp that poll ask again: all at once, or where others of it are elsewhere
+// one by one.
+void Worker::resume_polls(int begin, int end) {
+  const bool all = std::all_of(
+      threads_.begin() + begin, threads_.begin() + end,
+      [&](const Thread& t) { return t.what == kPoll && t.line == threads_[begin].line; });
+  if (all) return run_warp(begin, end);
+  for (int t = begin; t < end; ++t)
+    if (threads_[t].what == kPoll) run_warp(t, t + 1);
+}
+
+// Copies come to an end when all threads wait and nothing else happens.
+void Worker::poll_until_barrier(int count, int warp) {
+  while (polls(0, count)) {
+    const int64_t before = matrix_.events();
+    for (int begin = 0; begin < count; begin += warp) {
+      const int end = std::min(begin + warp, count);
+      if (!polls(begin, end)) continue;
+      resume_polls(begin, end);
+      exchange_until_barrier(begin, end);
+    }
+    if (matrix_.events() != before || !polls(0, count) || matrix_.complete_copy()) continue;
+    const auto first = std::find_if(threads_.begin(), threads_.end(),
+                                    [](const Thread& t) { return t.what == kPoll; });
+    failure_ =
+        cat("block ", text_of(block), ": ", where(static_cast<int>(first - threads_.begin())));
+    check_failure();
   }
 }
 
@@ -279,9 +449,14 @@ void Worker::run_block(EmulatedLaunch& launch, int64_t index) {
   const int warp = launch.target.warp;
   threads_.assign(count, {});
   set_shape(size.block);
-  shared_memory_.resize(launch.target.shared_bytes);
+  shared_memory_.resize(static_cast<size_t>(launch.target.shared_bytes) + kMostArrays * kGapBytes);
   shared = shared_memory_.data();
   shared_ready = 0;
+  dynamic_shared = size.shared_bytes;
+  std::copy(size.grid, size.grid + 3, grid);
+  matrix_.begin_block(shared, static_cast<int64_t>(shared_memory_.size()), count);
+  shadow_.grow(0);
+  shadow_.begin_block();
   // Every other block has its last warp first: so one of them reads what a missing barrier lets it
   // read too early.
   const int warps = (count + warp - 1) / warp;
@@ -293,14 +468,16 @@ void Worker::run_block(EmulatedLaunch& launch, int64_t index) {
       run_warp(begin, end);
       exchange_until_barrier(begin, end);
     }
+    poll_until_barrier(count, warp);
     check_together(0, count);
+    shadow_.barrier();
   } while (threads_[0].what != kEnded);
 }
 
 }  // namespace
 
 EmulatedProgram::EmulatedProgram(const std::string& binary, const std::string& entry)
-    : name_(entry), library_(binary, entry) {
+    : name_(entry), library_(binary, entry), binary_(binary) {
   run_ = reinterpret_cast<void (*)(void**)>(library_.symbol("tiny_run"));
   most_threads_ = *static_cast<const int*>(library_.symbol("tiny_threads"));
   using GetEmulated = Emulated* (*)();
@@ -310,11 +487,34 @@ EmulatedProgram::EmulatedProgram(const std::string& binary, const std::string& e
 int64_t EmulatedProgram::place_shared(long long* place, int64_t bytes, int64_t limit) {
   std::lock_guard lock(mutex_);
   if (*place >= 0) return *place;
-  if (shared_bytes_ + bytes > limit) return -1;
-  const int64_t at = shared_bytes_;
+  int64_t used = bytes, at = 0;
+  for (const auto& [begin, size] : arrays_) {
+    used += (size + 15) / 16 * 16;
+    at = (begin + size + 15) / 16 * 16 + kGapBytes;
+  }
+  if (used > limit || arrays_.size() == kMostArrays) return -1;
+  arrays_.emplace_back(at, bytes);
   __atomic_store_n(place, at, __ATOMIC_RELAXED);
-  shared_bytes_ = (at + bytes + 15) / 16 * 16;
   return at;
+}
+
+std::pair<int64_t, int64_t> EmulatedProgram::array_at(int64_t byte) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [begin, size] : arrays_)
+    if (byte >= begin && byte < begin + size) return {begin, size};
+  return {0, 0};
+}
+
+// The address that a call returns to lies behind the call. A function that was inlined is followed
+// by those around it, the kernel last.
+int EmulatedProgram::line_of(const void* code) const {
+  Dl_info info;
+  if (dladdr(code, &info) == 0) return 0;
+  const auto offset = static_cast<const char*>(code) - static_cast<char*>(info.dli_fbase) - 1;
+  int line = 0;
+  for (const int l : lines_of_code(binary_, static_cast<uint64_t>(offset)))
+    if (l < kEmulatorPreludeLine) line = l;
+  return line;
 }
 
 void run_blocks(EmulatedLaunch& launch) noexcept {

@@ -4,12 +4,21 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "devices/emulator_prelude.h"
 #include "devices/system_compiler.h"
 #include "runtime/device.h"
 
 namespace tiny {
+
+// Memory that a kernel may access: the buffer that one of its arguments points into.
+struct EmulatedBuffer {
+  char* begin;
+  int64_t bytes;
+  int argument;
+};
 
 class EmulatedProgram : public Program {
  public:
@@ -23,13 +32,20 @@ class EmulatedProgram : public Program {
   // are needed.
   int64_t place_shared(long long* place, int64_t bytes, int64_t limit);
 
+  // The array of shared memory that a byte lies in: where it begins and its bytes; {0, 0} for none.
+  std::pair<int64_t, int64_t> array_at(int64_t byte);
+
+  // The line of the kernel's text that the code before an address was made from, 0 if unknown.
+  int line_of(const void* code) const;
+
  private:
   std::string name_;
   SharedObject library_;
   void (*run_)(void**);
   int most_threads_;
   std::mutex mutex_;
-  int64_t shared_bytes_ = 0;
+  std::vector<std::pair<int64_t, int64_t>> arrays_;  // first byte and bytes, of shared memory
+  std::string binary_;
 };
 
 // A grid in progress: its blocks are taken one by one until none is left or one has failed.
@@ -38,6 +54,7 @@ struct EmulatedLaunch {
   LaunchSize size;
   void** args;
   const Target& target;
+  std::vector<EmulatedBuffer> buffers;
   std::atomic<int64_t> next{0};
   std::mutex mutex;
   std::string error;  // the first

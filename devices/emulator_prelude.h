@@ -16,19 +16,32 @@ TINY_DECLARE_TWICE(
     kEmulatedText, struct Emulated {
       int thread[3];
       int block[3];
-      int index;               // of the thread in its block
-      int lane, lanes;         // its place in its warp, and how many the warp has
-      char* slots;             // a slot of 16 bytes per lane of the warp, for this exchange
-      char* shared;            // the block's shared memory
-      long long shared_ready;  // how much of it was filled with the poison
+      int grid[3];
+      int index;                 // of the thread in its block
+      int lane, lanes;           // its place in its warp, and how many the warp has
+      char* slots;               // a slot of 16 bytes per lane of the warp, for this exchange
+      char* shared;              // the block's shared memory
+      long long shared_ready;    // how much of it was filled with the poison
+      long long dynamic_shared;  // bytes of it that the launch asked for
       // Returns when all threads of the warp, or for a barrier of the block, wait at `line` for the
-      // same `what`: 0 a barrier, else an exchange between lanes.
+      // same `what`: 0 a barrier, positive an exchange between lanes; at some later time for -2.
       void (*wait)(Emulated*, int what, int line);
       // Ends the kernel with an error; does not return.
       void (*fail)(Emulated*, const char* message, int line);
       // Gives an array of `bytes` its place in shared memory, for good.
       long long (*place)(Emulated*, long long* place, long long bytes, int line);
-      // The same for an access that is not aligned.
+      // Ends the kernel if the access from the instruction `at` is outside of its buffers, or meets
+      // another thread's in shared memory.
+      void (*access)(Emulated*, const void* address, long long bytes, int writes, const void* at);
+      // The matrix units and what goes with them (devices/emulator_matrix.h). mbarrier and products
+      // give 0 where the thread must wait and ask again.
+      int (*mbarrier)(Emulated*, int what, unsigned barrier, unsigned value, int line);
+      void (*copy_box)(Emulated*, unsigned to, const void* map, unsigned barrier, const int* at,
+                       int rank, int line);
+      void (*multiply)(Emulated*, float* acc, int columns, unsigned long long a,
+                       unsigned long long b, int form, int line);
+      int (*products)(Emulated*, int what, int groups, int line);
+      // Ends it for an access that is not aligned.
       void (*misaligned)(Emulated*, const void* address, long long alignment, int line);
     };)
 
@@ -57,8 +70,43 @@ typedef double f64;
   extern "C" EXPORTED void
 
 extern "C" EXPORTED Emulated* (*tiny_emulated)() = 0;
+// Without the compiler's hooks on accesses.
+#define UNHOOKED __attribute__((no_sanitize("thread"), noinline))
 // The same during all of a kernel's run in a thread, so that one call is enough.
-__attribute__((const, noinline)) static Emulated& emulated() { return *tiny_emulated(); }
+__attribute__((const)) UNHOOKED static Emulated& emulated() { return *tiny_emulated(); }
+
+// What the compiler calls before each access to memory (-fsanitize=thread). Those to the stack and
+// to what lies in the program itself are nobody else's.
+extern "C" __attribute__((visibility("hidden"))) char __ehdr_start, _end;
+UNHOOKED static void note_access(const void* address, long long bytes, int writes, const void* at) {
+  const char *p = (const char*)address, *frame = (const char*)__builtin_frame_address(0);
+  if (p > frame - (128 << 10) && p < frame + (128 << 10)) return;
+  if (p >= &__ehdr_start && p < &_end) return;
+  Emulated& e = emulated();
+  e.access(&e, address, bytes, writes, at);
+}
+#define TINY_HOOK(name, parameters, ...)                                                   \
+  extern "C" __attribute__((visibility("hidden"))) UNHOOKED void __tsan_##name parameters { \
+    __VA_ARGS__;                                                                           \
+  }
+#define TINY_HOOKS(bytes)                                                                    \
+  TINY_HOOK(read##bytes, (void* p), note_access(p, bytes, 0, __builtin_return_address(0)))   \
+  TINY_HOOK(write##bytes, (void* p), note_access(p, bytes, 1, __builtin_return_address(0)))  \
+  TINY_HOOK(unaligned_read##bytes, (void* p),                                                \
+            note_access(p, bytes, 0, __builtin_return_address(0)))                           \
+  TINY_HOOK(unaligned_write##bytes, (void* p), note_access(p, bytes, 1, __builtin_return_address(0)))
+TINY_HOOKS(1)
+TINY_HOOKS(2)
+TINY_HOOKS(4)
+TINY_HOOKS(8)
+TINY_HOOKS(16)
+TINY_HOOK(read_range, (void* p, unsigned long n),
+          note_access(p, n, 0, __builtin_return_address(0)))
+TINY_HOOK(write_range, (void* p, unsigned long n),
+          note_access(p, n, 1, __builtin_return_address(0)))
+TINY_HOOK(init, (), )
+TINY_HOOK(func_entry, (void*), )
+TINY_HOOK(func_exit, (), )
 
 INLINE int block_x() { return emulated().block[0]; }
 INLINE int block_y() { return emulated().block[1]; }
@@ -90,7 +138,7 @@ template <class T> INLINE T shuffle_xor(T x, int mask, int line = __builtin_LINE
 // Shared memory: the place of an array is found by the first thread that gets there.
 INLINE char* shared_array(long long* place, long long bytes, int line) {
   Emulated& e = emulated();
-  long long at = __atomic_load_n(place, __ATOMIC_RELAXED);
+  long long at = *(volatile long long*)place;
   if (at < 0 || at + bytes > e.shared_ready) at = e.place(&e, place, bytes, line);
   return e.shared + at;
 }
@@ -99,7 +147,59 @@ INLINE char* shared_array(long long* place, long long bytes, int line) {
   type* const name = (type*)shared_array(&name##_place, sizeof(type) * (count), __LINE__)
 
 constexpr int least_atomic = 1;
-template <class T> INLINE T atomicCAS(T* p, T expected, T next) {
+
+// Of kernels with matrix units (codegen/render_c_matrix.cpp). Addresses in shared memory are its
+// bytes' numbers.
+struct TensorMap { char opaque; };  // the device's, behind a reference
+#define MATRIX_KERNEL(threads) KERNEL(threads)
+#define TENSOR_MAP(name) const TensorMap& name
+#define DYNAMIC_SHARED(name)                  \
+  static long long name##_place = -1;         \
+  char* const name = shared_array(&name##_place, emulated().dynamic_shared, __LINE__)
+INLINE int grid_x() { return emulated().grid[0]; }
+INLINE u32 shared_address(const void* p) { return (u32)((const char*)p - emulated().shared); }
+INLINE void mbarrier_init(u32 barrier, u32 count, int line = __builtin_LINE()) {
+  emulated().mbarrier(&emulated(), 0, barrier, count, line);
+}
+INLINE void fence_async(int line = __builtin_LINE()) {
+  emulated().mbarrier(&emulated(), 1, 0, 0, line);
+}
+INLINE void mbarrier_wait(u32 barrier, u32 parity, int line = __builtin_LINE()) {
+  while (!emulated().mbarrier(&emulated(), 2, barrier, parity, line))
+    emulated().wait(&emulated(), -2, line);
+}
+INLINE void mbarrier_expect(u32 barrier, u32 bytes, int line = __builtin_LINE()) {
+  emulated().mbarrier(&emulated(), 3, barrier, bytes, line);
+}
+INLINE void mbarrier_arrive(u32 barrier, int line = __builtin_LINE()) {
+  emulated().mbarrier(&emulated(), 4, barrier, 0, line);
+}
+template <int count> INLINE void fewer_registers() {}
+template <int count> INLINE void more_registers() {}
+INLINE void products_fence(int line = __builtin_LINE()) {
+  emulated().products(&emulated(), 0, 0, line);
+}
+INLINE void products_commit(int line = __builtin_LINE()) {
+  emulated().products(&emulated(), 1, 0, line);
+}
+template <int groups> INLINE void products_wait(int line = __builtin_LINE()) {
+  while (!emulated().products(&emulated(), 2, groups, line)) emulated().wait(&emulated(), -2, line);
+}
+template <class... I> INLINE void copy_box(u32 to, const TensorMap& map, u32 arrival, I... x) {
+  const int at[] = {x...};
+  emulated().copy_box(&emulated(), to, &map, arrival, at, sizeof...(x), 0);
+}
+template <int turn_a, int turn_b, int n>
+INLINE void multiply_bf16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
+  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 4, line);
+}
+template <int turn_a, int turn_b, int n>
+INLINE void multiply_f16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
+  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1, line);
+}
+
+template <class T> UNHOOKED static T atomicCAS(T* p, T expected, T next) {
+  note_access(p, sizeof(T), 1, __builtin_return_address(0));
   __atomic_compare_exchange_n(p, &expected, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
 }
@@ -170,11 +270,18 @@ extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismat
 
 // What follows the kernel: its call with arguments from an array.
 inline constexpr const char* kEmulatorEpilogue = R"TEXT(
+template <class P> struct Argument {
+  static P of(void* a) { return (P)a; }
+};
+template <> struct Argument<const TensorMap&> {
+  static const TensorMap& of(void* a) { return *(const TensorMap*)a; }
+};
 template <int... i> struct Indices {};
 template <int n, int... i> struct Count { typedef typename Count<n - 1, n - 1, i...>::type type; };
 template <int... i> struct Count<0, i...> { typedef Indices<i...> type; };
-template <class... P, int... i> static void tiny_call(void (*f)(P...), void** args, Indices<i...>) {
-  f((P)args[i]...);
+template <class... P, int... i>
+UNHOOKED static void tiny_call(void (*f)(P...), void** args, Indices<i...>) {
+  f(Argument<P>::of(args[i])...);
 }
 template <class... P> static void tiny_call(void (*f)(P...), void** args) {
   tiny_call(f, args, typename Count<sizeof...(P)>::type());

@@ -19,9 +19,7 @@ struct Row {
 };
 
 std::unique_ptr<Device> emulated(std::string_view name, std::string_view arch) {
-  Target target = gpu_target(arch);
-  target.has_wgmma = false;  // it has none of the matrix units' instructions
-  return std::make_unique<EmulatorDevice>(std::string(name), target);
+  return std::make_unique<EmulatorDevice>(std::string(name), gpu_target(arch));
 }
 
 constexpr Row kDevices[] = {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -172,6 +173,27 @@ std::string compile_shared_object(const SystemCompiler& compiler, const std::str
   if (!succeeded(run_process(compiler, command, "/dev/null", messages)))
     throw DeviceError(cat(name, " cannot compile kernel ", entry, ":\n", read_file(messages)));
   return read_file(binary);
+}
+
+std::vector<int> lines_of_code(const std::string& binary, uint64_t offset) {
+  TemporaryFolder folder;
+  const std::string file = folder.file("kernel.so"), out = folder.file("lines");
+  write_file(file, binary);
+  char address[20];
+  std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(offset));
+  std::vector<int> lines;
+  try {
+    const SystemCompiler tool = {"lines", "", {}, "", {}, "install binutils"};
+    if (!succeeded(run_process(tool, {"addr2line", "-i", "-e", file, address}, out, "/dev/null")))
+      return {};
+  } catch (const DeviceError&) {
+    return {};
+  }
+  std::istringstream text(read_file(out));
+  for (std::string line; std::getline(text, line);)
+    if (const size_t colon = line.rfind(':'); colon != line.npos)
+      if (const int number = std::atoi(line.c_str() + colon + 1)) lines.push_back(number);
+  return lines;
 }
 
 // The file has a name of its own and not that of a memory descriptor: dlopen takes two files of

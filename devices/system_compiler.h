@@ -1,5 +1,6 @@
 // The system's C and C++ compilers, run as child processes, and the shared objects they make.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ std::string system_compiler_id(const SystemCompiler& compiler);
 // which names the kernel `entry`.
 std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
                                   const std::string& text);
+
+// The numbers of the lines that an instruction of a shared object was made from, innermost first:
+// the function's, and of those that it was inlined into. Empty without addr2line or line tables.
+std::vector<int> lines_of_code(const std::string& binary, uint64_t offset);
 
 // A loaded shared object. Throws DeviceError when `binary` cannot be loaded.
 class SharedObject {

@@ -6,13 +6,15 @@
 # otherwise.
 # The suites are the *.json files of $CONFORMANCE_SUITES, by default ../shared/conformance where
 # that folder exists; options (a filter) leave them out. They run on $DEVICE, else on each device of
-# this machine: on the emulator of GPUs one case in $EMULATOR_PARTS (4), another one each day.
+# this machine: on the emulator of GPUs one case in $EMULATOR_PARTS (4), another one each day, on
+# those of other GPUs one in four times as many.
 set -uo pipefail
 if ldconfig -p 2>/dev/null | grep 'libz3\.so\.4' >/dev/null; then
   export CHECK_OOB=${CHECK_OOB-2}  # every kernel of a test is proved
 fi
 tests=$1 conformance=$2
 shift 2
+others=$([ -n "${DEVICE:-}" ] && echo 1 || echo 4)
 suites=${CONFORMANCE_SUITES-../shared/conformance}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -47,8 +49,11 @@ run() {
 [ "$tests" = none ] || run "$tests" "$@"
 if [ $# -eq 0 ] && [ -x "$conformance" ] && [ -d "$suites" ]; then
   for device in ${DEVICE:-$("$conformance" --devices)}; do
-    parts=1
-    [ "$device" = EMULATOR ] && parts=${EMULATOR_PARTS:-4}
+    case $device in
+      EMULATOR) parts=${EMULATOR_PARTS:-4} ;;
+      EMU:*) parts=$((${EMULATOR_PARTS:-4} * others)) ;;
+      *) parts=1 ;;
+    esac
     for suite in "$suites"/*.json; do
       [ -e "$suite" ] || continue
       echo "conformance: $(basename "$suite" .json) on $device"

@@ -408,18 +408,33 @@ class Planner {
 
   // --- steps -------------------------------------------------------------------------------------
 
-  int value_of(Node n) {
+  int value_of(Node n) const {
     if (n->op == Op::Param) return static_cast<int>(n->ints()[0]);
     return *value_.find(n);
   }
 
   int device_of(const Group& g) const {
     if (g.outputs[0]->op == Op::Copy) return static_cast<int>(g.outputs[0]->int_value());
+    int device = 0;
     for (Node n : g.inputs) {
-      const int v = n->op == Op::Param ? static_cast<int>(n->ints()[0]) : *value_.find(n);
-      return out_.values[v].device;
+      const int of = out_.values[value_of(n)].device;
+      expect(!device || of == device, "schedule: a kernel reads from ", device_name(device),
+             " and from ", device_name(of));
+      device = of;
     }
-    return fallback_;
+    if (device) return device;
+    // Made of constants alone: a step of the work on one device, or a result of its own.
+    const bool is_result = std::any_of(g.outputs.begin(), g.outputs.end(), [&](Node n) {
+      return std::find(roots_.begin(), roots_.end(), n) != roots_.end();
+    });
+    return is_result ? fallback_ : inner_device();
+  }
+
+  // Of values that have no device and stay inside: that of the inputs where it is one.
+  int inner_device() const {
+    for (int i = 0; i < out_.inputs; ++i)
+      if (out_.values[i].device != out_.values[0].device) return fallback_;
+    return out_.inputs ? out_.values[0].device : fallback_;
   }
 
   void plan(const Group& g, std::vector<Node>& deaths) {

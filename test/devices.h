@@ -1,5 +1,6 @@
 // Where tests run: the devices of this machine, and the part of a long list that is today's turn.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -13,7 +14,9 @@ namespace tiny {
 
 // The devices that this machine can compute on, CPU first; with DEVICE set the CPU and that one.
 inline std::vector<std::string> test_devices() {
-  std::vector<std::string> wanted = {"CUDA", "HIP", "EMULATOR"}, out = {"CPU"};
+  std::vector<std::string> out = {"CPU"}, wanted = {"CUDA",           "HIP",
+                                                    "EMULATOR",       "EMU:CUDA:sm_80",
+                                                    "EMU:HIP:gfx942", "EMU:HIP:gfx1201"};
   if (const std::string chosen = env_text("DEVICE"); !chosen.empty()) wanted = {chosen};
   for (const std::string& name : wanted) {
     try {
@@ -23,6 +26,15 @@ inline std::vector<std::string> test_devices() {
     }
   }
   return out;
+}
+
+// On one in how many cases of a list tests run on a device in a day: all on hardware, fewer on
+// emulators, and on those beside EMULATOR, which share most of its kernels, fewest.
+inline int64_t parts_on(std::string_view device) {
+  const int64_t parts = std::max<int64_t>(1, env_int("EMULATOR_PARTS"));
+  if (device == "EMULATOR") return parts;
+  if (!device.starts_with("EMU:")) return 1;
+  return env_text("DEVICE").empty() ? parts * 4 : parts;
 }
 
 // Days since 1970.

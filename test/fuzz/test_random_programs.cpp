@@ -133,11 +133,10 @@ std::vector<Setting> settings_of(int64_t program, const std::string& other) {
   if (program % 4 == 3) out.push_back({"CPU", 1, 0});
   if (program % 8 == 5) out.push_back({"CPU", 0, 0});
   if (program % 60 == 7) out.push_back({other});
-  // Other devices get each program; the emulator, whose compiler is slow, a few.
-  const int64_t emulated = 4 * std::max<int64_t>(1, env_int("EMULATOR_PARTS"));
+  // Other devices get each program; emulators, whose compiler is slow, a few.
   for (const std::string& device : test_devices()) {
     if (device == "CPU") continue;
-    if (device == "EMULATOR" && program % emulated != 3) continue;
+    if (device.starts_with("EMU") && program % (4 * parts_on(device)) != 3) continue;
     out.push_back({device});
     if (program % 8 == 3) out.push_back({device, 0, 1});
     if (program % 8 == 7) out.push_back({device, 1, 0});

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <iostream>
+#include <set>
 
 #include "test/devices.h"
 #include "test/ops/ops.h"
@@ -134,14 +135,13 @@ std::string difference(const std::string& what, Outputs& found,
   return "";
 }
 
-// Whether a case runs on a device today; says once which part of the emulator's it is.
+// Whether a case runs on a device today; says once which part of an emulator's it is.
 bool is_in_turn_on(const std::string& device, const Case& c) {
-  if (device != "EMULATOR") return true;
-  static const int64_t parts = [] {
-    const int64_t n = std::max<int64_t>(1, env_int("EMULATOR_PARTS"));
-    std::cout << "operator cases on EMULATOR: part " << today() % n << " of " << n << std::endl;
-    return n;
-  }();
+  static std::set<std::string> said;
+  const int64_t parts = parts_on(device);
+  if (parts > 1 && said.insert(device).second)
+    std::cout << "operator cases on " << device << ": part " << today() % parts << " of " << parts
+              << std::endl;
   return is_in_turn(c.name, parts);
 }
 

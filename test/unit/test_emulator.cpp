@@ -138,21 +138,72 @@ KERNEL(256) k(f32* RESTRICT b0, const f32* RESTRICT b1) {
     CHECK(values[b] == (256.0f * b + 1 + 256.0f * b + 256) * 128);
 }
 
-TEST_CASE("a missing barrier shows in the results") {
+TEST_CASE("a missing barrier is a race that names both threads and the line") {
   OnDevice<float> out(std::vector<float>(4 * 64, 0));
-  for (const bool backward : {false, true}) {
-    run(cat("#define OTHER ", backward ? "t - 32" : "t + 32", R"(
+  const auto message = [&](const char* read, const char* meet) {
+    return error_of(cat("#define OTHER ", read, "\n#define MEET ", meet, R"(
 KERNEL(64) k(f32* b0) {
   SHARED(f32, s, 64);
   const int t = thread_x();
   s[t] = t;
+  MEET
   b0[block_x() * 64 + t] = s[OTHER & 63];
+  MEET
+  s[t ^ 32] = 1;
 })"),
-        launch_size(4, 64), {out.data()});
-    const auto values = out.values();
-    CHECK(std::count_if(values.begin(), values.end(), [](float v) { return std::isnan(v); }) ==
-          4 * 32);
-  }
+                    launch_size(1, 64), {out.data()});
+  };
+  CHECK(message("t + 32", "barrier();") == "no error");
+  const std::string early = message("t + 32", "");
+  CHECK_MESSAGE(contains(early,
+                         "thread (0, 0, 0): reads 4 bytes of shared memory, from byte 128 of "
+                         "an array of 256, that no thread has written (line 8)"),
+                early);
+  const std::string late = message("(t > 0 ? t - 1 : 0)", "");
+  CHECK_MESSAGE(contains(late,
+                         "thread (1, 0, 0): reads 4 bytes of shared memory, from byte 0 of an "
+                         "array of 256, that thread (0, 0, 0) writes with no barrier"),
+                late);
+  const std::string own = message("t", "");
+  CHECK_MESSAGE(contains(own,
+                         "thread (32, 0, 0): writes 4 bytes of shared memory, from byte 128 of "
+                         "an array of 256, that thread (0, 0, 0) writes with no barrier "
+                         "between them (line 6)"),
+                own);
+}
+
+TEST_CASE("a write to what others still read is a race") {
+  OnDevice<float> out(std::vector<float>(64, 0));
+  const std::string message = error_of(R"(
+KERNEL(64) k(f32* b0) {
+  SHARED(f32, s, 1);
+  if (thread_x() == 0) s[0] = 1;
+  barrier();
+  b0[thread_x()] = s[0];
+  if (thread_x() == 63) s[0] = 2;
+})",
+                                       launch_size(1, 64), {out.data()});
+  CHECK_MESSAGE(contains(message,
+                         "thread (63, 0, 0): writes 4 bytes of shared memory, from byte 0 of "
+                         "an array of 4, that others read with no barrier between them "
+                         "(line 7)"),
+                message);
+}
+
+TEST_CASE("an access beside an array of shared memory is an error") {
+  OnDevice<float> out(std::vector<float>(64, 0));
+  const std::string message = error_of(R"(
+KERNEL(64) k(f32* b0) {
+  SHARED(f32, s, 63);
+  SHARED(f32, other, 64);
+  other[thread_x()] = 0;
+  s[thread_x()] = 1;
+})",
+                                       launch_size(1, 64), {out.data()});
+  CHECK_MESSAGE(contains(message,
+                         "thread (63, 0, 0): writes 4 bytes of shared memory, outside of "
+                         "its arrays (line 6)"),
+                message);
 }
 
 TEST_CASE("group_add sums all threads of a group") {
@@ -256,26 +307,32 @@ KERNEL(40) k(f32* b0) { b0[thread_x()] = shuffle_xor(1.0f, 16); })",
                  "thread (32, 0, 0), line 2: reads a lane that does not exist"));
 }
 
-TEST_CASE("a write beside a buffer is reported with the kernel and the argument") {
+TEST_CASE("an access beside a buffer is an error with its thread, line and argument") {
   OnDevice<float> in(ramp(70)), out(std::vector<float>(70, 0));
   const std::string text = R"(
 KERNEL(32) k(f32* RESTRICT b0, const f32* RESTRICT b1) {
   const int i = block_x() * 32 + thread_x();
-  b0[i + OFFSET] = 1;
+  b0[i + OFFSET] = b1[i + FROM];
 })";
-  const auto message = [&](int offset) {
-    return error_of(cat("#define OFFSET ", offset, text), launch_size(2, 32),
-                    {out.data(), in.data()});
+  const auto message = [&](int offset, int from) {
+    return error_of(cat("#define OFFSET ", offset, "\n#define FROM ", from, text),
+                    launch_size(2, 32), {out.data(), in.data()});
   };
-  CHECK(message(6) == "no error");
-  CHECK(message(7) ==
-        "EMULATOR: kernel k wrote 0 bytes after the end of argument 0, a buffer of 280 bytes");
-  CHECK(message(-1) ==
-        "EMULATOR: kernel k wrote 4 bytes before the start of argument 0, a buffer of 280 bytes");
-  CHECK(message(0) == "no error");
+  CHECK(message(6, 6) == "no error");
+  CHECK(message(7, 0) ==
+        "EMULATOR: kernel k, block (1, 0, 0), thread (31, 0, 0): writes 4 bytes outside of its "
+        "buffers: 0 bytes after the end of argument 0, a buffer of 280 bytes (line 5)");
+  CHECK(contains(message(-1, 0),
+                 "block (0, 0, 0), thread (0, 0, 0): writes 4 bytes outside of its "
+                 "buffers: 4 bytes before the start of argument 0"));
+  CHECK(contains(message(0, 7),
+                 "thread (31, 0, 0): reads 4 bytes outside of its buffers: 0 bytes "
+                 "after the end of argument 1"));
+  CHECK(message(0, 0) == "no error");
   float* const middle = static_cast<float*>(out.data()) + 5;
-  CHECK(contains(error_of(cat("#define OFFSET 2", text), launch_size(2, 32), {middle, in.data()}),
-                 "wrote 0 bytes after the end of argument 0, a buffer of 280 bytes"));
+  CHECK(contains(error_of(cat("#define OFFSET 2\n#define FROM 0", text), launch_size(2, 32),
+                          {middle, in.data()}),
+                 "0 bytes after the end of argument 0, a buffer of 280 bytes"));
 }
 
 TEST_CASE("an access far from all buffers is an error with its block and thread") {
@@ -289,7 +346,9 @@ KERNEL(32) k(f32* b0) {
 })",
                                          launch_size(2, 32), {out.data()});
     CAPTURE(message);
-    CHECK(contains(message, "block (1, 0, 0), thread (5, 0, 0): illegal access to address 0x"));
+    CHECK(contains(message,
+                   "block (1, 0, 0), thread (5, 0, 0): writes 4 bytes outside of its "
+                   "buffers: address 0x"));
   }
   const std::string message = error_of(R"(
 KERNEL(2) k(i32* b0) { b0[thread_x()] = 1000 / b0[0]; })",
@@ -324,21 +383,26 @@ KERNEL(8) k(f32* b0) {
   CHECK(contains(message, "is no multiple of 16"));
 }
 
-TEST_CASE("shared memory and new buffers hold NaN until they are written") {
+TEST_CASE(
+    "shared memory that nobody has written cannot be read, in any block; new buffers are NaN") {
   OnDevice<float> out(std::vector<float>(8, 0));
-  const std::string text = R"(
+  const auto message = [&](int count) {
+    return error_of(cat("#define COUNT ", count, R"(
 KERNEL(8) k(f32* b0) {
   SHARED(f32, s, 8);
   SHARED(f32, t, 8);
-  if (thread_x() < 4) s[thread_x()] = t[thread_x()] = 1;
+  if (thread_x() < 8 - block_x() * COUNT) s[thread_x()] = t[thread_x()] = 1;
   barrier();
   b0[thread_x()] = s[thread_x()] + t[thread_x()];
-})";
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    run(text, launch_size(3, 8), {out.data()});
-    const auto values = out.values();
-    for (int i = 0; i < 8; ++i) CHECK(std::isnan(values[i]) == (i >= 4));
-  }
+})"),
+                    launch_size(2, 8), {out.data()});
+  };
+  CHECK(message(0) == "no error");
+  CHECK_MESSAGE(contains(message(4),
+                         "block (1, 0, 0), thread (4, 0, 0): reads 4 bytes of shared "
+                         "memory, from byte 16 of an array of 32, that no thread has "
+                         "written (line 7)"),
+                message(4));
   void* fresh = emulator().alloc(4);
   float value = 0;
   emulator().download(&value, fresh, 4);

@@ -1,5 +1,8 @@
-// Products on matrix units: the plan and the text without a GPU, the values on one.
+// Products on matrix units: the plan and the text, the values on the emulator and on a GPU where
+// there is one.
 #include <doctest/doctest.h>
+
+#include <cstring>
 
 #include "codegen/lower.h"
 #include "codegen/matrix.h"
@@ -113,40 +116,121 @@ TEST_CASE("matrix: all orders of the operands compile without spills") {
       }
 }
 
-TEST_CASE("matrix: products are right on a GPU") {
-  if (!cuda_available()) return;
-  std::vector<Form> forms{{{128, 64}, {64, 256}},       {{64, 64}, {64, 32}},
-                          {{200, 136}, {136, 328}},     {{1000, 1032}, {1032, 504}},
-                          {{512, 512}, {512, 512}},     {{1024, 2048}, {2048, 1024}},
-                          {{3, 200, 72}, {3, 72, 136}}, {{4, 256, 64}, {64, 128}}};
-  for (const Form& form : forms)
-    for (bool turn_a : {false, true})
-      for (bool turn_b : {false, true})
-        for (DType t : {kBF16, kF16}) {
-          Form f = form;
-          f.turn_a = turn_a;
-          f.turn_b = turn_b;
-          f.dtype = t;
-          if (turn_a) std::swap(f.a[f.a.size() - 1], f.a[f.a.size() - 2]);
-          if (turn_b) std::swap(f.b[f.b.size() - 1], f.b[f.b.size() - 2]);
-          const auto want = product(f, "CPU").to(kF32).to_vector<float>();
-          const auto have = product(f, "CUDA").to(kF32).to_vector<float>();
-          size_t wrong = 0;
-          for (size_t i = 0; i < want.size(); ++i) wrong += want[i] != have[i];
-          CAPTURE(to_text(f.a));
-          CAPTURE(to_text(f.b));
-          CAPTURE(turn_a);
-          CAPTURE(turn_b);
-          CHECK(wrong == 0);
-        }
+namespace {
+
+// The emulator of the chip, and a GPU where there is one.
+std::vector<std::string> devices() {
+  std::vector<std::string> out{"EMU:CUDA:sm_90a"};
+  if (cuda_available()) out.push_back("CUDA");
+  return out;
+}
+
+// A product's kernel, its text changed, on the emulator: how many elements are wrong, or the error.
+std::string run_changed(const std::string& from, const std::string& to) {
+  constexpr int64_t m = 200, k = 1024, n = 72;
+  Device& device = find_device("EMU:CUDA:sm_90a");
+  Lowered low = lower(kernel({{m, k}, {n, k}, false, true}), "product", device.target());
+  REQUIRE(low.options[0].kind == OptKind::Matrix);
+  std::string& text = low.source.text;
+  if (!from.empty()) {
+    REQUIRE(text.find(from) != std::string::npos);
+    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+      text.replace(at, from.size(), to);
+  }
+  const Tensor a = integers({m, k}, kBF16, "CPU"), b = integers({n, k}, kBF16, "CPU");
+  const auto want = a.matmul(b.t()).to(kF32).to_vector<float>();
+  std::vector<char> bytes(m * k * 2);
+  std::vector<void*> args;
+  for (const auto& [size, tensor] :
+       {std::pair<size_t, const Tensor*>{m * n * 2, nullptr}, {m * k * 2, &a}, {k * n * 2, &b}}) {
+    args.push_back(device.alloc(size));
+    if (!tensor) continue;
+    tensor->to_bytes(bytes.data());
+    device.upload(args.back(), bytes.data(), size);
+  }
+  std::string result;
+  try {
+    const auto program = device.load(device.compile(low.source), "product");
+    device.launch(*program, low.launch, args);
+    device.download(bytes.data(), args[0], m * n * 2);
+    size_t wrong = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, &bytes[i * 2], 2);
+      wrong += bf16_to_f32(bits) != want[i];
+    }
+    result = wrong ? cat("wrong: ", wrong) : "right";
+  } catch (const DeviceError& error) {
+    result = error.what();
+  }
+  const size_t sizes[] = {m * n * 2, m * k * 2, k * n * 2};
+  for (size_t i = 0; i < args.size(); ++i) device.free(args[i], sizes[i]);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("matrix: products on matrix units are right, in all orders and at ragged sizes") {
+  std::vector<Form> forms{{{128, 64}, {64, 256}},
+                          {{64, 64}, {64, 32}},
+                          {{200, 136}, {136, 328}},
+                          {{3, 200, 72}, {3, 72, 136}},
+                          {{4, 256, 64}, {64, 128}}};
+  const std::vector<Form> large{
+      {{1000, 1032}, {1032, 504}}, {{512, 512}, {512, 512}}, {{1024, 2048}, {2048, 1024}}};
+  if (cuda_available()) forms.insert(forms.end(), large.begin(), large.end());
+  for (const std::string& device : devices())
+    for (const Form& form : forms)
+      for (bool turn_a : {false, true})
+        for (bool turn_b : {false, true})
+          for (DType t : {kBF16, kF16}) {
+            Form f = form;
+            f.turn_a = turn_a;
+            f.turn_b = turn_b;
+            f.dtype = t;
+            if (turn_a) std::swap(f.a[f.a.size() - 1], f.a[f.a.size() - 2]);
+            if (turn_b) std::swap(f.b[f.b.size() - 1], f.b[f.b.size() - 2]);
+            const auto want = product(f, "CPU").to(kF32).to_vector<float>();
+            const auto have = product(f, device).to(kF32).to_vector<float>();
+            size_t wrong = 0;
+            for (size_t i = 0; i < want.size(); ++i) wrong += want[i] != have[i];
+            CAPTURE(device);
+            CAPTURE(to_text(f.a));
+            CAPTURE(to_text(f.b));
+            CAPTURE(turn_a);
+            CAPTURE(turn_b);
+            CHECK(wrong == 0);
+          }
 }
 
 TEST_CASE("matrix: a bias, an activation and a residual are done with the product") {
-  if (!cuda_available()) return;
   const auto run = [](const std::string& device) {
     Tensor bias = integers({264}, kBF16, device).realize();
     Tensor rest = integers({300, 264}, kBF16, device).realize();
     return ((product({{300, 128}, {128, 264}}, device) + bias).relu() + rest).to(kF32);
   };
-  CHECK(run("CUDA").to_vector<float>() == run("CPU").to_vector<float>());
+  for (const std::string& device : devices())
+    CHECK(run(device).to_vector<float>() == run("CPU").to_vector<float>());
+}
+
+TEST_CASE("matrix: the emulator finds the faults that are planted into a kernel") {
+  CHECK(run_changed("", "") == "right");
+  const auto is_found = [](const char* from, const char* to, const char* how) {
+    const std::string result = run_changed(from, to);
+    CHECK_MESSAGE(result.find(how) != std::string::npos, std::string(from), ": ", result);
+  };
+  // Operands are swizzled by the copy engine and not where they are read.
+  is_found("1ull << 62", "0ull << 62", "wrong: ");
+  // Rows eight apart change places: another layout of lanes and registers.
+  is_found("acc[0], acc[1]", "acc[2], acc[3]", "wrong: ");
+  // Stages are read before the copies have arrived, or filled again while they are read.
+  is_found("= pipeline.wait_full()", "= pipeline.stage()", "once more than its count");
+  is_found("products_wait<1>()", "products_wait<2>()", "wrong: ");
+  is_found("    products_wait<0>();", "", "wrong: ");
+  is_found("      products_fence();", "", "multiplies with no wgmma.fence");
+  is_found("    fence_async();", "", "copies with no fence");
+  is_found("mbarrier_init(empty + 8 * s, 2)", "mbarrier_init(empty + 8 * s, 3)",
+           "waits for ever at");
+  is_found("mbarrier_init(empty + 8 * s, 2)", "mbarrier_init(empty + 8 * s, 1)",
+           "waits for ever at");
 }

@@ -1,0 +1,224 @@
+#include "devices/emulator_matrix.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tiny/dtype.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+// The 128-byte swizzle: within 1024 bytes, the number of the row of 128 bytes is added without
+// carry to that of the piece of 16 bytes in it.
+uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+
+float to_float(uint16_t bits, bool bf16) { return bf16 ? bf16_to_f32(bits) : f16_to_f32(bits); }
+
+}  // namespace
+
+void EmulatedMatrixUnits::begin_block(char* shared, int64_t bytes, int threads) {
+  shared_ = shared;
+  bytes_ = bytes;
+  events_ = 0;
+  fenced_ = false;
+  barriers_.clear();
+  copies_.clear();
+  warpgroups_.assign(static_cast<size_t>((threads + kGroup - 1) / kGroup), {});
+  threads_.assign(static_cast<size_t>(threads), {});
+}
+
+// --- barriers ------------------------------------------------------------------------------------
+
+EmulatedMatrixUnits::Barrier* EmulatedMatrixUnits::find(uint32_t barrier) {
+  const auto found = barriers_.find(barrier);
+  return found == barriers_.end() ? nullptr : &found->second;
+}
+
+std::string EmulatedMatrixUnits::init(uint32_t barrier, uint32_t count) {
+  if (barrier % 8 || barrier + 8 > bytes_) return cat("an mbarrier at byte ", barrier);
+  if (find(barrier)) return "initialises an mbarrier again";
+  barriers_[barrier] = {count, count};
+  fenced_ = false;
+  return "";
+}
+
+// The phase is over when all have arrived and all bytes have come.
+void EmulatedMatrixUnits::settle(Barrier& b) {
+  ++events_;
+  if (b.pending || b.bytes) return;
+  ++b.phase;
+  b.pending = b.count;
+}
+
+std::string EmulatedMatrixUnits::test(uint32_t barrier, uint32_t parity, bool* complete) {
+  const Barrier* b = find(barrier);
+  if (!b) return "waits at an mbarrier that was not initialised";
+  // The phase before the one in progress has the other parity.
+  *complete = (b->phase & 1) != parity;
+  return "";
+}
+
+std::string EmulatedMatrixUnits::arrive(uint32_t barrier, uint32_t expected_bytes) {
+  Barrier* b = find(barrier);
+  if (!b) return "arrives at an mbarrier that was not initialised";
+  if (!b->pending) return "arrives at an mbarrier once more than its count";
+  b->bytes += expected_bytes;
+  --b->pending;
+  settle(*b);
+  return "";
+}
+
+// --- copies --------------------------------------------------------------------------------------
+
+int64_t EmulatedMatrixUnits::box_bytes(const TensorMap& map) {
+  int64_t bytes = map.element_bytes;
+  for (int d = 0; d < map.rank; ++d) bytes *= map.box[d];
+  return bytes;
+}
+
+std::string EmulatedMatrixUnits::copy_box(uint32_t to, const EmulatedMap& map, uint32_t barrier,
+                                          const int* at) {
+  const int64_t bytes = box_bytes(map.map);
+  if (!find(barrier)) return "copies with an mbarrier that was not initialised";
+  if (!fenced_) return "copies with no fence after an mbarrier was initialised";
+  if (to % 1024 || to + bytes > bytes_)
+    return cat("copies ", bytes, " bytes to byte ", to, " of shared memory, which has ", bytes_);
+  if (map.map.box[0] * map.map.element_bytes != 128)
+    return "copies rows of other than 128 bytes with the 128-byte swizzle";
+  std::memset(shared_ + to, 0xFF, static_cast<size_t>(bytes));
+  copies_.push_back({to, barrier, &map, {at, at + map.map.rank}});
+  return "";
+}
+
+bool EmulatedMatrixUnits::complete_copy() {
+  if (copies_.empty()) return false;
+  const Copy copy = std::move(copies_.back());
+  copies_.pop_back();
+  const TensorMap& map = copy.map->map;
+  const int64_t bytes = box_bytes(map);
+  int in_box[5] = {};
+  for (int64_t i = 0; i < bytes / map.element_bytes; ++i) {
+    int64_t from = 0;
+    bool inside = true;  // else zeros
+    for (int d = 0; d < map.rank; ++d) {
+      const int64_t x = int64_t{copy.at[static_cast<size_t>(d)]} + in_box[d];
+      inside &= x >= 0 && x < map.sizes[d];
+      from += x * (d == 0 ? map.element_bytes : map.strides[d]);
+    }
+    char* const to = shared_ + swizzled(static_cast<uint32_t>(copy.to + i * map.element_bytes));
+    const auto size = static_cast<size_t>(map.element_bytes);
+    if (inside)
+      std::memcpy(to, copy.map->base + from, size);
+    else
+      std::memset(to, 0, size);
+    for (int d = 0; d < map.rank && ++in_box[d] == map.box[d]; ++d) in_box[d] = 0;
+  }
+  Barrier& b = *find(copy.barrier);
+  b.bytes -= bytes;
+  settle(b);
+  return true;
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+std::string EmulatedMatrixUnits::multiply(int thread, float* acc, const Product& product) {
+  Thread& t = threads_[static_cast<size_t>(thread)];
+  Warpgroup& group = warpgroups_[static_cast<size_t>(thread / kGroup)];
+  if (!t.fenced) return "multiplies with no wgmma.fence after its registers were changed";
+  const auto at = static_cast<size_t>(t.issued - group.executed);
+  if (at == group.issued.size()) group.issued.push_back({product, 0, {}});
+  Issued& issued = group.issued[at];
+  if (!(issued.product == product))
+    return "multiplies other operands than the rest of its warpgroup";
+  issued.acc[thread % kGroup] = acc;
+  ++issued.threads;
+  ++t.issued;
+  ++events_;
+  t.group_end.resize(static_cast<size_t>(t.groups) + 1);
+  t.group_end.back() = t.issued;
+  return "";
+}
+
+std::string EmulatedMatrixUnits::wait(int thread, int groups, bool* done) {
+  Thread& t = threads_[static_cast<size_t>(thread)];
+  Warpgroup& group = warpgroups_[static_cast<size_t>(thread / kGroup)];
+  const int finished = t.groups - groups;
+  *done = true;
+  if (groups == 0) t.fenced = false;
+  if (finished <= 0 || t.group_end.empty()) return "";
+  const int64_t wanted =
+      t.group_end[std::min(static_cast<size_t>(finished), t.group_end.size()) - 1];
+  for (; group.executed < wanted; ++group.executed) {
+    if (group.issued.front().threads < kGroup) {  // it begins when all of the warpgroup are there
+      *done = false;
+      return "";
+    }
+    if (std::string problem = execute(group.issued.front()); !problem.empty()) return problem;
+    group.issued.pop_front();
+    ++events_;
+  }
+  return "";
+}
+
+// Where element (row, k) of an operand lies; `row` counts along m or n. Descriptors: the address,
+// the leading and the stride offset in units of 16 bytes from bits 0, 16 and 32, the swizzle in
+// bits 62 and 63 (1: 128 bytes, 0: none).
+std::string EmulatedMatrixUnits::element(uint64_t descriptor, bool turned, int row, int k,
+                                         uint32_t* address) const {
+  const auto field = [&](int bit) {
+    return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4;
+  };
+  const uint32_t start = field(0), leading = field(16), stride = field(32);
+  const auto r = static_cast<uint32_t>(row), c = static_cast<uint32_t>(k);
+  const uint64_t swizzle = descriptor >> 62;
+  if (swizzle > 1 || (swizzle == 0 && turned))
+    return "has a matrix descriptor that is not emulated";
+  if (descriptor >> 49 & 7) return "has a matrix descriptor with a base offset";
+  if (swizzle == 0)  // matrices of 8 rows of 16 bytes
+    *address = start + r / 8 * stride + r % 8 * 16 + c / 8 * leading + c % 8 * 2;
+  else if (turned)  // blocks of 64 elements of m or n in 8 rows of k
+    *address = swizzled(start + r / 64 * leading + c / 8 * stride + c % 8 * 128 + r % 64 * 2);
+  else  // blocks of 8 rows of 128 bytes along k
+    *address = swizzled(start + r / 8 * stride + r % 8 * 128 + c * 2);
+  return *address + 2 <= bytes_ ? ""
+                                : cat("multiplies what lies at byte ", *address,
+                                      " of shared memory, which has ", bytes_);
+}
+
+std::string EmulatedMatrixUnits::execute(Issued& issued) {
+  const Product& p = issued.product;
+  const bool bf16 = p.form & 4;
+  const auto read = [&](uint64_t descriptor, bool turned, int rows, std::vector<float>& out) {
+    out.resize(static_cast<size_t>(rows * kDepth));
+    for (int i = 0; i < rows * kDepth; ++i) {
+      uint32_t address = 0;
+      std::string problem = element(descriptor, turned, i / kDepth, i % kDepth, &address);
+      if (!problem.empty()) return problem;
+      uint16_t bits;
+      std::memcpy(&bits, shared_ + address, 2);
+      out[static_cast<size_t>(i)] = to_float(bits, bf16);
+    }
+    return std::string();
+  };
+  std::vector<float> a, b;
+  std::string problem = read(p.a, p.form & 1, kRows, a);
+  if (problem.empty()) problem = read(p.b, p.form & 2, p.columns, b);
+  if (!problem.empty()) return problem;
+  // A thread's registers: pairs of columns, in two rows eight apart, of each eight columns (figure
+  // "WGMMA .m64nNk16 register fragment layout for accumulator matrix D").
+  for (int thread = 0; thread < kGroup; ++thread)
+    for (int i = 0; i < p.columns / 2; ++i) {
+      const int row = thread / 32 * 16 + thread % 32 / 4 + (i % 4 >= 2 ? 8 : 0);
+      const int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+      const float *x = &a[static_cast<size_t>(row * kDepth)],
+                  *y = &b[static_cast<size_t>(column * kDepth)];
+      float sum = 0;
+      for (int k = 0; k < kDepth; ++k) sum += x[k] * y[k];
+      issued.acc[thread][i] += sum;
+    }
+  return "";
+}
+
+}  // namespace tiny

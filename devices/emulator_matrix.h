@@ -1,0 +1,112 @@
+// What a block of the emulator has of Hopper's asynchronous units: barriers in shared memory, the
+// engine that copies boxes of tensors, and products of warpgroups. From the PTX ISA alone
+// ("mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions"), not
+// from what codegen/matrix.h says, so that the two check each other.
+//
+// Everything happens at the worst time that the ISA allows: the box that a copy fills is spoilt
+// when the copy is issued and filled as late as can be, the last copy first; products read their
+// operands when somebody waits for them.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "codegen/source.h"
+
+namespace tiny {
+
+// A tensor map as a kernel gets it: the map, and where its tensor begins.
+struct EmulatedMap {
+  TensorMap map;
+  const char* base = nullptr;
+};
+
+class EmulatedMatrixUnits {
+ public:
+  void begin_block(char* shared, int64_t bytes, int threads);
+
+  // All that follow give what is wrong, empty where nothing is.
+
+  // --- barriers; `barrier` is an address in shared memory
+  // -----------------------------------------
+
+  std::string init(uint32_t barrier, uint32_t count);
+  void fence() { fenced_ = true; }
+  // Whether the phase of that parity is complete, the thread may go on.
+  std::string test(uint32_t barrier, uint32_t parity, bool* complete);
+  std::string arrive(uint32_t barrier, uint32_t expected_bytes);
+
+  // --- copies
+  // -------------------------------------------------------------------------------------
+
+  // The box of the map that begins at element `at` per axis, to `to`; the barrier gets its bytes.
+  std::string copy_box(uint32_t to, const EmulatedMap& map, uint32_t barrier, const int* at);
+  // Completes one copy; false where none is left.
+  bool complete_copy();
+
+  // --- products
+  // -----------------------------------------------------------------------------------
+
+  // acc += A B for 64 rows of A and `columns` columns of B, 16 elements along k; bit 0 and 1 of
+  // `form`: A and B are contiguous along m and n, bit 2: bf16.
+  struct Product {
+    uint64_t a = 0, b = 0;  // matrix descriptors
+    int columns = 0, form = 0;
+    friend bool operator==(const Product&, const Product&) = default;
+  };
+  std::string multiply(int thread, float* acc, const Product& product);
+  void fence_products(int thread) { threads_[thread].fenced = true; }
+  void commit(int thread) { ++threads_[thread].groups; }
+  // Whether all but the last `groups` groups of the thread are done; it may be the first to ask.
+  std::string wait(int thread, int groups, bool* done);
+
+  // Counts what has changed for somebody who waits.
+  int64_t events() const { return events_; }
+
+ private:
+  static constexpr int kGroup = 128, kRows = 64, kDepth = 16;  // threads; a product's m and k
+
+  struct Barrier {
+    uint32_t count = 0, pending = 0, phase = 0;
+    int64_t bytes = 0;  // that are still to come
+  };
+  struct Copy {
+    uint32_t to, barrier;
+    const EmulatedMap* map;
+    std::vector<int> at;
+  };
+  // A product that a warpgroup issues, thread after thread.
+  struct Issued {
+    Product product;
+    int threads = 0;  // that have issued it
+    float* acc[kGroup] = {};
+  };
+  struct Warpgroup {
+    std::deque<Issued> issued;  // not executed
+    int64_t executed = 0;
+  };
+  struct Thread {
+    int64_t issued = 0;
+    int groups = 0;                  // committed
+    std::vector<int64_t> group_end;  // of each: products issued before its end
+    bool fenced = false;
+  };
+
+  Barrier* find(uint32_t barrier);
+  void settle(Barrier& barrier);
+  std::string execute(Issued& issued);
+  std::string element(uint64_t descriptor, bool turned, int row, int k, uint32_t* address) const;
+  static int64_t box_bytes(const TensorMap& map);
+
+  char* shared_ = nullptr;
+  int64_t bytes_ = 0, events_ = 0;
+  bool fenced_ = false;
+  std::map<uint32_t, Barrier> barriers_;
+  std::vector<Copy> copies_;
+  std::vector<Warpgroup> warpgroups_;
+  std::vector<Thread> threads_;
+};
+
+}  // namespace tiny
