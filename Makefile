@@ -169,13 +169,13 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar doctor test emulator-test gpu-test gpu-test-built gpu-headers check headers \
-  format-check asan tsan golden golden-update bench bench-compile format clean
+.PHONY: help all mnist cifar doctor test emulator-test gpu-test gpu-test-built gpu-headers check \
+  headers format-check asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
 	@echo 'make cifar           trains a residual network on pictures: ARGS="--epochs 10"'
-	@echo 'make doctor          devices, compilers and libraries: what is there, what is missing, a self-test'
+	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'

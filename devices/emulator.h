@@ -1,9 +1,9 @@
 // A GPU on paper: takes the CUDA or HIP text of kernels for one target, compiles it as C++ and
 // executes grids on the CPU's cores. Threads of a block are fibers that meet at barriers and
 // exchanges between lanes. It is for tests of GPU kernels where no GPU is. It reports, with the
-// thread and, where addr2line (binutils) is, the line: threads that do not meet, accesses outside of
-// the kernel's buffers, misaligned ones, races in shared memory between two barriers, and reads of
-// shared memory that nobody has written. New buffers are filled with NaN.
+// thread and, where addr2line (binutils) is, the line: threads that do not meet, accesses outside
+// of the kernel's buffers, misaligned ones, races in shared memory between two barriers, and reads
+// of shared memory that nobody has written. New buffers are filled with NaN.
 #pragma once
 #include <map>
 #include <mutex>

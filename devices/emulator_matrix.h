@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/source.h"
+#include "runtime/device.h"
 
 namespace tiny {
 

@@ -89,12 +89,12 @@ UNHOOKED static void note_access(const void* address, long long bytes, int write
   extern "C" __attribute__((visibility("hidden"))) UNHOOKED void __tsan_##name parameters { \
     __VA_ARGS__;                                                                           \
   }
-#define TINY_HOOKS(bytes)                                                                    \
-  TINY_HOOK(read##bytes, (void* p), note_access(p, bytes, 0, __builtin_return_address(0)))   \
-  TINY_HOOK(write##bytes, (void* p), note_access(p, bytes, 1, __builtin_return_address(0)))  \
-  TINY_HOOK(unaligned_read##bytes, (void* p),                                                \
-            note_access(p, bytes, 0, __builtin_return_address(0)))                           \
-  TINY_HOOK(unaligned_write##bytes, (void* p), note_access(p, bytes, 1, __builtin_return_address(0)))
+#define TINY_HOOKED(name, bytes, writes)                                 \
+  TINY_HOOK(name##bytes, (void* p),                                      \
+            note_access(p, bytes, writes, __builtin_return_address(0))) \
+  TINY_HOOK(unaligned_##name##bytes, (void* p),                          \
+            note_access(p, bytes, writes, __builtin_return_address(0)))
+#define TINY_HOOKS(bytes) TINY_HOOKED(read, bytes, 0) TINY_HOOKED(write, bytes, 1)
 TINY_HOOKS(1)
 TINY_HOOKS(2)
 TINY_HOOKS(4)
