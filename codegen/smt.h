@@ -2,6 +2,7 @@
 // them. z3's library is opened when first needed; without it nothing is decided.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,5 +51,12 @@ bool has_solver();
 
 // May run on any thread. Answers are remembered by the text; Unknown is not.
 SmtAnswer solve(const SmtText& question, int milliseconds);
+
+// Where answers outlast the process, by the question's text. Both may run on any thread.
+struct SmtMemory {
+  std::optional<SmtAnswer> (*recall)(const std::string& question) = nullptr;
+  void (*keep)(const std::string& question, const SmtAnswer& answer) = nullptr;
+};
+void set_memory(const SmtMemory& memory);
 
 }  // namespace tiny

@@ -181,6 +181,7 @@ struct Shared {
   std::mutex mutex;
   std::vector<std::unique_ptr<Session>> idle;
   std::unordered_map<std::string, SmtAnswer> known;
+  SmtMemory memory;
 };
 Shared& shared() {
   static Shared* instance = new Shared;
@@ -200,21 +201,35 @@ std::unique_ptr<Session> take_session() {
 
 bool has_solver() { return library() != nullptr; }
 
+void set_memory(const SmtMemory& memory) {
+  std::lock_guard lock(shared().mutex);
+  shared().memory = memory;
+}
+
 SmtAnswer solve(const SmtText& question, int milliseconds) {
   if (!has_solver()) return {};
+  constexpr size_t kMostKnown = 1 << 14;
   const std::string text = question.text();
   Shared& all = shared();
+  SmtMemory memory;
   {
     std::lock_guard lock(all.mutex);
     if (auto found = all.known.find(text); found != all.known.end()) return found->second;
+    memory = all.memory;
   }
-  std::unique_ptr<Session> session = take_session();
-  if (!session) session = std::make_unique<Session>(*library());
-  SmtAnswer answer = session->solve(question, milliseconds);
+  std::optional<SmtAnswer> answer = memory.recall ? memory.recall(text) : std::nullopt;
+  std::unique_ptr<Session> session;
+  if (!answer) {
+    session = take_session();
+    if (!session) session = std::make_unique<Session>(*library());
+    answer = session->solve(question, milliseconds);
+    if (memory.keep && answer->decision != Decision::Unknown) memory.keep(text, *answer);
+  }
   std::lock_guard lock(all.mutex);
-  if (!session->is_used_up()) all.idle.push_back(std::move(session));
-  if (answer.decision != Decision::Unknown) all.known[text] = answer;
-  return answer;
+  if (session && !session->is_used_up()) all.idle.push_back(std::move(session));
+  if (all.known.size() >= kMostKnown) all.known.clear();
+  if (answer->decision != Decision::Unknown) all.known[text] = *answer;
+  return *answer;
 }
 
 }  // namespace tiny

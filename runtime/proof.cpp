@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <mutex>
+#include <sstream>
 
 #include "codegen/smt.h"
 #include "runtime/cache.h"
@@ -12,7 +13,7 @@ namespace tiny {
 
 namespace {
 
-constexpr const char* kVersion = "proof 1";  // what was proved before another one counts no more
+constexpr const char* kVersion = "proof 2";  // what was proved before another one counts no more
 
 struct Counts {
   std::mutex mutex;
@@ -57,6 +58,33 @@ std::string key_of(const Lowered& low, const ProofSettings& s) {
   return cache_key(low.source, about);
 }
 
+// --- the solver's answers on disk ----------------------------------------------------------------
+
+std::string key_of(const std::string& question) {
+  return cache_key({"", question}, cat(kVersion, " answer"));
+}
+
+// "never", or "sometimes" and the values.
+std::optional<SmtAnswer> recall_answer(const std::string& question) {
+  const std::string folder = cache_folder();
+  const auto entry = folder.empty() ? std::nullopt : cache_get(folder, key_of(question));
+  if (!entry) return {};
+  std::istringstream in(*entry);
+  std::string decision;
+  in >> decision;
+  SmtAnswer answer{decision == "never" ? Decision::Never : Decision::Sometimes, {}};
+  for (int64_t v; in >> v;) answer.values.push_back(v);
+  return answer;
+}
+
+void keep_answer(const std::string& question, const SmtAnswer& answer) {
+  const std::string folder = cache_folder();
+  if (folder.empty()) return;
+  std::string entry = answer.decision == Decision::Never ? "never" : "sometimes";
+  for (int64_t v : answer.values) entry += cat(' ', v);
+  cache_put(folder, key_of(question), entry);
+}
+
 constexpr double kBudget = 0.05, kPatience = 20;  // seconds a kernel, CHECK_OOB=1 and 2
 
 }  // namespace
@@ -65,6 +93,7 @@ PendingProof::PendingProof(const Lowered& low, const Step& step, const Target& t
     : name_(step.name), mode_(env_int("CHECK_OOB")) {
   if (mode_ == 0) return;
   say_once_without_solver();
+  set_memory({recall_answer, keep_answer});
   ProofSettings settings;
   read_kernel(step.kernel.get(), target, settings);
   settings.seconds = mode_ == 2 ? kPatience : kBudget;

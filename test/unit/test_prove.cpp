@@ -415,6 +415,32 @@ TEST_CASE("questions for the solver are text that it reads") {
   CHECK(solve(q, 1000).decision == Decision::Never);
 }
 
+TEST_CASE("the solver's answers outlast the process where there is a place for them") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  static std::map<std::string, SmtAnswer> kept;
+  set_memory({[](const std::string& q) -> std::optional<SmtAnswer> {
+                const auto at = kept.find(q);
+                return at == kept.end() ? std::nullopt : std::optional(at->second);
+              },
+              [](const std::string& q, const SmtAnswer& a) { kept[q] = a; }});
+  Node x = make(Op::Range, kIndex, {index(1009)}, RangeArg{3, RangeKind::Loop});
+  const auto above = [&](int64_t limit) {
+    SmtText q;
+    q.assert_that(cat("(< ", limit, " ", q.term(x), ")"));
+    return q;
+  };
+  CHECK(solve(above(1008), 1000).decision == Decision::Never);
+  CHECK(kept.size() == 1);
+  CHECK(kept.begin()->second.decision == Decision::Never);
+  // What is there is not asked again: only so can the solver say something else.
+  kept[above(7).text()] = {Decision::Sometimes, {42}};
+  CHECK(solve(above(7), 1000).values == std::vector<int64_t>{42});
+  CHECK(kept.size() == 2);
+  set_memory({});
+}
+
 // Kernels of sizes that no walk settles.
 TEST_CASE("every kernel of a training step of ResNet-50 is proved, for CPUs and for GPUs") {
   if (!has_solver()) return;
