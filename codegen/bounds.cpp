@@ -88,6 +88,20 @@ int64_t LinearForm::factor_of(Node atom) const {
   return 0;
 }
 
+void LinearForm::add(Node atom, int64_t factor) {
+  const auto at = std::lower_bound(terms.begin(), terms.end(), atom,
+                                   [](auto& t, Node n) { return t.atom->id < n->id; });
+  if (at != terms.end() && at->atom == atom)
+    at->factor += factor;
+  else
+    terms.insert(at, {atom, factor});
+}
+
+void LinearForm::add(const LinearForm& form, int64_t factor) {
+  constant += factor * form.constant;
+  for (const Term& t : form.terms) add(t.atom, factor * t.factor);
+}
+
 void Assumptions::add_terms(LinearForm& sum, Node n, int64_t factor) {
   const auto product = [&](int64_t c, int64_t& out) {
     return !__builtin_mul_overflow(factor, c, &out) && std::abs(out) < int64_t{1} << 60;
@@ -108,12 +122,7 @@ void Assumptions::add_terms(LinearForm& sum, Node n, int64_t factor) {
     const Bounds b = of(cast->src(0));
     if (fits(b.min, b.max, cast->dtype)) return add_terms(sum, cast->src(0), factor);
   }
-  const auto at = std::lower_bound(sum.terms.begin(), sum.terms.end(), n,
-                                   [](auto& t, Node atom) { return t.atom->id < atom->id; });
-  if (at != sum.terms.end() && at->atom == n)
-    at->factor += factor;
-  else
-    sum.terms.insert(at, {n, factor});
+  sum.add(n, factor);
 }
 
 LinearForm Assumptions::linear(Node n) {

@@ -19,6 +19,8 @@ struct LinearForm {
   int64_t constant = 0;
 
   int64_t factor_of(Node atom) const;
+  void add(Node atom, int64_t factor);  // a factor that becomes 0 keeps its term
+  void add(const LinearForm& form, int64_t factor);
 };
 
 // A form without a constant, and the interval that it lies in.

@@ -25,20 +25,6 @@ struct Part {
   int64_t period() const { return count ? step * count : 0; }
 };
 
-void add(LinearForm& f, Node atom, int64_t factor) {
-  const auto at = std::lower_bound(f.terms.begin(), f.terms.end(), atom,
-                                   [](auto& t, Node n) { return t.atom->id < n->id; });
-  if (at != f.terms.end() && at->atom == atom)
-    at->factor += factor;
-  else
-    f.terms.insert(at, {atom, factor});
-}
-
-void add(LinearForm& f, const LinearForm& g, int64_t factor) {
-  f.constant += factor * g.constant;
-  for (const auto& t : g.terms) add(f, t.atom, factor * t.factor);
-}
-
 class Parser {
  public:
   explicit Parser(Assumptions& gate) : gate_(gate) {}
@@ -53,14 +39,14 @@ class Parser {
     for (const auto& t : f.terms) {
       if (std::abs(t.factor) >= kLargest) return {};
       if (t.atom->is(Op::Range))
-        add(rest, t.atom, t.factor);
+        rest.add(t.atom, t.factor);
       else if (std::exchange(quotient, &t) || t.factor != 1)
         return {};
     }
     if (!quotient) return Part{rest};
     std::optional<Part> part = atom(quotient->atom);
     if (!part || (part->count && (!rest.terms.empty() || rest.constant))) return {};
-    add(part->number, rest, part->step);
+    part->number.add(rest, part->step);
     return part;
   }
 
@@ -117,7 +103,7 @@ std::optional<Form> read(const Claim& c) {
     Bounds b = f.bounds;
     if (!form.terms.empty() && form.terms[0].factor < 0) {
       LinearForm opposite;
-      add(opposite, form, -1);
+      opposite.add(form, -1);
       form = opposite;
       b = {b.max == kIntMax ? kIntMin : -b.max, b.min == kIntMin ? kIntMax : -b.min};
     }
@@ -165,8 +151,8 @@ class Number {
     if (as_is && as_is->less.terms.empty()) return as_is;
     // Of the upper ranges alone: r0/98 is (r0*128 + r1)/(128*98).
     Part q{LinearForm(), p.step * factors_[low], p.count};
-    add(q.number, p.number, factors_[low]);
-    for (size_t i = 0; i < low; ++i) add(q.number, ranges_[i], factors_[i]);
+    q.number.add(p.number, factors_[low]);
+    for (size_t i = 0; i < low; ++i) q.number.add(ranges_[i], factors_[i]);
     const auto upper = aligned(q);
     if (upper && upper->less.terms.empty()) return upper;
     // Of lower ranges: what the number is modulo the upper ones.
@@ -190,7 +176,7 @@ class Number {
     for (size_t i = 0; i < ranges_.size(); ++i) {
       const int64_t gap = factors_[i] - p.number.factor_of(ranges_[i]);
       if (gap % (p.count ? p.period() : p.step)) return {};
-      if (gap && !p.count) add(out.less, ranges_[i], gap / p.step);
+      if (gap && !p.count) out.less.add(ranges_[i], gap / p.step);
     }
     return out;
   }
@@ -276,10 +262,10 @@ std::optional<Counted> take(Form& s, const Number& number) {
     if (!number.touches(t.part)) {
       other.push_back(t);
     } else if (is_plain(t.part)) {
-      add(plain, t.part.number, t.factor);
+      plain.add(t.part.number, t.factor);
     } else {
       const auto c = *number.converted(t.part);
-      add(plain, c.less, -t.factor);
+      plain.add(c.less, -t.factor);
       digit(c, t.factor);
     }
   }
@@ -378,7 +364,7 @@ class Rewriter {
       const Form& s = forms_[i];
       LinearForm at;
       at.constant = s.constant;
-      for (const auto& t : s.terms) add(at, to_node(t.part), t.factor);
+      for (const auto& t : s.terms) at.add(to_node(t.part), t.factor);
       Node gate = nullptr;
       for (const auto& f : s.facts) {
         Node n = to_node(f.part);

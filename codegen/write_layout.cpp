@@ -100,7 +100,7 @@ class Digits {
       part_of(t.atom, part);
       for (const auto& [digit, step] : digits_.at(part.range))
         if (step >= part.step && (part.count == 0 || step < part.step * part.count))
-          add(out, digit, t.factor * (step / part.step));
+          out.add(digit, t.factor * (step / part.step));
     }
     std::erase_if(out.terms, [](auto& t) { return t.factor == 0; });
     return out;
@@ -118,15 +118,6 @@ class Digits {
   }
 
  private:
-  static void add(LinearForm& f, Node atom, int64_t factor) {
-    const auto at = std::lower_bound(f.terms.begin(), f.terms.end(), atom,
-                                     [](auto& t, Node n) { return t.atom->id < n->id; });
-    if (at != f.terms.end() && at->atom == atom)
-      at->factor += factor;
-    else
-      f.terms.insert(at, {atom, factor});
-  }
-
   std::map<Node, std::vector<int64_t>> steps_;
   std::map<Node, std::vector<std::pair<Node, int64_t>>> digits_;
   int next_ = 0;
