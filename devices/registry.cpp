@@ -36,6 +36,7 @@ std::string emulator_name(const GpuRow& gpu) {
   return cat(kEmulators, gpu.language == Target::Language::Hip ? "HIP:" : "CUDA:", gpu.arch);
 }
 const GpuRow* emulated_gpu(std::string_view name) {
+  if (!name.starts_with(kEmulators)) return nullptr;
   for (const GpuRow& gpu : gpu_table())
     if (emulator_name(gpu) == name) return &gpu;
   return nullptr;
@@ -80,12 +81,15 @@ std::string fastest_device() {
 Device& find_device(std::string_view name) {
   static std::mutex mutex;
   static auto* open = new std::map<std::string, std::unique_ptr<Device>>;  // outlives all buffers
-  const std::string key = canonical_device(name);
+  static auto* known = new std::map<std::string, Device*, std::less<>>;    // as it was spelled
   std::lock_guard lock(mutex);
+  if (const auto at = known->find(name); at != known->end()) return *at->second;
+  const std::string key = canonical_device(name);
   auto& slot = (*open)[key];
   int index;
   const GpuRow* gpu = emulated_gpu(key);
   if (!slot) slot = gpu ? emulated(key, gpu->arch) : row_of(key, &index)->open(index);
+  known->emplace(name, slot.get());
   return *slot;
 }
 
