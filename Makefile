@@ -27,7 +27,8 @@ TEST_FOLDERS := unit ops golden error fuzz train lint
 TEST_SOURCES := $(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp))
 CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
 EXAMPLE_SOURCES := $(wildcard examples/*.cpp)
-HEADERS := $(wildcard $(addsuffix /*.h,tiny codegen runtime devices examples test test/* extra/*))
+TOOL_SOURCES := $(wildcard extra/*.cpp)
+HEADERS := $(wildcard $(addsuffix /*.h,tiny codegen runtime devices examples test test/* extra extra/*))
 FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,tiny codegen runtime devices examples \
   test test/* extra/*))
 
@@ -45,6 +46,7 @@ endif
 ifneq ($(filter libcxxopts-dev,$(MISSING)),)
 $(info NO_SETUP: no cxxopts: the examples that need it are left out)
 EXAMPLE_SOURCES := $(call without,$(EXAMPLE_SOURCES),cxxopts\.hpp)
+TOOL_SOURCES := $(call without,$(TOOL_SOURCES),cxxopts\.hpp)
 endif
 ifneq ($(filter zlib1g-dev,$(MISSING)),)
 $(info NO_SETUP: no zlib: files compressed with gzip cannot be read)
@@ -95,8 +97,8 @@ object = $(1:%.cpp=$(BUILD)/%.o)
 LIBRARY := $(BUILD)/libtiny.a
 TEST_PROGRAM := $(BUILD)/tests
 EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
-PROVE := $(BUILD)/prove
 DOCTOR := $(BUILD)/doctor
+TOOLS := $(subst _,-,$(TOOL_SOURCES:extra/%.cpp=$(BUILD)/%))
 BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(wildcard extra/bench/*.cpp))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
 README_EXAMPLE := $(if $(wildcard README.md),$(BUILD)/readme_example)
@@ -132,7 +134,8 @@ $(EXAMPLES): $(BUILD)/examples/%: $(BUILD)/examples/%.o $(LIBRARY)
 	$(call link)
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/extra/bench/%.o $(LIBRARY)
 	$(call link)
-$(PROVE) $(DOCTOR): $(BUILD)/%: $(BUILD)/extra/%.o $(LIBRARY)
+.SECONDEXPANSION:
+$(TOOLS): $(BUILD)/%: $(BUILD)/extra/$$(subst -,_,$$*).o $(LIBRARY)
 	$(call link)
 ifneq ($(filter doctest-dev,$(MISSING)),)
 $(TEST_PROGRAM):
@@ -187,7 +190,7 @@ help:
 	@echo 'make format, clean   clang-format of every source; removes build/'
 	@echo 'NO_SETUP=1 installs nothing, CONFIG=asan builds in build/asan, CI=true: -Werror'
 
-all: $(LIBRARY) $(EXAMPLES) $(BENCHES) $(PROVE) $(DOCTOR)
+all: $(LIBRARY) $(EXAMPLES) $(BENCHES) $(TOOLS)
 
 mnist cifar: %: $(BUILD)/examples/%
 	@$< $(ARGS)

@@ -83,14 +83,26 @@ Source render(const Linear& program, const Target& target) {
                                                      : render_c(program, target);
 }
 
-}  // namespace
-
-Lowered lower(Node kernel, const std::string& name, const Target& target) {
-  return lower(kernel, name, target, nullptr);
+bool has_loops(Node kernel) {  // a store has an index there
+  const auto stores = kernel->srcs();
+  return std::any_of(stores.begin(), stores.end(), [](Node s) { return s->num_src > 2; });
 }
 
-Lowered lower(Node kernel, const std::string& name, const Target& target,
-              const StageViewer& viewer) {
+// The same graph in the current arena.
+Node copied(Node root) {
+  NodeMap<Node> done;
+  for (Node n : topological(root)) {
+    std::vector<Node> srcs;
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    done[n] = make(n->op, n->dtype, srcs, n->payload);
+  }
+  return *done.find(root);
+}
+
+Node ranges(Node kernel) { return has_loops(kernel) ? copied(kernel) : to_ranges(kernel); }
+
+Lowered lower(Node kernel, const std::string& name, const Target& target, const StageViewer& viewer,
+              const Choice* wanted) {
   const auto arena = std::make_shared<Arena>();
   ArenaScope scope(*arena);
   Lowered out;
@@ -104,13 +116,13 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
     return graph;
   };
 
-  Node k = stage("ranges", Stage::Kernel, to_ranges(kernel));
+  Node k = stage("ranges", Stage::Kernel, ranges(kernel));
   k = stage("simplify", Stage::Kernel, simplify(k));
   k = stage("merge_ranges", Stage::Kernel, merge_ranges(k, target));
   estimate(k, out);
-  const Choice choice = env_int("OPT") ? choose_options(k, target) : Choice{};
-  out.options = choice.options;
-  k = apply(k, choice.options, target);
+  out.choice = wanted ? *wanted : env_int("OPT") ? choose_options(k, target) : Choice{};
+  out.options = out.choice.options;
+  k = apply(k, out.choice.options, target);
   const std::vector<Opt> parts = split_sums(k, target);
   out.options.insert(out.options.end(), parts.begin(), parts.end());
   k = stage("options", Stage::Kernel, simplify(apply(k, parts, target)));
@@ -124,11 +136,31 @@ Lowered lower(Node kernel, const std::string& name, const Target& target,
   k = stage("index_width", Stage::Machine, choose_index_width(k, target));
   out.machine = k;
   Linear program = linearize(k, name);
-  program.heavy = choice.heavy;
+  program.heavy = out.choice.heavy;
   if (viewer) viewer("linearize", to_text(program));
   out.source = render(program, target);
   if (viewer) viewer("render", out.source.text);
   return out;
+}
+
+}  // namespace
+
+Lowered lower(Node kernel, const std::string& name, const Target& target) {
+  return lower(kernel, name, target, nullptr, nullptr);
+}
+
+Lowered lower(Node kernel, const std::string& name, const Target& target,
+              const StageViewer& viewer) {
+  return lower(kernel, name, target, viewer, nullptr);
+}
+
+Lowered lower(Node kernel, const std::string& name, const Target& target, const Choice& choice,
+              const StageViewer& viewer) {
+  return lower(kernel, name, target, viewer, &choice);
+}
+
+Node loops_of(Node kernel, const Target& target) {
+  return merge_ranges(simplify(ranges(kernel)), target);
 }
 
 }  // namespace tiny

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/option.h"
+#include "codegen/heuristic.h"
 #include "codegen/source.h"
 #include "codegen/target.h"
 
@@ -14,20 +14,30 @@ namespace tiny {
 struct Lowered {
   Source source;
   LaunchSize launch;
-  std::vector<Opt> options;            // chosen by the heuristic
+  Choice choice;                       // the heuristic's, or the one that was asked for
+  std::vector<Opt> options;            // its options, and those that split long sums
   double bytes = 0;                    // memory read and written, each buffer counted once
   double flops = 0;                    // arithmetic on values
   std::shared_ptr<const Arena> arena;  // of `machine`
   Node machine = nullptr;              // the graph that was rendered: what is proved
 };
 
-// `kernel` is Sink(Store(Param, value)...) of tensor nodes; `name` a C identifier. Pure: may run
-// on any thread, takes no lock, works in an arena of its own.
+// `kernel` is Sink(Store(Param, value)...) of tensor nodes, or a graph of loops as loops_of gives
+// it; `name` a C identifier. Pure: may run on any thread, takes no lock, works in an arena of its
+// own.
 Lowered lower(Node kernel, const std::string& name, const Target& target);
 
 // The same, showing the graph after each pass: for DEBUG=5, golden tests and documentation.
 using StageViewer = std::function<void(const char* pass, const std::string& text)>;
 Lowered lower(Node kernel, const std::string& name, const Target& target,
               const StageViewer& viewer);
+
+// The same with these options instead of the heuristic's. Throws Error or Bug where they are not
+// legal or cannot be lowered.
+Lowered lower(Node kernel, const std::string& name, const Target& target, const Choice& choice,
+              const StageViewer& viewer = nullptr);
+
+// The loops that options are applied to, in the current arena.
+Node loops_of(Node kernel, const Target& target);
 
 }  // namespace tiny

@@ -1,6 +1,7 @@
 #include "codegen/option.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "codegen/linear.h"
 #include "codegen/matrix.h"
@@ -29,6 +30,61 @@ std::string to_text(const std::vector<Opt>& opts) {
   std::string text;
   for (const Opt& o : opts) text += (text.empty() ? "" : ", ") + to_text(o);
   return text;
+}
+
+namespace {
+
+Opt option_from_text(const std::string& text) {
+  std::istringstream in(text);
+  std::string kind, word;
+  Opt opt{OptKind::Order, 0, 0, {}};
+  bool good = true;
+  const auto range = [&] {  // "r3"
+    char r = 0;
+    int id = -1;
+    good = good && (in >> r >> id) && r == 'r' && id >= 0 && id < 64;
+    return id;
+  };
+  in >> kind;
+  if (kind == "order") {
+    while (good && in >> std::ws && in.peek() != EOF) opt.axes.push_back(range());
+  } else {
+    opt.axis = range();
+    opt.kind = kind == "split"   ? OptKind::Split
+               : kind == "merge" ? OptKind::Merge
+               : kind == "join"  ? OptKind::Join
+               : kind == "bind"  ? OptKind::Bind
+                                 : OptKind::Matrix;
+    if (kind == "merge" || kind == "join") {
+      opt.amount = range();
+    } else if (kind == "split") {
+      good = good && (in >> opt.amount);
+    } else if (kind == "bind") {
+      in >> word;
+      while (opt.amount <= static_cast<int64_t>(RangeKind::Device) &&
+             word != name_of(static_cast<RangeKind>(opt.amount)))
+        ++opt.amount;
+      good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
+    } else {
+      opt.axes.push_back(range());
+      good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
+    }
+  }
+  check(good && (in >> std::ws).eof(), "option '", text,
+        "': expected such as split r1 16, merge r0 r1, join r0 r1, bind r4 vector, matrix r0 r1 x "
+        "256, order r0 r2 r1");
+  return opt;
+}
+
+}  // namespace
+
+std::vector<Opt> options_from_text(const std::string& text) {
+  std::vector<Opt> out;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');)
+    out.push_back(
+        option_from_text(part.substr(std::min(part.find_first_not_of(' '), part.size()))));
+  return out;
 }
 
 std::vector<Node> ranges_of(Node sink) {

@@ -31,6 +31,7 @@ struct Opt {
 
 std::string to_text(const Opt& opt);  // "split r1 16", "bind r4 vector", "order r0 r2 r1"
 std::string to_text(const std::vector<Opt>& opts);
+std::vector<Opt> options_from_text(const std::string& text);  // throws Error for anything else
 
 // The ranges of a kernel graph, by id.
 std::vector<Node> ranges_of(Node sink);

@@ -12,6 +12,7 @@
 #include "runtime/lru.h"
 #include "runtime/profile.h"
 #include "runtime/proof.h"
+#include "runtime/search.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -33,10 +34,6 @@ Kernels& kernels() {
   return *k;
 }
 
-std::string key_of(const Step& step) {
-  return cat(step.kernel.get(), ' ', step.device, ' ', env_kernel_key());
-}
-
 void show(const Lowered& low, int debug) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
@@ -45,7 +42,18 @@ void show(const Lowered& low, int debug) {
   if (debug >= 4) std::cerr << low.source.text << '\n';
 }
 
-std::shared_ptr<Kernel> compile(const Step& step) {
+// The options that a search has found before, else the heuristic's.
+Lowered lower_step(const Step& step, const Target& target, const Choice* choice,
+                   const StageViewer& viewer) {
+  KnownChoice known;
+  const bool found = !choice && env_int("BEAM") > 0 &&
+                     find_choice(step.kernel.get(), device_name(step.device), known);
+  if (found) choice = &known.choice;
+  if (choice) return lower(step.kernel.get(), step.name, target, *choice, viewer);
+  return lower(step.kernel.get(), step.name, target, viewer);
+}
+
+std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr) {
   Device& device = find_device(device_name(step.device));
   const auto debug = static_cast<int>(env_int("DEBUG"));
   StageViewer viewer;
@@ -56,7 +64,7 @@ std::shared_ptr<Kernel> compile(const Step& step) {
     };
   const Lowered low = [&] {
     const HostSpan span("lower");
-    return lower(step.kernel.get(), step.name, device.target(), viewer);
+    return lower_step(step, device.target(), choice, viewer);
   }();
   show(low, debug);
   PendingProof proof(low, step, device.target());
@@ -100,6 +108,25 @@ template <class Job> void in_parallel(size_t count, Job job) {
 
 }  // namespace
 
+std::string kernel_key(const Step& step) {
+  return cat(step.kernel.get(), ' ', step.device, ' ', env_kernel_key());
+}
+
+void replace_kernel(const Step& step, const Choice& choice) {
+  auto kernel = compile(step, &choice);
+  Kernels& all = kernels();
+  std::lock_guard lock(all.mutex);
+  Entry* known = all.entries.find(kernel_key(step));
+  if (!known) return;
+  known->kernel = std::move(kernel);
+  ++all.age;
+}
+
+uint64_t kernels_age() {
+  std::lock_guard lock(kernels().mutex);
+  return kernels().age;
+}
+
 std::vector<Kernel*> compile_kernels(const Schedule& s) {
   const auto of_schedule = [&] {
     std::vector<Kernel*> out;
@@ -114,7 +141,7 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
     std::lock_guard lock(all.mutex);
     if (s.kernels_age == all.age) return of_schedule();
     for (const Step& step : s.steps) {
-      keys.push_back(step.kernel ? key_of(step) : "");
+      keys.push_back(step.kernel ? kernel_key(step) : "");
       if (!step.kernel) continue;
       if (const Entry* known = all.entries.find(keys.back()))
         found[keys.back()] = known->kernel;

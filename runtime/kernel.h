@@ -30,6 +30,16 @@ std::vector<Kernel*> compile_kernels(const Schedule& s);
 
 size_t kernel_count();  // in memory
 
+// What a step's kernel is found by in memory.
+std::string kernel_key(const Step& step);
+
+// The step's kernel with other options from now on: compile_kernels gives the new one, who has the
+// old one may go on with it. Any thread.
+void replace_kernel(const Step& step, const Choice& choice);
+
+// Changes when kernels are replaced or forgotten.
+uint64_t kernels_age();
+
 void clear_kernel_cache();  // forgets what is in memory; for tests and benchmarks
 
 }  // namespace tiny

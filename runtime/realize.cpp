@@ -12,6 +12,8 @@
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
 #include "runtime/profile.h"
+#include "runtime/search_program.h"
+#include "runtime/search_worker.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -69,6 +71,15 @@ class Run {
   std::map<int, std::shared_ptr<Buffer>> arenas_;
 };
 
+template <class Work> double seconds_of(const Step& step, const Work& work) {
+  Device& device = find_device(device_name(step.device));
+  device.synchronize();
+  const double start = steady_seconds();
+  work();
+  device.synchronize();
+  return steady_seconds() - start;
+}
+
 }  // namespace
 
 std::recursive_mutex& runtime_mutex() {
@@ -83,7 +94,16 @@ Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) 
   const std::vector<Kernel*> kernels = compile_kernels(s);
   Run run(s, inputs);
   const Watch watch = watch_now();
-  for (size_t i = 0; i < s.steps.size(); ++i) run.step(s.steps[i], kernels[i], watch);
+  std::vector<double> seconds;  // of each step, where they are searched
+  const bool searched = wants_search(s);
+  for (size_t i = 0; i < s.steps.size(); ++i) {
+    const auto work = [&] { run.step(s.steps[i], kernels[i], watch); };
+    if (searched)
+      seconds.push_back(seconds_of(s.steps[i], work));
+    else
+      work();
+  }
+  if (searched) search_schedule(s, seconds);
   Buffers out;
   for (const Result& r : s.results) out.push_back(r.value >= 0 ? run.buffer(r.value) : nullptr);
   return out;

@@ -313,6 +313,7 @@ void* Replay::address_of(int v) const {
 }
 
 void Replay::make_segments() {
+  age_ = kernels_age();
   const std::vector<Kernel*> kernels = compile_kernels(schedule_);
   for (size_t i = 0; i < schedule_.steps.size(); ++i) {
     const Step& step = schedule_.steps[i];
@@ -366,7 +367,27 @@ void Replay::advance_seeds() {
   }
 }
 
+// A search beside the program (BEAM_ASYNC) may have found better kernels.
+void Replay::refresh_kernels() {
+  const uint64_t age = kernels_age();
+  if (age == age_) return;
+  age_ = age;
+  const std::vector<Kernel*> now = compile_kernels(schedule_);
+  kernels_.clear();
+  for (Segment& s : segments_)
+    for (size_t i = 0; i < s.items.size(); ++i) {
+      Kernel* k = now[static_cast<size_t>(s.steps[i])];
+      kernels_.push_back(k->shared_from_this());
+      if (k == s.kernels[i]) continue;
+      s.items[i].program = k->program.get();
+      s.items[i].size = k->launch;
+      s.kernels[i] = k;
+      s.recording = nullptr;
+    }
+}
+
 void Replay::launch() {
+  if (env_int("BEAM_ASYNC") != 0) refresh_kernels();
   const bool plain = env_int("JIT") == 2;
   const Watch watch = watch_now();
   for (Segment& s : segments_) {

@@ -80,11 +80,13 @@ class Replay {
   int root_of(int value) const;
   void set_address(Place& place, void* address);
   void advance_seeds();
+  void refresh_kernels();
   void launch();
   Tensor result(size_t i, std::span<const std::shared_ptr<Buffer>> inputs) const;
 
   Schedule schedule_;
   std::vector<std::shared_ptr<Kernel>> kernels_;
+  uint64_t age_ = 0;  // of the kernels when they were looked up
   std::vector<Segment> segments_;
   std::vector<Place> inputs_, outputs_;
   std::map<int, size_t> output_of_;  // by the value that the memory was made for

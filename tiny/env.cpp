@@ -72,6 +72,17 @@ constexpr Row kRows[] = {
      "Schedules that are kept in memory, and four times as many kernels; those used longest ago go "
      "first."},
     {"OPT", Kind::Int, "1", Scope::Kernel, "0 turns the kernel optimiser off."},
+    {"BEAM", Kind::Int, "0", Scope::Host,
+     "Searches the options of each kernel by timing, keeping so many of the best at each round; 0 "
+     "takes the heuristic's."},
+    {"BEAM_BUDGET", Kind::Int, "60", Scope::Host,
+     "Seconds that a program may search, shared out by each kernel's part of the run time."},
+    {"BEAM_ASYNC", Kind::Int, "0", Scope::Host,
+     "1 searches beside the program, which takes better kernels when they are found."},
+    {"BEAM_ISOLATE", Kind::Int, "1", Scope::Host,
+     "0 compiles and times candidates in this process: a crash or a hang is then the program's."},
+    {"BEAM_CACHE", Kind::Text, "", Scope::Host,
+     "File of the candidates' times; empty means beam.txt in the folder of the cache on disk."},
     {"FUSE", Kind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
     {"DETERMINISTIC", Kind::Int, "0", Scope::Kernel,
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
@@ -86,6 +97,8 @@ constexpr Row kRows[] = {
      "How many random programs the property test tries."},
     {"FUZZ_SEED", Kind::Int, "0", Scope::Host,
      "Seed of the first of them; 0 takes one from the date."},
+    {"BEAM_PROGRAMS", Kind::Int, "2", Scope::Host,
+     "How many random programs the test of searches for options tries."},
     {"EMULATOR_PARTS", Kind::Int, "4", Scope::Host,
      "The tests run one in so many operator and conformance cases on the device EMULATOR, others "
      "on other days; 1 runs all."},
@@ -186,6 +199,13 @@ std::string env_kernel_key() {
     key += row.kind == Kind::Int ? std::to_string(int_of(row)) : text_of(row);
   }
   return key;
+}
+
+std::vector<std::pair<std::string, std::string>> env_settings() {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const Row& row : kRows)
+    if (std::string text = text_of(row); text != row.standard) out.push_back({row.name, text});
+  return out;
 }
 
 std::string env_table_markdown() {

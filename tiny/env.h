@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tiny {
 
@@ -34,6 +36,9 @@ class EnvOverride {
 // All variables that change generated kernels with their present values, "OPT=1 FUSE=1": a part
 // of every key of a kernel cache.
 std::string env_kernel_key();
+
+// All variables that are set, with their values: what another process needs to see the same.
+std::vector<std::pair<std::string, std::string>> env_settings();
 
 // The table for people: as Markdown for the README, as aligned lines for --help.
 std::string env_table_markdown();

@@ -1,0 +1,28 @@
+// What a search over options may try next: choices one edit away from a known one. Edits work on
+// the common option language, so that they serve every device and everything that a heuristic
+// chooses.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "codegen/heuristic.h"
+#include "codegen/source.h"
+
+namespace tiny {
+
+// "heavy; split r0 8, bind r1 vector": a choice in one line, and back (throws Error).
+std::string to_text(const Choice& choice);
+Choice choice_from_text(const std::string& text);
+
+// Choices that differ from `choice` in one edit: another amount of a split, an option left out, a
+// loop that is split, unrolled, vectorised, spread or bound to the cores, two ranges with their
+// parts exchanged, another order, the compiler's other effort. `loops` is the kernel before any
+// option (loops_of); ranges that must go on in order keep theirs. No text occurs twice.
+std::vector<Choice> neighbours(Node loops, const Choice& choice, const Target& target);
+
+// Why the kernel could not be launched, or would not compute the same, with these options; empty
+// where nothing speaks against it. Costs no compilation.
+std::string launch_problem(Node loops, const Choice& choice, const Target& target);
+std::string launch_problem(const LaunchSize& size, const Target& target);
+
+}  // namespace tiny

@@ -1,0 +1,302 @@
+// The search over a kernel's options: what it may try, what it must not believe, what it survives.
+#include "runtime/search.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <set>
+#include <sstream>
+
+#include "codegen/option.h"
+#include "runtime/search_cache.h"
+#include "runtime/search_model.h"
+#include "runtime/search_space.h"
+#include "test/devices.h"
+#include "test/unit/kernels.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+namespace {
+
+using namespace test;
+
+// A folder of its own for the cache, empty.
+struct Folder {
+  explicit Folder(const char* name)
+      : path(std::filesystem::temp_directory_path() / cat("tiny-", name, "-", getpid())),
+        scope("CACHE_DIR", path.string()) {
+    std::filesystem::remove_all(path);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+  EnvOverride scope;
+};
+
+Node small_matmul(int64_t n = 32) {
+  return kernel_of({matmul(tensor_param(1, {n, 2 * n}), tensor_param(2, {2 * n, n}))});
+}
+
+SearchSettings quick() {
+  SearchSettings s;
+  s.width = 2;
+  s.seconds = 3;
+  s.run_limit = 1;
+  s.cached = false;
+  return s;
+}
+
+int count(const Searched& s, Outcome o) {
+  return static_cast<int>(std::count_if(s.candidates.begin(), s.candidates.end(),
+                                        [&](const Candidate& c) { return c.outcome == o; }));
+}
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
+// A body of the kernel that does nothing but this, in the language of the CPU's compiler.
+void plant(Lowered& low, const std::string& llvm, const std::string& c) {
+  const bool is_llvm = low.source.language == Source::Language::LlvmIr;
+  const std::string& name = low.source.entry;
+  low.source.text =
+      is_llvm ? cat("declare void @abort()\ndefine void @", name,
+                    "(ptr %args, i64 %begin, i64 %end) {\n  br label %l\nl:\n", llvm, "\n}\n")
+              : cat("void abort(void);\nvoid ", name, "(void** a, long long b, long long e) {", c,
+                    "}\n");
+}
+
+TEST_CASE("options are read back from their text") {
+  const std::string text =
+      "split r1 16, merge r0 r2, join r0 r3, bind r4 vector, matrix r0 r1 x 256, order r0 r2 r1";
+  CHECK(to_text(options_from_text(text)) == text);
+  CHECK(options_from_text("").empty());
+  const Choice choice = choice_from_text("heavy; " + text);
+  CHECK(choice.heavy);
+  CHECK(to_text(choice) == "heavy; " + text);
+  for (const char* bad : {"split r1", "split 1 16", "bind r1 fast", "melt r0", "order r0 x", "r0"})
+    CHECK_THROWS_AS(options_from_text(bad), Error);
+  CHECK_THROWS_AS(choice_from_text("split r1 16"), Error);
+}
+
+TEST_CASE("neighbours of a choice are many, different, and none of them is the choice itself") {
+  const Target& target = find_device("CPU").target();
+  Arena arena;
+  ArenaScope scope(arena);
+  Node loops = loops_of(small_matmul(), target);
+  const Choice start = lower(loops, "k", target).choice;
+  const auto all = neighbours(loops, start, target);
+  std::set<std::string> texts;
+  for (const Choice& c : all) texts.insert(to_text(c));
+  CHECK(all.size() > 30);
+  CHECK(texts.size() == all.size());
+  CHECK_FALSE(texts.count(to_text(start)));
+  Choice other = start;
+  other.heavy = !start.heavy;
+  CHECK(texts.count(to_text(other)));
+}
+
+TEST_CASE("what cannot be launched is rejected before it is compiled") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Target cpu, gpu;
+  gpu.kind = Target::Kind::Gpu;
+  Node loops = loops_of(small_matmul(64), cpu);
+  const auto why = [&](const char* options, const Target& t) {
+    return launch_problem(loops, {options_from_text(options), false}, t);
+  };
+  CHECK(why("bind r0 core", cpu) == "");
+  CHECK(why("bind r2 core", cpu) == "r2 of 128 is reduced along: cores do not meet");
+  CHECK(why("bind r0 core, bind r1 core", cpu) == "two ranges for the cores");
+  CHECK(why("bind r0 block", cpu) == "r0 of 64 is of a GPU");
+  CHECK(why("bind r0 thread, bind r1 thread", gpu) == "blocks of 4096 threads, of 1024 at most");
+  CHECK(why("bind r2 block", gpu) == "r2 of 128 is reduced along: blocks do not meet");
+  CHECK(why("bind r0 unroll, bind r1 unroll", cpu) == "4096 copies of an innermost statement");
+  CHECK(why("bind r7 unroll", cpu) == "bind r7 unroll: the kernel has no range r7");
+  LaunchSize size;
+  size.shared_bytes = 1 << 20;
+  CHECK(launch_problem(size, gpu) == "1048576 bytes of shared memory, of 49152 at most");
+}
+
+TEST_CASE("made-up indices stay inside what they index") {
+  const Target& target = find_device("CPU").target();
+  const Node at[] = {tensor_param(2, {50}, kI64)};  // of a table of 100
+  Node kernel = kernel_of({build::gather(tensor_param(1, {100}), at)});
+  Arena arena;
+  ArenaScope scope(arena);
+  const KernelCase c = case_of(loops_of(kernel, target), "CPU", target);
+  REQUIRE(c.buffers.size() == 3);
+  CHECK(c.buffers[0].written);
+  CHECK(c.buffers[0].kind == Filling::Kind::Poison);
+  CHECK(c.buffers[2].kind == Filling::Kind::Indices);
+  CHECK(c.buffers[2].top >= 90);
+  CHECK(c.buffers[2].top < 100);
+}
+
+TEST_CASE("a search ends with the heuristic's choice or a better one") {
+  const NodeRef kernel(small_matmul());
+  for (const bool isolated : {true, false}) {
+    SearchTools tools("CPU", isolated);
+    const Searched s = search_kernel(kernel.get(), "k_matmul", tools, quick());
+    CHECK(s.trouble == "");
+    CHECK(s.timed > 1);
+    CHECK(count(s, Outcome::Wrong) == 0);
+    CHECK(s.seconds <= s.heuristic);
+    CHECK(search_workers().empty() != isolated);
+  }
+  CHECK(search_workers().empty());  // they end with what started them
+}
+
+TEST_CASE("a planted wrong candidate is dropped and reported") {
+  const NodeRef kernel(small_matmul());
+  SearchTools tools("CPU", false);
+  SearchSettings s = quick();
+  int planted = 0;
+  s.tamper = [&](const Choice&, Lowered& low) {
+    ++planted;
+    replace_all(low.source.text, "fmul contract", "fadd contract");
+    replace_all(low.source.text, " * v", " + v");
+  };
+  std::ostringstream messages;
+  std::streambuf* before = std::cerr.rdbuf(messages.rdbuf());
+  const Searched found = search_kernel(kernel.get(), "k_planted", tools, s);
+  std::cerr.rdbuf(before);
+  CHECK(planted > 0);
+  CHECK(found.trouble == "");
+  REQUIRE(count(found, Outcome::Wrong) > 0);
+  CHECK(to_text(found.best) == to_text(found.candidates[0].choice));
+  const std::string text = messages.str();
+  CHECK(text.find("BEAM: kernel k_planted is wrong with other options") != text.npos);
+  CHECK(text.find("of buffer 0 is ") != text.npos);
+  CHECK(text.find("--choice '") != text.npos);
+}
+
+TEST_CASE("candidates that crash or hang end their own process") {
+  const NodeRef kernel(small_matmul());
+  SearchTools tools("CPU", true);
+  SearchSettings s = quick();
+  s.seconds = 20;
+  s.run_limit = 0.5;
+  std::set<std::string> crashing, hanging;  // tamper is called on several threads, twice for each
+  std::mutex mutex;
+  s.tamper = [&](const Choice& choice, Lowered& low) {
+    std::lock_guard lock(mutex);
+    const std::string text = to_text(choice);
+    if (crashing.count(text) || crashing.size() < 20) {
+      crashing.insert(text);
+      plant(low, cat("  call void @abort()\n  unreachable ; ", crashing.size()), "abort();");
+    } else if (hanging.count(text) || hanging.size() < 20) {
+      hanging.insert(text);
+      plant(low, cat("  br label %l ; ", hanging.size()), "for (;;);");
+    }
+    low.source.text += (low.source.language == Source::Language::LlvmIr ? "\n; " : "\n// ") + text;
+  };
+  const Searched found = search_kernel(kernel.get(), "k_planted", tools, s);
+  CHECK(found.trouble == "");
+  CHECK(count(found, Outcome::Crashed) + count(found, Outcome::Hung) > 0);
+  CHECK(count(found, Outcome::Wrong) == 0);
+  const std::string best = to_text(found.best);
+  CHECK_FALSE(crashing.count(best));
+  CHECK_FALSE(hanging.count(best));
+}
+
+TEST_CASE("a search knows what an earlier one found, and adds what is new") {
+  const Folder folder("search");
+  const NodeRef kernel(small_matmul());
+  SearchTools tools("CPU", false);
+  SearchSettings s = quick();
+  s.cached = true;
+  KnownChoice known;
+  CHECK_FALSE(find_choice(kernel.get(), "CPU", known));
+  const Searched first = search_kernel(kernel.get(), "k_matmul", tools, s);
+  REQUIRE(first.timed > 1);
+  REQUIRE(find_choice(kernel.get(), "CPU", known));
+  CHECK(to_text(known.choice) == to_text(first.best));
+  CHECK(known.width == 2);
+
+  const Searched second = search_kernel(kernel.get(), "k_matmul", tools, s);
+  const auto recalled = std::count_if(second.candidates.begin(), second.candidates.end(),
+                                      [](const Candidate& c) { return c.recalled; });
+  CHECK(recalled > 0);
+
+  // Another size of the same kernel begins with this one's best.
+  Arena arena;
+  ArenaScope scope(arena);
+  Device& cpu = find_device("CPU");
+  const KernelKey larger = key_of_kernel(loops_of(small_matmul(64), cpu.target()), cpu, "CPU");
+  const auto choices = SearchCache::current().family_choices(larger);
+  REQUIRE(choices.size() == 1);
+  CHECK(choices[0] == to_text(second.best));
+}
+
+TEST_CASE("a kernel that there was no time for keeps the heuristic's options") {
+  const Folder folder("pass");
+  const NodeRef kernel(small_matmul());
+  pass_over(kernel.get(), "k_matmul", "CPU", 4, 60);
+  KnownChoice known;
+  REQUIRE(find_choice(kernel.get(), "CPU", known));
+  const Target& target = find_device("CPU").target();
+  CHECK(to_text(known.choice) == to_text(lower(kernel.get(), "k", target).choice));
+  CHECK(known.budget == 60);
+  CHECK_FALSE(known.exhausted);
+}
+
+TEST_CASE("the file of candidates is copied, mended and cleared") {
+  const Folder folder("records");
+  const std::string path = (folder.path / "beam.txt").string();
+  const KernelKey key{"aa11", "ff", "CPU x"}, other{"bb22", "ff", "CPU x"};
+  {
+    SearchCache cache(path);
+    cache.add(key, "k_one");
+    cache.add(key.key, TryRecord{"5e", Outcome::Good, 1.25e-3, 2e-3, "light; split r0 4"});
+    cache.add(key.key, DoneRecord{4, 60, true, 2e-3, 1.25e-3, "light; split r0 4"});
+    cache.add(other, "k_two");
+  }
+  SearchCache again(path);
+  const auto found = again.find("aa11");
+  REQUIRE(found);
+  CHECK(found->name == "k_one");
+  CHECK(found->tries.at("light; split r0 4").least == 1.25e-3);
+  REQUIRE(found->done);
+  CHECK(found->done->exhausted);
+  CHECK(again.family_choices(other) == std::vector<std::string>{"light; split r0 4"});
+
+  // A damaged line, one that is cut off, and what another process adds.
+  {
+    std::ofstream file(path, std::ios::app);
+    file << "00000000\ttry\taa11\t5e\tgood\t1\t1\tlight; split r0 8\n";
+  }
+  SearchCache(path).add("aa11", TryRecord{"5f", Outcome::Wrong, 1, 1, "light; split r0 2"});
+  CHECK(again.find("aa11")->tries.size() == 2);
+
+  const std::string copy = (folder.path / "copy.txt").string();
+  SearchCache imported(copy);
+  CHECK(imported.import(path) == 5);
+  CHECK(imported.import(path) == 0);
+  CHECK(imported.all().size() == 2);
+  CHECK(imported.drop("two") == 1);
+  CHECK(SearchCache(copy).all().size() == 1);
+  CHECK_THROWS_AS(imported.import((folder.path / "none").string()), Error);
+}
+
+TEST_CASE("kernels of a GPU are searched on the emulator") {
+  const auto devices = test_devices();
+  if (std::find(devices.begin(), devices.end(), "EMULATOR") == devices.end()) return;
+  const NodeRef kernel(kernel_of({sum(tensor_param(1, {8, 64}), 2)}));
+  SearchTools tools("EMULATOR", true);
+  SearchSettings s = quick();
+  s.seconds = 8;
+  s.run_limit = 20;
+  const Searched found = search_kernel(kernel.get(), "k_sum", tools, s);
+  CHECK(found.trouble == "");
+  CHECK(found.timed > 1);
+  CHECK(count(found, Outcome::Wrong) == 0);
+}
+
+}  // namespace
+}  // namespace tiny

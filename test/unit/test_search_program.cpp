@@ -1,0 +1,153 @@
+// BEAM=n in a running program: results stay what they are, the budget and a second run's silence.
+#include "runtime/search_program.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+#include "runtime/realize.h"
+#include "runtime/search_worker.h"
+#include "test/fuzz/random_graph.h"
+#include "tiny/jit.h"
+#include "tiny/tiny.h"
+
+namespace tiny {
+namespace {
+
+// Searches with an empty cache, forgotten afterwards.
+struct Beam {
+  Beam(const char* width, const char* budget, const char* async = "0")
+      : path(std::filesystem::temp_directory_path() / cat("tiny-beam-", getpid())),
+        cache("CACHE_DIR", path.string()),
+        beam("BEAM", width),
+        seconds("BEAM_BUDGET", budget),
+        beside("BEAM_ASYNC", async) {
+    forget();
+  }
+  ~Beam() {
+    forget();
+    std::filesystem::remove_all(path);
+  }
+  static void forget() {  // as a new program does
+    reset_searches();
+    clear_kernel_cache();
+    clear_schedule_cache();
+  }
+  std::filesystem::path path;
+  EnvOverride cache, beam, seconds, beside;
+};
+
+std::vector<float> product_of(const Tensor& a, const Tensor& b) {
+  return (a.matmul(b) + 1.0).relu().to_vector<float>();
+}
+
+TEST_CASE("a program that searches computes what it does without, and again spends nothing") {
+  const Tensor a = Tensor::rand({48, 80}).realize(), b = Tensor::rand({80, 64}).realize();
+  const std::vector<float> expected = product_of(a, b);
+  const Beam beam("2", "12");
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<float> got = product_of(a, b);
+    for (size_t k = 0; k < got.size(); ++k)
+      REQUIRE(std::abs(got[k] - expected[k]) < 1e-4 * expected[k]);
+  }
+  const SearchCounts first = search_counts();
+  CHECK(first.kernels > 0);
+  CHECK(first.timed > 1);
+  CHECK(first.troubled == 0);
+  // The limits of one candidate may come on top of the budget.
+  CHECK(first.seconds < 12 + 20);
+
+  Beam::forget();
+  for (int i = 0; i < 3; ++i) product_of(a, b);
+  const SearchCounts second = search_counts();
+  CHECK(second.kernels == 0);
+  CHECK(second.timed == 0);
+  CHECK(second.recalled > 0);
+  CHECK(search_workers().empty());
+}
+
+TEST_CASE("an interrupt ends a search and keeps the program") {
+  const Tensor a = Tensor::rand({256, 256}).realize();
+  const std::vector<float> expected = product_of(a, a);
+  const Beam beam("8", "60");
+  std::thread finger([] {
+    for (int i = 0; i < 1000 && search_workers().empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(getpid(), SIGINT);
+  });
+  const std::vector<float> got = product_of(a, a);
+  finger.join();
+  for (size_t k = 0; k < got.size(); ++k)
+    REQUIRE(std::abs(got[k] - expected[k]) < 1e-4 * expected[k]);
+  CHECK(search_counts().seconds < 30);
+  const int kernels = search_counts().kernels;
+  product_of(a, a);
+  CHECK(search_counts().kernels == kernels);  // no more of it in this program
+}
+
+TEST_CASE("a program that searches beside goes on, and its replays take the better kernels") {
+  const Tensor a = Tensor::rand({128, 128}).realize();
+  const std::vector<float> expected = product_of(a, a);
+  const Beam beam("2", "6", "1");
+  Jit step([&](const Tensor& x) { return (x.matmul(a) + 1.0).relu(); });
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<float> got = step(a).to_vector<float>();
+    for (size_t k = 0; k < got.size(); ++k)
+      REQUIRE(std::abs(got[k] - expected[k]) < 1e-4 * expected[k]);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  finish_searches();
+  CHECK(search_counts().kernels > 0);
+  const std::vector<float> got = step(a).to_vector<float>();
+  for (size_t k = 0; k < got.size(); ++k)
+    REQUIRE(std::abs(got[k] - expected[k]) < 1e-4 * expected[k]);
+}
+
+// Of floats: by the sums' roundings; NaN and infinity agree.
+bool agree(const std::vector<double>& a, const std::vector<double>& b, double unit) {
+  double scale = 1;
+  for (double v : a)
+    if (std::isfinite(v)) scale = std::max(scale, std::abs(v));
+  for (size_t i = 0; i < a.size(); ++i) {
+    const bool same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]));
+    if (!same && !(std::abs(a[i] - b[i]) <= 4096 * unit * scale)) return false;
+  }
+  return true;
+}
+
+TEST_CASE("kernels of random programs searched in a row stay right") {
+  const int64_t programs = env_int("BEAM_PROGRAMS");
+  const Beam beam("2", "1000000");
+  const EnvOverride in_process("BEAM_ISOLATE", programs > 20 ? "1" : "0");
+  int compared = 0;
+  for (int64_t seed = 1; compared < programs; ++seed) {
+    const fuzz::Program program = fuzz::random_program(static_cast<uint64_t>(seed));
+    CAPTURE(seed);
+    const auto values = [&] {
+      const fuzz::Built built = fuzz::build(program, "CPU");
+      std::vector<std::vector<double>> out;
+      for (const Tensor& t : built.outputs) out.push_back(t.to(kF64).to_vector<double>());
+      return out;
+    };
+    const auto before = values();
+    // The second run has the kernels that the first one's searches have found.
+    const auto after = values();
+    for (size_t i = 0; i < before.size(); ++i) {
+      const fuzz::Built built = fuzz::build(program, "CPU");
+      const DType t = built.outputs[i].dtype();
+      const double unit = t == kF16 ? 0x1p-18 : t == kBF16 ? 0x1p-15 : 0x1p-23;
+      CHECK(agree(before[i], after[i], unit));
+    }
+    ++compared;
+  }
+  MESSAGE(to_text(search_counts()));
+}
+
+}  // namespace
+}  // namespace tiny
