@@ -1,6 +1,7 @@
 #include "runtime/search.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -401,6 +402,8 @@ class Search {
     const std::string text = cat("--- merge_ranges\n", to_text(loops_));
     std::string file = cache_folder();
     if (!file.empty()) {
+      std::error_code status;
+      std::filesystem::create_directories(file, status);
       file += cat("/wrong-", key_.key.substr(0, 12), ".txt");
       std::ofstream(file) << text;
     }

@@ -24,6 +24,7 @@ struct Filling {
 struct KernelCase {
   std::string device;
   std::vector<Filling> buffers;
+  bool exact = false;      // of eighths it makes numbers that need no rounding, in any order
   double longest_sum = 1;  // numbers that are added up for an element: how far orders may differ
 };
 

@@ -197,9 +197,39 @@ double estimate_seconds(Node loops, const Lowered& low, const Target& target) {
                                           : gpu_seconds(sink, w, low.launch, target);
 }
 
+namespace {
+
+// Whether sums and products of eighths come out exactly: no function rounds, constants are eighths.
+bool is_exact(Node loops) {
+  for (Node n : topological(loops)) {
+    if (!n->dtype.is_float()) continue;
+    switch (n->op) {
+      case Op::Const:
+        if (std::isfinite(n->number()) &&
+            (n->number() * 8 != std::round(n->number() * 8) || std::abs(n->number()) > 64))
+          return false;
+        break;
+      case Op::Add:
+      case Op::Sub:
+      case Op::Mul:
+      case Op::Neg:
+      case Op::Where:
+      case Op::Max:
+      case Op::Load:
+      case Op::Param:
+      case Op::Reduce: break;
+      default: return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 KernelCase case_of(Node loops, const std::string& device, const Target& target) {
   KernelCase out;
   out.device = device;
+  out.exact = is_exact(loops);
   std::set<int> loaded, combined;
   for (Node n : topological(loops)) {
     if (n->op == Op::Param) {

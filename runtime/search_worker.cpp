@@ -27,7 +27,7 @@ enum class Request : char { Prepare, Run, Compile };
 
 std::string packed(const KernelCase& k) {
   Packer p;
-  p.add(Request::Prepare).add(k.device).add(k.longest_sum).add(k.buffers.size());
+  p.add(Request::Prepare).add(k.device).add(k.exact).add(k.longest_sum).add(k.buffers.size());
   for (const Filling& f : k.buffers) p.add(f);
   return p.take();
 }
@@ -35,6 +35,7 @@ std::string packed(const KernelCase& k) {
 KernelCase unpack_case(Unpacker& u) {
   KernelCase k;
   k.device = u.text();
+  k.exact = u.get<bool>();
   k.longest_sum = u.get<double>();
   for (size_t n = u.get<size_t>(); n > 0; --n) k.buffers.push_back(u.get<Filling>());
   return k;
