@@ -24,8 +24,8 @@ namespace tiny {
 
 namespace {
 
-constexpr double kEarned = 1000;    // seconds of search for one that a schedule runs
-constexpr double kFirst = 2;        // seconds that a schedule gets in any case
+constexpr double kEarned = 1000;    // seconds of search for one that a schedule runs again
+constexpr double kFirst = 2;        // seconds that its first run gives
 constexpr double kSmallest = 0.25;  // seconds that are worth beginning a kernel's search
 constexpr double kLeastShare = 0.005;
 
@@ -88,7 +88,7 @@ class Searches {
     {
       std::lock_guard lock(mutex_);
       Visit& v = visits_[&s];
-      v.earned += kEarned * run + (v.runs == 0 ? kFirst : 0);
+      v.earned += v.runs == 0 ? kFirst : kEarned * run;  // what runs once is worth little
       // The first run leaves most of the budget to what may come.
       const double most = v.runs++ == 0 ? left() / 4 : left();
       const double given = std::min(v.earned, most);
