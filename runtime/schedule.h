@@ -46,6 +46,7 @@ struct Result {
 };
 
 struct Kernel;  // runtime/kernel.h
+struct Visit;   // runtime/search_program.cpp
 
 struct Schedule {
   std::vector<Value> values;
@@ -56,6 +57,7 @@ struct Schedule {
   // The steps' kernels once they have been looked up, and when that was (runtime/kernel.cpp).
   mutable std::vector<std::shared_ptr<Kernel>> kernels;
   mutable uint64_t kernels_age = 0;
+  mutable std::shared_ptr<Visit> visit;  // what searching has done for it
 };
 
 // The schedule of a normalized graph, from the cache where it has been made before. `devices`:

@@ -53,7 +53,8 @@ double read_number(const std::byte* from, DType t) {
   }
 }
 
-Bytes contents(const Filling& f, int slot, int poison) {
+// `poison`: of outputs; `timed`: of lengths.
+Bytes contents(const Filling& f, int slot, int poison, bool timed = false) {
   const auto bytes = static_cast<size_t>(f.size) * static_cast<size_t>(f.dtype.size());
   Bytes out(bytes, static_cast<std::byte>(poison));
   if (f.kind == Filling::Kind::Poison) return out;
@@ -69,7 +70,9 @@ Bytes contents(const Filling& f, int slot, int poison) {
       continue;
     }
     int64_t v = static_cast<int64_t>(random.bits() % (f.dtype.is_bool() ? 2 : 8));
-    if (f.kind == Filling::Kind::Indices && f.distinct) {
+    if (f.kind == Filling::Kind::Length) {
+      v = timed ? f.top : f.low;
+    } else if (f.kind == Filling::Kind::Indices && f.distinct) {
       do next = (next + (span / 3 | 1)) % span;
       while (next > static_cast<uint64_t>(f.top));
       v = static_cast<int64_t>(next);
@@ -101,9 +104,8 @@ class LocalBench : public Bench {
       const Filling& f = kernel.buffers[i];
       void* memory = device_->alloc(bytes_of(f));
       memory_.push_back({memory, bytes_of(f)});
-      const Bytes bytes = contents(f, static_cast<int>(i), kPoison[0]);
-      device_->upload(memory, bytes.data(), bytes.size());
     }
+    for (size_t i = 0; i < memory_.size(); ++i) fill(i, kPoison[0], true);
     for (const Memory& m : memory_) args_.push_back(m.data);
   }
 
@@ -154,13 +156,17 @@ class LocalBench : public Bench {
 
   // --- what is computed --------------------------------------------------------------------------
 
+  void fill(size_t i, int poison, bool timed) {
+    const Bytes bytes = contents(case_.buffers[i], static_cast<int>(i), poison, timed);
+    device_->upload(memory_[i].data, bytes.data(), bytes.size());
+  }
   void refill(int poison) {
-    for (size_t i = 0; i < memory_.size(); ++i) {
-      const Filling& f = case_.buffers[i];
-      if (!f.written) continue;
-      const Bytes bytes = contents(f, static_cast<int>(i), poison);
-      device_->upload(memory_[i].data, bytes.data(), bytes.size());
-    }
+    for (size_t i = 0; i < memory_.size(); ++i)
+      if (case_.buffers[i].written) fill(i, poison, false);
+  }
+  void set_lengths(bool timed) {
+    for (size_t i = 0; i < memory_.size(); ++i)
+      if (case_.buffers[i].kind == Filling::Kind::Length) fill(i, 0, timed);
   }
 
   Bytes content(size_t i) {
@@ -171,6 +177,7 @@ class LocalBench : public Bench {
 
   // Runs with two poisons: what differs then was not computed.
   void set_reference(Program& program, const LaunchSize& size) {
+    set_lengths(false);
     std::vector<Bytes> first(memory_.size());
     for (int run : {0, 1}) {
       refill(kPoison[run]);
@@ -182,6 +189,7 @@ class LocalBench : public Bench {
     for (size_t i = 0; i < memory_.size(); ++i)
       if (case_.buffers[i].written)
         expected_[i] = expect_of(case_.buffers[i], first[i], content(i));
+    set_lengths(true);
   }
 
   static Expected expect_of(const Filling& f, const Bytes& a, Bytes b) {
@@ -247,6 +255,7 @@ class LocalBench : public Bench {
   // make a difference and the baseline shows none.
   void verify(Program& program, const BenchJob& job, Measured& out) {
     refill(kPoison[2]);
+    set_lengths(false);
     device_->launch(program, job.size, args_);
     device_->synchronize();
     for (auto& [i, e] : expected_) {
@@ -263,6 +272,7 @@ class LocalBench : public Bench {
       out.text = mismatch(i, d, got);
     }
     if (expected_.empty()) expect_from_here();
+    set_lengths(true);
   }
 
   // Without a reference the baseline is one.

@@ -12,12 +12,15 @@ namespace tiny {
 
 // What lies in a buffer before a kernel runs.
 struct Filling {
-  enum class Kind : uint8_t { Poison, Values, Indices } kind = Kind::Values;
+  // Length: the one value of a Variable, `top` where time is taken and `low` where results are
+  // compared, so that what lies beyond it is looked at too.
+  enum class Kind : uint8_t { Poison, Values, Indices, Length } kind = Kind::Values;
   bool written = false;   // compared afterwards
   bool distinct = false;  // of Indices: no two are the same, where there are as many values
   DType dtype;
   int64_t size = 0;  // elements
   int64_t top = 0;   // of Indices: they are 0 .. top
+  int64_t low = 0;   // of Length
 };
 
 // A kernel's buffers, by slot.

@@ -226,6 +226,27 @@ bool is_exact(Node loops) {
 
 }  // namespace
 
+namespace {
+
+// The values of Variables: at the end of their bounds, where kernels take longest.
+void fill_lengths(Node loops, KernelCase& out) {
+  for (Node n : all_of(loops, Op::Bound)) {
+    Node of = n->src(0);
+    while (of->op == Op::Cast) of = of->src(0);
+    const bool is_value = of->op == Op::Load && numel(of->src(0)->shape()) == 1;
+    check(is_value, "a length that the kernel computes itself");
+    Filling& f = out.buffers[static_cast<size_t>(of->src(0)->ints()[0])];
+    const int64_t low = n->ints()[0], top = n->ints()[1];
+    const bool again = f.kind == Filling::Kind::Length;
+    f.kind = Filling::Kind::Length;
+    f.top = again ? std::min(f.top, top) : top;
+    f.low = std::max({f.low, low, f.top / 2});
+    check(!f.written && f.low <= f.top, "a length between ", f.low, " and ", f.top);
+  }
+}
+
+}  // namespace
+
 KernelCase case_of(Node loops, const std::string& device, const Target& target) {
   KernelCase out;
   out.device = device;
@@ -259,6 +280,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
       from.distinct = from.dtype.is_int();
     }
   }
+  fill_lengths(loops, out);
   const Lowered plain = lower(loops, "k", target, Choice{});
   Arena arena;
   ArenaScope scope(arena);
@@ -272,7 +294,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     }
   for (const auto& [slot, list] : by_slot) {
     Filling& f = out.buffers[static_cast<size_t>(slot)];
-    if (!f.dtype.is_int() || f.written) continue;
+    if (!f.dtype.is_int() || f.written || f.kind == Filling::Kind::Length) continue;
     f.kind = Filling::Kind::Indices;
     int64_t low = 0, high = most[slot];
     while (low < high) {  // the largest that is legal

@@ -22,6 +22,14 @@
 
 namespace tiny {
 
+// Of a schedule, by the program's searches.
+struct Visit {
+  int generation = 0;  // of the searches: older ones count for nothing
+  int runs = 0;
+  double earned = 0;
+  bool finished = false;
+};
+
 namespace {
 
 constexpr double kEarned = 1000;    // seconds of search for one that a schedule runs again
@@ -75,9 +83,8 @@ class Searches {
   bool wanted(const Schedule& s) {
     if (interrupted || env_int("BEAM") <= 0) return false;
     std::lock_guard lock(mutex_);
-    if (left() < kSmallest) return first_seen(s);
-    if (const auto seen = visits_.find(&s); seen != visits_.end() && seen->second.finished)
-      return false;
+    const Visit& v = visit(s);
+    if (v.finished || (left() < kSmallest && v.runs > 0)) return false;  // once, to note it
     return std::any_of(s.steps.begin(), s.steps.end(), [](const Step& t) { return t.kernel; });
   }
 
@@ -87,7 +94,7 @@ class Searches {
     for (const Task& t : tasks) run += t.seconds;
     {
       std::lock_guard lock(mutex_);
-      Visit& v = visits_[&s];
+      Visit& v = visit(s);
       v.earned += v.runs == 0 ? kFirst : kEarned * run;  // what runs once is worth little
       // The first run leaves most of the budget to what may come.
       const double most = v.runs++ == 0 ? left() / 4 : left();
@@ -100,7 +107,7 @@ class Searches {
       const bool beside = env_int("BEAM_ASYNC") != 0;
       if (given < kSmallest || (beside && (busy_ || !queue_.empty()))) return;
       v.earned = 0;
-      queue_.push_back({&s, std::move(tasks), given, run});
+      queue_.push_back({s.visit, std::move(tasks), given, run});
       if (beside) return wake();
     }
     InterruptGuard guard;
@@ -121,23 +128,22 @@ class Searches {
     finish();
     std::lock_guard lock(mutex_);
     counts_ = {};
-    visits_.clear();
+    ++generation_;
     finished_.clear();
     tools_.clear();
     interrupted = false;
   }
 
  private:
-  // A schedule that comes when the budget is spent is only noted.
-  bool first_seen(const Schedule& s) const { return !visits_.count(&s); }
+  // Lies in the schedule: an address would be another schedule's some time.
+  Visit& visit(const Schedule& s) const {
+    if (!s.visit || s.visit->generation != generation_)
+      s.visit = std::make_shared<Visit>(Visit{.generation = generation_});
+    return *s.visit;
+  }
 
-  struct Visit {  // of a schedule
-    int runs = 0;
-    double earned = 0;
-    bool finished = false;
-  };
   struct Order {
-    const Schedule* schedule;
+    std::shared_ptr<Visit> visit;
     std::vector<Task> tasks;
     double seconds;  // to search
     double run;      // of the schedule
@@ -257,15 +263,21 @@ class Searches {
     if (bar) bar->update(static_cast<int64_t>(open.size()));
     bar.reset();
     std::lock_guard lock(mutex_);
-    visits_[order.schedule].finished = all_done;
+    order.visit->finished = all_done;
     counts_.seconds += steady_seconds() - start;
     if (shown && counts_.kernels > before.kernels) std::cerr << to_text(counts_) << '\n';
   }
 
+  // A kernel that was looked up. Its node is held: the key has its address.
+  struct Known {
+    NodeRef kernel;
+    bool finished = false;  // nothing is left to try
+  };
+
   bool is_finished(const std::string& key) {
     std::lock_guard lock(mutex_);
     const auto found = finished_.find(key);
-    return found != finished_.end() && found->second;
+    return found != finished_.end() && found->second.finished;
   }
 
   // Takes what an earlier program has found with as much effort as this one may spend.
@@ -279,7 +291,7 @@ class Searches {
                        known.width >= env_int("BEAM") &&
                        (known.exhausted || known.budget >= budget());
     std::lock_guard lock(mutex_);
-    finished_[task.key] = found;
+    finished_[task.key] = {task.step.kernel, found};
     counts_.recalled += found;
   }
 
@@ -314,7 +326,7 @@ class Searches {
     counts_.troubled += !found.trouble.empty();
     counts_.before += task.seconds;
     counts_.after += task.seconds / found.speedup();
-    finished_[task.key] = found.exhausted || !found.trouble.empty();
+    finished_[task.key].finished = found.exhausted || !found.trouble.empty();
     if (env_int("DEBUG") >= 1) {
       std::fprintf(stderr, "BEAM: %-48s %6.1f s, %3d timed: %10.1f us -> %10.1f us, %.2fx %s\n",
                    task.step.name.c_str(), found.spent, found.timed, found.heuristic * 1e6,
@@ -328,8 +340,8 @@ class Searches {
   std::mutex mutex_;
   std::condition_variable woken_, idle_;
   std::vector<Order> queue_;
-  std::map<const Schedule*, Visit> visits_;
-  std::map<std::string, bool> finished_;  // by kernel_key: nothing is left to try
+  int generation_ = 1;
+  std::map<std::string, Known> finished_;  // by kernel_key
   std::map<std::string, std::unique_ptr<SearchTools>> tools_;
   SearchCounts counts_;
   bool busy_ = false, started_ = false;

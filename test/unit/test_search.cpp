@@ -138,6 +138,22 @@ TEST_CASE("made-up indices stay inside what they index") {
   CHECK(c.buffers[2].top < 100);
 }
 
+TEST_CASE("a length is filled with its bound") {
+  const Target& target = find_device("CPU").target();
+  const int64_t one[] = {1}, all[] = {64};
+  Node n = build::bound(tensor_param(2, {1}, kI64), 3, 60);
+  Node inside = build::binary(Op::Lt, build::iota(64, kI64), build::expand(n, all));
+  Node values = build::where(inside, tensor_param(1, {64}), build::full(all, kF32, 0.0));
+  Node kernel = kernel_of({build::reshape(sum(values, 1), one)});
+  Arena arena;
+  ArenaScope scope(arena);
+  const KernelCase c = case_of(loops_of(kernel, target), "CPU", target);
+  REQUIRE(c.buffers.size() == 3);
+  CHECK(c.buffers[2].kind == Filling::Kind::Length);
+  CHECK(c.buffers[2].top == 60);
+  CHECK(c.buffers[2].low == 30);
+}
+
 TEST_CASE("a search ends with the heuristic's choice or a better one") {
   const NodeRef kernel(small_matmul());
   for (const bool isolated : {true, false}) {
