@@ -4,10 +4,11 @@
 #include <chrono>
 #include <map>
 
+#include "codegen/access.h"
 #include "codegen/bounds.h"
 #include "codegen/group.h"
-#include "codegen/matrix.h"
 #include "codegen/numbers.h"
+#include "codegen/ring.h"
 #include "codegen/smt.h"
 #include "codegen/writes.h"
 #include "tiny/algebra.h"
@@ -241,6 +242,9 @@ class Prover {
     if (n->is(Op::Matrix)) {
       const MatrixTile tile(n);
       for (const MatrixOperand* o : {&tile.a, &tile.b}) add(operand(o->map));
+      add(prove_ring(ring_of(tile)));
+      if (!all_of(sink_, Op::Reduce).empty())
+        add({Verdict::Unproved, Method::None, "a reduction beside matrix units is not followed"});
     } else if (info(n->op).cls == OpClass::Statement) {
       add({Verdict::Unproved, Method::None, cat(info(n->op).name, " is not followed")});
     }

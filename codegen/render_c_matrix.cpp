@@ -1,9 +1,10 @@
 // The text around a product on the matrix units (codegen/matrix.h): warpgroup 0 fills stages of
 // shared memory by the copy engine, two others multiply what is in them. Instructions, descriptors
 // and layouts are those of the PTX ISA: "Asynchronous Warpgroup Level Matrix Instructions",
-// "Matrix Descriptor", "Strides" (128-byte swizzle), and cp.async.bulk.tensor.
-#include "codegen/matrix.h"
+// "Matrix Descriptor", "Strides" (128-byte swizzle), and cp.async.bulk.tensor. Who waits for what
+// is printed from the table of steps that is proved (codegen/ring.h).
 #include "codegen/render_c_printer.h"
+#include "codegen/ring.h"
 
 namespace tiny {
 
@@ -46,37 +47,31 @@ template <int groups> INLINE void products_wait() {
 )";
 
 constexpr const char* kPipeline = R"(
-// Stages of shared memory in a ring. full: the copies of a stage have arrived; empty: both
+// Stages of shared memory in a ring. full: the copies of a stage have arrived; empty: the
 // multiplying warpgroups have read it. Whoever waits follows the ring by index and parity.
-template <int stages, int bytes> struct Pipeline {
-  u32 base, full, empty;
-  int at = 0;
-  u32 parity;
-  INLINE Pipeline(u64* barriers, char* memory, bool fills) : parity(fills) {
+template <int stages, int bytes, int full_count, int empty_count> struct Pipeline {
+  u32 base, full, empty, parity;
+  int at = 0, noted = -1;
+  INLINE Pipeline(u64* barriers, char* memory, u32 first) : parity(first) {
     base = (shared_address(memory) + 1023) & ~1023u;
     full = shared_address(barriers);
     empty = full + 8 * stages;
   }
   INLINE void set_up() {
     for (int s = 0; s < stages; ++s) {
-      mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, 2);
+      mbarrier_init(full + 8 * s, full_count);
+      mbarrier_init(empty + 8 * s, empty_count);
     }
     fence_async();
   }
   INLINE u32 stage() { return base + at * bytes; }
   INLINE u32 arrival() { return full + 8 * at; }
-  INLINE u32 wait_empty() {
-    mbarrier_wait(empty + 8 * at, parity);
-    mbarrier_expect(arrival(), bytes);
-    return stage();
-  }
-  INLINE u32 wait_full() {
-    mbarrier_wait(full + 8 * at, parity);
-    return stage();
-  }
-  INLINE void release(int stage) {
-    if (stage >= 0 && thread_x() % 128 == 0) mbarrier_arrive(empty + 8 * stage);
+  INLINE void wait_empty() { mbarrier_wait(empty + 8 * at, parity); }
+  INLINE void wait_full() { mbarrier_wait(full + 8 * at, parity); }
+  INLINE void note() { noted = at; }
+  INLINE void release() {
+    if (noted >= 0 && thread_x() % 128 == 0) mbarrier_arrive(empty + 8 * noted);
+    noted = -1;
   }
   INLINE void advance() {
     if (++at == stages) {
@@ -137,6 +132,17 @@ std::string descriptor(const MatrixOperand& o, const char* address) {
                    : cat("descriptor(", address, " + k * 2048, 8192, 1024)");
 }
 
+// A group of products of the stage, which may run when this has been executed.
+std::string multiply_text(const MatrixTile& tile, const std::string& indent,
+                          const std::string& thread) {
+  return cat(indent, "const u32 a = pipeline.stage() + ", thread,
+             " / 128 * 8192, b = ", "pipeline.stage() + ", tile.a_bytes(), ";\n", indent,
+             "products_fence();\n", indent, "UNROLL\n", indent, "for (int k = 0; k < 4; ++k)\n",
+             indent, "  ", multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
+             tile.b.k_major ? 0 : 1, ">(acc, ", descriptor(tile.a, "a"), ", ",
+             descriptor(tile.b, "b"), ");\n", indent, "products_commit();\n");
+}
+
 // The number of a step along its axes: the first counts fastest.
 std::string step_text(const MatrixTile& tile, int step) {
   std::string text = "step";
@@ -148,18 +154,42 @@ std::string step_text(const MatrixTile& tile, int step) {
 
 }  // namespace
 
-std::string CPrinter::copies(const MatrixTile& tile, const MatrixOperand& o, Str map,
-                             int64_t offset) {
+// Of one box of an operand, to an offset in the stage.
+std::string CPrinter::copy_box(const MatrixTile& tile, const MatrixOperand& o, Str map, int box,
+                               int64_t offset) {
+  std::string at;
+  for (int d = 0; d < o.map.rank; ++d) {
+    const std::string x =
+        o.source_of[d] >= 0 ? value(matrix_->src(o.source_of[d])) : step_text(tile, o.step_of[d]);
+    at += cat(", ", x, d == 0 && box ? cat(" + ", box * MatrixTile::kStep) : "");
+  }
+  return cat("copy_box(pipeline.stage() + ", offset, ", ", map, ", pipeline.arrival()", at, ");\n");
+}
+
+std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
+                                const std::vector<RingStep>& steps, Str indent, Str thread) {
   std::string out;
-  for (int box = 0; box < o.boxes; ++box) {
-    std::string at;
-    for (int d = 0; d < o.map.rank; ++d) {
-      const std::string x =
-          o.source_of[d] >= 0 ? value(matrix_->src(o.source_of[d])) : step_text(tile, o.step_of[d]);
-      at += cat(", ", x, d == 0 && box ? cat(" + ", box * MatrixTile::kStep) : "");
+  for (const RingStep& step : steps) {
+    const int box = static_cast<int>(step.amount);
+    switch (step.op) {
+      case RingOp::WaitEmpty: out += indent + "pipeline.wait_empty();\n"; break;
+      case RingOp::Expect:
+        out += cat(indent, "mbarrier_expect(pipeline.arrival(), ", step.amount, ");\n");
+        break;
+      case RingOp::Copy:
+        out += indent +
+               (box < tile.a.boxes
+                    ? copy_box(tile, tile.a, "map_a", box, ring.boxes[box].offset)
+                    : copy_box(tile, tile.b, "map_b", box - tile.a.boxes, ring.boxes[box].offset));
+        break;
+      case RingOp::WaitFull: out += indent + "pipeline.wait_full();\n"; break;
+      case RingOp::Multiply: out += multiply_text(tile, indent, thread); break;
+      case RingOp::WaitProducts: out += cat(indent, "products_wait<", step.amount, ">();\n"); break;
+      case RingOp::Release: out += indent + "pipeline.release();\n"; break;
+      case RingOp::Note: out += indent + "pipeline.note();\n"; break;
+      case RingOp::Use: out += body_; break;
+      case RingOp::Advance: out += indent + "pipeline.advance();\n"; break;
     }
-    out += cat("          copy_box(stage + ", offset + box * MatrixTile::kStep * 128, ", ", map,
-               ", pipeline.arrival()", at, ");\n");
   }
   return out;
 }
@@ -167,7 +197,8 @@ std::string CPrinter::copies(const MatrixTile& tile, const MatrixOperand& o, Str
 // `before_`: what computes where a tile begins; body_: what is done with the product.
 std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
-  const int bytes = tile.a_bytes() + tile.b_bytes(), registers = tile.columns / 2;
+  const Ring ring = ring_of(tile);
+  const int registers = tile.columns / 2;
   std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a.map.rank));
   if (tile.b.map.rank != tile.a.map.rank) helpers += copy_function(tile.b.map.rank);
   helpers += cat(multiply_function(tile), "#endif", kPipeline);
@@ -177,16 +208,16 @@ std::string CPrinter::matrix_text() {
           ? "int r_tile = 0; r_tile < 1; ++r_tile"
           : cat("i32 ", value(blocks_[0]), " = block_x(); ", value(blocks_[0]), " < ",
                 blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()");
-  const std::string ring = cat("Pipeline<", tile.stages(), ", ", bytes, ">");
-  const std::string multiply = cat(multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
-                                   tile.b.k_major ? 0 : 1, ">(acc, ");
+  const std::string steps = cat("for (int step = 0; step < ", tile.all_steps(), "; ++step) {\n");
   std::string params = parameters();
   return helpers +
          cat("extern \"C\" MATRIX_KERNEL(", MatrixTile::kMultipliers + 128, ") ", program_.name,
              "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
-             ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * tile.stages(),
-             ");\n  ", ring,
-             " pipeline(barriers, memory, thread_x() < 128);\n"
+             ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
+             ");\n  Pipeline<", ring.stages, ", ", ring.stage_bytes, ", ", ring.full_count, ", ",
+             ring.empty_count, "> pipeline(barriers, memory, thread_x() < 128 ? ", ring.fill_parity,
+             " : ", ring.read_parity,
+             ");\n"
              "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n"
              "  const i32 ",
              thread,
@@ -194,27 +225,14 @@ std::string CPrinter::matrix_text() {
              "  if (thread_x() < 128) {\n"
              "    fewer_registers<40>();\n"
              "    if (thread_x() == 0)\n      for (",
-             tiles, ") {\n", before_, "        for (int step = 0; step < ", tile.all_steps(),
-             "; ++step) {\n          const u32 stage = pipeline.wait_empty();\n",
-             copies(tile, tile.a, "map_a", 0), copies(tile, tile.b, "map_b", tile.a_bytes()),
-             "          pipeline.advance();\n        }\n      }\n  } else {\n"
+             tiles, ") {\n", before_, "        ", steps,
+             ring_text(tile, ring, ring.fill, "          ", thread),
+             "        }\n      }\n  } else {\n"
              "    more_registers<232>();\n    for (",
              tiles, ") {\n", before_, "    f32 acc[", registers,
-             "];\n    UNROLL\n    for (int i = 0; i < ", registers,
-             "; ++i) acc[i] = 0;\n    int last = -1;\n    for (int step = 0; step < ",
-             tile.all_steps(),
-             "; ++step) {\n      const u32 stage = pipeline.wait_full();\n"
-             "      const u32 a = stage + ",
-             thread, " / 128 * 8192, b = stage + ", tile.a_bytes(),
-             ";\n      products_fence();\n"
-             "      UNROLL\n      for (int k = 0; k < 4; ++k)\n        ",
-             multiply, descriptor(tile.a, "a"), ", ", descriptor(tile.b, "b"),
-             ");\n      products_commit();\n      products_wait<1>();\n"
-             "      pipeline.release(last);  // the stage before: its products are done\n"
-             "      last = pipeline.at;\n      pipeline.advance();\n    }\n"
-             "    products_wait<0>();\n"
-             "    pipeline.release(last);\n",
-             body_, "    }\n  }\n}\n");
+             "];\n    UNROLL\n    for (int i = 0; i < ", registers, "; ++i) acc[i] = 0;\n    ",
+             steps, ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
+             ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
 }
 
 }  // namespace tiny

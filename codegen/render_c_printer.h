@@ -15,6 +15,8 @@ namespace tiny {
 
 struct MatrixOperand;  // codegen/matrix.h
 struct MatrixTile;
+struct Ring;  // codegen/ring.h
+struct RingStep;
 
 class CPrinter {
  public:
@@ -62,7 +64,10 @@ class CPrinter {
   std::string vector_load(Node n);
   std::string vector_store(Node n, Str v);
   std::string registers(Node n);
-  std::string copies(const MatrixTile& tile, const MatrixOperand& o, Str map, int64_t offset);
+  std::string copy_box(const MatrixTile& tile, const MatrixOperand& o, Str map, int box,
+                       int64_t offset);
+  std::string ring_text(const MatrixTile& tile, const Ring& ring,
+                        const std::vector<RingStep>& steps, Str indent, Str thread);
   std::string matrix_text();
   std::string load(Node n);
   std::string load_lanes(Node n);

@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <set>
 
+#include "codegen/access.h"
 #include "codegen/lower.h"
-#include "codegen/matrix.h"
+#include "codegen/ring.h"
 #include "devices/cuda.h"
 #include "devices/cuda_nvrtc.h"
 #include "runtime/realize.h"
@@ -224,13 +226,125 @@ TEST_CASE("matrix: the emulator finds the faults that are planted into a kernel"
   // Rows eight apart change places: another layout of lanes and registers.
   is_found("acc[0], acc[1]", "acc[2], acc[3]", "wrong: ");
   // Stages are read before the copies have arrived, or filled again while they are read.
-  is_found("= pipeline.wait_full()", "= pipeline.stage()", "once more than its count");
+  is_found("    pipeline.wait_full();", "", "once more than its count");
   is_found("products_wait<1>()", "products_wait<2>()", "wrong: ");
   is_found("    products_wait<0>();", "", "wrong: ");
   is_found("      products_fence();", "", "multiplies with no wgmma.fence");
   is_found("    fence_async();", "", "copies with no fence");
-  is_found("mbarrier_init(empty + 8 * s, 2)", "mbarrier_init(empty + 8 * s, 3)",
+  is_found("mbarrier_init(empty + 8 * s, empty_count)", "mbarrier_init(empty + 8 * s, 3)",
            "waits for ever at");
-  is_found("mbarrier_init(empty + 8 * s, 2)", "mbarrier_init(empty + 8 * s, 1)",
+  is_found("mbarrier_init(empty + 8 * s, empty_count)", "mbarrier_init(empty + 8 * s, 1)",
            "waits for ever at");
+}
+
+namespace {
+
+// The ring of a product's kernel as it is rendered and proved.
+Ring ring_of(const Form& form) {
+  const Lowered low = lower(kernel(form), "product", hopper());
+  REQUIRE(low.options[0].kind == OptKind::Matrix);
+  return ring_of(MatrixTile(all_of(low.machine, Op::Matrix).at(0)));
+}
+
+}  // namespace
+
+TEST_CASE("matrix: the ring of stages is proved for every tile") {
+  std::set<int> stages;
+  for (int64_t size : {512, 768, 1152, 2048})
+    for (bool turn_a : {false, true})
+      for (bool turn_b : {false, true}) {
+        const Ring ring = ring_of({{size, size}, {size, size}, turn_a, turn_b});
+        stages.insert(ring.stages);
+        const Finding f = prove_ring(ring);
+        CHECK_MESSAGE(f.verdict == Verdict::Proved, f.text);
+      }
+  CHECK(stages == std::set<int>{4, 7, 8});
+  // The proof is part of the kernel's.
+  Form form{{512, 512}, {512, 512}};
+  Node k = kernel(form);
+  const Lowered low = lower(k, "product", hopper());
+  ProofSettings settings;
+  read_kernel(k, hopper(), settings);
+  const Proof p = prove(low.machine, settings);
+  CHECK_MESSAGE(p.verdict == Verdict::Proved, p.text);
+}
+
+TEST_CASE("matrix: faults that are planted into the ring's table are found") {
+  const Ring right = ring_of({{2048, 2048}, {2048, 2048}, true, true});  // several boxes each
+  REQUIRE(right.boxes.size() >= 3);
+  const auto found = [&](auto plant) {
+    Ring ring = right;
+    plant(ring);
+    const Finding f = prove_ring(ring);
+    CHECK(f.verdict == Verdict::Wrong);
+    return f.text;
+  };
+  const auto stuck = [&](auto plant) {  // whom the first of the waits is reported of
+    const std::string text = found(plant), begin = "ring of stages: nobody goes on: ";
+    CHECK(text.starts_with(begin));
+    return text.substr(begin.size(), text.find(';') - begin.size());
+  };
+  const auto without = [](std::vector<RingStep>& steps, RingOp op) {
+    std::erase_if(steps, [&](const RingStep& s) { return s.op == op; });
+  };
+  const auto set = [](std::vector<RingStep>& steps, RingOp op, int64_t amount) {
+    for (RingStep& s : steps)
+      if (s.op == op) s.amount = amount;
+  };
+  CHECK(found([&](Ring& r) { without(r.fill, RingOp::WaitEmpty); }) ==
+        "ring of stages: stage 0, step 4: the thread that fills arrives at its barrier full once "
+        "more than its count");
+  CHECK(found([&](Ring& r) { without(r.read, RingOp::WaitFull); }) ==
+        "ring of stages: stage 0, step 0: warpgroup 1 reads it when it is empty");
+  const char* reading =
+      "ring of stages: stage 0, step 4: is filled when products of warpgroup 1 may be reading step "
+      "0 there";
+  CHECK(found([&](Ring& r) { without(r.read, RingOp::WaitProducts); }) == reading);
+  CHECK(
+      found([&](Ring& r) { set(r.read, RingOp::WaitProducts, 2); }) ==
+      "ring of stages: stage 0, step 4: is filled when products of warpgroup 2 may be reading step "
+      "0 there");
+  CHECK(found([&](Ring& r) { std::swap(r.read[2], r.read[4]); }) == reading);
+  CHECK(found([&](Ring& r) { without(r.end, RingOp::WaitProducts); }) ==
+        "ring of stages: stage 0, step 0: warpgroup 1 uses the result when its products may be "
+        "running");
+  // Parities.
+  CHECK(stuck([&](Ring& r) { r.fill_parity = 0; }) ==
+        "the thread that fills waits at stage 0, step 0, to be empty, which lacks 2 arrivals");
+  CHECK(found([&](Ring& r) { r.read_parity = 1; }) ==
+        "ring of stages: stage 0, step 0: warpgroup 1 reads it when it is empty");
+  // Arrivals.
+  CHECK(found([&](Ring& r) { r.empty_count = 1; }) ==
+        "ring of stages: stage 0, step 4: is filled before warpgroup 2 has read step 0 there");
+  CHECK(stuck([&](Ring& r) { r.empty_count = 3; }) ==
+        "the thread that fills waits at stage 0, step 4, to be empty, which lacks 1 arrivals");
+  CHECK(stuck([&](Ring& r) { r.full_count = 2; }) ==
+        "warpgroup 1 waits at stage 0, step 0, to be full, which lacks 1 arrivals");
+  CHECK(stuck([&](Ring& r) { without(r.read, RingOp::Release); }) ==
+        "the thread that fills waits at stage 0, step 4, to be empty, which lacks 2 arrivals");
+  CHECK(stuck([&](Ring& r) { without(r.fill, RingOp::Expect); }) ==
+        "warpgroup 1 waits at stage 0, step 0, to be full, which lacks 1 arrivals");
+  CHECK(stuck([&](Ring& r) { r.stages = 1; }) ==
+        "the thread that fills waits at stage 0, step 1, to be empty, which lacks 2 arrivals");
+  // Bytes.
+  CHECK(
+      found([&](Ring& r) { set(r.fill, RingOp::Expect, r.stage_bytes - 8192); }) ==
+      "ring of stages: stage 0, step 0: warpgroup 1 reads it before all of its bytes have landed");
+  CHECK(stuck([&](Ring& r) { set(r.fill, RingOp::Expect, r.stage_bytes + 128); }) ==
+        "warpgroup 1 waits at stage 0, step 0, to be full, which lacks 128 bytes");
+  CHECK(stuck([&](Ring& r) { r.fill.erase(r.fill.begin() + 3); }) ==
+        "warpgroup 1 waits at stage 0, step 0, to be full, which lacks 8192 bytes");
+  CHECK(found([&](Ring& r) { r.boxes[1].offset = 0; }) ==
+        "ring of stages: boxes overlap at byte 0 of a stage");
+  CHECK(found([&](Ring& r) { r.boxes.back().offset += 1024; }) ==
+        "ring of stages: boxes take 50176 bytes of a stage of 49152");
+  CHECK(found([&](Ring& r) { r.reads[1][0].offset += r.stage_bytes; }) ==
+        "ring of stages: byte 57344 of a stage is read and never filled");
+  // Steps.
+  CHECK(found([&](Ring& r) { without(r.read, RingOp::Advance); }) ==
+        "ring of stages: stage 0, step 1: warpgroup 1 reads it when it holds step 0");
+  CHECK(found([&](Ring& r) { r.read.push_back({RingOp::Advance}); }) ==
+        "ring of stages: stage 2, step 1: warpgroup 1 reads it when it holds step 2");
+  CHECK(found([&](Ring& r) { without(r.read, RingOp::Multiply); }) ==
+        "ring of stages: step 0: warpgroup 1 multiplies it 0 times");
 }
