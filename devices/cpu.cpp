@@ -167,6 +167,13 @@ void CpuDevice::copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memmove(to, from, bytes);  // null pointers are legal for zero bytes
 }
 
+// All CPU devices have the memory of one process.
+bool CpuDevice::copy_from(Device& source, void* to, const void* from, size_t bytes) {
+  if (!dynamic_cast<CpuDevice*>(&source)) return false;
+  copy(to, from, bytes);
+  return true;
+}
+
 void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) {
   const int64_t count = size.grid[0];
   const int64_t workers =

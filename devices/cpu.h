@@ -48,6 +48,7 @@ class CpuDevice : public Device {
   void upload(void* to, const void* from_host, size_t bytes) override;
   void download(void* to_host, const void* from, size_t bytes) override;
   void copy(void* to, const void* from, size_t bytes) override;
+  bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
 
   std::string compiler_id() const override { return compiler_.id(); }
   std::string compile(const Source& source) override { return compiler_.compile(source); }

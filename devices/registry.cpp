@@ -29,7 +29,8 @@ constexpr Row kDevices[] = {
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
 };
 
-// "EMU:CUDA:sm_80", "EMU:HIP:gfx942": one emulator for each row of the table of GPUs.
+// "EMU:CUDA:sm_80", "EMU:HIP:gfx942": an emulator for each row of the table of GPUs, of which there
+// may be several, "EMU:CUDA:sm_80:1".
 constexpr std::string_view kEmulators = "EMU:";
 
 std::string emulator_name(const GpuRow& gpu) {
@@ -42,35 +43,38 @@ const GpuRow* emulated_gpu(std::string_view name) {
   return nullptr;
 }
 
-const Row* row_of(std::string_view name, int* index) {
-  const size_t colon = name.find(':');
+// "CUDA:1" as its kind and its number, 0 where there is none. No kind where what follows the last
+// colon is no number; "EMU:CUDA:sm_80" is all kind.
+std::string_view kind_of(std::string_view name, int* index) {
   *index = 0;
-  if (colon != std::string_view::npos) {
-    for (char c : name.substr(colon + 1)) {
-      if (c < '0' || c > '9' || *index > 9999) return nullptr;
-      *index = *index * 10 + (c - '0');
-    }
-    if (colon + 1 == name.size()) return nullptr;
+  const size_t colon = name.rfind(':');
+  if (colon == std::string_view::npos || emulated_gpu(name)) return name;
+  for (char c : name.substr(colon + 1)) {
+    if (c < '0' || c > '9' || *index > 9999) return {};
+    *index = *index * 10 + (c - '0');
   }
+  return colon + 1 == name.size() ? std::string_view() : name.substr(0, colon);
+}
+
+const Row* row_of(std::string_view kind) {
   for (const Row& row : kDevices)
-    if (row.name == name.substr(0, colon)) return &row;
+    if (row.name == kind) return &row;
   return nullptr;
 }
 
 }  // namespace
 
 std::string canonical_device(std::string_view name) {
-  if (emulated_gpu(name)) return std::string(name);
   int index;
-  const Row* row = row_of(name, &index);
-  if (!row) {
+  const std::string_view kind = kind_of(name, &index);
+  if (!row_of(kind) && !emulated_gpu(kind)) {
     std::string known, emulators;
     for (const GpuRow& gpu : gpu_table()) emulators += ", " + emulator_name(gpu);
     for (const Row& r : kDevices) known += cat(known.empty() ? "" : ", ", r.name);
-    throw Error(cat("unknown device '", name, "': known are ", known, ", each also as NAME:number",
-                    emulators));
+    throw Error(cat("unknown device '", name, "': known are ", known, emulators,
+                    ", each also as NAME:number"));
   }
-  return index ? cat(row->name, ':', index) : row->name;
+  return index ? cat(kind, ':', index) : std::string(kind);
 }
 
 std::string fastest_device() {
@@ -87,8 +91,9 @@ Device& find_device(std::string_view name) {
   const std::string key = canonical_device(name);
   auto& slot = (*open)[key];
   int index;
-  const GpuRow* gpu = emulated_gpu(key);
-  if (!slot) slot = gpu ? emulated(key, gpu->arch) : row_of(key, &index)->open(index);
+  const std::string_view kind = kind_of(key, &index);
+  const GpuRow* gpu = emulated_gpu(kind);
+  if (!slot) slot = gpu ? emulated(key, gpu->arch) : row_of(kind)->open(index);
   known->emplace(name, slot.get());
   return *slot;
 }

@@ -32,6 +32,16 @@ bool is_expensive(Op op) {
          op == Op::TruncMod;
 }
 
+}  // namespace
+
+int work_of(Op op) {
+  if (op == Op::Gather || op == Op::Stride || op == Op::Pad) return 4;
+  if (!is_elementwise(op) || op == Op::Cast) return 0;
+  return is_expensive(op) ? 8 : 1;
+}
+
+namespace {
+
 class Fuser {
  public:
   Fuser(std::span<const Node> roots, std::span<const Node> stored, const Target& target)
@@ -127,7 +137,7 @@ class Fuser {
   }
 
   struct Cost {
-    int work = 0;             // operations, expensive ones count 8
+    int work = 0;             // see work_of
     std::vector<Node> loads;  // distinct values read that are about as large as the node
   };
 
@@ -144,9 +154,7 @@ class Fuser {
       if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
       return;
     }
-    if (is_elementwise(n->op) && n->op != Op::Cast) cost.work += is_expensive(n->op) ? 8 : 1;
-    if (n->op == Op::Gather || n->op == Op::Stride || (n->op == Op::Pad && !is_shear(n)))
-      cost.work += 4;
+    if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
     for (Node s : n->srcs()) add_cost(s, size, seen, cost);
   }
 
@@ -161,7 +169,7 @@ class Fuser {
   // it and reading it back, some dozen vector operations.
   bool is_worth_storing(Node n) const {
     const Cost c = cost_of(n);
-    return c.work >= 12 || c.loads.size() >= 3;
+    return c.work >= kWorthStoring || c.loads.size() >= 3;
   }
 
   // What a cast makes wider is stored as it was: a mask takes a byte and not four.

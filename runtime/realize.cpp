@@ -14,6 +14,7 @@
 #include "runtime/profile.h"
 #include "runtime/search_program.h"
 #include "runtime/search_worker.h"
+#include "runtime/shard.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -137,6 +138,8 @@ std::set<Node> assigned_buffers(std::span<const Node> roots) {
     if (n->op != Op::Assign || n->realized) continue;
     Node old = base_of(n->src(0));
     if (old->op == Op::Buffer) out.insert(old);
+    if (old->op != Op::Multi) continue;
+    for (Node piece : old->srcs()) out.insert(base_of(piece));
   }
   return out;
 }
@@ -198,11 +201,15 @@ std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
 
 Node with_memory(Node n) {
   Node base = base_of(n);
-  return base->op == Op::Buffer || base->op == Op::Leaf ? build::contiguous(n) : n;
+  const bool is_view = base->op == Op::Buffer || base->op == Op::Multi || base->op == Op::Leaf;
+  return is_view ? build::contiguous(n) : n;
 }
 
 // `wanted`: how many of the roots are more than old values that somebody still needs.
-std::vector<Node> realize_nodes(const std::vector<Node>& roots, size_t wanted, int fallback) {
+std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, int fallback) {
+  const Unsharded flat = unshard(given);
+  const std::vector<Node>& roots = flat.pieces;
+  const size_t pieces = wanted < given.size() ? flat.roots[wanted].begin : roots.size();
   const Normalized graph = normalize(roots);
   std::vector<int> devices;
   Buffers inputs;
@@ -214,7 +221,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, size_t wanted, i
   Capture* capture = Capture::current();
   if (capture) capture->check_run(*s, inputs);
   const Buffers made = run(*s, inputs);
-  if (capture) capture->add_run(roots, {s, inputs, made, wanted});
+  if (capture) capture->add_run(given, {s, inputs, made, pieces});
   std::vector<Node> out;
   for (size_t i = 0; i < roots.size(); ++i) {
     const Result& r = s->results[i];
@@ -226,7 +233,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& roots, size_t wanted, i
     Node view = onto ? moved(r.root.get(), base, onto) : graph.roots[i];
     out.push_back(build::with_lengths(view, roots[i]));
   }
-  return out;
+  return regroup(flat, out);
 }
 
 }  // namespace
@@ -277,6 +284,8 @@ void download(Node realized, void* out) {
       "would be the same in every replay",
       "return the tensor and read it afterwards");
   Node n = realized;
+  const auto members = device_members(n->device);
+  if (!members.empty()) n = realized = build::copy_to(n, members[0]);
   while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
     n = n->realized ? n->realized.load() : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != numel(realized->shape())) {
@@ -287,6 +296,11 @@ void download(Node realized, void* out) {
   b->device().synchronize();
   b->download(out);
   throw_found_nan();
+}
+
+int shard_axis(Node n) {
+  const std::lock_guard lock(runtime_mutex());
+  return unshard({&n, 1}).roots[0].axis;
 }
 
 std::string default_device() {

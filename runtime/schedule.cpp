@@ -24,17 +24,27 @@ namespace {
 
 bool is_usable(Node realized) {
   Node base = base_of(realized);  // a constant has no buffer
+  if (base->op == Op::Multi)
+    return std::all_of(base->srcs().begin(), base->srcs().end(), is_usable);
   return base->op != Op::Buffer || !base->arg<BufferArg>().buffer->moved();
 }
 
-// What a node stands for: itself, its values where it has been computed, its source where the node
-// only matters to gradients.
+}  // namespace
+
 Node resolved(Node n) {
   for (;;) {
     if (n->realized && is_usable(n->realized)) return n->realized;
     if (n->op != Op::Detach && n->op != Op::Leaf && n->op != Op::Checkpoint) return n;
     n = n->src(0);
   }
+}
+
+namespace {
+
+// Whether copies can read it where it is: memory in its own order.
+bool is_whole_memory(Node n) {
+  while (n->op == Op::Reshape) n = n->src(0);
+  return n->op == Op::Param || n->op == Op::Copy;
 }
 
 }  // namespace
@@ -65,7 +75,7 @@ Normalized normalize(std::span<const Node> roots) {
     }
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(resolved(s)));
-    if (n->op == Op::Copy) srcs[0] = build::contiguous(srcs[0]);
+    if (n->op == Op::Copy && !is_whole_memory(srcs[0])) srcs[0] = build::contiguous(srcs[0]);
     done[n] = with_sources(n, srcs);
   }
   for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));
@@ -423,6 +433,7 @@ class Planner {
       device = of;
     }
     if (device) return device;
+    if (g.outputs[0]->device) return g.outputs[0]->device;  // made of a device's own positions
     // Made of constants alone: a step of the work on one device, or a result of its own.
     const bool is_result = std::any_of(g.outputs.begin(), g.outputs.end(), [&](Node n) {
       return std::find(roots_.begin(), roots_.end(), n) != roots_.end();
@@ -545,7 +556,8 @@ class Planner {
       if (stack.size() != before) continue;
       stack.pop_back();
       nodes.push_back(n);
-      if (n->op == Op::Scatter) continue;
+      if (n->op == Op::Iota) done[n] = build::iota(n->ints()[0], n->dtype);
+      if (n->op == Op::Scatter || n->op == Op::Iota) continue;
       std::vector<Node> srcs;
       for (Node s : n->srcs().subspan(first)) srcs.push_back(*done.find(s));
       done[n] = n->op == Op::Assign ? srcs[0] : with_sources(n, srcs);

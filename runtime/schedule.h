@@ -11,6 +11,10 @@
 
 namespace tiny {
 
+// What a node stands for: itself, its values where it has been computed, its source where the node
+// only matters to gradients.
+Node resolved(Node n);
+
 // A graph with its Buffers replaced by Params: slot i stands for buffers[i].
 struct Normalized {
   std::vector<Node> roots;

@@ -438,8 +438,27 @@ HostTensor scatter(Node n, const Values& in) {
   return out;
 }
 
+// The pieces one after the other; of copies the first.
+HostTensor joined(Node n, const Values& in) {
+  const int64_t axis = n->ints()[1];
+  if (axis < 0) return *in[0];
+  HostTensor out(n->dtype, n->shape());
+  const auto inner = static_cast<size_t>(numel(n->shape().subspan(static_cast<size_t>(axis) + 1))) *
+                     static_cast<size_t>(n->dtype.size());
+  const auto rows = static_cast<size_t>(numel(n->shape().first(static_cast<size_t>(axis))));
+  std::byte* to = out.data.data();
+  for (size_t row = 0; row < rows; ++row)
+    for (const HostTensor* piece : in) {
+      const size_t bytes = static_cast<size_t>(piece->shape[static_cast<size_t>(axis)]) * inner;
+      std::copy_n(piece->data.data() + row * bytes, bytes, to);
+      to += bytes;
+    }
+  return out;
+}
+
 HostTensor tensor_op(Node n, const Values& in) {
   switch (n->op) {
+    case Op::Multi: return joined(n, in);
     case Op::ReduceAxis: return reduce(n, *in[0]);
     case Op::Gather: return gather(n, in);
     case Op::Scatter: return scatter(n, in);
@@ -449,7 +468,8 @@ HostTensor tensor_op(Node n, const Values& in) {
     case Op::After:
     case Op::Checkpoint:
     case Op::Leaf:
-    case Op::Copy: return *in[0];
+    case Op::Copy:
+    case Op::Shard: return *in[0];
     default: throw Bug(cat("reference: ", n->op, " in a tensor graph"));
   }
 }

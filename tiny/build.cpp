@@ -292,7 +292,18 @@ Node leaf(Node x) {
 
 Node copy_to(Node x, int device) {
   if (x->device == device) return x;
+  if (!device_members(device).empty()) return shard(x, device, -1);
   return make(Op::Copy, x->dtype, {x}, int64_t{device});
+}
+
+Node shard(Node x, int group, int axis) {
+  const int64_t arg[] = {group, axis};
+  return make(Op::Shard, x->dtype, {x}, Ints(arg));
+}
+
+Node multi(std::span<const Node> pieces, int group, int axis) {
+  const int64_t arg[] = {group, axis};
+  return make(Op::Multi, pieces[0]->dtype, pieces, Ints(arg));
 }
 
 Node assign(Node old, Node value) {

@@ -61,8 +61,12 @@ Node contiguous(Node x);
 // (movement, selection, comparison of values in memory) stays as it is.
 Node in_memory(Node x);
 Node detach(Node x);
-Node leaf(Node x);  // a new tensor whose gradient is wanted
-Node copy_to(Node x, int device);
+Node leaf(Node x);                 // a new tensor whose gradient is wanted
+Node copy_to(Node x, int device);  // of a group: to each of its members
+// On a group of devices, cut along an axis (-1: each device has all of it); and from such pieces,
+// in the order of the devices.
+Node shard(Node x, int group, int axis);
+Node multi(std::span<const Node> pieces, int group, int axis);
 Node assign(Node old, Node value);  // one shape, dtype and device
 Node after(Node x, Node before);    // x, read once `before` is there; constants as they are
 

@@ -87,6 +87,8 @@ constexpr Row kRows[] = {
     {"DETERMINISTIC", Kind::Int, "0", Scope::Kernel,
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
      "a GPU's threads, at the price of sorting the indices."},
+    {"COLLECTIVE", Kind::Text, "", Scope::Host,
+     "How sums over several devices are made: naive, two_shot or ring; empty chooses by size."},
     {"JIT", Kind::Int, "1", Scope::Host,
      "0 calls the function of a Jit each time; 2 replays a list of launches where the device has "
      "graphs."},

@@ -160,6 +160,7 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     case Op::Contiguous:
     case Op::After:
     case Op::Checkpoint:
+    case Op::Shard:
     case Op::Detach: return of(n.src(0));
     default: return info(n.op).cls == OpClass::Binary ? binary_bounds(n, full) : full;
   }
@@ -182,6 +183,13 @@ Shape infer_shape(const NodeData& n) {
       return out;
     }
     case Op::Gather: return to_shape(n.src(n.num_src > 1 ? 1 : 0)->shape());
+    case Op::Multi: {
+      Shape out = to_shape(n.src(0)->shape());
+      const int64_t axis = n.ints()[1];
+      for (Node s : n.srcs().subspan(1))
+        if (axis >= 0) out[static_cast<size_t>(axis)] += s->shape()[static_cast<size_t>(axis)];
+      return out;
+    }
     default: break;
   }
   if (is_movement(n.op)) return moved_shape(n);
@@ -351,6 +359,8 @@ uint64_t infer_ranges(const NodeData& n) {
 int infer_device(const NodeData& n) {
   if (n.op == Op::Buffer) return n.arg<BufferArg>().device;
   if (n.op == Op::Copy) return static_cast<int>(n.int_value());
+  if (n.op == Op::Iota && n.ints().size() > 1) return static_cast<int>(n.ints()[1]);
+  if (n.op == Op::Shard || n.op == Op::Multi) return static_cast<int>(n.ints()[0]);
   int device = 0;
   if (n.op == Op::Sink) return device;
   for (Node s : n.srcs()) {

@@ -377,6 +377,7 @@ Rules make_rules() {
   set(Op::Detach, grad_nothing);
   set(Op::Leaf, grad_nothing);
   set(Op::Copy, grad_copy);
+  set(Op::Shard, grad_copy);
   set(Op::Assign, grad_assign);
   set(Op::After, grad_same);
   set(Op::Checkpoint, grad_checkpoint);

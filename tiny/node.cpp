@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <new>
 
@@ -374,14 +375,41 @@ Node constant(DType t, double v) {
 }
 
 namespace {
+struct DeviceEntry {
+  std::string name;
+  std::vector<int> members = {};  // of a group
+};
 struct DeviceNames {
   std::mutex mutex;
   std::map<std::string, int> ids;
-  std::vector<const std::string*> names{new std::string()};
+  std::deque<DeviceEntry> entries{{}};  // which stay where they are
+  std::atomic<bool> has_groups = false;
 };
 DeviceNames& device_names() {
   static DeviceNames* table = new DeviceNames;
   return *table;
+}
+
+int add_device(DeviceNames& table, std::string name, std::vector<int> members = {}) {
+  const auto [at, fresh] = table.ids.try_emplace(name, static_cast<int>(table.entries.size()));
+  if (fresh) table.entries.push_back({std::move(name), std::move(members)});
+  return at->second;
+}
+
+// The names between commas, in their short form.
+std::vector<std::string> device_list(const std::string& text) {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string name = text.substr(begin, end - begin);
+    if (name.ends_with(":0")) name.resize(name.size() - 2);
+    check(!name.empty(), "device: a name is empty in '", text, "'");
+    check(std::find(out.begin(), out.end(), name) == out.end(), "device: ", name,
+          " is named twice in '", text, "'");
+    out.push_back(std::move(name));
+    begin = end + 1;
+  }
+  return out;
 }
 }  // namespace
 
@@ -389,15 +417,30 @@ int device_id(const std::string& name) {
   if (name.empty()) return 0;
   DeviceNames& table = device_names();
   std::lock_guard lock(table.mutex);
-  const auto [at, fresh] = table.ids.try_emplace(name, static_cast<int>(table.names.size()));
-  if (fresh) table.names.push_back(&at->first);
-  return at->second;
+  if (const auto known = table.ids.find(name); known != table.ids.end()) return known->second;
+  std::vector<int> members;
+  std::string joined;
+  for (const std::string& n : device_list(name)) {
+    members.push_back(add_device(table, n));
+    joined += (joined.empty() ? "" : ",") + n;
+  }
+  if (members.size() > 1) table.has_groups = true;
+  const int id = members.size() == 1 ? members[0] : add_device(table, joined, members);
+  return table.ids[name] = id;
+}
+
+bool has_device_groups() { return device_names().has_groups.load(std::memory_order_relaxed); }
+
+std::span<const int> device_members(int id) {
+  DeviceNames& table = device_names();
+  std::lock_guard lock(table.mutex);
+  return table.entries.at(static_cast<size_t>(id)).members;
 }
 
 const std::string& device_name(int id) {
   DeviceNames& table = device_names();
   std::lock_guard lock(table.mutex);
-  return *table.names.at(id);
+  return table.entries.at(static_cast<size_t>(id)).name;
 }
 
 std::vector<Node> topological(std::span<const Node> roots) {

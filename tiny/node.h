@@ -218,9 +218,13 @@ inline Node constant(DType dtype, int value) {
   return constant(dtype, static_cast<int64_t>(value));
 }
 
-// Names of devices as small numbers; 0 is "no device".
+// Names of devices as small numbers; 0 is "no device". "CPU:0" is "CPU". Several names with commas
+// between them are a group: one more device, on which each of its members has all of a tensor or a
+// part of it. Error for a group that names a device twice.
 int device_id(const std::string& name);
 const std::string& device_name(int id);
+std::span<const int> device_members(int id);  // of a group; empty for a single device
+bool has_device_groups();                     // whether any was named so far
 
 // All nodes below and including `roots`, sources before users.
 std::vector<Node> topological(std::span<const Node> roots);

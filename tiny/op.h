@@ -14,7 +14,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   /* leaves */                                                                                     \
   X(Const, Leaf, 0, false)  /* int64 or double payload, shape () */                                \
   X(Buffer, Leaf, 0, false) /* memory, one dimension */                                            \
-  X(Iota, Leaf, 0, false)   /* Ints{n}: 0, 1, ... n-1 */                                           \
+  X(Iota, Leaf, 0, false)   /* Ints{n}: 0, 1, ... n-1; Ints{n, device}: those of a device */       \
   X(Param, Leaf, 0, false)  /* Ints{slot, dims...}: a kernel's argument */                         \
   X(Range, Leaf, 1, false)  /* RangeArg; source: extent. Values 0 .. extent-1 */                   \
   /* element-wise, one source */                                                                   \
@@ -71,6 +71,8 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Detach, Tensor, 1, false)      /* no gradient passes */                                        \
   X(Leaf, Tensor, 1, false)        /* int64 id: a tensor whose gradient is wanted */               \
   X(Copy, Tensor, 1, false)        /* int64 device id: the same values there */                    \
+  X(Shard, Tensor, 1, false)       /* Ints{group, axis}: the same values on a group of devices */  \
+  X(Multi, Tensor, -1, false)      /* Ints{group, axis}: a piece on each device of a group */      \
   X(Assign, Tensor, 2, false)      /* old, new: `new`, in the memory of `old` where possible */    \
   X(After, Tensor, 2, false)       /* the first source, once the second has been computed */       \
   X(Checkpoint, Tensor, -1, false) /* the first; its gradient computes it again from the others */ \

@@ -19,7 +19,11 @@ Tensor stored_scalar(double value, const std::string& device) {
 Tensor stored_zeros(const Tensor& like) {
   const DType t = detail::compute_dtype(like.dtype());
   const std::vector<std::byte> zeros(static_cast<size_t>(like.numel()) * t.size());
-  return Tensor::from_bytes(zeros.data(), t, to_shape(like.shape()), like.device());
+  Tensor out = Tensor::from_bytes(zeros.data(), t, to_shape(like.shape()), like.device());
+  const Node n = like.node();
+  if (!device_members(n->device).empty())
+    out = Tensor(build::shard(out.node(), n->device, like.shard_axis())).realize();
+  return out;
 }
 
 Tensor norm_of(const Tensor& x) { return x.square().sum().sqrt(); }

@@ -113,6 +113,8 @@ Tensor Tensor::from_bytes(const void* data, DType dtype, const Shape& shape,
   detail::require_shape("from", shape);
   const int64_t count = tiny::numel(shape);
   if (count == 0) return zeros(shape, dtype);
+  if (const auto members = device_members(device_id(device)); !members.empty())
+    return from_bytes(data, dtype, shape, device_name(members[0])).to(device);
   return Tensor(build::reshape(runtime_seam::upload(data, dtype, count, device), shape));
 }
 
@@ -219,6 +221,32 @@ Tensor Tensor::to(const std::string& device) const {
   LabelScope label("to");
   const std::string name = device.empty() ? runtime_seam::default_device() : device;
   return Tensor(build::copy_to(node(), device_id(name)));
+}
+
+Tensor Tensor::shard(const std::vector<std::string>& devices, std::optional<int64_t> axis) const {
+  LabelScope label("shard");
+  std::string names;
+  for (const std::string& d : devices) names += (names.empty() ? "" : ",") + d;
+  check(!devices.empty(), "shard: no device is named");
+  const int cut = axis ? normalize_axis("shard", *axis, rank()) : -1;
+  check(cut < 0 || rank() > 0, "shard: a 0-d tensor has no axis to cut");
+  check(cut < 0 || !node()->length(cut), "shard: the length of axis ", cut, " of ",
+        to_text(capacity()), " is a Variable: shard the whole tensor first");
+  const int group = device_id(names);
+  if (device_members(group).empty()) return Tensor(build::copy_to(node(), group));
+  return Tensor(build::shard(node(), group, cut));
+}
+
+Tensor& Tensor::shard_(const std::vector<std::string>& devices, std::optional<int64_t> axis) & {
+  const bool wanted = static_cast<bool>(slot_);
+  *this = detach().shard(devices, axis).realize();
+  return wanted ? requires_grad_() : *this;
+}
+
+int Tensor::shard_axis() const {
+  check(!device_members(node()->device).empty(), "shard_axis: the tensor is on ",
+        device().empty() ? "no device" : device(), " and not on several");
+  return runtime_seam::shard_axis(node());
 }
 
 Tensor Tensor::contiguous() const {

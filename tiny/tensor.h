@@ -146,6 +146,18 @@ class Tensor {
   Tensor to(const char* device) const { return to(std::string(device)); }
   Tensor contiguous() const;  // the same values, in memory of their own
 
+  // The same values on several devices at once: cut along an axis into parts as even as can be, or
+  // without one a copy on each. Operations on such tensors stay on each device as long as they can,
+  // sums over the axis become sums over the devices, and other operands have to be on the same
+  // devices (runtime/shard.h says how the parts move). to("CPU") brings all of it to one device;
+  // to("CPU,CPU:1") is shard() without an axis. Error for a device that is named twice.
+  Tensor shard(const std::vector<std::string>& devices, std::optional<int64_t> axis = {}) const;
+  // The same for a tensor in its place, which wants a gradient if it did: a parameter, or what an
+  // optimizer keeps.
+  Tensor& shard_(const std::vector<std::string>& devices, std::optional<int64_t> axis = {}) &;
+  // The axis along which a tensor on several devices is cut, -1 where each has all of it.
+  int shard_axis() const;
+
   // This tensor becomes `value`, in the memory that it has where that is possible. Same shape; the
   // value is cast to this dtype. A tensor is a value: what was made from the old one (copies and
   // views too) keeps it, whether it has been computed or not, and only what is made from now on
@@ -467,6 +479,7 @@ Node upload(const void* data, DType dtype, int64_t count, const std::string& dev
 // The values behind a realized node, row-major.
 void download(Node realized, void* out);
 std::string default_device();
+int shard_axis(Node n);  // of a node on a group of devices
 // A Buffer node with next_random_state (tiny/random.h): in a capture, another one in each replay.
 Node upload_random(int64_t blocks);
 void forbid_seed_in_capture();

@@ -75,7 +75,8 @@ Node ErrorBounds::made(Node n) {
     case Op::After:
     case Op::Checkpoint:
     case Op::Leaf:
-    case Op::Copy: return source(n, 0);
+    case Op::Copy:
+    case Op::Shard: return source(n, 0);
     case Op::Where: {
       Node x = source(n, 1), y = source(n, 2);
       if (!x && !y) return nullptr;

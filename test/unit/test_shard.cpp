@@ -1,0 +1,424 @@
+#include "runtime/shard.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "runtime/device.h"
+#include "runtime/realize.h"
+#include "runtime/schedule.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/functional.h"
+#include "tiny/nn.h"
+#include "tiny/optim.h"
+#include "tiny/random.h"
+
+using namespace tiny;
+
+namespace {
+
+using Names = std::vector<std::string>;
+using Floats = std::vector<float>;
+
+const Names kFour{"CPU:0", "CPU:1", "CPU:2", "CPU:3"}, kThree{"CPU", "CPU:1", "CPU:2"},
+    kTwo{"CPU:1", "CPU:2"};
+
+template <class F> std::string error_of(F f) {
+  try {
+    f();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "none";
+}
+
+bool are_close(const Floats& a, const Floats& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (!(std::abs(a[i] - b[i]) <= 2e-5f * (1 + std::abs(b[i])))) return false;
+  }
+  return true;
+}
+
+Floats values(const Tensor& t) { return t.to(kF32).to_vector<float>(); }
+
+Tensor numbers(const Shape& shape, float scale = 1) {
+  Floats v(static_cast<size_t>(numel(shape)));
+  for (size_t i = 0; i < v.size(); ++i)
+    v[i] = scale * std::sin(1.7f * static_cast<float>(i) + 0.3f);
+  return Tensor::from(v, shape);
+}
+
+struct Case {
+  std::string name;
+  std::function<Tensor(const Tensor&)> f;  // of x (6, 10, 4)
+};
+
+std::vector<Case> cases() {
+  const Tensor row = Tensor::arange(0, 4, 1, kF32);
+  const auto rows = [](const Tensor& x) { return x.reshape({60, 4}); };
+  return {
+      {"element-wise", [=](const Tensor& x) { return (x * 2 + row).exp().relu(); }},
+      {"sum of all", [](const Tensor& x) { return x.sum(); }},
+      {"sum over 0", [](const Tensor& x) { return x.sum(0); }},
+      {"sum over 1", [](const Tensor& x) { return x.sum(1, true); }},
+      {"maximum over 0 and 2",
+       [](const Tensor& x) {
+         return x.max({0, 2});
+       }},
+      {"product", [](const Tensor& x) { return (x + 2).prod(1); }},
+      {"mean and variance",
+       [](const Tensor& x) {
+         return x.var({0, 2}) + x.mean();
+       }},
+      {"softmax", [](const Tensor& x) { return x.softmax(1); }},
+      {"reshape that merges", [=](const Tensor& x) { return rows(x) * 2; }},
+      {"reshape that splits",
+       [](const Tensor& x) {
+         return x.reshape({3, 2, 5, 2, 4}).sum(1);
+       }},
+      {"reshape across",
+       [](const Tensor& x) {
+         return x.reshape({8, 30}).exp();
+       }},
+      {"flatten", [](const Tensor& x) { return x.flatten().cumsum(0); }},
+      {"permute",
+       [](const Tensor& x) {
+         return x.permute({2, 0, 1}) + 1;
+       }},
+      {"transposes that meet", [](const Tensor& x) { return x.matmul(x.transpose(1, 2)); }},
+      {"expand",
+       [](const Tensor& x) {
+         return x.unsqueeze(1).expand({6, 3, 10, 4}) * 2;
+       }},
+      {"pad",
+       [](const Tensor& x) {
+         return x.pad({{1, 2}, {0, 3}, {1, 0}}) + 1;
+       }},
+      {"narrow and pad of a sum",
+       [](const Tensor& x) {
+         return x.sum(0).pad({{2, 1}, {0, 1}});
+       }},
+      {"shrink",
+       [](const Tensor& x) {
+         return x.shrink({{1, 3}, {2, 9}, {1, 2}}).exp();
+       }},
+      {"select", [](const Tensor& x) { return x.select(0, 4) - x.select(0, 1); }},
+      {"stride",
+       [](const Tensor& x) {
+         return x.slice({0, 1}, {6, 10}, {2, 3});
+       }},
+      {"flip",
+       [](const Tensor& x) {
+         return x.flip({0, 1}) + x;
+       }},
+      {"roll",
+       [](const Tensor& x) {
+         return x.roll({1, 3}, {0, 1}) * x;
+       }},
+      {"cat",
+       [](const Tensor& x) {
+         return Tensor::cat({x, x * 2}, 0).sum(2);
+       }},
+      {"diagonal", [](const Tensor& x) { return x.diagonal(1, 0, 1); }},
+      {"windows", [](const Tensor& x) { return x.unfold(1, 3, 2).sum(-1); }},
+      {"cumulative sum", [](const Tensor& x) { return x.cumsum(1); }},
+      {"sort", [](const Tensor& x) { return x.sort(1).values; }},
+      {"argmax", [](const Tensor& x) { return x.argmax(0) + x.argmax(); }},
+      {"triangle", [](const Tensor& x) { return x.tril() + Tensor::eye(10, 4); }},
+      {"constants that are stored",
+       [](const Tensor& x) {
+         const Tensor c = Tensor::arange(0, 40, 1, kF32).reshape({10, 4});
+         return x + c.sin().softmax(0) + c.cumsum(0);
+       }},
+      {"index_select",
+       [](const Tensor& x) {
+         return x.index_select(0, mod(Tensor::arange(4) * 5, 6)) + x.select(0, 0);
+       }},
+      {"index_select by computed positions",
+       [](const Tensor& x) { return x.index_select(1, mod(Tensor::arange(7) * 3, 10)); }},
+      {"gather", [](const Tensor& x) { return x.gather(0, mod(x.argsort(0), 6)); }},
+      {"gather along the last", [](const Tensor& x) { return x.gather(2, x.argsort(2)); }},
+      {"one_hot", [](const Tensor& x) { return x.argmax(2).one_hot(4).to(kF32); }},
+      {"scatter_add",
+       [](const Tensor& x) {
+         return Tensor::zeros({6, 10, 4}).scatter_add(1, x.argsort(1), x);
+       }},
+      {"index_add",
+       [](const Tensor& x) {
+         return x.index_add(0, mod(Tensor::arange(3) * 5, 6), x.narrow(0, 1, 3));
+       }},
+      {"masked_fill", [](const Tensor& x) { return x.masked_fill(x > 0, 3.0); }},
+      {"convolution",
+       [](const Tensor& x) {
+         const Tensor image = x.reshape({6, 2, 5, 4});
+         return conv2d(image, Tensor::arange(0, 54, 1, kF32).reshape({3, 2, 3, 3}) / 27);
+       }},
+      {"pool",
+       [](const Tensor& x) {
+         return max_pool2d(x.reshape({6, 2, 5, 4}), 2);
+       }},
+      {"layer norm", [](const Tensor& x) { return layer_norm(x, {4}); }},
+      {"norm", [](const Tensor& x) { return x / x.norm(); }},
+      {"assign",
+       [](const Tensor& x) {
+         Tensor y = (x * 3).realize();
+         y.assign(y + x);
+         return y * 2;
+       }},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("what is computed on several devices is what one device computes") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor x = numbers({6, 10, 4});
+  for (const Case& c : cases()) {
+    const Floats wanted = values(c.f(x));
+    for (const Names& names : {kTwo, kFour})
+      for (int axis = -1; axis < 3; ++axis) {
+        const auto cut = axis < 0 ? std::optional<int64_t>() : axis;
+        std::string what;
+        const std::string error = error_of([&] {
+          if (!are_close(values(c.f(x.shard(names, cut))), wanted)) what = "other values";
+        });
+        CHECK_MESSAGE(what + error == "none", c.name, ", axis ", axis, " of ", names.size(), ": ",
+                      what, error);
+      }
+  }
+}
+
+TEST_CASE("gradients on several devices are those of one") {
+  const EnvOverride device("DEVICE", "CPU");
+  for (const Case& c : cases()) {
+    const Tensor plain = numbers({6, 10, 4}).requires_grad_();
+    Tensor y = c.f(plain);
+    if (!y.requires_grad()) continue;
+    (y * numbers(to_shape(y.shape()), 2)).sum().backward();
+    const Floats wanted = values(plain.grad());
+    for (int axis = -1; axis < 3; ++axis) {
+      const auto cut = axis < 0 ? std::optional<int64_t>() : axis;
+      Tensor x = numbers({6, 10, 4});
+      x.shard_(kThree, cut).requires_grad_();
+      const std::string error = error_of([&] {
+        Tensor z = c.f(x);
+        (z * numbers(to_shape(z.shape()), 2).shard(kThree)).sum().backward();
+        const bool same = are_close(values(x.grad()), wanted);
+        CHECK_MESSAGE(same, c.name, ", axis ", axis);
+      });
+      CHECK_MESSAGE(error == "none", c.name, ", axis ", axis, ": ", error);
+    }
+  }
+}
+
+namespace {
+
+struct Network {
+  explicit Network(const Names& devices) {
+    manual_seed(3);
+    parts = std::make_unique<nn::Sequential>(
+        nn::Conv2d(1, 4, 3), &Tensor::relu, nn::BatchNorm2d(4),
+        [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); }, nn::Linear(36, 5));
+    embedding = std::make_unique<nn::Embedding>(7, 5);
+    for (Tensor* t : tensors()) t->realize();
+    if (!devices.empty())
+      for (Tensor* t : tensors()) t->shard_(devices);
+  }
+  std::vector<Tensor*> tensors() const {
+    std::vector<Tensor*> out = parts->tensors();
+    for (Tensor* t : embedding->tensors()) out.push_back(t);
+    return out;
+  }
+  Tensor loss(const Tensor& x, const Tensor& word, const Tensor& label) const {
+    return cross_entropy((*parts)(x) + (*embedding)(word), label);
+  }
+  std::unique_ptr<nn::Sequential> parts;
+  std::unique_ptr<nn::Embedding> embedding;
+};
+
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor*>&)>;
+
+// Losses of some steps, and all tensors afterwards. `cut_state`: what the optimizer keeps is cut.
+Floats trained(const Names& devices, const MakeOptimizer& make, bool cut_state = false) {
+  const nn::Training training;
+  const Network network(devices);
+  const auto optimizer = make(network.tensors());
+  if (cut_state)
+    for (const NamedTensor& t : optimizer->state_dict())
+      if (t.tensor->rank() > 0) t.tensor->shard_(devices, 0);
+  Floats out;
+  for (int step = 0; step < 4; ++step) {
+    Tensor x = numbers({11, 1, 8, 8}, 1 + 0.1f * static_cast<float>(step));
+    Tensor word = mod(Tensor::arange(11) * (step + 2), 7).realize();
+    Tensor label = mod(Tensor::arange(11) * 3, 5).realize();
+    if (!devices.empty())
+      for (Tensor* t : {&x, &word, &label}) *t = t->shard(devices, 0);
+    Tensor loss = network.loss(x, word, label);
+    loss.backward();
+    optimizer->step({&loss});
+    out.push_back(loss.item<float>());
+  }
+  for (Tensor* t : network.tensors())
+    for (float v : values(*t)) out.push_back(v);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("training on several devices ends where training on one does") {
+  const EnvOverride device("DEVICE", "CPU");
+  const std::vector<std::pair<const char*, MakeOptimizer>> optimizers = {
+      {"SGD",
+       [](const auto& t) { return std::make_unique<SGD>(t, 0.05, SgdOptions{.momentum = 0.9}); }},
+      {"Adam", [](const auto& t) { return std::make_unique<Adam>(t, 1e-2); }},
+      {"LAMB", [](const auto& t) { return std::make_unique<LAMB>(t, 1e-2); }},
+  };
+  for (const auto& [name, make] : optimizers) {
+    const Floats wanted = trained({}, make);
+    for (const char* how : {"naive", "two_shot", "ring"}) {
+      const EnvOverride collective("COLLECTIVE", how);
+      CHECK_MESSAGE(are_close(trained(kThree, make), wanted), std::string(name), " ",
+                    std::string(how));
+    }
+    CHECK_MESSAGE(are_close(trained(kTwo, make, true), wanted), std::string(name),
+                  " with its state cut");
+  }
+}
+
+namespace {
+
+// The steps that realizing a tensor takes.
+std::vector<Step> steps_of(const Tensor& t) {
+  Node n = t.node();
+  const Normalized graph = normalize(unshard({&n, 1}).pieces);
+  std::vector<int> devices;
+  for (Node b : graph.buffers) devices.push_back(b->device);
+  return schedule(graph, devices, device_id("CPU"))->steps;
+}
+
+int64_t copies_of(const Tensor& t) {
+  const auto steps = steps_of(t);
+  return std::count_if(steps.begin(), steps.end(), [](const Step& s) { return !s.kernel; });
+}
+
+Tensor on(const Shape& shape, const Names& devices, std::optional<int64_t> axis = {}) {
+  return numbers(shape).shard(devices, axis).realize();
+}
+
+}  // namespace
+
+TEST_CASE("copies between devices come where parts are needed in another form, and only there") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor rows = on({8, 6}, kFour, 0), columns = on({8, 6}, kFour, 1), all = on({6, 4}, kFour);
+  CHECK(copies_of((rows * 2 + rows.exp()).sum(1)) == 0);
+  CHECK(copies_of(rows.matmul(all)) == 0);
+  CHECK(copies_of(rows.reshape({4, 2, 6}).permute({1, 0, 2}).sum(2)) == 0);
+  CHECK(copies_of(all + 1) == 0);
+  CHECK(copies_of(rows.sum(0)) == 12);                         // all-reduce: each fetches three
+  CHECK(copies_of(rows.sum(0) * 2 + rows.sum(0)) == 12);       // of the same sum
+  CHECK(copies_of(rows.sum(0) + (rows * rows).sum(0)) == 12);  // of two sums at once
+  CHECK(copies_of(rows.sum(0).shard(kFour, 0)) == 12);  // reduce-scatter, of a part of it each
+  CHECK(copies_of(rows.shard(kFour)) == 12);            // all-gather
+  CHECK(copies_of(rows + columns) == 12);               // all-to-all
+  CHECK(copies_of(rows.to("CPU")) == 3);
+  CHECK(copies_of(rows.sum().to("CPU:9")) == 4);
+  CHECK(copies_of(numbers({4, 4}).shard(kFour)) == 3);  // broadcast
+  // A product over the cut axis, as the second of two layers has it: one all-reduce in all.
+  const Tensor up = on({6, 8}, kFour, 1), down = on({8, 6}, kFour, 0);
+  CHECK(copies_of(all.t().matmul(up).relu().matmul(down)) == 12);
+  const EnvOverride collective("COLLECTIVE", "two_shot");
+  CHECK(copies_of(rows.sum(0)) == 24);
+  const EnvOverride ring("COLLECTIVE", "ring");
+  CHECK(copies_of(rows.sum(0)) == 24);
+}
+
+TEST_CASE("parts are as even as can be, and may be empty") {
+  const EnvOverride device("DEVICE", "CPU");
+  for (int64_t n : {1, 2, 3, 5, 10}) {
+    const Tensor x = numbers({n, 3}), y = x.shard(kFour, 0);
+    CHECK(values(y) == values(x));
+    CHECK(are_close(values((y * y).sum(0)), values((x * x).sum(0))));
+    CHECK(are_close(values(y.softmax(0).max(1)), values(x.softmax(0).max(1))));
+    CHECK(are_close(values(y.matmul(y.t())), values(x.matmul(x.t()))));
+  }
+  Tensor parts = numbers({10, 3}).shard(kFour, 0).realize();
+  Shape sizes;
+  for (Node piece : parts.node()->srcs()) sizes.push_back(piece->shape()[0]);
+  CHECK(sizes == Shape{3, 3, 2, 2});
+}
+
+TEST_CASE("a tensor on several devices says where it is") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor x = on({4, 6}, kThree, 1);
+  CHECK(x.device() == "CPU,CPU:1,CPU:2");
+  CHECK(x.shard_axis() == 1);
+  CHECK(x.t().shard_axis() == 0);
+  CHECK(x.sum(1).shard_axis() == -1);
+  CHECK(x.shard(kThree).shard_axis() == -1);
+  CHECK(x.shape()[1] == 6);
+  CHECK(x.to("CPU:0").device() == "CPU");
+  CHECK(x.to("CPU:0,CPU:1,CPU:2").node() == x.node());
+  CHECK(numbers({3}).shard({"CPU:0"}, 0).device() == "CPU");
+  CHECK(x.dtype() == kF32);
+}
+
+TEST_CASE("what cannot be on several devices is an Error that says so") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor x = numbers({4, 6}), y = x.shard(kTwo, 0);
+  CHECK(error_of([&] { x.shard({}, 0); }) == "shard: no device is named");
+  CHECK(error_of([&] {
+          x.shard({"CPU", "CPU:0"}, 0);
+        }) == "device: CPU is named twice in 'CPU,CPU:0'");
+  CHECK(error_of([&] { x.shard(kTwo, 2); }) ==
+        "shard: axis 2 is out of range for 2 axes: it must lie in [-2, 1]");
+  CHECK(error_of([&] { x.sum().shard(kTwo, 0); }) == "shard: a 0-d tensor has no axis to cut");
+  CHECK(error_of([&] { y + x; }) ==
+        "add: tensors are on different devices, CPU:1,CPU:2 and CPU: move one with to()");
+  CHECK(error_of([&] { y + x.shard(kThree, 0); }) ==
+        "add: tensors are on different devices, CPU:1,CPU:2 and CPU,CPU:1,CPU:2: move one with to()");
+  CHECK(error_of([&] { x.shard_axis(); }) == "shard_axis: the tensor is on CPU and not on several");
+  CHECK(error_of([&] {
+          x.shard({"CPU", "TPU"}, 0).realize();
+        }).starts_with("unknown device 'TPU'"));
+  const EnvOverride collective("COLLECTIVE", "tree");
+  CHECK(error_of([&] { y.sum().realize(); }) ==
+        "COLLECTIVE=tree: it is one of naive, two_shot, ring");
+}
+
+TEST_CASE("a parameter stays one when it moves to several devices") {
+  const EnvOverride device("DEVICE", "CPU");
+  Tensor w = numbers({4, 3}).requires_grad_();
+  w.shard_(kTwo, 1);
+  CHECK(w.requires_grad());
+  (w * 2).sum().backward();
+  CHECK(values(w.grad()) == Floats(12, 2));
+  w.assign(w * 3);
+  CHECK(are_close(values(w), values(numbers({4, 3}) * 3)));
+  CHECK(w.shard_axis() == 1);
+  // Back through the copies to where it came from.
+  Tensor v = numbers({4, 3}).requires_grad_();
+  (v.shard(kThree, 0) * v.shard(kThree, 1)).sum().backward();
+  CHECK(v.grad().device() == "CPU");
+  CHECK(are_close(values(v.grad()), values(v.detach() * 2)));
+}
+
+TEST_CASE("nodes and buffers of work on several devices are freed") {
+  const EnvOverride device("DEVICE", "CPU");
+  Tensor w = on({8, 4}, kThree, 0);
+  const auto once = [&] {
+    Tensor y = (w.matmul(w.t()).softmax(1).sum(0) + 1).realize();
+    w.assign(w * 1.5f).realize();
+    return y.to_vector<float>();
+  };
+  for (int i = 0; i < 2; ++i) once();  // the schedules are kept
+  const Live before = live();
+  for (int i = 0; i < 3; ++i) once();
+  const Live after = live();
+  CHECK(after.nodes == before.nodes);
+  CHECK(after.buffers == before.buffers);
+  CHECK(after.bytes == before.bytes);
+}
