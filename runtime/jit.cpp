@@ -40,6 +40,59 @@ Tensors run_plainly(const Tensors& arguments, const JitCore::Body& body) {
   return out;
 }
 
+// --- Tensors on several devices ------------------------------------------------------------------
+
+// What a tensor is made of: itself, or a piece on each device of a group.
+struct Form {
+  int group = 0;
+  int axis = -1;
+  bool operator==(const Form&) const = default;
+};
+
+// What is below Leaf, Detach and reshapes.
+Node below_views(Node n) {
+  while (n->realized || n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
+    n = n->realized ? n->realized.load() : n->src(0);
+  return n;
+}
+
+// Computed tensors with those on groups of devices as their pieces, which are tensors like others.
+Tensors split(const Tensors& tensors, std::vector<Form>& forms) {
+  Tensors out;
+  forms.clear();
+  for (const Tensor& t : tensors) {
+    Form form;
+    if (t.defined() && !t.requires_grad() && !device_members(t.node()->device).empty()) {
+      Tensor whole = t;
+      Node n = whole.realize().node();
+      if (n->realized) n = n->realized;
+      if (n->op != Op::Multi) n = Tensor(build::contiguous(n)).realize().node();
+      form = {static_cast<int>(n->ints()[0]), static_cast<int>(n->ints()[1])};
+      for (Node piece : n->srcs()) out.emplace_back(piece);
+    } else {
+      out.push_back(t);
+    }
+    forms.push_back(form);
+  }
+  return out;
+}
+
+Tensors joined(const Tensors& pieces, const std::vector<Form>& forms) {
+  Tensors out;
+  size_t at = 0;
+  for (const Form& f : forms) {
+    if (!f.group) {
+      out.push_back(pieces[at++]);
+      continue;
+    }
+    std::vector<Node> nodes;
+    for (size_t i = 0; i < device_members(f.group).size(); ++i)
+      nodes.push_back(pieces[at++].node());
+    out.emplace_back(build::multi(nodes, f.group, f.axis));
+  }
+  return out;
+}
+
 // --- Arguments -----------------------------------------------------------------------------------
 
 struct ArgumentSpec {
@@ -122,6 +175,7 @@ struct WriteWatch {
 struct JitCore::State {
   ~State() { forget(); }
 
+  Tensors call_recorded(Tensors& arguments, const Body& body);
   Tensors capture(Tensors arguments, const Body& body);
   Tensors replay(const std::vector<BufferRef>& buffers);
   Tensors call_function(const Tensors& arguments, const Body& body);
@@ -134,9 +188,11 @@ struct JitCore::State {
   JitStatistics statistics;
   int64_t calls = 0;
   std::unique_ptr<Replay> recorded;
+  std::vector<Form> results;  // of the last call of the function
 
  private:
   void watch_reads(const Capture& capture);
+  bool add_chain(Node n, std::set<Node>& chain) const;
   void unwatch_writes();
   void check_reads();
   void check_nothing_left(const Capture& capture, const Tensors& out);
@@ -241,16 +297,17 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
   for (const Tensor& t : out) results.insert(t.node());
   for (Node n : nodes().held()) {
     if (!capture.is_new(n) || results.count(n) || n->device == 0 || recorded->keeps(n)) continue;
-    Node base = n;
-    while (base->realized || is_movement(base->op) || base->op == Op::Leaf ||
-           base->op == Op::Detach)
-      base = base->realized ? base->realized.load() : base->src(0);
-    if (base->op == Op::Buffer) {
+    const auto is_left = [&](Node base) {
+      while (base->realized || is_movement(base->op) || base->op == Op::Leaf ||
+             base->op == Op::Detach)
+        base = base->realized ? base->realized.load() : base->src(0);
+      if (base->op != Op::Buffer) return reads_any(base, made, saved);  // else another thread's
       const Buffer& b = *base->arg<BufferArg>().buffer;
-      if (recorded->writes(b) || saved.count(&b) || !made.count(&b)) continue;
-    } else if (!reads_any(base, made, saved)) {
-      continue;  // another thread's
-    }
+      return !recorded->writes(b) && !saved.count(&b) && made.count(&b);
+    };
+    Node below = below_views(n);
+    const auto parts = below->op == Op::Multi ? below->srcs() : std::span<const Node>(&n, 1);
+    if (std::none_of(parts.begin(), parts.end(), is_left)) continue;
     throw Error(cat("Jit: a tensor made in the step, ", describe(n), " of ",
                     *n->label ? n->label : "?",
                     ", is still there after it, and no replay would make it again: return it, "
@@ -265,7 +322,8 @@ void JitCore::State::watch_reads(const Capture& capture) {
     if (handles == 0) continue;  // assigned to
     nodes().watch(n);
     ReadWatch w{n, handles};
-    if (const BufferRef b = whole_buffer(n)) {
+    Node below = below_views(n);
+    if (const BufferRef b = whole_buffer(below->op == Op::Multi ? below->src(0) : n)) {
       w.memory = b->memory().lock();
       w.buffer = b.get();
     }
@@ -273,21 +331,23 @@ void JitCore::State::watch_reads(const Capture& capture) {
   }
 }
 
+// Adds the nodes from `n` down to memory that the step assigns to; whether there is any.
+bool JitCore::State::add_chain(Node n, std::set<Node>& chain) const {
+  bool found = false;
+  if (n->op == Op::Buffer) found = recorded->writes(*n->arg<BufferArg>().buffer);
+  if (n->op == Op::Multi)
+    for (Node piece : n->srcs()) found |= add_chain(piece, chain);
+  if (is_movement(n->op) || n->op == Op::Leaf || n->op == Op::Detach)
+    found = add_chain(n->realized ? n->realized.load() : n->src(0), chain);
+  if (found) chain.insert(n);
+  return found;
+}
+
 void JitCore::State::watch_writes() {
   unwatch_writes();
   nodes().collect();
   std::set<Node> chain;
-  for (Node n : nodes().held()) {
-    std::vector<Node> path;
-    Node at = n;
-    while (is_movement(at->op) || at->op == Op::Leaf || at->op == Op::Detach) {
-      path.push_back(at);
-      at = at->realized ? at->realized.load() : at->src(0);
-    }
-    if (at->op != Op::Buffer || !recorded->writes(*at->arg<BufferArg>().buffer)) continue;
-    chain.insert(at);
-    chain.insert(path.begin(), path.end());
-  }
+  for (Node n : nodes().held()) add_chain(n, chain);
   for (Node n : chain) {
     nodes().watch(n);
     writes_.push_back({n, uses_of(n)});
@@ -457,14 +517,23 @@ Tensors JitCore::call(const Tensors& given, const Body& body) {
     ++s.statistics.calls;
     return Capture::current() ? body(given) : run_plainly(given, body);
   }
-  if (!s.recorded) return s.capture(given, body);
+  std::vector<Form> forms;
+  Tensors arguments = split(given, forms);
+  const Body on_pieces = [&](const Tensors& pieces) {
+    return split(run_plainly(joined(pieces, forms), body), s.results);
+  };
+  return joined(s.call_recorded(arguments, on_pieces), s.results);
+}
+
+Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
+  if (!recorded) return capture(arguments, body);
   nodes().collect();
-  Tensors arguments = given;
+  const Tensors given = arguments;
   const std::vector<BufferRef> buffers = buffers_of(arguments);
-  if (s.may_replay(arguments, buffers))
-    return env_int("JIT_CHECK") ? s.checked_replay(arguments, buffers, body) : s.replay(buffers);
+  if (may_replay(arguments, buffers))
+    return env_int("JIT_CHECK") ? checked_replay(arguments, buffers, body) : replay(buffers);
   // Somebody has to keep old values, which the step itself takes care of.
-  return s.call_function(given, body);
+  return call_function(given, body);
 }
 
 // --- Random numbers ------------------------------------------------------------------------------

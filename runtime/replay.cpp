@@ -315,24 +315,27 @@ void* Replay::address_of(int v) const {
 void Replay::make_segments() {
   age_ = kernels_age();
   const std::vector<Kernel*> kernels = compile_kernels(schedule_);
+  // By device, where launches go to. What one device does has no order beside what others do, but
+  // for the copies between them.
+  std::map<int, int> open;
   for (size_t i = 0; i < schedule_.steps.size(); ++i) {
     const Step& step = schedule_.steps[i];
     if (!step.kernel) {
       segments_.emplace_back();
       segments_.back().steps.push_back(static_cast<int>(i));
+      for (int v : step.values) open.erase(schedule_.values[v].device);
       continue;
     }
-    Device& device = find_device(device_name(step.device));
-    if (segments_.empty() || segments_.back().device != &device) {
+    const auto [at, fresh] = open.try_emplace(step.device, static_cast<int>(segments_.size()));
+    if (fresh) {
       segments_.emplace_back();
-      segments_.back().device = &device;
+      segments_.back().device = &find_device(device_name(step.device));
     }
-    Segment& s = segments_.back();
+    Segment& s = segments_[static_cast<size_t>(at->second)];
     LaunchItem item{kernels[i]->program.get(), kernels[i]->launch, {}};
     for (size_t k = 0; k < step.values.size(); ++k) {
       const int root = root_of(step.values[k]);
-      const Use use{static_cast<int>(segments_.size()) - 1, static_cast<int>(s.items.size()),
-                    static_cast<int>(k)};
+      const Use use{at->second, static_cast<int>(s.items.size()), static_cast<int>(k)};
       for (Place& p : inputs_)
         if (p.value == root) p.uses.push_back(use);
       const auto output = output_of_.find(root);

@@ -75,7 +75,10 @@ Normalized normalize(std::span<const Node> roots) {
     }
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(resolved(s)));
-    if (n->op == Op::Copy && !is_whole_memory(srcs[0])) srcs[0] = build::contiguous(srcs[0]);
+    if (n->op == Op::Copy && !is_whole_memory(srcs[0])) {
+      const LabelScope label(n->label);
+      srcs[0] = build::contiguous(srcs[0]);
+    }
     done[n] = with_sources(n, srcs);
   }
   for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));

@@ -122,6 +122,7 @@ class Unsharder {
       work += work_of(s->op);
       stored |= info(s->op).cls == OpClass::Tensor;
       if (s->op != Op::Iota) continue;
+      const LabelScope label(s->label);
       const int64_t arg[] = {s->ints()[0], device};
       own[s] = make(Op::Iota, s->dtype, {}, Ints(arg));
     }
@@ -143,7 +144,7 @@ class Unsharder {
 
   // A part of the copy on the same device, or of the first one.
   static Pieces from_whole(const Parts& p, const Layout& to, std::span<const int> devices) {
-    const LabelScope label("broadcast");
+    const LabelScope label("shard");
     Pieces out;
     for (size_t i = 0; i < devices.size(); ++i) {
       const auto here = std::find_if(p.pieces.begin(), p.pieces.end(), [&](Node n) {
@@ -490,6 +491,7 @@ class Unsharder {
   }
 
   static Pieces local_positions(Node n, Node index, const Layout& layout) {
+    const LabelScope label(n->label);
     Pieces out;
     for (size_t i = 0; i < devices_of(n).size(); ++i)
       out.push_back(build::iota(part_of(index->shape(), layout, i), layout.axis, index->dtype));

@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
+#include <set>
+#include <sstream>
 
 #include "runtime/device.h"
 #include "runtime/realize.h"
@@ -11,6 +14,7 @@
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
+#include "tiny/jit.h"
 #include "tiny/nn.h"
 #include "tiny/optim.h"
 #include "tiny/random.h"
@@ -291,17 +295,18 @@ TEST_CASE("training on several devices ends where training on one does") {
 
 namespace {
 
-// The steps that realizing a tensor takes.
-std::vector<Step> steps_of(const Tensor& t) {
-  Node n = t.node();
-  const Normalized graph = normalize(unshard({&n, 1}).pieces);
+// The steps that realizing tensors takes.
+std::vector<Step> steps_of(const std::vector<Tensor>& tensors) {
+  std::vector<Node> roots;
+  for (const Tensor& t : tensors) roots.push_back(t.node());
+  const Normalized graph = normalize(unshard(roots).pieces);
   std::vector<int> devices;
   for (Node b : graph.buffers) devices.push_back(b->device);
   return schedule(graph, devices, device_id("CPU"))->steps;
 }
 
 int64_t copies_of(const Tensor& t) {
-  const auto steps = steps_of(t);
+  const auto steps = steps_of({t});
   return std::count_if(steps.begin(), steps.end(), [](const Step& s) { return !s.kernel; });
 }
 
@@ -378,8 +383,9 @@ TEST_CASE("what cannot be on several devices is an Error that says so") {
   CHECK(error_of([&] { x.sum().shard(kTwo, 0); }) == "shard: a 0-d tensor has no axis to cut");
   CHECK(error_of([&] { y + x; }) ==
         "add: tensors are on different devices, CPU:1,CPU:2 and CPU: move one with to()");
-  CHECK(error_of([&] { y + x.shard(kThree, 0); }) ==
-        "add: tensors are on different devices, CPU:1,CPU:2 and CPU,CPU:1,CPU:2: move one with to()");
+  CHECK(
+      error_of([&] { y + x.shard(kThree, 0); }) ==
+      "add: tensors are on different devices, CPU:1,CPU:2 and CPU,CPU:1,CPU:2: move one with to()");
   CHECK(error_of([&] { x.shard_axis(); }) == "shard_axis: the tensor is on CPU and not on several");
   CHECK(error_of([&] {
           x.shard({"CPU", "TPU"}, 0).realize();
@@ -421,4 +427,127 @@ TEST_CASE("nodes and buffers of work on several devices are freed") {
   CHECK(after.nodes == before.nodes);
   CHECK(after.buffers == before.buffers);
   CHECK(after.bytes == before.bytes);
+}
+
+namespace {
+
+// Losses of steps of a Jit, or without one, with arguments cut and parameters on each device.
+Floats losses_of_steps(const Names& devices, bool cut_state, JitStatistics* statistics) {
+  const nn::Training training;
+  const Network network(devices);
+  Adam optimizer(network.tensors(), 1e-2);
+  if (cut_state)
+    for (const NamedTensor& t : optimizer.state_dict())
+      if (t.tensor->rank() > 0) t.tensor->shard_(devices, 0);
+  Jit step([&](const Tensor& x, const Tensor& word, const Tensor& label) {
+    Tensor loss = network.loss(x, word, label);
+    loss.backward();
+    optimizer.step({&loss});
+    return std::pair(loss, x.reshape({11, 64}) * 2);
+  });
+  Floats out;
+  for (int i = 0; i < 6; ++i) {
+    optimizer.set_lr(1e-2 / (i + 1));
+    const Tensor x = numbers({11, 1, 8, 8}, 1 + 0.1f * static_cast<float>(i));
+    const Tensor word = mod(Tensor::arange(11) * (i + 2), 7).realize();
+    const Tensor label = mod(Tensor::arange(11) * 3, 5).realize();
+    const auto [loss, twice] = devices.empty() ? step(x, word, label)
+                                               : step(x.shard(devices, 0), word.shard(devices, 0),
+                                                      label.shard(devices, 0));
+    out.push_back(loss.item<float>());
+    out.push_back(values(twice)[700]);
+    CHECK(values(twice) == values(x.reshape({11, 64}) * 2));
+  }
+  if (statistics) *statistics = step.statistics();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("kernels on every device have the names of the user's operations") {
+  const EnvOverride device("DEVICE", "CPU");
+  const nn::Training training;
+  // The operations of the kernels of a training step, by device.
+  const auto operations = [](const Names& devices) {
+    const Network network(devices);
+    Tensor x = numbers({12, 1, 8, 8}), word = mod(Tensor::arange(12), 7).realize();
+    const Tensor label = mod(word, 5).realize();
+    if (!devices.empty()) {
+      x = x.shard(devices, 0);
+      word = word.shard(devices, 0);
+    }
+    Tensor loss = network.loss(x, word, devices.empty() ? label : label.shard(devices, 0));
+    loss.backward();
+    std::vector<Tensor> all{loss};
+    for (Tensor* t : network.tensors())
+      if (t->requires_grad()) all.push_back(t->grad());
+    std::map<std::string, std::set<std::string>> out;
+    for (const Step& s : steps_of(all)) {
+      std::istringstream names(s.operations);
+      for (std::string name; std::getline(names >> std::ws, name, ',');)
+        if (s.kernel) out[device_name(s.device)].insert(name);
+    }
+    return out;
+  };
+  const std::set<std::string> wanted = operations({})["CPU"];
+  for (const char* name :
+       {"conv2d", "batch_norm", "cross_entropy", "conv2d_grad", "embedding_grad"})
+    CHECK_MESSAGE(wanted.count(name), std::string(name));
+  const auto all = operations(kThree);
+  CHECK(all.size() == 3);
+  for (auto [name, found] : all) {
+    CHECK(found.erase("all_reduce") == 1);
+    CHECK(found.erase("shard") == (name == "CPU"));  // the parts that it sends
+    std::vector<std::string> others;
+    std::set_symmetric_difference(found.begin(), found.end(), wanted.begin(), wanted.end(),
+                                  std::back_inserter(others));
+    std::string text;
+    for (const std::string& o : others) text += (found.count(o) ? " too many: " : " missing: ") + o;
+    CHECK_MESSAGE(text.empty(), name, text);
+  }
+}
+
+TEST_CASE("a Jit replays work on several devices") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Floats wanted = losses_of_steps({}, false, nullptr);
+  for (const char* check : {"0", "1"})
+    for (const bool cut : {false, true}) {
+      const EnvOverride checked("JIT_CHECK", check);
+      JitStatistics statistics;
+      CHECK(are_close(losses_of_steps(kThree, cut, &statistics), wanted));
+      JitStatistics one;
+      losses_of_steps({}, false, &one);
+      CHECK(statistics.captures == one.captures);
+      CHECK(statistics.replays == one.replays);
+    }
+  const EnvOverride plain("JIT", "2");
+  CHECK(are_close(losses_of_steps(kTwo, false, nullptr), wanted));
+}
+
+TEST_CASE("a Jit keeps the results of work on several devices apart") {
+  const EnvOverride device("DEVICE", "CPU");
+  Tensor sum = on({3}, kTwo);
+  Jit step([&](const Tensor& x) {
+    sum.assign(sum + x.sum(0)).realize();
+    return x * 2;
+  });
+  std::vector<Tensor> results;
+  Floats total = values(sum);
+  for (int i = 0; i < 6; ++i) {
+    const Tensor x = numbers({5, 3}, static_cast<float>(i));
+    results.push_back(step(x.shard(kTwo, 0)));
+    for (size_t k = 0; k < 3; ++k) total[k] += values(x.sum(0))[k];
+  }
+  for (int i = 0; i < 6; ++i)
+    CHECK(are_close(values(results[i]), values(numbers({5, 3}, static_cast<float>(2 * i)))));
+  CHECK(are_close(values(sum), total));
+  CHECK(step.statistics().replays == 4);
+  // Somebody who still has to see the old value.
+  const Tensor old = sum + 0;
+  step(numbers({5, 3}).shard(kTwo, 0));
+  CHECK(are_close(values(old), total));
+  CHECK_FALSE(are_close(values(sum), total));
+  CHECK(error_of([&] {
+          step(numbers({5, 3}));
+        }) == "Jit: 1 tensors for a capture of 2: make another Jit for them");
 }
