@@ -27,6 +27,7 @@ constexpr int kReadEvery = 10;  // steps; reading a value back waits for the dev
 
 struct Options {
   std::string data, device, save, load;
+  std::vector<std::string> devices;  // each works on a part of every batch
   int64_t epochs, batch, width, seed;
   double lr;
   DType dtype = kF32;
@@ -45,7 +46,7 @@ cxxopts::Options describe_options() {
   auto add = options.add_options();
   add("data", "folder of CIFAR-10's binary files; without it pictures are drawn", text(), "FOLDER");
   add("epochs", "passes through the training pictures; 0 only tests [10; drawn: 4]", text(), "N");
-  add("batch", "pictures of a step [512; drawn: 100]", text(), "N");
+  add("batch", "pictures of a step, on all devices together [512; drawn: 100]", text(), "N");
   add("width", "channels of the first layer, the last has 8 times as many [32; drawn: 8]", text(),
       "N");
   add("lr", "highest learning rate, for batches of 512 and in proportion for others",
@@ -54,6 +55,8 @@ cxxopts::Options describe_options() {
       text()->default_value("f32"), "T");
   add("seed", "of weights, order, crops and drawn pictures", text()->default_value("0"), "N");
   add("device", "such as CPU or CUDA", text(), "NAME");
+  add("gpus", "devices of that kind, each of which gets a part of every batch",
+      text()->default_value("1"), "N");
   add("save", "writes the network to this safetensors file", text(), "FILE");
   add("load", "reads the network from it first", text(), "FILE");
   add("help", "prints this");
@@ -82,6 +85,7 @@ Options read_options(const cxxopts::ParseResult& parsed) {
   Options o;
   o.data = parsed.count("data") ? text("data") : env_text("CIFAR_DIR");
   o.device = text("device");
+  o.devices = devices_from(o.device, number<int64_t>(parsed, "gpus", 1, 1024));
   o.save = text("save");
   o.load = text("load");
   const bool drawn = o.data.empty();
@@ -102,14 +106,20 @@ Options read_options(const cxxopts::ParseResult& parsed) {
 
 // --- Data ----------------------------------------------------------------------------------------
 
-// A set of pictures on the device, as bytes.
+// A set of pictures, as bytes, on each of the devices.
 struct Pictures {
-  explicit Pictures(const PictureSet& set)
-      : images(Tensor::from(set.images, {set.size(), 3, kPictureSide, kPictureSide})),
-        labels(Tensor::from(set.labels)) {}
+  Pictures(const PictureSet& set, const std::vector<std::string>& devices)
+      : images(
+            Tensor::from(set.images, {set.size(), 3, kPictureSide, kPictureSide}).shard(devices)),
+        labels(Tensor::from(set.labels).shard(devices)),
+        devices(devices) {
+    Tensor* const both[] = {&images, &labels};
+    Tensor::realize(both);
+  }
   int64_t size() const { return images.size(0); }
 
   Tensor images, labels;  // u8 (n, 3, 32, 32), u8 (n)
+  std::vector<std::string> devices;
 };
 
 // Makes bytes to numbers of mean 0 and variance 1 in each channel of the training pictures.
@@ -141,15 +151,16 @@ Tensor reflected(const Tensor& position) {
 }
 
 // The pictures at these positions, each shifted and, every second one, mirrored: one gather.
-Tensor augmented(const Tensor& images, const Tensor& at) {
+Tensor augmented(const Pictures& pictures, const Tensor& at) {
   const int64_t n = at.size(0);
-  const Tensor dice = Tensor::rand({3, n, 1}).contiguous();
+  const Tensor dice = Tensor::rand({3, n, 1}).contiguous().shard(pictures.devices, 1);
   const Tensor line = Tensor::arange(0, kPictureSide, 1, kI32);
   const Tensor y = reflected(line + spread(dice.select(0, 0), kMaxShift));
   const Tensor mirrored = where(dice.select(0, 2) < 0.5, kPictureSide - 1 - line, line);
   const Tensor x = reflected(mirrored + spread(dice.select(0, 1), kMaxShift));
-  return images.index({at.reshape({n, 1, 1, 1}), Tensor::arange(0, 3, 1, kI32).reshape({3, 1, 1}),
-                       y.reshape({n, 1, kPictureSide, 1}), x.reshape({n, 1, 1, kPictureSide})});
+  return pictures.images.index(
+      {at.reshape({n, 1, 1, 1}), Tensor::arange(0, 3, 1, kI32).reshape({3, 1, 1}),
+       y.reshape({n, 1, kPictureSide, 1}), x.reshape({n, 1, 1, kPictureSide})});
 }
 
 // All pictures in random order, batch after batch. Where a batch begins is a number on the device,
@@ -236,11 +247,13 @@ int64_t count_correct(nn::Module& network, const Pictures& pictures, const Scali
   const NoGrad no_grad;
   const nn::Training testing(false);
   const int64_t n = pictures.size(), batch = std::min(n, kTestBatch);
-  Tensor correct = Tensor::from({int64_t{0}});
+  Tensor correct = Tensor::from({int64_t{0}}).shard(pictures.devices);
   for (int64_t done = 0; done < n; done += batch) {
     const auto begin = static_cast<int32_t>(std::min(done, n - batch));
-    const Tensor at = Tensor::arange(0, batch, 1, kI32) + Tensor::from({begin});
-    const Tensor is_new = at >= Tensor::from({static_cast<int32_t>(done)});
+    const Tensor first = Tensor::from({begin, static_cast<int32_t>(done)}).shard(pictures.devices);
+    const Tensor at =
+        (Tensor::arange(0, batch, 1, kI32) + first.narrow(0, 0, 1)).shard(pictures.devices, 0);
+    const Tensor is_new = at >= first.narrow(0, 1, 1);
     const Tensor logits = network(scaling(pictures.images.index_select(0, at)));
     const Tensor hit = logits.argmax(1) == pictures.labels.index_select(0, at).to(kI64);
     correct.assign(correct + logical_and(hit, is_new).sum()).realize();
@@ -277,7 +290,7 @@ class Trainer {
     Progress progress(o_.epochs * steps * o_.batch, "pictures");
     for (int64_t epoch = 0; epoch < o_.epochs; ++epoch) {
       if (epoch) order_.restart();
-      sums_ = Tensor::from({0.f, 0.f});
+      sums_ = Tensor::from({0.f, 0.f}).shard(o_.devices);
       for (int64_t i = 0; i < steps; ++i) {
         step(epoch * steps + i, o_.epochs * steps);
         // Not after the last one: the test's result is shown with it.
@@ -295,9 +308,9 @@ class Trainer {
   // One step; everything that it computes is realized together.
   void step(int64_t index, int64_t steps) {
     optimizer_.set_lr(learning_rate(o_.lr * static_cast<double>(o_.batch) / 512, index, steps));
-    const Tensor at = order_.next(o_.batch);
+    const Tensor at = order_.next(o_.batch).shard(o_.devices, 0);
     const Tensor labels = training_.labels.index_select(0, at).to(kI32);
-    const Tensor logits = network_(scaling_(augmented(training_.images, at)));
+    const Tensor logits = network_(scaling_(augmented(training_, at)));
     const Tensor loss = cross_entropy(logits, labels, {.label_smoothing = 0.1});
     loss.backward();
     const Tensor accuracy = (logits.detach().argmax(1) == labels).to(kF32).mean();
@@ -350,12 +363,13 @@ void run(const Options& o) {
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
   manual_seed(static_cast<uint64_t>(o.seed));
   nn::Sequential network = make_network(o.width);
+  for (Tensor* t : network.tensors()) t->shard_(o.devices);
   if (!o.load.empty()) load(o.load, network.state_dict());
   const PictureData data = find_data(o);
   std::cout << data.note << std::endl;
   check(o.epochs == 0 || o.batch <= data.train.size(), "--batch: ", o.batch, " is more than the ",
         data.train.size(), " training pictures");
-  const Pictures training(data.train), testing(data.test);
+  const Pictures training(data.train, o.devices), testing(data.test, o.devices);
   Trainer trainer(network, training, testing, o);
 
   if (o.epochs > 0)

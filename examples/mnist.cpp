@@ -24,6 +24,7 @@ constexpr int kReadEvery = 10;  // steps; reading a value back waits for the dev
 
 struct Options {
   std::string data, device, save, load;
+  std::vector<std::string> devices;  // each works on a part of every batch
   int64_t steps, batch, seed;
   double lr;
 };
@@ -41,10 +42,12 @@ cxxopts::Options describe_options() {
   auto add = options.add_options();
   add("data", "folder of the MNIST files; without it digits are drawn", text(), "FOLDER");
   add("steps", "training steps; 0 only tests", text()->default_value("200"), "N");
-  add("batch", "samples of a step", text()->default_value("128"), "N");
+  add("batch", "samples of a step, on all devices together", text()->default_value("128"), "N");
   add("seed", "of weights, batches and drawn digits", text()->default_value("0"), "N");
   add("lr", "highest learning rate", text()->default_value("0.002"), "X");
   add("device", "such as CPU or NULL", text(), "NAME");
+  add("gpus", "devices of that kind, each of which gets a part of every batch",
+      text()->default_value("1"), "N");
   add("save", "writes the network to this safetensors file", text(), "FILE");
   add("load", "reads the network from it first", text(), "FILE");
   add("help", "prints this");
@@ -71,6 +74,7 @@ Options read_options(const cxxopts::ParseResult& parsed) {
   Options o;
   o.data = parsed.count("data") ? text("data") : env_text("MNIST_DIR");
   o.device = text("device");
+  o.devices = devices_from(o.device, number<int64_t>(parsed, "gpus", 1, 1024));
   o.save = text("save");
   o.load = text("load");
   o.steps = number<int64_t>(parsed, "steps", 0, 1'000'000);
@@ -86,17 +90,23 @@ Options read_options(const cxxopts::ParseResult& parsed) {
 
 // --- Data ----------------------------------------------------------------------------------------
 
-// A set of digits on the device, as bytes.
+// A set of digits, as bytes, on each of the devices. What is picked is spread over them.
 struct Digits {
-  explicit Digits(const DigitSet& set)
-      : images(Tensor::from(set.images, {set.size(), 1, kDigitSide, kDigitSide})),
-        labels(Tensor::from(set.labels)) {}
+  Digits(const DigitSet& set, const std::vector<std::string>& devices)
+      : images(Tensor::from(set.images, {set.size(), 1, kDigitSide, kDigitSide}).shard(devices)),
+        labels(Tensor::from(set.labels).shard(devices)),
+        devices(devices) {
+    Tensor* const both[] = {&images, &labels};
+    Tensor::realize(both);
+  }
 
   int64_t size() const { return images.size(0); }
+  Tensor positions(const Tensor& at) const { return at.shard(devices, 0); }
   Tensor pick_images(const Tensor& at) const { return images.index_select(0, at).to(kF32) / 255; }
   Tensor pick_labels(const Tensor& at) const { return labels.index_select(0, at); }
 
   Tensor images, labels;  // u8 (n, 1, 28, 28), u8 (n)
+  std::vector<std::string> devices;
 };
 
 MnistData find_data(const Options& o) {
@@ -127,7 +137,7 @@ double learning_rate(double highest, int64_t step, int64_t steps) {
 // One step on random digits; everything that it computes is realized together. Loss and accuracy.
 std::pair<Tensor, Tensor> train_step(nn::Module& network, Optimizer& optimizer,
                                      const Digits& digits, int64_t batch) {
-  const Tensor at = Tensor::randint(0, digits.size(), {batch}, kI32);
+  const Tensor at = digits.positions(Tensor::randint(0, digits.size(), {batch}, kI32));
   const Tensor labels = digits.pick_labels(at).to(kI32);
   const Tensor logits = network(digits.pick_images(at));
   Tensor loss = cross_entropy(logits, labels);
@@ -178,7 +188,7 @@ int64_t count_correct(nn::Module& network, const Digits& digits) {
     const int64_t begin = std::min(done, n - batch);
     std::vector<int32_t> positions(static_cast<size_t>(batch));
     for (int64_t i = 0; i < batch; ++i) positions[i] = static_cast<int32_t>(begin + i);
-    const Tensor at = Tensor::from(positions);
+    const Tensor at = digits.positions(Tensor::from(positions));
     const Tensor hit = network(digits.pick_images(at)).argmax(1) == digits.pick_labels(at).to(kI64);
     const auto hits = hit.to_vector<uint8_t>();
     correct += std::count(hits.begin() + (done - begin), hits.end(), 1);
@@ -199,10 +209,11 @@ void run(const Options& o) {
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
   manual_seed(static_cast<uint64_t>(o.seed));
   nn::Sequential network = make_network();
+  for (Tensor* t : network.tensors()) t->shard_(o.devices);
   if (!o.load.empty()) load(o.load, network.state_dict());
   const MnistData data = find_data(o);
   std::cout << data.note << std::endl;
-  const Digits training(data.train), testing(data.test);
+  const Digits training(data.train, o.devices), testing(data.test, o.devices);
 
   if (o.steps > 0) train(network, training, o);
   test(network, testing);

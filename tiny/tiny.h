@@ -2,6 +2,7 @@
 #pragma once
 #include "tiny/checkpoint.h"
 #include "tiny/data.h"
+#include "tiny/devices.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"

@@ -11,6 +11,8 @@
 #include "runtime/device.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
+#include "test/devices.h"
+#include "tiny/devices.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
@@ -194,6 +196,66 @@ TEST_CASE("what is computed on several devices is what one device computes") {
                       what, error);
       }
   }
+}
+
+namespace {
+
+// Two devices of a kind; fewer where the machine has no second one.
+Names two_of(const std::string& kind) {
+  Names names = devices_from(kind, 2);
+  try {
+    find_device(names[1]).compiler_id();
+  } catch (const std::exception&) {
+    names.pop_back();
+  }
+  return names;
+}
+
+}  // namespace
+
+// The cut axes of a case in turn, on emulators for some of the cases a day.
+TEST_CASE("two devices of each kind compute what one does") {
+  const Tensor x = numbers({6, 10, 4});
+  int64_t turn = today();
+  for (const std::string& kind : test_devices()) {
+    const Names names = two_of(kind);
+    if (kind == "CPU" || names.size() < 2) continue;
+    const EnvOverride device("DEVICE", kind);
+    for (const Case& c : cases()) {
+      if (!is_in_turn(c.name, parts_on(kind) > 1 ? 4 * parts_on(kind) : 1)) continue;
+      for (int64_t axis = parts_on(kind) > 1 ? ++turn % 3 : 0; axis < 3; ++axis) {
+        Tensor plain = numbers({6, 10, 4}).requires_grad_(), cut = numbers({6, 10, 4});
+        cut.shard_(names, axis).requires_grad_();
+        const std::string error = error_of([&] {
+          const Tensor y = c.f(plain), z = c.f(cut);
+          CHECK_MESSAGE(are_close(values(z), values(y)), kind, ": ", c.name, ", axis ", axis);
+          if (!y.requires_grad()) return;
+          (y * y).sum().backward();
+          (z * z).sum().backward();
+          CHECK_MESSAGE(are_close(values(cut.grad()), values(plain.grad())), kind, ": ", c.name,
+                        ", gradient, axis ", axis);
+        });
+        CHECK_MESSAGE(error == "none", kind, ": ", c.name, ", axis ", axis, ": ", error);
+        if (parts_on(kind) > 1) break;
+      }
+    }
+  }
+}
+
+TEST_CASE("names of several devices count up from one") {
+  CHECK(devices_from("CUDA", 3) == Names{"CUDA", "CUDA:1", "CUDA:2"});
+  CHECK(devices_from("CUDA:0", 2) == Names{"CUDA", "CUDA:1"});
+  CHECK(devices_from("CPU:2", 2) == Names{"CPU:2", "CPU:3"});
+  CHECK(devices_from("EMU:CUDA:sm_80", 2) == Names{"EMU:CUDA:sm_80", "EMU:CUDA:sm_80:1"});
+  CHECK(devices_from("EMU:HIP:gfx942:1", 1) == Names{"EMU:HIP:gfx942:1"});
+  const EnvOverride device("DEVICE", "NULL");
+  CHECK(devices_from("", 2) == Names{"NULL", "NULL:1"});
+  CHECK(error_of([] { devices_from("CPU", 0); }) == "devices_from: 0 devices; there has to be one");
+  for (const char* name : {"EMU:CUDA:sm_80:1", "CPU:3", "NULL:1"})
+    CHECK(canonical_device(name) == name);
+  CHECK(canonical_device("EMU:CUDA:sm_80:0") == "EMU:CUDA:sm_80");
+  for (const char* name : {"EMU:CUDA:sm_80:", "EMU:CUDA:sm_81", "CPU:x", "CPU:", ":1"})
+    CHECK_THROWS_AS(canonical_device(name), Error);
 }
 
 TEST_CASE("gradients on several devices are those of one") {

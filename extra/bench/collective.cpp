@@ -1,0 +1,75 @@
+// Sums over devices: what an all-reduce of so many bytes takes as a replayed Jit, by each
+// algorithm.
+//
+//   collective [FIRST [COUNT [MOST]]]     e.g. collective CUDA 2 1073741824, collective CPU 4
+//
+// One line per size: the bytes that each device has, and for each algorithm microseconds for one
+// all-reduce and GB/s of the bus, 2 (k - 1) / k times the bytes over the time. The time is that of
+// a run of replays, whose last one is waited for; "alone" that of one that is waited for.
+#include <cstdio>
+#include <cstdlib>
+
+#include "extra/bench/timing.h"
+#include "runtime/device.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+void wait(const std::vector<std::string>& devices) {
+  for (const std::string& d : devices) find_device(d).synchronize();
+}
+
+struct Times {
+  double each, alone;
+};
+
+Times time_all_reduce(const std::vector<std::string>& devices, int64_t bytes) {
+  const auto count = static_cast<int64_t>(devices.size());
+  // A row on each device: its sum is the row itself, to be added to the others.
+  Tensor x = (Tensor::zeros({count, bytes / 4}).shard(devices, 0) + 1).realize();
+  Jit step([](const Tensor& in) { return in.sum(0); });
+  for (int i = 0; i < 4; ++i) step(x);
+  wait(devices);
+  const int replays = bytes <= (1 << 20) ? 200 : bytes <= (64 << 20) ? 20 : 5;
+  Times out{};
+  out.each = bench::measure(5,
+                            [&] {
+                              for (int i = 0; i < replays; ++i) step(x);
+                              wait(devices);
+                            })
+                 .median /
+             replays;
+  out.alone = bench::measure(20, [&] {
+                step(x);
+                wait(devices);
+              }).median;
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto devices = devices_from(argc > 1 ? argv[1] : "", argc > 2 ? std::atoi(argv[2]) : 2);
+  const int64_t most = argc > 3 ? std::atoll(argv[3]) : 64 << 20;
+  const EnvOverride device("DEVICE", devices[0]);
+  std::printf("%zu devices from %s: us, GB/s of the bus, us alone\n%12s", devices.size(),
+              devices[0].c_str(), "bytes");
+  const char* const algorithms[] = {"naive", "two_shot", "ring"};
+  for (const char* a : algorithms) std::printf("%27s", a);
+  std::printf("\n");
+  for (int64_t bytes = 1 << 10; bytes <= most; bytes *= bytes >= (64 << 20) ? 4 : 8) {
+    std::printf("%12lld", static_cast<long long>(bytes));
+    for (const char* a : algorithms) {
+      const EnvOverride how("COLLECTIVE", a);
+      const Times t = time_all_reduce(devices, bytes);
+      const auto k = static_cast<double>(devices.size());
+      const double bus = 2 * (k - 1) / k * static_cast<double>(bytes) / t.each * 1e-9;
+      std::printf("%10.1f %7.2f %8.1f", t.each * 1e6, bus, t.alone * 1e6);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  return 0;
+}
