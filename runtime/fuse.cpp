@@ -7,6 +7,7 @@
 #include "codegen/loop_end.h"
 #include "runtime/after.h"
 #include "runtime/axis_map.h"
+#include "runtime/work.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -25,22 +26,6 @@ struct Read {
   AxisMap axes;
   bool operator==(const Read&) const = default;
 };
-
-bool is_expensive(Op op) {
-  return op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Sqrt || op == Op::Recip ||
-         op == Op::Div || op == Op::FloorDiv || op == Op::FloorMod || op == Op::TruncDiv ||
-         op == Op::TruncMod;
-}
-
-}  // namespace
-
-int work_of(Op op) {
-  if (op == Op::Gather || op == Op::Stride || op == Op::Pad) return 4;
-  if (!is_elementwise(op) || op == Op::Cast) return 0;
-  return is_expensive(op) ? 8 : 1;
-}
-
-namespace {
 
 class Fuser {
  public:

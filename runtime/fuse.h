@@ -23,11 +23,6 @@ struct Group {
 std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored = {},
                         const Target& target = {});
 
-// What an operation costs for each element, in vector operations. Values that cost less in all are
-// computed by each kernel that reads them; others may be stored.
-int work_of(Op op);
-inline constexpr int kWorthStoring = 12;
-
 // The node below all movement.
 Node base_of(Node n);
 

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "runtime/collective.h"
-#include "runtime/fuse.h"
 #include "runtime/schedule.h"
+#include "runtime/work.h"
 #include "tiny/build.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
