@@ -172,8 +172,8 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar doctor test emulator-test gpu-test gpu-test-built gpu-headers check \
-  headers format-check asan tsan golden golden-update bench bench-compile format clean
+.PHONY: help all mnist cifar doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
+  check headers format-check asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
@@ -181,6 +181,7 @@ help:
 	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
+	@echo 'make beam-test       searches the options of 200 random kernels and compares their results'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'
 	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
@@ -215,6 +216,9 @@ emulator-test: $(TEST_PROGRAM) $(CONFORMANCE)
 # build/carry, to be taken there with the sources. GPU= names another device.
 GPU ?= CUDA
 CARRY := build/carry
+
+beam-test: $(TEST_PROGRAM)
+	@BEAM_KERNELS=200 $< -tc='kernels of random programs searched*'
 
 gpu-test:
 	@$(MAKE) --no-print-directory NO_SETUP=1 gpu-test-built \

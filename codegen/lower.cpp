@@ -7,6 +7,7 @@
 #include "codegen/expand.h"
 #include "codegen/heuristic.h"
 #include "codegen/index_width.h"
+#include "codegen/launchable.h"
 #include "codegen/linearize.h"
 #include "codegen/loop_end.h"
 #include "codegen/matrix.h"
@@ -100,10 +101,12 @@ Node copied(Node root) {
   return *done.find(root);
 }
 
-Node ranges(Node kernel) { return has_loops(kernel) ? copied(kernel) : to_ranges(kernel); }
+void check_launch(const std::string& problem) { check(problem.empty(), "lower: ", problem); }
+
+}  // namespace
 
 Lowered lower(Node kernel, const std::string& name, const Target& target, const StageViewer& viewer,
-              const Choice* wanted) {
+              const Choice* choice) {
   const auto arena = std::make_shared<Arena>();
   ArenaScope scope(*arena);
   Lowered out;
@@ -117,19 +120,28 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
     return graph;
   };
 
-  Node k = stage("ranges", Stage::Kernel, ranges(kernel));
-  k = stage("simplify", Stage::Kernel, simplify(k));
-  k = stage("merge_ranges", Stage::Kernel, merge_ranges(k, target));
+  Node k;
+  if (has_loops(kernel)) {
+    k = copied(kernel);
+  } else {
+    k = stage("ranges", Stage::Kernel, to_ranges(kernel));
+    k = stage("simplify", Stage::Kernel, simplify(k));
+    k = stage("merge_ranges", Stage::Kernel, merge_ranges(k, target));
+  }
   estimate(k, out);
-  out.choice = wanted ? *wanted : env_int("OPT") ? choose_options(k, target) : Choice{};
+  out.choice = choice ? *choice : env_int("OPT") ? choose_options(k, target) : Choice{};
   out.options = out.choice.options;
+  Node plain = k;
   k = apply(k, out.choice.options, target);
+  if (choice) check_launch(launch_problem(plain, k, target));
   const std::vector<Opt> parts = split_sums(k, target);
   out.options.insert(out.options.end(), parts.begin(), parts.end());
   k = stage("options", Stage::Kernel, simplify(apply(k, parts, target)));
+  out.loops = k;
   out.launch =
       target.kind == Target::Kind::Cpu ? cpu_launch_size(k) : gpu_launch_size(ranges_of(k));
   for (Node m : all_of(k, Op::Matrix)) set_launch(MatrixTile(m), target, out.launch);
+  if (choice) check_launch(launch_problem(out.launch, target));
   k = stage("end_loops", Stage::Kernel, end_loops(k, target));
   k = stage("vectorize", Stage::Vector, simplify(vectorize(k, target)));
   k = stage("unroll", Stage::Vector, simplify(nest_sums(unroll(k, target), target)));
@@ -144,24 +156,9 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   return out;
 }
 
-}  // namespace
-
-Lowered lower(Node kernel, const std::string& name, const Target& target) {
-  return lower(kernel, name, target, nullptr, nullptr);
-}
-
-Lowered lower(Node kernel, const std::string& name, const Target& target,
-              const StageViewer& viewer) {
-  return lower(kernel, name, target, viewer, nullptr);
-}
-
-Lowered lower(Node kernel, const std::string& name, const Target& target, const Choice& choice,
-              const StageViewer& viewer) {
-  return lower(kernel, name, target, viewer, &choice);
-}
-
 Node loops_of(Node kernel, const Target& target) {
-  return merge_ranges(simplify(ranges(kernel)), target);
+  if (has_loops(kernel)) return copied(kernel);
+  return merge_ranges(simplify(to_ranges(kernel)), target);
 }
 
 }  // namespace tiny

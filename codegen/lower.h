@@ -18,24 +18,20 @@ struct Lowered {
   std::vector<Opt> options;            // its options, and those that split long sums
   double bytes = 0;                    // memory read and written, each buffer counted once
   double flops = 0;                    // arithmetic on values
-  std::shared_ptr<const Arena> arena;  // of `machine`
+  std::shared_ptr<const Arena> arena;  // of the graphs
+  Node loops = nullptr;                // with options applied
   Node machine = nullptr;              // the graph that was rendered: what is proved
 };
 
-// `kernel` is Sink(Store(Param, value)...) of tensor nodes, or a graph of loops as loops_of gives
-// it; `name` a C identifier. Pure: may run on any thread, takes no lock, works in an arena of its
-// own.
-Lowered lower(Node kernel, const std::string& name, const Target& target);
-
-// The same, showing the graph after each pass: for DEBUG=5, golden tests and documentation.
+// Shows the graph after each pass: for DEBUG=5, golden tests and documentation.
 using StageViewer = std::function<void(const char* pass, const std::string& text)>;
-Lowered lower(Node kernel, const std::string& name, const Target& target,
-              const StageViewer& viewer);
 
-// The same with these options instead of the heuristic's. Throws Error or Bug where they are not
-// legal or cannot be lowered.
-Lowered lower(Node kernel, const std::string& name, const Target& target, const Choice& choice,
-              const StageViewer& viewer = nullptr);
+// `kernel` is Sink(Store(Param, value)...) of tensor nodes, or a graph of loops as loops_of gives
+// it; `name` a C identifier. `choice`: these options instead of the heuristic's; throws Error or
+// Bug where they are not legal or the kernel could not be launched. Pure: may run on any thread,
+// takes no lock, works in an arena of its own.
+Lowered lower(Node kernel, const std::string& name, const Target& target,
+              const StageViewer& viewer = nullptr, const Choice* choice = nullptr);
 
 // The loops that options are applied to, in the current arena.
 Node loops_of(Node kernel, const Target& target);

@@ -23,7 +23,7 @@ std::string serve(const std::string& request) {
   Unpacker in(request);
   NvrtcResult result;
   try {
-    const std::string text = in.text(), arch = in.text();
+    const auto text = in.get<std::string>(), arch = in.get<std::string>();
     result = nvrtc_compile(text, arch);
   } catch (const std::exception& error) {
     result.log = error.what();
@@ -43,8 +43,8 @@ struct Worker {
     if (process->ask(request, kPatience, answer) != WorkerProcess::Answer::Good) return false;
     Unpacker out(answer);
     result.ok = out.get<bool>();
-    result.binary = out.text();
-    result.log = out.text();
+    result.binary = out.get<std::string>();
+    result.log = out.get<std::string>();
     return true;
   }
 };
@@ -72,14 +72,6 @@ class Compilers {
     const std::unique_ptr<Compilers, void (*)(Compilers*)> lease(
         this, [](Compilers* self) { self->give_back_this_process(); });
     return nvrtc_compile(text, arch);
-  }
-
-  std::vector<int> processes() {
-    std::lock_guard lock(mutex_);
-    std::vector<int> out;
-    for (const auto& worker : workers_)
-      if (worker->process && worker->process->alive()) out.push_back(worker->process->process());
-    return out;
   }
 
  private:
@@ -161,7 +153,5 @@ class Compilers {
 NvrtcResult compile_in_workers(const std::string& text, const std::string& arch) {
   return Compilers::compilers().compile(text, arch);
 }
-
-std::vector<int> cuda_workers() { return Compilers::compilers().processes(); }
 
 }  // namespace tiny

@@ -3,7 +3,6 @@
 // requests from a socket before main() would run, and end with this process.
 #pragma once
 #include <string>
-#include <vector>
 
 #include "devices/cuda_nvrtc.h"
 
@@ -12,8 +11,5 @@ namespace tiny {
 // nvrtc_compile in this process where it is free, else in a worker. Obeys NVRTC_WORKERS. A worker
 // that dies is none: its kernel is compiled in this process.
 NvrtcResult compile_in_workers(const std::string& text, const std::string& arch);
-
-// Process ids of the workers that exist now; for tests.
-std::vector<int> cuda_workers();
 
 }  // namespace tiny

@@ -4,6 +4,7 @@
 
 #include "devices/cpu.h"
 #include "devices/cuda.h"
+#include "devices/cuda_nvrtc.h"
 #include "devices/emulator.h"
 #include "devices/null.h"
 #include "runtime/device.h"
@@ -96,6 +97,12 @@ Device& find_device(std::string_view name) {
   if (!slot) slot = gpu ? emulated(key, gpu->arch) : row_of(kind)->open(index);
   known->emplace(name, slot.get());
   return *slot;
+}
+
+std::string compile_for(std::string_view device, const std::string& arch, const Source& source) {
+  if (canonical_device(device).starts_with("CUDA"))
+    return compile_cuda(source.text, arch, nullptr, source.entry);
+  return find_device(device).compile(source);
 }
 
 }  // namespace tiny

@@ -48,7 +48,7 @@ void explain(SearchCache& cache, const std::string& text) {
 
 int run(int count, char** arguments) {
   cxxopts::Options options("beam-cache", "What searches for kernels' options have found.");
-  options.add_options()("file", "the file (BEAM_CACHE, else beam.txt in the cache's folder)",
+  options.add_options()("file", "the file (BEAM_CACHE, else beam.jsonl in the cache's folder)",
                         cxxopts::value<std::string>())(
       "command", "list, export, import, drop, explain", cxxopts::value<std::string>())(
       "text", "file, or a part of a kernel's name or key",

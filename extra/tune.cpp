@@ -113,9 +113,9 @@ int run(int count, char** arguments) {
   SearchSettings settings;
   settings.seconds = given["seconds"].as<double>();
   settings.width = given["width"].as<int>();
-  settings.isolated = given.count("in-process") == 0;
   settings.cached = given.count("no-cache") == 0;
-  SearchTools tools(canonical_device(given["device"].as<std::string>()), settings.isolated);
+  SearchTools tools(canonical_device(given["device"].as<std::string>()),
+                    given.count("in-process") == 0);
   const auto path = given["kernels"].as<std::string>();
   std::ifstream file(path);
   check(path == "-" || file.good(), "tune: cannot read ", path);

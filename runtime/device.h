@@ -84,6 +84,10 @@ class Device {
 Device& find_device(std::string_view name);
 std::string canonical_device(std::string_view name);
 
+// A kernel compiled for the device of that name, whose target has that `arch`. A GPU is not opened
+// for it: what processes do that only compile.
+std::string compile_for(std::string_view device, const std::string& arch, const Source& source);
+
 // The device that is used where none is named: "CUDA" where there is a GPU, else "CPU".
 std::string fastest_device();
 

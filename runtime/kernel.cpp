@@ -1,12 +1,9 @@
 #include "runtime/kernel.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <iostream>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "runtime/cache.h"
 #include "runtime/lru.h"
@@ -15,6 +12,7 @@
 #include "runtime/search.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/parallel.h"
 
 namespace tiny {
 
@@ -45,12 +43,11 @@ void show(const Lowered& low, int debug) {
 // The options that a search has found before, else the heuristic's.
 Lowered lower_step(const Step& step, const Target& target, const Choice* choice,
                    const StageViewer& viewer) {
-  KnownChoice known;
-  const bool found = !choice && env_int("BEAM") > 0 &&
-                     find_choice(step.kernel.get(), device_name(step.device), known);
-  if (found) choice = &known.choice;
-  if (choice) return lower(step.kernel.get(), step.name, target, *choice, viewer);
-  return lower(step.kernel.get(), step.name, target, viewer);
+  std::optional<Known> known;
+  if (!choice && env_int("BEAM") > 0)
+    known = find_known(step.kernel.get(), device_name(step.device));
+  if (known && known->choice) choice = &*known->choice;
+  return lower(step.kernel.get(), step.name, target, viewer, choice);
 }
 
 std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr) {
@@ -81,29 +78,6 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
   const HostSpan span("load");
   kernel->program = device.load(binary, low.source.entry);
   return kernel;
-}
-
-// Runs job(0) .. job(count-1) on all cores; the first exception is thrown at the end.
-template <class Job> void in_parallel(size_t count, Job job) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr error;
-  std::mutex mutex;
-  const auto work = [&] {
-    for (size_t i; (i = next++) < count;) {
-      try {
-        job(i);
-      } catch (...) {
-        std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-      }
-    }
-  };
-  const size_t threads = std::min<size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
-  std::vector<std::thread> pool;
-  for (size_t i = 1; i < threads; ++i) pool.emplace_back(work);
-  work();
-  for (std::thread& t : pool) t.join();
-  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -151,7 +125,7 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
   }
   const auto most = static_cast<size_t>(4 * std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::vector<std::pair<std::string, const Step*>> jobs(missing.begin(), missing.end());
-  in_parallel(jobs.size(), [&](size_t i) {
+  in_parallel(jobs.size(), core_count(), [&](size_t i, size_t) {
     auto kernel = compile(*jobs[i].second);
     std::lock_guard lock(all.mutex);
     Entry entry{jobs[i].second->kernel, std::move(kernel)};

@@ -5,18 +5,16 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <mutex>
 #include <set>
-#include <thread>
 
 #include "codegen/access.h"
 #include "codegen/prove.h"
 #include "runtime/cache.h"
-#include "runtime/search_cache.h"
 #include "runtime/search_model.h"
 #include "runtime/search_space.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/parallel.h"
 #include "tiny/print.h"
 
 namespace tiny {
@@ -25,44 +23,12 @@ namespace {
 
 constexpr double kWorthIt = 0.98;    // of the heuristic's time: what gains less is noise
 constexpr double kMostEstimate = 3;  // times the best: what the model expects to take longer waits
-
-// Runs job(0) .. job(count-1) on all cores.
-template <class F> void in_parallel(size_t count, const F& job) {
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i; (i = next++) < count;) job(i);
-  };
-  std::vector<std::thread> pool;
-  const size_t threads = std::min<size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
-  for (size_t i = 1; i < threads; ++i) pool.emplace_back(work);
-  work();
-  for (std::thread& t : pool) t.join();
-}
-
-// Copies one array to another, larger than the caches.
-Lowered flush_kernel(const Target& target, int64_t& elements) {
-  Arena arena;
-  ArenaScope scope(arena);
-  const bool cpu = target.kind == Target::Kind::Cpu;
-  elements = std::max<int64_t>(1 << 16, target.l2_bytes * (cpu ? target.cores : 1) / 4);
-  const auto param = [&](int slot) {
-    const int64_t dims[] = {slot, elements};
-    return make(Op::Param, kF32, {}, Ints(dims));
-  };
-  Node store = make(Op::Store, kVoid, {param(0), param(1)});
-  return lower(make(Op::Sink, kVoid, {store}), "k_flush", target);
-}
+constexpr double kSearching = 0.9;   // of the time; the rest is for the end
+constexpr size_t kFinalists = 3;
+constexpr size_t kMostText = 2;  // times the heuristic's: compilers take seconds for longer ones
 
 // Candidates are lowered under one name, so that structurally equal kernels have equal texts.
 constexpr const char* kEntry = "k_candidate";
-
-struct Entry {
-  Candidate candidate;
-  std::string source;   // hash of its text
-  double estimate = 0;  // the model's own, without what was learnt since
-  bool expanded = false;
-  bool waits = false;  // has not been timed
-};
 
 class Search {
  public:
@@ -82,15 +48,14 @@ class Search {
       out_.trouble = e.what();
     }
     out_.spent = elapsed();
-    if (out_.candidates.empty())
-      for (Entry& e : entries_) out_.candidates.push_back(std::move(e.candidate));
+    out_.candidates = std::move(all_);
     return std::move(out_);
   }
 
  private:
   double elapsed() const { return steady_seconds() - start_; }
   bool over() const {
-    return elapsed() > settings_.seconds || (settings_.stop && settings_.stop->load());
+    return elapsed() > kSearching * settings_.seconds || (settings_.stop && settings_.stop->load());
   }
 
   void all() {
@@ -98,12 +63,12 @@ class Search {
     loops_ = loops_of(kernel_, target_);
     key_ = key_of_kernel(loops_, device_, tools_.device);
     if (settings_.cached) known_ = SearchCache::current().find(key_.key);
-    if (!add_baseline()) return;
-    if (!known_ && settings_.cached) SearchCache::current().add(key_, name_);
+    add_baseline();
     if (settings_.only) {
       add({*settings_.only}, 1);
-      return time_waiting();
+      return time({1});
     }
+    if (!known_ && settings_.cached) SearchCache::current().add(key_, name_);
     add_known();
     while (!over() && round()) continue;
     finish();
@@ -111,81 +76,46 @@ class Search {
 
   // --- What is right, and how long the heuristic's kernel takes ----------------------------------
 
-  // Three kernels, compiled together: one that empties the caches; the kernel without options, or
-  // its end where that would take too long, which shows what is right; the heuristic's.
-  bool add_baseline() {
-    int64_t elements;
-    const double most = target_.kind == Target::Kind::Cpu ? 3e7 : 1e6;
-    const Lowered flush = flush_kernel(target_, elements);
+  // The kernel without options, or its end where that would take too long, shows what is right.
+  void add_baseline() {
+    const double most = target_.kind == Target::Kind::Cpu ? 3e7 : 1e6;  // accesses
     Node end = reference_loops(loops_, most);
-    const Lowered low = lower(kernel_, kEntry, target_);
-    std::vector<CompileJob> jobs = {{low.source, {}, {}, {}}};
-    Lowered plain;
-    if (end) {
-      plain = lower(end, kEntry, target_, Choice{});
-      jobs.push_back({plain.source, {}, {}, {}});
-    }
-    const bool emulated = tools_.device.starts_with("EMULATOR");  // its times mean nothing
-    if (tools_.flush.binary.empty() && !emulated) jobs.push_back({flush.source, {}, {}, {}});
-    tools_.compilers.compile(jobs, settings_.compile_limit, 1e300);
-    if (tools_.flush.binary.empty() && !emulated) tools_.flush = jobs.back();
-    if (jobs[0].outcome != Outcome::Good) {
-      out_.trouble = "the heuristic's kernel: " + jobs[0].text;
-      return false;
-    }
+    const Choice none;
+    const Lowered low = lower(loops_, kEntry, target_);
+    const Lowered plain = lower(end ? end : loops_, kEntry, target_, nullptr, &none);
+    CompilePool::Result compiled[2];
+    in_parallel(end ? 2 : 1, tools_.compilers.threads(), [&](size_t i, size_t thread) {
+      compiled[i] =
+          tools_.compilers.compile(thread, i ? plain.source : low.source, settings_.compile_limit);
+    });
+    most_text_ = std::max<size_t>(low.source.text.size(), 8 << 10);
+    check(compiled[0].outcome == Outcome::Good, "the heuristic's kernel: ", compiled[0].text);
     tools_.bench->prepare(case_of(loops_, tools_.device, target_));
-    BenchJob job;
-    if (!tools_.flush.binary.empty()) {
-      CompileJob copy = tools_.flush;
-      fill(job, flush, copy);
-      job.elements = elements;
-      job.role = Role::Flush;
-      tools_.bench->run(job);
-    }
-    if (end && jobs[1].outcome == Outcome::Good) {
-      fill(job, plain, jobs[1]);
-      job.role = Role::Reference;
-      tools_.bench->run(job);
-    }
-    fill(job, low, jobs[0]);
-    job.role = Role::Baseline;
-    return add_baseline(low, tools_.bench->run(job));
+    Race race;
+    race.limit = settings_.run_limit;
+    race.role = Race::Role::Reference;
+    if (!compiled[1].binary.empty()) race.jobs = {job_of(plain, compiled[1])};
+    race.part = end != loops_;
+    if (!race.jobs.empty()) tools_.bench->run(race);
+    race.role = Race::Role::Baseline;
+    race.enough = 0.02;
+    race.jobs = {jobs_[0] = job_of(low, compiled[0])};
+    settle(add_lowered(low.choice, low, 1), tools_.bench->run(race)[0]);
+    const Candidate& c = all_[0];
+    check(c.outcome == Outcome::Good, "the heuristic's kernel is ", name_of(c.outcome), ": ",
+          c.text);
+    out_.best = low.choice;
+    out_.heuristic = out_.seconds = c.least;
+    seen_.insert(to_text(low.choice));
   }
 
-  bool add_baseline(const Lowered& low, const Measured& m) {
-    Entry e;
-    e.candidate.choice = out_.best = low.choice;
-    e.candidate.estimate = e.estimate = estimate_seconds(loops_, low, target_);
-    e.source = source_key(low.source, device_);
-    e.candidate.least = out_.heuristic = out_.seconds = m.least;
-    e.candidate.median = m.median;
-    e.candidate.at = elapsed();
-    e.candidate.outcome = m.outcome;
-    e.candidate.text = m.text;
-    if (m.outcome != Outcome::Good)
-      out_.trouble = cat("the heuristic's kernel is ", name_of(m.outcome), ": ", m.text);
-    entries_.push_back(std::move(e));
-    sources_[entries_[0].source] = 0;
-    seen_.insert(to_text(entries_[0].candidate.choice));
-    ++out_.timed;
-    return m.outcome == Outcome::Good;
-  }
-
-  bool compile(const Lowered& low, BenchJob& job) {
-    std::vector<CompileJob> jobs = {{low.source, {}, {}, {}}};
-    tools_.compilers.compile(jobs, settings_.compile_limit, 1e300);
-    fill(job, low, jobs[0]);
-    return jobs[0].outcome == Outcome::Good;
-  }
-  void fill(BenchJob& job, const Lowered& low, CompileJob& compiled) const {
-    job.binary = std::move(compiled.binary);
-    job.entry = low.source.entry;
-    job.size = low.launch;
-    job.limit = settings_.run_limit;
+  static BenchJob job_of(const Lowered& low, CompilePool::Result& compiled) {
+    return {std::move(compiled.binary), low.source.entry, low.launch};
   }
 
   // --- Candidates --------------------------------------------------------------------------------
 
+  // The best of earlier searches, of this kernel and of its other sizes.
   void add_known() {
     if (!settings_.cached) return;
     std::vector<std::string> texts = SearchCache::current().family_choices(key_);
@@ -195,63 +125,59 @@ class Search {
     for (const std::string& text : texts) {
       try {
         choices.push_back(choice_from_text(text));
-      } catch (const Error&) {  // of another version
+      } catch (const Error&) {  // of another version, or the heuristic's
       }
     }
     add(choices, 1);
   }
 
-  // Lowers those that are new and adds them to what waits. `factor`: how far off the model is.
-  void add(const std::vector<Choice>& choices, double factor) {
-    std::vector<Entry> fresh;
-    for (const Choice& c : choices) {
-      if (!seen_.insert(to_text(c)).second) continue;
-      Entry e;
-      e.candidate.choice = c;
-      e.candidate.text = launch_problem(loops_, c, target_);
-      if (!e.candidate.text.empty()) e.candidate.outcome = Outcome::Rejected;
-      fresh.push_back(std::move(e));
-    }
-    in_parallel(fresh.size(), [&](size_t i) { lower_one(fresh[i], factor); });
-    for (Entry& e : fresh) {
-      e.candidate.at = elapsed();
-      if (e.candidate.outcome == Outcome::Good) {
-        if (!sources_.try_emplace(e.source, entries_.size()).second) continue;
-        e.waits = true;
-      }
-      entries_.push_back(std::move(e));
-    }
+  size_t add_lowered(const Choice& choice, const Lowered& low, double factor) {
+    Candidate c;
+    c.choice = choice;
+    c.model = estimate_seconds(low, target_);
+    c.estimate = c.model * factor;
+    c.source = source_key(low.source, device_);
+    sources_.insert(c.source);
+    all_.push_back(std::move(c));
+    return all_.size() - 1;
   }
 
-  void lower_one(Entry& e, double factor) {
-    if (e.candidate.outcome != Outcome::Good || over()) {
-      e.candidate.outcome = Outcome::Rejected;
-      return;
-    }
-    try {
-      Arena arena;
-      ArenaScope scope(arena);
-      const Lowered low = lowered(e.candidate.choice);
-      e.candidate.text = launch_problem(low.launch, target_);
-      if (!e.candidate.text.empty()) e.candidate.outcome = Outcome::Rejected;
-      e.estimate = estimate_seconds(loops_, low, target_);
-      e.candidate.estimate = e.estimate * factor;
-      e.source = source_key(low.source, device_);
-    } catch (const std::exception& error) {
-      e.candidate.outcome = Outcome::Rejected;
-      e.candidate.text = error.what();
+  // Lowers those that are new and adds them to what waits. `factor`: how far off the model is.
+  void add(const std::vector<Choice>& choices, double factor) {
+    std::vector<Candidate> fresh;
+    for (const Choice& choice : choices)
+      if (seen_.insert(to_text(choice)).second) fresh.emplace_back().choice = choice;
+    in_parallel(fresh.size(), core_count(), [&](size_t i, size_t) {
+      Candidate& c = fresh[i];
+      try {
+        if (over()) return;
+        const Lowered low = lowered(c.choice);
+        check(low.source.text.size() < kMostText * most_text_, "too long to be compiled");
+        c.model = estimate_seconds(low, target_);
+        c.estimate = c.model * factor;
+        c.source = source_key(low.source, device_);
+      } catch (const std::exception& e) {
+        c.outcome = Outcome::Rejected;
+        c.text = e.what();
+      }
+    });
+    for (Candidate& c : fresh) {
+      c.at = elapsed();
+      const bool is_new = c.outcome == Outcome::Rejected || sources_.insert(c.source).second;
+      if (is_new && (c.model > 0 || c.outcome == Outcome::Rejected)) all_.push_back(std::move(c));
     }
   }
 
   Lowered lowered(const Choice& choice) const {
-    Lowered low = lower(kernel_, kEntry, target_, choice);
+    Lowered low = lower(loops_, kEntry, target_, nullptr, &choice);
     if (settings_.tamper) settings_.tamper(choice, low);
     return low;
   }
 
-  std::string proof_problem(const Lowered& low) const {
+  // Throws where the proof finds a fault.
+  void prove_it(const Lowered& low) const {
     const int64_t mode = env_int("CHECK_OOB");
-    if (mode == 0) return "";
+    if (mode == 0) return;
     ProofSettings s;
     read_kernel(kernel_, target_, s);
     for (Node store : loops_->srcs()) {  // of a kernel that was given as loops
@@ -261,144 +187,118 @@ class Search {
       if (scatters && slot < 64) s.scattered |= uint64_t{1} << slot;
     }
     const Proof p = prove(low.machine, s);
-    if (p.verdict == Verdict::Wrong) return "wrong: " + p.text;
-    return p.verdict == Verdict::Unproved && mode == 2 ? "unproved: " + p.text : "";
+    check(p.verdict != Verdict::Wrong, "proof: wrong: ", p.text);
+    check(p.verdict != Verdict::Unproved || mode != 2, "proof: unproved: ", p.text);
   }
 
   std::vector<size_t> best(size_t count) const {
     std::vector<size_t> out;
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      const Entry& e = entries_[i];
-      if (!e.waits && e.candidate.outcome == Outcome::Good) out.push_back(i);
-    }
-    std::sort(out.begin(), out.end(), [&](size_t a, size_t b) {
-      return entries_[a].candidate.least < entries_[b].candidate.least;
-    });
-    out.resize(std::min(out.size(), count));
-    return out;
+    for (size_t i = 0; i < all_.size(); ++i)
+      if (all_[i].outcome == Outcome::Good) out.push_back(i);
+    return first(std::move(out), count, &Candidate::least);
   }
-  // What a candidate must not take longer than to be among those kept.
-  double worst_kept() const {
-    const auto width = static_cast<size_t>(settings_.width);
-    const auto kept = best(width);
-    return kept.size() < width ? 1e300 : entries_[kept.back()].candidate.least;
+  std::vector<size_t> first(std::vector<size_t> of, size_t count, double Candidate::*by) const {
+    std::stable_sort(of.begin(), of.end(),
+                     [&](size_t a, size_t b) { return all_[a].*by < all_[b].*by; });
+    of.resize(std::min(of.size(), count));
+    return of;
   }
+  double best_seconds() const { return all_[best(1)[0]].least; }
+  size_t width() const { return static_cast<size_t>(settings_.width); }
 
   // Expands those kept, then times the most promising ones that wait. False: there are none.
   bool round() {
-    for (size_t i : best(static_cast<size_t>(settings_.width))) {
-      if (entries_[i].expanded || over()) continue;
-      entries_[i].expanded = true;
-      const Candidate c = entries_[i].candidate;  // adding moves them
-      const double estimate = entries_[i].estimate;
-      add(neighbours(loops_, c.choice, target_), estimate > 0 ? c.least / estimate : 1);
+    for (size_t i : best(width())) {
+      if (all_[i].expanded || over()) continue;
+      all_[i].expanded = true;
+      const Candidate c = all_[i];  // adding moves them
+      add(neighbours(loops_, c.choice, target_), c.model > 0 ? c.least / c.model : 1);
     }
-    std::vector<size_t> batch = promising(static_cast<size_t>(4 + 2 * settings_.width));
-    if (batch.empty()) {
-      out_.exhausted = !over();
-      return false;
-    }
+    std::vector<size_t> waiting;
+    for (size_t i = 0; i < all_.size(); ++i)
+      if (all_[i].outcome == Outcome::Waiting && all_[i].estimate <= kMostEstimate * best_seconds())
+        waiting.push_back(i);
+    const std::vector<size_t> batch =
+        first(std::move(waiting), 4 + 2 * width(), &Candidate::estimate);
     time(batch);
-    return true;
-  }
-
-  std::vector<size_t> promising(size_t count) const {
-    std::vector<size_t> out;
-    const double limit = kMostEstimate * entries_[best(1)[0]].candidate.least;
-    for (size_t i = 0; i < entries_.size(); ++i)
-      if (entries_[i].waits && entries_[i].candidate.estimate <= limit) out.push_back(i);
-    std::sort(out.begin(), out.end(), [&](size_t a, size_t b) {
-      return entries_[a].candidate.estimate < entries_[b].candidate.estimate;
-    });
-    out.resize(std::min(out.size(), count));
-    return out;
+    out_.exhausted = batch.empty() && !over();
+    return !batch.empty();
   }
 
   // --- Timing ------------------------------------------------------------------------------------
 
+  // Compiles all of them, then times one after the other.
   void time(const std::vector<size_t>& batch) {
     std::vector<size_t> rest;
     for (size_t i : batch)
-      if (!recall(entries_[i])) rest.push_back(i);
-    std::vector<Lowered> low(rest.size());
-    std::vector<std::string> unfit(rest.size());
-    in_parallel(rest.size(), [&](size_t k) {
-      Arena arena;
-      ArenaScope scope(arena);
+      if (!recall(all_[i])) rest.push_back(i);
+    std::vector<BenchJob> jobs(rest.size());
+    std::vector<Measured> unfit(rest.size(), {Outcome::Waiting, 0, 0, ""});
+    in_parallel(rest.size(), tools_.compilers.threads(), [&](size_t k, size_t thread) {
+      if (over()) return;
       try {
-        low[k] = lowered(entries_[rest[k]].candidate.choice);
-        unfit[k] = proof_problem(low[k]);
+        const Lowered low = lowered(all_[rest[k]].choice);
+        prove_it(low);
+        const double limit = std::clamp(settings_.seconds / 10, 0.5, settings_.compile_limit);
+        auto compiled = tools_.compilers.compile(thread, low.source, limit);
+        if (compiled.outcome == Outcome::Hung) compiled.outcome = Outcome::Slow;  // for this budget
+        unfit[k] = {compiled.outcome, 0, 0, compiled.text};
+        jobs[k] = job_of(low, compiled);
       } catch (const std::exception& e) {
-        unfit[k] = e.what();
+        unfit[k] = {Outcome::Wrong, 0, 0, e.what()};
       }
     });
-    std::vector<CompileJob> jobs;
-    std::vector<size_t> compiled;  // by job: which of `rest`
-    for (size_t k = 0; k < rest.size(); ++k) {
-      if (!unfit[k].empty()) {
-        settle(entries_[rest[k]], {Outcome::Wrong, 0, 0, 0, "proof: " + unfit[k]});
+    for (size_t k = 0; k < rest.size() && !over(); ++k) {
+      if (unfit[k].outcome == Outcome::Waiting) continue;  // there was no time to compile it
+      if (unfit[k].outcome != Outcome::Good) {
+        settle(rest[k], unfit[k]);
         continue;
       }
-      compiled.push_back(k);
-      jobs.push_back({low[k].source, {}, {}, {}});
+      Race race;
+      const size_t champion = best(1)[0];
+      race.jobs = {job_of(champion), jobs[k]};
+      race.known = all_[champion].least;
+      const auto kept = best(width());
+      race.verify = kept.size() < width() || settings_.only ? 1e300 : all_[kept.back()].least;
+      race.enough = 0.02;
+      race.all = settings_.only;
+      race.limit = std::min(settings_.run_limit, 5 + 200 * race.known);
+      const std::vector<Measured> m = tools_.bench->run(race);
+      if (m[0].least > 0) all_[champion].least = std::min(race.known, m[0].least);
+      if (m[1].outcome == Outcome::Good) jobs_[rest[k]] = std::move(jobs[k]);
+      settle(rest[k], m[1]);
     }
-    tools_.compilers.compile(jobs, settings_.compile_limit, start_ + settings_.seconds);
-    for (size_t j = 0; j < jobs.size() && !over(); ++j)
-      time_one(entries_[rest[compiled[j]]], low[compiled[j]], jobs[j]);
   }
 
-  void time_waiting() {
-    std::vector<size_t> batch;
-    for (size_t i = 0; i < entries_.size(); ++i)
-      if (entries_[i].waits) batch.push_back(i);
-    time(batch);
-  }
-
-  bool recall(Entry& e) {
-    if (!known_ || settings_.again) return false;
-    const auto found = known_->tries.find(to_text(e.candidate.choice));
-    if (found == known_->tries.end() || found->second.source != e.source) return false;
-    if (found->second.outcome == Outcome::Good && found->second.least == 0) return false;
-    const TryRecord& t = found->second;
-    e.candidate.recalled = true;
-    e.waits = false;
-    e.candidate.outcome = t.outcome;
-    e.candidate.least = t.least;
-    e.candidate.median = t.median;
+  bool recall(Candidate& c) {
+    if (!known_ || settings_.only) return false;
+    const auto found = known_->tries.find(to_text(c.choice));
+    if (found == known_->tries.end() || found->second.source != c.source) return false;
+    c.recalled = true;
+    c.outcome = found->second.outcome;
+    c.least = found->second.least;
+    c.median = found->second.median;
     return true;
   }
 
-  void time_one(Entry& e, const Lowered& low, CompileJob& compiled) {
-    if (compiled.outcome == Outcome::Slow) return;  // the deadline came first
-    if (compiled.outcome != Outcome::Good)
-      return settle(e, {compiled.outcome, 0, 0, 0, compiled.text});
-    BenchJob job;
-    fill(job, low, compiled);
-    job.best = entries_[best(1)[0]].candidate.least;
-    job.verify = worst_kept();
-    job.limit = std::min(settings_.run_limit, 5 + 50 * job.best);
-    settle(e, tools_.bench->run(job));
-  }
-
-  void settle(Entry& e, const Measured& m) {
-    Candidate& c = e.candidate;
-    e.waits = false;
+  void settle(size_t i, const Measured& m) {
+    Candidate& c = all_[i];
     c.outcome = m.outcome;
     c.least = m.least;
     c.median = m.median;
     c.text = m.text;
     c.at = elapsed();
-    out_.timed += m.runs > 0;
-    if (settings_.cached)
-      SearchCache::current().add(
-          key_.key, TryRecord{e.source, c.outcome, c.least, c.median, to_text(c.choice)});
-    if (c.outcome == Outcome::Wrong) report_wrong(e);
-    if (settings_.progress)
-      settings_.progress(c.at, out_.heuristic / entries_[best(1)[0]].candidate.least);
+    out_.timed += m.least > 0;
+    const bool is_final = m.outcome != Outcome::Slow || m.least > 0;
+    if (settings_.cached && i > 0 && !settings_.only && is_final)
+      SearchCache::current().add(key_.key,
+                                 {c.source, c.outcome, c.least, c.median, to_text(c.choice)});
+    if (c.outcome == Outcome::Wrong) report_wrong(c);
+    if (settings_.progress && i > 0) settings_.progress(out_.heuristic / best_seconds());
   }
 
   // With what it takes to see it again: the kernel's loops in a file, and the options.
-  void report_wrong(const Entry& e) const {
+  void report_wrong(const Candidate& c) const {
     const std::string text = cat("--- merge_ranges\n", to_text(loops_));
     std::string file = cache_folder();
     if (!file.empty()) {
@@ -408,88 +308,52 @@ class Search {
       std::ofstream(file) << text;
     }
     std::cerr << "BEAM: kernel " << name_
-              << " is wrong with other options, which are dropped: " << e.candidate.text
-              << "\n  options: " << to_text(e.candidate.choice) << '\n'
+              << " is wrong with other options, which are dropped: " << c.text
+              << "\n  options: " << to_text(c.choice) << '\n'
               << (file.empty() ? text
-                               : cat("  again: build/release/tune --choice '",
-                                     to_text(e.candidate.choice), "' ", file, "\n"));
+                               : cat("  again: build/release/tune --choice '", to_text(c.choice),
+                                     "' ", file, "\n"));
   }
 
   // --- The end -----------------------------------------------------------------------------------
 
-  // The best ones and the heuristic's take turns, so that all see the same state of the machine.
+  // The best has to win against the heuristic's kernel in many turns, at its best and in the
+  // median; else the second, or the third. What an earlier search found is compared once more, too.
   void finish() {
-    std::vector<size_t> finalists = best(4);
-    std::erase(finalists, 0);
-    if (finalists.size() > 3) finalists.resize(3);
-    finalists.insert(finalists.begin(), 0);
-    Final result;
-    if (finalists.size() > 1) result = duel(finalists);
-    out_.best = entries_[result.winner].candidate.choice;
-    if (result.heuristic > 0) out_.heuristic = result.heuristic;
-    out_.seconds = result.seconds > 0 ? result.seconds : out_.heuristic;
+    size_t winner = 0;
+    for (size_t i : best(kFinalists)) {
+      if (i == 0 || winner > 0) break;
+      Race race;
+      race.jobs = {jobs_.at(0), job_of(i)};
+      race.verify = 1e300;
+      race.enough = std::clamp(0.02 * settings_.seconds, 0.02, 0.5);
+      race.limit = settings_.run_limit;
+      race.all = true;
+      const std::vector<Measured> m = tools_.bench->run(race);
+      if (m[1].outcome != Outcome::Good) {
+        settle(i, m[1]);
+      } else if (m[1].least < kWorthIt * m[0].least && m[1].median < kWorthIt * m[0].median) {
+        winner = i;
+        out_.heuristic = m[0].least;
+        out_.seconds = m[1].least;
+      }
+    }
+    out_.best = all_[winner].choice;
+    const double budget = settings_.budget > 0 ? settings_.budget : settings_.seconds;
     if (settings_.cached)
       SearchCache::current().add(
-          key_.key, DoneRecord{settings_.width, budget(), out_.exhausted, out_.heuristic,
-                               out_.seconds, to_text(out_.best)});
-    // The winner's record says which text was timed.
-    Entry& w = entries_[result.winner];
-    if (settings_.cached)
-      SearchCache::current().add(key_.key, TryRecord{w.source, Outcome::Good, w.candidate.least,
-                                                     w.candidate.median, to_text(out_.best)});
+          key_.key,
+          DoneRecord{settings_.width, budget, out_.exhausted, out_.heuristic, out_.seconds,
+                     winner ? to_text(out_.best) : "", all_[winner].source});
   }
-  double budget() const { return settings_.budget > 0 ? settings_.budget : settings_.seconds; }
 
-  struct Final {
-    size_t winner = 0;
-    double heuristic = 0, seconds = 0;
-  };
-
-  // Many short turns: on a machine that does other work too, each has its quiet moments. Who wins
-  // must be faster at its best, in the median, and in most of the turns.
-  Final duel(const std::vector<size_t>& finalists) {
-    constexpr size_t kTurns = 9, kMostTurns = 40;
-    const double begin = elapsed();
-    std::vector<BenchJob> jobs(finalists.size());
-    std::vector<double> least;
-    std::vector<std::vector<double>> turns(finalists.size());
-    for (size_t i = 0; i < finalists.size(); ++i) {
-      const Candidate& c = entries_[finalists[i]].candidate;
-      const bool fit = compile(lowered(c.choice), jobs[i]);
-      least.push_back(fit ? c.least : 1e300);
-      jobs[i].enough = 0.004;
-    }
-    const auto goes_on = [&](size_t turn) {
-      if (turn < kTurns) return turn < 3 || elapsed() - begin < 0.5 * settings_.seconds;
-      return turn < kMostTurns && elapsed() - begin < 0.1 * settings_.seconds;
-    };
-    for (size_t turn = 0; goes_on(turn); ++turn)
-      for (size_t i = 0; i < finalists.size(); ++i) {
-        if (least[i] == 1e300) continue;
-        jobs[i].verify = turn == 0 ? 1e300 : 0;  // a recalled one was compared in another search
-        const Measured m = tools_.bench->run(jobs[i]);
-        if (m.outcome != Outcome::Good && m.outcome != Outcome::Slow) {
-          least[i] = 1e300;
-          settle(entries_[finalists[i]], m);
-          continue;
-        }
-        least[i] = std::min(least[i], m.least);
-        turns[i].push_back(m.least);
-      }
-    Final out{0, least[0], least[0]};
-    for (size_t i = 1; i < finalists.size(); ++i) {
-      if (least[0] == 1e300 || least[i] > kWorthIt * least[0] || least[i] > out.seconds) continue;
-      const size_t count = std::min(turns[0].size(), turns[i].size());
-      size_t won = 0;
-      for (size_t t = 0; t < count; ++t) won += turns[i][t] < turns[0][t];
-      if (3 * won >= 2 * count && middle(turns[i]) < kWorthIt * middle(turns[0]))
-        out = {finalists[i], least[0], least[i]};
-    }
-    return out;
-  }
-  static double middle(std::vector<double> times) {
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+  // Compiled now where its time is of an earlier search; a job without a binary fails.
+  BenchJob job_of(size_t i) {
+    const auto known = jobs_.find(i);
+    if (known != jobs_.end()) return known->second;
+    const Lowered low = lowered(all_[i].choice);
+    auto compiled = tools_.compilers.compile(0, low.source, settings_.compile_limit);
+    return jobs_[i] = job_of(low, compiled);
   }
 
   const Node kernel_;
@@ -503,9 +367,10 @@ class Search {
   Node loops_ = nullptr;
   KernelKey key_;
   std::optional<KernelRecord> known_;
-  std::vector<Entry> entries_;
-  std::map<std::string, size_t> sources_;
-  std::set<std::string> seen_;
+  size_t most_text_ = 0;
+  std::map<size_t, BenchJob> jobs_;  // of those that were timed
+  std::vector<Candidate> all_;       // the heuristic's first
+  std::set<std::string> sources_, seen_;
   Searched out_;
 };
 
@@ -522,47 +387,42 @@ Searched search_kernel(Node kernel, const std::string& name, SearchTools& tools,
   return Search(kernel, name, tools, settings).run();
 }
 
-bool find_choice(Node kernel, const std::string& device_name, KnownChoice& out) {
+std::optional<Known> find_known(Node kernel, const std::string& device_name) {
   Device& device = find_device(device_name);
   Arena arena;
   ArenaScope scope(arena);
-  const KernelKey key = key_of_kernel(loops_of(kernel, device.target()), device, device_name);
-  const auto known = SearchCache::current().find(key.key);
-  if (!known || !known->done) return false;
-  const DoneRecord& d = *known->done;
-  const auto tried = known->tries.find(d.choice);
+  Node loops = loops_of(kernel, device.target());
+  const auto record = SearchCache::current().find(key_of_kernel(loops, device, device_name).key);
+  if (!record || !record->done) return {};
+  Known out{*record->done, {}};
   try {
-    if (tried == known->tries.end()) return false;
-    const Choice choice = choice_from_text(d.choice);
-    const Lowered low = lower(kernel, kEntry, device.target(), choice);
-    if (source_key(low.source, device) != tried->second.source) return false;
-    out = {choice, d.width, d.budget, d.exhausted, d.heuristic, d.best};
-    return true;
+    if (!out.done.choice.empty()) out.choice = choice_from_text(out.done.choice);
+    const Lowered low =
+        lower(loops, kEntry, device.target(), nullptr, out.choice ? &*out.choice : nullptr);
+    if (source_key(low.source, device) == out.done.source) return out;
   } catch (const std::exception&) {  // of another version of the code generator
-    return false;
   }
+  return {};
 }
 
 void pass_over(Node kernel, const std::string& name, const std::string& device_name, int width,
                double budget) {
-  KnownChoice known;
-  const bool is_known = find_choice(kernel, device_name, known);
-  if (is_known && known.width >= width && known.budget >= budget) return;
+  const auto known = find_known(kernel, device_name);
+  if (known && known->done.width >= width && known->done.budget >= budget) return;
   Device& device = find_device(device_name);
   Arena arena;
   ArenaScope scope(arena);
-  SearchCache& cache = SearchCache::current();
-  const KernelKey key = key_of_kernel(loops_of(kernel, device.target()), device, device_name);
-  if (is_known) {
-    cache.add(key.key,
-              DoneRecord{width, budget, false, known.heuristic, known.best, to_text(known.choice)});
-    return;
+  Node loops = loops_of(kernel, device.target());
+  const KernelKey key = key_of_kernel(loops, device, device_name);
+  DoneRecord done = known ? known->done : DoneRecord{};
+  if (!known) {
+    done.source = source_key(lower(loops, kEntry, device.target()).source, device);
+    SearchCache::current().add(key, name);
   }
-  const Lowered low = lower(kernel, kEntry, device.target());
-  const std::string choice = to_text(low.choice);
-  cache.add(key, name);
-  cache.add(key.key, TryRecord{source_key(low.source, device), Outcome::Good, 0, 0, choice});
-  cache.add(key.key, DoneRecord{width, budget, false, 0, 0, choice});
+  done.width = width;
+  done.budget = budget;
+  done.exhausted = false;
+  SearchCache::current().add(key.key, done);
 }
 
 }  // namespace tiny

@@ -5,47 +5,49 @@
 #pragma once
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "codegen/lower.h"
 #include "runtime/search_bench.h"
+#include "runtime/search_cache.h"
 #include "runtime/search_worker.h"
 
 namespace tiny {
 
 struct SearchSettings {
-  int width = 4;         // candidates that are kept at each round
-  double seconds = 10;   // for all of it
-  double budget = 0;     // of the program: what the record says was spent at most; 0: `seconds`
-  bool isolated = true;  // in processes of its own; else nothing can be given up
-  bool cached = true;    // uses and keeps what SearchCache knows
-  bool again = false;    // times anew what is known
+  int width = 4;        // candidates that are kept at each round
+  double seconds = 10;  // for all of it
+  double budget = 0;    // of the program: what the record says was spent at most; 0: `seconds`
+  bool cached = true;   // uses and keeps what SearchCache knows
   double compile_limit = 10;  // seconds for one candidate
   double run_limit = 10;
   const Choice* only = nullptr;             // no search: tries this one
   const std::atomic<bool>* stop = nullptr;  // ends the search early when it becomes true
-  std::function<void(double seconds, double speedup)> progress;  // after each candidate
+  std::function<void(double speedup)> progress = nullptr;  // after each candidate
   // For tests of what the search does with faulty kernels: changes a candidate before it is
   // compiled.
-  std::function<void(const Choice& choice, Lowered& low)> tamper;
+  std::function<void(const Choice& choice, Lowered& low)> tamper = nullptr;
 };
 
 struct Candidate {
   Choice choice;
-  Outcome outcome = Outcome::Good;
-  double estimate = 0;           // seconds, of the model
+  Outcome outcome = Outcome::Waiting;
+  double estimate = 0;           // seconds, of the model, corrected by what it was found to miss
+  double model = 0;              // the model's own
   double least = 0, median = 0;  // seconds, 0 where it was not timed
   double at = 0;                 // seconds since the search began
-  bool recalled = false;         // its time is of an earlier search
+  std::string source;            // hash of its text
   std::string text;              // what is wrong
+  bool recalled = false;         // its time is of an earlier search
+  bool expanded = false;         // its neighbours are candidates too
 };
 
 struct Searched {
   Choice best;
   double heuristic = 0, seconds = 0;  // of a run: with the heuristic's options, with the best
   bool exhausted = false;             // there was nothing left to try
-  bool recalled = false;              // nothing was done: the answer was known
   int timed = 0;
   double spent = 0;                   // seconds
   std::string trouble;                // why it was not searched, where it was not
@@ -61,27 +63,22 @@ struct SearchTools {
   const std::string device;
   CompilePool compilers;
   std::unique_ptr<Bench> bench;
-  CompileJob flush;  // the kernel that empties the caches
 };
 
 // `kernel` as for lower(). Throws nothing on account of a candidate.
 Searched search_kernel(Node kernel, const std::string& name, SearchTools& tools,
                        const SearchSettings& settings);
 
-// The choice that a search has found for the kernel, if the code generator still makes of it what
-// was timed. Nothing else is done.
-struct KnownChoice {
-  Choice choice;
-  int width = 0;      // of that search
-  double budget = 0;  // that it had
-  bool exhausted = false;
-  double heuristic = 0, best = 0;
+// What a search has found for the kernel, if there was one and the code generator still makes of
+// it what was timed.
+struct Known {
+  DoneRecord done;
+  std::optional<Choice> choice;  // where it is better than the heuristic's
 };
-bool find_choice(Node kernel, const std::string& device, KnownChoice& out);
+std::optional<Known> find_known(Node kernel, const std::string& device);
 
-// Notes that the kernel keeps the heuristic's options in searches of that width and budget, which
-// had no time for it: another run of the program then spends nothing either. What is known of it
-// already stays.
+// Notes that searches of that width and budget had no time for the kernel: another run of the
+// program then spends nothing either. What is known of it already stays.
 void pass_over(Node kernel, const std::string& name, const std::string& device, int width,
                double budget);
 

@@ -2,19 +2,25 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <sstream>
 
 #include "tiny/error.h"
+#include "tiny/parallel.h"
 #include "tiny/splitmix.h"
 
 namespace tiny {
 
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 const char* name_of(Outcome outcome) {
-  constexpr const char* names[] = {"good",    "slow", "wrong",   "failed",
-                                   "crashed", "hung", "rejected"};
+  constexpr const char* names[] = {"waiting", "good",    "slow", "wrong",
+                                   "failed",  "crashed", "hung", "rejected"};
   return names[static_cast<int>(outcome)];
 }
 
@@ -53,35 +59,39 @@ double read_number(const std::byte* from, DType t) {
   }
 }
 
-// `poison`: of outputs; `timed`: of lengths.
+// `poison`: of outputs; `timed`: of lengths. Values repeat after a prime number of them, which no
+// size of a kernel divides: large buffers are filled in no time.
 Bytes contents(const Filling& f, int slot, int poison, bool timed = false) {
-  const auto bytes = static_cast<size_t>(f.size) * static_cast<size_t>(f.dtype.size());
-  Bytes out(bytes, static_cast<std::byte>(poison));
+  constexpr int64_t kPeriod = 65537;
+  const auto width = static_cast<size_t>(f.dtype.size());
+  Bytes out(static_cast<size_t>(f.size) * width, static_cast<std::byte>(poison));
   if (f.kind == Filling::Kind::Poison) return out;
   SplitMix64 random(static_cast<uint64_t>(slot) + 1);
-  const auto width = static_cast<size_t>(f.dtype.size());
   // An odd step visits every number of a power of two; what is beyond the top is left out.
-  const uint64_t span = std::bit_ceil(static_cast<uint64_t>(f.top) + 1);
+  const uint64_t top = static_cast<uint64_t>(f.top), span = std::bit_ceil(top + 1);
   uint64_t next = 0;
-  for (int64_t i = 0; i < f.size; ++i) {
+  const auto integer = [&]() -> int64_t {
+    if (f.kind == Filling::Kind::Length) return timed ? f.top : f.low;
+    if (f.kind == Filling::Kind::Values)
+      return static_cast<int64_t>(random.bits() % (f.dtype.is_bool() ? 2 : 8));
+    if (!f.distinct) return static_cast<int64_t>(random.bits() % (top + 1));
+    do next = (next + (span / 3 | 1)) % span;
+    while (next > top);
+    return static_cast<int64_t>(next);
+  };
+  const int64_t count = f.distinct ? f.size : std::min(f.size, kPeriod);
+  for (int64_t i = 0; i < count; ++i) {
     std::byte* to = out.data() + static_cast<size_t>(i) * width;
     if (f.dtype.is_float()) {
       write_number(to, f.dtype, eighths(random.bits()));
-      continue;
+    } else {
+      const int64_t v = std::min(integer(), int_max(f.dtype));
+      std::memcpy(to, &v, width);  // little endian, as all devices are
     }
-    int64_t v = static_cast<int64_t>(random.bits() % (f.dtype.is_bool() ? 2 : 8));
-    if (f.kind == Filling::Kind::Length) {
-      v = timed ? f.top : f.low;
-    } else if (f.kind == Filling::Kind::Indices && f.distinct) {
-      do next = (next + (span / 3 | 1)) % span;
-      while (next > static_cast<uint64_t>(f.top));
-      v = static_cast<int64_t>(next);
-    } else if (f.kind == Filling::Kind::Indices) {
-      v = static_cast<int64_t>(random.bits() % (static_cast<uint64_t>(f.top) + 1));
-    }
-    v = std::min(v, int_max(f.dtype));
-    std::memcpy(to, &v, width);  // little endian, as all devices are
   }
+  const size_t period = static_cast<size_t>(count) * width;
+  for (size_t at = period; at < out.size(); at += period)
+    std::memcpy(out.data() + at, out.data(), std::min(period, out.size() - at));
   return out;
 }
 
@@ -109,27 +119,46 @@ class LocalBench : public Bench {
     for (const Memory& m : memory_) args_.push_back(m.data);
   }
 
-  Measured run(const BenchJob& job) override {
+  std::vector<Measured> run(const Race& race) override {
+    std::vector<Measured> out(race.jobs.size());
     try {
-      const auto program = device_->load(job.binary, job.entry);
-      Measured out;
-      if (job.role == Role::Flush)
-        set_flush(job);
-      else if (job.role == Role::Reference)
-        set_reference(*program, job.size);
-      else
-        out = measure(*program, job);
+      std::vector<Runner> runners;
+      for (const BenchJob& job : race.jobs)
+        runners.push_back({device_->load(job.binary, job.entry), job.size, {}, 0, false});
+      if (race.role == Race::Role::Reference) {
+        set_reference(runners[0], race.part);
+      } else {
+        take_turns(race, runners);
+        for (size_t i = 0; i < runners.size(); ++i) out[i] = result(race, runners, i);
+      }
       device_->synchronize();
-      return out;
     } catch (const std::exception& e) {
-      return {Outcome::Failed, 0, 0, 0, e.what()};
+      out.assign(out.size(), {is_usable() ? Outcome::Failed : Outcome::Crashed, 0, 0, e.what()});
     }
+    return out;
   }
 
  private:
+  // After some faults a GPU refuses whatever this process asks for.
+  bool is_usable() {
+    try {
+      device_->synchronize();
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
   struct Memory {
     void* data;
     size_t bytes;
+  };
+  struct Runner {
+    std::unique_ptr<Program> program;
+    LaunchSize size;
+    std::vector<double> times;
+    double least = 0;
+    bool out = false;  // clearly slower than another
   };
   struct Expected {  // of a written buffer
     Bytes bytes;
@@ -146,11 +175,8 @@ class LocalBench : public Bench {
   void drop() {
     if (!device_) return;
     for (const Memory& m : memory_) device_->free(m.data, m.bytes);
-    for (const Memory& m : flush_memory_) device_->free(m.data, m.bytes);
     memory_.clear();
-    flush_memory_.clear();
     args_.clear();
-    flush_.reset();
     expected_.clear();
   }
 
@@ -175,30 +201,37 @@ class LocalBench : public Bench {
     return out;
   }
 
-  // Runs with two poisons: what differs then was not computed.
-  void set_reference(Program& program, const LaunchSize& size) {
+  // Runs with two poisons: what differs then was not computed. Nor was, of what is partly written
+  // or read too, what a part of the kernel leaves as it was.
+  void set_reference(const Runner& r, bool part) {
     set_lengths(false);
     std::vector<Bytes> first(memory_.size());
     for (int run : {0, 1}) {
       refill(kPoison[run]);
-      device_->launch(program, size, args_);
+      device_->launch(*r.program, r.size, args_);
       device_->synchronize();
       for (size_t i = 0; i < memory_.size(); ++i)
         if (case_.buffers[i].written && run == 0) first[i] = content(i);
     }
-    for (size_t i = 0; i < memory_.size(); ++i)
-      if (case_.buffers[i].written)
-        expected_[i] = expect_of(case_.buffers[i], first[i], content(i));
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      const Filling& f = case_.buffers[i];
+      if (!f.written) continue;
+      const bool changes = part && f.kind != Filling::Kind::Poison;
+      if (changes) first[i] = contents(f, static_cast<int>(i), 0);
+      expected_[i] = expect_of(f, first[i], content(i), !changes);
+    }
     set_lengths(true);
   }
 
-  static Expected expect_of(const Filling& f, const Bytes& a, Bytes b) {
+  // `known`: elements of `a` and `b` that are the same, or that differ.
+  static Expected expect_of(const Filling& f, const Bytes& a, Bytes b, bool same = true) {
     Expected out;
     const auto width = static_cast<size_t>(f.dtype.size());
     double most = 0;
     for (size_t i = 0; i < static_cast<size_t>(f.size); ++i) {
-      out.known.push_back(std::memcmp(&a[i * width], &b[i * width], width) == 0);
-      if (!out.known.back() || !f.dtype.is_float()) continue;
+      const bool known = (std::memcmp(&a[i * width], &b[i * width], width) == 0) == same;
+      out.known.push_back(known);
+      if (!known || !f.dtype.is_float()) continue;
       const double v = std::abs(read_number(&b[i * width], f.dtype));
       if (std::isfinite(v)) most = std::max(most, v);
     }
@@ -209,11 +242,17 @@ class LocalBench : public Bench {
 
   // Errors of one rounding to the dtype are no difference.
   static Difference compare(const Filling& f, const Expected& e, const Bytes& got) {
+    constexpr size_t kBlock = 4096;  // elements that are mostly the same
     Difference out;
     const auto width = static_cast<size_t>(f.dtype.size());
     const double rounding = f.dtype == kF16 ? 0x1p-10 : f.dtype == kBF16 ? 0x1p-7 : 0;
     for (size_t i = 0; i < e.known.size(); ++i) {
       const std::byte *a = &e.bytes[i * width], *b = &got[i * width];
+      if (i % kBlock == 0 && i + kBlock < e.known.size() &&
+          std::memcmp(a, b, kBlock * width) == 0) {
+        i += kBlock - 1;
+        continue;
+      }
       if (!e.known[i] || std::memcmp(a, b, width) == 0) continue;
       const double x = f.dtype.is_float() ? read_number(a, f.dtype) : 0,
                    y = f.dtype.is_float() ? read_number(b, f.dtype) : 1;
@@ -253,17 +292,16 @@ class LocalBench : public Bench {
 
   // Runs once on poisoned outputs and compares them: nearly to the bit where no order of sums can
   // make a difference and the baseline shows none.
-  void verify(Program& program, const BenchJob& job, Measured& out) {
+  void verify(const Runner& r, bool is_baseline, Measured& out) {
     refill(kPoison[2]);
     set_lengths(false);
-    device_->launch(program, job.size, args_);
+    device_->launch(*r.program, r.size, args_);
     device_->synchronize();
     for (auto& [i, e] : expected_) {
       const Filling& f = case_.buffers[i];
       const Bytes got = content(i);
       const Difference d = compare(f, e, got);
-      const bool baseline = job.role == Role::Baseline;
-      if (baseline) {
+      if (is_baseline) {
         const double unit = f.dtype == kF64 ? 0x1p-52 : 0x1p-23;
         e.noise = case_.exact && d.most == 0 ? 4 * unit : most_noise(f.dtype);
       }
@@ -288,55 +326,83 @@ class LocalBench : public Bench {
 
   // --- time --------------------------------------------------------------------------------------
 
-  void set_flush(const BenchJob& job) {
-    flush_ = device_->load(job.binary, job.entry);
-    flush_size_ = job.size;
-    const size_t bytes = static_cast<size_t>(job.elements) * sizeof(float);
-    for (int i = 0; i < 2; ++i) flush_memory_.push_back({device_->alloc(bytes), bytes});
-    const Bytes zeros(bytes);
-    for (const Memory& m : flush_memory_) device_->upload(m.data, zeros.data(), bytes);
+  // Cold caches for a CPU: each core writes more than its own hold. GPUs do it themselves.
+  void cool() {
+    const Target& target = device_->target();
+    if (target.kind != Target::Kind::Cpu) return;
+    const auto part = static_cast<size_t>(2 * target.l2_bytes);
+    const auto cores = static_cast<size_t>(std::max(target.cores, 1));
+    cold_.resize(part * cores);
+    ++turn_;
+    in_parallel(cores, cores,
+                [&](size_t i, size_t) { std::memset(cold_.data() + i * part, turn_, part); });
   }
 
-  double timed(Program& program, const LaunchSize& size) {
-    if (flush_)
-      device_->launch(*flush_, flush_size_, {flush_memory_[0].data, flush_memory_[1].data});
-    return device_->launch_timed(program, size, args_);
+  double time(const Runner& r) {
+    cool();
+    return device_->launch_timed(*r.program, r.size, args_);
   }
 
-  Measured measure(Program& program, const BenchJob& job) {
-    constexpr double kHopeless = 3, kWorse = 1.2;
-    constexpr int kFewest = 4, kMost = 25;
-    Measured out;
-    std::vector<double> times = {device_->launch_timed(program, job.size, args_)};  // code is warm
-    const bool hopeless = job.best > 0 && times[0] > kHopeless * job.best + 1e-4;
-    if (!hopeless) times.clear();
-    double sum = 0;
-    while (!hopeless && static_cast<int>(times.size()) < kMost) {
-      times.push_back(timed(program, job.size));
-      sum += times.back();
-      const auto runs = static_cast<int>(times.size());
-      // Short ones often enough to have met a quiet moment.
-      if (sum < 1 && (runs < kFewest || (runs < 2 * kFewest && sum < 1e-3))) continue;
-      const double least = *std::min_element(times.begin(), times.end());
-      if (sum > job.enough || (job.best > 0 && least > kWorse * job.best)) break;
+  // Until all but the fastest have given up, or each has been timed enough: at least eight times,
+  // so that all have met a quiet moment, less often where a run takes long.
+  void take_turns(const Race& race, std::vector<Runner>& runners) {
+    constexpr double kLong = 0.005;
+    constexpr size_t kMost = 60;
+    const double hopeless = (race.known > kLong ? 1.5 : 3) * race.known + 1e-4;
+    for (size_t i = runners.size(); i-- > 0;) {  // code is warm then, and what is hopeless is out
+      Runner& r = runners[i];
+      for (int run = 0; run < 2 && !(run && r.least < hopeless); ++run)
+        r.least = device_->launch_timed(*r.program, r.size, args_);
+      r.out = i > 0 && race.known > 0 && !race.all && r.least > hopeless;
+      if (r.out) return;
     }
-    std::sort(times.begin(), times.end());
-    out.least = times.front();
-    out.median = times[times.size() / 2];
-    out.runs = static_cast<int>(times.size());
-    if (job.role == Role::Baseline || out.least <= job.verify)
-      verify(program, job, out);
-    else
+    double sum = 0;
+    for (size_t turn = 0; turn < kMost; ++turn) {
+      double best = 1e300;
+      for (Runner& r : runners) {
+        if (r.out) continue;
+        r.times.push_back(time(r));
+        r.least = r.times.size() == 1 ? r.times[0] : std::min(r.least, r.times.back());
+        best = std::min(best, r.least);
+        sum += r.times.back();
+      }
+      const double margin = turn < 2 ? 2 : turn < 5 ? 1.3 : 1.1;
+      size_t left = 0;
+      for (size_t i = 0; i < runners.size(); ++i) {
+        Runner& r = runners[i];
+        r.out = r.out || (i > 0 && !race.all && r.least > margin * best);
+        left += !r.out;
+      }
+      const size_t fewest = best > kLong ? 3 : 8;
+      if (left < 2 && runners.size() > 1) break;
+      // What is better here but not better than what is known has not met a quiet moment yet.
+      const bool unlucky = runners.size() > 1 && runners[1].least < runners[0].least &&
+                           runners[1].least > race.known;
+      const double enough = static_cast<double>(runners.size() * (unlucky ? 3 : 1)) * race.enough;
+      if (turn + 1 >= fewest && sum > enough) break;
+    }
+  }
+
+  Measured result(const Race& race, std::vector<Runner>& runners, size_t i) {
+    Runner& r = runners[i];
+    std::sort(r.times.begin(), r.times.end());
+    Measured out;
+    out.least = r.least;
+    out.median = r.times.empty() ? r.least : r.times[r.times.size() / 2];
+    const bool is_baseline = race.role == Race::Role::Baseline;
+    if (is_baseline || (i > 0 && out.least <= race.verify && !r.times.empty()))
+      verify(r, is_baseline, out);
+    else if (i > 0)
       out.outcome = Outcome::Slow;
     return out;
   }
 
   KernelCase case_;
   Device* device_ = nullptr;
-  std::vector<Memory> memory_, flush_memory_;
+  std::vector<Memory> memory_;
   std::vector<void*> args_;
-  std::unique_ptr<Program> flush_;
-  LaunchSize flush_size_;
+  std::vector<char> cold_;
+  unsigned char turn_ = 0;
   std::map<size_t, Expected> expected_;  // by slot
 };
 

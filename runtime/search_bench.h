@@ -1,8 +1,10 @@
-// Runs candidates for a kernel's options on made-up data: times them with caches cold and compares
-// what they compute with a reference. In this process, or in one that may crash or hang instead.
+// Runs candidates for a kernel's options on made-up data: times them in turns, with caches cold,
+// and compares what they compute with a reference. In this process, or in one that may crash or
+// hang instead (runtime/search_worker).
 #pragma once
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "runtime/device.h"
@@ -17,7 +19,7 @@ struct Filling {
   enum class Kind : uint8_t { Poison, Values, Indices, Length } kind = Kind::Values;
   bool written = false;   // compared afterwards
   bool distinct = false;  // of Indices: no two are the same, where there are as many values
-  DType dtype;
+  DType dtype = kF32;
   int64_t size = 0;  // elements
   int64_t top = 0;   // of Indices: they are 0 .. top
   int64_t low = 0;   // of Length
@@ -29,34 +31,44 @@ struct KernelCase {
   std::vector<Filling> buffers;
   bool exact = false;      // of eighths it makes numbers that need no rounding, in any order
   double longest_sum = 1;  // numbers that are added up for an element: how far orders may differ
+
+  auto fields() { return std::tie(device, buffers, exact, longest_sum); }
 };
 
-enum class Role : uint8_t {
-  Flush,      // goes through memory to empty the caches; its buffers are its own
-  Reference,  // computes what is right, perhaps only a part of it
-  Baseline,   // trusted too: shows how far orders of addition differ in this kernel
-  Candidate,
-};
-
-enum class Outcome : uint8_t { Good, Slow, Wrong, Failed, Crashed, Hung, Rejected };
+enum class Outcome : uint8_t { Waiting, Good, Slow, Wrong, Failed, Crashed, Hung, Rejected };
 const char* name_of(Outcome outcome);
 
 struct BenchJob {
-  Role role = Role::Candidate;
   std::string binary, entry;
   LaunchSize size;
-  int64_t elements = 0;  // of each of Flush's two buffers of f32
-  double best = 0;       // seconds of the best so far: what is clearly slower ends early; 0: none
-  double verify = 0;     // candidates of at most so many seconds are compared
-  double enough = 0.02;  // seconds of timing
-  double limit = 10;     // of the whole job, in seconds; kept from outside, by isolation
+
+  auto fields() {
+    return std::tie(binary, entry, size.grid, size.block, size.shared_bytes, size.chunk, size.maps);
+  }
+};
+
+// Kernels that take turns, so that all see the same state of the machine.
+struct Race {
+  // Reference: computes what is right, perhaps only a part of it, and is not timed. Baseline:
+  // trusted too; shows how far orders of addition differ in this kernel.
+  enum class Role : uint8_t { Reference, Baseline, Candidates } role = Role::Candidates;
+  bool part = false;  // of Reference: it computes only a part
+  std::vector<BenchJob> jobs;
+  double known = 0;    // seconds that the first one has taken at its best
+  double verify = 0;   // those of at most so many seconds are compared
+  double enough = 0;   // seconds of timing, of each
+  bool all = false;    // none gives up before the end
+  double limit = 1e9;  // of all of it, in seconds; kept from outside, by isolation
+
+  auto fields() { return std::tie(role, part, jobs, known, verify, enough, all, limit); }
 };
 
 struct Measured {
   Outcome outcome = Outcome::Good;
   double least = 0, median = 0;  // seconds
-  int runs = 0;
-  std::string text;  // what is wrong
+  std::string text;              // what is wrong
+
+  auto fields() { return std::tie(outcome, least, median, text); }
 };
 
 class Bench {
@@ -64,14 +76,12 @@ class Bench {
   virtual ~Bench() = default;
   // Forgets the case before. Throws DeviceError where there is no memory for it.
   virtual void prepare(const KernelCase& kernel) = 0;
-  virtual Measured run(const BenchJob& job) = 0;  // throws nothing
+  // One result for each job. Throws nothing.
+  virtual std::vector<Measured> run(const Race& race) = 0;
 };
 
-// In this process.
-std::unique_ptr<Bench> local_bench();
+std::unique_ptr<Bench> local_bench();  // in this process
 
-// In a process of its own, which is ended where a job takes longer than its limit; its successor is
-// given the case, the reference and the baseline again.
-std::unique_ptr<Bench> isolated_bench();
+double steady_seconds();
 
 }  // namespace tiny

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -19,24 +18,25 @@
 #include "tiny/error.h"
 #include "tiny/print.h"
 
+#if __has_include(<nlohmann/json.hpp>)
+#include <nlohmann/json.hpp>
+#define TINY_HAS_JSON 1
+#endif
+
 namespace tiny {
 
 namespace {
 
-constexpr const char* kVersion = "search 1";  // what was measured before another one counts no more
+constexpr const char* kVersion = "search 2";  // what was measured before another one counts no more
 
-std::string hex(std::string_view bytes, size_t count) {
+std::string hash_of(const std::string& text) {
   std::string out;
-  for (size_t i = 0; i < count; ++i) {
-    const auto byte = static_cast<unsigned char>(bytes[i]);
-    out.push_back("0123456789abcdef"[byte >> 4]);
-    out.push_back("0123456789abcdef"[byte & 15]);
+  for (char c : sha256(text).substr(0, 16)) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
   }
   return out;
 }
-std::string hash_of(const std::string& text) { return hex(sha256(text), 16); }
-
-std::string checked(const std::string& body) { return hex(sha256(body), 4) + "\t" + body; }
 
 std::string to_text(const Target& t) {
   return cat(static_cast<int>(t.kind), ' ', static_cast<int>(t.language), ' ', t.vector_bytes, ' ',
@@ -64,35 +64,64 @@ std::string without_sizes(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> fields_of(const std::string& line) {
-  std::vector<std::string> out;
-  std::istringstream in(line);
-  for (std::string field; std::getline(in, field, '\t');) out.push_back(field);
+std::mutex mutex;  // of all caches of this process
+
+// --- Lines ---------------------------------------------------------------------------------------
+
+#if TINY_HAS_JSON
+
+using nlohmann::json;
+
+std::string line_of(const KernelKey& k, const std::string& name) {
+  return json{{"kernel", k.key}, {"family", k.family}, {"name", name}, {"device", k.device}}.dump();
+}
+std::string line_of(const std::string& key, const TryRecord& t) {
+  return json{{"kernel", key},      {"choice", t.choice}, {"outcome", name_of(t.outcome)},
+              {"source", t.source}, {"least", t.least},   {"median", t.median}}
+      .dump();
+}
+std::string line_of(const std::string& key, const DoneRecord& d) {
+  return json{{"kernel", key},      {"choice", d.choice},       {"width", d.width},
+              {"budget", d.budget}, {"exhausted", d.exhausted}, {"heuristic", d.heuristic},
+              {"best", d.best},     {"source", d.source}}
+      .dump();
+}
+
+// Adds a line to the record of its kernel, which `record(key)` gives. Throws json::exception where
+// it is damaged.
+template <class Find> void take_line(const std::string& line, const Find& record) {
+  const json j = json::parse(line);
+  KernelRecord& k = record(j.at("kernel"));
+  const auto number = [&](const char* name) { return j.at(name).get<double>(); };
+  if (j.contains("family")) {
+    k.family = j.at("family");
+    k.name = j.at("name");
+    k.device = j.at("device");
+  } else if (j.contains("width")) {
+    k.done = {j.at("width"),  number("budget"), j.at("exhausted"), number("heuristic"),
+              number("best"), j.at("choice"),   j.at("source")};
+  } else {
+    auto outcome = Outcome::Good;
+    while (outcome < Outcome::Rejected && j.at("outcome") != name_of(outcome))
+      outcome = static_cast<Outcome>(static_cast<int>(outcome) + 1);
+    const TryRecord t{j.at("source"), outcome, number("least"), number("median"), j.at("choice")};
+    k.tries[t.choice] = t;
+  }
+}
+
+#else
+
+template <class... Of> std::string line_of(const Of&...) { return ""; }
+template <class Find> void take_line(const std::string&, const Find&) {}
+
+#endif
+
+std::vector<std::string> lines_of(const KernelRecord& k) {
+  std::vector<std::string> out{line_of({k.key, k.family, k.device}, k.name)};
+  for (const auto& [choice, t] : k.tries) out.push_back(line_of(k.key, t));
+  if (k.done) out.push_back(line_of(k.key, *k.done));
   return out;
 }
-
-std::string number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", v);
-  return text;
-}
-
-Outcome outcome_named(const std::string& name) {
-  int i = 0;
-  while (i < static_cast<int>(Outcome::Rejected) && name != name_of(static_cast<Outcome>(i))) ++i;
-  return static_cast<Outcome>(i);
-}
-
-std::string body_of(const std::string& key, const TryRecord& t) {
-  return cat("try\t", key, '\t', t.source, '\t', name_of(t.outcome), '\t', number(t.least), '\t',
-             number(t.median), '\t', t.choice);
-}
-std::string body_of(const std::string& key, const DoneRecord& d) {
-  return cat("done\t", key, '\t', d.width, '\t', number(d.budget), '\t', d.exhausted ? 1 : 0, '\t',
-             number(d.heuristic), '\t', number(d.best), '\t', d.choice);
-}
-
-std::mutex mutex;  // of all caches of this process
 
 }  // namespace
 
@@ -101,59 +130,38 @@ KernelKey key_of_kernel(Node loops, Device& device, const std::string& device_na
                     where = device_name.substr(0, device_name.find(':'));
   const std::string about = cat(kVersion, '\n', where, '\n', to_text(device.target()), '\n',
                                 device.compiler_id(), '\n', env_kernel_key(), '\n');
-  std::string shown = cat(where, " ", device.target().arch, " ", device.compiler_id());
-  std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');
-  return {hash_of(about + text), hash_of(about + without_sizes(text)), shown};
+  return {hash_of(about + text), hash_of(about + without_sizes(text)),
+          cat(where, " ", device.target().arch, " ", device.compiler_id())};
 }
 
 std::string source_key(const Source& source, Device& device) {
   return cache_key(source, device.compiler_id()).substr(0, 16);
 }
 
-SearchCache::SearchCache(std::string path) : path_(std::move(path)) {}
-
 SearchCache& SearchCache::current() {
   static auto* open = new std::map<std::string, std::unique_ptr<SearchCache>>;
   std::string path = env_text("BEAM_CACHE");
   if (const std::string folder = cache_folder(); path.empty() && !folder.empty())
-    path = folder + "/beam.txt";
+    path = folder + "/beam.jsonl";
   std::lock_guard lock(mutex);
   auto& slot = (*open)[path];
   if (!slot) slot = std::make_unique<SearchCache>(path);
   return *slot;
 }
 
-// One line; false where it is damaged or of another version.
+// False where the line is damaged or of another version.
 bool SearchCache::take(const std::string& line) {
-  const size_t tab = line.find('\t');
-  if (tab == line.npos || checked(line.substr(tab + 1)) != line) return false;
-  const std::vector<std::string> f = fields_of(line.substr(tab + 1));
-  if (f.size() < 2) return false;
-  const auto slot = [&]() -> KernelRecord& {
-    const auto [at, fresh] = kernels_.try_emplace(f[1]);
-    if (fresh) order_.push_back(f[1]);
-    at->second.key = f[1];
-    return at->second;
-  };
   try {
-    if (f[0] == "kernel" && f.size() == 5) {
-      KernelRecord& k = slot();
-      k.family = f[2];
-      k.name = f[3];
-      k.device = f[4];
-    } else if (f[0] == "try" && f.size() == 7) {
-      slot().tries[f[6]] = {f[2], outcome_named(f[3]), std::stod(f[4]), std::stod(f[5]), f[6]};
-    } else if (f[0] == "done" && f.size() == 8) {
-      slot().done = {std::stoi(f[2]), std::stod(f[3]), f[4] == "1",
-                     std::stod(f[5]), std::stod(f[6]), f[7]};
-    } else {
-      return false;
-    }
-  } catch (const std::exception&) {  // a number that is none
+    take_line(line, [&](const std::string& key) -> KernelRecord& {
+      const auto [at, fresh] = kernels_.try_emplace(key);
+      if (fresh) order_.push_back(key);
+      at->second.key = key;
+      return at->second;
+    });
+    return true;
+  } catch (const std::exception&) {
     return false;
   }
-  return true;
 }
 
 // Reads what was added since. A file that became shorter is another one.
@@ -177,14 +185,9 @@ void SearchCache::refresh() {
 }
 
 // A line that cannot be written is only known in this process.
-void SearchCache::append(std::string body) {
-  const std::string line = checked(body);
+void SearchCache::append(const std::string& line) {
   std::lock_guard lock(mutex);
   refresh();
-  if (path_.empty()) {
-    take(line);
-    return;
-  }
   std::error_code status;
   const auto folder = std::filesystem::path(path_).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, status);
@@ -218,44 +221,40 @@ std::vector<std::string> SearchCache::family_choices(const KernelKey& key) {
   const std::vector<KernelRecord> known = all();
   std::vector<std::string> out;
   for (auto k = known.rbegin(); k != known.rend(); ++k)
-    if (k->family == key.family && k->key != key.key && k->done) out.push_back(k->done->choice);
+    if (k->family == key.family && k->key != key.key && k->done && !k->done->choice.empty())
+      out.push_back(k->done->choice);
   return out;
 }
 
-void SearchCache::add(const KernelKey& key, const std::string& name) {
-  append(cat("kernel\t", key.key, '\t', key.family, '\t', name, '\t', key.device));
-}
-void SearchCache::add(const std::string& key, const TryRecord& r) { append(body_of(key, r)); }
-void SearchCache::add(const std::string& key, const DoneRecord& r) { append(body_of(key, r)); }
+void SearchCache::add(const KernelKey& key, const std::string& name) { append(line_of(key, name)); }
+void SearchCache::add(const std::string& key, const TryRecord& r) { append(line_of(key, r)); }
+void SearchCache::add(const std::string& key, const DoneRecord& r) { append(line_of(key, r)); }
 
 size_t SearchCache::import(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  check(in.good(), "beam cache: cannot read ", path);
-  SearchCache other(path);
+  check(std::ifstream(path).good(), "beam cache: cannot read ", path);
   size_t count = 0;
-  for (const KernelRecord& k : other.all()) {
+  for (KernelRecord k : SearchCache(path).all()) {
     const auto known = find(k.key);
-    if (!known) add({k.key, k.family, k.device}, k.name), ++count;
-    for (const auto& [choice, t] : k.tries)
-      if (!known || !known->tries.count(choice)) add(k.key, t), ++count;
-    const bool better = k.done && (!known || !known->done || known->done->width < k.done->width);
-    if (better) add(k.key, *k.done), ++count;
+    std::vector<std::string> here;
+    if (known) here = lines_of(*known);
+    if (known && known->done && k.done && known->done->width >= k.done->width) k.done.reset();
+    for (const std::string& line : lines_of(k)) {
+      if (std::find(here.begin(), here.end(), line) != here.end()) continue;
+      append(line);
+      ++count;
+    }
   }
   return count;
 }
 
 size_t SearchCache::drop(const std::string& text) {
-  const std::vector<KernelRecord> known = all();
   std::string kept;
   size_t count = 0;
-  for (const KernelRecord& k : known) {
-    if (k.name.find(text) != k.name.npos || k.key.find(text) != k.key.npos) {
-      ++count;
-      continue;
-    }
-    kept += checked(cat("kernel\t", k.key, '\t', k.family, '\t', k.name, '\t', k.device)) + '\n';
-    for (const auto& [choice, t] : k.tries) kept += checked(body_of(k.key, t)) + '\n';
-    if (k.done) kept += checked(body_of(k.key, *k.done)) + '\n';
+  for (const KernelRecord& k : all()) {
+    const bool goes = k.name.find(text) != k.name.npos || k.key.find(text) != k.key.npos;
+    count += goes;
+    if (!goes)
+      for (const std::string& line : lines_of(k)) kept += line + '\n';
   }
   std::lock_guard lock(mutex);
   const std::string part = path_ + ".part";

@@ -1,11 +1,6 @@
-// What searches have found out, on disk: one text file, a line for each candidate, that processes
-// share and that may be copied to another machine. Lines are only ever added; one that is damaged
-// counts as absent.
-//   kernel <key> <family> <name> <device and compiler>
-//   try    <key> <source> <outcome> <seconds, least> <seconds, median> <choice>
-//   done   <key> <width> <seconds of budget> <exhausted> <seconds, heuristic> <seconds, best>
-//   <choice>
-// Fields are separated by tabs; a checksum of the line comes first.
+// What searches have found out, on disk: one file of JSON lines, one for each kernel, candidate and
+// result, that processes share and that may be copied to another machine. Lines are only ever
+// added; one that is damaged counts as absent.
 #pragma once
 #include <map>
 #include <optional>
@@ -22,16 +17,17 @@ namespace tiny {
 struct TryRecord {
   std::string source;
   Outcome outcome = Outcome::Good;
-  double least = 0, median = 0;
-  std::string choice;  // as to_text(Choice) writes it
+  double least = 0, median = 0;  // seconds
+  std::string choice;            // as to_text(Choice) writes it
 };
 
 struct DoneRecord {
   int width = 0;
   double budget = 0;               // seconds that the program had for all kernels
   bool exhausted = false;          // a longer search of that width would find nothing new
-  double heuristic = 0, best = 0;  // seconds, measured one after the other in turns
-  std::string choice;
+  double heuristic = 0, best = 0;  // seconds; 0: there was no time for the kernel
+  std::string choice;              // empty: the heuristic's
+  std::string source;              // of that choice
 };
 
 struct KernelRecord {
@@ -50,14 +46,14 @@ std::string source_key(const Source& source, Device& device);
 
 class SearchCache {
  public:
-  // The file of BEAM_CACHE, else beam.txt in the cache's folder; without either only memory. Read
-  // again when it has changed.
+  // The file of BEAM_CACHE, else beam.jsonl in the cache's folder; without either, or in a build
+  // without nlohmann/json.hpp, only memory.
   static SearchCache& current();
-  explicit SearchCache(std::string path);
+  explicit SearchCache(std::string path) : path_(std::move(path)) {}
   const std::string& path() const { return path_; }
 
   std::optional<KernelRecord> find(const std::string& key);
-  std::vector<KernelRecord> all();
+  std::vector<KernelRecord> all();  // in the order of their first lines
   // The best choices of other kernels of the family, latest first.
   std::vector<std::string> family_choices(const KernelKey& key);
 
@@ -74,7 +70,7 @@ class SearchCache {
  private:
   void refresh();
   bool take(const std::string& line);
-  void append(std::string body);
+  void append(const std::string& line);
 
   const std::string path_;
   int64_t read_ = 0;  // bytes of the file that are known

@@ -190,11 +190,10 @@ bool stay_inside(const std::vector<const Claim*>& claims, int64_t top) {
 
 }  // namespace
 
-double estimate_seconds(Node loops, const Lowered& low, const Target& target) {
-  Node sink = simplify(apply(loops, low.choice.options, target));
+double estimate_seconds(const Lowered& low, const Target& target) {
   const Work w = work_of(low.machine, target);
-  return target.kind == Target::Kind::Cpu ? cpu_seconds(sink, w, target)
-                                          : gpu_seconds(sink, w, low.launch, target);
+  return target.kind == Target::Kind::Cpu ? cpu_seconds(low.loops, w, target)
+                                          : gpu_seconds(low.loops, w, low.launch, target);
 }
 
 namespace {
@@ -251,7 +250,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
   KernelCase out;
   out.device = device;
   out.exact = is_exact(loops);
-  std::set<int> loaded, combined;
+  std::set<int> loaded;
   for (Node n : topological(loops)) {
     if (n->op == Op::Param) {
       const auto slot = static_cast<size_t>(n->ints()[0]);
@@ -281,7 +280,8 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     }
   }
   fill_lengths(loops, out);
-  const Lowered plain = lower(loops, "k", target, Choice{});
+  const Choice none;
+  const Lowered plain = lower(loops, "k", target, nullptr, &none);
   Arena arena;
   ArenaScope scope(arena);
   const std::vector<Claim> claims = claims_of(plain.machine);

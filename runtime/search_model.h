@@ -8,13 +8,12 @@ namespace tiny {
 
 // Seconds that a lowered kernel may take, from its instructions, its loops' footprints in the
 // caches, its chains of additions, registers and occupancy. For ranking candidates of one kernel.
-// `loops`: the kernel before options. Made up of throughputs of a usual processor; that of GPUs is
-// not fitted to any.
-double estimate_seconds(Node loops, const Lowered& low, const Target& target);
+// Made up of throughputs of a usual processor; that of GPUs is not fitted to any.
+double estimate_seconds(const Lowered& low, const Target& target);
 
 // Buffers with values for all slots of a kernel: indices that stay inside what they index, eighths
-// for floats, poison where all elements are written. `slots`: elements and dtypes by slot, of those
-// that the kernel does not mention.
+// for floats, poison where all elements are written. Throws Error where a length is computed by the
+// kernel itself.
 KernelCase case_of(Node loops, const std::string& device, const Target& target);
 
 // The kernel's loops, cut down to the last iterations where all of them would need more than `most`

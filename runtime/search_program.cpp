@@ -42,7 +42,6 @@ struct Task {
   Step step;
   std::string key;     // of the kernel in memory
   double seconds = 0;  // of one run of the schedule
-  int steps = 0;
 };
 
 std::atomic<bool> interrupted{false};
@@ -66,11 +65,27 @@ class InterruptGuard {
   }
 };
 
-ProgressSink error_sink() {
-  ProgressSink sink = standard_sink();
-  sink.out = &std::cerr;
-  sink.terminal = isatty(STDERR_FILENO) == 1;
-  return sink;
+int width() { return static_cast<int>(env_int("BEAM")); }
+double budget() { return static_cast<double>(env_int("BEAM_BUDGET")); }
+
+// Longest first.
+std::vector<Task> tasks_of(const Schedule& s, const std::vector<double>& seconds) {
+  std::map<std::string, Task> found;
+  for (size_t i = 0; i < s.steps.size(); ++i) {
+    if (!s.steps[i].kernel) continue;
+    const std::string key = kernel_key(s.steps[i]);
+    Task& t = found.try_emplace(key, Task{s.steps[i], key, 0}).first->second;
+    t.seconds += seconds[i];
+  }
+  std::vector<Task> out;
+  for (auto& [key, task] : found) out.push_back(std::move(task));
+  std::sort(out.begin(), out.end(),
+            [](const Task& a, const Task& b) { return a.seconds > b.seconds; });
+  return out;
+}
+
+void pass(const Task& t) {
+  pass_over(t.step.kernel.get(), t.step.name, device_name(t.step.device), width(), budget());
 }
 
 class Searches {
@@ -81,7 +96,7 @@ class Searches {
   }
 
   bool wanted(const Schedule& s) {
-    if (interrupted || env_int("BEAM") <= 0) return false;
+    if (interrupted || width() <= 0) return false;
     std::lock_guard lock(mutex_);
     const Visit& v = visit(s);
     if (v.finished || (left() < kSmallest && v.runs > 0)) return false;  // once, to note it
@@ -89,34 +104,34 @@ class Searches {
   }
 
   void search(const Schedule& s, const std::vector<double>& seconds) {
-    std::vector<Task> tasks = tasks_of(s, seconds);
-    double run = 0;
-    for (const Task& t : tasks) run += t.seconds;
+    Order order{s.visit, {}, 0, 0};
+    for (size_t i = 0; i < seconds.size(); ++i) order.run += s.steps[i].kernel ? seconds[i] : 0;
+    const bool beside = env_int("BEAM_ASYNC") != 0;
     {
       std::lock_guard lock(mutex_);
       Visit& v = visit(s);
-      v.earned += v.runs == 0 ? kFirst : kEarned * run;  // what runs once is worth little
+      v.earned += v.runs == 0 ? kFirst : kEarned * order.run;  // what runs once is worth little
       // The first run leaves most of the budget to what may come.
       const double most = v.runs++ == 0 ? left() / 4 : left();
-      const double given = std::min(v.earned, most);
-      if (most < kSmallest) {
-        for (const Task& t : tasks)
-          if (!finished_.count(t.key)) pass(t);
+      order.seconds = std::min(v.earned, most);
+      if (most >= kSmallest && (order.seconds < kSmallest || (beside && busy_))) return;
+      v.earned = 0;
+      order.tasks = tasks_of(s, seconds);
+      if (beside && most >= kSmallest) {
+        next_ = std::move(order);
+        busy_ = true;
+        if (!thread_.joinable()) start();
+        woken_.notify_all();
         return;
       }
-      const bool beside = env_int("BEAM_ASYNC") != 0;
-      if (given < kSmallest || (beside && (busy_ || !queue_.empty()))) return;
-      v.earned = 0;
-      queue_.push_back({s.visit, std::move(tasks), given, run});
-      if (beside) return wake();
     }
-    InterruptGuard guard;
-    work_all();
+    const InterruptGuard guard;
+    work(order);
   }
 
   void finish() {
     std::unique_lock lock(mutex_);
-    idle_.wait(lock, [&] { return (queue_.empty() && !busy_) || interrupted; });
+    woken_.wait(lock, [&] { return !busy_ || interrupted; });
   }
 
   SearchCounts counts() {
@@ -126,15 +141,28 @@ class Searches {
 
   void reset() {
     finish();
+    if (interrupted && thread_.joinable()) thread_.join();
     std::lock_guard lock(mutex_);
     counts_ = {};
     ++generation_;
-    finished_.clear();
+    kernels_.clear();
     tools_.clear();
     interrupted = false;
   }
 
  private:
+  struct Order {  // to search a schedule's kernels
+    std::shared_ptr<Visit> visit;
+    std::vector<Task> tasks;
+    double seconds;  // to search
+    double run;      // of the schedule
+  };
+  // A kernel that was looked up. Its node is held: the key has its address.
+  struct Seen {
+    NodeRef kernel;
+    bool finished = false;  // nothing is left to try
+  };
+
   // Lies in the schedule: an address would be another schedule's some time.
   Visit& visit(const Schedule& s) const {
     if (!s.visit || s.visit->generation != generation_)
@@ -142,162 +170,94 @@ class Searches {
     return *s.visit;
   }
 
-  struct Order {
-    std::shared_ptr<Visit> visit;
-    std::vector<Task> tasks;
-    double seconds;  // to search
-    double run;      // of the schedule
-  };
-
-  static double budget() { return static_cast<double>(env_int("BEAM_BUDGET")); }
   double left() const { return budget() - counts_.seconds; }
 
-  static std::vector<Task> tasks_of(const Schedule& s, const std::vector<double>& seconds) {
-    std::map<std::string, Task> found;
-    for (size_t i = 0; i < s.steps.size(); ++i) {
-      if (!s.steps[i].kernel) continue;
-      Task& t = found[kernel_key(s.steps[i])];
-      if (t.steps++ == 0) t.step = s.steps[i];
-      t.seconds += seconds[i];
-    }
-    std::vector<Task> out;
-    for (auto& [key, task] : found) {
-      task.key = key;
-      out.push_back(std::move(task));
-    }
-    std::sort(out.begin(), out.end(),
-              [](const Task& a, const Task& b) { return a.seconds > b.seconds; });
-    return out;
-  }
+  // --- the thread of BEAM_ASYNC: it has one order at a time --------------------------------------
 
-  // --- the thread of BEAM_ASYNC ------------------------------------------------------------------
-
-  void wake() {
-    if (!started_) {
-      started_ = true;
-      std::atexit([] { all().stop(); });
-      thread_ = std::thread([this] {
-        for (;;) {
-          {
-            std::unique_lock lock(mutex_);
-            woken_.wait(lock, [&] { return !queue_.empty() || stop_; });
-            if (stop_) return;
-          }
-          work_all();
-        }
-      });
-    }
-    woken_.notify_all();
+  void start() {
+    std::atexit([] { all().stop(); });
+    thread_ = std::thread([this] {
+      std::unique_lock lock(mutex_);
+      while (!interrupted) {
+        woken_.wait(lock, [&] { return busy_ || interrupted; });
+        if (interrupted) break;
+        const Order order = std::move(next_);
+        lock.unlock();
+        work(order);
+        lock.lock();
+        busy_ = false;
+        woken_.notify_all();
+      }
+      busy_ = false;
+    });
   }
 
   void stop() {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = interrupted = true;
-    }
+    interrupted = true;
     woken_.notify_all();
     if (thread_.joinable()) thread_.join();
     tools_.clear();
-  }
-
-  void work_all() {
-    for (;;) {
-      Order order;
-      {
-        std::lock_guard lock(mutex_);
-        busy_ = false;
-        idle_.notify_all();
-        if (queue_.empty() || stop_) return;
-        order = std::move(queue_.front());
-        queue_.erase(queue_.begin());
-        busy_ = true;
-      }
-      try {
-        work(order);
-      } catch (const std::exception& e) {
-        std::cerr << "BEAM: " << e.what() << '\n';
-      }
-    }
   }
 
   // --- one schedule ------------------------------------------------------------------------------
 
   void work(const Order& order) {
     const double start = steady_seconds();
-    const SearchCounts before = counts();
+    const auto rest = [&] { return order.seconds - (steady_seconds() - start); };
     std::vector<const Task*> open;
     double shares = 0;
     for (const Task& t : order.tasks) {
-      recall(t);
-      if (is_finished(t.key)) continue;
-      if (t.seconds < kLeastShare * order.run) {
+      if (is_finished(t)) continue;
+      if (t.seconds < kLeastShare * order.run || order.seconds < kSmallest) {
         pass(t);
         continue;
       }
       open.push_back(&t);
       shares += t.seconds;
     }
+    const bool shown = (isatty(STDERR_FILENO) == 1 || env_int("DEBUG") >= 1) && !open.empty();
     std::unique_ptr<Progress> bar;
-    const bool shown = isatty(STDERR_FILENO) == 1 || env_int("DEBUG") >= 1;
-    if (shown && !open.empty())
-      bar = std::make_unique<Progress>(static_cast<int64_t>(open.size()), "kernels", error_sink());
+    ProgressSink sink = standard_sink();
+    sink.out = &std::cerr;
+    sink.terminal = isatty(STDERR_FILENO) == 1;
+    const auto count = static_cast<int64_t>(open.size());
+    if (shown) bar = std::make_unique<Progress>(count, "kernels", sink);
     bool all_done = true;
     for (size_t i = 0; i < open.size(); ++i) {
-      const double rest = order.seconds - (steady_seconds() - start);
-      const double slice = std::max(kSmallest, rest * open[i]->seconds / shares);
+      const double slice = std::max(kSmallest, rest() * open[i]->seconds / shares);
       shares -= open[i]->seconds;
-      if (rest < kSmallest || interrupted) {
-        all_done = false;
-        if (!interrupted) pass(*open[i]);
-        continue;
-      }
-      search_one(*open[i], std::min(slice, rest), [&](double best) {
-        if (!bar) return;
-        char text[96];
-        std::snprintf(text, sizeof text, "best %.2fx, %.0f s left", best,
-                      std::max(0.0, order.seconds - (steady_seconds() - start)));
-        bar->update(static_cast<int64_t>(i), text);
-      });
-      all_done = all_done && is_finished(open[i]->key);
+      if (rest() >= kSmallest && !interrupted)
+        search_one(*open[i], std::min(slice, rest()), [&](double best) {
+          char text[96];
+          std::snprintf(text, sizeof text, "best %.2fx, %.0f s left", best, std::max(0.0, rest()));
+          if (bar) bar->update(static_cast<int64_t>(i), text);
+        });
+      else if (!interrupted)
+        pass(*open[i]);
+      all_done = all_done && is_finished(*open[i]);
     }
-    if (bar) bar->update(static_cast<int64_t>(open.size()));
+    if (bar) bar->update(count);
     bar.reset();
     std::lock_guard lock(mutex_);
-    order.visit->finished = all_done;
+    order.visit->finished = all_done && order.seconds >= kSmallest;
     counts_.seconds += steady_seconds() - start;
-    if (shown && counts_.kernels > before.kernels) std::cerr << to_text(counts_) << '\n';
-  }
-
-  // A kernel that was looked up. Its node is held: the key has its address.
-  struct Known {
-    NodeRef kernel;
-    bool finished = false;  // nothing is left to try
-  };
-
-  bool is_finished(const std::string& key) {
-    std::lock_guard lock(mutex_);
-    const auto found = finished_.find(key);
-    return found != finished_.end() && found->second.finished;
+    if (shown) std::cerr << to_text(counts_) << '\n';
   }
 
   // Takes what an earlier program has found with as much effort as this one may spend.
-  void recall(const Task& task) {
+  bool is_finished(const Task& t) {
     {
       std::lock_guard lock(mutex_);
-      if (finished_.count(task.key)) return;  // what is known was found in this program
+      const auto seen = kernels_.find(t.key);  // what is known of it was found in this program
+      if (seen != kernels_.end()) return seen->second.finished;
     }
-    KnownChoice known;
-    const bool found = find_choice(task.step.kernel.get(), device_name(task.step.device), known) &&
-                       known.width >= env_int("BEAM") &&
-                       (known.exhausted || known.budget >= budget());
+    const auto known = find_known(t.step.kernel.get(), device_name(t.step.device));
+    const bool found = known && known->done.width >= width() &&
+                       (known->done.exhausted || known->done.budget >= budget());
     std::lock_guard lock(mutex_);
-    finished_[task.key] = {task.step.kernel, found};
+    kernels_[t.key] = {t.step.kernel, found};
     counts_.recalled += found;
-  }
-
-  static void pass(const Task& task) {
-    pass_over(task.step.kernel.get(), task.step.name, device_name(task.step.device),
-              static_cast<int>(env_int("BEAM")), budget());
+    return found;
   }
 
   SearchTools& tools(const std::string& device) {
@@ -307,18 +267,20 @@ class Searches {
   }
 
   void search_one(const Task& task, double seconds, const std::function<void(double)>& progress) {
-    const std::string device = device_name(task.step.device);
     SearchSettings settings;
-    settings.width = static_cast<int>(env_int("BEAM"));
+    settings.width = width();
     settings.seconds = seconds;
     settings.budget = budget();
-    settings.isolated = env_int("BEAM_ISOLATE") != 0;
     settings.stop = &interrupted;
-    settings.progress = [&](double, double best) { progress(best); };
+    settings.progress = progress;
     progress(1);
-    const Searched found =
-        search_kernel(task.step.kernel.get(), task.step.name, tools(device), settings);
-    if (found.trouble.empty() && found.speedup() > 1) replace_kernel(task.step, found.best);
+    const Searched found = search_kernel(task.step.kernel.get(), task.step.name,
+                                         tools(device_name(task.step.device)), settings);
+    try {
+      if (found.speedup() > 1) replace_kernel(task.step, found.best);
+    } catch (const std::exception& e) {
+      std::cerr << "BEAM: " << task.step.name << ": " << e.what() << '\n';
+    }
     std::lock_guard lock(mutex_);
     ++counts_.kernels;
     counts_.timed += found.timed;
@@ -326,27 +288,27 @@ class Searches {
     counts_.troubled += !found.trouble.empty();
     counts_.before += task.seconds;
     counts_.after += task.seconds / found.speedup();
-    finished_[task.key].finished = found.exhausted || !found.trouble.empty();
-    if (env_int("DEBUG") >= 1) {
-      std::fprintf(stderr, "BEAM: %-48s %6.1f s, %3d timed: %10.1f us -> %10.1f us, %.2fx %s\n",
-                   task.step.name.c_str(), found.spent, found.timed, found.heuristic * 1e6,
-                   found.seconds * 1e6, found.speedup(), found.trouble.c_str());
-      const double gained = task.seconds - task.seconds / found.speedup();
-      std::fprintf(stderr, "      each second of it gained %.1f us of %.1f us a run\n",
-                   gained * 1e6 / std::max(found.spent, 1e-3), task.seconds * 1e6);
-    }
+    kernels_[task.key].finished = found.exhausted || !found.trouble.empty();
+    if (env_int("DEBUG") < 1) return;
+    const double gained = task.seconds - task.seconds / found.speedup();
+    std::fprintf(stderr,
+                 "BEAM: %-48s %6.1f s, %3d timed of %4zu: %10.1f us -> %10.1f us, %.2fx, "
+                 "%.1f us of %.1f us a run for each second of it %s\n",
+                 task.step.name.c_str(), found.spent, found.timed, found.candidates.size(),
+                 found.heuristic * 1e6, found.seconds * 1e6, found.speedup(),
+                 gained * 1e6 / std::max(found.spent, 1e-3), task.seconds * 1e6,
+                 found.trouble.c_str());
   }
 
   std::mutex mutex_;
-  std::condition_variable woken_, idle_;
-  std::vector<Order> queue_;
+  std::condition_variable woken_;  // an order came, or one is done
+  Order next_;                     // the thread's
+  bool busy_ = false;              // it has one
+  std::thread thread_;
   int generation_ = 1;
-  std::map<std::string, Known> finished_;  // by kernel_key
+  std::map<std::string, Seen> kernels_;  // by kernel_key
   std::map<std::string, std::unique_ptr<SearchTools>> tools_;
   SearchCounts counts_;
-  bool busy_ = false, started_ = false;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
 };
 
 }  // namespace

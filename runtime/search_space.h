@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "codegen/heuristic.h"
-#include "codegen/source.h"
 
 namespace tiny {
 
@@ -16,13 +15,9 @@ Choice choice_from_text(const std::string& text);
 
 // Choices that differ from `choice` in one edit: another amount of a split, an option left out, a
 // loop that is split, unrolled, vectorised, spread or bound to the cores, two ranges with their
-// parts exchanged, another order, the compiler's other effort. `loops` is the kernel before any
-// option (loops_of); ranges that must go on in order keep theirs. No text occurs twice.
+// parts exchanged, merged or joined, another order, the compiler's other effort. `loops` is the
+// kernel before any option (loops_of). No text occurs twice. Made without the kernel's graph, so
+// that it is cheap: lower() says which of them are legal.
 std::vector<Choice> neighbours(Node loops, const Choice& choice, const Target& target);
-
-// Why the kernel could not be launched, or would not compute the same, with these options; empty
-// where nothing speaks against it. Costs no compilation.
-std::string launch_problem(Node loops, const Choice& choice, const Target& target);
-std::string launch_problem(const LaunchSize& size, const Target& target);
 
 }  // namespace tiny

@@ -9,38 +9,32 @@
 
 namespace tiny {
 
-struct CompileJob {
-  Source source;
-  std::string binary;  // the answer, empty where there is none
-  Outcome outcome = Outcome::Good;
-  std::string text;  // what is wrong
-};
+// A bench in a process of its own, which is ended where a race takes longer than its limit; its
+// successor is given the case, the reference and the baseline again.
+std::unique_ptr<Bench> isolated_bench();
 
-// Compiles sources, several at once, in worker processes where `isolated`.
+// Compiles sources on several threads, each with a worker process of its own where `isolated`.
 class CompilePool {
  public:
+  struct Result {
+    Outcome outcome = Outcome::Good;
+    std::string binary;  // empty where there is none
+    std::string text;    // what is wrong
+  };
+
   CompilePool(std::string device, bool isolated);
   ~CompilePool();
-  CompilePool(const CompilePool&) = delete;
-  CompilePool& operator=(const CompilePool&) = delete;
 
-  // All of them, from the cache on disk where they are there. One that takes longer than `limit`
-  // seconds is given up. Nothing is begun after `deadline` (seconds of the steady clock): such jobs
-  // have the outcome Slow.
-  void compile(std::vector<CompileJob>& jobs, double limit, double deadline);
+  size_t threads() const { return lanes_.size(); }
+  // On that thread; from the cache on disk where it is there. What takes longer than `limit`
+  // seconds is given up.
+  Result compile(size_t thread, const Source& source, double limit);
 
  private:
   struct Lane;
-  void one(Lane& lane, CompileJob& job, double limit);
-
   const std::string device_;
   const bool isolated_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
-
-double steady_seconds();
-
-// Process ids of the workers that exist now; for tests.
-std::vector<int> search_workers();
 
 }  // namespace tiny

@@ -82,7 +82,7 @@ constexpr Row kRows[] = {
     {"BEAM_ISOLATE", Kind::Int, "1", Scope::Host,
      "0 compiles and times candidates in this process: a crash or a hang is then the program's."},
     {"BEAM_CACHE", Kind::Text, "", Scope::Host,
-     "File of the candidates' times; empty means beam.txt in the folder of the cache on disk."},
+     "File of the candidates' times; empty means beam.jsonl in the folder of the cache on disk."},
     {"FUSE", Kind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
     {"DETERMINISTIC", Kind::Int, "0", Scope::Kernel,
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
@@ -99,8 +99,8 @@ constexpr Row kRows[] = {
      "How many random programs the property test tries."},
     {"FUZZ_SEED", Kind::Int, "0", Scope::Host,
      "Seed of the first of them; 0 takes one from the date."},
-    {"BEAM_PROGRAMS", Kind::Int, "2", Scope::Host,
-     "How many random programs the test of searches for options tries."},
+    {"BEAM_KERNELS", Kind::Int, "3", Scope::Host,
+     "How many kernels of random programs the test of searches for options searches."},
     {"EMULATOR_PARTS", Kind::Int, "4", Scope::Host,
      "The tests run one in so many operator and conformance cases on the device EMULATOR, others "
      "on other days; 1 runs all."},

@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "tiny/error.h"
@@ -116,6 +118,16 @@ pid_t spawn(int socket, const std::string& name, const std::vector<std::string>&
   return process;
 }
 
+// The workers of this process.
+struct All {
+  std::mutex mutex;
+  std::set<std::pair<std::string, int>> processes;
+};
+All& all() {
+  static All* instance = new All;
+  return *instance;
+}
+
 }  // namespace
 
 void serve_if_worker(const char* name, const Service& service) {
@@ -134,7 +146,8 @@ void serve_if_worker(const char* name, const Service& service) {
 }
 
 WorkerProcess::WorkerProcess(const char* name,
-                             std::vector<std::pair<std::string, std::string>> settings) {
+                             std::vector<std::pair<std::string, std::string>> settings)
+    : name_(name) {
   std::vector<std::string> texts = {cat(kWorkerVariable, "=", name)};
   for (const auto& [variable, value] : settings) texts.push_back(variable + "=" + value);
   int pair[2];
@@ -147,7 +160,20 @@ WorkerProcess::WorkerProcess(const char* name,
     process_ = spawn(theirs, name, texts);
     close(theirs);
   }
-  if (process_ < 0 || !says_hello()) finish();
+  if (process_ < 0 || !says_hello()) {
+    finish();
+    return;
+  }
+  std::lock_guard lock(all().mutex);
+  all().processes.emplace(name, process_);
+}
+
+std::vector<int> worker_processes(const char* name) {
+  std::lock_guard lock(all().mutex);
+  std::vector<int> out;
+  for (const auto& [of, process] : all().processes)
+    if (of == name) out.push_back(process);
+  return out;
 }
 
 WorkerProcess::~WorkerProcess() { finish(); }
@@ -164,6 +190,10 @@ void WorkerProcess::finish() {
   if (socket_ >= 0) close(socket_);
   socket_ = -1;
   if (process_ <= 0) return;
+  {
+    std::lock_guard lock(all().mutex);
+    all().processes.erase({name_, process_});
+  }
   int status = 0;
   pid_t seen = waitpid(process_, &status, WNOHANG);
   if (seen == 0) {

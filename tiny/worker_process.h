@@ -4,9 +4,13 @@
 #pragma once
 #include <sys/types.h>
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -46,15 +50,27 @@ class WorkerProcess {
 
   pid_t process_ = -1;
   int socket_ = -1;
+  const char* const name_;
   std::string end_;
 };
 
-// Texts and plain values one after another, as requests and answers are made of.
+// Process ids of the workers of that name that exist now; for tests.
+std::vector<int> worker_processes(const char* name);
+
+// Plain values, texts, lists of them, and structures with a function fields() that ties theirs, one
+// after another: what requests and answers are made of.
 class Packer {
  public:
   template <class T> Packer& add(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    if constexpr (requires(T & t) { t.fields(); }) {
+      std::apply([&](const auto&... f) { (add(f), ...); }, const_cast<T&>(value).fields());
+    } else if constexpr (requires { value.size(); }) {
+      add(value.size());
+      for (const auto& v : value) add(v);
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
     return *this;
   }
   Packer& add(const std::string& text) {
@@ -73,17 +89,26 @@ class Unpacker {
   explicit Unpacker(std::string_view text) : text_(text) {}
   template <class T> T get() {  // what is beyond the end is zero
     T value{};
-    const std::string_view bytes = cut(sizeof value);
-    if (bytes.size() == sizeof value) bytes.copy(reinterpret_cast<char*>(&value), sizeof value);
+    read(value);
     return value;
   }
-  std::string text() { return std::string(cut(get<size_t>())); }
 
  private:
-  std::string_view cut(size_t bytes) {
-    const std::string_view out = text_.substr(0, bytes);
-    text_.remove_prefix(out.size());
-    return out;
+  template <class T> void read(T& value) {
+    if constexpr (requires { value.fields(); }) {
+      std::apply([&](auto&... f) { (read(f), ...); }, value.fields());
+    } else if constexpr (requires { value.resize(1); }) {
+      value.resize(std::min(get<size_t>(), text_.size()));
+      for (auto& v : value) read(v);
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      if (text_.size() >= sizeof value) std::memcpy(&value, text_.data(), sizeof value);
+      text_.remove_prefix(std::min(sizeof value, text_.size()));
+    }
+  }
+  void read(std::string& text) {
+    text = text_.substr(0, get<size_t>());
+    text_.remove_prefix(text.size());
   }
   std::string_view text_;
 };

@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "devices/cuda_nvrtc.h"
-#include "devices/cuda_worker.h"
 #include "runtime/buffer.h"
 #include "tiny/env.h"
 #include "tiny/tensor.h"
+#include "tiny/worker_process.h"
 
 using namespace tiny;
 
@@ -236,15 +236,16 @@ TEST_CASE("cuda: kernels that are compiled at once are shared out to worker proc
       });
     for (std::thread& t : threads) t.join();
   };
-  const size_t before = cuda_workers().size();  // of other tests, which may have had more
+  const size_t before =
+      worker_processes("nvrtc").size();  // of other tests, which may have had more
   compile_all();
-  CHECK(cuda_workers().size() >= 1);
-  CHECK(cuda_workers().size() <= std::max<size_t>(2, before));
+  CHECK(worker_processes("nvrtc").size() >= 1);
+  CHECK(worker_processes("nvrtc").size() <= std::max<size_t>(2, before));
   for (int i = 0; i < kKernels; ++i)
     CHECK(binaries[i] == nvrtc_compile(scale_text(i), "sm_90a").binary);
 
   // A worker that has died is replaced, and leaves no process behind.
-  const int first = cuda_workers()[0];
+  const int first = worker_processes("nvrtc")[0];
   CHECK(kill(first, SIGKILL) == 0);
   compile_all();
   CHECK(waitpid(first, nullptr, WNOHANG) == -1);
