@@ -28,6 +28,7 @@ TEST_SOURCES := $(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp))
 CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
 EXAMPLE_SOURCES := $(wildcard examples/*.cpp)
 TOOL_SOURCES := $(wildcard extra/*.cpp)
+BENCH_SOURCES := $(wildcard extra/bench/*.cpp)
 HEADERS := $(wildcard $(addsuffix /*.h,tiny codegen runtime devices examples test test/* extra extra/*))
 FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,tiny codegen runtime devices examples \
   test test/* extra/*))
@@ -47,6 +48,7 @@ ifneq ($(filter libcxxopts-dev,$(MISSING)),)
 $(info NO_SETUP: no cxxopts: the examples that need it are left out)
 EXAMPLE_SOURCES := $(call without,$(EXAMPLE_SOURCES),cxxopts\.hpp)
 TOOL_SOURCES := $(call without,$(TOOL_SOURCES),cxxopts\.hpp)
+BENCH_SOURCES := $(call without,$(BENCH_SOURCES),cxxopts\.hpp)
 endif
 ifneq ($(filter zlib1g-dev,$(MISSING)),)
 $(info NO_SETUP: no zlib: files compressed with gzip cannot be read)
@@ -99,7 +101,7 @@ TEST_PROGRAM := $(BUILD)/tests
 EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
 DOCTOR := $(BUILD)/doctor
 TOOLS := $(subst _,-,$(TOOL_SOURCES:extra/%.cpp=$(BUILD)/%))
-BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(wildcard extra/bench/*.cpp))
+BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(BENCH_SOURCES))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
 README_EXAMPLE := $(if $(wildcard README.md),$(BUILD)/readme_example)
 

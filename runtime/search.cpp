@@ -85,8 +85,8 @@ class Search {
     const Lowered plain = lower(end ? end : loops_, kEntry, target_, nullptr, &none);
     CompilePool::Result compiled[2];
     in_parallel(end ? 2 : 1, tools_.compilers.threads(), [&](size_t i, size_t thread) {
-      compiled[i] =
-          tools_.compilers.compile(thread, i ? plain.source : low.source, settings_.compile_limit);
+      compiled[i] = tools_.compilers.compile(thread, i ? plain.source : low.source,
+                                             settings_.compile_limit, true);
     });
     most_text_ = std::max<size_t>(low.source.text.size(), 8 << 10);
     check(compiled[0].outcome == Outcome::Good, "the heuristic's kernel: ", compiled[0].text);

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <thread>
 
-#include "codegen/lower.h"
+#include "runtime/capture.h"
 #include "runtime/search.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -34,6 +34,7 @@ namespace {
 
 constexpr double kEarned = 1000;    // seconds of search for one that a schedule runs again
 constexpr double kFirst = 2;        // seconds that its first run gives
+constexpr double kReplayed = 0.75;  // of what is left, for one that a Jit will replay
 constexpr double kSmallest = 0.25;  // seconds that are worth beginning a kernel's search
 constexpr double kLeastShare = 0.005;
 
@@ -111,6 +112,7 @@ class Searches {
       std::lock_guard lock(mutex_);
       Visit& v = visit(s);
       v.earned += v.runs == 0 ? kFirst : kEarned * order.run;  // what runs once is worth little
+      if (Capture::current()) v.earned = std::max(v.earned, kReplayed * left());
       // The first run leaves most of the budget to what may come.
       const double most = v.runs++ == 0 ? left() / 4 : left();
       order.seconds = std::min(v.earned, most);

@@ -130,19 +130,22 @@ CompilePool::CompilePool(std::string device, bool isolated)
 
 CompilePool::~CompilePool() = default;
 
-CompilePool::Result CompilePool::compile(size_t thread, const Source& source, double limit) {
+CompilePool::Result CompilePool::compile(size_t thread, const Source& source, double limit,
+                                         bool kept) {
   Result out;
   try {
     Device& device = find_device(device_);
-    const std::string folder = cache_folder();
+    const std::string folder = cache_folder(), key = cache_key(source, device.compiler_id());
     if (!folder.empty())
-      if (auto binary = cache_get(folder, cache_key(source, device.compiler_id())))
-        return {Outcome::Good, *std::move(binary), ""};
+      if (auto binary = cache_get(folder, key)) return {Outcome::Good, *std::move(binary), ""};
     if (!isolated_) return {Outcome::Good, device.compile(source), ""};
     Reply reply;
     const Request request{Request::Kind::Compile, {}, {}, device_, device.target().arch, source};
     out.outcome = lanes_[thread]->worker.ask(request, limit, reply);
-    if (out.outcome == Outcome::Good && reply.good) return {Outcome::Good, reply.text, ""};
+    if (out.outcome == Outcome::Good && reply.good) {
+      if (kept && !folder.empty()) cache_put(folder, key, reply.text);
+      return {Outcome::Good, reply.text, ""};
+    }
     if (out.outcome == Outcome::Good) out.outcome = Outcome::Failed;
     out.text = "the compiler: " + reply.text;
   } catch (const std::exception& e) {

@@ -26,9 +26,9 @@ class CompilePool {
   ~CompilePool();
 
   size_t threads() const { return lanes_.size(); }
-  // On that thread; from the cache on disk where it is there. What takes longer than `limit`
-  // seconds is given up.
-  Result compile(size_t thread, const Source& source, double limit);
+  // On that thread; from the cache on disk where it is there, and `kept` there. What takes longer
+  // than `limit` seconds is given up.
+  Result compile(size_t thread, const Source& source, double limit, bool kept = false);
 
  private:
   struct Lane;

@@ -1,0 +1,180 @@
+// What searching for options (BEAM) gains, one JSON line per row: kernels with the heuristic's
+// options and with those found take turns in this process, on the device of DEVICE.
+//   beam [--seconds S] [--width W] [--append FILE] [part of a row's name]
+// The search of a row has S seconds (60); its cache is CACHE_DIR's, so that a second run finds what
+// the first one found.
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <fstream>
+#include <functional>
+#include <iostream>
+
+#include "extra/bench/resnet50.h"
+#include "extra/bench/timing.h"
+#include "runtime/device.h"
+#include "runtime/kernel.h"
+#include "runtime/realize.h"
+#include "runtime/search_program.h"
+#include "tiny/env.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+using namespace tiny::nn;
+
+namespace {
+
+using Work = std::function<void()>;
+struct Row {
+  const char* name;
+  std::function<Work()> prepare;
+};
+
+constexpr int64_t kSide = 4096;
+
+Tensor uniform(const Shape& shape) { return Tensor::rand(shape).realize(); }
+
+Row of_matrix(const char* name, Tensor (*f)(const Tensor&)) {
+  return {name, [f]() -> Work {
+            const Tensor x = uniform({kSide, kSide});
+            return [=] { f(x).realize(); };
+          }};
+}
+
+Row product(const char* name, int64_t n) {
+  return {name, [n]() -> Work {
+            const Tensor a = uniform({n, n}), b = uniform({n, n});
+            return [=] { a.matmul(b).realize(); };
+          }};
+}
+
+Work mnist_step() {
+  const auto model = std::make_shared<Sequential>(
+      Conv2d(1, 32, 5), &Tensor::relu, Conv2d(32, 32, 5), &Tensor::relu, BatchNorm2d(32),
+      [](const Tensor& x) { return max_pool2d(x, 2); }, Conv2d(32, 64, 3), &Tensor::relu,
+      Conv2d(64, 64, 3), &Tensor::relu, BatchNorm2d(64),
+      [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); }, Linear(576, 10));
+  const auto optimizer = std::make_shared<Adam>(model->tensors());
+  const Tensor x = uniform({128, 1, 28, 28}), y = Tensor::randint(0, 10, {128}).realize();
+  return [=] {
+    const Training mode;
+    Tensor loss = cross_entropy((*model)(x), y);
+    loss.backward();
+    optimizer->step({&loss});
+  };
+}
+
+// Gradients of all parameters.
+Work resnet50_step() {
+  const auto model = std::make_shared<bench::ResNet50>(true);
+  const Tensor x = uniform({8, 3, 64, 64}), y = Tensor::randint(0, 1000, {8}).realize();
+  return [=] {
+    Tensor loss = cross_entropy((*model)(x), y);
+    std::vector<Tensor> out = Tensor::gradient(loss, model->parameters());
+    out.push_back(loss);
+    std::vector<Tensor*> all;
+    for (Tensor& t : out) all.push_back(&t);
+    Tensor::realize(all);
+  };
+}
+
+std::vector<Row> rows() {
+  return {
+      of_matrix("sin", [](const Tensor& x) { return ((x + 1.0) * 2.0).sin(); }),
+      of_matrix("softmax", [](const Tensor& x) { return x.softmax(1); }),
+      of_matrix("layer_norm", [](const Tensor& x) { return layer_norm(x, {kSide}); }),
+      of_matrix("transpose_add", [](const Tensor& x) { return x + x.t(); }),
+      of_matrix("sum_all", [](const Tensor& x) { return x.sum(); }),
+      of_matrix("sum_rows", [](const Tensor& x) { return x.sum({1}); }),
+      of_matrix("sum_columns", [](const Tensor& x) { return x.sum({0}); }),
+      product("matmul_512", 512),
+      product("matmul_1024", 1024),
+      product("matmul_2048", 2048),
+      {"mnist_step", mnist_step},
+      {"resnet50_step", resnet50_step},
+  };
+}
+
+// Runs it until the search has nothing more to do; the seconds that it spent.
+SearchCounts search(const Work& work) {
+  for (int idle = 0; idle < 3;) {
+    const double before = search_counts().seconds;
+    work();
+    idle = search_counts().seconds > before ? 0 : idle + 1;
+  }
+  return search_counts();
+}
+
+// The fastest of a few runs, with kernels made anew.
+double block(const Work& work, Device& device, const char* width) {
+  const EnvOverride beam("BEAM", width), spent("BEAM_BUDGET", "0");
+  clear_kernel_cache();
+  const auto run = [&] {
+    work();
+    device.synchronize();
+  };
+  run();
+  return bench::measure(5, run).best;
+}
+
+void bench_row(const Row& row, const std::string& width, const std::string& seconds,
+               std::ostream& out) {
+  constexpr int kTurns = 9;
+  const Work work = row.prepare();
+  Device& device = find_device(runtime_seam::default_device());
+  const SearchCounts counts = [&] {
+    const EnvOverride beam("BEAM", width), budget("BEAM_BUDGET", seconds);
+    reset_searches();
+    return search(work);
+  }();
+  std::vector<double> before, after, ratios;
+  for (int i = 0; i < kTurns; ++i) {
+    before.push_back(block(work, device, "0"));
+    after.push_back(block(work, device, width.c_str()));
+    ratios.push_back(before.back() / after.back());
+  }
+  char line[300];
+  std::snprintf(
+      line, sizeof line,
+      "{\"name\": \"beam_%s\", \"width\": %s, \"searched_s\": %.1f, \"timed\": %d, "
+      "\"heuristic_ms\": %.3f, \"ms\": %.3f, \"speedup\": %.3f, \"speedup_of_best\": %.3f}",
+      row.name, width.c_str(), counts.seconds, counts.timed, bench::summary(before).median * 1e3,
+      bench::summary(after).median * 1e3, bench::summary(ratios).median,
+      bench::summary(before).best / bench::summary(after).best);
+  out << line << std::endl;
+}
+
+int run(int count, char** arguments) {
+  cxxopts::Options options("beam", "Kernels before and after a search for their options.");
+  options.add_options()("seconds", "for each row's search",
+                        cxxopts::value<int>()->default_value("60"))(
+      "width", "of the beam", cxxopts::value<int>()->default_value("2"))(
+      "append", "to this file, besides printing", cxxopts::value<std::string>()->default_value(""))(
+      "row", "part of its name", cxxopts::value<std::string>()->default_value(""))("help",
+                                                                                   "this text");
+  options.parse_positional({"row"});
+  const auto given = options.parse(count, arguments);
+  if (given.count("help")) {
+    std::cout << options.help();
+    return 0;
+  }
+  for (const Row& row : rows()) {
+    if (std::string(row.name).find(given["row"].as<std::string>()) == std::string::npos) continue;
+    std::ofstream file(given["append"].as<std::string>(), std::ios::app);
+    std::ostringstream line;
+    bench_row(row, cat(given["width"].as<int>()), cat(given["seconds"].as<int>()), line);
+    std::cout << line.str() << std::flush;
+    if (file.is_open()) file << line.str();
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  try {
+    return run(count, arguments);
+  } catch (const std::exception& e) {
+    std::cerr << "beam: " << e.what() << '\n';
+    return 1;
+  }
+}
