@@ -100,12 +100,15 @@ class Search {
     race.role = Race::Role::Baseline;
     race.enough = 0.02;
     race.jobs = {jobs_[0] = job_of(low, compiled[0])};
-    settle(add_lowered(low.choice, low, 1), tools_.bench->run(race)[0]);
-    const Candidate& c = all_[0];
+    Candidate& c = all_.emplace_back();
+    c.choice = low.choice;
+    rate(c, low, 1);
+    settle(0, tools_.bench->run(race)[0]);
     check(c.outcome == Outcome::Good, "the heuristic's kernel is ", name_of(c.outcome), ": ",
           c.text);
-    out_.best = low.choice;
+    out_.best = c.choice;
     out_.heuristic = out_.seconds = c.least;
+    sources_.insert(c.source);
     seen_.insert(to_text(low.choice));
   }
 
@@ -131,15 +134,10 @@ class Search {
     add(choices, 1);
   }
 
-  size_t add_lowered(const Choice& choice, const Lowered& low, double factor) {
-    Candidate c;
-    c.choice = choice;
+  void rate(Candidate& c, const Lowered& low, double factor) const {
     c.model = estimate_seconds(low, target_);
     c.estimate = c.model * factor;
     c.source = source_key(low.source, device_);
-    sources_.insert(c.source);
-    all_.push_back(std::move(c));
-    return all_.size() - 1;
   }
 
   // Lowers those that are new and adds them to what waits. `factor`: how far off the model is.
@@ -153,9 +151,7 @@ class Search {
         if (over()) return;
         const Lowered low = lowered(c.choice);
         check(low.source.text.size() < kMostText * most_text_, "too long to be compiled");
-        c.model = estimate_seconds(low, target_);
-        c.estimate = c.model * factor;
-        c.source = source_key(low.source, device_);
+        rate(c, low, factor);
       } catch (const std::exception& e) {
         c.outcome = Outcome::Rejected;
         c.text = e.what();
@@ -218,8 +214,8 @@ class Search {
     for (size_t i = 0; i < all_.size(); ++i)
       if (all_[i].outcome == Outcome::Waiting && all_[i].estimate <= kMostEstimate * best_seconds())
         waiting.push_back(i);
-    const std::vector<size_t> batch =
-        first(std::move(waiting), 4 + 2 * width(), &Candidate::estimate);
+    const size_t count = std::max(4 + 2 * width(), tools_.compilers.threads());
+    const std::vector<size_t> batch = first(std::move(waiting), count, &Candidate::estimate);
     time(batch);
     out_.exhausted = batch.empty() && !over();
     return !batch.empty();

@@ -267,9 +267,8 @@ class LocalBench : public Bench {
 
   // Roundings of a sum in another order, in proportion to the root of its length, and what other
   // functions make of them.
-  double most_noise(DType t) const {
-    const double unit = t == kF64 ? 0x1p-52 : 0x1p-23;
-    return unit * (512 + 64 * std::sqrt(case_.longest_sum));
+  double most_noise() const {
+    return case_.fine * (512 + 64 * std::sqrt(case_.longest_sum)) + 4 * case_.coarse;
   }
 
   std::string mismatch(size_t i, const Difference& d, const Bytes& got) const {
@@ -301,10 +300,7 @@ class LocalBench : public Bench {
       const Filling& f = case_.buffers[i];
       const Bytes got = content(i);
       const Difference d = compare(f, e, got);
-      if (is_baseline) {
-        const double unit = f.dtype == kF64 ? 0x1p-52 : 0x1p-23;
-        e.noise = case_.exact && d.most == 0 ? 4 * unit : most_noise(f.dtype);
-      }
+      if (is_baseline) e.noise = case_.exact && d.most == 0 ? 4 * case_.fine : most_noise();
       if (!d.broken && d.most <= e.noise) continue;
       out.outcome = Outcome::Wrong;
       out.text = mismatch(i, d, got);
@@ -320,7 +316,7 @@ class LocalBench : public Bench {
       if (!f.written) continue;
       const Bytes got = content(i);
       expected_[i] = expect_of(f, got, got);
-      expected_[i].noise = most_noise(f.dtype);
+      expected_[i].noise = most_noise();
     }
   }
 

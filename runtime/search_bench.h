@@ -31,8 +31,10 @@ struct KernelCase {
   std::vector<Filling> buffers;
   bool exact = false;      // of eighths it makes numbers that need no rounding, in any order
   double longest_sum = 1;  // numbers that are added up for an element: how far orders may differ
+  double fine = 0x1p-52;   // rounding of the coarsest of f64 and f32 that it computes in
+  double coarse = 0;       // of f16 and bf16
 
-  auto fields() { return std::tie(device, buffers, exact, longest_sum); }
+  auto fields() { return std::tie(device, buffers, exact, longest_sum, fine, coarse); }
 };
 
 enum class Outcome : uint8_t { Waiting, Good, Slow, Wrong, Failed, Crashed, Hung, Rejected };

@@ -28,7 +28,9 @@ double product(const std::vector<Node>& ranges, uint64_t mask) {
 double instructions(Node n, const Target& target) {
   const DType t = n->op == Op::Store ? n->src(2)->dtype : n->dtype;
   const double lanes = t.lanes;
-  const double vectors = std::max(1.0, std::ceil(lanes * t.size() / target.vector_bytes));
+  const bool gpu = target.kind == Target::Kind::Gpu;  // whose threads have vectors in memory only
+  double vectors = std::max(1.0, std::ceil(lanes * t.size() / target.vector_bytes));
+  if (gpu && n->op != Op::Load && n->op != Op::Store) vectors = lanes;
   switch (n->op) {
     case Op::Load: return n->src(1)->dtype.lanes > 1 ? 1.5 * lanes : vectors;
     case Op::Store: return n->src(1)->dtype.lanes > 1 ? 2 * lanes : 1.5 * vectors;
@@ -67,9 +69,10 @@ Work work_of(Node machine, const Target& target) {
       continue;
     }
     const uint64_t around = n->src(0)->ranges;
-    const double vectors = std::max(
-        1.0,
-        std::ceil(static_cast<double>(n->dtype.lanes * n->dtype.size()) / target.vector_bytes));
+    const bool gpu = target.kind == Target::Kind::Gpu;
+    const double lanes = n->dtype.lanes;
+    const double vectors =
+        gpu ? lanes : std::max(1.0, std::ceil(lanes * n->dtype.size() / target.vector_bytes));
     out.registers += vectors;
     const double runs = product(ranges, around);
     loops[around] = runs;
@@ -78,7 +81,7 @@ Work work_of(Node machine, const Target& target) {
   }
   for (const auto& [around, runs] : loops) out.cycles += runs;  // of the loop itself
   const double spilled = out.registers - target.vector_registers;
-  if (spilled > 0)
+  if (spilled > 0 && target.kind == Target::Kind::Cpu)
     for (const auto& [around, runs] : loops) out.cycles += 2 * spilled * runs;
   return out;
 }
@@ -259,6 +262,10 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
       f.dtype = n->dtype;
       f.size = numel(n->shape());
     }
+    const bool computed = n->dtype.is_float() && n->op != Op::Param && n->op != Op::Load;
+    if (computed && n->dtype == kF32) out.fine = 0x1p-23;
+    if (computed && n->dtype == kF16) out.coarse = std::max(out.coarse, 0x1p-10);
+    if (computed && n->dtype == kBF16) out.coarse = 0x1p-7;
     if (n->op == Op::Load) loaded.insert(static_cast<int>(n->src(0)->ints()[0]));
     if (n->op == Op::Reduce) {
       double length = 1;

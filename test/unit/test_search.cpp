@@ -158,6 +158,21 @@ TEST_CASE("a length is filled with its bound") {
   CHECK(c.buffers[2].low == 30);
 }
 
+TEST_CASE("results differ as much as the coarsest dtype that a kernel computes in makes them") {
+  const Target& target = find_device("CPU").target();
+  const auto fine_and_coarse = [&](DType through) {
+    Node value = build::unary(Op::Exp2, build::cast(tensor_param(1, {64}, kF64), through));
+    const NodeRef kernel(kernel_of({build::cast(value, kF64)}));
+    Arena arena;
+    ArenaScope scope(arena);
+    const KernelCase c = case_of(loops_of(kernel.get(), target), "CPU", target);
+    return std::pair(c.fine, c.coarse);
+  };
+  CHECK(fine_and_coarse(kF64) == std::pair(0x1p-52, 0.0));
+  CHECK(fine_and_coarse(kF32) == std::pair(0x1p-23, 0.0));
+  CHECK(fine_and_coarse(kBF16).second == 0x1p-7);
+}
+
 TEST_CASE("a search ends with the heuristic's choice or a better one") {
   const NodeRef kernel(small_matmul());
   for (const bool isolated : {true, false}) {
