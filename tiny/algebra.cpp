@@ -282,8 +282,13 @@ using namespace pat;
 bool is_index(Node n) { return n->dtype == kIndex; }
 bool is_integral(Node n) { return n->dtype.is_int() || n->dtype.is_bool(); }
 bool is_bool(Node n) { return n->dtype.is_bool(); }
+// Bounds at the ends of int64 say nothing: a product of indices may lie beyond.
+bool is_bounded(Node n) { return n->vmin > kIntMin && n->vmax < kIntMax; }
+bool fits(Node n, DType t) {
+  return is_bounded(n) && n->vmin >= int_min(t) && n->vmax <= int_max(t);
+}
 bool has_point_bounds(Node n) {
-  return is_integral(n) && n->vmin == n->vmax && !n->is_const() && n->rank == 0 &&
+  return is_integral(n) && n->vmin == n->vmax && is_bounded(n) && !n->is_const() && n->rank == 0 &&
          n->op != Op::Range && n->op != Op::Param;
 }
 bool compares_index(Node n) { return n->src(0)->dtype == kIndex; }
@@ -305,12 +310,18 @@ Node as_index(Node n) {
 
 Node widen(const Match& m) {
   Node n = m.root;
-  if (!n->src(0)->dtype.is_int() || n->src(0)->dtype.lanes != 1) return nullptr;
+  const DType t = n->src(0)->dtype;
+  if (!t.is_int() || t.lanes != 1 || t == kIndex) return nullptr;
   Node a = as_index(n->src(0)), b = as_index(n->src(1));
   if (!a || !b) return nullptr;
+  // Of numbers that wrap, sums and products alone are those of the exact ones, wrapped.
+  const bool wraps_alike = n->op == Op::Add || n->op == Op::Sub || n->op == Op::Mul;
+  if (!wraps_alike && (!fits(a, t) || !fits(b, t))) return nullptr;
+  const bool divides = n->op == Op::FloorDiv || n->op == Op::FloorMod;
+  if (divides && b->vmin <= 0) return nullptr;  // left to the machine
   if (is_comparison(n->op)) return make(n->op, kBool, {a, b});
   Node wide = simplify(make(n->op, kIndex, {a, b}));
-  if (wide->vmin < int_min(n->dtype) || wide->vmax > int_max(n->dtype)) return nullptr;
+  if (!fits(wide, n->dtype)) return nullptr;
   return make(Op::Cast, n->dtype, {wide});
 }
 
@@ -340,9 +351,7 @@ const RuleTable& fold_rules() {
        [](const Match& m) -> Node {
          Node inner = m.root->src(0);
          if (!inner->dtype.is_int()) return nullptr;
-         const bool fits =
-             m[0]->vmin >= int_min(inner->dtype) && m[0]->vmax <= int_max(inner->dtype);
-         return fits ? m[0] : nullptr;
+         return fits(m[0], inner->dtype) ? m[0] : nullptr;
        }},
       {"integers from indices are computed as indices",
        any_of(op_set(Op::Add, Op::Sub, Op::Mul, Op::FloorDiv, Op::FloorMod, Op::Max, Op::Min,
