@@ -20,6 +20,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   for (MatrixOperand* o : {&tile.a, &tile.b}) {
     TensorMap& map = o->map;
     visit(map.slot);
+    visit(o->elements);
     visit(map.offset);
     visit(map.rank);
     int k_major = o->k_major;
@@ -116,6 +117,7 @@ std::string describe(Node load, Node across, int size, Node k, const Product& p,
   if (!axes_of(load, axes)) return "an operand's elements do not lie as the copy engine wants them";
   TensorMap& map = out.map;
   map.slot = static_cast<int>(load->src(0)->ints()[0]);
+  out.elements = load->src(0)->ints()[1];
   map.offset = to_sum(load->src(1)).constant * load->dtype.size();
   map.rank = static_cast<int>(axes.size());
   Node first = axes[0].second;

@@ -19,6 +19,7 @@ namespace tiny {
 // An operand of a product, [rows or columns, k]: which element a tile and a step along k begin at.
 struct MatrixOperand {
   TensorMap map;
+  int64_t elements = 0;   // of the buffer
   bool k_major = false;   // contiguous along k, not along m or n
   int boxes = 1;          // copies for one step; they advance along the contiguous axis
   int source_of[5] = {};  // per axis: which source of the Matrix node its first element is, or -1

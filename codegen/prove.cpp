@@ -241,7 +241,7 @@ class Prover {
   void other(Node n) {
     if (n->is(Op::Matrix)) {
       const MatrixTile tile(n);
-      for (const MatrixOperand* o : {&tile.a, &tile.b}) add(operand(o->map));
+      for (const MatrixOperand* o : {&tile.a, &tile.b}) add(inside(*o));
       add(prove_ring(ring_of(tile)));
       if (!all_of(sink_, Op::Reduce).empty())
         add({Verdict::Unproved, Method::None, "a reduction beside matrix units is not followed"});
@@ -251,16 +251,14 @@ class Prover {
   }
 
   // The copy engine keeps to the map: all of it must lie inside the buffer.
-  Finding operand(const TensorMap& map) const {
-    const auto size = settings_.sizes.find(map.slot);
+  Finding inside(const MatrixOperand& o) const {
+    const TensorMap& map = o.map;
     int64_t last = map.offset;
     for (int d = 0; d < map.rank; ++d) last += (map.sizes[d] - 1) * map.strides[d];
-    const std::string text = cat("the copy engine reads buffer ", map.slot);
-    if (size == settings_.sizes.end())
-      return {Verdict::Unproved, Method::None, text + ", of a size that is not known"};
     last /= map.element_bytes;
-    if (map.offset >= 0 && last < size->second) return {};
-    return wrong(Method::Bounds, cat(text, " of ", size->second, " up to element ", last));
+    if (map.offset >= 0 && last < o.elements) return {};
+    return wrong(Method::Bounds, cat("the copy engine reads buffer ", map.slot, " of ", o.elements,
+                                     " up to element ", last));
   }
 
   void add(const Finding& f) {

@@ -46,8 +46,9 @@ struct SmtAnswer {
   std::vector<int64_t> values;  // Sometimes: of the variables asked for (bools 0 and 1)
 };
 
-// Whether z3's library could be opened.
+// Whether z3's library could be opened; why not.
 bool has_solver();
+const char* why_no_solver();
 
 // May run on any thread. Answers are remembered by the text; Unknown is not.
 SmtAnswer solve(const SmtText& question, int milliseconds);

@@ -200,6 +200,9 @@ std::unique_ptr<Session> take_session() {
 }  // namespace
 
 bool has_solver() { return library() != nullptr; }
+const char* why_no_solver() {
+  return TINY_Z3 ? "no libz3.so.4 (package libz3-4)" : "built without z3 (make Z3=0)";
+}
 
 void set_memory(const SmtMemory& memory) {
   std::lock_guard lock(shared().mutex);

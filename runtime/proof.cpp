@@ -46,8 +46,8 @@ void say_once_without_solver() {
   static std::once_flag once;
   if (env_int("DEBUG") >= 1 && !has_solver())
     std::call_once(once, [] {
-      std::cerr << "CHECK_OOB: no libz3.so.4 (package libz3-4): what intervals do not settle stays "
-                   "unproved\n";
+      std::cerr << "CHECK_OOB: " << why_no_solver()
+                << ": what intervals do not settle stays unproved\n";
     });
 }
 

@@ -12,6 +12,8 @@
 #include "devices/cuda_nvrtc.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
+#include "test/unit/kernel_truth.h"
+#include "tiny/rewrite.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
@@ -267,6 +269,41 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
   read_kernel(k, hopper(), settings);
   const Proof p = prove(low.machine, settings);
   CHECK_MESSAGE(p.verdict == Verdict::Proved, p.text);
+}
+
+TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, is found") {
+  Node k = kernel({{200, 136}, {136, 328}});
+  const Lowered low = lower(k, "product", hopper());
+  REQUIRE(low.options[0].kind == OptKind::Matrix);
+  ProofSettings settings = test::patient();
+  read_kernel(k, hopper(), settings);
+  const Proof p = prove(low.machine, settings);
+  CHECK_MESSAGE(p.verdict == Verdict::Proved, p.text);
+  Arena arena;
+  ArenaScope scope(arena);
+  for (int operand : {0, 1}) {  // what the copy engine is told of an operand's size
+    Node matrix = all_of(low.machine, Op::Matrix).at(0);
+    std::vector<int64_t> numbers(matrix->ints().begin(), matrix->ints().end());
+    const size_t of_operand = 6 + 5 * 5;
+    int64_t& rows = numbers[2 + static_cast<size_t>(operand) * of_operand + 6 + 5];
+    CHECK(rows == (operand ? 136 : 200));
+    ++rows;
+    Node longer = make(Op::Matrix, kVoid, matrix->srcs(), Ints(numbers));
+    const Proof wrong = prove(substitute(low.machine, matrix, longer), settings);
+    CHECK(wrong.text == cat("wrong: the copy engine reads buffer ", 1 + operand, " of ",
+                            operand ? 44608 : 27200, " up to element ", operand ? 44935 : 27335));
+  }
+  int gates = 0;
+  for (Node access : test::accesses_of(low.machine)) {
+    if (!access->is(Op::Store)) continue;  // registers are read without need of one
+    Node faulty = test::with_fault(low.machine, access, test::Fault::NoGate);
+    if (!faulty || faulty == low.machine) continue;
+    const Proof wrong = prove(faulty, settings);
+    CHECK(wrong.verdict == Verdict::Wrong);
+    CHECK_MESSAGE(wrong.text.find("writes element ") != std::string::npos, wrong.text);
+    if (++gates == 4) break;
+  }
+  CHECK(gates > 0);
 }
 
 TEST_CASE("matrix: faults that are planted into the ring's table are found") {
