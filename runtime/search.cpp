@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kWorthIt = 0.98;    // of the heuristic's time: what gains less is noise
 constexpr double kMostEstimate = 3;  // times the best: what the model expects to take longer waits
-constexpr double kSearching = 0.9;   // of the time; the rest is for the end
+constexpr double kSearching = 0.85;  // of the time; the rest is for the end
 constexpr size_t kFinalists = 3;
 constexpr size_t kMostText = 2;  // times the heuristic's: compilers take seconds for longer ones
 
@@ -78,7 +78,7 @@ class Search {
 
   // The kernel without options, or its end where that would take too long, shows what is right.
   void add_baseline() {
-    const double most = target_.kind == Target::Kind::Cpu ? 3e7 : 1e6;  // accesses
+    const double most = target_.kind == Target::Kind::Cpu ? 1e7 : 1e5;  // accesses
     Node end = reference_loops(loops_, most);
     const Choice none;
     const Lowered low = lower(loops_, kEntry, target_);
@@ -229,7 +229,7 @@ class Search {
     for (size_t i : batch)
       if (!recall(all_[i])) rest.push_back(i);
     std::vector<BenchJob> jobs(rest.size());
-    std::vector<Measured> unfit(rest.size(), {Outcome::Waiting, 0, 0, ""});
+    std::vector<Measured> unfit(rest.size());
     in_parallel(rest.size(), tools_.compilers.threads(), [&](size_t k, size_t thread) {
       if (over()) return;
       try {
@@ -258,7 +258,7 @@ class Search {
       race.verify = kept.size() < width() || settings_.only ? 1e300 : all_[kept.back()].least;
       race.enough = 0.02;
       race.all = settings_.only;
-      race.limit = std::min(settings_.run_limit, 5 + 200 * race.known);
+      race.limit = std::min(settings_.run_limit, 2 + 200 * race.known);
       const std::vector<Measured> m = tools_.bench->run(race);
       if (m[0].least > 0) all_[champion].least = std::min(race.known, m[0].least);
       if (m[1].outcome == Outcome::Good) jobs_[rest[k]] = std::move(jobs[k]);
@@ -271,24 +271,18 @@ class Search {
     const auto found = known_->tries.find(to_text(c.choice));
     if (found == known_->tries.end() || found->second.source != c.source) return false;
     c.recalled = true;
-    c.outcome = found->second.outcome;
-    c.least = found->second.least;
-    c.median = found->second.median;
+    static_cast<Measured&>(c) = found->second;
     return true;
   }
 
   void settle(size_t i, const Measured& m) {
     Candidate& c = all_[i];
-    c.outcome = m.outcome;
-    c.least = m.least;
-    c.median = m.median;
-    c.text = m.text;
+    static_cast<Measured&>(c) = m;
     c.at = elapsed();
     out_.timed += m.least > 0;
     const bool is_final = m.outcome != Outcome::Slow || m.least > 0;
     if (settings_.cached && i > 0 && !settings_.only && is_final)
-      SearchCache::current().add(key_.key,
-                                 {c.source, c.outcome, c.least, c.median, to_text(c.choice)});
+      SearchCache::current().add(key_.key, TryRecord{m, c.source, to_text(c.choice)});
     if (c.outcome == Outcome::Wrong) report_wrong(c);
     if (settings_.progress && i > 0) settings_.progress(out_.heuristic / best_seconds());
   }

@@ -31,17 +31,14 @@ struct SearchSettings {
   std::function<void(const Choice& choice, Lowered& low)> tamper = nullptr;
 };
 
-struct Candidate {
+struct Candidate : Measured {
   Choice choice;
-  Outcome outcome = Outcome::Waiting;
-  double estimate = 0;           // seconds, of the model, corrected by what it was found to miss
-  double model = 0;              // the model's own
-  double least = 0, median = 0;  // seconds, 0 where it was not timed
-  double at = 0;                 // seconds since the search began
-  std::string source;            // hash of its text
-  std::string text;              // what is wrong
-  bool recalled = false;         // its time is of an earlier search
-  bool expanded = false;         // its neighbours are candidates too
+  double estimate = 0;    // seconds, of the model, corrected by what it was found to miss
+  double model = 0;       // the model's own
+  double at = 0;          // seconds since the search began
+  std::string source;     // hash of its text
+  bool recalled = false;  // its time is of an earlier search
+  bool expanded = false;  // its neighbours are candidates too
 };
 
 struct Searched {

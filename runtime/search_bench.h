@@ -66,7 +66,7 @@ struct Race {
 };
 
 struct Measured {
-  Outcome outcome = Outcome::Good;
+  Outcome outcome = Outcome::Waiting;
   double least = 0, median = 0;  // seconds
   std::string text;              // what is wrong
 

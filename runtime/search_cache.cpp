@@ -104,7 +104,8 @@ template <class Find> void take_line(const std::string& line, const Find& record
     auto outcome = Outcome::Good;
     while (outcome < Outcome::Rejected && j.at("outcome") != name_of(outcome))
       outcome = static_cast<Outcome>(static_cast<int>(outcome) + 1);
-    const TryRecord t{j.at("source"), outcome, number("least"), number("median"), j.at("choice")};
+    const TryRecord t{
+        {outcome, number("least"), number("median"), ""}, j.at("source"), j.at("choice")};
     k.tries[t.choice] = t;
   }
 }

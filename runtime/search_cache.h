@@ -14,11 +14,9 @@ namespace tiny {
 
 // A candidate that was tried. `source`: hash of its text and compiler, so that a record of another
 // version of the code generator counts for nothing.
-struct TryRecord {
+struct TryRecord : Measured {
   std::string source;
-  Outcome outcome = Outcome::Good;
-  double least = 0, median = 0;  // seconds
-  std::string choice;            // as to_text(Choice) writes it
+  std::string choice;  // as to_text(Choice) writes it
 };
 
 struct DoneRecord {

@@ -35,7 +35,7 @@ namespace {
 constexpr double kEarned = 1000;    // seconds of search for one that a schedule runs again
 constexpr double kFirst = 2;        // seconds that its first run gives
 constexpr double kReplayed = 0.75;  // of what is left, for one that a Jit will replay
-constexpr double kSmallest = 0.25;  // seconds that are worth beginning a kernel's search
+constexpr double kSmallest = 0.5;   // seconds that are worth beginning a kernel's search
 constexpr double kLeastShare = 0.005;
 
 // A kernel of a schedule, with all of its steps.
@@ -116,7 +116,9 @@ class Searches {
       // The first run leaves most of the budget to what may come.
       const double most = v.runs++ == 0 ? left() / 4 : left();
       order.seconds = std::min(v.earned, most);
-      if (most >= kSmallest && (order.seconds < kSmallest || (beside && busy_))) return;
+      // Each search of a kernel begins with compiling: not for less than at first.
+      const double worth = v.runs > 1 ? std::min(kFirst, most) : kSmallest;
+      if (most >= kSmallest && (order.seconds < worth || (beside && busy_))) return;
       v.earned = 0;
       order.tasks = tasks_of(s, seconds);
       if (beside && most >= kSmallest) {
@@ -226,10 +228,11 @@ class Searches {
     if (shown) bar = std::make_unique<Progress>(count, "kernels", sink);
     bool all_done = true;
     for (size_t i = 0; i < open.size(); ++i) {
-      const double slice = std::max(kSmallest, rest() * open[i]->seconds / shares);
+      const double slice = rest() * open[i]->seconds / shares;
       shares -= open[i]->seconds;
-      if (rest() >= kSmallest && !interrupted)
-        search_one(*open[i], std::min(slice, rest()), [&](double best) {
+      // The first one gets a chance; what has too small a share leaves its time to the others.
+      if ((slice >= kSmallest || i == 0) && !interrupted)
+        search_one(*open[i], slice, [&](double best) {
           char text[96];
           std::snprintf(text, sizeof text, "best %.2fx, %.0f s left", best, std::max(0.0, rest()));
           if (bar) bar->update(static_cast<int64_t>(i), text);

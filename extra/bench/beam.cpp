@@ -63,17 +63,17 @@ Work mnist_step() {
   };
 }
 
-// Gradients of all parameters.
 Work resnet50_step() {
   const auto model = std::make_shared<bench::ResNet50>(true);
+  std::vector<Tensor*> parameters;
+  for (Tensor& t : model->parameters()) parameters.push_back(&t);
+  const auto optimizer = std::make_shared<SGD>(parameters, 1e-3);
   const Tensor x = uniform({8, 3, 64, 64}), y = Tensor::randint(0, 1000, {8}).realize();
   return [=] {
+    const Training mode;
     Tensor loss = cross_entropy((*model)(x), y);
-    std::vector<Tensor> out = Tensor::gradient(loss, model->parameters());
-    out.push_back(loss);
-    std::vector<Tensor*> all;
-    for (Tensor& t : out) all.push_back(&t);
-    Tensor::realize(all);
+    loss.backward();
+    optimizer->step({&loss});
   };
 }
 
@@ -113,12 +113,12 @@ double block(const Work& work, Device& device, const char* width) {
     device.synchronize();
   };
   run();
-  return bench::measure(5, run).best;
+  return bench::measure(3, run).best;
 }
 
 void bench_row(const Row& row, const std::string& width, const std::string& seconds,
                std::ostream& out) {
-  constexpr int kTurns = 9;
+  constexpr int kTurns = 15;
   const Work work = row.prepare();
   Device& device = find_device(runtime_seam::default_device());
   const SearchCounts counts = [&] {

@@ -287,7 +287,7 @@ TEST_CASE("the file of candidates is copied, mended and cleared") {
   {
     SearchCache cache(path);
     cache.add(key, "k_one");
-    cache.add(key.key, TryRecord{"5e", Outcome::Good, 1.25e-3, 2e-3, "light; split r0 4"});
+    cache.add(key.key, TryRecord{{Outcome::Good, 1.25e-3, 2e-3, ""}, "5e", "light; split r0 4"});
     cache.add(key.key, DoneRecord{4, 60, true, 2e-3, 1.25e-3, "light; split r0 4", "5e"});
     cache.add(other, "k_two");
   }
@@ -305,7 +305,7 @@ TEST_CASE("the file of candidates is copied, mended and cleared") {
     std::ofstream file(path, std::ios::app);
     file << "{\"kernel\": \"aa11\", \"choice\": \"light; spl\n";
   }
-  SearchCache(path).add("aa11", TryRecord{"5f", Outcome::Wrong, 1, 1, "light; split r0 2"});
+  SearchCache(path).add("aa11", TryRecord{{Outcome::Wrong, 1, 1, ""}, "5f", "light; split r0 2"});
   CHECK(again.find("aa11")->tries.size() == 2);
 
   const std::string copy = (folder.path / "copy.jsonl").string();
@@ -337,6 +337,20 @@ TEST_CASE("what changes a buffer in place is compared where only a part is compu
     REQUIRE(found.candidates.size() == 2);
     CHECK(found.candidates[1].outcome == (*wrong ? Outcome::Wrong : Outcome::Good));
   }
+}
+
+TEST_CASE("parts of large buffers are compared, to their ends") {
+  const Shape shape{3 << 20};
+  Node x = tensor_param(1, shape), y = tensor_param(2, shape);
+  const NodeRef kernel(kernel_of({build::binary(Op::Sub, build::binary(Op::Mul, x, x), y)}));
+  SearchTools tools("CPU", false);
+  SearchSettings s = quick();
+  const Choice choice = choice_from_text("light; split r0 32, bind r1 vector, bind r0 core");
+  s.only = &choice;
+  CHECK(search_kernel(kernel.get(), "k_large", tools, s).candidates.at(1).outcome == Outcome::Good);
+  s.tamper = [](const Choice&, Lowered& low) { low.launch.grid[0] -= 1; };  // the end is missing
+  const Searched found = search_kernel(kernel.get(), "k_large", tools, s);
+  CHECK(found.candidates.at(1).outcome == Outcome::Wrong);
 }
 
 TEST_CASE("kernels of a GPU are searched on the emulator") {

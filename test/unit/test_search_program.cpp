@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/realize.h"
+#include "runtime/search_cache.h"
 #include "test/fuzz/random_graph.h"
 #include "tiny/jit.h"
 #include "tiny/tiny.h"
@@ -86,6 +87,8 @@ TEST_CASE("an interrupt ends a search and keeps the program") {
   for (size_t k = 0; k < got.size(); ++k)
     REQUIRE(std::abs(got[k] - expected[k]) < 1e-4 * expected[k]);
   CHECK(search_counts().seconds < 30);
+  const auto kept = SearchCache::current().all();
+  CHECK(std::any_of(kept.begin(), kept.end(), [](const KernelRecord& k) { return k.done; }));
   const int kernels = search_counts().kernels;
   product_of(a, a);
   CHECK(search_counts().kernels == kernels);  // no more of it in this program
