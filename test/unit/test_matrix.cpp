@@ -269,6 +269,9 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
   read_kernel(k, hopper(), settings);
   const Proof p = prove(low.machine, settings);
   CHECK_MESSAGE(p.verdict == Verdict::Proved, p.text);
+  // All of it lies in what is asked for, behind an address that is a multiple of 1024.
+  const Ring ring = ring_of(form);
+  CHECK(low.launch.shared_bytes >= ring.stages * ring.stage_bytes + 1023);
 }
 
 TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, is found") {
