@@ -174,6 +174,15 @@ bool CpuDevice::copy_from(Device& source, void* to, const void* from, size_t byt
   return true;
 }
 
+// From the last to the first: tests see where copies were put together that may not be.
+bool CpuDevice::transfer(std::span<const Transfer> all) {
+  for (const Transfer& t : all)
+    for (Device* d : {t.to_device, t.from_device})
+      if (!dynamic_cast<CpuDevice*>(d)) return false;
+  for (size_t i = all.size(); i-- > 0;) copy(all[i].to, all[i].from, all[i].bytes);
+  return true;
+}
+
 void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) {
   const int64_t count = size.grid[0];
   const int64_t workers =

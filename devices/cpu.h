@@ -49,6 +49,7 @@ class CpuDevice : public Device {
   void download(void* to_host, const void* from, size_t bytes) override;
   void copy(void* to, const void* from, size_t bytes) override;
   bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
+  bool transfer(std::span<const Transfer> all) override;  // between CPU devices
 
   std::string compiler_id() const override { return compiler_.id(); }
   std::string compile(const Source& source) override { return compiler_.compile(source); }

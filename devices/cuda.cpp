@@ -451,46 +451,6 @@ std::unique_ptr<Recording> CudaDevice::record(std::vector<LaunchItem> items) {
   return std::make_unique<CudaGraph>(*this, std::move(items));
 }
 
-// ---------------------------------------------------------------------------- other devices
-
-// Lets copies go from the peer's memory to this GPU without the host, where the machine can.
-void CudaDevice::reach(CudaDevice& peer) {
-  std::lock_guard lock(ordering_);
-  if (!reached_.insert(&peer).second) return;
-  int can = 0;
-  if (cuda_.device_can_access(&can, ordinal_, peer.ordinal_) != kCuSuccess || !can) return;
-  const int status = cuda_.context_enable_peer(peer.context_, 0);
-  if (status != kCuPeerAccessAlreadyEnabled)
-    check_cuda(status, "let ", name_, " read the memory of ", peer.name_);
-  const CudaScope scope(cuda_, peer.context_);
-  peer.memory_->allow_access(ordinal_);
-}
-
-bool CudaDevice::copy_from(Device& source, void* to, const void* from, size_t bytes) {
-  if (&source == this) return copy(to, from, bytes), true;
-  if (source.target().kind == Target::Kind::Cpu) {
-    source.synchronize();
-    return upload(to, from, bytes), true;
-  }
-  auto* peer = dynamic_cast<CudaDevice*>(&source);
-  if (!peer) return false;
-  if (bytes == 0) return true;
-  const CudaScope scope(cuda_, context_);
-  reach(*peer);
-  // After all that the peer had to do, before what it does next: it may free the memory.
-  const auto order = [&](CudaDevice& first, CudaDevice& then) {
-    const CudaScope inner(cuda_, first.context_);
-    std::lock_guard lock(first.ordering_);
-    check_cuda(cuda_.event_record(first.order_, first.compute_), "record an event");
-    check_cuda(cuda_.stream_wait(then.compute_, first.order_, 0), "order two streams");
-  };
-  order(*peer, *this);
-  check_cuda(cuda_.copy_peer(address(to), context_, address(from), peer->context_, bytes, compute_),
-             "copy ", bytes, " bytes from ", peer->name_, " to ", name_);
-  order(*this, *peer);
-  return true;
-}
-
 bool cuda_available() { return cuda_missing_reason().empty() && nvrtc_available(); }
 
 }  // namespace tiny

@@ -53,6 +53,7 @@ class CudaDevice : public Device {
   double time_of(int64_t mark) override;
   // From another GPU, or from a device whose memory is the host's.
   bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
+  bool transfer(std::span<const Transfer> all) override;  // between GPUs
 
  private:
   friend class CudaProgram;
@@ -62,6 +63,8 @@ class CudaDevice : public Device {
   void wait_for(const CudaProgram& program, const LaunchSize& size);
   void empty_cache();
   void reach(CudaDevice& peer);
+  void mark_order();
+  void wait_for_order(CudaDevice& other);
   CuEvent timed_event();
 
   const CudaDriver& cuda_;

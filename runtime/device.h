@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,17 @@ class Recording {
   static inline std::atomic<int64_t> live = 0;  // how many there are
 };
 
+class Device;
+
+// Bytes that go from one device to another.
+struct Transfer {
+  Device* to_device = nullptr;
+  void* to = nullptr;
+  Device* from_device = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -65,7 +77,8 @@ class Device {
 
   // What a device may do better than these: run a kernel and return its seconds (of device time,
   // where there is a clock); make a list of launches ready for replay; copy from another device
-  // without a detour through the host (false: it cannot).
+  // without a detour through the host (false: it cannot), and make many such copies at once, of
+  // which none reads or writes what another one writes.
   virtual double launch_timed(Program& program, const LaunchSize& size,
                               const std::vector<void*>& args);
   virtual std::unique_ptr<Recording> record(std::vector<LaunchItem> items);
@@ -76,6 +89,7 @@ class Device {
   virtual int64_t mark();
   virtual double time_of(int64_t mark);
   virtual bool copy_from(Device& source, void* to, const void* from, size_t bytes);
+  virtual bool transfer(std::span<const Transfer>) { return false; }
   virtual void trim() {}  // gives freed memory that the device keeps back to the system
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/launch.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/check_nan.h"
@@ -67,14 +68,38 @@ void copy_bytes(Device& there, void* to, Device& here, const void* from, size_t 
 
 }  // namespace
 
-void copy(const Schedule& s, const Step& step, void* to, const void* from, Watch watch) {
-  const Value &there = s.values[step.values[0]], &here = s.values[step.values[1]];
-  const std::string& name = device_name(there.device);
-  Device& device = find_device(name);
+bool Copies::conflicts(const Transfer& t) const {
+  const auto overlap = [](const Device* a, const void* x, size_t n, const Device* b, const void* y,
+                          size_t m) {
+    const auto *p = static_cast<const std::byte*>(x), *q = static_cast<const std::byte*>(y);
+    return a == b && p < q + m && q < p + n;
+  };
+  return std::any_of(pending_.begin(), pending_.end(), [&](const Transfer& o) {
+    return overlap(t.to_device, t.to, t.bytes, o.to_device, o.to, o.bytes) ||
+           overlap(t.to_device, t.to, t.bytes, o.from_device, o.from, o.bytes) ||
+           overlap(t.from_device, t.from, t.bytes, o.to_device, o.to, o.bytes);
+  });
+}
+
+void Copies::add(const Step& step, void* to, const void* from) {
+  const Value &there = s_.values[step.values[0]], &here = s_.values[step.values[1]];
   const size_t bytes = static_cast<size_t>(there.size) * static_cast<size_t>(there.dtype.size());
-  const int64_t begin = watch.timed ? device.mark() : 0;
-  copy_bytes(device, to, find_device(device_name(here.device)), from, bytes);
-  if (watch.timed) profile_copy(device, name, static_cast<double>(bytes), begin, device.mark());
+  const Transfer t{&find_device(device_name(there.device)), to,
+                   &find_device(device_name(here.device)), from, bytes};
+  if (conflicts(t)) flush();
+  pending_.push_back(t);
+  if (!watch_.timed) return;
+  const int64_t begin = t.to_device->mark();
+  flush();
+  profile_copy(*t.to_device, device_name(there.device), static_cast<double>(bytes), begin,
+               t.to_device->mark());
+}
+
+void Copies::flush() {
+  if (pending_.size() < 2 || !pending_[0].to_device->transfer(pending_))
+    for (const Transfer& t : pending_)
+      copy_bytes(*t.to_device, t.to, *t.from_device, t.from, t.bytes);
+  pending_.clear();
 }
 
 std::vector<bool> written_slots(const Step& step) {

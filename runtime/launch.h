@@ -18,8 +18,21 @@ Watch watch_now();
 void launch(const Schedule& s, const Step& step, Kernel& kernel, const std::vector<void*>& args,
             Watch watch);
 
-// A step that copies a value from one device, or one place of it, to another.
-void copy(const Schedule& s, const Step& step, void* to, const void* from, Watch watch);
+// Steps that copy a value from one device, or one place of it, to another. Those that follow one
+// another are made at once, up to one that touches what another one writes.
+class Copies {
+ public:
+  Copies(const Schedule& s, Watch watch) : s_(s), watch_(watch) {}
+  void add(const Step& step, void* to, const void* from);
+  void flush();  // before any other step, and at the end
+
+ private:
+  bool conflicts(const Transfer& t) const;
+
+  const Schedule& s_;
+  const Watch watch_;
+  std::vector<Transfer> pending_;
+};
 
 // The slots of a step that it writes, and those whose values it reads.
 std::vector<bool> written_slots(const Step& step);

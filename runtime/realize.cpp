@@ -28,8 +28,8 @@ using Buffers = std::vector<std::shared_ptr<Buffer>>;
 // One run of a schedule: the memory of its values.
 class Run {
  public:
-  Run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs)
-      : s_(s), buffers_(inputs.begin(), inputs.end()) {
+  Run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs, Watch watch)
+      : s_(s), copies_(s, watch), buffers_(inputs.begin(), inputs.end()) {
     buffers_.resize(s.values.size());
     for (const auto& [device, bytes] : s.memory.arenas)
       arenas_[device] = Buffer::arena(device_name(device), bytes);
@@ -38,12 +38,15 @@ class Run {
   void step(const Step& step, Kernel* kernel, Watch watch) {
     if (!kernel) {
       void* to = address(step.values[0], step.operations);
-      return copy(s_, step, to, address(step.values[1], ""), watch);
+      return copies_.add(step, to, address(step.values[1], ""));
     }
+    copies_.flush();
     std::vector<void*> args;
     for (int v : step.values) args.push_back(address(v, step.operations));
     launch(s_, step, *kernel, args, watch);
   }
+
+  void finish() { copies_.flush(); }
 
   // Made when a step first writes it, and labelled with that step.
   std::shared_ptr<Buffer> buffer(int v, const std::string& label = "") {
@@ -68,6 +71,7 @@ class Run {
   }
 
   const Schedule& s_;
+  Copies copies_;
   Buffers buffers_;  // of values with memory of their own
   std::map<int, std::shared_ptr<Buffer>> arenas_;
 };
@@ -93,8 +97,8 @@ Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) 
   if (debug >= 1 && !s.steps.empty())
     std::fprintf(stderr, "running %zu kernels, %s\n", s.steps.size(), to_text(s.memory).c_str());
   const std::vector<Kernel*> kernels = compile_kernels(s);
-  Run run(s, inputs);
   const Watch watch = watch_now();
+  Run run(s, inputs, watch);
   std::vector<double> seconds;  // of each step, where they are searched
   const bool searched = wants_search(s);
   for (size_t i = 0; i < s.steps.size(); ++i) {
@@ -104,6 +108,7 @@ Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) 
     else
       work();
   }
+  run.finish();
   if (searched) search_schedule(s, seconds);
   Buffers out;
   for (const Result& r : s.results) out.push_back(r.value >= 0 ? run.buffer(r.value) : nullptr);

@@ -393,12 +393,14 @@ void Replay::launch() {
   if (env_int("BEAM_ASYNC") != 0) refresh_kernels();
   const bool plain = env_int("JIT") == 2;
   const Watch watch = watch_now();
+  Copies copies(schedule_, watch);
   for (Segment& s : segments_) {
     if (!s.device) {
       const Step& step = schedule_.steps[s.steps[0]];
-      copy(schedule_, step, address_of(step.values[0]), address_of(step.values[1]), watch);
+      copies.add(step, address_of(step.values[0]), address_of(step.values[1]));
       continue;
     }
+    copies.flush();
     if (watch.any()) {
       for (size_t i = 0; i < s.items.size(); ++i)
         tiny::launch(schedule_, schedule_.steps[s.steps[i]], *s.kernels[i], s.items[i].args, watch);
@@ -413,6 +415,7 @@ void Replay::launch() {
     s.changed.clear();
     s.recording->launch();
   }
+  copies.flush();
 }
 
 namespace {

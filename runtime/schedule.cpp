@@ -8,6 +8,7 @@
 
 #include "runtime/after.h"
 #include "runtime/buffer.h"
+#include "runtime/copy_order.h"
 #include "runtime/fuse.h"
 #include "runtime/layout.h"
 #include "runtime/lru.h"
@@ -285,6 +286,7 @@ class Planner {
     std::vector<JobValue> values;
     for (size_t g = 0; g < groups_.size(); ++g) {
       Job j;
+      j.is_copy = groups_[g].outputs[0]->op == Op::Copy;
       j.before.assign(before_[g].begin(), before_[g].end());
       for (Node n : groups_[g].inputs)
         if (const int* v = id.find(n)) j.reads.push_back(*v);
@@ -304,8 +306,8 @@ class Planner {
       }
       jobs.push_back(std::move(j));
     }
-    order_ =
-        recompute_for_memory(jobs, values, order_for_memory(jobs, values), kLowPeak, kShareAgain);
+    order_ = gather_copies(jobs, recompute_for_memory(jobs, values, order_for_memory(jobs, values),
+                                                      kLowPeak, kShareAgain));
   }
 
   // What a value is computed from, where that takes no more than element-wise operations on what
