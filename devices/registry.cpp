@@ -2,13 +2,16 @@
 #include <map>
 #include <mutex>
 
+#include "devices/absent.h"
 #include "devices/cpu.h"
 #include "devices/cuda.h"
 #include "devices/cuda_nvrtc.h"
 #include "devices/emulator.h"
 #include "devices/null.h"
 #include "runtime/device.h"
+#include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/ranks.h"
 
 namespace tiny {
 
@@ -23,10 +26,30 @@ std::unique_ptr<Device> emulated(std::string_view name, std::string_view arch) {
   return std::make_unique<EmulatorDevice>(std::string(name), gpu_target(arch));
 }
 
+// The device that process `index` brings into work of several: of the default kind, a GPU by its
+// number among the processes of a machine.
+std::unique_ptr<Device> open_rank(int index) {
+  check(index < rank_count(), "RANK:", index, ": there are ", rank_count(),
+        " processes (WORLD_SIZE)");
+  if (index != rank())
+    return std::make_unique<AbsentDevice>(find_device("RANK:" + std::to_string(rank())).target(),
+                                          index);
+  const std::string chosen = env_text("DEVICE");
+  const bool gpu = canonical_device(chosen.empty() ? fastest_device() : chosen).starts_with("CUDA");
+  std::unique_ptr<Device> own;
+  if (gpu)
+    own = std::make_unique<CudaDevice>(local_rank());
+  else
+    own = std::make_unique<CpuDevice>();
+  own->rank = index;
+  return own;
+}
+
 constexpr Row kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
     {"CUDA", [](int i) -> std::unique_ptr<Device> { return std::make_unique<CudaDevice>(i); }},
     {"EMULATOR", [](int) { return emulated("EMULATOR", "sm_90a"); }},
+    {"RANK", open_rank},
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
 };
 
@@ -84,13 +107,13 @@ std::string fastest_device() {
 }
 
 Device& find_device(std::string_view name) {
-  static std::mutex mutex;
+  static std::recursive_mutex mutex;  // a rank's device asks for another one
   static auto* open = new std::map<std::string, std::unique_ptr<Device>>;  // outlives all buffers
   static auto* known = new std::map<std::string, Device*, std::less<>>;    // as it was spelled
   std::lock_guard lock(mutex);
   if (const auto at = known->find(name); at != known->end()) return *at->second;
   const std::string key = canonical_device(name);
-  auto& slot = (*open)[key];
+  auto& slot = (*open)[key];  // which stays where it is
   int index;
   const std::string_view kind = kind_of(key, &index);
   const GpuRow* gpu = emulated_gpu(kind);

@@ -23,9 +23,9 @@ constexpr int64_t kTestBatch = 500;
 constexpr int kReadEvery = 10;  // steps; reading a value back waits for the device
 
 struct Options {
-  std::string data, device, save, load;
+  std::string data, device, save, load, checkpoint;
   std::vector<std::string> devices;  // each works on a part of every batch
-  int64_t steps, batch, seed;
+  int64_t steps, batch, seed, every;
   double lr;
 };
 
@@ -48,6 +48,9 @@ cxxopts::Options describe_options() {
   add("device", "such as CPU or NULL", text(), "NAME");
   add("gpus", "devices of that kind, each of which gets a part of every batch",
       text()->default_value("1"), "N");
+  add("ranks", "one device of each process that torchrun, mpirun or srun started");
+  add("checkpoint", "goes on from this file where it exists, and writes it", text(), "FILE");
+  add("every", "steps from one checkpoint to the next", text()->default_value("50"), "N");
   add("save", "writes the network to this safetensors file", text(), "FILE");
   add("load", "reads the network from it first", text(), "FILE");
   add("help", "prints this");
@@ -75,6 +78,9 @@ Options read_options(const cxxopts::ParseResult& parsed) {
   o.data = parsed.count("data") ? text("data") : env_text("MNIST_DIR");
   o.device = text("device");
   o.devices = devices_from(o.device, number<int64_t>(parsed, "gpus", 1, 1024));
+  if (parsed.count("ranks")) o.devices = rank_devices();
+  o.checkpoint = text("checkpoint");
+  o.every = number<int64_t>(parsed, "every", 1, INT64_MAX);
   o.save = text("save");
   o.load = text("load");
   o.steps = number<int64_t>(parsed, "steps", 0, 1'000'000);
@@ -147,16 +153,51 @@ std::pair<Tensor, Tensor> train_step(nn::Module& network, Optimizer& optimizer,
   return {loss, accuracy};
 }
 
+// Everything that training goes on from, in one file: parameters, what the optimizer keeps, the
+// random numbers to come and the next step.
+class Checkpoint {
+ public:
+  Checkpoint(nn::Module& network, Optimizer& optimizer, const Options& o)
+      : path_(o.checkpoint), every_(o.every), state_(network.state_dict("network.")) {
+    for (const NamedTensor& t : optimizer.state_dict("optimizer.")) state_.push_back(t);
+  }
+
+  // The step to begin with.
+  int64_t read() {
+    if (path_.empty() || !std::filesystem::exists(path_)) return 0;
+    const auto notes = load(path_, state_);
+    set_random_state({std::stoull(notes.at("key")), std::stoull(notes.at("counter"))});
+    std::cout << "going on with step " << notes.at("step") << " from " << path_ << std::endl;
+    return std::stoll(notes.at("step"));
+  }
+
+  void write(int64_t next_step) {
+    if (path_.empty() || next_step % every_ != 0) return;
+    const RandomState random = random_state();
+    save(path_, state_,
+         {{"step", std::to_string(next_step)},
+          {"key", std::to_string(random.key)},
+          {"counter", std::to_string(random.counter)}});
+  }
+
+ private:
+  std::string path_;
+  int64_t every_;
+  StateDict state_;
+};
+
 void train(nn::Module& network, const Digits& digits, const Options& o) {
   const double begin = seconds();
   const nn::Training training;
   Adam optimizer(network.tensors(), o.lr);
+  Checkpoint checkpoint(network, optimizer, o);
+  const int64_t begin_step = checkpoint.read();
   Jit step_once([&] { return train_step(network, optimizer, digits, o.batch); });
   double first = 0;
   {
     Progress progress(o.steps * o.batch, "samples");
     std::string fields;
-    for (int64_t step = 0; step < o.steps; ++step) {
+    for (int64_t step = begin_step; step < o.steps; ++step) {
       optimizer.set_lr(learning_rate(o.lr, step, o.steps));
       const auto [loss_now, accuracy_now] = step_once();
       if (step % kReadEvery == 0 || step == o.steps - 1) {
@@ -167,8 +208,9 @@ void train(nn::Module& network, const Digits& digits, const Options& o) {
         std::snprintf(text, sizeof text, "loss %.4f  accuracy %5.1f %%", loss, accuracy * 100);
         fields = text;
       }
-      if (step == 0) first = seconds() - begin;
+      if (step == begin_step) first = seconds() - begin;
       progress.update((step + 1) * o.batch, fields);
+      checkpoint.write(step + 1);
     }
   }
   std::printf("trained %lld steps of %lld samples in %.1f s, the first in %.2f s\n",
@@ -207,6 +249,8 @@ void test(nn::Module& network, const Digits& digits) {
 
 void run(const Options& o) {
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
+  // All processes do the same; one of them tells.
+  if (rank() > 0 && !std::freopen("/dev/null", "w", stdout)) throw Error("no /dev/null");
   manual_seed(static_cast<uint64_t>(o.seed));
   nn::Sequential network = make_network();
   for (Tensor* t : network.tensors()) t->shard_(o.devices);

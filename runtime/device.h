@@ -55,6 +55,9 @@ class Device {
  public:
   virtual ~Device() = default;
 
+  int rank = -1;           // of the process that has it (tiny/ranks.h); -1: each has one of its own
+  bool is_absent = false;  // of another process: here nothing is computed on it
+
   virtual const Target& target() const = 0;
 
   // Memory. Pointers are device addresses, aligned to 64 bytes or better; zero bytes are legal

@@ -2,10 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <utility>
 
 #include "runtime/check_nan.h"
+#include "runtime/messages.h"
 #include "runtime/profile.h"
 #include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/print.h"
+#include "tiny/ranks.h"
 
 namespace tiny {
 
@@ -66,6 +72,26 @@ void copy_bytes(Device& there, void* to, Device& here, const void* from, size_t 
   there.upload(to, host.data(), bytes);
 }
 
+// A copy of which one side is a rank's device, in terms of this process.
+void copy_between_ranks(const Transfer& t, const std::string& what) {
+  Device &there = *t.to_device, &here = *t.from_device;
+  if (there.is_absent && (here.is_absent || here.rank < 0)) return;  // others do it
+  if (!there.is_absent && !here.is_absent) copy_bytes(there, t.to, here, t.from, t.bytes);
+  std::vector<std::byte> host(t.bytes);
+  if (here.is_absent) {
+    receive_message(here.rank, host.data(), t.bytes, what);
+    there.upload(t.to, host.data(), t.bytes);
+    return;
+  }
+  if (here.rank < 0 || (!there.is_absent && there.rank >= 0)) return;
+  // To the one that has the destination, or to all, each of which has one of its own.
+  here.synchronize();
+  here.download(host.data(), t.from, t.bytes);
+  for (int i = 0; i < rank_count(); ++i)
+    if (i != here.rank && (there.rank < 0 || i == there.rank))
+      send_message(i, host.data(), t.bytes, what);
+}
+
 }  // namespace
 
 bool Copies::conflicts(const Transfer& t) const {
@@ -86,6 +112,10 @@ void Copies::add(const Step& step, void* to, const void* from) {
   const size_t bytes = static_cast<size_t>(there.size) * static_cast<size_t>(there.dtype.size());
   const Transfer t{&find_device(device_name(there.device)), to,
                    &find_device(device_name(here.device)), from, bytes};
+  if (t.to_device->rank >= 0 || t.from_device->rank >= 0) {
+    flush();
+    return copy_between_ranks(t, cat(step.operations, " ", there.dtype, "[", there.size, "]"));
+  }
   if (conflicts(t)) flush();
   pending_.push_back(t);
   if (!watch_.timed) return;
@@ -100,6 +130,20 @@ void Copies::flush() {
     for (const Transfer& t : pending_)
       copy_bytes(*t.to_device, t.to, *t.from_device, t.from, t.bytes);
   pending_.clear();
+}
+
+void agree_on_plan(const Schedule& s) {
+  if (rank_count() == 1 || std::exchange(s.agreed, true)) return;
+  bool on_ranks = false;
+  std::string text;
+  for (const Step& step : s.steps) {
+    on_ranks |= find_device(device_name(step.device)).rank >= 0;
+    text += cat(step.kernel ? step.name : "copy", " on ", device_name(step.device));
+    for (int v : step.values) text += cat(' ', s.values[v].dtype, '[', s.values[v].size, ']');
+    if (step.kernel) text += cat(" #", std::hash<std::string>()(to_text(step.kernel.get())));
+    text += '\n';
+  }
+  if (on_ranks) agree_on(text);
 }
 
 std::vector<bool> written_slots(const Step& step) {

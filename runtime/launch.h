@@ -34,6 +34,10 @@ class Copies {
   std::vector<Transfer> pending_;
 };
 
+// Throws Error on all ranks unless they have the same plan. Before its first launch, where it has
+// work on a rank's device.
+void agree_on_plan(const Schedule& s);
+
 // The slots of a step that it writes, and those whose values it reads.
 std::vector<bool> written_slots(const Step& step);
 std::vector<bool> read_slots(const Step& step);

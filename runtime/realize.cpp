@@ -96,6 +96,7 @@ Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) 
   const int64_t debug = env_int("DEBUG");
   if (debug >= 1 && !s.steps.empty())
     std::fprintf(stderr, "running %zu kernels, %s\n", s.steps.size(), to_text(s.memory).c_str());
+  agree_on_plan(s);
   const std::vector<Kernel*> kernels = compile_kernels(s);
   const Watch watch = watch_now();
   Run run(s, inputs, watch);
@@ -290,7 +291,10 @@ void download(Node realized, void* out) {
       "return the tensor and read it afterwards");
   Node n = realized;
   const auto members = device_members(n->device);
-  if (!members.empty()) n = realized = build::copy_to(n, members[0]);
+  if (!members.empty()) {  // of a rank's device: all processes want it
+    const bool is_ranks = find_device(device_name(members[0])).rank >= 0;
+    n = realized = build::copy_to(n, is_ranks ? device_id(default_device()) : members[0]);
+  }
   while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
     n = n->realized ? n->realized.load() : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != numel(realized->shape())) {

@@ -313,6 +313,7 @@ void* Replay::address_of(int v) const {
 }
 
 void Replay::make_segments() {
+  agree_on_plan(schedule_);
   age_ = kernels_age();
   const std::vector<Kernel*> kernels = compile_kernels(schedule_);
   // By device, where launches go to. What one device does has no order beside what others do, but

@@ -61,6 +61,7 @@ struct Schedule {
   // The steps' kernels once they have been looked up, and when that was (runtime/kernel.cpp).
   mutable std::vector<std::shared_ptr<Kernel>> kernels;
   mutable uint64_t kernels_age = 0;
+  mutable bool agreed = false;           // by all ranks (runtime/launch.h)
   mutable std::shared_ptr<Visit> visit;  // what searching has done for it
 };
 

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "tiny/ranks.h"
 #include "tiny/state.h"
 
 namespace tiny {
@@ -52,7 +53,7 @@ void save(const std::string& path, const StateDict& state,
   Tensor::realize(tensors_of(state));
   std::vector<StateEntry> entries;
   for (const NamedTensor& named : state) entries.push_back(entry_of(named));
-  write_safetensors(path, entries, metadata);
+  if (rank() == 0) write_safetensors(path, entries, metadata);
 }
 
 std::map<std::string, std::string> load(const std::string& path, const StateDict& state) {

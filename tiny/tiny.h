@@ -13,6 +13,7 @@
 #include "tiny/profile.h"
 #include "tiny/progress.h"
 #include "tiny/random.h"
+#include "tiny/ranks.h"
 #include "tiny/state.h"
 #include "tiny/state_dict.h"
 #include "tiny/tensor.h"

@@ -1,0 +1,40 @@
+// A device of another process: all processes schedule its work, that one alone computes it. It has
+// addresses but no memory.
+#pragma once
+#include <atomic>
+
+#include "runtime/device.h"
+
+namespace tiny {
+
+class AbsentDevice : public Device {
+ public:
+  // `target`: of this process's own device; schedules must not depend on who makes them.
+  AbsentDevice(const Target& target, int owner) : target_(target) {
+    rank = owner;
+    is_absent = true;
+  }
+  const Target& target() const override { return target_; }
+  void* alloc(size_t bytes) override {
+    constexpr size_t kAlignment = 256;
+    const size_t size = (bytes / kAlignment + 1) * kAlignment;
+    return reinterpret_cast<void*>(next_.fetch_add(size));
+  }
+  void free(void*, size_t) override {}
+  void upload(void*, const void*, size_t) override {}
+  void download(void* to, const void*, size_t bytes) override;
+  void copy(void*, const void*, size_t) override {}
+  std::string compiler_id() const override { return "absent"; }
+  std::string compile(const Source&) override { return {}; }
+  std::unique_ptr<Program> load(const std::string&, const std::string&) override {
+    return std::make_unique<Program>();
+  }
+  void launch(Program&, const LaunchSize&, const std::vector<void*>&) override {}
+  void synchronize() override {}
+
+ private:
+  const Target target_;
+  static inline std::atomic<uintptr_t> next_{uintptr_t{1} << 60};  // no real memory is there
+};
+
+}  // namespace tiny

@@ -1,0 +1,220 @@
+// Work of several processes: this program again, with the numbers of the ranks in its environment,
+// runs one of the test cases that do nothing otherwise.
+#include "tiny/ranks.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/functional.h"
+#include "tiny/jit.h"
+#include "tiny/nn.h"
+#include "tiny/optim.h"
+#include "tiny/random.h"
+#include "tiny/state_dict.h"
+
+using namespace tiny;
+
+namespace {
+
+struct Ended {
+  int status = 0;
+  std::string said;  // what it told
+};
+
+Ended run_one(const std::string& command) {
+  Ended out;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (!pipe) return {-1, "popen"};
+  char line[4096];
+  while (std::fgets(line, sizeof line, pipe)) {
+    const std::string text = line;
+    if (text.starts_with("told: ")) out.said += text.substr(6);
+  }
+  out.status = ::pclose(pipe);
+  return out;
+}
+
+// Each rank's end. `settings`: more variables, "A=1 B=2".
+std::vector<Ended> run_ranks(int count, const std::string& worker, const std::string& settings) {
+  static std::atomic<int> next{0};
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const int port = 21000 + (::getpid() * 7 + next++) % 30000;
+  std::vector<Ended> out(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < count; ++r)
+    threads.emplace_back([&, r] {
+      out[static_cast<size_t>(r)] = run_one(
+          cat("IS_WORKER=1 DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=30 MASTER_PORT=", port, " RANK=", r,
+              " WORLD_SIZE=", count, ' ', settings, " '", self, "' -tc='", worker, "' 2>&1"));
+    });
+  for (std::thread& t : threads) t.join();
+  return out;
+}
+
+bool is_worker() { return std::getenv("IS_WORKER") != nullptr; }
+
+void tell(const std::string& text) {
+  std::printf("told: %s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+std::string file_of(const char* name) {
+  return std::filesystem::temp_directory_path() / cat("tiny_ranks_", ::getpid(), name);
+}
+
+Tensor numbers(const Shape& shape, float scale) {
+  std::vector<float> v(static_cast<size_t>(numel(shape)));
+  for (size_t i = 0; i < v.size(); ++i) v[i] = scale * std::sin(1.7f * static_cast<float>(i));
+  return Tensor::from(v, shape);
+}
+
+// Steps of a small network on batches cut over the ranks, from the checkpoint where there is one.
+// `at_step`: called before each.
+template <class F> void train(const std::string& checkpoint, int64_t steps, F at_step) {
+  const nn::Training training;
+  manual_seed(5);
+  nn::Sequential network(nn::Linear(12, 16), &Tensor::relu, nn::Linear(16, 4));
+  for (Tensor* t : network.tensors()) t->shard_(rank_devices());
+  Adam optimizer(network.tensors(), 1e-2);
+  StateDict state = network.state_dict("network.");
+  for (const NamedTensor& t : optimizer.state_dict("optimizer.")) state.push_back(t);
+  int64_t begin = 0;
+  if (!checkpoint.empty() && std::filesystem::exists(checkpoint))
+    begin = std::stoll(load(checkpoint, state).at("step"));
+  Jit step([&](const Tensor& x, const Tensor& label) {
+    Tensor loss = cross_entropy(network(x), label);
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  for (int64_t i = begin; i < steps; ++i) {
+    at_step(i);
+    const Tensor x = numbers({10, 12}, 1 + 0.2f * static_cast<float>(i)).shard(rank_devices(), 0);
+    const Tensor label = mod(Tensor::arange(10) * 3, 4).realize().shard(rank_devices(), 0);
+    const Tensor loss = step(x, label);
+    char text[64];
+    std::snprintf(text, sizeof text, "%lld %.5f", static_cast<long long>(i), loss.item<float>());
+    tell(text);
+    if (!checkpoint.empty()) save(checkpoint, state, {{"step", std::to_string(i + 1)}});
+  }
+}
+
+std::string lines(const std::string& text, int from, int to) {
+  std::string out;
+  size_t at = 0;
+  for (int i = 0; i < to && at < text.size(); ++i) {
+    const size_t end = text.find('\n', at) + 1;
+    if (i >= from) out += text.substr(at, end - at);
+    at = end;
+  }
+  return out;
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+TEST_CASE("worker of ranks: trains") {
+  if (!is_worker()) return;
+  train(env_text("MNIST_DIR"), 6, [](int64_t) {});
+}
+
+TEST_CASE("worker of ranks: the last one dies") {
+  if (!is_worker()) return;
+  try {
+    train(env_text("MNIST_DIR"), 6, [](int64_t step) {
+      if (step == 3 && rank() == rank_count() - 1) ::_exit(9);
+    });
+  } catch (const Error& e) {
+    tell(e.what());
+  }
+}
+
+TEST_CASE("worker of ranks: the last one sleeps") {
+  if (!is_worker()) return;
+  try {
+    train("", 4, [](int64_t step) {
+      if (step == 2 && rank() == rank_count() - 1) ::sleep(6);
+    });
+  } catch (const Error& e) {
+    tell(e.what());
+  }
+}
+
+TEST_CASE("worker of ranks: plans that differ") {
+  if (!is_worker()) return;
+  try {
+    const Tensor x = numbers({4, 6}, 1).shard(rank_devices(), 0).realize();
+    (rank() == 0 ? x.exp().sum(1) : x.sin().sum(1)).realize();
+  } catch (const Error& e) {
+    tell(e.what());
+  }
+}
+
+TEST_CASE("worker of ranks: one reads alone") {
+  if (!is_worker()) return;
+  try {
+    const Tensor x = numbers({4, 6}, 1).shard(rank_devices(), 0).realize();
+    if (rank() == 0) x.sum().to_vector<float>();
+    if (rank() == 1) x.sum(0).to_vector<float>();
+  } catch (const Error& e) {
+    tell(e.what());
+  }
+}
+
+TEST_CASE("several processes train as one does") {
+  const auto one = run_ranks(1, "worker of ranks: trains", "");
+  CHECK(one[0].status == 0);
+  CHECK(has(one[0].said, "\n5 "));
+  for (const int count : {2, 3})
+    for (const Ended& e : run_ranks(count, "worker of ranks: trains", "")) {
+      CHECK(e.status == 0);
+      CHECK(e.said == one[0].said);
+    }
+}
+
+TEST_CASE("a run goes on from its last checkpoint on another number of processes") {
+  const auto whole = run_ranks(1, "worker of ranks: trains", "");
+  const std::string file = file_of("dies"), setting = "MNIST_DIR='" + file + "'";
+  const auto broken = run_ranks(2, "worker of ranks: the last one dies", setting);
+  CHECK(lines(broken[0].said, 0, 3) == lines(whole[0].said, 0, 3));
+  CHECK(has(broken[0].said, "rank 0: rank 1 has ended"));
+  CHECK(broken[1].said == lines(whole[0].said, 0, 3));
+  CHECK(broken[1].status != 0);
+  const auto rest = run_ranks(3, "worker of ranks: trains", setting);
+  for (const Ended& e : rest) CHECK(e.said == lines(whole[0].said, 3, 6));
+  std::filesystem::remove(file);
+}
+
+TEST_CASE("a process that is late is named by those that wait for it") {
+  const auto out = run_ranks(2, "worker of ranks: the last one sleeps", "COLLECTIVE_TIMEOUT=2");
+  CHECK(has(out[0].said, "rank 0: rank 1 sends nothing for 2 s (COLLECTIVE_TIMEOUT), at "));
+}
+
+TEST_CASE("processes with other plans stop before the first launch") {
+  const auto out = run_ranks(2, "worker of ranks: plans that differ", "");
+  for (const Ended& e : out) {
+    CHECK(has(e.said, "the ranks plan different work: step "));
+    CHECK(has(e.said, "_exp_"));
+    CHECK(has(e.said, "_sin_"));
+  }
+  // Where plans of one kind differ by chance only, the messages do.
+  const auto alone = run_ranks(2, "worker of ranks: one reads alone", "");
+  CHECK(has(alone[0].said + alone[1].said, "different work"));
+}
+
+TEST_CASE("one process is rank 0 of 1, with the default device") {
+  const EnvOverride device("DEVICE", "CPU");
+  CHECK(rank() == 0);
+  CHECK(rank_count() == 1);
+  CHECK(rank_devices() == std::vector<std::string>{"CPU"});
+}
