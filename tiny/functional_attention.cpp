@@ -80,6 +80,7 @@ Tensor dropout(const Tensor& x, double p, bool training) {
   check(p >= 0 && p <= 1, "dropout: ", p, " is no probability");
   if (!training || p == 0) return x;
   if (p == 1) return x * 0;
+  const detail::RandomOn here(x.device());
   const Tensor keep = Tensor::rand(to_shape(x.shape())) >= p;
   return where(keep, x * (1 / (1 - p)), 0);
 }

@@ -64,6 +64,18 @@ Tensor gather_axis(const Tensor& x, int axis, const Tensor& index);
 
 // x without a gradient, from memory: elements that are compared with what was made from them
 // (build.h: in_memory).
+// Random tensors of this thread are made on this device while one lives; "": on the default device.
+class RandomOn {
+ public:
+  explicit RandomOn(const std::string& device);
+  ~RandomOn();
+  RandomOn(const RandomOn&) = delete;
+  RandomOn& operator=(const RandomOn&) = delete;
+
+ private:
+  std::string before_;
+};
+
 Tensor in_memory(const Tensor& x);
 
 // `index` with `size` added where it is negative.

@@ -250,7 +250,13 @@ Tensor leaf(DType dtype, const Shape& shape, Fill fill, int64_t top, uint64_t se
     for (size_t i = 0; i < typed.size(); ++i)
       typed[i] =
           dtype.is_unsigned() ? static_cast<T>(std::abs(values[i])) : static_cast<T>(values[i]);
-    return Tensor::from(typed, shape, device);
+    const int group = device_id(device);
+    const auto members = device_members(group);
+    if (members.empty()) return Tensor::from(typed, shape, device);
+    // On several devices: cut along one of the axes, or whole on each.
+    const auto axis = static_cast<int>(seed % (shape.size() + 1)) - 1;
+    const Tensor whole = Tensor::from(typed, shape, device_name(members[0]));
+    return Tensor(build::shard(whole.node(), group, axis));
   };
   switch (dtype.scalar) {
     case Scalar::Bool: return as(bool{});

@@ -52,9 +52,9 @@ std::vector<Ended> run_ranks(int count, const std::string& worker, const std::st
   std::vector<std::thread> threads;
   for (int r = 0; r < count; ++r)
     threads.emplace_back([&, r] {
-      out[static_cast<size_t>(r)] = run_one(
-          cat("IS_WORKER=1 DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=30 MASTER_PORT=", port, " RANK=", r,
-              " WORLD_SIZE=", count, ' ', settings, " '", self, "' -tc='", worker, "' 2>&1"));
+      out[static_cast<size_t>(r)] = run_one(cat(
+          "IS_WORKER=1 DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=30 MASTER_PORT=", port, " RANK=", r,
+          " WORLD_SIZE=", count, ' ', settings, " '", self, "' -tc='", worker, "' 2>&1"));
     });
   for (std::thread& t : threads) t.join();
   return out;

@@ -403,6 +403,19 @@ TEST_CASE("copies between devices come where parts are needed in another form, a
   CHECK(copies_of(rows.sum(0)) == 24);
 }
 
+TEST_CASE("dropout on several devices drops what it drops on one") {
+  const EnvOverride device("DEVICE", "CPU");
+  const auto dropped = [](const Tensor& x) {
+    manual_seed(4);
+    return values(dropout(x, 0.5, true));
+  };
+  const Tensor x = numbers({7, 9});
+  CHECK(dropped(x.shard(kThree, 0)) == dropped(x));
+  CHECK(dropped(x.shard(kTwo, 1)) == dropped(x));
+  CHECK(dropped(x.to("CPU:2")) == dropped(x));
+  CHECK(copies_of(dropout(on({8, 8}, kTwo, 0), 0.5, true)) == 2);  // of the generator's state
+}
+
 TEST_CASE("parts are as even as can be, and may be empty") {
   const EnvOverride device("DEVICE", "CPU");
   for (int64_t n : {1, 2, 3, 5, 10}) {
