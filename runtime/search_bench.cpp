@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "tiny/error.h"
-#include "tiny/parallel.h"
 #include "tiny/splitmix.h"
 
 namespace tiny {
@@ -362,16 +361,13 @@ class LocalBench : public Bench {
 
   // --- time --------------------------------------------------------------------------------------
 
-  // Cold caches for a CPU: each core writes more than its own hold. GPUs do it themselves.
+  // Cold caches for a CPU: as much is written as they hold, by this thread, since to wait for
+  // others takes long on a machine with more to do. GPUs do it themselves.
   void cool() {
     const Target& target = device_->target();
     if (target.kind != Target::Kind::Cpu) return;
-    const auto part = static_cast<size_t>(2 * target.l2_bytes);
-    const auto cores = static_cast<size_t>(std::max(target.cores, 1));
-    cold_.resize(part * cores);
-    ++turn_;
-    in_parallel(cores, cores,
-                [&](size_t i, size_t) { std::memset(cold_.data() + i * part, turn_, part); });
+    cold_.resize(static_cast<size_t>(2 * target.l2_bytes));
+    std::memset(cold_.data(), ++turn_, cold_.size());
   }
 
   double time(const Runner& r) {
