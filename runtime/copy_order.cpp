@@ -4,37 +4,43 @@
 
 namespace tiny {
 
-namespace {
-
-bool has(const std::vector<int>& list, int item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
-}
-
-// Whether `job` can only run when the turn is over.
-bool needs(const std::vector<Job>& jobs, int job, const Turn& turn) {
-  const std::vector<int>& reads = jobs[job].reads;
-  if (turn.again >= 0) return has(reads, turn.again);
-  return has(jobs[job].before, turn.job) ||
-         std::any_of(jobs[turn.job].writes.begin(), jobs[turn.job].writes.end(),
-                     [&](int v) { return has(reads, v); });
-}
-
-}  // namespace
-
 std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order) {
-  std::vector<Turn> out;
-  size_t after = 0;  // the last copies
-  for (const Turn& t : order) {
-    if (t.again >= 0 || !jobs[t.job].is_copy) {
-      out.push_back(t);
-      continue;
+  const bool again =
+      std::any_of(order.begin(), order.end(), [](const Turn& t) { return t.again >= 0; });
+  const bool copies =
+      std::any_of(order.begin(), order.end(), [&](const Turn& t) { return jobs[t.job].is_copy; });
+  if (again || !copies) return order;
+  std::vector<int> writer;  // of each value
+  for (size_t j = 0; j < jobs.size(); ++j)
+    for (int v : jobs[j].writes) {
+      writer.resize(std::max(writer.size(), static_cast<size_t>(v) + 1), -1);
+      writer[v] = static_cast<int>(j);
     }
-    const bool waits =
-        after == 0 || std::any_of(out.begin() + static_cast<std::ptrdiff_t>(after), out.end(),
-                                  [&](const Turn& between) { return needs(jobs, t.job, between); });
-    if (waits) after = out.size();
-    out.insert(out.begin() + static_cast<std::ptrdiff_t>(after), t);
-    ++after;
+  std::vector<char> done(jobs.size());
+  const auto is_ready = [&](const Job& job) {
+    return std::all_of(job.before.begin(), job.before.end(), [&](int j) { return done[j]; }) &&
+           std::all_of(job.reads.begin(), job.reads.end(), [&](int v) {
+             return static_cast<size_t>(v) >= writer.size() || writer[v] < 0 || done[writer[v]];
+           });
+  };
+  // Each round takes what is ready, in order, and at its end the copies that are.
+  std::vector<Turn> out, left = order;
+  while (!left.empty()) {
+    std::vector<Turn> later, held;
+    for (const Turn& t : left) {
+      if (!is_ready(jobs[t.job])) {
+        later.push_back(t);
+      } else if (jobs[t.job].is_copy) {
+        held.push_back(t);
+      } else {
+        done[t.job] = 1;
+        out.push_back(t);
+      }
+    }
+    if (later.size() + held.size() == left.size() && held.empty()) return order;  // a circle
+    for (const Turn& t : held) done[t.job] = 1;
+    out.insert(out.end(), held.begin(), held.end());
+    left = std::move(later);
   }
   return out;
 }

@@ -1,4 +1,4 @@
-// Copies between devices next to one another, so that they can be made at once.
+// Copies between devices next to one another, so that they are made at once.
 #pragma once
 #include <vector>
 
@@ -6,8 +6,9 @@
 
 namespace tiny {
 
-// The same order, but that a copy comes right after the copies before it unless it needs what is
-// computed since.
+// Another order of the same turns, in which copies wait until all is done that does not wait for
+// them, and then follow one another: where two GPUs meet, each time costs as much as many copies of
+// a few KB. An order with values that are computed again is left as it is.
 std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order);
 
 }  // namespace tiny

@@ -30,26 +30,32 @@ std::vector<Turn> in_order(size_t count) {
 
 }  // namespace
 
-TEST_CASE("copies gather where nothing between them is needed") {
+TEST_CASE("copies wait for all that does not wait for them") {
   // Both directions of a sum over two devices.
   const std::vector<Job> sum = {job(0, {}),     job(1, {}),        job(2, {0}, true),
                                 job(3, {1, 2}), job(4, {1}, true), job(5, {0, 4})};
   CHECK(jobs_of(gather_copies(sum, in_order(6))) == std::vector<int>{0, 1, 2, 4, 3, 5});
+  // Two values on their way at once: 0 and 3 are computed, and both copied, before they are used.
+  const std::vector<Job> two = {job(0, {}), job(1, {0}, true), job(2, {1}),
+                                job(3, {}), job(4, {3}, true), job(5, {4, 2})};
+  CHECK(jobs_of(gather_copies(two, in_order(6))) == std::vector<int>{0, 3, 1, 4, 2, 5});
   // The second copy needs what the first one brought.
   const std::vector<Job> chain = {job(0, {}), job(1, {0}, true), job(2, {1}), job(3, {2}, true)};
   CHECK(jobs_of(gather_copies(chain, in_order(4))) == std::vector<int>{0, 1, 2, 3});
   CHECK(jobs_of(gather_copies({job(0, {}, true)}, in_order(1))) == std::vector<int>{0});
 }
 
-TEST_CASE("a copy stays behind a value that is computed again for it") {
-  const std::vector<Job> jobs = {job(0, {}), job(1, {0}, true), job(2, {1}), job(3, {0}, true)};
-  const std::vector<Turn> order = {{0}, {1}, {2}, {0, 0}, {3}};
-  CHECK(jobs_of(gather_copies(jobs, order)) == std::vector<int>{0, 1, 2, -1, 3});
+TEST_CASE("a job that has to run after a copy does") {
+  std::vector<Job> jobs = {job(0, {}), job(1, {0}, true), job(2, {}), job(3, {})};
+  CHECK(jobs_of(gather_copies(jobs, in_order(4))) == std::vector<int>{0, 2, 3, 1});
+  jobs[2].before.push_back(1);  // it overwrites what the copy reads
+  CHECK(jobs_of(gather_copies(jobs, in_order(4))) == std::vector<int>{0, 3, 1, 2});
 }
 
-TEST_CASE("a copy stays behind a job that has to run before it") {
-  std::vector<Job> jobs = {job(0, {}), job(1, {0}, true), job(2, {}), job(3, {0}, true)};
-  CHECK(jobs_of(gather_copies(jobs, in_order(4))) == std::vector<int>{0, 1, 3, 2});
-  jobs[3].before.push_back(2);
-  CHECK(jobs_of(gather_copies(jobs, in_order(4))) == std::vector<int>{0, 1, 2, 3});
+TEST_CASE("orders without copies, and with values computed again, stay") {
+  const std::vector<Job> jobs = {job(0, {}), job(1, {0}, true), job(2, {1}), job(3, {})};
+  const std::vector<Turn> order = {{0}, {1}, {2}, {0, 0}, {3}};
+  CHECK(gather_copies(jobs, order) == order);
+  const std::vector<Job> plain = {job(0, {}), job(1, {0}), job(2, {})};
+  CHECK(gather_copies(plain, in_order(3)) == in_order(3));
 }

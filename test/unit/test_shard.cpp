@@ -582,6 +582,27 @@ TEST_CASE("kernels on every device have the names of the user's operations") {
   }
 }
 
+TEST_CASE("gradients of all parameters are exchanged at once") {
+  const EnvOverride device("DEVICE", "CPU");
+  nn::Sequential network(nn::Linear(6, 8), &Tensor::relu, nn::Linear(8, 8), &Tensor::relu,
+                         nn::Linear(8, 3));
+  for (Tensor* t : network.tensors()) t->shard_(kTwo);
+  const Tensor labels = mod(Tensor::arange(10), 3).realize().shard(kTwo, 0).realize();
+  const Tensor loss = cross_entropy(network(on({10, 6}, kTwo, 0)), labels);
+  loss.backward();
+  std::vector<Tensor> all{loss};
+  for (Tensor* t : network.parameters()) all.push_back(t->grad() * 2);
+  int copies = 0, times = 0;
+  bool before = false;
+  for (const Step& s : steps_of(all)) {
+    copies += !s.kernel;
+    times += !s.kernel && !before;
+    before = !s.kernel;
+  }
+  CHECK(copies == 14);  // both ways, of six gradients and the loss
+  CHECK(times == 1);
+}
+
 TEST_CASE("a Jit replays work on several devices") {
   const EnvOverride device("DEVICE", "CPU");
   const Floats wanted = losses_of_steps({}, false, nullptr);
