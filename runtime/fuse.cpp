@@ -104,6 +104,7 @@ class Fuser {
       if (n->op == Op::Scatter || n->op == Op::Copy) {
         for (Node s : n->srcs()) {
           Node b = base_of(s);
+          if (n->op == Op::Copy) sent_[b] = 1;
           if ((n->op == Op::Copy || s == n->src(0)) && !is_leaf(b)) stored_[b] = 1;
         }
       }
@@ -351,7 +352,7 @@ class Fuser {
   // the one of its own row.
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
-    if (waits_for(c, p)) return false;
+    if (waits_for(c, p) || is_sent(from)) return false;
     for (Node n : from.outputs)
       if (!can_join(n)) return false;
     for (Node n : to.outputs)
@@ -422,6 +423,12 @@ class Fuser {
       if (!collect_rows(kernels, s, data ? AxisMap(s->rank, kOther) : from, walk)) return false;
     }
     return true;
+  }
+
+  // What other devices wait for is computed by itself, and does not wait for what they send.
+  bool is_sent(const Kernel& k) const {
+    return std::any_of(k.outputs.begin(), k.outputs.end(),
+                       [&](Node n) { return sent_.contains(n); });
   }
 
   static bool has_reduce(const Kernel& k) {
@@ -525,6 +532,7 @@ class Fuser {
       for (size_t b = a + 1; b < kernels_.size() && b < a + 64; ++b) {
         const int i = static_cast<int>(a), j = static_cast<int>(b);
         if (!kernels_[b].alive || (sums && kernels_[a].outputs[0]->op != Op::ReduceAxis)) continue;
+        if (is_sent(kernels_[a]) != is_sent(kernels_[b])) continue;
         if (are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j)) merge(j, i);
       }
     }
@@ -620,8 +628,8 @@ class Fuser {
   const Target& target_;
   NodeMap<size_t> position_;
   NodeMap<std::vector<Node>> users_;
-  NodeMap<char> stored_;
-  NodeMap<int> chain_;  // nodes between this one and memory, itself included
+  NodeMap<char> stored_, sent_;  // sent_: to another device
+  NodeMap<int> chain_;           // nodes between this one and memory, itself included
   NodeMap<int> kernel_of_;
   std::vector<Kernel> kernels_;
   std::vector<int> moved_;
