@@ -123,6 +123,9 @@ int listen_at(uint16_t port, uint16_t* chosen) {
   return s;
 }
 
+// torchrun listens at MASTER_PORT itself.
+uint16_t meeting_port() { return static_cast<uint16_t>(env_int("MASTER_PORT") + 1); }
+
 Address master() {
   const std::string name = env_text("MASTER_ADDR");
   addrinfo hints{}, *found = nullptr;
@@ -132,7 +135,7 @@ Address master() {
         "ranks: MASTER_ADDR=", name, " is no host that is known");
   const uint32_t host = reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr.s_addr;
   ::freeaddrinfo(found);
-  return {host, static_cast<uint16_t>(env_int("MASTER_PORT"))};
+  return {host, meeting_port()};
 }
 
 int connect_to(const Address& to, int peer) {
@@ -148,7 +151,7 @@ int connect_to(const Address& to, int peer) {
   }
   throw Error(cat("rank ", rank(), ": no connection to rank ", peer, " in ",
                   env_int("COLLECTIVE_TIMEOUT"), " s (COLLECTIVE_TIMEOUT); rank 0 is at ",
-                  env_text("MASTER_ADDR"), ":", env_int("MASTER_PORT")));
+                  env_text("MASTER_ADDR"), ":", meeting_port()));
 }
 
 struct Greeting {
@@ -161,8 +164,7 @@ class Mesh {
   Mesh() : links_(static_cast<size_t>(rank_count())) {
     uint16_t port = 0;
     const bool first = rank() == 0;
-    const int listener =
-        listen_at(first ? static_cast<uint16_t>(env_int("MASTER_PORT")) : uint16_t{0}, &port);
+    const int listener = listen_at(first ? meeting_port() : uint16_t{0}, &port);
     std::vector<Address> table(links_.size());
     if (first) {
       for (int i = 1; i < rank_count(); ++i) {
