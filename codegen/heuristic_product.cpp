@@ -53,7 +53,7 @@ class ProductTuner : Tuner {
     int64_t own[2] = {1, 1};
     for (int id : results_)
       for (int i = 0; i < 2; ++i)
-        if (!(product->src(1 - i)->ranges >> id & 1)) own[i] *= size(id);
+        if (contains(sum, id) && !(product->src(1 - i)->ranges >> id & 1)) own[i] *= size(id);
     return std::min(own[0], own[1]) >= kFewestUses;
   }
 
