@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kBlock = 256;          // threads of a block where nothing asks for more or less
 constexpr int64_t kMostInRow = 1024;     // threads that share a row
 constexpr int64_t kHeldByThread = 64;    // elements of a row that a thread keeps in registers
-constexpr int64_t kVectorsOfThread = 8;  // wanted per thread of a long row: loads in flight
+constexpr int64_t kHeldByBlock = 16384;  // and of those of a block: two must fit
+constexpr int64_t kVectorsOfThread = 4;  // wanted per thread of a long row: loads in flight
 
 class GpuTuner : Tuner {
  public:
@@ -30,6 +31,8 @@ class GpuTuner : Tuner {
     const int column = reduces ? best_column() : -1;
     if (!reduces && shared_loops().size() == loops().size())
       stream();
+    else if (is_windows())
+      windows();
     else if (column >= 0 && is_shared(column) && is_reduced_under(column))
       columns(range(column));
     else
@@ -167,7 +170,23 @@ class GpuTuner : Tuner {
     vector(v, rest);
     // Small work on more multiprocessors rather than full blocks.
     const int64_t block = threads >= kBlock * target_.cores ? kBlock : 128;
-    spread(merge(rest), block);
+    const int flat = merge(rest), thread = split(flat, block);
+    bind(thread, RangeKind::Thread);
+    if (thread == flat) return;
+    // What waits for an index waits for several at once.
+    constexpr int64_t together = 4;
+    if (gathers() && extent(range(flat)) % together == 0 &&
+        extent(range(flat)) >= 8 * together * target_.cores)
+      bind(split(flat, together), RangeKind::Unroll);
+    bind(flat, RangeKind::Block);
+  }
+
+  // Whether a place depends on what is loaded.
+  bool gathers() const {
+    return std::any_of(accesses_.begin(), accesses_.end(), [](const Access& a) {
+      const Node index = a.node->src(1);
+      return !all_of(index, Op::Load).empty();
+    });
   }
 
   static void make_last(Ids& ids, int id) {
@@ -184,8 +203,8 @@ class GpuTuner : Tuner {
     if (inner == v) rest = without(rest, v);
   }
 
-  // Each thread a square of 4 x 4 that it transposes in registers; a warp 8 x 4 of them, so that
-  // both ways it touches whole sectors of memory (32 bytes) next to each other.
+  // Each thread a square of 4 x 4 that it transposes in registers; a block 16 of them along the
+  // vectors and many across, so that both ways it touches lines of memory next to each other.
   void transpose(int v, int across) {
     Ids rest = loops();
     vector(v, rest);
@@ -199,10 +218,45 @@ class GpuTuner : Tuner {
       if (inner == id) rest = without(rest, id);
       return inner;
     };
-    const int y = thread(across, 32), x = thread(v, 8);
+    const bool large = iterations(rest) >= int64_t{16 * 1024} * target_.cores;
+    const int y = thread(across, large ? 64 : 16), x = thread(v, 16);
     last_ = x >= 0 ? x : y;
     const int block = merge(rest);
     if (block >= 0) bind(block, RangeKind::Block);
+  }
+
+  // --- windows -----------------------------------------------------------------------------------
+
+  // Many results of a few elements each, which do not lie side by side.
+  bool is_windows() const {
+    constexpr int64_t kSide = 8, kMost = 64;
+    const Ids shared = shared_loops();
+    int64_t reduced = 1;
+    for (int id : loops()) {
+      if (std::find(shared.begin(), shared.end(), id) != shared.end()) continue;
+      if (extent(range(id)) >= kSide || !is_reduced(id)) return false;
+      reduced *= extent(range(id));
+    }
+    return reduced > 1 && reduced <= kMost && iterations(shared) >= int64_t{kBlock} * target_.cores;
+  }
+  bool is_reduced(int id) const {
+    for (Node item : items()) {
+      const auto closed =
+          item->op == Op::Reduce ? item->srcs().subspan(1) : std::span<const Node>();
+      if ((around(item) >> id & 1) &&
+          std::none_of(closed.begin(), closed.end(), [&](Node r) { return range_id(r) == id; }))
+        return false;
+    }
+    return true;
+  }
+
+  void windows() {
+    Ids rest = shared_loops();
+    for (int id : loops())
+      if (std::find(rest.begin(), rest.end(), id) == rest.end()) bind(id, RangeKind::Unroll);
+    const int v = vector_range(rest);
+    make_last(rest, v);
+    spread(merge(rest), kBlock);
   }
 
   // --- rows --------------------------------------------------------------------------------------
@@ -326,7 +380,8 @@ class GpuTuner : Tuner {
     const bool is_thread = threads > 1 && extent(range(inner)) <= threads;
     if (is_thread) share(inner, thread, threads);
     if (inner == flat && is_thread) return;
-    if (held && each * lanes_ <= kHeldByThread && each <= 64)
+    const bool fits = each * lanes_ * threads <= kHeldByBlock;
+    if (held && fits && each * lanes_ <= kHeldByThread && each <= 64)
       bind(flat, RangeKind::Unroll);
     else
       unroll_split(flat, lanes_ > 1 ? 4 : 8);
@@ -379,8 +434,9 @@ class GpuTuner : Tuner {
     lanes_ = std::min(4, lanes_along(column));
     while (lanes_ > 1 && results / lanes_ < wanted) lanes_ /= 2;
     vector(v, rest);
-    unroll_reductions(8);
-    spread(merge(rest), results / lanes_ >= wanted ? kBlock : 64);
+    const bool full = results / lanes_ >= wanted;
+    unroll_reductions(full ? 8 : 32);  // few threads: more loads in flight in each
+    spread(merge(rest), full ? kBlock : 64);
   }
 
   void unroll_reductions(int64_t most) {

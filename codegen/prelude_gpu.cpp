@@ -95,6 +95,17 @@ template <> struct Piece<16> { typedef u128 type; };
   return u.v;
 }
 )"},
+    {"load_once", R"(template <class V, class T> INLINE V load_once(const T* p) {
+#if __CUDA_ARCH__ >= 700
+  union { u32 words[4]; V v; } u;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(u.words[0]), "=r"(u.words[1]), "=r"(u.words[2]), "=r"(u.words[3]) : "l"(p));
+  return u.v;
+#else
+  return *(const V*)p;
+#endif
+}
+)"},
     {"store", R"(template <int bytes, class V, class T> INLINE void store(T* p, V v) {
   typedef typename Piece<bytes>::type P;
   union { V v; P pieces[sizeof(V) / bytes]; } u = {v};
@@ -287,6 +298,16 @@ template <> struct Wide<f64> { typedef f64 type; };
 };
 )"},
     // Where the hardware has no such operation: by compare-and-swap of the word around it.
+    {"atomic_add_lanes", R"(template <int N> INLINE void atomic_add_lanes(f32* p, vec<f32, N> x) {
+#if __CUDA_ARCH__ >= 900
+  UNROLL for (int i = 0; i < N; i += 4)
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p + i), "f"(x.v[i]),
+                 "f"(x.v[i + 1]), "f"(x.v[i + 2]), "f"(x.v[i + 3]) : "memory");
+#else
+  UNROLL for (int i = 0; i < N; ++i) atomic_add(p + i, x.v[i]);
+#endif
+}
+)"},
     {"atomic_update", R"(template <class T, class F> INLINE void change_word(T* p, T x, F f) {
   constexpr int bytes = sizeof(T) < least_atomic ? least_atomic : sizeof(T);
   typedef typename Piece<sizeof(T)>::type Bits;

@@ -28,6 +28,12 @@ int CPrinter::proved_alignment(Node index, DType t) const {
   return static_cast<int>(std::gcd(bytes, elements * t.size()));
 }
 
+// Whether nobody reads any of its elements again, so that no cache needs to keep them.
+bool CPrinter::is_read_once(Node n) const {
+  const double* count = loaded_.find(n->src(0));
+  return !program_.written[n->src(0)->ints()[0]] && count && *count <= n->src(0)->ints()[1];
+}
+
 // All lanes from consecutive elements. A GPU faults where a vector is not aligned; other compilers
 // are told of the element's alignment only.
 std::string CPrinter::vector_load(Node n) {
@@ -37,6 +43,8 @@ std::string CPrinter::vector_load(Node n) {
   if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
     v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(b", slot_of(param), " + ",
             value(index), ")");
+  else if (dialect_.classes && t.size() * t.lanes == 16 && is_read_once(n))
+    v = cat("load_once<", type(t), ">(b", slot_of(param), " + ", value(index), ")");
   if (!n->dtype.is_bool()) return v;
   return dialect_.classes ? convert(v, t, n->dtype) : as(n->dtype, cat("(", v, " != 0)"));
 }
@@ -166,6 +174,10 @@ void CPrinter::combine_atomically(Node n) {
   const std::string v = typed(n->src(2));
   const std::string function = function_name(combine_op(n->arg<OpArg>().op, t));
   const std::string once = once_per_grid(n);
+  if (t.one() == kF32 && t.lanes % 4 == 0 && function == "add" && index->dtype.lanes == 1 &&
+      (!gate || gate->dtype.lanes == 1) && proved_alignment(index, t) == 16)
+    return line(cat(once, gate ? cat("if (", on, ") ") : "", "atomic_add_lanes(b",
+                    slot_of(n->src(0)), " + ", at, ", ", v, ");"));
   each_lane(t.lanes, [&](Str l) {
     const std::string i = t.lanes > 1 ? lane_index(index, at, l) : at;
     const std::string one = t.lanes > 1 ? cat(v, "[", l, "]") : v;

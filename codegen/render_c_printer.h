@@ -53,6 +53,7 @@ class CPrinter {
   void update(Node reduce);
   void group(Node reduce);
   void find_grid();
+  void count_loads();
   bool is_grid(Node range) const;
 
   // --- memory ------------------------------------------------------------------------------------
@@ -61,6 +62,7 @@ class CPrinter {
   std::string vector_at(Node param, DType t, Str index, const char* access);
   std::string lane_from(DType t, Str v);
   int proved_alignment(Node index, DType t) const;
+  bool is_read_once(Node n) const;
   std::string vector_load(Node n);
   std::string vector_store(Node n, Str v);
   std::string registers(Node n);
@@ -116,6 +118,7 @@ class CPrinter {
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
+  NodeMap<double> loaded_;              // per Param: how many elements, counting repetitions
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // what stands before it
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
