@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "codegen/mma.h"
 #include "codegen/transcendental.h"
 
 namespace tiny {
@@ -168,7 +169,11 @@ Node column(const Match& m) {
 }
 
 const RuleTable& shuffle_rules() {
-  static const RuleTable table({{"column of a tile", pat::any_of(op_set(Op::Column)), column}});
+  static const RuleTable table({
+      {"column of a tile", pat::any_of(op_set(Op::Column)), column},
+      {"elements of a fragment", pat::any_of(op_set(Op::Mma)),
+       [](const Match& m) { return mma_elements(m.root); }},
+  });
   return table;
 }
 

@@ -123,7 +123,8 @@ namespace {
 
 class Vectorizer {
  public:
-  Vectorizer(const std::vector<Node>& ranges, bool fold_first) : fold_first_(fold_first) {
+  Vectorizer(const std::vector<Node>& ranges, bool fold_first, uint64_t open)
+      : fold_first_(fold_first), open_(open) {
     for (Node r : ranges) mask_ |= bit_of(r);
     ranges_ = ranges;
   }
@@ -159,6 +160,7 @@ class Vectorizer {
     const int lanes = static_cast<int>(extent(r));
     if (n == r) return make(Op::Ramp, kIndex.vec(lanes));
     if (n->op == Op::Load || n->op == Op::Store) return access(n, r, lanes);
+    if (n->op == Op::Mma) return elements(n, r, lanes);
     if (n->dtype == kIndex && n->op != Op::Cast) return affine(n, r, lanes);
     return elementwise(n, lanes);
   }
@@ -197,6 +199,14 @@ class Vectorizer {
     if (factor != 1) steps = make(Op::Mul, steps->dtype, {steps, constant(steps->dtype, factor)});
     if (base->is_const(0)) return steps;
     return make(Op::Add, steps->dtype, {widen((*this)(base), lanes), steps});
+  }
+
+  // Neighbours among the results of an Mma; its operands are no part of the vector.
+  Node elements(Node n, Node r, int lanes) {
+    std::vector<Node> srcs(n->srcs().begin(), n->srcs().end());
+    int64_t factor = 0;
+    expect(split(srcs.back(), r, srcs.back(), factor) && factor == 1, "an Mma along another range");
+    return make(Op::Mma, n->dtype.vec(lanes), srcs);
   }
 
   // A step of one (or minus one) is a plain vector load or store; any other a gather or scatter.
@@ -251,6 +261,7 @@ class Vectorizer {
       Node u = t.atom;
       if (u->op != Op::Range || kind(u) != RangeKind::Unroll || t.factor != 1 || extent(u) != lanes)
         continue;
+      if (fold_first_ && !(open_ & bit_of(u))) continue;  // a sum may stay a loop along it
       std::vector<Node> srcs;
       Node from = index_add(base, index_mul(u, -1));
       for (int i = 0; i < lanes; ++i)
@@ -291,6 +302,7 @@ class Vectorizer {
   std::vector<Node> ranges_;
   uint64_t mask_ = 0;
   bool fold_first_;  // lanes are folded before they are accumulated
+  uint64_t open_;    // ranges that stores depend on
   NodeMap<Node> done_;
 };
 
@@ -300,7 +312,7 @@ Node vectorize(Node sink, const Target& target) {
   const std::vector<Node> ranges = with_kind(sink, RangeKind::Vector);
   if (ranges.empty()) return sink;
   // A GPU's vectors are loads and stores; its arithmetic is scalar, so folding costs nothing.
-  Vectorizer vectorizer(ranges, target.kind == Target::Kind::Gpu);
+  Vectorizer vectorizer(ranges, target.kind == Target::Kind::Gpu, sink->ranges);
   for (Node n : topological(sink)) vectorizer(n);  // leaves first: recursion stays shallow
   return vectorizer(sink);
 }

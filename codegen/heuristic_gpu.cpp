@@ -6,6 +6,7 @@
 
 #include "codegen/heuristic_product.h"
 #include "codegen/matrix.h"
+#include "codegen/mma.h"
 #include "codegen/tuner.h"
 #include "tiny/algebra.h"
 
@@ -25,6 +26,7 @@ class GpuTuner : Tuner {
 
   Choice run() {
     if (auto options = matrix_options(sink_, target_); !options.empty()) return {options, true};
+    if (auto choice = choose_mma_options(sink_, target_)) return std::move(*choice);
     if (auto choice = choose_product_options(sink_, target_)) return std::move(*choice);
     lanes_ = 4;
     const bool reduces = has_reductions();
@@ -33,7 +35,7 @@ class GpuTuner : Tuner {
       stream();
     else if (is_windows())
       windows();
-    else if (column >= 0 && is_shared(column) && is_reduced_under(column))
+    else if (column >= 0 && is_shared(column) && is_reduced_under(column) && !is_narrow())
       columns(range(column));
     else
       rows();
@@ -158,8 +160,9 @@ class GpuTuner : Tuner {
   void stream() {
     Ids rest = loops();
     if (rest.empty()) return;
-    const int v = best_column();
+    int v = best_column();
     if (v < 0) return spread(merge(rest), kBlock);
+    if (const int stored = crossing_store(v); stored >= 0) v = stored;
     lanes_ = lanes_along(range(v));
     if (lanes_ == 4) {
       const int across = crossing_range(v);
@@ -170,7 +173,9 @@ class GpuTuner : Tuner {
     vector(v, rest);
     // Small work on more multiprocessors rather than full blocks.
     const int64_t block = threads >= kBlock * target_.cores ? kBlock : 128;
-    const int flat = merge(rest), thread = split(flat, block);
+    const int flat = merge(rest);
+    if (flat < 0) return;  // a vector is all of it
+    const int thread = split(flat, block);
     bind(thread, RangeKind::Thread);
     if (thread == flat) return;
     // What waits for an index waits for several at once.
@@ -179,6 +184,18 @@ class GpuTuner : Tuner {
         extent(range(flat)) >= 8 * together * target_.cores)
       bind(split(flat, together), RangeKind::Unroll);
     bind(flat, RangeKind::Block);
+  }
+
+  // The range that a store lies along while all is read along the vector range: lines that are
+  // written whole are worth more than those that are read whole. -1 where there is none.
+  int crossing_store(int v) const {
+    for (const Access& a : accesses_) {
+      if (a.node->op != Op::Store || std::abs(stride(a.node, v)) == 1) continue;
+      for (int id : loops())
+        if (stride(a.node, id) == 1 && extent(range(id)) % 4 == 0 && extent(range(v)) % 4 == 0)
+          return id;
+    }
+    return -1;
   }
 
   // Whether a place depends on what is loaded.
@@ -222,7 +239,13 @@ class GpuTuner : Tuner {
     const int y = thread(across, large ? 64 : 16), x = thread(v, 16);
     last_ = x >= 0 ? x : y;
     const int block = merge(rest);
-    if (block >= 0) bind(block, RangeKind::Block);
+    if (block < 0) return;
+    int64_t threads = 1;
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Thread) threads *= extent(r);
+    const int more = threads * 2 <= kBlock ? split(block, kBlock / threads) : block;
+    bind(more, more == block ? RangeKind::Block : RangeKind::Thread);
+    if (more != block) bind(block, RangeKind::Block);
   }
 
   // --- windows -----------------------------------------------------------------------------------
@@ -420,6 +443,14 @@ class GpuTuner : Tuner {
       }
     }
     return best;
+  }
+
+  // Few results of long sums: too few threads with one for each.
+  bool is_narrow() const {
+    constexpr int64_t kFew = 2048, kLong = 128;
+    const Ids shared = shared_loops();
+    const int64_t results = iterations(shared);
+    return results <= kFew && iterations(loops()) / results >= kLong;
   }
 
   // --- columns -----------------------------------------------------------------------------------

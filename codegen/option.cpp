@@ -5,6 +5,7 @@
 
 #include "codegen/linear.h"
 #include "codegen/matrix.h"
+#include "codegen/mma.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
@@ -19,6 +20,7 @@ std::string to_text(const Opt& opt) {
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
     case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
     case OptKind::Matrix: return cat("matrix r", opt.axis, " r", opt.axes[0], " x ", opt.amount);
+    case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
     case OptKind::Order: break;
   }
   std::string text = "order";
@@ -256,7 +258,7 @@ bool meet(Node sink, Node a, Node b) {
   return false;
 }
 
-std::string problem(Node sink, const Opt& opt) {
+std::string problem(Node sink, const Opt& opt, const Target& target) {
   const auto ranges = ranges_of(sink);
   const auto find = [&](int64_t id) {
     const auto at = std::find_if(ranges.begin(), ranges.end(),
@@ -271,6 +273,7 @@ std::string problem(Node sink, const Opt& opt) {
     return ids == have ? "" : "the order does not name each range of the kernel once";
   }
   if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
+  if (opt.kind == OptKind::Mma) return mma_problem(sink, opt, target);
   Node r = find(opt.axis);
   if (!r) return cat("the kernel has no range r", opt.axis);
   if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
@@ -292,8 +295,8 @@ std::string problem(Node sink, const Opt& opt) {
 
 }  // namespace
 
-bool is_legal(Node sink, const Opt& opt, const Target&, std::string* why) {
-  const std::string reason = problem(sink, opt);
+bool is_legal(Node sink, const Opt& opt, const Target& target, std::string* why) {
+  const std::string reason = problem(sink, opt, target);
   if (why) *why = reason;
   return reason.empty();
 }
@@ -307,6 +310,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Bind: return bind(sink, opt);
     case OptKind::Join: return join(sink, opt);
     case OptKind::Matrix: return use_matrix_unit(sink, opt);
+    case OptKind::Mma: return use_mma(sink, opt, target);
     default: return order(sink, opt);
   }
 }

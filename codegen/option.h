@@ -18,6 +18,8 @@ enum class OptKind : uint8_t {
            // reduced along one and read along the other, is then in the same hands
   Matrix,  // the kernel's product on the matrix units, in tiles of 128 rows along axis and `amount`
            // columns along axes[0]; see codegen/matrix.h
+  Mma,     // the kernel's product on the matrix units of a warp: rows along axis, columns along
+           // axes[0], sums along axes[1]; see codegen/mma.h
   Order,   // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 

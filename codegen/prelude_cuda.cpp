@@ -6,6 +6,18 @@ namespace tiny {
 
 namespace {
 
+#define MMA(name, shape)                                                                          \
+  {                                                                                               \
+    "mma_m16n8" name, "INLINE void mma_m16n8" name                                                \
+                      "(f32* d, const u32* a, const u32* b) {\n"                                  \
+                      "  asm volatile(\"mma.sync.aligned." shape                                  \
+                      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};\"\n"  \
+                      "               : \"=f\"(d[0]), \"=f\"(d[1]), \"=f\"(d[2]), \"=f\"(d[3])\n" \
+                      "               : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), "     \
+                      "\"r\"(b[0]), \"r\"(b[1]), \"f\"(0.0f));\n"                                 \
+                      "}\n"                                                                       \
+  }
+
 // In order: a text uses only what stands before it.
 constexpr Helper kPrimitives[] = {
     {"KERNEL", R"(#define KERNEL(threads) __global__ void __launch_bounds__(threads)
@@ -46,6 +58,15 @@ template <class T> INLINE T shuffle_xor(T x, int mask) {
   else return __shfl_xor_sync(warp_mask(), x, mask);
 }
 )"},
+    {"f32_to_tf32", R"(INLINE u32 f32_to_tf32(f32 x) {
+  u32 y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+)"},
+    MMA("k8_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32"),
+    MMA("k16_f16", "m16n8k16.row.col.f32.f16.f16.f32"),
+    MMA("k16_bf16", "m16n8k16.row.col.f32.bf16.bf16.f32"),
     {"least_atomic", "constexpr int least_atomic = 2;\n"},
     {"atomic_add", R"(INLINE void atomic_add(f16* p, f16 x) {
   asm volatile("red.add.noftz.f16 [%0], %1;" ::"l"(p), "h"(x.bits) : "memory");
@@ -57,6 +78,8 @@ INLINE void atomic_add(bf16* p, bf16 x) {
 #endif
 )"},
 };
+
+#undef MMA
 
 }  // namespace
 

@@ -20,6 +20,22 @@ namespace {
                     "(T* p, T x) {\n"                             \
                     "  atomic_update(p, x, " F "());\n}\n"        \
   }
+// Registers of the matrix units from rows of elements along k (codegen/mma.h).
+#define MMA_OF_HALVES(t)                                                           \
+  {                                                                                \
+    "mma_" t, "INLINE vec<f32, 4> mma_" t "(vec<" t ", 8> a, vec<" t               \
+              ", 4> b) {\n"                                                        \
+              "  const auto word = [](" t " x, " t                                 \
+              " y) { return x.bits | (u32)y.bits << 16; };\n"                      \
+              "  const u32 x[4] = {word(a.v[0], a.v[1]), word(a.v[4], a.v[5]),\n"  \
+              "                    word(a.v[2], a.v[3]), word(a.v[6], a.v[7])};\n" \
+              "  const u32 y[2] = {word(b.v[0], b.v[1]), word(b.v[2], b.v[3])};\n" \
+              "  vec<f32, 4> d;\n"                                                 \
+              "  mma_m16n8k16_" t                                                  \
+              "(d.v, x, y);\n"                                                     \
+              "  return d;\n"                                                      \
+              "}\n"                                                                \
+  }
 constexpr const char* kNumbers = R"(typedef signed char i8;
 typedef short i16;
 typedef int i32;
@@ -95,15 +111,15 @@ template <> struct Piece<16> { typedef u128 type; };
   return u.v;
 }
 )"},
-    {"load_once", R"(template <class V, class T> INLINE V load_once(const T* p) {
-#if __CUDA_ARCH__ >= 700
-  union { u32 words[4]; V v; } u;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(u.words[0]), "=r"(u.words[1]), "=r"(u.words[2]), "=r"(u.words[3]) : "l"(p));
-  return u.v;
-#else
-  return *(const V*)p;
-#endif
+    MMA_OF_HALVES("f16"),
+    MMA_OF_HALVES("bf16"),
+    {"mma_tf32", R"(INLINE vec<f32, 4> mma_tf32(vec<f32, 4> a, vec<f32, 2> b) {
+  const u32 x[4] = {f32_to_tf32(a.v[0]), f32_to_tf32(a.v[2]), f32_to_tf32(a.v[1]),
+                    f32_to_tf32(a.v[3])};
+  const u32 y[2] = {f32_to_tf32(b.v[0]), f32_to_tf32(b.v[1])};
+  vec<f32, 4> d;
+  mma_m16n8k8_tf32(d.v, x, y);
+  return d;
 }
 )"},
     {"store", R"(template <int bytes, class V, class T> INLINE void store(T* p, V v) {
@@ -298,16 +314,6 @@ template <> struct Wide<f64> { typedef f64 type; };
 };
 )"},
     // Where the hardware has no such operation: by compare-and-swap of the word around it.
-    {"atomic_add_lanes", R"(template <int N> INLINE void atomic_add_lanes(f32* p, vec<f32, N> x) {
-#if __CUDA_ARCH__ >= 900
-  UNROLL for (int i = 0; i < N; i += 4)
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p + i), "f"(x.v[i]),
-                 "f"(x.v[i + 1]), "f"(x.v[i + 2]), "f"(x.v[i + 3]) : "memory");
-#else
-  UNROLL for (int i = 0; i < N; ++i) atomic_add(p + i, x.v[i]);
-#endif
-}
-)"},
     {"atomic_update", R"(template <class T, class F> INLINE void change_word(T* p, T x, F f) {
   constexpr int bytes = sizeof(T) < least_atomic ? least_atomic : sizeof(T);
   typedef typename Piece<sizeof(T)>::type Bits;
@@ -337,12 +343,23 @@ template <class F> INLINE void atomic_update(bf16* p, bf16 x, F) {
     ATOMIC("and", "And"),
     ATOMIC("or", "Or"),
     ATOMIC("xor", "Xor"),
+    {"atomic_add_lanes", R"(template <int N> INLINE void atomic_add_lanes(f32* p, vec<f32, N> x) {
+#if __CUDA_ARCH__ >= 900
+  UNROLL for (int i = 0; i < N; i += 4)
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p + i), "f"(x.v[i]),
+                 "f"(x.v[i + 1]), "f"(x.v[i + 2]), "f"(x.v[i + 3]) : "memory");
+#else
+  UNROLL for (int i = 0; i < N; ++i) atomic_add(p + i, x.v[i]);
+#endif
+}
+)"},
 };
 
 #undef GROUP
 #undef ATOMIC
 #undef NATIVE
 #undef NATIVE_INTS
+#undef MMA_OF_HALVES
 
 // --- functions of vectors
 // --------------------------------------------------------------------------

@@ -17,7 +17,6 @@ Source CPrinter::print() {
   for (Node n : program_.body)
     if (n->is(Op::Matrix)) matrix_ = n;
   find_grid();
-  count_loads();
   for (Node n : program_.body) statement(n);
   return {program_.name, text(), dialect_.language, program_.heavy};
 }
@@ -150,20 +149,6 @@ void CPrinter::find_grid() {
   }
   expect(blocks_.size() <= 3 && threads_.size() <= 3, "render_c: more than three grid ranges");
   expect(dialect_.classes || (blocks_.empty() && threads_.empty()), "render_c: a grid in C");
-}
-
-// How many elements the kernel loads from each parameter, counting repetitions.
-void CPrinter::count_loads() {
-  std::vector<Node> ranges;
-  for (Node n : program_.body)
-    if (n->is(Op::Loop)) ranges.push_back(n->src(0));
-  for (Node n : program_.body) {
-    if (!n->is(Op::Load)) continue;
-    double count = n->dtype.lanes;
-    for (Node r : ranges)
-      if (n->ranges & r->ranges) count *= r->src(0)->is_const() ? r->src(0)->int_value() : 2;
-    loaded_[n->src(0)] += count;
-  }
 }
 
 bool CPrinter::is_grid(Node range) const {

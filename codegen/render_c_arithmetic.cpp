@@ -96,6 +96,19 @@ std::string CPrinter::lane_of(DType t, Str v, int i) {
   return t.is_bool() && !dialect_.classes ? cat("(", v, "[", i, "] != 0)") : cat(v, "[", i, "]");
 }
 
+// Sources: two thirds of the first operand, a third of the second (codegen/mma.h).
+std::string CPrinter::mma(Node n) {
+  const DType t = n->src(0)->dtype;
+  const auto operand = [&](uint32_t begin, uint32_t end) {
+    std::string values;
+    for (uint32_t i = begin; i < end; ++i)
+      values += cat(i > begin ? ", " : "", bare(value(n->src(static_cast<int>(i)))));
+    return cat(type(t.vec(static_cast<int>(end - begin))), "{", values, "}");
+  };
+  return cat("mma_", t == kF32 ? "tf32" : type(t), "(", operand(0, n->num_src / 3 * 2), ", ",
+             operand(n->num_src / 3 * 2, n->num_src), ")");
+}
+
 // --- expressions ---------------------------------------------------------------------------------
 
 std::string CPrinter::arithmetic(Node n) {
@@ -114,6 +127,7 @@ std::string CPrinter::arithmetic(Node n) {
       const std::string a = named(n->src(0));
       return shuffle(t, a, named(n->src(1)), lanes);
     }
+    case Op::Mma: return mma(n);
     case Op::Fold: return fold(n);
     case Op::Where: return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
     case Op::TruncDiv:

@@ -28,12 +28,6 @@ int CPrinter::proved_alignment(Node index, DType t) const {
   return static_cast<int>(std::gcd(bytes, elements * t.size()));
 }
 
-// Whether nobody reads any of its elements again, so that no cache needs to keep them.
-bool CPrinter::is_read_once(Node n) const {
-  const double* count = loaded_.find(n->src(0));
-  return !program_.written[n->src(0)->ints()[0]] && count && *count <= n->src(0)->ints()[1];
-}
-
 // All lanes from consecutive elements. A GPU faults where a vector is not aligned; other compilers
 // are told of the element's alignment only.
 std::string CPrinter::vector_load(Node n) {
@@ -43,8 +37,6 @@ std::string CPrinter::vector_load(Node n) {
   if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
     v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(b", slot_of(param), " + ",
             value(index), ")");
-  else if (dialect_.classes && t.size() * t.lanes == 16 && is_read_once(n))
-    v = cat("load_once<", type(t), ">(b", slot_of(param), " + ", value(index), ")");
   if (!n->dtype.is_bool()) return v;
   return dialect_.classes ? convert(v, t, n->dtype) : as(n->dtype, cat("(", v, " != 0)"));
 }

@@ -53,7 +53,6 @@ class CPrinter {
   void update(Node reduce);
   void group(Node reduce);
   void find_grid();
-  void count_loads();
   bool is_grid(Node range) const;
 
   // --- memory ------------------------------------------------------------------------------------
@@ -62,7 +61,6 @@ class CPrinter {
   std::string vector_at(Node param, DType t, Str index, const char* access);
   std::string lane_from(DType t, Str v);
   int proved_alignment(Node index, DType t) const;
-  bool is_read_once(Node n) const;
   std::string vector_load(Node n);
   std::string vector_store(Node n, Str v);
   std::string registers(Node n);
@@ -97,6 +95,7 @@ class CPrinter {
   std::string bitcast(Node n);
   std::string broadcast(Node n);
   std::string fold(Node n);
+  std::string mma(Node n);
 
   std::string infix(DType t, Str a, const char* op, Str b);  // the result has the operands' dtype
   std::string test(DType t, Str a, const char* op, Str b);   // bools of the lanes of t
@@ -118,7 +117,6 @@ class CPrinter {
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
-  NodeMap<double> loaded_;              // per Param: how many elements, counting repetitions
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // what stands before it
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last

@@ -135,6 +135,50 @@ template <class T> INLINE T shuffle_xor(T x, int mask, int line = __builtin_LINE
   return exchange(x, emulated().lane ^ mask, mask << 8, line);
 }
 
+// mma.sync m16n8k8 and m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k8", ".m16n8k16"): lane t
+// has rows t / 4 and t / 4 + 8 of A, column t / 4 of B, in words along k of `each` elements, and of
+// D columns t % 4 * 2 and the next one. A word of A: row + 8 where it is odd, k + 4 words for 2, 3.
+template <int each, class Element>
+static void mma_m16n8(f32* d, const u32* a, const u32* b, Element element, int line) {
+  struct A { u32 words[4]; };
+  struct B { u32 words[2]; };
+  const int lane = emulated().lane, group = lane / 4, place = lane % 4;
+  A own_a = {{a[0], a[1], a[2], a[3]}};
+  B own_b = {{b[0], b[1]}};
+  f32 rows[2][8 * each], columns[2][8 * each];
+  for (int t = 0; t < 4; ++t) {
+    const A from = exchange(own_a, group * 4 + t, (1 << 16) + (t << 8), line);
+    for (int word = 0; word < 4; ++word)
+      for (int e = 0; e < each; ++e)
+        rows[word % 2][(word / 2 * 4 + t) * each + e] = element(from.words[word], e);
+  }
+  for (int p = 0; p < 2; ++p)
+    for (int t = 0; t < 4; ++t) {
+      const B from = exchange(own_b, (place * 2 + p) * 4 + t, (2 << 16) + ((p * 4 + t) << 8), line);
+      for (int word = 0; word < 2; ++word)
+        for (int e = 0; e < each; ++e)
+          columns[p][(word * 4 + t) * each + e] = element(from.words[word], e);
+    }
+  for (int i = 0; i < 4; ++i) {
+    d[i] = 0;
+    for (int k = 0; k < 8 * each; ++k) d[i] += rows[i / 2][k] * columns[i % 2][k];
+  }
+}
+// Rounded to 10 bits after the point, ties away from zero; the matrix unit ignores the others.
+INLINE u32 f32_to_tf32(f32 x) {
+  u32 bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return x != x || (bits & 0x7f800000) == 0x7f800000 ? bits : bits + 0x1000;
+}
+INLINE void mma_m16n8k8_tf32(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
+  mma_m16n8<1>(d, a, b, [](u32 word, int) {
+    f32 x;
+    word &= 0xffffe000u;
+    __builtin_memcpy(&x, &word, 4);
+    return x;
+  }, line);
+}
+
 // Shared memory: the place of an array is found by the first thread that gets there.
 INLINE char* shared_array(long long* place, long long bytes, int line) {
   Emulated& e = emulated();
@@ -217,6 +261,18 @@ INLINE f32 f16_to_f32(f16 x) {
   bits |= (u32)(x.bits & 0x8000u) << 16;
   __builtin_memcpy(&y, &bits, 4);
   return y;
+}
+INLINE void mma_m16n8k16_f16(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
+  mma_m16n8<2>(d, a, b, [](u32 word, int e) { return f16_to_f32(f16{(u16)(word >> 16 * e)}); },
+               line);
+}
+INLINE void mma_m16n8k16_bf16(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
+  mma_m16n8<2>(d, a, b, [](u32 word, int e) {
+    const u32 bits = (word >> 16 * e) << 16;
+    f32 x;
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+  }, line);
 }
 INLINE f16 f32_to_f16(f32 x) {
   u32 bits;

@@ -71,6 +71,8 @@ constexpr Row kRows[] = {
     {"CACHE_SCHEDULES", Kind::Int, "1024", Scope::Host,
      "Schedules that are kept in memory, and four times as many kernels; those used longest ago go "
      "first."},
+    {"ALLOW_TF32", Kind::Int, "0", Scope::Kernel,
+     "1 multiplies f32 matrices on the matrix units of a GPU, which round operands to 11 bits."},
     {"OPT", Kind::Int, "1", Scope::Kernel, "0 turns the kernel optimiser off."},
     {"BEAM", Kind::Int, "0", Scope::Host,
      "Searches the options of each kernel by timing, keeping so many of the best at each round; 0 "

@@ -85,6 +85,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Broadcast, Kernel, 1, false) /* a scalar in every lane */                                      \
   X(Reverse, Kernel, 1, false)   /* lanes in reverse order */                                      \
   X(Matrix, Kernel, -1, false)   /* codegen/matrix.h; where in the operands a tile begins */       \
+  X(Mma, Kernel, -1, false)      /* codegen/mma.h; two operands' elements, which of the results */ \
   X(Column, Kernel, -1, false)   /* n vectors of n lanes, index c: lane c of each of them */       \
   X(Shuffle, Kernel, 2, false)   /* Ints: for each lane one of the sources' lanes, a then b */     \
   X(Fold, Kernel, 1, false)      /* OpArg; all lanes of a vector combined to one */                \

@@ -11,7 +11,8 @@ bool is_legal_op(Op op, Stage stage) {
   const OpClass cls = info(op).cls;
   if (op == Op::Sink || op == Op::Const || op == Op::Param || is_elementwise(op)) return true;
   if (stage == Stage::Tensor) return cls != OpClass::Kernel && cls != OpClass::Statement;
-  if (op == Op::Range || op == Op::Load || op == Op::Store || op == Op::Reduce || op == Op::Matrix)
+  if (op == Op::Range || op == Op::Load || op == Op::Store || op == Op::Reduce ||
+      op == Op::Matrix || op == Op::Mma)
     return true;
   return stage != Stage::Kernel && cls == OpClass::Kernel;
 }
