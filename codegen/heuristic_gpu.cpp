@@ -50,10 +50,11 @@ class GpuTuner : Tuner {
 
   bool has_reductions() const { return !all_of(sink_, Op::Reduce).empty(); }
 
-  // Ranges that all items run in and none reduces along.
+  // Ranges that all items run in and none reduces along. What runs in none is done once.
   uint64_t shared_mask() const {
     uint64_t mask = ~uint64_t{0};
     for (Node item : items()) {
+      if (around(item) == 0) continue;
       mask &= around(item);
       if (item->op == Op::Reduce)
         for (Node r : item->srcs().subspan(1)) mask &= ~r->ranges;

@@ -181,8 +181,9 @@ class MmaTuner : Tuner {
   // The innermost loop, or a piece of it: loads of the next step while this one multiplies.
   void unroll_last_sum() {
     int last = -1;
-    for (int id : sums_)
-      if (range(id)) last = std::max(last, id);
+    for (Node reduce : all_of(sink_, Op::Reduce))
+      if (reduce->src(0)->op == Op::Mma)
+        for (Node r : reduce->srcs().subspan(1)) last = std::max(last, range_id(r));
     if (last >= 0) unroll_split(last, 4);
   }
 

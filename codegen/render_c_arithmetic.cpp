@@ -125,6 +125,7 @@ std::string CPrinter::arithmetic(Node n) {
       std::string lanes;
       for (int64_t i : n->ints()) lanes += cat(lanes.empty() ? "" : ", ", i);
       const std::string a = named(n->src(0));
+      if (t.lanes == 1) return lane_of(t, a, static_cast<int>(n->ints()[0]));
       return shuffle(t, a, named(n->src(1)), lanes);
     }
     case Op::Mma: return mma(n);

@@ -1,0 +1,166 @@
+// Products on the matrix units of a warp: the plan, the values on the emulator and on a GPU where
+// there is one, faults that are planted into a kernel's text.
+#include <doctest/doctest.h>
+
+#include "codegen/access.h"
+#include "codegen/lower.h"
+#include "codegen/mma.h"
+#include "codegen/ranges.h"
+#include "devices/cuda.h"
+#include "runtime/realize.h"
+#include "runtime/schedule.h"
+#include "tiny/algebra.h"
+#include "tiny/env.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+// Small integers: exact in every dtype, in any order.
+Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
+  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5)
+      .to(dtype)
+      .reshape(shape)
+      .to(device)
+      .realize();
+}
+
+// The kernel that computes the tensor, the last one of several.
+Node kernel_of(const Tensor& t, const std::string& device) {
+  const Node root = t.node();
+  const Normalized graph = normalize({&root, 1});
+  std::vector<int> devices;
+  for (Node b : graph.buffers) devices.push_back(b->device);
+  const auto s = schedule(graph, devices, device_id(device));
+  return s->steps.back().kernel.get();
+}
+
+std::string options_of(const Tensor& t, const std::string& device) {
+  return to_text(lower(kernel_of(t, device), "k", find_device(device).target()).options);
+}
+
+bool uses_mma(const Tensor& t, const std::string& device) {
+  return options_of(t, device).find("mma r") != std::string::npos;
+}
+
+std::vector<std::string> devices() {
+  std::vector<std::string> out{"EMU:CUDA:sm_80", "EMU:CUDA:sm_90a"};
+  if (cuda_available()) out.push_back("CUDA");
+  return out;
+}
+
+Tensor convolution(DType t, int64_t padding, int64_t stride, const std::string& device) {
+  const Tensor x = integers({2, 16, 10, 10}, t, device), w = integers({32, 16, 3, 3}, t, device);
+  const Tensor b = integers({32}, t, device);
+  return conv2d(x, w, b, {.stride = stride, .padding = padding}).relu();
+}
+
+}  // namespace
+
+TEST_CASE("mma: f32 is multiplied as TF32 only where that is allowed") {
+  const std::string device = "EMU:CUDA:sm_80";
+  const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
+  CHECK(!uses_mma(a.matmul(b), device));
+  const EnvOverride allow("ALLOW_TF32", "1");
+  CHECK(uses_mma(a.matmul(b), device));
+  CHECK(!uses_mma(a.to("EMU:HIP:gfx942").matmul(b.to("EMU:HIP:gfx942")), "EMU:HIP:gfx942"));
+  const Tensor c = integers({64, 63}, kF32, device), d = integers({63, 64}, kF32, device);
+  CHECK(!uses_mma(c.matmul(d), device));  // no whole steps of the sum
+}
+
+TEST_CASE("mma: products of each dtype are right, transposed, batched and with what follows") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  for (const std::string& device : devices())
+    for (DType t : {kF32, kF16, kBF16}) {
+      const auto run = [&](const std::string& on) {
+        const Tensor a = integers({3, 48, 32}, t, on), b = integers({3, 32, 40}, t, on);
+        const Tensor c = integers({3, 40, 32}, t, on), bias = integers({40}, t, on);
+        return std::vector<Tensor>{a.matmul(b), a.matmul(c.transpose(-1, -2)),
+                                   b.transpose(-1, -2).matmul(a.transpose(-1, -2)),
+                                   (a.matmul(b) + bias).relu() * 2};
+      };
+      const auto have = run(device), want = run("CPU");
+      for (size_t i = 0; i < have.size(); ++i) {
+        CAPTURE(device);
+        CAPTURE(t);
+        CAPTURE(i);
+        CHECK(have[i].to(kF32).to_vector<float>() == want[i].to(kF32).to_vector<float>());
+      }
+    }
+}
+
+TEST_CASE("mma: convolutions and both of their gradients are right") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  for (const std::string& device : devices())
+    for (auto [padding, stride] : {std::pair<int64_t, int64_t>{0, 1}, {1, 1}, {1, 2}}) {
+      CAPTURE(device);
+      CAPTURE(padding);
+      CAPTURE(stride);
+      if (stride == 1) CHECK(uses_mma(convolution(kF32, padding, stride, device), device));
+      for (DType t : {kF32, kBF16}) {
+        const auto have = convolution(t, padding, stride, device).to(kF32).to_vector<float>();
+        CHECK(have == convolution(t, padding, stride, "CPU").to(kF32).to_vector<float>());
+      }
+      const auto gradients = [&, p = padding, s = stride](const std::string& on) {
+        const Tensor x = integers({2, 16, 10, 10}, kF32, on).requires_grad_();
+        const Tensor w = integers({32, 16, 3, 3}, kF32, on).requires_grad_();
+        const Tensor y = conv2d(x, w, Tensor(), {.stride = s, .padding = p});
+        std::vector<float> all;
+        for (const Tensor& g :
+             Tensor::gradient((y * integers(to_shape(y.shape()), kF32, on)).sum(), {x, w})) {
+          const auto values = g.to_vector<float>();
+          all.insert(all.end(), values.begin(), values.end());
+        }
+        return all;
+      };
+      CHECK(gradients(device) == gradients("CPU"));
+    }
+}
+
+TEST_CASE("mma: an option that fits nothing says why") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  const std::string device = "EMU:CUDA:sm_80";
+  const Target& target = find_device(device).target();
+  const auto why = [&](const Tensor& t, const Opt& opt) {
+    std::string reason;
+    CHECK(!is_legal(simplify(to_ranges(kernel_of(t, device))), opt, target, &reason));
+    return reason;
+  };
+  const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
+  CHECK(why(a.matmul(b), {OptKind::Mma, 0, 0, {}}) == "no ranges of the columns and the sum");
+  CHECK(why(a + b, {OptKind::Mma, 0, 0, {1, 2}}) == "no range of the sum");
+}
+
+TEST_CASE("mma: the emulator finds another order of registers, rows and columns") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  Device& device = find_device("EMU:CUDA:sm_80");
+  const Tensor a = integers({32, 32}, kF32, "EMU:CUDA:sm_80");
+  const Tensor b = integers({32, 16}, kF32, "EMU:CUDA:sm_80");
+  const Lowered low = lower(kernel_of(a.matmul(b), "EMU:CUDA:sm_80"), "k", device.target());
+  const auto want = a.to("CPU").matmul(b.to("CPU")).to_vector<float>();
+  const auto run = [&](const std::string& from, const std::string& to) {
+    Source source = low.source;
+    const size_t at = source.text.find(from);
+    REQUIRE(at != std::string::npos);
+    source.text.replace(at, from.size(), to);
+    std::vector<float> out(want.size());
+    void* memory = device.alloc(out.size() * 4);
+    const auto data = [](const Tensor& t) { return whole_buffer(t.node())->data(); };
+    try {
+      const auto program = device.load(device.compile(source), source.entry);
+      device.launch(*program, low.launch, {memory, data(a), data(b)});
+      device.download(out.data(), memory, out.size() * 4);
+    } catch (const DeviceError&) {  // it reads outside of its buffers
+    }
+    device.free(memory, out.size() * 4);
+    return out == want;
+  };
+  CHECK(run("mma_tf32", "mma_tf32"));
+  CHECK(
+      !run("f32_to_tf32(a.v[2]), f32_to_tf32(a.v[1])", "f32_to_tf32(a.v[1]), f32_to_tf32(a.v[2])"));
+  CHECK(
+      !run("f32_to_tf32(b.v[0]), f32_to_tf32(b.v[1])", "f32_to_tf32(b.v[1]), f32_to_tf32(b.v[0])"));
+  CHECK(!run("thread_x();", "thread_x() ^ 1;"));
+  CHECK(!run("shuffle<2, 3>", "shuffle<0, 1>"));
+}
