@@ -429,7 +429,7 @@ int train_mnist(int64_t batch, int64_t steps) {
   const Tensor x = Tensor::rand({60000, 1, 28, 28}).realize();
   const Tensor y = Tensor::randint(0, 10, {60000}).realize();
   double tenth = 0;
-  Jit step([&] {
+  Jit train([&] {
     const Tensor at = Tensor::randint(0, 60000, {batch}, kI32);
     Tensor loss = cross_entropy(model(x.index_select(0, at)), y.index_select(0, at));
     loss.backward();
@@ -437,7 +437,7 @@ int train_mnist(int64_t batch, int64_t steps) {
     return loss;
   });
   for (int64_t i = 0; i < 10 + steps; ++i) {
-    const Tensor loss = step();
+    const Tensor loss = train();
     if (i != 9 && i != 9 + steps) continue;
     loss.item<float>();  // waits
     if (i == 9) tenth = bench::seconds();
