@@ -262,6 +262,7 @@ TEST_CASE("one Jit trains and another evaluates") {
 // --- Misuse --------------------------------------------------------------------------------------
 
 TEST_CASE("arguments of another shape, dtype, device or number are errors") {
+  const EnvOverride device("DEVICE", "CPU");
   Jit step([](const std::vector<Tensor>& x) { return x[0] + 1.0f; });
   for (int i = 0; i < 2; ++i) step(std::vector{floats({1, 2})});
   const auto call = [&](const std::vector<Tensor>& x) { return error_of([&] { step(x); }); };

@@ -7,7 +7,7 @@
 #include "codegen/mma.h"
 #include "codegen/ranges.h"
 #include "devices/cuda.h"
-#include "runtime/realize.h"
+#include "runtime/buffer.h"
 #include "runtime/schedule.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
@@ -26,14 +26,29 @@ Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
       .realize();
 }
 
-// The kernel that computes the tensor, the last one of several.
-Node kernel_of(const Tensor& t, const std::string& device) {
+struct Scheduled {
+  std::shared_ptr<const Schedule> schedule;
+  std::vector<void*> inputs;
+
+  const Step& last() const { return schedule->steps.back(); }
+};
+
+Scheduled schedule_of(const Tensor& t, const std::string& device) {
   const Node root = t.node();
   const Normalized graph = normalize({&root, 1});
+  Scheduled out;
   std::vector<int> devices;
-  for (Node b : graph.buffers) devices.push_back(b->device);
-  const auto s = schedule(graph, devices, device_id(device));
-  return s->steps.back().kernel.get();
+  for (Node b : graph.buffers) {
+    devices.push_back(b->device);
+    out.inputs.push_back(b->arg<BufferArg>().buffer->data());
+  }
+  out.schedule = schedule(graph, devices, device_id(device));
+  return out;
+}
+
+// The kernel that computes the tensor, the last one of several.
+Node kernel_of(const Tensor& t, const std::string& device) {
+  return schedule_of(t, device).last().kernel.get();
 }
 
 std::string options_of(const Tensor& t, const std::string& device) {
@@ -137,8 +152,11 @@ TEST_CASE("mma: the emulator finds another order of registers, rows and columns"
   Device& device = find_device("EMU:CUDA:sm_80");
   const Tensor a = integers({32, 32}, kF32, "EMU:CUDA:sm_80");
   const Tensor b = integers({32, 16}, kF32, "EMU:CUDA:sm_80");
-  const Lowered low = lower(kernel_of(a.matmul(b), "EMU:CUDA:sm_80"), "k", device.target());
-  const auto want = a.to("CPU").matmul(b.to("CPU")).to_vector<float>();
+  // Both contiguous along the results: neither is stored in another order first.
+  const Scheduled made = schedule_of(a.t().matmul(b), "EMU:CUDA:sm_80");
+  REQUIRE(made.schedule->steps.size() == 1);
+  const Lowered low = lower(made.last().kernel.get(), "k", device.target());
+  const auto want = a.to("CPU").t().matmul(b.to("CPU")).to_vector<float>();
   const auto run = [&](const std::string& from, const std::string& to) {
     Source source = low.source;
     const size_t at = source.text.find(from);
@@ -146,10 +164,12 @@ TEST_CASE("mma: the emulator finds another order of registers, rows and columns"
     source.text.replace(at, from.size(), to);
     std::vector<float> out(want.size());
     void* memory = device.alloc(out.size() * 4);
-    const auto data = [](const Tensor& t) { return whole_buffer(t.node())->data(); };
+    std::vector<void*> args;
+    for (int v : made.last().values)
+      args.push_back(static_cast<size_t>(v) < made.inputs.size() ? made.inputs[v] : memory);
     try {
       const auto program = device.load(device.compile(source), source.entry);
-      device.launch(*program, low.launch, {memory, data(a), data(b)});
+      device.launch(*program, low.launch, args);
       device.download(out.data(), memory, out.size() * 4);
     } catch (const DeviceError&) {  // it reads outside of its buffers
     }
