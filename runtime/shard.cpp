@@ -59,7 +59,10 @@ class Unsharder {
   void add_parts(Node n) {
     check(!n->lengths, operation_of(n), ": an axis of ", to_text(n->shape()),
           " has a Variable for a length, which tensors on several devices cannot have");
-    parts_[n] = lower(n);
+    Parts p = lower(n);
+    const auto devices = devices_of(n);
+    for (size_t i = 0; i < devices.size(); ++i) p.pieces[i] = placed(p.pieces[i], devices[i]);
+    parts_[n] = p;
     done_[n] = n;
   }
 

@@ -431,6 +431,16 @@ TEST_CASE("parts are as even as can be, and may be empty") {
   CHECK(sizes == Shape{3, 3, 2, 2});
 }
 
+TEST_CASE("a part that is empty is no value that devices share") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor x = Tensor::from(std::vector<float>{1, 2, 3, 4}, {2, 2});
+  for (int axis : {0, 1}) {
+    const Tensor rows = x.shard(kThree, axis).sum({1}, true), all = rows.sum({0}, true);
+    CHECK(values((rows - all).realize()) == Floats{-7, -3});
+    CHECK(values((all * 2).realize()) == Floats{20});
+  }
+}
+
 TEST_CASE("a tensor on several devices says where it is") {
   const EnvOverride device("DEVICE", "CPU");
   const Tensor x = on({4, 6}, kThree, 1);
