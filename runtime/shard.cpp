@@ -513,7 +513,9 @@ class Unsharder {
       // A part without elements: all positions lie outside of it.
       if (numel(data[i]->shape()) == 0)
         return build::full(part_of(n->shape(), to, i), n->dtype, int64_t{0});
-      return build::gather(data[i], at_device(index, i));
+      const bool owned = data[i]->device != 0;  // rows are looked up in memory of the device
+      return build::gather(owned ? data[i] : build::copy_to(data[i], devices_of(n)[i]),
+                           at_device(index, i));
     });
   }
 
