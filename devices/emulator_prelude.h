@@ -80,9 +80,10 @@ __attribute__((const)) UNHOOKED static Emulated& emulated() { return *tiny_emula
 extern "C" __attribute__((visibility("hidden"))) char __ehdr_start, _end;
 UNHOOKED static void note_access(const void* address, long long bytes, int writes, const void* at) {
   const char *p = (const char*)address, *frame = (const char*)__builtin_frame_address(0);
-  if (p > frame - (128 << 10) && p < frame + (128 << 10)) return;
-  if (p >= &__ehdr_start && p < &_end) return;
   Emulated& e = emulated();
+  const bool is_shared = p >= e.shared && p < e.shared + e.shared_ready;  // it may lie near a stack
+  if (!is_shared && p > frame - (128 << 10) && p < frame + (128 << 10)) return;
+  if (p >= &__ehdr_start && p < &_end) return;
   e.access(&e, address, bytes, writes, at);
 }
 #define TINY_HOOK(name, parameters, ...)                                                   \
