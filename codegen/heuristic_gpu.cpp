@@ -39,7 +39,7 @@ class GpuTuner : Tuner {
       columns(range(column));
     else
       rows();
-    order();
+    order_kinds(last_);
     return std::move(choice_);
   }
 
@@ -94,8 +94,6 @@ class GpuTuner : Tuner {
   }
 
   // --- options in groups -------------------------------------------------------------------------
-
-  void bind(int id, RangeKind k) { apply({OptKind::Bind, id, static_cast<int64_t>(k), {}}); }
 
   // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
   // has no more than that.
@@ -572,19 +570,6 @@ class GpuTuner : Tuner {
     const int part = split(id, amount);
     bind(part, RangeKind::Unroll);
     if (part == id) rest = without(rest, id);
-  }
-
-  // --- order -------------------------------------------------------------------------------------
-
-  void order() {
-    Ids ids;
-    for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
-                        RangeKind::Unroll, RangeKind::Vector}) {
-      for (Node r : ranges_)
-        if (kind(r) == k && range_id(r) != last_) ids.push_back(range_id(r));
-      if (k == RangeKind::Thread && last_ >= 0 && range(last_)) ids.push_back(last_);
-    }
-    if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
   }
 
   int last_ = -1;  // the thread range that is x

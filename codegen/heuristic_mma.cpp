@@ -5,7 +5,6 @@
 #include "codegen/mma.h"
 #include "codegen/tuner.h"
 #include "tiny/algebra.h"
-#include "tiny/env.h"
 
 namespace tiny {
 
@@ -43,26 +42,15 @@ class MmaTuner : Tuner {
   static constexpr int64_t kFewest = 64;  // rows or columns worth it
 
   bool find_operands() {
-    double most = 0;  // the largest sum
-    for (Node reduce : all_of(sink_, Op::Reduce)) {
-      double size = 1;
-      for (Node r : ranges_)
-        if (contains(reduce, range_id(r))) size *= static_cast<double>(extent(r));
-      if (size > most) {
-        most = size;
-        reduce_ = reduce;
-      }
-    }
-    if (!reduce_) return false;
-    Node product = reduce_->src(0);
-    if (product->op != Op::Mul || product->dtype != kF32) return false;
-    a_ = product->src(0)->ranges;
-    b_ = product->src(1)->ranges;
-    Node x = product->src(0);
-    dtype_ = x->op == Op::Cast && x->src(0)->dtype.is_half() ? x->src(0)->dtype : kF32;
+    reduce_ = largest_reduction();
+    MmaProduct p;
+    if (!reduce_ || !mma_product(reduce_, target_, p).empty()) return false;
+    a_ = p.a->ranges;
+    b_ = p.b->ranges;
+    dtype_ = p.a->dtype;
     for (Node store : sink_->srcs())
       if (store->ranges != sink_->src(0)->ranges) return false;
-    return dtype_ != kF32 || env_int("ALLOW_TF32");
+    return true;
   }
 
   void classify() {
@@ -119,7 +107,6 @@ class MmaTuner : Tuner {
     bind(inner, RangeKind::Unroll);
     return all;
   }
-  void bind(int id, RangeKind k) { apply({OptKind::Bind, id, static_cast<int64_t>(k), {}}); }
 
   // Loads and multiplications of a step, on as many multiprocessors as have something to do, hidden
   // by as many warps as have registers. The constants fit 190 tiles of eight convolutions of
@@ -175,7 +162,7 @@ class MmaTuner : Tuner {
         bind(rest[0], RangeKind::Block);
       }
     }
-    order(lane);
+    order_kinds(lane);
   }
 
   // The innermost loop, or a piece of it: loads of the next step while this one multiplies.
@@ -187,17 +174,6 @@ class MmaTuner : Tuner {
     if (last >= 0) unroll_split(last, 4);
   }
 
-  void order(int lane) {
-    Ids ids;
-    for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
-                        RangeKind::Unroll, RangeKind::Vector}) {
-      for (Node r : ranges_)
-        if (kind(r) == k && range_id(r) != lane) ids.push_back(range_id(r));
-      if (k == RangeKind::Thread) ids.push_back(lane);
-    }
-    apply({OptKind::Order, 0, 0, ids});
-  }
-
   Node reduce_ = nullptr;
   uint64_t a_ = 0, b_ = 0;  // ranges that the operands depend on
   DType dtype_;
@@ -207,7 +183,6 @@ class MmaTuner : Tuner {
 }  // namespace
 
 std::optional<Choice> choose_mma_options(Node sink, const Target& target) {
-  if (target.language != Target::Language::Cuda || !target.has_bf16) return {};
   return MmaTuner(sink, target).run();
 }
 

@@ -42,9 +42,7 @@ class ProductTuner : Tuner {
 
   // Its largest sum is one of products whose factors are each used for several results.
   bool is_product() {
-    Node sum = nullptr;
-    for (Node n : all_of(sink_, Op::Reduce))
-      if (!sum || iterations(n) > iterations(sum)) sum = n;
+    Node sum = largest_reduction();
     if (!sum || sum->arg<OpArg>().op != Op::Add) return false;
     Node product = sum->src(0);
     while (product->op == Op::Cast || selects_by_length(product))
@@ -65,13 +63,6 @@ class ProductTuner : Tuner {
 
  private:
   int64_t size(int id) const { return extent(range(id)); }
-
-  int64_t iterations(Node item) const {
-    int64_t n = 1;
-    for (Node r : ranges_)
-      if (contains(item, range_id(r))) n *= extent(r);
-    return n;
-  }
 
   // --- what there is -----------------------------------------------------------------------------
 
@@ -286,8 +277,6 @@ class ProductTuner : Tuner {
 
   // --- the options -------------------------------------------------------------------------------
 
-  void bind(int id, RangeKind k) { apply({OptKind::Bind, id, static_cast<int64_t>(k), {}}); }
-
   // Cuts a piece off for each thread; whether the range is no more than that.
   bool cut(int id, int64_t amount, RangeKind k) {
     const bool all = size(id) == amount;
@@ -311,7 +300,7 @@ class ProductTuner : Tuner {
       }
     }
     for (const Piece& x : p.unrolled) cut(x.id, x.size, RangeKind::Unroll);
-    if (rest.empty()) return order();
+    if (rest.empty()) return order_kinds();
     for (size_t i = 1; i < rest.size(); ++i) apply({OptKind::Merge, rest[0], rest[i], {}});
     int inner = rest[0];
     if (size(rest[0]) > p.block) {
@@ -320,16 +309,7 @@ class ProductTuner : Tuner {
       bind(rest[0], RangeKind::Block);
     }
     bind(inner, RangeKind::Thread);
-    order();
-  }
-
-  void order() {
-    std::vector<int> ids;
-    for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
-                        RangeKind::Unroll, RangeKind::Vector})
-      for (Node r : ranges_)
-        if (kind(r) == k) ids.push_back(range_id(r));
-    apply({OptKind::Order, 0, 0, ids});
+    order_kinds();
   }
 
   std::vector<int> results_, terms_;  // ranges of the results, and those that the sum closes

@@ -10,35 +10,21 @@ namespace tiny {
 
 namespace {
 
-struct Product {
-  Node reduce = nullptr, a = nullptr, b = nullptr;  // operands as the matrix unit takes them
-};
-
 // An operand of a product in f32: halves as they are.
 Node operand(Node n) {
   const bool widened = n->op == Op::Cast && n->dtype == kF32 && n->src(0)->dtype.is_half();
   return widened ? n->src(0) : n;
 }
 
-// The only reduction along the range with this id, where it is a sum of products in f32.
-std::string find_product(Node sink, int k, const Target& target, Product& out) {
-  for (Node reduce : all_of(sink, Op::Reduce))
-    for (Node r : reduce->srcs().subspan(1)) {
+// The only reduction along the range with this id, as a product.
+std::string find_product(Node sink, int k, const Target& target, Node& reduce, MmaProduct& out) {
+  for (Node n : all_of(sink, Op::Reduce))
+    for (Node r : n->srcs().subspan(1)) {
       if (r->op != Op::Range || range_id(r) != k) continue;
-      if (out.reduce) return "more than one reduction closes the range of the sum";
-      out.reduce = reduce;
+      if (reduce) return "more than one reduction closes the range of the sum";
+      reduce = n;
     }
-  if (!out.reduce) return "no range of the sum";
-  Node product = out.reduce->src(0);
-  if (out.reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul || product->dtype != kF32)
-    return "the reduction is no sum of products in f32";
-  out.a = operand(product->src(0));
-  out.b = operand(product->src(1));
-  if (out.a->dtype != out.b->dtype) return "the operands differ in dtype";
-  const bool cuda = target.kind == Target::Kind::Gpu && target.language == Target::Language::Cuda;
-  if (!cuda || !target.has_bf16) return "there is no mma.sync for TF32 and bf16";
-  if (out.a->dtype == kF32 && !env_int("ALLOW_TF32")) return "f32 and not ALLOW_TF32";
-  return "";
+  return reduce ? mma_product(reduce, target, out) : "no range of the sum";
 }
 
 bool has(Node n, Node range) { return n->ranges & range->ranges; }
@@ -59,10 +45,25 @@ Node range_of(int64_t extent, int id, RangeKind kind) {
 
 }  // namespace
 
+std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
+  Node product = reduce->src(0);
+  if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul || product->dtype != kF32)
+    return "the reduction is no sum of products in f32";
+  out.a = operand(product->src(0));
+  out.b = operand(product->src(1));
+  if (out.a->dtype != out.b->dtype) return "the operands differ in dtype";
+  const bool cuda = target.kind == Target::Kind::Gpu && target.language == Target::Language::Cuda;
+  if (!cuda || !target.has_bf16) return "there is no mma.sync for TF32 and bf16";
+  if (out.a->dtype == kF32 && !env_int("ALLOW_TF32")) return "f32 and not ALLOW_TF32";
+  return "";
+}
+
 std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
-  Product p;
+  MmaProduct p;
+  Node reduce = nullptr;
   if (opt.axes.size() != 2) return "no ranges of the columns and the sum";
-  if (std::string why = find_product(sink, opt.axes[1], target, p); !why.empty()) return why;
+  if (std::string why = find_product(sink, opt.axes[1], target, reduce, p); !why.empty())
+    return why;
   Node m = nullptr, n = nullptr, k = nullptr;
   for (Node r : ranges_of(sink)) {
     if (range_id(r) == opt.axis) m = r;
@@ -83,10 +84,11 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
 }
 
 Node use_mma(Node sink, const Opt& opt, const Target& target) {
-  Product found;
-  const std::string why = find_product(sink, opt.axes.at(1), target, found);
+  MmaProduct p;
+  Node reduce = nullptr;
+  const std::string why = find_product(sink, opt.axes.at(1), target, reduce, p);
   expect(why.empty(), "mma: ", why);
-  Node reduce = found.reduce, a = found.a, b = found.b;
+  Node a = p.a, b = p.b;
   Node m = range_with_id(sink, opt.axis), n = range_with_id(sink, opt.axes[0]);
   Node k = range_with_id(sink, opt.axes[1]);
   if (has(b, m)) std::swap(a, b);
@@ -96,7 +98,7 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
     return range_of(count, range_id(r), r->arg<RangeArg>().kind);
   };
   Node rows = outer(m, kMmaRows), columns = outer(n, kMmaColumns), steps = outer(k, step);
-  Node i = range_of(2, id, RangeKind::Unroll), p = range_of(2, id + 1, RangeKind::Vector);
+  Node i = range_of(2, id, RangeKind::Unroll), pair = range_of(2, id + 1, RangeKind::Vector);
   Node thread = range_of(32, id + 2, RangeKind::Thread);
   Node group = index_div(thread, 4), place = index_mod(thread, 4);
   const auto along = [&](int64_t q) {
@@ -111,13 +113,13 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
   for (int64_t q = 0; q < each; ++q)
     srcs.push_back(
         replaced(b, {{n, index_add(index_mul(columns, kMmaColumns), group)}, {k, along(q)}}));
-  srcs.push_back(index_add(index_mul(i, 2), p));
+  srcs.push_back(index_add(index_mul(i, 2), pair));
   std::vector<Node> sum{make(Op::Mma, kF32, srcs)};
   for (Node r : reduce->srcs().subspan(1)) sum.push_back(r == k ? steps : r);
   NodeMap<Node> map;
   map[reduce] = make(Op::Reduce, kF32, sum, reduce->payload);
   map[m] = index_add(index_add(index_mul(rows, kMmaRows), index_mul(i, 8)), group);
-  map[n] = index_add(index_add(index_mul(columns, kMmaColumns), index_mul(place, 2)), p);
+  map[n] = index_add(index_add(index_mul(columns, kMmaColumns), index_mul(place, 2)), pair);
   return simplify(substitute(sink, map));
 }
 

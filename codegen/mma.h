@@ -22,6 +22,13 @@ constexpr int kMmaRows = 16, kMmaColumns = 8;
 // Elements along k that one instruction takes of operands of this dtype.
 inline int mma_step(DType t) { return t == kF32 ? 8 : 16; }
 
+// The operands of a sum of products as the matrix units take them: f32, or halves before they are
+// widened. Why they cannot be multiplied there; empty where they can.
+struct MmaProduct {
+  Node a = nullptr, b = nullptr;
+};
+std::string mma_product(Node reduce, const Target& target, MmaProduct& out);
+
 // Why the option is not legal; empty where it is. Option: rows along axis, columns along axes[0],
 // sums along axes[1]; the ranges i, p and t get the next three ids.
 std::string mma_problem(Node sink, const Opt& opt, const Target& target);

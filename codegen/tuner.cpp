@@ -136,6 +136,35 @@ void Tuner::vector_split(int id, int lanes, int unroll) {
   apply({OptKind::Bind, inner, static_cast<int64_t>(RangeKind::Vector), {}});
 }
 
+void Tuner::bind(int id, RangeKind kind) {
+  apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}});
+}
+
+void Tuner::order_kinds(int x) {
+  std::vector<int> ids;
+  for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
+                      RangeKind::Unroll, RangeKind::Vector}) {
+    for (Node r : ranges_)
+      if (kind(r) == k && range_id(r) != x) ids.push_back(range_id(r));
+    if (k == RangeKind::Thread && x >= 0 && range(x)) ids.push_back(x);
+  }
+  if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
+}
+
+int64_t Tuner::iterations(Node item) const {
+  int64_t n = 1;
+  for (Node r : ranges_)
+    if (contains(item, range_id(r))) n *= extent(r);
+  return n;
+}
+
+Node Tuner::largest_reduction() const {
+  Node largest = nullptr;
+  for (Node n : all_of(sink_, Op::Reduce))
+    if (!largest || iterations(n) > iterations(largest)) largest = n;
+  return largest;
+}
+
 void Tuner::unroll_split(int id, int64_t unroll) {
   while (unroll > 1 && extent(range(id)) % unroll) --unroll;
   if (unroll < 2) return;

@@ -17,6 +17,10 @@ class Tuner {
 
   void refresh();
   void apply(Opt opt);
+  void bind(int id, RangeKind kind);
+  // Loops in the order that GPUs want: blocks, threads, loops, sums, unrolled ones, vectors; the
+  // thread range `x`, if any, is the last of the threads: it runs along the warp.
+  void order_kinds(int x = -1);
   Node range(int id) const {
     for (Node r : ranges_)
       if (range_id(r) == id) return r;
@@ -45,6 +49,10 @@ class Tuner {
   bool is_alone(int id, int column, const std::vector<int>& own) const;
 
   bool is_reduced_under(int id) const;
+
+  // How often an item is done, and the reduction that is done most often; nullptr without one.
+  int64_t iterations(Node item) const;
+  Node largest_reduction() const;
 
   // The loop range that is best as the vector range of all that runs in it, when the rest takes the
   // best range of its own; -1 where it is best to have none.

@@ -1,0 +1,53 @@
+// What the heuristic for GPUs chooses for kernels whose speed hangs on it.
+#include <doctest/doctest.h>
+
+#include "codegen/lower.h"
+#include "runtime/buffer.h"
+#include "runtime/realize.h"
+#include "runtime/schedule.h"
+#include "tiny/build.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+constexpr const char* kGpu = "EMU:CUDA:sm_90a";
+
+// In memory that nobody touches.
+Tensor memory(const Shape& shape, DType dtype = kF32) {
+  const auto buffer = std::make_shared<Buffer>(kGpu, dtype, numel(shape));
+  return Tensor(build::reshape(buffer_node(buffer), shape));
+}
+
+// The last kernel of what computes the tensor.
+Lowered last_kernel(const Tensor& t) {
+  const Node root = t.node();
+  const Normalized graph = normalize({&root, 1});
+  const std::vector<int> devices(graph.buffers.size(), device_id(kGpu));
+  const auto s = schedule(graph, devices, device_id(kGpu));
+  return lower(s->steps.back().kernel.get(), "k", find_device(kGpu).target());
+}
+
+}  // namespace
+
+TEST_CASE("GPU options: a row is read once, also where its sum looks like a product") {
+  const Tensor x = memory({2048, 4096}), w = memory({4096});
+  const Lowered low = last_kernel(rms_norm(x, {4096}, w));
+  CHECK(to_text(low.options).find("join") == 0);
+  CHECK(low.launch.grid[0] == 2048);
+}
+
+TEST_CASE("GPU options: a window is unrolled, with a thread for each result") {
+  const Tensor x = memory({64, 32, 64, 64});
+  const Lowered low = last_kernel(max_pool2d(x, 3, {.stride = 2, .padding = 1}));
+  CHECK(low.launch.grid[0] * low.launch.block[0] == 64 * 32 * 32 * 32);
+  CHECK(low.source.text.find("for (") == std::string::npos);
+}
+
+TEST_CASE("GPU options: gradients of looked-up rows are added in vectors") {
+  const Tensor w = memory({5000, 64}).requires_grad_(), g = memory({3000, 64});
+  const Tensor sum = (w.embedding(memory({3000}, kI32)) * g).sum();
+  CHECK(last_kernel(Tensor::gradient(sum, {w})[0]).source.text.find("atomic_add_lanes(b") !=
+        std::string::npos);
+}
