@@ -41,6 +41,12 @@ void drop_zeros(Sum& s) {
   std::erase_if(s.terms, [](const Sum::Term& t) { return t.factor == 0; });
 }
 
+// Products of two divisors may leave int64: then there is nothing to combine.
+bool product_fits(int64_t a, int64_t b) {
+  int64_t ignored;
+  return !__builtin_mul_overflow(a, b, &ignored);
+}
+
 bool is_div_of(Node n, Node x, int64_t d) {
   return n->op == Op::FloorDiv && n->src(0) == x && n->src(1)->is_const() &&
          n->src(1)->int_value() == d;
@@ -54,11 +60,12 @@ bool recombine(Sum& s) {
     Node x = mod->src(0);
     const int64_t d = mod->src(1)->int_value(), b = s.terms[i].factor;
     for (size_t j = 0; j < s.terms.size(); ++j) {
-      if (j == i || s.terms[j].factor != b * d) continue;
+      if (j == i || !product_fits(b, d) || s.terms[j].factor != b * d) continue;
       Node other = s.terms[j].atom;
       const bool inner =
           other->op == Op::FloorMod && other->src(1)->is_const() && is_div_of(other->src(0), x, d);
       if (!inner && !is_div_of(other, x, d)) continue;
+      if (inner && !product_fits(d, other->src(1)->int_value())) continue;
       Node whole = inner ? index_mod(x, d * other->src(1)->int_value()) : x;
       s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::max(i, j)));
       s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::min(i, j)));
@@ -129,7 +136,8 @@ Node divide(Node x, int64_t d) {
   if (const int64_t g = common_factor(rest, d, t, r)) return divide(from_sum(divided(t, g)), d / g);
   Node y = from_sum(rest);
   const bool inner = y->op == Op::FloorDiv && y->src(1)->is_const() && y->src(1)->vmin > 0;
-  if (inner) return divide(y->src(0), y->src(1)->int_value() * d);
+  if (inner && product_fits(y->src(1)->int_value(), d))
+    return divide(y->src(0), y->src(1)->int_value() * d);
   if (y->op == Op::FloorMod && y->src(1)->is_const() && y->src(1)->int_value() % d == 0 &&
       y->src(1)->vmin > 0)  // x % (d * e) / d = x / d % e
     return index_mod(divide(y->src(0), d), y->src(1)->int_value() / d);
@@ -142,7 +150,8 @@ Sum without_inner_mod(const Sum& s, int64_t d) {
   out.constant = s.constant;
   for (const auto& t : s.terms) {
     const bool mod = t.atom->op == Op::FloorMod && t.atom->src(1)->is_const();
-    if (mod && (t.factor * t.atom->src(1)->int_value()) % d == 0)
+    if (mod && product_fits(t.factor, t.atom->src(1)->int_value()) &&
+        (t.factor * t.atom->src(1)->int_value()) % d == 0)
       collect(out, t.atom->src(0), t.factor);
     else
       add_term(out, t.atom, t.factor);

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -21,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "extra/bench/record.h"
 #include "extra/bench/timing.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
@@ -276,26 +276,10 @@ Peer find_peer(const std::vector<std::string>& lines, const std::vector<std::str
 
 // --- Reports -------------------------------------------------------------------------------------
 
-std::string output_of(const std::string& command) {
-  std::FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
-  if (!pipe) return "";
-  std::string text;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
-  pclose(pipe);
-  return text.substr(0, text.find_last_not_of(" \n") + 1);
-}
-
 std::string machine_name(const Device& device) {
   if (device.target().kind == Target::Kind::Gpu)
-    return output_of("nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1");
-  return output_of("sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1");
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  char text[16];
-  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
-  return text;
+    return bench::output_of("nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1");
+  return bench::cpu_name();
 }
 
 // Prints rows and appends them as JSON lines.
@@ -307,10 +291,8 @@ class Report {
       file_.open(o.append, std::ios::app);
       check(file_.is_open(), "--append: cannot write ", o.append);
     }
-    std::string commit = o.commit.empty() ? output_of("git rev-parse --short HEAD") : o.commit;
-    if (commit.empty()) commit = "unknown";
-    common_ = cat("{\"date\": \"", today(), "\", \"commit\": \"", commit, "\", \"machine\": \"",
-                  machine_name(device), "\", \"device\": \"", o.device, "\", \"size\": ", o.size);
+    common_ = cat(bench::record(machine_name(device), o.commit), ", \"device\": \"", o.device,
+                  "\", \"size\": ", o.size);
   }
 
   // The time of a row; `details` are more fields, each a comma and JSON, `text` says them.
@@ -458,7 +440,7 @@ void bench_mnist(const Options& o, Report& report) {
           "' --mnist-child ", batch, " --size ", o.size, " --device ", o.device);
   for (const char* state : {"cold", "warm"}) {
     const double start = bench::seconds();
-    const std::string line = output_of(command);
+    const std::string line = bench::output_of(command);
     check(!after_key(line, "step").empty(), "the training process failed: ", command);
     const double tenth = std::atof(after_key(line, "tenth").c_str()) - start;
     const double step = std::atof(after_key(line, "step").c_str());

@@ -87,6 +87,7 @@ std::string BitText::operator()(Node n) {
     case Op::Where: return call("ite", s[0], s[1], s[2]);
     case Op::Cast: return cast(s[0], n->src(0)->dtype, t);
     default:
+      if (opaque_ && !t.is_unsigned()) return opaque_division(n->op, t, s[0], s[1]);
       return is_power_of_two(n->src(1)) && !n->src(0)->is_const()
                  ? division(n->op, t, s[0], n->src(1)->int_value())
                  : division(n->op, t, s[0], s[1]);
@@ -137,6 +138,34 @@ std::string BitText::division(Op op, DType t, const std::string& a, const std::s
   return cat("(ite (and (distinct (bvsrem", operands, " ", zero, ") (xor (bvslt ", a, " ", zero,
              ") (bvslt ", b, " ", zero, "))) (bvsub ", truncated, " ", number(1, t), ") ",
              truncated, ")");
+}
+
+// A floor from t and m, as the lemmas in test_rules.cpp say it.
+std::string BitText::opaque_division(Op op, DType t, const std::string& a, const std::string& b) {
+  const std::string zero = number(0, t), least = number(int_min(t), t);
+  auto& [quotient, rest] = divisions_[a + ' ' + b];
+  if (quotient.empty()) {
+    quotient = cat("q", quotients_);
+    rest = cat("r", quotients_++);
+    leaves_[quotient] = leaves_[rest] = sort(t);
+    const auto is_negative = [&](const std::string& x) {
+      return cat("(bvslt ", x, " ", zero, ")");
+    };
+    // By minus the absolute value, which every number has.
+    const auto below = [&](const std::string& x) {
+      return cat("(ite ", is_negative(x), " ", x, " (bvneg ", x, "))");
+    };
+    assumed_ += cat(" (distinct ", b, " ", zero, ") (not (and (= ", a, " ", least, ") (= ", b, " ",
+                    number(-1, t), "))) (bvsgt ", below(rest), " ", below(b), ") (or (= ", rest,
+                    " ", zero, ") (= ", is_negative(rest), " ", is_negative(a), "))");
+  }
+  if (op == Op::TruncDiv) return quotient;
+  if (op == Op::TruncMod) return rest;
+  const std::string down = cat("(and (distinct ", rest, " ", zero, ") (distinct (bvslt ", rest, " ",
+                               zero, ") (bvslt ", b, " ", zero, ")))");
+  if (op == Op::FloorDiv)
+    return cat("(ite ", down, " (bvsub ", quotient, " ", number(1, t), ") ", quotient, ")");
+  return cat("(ite ", down, " (bvadd ", rest, " ", b, ") ", rest, ")");
 }
 
 Decision decide(const std::string& condition) {

@@ -16,6 +16,11 @@ Node leaf(DType t, int i);
 // value, and leaves that are bounded to lie there, is said in `assumed`.
 class BitText {
  public:
+  // With `opaque_divisions`, of the truncated quotient of signed numbers t and its remainder m it
+  // is known only that m is nearer to 0 than the divisor and has no other sign than the dividend.
+  // What holds of all such holds of those with a = b * t + m: products of wide unknowns are left
+  // out.
+  explicit BitText(bool opaque_divisions = false) : opaque_(opaque_divisions) {}
   std::string operator()(Node n);
   std::string leaves() const;  // (name sort)...
   const std::string& assumed() const { return assumed_; }
@@ -23,7 +28,10 @@ class BitText {
  private:
   std::string division(Op op, DType t, const std::string& a, const std::string& b);
   std::string division(Op op, DType t, const std::string& a, int64_t b);
+  std::string opaque_division(Op op, DType t, const std::string& a, const std::string& b);
 
+  bool opaque_;
+  std::map<std::string, std::pair<std::string, std::string>> divisions_;  // by operands
   std::map<std::string, std::string> leaves_;
   std::string assumed_;
   int quotients_ = 0;

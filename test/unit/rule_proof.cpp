@@ -44,8 +44,10 @@ namespace {
 // small numbers for constants.
 class Schemes {
  public:
-  static std::vector<Node> of(const Pattern& p, DType t) {
+  // `each_power`: of two, for the machine's divisions.
+  static std::vector<Node> of(const Pattern& p, DType t, bool each_power) {
     Schemes all;
+    all.each_power_ = each_power;
     std::vector<Node> out;
     for (const Partial& s : all.one(p, t, {})) out.push_back(s.node);
     return out;
@@ -84,7 +86,7 @@ class Schemes {
       for (int64_t v : {-3, -2, -1, 0, 3, 6, 7, 100})
         if (v >= int_min(t) && v <= int_max(t)) keep({constant(t, v), before.captured});
       for (int k = 0; k < 63 && int64_t{1} << k <= int_max(t); ++k)
-        if (k < 5 || (t != kIndex && (t.bits() < 16 || k % 15 < 2)))
+        if (k < 5 || each_power_ || (t != kIndex && k % 15 < 2))
           keep({constant(t, int64_t{1} << k), before.captured});
       return;
     }
@@ -119,6 +121,7 @@ class Schemes {
   }
 
   int next_ = 10;
+  bool each_power_ = false;
 };
 
 template <class Condition> bool any_below(Node n, Condition condition) {
@@ -132,17 +135,15 @@ bool has_index(Node n) {
   return any_below(n, [](Node x) { return x->dtype == kIndex; });
 }
 
-// Left to the lemmas: products of unknowns, and wide divisions of machine integers (those by powers
-// of two become something else).
-bool is_hard(Node before, Node after) {
-  const auto product = [](Node n) {
-    return n->is(Op::Mul) && !n->src(0)->is_const() && !n->src(1)->is_const();
-  };
-  const auto division = [](Node n) {
-    return n->op >= Op::FloorDiv && n->op <= Op::TruncMod && n->dtype != kIndex &&
-           n->dtype.bits() > 8;
-  };
-  return (has_index(before) && any_below(before, product)) || any_below(after, division);
+bool has_unknown_product(Node n) {
+  return any_below(
+      n, [](Node x) { return x->is(Op::Mul) && !x->src(0)->is_const() && !x->src(1)->is_const(); });
+}
+
+bool has_wide_division(Node n) {
+  return any_below(n, [](Node x) {
+    return x->op >= Op::FloorDiv && x->op <= Op::TruncMod && x->dtype.bits() > 8;
+  });
 }
 
 // --- verdicts ------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ std::string difference(Node before, Node after) {
     const Finding f = prove_equal(before, after, 10);
     return f.verdict == Verdict::Proved ? "" : cat(name_of(f.verdict), ": ", f.text);
   }
-  BitText bits;
+  BitText bits(has_wide_division(after));  // shifts are divisions, and say what these are
   const std::string a = bits(before), b = bits(after);
   const std::string differs = cat("(and true", bits.assumed(), " (distinct ", a, " ", b, "))");
   const std::string leaves = bits.leaves();
@@ -252,8 +253,8 @@ std::vector<Node> forms(Node any) {
 }
 
 // With every leaf between some bounds or of some form: all of these for the first, which go with a
-// few for the others.
-std::vector<Node> bounded(Node scheme, std::mt19937_64& random) {
+// few for the others. `on_machine`: rules look at signs alone.
+std::vector<Node> bounded(Node scheme, bool on_machine, std::mt19937_64& random) {
   std::vector<Node> leaves, out{scheme};
   with_leaves(scheme, [&](Node n) {
     if (std::find(leaves.begin(), leaves.end(), n) == leaves.end()) leaves.push_back(n);
@@ -261,16 +262,13 @@ std::vector<Node> bounded(Node scheme, std::mt19937_64& random) {
   });
   for (Node l : leaves) {
     std::vector<Node> choices;
-    for (const auto& [low, high] : {std::pair<int64_t, int64_t>{0, 0},
-                                    {0, 1},
-                                    {0, 5},
-                                    {1, 2},
-                                    {-3, -1},
-                                    {-2, 3},
-                                    {5, 9},
-                                    {100, 300}}) {
+    std::vector<std::pair<int64_t, int64_t>> bounds{{0, l->vmax}, {-2, 3}};
+    if (!on_machine)
+      bounds.insert(bounds.end(), {{0, 0}, {0, 1}, {0, 5}, {1, 2}, {-3, -1}, {5, 9}, {100, 300}});
+    for (const auto& [low, high] : bounds) {
       const int64_t arg[] = {low, high};
-      if (!l->dtype.is_bool() && low >= l->vmin && high <= l->vmax)
+      if (!l->dtype.is_bool() && low >= l->vmin && high <= l->vmax &&
+          (l->dtype != kIndex || high < kIntMax))
         choices.push_back(make(Op::Bound, l->dtype, {l}, Ints(arg)));
     }
     if (l->dtype == kIndex)
@@ -279,7 +277,7 @@ std::vector<Node> bounded(Node scheme, std::mt19937_64& random) {
     std::vector<Node> next;
     for (Node n : out)
       for (size_t i = 0; i < (l == leaves[0] ? choices.size() : 4); ++i) {
-        Node choice = choices[l == leaves[0] ? i : random() % choices.size()];
+        Node choice = choices[l == leaves[0] || i == 0 ? i : random() % choices.size()];
         next.push_back(with_leaves(n, [&](Node x) { return x == l ? choice : x; }));
       }
     out = std::move(next);
@@ -289,22 +287,26 @@ std::vector<Node> bounded(Node scheme, std::mt19937_64& random) {
 
 }  // namespace
 
-RuleProof prove_rule(const Rule& rule, bool on_machine) {
+RuleProof prove_rule(const Rule& rule, bool on_machine, bool each_power) {
   RuleProof v;
   std::mt19937_64 random(7);
   const auto check = [&](Node n) {
     Node after = v.wrong.empty() ? fired(rule, n) : nullptr;
-    if (!after || is_hard(n, after)) return;
+    if (!after) return;
+    if (has_index(n) && has_unknown_product(n)) {
+      ++v.left_out;
+      return;
+    }
     v.wrong = difference(n, after);
     ++v.proved;
   };
   for (DType t : kDTypes)
-    for (Node scheme : Schemes::of(rule.pattern, t)) {
+    for (Node scheme : Schemes::of(rule.pattern, t, each_power)) {
       if (on_machine && has_index(scheme)) continue;
       check(scheme);
       v.blind = v.blind && is_blind(rule, scheme, random);
-      if (!fired(rule, scheme) || (!v.blind && has_index(scheme)))
-        for (Node n : bounded(scheme, random)) {
+      if (!fired(rule, scheme) || (!v.blind && (on_machine || has_index(scheme))))
+        for (Node n : bounded(scheme, on_machine, random)) {
           v.blind = v.blind && (fired(rule, scheme) || !fired(rule, n));
           check(n);
         }

@@ -427,6 +427,18 @@ TEST_CASE("index arithmetic takes its simplest form") {
   CHECK(to_expression(index_div(index_add(flat, index(1)), 4)) == "r0+((((r0*2)+r1)+1)/4)");
 }
 
+TEST_CASE("divisors whose product leaves int64 stay two") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const int64_t arg[] = {0, 1};
+  Node x = make(Op::Load, kIndex, {make(Op::Param, kIndex, {}, Ints(arg)), index(0)});
+  const int64_t far = int64_t{1} << 62;
+  CHECK(to_expression(index_div(index_div(x, 3), 5)) == "Load(Param(),0)/15");
+  Node quotient = op(Op::FloorDiv, index_div(x, 3), index(far));
+  CHECK(simplify(quotient) == quotient);
+  CHECK(prove_equal(quotient, index(0), 20).verdict == Verdict::Wrong);  // -1 of what is below 0
+}
+
 TEST_CASE("integers from indices that wrap stay machine integers") {
   Arena arena;
   ArenaScope scope(arena);
