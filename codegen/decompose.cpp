@@ -68,7 +68,7 @@ bool has_half_source(Node n) {
 }
 
 OpSet half_arithmetic() {
-  OpSet ops = op_set(Op::Fold, Op::Reduce);
+  OpSet ops = op_set(Op::Fold, Op::Reduce, Op::Prefix);
   for (int i = 0; i < kOps; ++i) ops.set(i, ops[i] || is_elementwise(static_cast<Op>(i)));
   return ops & ~op_set(Op::Cast, Op::Bitcast, Op::Where);
 }

@@ -154,6 +154,7 @@ class Vectorizer {
 
   Node expanded(Node n) {
     if (n->op == Op::Reduce) return reduce(n);
+    if (n->op == Op::Prefix && kind(n->src(1)) == RangeKind::Vector) return prefix(n);
     if (n->op == Op::Sink) return rebuilt(n);  // stores may have vector ranges of their own
     Node r = range_of(n);
     if (!r) return rebuilt(n);
@@ -297,6 +298,21 @@ class Vectorizer {
     }
     Node r = srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, n->payload);
     return closed ? make(Op::Fold, r->dtype.one(), {r}, n->payload) : r;
+  }
+
+  // Moved on by one lane, then added to itself moved on by 1, 2, 4, ... lanes.
+  Node prefix(Node n) {
+    const int lanes = static_cast<int>(extent(n->src(1)));
+    const Op op = n->arg<OpArg>().op;
+    const Node none = widen(identity(op, n->dtype), lanes);
+    const auto moved = [&](Node x, int by) {
+      std::vector<int64_t> picks;
+      for (int i = 0; i < lanes; ++i) picks.push_back(i < by ? i : lanes + i - by);
+      return make(Op::Shuffle, x->dtype, {none, x}, Ints(picks));
+    };
+    Node sum = moved(widen((*this)(n->src(0)), lanes), 1);
+    for (int by = 1; by < lanes; by *= 2) sum = make(op, sum->dtype, {sum, moved(sum, by)});
+    return sum;
   }
 
   std::vector<Node> ranges_;

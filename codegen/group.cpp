@@ -83,7 +83,8 @@ std::vector<Finding> prove_groups(Node sink) {
   }
   std::vector<Finding> out;
   if (threads.empty()) return out;
-  for (Node n : all_of(sink, Op::Reduce)) {
+  for (Node n : topological(sink)) {
+    if (n->op != Op::Reduce && n->op != Op::Prefix) continue;
     const auto own = n->srcs().subspan(1);
     if (std::none_of(own.begin(), own.end(), is_thread)) continue;
     const bool in_loop = n->ranges & loops;

@@ -1,6 +1,6 @@
 // How the threads of a block combine their accumulators (codegen/linear.h, Group), and a proof of
-// it: neighbours within a warp exchange values, the results of several warps meet in an array in
-// shared memory.
+// it, or what comes before each in a scan (Prefix): neighbours within a warp exchange values, the
+// results of several warps meet in an array in shared memory.
 #pragma once
 #include <span>
 
@@ -22,8 +22,8 @@ struct Group {
   int elements() const { return turns ? 2 * warps() : warps(); }
 };
 
-// Of a reduction over ranges of kind Thread, of which `threads` are those of the block, x last, in
-// warps of so many.
+// Of a Reduce or Prefix over ranges of kind Thread, of which `threads` are those of the block, x
+// last, in warps of so many.
 Group group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loop);
 
 // Whether the threads that combine are neighbours, and no two threads meet in an element of shared
@@ -31,7 +31,7 @@ Group group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loo
 // again. No barrier is in a branch: loops have the same turns in all threads.
 Finding prove_group(const Group& group, bool in_loop);
 
-// Of every such reduction in a kernel at Stage::Machine, for warps of 32 threads and of 64.
+// Of every such node in a kernel at Stage::Machine, for warps of 32 threads and of 64.
 std::vector<Finding> prove_groups(Node sink);
 
 }  // namespace tiny

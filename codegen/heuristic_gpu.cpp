@@ -29,6 +29,11 @@ class GpuTuner : Tuner {
     if (auto choice = choose_mma_options(sink_, target_)) return std::move(*choice);
     if (auto choice = choose_product_options(sink_, target_)) return std::move(*choice);
     lanes_ = 4;
+    if (const auto scans = all_of(sink_, Op::Prefix); !scans.empty()) {
+      scan(range_id(scans[0]->src(1)));
+      order_kinds(last_);
+      return std::move(choice_);
+    }
     const bool reduces = has_reductions();
     const int column = reduces ? best_column() : -1;
     if (!reduces && shared_loops().size() == loops().size())
@@ -378,10 +383,34 @@ class GpuTuner : Tuner {
       spread_out.push_back(c);
     }
     last_ = thread;
+    blocks_of(outer, threads);
+  }
+
+  // What has so many threads already, over blocks.
+  void blocks_of(const Ids& outer, int64_t threads) {
     if (outer.empty()) return;
     const int m = merge(outer);
     if (threads >= kBlock / 2) return bind(m, RangeKind::Block);
     spread(m, std::max<int64_t>(1, kBlock / std::max<int64_t>(threads, 1)));
+  }
+
+  // --- scans -------------------------------------------------------------------------------------
+
+  // A row is read once: several vectors in each thread.
+  void scan(int along) {
+    constexpr int64_t kTiles = 4, kMostThreads = 512, kMostTiles = 64;
+    Ids outer = without(shared_loops(), along);
+    lanes_ = lanes_along(range(along));
+    vector(along, outer);
+    const auto vectors = static_cast<uint64_t>(extent(range(along)));
+    const auto threads = std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles,
+                                             32, kMostThreads);
+    const int inner = widened(along, threads);
+    bind(inner, RangeKind::Thread);
+    last_ = inner;
+    if (inner != along && range(along) && extent(range(along)) <= kMostTiles)
+      bind(along, RangeKind::Unroll);
+    blocks_of(outer, threads);
   }
 
   // Ranges that go together, over a group of threads: vectors, the threads side by side, and what

@@ -13,16 +13,18 @@ namespace {
 
 // What a kernel says of its ranges, as masks of ids.
 struct Facts {
-  uint64_t closed = 0, everywhere = ~uint64_t{0};
+  uint64_t closed = 0, combined = 0, everywhere = ~uint64_t{0};
   int64_t copies = 1;  // of an innermost statement, in registers of 16 lanes
 
   Facts(Node sink, const std::vector<Node>& ranges) {
     for (Node n : topological(sink)) {
+      if (n->op == Op::Prefix)
+        for (Node r : n->srcs().subspan(1)) combined |= r->ranges;
       if (n->op != Op::Reduce && n->op != Op::Store) continue;
       everywhere &= n->ranges;
       const uint64_t around = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
       if (n->op == Op::Reduce)
-        for (Node r : n->srcs().subspan(1)) closed |= r->ranges;
+        for (Node r : n->srcs().subspan(1)) closed |= r->ranges, combined |= r->ranges;
       int64_t unrolled = 1, lanes = 1;
       for (Node r : ranges) {
         if (!(around & r->ranges)) continue;
@@ -47,7 +49,7 @@ std::string range_problem(Node r, const Facts& facts, const Target& target) {
     return name + " is not around everything";
   const bool shares =
       n % target.warp == 0 || (n < target.warp && std::has_single_bit(static_cast<uint64_t>(n)));
-  if (k == RangeKind::Thread && closed && !shares)
+  if (k == RangeKind::Thread && (facts.combined & r->ranges) && !shares)
     return name + ": threads that share a sum are a power of two or whole warps";
   if (k == RangeKind::Vector && n > 64) return name + " as one vector";
   return "";

@@ -40,33 +40,6 @@ Conditions common(const Conditions& a, const Conditions& b) {
   return out;
 }
 
-// Conditions without which a value is the one that leaves a reduction by `op` as it is.
-Conditions conditions_of(Node n, Op op) {
-  const bool zero = identity(op, n->dtype)->is_const(0);
-  Conditions out;
-  switch (n->op) {
-    case Op::Where:
-      if (n->src(2) != identity(op, n->dtype))
-        return common(conditions_of(n->src(1), op), conditions_of(n->src(2), op));
-      out = conditions_of(n->src(1), op);
-      add_conditions(n->src(0), out);
-      return out;
-    case Op::Load:
-      if (zero && n->num_src > 2) add_conditions(n->src(2), out);
-      return out;
-    case Op::Reduce: return n->arg<OpArg>().op == op ? conditions_of(n->src(0), op) : out;
-    case Op::Cast:
-    case Op::Neg: return zero && op == Op::Add ? conditions_of(n->src(0), op) : out;
-    // 0 times something is 0 where the other is 0 too: not NaN, not infinite.
-    case Op::Mul:
-    case Op::Add:
-    case Op::Sub:
-      if (!zero || op != Op::Add) return out;
-      return common(conditions_of(n->src(0), op), conditions_of(n->src(1), op));
-    default: return out;
-  }
-}
-
 // What is made of Variables alone: small, and there before any loop.
 bool is_known_before(Node n) {
   const auto is_large = [](int64_t v) { return std::abs(v) > std::numeric_limits<int32_t>::max(); };
@@ -82,7 +55,7 @@ Node end_of(Node condition, Node range) {
   if (condition->op != Op::Lt && condition->op != Op::Le) return nullptr;
   Node a = condition->src(0), b = condition->src(1);
   if (!a->dtype.is_int() && a->dtype != kIndex) return nullptr;
-  const Sum sum = to_sum(simplify(make(Op::Sub, kIndex, {index_of(a), index_of(b)})));
+  const Sum sum = difference(a, b);
   int64_t factor = 0;
   bool depends_on_a_value = false;
   Node end = index(condition->op == Op::Le ? 1 - sum.constant : -sum.constant);
@@ -141,6 +114,36 @@ bool is_loop(Node range, const Target& target) {
 }
 
 }  // namespace
+
+Conditions conditions_of(Node n, Op op) {
+  const bool zero = identity(op, n->dtype)->is_const(0);
+  Conditions out;
+  switch (n->op) {
+    case Op::Where:
+      if (n->src(2) != identity(op, n->dtype))
+        return common(conditions_of(n->src(1), op), conditions_of(n->src(2), op));
+      out = conditions_of(n->src(1), op);
+      add_conditions(n->src(0), out);
+      return out;
+    case Op::Load:
+      if (zero && n->num_src > 2) add_conditions(n->src(2), out);
+      return out;
+    case Op::Reduce: return n->arg<OpArg>().op == op ? conditions_of(n->src(0), op) : out;
+    case Op::Cast:
+    case Op::Neg: return zero && op == Op::Add ? conditions_of(n->src(0), op) : out;
+    // 0 times something is 0 where the other is 0 too: not NaN, not infinite.
+    case Op::Mul:
+    case Op::Add:
+    case Op::Sub:
+      if (!zero || op != Op::Add) return out;
+      return common(conditions_of(n->src(0), op), conditions_of(n->src(1), op));
+    default: return out;
+  }
+}
+
+Sum difference(Node a, Node b) {
+  return to_sum(simplify(make(Op::Sub, kIndex, {index_of(a), index_of(b)})));
+}
 
 bool has_length(Node sink, Node range) {
   const std::vector<Node> order = topological(sink);

@@ -17,6 +17,7 @@
 #include "codegen/ranges.h"
 #include "codegen/render_c.h"
 #include "codegen/render_llvm.h"
+#include "codegen/scan.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -127,6 +128,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
     k = stage("ranges", Stage::Kernel, to_ranges(kernel));
     k = stage("simplify", Stage::Kernel, simplify(k));
     k = stage("merge_ranges", Stage::Kernel, merge_ranges(k, target));
+    if (target.kind == Target::Kind::Gpu) k = stage("scans", Stage::Kernel, find_scans(k));
   }
   estimate(k, out);
   out.choice = choice ? *choice : env_int("OPT") ? choose_options(k, target) : Choice{};
@@ -143,6 +145,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   for (Node m : all_of(k, Op::Matrix)) set_launch(MatrixTile(m), target, out.launch);
   if (choice) check_launch(launch_problem(out.launch, target));
   k = stage("end_loops", Stage::Kernel, end_loops(k, target));
+  k = stage("split_scans", Stage::Kernel, simplify(split_scans(k)));
   k = stage("vectorize", Stage::Vector, simplify(vectorize(k, target)));
   k = stage("unroll", Stage::Vector, simplify(nest_sums(unroll(k, target), target)));
   k = stage("decompose", Stage::Vector, decompose(k, target));
@@ -158,7 +161,8 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
 
 Node loops_of(Node kernel, const Target& target) {
   if (has_loops(kernel)) return copied(kernel);
-  return merge_ranges(simplify(to_ranges(kernel)), target);
+  kernel = merge_ranges(simplify(to_ranges(kernel)), target);
+  return target.kind == Target::Kind::Gpu ? find_scans(kernel) : kernel;
 }
 
 }  // namespace tiny

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "codegen/access.h"
 #include "codegen/linear.h"
 #include "codegen/matrix.h"
 #include "codegen/mma.h"
@@ -125,7 +126,8 @@ struct Replacement {
 };
 
 // Rewrites a kernel graph with ranges replaced. Loads and stores that depend on a replaced range
-// get its gate; a Reduce that closes it combines its identity where the gate is false.
+// get its gate; a Reduce that closes it, or a Prefix, combines its identity where the gate is
+// false.
 class Replacer {
  public:
   explicit Replacer(NodeMap<Replacement> map) : map_(std::move(map)) {}
@@ -144,7 +146,7 @@ class Replacer {
   Node one(Node n) {
     if (const Replacement* r = map_.find(n)) return r->value;
     std::vector<Node> srcs;
-    if (n->op == Op::Reduce) return reduce(n);
+    if (n->op == Op::Reduce || n->op == Op::Prefix) return reduce(n);
     for (Node s : n->srcs()) srcs.push_back(now(s));
     if (n->op == Op::Load || n->op == Op::Store) add_gates(n, srcs);
     return with_sources(n, srcs);
@@ -193,8 +195,6 @@ class Replacer {
 };
 
 Node replace(Node sink, NodeMap<Replacement> map) { return Replacer(std::move(map))(sink); }
-
-int64_t extent(Node range) { return range->src(0)->vmax; }
 
 Node split(Node sink, const Opt& opt) {
   Node r = range_with_id(sink, opt.axis);
@@ -280,6 +280,11 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
     return cat("cannot split r", opt.axis, " by ", opt.amount);
   if ((opt.kind == OptKind::Merge || opt.kind == OptKind::Join) && !find(opt.amount))
     return cat("the kernel has no range r", opt.amount);
+  if (opt.kind == OptKind::Merge || opt.kind == OptKind::Join)
+    for (Node scan : all_of(sink, Op::Prefix))
+      for (Node along : scan->srcs().subspan(1))
+        if (along == r || along == find(opt.amount))
+          return cat("r", range_id(along), " of a scan stays on its own");
   if (opt.kind == OptKind::Join) {
     Node other = find(opt.amount);
     if (other == r || extent(other) != extent(r))

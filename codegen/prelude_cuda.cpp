@@ -46,16 +46,23 @@ constexpr Helper kPrimitives[] = {
   return y;
 }
 )"},
-    {"shuffle_xor", R"(INLINE int thread_index() {
+    {"thread_index", R"(INLINE int thread_index() {
   return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
-INLINE u32 warp_mask() {  // the last warp may have fewer threads
+)"},
+    {"warp_mask", R"(INLINE u32 warp_mask() {  // the last warp may have fewer threads
   if (THREADS % 32 == 0 || (thread_index() | 31) < THREADS) return ~0u;
   return (1u << THREADS % 32) - 1;
 }
-template <class T> INLINE T shuffle_xor(T x, int mask) {
+)"},
+    {"shuffle_xor", R"(template <class T> INLINE T shuffle_xor(T x, int mask) {
   if constexpr (sizeof(T) < 4) return (T)__shfl_xor_sync(warp_mask(), (int)x, mask);
   else return __shfl_xor_sync(warp_mask(), x, mask);
+}
+)"},
+    {"shuffle_up", R"(template <class T> INLINE T shuffle_up(T x, int by) {  // or its own
+  if constexpr (sizeof(T) < 4) return (T)__shfl_up_sync(warp_mask(), (int)x, by);
+  else return __shfl_up_sync(warp_mask(), x, by);
 }
 )"},
     {"f32_to_tf32", R"(INLINE u32 f32_to_tf32(f32 x) {

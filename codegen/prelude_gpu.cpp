@@ -14,6 +14,12 @@ namespace {
                    "(T x, T* shared) {\n"                                    \
                    "  return combine_group<width>(x, shared, " F "());\n}\n" \
   }
+#define PREFIX(name, F)                                                            \
+  {                                                                                \
+    "prefix_" name, "template <int width, class T> INLINE T prefix_" name          \
+                    "(T x, T none, T* shared) {\n"                                 \
+                    "  return prefix_group<width>(x, none, shared, " F "());\n}\n" \
+  }
 #define ATOMIC(name, F)                                           \
   {                                                               \
     "atomic_" name, "template <class T> INLINE void atomic_" name \
@@ -257,6 +263,37 @@ INLINE T combine_group(T x, T* shared, F f) {
   return x;
 }
 )"},
+    {"shuffle_up",
+     R"(template <class T, int N> INLINE vec<T, N> shuffle_up(vec<T, N> x, int by) {
+  UNROLL for (int i = 0; i < N; ++i) x.v[i] = shuffle_up(x.v[i], by);
+  return x;
+}
+)"},
+    // What the threads of the group before this one have, combined.
+    {"prefix_group", R"(template <int width, class T, class F>
+INLINE T prefix_group(T x, T none, T* shared, F f) {
+  constexpr int lanes = width < WARP ? width : WARP;
+  const int thread = thread_index(), lane = thread % lanes;
+  UNROLL for (int i = 1; i < lanes; i *= 2) {
+    const T before = shuffle_up(x, i);
+    if (lane >= i) x = combine_lanes(f, before, x);
+  }
+  const T last = shuffle_up(x, 1);
+  T sum = lane > 0 ? last : none;
+  if constexpr (width > WARP) {
+    constexpr int warps = width / WARP;
+    const int warp = thread / WARP;
+    if (lane == WARP - 1) shared[warp] = x;
+    barrier();
+    const T* group = shared + warp / warps * warps;
+    T before = none;
+    UNROLL for (int i = 0; i < warps - 1; ++i)
+      if (i < warp % warps) before = combine_lanes(f, before, group[i]);
+    sum = combine_lanes(f, before, sum);
+  }
+  return sum;
+}
+)"},
     {"Wide", R"(template <class T> struct Wide { typedef u32 type; };  // its arithmetic wraps
 template <> struct Wide<i64> { typedef u64 type; };
 template <> struct Wide<u64> { typedef u64 type; };
@@ -297,6 +334,13 @@ template <> struct Wide<f64> { typedef f64 type; };
   template <class T> INLINE T operator()(T a, T b) const { return (T)(a ^ b); }
 };
 )"},
+    PREFIX("add", "Add"),
+    PREFIX("mul", "Mul"),
+    PREFIX("max", "Max"),
+    PREFIX("min", "Min"),
+    PREFIX("and", "And"),
+    PREFIX("or", "Or"),
+    PREFIX("xor", "Xor"),
     GROUP("add", "Add"),
     GROUP("mul", "Mul"),
     GROUP("max", "Max"),

@@ -56,22 +56,33 @@ constexpr Helper kPrimitives[] = {
      "INLINE f16 f32_to_f16(f32 x) { return {__builtin_bit_cast(u16, (_Float16)x)}; }\n"},
     // ds_bpermute reads the register of the lane that its first operand is four times the number
     // of.
-    {"shuffle_xor", R"(INLINE int thread_index() {
+    {"thread_index", R"(INLINE int thread_index() {
   const int x = __builtin_amdgcn_workitem_id_x(), y = __builtin_amdgcn_workitem_id_y();
   const int wide = __builtin_amdgcn_workgroup_size_x(), high = __builtin_amdgcn_workgroup_size_y();
   return x + wide * (y + high * (int)__builtin_amdgcn_workitem_id_z());
 }
-INLINE int lane_index() {
+)"},
+    {"lane_index", R"(INLINE int lane_index() {
   const int low = __builtin_amdgcn_mbcnt_lo(~0u, 0);
   return WARP == 32 ? low : __builtin_amdgcn_mbcnt_hi(~0u, low);
 }
-template <class T> INLINE T shuffle_xor(T x, int mask) {
+)"},
+    {"lane_value", R"(template <class T> INLINE T lane_value(T x, int lane) {
   constexpr int words = (sizeof(T) + 3) / 4;
   union { int words[(sizeof(T) + 3) / 4]; T value; } u = {};
   u.value = x;
   UNROLL for (int i = 0; i < words; ++i)
-    u.words[i] = __builtin_amdgcn_ds_bpermute((lane_index() ^ mask) * 4, u.words[i]);
+    u.words[i] = __builtin_amdgcn_ds_bpermute(lane * 4, u.words[i]);
   return u.value;
+}
+)"},
+    {"shuffle_xor", R"(template <class T> INLINE T shuffle_xor(T x, int mask) {
+  return lane_value(x, lane_index() ^ mask);
+}
+)"},
+    {"shuffle_up", R"(template <class T> INLINE T shuffle_up(T x, int by) {  // or its own
+  const int lane = lane_index();
+  return lane_value(x, lane < by ? lane : lane - by);
 }
 )"},
     {"least_atomic", R"(constexpr int least_atomic = 4;

@@ -131,6 +131,7 @@ void CPrinter::statement(Node n) {
     // Named at once: the accumulator may be declared anew before the value is used.
     case Op::Reduce: values_[n] = define(n->dtype, accumulators_[n]); return;
     case Op::Load: values_[n] = load(n); return;
+    case Op::Prefix: return prefix(n);
     default: break;
   }
   const std::string expression = arithmetic(n);
@@ -200,15 +201,27 @@ void CPrinter::update(Node reduce) {
   line(cat(acc, " = ", bare(combine(op, reduce->dtype, acc, v)), ";"));
 }
 
-void CPrinter::group(Node reduce) {
-  const Group g = group_of(reduce, threads_, use_.warp, loops_ > 0);
-  const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
-  const std::string acc = accumulators_[reduce], id = cat(++groups_);
-  shared_ += cat("  SHARED(", type(reduce->dtype), ", shared", id, ", ", g.elements(), ");\n");
+// A function of the prelude by which threads combine theirs, and the shared memory for it.
+std::string CPrinter::among_threads(const char* what, Node n, const std::string& x) {
+  const Group g = group_of(n, threads_, use_.warp, loops_ > 0);
+  const Op op = combine_op(n->arg<OpArg>().op, n->dtype);
+  const std::string id = cat(++groups_);
+  shared_ += cat("  SHARED(", type(n->dtype), ", shared", id, ", ", g.elements(), ");\n");
   if (g.turns) shared_ += cat("  int turn", id, " = 0;\n");
-  line(cat(acc, " = group_", function_name(op), "<", g.width, ">(", acc, ", shared", id,
-           g.turns ? " + turn" + id : "", ");"));
-  if (g.turns) line(cat("turn", id, " ^= ", g.warps(), ";"));
+  return cat(what, function_name(op), "<", g.width, ">(", x, ", shared", id,
+             g.turns ? cat(" + (turn", id, " ^= ", g.warps(), ")") : "", ")");
+}
+
+void CPrinter::group(Node reduce) {
+  const std::string acc = accumulators_[reduce];
+  line(cat(acc, " = ", among_threads("group_", reduce, acc), ";"));
+}
+
+// Named at once: threads meet here, not in a branch in which the value is used.
+void CPrinter::prefix(Node n) {
+  const Node none = identity(n->arg<OpArg>().op, n->dtype);
+  const std::string x = cat(bare(value(n->src(0))), ", ", bare(value(none)));
+  values_[n] = define(n->dtype, among_threads("prefix_", n, x));
 }
 
 }  // namespace tiny

@@ -51,7 +51,9 @@ class CPrinter {
   void close_loop(Node range);
   void declare_accumulator(Node reduce);
   void update(Node reduce);
+  std::string among_threads(const char* what, Node n, const std::string& x);
   void group(Node reduce);
+  void prefix(Node n);
   void find_grid();
   bool is_grid(Node range) const;
 

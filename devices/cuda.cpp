@@ -379,8 +379,8 @@ void CudaDevice::launch(Program& program, const LaunchSize& size, const std::vec
     wait_for(kernel, size);
 }
 
-// Overwrites the L2 cache. That takes the GPU longer than it takes the host to enqueue a kernel
-// with its two events, so these measure the kernel and not the wait for it.
+// Overwrites the L2 cache. That takes the GPU longer than it takes the host to enqueue a few
+// kernels between two events, so these measure the kernels and not the wait for them.
 void CudaDevice::empty_cache() {
   const auto bytes = static_cast<size_t>(target_.l2_bytes);
   try {
@@ -391,16 +391,14 @@ void CudaDevice::empty_cache() {
   }
 }
 
-double CudaDevice::launch_timed(Program& program, const LaunchSize& size,
-                                const std::vector<void*>& args) {
+double CudaDevice::launch_timed(std::span<const LaunchItem> items) {
   const CudaScope scope(cuda_, context_);
-  auto& kernel = static_cast<CudaProgram&>(program);
   std::lock_guard lock(timing_);
   empty_cache();
   check_cuda(cuda_.event_record(start_, compute_), "record an event");
-  enqueue(kernel, size, args);
+  for (const LaunchItem& i : items) enqueue(static_cast<CudaProgram&>(*i.program), i.size, i.args);
   check_cuda(cuda_.event_record(end_, compute_), "record an event");
-  wait_for(kernel, size);
+  if (!items.empty()) wait_for(static_cast<CudaProgram&>(*items.back().program), items.back().size);
   float milliseconds = 0;
   check_cuda(cuda_.event_elapsed(&milliseconds, start_, end_), "read the time of an event");
   return milliseconds * 1e-3;

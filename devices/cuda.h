@@ -43,8 +43,7 @@ class CudaDevice : public Device {
 
   // Seconds between two events around the launch, with an L2 cache that holds nothing of its
   // buffers: what was there is overwritten first.
-  double launch_timed(Program& program, const LaunchSize& size,
-                      const std::vector<void*>& args) override;
+  double launch_timed(std::span<const LaunchItem> items) override;
   // A CUDA graph with the items in a chain; plain launches with CHECK=1 or DEBUG>=2. The programs
   // must outlive it.
   std::unique_ptr<Recording> record(std::vector<LaunchItem> items) override;

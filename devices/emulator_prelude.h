@@ -136,6 +136,11 @@ template <class T> INLINE T shuffle_xor(T x, int mask, int line = __builtin_LINE
   return exchange(x, emulated().lane ^ mask, mask << 8, line);
 }
 
+template <class T> INLINE T shuffle_up(T x, int by, int line = __builtin_LINE()) {
+  const int lane = emulated().lane;
+  return exchange(x, lane < by ? lane : lane - by, by << 8 | 1 << 7, line);
+}
+
 // mma.sync m16n8k8 and m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k8", ".m16n8k16"): lane t
 // has rows t / 4 and t / 4 + 8 of A, column t / 4 of B, in words along k of `each` elements, and of
 // D columns t % 4 * 2 and the next one. A word of A: row + 8 where it is odd, k + 4 words for 2, 3.

@@ -25,11 +25,10 @@ class LaunchList : public Recording {
 
 }  // namespace
 
-double Device::launch_timed(Program& program, const LaunchSize& size,
-                            const std::vector<void*>& args) {
+double Device::launch_timed(std::span<const LaunchItem> items) {
   synchronize();
   const auto start = std::chrono::steady_clock::now();
-  launch(program, size, args);
+  for (const LaunchItem& i : items) launch(*i.program, i.size, i.args);
   synchronize();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

@@ -78,12 +78,12 @@ class Device {
   virtual void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) = 0;
   virtual void synchronize() = 0;
 
-  // What a device may do better than these: run a kernel and return its seconds (of device time,
-  // where there is a clock); make a list of launches ready for replay; copy from another device
-  // without a detour through the host (false: it cannot), and make many such copies at once, of
-  // which none reads or writes what another one writes.
-  virtual double launch_timed(Program& program, const LaunchSize& size,
-                              const std::vector<void*>& args);
+  // What a device may do better than these: run kernels one after the other, caches cold when the
+  // first one begins, and return their seconds (of device time, where there is a clock); make a
+  // list of launches ready for replay; copy from another device without a detour through the host
+  // (false: it cannot), and make many such copies at once, of which none reads or writes what
+  // another one writes.
+  virtual double launch_timed(std::span<const LaunchItem> items);
   virtual std::unique_ptr<Recording> record(std::vector<LaunchItem> items);
 
   // A mark between two pieces of the device's work, and when the work before it had ended: seconds

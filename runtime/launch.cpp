@@ -27,15 +27,9 @@ void show(const Kernel& k, double time) {
 
 void launch_watched(const Step& step, Kernel& k, Device& device, const std::vector<void*>& args,
                     Watch watch) {
-  if (watch.shown || watch.clocked) {
-    const double seconds = device.launch_timed(*k.program, k.launch, args);
-    if (watch.shown) show(k, seconds);
-    if (watch.clocked) {
-      running_clock->seconds += seconds;
-      ++running_clock->kernels;
-    }
-    return;
-  }
+  const LaunchItem item{k.program.get(), k.launch, args};
+  if (watch.shown) return show(k, device.launch_timed({&item, 1}));
+  if (watch.clocked) running_clock->add(device, item);
   if (!watch.timed) return device.launch(*k.program, k.launch, args);
   const HostSpan span("launch");
   const int64_t begin = device.mark();
@@ -47,6 +41,23 @@ void launch_watched(const Step& step, Kernel& k, Device& device, const std::vect
 
 KernelClock::KernelClock() { running_clock = this; }
 KernelClock::~KernelClock() { running_clock = nullptr; }
+
+void KernelClock::add(Device& device, const LaunchItem& item) {
+  check(items_.empty() || device_ == &device, "KernelClock: kernels on two devices");
+  device_ = &device;
+  items_.push_back(item);
+}
+
+void KernelClock::finish() {
+  if (items_.empty()) return;
+  seconds += device_->launch_timed(items_);
+  kernels += static_cast<int>(items_.size());
+  items_.clear();
+}
+
+void time_clocked_kernels() {
+  if (running_clock) running_clock->finish();
+}
 
 Watch watch_now() {
   return {env_int("DEBUG") >= 2, running_clock != nullptr, profiling(), checks_nan()};

@@ -42,8 +42,9 @@ void agree_on_plan(const Schedule& s);
 std::vector<bool> written_slots(const Step& step);
 std::vector<bool> read_slots(const Step& step);
 
-// While one lives, each kernel is waited for and its time on the device, caches cold, is added up.
-// For benchmarks; one at a time.
+// While one lives, the kernels of each schedule that runs are launched a second time, one after the
+// other with cold caches at first, and their time on the device is added up. For benchmarks; one at
+// a time.
 class KernelClock {
  public:
   KernelClock();
@@ -51,8 +52,16 @@ class KernelClock {
   KernelClock(const KernelClock&) = delete;
   KernelClock& operator=(const KernelClock&) = delete;
 
+  void add(Device& device, const LaunchItem& item);  // that the schedule has launched
+  void finish();                                     // at its end
+
   double seconds = 0;
   int kernels = 0;
+
+ private:
+  Device* device_ = nullptr;
+  std::vector<LaunchItem> items_;
 };
+void time_clocked_kernels();  // at the end of a schedule, its memory still there
 
 }  // namespace tiny

@@ -110,6 +110,7 @@ Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) 
       work();
   }
   run.finish();
+  time_clocked_kernels();
   if (searched) search_schedule(s, seconds);
   Buffers out;
   for (const Result& r : s.results) out.push_back(r.value >= 0 ? run.buffer(r.value) : nullptr);
@@ -315,6 +316,13 @@ int shard_axis(Node n) {
 std::string default_device() {
   const std::string name = env_text("DEVICE");
   return canonical_device(name.empty() ? fastest_device() : name);
+}
+
+bool is_gpu(const std::string& device) {
+  const std::string name = device.empty() ? default_device() : device;
+  const auto members = device_members(device_id(name));
+  const std::string& first = members.empty() ? name : device_name(members[0]);
+  return find_device(first).target().kind == Target::Kind::Gpu;
 }
 
 }  // namespace runtime_seam

@@ -417,6 +417,7 @@ void Replay::launch() {
     s.recording->launch();
   }
   copies.flush();
+  time_clocked_kernels();
 }
 
 namespace {

@@ -372,7 +372,8 @@ class LocalBench : public Bench {
 
   double time(const Runner& r) {
     cool();
-    return device_->launch_timed(*r.program, r.size, args_);
+    const LaunchItem item{r.program.get(), r.size, args_};
+    return device_->launch_timed({&item, 1});
   }
 
   // Until all but the fastest have given up, or each has been timed enough: at least eight times,
@@ -383,8 +384,7 @@ class LocalBench : public Bench {
     const double hopeless = (race.known > kLong ? 1.5 : 3) * race.known + 1e-4;
     for (size_t i = runners.size(); i-- > 0;) {  // code is warm then, and what is hopeless is out
       Runner& r = runners[i];
-      for (int run = 0; run < 2 && !(run && r.least < hopeless); ++run)
-        r.least = device_->launch_timed(*r.program, r.size, args_);
+      for (int run = 0; run < 2 && !(run && r.least < hopeless); ++run) r.least = time(r);
       r.out = i > 0 && race.known > 0 && !race.all && r.least > hopeless;
       if (r.out) return;
     }

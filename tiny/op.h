@@ -81,6 +81,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Load, Kernel, -1, false)     /* param, index, [gate]: zero where the gate is false */          \
   X(Store, Kernel, -1, false)    /* param, index, value, [gate]; OpArg: old op value */            \
   X(Reduce, Kernel, -1, false)   /* OpArg; value, ranges...: closes the ranges */                  \
+  X(Prefix, Kernel, -1, false)   /* OpArg; value, ranges...: over all earlier iterations */        \
   X(Ramp, Kernel, 0, false)      /* a vector 0, 1, ... lanes-1 */                                  \
   X(Broadcast, Kernel, 1, false) /* a scalar in every lane */                                      \
   X(Reverse, Kernel, 1, false)   /* lanes in reverse order */                                      \

@@ -479,7 +479,8 @@ Node upload(const void* data, DType dtype, int64_t count, const std::string& dev
 // The values behind a realized node, row-major.
 void download(Node realized, void* out);
 std::string default_device();
-int shard_axis(Node n);  // of a node on a group of devices
+bool is_gpu(const std::string& device);  // "": the default one; a group's: its first member
+int shard_axis(Node n);                  // of a node on a group of devices
 // A Buffer node with next_random_state (tiny/random.h): in a capture, another one in each replay.
 Node upload_random(int64_t blocks);
 void forbid_seed_in_capture();

@@ -1,7 +1,8 @@
 // Running sums and their kin, sorting: along one axis, by divide and conquer.
 //
 // A scan cuts the axis into blocks, scans the blocks' totals (recursively) and adds what precedes a
-// block to a scan inside it: work linear in the length, memory touched a few times.
+// block to a scan inside it: work linear in the length, memory touched a few times. On a GPU a
+// block is what a group of threads scans in one kernel (codegen/scan.h), on a CPU a few elements.
 //
 // Sorting ranks the elements of small blocks by counting, then merges runs pairwise. In a merge,
 // every place of the result finds its element by a binary search ("merge path": S. Odeh et al.,
@@ -19,6 +20,7 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kScanBlock = 16;
+constexpr int64_t kGpuScanRow = 16384, kGpuScanBlock = 4096;  // at once; of longer rows
 constexpr int64_t kSortBlock = 16;
 constexpr int64_t kFewRounds = 16;     // so many of the best are found one by one
 constexpr int64_t kFewElements = 256;  // among so many at once
@@ -33,7 +35,8 @@ Tensor move_axis(const Tensor& x, int from, int to) {
 struct Monoid {
   Tensor (*fold)(const Tensor& x);  // over the last axis, which disappears
   Tensor (*combine)(const Tensor& x, const Tensor& y);
-  Tensor neutral;  // 0-d
+  Tensor neutral;            // 0-d
+  bool is_operation = true;  // of one Op: a kernel can go on from one element to the next
 };
 
 Tensor fold_last(Op op, const Tensor& x) {
@@ -67,24 +70,31 @@ Tensor scan_directly(const Monoid& m, const Tensor& x) {
   return m.fold(where(seen, x.unsqueeze(-2).expand(square), m.neutral));
 }
 
-Tensor scan_last(const Monoid& m, const Tensor& x) {
-  const int64_t n = x.shape().back();
+// `gpu`: of rows that lie in a GPU's memory.
+Tensor scan_last(const Monoid& m, const Tensor& x, bool gpu) {
+  const int64_t n = x.shape().back(), block = gpu ? kGpuScanBlock : kScanBlock;
   if (n <= kScanBlock) return scan_directly(m, x);
-  const int64_t blocks = (n + kScanBlock - 1) / kScanBlock;
-  const Tensor split =
-      extend_last(x, n - blocks * kScanBlock, m.neutral).unflatten(-1, {blocks, kScanBlock});
-  const Tensor totals = scan_last(m, m.fold(split).contiguous());
+  if (gpu && n <= kGpuScanRow) return scan_directly(m, x).contiguous();
+  const int64_t blocks = (n + block - 1) / block;
+  const Tensor split = extend_last(x, n - blocks * block, m.neutral).unflatten(-1, {blocks, block});
+  const Tensor totals = scan_last(m, m.fold(split).contiguous(), gpu);
   // What precedes a block: the scan of the totals, one place later.
-  const Tensor before = extend_last(totals.narrow(-1, 0, blocks - 1), 1, m.neutral).contiguous();
-  const Tensor inside = scan_directly(m, split);
-  return m.combine(before.unsqueeze(-1), inside).flatten(-2, -1).narrow(-1, 0, n);
+  const Tensor before =
+      extend_last(totals.narrow(-1, 0, blocks - 1), 1, m.neutral).contiguous().unsqueeze(-1);
+  const auto joined = [&](const Tensor& y) { return y.flatten(-2, -1).narrow(-1, 0, n); };
+  if (!gpu) return joined(m.combine(before, scan_directly(m, split)));
+  // Its first element begins with that.
+  const Tensor is_first = detail::position(split.shape(), split.rank() - 1, kI32) == 0;
+  const Tensor goes_on = m.combine(where(is_first, before, m.neutral), split);
+  return joined(scan_directly(m, goes_on).contiguous());
 }
 
 Tensor scan(const Monoid& m, const Tensor& x, int64_t dim, const char* what) {
   const int axis = normalize_axis(what, dim, x.rank());
   if (x.rank() == 0 || x.numel() == 0) return x;
   const int last = x.rank() - 1;
-  return move_axis(scan_last(m, move_axis(x, axis, last)), last, axis);
+  const bool gpu = m.is_operation && axis == last && runtime_seam::is_gpu(x.device());
+  return move_axis(scan_last(m, move_axis(x, axis, last), gpu), last, axis);
 }
 
 Tensor fold_sum(const Tensor& x) { return fold_last(Op::Add, x); }
@@ -172,7 +182,7 @@ Tensor Tensor::logcumsumexp(int64_t dim) const {
   LabelScope label("logcumsumexp");
   detail::require_float("logcumsumexp", dtype());
   const DType wide = detail::compute_dtype(dtype());
-  const Monoid m{fold_log_sum, log_add_exp, full({}, -kInfinity, wide)};
+  const Monoid m{fold_log_sum, log_add_exp, full({}, -kInfinity, wide), false};
   return scan(m, to(wide), dim, "logcumsumexp").to(dtype());
 }
 

@@ -4,10 +4,11 @@
 //   gpu [--device NAME] [--size N] [--filter TEXT]... [--peers FILE]... [--append [FILE]]
 //       [--commit X]
 //
-// Times are medians of device time with cold caches (Device::launch_timed: the sum over the kernels
-// of the work); "host" is what the host spends to build, schedule and launch the same. "of copy":
-// bytes that must be read and written, per second, over those of the copy. "time/peer": below 1 we
-// are faster. Sizes other than 8192 (1024 on a CPU, so that it can be tried there) have no peers.
+// Times are medians of device time from the first kernel of the work to the last, with caches that
+// are cold when it begins (Device::launch_timed), as the peers' are; "host" is what the host spends
+// to build, schedule and launch the same. "of copy": bytes that must be read and written, per
+// second, over those of the copy. "time/peer": below 1 we are faster. Sizes other than 8192 (1024
+// on a CPU, so that it can be tried there) have no peers.
 #include <unistd.h>
 
 #include <algorithm>

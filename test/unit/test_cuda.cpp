@@ -356,8 +356,8 @@ TEST_CASE("cuda: a kernel is compiled, loaded, launched and timed") {
   in.write(a);
   device.launch(*program, blocks(kBlocks, kThreads), {out.get(), in.get()});
   CHECK(out.read<float>(a.size()) == scaled(a, 3));
-  const double seconds =
-      device.launch_timed(*program, blocks(kBlocks, kThreads), {out.get(), in.get()});
+  const double seconds = device.launch_timed(
+      std::vector<LaunchItem>{{program.get(), blocks(kBlocks, kThreads), {out.get(), in.get()}}});
   CHECK(seconds > 0);
   CHECK(seconds < 1);
   CHECK(out.read<float>(a.size()) == scaled(a, 3));

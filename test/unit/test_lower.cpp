@@ -51,8 +51,8 @@ TEST_CASE("lowering shows each of its passes by name, in order") {
         target_of(Target::Language::C),
         [&](const char* pass, const std::string&) { passes.push_back(pass); });
   CHECK(passes == std::vector<std::string>{"ranges", "simplify", "merge_ranges", "options",
-                                           "end_loops", "vectorize", "unroll", "decompose",
-                                           "index_width", "linearize", "render"});
+                                           "end_loops", "split_scans", "vectorize", "unroll",
+                                           "decompose", "index_width", "linearize", "render"});
 }
 
 TEST_CASE("a softmax is one kernel that loads its input in three loops of a row") {
