@@ -253,9 +253,8 @@ CudaDevice::CudaDevice(int index) : cuda_(cuda_driver()) {
   const CudaScope scope(cuda_, context_);
   for (CuStream* stream : {&compute_, &copy_})
     check_cuda(cuda_.stream_create(stream, kCuStreamNonBlocking), "create a stream on ", name_);
-  check_cuda(cuda_.event_create(&order_, kCuEventUntimed), "create an event on ", name_);
-  for (CuEvent* event : {&start_, &end_})
-    check_cuda(cuda_.event_create(event, kCuEventTimed), "create an event on ", name_);
+  order_ = make_event(cuda_, kCuEventUntimed);
+  for (CuEvent* event : {&start_, &end_}) *event = make_event(cuda_, kCuEventTimed);
   memory_ = std::make_unique<CudaMemory>(cuda_, ordinal_, compute_);
   staging_ = std::make_unique<CudaStaging>(cuda_, compute_, copy_);
   if (env_int("DEBUG") >= 1)
@@ -269,10 +268,9 @@ CudaDevice::~CudaDevice() {
     const CudaScope scope(cuda_, context_);
     cuda_.stream_synchronize(compute_);
     staging_ = nullptr;
-    for (CuEvent event : {order_, start_, end_}) cuda_.event_destroy(event);
-    for (const auto& [mark, event] : marks_) cuda_.event_destroy(event);
-    for (CuEvent event : free_events_) cuda_.event_destroy(event);
-    if (anchor_) cuda_.event_destroy(anchor_);
+    for (CuEvent event : {order_, start_, end_, anchor_}) destroy_event(cuda_, event);
+    for (const auto& [mark, event] : marks_) destroy_event(cuda_, event);
+    for (CuEvent event : free_events_) destroy_event(cuda_, event);
     for (CuStream stream : {compute_, copy_}) cuda_.stream_destroy(stream);
   } catch (const DeviceError&) {  // the GPU is lost
   }
@@ -407,7 +405,7 @@ double CudaDevice::launch_timed(std::span<const LaunchItem> items) {
 CuEvent CudaDevice::timed_event() {
   CuEvent event = nullptr;
   if (free_events_.empty()) {
-    check_cuda(cuda_.event_create(&event, kCuEventTimed), "create an event on ", name_);
+    event = make_event(cuda_, kCuEventTimed);
   } else {
     event = free_events_.back();
     free_events_.pop_back();

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "runtime/device.h"
+
 namespace tiny {
 namespace {
 
@@ -103,6 +105,19 @@ std::string cuda_later_error(int status) {
   return cuda_error(status) +
          "; this may stem from a kernel that was launched earlier: CHECK=1 waits after each launch "
          "and names it. This process cannot use the GPU any more";
+}
+
+CuEvent make_event(const CudaDriver& cuda, unsigned flags) {
+  CuEvent event = nullptr;
+  check_cuda(cuda.event_create(&event, flags), "create an event");
+  ++Device::live_events;
+  return event;
+}
+
+void destroy_event(const CudaDriver& cuda, CuEvent event) {
+  if (!event) return;
+  cuda.event_destroy(event);
+  --Device::live_events;
 }
 
 std::string cuda_version_text(int version) { return cat(version / 1000, ".", version % 1000 / 10); }

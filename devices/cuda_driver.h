@@ -189,6 +189,11 @@ class CudaScope {
   bool pushed_ = false;
 };
 
+// An event of the current context, timed or not; the device's memory report counts those that are
+// not destroyed yet. Null is none.
+CuEvent make_event(const CudaDriver& cuda, unsigned flags);
+void destroy_event(const CudaDriver& cuda, CuEvent event);
+
 // How versions are written: 12040 is "12.4".
 std::string cuda_version_text(int version);
 

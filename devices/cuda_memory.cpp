@@ -81,21 +81,21 @@ void CudaMemory::allow_access(int ordinal) {
 
 CudaStaging::CudaStaging(const CudaDriver& cuda, CuStream compute, CuStream copy)
     : cuda_(cuda), compute_(compute), copy_(copy) {
-  check_cuda(cuda.event_create(&computed_, kCuEventUntimed), "create an event");
+  computed_ = make_event(cuda, kCuEventUntimed);
 }
 
 CudaStaging::~CudaStaging() {
   const auto drop = [&](Piece& piece) {
     if (piece.memory) cuda_.host_free(piece.memory);
-    if (piece.done) cuda_.event_destroy(piece.done);
+    destroy_event(cuda_, piece.done);
   };
   for (Piece& piece : uploads_) drop(piece);
   for (Piece& piece : downloads_) drop(piece);
-  cuda_.event_destroy(computed_);
+  destroy_event(cuda_, computed_);
 }
 
 void CudaStaging::make(Piece& piece) {
-  if (!piece.done) check_cuda(cuda_.event_create(&piece.done, kCuEventUntimed), "create an event");
+  if (!piece.done) piece.done = make_event(cuda_, kCuEventUntimed);
   if (piece.memory) return;
   void* memory = nullptr;
   check_cuda(cuda_.host_alloc(&memory, kPieceBytes, kPortable), "get ", kPieceBytes,

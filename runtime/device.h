@@ -93,6 +93,7 @@ class Device {
   virtual double time_of(int64_t mark);
   virtual bool copy_from(Device& source, void* to, const void* from, size_t bytes);
   virtual bool transfer(std::span<const Transfer>) { return false; }
+  static inline std::atomic<int64_t> live_events = 0;  // of GPUs, of all devices together
   virtual void trim() {}  // gives freed memory that the device keeps back to the system
 };
 

@@ -50,6 +50,7 @@ MemoryReport memory_report(size_t largest) {
   r.kernels = static_cast<size_t>(Kernel::live.load());
   r.captures = Replay::count();
   r.recordings = static_cast<size_t>(Recording::live.load());
+  r.events = static_cast<size_t>(Device::live_events.load());
   r.file_handles = count_file_handles();
   r.largest = largest_holders(largest);
   return r;
@@ -62,7 +63,8 @@ std::string to_text(const MemoryReport& r) {
                padded(mebibytes(d.live_bytes), 12), padded(mebibytes(d.cached_bytes), 12),
                padded(mebibytes(d.peak_bytes), 12), '\n');
   out += cat(r.nodes, " nodes, ", r.schedules, " schedules, ", r.kernels, " kernels, ", r.captures,
-             " captures, ", r.recordings, " recordings, ", r.file_handles, " file handles\n");
+             " captures, ", r.recordings, " recordings, ", r.events, " events, ", r.file_handles,
+             " file handles\n");
   if (!r.largest.empty()) out += "largest, MiB  device      owner     values\n";
   for (const MemoryHolder& h : r.largest)
     out += cat(padded(mebibytes(h.bytes), 12), "  ", padded(h.device, -12), padded(h.owner, -10),

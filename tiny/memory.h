@@ -37,6 +37,7 @@ struct MemoryReport {
   size_t kernels = 0;     // loaded
   size_t captures = 0;    // of a Jit
   size_t recordings = 0;  // lists of launches for replay: a graph each where a device has them
+  size_t events = 0;      // of GPUs
   size_t file_handles = 0;  // of the process; 0 where the system does not say
   std::vector<MemoryHolder> largest;
 };

@@ -407,28 +407,65 @@ Node join(const std::vector<Node>& parts, const Shape& begins, int axis, size_t 
   return build::where((i < begins[middle]).node(), a, b);
 }
 
+// Parts of which some end along the axis where a Variable says: the next one begins there, which is
+// known when kernels run. Shape: that of the first, with all of them along the axis.
+Tensor join_lengths(const std::vector<Tensor>& parts, int axis, const Shape& shape) {
+  const Tensor i = detail::position(shape, axis);
+  Tensor begin = Tensor::full({}, 0), lengths;
+  int64_t fixed = 0;
+  Node joined = nullptr;
+  for (const Tensor& p : parts) {
+    const Tensor whole(make(Op::Whole, p.dtype(), {p.node()}));
+    const int64_t size = shape[axis] - p.capacity()[axis];
+    const Node placed = lengths.defined() ? detail::gather_axis(whole, axis, i - begin).node()
+                                          : pad_axis(whole, axis, fixed, size - fixed).node();
+    joined = joined ? build::where((i < begin).node(), joined, placed) : placed;
+    if (Node n = p.node()->length(axis))
+      lengths = lengths.defined() ? lengths + Tensor(n) : Tensor(n);
+    else
+      fixed += p.capacity()[axis];
+    begin = lengths.defined() ? lengths + fixed : Tensor::full({}, fixed);
+  }
+  for (int a = 0; a < parts[0].rank(); ++a) {
+    const Node n = a == axis ? begin.node() : parts[0].node()->length(a);
+    if (n) joined = build::limit(joined, a, n);
+  }
+  return Tensor(joined);
+}
+
 }  // namespace
 
 Tensor Tensor::cat(const std::vector<Tensor>& parts, int64_t dim) {
   LabelScope label("cat");
   check(!parts.empty(), "cat: no tensors to join");
-  const Ints first = parts[0].shape();
+  const Ints first = parts[0].capacity();
   check(!first.empty(), "cat: a 0-d tensor has no axis to join along: use stack");
   const int axis = normalize_axis("cat", dim, parts[0].rank());
   DType t = parts[0].dtype();
   Shape begins{0};
   std::vector<Tensor> filled;
+  bool has_length = false;
   for (const Tensor& p : parts) {
     bool fits = p.rank() == parts[0].rank();
-    for (int i = 0; fits && i < p.rank(); ++i) fits = i == axis || p.shape()[i] == first[i];
-    check(fits, "cat: shapes ", to_text(first), " and ", to_text(p.shape()), " differ beyond axis ",
-          axis);
+    for (int i = 0; fits && i < p.rank(); ++i) fits = i == axis || p.capacity()[i] == first[i];
+    check(fits, "cat: shapes ", to_text(first), " and ", to_text(p.capacity()),
+          " differ beyond axis ", axis);
+    for (int i = 0; i < p.rank(); ++i)
+      check(i == axis || p.node()->length(i) == parts[0].node()->length(i), "cat: axis ", i,
+            " holds as many elements as a Variable says, not the same one in all tensors");
+    has_length |= p.node()->length(axis) != nullptr;
     t = promote(t, p.dtype());
-    if (p.shape()[axis] == 0) continue;
-    begins.push_back(begins.back() + p.shape()[axis]);
+    if (p.capacity()[axis] == 0) continue;
+    begins.push_back(begins.back() + p.capacity()[axis]);
     filled.push_back(p);
   }
   if (filled.empty()) return parts[0].to(t);
+  if (has_length) {
+    for (Tensor& p : filled) p = p.to(t);
+    Shape shape = to_shape(first);
+    shape[axis] = begins.back();
+    return join_lengths(filled, axis, shape);
+  }
   std::vector<Node> padded;
   for (size_t i = 0; i < filled.size(); ++i)
     padded.push_back(
@@ -442,8 +479,8 @@ Tensor Tensor::stack(const std::vector<Tensor>& parts, int64_t dim) {
   const int axis = normalize_axis("stack", dim, parts[0].rank() + 1);
   std::vector<Tensor> lifted;
   for (const Tensor& p : parts) {
-    check(same(p.shape(), parts[0].shape()), "stack: shapes ", to_text(parts[0].shape()), " and ",
-          to_text(p.shape()), " differ");
+    check(same(p.capacity(), parts[0].capacity()), "stack: shapes ", to_text(parts[0].capacity()),
+          " and ", to_text(p.capacity()), " differ");
     lifted.push_back(p.unsqueeze(axis));
   }
   return cat(lifted, axis);

@@ -105,6 +105,9 @@ Tensor add(const Tensor& x, const Tensor& y) { return x + y; }
 Tensor multiply(const Tensor& x, const Tensor& y) { return x * y; }
 Tensor larger(const Tensor& x, const Tensor& y) { return maximum(x, y); }
 
+// All elements of x count; beyond a length lies what leaves a fold by op as it is.
+Tensor whole(const Tensor& x, Op op) { return Tensor(build::filled(x.node(), op)); }
+
 DType scan_dtype(DType t) { return t.is_float() ? t : kI64; }
 
 // Integers in the order of x, i32 where they fit, else i64: NaN is largest, -0 equals 0.
@@ -151,15 +154,18 @@ WithIndices running_key(const char* what, const Tensor& keys, int axis) {
 WithIndices running_extremum(const char* what, const Tensor& x, int64_t dim, bool largest) {
   LabelScope label(what);
   const int axis = normalize_axis(what, dim, x.rank());
-  if (x.rank() == 0 || x.numel() == 0) return {x, Tensor::zeros(to_shape(x.shape()), kI64)};
-  const Tensor data = detail::in_memory(x);
+  if (x.rank() == 0 || tiny::numel(x.capacity()) == 0)
+    return {x, Tensor::zeros(to_shape(x.capacity()), kI64)};
+  const Tensor all = whole(x, largest ? Op::Max : Op::Min), data = detail::in_memory(all);
   Tensor keys = ordered_keys(data);
   if (!largest) keys = keys.bitwise_not();
   // NaN wins either way.
   if (!largest && x.dtype().is_float()) keys = where(data.isnan(), int_max(keys.dtype()), keys);
   const WithIndices best = running_key(what, keys, axis);
-  if (x.requires_grad()) return {x.gather(axis, best.indices), best.indices};
-  return {from_keys(largest ? best.values : best.values.bitwise_not(), x.dtype()), best.indices};
+  const Tensor values =
+      x.requires_grad() ? all.gather(axis, best.indices)
+                        : from_keys(largest ? best.values : best.values.bitwise_not(), x.dtype());
+  return {detail::with_lengths(values, x), detail::with_lengths(best.indices, x)};
 }
 
 }  // namespace
@@ -169,13 +175,17 @@ WithIndices running_extremum(const char* what, const Tensor& x, int64_t dim, boo
 Tensor Tensor::cumsum(int64_t dim) const {
   LabelScope label("cumsum");
   const DType t = scan_dtype(dtype()), wide = detail::compute_dtype(t);
-  return scan({fold_sum, add, full({}, 0, wide)}, to(wide), dim, "cumsum").to(t);
+  const Tensor y =
+      scan({fold_sum, add, full({}, 0, wide)}, whole(to(wide), Op::Add), dim, "cumsum");
+  return detail::with_lengths(y.to(t), *this);
 }
 
 Tensor Tensor::cumprod(int64_t dim) const {
   LabelScope label("cumprod");
   const DType t = scan_dtype(dtype()), wide = detail::compute_dtype(t);
-  return scan({fold_product, multiply, full({}, 1, wide)}, to(wide), dim, "cumprod").to(t);
+  const Tensor y =
+      scan({fold_product, multiply, full({}, 1, wide)}, whole(to(wide), Op::Mul), dim, "cumprod");
+  return detail::with_lengths(y.to(t), *this);
 }
 
 Tensor Tensor::logcumsumexp(int64_t dim) const {
@@ -183,7 +193,8 @@ Tensor Tensor::logcumsumexp(int64_t dim) const {
   detail::require_float("logcumsumexp", dtype());
   const DType wide = detail::compute_dtype(dtype());
   const Monoid m{fold_log_sum, log_add_exp, full({}, -kInfinity, wide), false};
-  return scan(m, to(wide), dim, "logcumsumexp").to(dtype());
+  const Tensor y = scan(m, whole(to(wide), Op::Max), dim, "logcumsumexp");
+  return detail::with_lengths(y.to(dtype()), *this);
 }
 
 WithIndices Tensor::cummax(int64_t dim) const {
@@ -319,52 +330,69 @@ Tensor largest_positions(const Tensor& keys, int64_t k) {
   return position_in(largest_in_rounds(rest, k));
 }
 
-// The first `limit` positions of a stable sort along dim, i64, in the place of the axis.
+// The first `limit` positions of a stable sort along dim, i64, in the place of the axis. Of axes
+// with lengths all elements count; those beyond come last.
 Tensor sorted_along(const char* what, const Tensor& x, int64_t dim, bool descending,
                     int64_t limit) {
   const int axis = normalize_axis(what, dim, x.rank());
-  Shape shape = to_shape(x.shape());
+  Shape shape = to_shape(x.capacity());
   if (x.rank() == 0) return Tensor::zeros({}, kI64);
   shape[axis] = limit;
   if (tiny::numel(shape) == 0) return Tensor::zeros(shape, kI64);
   const int last = x.rank() - 1;
-  const int64_t n = x.shape()[axis];
-  const Tensor rows = move_axis(detail::in_memory(x), axis, last).reshape({-1, n});
-  const Tensor keys = ordered_keys(rows);
+  const int64_t n = x.capacity()[axis];
+  Tensor keys = ordered_keys(move_axis(detail::in_memory(x), axis, last));
   const bool few = limit <= kFewRounds && n > kSortBlock && keys.dtype() == kI32;
-  const Tensor order = few ? largest_positions(descending ? keys : keys.bitwise_not(), limit)
-                           : sorted_positions(descending ? keys.bitwise_not() : keys, limit);
-  Shape moved = to_shape(x.shape());
+  if (descending != few) keys = keys.bitwise_not();
+  keys = whole(keys, few ? Op::Max : Op::Min).reshape({-1, n});
+  const Tensor order = few ? largest_positions(keys, limit) : sorted_positions(keys, limit);
+  Shape moved = to_shape(x.capacity());
   moved.erase(moved.begin() + axis);
   moved.push_back(limit);
   return move_axis(order.reshape(moved), last, axis);
 }
 
-WithIndices with_values(const Tensor& x, int64_t dim, const Tensor& indices) {
-  return {x.rank() == 0 ? x : x.gather(dim, indices), indices};
+// The lengths of x but for those axes where y has not all elements of the axis.
+Tensor with_lengths_left(Tensor y, const Tensor& x) {
+  for (int i = 0; i < x.rank(); ++i)
+    if (Node n = x.node()->length(i); n && y.capacity()[i] == x.capacity()[i])
+      y = Tensor(build::limit(y.node(), i, n));
+  return y;
 }
 
-int64_t axis_size(const char* what, const Tensor& x, int64_t dim) {
+WithIndices with_values(const Tensor& x, int64_t dim, const Tensor& indices) {
+  if (x.rank() == 0) return {x, indices};
+  const Tensor all = x.node()->lengths ? Tensor(make(Op::Whole, x.dtype(), {x.node()})) : x;
+  return {with_lengths_left(all.gather(dim, indices), x), with_lengths_left(indices, x)};
+}
+
+// How many elements the axis may hold, and holds at least.
+std::pair<int64_t, int64_t> axis_sizes(const char* what, const Tensor& x, int64_t dim) {
   const int axis = normalize_axis(what, dim, x.rank());
-  return x.rank() ? x.shape()[axis] : 1;
+  if (x.rank() == 0) return {1, 1};
+  const Node length = x.node()->length(axis);
+  return {x.capacity()[axis], length ? length->vmin : x.capacity()[axis]};
 }
 
 }  // namespace
 
 WithIndices Tensor::sort(int64_t dim, bool descending) const {
   LabelScope label("sort");
-  return with_values(*this, dim, argsort(dim, descending));
+  const int64_t n = axis_sizes("sort", *this, dim).first;
+  return with_values(*this, dim, sorted_along("sort", *this, dim, descending, n));
 }
 
 Tensor Tensor::argsort(int64_t dim, bool descending) const {
   LabelScope label("argsort");
-  return sorted_along("argsort", *this, dim, descending, axis_size("argsort", *this, dim));
+  const int64_t n = axis_sizes("argsort", *this, dim).first;
+  return with_lengths_left(sorted_along("argsort", *this, dim, descending, n), *this);
 }
 
 WithIndices Tensor::topk(int64_t k, int64_t dim, bool largest) const {
   LabelScope label("topk");
-  const int64_t n = axis_size("topk", *this, dim);
-  check(k >= 0 && k <= n, "topk: ", k, " of ", n, " elements");
+  const auto [n, least] = axis_sizes("topk", *this, dim);
+  check(k >= 0 && k <= least, "topk: ", k, " of ", n, " elements",
+        least < n ? tiny::cat(", or fewer: a Variable may be ", least) : "");
   return with_values(*this, dim, sorted_along("topk", *this, dim, largest, k));
 }
 

@@ -8,11 +8,13 @@
 // As a length, x.narrow(axis, 0, n) gives an axis of which the first n elements count. Its memory
 // is that of the bound, Tensor::capacity(); what lies beyond n is never part of a result.
 // Element-wise functions keep such an axis (all operands must have it), reductions, softmax and
-// matrix products over it take the first n elements, and their loops end there. Axes beside it are
-// free; it cannot be split, merged, cut, padded or joined, nor asked for its size(): n.tensor() is
-// that, as a value. Reading the tensor on the host gives n elements. As a value, n.tensor() is an
-// i64 scalar for masks, means and the like; x.narrow(axis, n, 1) begins at n, and x.index({n}) and
-// x.assign({n}, value) read and write there.
+// matrix products over it take the first n elements, and their loops end there. Running sums and
+// their kin, sort and topk see those n alone, in the time of the bound; cat puts one behind the
+// other, and the result's length is the sum, n + m or n + 1. Axes beside it are free; it cannot be
+// split, merged, cut or padded, nor asked for its size(): n.tensor() is that, as a value. Reading
+// the tensor on the host gives n elements. As a value, n.tensor() is an i64 scalar for masks, means
+// and the like; x.narrow(axis, n, 1) begins at n, and x.index({n}) and x.assign({n}, value) read
+// and write there.
 //
 // How: the value is a scalar in memory, an argument of kernels like any tensor, wrapped in a node
 // (Op::Bound) that tells its bounds to every proof. A length is a fact of nodes (facts.h:

@@ -1,6 +1,8 @@
-// Memory of a training step as it is planned, without running it: ResNet-50 at batch 64.
+// Memory of a training step as it is planned, without running it: ResNet-50 at batch 64,
+// GPT-2 at 4 texts of 1024 tokens.
 #include <cstdio>
 
+#include "extra/bench/gpt2.h"
 #include "extra/bench/resnet50.h"
 #include "extra/bench/timing.h"
 #include "runtime/device.h"
@@ -32,10 +34,7 @@ void show(const char* what, const std::vector<Tensor>& tensors) {
               static_cast<double>(m.live) * 1e-9, time * 1e3);
 }
 
-}  // namespace
-
-int main() {
-  EnvOverride device("DEVICE", "NULL");
+void show_resnet50() {
   const Tensor x = Tensor::from(std::vector<float>(64 * 3 * 224 * 224), {64, 3, 224, 224});
   const Tensor labels = Tensor::from(std::vector<int32_t>(64));
   bench::ResNet50 net(true);
@@ -56,4 +55,24 @@ int main() {
     updated.push_back(p);
   }
   show("ResNet-50 training step, batch 64", updated);
+}
+
+void show_gpt2() {
+  bench::Gpt2 net;
+  std::vector<Tensor> parameters;
+  for (Tensor* t : net.parameters()) parameters.push_back(*t);
+  const Tensor tokens = Tensor::from(std::vector<int32_t>(4 * 1024), {4, 1024});
+  const Tensor next = Tensor::from(std::vector<int32_t>(4 * 1024));
+  const Tensor loss = cross_entropy(net(tokens).flatten(0, 1), next);
+  std::vector<Tensor> all = Tensor::gradient(loss, parameters);
+  all.push_back(loss);
+  show("GPT-2 gradients, 4 x 1024 tokens", all);
+}
+
+}  // namespace
+
+int main() {
+  const EnvOverride device("DEVICE", "NULL");
+  show_resnet50();
+  show_gpt2();
 }

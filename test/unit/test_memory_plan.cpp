@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <random>
 
+#include "extra/bench/gpt2.h"
+#include "extra/bench/resnet50.h"
+#include "runtime/device.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
 #include "tiny/env.h"
@@ -236,4 +239,43 @@ TEST_CASE("intermediate values of a run lie in one block that is given back") {
   const Live after = live();
   CHECK(after.buffers == before.buffers + 1);
   CHECK(after.bytes == before.bytes + 4);
+}
+
+namespace {
+
+// The plan of the gradients of a loss, with the loss itself; every plan is checked where it is
+// made.
+MemoryPlan plan_of_gradients(const Tensor& loss, const std::vector<Tensor>& parameters) {
+  std::vector<Node> roots{loss.node()};
+  const std::vector<Tensor> gradients = Tensor::gradient(loss, parameters);
+  for (const Tensor& g : gradients) roots.push_back(g.node());
+  const Normalized graph = normalize(roots);
+  std::vector<int> devices;
+  for (Node b : graph.buffers) devices.push_back(b->device);
+  return schedule(graph, devices, device_id("NULL"))->memory;
+}
+
+}  // namespace
+
+TEST_CASE("training steps of ResNet-50 and GPT-2 share the memory of what is not alive") {
+  const EnvOverride device("DEVICE", "NULL");
+  {
+    bench::ResNet50 network(true);
+    const Tensor x = Tensor::from(std::vector<float>(64 * 3 * 224 * 224), {64, 3, 224, 224});
+    const Tensor labels = Tensor::from(std::vector<int32_t>(64));
+    const Tensor loss = cross_entropy(network(x), labels);
+    const MemoryPlan plan = plan_of_gradients(loss, network.parameters());
+    CAPTURE(to_text(plan));
+    CHECK(plan.peak <= plan.sum * 0.55);
+    CHECK(plan.peak < 5'500'000'000);
+  }
+  bench::Gpt2 network;
+  std::vector<Tensor> parameters;
+  for (Tensor* t : network.parameters()) parameters.push_back(*t);
+  const Tensor tokens = Tensor::from(std::vector<int32_t>(4 * 1024), {4, 1024});
+  const Tensor next = Tensor::from(std::vector<int32_t>(4 * 1024));
+  const Tensor loss = cross_entropy(network(tokens).flatten(0, 1), next);
+  const MemoryPlan plan = plan_of_gradients(loss, parameters);
+  CAPTURE(to_text(plan));
+  CHECK(plan.peak <= plan.sum * 0.55);
 }

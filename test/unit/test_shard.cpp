@@ -19,6 +19,7 @@
 #include "tiny/jit.h"
 #include "tiny/nn.h"
 #include "tiny/optim.h"
+#include "tiny/profile.h"
 #include "tiny/random.h"
 
 using namespace tiny;
@@ -590,6 +591,44 @@ TEST_CASE("kernels on every device have the names of the user's operations") {
     for (const std::string& o : others) text += (found.count(o) ? " too many: " : " missing: ") + o;
     CHECK_MESSAGE(text.empty(), name, text);
   }
+}
+
+TEST_CASE("kernels of a replayed training step on several devices name the user's operations") {
+  const EnvOverride device("DEVICE", "CPU");
+  const nn::Training training;
+  nn::Sequential network(
+      nn::Conv2d(1, 4, 3), nn::BatchNorm2d(4), &Tensor::relu,
+      [](const Tensor& x) { return x.flatten(1); }, nn::Linear(4 * 6 * 6, 5));
+  for (Tensor* t : network.tensors()) t->shard_(kTwo);
+  Adam optimizer(network.tensors());
+  Jit step([&](const Tensor& x, const Tensor& y) {
+    Tensor loss = cross_entropy(network(x), y);
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  const Tensor x = numbers({8, 1, 8, 8}).shard(kTwo, 0).realize();
+  const Tensor y = mod(Tensor::arange(8), 5).realize().shard(kTwo, 0).realize();
+  // Operations of the kernels that ran, by device.
+  const auto names_in = [&](const char* jit) {
+    const EnvOverride mode("JIT", jit);
+    for (int i = 0; i < 2; ++i) step(x, y);
+    const Profile profile;
+    step(x, y);
+    std::map<std::string, std::set<std::string>> out;
+    for (const KernelTime& k : kernel_times()) {
+      std::istringstream names(k.operations);
+      for (std::string name; std::getline(names >> std::ws, name, ',');) out[k.device].insert(name);
+    }
+    return out;
+  };
+  const auto plain = names_in("0"), replayed = names_in("1");
+  CHECK(step.statistics().replays == 1);
+  CHECK(plain == replayed);
+  for (const std::string& name : kTwo)
+    for (const char* operation : {"conv2d", "batch_norm", "relu", "linear", "cross_entropy",
+                                  "conv2d_grad", "linear_grad", "step", "all_reduce"})
+      CHECK_MESSAGE(replayed.at(canonical_device(name)).count(operation), name, ": ", operation);
 }
 
 TEST_CASE("gradients of all parameters are exchanged at once") {

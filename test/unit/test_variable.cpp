@@ -36,7 +36,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 void check_close(const Floats& got, const Floats& wanted, double tolerance = 2e-5) {
   REQUIRE(got.size() == wanted.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    if (std::isnan(wanted[i]) && std::isnan(got[i])) continue;
+    if (got[i] == wanted[i] || (std::isnan(wanted[i]) && std::isnan(got[i]))) continue;
     CHECK(std::abs(got[i] - wanted[i]) <= tolerance * std::max(1.0f, std::abs(wanted[i])));
   }
 }
@@ -86,6 +86,43 @@ TEST_CASE("a function of the first n elements is compiled once for all n") {
       {"K of a product", [](const Tensor& t) { return t.t().matmul(t); }},
       {"M and N", [](const Tensor& t) { return t.matmul(t.t()); }},
       {"a product of vectors", [](const Tensor& t) { return t.sum(1).dot(t.sum(1)); }},
+      {"cumsum", [](const Tensor& t) { return t.cumsum(0); }},
+      {"cumsum beside it", [](const Tensor& t) { return t.cumsum(1); }},
+      {"sum of a cumsum", [](const Tensor& t) { return t.cumsum(0).sum(0); }},
+      {"cumprod", [](const Tensor& t) { return t.cumprod(0); }},
+      {"logcumsumexp", [](const Tensor& t) { return t.logcumsumexp(0); }},
+      {"cummax", [](const Tensor& t) { return t.cummax(0).values; }},
+      {"cummin", [](const Tensor& t) { return t.cummin(0).indices.to(kF32); }},
+      {"sort", [](const Tensor& t) { return t.sort(0).values; }},
+      {"sort beside it, descending", [](const Tensor& t) { return t.sort(1, true).values; }},
+      {"argsort, descending", [](const Tensor& t) { return t.argsort(0, true).to(kF32); }},
+      {"sort of i64", [](const Tensor& t) { return (t * 9).to(kI64).sort(0).values.to(kF32); }},
+      {"topk", [](const Tensor& t) { return t.topk(1, 0).values; }},
+      {"topk beside it", [](const Tensor& t) { return t.topk(3, 1, false).values; }},
+      {"cat with a row before",
+       [](const Tensor& t) {
+         return Tensor::cat({Tensor::ones({1, 11}), t.exp()}, 0);
+       }},
+      {"cat with a row behind",
+       [](const Tensor& t) {
+         return Tensor::cat({t * 2, Tensor::ones({1, 11})}, 0);
+       }},
+      {"cat with itself",
+       [](const Tensor& t) {
+         return Tensor::cat({t, -t, t * 2}, 0);
+       }},
+      {"cat beside it",
+       [](const Tensor& t) {
+         return Tensor::cat({t, -t}, 1);
+       }},
+      {"stack",
+       [](const Tensor& t) {
+         return Tensor::stack({t, -t}, 1);
+       }},
+      {"softmax of a cat",
+       [](const Tensor& t) {
+         return Tensor::cat({t, Tensor::ones({2, 11}), -t}, 0).softmax(0);
+       }},
   };
   for (const std::string& device : test_devices()) {
     const Tensor here = x.to(device).realize();
@@ -120,6 +157,16 @@ TEST_CASE("gradients reach the first n elements alone") {
           {"inner axis of a product",
            [](const Tensor& x, const Tensor& w) { return (x.t().matmul(x) * w).sum(); }},
           {"broadcast", [](const Tensor& x, const Tensor& w) { return (x * w).tanh().sum(); }},
+          {"cumsum",
+           [](const Tensor& x, const Tensor& w) { return (x.cumsum(0) * w).exp().sum(); }},
+          {"cummax",
+           [](const Tensor& x, const Tensor& w) { return (x.cummax(0).values * w).sum(); }},
+          {"sort", [](const Tensor& x,
+                      const Tensor& w) { return (x.sort(0).values * w).cumsum(0).square().sum(); }},
+          {"cat",
+           [](const Tensor& x, const Tensor& w) {
+             return Tensor::cat({x.exp(), w.unsqueeze(0), x}, 0).softmax(0).square().sum();
+           }},
       };
   const Tensor x = Tensor::randn({kMost, 4}).realize();
   const Tensor w = Tensor::randn({4}).realize();
@@ -229,6 +276,41 @@ TEST_CASE("a decoder with a cache gives what static shapes give, at every positi
   }
 }
 
+TEST_CASE("the length of what is joined is the sum of the lengths") {
+  const Tensor x = Tensor::randn({6, 3}).realize(), y = Tensor::randn({10, 3}).realize();
+  Variable n("n", 0, 5), m("m", 1, 3);
+  const auto joined = [&](const Tensor& a, const Tensor& b, const auto& i, const auto& j) {
+    return Tensor::cat({a.narrow(0, 0, i), b.narrow(0, 0, j), a.narrow(0, 0, 1)}, 0);
+  };
+  Jit step([&](const Tensor& a, const Tensor& b, const Variable& i, const Variable& j) {
+    return joined(a, b, i, j) * b.narrow(0, 0, i + j + 1);  // the same length
+  });
+  for (int64_t i = 0; i <= 5; ++i)
+    for (int64_t j = 1; j <= 3; ++j) {
+      const Tensor z = step(x, y, n.bind(i), m.bind(j));
+      CHECK(z.current_shape() == Shape{i + j + 1, 3});
+      const Tensor wanted = joined(x, y, i, j) * y.narrow(0, 0, i + j + 1);
+      check_close(z.to_vector<float>(), wanted.to_vector<float>());
+    }
+  CHECK(step.statistics().captures == 1);
+}
+
+TEST_CASE("what is not finite is sorted where it is without a length") {
+  const float nan = std::nan(""), inf = INFINITY;
+  const Tensor x = Tensor::from<float>({inf, nan, 3, -inf, nan, 1, -2, nan});
+  Variable n("n", 1, 8);
+  for (int64_t i = 1; i <= 8; ++i)
+    for (const bool descending : {false, true}) {
+      n = i;
+      const WithIndices got = x.narrow(0, 0, n).sort(0, descending);
+      const WithIndices wanted = x.narrow(0, 0, i).sort(0, descending);
+      check_close(got.values.to_vector<float>(), wanted.values.to_vector<float>());
+      CHECK(got.indices.to_vector<int64_t>() == wanted.indices.to_vector<int64_t>());
+      check_close(x.narrow(0, 0, n).cummin(0).values.to_vector<float>(),
+                  x.narrow(0, 0, i).cummin(0).values.to_vector<float>());
+    }
+}
+
 TEST_CASE("Variables are values: starts, indices, masks") {
   const Tensor x = Tensor::arange(24).reshape({6, 4}).to(kF32).realize();
   Variable n("n", 0, 3);
@@ -299,13 +381,15 @@ TEST_CASE("what a length cannot do is an error that says so") {
   says([&] { y.narrow(0, 0, 2); }, "is a Variable");
   says([&] { y.narrow(0, 0, n.bind(2)); }, "is a Variable");
   says([&] { y.flip(0); }, "no part of it can be cut, padded, reversed");
-  says([&] { Tensor::cat({y, y}, 0); }, "is a Variable");
+  says([&] { Tensor::cat({y, x.narrow(0, 0, n.bind(2))}, 1); }, "cat: axis 0 holds as many");
+  says([&] { Tensor::cat({x, y}, 1); }, "cat: axis 0 holds as many");
+  says([&] { y.split(1, 0); }, "is a Variable");
   says([&] { y + x; }, "narrow the other to it too");
   says([&] { y + x.narrow(0, 0, n.bind(4)); }, "different Variables");
   says([&] { y.matmul(x.narrow(1, 0, m).t().narrow(1, 0, 6)); }, "narrow the other to it too");
   says([&] { x.t().matmul(y); }, "narrow the other to it too");
-  says([&] { y.cumsum(0); }, "is a Variable");
-  says([&] { y.sort(0); }, "is a Variable");
+  says([&] { y.topk(2, 0); }, "topk: 2 of 8 elements, or fewer: a Variable may be 1");
+  says([&] { y.median(0); }, "is a Variable");
   says([&] { x.narrow(0, 0, Variable("k", 0, 8).bind(1)).max(0); }, "a Variable may be 0");
   says([&] { y.item<float>(); }, "is a Variable");
   says([&] { y.gather(0, Tensor::zeros({1, 6}, kI64)); }, "is a Variable");
