@@ -174,6 +174,8 @@ bool CpuDevice::copy_from(Device& source, void* to, const void* from, size_t byt
   return true;
 }
 
+bool CpuDevice::reads(Device& peer) { return dynamic_cast<CpuDevice*>(&peer) != nullptr; }
+
 // From the last to the first: tests see where copies were put together that may not be.
 bool CpuDevice::transfer(std::span<const Transfer> all) {
   for (const Transfer& t : all)

@@ -50,6 +50,7 @@ class CpuDevice : public Device {
   void copy(void* to, const void* from, size_t bytes) override;
   bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
   bool transfer(std::span<const Transfer> all) override;  // between CPU devices
+  bool reads(Device& peer) override;
 
   std::string compiler_id() const override { return compiler_.id(); }
   std::string compile(const Source& source) override { return compiler_.compile(source); }

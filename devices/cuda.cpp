@@ -268,6 +268,7 @@ CudaDevice::~CudaDevice() {
     const CudaScope scope(cuda_, context_);
     cuda_.stream_synchronize(compute_);
     staging_ = nullptr;
+    sums_.clear();
     for (CuEvent event : {order_, start_, end_, anchor_}) destroy_event(cuda_, event);
     for (const auto& [mark, event] : marks_) destroy_event(cuda_, event);
     for (CuEvent event : free_events_) destroy_event(cuda_, event);
@@ -361,6 +362,12 @@ void CudaDevice::enqueue(CudaProgram& program, const LaunchSize& size,
   if (status != kCuSuccess) [[unlikely]]
     throw DeviceError(cat("CUDA: cannot launch ", program.describe(size), ": ",
                           cuda_later_error(status), kShowSource));
+}
+
+// Without a wait, also where launch() has one: it needs what other GPUs are given after it.
+void CudaDevice::start(Program& program, const LaunchSize& size, const std::vector<void*>& args) {
+  const CudaScope scope(cuda_, context_);
+  enqueue(static_cast<CudaProgram&>(program), size, args);
 }
 
 void CudaDevice::wait_for(const CudaProgram& program, const LaunchSize& size) {

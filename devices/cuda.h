@@ -53,15 +53,23 @@ class CudaDevice : public Device {
   // From another GPU, or from a device whose memory is the host's.
   bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
   bool transfer(std::span<const Transfer> all) override;  // between GPUs
+  bool reads(Device& peer) override;
+  void meet(std::span<Device* const> devices) override;
+  // By flags: a kernel on each GPU that waits for the others; the library is NCCL.
+  std::string missing_for_sums(SumBy by, DType dtype) override;
+  void add_up(std::span<const SharedSum> sums) override;
 
  private:
   friend class CudaProgram;
   friend class CudaGraph;
+  struct Together;  // cuda_sum.cpp
 
   void enqueue(CudaProgram& program, const LaunchSize& size, const std::vector<void*>& args);
   void wait_for(const CudaProgram& program, const LaunchSize& size);
   void empty_cache();
-  void reach(CudaDevice& peer);
+  bool reach(CudaDevice& peer);
+  void start(Program& program, const LaunchSize& size, const std::vector<void*>& args);
+  Program& sum_program(DType dtype);
   void mark_order();
   void wait_for_order(CudaDevice& other);
   CuEvent timed_event();
@@ -84,8 +92,12 @@ class CudaDevice : public Device {
   int64_t next_mark_ = 0;
   CuEvent anchor_ = nullptr;
   double anchor_time_ = 0;
-  std::set<const CudaDevice*> reached_;  // GPUs whose memory this one reads directly
+  std::map<Scalar, std::unique_ptr<Program>> sums_;
+  std::map<const CudaDevice*, bool> reached_;  // whether this one reads their memory directly
 };
+
+// The kernel that GPUs add up with, together, for a dtype that it knows: sum_together(batch).
+Source cuda_sum_source(DType dtype);
 
 // Whether there is a driver, a GPU and NVRTC. Opens the libraries, costs next to nothing where the
 // driver's is absent.

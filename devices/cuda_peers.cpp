@@ -4,17 +4,35 @@
 
 namespace tiny {
 
-// Lets copies go from the peer's memory to this GPU without the host, where the machine can.
-void CudaDevice::reach(CudaDevice& peer) {
+// Lets copies go from the peer's memory to this GPU without the host, and kernels read it, where
+// the machine can.
+bool CudaDevice::reach(CudaDevice& peer) {
   std::lock_guard lock(ordering_);
-  if (!reached_.insert(&peer).second) return;
+  const auto [at, fresh] = reached_.try_emplace(&peer, false);
   int can = 0;
-  if (cuda_.device_can_access(&can, ordinal_, peer.ordinal_) != kCuSuccess || !can) return;
+  if (!fresh) return at->second;
+  if (cuda_.device_can_access(&can, ordinal_, peer.ordinal_) != kCuSuccess || !can) return false;
+  const CudaScope here(cuda_, context_);
   const int status = cuda_.context_enable_peer(peer.context_, 0);
   if (status != kCuPeerAccessAlreadyEnabled)
     check_cuda(status, "let ", name_, " read the memory of ", peer.name_);
   const CudaScope scope(cuda_, peer.context_);
   peer.memory_->allow_access(ordinal_);
+  return at->second = true;
+}
+
+bool CudaDevice::reads(Device& peer) {
+  auto* gpu = dynamic_cast<CudaDevice*>(&peer);
+  return gpu && (gpu == this || reach(*gpu));
+}
+
+void CudaDevice::meet(std::span<Device* const> devices) {
+  std::vector<CudaDevice*> all;
+  for (Device* d : devices) all.push_back(&dynamic_cast<CudaDevice&>(*d));
+  for (CudaDevice* d : all) d->mark_order();
+  for (CudaDevice* d : all)
+    for (CudaDevice* other : all)
+      if (other != d) d->wait_for_order(*other);
 }
 
 // Marks what this GPU has been given to do so far, for others to wait for.

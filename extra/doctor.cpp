@@ -14,6 +14,7 @@
 #include "devices/cuda.h"
 #include "devices/cuda_nvrtc.h"
 #include "devices/hip_compiler.h"
+#include "devices/nccl.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
@@ -52,6 +53,7 @@ void print_compilers() {
                              : "missing: " + nvrtc_missing_reason();
   });
   row("HIP", [] { return hip_clang_id(); });
+  print_row("library", "NCCL", said([] { return nccl_version(); }));
   print_row("prover", "z3",
             has_solver() ? "found" : "missing: apt install libz3-4, or set Z3_PATH");
 }

@@ -1,7 +1,9 @@
 #include "runtime/collective.h"
 
 #include <algorithm>
+#include <map>
 
+#include "runtime/device.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -52,7 +54,33 @@ Node reduce_to(Op op, const Pieces& pieces, int device) {
   return sum;
 }
 
+Node sum_on(int device, const Pieces& pieces, SumBy by) {
+  const int64_t arg[] = {device, static_cast<int64_t>(by)};
+  return make(Op::Copy, pieces[0]->dtype, pieces, Ints(arg));
+}
+
+SumBy sum_by(Node sum) { return static_cast<SumBy>(sum->ints()[1]); }
+
+bool is_sum_of_all(Node n) {
+  return n->op == Op::Copy && n->num_src > 1 && sum_by(n) != SumBy::Kernel;
+}
+
 namespace {
+
+Device& device_of(int id) { return find_device(device_name(id)); }
+
+// Whether kernels of each device read all of the pieces where they are.
+bool reach_all(const Pieces& pieces, std::span<const int> devices) {
+  for (Node p : pieces)
+    for (int d : devices)
+      if (p->device == 0 || !device_of(d).reads(device_of(p->device))) return false;
+  return true;
+}
+
+bool are_gpus(std::span<const int> devices) {
+  return std::all_of(devices.begin(), devices.end(),
+                     [](int d) { return device_of(d).target().kind == Target::Kind::Gpu; });
+}
 
 // In memory, once for all who read them.
 Pieces stored(const Pieces& pieces) {
@@ -85,14 +113,53 @@ Pieces ring(Op op, const Pieces& pieces, std::span<const int> devices) {
   return out;
 }
 
-std::string algorithm(const Pieces& pieces) {
+// Bytes up to which starting something takes longer than moving all of it to everybody.
+constexpr int64_t kSmall = 256 << 10, kSmallDirect = 1 << 20;
+constexpr size_t kMostTogether = 8;  // devices
+
+struct Algorithm {
+  enum Way { Naive, TwoShot, Ring, Flags, Library } way = Naive;
+  bool direct = false;  // sums read the pieces where they are
+};
+
+Algorithm algorithm(Op op, const Pieces& pieces, std::span<const int> devices) {
+  static const std::map<std::string, Algorithm> known{
+      {"naive", {Algorithm::Naive, false}},
+      {"two_shot", {Algorithm::TwoShot, false}},
+      {"ring", {Algorithm::Ring, false}},
+      {"one_shot", {Algorithm::Naive, true}},
+      {"two_shot_direct", {Algorithm::TwoShot, true}}};
+  const bool can = op == Op::Add && reach_all(pieces, devices);
   const std::string wanted = env_text("COLLECTIVE");
-  check(wanted.empty() || wanted == "naive" || wanted == "two_shot" || wanted == "ring",
-        "COLLECTIVE=", wanted, ": it is one of naive, two_shot, ring");
-  if (!wanted.empty()) return wanted;
-  constexpr int64_t kSmall = 256 << 10;
-  const int64_t bytes = numel(pieces[0]->shape()) * static_cast<int64_t>(pieces[0]->dtype.size());
-  return pieces.size() == 2 || bytes <= kSmall ? "naive" : "two_shot";
+  const auto missing = [&](SumBy by) {
+    for (int d : devices)
+      if (std::string why = device_of(d).missing_for_sums(by, pieces[0]->dtype); !why.empty())
+        return why;
+    return std::string(pieces.size() > kMostTogether ? "there are too many devices" : "");
+  };
+  if (wanted == "nccl" || wanted == "flags") {
+    const bool flags = wanted == "flags";
+    const std::string why = missing(flags ? SumBy::Flags : SumBy::Library);
+    check(why.empty(), "COLLECTIVE=", wanted, ": ", why);
+    return {!can ? Algorithm::Naive : flags ? Algorithm::Flags : Algorithm::Library, can};
+  }
+  if (wanted.empty()) {
+    const bool direct = can && are_gpus(devices);
+    const int64_t bytes = numel(pieces[0]->shape()) * static_cast<int64_t>(pieces[0]->dtype.size());
+    if (direct && bytes <= kSmallDirect && missing(SumBy::Flags).empty())
+      return {Algorithm::Flags, true};
+    const int64_t small = direct ? kSmallDirect : kSmall;
+    return {pieces.size() == 2 || bytes <= small ? Algorithm::Naive : Algorithm::TwoShot, direct};
+  }
+  const auto at = known.find(wanted);
+  check(at != known.end(), "COLLECTIVE=", wanted,
+        ": it is one of naive, two_shot, ring, one_shot, two_shot_direct, flags, nccl");
+  return {at->second.way, at->second.direct && can};
+}
+
+// The sum of the same part of all pieces, on one device.
+Node sum_parts(Op op, const Pieces& parts, int device, bool direct) {
+  return direct ? sum_on(device, parts, SumBy::Kernel) : reduce_to(op, parts, device);
 }
 
 }  // namespace
@@ -100,11 +167,12 @@ std::string algorithm(const Pieces& pieces) {
 Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                       const Shape& cuts) {
   const LabelScope label("reduce_scatter");
+  const bool direct = algorithm(op, pieces, devices).direct;
   Pieces out;
   for (size_t i = 0; i < devices.size(); ++i) {
     Pieces parts;
     for (Node p : stored(pieces)) parts.push_back(slice(p, axis, cuts[i], cuts[i + 1]));
-    out.push_back(reduce_to(op, parts, devices[i]));
+    out.push_back(sum_parts(op, parts, devices[i], direct && cuts[i] < cuts[i + 1]));
   }
   return out;
 }
@@ -122,17 +190,22 @@ Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) 
 
 Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices) {
   const LabelScope label("all_reduce");
-  const std::string how = algorithm(pieces);
+  const Algorithm how = algorithm(op, pieces, devices);
   const Pieces from = stored(pieces);
   Pieces out;
-  if (how == "naive") {
-    for (int device : devices) out.push_back(reduce_to(op, from, device));
+  if (how.way == Algorithm::Flags || how.way == Algorithm::Library) {
+    const SumBy by = how.way == Algorithm::Flags ? SumBy::Flags : SumBy::Library;
+    for (int device : devices) out.push_back(sum_on(device, from, by));
+    return out;
+  }
+  if (how.way == Algorithm::Naive) {
+    for (int device : devices) out.push_back(sum_parts(op, from, device, how.direct));
     return out;
   }
   const int64_t size = numel(pieces[0]->shape());
   Pieces flat;
   for (Node p : from) flat.push_back(build::reshape(p, {{size}}));
-  if (how == "ring")
+  if (how.way == Algorithm::Ring)
     flat = ring(op, flat, devices);
   else
     flat = all_gather(stored(reduce_scatter(op, flat, devices, 0, even_cuts(size, devices.size()))),

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/device.h"
 #include "tiny/node.h"
 
 namespace tiny {
@@ -26,18 +27,29 @@ Node join(const Pieces& pieces, int axis);
 // `x` on that device.
 Node bring(Node x, int device);
 
+// The sum of pieces that may be on other devices, on one of these. By flags and a library the
+// devices make it together.
+Node sum_on(int device, const Pieces& pieces, SumBy by);
+bool is_sum_of_all(Node n);  // together
+SumBy sum_by(Node sum);
+
 // What all pieces give together (Add, Mul, Max, Min), on one device.
 Node reduce_to(Op op, const Pieces& pieces, int device);
 
 // The same on each of the devices, to the same bits. COLLECTIVE chooses the way:
 // - naive: each device fetches all pieces, k - 1 times their size;
 // - two_shot: reduce_scatter, then all_gather, 2 (k - 1) / k times the size;
-// - ring: as much, but each device only reads from the one before it.
-// By default naive for two devices and up to 256 KiB, where starting copies is what takes time, and
-// two_shot otherwise.
+// - ring: as much, but each device only reads from the one before it;
+// - one_shot, two_shot_direct: naive and two_shot with sums (Op::Add) whose kernels read the pieces
+//   in the memory of the other devices, where these can (Device::reads).
+// - flags: GPUs add up as in one_shot, in kernels that wait for one another and not for the host;
+// - nccl: NVIDIA's library adds up, where all are GPUs of this process.
+// By default flags for GPUs and up to 1 MiB, beyond it one_shot for two and two_shot_direct for
+// more; naive and two_shot, from 256 KiB on, for devices of other kinds and those that cannot read
+// one another's memory.
 Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices);
 
-// Each device gets its part of the same.
+// Each device gets its part of the same; read from where it is, as above, or fetched.
 Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                       const Shape& cuts);
 

@@ -12,6 +12,7 @@
 
 #include "codegen/source.h"
 #include "codegen/target.h"
+#include "tiny/dtype.h"
 
 namespace tiny {
 
@@ -41,6 +42,21 @@ class Recording {
 };
 
 class Device;
+
+// Who adds up what several devices have: a kernel of one of them, which reads the memory of the
+// others; a kernel on each, at once, which wait for one another by flags; a library.
+enum class SumBy { Kernel, Flags, Library };
+
+// A sum of what several devices have, `from` by device, on each that wants it: null in `to`
+// elsewhere.
+struct SharedSum {
+  std::vector<Device*> devices;
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  DType dtype;
+  size_t count = 0;
+  SumBy by = SumBy::Library;
+};
 
 // Bytes that go from one device to another.
 struct Transfer {
@@ -93,6 +109,16 @@ class Device {
   virtual double time_of(int64_t mark);
   virtual bool copy_from(Device& source, void* to, const void* from, size_t bytes);
   virtual bool transfer(std::span<const Transfer>) { return false; }
+
+  // Whether kernels here can read the memory of another device; and, for devices that can: what
+  // each is given after a meeting comes after all that any of them was given before.
+  virtual bool reads(Device& peer) { return &peer == this; }
+  virtual void meet(std::span<Device* const>) {}
+
+  // Why such devices cannot add up values of a dtype together, by flags or a library, empty where
+  // they can; and such sums, which come after what their devices were given before.
+  virtual std::string missing_for_sums(SumBy, DType) { return "only GPUs of NVIDIA can"; }
+  virtual void add_up(std::span<const SharedSum>) {}
   static inline std::atomic<int64_t> live_events = 0;  // of GPUs, of all devices together
   virtual void trim() {}  // gives freed memory that the device keeps back to the system
 };

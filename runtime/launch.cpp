@@ -118,7 +118,10 @@ bool Copies::conflicts(const Transfer& t) const {
   });
 }
 
-void Copies::add(const Step& step, void* to, const void* from) {
+void Copies::add(const Step& step, const std::vector<void*>& args) {
+  if (args.size() > 2) return add_sum(step, args);
+  if (!sums_.empty()) flush();
+  void *to = args[0], *from = args[1];
   const Value &there = s_.values[step.values[0]], &here = s_.values[step.values[1]];
   const size_t bytes = static_cast<size_t>(there.size) * static_cast<size_t>(there.dtype.size());
   const Transfer t{&find_device(device_name(there.device)), to,
@@ -136,11 +139,99 @@ void Copies::add(const Step& step, void* to, const void* from) {
                t.to_device->mark());
 }
 
+void Copies::add_sum(const Step& step, const std::vector<void*>& args) {
+  const Value& out = s_.values[step.values[0]];
+  SharedSum sum{{}, {}, {}, out.dtype, static_cast<size_t>(out.size), step.sum_by};
+  for (size_t i = 1; i < args.size(); ++i) {
+    sum.devices.push_back(&find_device(device_name(s_.values[step.values[i]].device)));
+    sum.from.push_back(args[i]);
+  }
+  sum.to.resize(sum.from.size());
+  const auto at =
+      std::find(sum.devices.begin(), sum.devices.end(), &find_device(device_name(step.device)));
+  expect(at != sum.devices.end(), "a sum is wanted on a device that has no part of it");
+  const auto here = static_cast<size_t>(at - sum.devices.begin());
+  sum.to[here] = args[0];
+  if (!pending_.empty()) flush();
+  // With those before it, unless it touches what one of them writes.
+  const size_t bytes = sum.count * static_cast<size_t>(sum.dtype.size());
+  const auto meets = [&](const void* a, size_t n, const void* b, size_t m) {
+    const auto *p = static_cast<const std::byte*>(a), *q = static_cast<const std::byte*>(b);
+    return p && q && p < q + m && q < p + n;
+  };
+  bool apart = true;
+  for (const SharedSum& s : sums_) {
+    const size_t others = s.count * static_cast<size_t>(s.dtype.size());
+    for (const void* to : s.to) {
+      apart &= !meets(to, others, args[0], bytes);
+      for (const void* from : sum.from) apart &= !meets(to, others, from, bytes);
+    }
+    for (const void* from : s.from) apart &= !meets(from, others, args[0], bytes);
+  }
+  if (!apart || (!sums_.empty() && sums_[0].devices != sum.devices)) flush();
+  for (SharedSum& s : sums_)
+    if (s.from == sum.from && s.count == sum.count && s.by == sum.by && !s.to[here]) {
+      s.to[here] = args[0];
+      return;
+    }
+  sum_names_.clear();
+  for (size_t i = 1; i < args.size(); ++i)
+    sum_names_.push_back(device_name(s_.values[step.values[i]].device));
+  sums_.push_back(std::move(sum));
+}
+
+void Copies::make_sums() {
+  const std::vector<Device*>& devices = sums_[0].devices;
+  std::vector<int64_t> begin;
+  double bytes = 0;
+  for (const SharedSum& s : sums_)
+    bytes += static_cast<double>(s.count) * static_cast<double>(s.dtype.size());
+  if (watch_.timed)
+    for (Device* d : devices) begin.push_back(d->mark());
+  devices[0]->add_up(sums_);
+  for (size_t i = 0; i < begin.size(); ++i)
+    profile_copy(*devices[i], sum_names_[i], bytes, begin[i], devices[i]->mark());
+  sums_.clear();
+}
+
 void Copies::flush() {
+  if (!sums_.empty()) make_sums();
   if (pending_.size() < 2 || !pending_[0].to_device->transfer(pending_))
     for (const Transfer& t : pending_)
       copy_bytes(*t.to_device, t.to, *t.from_device, t.from, t.bytes);
   pending_.clear();
+}
+
+std::vector<Device*> Meetings::before_sum(const Step& step, const std::vector<void*>& args) {
+  std::vector<Device*> involved;
+  std::vector<Use> uses;
+  const std::vector<bool> written = written_slots(step);
+  for (size_t i = 0; i < args.size(); ++i) {
+    const Value& v = s_.values[step.values[i]];
+    Device* d = &find_device(device_name(v.device));
+    if (std::find(involved.begin(), involved.end(), d) == involved.end()) involved.push_back(d);
+    const auto* begin = static_cast<const std::byte*>(args[i]);
+    uses.push_back({step.device, begin, begin + v.size * v.dtype.size(), written[i]});
+  }
+  const bool known = std::all_of(involved.begin(), involved.end(), [&](Device* d) {
+    return std::find(devices_.begin(), devices_.end(), d) != devices_.end();
+  });
+  const bool apart = std::all_of(uses_.begin(), uses_.end(), [&](const Use& a) {
+    return std::all_of(uses.begin(), uses.end(), [&](const Use& b) {
+      return a.device == b.device || (!a.written && !b.written) || a.end <= b.begin ||
+             b.end <= a.begin;
+    });
+  });
+  std::vector<Device*> meeting;
+  if (!known || !apart) {
+    meeting = at_end();
+    uses_.clear();
+    for (Device* d : involved)
+      if (std::find(meeting.begin(), meeting.end(), d) == meeting.end()) meeting.push_back(d);
+    devices_ = meeting;
+  }
+  uses_.insert(uses_.end(), uses.begin(), uses.end());
+  return meeting;
 }
 
 void agree_on_plan(const Schedule& s) {
@@ -169,7 +260,7 @@ std::vector<bool> written_slots(const Step& step) {
 std::vector<bool> read_slots(const Step& step) {
   std::vector<bool> out(step.values.size());
   if (!step.kernel) {
-    out[1] = true;
+    std::fill(out.begin() + 1, out.end(), true);
     return out;
   }
   std::vector<Node> values;

@@ -1,8 +1,12 @@
 // Launches of kernels, plain or watched: DEBUG=2 shows each with its time, a profile times them,
 // CHECK_NAN=1 looks at what they read and write.
 #pragma once
+#include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/device.h"
 #include "runtime/kernel.h"
 
 namespace tiny {
@@ -18,20 +22,51 @@ Watch watch_now();
 void launch(const Schedule& s, const Step& step, Kernel& kernel, const std::vector<void*>& args,
             Watch watch);
 
-// Steps that copy a value from one device, or one place of it, to another. Those that follow one
-// another are made at once, up to one that touches what another one writes.
+// Steps that copy a value from one device, or one place of it, to another, or have a library add
+// values up. Those that follow one another are made at once, up to one that touches what another
+// one writes.
 class Copies {
  public:
   Copies(const Schedule& s, Watch watch) : s_(s), watch_(watch) {}
-  void add(const Step& step, void* to, const void* from);
+  void add(const Step& step, const std::vector<void*>& args);
   void flush();  // before any other step, and at the end
 
  private:
+  void add_sum(const Step& step, const std::vector<void*>& args);
+  void make_sums();
   bool conflicts(const Transfer& t) const;
 
   const Schedule& s_;
   const Watch watch_;
   std::vector<Transfer> pending_;
+  std::vector<SharedSum> sums_;         // one of the two is empty
+  std::vector<std::string> sum_names_;  // of their devices
+};
+
+// When devices have to meet (Device::meet) because kernels of one read the memory of others: before
+// such steps and after them. Steps that follow one another share their meetings, up to one that
+// touches what a step on another device writes, or writes what that reads.
+class Meetings {
+ public:
+  explicit Meetings(const Schedule& s) : s_(s) {}
+  // The devices that meet before a step, or at the end; mostly none. Addresses in slot order.
+  std::vector<Device*> before(const Step& step, const std::vector<void*>& args) {
+    if (!step.reads_peers) return at_end();
+    return before_sum(step, args);
+  }
+  std::vector<Device*> at_end() { return std::exchange(devices_, {}); }
+
+ private:
+  struct Use {  // of memory, by a kernel of a device
+    int device;
+    const std::byte *begin, *end;
+    bool written;
+  };
+  std::vector<Device*> before_sum(const Step& step, const std::vector<void*>& args);
+
+  const Schedule& s_;
+  std::vector<Device*> devices_;  // that have met and are going to; empty elsewhere
+  std::vector<Use> uses_;         // since then
 };
 
 // Throws Error on all ranks unless they have the same plan. Before its first launch, where it has

@@ -29,24 +29,25 @@ using Buffers = std::vector<std::shared_ptr<Buffer>>;
 class Run {
  public:
   Run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs, Watch watch)
-      : s_(s), copies_(s, watch), buffers_(inputs.begin(), inputs.end()) {
+      : s_(s), copies_(s, watch), meetings_(s), buffers_(inputs.begin(), inputs.end()) {
     buffers_.resize(s.values.size());
     for (const auto& [device, bytes] : s.memory.arenas)
       arenas_[device] = Buffer::arena(device_name(device), bytes);
   }
 
   void step(const Step& step, Kernel* kernel, Watch watch) {
-    if (!kernel) {
-      void* to = address(step.values[0], step.operations);
-      return copies_.add(step, to, address(step.values[1], ""));
-    }
-    copies_.flush();
     std::vector<void*> args;
     for (int v : step.values) args.push_back(address(v, step.operations));
+    if (kernel) copies_.flush();
+    meet(meetings_.before(step, args));
+    if (!kernel) return copies_.add(step, args);
     launch(s_, step, *kernel, args, watch);
   }
 
-  void finish() { copies_.flush(); }
+  void finish() {
+    copies_.flush();
+    meet(meetings_.at_end());
+  }
 
   // Made when a step first writes it, and labelled with that step.
   std::shared_ptr<Buffer> buffer(int v, const std::string& label = "") {
@@ -64,6 +65,10 @@ class Run {
   }
 
  private:
+  static void meet(const std::vector<Device*>& devices) {
+    if (!devices.empty()) devices[0]->meet(devices);
+  }
+
   void* address(int v, const std::string& label) {
     const int64_t offset = s_.memory.offset[v];
     if (offset < 0) return buffer(v, label)->data();
@@ -72,6 +77,7 @@ class Run {
 
   const Schedule& s_;
   Copies copies_;
+  Meetings meetings_;
   Buffers buffers_;  // of values with memory of their own
   std::map<int, std::shared_ptr<Buffer>> arenas_;
 };

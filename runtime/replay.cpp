@@ -23,6 +23,7 @@ struct Replay::Segment {
   std::vector<LaunchItem> items;
   std::vector<Kernel*> kernels;
   std::vector<int> steps;  // of the items; the one that copies
+  std::vector<Device*> meeting;
   std::unique_ptr<Recording> recording;
   std::vector<int> changed;  // items
 };
@@ -319,8 +320,18 @@ void Replay::make_segments() {
   // By device, where launches go to. What one device does has no order beside what others do, but
   // for the copies between them.
   std::map<int, int> open;
+  Meetings meetings(schedule_);
+  const auto meet = [&](std::vector<Device*> devices) {
+    if (devices.empty()) return;
+    segments_.emplace_back();
+    segments_.back().meeting = std::move(devices);
+    open.clear();
+  };
   for (size_t i = 0; i < schedule_.steps.size(); ++i) {
     const Step& step = schedule_.steps[i];
+    std::vector<void*> args;
+    for (int v : step.values) args.push_back(address_of(v));
+    meet(meetings.before(step, args));
     if (!step.kernel) {
       segments_.emplace_back();
       segments_.back().steps.push_back(static_cast<int>(i));
@@ -333,7 +344,7 @@ void Replay::make_segments() {
       segments_.back().device = &find_device(device_name(step.device));
     }
     Segment& s = segments_[static_cast<size_t>(at->second)];
-    LaunchItem item{kernels[i]->program.get(), kernels[i]->launch, {}};
+    LaunchItem item{kernels[i]->program.get(), kernels[i]->launch, args};
     for (size_t k = 0; k < step.values.size(); ++k) {
       const int root = root_of(step.values[k]);
       const Use use{at->second, static_cast<int>(s.items.size()), static_cast<int>(k)};
@@ -341,13 +352,13 @@ void Replay::make_segments() {
         if (p.value == root) p.uses.push_back(use);
       const auto output = output_of_.find(root);
       if (output != output_of_.end()) outputs_[output->second].uses.push_back(use);
-      item.args.push_back(address_of(step.values[k]));
     }
     s.items.push_back(std::move(item));
     s.kernels.push_back(kernels[i]);
     s.steps.push_back(static_cast<int>(i));
     kernels_.push_back(kernels[i]->shared_from_this());
   }
+  meet(meetings.at_end());
 }
 
 void Replay::set_address(Place& place, void* address) {
@@ -396,9 +407,16 @@ void Replay::launch() {
   const Watch watch = watch_now();
   Copies copies(schedule_, watch);
   for (Segment& s : segments_) {
+    if (!s.meeting.empty()) {
+      copies.flush();
+      s.meeting[0]->meet(s.meeting);
+      continue;
+    }
     if (!s.device) {
       const Step& step = schedule_.steps[s.steps[0]];
-      copies.add(step, address_of(step.values[0]), address_of(step.values[1]));
+      std::vector<void*> args;
+      for (int v : step.values) args.push_back(address_of(v));
+      copies.add(step, args);
       continue;
     }
     copies.flush();

@@ -52,7 +52,7 @@ class Replay {
 
  private:
   class Merge;
-  struct Segment;  // launches on one device, or a copy between two
+  struct Segment;  // launches on one device, a copy between two, or a meeting
   struct Use {     // of an address that changes
     int segment, item, argument;
   };

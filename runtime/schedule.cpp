@@ -8,6 +8,7 @@
 
 #include "runtime/after.h"
 #include "runtime/buffer.h"
+#include "runtime/collective.h"
 #include "runtime/copy_order.h"
 #include "runtime/fuse.h"
 #include "runtime/layout.h"
@@ -20,71 +21,6 @@
 #include "tiny/print.h"
 
 namespace tiny {
-
-namespace {
-
-bool is_usable(Node realized) {
-  Node base = base_of(realized);  // a constant has no buffer
-  if (base->op == Op::Multi)
-    return std::all_of(base->srcs().begin(), base->srcs().end(), is_usable);
-  return base->op != Op::Buffer || !base->arg<BufferArg>().buffer->moved();
-}
-
-}  // namespace
-
-Node resolved(Node n) {
-  for (;;) {
-    if (n->realized && is_usable(n->realized)) return n->realized;
-    if (n->op != Op::Detach && n->op != Op::Leaf && n->op != Op::Checkpoint) return n;
-    n = n->src(0);
-  }
-}
-
-namespace {
-
-// Whether copies can read it where it is: memory in its own order.
-bool is_whole_memory(Node n) {
-  while (n->op == Op::Reshape) n = n->src(0);
-  return n->op == Op::Param || n->op == Op::Copy;
-}
-
-}  // namespace
-
-Normalized normalize(std::span<const Node> roots) {
-  Normalized out;
-  NodeMap<Node> done;
-  std::vector<Node> stack;
-  std::vector<Node> srcs;
-  for (Node r : roots) stack.push_back(resolved(r));
-  std::reverse(stack.begin(), stack.end());
-  while (!stack.empty()) {
-    Node n = stack.back();
-    if (done.contains(n)) {
-      stack.pop_back();
-      continue;
-    }
-    const size_t before = stack.size();
-    for (Node s : n->srcs())
-      if (!done.contains(resolved(s))) stack.push_back(resolved(s));
-    if (stack.size() != before) continue;
-    stack.pop_back();
-    if (n->op == Op::Buffer) {
-      const int64_t arg[] = {static_cast<int64_t>(out.buffers.size()), n->arg<BufferArg>().size};
-      done[n] = make(Op::Param, n->dtype, {}, Ints(arg));
-      out.buffers.push_back(n);
-      continue;
-    }
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*done.find(resolved(s)));
-    if (n->op == Op::Copy && !is_whole_memory(srcs[0])) {
-      const LabelScope label(n->label);
-      srcs[0] = build::contiguous(srcs[0]);
-    }
-    done[n] = with_sources(n, srcs);
-  }
-  for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));
-  return out;
-}
 
 namespace {
 
@@ -429,7 +365,7 @@ class Planner {
   }
 
   int device_of(const Group& g) const {
-    if (g.outputs[0]->op == Op::Copy) return static_cast<int>(g.outputs[0]->int_value());
+    if (g.outputs[0]->op == Op::Copy) return g.outputs[0]->device;
     int device = 0;
     for (Node n : g.inputs) {
       const int of = out_.values[value_of(n)].device;
@@ -465,9 +401,8 @@ class Planner {
     if (out_.values.back().size == 0) return;
     Node first = g.outputs[0];
     if (first->op == Op::Copy) {
-      out_.steps.push_back(
-          {NodeRef(), {value_of(first), value_of(base_of(first->src(0)))}, "copy", device, "to"});
-      return;
+      const bool alone = first->num_src > 1 && !is_sum_of_all(first);
+      return alone ? add_sum(g, first, device) : add_copy(first);
     }
     if (first->op == Op::Scatter && !in_place_.contains(first))
       add_kernel(g, {first}, first->src(0), device);
@@ -494,6 +429,34 @@ class Planner {
     const std::vector<std::string> labels = labels_of(nodes);
     step.operations = listed(labels);
     step.name = kernel_name(labels, outputs[0]->shape());
+    out_.steps.push_back(std::move(step));
+  }
+
+  void add_copy(Node out) {
+    const bool sum = out->num_src > 1;
+    Step step{
+        NodeRef(), {value_of(out)}, sum ? "sum" : "copy", out->device, sum ? out->label : "to"};
+    for (Node s : out->srcs()) step.values.push_back(value_of(base_of(s)));
+    if (sum) step.sum_by = sum_by(out);
+    out_.steps.push_back(std::move(step));
+  }
+
+  // A kernel on one device that adds up what others have in memory, or parts of it.
+  void add_sum(const Group& g, Node out, int device) {
+    const LabelScope label(out->label);
+    Step step;
+    step.device = device;
+    step.reads_peers = true;
+    NodeMap<Node> done;
+    std::vector<Node> nodes{out};
+    Node to = param(step, value_of(out), out->dtype, out->shape()), sum = nullptr;
+    for (Node s : out->srcs()) {
+      rebuild(s, g, step, done, nodes);
+      sum = sum ? build::binary(Op::Add, sum, *done.find(s)) : *done.find(s);
+    }
+    step.kernel = NodeRef(make(Op::Sink, kVoid, {make(Op::Store, kVoid, {to, sum})}));
+    step.operations = out->label;
+    step.name = kernel_name({step.operations}, out->shape());
     out_.steps.push_back(std::move(step));
   }
 

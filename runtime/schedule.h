@@ -6,21 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device.h"
 #include "runtime/memory_plan.h"
+#include "runtime/normalize.h"
 #include "tiny/node.h"
 
 namespace tiny {
-
-// What a node stands for: itself, its values where it has been computed, its source where the node
-// only matters to gradients.
-Node resolved(Node n);
-
-// A graph with its Buffers replaced by Params: slot i stands for buffers[i].
-struct Normalized {
-  std::vector<Node> roots;
-  std::vector<Node> buffers;
-};
-Normalized normalize(std::span<const Node> roots);
 
 // The same values without Limit and Whole, which compute nothing (facts.h: infer_lengths).
 std::vector<Node> without_lengths(std::span<const Node> roots);
@@ -40,7 +31,9 @@ struct Step {
   std::vector<int> values;  // arguments in slot order; of a copy: to, from
   std::string name;         // of the user's operations, a C identifier
   int device = 0;
-  std::string operations = {};  // all of the user's, "conv2d, relu"
+  std::string operations = {};   // all of the user's, "conv2d, relu"
+  bool reads_peers = false;      // some of the values that it reads are on other devices
+  SumBy sum_by = SumBy::Kernel;  // who adds up, where there is no kernel
 };
 
 struct Result {

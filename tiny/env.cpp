@@ -59,6 +59,8 @@ constexpr Row kRows[] = {
      "File name of LLVM's runtime library; empty searches the usual places."},
     {"NVRTC_LIBRARY", Kind::Text, "", Scope::Host,
      "File name of CUDA's compiler library libnvrtc.so.*; empty searches the usual places."},
+    {"NCCL_LIBRARY", Kind::Text, "", Scope::Host,
+     "File name of NVIDIA's library of collectives libnccl.so.2; empty searches the usual places."},
     {"HIP_CLANG", Kind::Text, "", Scope::Host,
      "clang 19 or later that compiles HIP kernels; empty looks for clang-21, clang-20, clang-19."},
     {"NVRTC_WORKERS", Kind::Int, "-1", Scope::Host,
@@ -90,7 +92,8 @@ constexpr Row kRows[] = {
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
      "a GPU's threads, at the price of sorting the indices."},
     {"COLLECTIVE", Kind::Text, "", Scope::Host,
-     "How sums over several devices are made: naive, two_shot or ring; empty chooses by size."},
+     "How sums over several devices are made: naive, two_shot, ring, one_shot, two_shot_direct, "
+     "flags or nccl; empty chooses by size."},
     {"RANK", Kind::Int, "-1", Scope::Host,
      "Number of this process among several that run one program; -1 takes that of MPI or Slurm."},
     {"WORLD_SIZE", Kind::Int, "-1", Scope::Host, "How many these are; -1 as for RANK."},

@@ -358,7 +358,7 @@ uint64_t infer_ranges(const NodeData& n) {
 
 int infer_device(const NodeData& n) {
   if (n.op == Op::Buffer) return n.arg<BufferArg>().device;
-  if (n.op == Op::Copy) return static_cast<int>(n.int_value());
+  if (n.op == Op::Copy) return static_cast<int>(n.num_src > 1 ? n.ints()[0] : n.int_value());
   if (n.op == Op::Iota && n.ints().size() > 1) return static_cast<int>(n.ints()[1]);
   if (n.op == Op::Shard || n.op == Op::Multi) return static_cast<int>(n.ints()[0]);
   int device = 0;

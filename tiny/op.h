@@ -70,7 +70,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Contiguous, Tensor, 1, false)  /* the same values, in memory of their own */                   \
   X(Detach, Tensor, 1, false)      /* no gradient passes */                                        \
   X(Leaf, Tensor, 1, false)        /* int64 id: a tensor whose gradient is wanted */               \
-  X(Copy, Tensor, 1, false)        /* int64 device id: the same values there */                    \
+  X(Copy, Tensor, -1, false)       /* int64 device id; of several the sum: Ints{id, SumBy} */      \
   X(Shard, Tensor, 1, false)       /* Ints{group, axis}: the same values on a group of devices */  \
   X(Multi, Tensor, -1, false)      /* Ints{group, axis}: a piece on each device of a group */      \
   X(Assign, Tensor, 2, false)      /* old, new: `new`, in the memory of `old` where possible */    \

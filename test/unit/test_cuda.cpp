@@ -14,9 +14,11 @@
 #include <utility>
 
 #include "devices/cuda_nvrtc.h"
+#include "devices/nccl.h"
 #include "runtime/buffer.h"
+#include "tiny/devices.h"
 #include "tiny/env.h"
-#include "tiny/tensor.h"
+#include "tiny/jit.h"
 #include "tiny/worker_process.h"
 
 using namespace tiny;
@@ -150,6 +152,19 @@ TEST_CASE("cuda: functions without __device__ are for the GPU, inline PTX needs 
       "  asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(h) : \"f\"(twice(b0[0])));\n"
       "  b1[0] = h;\n}\n";
   CHECK(!compile_cuda(text, "sm_90a").empty());
+}
+
+TEST_CASE("cuda: the kernel of sums over GPUs stays in registers, for every dtype") {
+  if (!has_nvrtc()) return;
+  for (const DType t : {kF32, kF64, kF16, kBF16, kI32, kI64}) {
+    std::string log;
+    compile_cuda(cuda_sum_source(t).text, "sm_90a", &log);
+    CAPTURE(log);
+    CHECK(cuda_resources(log).registers > 0);
+    CHECK(cuda_resources(log).registers <= 128);  // 512 threads a block
+    CHECK(cuda_resources(log).stack_bytes == 0);
+    CHECK(cuda_resources(log).spill_bytes == 0);
+  }
 }
 
 TEST_CASE("cuda: an array that is indexed dynamically shows as bytes of the stack") {
@@ -581,4 +596,47 @@ TEST_CASE("cuda: memory is copied from one GPU to another in the order of both")
     second.launch(*back, blocks(1 << 12, 256), {result.get(), there.get()});
   }
   CHECK(result.read<float>(a.size()) == scaled(scaled(a, 2), 3));
+}
+
+// Sums of small whole numbers, exact in every dtype and order; replays that follow one another at
+// once show what does not wait.
+TEST_CASE("cuda: sums over GPUs are the same by every way, also in replays") {
+  if (!has_gpu()) return;
+  if (cuda_driver().devices < 2) {
+    MESSAGE("left out: one GPU alone");
+    return;
+  }
+  const EnvOverride device("DEVICE", "CUDA");
+  const auto names = devices_from("CUDA", std::min(4, cuda_driver().devices));
+  const auto count = static_cast<int64_t>(names.size());
+  for (const char* how : {"", "naive", "one_shot", "two_shot_direct", "flags", "nccl"}) {
+    const EnvOverride collective("COLLECTIVE", how);
+    if (how == std::string("nccl") && !nccl_missing_reason(kF32).empty()) {
+      MESSAGE("left out: " << nccl_missing_reason(kF32));
+      continue;
+    }
+    for (const DType t : {kF32, kBF16, kF16, kI64})
+      for (const int64_t size : {1, 7, 1000, 300'001}) {
+        if (t.is_half() && size > 7) continue;  // the sum of all would not be exact
+        CAPTURE(how);
+        CAPTURE(t);
+        CAPTURE(size);
+        const Tensor whole = mod(Tensor::arange(count * size), 13).reshape({count, size}).to(t);
+        const Tensor x = whole.shard(names, 0).realize();
+        Jit step([](const Tensor& in, const Tensor& more) {
+          return ((in + more).sum(0) + 1).sum(0, true) + (in * more).sum(0).narrow(0, 0, 1);
+        });
+        const auto wanted_of = [&](int i) {
+          const Tensor a = whole.to(kI64), m = Tensor::full({}, i % 3).to(kI64);
+          return static_cast<double>(((a + m).sum(0) + 1).sum().item<int64_t>() +
+                                     (a * m).sum(0).narrow(0, 0, 1).item<int64_t>());
+        };
+        std::vector<Tensor> got;
+        for (int i = 0; i < 6; ++i)
+          got.push_back(step(x, Tensor::full({}, i % 3).to(t).contiguous().shard(names).realize()));
+        for (int i = 0; i < 6; ++i)
+          CHECK(got[i].to(kF64).to_vector<double>()[0] ==
+                doctest::Approx(wanted_of(i)).epsilon(t == kF32 ? 1e-6 : 0));
+      }
+  }
 }

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "runtime/device.h"
+#include "runtime/launch.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
 #include "test/devices.h"
@@ -346,7 +347,7 @@ TEST_CASE("training on several devices ends where training on one does") {
   };
   for (const auto& [name, make] : optimizers) {
     const Floats wanted = trained({}, make);
-    for (const char* how : {"naive", "two_shot", "ring"}) {
+    for (const char* how : {"naive", "two_shot", "ring", "one_shot", "two_shot_direct"}) {
       const EnvOverride collective("COLLECTIVE", how);
       CHECK_MESSAGE(are_close(trained(kThree, make), wanted), std::string(name), " ",
                     std::string(how));
@@ -402,6 +403,56 @@ TEST_CASE("copies between devices come where parts are needed in another form, a
   CHECK(copies_of(rows.sum(0)) == 24);
   const EnvOverride ring("COLLECTIVE", "ring");
   CHECK(copies_of(rows.sum(0)) == 24);
+  // Kernels that read the pieces where they are: nothing is copied but the sums of the parts.
+  const EnvOverride direct("COLLECTIVE", "one_shot");
+  CHECK(copies_of(rows.sum(0)) == 0);
+  CHECK(copies_of(rows.sum(0).shard(kFour, 0)) == 0);
+  CHECK(copies_of(rows.max(0)) == 12);  // no sum
+  const EnvOverride parts("COLLECTIVE", "two_shot_direct");
+  CHECK(copies_of(rows.sum(0)) == 12);
+}
+
+TEST_CASE("devices meet before kernels that read the memory of others, and after them") {
+  const std::string names[] = {"CPU:1", "CPU:2"};
+  Device *a = &find_device(names[0]), *b = &find_device(names[1]);
+  Schedule s;
+  for (int i = 0; i < 6; ++i) s.values.push_back({kF32, 4, device_id(names[i % 2])});
+  std::byte memory[6 * 16];
+  const auto step = [&](std::vector<int> values, int device) {
+    Step out;
+    Node stored = nullptr;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t arg[] = {static_cast<int64_t>(i), 4};
+      Node p = make(Op::Param, kF32, {}, Ints(arg));
+      if (i == 0) stored = p;
+      if (i == values.size() - 1)
+        out.kernel = NodeRef(make(Op::Sink, kVoid, {make(Op::Store, kVoid, {stored, p})}));
+    }
+    out.values = values;
+    out.device = device_id(names[device]);
+    out.reads_peers = values.size() > 2;
+    return out;
+  };
+  Meetings meetings(s);
+  using Devices = std::vector<Device*>;
+  const auto before = [&](const Step& t) {
+    std::vector<void*> args;
+    for (int v : t.values) args.push_back(memory + 16 * v);
+    const Devices met = meetings.before(t, args);
+    CHECK((met.empty() || std::set<Device*>(met.begin(), met.end()) == std::set<Device*>{a, b}));
+    return !met.empty();
+  };
+  // Values 0 and 1 are added up on both devices, into 2 and 3.
+  CHECK_FALSE(before(step({4, 0}, 0)));
+  CHECK(before(step({2, 0, 1}, 0)));
+  CHECK_FALSE(before(step({3, 0, 1}, 1)));
+  CHECK(before(step({4, 0}, 0)));  // might write what the other device still reads
+  CHECK(before(step({2, 0, 1}, 0)));
+  CHECK(before(step({1, 2, 3}, 1)));        // reads what a step on the other device writes
+  CHECK_FALSE(before(step({5, 2, 3}, 1)));  // of one device: in order anyway
+  CHECK(before(step({2, 4, 5}, 0)));        // writes what the other one reads
+  CHECK(meetings.at_end().size() == 2);
+  CHECK(meetings.at_end().empty());
 }
 
 TEST_CASE("dropout on several devices drops what it drops on one") {
@@ -478,7 +529,8 @@ TEST_CASE("what cannot be on several devices is an Error that says so") {
         }).starts_with("unknown device 'TPU'"));
   const EnvOverride collective("COLLECTIVE", "tree");
   CHECK(error_of([&] { y.sum().realize(); }) ==
-        "COLLECTIVE=tree: it is one of naive, two_shot, ring");
+        "COLLECTIVE=tree: it is one of naive, two_shot, ring, one_shot, two_shot_direct, flags, "
+        "nccl");
 }
 
 TEST_CASE("a parameter stays one when it moves to several devices") {
@@ -665,6 +717,11 @@ TEST_CASE("a Jit replays work on several devices") {
       CHECK(statistics.captures == one.captures);
       CHECK(statistics.replays == one.replays);
     }
+  const EnvOverride direct("COLLECTIVE", "one_shot");
+  for (const bool cut : {false, true}) {
+    const EnvOverride checked("JIT_CHECK", cut ? "1" : "0");
+    CHECK(are_close(losses_of_steps(kThree, cut, nullptr), wanted));
+  }
   const EnvOverride plain("JIT", "2");
   CHECK(are_close(losses_of_steps(kTwo, false, nullptr), wanted));
 }

@@ -1,0 +1,244 @@
+// Sums over GPUs that these make together: small ones by a kernel of our own on each, others by
+// NCCL.
+#include <algorithm>
+#include <map>
+
+#include "devices/cuda.h"
+#include "devices/nccl.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+namespace {
+
+constexpr size_t kMostGpus = 8, kMostSums = 16;  // of one launch, as in the text below
+constexpr int64_t kMostBlocks = 64;  // fewer than a GPU runs at once: they wait for each other's
+constexpr int64_t kThreads = 512;
+
+// An element type of the kernel below: how it is added up.
+struct Element {
+  const char *type, *sum, *up, *down;
+};
+
+const Element* element_of(DType t) {
+  static const std::map<Scalar, Element> known{
+      {Scalar::F32, {"float", "float", "return x;", "return x;"}},
+      {Scalar::F64, {"double", "double", "return x;", "return x;"}},
+      {Scalar::I32, {"int", "int", "return x;", "return x;"}},
+      {Scalar::I64, {"long long", "long long", "return x;", "return x;"}},
+      {Scalar::F16,
+       {"unsigned short", "float",
+        "float y; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(y) : \"h\"(x)); return y;",
+        "unsigned short y; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(x)); return y;"}},
+      {Scalar::BF16,
+       {"unsigned short", "float", "return __int_as_float(static_cast<int>(x) << 16);",
+        "unsigned short y; asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(x)); return y;"}}};
+  const auto at = known.find(t.scalar);
+  return at == known.end() ? nullptr : &at->second;
+}
+
+// Every block waits, by flags in the memory of all, until the same block of all GPUs is there: then
+// what they add up is in memory, and at the end nobody reads it any more. A flag never goes back, a
+// later one stands for those before it. (PTX ISA, memory consistency model: release and acquire at
+// system scope.)
+constexpr const char* kText = R"(
+typedef unsigned int u32;
+typedef unsigned long long u64;
+constexpr int kGpus = 8, kSums = 16;
+__device__ Sum up(Element x) { UP }
+__device__ Element down(Sum x) { DOWN }
+
+__device__ void meet(u32* const* flags, u32 me, u32 count, u32 epoch, u64 limit) {
+  __syncthreads();
+  const u32 other = threadIdx.x;
+  if (other < count) {
+    u32 *there = nullptr, *here = nullptr;  // no array that is indexed dynamically
+#pragma unroll
+    for (int j = 0; j < kGpus; ++j) {
+      if (j == other) there = flags[j] + blockIdx.x * kGpus + me;
+      if (j == me) here = flags[j] + blockIdx.x * kGpus + other;
+    }
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(there), "r"(epoch) : "memory");
+    u64 start, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+    for (u32 seen = epoch - 1; (int)(seen - epoch) < 0;) {
+      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(here) : "memory");
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+      if (now - start > limit) __trap();
+    }
+  }
+  __syncthreads();
+}
+
+union Packet {
+  uint4 all;
+  Element each[16 / sizeof(Element)];
+};
+
+// All fields take 8 bytes: the host writes them in a row.
+struct Batch {
+  u64 epoch, me, gpus, limit, sums;
+  u32* flags[kGpus];
+  struct {
+    Element* out;  // null: only the others want it
+    u64 size;
+    const Element* from[kGpus];
+  } sum[kSums];
+};
+
+__device__ void add_up(Element* out, u64 size, u64 gpus, const Element* const* from) {
+  constexpr int kLanes = 16 / sizeof(Element);
+  const u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x, step = gridDim.x * (u64)blockDim.x;
+  const u64 packets = size / kLanes;
+  for (u64 i = first; i < packets; i += step) {
+    Packet in[kGpus], result;
+#pragma unroll
+    for (int j = 0; j < kGpus; ++j)
+      if (j < gpus) in[j].all = reinterpret_cast<const uint4*>(from[j])[i];
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) {
+      Sum sum = up(in[0].each[lane]);
+#pragma unroll
+      for (int j = 1; j < kGpus; ++j)
+        if (j < gpus) sum += up(in[j].each[lane]);
+      result.each[lane] = down(sum);
+    }
+    reinterpret_cast<uint4*>(out)[i] = result.all;
+  }
+  for (u64 i = packets * kLanes + first; i < size; i += step) {
+    Sum sum = up(from[0][i]);
+#pragma unroll
+    for (int j = 1; j < kGpus; ++j)
+      if (j < gpus) sum += up(from[j][i]);
+    out[i] = down(sum);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(512) sum_together(
+    const __grid_constant__ Batch batch) {
+  meet(batch.flags, batch.me, batch.gpus, batch.epoch, batch.limit);
+  for (int s = 0; s < batch.sums; ++s)
+    if (batch.sum[s].out)
+      add_up(batch.sum[s].out, batch.sum[s].size, batch.gpus, batch.sum[s].from);
+  meet(batch.flags, batch.me, batch.gpus, batch.epoch + 1, batch.limit);
+}
+)";
+
+std::string text_of(const Element& e) {
+  std::string text = kText;
+  const auto fill = [&](const char* name, const char* body) {
+    const size_t at = text.find(name);
+    text.replace(at, std::string(name).size(), body);
+  };
+  fill("UP", e.up);
+  fill("DOWN", e.down);
+  return cat("using Element = ", e.type, ";\nusing Sum = ", e.sum, ";\n", text);
+}
+
+void* as_field(uint64_t value) { return reinterpret_cast<void*>(value); }
+
+}  // namespace
+
+Source cuda_sum_source(DType dtype) {
+  const Element* e = element_of(dtype);
+  expect(e, "a sum over GPUs of ", dtype);
+  return {"sum_together", text_of(*e), Source::Language::Cuda};
+}
+
+// What GPUs that make sums together share: flags in the memory of each, and how often they met.
+struct CudaDevice::Together {
+  std::vector<CudaDevice*> gpus;
+  std::vector<void*> flags;
+  uint32_t epoch = 0;
+
+  explicit Together(std::vector<CudaDevice*> all) : gpus(std::move(all)) {
+    const std::vector<uint32_t> zeros(kMostBlocks * kMostGpus);
+    for (CudaDevice* d : gpus) {
+      for (CudaDevice* other : gpus)
+        if (other != d)
+          check(d->reach(*other), d->name_, " cannot reach the memory of ", other->name_);
+      flags.push_back(d->alloc(zeros.size() * sizeof(uint32_t)));
+      d->upload(flags.back(), zeros.data(), zeros.size() * sizeof(uint32_t));
+    }
+    for (CudaDevice* d : gpus) d->synchronize();
+  }
+
+  // Of one list of GPUs, made at its first sum and kept.
+  static Together& of(const std::vector<CudaDevice*>& gpus) {
+    static auto& all = *new std::map<std::vector<CudaDevice*>, std::unique_ptr<Together>>;
+    std::unique_ptr<Together>& one = all[gpus];
+    if (!one) one = std::make_unique<Together>(gpus);
+    return *one;
+  }
+
+  // Of one dtype.
+  void sum(std::span<const SharedSum> sums) {
+    const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
+    LaunchSize size;
+    size.block[0] = kThreads;
+    for (const SharedSum& s : sums) {
+      const int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
+      const int64_t blocks = std::min((packets + kThreads - 1) / kThreads, kMostBlocks);
+      size.grid[0] = std::max(size.grid[0], blocks);
+    }
+    for (CudaDevice* d : gpus) d->sum_program(sums[0].dtype);  // compiled before any of them waits
+    for (size_t me = 0; me < gpus.size(); ++me) {
+      std::vector<void*> batch{as_field(epoch + 1), as_field(me), as_field(gpus.size()),
+                               as_field(limit), as_field(sums.size())};
+      const auto add = [&](const auto& pointers) {
+        for (size_t i = 0; i < kMostGpus; ++i)
+          batch.push_back(i < pointers.size() ? const_cast<void*>(pointers[i]) : nullptr);
+      };
+      add(flags);
+      for (const SharedSum& s : sums) {
+        batch.insert(batch.end(), {s.to[me], as_field(s.count)});
+        add(s.from);
+      }
+      batch.resize(5 + kMostGpus + kMostSums * (2 + kMostGpus));
+      gpus[me]->start(gpus[me]->sum_program(sums[0].dtype), size, batch);
+    }
+    epoch += 2;
+  }
+};
+
+Program& CudaDevice::sum_program(DType dtype) {
+  std::lock_guard lock(ordering_);
+  std::unique_ptr<Program>& program = sums_[dtype.scalar];
+  if (!program) {
+    const Source source = cuda_sum_source(dtype);
+    program = load(compile(source), source.entry);
+  }
+  return *program;
+}
+
+std::string CudaDevice::missing_for_sums(SumBy by, DType dtype) {
+  if (by == SumBy::Library) return nccl_missing_reason(dtype);
+  return element_of(dtype) ? "" : cat("its kernel does not add up values of ", dtype);
+}
+
+void CudaDevice::add_up(std::span<const SharedSum> sums) {
+  std::vector<CudaDevice*> gpus;
+  std::vector<int> ordinals;
+  std::vector<CuStream> streams;
+  for (Device* d : sums[0].devices) {
+    gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
+    ordinals.push_back(gpus.back()->ordinal_);
+    streams.push_back(gpus.back()->compute_);
+  }
+  std::vector<NcclSum> others;
+  std::map<Scalar, std::vector<SharedSum>> own;
+  for (const SharedSum& s : sums) {
+    if (s.by == SumBy::Library)
+      others.push_back({s.from, s.to, s.dtype, s.count});
+    else
+      own[s.dtype.scalar].push_back(s);
+  }
+  for (const auto& [dtype, all] : own)
+    for (size_t i = 0; i < all.size(); i += kMostSums)
+      Together::of(gpus).sum(std::span(all).subspan(i, std::min(kMostSums, all.size() - i)));
+  if (others.empty()) return;
+  const CudaScope scope(cuda_, context_);  // to which NCCL leaves this thread
+  nccl_sum(ordinals, streams, others);
+}
+
+}  // namespace tiny

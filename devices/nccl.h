@@ -1,0 +1,31 @@
+// NVIDIA's library of collectives, opened at its first use; nothing of it is needed to build.
+// Functions, types and numbers: NCCL 2 API reference.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "devices/cuda_driver.h"
+#include "tiny/dtype.h"
+
+namespace tiny {
+
+// Why it cannot add up values of this dtype: empty where it can.
+std::string nccl_missing_reason(DType dtype);
+std::string nccl_version();  // "2.27.3 from FILE"; throws DeviceError without it
+
+// One sum over GPUs: `from` and `to` by GPU; null in `to` where it is not wanted.
+struct NcclSum {
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  DType dtype;
+  size_t count = 0;
+};
+
+// Adds up on streams of these GPUs, in the order of each stream. All sums are started at once.
+// Communicators of a list of GPUs are made at its first use. Throws DeviceError.
+void nccl_sum(const std::vector<int>& ordinals, const std::vector<CuStream>& streams,
+              std::span<const NcclSum> sums);
+
+}  // namespace tiny

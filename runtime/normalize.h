@@ -1,0 +1,21 @@
+// Graphs without their buffers, in which the graphs of two training steps are the same node.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+// What a node stands for: itself, its values where it has been computed, its source where the node
+// only matters to gradients.
+Node resolved(Node n);
+
+// A graph with its Buffers replaced by Params: slot i stands for buffers[i].
+struct Normalized {
+  std::vector<Node> roots;
+  std::vector<Node> buffers;
+};
+Normalized normalize(std::span<const Node> roots);
+
+}  // namespace tiny
