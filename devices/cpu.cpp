@@ -185,6 +185,37 @@ bool CpuDevice::transfer(std::span<const Transfer> all) {
   return true;
 }
 
+namespace {
+
+template <class T> void add_up_as(const SharedSum& s) {
+  for (size_t i = 0; i < s.count; ++i) {
+    T sum = 0;
+    for (const void* from : s.from) sum += static_cast<const T*>(from)[i];
+    for (void* to : s.to)
+      if (to) static_cast<T*>(to)[i] = sum;
+  }
+}
+
+// By dtype; null where there is none.
+void (*adder_of(DType t))(const SharedSum&) {
+  if (t == kF32) return add_up_as<float>;
+  if (t == kF64) return add_up_as<double>;
+  if (t == kI32) return add_up_as<int32_t>;
+  return t == kI64 ? add_up_as<int64_t> : nullptr;
+}
+
+}  // namespace
+
+std::string CpuDevice::missing_for_sums(SumBy by, DType dtype) {
+  if (by != SumBy::Flags) return "CPUs have no library for it";
+  return adder_of(dtype) ? "" : cat("CPUs do not add up values of ", dtype, " together");
+}
+
+// From the last to the first, as above.
+void CpuDevice::add_up(std::span<const SharedSum> sums) {
+  for (size_t i = sums.size(); i-- > 0;) adder_of(sums[i].dtype)(sums[i]);
+}
+
 void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) {
   const int64_t count = size.grid[0];
   const int64_t workers =

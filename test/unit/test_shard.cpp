@@ -347,7 +347,7 @@ TEST_CASE("training on several devices ends where training on one does") {
   };
   for (const auto& [name, make] : optimizers) {
     const Floats wanted = trained({}, make);
-    for (const char* how : {"naive", "two_shot", "ring", "one_shot", "two_shot_direct"}) {
+    for (const char* how : {"naive", "two_shot", "ring", "one_shot", "two_shot_direct", "flags"}) {
       const EnvOverride collective("COLLECTIVE", how);
       CHECK_MESSAGE(are_close(trained(kThree, make), wanted), std::string(name), " ",
                     std::string(how));
@@ -410,6 +410,13 @@ TEST_CASE("copies between devices come where parts are needed in another form, a
   CHECK(copies_of(rows.max(0)) == 12);  // no sum
   const EnvOverride parts("COLLECTIVE", "two_shot_direct");
   CHECK(copies_of(rows.sum(0)) == 12);
+  // Together: one step for each device, and none of it a kernel.
+  const EnvOverride together("COLLECTIVE", "flags");
+  CHECK(copies_of(rows.sum(0)) == 4);
+  // One that is wanted on one device alone is fetched.
+  const Tensor x = numbers({8, 6});
+  const Tensor y = rows.sum(0) * 2 + (rows * rows).sum(0).to("CPU").shard(kFour);
+  CHECK(are_close(values(y), values(x.sum(0) * 2 + (x * x).sum(0))));
 }
 
 TEST_CASE("devices meet before kernels that read the memory of others, and after them") {
@@ -717,11 +724,11 @@ TEST_CASE("a Jit replays work on several devices") {
       CHECK(statistics.captures == one.captures);
       CHECK(statistics.replays == one.replays);
     }
-  const EnvOverride direct("COLLECTIVE", "one_shot");
-  for (const bool cut : {false, true}) {
-    const EnvOverride checked("JIT_CHECK", cut ? "1" : "0");
-    CHECK(are_close(losses_of_steps(kThree, cut, nullptr), wanted));
-  }
+  for (const char* how : {"one_shot", "flags"})
+    for (const bool cut : {false, true}) {
+      const EnvOverride direct("COLLECTIVE", how), checked("JIT_CHECK", cut ? "1" : "0");
+      CHECK(are_close(losses_of_steps(kThree, cut, nullptr), wanted));
+    }
   const EnvOverride plain("JIT", "2");
   CHECK(are_close(losses_of_steps(kTwo, false, nullptr), wanted));
 }
