@@ -135,8 +135,8 @@ void Copies::add(const Step& step, const std::vector<void*>& args) {
   if (!watch_.timed) return;
   const int64_t begin = t.to_device->mark();
   flush();
-  profile_copy(*t.to_device, device_name(there.device), static_cast<double>(bytes), begin,
-               t.to_device->mark());
+  profile_copy(step.operations, static_cast<double>(bytes), *t.to_device, device_name(there.device),
+               {begin, t.to_device->mark()});
 }
 
 void Copies::add_sum(const Step& step, const std::vector<void*>& args) {
@@ -190,7 +190,7 @@ void Copies::make_sums() {
     for (Device* d : devices) begin.push_back(d->mark());
   devices[0]->add_up(sums_);
   for (size_t i = 0; i < begin.size(); ++i)
-    profile_copy(*devices[i], sum_names_[i], bytes, begin[i], devices[i]->mark());
+    profile_copy("all_reduce", bytes, *devices[i], sum_names_[i], {begin[i], devices[i]->mark()});
   sums_.clear();
 }
 

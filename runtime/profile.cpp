@@ -35,7 +35,7 @@ double seconds_now() {
 struct Event {
   const char* name;
   const char* category;
-  const std::string* operations;  // of kernels
+  const std::string* operations;  // of kernels and copies
   int process, track;
   double begin, seconds;  // of a counter: when, and its value
   double flops, bytes;
@@ -226,12 +226,12 @@ void profile_kernel(const Kernel& k, const std::string& operations, Device& devi
                  k.flops, k.bytes, false});
 }
 
-void profile_copy(Device& device, const std::string& device_name, double bytes, int64_t begin,
-                  int64_t end) {
+void profile_copy(const std::string& operations, double bytes, Device& device,
+                  const std::string& device_name, std::pair<int64_t, int64_t> marks) {
   Recorder& r = recorder();
   std::lock_guard lock(r.mutex);
-  r.add_pending(
-      {r.keep("copy"), r.keep("to"), r.keep(device_name), &device, begin, end, 0, bytes, true});
+  r.add_pending({r.keep("copy"), r.keep(operations), r.keep(device_name), &device, marks.first,
+                 marks.second, 0, bytes, true});
 }
 
 void profile_memory(const std::string& device_name, int64_t bytes) {

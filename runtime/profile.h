@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "tiny/profile.h"
 
@@ -48,8 +49,9 @@ class HostSpan {
 // Launched between two marks of its device (Device::mark).
 void profile_kernel(const Kernel& kernel, const std::string& operations, Device& device,
                     const std::string& device_name, int64_t begin, int64_t end);
-void profile_copy(Device& device, const std::string& device_name, double bytes, int64_t begin,
-                  int64_t end);
+// Of a copy to the device, or of its part of a sum that devices make together.
+void profile_copy(const std::string& operations, double bytes, Device& device,
+                  const std::string& device_name, std::pair<int64_t, int64_t> marks);
 // Bytes in use on a device from now on.
 void profile_memory(const std::string& device_name, int64_t bytes);
 

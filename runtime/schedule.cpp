@@ -434,8 +434,11 @@ class Planner {
 
   void add_copy(Node out) {
     const bool sum = out->num_src > 1;
-    Step step{
-        NodeRef(), {value_of(out)}, sum ? "sum" : "copy", out->device, sum ? out->label : "to"};
+    Step step{NodeRef(),
+              {value_of(out)},
+              sum ? "sum" : "copy",
+              out->device,
+              *out->label ? out->label : "to"};
     for (Node s : out->srcs()) step.values.push_back(value_of(base_of(s)));
     if (sum) step.sum_by = sum_by(out);
     out_.steps.push_back(std::move(step));

@@ -78,6 +78,24 @@ TEST_CASE("a profile has the host's work, every kernel, transfers and memory") {
   }
 }
 
+TEST_CASE("a profile says of copies between devices what they are for") {
+  const EnvOverride cpu("DEVICE", "CPU");
+  const std::vector<std::string> two{"CPU", "CPU:1"};
+  const Tensor x = Tensor::rand({4, 8}).shard(two, 0).realize();
+  for (const char* how : {"naive", "flags"}) {
+    const EnvOverride collective("COLLECTIVE", how);
+    const std::string path = trace_path();
+    {
+      const Profile profile(path);
+      Tensor(x.sum(0) + 1).realize();
+    }
+    size_t sums = 0;
+    for (const json& e : read_trace(path))
+      sums += e.value("cat", "") == "copy" && e.at("args").at("operations") == "all_reduce";
+    CHECK(sums == 2);
+  }
+}
+
 TEST_CASE("a profile counts the kernels of plain steps and of replays alike") {
   for (const std::string& device : test_devices()) {
     CAPTURE(device);
