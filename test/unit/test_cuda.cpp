@@ -635,6 +635,9 @@ TEST_CASE("cuda: sums over GPUs are the same by every way, also in replays") {
         std::vector<Tensor> got;
         for (int i = 0; i < 6; ++i)
           got.push_back(step(x, Tensor::full({}, i % 3).to(t).contiguous().shard(names).realize()));
+        // Wanted on one GPU alone; the others give their part.
+        const double first = (x.sum(0) + 1).to("CPU").to(kF64).to_vector<double>()[0];
+        CHECK(first == static_cast<double>(whole.to(kI64).sum(0).to_vector<int64_t>()[0] + 1));
         for (int i = 0; i < 6; ++i) {
           const double value = got[i].to(kF64).to_vector<double>()[0], wanted = wanted_of(i);
           CHECK(std::abs(value - wanted) <= (t == kF32 ? wanted * 1e-6 : 0));

@@ -417,6 +417,8 @@ TEST_CASE("copies between devices come where parts are needed in another form, a
   const Tensor x = numbers({8, 6});
   const Tensor y = rows.sum(0) * 2 + (rows * rows).sum(0).to("CPU").shard(kFour);
   CHECK(are_close(values(y), values(x.sum(0) * 2 + (x * x).sum(0))));
+  const Tensor one = (rows.sum(0) * 2).to("CPU");  // the others give, and want nothing
+  CHECK(are_close(values(one), values(x.sum(0) * 2)));
 }
 
 TEST_CASE("devices meet before kernels that read the memory of others, and after them") {
