@@ -63,9 +63,12 @@ Tensors split(const Tensors& tensors, std::vector<Form>& forms) {
   for (const Tensor& t : tensors) {
     Form form;
     if (t.defined() && !t.requires_grad() && !device_members(t.node()->device).empty()) {
+      Node n = t.node()->realized ? t.node()->realized.load() : t.node();
       Tensor whole = t;
-      Node n = whole.realize().node();
-      if (n->realized) n = n->realized;
+      if (n->op != Op::Multi || !std::all_of(n->srcs().begin(), n->srcs().end(), whole_buffer)) {
+        n = whole.realize().node();
+        if (n->realized) n = n->realized;
+      }
       if (n->op != Op::Multi) n = Tensor(build::contiguous(n)).realize().node();
       form = {static_cast<int>(n->ints()[0]), static_cast<int>(n->ints()[1])};
       for (Node piece : n->srcs()) out.emplace_back(piece);

@@ -618,23 +618,24 @@ TEST_CASE("cuda: sums over GPUs are the same by every way, also in replays") {
     }
     for (const DType t : {kF32, kBF16, kF16, kI64})
       for (const int64_t size : {1, 7, 1000, 300'001}) {
-        if (t.is_half() && size > 7) continue;  // the sum of all would not be exact
+        if (t.is_half() && size > 1) continue;  // the sum of all would not be exact
         CAPTURE(how);
         CAPTURE(t);
         CAPTURE(size);
-        const Tensor whole = mod(Tensor::arange(count * size), 13).reshape({count, size}).to(t);
+        const Tensor whole = mod(Tensor::arange(count * size), 5).reshape({count, size}).to(t);
         const Tensor x = whole.shard(names, 0).realize();
         Jit step([](const Tensor& in, const Tensor& more) {
           return ((in + more).sum(0) + 1).sum(0, true) + (in * more).sum(0).narrow(0, 0, 1);
         });
         const auto wanted_of = [&](int i) {
-          const Tensor a = whole.to(kI64), m = Tensor::full({}, i % 3).to(kI64);
+          const Tensor a = whole.to(kI64), m = Tensor::full({}, i % 3 + 2).to(kI64);
           return static_cast<double>(((a + m).sum(0) + 1).sum().item<int64_t>() +
                                      (a * m).sum(0).narrow(0, 0, 1).item<int64_t>());
         };
         std::vector<Tensor> got;
         for (int i = 0; i < 6; ++i)
-          got.push_back(step(x, Tensor::full({}, i % 3).to(t).contiguous().shard(names).realize()));
+          got.push_back(
+              step(x, Tensor::full({}, i % 3 + 2).to(t).contiguous().shard(names).realize()));
         // Wanted on one GPU alone; the others give their part.
         const double first = (x.sum(0) + 1).to("CPU").to(kF64).to_vector<double>()[0];
         CHECK(first == static_cast<double>(whole.to(kI64).sum(0).to_vector<int64_t>()[0] + 1));
