@@ -138,6 +138,7 @@ Algorithm algorithm(Op op, const Pieces& pieces, std::span<const int> devices) {
     return std::string(pieces.size() > kMostTogether ? "there are too many devices" : "");
   };
   if (wanted == "nccl" || wanted == "flags") {
+    if (op != Op::Add) return {};
     const bool flags = wanted == "flags";
     const std::string why = missing(flags ? SumBy::Flags : SumBy::Library);
     check(why.empty(), "COLLECTIVE=", wanted, ": ", why);

@@ -13,6 +13,7 @@
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
 #include "test/devices.h"
+#include "tiny/build.h"
 #include "tiny/devices.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -540,6 +541,13 @@ TEST_CASE("what cannot be on several devices is an Error that says so") {
   CHECK(error_of([&] { y.sum().realize(); }) ==
         "COLLECTIVE=tree: it is one of naive, two_shot, ring, one_shot, two_shot_direct, flags, "
         "nccl");
+  const EnvOverride library("COLLECTIVE", "nccl");
+  CHECK(error_of([&] { y.sum().realize(); }) == "COLLECTIVE=nccl: CPUs have no library for it");
+  const EnvOverride together("COLLECTIVE", "flags");
+  CHECK(error_of([&] { y.to(kF16).max().realize(); }) == "none");  // no sum
+  const Tensor eight = (Tensor::arange(8) - 4).to(kU32).shard(kTwo, 0);
+  CHECK(error_of([&] { Tensor(build::reduce(Op::Add, eight.node(), 1)).realize(); }) ==
+        "COLLECTIVE=flags: CPUs do not add up values of u32 together");
 }
 
 TEST_CASE("a parameter stays one when it moves to several devices") {
