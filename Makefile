@@ -98,6 +98,7 @@ WERROR := $(if $(filter true,$(CI)),-Werror)
 object = $(1:%.cpp=$(BUILD)/%.o)
 LIBRARY := $(BUILD)/libtiny.a
 TEST_PROGRAM := $(BUILD)/tests
+FAKE_HIP := $(BUILD)/libfake_hip.so
 EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
 DOCTOR := $(BUILD)/doctor
 TOOLS := $(subst _,-,$(TOOL_SOURCES:extra/%.cpp=$(BUILD)/%))
@@ -143,9 +144,14 @@ ifneq ($(filter doctest-dev,$(MISSING)),)
 $(TEST_PROGRAM):
 	@echo 'the tests need doctest (package doctest-dev)' >&2; exit 1
 else
-$(TEST_PROGRAM): $(call object,$(TEST_SOURCES)) $(LIBRARY) $(BUILD)/sources
+$(TEST_PROGRAM): $(call object,$(TEST_SOURCES)) $(LIBRARY) $(BUILD)/sources | $(FAKE_HIP)
 	$(call link)
 endif
+# What the tests of the device HIP open in place of AMD's libraries.
+$(FAKE_HIP): test/fake/hip.cpp test/fake/hip.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  CXX  $<"
+	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) -fPIC -shared $(ALL_LDFLAGS) $< -o $@
 $(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES) test/reference.cpp) $(LIBRARY) \
   $(BUILD)/sources
 	$(call link)

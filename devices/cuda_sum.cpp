@@ -228,7 +228,7 @@ std::string CudaDevice::missing_for_sums(SumBy by, DType dtype) {
 void CudaDevice::add_up(std::span<const SharedSum> sums) {
   std::vector<CudaDevice*> gpus;
   std::vector<int> ordinals;
-  std::vector<CuStream> streams;
+  std::vector<GpuStream> streams;
   for (Device* d : sums[0].devices) {
     gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
     ordinals.push_back(gpus.back()->ordinal_);
@@ -246,7 +246,7 @@ void CudaDevice::add_up(std::span<const SharedSum> sums) {
     for (size_t i = 0; i < all.size(); i += kMostSums)
       Together::of(gpus).sum(std::span(all).subspan(i, std::min(kMostSums, all.size() - i)));
   if (others.empty()) return;
-  const CudaScope scope(cuda_, context_);  // to which NCCL leaves this thread
+  const GpuScope scope(driver_, context_);  // to which NCCL leaves this thread
   nccl_sum(ordinals, streams, others);
 }
 

@@ -16,13 +16,13 @@ namespace {
 using NcclComm = struct NcclCommTag*;
 constexpr int kSum = 0;
 
-#define TINY_NCCL_FUNCTIONS(X)                                                      \
-  X(GetVersion, (int*))                                                             \
-  X(CommInitAll, (NcclComm*, int, const int*))                                      \
-  X(GroupStart, ())                                                                 \
-  X(GroupEnd, ())                                                                   \
-  X(AllReduce, (const void*, void*, size_t, int dtype, int op, NcclComm, CuStream)) \
-  X(Reduce, (const void*, void*, size_t, int dtype, int op, int root, NcclComm, CuStream))
+#define TINY_NCCL_FUNCTIONS(X)                                                       \
+  X(GetVersion, (int*))                                                              \
+  X(CommInitAll, (NcclComm*, int, const int*))                                       \
+  X(GroupStart, ())                                                                  \
+  X(GroupEnd, ())                                                                    \
+  X(AllReduce, (const void*, void*, size_t, int dtype, int op, NcclComm, GpuStream)) \
+  X(Reduce, (const void*, void*, size_t, int dtype, int op, int root, NcclComm, GpuStream))
 
 struct Nccl {
 #define TINY_DECLARE(name, parameters) int(*name) parameters = nullptr;
@@ -102,7 +102,7 @@ const std::vector<NcclComm>& communicators(const std::vector<int>& ordinals) {
 }
 
 void start(const NcclSum& s, const std::vector<NcclComm>& comms,
-           const std::vector<CuStream>& streams) {
+           const std::vector<GpuStream>& streams) {
   const bool everywhere = std::all_of(s.to.begin(), s.to.end(), [](void* to) { return to; });
   const int dtype = number_of(s.dtype);
   for (size_t root = 0; root < (everywhere ? 1 : comms.size()); ++root) {
@@ -131,7 +131,7 @@ std::string nccl_version() {
   return cat(v / 10000, ".", v / 100 % 100, ".", v % 100, " from ", nccl().file);
 }
 
-void nccl_sum(const std::vector<int>& ordinals, const std::vector<CuStream>& streams,
+void nccl_sum(const std::vector<int>& ordinals, const std::vector<GpuStream>& streams,
               std::span<const NcclSum> sums) {
   const std::vector<NcclComm>& comms = communicators(ordinals);
   check_nccl(nccl().GroupStart(), "begin a group");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "devices/cuda_driver.h"
+#include "devices/gpu_driver.h"
 #include "tiny/dtype.h"
 
 namespace tiny {
@@ -25,7 +25,7 @@ struct NcclSum {
 
 // Adds up on streams of these GPUs, in the order of each stream. All sums are started at once.
 // Communicators of a list of GPUs are made at its first use. Throws DeviceError.
-void nccl_sum(const std::vector<int>& ordinals, const std::vector<CuStream>& streams,
+void nccl_sum(const std::vector<int>& ordinals, const std::vector<GpuStream>& streams,
               std::span<const NcclSum> sums);
 
 }  // namespace tiny

@@ -7,6 +7,7 @@
 #include "devices/cuda.h"
 #include "devices/cuda_nvrtc.h"
 #include "devices/emulator.h"
+#include "devices/hip.h"
 #include "devices/null.h"
 #include "runtime/device.h"
 #include "tiny/env.h"
@@ -35,10 +36,12 @@ std::unique_ptr<Device> open_rank(int index) {
     return std::make_unique<AbsentDevice>(find_device("RANK:" + std::to_string(rank())).target(),
                                           index);
   const std::string chosen = env_text("DEVICE");
-  const bool gpu = canonical_device(chosen.empty() ? fastest_device() : chosen).starts_with("CUDA");
+  const std::string kind = canonical_device(chosen.empty() ? fastest_device() : chosen);
   std::unique_ptr<Device> own;
-  if (gpu)
+  if (kind.starts_with("CUDA"))
     own = std::make_unique<CudaDevice>(local_rank());
+  else if (kind.starts_with("HIP"))
+    own = std::make_unique<HipDevice>(local_rank());
   else
     own = std::make_unique<CpuDevice>();
   own->rank = index;
@@ -48,6 +51,7 @@ std::unique_ptr<Device> open_rank(int index) {
 constexpr Row kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
     {"CUDA", [](int i) -> std::unique_ptr<Device> { return std::make_unique<CudaDevice>(i); }},
+    {"HIP", [](int i) -> std::unique_ptr<Device> { return std::make_unique<HipDevice>(i); }},
     {"EMULATOR", [](int) { return emulated("EMULATOR", "sm_90a"); }},
     {"RANK", open_rank},
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
@@ -103,7 +107,7 @@ std::string canonical_device(std::string_view name) {
 
 std::string fastest_device() {
   static const bool has_cuda = cuda_available();
-  return has_cuda ? "CUDA" : "CPU";
+  return has_cuda ? "CUDA" : "CPU";  // HIP is asked for until a GPU has shown what it does
 }
 
 Device& find_device(std::string_view name) {
@@ -125,6 +129,7 @@ Device& find_device(std::string_view name) {
 std::string compile_for(std::string_view device, const std::string& arch, const Source& source) {
   if (canonical_device(device).starts_with("CUDA"))
     return compile_cuda(source.text, arch, nullptr, source.entry);
+  if (canonical_device(device).starts_with("HIP")) return compile_amd(source, arch);
   return find_device(device).compile(source);
 }
 

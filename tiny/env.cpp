@@ -61,6 +61,13 @@ constexpr Row kRows[] = {
      "File name of CUDA's compiler library libnvrtc.so.*; empty searches the usual places."},
     {"NCCL_LIBRARY", Kind::Text, "", Scope::Host,
      "File name of NVIDIA's library of collectives libnccl.so.2; empty searches the usual places."},
+    {"AMD_COMPILER", Kind::Text, "", Scope::Host,
+     "Compiler of the device HIP, hiprtc or llvm (an installed clang); empty takes hiprtc where it "
+     "is found and knows the GPU."},
+    {"HIP_LIBRARY", Kind::Text, "", Scope::Host,
+     "File name of AMD's runtime library libamdhip64.so.*; empty searches the usual places."},
+    {"HIPRTC_LIBRARY", Kind::Text, "", Scope::Host,
+     "File name of AMD's compiler library libhiprtc.so.*; empty searches the usual places."},
     {"HIP_CLANG", Kind::Text, "", Scope::Host,
      "clang 19 or later that compiles HIP kernels; empty looks for clang-21, clang-20, clang-19."},
     {"NVRTC_WORKERS", Kind::Int, "-1", Scope::Host,

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "devices/cuda_driver.h"
 #include "devices/cuda_nvrtc.h"
 #include "devices/nccl.h"
 #include "runtime/buffer.h"

@@ -1,0 +1,28 @@
+// One AMD GPU as a device, through the HIP runtime; kernels are compiled by hiprtc or by an
+// installed clang (AMD_COMPILER). Tested on a library that stands in for the runtime's and on
+// emulators: no AMD GPU has run it yet.
+#pragma once
+#include "devices/gpu.h"
+
+namespace tiny {
+
+class HipDevice : public GpuDevice {
+ public:
+  // Throws DeviceError without runtime, GPU or compiler, Error for a number that no GPU has.
+  explicit HipDevice(int index);
+
+  std::string compiler_id() const override;
+  std::string compile(const Source& source) override;
+
+ private:
+  std::string binary_origin() const override;
+};
+
+// "hiprtc" or "llvm": AMD_COMPILER, or hiprtc where it knows the architecture, else clang. Throws
+// DeviceError where there is none, with what to install.
+std::string amd_compiler(const std::string& arch);
+
+// The code object of a kernel by that compiler.
+std::string compile_amd(const Source& source, const std::string& arch);
+
+}  // namespace tiny

@@ -1,0 +1,485 @@
+#include "test/fake/hip.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+
+using tiny::LaunchSize;
+using tiny::test::FakeHip;
+
+namespace {
+
+enum : int {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kInvalidDevice = 101,
+  kInvalidImage = 200,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kIllegalAddress = 700,
+  kPeerAccessAlreadyEnabled = 704,
+  kLaunchFailure = 719,
+};
+
+struct Stream {
+  int device;
+  std::deque<std::function<void()>> queue;
+  int64_t issued = 0, finished = 0;
+};
+struct Event {
+  bool timed;
+  Stream* stream = nullptr;  // where it was recorded last, behind so many tasks
+  int64_t behind = 0;
+};
+struct Module {
+  int device;
+  std::string binary;
+  size_t arguments;
+  std::map<std::string, std::shared_ptr<struct Function>> functions;
+};
+struct Function {
+  int device;
+  std::string name;
+  size_t arguments;
+  std::shared_ptr<void> kernel;
+};
+struct Block {
+  size_t bytes;
+  int device;
+};
+
+std::recursive_mutex mutex;
+FakeHip fake;
+std::map<char*, Block> blocks;
+std::set<std::pair<int, int>> reachable;  // by the first, the second's memory
+std::set<Stream*> streams;
+int lost = kSuccess;  // what every call gives after a kernel's fault
+thread_local int current = 0;
+
+// Notes a call; the status that it is to give instead of doing something, or success.
+int enter(const std::string& function, const std::string& details = "") {
+  fake.calls.push_back(details.empty() ? function : function + ' ' + details);
+  const auto planned = fake.fail.find(function);
+  if (planned == fake.fail.end()) return lost;
+  const int status = planned->second;
+  fake.fail.erase(planned);
+  return status;
+}
+
+#define ENTER(...)             \
+  std::lock_guard lock(mutex); \
+  if (const int status = enter(__VA_ARGS__); status != kSuccess) return status
+
+void run_until(Stream& stream, int64_t count) {
+  while (stream.finished < count) {
+    const std::function<void()> task = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    ++stream.finished;
+    task();
+  }
+}
+
+int add(Stream* stream, std::function<void()> task) {
+  if (!streams.count(stream) || stream->device != current) return kInvalidHandle;
+  stream->queue.push_back(std::move(task));
+  ++stream->issued;
+  return kSuccess;
+}
+
+// The device that has all of these bytes, -1 where none has.
+int owner(const void* begin, size_t bytes) {
+  auto* at = const_cast<char*>(static_cast<const char*>(begin));
+  auto block = blocks.upper_bound(at);
+  if (block == blocks.begin()) return -1;
+  --block;
+  const bool inside = at + bytes <= block->first + block->second.bytes;
+  return inside ? block->second.device : -1;
+}
+
+int allocate(void** out, size_t bytes) {
+  if (fake.used[current] + bytes > fake.memory) return kOutOfMemory;
+  *out = fake.alloc ? fake.alloc(current, bytes) : std::malloc(bytes);
+  blocks[static_cast<char*>(*out)] = {bytes, current};
+  fake.used[current] += bytes;
+  return kSuccess;
+}
+
+int release(void* pointer) {
+  const auto block = blocks.find(static_cast<char*>(pointer));
+  if (block == blocks.end()) return kInvalidValue;
+  const auto [bytes, device] = block->second;
+  blocks.erase(block);
+  fake.used[device] -= bytes;
+  if (fake.free)
+    fake.free(device, pointer, bytes);
+  else
+    std::free(pointer);
+  return kSuccess;
+}
+
+std::string size_text(const unsigned* d) {
+  return std::to_string(d[0]) + 'x' + std::to_string(d[1]) + 'x' + std::to_string(d[2]);
+}
+
+constexpr char kMagic[9] = "FAKEHIP!";
+struct Header {
+  char magic[8];
+  uint64_t bytes, arguments;
+};
+
+}  // namespace
+
+extern "C" {
+
+FakeHip* fake_hip() { return &fake; }
+
+// --- devices -------------------------------------------------------------------------------------
+
+const char* hipGetErrorName(int status) {
+  switch (status) {
+    case kSuccess: return "hipSuccess";
+    case kInvalidValue: return "hipErrorInvalidValue";
+    case kOutOfMemory: return "hipErrorOutOfMemory";
+    case 100: return "hipErrorNoDevice";
+    case kInvalidDevice: return "hipErrorInvalidDevice";
+    case 209: return "hipErrorNoBinaryForGpu";
+    case kInvalidHandle: return "hipErrorInvalidHandle";
+    case kLaunchFailure: return "hipErrorLaunchFailure";
+    default: return "hipErrorUnknown";
+  }
+}
+const char* hipGetErrorString(int status) {
+  switch (status) {
+    case kOutOfMemory: return "out of memory";
+    case 100: return "no ROCm-capable device is detected";
+    case 209: return "no kernel image is available for execution on the device";
+    case kLaunchFailure: return "unspecified launch failure";
+    default: return "the stand-in has no text for it";
+  }
+}
+
+int hipInit(unsigned) {
+  ENTER("hipInit");
+  return fake.devices > 0 ? kSuccess : 100;
+}
+int hipRuntimeGetVersion(int* version) {
+  *version = fake.version;
+  return kSuccess;
+}
+int hipGetDeviceCount(int* count) {
+  ENTER("hipGetDeviceCount");
+  *count = fake.devices;
+  return kSuccess;
+}
+int hipDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < fake.devices ? kSuccess : kInvalidDevice;
+}
+int hipDeviceGetName(char* name, int bytes, int) {
+  std::strncpy(name, "Stand-in MI300X", static_cast<size_t>(bytes));
+  return kSuccess;
+}
+int hipDeviceGetAttribute(int* value, int attribute, int) {
+  const std::map<int, int> values = {{19, 4 << 20},  {56, 1024},      {63, 304},
+                                     {74, 64 << 10}, {87, fake.warp}, {88, fake.pools}};
+  const auto at = values.find(attribute);
+  if (at == values.end()) return kInvalidValue;
+  *value = at->second;
+  return kSuccess;
+}
+// As long as that of HIP 6: name first, architecture near the end.
+int hipGetDevicePropertiesR0600(void* properties, int) {
+  auto* bytes = static_cast<char*>(properties);
+  std::memset(bytes, 0, 1472);
+  std::strcpy(bytes, "gfx, a name that only looks like it");
+  std::strcpy(bytes + 1160, fake.arch.c_str());
+  return kSuccess;
+}
+int hipDeviceCanAccessPeer(int* can, int device, int peer) {
+  *can = fake.peers && device != peer;
+  return kSuccess;
+}
+int hipGetDevice(int* device) {
+  *device = current;
+  return kSuccess;
+}
+int hipSetDevice(int device) {
+  if (device < 0 || device >= fake.devices) return kInvalidDevice;
+  current = device;
+  return kSuccess;
+}
+int hipDeviceEnablePeerAccess(int peer, unsigned) {
+  ENTER("hipDeviceEnablePeerAccess", std::to_string(current) + ' ' + std::to_string(peer));
+  if (peer == current) return kInvalidDevice;
+  return reachable.insert({current, peer}).second ? kSuccess : kPeerAccessAlreadyEnabled;
+}
+
+// --- streams and events --------------------------------------------------------------------------
+
+int hipStreamCreateWithFlags(Stream** stream, unsigned flags) {
+  ENTER("hipStreamCreateWithFlags", std::to_string(flags));
+  *stream = new Stream{current, {}};
+  streams.insert(*stream);
+  ++fake.streams;
+  return kSuccess;
+}
+int hipStreamDestroy(Stream* stream) {
+  ENTER("hipStreamDestroy");
+  run_until(*stream, stream->issued);
+  streams.erase(stream);
+  delete stream;
+  --fake.streams;
+  return kSuccess;
+}
+int hipStreamSynchronize(Stream* stream) {
+  ENTER("hipStreamSynchronize");
+  run_until(*stream, stream->issued);
+  return lost;
+}
+int hipStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+  ENTER("hipStreamWaitEvent");
+  Stream* const other = event->stream;
+  if (!other) return kSuccess;
+  return add(stream, [other, behind = event->behind] {
+    if (streams.count(other)) run_until(*other, behind);
+  });
+}
+int hipEventCreateWithFlags(Event** event, unsigned flags) {
+  ENTER("hipEventCreateWithFlags", std::to_string(flags));
+  *event = new Event{flags == 0};
+  ++fake.events;
+  return kSuccess;
+}
+int hipEventDestroy(Event* event) {
+  std::lock_guard lock(mutex);
+  delete event;
+  --fake.events;
+  return kSuccess;
+}
+int hipEventRecord(Event* event, Stream* stream) {
+  ENTER("hipEventRecord");
+  if (stream->device != current) return kInvalidHandle;
+  event->stream = stream;
+  event->behind = stream->issued;
+  return kSuccess;
+}
+int hipEventSynchronize(Event* event) {
+  ENTER("hipEventSynchronize");
+  if (event->stream) run_until(*event->stream, event->behind);
+  return lost;
+}
+int hipEventElapsedTime(float* milliseconds, Event* start, Event* end) {
+  ENTER("hipEventElapsedTime");
+  if (!start->timed || !end->timed || !start->stream || !end->stream) return kInvalidHandle;
+  if (end->stream->finished < end->behind) return kNotReady;
+  *milliseconds = 0.25f * static_cast<float>(end->behind - start->behind);  // a task's time
+  return kSuccess;
+}
+
+// --- memory --------------------------------------------------------------------------------------
+
+int hipMemGetInfo(size_t* free, size_t* total) {
+  std::lock_guard lock(mutex);
+  *total = fake.memory;
+  *free = fake.memory - fake.used[current];
+  return kSuccess;
+}
+int hipMalloc(void** block, size_t bytes) {
+  ENTER("hipMalloc", std::to_string(bytes));
+  return allocate(block, bytes);
+}
+int hipFree(void* block) {
+  ENTER("hipFree");
+  return release(block);
+}
+int hipHostMalloc(void** memory, size_t bytes, unsigned flags) {
+  ENTER("hipHostMalloc", std::to_string(bytes) + ' ' + std::to_string(flags));
+  *memory = std::malloc(bytes);
+  ++fake.pinned;
+  return kSuccess;
+}
+int hipHostFree(void* memory) {
+  std::free(memory);
+  --fake.pinned;
+  return kSuccess;
+}
+int hipDeviceGetDefaultMemPool(void** pool, int device) {
+  *pool = reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
+  return kSuccess;
+}
+int hipMemPoolSetAttribute(void*, int attribute, void* value) {
+  ENTER("hipMemPoolSetAttribute",
+        std::to_string(attribute) + ' ' + std::to_string(*static_cast<uint64_t*>(value)));
+  return kSuccess;
+}
+int hipMemPoolTrimTo(void*, size_t) {
+  ENTER("hipMemPoolTrimTo");
+  return kSuccess;
+}
+int hipMemPoolSetAccess(void* pool, const int* access, size_t) {  // location's type, number, flags
+  const auto device = reinterpret_cast<uintptr_t>(pool) - 1;
+  ENTER("hipMemPoolSetAccess", std::to_string(device) + ' ' + std::to_string(access[0]) + ' ' +
+                                   std::to_string(access[1]) + ' ' + std::to_string(access[2]));
+  return kSuccess;
+}
+int hipMallocAsync(void** block, size_t bytes, Stream* stream) {
+  ENTER("hipMallocAsync", std::to_string(bytes));
+  if (fake.used[current] + bytes > fake.memory) run_until(*stream, stream->issued);
+  return allocate(block, bytes);
+}
+int hipFreeAsync(void* block, Stream* stream) {
+  ENTER("hipFreeAsync");
+  return add(stream, [block] { release(block); });
+}
+
+int hipMemcpyHtoDAsync(void* to, const void* from, size_t bytes, Stream* stream) {
+  ENTER("hipMemcpyHtoDAsync", std::to_string(bytes));
+  if (owner(to, bytes) != current) return kInvalidValue;
+  return add(stream, [=] { std::memcpy(to, from, bytes); });
+}
+int hipMemcpyDtoHAsync(void* to, const void* from, size_t bytes, Stream* stream) {
+  ENTER("hipMemcpyDtoHAsync", std::to_string(bytes));
+  if (owner(from, bytes) != current) return kInvalidValue;
+  return add(stream, [=] { std::memcpy(to, from, bytes); });
+}
+int hipMemcpyDtoDAsync(void* to, const void* from, size_t bytes, Stream* stream) {
+  ENTER("hipMemcpyDtoDAsync", std::to_string(bytes));
+  if (owner(to, bytes) != current || owner(from, bytes) != current) return kInvalidValue;
+  return add(stream, [=] { std::memmove(to, from, bytes); });
+}
+int hipMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                       Stream* stream) {
+  ENTER("hipMemcpyPeerAsync", std::to_string(from_device) + " to " + std::to_string(to_device) +
+                                  ", " + std::to_string(bytes));
+  if (owner(to, bytes) != to_device || owner(from, bytes) != from_device) return kInvalidValue;
+  return add(stream, [=] { std::memcpy(to, from, bytes); });
+}
+int hipMemsetD8Async(void* to, unsigned char value, size_t bytes, Stream* stream) {
+  ENTER("hipMemsetD8Async", std::to_string(bytes));
+  if (owner(to, bytes) != current) return kInvalidValue;
+  return add(stream, [=] { std::memset(to, value, bytes); });
+}
+
+// --- kernels -------------------------------------------------------------------------------------
+
+int hipModuleLoadData(Module** module, const void* image) {
+  ENTER("hipModuleLoadData");
+  Header header;
+  std::memcpy(&header, image, sizeof header);
+  if (std::memcmp(header.magic, kMagic, 8) != 0) return kInvalidImage;
+  const char* code = static_cast<const char*>(image) + sizeof header;
+  *module = new Module{current, std::string(code, header.bytes), header.arguments, {}};
+  ++fake.modules;
+  return kSuccess;
+}
+int hipModuleUnload(Module* module) {
+  ENTER("hipModuleUnload");
+  delete module;
+  --fake.modules;
+  return kSuccess;
+}
+int hipModuleGetFunction(Function** function, Module* module, const char* name) {
+  ENTER("hipModuleGetFunction", name);
+  try {
+    auto& slot = module->functions[name];
+    if (!slot)
+      slot = std::make_shared<Function>(
+          Function{module->device, name, module->arguments,
+                   fake.load ? fake.load(module->device, module->binary, name) : nullptr});
+    *function = slot.get();
+    return kSuccess;
+  } catch (const std::exception&) {
+    return kNotFound;
+  }
+}
+int hipModuleLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                          unsigned by, unsigned bz, unsigned shared, Stream* stream, void** params,
+                          void** extra) {
+  const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+  ENTER("hipModuleLaunchKernel",
+        f->name + ' ' + size_text(grid) + ' ' + size_text(block) + ' ' + std::to_string(shared));
+  if (extra || f->device != current || bx * by * bz > 1024) return kInvalidValue;
+  LaunchSize size;
+  for (int i = 0; i < 3; ++i) size.grid[i] = grid[i], size.block[i] = block[i];
+  size.shared_bytes = shared;
+  std::vector<void*> args;  // the values are read now
+  for (size_t i = 0; i < f->arguments; ++i) args.push_back(*static_cast<void**>(params[i]));
+  for (const void* arg : args) {
+    const int device = owner(arg, 0);
+    if (device >= 0 && device != current && !reachable.count({current, device}))
+      return kIllegalAddress;
+  }
+  return add(stream, [kernel = f->kernel, device = f->device, name = f->name, size, args] {
+    fake.done.push_back(name);
+    try {
+      if (fake.run) fake.run(device, kernel.get(), size, args);
+    } catch (const std::exception& e) {
+      fake.fault = e.what();
+      lost = kLaunchFailure;
+    }
+  });
+}
+
+// --- hiprtc --------------------------------------------------------------------------------------
+
+struct Program {
+  std::string text, log, code;
+};
+
+const char* hiprtcGetErrorString(int status) {
+  return status == 6 ? "HIPRTC_ERROR_COMPILATION" : "HIPRTC_ERROR";
+}
+int hiprtcCreateProgram(Program** program, const char* text, const char*, int, const char* const*,
+                        const char* const*) {
+  *program = new Program{text, {}, {}};
+  return 0;
+}
+int hiprtcDestroyProgram(Program** program) {
+  delete *program;
+  *program = nullptr;
+  return 0;
+}
+int hiprtcCompileProgram(Program* program, int count, const char* const* options) {
+  std::lock_guard lock(mutex);
+  std::string arch;
+  for (int i = 0; i < count; ++i)
+    if (std::string(options[i]).starts_with("--offload-arch=")) arch = options[i] + 15;
+  fake.calls.push_back("hiprtcCompileProgram " + arch);
+  const std::string known = fake.arch.substr(0, fake.arch.find(':'));
+  if (arch != known) std::abort();  // as 5.2 does
+  const std::string binary = fake.compile ? fake.compile(program->text, arch, program->log) : "";
+  if (binary.empty()) return 6;
+  // A kernel's parameters: the commas between its parentheses.
+  const size_t kernel = program->text.find("KERNEL(", program->text.find("extern \"C\""));
+  const size_t open = program->text.find('(', program->text.find(") ", kernel));
+  const size_t close = program->text.find(')', open);
+  Header header{{}, binary.size(), 1};
+  std::memcpy(header.magic, kMagic, 8);
+  for (size_t i = open; i < close; ++i) header.arguments += program->text[i] == ',';
+  program->code.assign(reinterpret_cast<const char*>(&header), sizeof header);
+  program->code += binary;
+  return 0;
+}
+int hiprtcGetProgramLogSize(Program* program, size_t* size) {
+  *size = program->log.size() + 1;
+  return 0;
+}
+int hiprtcGetProgramLog(Program* program, char* log) {
+  std::memcpy(log, program->log.c_str(), program->log.size() + 1);
+  return 0;
+}
+int hiprtcGetCodeSize(Program* program, size_t* size) {
+  *size = program->code.size();
+  return 0;
+}
+int hiprtcGetCode(Program* program, char* code) {
+  std::memcpy(code, program->code.data(), program->code.size());
+  return 0;
+}
+
+}  // extern "C"
