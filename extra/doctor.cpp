@@ -14,6 +14,7 @@
 #include "devices/cuda.h"
 #include "devices/cuda_nvrtc.h"
 #include "devices/hip_compiler.h"
+#include "devices/hip_rtc.h"
 #include "devices/nccl.h"
 #include "tiny/tiny.h"
 
@@ -52,7 +53,8 @@ void print_compilers() {
     return nvrtc_available() ? nvrtc_id() + " from " + nvrtc_file()
                              : "missing: " + nvrtc_missing_reason();
   });
-  row("HIP", [] { return hip_clang_id(); });
+  row("HIP (hiprtc)", [] { return hiprtc_id(); });
+  row("HIP (clang)", [] { return hip_clang_id(); });
   print_row("library", "NCCL", said([] { return nccl_version(); }));
   print_row("prover", "z3",
             has_solver() ? "found" : "missing: apt install libz3-4, or set Z3_PATH");
@@ -135,7 +137,7 @@ int main(int argc, char** argv) {
   if (names.empty()) {
     print_compilers();
     for (const GpuRow& gpu : gpu_table()) print_row("target", gpu.arch, description_of(gpu));
-    names = {"CPU", "CUDA", "EMULATOR"};
+    names = {"CPU", "CUDA", "HIP", "EMULATOR"};
   }
   bool ok = true;
   for (const std::string& name : names) ok &= examine(name);

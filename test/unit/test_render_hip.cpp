@@ -1,5 +1,6 @@
 // Kernels in HIP, compiled with clang (neither a GPU nor ROCm is needed) for four generations of
-// AMD GPUs. Where clang 19 is missing only their text is looked at.
+// AMD GPUs, and with hiprtc where that is and knows the GPU. Where clang 19 is missing only their
+// text is looked at.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -8,6 +9,7 @@
 #include "codegen/lower.h"
 #include "codegen/render.h"
 #include "devices/hip_compiler.h"
+#include "devices/hip_rtc.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/kernels.h"
 #include "tiny/error.h"
@@ -18,6 +20,7 @@ using namespace tiny::test;
 namespace {
 
 void check_text_compiles(const Source& source, const std::string& arch) {
+  if (hiprtc_missing_reason(arch).empty()) CHECK(!compile_hiprtc(source.text, arch).empty());
   if (!hip_clang_available()) return;
   const HipResources used = hip_resources(compile_hip(source.text, arch, source.entry));
   INFO(source.text, "\n", arch);
