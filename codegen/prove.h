@@ -53,6 +53,11 @@ Finding prove_equal(Node before, Node after, double seconds);
 // A RuleWatcher that throws Bug with the rule's name where the two are not equal. What is no
 // integer, or not decided within a second, passes.
 void check_rewrite(const char* rule, Node before, Node after);
+struct RewriteCounts {  // of integers and bools so far
+  int64_t proved = 0;
+  std::map<std::string, int64_t> open;  // not decided, by rule
+};
+RewriteCounts rewrite_counts();
 
 const char* name_of(Verdict verdict);
 

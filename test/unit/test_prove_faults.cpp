@@ -11,6 +11,7 @@
 #include "runtime/schedule.h"
 #include "test/ops/ops.h"
 #include "test/unit/kernel_truth.h"
+#include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
 
@@ -80,12 +81,12 @@ void judge(Node kernel, const ProofSettings& settings, Score& score) {
   if (!truth->inside) CHECK_MESSAGE(is_example(p.text, kernel), p.text);
 }
 
-Corpus operator_corpus() {
+Corpus operator_corpus(const Target& target = small_target()) {
   Corpus corpus;
   for (const auto& table :
        {ops::movement_cases(), ops::reduce_cases(), ops::scan_cases(), ops::index_cases(),
         ops::matmul_cases(), ops::conv_cases(), ops::pool_cases(), ops::norm_cases()})
-    for (const ops::Case& c : table) add_kernels(corpus, c, small_target());
+    for (const ops::Case& c : table) add_kernels(corpus, c, target);
   return corpus;
 }
 
@@ -121,6 +122,26 @@ TEST_CASE("kernels of the operator tests are proved, and faults planted in them 
                      << ", not decided by trying " << score.unknown);
     CHECK(score.harmful > 5);
   }
+}
+
+TEST_CASE("every rule that fires on kernels of the operator tests keeps the value there") {
+  if (!has_solver()) return;
+  const EnvOverride checked("CHECK_REWRITE", "1");  // lower throws where one does not
+  const RewriteCounts before = rewrite_counts();
+  for (const Target& target : {small_target(), gpu_target("sm_90a"), gpu_target("gfx942")})
+    CHECK(operator_corpus(target).kernels.size() > 100);
+  const RewriteCounts after = rewrite_counts();
+  const int64_t proved = after.proved - before.proved;
+  int64_t open = 0;
+  std::string text;
+  for (auto [rule, count] : after.open) {
+    if (const auto at = before.open.find(rule); at != before.open.end()) count -= at->second;
+    open += count;
+    if (count) text += cat("\n  ", rule, ": ", count);
+  }
+  MESSAGE(proved << " rewrites proved, " << open << " not decided" << text);
+  CHECK(proved > 10000);
+  CHECK(open * 100 < proved);
 }
 
 // --- masks ---------------------------------------------------------------------------------------
