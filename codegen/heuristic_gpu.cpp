@@ -159,6 +159,21 @@ class GpuTuner : Tuner {
     return lanes;
   }
 
+  // The same for rows that begin anywhere, by way of the aligned element before them.
+  int aligned_lanes(int id) {
+    constexpr int64_t kLong = 512;  // the ends are dear
+    const int lanes = lanes_along(range(id));
+    if (lanes > 1 || extent(range(id)) < kLong) return lanes;
+    for (const Access& a : accesses_) {
+      if (!(a.around >> id & 1) || stride(a.node, id) != 1) continue;
+      const Opt opt{OptKind::Align, id, 16 / element_size(a), {}};
+      if (!is_legal(sink_, opt, target_)) continue;
+      apply(opt);
+      return lanes_along(range(id));
+    }
+    return lanes;
+  }
+
   // --- streams -----------------------------------------------------------------------------------
 
   void stream() {
@@ -167,7 +182,7 @@ class GpuTuner : Tuner {
     int v = best_column();
     if (v < 0) return spread(merge(rest), kBlock);
     if (const int stored = crossing_store(v); stored >= 0) v = stored;
-    lanes_ = lanes_along(range(v));
+    lanes_ = aligned_lanes(v);
     if (lanes_ == 4) {
       const int across = crossing_range(v);
       if (across >= 0) return transpose(v, across);
@@ -418,7 +433,7 @@ class GpuTuner : Tuner {
   void row(const Class& c, int64_t rows, int& thread, int64_t& threads) {
     Ids set = c.ids;
     const int v = vector_range(set);
-    lanes_ = lanes_along(range(v));
+    lanes_ = aligned_lanes(v);
     make_last(set, v);
     const bool held = c.items.size() > 1;
     const int64_t vectors = iterations(set) / lanes_;

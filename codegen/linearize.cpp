@@ -224,8 +224,21 @@ class Linearizer {
     scope.text.push_back(n);
   }
 
+  // Loads whose lanes have gates of their own are branches, over which no compiler moves others:
+  // they come before what waits for any of them.
+  void need_branches(Node n, NodeMap<char>& seen) {
+    if (n->op == Op::Reduce || seen.contains(n) || is_defined(n, scopes_.size() - 1)) return;
+    seen[n] = 1;
+    for (Node s : n->srcs()) need_branches(s, seen);
+    if (n->op == Op::Load && n->num_src > 2 && n->src(2)->dtype.lanes > 1) need(n);
+  }
+
   void emit(Block& block) {
     for (auto& child : block.children) emit_loop(*child);
+    NodeMap<char> seen;
+    for (Node item : block.updates)
+      for (Node s : item->srcs().first(item->op == Op::Reduce ? 1 : item->num_src))
+        need_branches(s, seen);
     for (Node item : block.updates) {
       if (item->op != Op::Reduce) continue;
       need(item->src(0));

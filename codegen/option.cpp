@@ -16,6 +16,7 @@ namespace tiny {
 std::string to_text(const Opt& opt) {
   switch (opt.kind) {
     case OptKind::Split: return cat("split r", opt.axis, ' ', opt.amount);
+    case OptKind::Align: return cat("align r", opt.axis, ' ', opt.amount);
     case OptKind::Merge: return cat("merge r", opt.axis, " r", opt.amount);
     case OptKind::Bind:
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
@@ -54,13 +55,14 @@ Opt option_from_text(const std::string& text) {
   } else {
     opt.axis = range();
     opt.kind = kind == "split"   ? OptKind::Split
+               : kind == "align" ? OptKind::Align
                : kind == "merge" ? OptKind::Merge
                : kind == "join"  ? OptKind::Join
                : kind == "bind"  ? OptKind::Bind
                                  : OptKind::Matrix;
     if (kind == "merge" || kind == "join") {
       opt.amount = range();
-    } else if (kind == "split") {
+    } else if (kind == "split" || kind == "align") {
       good = good && (in >> opt.amount);
     } else if (kind == "bind") {
       in >> word;
@@ -74,7 +76,8 @@ Opt option_from_text(const std::string& text) {
     }
   }
   check(good && (in >> std::ws).eof(), "option '", text,
-        "': expected such as split r1 16, merge r0 r1, join r0 r1, bind r4 vector, matrix r0 r1 x "
+        "': expected such as split r1 16, align r1 8, merge r0 r1, join r0 r1, bind r4 vector, "
+        "matrix r0 r1 x "
         "256, order r0 r2 r1");
   return opt;
 }
@@ -216,6 +219,42 @@ Node split(Node sink, const Opt& opt) {
   return replace(sink, std::move(map));
 }
 
+// Where the first element along a range lies, of accesses next to each other along it of which that
+// is no multiple of `amount`; nullptr where it is, or depends on what not all stores run in.
+Node start_along(Node sink, Node range, int64_t amount) {
+  for (const Access& a : accesses(sink)) {
+    if (stride(a.node, range_id(range)) != 1) continue;
+    const Node start = index_add(a.node->src(1), index_mul(range, -1));
+    const Sum sum = to_sum(start);
+    bool is_multiple = sum.constant % amount == 0;
+    for (const Sum::Term& t : sum.terms) is_multiple &= t.factor % amount == 0;
+    if (!is_multiple && !(start->ranges & ~shared_ranges(sink)) && all_of(start, Op::Load).empty())
+      return start;
+  }
+  return nullptr;
+}
+
+Node align(Node sink, const Opt& opt) {
+  const Node r = range_with_id(sink, opt.axis), start = start_along(sink, r, opt.amount);
+  const int64_t n = extent(r), amount = opt.amount;
+  const int64_t most = (n + 2 * (amount - 1)) / amount * amount;
+  const Node in = new_range(index(most), opt.axis, kind(r));
+  const Node before = index_mod(start, amount), at = index_add(in, index_mul(before, -1));
+  NodeMap<Replacement> map;
+  map[r] = {at, {in}, both(less(index(-1), at), less(at, index(n)))};
+  // Gates see how little comes before the start; accesses, what cancels it.
+  const Node same = index_add(start, index_mul(index_div(start, amount), -amount));
+  NodeMap<Node> done;
+  for (Node node : topological(replace(sink, std::move(map)))) {
+    std::vector<Node> srcs;
+    for (Node s : node->srcs()) srcs.push_back(*done.find(s));
+    if (node->op == Op::Load || node->op == Op::Store)
+      srcs[1] = simplify(substitute(srcs[1], before, same));
+    done[sink = node] = with_sources(node, srcs);
+  }
+  return *done.find(sink);
+}
+
 Node merge(Node sink, const Opt& opt) {
   Node a = range_with_id(sink, opt.axis), b = range_with_id(sink, static_cast<int>(opt.amount));
   Node m = new_range(index(extent(a) * extent(b)), opt.axis, a->arg<RangeArg>().kind);
@@ -278,6 +317,9 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   if (!r) return cat("the kernel has no range r", opt.axis);
   if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
     return cat("cannot split r", opt.axis, " by ", opt.amount);
+  if (opt.kind == OptKind::Align &&
+      (opt.amount < 2 || !r->src(0)->is_const() || !start_along(sink, r, opt.amount)))
+    return cat("nothing to align along r", opt.axis, " at multiples of ", opt.amount);
   if ((opt.kind == OptKind::Merge || opt.kind == OptKind::Join) && !find(opt.amount))
     return cat("the kernel has no range r", opt.amount);
   if (opt.kind == OptKind::Merge || opt.kind == OptKind::Join)
@@ -311,6 +353,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
   check(is_legal(sink, opt, target, &why), to_text(opt), ": ", why);
   switch (opt.kind) {
     case OptKind::Split: return split(sink, opt);
+    case OptKind::Align: return align(sink, opt);
     case OptKind::Merge: return merge(sink, opt);
     case OptKind::Bind: return bind(sink, opt);
     case OptKind::Join: return join(sink, opt);

@@ -12,6 +12,8 @@ namespace tiny {
 enum class OptKind : uint8_t {
   Split,   // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
            // where amount does not divide the extent, the last inner iterations are gated off
+  Align,   // axis begins where the last element before it lies at a multiple of `amount` in memory,
+           // in each iteration of what runs around it; iterations outside are gated off
   Merge,   // axis (outer) and `amount` (inner, its id) into one range with axis's id
   Bind,    // axis gets the RangeKind `amount`
   Join,    // the range `amount` (its id) becomes axis: what runs in one after the other, or is

@@ -33,9 +33,11 @@ bool is_streaming_store(Node store);
 Op combine_op(Op op, DType dtype);
 
 inline int slot_of(Node param) { return static_cast<int>(param->ints()[0]); }
-inline Node gate_of(Node load_or_store) {  // nullptr where there is none
+inline Node gate_of(Node load_or_store) {  // nullptr where there is none, or one that always holds
   const uint32_t at = load_or_store->is(Op::Load) ? 2 : 3;
-  return load_or_store->num_src > at ? load_or_store->src(static_cast<int>(at)) : nullptr;
+  if (load_or_store->num_src <= at) return nullptr;
+  const Node gate = load_or_store->src(static_cast<int>(at));
+  return gate->is_const(1) ? nullptr : gate;
 }
 
 }  // namespace tiny

@@ -99,16 +99,58 @@ std::string CPrinter::lane_gate(Node gate, Str v, Str l) {
   return cat("if (", v, gate->dtype.lanes > 1 ? "[" + l + "]" : "", ") ");
 }
 
+namespace {
+
+bool is_affine(Node n) {
+  if (n->dtype.lanes == 1 || n->is_const() || n->op == Op::Ramp || n->op == Op::Broadcast)
+    return true;
+  if (n->op == Op::Add || n->op == Op::Sub) return is_affine(n->src(0)) && is_affine(n->src(1));
+  return n->op == Op::Mul && n->src(1)->is_const() && is_affine(n->src(0));
+}
+
+// Whether a gate that holds for the first and for the last lane holds for all between.
+bool is_convex(Node gate) {
+  if (gate->op == Op::And) return is_convex(gate->src(0)) && is_convex(gate->src(1));
+  if (gate->op == Op::Broadcast) return true;
+  return (gate->op == Op::Lt || gate->op == Op::Le) && is_affine(gate->src(0)) &&
+         is_affine(gate->src(1));
+}
+
+}  // namespace
+
+// Whether all lanes of an access may go at once where its gate holds for all of them.
+bool CPrinter::is_mostly_whole(Node index, Node gate, DType t) const {
+  return dialect_.classes && gate && gate->dtype.lanes > 1 && index->dtype.lanes == 1 &&
+         !t.is_bool() && is_convex(gate) &&
+         proved_alignment(index, t) == std::gcd<int64_t>(16, t.size() * t.lanes);
+}
+
+void CPrinter::open_whole(Str on, int lanes, Str statement) {
+  line(cat("if (", on, "[0] && ", on, "[", lanes - 1, "]) {"));
+  ++depth_;
+  line(statement + ";");
+  --depth_;
+  line("} else {");
+  ++depth_;
+}
+void CPrinter::close_whole() {
+  --depth_;
+  line("}");
+}
+
 std::string CPrinter::load_lanes(Node n) {
   const Node index = n->src(1), gate = gate_of(n);
   const DType t = n->dtype;
   const std::string at = subscripted(index), on = gate ? subscripted(gate) : "";
   const std::string target = fresh();
   line(cat(type(t), " ", target, " = {0};"));
+  const bool whole = is_mostly_whole(index, gate, t);
+  if (whole) open_whole(on, t.lanes, cat(target, " = ", vector_load(n)));
   each_lane(t.lanes, [&](Str l) {
     const std::string from = element(n->src(0), lane_index(index, at, l));
     return cat(lane_gate(gate, on, l), target, "[", l, "] = ", lane_from(t, from));
   });
+  if (whole) close_whole();
   return target;
 }
 
@@ -133,10 +175,13 @@ void CPrinter::store_lanes(Node n) {
   const std::string v = define(t, value(n->src(2))), at = subscripted(index);
   const std::string on = gate ? subscripted(gate) : "";
   const std::string once = once_per_grid(n);
+  const bool whole = is_mostly_whole(index, gate, t) && once.empty();
+  if (whole) open_whole(on, t.lanes, vector_store(n, v));
   each_lane(t.lanes, [&](Str l) {
     return cat(once, lane_gate(gate, on, l), element(n->src(0), lane_index(index, at, l)), " = ",
                t.is_bool() && !dialect_.classes ? "-" : "", v, "[", l, "]");
   });
+  if (whole) close_whole();
 }
 
 // Reads, combines and writes each lane in turn: two lanes may meet in one element.

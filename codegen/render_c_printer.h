@@ -72,6 +72,9 @@ class CPrinter {
                         const std::vector<RingStep>& steps, Str indent, Str thread);
   std::string matrix_text();
   std::string load(Node n);
+  bool is_mostly_whole(Node index, Node gate, DType t) const;
+  void open_whole(Str on, int lanes, Str statement);  // if all lanes: the statement, else
+  void close_whole();
   std::string load_lanes(Node n);
   std::string lane_index(Node index, Str v, Str l);
   std::string lane_gate(Node gate, Str v, Str l);

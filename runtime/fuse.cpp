@@ -173,7 +173,7 @@ class Fuser {
     const int64_t from = numel(s->shape());
     if (from == 0 || numel(n->shape()) / from < 4) return;
     const Cost c = cost_of(s);
-    if (c.loads.empty() && c.work < 24) return;  // made of constants and positions
+    if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
     if (feeds_product(n) ? c.work > 0 : c.work >= 4) stored_[s] = 1;
   }
 
@@ -191,13 +191,16 @@ class Fuser {
     return false;
   }
 
-  // Rows are looked up in memory, not computed for each look-up.
+  static constexpr int kDear = 24;  // work
+
+  // Rows are looked up in memory, not computed for each look-up, but for a few cheap ones.
   void gathered(Node n) {
     Node data = base_of(n->src(0));
-    if (!is_leaf(data)) stored_[data] = 1;
+    const bool few = 2 * numel(n->shape()) <= numel(data->shape()) && cost_of(data).work < kDear;
+    if (!is_leaf(data) && !few) stored_[data] = 1;
     for (Node i : n->srcs().subspan(1)) {
       Node b = base_of(i);
-      if (!is_leaf(b) && !is_stored(b) && cost_of(b).work >= 24) stored_[b] = 1;
+      if (!is_leaf(b) && !is_stored(b) && cost_of(b).work >= kDear) stored_[b] = 1;
     }
   }
 

@@ -142,6 +142,9 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyOp
         "cross_entropy: label_smoothing ", options.label_smoothing, " is not in [0, 1]");
   const Tensor lp = x.to(detail::compute_dtype(x.dtype())).log_softmax(c.axis);
   if (target.dtype().is_float()) return probability_loss(c, lp, target, options, x.dtype());
+  const bool weight_grad = options.weight.defined() && options.weight.requires_grad();
+  if (detail::pieces_of_row(x, c.axis) > 1 && options.label_smoothing == 0 && !weight_grad)
+    return gathered_loss(c, lp, target, options, x.dtype());  // the row is not at hand
   return number_loss(c, lp, target, options, x.dtype());
 }
 

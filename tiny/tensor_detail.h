@@ -62,6 +62,11 @@ Tensor position(Ints shape, int axis, DType dtype = kI64);
 // i32, its other axes no longer than those of x.
 Tensor gather_axis(const Tensor& x, int axis, const Tensor& index);
 
+// Into how many pieces a row along the axis is cut whose elements are read several times, so that a
+// group of threads can hold one: more than 1 for long rows in a GPU's memory of which no gradient
+// is wanted, since that would pass through the pieces.
+int64_t pieces_of_row(const Tensor& x, int axis);
+
 // x without a gradient, from memory: elements that are compared with what was made from them
 // (build.h: in_memory).
 // Random tensors of this thread are made on this device while one lives; "": on the default device.

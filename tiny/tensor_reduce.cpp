@@ -1,5 +1,6 @@
 // Reductions, and what is made of them.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "tiny/tensor_detail.h"
@@ -164,6 +165,36 @@ Tensor Tensor::logsumexp(const Dims& dims, bool keepdim) const {
   });
 }
 
+namespace {
+
+// log(sum(exp(x))) over the last axis, which stays, of rows too long for a group of threads to
+// hold: of pieces that they can hold, and then of these, so that x is read once. Infinite maxima
+// are subtracted, as below, but a piece may be all -inf.
+Tensor log_sum_exp_of_pieces(const Tensor& x, int64_t pieces) {
+  const int64_t n = x.capacity().back(), length = ((n + pieces - 1) / pieces + 7) / 8 * 8;
+  std::vector<Padding> pads(x.rank());
+  pads.back().after = pieces * length - n;
+  const auto of = [](const Tensor& y) {
+    const uint32_t last = uint32_t{1} << (y.rank() - 1);
+    const Tensor most = reduce(Op::Max, y, last, true);
+    const Tensor shift = where(most == -INFINITY, 0, most);
+    return sum_keep((y - shift).exp(), last).log() + shift;
+  };
+  const Tensor split = x.pad(pads, PadMode::Constant, -INFINITY).unflatten(-1, {pieces, length});
+  return of(of(split).squeeze(-1).contiguous()).contiguous();
+}
+
+}  // namespace
+
+int64_t detail::pieces_of_row(const Tensor& x, int axis) {
+  constexpr int64_t kHeld = 8192;  // elements, by a group of threads
+  const int64_t n = x.capacity()[axis];
+  if (n <= 2 * kHeld || axis != x.rank() - 1 || x.requires_grad() || x.node()->lengths ||
+      !runtime_seam::is_gpu(x.device()))
+    return 1;
+  return (n + kHeld - 1) / kHeld;
+}
+
 // softmax and log_softmax subtract the true maximum, also an infinite one: the result then is NaN,
 // as in PyTorch.
 Tensor Tensor::softmax(int64_t dim) const {
@@ -180,6 +211,8 @@ Tensor Tensor::log_softmax(int64_t dim) const {
   detail::require_float("log_softmax", dtype());
   const uint32_t mask = mask_of("log_softmax", dim, *this);
   const Tensor x = to(detail::compute_dtype(dtype()));
+  if (const int64_t pieces = detail::pieces_of_row(x, std::countr_zero(mask)); pieces > 1)
+    return (x - log_sum_exp_of_pieces(x, pieces)).to(dtype());
   const Tensor shifted = x - reduce(Op::Max, x.detach(), mask, true);
   return (shifted - sum_keep(shifted.exp(), mask).log()).to(dtype());
 }

@@ -51,3 +51,30 @@ TEST_CASE("GPU options: gradients of looked-up rows are added in vectors") {
   CHECK(last_kernel(Tensor::gradient(sum, {w})[0]).source.text.find("atomic_add_lanes(b") !=
         std::string::npos);
 }
+
+TEST_CASE(
+    "GPU options: rows that begin anywhere are read in aligned vectors, gated at their ends") {
+  const Tensor x = memory({4096, 50257}, kBF16);
+  const Lowered row = last_kernel(x.to(kF32).max(1));
+  CHECK(to_text(row.options).find("align r1 8, split r1 8, bind r2 vector") != std::string::npos);
+  CHECK(row.source.text.find("const bf16x8*)(b1 + ") != std::string::npos);
+  const Lowered stream = last_kernel(x + memory({4096, 1}, kBF16));
+  CHECK(to_text(stream.options).find("align r1 8, split r1 8, bind r2 vector") == 0);
+  CHECK(stream.source.text.find("*(bf16x8*)(b0 + ") != std::string::npos);
+  CHECK(to_text(last_kernel(memory({4096, 50264}, kBF16).to(kF32).max(1)).options).find("align") ==
+        std::string::npos);
+}
+
+TEST_CASE("GPU options: a loss over long rows reads them once, in pieces that threads can hold") {
+  const Tensor x = memory({4096, 50257}, kBF16).to(kF32), y = memory({4096}, kI64);
+  const Node root = cross_entropy(x, y).node();
+  const Normalized graph = normalize({&root, 1});
+  const std::vector<int> devices(graph.buffers.size(), device_id(kGpu));
+  const auto s = schedule(graph, devices, device_id(kGpu));
+  const Target& target = find_device(kGpu).target();
+  const Lowered first = lower(s->steps[0].kernel.get(), "k", target);
+  CHECK(first.launch.grid[0] == 4096 * 7);
+  CHECK(first.source.text.find("UNROLL for (i32") == std::string::npos);  // held in registers
+  for (size_t i = 1; i < s->steps.size(); ++i)  // the others read a few elements of each row
+    CHECK(lower(s->steps[i].kernel.get(), "k", target).flops < 4096 * 64);
+}

@@ -9,6 +9,7 @@
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
+#include "tiny/tiny.h"
 #include "tiny/verify.h"
 
 using namespace tiny;
@@ -126,4 +127,21 @@ TEST_CASE("loops that walk memory as one are merged, others are not") {
   CHECK(ranges_of(merge_ranges(k, Target{})).size() == 2);
   Node rows = simplify(to_ranges(kernel_of({sum(tensor_param(1, {4, 5}), 2)})));
   CHECK(ranges_of(merge_ranges(rows, Target{})).size() == 2);
+}
+
+TEST_CASE(
+    "align: a range begins at the multiple before its rows do, and leaves values as they are") {
+  for (const char* gpu : {"EMU:CUDA:sm_90a", "EMU:HIP:gfx942"})
+    for (int64_t n : {513, 1003, 1024, 4097})
+      for (DType t : {kF32, kBF16}) {
+        CAPTURE(gpu);
+        CAPTURE(n);
+        std::vector<float> values(static_cast<size_t>(3 * n));
+        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7919 % 97);
+        const Tensor x = Tensor::from(values, {3, n}, gpu).to(t).realize();
+        const Tensor y = Tensor::from(values, {3, n}, "CPU");
+        CHECK(x.to(kF32).sum(1).to_vector<float>() == y.sum(1).to_vector<float>());
+        CHECK((x + x.min(1, true)).to(kF32).to_vector<float>() ==
+              (y + y.min(1, true)).to_vector<float>());
+      }
 }
