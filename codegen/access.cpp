@@ -51,7 +51,7 @@ namespace {
 
 // Loads below `item` (a store or the value of a reduction) that run in its loops.
 void loads_of(Node n, NodeMap<char>& seen, std::vector<Node>& out) {
-  if (seen.contains(n) || n->op == Op::Reduce) return;
+  if (seen.contains(n) || n->op == Op::Reduce || n->op == Op::Stage) return;
   seen[n] = 1;
   if (n->op == Op::Load) out.push_back(n);
   for (Node s : n->srcs()) loads_of(s, seen, out);

@@ -186,6 +186,7 @@ std::vector<Claim> claims_of(Node sink) {
   Scalarizer scalar;
   std::vector<Claim> out;
   for (Node n : topological(sink)) {
+    if (n->is(Op::Stage)) n = make(Op::Store, kVoid, {n, n->src(1), n->src(0)});
     if (!n->is(Op::Load) && !n->is(Op::Store)) continue;
     Claim c{n, nullptr};
     if (const int lanes = lanes_of(n); lanes > 1)

@@ -173,6 +173,8 @@ const RuleTable& shuffle_rules() {
       {"column of a tile", pat::any_of(op_set(Op::Column)), column},
       {"elements of a fragment", pat::any_of(op_set(Op::Mma)),
        [](const Match& m) { return mma_elements(m.root); }},
+      {"sum of a fragment's elements", pat::any_of(op_set(Op::Reduce)),
+       [](const Match& m) { return mma_sum(m.root); }},
   });
   return table;
 }

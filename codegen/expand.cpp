@@ -155,6 +155,7 @@ class Vectorizer {
   Node expanded(Node n) {
     if (n->op == Op::Reduce) return reduce(n);
     if (n->op == Op::Prefix && kind(n->src(1)) == RangeKind::Vector) return prefix(n);
+    if (n->op == Op::Stage) return stage(n);
     if (n->op == Op::Sink) return rebuilt(n);  // stores may have vector ranges of their own
     Node r = range_of(n);
     if (!r) return rebuilt(n);
@@ -204,7 +205,8 @@ class Vectorizer {
 
   // Neighbours among the results of an Mma; its operands are no part of the vector.
   Node elements(Node n, Node r, int lanes) {
-    std::vector<Node> srcs(n->srcs().begin(), n->srcs().end());
+    std::vector<Node> srcs;
+    for (Node s : n->srcs()) srcs.push_back(s->ranges & bit_of(r) ? s : (*this)(s));
     int64_t factor = 0;
     expect(split(srcs.back(), r, srcs.back(), factor) && factor == 1, "an Mma along another range");
     return make(Op::Mma, n->dtype.vec(lanes), srcs);
@@ -221,7 +223,7 @@ class Vectorizer {
     int64_t factor = 0;
     const bool linear = split(n->src(1), r, base, factor);
     const bool plain = linear && (factor == 1 || factor == -1) && !is_gated_combining(n, r, factor);
-    std::vector<Node> srcs{n->src(0)};
+    std::vector<Node> srcs{(*this)(n->src(0))};
     if (plain)
       srcs.push_back((*this)(factor == 1 ? base : index_add(base, index(1 - lanes))));
     else
@@ -278,6 +280,26 @@ class Vectorizer {
   static bool is_gated_combining(Node n, Node r, int64_t factor) {
     if (!std::holds_alternative<OpArg>(n->payload)) return false;
     return factor != 1 || (n->num_src > 3 && (n->src(3)->ranges & bit_of(r)));
+  }
+
+  // Lanes that lie next to each other in the buffer are put there together.
+  Node stage(Node n) {
+    std::vector<Node> srcs{(*this)(n->src(0)), n->src(1), (*this)(n->src(2))};
+    Node along = nullptr;
+    for (Node r : n->srcs().subspan(3)) {
+      expect(kind(r) != RangeKind::Vector || !along, "a stage closes two vector ranges");
+      if (kind(r) == RangeKind::Vector)
+        along = r;
+      else
+        srcs.push_back(r);
+    }
+    int64_t factor = 0;
+    if (along) {
+      srcs[0] = widen(srcs[0], static_cast<int>(extent(along)));
+      expect(split(n->src(1), along, srcs[1], factor) && factor == 1, "a stage of scattered lanes");
+    }
+    srcs[1] = (*this)(srcs[1]);
+    return with_sources(n, srcs);
   }
 
   Node reduce(Node n) {

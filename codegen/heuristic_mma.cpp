@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "codegen/mma.h"
+#include "codegen/stage.h"
 #include "codegen/tuner.h"
 #include "tiny/algebra.h"
 
@@ -183,6 +184,7 @@ class MmaTuner : Tuner {
 }  // namespace
 
 std::optional<Choice> choose_mma_options(Node sink, const Target& target) {
+  if (auto staged = choose_stage_options(sink, target, stage_plans(true))) return staged;
   return MmaTuner(sink, target).run();
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "codegen/loop_end.h"
+#include "codegen/stage.h"
 #include "codegen/tuner.h"
 #include "tiny/algebra.h"
 
@@ -319,6 +320,7 @@ class ProductTuner : Tuner {
 }  // namespace
 
 std::optional<Choice> choose_product_options(Node sink, const Target& target) {
+  if (auto staged = choose_stage_options(sink, target, stage_plans(false))) return staged;
   ProductTuner tuner(sink, target);
   if (!tuner.is_product()) return {};
   return tuner.run();

@@ -5,6 +5,7 @@
 
 #include "codegen/access.h"
 #include "codegen/option.h"
+#include "codegen/stage.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -71,7 +72,7 @@ uint64_t ordered_ranges(Node sink) {
 }
 
 std::string launch_problem(Node before, Node after, const Target& target) {
-  constexpr int64_t kMostCopies = 512;  // longer kernels never win
+  constexpr int64_t kMostCopies = 1024;  // longer kernels never win
   if ((ordered_ranges(before) == 0) != (ordered_ranges(after) == 0))
     return "what goes on in order no longer does";
   const std::vector<Node> ranges = ranges_of(after);
@@ -88,6 +89,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
   for (Node r : ranges)
     if (kind(r) == RangeKind::Thread) threads *= extent(r);
   if (std::string why = thread_problem(threads, target); !why.empty()) return why;
+  if (std::string why = staging_problem(after); !why.empty()) return why;
   if (facts.copies > kMostCopies) return cat(facts.copies, " copies of an innermost statement");
   return "";
 }

@@ -38,6 +38,7 @@ class Text {
       case Op::Const: return number_text(n) + (n->dtype.lanes > 1 ? ":" + n->dtype.name() : "");
       case Op::Range: return cat("r", n->arg<RangeArg>().id);
       case Op::Param: return cat("b", n->ints()[0]);
+      case Op::Stage: return cat("s", -2 - n->ints()[0]);
       default: break;
     }
     if (const int* id = ids_.find(n)) return cat("v", *id);
@@ -54,7 +55,7 @@ class Text {
     if (n->is(Op::EndLoop)) depth_ -= 2;
     out_ << std::string(static_cast<size_t>(depth_ + 2), ' ');
     switch (n->op) {
-      case Op::Loop: loop(n->src(0)); break;
+      case Op::Loop: loop(n); break;
       case Op::EndLoop: out_ << "end " << name(n->src(0)); break;
       case Op::Acc:
         out_ << accumulator(n->src(0)) << ": " << n->src(0)->dtype << " = "
@@ -65,17 +66,27 @@ class Text {
              << accumulator(n->src(0)) << ", " << name(n->src(0)->src(0)) << ")";
         break;
       case Op::Group: out_ << "group " << accumulator(n->src(0)); break;
+      case Op::Barrier: out_ << "barrier, pending " << name(n->src(0)); break;
+      case Op::Fetch: fetch(n->src(0)); break;
       case Op::Store: out_ << "Store(" << sources(n) << ")"; break;
       default: definition(n);
     }
     out_ << "\n";
   }
 
-  void loop(Node range) {
+  void fetch(Node store) {
+    out_ << "fetch(" << name(store->src(0)) << ", " << name(store->src(1)) << ", "
+         << sources(store->src(2)) << "): " << store->src(2)->dtype;
+  }
+
+  void loop(Node n) {
+    Node range = n->src(0);
     static constexpr const char* kKinds[] = {"Loop",   "Reduce", "Core",   "Vector",
                                              "Unroll", "Block",  "Thread", "Device"};
     out_ << "loop " << name(range) << ": " << range->dtype << " < " << name(range->src(0)) << " "
          << kKinds[static_cast<int>(range->arg<RangeArg>().kind)];
+    if (n->num_src == 2) out_ << ", from -" << name(n->src(1));
+    if (n->num_src == 3) out_ << ", " << name(n->src(2)) << " ahead of " << name(n->src(1));
     depth_ += 2;
   }
 

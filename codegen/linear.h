@@ -21,6 +21,18 @@
 // that does not depend on one of them is done where that is 0. A Group reduces
 // over x or over all Thread ranges; its extent is a power of two up to a warp, or whole warps.
 //
+// Stages (codegen/stage.h) are buffers in a block's shared memory: params of loads and stores.
+//   Fetch(store)                    does a store to a stage whose value is a Load that no statement
+//                                   defines, at once or later
+//   Barrier(n)                      goes on when all of the thread's fetches but those of its last
+//   n
+//                                   groups are done and all threads are here
+//   Loop(range, lead)               runs from -lead: what is filled in it is so far ahead
+//   Loop(range, loop, lead)         in it: one iteration in which `range` is that of the loop plus
+//                                   lead, none where there is none. With its EndLoop a group of
+//                                   fetches ends, and the loop goes on to its next iteration where
+//                                   its own is negative
+//
 // Matrix (codegen/matrix.h), if there is one, comes next, after the values that it needs. What
 // follows it finds the product in the array of registers that it is read from, the Param in slot
 // -1.

@@ -8,16 +8,19 @@
 
 #include "codegen/access.h"
 #include "codegen/matrix.h"
+#include "codegen/stage.h"
+#include "tiny/algebra.h"
 #include "tiny/error.h"
+#include "tiny/rewrite.h"
 
 namespace tiny {
 
 namespace {
 
-// A loop of the program, or the body of the kernel itself. Items (reductions and stores) are put
-// in loops first; values are then placed where they are needed.
+// A loop of the program, or the body of the kernel itself. Items (reductions, stages and stores)
+// are put in loops first; values are then placed where they are needed.
 struct Block {
-  Node range = nullptr;  // nullptr: of the kernel, or of a reduction over threads alone
+  Node range = nullptr;  // nullptr: of the kernel, or of what threads alone do
   Block* parent = nullptr;
   uint64_t open = 0;  // ranges of the loops around it, its own included
   int position = 0;   // among the children of its parent
@@ -26,17 +29,52 @@ struct Block {
   std::vector<Node> closing;  // reductions whose outermost own loop this is
   NodeMap<int> computed;      // reductions known here, and after which child
   NodeMap<char> tried;        // computed, or depend on a loop further in
+  int64_t fills = 0;          // depth of the stages that are filled here
+};
+
+// Stages that hold several tiles are filled ahead of the loop that they are read in: along a range
+// of its own, whose one iteration is a later one of that loop.
+struct Ahead {
+  Node range, of;
+};
+
+class Pipeliner {
+ public:
+  // `sink` with such stages, and the ranges that they are filled along.
+  Node operator()(Node sink, std::vector<Ahead>& out) {
+    const std::vector<Node> ranges = ranges_of(sink);
+    int id = next_range_id(sink);
+    NodeMap<Node> map;
+    for (Node s : all_of(sink, Op::Stage)) {
+      Node of = nullptr;
+      for (Node r : ranges)
+        if (!is_of_grid(r) && (s->ranges & r->ranges)) of = r;
+      if (!of || stage_depth(s) == 1) continue;
+      const auto known =
+          std::find_if(out.begin(), out.end(), [&](const Ahead& a) { return a.of == of; });
+      Node ahead = known != out.end()
+                       ? known->range
+                       : make(Op::Range, of->dtype, {of->src(0)}, RangeArg{id++, RangeKind::Loop});
+      if (known == out.end()) out.push_back({ahead, of});
+      std::vector<Node> srcs{substitute(s->src(0), of, ahead), substitute(s->src(1), of, ahead), of,
+                             ahead};
+      for (Node r : s->srcs().subspan(3)) srcs.push_back(r);
+      map[s] = with_sources(s, srcs);
+    }
+    return out.empty() ? sink : substitute(sink, map);
+  }
 };
 
 class Linearizer {
  public:
   explicit Linearizer(Node sink) {
     std::vector<Node> items;
+    sink = Pipeliner()(sink, ahead_);
     for (Node n : topological(sink)) {
       if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
       if (n->op == Op::Matrix) matrix_ = n;
       collect_depends(n);
-      if (n->op == Op::Reduce || n->op == Op::Store) items.push_back(n);
+      if (is_computed_in_loops(n) || n->op == Op::Store) items.push_back(n);
     }
     collect_needs(items);
     for (Node r : grid_) root_.open |= r->ranges;
@@ -64,13 +102,14 @@ class Linearizer {
 
  private:
   static int id_of(Node range) { return range->arg<RangeArg>().id; }
+  static bool is_computed_in_loops(Node n) { return n->op == Op::Reduce || n->op == Op::Stage; }
 
-  // Reductions that a node's value needs directly, without passing another reduction.
+  // Reductions and stages that a node's value needs directly, without passing another one.
   void collect_depends(Node n) {
     if (n->op == Op::Range || n->is_const()) return;
     std::vector<Node> found;
     for (Node s : n->srcs()) {
-      if (s->op == Op::Reduce)
+      if (is_computed_in_loops(s))
         found.push_back(s);
       else
         found.insert(found.end(), depends_[s].begin(), depends_[s].end());
@@ -124,13 +163,21 @@ class Linearizer {
     return loops;
   }
 
-  std::vector<Node> own_loops(Node reduce) const {
+  // Those that a reduction or a stage closes; what is filled ahead is so in all of its loops.
+  std::vector<Node> own_loops(Node item) const {
     std::vector<Node> loops;
-    for (Node r : ranges_) {
-      const auto own = reduce->srcs().subspan(1);
-      if (std::find(own.begin(), own.end(), r) != own.end()) loops.push_back(r);
-    }
+    const auto own = item->srcs().subspan(is_stage(item) ? 3 : 1);
+    for (Node r : ranges_)
+      if (std::find(own.begin(), own.end(), r) != own.end())
+        loops.insert(loop_behind(r) ? loops.begin() : loops.end(), r);
     return loops;
+  }
+
+  // The loop that this range is ahead of, if any.
+  Node loop_behind(Node range) const {
+    for (const Ahead& a : ahead_)
+      if (a.range == range) return a.of;
+    return nullptr;
   }
 
   // Walks down through the loops, and has the reductions that the item needs computed on the way,
@@ -155,6 +202,7 @@ class Linearizer {
       const std::vector<Node> inner(loops.begin() + !loops.empty(), loops.end());
       descend(outermost, inner, d)->updates.push_back(d);
       outermost->closing.push_back(d);
+      if (is_stage(d)) outermost->fills = stage_depth(d);
       at->computed[d] = outermost->position;
     }
   }
@@ -171,7 +219,9 @@ class Linearizer {
     for (Node d : needs_[item])
       if (const int* position = at->computed.find(d)) first = std::max(first, *position + 1);
     for (size_t i = static_cast<size_t>(first); i < at->children.size(); ++i)
-      if (at->children[i]->range == range) return at->children[i].get();
+      if (at->children[i]->range == range &&
+          (range || (at->children[i]->fills > 0) == is_stage(item)))
+        return at->children[i].get();
     auto block = std::make_unique<Block>();
     block->range = range;
     block->parent = at;
@@ -233,13 +283,30 @@ class Linearizer {
     if (n->op == Op::Load && n->num_src > 2 && n->src(2)->dtype.lanes > 1) need(n);
   }
 
+  // Stages first: they are computed from memory alone. Those that are filled ahead meet one barrier
+  // in each iteration: what has arrived may be read, and what was read before may be filled again.
   void emit(Block& block) {
-    for (auto& child : block.children) emit_loop(*child);
+    for (const int64_t ahead : {0, 1}) {
+      bool any = false;
+      for (auto& child : block.children) {
+        if (!child->fills || (child->fills > 1) != ahead) continue;
+        const StageSchedule s = stage_schedule(child->fills);
+        if (!any && (ahead || block.range)) barrier(s.pending);
+        any = true;
+        emit_loop(*child);
+      }
+      if (any && !ahead) barrier(0);
+    }
+    for (auto& child : block.children)
+      if (!child->fills) emit_loop(*child);
     NodeMap<char> seen;
     for (Node item : block.updates)
-      for (Node s : item->srcs().first(item->op == Op::Reduce ? 1 : item->num_src))
+      for (Node s : item->srcs().first(item->op == Op::Reduce ? 1
+                                       : is_stage(item)       ? 2
+                                                              : item->num_src))
         need_branches(s, seen);
     for (Node item : block.updates) {
+      if (item->op == Op::Stage) fill(item);
       if (item->op != Op::Reduce) continue;
       need(item->src(0));
       scopes_.back().text.push_back(make(Op::Update, kVoid, {item}));
@@ -253,18 +320,51 @@ class Linearizer {
     if (!block.parent) body_ = std::move(scopes_.back().text);
   }
 
+  void barrier(int64_t pending) {
+    scopes_.back().text.push_back(make(Op::Barrier, kVoid, {index(pending)}));
+  }
+
+  // A load of neighbours goes from memory to memory.
+  void fill(Node stage) {
+    Node value = stage->src(0);
+    Node store = make(Op::Store, kVoid, {stage, stage->src(1), value});
+    const bool is_copy = value->op == Op::Load && value->src(1)->dtype.lanes == 1 &&
+                         (value->num_src < 3 || value->src(2)->dtype.lanes == 1);
+    need(stage->src(1));
+    if (is_copy)
+      for (Node s : value->srcs()) need(s);
+    else
+      need(value);
+    scopes_.back().text.push_back(is_copy ? make(Op::Fetch, kVoid, {store}) : store);
+  }
+
+  // Loop(range), with how far what is filled in it is ahead; or of a range that is ahead of a loop.
+  Node opening(const Block& block) const {
+    if (Node of = loop_behind(block.range))
+      return make(Op::Loop, kVoid, {block.range, of, index(stage_schedule(block.fills).lead)});
+    for (const auto& child : block.children)
+      if (child->fills > 1)
+        return make(Op::Loop, kVoid, {block.range, index(stage_schedule(child->fills).lead)});
+    return make(Op::Loop, kVoid, {block.range});
+  }
+
   void emit_loop(Block& block) {
     if (block.range) need(block.range->src(0));
-    for (Node r : block.closing) scopes_.back().text.push_back(make(Op::Acc, kVoid, {r}));
+    for (Node r : block.closing)
+      if (!is_stage(r)) scopes_.back().text.push_back(make(Op::Acc, kVoid, {r}));
     scopes_.emplace_back(&block);
     emit(block);
     std::vector<Node> inner = std::move(scopes_.back().text);
     scopes_.pop_back();
     std::vector<Node>& text = scopes_.back().text;
-    if (block.range) text.push_back(make(Op::Loop, kVoid, {block.range}));
+    if (block.range) text.push_back(opening(block));
     text.insert(text.end(), inner.begin(), inner.end());
     if (block.range) text.push_back(make(Op::EndLoop, kVoid, {block.range}));
     for (Node r : block.closing) {
+      if (is_stage(r)) {
+        scopes_.back().defined[r] = 1;
+        continue;
+      }
       if (is_shared_by_threads(r)) text.push_back(make(Op::Group, kVoid, {r}));
       text.push_back(r);
       scopes_.back().defined[r] = 1;
@@ -277,6 +377,7 @@ class Linearizer {
   }
 
   Node matrix_ = nullptr;  // first of all statements
+  std::vector<Ahead> ahead_;
   Block root_;
   std::vector<Node> grid_;    // ranges that are no loops: open everywhere
   std::vector<Node> ranges_;  // loops

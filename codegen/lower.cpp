@@ -18,6 +18,7 @@
 #include "codegen/render_c.h"
 #include "codegen/render_llvm.h"
 #include "codegen/scan.h"
+#include "codegen/stage.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -143,6 +144,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   out.launch =
       target.kind == Target::Kind::Cpu ? cpu_launch_size(k) : gpu_launch_size(ranges_of(k));
   for (Node m : all_of(k, Op::Matrix)) set_launch(MatrixTile(m), target, out.launch);
+  out.launch.shared_bytes += all_stage_bytes(k);
   if (choice) check_launch(launch_problem(out.launch, target));
   k = stage("end_loops", Stage::Kernel, end_loops(k, target));
   k = stage("split_scans", Stage::Kernel, simplify(split_scans(k)));

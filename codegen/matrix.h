@@ -56,6 +56,6 @@ std::vector<Opt> matrix_options(Node sink, const Target& target);
 
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size);
 
-inline bool is_accumulator(Node param) { return param->ints()[0] < 0; }
+inline bool is_accumulator(Node param) { return param->ints()[0] == -1; }
 
 }  // namespace tiny

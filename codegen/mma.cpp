@@ -2,6 +2,7 @@
 
 #include "codegen/access.h"
 #include "codegen/linear.h"
+#include "codegen/stage.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -9,12 +10,6 @@
 namespace tiny {
 
 namespace {
-
-// An operand of a product in f32: halves as they are.
-Node operand(Node n) {
-  const bool widened = n->op == Op::Cast && n->dtype == kF32 && n->src(0)->dtype.is_half();
-  return widened ? n->src(0) : n;
-}
 
 // The only reduction along the range with this id, as a product.
 std::string find_product(Node sink, int k, const Target& target, Node& reduce, MmaProduct& out) {
@@ -45,17 +40,22 @@ Node range_of(int64_t extent, int id, RangeKind kind) {
 
 }  // namespace
 
+bool has_mma(const Target& target, DType dtype) {
+  const bool cuda = target.kind == Target::Kind::Gpu && target.language == Target::Language::Cuda;
+  if (!cuda || !target.has_bf16) return false;
+  return dtype.is_half() || (dtype == kF32 && env_int("ALLOW_TF32"));
+}
+
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
   Node product = reduce->src(0);
   if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul || product->dtype != kF32)
     return "the reduction is no sum of products in f32";
-  out.a = operand(product->src(0));
-  out.b = operand(product->src(1));
+  out.a = narrow(product->src(0));
+  out.b = narrow(product->src(1));
   if (out.a->dtype != out.b->dtype) return "the operands differ in dtype";
-  const bool cuda = target.kind == Target::Kind::Gpu && target.language == Target::Language::Cuda;
-  if (!cuda || !target.has_bf16) return "there is no mma.sync for TF32 and bf16";
-  if (out.a->dtype == kF32 && !env_int("ALLOW_TF32")) return "f32 and not ALLOW_TF32";
-  return "";
+  if (has_mma(target, out.a->dtype)) return "";
+  return has_mma(target, kBF16) ? "f32 and not ALLOW_TF32"
+                                : "there is no mma.sync for TF32 and bf16";
 }
 
 std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
@@ -132,6 +132,17 @@ Node mma_elements(Node mma) {
   std::vector<int64_t> picks;
   for (int lane = 0; lane < mma->dtype.lanes; ++lane) picks.push_back(from + lane);
   return make(Op::Shuffle, mma->dtype, {all, all}, Ints(picks));
+}
+
+Node mma_sum(Node reduce) {
+  Node elements = reduce->src(0);
+  if (reduce->arg<OpArg>().op != Op::Add || elements->op != Op::Shuffle) return nullptr;
+  Node all = elements->src(0);
+  if (all->op != Op::Mma || all != elements->src(1)) return nullptr;
+  std::vector<Node> srcs(reduce->srcs().begin(), reduce->srcs().end());
+  srcs[0] = all;
+  Node sum = make(Op::Reduce, all->dtype, srcs, reduce->payload);
+  return make(Op::Shuffle, elements->dtype, {sum, sum}, elements->payload);
 }
 
 }  // namespace tiny

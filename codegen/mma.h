@@ -22,6 +22,9 @@ constexpr int kMmaRows = 16, kMmaColumns = 8;
 // Elements along k that one instruction takes of operands of this dtype.
 inline int mma_step(DType t) { return t == kF32 ? 8 : 16; }
 
+// Whether products of this dtype can be made there: f32 as TF32, where that is allowed, or halves.
+bool has_mma(const Target& target, DType dtype);
+
 // The operands of a sum of products as the matrix units take them: f32, or halves before they are
 // widened. Why they cannot be multiplied there; empty where they can.
 struct MmaProduct {
@@ -36,6 +39,10 @@ Node use_mma(Node sink, const Opt& opt, const Target& target);
 
 // An Mma whose last source is a number, as a Shuffle of all four elements.
 Node mma_elements(Node mma);
+
+// A sum of elements of fragments as the elements of a sum of fragments, which the matrix units add
+// to; nullptr for any other reduction.
+Node mma_sum(Node reduce);
 
 // Options that use it for the kernel's product; none where it has none that fits.
 std::optional<Choice> choose_mma_options(Node sink, const Target& target);

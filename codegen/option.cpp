@@ -7,6 +7,7 @@
 #include "codegen/linear.h"
 #include "codegen/matrix.h"
 #include "codegen/mma.h"
+#include "codegen/stage.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
@@ -23,6 +24,11 @@ std::string to_text(const Opt& opt) {
     case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
     case OptKind::Matrix: return cat("matrix r", opt.axis, " r", opt.axes[0], " x ", opt.amount);
     case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
+    case OptKind::Stage: {
+      std::string text = cat("stage r", opt.axis, " factor ", opt.axes[0], " pad ", opt.axes[1]);
+      for (size_t i = 2; i < opt.axes.size(); ++i) text += cat(" r", opt.axes[i]);
+      return cat(text, " x ", opt.amount);
+    }
     case OptKind::Order: break;
   }
   std::string text = "order";
@@ -59,6 +65,8 @@ Opt option_from_text(const std::string& text) {
                : kind == "merge" ? OptKind::Merge
                : kind == "join"  ? OptKind::Join
                : kind == "bind"  ? OptKind::Bind
+               : kind == "mma"   ? OptKind::Mma
+               : kind == "stage" ? OptKind::Stage
                                  : OptKind::Matrix;
     if (kind == "merge" || kind == "join") {
       opt.amount = range();
@@ -70,6 +78,15 @@ Opt option_from_text(const std::string& text) {
              word != name_of(static_cast<RangeKind>(opt.amount)))
         ++opt.amount;
       good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
+    } else if (kind == "mma") {
+      opt.axes = {range(), range()};
+    } else if (kind == "stage") {
+      int factor = 0, padding = 0;
+      good = good && (in >> word >> factor) && word == "factor" && (in >> word >> padding) &&
+             word == "pad";
+      opt.axes = {factor, padding};
+      while (good && (in >> std::ws) && in.peek() == 'r') opt.axes.push_back(range());
+      good = good && (in >> word >> opt.amount) && word == "x";
     } else {
       opt.axes.push_back(range());
       good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
@@ -77,8 +94,7 @@ Opt option_from_text(const std::string& text) {
   }
   check(good && (in >> std::ws).eof(), "option '", text,
         "': expected such as split r1 16, align r1 8, merge r0 r1, join r0 r1, bind r4 vector, "
-        "matrix r0 r1 x "
-        "256, order r0 r2 r1");
+        "matrix r0 r1 x 256, mma r0 r1 r2, stage r2 factor 0 pad 4 r0 r3 x 3, order r0 r2 r1");
   return opt;
 }
 
@@ -150,6 +166,7 @@ class Replacer {
     if (const Replacement* r = map_.find(n)) return r->value;
     std::vector<Node> srcs;
     if (n->op == Op::Reduce || n->op == Op::Prefix) return reduce(n);
+    if (n->op == Op::Stage) return stage(n);
     for (Node s : n->srcs()) srcs.push_back(now(s));
     if (n->op == Op::Load || n->op == Op::Store) add_gates(n, srcs);
     return with_sources(n, srcs);
@@ -172,19 +189,30 @@ class Replacer {
       srcs.push_back(gate);
   }
 
+  // The ranges that a node closes from its source `first` on, as they are now, behind `srcs`.
+  uint64_t close(Node n, size_t first, std::vector<Node>& srcs) {
+    uint64_t closed = 0;
+    for (Node r : n->srcs().subspan(first)) {
+      const Replacement* to = map_.find(r);
+      const auto parts = to ? to->ranges : std::vector<Node>{now(r)};
+      if (to) closed |= r->ranges;
+      for (Node part : parts)
+        if (std::find(srcs.begin() + static_cast<ptrdiff_t>(first), srcs.end(), part) == srcs.end())
+          srcs.push_back(part);
+    }
+    return closed;
+  }
+
+  Node stage(Node n) {
+    std::vector<Node> srcs{now(n->src(0)), now(n->src(1)), now(n->src(2))};
+    const uint64_t closed = close(n, 3, srcs);
+    expect(!gates(closed), "a stage that is filled in part");
+    return with_sources(n, srcs);
+  }
+
   Node reduce(Node n) {
     std::vector<Node> srcs{now(n->src(0))};
-    uint64_t closed = 0;
-    for (Node r : n->srcs().subspan(1)) {
-      const Replacement* to = map_.find(r);
-      if (!to) {
-        srcs.push_back(now(r));
-        continue;
-      }
-      closed |= r->ranges;
-      for (Node part : to->ranges)
-        if (std::find(srcs.begin() + 1, srcs.end(), part) == srcs.end()) srcs.push_back(part);
-    }
+    const uint64_t closed = close(n, 1, srcs);
     if (Node gate = gates(closed)) {
       Node none = identity(n->arg<OpArg>().op, n->dtype);
       srcs[0] = make(Op::Where, n->dtype, {gate, srcs[0], none});
@@ -313,6 +341,7 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   }
   if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
   if (opt.kind == OptKind::Mma) return mma_problem(sink, opt, target);
+  if (opt.kind == OptKind::Stage) return stage_problem(sink, opt, target);
   Node r = find(opt.axis);
   if (!r) return cat("the kernel has no range r", opt.axis);
   if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
@@ -320,6 +349,9 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   if (opt.kind == OptKind::Align &&
       (opt.amount < 2 || !r->src(0)->is_const() || !start_along(sink, r, opt.amount)))
     return cat("nothing to align along r", opt.axis, " at multiples of ", opt.amount);
+  if (opt.kind == OptKind::Split && (staged_ranges(sink) & r->ranges) && extent(r) % opt.amount)
+    return cat("a stage is filled along r", opt.axis, ": ", opt.amount, " does not divide ",
+               extent(r));
   if ((opt.kind == OptKind::Merge || opt.kind == OptKind::Join) && !find(opt.amount))
     return cat("the kernel has no range r", opt.amount);
   if (opt.kind == OptKind::Merge || opt.kind == OptKind::Join)
@@ -359,6 +391,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Join: return join(sink, opt);
     case OptKind::Matrix: return use_matrix_unit(sink, opt);
     case OptKind::Mma: return use_mma(sink, opt, target);
+    case OptKind::Stage: return use_stage(sink, opt);
     default: return order(sink, opt);
   }
 }

@@ -22,6 +22,8 @@ enum class OptKind : uint8_t {
            // columns along axes[0]; see codegen/matrix.h
   Mma,     // the kernel's product on the matrix units of a warp: rows along axis, columns along
            // axes[0], sums along axes[1]; see codegen/mma.h
+  Stage,   // a factor of a product in shared memory, once for each iteration of axis: `axes` says
+           // which and along what, `amount` how many tiles at a time; see codegen/stage.h
   Order,   // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 

@@ -6,15 +6,16 @@ namespace tiny {
 
 namespace {
 
+// d += a b
 #define MMA(name, shape)                                                                          \
   {                                                                                               \
     "mma_m16n8" name, "INLINE void mma_m16n8" name                                                \
                       "(f32* d, const u32* a, const u32* b) {\n"                                  \
                       "  asm volatile(\"mma.sync.aligned." shape                                  \
-                      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};\"\n"  \
-                      "               : \"=f\"(d[0]), \"=f\"(d[1]), \"=f\"(d[2]), \"=f\"(d[3])\n" \
+                      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\"\n"      \
+                      "               : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3])\n" \
                       "               : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), "     \
-                      "\"r\"(b[0]), \"r\"(b[1]), \"f\"(0.0f));\n"                                 \
+                      "\"r\"(b[0]), \"r\"(b[1]));\n"                                              \
                       "}\n"                                                                       \
   }
 
@@ -34,6 +35,25 @@ constexpr Helper kPrimitives[] = {
     {"thread_z", "INLINE int thread_z() { return threadIdx.z; }\n"},
     {"barrier", "INLINE void barrier() { __syncthreads(); }\n"},
     {"SHARED", "#define SHARED(type, name, count) __shared__ type name[count]\n"},
+    {"DYNAMIC_SHARED",
+     "#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) char name[]\n"},
+    {"Copies", R"(struct Copies {
+  template <int bytes> INLINE void start(void* to, const void* from, bool on) {
+    const u32 shared = (u32)__cvta_generic_to_shared(to);
+    if constexpr (bytes == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                   ::"r"(shared), "l"(from), "r"(on ? 16 : 0));
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                   ::"r"(shared), "l"(from), "n"(bytes), "r"(on ? bytes : 0));
+  }
+  INLINE void commit() { asm volatile("cp.async.commit_group;"); }
+  template <int groups> INLINE void wait() {
+    if constexpr (groups == 0) asm volatile("cp.async.wait_all;" ::: "memory");
+    else asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+  }
+};
+)"},
     {"f16_to_f32", R"(INLINE f32 f16_to_f32(f16 x) {
   f32 y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
@@ -65,10 +85,12 @@ constexpr Helper kPrimitives[] = {
   else return __shfl_up_sync(warp_mask(), x, by);
 }
 )"},
+    // To nearest, ties away from zero: half a unit in the last place that the matrix unit reads,
+    // which is as large as the exponent says, and what lies below is ignored. As exact as cvt.rna,
+    // which few units do; infinite and NaN stay so.
     {"f32_to_tf32", R"(INLINE u32 f32_to_tf32(f32 x) {
-  u32 y;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-  return y;
+  const f32 unit = __uint_as_float(__float_as_uint(x) & 0xff800000u);
+  return __float_as_uint(__fmaf_rn(unit, 0x1p-11f, x));
 }
 )"},
     MMA("k8_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32"),

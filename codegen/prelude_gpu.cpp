@@ -30,16 +30,15 @@ namespace {
 #define MMA_OF_HALVES(t)                                                           \
   {                                                                                \
     "mma_" t, "INLINE vec<f32, 4> mma_" t "(vec<" t ", 8> a, vec<" t               \
-              ", 4> b) {\n"                                                        \
+              ", 4> b, vec<f32, 4> c) {\n"                                         \
               "  const auto word = [](" t " x, " t                                 \
               " y) { return x.bits | (u32)y.bits << 16; };\n"                      \
               "  const u32 x[4] = {word(a.v[0], a.v[1]), word(a.v[4], a.v[5]),\n"  \
               "                    word(a.v[2], a.v[3]), word(a.v[6], a.v[7])};\n" \
               "  const u32 y[2] = {word(b.v[0], b.v[1]), word(b.v[2], b.v[3])};\n" \
-              "  vec<f32, 4> d;\n"                                                 \
               "  mma_m16n8k16_" t                                                  \
-              "(d.v, x, y);\n"                                                     \
-              "  return d;\n"                                                      \
+              "(c.v, x, y);\n"                                                     \
+              "  return c;\n"                                                      \
               "}\n"                                                                \
   }
 constexpr const char* kNumbers = R"(typedef signed char i8;
@@ -119,13 +118,10 @@ template <> struct Piece<16> { typedef u128 type; };
 )"},
     MMA_OF_HALVES("f16"),
     MMA_OF_HALVES("bf16"),
-    {"mma_tf32", R"(INLINE vec<f32, 4> mma_tf32(vec<f32, 4> a, vec<f32, 2> b) {
-  const u32 x[4] = {f32_to_tf32(a.v[0]), f32_to_tf32(a.v[2]), f32_to_tf32(a.v[1]),
-                    f32_to_tf32(a.v[3])};
-  const u32 y[2] = {f32_to_tf32(b.v[0]), f32_to_tf32(b.v[1])};
-  vec<f32, 4> d;
-  mma_m16n8k8_tf32(d.v, x, y);
-  return d;
+    {"mma_tf32", R"(INLINE vec<f32, 4> mma_tf32(vec<u32, 4> a, vec<u32, 2> b, vec<f32, 4> c) {
+  const u32 x[4] = {a.v[0], a.v[2], a.v[1], a.v[3]};
+  mma_m16n8k8_tf32(c.v, x, b.v);
+  return c;
 }
 )"},
     {"store", R"(template <int bytes, class V, class T> INLINE void store(T* p, V v) {

@@ -17,6 +17,10 @@
 //   sqrt_of floor_of trunc_of exp2_of log2_of sin_of                        f32 and f64
 //   load<V, bytes>(p) store<bytes>(p, v)    a vector at an address that `bytes` divides
 //   SHARED(type, name, count)         declares an array in shared memory
+//   DYNAMIC_SHARED(name)              bytes of it, as many as the launch asks for, 16-byte aligned
+//   Copies                            a thread's copies from memory to shared memory, which may be
+//       under way: start<bytes>(to, from, on) with 4, 8 or 16 bytes, zeros where `on` is false;
+//       commit() ends a group; wait<n>() until all but the last n groups are done, wait<0>() all
 //   barrier() shuffle_xor(x, mask)
 //   group_add<width>(x, shared), also mul max min and or xor: of `width` threads with consecutive
 //       numbers, a power of two up to a warp or whole warps. `shared` has an element for each warp

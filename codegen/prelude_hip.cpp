@@ -50,6 +50,23 @@ constexpr Helper kPrimitives[] = {
 }
 )"},
     {"SHARED", "#define SHARED(type, name, count) __attribute__((shared)) type name[count]\n"},
+    {"DYNAMIC_SHARED",
+     "#define DYNAMIC_SHARED(name) \\\n  extern __attribute__((shared, aligned(16))) char "
+     "name[]\n"},
+    {"Copies", R"(template <int bytes> struct CopiedBytes;
+template <> struct CopiedBytes<16> { typedef u128 type; };
+template <> struct CopiedBytes<8> { typedef u64 type; };
+template <> struct CopiedBytes<4> { typedef u32 type; };
+struct Copies {  // done when the thread goes on
+  template <int bytes> INLINE void start(void* to, const void* from, bool on) {
+    typename CopiedBytes<bytes>::type x = {0};
+    if (on) x = *(const decltype(x)*)from;
+    *(decltype(x)*)to = x;
+  }
+  INLINE void commit() {}
+  template <int groups> INLINE void wait() {}
+};
+)"},
     {"f16_to_f32",
      "INLINE f32 f16_to_f32(f16 x) { return __builtin_bit_cast(_Float16, x.bits); }\n"},
     {"f32_to_f16",

@@ -11,6 +11,7 @@
 #include "codegen/numbers.h"
 #include "codegen/ring.h"
 #include "codegen/smt.h"
+#include "codegen/stage.h"
 #include "codegen/writes.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
@@ -172,9 +173,10 @@ class Prover {
     for (const Claim& c : claims_) add(inside(c));
     for (Node n : topological(sink_)) other(n);
     for (const Finding& f : prove_groups(sink_)) add(f);
+    for (const Finding& f : prove_stages(sink_)) add(f);
     std::map<int, std::vector<Claim>> stores;
     for (Claim c : claims_) {
-      if (!c.is_store()) continue;
+      if (!c.is_store() || is_stage(c.access->src(0))) continue;
       const int slot = c.slot();
       const bool scattered = slot >= 0 && slot < 64 && (settings_.scattered >> slot & 1);
       if (!scattered) c.gate = at_bounds(c.gate);

@@ -12,12 +12,29 @@ Source render_c(const Linear& program, const Target& target) {
   return CPrinter(program, target).print();
 }
 
+namespace {
+
+bool is_sum_of_fragments(Node reduce) {
+  return reduce->src(0)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add;
+}
+
+}  // namespace
+
 Source CPrinter::print() {
   scalars_.insert(Scalar::I64);  // of begin and end
   for (Node n : program_.body)
     if (n->is(Op::Matrix)) matrix_ = n;
   find_grid();
-  for (Node n : program_.body) statement(n);
+  fetches_ = std::any_of(program_.body.begin(), program_.body.end(),
+                         [](Node n) { return n->is(Op::Fetch); });
+  declare_stages();
+  for (Node n : program_.body)
+    if (n->is(Op::Update) && is_sum_of_fragments(n->src(0)) && single_use_(n->src(0)->src(0)))
+      accumulated_[n->src(0)->src(0)] = 1;
+  for (Node n : program_.body) {
+    statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
+    statement(n);
+  }
   return {program_.name, text(), dialect_.language, program_.heavy};
 }
 
@@ -121,7 +138,10 @@ void CPrinter::statement(Node n) {
     case Op::Range:
     case Op::Param:
     case Op::Ramp: return;
-    case Op::Loop: return open_loop(n->src(0));
+    case Op::Stage: return;
+    case Op::Loop: return open_loop(n);
+    case Op::Fetch: return fetch(n->src(0));
+    case Op::Barrier: return barrier(n);
     case Op::EndLoop: return close_loop(n->src(0));
     case Op::Acc: return declare_accumulator(n->src(0));
     case Op::Update: return update(n->src(0));
@@ -132,6 +152,9 @@ void CPrinter::statement(Node n) {
     case Op::Reduce: values_[n] = define(n->dtype, accumulators_[n]); return;
     case Op::Load: values_[n] = load(n); return;
     case Op::Prefix: return prefix(n);
+    case Op::Mma:
+      if (accumulated_.contains(n)) return;  // part of the sum's update
+      break;
     default: break;
   }
   const std::string expression = arithmetic(n);
@@ -157,7 +180,29 @@ bool CPrinter::is_grid(Node range) const {
   return kind == RangeKind::Block || kind == RangeKind::Thread;
 }
 
-void CPrinter::open_loop(Node range) {
+// One iteration of a loop that has begun, or none.
+void CPrinter::open_ahead(Node loop) {
+  Node range = loop->src(0), of = loop->src(1);
+  const std::string r = value(range);
+  behind_[range] = of;
+  line("{");
+  ++depth_;
+  line(cat("const ", type(range->dtype), " ", r, " = ", value(of), " + ", loop->src(2)->int_value(),
+           ";"));
+  line(cat("if (", r, " < ", value(of->src(0)), ") {"));
+  ++depth_;
+  ++loops_;
+}
+
+void CPrinter::barrier(Node n) {
+  if (fetches_) line(cat("copies.wait<", n->src(0)->int_value(), ">();"));
+  line("barrier();");
+}
+
+void CPrinter::open_loop(Node loop) {
+  if (loop->num_src == 3) return open_ahead(loop);
+  Node range = loop->src(0);
+  const int64_t lead = loop->num_src == 2 ? loop->src(1)->int_value() : 0;
   const std::string r = value(range);
   const RangeKind kind = range->arg<RangeArg>().kind;
   if (is_grid(range)) {
@@ -174,7 +219,7 @@ void CPrinter::open_loop(Node range) {
   if (core && !extent->is_const())  // the launch covers the extent's bound
     end = cat("(end < ", value(extent), " ? end : ", value(extent), ")");
   line(cat(kind == RangeKind::Unroll ? "UNROLL " : "", "for (", type(range->dtype), " ", r, " = ",
-           core ? "begin" : "0", "; ", r, " < ", end, "; ++", r, ") {"));
+           core ? "begin" : cat(-lead), "; ", r, " < ", end, "; ++", r, ") {"));
   ++depth_;
   ++loops_;
 }
@@ -184,6 +229,12 @@ void CPrinter::close_loop(Node range) {
   --loops_;
   --depth_;
   line("}");
+  const Node* of = behind_.find(range);
+  if (!of) return;
+  --depth_;
+  line("}");
+  if (fetches_) line("copies.commit();");
+  line(cat("if (", value(*of), " < 0) continue;"));
 }
 
 void CPrinter::declare_accumulator(Node reduce) {
@@ -196,6 +247,8 @@ void CPrinter::declare_accumulator(Node reduce) {
 void CPrinter::update(Node reduce) {
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce];
+  if (accumulated_.contains(reduce->src(0)))
+    return line(cat(acc, " = ", mma(reduce->src(0), acc), ";"));
   const bool twice = op == Op::Max || op == Op::Min;
   const std::string v = twice ? named(reduce->src(0)) : value(reduce->src(0));
   line(cat(acc, " = ", bare(combine(op, reduce->dtype, acc, v)), ";"));

@@ -97,16 +97,30 @@ std::string CPrinter::lane_of(DType t, Str v, int i) {
 }
 
 // Sources: two thirds of the first operand, a third of the second (codegen/mma.h).
-std::string CPrinter::mma(Node n) {
+// An operand as TF32: converted once for all products of the same loop that it is in.
+std::string CPrinter::tf32(Node n) {
+  auto& [word, where] = tf32_[n];
+  if (word.empty() || where != statements_) {
+    word = define(kU32, cat("f32_to_tf32(", value(n), ")"));
+    where = statements_;
+  }
+  return word;
+}
+
+// The product of two fragments plus `c`.
+std::string CPrinter::mma(Node n, Str c) {
   const DType t = n->src(0)->dtype;
   const auto operand = [&](uint32_t begin, uint32_t end) {
     std::string values;
-    for (uint32_t i = begin; i < end; ++i)
-      values += cat(i > begin ? ", " : "", bare(value(n->src(static_cast<int>(i)))));
-    return cat(type(t.vec(static_cast<int>(end - begin))), "{", values, "}");
+    for (uint32_t i = begin; i < end; ++i) {
+      Node v = n->src(static_cast<int>(i));
+      values += cat(i > begin ? ", " : "", t == kF32 ? tf32(v) : bare(value(v)));
+    }
+    const DType one = t == kF32 ? kU32 : t;
+    return cat(type(one.vec(static_cast<int>(end - begin))), "{", values, "}");
   };
-  return cat("mma_", t == kF32 ? "tf32" : type(t), "(", operand(0, n->num_src / 3 * 2), ", ",
-             operand(n->num_src / 3 * 2, n->num_src), ")");
+  const std::string a = operand(0, n->num_src / 3 * 2), b = operand(n->num_src / 3 * 2, n->num_src);
+  return cat("mma_", t == kF32 ? "tf32" : type(t), "(", a, ", ", b, ", ", c, ")");
 }
 
 // --- expressions ---------------------------------------------------------------------------------
@@ -128,7 +142,7 @@ std::string CPrinter::arithmetic(Node n) {
       if (t.lanes == 1) return lane_of(t, a, static_cast<int>(n->ints()[0]));
       return shuffle(t, a, named(n->src(1)), lanes);
     }
-    case Op::Mma: return mma(n);
+    case Op::Mma: return mma(n, splat(n->dtype, "0.0f"));
     case Op::Fold: return fold(n);
     case Op::Where: return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
     case Op::TruncDiv:

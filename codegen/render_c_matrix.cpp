@@ -14,7 +14,6 @@ namespace {
 constexpr const char* kInstructions = R"(
 #define MATRIX_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
 #define TENSOR_MAP(name) const __grid_constant__ TensorMap name
-#define DYNAMIC_SHARED(name) extern __shared__ char name[]
 struct alignas(64) TensorMap { char bytes[128]; };
 INLINE int grid_x() { return gridDim.x; }
 INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }

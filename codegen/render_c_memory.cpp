@@ -1,17 +1,63 @@
+#include <algorithm>
 #include <numeric>
 
+#include "codegen/access.h"
 #include "codegen/matrix.h"
 #include "codegen/render.h"
 #include "codegen/render_c_printer.h"
+#include "codegen/stage.h"
 
 namespace tiny {
 
+void CPrinter::declare_stages() {
+  std::vector<Node> stages;
+  for (Node n : program_.body) {
+    Node access = n->is(Op::Fetch) ? n->src(0) : n;
+    if (!access->is(Op::Load) && !access->is(Op::Store)) continue;
+    Node s = access->src(0);
+    if (is_stage(s) && std::find(stages.begin(), stages.end(), s) == stages.end())
+      stages.push_back(s);
+  }
+  std::sort(stages.begin(), stages.end(), [](Node a, Node b) { return slot_of(a) > slot_of(b); });
+  if (!stages.empty()) shared_ += "  DYNAMIC_SHARED(stages);\n";
+  int64_t at = 0;
+  for (Node s : stages) {
+    const std::string t = type(in_memory(s->dtype));
+    shared_ += cat("  ", t, "* const ", buffer(s), " = (", t, "*)(stages + ", at, ");\n");
+    at += stage_bytes(s);
+  }
+  if (fetches_) shared_ += "  Copies copies;\n";
+}
+
+// Stages lie in the block's dynamic shared memory in the order of their slots.
+std::string CPrinter::buffer(Node param) {
+  return is_stage(param) ? cat("s", kFirstStage - slot_of(param)) : cat("b", slot_of(param));
+}
+
 std::string CPrinter::element(Node param, Str index) {
-  return cat("b", slot_of(param), "[", bare(index), "]");
+  return cat(buffer(param), "[", bare(index), "]");
+}
+
+// Straight from memory to shared memory where the pieces are large enough for that.
+void CPrinter::fetch(Node store) {
+  Node stage = store->src(0), load = store->src(2), gate = gate_of(load);
+  const DType t = in_memory(load->dtype);
+  const int bytes = t.size() * t.lanes;
+  const int each = std::min(proved_alignment(load->src(1), t), proved_alignment(store->src(1), t));
+  if (each < 4) {
+    values_[load] = this->load(load);
+    return this->store(store);
+  }
+  const std::string to = named(store->src(1)), from = named(load->src(1));
+  const std::string on = gate ? named(gate) : "true";
+  for (int at = 0; at < bytes; at += each)
+    line(cat(once_per_grid(store), "copies.start<", each, ">(", buffer(stage), " + ", to,
+             at ? cat(" + ", at / t.size()) : "", ", ", buffer(load->src(0)), " + ", from,
+             at ? cat(" + ", at / t.size()) : "", ", ", on, ");"));
 }
 
 std::string CPrinter::vector_at(Node param, DType t, Str index, const char* access) {
-  return cat("*(", access, type(in_memory(t)), "*)(b", slot_of(param), " + ", index, ")");
+  return cat("*(", access, type(in_memory(t)), "*)(", buffer(param), " + ", index, ")");
 }
 
 // A lane read from memory, as it is kept in a register.
@@ -35,7 +81,7 @@ std::string CPrinter::vector_load(Node n) {
   const Node param = n->src(0), index = n->src(1);
   std::string v = vector_at(param, t, value(index), "const ");
   if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
-    v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(b", slot_of(param), " + ",
+    v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(", buffer(param), " + ",
             value(index), ")");
   if (!n->dtype.is_bool()) return v;
   return dialect_.classes ? convert(v, t, n->dtype) : as(n->dtype, cat("(", v, " != 0)"));
@@ -46,8 +92,8 @@ std::string CPrinter::vector_store(Node n, Str v) {
   const Node param = n->src(0), index = n->src(1);
   const std::string at = value(index);
   if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
-    return cat("store<", proved_alignment(index, t), ">(b", slot_of(param), " + ", at, ", ",
-               bare(v), ")");
+    return cat("store<", proved_alignment(index, t), ">(", buffer(param), " + ", at, ", ", bare(v),
+               ")");
   return cat(vector_at(param, t, at, ""), " = ", bare(v));
 }
 
@@ -224,12 +270,12 @@ void CPrinter::combine_atomically(Node n) {
 }
 
 // Threads that differ in ranges which the store does not depend on would repeat it; some of them
-// after others have read what it overwrites.
+// after others have read what it overwrites. A stage is the block's own.
 std::string CPrinter::once_per_grid(Node store) {
   std::string first;
   for (const auto& ranges : {blocks_, threads_})
     for (Node r : ranges)
-      if (!(store->ranges & r->ranges))
+      if (!(store->ranges & r->ranges) && !(is_stage(store->src(0)) && kind(r) == RangeKind::Block))
         first += cat(first.empty() ? "" : " && ", value(r), " == 0");
   return first.empty() ? "" : "if (" + first + ") ";
 }

@@ -47,8 +47,10 @@ class CPrinter {
   // --- statements --------------------------------------------------------------------------------
 
   void statement(Node n);
-  void open_loop(Node range);
+  void open_loop(Node loop);
+  void open_ahead(Node loop);
   void close_loop(Node range);
+  void barrier(Node n);
   void declare_accumulator(Node reduce);
   void update(Node reduce);
   std::string among_threads(const char* what, Node n, const std::string& x);
@@ -59,6 +61,9 @@ class CPrinter {
 
   // --- memory ------------------------------------------------------------------------------------
 
+  std::string buffer(Node param);
+  void declare_stages();
+  void fetch(Node store);
   std::string element(Node param, Str index);
   std::string vector_at(Node param, DType t, Str index, const char* access);
   std::string lane_from(DType t, Str v);
@@ -100,7 +105,8 @@ class CPrinter {
   std::string bitcast(Node n);
   std::string broadcast(Node n);
   std::string fold(Node n);
-  std::string mma(Node n);
+  std::string tf32(Node n);
+  std::string mma(Node n, Str c);
 
   std::string infix(DType t, Str a, const char* op, Str b);  // the result has the operands' dtype
   std::string test(DType t, Str a, const char* op, Str b);   // bools of the lanes of t
@@ -122,6 +128,11 @@ class CPrinter {
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
+  NodeMap<std::pair<std::string, int>> tf32_;  // with the stretch of statements it is known in
+  int statements_ = 0;                         // stretches without a loop's begin or end so far
+  NodeMap<char> accumulated_;                  // products of fragments that are added to one sum
+  NodeMap<Node> behind_;                       // of a range that is ahead of a loop: that loop
+  bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // what stands before it
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last

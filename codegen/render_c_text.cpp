@@ -107,6 +107,13 @@ std::vector<Node> SingleUse::uses_of(Node n) {
   switch (n->op) {
     case Op::Loop: return {n->src(0)->src(0)};
     case Op::Update: return {n->src(0)->src(0)};
+    case Op::Fetch: {
+      Node store = n->src(0), load = store->src(2);
+      std::vector<Node> out(load->srcs().begin(), load->srcs().end());
+      out.push_back(store->src(1));
+      return out;
+    }
+    case Op::Barrier:
     case Op::EndLoop:
     case Op::Acc:
     case Op::Group:

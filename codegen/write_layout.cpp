@@ -230,20 +230,59 @@ class Reroll {
       out.index.terms.push_back({ranges_[k], digits_[k].factor});
       domain.push_back(ranges_[k]);
     }
-    std::vector<LinearForm> seen;
+    std::vector<LinearForm> forms, seen;
     for (const Layout& l : layouts_)
-      for (const Limit& limit : l.limits) {
-        const auto same = [&](const LinearForm& f) { return same_terms(f, limit.form); };
-        if (std::any_of(seen.begin(), seen.end(), same)) continue;
-        if (!add_limit(out, limit.form)) return false;
-        seen.push_back(limit.form);
-      }
+      for (const Limit& limit : l.limits) forms.push_back(limit.form);
+    std::stable_sort(forms.begin(), forms.end(),
+                     [](auto& a, auto& b) { return a.terms.size() > b.terms.size(); });
+    for (const LinearForm& form : forms) {
+      const auto covers = [&](const LinearForm& f) { return scale_of(form, f) != 0; };
+      if (std::any_of(seen.begin(), seen.end(), covers)) continue;
+      if (!add_limit(out, form)) return false;
+      seen.push_back(form);
+    }
     return true;
   }
 
  private:
+  // By how much the terms of `part` are multiplied in `form`, which has all of them; else 0.
+  static int64_t scale_of(const LinearForm& part, const LinearForm& form) {
+    int64_t scale = 0;
+    for (const auto& t : part.terms) {
+      const int64_t factor = form.factor_of(t.atom);
+      if (factor == 0 || factor % t.factor || (scale && factor != scale * t.factor)) return 0;
+      scale = factor / t.factor;
+    }
+    return scale;
+  }
+
+  // What a store's gate says of `form`: it is at most any number of these, which comes to the same
+  // where the gate is about its larger terms or counts in larger units. Empty (min > max) where it
+  // says nothing.
+  static Bounds said(const Layout& store, const LinearForm& form) {
+    for (const Limit& l : store.limits) {
+      const int64_t scale = scale_of(l.form, form);
+      if (scale == 0) continue;
+      LinearForm rest = form;
+      for (const auto& t : l.form.terms)
+        std::erase_if(rest.terms, [&](const auto& r) { return r.atom == t.atom; });
+      return {scale * l.most + most_of(rest), scale * (l.most + 1) - 1};
+    }
+    return {1, 0};
+  }
+
   // The limit of `form` falls by a constant from one unrolled store to the next, in some digits.
   bool add_limit(Layout& out, const LinearForm& form) {
+    constexpr int64_t kUnits = 8;
+    for (int64_t units = 1; units <= kUnits; units *= 2) {
+      LinearForm finer = form;
+      for (auto& t : finer.terms) t.factor *= units;
+      if (add_finer_limit(out, finer)) return true;
+    }
+    return false;
+  }
+
+  bool add_finer_limit(Layout& out, const LinearForm& form) {
     const int64_t have = out.index.factor_of(form.terms[0].atom), one = form.terms[0].factor;
     if (have % one) return false;
     const int64_t scale = have / one;
@@ -265,7 +304,7 @@ class Reroll {
   }
 
   bool agree(const LinearForm& form, const LinearForm& full, int64_t& most) const {
-    bool any = false;
+    most = kIntMax;
     for (int pass = 0; pass < 2; ++pass)
       for (size_t s = 0; s < layouts_.size(); ++s) {
         int64_t shift = 0;
@@ -274,15 +313,12 @@ class Reroll {
           shift += full.factor_of(ranges_[k]) * (left % digits_[k].extent);
           left /= digits_[k].extent;
         }
-        const Limit* own = nullptr;
-        for (const Limit& l : layouts_[s].limits)
-          if (same_terms(l.form, form)) own = &l;
-        if (pass == 0 && own && !std::exchange(any, true)) most = own->most + shift;
-        if (pass == 0 && own && own->most + shift != most) return false;
-        // A store without the gate needs none.
-        if (pass == 1 && !own && most_of(form) > most - shift) return false;
+        const Bounds b = said(layouts_[s], form);
+        const bool says = b.min <= b.max;
+        if (pass == 0 && says) most = std::min(most, b.max + shift);
+        if (pass == 1 && (says ? most - shift < b.min : most - shift < most_of(form))) return false;
       }
-    return any;
+    return most != kIntMax;
   }
 
   std::vector<Layout> layouts_;

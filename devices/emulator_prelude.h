@@ -143,7 +143,8 @@ template <class T> INLINE T shuffle_up(T x, int by, int line = __builtin_LINE())
 
 // mma.sync m16n8k8 and m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k8", ".m16n8k16"): lane t
 // has rows t / 4 and t / 4 + 8 of A, column t / 4 of B, in words along k of `each` elements, and of
-// D columns t % 4 * 2 and the next one. A word of A: row + 8 where it is odd, k + 4 words for 2, 3.
+// D, to which the product is added, columns t % 4 * 2 and the next one. A word of A: row + 8 where
+// it is odd, k + 4 words for 2, 3.
 template <int each, class Element>
 static void mma_m16n8(f32* d, const u32* a, const u32* b, Element element, int line) {
   struct A { u32 words[4]; };
@@ -165,10 +166,8 @@ static void mma_m16n8(f32* d, const u32* a, const u32* b, Element element, int l
         for (int e = 0; e < each; ++e)
           columns[p][(word * 4 + t) * each + e] = element(from.words[word], e);
     }
-  for (int i = 0; i < 4; ++i) {
-    d[i] = 0;
+  for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 8 * each; ++k) d[i] += rows[i / 2][k] * columns[i % 2][k];
-  }
 }
 // Rounded to 10 bits after the point, ties away from zero; the matrix unit ignores the others.
 INLINE u32 f32_to_tf32(f32 x) {
@@ -195,6 +194,42 @@ INLINE char* shared_array(long long* place, long long bytes, int line) {
 #define SHARED(type, name, count)          \
   static long long name##_place = -1;      \
   type* const name = (type*)shared_array(&name##_place, sizeof(type) * (count), __LINE__)
+
+// A thread's copies to shared memory (cp.async): done when they are waited for, as late as may be.
+struct Copies {
+  struct Copy { void* to; const void* from; int bytes; bool on; };
+  Copy* all = nullptr;
+  int begin = 0, end = 0, room = 0, groups = 0, ends[16] = {};
+  ~Copies() { __builtin_free(all); }
+  template <int bytes>
+  UNHOOKED void start(void* to, const void* from, bool on, int line = __builtin_LINE()) {
+    static_assert(bytes == 4 || bytes == 8 || bytes == 16, "a copy of 4, 8 or 16 bytes");
+    if (((u64)to | (on ? (u64)from : 0)) % bytes)
+      emulated().misaligned(&emulated(), (u64)to % bytes ? to : from, bytes, line);
+    if (end == room) {
+      room = 2 * room + 64;
+      all = (Copy*)__builtin_realloc(all, sizeof(Copy) * room);
+    }
+    all[end++] = {to, from, bytes, on};
+  }
+  UNHOOKED void commit() { ends[groups++ % 16] = end; }
+  template <int pending> UNHOOKED void wait() {
+    static_assert(pending < 16, "more than 15 groups of copies under way");
+    const int until = groups > pending ? ends[(groups - pending - 1) % 16] : 0;
+    for (const void* at = __builtin_return_address(0); begin < (pending ? until : end); ++begin) {
+      const Copy& c = all[begin];
+      note_access(c.to, c.bytes, 1, at);
+      if (c.on) note_access(c.from, c.bytes, 0, at);
+      if (c.on)
+        __builtin_memcpy(c.to, c.from, c.bytes);
+      else
+        __builtin_memset(c.to, 0, c.bytes);
+    }
+    if (begin < end) return;
+    begin = end = 0;
+    for (int& e : ends) e = 0;
+  }
+};
 
 constexpr int least_atomic = 1;
 

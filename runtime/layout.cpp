@@ -5,7 +5,9 @@
 #include <set>
 
 #include "codegen/matrix.h"
+#include "codegen/mma.h"
 #include "codegen/ranges.h"
+#include "codegen/stage.h"
 #include "runtime/fuse.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
@@ -415,11 +417,35 @@ class Layouts {
     }
     if (!pads_alone(operands)) return {};
     const bool gpu = target_.kind == Target::Kind::Gpu;
+    if (gpu && is_staged(n, operands, ranges)) return {};
     const int axis = gpu ? -1 : best_axis(n, operands, ranges);
     std::vector<Plan> plans;
     for (const Operand& o : operands)
       plans.push_back(plan_of(o, ranges, gpu ? own_axis(n, o, operands, ranges) : axis));
     return plans;
+  }
+
+  // Products whose blocks stage operands in shared memory for the matrix units of warps, which read
+  // them in either order.
+  bool is_staged(Node n, const std::vector<Operand>& operands,
+                 const std::vector<Node>& ranges) const {
+    int64_t own[2] = {1, 1}, terms = 1, others = 1;
+    for (const Operand& o : operands)
+      if (!has_mma(target_, o.point->dtype)) return false;
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i];
+      int walking = 0, which = 0;
+      for (int o = 0; o < 2; ++o) {
+        const Walk w = walk_of(operands[static_cast<size_t>(o)], ranges[i]);
+        if (w.kind == Walk::Irregular) return false;
+        if (w.kind == Walk::None) continue;
+        ++walking;
+        which = o;
+      }
+      if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
+      (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
+    }
+    return is_worth_staging(own[0], own[1], terms, others, target_);
   }
 
   // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:

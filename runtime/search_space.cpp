@@ -8,6 +8,7 @@
 #include "codegen/access.h"
 #include "codegen/launchable.h"
 #include "codegen/option.h"
+#include "codegen/stage.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -137,11 +138,19 @@ class Editor {
  public:
   Editor(Node loops, const Choice& choice, const Target& target)
       : choice_(choice), is_cpu_(target.kind == Target::Kind::Cpu), target_(target) {
-    // Matrix units give a kernel other ranges: what comes after them is edited.
+    // Matrix units and stages give a kernel other ranges: what comes after them is edited.
     const std::span<const Opt> all = choice.options;
     size_t head = 0;
     for (size_t i = 0; i < all.size(); ++i)
-      if (all[i].kind == OptKind::Matrix) head = i + 1;
+      if (all[i].kind == OptKind::Matrix || all[i].kind == OptKind::Mma ||
+          all[i].kind == OptKind::Stage)
+        head = i + 1;
+    for (bool mma : {false, true})
+      for (const StagePlan& plan : stage_plans(mma))
+        if (!choose_stage_options(loops, target, stage_plans(mma)))
+          break;
+        else if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
+          staged_.push_back(std::move(*staged));
     head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
     start_ = end_ = Nest(apply(loops, head_, target));
     base_ = to_program(start_, all.subspan(head), before_);
@@ -153,6 +162,7 @@ class Editor {
 
   std::vector<Choice> run() {
     if (is_cpu_) keep({choice_.options, !choice_.heavy});
+    for (Choice& c : staged_) keep(std::move(c));
     amounts();
     for (size_t i = 0; i < last_; ++i) {
       Program p = base_;
@@ -333,6 +343,7 @@ class Editor {
   std::vector<Loop> before_;
   size_t last_ = 0;  // where the final order begins
   std::set<std::string> seen_;
+  std::vector<Choice> staged_;  // tiles of a product in shared memory
   std::vector<Choice> out_;
 };
 

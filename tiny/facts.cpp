@@ -353,6 +353,8 @@ uint64_t infer_ranges(const NodeData& n) {
   if (n.op == Op::Range) ranges |= uint64_t{1} << n.arg<RangeArg>().id;
   if (n.op == Op::Reduce)
     for (Node r : n.srcs().subspan(1)) ranges &= ~(uint64_t{1} << r->arg<RangeArg>().id);
+  if (n.op == Op::Stage)
+    for (Node r : n.srcs().subspan(3)) ranges &= ~(uint64_t{1} << r->arg<RangeArg>().id);
   return ranges;
 }
 

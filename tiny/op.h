@@ -82,6 +82,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Store, Kernel, -1, false)    /* param, index, value, [gate]; OpArg: old op value */            \
   X(Reduce, Kernel, -1, false)   /* OpArg; value, ranges...: closes the ranges */                  \
   X(Prefix, Kernel, -1, false)   /* OpArg; value, ranges...: over all earlier iterations */        \
+  X(Stage, Kernel, -1, false)    /* Ints; codegen/stage.h: values in shared memory, for loads */   \
   X(Ramp, Kernel, 0, false)      /* a vector 0, 1, ... lanes-1 */                                  \
   X(Broadcast, Kernel, 1, false) /* a scalar in every lane */                                      \
   X(Reverse, Kernel, 1, false)   /* lanes in reverse order */                                      \
@@ -91,11 +92,13 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Shuffle, Kernel, 2, false)   /* Ints: for each lane one of the sources' lanes, a then b */     \
   X(Fold, Kernel, 1, false)      /* OpArg; all lanes of a vector combined to one */                \
   /* a linear program: statements in order (codegen/linear.h) */                                   \
-  X(Loop, Statement, 1, false)    /* range: opens its loop */                                      \
+  X(Loop, Statement, -1, false)   /* range: opens its loop */                                      \
   X(EndLoop, Statement, 1, false) /* range: closes it */                                           \
   X(Acc, Statement, 1, false)     /* reduce: declares its accumulator, set to the identity */      \
   X(Update, Statement, 1, false)  /* reduce: accumulator = combine(accumulator, reduce.src 0) */   \
-  X(Group, Statement, 1, false)   /* reduce: combines its accumulators over a group of threads */
+  X(Group, Statement, 1, false)   /* reduce: combines its accumulators over a group of threads */  \
+  X(Fetch, Statement, 1, false)   /* store of a load to a stage: a copy that arrives later */      \
+  X(Barrier, Statement, 1, false) /* copies that may still be under way, when all threads meet */
 
 enum class Op : uint8_t {
 #define X(name, cls, arity, comm) name,

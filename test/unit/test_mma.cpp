@@ -177,10 +177,9 @@ TEST_CASE("mma: the emulator finds another order of registers, rows and columns"
     return out == want;
   };
   CHECK(run("mma_tf32", "mma_tf32"));
-  CHECK(
-      !run("f32_to_tf32(a.v[2]), f32_to_tf32(a.v[1])", "f32_to_tf32(a.v[1]), f32_to_tf32(a.v[2])"));
-  CHECK(
-      !run("f32_to_tf32(b.v[0]), f32_to_tf32(b.v[1])", "f32_to_tf32(b.v[1]), f32_to_tf32(b.v[0])"));
+  CHECK(!run("a.v[0], a.v[2], a.v[1]", "a.v[0], a.v[1], a.v[2]"));
+  CHECK(!run("mma_m16n8k8_tf32(c.v, x, b.v);",
+             "const u32 y[] = {b.v[1], b.v[0]}; mma_m16n8k8_tf32(c.v, x, y);"));
   CHECK(!run("thread_x();", "thread_x() ^ 1;"));
   CHECK(!run("shuffle<2, 3>", "shuffle<0, 1>"));
 }

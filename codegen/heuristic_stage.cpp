@@ -1,0 +1,359 @@
+// Options for products whose operands are staged in shared memory (codegen/stage.h): which ranges
+// go along rows, columns and the sum, the tile of a block, and what of it each thread computes.
+#include <algorithm>
+#include <cmath>
+
+#include "codegen/mma.h"
+#include "codegen/render.h"
+#include "codegen/stage.h"
+#include "codegen/tuner.h"
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+namespace {
+
+// Rates as measured on an H200 with products of 1024 to 4096 rows, columns and terms. Larger tiles
+// would need more registers than two blocks on a multiprocessor have.
+constexpr StagePlan kPlans[] = {
+    {4, 2, 8, 8, 1.0, 16, 2},
+    {2, 2, 8, 8, 1.0, 16, 2},
+    {2, 2, 8, 4, 0.95, 16, 2},
+    {2, 2, 4, 4, 0.75, 16, 2},
+};
+constexpr StagePlan kMmaPlans[] = {
+    {2, 2, 4, 8, 1.0, 16, 3, true},
+    {1, 4, 4, 8, 0.9, 16, 3, true},
+    {2, 2, 4, 4, 0.6, 16, 3, true},
+    {2, 2, 2, 4, 0.45, 16, 3, true},
+};
+
+class StageTuner : Tuner {
+ public:
+  StageTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+
+  std::optional<Choice> run(std::span<const StagePlan> plans) {
+    if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
+    if (MmaProduct p; plans[0].mma && !mma_product(reduction(), target_, p).empty()) return {};
+    const bool asked = plans.size() == 1;
+    if (!asked && !is_worth_it()) return {};
+    StagePlan plan = best_of(plans);
+    // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
+    if (plan.mma) plan.step *= 4 / element_size();
+    if (plan.mma && !asked && sums_.size() == 1 && size(sums_) >= 4 * plan.step) {
+      plan.step *= 2;
+      plan.depth = 2;
+    }
+    if (size(sums_) < 2 * plan.step) return {};
+    join(plan.step);
+    choice_.heavy = true;
+    lay_out(plan);
+    return std::move(choice_);
+  }
+
+ private:
+  using Ids = std::vector<int>;
+  static constexpr int64_t kLanes = 4;  // elements of a vector
+
+  int64_t size(int id) const { return id >= 0 && range(id) ? extent(range(id)) : 1; }
+
+  // --- what there is -----------------------------------------------------------------------------
+
+  bool find_product() {
+    const std::vector<Node> reduces = all_of(sink_, Op::Reduce);
+    if (reduces.size() != 1 || reduces[0]->arg<OpArg>().op != Op::Add) return false;
+    Node sum = reduces[0], product = sum->src(0);
+    if (product->op != Op::Mul || product->dtype != kF32) return false;
+    for (Node store : sink_->srcs())
+      if (store->ranges != sink_->src(0)->ranges) return false;
+    for (Node r : sum->srcs().subspan(1)) sums_.push_back(range_id(r));
+    const uint64_t a = product->src(0)->ranges, b = product->src(1)->ranges;
+    for (Node r : ranges_) {
+      if (!r->src(0)->is_const()) return false;
+      const int id = range_id(r);
+      if (std::find(sums_.begin(), sums_.end(), id) != sums_.end()) {
+        if ((a & b & r->ranges) == 0) return false;
+        continue;
+      }
+      if (kind(r) != RangeKind::Loop || !((a | b) & r->ranges)) return false;
+      const bool in_a = a & r->ranges, in_b = b & r->ranges;
+      (in_a && in_b ? batch_ : in_a ? rows_ : columns_).push_back(id);
+    }
+    // Stores are wide along the columns.
+    const auto is_stored_along = [&](int id) { return stride(sink_->src(0), id) == 1; };
+    if (std::any_of(rows_.begin(), rows_.end(), is_stored_along)) {
+      std::swap(rows_, columns_);
+    }
+    // What follows the product reads results' neighbours: tiles that cut across them are not
+    // proved.
+    for (const Access& a : accesses_)
+      for (Node r : ranges_)
+        if (a.item->op == Op::Store && stride(a.node, range_id(r)) == kIrregular) return false;
+    keep_together(rows_);
+    keep_together(columns_);
+    return !rows_.empty() && !columns_.empty();
+  }
+
+  // Of rows or columns those that are one range to the store, the last one innermost; others count
+  // blocks. Results of one image are, of several they are not.
+  void keep_together(Ids& ids) {
+    Node store = sink_->src(0);
+    std::stable_sort(ids.begin(), ids.end(),
+                     [&](int x, int y) { return stride(store, x) > stride(store, y); });
+    if (ids.empty()) return;
+    size_t first = ids.size() - 1;
+    for (int64_t step = stride(store, ids[first]); first > 0 && step != kIrregular; --first) {
+      step *= size(ids[first]);
+      if (stride(store, ids[first - 1]) != step) break;
+    }
+    batch_.insert(batch_.end(), ids.begin(), ids.begin() + static_cast<ptrdiff_t>(first));
+    ids.erase(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(first));
+  }
+
+  // What the kernel sums, without what leaves out terms beyond the sum's end.
+  Node reduction() const { return all_of(sink_, Op::Reduce)[0]; }
+  Node product() const {
+    Node value = reduction()->src(0);
+    while (value->op == Op::Where) value = value->src(1);
+    return value;
+  }
+
+  int element_size() const { return narrow(product()->src(0))->dtype.size(); }
+
+  // Windows of halves are copied one by one, and copies of less than 4 bytes are not asynchronous.
+  bool is_worth_it() const {
+    if (element_size() < 4 && sums_.size() > 1) return false;
+    return is_worth_staging(size(rows_), size(columns_), size(sums_), size(batch_), target_);
+  }
+
+  // The factor with the rows (0) or with the columns (1).
+  Node factor(int which) const {
+    const int id = (which ? columns_ : rows_)[0];
+    return product()->src(product()->src(0)->ranges >> id & 1 ? 0 : 1);
+  }
+
+  // How far the nearest elements are apart that a factor's loads read along the range.
+  int64_t nearest(int which, int id) const {
+    int64_t least = INT64_MAX;
+    for (Node n : topological(factor(which))) {
+      if (n->op != Op::Load) continue;
+      const int64_t s = stride(n, id);
+      if (s != 0) least = std::min(least, s == kIrregular ? int64_t{1} << 40 : std::abs(s));
+    }
+    return least;
+  }
+
+  // One range of all of these, the last of which is innermost.
+  int joined(const Ids& ids) {
+    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
+    return ids[0];
+  }
+
+  // A factor's elements lie as near as they can along the last one.
+  void sort_by_distance(Ids& ids, int which) const {
+    std::stable_sort(ids.begin(), ids.end(),
+                     [&](int x, int y) { return nearest(which, x) > nearest(which, y); });
+  }
+
+  int64_t size(const Ids& ids) const {
+    int64_t n = 1;
+    for (int id : ids) n *= size(id);
+    return n;
+  }
+
+  void join(int64_t step) {
+    // Which of the two dimensions of a factor's tile its elements lie along, before ranges merge.
+    for (int which = 0; which < 2; ++which) {
+      const auto least = [&](const Ids& ids) {
+        int64_t best = INT64_MAX;
+        for (int id : ids) best = std::min(best, nearest(which, id));
+        return best;
+      };
+      along_sum_[which] = least(sums_) < least(which ? columns_ : rows_);
+    }
+    m_ = joined(rows_);
+    n_ = joined(columns_);
+    // Where elements do not lie next to each other along the sum, steps that keep to one range of
+    // it are found with less arithmetic.
+    const int near = along_sum_[1] && !along_sum_[0] ? 1 : 0;
+    sort_by_distance(sums_, near);
+    std::stable_sort(sums_.begin(), sums_.end(), [&](int x, int y) {
+      const auto rank = [&](int id) { return nearest(near, id) > 1 && size(id) % step == 0; };
+      return !rank(x) && rank(y);
+    });
+    k_ = joined(sums_);
+  }
+
+  StagePlan best_of(std::span<const StagePlan> plans) const {
+    const int64_t others = size(batch_);
+    const auto tiles = [&](const StagePlan& t) {
+      return (size(rows_) + t.rows() - 1) / t.rows() *
+             ((size(columns_) + t.columns() - 1) / t.columns()) * others;
+    };
+    StagePlan best = plans[0];
+    double least = INFINITY;
+    for (const StagePlan& t : plans) {
+      const double each = static_cast<double>(t.rows() * t.columns()) / t.rate;
+      const double rounds = std::ceil(static_cast<double>(tiles(t)) / target_.cores);
+      if (rounds * each >= least) continue;
+      least = rounds * each;
+      best = t;
+    }
+    return best;
+  }
+
+  // --- the options -------------------------------------------------------------------------------
+
+  // The last `amount` iterations of a range as one of their own; -1 for a single one, and `id`
+  // where nothing is left.
+  int cut(int& id, int64_t amount) {
+    if (amount < 2) return -1;
+    const int inner = next_range_id(sink_);
+    if (size(id) == amount) return std::exchange(id, -1);
+    const bool whole = size(id) < amount;
+    apply({OptKind::Split, id, amount, {}});
+    if (whole) id = -1;
+    return inner;
+  }
+
+  int merged(Ids ids) {
+    std::erase(ids, -1);
+    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
+    return ids.empty() ? -1 : ids[0];
+  }
+
+  void bind_if(int id, RangeKind k) {
+    if (id >= 0) bind(id, k);
+  }
+
+  // A thread's part of a tile's rows or columns: vectors where their elements lie next to each
+  // other in shared memory, else one from each of several rows, whose banks differ. What is left of
+  // the range counts warps; the threads' range in a warp is returned.
+  int spread(int& tile, int64_t lanes, int64_t each, bool vectors, RangeKind vector) {
+    if (vectors) {
+      bind(cut(tile, kLanes), vector);
+      each /= kLanes;
+    }
+    const int lane = cut(tile, lanes);
+    if (each > 1) bind(cut(tile, each), RangeKind::Unroll);
+    return lane;
+  }
+
+  // Whether the elements of the stage that this option splits can be copied in such vectors.
+  bool copies_vectors(const Opt& split, int lane) const {
+    Node with = simplify(tiny::apply(sink_, split, target_));
+    Node r = range_with_id(with, lane);
+    for (Node stage : all_of(with, Op::Stage)) {
+      Node load = stage->src(0);
+      if (!(load->ranges & r->ranges)) continue;
+      if (load->op != Op::Load || stride(load, lane) != 1) return false;
+      if (load->num_src > 2 && (load->src(2)->ranges & r->ranges)) return false;
+      const Sum at = to_sum(load->src(1));
+      const auto is_whole = [&](const Sum::Term& t) {
+        return t.atom == r || known_factor(t.atom) * t.factor % kLanes == 0;
+      };
+      return at.constant % kLanes == 0 && std::all_of(at.terms.begin(), at.terms.end(), is_whole);
+    }
+    return false;
+  }
+
+  // Elements between the rows of a tile, so that threads that read together meet in no bank. Eight
+  // read vectors of rows side by side. Fragments' threads read 8 bytes each of 4 places in 4 rows
+  // that go along the sum, and of others single elements of 4 of every second row.
+  int padding(int which, const StagePlan& p) const {
+    return (p.mma && along_sum_[which] ? 32 : 16) / element_size();
+  }
+
+  // Stages a factor; the range of its copies, in vectors where that can be.
+  int staged(int which, int across, int inner, const StagePlan& p) {
+    const int row = next_range_id(sink_), column = row + 1;
+    const int at = product()->src(0)->ranges >> across & 1 ? 0 : 1;
+    Opt opt{OptKind::Stage, k_, p.depth, {at, padding(which, p)}};
+    for (int id : along_sum_[which] ? Ids{across, inner} : Ids{inner, across})
+      opt.axes.push_back(id);
+    apply(opt);
+    const int lane = next_range_id(sink_);
+    const Opt split{OptKind::Split, column, kLanes, {}};
+    if (copies_vectors(split, lane)) {
+      apply(split);
+      bind(lane, RangeKind::Vector);
+    }
+    return merged({row, column});
+  }
+
+  // Each thread has its part of the copies.
+  void share_out(int copies) {
+    for (int threads : {lane_, thread_}) {
+      if (threads < 0) continue;
+      const int each = cut(copies, size(threads));
+      apply({OptKind::Join, threads, each, {}});
+    }
+    bind_if(copies, RangeKind::Unroll);
+  }
+
+  // A dimension of the grid each where that can be, the last one being x.
+  void bind_blocks(Ids ids) {
+    constexpr int64_t kMost = 65535;  // blocks along y and z
+    std::erase(ids, -1);
+    const auto is_large = [&](int id) { return id != ids.back() && size(id) > kMost; };
+    if (std::any_of(ids.begin(), ids.end(), is_large)) ids = {merged(ids)};
+    for (int id : ids) bind(id, RangeKind::Block);
+  }
+
+  // Tiles of results for the threads of a warp, or fragments for the warp.
+  void spread(const StagePlan& p, int& rows, int& columns, int inner, bool vectors) {
+    if (p.mma) {
+      lane_ = next_range_id(sink_) + 2;
+      apply({OptKind::Mma, rows, 0, {columns, inner}});
+      bind_if(cut(rows, p.down), RangeKind::Unroll);
+      bind_if(cut(columns, p.across), RangeKind::Unroll);
+      thread_ = merged({rows, columns});
+    } else {
+      const int down = spread(rows, StagePlan::kDown, p.down, !along_sum_[0], RangeKind::Unroll);
+      const int across = spread(columns, StagePlan::kAcross, p.across, !along_sum_[1],
+                                vectors ? RangeKind::Vector : RangeKind::Unroll);
+      thread_ = merged({rows, columns, down, across});
+    }
+    bind_if(thread_, RangeKind::Thread);
+    bind(inner, RangeKind::Unroll);
+  }
+
+  void lay_out(const StagePlan& p) {
+    int m = m_, n = n_;
+    const bool vectors = size(n) % kLanes == 0;
+    int rows = cut(m, p.rows()), columns = cut(n, p.columns());
+    const int inner = cut(k_, p.step);
+    const int copies[2] = {staged(0, rows, inner, p), staged(1, columns, inner, p)};
+    spread(p, rows, columns, inner, vectors);
+    for (int c : copies) share_out(c);
+    bind_blocks({merged(batch_), m, n});
+    order_kinds(lane_ >= 0 ? lane_ : thread_);
+  }
+
+  Ids rows_, columns_, sums_, batch_;
+  bool along_sum_[2] = {};  // elements of the factor lie next to each other along the sum
+  int m_ = -1, n_ = -1, k_ = -1;
+  int thread_ = -1, lane_ = -1;  // ranges of kind Thread
+};
+
+}  // namespace
+
+std::span<const StagePlan> stage_plans(bool mma) {
+  return mma ? std::span<const StagePlan>(kMmaPlans) : std::span<const StagePlan>(kPlans);
+}
+
+bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
+                      const Target& target) {
+  constexpr int64_t kFewest = 64, kShortest = 64;
+  const StagePlan& least = kPlans[std::size(kPlans) - 1];
+  const int64_t tiles = (rows + least.rows() - 1) / least.rows() *
+                        ((columns + least.columns() - 1) / least.columns()) * others;
+  return rows >= kFewest && columns >= kFewest && terms >= kShortest && 2 * tiles >= target.cores;
+}
+
+std::optional<Choice> choose_stage_options(Node sink, const Target& target,
+                                           std::span<const StagePlan> plans) {
+  return StageTuner(sink, target).run(plans);
+}
+
+}  // namespace tiny

@@ -1,0 +1,92 @@
+// Operands of a product in shared memory. A block of a GPU copies the tile of an operand that it
+// needs for one iteration of a loop of the sum, each thread a part of it, and all of its threads
+// read it from there, each element many times.
+//
+// In the kernel graph an operand V(r..., t...) that is read along a tile's ranges t becomes
+//   Load(Stage(V(r..., f...), place(f...), of, f...), place(t...))
+// The Stage closes the ranges f, of the same extents: loops that fill the buffer. To options they
+// are ranges like others: joined with those of the block's threads, split, unrolled, vectors.
+// `of` is a number, or the loop in whose iterations the buffer is filled where that cannot be seen
+// from the other sources. Payload: Ints{slot, elements, depth}: the buffer's name (-2, -3, ...: -1
+// are registers, see codegen/matrix.h), its size, and how many tiles it holds. With several the
+// copies of later iterations are under way while an earlier one is computed (codegen/linearize.cpp
+// says in which order), and `place` counts iterations modulo depth.
+#pragma once
+#include <optional>
+#include <span>
+
+#include "codegen/heuristic.h"
+#include "codegen/prove.h"
+#include "codegen/source.h"
+
+namespace tiny {
+
+constexpr int kFirstStage = -2;  // the slot of a kernel's first stage
+
+// A factor as it is kept in shared memory: halves before they are widened.
+Node narrow(Node factor);
+
+inline bool is_stage(Node param) { return param->op == Op::Stage; }
+inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
+
+// Option: axis is a range of the sum, axes[0] which factor of the product (0 or 1), axes[1] how
+// many elements lie between the rows of the tile to keep rows in different banks, axes[2...] the
+// ranges of the tile, those along which elements lie next to each other last; amount the depth. The
+// ranges f get the next ids, in the order of axes.
+std::string stage_problem(Node sink, const Opt& opt, const Target& target);
+Node use_stage(Node sink, const Opt& opt);
+
+// Ranges that stages close.
+uint64_t staged_ranges(Node sink);
+
+// What is wrong with a kernel's stages when all options are applied; empty where nothing is.
+std::string staging_problem(Node sink);
+
+// Bytes in the block's dynamic shared memory: of a stage, and of all that a kernel has.
+int64_t stage_bytes(Node stage);
+int64_t all_stage_bytes(Node sink);
+
+// In which order a loop fills and reads its stages. In iteration i (from -lead on) each thread
+// waits until all but its last `pending` groups of copies have arrived, meets the others at a
+// barrier, asks for the tile of iteration i + lead as a group, and then computes i where i >= 0.
+struct StageSchedule {
+  int64_t depth = 1, lead = 0, pending = 0;
+};
+StageSchedule stage_schedule(int64_t depth);
+
+// A block's tile of results, and how its operands are staged. A warp is 4 x 8 threads: 8 of them
+// that read next to each other are a quarter of a warp, which shared memory serves at a time.
+struct StagePlan {
+  int64_t warps_down = 1, warps_across = 1;  // of a block
+  int64_t down = 1, across = 1;              // results of a thread, or a warp's fragments
+  double rate = 1;                           // of multiplications, that of the largest tile being 1
+  int64_t step = 16;                         // elements along the sum that are staged at a time
+  int64_t depth = 3;                         // tiles of each operand in shared memory
+
+  bool mma = false;  // on the matrix units of warps (codegen/mma.h)
+
+  static constexpr int64_t kDown = 4, kAcross = 8;
+  int64_t rows() const { return warps_down * (mma ? 16 : kDown) * down; }
+  int64_t columns() const { return warps_across * kAcross * across; }
+};
+
+// Plans for products on ordinary arithmetic units, and on the matrix units of warps.
+std::span<const StagePlan> stage_plans(bool mma);
+
+// Whether a product is large enough for the effort: `others` products at once of so many rows,
+// columns, and terms of each sum.
+bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
+                      const Target& target);
+
+// Options that stage both factors of the kernel's product, with the plan that is best of these;
+// none where the kernel has none, or none that is worth it.
+std::optional<Choice> choose_stage_options(Node sink, const Target& target,
+                                           std::span<const StagePlan> plans);
+
+// Whether no thread fills what another may still read, and what is read has arrived.
+Finding prove_schedule(const StageSchedule& schedule);
+
+// Whether every element that a thread reads from a stage was put there, by one thread.
+std::vector<Finding> prove_stages(Node sink);
+
+}  // namespace tiny

@@ -1,0 +1,266 @@
+// Operands of products in shared memory: what the option makes, the values on the emulator, faults
+// that are planted into the order of copies and into a kernel's text.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "codegen/access.h"
+#include "codegen/lower.h"
+#include "codegen/ranges.h"
+#include "codegen/stage.h"
+#include "devices/cuda.h"
+#include "runtime/buffer.h"
+#include "runtime/schedule.h"
+#include "tiny/algebra.h"
+#include "tiny/env.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+// Small integers: exact in every dtype, in any order.
+Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
+  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5)
+      .to(dtype)
+      .reshape(shape)
+      .to(device)
+      .realize();
+}
+
+// The kernel that computes a tensor, the last one of several, and its arguments' memory.
+struct Made {
+  explicit Made(const Tensor& t) : device(find_device(t.device())) {
+    const Node root = t.node();
+    const Normalized graph = normalize({&root, 1});
+    std::vector<int> devices;
+    for (Node b : graph.buffers) {
+      devices.push_back(b->device);
+      memory.push_back(b->arg<BufferArg>().buffer->data());
+    }
+    inputs = memory.size();
+    made = schedule(graph, devices, device_id(t.device()));
+    for (const Step& step : made->steps) {
+      for (Node p : topological(step.kernel.get())) {
+        if (!p->is(Op::Param)) continue;
+        const auto value = static_cast<size_t>(step.values.at(static_cast<size_t>(p->ints()[0])));
+        if (memory.size() <= value) memory.resize(value + 1);
+        bytes.resize(memory.size());
+        if (memory[value]) continue;
+        bytes[value] = static_cast<size_t>(numel(p->shape()) * p->dtype.size());
+        memory[value] = device.alloc(bytes[value]);
+      }
+      if (&step == &made->steps.back()) break;
+      const Lowered low = lower(step.kernel.get(), "k", device.target());
+      launch(step, low.source, low.launch);
+    }
+  }
+  Made(const Made&) = delete;
+  ~Made() {
+    for (size_t i = inputs; i < memory.size(); ++i)
+      if (memory[i]) device.free(memory[i], bytes[i]);
+  }
+
+  Node node() const { return made->steps.back().kernel.get(); }
+
+  Lowered lowered(const StagePlan& plan) const {
+    Arena arena;
+    std::optional<Choice> choice;
+    {
+      ArenaScope scope(arena);
+      choice = choose_stage_options(loops_of(node(), device.target()), device.target(),
+                                    std::span(&plan, 1));
+    }
+    REQUIRE(choice);
+    return lower(node(), "k", device.target(), nullptr, &*choice);
+  }
+
+  void launch(const Step& step, const Source& source, const LaunchSize& size) const {
+    std::vector<void*> args;
+    for (int v : step.values) args.push_back(memory[static_cast<size_t>(v)]);
+    const auto program = device.load(device.compile(source), source.entry);
+    device.launch(*program, size, args);
+    device.synchronize();
+  }
+
+  std::vector<float> run(const Source& source, const LaunchSize& size) const {
+    launch(made->steps.back(), source, size);
+    const auto result = static_cast<size_t>(made->steps.back().values[0]);
+    std::vector<float> out(bytes[result] / sizeof(float));
+    device.download(out.data(), memory[result], bytes[result]);
+    return out;
+  }
+
+  Device& device;
+  std::shared_ptr<const Schedule> made;
+  std::vector<void*> memory;
+  std::vector<size_t> bytes;
+  size_t inputs = 0;
+};
+
+constexpr StagePlan kThreads{2, 1, 4, 4, 1, 16, 2}, kDeep{1, 2, 8, 8, 1, 8, 4};
+constexpr StagePlan kWarps{2, 1, 1, 2, 1, 16, 3, true}, kOne{1, 2, 2, 4, 1, 32, 1, true};
+
+void prove_all(const Made& k, const Lowered& low) {
+  ProofSettings settings;
+  settings.seconds = 10;
+  read_kernel(k.node(), k.device.target(), settings);
+  const Proof proof = prove(low.machine, settings);
+  CHECK_MESSAGE(proof.verdict == Verdict::Proved, proof.text);
+}
+
+std::vector<std::string> devices() {
+  std::vector<std::string> out{"EMU:CUDA:sm_80", "EMU:HIP:gfx942"};
+  if (cuda_available()) out.push_back("CUDA");
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("stage: products are right in all forms, of sizes that no tile divides") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  for (const std::string& device : devices())
+    for (auto [m, n, k] : {std::array<int64_t, 3>{64, 64, 64}, {33, 129, 65}, {31, 45, 72}})
+      for (int form = 0; form < 5; ++form)
+        for (const StagePlan& plan : {form % 2 ? kThreads : kDeep, form % 3 ? kWarps : kOne}) {
+          if (plan.mma && device.find("HIP") != device.npos) continue;
+          CAPTURE(device);
+          CAPTURE(m);
+          CAPTURE(form);
+          CAPTURE(plan.step);
+          const auto product = [&, m = m, n = n, k = k](const std::string& on) {
+            const auto x = [&](Shape s) { return integers(s, kF32, on); };
+            if (form == 0) return x({m, k}).matmul(x({k, n}));
+            if (form == 1) return x({m, k}).matmul(x({n, k}).t());
+            if (form == 2) return x({k, m}).t().matmul(x({k, n}));
+            if (form == 3) return (x({2, m, k}).matmul(x({2, k, n})) + x({n})).relu();
+            return (x({k, m}) * 2).t().matmul(where(x({k, n}) > 0, x({k, n}) + 1, 0));
+          };
+          const Made kernel(product(device));
+          const Lowered low = kernel.lowered(plan);
+          if (!plan.mma || n % 16 != 1) prove_all(kernel, low);  // one column of a fragment is left
+          CHECK(kernel.run(low.source, low.launch) == product("CPU").to_vector<float>());
+        }
+}
+
+TEST_CASE("stage: halves are staged as halves") {
+  for (const std::string& device : devices())
+    for (DType t : {kF16, kBF16}) {
+      CAPTURE(device);
+      const auto product = [&](const std::string& on) {
+        return integers({40, 72}, t, on).to(kF32).matmul(integers({72, 48}, t, on).to(kF32));
+      };
+      const Made kernel(product(device));
+      for (const StagePlan& plan : {kThreads, kWarps}) {
+        if (plan.mma && device.find("HIP") != device.npos) continue;
+        const Lowered low = kernel.lowered(plan);
+        for (Node s : all_of(low.machine, Op::Stage)) CHECK(s->dtype == t);
+        CHECK(kernel.run(low.source, low.launch) == product("CPU").to_vector<float>());
+      }
+    }
+}
+
+TEST_CASE("stage: convolutions and both of their gradients are right") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  for (const std::string& device : devices())
+    for (int which = 0; which < 3; ++which)
+      for (const StagePlan& plan : {kThreads, kWarps}) {
+        if (plan.mma && device.find("HIP") != device.npos) continue;
+        CAPTURE(device);
+        CAPTURE(which);
+        const auto result = [&](const std::string& on) {
+          const Tensor x = integers({2, 8, 7, 7}, kF32, on).requires_grad_();
+          const Tensor w = integers({16, 8, 3, 3}, kF32, on).requires_grad_();
+          const Tensor y = conv2d(x, w, Tensor(), {.padding = 1});
+          if (which == 2) return y;
+          const Tensor g = integers(to_shape(y.shape()), kF32, on);
+          return Tensor::gradient((y * g).sum(), {x, w})[static_cast<size_t>(which)];
+        };
+        const Made kernel(result(device));
+        const Lowered low = kernel.lowered(plan);
+        prove_all(kernel, low);
+        CHECK(kernel.run(low.source, low.launch) == result("CPU").to_vector<float>());
+      }
+}
+
+TEST_CASE("stage: the emulator finds a missing barrier, and copies that are not waited for") {
+  const std::string device = "EMU:CUDA:sm_90a";
+  const Tensor a = integers({32, 64}, kF32, device), b = integers({64, 32}, kF32, device);
+  const Made kernel(a.matmul(b));
+  const auto want = a.to("CPU").matmul(b.to("CPU")).to_vector<float>();
+  for (int64_t depth : {1, 2, 3}) {
+    StagePlan plan = kThreads;
+    plan.depth = depth;
+    const Lowered low = kernel.lowered(plan);
+    const auto run = [&](const std::string& from, const std::string& to) {
+      Source source = low.source;
+      const size_t at = source.text.find(from);
+      REQUIRE(at != std::string::npos);
+      source.text.replace(at, from.size(), to);
+      try {
+        return kernel.run(source, low.launch) == want;
+      } catch (const DeviceError&) {  // a race, or what nobody wrote
+        return false;
+      }
+    };
+    CAPTURE(depth);
+    CHECK(run("barrier();", "barrier();"));
+    CHECK(!run("barrier();", ""));
+    if (depth == 1) {
+      CHECK(!run("copies.wait<0>();\n    barrier();\n    UNROLL", "barrier();\n    UNROLL"));
+    } else {
+      CHECK(!run(cat("wait<", depth - 2, ">();\n"), cat("wait<", depth - 1, ">();\n")));
+      CHECK(!run(cat(" + ", depth - 1, ";"), cat(" + ", depth, ";")));
+    }
+  }
+}
+
+TEST_CASE("stage: which orders of copies are right") {
+  for (int64_t depth = 1; depth <= 8; ++depth) {
+    StageSchedule s = stage_schedule(depth);
+    CHECK(prove_schedule(s).verdict == Verdict::Proved);
+    if (depth < 2) continue;
+    ++s.pending;
+    CHECK(prove_schedule(s).verdict == Verdict::Wrong);
+    --s.pending;
+    ++s.lead;
+    CHECK(prove_schedule(s).verdict == Verdict::Wrong);
+  }
+}
+
+TEST_CASE("stage: large products are staged, small ones are not") {
+  const std::string device = "EMU:CUDA:sm_90a";
+  const auto options = [&](int64_t size) {
+    const Tensor a = integers({size, size}, kF32, device), b = integers({size, size}, kF32, device);
+    const Made kernel(a.matmul(b));
+    return to_text(lower(kernel.node(), "k", kernel.device.target()).options);
+  };
+  CHECK(options(2048).find("stage r") != std::string::npos);
+  CHECK(options(2048).find("mma") == std::string::npos);
+  CHECK(options(128).find("stage r") == std::string::npos);
+  const EnvOverride allow("ALLOW_TF32", "1");
+  const std::string text = options(2048);
+  CHECK(text.find("mma r") != std::string::npos);
+  CHECK(to_text(options_from_text(text)) == text);
+}
+
+TEST_CASE("stage: an option that fits nothing says why") {
+  const std::string device = "EMU:CUDA:sm_80";
+  const Target& target = find_device(device).target();
+  const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
+  const auto why = [&](const Tensor& t, const std::string& option, const Target& on) {
+    std::string reason;
+    const Made kernel(t);
+    CHECK(!is_legal(simplify(to_ranges(kernel.node())), options_from_text(option)[0], on, &reason));
+    return reason;
+  };
+  const Tensor product = a.matmul(b);
+  CHECK(why(product, "stage r2 factor 0 pad 4 r0 x 2", find_device("CPU").target()) ==
+        "there is no shared memory");
+  CHECK(why(product, "stage r2 factor 2 pad 4 r0 x 2", target) ==
+        "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted");
+  CHECK(why(product, "stage r2 factor 0 pad 4 r1 x 2", target) ==
+        "the factor has no tile along r1");
+  CHECK(why(product, "stage r1 factor 0 pad 4 r0 x 2", target) == "no range of a sum");
+  CHECK(why(a + b, "stage r2 factor 0 pad 4 r0 x 2", target) == "no range of a sum");
+}
