@@ -28,8 +28,8 @@ void show(const Kernel& k, double time) {
 void launch_watched(const Step& step, Kernel& k, Device& device, const std::vector<void*>& args,
                     Watch watch) {
   const LaunchItem item{k.program.get(), k.launch, args};
-  if (watch.shown) return show(k, device.launch_timed({&item, 1}));
   if (watch.clocked) running_clock->add(device, item);
+  if (watch.shown) return show(k, device.launch_timed({&item, 1}));
   if (!watch.timed) return device.launch(*k.program, k.launch, args);
   const HostSpan span("launch");
   const int64_t begin = device.mark();
@@ -103,18 +103,22 @@ void copy_between_ranks(const Transfer& t, const std::string& what) {
       send_message(i, host.data(), t.bytes, what);
 }
 
+// Of n bytes from x on and m bytes from y on; null is nowhere.
+bool overlap(const void* x, size_t n, const void* y, size_t m) {
+  const auto *p = static_cast<const std::byte*>(x), *q = static_cast<const std::byte*>(y);
+  return p && q && p < q + m && q < p + n;
+}
+
 }  // namespace
 
 bool Copies::conflicts(const Transfer& t) const {
-  const auto overlap = [](const Device* a, const void* x, size_t n, const Device* b, const void* y,
-                          size_t m) {
-    const auto *p = static_cast<const std::byte*>(x), *q = static_cast<const std::byte*>(y);
-    return a == b && p < q + m && q < p + n;
-  };
   return std::any_of(pending_.begin(), pending_.end(), [&](const Transfer& o) {
-    return overlap(t.to_device, t.to, t.bytes, o.to_device, o.to, o.bytes) ||
-           overlap(t.to_device, t.to, t.bytes, o.from_device, o.from, o.bytes) ||
-           overlap(t.from_device, t.from, t.bytes, o.to_device, o.to, o.bytes);
+    const auto touches = [&](const Device* a, const void* x, const Device* b, const void* y) {
+      return a == b && overlap(x, t.bytes, y, o.bytes);
+    };
+    return touches(t.to_device, t.to, o.to_device, o.to) ||
+           touches(t.to_device, t.to, o.from_device, o.from) ||
+           touches(t.from_device, t.from, o.to_device, o.to);
   });
 }
 
@@ -155,18 +159,14 @@ void Copies::add_sum(const Step& step, const std::vector<void*>& args) {
   if (!pending_.empty()) flush();
   // With those before it, unless it touches what one of them writes.
   const size_t bytes = sum.count * static_cast<size_t>(sum.dtype.size());
-  const auto meets = [&](const void* a, size_t n, const void* b, size_t m) {
-    const auto *p = static_cast<const std::byte*>(a), *q = static_cast<const std::byte*>(b);
-    return p && q && p < q + m && q < p + n;
-  };
   bool apart = true;
   for (const SharedSum& s : sums_) {
     const size_t others = s.count * static_cast<size_t>(s.dtype.size());
     for (const void* to : s.to) {
-      apart &= !meets(to, others, args[0], bytes);
-      for (const void* from : sum.from) apart &= !meets(to, others, from, bytes);
+      apart &= !overlap(to, others, args[0], bytes);
+      for (const void* from : sum.from) apart &= !overlap(to, others, from, bytes);
     }
-    for (const void* from : s.from) apart &= !meets(from, others, args[0], bytes);
+    for (const void* from : s.from) apart &= !overlap(from, others, args[0], bytes);
   }
   if (!apart || (!sums_.empty() && sums_[0].devices != sum.devices)) flush();
   for (SharedSum& s : sums_)

@@ -145,12 +145,12 @@ class Editor {
       if (all[i].kind == OptKind::Matrix || all[i].kind == OptKind::Mma ||
           all[i].kind == OptKind::Stage)
         head = i + 1;
-    for (bool mma : {false, true})
+    for (bool mma : {false, true}) {
+      if (!choose_stage_options(loops, target, stage_plans(mma))) continue;
       for (const StagePlan& plan : stage_plans(mma))
-        if (!choose_stage_options(loops, target, stage_plans(mma)))
-          break;
-        else if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
+        if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
           staged_.push_back(std::move(*staged));
+    }
     head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
     start_ = end_ = Nest(apply(loops, head_, target));
     base_ = to_program(start_, all.subspan(head), before_);

@@ -10,8 +10,11 @@
 #include "codegen/stage.h"
 #include "devices/cuda.h"
 #include "runtime/buffer.h"
+#include "runtime/realize.h"
 #include "runtime/schedule.h"
+#include "runtime/search_space.h"
 #include "tiny/algebra.h"
+#include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/tiny.h"
 
@@ -263,4 +266,33 @@ TEST_CASE("stage: an option that fits nothing says why") {
         "the factor has no tile along r1");
   CHECK(why(product, "stage r1 factor 0 pad 4 r0 x 2", target) == "no range of a sum");
   CHECK(why(a + b, "stage r2 factor 0 pad 4 r0 x 2", target) == "no range of a sum");
+}
+
+TEST_CASE("stage: a search is offered other tiles, which can be compiled") {
+  const std::string gpu = "EMU:CUDA:sm_90a";
+  const Shape square{4096, 4096};
+  const auto buffer = [&] {
+    const auto b = std::make_shared<Buffer>(gpu, kF32, numel(square));
+    return Tensor(build::reshape(buffer_node(b), square));
+  };
+  const Node root = buffer().matmul(buffer()).node();
+  const Normalized graph = normalize({&root, 1});
+  const std::vector<int> devices(graph.buffers.size(), device_id(gpu));
+  const auto made = schedule(graph, devices, device_id(gpu));
+  const Node kernel = made->steps.back().kernel.get();
+  const Target& target = find_device(gpu).target();
+  const Node loops = loops_of(kernel, target);
+  const Choice first = choose_options(loops, target);
+  CAPTURE(to_text(first));
+  CHECK(to_text(first).find("stage r") != std::string::npos);
+  int tiles = 0;
+  for (const Choice& c : neighbours(loops, first, target)) {
+    if (c.options.front() == first.options.front()) continue;  // an edit of what there is
+    if (to_text(c).find("stage r") == std::string::npos) continue;
+    CAPTURE(to_text(c));
+    CHECK(lower(kernel, "k", target, nullptr, &c).launch.shared_bytes <= target.shared_bytes);
+    CHECK(choice_from_text(to_text(c)).options == c.options);
+    ++tiles;
+  }
+  CHECK(tiles >= 2);
 }
