@@ -1,6 +1,7 @@
 // Random tensor programs replayed by a Jit on other data, against a call without one.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 
@@ -61,6 +62,13 @@ std::string difference(const fuzz::Program& program) {
         if (bytes_of(got[i]) != bytes_of(wanted[i]))
           return cat("call ", round, ": output ", i, " differs");
     }
+  } catch (const Error& e) {
+    // A Jit refuses a program that assigns to what it is given.
+    const std::string text = e.what();
+    const bool assigns = std::any_of(program.steps.begin(), program.steps.end(),
+                                     [](const auto& s) { return s.kind == fuzz::Kind::Assign; });
+    if (assigns && text.find("is assigned to in the step") != std::string::npos) return "";
+    return cat("throws: ", text);
   } catch (const std::exception& e) {
     return cat("throws: ", e.what());
   }
