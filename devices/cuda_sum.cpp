@@ -39,12 +39,13 @@ const Element* element_of(DType t) {
 
 // Every block waits, by flags in the memory of all, until the same block of all GPUs is there: then
 // what they add up is in memory, and at the end nobody reads it any more. A flag never goes back, a
-// later one stands for those before it. (PTX ISA, memory consistency model: release and acquire at
-// system scope.)
+// later one stands for those before it; which one is next is counted in each GPU's own memory, by
+// block, so that the launch is the same each time and can be replayed. (PTX ISA, memory consistency
+// model: release and acquire at system scope.)
 constexpr const char* kText = R"(
 typedef unsigned int u32;
 typedef unsigned long long u64;
-constexpr int kGpus = 8, kSums = 16;
+constexpr int kGpus = 8, kSums = 16, kBlocks = 64;
 __device__ Sum up(Element x) { UP }
 __device__ Element down(Sum x) { DOWN }
 
@@ -86,7 +87,7 @@ union Packet {
 
 // All fields take 8 bytes: the host writes them in a row.
 struct Batch {
-  u64 epoch, me, gpus, limit, sums;
+  u64 me, gpus, limit, sums;
   u32* flags[kGpus];
   struct {
     Element* out;  // null: only the others want it
@@ -125,11 +126,17 @@ __device__ void add_up(Element* out, u64 size, u64 gpus, const Element* const* f
 
 extern "C" __global__ void __launch_bounds__(512) sum_together(
     const __grid_constant__ Batch batch) {
-  meet(batch.flags, batch.me, batch.gpus, batch.epoch, batch.limit, true);
+  u32* own = nullptr;
+#pragma unroll
+  for (int j = 0; j < kGpus; ++j)
+    if (j == batch.me) own = batch.flags[j] + kBlocks * kGpus + blockIdx.x;
+  const u32 epoch = *own + 1;
+  meet(batch.flags, batch.me, batch.gpus, epoch, batch.limit, true);
   for (int s = 0; s < batch.sums; ++s)
     if (batch.sum[s].out)
       add_up(batch.sum[s].out, batch.sum[s].size, batch.gpus, batch.sum[s].from);
-  meet(batch.flags, batch.me, batch.gpus, batch.epoch + 1, batch.limit, false);
+  meet(batch.flags, batch.me, batch.gpus, epoch + 1, batch.limit, false);
+  if (threadIdx.x == 0) *own = epoch + 1;
 }
 )";
 
@@ -154,14 +161,13 @@ Source cuda_sum_source(DType dtype) {
   return {"sum_together", text_of(*e), Source::Language::Cuda};
 }
 
-// What GPUs that make sums together share: flags in the memory of each, and how often they met.
+// What GPUs that make sums together share: flags in the memory of each, and counts of its meetings.
 struct CudaDevice::Together {
   std::vector<CudaDevice*> gpus;
   std::vector<void*> flags;
-  uint32_t epoch = 0;
 
   explicit Together(std::vector<CudaDevice*> all) : gpus(std::move(all)) {
-    const std::vector<uint32_t> zeros(kMostBlocks * kMostGpus);
+    const std::vector<uint32_t> zeros(kMostBlocks * (kMostGpus + 1));
     for (CudaDevice* d : gpus) {
       for (CudaDevice* other : gpus)
         if (other != d)
@@ -180,8 +186,8 @@ struct CudaDevice::Together {
     return *one;
   }
 
-  // Of one dtype.
-  void sum(std::span<const SharedSum> sums) {
+  // Of one dtype; for each GPU.
+  std::vector<LaunchItem> launches(std::span<const SharedSum> sums) {
     const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
     LaunchSize size;
     size.block[0] = kThreads;
@@ -190,10 +196,10 @@ struct CudaDevice::Together {
       const int64_t blocks = std::min((packets + kThreads - 1) / kThreads, kMostBlocks);
       size.grid[0] = std::max(size.grid[0], blocks);
     }
-    for (CudaDevice* d : gpus) d->sum_program(sums[0].dtype);  // compiled before any of them waits
+    std::vector<LaunchItem> out;
     for (size_t me = 0; me < gpus.size(); ++me) {
-      std::vector<void*> batch{as_field(epoch + 1), as_field(me), as_field(gpus.size()),
-                               as_field(limit), as_field(sums.size())};
+      std::vector<void*> batch{as_field(me), as_field(gpus.size()), as_field(limit),
+                               as_field(sums.size())};
       const auto add = [&](const auto& pointers) {
         for (size_t i = 0; i < kMostGpus; ++i)
           batch.push_back(i < pointers.size() ? const_cast<void*>(pointers[i]) : nullptr);
@@ -203,10 +209,10 @@ struct CudaDevice::Together {
         batch.insert(batch.end(), {s.to[me], as_field(s.count)});
         add(s.from);
       }
-      batch.resize(5 + kMostGpus + kMostSums * (2 + kMostGpus));
-      gpus[me]->start(gpus[me]->sum_program(sums[0].dtype), size, batch);
+      batch.resize(4 + kMostGpus + kMostSums * (2 + kMostGpus));
+      out.push_back({&gpus[me]->sum_program(sums[0].dtype), size, std::move(batch)});
     }
-    epoch += 2;
+    return out;
   }
 };
 
@@ -225,26 +231,46 @@ std::string CudaDevice::missing_for_sums(SumBy by, DType dtype) {
   return element_of(dtype) ? "" : cat("its kernel does not add up values of ", dtype);
 }
 
-void CudaDevice::add_up(std::span<const SharedSum> sums) {
+std::vector<std::vector<LaunchItem>> CudaDevice::sum_launches(std::span<const SharedSum> sums) {
   std::vector<CudaDevice*> gpus;
+  for (Device* d : sums[0].devices) gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
+  std::map<Scalar, std::vector<SharedSum>> by_dtype;
+  for (const SharedSum& s : sums) {
+    if (s.by != SumBy::Flags) return {};
+    by_dtype[s.dtype.scalar].push_back(s);
+  }
+  std::vector<std::vector<LaunchItem>> out(gpus.size());
+  for (const auto& [dtype, all] : by_dtype)
+    for (size_t i = 0; i < all.size(); i += kMostSums) {
+      const size_t count = std::min(kMostSums, all.size() - i);
+      const auto made = Together::of(gpus).launches(std::span(all).subspan(i, count));
+      for (size_t g = 0; g < gpus.size(); ++g) out[g].push_back(made[g]);
+    }
+  return out;
+}
+
+void CudaDevice::add_up(std::span<const SharedSum> sums) {
+  std::vector<SharedSum> own;
+  std::vector<NcclSum> others;
+  for (const SharedSum& s : sums) {
+    if (s.by == SumBy::Flags)
+      own.push_back(s);
+    else
+      others.push_back({s.from, s.to, s.dtype, s.count});
+  }
   std::vector<int> ordinals;
   std::vector<GpuStream> streams;
   for (Device* d : sums[0].devices) {
-    gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
-    ordinals.push_back(gpus.back()->ordinal_);
-    streams.push_back(gpus.back()->compute_);
+    auto& gpu = dynamic_cast<CudaDevice&>(*d);
+    ordinals.push_back(gpu.ordinal_);
+    streams.push_back(gpu.compute_);
   }
-  std::vector<NcclSum> others;
-  std::map<Scalar, std::vector<SharedSum>> own;
-  for (const SharedSum& s : sums) {
-    if (s.by == SumBy::Library)
-      others.push_back({s.from, s.to, s.dtype, s.count});
-    else
-      own[s.dtype.scalar].push_back(s);
+  if (!own.empty()) {
+    const auto launches = sum_launches(own);  // compiled before any of them waits
+    for (size_t g = 0; g < launches.size(); ++g)
+      for (const LaunchItem& i : launches[g])
+        dynamic_cast<CudaDevice&>(*sums[0].devices[g]).start(*i.program, i.size, i.args);
   }
-  for (const auto& [dtype, all] : own)
-    for (size_t i = 0; i < all.size(); i += kMostSums)
-      Together::of(gpus).sum(std::span(all).subspan(i, std::min(kMostSums, all.size() - i)));
   if (others.empty()) return;
   const GpuScope scope(driver_, context_);  // to which NCCL leaves this thread
   nccl_sum(ordinals, streams, others);

@@ -119,6 +119,11 @@ class Device {
   // they can; and such sums, which come after what their devices were given before.
   virtual std::string missing_for_sums(SumBy, DType) { return "only GPUs of NVIDIA can"; }
   virtual void add_up(std::span<const SharedSum>) {}
+  // The same as launches, for each of the devices of the sums, which are to be given to all of them
+  // and may be recorded; empty where there are none such.
+  virtual std::vector<std::vector<LaunchItem>> sum_launches(std::span<const SharedSum>) {
+    return {};
+  }
   static inline std::atomic<int64_t> live_events = 0;  // of GPUs, of all devices together
   virtual void trim() {}  // gives freed memory that the device keeps back to the system
 };

@@ -123,8 +123,14 @@ bool Copies::conflicts(const Transfer& t) const {
 }
 
 void Copies::add(const Step& step, const std::vector<void*>& args) {
-  if (args.size() > 2) return add_sum(step, args);
-  if (!sums_.empty()) flush();
+  if (Sums::takes(step)) {
+    if (!pending_.empty()) flush();
+    if (sums_.add(step, args)) return;
+    flush();
+    sums_.add(step, args);
+    return;
+  }
+  if (!sums_.all().empty()) flush();
   void *to = args[0], *from = args[1];
   const Value &there = s_.values[step.values[0]], &here = s_.values[step.values[1]];
   const size_t bytes = static_cast<size_t>(there.size) * static_cast<size_t>(there.dtype.size());
@@ -143,11 +149,13 @@ void Copies::add(const Step& step, const std::vector<void*>& args) {
                {begin, t.to_device->mark()});
 }
 
-void Copies::add_sum(const Step& step, const std::vector<void*>& args) {
+bool Sums::add(const Step& step, const std::vector<void*>& args) {
   const Value& out = s_.values[step.values[0]];
   SharedSum sum{{}, {}, {}, out.dtype, static_cast<size_t>(out.size), step.sum_by};
+  std::vector<std::string> names;
   for (size_t i = 1; i < args.size(); ++i) {
-    sum.devices.push_back(&find_device(device_name(s_.values[step.values[i]].device)));
+    names.push_back(device_name(s_.values[step.values[i]].device));
+    sum.devices.push_back(&find_device(names.back()));
     sum.from.push_back(args[i]);
   }
   sum.to.resize(sum.from.size());
@@ -156,50 +164,68 @@ void Copies::add_sum(const Step& step, const std::vector<void*>& args) {
   expect(at != sum.devices.end(), "a sum is wanted on a device that has no part of it");
   const auto here = static_cast<size_t>(at - sum.devices.begin());
   sum.to[here] = args[0];
-  if (!pending_.empty()) flush();
-  // With those before it, unless it touches what one of them writes.
   const size_t bytes = sum.count * static_cast<size_t>(sum.dtype.size());
-  bool apart = true;
-  for (const SharedSum& s : sums_) {
+  for (const SharedSum& s : all_) {
     const size_t others = s.count * static_cast<size_t>(s.dtype.size());
+    bool apart = s.devices == sum.devices;
     for (const void* to : s.to) {
       apart &= !overlap(to, others, args[0], bytes);
       for (const void* from : sum.from) apart &= !overlap(to, others, from, bytes);
     }
     for (const void* from : s.from) apart &= !overlap(from, others, args[0], bytes);
+    if (!apart) return false;
   }
-  if (!apart || (!sums_.empty() && sums_[0].devices != sum.devices)) flush();
-  for (SharedSum& s : sums_)
+  for (SharedSum& s : all_)
     if (s.from == sum.from && s.count == sum.count && s.by == sum.by && !s.to[here]) {
       s.to[here] = args[0];
-      return;
+      return true;
     }
-  sum_names_.clear();
-  for (size_t i = 1; i < args.size(); ++i)
-    sum_names_.push_back(device_name(s_.values[step.values[i]].device));
-  sums_.push_back(std::move(sum));
+  names_ = std::move(names);
+  all_.push_back(std::move(sum));
+  return true;
 }
 
 void Copies::make_sums() {
-  const std::vector<Device*>& devices = sums_[0].devices;
+  const std::vector<Device*>& devices = sums_.all()[0].devices;
   std::vector<int64_t> begin;
   double bytes = 0;
-  for (const SharedSum& s : sums_)
+  for (const SharedSum& s : sums_.all())
     bytes += static_cast<double>(s.count) * static_cast<double>(s.dtype.size());
   if (watch_.timed)
     for (Device* d : devices) begin.push_back(d->mark());
-  devices[0]->add_up(sums_);
+  devices[0]->add_up(sums_.all());
   for (size_t i = 0; i < begin.size(); ++i)
-    profile_copy("all_reduce", bytes, *devices[i], sum_names_[i], {begin[i], devices[i]->mark()});
+    profile_copy("all_reduce", bytes, *devices[i], sums_.device_names()[i],
+                 {begin[i], devices[i]->mark()});
   sums_.clear();
 }
 
 void Copies::flush() {
-  if (!sums_.empty()) make_sums();
+  if (!sums_.all().empty()) make_sums();
   if (pending_.size() < 2 || !pending_[0].to_device->transfer(pending_))
     for (const Transfer& t : pending_)
       copy_bytes(*t.to_device, t.to, *t.from_device, t.from, t.bytes);
   pending_.clear();
+}
+
+namespace {
+
+void meet(const std::vector<Device*>& devices) {
+  if (!devices.empty()) devices[0]->meet(devices);
+}
+
+}  // namespace
+
+void Steps::run(const Step& step, Kernel* kernel, const std::vector<void*>& args) {
+  if (kernel) copies_.flush();
+  meet(meetings_.before(step, args));
+  if (!kernel) return copies_.add(step, args);
+  launch(s_, step, *kernel, args, watch_);
+}
+
+void Steps::finish() {
+  copies_.flush();
+  meet(meetings_.at_end());
 }
 
 std::vector<Device*> Meetings::before_sum(const Step& step, const std::vector<void*>& args) {

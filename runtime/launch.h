@@ -22,25 +22,40 @@ Watch watch_now();
 void launch(const Schedule& s, const Step& step, Kernel& kernel, const std::vector<void*>& args,
             Watch watch);
 
-// Steps that copy a value from one device, or one place of it, to another, or have a library add
-// values up. Those that follow one another are made at once, up to one that touches what another
-// one writes.
+// Steps by which the same devices add values up together, each of them a step of its own: those
+// that can be made at once.
+class Sums {
+ public:
+  explicit Sums(const Schedule& s) : s_(s) {}
+  static bool takes(const Step& step) { return !step.kernel && step.values.size() > 2; }
+  // False where the step has to come after those that are here.
+  bool add(const Step& step, const std::vector<void*>& args);
+  void clear() { all_.clear(); }
+  const std::vector<SharedSum>& all() const { return all_; }
+  const std::vector<std::string>& device_names() const { return names_; }
+
+ private:
+  const Schedule& s_;
+  std::vector<SharedSum> all_;
+  std::vector<std::string> names_;
+};
+
+// Steps that copy a value from one device, or one place of it, to another, or add values up. Those
+// that follow one another are made at once, up to one that touches what another one writes.
 class Copies {
  public:
-  Copies(const Schedule& s, Watch watch) : s_(s), watch_(watch) {}
+  Copies(const Schedule& s, Watch watch) : s_(s), watch_(watch), sums_(s) {}
   void add(const Step& step, const std::vector<void*>& args);
   void flush();  // before any other step, and at the end
 
  private:
-  void add_sum(const Step& step, const std::vector<void*>& args);
   void make_sums();
   bool conflicts(const Transfer& t) const;
 
   const Schedule& s_;
   const Watch watch_;
   std::vector<Transfer> pending_;
-  std::vector<SharedSum> sums_;         // one of the two is empty
-  std::vector<std::string> sum_names_;  // of their devices
+  Sums sums_;  // one of the two is empty
 };
 
 // When devices have to meet (Device::meet) because kernels of one read the memory of others: before
@@ -67,6 +82,21 @@ class Meetings {
   const Schedule& s_;
   std::vector<Device*> devices_;  // that have met and are going to; empty elsewhere
   std::vector<Use> uses_;         // since then
+};
+
+// The steps of a schedule, one after the other.
+class Steps {
+ public:
+  Steps(const Schedule& s, Watch watch) : s_(s), watch_(watch), copies_(s, watch), meetings_(s) {}
+  // `kernel`: null where the step copies or adds up; addresses in slot order.
+  void run(const Step& step, Kernel* kernel, const std::vector<void*>& args);
+  void finish();
+
+ private:
+  const Schedule& s_;
+  const Watch watch_;
+  Copies copies_;
+  Meetings meetings_;
 };
 
 // Throws Error on all ranks unless they have the same plan. Before its first launch, where it has

@@ -29,25 +29,19 @@ using Buffers = std::vector<std::shared_ptr<Buffer>>;
 class Run {
  public:
   Run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs, Watch watch)
-      : s_(s), copies_(s, watch), meetings_(s), buffers_(inputs.begin(), inputs.end()) {
+      : s_(s), steps_(s, watch), buffers_(inputs.begin(), inputs.end()) {
     buffers_.resize(s.values.size());
     for (const auto& [device, bytes] : s.memory.arenas)
       arenas_[device] = Buffer::arena(device_name(device), bytes);
   }
 
-  void step(const Step& step, Kernel* kernel, Watch watch) {
+  void step(const Step& step, Kernel* kernel) {
     std::vector<void*> args;
     for (int v : step.values) args.push_back(address(v, step.operations));
-    if (kernel) copies_.flush();
-    meet(meetings_.before(step, args));
-    if (!kernel) return copies_.add(step, args);
-    launch(s_, step, *kernel, args, watch);
+    steps_.run(step, kernel, args);
   }
 
-  void finish() {
-    copies_.flush();
-    meet(meetings_.at_end());
-  }
+  void finish() { steps_.finish(); }
 
   // Made when a step first writes it, and labelled with that step.
   std::shared_ptr<Buffer> buffer(int v, const std::string& label = "") {
@@ -65,10 +59,6 @@ class Run {
   }
 
  private:
-  static void meet(const std::vector<Device*>& devices) {
-    if (!devices.empty()) devices[0]->meet(devices);
-  }
-
   void* address(int v, const std::string& label) {
     const int64_t offset = s_.memory.offset[v];
     if (offset < 0) return buffer(v, label)->data();
@@ -76,8 +66,7 @@ class Run {
   }
 
   const Schedule& s_;
-  Copies copies_;
-  Meetings meetings_;
+  Steps steps_;
   Buffers buffers_;  // of values with memory of their own
   std::map<int, std::shared_ptr<Buffer>> arenas_;
 };
@@ -104,12 +93,11 @@ Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) 
     std::fprintf(stderr, "running %zu kernels, %s\n", s.steps.size(), to_text(s.memory).c_str());
   agree_on_plan(s);
   const std::vector<Kernel*> kernels = compile_kernels(s);
-  const Watch watch = watch_now();
-  Run run(s, inputs, watch);
+  Run run(s, inputs, watch_now());
   std::vector<double> seconds;  // of each step, where they are searched
   const bool searched = wants_search(s);
   for (size_t i = 0; i < s.steps.size(); ++i) {
-    const auto work = [&] { run.step(s.steps[i], kernels[i], watch); };
+    const auto work = [&] { run.step(s.steps[i], kernels[i]); };
     if (searched)
       seconds.push_back(seconds_of(s.steps[i], work));
     else

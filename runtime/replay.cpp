@@ -8,7 +8,6 @@
 #include "runtime/after.h"
 #include "runtime/check_nan.h"
 #include "runtime/fuse.h"
-#include "runtime/launch.h"
 #include "runtime/profile.h"
 #include "runtime/realize.h"
 #include "tiny/build.h"
@@ -21,8 +20,8 @@ namespace tiny {
 struct Replay::Segment {
   Device* device = nullptr;
   std::vector<LaunchItem> items;
-  std::vector<Kernel*> kernels;
-  std::vector<int> steps;  // of the items; the one that copies
+  std::vector<Kernel*> kernels;  // of the items; null for sums
+  std::vector<int> steps;        // of the items; the one that copies
   std::vector<Device*> meeting;
   std::unique_ptr<Recording> recording;
   std::vector<int> changed;  // items
@@ -288,12 +287,14 @@ void Replay::refill() {
   make_arenas();
   for (Segment& s : segments_) {
     for (size_t i = 0; i < s.items.size(); ++i) {
+      if (!s.kernels[i]) continue;
       const std::vector<int>& values = schedule_.steps[s.steps[i]].values;
       for (size_t k = 0; k < values.size(); ++k)
         if (schedule_.memory.offset[values[k]] >= 0) s.items[i].args[k] = address_of(values[k]);
     }
     s.recording = nullptr;
   }
+  for (Sum& s : sums_) s.changed = true;
 }
 
 int Replay::root_of(int v) const {
@@ -313,51 +314,122 @@ void* Replay::address_of(int v) const {
   return fixed_[root];
 }
 
+std::vector<void*> Replay::addresses_of(const Step& step) const {
+  std::vector<void*> out;
+  for (int v : step.values) out.push_back(address_of(v));
+  return out;
+}
+
+// What one device does has no order beside what others do, but for copies between them, meetings
+// and sums.
+int Replay::open_segment(int device) {
+  const auto [at, fresh] = open_.try_emplace(device, static_cast<int>(segments_.size()));
+  if (fresh) {
+    segments_.emplace_back();
+    segments_.back().device = &find_device(device_name(device));
+  }
+  return at->second;
+}
+
+void Replay::note_uses(int step, Use use, bool by_argument) {
+  const std::vector<int>& values = schedule_.steps[step].values;
+  for (size_t k = 0; k < values.size(); ++k) {
+    const int root = root_of(values[k]);
+    if (by_argument) use.argument = static_cast<int>(k);
+    for (Place& p : inputs_)
+      if (p.value == root) p.uses.push_back(use);
+    const auto output = output_of_.find(root);
+    if (output != output_of_.end()) outputs_[output->second].uses.push_back(use);
+  }
+}
+
+// Sums of these steps as launches among those of their devices; false where they are made
+// otherwise.
+bool Replay::record_sum(const Sums& sums, const std::vector<int>& steps) {
+  const std::vector<Device*>& devices = sums.all()[0].devices;
+  const auto launches = devices[0]->sum_launches(sums.all());
+  if (launches.empty()) return false;
+  Sum sum{steps, std::vector<std::vector<std::pair<int, int>>>(devices.size())};
+  for (size_t d = 0; d < devices.size(); ++d) {
+    const int at = open_segment(device_id(sums.device_names()[d]));
+    Segment& s = segments_[at];
+    for (const LaunchItem& item : launches[d]) {
+      sum.items[d].emplace_back(at, static_cast<int>(s.items.size()));
+      s.items.push_back(item);
+      s.kernels.push_back(nullptr);
+      s.steps.push_back(-1);
+    }
+  }
+  for (int step : steps) note_uses(step, {0, static_cast<int>(sums_.size()), -1}, false);
+  sums_.push_back(std::move(sum));
+  return true;
+}
+
+// Its launches with the addresses of now.
+void Replay::refresh(Sum& sum) {
+  Sums sums(schedule_);
+  for (int i : sum.steps) sums.add(schedule_.steps[i], addresses_of(schedule_.steps[i]));
+  const auto launches = sums.all()[0].devices[0]->sum_launches(sums.all());
+  for (size_t d = 0; d < launches.size(); ++d)
+    for (size_t i = 0; i < launches[d].size(); ++i) {
+      const auto [at, item] = sum.items[d][i];
+      Segment& s = segments_[at];
+      s.items[item].args = launches[d][i].args;
+      if (s.recording) s.changed.push_back(item);
+    }
+  sum.changed = false;
+}
+
 void Replay::make_segments() {
   agree_on_plan(schedule_);
   age_ = kernels_age();
   const std::vector<Kernel*> kernels = compile_kernels(schedule_);
-  // By device, where launches go to. What one device does has no order beside what others do, but
-  // for the copies between them.
-  std::map<int, int> open;
   Meetings meetings(schedule_);
+  Sums sums(schedule_);
+  std::vector<int> summed;
   const auto meet = [&](std::vector<Device*> devices) {
     if (devices.empty()) return;
     segments_.emplace_back();
     segments_.back().meeting = std::move(devices);
-    open.clear();
+    open_.clear();
   };
-  for (size_t i = 0; i < schedule_.steps.size(); ++i) {
+  const auto add_copy = [&](int i) {
+    segments_.emplace_back();
+    segments_.back().steps.push_back(i);
+    for (int v : schedule_.steps[i].values) open_.erase(schedule_.values[v].device);
+  };
+  const auto add_sums = [&] {
+    if (!summed.empty() && !record_sum(sums, summed))
+      for (int i : summed) add_copy(i);
+    summed.clear();
+    sums.clear();
+  };
+  for (int i = 0; i < static_cast<int>(schedule_.steps.size()); ++i) {
     const Step& step = schedule_.steps[i];
-    std::vector<void*> args;
-    for (int v : step.values) args.push_back(address_of(v));
+    const std::vector<void*> args = addresses_of(step);
+    if (!Sums::takes(step)) add_sums();
     meet(meetings.before(step, args));
-    if (!step.kernel) {
-      segments_.emplace_back();
-      segments_.back().steps.push_back(static_cast<int>(i));
-      for (int v : step.values) open.erase(schedule_.values[v].device);
+    if (Sums::takes(step)) {
+      if (!sums.add(step, args)) {
+        add_sums();
+        sums.add(step, args);
+      }
+      summed.push_back(i);
       continue;
     }
-    const auto [at, fresh] = open.try_emplace(step.device, static_cast<int>(segments_.size()));
-    if (fresh) {
-      segments_.emplace_back();
-      segments_.back().device = &find_device(device_name(step.device));
+    if (!step.kernel) {
+      add_copy(i);
+      continue;
     }
-    Segment& s = segments_[static_cast<size_t>(at->second)];
-    LaunchItem item{kernels[i]->program.get(), kernels[i]->launch, args};
-    for (size_t k = 0; k < step.values.size(); ++k) {
-      const int root = root_of(step.values[k]);
-      const Use use{at->second, static_cast<int>(s.items.size()), static_cast<int>(k)};
-      for (Place& p : inputs_)
-        if (p.value == root) p.uses.push_back(use);
-      const auto output = output_of_.find(root);
-      if (output != output_of_.end()) outputs_[output->second].uses.push_back(use);
-    }
-    s.items.push_back(std::move(item));
+    const int at = open_segment(step.device);
+    Segment& s = segments_[at];
+    note_uses(i, {at, static_cast<int>(s.items.size()), 0}, true);
+    s.items.push_back({kernels[i]->program.get(), kernels[i]->launch, args});
     s.kernels.push_back(kernels[i]);
-    s.steps.push_back(static_cast<int>(i));
+    s.steps.push_back(i);
     kernels_.push_back(kernels[i]->shared_from_this());
   }
+  add_sums();
   meet(meetings.at_end());
 }
 
@@ -365,6 +437,10 @@ void Replay::set_address(Place& place, void* address) {
   if (place.address == address) return;
   place.address = address;
   for (const Use& u : place.uses) {
+    if (u.argument < 0) {
+      sums_[u.item].changed = true;
+      continue;
+    }
     Segment& s = segments_[u.segment];
     s.items[u.item].args[u.argument] = address;
     if (s.recording && (s.changed.empty() || s.changed.back() != u.item))
@@ -391,6 +467,7 @@ void Replay::refresh_kernels() {
   kernels_.clear();
   for (Segment& s : segments_)
     for (size_t i = 0; i < s.items.size(); ++i) {
+      if (!s.kernels[i]) continue;
       Kernel* k = now[static_cast<size_t>(s.steps[i])];
       kernels_.push_back(k->shared_from_this());
       if (k == s.kernels[i]) continue;
@@ -401,41 +478,51 @@ void Replay::refresh_kernels() {
     }
 }
 
+// Step by step: launches that are watched, or waited for, cannot run ahead of those that other
+// devices have to be given before.
+void Replay::launch_in_order(Watch watch) {
+  std::vector<Kernel*> kernels(schedule_.steps.size());
+  for (Segment& s : segments_)
+    for (size_t i = 0; i < s.items.size(); ++i)
+      if (s.kernels[i]) kernels[s.steps[i]] = s.kernels[i];
+  Steps steps(schedule_, watch);
+  for (size_t i = 0; i < kernels.size(); ++i)
+    steps.run(schedule_.steps[i], kernels[i], addresses_of(schedule_.steps[i]));
+  steps.finish();
+  time_clocked_kernels();
+}
+
 void Replay::launch() {
   if (env_int("BEAM_ASYNC") != 0) refresh_kernels();
-  const bool plain = env_int("JIT") == 2;
   const Watch watch = watch_now();
-  Copies copies(schedule_, watch);
+  if (watch.any() || env_int("CHECK") != 0) return launch_in_order(watch);
+  for (Sum& s : sums_)
+    if (s.changed) refresh(s);
+  // All recordings are made before the first one runs: it may wait for what others do.
+  const bool plain = env_int("JIT") == 2;
   for (Segment& s : segments_) {
-    if (!s.meeting.empty()) {
-      copies.flush();
-      s.meeting[0]->meet(s.meeting);
-      continue;
-    }
-    if (!s.device) {
-      const Step& step = schedule_.steps[s.steps[0]];
-      std::vector<void*> args;
-      for (int v : step.values) args.push_back(address_of(v));
-      copies.add(step, args);
-      continue;
-    }
-    copies.flush();
-    if (watch.any()) {
-      for (size_t i = 0; i < s.items.size(); ++i)
-        tiny::launch(schedule_, schedule_.steps[s.steps[i]], *s.kernels[i], s.items[i].args, watch);
-      s.recording = nullptr;
-      continue;
-    }
+    if (s.items.empty()) continue;
     if (!s.recording) {
       s.recording = plain ? s.device->Device::record(s.items) : s.device->record(s.items);
       s.changed.clear();
     }
     for (int i : s.changed) s.recording->set_args(static_cast<size_t>(i), s.items[i].args);
     s.changed.clear();
-    s.recording->launch();
+  }
+  Copies copies(schedule_, watch);
+  for (Segment& s : segments_) {
+    if (s.items.empty() && s.meeting.empty()) {
+      const Step& step = schedule_.steps[s.steps[0]];
+      copies.add(step, addresses_of(step));
+      continue;
+    }
+    copies.flush();
+    if (s.device)
+      s.recording->launch();
+    else
+      s.meeting[0]->meet(s.meeting);
   }
   copies.flush();
-  time_clocked_kernels();
 }
 
 namespace {

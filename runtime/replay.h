@@ -8,6 +8,7 @@
 
 #include "runtime/capture.h"
 #include "runtime/kernel.h"
+#include "runtime/launch.h"
 #include "tiny/tensor.h"
 
 namespace tiny {
@@ -53,8 +54,13 @@ class Replay {
  private:
   class Merge;
   struct Segment;  // launches on one device, a copy between two, or a meeting
-  struct Use {     // of an address that changes
+  struct Use {     // of an address that changes; by a sum where `argument` is negative: `item`
     int segment, item, argument;
+  };
+  struct Sum {  // steps by which devices add up together: items of segments
+    std::vector<int> steps;
+    std::vector<std::vector<std::pair<int, int>>> items;  // by device: segment and item
+    bool changed = false;                                 // one of its addresses
   };
   struct Place {  // memory of an argument or a result
     int value = -1;
@@ -74,20 +80,28 @@ class Replay {
   };
 
   void make_segments();
+  int open_segment(int device);
+  void note_uses(int step, Use use, bool by_argument);
+  bool record_sum(const Sums& sums, const std::vector<int>& steps);
+  void refresh(Sum& sum);
   void make_arenas();
   void refill();
   void* address_of(int value) const;
+  std::vector<void*> addresses_of(const Step& step) const;
   int root_of(int value) const;
   void set_address(Place& place, void* address);
   void advance_seeds();
   void refresh_kernels();
   void launch();
+  void launch_in_order(Watch watch);
   Tensor result(size_t i, std::span<const std::shared_ptr<Buffer>> inputs) const;
 
   Schedule schedule_;
   std::vector<std::shared_ptr<Kernel>> kernels_;
   uint64_t age_ = 0;  // of the kernels when they were looked up
   std::vector<Segment> segments_;
+  std::map<int, int> open_;  // while they are made: the segment that a device's launches go to
+  std::vector<Sum> sums_;
   std::vector<Place> inputs_, outputs_;
   std::map<int, size_t> output_of_;  // by the value that the memory was made for
   std::vector<void*> fixed_;         // by value
