@@ -28,6 +28,9 @@ Capture::~Capture() {
 
 Capture* Capture::current() { return current_capture; }
 
+CapturePause::CapturePause() : paused_(std::exchange(current_capture, nullptr)) {}
+CapturePause::~CapturePause() { current_capture = paused_; }
+
 void Capture::check_run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> given) const {
   for (const Value& v : s.values) {
     if (v.in_place < 0 || v.in_place >= s.inputs) continue;

@@ -47,6 +47,18 @@ class Capture {
   uint32_t first_id_;  // of the nodes made since
 };
 
+// What runs on this thread while one lives is not captured.
+class CapturePause {
+ public:
+  CapturePause();
+  ~CapturePause();
+  CapturePause(const CapturePause&) = delete;
+  CapturePause& operator=(const CapturePause&) = delete;
+
+ private:
+  Capture* paused_;
+};
+
 // Throws Error while this thread captures: why it cannot, and what would work.
 void forbid_in_capture(const char* why, const char* remedy);
 

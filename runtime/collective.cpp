@@ -1,8 +1,8 @@
 #include "runtime/collective.h"
 
 #include <algorithm>
-#include <map>
 
+#include "runtime/collective_search.h"
 #include "runtime/device.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
@@ -122,53 +122,104 @@ struct Algorithm {
   bool direct = false;  // sums read the pieces where they are
 };
 
-Algorithm algorithm(Op op, const Pieces& pieces, std::span<const int> devices) {
-  static const std::map<std::string, Algorithm> known{
+const std::vector<std::pair<std::string, Algorithm>>& algorithms() {
+  static const std::vector<std::pair<std::string, Algorithm>> all{
       {"naive", {Algorithm::Naive, false}},
       {"two_shot", {Algorithm::TwoShot, false}},
       {"ring", {Algorithm::Ring, false}},
       {"one_shot", {Algorithm::Naive, true}},
-      {"two_shot_direct", {Algorithm::TwoShot, true}}};
-  const bool can = op == Op::Add && reach_all(pieces, devices);
-  const std::string wanted = env_text("COLLECTIVE");
-  const auto missing = [&](SumBy by) {
-    for (int d : devices)
-      if (std::string why = device_of(d).missing_for_sums(by, pieces[0]->dtype); !why.empty())
-        return why;
-    return std::string(pieces.size() > kMostTogether ? "there are too many devices" : "");
-  };
-  if (wanted == "nccl" || wanted == "flags") {
-    if (op != Op::Add) return {};
-    const bool flags = wanted == "flags";
-    const std::string why = missing(flags ? SumBy::Flags : SumBy::Library);
-    check(why.empty(), "COLLECTIVE=", wanted, ": ", why);
-    return {!can ? Algorithm::Naive : flags ? Algorithm::Flags : Algorithm::Library, can};
-  }
-  if (wanted.empty()) {
-    const bool direct = can && are_gpus(devices);
-    const int64_t bytes = numel(pieces[0]->shape()) * static_cast<int64_t>(pieces[0]->dtype.size());
-    if (direct && bytes <= kSmallDirect && missing(SumBy::Flags).empty())
-      return {Algorithm::Flags, true};
-    const int64_t small = direct ? kSmallDirect : kSmall;
-    return {pieces.size() == 2 || bytes <= small ? Algorithm::Naive : Algorithm::TwoShot, direct};
-  }
-  const auto at = known.find(wanted);
-  check(at != known.end(), "COLLECTIVE=", wanted,
-        ": it is one of naive, two_shot, ring, one_shot, two_shot_direct, flags, nccl");
-  return {at->second.way, at->second.direct && can};
+      {"two_shot_direct", {Algorithm::TwoShot, true}},
+      {"flags", {Algorithm::Flags, true}},
+      {"nccl", {Algorithm::Library, true}}};
+  return all;
 }
+
+// What devices have for a collective of pieces, and how one of these ways is chosen.
+class Ways {
+ public:
+  Ways(const char* collective, Op op, const Pieces& pieces, std::span<const int> devices)
+      : name_(collective),
+        op_(op),
+        pieces_(pieces),
+        devices_(devices),
+        adds_(op == Op::Add),
+        can_(adds_ && reach_all(pieces, devices)) {}
+
+  Algorithm choose() const {
+    std::string wanted = env_text("COLLECTIVE");
+    if (wanted.empty()) wanted = search_or_default();
+    for (const auto& [name, how] : algorithms()) {
+      if (name != wanted) continue;
+      if (!is_together(how)) return {how.way, how.direct && can_};
+      if (!adds_) return {};
+      const std::string why = missing(how);
+      check(why.empty(), "COLLECTIVE=", wanted, ": ", why);
+      return can_ ? how : Algorithm();
+    }
+    throw Error(cat("COLLECTIVE=", wanted, ": it is one of naive, two_shot, ring, one_shot, ",
+                    "two_shot_direct, flags, nccl"));
+  }
+
+ private:
+  static bool is_together(Algorithm how) {
+    return how.way == Algorithm::Flags || how.way == Algorithm::Library;
+  }
+
+  std::string missing(Algorithm how) const {
+    const SumBy by = how.way == Algorithm::Flags ? SumBy::Flags : SumBy::Library;
+    for (int d : devices_)
+      if (std::string why = device_of(d).missing_for_sums(by, pieces_[0]->dtype); !why.empty())
+        return why;
+    return pieces_.size() > kMostTogether ? "there are too many devices" : "";
+  }
+
+  std::string by_size() const {
+    const bool direct = can_ && are_gpus(devices_);
+    const int64_t bytes =
+        numel(pieces_[0]->shape()) * static_cast<int64_t>(pieces_[0]->dtype.size());
+    if (direct && bytes <= kSmallDirect && missing({Algorithm::Flags}).empty()) return "flags";
+    const bool at_once = pieces_.size() == 2 || bytes <= (direct ? kSmallDirect : kSmall);
+    return direct ? at_once ? "one_shot" : "two_shot_direct" : at_once ? "naive" : "two_shot";
+  }
+
+  std::string search_or_default() const {
+    const std::string otherwise = by_size();
+    const bool stored =
+        std::all_of(pieces_.begin(), pieces_.end(), [](Node p) { return p->device != 0; });
+    if (env_int("COLLECTIVE_BEAM") == 0 || !stored || pieces_.size() < 2) return otherwise;
+    const bool scatters = name_ == "reduce_scatter";  // that only knows whether it is direct
+    std::vector<std::string> ways;
+    for (const auto& [name, how] : algorithms()) {
+      const bool has = (!how.direct || can_) && (!is_together(how) || missing(how).empty());
+      const bool differs = !scatters || how.way == Algorithm::Naive || name == otherwise;
+      if (has && differs) ways.push_back(name);
+    }
+    const Collective c{name_,
+                       op_,
+                       pieces_[0]->dtype,
+                       numel(pieces_[0]->shape()),
+                       {devices_.begin(), devices_.end()}};
+    return fastest_way(c, ways, otherwise, [&](const std::string& way, const Pieces& pieces) {
+      const EnvOverride how("COLLECTIVE", way);
+      return scatters ? reduce_scatter(op_, pieces, devices_, 0, even_cuts(c.size, devices_.size()))
+                      : all_reduce(op_, pieces, devices_);
+    });
+  }
+
+  const std::string name_;
+  const Op op_;
+  const Pieces& pieces_;
+  const std::span<const int> devices_;
+  const bool adds_, can_;  // can_: add up what they read where it is
+};
 
 // The sum of the same part of all pieces, on one device.
 Node sum_parts(Op op, const Pieces& parts, int device, bool direct) {
   return direct ? sum_on(device, parts, SumBy::Kernel) : reduce_to(op, parts, device);
 }
 
-}  // namespace
-
-Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
-                      const Shape& cuts) {
-  const LabelScope label("reduce_scatter");
-  const bool direct = algorithm(op, pieces, devices).direct;
+Pieces scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
+               const Shape& cuts, bool direct) {
   Pieces out;
   for (size_t i = 0; i < devices.size(); ++i) {
     Pieces parts;
@@ -176,6 +227,15 @@ Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices,
     out.push_back(sum_parts(op, parts, devices[i], direct && cuts[i] < cuts[i + 1]));
   }
   return out;
+}
+
+}  // namespace
+
+Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
+                      const Shape& cuts) {
+  const LabelScope label("reduce_scatter");
+  const bool direct = Ways("reduce_scatter", op, pieces, devices).choose().direct;
+  return scatter(op, pieces, devices, axis, cuts, direct);
 }
 
 Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) {
@@ -191,7 +251,7 @@ Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) 
 
 Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices) {
   const LabelScope label("all_reduce");
-  const Algorithm how = algorithm(op, pieces, devices);
+  const Algorithm how = Ways("all_reduce", op, pieces, devices).choose();
   const Pieces from = stored(pieces);
   Pieces out;
   if (how.way == Algorithm::Flags || how.way == Algorithm::Library) {
@@ -209,8 +269,9 @@ Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices) {
   if (how.way == Algorithm::Ring)
     flat = ring(op, flat, devices);
   else
-    flat = all_gather(stored(reduce_scatter(op, flat, devices, 0, even_cuts(size, devices.size()))),
-                      devices, 0);
+    flat = all_gather(
+        stored(scatter(op, flat, devices, 0, even_cuts(size, devices.size()), how.direct)), devices,
+        0);
   for (Node p : flat) out.push_back(build::reshape(p, pieces[0]->shape()));
   return out;
 }

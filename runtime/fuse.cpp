@@ -20,11 +20,13 @@ Node base_of(Node n) {
 
 namespace {
 
-// A value that a group reads, and by which axes of the group's outputs.
+// A value that a group reads, and by which axes of the group's outputs; or, where `own`, at the
+// very place of the element that the first of them writes, perhaps in another shape.
 struct Read {
   Node leaf;
   AxisMap axes;
-  bool operator==(const Read&) const = default;
+  bool own = false;
+  auto operator<=>(const Read&) const = default;
 };
 
 class Fuser {
@@ -229,23 +231,29 @@ class Fuser {
     k.reads.clear();
     k.work = 0;
     k.heavy = false;
-    std::set<std::pair<Node, AxisMap>> seen;
+    std::set<Read> seen;
     for (Node out : k.outputs) {
       AxisMap axes(out->rank);
       for (int i = 0; i < out->rank; ++i) axes[i] = out->shape()[i] == 1 ? kNone : i;
-      visit(id, out, axes, seen);
+      visit(id, {out, axes}, seen);
     }
   }
 
-  void visit(int id, Node n, const AxisMap& axes, std::set<std::pair<Node, AxisMap>>& seen) {
-    if (n->is_const() || n->op == Op::Iota || !seen.insert({n, axes}).second) return;
+  void visit(int id, Read read, std::set<Read>& seen) {
+    Node n = read.leaf;
     Kernel& k = kernels_[id];
+    read.own |= is_own_element(n, read.axes, k.outputs[0]);
+    if (n->is_const() || n->op == Op::Iota || !seen.insert(read).second) return;
+    const AxisMap& axes = read.axes;
     k.work = std::max(k.work, numel(n->shape()));
     if (n->op == Op::Param || n->op == Op::After || (is_stored(n) && kernel_of(n) != id)) {
-      k.reads.push_back({n, axes});
+      k.reads.push_back(std::move(read));
       return;
     }
-    if (is_movement(n->op)) return visit(id, n->src(0), through_movement(n, axes), seen);
+    if (is_movement(n->op)) {
+      const bool own = read.own && n->op == Op::Reshape;
+      return visit(id, {n->src(0), through_movement(n, axes), own}, seen);
+    }
     AxisMap from = axes;
     if (n->op == Op::ReduceAxis) {
       for (int i = 0; i < n->rank; ++i)
@@ -255,12 +263,12 @@ class Fuser {
     if (n->op == Op::Scatter) return visit_scatter(id, n, seen);
     for (Node s : used_sources(n)) {
       const bool data = n->op == Op::Gather && s == n->src(0);
-      visit(id, s, data ? AxisMap(s->rank, kOther) : from, seen);
+      visit(id, {s, data ? AxisMap(s->rank, kOther) : from}, seen);
     }
   }
 
-  void visit_scatter(int id, Node n, std::set<std::pair<Node, AxisMap>>& seen) {
-    for (Node s : n->srcs()) visit(id, s, AxisMap(s->rank, kOther), seen);
+  void visit_scatter(int id, Node n, std::set<Read>& seen) {
+    for (Node s : n->srcs()) visit(id, {s, AxisMap(s->rank, kOther)}, seen);
   }
 
   // A sum whose operands are broadcast: a matrix product or a convolution. Terms beyond the length
@@ -611,7 +619,7 @@ class Fuser {
         Node value = behind(r.leaf);
         if (std::find(g.inputs.begin(), g.inputs.end(), value) == g.inputs.end())
           g.inputs.push_back(value);
-        if (!is_own_element(r, g.outputs[0])) g.elsewhere.push_back(value);
+        if (!r.own) g.elsewhere.push_back(value);
         const std::vector<Node>& before = waited_for(r.leaf);
         g.after.insert(g.after.end(), before.begin(), before.end());
       }
@@ -620,10 +628,10 @@ class Fuser {
   }
 
   // The element at the very place of the output's: safe to overwrite while it is read.
-  static bool is_own_element(const Read& r, Node out) {
-    if (!same(r.leaf->shape(), out->shape())) return false;
+  static bool is_own_element(Node n, const AxisMap& axes, Node out) {
+    if (!same(n->shape(), out->shape())) return false;
     for (int i = 0; i < out->rank; ++i)
-      if (out->shape()[i] != 1 && r.axes[i] != i) return false;
+      if (out->shape()[i] != 1 && axes[i] != i) return false;
     return true;
   }
 

@@ -5,7 +5,8 @@
 //
 // One line per size: the bytes that each device has, and for each algorithm microseconds for one
 // all-reduce and GB/s of the bus, 2 (k - 1) / k times the bytes over the time. The time is that of
-// a run of replays, whose last one is waited for; "alone" that of one that is waited for.
+// a run of replays, whose last one is waited for; "alone" that of one that is waited for. "found":
+// the algorithm that COLLECTIVE_BEAM=1 takes, which it measures first.
 #include <cstdio>
 #include <cstdlib>
 
@@ -57,13 +58,15 @@ int main(int argc, char** argv) {
   std::printf("%zu devices from %s: us, GB/s of the bus, us alone\n%12s", devices.size(),
               devices[0].c_str(), "bytes");
   const char* const algorithms[] = {"naive",           "two_shot", "ring", "one_shot",
-                                    "two_shot_direct", "flags",    "nccl"};
+                                    "two_shot_direct", "flags",    "nccl", "found"};
   for (const char* a : algorithms) std::printf("%27s", a);
   std::printf("\n");
   for (int64_t bytes = 1 << 10; bytes <= most; bytes *= bytes >= (64 << 20) ? 4 : 8) {
     std::printf("%12lld", static_cast<long long>(bytes));
     for (const char* a : algorithms) {
-      const EnvOverride how("COLLECTIVE", a);
+      const bool found = std::string(a) == "found";
+      const EnvOverride how("COLLECTIVE", found ? "" : a),
+          beam("COLLECTIVE_BEAM", found ? "2" : "0");
       try {
         const Times t = time_all_reduce(devices, bytes);
         const auto k = static_cast<double>(devices.size());

@@ -5,6 +5,7 @@
 
 #include "runtime/realize.h"
 #include "tiny/error.h"
+#include "tiny/functional.h"
 #include "tiny/optim.h"
 
 using namespace tiny;
@@ -261,4 +262,29 @@ TEST_CASE("random programs of assignments, views and reads agree with a mirror o
     for (int i = 0; i < 14; ++i) mirror.step();
     mirror.check();
   }
+}
+
+// Also where memory is read in another shape than it has; not where the new value is turned.
+TEST_CASE("weights and moments of several axes are updated in their memory") {
+  const auto address = [](const Tensor& t) { return whole_buffer(t.node())->data(); };
+  Tensor w = count({6, 5, 3, 3}).requires_grad_(), v = count({7, 4}).requires_grad_();
+  const Tensor x = count({2, 5, 8, 8}), y = count({3, 4});
+  AdamW adam({&w, &v});
+  const auto step = [&] {
+    (conv2d(x, w).relu().sum() + y.matmul(v.t()).sum()).backward();
+    adam.step();
+  };
+  step();
+  const void *at_w = address(w), *at_v = address(v);
+  step();
+  CHECK(address(w) == at_w);
+  CHECK(address(v) == at_v);
+
+  Tensor square = count({3, 3});
+  square.assign(square.t()).realize();
+  CHECK(values(square) == Floats{0, 3, 6, 1, 4, 7, 2, 5, 8});
+  Tensor cube = count({2, 3, 4});
+  cube.assign(cube.reshape({4, 3, 2}).permute({2, 1, 0})).realize();
+  CHECK(values(cube)[1] == 6);
+  CHECK(values(cube)[4] == 2);
 }

@@ -28,6 +28,7 @@ namespace {
 struct Ended {
   int status = 0;
   std::string said;  // what it told
+  int measured = 0;  // collectives
 };
 
 Ended run_one(const std::string& command) {
@@ -38,12 +39,13 @@ Ended run_one(const std::string& command) {
   while (std::fgets(line, sizeof line, pipe)) {
     const std::string text = line;
     if (text.starts_with("told: ")) out.said += text.substr(6);
+    out.measured += text.starts_with("all_reduce of ");
   }
   out.status = ::pclose(pipe);
   return out;
 }
 
-// Each rank's end. `settings`: more variables, "A=1 B=2".
+// Each rank's end. `settings`: more variables, "A=1 B=2", where @ is the number of the rank.
 std::vector<Ended> run_ranks(int count, const std::string& worker, const std::string& settings) {
   static std::atomic<int> next{0};
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
@@ -52,9 +54,11 @@ std::vector<Ended> run_ranks(int count, const std::string& worker, const std::st
   std::vector<std::thread> threads;
   for (int r = 0; r < count; ++r)
     threads.emplace_back([&, r] {
+      std::string own = settings;
+      for (size_t at; (at = own.find('@')) != own.npos;) own.replace(at, 1, std::to_string(r));
       out[static_cast<size_t>(r)] = run_one(cat(
           "IS_WORKER=1 DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=30 MASTER_PORT=", port, " RANK=", r,
-          " WORLD_SIZE=", count, ' ', settings, " '", self, "' -tc='", worker, "' 2>&1"));
+          " WORLD_SIZE=", count, ' ', own, " '", self, "' -tc='", worker, "' 2>&1"));
     });
   for (std::thread& t : threads) t.join();
   return out;
@@ -180,6 +184,24 @@ TEST_CASE("several processes train as one does") {
       CHECK(e.status == 0);
       CHECK(e.said == one[0].said);
     }
+}
+
+// What is measured, and what is known, is the same on all: also where one alone has lost its cache.
+TEST_CASE("several processes agree on the fastest ways of their collectives") {
+  const std::string folder = file_of("ways");
+  const std::string settings = "COLLECTIVE_BEAM=2 CACHE_DIR='" + folder + "@'";
+  for (int run = 0; run < 2; ++run) {
+    const auto out = run_ranks(2, "worker of ranks: trains", settings);
+    for (const Ended& e : out) {
+      CHECK(e.status == 0);
+      CHECK(has(e.said, "\n5 "));
+      CHECK(e.said == out[0].said);
+    }
+    // The second run knows what the first one measured, on rank 0.
+    CHECK((out[0].measured > 0) == (run == 0));
+    std::filesystem::remove_all(folder + "1");
+  }
+  std::filesystem::remove_all(folder + "0");
 }
 
 TEST_CASE("a run goes on from its last checkpoint on another number of processes") {
