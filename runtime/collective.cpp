@@ -89,6 +89,18 @@ Pieces stored(const Pieces& pieces) {
   return out;
 }
 
+// Constants too where GPUs can add up together then: what has one of its parts alone, as a sum over
+// the first few elements, would be copied otherwise.
+Pieces on_their_devices(Op op, const Pieces& pieces, std::span<const int> devices) {
+  const bool same_places = pieces.size() == devices.size() && op == Op::Add && are_gpus(devices);
+  const auto is_somewhere = [](Node p) { return p->device != 0; };
+  if (!same_places || std::none_of(pieces.begin(), pieces.end(), is_somewhere)) return pieces;
+  Pieces out;
+  for (size_t i = 0; i < pieces.size(); ++i)
+    out.push_back(pieces[i]->device ? pieces[i] : build::copy_to(pieces[i], devices[i]));
+  return out;
+}
+
 // The parts of one axis pass around the ring and grow; then they pass around once more as they are.
 Pieces ring(Op op, const Pieces& pieces, std::span<const int> devices) {
   const size_t count = pieces.size();
@@ -249,8 +261,9 @@ Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) 
   return out;
 }
 
-Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices) {
+Pieces all_reduce(Op op, const Pieces& given, std::span<const int> devices) {
   const LabelScope label("all_reduce");
+  const Pieces pieces = on_their_devices(op, given, devices);
   const Algorithm how = Ways("all_reduce", op, pieces, devices).choose();
   const Pieces from = stored(pieces);
   Pieces out;

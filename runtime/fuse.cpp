@@ -7,16 +7,11 @@
 #include "codegen/loop_end.h"
 #include "runtime/after.h"
 #include "runtime/axis_map.h"
-#include "runtime/work.h"
+#include "runtime/stored.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
 namespace tiny {
-
-Node base_of(Node n) {
-  while (is_movement(n->op)) n = n->src(0);
-  return n;
-}
 
 namespace {
 
@@ -33,16 +28,12 @@ class Fuser {
  public:
   Fuser(std::span<const Node> roots, std::span<const Node> stored, const Target& target)
       : roots_(roots.begin(), roots.end()), target_(target) {
-    for (Node n : stored) stored_[n] = 1;
     order_ = topological(roots);
-    for (Node n : order_) {
-      position_[n] = position_.size();
-      for (Node s : used_sources(n)) users_[s].push_back(n);
-    }
+    for (Node n : order_) position_[n] = position_.size();
+    stored_ = choose_stored(roots_, order_, stored);
   }
 
   std::vector<Group> run() {
-    choose_materialized();
     for (Node n : order_)
       if (is_stored(n)) start_group(n);
     if (env_int("FUSE")) {
@@ -63,148 +54,7 @@ class Fuser {
     int64_t work = 0;    // elements that it visits
   };
 
-  // Assign's old value is a place, not a value that is read.
-  static std::span<const Node> used_sources(Node n) {
-    return n->op == Op::Assign ? n->srcs().subspan(1) : n->srcs();
-  }
-
-  bool is_stored(Node n) const { return kernel_of_.contains(n) || stored_.contains(n); }
-
-  // --- which values get memory -----------------------------------------------------------------
-
-  // Longer chains make kernels that no compiler likes, and recursion too deep for the stack.
-  static constexpr int kLongestChain = 200;
-
-  void limit_chain(Node n) {
-    int longest = 0;
-    for (Node s : used_sources(n))
-      if (!is_leaf(s) && !stored_.contains(s)) longest = std::max(longest, *chain_.find(s));
-    chain_[n] = longest + 1;
-    if (longest >= kLongestChain && is_elementwise(n->op)) stored_[n] = 1;
-  }
-
-  void choose_materialized() {
-    for (Node r : roots_) {
-      Node b = base_of(r);
-      if (!is_leaf(b)) stored_[b] = 1;
-    }
-    for (Node n : order_) {
-      limit_chain(n);
-      switch (n->op) {
-        case Op::ReduceAxis:
-        case Op::Scatter:
-        case Op::Assign:
-        case Op::Copy:
-        case Op::Contiguous: stored_[n] = 1; break;
-        case Op::After:
-          if (!is_leaf(behind(n))) stored_[behind(n)] = 1;
-          break;
-        case Op::Expand: expanded(n); break;
-        case Op::Gather: gathered(n); break;
-        default: break;
-      }
-      if (n->op == Op::Scatter || n->op == Op::Copy) {
-        for (Node s : n->srcs()) {
-          Node b = base_of(s);
-          if (n->op == Op::Copy) sent_[b] = 1;
-          if ((n->op == Op::Copy || s == n->src(0)) && !is_leaf(b)) stored_[b] = 1;
-        }
-      }
-      if (!stored_.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && is_worth_storing(n))
-        stored_[narrower(n)] = 1;
-    }
-  }
-
-  static bool is_leaf(Node n) {
-    return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota || n->op == Op::After;
-  }
-
-  size_t users_of(Node n) const {
-    auto* u = users_.find(n);
-    return u ? u->size() : 0;
-  }
-
-  struct Cost {
-    int work = 0;             // see work_of
-    std::vector<Node> loads;  // distinct values read that are about as large as the node
-  };
-
-  // Padding that only moves rows on, as in the chain of build::windows: no condition is left of it.
-  static bool is_shear(Node pad) {
-    return pad->src(0)->op == Op::Reshape && pad->src(0)->src(0)->op == Op::Expand;
-  }
-
-  // Cost of computing one element of `n` again from what is stored.
-  void add_cost(Node n, int64_t size, NodeMap<char>& seen, Cost& cost) const {
-    if (seen.contains(n) || cost.work > 200) return;
-    seen[n] = 1;
-    if (is_leaf(n) || is_stored(n)) {
-      if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
-      return;
-    }
-    if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
-    for (Node s : n->srcs()) add_cost(s, size, seen, cost);
-  }
-
-  Cost cost_of(Node n) const {
-    Cost cost;
-    NodeMap<char> seen;
-    add_cost(n, numel(n->shape()), seen, cost);
-    return cost;
-  }
-
-  // A value used in several places is computed again in each when that is about as cheap as writing
-  // it and reading it back, some dozen vector operations.
-  bool is_worth_storing(Node n) const {
-    const Cost c = cost_of(n);
-    return c.work >= kWorthStoring || c.loads.size() >= 3;
-  }
-
-  // What a cast makes wider is stored as it was: a mask takes a byte and not four.
-  static Node narrower(Node n) {
-    while (n->op == Op::Cast && is_elementwise(n->src(0)->op) &&
-           n->src(0)->dtype.size() < n->dtype.size())
-      n = n->src(0);
-    return n;
-  }
-
-  // A value that is broadcast is computed once for many uses.
-  void expanded(Node n) {
-    Node s = base_of(n->src(0));
-    if (is_leaf(s) || is_stored(s) || !is_elementwise(s->op)) return;
-    const int64_t from = numel(s->shape());
-    if (from == 0 || numel(n->shape()) / from < 4) return;
-    const Cost c = cost_of(s);
-    if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
-    if (feeds_product(n) ? c.work > 0 : c.work >= 4) stored_[s] = 1;
-  }
-
-  // Whether a value goes, by movement and products only, into a sum: each element is then read for
-  // many results.
-  bool feeds_product(Node n) const {
-    for (int depth = 0; depth < 12; ++depth) {
-      const auto* users = users_.find(n);
-      if (!users || users->empty()) return false;
-      n = users->front();
-      if (n->op == Op::ReduceAxis) return true;
-      const bool passed_on = n->op == Op::Mul || n->op == Op::Cast || selects_by_length(n);
-      if (!is_movement(n->op) && !passed_on) return false;
-    }
-    return false;
-  }
-
-  static constexpr int kDear = 24;  // work
-
-  // Rows are looked up in memory, not computed for each look-up, but for a few cheap ones.
-  void gathered(Node n) {
-    Node data = base_of(n->src(0));
-    const bool few = 2 * numel(n->shape()) <= numel(data->shape()) && cost_of(data).work < kDear;
-    if (!is_leaf(data) && !few) stored_[data] = 1;
-    for (Node i : n->srcs().subspan(1)) {
-      Node b = base_of(i);
-      if (!is_leaf(b) && !is_stored(b) && cost_of(b).work >= kDear) stored_[b] = 1;
-    }
-  }
+  bool is_stored(Node n) const { return kernel_of_.contains(n) || stored_.values.contains(n); }
 
   // --- kernels ---------------------------------------------------------------------------------
 
@@ -244,7 +94,6 @@ class Fuser {
     Kernel& k = kernels_[id];
     read.own |= is_own_element(n, read.axes, k.outputs[0]);
     if (n->is_const() || n->op == Op::Iota || !seen.insert(read).second) return;
-    const AxisMap& axes = read.axes;
     k.work = std::max(k.work, numel(n->shape()));
     if (n->op == Op::Param || n->op == Op::After || (is_stored(n) && kernel_of(n) != id)) {
       k.reads.push_back(std::move(read));
@@ -252,9 +101,9 @@ class Fuser {
     }
     if (is_movement(n->op)) {
       const bool own = read.own && n->op == Op::Reshape;
-      return visit(id, {n->src(0), through_movement(n, axes), own}, seen);
+      return visit(id, {n->src(0), through_movement(n, read.axes), own}, seen);
     }
-    AxisMap from = axes;
+    AxisMap from = read.axes;
     if (n->op == Op::ReduceAxis) {
       for (int i = 0; i < n->rank; ++i)
         if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
@@ -439,7 +288,7 @@ class Fuser {
   // What other devices wait for is computed by itself, and does not wait for what they send.
   bool is_sent(const Kernel& k) const {
     return std::any_of(k.outputs.begin(), k.outputs.end(),
-                       [&](Node n) { return sent_.contains(n); });
+                       [&](Node n) { return stored_.sent.contains(n); });
   }
 
   static bool has_reduce(const Kernel& k) {
@@ -638,9 +487,7 @@ class Fuser {
   std::vector<Node> roots_, order_;
   const Target& target_;
   NodeMap<size_t> position_;
-  NodeMap<std::vector<Node>> users_;
-  NodeMap<char> stored_, sent_;  // sent_: to another device
-  NodeMap<int> chain_;           // nodes between this one and memory, itself included
+  Stored stored_;
   NodeMap<int> kernel_of_;
   std::vector<Kernel> kernels_;
   std::vector<int> moved_;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "codegen/target.h"
+#include "runtime/stored.h"
 #include "tiny/node.h"
 
 namespace tiny {
@@ -22,8 +23,5 @@ struct Group {
 // leaves and no Detach or Leaf; what an After reads gets memory.
 std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored = {},
                         const Target& target = {});
-
-// The node below all movement.
-Node base_of(Node n);
 
 }  // namespace tiny

@@ -102,7 +102,8 @@ constexpr Row kRows[] = {
      "How sums over several devices are made: naive, two_shot, ring, one_shot, two_shot_direct, "
      "flags or nccl; empty chooses by size."},
     {"COLLECTIVE_BEAM", Kind::Int, "0", Scope::Host,
-     "1 measures which way is the fastest for each size and list of devices, once; 2 also says so."},
+     "1 measures once which way is the fastest for each size and list of devices; 2 also says "
+     "so."},
     {"COLLECTIVE_BEAM_LIMIT", Kind::Int, "30", Scope::Host,
      "Seconds after which a way that is measured counts as hopeless."},
     {"RANK", Kind::Int, "-1", Scope::Host,
