@@ -105,10 +105,7 @@ class Trial {
   double seconds(int runs) {
     largest_of_ranks(0);
     const double start = steady_seconds();
-    for (int i = 0; i < runs; ++i) {
-      Arena::global().collect();  // the last results, whose memory is used again
-      replay_->run({});
-    }
+    for (int i = 0; i < runs; ++i) replay_->repeat();
     for (int d : devices_) find_device(device_name(d)).synchronize();
     return largest_of_ranks(steady_seconds() - start);
   }

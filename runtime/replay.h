@@ -24,6 +24,9 @@ class Replay {
   // `inputs`: of the sizes of the capture's. Results that somebody still has keep their memory.
   std::vector<Tensor> run(std::span<const std::shared_ptr<Buffer>> inputs);
 
+  // The launches of the last run, or of the capture, once more, into the same results.
+  void repeat();
+
   // Whether the step assigns to this memory from outside.
   bool writes(const Buffer& b) const;
   // After a call of the function: whether memory from outside belongs to tensors still, and what
@@ -79,6 +82,7 @@ class Replay {
     std::vector<std::byte> host;
   };
 
+  void merge(const Capture& capture, std::span<const Tensor> results);
   void make_segments();
   int open_segment(int device);
   void note_uses(int step, Use use, bool by_argument);
