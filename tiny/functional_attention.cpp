@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "tiny/functional.h"
+#include "tiny/mixed.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -45,10 +46,13 @@ Tensor masked(const Tensor& scores, const AttentionOptions& o) {
 
 }  // namespace
 
-Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                    const AttentionOptions& options) {
+Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k,
+                                    const Tensor& given_v, const AttentionOptions& options) {
   LabelScope label("scaled_dot_product_attention");
-  check_attention(q, k, v);
+  check_attention(given_q, given_k, given_v);
+  const Tensor q = detail::autocast(given_q), k = detail::autocast(given_k),
+               v = detail::autocast(given_v);
+  const Autocast no_further(kF32);
   const Tensor keys = options.enable_gqa ? repeat_heads(k, q) : k;
   const Tensor values = options.enable_gqa ? repeat_heads(v, q) : v;
   const DType t = promote(promote(q.dtype(), k.dtype()), v.dtype());

@@ -5,6 +5,7 @@
 
 #include "tiny/facts.h"
 #include "tiny/functional.h"
+#include "tiny/mixed.h"
 #include "tiny/tensor_detail.h"
 #include "tiny/windows.h"
 
@@ -92,9 +93,10 @@ Tensor finish(const Conv& c, const Tensor& y, const Tensor& bias, DType t) {
   return (y + bias.to(y.dtype()).reshape(lifted)).to(t);
 }
 
-Tensor conv(const char* what, int axes, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            const ConvOptions& o) {
+Tensor conv(const char* what, int axes, const Tensor& given, const Tensor& given_weight,
+            const Tensor& bias, const ConvOptions& o) {
   LabelScope label(what);
+  const Tensor x = detail::autocast(given), weight = detail::autocast(given_weight);
   const Conv c{what,
                axes,
                o.stride.of(what, "stride", axes, 1),
@@ -201,9 +203,10 @@ Tensor transposed_weight(const Tensor& weight, const std::vector<Axis>& axes, in
   return weight.pad(pads).reshape(split).flip(reversed).permute(order).reshape(shape);
 }
 
-Tensor conv_transpose(const char* what, int d, const Tensor& x, const Tensor& weight,
+Tensor conv_transpose(const char* what, int d, const Tensor& given, const Tensor& given_weight,
                       const Tensor& bias, const ConvTransposeOptions& o) {
   LabelScope label(what);
+  const Tensor x = detail::autocast(given), weight = detail::autocast(given_weight);
   const Shape stride = o.stride.of(what, "stride", d, 1),
               padding = o.padding.of(what, "padding", d, 0),
               dilation = o.dilation.of(what, "dilation", d, 1),

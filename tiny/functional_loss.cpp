@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tiny/functional.h"
+#include "tiny/mixed.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -37,7 +38,8 @@ Tensor elementwise(const char* what, const Tensor& x, const Tensor& target, Redu
         " and a target of ", to_text(target.shape()), ": they must have one shape");
   check(reduction != Reduction::BatchMean || std::string(what) == "kl_div", what,
         ": Reduction::BatchMean is for kl_div");
-  const DType t = promote(x.dtype(), target.dtype()), wide = detail::compute_dtype(t);
+  const DType t = detail::autocast_loss(promote(x.dtype(), target.dtype()));
+  const DType wide = detail::compute_dtype(t);
   return reduced(f(x.to(wide), target.to(wide)), reduction, t);
 }
 
@@ -141,11 +143,12 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyOp
   check(options.label_smoothing >= 0 && options.label_smoothing <= 1,
         "cross_entropy: label_smoothing ", options.label_smoothing, " is not in [0, 1]");
   const Tensor lp = x.to(detail::compute_dtype(x.dtype())).log_softmax(c.axis);
-  if (target.dtype().is_float()) return probability_loss(c, lp, target, options, x.dtype());
+  const DType t = detail::autocast_loss(x.dtype());
+  if (target.dtype().is_float()) return probability_loss(c, lp, target, options, t);
   const bool weight_grad = options.weight.defined() && options.weight.requires_grad();
   if (detail::pieces_of_row(x, c.axis) > 1 && options.label_smoothing == 0 && !weight_grad)
-    return gathered_loss(c, lp, target, options, x.dtype());  // the row is not at hand
-  return number_loss(c, lp, target, options, x.dtype());
+    return gathered_loss(c, lp, target, options, t);  // the row is not at hand
+  return number_loss(c, lp, target, options, t);
 }
 
 Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions& options) {
@@ -153,10 +156,11 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions
   const Classes c = classes_of("nll_loss", x, options);
   check(options.label_smoothing == 0, "nll_loss: takes no label_smoothing: use cross_entropy");
   const Tensor lp = x.to(detail::compute_dtype(x.dtype()));
+  const DType t = detail::autocast_loss(x.dtype());
   const bool grad =
       x.requires_grad() || (options.weight.defined() && options.weight.requires_grad());
-  if (!grad) return gathered_loss(c, lp, target, options, x.dtype());
-  return number_loss(c, lp, target, options, x.dtype());
+  if (!grad) return gathered_loss(c, lp, target, options, t);
+  return number_loss(c, lp, target, options, t);
 }
 
 // --- Regression ----------------------------------------------------------------------------------

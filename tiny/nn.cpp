@@ -1,5 +1,6 @@
 #include "tiny/nn.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -102,6 +103,25 @@ Tensor Conv2d::forward(const Tensor& x) { return conv2d(x, weight, bias, options
 void Conv2d::state(StateDict& out, const std::string& prefix) {
   add(out, prefix + "weight", weight);
   add(out, prefix + "bias", bias);
+}
+
+void dirac_(Tensor& weight, int64_t channels) {
+  check(weight.rank() > 2 && channels >= 0 && channels <= std::min(weight.size(0), weight.size(1)),
+        "dirac_: ", channels, " channels of a weight ", to_text(weight.shape()));
+  Shape point(weight.rank(), 1);
+  point[0] = channels;
+  point[1] = weight.size(1);
+  std::vector<Padding> pads(2);
+  for (int i = 2; i < weight.rank(); ++i) {
+    check(weight.size(i) % 2 == 1, "dirac_: a kernel of even size: ", to_text(weight.shape()));
+    pads.push_back({weight.size(i) / 2, weight.size(i) / 2});
+  }
+  const Tensor same =
+      Tensor::eye(channels, weight.size(1), weight.dtype()).reshape(point).pad(pads);
+  const Tensor rest = weight.detach().narrow(0, channels, weight.size(0) - channels);
+  const bool wanted = weight.requires_grad();
+  weight = Tensor::cat({same, rest}).contiguous();
+  if (wanted) weight.requires_grad_();
 }
 
 BatchNorm2d::BatchNorm2d(int64_t channels, double eps_, double momentum_, DType dtype)

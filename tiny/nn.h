@@ -85,6 +85,11 @@ class Conv2d : public Module {
   ConvOptions options;
 };
 
+// Lets the first `channels` filters of a convolution's weight (out, in, kernel...) pass their input
+// on, number i the channel i: 1 in the middle and 0 elsewhere. The others stay as they are. Error
+// for more channels than there are, or a kernel of even size.
+void dirac_(Tensor& weight, int64_t channels);
+
 // Over dimension 1 of (N, C, ...). In training the running statistics become those after the
 // batch; an optimizer that knows them realizes them with its step.
 class BatchNorm2d : public Module {

@@ -38,14 +38,14 @@ Optimizer::Optimizer(const std::vector<Tensor*>& tensors, double lr) : lr_value_
 }
 
 std::vector<Tensor>& Optimizer::add_moments(const std::string& name) {
-  moments_.push_back(std::make_unique<Moments>(Moments{name, {}}));
+  moments_.push_back(std::make_unique<Moments>(Moments{name, 0, {}}));
   std::vector<Tensor>& values = moments_.back()->values;
   for (const Tensor* p : parameters_) values.push_back(stored_zeros(*p));
   return values;
 }
 
 std::vector<Tensor>& Optimizer::add_numbers(const std::string& name, double value) {
-  moments_.push_back(std::make_unique<Moments>(Moments{name, {}}));
+  moments_.push_back(std::make_unique<Moments>(Moments{name, value, {}}));
   std::vector<Tensor>& values = moments_.back()->values;
   for (const Tensor* p : parameters_) values.push_back(stored_scalar(value, p->device()));
   return values;
@@ -53,14 +53,28 @@ std::vector<Tensor>& Optimizer::add_numbers(const std::string& name, double valu
 
 Tensor& Optimizer::add_scalar(const std::string& name, double value) {
   const Tensor t = stored_scalar(value, parameters_[0]->device());
-  scalars_.push_back(std::make_unique<Scalar>(Scalar{name, t}));
+  scalars_.push_back(std::make_unique<Scalar>(Scalar{name, value, t}));
   return scalars_.back()->value;
 }
 
 void Optimizer::step(std::span<Tensor* const> also) {
-  NoGrad no_grad;
+  const NoGrad no_grad;
   update();
-  realize(also);
+  std::vector<Tensor*> all = all_tensors();
+  all.insert(all.end(), also.begin(), also.end());
+  Tensor::realize(all);
+}
+
+void Optimizer::step_all(std::initializer_list<Optimizer*> optimizers,
+                         std::initializer_list<Tensor*> also) {
+  const NoGrad no_grad;
+  std::vector<Tensor*> all(also);
+  for (Optimizer* o : optimizers) {
+    o->update();
+    const std::vector<Tensor*> own = o->all_tensors();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  Tensor::realize(all);
 }
 
 void Optimizer::update() {
@@ -72,20 +86,37 @@ void Optimizer::update() {
     const Tensor grad = p.grad();
     if (!grad.defined()) continue;
     const DType wide = detail::compute_dtype(p.dtype());
-    p.assign(updated(i, p.detach().to(wide), grad.to(wide)));
+    put(p, updated(i, p.detach().to(wide), grad.to(wide)));
     // Held any longer, the gradient would have to be stored with the rest of the step, because it
     // depends on the parameters' old values.
     p.zero_grad();
   }
 }
 
-void Optimizer::realize(std::span<Tensor* const> also) {
+void Optimizer::put(Tensor& t, const Tensor& value) {
+  t.assign(taken_.defined() ? where(taken_, value, t.detach()) : value);
+}
+
+std::vector<Tensor*> Optimizer::all_tensors() {
   std::vector<Tensor*> all = parameters_;
   all.insert(all.end(), others_.begin(), others_.end());
   for (const auto& m : moments_)
     for (Tensor& t : m->values) all.push_back(&t);
   for (const auto& s : scalars_) all.push_back(&s->value);
-  all.insert(all.end(), also.begin(), also.end());
+  all.push_back(&lr_);
+  return all;
+}
+
+void Optimizer::reset() {
+  const NoGrad no_grad;
+  std::vector<Tensor*> all;
+  const auto restart = [&](Tensor& t, double start) {
+    t.assign(t.full_like(start));
+    all.push_back(&t);
+  };
+  for (const auto& m : moments_)
+    for (Tensor& t : m->values) restart(t, m->start);
+  for (const auto& s : scalars_) restart(s->value, s->start);
   Tensor::realize(all);
 }
 
@@ -97,6 +128,12 @@ void Optimizer::set_lr(double lr) {
   NoGrad no_grad;
   lr_.assign(stored_scalar(lr, lr_.device())).realize();
   lr_value_ = lr;
+}
+
+void Optimizer::set_lr(const Tensor& lr) {
+  const NoGrad no_grad;
+  check(lr.numel() == 1, "set_lr: takes a tensor of one element and not ", to_text(lr.shape()));
+  lr_.assign(lr.detach().reshape({}));
 }
 
 StateDict Optimizer::state_dict(const std::string& prefix) {
@@ -124,10 +161,10 @@ Tensor SGD::updated(size_t i, const Tensor& p, const Tensor& g) {
   Tensor& m = (*m_)[i];
   if (gain_) {
     Tensor& gain = (*gain_)[i];
-    m.assign(m * options_.momentum + decayed * gain);
-    gain.assign(Tensor::full({}, 1 - options_.dampening, kF64));
+    put(m, m * options_.momentum + decayed * gain);
+    put(gain, Tensor::full({}, 1 - options_.dampening, kF64));
   } else {
-    m.assign(m * options_.momentum + decayed);
+    put(m, m * options_.momentum + decayed);
   }
   return p - lr_ * (options_.nesterov ? decayed + m * options_.momentum : m);
 }
@@ -144,14 +181,14 @@ AdamBase::AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOpt
 
 // 1 - b^(t+1) = b (1 - b^t) + (1 - b): nothing cancels, as it would in 1 - b^t for b near 1.
 void AdamBase::begin_step() {
-  correction1_.assign(correction1_ * options_.beta1 + (1 - options_.beta1));
-  correction2_.assign(correction2_ * options_.beta2 + (1 - options_.beta2));
+  put(correction1_, correction1_ * options_.beta1 + (1 - options_.beta1));
+  put(correction2_, correction2_ * options_.beta2 + (1 - options_.beta2));
 }
 
 Tensor AdamBase::direction(size_t i, const Tensor& g) {
   Tensor &m = m_[i], &v = v_[i];
-  m.assign(m * options_.beta1 + g * (1 - options_.beta1));
-  v.assign(v * options_.beta2 + g.square() * (1 - options_.beta2));
+  put(m, m * options_.beta1 + g * (1 - options_.beta1));
+  put(v, v * options_.beta2 + g.square() * (1 - options_.beta2));
   return m / correction1_ / ((v / correction2_).sqrt() + options_.eps);
 }
 
@@ -182,7 +219,7 @@ Tensor LARS::updated(size_t i, const Tensor& p, const Tensor& g) {
   const Tensor ratio = where(logical_and(size > 0, length > 0), scale, 1);
   const Tensor scaled = lr_ * ratio * (g + p * options_.weight_decay);
   Tensor& m = m_[i];
-  m.assign(m * options_.momentum + scaled);
+  put(m, m * options_.momentum + scaled);
   return p - (options_.nesterov ? scaled + m * options_.momentum : m);
 }
 
@@ -199,10 +236,10 @@ const std::vector<Tensor*>& require_matrices(const std::vector<Tensor*>& tensors
 
 // U V' for x = U S V', roughly: an odd polynomial that drives singular values in (0, 1] into about
 // [0.7, 1.2], applied `steps` times to x / |x|. The coefficients are the write-up's.
-Tensor orthogonalized(const Tensor& x, int steps) {
+Tensor orthogonalized(const Tensor& x, int steps, DType t) {
   const bool tall = x.shape()[0] > x.shape()[1];  // y y' is the smaller of the two products
   Tensor y = tall ? x.t() : x;
-  y = (y / (norm_of(y) + 1e-7)).contiguous();
+  y = (y / (norm_of(y) + 1e-7)).to(t).contiguous();
   for (int i = 0; i < steps; ++i) {
     const Tensor a = y.matmul(y.t());
     const Tensor b = a * -4.7750 + a.matmul(a) * 2.0315;
@@ -218,13 +255,17 @@ Muon::Muon(const std::vector<Tensor*>& tensors, double lr, const MuonOptions& op
 
 Tensor Muon::updated(size_t i, const Tensor& p, const Tensor& g) {
   Tensor& m = m_[i];
-  m.assign(m * options_.momentum + g);
+  put(m, m * options_.momentum + g);
   const Tensor direction = options_.nesterov ? g + m * options_.momentum : m;
   const Tensor matrix = direction.reshape({g.shape()[0], -1});
   const double rows = static_cast<double>(matrix.shape()[0]);
   const double scale = std::sqrt(std::max(1.0, rows / static_cast<double>(matrix.shape()[1])));
-  const Tensor step = orthogonalized(matrix, options_.steps).reshape(to_shape(p.shape())) * scale;
-  return p - lr_ * (options_.weight_decay != 0 ? step + p * options_.weight_decay : step);
+  const Tensor step = orthogonalized(matrix, options_.steps, options_.dtype)
+                          .reshape(to_shape(p.shape()))
+                          .to(p.dtype()) *
+                      scale;
+  const Tensor from = options_.unit_rows ? p * (std::sqrt(rows) / norm_of(p)) : p;
+  return from - lr_ * (options_.weight_decay != 0 ? step + from * options_.weight_decay : step);
 }
 
 }  // namespace tiny

@@ -31,10 +31,21 @@ class Optimizer {
   // used up: afterwards grad() is not defined.
   void step(std::span<Tensor* const> also = {});
   void step(std::initializer_list<Tensor*> also) { step(std::span(also.begin(), also.size())); }
+  // The same for several optimizers, whose parameters get their gradients from one backward():
+  // everything is realized together, where one step after the other would compute the loss anew.
+  static void step_all(std::initializer_list<Optimizer*> optimizers,
+                       std::initializer_list<Tensor*> also = {});
   void zero_grad();
 
   void set_lr(double lr);
-  double lr() const { return lr_value_; }
+  // The same with a number of one element that is computed with the next step: a schedule as a
+  // function of a counter on the device, which a Jit can replay.
+  void set_lr(const Tensor& lr);
+  double lr() const { return lr_value_; }  // the last that was given as a number
+
+  // Everything that it keeps becomes what it was at first, in the same memory: for another training
+  // with the steps that a Jit has captured. Parameters and learning rate stay as they are.
+  void reset();
 
   // The optimizer's own tensors under the parameters' positions: "0.m", "0.v", "1.m", ...
   StateDict state_dict(const std::string& prefix = "");
@@ -44,9 +55,12 @@ class Optimizer {
   // each step. All of them are realized now and must outlive the optimizer.
   Optimizer(const std::vector<Tensor*>& tensors, double lr);
 
-  // The parameter's new value. p and g: f32 or f64.
+  // The parameter's new value. p and g: f32 or f64. What the optimizer keeps is changed by put().
   virtual Tensor updated(size_t i, const Tensor& p, const Tensor& g) = 0;
   virtual void begin_step() {}
+
+  // t becomes the value, unless a LossScaler drops this step.
+  void put(Tensor& t, const Tensor& value);
 
   // One zero for each element of each parameter, under this name; they are realized with a step.
   std::vector<Tensor>& add_moments(const std::string& name);
@@ -58,21 +72,26 @@ class Optimizer {
   Tensor lr_;  // f64, 0-d: a parameter of any dtype gets all the digits that it can hold
 
  private:
+  friend class LossScaler;  // mixed.h
+
   struct Moments {
     std::string name;
+    double start;
     std::vector<Tensor> values;  // one for each parameter
   };
   struct Scalar {
     std::string name;
+    double start;
     Tensor value;
   };
   void update();
-  void realize(std::span<Tensor* const> also);
+  std::vector<Tensor*> all_tensors();  // of parameters and of its own
 
   std::vector<Tensor*> parameters_, others_;
   std::vector<std::unique_ptr<Moments>> moments_;
   std::vector<std::unique_ptr<Scalar>> scalars_;
   double lr_value_;
+  Tensor taken_;  // bool: whether this step is; not defined: it is
 };
 
 struct SgdOptions {
@@ -179,7 +198,9 @@ struct MuonOptions {
   double momentum = 0.95;
   bool nesterov = true;
   double weight_decay = 0;
-  int steps = 5;  // of the Newton-Schulz iteration
+  int steps = 5;           // of the Newton-Schulz iteration
+  DType dtype = kF32;      // in which it is computed; bf16 has digits enough
+  bool unit_rows = false;  // before a step, p is scaled to rows whose mean square length is 1
 };
 
 // K. Jordan, "Muon: An optimizer for hidden layers in neural networks", kellerjordan.github.io,

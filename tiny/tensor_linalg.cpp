@@ -2,6 +2,7 @@
 // scheduler sees Mul below ReduceAxis and knows what to do with it.
 #include <algorithm>
 
+#include "tiny/mixed.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -10,7 +11,9 @@ namespace {
 
 // sum over the last `count` axes of x * y, which broadcast; rounded once to the promoted dtype.
 // Integers keep their dtype and wrap around.
-Tensor product_sum(const Tensor& x, const Tensor& y, DType t, int count = 1) {
+Tensor product_sum(const Tensor& given_x, const Tensor& given_y, int count = 1) {
+  const Tensor x = detail::autocast(given_x), y = detail::autocast(given_y);
+  const DType t = promote(x.dtype(), y.dtype());
   const DType wide = detail::compute_dtype(t);
   const auto [a, b] = detail::match("matmul", x, y, wide);
   const int kept = a->rank - count;
@@ -32,14 +35,13 @@ Tensor Tensor::matmul(const Tensor& other) const {
         to_text(other.capacity()), ": the last axis of the first has ", k,
         " elements and the axis it meets ", inner);
   // x[..., i, 1, k] * y[..., 1, j, k], without i or j where the operand is 1-d
-  const DType t = promote(dtype(), other.dtype());
   Tensor x = *this, y = other;
   if (other.rank() > 1) {
     y = y.transpose(-1, -2);
     if (rank() > 1) y = y.unsqueeze(-3);
     x = x.unsqueeze(-2);
   }
-  return product_sum(x, y, t);
+  return product_sum(x, y);
 }
 
 Tensor Tensor::bmm(const Tensor& other) const {
@@ -70,7 +72,7 @@ Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
   check(rank() > 0 && capacity().back() == weight.capacity()[1], "linear: ", to_text(capacity()),
         " by a weight of ", to_text(weight.capacity()), ": the last axis of both must agree");
   const Tensor y = matmul(weight.t());
-  return bias.defined() ? y + bias : y;
+  return bias.defined() ? y + detail::autocast(bias) : y;
 }
 
 // --- einsum -------------------------------------------------------------------------------------
@@ -151,12 +153,12 @@ Tensor sum_lonely(const Tensor& x, std::string& letters, const std::string& need
 
 // Two operands into one: letters in both that nothing else needs are summed.
 Tensor contract(const Tensor& x, const Tensor& y, const std::string& lx, const std::string& ly,
-                const std::string& kept, DType t) {
+                const std::string& kept) {
   std::string summed;
   for (char c : lx)
     if (kept.find(c) == std::string::npos && ly.find(c) != std::string::npos) summed += c;
   const Tensor a = aligned(x, lx, kept + summed), b = aligned(y, ly, kept + summed);
-  return summed.empty() ? a * b : product_sum(a, b, t, static_cast<int>(summed.size()));
+  return summed.empty() ? a * b : product_sum(a, b, static_cast<int>(summed.size()));
 }
 
 }  // namespace
@@ -185,7 +187,7 @@ Tensor Tensor::einsum(const std::string& equation, const std::vector<Tensor>& op
     std::string kept;
     for (char c : letters + other)
       if (needed[i].find(c) != std::string::npos && kept.find(c) == std::string::npos) kept += c;
-    x = contract(x, y, letters, other, kept, t);
+    x = contract(x, y, letters, other, kept);
     letters = kept;
   }
   return aligned(x, letters, e.output);

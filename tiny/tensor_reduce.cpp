@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "tiny/mixed.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -203,7 +204,7 @@ Tensor Tensor::softmax(int64_t dim) const {
   const uint32_t mask = mask_of("softmax", dim, *this);
   const Tensor x = to(detail::compute_dtype(dtype()));
   const Tensor e = (x - reduce(Op::Max, x.detach(), mask, true)).exp();
-  return (e / sum_keep(e, mask)).to(dtype());
+  return (e / sum_keep(e, mask)).to(detail::autocast_loss(dtype()));
 }
 
 Tensor Tensor::log_softmax(int64_t dim) const {
@@ -212,9 +213,9 @@ Tensor Tensor::log_softmax(int64_t dim) const {
   const uint32_t mask = mask_of("log_softmax", dim, *this);
   const Tensor x = to(detail::compute_dtype(dtype()));
   if (const int64_t pieces = detail::pieces_of_row(x, std::countr_zero(mask)); pieces > 1)
-    return (x - log_sum_exp_of_pieces(x, pieces)).to(dtype());
+    return (x - log_sum_exp_of_pieces(x, pieces)).to(detail::autocast_loss(dtype()));
   const Tensor shifted = x - reduce(Op::Max, x.detach(), mask, true);
-  return (shifted - sum_keep(shifted.exp(), mask).log()).to(dtype());
+  return (shifted - sum_keep(shifted.exp(), mask).log()).to(detail::autocast_loss(dtype()));
 }
 
 namespace {

@@ -1,5 +1,8 @@
 // The one header that users include.
 #pragma once
+#include "tiny/arguments.h"
+#include "tiny/augment.h"
+#include "tiny/chart.h"
 #include "tiny/checkpoint.h"
 #include "tiny/data.h"
 #include "tiny/devices.h"
@@ -7,7 +10,9 @@
 #include "tiny/error.h"
 #include "tiny/functional.h"
 #include "tiny/jit.h"
+#include "tiny/linalg.h"
 #include "tiny/memory.h"
+#include "tiny/mixed.h"
 #include "tiny/nn.h"
 #include "tiny/optim.h"
 #include "tiny/profile.h"

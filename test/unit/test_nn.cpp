@@ -104,6 +104,21 @@ TEST_CASE("initial weights are uniform below one over the root of the fan in") {
   CHECK(numbers(linear.weight) != numbers(Linear(64, 32).weight));
 }
 
+TEST_CASE("dirac filters pass their channels on, the others stay as they are") {
+  nn::Conv2d conv(2, 3, 3, {.padding = 1}, false);
+  const std::vector<float> before = conv.weight.to_vector<float>();
+  nn::dirac_(conv.weight, 2);
+  CHECK(conv.weight.requires_grad());
+  const Tensor x = Tensor::randn({1, 2, 4, 5}).contiguous();
+  CHECK(conv(x).narrow(1, 0, 2).to_vector<float>() == x.to_vector<float>());
+  const std::vector<float> after = conv.weight.to_vector<float>();
+  CHECK(std::equal(before.begin() + 36, before.end(), after.begin() + 36));
+  CHECK_THROWS_WITH_AS(nn::dirac_(conv.weight, 3), "dirac_: 3 channels of a weight (3,2,3,3)",
+                       Error);
+  Tensor even = Tensor::zeros({1, 1, 2, 2});
+  CHECK_THROWS_WITH_AS(nn::dirac_(even, 1), "dirac_: a kernel of even size: (1,1,2,2)", Error);
+}
+
 TEST_CASE("training is a scope, and evaluation what holds without one") {
   CHECK_FALSE(is_training());
   {

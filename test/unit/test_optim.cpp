@@ -8,7 +8,9 @@
 
 #include "runtime/realize.h"
 #include "test/reference.h"
+#include "tiny/jit.h"
 #include "tiny/nn.h"
+#include "tiny/random.h"
 
 using namespace tiny;
 
@@ -219,6 +221,33 @@ TEST_CASE("Muon makes the momentum nearly orthogonal") {
   }
 }
 
+TEST_CASE("Muon can give a parameter rows of unit length before each step") {
+  Tensor p = Tensor::full({2, 3, 1}, 5.0).contiguous().requires_grad_();
+  Muon optimizer({&p}, 0.25, {.momentum = 0, .nesterov = false, .unit_rows = true});
+  p.set_grad(Tensor::from({1.0f, 0.0f, 0.0f, 0.0f, 1.0f, 0.0f}, {2, 3, 1}));
+  optimizer.step();
+  // All elements become sqrt(2 / 6); the gradient's two singular values are equal.
+  Numbers y{std::sqrt(0.5), 0, 0, 0, std::sqrt(0.5), 0};
+  for (int i = 0; i < 5; ++i) y = iterate(y, 2, 3);
+  for (int i = 0; i < 6; ++i)
+    CHECK(numbers(p)[i] == doctest::Approx(std::sqrt(1.0 / 3) - 0.25 * y[i]).epsilon(1e-5));
+}
+
+TEST_CASE("Muon in bf16 moves nearly as in f32, and parameters stay f32") {
+  const Tensor g = Tensor::randn({8, 20}).contiguous();
+  const auto moved = [&](DType dtype) {
+    Tensor p = Tensor::zeros({8, 20}).contiguous().requires_grad_();
+    Muon optimizer({&p}, 1, {.steps = 3, .dtype = dtype});
+    p.set_grad(g);
+    optimizer.step();
+    CHECK(p.dtype() == kF32);
+    return numbers(p);
+  };
+  const Numbers exact = moved(kF32), half = moved(kBF16);
+  CHECK(exact != half);
+  for (size_t i = 0; i < exact.size(); ++i) CHECK(std::abs(exact[i] - half[i]) < 0.03);
+}
+
 TEST_CASE("Muon refuses a parameter that is no matrix") {
   Tensor p = parameter();
   CHECK_THROWS_WITH(
@@ -267,6 +296,71 @@ TEST_CASE("another learning rate holds from the next step on") {
   p.sum().backward();
   optimizer.step();
   CHECK(numbers(p) == Numbers{0.75, -2.25});
+}
+
+TEST_CASE("a learning rate can be computed on the device, step by step in a Jit") {
+  Tensor p = parameter(), done = Tensor::from({0.0f});
+  SGD optimizer({&p}, 1);
+  Jit step([&] {
+    p.sum().backward();
+    optimizer.set_lr(1 - done * 0.25);
+    done.assign(done + 1);
+    optimizer.step({&done});
+  });
+  for (int i = 0; i < 4; ++i) step();
+  CHECK(p.to_vector<float>() == std::vector<float>{1 - 2.5f, -2 - 2.5f});  // 1, 3/4, 1/2, 1/4
+  CHECK_THROWS_WITH_AS(optimizer.set_lr(Tensor::ones({2})),
+                       "set_lr: takes a tensor of one element and not (2)", Error);
+}
+
+TEST_CASE("several optimizers step together, with one pass through the loss") {
+  const Tensor x = Tensor::randn({4, 8}).contiguous();
+  const auto trained = [&](bool together, size_t& kernels) {
+    manual_seed(1);
+    nn::Linear a(8, 8), b(8, 2);
+    SGD first(a.tensors(), 0.1, {.momentum = 0.5});
+    Adam second(b.tensors(), 0.1);
+    Jit step([&] {
+      Tensor loss = b(a(x).exp().contiguous()).square().sum();
+      loss.backward();
+      if (together) {
+        Optimizer::step_all({&first, &second}, {&loss});
+      } else {
+        first.step();
+        second.step({&loss});
+      }
+    });
+    for (int i = 0; i < 3; ++i) step();
+    kernels = step.statistics().kernels;
+    return std::pair(a.weight.to_vector<float>(), b.weight.to_vector<float>());
+  };
+  size_t together = 0, apart = 0;
+  const auto [a, b] = trained(true, together);
+  const auto [c, d] = trained(false, apart);
+  for (size_t i = 0; i < a.size(); ++i) CHECK(a[i] == doctest::Approx(c[i]).epsilon(1e-4));
+  for (size_t i = 0; i < b.size(); ++i) CHECK(b[i] == doctest::Approx(d[i]).epsilon(1e-4));
+  CHECK(together < apart);
+}
+
+TEST_CASE("an optimizer that is reset begins as a new one, in its memory") {
+  Tensor p = parameter(), q = parameter();
+  Adam used({&p}, 0.1), fresh({&q}, 0.1);
+  SGD dampened({&p}, 0.1, {.momentum = 0.5, .dampening = 0.5});
+  p.square().sum().backward();
+  used.step();
+  p.square().sum().backward();
+  dampened.step();
+  for (Optimizer* o : {static_cast<Optimizer*>(&used), static_cast<Optimizer*>(&dampened)})
+    o->reset();
+  for (const NamedTensor& t : dampened.state_dict())
+    CHECK(numbers(*t.tensor)[0] == (t.name.ends_with("gain") ? 1 : 0));
+  p.assign(q.detach()).realize();
+  for (Adam* o : {&used, &fresh}) {
+    Tensor& t = o == &used ? p : q;
+    t.square().sum().backward();
+    o->step();
+  }
+  CHECK(p.to_vector<float>() == q.to_vector<float>());
 }
 
 TEST_CASE("half parameters are updated in f32 and rounded") {
