@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "runtime/capture.h"
 #include "runtime/fuse.h"
@@ -171,7 +172,22 @@ struct ReadWatch {
 struct WriteWatch {
   Node node = nullptr;  // watched
   uint32_t uses = 0;
+  const Memory* memory = nullptr;  // the first piece's, where there are several
 };
+
+const Memory* memory_below(Node n) {
+  while (n->op != Op::Buffer) n = n->realized ? n->realized.load() : n->src(0);
+  return n->arg<BufferArg>().buffer->memory().lock().get();
+}
+
+// What is watched of each memory, without which nodes these are.
+std::vector<std::tuple<const Memory*, Op, uint32_t>> forms_of(
+    const std::vector<WriteWatch>& writes) {
+  std::vector<std::tuple<const Memory*, Op, uint32_t>> out;
+  for (const WriteWatch& w : writes) out.emplace_back(w.memory, w.node->op, w.uses);
+  std::sort(out.begin(), out.end());
+  return out;
+}
 
 }  // namespace
 
@@ -200,6 +216,7 @@ struct JitCore::State {
   void check_reads();
   void check_nothing_left(const Capture& capture, const Tensors& out);
   bool is_untouched() const;
+  bool is_untouched_elsewhere();
 
   std::vector<ArgumentSpec> specs_;
   bool training_ = false;
@@ -353,7 +370,7 @@ void JitCore::State::watch_writes() {
   for (Node n : nodes().held()) add_chain(n, chain);
   for (Node n : chain) {
     nodes().watch(n);
-    writes_.push_back({n, uses_of(n)});
+    writes_.push_back({n, uses_of(n), memory_below(n)});
   }
 }
 
@@ -400,6 +417,14 @@ bool JitCore::State::is_untouched() const {
                      [](const WriteWatch& w) { return uses_of(w.node) == w.uses; });
 }
 
+// The same where tensors have been assigned to outside, in place: they are other nodes then, and
+// used as the ones before were after a call.
+bool JitCore::State::is_untouched_elsewhere() {
+  const auto before = forms_of(writes_);
+  watch_writes();
+  return forms_of(writes_) == before;
+}
+
 bool JitCore::State::may_replay(const Tensors& arguments, const std::vector<BufferRef>& buffers) {
   check(arguments.size() == specs_.size(), "Jit: ", arguments.size(), " tensors for a capture of ",
         specs_.size(), ": make another Jit for them");
@@ -420,7 +445,7 @@ bool JitCore::State::may_replay(const Tensors& arguments, const std::vector<Buff
   check_reads();
   if (is_untouched()) return true;
   nodes().collect();
-  return is_untouched();
+  return is_untouched() || is_untouched_elsewhere();
 }
 
 Tensors JitCore::State::replay(const std::vector<BufferRef>& buffers) {

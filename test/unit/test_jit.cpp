@@ -244,6 +244,35 @@ TEST_CASE("a tensor from outside that is assigned to in place is read anew") {
   CHECK(step.statistics().replays == 4);
 }
 
+TEST_CASE("what a step assigns to can begin anew from outside, and replays go on") {
+  // Read by a second kernel of the step, which makes a call of the function assign elsewhere.
+  Tensor w = Tensor::zeros({4, 4}).contiguous().requires_grad_();
+  SGD optimizer({&w}, 0.5, {.momentum = 0.5});
+  const Tensor x = Tensor::eye(4).contiguous().realize();
+  Jit step([&] {
+    x.matmul(w).matmul(w + 1).sum().backward();
+    optimizer.step();
+  });
+  Jit look([&](const Tensor& factor) { return (w.detach() * factor).sum(); });
+  const auto trained = [&] {
+    w.assign(Tensor::full({4, 4}, 0.5)).realize();
+    optimizer.reset();
+    for (int i = 0; i < 4; ++i) step();
+    return look(floats({2})).item<float>();
+  };
+  const float first = trained();
+  for (int i = 0; i < 3; ++i) CHECK(trained() == first);
+  CHECK(step.statistics().captures == 1);
+  CHECK(step.statistics().calls == 2);
+  CHECK(look.statistics().captures == 1);
+
+  // An expression of the new value keeps it.
+  w.assign(Tensor::ones({4, 4})).realize();
+  const Tensor tripled = w.detach() * 3;
+  step();
+  CHECK(tripled.sum().item<float>() == 48);
+}
+
 TEST_CASE("one Jit trains and another evaluates") {
   Tensor w = floats({1}).realize();
   Jit step([&](const Tensor& x) {
