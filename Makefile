@@ -185,7 +185,7 @@ FORCE:
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
-	@echo 'make cifar           trains a residual network on pictures: ARGS="--epochs 10"'
+	@echo 'make cifar           trains the network of the record runs on pictures: ARGS="--epochs 10"'
 	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'

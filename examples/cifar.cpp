@@ -3,18 +3,17 @@
 // mirrors its batch there, and is one capture. `cifar --help` lists the options.
 //
 // Network and recipe: K. Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv
-// 2404.00498 (2024), with the optimizer of K. Jordan, "Muon: An optimizer for hidden layers in
-// neural networks", kellerjordan.github.io/posts/muon (2024). The recipe "plain" is the paper's
-// first one, which has SGD for all parameters.
+// 2404.00498, 2024, with the optimizer of K. Jordan, "Muon: An optimizer for hidden layers in
+// neural networks", kellerjordan.github.io/posts/muon, 2024. The recipe "plain" has the paper's
+// SGD for all parameters.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <filesystem>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -35,8 +34,8 @@ struct Options {
   std::string data, device, save, load, resume, curve;
   std::vector<std::string> devices;  // each works on a part of every batch
   int64_t epochs, batch, width, seed, runs;
-  double target;
-  DType dtype = kF32;
+  double target;  // a share
+  DType dtype;
   bool muon;
 };
 
@@ -52,111 +51,55 @@ cxxopts::Options describe_options() {
   const auto text = [] { return cxxopts::value<std::string>(); };
   auto add = options.add_options();
   add("data", "folder of CIFAR-10's binary files; without it pictures are drawn", text(), "FOLDER");
-  add("recipe", "record (Muon and SGD) or plain (SGD alone)", text()->default_value("record"), "R");
+  add("recipe", "record (Muon and SGD) or plain (SGD alone)", text(), "NAME");
   add("epochs", "passes through the training pictures; 0 only tests [8; plain: 10; drawn: 6]",
       text(), "N");
   add("batch", "pictures of a step, on all devices together [2000; plain: 1000; drawn: 250]",
       text(), "N");
   add("width", "channels of the first group, the others have 4 times as many [GPU: 64; CPU: 16]",
       text(), "N");
-  add("dtype", "of what flows between the layers, f16, bf16 or f32; parameters are f32 [GPU: f16]",
+  add("dtype", "of what flows between layers: f16, bf16, f32; parameters are f32 [GPU: f16]",
       text(), "T");
   add("target-accuracy", "stops after an epoch with this test accuracy, in percent", text(), "X");
-  add("runs", "trainings, with one seed after the other, for means", text()->default_value("1"),
-      "N");
-  add("seed", "of weights, order, moves and drawn pictures", text()->default_value("0"), "N");
+  add("runs", "trainings with one seed after the other, for their mean", text(), "N");
+  add("seed", "of weights, order, moves and drawn pictures", text(), "N");
   add("device", "such as CPU or CUDA", text(), "NAME");
-  add("gpus", "devices of that kind, each of which gets a part of every batch",
-      text()->default_value("1"), "N");
-  add("curve", "draws the losses of the (last) run into this SVG file", text(), "FILE");
+  add("gpus", "devices of that kind, each of which gets a part of every batch", text(), "N");
+  add("curve", "draws the losses of the last run into this SVG file", text(), "FILE");
   add("save", "writes the network to this safetensors file", text(), "FILE");
-  add("load", "reads the network from it, to test it or to train it further", text(), "FILE");
+  add("load", "reads the network from it first", text(), "FILE");
   add("resume", "goes on from this file where it exists, and writes it after each epoch", text(),
       "FILE");
   add("help", "prints this");
   return options;
 }
 
-void check_folder(const char* option, const std::string& path) {
-  const auto folder = std::filesystem::path(path).parent_path();
-  check(folder.empty() || std::filesystem::is_directory(folder), "--", option,
-        ": there is no folder ", folder.string());
-}
-
 Options read_options(const cxxopts::ParseResult& parsed) {
-  check(parsed.unmatched().empty(), "'", parsed.unmatched().empty() ? "" : parsed.unmatched()[0],
-        "' is no option; --help lists them");
-  const auto text = [&](const char* name, const std::string& standard = "") {
-    const bool given = parsed.count(name) || parsed[name].has_default();
-    return given ? parsed[name].as<std::string>() : standard;
-  };
-  const auto whole = [&](const char* name, int64_t low, int64_t high, int64_t standard) {
-    return parse_number<int64_t>(name, text(name, std::to_string(standard)), low, high);
-  };
-  const auto choice = [&](const char* name, const std::vector<std::string>& all,
-                          const std::string& standard) {
-    const std::string given = text(name, standard);
-    std::string list;
-    for (const std::string& one : all) list += (list.empty() ? "" : ", ") + one;
-    check(std::find(all.begin(), all.end(), given) != all.end(), "--", name, ": '", given,
-          "' is none of ", list);
-    return given;
-  };
+  const Arguments given(parsed);
   Options o;
-  o.data = parsed.count("data") ? text("data") : env_text("CIFAR_DIR");
-  check(!parsed.count("data") || !o.data.empty(), "--data: the name of the folder is empty");
-  o.device = text("device");
-  o.devices = devices_from(o.device, whole("gpus", 1, 1024, 1));
+  o.data = given.text("data", env_text("CIFAR_DIR"));
+  check(!given.given("data") || !o.data.empty(), "--data: the name of the folder is empty");
+  o.device = given.text("device");
+  o.devices = devices_from(o.device, given.whole("gpus", 1, 1024, 1));
   const bool drawn = o.data.empty();
   const bool gpu = o.devices[0].starts_with("CUDA") || o.devices[0].starts_with("HIP");
-  o.muon = choice("recipe", {"record", "plain"}, "record") == "record";
-  o.epochs = whole("epochs", 0, 10'000, drawn ? 6 : o.muon ? 8 : 10);
-  o.batch = whole("batch", 2, 1 << 16, drawn ? 250 : o.muon ? 2000 : 1000);
-  o.width = whole("width", 1, 1024, gpu ? 64 : 16);
-  o.seed = whole("seed", 0, INT64_MAX, 0);
-  o.runs = whole("runs", 1, 10'000, 1);
-  const std::map<std::string, DType> dtypes{{"f16", kF16}, {"bf16", kBF16}, {"f32", kF32}};
-  o.dtype = dtypes.at(choice("dtype", {"f16", "bf16", "f32"}, gpu ? "f16" : "f32"));
-  o.target = parse_number<double>("target-accuracy", text("target-accuracy", "1000"), 0, 1000);
-  o.curve = text("curve");
-  o.save = text("save");
-  o.load = text("load");
-  o.resume = text("resume");
-  for (const char* name : {"curve", "save", "resume"}) check_folder(name, text(name));
+  o.muon = given.choice("recipe", {"record", "plain"}) == 0;
+  o.epochs = given.whole("epochs", 0, 10'000, drawn ? 6 : o.muon ? 8 : 10);
+  o.batch = given.whole("batch", 2, 1 << 16, drawn ? 250 : o.muon ? 2000 : 1000);
+  o.width = given.whole("width", 1, 1024, gpu ? 64 : 16);
+  o.dtype =
+      std::array{kF16, kBF16, kF32}[given.choice("dtype", {"f16", "bf16", "f32"}, gpu ? 0 : 2)];
+  o.target = given.number("target-accuracy", 0, 100, 1000) / 100;
+  o.seed = given.whole("seed", 0, INT64_MAX);
+  o.runs = given.whole("runs", 1, 10'000, 1);
+  o.curve = given.new_file("curve");
+  o.save = given.new_file("save");
+  o.load = given.text("load");
+  o.resume = given.new_file("resume");
   check(o.runs == 1 || (o.load.empty() && o.resume.empty()),
-        "--runs: each of several runs starts anew, without --load and --resume");
+        "--runs: each of several runs begins anew, without --load and --resume");
   return o;
 }
-
-// --- Data ----------------------------------------------------------------------------------------
-
-// A set of pictures, as bytes, on each of the devices.
-struct Pictures {
-  Pictures(const PictureSet& set, const std::vector<std::string>& devices)
-      : images(
-            Tensor::from(set.images, {set.size(), 3, kPictureSide, kPictureSide}).shard(devices)),
-        labels(Tensor::from(set.labels).shard(devices)) {
-    Tensor* const both[] = {&images, &labels};
-    Tensor::realize(both);
-  }
-  int64_t size() const { return images.size(0); }
-
-  Tensor images, labels;  // u8 (n, 3, 32, 32), u8 (n)
-};
-
-// Makes bytes to numbers of mean 0 and variance 1 in each channel of the training pictures.
-struct Scaling {
-  explicit Scaling(const Pictures& training) {
-    const Tensor x = training.images.to(kF32);
-    mean = x.mean({0, 2, 3}, true);
-    scale = x.var({0, 2, 3}, true).rsqrt();
-    Tensor* const both[] = {&mean, &scale};
-    Tensor::realize(both);
-  }
-  Tensor operator()(const Tensor& bytes) const { return (bytes.to(kF32) - mean) * scale; }
-
-  Tensor mean, scale;  // (1, 3, 1, 1)
-};
 
 // --- The network ---------------------------------------------------------------------------------
 
@@ -177,7 +120,6 @@ nn::Conv2d make_conv(int64_t in, int64_t out) {
   return conv;
 }
 
-// Two convolutions, the maximum of 2 x 2 pixels after the first.
 nn::Sequential make_group(int64_t in, int64_t out) {
   const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
   return nn::Sequential(make_conv(in, out), pool, NormGelu(out), make_conv(out, out),
@@ -193,7 +135,7 @@ class Network : public nn::Module {
         head_(4 * width, kPictureClasses, false) {
     whiten_.weight.requires_grad_(false);
     const double reach = std::sqrt(3.0);  // of variance 1
-    head_.weight = Tensor::uniform(to_shape(head_.weight.shape()), -reach, reach).requires_grad_();
+    head_.weight = Tensor::uniform({kPictureClasses, 4 * width}, -reach, reach).requires_grad_();
   }
   Tensor forward(const Tensor& x) override {
     const Tensor y = max_pool2d(groups_(whiten_(x).gelu()), 3).flatten(1);
@@ -209,20 +151,16 @@ class Network : public nn::Module {
     whiten_.weight.assign(whitening_filters(images, 2, 5e-4).shard(devices)).realize();
   }
 
-  // Parameters by how they are trained; running statistics belong to the filters' optimizer.
+  // Parameters by how they are trained; running statistics come with the filters.
   std::vector<Tensor*> whitening_bias() { return {&whiten_.bias}; }
   std::vector<Tensor*> head() { return {&head_.weight}; }
-  std::vector<Tensor*> norm_biases() {
-    return those([](const Tensor& t) { return t.requires_grad() && t.rank() == 1; });
-  }
-  std::vector<Tensor*> filters() {
-    return those([](const Tensor& t) { return t.rank() == 4 || !t.requires_grad(); });
-  }
+  std::vector<Tensor*> norm_biases() { return in_groups(true); }
+  std::vector<Tensor*> filters() { return in_groups(false); }
 
  private:
-  template <class F> std::vector<Tensor*> those(F wanted) {
+  std::vector<Tensor*> in_groups(bool biases) {
     std::vector<Tensor*> out = groups_.tensors();
-    std::erase_if(out, [&](Tensor* t) { return !wanted(*t); });
+    std::erase_if(out, [&](Tensor* t) { return biases != (t->requires_grad() && t->rank() == 1); });
     return out;
   }
 
@@ -233,29 +171,31 @@ class Network : public nn::Module {
 
 // --- Training and testing ------------------------------------------------------------------------
 
-// Learning rates at the start, for the sum of a batch's losses.
-struct Rates {
-  double bias, head, filters;
-  double decay;  // of weights in a step, at that rate; Muon has none
+// What is trained in one way, with the learning rate that its schedule begins at.
+struct Part {
+  std::unique_ptr<Optimizer> optimizer;
+  double lr;
 };
 
-Rates rates_of(const Options& o) {
-  if (o.muon) return {0.053, 0.67, 0.24, 2e-6 * static_cast<double>(o.batch)};
-  const double unit = 1 / (1024 * (1 + 1 / (1 - 0.85)));  // steps have that weight for a sample
-  return {64 * 11.5 * unit, 768 * 11.5 * unit, 11.5 * unit,
-          0.0153 * static_cast<double>(o.batch) * unit};
-}
-
-SgdOptions sgd_options(double lr, const Rates& rates) {
-  return {.momentum = 0.85, .nesterov = true, .weight_decay = rates.decay / lr};
-}
-
-std::unique_ptr<Optimizer> make_filter_optimizer(const std::vector<Tensor*>& filters,
-                                                 const Rates& rates, bool muon) {
-  if (!muon)
-    return std::make_unique<SGD>(filters, rates.filters, sgd_options(rates.filters, rates));
+// The network's parts, that of the first layer's bias first. Rates are for sums of losses.
+std::vector<Part> make_parts(Network& network, const Options& o) {
+  const auto batch = static_cast<double>(o.batch);
+  const double unit = 1 / (1024 * (1 + 1 / (1 - 0.85)));  // for the plain recipe's numbers
+  const double bias = o.muon ? 0.053 : 64 * 11.5 * unit, head = o.muon ? 0.67 : 768 * 11.5 * unit;
+  const double decay = o.muon ? 2e-6 * batch : 0.0153 * batch * unit;  // of a step at full rate
+  std::vector<Part> parts;
+  const auto add_sgd = [&](const std::vector<Tensor*>& tensors, double lr) {
+    parts.push_back({std::make_unique<SGD>(tensors, lr, SgdOptions{0.85, true, decay / lr}), lr});
+  };
+  add_sgd(network.whitening_bias(), bias);
+  add_sgd(network.norm_biases(), bias);
+  add_sgd(network.head(), head);
   const MuonOptions options{.momentum = 0.6, .steps = 3, .dtype = kBF16, .unit_rows = true};
-  return std::make_unique<Muon>(filters, rates.filters, options);
+  if (o.muon)
+    parts.push_back({std::make_unique<Muon>(network.filters(), 0.24, options), 0.24});
+  else
+    add_sgd(network.filters(), 11.5 * unit);
+  return parts;
 }
 
 // How test pictures are seen, and with which weight: mirrored with half of it, moved with half.
@@ -267,6 +207,7 @@ const std::vector<View> kManyViews{{0, 0, 0, 0.25},    {0, 0, 1, 0.25},  {-1, -1
                                    {-1, -1, 1, 0.125}, {1, 1, 0, 0.125}, {1, 1, 1, 0.125}};
 
 struct EpochRow {
+  int64_t epoch;
   double loss, training, testing, seconds;  // training: accuracy on its own pictures
 };
 
@@ -276,61 +217,54 @@ class Trainer {
       : o_(o),
         training_(data.train, o.devices),
         testing_(data.test, o.devices),
-        scaling_(training_),
-        network_(o.width),
+        scaling_(training_.images),
+        network_(placed(o)),
         order_(training_.size(), o.batch),
+        parts_(make_parts(network_, o)),
         steps_(o.epochs * order_.count()),
         test_batch_(std::min(testing_.size(), kTestBatch)),
+        mirrored_(zeros({training_.size()}, kI32)),
+        done_(zeros({1}, kF32)),
+        epoch_(zeros({1}, kI32)),
+        curve_(zeros({2, std::max<int64_t>(steps_, 1)}, kF32)),
+        logits_(zeros({test_batch_, kPictureClasses}, kF32, 0)),
+        correct_(zeros({1}, kI64)),
         step_([this] { step(); }),
-        see_([this](const Tensor& view) { see(view); }) {
-    for (Tensor* t : network_.tensors()) t->shard_(o.devices);
-    const Rates r = rates_of(o);
-    const auto sgd = [&](const std::vector<Tensor*>& tensors, double lr) {
-      return std::make_unique<SGD>(tensors, lr, SgdOptions{0.85, true, r.decay / lr});
-    };
-    whitening_ = {sgd(network_.whitening_bias(), r.bias), r.bias};
-    others_.push_back({sgd(network_.norm_biases(), r.bias), r.bias});
-    others_.push_back({sgd(network_.head(), r.head), r.head});
-    const MuonOptions muon{.momentum = 0.6, .steps = 3, .dtype = kBF16, .unit_rows = true};
-    if (o.muon)
-      others_.push_back({std::make_unique<Muon>(network_.filters(), r.filters, muon), r.filters});
-    else
-      others_.push_back({sgd(network_.filters(), r.filters), r.filters});
-    mirrored_ = stored<int32_t>({training_.size()});
-    done_ = stored<float>({1});
-    epoch_ = stored<int32_t>({1});
-    curve_ = stored<float>({2, std::max<int64_t>(steps_, 1)});
-    correct_ = stored<int64_t>({1});
-    logits_ = Tensor::from(std::vector<float>(test_batch_ * kPictureClasses),
-                           {test_batch_, kPictureClasses})
-                  .shard(o.devices, 0)
-                  .realize();
-  }
+        see_([this](const Tensor& view) { see(view); }) {}
 
+  // All that a training goes on from.
+  StateDict state() {
+    StateDict all = network_.state_dict("network.");
+    for (size_t i = 0; i < parts_.size(); ++i)
+      for (const NamedTensor& t : parts_[i].optimizer->state_dict(cat("optimizer", i, ".")))
+        all.push_back(t);
+    for (const NamedTensor& t : StateDict{
+             {"mirrored", &mirrored_}, {"done", &done_}, {"epoch", &epoch_}, {"curve", &curve_}})
+      all.push_back(t);
+    return all;
+  }
   StateDict network_state() { return network_.state_dict(); }
 
   // Everything as at the start of a training with this seed, in the memory that it has: the steps
   // that are captured serve all trainings.
   void restart(int64_t seed) {
     manual_seed(static_cast<uint64_t>(seed));
-    Network fresh(o_.width);
+    Network fresh = placed(o_);
     const StateDict to = network_.state_dict(), from = fresh.state_dict();
-    std::vector<Tensor*> all{&mirrored_, &done_, &epoch_};
+    std::vector<Tensor*> all;
     for (size_t i = 0; i < to.size(); ++i)
-      all.push_back(&to[i].tensor->assign(from[i].tensor->detach().shard(o_.devices)));
+      all.push_back(&to[i].tensor->assign(from[i].tensor->detach()));
     const Tensor coins = Tensor::randint(0, 2, {training_.size()}, kI32).contiguous();
-    mirrored_.assign(coins.shard(o_.devices));
-    done_.assign(done_.zeros_like());
-    epoch_.assign(epoch_.zeros_like());
+    all.push_back(&mirrored_.assign(coins.shard(o_.devices)));
+    for (Tensor* t : {&done_, &epoch_}) all.push_back(&t->assign(t->zeros_like()));
     Tensor::realize(all);
-    whitening_.optimizer->reset();
-    for (Part& part : others_) part.optimizer->reset();
+    for (Part& part : parts_) part.optimizer->reset();
     const int64_t some = std::min<int64_t>(5000, training_.size());
     network_.whiten(scaling_(training_.images.narrow(0, 0, some)), o_.devices);
   }
 
-  // Trains on, up to the last epoch or the wanted accuracy. The time of tests but for the last does
-  // not count. Where it tells nothing, only the last epoch is tested.
+  // Trains on, up to the last epoch or the wanted accuracy. Times count from `start` without the
+  // tests before the last one. Where it tells nothing, only the last epoch is tested.
   std::vector<EpochRow> train(double start, bool tells) {
     std::vector<EpochRow> rows;
     std::optional<Progress> progress;
@@ -338,19 +272,23 @@ class Trainer {
     double shown = seconds();
     for (int64_t epoch = epoch_.item<int32_t>(); epoch < o_.epochs; ++epoch) {
       order_.restart();
+      const int64_t before = epoch * order_.count();
       for (int64_t i = 1; i <= order_.count(); ++i) {
         step_();
         if (!tells || i == order_.count() || seconds() < shown + kReadEvery) continue;
-        show(*progress, epoch * order_.count() + i, i, rows);
+        show(*progress, before, before + i, rows);
         shown = seconds();
       }
       epoch_.assign(epoch_ + 1).realize();
-      const bool last = epoch + 1 == o_.epochs;
-      if (!last && !tells && o_.target > 100) continue;
-      rows.push_back(finished_epoch(epoch, last, start));
-      if (tells) show(*progress, (epoch + 1) * order_.count(), order_.count(), rows);
-      write_checkpoint();
-      if (rows.back().testing * 100 >= o_.target) break;
+      const bool last = epoch + 1 == o_.epochs, aims = o_.target <= 1;
+      if (!last && !tells && !aims) continue;
+      const double trained = seconds(), testing = test(last || aims ? kManyViews : kPlainView);
+      const auto [loss, training] = means(before, before + order_.count());
+      rows.push_back({epoch + 1, loss, training, testing, seconds() - start});
+      if (!last && testing < o_.target) start += seconds() - trained;
+      if (tells) show(*progress, before, before + order_.count(), rows);
+      if (!o_.resume.empty()) save_checkpoint(o_.resume, state());
+      if (testing >= o_.target) break;
     }
     return rows;
   }
@@ -363,42 +301,30 @@ class Trainer {
     for (int64_t done = 0; done < n; done += test_batch_)
       for (const View& v : views) {
         const auto begin = static_cast<float>(std::min(done, n - test_batch_));
-        const float is_first = &v == &views.front(), is_last = &v == &views.back();
-        see_(Tensor::from({begin, static_cast<float>(done), v.dy, v.dx, v.mirrored, v.weight,
-                           is_first, is_last})
+        const float first = &v == &views.front(), last = &v == &views.back();
+        see_(Tensor::from(
+                 {begin, static_cast<float>(done), v.dy, v.dx, v.mirrored, v.weight, first, last})
                  .shard(o_.devices));
       }
     return static_cast<double>(correct_.item<int64_t>()) / static_cast<double>(n);
   }
 
-  // The epoch to begin with is part of the state.
-  void read_checkpoint() {
-    if (o_.resume.empty() || !std::filesystem::exists(o_.resume)) return;
-    const auto notes = load(o_.resume, checkpoint_state());
-    set_random_state({std::stoull(notes.at("key")), std::stoull(notes.at("counter"))});
-    std::cout << "going on after epoch " << epoch_.item<int32_t>() << " from " << o_.resume
-              << std::endl;
-  }
-
   void draw_curve() {
-    if (o_.curve.empty()) return;
-    const std::vector<float> y = curve_.to_vector<float>();
+    const std::vector<float> losses = curve_.to_vector<float>();
     ChartLine line{"training loss", {}};
-    for (int64_t i = 0; i < static_cast<int64_t>(done_.item<float>()); ++i)
-      line.points.push_back({static_cast<double>(i + 1), y[i]});
+    for (int i = 0; i < static_cast<int>(done_.item<float>()); ++i)
+      line.points.emplace_back(i + 1, losses[i]);
     save_svg(o_.curve, {"CIFAR-10", "step", "loss", {line}});
-    std::cout << "drew " << o_.curve << std::endl;
   }
 
  private:
-  struct Part {
-    std::unique_ptr<Optimizer> optimizer;
-    double lr;
-  };
-
-  template <class T> Tensor stored(const Shape& shape) const {
-    const std::vector<T> zeros(static_cast<size_t>(numel(shape)));
-    return Tensor::from(zeros, shape).shard(o_.devices).realize();
+  static Network placed(const Options& o) {
+    Network network(o.width);
+    for (Tensor* t : network.tensors()) t->shard_(o.devices);
+    return network;
+  }
+  Tensor zeros(const Shape& shape, DType dtype, std::optional<int64_t> axis = {}) const {
+    return Tensor::zeros(shape, dtype).contiguous().realize().shard(o_.devices, axis).realize();
   }
 
   // One step; everything that it computes is realized together.
@@ -417,9 +343,9 @@ class Trainer {
     curve_.assign(where(Tensor::arange(0, curve_.size(1), 1, kF32) == done_, now, curve_));
     set_rates();
     done_.assign(done_ + 1);
-    Optimizer::step_all({whitening_.optimizer.get(), others_[0].optimizer.get(),
-                         others_[1].optimizer.get(), others_[2].optimizer.get()},
-                        {order_.state(), &curve_, &done_});
+    std::vector<Optimizer*> optimizers;
+    for (Part& part : parts_) optimizers.push_back(part.optimizer.get());
+    Optimizer::step_all(optimizers, {order_.state(), &curve_, &done_});
   }
 
   // Down to 0 in a straight line, in three epochs for the bias of the first layer. The plain recipe
@@ -428,9 +354,9 @@ class Trainer {
     const Tensor at = done_ * (1.0 / static_cast<double>(steps_));
     const Tensor rising = at * (0.8 / 0.23) + 0.2, falling = (at - 0.23) * (-0.93 / 0.77) + 1;
     const Tensor rate = o_.muon ? 1 - at : minimum(rising, falling);
-    const Tensor soon = (1 - done_ * (1.0 / (3.0 * order_.count()))).relu();
-    whitening_.optimizer->set_lr(soon * whitening_.lr);
-    for (Part& part : others_) part.optimizer->set_lr(rate * part.lr);
+    const Tensor first = (1 - done_ * (1 / (3.0 * static_cast<double>(order_.count())))).relu();
+    for (Part& part : parts_)
+      part.optimizer->set_lr((&part == &parts_[0] ? first : rate) * part.lr);
   }
 
   Tensor classify(const Tensor& bytes) {
@@ -438,7 +364,7 @@ class Trainer {
     return network_(scaling_(bytes).to(o_.dtype).contiguous());
   }
 
-  // Adds what the network says of one batch, seen one way; after the last way counts.
+  // Adds what the network says of a batch, seen in one way; after the last way counts.
   void see(const Tensor& view) {
     const NoGrad no_grad;
     const nn::Training testing(false);
@@ -449,76 +375,75 @@ class Trainer {
     const Tensor logits = classify(pick_pictures(testing_.images, at, moves)) * value(5);
     logits_.assign(where(value(6) > 0.5, 0, logits_) + logits);
     const Tensor hit = logits_.argmax(1) == testing_.labels.index_select(0, at).to(kI64);
-    const Tensor counts = logical_and(hit, logical_and(at.to(kF32) >= value(1), value(7) > 0.5));
-    correct_.assign(correct_ + counts.sum());
+    const Tensor counts = logical_and(at.to(kF32) >= value(1), value(7) > 0.5);
+    correct_.assign(correct_ + logical_and(hit, counts).sum());
     Tensor* const both[] = {&logits_, &correct_};
     Tensor::realize(both);
   }
 
-  // Mean loss and accuracy of an epoch's steps [begin, end).
+  // Mean loss and accuracy of these steps.
   std::pair<double, double> means(int64_t begin, int64_t end) const {
     const std::vector<float> curve = curve_.to_vector<float>();
-    const auto mean = [&](int64_t row) {
-      const auto first = curve.begin() + row * curve_.size(1);
+    const auto mean = [&](auto first) {
       return std::accumulate(first + begin, first + end, 0.0) / static_cast<double>(end - begin);
     };
-    check(std::isfinite(mean(0)), "the loss is not finite any more after ", end, " steps");
-    return {mean(0), mean(1)};
+    const double loss = mean(curve.begin());
+    check(std::isfinite(loss), "the loss is not finite any more after ", end, " steps");
+    return {loss, mean(curve.begin() + curve_.size(1))};
   }
 
-  EpochRow finished_epoch(int64_t epoch, bool last, double& start) {
-    const auto [loss, training] = means(epoch * order_.count(), (epoch + 1) * order_.count());
-    const double before = seconds();
-    const double testing = test(last || o_.target <= 100 ? kManyViews : kPlainView);
-    if (!last) start += seconds() - before;
-    return {loss, training, testing, seconds() - start};
-  }
-
-  void show(Progress& progress, int64_t done, int64_t in_epoch, const std::vector<EpochRow>& rows) {
-    const auto [loss, training] = means(done - in_epoch, done);
+  void show(Progress& progress, int64_t begin, int64_t end, const std::vector<EpochRow>& rows) {
+    const auto [loss, training] = means(begin, end);
     char text[96];
     const int length =
         std::snprintf(text, sizeof text, "loss %.3f  accuracy %5.1f %%", loss, training * 100);
     if (!rows.empty())
       std::snprintf(text + length, sizeof text - length, "  test %.2f %%",
                     rows.back().testing * 100);
-    progress.update(done * o_.batch, text);
-  }
-
-  StateDict checkpoint_state() {
-    StateDict all = network_.state_dict("network.");
-    const auto add = [&](const StateDict& more) {
-      all.insert(all.end(), more.begin(), more.end());
-    };
-    add(whitening_.optimizer->state_dict("whitening."));
-    for (size_t i = 0; i < others_.size(); ++i)
-      add(others_[i].optimizer->state_dict(cat("optimizer", i, ".")));
-    add({{"mirrored", &mirrored_}, {"done", &done_}, {"epoch", &epoch_}, {"curve", &curve_}});
-    return all;
-  }
-
-  void write_checkpoint() {
-    if (o_.resume.empty()) return;
-    const RandomState random = random_state();
-    save(o_.resume, checkpoint_state(),
-         {{"key", std::to_string(random.key)}, {"counter", std::to_string(random.counter)}});
+    progress.update(end * o_.batch, text);
   }
 
   const Options& o_;
-  Pictures training_, testing_;
-  Scaling scaling_;
+  const DevicePictures training_, testing_;
+  const ChannelScaling scaling_;
   Network network_;
   ShuffledBatches order_;
+  std::vector<Part> parts_;
   const int64_t steps_, test_batch_;
-  Part whitening_;
-  std::vector<Part> others_;  // biases of norms, head, filters
-  Tensor mirrored_;           // i32 (n): which pictures are mirrored in even epochs
-  Tensor done_, epoch_;       // (1): steps, epochs
-  Tensor curve_;              // (2, steps): losses, accuracies
-  Tensor logits_, correct_;   // of a batch of tests, of all of them
+  Tensor mirrored_;          // (n): which pictures are so in even epochs
+  Tensor done_, epoch_;      // (1): steps, epochs
+  Tensor curve_;             // (2, steps): losses, accuracies
+  Tensor logits_, correct_;  // of a batch of tests, of all of them
   Jit<std::function<void()>> step_;
   Jit<std::function<void(const Tensor&)>> see_;
 };
+
+void train_often(Trainer& trainer, const Options& o) {
+  double accuracies = 0, squares = 0, times = 0;
+  for (int64_t run = 0; run < o.runs; ++run) {
+    const double start = seconds();
+    trainer.restart(o.seed + run);
+    const EpochRow last = trainer.train(start, /*tells=*/false).back();
+    std::printf("seed %lld: test accuracy %.2f %% in %.3f s\n",
+                static_cast<long long>(o.seed + run), last.testing * 100, last.seconds);
+    std::fflush(stdout);
+    accuracies += last.testing * 100;
+    squares += last.testing * last.testing * 1e4;
+    if (run > 0) times += last.seconds;  // the first one compiles
+  }
+  const auto n = static_cast<double>(o.runs);
+  const double mean = accuracies / n, variance = (squares - n * mean * mean) / (n - 1);
+  std::printf("mean of %.0f: %.2f %% (standard deviation %.2f), %.3f s without the first\n", n,
+              mean, std::sqrt(std::max(variance, 0.0)), times / (n - 1));
+}
+
+void train_once(Trainer& trainer, double start) {
+  const std::vector<EpochRow> rows = trainer.train(start, /*tells=*/true);
+  std::printf("\nepoch    loss  training      test     time\n");
+  for (const EpochRow& row : rows)
+    std::printf("%5lld  %6.3f  %6.2f %%  %6.2f %%  %5.2f s\n", static_cast<long long>(row.epoch),
+                row.loss, row.training * 100, row.testing * 100, row.seconds);
+}
 
 PictureData find_data(const Options& o) {
   if (!o.data.empty()) return load_cifar(o.data);
@@ -526,76 +451,32 @@ PictureData find_data(const Options& o) {
   return draw_pictures(kDrawnTrain, kDrawnTest, static_cast<uint64_t>(o.seed));
 }
 
-void print_table(const std::vector<EpochRow>& rows, int64_t first) {
-  std::printf("\nepoch    loss  training      test    time\n");
-  for (size_t i = 0; i < rows.size(); ++i)
-    std::printf("%5lld  %6.3f  %6.2f %%  %6.2f %%  %5.2f s\n",
-                static_cast<long long>(first + static_cast<int64_t>(i)), rows[i].loss,
-                rows[i].training * 100, rows[i].testing * 100, rows[i].seconds);
-}
-
-// Mean and standard deviation of a sample.
-std::pair<double, double> mean_and_deviation(const std::vector<double>& x) {
-  const double n = static_cast<double>(x.size());
-  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
-  double square = 0;
-  for (double v : x) square += (v - mean) * (v - mean);
-  return {mean, x.size() > 1 ? std::sqrt(square / (n - 1)) : 0};
-}
-
-void train_often(Trainer& trainer, const Options& o) {
-  std::vector<double> accuracies, times;
-  for (int64_t run = 0; run < o.runs; ++run) {
-    const double start = seconds();
-    trainer.restart(o.seed + run);
-    const EpochRow last = trainer.train(start, /*tells=*/false).back();
-    accuracies.push_back(last.testing * 100);
-    if (run > 0) times.push_back(last.seconds);  // the first one compiles
-    std::printf("seed %lld: test accuracy %.2f %% in %.3f s\n",
-                static_cast<long long>(o.seed + run), accuracies.back(), last.seconds);
-    std::fflush(stdout);
-  }
-  const auto [mean, deviation] = mean_and_deviation(accuracies);
-  std::printf(
-      "%lld runs: test accuracy %.2f %% (standard deviation %.2f), %.3f s without the first\n",
-      static_cast<long long>(o.runs), mean, deviation, mean_and_deviation(times).first);
-}
-
-void train_once(Trainer& trainer, const Options& o) {
-  const double start = seconds();
-  trainer.restart(o.seed);
-  if (!o.load.empty()) load(o.load, trainer.network_state());
-  trainer.read_checkpoint();
-  const std::vector<EpochRow> rows = trainer.train(start, /*tells=*/true);
-  print_table(rows, o.epochs - static_cast<int64_t>(rows.size()) + 1);
-}
-
 void run(const Options& o) {
   const double start = seconds();
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
   const PictureData data = find_data(o);
   std::cout << data.note << std::endl;
-  check(o.batch <= data.train.size(), "--batch: ", o.batch, " is more than the ", data.train.size(),
-        " training pictures");
   Trainer trainer(data, o);
-  if (o.epochs == 0) {
-    trainer.restart(o.seed);
-    if (!o.load.empty()) load(o.load, trainer.network_state());
-    std::printf("test accuracy %.2f %%\n", 100 * trainer.test(kManyViews));
-  } else if (o.runs > 1) {
+  if (o.runs > 1) {
     train_often(trainer, o);
   } else {
-    train_once(trainer, o);
+    const double prepared = seconds();
+    trainer.restart(o.seed);
+    if (!o.load.empty()) load(o.load, trainer.network_state());
+    if (load_checkpoint(o.resume, trainer.state()))
+      std::cout << "going on from " << o.resume << '\n';
+    if (o.epochs > 0)
+      train_once(trainer, prepared);
+    else
+      std::printf("test accuracy %.2f %%\n", 100 * trainer.test(kManyViews));
   }
   std::printf("%.2f s in all", seconds() - start);
   for (const DeviceMemory& m : memory_report(0).devices)
     std::printf(", at most %.0f MB on %s", static_cast<double>(m.peak_bytes) / 1e6,
                 m.device.c_str());
-  std::printf("\n");
-  trainer.draw_curve();
-  if (o.save.empty()) return;
-  save(o.save, trainer.network_state());
-  std::cout << "saved " << o.save << std::endl;
+  std::cout << std::endl;
+  if (!o.curve.empty()) trainer.draw_curve();
+  if (!o.save.empty()) save(o.save, trainer.network_state());
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Trains a convolutional network on handwritten digits: the one that tinygrad's "beautiful MNIST"
 // shows. Without the MNIST files it draws digits of its own. `mnist --help` lists the options.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -9,8 +8,6 @@
 #include <filesystem>
 #include <iostream>
 #include <string>
-#include <system_error>
-#include <type_traits>
 
 #include "tiny/tiny.h"
 
@@ -57,40 +54,22 @@ cxxopts::Options describe_options() {
   return options;
 }
 
-// The value of an option as a number from `low` to `high`.
-template <class T> T number(const cxxopts::ParseResult& parsed, const char* name, T low, T high) {
-  const std::string text = parsed[name].as<std::string>();
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
-        "--", name, ": '", text, "' is no ", std::is_integral_v<T> ? "whole " : "", "number from ",
-        low, " to ", high);
-  return value;
-}
-
 Options read_options(const cxxopts::ParseResult& parsed) {
-  check(parsed.unmatched().empty(), "'", parsed.unmatched().empty() ? "" : parsed.unmatched()[0],
-        "' is no option; --help lists them");
-  const auto text = [&](const char* name) {
-    return parsed.count(name) ? parsed[name].as<std::string>() : "";
-  };
+  const Arguments given(parsed);
   Options o;
-  o.data = parsed.count("data") ? text("data") : env_text("MNIST_DIR");
-  o.device = text("device");
-  o.devices = devices_from(o.device, number<int64_t>(parsed, "gpus", 1, 1024));
-  if (parsed.count("ranks")) o.devices = rank_devices();
-  o.checkpoint = text("checkpoint");
-  o.every = number<int64_t>(parsed, "every", 1, INT64_MAX);
-  o.save = text("save");
-  o.load = text("load");
-  o.steps = number<int64_t>(parsed, "steps", 0, 1'000'000);
-  o.batch = number<int64_t>(parsed, "batch", 2, 1 << 16);
-  o.seed = number<int64_t>(parsed, "seed", 0, INT64_MAX);
-  o.lr = number<double>(parsed, "lr", 0, 10);
-  check(!parsed.count("data") || !o.data.empty(), "--data: the name of the folder is empty");
-  const auto folder = std::filesystem::path(o.save).parent_path();
-  check(folder.empty() || std::filesystem::is_directory(folder), "--save: there is no folder ",
-        folder.string());
+  o.data = given.text("data", env_text("MNIST_DIR"));
+  check(!given.given("data") || !o.data.empty(), "--data: the name of the folder is empty");
+  o.device = given.text("device");
+  o.devices = devices_from(o.device, given.whole("gpus", 1, 1024));
+  if (given.given("ranks")) o.devices = rank_devices();
+  o.checkpoint = given.new_file("checkpoint");
+  o.every = given.whole("every", 1, INT64_MAX);
+  o.save = given.new_file("save");
+  o.load = given.text("load");
+  o.steps = given.whole("steps", 0, 1'000'000);
+  o.batch = given.whole("batch", 2, 1 << 16);
+  o.seed = given.whole("seed", 0, INT64_MAX);
+  o.lr = given.number("lr", 0, 10);
   return o;
 }
 

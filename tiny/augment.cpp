@@ -17,6 +17,21 @@ Tensor reflected(const Tensor& position, int32_t last) {
 
 }  // namespace
 
+DevicePictures::DevicePictures(const PictureSet& set, const std::vector<std::string>& devices)
+    : images(Tensor::from(set.images, {set.size(), 3, kPictureSide, kPictureSide}).shard(devices)),
+      labels(Tensor::from(set.labels).shard(devices)) {
+  Tensor* const both[] = {&images, &labels};
+  Tensor::realize(both);
+}
+
+ChannelScaling::ChannelScaling(const Tensor& images) {
+  const Tensor x = images.to(kF32);
+  mean_ = x.mean({0, 2, 3}, true);
+  scale_ = x.var({0, 2, 3}, true).rsqrt();
+  Tensor* const both[] = {&mean_, &scale_};
+  Tensor::realize(both);
+}
+
 PictureMoves random_moves(int64_t m, int64_t reach, const std::vector<std::string>& devices) {
   check(m >= 0 && reach >= 0, "random_moves: of ", m, " pictures by ", reach, " pixels");
   const auto draw = [&] {

@@ -5,9 +5,28 @@
 #include <string>
 #include <vector>
 
+#include "tiny/data.h"
 #include "tiny/tensor.h"
 
 namespace tiny {
+
+// A set of pictures, as bytes, in the memory of each of these devices.
+struct DevicePictures {
+  DevicePictures(const PictureSet& set, const std::vector<std::string>& devices);
+  int64_t size() const { return images.size(0); }
+
+  Tensor images, labels;  // u8 (n, 3, 32, 32), u8 (n)
+};
+
+// Makes pictures to f32 numbers of mean 0 and variance 1 in each channel of these (n, c, h, w).
+class ChannelScaling {
+ public:
+  explicit ChannelScaling(const Tensor& images);
+  Tensor operator()(const Tensor& x) const { return (x.to(kF32) - mean_) * scale_; }
+
+ private:
+  Tensor mean_, scale_;  // (1, c, 1, 1)
+};
 
 // How each of m pictures is changed: pixel (y, x) of the result is pixel (y + dy, x + dx) of the
 // picture, which where `mirrored` is flipped from left to right first. i32, i32 and bool, (m) or a

@@ -65,7 +65,7 @@ void Optimizer::step(std::span<Tensor* const> also) {
   Tensor::realize(all);
 }
 
-void Optimizer::step_all(std::initializer_list<Optimizer*> optimizers,
+void Optimizer::step_all(const std::vector<Optimizer*>& optimizers,
                          std::initializer_list<Tensor*> also) {
   const NoGrad no_grad;
   std::vector<Tensor*> all(also);

@@ -33,7 +33,7 @@ class Optimizer {
   void step(std::initializer_list<Tensor*> also) { step(std::span(also.begin(), also.size())); }
   // The same for several optimizers, whose parameters get their gradients from one backward():
   // everything is realized together, where one step after the other would compute the loss anew.
-  static void step_all(std::initializer_list<Optimizer*> optimizers,
+  static void step_all(const std::vector<Optimizer*>& optimizers,
                        std::initializer_list<Tensor*> also = {});
   void zero_grad();
 

@@ -1,7 +1,9 @@
 #include "tiny/state_dict.h"
 
+#include <filesystem>
 #include <set>
 
+#include "tiny/random.h"
 #include "tiny/ranks.h"
 #include "tiny/state.h"
 
@@ -71,6 +73,24 @@ std::map<std::string, std::string> load(const std::string& path, const StateDict
   for (size_t i = 0; i < state.size(); ++i) state[i].tensor->assign(values[i]);
   Tensor::realize(tensors_of(state));
   return file.metadata;
+}
+
+void save_checkpoint(const std::string& path, const StateDict& state) {
+  const RandomState random = random_state();
+  save(path, state,
+       {{"key", std::to_string(random.key)}, {"counter", std::to_string(random.counter)}});
+}
+
+bool load_checkpoint(const std::string& path, const StateDict& state) {
+  if (path.empty() || !std::filesystem::exists(path)) return false;
+  const auto notes = load(path, state);
+  const auto number = [&](const char* name) {
+    const auto at = notes.find(name);
+    check(at != notes.end(), path, ": no checkpoint, it does not say where random numbers go on");
+    return std::stoull(at->second);
+  };
+  set_random_state({number("key"), number("counter")});
+  return true;
 }
 
 }  // namespace tiny

@@ -26,4 +26,10 @@ void save(const std::string& path, const StateDict& state,
 // names that are missing in the file, that nobody expects, and that have another shape.
 std::map<std::string, std::string> load(const std::string& path, const StateDict& state);
 
+// The same for all that a training goes on from: the tensors and where the random numbers are
+// (tiny/random.h).
+void save_checkpoint(const std::string& path, const StateDict& state);
+// Whether there was such a file; without one, or without a name, nothing changes.
+bool load_checkpoint(const std::string& path, const StateDict& state);
+
 }  // namespace tiny

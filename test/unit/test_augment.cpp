@@ -49,6 +49,18 @@ TEST_CASE("one move for all pictures, and none mirrored where nothing is said") 
       Error);
 }
 
+TEST_CASE("a set of pictures is on each of its devices, and is scaled by channel") {
+  const PictureSet set = draw_pictures(40, 0, 1).train;
+  const DevicePictures pictures(set, {"CPU", "CPU:1"});
+  CHECK(pictures.size() == 40);
+  CHECK(pictures.images.to("CPU").to_vector<uint8_t>() == set.images);
+  CHECK(pictures.labels.to("CPU").to_vector<uint8_t>() == set.labels);
+  const DevicePictures here(set, {"CPU"});
+  const Tensor x = ChannelScaling(here.images)(here.images);
+  for (float mean : x.mean({0, 2, 3}).to_vector<float>()) CHECK(std::abs(mean) < 1e-4);
+  for (float var : x.var({0, 2, 3}).to_vector<float>()) CHECK(std::abs(var - 1) < 1e-4);
+}
+
 TEST_CASE("random moves take every value of their reach about equally often") {
   manual_seed(5);
   const PictureMoves moves = random_moves(5000, 2);

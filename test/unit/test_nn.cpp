@@ -188,6 +188,26 @@ TEST_CASE("a saved model gives its values back to another one") {
   CHECK(b.first.weight.requires_grad());
 }
 
+TEST_CASE("a checkpoint holds tensors and where the random numbers are") {
+  const TemporaryFile file;
+  manual_seed(3);
+  Tensor x = Tensor::rand({4}).realize();
+  const std::vector<float> kept = x.to_vector<float>();
+  CHECK_FALSE(load_checkpoint(file.path(), {{"x", &x}}));
+  CHECK_FALSE(load_checkpoint("", {{"x", &x}}));
+  save_checkpoint(file.path(), {{"x", &x}});
+  const std::vector<float> next = Tensor::rand({4}).to_vector<float>();
+  x.assign(Tensor::zeros({4})).realize();
+  manual_seed(9);
+  CHECK(load_checkpoint(file.path(), {{"x", &x}}));
+  CHECK(x.to_vector<float>() == kept);
+  CHECK(Tensor::rand({4}).to_vector<float>() == next);
+  save(file.path(), {{"x", &x}});
+  CHECK(error_of([&] {
+          load_checkpoint(file.path(), {{"x", &x}});
+        }) == file.path() + ": no checkpoint, it does not say where random numbers go on");
+}
+
 TEST_CASE("loading names everything that does not fit, and changes nothing then") {
   TemporaryFile file;
   Linear saved(3, 4);
