@@ -209,7 +209,7 @@ class Vectorizer {
     for (Node s : n->srcs()) srcs.push_back(s->ranges & bit_of(r) ? s : (*this)(s));
     int64_t factor = 0;
     expect(split(srcs.back(), r, srcs.back(), factor) && factor == 1, "an Mma along another range");
-    return make(Op::Mma, n->dtype.vec(lanes), srcs);
+    return make(Op::Mma, n->dtype.vec(lanes), srcs, n->payload);
   }
 
   // A step of one (or minus one) is a plain vector load or store; any other a gather or scatter.

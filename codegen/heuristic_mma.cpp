@@ -25,9 +25,9 @@ class MmaTuner : Tuner {
       std::swap(of_a_, of_b_);
       std::swap(a_, b_);
     }
-    const int64_t step = mma_step(dtype_);
-    const int m = joined(of_a_, a_, kMmaRows, kFewest), n = joined(of_b_, b_, kMmaColumns, kFewest);
-    const int k = joined(sums_, a_, step, step);
+    const int m = joined(of_a_, a_, unit_->rows, kFewest);
+    const int n = joined(of_b_, b_, unit_->columns, kFewest);
+    const int k = joined(sums_, a_, unit_->depth, unit_->depth);
     if (m < 0 || n < 0 || k < 0) return {};
     const Opt opt{OptKind::Mma, m, 0, {n, k}};
     if (!is_legal(sink_, opt, target_)) return {};
@@ -48,7 +48,7 @@ class MmaTuner : Tuner {
     if (!reduce_ || !mma_product(reduce_, target_, p).empty()) return false;
     a_ = p.a->ranges;
     b_ = p.b->ranges;
-    dtype_ = p.a->dtype;
+    unit_ = p.unit;
     for (Node store : sink_->srcs())
       if (store->ranges != sink_->src(0)->ranges) return false;
     return true;
@@ -115,12 +115,15 @@ class MmaTuner : Tuner {
   double time(int64_t rows, int64_t columns, int64_t warps) const {
     constexpr double kLoad = 6, kMultiply = 2, kStep = 5, kHidden = 16;
     constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536;
-    const double work = kLoad * static_cast<double>(4 * rows + 2 * columns) +
-                        kMultiply * static_cast<double>(rows * columns) + kStep;
+    const double words = unit_->dtype.size() / 4.0;
+    const double work =
+        kLoad * words * static_cast<double>(unit_->a_count() * rows + unit_->b_count() * columns) +
+        kMultiply * static_cast<double>(rows * columns) + kStep;
     const double each = static_cast<double>(warps) / static_cast<double>(rows * columns);
     const double per_core = each / target_.cores;
-    const double held = kRegisters * 4 * static_cast<double>(rows * columns) + kOthers;
-    const double resident = std::min(per_core, kAll / (32 * held));
+    const double held =
+        kRegisters * static_cast<double>(unit_->results() * rows * columns) + kOthers;
+    const double resident = std::min(per_core, kAll / (target_.warp * held));
     return work * std::max(per_core, 1.0) * (1 + kHidden / std::max(resident, 0.5));
   }
 
@@ -132,12 +135,12 @@ class MmaTuner : Tuner {
         fragments *= extent(r);
         if (range_id(r) != m && range_id(r) != n) rest.push_back(range_id(r));
       }
-    constexpr int64_t kMostFragments = 32, kMostRows = 8, kMostColumns = 16;
+    constexpr int64_t kMostRegisters = 128, kMostRows = 8, kMostColumns = 16;
     int64_t rows = 1, columns = 1;
     double least = INFINITY;
     for (int64_t y = 1; y <= kMostRows; ++y)
       for (int64_t x = 1; x <= kMostColumns; ++x) {
-        if (x * y > kMostFragments || size(m) % y || size(n) % x) continue;
+        if (x * y * unit_->results() > kMostRegisters || size(m) % y || size(n) % x) continue;
         const double t = time(y, x, fragments);
         if (t < least) {
           least = t;
@@ -177,7 +180,7 @@ class MmaTuner : Tuner {
 
   Node reduce_ = nullptr;
   uint64_t a_ = 0, b_ = 0;  // ranges that the operands depend on
-  DType dtype_;
+  const MmaUnit* unit_ = nullptr;
   Ids of_a_, of_b_, sums_;  // ranges of one operand alone, and those of the sum
 };
 

@@ -34,17 +34,26 @@ class StageTuner : Tuner {
 
   std::optional<Choice> run(std::span<const StagePlan> plans) {
     if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
-    if (MmaProduct p; plans[0].mma && !mma_product(reduction(), target_, p).empty()) return {};
+    if (MmaProduct p; plans[0].mma) {
+      if (!mma_product(reduction(), target_, p).empty()) return {};
+      unit_ = p.unit;
+    }
     const bool asked = plans.size() == 1;
     if (!asked && !is_worth_it()) return {};
     StagePlan plan = best_of(plans);
     // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
     if (plan.mma) plan.step *= 4 / element_size();
-    if (plan.mma && !asked && sums_.size() == 1 && size(sums_) >= 4 * plan.step) {
+    const bool asynchronous = target_.language == Target::Language::Cuda;
+    if (plan.mma && !asked && asynchronous && sums_.size() == 1 && size(sums_) >= 4 * plan.step) {
       plan.step *= 2;
       plan.depth = 2;
     }
+    // Copies that a thread waits for: one tile is filled while the other is read.
+    if (!asked && !asynchronous) plan.depth = std::min<int64_t>(plan.depth, 2);
     if (size(sums_) < 2 * plan.step) return {};
+    // Each thread has something to copy.
+    const int64_t threads = plan.warps_down * plan.warps_across * (plan.mma ? target_.warp : 32);
+    if (std::min(plan.rows(), plan.columns()) * plan.step < kLanes * threads) return {};
     join(plan.step);
     choice_.heavy = true;
     lay_out(plan);
@@ -217,7 +226,7 @@ class StageTuner : Tuner {
   }
 
   int merged(Ids ids) {
-    std::erase(ids, -1);
+    std::erase_if(ids, [&](int id) { return id < 0 || !range(id); });
     for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
     return ids.empty() ? -1 : ids[0];
   }
@@ -259,9 +268,10 @@ class StageTuner : Tuner {
 
   // Elements between the rows of a tile, so that threads that read together meet in no bank. Eight
   // read vectors of rows side by side. Fragments' threads read 8 bytes each of 4 places in 4 rows
-  // that go along the sum, and of others single elements of 4 of every second row.
+  // that go along the sum, and of others single elements of 4 of every second row. Where they read
+  // one place in 16 rows, rows that are an odd number of 16 bytes apart meet least.
   int padding(int which, const StagePlan& p) const {
-    return (p.mma && along_sum_[which] ? 32 : 16) / element_size();
+    return (p.mma && along_sum_[which] && unit_->width == 4 ? 32 : 16) / element_size();
   }
 
   // Stages a factor; the range of its copies, in vectors where that can be.
@@ -306,7 +316,7 @@ class StageTuner : Tuner {
       lane_ = next_range_id(sink_) + 2;
       apply({OptKind::Mma, rows, 0, {columns, inner}});
       bind_if(cut(rows, p.down), RangeKind::Unroll);
-      bind_if(cut(columns, p.across), RangeKind::Unroll);
+      bind_if(cut(columns, p.across * StagePlan::kAcross / unit_->columns), RangeKind::Unroll);
       thread_ = merged({rows, columns});
     } else {
       const int down = spread(rows, StagePlan::kDown, p.down, !along_sum_[0], RangeKind::Unroll);
@@ -330,6 +340,7 @@ class StageTuner : Tuner {
     order_kinds(lane_ >= 0 ? lane_ : thread_);
   }
 
+  const MmaUnit* unit_ = nullptr;  // where it is wanted
   Ids rows_, columns_, sums_, batch_;
   bool along_sum_[2] = {};  // elements of the factor lie next to each other along the sum
   int m_ = -1, n_ = -1, k_ = -1;

@@ -11,6 +11,40 @@ namespace tiny {
 
 namespace {
 
+// The lane layouts of the PTX ISA ("Warp-level matrix multiply-accumulate", fragments of m16n8k8
+// and m16n8k16) and of AMD's instruction set manuals (CDNA 2 and 3, "Matrix Arithmetic
+// Instructions"; RDNA 3 and RDNA 4, "Wave Matrix Multiply Accumulate"). Units with A and B alike
+// compute the transpose, B^T A^T, where that gives a thread neighbours along the columns. On gfx11
+// both halves of a wave hold all of A and B.
+constexpr LanePlace kX{0, 1};
+constexpr LanePlace kNvRows{1, 0, 8, 2}, kNvColumn{1}, kNvColumns{0, 2, 1, 2};
+
+constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int depth) {
+  const LanePlace k{0, depth / 4, 1, depth / 4};
+  return {"sm_", t, function, convert, 16, 8, depth, 4, kNvRows, kNvColumn, k, kNvRows, kNvColumns};
+}
+constexpr MmaUnit mfma(const char* arch, DType t, const char* function, int depth) {
+  const LanePlace k{depth / 4, 0, 1, depth / 4}, columns{4, 0, 1, 4};
+  return {arch, t, function, nullptr, 16, 16, depth, 16, kX, kX, k, kX, columns};
+}
+constexpr MmaUnit wmma(const char* arch, DType t, const char* function) {
+  const bool twice = arch[4] == '1';
+  const LanePlace k = twice ? LanePlace{0, 0, 1, 16} : LanePlace{8, 0, 1, 8};
+  const LanePlace row = twice ? LanePlace{1, 0, 2, 8} : kX;
+  const LanePlace column = twice ? kX : LanePlace{8, 0, 1, 8};
+  return {arch, t, function, nullptr, 16, 16, 16, 16, kX, kX, k, row, column};
+}
+
+constexpr MmaUnit kUnits[] = {
+    nvidia(kF32, "mma_tf32", "f32_to_tf32", 8), nvidia(kF16, "mma_f16", nullptr, 16),
+    nvidia(kBF16, "mma_bf16", nullptr, 16),     mfma("gfx90a", kF32, "mfma_f32", 4),
+    mfma("gfx90a", kF16, "mfma_f16", 16),       mfma("gfx90a", kBF16, "mfma_bf16", 16),
+    mfma("gfx94", kF32, "mfma_f32", 4),         mfma("gfx94", kF16, "mfma_f16", 16),
+    mfma("gfx94", kBF16, "mfma_bf16", 16),      wmma("gfx11", kF16, "wmma_f16"),
+    wmma("gfx11", kBF16, "wmma_bf16"),          wmma("gfx12", kF16, "wmma12_f16"),
+    wmma("gfx12", kBF16, "wmma12_bf16"),
+};
+
 // The only reduction along the range with this id, as a product.
 std::string find_product(Node sink, int k, const Target& target, Node& reduce, MmaProduct& out) {
   for (Node n : all_of(sink, Op::Reduce))
@@ -40,11 +74,16 @@ Node range_of(int64_t extent, int id, RangeKind kind) {
 
 }  // namespace
 
-bool has_mma(const Target& target, DType dtype) {
-  const bool cuda = target.kind == Target::Kind::Gpu && target.language == Target::Language::Cuda;
-  if (!cuda || !target.has_bf16) return false;
-  return dtype.is_half() || (dtype == kF32 && env_int("ALLOW_TF32"));
+const MmaUnit* mma_unit(const Target& target, DType dtype) {
+  if (target.kind != Target::Kind::Gpu || !target.has_bf16) return nullptr;
+  const bool is_rounded = target.language == Target::Language::Cuda && dtype == kF32;
+  if (is_rounded && !env_int("ALLOW_TF32")) return nullptr;
+  for (const MmaUnit& unit : kUnits)
+    if (unit.dtype == dtype && target.arch.starts_with(unit.arch)) return &unit;
+  return nullptr;
 }
+
+const MmaUnit& mma_unit(Node mma) { return kUnits[static_cast<size_t>(mma->ints()[0])]; }
 
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
   Node product = reduce->src(0);
@@ -53,9 +92,11 @@ std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
   out.a = narrow(product->src(0));
   out.b = narrow(product->src(1));
   if (out.a->dtype != out.b->dtype) return "the operands differ in dtype";
-  if (has_mma(target, out.a->dtype)) return "";
-  return has_mma(target, kBF16) ? "f32 and not ALLOW_TF32"
-                                : "there is no mma.sync for TF32 and bf16";
+  out.unit = mma_unit(target, out.a->dtype);
+  if (out.unit) return "";
+  return mma_unit(target, kBF16) ? cat("no matrix unit takes ", out.a->dtype.name(),
+                                       out.a->dtype == kF32 ? " (ALLOW_TF32=0)" : "")
+                                 : cat("the matrix units of ", target.arch, " are not known");
 }
 
 std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
@@ -78,8 +119,9 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   Node a = turned ? p.b : p.a, b = turned ? p.a : p.b;
   if (!has(a, m) || !has(b, n) || has(a, n) || has(b, m))
     return "an operand does not depend on one of rows and columns";
-  if (!divides(m, kMmaRows) || !divides(n, kMmaColumns) || !divides(k, mma_step(a->dtype)))
-    return cat("not whole fragments of ", kMmaRows, " x ", kMmaColumns, " x ", mma_step(a->dtype));
+  const MmaUnit& u = *p.unit;
+  if (!divides(m, u.rows) || !divides(n, u.columns) || !divides(k, u.depth))
+    return cat("not whole fragments of ", u.rows, " x ", u.columns, " x ", u.depth);
   return "";
 }
 
@@ -92,34 +134,43 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
   Node m = range_with_id(sink, opt.axis), n = range_with_id(sink, opt.axes[0]);
   Node k = range_with_id(sink, opt.axes[1]);
   if (has(b, m)) std::swap(a, b);
-  const int id = next_range_id(sink), step = mma_step(a->dtype), each = step / 4;
+  const MmaUnit& u = *p.unit;
+  const int id = next_range_id(sink);
   const auto outer = [](Node r, int64_t amount) {
     const int64_t count = r->src(0)->int_value() / amount;
     return range_of(count, range_id(r), r->arg<RangeArg>().kind);
   };
-  Node rows = outer(m, kMmaRows), columns = outer(n, kMmaColumns), steps = outer(k, step);
-  Node i = range_of(2, id, RangeKind::Unroll), pair = range_of(2, id + 1, RangeKind::Vector);
-  Node thread = range_of(32, id + 2, RangeKind::Thread);
-  Node group = index_div(thread, 4), place = index_mod(thread, 4);
-  const auto along = [&](int64_t q) {
-    return index_add(index_add(index_mul(steps, step), index_mul(place, each)), index(q));
+  Node rows = outer(m, u.rows), columns = outer(n, u.columns), steps = outer(k, u.depth);
+  const auto element = [&](int count, int number, RangeKind kind) {
+    return count == 1 ? index(0) : range_of(count, number, kind);
+  };
+  Node i = element(u.row.count, id, RangeKind::Unroll);
+  Node j = element(u.column.count, id + 1, RangeKind::Vector);
+  Node thread = range_of(target.warp, id + 2, RangeKind::Thread);
+  // Coordinate of an element of the thread in the fragment that begins at first * size.
+  const auto at = [&](Node first, int64_t size, const LanePlace& place, Node number) {
+    Node y = index_mul(index_div(thread, u.width), place.of_y);
+    Node x = index_mul(index_mod(thread, u.width), place.of_x);
+    return index_add(index_add(index_mul(first, size), index_add(y, x)),
+                     index_mul(number, place.step));
   };
   std::vector<Node> srcs;
-  for (int64_t half = 0; half < 2; ++half)
-    for (int64_t q = 0; q < each; ++q) {
-      Node row = index_add(index_add(index_mul(rows, kMmaRows), group), index(half * 8));
-      srcs.push_back(replaced(a, {{m, row}, {k, along(q)}}));
-    }
-  for (int64_t q = 0; q < each; ++q)
-    srcs.push_back(
-        replaced(b, {{n, index_add(index_mul(columns, kMmaColumns), group)}, {k, along(q)}}));
-  srcs.push_back(index_add(index_mul(i, 2), pair));
-  std::vector<Node> sum{make(Op::Mma, kF32, srcs)};
+  const auto operand = [&](Node x, Node across, Node first, int64_t size, const LanePlace& place) {
+    for (int e = 0; e < place.count; ++e)
+      for (int q = 0; q < u.k.count; ++q)
+        srcs.push_back(replaced(x, {{across, at(first, size, place, index(e))},
+                                    {k, at(steps, u.depth, u.k, index(q))}}));
+  };
+  operand(a, m, rows, u.rows, u.a_row);
+  operand(b, n, columns, u.columns, u.b_column);
+  srcs.push_back(index_add(index_mul(i, u.column.count), j));
+  const int64_t row_of_unit[] = {&u - kUnits};
+  std::vector<Node> sum{make(Op::Mma, kF32, srcs, Ints(row_of_unit))};
   for (Node r : reduce->srcs().subspan(1)) sum.push_back(r == k ? steps : r);
   NodeMap<Node> map;
   map[reduce] = make(Op::Reduce, kF32, sum, reduce->payload);
-  map[m] = index_add(index_add(index_mul(rows, kMmaRows), index_mul(i, 8)), group);
-  map[n] = index_add(index_add(index_mul(columns, kMmaColumns), index_mul(place, 2)), pair);
+  map[m] = at(rows, u.rows, u.row, i);
+  map[n] = at(columns, u.columns, u.column, j);
   return simplify(substitute(sink, map));
 }
 
@@ -128,7 +179,8 @@ Node mma_elements(Node mma) {
   if (mma->src(last)->dtype.is_float()) return nullptr;  // it is all elements already
   expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
   const int64_t from = mma->src(last)->int_value();
-  Node all = make(Op::Mma, kF32.vec(4), mma->srcs().first(static_cast<size_t>(last)));
+  Node all = make(Op::Mma, kF32.vec(mma_unit(mma).results()),
+                  mma->srcs().first(static_cast<size_t>(last)), mma->payload);
   std::vector<int64_t> picks;
   for (int lane = 0; lane < mma->dtype.lanes; ++lane) picks.push_back(from + lane);
   return make(Op::Shuffle, mma->dtype, {all, all}, Ints(picks));

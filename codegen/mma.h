@@ -1,14 +1,14 @@
-// Products on the matrix units of a warp: mma.sync of m16n8 (PTX ISA, "Warp-level matrix
-// multiply-accumulate"), for whatever the operands are computed from and whatever becomes of the
-// result. 32 threads hold a fragment of 16 rows (range m) and 8 columns (range n); thread t has the
-// elements (t / 4 + 8 i, t % 4 * 2 + p), i and p in 0..1.
+// Products on the matrix units of a warp (mma.sync, MFMA, WMMA), for whatever the operands are
+// computed from and whatever becomes of the result. The threads of a warp hold a fragment of some
+// rows (range m) and columns (range n) between them; which elements are whose says the table of
+// units.
 //
-// In the kernel graph the product of a sum's operands becomes an Mma node: what a step of 8 (f32 as
-// TF32) or 16 elements (f16, bf16) along k adds to one of the thread's four elements. Its sources:
-// of the first operand 2 rows of `step / 4` elements, of the second `step / 4`, and which of the
-// four elements, 2 i + p. Which elements along k a thread holds is free as long as both operands
-// agree: `step / 4` neighbours. Once i and p are numbers, an Mma without the last source is all
-// four elements, and a Shuffle takes those that are wanted.
+// In the kernel graph the product of a sum's operands becomes an Mma node: what one instruction
+// adds to one of the thread's elements. Its sources: the thread's elements of the first operand,
+// those of the second, and which of its elements of the result. Which elements along k a thread
+// holds is free as long as both operands agree: neighbours. Once the last source is a number, an
+// Mma without it is all of the thread's elements, and a Shuffle takes those that are wanted.
+// Payload: Ints{row of the table}.
 #pragma once
 #include <optional>
 
@@ -17,27 +17,50 @@
 
 namespace tiny {
 
-constexpr int kMmaRows = 16, kMmaColumns = 8;
+// One coordinate of what a thread of a warp holds: with thread = y * width + x, the coordinate of
+// its element i, 0 <= i < count, is y * of_y + x * of_x + i * step.
+struct LanePlace {
+  int of_y = 0, of_x = 0, step = 1, count = 1;
+};
 
-// Elements along k that one instruction takes of operands of this dtype.
-inline int mma_step(DType t) { return t == kF32 ? 8 : 16; }
+// An instruction: D (rows x columns, f32) += A (rows x depth) B (depth x columns).
+struct MmaUnit {
+  const char* arch;      // what the names of the architectures begin with
+  DType dtype;           // of A and B in memory
+  const char* function;  // in the kernel's text: D = function(A, B, D), of vectors
+  const char* convert;   // of an element before it, where there is one
+  int rows, columns, depth;
+  int width;                     // of the threads' numbers, see LanePlace
+  LanePlace a_row, b_column, k;  // k: of both operands
+  LanePlace row, column;         // of the result; neighbours along the columns are a vector
 
-// Whether products of this dtype can be made there: f32 as TF32, where that is allowed, or halves.
-bool has_mma(const Target& target, DType dtype);
+  int a_count() const { return a_row.count * k.count; }
+  int b_count() const { return b_column.count * k.count; }
+  int results() const { return row.count * column.count; }
+};
+
+// The unit for operands of this dtype; nullptr where there is none: f32 is multiplied as TF32 only
+// where that is allowed.
+const MmaUnit* mma_unit(const Target& target, DType dtype);
+
+// That of an Mma node.
+const MmaUnit& mma_unit(Node mma);
 
 // The operands of a sum of products as the matrix units take them: f32, or halves before they are
 // widened. Why they cannot be multiplied there; empty where they can.
 struct MmaProduct {
   Node a = nullptr, b = nullptr;
+  const MmaUnit* unit = nullptr;
 };
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out);
 
 // Why the option is not legal; empty where it is. Option: rows along axis, columns along axes[0],
-// sums along axes[1]; the ranges i, p and t get the next three ids.
+// sums along axes[1]; the ranges of a thread's rows and columns and of the warp's threads get the
+// next three ids.
 std::string mma_problem(Node sink, const Opt& opt, const Target& target);
 Node use_mma(Node sink, const Opt& opt, const Target& target);
 
-// An Mma whose last source is a number, as a Shuffle of all four elements.
+// An Mma whose last source is a number, as a Shuffle of all elements.
 Node mma_elements(Node mma);
 
 // A sum of elements of fragments as the elements of a sum of fragments, which the matrix units add

@@ -41,6 +41,14 @@ namespace {
               "  return c;\n"                                                      \
               "}\n"                                                                \
   }
+// AMD's, of which those with A and B alike compute the transpose of the product (codegen/mma.cpp).
+#define MMA_OF(name, t, each, results, instruction, operands)                              \
+  {                                                                                        \
+    name, "INLINE vec<f32, " results "> " name "(vec<" t ", " each "> a, vec<" t ", " each \
+          "> b, vec<f32, " results "> c) {\n  " instruction "(c.v, " operands              \
+          ");\n  return c;"                                                                \
+          "\n}\n"                                                                          \
+  }
 constexpr const char* kNumbers = R"(typedef signed char i8;
 typedef short i16;
 typedef int i32;
@@ -116,6 +124,17 @@ template <> struct Piece<16> { typedef u128 type; };
   return u.v;
 }
 )"},
+    {"mfma_f32", R"(INLINE vec<f32, 4> mfma_f32(f32 a, f32 b, vec<f32, 4> c) {
+  mfma_f32_16x16x4_f32(c.v, &b, &a);
+  return c;
+}
+)"},
+    MMA_OF("mfma_f16", "f16", "4", "4", "mfma_f32_16x16x16_f16", "b.v, a.v"),
+    MMA_OF("mfma_bf16", "bf16", "4", "4", "mfma_f32_16x16x16_bf16", "b.v, a.v"),
+    MMA_OF("wmma_f16", "f16", "16", "8", "wmma_f32_16x16x16_f16", "a.v, b.v"),
+    MMA_OF("wmma_bf16", "bf16", "16", "8", "wmma_f32_16x16x16_bf16", "a.v, b.v"),
+    MMA_OF("wmma12_f16", "f16", "8", "8", "wmma_f32_16x16x16_f16_gfx12", "b.v, a.v"),
+    MMA_OF("wmma12_bf16", "bf16", "8", "8", "wmma_f32_16x16x16_bf16_gfx12", "b.v, a.v"),
     MMA_OF_HALVES("f16"),
     MMA_OF_HALVES("bf16"),
     {"mma_tf32", R"(INLINE vec<f32, 4> mma_tf32(vec<u32, 4> a, vec<u32, 2> b, vec<f32, 4> c) {
@@ -400,6 +419,7 @@ template <class F> INLINE void atomic_update(bf16* p, bf16 x, F) {
 #undef NATIVE
 #undef NATIVE_INTS
 #undef MMA_OF_HALVES
+#undef MMA_OF
 
 // --- functions of vectors
 // --------------------------------------------------------------------------

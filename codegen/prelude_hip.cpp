@@ -25,6 +25,23 @@ namespace {
     name, "template <class T> INLINE void " name "(T* p, T x) {\n  __hip_atomic_fetch_" function \
           "(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);\n}\n"                             \
   }
+// d += a b: `element` of `count` elements of each operand, `results` of the result; MFMA has flags
+// after its operands.
+#define MATRIX(name, t, element, count, results, builtin, flags)                         \
+  {                                                                                      \
+    name, "INLINE void " name "(f32* d, const " t "* a, const " t                        \
+          "* b) {\n"                                                                     \
+          "  typedef " element " Operand __attribute__((ext_vector_type(" #count         \
+          ")));\n"                                                                       \
+          "  typedef f32 Result __attribute__((ext_vector_type(" #results                \
+          ")));\n"                                                                       \
+          "  Operand x, y;\n  Result z;\n"                                               \
+          "  __builtin_memcpy(&x, a, sizeof x);\n  __builtin_memcpy(&y, b, sizeof y);\n" \
+          "  __builtin_memcpy(&z, d, sizeof z);\n"                                       \
+          "  z = __builtin_amdgcn_" builtin "(x, y, z" flags                             \
+          ");\n"                                                                         \
+          "  __builtin_memcpy(d, &z, sizeof z);\n}\n"                                    \
+  }
 #define BUILTIN(name) \
   { name, "#define " name " __builtin_" name "\n" }
 
@@ -102,6 +119,24 @@ struct Copies {  // done when the thread goes on
   return lane_value(x, lane < by ? lane : lane - by);
 }
 )"},
+    {"mfma_f32_16x16x4_f32",
+     R"(INLINE void mfma_f32_16x16x4_f32(f32* d, const f32* a, const f32* b) {
+  typedef f32 Result __attribute__((ext_vector_type(4)));
+  Result z;
+  __builtin_memcpy(&z, d, sizeof z);
+  z = __builtin_amdgcn_mfma_f32_16x16x4f32(*a, *b, z, 0, 0, 0);
+  __builtin_memcpy(d, &z, sizeof z);
+}
+)"},
+    MATRIX("mfma_f32_16x16x16_f16", "f16", "_Float16", 4, 4, "mfma_f32_16x16x16f16", ", 0, 0, 0"),
+    MATRIX("mfma_f32_16x16x16_bf16", "bf16", "short", 4, 4, "mfma_f32_16x16x16bf16_1k",
+           ", 0, 0, 0"),
+    MATRIX("wmma_f32_16x16x16_f16", "f16", "_Float16", 16, 8, "wmma_f32_16x16x16_f16_w32", ""),
+    MATRIX("wmma_f32_16x16x16_bf16", "bf16", "short", 16, 8, "wmma_f32_16x16x16_bf16_w32", ""),
+    MATRIX("wmma_f32_16x16x16_f16_gfx12", "f16", "_Float16", 8, 8,
+           "wmma_f32_16x16x16_f16_w32_gfx12", ""),
+    MATRIX("wmma_f32_16x16x16_bf16_gfx12", "bf16", "short", 8, 8,
+           "wmma_f32_16x16x16_bf16_w32_gfx12", ""),
     {"least_atomic", R"(constexpr int least_atomic = 4;
 template <class T> INLINE T atomicCAS(T* p, T expected, T next) {
   __hip_atomic_compare_exchange_strong(p, &expected, next, __ATOMIC_RELAXED, __ATOMIC_RELAXED,

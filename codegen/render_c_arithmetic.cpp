@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "codegen/mma.h"
 #include "codegen/render.h"
 #include "codegen/render_c_printer.h"
 
@@ -96,12 +97,12 @@ std::string CPrinter::lane_of(DType t, Str v, int i) {
   return t.is_bool() && !dialect_.classes ? cat("(", v, "[", i, "] != 0)") : cat(v, "[", i, "]");
 }
 
-// Sources: two thirds of the first operand, a third of the second (codegen/mma.h).
-// An operand as TF32: converted once for all products of the same loop that it is in.
-std::string CPrinter::tf32(Node n) {
-  auto& [word, where] = tf32_[n];
+// An operand's element as the matrix unit takes it: converted once for all products of the same
+// loop that it is in.
+std::string CPrinter::converted(Node n, Str function) {
+  auto& [word, where] = converted_[n];
   if (word.empty() || where != statements_) {
-    word = define(kU32, cat("f32_to_tf32(", value(n), ")"));
+    word = define(kU32, cat(function, "(", value(n), ")"));
     where = statements_;
   }
   return word;
@@ -109,18 +110,16 @@ std::string CPrinter::tf32(Node n) {
 
 // The product of two fragments plus `c`.
 std::string CPrinter::mma(Node n, Str c) {
-  const DType t = n->src(0)->dtype;
-  const auto operand = [&](uint32_t begin, uint32_t end) {
+  const MmaUnit& unit = mma_unit(n);
+  const auto operand = [&](int begin, int count) {
     std::string values;
-    for (uint32_t i = begin; i < end; ++i) {
-      Node v = n->src(static_cast<int>(i));
-      values += cat(i > begin ? ", " : "", t == kF32 ? tf32(v) : bare(value(v)));
-    }
-    const DType one = t == kF32 ? kU32 : t;
-    return cat(type(one.vec(static_cast<int>(end - begin))), "{", values, "}");
+    for (int i = begin; i < begin + count; ++i)
+      values += cat(i > begin ? ", " : "",
+                    unit.convert ? converted(n->src(i), unit.convert) : bare(value(n->src(i))));
+    return cat(type((unit.convert ? kU32 : unit.dtype).vec(count)), "{", values, "}");
   };
-  const std::string a = operand(0, n->num_src / 3 * 2), b = operand(n->num_src / 3 * 2, n->num_src);
-  return cat("mma_", t == kF32 ? "tf32" : type(t), "(", a, ", ", b, ", ", c, ")");
+  const std::string a = operand(0, unit.a_count()), b = operand(unit.a_count(), unit.b_count());
+  return cat(unit.function, "(", a, ", ", b, ", ", c, ")");
 }
 
 // --- expressions ---------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class CPrinter {
   std::string bitcast(Node n);
   std::string broadcast(Node n);
   std::string fold(Node n);
-  std::string tf32(Node n);
+  std::string converted(Node n, Str function);
   std::string mma(Node n, Str c);
 
   std::string infix(DType t, Str a, const char* op, Str b);  // the result has the operands' dtype
@@ -128,7 +128,7 @@ class CPrinter {
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
-  NodeMap<std::pair<std::string, int>> tf32_;  // with the stretch of statements it is known in
+  NodeMap<std::pair<std::string, int>> converted_;  // and in which stretch of statements
   int statements_ = 0;                         // stretches without a loop's begin or end so far
   NodeMap<char> accumulated_;                  // products of fragments that are added to one sum
   NodeMap<Node> behind_;                       // of a range that is ahead of a loop: that loop

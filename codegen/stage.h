@@ -58,7 +58,7 @@ StageSchedule stage_schedule(int64_t depth);
 // that read next to each other are a quarter of a warp, which shared memory serves at a time.
 struct StagePlan {
   int64_t warps_down = 1, warps_across = 1;  // of a block
-  int64_t down = 1, across = 1;              // results of a thread, or a warp's fragments
+  int64_t down = 1, across = 1;              // results of a thread, or a warp's 16 x 8 fragments
   double rate = 1;                           // of multiplications, that of the largest tile being 1
   int64_t step = 16;                         // elements along the sum that are staged at a time
   int64_t depth = 3;                         // tiles of each operand in shared memory

@@ -141,34 +141,94 @@ template <class T> INLINE T shuffle_up(T x, int by, int line = __builtin_LINE())
   return exchange(x, lane < by ? lane : lane - by, by << 8 | 1 << 7, line);
 }
 
+// What `count` lanes of the warp have each: pieces of 16 bytes change hands one after the other.
+template <int count, class T> static void gather(const T& own, T* all, int what, int line) {
+  Emulated& e = emulated();
+  if (e.lanes != count) e.fail(&e, "multiplies matrices in a warp that is not full", line);
+  for (int at = 0; at < (int)sizeof(T); at += 16) {
+    const int bytes = sizeof(T) - at < 16 ? sizeof(T) - at : 16;
+    char* const slots = e.slots;
+    __builtin_memcpy(slots + e.lane * 16, (const char*)&own + at, bytes);
+    e.wait(&e, 1 << 16 | what << 8 | at, line);
+    for (int lane = 0; lane < count; ++lane)
+      __builtin_memcpy((char*)(all + lane) + at, slots + lane * 16, bytes);
+  }
+}
+
 // mma.sync m16n8k8 and m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k8", ".m16n8k16"): lane t
 // has rows t / 4 and t / 4 + 8 of A, column t / 4 of B, in words along k of `each` elements, and of
 // D, to which the product is added, columns t % 4 * 2 and the next one. A word of A: row + 8 where
 // it is odd, k + 4 words for 2, 3.
 template <int each, class Element>
 static void mma_m16n8(f32* d, const u32* a, const u32* b, Element element, int line) {
-  struct A { u32 words[4]; };
-  struct B { u32 words[2]; };
+  struct Words { u32 a[4], b[2]; };
   const int lane = emulated().lane, group = lane / 4, place = lane % 4;
-  A own_a = {{a[0], a[1], a[2], a[3]}};
-  B own_b = {{b[0], b[1]}};
+  Words all[32];
+  gather<32>(Words{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all, each, line);
   f32 rows[2][8 * each], columns[2][8 * each];
-  for (int t = 0; t < 4; ++t) {
-    const A from = exchange(own_a, group * 4 + t, (1 << 16) + (t << 8), line);
+  for (int t = 0; t < 4; ++t)
     for (int word = 0; word < 4; ++word)
-      for (int e = 0; e < each; ++e)
-        rows[word % 2][(word / 2 * 4 + t) * each + e] = element(from.words[word], e);
-  }
-  for (int p = 0; p < 2; ++p)
-    for (int t = 0; t < 4; ++t) {
-      const B from = exchange(own_b, (place * 2 + p) * 4 + t, (2 << 16) + ((p * 4 + t) << 8), line);
-      for (int word = 0; word < 2; ++word)
-        for (int e = 0; e < each; ++e)
-          columns[p][(word * 4 + t) * each + e] = element(from.words[word], e);
-    }
+      for (int e = 0; e < each; ++e) {
+        const int k = (word / 2 * 4 + t) * each + e;
+        rows[word % 2][k] = element(all[group * 4 + t].a[word], e);
+        columns[word % 2][k] = element(all[(place * 2 + word % 2) * 4 + t].b[word / 2], e);
+      }
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 8 * each; ++k) d[i] += rows[i / 2][k] * columns[i % 2][k];
 }
+
+// AMD's matrix instructions, D += A B of 16 x 16 x depth. `where_a`, `where_b` and `where_d` say
+// which lane has an element, and which of its own it is, as the instruction set manuals' tables of
+// registers do.
+struct Place { int lane, element; };
+INLINE f32 to_f32(f32 x) { return x; }
+template <int lanes, int depth, int each, int results, class T, class A, class B, class D>
+static void matrix_16x16(f32* d, const T* a, const T* b, A where_a, B where_b, D where_d,
+                         int line) {
+  struct Operands { T a[each], b[each]; } own, all[lanes];
+  for (int i = 0; i < each; ++i) own.a[i] = a[i], own.b[i] = b[i];
+  gather<lanes>(own, all, depth, line);
+  f32 sums[results] = {};
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < 16; ++j) {
+      const Place to = where_d(i, j);
+      if (to.lane != emulated().lane) continue;
+      for (int k = 0; k < depth; ++k) {
+        const Place x = where_a(i, k), y = where_b(k, j);
+        sums[to.element] += to_f32(all[x.lane].a[x.element]) * to_f32(all[y.lane].b[y.element]);
+      }
+    }
+  for (int i = 0; i < results; ++i) d[i] += sums[i];
+}
+// CDNA 2 and 3, "Dense matrix register layouts": the lanes in four groups of 16, each of which has
+// depth / 4 neighbours along k of a row of A and a column of B, and four rows of D.
+template <int depth, class T> static void mfma_16x16(f32* d, const T* a, const T* b, int line) {
+  constexpr int each = depth / 4;
+  matrix_16x16<64, depth, each, 4>(
+      d, a, b, [](int i, int k) { return Place{k / each * 16 + i, k % each}; },
+      [](int k, int j) { return Place{k / each * 16 + j, k % each}; },
+      [](int i, int j) { return Place{i / 4 * 16 + j, i % 4}; }, line);
+}
+// RDNA 3, "Wave Matrix Multiply Accumulate": all of a row of A and a column of B in each lane of one
+// half of the wave, and again in the other. Here some are read from one, some from the other.
+template <class T> static void wmma_16x16(f32* d, const T* a, const T* b, int line) {
+  matrix_16x16<32, 16, 16, 8>(
+      d, a, b, [](int i, int k) { return Place{i % 2 * 16 + i, k}; },
+      [](int k, int j) { return Place{k / 8 * 16 + j, k}; },
+      [](int i, int j) { return Place{i % 2 * 16 + j, i / 2}; }, line);
+}
+// RDNA 4: eight neighbours along k in each half of the wave, and eight rows of D.
+template <class T> static void wmma12_16x16(f32* d, const T* a, const T* b, int line) {
+  matrix_16x16<32, 16, 8, 8>(
+      d, a, b, [](int i, int k) { return Place{k / 8 * 16 + i, k % 8}; },
+      [](int k, int j) { return Place{k / 8 * 16 + j, k % 8}; },
+      [](int i, int j) { return Place{i / 8 * 16 + j, i % 8}; }, line);
+}
+#define TINY_MATRIX(name, T, function)                                                 \
+  INLINE void name(f32* d, const T* a, const T* b, int line = __builtin_LINE()) {      \
+    function(d, a, b, line);                                                           \
+  }
+TINY_MATRIX(mfma_f32_16x16x4_f32, f32, mfma_16x16<4>)
 // Rounded to 10 bits after the point, ties away from zero; the matrix unit ignores the others.
 INLINE u32 f32_to_tf32(f32 x) {
   u32 bits;
@@ -315,6 +375,19 @@ INLINE void mma_m16n8k16_bf16(f32* d, const u32* a, const u32* b, int line = __b
     return x;
   }, line);
 }
+INLINE f32 to_f32(f16 x) { return f16_to_f32(x); }
+INLINE f32 to_f32(bf16 x) {
+  const u32 bits = (u32)x.bits << 16;
+  f32 y;
+  __builtin_memcpy(&y, &bits, 4);
+  return y;
+}
+TINY_MATRIX(mfma_f32_16x16x16_f16, f16, mfma_16x16<16>)
+TINY_MATRIX(mfma_f32_16x16x16_bf16, bf16, mfma_16x16<16>)
+TINY_MATRIX(wmma_f32_16x16x16_f16, f16, wmma_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_bf16, bf16, wmma_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_f16_gfx12, f16, wmma12_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_bf16_gfx12, bf16, wmma12_16x16)
 INLINE f16 f32_to_f16(f32 x) {
   u32 bits;
   __builtin_memcpy(&bits, &x, 4);

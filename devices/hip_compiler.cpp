@@ -41,6 +41,13 @@ std::string compile_hip(const std::string& text, const std::string& arch,
   return compile_shared_object(clang_for(arch), entry, text);
 }
 
+std::string hip_assembly(const std::string& text, const std::string& arch,
+                         const std::string& entry) {
+  SystemCompiler compiler = clang_for(arch);
+  compiler.flags.push_back("-S");
+  return compile_shared_object(compiler, entry, text);
+}
+
 std::string hip_clang_missing_reason() {
   try {
     hip_clang_id();

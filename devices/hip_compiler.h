@@ -10,6 +10,10 @@ namespace tiny {
 std::string compile_hip(const std::string& text, const std::string& arch,
                         const std::string& entry = "kernel");
 
+// The instructions of the same kernel, as text.
+std::string hip_assembly(const std::string& text, const std::string& arch,
+                         const std::string& entry = "kernel");
+
 bool hip_clang_available();
 std::string hip_clang_missing_reason();  // empty when it is available
 std::string hip_clang_id();              // command, version and options, for cache keys

@@ -431,7 +431,7 @@ class Layouts {
                  const std::vector<Node>& ranges) const {
     int64_t own[2] = {1, 1}, terms = 1, others = 1;
     for (const Operand& o : operands)
-      if (!has_mma(target_, o.point->dtype)) return false;
+      if (!mma_unit(target_, o.point->dtype)) return false;
     for (int i = 0; i < n->rank; ++i) {
       const int64_t size = n->src(0)->shape()[i];
       int walking = 0, which = 0;

@@ -59,8 +59,12 @@ bool uses_mma(const Tensor& t, const std::string& device) {
   return options_of(t, device).find("mma r") != std::string::npos;
 }
 
+constexpr const char* kAmd[] = {"EMU:HIP:gfx90a", "EMU:HIP:gfx942", "EMU:HIP:gfx1100",
+                                "EMU:HIP:gfx1201"};
+
 std::vector<std::string> devices() {
   std::vector<std::string> out{"EMU:CUDA:sm_80", "EMU:CUDA:sm_90a"};
+  out.insert(out.end(), std::begin(kAmd), std::end(kAmd));
   if (cuda_available()) out.push_back("CUDA");
   return out;
 }
@@ -79,18 +83,31 @@ TEST_CASE("mma: f32 is multiplied as TF32 only where that is allowed") {
   CHECK(!uses_mma(a.matmul(b), device));
   const EnvOverride allow("ALLOW_TF32", "1");
   CHECK(uses_mma(a.matmul(b), device));
-  CHECK(!uses_mma(a.to("EMU:HIP:gfx942").matmul(b.to("EMU:HIP:gfx942")), "EMU:HIP:gfx942"));
   const Tensor c = integers({64, 63}, kF32, device), d = integers({63, 64}, kF32, device);
   CHECK(!uses_mma(c.matmul(d), device));  // no whole steps of the sum
+}
+
+TEST_CASE("mma: AMD's units multiply f32 as it is, where they multiply it at all") {
+  for (const std::string device : kAmd) {
+    CAPTURE(device);
+    const bool wave64 = find_device(device).target().warp == 64;
+    const auto product = [&](DType t) {
+      return integers({64, 64}, t, device).matmul(integers({64, 64}, t, device));
+    };
+    CHECK(uses_mma(product(kF32), device) == wave64);
+    CHECK(uses_mma(product(kF16), device));
+    CHECK(uses_mma(product(kBF16), device));
+  }
 }
 
 TEST_CASE("mma: products of each dtype are right, transposed, batched and with what follows") {
   const EnvOverride allow("ALLOW_TF32", "1");
   for (const std::string& device : devices())
     for (DType t : {kF32, kF16, kBF16}) {
+      const int64_t n = device.starts_with("EMU:HIP") ? 64 : 40;
       const auto run = [&](const std::string& on) {
-        const Tensor a = integers({3, 48, 32}, t, on), b = integers({3, 32, 40}, t, on);
-        const Tensor c = integers({3, 40, 32}, t, on), bias = integers({40}, t, on);
+        const Tensor a = integers({3, 48, 32}, t, on), b = integers({3, 32, n}, t, on);
+        const Tensor c = integers({3, n, 32}, t, on), bias = integers({n}, t, on);
         return std::vector<Tensor>{a.matmul(b), a.matmul(c.transpose(-1, -2)),
                                    b.transpose(-1, -2).matmul(a.transpose(-1, -2)),
                                    (a.matmul(b) + bias).relu() * 2};
@@ -112,7 +129,9 @@ TEST_CASE("mma: convolutions and both of their gradients are right") {
       CAPTURE(device);
       CAPTURE(padding);
       CAPTURE(stride);
-      if (stride == 1) CHECK(uses_mma(convolution(kF32, padding, stride, device), device));
+      const bool is_amd = device.starts_with("EMU:HIP");  // which has larger fragments
+      if (stride == 1 && !(is_amd && padding == 1))
+        CHECK(uses_mma(convolution(is_amd ? kBF16 : kF32, padding, stride, device), device));
       for (DType t : {kF32, kBF16}) {
         const auto have = convolution(t, padding, stride, device).to(kF32).to_vector<float>();
         CHECK(have == convolution(t, padding, stride, "CPU").to(kF32).to_vector<float>());
@@ -147,19 +166,28 @@ TEST_CASE("mma: an option that fits nothing says why") {
   CHECK(why(a + b, {OptKind::Mma, 0, 0, {1, 2}}) == "no range of the sum");
 }
 
-TEST_CASE("mma: the emulator finds another order of registers, rows and columns") {
-  const EnvOverride allow("ALLOW_TF32", "1");
-  Device& device = find_device("EMU:CUDA:sm_80");
-  const Tensor a = integers({32, 32}, kF32, "EMU:CUDA:sm_80");
-  const Tensor b = integers({32, 16}, kF32, "EMU:CUDA:sm_80");
-  // Both contiguous along the results: neither is stored in another order first.
-  const Scheduled made = schedule_of(a.t().matmul(b), "EMU:CUDA:sm_80");
-  REQUIRE(made.schedule->steps.size() == 1);
-  const Lowered low = lower(made.last().kernel.get(), "k", device.target());
-  const auto want = a.to("CPU").t().matmul(b.to("CPU")).to_vector<float>();
-  const auto run = [&](const std::string& from, const std::string& to) {
+namespace {
+
+// A product's kernel, whose text can be changed before it runs.
+struct Changed {
+  Changed(const std::string& name, DType t)
+      : device(find_device(name)), a(integers({32, 32}, t, name)), b(integers({32, 16}, t, name)) {
+    // Both contiguous along the results: neither is stored in another order first.
+    made = schedule_of(product(a, b), name);
+    REQUIRE(made.schedule->steps.size() == 1);
+    low = lower(made.last().kernel.get(), "k", device.target());
+    want = product(a.to("CPU"), b.to("CPU")).to_vector<float>();
+  }
+
+  static Tensor product(const Tensor& x, const Tensor& y) {
+    return x.to(kF32).t().matmul(y.to(kF32));
+  }
+
+  // Whether it is right with another text in place of one that it has.
+  bool run(const std::string& from, const std::string& to) {
     Source source = low.source;
     const size_t at = source.text.find(from);
+    INFO(from, "\n", source.text);
     REQUIRE(at != std::string::npos);
     source.text.replace(at, from.size(), to);
     std::vector<float> out(want.size());
@@ -175,11 +203,45 @@ TEST_CASE("mma: the emulator finds another order of registers, rows and columns"
     }
     device.free(memory, out.size() * 4);
     return out == want;
-  };
-  CHECK(run("mma_tf32", "mma_tf32"));
-  CHECK(!run("a.v[0], a.v[2], a.v[1]", "a.v[0], a.v[1], a.v[2]"));
-  CHECK(!run("mma_m16n8k8_tf32(c.v, x, b.v);",
-             "const u32 y[] = {b.v[1], b.v[0]}; mma_m16n8k8_tf32(c.v, x, y);"));
-  CHECK(!run("thread_x();", "thread_x() ^ 1;"));
-  CHECK(!run("shuffle<2, 3>", "shuffle<0, 1>"));
+  }
+
+  Device& device;
+  Tensor a, b;
+  Scheduled made;
+  Lowered low;
+  std::vector<float> want;
+};
+
+}  // namespace
+
+TEST_CASE("mma: the emulator finds another order of registers, rows and columns") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  Changed k("EMU:CUDA:sm_80", kF32);
+  CHECK(k.run("mma_tf32", "mma_tf32"));
+  CHECK(!k.run("a.v[0], a.v[2], a.v[1]", "a.v[0], a.v[1], a.v[2]"));
+  CHECK(!k.run("mma_m16n8k8_tf32(c.v, x, b.v);",
+               "const u32 y[] = {b.v[1], b.v[0]}; mma_m16n8k8_tf32(c.v, x, y);"));
+  CHECK(!k.run("thread_x();", "thread_x() ^ 1;"));
+  CHECK(!k.run("shuffle<2, 3>", "shuffle<0, 1>"));
+}
+
+TEST_CASE("mma: the emulator finds wrong lane layouts of AMD's units") {
+  for (const std::string device : kAmd)
+    for (DType t : {kF32, kBF16}) {
+      const bool wave64 = find_device(device).target().warp == 64, twice = device.ends_with("1100");
+      if (t == kF32 && !wave64) continue;
+      CAPTURE(device);
+      CAPTURE(t);
+      Changed k(device, t);
+      CHECK(k.run("thread_x();", "thread_x();"));
+      CHECK(!k.run("thread_x();", "thread_x() ^ 1;"));   // along rows and columns
+      CHECK(!k.run("thread_x();", "thread_x() ^ 16;"));  // along the sum, and of the result
+      const std::string operands = t == kF32 ? "&b, &a" : twice ? "a.v, b.v" : "b.v, a.v";
+      CHECK(!k.run(operands, t == kF32 ? "&a, &b" : twice ? "b.v, a.v" : "a.v, b.v"));
+      // The second half of a wave must have what the first has, on gfx11 alone.
+      if (twice)
+        CHECK(!k.run("wmma_f32_16x16x16_bf16(c.v,",
+                     "for (bf16& x : a.v) if (thread_x() > 15) x.bits = 0;\n"
+                     "  wmma_f32_16x16x16_bf16(c.v,"));
+    }
 }

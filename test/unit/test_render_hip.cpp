@@ -86,6 +86,57 @@ TEST_CASE("HIP: waves have the lanes of their architecture, and no ROCm header i
   CHECK(text("gfx942", 256).find("__shfl") == std::string::npos);
 }
 
+namespace {
+
+struct MatrixCase {
+  const char* arch;
+  DType dtype;
+  const char *instruction, *other;  // the assembler's names for it
+};
+constexpr MatrixCase kMatrixCases[] = {
+    {"gfx90a", kF32, "v_mfma_f32_16x16x4f32", "v_mfma_f32_16x16x4_f32"},
+    {"gfx90a", kF16, "v_mfma_f32_16x16x16f16", "v_mfma_f32_16x16x16_f16"},
+    {"gfx90a", kBF16, "v_mfma_f32_16x16x16bf16_1k", "v_mfma_f32_16x16x16_bf16"},
+    {"gfx942", kF32, "v_mfma_f32_16x16x4_f32", nullptr},
+    {"gfx942", kF16, "v_mfma_f32_16x16x16_f16", nullptr},
+    {"gfx942", kBF16, "v_mfma_f32_16x16x16_bf16", nullptr},
+    {"gfx1100", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
+    {"gfx1100", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
+    {"gfx1201", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
+    {"gfx1201", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
+};
+
+// (size, size) by (size, size), the second transposed or not.
+Source product(const MatrixCase& c, int64_t size, bool turned) {
+  const auto operand = [&](int slot) { return tensor_param(slot, {size, size}, c.dtype); };
+  const auto wide = [](Node x) { return x->dtype == kF32 ? x : build::cast(x, kF32); };
+  Node b = operand(2);
+  if (turned) b = build::permute(b, Shape{1, 0});
+  return lower(kernel_of({matmul(wide(operand(1)), wide(b))}), "k", gpu_target(c.arch)).source;
+}
+
+}  // namespace
+
+TEST_CASE("HIP: products are made by the matrix units, and spill nothing") {
+  for (const MatrixCase& c : kMatrixCases)
+    for (int64_t size : {64, 4096})
+      for (bool turned : {false, true}) {
+        const Source source = product(c, size, turned);
+        CAPTURE(c.arch);
+        CAPTURE(c.dtype);
+        CAPTURE(size);
+        CAPTURE(turned);
+        CHECK(source.text.find("_f32_16x16x") != std::string::npos);
+        if (!hip_clang_available()) continue;
+        const std::string text = hip_assembly(source.text, c.arch);
+        const auto has = [&](const char* name) { return text.find(name) != std::string::npos; };
+        CHECK((has(c.instruction) || (c.other && has(c.other))));
+        CHECK(has(".private_segment_fixed_size: 0\n"));
+        CHECK(has(".vgpr_spill_count: 0\n"));
+        CHECK(!has("scratch_store"));
+      }
+}
+
 TEST_CASE("HIP: an array that is indexed, spilled registers and errors are found in a kernel") {
   if (!hip_clang_available()) return;
   const auto compile = [](const std::string& body) {
