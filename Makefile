@@ -213,7 +213,7 @@ test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
 
 # `make test` runs a part of these, another one each day.
-EMULATED ?= EMULATOR EMU:HIP:gfx942 EMU:HIP:gfx1201
+EMULATED ?= EMULATOR EMU:CUDA:sm_80 EMU:HIP:gfx942 EMU:HIP:gfx1201 EMU:LLVM:gfx942
 emulator-test: $(TEST_PROGRAM) $(CONFORMANCE)
 	@export EMULATOR_PARTS=1; for device in $(EMULATED); do export DEVICE=$$device; \
 	  extra/run_tests.sh $(TEST_PROGRAM) none -sf='*test/ops/*$(comma)*test/fuzz/*' && \

@@ -201,12 +201,23 @@ const RuleTable& half_rules() {
   return table;
 }
 
-const RuleTable& transcendental_rules() {
+const RuleTable& sin_rules() {
+  static const RuleTable table({
+      {"sin", pat::any_of(op_set(Op::Sin)), lowered<lower_sin>},
+  });
+  return table;
+}
+
+const RuleTable& exponential_rules() {
   static const RuleTable table({
       {"exp2", pat::any_of(op_set(Op::Exp2)), lowered<lower_exp2>},
       {"log2", pat::any_of(op_set(Op::Log2)), lowered<lower_log2>},
-      {"sin", pat::any_of(op_set(Op::Sin)), lowered<lower_sin>},
   });
+  return table;
+}
+
+const RuleTable& transcendental_rules() {
+  static const RuleTable table({&exponential_rules(), &sin_rules()});
   return table;
 }
 
@@ -251,8 +262,10 @@ Node decompose(Node sink, const Target& target) {
   static const RuleTable simple({&shuffle_rules(), &division_rules(), &half_rules()});
   static const RuleTable cuda({&simple, &cuda_transcendental_rules()});
   static const RuleTable hip({&cuda, &hip_transcendental_rules()});
-  if (target.kind == Target::Kind::Gpu)
+  if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr)
     return rewrite(sink, target.language == Target::Language::Hip ? hip : cuda);
+  static const RuleTable amd({&hip, &sin_rules(), &bf16_cast_rules()});
+  if (target.kind == Target::Kind::Gpu) return rewrite(sink, amd);
   static const RuleTable common({&simple, &transcendental_rules()});
   static const RuleTable f16({&common, &f16_cast_rules()}), bf16({&common, &bf16_cast_rules()});
   static const RuleTable both({&f16, &bf16_cast_rules()});

@@ -15,6 +15,7 @@
 #include "codegen/partial_sums.h"
 #include "codegen/prove.h"
 #include "codegen/ranges.h"
+#include "codegen/render_amdgpu.h"
 #include "codegen/render_c.h"
 #include "codegen/render_llvm.h"
 #include "codegen/scan.h"
@@ -82,8 +83,9 @@ LaunchSize cpu_launch_size(Node sink) {
 }
 
 Source render(const Linear& program, const Target& target) {
-  return target.language == Target::Language::LlvmIr ? render_llvm(program, target)
-                                                     : render_c(program, target);
+  if (target.language != Target::Language::LlvmIr) return render_c(program, target);
+  return target.kind == Target::Kind::Gpu ? render_amdgpu(program, target)
+                                          : render_llvm(program, target);
 }
 
 bool has_loops(Node kernel) {  // a store has an index there

@@ -21,28 +21,40 @@ constexpr LanePlace kNvRows{1, 0, 8, 2}, kNvColumn{1}, kNvColumns{0, 2, 1, 2};
 
 constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int depth) {
   const LanePlace k{0, depth / 4, 1, depth / 4};
-  return {"sm_", t, function, convert, 16, 8, depth, 4, kNvRows, kNvColumn, k, kNvRows, kNvColumns};
+  return {"sm_", t, function, convert,   nullptr, 16,      8,
+          depth, 4, kNvRows,  kNvColumn, k,       kNvRows, kNvColumns};
 }
-constexpr MmaUnit mfma(const char* arch, DType t, const char* function, int depth) {
+constexpr MmaUnit mfma(const char* arch, DType t, const char* function, const char* intrinsic,
+                       int depth) {
   const LanePlace k{depth / 4, 0, 1, depth / 4}, columns{4, 0, 1, 4};
-  return {arch, t, function, nullptr, 16, 16, depth, 16, kX, kX, k, kX, columns};
+  return {arch, t, function, nullptr, intrinsic, 16, 16, depth, 16, kX, kX, k, kX, columns};
 }
-constexpr MmaUnit wmma(const char* arch, DType t, const char* function) {
+constexpr MmaUnit wmma(const char* arch, DType t, const char* function, const char* intrinsic) {
   const bool twice = arch[4] == '1';
   const LanePlace k = twice ? LanePlace{0, 0, 1, 16} : LanePlace{8, 0, 1, 8};
   const LanePlace row = twice ? LanePlace{1, 0, 2, 8} : kX;
   const LanePlace column = twice ? kX : LanePlace{8, 0, 1, 8};
-  return {arch, t, function, nullptr, 16, 16, 16, 16, kX, kX, k, row, column};
+  return {arch, t, function, nullptr, intrinsic, 16, 16, 16, 16, kX, kX, k, row, column};
 }
 
+constexpr const char* kMfmaF32 = "llvm.amdgcn.mfma.f32.16x16x4f32";
+constexpr const char* kMfmaF16 = "llvm.amdgcn.mfma.f32.16x16x16f16";
+constexpr const char* kMfmaBf16 = "llvm.amdgcn.mfma.f32.16x16x16bf16.1k";
+
 constexpr MmaUnit kUnits[] = {
-    nvidia(kF32, "mma_tf32", "f32_to_tf32", 8), nvidia(kF16, "mma_f16", nullptr, 16),
-    nvidia(kBF16, "mma_bf16", nullptr, 16),     mfma("gfx90a", kF32, "mfma_f32", 4),
-    mfma("gfx90a", kF16, "mfma_f16", 16),       mfma("gfx90a", kBF16, "mfma_bf16", 16),
-    mfma("gfx94", kF32, "mfma_f32", 4),         mfma("gfx94", kF16, "mfma_f16", 16),
-    mfma("gfx94", kBF16, "mfma_bf16", 16),      wmma("gfx11", kF16, "wmma_f16"),
-    wmma("gfx11", kBF16, "wmma_bf16"),          wmma("gfx12", kF16, "wmma12_f16"),
-    wmma("gfx12", kBF16, "wmma12_bf16"),
+    nvidia(kF32, "mma_tf32", "f32_to_tf32", 8),
+    nvidia(kF16, "mma_f16", nullptr, 16),
+    nvidia(kBF16, "mma_bf16", nullptr, 16),
+    mfma("gfx90a", kF32, "mfma_f32", kMfmaF32, 4),
+    mfma("gfx90a", kF16, "mfma_f16", kMfmaF16, 16),
+    mfma("gfx90a", kBF16, "mfma_bf16", kMfmaBf16, 16),
+    mfma("gfx94", kF32, "mfma_f32", kMfmaF32, 4),
+    mfma("gfx94", kF16, "mfma_f16", kMfmaF16, 16),
+    mfma("gfx94", kBF16, "mfma_bf16", kMfmaBf16, 16),
+    wmma("gfx11", kF16, "wmma_f16", "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16"),
+    wmma("gfx11", kBF16, "wmma_bf16", "llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v16i16"),
+    wmma("gfx12", kF16, "wmma12_f16", "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v8f16"),
+    wmma("gfx12", kBF16, "wmma12_bf16", "llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v8i16"),
 };
 
 // The only reduction along the range with this id, as a product.

@@ -25,10 +25,11 @@ struct LanePlace {
 
 // An instruction: D (rows x columns, f32) += A (rows x depth) B (depth x columns).
 struct MmaUnit {
-  const char* arch;      // what the names of the architectures begin with
-  DType dtype;           // of A and B in memory
-  const char* function;  // in the kernel's text: D = function(A, B, D), of vectors
-  const char* convert;   // of an element before it, where there is one
+  const char* arch;       // what the names of the architectures begin with
+  DType dtype;            // of A and B in memory
+  const char* function;   // in the kernel's text: D = function(A, B, D), of vectors
+  const char* convert;    // of an element before it, where there is one
+  const char* intrinsic;  // of LLVM, for AMD's
   int rows, columns, depth;
   int width;                     // of the threads' numbers, see LanePlace
   LanePlace a_row, b_column, k;  // k: of both operands
@@ -36,6 +37,8 @@ struct MmaUnit {
 
   int a_count() const { return a_row.count * k.count; }
   int b_count() const { return b_column.count * k.count; }
+  // Whether it computes B^T A^T: see the table.
+  bool is_transposed() const { return width == 16 && column.count > 1; }
   int results() const { return row.count * column.count; }
 };
 

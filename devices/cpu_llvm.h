@@ -1,23 +1,13 @@
-// CPU kernels through LLVM's C interface, versions 16 to 21 and later ones that still offer the
-// same functions. The library is opened at run time; nothing of it is needed to build. Compiling
-// and loading may run on any number of threads at once.
+// CPU kernels through LLVM's C interface. Compiling and loading may run on any number of threads at
+// once.
 #pragma once
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "devices/llvm_library.h"
 #include "runtime/device.h"
 
 namespace tiny {
-
-// Whether LLVM's library was found, and if not, what was searched and how to install it. The
-// search runs once in a process and obeys LLVM_PATH.
-bool llvm_available();
-std::string llvm_missing_reason();
-
-// Tries to open LLVM from the first of these files that is there: empty when one is fit for us,
-// else the reason as above. Has no lasting effect.
-std::string llvm_search_failure(const std::vector<std::string>& files);
 
 // Compiler, version, processor, features and flags: what an object depends on besides its source.
 std::string llvm_id();

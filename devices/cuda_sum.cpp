@@ -227,7 +227,7 @@ Program& CudaDevice::sum_program(DType dtype) {
 }
 
 std::string CudaDevice::missing_for_sums(SumBy by, DType dtype) {
-  if (by == SumBy::Library) return nccl_missing_reason(dtype);
+  if (by == SumBy::Library) return nccl().missing_reason(dtype);
   return element_of(dtype) ? "" : cat("its kernel does not add up values of ", dtype);
 }
 
@@ -251,29 +251,15 @@ std::vector<std::vector<LaunchItem>> CudaDevice::sum_launches(std::span<const Sh
 
 void CudaDevice::add_up(std::span<const SharedSum> sums) {
   std::vector<SharedSum> own;
-  std::vector<NcclSum> others;
-  for (const SharedSum& s : sums) {
-    if (s.by == SumBy::Flags)
-      own.push_back(s);
-    else
-      others.push_back({s.from, s.to, s.dtype, s.count});
-  }
-  std::vector<int> ordinals;
-  std::vector<GpuStream> streams;
-  for (Device* d : sums[0].devices) {
-    auto& gpu = dynamic_cast<CudaDevice&>(*d);
-    ordinals.push_back(gpu.ordinal_);
-    streams.push_back(gpu.compute_);
-  }
+  for (const SharedSum& s : sums)
+    if (s.by == SumBy::Flags) own.push_back(s);
   if (!own.empty()) {
     const auto launches = sum_launches(own);  // compiled before any of them waits
     for (size_t g = 0; g < launches.size(); ++g)
       for (const LaunchItem& i : launches[g])
         dynamic_cast<CudaDevice&>(*sums[0].devices[g]).start(*i.program, i.size, i.args);
   }
-  if (others.empty()) return;
-  const GpuScope scope(driver_, context_);  // to which NCCL leaves this thread
-  nccl_sum(ordinals, streams, others);
+  add_by_library(nccl(), sums);
 }
 
 }  // namespace tiny

@@ -7,6 +7,7 @@
 
 #include "devices/cpu.h"
 #include "devices/emulator_grid.h"
+#include "devices/emulator_llvm.h"
 #include "devices/emulator_matrix.h"
 #include "devices/emulator_prelude.h"
 #include "devices/system_compiler.h"
@@ -191,7 +192,9 @@ void EmulatorDevice::copy(void* to, const void* from, size_t bytes) {
 // --- kernels ---------------------------------------------------------------------------------
 
 std::string EmulatorDevice::compiler_id() const {
-  return cat("emulator ", system_compiler_id(cxx_compiler()), " ", host_cpu_id(), " ",
+  const bool ir = target_.language == Target::Language::LlvmIr;
+  return cat("emulator ", ir ? emulated_llvm_id() + " " : "", system_compiler_id(cxx_compiler()),
+             " ", host_cpu_id(), " ",
              std::hash<std::string>()(cat(kEmulatedText, kEmulatorPrelude, kEmulatorEpilogue)));
 }
 
@@ -201,7 +204,8 @@ std::string EmulatorDevice::compile(const Source& source) {
   return compile_shared_object(
       cxx_compiler(), source.entry,
       cat(kEmulatedText, "\n#line ", kEmulatorPreludeLine + 1, kEmulatorPrelude, "#line 1\n",
-          source.text, "\n#line ", kEmulatorPreludeLine + 1, kEmulatorEpilogue,
+          source.language == Source::Language::LlvmIr ? emulated_llvm_text(source) : source.text,
+          "\n#line ", kEmulatorPreludeLine + 1, kEmulatorEpilogue,
           "extern \"C\" __attribute__((visibility(\"default\"))) void ",
           "tiny_run(void** args) { tiny_call(", source.entry, ", args); }\n"));
 }

@@ -209,8 +209,8 @@ template <int depth, class T> static void mfma_16x16(f32* d, const T* a, const T
       [](int k, int j) { return Place{k / each * 16 + j, k % each}; },
       [](int i, int j) { return Place{i / 4 * 16 + j, i % 4}; }, line);
 }
-// RDNA 3, "Wave Matrix Multiply Accumulate": all of a row of A and a column of B in each lane of one
-// half of the wave, and again in the other. Here some are read from one, some from the other.
+// RDNA 3, "Wave Matrix Multiply Accumulate": all of a row of A and a column of B in each lane of
+// one half of the wave, and again in the other. Here some are read from one, some from the other.
 template <class T> static void wmma_16x16(f32* d, const T* a, const T* b, int line) {
   matrix_16x16<32, 16, 16, 8>(
       d, a, b, [](int i, int k) { return Place{i % 2 * 16 + i, k}; },

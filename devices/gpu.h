@@ -62,6 +62,8 @@ class GpuDevice : public Device {
   int attribute(int which) const;
   bool reach(GpuDevice& peer);
   void start(Program& program, const LaunchSize& size, const std::vector<void*>& args);
+  // Those of the sums that a library makes; nothing where there are none.
+  void add_by_library(const class Nccl& library, std::span<const SharedSum> sums);
 
   const GpuDriver& driver_;
   int ordinal_ = 0;   // the driver's number of the GPU

@@ -1,5 +1,6 @@
-// Copies between a GPU and other devices.
+// Copies between a GPU and other devices, and sums by a library.
 #include "devices/gpu.h"
+#include "devices/nccl.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -33,6 +34,22 @@ void GpuDevice::meet(std::span<Device* const> devices) {
   for (GpuDevice* d : all)
     for (GpuDevice* other : all)
       if (other != d) d->wait_for_order(*other);
+}
+
+void GpuDevice::add_by_library(const Nccl& library, std::span<const SharedSum> sums) {
+  std::vector<NcclSum> all;
+  for (const SharedSum& s : sums)
+    if (s.by == SumBy::Library) all.push_back({s.from, s.to, s.dtype, s.count});
+  if (all.empty()) return;
+  std::vector<int> ordinals;
+  std::vector<GpuStream> streams;
+  for (Device* d : sums[0].devices) {
+    auto& gpu = dynamic_cast<GpuDevice&>(*d);
+    ordinals.push_back(gpu.ordinal_);
+    streams.push_back(gpu.compute_);
+  }
+  const GpuScope scope(driver_, context_);  // to which the library leaves this thread
+  library.sum(ordinals, streams, all);
 }
 
 // Marks what this GPU has been given to do so far, for others to wait for.

@@ -1,10 +1,13 @@
 #include "devices/hip.h"
 
 #include <cstdio>
+#include <functional>
 
+#include "devices/amd_llvm.h"
 #include "devices/hip_compiler.h"
 #include "devices/hip_driver.h"
 #include "devices/hip_rtc.h"
+#include "devices/nccl.h"
 #include "tiny/env.h"
 
 namespace tiny {
@@ -35,6 +38,7 @@ HipDevice::HipDevice(int index) : GpuDevice(hip_driver(), index) {
   target_.most_threads = attribute(known.most_threads);
   target_.shared_bytes = attribute(known.shared_bytes);
   const std::string compiler = amd_compiler(target_.arch);
+  if (compiler == "llvm") target_.language = Target::Language::LlvmIr;
   if (env_int("DEBUG") >= 1)
     std::fprintf(stderr, "%s: %s, %d multiprocessors, waves of %d, HIP %s, compiler %s\n",
                  name_.c_str(), target_.arch.c_str(), target_.cores, target_.warp,
@@ -42,11 +46,18 @@ HipDevice::HipDevice(int index) : GpuDevice(hip_driver(), index) {
 }
 
 std::string HipDevice::compiler_id() const {
+  if (target_.language == Target::Language::LlvmIr) return cat(amd_llvm_id(), " ", target_.arch);
   const bool rtc = amd_compiler(target_.arch) == "hiprtc";
   return cat(rtc ? hiprtc_id() : hip_clang_id(), " ", target_.arch);
 }
 
 std::string HipDevice::compile(const Source& source) { return compile_amd(source, target_.arch); }
+
+std::string HipDevice::missing_for_sums(SumBy by, DType dtype) {
+  return by == SumBy::Library ? rccl().missing_reason(dtype) : Device::missing_for_sums(by, dtype);
+}
+
+void HipDevice::add_up(std::span<const SharedSum> sums) { add_by_library(rccl(), sums); }
 
 std::string HipDevice::binary_origin() const {
   return cat(amd_compiler(target_.arch), " for HIP ", hip_version_text(driver_.version),
@@ -55,16 +66,26 @@ std::string HipDevice::binary_origin() const {
 
 std::string amd_compiler(const std::string& arch) {
   const std::string wanted = env_text("AMD_COMPILER");
-  check(wanted.empty() || wanted == "hiprtc" || wanted == "llvm", "AMD_COMPILER=", wanted,
-        ": it is hiprtc or llvm");
-  const std::string without = wanted == "llvm" ? "" : hiprtc_missing_reason(arch);
-  if (wanted != "llvm" && without.empty()) return "hiprtc";
-  if (wanted == "hiprtc") throw DeviceError("HIP: " + without);
-  if (hip_clang_available()) return "llvm";
-  throw DeviceError(cat("HIP: ", without, without.empty() ? "" : "; ", hip_clang_missing_reason()));
+  const std::pair<const char*, std::function<std::string()>> compilers[] = {
+      {"hiprtc", [&] { return hiprtc_missing_reason(arch); }},
+      {"clang", hip_clang_missing_reason},
+      {"llvm", amd_llvm_missing_reason},
+  };
+  std::string missing;
+  bool is_known = wanted.empty();
+  for (const auto& [name, missing_reason] : compilers) {
+    if (!wanted.empty() && wanted != name) continue;
+    is_known = true;
+    const std::string reason = missing_reason();
+    if (reason.empty()) return name;
+    missing += (missing.empty() ? "" : "; ") + reason;
+  }
+  check(is_known, "AMD_COMPILER=", wanted, ": it is hiprtc, clang or llvm");
+  throw DeviceError("HIP: " + missing);
 }
 
 std::string compile_amd(const Source& source, const std::string& arch) {
+  if (source.language == Source::Language::LlvmIr) return compile_amd_llvm(source, arch);
   expect(source.language == Source::Language::Hip, "HIP: kernel ", source.entry, " is not HIP");
   return amd_compiler(arch) == "hiprtc" ? compile_hiprtc(source.text, arch, source.entry)
                                         : compile_hip(source.text, arch, source.entry);

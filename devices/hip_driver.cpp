@@ -10,6 +10,8 @@
 namespace tiny {
 namespace {
 
+struct KernelNode;
+
 // What the table has in another form.
 struct Runtime {
   const char* (*error_name)(int) = nullptr;
@@ -19,6 +21,9 @@ struct Runtime {
   int (*enable_peer)(int, unsigned) = nullptr;
   int (*copy_peer)(GpuAddress, int, GpuAddress, int, size_t, GpuStream) = nullptr;
   int (*properties)(void*, int) = nullptr;
+  int (*graph_add_kernel)(GpuGraphNode*, GpuGraph, const GpuGraphNode*, size_t,
+                          const KernelNode*) = nullptr;
+  int (*graph_set_kernel)(GpuGraphExec, GpuGraphNode, const KernelNode*) = nullptr;
 };
 Runtime hip;
 
@@ -58,6 +63,32 @@ int copy_peer(GpuAddress to, GpuContext to_context, GpuAddress from, GpuContext 
   return hip.copy_peer(to, ordinal_of(to_context), from, ordinal_of(from_context), bytes, stream);
 }
 
+struct KernelNode {  // hipKernelNodeParams; it takes a function of a module as well
+  unsigned block[3];
+  void** extra;
+  GpuFunction function;
+  unsigned grid[3];
+  void** params;
+  unsigned shared_bytes;
+
+  explicit KernelNode(const GpuKernelNode& n)
+      : block{n.block[0], n.block[1], n.block[2]},
+        extra(n.extra),
+        function(n.function),
+        grid{n.grid[0], n.grid[1], n.grid[2]},
+        params(n.params),
+        shared_bytes(n.shared_bytes) {}
+};
+int graph_add_kernel(GpuGraphNode* node, GpuGraph graph, const GpuGraphNode* after, size_t count,
+                     const GpuKernelNode* kernel) {
+  const KernelNode theirs(*kernel);
+  return hip.graph_add_kernel(node, graph, after, count, &theirs);
+}
+int graph_set_kernel(GpuGraphExec exec, GpuGraphNode node, const GpuKernelNode* kernel) {
+  const KernelNode theirs(*kernel);
+  return hip.graph_set_kernel(exec, node, &theirs);
+}
+
 // Ours, theirs: what has the same parameters. Pointers to memory are void* there, as large.
 #define TINY_HIP_SAME(X)                         \
   X(init, "hipInit")                             \
@@ -90,13 +121,19 @@ int copy_peer(GpuAddress to, GpuContext to_context, GpuAddress from, GpuContext 
   X(module_function, "hipModuleGetFunction")     \
   X(launch, "hipModuleLaunchKernel")
 
-#define TINY_HIP_POOLS(X)                         \
-  X(pool_of_device, "hipDeviceGetDefaultMemPool") \
-  X(pool_set, "hipMemPoolSetAttribute")           \
-  X(pool_trim, "hipMemPoolTrimTo")                \
-  X(pool_allow, "hipMemPoolSetAccess")            \
-  X(pool_alloc, "hipMallocAsync")                 \
-  X(pool_free, "hipFreeAsync")
+// Null where the runtime is too old: pools need HIP 5.2, graphs 5.3.
+#define TINY_HIP_OPTIONAL(X)                           \
+  X(pool_of_device, "hipDeviceGetDefaultMemPool")      \
+  X(pool_set, "hipMemPoolSetAttribute")                \
+  X(pool_trim, "hipMemPoolTrimTo")                     \
+  X(pool_allow, "hipMemPoolSetAccess")                 \
+  X(pool_alloc, "hipMallocAsync")                      \
+  X(pool_free, "hipFreeAsync")                         \
+  X(graph_create, "hipGraphCreate")                    \
+  X(graph_destroy, "hipGraphDestroy")                  \
+  X(graph_instantiate, "hipGraphInstantiateWithFlags") \
+  X(graph_launch, "hipGraphLaunch")                    \
+  X(graph_exec_destroy, "hipGraphExecDestroy")
 
 template <class F> bool bind(void* library, const char* symbol, F& function) {
   function = reinterpret_cast<F>(dlsym(library, symbol));
@@ -110,7 +147,7 @@ std::string bind_functions(void* library, GpuDriver& driver) {
   TINY_HIP_SAME(TINY_REQUIRED)
 #undef TINY_REQUIRED
 #define TINY_OPTIONAL(name, symbol) bind(library, symbol, driver.name);
-  TINY_HIP_POOLS(TINY_OPTIONAL)
+  TINY_HIP_OPTIONAL(TINY_OPTIONAL)
 #undef TINY_OPTIONAL
   if (!bind(library, "hipGetErrorName", hip.error_name)) return "hipGetErrorName";
   if (!bind(library, "hipGetErrorString", hip.error_string)) return "hipGetErrorString";
@@ -122,6 +159,10 @@ std::string bind_functions(void* library, GpuDriver& driver) {
   if (!bind(library, "hipGetDevicePropertiesR0600", hip.properties) &&
       !bind(library, "hipGetDeviceProperties", hip.properties))
     return "hipGetDeviceProperties";
+  if (bind(library, "hipGraphAddKernelNode", hip.graph_add_kernel))
+    driver.graph_add_kernel = graph_add_kernel;
+  if (bind(library, "hipGraphExecKernelNodeSetParams", hip.graph_set_kernel))
+    driver.graph_set_kernel = graph_set_kernel;
   driver.error_name = error_name;
   driver.error_string = error_string;
   driver.context_retain = context_retain;

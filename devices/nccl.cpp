@@ -24,59 +24,6 @@ constexpr int kSum = 0;
   X(AllReduce, (const void*, void*, size_t, int dtype, int op, NcclComm, GpuStream)) \
   X(Reduce, (const void*, void*, size_t, int dtype, int op, int root, NcclComm, GpuStream))
 
-struct Nccl {
-#define TINY_DECLARE(name, parameters) int(*name) parameters = nullptr;
-  TINY_NCCL_FUNCTIONS(TINY_DECLARE)
-#undef TINY_DECLARE
-  const char* (*GetErrorString)(int) = nullptr;
-
-  std::string file, failure;
-
-  Nccl() {
-    std::vector<std::string> files{"libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
-                                   "/usr/local/nccl/lib/libnccl.so.2"};
-    if (const std::string given = env_text("NCCL_LIBRARY"); !given.empty()) files = {given};
-    // Multicast over NVLink is slower to set up than all that is added up here, and may be
-    // forbidden.
-    setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
-    std::string reason;
-    for (const std::string& f : files) {
-      void* library = dlopen(f.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library && bind(library, f)) return;
-      if (reason.empty()) reason = library ? failure : dlerror();  // of the linker's path
-    }
-    failure = "NCCL was not found: searched for";
-    for (const std::string& f : files) failure += cat(f == files[0] ? " " : ", ", f);
-    failure += cat(" (", reason,
-                   "). It comes with NVIDIA's repository (apt install libnccl2) or with PyTorch; "
-                   "NCCL_LIBRARY names the file");
-  }
-
- private:
-  bool bind(void* library, const std::string& from) {
-    failure = "";
-#define TINY_BIND(name, parameters)                                      \
-  name = reinterpret_cast<decltype(name)>(dlsym(library, "nccl" #name)); \
-  if (name == nullptr) failure = cat(from, ": has no function nccl" #name);
-    TINY_NCCL_FUNCTIONS(TINY_BIND)
-    TINY_BIND(GetErrorString, )
-#undef TINY_BIND
-    file = from;
-    return failure.empty();
-  }
-};
-
-const Nccl& nccl() {
-  static const Nccl& library = *new Nccl;
-  return library;
-}
-
-void check_nccl(int status, const char* what) {
-  if (status != 0)
-    throw DeviceError(cat("NCCL: cannot ", what, ": ", nccl().GetErrorString(status), " (", status,
-                          "); NCCL_DEBUG=WARN says more"));
-}
-
 // ncclDataType_t; -1: it has none.
 int number_of(DType t) {
   static const std::map<Scalar, int> known{
@@ -86,57 +33,130 @@ int number_of(DType t) {
   return at == known.end() ? -1 : at->second;
 }
 
-// One communicator for each GPU of a list, kept until the process ends.
-const std::vector<NcclComm>& communicators(const std::vector<int>& ordinals) {
-  static std::mutex mutex;
-  static auto& all = *new std::map<std::vector<int>, std::vector<NcclComm>>;
-  const std::lock_guard lock(mutex);
-  std::vector<NcclComm>& found = all[ordinals];
-  if (found.empty()) {
-    std::vector<NcclComm> made(ordinals.size());
-    check_nccl(nccl().CommInitAll(made.data(), static_cast<int>(made.size()), ordinals.data()),
-               "join the GPUs");
-    found = made;
-  }
-  return found;
-}
+// Where a library may be, and what its errors say.
+struct Place {
+  const char *name, *variable;
+  std::vector<std::string> files;
+  const char* advice;
+};
 
-void start(const NcclSum& s, const std::vector<NcclComm>& comms,
-           const std::vector<GpuStream>& streams) {
-  const bool everywhere = std::all_of(s.to.begin(), s.to.end(), [](void* to) { return to; });
-  const int dtype = number_of(s.dtype);
-  for (size_t root = 0; root < (everywhere ? 1 : comms.size()); ++root) {
-    if (!s.to[root]) continue;
-    for (size_t i = 0; i < comms.size(); ++i)
-      check_nccl(
-          everywhere
-              ? nccl().AllReduce(s.from[i], s.to[i], s.count, dtype, kSum, comms[i], streams[i])
-              : nccl().Reduce(s.from[i], i == root ? s.to[root] : nullptr, s.count, dtype, kSum,
-                              static_cast<int>(root), comms[i], streams[i]),
-          "add up values");
+class Library : public Nccl {
+ public:
+  explicit Library(const Place& place) : name_(place.name) {
+    std::vector<std::string> files = place.files;
+    if (const std::string given = env_text(place.variable); !given.empty()) files = {given};
+    // Multicast over NVLink is slower to set up than all that is added up here, and may be
+    // forbidden.
+    setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+    std::string reason;
+    for (const std::string& f : files) {
+      void* library = dlopen(f.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library && bind(library, f)) return;
+      if (reason.empty()) reason = library ? failure_ : dlerror();  // of the linker's path
+    }
+    failure_ = cat(name_, " was not found: searched for");
+    for (const std::string& f : files) failure_ += cat(f == files[0] ? " " : ", ", f);
+    failure_ += cat(" (", reason, "). It comes with ", place.advice, "; ", place.variable,
+                    " names the file");
   }
-}
+
+  std::string missing_reason(DType dtype) const override {
+    if (!failure_.empty()) return failure_;
+    return number_of(dtype) < 0 ? cat(name_, " does not add up values of ", dtype) : "";
+  }
+
+  std::string version() const override {
+    if (!failure_.empty()) throw DeviceError(failure_);
+    int v = 0;
+    check(GetVersion(&v), "ask for its version");
+    return cat(v / 10000, ".", v / 100 % 100, ".", v % 100, " from ", file_);
+  }
+
+  void sum(const std::vector<int>& ordinals, const std::vector<GpuStream>& streams,
+           std::span<const NcclSum> sums) const override {
+    const std::vector<NcclComm>& comms = communicators(ordinals);
+    check(GroupStart(), "begin a group");
+    for (const NcclSum& s : sums) start(s, comms, streams);
+    check(GroupEnd(), "start a group");
+  }
+
+ private:
+  bool bind(void* library, const std::string& from) {
+    failure_ = "";
+#define TINY_BIND(name, parameters)                                      \
+  name = reinterpret_cast<decltype(name)>(dlsym(library, "nccl" #name)); \
+  if (name == nullptr) failure_ = cat(from, ": has no function nccl" #name);
+    TINY_NCCL_FUNCTIONS(TINY_BIND)
+    TINY_BIND(GetErrorString, )
+#undef TINY_BIND
+    file_ = from;
+    return failure_.empty();
+  }
+
+  void check(int status, const char* what) const {
+    if (status != 0)
+      throw DeviceError(cat(name_, ": cannot ", what, ": ", GetErrorString(status), " (", status,
+                            "); NCCL_DEBUG=WARN says more"));
+  }
+
+  // One communicator for each GPU of a list, kept until the process ends.
+  const std::vector<NcclComm>& communicators(const std::vector<int>& ordinals) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<NcclComm>& found = communicators_[ordinals];
+    if (found.empty()) {
+      std::vector<NcclComm> made(ordinals.size());
+      check(CommInitAll(made.data(), static_cast<int>(made.size()), ordinals.data()),
+            "join the GPUs");
+      found = made;
+    }
+    return found;
+  }
+
+  void start(const NcclSum& s, const std::vector<NcclComm>& comms,
+             const std::vector<GpuStream>& streams) const {
+    const bool everywhere = std::all_of(s.to.begin(), s.to.end(), [](void* to) { return to; });
+    const int dtype = number_of(s.dtype);
+    for (size_t root = 0; root < (everywhere ? 1 : comms.size()); ++root) {
+      if (!s.to[root]) continue;
+      for (size_t i = 0; i < comms.size(); ++i)
+        check(everywhere ? AllReduce(s.from[i], s.to[i], s.count, dtype, kSum, comms[i], streams[i])
+                         : Reduce(s.from[i], i == root ? s.to[root] : nullptr, s.count, dtype, kSum,
+                                  static_cast<int>(root), comms[i], streams[i]),
+              "add up values");
+    }
+  }
+
+#define TINY_DECLARE(name, parameters) int(*name) parameters = nullptr;
+  TINY_NCCL_FUNCTIONS(TINY_DECLARE)
+#undef TINY_DECLARE
+  const char* (*GetErrorString)(int) = nullptr;
+
+  const char* name_;
+  std::string file_, failure_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::vector<int>, std::vector<NcclComm>> communicators_;
+};
 
 }  // namespace
 
-std::string nccl_missing_reason(DType dtype) {
-  if (!nccl().failure.empty()) return nccl().failure;
-  return number_of(dtype) < 0 ? cat("NCCL does not add up values of ", dtype) : "";
+// Neither is ever closed: GPUs may still work when the process ends.
+const Nccl& nccl() {
+  static const Nccl& library =
+      *new Library({"NCCL",
+                    "NCCL_LIBRARY",
+                    {"libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
+                     "/usr/local/nccl/lib/libnccl.so.2"},
+                    "NVIDIA's repository (apt install libnccl2) or with PyTorch"});
+  return library;
 }
 
-std::string nccl_version() {
-  if (!nccl().failure.empty()) throw DeviceError(nccl().failure);
-  int v = 0;
-  check_nccl(nccl().GetVersion(&v), "ask for its version");
-  return cat(v / 10000, ".", v / 100 % 100, ".", v % 100, " from ", nccl().file);
-}
-
-void nccl_sum(const std::vector<int>& ordinals, const std::vector<GpuStream>& streams,
-              std::span<const NcclSum> sums) {
-  const std::vector<NcclComm>& comms = communicators(ordinals);
-  check_nccl(nccl().GroupStart(), "begin a group");
-  for (const NcclSum& s : sums) start(s, comms, streams);
-  check_nccl(nccl().GroupEnd(), "start a group");
+const Nccl& rccl() {
+  static const Nccl& library =
+      *new Library({"RCCL",
+                    "RCCL_LIBRARY",
+                    {"librccl.so.1", "librccl.so", "/opt/rocm/lib/librccl.so.1"},
+                    "AMD's ROCm (Debian, Ubuntu: apt install librccl1)"});
+  return library;
 }
 
 }  // namespace tiny

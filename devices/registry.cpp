@@ -23,10 +23,6 @@ struct Row {
   std::unique_ptr<Device> (*open)(int index);
 };
 
-std::unique_ptr<Device> emulated(std::string_view name, std::string_view arch) {
-  return std::make_unique<EmulatorDevice>(std::string(name), gpu_target(arch));
-}
-
 // The device that process `index` brings into work of several: of the default kind, a GPU by its
 // number among the processes of a machine.
 std::unique_ptr<Device> open_rank(int index) {
@@ -52,23 +48,40 @@ constexpr Row kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
     {"CUDA", [](int i) -> std::unique_ptr<Device> { return std::make_unique<CudaDevice>(i); }},
     {"HIP", [](int i) -> std::unique_ptr<Device> { return std::make_unique<HipDevice>(i); }},
-    {"EMULATOR", [](int) { return emulated("EMULATOR", "sm_90a"); }},
+    {"EMULATOR",
+     [](int) -> std::unique_ptr<Device> {
+       return std::make_unique<EmulatorDevice>("EMULATOR", gpu_target("sm_90a"));
+     }},
     {"RANK", open_rank},
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
 };
 
 // "EMU:CUDA:sm_80", "EMU:HIP:gfx942": an emulator for each row of the table of GPUs, of which there
-// may be several, "EMU:CUDA:sm_80:1".
+// may be several, "EMU:CUDA:sm_80:1". "EMU:LLVM:gfx942" gets LLVM IR instead of HIP.
 constexpr std::string_view kEmulators = "EMU:";
 
-std::string emulator_name(const GpuRow& gpu) {
-  return cat(kEmulators, gpu.language == Target::Language::Hip ? "HIP:" : "CUDA:", gpu.arch);
+std::vector<Target::Language> languages_of(const GpuRow& gpu) {
+  if (gpu.language == Target::Language::Cuda) return {gpu.language};
+  return {gpu.language, Target::Language::LlvmIr};
 }
-const GpuRow* emulated_gpu(std::string_view name) {
-  if (!name.starts_with(kEmulators)) return nullptr;
+std::string emulator_name(const GpuRow& gpu, Target::Language language) {
+  const bool ir = language == Target::Language::LlvmIr;
+  return cat(kEmulators,
+             ir                                      ? "LLVM:"
+             : gpu.language == Target::Language::Hip ? "HIP:"
+                                                     : "CUDA:",
+             gpu.arch);
+}
+std::optional<Target> emulated_gpu(std::string_view name) {
+  if (!name.starts_with(kEmulators)) return {};
   for (const GpuRow& gpu : gpu_table())
-    if (emulator_name(gpu) == name) return &gpu;
-  return nullptr;
+    for (Target::Language language : languages_of(gpu)) {
+      if (emulator_name(gpu, language) != name) continue;
+      Target target = gpu_target(gpu.arch);
+      target.language = language;
+      return target;
+    }
+  return {};
 }
 
 // "CUDA:1" as its kind and its number, 0 where there is none. No kind where what follows the last
@@ -97,7 +110,9 @@ std::string canonical_device(std::string_view name) {
   const std::string_view kind = kind_of(name, &index);
   if (!row_of(kind) && !emulated_gpu(kind)) {
     std::string known, emulators;
-    for (const GpuRow& gpu : gpu_table()) emulators += ", " + emulator_name(gpu);
+    for (const GpuRow& gpu : gpu_table())
+      for (Target::Language language : languages_of(gpu))
+        emulators += ", " + emulator_name(gpu, language);
     for (const Row& r : kDevices) known += cat(known.empty() ? "" : ", ", r.name);
     throw Error(cat("unknown device '", name, "': known are ", known, emulators,
                     ", each also as NAME:number"));
@@ -120,8 +135,10 @@ Device& find_device(std::string_view name) {
   auto& slot = (*open)[key];  // which stays where it is
   int index;
   const std::string_view kind = kind_of(key, &index);
-  const GpuRow* gpu = emulated_gpu(kind);
-  if (!slot) slot = gpu ? emulated(key, gpu->arch) : row_of(kind)->open(index);
+  if (!slot) {
+    const std::optional<Target> gpu = emulated_gpu(kind);
+    slot = gpu ? std::make_unique<EmulatorDevice>(key, *gpu) : row_of(kind)->open(index);
+  }
   known->emplace(name, slot.get());
   return *slot;
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "codegen/smt.h"
+#include "devices/amd_llvm.h"
 #include "devices/cpu_cc.h"
 #include "devices/cpu_llvm.h"
 #include "devices/cuda.h"
@@ -55,7 +56,12 @@ void print_compilers() {
   });
   row("HIP (hiprtc)", [] { return hiprtc_id(); });
   row("HIP (clang)", [] { return hip_clang_id(); });
-  print_row("library", "NCCL", said([] { return nccl_version(); }));
+  row("AMD (LLVM)", [] {
+    const std::string missing = amd_llvm_missing_reason();
+    return missing.empty() ? amd_llvm_id() : "missing: " + missing;
+  });
+  print_row("library", "NCCL", said([] { return nccl().version(); }));
+  print_row("library", "RCCL", said([] { return rccl().version(); }));
   print_row("prover", "z3",
             has_solver() ? "found" : "missing: apt install libz3-4, or set Z3_PATH");
 }

@@ -14,9 +14,10 @@ namespace tiny {
 
 // The devices that this machine can compute on, CPU first; with DEVICE set the CPU and that one.
 inline std::vector<std::string> test_devices() {
-  std::vector<std::string> out = {"CPU"}, wanted = {"CUDA",           "HIP",
-                                                    "EMULATOR",       "EMU:CUDA:sm_80",
-                                                    "EMU:HIP:gfx942", "EMU:HIP:gfx1201"};
+  std::vector<std::string> out = {"CPU"};
+  std::vector<std::string> wanted = {
+      "CUDA",           "HIP", "EMULATOR", "EMU:CUDA:sm_80", "EMU:HIP:gfx942", "EMU:HIP:gfx1201",
+      "EMU:LLVM:gfx942"};
   if (const std::string chosen = env_text("DEVICE"); !chosen.empty()) wanted = {chosen};
   for (const std::string& name : wanted) {
     try {

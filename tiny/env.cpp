@@ -61,9 +61,13 @@ constexpr Row kRows[] = {
      "File name of CUDA's compiler library libnvrtc.so.*; empty searches the usual places."},
     {"NCCL_LIBRARY", Kind::Text, "", Scope::Host,
      "File name of NVIDIA's library of collectives libnccl.so.2; empty searches the usual places."},
+    {"RCCL_LIBRARY", Kind::Text, "", Scope::Host,
+     "File name of AMD's library of collectives librccl.so.1; empty searches the usual places."},
     {"AMD_COMPILER", Kind::Text, "", Scope::Host,
-     "Compiler of the device HIP, hiprtc or llvm (an installed clang); empty takes hiprtc where it "
-     "is found and knows the GPU."},
+     "Compiler of the device HIP: hiprtc, clang (an installed one) or llvm (in this process, linked "
+     "by lld); empty takes the first of these that is there, hiprtc where it knows the GPU."},
+    {"AMD_LINKER", Kind::Text, "", Scope::Host,
+     "lld that AMD_COMPILER=llvm links with; empty looks for ld.lld-21, -20, -19 and ld.lld."},
     {"HIP_LIBRARY", Kind::Text, "", Scope::Host,
      "File name of AMD's runtime library libamdhip64.so.*; empty searches the usual places."},
     {"HIPRTC_LIBRARY", Kind::Text, "", Scope::Host,

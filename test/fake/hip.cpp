@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
 using tiny::LaunchSize;
 using tiny::test::FakeHip;
@@ -124,6 +125,100 @@ int release(void* pointer) {
 
 std::string size_text(const unsigned* d) {
   return std::to_string(d[0]) + 'x' + std::to_string(d[1]) + 'x' + std::to_string(d[2]);
+}
+
+// hipKernelNodeParams
+struct KernelNode {
+  unsigned block[3];
+  void** extra;
+  Function* function;
+  unsigned grid[3];
+  void** params;
+  unsigned shared;
+};
+struct Launch {
+  std::shared_ptr<void> kernel;
+  int device = 0;
+  std::string name;
+  LaunchSize size;
+  std::vector<void*> args;
+};
+using Graph = std::vector<Launch>;
+
+std::string describe(const KernelNode& n) {
+  return n.function->name + ' ' + size_text(n.grid) + ' ' + size_text(n.block) + ' ' +
+         std::to_string(n.shared);
+}
+
+// What a node says now: the values of its arguments are read.
+int read(const KernelNode& n, Launch& out) {
+  const Function& f = *n.function;
+  if (n.extra || f.device != current || n.block[0] * n.block[1] * n.block[2] > 1024)
+    return kInvalidValue;
+  out = {f.kernel, f.device, f.name, {}, {}};
+  for (int i = 0; i < 3; ++i) out.size.grid[i] = n.grid[i], out.size.block[i] = n.block[i];
+  out.size.shared_bytes = n.shared;
+  for (size_t i = 0; i < f.arguments; ++i) out.args.push_back(*static_cast<void**>(n.params[i]));
+  for (const void* arg : out.args) {
+    const int device = owner(arg, 0);
+    if (device >= 0 && device != current && !reachable.count({current, device}))
+      return kIllegalAddress;
+  }
+  return kSuccess;
+}
+
+void execute(const Launch& launch) {
+  fake.done.push_back(launch.name);
+  try {
+    if (fake.run) fake.run(launch.device, launch.kernel.get(), launch.size, launch.args);
+  } catch (const std::exception& e) {
+    fake.fault = e.what();
+    lost = kLaunchFailure;
+  }
+}
+
+// A GPU's part of a sum, and a sum once all have given theirs.
+struct Comm {
+  int device, rank, count;
+};
+struct Part {
+  const void* from;
+  void* to;
+  size_t count;
+  int dtype;
+  Stream* stream;
+  int64_t behind = 0;  // what of its stream comes before
+};
+struct SharedSum {
+  size_t ranks;
+  std::vector<Part> parts;
+  bool done = false;
+};
+std::vector<std::shared_ptr<SharedSum>> group;
+
+// Ranks give their parts of one sum in order.
+int collect(const Part& part, const Comm& comm) {
+  if (comm.rank == 0) group.push_back(std::make_shared<SharedSum>());
+  SharedSum& sum = *group.back();
+  sum.ranks = static_cast<size_t>(comm.count);
+  if (part.stream->device != comm.device || sum.parts.size() != static_cast<size_t>(comm.rank))
+    return 5;
+  sum.parts.push_back(part);
+  return 0;
+}
+
+template <class T> void add_up_as(const SharedSum& sum) {
+  std::vector<T> total(sum.parts[0].count);
+  for (const Part& p : sum.parts)
+    for (size_t i = 0; i < total.size(); ++i) total[i] += static_cast<const T*>(p.from)[i];
+  for (const Part& p : sum.parts)
+    if (p.to) std::memcpy(p.to, total.data(), total.size() * sizeof(T));
+}
+
+void add_up(SharedSum& sum) {
+  if (std::exchange(sum.done, true)) return;
+  for (const Part& p : sum.parts) run_until(*p.stream, p.behind);
+  sum.parts[0].dtype == 7 ? add_up_as<float>(sum) : add_up_as<int32_t>(sum);
 }
 
 constexpr char kMagic[9] = "FAKEHIP!";
@@ -400,29 +495,100 @@ int hipModuleGetFunction(Function** function, Module* module, const char* name) 
 int hipModuleLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                           unsigned by, unsigned bz, unsigned shared, Stream* stream, void** params,
                           void** extra) {
-  const unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
-  ENTER("hipModuleLaunchKernel",
-        f->name + ' ' + size_text(grid) + ' ' + size_text(block) + ' ' + std::to_string(shared));
-  if (extra || f->device != current || bx * by * bz > 1024) return kInvalidValue;
-  LaunchSize size;
-  for (int i = 0; i < 3; ++i) size.grid[i] = grid[i], size.block[i] = block[i];
-  size.shared_bytes = shared;
-  std::vector<void*> args;  // the values are read now
-  for (size_t i = 0; i < f->arguments; ++i) args.push_back(*static_cast<void**>(params[i]));
-  for (const void* arg : args) {
-    const int device = owner(arg, 0);
-    if (device >= 0 && device != current && !reachable.count({current, device}))
-      return kIllegalAddress;
-  }
-  return add(stream, [kernel = f->kernel, device = f->device, name = f->name, size, args] {
-    fake.done.push_back(name);
-    try {
-      if (fake.run) fake.run(device, kernel.get(), size, args);
-    } catch (const std::exception& e) {
-      fake.fault = e.what();
-      lost = kLaunchFailure;
-    }
+  const KernelNode node{{bx, by, bz}, extra, f, {gx, gy, gz}, params, shared};
+  ENTER("hipModuleLaunchKernel", describe(node));
+  Launch launch;
+  if (const int status = read(node, launch); status != kSuccess) return status;
+  return add(stream, [launch] { execute(launch); });
+}
+
+// --- graphs --------------------------------------------------------------------------------------
+
+int hipGraphCreate(Graph** graph, unsigned) {
+  ENTER("hipGraphCreate");
+  *graph = new Graph;
+  ++fake.graphs;
+  return kSuccess;
+}
+int hipGraphDestroy(Graph* graph) {
+  std::lock_guard lock(mutex);
+  delete graph;
+  --fake.graphs;
+  return kSuccess;
+}
+// Nodes are numbered from 1; each depends on at most the one before it.
+int hipGraphAddKernelNode(void** node, Graph* graph, void* const* after, size_t count,
+                          const KernelNode* kernel) {
+  ENTER("hipGraphAddKernelNode", describe(*kernel));
+  const size_t number = graph->size() + 1;
+  if (count > 1 || (count == 1) != (number > 1)) return kInvalidValue;
+  if (count && reinterpret_cast<size_t>(*after) != number - 1) return kInvalidValue;
+  *node = reinterpret_cast<void*>(number);
+  graph->emplace_back();
+  return read(*kernel, graph->back());
+}
+int hipGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long) {
+  ENTER("hipGraphInstantiateWithFlags");
+  *exec = new Graph(*graph);
+  ++fake.graphs;
+  return kSuccess;
+}
+int hipGraphExecKernelNodeSetParams(Graph* exec, void* node, const KernelNode* kernel) {
+  ENTER("hipGraphExecKernelNodeSetParams", describe(*kernel));
+  const size_t at = reinterpret_cast<size_t>(node) - 1;
+  return at < exec->size() ? read(*kernel, (*exec)[at]) : kInvalidValue;
+}
+int hipGraphLaunch(Graph* exec, Stream* stream) {
+  ENTER("hipGraphLaunch");
+  return add(stream, [graph = *exec] {  // later changes are of later launches
+    for (const Launch& launch : graph) execute(launch);
   });
+}
+int hipGraphExecDestroy(Graph* exec) { return hipGraphDestroy(exec); }
+
+// --- RCCL ----------------------------------------------------------------------------------------
+
+const char* ncclGetErrorString(int) { return "the stand-in does not add that up"; }
+int ncclGetVersion(int* version) {
+  *version = 22105;
+  return 0;
+}
+int ncclCommInitAll(Comm** comms, int count, const int* devices) {
+  ENTER("ncclCommInitAll", std::to_string(count));
+  for (int i = 0; i < count; ++i) comms[i] = new Comm{devices[i], i, count};
+  return 0;
+}
+int ncclGroupStart() {
+  ENTER("ncclGroupStart");
+  group.clear();
+  return 0;
+}
+int ncclAllReduce(const void* from, void* to, size_t count, int dtype, int op, Comm* comm,
+                  Stream* stream) {
+  ENTER("ncclAllReduce", std::to_string(count));
+  if (op != 0 || (dtype != 2 && dtype != 7)) return 5;  // sums of int32 and float
+  return collect({from, to, count, dtype, stream}, *comm);
+}
+int ncclReduce(const void* from, void* to, size_t count, int dtype, int op, int root, Comm* comm,
+               Stream* stream) {
+  ENTER("ncclReduce", std::to_string(count) + " to " + std::to_string(root));
+  if (op != 0 || (dtype != 2 && dtype != 7) || (comm->rank == root) != (to != nullptr)) return 5;
+  return collect({from, to, count, dtype, stream}, *comm);
+}
+// What a stream does for a sum waits until the others are there, whoever comes first does it all.
+int ncclGroupEnd() {
+  ENTER("ncclGroupEnd");
+  const int before = current;
+  for (auto& sum : group) {
+    if (sum->parts.size() != sum->ranks) return 5;
+    for (Part& part : sum->parts) {
+      part.behind = part.stream->issued;
+      current = part.stream->device;
+      if (const int status = add(part.stream, [sum] { add_up(*sum); }); status) return status;
+    }
+  }
+  current = before;
+  return 0;
 }
 
 // --- hiprtc --------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-// A library that stands in for AMD's libamdhip64 and libhiprtc: GPUs of host memory, whose streams
-// do what they are given as late as the rules allow, so that a wait that is missing shows as wrong
-// values. What kernels are is left to the test.
+// A library that stands in for AMD's libamdhip64, libhiprtc and librccl: GPUs of host memory,
+// whose streams do what they are given as late as the rules allow, so that a wait that is missing
+// shows as wrong values. What kernels are is left to the test.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -38,7 +38,7 @@ struct FakeHip {
   std::vector<std::string> calls, done;
   std::string fault;                                     // what `run` threw
   std::map<int, size_t> used;                            // bytes by device
-  int streams = 0, events = 0, modules = 0, pinned = 0;  // that exist
+  int streams = 0, events = 0, modules = 0, graphs = 0, pinned = 0;  // that exist
 };
 
 }  // namespace tiny::test

@@ -1,6 +1,6 @@
-// Every kernel of the operator cases, forward and gradient, through NVRTC and through clang (HIP)
-// for each row of the table of GPUs. No GPU is needed; where a compiler is missing nothing is
-// compiled, which is said once.
+// Every kernel of the operator cases, forward and gradient, through NVRTC, through clang (HIP) and
+// through LLVM in this process (AMD's GPUs) for each row of the table of GPUs. No GPU is needed;
+// where a compiler is missing nothing is compiled, which is said once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "codegen/lower.h"
+#include "devices/amd_llvm.h"
 #include "devices/cuda_nvrtc.h"
 #include "devices/hip_compiler.h"
 #include "runtime/cache.h"
@@ -30,9 +31,10 @@ struct Allowed {
 };
 constexpr std::array<Allowed, 0> kAllowed = {};
 
-// How many days a generation takes to see every kernel: clang is a process for each.
-int64_t parts_of(const GpuRow& gpu) {
-  if (gpu.language == Target::Language::Hip) return 16;
+// How many days a generation takes to see every kernel: clang is a process for each, and so is the
+// linker.
+int64_t parts_of(const GpuRow& gpu, Target::Language language) {
+  if (language != Target::Language::Cuda) return 16;
   return std::string_view(gpu.arch) == "sm_90a" ? 1 : 3;
 }
 
@@ -70,20 +72,29 @@ std::vector<CaseKernel> kernels_of(const Cases& cases) {
   return out;
 }
 
+bool is_for(const GpuRow& gpu, Target::Language language) {
+  const bool ir = language == Target::Language::LlvmIr;
+  return gpu.language == (ir ? Target::Language::Hip : language);
+}
+
 struct GpuText {
   std::string arch, text, entry, owner;
+  Source::Language language = Source::Language::Cuda;
 };
 
-// One of each text, whatever the kernel's name: those whose turn it is.
+// One of each text, whatever the kernel's name: those whose turn it is. LLVM IR is for AMD's GPUs.
 std::vector<GpuText> texts_of(const std::vector<CaseKernel>& kernels, Target::Language language) {
   std::vector<GpuText> texts;
   for (const GpuRow& gpu : gpu_table()) {
-    if (gpu.language != language) continue;
+    if (!is_for(gpu, language)) continue;
+    Target target = gpu_target(gpu.arch);
+    target.language = language;
     std::set<std::string> seen;
     for (const CaseKernel& k : kernels) {
-      const Source source = lower(k.kernel.get(), "k", gpu_target(gpu.arch)).source;
-      if (!seen.insert(source.text).second || !is_in_turn(source.text, parts_of(gpu))) continue;
-      texts.push_back({gpu.arch, source.text, k.name, k.owner});
+      const Source source = lower(k.kernel.get(), "k", target).source;
+      if (!seen.insert(source.text).second) continue;
+      if (!is_in_turn(source.text, parts_of(gpu, language))) continue;
+      texts.push_back({gpu.arch, source.text, k.name, k.owner, source.language});
     }
   }
   return texts;
@@ -117,8 +128,11 @@ std::string cuda_problem(const GpuText& of) {
 }
 
 std::string hip_problem(const GpuText& of) {
-  return cached(of, hip_clang_id(), [&]() -> std::string {
-    const HipResources used = hip_resources(compile_hip(of.text, of.arch, of.entry));
+  const bool ir = of.language == Source::Language::LlvmIr;
+  return cached(of, ir ? amd_llvm_id() : hip_clang_id(), [&]() -> std::string {
+    const HipResources used =
+        hip_resources(ir ? compile_amd_llvm({"k", of.text, of.language}, of.arch)
+                         : compile_hip(of.text, of.arch, of.entry));
     if (used.registers < 0) return "no metadata in the code object";
     if ((used.private_bytes == 0 && used.spilled_registers == 0) || is_allowed(of.entry)) return "";
     return cat(used.spilled_registers, " spilled registers, ", used.private_bytes,
@@ -161,9 +175,9 @@ void check_all(Target::Language language, const std::string& compiler) {
   for (const GpuText& t : texts) ++count[t.arch];
   std::cout << "kernels of the operator cases that " << compiler << " compiles today:";
   for (const GpuRow& gpu : gpu_table())
-    if (gpu.language == language)
+    if (is_for(gpu, language))
       std::cout << ' ' << count[gpu.arch] << " for " << gpu.arch << " (part "
-                << today() % parts_of(gpu) << " of " << parts_of(gpu) << ")";
+                << today() % parts_of(gpu, language) << " of " << parts_of(gpu, language) << ")";
   std::cout << std::endl;
   const std::vector<std::string> problems = problems_of(texts);
   for (size_t i = 0; i < texts.size(); ++i)
@@ -181,6 +195,12 @@ TEST_CASE("CUDA: kernels of the operator cases neither spill registers nor index
 TEST_CASE("HIP: kernels of the operator cases neither spill registers nor index arrays") {
   if (hip_clang_available()) return check_all(Target::Language::Hip, "clang");
   std::cout << "HIP kernels are not compiled: " << hip_clang_missing_reason() << std::endl;
+}
+
+TEST_CASE("AMD: LLVM compiles kernels of the operator cases without spills and arrays") {
+  const std::string missing = amd_llvm_missing_reason();
+  if (missing.empty()) return check_all(Target::Language::LlvmIr, "LLVM");
+  std::cout << "kernels for AMD's GPUs are not compiled in process: " << missing << std::endl;
 }
 
 TEST_CASE("CUDA: an array that is indexed, spilled registers and errors are found in a kernel") {

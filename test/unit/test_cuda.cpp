@@ -614,8 +614,8 @@ TEST_CASE("cuda: sums over GPUs are the same by every way, also in replays") {
   const auto count = static_cast<int64_t>(names.size());
   for (const char* how : {"", "naive", "one_shot", "two_shot_direct", "flags", "nccl"}) {
     const EnvOverride collective("COLLECTIVE", how);
-    if (how == std::string("nccl") && !nccl_missing_reason(kF32).empty()) {
-      MESSAGE("left out: " << nccl_missing_reason(kF32));
+    if (how == std::string("nccl") && !nccl().missing_reason(kF32).empty()) {
+      MESSAGE("left out: " << nccl().missing_reason(kF32));
       continue;
     }
     for (const DType t : {kF32, kBF16, kF16, kI64})

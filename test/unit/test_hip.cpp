@@ -11,10 +11,12 @@
 #include <cstdio>
 #include <cstring>
 
+#include "devices/amd_llvm.h"
 #include "devices/emulator.h"
 #include "devices/hip_compiler.h"
 #include "devices/hip_driver.h"
 #include "devices/hip_rtc.h"
+#include "devices/nccl.h"
 #include "runtime/buffer.h"
 #include "test/fake/hip.h"
 #include "tiny/env.h"
@@ -57,8 +59,8 @@ Ended run(const std::string& command) {
 
 // This program with the stand-in, and a filter of its cases.
 Ended run_on_stand_in(const std::string& cases, const std::string& variables = "") {
-  return run(cat("HIP_LIBRARY=", kStandIn, " HIPRTC_LIBRARY=", kStandIn, " DEVICE= CACHE=0 ",
-                 variables, " ", TINY_BUILD, "/tests -tc='", cases, "'"));
+  return run(cat("HIP_LIBRARY=", kStandIn, " HIPRTC_LIBRARY=", kStandIn, " RCCL_LIBRARY=", kStandIn,
+                 " DEVICE= CACHE=0 ", variables, " ", TINY_BUILD, "/tests -tc='", cases, "'"));
 }
 
 // --- kernels of the stand-in -------------------------------------------------------------------
@@ -225,6 +227,65 @@ TEST_CASE("stand-in: tensors, gradients and replays are those of the CPU") {
   CHECK(last.to_vector<float>() == std::vector<float>(16, 30));
 }
 
+TEST_CASE("stand-in: a list of launches is a graph, and other arguments are those of later runs") {
+  if (!stand_in()) return;
+  FakeHip& fake = *stand_in();
+  const int before = fake.graphs;
+  Device& device = find_device("HIP");
+  const auto program = device.load(device.compile({"k", scale_text(), Source::Language::Hip}), "k");
+  std::vector<float> numbers(192, 1);
+  auto* memory = static_cast<char*>(device.alloc(768));
+  device.upload(memory, numbers.data(), 768);
+  LaunchSize size, none;
+  size.block[0] = 64;
+  none.grid[0] = 0;
+  const auto item = [&](int to, int from, const LaunchSize& s) {
+    return LaunchItem{program.get(), s, {memory + to * 256, memory + from * 256}};
+  };
+  fake.calls.clear();
+  {
+    // 1 = 2 * 0, 2 = 2 * 1, with nothing between them.
+    const auto graph = device.record({item(1, 0, size), item(1, 0, none), item(2, 1, size)});
+    graph->launch();
+    graph->set_args(2, {memory, memory + 256});  // 0 = 2 * 1
+    graph->launch();
+    graph->launch();
+  }
+  device.download(numbers.data(), memory, 768);
+  CHECK(numbers[0] == 16);
+  CHECK(numbers[64] == 8);
+  CHECK(numbers[128] == 4);
+  CHECK(count(fake, "hipGraphCreate") == 1);
+  CHECK(count(fake, "hipGraphAddKernelNode k 1x1x1 64x1x1 0") == 2);
+  CHECK(count(fake, "hipGraphExecKernelNodeSetParams k 1x1x1 64x1x1 0") == 1);
+  CHECK(count(fake, "hipGraphLaunch") == 3);
+  CHECK(!has_call(fake, "hipModuleLaunchKernel"));
+  CHECK(fake.graphs == before);
+  fake.fail["hipGraphAddKernelNode"] = 1;
+  CHECK(contains(message_of<DeviceError>([&] { device.record({item(1, 0, size)}); }),
+                 "HIP: cannot add kernel k (grid 1 x 1 x 1, block 64 x 1 x 1, 0 bytes of shared "
+                 "memory) on HIP:0 (Stand-in MI300X) to a graph: hipErrorInvalidValue (1)"));
+  CHECK(fake.graphs == before);
+  device.free(memory, 768);
+}
+
+TEST_CASE("stand-in: RCCL adds up what two GPUs have") {
+  if (!stand_in()) return;
+  FakeHip& fake = *stand_in();
+  CHECK(contains(rccl().version(), "2.21.5 from "));
+  CHECK(rccl().missing_reason(kBool) == "RCCL does not add up values of bool");
+  const EnvOverride library("COLLECTIVE", "nccl");
+  fake.calls.clear();
+  const std::vector<std::string> gpus{"HIP:0", "HIP:1"};
+  const Tensor x = (Tensor::arange(0, 24, 1, kF32).reshape({4, 6}) + 0.5).realize();
+  const Tensor on_both = x.shard(gpus, 0).sum(0) * 2;
+  CHECK(on_both.to_vector<float>() == (x.sum(0) * 2).to_vector<float>());
+  CHECK(has_call(fake, "ncclReduce") + has_call(fake, "ncclAllReduce") > 0);
+  const EnvOverride flags("COLLECTIVE", "flags");
+  CHECK(contains(message_of<Error>([&] { x.shard(gpus, 0).sum(1).sum().realize(); }),
+                 "COLLECTIVE=flags: only GPUs of NVIDIA can"));
+}
+
 // Streams run as late as they may: pinned pieces that are filled again too early, or a download
 // that does not wait, would show.
 TEST_CASE("stand-in: large copies and kernels keep their order") {
@@ -317,6 +378,8 @@ TEST_CASE("stand-in: a compiler is only given what it knows, and another one can
   CHECK(contains(hiprtc_missing_reason("gfx9999"), "which versions of hiprtc know gfx9999 is not"));
   CHECK(amd_compiler("gfx942") == "hiprtc");
   if (hip_clang_available())
+    CHECK(amd_compiler("gfx1201") == "clang");
+  else if (amd_llvm_missing_reason().empty())
     CHECK(amd_compiler("gfx1201") == "llvm");
   else
     CHECK(contains(message_of<DeviceError>([] { amd_compiler("gfx1201"); }), "HIP: " + reason));
@@ -325,7 +388,7 @@ TEST_CASE("stand-in: a compiler is only given what it knows, and another one can
     CHECK(message_of<DeviceError>([] { amd_compiler("gfx1201"); }) == "HIP: " + reason);
   }
   {
-    EnvOverride llvm("AMD_COMPILER", "llvm");
+    EnvOverride clang("AMD_COMPILER", "clang");
     if (hip_clang_available())
       CHECK(compile_amd(source, "gfx942")
                 .starts_with("\x7f"
@@ -333,7 +396,7 @@ TEST_CASE("stand-in: a compiler is only given what it knows, and another one can
   }
   EnvOverride unknown("AMD_COMPILER", "gcc");
   CHECK(message_of<Error>([] { amd_compiler("gfx942"); }) ==
-        "AMD_COMPILER=gcc: it is hiprtc or llvm");
+        "AMD_COMPILER=gcc: it is hiprtc, clang or llvm");
 }
 
 TEST_CASE("stand-in: marks and timed launches use events of the stream") {

@@ -8,6 +8,7 @@
 
 #include "codegen/lower.h"
 #include "codegen/render.h"
+#include "devices/amd_llvm.h"
 #include "devices/hip_compiler.h"
 #include "devices/hip_rtc.h"
 #include "test/unit/cuda_kernels.h"
@@ -107,28 +108,35 @@ constexpr MatrixCase kMatrixCases[] = {
 };
 
 // (size, size) by (size, size), the second transposed or not.
-Source product(const MatrixCase& c, int64_t size, bool turned) {
+Source product(const MatrixCase& c, int64_t size, bool turned, Target::Language language) {
+  Target target = gpu_target(c.arch);
+  target.language = language;
   const auto operand = [&](int slot) { return tensor_param(slot, {size, size}, c.dtype); };
   const auto wide = [](Node x) { return x->dtype == kF32 ? x : build::cast(x, kF32); };
   Node b = operand(2);
   if (turned) b = build::permute(b, Shape{1, 0});
-  return lower(kernel_of({matmul(wide(operand(1)), wide(b))}), "k", gpu_target(c.arch)).source;
+  return lower(kernel_of({matmul(wide(operand(1)), wide(b))}), "k", target).source;
 }
 
 }  // namespace
 
 TEST_CASE("HIP: products are made by the matrix units, and spill nothing") {
+  const bool has_clang = hip_clang_available(), has_llvm = amd_llvm_missing_reason().empty();
   for (const MatrixCase& c : kMatrixCases)
     for (int64_t size : {64, 4096})
-      for (bool turned : {false, true}) {
-        const Source source = product(c, size, turned);
+      for (auto [turned, ir] :
+           {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+        const Source source =
+            product(c, size, turned, ir ? Target::Language::LlvmIr : Target::Language::Hip);
         CAPTURE(c.arch);
         CAPTURE(c.dtype);
         CAPTURE(size);
         CAPTURE(turned);
-        CHECK(source.text.find("_f32_16x16x") != std::string::npos);
-        if (!hip_clang_available()) continue;
-        const std::string text = hip_assembly(source.text, c.arch);
+        CAPTURE(ir);
+        CHECK(source.text.find(ir ? "a.f32.16x16x" : "_f32_16x16x") != std::string::npos);
+        if (!(ir ? has_llvm : has_clang)) continue;
+        const std::string text =
+            ir ? amd_llvm_assembly(source, c.arch) : hip_assembly(source.text, c.arch);
         const auto has = [&](const char* name) { return text.find(name) != std::string::npos; };
         CHECK((has(c.instruction) || (c.other && has(c.other))));
         CHECK(has(".private_segment_fixed_size: 0\n"));

@@ -1,0 +1,70 @@
+#include "devices/amd_llvm.h"
+
+#include "devices/llvm_library.h"
+#include "devices/system_compiler.h"
+#include "tiny/error.h"
+
+namespace tiny {
+namespace {
+
+constexpr const char* kPasses = "default<O3>";
+
+const SystemCompiler& linker() {
+  static const SystemCompiler lld = {"AMD",
+                                     "AMD_LINKER",
+                                     {"ld.lld-21", "ld.lld-20", "ld.lld-19", "ld.lld"},
+                                     ".o",
+                                     {"-shared", "--no-undefined"},
+                                     "install LLVM's linker (apt install lld-19) or set AMD_LINKER "
+                                     "to ROCm's, /opt/rocm/llvm/bin/ld.lld"};
+  return lld;
+}
+
+llvm_c::Processor gpu(const std::string& arch) { return {"amdgcn-amd-amdhsa", arch, ""}; }
+
+// What is missing in the library, found out once.
+const std::string& llvm_problem() {
+  static const std::string problem = [] {
+    if (!llvm_available()) return llvm_missing_reason();
+    const llvm_c::Llvm& llvm = llvm_c::library();
+    const std::string missing = llvm_c::initialize_target(llvm.library, "AMDGPU");
+    if (missing.empty()) return std::string();
+    return cat("LLVM ", llvm.version(), " was built without AMD's GPUs (it has no ", missing, ")");
+  }();
+  return problem;
+}
+
+void check_llvm() {
+  if (!llvm_problem().empty()) throw DeviceError(llvm_problem());
+}
+
+}  // namespace
+
+std::string compile_amd_llvm(const Source& source, const std::string& arch) {
+  check_llvm();
+  const std::string object = llvm_c::compile(source, gpu(arch), kPasses);
+  return compile_shared_object(linker(), source.entry, object);
+}
+
+std::string amd_llvm_assembly(const Source& source, const std::string& arch) {
+  check_llvm();
+  return llvm_c::compile(source, gpu(arch), kPasses, llvm_c::Output::Assembly);
+}
+
+std::string amd_llvm_missing_reason() {
+  try {
+    check_llvm();
+    system_compiler_id(linker());
+    return "";
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
+
+std::string amd_llvm_id() {
+  check_llvm();
+  return cat("llvm ", llvm_c::library().version(), " amdgcn ", kPasses, " ",
+             system_compiler_id(linker()));
+}
+
+}  // namespace tiny
