@@ -188,9 +188,9 @@ std::string emulated_llvm_text(const Source& source) {
   std::string parameters;
   for (size_t p = 0; (p = head.find("ptr addrspace(1)", p)) != std::string::npos; ++p)
     parameters += parameters.empty() ? "void*" : ", void*";
-  return cat(kCalls, "extern \"C\" const int tiny_threads EXPORTED = ", threads, ";\nextern \"C\" void ",
-             source.entry, "(", parameters, ");\nasm(R\"ASSEMBLY(\n", assembly,
-             "\n.text\n)ASSEMBLY\");\n");
+  return cat(kCalls, "extern \"C\" const int tiny_threads EXPORTED = ", threads,
+             ";\nextern \"C\" void ", source.entry, "(", parameters, ");\nasm(R\"ASSEMBLY(\n",
+             assembly, "\n.text\n)ASSEMBLY\");\n");
 }
 
 std::string emulated_llvm_id() {

@@ -64,8 +64,8 @@ constexpr Row kRows[] = {
     {"RCCL_LIBRARY", Kind::Text, "", Scope::Host,
      "File name of AMD's library of collectives librccl.so.1; empty searches the usual places."},
     {"AMD_COMPILER", Kind::Text, "", Scope::Host,
-     "Compiler of the device HIP: hiprtc, clang (an installed one) or llvm (in this process, linked "
-     "by lld); empty takes the first of these that is there, hiprtc where it knows the GPU."},
+     "Compiler of the device HIP: hiprtc, clang (an installed one) or llvm (in this process, with "
+     "lld); empty takes the first that is there, hiprtc where it knows the GPU."},
     {"AMD_LINKER", Kind::Text, "", Scope::Host,
      "lld that AMD_COMPILER=llvm links with; empty looks for ld.lld-21, -20, -19 and ld.lld."},
     {"HIP_LIBRARY", Kind::Text, "", Scope::Host,

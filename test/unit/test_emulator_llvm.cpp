@@ -109,7 +109,7 @@ TEST_CASE("emulated IR: a missing barrier, another lane, and accesses outside ar
     const std::string barrier = "call void @llvm.amdgcn.s.barrier()";
     const std::string race = k.run("  " + barrier + "\n", "");
     CHECK_MESSAGE(race.find("reads 4 bytes of shared memory") != std::string::npos, race);
-    CHECK(k.run("= xor i32 %", "= or i32 %") == "wrong sums");
+    CHECK(k.run("= xor i32 %", "= and i32 %") == "wrong sums");
     const std::string outside =
         k.run("ptr addrspace(1) %b0, i32 %", "ptr addrspace(1) %b0, i32 4 ;");
     CHECK_MESSAGE(outside.find("writes 4 bytes") != std::string::npos, outside);
