@@ -129,9 +129,9 @@ class CPrinter {
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
   NodeMap<std::pair<std::string, int>> converted_;  // and in which stretch of statements
-  int statements_ = 0;                         // stretches without a loop's begin or end so far
-  NodeMap<char> accumulated_;                  // products of fragments that are added to one sum
-  NodeMap<Node> behind_;                       // of a range that is ahead of a loop: that loop
+  int statements_ = 0;         // stretches without a loop's begin or end so far
+  NodeMap<char> accumulated_;  // products of fragments that are added to one sum
+  NodeMap<Node> behind_;       // of a range that is ahead of a loop: that loop
   bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // what stands before it

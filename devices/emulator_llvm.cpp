@@ -103,7 +103,18 @@ TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v16f16, f16, wmma_f32_16x16x16_f16)
 TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v16i16, bf16, wmma_f32_16x16x16_bf16)
 TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v8f16, f16, wmma_f32_16x16x16_f16_gfx12)
 TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v8i16, bf16, wmma_f32_16x16x16_bf16_gfx12)
-// What the sanitizer makes of atomics.
+// What the sanitizer makes of loops that fill or copy, and of atomics.
+#define TINY_MEMORY(name, parameters, first, ...)                              \
+  TINY_CALL void* __tsan_##name(void* to, parameters, unsigned long bytes) {   \
+    note_access(to, bytes, 1, __builtin_return_address(0));                    \
+    __VA_ARGS__;                                                               \
+    return __builtin_##name(to, first, bytes);                                 \
+  }
+TINY_MEMORY(memset, int x, x, )
+TINY_MEMORY(memcpy, const void* from, from,
+            note_access(from, bytes, 0, __builtin_return_address(0)))
+TINY_MEMORY(memmove, const void* from, from,
+            note_access(from, bytes, 0, __builtin_return_address(0)))
 #define TINY_FETCH(T, bits, name, what)                                                     \
   TINY_CALL T __tsan_atomic##bits##_fetch_##name(T* p, T x, int) {                          \
     note_access(p, sizeof(T), 1, __builtin_return_address(0));                              \

@@ -36,8 +36,8 @@ struct FakeHip {
 
   // What was called, with what matters of the arguments; what the GPUs did, in order.
   std::vector<std::string> calls, done;
-  std::string fault;                                     // what `run` threw
-  std::map<int, size_t> used;                            // bytes by device
+  std::string fault;                                                 // what `run` threw
+  std::map<int, size_t> used;                                        // bytes by device
   int streams = 0, events = 0, modules = 0, graphs = 0, pinned = 0;  // that exist
 };
 
