@@ -1,9 +1,9 @@
 #include "codegen/matrix.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "codegen/access.h"
+#include "codegen/matrix_operand.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 
@@ -13,6 +13,7 @@ namespace {
 
 // Every number of a tile in one order, for the payload of its node and back.
 template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
+  visit(tile.rows);
   visit(tile.columns);
   int bf16 = tile.dtype == kBF16;
   visit(bf16);
@@ -23,16 +24,26 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
     visit(o->elements);
     visit(map.offset);
     visit(map.rank);
-    int k_major = o->k_major;
-    visit(k_major);
-    o->k_major = k_major != 0;
+    visit(map.windows);
+    visit(o->k_major);
     visit(o->boxes);
     for (int d = 0; d < 5; ++d) {
       visit(map.sizes[d]);
       visit(map.strides[d]);
       visit(map.box[d]);
-      visit(o->source_of[d]);
-      visit(o->step_of[d]);
+    }
+    for (int d = 0; d < 3; ++d) {
+      visit(map.lower[d]);
+      visit(map.upper[d]);
+      visit(map.steps[d]);
+    }
+    for (MatrixPlace& at : o->at) {
+      visit(at.source);
+      visit(at.step);
+      visit(at.divide);
+      visit(at.modulo);
+      visit(at.times);
+      visit(at.plus);
     }
     map.element_bytes = tile.dtype.size();
     map.is_bf16 = bf16 != 0;
@@ -73,10 +84,14 @@ struct Product {
   uint64_t closed = 0;
 };
 
+// Loads give zero where their gate does not hold.
 Node half_load(Node n) {
   if (n->op != Op::Cast) return nullptr;
   Node load = n->src(0);
-  return load->op == Op::Load && load->num_src == 2 && load->dtype.is_half() ? load : nullptr;
+  if (load->op == Op::Where && load->src(2)->is_const(0) && load->src(1)->op == Op::Load &&
+      load->src(1)->num_src == 3 && load->src(1)->src(2) == load->src(0))
+    load = load->src(1);
+  return load->op == Op::Load && load->dtype.is_half() ? load : nullptr;
 }
 
 bool find_product(Node sink, Product& p) {
@@ -93,116 +108,105 @@ bool find_product(Node sink, Product& p) {
   return p.a && p.b && p.a->dtype == p.b->dtype;
 }
 
-// The ranges that an affine index counts, the contiguous one first, with their steps.
-bool axes_of(Node load, std::vector<std::pair<int64_t, Node>>& axes) {
-  const Sum sum = to_sum(load->src(1));
-  const int64_t bytes = load->dtype.size();
-  if (sum.constant * bytes % 16) return false;
-  for (const auto& t : sum.terms) {
-    if (t.atom->op != Op::Range || t.factor < 1) return false;
-    axes.emplace_back(t.factor, t.atom);
-  }
-  std::sort(axes.begin(), axes.end(), [](const auto& x, const auto& y) {
-    return std::pair(x.first, range_id(x.second)) < std::pair(y.first, range_id(y.second));
-  });
-  if (axes.size() < 2 || axes.size() > 5 || axes[0].first != 1) return false;
-  return std::all_of(axes.begin() + 1, axes.end(),
-                     [&](const auto& axis) { return axis.first * bytes % 16 == 0; });
-}
-
-// One operand of the tile: `across` is its range m or n, in boxes of `size` elements together.
-std::string describe(Node load, Node across, int size, Node k, const Product& p,
-                     std::vector<Node>& origins, std::vector<Node>& ks, MatrixOperand& out) {
-  std::vector<std::pair<int64_t, Node>> axes;
-  if (!axes_of(load, axes)) return "an operand's elements do not lie as the copy engine wants them";
-  TensorMap& map = out.map;
-  map.slot = static_cast<int>(load->src(0)->ints()[0]);
-  out.elements = load->src(0)->ints()[1];
-  map.offset = to_sum(load->src(1)).constant * load->dtype.size();
-  map.rank = static_cast<int>(axes.size());
-  Node first = axes[0].second;
-  out.k_major = first == k;
-  if (first != k && first != across) return "an operand is contiguous along another range";
-  out.boxes = out.k_major ? 1 : size / MatrixTile::kStep;
-  bool has_k = false, has_across = false;
-  for (int d = 0; d < 5; ++d) out.source_of[d] = out.step_of[d] = -1;
-  for (int d = 0; d < map.rank; ++d) {
-    const auto [step, r] = axes[d];
-    map.sizes[d] = extent(r);
-    map.strides[d] = step * load->dtype.size();
-    map.box[d] = 1;
-    if (r == k) {
-      map.box[d] = MatrixTile::kStep;
-      out.step_of[d] = 0;
-      has_k = true;
-    } else if (p.closed & r->ranges) {
-      auto at = std::find(ks.begin(), ks.end(), r);
-      if (at == ks.end()) at = ks.insert(ks.end(), r);
-      out.step_of[d] = static_cast<int>(at - ks.begin());
-    } else {
-      Node origin = r;
-      if (r == across) {
-        map.box[d] = out.k_major ? size : MatrixTile::kStep;
-        origin = index_mul(index_div(r, size), size);
-        has_across = true;
-      }
-      out.source_of[d] = static_cast<int>(origins.size());
-      origins.push_back(origin);
-    }
-  }
-  return has_k && has_across ? "" : "an operand does not depend on its ranges";
-}
-
 struct Plan {
   Product product;
-  Node m = nullptr, n = nullptr, k = nullptr;
-  MatrixTile* tile = nullptr;
-  std::vector<Node> origins;
+  MatrixSide m, n, k;
+  std::vector<Node> sums, origins;
 };
 
 // The range along k that both operands are read along in rows of 64.
 Node k_range(const Product& p) {
   Node k = nullptr;
   for (Node load : {p.a, p.b}) {
-    std::vector<std::pair<int64_t, Node>> axes;
-    if (!axes_of(load, axes)) return nullptr;
-    Node first = axes[0].second;
-    if (!(first->ranges & p.closed)) continue;
+    Node first = contiguous_range(load);
+    if (!first || !(first->ranges & p.closed)) continue;
     if (k && k != first) return nullptr;
     k = first;
   }
-  if (k) return k;
-  for (Node r : p.reduce->srcs().subspan(1))
-    if ((p.a->ranges & p.b->ranges & r->ranges) && (!k || extent(r) > extent(k))) k = r;
   return k;
+}
+
+// The ranges of the sum that both operands depend on: as one, or the longest of them.
+std::vector<MatrixSide> shared_ranges(const Product& p) {
+  MatrixSide all{{}, MatrixTile::kStep}, one{{nullptr}, MatrixTile::kStep};
+  for (Node r : p.reduce->srcs().subspan(1)) {
+    if (!(p.a->ranges & p.b->ranges & r->ranges)) continue;
+    all.ranges.push_back(r);
+    if (!one.ranges[0] || extent(r) > extent(one.ranges[0])) one.ranges[0] = r;
+  }
+  std::sort(all.ranges.begin(), all.ranges.end(),
+            [](Node x, Node y) { return range_id(x) < range_id(y); });
+  if (all.ranges.empty()) return {};
+  return all.ranges.size() == 1 ? std::vector{one} : std::vector{all, one};
+}
+
+Node first_of_tile(const MatrixSide& side, Node range) {
+  return index_mul(index_div(range, side.size), side.size);
+}
+
+// The range that counts all of a side when its ranges are merged.
+Node merged(const MatrixSide& side) {
+  Node first = side.ranges[0];
+  if (side.ranges.size() == 1) return first;
+  return make(Op::Range, kIndex, {index(side.extent())}, RangeArg{range_id(first), kind(first)});
+}
+
+std::string describe_operands(MatrixTile& tile, Plan& p) {
+  p.sums.clear();
+  p.origins.clear();
+  tile.a = tile.b = {};
+  const Product& product = p.product;
+  const auto view = [&](const MatrixSide& side) {
+    return MatrixView{side,           p.k,     first_of_tile(side, merged(side)),
+                      product.closed, &p.sums, &p.origins};
+  };
+  std::string why = describe(product.a, view(p.m), tile.a);
+  if (why.empty()) why = describe(product.b, view(p.n), tile.b);
+  tile.steps = {tiles_of(p.k.extent(), MatrixTile::kStep)};
+  uint64_t seen = p.k.mask();
+  for (Node k : p.sums) {
+    tile.steps.push_back(extent(k));
+    seen |= k->ranges;
+  }
+  if (why.empty() && seen != product.closed) why = "a range of the sum is no axis of an operand";
+  return why;
 }
 
 std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   Product& p = out.product;
   if (!find_product(sink, p)) return "the kernel is no product of two loads";
-  if (opt.axes.size() != 1) return "no range for the columns";
-  for (Node r : ranges_of(sink)) {
-    if (range_id(r) == opt.axis) out.m = r;
-    if (range_id(r) == opt.axes[0]) out.n = r;
-  }
-  if (!out.m || !out.n || ((out.m->ranges | out.n->ranges) & p.closed)) return "no such ranges";
-  if (p.b->ranges & out.m->ranges) std::swap(p.a, p.b);
-  if ((p.b->ranges & out.m->ranges) || (p.a->ranges & out.n->ranges))
-    return "both operands depend on a range of the tile";
-  out.k = k_range(p);
-  if (!out.k) return "the operands have no range of the sum in common";
-  const int columns = static_cast<int>(opt.amount);
-  if (columns != 64 && columns != 128 && columns != 256) return "a tile has 64, 128 or 256 columns";
-  tile.columns = columns;
+  if (opt.axes.empty()) return "no range for the columns";
+  tile.rows = opt.amount > kTallTile ? 256 : 128;
+  tile.columns = static_cast<int>(opt.amount % kTallTile);
   tile.dtype = p.a->dtype;
-  std::vector<Node> ks{out.k};
-  std::string why = describe(p.a, out.m, MatrixTile::kRows, out.k, p, out.origins, ks, tile.a);
-  if (why.empty()) why = describe(p.b, out.n, columns, out.k, p, out.origins, ks, tile.b);
-  tile.steps = {tiles_of(extent(out.k), MatrixTile::kStep)};
-  for (size_t i = 1; i < ks.size(); ++i) tile.steps.push_back(extent(ks[i]));
-  uint64_t seen = 0;
-  for (Node k : ks) seen |= k->ranges;
-  if (why.empty() && seen != p.closed) why = "a range of the sum is no axis of an operand";
+  if (tile.columns != 64 && tile.columns != 128 && tile.columns != 256)
+    return "a tile has 64, 128 or 256 columns";
+  if (tile.rows * tile.columns > 128 * 256) return "a tile has at most 128 x 256 elements";
+  std::vector<int> rows{opt.axis};
+  rows.insert(rows.end(), opt.axes.begin() + 1, opt.axes.end());
+  out.m.size = tile.rows;
+  out.n.size = tile.columns;
+  const std::vector<Node> ranges = ranges_of(sink);
+  const auto add = [&](MatrixSide& side, int id) {
+    for (Node r : ranges)
+      if (range_id(r) == id && !out.m.has(r) && !out.n.has(r)) side.ranges.push_back(r);
+  };
+  for (int id : rows) add(out.m, id);
+  add(out.n, opt.axes[0]);
+  if (out.m.ranges.size() != rows.size() || out.n.ranges.size() != 1 ||
+      ((out.m.mask() | out.n.mask()) & p.closed))
+    return "no such ranges";
+  if (p.b->ranges & out.m.mask()) std::swap(p.a, p.b);
+  if ((p.b->ranges & out.m.mask()) || (p.a->ranges & out.n.mask()))
+    return "both operands depend on a range of the tile";
+  std::vector<MatrixSide> ks = shared_ranges(p);
+  if (Node k = k_range(p)) ks = {{{k}, MatrixTile::kStep}};
+  std::string why = "the operands have no range of the sum in common";
+  for (const MatrixSide& k : ks) {
+    out.k = k;
+    why = describe_operands(tile, out);
+    if (why.empty()) break;
+  }
   return why;
 }
 
@@ -222,13 +226,17 @@ Node use_matrix_unit(Node sink, const Opt& opt) {
   std::vector<int64_t> numbers;
   each_number(tile, [&](auto& n) { numbers.push_back(n); });
   numbers.insert(numbers.end(), tile.steps.begin(), tile.steps.end());
-  Node row = index_div(index_mod(p.m, 16), 8);
-  Node column = index_div(index_mod(p.n, tile.columns), 8);
-  Node at = index_add(index_mul(index_add(index_mul(column, 2), row), 2), index_mod(p.n, 2));
-  const int64_t shape[] = {-1, tile.columns / 2};
+  for (size_t i = 1; i < p.m.ranges.size(); ++i)
+    sink = apply(sink, {OptKind::Merge, opt.axis, range_id(p.m.ranges[i]), {}}, {});
+  Node m = merged(p.m), n = p.n.ranges[0];
+  Node block = index_mod(index_div(m, 64), tile.rows / 128), row = index_div(index_mod(m, 16), 8);
+  Node column = index_div(index_mod(n, tile.columns), 8);
+  column = index_add(index_mul(block, tile.columns / 8), column);
+  Node at = index_add(index_mul(index_add(index_mul(column, 2), row), 2), index_mod(n, 2));
+  const int64_t shape[] = {-1, tile.registers()};
   Node registers = make(Op::Param, kF32, {}, Ints(shape));
   NodeMap<Node> map;
-  map[p.product.reduce] = make(Op::Load, kF32, {registers, at});
+  for (Node reduce : all_of(sink, Op::Reduce)) map[reduce] = make(Op::Load, kF32, {registers, at});
   sink = substitute(sink, map);
   std::vector<Node> srcs(sink->srcs().begin(), sink->srcs().end());
   srcs.push_back(make(Op::Matrix, kVoid, p.origins, Ints(numbers)));
@@ -236,6 +244,8 @@ Node use_matrix_unit(Node sink, const Opt& opt) {
 }
 
 namespace {
+
+constexpr int64_t kFewestColumns = 24;
 
 // Options in the order in which they are applied, each to what the last one made.
 class Chooser {
@@ -245,18 +255,22 @@ class Chooser {
   std::vector<Opt> run() {
     Product p;
     if (!find_product(sink_, p) || !has_matrix_unit(target_, p.a->dtype)) return {};
-    Node m = tile_range(p, p.a, p.b), n = tile_range(p, p.b, p.a);
-    if (!m || !n) return {};
-    // Stores are wide along the columns.
-    if (stride(sink_->src(0), range_id(m)) == 1) std::swap(m, n);
-    if (extent(m) < 64 || extent(n) < 32) return {};
+    MatrixSide m = tile_ranges(p, p.a, p.b), n = tile_ranges(p, p.b, p.a);
+    if (m.ranges.empty() || n.ranges.empty()) return {};
+    // Stores are wide along the columns, and windows go along the rows.
+    if (stride(sink_->src(0), range_id(m.ranges[0])) == 1 || n.ranges.size() > 1) std::swap(m, n);
+    if (m.extent() < 64 && m.ranges.size() == 1) std::swap(m, n);
+    if (n.ranges.size() > 1 || m.extent() < 64 || n.extent() < kFewestColumns) return {};
     for (Node s : sink_->srcs())
       if (s->ranges != sink_->src(0)->ranges) return {};
     int64_t others = 1;
     for (Node r : ranges_of(sink_))
-      if (r != m && r != n && !(r->ranges & p.closed)) others *= extent(r);
-    const Opt opt{
-        OptKind::Matrix, range_id(m), best_columns(extent(m), extent(n), others), {range_id(n)}};
+      if (!m.has(r) && !n.has(r) && !(r->ranges & p.closed)) others *= extent(r);
+    Opt opt{OptKind::Matrix,
+            range_id(m.ranges[0]),
+            best_tile(m.extent(), n.extent(), others),
+            {range_id(n.ranges[0])}};
+    for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
     if (!is_legal(sink_, opt, target_)) return {};
     lay_out(opt);
     return std::move(options_);
@@ -278,28 +292,50 @@ class Chooser {
   }
   void bind(int id, RangeKind kind) { apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}}); }
 
-  // The range of an operand alone that a tile goes along: where it is contiguous, else the longest.
-  static Node tile_range(const Product& p, Node load, Node other) {
-    Node best = nullptr;
+  // The ranges of an operand alone that a tile goes along: the one where it is contiguous, or all
+  // of windows, or the longest.
+  static MatrixSide tile_ranges(const Product& p, Node load, Node other) {
+    MatrixSide own;
+    Node first = contiguous_range(load), longest = nullptr;
     for (const auto& t : to_sum(load->src(1)).terms) {
       if (t.atom->op != Op::Range || (t.atom->ranges & (p.closed | other->ranges))) continue;
-      if (t.factor == 1) return t.atom;
-      if (!best || extent(t.atom) > extent(best)) best = t.atom;
+      if (t.atom == first) return {{first}};
+      own.ranges.push_back(t.atom);
+      if (!longest || extent(t.atom) > extent(longest)) longest = t.atom;
     }
-    return best;
+    std::sort(own.ranges.begin(), own.ranges.end(),
+              [](Node x, Node y) { return range_id(x) < range_id(y); });
+    const bool windows = load->num_src > 2 || is_walked_twice(p, load);
+    return windows || !longest ? own : MatrixSide{{longest}};
+  }
+
+  // Whether different elements of windows are the same in memory.
+  static bool is_walked_twice(const Product& p, Node load) {
+    int64_t reach = 1;
+    for (const auto& t : to_sum(load->src(1)).terms)
+      if (t.atom->op == Op::Range) reach += std::abs(t.factor) * (extent(t.atom) - 1);
+    int64_t elements = 1;
+    for (Node r : ranges_of(load)) elements *= extent(r);
+    return elements > reach && p.closed;
   }
 
   // Wide tiles multiply faster, as far as there are enough of them for all multiprocessors.
-  // Measured on an H200: 1, 0.87 and 0.6 of the rate with 256, 128 and 64 columns.
-  int64_t best_columns(int64_t m, int64_t n, int64_t others) const {
+  // Measured on an H200: 1, 0.87 and 0.6 of the rate with 256, 128 and 64 columns. Tall tiles read
+  // their columns half as often.
+  int64_t best_tile(int64_t m, int64_t n, int64_t others) const {
+    struct Tile {
+      int64_t rows, columns;
+      double rate;
+    };
     int64_t best = 256;
     double best_time = 0;
-    for (const auto& [columns, rate] :
-         {std::pair<int64_t, double>{256, 1.0}, {128, 0.87}, {64, 0.6}}) {
-      const int64_t tiles = tiles_of(m, MatrixTile::kRows) * tiles_of(n, columns) * others;
-      const double time = static_cast<double>(tiles_of(tiles, target_.cores) * columns) / rate;
+    for (const Tile& t : {Tile{128, 256, 1.0}, Tile{128, 128, 0.87}, Tile{128, 64, 0.6},
+                          Tile{256, 128, 1.0}, Tile{256, 64, 0.75}}) {
+      const int64_t tiles = tiles_of(m, t.rows) * tiles_of(n, t.columns) * others;
+      const int64_t turns = tiles_of(tiles, target_.cores);
+      const double time = static_cast<double>(turns * t.rows * t.columns) / t.rate;
       if (best_time != 0 && time >= best_time) continue;
-      best = columns;
+      best = t.columns + (t.rows == 256 ? kTallTile : 0);
       best_time = time;
     }
     return best;
@@ -308,12 +344,16 @@ class Chooser {
   // Element, thread and register as matrix.h says.
   void lay_out(const Opt& opt) {
     const int m = opt.axis, n = opt.axes[0];
+    const bool tall = opt.amount > kTallTile;
     apply(opt);
-    const int group = split(m, MatrixTile::kRows), in_group = split(group, 64);
+    const int group = split(m, tall ? 256 : 128), block = split(group, tall ? 128 : 64);
+    const int in_group = tall ? split(block, 64) : block;
     const int half = split(in_group, 16), row = split(half, 8);
-    const int eight = split(n, opt.amount), quad = split(eight, 8), pair = split(quad, 2);
+    const int eight = split(n, opt.amount % kTallTile), quad = split(eight, 8),
+              pair = split(quad, 2);
     for (int id : {in_group, row, quad}) apply({OptKind::Merge, group, id, {}});
     bind(group, RangeKind::Thread);
+    if (tall) bind(block, RangeKind::Unroll);
     bind(half, RangeKind::Unroll);
     bind(eight, RangeKind::Unroll);
     bind(pair, RangeKind::Vector);
@@ -337,7 +377,9 @@ class Chooser {
       bind(blocks[0], RangeKind::Block);
       order.push_back(blocks[0]);
     }
-    for (int id : {group, half, eight, pair}) order.push_back(id);
+    order.push_back(group);
+    if (tall) order.push_back(block);
+    for (int id : {half, eight, pair}) order.push_back(id);
     apply({OptKind::Order, 0, 0, order});
   }
 

@@ -22,7 +22,11 @@ std::string to_text(const Opt& opt) {
     case OptKind::Bind:
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
     case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
-    case OptKind::Matrix: return cat("matrix r", opt.axis, " r", opt.axes[0], " x ", opt.amount);
+    case OptKind::Matrix: {
+      std::string text = cat("matrix r", opt.axis);
+      for (int a : opt.axes) text += cat(" r", a);
+      return cat(text, " x ", opt.amount % kTallTile, opt.amount > kTallTile ? " tall" : "");
+    }
     case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
     case OptKind::Stage: {
       std::string text = cat("stage r", opt.axis, " factor ", opt.axes[0], " pad ", opt.axes[1]);
@@ -88,8 +92,13 @@ Opt option_from_text(const std::string& text) {
       while (good && (in >> std::ws) && in.peek() == 'r') opt.axes.push_back(range());
       good = good && (in >> word >> opt.amount) && word == "x";
     } else {
-      opt.axes.push_back(range());
+      do opt.axes.push_back(range());
+      while (good && (in >> std::ws) && in.peek() == 'r');
       good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
+      if (good && (in >> std::ws) && in.peek() == 't') {
+        good = (in >> word) && word == "tall";
+        opt.amount += kTallTile;
+      }
     }
   }
   check(good && (in >> std::ws).eof(), "option '", text,

@@ -87,17 +87,23 @@ INLINE u64 descriptor(u32 address, u32 leading, u32 stride) {
 }
 )";
 
-std::string copy_function(int rank) {
-  std::string params, list, inputs;
-  for (int d = 0; d < rank; ++d) {
-    params += cat(", int x", d);
-    list += cat(d ? ", " : "", "%", 3 + d);
-    inputs += cat(", \"r\"(x", d, ")");
+// Copies of a map are told apart by how many places they have.
+std::string copy_function(const MatrixOperand& o) {
+  std::string params, list[2], inputs;
+  for (int d = 0; d < o.places(); ++d) {
+    const bool offset = d >= o.map.rank;
+    params += cat(offset ? ", u16 x" : ", int x", d);
+    std::string& to = list[offset];
+    to += cat(to.empty() ? "" : ", ", "%", 3 + d);
+    inputs += cat(offset ? ", \"h\"(x" : ", \"r\"(x", d, ")");
   }
-  return cat("INLINE void copy_box(u32 to, const TensorMap& map, u32 arrival", params,
-             ") {\n  asm volatile(\"cp.async.bulk.tensor.", rank,
-             "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {", list,
-             "}], [%2];\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs,
+  return cat("INLINE void ", o.map.windows ? "copy_windows" : "copy_box",
+             "(u32 to, const TensorMap& map, u32 arrival", params,
+             ") {\n  asm volatile(\"cp.async.bulk.tensor.", o.map.rank,
+             "d.shared::cluster.global.", o.map.windows ? "im2col" : "tile",
+             ".mbarrier::complete_tx::bytes [%0], [%1, {", list[0], "}], [%2]",
+             o.map.windows ? cat(", {", list[1], "}") : "",
+             ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs,
              " : \"memory\");\n}\n");
 }
 
@@ -107,7 +113,7 @@ std::string multiply_name(const MatrixTile& tile) {
 
 // Each operand is contiguous along k (0) or turned (1).
 std::string multiply_function(const MatrixTile& tile) {
-  const int registers = tile.columns / 2;
+  const int registers = tile.columns / 2;  // of 64 rows
   const std::string type = tile.dtype == kBF16 ? "bf16" : "f16";
   std::string list, outputs;
   for (int i = 0; i < registers; ++i) {
@@ -134,12 +140,17 @@ std::string descriptor(const MatrixOperand& o, const char* address) {
 // A group of products of the stage, which may run when this has been executed.
 std::string multiply_text(const MatrixTile& tile, const std::string& indent,
                           const std::string& thread) {
-  return cat(indent, "const u32 a = pipeline.stage() + ", thread,
-             " / 128 * 8192, b = ", "pipeline.stage() + ", tile.a_bytes(), ";\n", indent,
-             "products_fence();\n", indent, "UNROLL\n", indent, "for (int k = 0; k < 4; ++k)\n",
-             indent, "  ", multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
-             tile.b.k_major ? 0 : 1, ">(acc, ", descriptor(tile.a, "a"), ", ",
-             descriptor(tile.b, "b"), ");\n", indent, "products_commit();\n");
+  const int blocks = tile.rows / 128;
+  std::string out = cat(indent, "const u32 a = pipeline.stage() + ", thread, " / 128 * ",
+                        blocks * 8192, ", b = pipeline.stage() + ", tile.a_bytes(), ";\n", indent,
+                        "products_fence();\n", indent, "UNROLL\n", indent,
+                        "for (int k = 0; k < 4; ++k) {\n");
+  for (int block = 0; block < blocks; ++block)
+    out += cat(indent, "  ", multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
+               tile.b.k_major ? 0 : 1, ">(acc[", block, "], ",
+               descriptor(tile.a, cat("a + ", block * 8192).c_str()), ", ", descriptor(tile.b, "b"),
+               ");\n");
+  return cat(out, indent, "}\n", indent, "products_commit();\n");
 }
 
 // The number of a step along its axes: the first counts fastest.
@@ -151,18 +162,30 @@ std::string step_text(const MatrixTile& tile, int step) {
   return step == 0 ? cat("(", text, ") * ", MatrixTile::kStep) : text;
 }
 
+// Of a place that a step gives.
+std::string place_text(const MatrixTile& tile, const MatrixPlace& at) {
+  std::string text = step_text(tile, at.step);
+  if (at.divide != 1) text = cat("(", text, ") / ", at.divide);
+  if (at.modulo != 0) text = cat("(", text, ") % ", at.modulo);
+  if (at.times != 1) text = cat("(", text, ") * ", at.times);
+  return at.plus == 0 ? text : cat(text, " + ", at.plus);
+}
+
 }  // namespace
 
 // Of one box of an operand, to an offset in the stage.
 std::string CPrinter::copy_box(const MatrixTile& tile, const MatrixOperand& o, Str map, int box,
                                int64_t offset) {
   std::string at;
-  for (int d = 0; d < o.map.rank; ++d) {
-    const std::string x =
-        o.source_of[d] >= 0 ? value(matrix_->src(o.source_of[d])) : step_text(tile, o.step_of[d]);
-    at += cat(", ", x, d == 0 && box ? cat(" + ", box * MatrixTile::kStep) : "");
+  for (int d = 0; d < o.places(); ++d) {
+    const MatrixPlace& place = o.at[d];
+    std::string x;
+    if (place.source >= 0) x = value(matrix_->src(place.source));
+    if (place.step >= 0) x += (x.empty() ? "" : " + ") + place_text(tile, place);
+    at += cat(", ", x.empty() ? "0" : x, d == 0 && box ? cat(" + ", box * MatrixTile::kStep) : "");
   }
-  return cat("copy_box(pipeline.stage() + ", offset, ", ", map, ", pipeline.arrival()", at, ");\n");
+  return cat(o.map.windows ? "copy_windows" : "copy_box", "(pipeline.stage() + ", offset, ", ", map,
+             ", pipeline.arrival()", at, ");\n");
 }
 
 std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
@@ -197,9 +220,10 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
 std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
   const Ring ring = ring_of(tile);
-  const int registers = tile.columns / 2;
-  std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a.map.rank));
-  if (tile.b.map.rank != tile.a.map.rank) helpers += copy_function(tile.b.map.rank);
+  const int blocks = tile.rows / 128, registers = tile.columns / 2;
+  std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a));
+  if (tile.b.map.rank != tile.a.map.rank || tile.b.map.windows != tile.a.map.windows)
+    helpers += copy_function(tile.b);
   helpers += cat(multiply_function(tile), "#endif", kPipeline);
   const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);
   const std::string tiles =
@@ -228,8 +252,9 @@ std::string CPrinter::matrix_text() {
              ring_text(tile, ring, ring.fill, "          ", thread),
              "        }\n      }\n  } else {\n"
              "    more_registers<232>();\n    for (",
-             tiles, ") {\n", before_, "    f32 acc[", registers,
-             "];\n    UNROLL\n    for (int i = 0; i < ", registers, "; ++i) acc[i] = 0;\n    ",
+             tiles, ") {\n", before_, "    f32 acc[", blocks, "][", registers,
+             "];\n    UNROLL\n    for (int i = 0; i < ", blocks * registers, "; ++i) acc[i / ", registers,
+             "][i % ", registers, "] = 0;\n    ",
              steps, ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
              ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
 }

@@ -20,8 +20,9 @@ Ring ring_of(const MatrixTile& tile) {
       ring.boxes.push_back(
           {(o == &tile.b ? tile.a_bytes() : 0) + box * MatrixTile::kStep * 128, size});
   }
-  for (int group = 0; group < MatrixTile::kMultipliers / 128; ++group)
-    ring.reads.push_back({{group * 64 * 128, 64 * 128}, {tile.a_bytes(), tile.b_bytes()}});
+  const int groups = MatrixTile::kMultipliers / 128, part = tile.a_bytes() / groups;
+  for (int group = 0; group < groups; ++group)
+    ring.reads.push_back({{group * part, part}, {tile.a_bytes(), tile.b_bytes()}});
   ring.empty_count = static_cast<int>(ring.reads.size());
   ring.fill = {{RingOp::WaitEmpty}, {RingOp::Expect, ring.stage_bytes}};
   for (size_t box = 0; box < ring.boxes.size(); ++box)

@@ -17,6 +17,11 @@ struct Source {
 // A tensor as the copy engine of a GPU sees it, and the box of it that one copy moves into shared
 // memory, rows of 128 bytes swizzled. Elements outside the tensor are copied as zeros. Such a map
 // comes before the buffers' addresses among a kernel's arguments.
+//
+// A map of windows (im2col mode) sees images: axes channel, the spatial ones from the innermost on,
+// image. A copy names the pixel that the first window begins at and an offset in windows, and gets
+// that element of box[1] windows, in the order of images and pixels: beginnings advance by `steps`
+// from lower to size - 1 + upper along each spatial axis.
 struct TensorMap {
   int slot = 0;        // the buffer in which it lies, from its start
   int64_t offset = 0;  // bytes
@@ -26,6 +31,8 @@ struct TensorMap {
   int64_t sizes[5] = {};    // elements
   int64_t strides[5] = {};  // bytes, multiples of 16 but the first
   int box[5] = {};          // elements
+  bool windows = false;
+  int lower[3] = {}, upper[3] = {}, steps[3] = {};  // of axes 1, 2, ... rank - 2
 };
 
 // How a kernel is launched. On the CPU grid[0] is the extent of the parallel range, cut into

@@ -25,7 +25,7 @@ CudaDevice::CudaDevice(int index) : GpuDevice(cuda_driver(), index) {
   target_.l2_bytes = attribute(known.l2_bytes);
   target_.has_f16 = true;
   target_.has_bf16 = attribute(kMajor) >= 8;
-  target_.has_wgmma = target_.arch == "sm_90a" && driver_.tensor_map;
+  target_.has_wgmma = target_.arch == "sm_90a" && driver_.tensor_map && driver_.window_map;
   target_.warp = attribute(known.warp);
   target_.most_threads = attribute(known.most_threads);
   target_.shared_bytes = attribute(known.shared_bytes);

@@ -216,11 +216,15 @@ ON_FIBER int Worker::on_mbarrier(Emulated* e, int what, unsigned barrier, unsign
 }
 
 ON_FIBER void Worker::on_copy_box(Emulated* e, unsigned to, const void* map, unsigned barrier,
-                                  const int* at, int rank, int line) {
+                                  const int* at, int places, int line) {
   const auto& source = *static_cast<const EmulatedMap*>(map);
+  auto& matrix = static_cast<Worker*>(e)->matrix_;
+  const int rank = source.map.rank, wanted = source.map.windows ? 2 - 2 * rank : rank;
   const std::string problem =
-      rank == source.map.rank ? static_cast<Worker*>(e)->matrix_.copy_box(to, source, barrier, at)
-                              : cat("copies ", rank, " axes of a tensor of ", source.map.rank);
+      places == wanted ? matrix.copy_box(to, source, barrier, at)
+                       : cat("copies at ", std::abs(places), " places of ",
+                             places < 0 ? "windows" : "a tensor", " what is ",
+                             source.map.windows ? "windows" : "a tensor", " of ", rank, " axes");
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
 }
 

@@ -87,8 +87,29 @@ std::string EmulatedMatrixUnits::copy_box(uint32_t to, const EmulatedMap& map, u
     return cat("copies ", bytes, " bytes to byte ", to, " of shared memory, which has ", bytes_);
   if (map.map.box[0] * map.map.element_bytes != 128)
     return "copies rows of other than 128 bytes with the 128-byte swizzle";
+  if (std::string problem = window_problem(map.map, at); !problem.empty()) return problem;
   std::memset(shared_ + to, 0xFF, static_cast<size_t>(bytes));
-  copies_.push_back({to, barrier, &map, {at, at + map.map.rank}});
+  const int places = map.map.rank + (map.map.windows ? map.map.rank - 2 : 0);
+  copies_.push_back({to, barrier, &map, {at, at + places}});
+  return "";
+}
+
+// PTX ISA, "im2col mode": sizes of corners and offsets by rank; the first window begins in the box.
+std::string EmulatedMatrixUnits::window_problem(const TensorMap& map, const int* at) {
+  if (!map.windows) return "";
+  if (map.rank < 3) return cat("windows of ", map.rank, " axes");
+  const int bits = map.rank == 3 ? 16 : map.rank == 4 ? 8 : 5, most = 1 << bits;
+  for (int i = 0; i < map.rank - 2; ++i) {
+    const int64_t last = map.sizes[i + 1] - 1 + map.upper[i];
+    const int offset = at[map.rank + i], begin = at[i + 1];
+    if (std::min(map.lower[i], map.upper[i]) < -most / 2 ||
+        std::max(map.lower[i], map.upper[i]) >= most / 2)
+      return cat("windows with corners ", map.lower[i], " and ", map.upper[i]);
+    if (offset < 0 || offset >= most) return cat("copies from offset ", offset, " in windows");
+    if (map.steps[i] < 1 || map.steps[i] > 8) return cat("windows ", map.steps[i], " apart");
+    if (begin < map.lower[i] || begin > last)
+      return cat("copies from a window at ", begin, ", outside of ", map.lower[i], " to ", last);
+  }
   return "";
 }
 
@@ -97,28 +118,49 @@ bool EmulatedMatrixUnits::complete_copy() {
   const Copy copy = std::move(copies_.back());
   copies_.pop_back();
   const TensorMap& map = copy.map->map;
-  const int64_t bytes = box_bytes(map);
-  int in_box[5] = {};
-  for (int64_t i = 0; i < bytes / map.element_bytes; ++i) {
-    int64_t from = 0;
-    bool inside = true;  // else zeros
-    for (int d = 0; d < map.rank; ++d) {
-      const int64_t x = int64_t{copy.at[static_cast<size_t>(d)]} + in_box[d];
-      inside &= x >= 0 && x < map.sizes[d];
-      from += x * (d == 0 ? map.element_bytes : map.strides[d]);
+  const int64_t bytes = box_bytes(map), row = map.box[0] * map.element_bytes;
+  int64_t at[5];  // of the row; of windows, where the window begins
+  std::copy_n(copy.at.begin(), map.rank, at);
+  for (int64_t done = 0; done < bytes; done += row) {
+    int64_t element[5];
+    std::copy_n(at, map.rank, element);
+    for (int d = 1; map.windows && d < map.rank - 1; ++d)
+      element[d] += copy.at[static_cast<size_t>(map.rank + d - 1)];
+    copy_row(copy, element, static_cast<uint32_t>(copy.to + done));
+    for (int d = 1; d < map.rank; ++d) {
+      const bool image = map.windows && d == map.rank - 1;
+      const int64_t first = map.windows ? map.lower[d - 1] : copy.at[static_cast<size_t>(d)];
+      const int64_t last =
+          map.windows ? map.sizes[d] - 1 + map.upper[d - 1] : first + map.box[d] - 1;
+      at[d] += map.windows && !image ? map.steps[d - 1] : 1;
+      if (image || at[d] <= last) break;
+      at[d] = first;
     }
-    char* const to = shared_ + swizzled(static_cast<uint32_t>(copy.to + i * map.element_bytes));
-    const auto size = static_cast<size_t>(map.element_bytes);
-    if (inside)
-      std::memcpy(to, copy.map->base + from, size);
-    else
-      std::memset(to, 0, size);
-    for (int d = 0; d < map.rank && ++in_box[d] == map.box[d]; ++d) in_box[d] = 0;
   }
   Barrier& b = *find(copy.barrier);
   b.bytes -= bytes;
   settle(b);
   return true;
+}
+
+// What of box[0] elements from `element` on lies inside the tensor, the rest as zeros.
+void EmulatedMatrixUnits::copy_row(const Copy& copy, const int64_t* element, uint32_t to) {
+  const TensorMap& map = copy.map->map;
+  const auto size = static_cast<size_t>(map.element_bytes);
+  int64_t from = 0;
+  bool inside = true;
+  for (int d = 1; d < map.rank; ++d) {
+    inside &= element[d] >= 0 && element[d] < map.sizes[d];
+    from += element[d] * map.strides[d];
+  }
+  for (int i = 0; i < map.box[0]; ++i) {
+    const int64_t x = element[0] + i;
+    char* const there = shared_ + swizzled(to + static_cast<uint32_t>(i * map.element_bytes));
+    if (inside && x >= 0 && x < map.sizes[0])
+      std::memcpy(there, copy.map->base + from + x * map.element_bytes, size);
+    else
+      std::memset(there, 0, size);
+  }
 }
 
 // --- products ------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class EmulatedMatrixUnits {
   // -------------------------------------------------------------------------------------
 
   // The box of the map that begins at element `at` per axis, to `to`; the barrier gets its bytes.
+  // Of windows, the offsets in them follow.
   std::string copy_box(uint32_t to, const EmulatedMap& map, uint32_t barrier, const int* at);
   // Completes one copy; false where none is left.
   bool complete_copy();
@@ -99,6 +100,8 @@ class EmulatedMatrixUnits {
   std::string execute(Issued& issued);
   std::string element(uint64_t descriptor, bool turned, int row, int k, uint32_t* address) const;
   static int64_t box_bytes(const TensorMap& map);
+  static std::string window_problem(const TensorMap& map, const int* at);
+  void copy_row(const Copy& copy, const int64_t* element, uint32_t to);
 
   char* shared_ = nullptr;
   int64_t bytes_ = 0, events_ = 0;

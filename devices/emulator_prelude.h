@@ -334,6 +334,10 @@ template <class... I> INLINE void copy_box(u32 to, const TensorMap& map, u32 arr
   const int at[] = {x...};
   emulated().copy_box(&emulated(), to, &map, arrival, at, sizeof...(x), 0);
 }
+template <class... I> INLINE void copy_windows(u32 to, const TensorMap& map, u32 arrival, I... x) {
+  const int at[] = {x...};
+  emulated().copy_box(&emulated(), to, &map, arrival, at, -(int)sizeof...(x), 0);
+}
 template <int turn_a, int turn_b, int n>
 INLINE void multiply_bf16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
   emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 4, line);

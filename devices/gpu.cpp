@@ -38,11 +38,20 @@ GpuTensorMap encode(const GpuDriver& driver, const TensorMap& map, void* buffer)
     steps[d] = 1;
   }
   const int type = map.is_bf16 ? kGpuTensorBf16 : kGpuTensorF16;
-  driver.check(
-      driver.tensor_map(&out, type, static_cast<unsigned>(map.rank),
-                        static_cast<char*>(buffer) + map.offset, sizes, strides, box, steps,
-                        kGpuInterleaveNone, kGpuSwizzle128, kGpuPromote256, kGpuFillZero),
-      "describe an operand of ", map.rank, " axes to the copy engine");
+  const auto rank = static_cast<unsigned>(map.rank);
+  char* const base = static_cast<char*>(buffer) + map.offset;
+  if (map.windows) {
+    for (int d = 1; d < map.rank - 1; ++d) steps[d] = static_cast<unsigned>(map.steps[d - 1]);
+    driver.check(driver.window_map(&out, type, rank, base, sizes, strides, map.lower, map.upper,
+                                   box[0], box[1], steps, kGpuInterleaveNone, kGpuSwizzle128,
+                                   kGpuPromote256, kGpuFillZero),
+                 "describe windows of ", map.rank, " axes to the copy engine");
+  } else {
+    driver.check(
+        driver.tensor_map(&out, type, rank, base, sizes, strides, box, steps, kGpuInterleaveNone,
+                          kGpuSwizzle128, kGpuPromote256, kGpuFillZero),
+        "describe an operand of ", map.rank, " axes to the copy engine");
+  }
   return out;
 }
 

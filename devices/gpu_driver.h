@@ -123,7 +123,10 @@ struct GpuAccess {  // CUmemAccessDesc: a device, and that it may read and write
   X(graph_exec_destroy, "cuGraphExecDestroy", (GpuGraphExec))                                   \
   X(tensor_map, "cuTensorMapEncodeTiled",                                                       \
     (GpuTensorMap*, int, unsigned, void*, const unsigned long long*, const unsigned long long*, \
-     const unsigned*, const unsigned*, int, int, int, int))
+     const unsigned*, const unsigned*, int, int, int, int))                                     \
+  X(window_map, "cuTensorMapEncodeIm2col",                                                      \
+    (GpuTensorMap*, int, unsigned, void*, const unsigned long long*, const unsigned long long*, \
+     const int*, const int*, unsigned, unsigned, const unsigned*, int, int, int, int))
 
 struct GpuDriver {
 #define TINY_DECLARE(name, symbol, parameters) int(*name) parameters = nullptr;

@@ -6,167 +6,16 @@
 
 #include "codegen/matrix.h"
 #include "codegen/mma.h"
-#include "codegen/ranges.h"
 #include "codegen/stage.h"
 #include "runtime/fuse.h"
+#include "runtime/layout_windows.h"
+#include "runtime/operand.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
 
 namespace tiny {
 
 namespace {
-
-// What a product reads of one of its operands: the element of `point` at the indices `at` (in terms
-// of one range for each axis of the product), zero where the gate does not hold.
-struct Operand {
-  Node point = nullptr;
-  std::vector<Node> at;
-  Node gate = nullptr;
-  int casts = 0;
-};
-
-bool is_reduced(Node reduce, int axis) { return reduce->arg<ReduceArg>().axes >> axis & 1; }
-
-bool is_view(Node n) { return is_movement(n->op) || n->op == Op::Cast; }
-
-bool is_affine(Node at) {
-  for (const auto& t : to_sum(at).terms)
-    if (t.atom->op != Op::Range) return false;
-  return true;
-}
-
-// Axes of memory that the reader steps through as one (blocks, and the elements of a block) become
-// one.
-void join_axes(Operand& o) {
-  Shape shape = to_shape(o.point->shape());
-  for (size_t d = 0; d + 1 < shape.size();) {
-    Node joined = index_add(index_mul(o.at[d], shape[d + 1]), o.at[d + 1]);
-    if ((is_affine(o.at[d]) && is_affine(o.at[d + 1])) || !is_affine(joined)) {
-      ++d;
-      continue;
-    }
-    o.at[d] = joined;
-    o.at.erase(o.at.begin() + static_cast<ptrdiff_t>(d) + 1);
-    shape[d] *= shape[d + 1];
-    shape.erase(shape.begin() + static_cast<ptrdiff_t>(d) + 1);
-  }
-  ArenaScope lasting(Arena::global());
-  o.point = build::reshape(o.point, shape);
-}
-
-// Follows movement and at most one cast down to memory or to something computed. A reshape on top
-// of memory stays: it tells the axes apart.
-Operand follow(Node top, const std::vector<Node>& ranges) {
-  Operand o{top, ranges, nullptr, 0};
-  while (is_view(o.point)) {
-    Node below = o.point->src(0);
-    if (o.point->op == Op::Reshape && below->op == Op::Param) break;
-    if (o.point->op == Op::Cast) {
-      if (o.casts++) break;
-    } else {
-      o.at = source_indices(o.point, o.at, o.gate);
-    }
-    o.point = below;
-  }
-  if (o.point->op == Op::Reshape) join_axes(o);
-  return o;
-}
-
-// `top` with `from`, a node below it by movement, replaced.
-Node rebuilt(Node top, Node from, Node to) {
-  if (top == from) return to;
-  Node src = rebuilt(top->src(0), from, to);
-  return with_sources(top, std::span(&src, 1));
-}
-
-// The conditions of a conjunction.
-void conditions(Node gate, std::vector<Node>& out) {
-  if (!gate) return;
-  if (gate->op == Op::And) {
-    conditions(gate->src(0), out);
-    conditions(gate->src(1), out);
-  } else if (std::find(out.begin(), out.end(), gate) == out.end()) {
-    out.push_back(gate);
-  }
-}
-
-// The conditions under which all indices lie inside the point.
-std::vector<Node> bounds_of(const Operand& o) {
-  std::vector<Node> out;
-  for (size_t d = 0; d < o.at.size(); ++d) {
-    const int64_t size = o.point->shape()[static_cast<int>(d)];
-    if (o.at[d]->vmin < 0) conditions(less(index(-1), o.at[d]), out);
-    if (o.at[d]->vmax >= size) conditions(less(o.at[d], index(size)), out);
-  }
-  return out;
-}
-
-bool is_subset(const std::vector<Node>& some, const std::vector<Node>& all) {
-  return std::all_of(some.begin(), some.end(),
-                     [&](Node n) { return std::find(all.begin(), all.end(), n) != all.end(); });
-}
-
-// Whether the product is zero just where one of its factors would be, were each padded with zeros
-// to its own bounds.
-bool pads_alone(const std::vector<Operand>& operands) {
-  std::vector<Node> gates, bounds;
-  for (const Operand& o : operands) {
-    std::vector<Node> have;
-    conditions(o.gate, have);
-    const std::vector<Node> want = bounds_of(o);
-    if (!is_subset(want, have)) return false;
-    gates.insert(gates.end(), have.begin(), have.end());
-    bounds.insert(bounds.end(), want.begin(), want.end());
-  }
-  return is_subset(gates, bounds);
-}
-
-bool is_affine(const Operand& o) {
-  return std::all_of(o.at.begin(), o.at.end(), [](Node i) { return is_affine(i); });
-}
-
-// How the operand's memory is walked when an axis of the product advances.
-struct Walk {
-  enum Kind { None, Contiguous, Movable, Irregular } kind = Irregular;
-  int dim = -1;  // of the point: the only one that moves, by one, for Contiguous and Movable
-};
-
-Walk walk_of(const Operand& o, Node range) {
-  Walk w{Walk::None, -1};
-  for (size_t d = 0; d < o.at.size(); ++d) {
-    if (!(o.at[d]->ranges & range->ranges)) continue;
-    if (w.kind != Walk::None) return {};
-    for (const auto& t : to_sum(o.at[d]).terms)
-      if (t.atom == range && t.factor != 1) return {};
-    w = {Walk::Movable, static_cast<int>(d)};
-  }
-  if (w.kind == Walk::None) return w;
-  int64_t behind = 1;
-  for (int d = w.dim + 1; d < o.point->rank; ++d) behind *= o.point->shape()[d];
-  if (behind == 1) w.kind = Walk::Contiguous;
-  return w;
-}
-
-// `x` with axis `dim` innermost in memory, in panels of `width` where it is wider; seen from
-// outside nothing has moved.
-Node packed(Node x, int dim, int64_t width) {
-  const int64_t size = x->shape()[dim];
-  const bool panels = size > width && size % width == 0;
-  Shape split = to_shape(x->shape()), order, back;
-  if (panels) {
-    split[dim] = size / width;
-    split.insert(split.begin() + dim + 1, width);
-    order.push_back(dim);
-  }
-  const int last = panels ? dim + 1 : dim;
-  for (int i = 0; i < static_cast<int>(split.size()); ++i)
-    if (i != last && !(panels && i == dim)) order.push_back(i);
-  order.push_back(last);
-  back.resize(order.size());
-  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
-  Node p = build::contiguous(build::permute(build::reshape(x, split), order));
-  return build::reshape(build::permute(p, back), x->shape());
-}
 
 class Layouts {
  public:
@@ -179,28 +28,16 @@ class Layouts {
     Node p = with_product_on_top(n);
     const bool product = p != nullptr;
     if (product) n = p;
+    if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
+      const Split s{windows->images, parts_of(n, *windows, target_)};
+      return s.parts > 1 ? split(n, s, product) : with_windows(n, *windows);
+    }
     if (const Split s = choose_split(n, product); s.parts > 1) return split(n, s, product);
     if (!product) return with_stored_windows(n);
     return is_for_matrix_units(n) ? n : with_packed_operands(n);
   }
 
  private:
-  // A product worth its own layout, one whose operands are each used many times, as Mul of two
-  // views right below the reduction; nullptr for any other reduction. Padding of a product becomes
-  // padding of its factors.
-  static Node with_product_on_top(Node n) {
-    Node mul = base_of(n->src(0));
-    if (mul->op != Op::Mul || !mul->dtype.is_float()) return nullptr;
-    std::vector<Node> factors;
-    for (Node s : mul->srcs()) {
-      factors.push_back(rebuilt(n->src(0), mul, s));
-      while (is_view(s)) s = s->src(0);
-      if (numel(s->shape()) * 8 > numel(n->src(0)->shape())) return nullptr;
-    }
-    Node product = build::binary(Op::Mul, factors[0], factors[1]);
-    return with_sources(n, std::span(&product, 1));
-  }
-
   // --- splitting -------------------------------------------------------------------------------
 
   struct Split {
@@ -243,7 +80,7 @@ class Layouts {
     const int64_t results = numel(n->shape()), length = numel(shape) / results;
     const bool rows = !product && is_reduced(n, innermost(shape));
     if (product && is_for_matrix_units(n)) {
-      const int64_t tiles = std::max<int64_t>(1, results / (MatrixTile::kRows * 64));
+      const int64_t tiles = std::max<int64_t>(1, results / (128 * 64));
       const int64_t parts =
           std::min(target_.cores / tiles, length / 1024);  // worth a second kernel
       if (parts < 2) return {};
@@ -307,7 +144,13 @@ class Layouts {
     };
     Node parts = product ? build::binary(Op::Mul, cut(x->src(0)), cut(x->src(1))) : cut(x);
     Node partial = make(Op::ReduceAxis, n->dtype, {parts}, ReduceArg{op, axes << 1});
-    if (product && !is_for_matrix_units(n)) partial = with_packed_operands(partial);
+    if (product) {
+      const auto windows = find_window_product(partial, target_);
+      if (windows)
+        partial = with_windows(partial, *windows);
+      else if (!is_for_matrix_units(n))
+        partial = with_packed_operands(partial);
+    }
     return build::reshape(build::reduce(op, partial, 1), n->shape());
   }
 
@@ -339,7 +182,7 @@ class Layouts {
       if (!is_affine(o) || !pads_alone({o}) || !steps_over(o, ranges, reduce)) return top;
       p = plan_of(o, ranges, -1);
     }
-    const bool computed = p.padded || is_elementwise(p.point->op);
+    const bool computed = p.map.padded || is_elementwise(p.point->op);
     if (!computed || 4 * numel(top->shape()) < 5 * numel(p.point->shape())) return top;
     return build::cast(view(p, top->shape()), top->dtype);
   }
@@ -351,13 +194,6 @@ class Layouts {
       for (int i = 0; i < reduce->rank; ++i)
         if (t.atom == ranges[i] && !is_reduced(reduce, i) && std::abs(t.factor) > 1) return true;
     return false;
-  }
-
-  static std::vector<Node> ranges_of_axes(Ints shape) {
-    std::vector<Node> ranges;
-    for (size_t i = 0; i < shape.size(); ++i)
-      ranges.push_back(make(Op::Range, kIndex, {index(shape[i])}, RangeArg{static_cast<int>(i)}));
-    return ranges;
   }
 
   // --- packing ---------------------------------------------------------------------------------
@@ -400,10 +236,8 @@ class Layouts {
   // through an affine map.
   struct Plan {
     Node point = nullptr;
-    std::vector<int64_t> pad;  // before and after each axis
-    bool padded = false;
-    int dim = -1;              // -1: as it is
-    std::vector<int64_t> map;  // of build::affine
+    AffineMap map;
+    int dim = -1;  // -1: as it is
   };
 
   // Empty where the operands are not affine views, or padded in a way of their own.
@@ -521,21 +355,7 @@ class Layouts {
   Plan plan_of(const Operand& o, const std::vector<Node>& ranges, int axis) const {
     Plan p;
     p.point = o.point;
-    for (size_t d = 0; d < o.at.size(); ++d) {
-      const int64_t size = o.point->shape()[static_cast<int>(d)];
-      const int64_t before = std::max<int64_t>(0, -o.at[d]->vmin);
-      const int64_t after = std::max<int64_t>(0, o.at[d]->vmax - size + 1);
-      p.pad.insert(p.pad.end(), {before, after});
-      p.padded |= before || after;
-      const Sum s = to_sum(o.at[d]);
-      p.map.push_back(s.constant + before);
-      for (Node r : ranges) {
-        int64_t factor = 0;
-        for (const auto& t : s.terms)
-          if (t.atom == r) factor = t.factor;
-        p.map.push_back(factor);
-      }
-    }
+    p.map = affine_map(o, ranges);
     if (axis < 0) return p;
     const Walk w = walk_of(o, ranges[axis]);
     if (w.kind == Walk::Movable || (w.kind == Walk::Contiguous && wants_panels(o, w.dim)))
@@ -545,14 +365,14 @@ class Layouts {
 
   Node view(const Plan& p, Ints shape) {
     Node x = p.point;
-    if (p.padded) x = build::pad(x, p.pad);
+    if (p.map.padded) x = build::pad(x, p.map.pad);
     if (p.dim >= 0)
       x = packed(x, p.dim, panel());
-    else if (p.padded)
+    else if (p.map.padded)
       x = build::contiguous(x);
     else if (is_elementwise(x->op))
       stored.push_back(x);
-    return build::affine(x, shape, p.map);
+    return build::affine(x, shape, p.map.map);
   }
 
   // Rows far apart share few places of the caches and many pages.
@@ -574,6 +394,7 @@ class Layouts {
 
 Layout choose_layouts(std::span<const Node> roots, const Target& target) {
   Layouts layouts(target);
+  const NodeMap<int> innermost = choose_innermost(roots, target);
   NodeMap<Node> done;
   std::vector<Node> srcs;
   for (Node n : topological(roots)) {
@@ -581,7 +402,9 @@ Layout choose_layouts(std::span<const Node> roots, const Target& target) {
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     Node now = with_sources(n, srcs);
     LabelScope label(n->label);
-    done[n] = now->op == Op::ReduceAxis ? layouts.reduce(now) : now;
+    if (now->op == Op::ReduceAxis) now = layouts.reduce(now);
+    if (const int* dim = innermost.find(n)) now = packed(now, *dim, INT64_MAX);
+    done[n] = now;
   }
   Layout out;
   for (Node r : roots) out.roots.push_back(*done.find(r));

@@ -47,7 +47,7 @@ using Outputs = std::vector<Tensor>;
 using Work = std::function<Outputs()>;
 
 struct Row {
-  const char* name;
+  std::string name;
   std::vector<std::string> peer;  // what a peer's line holds; the best of them counts
   double bytes, flops;            // at least to be read and written; 0: not what limits it
   std::function<Work()> prepare;  // makes the inputs
@@ -184,6 +184,65 @@ void add_products(std::vector<Row>& rows, int64_t n) {
   add("matmul_bf16", "torch.bfloat16", kBF16);
 }
 
+// Images of h x h pixels, kernels of k x k.
+struct Convolution {
+  int64_t images, in, h, out, k, stride;
+};
+
+// All of it with channels innermost in memory, as the peer's: the result, and the gradients of
+// input and weight from the result's.
+void add_convolution(std::vector<Row>& rows, const Convolution& c, DType dtype) {
+  const int64_t padding = c.k / 2, after = (c.h + 2 * padding - c.k) / c.stride + 1;
+  const double flops = 2.0 * static_cast<double>(c.images * c.out * after * after) *
+                       static_cast<double>(c.in * c.k * c.k);
+  std::string shape;
+  for (int64_t v : {c.images, c.in, c.h, c.out, c.k, c.stride}) shape += cat(", ", v);
+  const std::string type = dtype == kBF16 ? "bf16" : "f16",
+                    name = cat("conv_", type, '_', c.in, 'x', c.h, "_", c.out, "_k", c.k);
+  const auto channels_last = [dtype](int64_t n, int64_t channels, int64_t size) {
+    return normal({n, size, size, channels}, dtype).permute({0, 3, 1, 2});
+  };
+  for (const char* what : {"", "_dx", "_dw"}) {
+    const std::string peer_name = *what == 0       ? "conv2d"
+                                  : what[2] == 'x' ? "conv2d gradient of input"
+                                                   : "conv2d gradient of weight";
+    const auto prepare = [=]() -> Work {
+      const Tensor x = channels_last(c.images, c.in, c.h), w = channels_last(c.out, c.in, c.k);
+      const Tensor g = channels_last(c.images, c.out, after);
+      return [=] {
+        Tensor input = x.detach(), weight = w.detach();
+        if (what[0] != 0) (what[2] == 'x' ? input : weight).requires_grad_();
+        Tensor y = conv2d(input, weight, {}, {.stride = c.stride, .padding = padding});
+        if (what[0] != 0) {
+          y.backward(g);
+          y = (what[2] == 'x' ? input : weight).grad();
+        }
+        return Outputs{y.permute({0, 2, 3, 1}).contiguous()};
+      };
+    };
+    rows.push_back({name + what,
+                    {cat("\"name\": \"", peer_name, '"'), type == "bf16" ? "bfloat16" : "float16",
+                     cat("\"shape\": [", shape.substr(2), ']')},
+                    0,
+                    flops,
+                    prepare});
+  }
+}
+
+void add_convolutions(std::vector<Row>& rows, int64_t n) {
+  const int64_t large = n == kPeerSize ? 1 : 64;  // tried with a few images elsewhere
+  for (const Convolution& c : {Convolution{256, 64, 56, 64, 3, 1},
+                               {256, 128, 28, 128, 3, 1},
+                               {256, 256, 14, 256, 3, 1},
+                               {256, 3, 224, 64, 7, 2},
+                               {256, 256, 56, 64, 1, 1},
+                               {512, 64, 31, 64, 3, 1}})
+    add_convolution(rows, {c.images / large, c.in, c.h, c.out, c.k, c.stride}, kBF16);
+  for (const Convolution& c :
+       {Convolution{2000, 24, 31, 64, 3, 1}, {2000, 64, 15, 256, 3, 1}, {2000, 256, 7, 256, 3, 1}})
+    add_convolution(rows, {c.images / large, c.in, c.h, c.out, c.k, c.stride}, kF16);
+}
+
 // --- Measuring -----------------------------------------------------------------------------------
 
 struct Measured {
@@ -300,7 +359,7 @@ class Report {
   void add(const std::string& name, double seconds, const std::vector<std::string>& peer_parts,
            const std::string& text, const std::string& details) {
     const Peer p = has_peers_ && !peer_parts.empty() ? find_peer(peers_, peer_parts) : Peer();
-    std::printf("%-20s %9.4f ms  %s", name.c_str(), seconds * 1e3, text.c_str());
+    std::printf("%-24s %9.4f ms  %s", name.c_str(), seconds * 1e3, text.c_str());
     std::string line = cat(common_, ", \"name\": \"", name, "\", \"ms\": ", seconds * 1e3, details);
     if (p.ms > 0) {
       std::printf("  %s %.4f ms  time/peer %.3f", p.who.c_str(), p.ms, seconds * 1e3 / p.ms);
@@ -496,13 +555,13 @@ bool is_wanted(const Options& o, const std::string& name) {
 // A row that fails does not keep the others from being measured. The number of failures.
 int run_rows(const Options& o, Device& device, Report& report) {
   int failures = 0;
-  const auto attempt = [&](const char* name, const std::function<void()>& work) {
+  const auto attempt = [&](const std::string& name, const std::function<void()>& work) {
     if (!is_wanted(o, name)) return;
     try {
       work();
     } catch (const std::exception& e) {
       ++failures;
-      std::printf("%-20s failed: %s\n", name, e.what());
+      std::printf("%-20s failed: %s\n", name.c_str(), e.what());
     }
   };
   std::vector<Row> rows;
@@ -511,6 +570,7 @@ int run_rows(const Options& o, Device& device, Report& report) {
   add_network(rows, o.size);
   add_batch_norm(rows, o.size);
   add_products(rows, o.size);
+  add_convolutions(rows, o.size);
   const double copy = copy_rate(device);
   std::printf("%s, size %lld; a large copy moves %.1f GB/s\n", o.device.c_str(),
               static_cast<long long>(o.size), copy * 1e-9);

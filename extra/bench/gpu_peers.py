@@ -2,10 +2,11 @@
 """PyTorch's times of the rows of extra/bench/gpu that ../shared/peers/gpu_peers.py lacks, eager and
 compiled, as JSON lines of the same form:
 
-    python3 extra/bench/gpu_peers.py > peers.jsonl; build/release/bench/gpu --peers peers.jsonl
+    python3 extra/bench/gpu_peers.py [conv] > peers.jsonl; build/release/bench/gpu --peers peers.jsonl
 
 Needs a GPU, PyTorch and Triton. Medians with cold caches (triton.testing.do_bench)."""
 import json
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,30 @@ def both(name, work, *inputs):
 
 def randn(*shape, grad=False):
     return torch.randn(*shape, device=DEVICE, requires_grad=grad)
+
+
+def convolutions():
+    torch.backends.cudnn.benchmark = True
+    shapes = [(torch.bfloat16, s) for s in
+              ((256, 64, 56, 64, 3, 1), (256, 128, 28, 128, 3, 1), (256, 256, 14, 256, 3, 1),
+               (256, 3, 224, 64, 7, 2), (256, 256, 56, 64, 1, 1), (512, 64, 31, 64, 3, 1))]
+    shapes += [(torch.float16, s) for s in
+               ((2000, 24, 31, 64, 3, 1), (2000, 64, 15, 256, 3, 1), (2000, 256, 7, 256, 3, 1))]
+    for dtype, (n, c, h, out, k, stride) in shapes:
+        def last(*shape):
+            return randn(*shape).to(dtype).to(memory_format=torch.channels_last)
+        x, w, pad = last(n, c, h, h), last(out, c, k, k), k // 2
+        g = torch.empty_like(F.conv2d(x, w, stride=stride, padding=pad)).normal_()
+
+        def backward(mask):
+            return torch.ops.aten.convolution_backward(
+                g, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, mask)
+        for name, f in (("conv2d", lambda: F.conv2d(x, w, stride=stride, padding=pad)),
+                        ("conv2d gradient of input", lambda: backward([True, False, False])),
+                        ("conv2d gradient of weight", lambda: backward([False, True, False]))):
+            ms = do_bench(f, warmup=50, rep=200, return_mode="median")
+            print(json.dumps({"name": name, "impl": "cudnn-nhwc", "dtype": str(dtype),
+                              "shape": [n, c, h, out, k, stride], "ms": ms}), flush=True)
 
 
 def main():
@@ -56,4 +81,6 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] != ["conv"]:
+        main()
+    convolutions()

@@ -1,0 +1,37 @@
+// How the copy engine reads an operand of a product on matrix units: as a box of a tensor, or of
+// the windows of images, by what its index and gate say.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "codegen/matrix.h"
+
+namespace tiny {
+
+// The ranges of a tile along one side, which count as one, the outermost first.
+struct MatrixSide {
+  std::vector<Node> ranges;
+  int64_t size = 1;  // of a tile or a step
+
+  int64_t extent() const;
+  bool has(Node range) const;
+  uint64_t mask() const;
+};
+
+// What is known of a product when an operand of it is described.
+struct MatrixView {
+  MatrixSide across, k;     // rows or columns; the sum's innermost
+  Node begin = nullptr;     // of the tile, among the elements of `across`
+  uint64_t closed = 0;      // the ranges of the sum
+  std::vector<Node>* sums;  // those that are counted one by one: number 1, 2, ... of the steps
+  std::vector<Node>* sources;
+};
+
+// Why the copy engine cannot read it; empty where it can.
+std::string describe(Node load, const MatrixView& view, MatrixOperand& out);
+
+// The only range along which the load's elements lie next to each other; nullptr where there is no
+// such range.
+Node contiguous_range(Node load);
+
+}  // namespace tiny

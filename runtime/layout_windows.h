@@ -1,0 +1,36 @@
+// Convolutions in halves on matrix units (codegen/matrix.h), and their gradients: the copy engine
+// reads windows of images whose channels are innermost in memory. Values that such products read or
+// make are stored so; to the program their shapes are what they were.
+#pragma once
+#include <optional>
+
+#include "codegen/target.h"
+#include "runtime/operand.h"
+
+namespace tiny {
+
+// A product as it would be read by the copy engine: which axis of each operand's memory has to be
+// innermost, -1 where it lies well; the axis of the product that counts columns; and the one that
+// counts the images that are summed over, in the gradient of a weight.
+struct WindowProduct {
+  Node points[2] = {};
+  int inner[2] = {-1, -1};
+  int columns = -1, images = -1;
+  AffineMap maps[2];
+};
+
+// `product` is a sum of the product of two views. Nothing where it is no convolution for matrix
+// units.
+std::optional<WindowProduct> find_window_product(Node product, const Target& target);
+
+// Into how many parts the images of the gradient of a weight are best cut.
+int64_t parts_of(Node product, const WindowProduct& windows, const Target& target);
+
+// The product with views of what has to be stored for it.
+Node with_windows(Node product, const WindowProduct& windows);
+
+// Values of the graph that are to be stored with an axis innermost, because such products read
+// them, or are what halves are made of.
+NodeMap<int> choose_innermost(std::span<const Node> roots, const Target& target);
+
+}  // namespace tiny

@@ -1,0 +1,62 @@
+// What a product of the tensor graph reads of its operands: where each element lies, as indices in
+// terms of one range for each axis of the product.
+#pragma once
+#include <vector>
+
+#include "tiny/node.h"
+
+namespace tiny {
+
+// What a product reads of one of its operands: the element of `point` at the indices `at` (in terms
+// of one range for each axis of the product), zero where the gate does not hold.
+struct Operand {
+  Node point = nullptr;
+  std::vector<Node> at;
+  Node gate = nullptr;
+  int casts = 0;
+};
+
+inline bool is_reduced(Node reduce, int axis) { return reduce->arg<ReduceArg>().axes >> axis & 1; }
+inline bool is_view(Node n) { return is_movement(n->op) || n->op == Op::Cast; }
+
+// A range for each axis, zero for those of size 1; to be used in an arena of the caller's.
+std::vector<Node> ranges_of_axes(Ints shape);
+
+// Follows movement and at most one cast down to memory or to something computed. A reshape on top
+// of memory stays: it tells the axes apart.
+Operand follow(Node top, const std::vector<Node>& ranges);
+
+// A product worth its own layout, one whose operands are each used many times, as Mul of two
+// views right below the reduction; nullptr for any other reduction. Padding of a product becomes
+// padding of its factors.
+Node with_product_on_top(Node reduce);
+
+// Whether all indices are sums of ranges.
+bool is_affine(const Operand& o);
+
+// Whether the product is zero just where one of its factors would be, were each padded with zeros
+// to its own bounds.
+bool pads_alone(const std::vector<Operand>& operands);
+
+// How the operand's memory is walked when an axis of the product advances.
+struct Walk {
+  enum Kind { None, Contiguous, Movable, Irregular } kind = Irregular;
+  int dim = -1;  // of the point: the only one that moves, by one, for Contiguous and Movable
+};
+
+Walk walk_of(const Operand& o, Node range);
+
+// An operand's point, padded, as build::affine reads it.
+struct AffineMap {
+  std::vector<int64_t> pad;  // before and after each axis
+  bool padded = false;
+  std::vector<int64_t> map;
+};
+AffineMap affine_map(const Operand& o, const std::vector<Node>& ranges);
+Node affine_view(Node x, const AffineMap& map, Ints shape);
+
+// `x` with axis `dim` innermost in memory, in panels of `width` where it is wider; seen from
+// outside nothing has moved.
+Node packed(Node x, int dim, int64_t width);
+
+}  // namespace tiny

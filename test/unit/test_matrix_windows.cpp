@@ -1,0 +1,302 @@
+// Convolutions on matrix units, whose operands the copy engine reads as windows of images: the
+// plan, values on the emulator and on a GPU where there is one, and faults.
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "codegen/access.h"
+#include "codegen/lower.h"
+#include "codegen/ring.h"
+#include "devices/cuda.h"
+#include "devices/cuda_nvrtc.h"
+#include "runtime/buffer.h"
+#include "runtime/schedule.h"
+#include "test/unit/kernel_truth.h"
+#include "tiny/rewrite.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+constexpr const char* kHopper = "EMU:CUDA:sm_90a";
+
+std::vector<std::string> devices() {
+  std::vector<std::string> out{kHopper};
+  if (cuda_available()) out.push_back("CUDA");
+  return out;
+}
+
+// Small integers: exact in every dtype, in any order.
+Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
+  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5)
+      .to(dtype)
+      .reshape(shape)
+      .to(device)
+      .realize();
+}
+
+struct Form {
+  Shape x, w;  // (N, C, ...), (out, C, ...)
+  Shape stride{1}, padding{0}, dilation{1};
+  DType dtype = kBF16;
+  bool channels_last = true;  // in memory
+};
+
+Shape spatial(const Form& f) {
+  Shape out;
+  for (size_t i = 2; i < f.x.size(); ++i) {
+    const auto at = [&](const Shape& s) { return s[s.size() == 1 ? 0 : i - 2]; };
+    out.push_back((f.x[i] + 2 * at(f.padding) - at(f.dilation) * (f.w[i] - 1) - 1) / at(f.stride) +
+                  1);
+  }
+  return out;
+}
+
+// Of the shape, with channels innermost in memory or as it is.
+Tensor image(const Form& f, const Shape& shape, const std::string& device) {
+  if (!f.channels_last) return integers(shape, f.dtype, device);
+  Shape memory = shape, order{0, static_cast<int64_t>(shape.size()) - 1};
+  memory.erase(memory.begin() + 1);
+  memory.push_back(shape[1]);
+  for (size_t i = 1; i + 1 < shape.size(); ++i) order.push_back(static_cast<int64_t>(i));
+  return integers(memory, f.dtype, device).permute(order);
+}
+
+enum Part { kResult, kInput, kWeight };  // the result, or the gradient of one of them
+
+Tensor convolution(const Form& f, Part part, const std::string& device) {
+  Tensor x = image(f, f.x, device).detach(), w = image(f, f.w, device).detach();
+  Shape result{f.x[0], f.w[0]};
+  for (int64_t size : spatial(f)) result.push_back(size);
+  const Tensor g = image(f, result, device);
+  if (part != kResult) (part == kInput ? x : w).requires_grad_();
+  const ConvOptions o{.stride = f.stride, .padding = f.padding, .dilation = f.dilation};
+  Tensor y = f.x.size() == 3   ? conv1d(x, w, {}, o)
+             : f.x.size() == 4 ? conv2d(x, w, {}, o)
+                               : conv3d(x, w, {}, o);
+  if (part == kResult) return y;
+  y.backward(g);
+  return (part == kInput ? x : w).grad();
+}
+
+Lowered lowered(Node kernel, const std::string& device = kHopper) {
+  return lower(kernel, "k", find_device(device).target());
+}
+
+// The kernels that compute a tensor.
+std::vector<Node> kernels_of(const Tensor& t, const std::string& device = kHopper) {
+  const Node root = t.node();
+  const Normalized graph = normalize({&root, 1});
+  std::vector<int> ids;
+  for (Node b : graph.buffers) ids.push_back(b->device);
+  std::vector<Node> out;
+  for (const Step& s : schedule(graph, ids, device_id(device))->steps)
+    out.push_back(s.kernel.get());
+  return out;
+}
+
+// Those of them on matrix units.
+std::vector<Lowered> products_of(const Tensor& t, const std::string& device = kHopper) {
+  std::vector<Lowered> out;
+  for (Node k : kernels_of(t, device)) {
+    Lowered low = lowered(k, device);
+    if (!low.launch.maps.empty()) out.push_back(std::move(low));
+  }
+  return out;
+}
+
+size_t differences(const Tensor& a, const Tensor& b) {
+  const auto x = a.to(kF32).to_vector<float>(), y = b.to(kF32).to_vector<float>();
+  size_t n = x.size() != y.size();
+  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) n += x[i] != y[i];
+  return n;
+}
+
+const std::vector<Form> kForms{
+    {{2, 64, 9, 9}, {64, 64, 3, 3}, {1}, {1}},
+    {{3, 64, 9, 7}, {32, 64, 3, 5}, {1}, {1, 2}},      // each side its own
+    {{2, 64, 12, 9}, {72, 64, 3, 3}, {1}, {0, 2}},     // more padding than needed, none
+    {{2, 40, 9, 9}, {64, 40, 3, 3}, {1}, {1}},         // channels end within a step
+    {{4, 64, 13, 13}, {64, 64, 3, 3}, {2}, {1}},       // windows two apart
+    {{2, 64, 12, 12}, {64, 64, 3, 3}, {1}, {2}, {2}},  // and their elements
+    {{1, 128, 11, 11}, {64, 128, 3, 3}, {1}, {1}},     // one image
+    {{2, 64, 90}, {64, 64, 5}, {1}, {2}},              // of one axis
+    {{2, 32, 5, 6, 4}, {64, 32, 3, 3, 3}, {1}, {1}},   // of three
+    {{6, 64, 12, 12}, {128, 64, 3, 3}, {1}, {1}, {1}, kF16},
+};
+
+}  // namespace
+
+TEST_CASE("windows: convolutions and their gradients are right on matrix units") {
+  for (const std::string& device : devices())
+    for (Form f : kForms)
+      for (bool last : {true, false})
+        for (Part part : {kResult, kInput, kWeight}) {
+          f.channels_last = last;
+          CAPTURE(device);
+          CAPTURE(to_text(f.x));
+          CAPTURE(to_text(f.w));
+          CAPTURE(last);
+          CAPTURE(static_cast<int>(part));
+          const Tensor y = convolution(f, part, device);
+          CHECK(differences(y, convolution(f, part, "CPU")) == 0);
+        }
+}
+
+TEST_CASE("windows: one kernel computes a convolution of what lies with channels innermost") {
+  for (const Form& f : kForms)
+    for (Part part : {kResult, kWeight}) {
+      const Tensor y = convolution(f, part, kHopper);
+      CAPTURE(to_text(f.x));
+      CAPTURE(to_text(f.w));
+      CAPTURE(static_cast<int>(part));
+      const auto made = products_of(y);
+      REQUIRE(made.size() == 1);
+      CHECK(kernels_of(y).size() <= (part == kWeight ? 2 : 1));  // a gradient may have parts
+      int windows = 0;
+      for (const TensorMap& map : made[0].launch.maps) windows += map.windows;
+      CHECK(windows == 1);
+    }
+  // Where channels are not innermost, the image and the weight are copied so first.
+  Form f = kForms[0];
+  f.channels_last = false;
+  CHECK(kernels_of(convolution(f, kResult, kHopper)).size() == 3);
+  CHECK(products_of(convolution(f, kResult, kHopper)).size() == 1);
+  // The gradient of an input whose windows lie next to each other is a convolution itself.
+  for (size_t i : {0, 1, 2, 3, 5, 6, 7}) {
+    CAPTURE(i);
+    CHECK(products_of(convolution(kForms[i], kInput, kHopper)).size() == 1);
+  }
+  // Few channels, or such that no copy begins at a multiple of 16 bytes, are multiplied otherwise.
+  CHECK(products_of(convolution({{2, 3, 9, 9}, {64, 3, 3, 3}}, kResult, kHopper)).empty());
+  CHECK(products_of(convolution({{2, 36, 9, 9}, {64, 36, 3, 3}}, kResult, kHopper)).empty());
+}
+
+TEST_CASE("windows: kernels of large convolutions compile without spills") {
+  if (!nvrtc_available()) return;
+  for (const Form& f : {Form{{8, 64, 56, 56}, {64, 64, 3, 3}, {1}, {1}},
+                        {{32, 128, 28, 28}, {128, 128, 3, 3}, {1}, {1}},
+                        {{64, 256, 14, 14}, {256, 256, 3, 3}, {1}, {1}}})
+    for (Part part : {kResult, kInput, kWeight}) {
+      for (const Lowered& low : products_of(convolution(f, part, kHopper))) {
+        std::string log;
+        CHECK(!compile_cuda(low.source.text, "sm_90a", &log).empty());
+        CHECK(low.source.text.find("im2col") != std::string::npos);
+        CHECK(cuda_resources(log).spill_bytes == 0);
+        CHECK(prove_ring(ring_of(MatrixTile(all_of(low.machine, Op::Matrix).at(0)))).verdict ==
+              Verdict::Proved);
+      }
+    }
+}
+
+namespace {
+
+// A convolution's kernel with its text or its maps changed, on the emulator: how many elements are
+// wrong, or the error.
+template <class Change> std::string run_changed(const Form& f, Change change) {
+  Device& device = find_device(kHopper);
+  const Tensor x = image(f, f.x, kHopper), w = image(f, f.w, kHopper);
+  const Tensor y = convolution(f, kResult, kHopper).permute({0, 2, 3, 1}).contiguous();
+  const Node root = y.node();
+  const Normalized graph = normalize({&root, 1});
+  std::vector<int> ids;
+  std::vector<void*> args{nullptr};
+  for (Node b : graph.buffers) ids.push_back(b->device);
+  const auto made = schedule(graph, ids, device_id(kHopper));
+  REQUIRE(made->steps.size() == 1);
+  const Step& step = made->steps[0];
+  for (size_t i = 1; i < step.values.size(); ++i)
+    args.push_back(
+        graph.buffers[static_cast<size_t>(step.values[i])]->arg<BufferArg>().buffer->data());
+  Lowered low = lowered(step.kernel.get());
+  REQUIRE(!low.launch.maps.empty());
+  change(low.source.text, low.launch);
+  const std::vector<float> want =
+      convolution(f, kResult, "CPU").permute({0, 2, 3, 1}).to(kF32).contiguous().to_vector<float>();
+  std::vector<uint16_t> have(want.size());
+  args[0] = device.alloc(have.size() * 2);
+  std::string result;
+  try {
+    const auto program = device.load(device.compile(low.source), "k");
+    device.launch(*program, low.launch, args);
+    device.download(have.data(), args[0], have.size() * 2);
+    size_t wrong = 0;
+    for (size_t i = 0; i < want.size(); ++i) wrong += bf16_to_f32(have[i]) != want[i];
+    result = wrong ? cat("wrong: ", wrong) : "right";
+  } catch (const DeviceError& error) {
+    result = error.what();
+  }
+  device.free(args[0], have.size() * 2);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("windows: the emulator finds the faults that are planted into maps and kernels") {
+  const Form f{{2, 64, 9, 7}, {64, 64, 3, 3}, {1}, {1}};
+  const auto map_of = [](LaunchSize& size) -> TensorMap& {
+    return size.maps[0].windows ? size.maps[0] : size.maps[1];
+  };
+  const auto text = [&](const std::string& from, const std::string& to) {
+    return run_changed(f, [&](std::string& t, LaunchSize&) {
+      const size_t at = t.find(from, t.rfind("copy_windows("));
+      REQUIRE(at != std::string::npos);
+      t.replace(at, from.size(), to);
+    });
+  };
+  const auto map = [&](auto change) {
+    return run_changed(f, [&](std::string&, LaunchSize& size) { change(map_of(size)); });
+  };
+  const auto is_found = [](const std::string& result, const char* how) {
+    CHECK_MESSAGE(result.find(how) != std::string::npos, std::string(how), " in ", result);
+  };
+  CHECK(map([](TensorMap&) {}) == "right");
+  // Corners: pixels are walked in other rows, or the first window begins outside.
+  is_found(map([](TensorMap& m) { ++m.upper[0]; }), "wrong: ");
+  is_found(map([](TensorMap& m) { --m.upper[1]; }), "wrong: ");
+  is_found(map([](TensorMap& m) { --m.lower[0]; }), "wrong: ");
+  is_found(map([](TensorMap& m) { ++m.lower[0]; }), "copies from a window at -1, outside of 0 to");
+  is_found(map([](TensorMap& m) { m.lower[1] = -129; }), "windows with corners -129 and");
+  is_found(map([](TensorMap& m) { m.steps[0] = 2; }), "wrong: ");
+  is_found(map([](TensorMap& m) { m.steps[0] = 9; }), "windows 9 apart");
+  is_found(map([](TensorMap& m) { ++m.sizes[1], --m.upper[0]; }), "wrong: ");  // padding is read
+  is_found(map([](TensorMap& m) { std::swap(m.strides[1], m.strides[2]); }), "wrong: ");
+  // Offsets in windows change places, or lie outside of what the instruction takes.
+  is_found(text("step / 1 % 3, step / 1 / 3", "step / 1 / 3, step / 1 % 3"), "wrong: ");
+  is_found(text("step / 1 % 3, step / 1 / 3", "step / 1 % 3 - 1, step / 1 / 3"),
+           "copies from offset -1 in windows");
+  is_found(text("copy_windows(", "copy_box("), "copies at 6 places of a tensor what is windows");
+}
+
+TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is found") {
+  const Form f{{110, 64, 31, 31}, {64, 64, 3, 3}, {1}, {1}};
+  Node k = kernels_of(convolution(f, kResult, kHopper).permute({0, 2, 3, 1}).contiguous()).at(0);
+  const Lowered low = lowered(k);
+  REQUIRE(!low.launch.maps.empty());
+  Node matrix = all_of(low.machine, Op::Matrix).at(0);
+  CHECK(MatrixTile(matrix).rows == 256);
+  ProofSettings settings = test::patient();
+  read_kernel(k, find_device(kHopper).target(), settings);
+  const Proof p = prove(low.machine, settings);
+  CHECK_MESSAGE(p.verdict == Verdict::Proved, p.text);
+  // What the copy engine is told of the number of images.
+  Arena arena;
+  ArenaScope scope(arena);
+  std::vector<int64_t> numbers(matrix->ints().begin(), matrix->ints().end());
+  const auto at = std::find(numbers.begin(), numbers.end(), 110);
+  REQUIRE(at != numbers.end());
+  ++*at;
+  const Proof wrong =
+      prove(substitute(low.machine, matrix, make(Op::Matrix, kVoid, matrix->srcs(), Ints(numbers))),
+            settings);
+  CHECK(wrong.verdict == Verdict::Wrong);
+  CHECK_MESSAGE(wrong.text.find("the copy engine reads buffer") != std::string::npos, wrong.text);
+}
+
+TEST_CASE("windows: options of tiles are text") {
+  for (const char* text : {"matrix r0 r1 x 256", "matrix r0 r3 r1 r2 x 64 tall"})
+    CHECK(to_text(options_from_text(text)) == text);
+  CHECK_THROWS_WITH(options_from_text("matrix r0 r1 x 64 wide"),
+                    doctest::Contains("option 'matrix r0 r1 x 64 wide'"));
+}
