@@ -168,6 +168,14 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
     tile.steps.push_back(extent(k));
     seen |= k->ranges;
   }
+  // What a step reads beyond the last pixel of a part is the next part's, unless one of the
+  // operands is a tensor of just that part: zero there.
+  const auto has_parts = [](const MatrixOperand& o) {
+    return o.map.windows && o.at[o.map.rank - 1].source >= 0;
+  };
+  if (why.empty() && tile.a.map.windows && tile.b.map.windows && has_parts(tile.b) &&
+      p.k.extent() % MatrixTile::kStep)
+    why = "both operands are windows that end within a step";
   if (why.empty() && seen != product.closed) why = "a range of the sum is no axis of an operand";
   return why;
 }

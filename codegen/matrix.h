@@ -6,12 +6,12 @@
 //
 // In the kernel graph the reduction becomes loads from an array of registers, the Param in slot -1:
 // thread t of the 256 holds element (row, column) of the tile in register
-//   ((row / 64 % blocks * columns + column) / 8 * 2 + row / 8 % 2) * 2 + column % 2,
-// blocks being 1 or 2 for 128 or 256 rows, with
-//   row = (t / 128 * blocks + row / 64 % blocks) * 64 + t / 32 % 4 * 16 + row / 8 % 2 * 8 + t / 4 % 8
+//   ((block * columns + column) / 8 * 2 + row / 8 % 2) * 2 + column % 2,
+// block = row / 64 % blocks being one of 1 or 2 for 128 or 256 rows, with
+//   row = (t / 128 * blocks + block) * 64 + t / 32 % 4 * 16 + row / 8 % 2 * 8 + t / 4 % 8
 //   column = column / 8 * 8 + t % 4 * 2 + column % 2
-// (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": matrix D). As all of these are ranges
-// and options, anything may be done with the result before it is stored.
+// (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": matrix D). As all of these are
+// ranges and options, anything may be done with the result before it is stored.
 //
 // An operand may be the windows of images, as a convolution reads them: rows (or k, in the gradient
 // of a weight) then count pixels, several ranges as one, and padding is what lies outside.

@@ -99,12 +99,10 @@ std::string copy_function(const MatrixOperand& o) {
   }
   return cat("INLINE void ", o.map.windows ? "copy_windows" : "copy_box",
              "(u32 to, const TensorMap& map, u32 arrival", params,
-             ") {\n  asm volatile(\"cp.async.bulk.tensor.", o.map.rank,
-             "d.shared::cluster.global.", o.map.windows ? "im2col" : "tile",
-             ".mbarrier::complete_tx::bytes [%0], [%1, {", list[0], "}], [%2]",
-             o.map.windows ? cat(", {", list[1], "}") : "",
-             ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs,
-             " : \"memory\");\n}\n");
+             ") {\n  asm volatile(\"cp.async.bulk.tensor.", o.map.rank, "d.shared::cluster.global.",
+             o.map.windows ? "im2col" : "tile", ".mbarrier::complete_tx::bytes [%0], [%1, {",
+             list[0], "}], [%2]", o.map.windows ? cat(", {", list[1], "}") : "",
+             ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs, " : \"memory\");\n}\n");
 }
 
 std::string multiply_name(const MatrixTile& tile) {
@@ -141,10 +139,10 @@ std::string descriptor(const MatrixOperand& o, const char* address) {
 std::string multiply_text(const MatrixTile& tile, const std::string& indent,
                           const std::string& thread) {
   const int blocks = tile.rows / 128;
-  std::string out = cat(indent, "const u32 a = pipeline.stage() + ", thread, " / 128 * ",
-                        blocks * 8192, ", b = pipeline.stage() + ", tile.a_bytes(), ";\n", indent,
-                        "products_fence();\n", indent, "UNROLL\n", indent,
-                        "for (int k = 0; k < 4; ++k) {\n");
+  std::string out =
+      cat(indent, "const u32 a = pipeline.stage() + ", thread, " / 128 * ", blocks * 8192,
+          ", b = pipeline.stage() + ", tile.a_bytes(), ";\n", indent, "products_fence();\n", indent,
+          "UNROLL\n", indent, "for (int k = 0; k < 4; ++k) {\n");
   for (int block = 0; block < blocks; ++block)
     out += cat(indent, "  ", multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
                tile.b.k_major ? 0 : 1, ">(acc[", block, "], ",
@@ -233,30 +231,30 @@ std::string CPrinter::matrix_text() {
                 blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()");
   const std::string steps = cat("for (int step = 0; step < ", tile.all_steps(), "; ++step) {\n");
   std::string params = parameters();
-  return helpers +
-         cat("extern \"C\" MATRIX_KERNEL(", MatrixTile::kMultipliers + 128, ") ", program_.name,
-             "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
-             ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
-             ");\n  Pipeline<", ring.stages, ", ", ring.stage_bytes, ", ", ring.full_count, ", ",
-             ring.empty_count, "> pipeline(barriers, memory, thread_x() < 128 ? ", ring.fill_parity,
-             " : ", ring.read_parity,
-             ");\n"
-             "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n"
-             "  const i32 ",
-             thread,
-             " = thread_x() - 128;\n"
-             "  if (thread_x() < 128) {\n"
-             "    fewer_registers<40>();\n"
-             "    if (thread_x() == 0)\n      for (",
-             tiles, ") {\n", before_, "        ", steps,
-             ring_text(tile, ring, ring.fill, "          ", thread),
-             "        }\n      }\n  } else {\n"
-             "    more_registers<232>();\n    for (",
-             tiles, ") {\n", before_, "    f32 acc[", blocks, "][", registers,
-             "];\n    UNROLL\n    for (int i = 0; i < ", blocks * registers, "; ++i) acc[i / ", registers,
-             "][i % ", registers, "] = 0;\n    ",
-             steps, ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
-             ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
+  return helpers + cat("extern \"C\" MATRIX_KERNEL(", MatrixTile::kMultipliers + 128, ") ",
+                       program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
+                       ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
+                       ");\n  Pipeline<", ring.stages, ", ", ring.stage_bytes, ", ",
+                       ring.full_count, ", ", ring.empty_count,
+                       "> pipeline(barriers, memory, thread_x() < 128 ? ", ring.fill_parity, " : ",
+                       ring.read_parity,
+                       ");\n"
+                       "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n"
+                       "  const i32 ",
+                       thread,
+                       " = thread_x() - 128;\n"
+                       "  if (thread_x() < 128) {\n"
+                       "    fewer_registers<40>();\n"
+                       "    if (thread_x() == 0)\n      for (",
+                       tiles, ") {\n", before_, "        ", steps,
+                       ring_text(tile, ring, ring.fill, "          ", thread),
+                       "        }\n      }\n  } else {\n"
+                       "    more_registers<232>();\n    for (",
+                       tiles, ") {\n", before_, "    f32 acc[", blocks, "][", registers,
+                       "];\n    UNROLL\n    for (int i = 0; i < ", blocks * registers,
+                       "; ++i) acc[i / ", registers, "][i % ", registers, "] = 0;\n    ", steps,
+                       ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
+                       ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
 }
 
 }  // namespace tiny

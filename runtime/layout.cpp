@@ -392,24 +392,49 @@ class Layouts {
 
 }  // namespace
 
-Layout choose_layouts(std::span<const Node> roots, const Target& target) {
-  Layouts layouts(target);
-  const NodeMap<int> innermost = choose_innermost(roots, target);
+namespace {
+
+// The graph with some values stored with another axis innermost. `change` is what else becomes of a
+// node, with its sources as they are now.
+template <class Change>
+Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
+                 const NodeMap<int>& innermost, Change change) {
   NodeMap<Node> done;
   std::vector<Node> srcs;
+  NodeMap<char> results;
+  for (Node r : roots) results[base_of(r)] = 1;
   for (Node n : topological(roots)) {
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    Node now = with_sources(n, srcs);
     LabelScope label(n->label);
-    if (now->op == Op::ReduceAxis) now = layouts.reduce(now);
-    if (const int* dim = innermost.find(n)) now = packed(now, *dim, INT64_MAX);
+    Node now = change(with_sources(n, srcs));
+    if (const int* dim = innermost.find(n))
+      now = packed(now->op == Op::Contiguous ? now->src(0) : now, *dim, INT64_MAX);
+    else if (n->op == Op::Contiguous && innermost.contains(n->src(0)) && !results.contains(n))
+      now = srcs[0];  // has memory
     done[n] = now;
   }
   Layout out;
   for (Node r : roots) out.roots.push_back(*done.find(r));
+  for (Node s : stored)
+    if (const Node* now = done.find(s)) out.stored.push_back(*now);
+  out.innermost = innermost.size() > 0;
+  return out;
+}
+
+}  // namespace
+
+Layout choose_layouts(std::span<const Node> roots, const Target& target) {
+  Layouts layouts(target);
+  Layout out = rewritten(roots, {}, choose_innermost(roots, target),
+                         [&](Node n) { return n->op == Op::ReduceAxis ? layouts.reduce(n) : n; });
   out.stored = std::move(layouts.stored);
   return out;
+}
+
+Layout spread_layouts(const Layout& layout, std::span<const Node> outputs) {
+  return rewritten(layout.roots, layout.stored, spread_innermost(layout.roots, outputs),
+                   [](Node n) { return n; });
 }
 
 }  // namespace tiny

@@ -16,18 +16,21 @@ constexpr int64_t kFewChannels = 16;  // narrower boxes of the copy engine are m
 
 class Finder {
  public:
-  explicit Finder(Node product) : n_(product), ranges_(ranges_of_axes(product->src(0)->shape())) {}
+  Finder(Node product, const NodeMap<int>* stored)
+      : n_(product), stored_(stored), ranges_(ranges_of_axes(product->src(0)->shape())) {}
 
   std::optional<WindowProduct> run(const Target& target) {
-    for (Node s : n_->src(0)->srcs()) operands_.push_back(follow(s, ranges_));
+    for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stored_}));
     for (const Operand& o : operands_)
       if (!is_affine(o) || !has_matrix_unit(target, o.point->dtype)) return {};
     if (!pads_alone(operands_)) return {};
     const int with = is_windows(0) ? 0 : 1, other = 1 - with;
     if (!is_windows(with) || is_windows(other)) return {};
     // Channels are summed over where pixels are not, and the other way round in the gradient of a
-    // weight.
-    const bool forward = !is_reduced(n_, pixels(with));
+    // weight. That of the result has to be zero, then, where steps go beyond the last pixel.
+    const bool forward = !is_reduced(n_, pixels(with, other));
+    if (!forward && operands_[other].gate)
+      operands_[other] = follow_halves(n_->src(0)->src(other), ranges_, {stored_, true});
     const int channels = widest(with, [&](int axis) {
       return is_reduced(n_, axis) == forward && (forward == moves(other, axis));
     });
@@ -69,14 +72,19 @@ class Finder {
     return false;
   }
 
-  // The axis that counts places of windows: longer than that of a window's elements.
-  int pixels(int operand) const {
+  // The axis that counts places of windows: longer than that of a window's elements. Where they are
+  // as long, weights are what is small.
+  int pixels(int operand, int other) const {
+    const bool weight =
+        2 * numel(operands_[other].point->shape()) < numel(operands_[operand].point->shape());
     int best = -1;
     for (int dim = 0; dim < operands_[operand].point->rank; ++dim) {
       if (!is_window(operand, dim)) continue;
       for (const auto& t : to_sum(operands_[operand].at[static_cast<size_t>(dim)]).terms) {
         const int axis = t.atom->arg<RangeArg>().id;
-        if (best < 0 || size(axis) > size(best)) best = axis;
+        const bool fits =
+            size(axis) == size(best < 0 ? axis : best) && weight != is_reduced(n_, axis);
+        if (best < 0 || size(axis) > size(best) || fits) best = axis;
       }
     }
     return best;
@@ -113,12 +121,15 @@ class Finder {
   }
 
   Node n_;
+  const NodeMap<int>* stored_;
   std::vector<Node> ranges_;
   std::vector<Operand> operands_;
 };
 
+// What may be stored in another order: not memory of the graph's, or a copy.
 bool is_computed(Node n) {
-  return is_elementwise(n->op) || n->op == Op::ReduceAxis || n->op == Op::Contiguous;
+  return is_elementwise(n->op) || is_movement(n->op) || n->op == Op::ReduceAxis ||
+         n->op == Op::Contiguous;
 }
 
 // From a sum on to where its only reader makes halves of it: which axis of those is `axis` of the
@@ -160,11 +171,12 @@ class Readers {
 
 }  // namespace
 
-std::optional<WindowProduct> find_window_product(Node product, const Target& target) {
+std::optional<WindowProduct> find_window_product(Node product, const Target& target,
+                                                 const NodeMap<int>* stored) {
   if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return {};
   Arena arena;
   ArenaScope scope(arena);
-  return Finder(product).run(target);
+  return Finder(product, stored).run(target);
 }
 
 // Each turn of all multiprocessors takes as long as its longest tile; partial sums are written and
@@ -211,16 +223,106 @@ NodeMap<int> choose_innermost(std::span<const Node> roots, const Target& target)
   const auto store = [&](Node n, int dim) {
     if (is_computed(n) && !results.contains(n) && !inner.contains(n)) inner[n] = dim;
   };
-  for (Node n : topological(roots)) {
-    Node p = n->op == Op::ReduceAxis ? with_product_on_top(n) : nullptr;
-    const auto windows = p ? find_window_product(p, target) : std::nullopt;
-    if (!windows) continue;
-    for (int i : {0, 1})
-      if (windows->inner[i] >= 0) store(windows->points[i], windows->inner[i]);
-    int dim = -1;
-    if (Node half = readers.narrowed(n, windows->columns, dim)) store(half, dim);
-  }
+  // Gradients of weights first, which ask more of what they read.
+  for (bool weights : {true, false})
+    for (Node n : topological(roots)) {
+      Node p = n->op == Op::ReduceAxis ? with_product_on_top(n) : nullptr;
+      const auto windows = p ? find_window_product(p, target, &inner) : std::nullopt;
+      if (!windows || (windows->images >= 0) != weights) continue;
+      for (int i : {0, 1})
+        if (windows->inner[i] >= 0) store(windows->points[i], windows->inner[i]);
+      int dim = -1;
+      if (Node half = readers.narrowed(n, windows->columns, dim)) store(half, dim);
+    }
   return inner;
+}
+
+namespace {
+
+// Where an axis of values goes. Only axes that are counted as they are: none that movement cuts up
+// or joins with others.
+class AxisTracer {
+ public:
+  NodeMap<int> run(std::span<const Node> roots) {
+    const std::vector<Node> order = topological(roots);
+    for (int round = 0; round < 2; ++round) {
+      for (Node n : order) {
+        if (is_packed(n)) set(n, static_cast<int>(innermost(n)));
+        for (Node s : n->srcs())
+          if (const int* axis = of_.find(s)) set(n, above(n, s, *axis));
+      }
+      for (size_t i = order.size(); i-- > 0;)
+        if (const int* known = of_.find(order[i])) {
+          const int axis = *known;
+          for (Node s : order[i]->srcs()) set(s, below(order[i], s, axis));
+        }
+    }
+    return std::move(of_);
+  }
+
+ private:
+  void set(Node n, int axis) {
+    if (axis >= 0 && axis < n->rank && n->shape()[axis] > 1 && !of_.contains(n)) of_[n] = axis;
+  }
+  static bool is_packed(Node n) { return n->op == Op::Permute && n->src(0)->op == Op::Contiguous; }
+  static int64_t innermost(Node permute) {
+    for (int i = 0; i < permute->rank; ++i)
+      if (permute->ints()[static_cast<size_t>(i)] == permute->rank - 1) return i;
+    return -1;
+  }
+
+  // The axis of a source that an axis of the node counts alone, and the other way round.
+  static int below(Node n, Node source, int axis) {
+    if (n->op == Op::ReduceAxis) return is_reduced(n, axis) ? -1 : axis;
+    if (is_elementwise(n->op) || n->op == Op::Contiguous)
+      return source->rank == n->rank ? axis : -1;
+    if (!is_movement(n->op)) return -1;
+    const std::vector<int> to = moved(n);
+    for (size_t d = 0; d < to.size(); ++d)
+      if (to[d] == axis) return static_cast<int>(d);
+    return -1;
+  }
+  static int above(Node n, Node source, int axis) {
+    if (is_movement(n->op)) return moved(n)[static_cast<size_t>(axis)];
+    return below(n, source, axis);
+  }
+
+  // Of each axis of a movement's source: the one of the node that counts it.
+  static std::vector<int> moved(Node n) {
+    Arena arena;
+    ArenaScope scope(arena);
+    const std::vector<Node> ranges = ranges_of_axes(n->shape());
+    Node gate = nullptr;
+    const std::vector<Node> at = source_indices(n, ranges, gate);
+    std::vector<int> out;
+    for (Node i : at) {
+      const auto found = std::find(ranges.begin(), ranges.end(), i);
+      const bool alone = i->op == Op::Range && found != ranges.end();
+      out.push_back(alone ? static_cast<int>(found - ranges.begin()) : -1);
+    }
+    return out;
+  }
+
+  NodeMap<int> of_;
+};
+
+}  // namespace
+
+NodeMap<int> spread_innermost(std::span<const Node> roots, std::span<const Node> outputs) {
+  constexpr int64_t kLarge = 1 << 16;  // elements: others lie in caches anyway
+  const NodeMap<int> axes = AxisTracer().run(roots);
+  NodeMap<char> results;
+  for (Node r : roots) results[base_of(r)] = 1;
+  NodeMap<int> out;
+  for (Node n : outputs) {
+    const int* axis = axes.find(n);
+    if (!axis || results.contains(n) || numel(n->shape()) < kLarge) continue;
+    if (!is_elementwise(n->op) && n->op != Op::ReduceAxis) continue;
+    int64_t behind = 1;
+    for (int i = *axis + 1; i < n->rank; ++i) behind *= n->shape()[i];
+    if (behind > 1 && n->shape()[*axis] >= kFewChannels) out[n] = *axis;
+  }
+  return out;
 }
 
 }  // namespace tiny

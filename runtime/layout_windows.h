@@ -20,8 +20,9 @@ struct WindowProduct {
 };
 
 // `product` is a sum of the product of two views. Nothing where it is no convolution for matrix
-// units.
-std::optional<WindowProduct> find_window_product(Node product, const Target& target);
+// units. Operands are read from values that are `stored` (with an axis innermost) where they can.
+std::optional<WindowProduct> find_window_product(Node product, const Target& target,
+                                                 const NodeMap<int>* stored = nullptr);
 
 // Into how many parts the images of the gradient of a weight are best cut.
 int64_t parts_of(Node product, const WindowProduct& windows, const Target& target);
@@ -32,5 +33,9 @@ Node with_windows(Node product, const WindowProduct& windows);
 // Values of the graph that are to be stored with an axis innermost, because such products read
 // them, or are what halves are made of.
 NodeMap<int> choose_innermost(std::span<const Node> roots, const Target& target);
+
+// Of a graph in which `packed` has put axes innermost: which of `outputs` should follow, by the way
+// that axes take through movement, element-wise functions and reductions.
+NodeMap<int> spread_innermost(std::span<const Node> roots, std::span<const Node> outputs);
 
 }  // namespace tiny

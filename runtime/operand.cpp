@@ -58,6 +58,17 @@ std::vector<Node> bounds_of(const Operand& o) {
   return out;
 }
 
+// Whether one comparison of indices holds where the other does: it bounds the same sum less.
+bool follows(Node one, Node other) {
+  if (one == other) return true;
+  if (one->op != Op::Lt || other->op != Op::Lt || one->src(0)->dtype != kIndex ||
+      other->src(0)->dtype != kIndex)
+    return false;
+  const auto slack = [](Node n) { return index_add(n->src(1), index_mul(n->src(0), -1)); };
+  Node more = index_add(slack(one), index_mul(slack(other), -1));
+  return more->is_const() && more->int_value() >= 0;
+}
+
 bool is_subset(const std::vector<Node>& some, const std::vector<Node>& all) {
   return std::all_of(some.begin(), some.end(),
                      [&](Node n) { return std::find(all.begin(), all.end(), n) != all.end(); });
@@ -94,20 +105,42 @@ std::vector<Node> ranges_of_axes(Ints shape) {
   return ranges;
 }
 
+namespace {
+
+// One node of movement, or the first cast, further down; false where there is none.
+bool descend(Operand& o) {
+  if (!is_view(o.point)) return false;
+  Node below = o.point->src(0);
+  if (o.point->op == Op::Reshape && below->op == Op::Param) return false;
+  if (o.point->op == Op::Cast) {
+    if (o.casts++) return false;
+  } else {
+    o.at = source_indices(o.point, o.at, o.gate);
+  }
+  o.point = below;
+  return true;
+}
+
+}  // namespace
+
 Operand follow(Node top, const std::vector<Node>& ranges) {
   Operand o{top, ranges, nullptr, 0};
-  while (is_view(o.point)) {
-    Node below = o.point->src(0);
-    if (o.point->op == Op::Reshape && below->op == Op::Param) break;
-    if (o.point->op == Op::Cast) {
-      if (o.casts++) break;
-    } else {
-      o.at = source_indices(o.point, o.at, o.gate);
-    }
-    o.point = below;
+  while (descend(o)) {
   }
   if (o.point->op == Op::Reshape) join_axes(o);
   return o;
+}
+
+Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how) {
+  Operand o{top, ranges, nullptr, 0}, best = o;
+  do {
+    if (how.without_gate && o.gate) return best;
+    if (!is_affine(o) || !o.point->dtype.is_half()) continue;
+    best = o;
+    if (how.stops && how.stops->contains(o.point)) return best;
+  } while (descend(o));
+  if (o.point->op == Op::Reshape) join_axes(o);
+  return is_affine(o) || !best.point->dtype.is_half() ? o : best;
 }
 
 bool pads_alone(const std::vector<Operand>& operands) {
@@ -120,7 +153,10 @@ bool pads_alone(const std::vector<Operand>& operands) {
     gates.insert(gates.end(), have.begin(), have.end());
     bounds.insert(bounds.end(), want.begin(), want.end());
   }
-  return is_subset(gates, bounds);
+  return std::all_of(gates.begin(), gates.end(), [&](Node gate) {
+    return std::any_of(bounds.begin(), bounds.end(),
+                       [&](Node bound) { return follows(gate, bound); });
+  });
 }
 
 bool is_affine(const Operand& o) {

@@ -26,6 +26,14 @@ std::vector<Node> ranges_of_axes(Ints shape);
 // of memory stays: it tells the axes apart.
 Operand follow(Node top, const std::vector<Node>& ranges);
 
+// As far down as halves lie in memory, or would, such that all indices are sums of ranges: to one
+// of `stops`, or the last that is read without a gate where it is to be so.
+struct FollowHalves {
+  const NodeMap<int>* stops = nullptr;
+  bool without_gate = false;
+};
+Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how);
+
 // A product worth its own layout, one whose operands are each used many times, as Mul of two
 // views right below the reduction; nullptr for any other reduction. Padding of a product becomes
 // padding of its factors.

@@ -107,6 +107,12 @@ class Planner {
     Layout layout;
     for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
     if (env_int("OPT")) layout = choose_layouts(layout.roots, target);
+    for (int round = 0; layout.innermost && round < 3; ++round) {  // what gets memory may change
+      std::vector<Node> outputs;
+      for (const Group& g : fuse(layout.roots, layout.stored, target))
+        outputs.insert(outputs.end(), g.outputs.begin(), g.outputs.end());
+      layout = spread_layouts(layout, outputs);
+    }
     put_afters_on_memory(layout.roots, layout.stored);
     find_lengths(now);
     scatter_in_place(layout);

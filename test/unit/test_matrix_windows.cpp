@@ -84,10 +84,11 @@ Lowered lowered(Node kernel, const std::string& device = kHopper) {
   return lower(kernel, "k", find_device(device).target());
 }
 
-// The kernels that compute a tensor.
-std::vector<Node> kernels_of(const Tensor& t, const std::string& device = kHopper) {
-  const Node root = t.node();
-  const Normalized graph = normalize({&root, 1});
+// The kernels that compute tensors.
+std::vector<Node> kernels_of(const std::vector<Tensor>& all, const std::string& device = kHopper) {
+  std::vector<Node> roots;
+  for (const Tensor& t : all) roots.push_back(t.node());
+  const Normalized graph = normalize(roots);
   std::vector<int> ids;
   for (Node b : graph.buffers) ids.push_back(b->device);
   std::vector<Node> out;
@@ -97,9 +98,10 @@ std::vector<Node> kernels_of(const Tensor& t, const std::string& device = kHoppe
 }
 
 // Those of them on matrix units.
-std::vector<Lowered> products_of(const Tensor& t, const std::string& device = kHopper) {
+std::vector<Lowered> products_of(const std::vector<Tensor>& all,
+                                 const std::string& device = kHopper) {
   std::vector<Lowered> out;
-  for (Node k : kernels_of(t, device)) {
+  for (Node k : kernels_of(all, device)) {
     Lowered low = lowered(k, device);
     if (!low.launch.maps.empty()) out.push_back(std::move(low));
   }
@@ -151,9 +153,9 @@ TEST_CASE("windows: one kernel computes a convolution of what lies with channels
       CAPTURE(to_text(f.x));
       CAPTURE(to_text(f.w));
       CAPTURE(static_cast<int>(part));
-      const auto made = products_of(y);
+      const auto made = products_of({y});
       REQUIRE(made.size() == 1);
-      CHECK(kernels_of(y).size() <= (part == kWeight ? 2 : 1));  // a gradient may have parts
+      CHECK(kernels_of({y}).size() <= (part == kWeight ? 2 : 1));  // a gradient may have parts
       int windows = 0;
       for (const TensorMap& map : made[0].launch.maps) windows += map.windows;
       CHECK(windows == 1);
@@ -161,16 +163,16 @@ TEST_CASE("windows: one kernel computes a convolution of what lies with channels
   // Where channels are not innermost, the image and the weight are copied so first.
   Form f = kForms[0];
   f.channels_last = false;
-  CHECK(kernels_of(convolution(f, kResult, kHopper)).size() == 3);
-  CHECK(products_of(convolution(f, kResult, kHopper)).size() == 1);
+  CHECK(kernels_of({convolution(f, kResult, kHopper)}).size() == 3);
+  CHECK(products_of({convolution(f, kResult, kHopper)}).size() == 1);
   // The gradient of an input whose windows lie next to each other is a convolution itself.
   for (size_t i : {0, 1, 2, 3, 5, 6, 7}) {
     CAPTURE(i);
-    CHECK(products_of(convolution(kForms[i], kInput, kHopper)).size() == 1);
+    CHECK(products_of({convolution(kForms[i], kInput, kHopper)}).size() == 1);
   }
   // Few channels, or such that no copy begins at a multiple of 16 bytes, are multiplied otherwise.
-  CHECK(products_of(convolution({{2, 3, 9, 9}, {64, 3, 3, 3}}, kResult, kHopper)).empty());
-  CHECK(products_of(convolution({{2, 36, 9, 9}, {64, 36, 3, 3}}, kResult, kHopper)).empty());
+  CHECK(products_of({convolution({{2, 3, 9, 9}, {64, 3, 3, 3}}, kResult, kHopper)}).empty());
+  CHECK(products_of({convolution({{2, 36, 9, 9}, {64, 36, 3, 3}}, kResult, kHopper)}).empty());
 }
 
 TEST_CASE("windows: kernels of large convolutions compile without spills") {
@@ -179,7 +181,7 @@ TEST_CASE("windows: kernels of large convolutions compile without spills") {
                         {{32, 128, 28, 28}, {128, 128, 3, 3}, {1}, {1}},
                         {{64, 256, 14, 14}, {256, 256, 3, 3}, {1}, {1}}})
     for (Part part : {kResult, kInput, kWeight}) {
-      for (const Lowered& low : products_of(convolution(f, part, kHopper))) {
+      for (const Lowered& low : products_of({convolution(f, part, kHopper)})) {
         std::string log;
         CHECK(!compile_cuda(low.source.text, "sm_90a", &log).empty());
         CHECK(low.source.text.find("im2col") != std::string::npos);
@@ -188,6 +190,57 @@ TEST_CASE("windows: kernels of large convolutions compile without spills") {
               Verdict::Proved);
       }
     }
+}
+
+namespace {
+
+// Two convolutions with what lies between them in networks: a loss, and gradients of all.
+std::vector<Tensor> network(const std::string& device) {
+  const auto values = [&](const Shape& shape, int64_t seed) {
+    const Tensor x = mod(Tensor::arange(0, numel(shape)) * seed, 101).to(kF32) / 50 - 1;
+    return x.reshape(shape).to(device).realize();
+  };
+  Tensor x = values({32, 32, 13, 13}, 7).to(kF16).detach(), a = values({64, 32, 3, 3}, 11) / 8;
+  Tensor b = values({64, 64, 3, 3}, 13) / 16;
+  for (Tensor* t : {&x, &a, &b}) t->realize().requires_grad_();
+  const auto norm = [](const Tensor& y) {
+    const Tensor f = y.to(kF32), d = f - f.mean({0, 2, 3}, true);
+    return (d * (d.square().mean({0, 2, 3}, true) + 1e-5).rsqrt()).to(kF16).gelu();
+  };
+  Tensor y = norm(max_pool2d(conv2d(x, a.to(kF16), {}, {.padding = 1}), 2));
+  y = norm(conv2d(y, b.to(kF16), {}, {.padding = 1}));
+  const Tensor loss = (y.to(kF32) * values({64, 6, 6}, 17)).sum();
+  std::vector<Tensor> out = Tensor::gradient(loss, {x, a, b});
+  out.push_back(loss);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("windows: networks keep channels innermost from one convolution to the next") {
+  const std::vector<Tensor> all = network(kHopper);
+  CHECK(products_of(all).size() == 6);  // of each convolution the result and two gradients
+  int large = 0;
+  for (Node k : kernels_of(all))
+    for (Node store : k->srcs()) {
+      const Ints shape = store->src(0)->ints().subspan(1);
+      if (numel(shape) < 1 << 16 || shape.size() < 4) continue;
+      ++large;
+      CAPTURE(to_text(shape));
+      const bool is_gradient = shape[1] == 32 && shape[3] == 13;  // of the input, as asked for
+      CHECK((shape.back() == 64 || shape.back() == 32 || is_gradient));
+    }
+  CHECK(large > 10);
+  for (const std::string& device : devices()) {
+    std::vector<Tensor> have = network(device), want = network("CPU");
+    for (size_t i = 0; i < have.size(); ++i) {
+      const Tensor h = have[i].to(kF32).to("CPU"), w = want[i].to(kF32);
+      const float error = ((h - w).square().sum() / w.square().sum()).sqrt().item<float>();
+      CAPTURE(device);
+      CAPTURE(i);
+      CHECK(error < 0.01f);
+    }
+  }
 }
 
 namespace {
@@ -271,7 +324,7 @@ TEST_CASE("windows: the emulator finds the faults that are planted into maps and
 
 TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is found") {
   const Form f{{110, 64, 31, 31}, {64, 64, 3, 3}, {1}, {1}};
-  Node k = kernels_of(convolution(f, kResult, kHopper).permute({0, 2, 3, 1}).contiguous()).at(0);
+  Node k = kernels_of({convolution(f, kResult, kHopper).permute({0, 2, 3, 1}).contiguous()}).at(0);
   const Lowered low = lowered(k);
   REQUIRE(!low.launch.maps.empty());
   Node matrix = all_of(low.machine, Op::Matrix).at(0);
