@@ -67,9 +67,16 @@ int64_t MatrixTile::all_steps() const {
   return n;
 }
 
-// Of 227 KiB, less what makes the addresses multiples of 1024 and the barriers.
+// Two where half of the registers hold a tile, and half of the shared memory enough stages.
+int MatrixTile::blocks() const { return rows == 128 && columns <= 128 ? 2 : 1; }
+
+// A warpgroup can leave its registers to the others; that pays where one block has all of them.
+int MatrixTile::threads() const { return kMultipliers + (blocks() == 1 ? 128 : 32); }
+
+// Of 228 KiB, less what the system takes of each block, makes the addresses multiples of 1024, and
+// the barriers.
 int MatrixTile::stages() const {
-  return std::min(8, (226 * 1024 - 2048) / (a_bytes() + b_bytes()));
+  return std::min(8, (228 / blocks() * 1024 - 4096) / (a_bytes() + b_bytes()));
 }
 
 bool has_matrix_unit(const Target& target, DType dtype) {
@@ -403,8 +410,8 @@ std::vector<Opt> matrix_options(Node sink, const Target& target) {
 }
 
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
-  size.grid[0] = std::min<int64_t>(size.grid[0], target.cores);
-  size.block[0] = MatrixTile::kMultipliers + 128;
+  size.grid[0] = std::min<int64_t>(size.grid[0], target.cores * tile.blocks());
+  size.block[0] = tile.threads();
   size.shared_bytes = tile.stages() * (tile.a_bytes() + tile.b_bytes()) + 1024;
   size.maps = {tile.a.map, tile.b.map};
 }

@@ -1,8 +1,8 @@
 // Products on the matrix units of a GPU. One block works on a tile of 128 or 256 rows (range m) and
-// up to 256 columns (range n) of the result: a warpgroup of 128 threads does nothing but ask the
-// copy engine for the operands' next boxes, two others multiply half of the rows each (wgmma,
-// sm_90a) and do with the result what the rest of the kernel says. Blocks stay and take tile after
-// tile.
+// up to 256 columns (range n) of the result: two warpgroups of 128 threads multiply half of the
+// rows each (wgmma, sm_90a); another, or a warp, does nothing but ask the copy engine for the
+// operands' next boxes. The two do with the result what the rest of the kernel says. Blocks stay
+// and take tile after tile.
 //
 // In the kernel graph the reduction becomes loads from an array of registers, the Param in slot -1:
 // thread t of the 256 holds element (row, column) of the tile in register
@@ -55,7 +55,9 @@ struct MatrixTile {
   int registers() const { return rows * columns / kMultipliers; }
   int a_bytes() const { return rows * 128; }
   int b_bytes() const { return columns * 128; }
-  int stages() const;  // that fit into shared memory
+  int blocks() const;   // at a time on a multiprocessor: one multiplies while another stores
+  int threads() const;  // of a block, the last of which fill
+  int stages() const;  // that fit into a block's shared memory
 };
 
 // Whether products of this dtype can be made there.

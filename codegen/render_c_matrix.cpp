@@ -1,8 +1,8 @@
-// The text around a product on the matrix units (codegen/matrix.h): warpgroup 0 fills stages of
-// shared memory by the copy engine, two others multiply what is in them. Instructions, descriptors
-// and layouts are those of the PTX ISA: "Asynchronous Warpgroup Level Matrix Instructions",
-// "Matrix Descriptor", "Strides" (128-byte swizzle), and cp.async.bulk.tensor. Who waits for what
-// is printed from the table of steps that is proved (codegen/ring.h).
+// The text around a product on the matrix units (codegen/matrix.h): two warpgroups multiply what is
+// in stages of shared memory, which a thread behind them fills by the copy engine. Instructions,
+// descriptors and layouts are those of the PTX ISA: "Asynchronous Warpgroup Level Matrix
+// Instructions", "Matrix Descriptor", "Strides" (128-byte swizzle), and cp.async.bulk.tensor. Who
+// waits for what is printed from the table of steps that is proved (codegen/ring.h).
 #include "codegen/render_c_printer.h"
 #include "codegen/ring.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 // What stands for instructions, in PTX; another prelude (the emulator's) has it otherwise.
 constexpr const char* kInstructions = R"(
-#define MATRIX_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
+#define MATRIX_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define TENSOR_MAP(name) const __grid_constant__ TensorMap name
 struct alignas(64) TensorMap { char bytes[128]; };
 INLINE int grid_x() { return gridDim.x; }
@@ -231,30 +231,27 @@ std::string CPrinter::matrix_text() {
                 blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()");
   const std::string steps = cat("for (int step = 0; step < ", tile.all_steps(), "; ++step) {\n");
   std::string params = parameters();
-  return helpers + cat("extern \"C\" MATRIX_KERNEL(", MatrixTile::kMultipliers + 128, ") ",
-                       program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
-                       ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
-                       ");\n  Pipeline<", ring.stages, ", ", ring.stage_bytes, ", ",
-                       ring.full_count, ", ", ring.empty_count,
-                       "> pipeline(barriers, memory, thread_x() < 128 ? ", ring.fill_parity, " : ",
-                       ring.read_parity,
-                       ");\n"
-                       "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n"
-                       "  const i32 ",
-                       thread,
-                       " = thread_x() - 128;\n"
-                       "  if (thread_x() < 128) {\n"
-                       "    fewer_registers<40>();\n"
-                       "    if (thread_x() == 0)\n      for (",
-                       tiles, ") {\n", before_, "        ", steps,
-                       ring_text(tile, ring, ring.fill, "          ", thread),
-                       "        }\n      }\n  } else {\n"
-                       "    more_registers<232>();\n    for (",
-                       tiles, ") {\n", before_, "    f32 acc[", blocks, "][", registers,
-                       "];\n    UNROLL\n    for (int i = 0; i < ", blocks * registers,
-                       "; ++i) acc[i / ", registers, "][i % ", registers, "] = 0;\n    ", steps,
-                       ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
-                       ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
+  const bool alone = tile.blocks() == 1;  // registers are given to those that multiply
+  return helpers +
+         cat("extern \"C\" MATRIX_KERNEL(", tile.threads(), ", ", tile.blocks(), ") ",
+             program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
+             ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
+             ");\n  const bool fills = thread_x() >= ", MatrixTile::kMultipliers, ";\n  Pipeline<",
+             ring.stages, ", ", ring.stage_bytes, ", ", ring.full_count, ", ", ring.empty_count,
+             "> pipeline(barriers, memory, fills ? ", ring.fill_parity, " : ", ring.read_parity,
+             ");\n"
+             "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n"
+             "  const i32 ",
+             thread, " = thread_x();\n  if (fills) {\n",
+             alone ? "    fewer_registers<40>();\n" : "",
+             "    if (thread_x() == ", MatrixTile::kMultipliers, ")\n      for (", tiles, ") {\n",
+             before_, "        ", steps, ring_text(tile, ring, ring.fill, "          ", thread),
+             "        }\n      }\n  } else {\n", alone ? "    more_registers<232>();\n" : "",
+             "    for (", tiles, ") {\n", before_, "    f32 acc[", blocks, "][", registers,
+             "];\n    UNROLL\n    for (int i = 0; i < ", blocks * registers, "; ++i) acc[i / ",
+             registers, "][i % ", registers, "] = 0;\n    ", steps,
+             ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
+             ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
 }
 
 }  // namespace tiny

@@ -296,7 +296,7 @@ constexpr int least_atomic = 1;
 // Of kernels with matrix units (codegen/render_c_matrix.cpp). Addresses in shared memory are its
 // bytes' numbers.
 struct TensorMap { char opaque; };  // the device's, behind a reference
-#define MATRIX_KERNEL(threads) KERNEL(threads)
+#define MATRIX_KERNEL(threads, blocks) KERNEL(threads)
 #define TENSOR_MAP(name) const TensorMap& name
 #define DYNAMIC_SHARED(name)                  \
   static long long name##_place = -1;         \

@@ -8,6 +8,7 @@
 #include "runtime/after.h"
 #include "runtime/axis_map.h"
 #include "runtime/stored.h"
+#include "runtime/work.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 
@@ -30,7 +31,7 @@ class Fuser {
       : roots_(roots.begin(), roots.end()), target_(target) {
     order_ = topological(roots);
     for (Node n : order_) position_[n] = position_.size();
-    stored_ = choose_stored(roots_, order_, stored);
+    stored_ = choose_stored(roots_, order_, stored, target.kind == Target::Kind::Gpu);
   }
 
   std::vector<Group> run() {
@@ -139,8 +140,9 @@ class Fuser {
 
   // Rows that are visited several times must stay in a core's own cache.
   static constexpr int64_t kRowElements = 128 << 10;
-  static constexpr int64_t kSmallWork = 16384;  // too little to be worth dividing among cores
-  static constexpr size_t kMostReads = 48;      // arguments of a kernel
+  static constexpr int64_t kSmallWork = 16384;      // too little to be worth dividing among cores
+  static constexpr size_t kMostReads = 48;          // arguments of a kernel
+  static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
 
   // For all cores to take part; a CPU's are few, and sizes alone decide there.
   int64_t enough_rows() const { return target_.kind == Target::Kind::Cpu ? 16 : target_.cores; }
@@ -226,11 +228,29 @@ class Fuser {
     const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
     if ((from.heavy || to.heavy) && rows != size) return false;
     if (from.heavy && to.heavy) return false;
+    if (from.heavy && target_.has_wgmma && rows > kManyResults && is_long_epilogue(p, c))
+      return false;
     const int64_t work = std::max(from.work, to.work);
     if (rows != size || has_reduce(to)) {
       if (work > kSmallWork && (rows < enough_rows() || work / rows > kRowElements)) return false;
     }
     return !reaches_otherwise(p, c) && loops_nest(p, c);
+  }
+
+  // Whether what kernel c does with each sum of p takes as long as the sum on matrix units, which
+  // stand still meanwhile: about 32 of their products for each operation.
+  bool is_long_epilogue(int p, int c) const {
+    int64_t terms = 0;
+    for (Node n : kernels_[p].outputs)
+      if (n->op == Op::ReduceAxis)
+        terms = std::max(terms, numel(n->src(0)->shape()) / numel(n->shape()));
+    Cost cost;
+    NodeMap<char> seen;
+    for (Node out : kernels_[c].outputs) {
+      cost.work += work_of(out->op);
+      for (Node s : used_sources(out)) add_cost(s, numel(out->shape()), stored_.values, seen, cost);
+    }
+    return terms > 0 && cost.work * 32 > terms && cost.work > kWorthStoring;
   }
 
   // Of a kernel made of two: whether the axes that its reductions are computed for are nested in

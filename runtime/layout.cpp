@@ -394,11 +394,11 @@ class Layouts {
 
 namespace {
 
-// The graph with some values stored with another axis innermost. `change` is what else becomes of a
-// node, with its sources as they are now.
-template <class Change>
+// The graph with some values stored with another axis innermost, by `store`. `change` is what else
+// becomes of a node, with its sources as they are now.
+template <class Store, class Change>
 Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
-                 const NodeMap<int>& innermost, Change change) {
+                 const NodeMap<int>& innermost, Store store, Change change) {
   NodeMap<Node> done;
   std::vector<Node> srcs;
   NodeMap<char> results;
@@ -409,7 +409,7 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
     LabelScope label(n->label);
     Node now = change(with_sources(n, srcs));
     if (const int* dim = innermost.find(n))
-      now = packed(now->op == Op::Contiguous ? now->src(0) : now, *dim, INT64_MAX);
+      now = store(n, now->op == Op::Contiguous ? now->src(0) : now, *dim);
     else if (n->op == Op::Contiguous && innermost.contains(n->src(0)) && !results.contains(n))
       now = srcs[0];  // has memory
     done[n] = now;
@@ -426,15 +426,21 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 Layout choose_layouts(std::span<const Node> roots, const Target& target) {
   Layouts layouts(target);
-  Layout out = rewritten(roots, {}, choose_innermost(roots, target),
+  const Innermost innermost = choose_innermost(roots, target);
+  const auto store = [&](Node n, Node now, int dim) {
+    return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
+  };
+  Layout out = rewritten(roots, {}, innermost.axes, store,
                          [&](Node n) { return n->op == Op::ReduceAxis ? layouts.reduce(n) : n; });
   out.stored = std::move(layouts.stored);
   return out;
 }
 
 Layout spread_layouts(const Layout& layout, std::span<const Node> outputs) {
-  return rewritten(layout.roots, layout.stored, spread_innermost(layout.roots, outputs),
-                   [](Node n) { return n; });
+  return rewritten(
+      layout.roots, layout.stored, spread_innermost(layout.roots, outputs),
+      [](Node, Node now, int dim) { return packed(now, dim, INT64_MAX); },
+      [](Node n) { return n; });
 }
 
 }  // namespace tiny

@@ -13,6 +13,7 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kFewChannels = 16;  // narrower boxes of the copy engine are mostly zeros
+constexpr int64_t kPixelBytes = 64;   // it is slow where pixels begin in the midst of that
 
 class Finder {
  public:
@@ -47,9 +48,9 @@ class Finder {
                    !is_window(with, walk_of(operands_[with], ranges_[axis]).dim);
           },
           2);
-    const bool good = settle(with, {channels}, out) &&
-                      settle(other, {forward ? channels : columns, columns}, out);
-    return good ? std::optional(out) : std::nullopt;
+    settle(with, {channels}, kPixelBytes, out);
+    settle(other, {forward ? channels : columns, columns}, 16, out);
+    return out;
   }
 
  private:
@@ -102,22 +103,19 @@ class Finder {
     return best;
   }
 
-  // Any of the axes may be innermost in the operand's memory; the first one is made so.
-  bool settle(int operand, std::initializer_list<int> axes, WindowProduct& out) const {
+  // Any of the axes may be innermost in the operand's memory, in rows of whole `bytes`; the first
+  // one is made so.
+  void settle(int operand, std::initializer_list<int> axes, int64_t bytes,
+              WindowProduct& out) const {
     const Operand& o = operands_[operand];
     out.points[operand] = o.point;
     out.maps[operand] = affine_map(o, ranges_);
-    for (int axis : axes)
-      if (walk_of(o, ranges_[axis]).kind == Walk::Contiguous) return rows_are_aligned(o, axis);
-    const Walk w = walk_of(o, ranges_[*axes.begin()]);
-    out.inner[operand] = w.dim;
-    return w.kind == Walk::Movable && rows_are_aligned(o, *axes.begin());
-  }
-
-  // The copy engine steps by multiples of 16 bytes.
-  bool rows_are_aligned(const Operand& o, int axis) const {
-    const int dim = walk_of(o, ranges_[axis]).dim;
-    return o.point->shape()[dim] * o.point->dtype.size() % 16 == 0;
+    for (int axis : axes) {
+      const Walk w = walk_of(o, ranges_[axis]);
+      const int64_t row = w.dim < 0 ? 0 : o.point->shape()[w.dim] * o.point->dtype.size();
+      if (w.kind == Walk::Contiguous && row % bytes == 0) return;
+    }
+    out.inner[operand] = walk_of(o, ranges_[*axes.begin()]).dim;
   }
 
   Node n_;
@@ -202,35 +200,49 @@ int64_t parts_of(Node product, const WindowProduct& windows, const Target& targe
   return best;
 }
 
+Node packed_channels(Node x, int dim) {
+  const int64_t size = x->shape()[dim], whole = kPixelBytes / x->dtype.size();
+  const int64_t more = (whole - size % whole) % whole;
+  if (more == 0) return packed(x, dim, INT64_MAX);
+  Shape pads(2 * static_cast<size_t>(x->rank), 0), bounds;
+  pads[2 * static_cast<size_t>(dim) + 1] = more;
+  for (int64_t n : x->shape()) bounds.insert(bounds.end(), {0, n});
+  return build::shrink(packed(build::pad(x, pads), dim, INT64_MAX), bounds);
+}
+
 Node with_windows(Node product, const WindowProduct& windows) {
   Node x = product->src(0);
   std::vector<Node> views;
   for (int i : {0, 1}) {
     Node point = windows.points[i];
-    if (windows.inner[i] >= 0) point = packed(point, windows.inner[i], INT64_MAX);
+    if (windows.inner[i] >= 0) point = packed_channels(point, windows.inner[i]);
     views.push_back(build::cast(affine_view(point, windows.maps[i], x->shape()), x->dtype));
   }
   Node mul = with_sources(x, views);
   return with_sources(product, std::span(&mul, 1));
 }
 
-NodeMap<int> choose_innermost(std::span<const Node> roots, const Target& target) {
-  NodeMap<int> inner;
+Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
+  Innermost inner;
   if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return inner;
   NodeMap<char> results;
   for (Node r : roots) results[base_of(r)] = 1;
   const Readers readers(roots);
   const auto store = [&](Node n, int dim) {
-    if (is_computed(n) && !results.contains(n) && !inner.contains(n)) inner[n] = dim;
+    if (!is_computed(n) || results.contains(n)) return;
+    if (!inner.axes.contains(n)) inner.axes[n] = dim;
   };
   // Gradients of weights first, which ask more of what they read.
   for (bool weights : {true, false})
     for (Node n : topological(roots)) {
       Node p = n->op == Op::ReduceAxis ? with_product_on_top(n) : nullptr;
-      const auto windows = p ? find_window_product(p, target, &inner) : std::nullopt;
+      const auto windows = p ? find_window_product(p, target, &inner.axes) : std::nullopt;
       if (!windows || (windows->images >= 0) != weights) continue;
       for (int i : {0, 1})
-        if (windows->inner[i] >= 0) store(windows->points[i], windows->inner[i]);
+        if (windows->inner[i] >= 0) {
+          store(windows->points[i], windows->inner[i]);
+          inner.rows[windows->points[i]] = 1;
+        }
       int dim = -1;
       if (Node half = readers.narrowed(n, windows->columns, dim)) store(half, dim);
     }

@@ -30,9 +30,16 @@ int64_t parts_of(Node product, const WindowProduct& windows, const Target& targe
 // The product with views of what has to be stored for it.
 Node with_windows(Node product, const WindowProduct& windows);
 
+// `x` with axis `dim` innermost, in rows that begin at multiples of 64 bytes where it has halves.
+Node packed_channels(Node x, int dim);
+
 // Values of the graph that are to be stored with an axis innermost, because such products read
-// them, or are what halves are made of.
-NodeMap<int> choose_innermost(std::span<const Node> roots, const Target& target);
+// them, in whole `rows`, or because they are what halves are made of.
+struct Innermost {
+  NodeMap<int> axes;
+  NodeMap<char> rows;
+};
+Innermost choose_innermost(std::span<const Node> roots, const Target& target);
 
 // Of a graph in which `packed` has put axes innermost: which of `outputs` should follow, by the way
 // that axes take through movement, element-wise functions and reductions.

@@ -23,10 +23,31 @@ std::span<const Node> used_sources(Node n) {
 
 namespace {
 
+// Padding that only moves rows on, as in the chain of build::windows: no condition is left of it.
+bool is_shear(Node pad) {
+  return pad->src(0)->op == Op::Reshape && pad->src(0)->src(0)->op == Op::Expand;
+}
+
+}  // namespace
+
+void add_cost(Node n, int64_t size, const NodeMap<char>& stored, NodeMap<char>& seen, Cost& cost) {
+  if (seen.contains(n) || cost.work > 200) return;
+  seen[n] = 1;
+  if (is_leaf(n) || stored.contains(n)) {
+    if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
+    return;
+  }
+  if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
+  for (Node s : n->srcs()) add_cost(s, size, stored, seen, cost);
+}
+
+namespace {
+
 class Chooser {
  public:
-  Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given)
-      : roots_(roots), order_(order) {
+  Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
+          bool on_gpu)
+      : roots_(roots), order_(order), on_gpu_(on_gpu) {
     for (Node n : given) out_.values[n] = 1;
     for (Node n : order_)
       for (Node s : used_sources(n)) users_[s].push_back(n);
@@ -87,40 +108,18 @@ class Chooser {
     return u ? u->size() : 0;
   }
 
-  struct Cost {
-    int work = 0;             // see work_of
-    std::vector<Node> loads;  // distinct values read that are about as large as the node
-  };
-
-  // Padding that only moves rows on, as in the chain of build::windows: no condition is left of it.
-  static bool is_shear(Node pad) {
-    return pad->src(0)->op == Op::Reshape && pad->src(0)->src(0)->op == Op::Expand;
-  }
-
-  // Cost of computing one element of `n` again from what is stored.
-  void add_cost(Node n, int64_t size, NodeMap<char>& seen, Cost& cost) const {
-    if (seen.contains(n) || cost.work > 200) return;
-    seen[n] = 1;
-    if (is_leaf(n) || out_.values.contains(n)) {
-      if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
-      return;
-    }
-    if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
-    for (Node s : n->srcs()) add_cost(s, size, seen, cost);
-  }
-
   Cost cost_of(Node n) const {
     Cost cost;
     NodeMap<char> seen;
-    add_cost(n, numel(n->shape()), seen, cost);
+    add_cost(n, numel(n->shape()), out_.values, seen, cost);
     return cost;
   }
 
   // A value used in several places is computed again in each when that is about as cheap as writing
-  // it and reading it back, some dozen vector operations.
+  // it and reading it back.
   bool is_worth_storing(Node n) const {
     const Cost c = cost_of(n);
-    return c.work >= kWorthStoring || c.loads.size() >= 3;
+    return c.work >= worth_storing(on_gpu_) || c.loads.size() >= 3;
   }
 
   // What a cast makes wider is stored as it was: a mask takes a byte and not four.
@@ -170,6 +169,7 @@ class Chooser {
   }
 
   const std::span<const Node> roots_, order_;
+  const bool on_gpu_;
   NodeMap<std::vector<Node>> users_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
   Stored out_;
@@ -178,8 +178,8 @@ class Chooser {
 }  // namespace
 
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
-                     std::span<const Node> given) {
-  return Chooser(roots, order, given).run();
+                     std::span<const Node> given, bool on_gpu) {
+  return Chooser(roots, order, given, on_gpu).run();
 }
 
 }  // namespace tiny

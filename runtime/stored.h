@@ -1,6 +1,7 @@
 // Which values of a tensor graph get memory; all others are computed where they are used.
 #pragma once
 #include <span>
+#include <vector>
 
 #include "tiny/node.h"
 
@@ -14,7 +15,14 @@ struct Stored {
 // Roots, reductions and what has side effects; what is used several times and is not cheap; what
 // is broadcast or looked up many times; and those given. `order`: all nodes, sources first.
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
-                     std::span<const Node> given);
+                     std::span<const Node> given, bool on_gpu);
+
+// What it takes to compute elements again from what is stored.
+struct Cost {
+  int work = 0;             // of one element, see work_of
+  std::vector<Node> loads;  // distinct values read that are about as large as the whole, `size`
+};
+void add_cost(Node n, int64_t size, const NodeMap<char>& stored, NodeMap<char>& seen, Cost& cost);
 
 // The node below all movement.
 Node base_of(Node n);

@@ -15,5 +15,7 @@ inline int work_of(Op op) {
 
 // Values that cost less in all are computed by each kernel that reads them; others may be stored.
 inline constexpr int kWorthStoring = 12;
+// A GPU does more operations in the time in which it writes a value and reads it back.
+inline int worth_storing(bool gpu) { return gpu ? 64 : kWorthStoring; }
 
 }  // namespace tiny

@@ -119,7 +119,7 @@ const std::vector<Form> kForms{
     {{2, 64, 9, 9}, {64, 64, 3, 3}, {1}, {1}},
     {{3, 64, 9, 7}, {32, 64, 3, 5}, {1}, {1, 2}},      // each side its own
     {{2, 64, 12, 9}, {72, 64, 3, 3}, {1}, {0, 2}},     // more padding than needed, none
-    {{2, 40, 9, 9}, {64, 40, 3, 3}, {1}, {1}},         // channels end within a step
+    {{2, 36, 9, 9}, {64, 36, 3, 3}, {1}, {1}},         // channels end within a step
     {{4, 64, 13, 13}, {64, 64, 3, 3}, {2}, {1}},       // windows two apart
     {{2, 64, 12, 12}, {64, 64, 3, 3}, {1}, {2}, {2}},  // and their elements
     {{1, 128, 11, 11}, {64, 128, 3, 3}, {1}, {1}},     // one image
@@ -155,7 +155,8 @@ TEST_CASE("windows: one kernel computes a convolution of what lies with channels
       CAPTURE(static_cast<int>(part));
       const auto made = products_of({y});
       REQUIRE(made.size() == 1);
-      CHECK(kernels_of({y}).size() <= (part == kWeight ? 2 : 1));  // a gradient may have parts
+      const size_t copies = f.x[1] % 32 != 0;  // pixels are to begin at multiples of 64 bytes
+      CHECK(kernels_of({y}).size() <= copies * 2 + (part == kWeight ? 2 : 1));  // in parts
       int windows = 0;
       for (const TensorMap& map : made[0].launch.maps) windows += map.windows;
       CHECK(windows == 1);
@@ -170,9 +171,8 @@ TEST_CASE("windows: one kernel computes a convolution of what lies with channels
     CAPTURE(i);
     CHECK(products_of({convolution(kForms[i], kInput, kHopper)}).size() == 1);
   }
-  // Few channels, or such that no copy begins at a multiple of 16 bytes, are multiplied otherwise.
+  // Few channels are multiplied otherwise.
   CHECK(products_of({convolution({{2, 3, 9, 9}, {64, 3, 3, 3}}, kResult, kHopper)}).empty());
-  CHECK(products_of({convolution({{2, 36, 9, 9}, {64, 36, 3, 3}}, kResult, kHopper)}).empty());
 }
 
 TEST_CASE("windows: kernels of large convolutions compile without spills") {
