@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "codegen/access.h"
+#include "codegen/group.h"
 #include "codegen/option.h"
 #include "codegen/stage.h"
 #include "tiny/error.h"
@@ -89,6 +90,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
   for (Node r : ranges)
     if (kind(r) == RangeKind::Thread) threads *= extent(r);
   if (std::string why = thread_problem(threads, target); !why.empty()) return why;
+  if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
   if (std::string why = staging_problem(after); !why.empty()) return why;
   if (facts.copies > kMostCopies) return cat(facts.copies, " copies of an innermost statement");
   return "";

@@ -5,6 +5,7 @@
 #include "codegen/access.h"
 #include "codegen/decompose.h"
 #include "codegen/expand.h"
+#include "codegen/gates.h"
 #include "codegen/heuristic.h"
 #include "codegen/index_width.h"
 #include "codegen/launchable.h"
@@ -142,6 +143,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   const std::vector<Opt> parts = split_sums(k, target);
   out.options.insert(out.options.end(), parts.begin(), parts.end());
   k = stage("options", Stage::Kernel, simplify(apply(k, parts, target)));
+  k = stage("gates", Stage::Kernel, simplify(lower_gates(k, target)));
   out.loops = k;
   out.launch =
       target.kind == Target::Kind::Cpu ? cpu_launch_size(k) : gpu_launch_size(ranges_of(k));

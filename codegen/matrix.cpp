@@ -1,6 +1,7 @@
 #include "codegen/matrix.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "codegen/access.h"
 #include "codegen/matrix_operand.h"
@@ -169,6 +170,7 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   };
   std::string why = describe(product.a, view(p.m), tile.a);
   if (why.empty()) why = describe(product.b, view(p.n), tile.b);
+  if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
   tile.steps = {tiles_of(p.k.extent(), MatrixTile::kStep)};
   uint64_t seen = p.k.mask();
   for (Node k : p.sums) {
@@ -194,8 +196,9 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   tile.rows = opt.amount > kTallTile ? 256 : 128;
   tile.columns = static_cast<int>(opt.amount % kTallTile);
   tile.dtype = p.a->dtype;
-  if (tile.columns != 64 && tile.columns != 128 && tile.columns != 256)
-    return "a tile has 64, 128 or 256 columns";
+  if (tile.columns < 8 || tile.columns > 256 ||
+      !std::has_single_bit(static_cast<unsigned>(tile.columns)))
+    return "a tile has 8, 16, 32, 64, 128 or 256 columns";
   if (tile.rows * tile.columns > 128 * 256) return "a tile has at most 128 x 256 elements";
   std::vector<int> rows{opt.axis};
   rows.insert(rows.end(), opt.axes.begin() + 1, opt.axes.end());
@@ -275,17 +278,23 @@ class Chooser {
     // Stores are wide along the columns, and windows go along the rows.
     if (stride(sink_->src(0), range_id(m.ranges[0])) == 1 || n.ranges.size() > 1) std::swap(m, n);
     if (m.extent() < 64 && m.ranges.size() == 1) std::swap(m, n);
-    if (n.ranges.size() > 1 || m.extent() < 64 || n.extent() < kFewestColumns) return {};
     for (Node s : sink_->srcs())
       if (s->ranges != sink_->src(0)->ranges) return {};
     int64_t others = 1;
     for (Node r : ranges_of(sink_))
       if (!m.has(r) && !n.has(r) && !(r->ranges & p.closed)) others *= extent(r);
+    if (is_few(p, n, m, others)) std::swap(m, n);
+    const bool few = is_few(p, m, n, others);
+    if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kFewestColumns)) return {};
     Opt opt{OptKind::Matrix,
             range_id(m.ranges[0]),
             best_tile(m.extent(), n.extent(), others),
             {range_id(n.ranges[0])}};
     for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
+    if (few) {
+      opt.amount = std::max<int64_t>(8, std::bit_ceil(static_cast<uint64_t>(n.extent())));
+      if (!is_legal(sink_, opt, target_)) opt.amount = 64;
+    }
     if (!is_legal(sink_, opt, target_)) return {};
     lay_out(opt);
     return std::move(options_);
@@ -306,6 +315,20 @@ class Chooser {
     return inner;
   }
   void bind(int id, RangeKind kind) { apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}}); }
+
+  // Whether `n` has less than a tile's usual columns and that is no loss, as memory is what limits:
+  // each element along m is read once, for all columns.
+  bool is_few(const Product& p, const MatrixSide& m, const MatrixSide& n, int64_t others) const {
+    constexpr int64_t kFewest = 4, kMost = 127;
+    if (m.ranges.size() > 1 || n.ranges.size() > 1 || n.extent() < kFewest || n.extent() > kMost)
+      return false;
+    Node load = p.a->ranges & m.mask() ? p.a : p.b;
+    int64_t reads = 1;
+    for (const auto& t : to_sum(load->src(1)).terms)
+      if (t.atom->op == Op::Range) reads *= extent(t.atom);
+    return reads <= load->src(0)->ints()[1] &&
+           2 * tiles_of(m.extent(), 128) * others >= target_.cores;
+  }
 
   // The ranges of an operand alone that a tile goes along: the one where it is contiguous, or all
   // of windows, or the longest.
@@ -370,7 +393,7 @@ class Chooser {
     bind(group, RangeKind::Thread);
     if (tall) bind(block, RangeKind::Unroll);
     bind(half, RangeKind::Unroll);
-    bind(eight, RangeKind::Unroll);
+    if (has(eight)) bind(eight, RangeKind::Unroll);
     bind(pair, RangeKind::Vector);
     std::vector<int> blocks;
     for (Node r : ranges_of(sink_))
@@ -394,7 +417,8 @@ class Chooser {
     }
     order.push_back(group);
     if (tall) order.push_back(block);
-    for (int id : {half, eight, pair}) order.push_back(id);
+    for (int id : {half, eight, pair})
+      if (has(id)) order.push_back(id);
     apply({OptKind::Order, 0, 0, order});
   }
 

@@ -14,6 +14,12 @@ namespace {
                    "(T x, T* shared) {\n"                                    \
                    "  return combine_group<width>(x, shared, " F "());\n}\n" \
   }
+#define APART(name, F)                                                              \
+  {                                                                                 \
+    "apart_" name, "template <int width, int apart, class T> INLINE T apart_" name  \
+                   "(T x, T* shared) {\n"                                           \
+                   "  return combine_apart<width, apart>(x, shared, " F "());\n}\n" \
+  }
 #define PREFIX(name, F)                                                            \
   {                                                                                \
     "prefix_" name, "template <int width, class T> INLINE T prefix_" name          \
@@ -214,6 +220,17 @@ INLINE f64 trunc_of(f64 x) { return trunc(x); }
     {"exp2_of", R"(INLINE f32 exp2_of(f32 x) { return exp2f(x); }
 INLINE f64 exp2_of(f64 x) { return exp2(x); }
 )"},
+    // 0 instead of less than a normal number.
+    {"exp2_flushed", R"(INLINE f32 exp2_flushed(f32 x) {
+#if defined(__CUDA_ARCH__)
+  f32 y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return x < -126.0f ? 0.0f : exp2f(x);
+#endif
+}
+)"},
     {"log2_of", R"(INLINE f32 log2_of(f32 x) { return log2f(x); }
 INLINE f64 log2_of(f64 x) { return log2(x); }
 )"},
@@ -274,6 +291,29 @@ INLINE T combine_group(T x, T* shared, F f) {
       x = group[0];
       UNROLL for (int i = 1; i < warps; ++i) x = combine_lanes(f, x, group[i]);
     }
+  }
+  return x;
+}
+)"},
+    // The same where threads of other groups lie between those of a group.
+    {"combine_apart", R"(template <int width, int apart, class T, class F>
+INLINE T combine_apart(T x, T* shared, F f) {
+  UNROLL for (int i = apart; i < WARP && i < apart * width; i *= 2)
+    x = combine_lanes(f, x, shuffle_xor(x, i));
+  if constexpr (apart * width > WARP) {
+    constexpr int kept = apart < WARP ? apart : WARP;  // values that a warp leaves
+    constexpr int members = apart * width / (apart < WARP ? WARP : apart);
+    const int thread = thread_index(), lane = thread % WARP;
+    const int at = thread / WARP * kept + lane % kept, member = at / apart % members;
+    if (lane < kept) shared[at] = x;
+    barrier();
+    UNROLL for (int n = members; n > 1; n = (n + 1) / 2) {
+      const int half = (n + 1) / 2;
+      if (lane < kept && member + half < n)
+        shared[at] = x = combine_lanes(f, x, shared[at + half * apart]);
+      barrier();
+    }
+    x = shared[at - member * apart];
   }
   return x;
 }
@@ -363,6 +403,13 @@ template <> struct Wide<f64> { typedef f64 type; };
     GROUP("and", "And"),
     GROUP("or", "Or"),
     GROUP("xor", "Xor"),
+    APART("add", "Add"),
+    APART("mul", "Mul"),
+    APART("max", "Max"),
+    APART("min", "Min"),
+    APART("and", "And"),
+    APART("or", "Or"),
+    APART("xor", "Xor"),
     {"OfHalves", R"(template <class F> struct OfHalves {
   INLINE f16 operator()(f16 a, f16 b) const {
     return f32_to_f16(F()(f16_to_f32(a), f16_to_f32(b)));
@@ -415,6 +462,7 @@ template <class F> INLINE void atomic_update(bf16* p, bf16 x, F) {
 };
 
 #undef GROUP
+#undef APART
 #undef ATOMIC
 #undef NATIVE
 #undef NATIVE_INTS

@@ -157,7 +157,8 @@ void CPrinter::statement(Node n) {
       break;
     default: break;
   }
-  const std::string expression = arithmetic(n);
+  if (dialect_.classes && selections_.is_hidden(n)) return;
+  const std::string expression = selections_.is_done(n) ? value(n->src(1)) : arithmetic(n);
   const bool inside = single_use_(n) && expression.size() <= 60;
   values_[n] = inside ? expression : define(n->dtype, expression);
 }
@@ -261,8 +262,11 @@ std::string CPrinter::among_threads(const char* what, Node n, const std::string&
   const std::string id = cat(++groups_);
   shared_ += cat("  SHARED(", type(n->dtype), ", shared", id, ", ", g.elements(), ");\n");
   if (g.turns) shared_ += cat("  int turn", id, " = 0;\n");
-  return cat(what, function_name(op), "<", g.width, ">(", x, ", shared", id,
-             g.turns ? cat(" + (turn", id, " ^= ", g.warps(), ")") : "", ")");
+  const std::string function =
+      g.apart > 1 ? cat("apart_", function_name(op), "<", g.width, ", ", g.apart, ">")
+                  : cat(what, function_name(op), "<", g.width, ">");
+  return cat(function, "(", x, ", shared", id,
+             g.turns ? cat(" + (turn", id, " ^= ", g.values(), ")") : "", ")");
 }
 
 void CPrinter::group(Node reduce) {

@@ -143,7 +143,10 @@ std::string CPrinter::arithmetic(Node n) {
     }
     case Op::Mma: return mma(n, splat(n->dtype, "0.0f"));
     case Op::Fold: return fold(n);
-    case Op::Where: return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
+    case Op::Where:
+      if (Node x = selections_.flushed(n); x && dialect_.classes)
+        return call("exp2_flushed", t, t, bare(value(x)));
+      return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
     case Op::TruncDiv:
     case Op::TruncMod: return divide(n);
     case Op::Shl:

@@ -119,13 +119,15 @@ std::string CPrinter::load(Node n) {
   if (t.lanes == 1) {
     const std::string v = lane_from(t, element(param, value(index)));
     if (!gate) return define(t, v);
-    const std::string none = t.is_half() ? scalar_text(constant(t, 0), dialect_) : "0";
+    Node filling = selections_.constant_of(n);
+    const std::string none = filling       ? scalar_text(filling, dialect_)
+                             : t.is_half() ? scalar_text(constant(t, 0), dialect_)
+                                           : "0";
     return define(t, cat(value(gate), " ? ", v, " : ", none));
   }
   const std::string v = vector_load(n);
   if (!gate) return define(t, v);
-  const std::string name = fresh();
-  line(cat(type(t), " ", name, " = {0};"));
+  const std::string name = where_gated(n);
   line(cat("if (", bare(value(gate)), ") ", name, " = ", v, ";"));
   return name;
 }
@@ -187,12 +189,21 @@ void CPrinter::close_whole() {
   line("}");
 }
 
+std::string CPrinter::where_gated(Node load) {
+  const DType t = load->dtype;
+  const std::string name = fresh();
+  Node filling = selections_.constant_of(load);
+  const bool zero = !filling || filling->is_const(0);
+  line(
+      cat(type(t), " ", name, " = ", zero ? "{0}" : splat(t, scalar_text(filling, dialect_)), ";"));
+  return name;
+}
+
 std::string CPrinter::load_lanes(Node n) {
   const Node index = n->src(1), gate = gate_of(n);
   const DType t = n->dtype;
   const std::string at = subscripted(index), on = gate ? subscripted(gate) : "";
-  const std::string target = fresh();
-  line(cat(type(t), " ", target, " = {0};"));
+  const std::string target = where_gated(n);
   const bool whole = is_mostly_whole(index, gate, t);
   if (whole) open_whole(on, t.lanes, cat(target, " = ", vector_load(n)));
   each_lane(t.lanes, [&](Str l) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codegen/dialect.h"
+#include "codegen/gates.h"
 #include "codegen/linear.h"
 #include "codegen/render_c_text.h"
 #include "tiny/error.h"
@@ -21,7 +22,10 @@ struct RingStep;
 class CPrinter {
  public:
   CPrinter(const Linear& program, const Target& target)
-      : program_(program), dialect_(dialect_of(target)), single_use_(program) {
+      : program_(program),
+        dialect_(dialect_of(target)),
+        single_use_(program),
+        selections_(program) {
     use_.warp = target.warp;
   }
 
@@ -81,6 +85,7 @@ class CPrinter {
   void open_whole(Str on, int lanes, Str statement);  // if all lanes: the statement, else
   void close_whole();
   std::string load_lanes(Node n);
+  std::string where_gated(Node load);  // a register of what its elements are where the gate fails
   std::string lane_index(Node index, Str v, Str l);
   std::string lane_gate(Node gate, Str v, Str l);
   void each_lane(int lanes, const std::function<std::string(Str l)>& statement);
@@ -124,6 +129,7 @@ class CPrinter {
   const Linear& program_;
   const Dialect& dialect_;
   const SingleUse single_use_;
+  const FreeSelections selections_;
   PreludeUse use_;
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;

@@ -72,22 +72,25 @@ class Layouts {
     return product ? split_for_caches(n) : Split{};
   }
 
-  // A GPU that would stand half idle gets more to do at once. A thread makes about 4 results (32 of
-  // a product); where the innermost axis is reduced, a block of threads makes one.
+  // A GPU that would stand half idle gets more to do at once. Of a product a thread makes about 32
+  // results. A block of threads makes one where the innermost axis is reduced; a line of memory of
+  // them, about 32, where another one is.
   Split split_for_threads(Node n, bool product) const {
     constexpr int64_t kShortest = 256;  // what is left to reduce in a part
     const Ints shape = n->src(0)->shape();
     const int64_t results = numel(n->shape()), length = numel(shape) / results;
     const bool rows = !product && is_reduced(n, innermost(shape));
     if (product && is_for_matrix_units(n)) {
-      const int64_t tiles = std::max<int64_t>(1, results / (128 * 64));
+      const Ints sizes = n->shape();  // few rows still take tiles of their own
+      const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+      const int64_t tiles = std::max({int64_t{1}, results / (128 * 64), longest / 128});
       const int64_t parts =
           std::min(target_.cores / tiles, length / 1024);  // worth a second kernel
       if (parts < 2) return {};
       const int axis = largest_reduced_axis(n);
       return {axis, largest_divisor(shape[axis], parts)};
     }
-    const int64_t threads = rows ? results * 256 : results / (product ? 32 : 4);
+    const int64_t threads = rows ? results * 256 : product ? results / 32 : results * 32;
     const int64_t wanted = target_.cores * int64_t{1024} / std::max<int64_t>(threads, 1);
     const int64_t most = std::min(wanted, length / (rows ? 16 * kShortest : kShortest / 4));
     if (most < (product ? 4 : 2)) return {};

@@ -207,7 +207,7 @@ class Editor {
 
   void amounts() {
     for (size_t i = 0; i < head_.size(); ++i)
-      for (int64_t columns : {64, 128, 192, 256}) {
+      for (int64_t columns : {8, 16, 32, 64, 128, 256}) {
         if (head_[i].kind != OptKind::Matrix) continue;
         Choice c = choice_;
         c.options[i].amount = columns;

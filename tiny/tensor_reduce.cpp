@@ -188,12 +188,13 @@ Tensor log_sum_exp_of_pieces(const Tensor& x, int64_t pieces) {
 }  // namespace
 
 int64_t detail::pieces_of_row(const Tensor& x, int axis) {
-  constexpr int64_t kHeld = 8192;  // elements, by a group of threads
+  constexpr int64_t kHeld = 16384;           // elements, by a block of threads
+  constexpr int64_t kByWarp = 2048 - 2 * 8;  // and what it reads at the ends of those elsewhere
   const int64_t n = x.capacity()[axis];
-  if (n <= 2 * kHeld || axis != x.rank() - 1 || x.requires_grad() || x.node()->lengths ||
+  if (n <= kHeld || axis != x.rank() - 1 || x.requires_grad() || x.node()->lengths ||
       !runtime_seam::is_gpu(x.device()))
     return 1;
-  return (n + kHeld - 1) / kHeld;
+  return (n + kByWarp - 1) / kByWarp;
 }
 
 // softmax and log_softmax subtract the true maximum, also an infinite one: the result then is NaN,
@@ -204,7 +205,8 @@ Tensor Tensor::softmax(int64_t dim) const {
   const uint32_t mask = mask_of("softmax", dim, *this);
   const Tensor x = to(detail::compute_dtype(dtype()));
   const Tensor e = (x - reduce(Op::Max, x.detach(), mask, true)).exp();
-  return (e / sum_keep(e, mask)).to(detail::autocast_loss(dtype()));
+  // A division for each row.
+  return (e * sum_keep(e, mask).reciprocal()).to(detail::autocast_loss(dtype()));
 }
 
 Tensor Tensor::log_softmax(int64_t dim) const {

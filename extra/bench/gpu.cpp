@@ -75,6 +75,10 @@ void add_elementwise(std::vector<Row>& rows, int64_t n) {
                     const Tensor x = normal({n, n}), y = normal({n, n});
                     return [x, y] { return Outputs{x.t() + y}; };
                   }});
+  rows.push_back({"transpose", {}, 8 * square, 0, [n] {
+                    const Tensor x = normal({n, n});
+                    return [x] { return Outputs{x.t().contiguous()}; };
+                  }});
   rows.push_back({"gelu", peer("gelu(x+b)*y"), 12 * square, 0, [n] {
                     const Tensor x = normal({n, n}), y = normal({n, n}), b = normal({n});
                     return [x, y, b] { return Outputs{(x + b).gelu() * y}; };
@@ -182,6 +186,25 @@ void add_products(std::vector<Row>& rows, int64_t n) {
   };
   add("matmul_f32", "fp32", kF32);
   add("matmul_bf16", "torch.bfloat16", kBF16);
+  // Layers of a language model that writes token by token: each weight is read for a few of them.
+  const int64_t from = n / 2, to = n / 2 * 43 / 16;
+  const double bytes = 2.0 * static_cast<double>(from * to);
+  for (const auto& [name, rows_of_x] : {std::pair<const char*, int64_t>{"linear_1", 1},
+                                        {"linear_8", 8},
+                                        {"linear_16", 16},
+                                        {"linear_64", 64}}) {
+    const int64_t batch = rows_of_x;
+    rows.push_back(
+        {name, {"\"name\": \"gemv\"", cat("\"m\": ", batch, ','), "\"n\": 11008,"}, bytes, 0, [=] {
+           const Tensor x = normal({batch, from}, kBF16);
+           const Tensor w = normal({to, from}, kBF16);
+           return [=] { return Outputs{x.matmul(w.t())}; };
+         }});
+  }
+  rows.push_back({"vector_matrix", {}, bytes, 0, [=] {
+                    const Tensor x = normal({1, to}, kBF16), w = normal({to, from}, kBF16);
+                    return [=] { return Outputs{x.matmul(w)}; };
+                  }});
 }
 
 // Images of h x h pixels, kernels of k x k.

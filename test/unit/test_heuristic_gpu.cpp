@@ -78,3 +78,27 @@ TEST_CASE("GPU options: a loss over long rows reads them once, in pieces that th
   for (size_t i = 1; i < s->steps.size(); ++i)  // the others read a few elements of each row
     CHECK(lower(s->steps[i].kernel.get(), "k", target).flops < 4096 * 64);
 }
+
+TEST_CASE("GPU options: few columns are summed by many threads each, in one kernel") {
+  const Tensor x = memory({8192, 8192});
+  const Lowered sum = last_kernel(x.sum(0));
+  CHECK(sum.launch.block[0] * sum.launch.block[1] == 1024);
+  CHECK(sum.launch.grid[0] == 256);
+  CHECK(sum.source.text.find("apart_add<128, 8>") != std::string::npos);
+  const Tensor w = memory({11008, 4096}, kBF16), v = memory({1, 11008}, kBF16);
+  const Lowered product = last_kernel(v.matmul(w));
+  CHECK(product.launch.grid[0] == 128);
+  CHECK(product.source.text.find("const bf16x8*)(b1 + ") != std::string::npos);
+  // Enough columns: a thread for each four of them, or rather for as many parts of the rows.
+  const Lowered many = last_kernel(memory({64, 1 << 20}).sum(0));
+  CHECK(many.source.text.find("apart_") == std::string::npos);
+}
+
+TEST_CASE("GPU options: what is only moved is transposed in registers, in vectors both ways") {
+  for (DType t : {kF32, kBF16}) {
+    const std::string text = last_kernel(memory({4096, 4096}, t).t().contiguous()).source.text;
+    const std::string vector = t == kF32 ? "f32x4" : "bf16x8";
+    CHECK(text.find("const " + vector + "*)(b1 + ") != std::string::npos);
+    CHECK(text.find("*(" + vector + "*)(b0 + ") != std::string::npos);
+  }
+}

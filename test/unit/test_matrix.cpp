@@ -274,6 +274,40 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
   CHECK(low.launch.shared_bytes >= ring.stages * ring.stage_bytes + 1023);
 }
 
+TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
+  for (const auto& [rows, columns] :
+       {std::pair<int64_t, int>{4, 8}, {8, 8}, {16, 16}, {33, 64}, {100, 128}}) {
+    const Form f{{rows, 72}, {8504, 72}, false, true};
+    const Lowered low = lower(kernel(f), "product", hopper());
+    CHECK(low.options[0].kind == OptKind::Matrix);
+    CHECK(low.options[0].axis == 1);
+    CHECK(low.options[0].amount == columns);
+    const Finding ring = prove_ring(ring_of(f));
+    CHECK_MESSAGE(ring.verdict == Verdict::Proved, ring.text);
+  }
+  // Of operands that do not lie along the sum a tile has 64 columns or more.
+  const Lowered across = lower(kernel({{72, 8}, {72, 8504}, true, false}), "product", hopper());
+  CHECK(across.options[0].amount >= 64);
+  // Where the rows of the other operand are read again and again, multiplying is what takes time.
+  const Lowered small = lower(kernel({{8, 64}, {64, 512}}), "product", hopper());
+  CHECK(small.options[0].kind != OptKind::Matrix);
+  for (const std::string& device : devices())
+    for (const int64_t rows : {4, 12, 16, 40})
+      for (bool turn_a : {false, true})
+        for (bool turn_b : {false, true}) {
+          if (turn_a && rows % 8) continue;
+          Form f{{rows, 72}, {72, 8504}, turn_a, turn_b};
+          if (turn_a) std::swap(f.a[0], f.a[1]);
+          if (turn_b) std::swap(f.b[0], f.b[1]);
+          CAPTURE(device);
+          CAPTURE(rows);
+          CAPTURE(turn_a);
+          CAPTURE(turn_b);
+          CHECK(product(f, device).to(kF32).to_vector<float>() ==
+                product(f, "CPU").to(kF32).to_vector<float>());
+        }
+}
+
 TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, is found") {
   Node k = kernel({{200, 136}, {136, 328}});
   const Lowered low = lower(k, "product", hopper());

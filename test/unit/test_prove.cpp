@@ -311,7 +311,7 @@ TEST_CASE("threads that combine through shared memory never meet in it") {
         "threads that combine 12 of 32: a warp of 32 is not whole groups");
 }
 
-TEST_CASE("threads that combine are neighbours") {
+TEST_CASE("threads that combine lie together, or evenly apart") {
   Arena arena;
   ArenaScope scope(arena);
   Node y = range(0, 4, RangeKind::Thread), x = range(1, 32, RangeKind::Thread);
@@ -324,7 +324,11 @@ TEST_CASE("threads that combine are neighbours") {
   };
   CHECK(sum_over({x}, y).verdict == Verdict::Proved);
   CHECK(sum_over({y, x}, nullptr).verdict == Verdict::Proved);
-  const Proof apart = sum_over({y}, x);
+  CHECK(sum_over({y}, x).verdict == Verdict::Proved);
+  Node z = range(2, 2, RangeKind::Thread);
+  Node at = add(mul(add(mul(y, 32), x), 2), z);
+  Node sum = make(Op::Reduce, kF32, {load(param(1, 256), at), y, z}, OpArg{Op::Add});
+  const Proof apart = proof_of({store(param(0, 32), x, sum)});
   CHECK(apart.verdict == Verdict::Wrong);
   CHECK(apart.text == "wrong: threads that combine r0 lie apart: r1 runs between them");
 }
