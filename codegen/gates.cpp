@@ -159,13 +159,12 @@ namespace {
 
 Node unbroadcast(Node n) { return n->op == Op::Broadcast ? n->src(0) : n; }
 
-// The constant as an element of the load, if that is exact: zero and the infinities are.
+// The constant as an element of the load: an infinity, which every dtype has. (Zero is what a load
+// gives without being told to.)
 Node as_element(Node constant, Node load) {
-  if (!constant->is_const() || !load->dtype.is_float() || !constant->dtype.is_float())
-    return nullptr;
-  const double v = constant->float_value();
-  const bool exact = (v == 0 && !std::signbit(v)) || std::isinf(v);
-  return exact ? tiny::constant(load->dtype.one(), v) : nullptr;
+  const bool infinite = constant->is_const() && constant->dtype.is_float() &&
+                        std::isinf(constant->float_value()) && load->dtype.is_float();
+  return infinite ? tiny::constant(load->dtype.one(), constant->float_value()) : nullptr;
 }
 
 }  // namespace

@@ -193,9 +193,8 @@ std::string CPrinter::where_gated(Node load) {
   const DType t = load->dtype;
   const std::string name = fresh();
   Node filling = selections_.constant_of(load);
-  const bool zero = !filling || filling->is_const(0);
-  line(
-      cat(type(t), " ", name, " = ", zero ? "{0}" : splat(t, scalar_text(filling, dialect_)), ";"));
+  line(cat(type(t), " ", name, " = ", filling ? splat(t, scalar_text(filling, dialect_)) : "{0}",
+           ";"));
   return name;
 }
 
