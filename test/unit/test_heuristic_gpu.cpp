@@ -73,10 +73,10 @@ TEST_CASE("GPU options: a loss over long rows reads them once, in pieces that th
   const auto s = schedule(graph, devices, device_id(kGpu));
   const Target& target = find_device(kGpu).target();
   const Lowered first = lower(s->steps[0].kernel.get(), "k", target);
-  CHECK(first.launch.grid[0] == 4096 * 7);
+  CHECK(first.launch.grid[0] == 4096 * 25 / 4);  // pieces, of which a warp holds one
   CHECK(first.source.text.find("UNROLL for (i32") == std::string::npos);  // held in registers
   for (size_t i = 1; i < s->steps.size(); ++i)  // the others read a few elements of each row
-    CHECK(lower(s->steps[i].kernel.get(), "k", target).flops < 4096 * 64);
+    CHECK(lower(s->steps[i].kernel.get(), "k", target).flops < 4096 * 256);
 }
 
 TEST_CASE("GPU options: few columns are summed by many threads each, in one kernel") {
