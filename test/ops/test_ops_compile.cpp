@@ -118,6 +118,9 @@ std::string cuda_problem(const GpuText& of) {
   const std::string log = cached(of, nvrtc_id(), [&] {
     std::string text;
     compile_cuda(of.text, of.arch, &text, of.entry);
+    // NVRTC's own cache gives back a binary without its report.
+    if (cuda_resources(text).registers < 0)
+      compile_cuda(of.text + "\n// once more\n", of.arch, &text, of.entry);
     return text;
   });
   const CudaResources used = cuda_resources(log);
