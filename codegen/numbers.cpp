@@ -114,17 +114,28 @@ std::optional<Form> read(const Claim& c) {
   return out;
 }
 
-// Ranges as digits of one number, lowest first.
+// Ranges as digits of one number, lowest first. Below the range `place` there may be a digit that
+// no range counts, but copies of an access do: r1 + r2*5120, r1 below 1024, in five copies.
 class Number {
  public:
-  Number(std::vector<Node> ranges, int id) : ranges_(std::move(ranges)), id_(id) {
-    for (Node r : ranges_) {
+  Number(std::vector<Node> ranges, int id, size_t place = 0, int64_t copies = 1)
+      : ranges_(std::move(ranges)), id_(id), copies_(copies) {
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+      if (i == place) {
+        unit_ = count_;
+        count_ *= copies;
+      }
       factors_.push_back(count_);
-      count_ *= extent_of(r);
+      last_ += (extent_of(ranges_[i]) - 1) * count_;
+      count_ *= extent_of(ranges_[i]);
     }
+    if (copies == 1) unit_ = count_;
   }
 
   int64_t count() const { return count_; }
+  int64_t last() const { return last_; }      // the largest of one copy
+  int64_t unit() const { return unit_; }      // from one copy to the next
+  int64_t copies() const { return copies_; }  // that it counts
   bool contains(Node r) const {
     return std::find(ranges_.begin(), ranges_.end(), r) != ranges_.end();
   }
@@ -183,8 +194,9 @@ class Number {
 
   std::vector<Node> ranges_;
   std::vector<int64_t> factors_;
-  int64_t count_ = 1;
+  int64_t count_ = 1, last_ = 0, unit_ = 1;
   int id_;
+  int64_t copies_;
 };
 
 bool is_plain(const Part& p) {
@@ -224,15 +236,21 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<Form>& forms) {
 std::optional<Number> number_of(std::vector<Node> ranges, const std::vector<Form>& forms, int id) {
   if (ranges.size() > 4) return {};
   std::sort(ranges.begin(), ranges.end(), [](Node a, Node b) { return a->id < b->id; });
-  do {
-    const Number number(ranges, id);
+  const auto counts_all = [&](const Number& number) {
     const auto fits = [&](const Part& p) {
       return !number.touches(p) || is_plain(p) || number.converted(p);
     };
-    const bool all = std::all_of(forms.begin(), forms.end(), [&](const Form& s) {
-      return std::all_of(s.terms.begin(), s.terms.end(), [&](auto& t) { return fits(t.part); });
-    });
-    if (all && number.count() < kLargest) return number;
+    return number.count() < kLargest && std::all_of(forms.begin(), forms.end(), [&](const Form& s) {
+             return std::all_of(s.terms.begin(), s.terms.end(),
+                                [&](auto& t) { return fits(t.part); });
+           });
+  };
+  do {
+    if (const Number number(ranges, id); counts_all(number)) return number;
+    for (size_t place = 1; forms.size() > 1 && place < ranges.size(); ++place) {
+      const Number number(ranges, id, place, static_cast<int64_t>(forms.size()));
+      if (counts_all(number)) return number;
+    }
   } while (std::next_permutation(ranges.begin(), ranges.end(),
                                  [](Node a, Node b) { return a->id < b->id; }));
   return {};
@@ -392,20 +410,21 @@ class Rewriter {
     const bool copied = std::any_of(counted.begin(), counted.end(), [](const Counted& c) {
       return std::any_of(c.digits.begin(), c.digits.end(), [](auto& d) { return d.offset != 0; });
     });
-    int64_t copies = 1;
+    int64_t total = number.count();
+    if (!copied && number.copies() > 1) return false;
     if (copied) {
       if (!continue_each_other(counted, number)) return false;
-      copies = static_cast<int64_t>(forms_.size());
+      if (number.copies() == 1) total *= static_cast<int64_t>(forms_.size());
       counted.resize(1);
       forms_.resize(1);
       domains_.resize(1);
       claims_.resize(1);
     }
     // A number that all gates limit alike ends there.
-    const int64_t most = std::min(number.count() * copies - 1, counted[0].most);
+    const int64_t most = std::min(total - 1, counted[0].most);
     const bool same = std::all_of(counted.begin(), counted.end(),
                                   [&](const Counted& c) { return c.most == counted[0].most; });
-    Node all = number.range(same && most >= 0 ? most + 1 : number.count() * copies);
+    Node all = number.range(same && most >= 0 ? most + 1 : total);
     for (size_t i = 0; i < forms_.size(); ++i) {
       const LinearForm whole{{{all, 1}}, 0};
       for (const Digit& d : counted[i].digits)
@@ -420,8 +439,8 @@ class Rewriter {
     return true;
   }
 
-  // The copies' numbers begin where those of the one before end; what the gates let through is a
-  // beginning of them all. The first becomes all of them.
+  // The copies' numbers begin where those of the one before end, or lie between them; what the
+  // gates let through is a beginning of them all. The first becomes all of them.
   bool continue_each_other(std::vector<Counted>& counted, const Number& number) {
     const auto is_base = [](const Counted& c) {
       return std::all_of(c.digits.begin(), c.digits.end(), [](auto& d) { return d.offset == 0; });
@@ -439,17 +458,17 @@ class Rewriter {
           offset_of(counted[i], forms_[i].constant, counted[*base], forms_[*base].constant);
       if (!offset) return false;
       offsets.push_back(*offset);
-      if (counted[i].most < number.count() - 1) most = std::min(most, counted[i].most + *offset);
+      if (counted[i].most < number.last()) most = std::min(most, counted[i].most + *offset);
     }
     for (size_t i = 0; i < counted.size(); ++i) {
       // Each gate is what the common end leaves of its copy.
-      const int64_t own = std::min(counted[i].most, number.count() - 1);
-      if (own != std::min(number.count() - 1, most == kIntMax ? kIntMax : most - offsets[i]))
+      const int64_t own = std::min(counted[i].most, number.last());
+      if (own != std::min(number.last(), most == kIntMax ? kIntMax : most - offsets[i]))
         return false;
     }
     std::sort(offsets.begin(), offsets.end());
     for (size_t i = 0; i < offsets.size(); ++i)
-      if (offsets[i] != static_cast<int64_t>(i) * number.count()) return false;
+      if (offsets[i] != static_cast<int64_t>(i) * number.unit()) return false;
     counted[*base].most = most;
     std::swap(counted[0], counted[*base]);
     std::swap(forms_[0], forms_[*base]);

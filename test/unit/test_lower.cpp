@@ -50,7 +50,7 @@ TEST_CASE("lowering shows each of its passes by name, in order") {
   lower(kernel_of({build::unary(Op::Neg, tensor_param(1, {64}))}), "k",
         target_of(Target::Language::C),
         [&](const char* pass, const std::string&) { passes.push_back(pass); });
-  CHECK(passes == std::vector<std::string>{"ranges", "simplify", "merge_ranges", "options",
+  CHECK(passes == std::vector<std::string>{"ranges", "simplify", "merge_ranges", "options", "gates",
                                            "end_loops", "split_scans", "vectorize", "unroll",
                                            "decompose", "index_width", "linearize", "render"});
 }

@@ -75,20 +75,22 @@ Claim claim(Node at, Node gate, int64_t size) {
   return c;
 }
 
-// A kernel of `blocks` of `threads`, each thread with `copies` elements a block apart, that writes
-// the digits of its number in some order.
+// A kernel of `blocks` of `threads`, each thread with `copies` elements that lie all blocks apart
+// or, `between` blocks, the threads of one, that writes the digits of its number in some order.
 struct Numbered {
   std::vector<Claim> claims;
   std::vector<Domain> domains;
 };
 
 Numbered numbered(int64_t blocks, int64_t threads, int64_t copies, const Shape& digits,
-                  const Shape& order, int64_t limit) {
+                  const Shape& order, int64_t limit, bool between = false) {
   Numbered out;
   Node block = range(0, blocks), thread = range(1, threads);
   const int64_t size = limit;
   for (int64_t k = 0; k < copies; ++k) {
-    Node number = add(add(mul(block, threads), thread), index(k * blocks * threads));
+    const int64_t per_block = between ? threads * copies : threads;
+    const int64_t apart = between ? threads : blocks * threads;
+    Node number = add(add(mul(block, per_block), thread), index(k * apart));
     Node at = index(0);
     int64_t step = 1;
     for (size_t d = 0; d < digits.size(); ++d) {
@@ -124,7 +126,7 @@ TEST_CASE("what is accessed stays the same when ranges and copies become one num
     const int64_t threads = 1 + below(9), copies = 1 + below(3);
     const int64_t blocks = (limit + threads * copies - 1) / (threads * copies);
     if ((copies - 1) * blocks * threads >= limit) continue;  // copies that do nothing
-    Numbered n = numbered(blocks, threads, copies, digits, order, limit);
+    Numbered n = numbered(blocks, threads, copies, digits, order, limit, i % 2 == 1);
     const auto before = accessed(n.claims, n.domains);
     const auto claims = n.claims;
     count_numbers(n.claims, n.domains);
@@ -169,6 +171,16 @@ TEST_CASE("a wrong copy, order or limit keeps numbers from being written once") 
   ends.claims.back().gate = nullptr;
   CHECK_FALSE(once(ends));
   CHECK_FALSE(once(numbered(1, 512, 7, {49, 64}, {1, 0}, 3135)));
+  // The same in three blocks, whose threads' copies lie between them.
+  const auto blocks = [] { return numbered(3, 210, 5, {49, 64}, {1, 0}, 3136, true); };
+  CHECK(once(blocks()));
+  Numbered lacks = blocks();
+  lacks.claims.erase(lacks.claims.begin() + 2);
+  lacks.domains.pop_back();
+  CHECK_FALSE(once(lacks));
+  Numbered again = blocks();
+  again.claims[2] = again.claims[1];
+  CHECK_FALSE(once(again));
 }
 
 TEST_CASE("an index of one number keeps its bounds") {
