@@ -5,6 +5,7 @@
 #include "devices/emulator.h"
 #include "devices/emulator_llvm.h"
 #include "devices/llvm_library.h"
+#include "test/unit/integers.h"
 #include "test/unit/kernels.h"
 #include "tiny/env.h"
 #include "tiny/tiny.h"
@@ -16,15 +17,6 @@ namespace {
 
 constexpr const char* kDevices[] = {"EMU:LLVM:gfx90a", "EMU:LLVM:gfx942", "EMU:LLVM:gfx1100",
                                     "EMU:LLVM:gfx1201"};
-
-// Small integers: exact in every dtype, in any order.
-Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
-  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5)
-      .to(dtype)
-      .reshape(shape)
-      .to(device)
-      .realize();
-}
 
 // The sum of a row of 1024 elements by a block of one warp or more, and what the device says when
 // its IR is changed.

@@ -11,6 +11,7 @@
 #include "devices/cuda_nvrtc.h"
 #include "runtime/buffer.h"
 #include "runtime/schedule.h"
+#include "test/unit/integers.h"
 #include "test/unit/kernel_truth.h"
 #include "tiny/rewrite.h"
 #include "tiny/tiny.h"
@@ -25,15 +26,6 @@ std::vector<std::string> devices() {
   std::vector<std::string> out{kHopper};
   if (cuda_available()) out.push_back("CUDA");
   return out;
-}
-
-// Small integers: exact in every dtype, in any order.
-Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
-  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5)
-      .to(dtype)
-      .reshape(shape)
-      .to(device)
-      .realize();
 }
 
 struct Form {

@@ -9,6 +9,7 @@
 #include "devices/cuda.h"
 #include "runtime/buffer.h"
 #include "runtime/schedule.h"
+#include "test/unit/integers.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
 #include "tiny/tiny.h"
@@ -16,15 +17,6 @@
 using namespace tiny;
 
 namespace {
-
-// Small integers: exact in every dtype, in any order.
-Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
-  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5)
-      .to(dtype)
-      .reshape(shape)
-      .to(device)
-      .realize();
-}
 
 struct Scheduled {
   std::shared_ptr<const Schedule> schedule;

@@ -13,6 +13,7 @@
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
 #include "runtime/search_space.h"
+#include "test/unit/integers.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
@@ -21,15 +22,6 @@
 using namespace tiny;
 
 namespace {
-
-// Small integers: exact in every dtype, in any order.
-Tensor integers(const Shape& shape, DType dtype, const std::string& device) {
-  return (mod(Tensor::arange(0, numel(shape)) * 7, 11) - 5)
-      .to(dtype)
-      .reshape(shape)
-      .to(device)
-      .realize();
-}
 
 // The kernel that computes a tensor, the last one of several, and its arguments' memory.
 struct Made {
