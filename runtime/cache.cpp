@@ -183,18 +183,22 @@ std::string sha256(std::string_view bytes) {
   return digest;
 }
 
+std::string hex(std::string_view bytes) {
+  std::string out;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    out.push_back("0123456789abcdef"[byte >> 4]);
+    out.push_back("0123456789abcdef"[byte & 15]);
+  }
+  return out;
+}
+
 std::string cache_key(const Source& source, std::string_view compiler_id) {
   // Lengths keep the parts apart: no two different sources give the same text.
   const std::string all =
       cat("kernel ", static_cast<int>(source.language), " ", source.heavy, " ", source.entry.size(),
           " ", compiler_id.size(), " ", source.entry, compiler_id, source.text);
-  std::string key;
-  for (const char c : sha256(all)) {
-    const auto byte = static_cast<unsigned char>(c);
-    key.push_back("0123456789abcdef"[byte >> 4]);
-    key.push_back("0123456789abcdef"[byte & 15]);
-  }
-  return key;
+  return hex(sha256(all));
 }
 
 std::optional<std::string> cache_get(const std::string& folder, const std::string& key) {

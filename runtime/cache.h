@@ -31,7 +31,8 @@ void cache_put(const std::string& folder, const std::string& key, const std::str
 // three quarters of it. Also removes what interrupted writes have left behind.
 void cache_trim(const std::string& folder, int64_t limit);
 
-// SHA-256 (FIPS 180-4) as 32 bytes.
+// SHA-256 (FIPS 180-4) as 32 bytes; bytes as hexadecimal digits.
 std::string sha256(std::string_view bytes);
+std::string hex(std::string_view bytes);
 
 }  // namespace tiny

@@ -230,8 +230,9 @@ Node sum_parts(Op op, const Pieces& parts, int device, bool direct) {
   return direct ? sum_on(device, parts, SumBy::Kernel) : reduce_to(op, parts, device);
 }
 
-Pieces scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
-               const Shape& cuts, bool direct) {
+// One part of the sum on each device; `direct`: read where the pieces are.
+Pieces reduce_parts(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
+                    const Shape& cuts, bool direct) {
   Pieces out;
   for (size_t i = 0; i < devices.size(); ++i) {
     Pieces parts;
@@ -247,7 +248,7 @@ Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices,
                       const Shape& cuts) {
   const LabelScope label("reduce_scatter");
   const bool direct = Ways("reduce_scatter", op, pieces, devices).choose().direct;
-  return scatter(op, pieces, devices, axis, cuts, direct);
+  return reduce_parts(op, pieces, devices, axis, cuts, direct);
 }
 
 Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) {
@@ -283,8 +284,8 @@ Pieces all_reduce(Op op, const Pieces& given, std::span<const int> devices) {
     flat = ring(op, flat, devices);
   else
     flat = all_gather(
-        stored(scatter(op, flat, devices, 0, even_cuts(size, devices.size()), how.direct)), devices,
-        0);
+        stored(reduce_parts(op, flat, devices, 0, even_cuts(size, devices.size()), how.direct)),
+        devices, 0);
   for (Node p : flat) out.push_back(build::reshape(p, pieces[0]->shape()));
   return out;
 }

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <limits>
 #include <map>
-#include <set>
 #include <sstream>
 
 #include "runtime/cache.h"
@@ -168,15 +167,6 @@ std::string key_of(const Collective& c) {
     out << ' ' << device.compiler_id() << '\n';
   }
   return out.str();
-}
-
-std::string hex(const std::string& bytes) {
-  std::string out;
-  for (unsigned char b : bytes) {
-    out += "0123456789abcdef"[b / 16];
-    out += "0123456789abcdef"[b % 16];
-  }
-  return out;
 }
 
 // Nothing of what is captured, watched or searched at present.

@@ -29,14 +29,7 @@ namespace {
 
 constexpr const char* kVersion = "search 2";  // what was measured before another one counts no more
 
-std::string hash_of(const std::string& text) {
-  std::string out;
-  for (char c : sha256(text).substr(0, 16)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-  }
-  return out;
-}
+std::string hash_of(const std::string& text) { return hex(sha256(text).substr(0, 16)); }
 
 std::string to_text(const Target& t) {
   return cat(static_cast<int>(t.kind), ' ', static_cast<int>(t.language), ' ', t.vector_bytes, ' ',

@@ -1,11 +1,11 @@
 // Which way of making a collective is taken: what is measured, kept, and estimated.
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <filesystem>
 
-#include "runtime/capture.h"
 #include "runtime/collective_search.h"
-#include "test/devices.h"
 #include "tiny/build.h"
 #include "tiny/devices.h"
 #include "tiny/env.h"
