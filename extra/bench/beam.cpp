@@ -9,7 +9,7 @@
 #include <functional>
 #include <iostream>
 
-#include "extra/bench/resnet50.h"
+#include "extra/bench/networks.h"
 #include "extra/bench/timing.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
@@ -48,11 +48,7 @@ Row product(const char* name, int64_t n) {
 }
 
 Work mnist_step() {
-  const auto model = std::make_shared<Sequential>(
-      Conv2d(1, 32, 5), &Tensor::relu, Conv2d(32, 32, 5), &Tensor::relu, BatchNorm2d(32),
-      [](const Tensor& x) { return max_pool2d(x, 2); }, Conv2d(32, 64, 3), &Tensor::relu,
-      Conv2d(64, 64, 3), &Tensor::relu, BatchNorm2d(64),
-      [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); }, Linear(576, 10));
+  const auto model = std::make_shared<Sequential>(bench::mnist_network());
   const auto optimizer = std::make_shared<Adam>(model->tensors());
   const Tensor x = uniform({128, 1, 28, 28}), y = Tensor::randint(0, 10, {128}).realize();
   return [=] {

@@ -20,8 +20,8 @@
 #include "codegen/prove.h"
 #include "codegen/ring.h"
 #include "devices/cuda_nvrtc.h"
+#include "extra/bench/networks.h"
 #include "extra/bench/record.h"
-#include "extra/bench/resnet50.h"
 #include "extra/bench/timing.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
@@ -186,11 +186,7 @@ void bench_resnet(const std::string& device) {
 
 void bench_mnist(const std::string& device) {
   EnvOverride use("DEVICE", device);
-  nn::Sequential model(
-      nn::Conv2d(1, 32, 5), &Tensor::relu, nn::Conv2d(32, 32, 5), &Tensor::relu,
-      nn::BatchNorm2d(32), [](const Tensor& x) { return max_pool2d(x, 2); }, nn::Conv2d(32, 64, 3),
-      &Tensor::relu, nn::Conv2d(64, 64, 3), &Tensor::relu, nn::BatchNorm2d(64),
-      [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); }, nn::Linear(576, 10));
+  nn::Sequential model = bench::mnist_network();
   const Tensor x = Tensor::from(std::vector<float>(128 * 784), {128, 1, 28, 28});
   const Tensor loss = cross_entropy(model(x), Tensor::from(std::vector<int32_t>(128)));
   std::vector<Tensor> parameters;

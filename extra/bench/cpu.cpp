@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "extra/bench/networks.h"
 #include "extra/bench/timing.h"
 #include "runtime/realize.h"
 #include "tiny/tiny.h"
@@ -69,11 +70,7 @@ void bench_matmul(int64_t n) {
 
 void bench_mnist() {
   if (!is_wanted("mnist_step")) return;
-  Sequential model(
-      Conv2d(1, 32, 5), &Tensor::relu, Conv2d(32, 32, 5), &Tensor::relu, BatchNorm2d(32),
-      [](const Tensor& x) { return max_pool2d(x, 2); }, Conv2d(32, 64, 3), &Tensor::relu,
-      Conv2d(64, 64, 3), &Tensor::relu, BatchNorm2d(64),
-      [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); }, Linear(576, 10));
+  Sequential model = bench::mnist_network();
   Adam optimizer(model.tensors());
   const Training mode;
   const Tensor x = Tensor::rand({128, 1, 28, 28}).realize();

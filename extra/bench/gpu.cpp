@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "extra/bench/networks.h"
 #include "extra/bench/record.h"
 #include "extra/bench/timing.h"
 #include "runtime/kernel.h"
@@ -486,11 +487,7 @@ void bench_launches(const std::string& name, Device& device, Report& report) {
 // and how long a later one takes. Runs in a process of its own, so that the first step compiles.
 int train_mnist(int64_t batch, int64_t steps) {
   using namespace tiny::nn;
-  Sequential model(
-      Conv2d(1, 32, 5), &Tensor::relu, Conv2d(32, 32, 5), &Tensor::relu, BatchNorm2d(32),
-      [](const Tensor& x) { return max_pool2d(x, 2); }, Conv2d(32, 64, 3), &Tensor::relu,
-      Conv2d(64, 64, 3), &Tensor::relu, BatchNorm2d(64),
-      [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); }, Linear(576, 10));
+  Sequential model = bench::mnist_network();
   Adam optimizer(model.tensors());
   const Training mode;
   const Tensor x = Tensor::rand({60000, 1, 28, 28}).realize();

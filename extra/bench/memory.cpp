@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "extra/bench/gpt2.h"
-#include "extra/bench/resnet50.h"
+#include "extra/bench/networks.h"
 #include "extra/bench/timing.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"

@@ -3,6 +3,7 @@
 // without. One JSON line each.
 #include <cstdio>
 
+#include "extra/bench/networks.h"
 #include "extra/bench/timing.h"
 #include "runtime/realize.h"
 #include "tiny/tiny.h"
@@ -43,13 +44,7 @@ void bench_chain(const char* device) {
 }
 
 struct Network {
-  Sequential model{Conv2d(1, 32, 5),  &Tensor::relu,
-                   Conv2d(32, 32, 5), &Tensor::relu,
-                   BatchNorm2d(32),   [](const Tensor& x) { return max_pool2d(x, 2); },
-                   Conv2d(32, 64, 3), &Tensor::relu,
-                   Conv2d(64, 64, 3), &Tensor::relu,
-                   BatchNorm2d(64),   [](const Tensor& x) { return max_pool2d(x, 2).flatten(1); },
-                   Linear(576, 10)};
+  Sequential model = bench::mnist_network();
   Adam optimizer{model.tensors()};
   Jit<std::function<Tensor(const Tensor&, const Tensor&)>> step{
       [this](const Tensor& x, const Tensor& y) {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "extra/bench/gpt2.h"
-#include "extra/bench/resnet50.h"
+#include "extra/bench/networks.h"
 #include "runtime/device.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"

@@ -16,7 +16,7 @@
 #include "codegen/group.h"
 #include "codegen/lower.h"
 #include "codegen/smt.h"
-#include "extra/bench/resnet50.h"
+#include "extra/bench/networks.h"
 #include "runtime/device.h"
 #include "runtime/proof.h"
 #include "runtime/schedule.h"

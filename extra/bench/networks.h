@@ -1,13 +1,28 @@
-// ResNet-50 (He et al., "Deep Residual Learning for Image Recognition", arXiv 1512.03385, with the
-// stride in the 3x3 convolution) as a graph, for benchmarks of scheduling and compilation. Weights
-// are fresh buffers; nothing is trained.
+// The networks that benchmarks run.
 #pragma once
+#include <cmath>
+#include <random>
 #include <vector>
 
 #include "tiny/functional.h"
+#include "tiny/nn.h"
 
 namespace tiny::bench {
 
+// That of the MNIST example: (N, 1, 28, 28) to (N, 10).
+inline nn::Sequential mnist_network() {
+  const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
+  const auto flatten = [](const Tensor& x) { return x.flatten(1); };
+  return nn::Sequential(nn::Conv2d(1, 32, 5), &Tensor::relu,                              //
+                        nn::Conv2d(32, 32, 5), &Tensor::relu, nn::BatchNorm2d(32), pool,  //
+                        nn::Conv2d(32, 64, 3), &Tensor::relu,                             //
+                        nn::Conv2d(64, 64, 3), &Tensor::relu, nn::BatchNorm2d(64), pool,  //
+                        flatten, nn::Linear(576, 10));
+}
+
+// ResNet-50 (He et al., "Deep Residual Learning for Image Recognition", arXiv 1512.03385, with the
+// stride in the 3x3 convolution). Weights are He's: normal, of variance 2 / fan-in; running
+// statistics are not kept.
 class ResNet50 {
  public:
   // `trained`: parameters want gradients, and batch statistics normalise.
@@ -25,11 +40,12 @@ class ResNet50 {
     std::vector<Conv> convs;
     std::vector<Conv> shortcut;
   };
-  size_t parameter(const Shape& shape);
+  size_t parameter(const Shape& shape, float value = 0);
   Conv conv(int64_t in, int64_t out, int64_t kernel, int64_t stride);
   Tensor apply(const Conv& c, const Tensor& x) const;
 
   bool trained_;
+  std::minstd_rand random_;
   std::vector<Tensor> parameters_;
   std::vector<Conv> stem_;
   std::vector<Block> blocks_;
@@ -56,8 +72,13 @@ inline ResNet50::ResNet50(bool trained) : trained_(trained) {
   bias_ = parameter({1000});
 }
 
-inline size_t ResNet50::parameter(const Shape& shape) {
-  std::vector<float> values(static_cast<size_t>(numel(shape)), 0.01f);
+inline size_t ResNet50::parameter(const Shape& shape, float value) {
+  std::vector<float> values(static_cast<size_t>(numel(shape)), value);
+  if (shape.size() > 1) {
+    const auto fan_in = static_cast<float>(values.size()) / static_cast<float>(shape[0]);
+    std::normal_distribution<float> normal(0, std::sqrt(2 / fan_in));
+    for (float& v : values) v = normal(random_);
+  }
   parameters_.push_back(Tensor::from(values, shape));
   if (trained_) parameters_.back().requires_grad_();
   return parameters_.size() - 1;
@@ -66,7 +87,7 @@ inline size_t ResNet50::parameter(const Shape& shape) {
 inline ResNet50::Conv ResNet50::conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   const std::vector<float> ones(static_cast<size_t>(out), 1.0f);
   return {parameter({out, in, kernel, kernel}),
-          parameter({out}),
+          parameter({out}, 1),
           parameter({out}),
           Tensor::from(ones),
           Tensor::from(ones),

@@ -1,0 +1,237 @@
+// Data-parallel training on 1, 2, 4 ... devices: steps per second of the MNIST example's network
+// (f32) and of ResNet-50 (bf16), with as many samples for each device (weak scaling) and with as
+// many in all (strong scaling), and what a model of the measured figures says of more GPUs.
+//
+//   scaling [--device CUDA] [--counts 1,2,4] [--svg FILE] [--append FILE] [--filter NAME]
+//
+// One JSON line per row. With --svg: speed over devices, as a chart.
+#include <algorithm>
+#include <cxxopts.hpp>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "extra/bench/networks.h"
+#include "extra/bench/record.h"
+#include "extra/bench/timing.h"
+#include "runtime/device.h"
+#include "tiny/arguments.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+using Devices = std::vector<std::string>;
+using Step = std::function<Tensor()>;
+
+// A training step on random pictures, which every device has a part of.
+struct Task {
+  const char* name;
+  int64_t batch;
+  bool for_each_device;  // the batch
+  int sums;              // of a step that wait for one another: two of each batch norm, gradients
+  std::function<Step(int64_t batch, const Devices&)> prepare;
+};
+
+Step mnist_step(int64_t batch, const Devices& devices) {
+  const auto model = std::make_shared<nn::Sequential>(bench::mnist_network());
+  for (Tensor* t : model->tensors()) t->shard_(devices);
+  const auto optimizer = std::make_shared<Adam>(model->tensors());
+  const Tensor x = Tensor::rand({batch, 1, 28, 28}).shard(devices, 0).realize();
+  const Tensor y = Tensor::randint(0, 10, {batch}).shard(devices, 0).realize();
+  return [=] {
+    Tensor loss = cross_entropy((*model)(x), y);
+    loss.backward();
+    optimizer->step({&loss});
+    return loss;
+  };
+}
+
+Step resnet50_step(int64_t batch, const Devices& devices) {
+  const auto model = std::make_shared<bench::ResNet50>(true);
+  std::vector<Tensor*> parameters;
+  for (Tensor& t : model->parameters()) parameters.push_back(&t.shard_(devices));
+  const auto optimizer = std::make_shared<SGD>(parameters, 1e-3, SgdOptions{.momentum = 0.9});
+  const Tensor x = Tensor::rand({batch, 3, 224, 224}).to(kBF16).shard(devices, 0).realize();
+  const Tensor y = Tensor::randint(0, 1000, {batch}).shard(devices, 0).realize();
+  return [=] {
+    const Autocast half(kBF16);
+    Tensor loss = cross_entropy((*model)(x), y);
+    loss.backward();
+    optimizer->step({&loss});
+    return loss;
+  };
+}
+
+const std::vector<Task>& tasks() {
+  static const std::vector<Task> all{{"mnist_weak", 512, true, 5, mnist_step},
+                                     {"mnist_strong", 2048, false, 5, mnist_step},
+                                     {"resnet50_weak", 256, true, 107, resnet50_step}};
+  return all;
+}
+
+void wait(const Devices& devices) {
+  for (const std::string& d : devices) find_device(d).synchronize();
+}
+
+int64_t parameter_bytes(const Task& task) {
+  int64_t count = 0;
+  if (std::string(task.name).starts_with("mnist")) {
+    nn::Sequential model = bench::mnist_network();
+    for (const Tensor* t : model.parameters()) count += t->numel();
+  } else {
+    bench::ResNet50 model(true);
+    for (const Tensor& t : model.parameters()) count += t.numel();
+  }
+  return count * 4;
+}
+
+// Seconds of an all-reduce of so many bytes of f32.
+double time_all_reduce(int64_t bytes, const Devices& devices) {
+  const auto count = static_cast<int64_t>(devices.size());
+  const Tensor x = (Tensor::zeros({count, bytes / 4}).shard(devices, 0) + 1).realize();
+  Jit sum([&] { return x.sum(0); });
+  const int replays = 20;
+  return bench::measure(5,
+                        [&] {
+                          for (int i = 0; i < replays; ++i) sum();
+                          wait(devices);
+                        })
+             .median /
+         replays;
+}
+
+// Seconds of a step, of which some are replayed one after the other.
+double time_step(const Task& task, int64_t batch, const Devices& devices) {
+  const nn::Training mode;
+  Jit step(task.prepare(batch, devices));
+  for (int i = 0; i < 4; ++i) step();
+  wait(devices);
+  const double start = bench::seconds();
+  step();
+  wait(devices);
+  const double estimate = bench::seconds() - start;
+  const int replays = std::clamp(static_cast<int>(0.3 / estimate), 3, 200);
+  return bench::measure(3,
+                        [&] {
+                          for (int i = 0; i < replays; ++i) step();
+                          wait(devices);
+                        })
+             .median /
+         replays;
+}
+
+// What is assumed of two hosts of six GPUs each, beside what was measured on one.
+constexpr int kGpusOfHost = 6;
+constexpr double kNetwork = 50e9;  // bytes per second from a GPU of one host to one of the other
+constexpr double kNetworkLatency = 10e-6;  // seconds of a message
+
+// Seconds of a step on one host of n GPUs: those of one GPU and what the sums added where they were
+// measured, of which the part that moves bytes grows as 2 (n - 1) / n, as it does for a
+// reduce-scatter and an all-gather (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
+// algorithms for clusters of workstations", 2009).
+double modelled_step(double alone, double measured, double sum, double count, double n) {
+  const auto share = [](double k) { return (k - 1) / k; };
+  const double moved = std::min(sum, measured - alone);
+  return measured + moved * (share(n) / share(count) - 1);
+}
+
+// On two such hosts each GPU also exchanges its part of the sum with its partner on the other one.
+double modelled_step_of_two(double step_of_host, double bytes, int sums) {
+  return step_of_host + bytes / kGpusOfHost / kNetwork + sums * kNetworkLatency;
+}
+
+struct Options {
+  std::string device, svg, append, filter;
+  std::vector<int> counts;
+};
+
+Options read_options(int argc, char** argv) {
+  cxxopts::Options options("scaling", "Data-parallel training on several devices.");
+  const auto text = [](const char* standard) {
+    return cxxopts::value<std::string>()->default_value(standard);
+  };
+  auto add = options.add_options();
+  add("device", "the first one", text(""), "NAME");
+  add("counts", "of devices, one first", text("1,2,4"), "N,N");
+  add("filter", "part of a row's name", text(""), "TEXT");
+  add("svg", "a chart of the speeds", text(""), "FILE");
+  add("append", "JSON lines go here too", text(""), "FILE");
+  add("help", "prints this");
+  const auto parsed = options.parse(argc, argv);
+  if (parsed.count("help")) {
+    std::cout << options.help();
+    std::exit(0);
+  }
+  const Arguments given(parsed);
+  Options o{given.text("device"),
+            given.new_file("svg"),
+            given.new_file("append"),
+            given.text("filter"),
+            {}};
+  std::istringstream list(given.text("counts"));
+  for (std::string n; std::getline(list, n, ',');)
+    o.counts.push_back(parse_number<int>("counts", n, 1, 64));
+  check(!o.counts.empty() && o.counts[0] == 1, "--counts: begins with 1, what others compare with");
+  return o;
+}
+
+void run(const Options& o) {
+  std::ofstream file;
+  if (!o.append.empty()) file.open(o.append, std::ios::app);
+  const auto say = [&](const std::string& line) {
+    std::cout << line << std::endl;
+    file << line << std::endl;
+  };
+  const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
+  Chart chart{"training on several devices", "devices", "speed of one device", {}};
+  const auto last = static_cast<double>(o.counts.back());
+  chart.lines.push_back({"linear", {{1, 1}, {last, last}}});
+  for (const Task& task : tasks()) {
+    if (std::string(task.name).find(o.filter) == std::string::npos) continue;
+    const int64_t bytes = parameter_bytes(task);
+    ChartLine line{task.name, {}};
+    double alone = 0;  // seconds of a sample
+    for (const int count : o.counts) {
+      const Devices devices = devices_from(o.device, count);
+      const int64_t batch = task.batch * (task.for_each_device ? count : 1);
+      const double step = time_step(task, batch, devices);
+      const double sum = count > 1 ? time_all_reduce(bytes, devices) : 0;
+      if (count == 1) alone = step / static_cast<double>(batch);
+      const double speed = alone / step * static_cast<double>(batch);
+      line.points.push_back({count, speed});
+      std::string text =
+          cat(bench::record(devices[0]), ", \"name\": \"scaling_", task.name,
+              "\", \"devices\": ", count, ", \"batch\": ", batch, ", \"step_ms\": ", step * 1e3,
+              ", \"samples_per_s\": ", static_cast<double>(batch) / step, ", \"speed\": ", speed,
+              ", \"parameter_bytes\": ", bytes, ", \"sum_us\": ", sum * 1e6);
+      if (task.for_each_device && count > 1) {
+        const double six =
+            modelled_step(alone * static_cast<double>(task.batch), step, sum, count, kGpusOfHost);
+        const double twelve = modelled_step_of_two(six, static_cast<double>(bytes), task.sums);
+        text += cat(", \"modelled_ms_6\": ", six * 1e3, ", \"modelled_ms_2x6\": ", twelve * 1e3,
+                    ", \"modelled_speed_2x6_over_6\": ", 2 * six / twelve);
+      }
+      say(text + "}");
+    }
+    chart.lines.push_back(line);
+  }
+  if (!o.svg.empty()) save_svg(o.svg, chart);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(read_options(argc, argv));
+    return 0;
+  } catch (const std::exception& e) {
+    std::cerr << "scaling: " << e.what() << std::endl;
+    return 1;
+  }
+}
