@@ -381,6 +381,10 @@ class Planner {
     }
     if (device) return device;
     if (g.outputs[0]->device) return g.outputs[0]->device;  // made of a device's own positions
+    // Constants that are assigned to what is there.
+    for (Node n : g.outputs)
+      if (n->op == Op::Assign && base_of(n->src(0))->op == Op::Param)
+        return out_.values[value_of(base_of(n->src(0)))].device;
     // Made of constants alone: a step of the work on one device, or a result of its own.
     const bool is_result = std::any_of(g.outputs.begin(), g.outputs.end(), [&](Node n) {
       return std::find(roots_.begin(), roots_.end(), n) != roots_.end();

@@ -567,6 +567,20 @@ TEST_CASE("a parameter stays one when it moves to several devices") {
   CHECK(are_close(values(v.grad()), values(v.detach() * 2)));
 }
 
+TEST_CASE("constants are assigned in the memory of each device") {
+  const std::vector<std::string> two{"EMU:CUDA:sm_80",
+                                     "EMU:CUDA:sm_80:1"};  // say what is not theirs
+  const EnvOverride device("DEVICE", two[0]);
+  Tensor x = Tensor::zeros({2}).shard(two).contiguous().realize();
+  Tensor other = Tensor::ones({3}).contiguous().realize();
+  x.assign(Tensor::full({2}, 3.0f)).realize();
+  CHECK(values(x) == Floats{3, 3});
+  Tensor* const both[] = {&other.assign(other + 1), &x.assign(x.zeros_like())};
+  Tensor::realize(both);
+  CHECK(values(x) == Floats{0, 0});
+  CHECK(values(other) == Floats{2, 2, 2});
+}
+
 TEST_CASE("nodes and buffers of work on several devices are freed") {
   const EnvOverride device("DEVICE", "CPU");
   Tensor w = on({8, 4}, kThree, 0);
