@@ -28,6 +28,7 @@ class Layouts {
     Node p = with_product_on_top(n);
     const bool product = p != nullptr;
     if (product) n = p;
+    if (product) store_halves(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
       const Split s{windows->images, parts_of(n, *windows, target_)};
       return s.parts > 1 ? split(n, s, product) : with_windows(n, *windows);
@@ -103,9 +104,33 @@ class Layouts {
     Node mul = base_of(n->src(0));
     if (mul->op != Op::Mul || mul->num_src != 2) return false;
     return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
-      while (is_view(s)) s = s->src(0);
+      while (is_view(s) && !halves_.contains(s)) s = s->src(0);
       return has_matrix_unit(target_, s->dtype);
     });
+  }
+
+  // Such tiles are copied as they lie in memory: halves that are computed, as those of parameters
+  // in f32, get some where to write and read them once more is little beside the product.
+  void store_halves(Node n) {
+    constexpr int64_t kUses = 64;
+    Node mul = base_of(n->src(0));
+    if (!target_.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return;
+    std::vector<Node> points;
+    {
+      Arena arena;
+      ArenaScope scope(arena);
+      const std::vector<Node> ranges = ranges_of_axes(mul->shape());
+      for (Node s : mul->srcs()) points.push_back(follow_halves(s, ranges, {}).point);
+    }
+    for (Node p : points)
+      if (!has_matrix_unit(target_, p->dtype) ||
+          (is_elementwise(p->op) && numel(mul->shape()) < kUses * numel(p->shape())))
+        return;
+    for (Node p : points)
+      if (is_elementwise(p->op) && !halves_.contains(p)) {
+        halves_[p] = 1;
+        stored.push_back(p);
+      }
   }
 
   static int innermost(Ints shape) {
@@ -391,6 +416,7 @@ class Layouts {
   }
 
   const Target& target_;
+  NodeMap<char> halves_;  // computed, and stored for tiles of products
 };
 
 }  // namespace

@@ -21,10 +21,7 @@ class Finder {
       : n_(product), stored_(stored), ranges_(ranges_of_axes(product->src(0)->shape())) {}
 
   std::optional<WindowProduct> run(const Target& target) {
-    for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stored_}));
-    for (const Operand& o : operands_)
-      if (!is_affine(o) || !has_matrix_unit(target, o.point->dtype)) return {};
-    if (!pads_alone(operands_)) return {};
+    if (!find_operands(target)) return {};
     const int with = is_windows(0) ? 0 : 1, other = 1 - with;
     if (!is_windows(with) || is_windows(other)) return {};
     // Channels are summed over where pixels are not, and the other way round in the gradient of a
@@ -53,7 +50,53 @@ class Finder {
     return out;
   }
 
+  // A convolution with windows of one element: channels that pixels lie around in memory.
+  std::optional<WindowProduct> run_without_windows(const Target& target) {
+    if (!find_operands(target) || is_windows(0) || is_windows(1)) return {};
+    WindowProduct out;
+    for (int i : {0, 1}) {
+      const int channels = surrounded(i);
+      if (channels < 0) continue;
+      out.points[i] = operands_[i].point;
+      out.inner[i] = walk_of(operands_[i], ranges_[channels]).dim;
+      if (is_reduced(n_, channels))
+        out.columns =
+            widest(1 - i, [&](int axis) { return !is_reduced(n_, axis) && !moves(i, axis); });
+      else
+        out.images = channels;
+    }
+    return out.points[0] || out.points[1] ? std::optional(out) : std::nullopt;
+  }
+
  private:
+  bool find_operands(const Target& target) {
+    for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stored_}));
+    for (const Operand& o : operands_)
+      if (!is_affine(o) || !has_matrix_unit(target, o.point->dtype)) return false;
+    return pads_alone(operands_);
+  }
+
+  // An axis that is walked in the midst of an operand's memory, where all axes around it are either
+  // summed over or counted by the result, and it is not; -1 where there is none.
+  int surrounded(int operand) const {
+    const auto kind = [&](int axis) {
+      return std::pair(is_reduced(n_, axis), moves(1 - operand, axis));
+    };
+    for (int axis = 0; axis < static_cast<int>(ranges_.size()); ++axis) {
+      const Walk at = walk_of(operands_[operand], ranges_[axis]);
+      if (size(axis) < kFewChannels || at.kind != Walk::Movable) continue;
+      bool before = false, behind = false, alike = true;
+      for (int other = 0; other < static_cast<int>(ranges_.size()); ++other) {
+        if (other == axis || size(other) == 1 || !moves(operand, other)) continue;
+        const Walk w = walk_of(operands_[operand], ranges_[other]);
+        alike = alike && w.kind != Walk::Irregular && kind(other) != kind(axis);
+        (w.dim < at.dim ? before : behind) = true;
+      }
+      if (before && behind && alike) return axis;
+    }
+    return -1;
+  }
+
   int64_t size(int axis) const { return n_->src(0)->shape()[axis]; }
   bool moves(int operand, int axis) const {
     return walk_of(operands_[operand], ranges_[axis]).kind != Walk::None;
@@ -236,7 +279,13 @@ Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
   for (bool weights : {true, false})
     for (Node n : topological(roots)) {
       Node p = n->op == Op::ReduceAxis ? with_product_on_top(n) : nullptr;
-      const auto windows = p ? find_window_product(p, target, &inner.axes) : std::nullopt;
+      if (!p) continue;
+      auto windows = find_window_product(p, target, &inner.axes);
+      if (!windows) {
+        Arena arena;
+        ArenaScope scope(arena);
+        windows = Finder(p, &inner.axes).run_without_windows(target);
+      }
       if (!windows || (windows->images >= 0) != weights) continue;
       for (int i : {0, 1})
         if (windows->inner[i] >= 0) {
@@ -244,6 +293,7 @@ Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
           inner.rows[windows->points[i]] = 1;
         }
       int dim = -1;
+      if (windows->columns < 0) continue;
       if (Node half = readers.narrowed(n, windows->columns, dim)) store(half, dim);
     }
   return inner;
