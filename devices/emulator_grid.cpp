@@ -221,10 +221,10 @@ ON_FIBER void Worker::on_copy_box(Emulated* e, unsigned to, const void* map, uns
   auto& matrix = static_cast<Worker*>(e)->matrix_;
   const int rank = source.map.rank, wanted = source.map.windows ? 2 - 2 * rank : rank;
   const std::string problem =
-      places == wanted ? matrix.copy_box(to, source, barrier, at)
-                       : cat("copies at ", std::abs(places), " places of ",
-                             places < 0 ? "windows" : "a tensor", " what is ",
-                             source.map.windows ? "windows" : "a tensor", " of ", rank, " axes");
+      places == wanted
+          ? matrix.copy_box(to, source, barrier, at)
+          : cat("copies at ", std::abs(places), " places of ", places < 0 ? "windows" : "a tensor",
+                " what is ", source.map.windows ? "windows" : "a tensor", " of ", rank, " axes");
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
 }
 

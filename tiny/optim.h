@@ -22,32 +22,30 @@
 namespace tiny {
 
 class Optimizer {
-public:
+ public:
   virtual ~Optimizer() = default;
-  Optimizer(const Optimizer &) = delete;
-  Optimizer &operator=(const Optimizer &) = delete;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
   // Updates every parameter that has a gradient, and realizes parameters, the
   // optimizer's own tensors, the other tensors that it was given, and those
   // named here, together. The gradients are used up: afterwards grad() is not
   // defined.
-  void step(std::span<Tensor *const> also = {});
-  void step(std::initializer_list<Tensor *> also) {
-    step(std::span(also.begin(), also.size()));
-  }
+  void step(std::span<Tensor* const> also = {});
+  void step(std::initializer_list<Tensor*> also) { step(std::span(also.begin(), also.size())); }
   // The same for several optimizers, whose parameters get their gradients from
   // one backward(): everything is realized together, where one step after the
   // other would compute the loss anew.
-  static void step_all(const std::vector<Optimizer *> &optimizers,
-                       std::initializer_list<Tensor *> also = {});
+  static void step_all(const std::vector<Optimizer*>& optimizers,
+                       std::initializer_list<Tensor*> also = {});
   void zero_grad();
 
   void set_lr(double lr);
   // The same with a number of one element that is computed with the next step:
   // a schedule as a function of a counter on the device, which a Jit can
   // replay.
-  void set_lr(const Tensor &lr);
-  double lr() const { return lr_value_; } // the last that was given as a number
+  void set_lr(const Tensor& lr);
+  double lr() const { return lr_value_; }  // the last that was given as a number
 
   // Everything that it keeps becomes what it was at first, in the same memory:
   // for another training with the steps that a Jit has captured. Parameters and
@@ -56,17 +54,17 @@ public:
 
   // The optimizer's own tensors under the parameters' positions: "0.m", "0.v",
   // "1.m", ...
-  StateDict state_dict(const std::string &prefix = "");
+  StateDict state_dict(const std::string& prefix = "");
 
-protected:
+ protected:
   // Tensors that want a gradient are parameters. The others (running
   // statistics) are realized with each step. All of them are realized now and
   // must outlive the optimizer.
-  Optimizer(const std::vector<Tensor *> &tensors, double lr);
+  Optimizer(const std::vector<Tensor*>& tensors, double lr);
 
   // The parameter's new value. p and g: f32 or f64. What the optimizer keeps is
   // changed by put().
-  virtual Tensor updated(size_t i, const Tensor &p, const Tensor &g) = 0;
+  virtual Tensor updated(size_t i, const Tensor& p, const Tensor& g) = 0;
   virtual void begin_step() {}
 
   // The gradient of parameter i, f32 or f64; not defined where it has none.
@@ -74,26 +72,26 @@ protected:
   size_t count() const { return parameters_.size(); }
 
   // t becomes the value, unless a LossScaler drops this step.
-  void put(Tensor &t, const Tensor &value);
+  void put(Tensor& t, const Tensor& value);
 
   // One zero for each element of each parameter, under this name; they are
   // realized with a step.
-  std::vector<Tensor> &add_moments(const std::string &name);
+  std::vector<Tensor>& add_moments(const std::string& name);
   // One f64 number for each parameter, likewise.
-  std::vector<Tensor> &add_numbers(const std::string &name, double value);
+  std::vector<Tensor>& add_numbers(const std::string& name, double value);
   // One f64 number, realized with a step.
-  Tensor &add_scalar(const std::string &name, double value);
+  Tensor& add_scalar(const std::string& name, double value);
 
-  Tensor lr_; // f64, 0-d: a parameter of any dtype gets all the digits that it
-              // can hold
+  Tensor lr_;  // f64, 0-d: a parameter of any dtype gets all the digits that it
+               // can hold
 
-private:
-  friend class LossScaler; // mixed.h
+ private:
+  friend class LossScaler;  // mixed.h
 
   struct Moments {
     std::string name;
     double start;
-    std::vector<Tensor> values; // one for each parameter
+    std::vector<Tensor> values;  // one for each parameter
   };
   struct Scalar {
     std::string name;
@@ -101,38 +99,35 @@ private:
     Tensor value;
   };
   void update();
-  std::vector<Tensor *> all_tensors(); // of parameters and of its own
+  std::vector<Tensor*> all_tensors();  // of parameters and of its own
 
-  std::vector<Tensor *> parameters_, others_;
+  std::vector<Tensor*> parameters_, others_;
   std::vector<std::unique_ptr<Moments>> moments_;
   std::vector<std::unique_ptr<Scalar>> scalars_;
   double lr_value_;
-  Tensor taken_; // bool: whether this step is; not defined: it is
+  Tensor taken_;  // bool: whether this step is; not defined: it is
 };
 
 struct SgdOptions {
   double momentum = 0;
-  bool nesterov = false; // takes a momentum and no dampening
+  bool nesterov = false;  // takes a momentum and no dampening
   double weight_decay = 0;
-  double dampening =
-      0; // of the gradient in m, from a parameter's second step on
+  double dampening = 0;  // of the gradient in m, from a parameter's second step on
 };
 
 // g += weight_decay p; m = momentum m + (1 - dampening) g, at first m = g; p -=
 // lr m (nesterov: lr (g + momentum m)).
 class SGD : public Optimizer {
-public:
-  SGD(const std::vector<Tensor *> &tensors, double lr,
-      const SgdOptions &options = {});
+ public:
+  SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options = {});
 
-protected:
-  Tensor updated(size_t i, const Tensor &p, const Tensor &g) override;
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
 
-private:
+ private:
   const SgdOptions options_;
-  std::vector<Tensor> *m_ = nullptr; // nothing without a momentum
-  std::vector<Tensor> *gain_ =
-      nullptr; // of the gradient in m; nothing without dampening
+  std::vector<Tensor>* m_ = nullptr;     // nothing without a momentum
+  std::vector<Tensor>* gain_ = nullptr;  // of the gradient in m; nothing without dampening
 };
 
 struct AdamOptions {
@@ -144,61 +139,59 @@ struct AdamOptions {
 // What Adam, AdamW and LAMB share: running averages of the gradient and its
 // square, and their corrections for having started at zero.
 class AdamBase : public Optimizer {
-protected:
-  AdamBase(const std::vector<Tensor *> &tensors, double lr,
-           const AdamOptions &options);
+ protected:
+  AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options);
   void begin_step() override;
   // m / (sqrt(v) + eps) after the gradient has been taken in, both corrected.
-  Tensor direction(size_t i, const Tensor &g);
+  Tensor direction(size_t i, const Tensor& g);
 
   const AdamOptions options_;
 
-private:
-  Tensor &correction1_, &correction2_; // 1 - beta^t
-  std::vector<Tensor> &m_, &v_;
+ private:
+  Tensor &correction1_, &correction2_;  // 1 - beta^t
+  std::vector<Tensor>&m_, &v_;
 };
 
 // D. Kingma, J. Ba, "Adam", arXiv 1412.6980; g += weight_decay p.
 class Adam : public AdamBase {
-public:
-  Adam(const std::vector<Tensor *> &tensors, double lr = 1e-3,
-       const AdamOptions &options = {})
+ public:
+  Adam(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
       : AdamBase(tensors, lr, options) {}
 
-protected:
-  Tensor updated(size_t i, const Tensor &p, const Tensor &g) override;
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
 };
 
 // I. Loshchilov, F. Hutter, "Decoupled weight decay", arXiv 1711.05101; p *= 1
 // - lr weight_decay.
 class AdamW : public AdamBase {
-public:
-  AdamW(const std::vector<Tensor *> &tensors, double lr = 1e-3,
-        const AdamOptions &options = {.weight_decay = 0.01})
+ public:
+  AdamW(const std::vector<Tensor*>& tensors, double lr = 1e-3,
+        const AdamOptions& options = {.weight_decay = 0.01})
       : AdamBase(tensors, lr, options) {}
 
-protected:
-  Tensor updated(size_t i, const Tensor &p, const Tensor &g) override;
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
 };
 
 // Y. You et al., "Large batch optimization for deep learning", arXiv
 // 1904.00962: Adam's direction plus weight_decay p, scaled to |p| / |direction|
 // (1 where one of them is 0).
 class LAMB : public AdamBase {
-public:
-  LAMB(const std::vector<Tensor *> &tensors, double lr = 1e-3,
-       const AdamOptions &options = {.eps = 1e-6})
+ public:
+  LAMB(const std::vector<Tensor*>& tensors, double lr = 1e-3,
+       const AdamOptions& options = {.eps = 1e-6})
       : AdamBase(tensors, lr, options) {}
 
-protected:
-  Tensor updated(size_t i, const Tensor &p, const Tensor &g) override;
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
 };
 
 struct LarsOptions {
   double momentum = 0.9;
   bool nesterov = false;
   double weight_decay = 1e-4;
-  double trust = 0.001; // coefficient
+  double trust = 0.001;  // coefficient
 };
 
 // Y. You, I. Gitman, B. Ginsburg, arXiv 1708.03888: SGD whose gradients, with
@@ -207,26 +200,24 @@ struct LarsOptions {
 // the momentum, so that a later one only holds for later gradients: m =
 // momentum m + lr scaled g; p -= m (nesterov: lr scaled g + momentum m).
 class LARS : public Optimizer {
-public:
-  LARS(const std::vector<Tensor *> &tensors, double lr,
-       const LarsOptions &options = {});
+ public:
+  LARS(const std::vector<Tensor*>& tensors, double lr, const LarsOptions& options = {});
 
-protected:
-  Tensor updated(size_t i, const Tensor &p, const Tensor &g) override;
+ protected:
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
 
-private:
+ private:
   const LarsOptions options_;
-  std::vector<Tensor> &m_;
+  std::vector<Tensor>& m_;
 };
 
 struct MuonOptions {
   double momentum = 0.95;
   bool nesterov = true;
   double weight_decay = 0;
-  int steps = 5;      // of the Newton-Schulz iteration
-  DType dtype = kF32; // in which it is computed; bf16 has digits enough
-  bool unit_rows =
-      false; // before a step, p is scaled to rows whose mean square length is 1
+  int steps = 5;           // of the Newton-Schulz iteration
+  DType dtype = kF32;      // in which it is computed; bf16 has digits enough
+  bool unit_rows = false;  // before a step, p is scaled to rows whose mean square length is 1
 };
 
 // K. Jordan, "Muon: An optimizer for hidden layers in neural networks",
@@ -236,19 +227,18 @@ struct MuonOptions {
 // (Error): biases, embeddings and the like go to an optimizer of their own.
 // Matrices of one shape are made orthogonal together.
 class Muon : public Optimizer {
-public:
-  Muon(const std::vector<Tensor *> &tensors, double lr = 0.02,
-       const MuonOptions &options = {});
+ public:
+  Muon(const std::vector<Tensor*>& tensors, double lr = 0.02, const MuonOptions& options = {});
 
-protected:
+ protected:
   void begin_step() override;
-  Tensor updated(size_t i, const Tensor &p, const Tensor &g) override;
+  Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
 
-private:
+ private:
   const MuonOptions options_;
-  std::vector<Tensor> &m_;
-  std::vector<Tensor> steps_; // orthogonal, one for each parameter with a
-                              // gradient, of this step
+  std::vector<Tensor>& m_;
+  std::vector<Tensor> steps_;  // orthogonal, one for each parameter with a
+                               // gradient, of this step
 };
 
-} // namespace tiny
+}  // namespace tiny
