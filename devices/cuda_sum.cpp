@@ -12,8 +12,11 @@ namespace tiny {
 namespace {
 
 constexpr size_t kMostGpus = 8, kMostSums = 16;  // of one launch, as in the text below
-constexpr int64_t kMostBlocks = 64;  // fewer than a GPU runs at once: they wait for each other's
+constexpr int64_t kMostBlocks = 128;  // no more than a GPU runs at once: they wait for each other's
 constexpr int64_t kThreads = 512;
+// From so many bytes on each GPU adds up a part of the sum and writes it into the memory of all,
+// where less goes over the links than if each read all that the others have.
+constexpr size_t kShared = 512 << 10;
 
 // An element type of the kernel below: how it is added up.
 struct Element {
@@ -45,11 +48,12 @@ const Element* element_of(DType t) {
 constexpr const char* kText = R"(
 typedef unsigned int u32;
 typedef unsigned long long u64;
-constexpr int kGpus = 8, kSums = 16, kBlocks = 64;
+constexpr int kGpus = 8, kSums = 16, kBlocks = 128;
 __device__ Sum up(Element x) { UP }
 __device__ Element down(Sum x) { DOWN }
 
-// `data`: also what was written before is there. At the end only reads have to be over.
+// `data`: also what was written before is there. At the end reads have to be over, and what others
+// wrote here has to be there.
 __device__ void meet(u32* const* flags, u32 me, u32 count, u32 epoch, u64 limit, bool data) {
   __syncthreads();
   const u32 other = threadIdx.x;
@@ -86,25 +90,34 @@ union Packet {
 };
 
 // All fields take 8 bytes: the host writes them in a row.
+struct Addition {
+  u64 size, shared;             // shared: each GPU makes a part, for all
+  Element* out[kGpus];          // null: not wanted there
+  const Element* from[kGpus];
+};
 struct Batch {
-  u64 me, gpus, limit, sums;
+  u64 me, gpus, limit, sums, shares;
   u32* flags[kGpus];
-  struct {
-    Element* out;  // null: only the others want it
-    u64 size;
-    const Element* from[kGpus];
-  } sum[kSums];
+  Addition sum[kSums];
 };
 
-__device__ void add_up(Element* out, u64 size, u64 gpus, const Element* const* from) {
+template <class T> __device__ void store(const Addition& a, u64 me, u64 gpus, u64 i, T value) {
+#pragma unroll
+  for (int j = 0; j < kGpus; ++j)
+    if (j < gpus && (a.shared || j == me)) reinterpret_cast<T*>(a.out[j])[i] = value;
+}
+
+__device__ void add_up(const Addition& a, u64 me, u64 gpus) {
   constexpr int kLanes = 16 / sizeof(Element);
+  const u64 packets = a.size / kLanes;
+  const u64 begin = a.shared ? packets * me / gpus : 0;
+  const u64 end = a.shared ? packets * (me + 1) / gpus : packets;
   const u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x, step = gridDim.x * (u64)blockDim.x;
-  const u64 packets = size / kLanes;
-  for (u64 i = first; i < packets; i += step) {
+  for (u64 i = begin + first; i < end; i += step) {
     Packet in[kGpus], result;
 #pragma unroll
     for (int j = 0; j < kGpus; ++j)
-      if (j < gpus) in[j].all = reinterpret_cast<const uint4*>(from[j])[i];
+      if (j < gpus) in[j].all = reinterpret_cast<const uint4*>(a.from[j])[i];
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
       Sum sum = up(in[0].each[lane]);
@@ -113,18 +126,19 @@ __device__ void add_up(Element* out, u64 size, u64 gpus, const Element* const* f
         if (j < gpus) sum += up(in[j].each[lane]);
       result.each[lane] = down(sum);
     }
-    reinterpret_cast<uint4*>(out)[i] = result.all;
+    store(a, me, gpus, i, result.all);
   }
-  for (u64 i = packets * kLanes + first; i < size; i += step) {
-    Sum sum = up(from[0][i]);
+  if (a.shared && me + 1 < gpus) return;
+  for (u64 i = packets * kLanes + first; i < a.size; i += step) {
+    Sum sum = up(a.from[0][i]);
 #pragma unroll
     for (int j = 1; j < kGpus; ++j)
-      if (j < gpus) sum += up(from[j][i]);
-    out[i] = down(sum);
+      if (j < gpus) sum += up(a.from[j][i]);
+    store(a, me, gpus, i, down(sum));
   }
 }
 
-extern "C" __global__ void __launch_bounds__(512) sum_together(
+extern "C" __global__ void __launch_bounds__(512, 1) sum_together(
     const __grid_constant__ Batch batch) {
   u32* own = nullptr;
 #pragma unroll
@@ -132,10 +146,14 @@ extern "C" __global__ void __launch_bounds__(512) sum_together(
     if (j == batch.me) own = batch.flags[j] + kBlocks * kGpus + blockIdx.x;
   const u32 epoch = *own + 1;
   meet(batch.flags, batch.me, batch.gpus, epoch, batch.limit, true);
-  for (int s = 0; s < batch.sums; ++s)
-    if (batch.sum[s].out)
-      add_up(batch.sum[s].out, batch.sum[s].size, batch.gpus, batch.sum[s].from);
-  meet(batch.flags, batch.me, batch.gpus, epoch + 1, batch.limit, false);
+  for (int s = 0; s < batch.sums; ++s) {
+    bool wanted = false;
+#pragma unroll
+    for (int j = 0; j < kGpus; ++j)
+      if (j == batch.me) wanted = batch.sum[s].out[j];
+    if (wanted) add_up(batch.sum[s], batch.me, batch.gpus);
+  }
+  meet(batch.flags, batch.me, batch.gpus, epoch + 1, batch.limit, batch.shares);
   if (threadIdx.x == 0) *own = epoch + 1;
 }
 )";
@@ -186,30 +204,39 @@ struct CudaDevice::Together {
     return *one;
   }
 
+  static bool is_shared(const SharedSum& s) {
+    const auto is_wanted = [](void* to) { return to != nullptr; };
+    return s.count * s.dtype.size() >= kShared && std::all_of(s.to.begin(), s.to.end(), is_wanted);
+  }
+
   // Of one dtype; for each GPU.
   std::vector<LaunchItem> launches(std::span<const SharedSum> sums) {
     const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
     LaunchSize size;
     size.block[0] = kThreads;
+    uint64_t shares = 0;
     for (const SharedSum& s : sums) {
-      const int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
-      const int64_t blocks = std::min((packets + kThreads - 1) / kThreads, kMostBlocks);
-      size.grid[0] = std::max(size.grid[0], blocks);
+      int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
+      if (is_shared(s)) packets /= static_cast<int64_t>(gpus.size());
+      const int64_t most = std::min<int64_t>(kMostBlocks, gpus[0]->target().cores);
+      size.grid[0] = std::max(size.grid[0], std::min((packets + kThreads - 1) / kThreads, most));
+      shares += is_shared(s);
     }
     std::vector<LaunchItem> out;
     for (size_t me = 0; me < gpus.size(); ++me) {
       std::vector<void*> batch{as_field(me), as_field(gpus.size()), as_field(limit),
-                               as_field(sums.size())};
+                               as_field(sums.size()), as_field(shares)};
       const auto add = [&](const auto& pointers) {
         for (size_t i = 0; i < kMostGpus; ++i)
           batch.push_back(i < pointers.size() ? const_cast<void*>(pointers[i]) : nullptr);
       };
       add(flags);
       for (const SharedSum& s : sums) {
-        batch.insert(batch.end(), {s.to[me], as_field(s.count)});
+        batch.insert(batch.end(), {as_field(s.count), as_field(is_shared(s))});
+        add(s.to);
         add(s.from);
       }
-      batch.resize(4 + kMostGpus + kMostSums * (2 + kMostGpus));
+      batch.resize(5 + kMostGpus + kMostSums * (2 + 2 * kMostGpus));
       out.push_back({&gpus[me]->sum_program(sums[0].dtype), size, std::move(batch)});
     }
     return out;

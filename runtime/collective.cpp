@@ -127,6 +127,8 @@ Pieces ring(Op op, const Pieces& pieces, std::span<const int> devices) {
 
 // Bytes up to which starting something takes longer than moving all of it to everybody.
 constexpr int64_t kSmall = 256 << 10, kSmallDirect = 1 << 20;
+// From here on a library's rings are faster than kernels in which all GPUs reach for all.
+constexpr int64_t kLarge = 8 << 20;
 constexpr size_t kMostTogether = 8;  // devices
 
 struct Algorithm {
@@ -186,11 +188,12 @@ class Ways {
   }
 
   std::string by_size() const {
-    const bool direct = can_ && are_gpus(devices_);
+    const bool direct = can_ && are_gpus(devices_), two = pieces_.size() == 2;
     const int64_t bytes =
         numel(pieces_[0]->shape()) * static_cast<int64_t>(pieces_[0]->dtype.size());
-    if (direct && bytes <= kSmallDirect && missing({Algorithm::Flags}).empty()) return "flags";
-    const bool at_once = pieces_.size() == 2 || bytes <= (direct ? kSmallDirect : kSmall);
+    if (direct && bytes > kLarge && !two && missing({Algorithm::Library}).empty()) return "nccl";
+    if (direct && missing({Algorithm::Flags}).empty()) return "flags";
+    const bool at_once = two || bytes <= (direct ? kSmallDirect : kSmall);
     return direct ? at_once ? "one_shot" : "two_shot_direct" : at_once ? "naive" : "two_shot";
   }
 

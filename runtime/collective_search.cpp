@@ -213,8 +213,8 @@ double estimated_seconds(const std::string& way, size_t devices, double bytes, d
   const double all = (k - 1) * bytes / rate, parts = 2 * (k - 1) / k * bytes / rate;
   if (way == "ring") return 2 * (k - 1) * latency + parts;
   if (way == "two_shot" || way == "two_shot_direct") return 2 * latency + parts;
-  if (way == "nccl") return latency + parts;
-  return latency + all;  // naive, one_shot, flags
+  if (way == "nccl" || way == "flags") return latency + parts;
+  return latency + all;  // naive, one_shot
 }
 
 std::string fastest_way(const Collective& c, const std::vector<std::string>& ways,

@@ -360,23 +360,17 @@ Peer find_peer(const std::vector<std::string>& lines, const std::vector<std::str
 
 // --- Reports -------------------------------------------------------------------------------------
 
-std::string machine_name(const Device& device) {
-  if (device.target().kind == Target::Kind::Gpu)
-    return bench::output_of("nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1");
-  return bench::cpu_name();
-}
-
 // Prints rows and appends them as JSON lines.
 class Report {
  public:
-  Report(const Options& o, Device& device)
+  explicit Report(const Options& o)
       : peers_(read_lines(o.peers)), has_peers_(o.size == kPeerSize) {
     if (!o.append.empty()) {
       file_.open(o.append, std::ios::app);
       check(file_.is_open(), "--append: cannot write ", o.append);
     }
-    common_ = cat(bench::record(machine_name(device), o.commit), ", \"device\": \"", o.device,
-                  "\", \"size\": ", o.size);
+    common_ = cat(bench::record(bench::machine_name(o.device), o.commit), ", \"device\": \"",
+                  o.device, "\", \"size\": ", o.size);
   }
 
   // The time of a row; `details` are more fields, each a comma and JSON, `text` says them.
@@ -610,7 +604,7 @@ int main(int argc, char** argv) {
     const EnvOverride device("DEVICE", o.device);
     if (!o.mnist_child.empty())
       return train_mnist(std::atoll(o.mnist_child.c_str()), o.size == kPeerSize ? 300 : 3);
-    Report report(o, find_device(o.device));
+    Report report(o);
     return run_rows(o, find_device(o.device), report) ? 1 : 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "gpu: %s\n", e.what());

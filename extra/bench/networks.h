@@ -29,6 +29,7 @@ class ResNet50 {
   explicit ResNet50(bool trained);
   Tensor operator()(const Tensor& x);  // (N, 3, H, W) to (N, 1000)
   std::vector<Tensor>& parameters() { return parameters_; }
+  std::vector<Tensor*> tensors();  // parameters and statistics
 
  private:
   struct Conv {
@@ -70,6 +71,20 @@ inline ResNet50::ResNet50(bool trained) : trained_(trained) {
   }
   weight_ = parameter({1000, in});
   bias_ = parameter({1000});
+}
+
+inline std::vector<Tensor*> ResNet50::tensors() {
+  std::vector<Tensor*> out;
+  for (Tensor& t : parameters_) out.push_back(&t);
+  const auto add = [&](std::vector<Conv>& convs) {
+    for (Conv& c : convs) out.insert(out.end(), {&c.mean, &c.var});
+  };
+  add(stem_);
+  for (Block& b : blocks_) {
+    add(b.convs);
+    add(b.shortcut);
+  }
+  return out;
 }
 
 inline size_t ResNet50::parameter(const Shape& shape, float value) {

@@ -4,6 +4,8 @@
 #include <ctime>
 #include <string>
 
+#include "runtime/device.h"
+
 namespace tiny::bench {
 
 // What a command prints, without the end of its last line.
@@ -18,6 +20,12 @@ inline std::string output_of(const std::string& command) {
 
 inline std::string cpu_name() {
   return output_of("sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1");
+}
+
+// Of the machine that has the device of that name.
+inline std::string machine_name(const std::string& device) {
+  if (find_device(device).target().kind != Target::Kind::Gpu) return cpu_name();
+  return output_of("nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1");
 }
 
 // The beginning of a JSON line. No commit: that of the folder that the program runs in.

@@ -55,7 +55,8 @@ Step mnist_step(int64_t batch, const Devices& devices) {
 Step resnet50_step(int64_t batch, const Devices& devices) {
   const auto model = std::make_shared<bench::ResNet50>(true);
   std::vector<Tensor*> parameters;
-  for (Tensor& t : model->parameters()) parameters.push_back(&t.shard_(devices));
+  for (Tensor* t : model->tensors()) t->shard_(devices);
+  for (Tensor& t : model->parameters()) parameters.push_back(&t);
   const auto optimizer = std::make_shared<SGD>(parameters, 1e-3, SgdOptions{.momentum = 0.9});
   const Tensor x = Tensor::rand({batch, 3, 224, 224}).to(kBF16).shard(devices, 0).realize();
   const Tensor y = Tensor::randint(0, 1000, {batch}).shard(devices, 0).realize();
@@ -189,6 +190,7 @@ void run(const Options& o) {
     file << line << std::endl;
   };
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
+  const std::string machine = bench::machine_name(devices_from(o.device, 1)[0]);
   Chart chart{"training on several devices", "devices", "speed of one device", {}};
   const auto last = static_cast<double>(o.counts.back());
   chart.lines.push_back({"linear", {{1, 1}, {last, last}}});
@@ -206,7 +208,7 @@ void run(const Options& o) {
       const double speed = alone / step * static_cast<double>(batch);
       line.points.push_back({count, speed});
       std::string text =
-          cat(bench::record(devices[0]), ", \"name\": \"scaling_", task.name,
+          cat(bench::record(machine), ", \"name\": \"scaling_", task.name,
               "\", \"devices\": ", count, ", \"batch\": ", batch, ", \"step_ms\": ", step * 1e3,
               ", \"samples_per_s\": ", static_cast<double>(batch) / step, ", \"speed\": ", speed,
               ", \"parameter_bytes\": ", bytes, ", \"sum_us\": ", sum * 1e6);
