@@ -16,6 +16,8 @@ namespace {
 template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.rows);
   visit(tile.columns);
+  visit(tile.halved);
+  visit(tile.depth);
   int bf16 = tile.dtype == kBF16;
   visit(bf16);
   tile.dtype = bf16 ? kBF16 : kF16;
@@ -45,6 +47,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
       visit(at.modulo);
       visit(at.times);
       visit(at.plus);
+      visit(at.by_box);
     }
     map.element_bytes = tile.dtype.size();
     map.is_bf16 = bf16 != 0;
@@ -68,6 +71,12 @@ int64_t MatrixTile::all_steps() const {
   return n;
 }
 
+int MatrixOperand::box_bytes() const {
+  int bytes = map.element_bytes;
+  for (int d = 0; d < map.rank; ++d) bytes *= map.box[d];
+  return bytes;
+}
+
 // Two where half of the registers hold a tile, and half of the shared memory enough stages.
 int MatrixTile::blocks() const { return rows == 128 && columns <= 128 ? 2 : 1; }
 
@@ -77,7 +86,22 @@ int MatrixTile::threads() const { return kMultipliers + (blocks() == 1 ? 128 : 3
 // Of 228 KiB, less what the system takes of each block, makes the addresses multiples of 1024, and
 // the barriers.
 int MatrixTile::stages() const {
-  return std::min(8, (228 / blocks() * 1024 - 4096) / (a_bytes() + b_bytes()));
+  return std::min(8, (228 / blocks() * 1024 - 4096) / stage_bytes());
+}
+
+namespace {
+constexpr int64_t kTile = 1024;  // times twice the pieces of 64 rows, and one where they are halved
+}
+
+int64_t amount_of(const TileShape& shape) {
+  if (shape.rows == 128 && !shape.halved) return shape.columns;
+  return shape.columns + kTile * (shape.rows / 64 * 2 + shape.halved);
+}
+
+TileShape shape_of(int64_t amount) {
+  const int columns = static_cast<int>(amount % kTile), rest = static_cast<int>(amount / kTile);
+  return rest == 0 ? TileShape{128, columns, false}
+                   : TileShape{rest / 2 * 64, columns, rest % 2 != 0};
 }
 
 bool has_matrix_unit(const Target& target, DType dtype) {
@@ -136,7 +160,7 @@ Node k_range(const Product& p) {
 
 // The ranges of the sum that both operands depend on: as one, or the longest of them.
 std::vector<MatrixSide> shared_ranges(const Product& p) {
-  MatrixSide all{{}, MatrixTile::kStep}, one{{nullptr}, MatrixTile::kStep};
+  MatrixSide all, one{{nullptr}};
   for (Node r : p.reduce->srcs().subspan(1)) {
     if (!(p.a->ranges & p.b->ranges & r->ranges)) continue;
     all.ranges.push_back(r);
@@ -163,15 +187,17 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   p.sums.clear();
   p.origins.clear();
   tile.a = tile.b = {};
+  tile.depth = static_cast<int>(p.k.size);
   const Product& product = p.product;
-  const auto view = [&](const MatrixSide& side) {
-    return MatrixView{side,           p.k,     first_of_tile(side, merged(side)),
+  const auto view = [&](const MatrixSide& side, int64_t part, bool clipped) {
+    return MatrixView{side,           part,    clipped,   p.k, first_of_tile(side, merged(side)),
                       product.closed, &p.sums, &p.origins};
   };
-  std::string why = describe(product.a, view(p.m), tile.a);
-  if (why.empty()) why = describe(product.b, view(p.n), tile.b);
+  const int64_t part = tile.halved ? tile.rows : tile.rows / 2;
+  std::string why = describe(product.a, view(p.m, part, tile.halved), tile.a);
+  if (why.empty()) why = describe(product.b, view(p.n, tile.width(), false), tile.b);
   if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
-  tile.steps = {tiles_of(p.k.extent(), MatrixTile::kStep)};
+  tile.steps = {tiles_of(p.k.extent(), tile.depth)};
   uint64_t seen = p.k.mask();
   for (Node k : p.sums) {
     tile.steps.push_back(extent(k));
@@ -183,9 +209,36 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
     return o.map.windows && o.at[o.map.rank - 1].source >= 0;
   };
   if (why.empty() && tile.a.map.windows && tile.b.map.windows && has_parts(tile.b) &&
-      p.k.extent() % MatrixTile::kStep)
+      p.k.extent() % tile.depth)
     why = "both operands are windows that end within a step";
   if (why.empty() && seen != product.closed) why = "a range of the sum is no axis of an operand";
+  return why;
+}
+
+// Few channels are a step of half the depth: what the copy engine adds outside of a tensor costs it
+// more time than what it reads.
+std::string plan_steps(MatrixTile& tile, Plan& out) {
+  constexpr int64_t kDepth = 64, kHalf = 32, kFewest = 3;
+  constexpr double kHalfTime = 0.6;  // of a box, measured on an H200
+  std::vector<MatrixSide> ks = shared_ranges(out.product);
+  Node contiguous = k_range(out.product);
+  if (contiguous) ks = {{{contiguous}}};
+  const int64_t length = contiguous ? extent(contiguous) : 0;
+  const bool few = contiguous && tile.columns >= 16 &&
+                   kHalfTime * static_cast<double>(tiles_of(length, kHalf)) <
+                       static_cast<double>(tiles_of(length, kDepth));
+  std::string why = "the operands have no range of the sum in common";
+  for (const MatrixSide& k : ks) {
+    out.k = k;
+    out.k.size = few ? kHalf : kDepth;
+    why = describe_operands(tile, out);
+    if (why.empty() && !contiguous && tile.stages() < kFewest) {
+      out.k.size = kHalf;
+      why = describe_operands(tile, out);
+    }
+    if (why.empty()) break;
+  }
+  if (why.empty() && tile.stages() < 2) why = "a tile has no room for two stages";
   return why;
 }
 
@@ -193,13 +246,18 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   Product& p = out.product;
   if (!find_product(sink, p)) return "the kernel is no product of two loads";
   if (opt.axes.empty()) return "no range for the columns";
-  tile.rows = opt.amount > kTallTile ? 256 : 128;
-  tile.columns = static_cast<int>(opt.amount % kTallTile);
+  const TileShape shape = shape_of(opt.amount);
+  tile.rows = shape.rows;
+  tile.columns = shape.columns;
+  tile.halved = shape.halved;
   tile.dtype = p.a->dtype;
-  if (tile.columns < 8 || tile.columns > 256 ||
+  if (tile.width() < 8 || tile.columns > 256 ||
       !std::has_single_bit(static_cast<unsigned>(tile.columns)))
     return "a tile has 8, 16, 32, 64, 128 or 256 columns";
-  if (tile.rows * tile.columns > 128 * 256) return "a tile has at most 128 x 256 elements";
+  if (tile.rows < 64 || tile.rows > 1024 || tile.rows % (tile.halved ? 64 : 128))
+    return "a tile has rows for all warpgroups, 64 at a time";
+  if (tile.registers() > MatrixTile::kMostRegisters)
+    return "a tile has at most 160 elements for a thread";
   std::vector<int> rows{opt.axis};
   rows.insert(rows.end(), opt.axes.begin() + 1, opt.axes.end());
   out.m.size = tile.rows;
@@ -214,18 +272,13 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   if (out.m.ranges.size() != rows.size() || out.n.ranges.size() != 1 ||
       ((out.m.mask() | out.n.mask()) & p.closed))
     return "no such ranges";
+  if (tile.halved ? out.n.extent() <= tile.width()
+                  : tile.pieces() > 1 && out.m.extent() <= tile.rows / 2)
+    return "a warpgroup has nothing of the only tile";
   if (p.b->ranges & out.m.mask()) std::swap(p.a, p.b);
   if ((p.b->ranges & out.m.mask()) || (p.a->ranges & out.n.mask()))
     return "both operands depend on a range of the tile";
-  std::vector<MatrixSide> ks = shared_ranges(p);
-  if (Node k = k_range(p)) ks = {{{k}, MatrixTile::kStep}};
-  std::string why = "the operands have no range of the sum in common";
-  for (const MatrixSide& k : ks) {
-    out.k = k;
-    why = describe_operands(tile, out);
-    if (why.empty()) break;
-  }
-  return why;
+  return plan_steps(tile, out);
 }
 
 }  // namespace
@@ -247,9 +300,9 @@ Node use_matrix_unit(Node sink, const Opt& opt) {
   for (size_t i = 1; i < p.m.ranges.size(); ++i)
     sink = apply(sink, {OptKind::Merge, opt.axis, range_id(p.m.ranges[i]), {}}, {});
   Node m = merged(p.m), n = p.n.ranges[0];
-  Node block = index_mod(index_div(m, 64), tile.rows / 128), row = index_div(index_mod(m, 16), 8);
-  Node column = index_div(index_mod(n, tile.columns), 8);
-  column = index_add(index_mul(block, tile.columns / 8), column);
+  Node piece = index_mod(index_div(m, 64), tile.pieces()), row = index_div(index_mod(m, 16), 8);
+  Node column = index_div(index_mod(n, tile.width()), 8);
+  column = index_add(index_mul(piece, tile.width() / 8), column);
   Node at = index_add(index_mul(index_add(index_mul(column, 2), row), 2), index_mod(n, 2));
   const int64_t shape[] = {-1, tile.registers()};
   Node registers = make(Op::Param, kF32, {}, Ints(shape));
@@ -280,6 +333,10 @@ class Chooser {
     if (m.extent() < 64 && m.ranges.size() == 1) std::swap(m, n);
     for (Node s : sink_->srcs())
       if (s->ranges != sink_->src(0)->ranges) return {};
+    if (const std::optional<Opt> opt = by_elements(p)) {
+      lay_out(*opt);
+      return std::move(options_);
+    }
     int64_t others = 1;
     for (Node r : ranges_of(sink_))
       if (!m.has(r) && !n.has(r) && !(r->ranges & p.closed)) others *= extent(r);
@@ -288,9 +345,10 @@ class Chooser {
     if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kFewestColumns)) return {};
     Opt opt{OptKind::Matrix,
             range_id(m.ranges[0]),
-            best_tile(m.extent(), n.extent(), others),
+            best_tile(m, n.extent(), others),
             {range_id(n.ranges[0])}};
     for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
+    if (!is_legal(sink_, opt, target_)) opt.amount = 64;
     if (few) {
       opt.amount = std::max<int64_t>(8, std::bit_ceil(static_cast<uint64_t>(n.extent())));
       if (!is_legal(sink_, opt, target_)) opt.amount = 64;
@@ -315,6 +373,29 @@ class Chooser {
     return inner;
   }
   void bind(int id, RangeKind kind) { apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}}); }
+
+  // Rows that count the elements of windows, channels innermost.
+  std::optional<Opt> by_elements(const Product& p) const {
+    for (Node load : {p.a, p.b}) {
+      Node other = load == p.a ? p.b : p.a, first = contiguous_range(load);
+      const MatrixSide n = tile_ranges(p, other, load);
+      if (!first || n.ranges.size() != 1) continue;
+      MatrixSide m;
+      for (const auto& t : to_sum(load->src(1)).terms)
+        if (t.atom->op == Op::Range && !(t.atom->ranges & (p.closed | other->ranges)))
+          m.ranges.push_back(t.atom);
+      std::sort(m.ranges.begin(), m.ranges.end(), [&](Node x, Node y) {
+        return x != first && (y == first || range_id(x) < range_id(y));
+      });
+      if (m.ranges.size() < 2 || m.ranges.back() != first) continue;
+      const auto tile = window_tile(m.extent() / extent(first), extent(first), n.extent());
+      if (!tile) continue;
+      Opt opt{OptKind::Matrix, range_id(m.ranges[0]), amount_of(*tile), {range_id(n.ranges[0])}};
+      for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
+      if (is_legal(sink_, opt, target_)) return opt;
+    }
+    return {};
+  }
 
   // Whether `n` has less than a tile's usual columns and that is no loss, as memory is what limits:
   // each element along m is read once, for all columns.
@@ -359,21 +440,25 @@ class Chooser {
 
   // Wide tiles multiply faster, as far as there are enough of them for all multiprocessors.
   // Measured on an H200: 1, 0.87 and 0.6 of the rate with 128 rows and 256, 128 and 64 columns. The
-  // rates of tall tiles, which read their columns half as often, are guesses.
-  int64_t best_tile(int64_t m, int64_t n, int64_t others) const {
+  // rates of tall tiles, which read their columns half as often, are guesses, and so are those of
+  // windows with few columns: the copy engine sets them, by the rows and columns that it copies.
+  int64_t best_tile(const MatrixSide& m, int64_t n, int64_t others) const {
     struct Tile {
-      int64_t rows, columns;
+      int rows, columns;
       double rate;
     };
+    std::vector<Tile> tiles{
+        {128, 256, 1.0}, {128, 128, 0.87}, {128, 64, 0.6}, {256, 128, 1.0}, {256, 64, 0.75}};
+    if (m.ranges.size() > 1)
+      tiles.insert(tiles.end(), {{512, 64, 0.84}, {256, 32, 0.42}, {512, 32, 0.45}});
     int64_t best = 256;
     double best_time = 0;
-    for (const Tile& t : {Tile{128, 256, 1.0}, Tile{128, 128, 0.87}, Tile{128, 64, 0.6},
-                          Tile{256, 128, 1.0}, Tile{256, 64, 0.75}}) {
-      const int64_t tiles = tiles_of(m, t.rows) * tiles_of(n, t.columns) * others;
-      const int64_t turns = tiles_of(tiles, target_.cores);
+    for (const Tile& t : tiles) {
+      const int64_t all = tiles_of(m.extent(), t.rows) * tiles_of(n, t.columns) * others;
+      const int64_t turns = tiles_of(all, target_.cores);
       const double time = static_cast<double>(turns * t.rows * t.columns) / t.rate;
       if (best_time != 0 && time >= best_time) continue;
-      best = t.columns + (t.rows == 256 ? kTallTile : 0);
+      best = amount_of({t.rows, t.columns});
       best_time = time;
     }
     return best;
@@ -382,16 +467,22 @@ class Chooser {
   // Element, thread and register as matrix.h says.
   void lay_out(const Opt& opt) {
     const int m = opt.axis, n = opt.axes[0];
-    const bool tall = opt.amount > kTallTile;
+    const TileShape tile = shape_of(opt.amount);
     apply(opt);
-    const int group = split(m, tall ? 256 : 128), block = split(group, tall ? 128 : 64);
-    const int in_group = tall ? split(block, 64) : block;
+    int group = split(m, tile.rows), piece = group;
+    if (!tile.halved) piece = split(group, tile.rows / 2);
+    const int in_group = tile.rows == (tile.halved ? 64 : 128) ? piece : split(piece, 64);
     const int half = split(in_group, 16), row = split(half, 8);
-    const int eight = split(n, opt.amount % kTallTile), quad = split(eight, 8),
-              pair = split(quad, 2);
+    int eight = split(n, tile.columns);
+    if (tile.halved) {
+      group = eight;
+      eight = split(group, tile.columns / 2);
+    }
+    const int quad = split(eight, 8), pair = split(quad, 2);
+    const bool pieces = piece != in_group;
     for (int id : {in_group, row, quad}) apply({OptKind::Merge, group, id, {}});
     bind(group, RangeKind::Thread);
-    if (tall) bind(block, RangeKind::Unroll);
+    if (pieces) bind(piece, RangeKind::Unroll);
     bind(half, RangeKind::Unroll);
     if (has(eight)) bind(eight, RangeKind::Unroll);
     bind(pair, RangeKind::Vector);
@@ -416,7 +507,7 @@ class Chooser {
       order.push_back(blocks[0]);
     }
     order.push_back(group);
-    if (tall) order.push_back(block);
+    if (pieces) order.push_back(piece);
     for (int id : {half, eight, pair})
       if (has(id)) order.push_back(id);
     apply({OptKind::Order, 0, 0, order});
@@ -429,6 +520,31 @@ class Chooser {
 
 }  // namespace
 
+std::optional<TileShape> window_tile(int64_t taps, int64_t channels, int64_t columns) {
+  constexpr double kGain = 0.6;
+  const auto copied = [](int64_t m, int64_t n, int64_t rows, int64_t wide) {
+    return tiles_of(m, rows) * tiles_of(n, wide) * (std::min(m, rows) + std::min(n, wide));
+  };
+  if (taps < 2 || channels % 32) return {};
+  int64_t least = INT64_MAX;  // rows and columns that are copied for a step
+  for (const auto& [m, n] : {std::pair{channels, columns}, std::pair{columns, channels}})
+    for (const auto& [rows, wide] : {std::pair{128, 256}, std::pair{256, 128}, std::pair{256, 64}})
+      least = std::min(least, taps * copied(m, n, rows, wide));
+  std::optional<TileShape> best;
+  double most_read = kGain * static_cast<double>(least);
+  for (int wide : {64, 128}) {
+    if (columns <= wide / 2) continue;
+    const int64_t all = taps * channels;
+    const int64_t most = MatrixTile::kMostRegisters * MatrixTile::kMultipliers / wide / 64 * 64;
+    const int64_t rows = (tiles_of(all, tiles_of(all, most)) + 63) / 64 * 64;
+    const int64_t reads = copied(all, columns, rows, wide);
+    if (static_cast<double>(reads) >= most_read) continue;
+    most_read = static_cast<double>(reads);
+    best = TileShape{static_cast<int>(rows), wide, true};
+  }
+  return best;
+}
+
 std::vector<Opt> matrix_options(Node sink, const Target& target) {
   return Chooser(sink, target).run();
 }
@@ -436,7 +552,7 @@ std::vector<Opt> matrix_options(Node sink, const Target& target) {
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
   size.grid[0] = std::min<int64_t>(size.grid[0], target.cores * tile.blocks());
   size.block[0] = tile.threads();
-  size.shared_bytes = tile.stages() * (tile.a_bytes() + tile.b_bytes()) + 1024;
+  size.shared_bytes = tile.stages() * tile.stage_bytes() + 1024;
   size.maps = {tile.a.map, tile.b.map};
 }
 

@@ -1,21 +1,26 @@
-// Products on the matrix units of a GPU. One block works on a tile of 128 or 256 rows (range m) and
-// up to 256 columns (range n) of the result: two warpgroups of 128 threads multiply half of the
-// rows each (wgmma, sm_90a); another, or a warp, does nothing but ask the copy engine for the
-// operands' next boxes. The two do with the result what the rest of the kernel says. Blocks stay
-// and take tile after tile.
+// Products on the matrix units of a GPU. One block works on a tile of 128 or more rows (range m)
+// and up to 256 columns (range n) of the result: two warpgroups of 128 threads multiply half of the
+// rows, or of the columns, each (wgmma, sm_90a); another, or a warp, does nothing but ask the copy
+// engine for the operands' next boxes. The two do with the result what the rest of the kernel says.
+// Blocks stay and take tile after tile.
 //
 // In the kernel graph the reduction becomes loads from an array of registers, the Param in slot -1:
 // thread t of the 256 holds element (row, column) of the tile in register
-//   ((block * columns + column) / 8 * 2 + row / 8 % 2) * 2 + column % 2,
-// block = row / 64 % blocks being one of 1 or 2 for 128 or 256 rows, with
-//   row = (t / 128 * blocks + block) * 64 + t / 32 % 4 * 16 + row / 8 % 2 * 8 + t / 4 % 8
+//   ((piece * width + column % width) / 8 * 2 + row / 8 % 2) * 2 + column % 2,
+// piece = row / 64 % pieces being one of a warpgroup's products of 64 rows and `width` columns,
+// with
+//   row = (t / 128 * pieces + piece) * 64 + t / 32 % 4 * 16 + row / 8 % 2 * 8 + t / 4 % 8
 //   column = column / 8 * 8 + t % 4 * 2 + column % 2
-// (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": matrix D). As all of these are
-// ranges and options, anything may be done with the result before it is stored.
+// (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": matrix D); t / 128 is column / width
+// and no part of the row where the warpgroups share the columns. As all of these are ranges and
+// options, anything may be done with the result before it is stored.
 //
 // An operand may be the windows of images, as a convolution reads them: rows (or k, in the gradient
-// of a weight) then count pixels, several ranges as one, and padding is what lies outside.
+// of a weight) then count pixels, several ranges as one, and padding is what lies outside. In the
+// gradient of a weight rows may count the elements of a window, box after box of their channels.
 #pragma once
+#include <optional>
+
 #include "codegen/option.h"
 #include "codegen/source.h"
 
@@ -23,9 +28,11 @@ namespace tiny {
 
 // Where the box of a tile and a step along k begins along an axis: `source` of the Matrix node, if
 // any, plus number `step` of the steps, if any, as number / divide % modulo * times, plus `plus`.
+// Of boxes that count something else than elements, the source plus the box's number is the number.
 struct MatrixPlace {
   int source = -1, step = -1;
   int64_t divide = 1, modulo = 0, times = 1, plus = 0;  // no modulo: 0
+  bool by_box = false;
 };
 
 // An operand of a product, [rows or columns, k].
@@ -37,38 +44,54 @@ struct MatrixOperand {
   MatrixPlace at[8];     // of each axis, and then of the offsets in windows
 
   int places() const { return map.rank + (map.windows ? map.rank - 2 : 0); }
+  int row_bytes() const { return map.box[0] * map.element_bytes; }  // contiguous, and swizzled
+  int box_bytes() const;
+  int bytes() const { return boxes * box_bytes(); }
 };
 
 // What the payload of a Matrix node says.
 struct MatrixTile {
-  static constexpr int kMultipliers = 256, kStep = 64;  // k elements of a step
+  static constexpr int kMultipliers = 256, kMostRegisters = 160;
 
   MatrixTile() = default;
   explicit MatrixTile(Node matrix);
 
   int rows = 128, columns = 256;
+  bool halved = false;  // each warpgroup has half of the columns, not of the rows
+  int depth = 64;       // k elements of a step
   DType dtype = kBF16;  // of both operands
   MatrixOperand a, b;
-  std::vector<int64_t> steps;  // along k: the innermost in steps of kStep, then others one by one
+  std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
 
   int64_t all_steps() const;
   int registers() const { return rows * columns / kMultipliers; }
-  int a_bytes() const { return rows * 128; }
-  int b_bytes() const { return columns * 128; }
+  int pieces() const { return rows / (halved ? 64 : 128); }     // products of a warpgroup
+  int width() const { return halved ? columns / 2 : columns; }  // columns of one
+  int stage_bytes() const { return a.bytes() + b.bytes(); }
   int blocks() const;   // at a time on a multiprocessor: one multiplies while another stores
   int threads() const;  // of a block, the last of which fill
-  int stages() const;  // that fit into a block's shared memory
+  int stages() const;   // that fit into a block's shared memory
 };
 
 // Whether products of this dtype can be made there.
 bool has_matrix_unit(const Target& target, DType dtype);
 
-// Of the option: what is added to its columns for tiles of 256 rows.
-constexpr int64_t kTallTile = 1024;
+// The option's amount: a tile's columns, and its rows where they are no 128 that are shared out.
+struct TileShape {
+  int rows = 128, columns = 256;
+  bool halved = false;
+};
+int64_t amount_of(const TileShape& shape);
+TileShape shape_of(int64_t amount);
 
 // Why the option is not legal; empty where it is.
 std::string matrix_problem(Node sink, const Opt& opt);
 Node use_matrix_unit(Node sink, const Opt& opt);
+
+// The gradient of a weight may have rows that count all elements of its windows, `taps` times
+// `channels`, so that what it is multiplied with is read once for several of them. The tile for
+// that; nothing where tiles of one tap each read less.
+std::optional<TileShape> window_tile(int64_t taps, int64_t channels, int64_t columns);
 
 // All options of a kernel with the given one first; none where no legal one pays.
 std::vector<Opt> matrix_options(Node sink, const Target& target);

@@ -60,7 +60,10 @@ class Describer {
     out_.k_major = first && view_.k.has(first);
     const MatrixSide& inner = out_.k_major ? view_.k : view_.across;
     if (!first || !inner.has(first)) return "an operand is contiguous along another range";
-    out_.boxes = out_.k_major ? 1 : static_cast<int>(view_.across.size / MatrixTile::kStep);
+    const bool elements = view_.across.ranges.size() > 1 && extent(first) % 64;
+    const bool narrow = extent(first) <= 32 || view_.part < 64 || elements;
+    span_ = out_.k_major ? view_.k.size : narrow ? 32 : 64;
+    set_boxes();
     std::string why = load_->num_src == 2 ? plain() : "padded";
     if (!why.empty()) why = windows(first);
     map_.offset = sum_.constant * bytes_;
@@ -72,8 +75,17 @@ class Describer {
   }
 
  private:
+  void set_boxes() {
+    const MatrixSide& across = view_.across;
+    int64_t elements = across.size;
+    if (view_.clipped) elements = std::min(elements, across.extent());
+    out_.boxes = out_.k_major ? 1 : static_cast<int>((elements + span_ - 1) / span_);
+    if (across.size % span_ && !out_.k_major) out_.boxes = 0;
+  }
+
   int64_t box_of(const MatrixSide& side) const {
-    return &side == &view_.k || !out_.k_major ? MatrixTile::kStep : view_.across.size;
+    if (out_.k_major) return &side == &view_.k ? span_ : view_.across.size;
+    return &side == &view_.k ? view_.k.size : span_;
   }
 
   int source(Node n) {
@@ -128,6 +140,7 @@ class Describer {
              (std::abs(x.step) == std::abs(y.step) && x.side && !y.side);
     });
     if (axes[0].step != 1 || !axes[0].side) return "an operand is contiguous along another range";
+    if (out_.k_major && view_.across.size > kMostRows) return "a box has at most 256 rows";
     map_.rank = static_cast<int>(axes.size());
     for (int d = 0; d < map_.rank; ++d) {
       const Axis& a = axes[static_cast<size_t>(d)];
@@ -141,7 +154,18 @@ class Describer {
       else
         count_axis(d, a);
     }
+    widen();
     return "";
+  }
+
+  // Columns beyond the last may be read where they lie in the buffer: a box that reaches out of its
+  // tensor takes longer.
+  void widen() {
+    if (out_.k_major || map_.rank < 2) return;
+    const int64_t whole = (map_.sizes[0] + span_ - 1) / span_ * span_;
+    int64_t end = sum_.constant + whole;
+    for (int d = 1; d < map_.rank; ++d) end += (map_.sizes[d] - 1) * map_.strides[d] / bytes_;
+    if (map_.strides[1] >= whole * bytes_ && end <= out_.elements) map_.sizes[0] = whole;
   }
 
   // A range that walks backwards counts from the other end.
@@ -164,8 +188,10 @@ class Describer {
   std::string windows(Node first) {
     const MatrixSide& pixels = out_.k_major ? view_.across : view_.k;
     const MatrixSide& channels = out_.k_major ? view_.k : view_.across;
-    if (channels.ranges.size() != 1 || channels.ranges[0] != first || pixels.extent() > INT_MAX)
+    if (channels.ranges.back() != first || pixels.extent() > INT_MAX)
       return "windows that are not contiguous along channels";
+    if (channels.ranges.size() > 1 && (out_.k_major || extent(first) % span_))
+      return "elements of windows whose channels are no whole boxes";
     std::vector<Node> others;
     for (const auto& t : sum_.terms)
       if (t.atom != first && !pixels.has(t.atom)) others.push_back(t.atom);
@@ -187,12 +213,14 @@ class Describer {
     map_.windows = true;
     map_.rank = static_cast<int>(axes.size()) + 2;
     map_.sizes[0] = extent(first);
-    map_.box[0] = MatrixTile::kStep;
+    map_.box[0] = static_cast<int>(span_);
     map_.box[1] = static_cast<int>(box_of(pixels));
     if (&channels == &view_.k)
       out_.at[0].step = 0;
-    else
+    else if (channels.ranges.size() == 1)
       out_.at[0].source = source(view_.begin);
+    else
+      count_boxes(out_.at[0], {1, extent(first) / span_, span_, 0});
     int64_t behind = 1;
     for (int d = 1; d <= map_.rank - 2; ++d) {
       const Spatial& a = axes[axes.size() - static_cast<size_t>(d)];
@@ -315,12 +343,28 @@ class Describer {
     map_.steps[d - 1] = static_cast<int>(a.step);
     begin_at(out_.at[d], {behind, extent(a.place), a.step, begin});
     MatrixPlace& offset = out_.at[map_.rank + d - 1];
-    if (a.tap) count(offset, a.tap, a.dilation, back ? -a.dilation * last : 0);
+    const int64_t plus = back ? -a.dilation * last : 0;
+    if (!a.tap) return;
+    if (!view_.across.has(a.tap)) return count(offset, a.tap, a.dilation, plus);
+    int64_t inner = 1;  // elements along the rows for each of the tap's
+    for (size_t i = view_.across.ranges.size(); view_.across.ranges[--i] != a.tap;)
+      inner *= extent(view_.across.ranges[i]);
+    count_boxes(offset, {inner / span_, extent(a.tap), a.dilation, plus});
   }
 
   struct Digit {
     int64_t divide, modulo, times, plus;
   };
+
+  // The place of boxes along rows that count elements of windows.
+  void count_boxes(MatrixPlace& place, const Digit& digit) {
+    place.source = source(index_div(view_.begin, span_));
+    place.by_box = true;
+    place.divide = digit.divide;
+    place.modulo = digit.modulo;
+    place.times = digit.times;
+    place.plus = digit.plus;
+  }
 
   // Which pixel a tile or a step begins at.
   void begin_at(MatrixPlace& place, const Digit& digit) {
@@ -367,7 +411,8 @@ class Describer {
       if (map_.steps[d - 1] > 8) return "windows more than 8 elements apart";
       const MatrixPlace& offset = out_.at[map_.rank + d - 1];
       Node tap = offset.step > 0 ? (*view_.sums)[static_cast<size_t>(offset.step) - 1] : nullptr;
-      const int64_t last = offset.source >= 0
+      const int64_t last = offset.by_box ? std::abs(offset.times) * (offset.modulo - 1)
+                           : offset.source >= 0
                                ? (*view_.sources)[static_cast<size_t>(offset.source)]->vmax
                            : tap ? std::abs(offset.times) * (extent(tap) - 1)
                                  : 0;
@@ -376,12 +421,15 @@ class Describer {
     return "";
   }
 
+  static constexpr int64_t kMostRows = 256;  // of a box of a tensor; windows have 1024
+
   Node load_;
   const MatrixView& view_;
   MatrixOperand& out_;
   TensorMap& map_;
   Sum sum_;
   int64_t bytes_ = 2;
+  int64_t span_ = 64;  // contiguous elements of a box
 };
 
 }  // namespace

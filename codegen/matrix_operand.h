@@ -20,7 +20,10 @@ struct MatrixSide {
 
 // What is known of a product when an operand of it is described.
 struct MatrixView {
-  MatrixSide across, k;     // rows or columns; the sum's innermost
+  MatrixSide across;        // rows or columns
+  int64_t part = 64;        // of those, what is a warpgroup's
+  bool clipped = false;     // a tile need not have more of them than there are
+  MatrixSide k;             // the sum's innermost
   Node begin = nullptr;     // of the tile, among the elements of `across`
   uint64_t closed = 0;      // the ranges of the sum
   std::vector<Node>* sums;  // those that are counted one by one: number 1, 2, ... of the steps

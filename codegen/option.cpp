@@ -25,7 +25,10 @@ std::string to_text(const Opt& opt) {
     case OptKind::Matrix: {
       std::string text = cat("matrix r", opt.axis);
       for (int a : opt.axes) text += cat(" r", a);
-      return cat(text, " x ", opt.amount % kTallTile, opt.amount > kTallTile ? " tall" : "");
+      const TileShape tile = shape_of(opt.amount);
+      text += cat(" x ", tile.columns);
+      if (tile.rows != 128 || tile.halved) text += cat(" rows ", tile.rows);
+      return text + (tile.halved ? " halved" : "");
     }
     case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
     case OptKind::Stage: {
@@ -95,10 +98,13 @@ Opt option_from_text(const std::string& text) {
       do opt.axes.push_back(range());
       while (good && (in >> std::ws) && in.peek() == 'r');
       good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
-      if (good && (in >> std::ws) && in.peek() == 't') {
-        good = (in >> word) && word == "tall";
-        opt.amount += kTallTile;
+      TileShape tile{128, static_cast<int>(opt.amount), false};
+      if (good && in >> word) {
+        good = word == "rows" && (in >> tile.rows);
+        if (good && in >> word) good = tile.halved = word == "halved";
       }
+      in.clear();
+      if (good) opt.amount = amount_of(tile);
     }
   }
   check(good && (in >> std::ws).eof(), "option '", text,

@@ -18,8 +18,8 @@ enum class OptKind : uint8_t {
   Bind,    // axis gets the RangeKind `amount`
   Join,    // the range `amount` (its id) becomes axis: what runs in one after the other, or is
            // reduced along one and read along the other, is then in the same hands
-  Matrix,  // the kernel's product on the matrix units, in tiles of 128 rows along axis and `amount`
-           // columns along axes[0] (plus kTallTile: of 256 rows); where there are more axes, rows
+  Matrix,  // the kernel's product on the matrix units, in tiles of rows along axis and columns
+           // along axes[0], as many as amount_of a TileShape says; where there are more axes, rows
            // count them too, as one range with axis's id; see codegen/matrix.h
   Mma,     // the kernel's product on the matrix units of a warp: rows along axis, columns along
            // axes[0], sums along axes[1]; see codegen/mma.h

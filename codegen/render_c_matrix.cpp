@@ -79,11 +79,11 @@ template <int stages, int bytes, int full_count, int empty_count> struct Pipelin
     }
   }
 };
-// Rows of 128 bytes, swizzled: `leading` bytes from one block of 128 bytes to the next along the
-// contiguous axis, `stride` from eight rows to the next eight.
+// Rows of 128 or 64 bytes, swizzled: `leading` bytes from one block of a row's bytes to the next
+// along the contiguous axis, `stride` from eight rows to the next eight.
 INLINE u64 descriptor(u32 address, u32 leading, u32 stride) {
   return (u64)(address >> 4 & 0x3fff) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 |
-         1ull << 62;
+         (stride == 1024 ? 1ull : 2ull) << 62;
 }
 )";
 
@@ -111,7 +111,7 @@ std::string multiply_name(const MatrixTile& tile) {
 
 // Each operand is contiguous along k (0) or turned (1).
 std::string multiply_function(const MatrixTile& tile) {
-  const int registers = tile.columns / 2;  // of 64 rows
+  const int registers = tile.width() / 2;  // of 64 rows
   const std::string type = tile.dtype == kBF16 ? "bf16" : "f16";
   std::string list, outputs;
   for (int i = 0; i < registers; ++i) {
@@ -122,32 +122,45 @@ std::string multiply_function(const MatrixTile& tile) {
              registers,
              "], u64 a, u64 b) {\n  asm volatile(\"{ .reg .pred p; setp.eq.b32 p, 0, 0; "
              "wgmma.mma_async.sync.aligned.m64n",
-             tile.columns, "k16.f32.", type, ".", type, " {", list, "}, %", registers, ", %",
+             tile.width(), "k16.f32.", type, ".", type, " {", list, "}, %", registers, ", %",
              registers + 1, ", p, 1, 1, %", registers + 2, ", %", registers + 3,
              "; }\"\n    : ", outputs,
              " : \"l\"(a), \"l\"(b), \"n\"(turn_a), \"n\"(turn_b));\n}\n");
 }
 
-// Where the next 16 elements along k begin, and the strides of the descriptor: rows of 64 elements
-// of k, or 64 elements of m or n for each of 64 along k.
-std::string descriptor(const MatrixOperand& o, const char* address) {
-  return o.k_major ? cat("descriptor(", address, " + k * 32, 16, 1024)")
-                   : cat("descriptor(", address, " + k * 2048, 8192, 1024)");
+// Where the next 16 elements along k begin, and the strides of the descriptor: rows of elements of
+// k, or a row of elements of m or n for each of those. `leading`: to the next box of m or n.
+std::string descriptor(const MatrixOperand& o, const std::string& address, int leading) {
+  const int row = o.row_bytes();
+  return o.k_major
+             ? cat("descriptor(", address, " + k * 32, 16, ", 8 * row, ")")
+             : cat("descriptor(", address, " + k * ", 16 * row, ", ", leading, ", ", 8 * row, ")");
 }
 
-// A group of products of the stage, which may run when this has been executed.
+// Bytes of 64 rows of an operand.
+int piece_bytes(const MatrixOperand& o) {
+  return o.k_major ? 64 * o.row_bytes() : 64 * 2 / o.row_bytes() * o.box_bytes();
+}
+
+// A group of products of the stage, which may run when this has been executed. The last piece of a
+// tile that has no more rows than there are may end within a box of 64: it reads the same again.
 std::string multiply_text(const MatrixTile& tile, const std::string& indent,
                           const std::string& thread) {
-  const int blocks = tile.rows / 128;
-  std::string out =
-      cat(indent, "const u32 a = pipeline.stage() + ", thread, " / 128 * ", blocks * 8192,
-          ", b = pipeline.stage() + ", tile.a_bytes(), ";\n", indent, "products_fence();\n", indent,
-          "UNROLL\n", indent, "for (int k = 0; k < 4; ++k) {\n");
-  for (int block = 0; block < blocks; ++block)
+  const auto part = [&](const MatrixOperand& o, bool shared) {
+    return shared ? "" : cat(" + ", thread, " / 128 * ", o.bytes() / 2);
+  };
+  std::string out = cat(indent, "const u32 a = pipeline.stage()", part(tile.a, tile.halved),
+                        ", b = pipeline.stage() + ", tile.a.bytes(), part(tile.b, !tile.halved),
+                        ";\n", indent, "products_fence();\n");
+  out += cat(indent, "UNROLL\n", indent, "for (int k = 0; k < ", tile.depth / 16, "; ++k) {\n");
+  for (int piece = 0; piece < tile.pieces(); ++piece) {
+    const int begin = piece * piece_bytes(tile.a);
+    const bool ends = tile.halved && begin + piece_bytes(tile.a) > tile.a.bytes();
     out += cat(indent, "  ", multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
-               tile.b.k_major ? 0 : 1, ">(acc[", block, "], ",
-               descriptor(tile.a, cat("a + ", block * 8192).c_str()), ", ", descriptor(tile.b, "b"),
-               ");\n");
+               tile.b.k_major ? 0 : 1, ">(acc[", piece, "], ",
+               descriptor(tile.a, cat("a + ", begin), ends ? 0 : tile.a.box_bytes()), ", ",
+               descriptor(tile.b, "b", tile.b.box_bytes()), ");\n");
+  }
   return cat(out, indent, "}\n", indent, "products_commit();\n");
 }
 
@@ -157,12 +170,11 @@ std::string step_text(const MatrixTile& tile, int step) {
   for (int i = 0; i < step; ++i) text = cat(text, " / ", tile.steps[static_cast<size_t>(i)]);
   const size_t at = static_cast<size_t>(step);
   if (at + 1 < tile.steps.size()) text = cat(text, " % ", tile.steps[at]);
-  return step == 0 ? cat("(", text, ") * ", MatrixTile::kStep) : text;
+  return step == 0 ? cat("(", text, ") * ", tile.depth) : text;
 }
 
-// Of a place that a step gives.
-std::string place_text(const MatrixTile& tile, const MatrixPlace& at) {
-  std::string text = step_text(tile, at.step);
+// Of a place that counts what `text` says.
+std::string place_text(std::string text, const MatrixPlace& at) {
   if (at.divide != 1) text = cat("(", text, ") / ", at.divide);
   if (at.modulo != 0) text = cat("(", text, ") % ", at.modulo);
   if (at.times != 1) text = cat("(", text, ") * ", at.times);
@@ -172,17 +184,23 @@ std::string place_text(const MatrixTile& tile, const MatrixPlace& at) {
 }  // namespace
 
 // Of one box of an operand, to an offset in the stage.
-std::string CPrinter::copy_box(const MatrixTile& tile, const MatrixOperand& o, Str map, int box,
-                               int64_t offset) {
+std::string CPrinter::copy_box(const MatrixTile& tile, const Ring& ring, int box) {
+  const bool first = box < tile.a.boxes;
+  const MatrixOperand& o = first ? tile.a : tile.b;
+  const int own = first ? box : box - tile.a.boxes;
   std::string at;
   for (int d = 0; d < o.places(); ++d) {
     const MatrixPlace& place = o.at[d];
     std::string x;
     if (place.source >= 0) x = value(matrix_->src(place.source));
-    if (place.step >= 0) x += (x.empty() ? "" : " + ") + place_text(tile, place);
-    at += cat(", ", x.empty() ? "0" : x, d == 0 && box ? cat(" + ", box * MatrixTile::kStep) : "");
+    if (place.by_box) x = place_text(cat("(", x, " + ", own, ")"), place);
+    if (place.step >= 0)
+      x += (x.empty() ? "" : " + ") + place_text(step_text(tile, place.step), place);
+    const bool advances = d == 0 && own && !place.by_box;
+    at += cat(", ", x.empty() ? "0" : x, advances ? cat(" + ", own * o.map.box[0]) : "");
   }
-  return cat(o.map.windows ? "copy_windows" : "copy_box", "(pipeline.stage() + ", offset, ", ", map,
+  return cat(o.map.windows ? "copy_windows" : "copy_box", "(pipeline.stage() + ",
+             ring.boxes[static_cast<size_t>(box)].offset, ", map_", first ? "a" : "b",
              ", pipeline.arrival()", at, ");\n");
 }
 
@@ -190,18 +208,12 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
                                 const std::vector<RingStep>& steps, Str indent, Str thread) {
   std::string out;
   for (const RingStep& step : steps) {
-    const int box = static_cast<int>(step.amount);
     switch (step.op) {
       case RingOp::WaitEmpty: out += indent + "pipeline.wait_empty();\n"; break;
       case RingOp::Expect:
         out += cat(indent, "mbarrier_expect(pipeline.arrival(), ", step.amount, ");\n");
         break;
-      case RingOp::Copy:
-        out += indent +
-               (box < tile.a.boxes
-                    ? copy_box(tile, tile.a, "map_a", box, ring.boxes[box].offset)
-                    : copy_box(tile, tile.b, "map_b", box - tile.a.boxes, ring.boxes[box].offset));
-        break;
+      case RingOp::Copy: out += indent + copy_box(tile, ring, static_cast<int>(step.amount)); break;
       case RingOp::WaitFull: out += indent + "pipeline.wait_full();\n"; break;
       case RingOp::Multiply: out += multiply_text(tile, indent, thread); break;
       case RingOp::WaitProducts: out += cat(indent, "products_wait<", step.amount, ">();\n"); break;
@@ -218,7 +230,7 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
 std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
   const Ring ring = ring_of(tile);
-  const int blocks = tile.rows / 128, registers = tile.columns / 2;
+  const int pieces = tile.pieces(), registers = tile.width() / 2;
   std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a));
   if (tile.b.map.rank != tile.a.map.rank || tile.b.map.windows != tile.a.map.windows)
     helpers += copy_function(tile.b);
@@ -247,8 +259,8 @@ std::string CPrinter::matrix_text() {
              "    if (thread_x() == ", MatrixTile::kMultipliers, ")\n      for (", tiles, ") {\n",
              before_, "        ", steps, ring_text(tile, ring, ring.fill, "          ", thread),
              "        }\n      }\n  } else {\n", alone ? "    more_registers<232>();\n" : "",
-             "    for (", tiles, ") {\n", before_, "    f32 acc[", blocks, "][", registers,
-             "];\n    UNROLL\n    for (int i = 0; i < ", blocks * registers, "; ++i) acc[i / ",
+             "    for (", tiles, ") {\n", before_, "    f32 acc[", pieces, "][", registers,
+             "];\n    UNROLL\n    for (int i = 0; i < ", pieces * registers, "; ++i) acc[i / ",
              registers, "][i % ", registers, "] = 0;\n    ", steps,
              ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
              ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");

@@ -12,17 +12,17 @@ namespace tiny {
 Ring ring_of(const MatrixTile& tile) {
   Ring ring;
   ring.stages = tile.stages();
-  ring.stage_bytes = tile.a_bytes() + tile.b_bytes();
+  ring.stage_bytes = tile.stage_bytes();
+  const int groups = MatrixTile::kMultipliers / 128;
+  ring.reads.resize(groups);
   for (const MatrixOperand* o : {&tile.a, &tile.b}) {
-    int64_t size = o->map.element_bytes;
-    for (int d = 0; d < o->map.rank; ++d) size *= o->map.box[d];
+    const bool shared = (o == &tile.a) == tile.halved;
+    const int begin = o == &tile.b ? tile.a.bytes() : 0, part = o->bytes() / (shared ? 1 : groups);
     for (int box = 0; box < o->boxes; ++box)
-      ring.boxes.push_back(
-          {(o == &tile.b ? tile.a_bytes() : 0) + box * MatrixTile::kStep * 128, size});
+      ring.boxes.push_back({begin + box * o->box_bytes(), o->box_bytes()});
+    for (int group = 0; group < groups; ++group)
+      ring.reads[static_cast<size_t>(group)].push_back({begin + (shared ? 0 : group * part), part});
   }
-  const int groups = MatrixTile::kMultipliers / 128, part = tile.a_bytes() / groups;
-  for (int group = 0; group < groups; ++group)
-    ring.reads.push_back({{group * part, part}, {tile.a_bytes(), tile.b_bytes()}});
   ring.empty_count = static_cast<int>(ring.reads.size());
   ring.fill = {{RingOp::WaitEmpty}, {RingOp::Expect, ring.stage_bytes}};
   for (size_t box = 0; box < ring.boxes.size(); ++box)

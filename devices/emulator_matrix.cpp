@@ -11,8 +11,11 @@ namespace tiny {
 namespace {
 
 // The 128-byte swizzle: within 1024 bytes, the number of the row of 128 bytes is added without
-// carry to that of the piece of 16 bytes in it.
-uint32_t swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+// carry to that of the piece of 16 bytes in it. Those of 64 and 32 bytes: with half and a quarter
+// of the bytes, and of the pieces.
+uint32_t swizzled(uint32_t address, uint32_t bytes) {
+  return address ^ (address >> 7 & (bytes / 16 - 1)) << 4;
+}
 
 float to_float(uint16_t bits, bool bf16) { return bf16 ? bf16_to_f32(bits) : f16_to_f32(bits); }
 
@@ -85,8 +88,8 @@ std::string EmulatedMatrixUnits::copy_box(uint32_t to, const EmulatedMap& map, u
   if (!fenced_) return "copies with no fence after an mbarrier was initialised";
   if (to % 1024 || to + bytes > bytes_)
     return cat("copies ", bytes, " bytes to byte ", to, " of shared memory, which has ", bytes_);
-  if (map.map.box[0] * map.map.element_bytes != 128)
-    return "copies rows of other than 128 bytes with the 128-byte swizzle";
+  if (const int row = map.map.box[0] * map.map.element_bytes; row != 128 && row != 64 && row != 32)
+    return "copies rows of other bytes than a swizzle's";
   if (std::string problem = window_problem(map.map, at); !problem.empty()) return problem;
   std::memset(shared_ + to, 0xFF, static_cast<size_t>(bytes));
   const int places = map.map.rank + (map.map.windows ? map.map.rank - 2 : 0);
@@ -155,7 +158,8 @@ void EmulatedMatrixUnits::copy_row(const Copy& copy, const int64_t* element, uin
   }
   for (int i = 0; i < map.box[0]; ++i) {
     const int64_t x = element[0] + i;
-    char* const there = shared_ + swizzled(to + static_cast<uint32_t>(i * map.element_bytes));
+    const auto row = static_cast<uint32_t>(map.box[0] * map.element_bytes);
+    char* const there = shared_ + swizzled(to + static_cast<uint32_t>(i * map.element_bytes), row);
     if (inside && x >= 0 && x < map.sizes[0])
       std::memcpy(there, copy.map->base + from + x * map.element_bytes, size);
     else
@@ -206,7 +210,7 @@ std::string EmulatedMatrixUnits::wait(int thread, int groups, bool* done) {
 
 // Where element (row, k) of an operand lies; `row` counts along m or n. Descriptors: the address,
 // the leading and the stride offset in units of 16 bytes from bits 0, 16 and 32, the swizzle in
-// bits 62 and 63 (1: 128 bytes, 0: none).
+// bits 62 and 63 (1: 128 bytes, 2: 64, 3: 32, 0: none).
 std::string EmulatedMatrixUnits::element(uint64_t descriptor, bool turned, int row, int k,
                                          uint32_t* address) const {
   const auto field = [&](int bit) {
@@ -215,15 +219,17 @@ std::string EmulatedMatrixUnits::element(uint64_t descriptor, bool turned, int r
   const uint32_t start = field(0), leading = field(16), stride = field(32);
   const auto r = static_cast<uint32_t>(row), c = static_cast<uint32_t>(k);
   const uint64_t swizzle = descriptor >> 62;
-  if (swizzle > 1 || (swizzle == 0 && turned))
-    return "has a matrix descriptor that is not emulated";
+  const uint32_t bytes = swizzle == 0 ? 16 : 256u >> swizzle;  // of a row
+  if (swizzle == 0 && turned) return "has a matrix descriptor that is not emulated";
   if (descriptor >> 49 & 7) return "has a matrix descriptor with a base offset";
   if (swizzle == 0)  // matrices of 8 rows of 16 bytes
     *address = start + r / 8 * stride + r % 8 * 16 + c / 8 * leading + c % 8 * 2;
-  else if (turned)  // blocks of 64 elements of m or n in 8 rows of k
-    *address = swizzled(start + r / 64 * leading + c / 8 * stride + c % 8 * 128 + r % 64 * 2);
-  else  // blocks of 8 rows of 128 bytes along k
-    *address = swizzled(start + r / 8 * stride + r % 8 * 128 + c * 2);
+  else if (turned)  // blocks of a row's elements of m or n in 8 rows of k
+    *address = swizzled(
+        start + r / (bytes / 2) * leading + c / 8 * stride + c % 8 * bytes + r % (bytes / 2) * 2,
+        bytes);
+  else  // blocks of 8 rows along k
+    *address = swizzled(start + r / 8 * stride + r % 8 * bytes + c * 2, bytes);
   return *address + 2 <= bytes_ ? ""
                                 : cat("multiplies what lies at byte ", *address,
                                       " of shared memory, which has ", bytes_);

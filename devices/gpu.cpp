@@ -37,20 +37,21 @@ GpuTensorMap encode(const GpuDriver& driver, const TensorMap& map, void* buffer)
     box[d] = static_cast<unsigned>(map.box[d]);
     steps[d] = 1;
   }
+  const int row = map.box[0] * map.element_bytes;
+  const int swizzle = row <= 32 ? kGpuSwizzle32 : row <= 64 ? kGpuSwizzle64 : kGpuSwizzle128;
   const int type = map.is_bf16 ? kGpuTensorBf16 : kGpuTensorF16;
   const auto rank = static_cast<unsigned>(map.rank);
   char* const base = static_cast<char*>(buffer) + map.offset;
   if (map.windows) {
     for (int d = 1; d < map.rank - 1; ++d) steps[d] = static_cast<unsigned>(map.steps[d - 1]);
-    driver.check(driver.window_map(&out, type, rank, base, sizes, strides, map.lower, map.upper,
-                                   box[0], box[1], steps, kGpuInterleaveNone, kGpuSwizzle128,
-                                   kGpuPromote256, kGpuFillZero),
-                 "describe windows of ", map.rank, " axes to the copy engine");
-  } else {
     driver.check(
-        driver.tensor_map(&out, type, rank, base, sizes, strides, box, steps, kGpuInterleaveNone,
-                          kGpuSwizzle128, kGpuPromote256, kGpuFillZero),
-        "describe an operand of ", map.rank, " axes to the copy engine");
+        driver.window_map(&out, type, rank, base, sizes, strides, map.lower, map.upper, box[0],
+                          box[1], steps, kGpuInterleaveNone, swizzle, kGpuPromote256, kGpuFillZero),
+        "describe windows of ", map.rank, " axes to the copy engine");
+  } else {
+    driver.check(driver.tensor_map(&out, type, rank, base, sizes, strides, box, steps,
+                                   kGpuInterleaveNone, swizzle, kGpuPromote256, kGpuFillZero),
+                 "describe an operand of ", map.rank, " axes to the copy engine");
   }
   return out;
 }

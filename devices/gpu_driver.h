@@ -50,7 +50,8 @@ struct alignas(64) GpuTensorMap {  // CUtensorMap
   unsigned char bytes[128];
 };
 enum GpuTensorType : int { kGpuTensorF16 = 6, kGpuTensorF32 = 7, kGpuTensorBf16 = 9 };
-constexpr int kGpuInterleaveNone = 0, kGpuSwizzle128 = 3, kGpuPromote256 = 3, kGpuFillZero = 0;
+constexpr int kGpuInterleaveNone = 0, kGpuPromote256 = 3, kGpuFillZero = 0;
+constexpr int kGpuSwizzle32 = 1, kGpuSwizzle64 = 2, kGpuSwizzle128 = 3;
 
 struct GpuAccess {  // CUmemAccessDesc: a device, and that it may read and write
   int location = 1, ordinal = 0, flags = 3;

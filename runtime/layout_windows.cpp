@@ -37,6 +37,8 @@ class Finder {
     if (channels < 0 || columns < 0) return {};
     WindowProduct out;
     out.columns = columns;
+    out.channels = channels;
+    out.with = with;
     if (!forward)
       out.images = widest(
           with,
@@ -46,7 +48,8 @@ class Finder {
           },
           2);
     settle(with, {channels}, kPixelBytes, out);
-    settle(other, {forward ? channels : columns, columns}, 16, out);
+    settle(other, {forward ? channels : columns, columns}, forward ? kPixelBytes : 16, out);
+    for (int i : {0, 1}) out.channel_dims[i] = walk_of(operands_[i], ranges_[channels]).dim;
     return out;
   }
 
@@ -167,6 +170,23 @@ class Finder {
   std::vector<Operand> operands_;
 };
 
+int64_t whole_channels(int64_t size, DType dtype) {
+  const int64_t whole = kPixelBytes / dtype.size();
+  return (size + whole - 1) / whole * whole;
+}
+
+// Of the gradient of a weight.
+int64_t tiles_of(Node product, const WindowProduct& windows) {
+  const Ints shape = product->src(0)->shape();
+  const int64_t results = numel(product->shape()), columns = shape[windows.columns];
+  const int64_t channels = shape[windows.channels], taps = results / (columns * channels);
+  const int64_t whole = whole_channels(channels, windows.points[windows.with]->dtype);
+  const auto tile = window_tile(taps, whole, columns);
+  if (!tile) return std::max<int64_t>(1, results / (128 * 128));
+  const auto count = [](int64_t n, int64_t size) { return (n + size - 1) / size; };
+  return count(taps * whole, tile->rows) * count(columns, tile->columns);
+}
+
 // What may be stored in another order: not memory of the graph's, or a copy.
 bool is_computed(Node n) {
   return is_elementwise(n->op) || is_movement(n->op) || n->op == Op::ReduceAxis ||
@@ -227,11 +247,12 @@ int64_t parts_of(Node product, const WindowProduct& windows, const Target& targe
   constexpr double kFlops = 5e12, kBytes = 3e12;  // of a multiprocessor; of memory, per second
   const Ints shape = product->src(0)->shape();
   const int64_t images = shape[windows.images], results = numel(product->shape());
-  const int64_t tiles = std::max<int64_t>(1, results / (128 * 128));
+  const int64_t tiles = tiles_of(product, windows);
   const double work = 2.0 * static_cast<double>(numel(shape)) / kFlops / static_cast<double>(tiles);
   int64_t best = 1;
   double best_time = 0;
-  for (int64_t parts = 1; parts <= std::min<int64_t>(images, 64); ++parts) {
+  const int64_t most = std::max<int64_t>(64, 2 * target.cores / tiles);
+  for (int64_t parts = 1; parts <= std::min(images, most); ++parts) {
     if (images % parts) continue;
     const int64_t turns = (tiles * parts + target.cores - 1) / target.cores;
     const double sums = parts == 1 ? 0 : 8.0 * static_cast<double>(parts * results) / kBytes + 3e-6;
@@ -243,26 +264,76 @@ int64_t parts_of(Node product, const WindowProduct& windows, const Target& targe
   return best;
 }
 
+namespace {
+
+// `x` with axis `dim` innermost, filled up with zeros.
+Node filled_channels(Node x, int dim) {
+  Shape pads(2 * static_cast<size_t>(x->rank), 0);
+  const int64_t size = x->shape()[dim];
+  pads[2 * static_cast<size_t>(dim) + 1] = whole_channels(size, x->dtype) - size;
+  return packed(build::pad(x, pads), dim, INT64_MAX);
+}
+
+Node first_of_axis(Node x, int axis, int64_t size) {
+  Shape bounds;
+  for (int i = 0; i < x->rank; ++i)
+    bounds.insert(bounds.end(), {0, i == axis ? size : x->shape()[i]});
+  return build::shrink(x, bounds);
+}
+
+// Whether memory was made with zeros after the first `size` places of an axis.
+bool has_zeros_after(Node x, int dim, int64_t size) {
+  while (x->op == Op::Contiguous || x->op == Op::Permute) {
+    if (x->op == Op::Permute) dim = static_cast<int>(x->ints()[static_cast<size_t>(dim)]);
+    x = x->src(0);
+  }
+  if (x->op != Op::Pad) return false;
+  const size_t at = 2 * static_cast<size_t>(dim);
+  return x->ints()[at] == 0 && x->shape()[dim] - x->ints()[at + 1] <= size;
+}
+
+// The operand filled up along its axis of channels; nullptr where what lies there is not known.
+Node filled_operand(const WindowProduct& windows, int operand, int64_t size, int64_t whole) {
+  const size_t stride = windows.maps[operand].map.size() / windows.points[operand]->rank;
+  Node point = windows.points[operand];
+  const int dim = windows.channel_dims[operand];
+  if (dim < 0) return point;
+  if (windows.maps[operand].map[static_cast<size_t>(dim) * stride] != 0) return nullptr;
+  if (point->shape()[dim] == size && (windows.inner[operand] < 0 || windows.inner[operand] == dim))
+    return filled_channels(point, dim);
+  const bool known = point->shape()[dim] >= whole && windows.inner[operand] < 0 &&
+                     has_zeros_after(point, dim, size);
+  return known ? point : nullptr;
+}
+
+}  // namespace
+
 Node packed_channels(Node x, int dim) {
-  const int64_t size = x->shape()[dim], whole = kPixelBytes / x->dtype.size();
-  const int64_t more = (whole - size % whole) % whole;
-  if (more == 0) return packed(x, dim, INT64_MAX);
-  Shape pads(2 * static_cast<size_t>(x->rank), 0), bounds;
-  pads[2 * static_cast<size_t>(dim) + 1] = more;
-  for (int64_t n : x->shape()) bounds.insert(bounds.end(), {0, n});
-  return build::shrink(packed(build::pad(x, pads), dim, INT64_MAX), bounds);
+  return first_of_axis(filled_channels(x, dim), dim, x->shape()[dim]);
 }
 
 Node with_windows(Node product, const WindowProduct& windows) {
   Node x = product->src(0);
+  const int64_t size = x->shape()[windows.channels];
+  const int64_t whole = whole_channels(size, windows.points[windows.with]->dtype);
+  Node points[2];
+  bool filled = size < whole;
+  for (int i = 0; filled && i < 2; ++i) {
+    points[i] = filled_operand(windows, i, size, whole);
+    filled = points[i] != nullptr;
+  }
+  Shape shape = to_shape(x->shape());
+  if (filled) shape[static_cast<size_t>(windows.channels)] = whole;
   std::vector<Node> views;
   for (int i : {0, 1}) {
-    Node point = windows.points[i];
-    if (windows.inner[i] >= 0) point = packed_channels(point, windows.inner[i]);
-    views.push_back(build::cast(affine_view(point, windows.maps[i], x->shape()), x->dtype));
+    Node point = filled ? points[i] : windows.points[i];
+    const bool moved = filled && windows.channel_dims[i] >= 0;
+    if (windows.inner[i] >= 0 && !moved) point = packed_channels(point, windows.inner[i]);
+    views.push_back(build::cast(affine_view(point, windows.maps[i], shape), x->dtype));
   }
-  Node mul = with_sources(x, views);
-  return with_sources(product, std::span(&mul, 1));
+  Node mul = build::binary(Op::Mul, views[0], views[1]);
+  Node sum = make(Op::ReduceAxis, product->dtype, {mul}, product->arg<ReduceArg>());
+  return is_reduced(product, windows.channels) ? sum : first_of_axis(sum, windows.channels, size);
 }
 
 Innermost choose_innermost(std::span<const Node> roots, const Target& target) {

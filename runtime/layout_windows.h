@@ -10,12 +10,13 @@
 namespace tiny {
 
 // A product as it would be read by the copy engine: which axis of each operand's memory has to be
-// innermost, -1 where it lies well; the axis of the product that counts columns; and the one that
-// counts the images that are summed over, in the gradient of a weight.
+// innermost, -1 where it lies well, and which is that of the channels in windows; which operand is
+// windows; the axes of the product that count columns, those channels, and the images that are
+// summed over, in the gradient of a weight.
 struct WindowProduct {
   Node points[2] = {};
-  int inner[2] = {-1, -1};
-  int columns = -1, images = -1;
+  int inner[2] = {-1, -1}, channel_dims[2] = {-1, -1};
+  int with = 0, columns = -1, channels = -1, images = -1;
   AffineMap maps[2];
 };
 
@@ -27,7 +28,9 @@ std::optional<WindowProduct> find_window_product(Node product, const Target& tar
 // Into how many parts the images of the gradient of a weight are best cut.
 int64_t parts_of(Node product, const WindowProduct& windows, const Target& target);
 
-// The product with views of what has to be stored for it.
+// The product with views of what has to be stored for it. Channels are filled up with zeros to
+// whole boxes of the copy engine where they can be, as it is slow where a box reaches out of a
+// tensor.
 Node with_windows(Node product, const WindowProduct& windows);
 
 // `x` with axis `dim` innermost, in rows that begin at multiples of 64 bytes where it has halves.

@@ -262,8 +262,11 @@ void add_convolutions(std::vector<Row>& rows, int64_t n) {
                                {256, 256, 56, 64, 1, 1},
                                {512, 64, 31, 64, 3, 1}})
     add_convolution(rows, {c.images / large, c.in, c.h, c.out, c.k, c.stride}, kBF16);
-  for (const Convolution& c :
-       {Convolution{2000, 24, 31, 64, 3, 1}, {2000, 64, 15, 256, 3, 1}, {2000, 256, 7, 256, 3, 1}})
+  for (const Convolution& c : {Convolution{2000, 24, 31, 64, 3, 1},
+                               {2000, 32, 31, 64, 3, 1},
+                               {2000, 64, 15, 64, 3, 1},
+                               {2000, 64, 15, 256, 3, 1},
+                               {2000, 256, 7, 256, 3, 1}})
     add_convolution(rows, {c.images / large, c.in, c.h, c.out, c.k, c.stride}, kF16);
 }
 

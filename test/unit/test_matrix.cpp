@@ -224,7 +224,7 @@ TEST_CASE("matrix: the emulator finds the faults that are planted into a kernel"
     CHECK_MESSAGE(result.find(how) != std::string::npos, std::string(from), ": ", result);
   };
   // Operands are swizzled by the copy engine and not where they are read.
-  is_found("1ull << 62", "0ull << 62", "wrong: ");
+  is_found("1ull : 2ull", "0ull : 2ull", "wrong: ");
   // Rows eight apart change places: another layout of lanes and registers.
   is_found("acc[0][0], acc[0][1]", "acc[0][2], acc[0][3]", "wrong: ");
   // Stages are read before the copies have arrived, or filled again while they are read.
@@ -321,8 +321,8 @@ TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, 
   for (int operand : {0, 1}) {  // what the copy engine is told of an operand's size
     Node matrix = all_of(low.machine, Op::Matrix).at(0);
     std::vector<int64_t> numbers(matrix->ints().begin(), matrix->ints().end());
-    const size_t of_operand = 7 + 5 * 3 + 3 * 3 + 8 * 6;
-    int64_t& rows = numbers[3 + static_cast<size_t>(operand) * of_operand + 7 + 3];
+    const size_t of_operand = 7 + 5 * 3 + 3 * 3 + 8 * 7;
+    int64_t& rows = numbers[5 + static_cast<size_t>(operand) * of_operand + 7 + 3];
     CHECK(rows == (operand ? 136 : 200));
     ++rows;
     Node longer = make(Op::Matrix, kVoid, matrix->srcs(), Ints(numbers));

@@ -366,7 +366,7 @@ TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is 
   const Lowered low = lowered(k);
   REQUIRE(!low.launch.maps.empty());
   Node matrix = all_of(low.machine, Op::Matrix).at(0);
-  CHECK(MatrixTile(matrix).rows == 256);
+  CHECK(MatrixTile(matrix).rows == 512);
   ProofSettings settings = test::patient();
   read_kernel(k, find_device(kHopper).target(), settings);
   const Proof p = prove(low.machine, settings);
@@ -386,7 +386,8 @@ TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is 
 }
 
 TEST_CASE("windows: options of tiles are text") {
-  for (const char* text : {"matrix r0 r1 x 256", "matrix r0 r3 r1 r2 x 64 tall"})
+  for (const char* text : {"matrix r0 r1 x 256", "matrix r0 r3 r1 r2 x 64 rows 512",
+                           "matrix r1 r3 r0 x 128 rows 320 halved"})
     CHECK(to_text(options_from_text(text)) == text);
   CHECK_THROWS_WITH(options_from_text("matrix r0 r1 x 64 wide"),
                     doctest::Contains("option 'matrix r0 r1 x 64 wide'"));
