@@ -215,18 +215,14 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   return why;
 }
 
-// Few channels are a step of half the depth: what the copy engine adds outside of a tensor costs it
-// more time than what it reads.
+// Steps of the depth of the boxes that few channels are copied in, or of half the depth where tiles
+// are so large that few stages would fit.
 std::string plan_steps(MatrixTile& tile, Plan& out) {
   constexpr int64_t kDepth = 64, kHalf = 32, kFewest = 3;
-  constexpr double kHalfTime = 0.6;  // of a box, measured on an H200
   std::vector<MatrixSide> ks = shared_ranges(out.product);
   Node contiguous = k_range(out.product);
   if (contiguous) ks = {{{contiguous}}};
-  const int64_t length = contiguous ? extent(contiguous) : 0;
-  const bool few = contiguous && tile.columns >= 16 &&
-                   kHalfTime * static_cast<double>(tiles_of(length, kHalf)) <
-                       static_cast<double>(tiles_of(length, kDepth));
+  const bool few = contiguous && tile.columns >= 16 && has_half_boxes(extent(contiguous));
   std::string why = "the operands have no range of the sum in common";
   for (const MatrixSide& k : ks) {
     out.k = k;

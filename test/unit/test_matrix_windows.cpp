@@ -118,6 +118,9 @@ const std::vector<Form> kForms{
     {{2, 64, 90}, {64, 64, 5}, {1}, {2}},              // of one axis
     {{2, 32, 5, 6, 4}, {64, 32, 3, 3, 3}, {1}, {1}},   // of three
     {{6, 64, 12, 12}, {128, 64, 3, 3}, {1}, {1}, {1}, kF16},
+    {{4, 24, 13, 13}, {64, 24, 3, 3}, {1}, {1}, {1}, kF16},  // fewer channels than a box has
+    {{2, 96, 9, 9}, {64, 96, 3, 3}, {1}, {1}},               // a box and a half
+    {{2, 32, 14, 14}, {64, 32, 5, 5}, {1}, {2}},             // many taps in two tiles
 };
 
 }  // namespace
@@ -167,10 +170,96 @@ TEST_CASE("windows: one kernel computes a convolution of what lies with channels
   CHECK(products_of({convolution({{2, 3, 9, 9}, {64, 3, 3, 3}}, kResult, kHopper)}).empty());
 }
 
+namespace {
+
+// The tile of the only product, and its maps: that of the windows first.
+struct Made {
+  MatrixTile tile;
+  std::vector<TensorMap> maps;
+};
+
+Made made_of(const std::vector<Tensor>& all) {
+  const auto made = products_of(all);
+  REQUIRE(made.size() == 1);
+  Made out{MatrixTile(all_of(made[0].machine, Op::Matrix).at(0)), made[0].launch.maps};
+  if (!out.maps[0].windows) std::swap(out.maps[0], out.maps[1]);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("windows: no box reaches out of an image along its channels") {
+  for (int64_t channels : {24, 32, 36, 64, 96, 128})
+    for (Part part : {kResult, kInput, kWeight}) {
+      CAPTURE(channels);
+      CAPTURE(static_cast<int>(part));
+      const Form f{{16, channels, 31, 31}, {64, channels, 3, 3}, {1}, {1}};
+      for (const TensorMap& map : made_of({convolution(f, part, kHopper)}).maps)
+        CHECK(map.sizes[0] % map.box[0] == 0);
+    }
+  // Zeros are memory's, where what is computed is stored with them: no copy but the weight's.
+  const auto layer = [](const std::string& device) {
+    Form f{{2, 24, 13, 13}, {64, 24, 3, 3}, {1}, {1}};
+    const Tensor x = image(f, {2, 24, 13, 13}, device), w = image(f, f.w, device);
+    return conv2d(x.relu(), w, {}, {.padding = 1}).permute({0, 2, 3, 1}).contiguous();
+  };
+  CHECK(kernels_of({layer(kHopper)}).size() == 3);
+  CHECK(made_of({layer(kHopper)}).maps[0].sizes[0] == 32);
+  CHECK(differences(layer(kHopper), layer("CPU")) == 0);
+}
+
+TEST_CASE("windows: channels beside those of a convolution are not read as zeros") {
+  for (int64_t first : {0, 8}) {
+    const auto layer = [&](const std::string& device) {
+      const Tensor all = image({{2, 32, 9, 9}, {}}, {2, 32, 9, 9}, device);
+      const Tensor w = image({{}, {64, 24, 3, 3}}, {64, 24, 3, 3}, device);
+      return conv2d(all.narrow(1, first, 24), w, {}, {.padding = 1});
+    };
+    CAPTURE(first);
+    CHECK(products_of({layer(kHopper)}).size() == 1);
+    CHECK(differences(layer(kHopper), layer("CPU")) == 0);
+  }
+}
+
+TEST_CASE("windows: a tile of a gradient of a weight has several taps") {
+  struct Case {
+    int64_t channels, out, size;
+    int rows, columns, boxes;
+  };
+  for (const Case& c : {Case{24, 64, 3, 320, 64, 9},
+                        {64, 64, 3, 576, 64, 9},
+                        {64, 128, 3, 320, 128, 5},
+                        {32, 64, 5, 448, 64, 14}}) {
+    CAPTURE(c.channels);
+    CAPTURE(c.out);
+    const Form f{{16, c.channels, 31, 31}, {c.out, c.channels, c.size, c.size}, {1}, {c.size / 2}};
+    const MatrixTile tile = made_of({convolution(f, kWeight, kHopper)}).tile;
+    CHECK(tile.halved);
+    CHECK(tile.rows == c.rows);
+    CHECK(tile.columns == c.columns);
+    CHECK(tile.a.boxes == c.boxes);
+    CHECK(tile.stages() >= 3);
+    CHECK(prove_ring(ring_of(tile)).verdict == Verdict::Proved);
+  }
+  // Many channels, or columns, leave no gain.
+  CHECK(!window_tile(9, 256, 256));
+  CHECK(!window_tile(9, 64, 256));
+  CHECK(!window_tile(9, 64, 32));  // a warpgroup would have nothing
+  CHECK(!window_tile(1, 64, 64));
+  CHECK(!window_tile(9, 40, 64));  // no whole boxes
+  // More parts than there are where tiles are many: half as many as multiprocessors.
+  const auto made =
+      products_of({convolution({{528, 64, 7, 7}, {64, 64, 3, 3}, {1}, {1}}, kWeight, kHopper)});
+  REQUIRE(made.size() == 1);
+  CHECK(made[0].launch.grid[0] == 66);
+}
+
 TEST_CASE("windows: kernels of large convolutions compile without spills") {
   if (!nvrtc_available()) return;
   for (const Form& f : {Form{{8, 64, 56, 56}, {64, 64, 3, 3}, {1}, {1}},
                         {{32, 128, 28, 28}, {128, 128, 3, 3}, {1}, {1}},
+                        {{32, 24, 31, 31}, {64, 24, 3, 3}, {1}, {1}},
+                        {{32, 64, 15, 15}, {128, 64, 3, 3}, {1}, {1}},
                         {{64, 256, 14, 14}, {256, 256, 3, 3}, {1}, {1}}})
     for (Part part : {kResult, kInput, kWeight}) {
       for (const Lowered& low : products_of({convolution(f, part, kHopper)})) {
@@ -343,6 +432,11 @@ TEST_CASE("windows: the emulator finds the faults that are planted into maps and
     CHECK_MESSAGE(result.find(how) != std::string::npos, std::string(how), " in ", result);
   };
   CHECK(map([](TensorMap&) {}) == "right");
+  // Rows of 64 bytes have a swizzle of their own, in maps and in descriptors.
+  const Form few{{2, 32, 9, 7}, {64, 32, 3, 3}, {1}, {1}};
+  CHECK(run_changed(few, [](std::string&, LaunchSize&) {}) == "right");
+  is_found(run_changed(few, [](std::string& t, LaunchSize&) { t.replace(t.find("2ull"), 1, "1"); }),
+           "wrong: ");
   // Corners: pixels are walked in other rows, or the first window begins outside.
   is_found(map([](TensorMap& m) { ++m.upper[0]; }), "wrong: ");
   is_found(map([](TensorMap& m) { --m.upper[1]; }), "wrong: ");
