@@ -17,6 +17,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.rows);
   visit(tile.columns);
   visit(tile.halved);
+  visit(tile.wide);
   visit(tile.depth);
   int bf16 = tile.dtype == kBF16;
   visit(bf16);
@@ -90,18 +91,18 @@ int MatrixTile::stages() const {
 }
 
 namespace {
-constexpr int64_t kTile = 1024;  // times twice the pieces of 64 rows, and one where they are halved
+constexpr int64_t kTile = 1024;  // times four times the pieces of 64 rows, and two flags
 }
 
 int64_t amount_of(const TileShape& shape) {
-  if (shape.rows == 128 && !shape.halved) return shape.columns;
-  return shape.columns + kTile * (shape.rows / 64 * 2 + shape.halved);
+  if (shape.rows == 128 && !shape.halved && !shape.wide) return shape.columns;
+  return shape.columns + kTile * (shape.rows / 64 * 4 + shape.halved * 2 + shape.wide);
 }
 
 TileShape shape_of(int64_t amount) {
   const int columns = static_cast<int>(amount % kTile), rest = static_cast<int>(amount / kTile);
-  return rest == 0 ? TileShape{128, columns, false}
-                   : TileShape{rest / 2 * 64, columns, rest % 2 != 0};
+  if (rest == 0) return {128, columns};
+  return {rest / 4 * 64, columns, rest / 2 % 2 != 0, rest % 2 != 0};
 }
 
 bool has_matrix_unit(const Target& target, DType dtype) {
@@ -246,12 +247,14 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   tile.rows = shape.rows;
   tile.columns = shape.columns;
   tile.halved = shape.halved;
+  tile.wide = shape.wide;
   tile.dtype = p.a->dtype;
   if (tile.width() < 8 || tile.columns > 256 ||
       !std::has_single_bit(static_cast<unsigned>(tile.columns)))
     return "a tile has 8, 16, 32, 64, 128 or 256 columns";
   if (tile.rows < 64 || tile.rows > 1024 || tile.rows % (tile.halved ? 64 : 128))
     return "a tile has rows for all warpgroups, 64 at a time";
+  if (tile.wide && tile.width() % 32) return "threads exchange what they have of 32 columns";
   if (tile.registers() > MatrixTile::kMostRegisters)
     return "a tile has at most 160 elements for a thread";
   std::vector<int> rows{opt.axis};
@@ -297,9 +300,10 @@ Node use_matrix_unit(Node sink, const Opt& opt) {
     sink = apply(sink, {OptKind::Merge, opt.axis, range_id(p.m.ranges[i]), {}}, {});
   Node m = merged(p.m), n = p.n.ranges[0];
   Node piece = index_mod(index_div(m, 64), tile.pieces()), row = index_div(index_mod(m, 16), 8);
-  Node column = index_div(index_mod(n, tile.width()), 8);
-  column = index_add(index_mul(piece, tile.width() / 8), column);
-  Node at = index_add(index_mul(index_add(index_mul(column, 2), row), 2), index_mod(n, 2));
+  const int side = tile.wide ? 8 : 2, group = side * 4;  // columns of a thread, and of four
+  Node column = index_div(index_mod(n, tile.width()), group);
+  column = index_add(index_mul(piece, tile.width() / group), column);
+  Node at = index_add(index_mul(index_add(index_mul(column, 2), row), side), index_mod(n, side));
   const int64_t shape[] = {-1, tile.registers()};
   Node registers = make(Op::Param, kF32, {}, Ints(shape));
   NodeMap<Node> map;
@@ -329,7 +333,8 @@ class Chooser {
     if (m.extent() < 64 && m.ranges.size() == 1) std::swap(m, n);
     for (Node s : sink_->srcs())
       if (s->ranges != sink_->src(0)->ranges) return {};
-    if (const std::optional<Opt> opt = by_elements(p)) {
+    if (std::optional<Opt> opt = by_elements(p)) {
+      widen(*opt);
       lay_out(*opt);
       return std::move(options_);
     }
@@ -341,7 +346,7 @@ class Chooser {
     if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kFewestColumns)) return {};
     Opt opt{OptKind::Matrix,
             range_id(m.ranges[0]),
-            best_tile(m, n.extent(), others),
+            best_tile(m, n.extent(), others, k_range(p)),
             {range_id(n.ranges[0])}};
     for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
     if (!is_legal(sink_, opt, target_)) opt.amount = 64;
@@ -350,6 +355,7 @@ class Chooser {
       if (!is_legal(sink_, opt, target_)) opt.amount = 64;
     }
     if (!is_legal(sink_, opt, target_)) return {};
+    widen(opt);
     lay_out(opt);
     return std::move(options_);
   }
@@ -369,6 +375,21 @@ class Chooser {
     return inner;
   }
   void bind(int id, RangeKind kind) { apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}}); }
+
+  // Threads write eight columns at a time where those lie side by side in memory.
+  void widen(Opt& opt) const {
+    const int n = opt.axes[0];
+    for (Node s : sink_->srcs()) {
+      if (stride(s, n) != 1) return;
+      for (Node r : ranges_of(s))
+        if (range_id(r) != n && stride(s, range_id(r)) % 8) return;
+    }
+    TileShape shape = shape_of(opt.amount);
+    shape.wide = extent(range_with_id(sink_, n)) % 8 == 0;
+    Opt wide = opt;
+    wide.amount = amount_of(shape);
+    if (is_legal(sink_, wide, target_)) opt = wide;
+  }
 
   // Rows that count the elements of windows, channels innermost.
   std::optional<Opt> by_elements(const Product& p) const {
@@ -438,15 +459,17 @@ class Chooser {
   // Measured on an H200: 1, 0.87 and 0.6 of the rate with 128 rows and 256, 128 and 64 columns. The
   // rates of tall tiles, which read their columns half as often, are guesses, and so are those of
   // windows with few columns: the copy engine sets them, by the rows and columns that it copies.
-  int64_t best_tile(const MatrixSide& m, int64_t n, int64_t others) const {
+  int64_t best_tile(const MatrixSide& m, int64_t n, int64_t others, Node k) const {
     struct Tile {
       int rows, columns;
       double rate;
     };
     std::vector<Tile> tiles{
         {128, 256, 1.0}, {128, 128, 0.87}, {128, 64, 0.6}, {256, 128, 1.0}, {256, 64, 0.75}};
-    if (m.ranges.size() > 1)
-      tiles.insert(tiles.end(), {{512, 64, 0.84}, {256, 32, 0.42}, {512, 32, 0.45}});
+    if (m.ranges.size() > 1) {
+      if (k && has_half_boxes(extent(k))) tiles.push_back({512, 64, 0.84});
+      tiles.push_back({384, 32, 0.45});
+    }
     int64_t best = 256;
     double best_time = 0;
     for (const Tile& t : tiles) {
@@ -474,7 +497,7 @@ class Chooser {
       group = eight;
       eight = split(group, tile.columns / 2);
     }
-    const int quad = split(eight, 8), pair = split(quad, 2);
+    const int quad = split(eight, tile.wide ? 32 : 8), pair = split(quad, tile.wide ? 8 : 2);
     const bool pieces = piece != in_group;
     for (int id : {in_group, row, quad}) apply({OptKind::Merge, group, id, {}});
     bind(group, RangeKind::Thread);

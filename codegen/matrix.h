@@ -11,7 +11,11 @@
 // with
 //   row = (t / 128 * pieces + piece) * 64 + t / 32 % 4 * 16 + row / 8 % 2 * 8 + t / 4 % 8
 //   column = column / 8 * 8 + t % 4 * 2 + column % 2
-// (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": matrix D); t / 128 is column / width
+// (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": matrix D). Where four threads have
+// exchanged what they have of 32 columns, each has eight columns side by side, in register
+//   ((piece * width + column % width) / 32 * 2 + row / 8 % 2) * 8 + column % 8, with
+//   column = column / 32 * 32 + t % 4 * 8 + column % 8.
+// t / 128 is column / width
 // and no part of the row where the warpgroups share the columns. As all of these are ranges and
 // options, anything may be done with the result before it is stored.
 //
@@ -58,6 +62,7 @@ struct MatrixTile {
 
   int rows = 128, columns = 256;
   bool halved = false;  // each warpgroup has half of the columns, not of the rows
+  bool wide = false;    // threads have eight columns side by side
   int depth = 64;       // k elements of a step
   DType dtype = kBF16;  // of both operands
   MatrixOperand a, b;
@@ -79,7 +84,7 @@ bool has_matrix_unit(const Target& target, DType dtype);
 // The option's amount: a tile's columns, and its rows where they are no 128 that are shared out.
 struct TileShape {
   int rows = 128, columns = 256;
-  bool halved = false;
+  bool halved = false, wide = false;
 };
 int64_t amount_of(const TileShape& shape);
 TileShape shape_of(int64_t amount);

@@ -27,8 +27,8 @@ std::string to_text(const Opt& opt) {
       for (int a : opt.axes) text += cat(" r", a);
       const TileShape tile = shape_of(opt.amount);
       text += cat(" x ", tile.columns);
-      if (tile.rows != 128 || tile.halved) text += cat(" rows ", tile.rows);
-      return text + (tile.halved ? " halved" : "");
+      if (tile.rows != 128) text += cat(" rows ", tile.rows);
+      return cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "");
     }
     case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
     case OptKind::Stage: {
@@ -98,10 +98,11 @@ Opt option_from_text(const std::string& text) {
       do opt.axes.push_back(range());
       while (good && (in >> std::ws) && in.peek() == 'r');
       good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
-      TileShape tile{128, static_cast<int>(opt.amount), false};
-      if (good && in >> word) {
-        good = word == "rows" && (in >> tile.rows);
-        if (good && in >> word) good = tile.halved = word == "halved";
+      TileShape tile{128, static_cast<int>(opt.amount)};
+      while (good && in >> word) {
+        tile.halved |= word == "halved";
+        tile.wide |= word == "wide";
+        good = word == "rows" ? !!(in >> tile.rows) : word == "halved" || word == "wide";
       }
       in.clear();
       if (good) opt.amount = amount_of(tile);

@@ -43,6 +43,26 @@ INLINE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" 
 template <int groups> INLINE void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
+INLINE f32 of_lane_xor(f32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+)";
+
+constexpr const char* kExchange = R"(
+// Of four threads with two of every eight columns each to eight columns each: number i of what
+// thread q has of 32 columns becomes number q of thread i. Other rows lie between.
+template <int n> INLINE void exchange(f32 (&acc)[n]) {
+  UNROLL
+  for (int bit = 1; bit < 4; bit *= 2) {
+    const bool odd = thread_x() & bit;
+    UNROLL
+    for (int i = 0; i < n; ++i) {
+      if (i / 4 & bit) continue;
+      f32 &low = acc[i], &high = acc[i + 4 * bit];
+      const f32 other = of_lane_xor(odd ? low : high, bit);
+      low = odd ? other : low;
+      high = odd ? high : other;
+    }
+  }
+}
 )";
 
 constexpr const char* kPipeline = R"(
@@ -219,7 +239,11 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
       case RingOp::WaitProducts: out += cat(indent, "products_wait<", step.amount, ">();\n"); break;
       case RingOp::Release: out += indent + "pipeline.release();\n"; break;
       case RingOp::Note: out += indent + "pipeline.note();\n"; break;
-      case RingOp::Use: out += body_; break;
+      case RingOp::Use:
+        for (int piece = 0; tile.wide && piece < tile.pieces(); ++piece)
+          out += cat(indent, "exchange(acc[", piece, "]);\n");
+        out += body_;
+        break;
       case RingOp::Advance: out += indent + "pipeline.advance();\n"; break;
     }
   }
@@ -235,6 +259,7 @@ std::string CPrinter::matrix_text() {
   if (tile.b.map.rank != tile.a.map.rank || tile.b.map.windows != tile.a.map.windows)
     helpers += copy_function(tile.b);
   helpers += cat(multiply_function(tile), "#endif", kPipeline);
+  if (tile.wide) helpers += kExchange + 1;
   const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);
   const std::string tiles =
       blocks_.empty()

@@ -101,10 +101,13 @@ std::string CPrinter::vector_store(Node n, Str v) {
 std::string CPrinter::registers(Node n) {
   const DType t = n->dtype;
   expect(n->src(1)->is_const(), "render_c: a register with an index that is no number");
-  const int64_t of_piece = MatrixTile(matrix_).width() / 2;
+  const MatrixTile tile(matrix_);
+  const int64_t of_piece = tile.width() / 2;
   std::string lanes;
   for (int i = 0; i < t.lanes; ++i) {
-    const int64_t at = n->src(1)->int_value() + i;
+    int64_t at = n->src(1)->int_value() + i;
+    // Eight columns of a row are in pairs, between which are those of another row.
+    if (tile.wide) at = at / 16 * 16 + at % 8 / 2 * 4 + at / 8 % 2 * 2 + at % 2;
     lanes += cat(i ? ", " : "", "acc[", at / of_piece, "][", at % of_piece, "]");
   }
   return t.lanes == 1 ? lanes : fill(dialect_.lanes, {{'T', type(t)}, {'L', lanes}});

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kGapBytes = 16;  // between arrays of shared memory
 constexpr size_t kMostArrays = 256;
-constexpr int kMostLanes = 64, kSlotBytes = 16;
+constexpr int kMostLanes = 64, kMostWarps = 64, kSlotBytes = 16;
 // An exchange between lanes is positive; a thread that polls asks again at some later time.
 constexpr int kBarrier = 0, kEnded = -1, kPoll = -2;
 
@@ -75,6 +75,7 @@ class Worker : public Emulated {
   std::string outside(const char* address, int64_t bytes, bool writes) const;
   std::string shared_problem(int64_t at, int64_t bytes, bool writes);
   void run_warp(int begin, int end);
+  void run_lanes(int warp, int begin, int end);
   void exchange_until_barrier(int begin, int end);
   bool polls(int begin, int end) const;
   void resume_polls(int begin, int end);
@@ -96,7 +97,8 @@ class Worker : public Emulated {
   std::vector<char> shared_memory_;
   SharedShadow shadow_;
   EmulatedMatrixUnits matrix_;
-  alignas(64) char slot_memory_[2][kMostLanes * kSlotBytes];
+  alignas(64) char slot_memory_[kMostWarps][2][kMostLanes * kSlotBytes];  // in turn
+  char second_slots_[kMostWarps] = {};  // whether it is the second one's turn
   std::vector<char> signal_stack_ = std::vector<char>(64 << 10);
   std::vector<char> fault_stack_ = std::vector<char>(64 << 10);
   volatile bool inside_ = false;  // a kernel runs
@@ -124,7 +126,6 @@ Worker::Worker() {
   copy_box = on_copy_box;
   multiply = on_multiply;
   products = on_products;
-  slots = slot_memory_[0];
 }
 
 // --- on the stacks of fibers -----------------------------------------------------------------
@@ -390,7 +391,14 @@ void Worker::check_together(int begin, int end) {
 // Lets each thread of a warp run until it waits or ends; those without a fiber begin.
 void Worker::run_warp(int begin, int end) {
   lanes = end - begin;
-  lane = -1;
+  run_lanes(begin, begin, end);
+}
+
+// The same for some threads of the warp that begins at `warp`.
+void Worker::run_lanes(int warp, int begin, int end) {
+  const int number = warp / launch_->target.warp;
+  slots = slot_memory_[number][static_cast<int>(second_slots_[number])];
+  lane = begin - warp - 1;
   current_ = begin - 1;
   end_ = end;
   inside_ = true;
@@ -403,7 +411,7 @@ void Worker::exchange_until_barrier(int begin, int end) {
   while (!polls(begin, end)) {
     check_together(begin, end);
     if (threads_[begin].what <= kBarrier) return;
-    slots = slots == slot_memory_[0] ? slot_memory_[1] : slot_memory_[0];
+    second_slots_[begin / launch_->target.warp] ^= 1;
     run_warp(begin, end);
   }
 }
@@ -420,8 +428,9 @@ void Worker::resume_polls(int begin, int end) {
       threads_.begin() + begin, threads_.begin() + end,
       [&](const Thread& t) { return t.what == kPoll && t.line == threads_[begin].line; });
   if (all) return run_warp(begin, end);
+  lanes = end - begin;
   for (int t = begin; t < end; ++t)
-    if (threads_[t].what == kPoll) run_warp(t, t + 1);
+    if (threads_[t].what == kPoll) run_lanes(begin, t, t + 1);
 }
 
 // Copies come to an end when all threads wait and nothing else happens.

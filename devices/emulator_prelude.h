@@ -327,6 +327,9 @@ INLINE void products_fence(int line = __builtin_LINE()) {
 INLINE void products_commit(int line = __builtin_LINE()) {
   emulated().products(&emulated(), 1, 0, line);
 }
+INLINE f32 of_lane_xor(f32 x, int mask, int line = __builtin_LINE()) {
+  return shuffle_xor(x, mask, line);
+}
 template <int groups> INLINE void products_wait(int line = __builtin_LINE()) {
   while (!emulated().products(&emulated(), 2, groups, line)) emulated().wait(&emulated(), -2, line);
 }

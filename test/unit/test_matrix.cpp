@@ -84,7 +84,7 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
     const Lowered low = lower(kernel({{size, size}, {size, size}}), "product", hopper());
     REQUIRE(!low.options.empty());
     CHECK(low.options[0].kind == OptKind::Matrix);
-    CHECK(low.options[0].amount == columns);
+    CHECK(shape_of(low.options[0].amount).columns == columns);
     CHECK(low.launch.block[0] == (columns == 256 ? 384 : 288));
     CHECK(low.launch.grid[0] <= (columns == 256 ? 132 : 264));
     CHECK(low.launch.maps.size() == 2);
@@ -217,6 +217,18 @@ TEST_CASE("matrix: a bias, an activation and a residual are done with the produc
     CHECK(run(device).to_vector<float>() == run("CPU").to_vector<float>());
 }
 
+TEST_CASE("matrix: threads write eight columns at a time where those lie side by side") {
+  const auto shape = [](const Form& form) {
+    return shape_of(lower(kernel(form), "product", hopper()).options[0].amount);
+  };
+  CHECK(shape({{512, 256}, {256, 512}}).wide);
+  CHECK(shape({{512, 256}, {256, 264}}).wide);   // the last columns end within a box
+  CHECK(!shape({{512, 256}, {256, 268}}).wide);  // rows that begin anywhere
+  const Lowered low = lower(kernel({{512, 256}, {256, 512}}), "product", hopper());
+  CHECK(low.source.text.find("exchange(acc[0])") != std::string::npos);
+  CHECK(low.source.text.find("*(bf16x8*)(b0") != std::string::npos);
+}
+
 TEST_CASE("matrix: the emulator finds the faults that are planted into a kernel") {
   CHECK(run_changed("", "") == "right");
   const auto is_found = [](const char* from, const char* to, const char* how) {
@@ -281,7 +293,7 @@ TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
     const Lowered low = lower(kernel(f), "product", hopper());
     CHECK(low.options[0].kind == OptKind::Matrix);
     CHECK(low.options[0].axis == 1);
-    CHECK(low.options[0].amount == columns);
+    CHECK(shape_of(low.options[0].amount).columns == columns);
     const Finding ring = prove_ring(ring_of(f));
     CHECK_MESSAGE(ring.verdict == Verdict::Proved, ring.text);
   }
@@ -322,7 +334,7 @@ TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, 
     Node matrix = all_of(low.machine, Op::Matrix).at(0);
     std::vector<int64_t> numbers(matrix->ints().begin(), matrix->ints().end());
     const size_t of_operand = 7 + 5 * 3 + 3 * 3 + 8 * 7;
-    int64_t& rows = numbers[5 + static_cast<size_t>(operand) * of_operand + 7 + 3];
+    int64_t& rows = numbers[6 + static_cast<size_t>(operand) * of_operand + 7 + 3];
     CHECK(rows == (operand ? 136 : 200));
     ++rows;
     Node longer = make(Op::Matrix, kVoid, matrix->srcs(), Ints(numbers));

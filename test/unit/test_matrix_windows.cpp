@@ -437,6 +437,10 @@ TEST_CASE("windows: the emulator finds the faults that are planted into maps and
   CHECK(run_changed(few, [](std::string&, LaunchSize&) {}) == "right");
   is_found(run_changed(few, [](std::string& t, LaunchSize&) { t.replace(t.find("2ull"), 1, "1"); }),
            "wrong: ");
+  // Threads write what they had before they exchanged columns.
+  is_found(
+      run_changed(f, [](std::string& t, LaunchSize&) { t.erase(t.find("exchange(acc[0]);"), 17); }),
+      "wrong: ");
   // Corners: pixels are walked in other rows, or the first window begins outside.
   is_found(map([](TensorMap& m) { ++m.upper[0]; }), "wrong: ");
   is_found(map([](TensorMap& m) { --m.upper[1]; }), "wrong: ");
@@ -460,7 +464,7 @@ TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is 
   const Lowered low = lowered(k);
   REQUIRE(!low.launch.maps.empty());
   Node matrix = all_of(low.machine, Op::Matrix).at(0);
-  CHECK(MatrixTile(matrix).rows == 512);
+  CHECK(MatrixTile(matrix).rows == 256);
   ProofSettings settings = test::patient();
   read_kernel(k, find_device(kHopper).target(), settings);
   const Proof p = prove(low.machine, settings);
@@ -481,8 +485,8 @@ TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is 
 
 TEST_CASE("windows: options of tiles are text") {
   for (const char* text : {"matrix r0 r1 x 256", "matrix r0 r3 r1 r2 x 64 rows 512",
-                           "matrix r1 r3 r0 x 128 rows 320 halved"})
+                           "matrix r1 r3 r0 x 128 rows 320 halved wide", "matrix r0 r1 x 64 wide"})
     CHECK(to_text(options_from_text(text)) == text);
-  CHECK_THROWS_WITH(options_from_text("matrix r0 r1 x 64 wide"),
-                    doctest::Contains("option 'matrix r0 r1 x 64 wide'"));
+  CHECK_THROWS_WITH(options_from_text("matrix r0 r1 x 64 tall"),
+                    doctest::Contains("option 'matrix r0 r1 x 64 tall'"));
 }
