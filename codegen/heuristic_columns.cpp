@@ -1,6 +1,7 @@
 // Options for GPUs where results lie side by side along what is read: a sum over rows, a matrix
 // times a vector, products that no matrix unit computes.
 #include <bit>
+#include <optional>
 
 #include "codegen/heuristic_gpu.h"
 #include "tiny/algebra.h"
@@ -13,8 +14,11 @@ class ColumnTuner : GpuTuner {
  public:
   using GpuTuner::GpuTuner;
 
-  Choice run(int column) {
-    columns(range(column));
+  std::optional<Choice> run(int column, bool narrow) {
+    if (!narrow)
+      columns(range(column));
+    else if (is_product() || !few_columns(range(column)))
+      return {};
     order_kinds(last_);
     return std::move(choice_);
   }
@@ -39,32 +43,38 @@ class ColumnTuner : GpuTuner {
   // Too few columns for a thread to have some of its own: those of a line of memory go to a block,
   // whose threads share the rows. False where that is no help.
   bool few_columns(Node column) {
-    constexpr int64_t kThreads = 1024, kLine = 128, kFewestRows = 4;
+    constexpr int64_t kThreads = 1024, kFewest = 256, kLine = 128, kFewestRows = 4;
     const Ids closed = reduced_everywhere();
     Ids rest = shared_loops();
     const int v = range_id(column);
     make_last(rest, v);
     const int64_t results = iterations(rest), rows = iterations(closed);
-    int64_t lanes = lanes_along(column);
+    const int64_t lanes = lanes_along(column), vectors = extent(column) / lanes;
     if (closed.empty() || results / lanes >= target_.cores * int64_t{512}) return false;
     const int64_t size = element_size(largest_access(column));
     int64_t across = std::max<int64_t>(1, kLine / (lanes * size));
     while (across > 1 && results / lanes / across * 8 < target_.cores * int64_t{7}) across /= 2;
-    const auto most = static_cast<uint64_t>(std::min(kThreads / across, rows / kFewestRows));
+    // Threads that lie apart combine in powers of two: those beyond the last column do nothing.
+    across = std::min(across, pow2(vectors));
+    const int64_t groups = (vectors + across - 1) / across;
+    if (vectors * 4 < groups * across * 3) return false;
+    const int64_t blocks = results / extent(column) * groups;
+    const int64_t wanted = std::clamp(target_.cores * 2 * kThreads / blocks, kFewest, kThreads);
+    const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / kFewestRows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));
-    if (down * across < 2 * target_.warp || extent(column) % (lanes * across)) return false;
+    if (down * across < 2 * target_.warp) return false;
     lanes_ = static_cast<int>(lanes);
     vector(v, rest);
     const int flat = merge(closed);
     const int below = split(flat, down);
     bind(below, RangeKind::Thread);
     if (below != flat) unroll_split(flat, 8);
-    const int beside = split(v, across);
+    const int beside = across > vectors ? widened(v, across) : split(v, across);
     last_ = across > 1 ? beside : below;
     if (across > 1) bind(beside, RangeKind::Thread);
-    if (beside == v) rest = without(rest, v);
-    const int blocks = merge(rest);
-    if (blocks >= 0) bind(blocks, RangeKind::Block);
+    if (beside == v || !range(v)) rest = without(rest, v);
+    const int block = merge(rest);
+    if (block >= 0) bind(block, RangeKind::Block);
     return true;
   }
 
@@ -203,8 +213,9 @@ class ColumnTuner : GpuTuner {
 
 }  // namespace
 
-Choice choose_column_options(Node sink, const Target& target, int column) {
-  return ColumnTuner(sink, target).run(column);
+std::optional<Choice> choose_column_options(Node sink, const Target& target, int column,
+                                            bool narrow) {
+  return ColumnTuner(sink, target).run(column, narrow);
 }
 
 }  // namespace tiny

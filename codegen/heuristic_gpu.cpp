@@ -35,14 +35,17 @@ class RowTuner : GpuTuner {
     }
     const bool reduces = has_reductions();
     const int column = reduces ? best_column() : -1;
-    if (!reduces && shared_loops().size() == loops().size())
+    const bool columns = column >= 0 && is_shared(column) && is_reduced_under(column);
+    if (!reduces && shared_loops().size() == loops().size()) {
       stream();
-    else if (is_windows())
+    } else if (is_windows()) {
       windows();
-    else if (column >= 0 && is_shared(column) && is_reduced_under(column) && !is_narrow())
-      return choose_column_options(sink_, target_, column);
-    else
+    } else {
+      if (columns)
+        if (auto choice = choose_column_options(sink_, target_, column, is_narrow()))
+          return std::move(*choice);
       rows();
+    }
     order_kinds(last_);
     return std::move(choice_);
   }
@@ -225,9 +228,6 @@ class RowTuner : GpuTuner {
   }
 
   int64_t row_threads(int64_t vectors, int64_t rows, bool held) const {
-    const auto pow2 = [](int64_t n) {
-      return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
-    };
     if (vectors <= 32) return pow2(vectors);
     if (held && is_warps(vectors, rows)) return target_.warp;
     int64_t threads = std::clamp<int64_t>(pow2(vectors) / kVectorsOfThread, 32, kMostInRow);
@@ -354,13 +354,6 @@ class RowTuner : GpuTuner {
     }
     const Opt opt{OptKind::Join, thread, inner, {}};
     if (is_legal(sink_, opt, target_)) apply(opt);
-  }
-
-  // The range with as many iterations as there are threads, those beyond its end gated off.
-  int widened(int id, int64_t threads) {
-    const int inner = next_range_id(sink_);
-    apply({OptKind::Split, id, threads, {}});
-    return inner;
   }
 
   // The range of the set along which most accesses are contiguous.

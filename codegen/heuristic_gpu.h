@@ -1,6 +1,8 @@
 // What the heuristics for GPUs share: the loops of a kernel, options for several of them at once,
 // and vectors along them.
 #pragma once
+#include <optional>
+
 #include "codegen/tuner.h"
 
 namespace tiny {
@@ -24,9 +26,13 @@ class GpuTuner : protected Tuner {
   Ids loops() const;
   Ids shared_loops() const;
   int64_t iterations(const Ids& ids) const;
+  // The least power of two that is no less.
+  static int64_t pow2(int64_t n);
   // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
   // has no more than that.
   int split(int id, int64_t amount);
+  // The range with as many iterations as there are threads, those beyond its end gated off.
+  int widened(int id, int64_t threads);
   // One range for all of them, the last one fastest; -1 for none.
   int merge(const Ids& ids);
   // The range over threads and blocks: `threads` at a time side by side.
@@ -47,7 +53,9 @@ class GpuTuner : protected Tuner {
 };
 
 // Options for a kernel with sums that run side by side along `column`: each thread reduces on its
-// own, products with a tile of results per thread, or threads of a block share what is summed.
-Choice choose_column_options(Node sink, const Target& target, int column);
+// own, products with a tile of results per thread, or threads of a block share what is summed. Of
+// results too few for a thread to have some of its own (`narrow`) the last alone; else nothing.
+std::optional<Choice> choose_column_options(Node sink, const Target& target, int column,
+                                            bool narrow);
 
 }  // namespace tiny

@@ -47,10 +47,20 @@ int64_t GpuTuner::iterations(const Ids& ids) const {
   return n;
 }
 
+int64_t GpuTuner::pow2(int64_t n) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+}
+
 int GpuTuner::split(int id, int64_t amount) {
   if (amount < 2 || extent(range(id)) <= amount) return id;
   const int inner = next_range_id(sink_);
   apply({OptKind::Split, id, amount, {}});
+  return inner;
+}
+
+int GpuTuner::widened(int id, int64_t threads) {
+  const int inner = next_range_id(sink_);
+  apply({OptKind::Split, id, threads, {}});
   return inner;
 }
 

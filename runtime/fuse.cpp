@@ -141,6 +141,7 @@ class Fuser {
   // Rows that are visited several times must stay in a core's own cache.
   static constexpr int64_t kRowElements = 128 << 10;
   static constexpr int64_t kSmallWork = 16384;      // too little to be worth dividing among cores
+  static constexpr int64_t kFewElements = 1 << 17;  // read in any order in no more than a launch
   static constexpr size_t kMostReads = 48;          // arguments of a kernel
   static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
 
@@ -231,10 +232,33 @@ class Fuser {
     if (from.heavy && target_.has_wgmma && rows > kManyResults && is_long_epilogue(p, c))
       return false;
     const int64_t work = std::max(from.work, to.work);
+    if (rows != size && target_.kind == Target::Kind::Gpu && work > kFewElements &&
+        lie_apart(from, to))
+      return false;
     if (rows != size || has_reduce(to)) {
       if (work > kSmallWork && (rows < enough_rows() || work / rows > kRowElements)) return false;
     }
     return !reaches_otherwise(p, c) && loops_nest(p, c);
+  }
+
+  // Whether the elements of a row lie apart in memory, those of neighbouring rows side by side: as
+  // columns do, or the pixels of a channel where channels are innermost. A block that has a row to
+  // itself would read a few bytes of each line.
+  static bool lie_apart(const Kernel& from, const Kernel& to) {
+    std::set<int> rows;
+    for (const Read& r : to.reads)
+      if (std::find(from.outputs.begin(), from.outputs.end(), r.leaf) != from.outputs.end())
+        for (int axis : r.axes)
+          if (axis >= 0) rows.insert(axis);
+    bool apart = false;
+    for (const Read& r : to.reads) {
+      if (numel(r.leaf->shape()) * 2 < to.work) continue;
+      size_t last = r.axes.size() - 1;
+      while (last > 0 && r.leaf->shape()[last] == 1) --last;
+      if (!rows.count(r.axes[last])) return false;
+      apart = true;
+    }
+    return apart;
   }
 
   // Whether what kernel c does with each sum of p takes as long as the sum on matrix units, which

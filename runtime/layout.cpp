@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "codegen/matrix.h"
 #include "codegen/mma.h"
@@ -23,7 +24,9 @@ class Layouts {
 
   std::vector<Node> stored;
 
-  Node reduce(Node n) {
+  // `innermost`: the axis of what is reduced that lies innermost in memory, -1 where it is the
+  // last.
+  Node reduce(Node n, int innermost = -1) {
     if (numel(n->src(0)->shape()) == 0) return n;
     Node p = with_product_on_top(n);
     const bool product = p != nullptr;
@@ -33,7 +36,8 @@ class Layouts {
       const Split s{windows->images, parts_of(n, *windows, target_)};
       return s.parts > 1 ? split(n, s, product) : with_windows(n, *windows);
     }
-    if (const Split s = choose_split(n, product); s.parts > 1) return split(n, s, product);
+    if (const Split s = choose_split(n, product, innermost); s.parts > 1)
+      return split(n, s, product);
     if (!product) return with_stored_windows(n);
     return is_for_matrix_units(n) ? n : with_packed_operands(n);
   }
@@ -62,10 +66,10 @@ class Layouts {
 
   // Enough results for all cores need no split; few results from many elements are computed in
   // parts. The number of parts depends on sizes alone, so that results are the same everywhere.
-  Split choose_split(Node n, bool product) const {
+  Split choose_split(Node n, bool product, int innermost) const {
     constexpr int64_t kParts = 64, kFewResults = 16, kManyElements = 1 << 16;
     const int64_t results = numel(n->shape()), elements = numel(n->src(0)->shape());
-    if (target_.kind == Target::Kind::Gpu) return split_for_threads(n, product);
+    if (target_.kind == Target::Kind::Gpu) return split_for_threads(n, product, innermost);
     if (results < kFewResults && elements >= kManyElements) {
       const int axis = largest_reduced_axis(n);
       return {axis, largest_divisor(n->src(0)->shape()[axis], kParts)};
@@ -74,13 +78,14 @@ class Layouts {
   }
 
   // A GPU that would stand half idle gets more to do at once. Of a product a thread makes about 32
-  // results. A block of threads makes one where the innermost axis is reduced; a line of memory of
-  // them, about 32, where another one is.
-  Split split_for_threads(Node n, bool product) const {
+  // results. A block of threads makes one where the innermost axis is reduced; where another one
+  // is, a line of memory of them, and there are to be four blocks for each multiprocessor.
+  Split split_for_threads(Node n, bool product, int innermost) const {
     constexpr int64_t kShortest = 256;  // what is left to reduce in a part
+    constexpr int64_t kLine = 128;      // bytes
     const Ints shape = n->src(0)->shape();
     const int64_t results = numel(n->shape()), length = numel(shape) / results;
-    const bool rows = !product && is_reduced(n, innermost(shape));
+    const bool rows = !product && is_reduced(n, innermost < 0 ? last_axis(shape) : innermost);
     if (product && is_for_matrix_units(n)) {
       const Ints sizes = n->shape();  // few rows still take tiles of their own
       const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
@@ -91,12 +96,33 @@ class Layouts {
       const int axis = largest_reduced_axis(n);
       return {axis, largest_divisor(shape[axis], parts)};
     }
-    const int64_t threads = rows ? results * 256 : product ? results / 32 : results * 32;
+    const int64_t line = kLine / element_size(n->src(0)), lines = (results + line - 1) / line;
+    const bool columns = !rows && !product;
+    if (columns && 2 * lines > target_.cores) return {};
+    const int64_t threads = rows ? results * 256 : product ? results / 32 : lines * 256;
     const int64_t wanted = target_.cores * int64_t{1024} / std::max<int64_t>(threads, 1);
     const int64_t most = std::min(wanted, length / (rows ? 16 * kShortest : kShortest / 4));
     if (most < (product ? 4 : 2)) return {};
     const int axis = largest_reduced_axis(n);
     return {axis, largest_divisor(shape[axis], most)};
+  }
+
+  // Bytes of an element of the narrowest values as large as this one that it is computed from.
+  static int64_t element_size(Node n) {
+    constexpr size_t kMost = 64;  // looked at
+    int64_t size = n->dtype.size();
+    NodeMap<char> seen;
+    std::vector<Node> stack{n};
+    while (!stack.empty() && seen.size() < kMost) {
+      Node s = stack.back();
+      stack.pop_back();
+      if (std::exchange(seen[s], 1) || s->dtype.scalar == Scalar::Bool) continue;
+      if (2 * numel(s->shape()) < numel(n->shape())) continue;
+      size = std::min<int64_t>(size, s->dtype.size());
+      if (is_view(s) || is_elementwise(s->op))
+        stack.insert(stack.end(), s->srcs().begin(), s->srcs().end());
+    }
+    return size;
   }
 
   // These read their operands in either order, in tiles that other blocks share with them.
@@ -133,7 +159,7 @@ class Layouts {
       }
   }
 
-  static int innermost(Ints shape) {
+  static int last_axis(Ints shape) {
     int axis = static_cast<int>(shape.size()) - 1;
     while (axis > 0 && shape[axis] == 1) --axis;
     return axis;
@@ -424,7 +450,7 @@ class Layouts {
 namespace {
 
 // The graph with some values stored with another axis innermost, by `store`. `change` is what else
-// becomes of a node, with its sources as they are now.
+// becomes of a node, which it gets as it was and with its sources as they are now.
 template <class Store, class Change>
 Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
                  const NodeMap<int>& innermost, Store store, Change change) {
@@ -436,7 +462,7 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     LabelScope label(n->label);
-    Node now = change(with_sources(n, srcs));
+    Node now = change(n, with_sources(n, srcs));
     if (const int* dim = innermost.find(n))
       now = store(n, now->op == Op::Contiguous ? now->src(0) : now, *dim);
     else if (n->op == Op::Contiguous && innermost.contains(n->src(0)) && !results.contains(n))
@@ -459,8 +485,14 @@ Layout choose_layouts(std::span<const Node> roots, const Target& target) {
   const auto store = [&](Node n, Node now, int dim) {
     return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
   };
-  Layout out = rewritten(roots, {}, innermost.axes, store,
-                         [&](Node n) { return n->op == Op::ReduceAxis ? layouts.reduce(n) : n; });
+  const NodeMap<int> traced =
+      innermost.axes.size() > 0 ? trace_innermost(roots, innermost.axes) : NodeMap<int>();
+  const auto change = [&](Node n, Node now) {
+    if (n->op != Op::ReduceAxis) return now;
+    const int* axis = traced.find(n->src(0));
+    return layouts.reduce(now, axis ? *axis : -1);
+  };
+  Layout out = rewritten(roots, {}, innermost.axes, store, change);
   out.stored = std::move(layouts.stored);
   return out;
 }
@@ -469,7 +501,7 @@ Layout spread_layouts(const Layout& layout, std::span<const Node> outputs) {
   return rewritten(
       layout.roots, layout.stored, spread_innermost(layout.roots, outputs),
       [](Node, Node now, int dim) { return packed(now, dim, INT64_MAX); },
-      [](Node n) { return n; });
+      [](Node, Node now) { return now; });
 }
 
 }  // namespace tiny

@@ -376,11 +376,14 @@ namespace {
 // or joins with others.
 class AxisTracer {
  public:
+  explicit AxisTracer(const NodeMap<int>& stored) : stored_(stored) {}
+
   NodeMap<int> run(std::span<const Node> roots) {
     const std::vector<Node> order = topological(roots);
     for (int round = 0; round < 2; ++round) {
       for (Node n : order) {
         if (is_packed(n)) set(n, static_cast<int>(innermost(n)));
+        if (const int* axis = stored_.find(n)) set(n, *axis);
         for (Node s : n->srcs())
           if (const int* axis = of_.find(s)) set(n, above(n, s, *axis));
       }
@@ -436,14 +439,19 @@ class AxisTracer {
     return out;
   }
 
+  const NodeMap<int>& stored_;
   NodeMap<int> of_;
 };
 
 }  // namespace
 
+NodeMap<int> trace_innermost(std::span<const Node> roots, const NodeMap<int>& stored) {
+  return AxisTracer(stored).run(roots);
+}
+
 NodeMap<int> spread_innermost(std::span<const Node> roots, std::span<const Node> outputs) {
   constexpr int64_t kLarge = 1 << 16;  // elements: others lie in caches anyway
-  const NodeMap<int> axes = AxisTracer().run(roots);
+  const NodeMap<int> axes = trace_innermost(roots, NodeMap<int>());
   NodeMap<char> results;
   for (Node r : roots) results[base_of(r)] = 1;
   NodeMap<int> out;

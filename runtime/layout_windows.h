@@ -44,8 +44,12 @@ struct Innermost {
 };
 Innermost choose_innermost(std::span<const Node> roots, const Target& target);
 
-// Of a graph in which `packed` has put axes innermost: which of `outputs` should follow, by the way
-// that axes take through movement, element-wise functions and reductions.
+// The axis of each value that lies innermost in memory, or would if the value were stored with what
+// it is made of and what is made of it: by the way that axes take through movement, element-wise
+// functions and reductions from what is `packed`, and from values that are to be (`stored`).
+NodeMap<int> trace_innermost(std::span<const Node> roots, const NodeMap<int>& stored);
+
+// Of a graph in which `packed` has put axes innermost: which of `outputs` should follow.
 NodeMap<int> spread_innermost(std::span<const Node> roots, std::span<const Node> outputs);
 
 }  // namespace tiny

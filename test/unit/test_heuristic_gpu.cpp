@@ -1,6 +1,8 @@
 // What the heuristic for GPUs chooses for kernels whose speed hangs on it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "codegen/lower.h"
 #include "runtime/buffer.h"
 #include "runtime/realize.h"
@@ -20,13 +22,28 @@ Tensor memory(const Shape& shape, DType dtype = kF32) {
   return Tensor(build::reshape(buffer_node(buffer), shape));
 }
 
-// The last kernel of what computes the tensor.
-Lowered last_kernel(const Tensor& t) {
+std::vector<Lowered> kernels(const Tensor& t) {
   const Node root = t.node();
   const Normalized graph = normalize({&root, 1});
   const std::vector<int> devices(graph.buffers.size(), device_id(kGpu));
   const auto s = schedule(graph, devices, device_id(kGpu));
-  return lower(s->steps.back().kernel.get(), "k", find_device(kGpu).target());
+  std::vector<Lowered> out;
+  for (const auto& step : s->steps)
+    if (step.kernel) out.push_back(lower(step.kernel.get(), "k", find_device(kGpu).target()));
+  return out;
+}
+
+// The last kernel of what computes the tensor.
+Lowered last_kernel(const Tensor& t) { return kernels(t).back(); }
+
+// A convolution of halves, whose channels are innermost in memory.
+Tensor convolved(int64_t images, int64_t channels, int64_t size) {
+  const Tensor x = memory({images, size, size, 64}, kF16).permute({0, 3, 1, 2});
+  return conv2d(x, memory({channels, 64, 3, 3}, kF16), {}, {.padding = 1});
+}
+
+bool holds(const Lowered& low, const char* text) {
+  return low.source.text.find(text) != std::string::npos;
 }
 
 }  // namespace
@@ -101,4 +118,37 @@ TEST_CASE("GPU options: what is only moved is transposed in registers, in vector
     CHECK(text.find("const " + vector + "*)(b1 + ") != std::string::npos);
     CHECK(text.find("*(" + vector + "*)(b0 + ") != std::string::npos);
   }
+}
+
+TEST_CASE("GPU options: channels that are innermost in memory are summed side by side, in parts") {
+  for (int64_t channels : {64, 256}) {
+    CAPTURE(channels);
+    const Tensor x = convolved(500, channels, 24), w = memory({channels});
+    const std::vector<Lowered> all = kernels(batch_norm(x, w, w, {}, {}).y);
+    // A line of memory is 64 channels: 64 threads for each of its vectors of eight.
+    const auto sums = std::find_if(
+        all.begin(), all.end(), [](const Lowered& low) { return holds(low, "apart_add<64, 8>"); });
+    REQUIRE(sums != all.end());
+    CHECK(holds(*sums, "const f16x8*)(b"));
+    CHECK(sums->launch.grid[0] == 500);  // 4 blocks for each multiprocessor, or almost
+    // What is done with the sums is another kernel's, which reads and writes whole vectors.
+    CHECK(holds(all.back(), "*(f16x8*)(b0 + "));
+    CHECK(!holds(all.back(), "acc"));
+  }
+}
+
+TEST_CASE("GPU options: threads beyond the last of few channels do nothing") {
+  const Tensor x = convolved(500, 24, 30);
+  const std::vector<Lowered> all = kernels((x.to(kF32) * 2).gelu().sum(Shape{0, 2, 3}));
+  const auto sums = std::find_if(all.begin(), all.end(),
+                                 [](const Lowered& low) { return holds(low, "apart_add<"); });
+  REQUIRE(sums != all.end());
+  CHECK(holds(*sums, ", 4>(acc"));  // three threads of four have a vector
+  CHECK(holds(*sums, "< 3"));
+  CHECK(sums->launch.grid[0] == 500);
+}
+
+TEST_CASE("GPU options: few narrow columns have threads side by side, long rows a block each") {
+  CHECK(holds(kernels(memory({100000, 64}).sum(0))[0], "apart_add<"));
+  CHECK(!holds(last_kernel(memory({64, 1000}).sum(1)), "apart_add<"));
 }
