@@ -41,9 +41,14 @@ void check_llvm() {
 }  // namespace
 
 std::string compile_amd_llvm(const Source& source, const std::string& arch) {
+  return compile_amd_llvm(std::vector<Source>{source}, arch);
+}
+
+std::string compile_amd_llvm(const std::vector<Source>& kernels, const std::string& arch) {
   check_llvm();
-  const std::string object = llvm_c::compile(source, gpu(arch), kPasses);
-  return compile_shared_object(linker(), source.entry, object);
+  std::vector<std::string> objects;
+  for (const Source& k : kernels) objects.push_back(llvm_c::compile(k, gpu(arch), kPasses));
+  return compile_shared_object(linker(), kernels.at(0).entry, objects);
 }
 
 std::string amd_llvm_assembly(const Source& source, const std::string& arch) {

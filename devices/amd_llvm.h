@@ -2,6 +2,7 @@
 // process, lld, run as a child process, links them. Neither ROCm nor a GPU is needed.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "runtime/device.h"
 
@@ -9,6 +10,8 @@ namespace tiny {
 
 // The code object for an architecture such as "gfx942". Throws DeviceError with LLVM's message.
 std::string compile_amd_llvm(const Source& source, const std::string& arch);
+// One code object of several kernels, whose entries differ.
+std::string compile_amd_llvm(const std::vector<Source>& kernels, const std::string& arch);
 
 // The instructions of the same kernel, as text.
 std::string amd_llvm_assembly(const Source& source, const std::string& arch);

@@ -261,8 +261,15 @@ std::string compile_cuda(const std::string& text, const std::string& arch, std::
   throw DeviceError(message + "DEBUG=4 prints the source of every kernel");
 }
 
-CudaResources cuda_resources(const std::string& log) {
+CudaResources cuda_resources(const std::string& whole, const std::string& entry) {
   CudaResources out;
+  std::string log = whole;
+  if (!entry.empty()) {
+    const std::string head = "Compiling entry function '";
+    const size_t begin = whole.find(cat(head, entry, "'"));
+    if (begin == std::string::npos) return out;
+    log = whole.substr(begin, whole.find(head, begin + 1) - begin);
+  }
   const std::string used = "Used ";
   if (const size_t at = log.find(used); at != std::string::npos)
     out.registers = std::atoi(log.c_str() + at + used.size());

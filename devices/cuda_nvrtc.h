@@ -13,12 +13,13 @@ namespace tiny {
 std::string compile_cuda(const std::string& text, const std::string& arch,
                          std::string* log = nullptr, const std::string& entry = "kernel");
 
-// What the assembler says of a kernel in the log, -1 where it says nothing. Bytes of the stack are
-// arrays that are indexed dynamically, spilled ones are registers that did not fit.
+// What the assembler says of a kernel in the log, of the first one where none is named; -1 where it
+// says nothing. Bytes of the stack are arrays that are indexed dynamically, spilled ones are
+// registers that did not fit.
 struct CudaResources {
   int registers = -1, stack_bytes = -1, spill_bytes = -1;
 };
-CudaResources cuda_resources(const std::string& log);
+CudaResources cuda_resources(const std::string& log, const std::string& entry = "");
 
 // The architecture to compile for on a GPU of that compute capability: with the features that only
 // it has ("sm_90a") where there are such, and PTX ("compute_121") for the newest one that NVRTC

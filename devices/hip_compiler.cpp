@@ -19,9 +19,23 @@ SystemCompiler clang_for(const std::string& arch) {
       "to ROCm's, /opt/rocm/llvm/bin/clang"};
 }
 
-// The unsigned integer after a key of the metadata, which is MessagePack.
-int number_after(const std::string& bytes, const std::string& key) {
-  const size_t at = bytes.find(key);
+// Where the metadata, which is MessagePack, has a kernel's name: what is asked of it comes after
+// that, as keys are in alphabetical order. Names of up to 31 bytes have their length beside a bit
+// pattern, longer ones behind another byte.
+size_t find_kernel(const std::string& bytes, const std::string& entry) {
+  const auto length = static_cast<char>(entry.size() < 32 ? 0xa0 | entry.size() : entry.size());
+  const std::string key = ".name";
+  for (size_t at = 0; (at = bytes.find(key, at)) != std::string::npos;) {
+    at += key.size() + (entry.size() >= 32);
+    if (at < bytes.size() && bytes[at] == length && bytes.compare(at + 1, entry.size(), entry) == 0)
+      return at;
+  }
+  return std::string::npos;
+}
+
+// The unsigned integer after the first such key from a place on.
+int number_after(const std::string& bytes, size_t from, const std::string& key) {
+  const size_t at = bytes.find(key, from);
   if (at == std::string::npos || at + key.size() + 5 > bytes.size()) return -1;
   const auto byte = [&](size_t i) {
     return static_cast<unsigned char>(bytes[at + key.size() + i]);
@@ -61,11 +75,13 @@ bool hip_clang_available() { return hip_clang_missing_reason().empty(); }
 
 std::string hip_clang_id() { return system_compiler_id(clang_for("any")); }
 
-HipResources hip_resources(const std::string& code_object) {
+HipResources hip_resources(const std::string& code_object, const std::string& entry) {
+  const size_t kernel = entry.empty() ? 0 : find_kernel(code_object, entry);
   HipResources out;
-  out.registers = number_after(code_object, ".vgpr_count");
-  out.private_bytes = number_after(code_object, ".private_segment_fixed_size");
-  out.spilled_registers = number_after(code_object, ".vgpr_spill_count");
+  if (kernel == std::string::npos) return out;
+  out.registers = number_after(code_object, kernel, ".vgpr_count");
+  out.private_bytes = number_after(code_object, kernel, ".private_segment_fixed_size");
+  out.spilled_registers = number_after(code_object, kernel, ".vgpr_spill_count");
   return out;
 }
 

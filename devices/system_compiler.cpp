@@ -162,14 +162,21 @@ std::string system_compiler_id(const SystemCompiler& compiler) {
 
 std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
                                   const std::string& text) {
+  return compile_shared_object(compiler, entry, std::vector<std::string>{text});
+}
+
+std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
+                                  const std::vector<std::string>& texts) {
   Words command = command_of(compiler);
   const std::string name = join(command);
   TemporaryFolder folder;
-  const std::string source = folder.file("kernel" + compiler.ending);
   const std::string binary = folder.file("kernel.so"), messages = folder.file("messages");
-  write_file(source, text);
   command.insert(command.end(), compiler.flags.begin(), compiler.flags.end());
-  command.insert(command.end(), {"-o", binary, source});
+  command.insert(command.end(), {"-o", binary});
+  for (size_t i = 0; i < texts.size(); ++i) {
+    command.push_back(folder.file(cat("kernel", i ? cat(i) : "", compiler.ending)));
+    write_file(command.back(), texts[i]);
+  }
   if (!succeeded(run_process(compiler, command, "/dev/null", messages)))
     throw DeviceError(cat(name, " cannot compile kernel ", entry, ":\n", read_file(messages)));
   return read_file(binary);

@@ -24,6 +24,9 @@ std::string system_compiler_id(const SystemCompiler& compiler);
 // which names the kernel `entry`.
 std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
                                   const std::string& text);
+// The same of several files, one for each text.
+std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
+                                  const std::vector<std::string>& texts);
 
 // The numbers of the lines that an instruction of a shared object was made from, innermost first:
 // the function's, and of those that it was inlined into. Empty without addr2line or line tables.

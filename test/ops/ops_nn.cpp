@@ -56,6 +56,9 @@ Cases matmul_cases() {
                          {1, 128, 64}, {5, 0, 3},    {0, 4, 3}};
   for (const Shape& s : sizes) add_product(out, {s[0], s[1]}, {s[1], s[2]});
   for (DType t : {kF64, kF16, kBF16, kI32, kU8}) add_product(out, {9, 21}, {21, 10}, t);
+  // Sizes that the matrix units of all GPUs take.
+  for (DType t : {kF16, kBF16}) add_product(out, {48, 80}, {80, 40}, t);
+  add_product(out, {128, 192}, {192, 256}, kBF16);
   add_product(out, {7}, {7});
   add_product(out, {7}, {7, 3});
   add_product(out, {3, 7}, {7});
