@@ -114,7 +114,8 @@ class Linearizer {
       else
         found.insert(found.end(), depends_[s].begin(), depends_[s].end());
     }
-    std::sort(found.begin(), found.end());
+    // By number, not by address: the text of a kernel is the same in every run.
+    std::sort(found.begin(), found.end(), [](Node a, Node b) { return a->id < b->id; });
     found.erase(std::unique(found.begin(), found.end()), found.end());
     depends_[n] = std::move(found);
   }
