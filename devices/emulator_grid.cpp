@@ -466,6 +466,7 @@ void Worker::run_block(EmulatedLaunch& launch, int64_t index) {
   shared = shared_memory_.data();
   shared_ready = 0;
   dynamic_shared = size.shared_bytes;
+  flushes = launch.target.arch == "gfx90a";
   std::copy(size.grid, size.grid + 3, grid);
   matrix_.begin_block(shared, static_cast<int64_t>(shared_memory_.size()), count);
   shadow_.grow(0);

@@ -23,6 +23,7 @@ TINY_DECLARE_TWICE(
       char* shared;              // the block's shared memory
       long long shared_ready;    // how much of it was filled with the poison
       long long dynamic_shared;  // bytes of it that the launch asked for
+      bool flushes;              // MFMA takes subnormals of products of halves for zeros
       // Returns when all threads of the warp, or for a barrier of the block, wait at `line` for the
       // same `what`: 0 a barrier, positive an exchange between lanes; at some later time for -2.
       void (*wait)(Emulated*, int what, int line);
@@ -200,14 +201,25 @@ static void matrix_16x16(f32* d, const T* a, const T* b, A where_a, B where_b, D
     }
   for (int i = 0; i < results; ++i) d[i] += sums[i];
 }
+// On gfx90a alone, products of halves take subnormals for zeros in A, B and D, before and after
+// (MIOpen's documentation, "MI200 matrix fused multiply-add (MFMA) behavior specifics").
+INLINE f32 least_normal(f32) { return 0; }
+template <class T> INLINE T flushed(T x, f32 least) {
+  return __builtin_fabsf(to_f32(x)) < least ? T{} : x;
+}
 // CDNA 2 and 3, "Dense matrix register layouts": the lanes in four groups of 16, each of which has
 // depth / 4 neighbours along k of a row of A and a column of B, and four rows of D.
 template <int depth, class T> static void mfma_16x16(f32* d, const T* a, const T* b, int line) {
   constexpr int each = depth / 4;
+  const f32 least = emulated().flushes ? least_normal(T{}) : 0, least_f32 = least ? 0x1p-126f : 0;
+  T x[each], y[each];
+  for (int i = 0; i < each; ++i) x[i] = flushed(a[i], least), y[i] = flushed(b[i], least);
+  for (int i = 0; i < 4; ++i) d[i] = flushed(d[i], least_f32);
   matrix_16x16<64, depth, each, 4>(
-      d, a, b, [](int i, int k) { return Place{k / each * 16 + i, k % each}; },
+      d, x, y, [](int i, int k) { return Place{k / each * 16 + i, k % each}; },
       [](int k, int j) { return Place{k / each * 16 + j, k % each}; },
       [](int i, int j) { return Place{i / 4 * 16 + j, i % 4}; }, line);
+  for (int i = 0; i < 4; ++i) d[i] = flushed(d[i], least_f32);
 }
 // RDNA 3, "Wave Matrix Multiply Accumulate": all of a row of A and a column of B in each lane of
 // one half of the wave, and again in the other. Here some are read from one, some from the other.
@@ -389,6 +401,8 @@ INLINE f32 to_f32(bf16 x) {
   __builtin_memcpy(&y, &bits, 4);
   return y;
 }
+INLINE f32 least_normal(f16) { return 0x1p-14f; }
+INLINE f32 least_normal(bf16) { return 0x1p-126f; }
 TINY_MATRIX(mfma_f32_16x16x16_f16, f16, mfma_16x16<16>)
 TINY_MATRIX(mfma_f32_16x16x16_bf16, bf16, mfma_16x16<16>)
 TINY_MATRIX(wmma_f32_16x16x16_f16, f16, wmma_16x16)

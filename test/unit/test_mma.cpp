@@ -92,6 +92,30 @@ TEST_CASE("mma: AMD's units multiply f32 as it is, where they multiply it at all
   }
 }
 
+TEST_CASE("mma: gfx90a alone takes subnormal halves, and sums of their products, for zeros") {
+  // 64 times x * y, of which x or one step's sum is subnormal in some dtype.
+  const auto product = [](const char* device, DType t, float x, float y) {
+    const auto all = [&](float v) {
+      return Tensor::full({64, 64}, v, kF32).to(device).to(t).realize();
+    };
+    const Tensor out = all(x).matmul(all(y));
+    CHECK(uses_mma(out, device));
+    return out.to(kF32).to_vector<float>()[0];
+  };
+  for (const char* device : {"EMU:HIP:gfx90a", "EMU:LLVM:gfx90a", "EMU:HIP:gfx942"}) {
+    CAPTURE(device);
+    const bool flushes = std::string(device).ends_with("gfx90a");
+    CHECK(product(device, kF16, 0x1p-14f, 0x1p10f) == 4);
+    CHECK(product(device, kF16, 0x1p-15f, 0x1p10f) == (flushes ? 0 : 2));
+    CHECK(product(device, kF16, 0x1p10f, -0x1p-24f) == (flushes ? 0 : -0x1p-8f));
+    CHECK(product(device, kBF16, 0x1p-15f, 0x1p10f) == 2);
+    CHECK(product(device, kBF16, 0x1p-130f, 0x1p100f) == (flushes ? 0 : 0x1p-24f));
+    CHECK(product(device, kBF16, 0x1p-68f, 0x1p-68f) == (flushes ? 0 : 0x1p-130f));
+    CHECK(product(device, kF32, 0x1p-130f, 0x1p100f) == 0x1p-24f);
+    CHECK(product(device, kF32, 0x1p-68f, 0x1p-68f) == 0x1p-130f);
+  }
+}
+
 TEST_CASE("mma: products of each dtype are right, transposed, batched and with what follows") {
   const EnvOverride allow("ALLOW_TF32", "1");
   for (const std::string& device : devices())
