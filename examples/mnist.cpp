@@ -22,6 +22,7 @@ constexpr int kReadEvery = 10;  // steps; reading a value back waits for the dev
 struct Options {
   std::string data, device, save, load, checkpoint;
   std::vector<std::string> devices;  // each works on a part of every batch
+  bool tf32;
   int64_t steps, batch, seed, every;
   double lr;
 };
@@ -46,6 +47,9 @@ cxxopts::Options describe_options() {
   add("gpus", "devices of that kind, each of which gets a part of every batch",
       text()->default_value("1"), "N");
   add("ranks", "one device of each process that torchrun, mpirun or srun started");
+  add("precision",
+      "of products and convolutions: tf32 (operands rounded to 11 bits) or f32 [GPU: tf32]", text(),
+      "NAME");
   add("checkpoint", "goes on from this file where it exists, and writes it", text(), "FILE");
   add("every", "steps from one checkpoint to the next", text()->default_value("50"), "N");
   add("save", "writes the network to this safetensors file", text(), "FILE");
@@ -62,6 +66,8 @@ Options read_options(const cxxopts::ParseResult& parsed) {
   o.device = given.text("device");
   o.devices = devices_from(o.device, given.whole("gpus", 1, 1024));
   if (given.given("ranks")) o.devices = rank_devices();
+  // On GPUs as PyTorch does with convolutions unless it is told otherwise.
+  o.tf32 = given.choice("precision", {"f32", "tf32"}, runtime_seam::is_gpu(o.devices[0])) == 1;
   o.checkpoint = given.new_file("checkpoint");
   o.every = given.whole("every", 1, INT64_MAX);
   o.save = given.new_file("save");
@@ -228,6 +234,7 @@ void test(nn::Module& network, const Digits& digits) {
 
 void run(const Options& o) {
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
+  const EnvOverride precision("ALLOW_TF32", o.tf32 ? "1" : "0");
   // All processes do the same; one of them tells.
   if (rank() > 0 && !std::freopen("/dev/null", "w", stdout)) throw Error("no /dev/null");
   manual_seed(static_cast<uint64_t>(o.seed));
@@ -236,6 +243,8 @@ void run(const Options& o) {
   if (!o.load.empty()) load(o.load, network.state_dict());
   const MnistData data = find_data(o);
   std::cout << data.note << std::endl;
+  if (o.tf32 && runtime_seam::is_gpu(o.devices[0]))
+    std::cout << "products and convolutions round f32 to TF32 (--precision)" << std::endl;
   const Digits training(data.train, o.devices), testing(data.test, o.devices);
 
   if (o.steps > 0) train(network, training, o);
