@@ -181,7 +181,7 @@ FORCE:
 # --- Targets -------------------------------------------------------------------------------------
 
 .PHONY: help all mnist cifar doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
-  check headers format-check asan tsan golden golden-update bench bench-compile format clean
+  gpu-sanitize gpu-sanitize-built check headers format-check asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
@@ -191,6 +191,7 @@ help:
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
 	@echo 'make beam-test       searches the options of 200 random kernels and compares their results'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'
+	@echo 'make gpu-sanitize    the operator tests on the GPU under compute-sanitizer'
 	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
 	@echo 'make golden          the golden texts of kernels; golden-update writes them anew'
@@ -235,6 +236,14 @@ gpu-test:
 gpu-test-built: $(if $(filter doctest-dev,$(MISSING)),,$(TEST_PROGRAM)) $(CONFORMANCE) \
   $(EXAMPLES) $(BUILD)/bench/gpu
 	@DEVICE=$(GPU) extra/gpu_test.sh $(BUILD)
+
+# The operator cases under compute-sanitizer.
+gpu-sanitize:
+	@$(MAKE) --no-print-directory NO_SETUP=1 gpu-sanitize-built \
+	  CPPFLAGS='$(CPPFLAGS) $(if $(wildcard $(CARRY)),-I$(CARRY))'
+
+gpu-sanitize-built: $(TEST_PROGRAM) $(CONFORMANCE)
+	@DEVICE=$(GPU) extra/gpu_sanitize.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none)
 
 gpu-headers:
 	@rm -rf $(CARRY)

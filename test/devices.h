@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/device.h"
 #include "tiny/env.h"
+#include "tiny/error.h"
 
 namespace tiny {
 
@@ -53,6 +55,24 @@ inline bool is_in_turn(std::string_view name, int64_t parts, int64_t day = today
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9ull;
   hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebull;
   return ((hash >> 32) + static_cast<uint64_t>(day)) % static_cast<uint64_t>(parts) == 0;
+}
+
+// Which of how many parts of a list run in this process: TEST_PART. Throws Error for a text that is
+// no such pair.
+struct TestPart {
+  int64_t index = 0, count = 1;
+  bool has(std::string_view name) const { return is_in_turn(name, count, index); }
+};
+inline TestPart test_part() {
+  const std::string text = env_text("TEST_PART");
+  if (text.empty()) return {};
+  TestPart part;
+  char slash = 0;
+  std::istringstream in(text);
+  check(in >> part.index >> slash >> part.count && slash == '/' && in.peek() == EOF &&
+            part.index >= 0 && part.index < part.count,
+        "TEST_PART: '", text, "' is no part such as 3/16");
+  return part;
 }
 
 }  // namespace tiny

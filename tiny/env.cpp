@@ -135,6 +135,9 @@ constexpr Row kRows[] = {
     {"EMULATOR_PARTS", Kind::Int, "4", Scope::Host,
      "The tests run one in so many operator and conformance cases on the device EMULATOR, others "
      "on other days; 1 runs all."},
+    {"TEST_PART", Kind::Text, "", Scope::Host,
+     "Part of the operator and conformance cases that the tests run, on DEVICE alone: 3/16 is the "
+     "fourth of 16; empty runs all."},
     {"MNIST_DIR", Kind::Text, "", Scope::Host,
      "Folder of the MNIST files; empty makes the example draw its own digits."},
     {"CIFAR_DIR", Kind::Text, "", Scope::Host,

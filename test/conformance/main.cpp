@@ -84,9 +84,11 @@ cxxopts::Options make_options() {
 std::vector<const Case*> chosen_cases(const Suite& suite, const std::string& filter,
                                       int64_t parts) {
   const std::regex pattern(filter);
+  const TestPart part = test_part();
   std::vector<const Case*> out;
   for (const Case& c : suite.cases)
-    if (std::regex_search(c.name, pattern) && is_in_turn(c.name, parts)) out.push_back(&c);
+    if (std::regex_search(c.name, pattern) && is_in_turn(c.name, parts) && part.has(c.name))
+      out.push_back(&c);
   return out;
 }
 

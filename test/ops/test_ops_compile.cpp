@@ -502,3 +502,16 @@ TEST_CASE("in so many days each thing has had its turn once") {
     CHECK(is_in_turn(name, 1));
   }
 }
+
+TEST_CASE("each operator case is in one of the parts that processes run") {
+  const auto part = [](const char* text) {
+    const EnvOverride set("TEST_PART", text);
+    return test_part();
+  };
+  for (const Case& c : unary_cases()) {
+    CHECK(part("").has(c.name));
+    CHECK(part("0/3").has(c.name) + part("1/3").has(c.name) + part("2/3").has(c.name) == 1);
+  }
+  for (const char* wrong : {"3", "3/3", "-1/3", "1/3x", "a/b"})
+    CHECK_THROWS_WITH_AS(part(wrong), doctest::Contains("is no part such as 3/16"), Error);
+}
