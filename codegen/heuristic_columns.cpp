@@ -43,7 +43,7 @@ class ColumnTuner : GpuTuner {
   // Too few columns for a thread to have some of its own: those of a line of memory go to a block,
   // whose threads share the rows. False where that is no help.
   bool few_columns(Node column) {
-    constexpr int64_t kThreads = 1024, kFewest = 256, kLine = 128, kFewestRows = 4;
+    constexpr int64_t kThreads = 1024, kFewest = 256, kLine = 128;
     const Ids closed = reduced_everywhere();
     Ids rest = shared_loops();
     const int v = range_id(column);
@@ -59,23 +59,39 @@ class ColumnTuner : GpuTuner {
     const int64_t groups = (vectors + across - 1) / across;
     if (vectors * 4 < groups * across * 3) return false;
     const int64_t blocks = results / extent(column) * groups;
-    const int64_t wanted = std::clamp(target_.cores * 2 * kThreads / blocks, kFewest, kThreads);
-    const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / kFewestRows));
+    // Some blocks on each multiprocessor, so that one loads while another one combines.
+    const int64_t wanted = blocks <= 2 * target_.cores ? kThreads : kFewest;
+    const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : 4;  // latency counts, or bandwidth
+    const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));
     if (down * across < 2 * target_.warp) return false;
     lanes_ = static_cast<int>(lanes);
     vector(v, rest);
     const int flat = merge(closed);
-    const int below = split(flat, down);
-    bind(below, RangeKind::Thread);
-    if (below != flat) unroll_split(flat, 8);
-    const int beside = across > vectors ? widened(v, across) : split(v, across);
-    last_ = across > 1 ? beside : below;
-    if (across > 1) bind(beside, RangeKind::Thread);
-    if (beside == v || !range(v)) rest = without(rest, v);
+    const int below = rows_below(flat, down);
+    last_ = below;
+    if (across > 1) {
+      last_ = across > vectors ? widened(v, across) : split(v, across);
+      bind(last_, RangeKind::Thread);
+      if (last_ == v || !range(v)) rest = without(rest, v);
+    }
     const int block = merge(rest);
     if (block >= 0) bind(block, RangeKind::Block);
     return true;
+  }
+
+  // The rows over `down` threads, some of each thread's unrolled: the id of the threads' range.
+  // Where no good number divides what a thread has, it gets a few more that are gated off.
+  int rows_below(int flat, int64_t down) {
+    constexpr int64_t kUnrolled = 8, kGood = 4;
+    const int64_t rows = extent(range(flat)), each = (rows + down - 1) / down;
+    int64_t some = best_unroll(each, kUnrolled);
+    for (int64_t n = kGood; some < kGood && each > kUnrolled && n > 1; n /= 2)
+      if ((each + n - 1) / n * n * 8 <= each * 9) some = n;
+    const int part = split(flat, down * some), below = split(part, down);
+    bind(below, RangeKind::Thread);
+    if (below != part) bind(part, RangeKind::Unroll);
+    return below;
   }
 
   // The ranges that every reduction closes, and nothing else runs in; none where they differ.

@@ -125,9 +125,9 @@ TEST_CASE("GPU options: channels that are innermost in memory are summed side by
     CAPTURE(channels);
     const Tensor x = convolved(500, channels, 24), w = memory({channels});
     const std::vector<Lowered> all = kernels(batch_norm(x, w, w, {}, {}).y);
-    // A line of memory is 64 channels: 64 threads for each of its vectors of eight.
+    // A line of memory is 64 channels: 32 threads for each of its vectors of eight.
     const auto sums = std::find_if(
-        all.begin(), all.end(), [](const Lowered& low) { return holds(low, "apart_add<64, 8>"); });
+        all.begin(), all.end(), [](const Lowered& low) { return holds(low, "apart_add<32, 8>"); });
     REQUIRE(sums != all.end());
     CHECK(holds(*sums, "const f16x8*)(b"));
     CHECK(sums->launch.grid[0] == 500);  // 4 blocks for each multiprocessor, or almost
@@ -135,6 +135,21 @@ TEST_CASE("GPU options: channels that are innermost in memory are summed side by
     CHECK(holds(all.back(), "*(f16x8*)(b0 + "));
     CHECK(!holds(all.back(), "acc"));
   }
+}
+
+TEST_CASE("GPU options: a sum over many parts has a block for each vector of columns") {
+  const std::vector<Lowered> all = kernels(convolved(500, 64, 24).to(kF32).sum(Shape{0, 2, 3}));
+  CHECK(holds(all.back(), "group_add<"));  // threads share the parts
+  CHECK(all.back().launch.grid[0] == 64 / 4);
+}
+
+TEST_CASE("GPU options: what threads sum is unrolled, also where no good number divides it") {
+  // 41 * 41 / 32 rows for a thread are 53, a prime number.
+  const std::vector<Lowered> all = kernels(convolved(500, 64, 41).to(kF32).sum(Shape{0, 2, 3}));
+  const auto sums = std::find_if(all.begin(), all.end(),
+                                 [](const Lowered& low) { return holds(low, "apart_add<32, 8>"); });
+  REQUIRE(sums != all.end());
+  CHECK(holds(*sums, "UNROLL for"));
 }
 
 TEST_CASE("GPU options: threads beyond the last of few channels do nothing") {
