@@ -95,7 +95,9 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   const Tensor offset = shifted.mean(axes, true), mean = near + offset;
   const Tensor spread = shifted.square().mean(axes, true) - offset.square();
   const Tensor var = where(spread < 0, 0, spread);
-  const Tensor y = affine((wide - mean) * (var + options.eps).rsqrt(), weight, bias, lifted);
+  // As one product and one sum, so that gradients need no more than the sums of g and g * shifted.
+  const Tensor scale = affine((var + options.eps).rsqrt(), weight, {}, lifted);
+  const Tensor y = shifted * scale + affine((-offset) * scale, {}, bias, lifted);
   if (!options.training) return {y.to(x.dtype()), running_mean, running_var};
   const double corrected = static_cast<double>(count) / static_cast<double>(count - 1);
   return {y.to(x.dtype()), moved(running_mean, mean, options.momentum),
