@@ -229,10 +229,14 @@ void grad_reduce(Node n, Node g, Adjoints& to) {
   // Max, Min: shared evenly among the elements that are the extremum. Had x been computed once more
   // than the extremum, by another kernel, then none of them might be.
   const Node stored = in_memory(x), extremum = stored == x ? n : reduce(op, stored, axes);
-  const DType t = wide_dtype(x->dtype);  // halves do not count far
-  const Node hit = cast(binary(Op::Eq, stored, expand(extremum, x->shape())), t);
-  const Node share = binary(Op::Div, cast(g, t), reduce(Op::Add, hit, axes));
-  to.add(x, cast(mul(hit, expand(share, x->shape())), x->dtype));
+  const Node equal = binary(Op::Eq, stored, expand(extremum, x->shape()));
+  const Node hit = cast(equal, x->dtype);
+  const DType wide_type = wide_dtype(x->dtype);
+  constexpr int64_t kCounted = 256;  // all halves count to here exactly
+  const bool few = numel(x->shape()) <= kCounted * numel(n->shape());
+  const Node count = reduce(Op::Add, few ? hit : cast(equal, wide_type), axes);
+  const Node share = binary(Op::Div, cast(g, wide_type), cast(count, wide_type));
+  to.add(x, mul(hit, expand(cast(share, x->dtype), x->shape())));
 }
 
 // --- Indexing -----------------------------------------------------------------------------------
