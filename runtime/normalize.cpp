@@ -23,7 +23,9 @@ bool is_usable(Node realized) {
 Node resolved(Node n) {
   for (;;) {
     if (n->realized && is_usable(n->realized)) return n->realized;
-    if (n->op != Op::Detach && n->op != Op::Leaf && n->op != Op::Checkpoint) return n;
+    if (n->op != Op::Detach && n->op != Op::Leaf && n->op != Op::Checkpoint &&
+        n->op != Op::WithDerivative)
+      return n;
     n = n->src(0);
   }
 }

@@ -467,6 +467,7 @@ HostTensor tensor_op(Node n, const Values& in) {
     case Op::Detach:
     case Op::After:
     case Op::Checkpoint:
+    case Op::WithDerivative:
     case Op::Leaf:
     case Op::Copy:
     case Op::Shard: return *in[0];

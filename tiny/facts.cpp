@@ -160,6 +160,7 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     case Op::Contiguous:
     case Op::After:
     case Op::Checkpoint:
+    case Op::WithDerivative:
     case Op::Shard:
     case Op::Detach: return of(n.src(0));
     default: return info(n.op).cls == OpClass::Binary ? binary_bounds(n, full) : full;

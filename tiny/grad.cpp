@@ -342,6 +342,8 @@ void grad_checkpoint(Node n, Node g, Adjoints& to) {
   propagate(again.fresh, to);
 }
 
+void grad_with_derivative(Node n, Node g, Adjoints& to) { to.add(n->src(1), mul(g, n->src(2))); }
+
 using Rules = std::array<Rule, kOps>;
 
 Rules make_rules() {
@@ -385,6 +387,7 @@ Rules make_rules() {
   set(Op::Assign, grad_assign);
   set(Op::After, grad_same);
   set(Op::Checkpoint, grad_checkpoint);
+  set(Op::WithDerivative, grad_with_derivative);
   return rules;
 }
 

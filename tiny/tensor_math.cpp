@@ -303,11 +303,33 @@ Tensor erf_of_f64(const Tensor& x) {
   return near_zero(x, 0.46875, center, tail);
 }
 
+// A function's value at x with its derivative there, where that of what computes it would cost
+// more.
+template <class F> Tensor with_derivative(const Tensor& value, const Tensor& x, F derivative) {
+  if (!x.requires_grad()) return value;
+  return Tensor(
+      make(Op::WithDerivative, value.dtype(), {value.node(), x.node(), derivative(x).node()}));
+}
+
+Tensor erf_slope(const Tensor& x) { return (x * x * -M_LOG2E).exp2() * M_2_SQRTPI; }
+
+// 1 + erf(x), without the cancellation of that sum: 2^(|x| p(|x|)), of relative error 1e-7 below 1
+// and 5e-6 at 4.5 (a fit as above, where its error beside 1 counts), is 1 - erf(|x|).
+Tensor erf_plus_1(const Tensor& x) {
+  if (x.dtype() == kF64) return x.erf() + 1;
+  const Tensor a = where(x < 0, -x, x);
+  const Tensor y = (a * polynomial(a, {-5.308079385e-07, 1.23546596e-05, -0.0001221979253,
+                                       0.0006482824774, -0.001720225949, -0.0007354095586,
+                                       0.02839471444, -0.1485972067, -0.9183852124, -1.627911032}))
+                       .exp2();
+  return with_derivative(where(x < 0, y, 2 - y), x, erf_slope);
+}
+
 }  // namespace
 
 Tensor Tensor::erf() const {
   return real_function("erf", *this, [](const Tensor& x) {
-    return x.dtype() == kF64 ? erf_of_f64(x) : erf_of_f32(x);
+    return with_derivative(x.dtype() == kF64 ? erf_of_f64(x) : erf_of_f32(x), x, erf_slope);
   });
 }
 
@@ -390,7 +412,7 @@ Tensor Tensor::selu() const {
 
 Tensor Tensor::gelu(bool tanh_approximation) const {
   return real_function("gelu", *this, [&](const Tensor& x) {
-    if (!tanh_approximation) return x * 0.5 * ((x * M_SQRT1_2).erf() + 1);
+    if (!tanh_approximation) return x * 0.5 * erf_plus_1(x * M_SQRT1_2);
     const Tensor inner = (x + x * x * x * 0.044715) * std::sqrt(2 / M_PI);
     return x * 0.5 * (inner.tanh() + 1);
   });

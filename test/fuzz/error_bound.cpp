@@ -74,6 +74,7 @@ Node ErrorBounds::made(Node n) {
     case Op::Detach:
     case Op::After:
     case Op::Checkpoint:
+    case Op::WithDerivative:
     case Op::Leaf:
     case Op::Copy:
     case Op::Shard: return source(n, 0);

@@ -8,6 +8,7 @@
 #include "test/reference.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
+#include "tiny/functional.h"
 #include "tiny/random.h"
 #include "tiny/tensor.h"
 
@@ -69,6 +70,53 @@ TEST_CASE("element-wise functions have the gradients of their differences") {
               &Tensor::atan, &Tensor::sinh, &Tensor::asinh, &Tensor::erf, &Tensor::sigmoid,
               &Tensor::logsigmoid, &Tensor::silu, &Tensor::mish, &Tensor::selu, &Tensor::square})
     check_gradient([f](const Tensor& t) { return (t.*f)().sum(); }, x, {5});
+  check_gradient([](const Tensor& t) { return t.gelu().sum(); }, x, {5});
+}
+
+TEST_CASE("a derivative that is given is the gradient, and has one of its own") {
+  const Numbers x{-1.5, -0.3, 0.05, 0.4, 1.7};
+  const auto slope = [](const Tensor& t) {
+    Tensor from = t.requires_grad() ? t : t.detach().requires_grad_();
+    return Tensor::gradient(from.erf().sum(), {from})[0].sum();
+  };
+  check_gradient(slope, x, {5});
+  const Tensor t = Tensor::from(std::vector<float>{0.5f}).requires_grad_();
+  // One power of two: none of the two polynomials that erf has in f32.
+  const Tensor g = Tensor::gradient(t.erf().sum(), {t})[0];
+  CHECK(count(g, Op::Exp2) == 1);
+  CHECK(count(g, Op::Where) == 0);
+}
+
+TEST_CASE("the maximum's gradient in halves: shared among equals, however many") {
+  for (DType dtype : {kF16, kBF16})
+    for (int64_t n : {3, 256, 1000}) {
+      const Tensor x = Tensor::full({2, n}, 2, dtype).contiguous().realize().requires_grad_();
+      const Tensor g = Tensor::gradient(x.max(1).to(kF32).sum(), {x})[0];
+      bool in_halves = true;  // what is counted, as far as halves count
+      for (Node node : topological(g.node()))
+        in_halves &= node->op != Op::ReduceAxis || node->dtype == dtype;
+      CHECK(in_halves == (n <= 256));
+      const Tensor share = Tensor::full({2, n}, 1.0 / static_cast<double>(n), kF32).to(dtype);
+      CHECK((g == share).all().item<bool>());
+    }
+}
+
+TEST_CASE("the gradients of a batch norm need two sums over all elements") {
+  const Tensor x = Tensor::randn({20, 3, 5, 5}).realize().requires_grad_();
+  const Tensor w = Tensor::ones({3}).contiguous().realize().requires_grad_();
+  const Tensor b = Tensor::zeros({3}).contiguous().realize().requires_grad_();
+  const auto sums = [&](const std::vector<Tensor>& of) {
+    std::vector<Node> roots;
+    for (const Tensor& t : of) roots.push_back(t.node());
+    int found = 0;
+    for (Node n : topological(roots))
+      found += n->op == Op::ReduceAxis && numel(n->src(0)->shape()) == x.numel();
+    return found;
+  };
+  const Tensor y = batch_norm(x, w, b, {}, {}).y;
+  const Tensor weighed = (y * Tensor::randn({20, 3, 5, 5}).realize()).sum();
+  CHECK(sums({y}) == 2);
+  CHECK(sums(Tensor::gradient(weighed, {x, w, b})) == 4);
 }
 
 TEST_CASE("movement and reductions have the gradients of their differences") {

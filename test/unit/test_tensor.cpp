@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -318,4 +320,17 @@ TEST_CASE("einsum names what is wrong in an equation") {
         "einsum: \"i\" does not name the axes of (2,3)");
   CHECK(error_of([&] { Tensor::einsum("ij->k", {x}); }) ==
         "einsum: 'k' of the output of \"ij->k\" is repeated or in no operand");
+}
+
+TEST_CASE("gelu of f32 is within a few units, also where 1 + erf cancels") {
+  constexpr int kCount = 20000;
+  std::vector<float> x(kCount);
+  for (int i = 0; i < kCount; ++i) x[static_cast<size_t>(i)] = -6 + 12 * (i + 0.5f) / kCount;
+  const std::vector<float> y = Tensor::from(x).gelu().to_vector<float>();
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double v = x[i], exact = v / 2 * std::erfc(-v / std::sqrt(2));
+    worst = std::max(worst, std::abs(y[i] - exact) / std::abs(exact));
+  }
+  CHECK(worst < 1e-5);
 }
