@@ -184,6 +184,16 @@ TEST_CASE("cuda: an array that is indexed dynamically shows as bytes of the stac
   CHECK(nothing.registers == -1);
   CHECK(nothing.stack_bytes == -1);
   CHECK(nothing.spill_bytes == -1);
+  const std::string two =
+      "Compiling entry function 'k1' for 'sm_90a'\n8 bytes stack frame, 4 bytes spill stores, "
+      "4 bytes spill loads\nptxas info : Used 9 registers\n"
+      "Compiling entry function 'k' for 'sm_90a'\n0 bytes stack frame, 0 bytes spill stores, "
+      "0 bytes spill loads\nptxas info : Used 7 registers\n";
+  CHECK(cuda_resources(two, "k1").stack_bytes == 8);
+  CHECK(cuda_resources(two, "k1").registers == 9);
+  CHECK(cuda_resources(two, "k").stack_bytes == 0);
+  CHECK(cuda_resources(two, "k").registers == 7);
+  CHECK(cuda_resources(two, "k2").registers == -1);
   const CudaResources spilled = cuda_resources(
       "ptxas . 16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
       "ptxas info    : Used 24 registers, used 0 barriers");

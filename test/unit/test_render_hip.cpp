@@ -103,13 +103,17 @@ constexpr MatrixCase kMatrixCases[] = {
     {"gfx942", kBF16, "v_mfma_f32_16x16x16_bf16", nullptr},
     {"gfx1100", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
     {"gfx1100", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
+    {"gfx1200", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
+    {"gfx1200", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
     {"gfx1201", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
     {"gfx1201", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
 };
 
 // (size, size) by (size, size), the second transposed or not.
 Source product(const MatrixCase& c, int64_t size, bool turned, Target::Language language) {
-  Target target = gpu_target(c.arch);
+  const std::string arch = c.arch;
+  Target target = gpu_target(arch == "gfx1200" ? "gfx1201" : arch);  // a smaller one of the kind
+  target.arch = arch;
   target.language = language;
   const auto operand = [&](int slot) { return tensor_param(slot, {size, size}, c.dtype); };
   const auto wide = [](Node x) { return x->dtype == kF32 ? x : build::cast(x, kF32); };
@@ -164,4 +168,22 @@ TEST_CASE("HIP: an array that is indexed, spilled registers and errors are found
   CHECK(spilled.spilled_registers > 0);
   CHECK_THROWS_AS(compile("oops;"), DeviceError);
   CHECK_THROWS_AS(gpu_target("gfx1"), Error);
+}
+
+TEST_CASE("HIP: what each of several kernels of a code object uses is told apart") {
+  if (!hip_clang_available()) return;
+  const auto kernel = [](const std::string& name, const std::string& body) {
+    return "extern \"C\" __attribute__((global)) void " + name + "(float* p, int n) {" + body +
+           "}\n";
+  };
+  const std::string array =
+      "float a[64]; for (int i = 0; i < n; ++i) a[i] = p[i]; p[0] = a[n / 2];";
+  const std::string longer(40, 'x');  // than what has its length in the byte before
+  const std::string object = compile_hip(
+      kernel("k", "p[0] = n;") + kernel("kk", array) + kernel(longer, "p[1] = n;"), "gfx1201");
+  CHECK(hip_resources(object, "k").private_bytes == 0);
+  CHECK(hip_resources(object, "kk").private_bytes >= 256);
+  CHECK(hip_resources(object, longer).private_bytes == 0);
+  CHECK(hip_resources(object, longer).registers > 0);
+  CHECK(hip_resources(object, "kkk").registers == -1);
 }
