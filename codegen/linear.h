@@ -59,6 +59,7 @@ struct Linear {
   std::vector<Node> body;
   std::vector<Node> params;   // in slot order; slots that are not used are nullptr
   std::vector<bool> written;  // per slot: some Store writes it
+  uint64_t read_once = 0;     // slots of buffers that need not stay in caches
   bool heavy = false;         // has the loops of a matrix product or convolution
 };
 

@@ -1,6 +1,7 @@
 #include "codegen/lower.h"
 
 #include <algorithm>
+#include <map>
 
 #include "codegen/access.h"
 #include "codegen/decompose.h"
@@ -52,6 +53,31 @@ void estimate(Node sink, Lowered& out) {
       if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
     out.flops += count;
   }
+}
+
+// Slots of buffers of which each element is read once, by a kernel that writes next to nothing, and
+// that no cache holds. What is in the second cache then stays there: on an H200 sums of 268 MB take
+// 1 to 6 % less so, sums of 824 MB and kernels that write as much as they read more.
+uint64_t slots_read_once(Node sink, const Target& target) {
+  constexpr double kLittle = 1.0 / 64, kMostOfCache = 8;
+  std::map<Node, double> read;
+  double written = 0;
+  for (const Access& a : accesses(sink)) {
+    const Node param = a.node->src(0);
+    if (a.node->op == Op::Load)
+      read[param] += a.count;
+    else
+      written += elements(param) * param->dtype.size();
+  }
+  uint64_t slots = 0;
+  for (const auto& [param, count] : read) {
+    const double bytes = elements(param) * param->dtype.size();
+    const auto cache = static_cast<double>(target.l2_bytes);
+    if (count <= 1.01 * elements(param) && bytes > cache && bytes < kMostOfCache * cache &&
+        written < kLittle * bytes && param->ints()[0] < 64)
+      slots |= uint64_t{1} << param->ints()[0];
+  }
+  return slots;
 }
 
 LaunchSize gpu_launch_size(const std::vector<Node>& ranges) {
@@ -135,6 +161,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
     if (target.kind == Target::Kind::Gpu) k = stage("scans", Stage::Kernel, find_scans(k));
   }
   estimate(k, out);
+  const uint64_t read_once = target.kind == Target::Kind::Gpu ? slots_read_once(k, target) : 0;
   out.choice = choice ? *choice : env_int("OPT") ? choose_options(k, target) : Choice{};
   out.options = out.choice.options;
   Node plain = k;
@@ -159,6 +186,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   out.machine = k;
   Linear program = linearize(k, name);
   program.heavy = out.choice.heavy;
+  program.read_once = read_once;
   if (viewer) viewer("linearize", to_text(program));
   out.source = render(program, target);
   if (viewer) viewer("render", out.source.text);

@@ -26,6 +26,21 @@ constexpr Helper kPrimitives[] = {
 #define INLINE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 )"},
+    // 16 bytes that are not read again.
+    {"load_once", R"(template <class V> INLINE V load_once(const V* p) {
+#if __CUDA_ARCH__ >= 800
+  union { u32 from[4]; V to; } u;
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(u.from[0]), "=r"(u.from[1]), "=r"(u.from[2]), "=r"(u.from[3])
+      : "l"(p), "l"(policy));
+  return u.to;
+#else
+  return *p;
+#endif
+}
+)"},
     {"u128", "typedef uint4 u128;\n"},
     {"block_x", "INLINE int block_x() { return blockIdx.x; }\n"},
     {"block_y", "INLINE int block_y() { return blockIdx.y; }\n"},

@@ -342,8 +342,14 @@ INLINE T prefix_group(T x, T none, T* shared, F f) {
     barrier();
     const T* group = shared + warp / warps * warps;
     T before = none;
-    UNROLL for (int i = 0; i < warps - 1; ++i)
-      if (i < warp % warps) before = combine_lanes(f, before, group[i]);
+    if constexpr (warps > 4 && (warps & warps - 1) == 0 && warps <= WARP) {
+      if (lane % warps < warp % warps) before = group[lane % warps];
+      UNROLL for (int i = 1; i < warps; i *= 2)
+        before = combine_lanes(f, before, shuffle_xor(before, i));
+    } else {
+      UNROLL for (int i = 0; i < warps - 1; ++i)
+        if (i < warp % warps) before = combine_lanes(f, before, group[i]);
+    }
     sum = combine_lanes(f, before, sum);
   }
   return sum;

@@ -74,6 +74,11 @@ int CPrinter::proved_alignment(Node index, DType t) const {
   return static_cast<int>(std::gcd(bytes, elements * t.size()));
 }
 
+bool CPrinter::is_read_once(Node param) const {
+  return !is_stage(param) && (program_.read_once >> slot_of(param) & 1) != 0 &&
+         !program_.written[static_cast<size_t>(slot_of(param))];
+}
+
 // All lanes from consecutive elements. A GPU faults where a vector is not aligned; other compilers
 // are told of the element's alignment only.
 std::string CPrinter::vector_load(Node n) {
@@ -83,6 +88,9 @@ std::string CPrinter::vector_load(Node n) {
   if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
     v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(", buffer(param), " + ",
             value(index), ")");
+  else if (dialect_.language == Source::Language::Cuda && t.size() * t.lanes == 16 &&
+           is_read_once(param))
+    v = cat("load_once((const ", type(t), "*)(", buffer(param), " + ", value(index), "))");
   if (!n->dtype.is_bool()) return v;
   return dialect_.classes ? convert(v, t, n->dtype) : as(n->dtype, cat("(", v, " != 0)"));
 }

@@ -90,7 +90,7 @@ TEST_CASE("GPU options: a loss over long rows reads them once, in pieces that th
   const auto s = schedule(graph, devices, device_id(kGpu));
   const Target& target = find_device(kGpu).target();
   const Lowered first = lower(s->steps[0].kernel.get(), "k", target);
-  CHECK(first.launch.grid[0] == 4096 * 25 / 4);  // pieces, of which a warp holds one
+  CHECK(first.launch.grid[0] == 4096 * 25 / 2);  // pieces, of which a warp holds one
   CHECK(first.source.text.find("UNROLL for (i32") == std::string::npos);  // held in registers
   for (size_t i = 1; i < s->steps.size(); ++i)  // the others read a few elements of each row
     CHECK(lower(s->steps[i].kernel.get(), "k", target).flops < 4096 * 256);
@@ -166,4 +166,38 @@ TEST_CASE("GPU options: threads beyond the last of few channels do nothing") {
 TEST_CASE("GPU options: few narrow columns have threads side by side, long rows a block each") {
   CHECK(holds(kernels(memory({100000, 64}).sum(0))[0], "apart_add<"));
   CHECK(!holds(last_kernel(memory({64, 1000}).sum(1)), "apart_add<"));
+}
+
+TEST_CASE("GPU options: large buffers that are read once by kernels that write little pass by") {
+  const auto passes = [](const Tensor& t) {
+    return last_kernel(t).source.text.find(" = load_once((const f32x4*)(b1 + ") !=
+           std::string::npos;
+  };
+  const Tensor x = memory({4096, 8192});
+  CHECK(passes(x.sum(1)));
+  CHECK(passes(x.sum(0)));
+  CHECK_FALSE(passes(x.softmax(1)));                     // what is written takes the cache's place
+  CHECK_FALSE(passes(memory({1024, 8192}).sum(1)));      // fits into the cache
+  CHECK_FALSE(passes(memory({16384, 16384}).sum(1)));    // many times as much as the cache
+  CHECK_FALSE(passes(x.unfold(1, 64, 32).sum({1, 2})));  // read twice
+}
+
+TEST_CASE("GPU options: long rows are shared by as many threads as have two vectors of them") {
+  CHECK(last_kernel(memory({4096, 8192}).sum(1)).launch.block[0] == 1024);
+  CHECK(last_kernel(memory({4096, 4096}).sum(1)).launch.block[0] == 256);
+  for (DType t : {kF32, kBF16})  // 16 elements of a row that is held
+    CHECK(last_kernel(memory({4096, 8192}, t).softmax(1)).launch.block[0] == 512);
+}
+
+TEST_CASE("GPU options: a thread looks up the place of a row once for all its vectors") {
+  const Tensor w = memory({50257, 768}), at = memory({32768}, kI64);
+  const Lowered low = last_kernel(w.embedding(at));
+  CHECK(low.launch.block[0] == 64);
+  CHECK(low.launch.block[1] == 4);
+  const std::string& text = low.source.text;
+  size_t look_ups = 0;
+  for (size_t i = text.find(" = b1["); i != text.npos; i = text.find(" = b1[", i + 1)) ++look_ups;
+  CHECK(look_ups == 1);
+  // Rows that cannot be cut into that many vectors for each thread.
+  CHECK(last_kernel(memory({50257, 772}).embedding(at)).launch.block[1] == 1);
 }
