@@ -8,18 +8,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <optional>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "codegen/lower.h"
 #include "devices/amd_llvm.h"
@@ -27,6 +24,7 @@
 #include "devices/hip_compiler.h"
 #include "runtime/cache.h"
 #include "runtime/schedule.h"
+#include "test/all_cores.h"
 #include "test/devices.h"
 #include "test/ops/ops.h"
 #include "tiny/error.h"
@@ -46,17 +44,6 @@ constexpr size_t kTogether = 64;  // kernels in a run of a compiler
 bool is_allowed(const std::string& entry) {
   return std::any_of(std::begin(kAllowed), std::end(kAllowed),
                      [&](const Allowed& a) { return entry.find(a.entry) != std::string::npos; });
-}
-
-// Calls f(0) to f(count - 1) on all cores; f throws nothing.
-void on_all_cores(size_t count, const std::function<void(size_t)>& f) {
-  std::atomic<size_t> next{0};
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back([&] {
-      for (size_t j; (j = next++) < count;) f(j);
-    });
-  for (std::thread& t : threads) t.join();
 }
 
 // --- the kernels ---------------------------------------------------------------------------------

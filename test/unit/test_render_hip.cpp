@@ -11,6 +11,7 @@
 #include "devices/amd_llvm.h"
 #include "devices/hip_compiler.h"
 #include "devices/hip_rtc.h"
+#include "test/all_cores.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/kernels.h"
 #include "tiny/error.h"
@@ -126,27 +127,47 @@ Source product(const MatrixCase& c, int64_t size, bool turned, Target::Language 
 
 TEST_CASE("HIP: products are made by the matrix units, and spill nothing") {
   const bool has_clang = hip_clang_available(), has_llvm = amd_llvm_missing_reason().empty();
+  struct Product {
+    MatrixCase of;
+    int64_t size;
+    bool turned, ir;
+    Source source;
+    std::string assembly;
+  };
+  std::vector<Product> products;
   for (const MatrixCase& c : kMatrixCases)
     for (int64_t size : {64, 4096})
-      for (auto [turned, ir] :
-           {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
-        const Source source =
-            product(c, size, turned, ir ? Target::Language::LlvmIr : Target::Language::Hip);
-        CAPTURE(c.arch);
-        CAPTURE(c.dtype);
-        CAPTURE(size);
-        CAPTURE(turned);
-        CAPTURE(ir);
-        CHECK(source.text.find(ir ? "a.f32.16x16x" : "_f32_16x16x") != std::string::npos);
-        if (!(ir ? has_llvm : has_clang)) continue;
-        const std::string text =
-            ir ? amd_llvm_assembly(source, c.arch) : hip_assembly(source.text, c.arch);
-        const auto has = [&](const char* name) { return text.find(name) != std::string::npos; };
-        CHECK((has(c.instruction) || (c.other && has(c.other))));
-        CHECK(has(".private_segment_fixed_size: 0\n"));
-        CHECK(has(".vgpr_spill_count: 0\n"));
-        CHECK(!has("scratch_store"));
-      }
+      for (bool turned : {false, true})
+        for (bool ir : {false, true})
+          products.push_back(
+              {c, size, turned, ir,
+               product(c, size, turned, ir ? Target::Language::LlvmIr : Target::Language::Hip),
+               ""});
+  on_all_cores(products.size(), [&](size_t i) {
+    Product& p = products[i];
+    if (!(p.ir ? has_llvm : has_clang)) return;
+    try {
+      p.assembly =
+          p.ir ? amd_llvm_assembly(p.source, p.of.arch) : hip_assembly(p.source.text, p.of.arch);
+    } catch (const std::exception& e) {
+      p.assembly = e.what();
+    }
+  });
+  for (const Product& p : products) {
+    CAPTURE(p.of.arch);
+    CAPTURE(p.of.dtype);
+    CAPTURE(p.size);
+    CAPTURE(p.turned);
+    CAPTURE(p.ir);
+    CHECK(p.source.text.find(p.ir ? "a.f32.16x16x" : "_f32_16x16x") != std::string::npos);
+    if (!(p.ir ? has_llvm : has_clang)) continue;
+    const auto has = [&](const char* name) { return p.assembly.find(name) != std::string::npos; };
+    const bool multiplies = has(p.of.instruction) || (p.of.other && has(p.of.other));
+    CHECK_MESSAGE(multiplies, p.assembly);
+    CHECK(has(".private_segment_fixed_size: 0\n"));
+    CHECK(has(".vgpr_spill_count: 0\n"));
+    CHECK(!has("scratch_store"));
+  }
 }
 
 TEST_CASE("HIP: an array that is indexed, spilled registers and errors are found in a kernel") {
