@@ -46,8 +46,8 @@ Node reduce_to(Op op, const Pieces& pieces, int device);
 //   and from 512 KiB on each a part, which it writes into the memory of all;
 // - nccl: NVIDIA's library adds up, where all are GPUs of this process.
 // By default flags for GPUs, and from 8 MiB on nccl for more than two of them; without flags
-// one_shot, two_shot_direct beyond 1 MiB for more than two; naive and two_shot, from 256 KiB on, for
-// devices of other kinds and those that cannot read one another's memory.
+// one_shot, two_shot_direct beyond 1 MiB for more than two; naive and two_shot, from 256 KiB on,
+// for devices of other kinds and those that cannot read one another's memory.
 Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices);
 
 // Each device gets its part of the same; read from where it is, as above, or fetched.

@@ -366,8 +366,7 @@ Peer find_peer(const std::vector<std::string>& lines, const std::vector<std::str
 // Prints rows and appends them as JSON lines.
 class Report {
  public:
-  explicit Report(const Options& o)
-      : peers_(read_lines(o.peers)), has_peers_(o.size == kPeerSize) {
+  explicit Report(const Options& o) : peers_(read_lines(o.peers)), has_peers_(o.size == kPeerSize) {
     if (!o.append.empty()) {
       file_.open(o.append, std::ios::app);
       check(file_.is_open(), "--append: cannot write ", o.append);
