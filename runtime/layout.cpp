@@ -136,7 +136,8 @@ class Layouts {
   }
 
   // Such tiles are copied as they lie in memory: halves that are computed, as those of parameters
-  // in f32, get some where to write and read them once more is little beside the product.
+  // in f32, get some where to write and read them once more is little beside the product. Windows
+  // have a layout of their own (runtime/layout_windows.h), or are none for these tiles.
   void store_halves(Node n) {
     constexpr int64_t kUses = 64;
     Node mul = base_of(n->src(0));
@@ -146,7 +147,11 @@ class Layouts {
       Arena arena;
       ArenaScope scope(arena);
       const std::vector<Node> ranges = ranges_of_axes(mul->shape());
-      for (Node s : mul->srcs()) points.push_back(follow_halves(s, ranges, {}).point);
+      for (Node s : mul->srcs()) {
+        const Operand o = follow_halves(s, ranges, {});
+        if (has_windows(o)) return;
+        points.push_back(o.point);
+      }
     }
     for (Node p : points)
       if (!has_matrix_unit(target_, p->dtype) ||

@@ -44,7 +44,7 @@ class Finder {
           with,
           [&](int axis) {
             return is_reduced(n_, axis) &&
-                   !is_window(with, walk_of(operands_[with], ranges_[axis]).dim);
+                   !is_window(operands_[with], walk_of(operands_[with], ranges_[axis]).dim);
           },
           2);
     settle(with, {channels}, kPixelBytes, out);
@@ -104,20 +104,7 @@ class Finder {
   bool moves(int operand, int axis) const {
     return walk_of(operands_[operand], ranges_[axis]).kind != Walk::None;
   }
-  // Whether several ranges walk along a dimension and do more than count it together.
-  bool is_window(int operand, int dim) const {
-    auto terms = to_sum(operands_[operand].at[static_cast<size_t>(dim)]).terms;
-    std::sort(terms.begin(), terms.end(),
-              [](const auto& x, const auto& y) { return x.factor < y.factor; });
-    for (size_t i = 0; i + 1 < terms.size(); ++i)
-      if (terms[i].factor * terms[i].atom->src(0)->vmax != terms[i + 1].factor) return true;
-    return false;
-  }
-  bool is_windows(int operand) const {
-    for (int dim = 0; dim < operands_[operand].point->rank; ++dim)
-      if (is_window(operand, dim)) return true;
-    return false;
-  }
+  bool is_windows(int operand) const { return has_windows(operands_[operand]); }
 
   // The axis that counts places of windows: longer than that of a window's elements. Where they are
   // as long, weights are what is small.
@@ -126,7 +113,7 @@ class Finder {
         2 * numel(operands_[other].point->shape()) < numel(operands_[operand].point->shape());
     int best = -1;
     for (int dim = 0; dim < operands_[operand].point->rank; ++dim) {
-      if (!is_window(operand, dim)) continue;
+      if (!is_window(operands_[operand], dim)) continue;
       for (const auto& t : to_sum(operands_[operand].at[static_cast<size_t>(dim)]).terms) {
         const int axis = t.atom->arg<RangeArg>().id;
         const bool fits =

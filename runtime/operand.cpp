@@ -163,6 +163,21 @@ bool is_affine(const Operand& o) {
   return std::all_of(o.at.begin(), o.at.end(), [](Node i) { return is_affine(i); });
 }
 
+bool is_window(const Operand& o, int dim) {
+  auto terms = to_sum(o.at[static_cast<size_t>(dim)]).terms;
+  std::sort(terms.begin(), terms.end(),
+            [](const auto& x, const auto& y) { return x.factor < y.factor; });
+  for (size_t i = 0; i + 1 < terms.size(); ++i)
+    if (terms[i].factor * terms[i].atom->src(0)->vmax != terms[i + 1].factor) return true;
+  return false;
+}
+
+bool has_windows(const Operand& o) {
+  for (int dim = 0; dim < o.point->rank; ++dim)
+    if (is_window(o, dim)) return true;
+  return false;
+}
+
 Walk walk_of(const Operand& o, Node range) {
   Walk w{Walk::None, -1};
   for (size_t d = 0; d < o.at.size(); ++d) {

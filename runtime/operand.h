@@ -54,6 +54,10 @@ struct Walk {
 
 Walk walk_of(const Operand& o, Node range);
 
+// Whether several ranges walk along a dimension and do more than count it together; along any.
+bool is_window(const Operand& o, int dim);
+bool has_windows(const Operand& o);
+
 // An operand's point, padded, as build::affine reads it.
 struct AffineMap {
   std::vector<int64_t> pad;  // before and after each axis

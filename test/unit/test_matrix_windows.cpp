@@ -346,6 +346,17 @@ TEST_CASE("windows: of one element, with parameters in f32, are products of what
   }
 }
 
+TEST_CASE("windows: of too few channels for matrix units keep the layout that threads like") {
+  const Autocast half(kF16);
+  const Tensor x = integers({64, 3, 32, 32}, kF16, kHopper),
+               w = integers({24, 3, 2, 2}, kF32, kHopper);
+  const std::vector<Node> kernels = kernels_of({conv2d(x, w).gelu()});
+  const auto is_packed_weight = [](Node k) {
+    return to_shape(k->src(0)->src(0)->ints().subspan(1)) == Shape{3, 2, 2, 24};
+  };
+  CHECK(std::count_if(kernels.begin(), kernels.end(), is_packed_weight) == 1);
+}
+
 TEST_CASE("windows: networks keep channels innermost from one convolution to the next") {
   const std::vector<Tensor> all = network(kHopper);
   CHECK(products_of(all).size() == 6);  // of each convolution the result and two gradients
