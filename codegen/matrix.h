@@ -15,9 +15,8 @@
 // exchanged what they have of 32 columns, each has eight columns side by side, in register
 //   ((piece * width + column % width) / 32 * 2 + row / 8 % 2) * 8 + column % 8, with
 //   column = column / 32 * 32 + t % 4 * 8 + column % 8.
-// t / 128 is column / width
-// and no part of the row where the warpgroups share the columns. As all of these are ranges and
-// options, anything may be done with the result before it is stored.
+// Where the warpgroups share the columns, t / 128 is column / width and no part of the row. As all
+// of these are ranges and options, anything may be done with the result before it is stored.
 //
 // An operand may be the windows of images, as a convolution reads them: rows (or k, in the gradient
 // of a weight) then count pixels, several ranges as one, and padding is what lies outside. In the
