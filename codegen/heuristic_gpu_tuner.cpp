@@ -72,6 +72,7 @@ int GpuTuner::merge(const Ids& ids) {
 
 void GpuTuner::spread(int id, int64_t threads) {
   if (id < 0) return;
+  if (threads <= 1) return bind(id, RangeKind::Block);
   const int inner = split(id, threads);
   bind(inner, RangeKind::Thread);
   if (inner != id) bind(id, RangeKind::Block);

@@ -22,14 +22,14 @@ Tensor memory(const Shape& shape, DType dtype = kF32) {
   return Tensor(build::reshape(buffer_node(buffer), shape));
 }
 
-std::vector<Lowered> kernels(const Tensor& t) {
+std::vector<Lowered> kernels(const Tensor& t, const char* gpu = kGpu) {
   const Node root = t.node();
   const Normalized graph = normalize({&root, 1});
   const std::vector<int> devices(graph.buffers.size(), device_id(kGpu));
   const auto s = schedule(graph, devices, device_id(kGpu));
   std::vector<Lowered> out;
   for (const auto& step : s->steps)
-    if (step.kernel) out.push_back(lower(step.kernel.get(), "k", find_device(kGpu).target()));
+    if (step.kernel) out.push_back(lower(step.kernel.get(), "k", find_device(gpu).target()));
   return out;
 }
 
@@ -200,4 +200,13 @@ TEST_CASE("GPU options: a thread looks up the place of a row once for all its ve
   CHECK(look_ups == 1);
   // Rows that cannot be cut into that many vectors for each thread.
   CHECK(last_kernel(memory({50257, 772}).embedding(at)).launch.block[1] == 1);
+}
+
+TEST_CASE("GPU options: rows that waves of 64 threads hold have blocks of their own") {
+  const Tensor x = memory({1 << 15, 512});
+  for (const auto& [gpu, rows] : {std::pair{"EMU:CUDA:sm_90a", 2}, {"EMU:HIP:gfx942", 1}}) {
+    const LaunchSize size = kernels(x.softmax(1), gpu).back().launch;
+    CHECK(size.block[0] == find_device(gpu).target().warp);
+    CHECK(size.block[1] == rows);
+  }
 }
