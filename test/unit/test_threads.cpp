@@ -60,7 +60,9 @@ TEST_CASE("threads train networks of their own, plain and with a Jit") {
   const EnvOverride cpu("DEVICE", "CPU");
   std::vector<float> first(4), last(4);
   const auto errors = in_threads(4, [&](int id) {
-    Tensor w = Tensor::full({4, 1}, 0.1).contiguous().realize().requires_grad_();
+    // From values of its own: equal graphs that threads build at once are one node, whose memory an
+    // assignment by one would overwrite for all.
+    Tensor w = Tensor::from(std::vector<float>(4, 0.1f), {4, 1}).requires_grad_();
     SGD sgd({&w}, 0.05);
     const auto body = [&](const Tensor& x) {
       Tensor loss = (x.matmul(w) - 1).square().mean();
