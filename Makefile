@@ -181,7 +181,8 @@ FORCE:
 # --- Targets -------------------------------------------------------------------------------------
 
 .PHONY: help all mnist cifar doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
-  gpu-sanitize gpu-sanitize-built check headers format-check asan tsan golden golden-update bench bench-compile format clean
+  gpu-sanitize gpu-sanitize-built check headers format-check asan tsan golden golden-update bench \
+  bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'

@@ -66,7 +66,8 @@ class Finder {
         out.columns =
             widest(1 - i, [&](int axis) { return !is_reduced(n_, axis) && !moves(i, axis); });
       else
-        out.images = channels;
+        out.images = widest(
+            i, [&](int axis) { return is_reduced(n_, axis); }, 2);
     }
     return out.points[0] || out.points[1] ? std::optional(out) : std::nullopt;
   }
@@ -323,6 +324,18 @@ Node with_windows(Node product, const WindowProduct& windows) {
   return is_reduced(product, windows.channels) ? sum : first_of_axis(sum, windows.channels, size);
 }
 
+namespace {
+
+// The same for windows of one element.
+std::optional<WindowProduct> find_pixel_product(Node product, const Target& target,
+                                                const NodeMap<int>& stored) {
+  Arena arena;
+  ArenaScope scope(arena);
+  return Finder(product, &stored).run_without_windows(target);
+}
+
+}  // namespace
+
 Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
   Innermost inner;
   if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return inner;
@@ -339,19 +352,15 @@ Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
       Node p = n->op == Op::ReduceAxis ? with_product_on_top(n) : nullptr;
       if (!p) continue;
       auto windows = find_window_product(p, target, &inner.axes);
-      if (!windows) {
-        Arena arena;
-        ArenaScope scope(arena);
-        windows = Finder(p, &inner.axes).run_without_windows(target);
-      }
+      if (!windows) windows = find_pixel_product(p, target, inner.axes);
       if (!windows || (windows->images >= 0) != weights) continue;
       for (int i : {0, 1})
         if (windows->inner[i] >= 0) {
           store(windows->points[i], windows->inner[i]);
           inner.rows[windows->points[i]] = 1;
         }
-      int dim = -1;
       if (windows->columns < 0) continue;
+      int dim = -1;
       if (Node half = readers.narrowed(n, windows->columns, dim)) store(half, dim);
     }
   return inner;

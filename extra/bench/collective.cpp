@@ -10,46 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "extra/bench/timing.h"
-#include "runtime/device.h"
-#include "tiny/tiny.h"
+#include "extra/bench/replays.h"
 
 using namespace tiny;
-
-namespace {
-
-void wait(const std::vector<std::string>& devices) {
-  for (const std::string& d : devices) find_device(d).synchronize();
-}
-
-struct Times {
-  double each, alone;
-};
-
-Times time_all_reduce(const std::vector<std::string>& devices, int64_t bytes) {
-  const auto count = static_cast<int64_t>(devices.size());
-  // A row on each device: its sum is the row itself, to be added to the others.
-  Tensor x = (Tensor::zeros({count, bytes / 4}).shard(devices, 0) + 1).realize();
-  Jit step([](const Tensor& in) { return in.sum(0); });
-  for (int i = 0; i < 4; ++i) step(x);
-  wait(devices);
-  const int replays = bytes <= (1 << 20) ? 200 : bytes <= (64 << 20) ? 20 : 5;
-  Times out{};
-  out.each = bench::measure(5,
-                            [&] {
-                              for (int i = 0; i < replays; ++i) step(x);
-                              wait(devices);
-                            })
-                 .median /
-             replays;
-  out.alone = bench::measure(20, [&] {
-                step(x);
-                wait(devices);
-              }).median;
-  return out;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   const auto devices = devices_from(argc > 1 ? argv[1] : "", argc > 2 ? std::atoi(argv[2]) : 2);
@@ -68,7 +31,7 @@ int main(int argc, char** argv) {
       const EnvOverride how("COLLECTIVE", found ? "" : a),
           beam("COLLECTIVE_BEAM", found ? "2" : "0");
       try {
-        const Times t = time_all_reduce(devices, bytes);
+        const bench::SumTimes t = bench::time_all_reduce(devices, bytes);
         const auto k = static_cast<double>(devices.size());
         const double bus = 2 * (k - 1) / k * static_cast<double>(bytes) / t.each * 1e-9;
         std::printf("%10.1f %7.2f %8.1f", t.each * 1e6, bus, t.alone * 1e6);

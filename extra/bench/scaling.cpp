@@ -17,10 +17,8 @@
 
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"
-#include "extra/bench/timing.h"
-#include "runtime/device.h"
+#include "extra/bench/replays.h"
 #include "tiny/arguments.h"
-#include "tiny/tiny.h"
 
 using namespace tiny;
 
@@ -30,29 +28,41 @@ using Devices = std::vector<std::string>;
 using Step = std::function<Tensor()>;
 
 // A training step on random pictures, which every device has a part of.
+struct TrainingStep {
+  Step step;
+  int64_t parameter_bytes;
+};
+
 struct Task {
   const char* name;
   int64_t batch;
   bool for_each_device;  // the batch
-  int sums;              // of a step that wait for one another: two of each batch norm, gradients
-  std::function<Step(int64_t batch, const Devices&)> prepare;
+  int sums;  // of a step, one after the other: three of each batch norm, that of the gradients
+  std::function<TrainingStep(int64_t batch, const Devices&)> prepare;
 };
 
-Step mnist_step(int64_t batch, const Devices& devices) {
+int64_t bytes_of(const std::vector<Tensor*>& parameters) {
+  int64_t bytes = 0;
+  for (const Tensor* t : parameters) bytes += t->numel() * t->dtype().size();
+  return bytes;
+}
+
+TrainingStep mnist_step(int64_t batch, const Devices& devices) {
   const auto model = std::make_shared<nn::Sequential>(bench::mnist_network());
   for (Tensor* t : model->tensors()) t->shard_(devices);
   const auto optimizer = std::make_shared<Adam>(model->tensors());
   const Tensor x = Tensor::rand({batch, 1, 28, 28}).shard(devices, 0).realize();
   const Tensor y = Tensor::randint(0, 10, {batch}).shard(devices, 0).realize();
-  return [=] {
+  const auto step = [=] {
     Tensor loss = cross_entropy((*model)(x), y);
     loss.backward();
     optimizer->step({&loss});
     return loss;
   };
+  return {step, bytes_of(model->parameters())};
 }
 
-Step resnet50_step(int64_t batch, const Devices& devices) {
+TrainingStep resnet50_step(int64_t batch, const Devices& devices) {
   const auto model = std::make_shared<bench::ResNet50>(true);
   std::vector<Tensor*> parameters;
   for (Tensor* t : model->tensors()) t->shard_(devices);
@@ -60,71 +70,31 @@ Step resnet50_step(int64_t batch, const Devices& devices) {
   const auto optimizer = std::make_shared<SGD>(parameters, 1e-3, SgdOptions{.momentum = 0.9});
   const Tensor x = Tensor::rand({batch, 3, 224, 224}).to(kBF16).shard(devices, 0).realize();
   const Tensor y = Tensor::randint(0, 1000, {batch}).shard(devices, 0).realize();
-  return [=] {
+  const auto step = [=] {
     const Autocast half(kBF16);
     Tensor loss = cross_entropy((*model)(x), y);
     loss.backward();
     optimizer->step({&loss});
     return loss;
   };
+  return {step, bytes_of(parameters)};
 }
 
 const std::vector<Task>& tasks() {
-  static const std::vector<Task> all{{"mnist_weak", 512, true, 5, mnist_step},
-                                     {"mnist_strong", 2048, false, 5, mnist_step},
-                                     {"resnet50_weak", 256, true, 107, resnet50_step}};
+  static const std::vector<Task> all{{"mnist_weak", 512, true, 7, mnist_step},
+                                     {"mnist_strong", 2048, false, 7, mnist_step},
+                                     {"resnet50_weak", 256, true, 160, resnet50_step}};
   return all;
 }
 
-void wait(const Devices& devices) {
-  for (const std::string& d : devices) find_device(d).synchronize();
-}
-
-int64_t parameter_bytes(const Task& task) {
-  int64_t count = 0;
-  if (std::string(task.name).starts_with("mnist")) {
-    nn::Sequential model = bench::mnist_network();
-    for (const Tensor* t : model.parameters()) count += t->numel();
-  } else {
-    bench::ResNet50 model(true);
-    for (const Tensor& t : model.parameters()) count += t.numel();
-  }
-  return count * 4;
-}
-
-// Seconds of an all-reduce of so many bytes of f32.
-double time_all_reduce(int64_t bytes, const Devices& devices) {
-  const auto count = static_cast<int64_t>(devices.size());
-  const Tensor x = (Tensor::zeros({count, bytes / 4}).shard(devices, 0) + 1).realize();
-  Jit sum([&] { return x.sum(0); });
-  const int replays = 20;
-  return bench::measure(5,
-                        [&] {
-                          for (int i = 0; i < replays; ++i) sum();
-                          wait(devices);
-                        })
-             .median /
-         replays;
-}
-
 // Seconds of a step, of which some are replayed one after the other.
-double time_step(const Task& task, int64_t batch, const Devices& devices) {
+double time_step(const Step& once, const Devices& devices) {
   const nn::Training mode;
-  Jit step(task.prepare(batch, devices));
+  Jit step(once);
   for (int i = 0; i < 4; ++i) step();
-  wait(devices);
-  const double start = bench::seconds();
-  step();
-  wait(devices);
-  const double estimate = bench::seconds() - start;
+  const double estimate = bench::time_replays(1, 1, devices, [&] { step(); });
   const int replays = std::clamp(static_cast<int>(0.3 / estimate), 3, 200);
-  return bench::measure(3,
-                        [&] {
-                          for (int i = 0; i < replays; ++i) step();
-                          wait(devices);
-                        })
-             .median /
-         replays;
+  return bench::time_replays(3, replays, devices, [&] { step(); });
 }
 
 // What is assumed of two hosts of six GPUs each, beside what was measured on one.
@@ -196,14 +166,15 @@ void run(const Options& o) {
   chart.lines.push_back({"linear", {{1, 1}, {last, last}}});
   for (const Task& task : tasks()) {
     if (std::string(task.name).find(o.filter) == std::string::npos) continue;
-    const int64_t bytes = parameter_bytes(task);
     ChartLine line{task.name, {}};
     double alone = 0;  // seconds of a sample
     for (const int count : o.counts) {
       const Devices devices = devices_from(o.device, count);
       const int64_t batch = task.batch * (task.for_each_device ? count : 1);
-      const double step = time_step(task, batch, devices);
-      const double sum = count > 1 ? time_all_reduce(bytes, devices) : 0;
+      const TrainingStep training = task.prepare(batch, devices);
+      const int64_t bytes = training.parameter_bytes;
+      const double step = time_step(training.step, devices);
+      const double sum = count > 1 ? bench::time_all_reduce(devices, bytes).each : 0;
       if (count == 1) alone = step / static_cast<double>(batch);
       const double speed = alone / step * static_cast<double>(batch);
       line.points.push_back({count, speed});
