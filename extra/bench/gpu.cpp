@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "extra/bench/gpu_products.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"
 #include "extra/bench/timing.h"
@@ -30,10 +31,10 @@
 #include "tiny/tiny.h"
 
 using namespace tiny;
+using namespace tiny::bench;
 
 namespace {
 
-constexpr int64_t kPeerSize = 8192;
 constexpr int64_t kClasses = 50257, kWidth = 768;  // GPT-2's tokens and embedding
 
 struct Options {
@@ -43,24 +44,6 @@ struct Options {
 };
 
 // --- Rows ----------------------------------------------------------------------------------------
-
-using Outputs = std::vector<Tensor>;
-using Work = std::function<Outputs()>;
-
-struct Row {
-  std::string name;
-  std::vector<std::string> peer;  // what a peer's line holds; the best of them counts
-  double bytes, flops;            // at least to be read and written; 0: not what limits it
-  std::function<Work()> prepare;  // makes the inputs
-};
-
-Tensor normal(const Shape& shape, DType dtype = kF32) {
-  return Tensor::randn(shape).to(dtype).realize();
-}
-
-std::vector<std::string> peer(const char* name) {
-  return {std::string("\"name\": \"") + name + '"'};
-}
 
 void add_elementwise(std::vector<Row>& rows, int64_t n) {
   const double square = static_cast<double>(n * n);
@@ -169,43 +152,6 @@ void add_batch_norm(std::vector<Row>& rows, int64_t n) {
            return out;
          };
        }});
-}
-
-void add_products(std::vector<Row>& rows, int64_t n) {
-  const int64_t m = n / 2;
-  const auto add = [&](const char* name, const char* dtype_name, DType dtype) {
-    const double flops = 2.0 * static_cast<double>(m * m) * static_cast<double>(m);
-    rows.push_back(
-        {name,
-         {"\"name\": \"gemm\"", std::string("\"dtype\": \"") + dtype_name + '"', "\"N\": 4096,"},
-         0,
-         flops,
-         [=] {
-           const Tensor a = normal({m, m}, dtype), b = normal({m, m}, dtype);
-           return [=] { return Outputs{a.matmul(b)}; };
-         }});
-  };
-  add("matmul_f32", "fp32", kF32);
-  add("matmul_bf16", "torch.bfloat16", kBF16);
-  // Layers of a language model that writes token by token: each weight is read for a few of them.
-  const int64_t from = n / 2, to = n / 2 * 43 / 16;
-  const double bytes = 2.0 * static_cast<double>(from * to);
-  for (const auto& [name, rows_of_x] : {std::pair<const char*, int64_t>{"linear_1", 1},
-                                        {"linear_8", 8},
-                                        {"linear_16", 16},
-                                        {"linear_64", 64}}) {
-    const int64_t batch = rows_of_x;
-    rows.push_back(
-        {name, {"\"name\": \"gemv\"", cat("\"m\": ", batch, ','), "\"n\": 11008,"}, bytes, 0, [=] {
-           const Tensor x = normal({batch, from}, kBF16);
-           const Tensor w = normal({to, from}, kBF16);
-           return [=] { return Outputs{x.matmul(w.t())}; };
-         }});
-  }
-  rows.push_back({"vector_matrix", {}, bytes, 0, [=] {
-                    const Tensor x = normal({1, to}, kBF16), w = normal({to, from}, kBF16);
-                    return [=] { return Outputs{x.matmul(w)}; };
-                  }});
 }
 
 // Images of h x h pixels, kernels of k x k.

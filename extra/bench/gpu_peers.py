@@ -2,7 +2,7 @@
 """PyTorch's times of the rows of extra/bench/gpu that ../shared/peers/gpu_peers.py lacks, eager and
 compiled, as JSON lines of the same form:
 
-    python3 extra/bench/gpu_peers.py [conv] > peers.jsonl; build/release/bench/gpu --peers peers.jsonl
+    python3 extra/bench/gpu_peers.py [conv | gemm] > peers.jsonl; build/release/bench/gpu --peers peers.jsonl
 
 Needs a GPU, PyTorch and Triton. Medians with cold caches (triton.testing.do_bench)."""
 import json
@@ -50,6 +50,34 @@ def convolutions():
                               "shape": [n, c, h, out, k, stride], "ms": ms}), flush=True)
 
 
+def products():
+    def line(name, work, **more):
+        ms = do_bench(work, warmup=50, rep=200, return_mode="median")
+        print(json.dumps({"name": name, "impl": "torch", **more, "ms": ms}), flush=True)
+
+    n = 4096
+    a, b = (randn(n, n).to(torch.bfloat16) for _ in range(2))
+    for form in ("nt", "tn", "tt"):
+        x, y = a.t() if form[0] == "t" else a, b.t() if form[1] == "t" else b
+        line("gemm", lambda: x @ y, dtype="torch.bfloat16 " + form, N=n)
+    x, y = a[1:, 1:].contiguous(), b[1:, 1:].contiguous()
+    line("gemm", lambda: x @ y, dtype="torch.bfloat16 odd", N=n)
+    r, bias = randn(n, n).to(torch.bfloat16), randn(n).to(torch.bfloat16)
+    both("gemm bias+gelu+residual", lambda a, b, r, bias: F.gelu(a @ b + bias) + r, a, b, r, bias)
+    x, y = (torch.randint(-100, 100, (n, n), device=DEVICE, dtype=torch.int8) for _ in range(2))
+    line("gemm", lambda: torch._int_mm(x, y.t()), dtype="int8", N=n)
+    for m in (1, 8, 16, 64):
+        x, w = (randn(s, n).to(torch.bfloat16) for s in (m, 11008))
+        line("gemv", lambda: F.linear(x, w), m=m, n=11008, k=n)
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+        for size in (4096, 8192):
+            x, y = randn(size, size).to(kind), randn(size, size).to(torch.float8_e4m3fn)
+            one = torch.tensor(1.0, device=DEVICE)
+            line("gemm", lambda: torch._scaled_mm(x, y.t(), scale_a=one, scale_b=one,
+                                                  out_dtype=torch.bfloat16),
+                 dtype=str(kind), N=size)
+
+
 def main():
     n = 8192
     x, w = randn(n, n), randn(n)
@@ -81,6 +109,9 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["conv"]:
+    if not sys.argv[1:]:
         main()
-    convolutions()
+    if sys.argv[1:] != ["gemm"]:
+        convolutions()
+    if sys.argv[1:] != ["conv"]:
+        products()
