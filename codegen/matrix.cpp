@@ -6,6 +6,7 @@
 #include "codegen/access.h"
 #include "codegen/matrix_operand.h"
 #include "tiny/algebra.h"
+#include "tiny/env.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -19,9 +20,9 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.halved);
   visit(tile.wide);
   visit(tile.depth);
-  int bf16 = tile.dtype == kBF16;
-  visit(bf16);
-  tile.dtype = bf16 ? kBF16 : kF16;
+  int type = static_cast<int>(tile.dtype.scalar);
+  visit(type);
+  tile.dtype = static_cast<Scalar>(type);
   for (MatrixOperand* o : {&tile.a, &tile.b}) {
     TensorMap& map = o->map;
     visit(map.slot);
@@ -51,7 +52,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
       visit(at.by_box);
     }
     map.element_bytes = tile.dtype.size();
-    map.is_bf16 = bf16 != 0;
+    map.dtype = tile.dtype;
   }
 }
 
@@ -105,26 +106,39 @@ TileShape shape_of(int64_t amount) {
   return {rest / 4 * 64, columns, rest / 2 % 2 != 0, rest % 2 != 0};
 }
 
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async", the shapes and
+// types of its operands, and the bits of descriptors that turn them.
+const MatrixType* matrix_type(DType dtype) {
+  static constexpr MatrixType kTypes[] = {{kBF16, "bf16", kF32, true},
+                                          {kF16, "f16", kF32, true},
+                                          {kI8, "s8", kI32, false},
+                                          {kF32, "tf32", kF32, false}};
+  for (const MatrixType& type : kTypes)
+    if (type.dtype == dtype && (dtype != kF32 || env_int("ALLOW_TF32"))) return &type;
+  return nullptr;
+}
+
 bool has_matrix_unit(const Target& target, DType dtype) {
-  return target.has_wgmma && dtype.is_half();
+  return target.has_wgmma && matrix_type(dtype);
 }
 
 namespace {
 
-// The sum of products of a kernel: two loads in the same dtype, multiplied in f32.
+// The sum of products of a kernel: two loads in the same dtype, multiplied in that of the sum.
 struct Product {
   Node reduce = nullptr, a = nullptr, b = nullptr;
   uint64_t closed = 0;
 };
 
 // Loads give zero where their gate does not hold.
-Node half_load(Node n) {
-  if (n->op != Op::Cast) return nullptr;
-  Node load = n->src(0);
+Node operand_load(Node n) {
+  Node load = n->op == Op::Cast ? n->src(0) : n;
   if (load->op == Op::Where && load->src(2)->is_const(0) && load->src(1)->op == Op::Load &&
       load->src(1)->num_src == 3 && load->src(1)->src(2) == load->src(0))
     load = load->src(1);
-  return load->op == Op::Load && load->dtype.is_half() ? load : nullptr;
+  if (load->op != Op::Load) return nullptr;
+  const MatrixType* type = matrix_type(load->dtype);
+  return type && type->sum == n->dtype ? load : nullptr;
 }
 
 bool find_product(Node sink, Product& p) {
@@ -132,9 +146,9 @@ bool find_product(Node sink, Product& p) {
   if (reduces.size() != 1 || reduces[0]->arg<OpArg>().op != Op::Add) return false;
   p.reduce = reduces[0];
   Node mul = p.reduce->src(0);
-  if (mul->op != Op::Mul || mul->dtype != kF32) return false;
-  p.a = half_load(mul->src(0));
-  p.b = half_load(mul->src(1));
+  if (mul->op != Op::Mul) return false;
+  p.a = operand_load(mul->src(0));
+  p.b = operand_load(mul->src(1));
   for (Node r : p.reduce->srcs().subspan(1)) p.closed |= r->ranges;
   for (Node s : sink->srcs())
     if (s->op != Op::Store || std::holds_alternative<OpArg>(s->payload)) return false;
@@ -147,7 +161,7 @@ struct Plan {
   std::vector<Node> sums, origins;
 };
 
-// The range along k that both operands are read along in rows of 64.
+// The range along k that both operands are read along in rows of 128 bytes.
 Node k_range(const Product& p) {
   Node k = nullptr;
   for (Node load : {p.a, p.b}) {
@@ -219,18 +233,20 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
 // Steps of the depth of the boxes that few channels are copied in, or of half the depth where tiles
 // are so large that few stages would fit.
 std::string plan_steps(MatrixTile& tile, Plan& out) {
-  constexpr int64_t kDepth = 64, kHalf = 32, kFewest = 3;
+  constexpr int64_t kFewest = 3;
+  const int bytes = tile.dtype.size();
+  const int64_t depth = 128 / bytes, half = depth / 2;
   std::vector<MatrixSide> ks = shared_ranges(out.product);
   Node contiguous = k_range(out.product);
   if (contiguous) ks = {{{contiguous}}};
-  const bool few = contiguous && tile.columns >= 16 && has_half_boxes(extent(contiguous));
+  const bool few = contiguous && tile.columns >= 16 && has_half_boxes(extent(contiguous), bytes);
   std::string why = "the operands have no range of the sum in common";
   for (const MatrixSide& k : ks) {
     out.k = k;
-    out.k.size = few ? kHalf : kDepth;
+    out.k.size = few ? half : depth;
     why = describe_operands(tile, out);
     if (why.empty() && !contiguous && tile.stages() < kFewest) {
-      out.k.size = kHalf;
+      out.k.size = half;
       why = describe_operands(tile, out);
     }
     if (why.empty()) break;
@@ -305,9 +321,10 @@ Node use_matrix_unit(Node sink, const Opt& opt) {
   column = index_add(index_mul(piece, tile.width() / group), column);
   Node at = index_add(index_mul(index_add(index_mul(column, 2), row), side), index_mod(n, side));
   const int64_t shape[] = {-1, tile.registers()};
-  Node registers = make(Op::Param, kF32, {}, Ints(shape));
+  Node registers = make(Op::Param, tile.type().sum, {}, Ints(shape));
   NodeMap<Node> map;
-  for (Node reduce : all_of(sink, Op::Reduce)) map[reduce] = make(Op::Load, kF32, {registers, at});
+  for (Node reduce : all_of(sink, Op::Reduce))
+    map[reduce] = make(Op::Load, registers->dtype, {registers, at});
   sink = substitute(sink, map);
   std::vector<Node> srcs(sink->srcs().begin(), sink->srcs().end());
   srcs.push_back(make(Op::Matrix, kVoid, p.origins, Ints(numbers)));
@@ -468,7 +485,7 @@ class Chooser {
     std::vector<Tile> tiles{
         {128, 256, 1.0}, {128, 128, 0.87}, {128, 64, 0.6}, {256, 128, 1.0}, {256, 64, 0.75}};
     if (m.ranges.size() > 1) {
-      if (k && has_half_boxes(extent(k))) tiles.push_back({512, 64, 0.84});
+      if (k && has_half_boxes(extent(k), 2)) tiles.push_back({512, 64, 0.84});
       tiles.push_back({384, 32, 0.45});
     }
     int64_t best = 256;

@@ -52,6 +52,17 @@ struct MatrixOperand {
   int bytes() const { return boxes * box_bytes(); }
 };
 
+// A kind of operands that the instructions take, 32 bytes along k at a time.
+struct MatrixType {
+  DType dtype;       // in memory, of both
+  const char* name;  // in the instruction's
+  DType sum;         // what products are added up in
+  bool turns;        // operands may be contiguous along m and n
+};
+// That of a dtype; nullptr where there is none: f32 is multiplied as TF32 only where that is
+// allowed.
+const MatrixType* matrix_type(DType dtype);
+
 // What the payload of a Matrix node says.
 struct MatrixTile {
   static constexpr int kMultipliers = 256, kMostRegisters = 160;
@@ -62,7 +73,7 @@ struct MatrixTile {
   int rows = 128, columns = 256;
   bool halved = false;  // each warpgroup has half of the columns, not of the rows
   bool wide = false;    // threads have eight columns side by side
-  int depth = 64;       // k elements of a step
+  int depth = 64;       // k elements of a step, one or half a row of 128 bytes
   DType dtype = kBF16;  // of both operands
   MatrixOperand a, b;
   std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
@@ -72,6 +83,7 @@ struct MatrixTile {
   int pieces() const { return rows / (halved ? 64 : 128); }     // products of a warpgroup
   int width() const { return halved ? columns / 2 : columns; }  // columns of one
   int stage_bytes() const { return a.bytes() + b.bytes(); }
+  const MatrixType& type() const { return *matrix_type(dtype); }
   int blocks() const;   // at a time on a multiprocessor: one multiplies while another stores
   int threads() const;  // of a block, the last of which fill
   int stages() const;   // that fit into a block's shared memory

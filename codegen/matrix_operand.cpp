@@ -5,6 +5,7 @@
 
 #include "codegen/access.h"
 #include "tiny/algebra.h"
+#include "tiny/error.h"
 
 namespace tiny {
 
@@ -61,11 +62,13 @@ class Describer {
     const MatrixSide& inner = out_.k_major ? view_.k : view_.across;
     if (!first || !inner.has(first)) return "an operand is contiguous along another range";
     const bool elements = view_.across.ranges.size() > 1 && extent(first) % 64;
-    const bool narrow = has_half_boxes(extent(first)) || view_.part < 64 || elements;
+    if (!out_.k_major && !matrix_type(load_->dtype)->turns)
+      return cat("an operand of ", load_->dtype.name(), " is not contiguous along the sum");
+    const bool narrow = has_half_boxes(extent(first), bytes_) || view_.part < 64 || elements;
     span_ = out_.k_major ? view_.k.size : narrow ? 32 : 64;
     set_boxes();
     std::string why = load_->num_src == 2 ? plain() : "padded";
-    if (!why.empty()) why = windows(first);
+    if (!why.empty()) why = bytes_ == 2 ? windows(first) : cat("windows of ", load_->dtype.name());
     map_.offset = sum_.constant * bytes_;
     if (why.empty() && map_.offset % 16) why = "an operand begins at an odd place";
     for (int d = 1; why.empty() && d < map_.rank; ++d)
@@ -428,17 +431,17 @@ class Describer {
   MatrixOperand& out_;
   TensorMap& map_;
   Sum sum_;
-  int64_t bytes_ = 2;
+  int bytes_ = 2;
   int64_t span_ = 64;  // contiguous elements of a box
 };
 
 }  // namespace
 
-bool has_half_boxes(int64_t elements) {
-  constexpr int64_t kBox = 64, kHalf = kBox / 2;
+bool has_half_boxes(int64_t elements, int bytes) {
   constexpr double kHalfTime = 0.6;  // measured on an H200
-  return kHalfTime * static_cast<double>((elements + kHalf - 1) / kHalf) <
-         static_cast<double>((elements + kBox - 1) / kBox);
+  const int64_t box = 128 / bytes, half = box / 2;
+  return kHalfTime * static_cast<double>((elements + half - 1) / half) <
+         static_cast<double>((elements + box - 1) / box);
 }
 
 Node contiguous_range(Node load) {

@@ -30,9 +30,9 @@ struct MatrixView {
   std::vector<Node>* sources;
 };
 
-// Whether so many contiguous elements are copied faster in boxes of 32 than of 64: what a box adds
-// outside of a tensor takes the copy engine more time than what it reads.
-bool has_half_boxes(int64_t elements);
+// Whether so many contiguous elements of so many bytes are copied faster in boxes of 64 bytes than
+// of 128: what a box adds outside of a tensor takes the copy engine more time than what it reads.
+bool has_half_boxes(int64_t elements, int bytes);
 
 // Why the copy engine cannot read it; empty where it can.
 std::string describe(Node load, const MatrixView& view, MatrixOperand& out);

@@ -43,21 +43,21 @@ INLINE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" 
 template <int groups> INLINE void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
-INLINE f32 of_lane_xor(f32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+template <class T> INLINE T of_lane_xor(T x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 )";
 
 constexpr const char* kExchange = R"(
 // Of four threads with two of every eight columns each to eight columns each: number i of what
 // thread q has of 32 columns becomes number q of thread i. Other rows lie between.
-template <int n> INLINE void exchange(f32 (&acc)[n]) {
+template <class T, int n> INLINE void exchange(T (&acc)[n]) {
   UNROLL
   for (int bit = 1; bit < 4; bit *= 2) {
     const bool odd = thread_x() & bit;
     UNROLL
     for (int i = 0; i < n; ++i) {
       if (i / 4 & bit) continue;
-      f32 &low = acc[i], &high = acc[i + 4 * bit];
-      const f32 other = of_lane_xor(odd ? low : high, bit);
+      T &low = acc[i], &high = acc[i + 4 * bit];
+      const T other = of_lane_xor(odd ? low : high, bit);
       low = odd ? other : low;
       high = odd ? high : other;
     }
@@ -125,31 +125,34 @@ std::string copy_function(const MatrixOperand& o) {
              ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs, " : \"memory\");\n}\n");
 }
 
-std::string multiply_name(const MatrixTile& tile) {
-  return cat("multiply_", tile.dtype == kBF16 ? "bf16" : "f16");
-}
+std::string multiply_name(const MatrixTile& tile) { return cat("multiply_", tile.type().name); }
 
 // Each operand is contiguous along k (0) or turned (1).
 std::string multiply_function(const MatrixTile& tile) {
   const int registers = tile.width() / 2;  // of 64 rows
-  const std::string type = tile.dtype == kBF16 ? "bf16" : "f16";
+  const MatrixType& type = tile.type();
+  const bool floats = type.sum.is_float();
   std::string list, outputs;
   for (int i = 0; i < registers; ++i) {
     list += cat(i ? ", " : "", "%", i);
-    outputs += cat(i ? ", " : "", "\"+f\"(acc[", i, "])");
+    outputs += cat(i ? ", " : "", floats ? "\"+f\"(acc[" : "\"+r\"(acc[", i, "])");
   }
-  return cat("template <int turn_a, int turn_b> INLINE void ", multiply_name(tile), "(f32 (&acc)[",
-             registers,
+  // Signs of floats, and whether each operand is turned where it may be.
+  const std::string turns =
+      type.turns ? cat(", %", registers + 2, ", %", registers + 3) : std::string();
+  return cat("template <int turn_a, int turn_b> INLINE void ", multiply_name(tile), "(",
+             type.sum.name(), " (&acc)[", registers,
              "], u64 a, u64 b) {\n  asm volatile(\"{ .reg .pred p; setp.eq.b32 p, 0, 0; "
              "wgmma.mma_async.sync.aligned.m64n",
-             tile.width(), "k16.f32.", type, ".", type, " {", list, "}, %", registers, ", %",
-             registers + 1, ", p, 1, 1, %", registers + 2, ", %", registers + 3,
-             "; }\"\n    : ", outputs,
-             " : \"l\"(a), \"l\"(b), \"n\"(turn_a), \"n\"(turn_b));\n}\n");
+             tile.width(), "k", 32 / tile.dtype.size(), floats ? ".f32." : ".s32.", type.name, ".",
+             type.name, " {", list, "}, %", registers, ", %", registers + 1, ", p",
+             floats ? ", 1, 1" : "", turns, "; }\"\n    : ", outputs, " : \"l\"(a), \"l\"(b)",
+             type.turns ? ", \"n\"(turn_a), \"n\"(turn_b)" : "", ");\n}\n");
 }
 
-// Where the next 16 elements along k begin, and the strides of the descriptor: rows of elements of
-// k, or a row of elements of m or n for each of those. `leading`: to the next box of m or n.
+// Where the next 32 bytes along k, or 16 halves, begin, and the strides of the descriptor: rows of
+// elements of k, or a row of elements of m or n for each of those. `leading`: to the next box of m
+// or n.
 std::string descriptor(const MatrixOperand& o, const std::string& address, int leading) {
   const int row = o.row_bytes();
   return o.k_major
@@ -172,7 +175,8 @@ std::string multiply_text(const MatrixTile& tile, const std::string& indent,
   std::string out = cat(indent, "const u32 a = pipeline.stage()", part(tile.a, tile.halved),
                         ", b = pipeline.stage() + ", tile.a.bytes(), part(tile.b, !tile.halved),
                         ";\n", indent, "products_fence();\n");
-  out += cat(indent, "UNROLL\n", indent, "for (int k = 0; k < ", tile.depth / 16, "; ++k) {\n");
+  out += cat(indent, "UNROLL\n", indent, "for (int k = 0; k < ",
+             tile.depth * tile.dtype.size() / 32, "; ++k) {\n");
   for (int piece = 0; piece < tile.pieces(); ++piece) {
     const int begin = piece * piece_bytes(tile.a);
     const bool ends = tile.halved && begin + piece_bytes(tile.a) > tile.a.bytes();
@@ -284,9 +288,9 @@ std::string CPrinter::matrix_text() {
              "    if (thread_x() == ", MatrixTile::kMultipliers, ")\n      for (", tiles, ") {\n",
              before_, "        ", steps, ring_text(tile, ring, ring.fill, "          ", thread),
              "        }\n      }\n  } else {\n", alone ? "    more_registers<232>();\n" : "",
-             "    for (", tiles, ") {\n", before_, "    f32 acc[", pieces, "][", registers,
-             "];\n    UNROLL\n    for (int i = 0; i < ", pieces * registers, "; ++i) acc[i / ",
-             registers, "][i % ", registers, "] = 0;\n    ", steps,
+             "    for (", tiles, ") {\n", before_, "    ", tile.type().sum.name(), " acc[", pieces,
+             "][", registers, "];\n    UNROLL\n    for (int i = 0; i < ", pieces * registers,
+             "; ++i) acc[i / ", registers, "][i % ", registers, "] = 0;\n    ", steps,
              ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
              ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
 }

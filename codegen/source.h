@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tiny/dtype.h"
+
 namespace tiny {
 
 // Source of one kernel, ready for a compiler. `entry` is the exported symbol.
@@ -26,7 +28,7 @@ struct TensorMap {
   int slot = 0;        // the buffer in which it lies, from its start
   int64_t offset = 0;  // bytes
   int element_bytes = 2;
-  bool is_bf16 = false;
+  DType dtype = kF16;       // f32 is rounded to TF32 when it is copied
   int rank = 0;             // up to 5; the first axis is contiguous
   int64_t sizes[5] = {};    // elements
   int64_t strides[5] = {};  // bytes, multiples of 16 but the first

@@ -61,7 +61,7 @@ class Worker : public Emulated {
   static int on_mbarrier(Emulated* e, int what, unsigned barrier, unsigned value, int line);
   static void on_copy_box(Emulated* e, unsigned to, const void* map, unsigned barrier,
                           const int* at, int rank, int line);
-  static void on_multiply(Emulated* e, float* acc, int columns, unsigned long long a,
+  static void on_multiply(Emulated* e, void* acc, int columns, unsigned long long a,
                           unsigned long long b, int form, int line);
   static int on_products(Emulated* e, int what, int groups, int line);
   static void on_fault(int signal, const void* address);
@@ -229,7 +229,7 @@ ON_FIBER void Worker::on_copy_box(Emulated* e, unsigned to, const void* map, uns
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
 }
 
-ON_FIBER void Worker::on_multiply(Emulated* e, float* acc, int columns, unsigned long long a,
+ON_FIBER void Worker::on_multiply(Emulated* e, void* acc, int columns, unsigned long long a,
                                   unsigned long long b, int form, int line) {
   const std::string problem =
       static_cast<Worker*>(e)->matrix_.multiply(e->index, acc, {a, b, columns, form});

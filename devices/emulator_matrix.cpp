@@ -1,6 +1,7 @@
 #include "devices/emulator_matrix.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "tiny/dtype.h"
@@ -15,6 +16,18 @@ namespace {
 // of the bytes, and of the pieces.
 uint32_t swizzled(uint32_t address, uint32_t bytes) {
   return address ^ (address >> 7 & (bytes / 16 - 1)) << 4;
+}
+
+int size_of_type(int type) {
+  return type == EmulatedMatrixUnits::Tf32 ? 4 : type == EmulatedMatrixUnits::S8 ? 1 : 2;
+}
+
+// f32 that is copied as TF32: to 10 bits after the point, ties away from zero.
+void round_to_tf32(char* at) {
+  uint32_t bits;
+  std::memcpy(&bits, at, 4);
+  if ((bits & 0x7f800000) != 0x7f800000) bits = (bits + 0x1000) & 0xffffe000u;
+  std::memcpy(at, &bits, 4);
 }
 
 float to_float(uint16_t bits, bool bf16) { return bf16 ? bf16_to_f32(bits) : f16_to_f32(bits); }
@@ -164,12 +177,13 @@ void EmulatedMatrixUnits::copy_row(const Copy& copy, const int64_t* element, uin
       std::memcpy(there, copy.map->base + from + x * map.element_bytes, size);
     else
       std::memset(there, 0, size);
+    if (map.dtype == kF32) round_to_tf32(there);
   }
 }
 
 // --- products ------------------------------------------------------------------------------------
 
-std::string EmulatedMatrixUnits::multiply(int thread, float* acc, const Product& product) {
+std::string EmulatedMatrixUnits::multiply(int thread, void* acc, const Product& product) {
   Thread& t = threads_[static_cast<size_t>(thread)];
   Warpgroup& group = warpgroups_[static_cast<size_t>(thread / kGroup)];
   if (!t.fenced) return "multiplies with no wgmma.fence after its registers were changed";
@@ -208,45 +222,68 @@ std::string EmulatedMatrixUnits::wait(int thread, int groups, bool* done) {
   return "";
 }
 
-// Where element (row, k) of an operand lies; `row` counts along m or n. Descriptors: the address,
+// Where element k of a row of an operand lies; rows count along m or n. Descriptors: the address,
 // the leading and the stride offset in units of 16 bytes from bits 0, 16 and 32, the swizzle in
 // bits 62 and 63 (1: 128 bytes, 2: 64, 3: 32, 0: none).
-std::string EmulatedMatrixUnits::element(uint64_t descriptor, bool turned, int row, int k,
-                                         uint32_t* address) const {
+std::string EmulatedMatrixUnits::find(uint64_t descriptor, bool turned, const Element& e,
+                                      uint32_t* address) const {
   const auto field = [&](int bit) {
     return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4;
   };
   const uint32_t start = field(0), leading = field(16), stride = field(32);
-  const auto r = static_cast<uint32_t>(row), c = static_cast<uint32_t>(k);
+  const auto r = static_cast<uint32_t>(e.row), c = static_cast<uint32_t>(e.k);
+  const auto size = static_cast<uint32_t>(e.size);
   const uint64_t swizzle = descriptor >> 62;
   const uint32_t bytes = swizzle == 0 ? 16 : 256u >> swizzle;  // of a row
   if (swizzle == 0 && turned) return "has a matrix descriptor that is not emulated";
+  if (turned && size != 2) return "turns an operand of other elements than halves";
   if (descriptor >> 49 & 7) return "has a matrix descriptor with a base offset";
   if (swizzle == 0)  // matrices of 8 rows of 16 bytes
-    *address = start + r / 8 * stride + r % 8 * 16 + c / 8 * leading + c % 8 * 2;
+    *address = start + r / 8 * stride + r % 8 * 16 + c * size / 16 * leading + c * size % 16;
   else if (turned)  // blocks of a row's elements of m or n in 8 rows of k
     *address = swizzled(
         start + r / (bytes / 2) * leading + c / 8 * stride + c % 8 * bytes + r % (bytes / 2) * 2,
         bytes);
   else  // blocks of 8 rows along k
-    *address = swizzled(start + r / 8 * stride + r % 8 * bytes + c * 2, bytes);
-  return *address + 2 <= bytes_ ? ""
-                                : cat("multiplies what lies at byte ", *address,
-                                      " of shared memory, which has ", bytes_);
+    *address = swizzled(start + r / 8 * stride + r % 8 * bytes + c * size, bytes);
+  return *address + size <= bytes_ ? ""
+                                   : cat("multiplies what lies at byte ", *address,
+                                         " of shared memory, which has ", bytes_);
 }
+
+namespace {
+
+// Of TF32 the unit reads the upper 19 bits.
+float operand_value(const char* at, int type) {
+  uint32_t word = 0;
+  std::memcpy(&word, at, static_cast<size_t>(size_of_type(type)));
+  switch (type) {
+    case EmulatedMatrixUnits::Tf32: return std::bit_cast<float>(word & 0xffffe000u);
+    case EmulatedMatrixUnits::S8: return static_cast<int8_t>(word);
+    default: return to_float(static_cast<uint16_t>(word), type == EmulatedMatrixUnits::BF16);
+  }
+}
+
+// The sums of integers wrap around.
+void add(void* acc, int i, float sum, bool integers) {
+  if (integers)
+    static_cast<uint32_t*>(acc)[i] += static_cast<uint32_t>(static_cast<int32_t>(sum));
+  else
+    static_cast<float*>(acc)[i] += sum;
+}
+
+}  // namespace
 
 std::string EmulatedMatrixUnits::execute(Issued& issued) {
   const Product& p = issued.product;
-  const bool bf16 = p.form & 4;
+  const int type = p.form >> 2, size = size_of_type(type), depth = kBytes / size;
   const auto read = [&](uint64_t descriptor, bool turned, int rows, std::vector<float>& out) {
-    out.resize(static_cast<size_t>(rows * kDepth));
-    for (int i = 0; i < rows * kDepth; ++i) {
+    out.resize(static_cast<size_t>(rows * depth));
+    for (int i = 0; i < rows * depth; ++i) {
       uint32_t address = 0;
-      std::string problem = element(descriptor, turned, i / kDepth, i % kDepth, &address);
+      std::string problem = find(descriptor, turned, {i / depth, i % depth, size}, &address);
       if (!problem.empty()) return problem;
-      uint16_t bits;
-      std::memcpy(&bits, shared_ + address, 2);
-      out[static_cast<size_t>(i)] = to_float(bits, bf16);
+      out[static_cast<size_t>(i)] = operand_value(shared_ + address, type);
     }
     return std::string();
   };
@@ -260,11 +297,11 @@ std::string EmulatedMatrixUnits::execute(Issued& issued) {
     for (int i = 0; i < p.columns / 2; ++i) {
       const int row = thread / 32 * 16 + thread % 32 / 4 + (i % 4 >= 2 ? 8 : 0);
       const int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-      const float *x = &a[static_cast<size_t>(row * kDepth)],
-                  *y = &b[static_cast<size_t>(column * kDepth)];
-      float sum = 0;
-      for (int k = 0; k < kDepth; ++k) sum += x[k] * y[k];
-      issued.acc[thread][i] += sum;
+      const float *x = &a[static_cast<size_t>(row * depth)],
+                  *y = &b[static_cast<size_t>(column * depth)];
+      float sum = 0;  // of 32 products of bytes it is exact
+      for (int k = 0; k < depth; ++k) sum += x[k] * y[k];
+      add(issued.acc[thread], i, sum, type == S8);
     }
   return "";
 }

@@ -50,14 +50,15 @@ class EmulatedMatrixUnits {
   // --- products
   // -----------------------------------------------------------------------------------
 
-  // acc += A B for 64 rows of A and `columns` columns of B, 16 elements along k; bit 0 and 1 of
-  // `form`: A and B are contiguous along m and n, bit 2: bf16.
+  // acc += A B for 64 rows of A and `columns` columns of B, 32 bytes along k; bit 0 and 1 of
+  // `form`: A and B are contiguous along m and n; from bit 2 on: the Type.
+  enum Type { F16, BF16, Tf32, S8 };
   struct Product {
     uint64_t a = 0, b = 0;  // matrix descriptors
     int columns = 0, form = 0;
     friend bool operator==(const Product&, const Product&) = default;
   };
-  std::string multiply(int thread, float* acc, const Product& product);
+  std::string multiply(int thread, void* acc, const Product& product);
   void fence_products(int thread) { threads_[thread].fenced = true; }
   void commit(int thread) { ++threads_[thread].groups; }
   // Whether all but the last `groups` groups of the thread are done; it may be the first to ask.
@@ -67,7 +68,7 @@ class EmulatedMatrixUnits {
   int64_t events() const { return events_; }
 
  private:
-  static constexpr int kGroup = 128, kRows = 64, kDepth = 16;  // threads; a product's m and k
+  static constexpr int kGroup = 128, kRows = 64, kBytes = 32;  // threads; a product's m; along k
 
   struct Barrier {
     uint32_t count = 0, pending = 0, phase = 0;
@@ -82,7 +83,7 @@ class EmulatedMatrixUnits {
   struct Issued {
     Product product;
     int threads = 0;  // that have issued it
-    float* acc[kGroup] = {};
+    void* acc[kGroup] = {};
   };
   struct Warpgroup {
     std::deque<Issued> issued;  // not executed
@@ -98,7 +99,11 @@ class EmulatedMatrixUnits {
   Barrier* find(uint32_t barrier);
   void settle(Barrier& barrier);
   std::string execute(Issued& issued);
-  std::string element(uint64_t descriptor, bool turned, int row, int k, uint32_t* address) const;
+  // Element k, of `size` bytes, of a row of an operand.
+  struct Element {
+    int row, k, size;
+  };
+  std::string find(uint64_t descriptor, bool turned, const Element& e, uint32_t* address) const;
   static int64_t box_bytes(const TensorMap& map);
   static std::string window_problem(const TensorMap& map, const int* at);
   void copy_row(const Copy& copy, const int64_t* element, uint32_t to);

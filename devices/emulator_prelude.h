@@ -39,7 +39,7 @@ TINY_DECLARE_TWICE(
       int (*mbarrier)(Emulated*, int what, unsigned barrier, unsigned value, int line);
       void (*copy_box)(Emulated*, unsigned to, const void* map, unsigned barrier, const int* at,
                        int rank, int line);
-      void (*multiply)(Emulated*, float* acc, int columns, unsigned long long a,
+      void (*multiply)(Emulated*, void* acc, int columns, unsigned long long a,
                        unsigned long long b, int form, int line);
       int (*products)(Emulated*, int what, int groups, int line);
       // Ends it for an access that is not aligned.
@@ -340,7 +340,7 @@ INLINE void products_fence(int line = __builtin_LINE()) {
 INLINE void products_commit(int line = __builtin_LINE()) {
   emulated().products(&emulated(), 1, 0, line);
 }
-INLINE f32 of_lane_xor(f32 x, int mask, int line = __builtin_LINE()) {
+template <class T> INLINE T of_lane_xor(T x, int mask, int line = __builtin_LINE()) {
   return shuffle_xor(x, mask, line);
 }
 template <int groups> INLINE void products_wait(int line = __builtin_LINE()) {
@@ -361,6 +361,14 @@ INLINE void multiply_bf16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE
 template <int turn_a, int turn_b, int n>
 INLINE void multiply_f16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
   emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1, line);
+}
+template <int turn_a, int turn_b, int n>
+INLINE void multiply_tf32(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
+  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 8, line);
+}
+template <int turn_a, int turn_b, int n>
+INLINE void multiply_s8(i32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
+  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 12, line);
 }
 
 template <class T> UNHOOKED static T atomicCAS(T* p, T expected, T next) {

@@ -27,6 +27,15 @@ bool is_empty(const LaunchSize& size) {
 
 bool waits_after_launch() { return env_int("CHECK") != 0 || env_int("DEBUG") >= 2; }
 
+int tensor_type(DType t) {
+  switch (t.scalar) {
+    case Scalar::BF16: return kGpuTensorBf16;
+    case Scalar::F16: return kGpuTensorF16;
+    case Scalar::F32: return kGpuTensorTf32;
+    default: expect(t.size() == 1, "a tensor map of ", t.name()); return kGpuTensorU8;
+  }
+}
+
 GpuTensorMap encode(const GpuDriver& driver, const TensorMap& map, void* buffer) {
   GpuTensorMap out;
   unsigned long long sizes[5], strides[5];
@@ -39,7 +48,7 @@ GpuTensorMap encode(const GpuDriver& driver, const TensorMap& map, void* buffer)
   }
   const int row = map.box[0] * map.element_bytes;
   const int swizzle = row <= 32 ? kGpuSwizzle32 : row <= 64 ? kGpuSwizzle64 : kGpuSwizzle128;
-  const int type = map.is_bf16 ? kGpuTensorBf16 : kGpuTensorF16;
+  const int type = tensor_type(map.dtype);
   const auto rank = static_cast<unsigned>(map.rank);
   char* const base = static_cast<char*>(buffer) + map.offset;
   if (map.windows) {

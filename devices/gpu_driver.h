@@ -49,7 +49,12 @@ struct GpuKernelNode {  // CUDA_KERNEL_NODE_PARAMS_v1
 struct alignas(64) GpuTensorMap {  // CUtensorMap
   unsigned char bytes[128];
 };
-enum GpuTensorType : int { kGpuTensorF16 = 6, kGpuTensorF32 = 7, kGpuTensorBf16 = 9 };
+enum GpuTensorType : int {
+  kGpuTensorU8 = 0,
+  kGpuTensorF16 = 6,
+  kGpuTensorBf16 = 9,
+  kGpuTensorTf32 = 11,  // f32 in memory, rounded when it is copied
+};
 constexpr int kGpuInterleaveNone = 0, kGpuPromote256 = 3, kGpuFillZero = 0;
 constexpr int kGpuSwizzle32 = 1, kGpuSwizzle64 = 2, kGpuSwizzle128 = 3;
 

@@ -29,8 +29,9 @@ class Layouts {
   Node reduce(Node n, int innermost = -1) {
     if (numel(n->src(0)->shape()) == 0) return n;
     Node p = with_product_on_top(n);
+    if (!p && is_byte_product(n)) p = with_product_on_top(n, true);
     const bool product = p != nullptr;
-    if (product) n = p;
+    if (product) n = with_rows_along_sum(p);
     if (product) store_halves(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
       const Split s{windows->images, parts_of(n, *windows, target_)};
@@ -125,13 +126,23 @@ class Layouts {
     return size;
   }
 
-  // These read their operands in either order, in tiles that other blocks share with them.
+  // These read their operands in tiles that other blocks share with them, halves in either order.
   bool is_for_matrix_units(Node n) const {
     Node mul = base_of(n->src(0));
     if (mul->op != Op::Mul || mul->num_src != 2) return false;
     return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
       while (is_view(s) && !halves_.contains(s)) s = s->src(0);
-      return has_matrix_unit(target_, s->dtype);
+      return has_matrix_unit(target_, s->dtype) &&
+             (matrix_type(s->dtype)->turns || along_sum_.contains(mul));
+    });
+  }
+
+  bool is_byte_product(Node n) const {
+    Node mul = base_of(n->src(0));
+    if (!target_.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return false;
+    return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
+      while (is_view(s)) s = s->src(0);
+      return s->dtype.size() == 1 && has_matrix_unit(target_, s->dtype);
     });
   }
 
@@ -299,6 +310,57 @@ class Layouts {
     int dim = -1;  // -1: as it is
   };
 
+  // Elements other than halves are multiplied on matrix units where they are contiguous along the
+  // sum. An operand that is not is transposed in memory: little beside the product.
+  Node with_rows_along_sum(Node n) {
+    Node x = n->src(0);
+    std::vector<Plan> plans;
+    {
+      Arena arena;
+      ArenaScope scope(arena);
+      plans = rows_along_sum(n);
+    }
+    if (plans.empty()) return n;
+    std::vector<Node> views;
+    for (const Plan& p : plans) views.push_back(build::cast(view(p, x->shape()), x->dtype));
+    Node product = build::binary(Op::Mul, views[0], views[1]);
+    along_sum_[product] = 1;
+    return with_sources(n, std::span(&product, 1));
+  }
+
+  // Empty where they are for no matrix unit, or for one that takes them as they are.
+  std::vector<Plan> rows_along_sum(Node n) const {
+    constexpr int64_t kUses = 64, kFewest = 24, kFew = 64;
+    const Ints shape = n->src(0)->shape();
+    const std::vector<Node> ranges = ranges_of_axes(shape);
+    int sum = -1;
+    for (int i = 0; i < n->rank; ++i) {
+      if (!is_reduced(n, i) || shape[i] == 1) continue;
+      if (sum >= 0) return {};
+      sum = i;
+    }
+    if (sum < 0) return {};
+    std::vector<Plan> plans;
+    int64_t own[2] = {1, 1};
+    for (Node s : n->src(0)->srcs()) {
+      const Operand o = follow(s, ranges);
+      const DType t = o.point->dtype;
+      if (!has_matrix_unit(target_, t) || matrix_type(t)->turns || shape[sum] * t.size() % 16)
+        return {};
+      if (o.gate || !is_affine(o) || has_windows(o)) return {};
+      const Walk::Kind walk = walk_of(o, ranges[sum]).kind;
+      const bool moved = walk == Walk::Movable;
+      if (!moved && walk != Walk::Contiguous) return {};
+      if (moved && numel(o.point->shape()) * kUses > numel(shape)) return {};
+      for (int i = 0; i < n->rank; ++i)
+        if (!is_reduced(n, i) && walk_of(o, ranges[i]).kind != Walk::None)
+          own[plans.size()] *= shape[i];
+      plans.push_back(plan_of(o, ranges, moved ? sum : -1));
+    }
+    const bool large = std::min(own[0], own[1]) >= kFewest && std::max(own[0], own[1]) >= kFew;
+    return large && plans[0].point->dtype == plans[1].point->dtype ? plans : std::vector<Plan>();
+  }
+
   // Empty where the operands are not affine views, or padded in a way of their own.
   std::vector<Plan> plan(Node n) const {
     Node x = n->src(0);
@@ -447,7 +509,8 @@ class Layouts {
   }
 
   const Target& target_;
-  NodeMap<char> halves_;  // computed, and stored for tiles of products
+  NodeMap<char> halves_;     // computed, and stored for tiles of products
+  NodeMap<char> along_sum_;  // products with_rows_along_sum
 };
 
 }  // namespace

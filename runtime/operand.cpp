@@ -83,9 +83,9 @@ Node rebuilt(Node top, Node from, Node to) {
 
 }  // namespace
 
-Node with_product_on_top(Node n) {
+Node with_product_on_top(Node n, bool integers) {
   Node mul = base_of(n->src(0));
-  if (mul->op != Op::Mul || !mul->dtype.is_float()) return nullptr;
+  if (mul->op != Op::Mul || !(mul->dtype.is_float() || integers)) return nullptr;
   std::vector<Node> factors;
   for (Node s : mul->srcs()) {
     factors.push_back(rebuilt(n->src(0), mul, s));

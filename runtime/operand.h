@@ -35,9 +35,9 @@ struct FollowHalves {
 Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how);
 
 // A product worth its own layout, one whose operands are each used many times, as Mul of two
-// views right below the reduction; nullptr for any other reduction. Padding of a product becomes
-// padding of its factors.
-Node with_product_on_top(Node reduce);
+// views right below the reduction; nullptr for any other reduction, and where it is of integers but
+// for `integers`. Padding of a product becomes padding of its factors.
+Node with_product_on_top(Node reduce, bool integers = false);
 
 // Whether all indices are sums of ranges.
 bool is_affine(const Operand& o);

@@ -10,6 +10,7 @@
 #include "codegen/ring.h"
 #include "devices/cuda.h"
 #include "devices/cuda_nvrtc.h"
+#include "runtime/launch.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
 #include "test/unit/kernel_truth.h"
@@ -65,16 +66,17 @@ Node kernel(const Form& f) {
   };
   Node a = turned(param(1, f.a, f.dtype), f.turn_a), b = turned(param(2, f.b, f.dtype), f.turn_b);
   const int64_t m = a->shape()[0], k = a->shape()[1], n = b->shape()[1];
+  const DType wide = f.dtype == kI8 ? kI32 : kF32;
   const auto spread = [&](Node x, std::vector<int64_t> shape) {
     const int64_t full[] = {m, k, n};
-    return make(Op::Expand, kF32,
-                {make(Op::Reshape, kF32, {make(Op::Cast, kF32, {x})}, Ints(shape))}, Ints(full));
+    if (x->dtype != wide) x = make(Op::Cast, wide, {x});
+    return make(Op::Expand, wide, {make(Op::Reshape, wide, {x}, Ints(shape))}, Ints(full));
   };
-  Node mul = make(Op::Mul, kF32, {spread(a, {m, k, 1}), spread(b, {1, k, n})});
-  Node sum = make(Op::ReduceAxis, kF32, {mul}, ReduceArg{Op::Add, 2});
+  Node mul = make(Op::Mul, wide, {spread(a, {m, k, 1}), spread(b, {1, k, n})});
+  Node sum = make(Op::ReduceAxis, wide, {mul}, ReduceArg{Op::Add, 2});
   const int64_t out[] = {m, n};
-  Node c = make(Op::Reshape, kF32, {sum}, Ints(out));
-  if (!f.float_result) c = make(Op::Cast, f.dtype, {c});
+  Node c = make(Op::Reshape, wide, {sum}, Ints(out));
+  if (!f.float_result && f.dtype.is_half()) c = make(Op::Cast, f.dtype, {c});
   return make(Op::Sink, kVoid, {make(Op::Store, kVoid, {param(0, {m, n}, c->dtype), c})});
 }
 
@@ -120,6 +122,28 @@ TEST_CASE("matrix: all orders of the operands compile without spills") {
         CHECK(low.source.text.find("wgmma") != std::string::npos);
         CHECK(cuda_resources(log).spill_bytes == 0);
       }
+}
+
+TEST_CASE("matrix: TF32 and bytes compile without spills; f32 only where it may be rounded") {
+  const auto lowered = [](DType t, bool turn_b) {
+    const Form f{{1024, 1024}, {1024, 1024}, false, turn_b, t, t == kF32};
+    return lower(kernel(f), "product", hopper());
+  };
+  const auto uses_unit = [](const Lowered& low) { return low.options[0].kind == OptKind::Matrix; };
+  CHECK(!uses_unit(lowered(kF32, true)));
+  const EnvOverride rounds("ALLOW_TF32", "1");
+  for (DType t : {kF32, kI8}) {
+    CHECK(!uses_unit(lowered(t, false)));  // columns that do not lie along the sum
+    const Lowered low = lowered(t, true);
+    REQUIRE(uses_unit(low));
+    CHECK(low.source.text.find(t == kF32 ? "k8.f32.tf32.tf32" : "k32.s32.s8.s8") !=
+          std::string::npos);
+    CHECK(low.launch.maps[0].dtype == t);
+    if (!nvrtc_available()) continue;
+    std::string log;
+    CHECK(!compile_cuda(low.source.text, "sm_90a", &log).empty());
+    CHECK(cuda_resources(log).spill_bytes == 0);
+  }
 }
 
 namespace {
@@ -207,6 +231,59 @@ TEST_CASE("matrix: products on matrix units are right, in all orders and at ragg
             CAPTURE(turn_b);
             CHECK(wrong == 0);
           }
+}
+
+TEST_CASE("matrix: TF32 and bytes are right, transposed in memory where they lie across the sum") {
+  const EnvOverride rounds("ALLOW_TF32", "1");
+  const auto run = [](const Form& f, const std::string& device) {
+    Tensor a = integers(f.a, f.dtype, device).realize();
+    Tensor b = integers(f.b, f.dtype, device).realize();
+    const DType sum = f.dtype == kI8 ? kI32 : kF32;
+    if (f.turn_a) a = a.transpose(-1, -2);
+    if (f.turn_b) b = b.transpose(-1, -2);
+    return a.to(sum).matmul(b.to(sum)).to(kF32).to_vector<float>();
+  };
+  for (DType t : {kF32, kI8})
+    for (bool turn_a : {false, true})
+      for (bool turn_b : {false, true})
+        for (const Shape& mnk : {Shape{128, 128, 64}, Shape{200, 136, 144}}) {
+          Form f{{mnk[0], mnk[2]}, {mnk[2], mnk[1]}, turn_a, turn_b, t};
+          if (turn_a) std::swap(f.a[0], f.a[1]);
+          if (turn_b) std::swap(f.b[0], f.b[1]);
+          for (const std::string& device : devices()) {
+            const auto have = run(f, device);
+            CAPTURE(device);
+            CAPTURE(t.name());
+            CAPTURE(turn_a);
+            CAPTURE(turn_b);
+            CHECK(have == run(f, "CPU"));
+          }
+        }
+  // Operands are rounded when they are copied: the unit itself would drop what is below 2^-10.
+  for (const std::string& device : devices()) {
+    const auto filled = [&](float x) { return Tensor::full({128, 64}, x).to(device).realize(); };
+    const Tensor y = filled(1 + 3 * 0x1p-12f).matmul(filled(2).t());
+    CHECK(y.to_vector<float>() == std::vector<float>(128 * 128, 128 * (1 + 0x1p-10f)));
+  }
+}
+
+TEST_CASE("matrix: operands of TF32 get memory of their own where they lie across the sum") {
+  const EnvOverride rounds("ALLOW_TF32", "1");
+  const EnvOverride device("DEVICE", "EMU:CUDA:sm_90a");
+  const auto kernels = [](bool turn_a, bool turn_b, int64_t k) {
+    Form f{turn_a ? Shape{k, 128} : Shape{128, k}, turn_b ? Shape{128, k} : Shape{k, 128}, turn_a,
+           turn_b, kF32};
+    Tensor a = integers(f.a, kF32, "EMU:CUDA:sm_90a").realize();
+    Tensor b = integers(f.b, kF32, "EMU:CUDA:sm_90a").realize();
+    KernelClock clock;
+    Tensor y = (turn_a ? a.t() : a).matmul(turn_b ? b.t() : b);
+    y.realize();
+    return clock.kernels;
+  };
+  CHECK(kernels(false, true, 128) == 1);
+  CHECK(kernels(false, false, 128) == 2);
+  CHECK(kernels(true, true, 128) == 2);
+  CHECK(kernels(true, false, 128) == 3);
 }
 
 TEST_CASE("matrix: a bias, an activation and a residual are done with the product") {
