@@ -1,5 +1,7 @@
 #include "codegen/decompose.h"
 
+#include <cmath>
+
 #include <bit>
 
 #include "codegen/mma.h"
@@ -63,7 +65,7 @@ Node bool_extremum(const Match& m) {
 
 bool has_half_source(Node n) {
   for (Node s : n->srcs())
-    if (s->dtype.is_half()) return true;
+    if (s->dtype.is_narrow()) return true;
   return false;
 }
 
@@ -77,14 +79,14 @@ OpSet half_arithmetic() {
 Node half_in_f32(const Match& m) {
   const Node n = m.root;
   std::vector<Node> srcs;
-  for (Node s : n->srcs()) srcs.push_back(s->dtype.is_half() ? cast(s, kF32) : s);
-  if (!n->dtype.is_half()) return with_sources(n, srcs);
+  for (Node s : n->srcs()) srcs.push_back(s->dtype.is_narrow() ? cast(s, kF32) : s);
+  if (!n->dtype.is_narrow()) return with_sources(n, srcs);
   return cast(make(n->op, kF32.vec(n->dtype.lanes), srcs, n->payload), n->dtype);
 }
 
 bool skips_f32(Node n) {  // a cast between a half and anything but f32
   const Scalar from = n->src(0)->dtype.scalar, to = n->dtype.scalar;
-  const bool half = n->dtype.is_half() || n->src(0)->dtype.is_half();
+  const bool half = n->dtype.is_narrow() || n->src(0)->dtype.is_narrow();
   return half && from != to && from != Scalar::F32 && to != Scalar::F32;
 }
 Node cast_by_f32(const Match& m) { return cast(cast(m.root->src(0), kF32), m.root->dtype); }
@@ -141,6 +143,50 @@ Node f32_to_f16(const Match& m) {
   const Node magnitude = where(test(Op::Ne, x, x), constant(i->dtype, 0x7e00), bounded);
   const Node sign = with_const(Op::And, with_const(Op::Shr, i, 16), 0x8000);
   return bitcast(cast(same_type(Op::Or, magnitude, sign), kU16), kF16);
+}
+
+// The same for the two of 8 bits (tiny/dtype.cpp), of which e4m3 has no infinity.
+struct Float8 {
+  DType dtype;
+  int drop;                     // mantissa bits that f32 has more
+  int shift;                    // difference of the biases
+  int largest, overflow, none;  // codes: of the largest number, beyond it, and of no number
+};
+constexpr Float8 kE4M3{kF8E4M3, 20, 120, 0x7e, 0x7e, 0x7f},
+    kE5M2{kF8E5M2, 21, 112, 0x7b, 0x7c, 0x7c};
+
+template <const Float8& f> Node f8_to_f32(const Match& m) {
+  const Node code = cast(bitcast(m.root->src(0), kU8), kU32);
+  const Node low = with_const(Op::And, code, 0x7f);
+  const Node size = with_const(Op::Shl, low, f.drop);
+  const Node sign = with_const(Op::Shl, with_const(Op::And, code, 0x80), 24);
+  const Node power = constant(kF32.vec(code->dtype.lanes), std::ldexp(1.0, f.shift));
+  const Node number = bitcast(same_type(Op::Mul, bitcast(size, kF32), power), kU32);
+  const Node finite = test(Op::Lt, low, constant(low->dtype, f.none));
+  const Node magnitude = where(finite, number, with_const(Op::Or, size, 0x7f800000));
+  return bitcast(same_type(Op::Or, magnitude, sign), kF32);
+}
+
+template <const Float8& f> Node f32_to_f8(const Match& m) {
+  const Node x = m.root->src(0), i = bitcast(x, kU32);
+  const Node size = with_const(Op::And, i, 0x7fffffff);
+  const Node odd = with_const(Op::And, with_const(Op::Shr, size, f.drop), 1);
+  const int64_t below_half = (int64_t{1} << (f.drop - 1)) - 1 - (int64_t{f.shift} << 23);
+  const Node normal =
+      with_const(Op::Shr, same_type(Op::Add, with_const(Op::Add, size, below_half), odd), f.drop);
+  // An f32 whose last bit has the weight of a subnormal's.
+  const int exponent = f.shift + f.drop - 126;
+  const Node unit = constant(x->dtype, std::ldexp(1.0, exponent));
+  const Node sum = bitcast(same_type(Op::Add, bitcast(size, kF32), unit), kU32);
+  const Node subnormal = with_const(Op::Sub, sum, int64_t{exponent + 127} << 23);
+  const auto below = [&](Node n, int64_t limit) {
+    return test(Op::Lt, n, constant(n->dtype, limit));
+  };
+  const Node code = where(below(size, int64_t{f.shift + 1} << 23), subnormal, normal);
+  const Node bounded = where(below(code, f.largest + 1), code, constant(i->dtype, f.overflow));
+  const Node magnitude = where(test(Op::Ne, x, x), constant(i->dtype, 0x7f), bounded);
+  const Node sign = with_const(Op::And, with_const(Op::Shr, i, 24), 0x80);
+  return bitcast(cast(same_type(Op::Or, magnitude, sign), kU8), f.dtype);
 }
 
 template <Node (*lower)(Node)> Node lowered(const Match& m) { return lower(m.root->src(0)); }
@@ -239,6 +285,17 @@ const RuleTable& hip_transcendental_rules() {
   return table;
 }
 
+const RuleTable& f8_cast_rules() {
+  static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
+  static const RuleTable table({
+      {"e4m3 to f32", any_cast.when(casts<Scalar::F8E4M3, Scalar::F32>), f8_to_f32<kE4M3>},
+      {"f32 to e4m3", any_cast.when(casts<Scalar::F32, Scalar::F8E4M3>), f32_to_f8<kE4M3>},
+      {"e5m2 to f32", any_cast.when(casts<Scalar::F8E5M2, Scalar::F32>), f8_to_f32<kE5M2>},
+      {"f32 to e5m2", any_cast.when(casts<Scalar::F32, Scalar::F8E5M2>), f32_to_f8<kE5M2>},
+  });
+  return table;
+}
+
 const RuleTable& f16_cast_rules() {
   static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
   static const RuleTable table({
@@ -259,7 +316,8 @@ const RuleTable& bf16_cast_rules() {
 
 Node decompose(Node sink, const Target& target) {
   // Halves first: transcendentals take f32 and f64 only.
-  static const RuleTable simple({&shuffle_rules(), &division_rules(), &half_rules()});
+  static const RuleTable simple(
+      {&shuffle_rules(), &division_rules(), &half_rules(), &f8_cast_rules()});
   static const RuleTable cuda({&simple, &cuda_transcendental_rules()});
   static const RuleTable hip({&cuda, &hip_transcendental_rules()});
   if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr)

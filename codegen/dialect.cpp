@@ -110,7 +110,9 @@ const char* c_scalar(Scalar s) {
     case Scalar::I16: return "short";
     case Scalar::I32: return "int";
     case Scalar::I64: return "long long";
-    case Scalar::U8: return "unsigned char";
+    case Scalar::U8:
+    case Scalar::F8E4M3:
+    case Scalar::F8E5M2: return "unsigned char";
     case Scalar::U16:
     case Scalar::F16:
     case Scalar::BF16: return "unsigned short";

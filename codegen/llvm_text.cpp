@@ -11,7 +11,9 @@ std::string scalar_type(Scalar s) {
   switch (s) {
     case Scalar::Bool: return "i1";
     case Scalar::I8:
-    case Scalar::U8: return "i8";
+    case Scalar::U8:
+    case Scalar::F8E4M3:
+    case Scalar::F8E5M2: return "i8";
     case Scalar::I16:
     case Scalar::U16: return "i16";
     case Scalar::I32:
@@ -36,7 +38,7 @@ std::string memory_type(DType t) { return t.is_bool() ? vector_of(t.lanes, "i8")
 // The part of an overloaded intrinsic's name that stands for a type: "v16f32".
 std::string suffix_of(DType t) {
   const std::string prefix = t.lanes > 1 ? cat("v", t.lanes) : "";
-  if (t.is_float() && !t.is_half()) return cat(prefix, "f", t.bits());
+  if (t.is_float() && !t.is_narrow()) return cat(prefix, "f", t.bits());
   return prefix + scalar_type(t.scalar);
 }
 
@@ -58,6 +60,8 @@ std::string double_bits(double v) {
 
 std::string const_text(Node n) {
   const DType t = n->dtype;
+  if (t.is_f8())
+    return splat_text(t, cat(int{f32_to_f8(static_cast<float>(n->float_value()), t.scalar)}));
   if (t.scalar == Scalar::F16) return splat_text(t, cat(f32_to_f16(n->float_value())));
   if (t.scalar == Scalar::BF16) return splat_text(t, cat(f32_to_bf16(n->float_value())));
   if (t.is_float()) return splat_text(t, double_bits(n->float_value()));

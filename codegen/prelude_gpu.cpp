@@ -70,6 +70,8 @@ typedef double f64;
 constexpr Helper kHalves[] = {
     {"f16", "struct f16 { u16 bits; };\n"},
     {"bf16", "struct bf16 { u16 bits; };\n"},
+    {"f8e4m3", "struct f8e4m3 { u8 bits; };\n"},
+    {"f8e5m2", "struct f8e5m2 { u8 bits; };\n"},
 };
 
 #define NATIVE(name, type, as, function)                                                 \
@@ -539,8 +541,8 @@ std::string function_text(const LaneFunction& f) {
   if (f.name == "saturate") return special(from, cat("saturate<", one, ">(x.v[{i}])"));
   if (f.name == "where") {
     // Halves by their bits: of two structs clang chooses the address, and puts them into memory.
-    const char* lane = f.to.is_half() ? "{T}{m.v[{i}] ? a.v[{i}].bits : b.v[{i}].bits}"
-                                      : "m.v[{i}] ? a.v[{i}] : b.v[{i}]";
+    const char* lane = f.to.is_narrow() ? "{T}{m.v[{i}] ? a.v[{i}].bits : b.v[{i}].bits}"
+                                        : "m.v[{i}] ? a.v[{i}] : b.v[{i}]";
     return definition(cat("where(", spelled(kBool.vec(f.to.lanes)), " m, ", to, " a, ", to, " b)"),
                       fill(lane, {{'T', one}}), f.to);
   }

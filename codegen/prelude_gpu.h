@@ -3,7 +3,8 @@
 // emulator's, devices/emulator_prelude.h) makes a program for another machine of the same text.
 // Then what is made of those names. No header is included: none of CUDA's or ROCm's is needed.
 //
-//   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`)
+//   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`),
+//   f8e4m3 and f8e5m2 (of a u8)
 //   KERNEL(threads) RESTRICT          between `extern "C"` and the kernel's name; after a `*`
 //   block_x() .. block_z(), thread_x() .. thread_z(): int
 //   vec<T, N>                         an aggregate `T v[N]` with [], aligned to the power of two in

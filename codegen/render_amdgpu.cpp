@@ -192,9 +192,9 @@ class AmdPrinter : public LlvmPrinter {
     line(cat("br label %after", id));
     open_block(cat("after", id));
     return define(cat("phi ", type_of(t), " [ ", v, ", %", from, " ], [ ",
-                      splat_text(t, t.is_float() && !t.is_half() ? double_bits(0)
-                                    : t.is_bool()                ? "false"
-                                                                 : "0"),
+                      splat_text(t, t.is_float() && !t.is_narrow() ? double_bits(0)
+                                    : t.is_bool()                  ? "false"
+                                                                   : "0"),
                       ", %", before, " ]"));
   }
 
@@ -297,7 +297,7 @@ class AmdPrinter : public LlvmPrinter {
     const DType t = param->dtype.one();
     const std::string at = cat("ptr addrspace(1) ", address(param, index, true));
     const std::string type = type_of(t), scope = " syncscope(\"agent\") monotonic";
-    const bool adds = op == Op::Add && !t.is_half() && t.bits() >= 32;
+    const bool adds = op == Op::Add && !t.is_narrow() && t.bits() >= 32;
     if (adds || (t.is_int() && t.bits() >= 32 && op != Op::Mul)) {
       const std::string sign = t.is_unsigned() ? "u" : "";
       const std::string name = adds            ? (t.is_float() ? "fadd" : "add")
@@ -309,7 +309,7 @@ class AmdPrinter : public LlvmPrinter {
       define(cat("atomicrmw ", name, " ", at, ", ", type, " ", v, scope));
       return;
     }
-    const DType wide = t.is_half() ? kF32 : t;
+    const DType wide = t.is_narrow() ? kF32 : t;
     const std::string bits = cat("i", 8 * t.size()), id = cat(++blocks_);
     const std::string first =
         define(cat("load atomic ", bits, ", ", at, scope, ", align ", t.size()));
@@ -330,13 +330,13 @@ class AmdPrinter : public LlvmPrinter {
 
   std::string from_bits(DType t, Str v) {
     if (t.is_bool()) return from_memory(t, v);
-    return t.is_float() && !t.is_half()
+    return t.is_float() && !t.is_narrow()
                ? define(cat("bitcast i", t.bits(), " ", v, " to ", type_of(t)))
                : v;
   }
   std::string to_bits(DType t, Str v) {
     if (t.is_bool()) return to_memory(t, v);
-    return t.is_float() && !t.is_half()
+    return t.is_float() && !t.is_narrow()
                ? define(cat("bitcast ", type_of(t), " ", v, " to i", t.bits()))
                : v;
   }

@@ -228,7 +228,7 @@ std::string CPrinter::max_with_const(Node n) {
 
 std::string CPrinter::compare(Node n) {
   const DType t = n->src(0)->dtype;
-  expect(!t.is_half(), "render_c: a comparison of halves should have been decomposed");
+  expect(!t.is_narrow(), "render_c: a comparison of halves should have been decomposed");
   const std::string a = value(n->src(0)), b = value(n->src(1));
   if (t.is_bool() && t.lanes > 1 && !dialect_.classes) {  // lanes are 0 and -1: the order reverses
     if (n->is(Op::Lt)) return cat("(~", a, " & ", b, ")");
@@ -277,7 +277,7 @@ std::string CPrinter::cast(Node n) {
   const DType from = n->src(0)->dtype, to = n->dtype;
   const std::string v = value(n->src(0));
   if (from == to) return v;
-  if (from.is_half() || to.is_half()) {
+  if (from.is_narrow() || to.is_narrow()) {
     const DType wide = kF32.vec(to.lanes);
     expect(dialect_.classes && (from == wide || to == wide), "render_c: the cast of ", from.name(),
            " to ", to.name(), " should have been decomposed");
@@ -317,7 +317,7 @@ std::string CPrinter::bitcast(Node n) {
   const std::string v = value(n->src(0));
   const bool numbers = from.is_int() && to.is_int();
   if (dialect_.classes ? numbers && to.lanes == 1
-                       : to.lanes > 1 || numbers || from.is_half() || to.is_half())
+                       : to.lanes > 1 || numbers || from.is_narrow() || to.is_narrow())
     return as(to, v);
   use("bitcast", to, from);
   return fill(dialect_.bitcast, {{'T', type(to)}, {'F', type(from)}, {'x', bare(v)}});

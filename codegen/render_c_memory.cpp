@@ -131,9 +131,9 @@ std::string CPrinter::load(Node n) {
     const std::string v = lane_from(t, element(param, value(index)));
     if (!gate) return define(t, v);
     Node filling = selections_.constant_of(n);
-    const std::string none = filling       ? scalar_text(filling, dialect_)
-                             : t.is_half() ? scalar_text(constant(t, 0), dialect_)
-                                           : "0";
+    const std::string none = filling         ? scalar_text(filling, dialect_)
+                             : t.is_narrow() ? scalar_text(constant(t, 0), dialect_)
+                                             : "0";
     return define(t, cat(value(gate), " ? ", v, " : ", none));
   }
   const std::string v = vector_load(n);

@@ -56,9 +56,11 @@ std::string int_text(DType t, int64_t v) {
 
 std::string scalar_text(Node n, const Dialect& dialect) {
   const DType t = n->dtype;
-  if (t.is_half()) {
+  if (t.is_narrow()) {
     const auto v = static_cast<float>(n->float_value());
-    const uint16_t bits = t.scalar == Scalar::F16 ? f32_to_f16(v) : f32_to_bf16(v);
+    const int bits = t.is_f8()                 ? f32_to_f8(v, t.scalar)
+                     : t.scalar == Scalar::F16 ? f32_to_f16(v)
+                                               : f32_to_bf16(v);
     return dialect.classes ? cat(t.one().name(), "{", bits, "}") : cat(bits);
   }
   if (t.is_float())

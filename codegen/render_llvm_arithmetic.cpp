@@ -123,7 +123,7 @@ std::string LlvmPrinter::compare(Node n) {
   const char* name = t.is_float()    ? kFloat[which]
                      : t.is_signed() ? kSigned[which]
                                      : kUnsigned[which];
-  expect(!t.is_half(), "render_llvm: a comparison of halves should have been decomposed");
+  expect(!t.is_narrow(), "render_llvm: a comparison of halves should have been decomposed");
   return define(
       cat(t.is_float() ? "fcmp " : "icmp ", name, " ", typed(n->src(0)), ", ", value(n->src(1))));
 }
@@ -174,7 +174,7 @@ std::string LlvmPrinter::cast(Node n) {
   const DType from = x->dtype, to = n->dtype;
   const std::string v = value(x);
   if (from == to) return v;
-  if (from.is_half() || to.is_half()) return cast_half(from, v, to);
+  if (from.is_narrow() || to.is_narrow()) return cast_half(from, v, to);
   if (to.is_bool()) {
     const char* test = from.is_float() ? "fcmp une " : "icmp ne ";
     return define(cat(test, type_of(from), " ", v, ", zeroinitializer"));
@@ -219,7 +219,9 @@ std::string LlvmPrinter::saturate(DType from, Str v, DType to) {
 // Between a half and f32 only: decompose() casts by way of f32.
 std::string LlvmPrinter::cast_half(DType from, Str v, DType to) {
   const DType half = from.is_half() ? from : to, wide = kF32.vec(half.lanes);
-  const bool native = half.scalar == Scalar::F16 ? target_.has_f16 : target_.has_bf16;
+  const bool native = half.scalar == Scalar::F16    ? target_.has_f16
+                      : half.scalar == Scalar::BF16 ? target_.has_bf16
+                                                    : false;
   expect(native && (from == wide || to == wide), "render_llvm: the cast of ", from.name(), " to ",
          to.name(), " should have been decomposed");
   const std::string type = vector_of(half.lanes, half.scalar == Scalar::F16 ? "half" : "bfloat");

@@ -370,6 +370,16 @@ template <int turn_a, int turn_b, int n>
 INLINE void multiply_s8(i32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
   emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 12, line);
 }
+template <int turn_a, int turn_b, int n>
+INLINE void multiply_e4m3(f32 (&acc)[n], u64 a, u64 b, int adds, int line = __builtin_LINE()) {
+  const int form = turn_a | turn_b << 1 | 16;
+  emulated().multiply(&emulated(), acc, n * 2, a, b, adds ? form : form | 32, line);
+}
+template <int turn_a, int turn_b, int n>
+INLINE void multiply_e5m2(f32 (&acc)[n], u64 a, u64 b, int adds, int line = __builtin_LINE()) {
+  const int form = turn_a | turn_b << 1 | 20;
+  emulated().multiply(&emulated(), acc, n * 2, a, b, adds ? form : form | 32, line);
+}
 
 template <class T> UNHOOKED static T atomicCAS(T* p, T expected, T next) {
   note_access(p, sizeof(T), 1, __builtin_return_address(0));
@@ -379,6 +389,8 @@ template <class T> UNHOOKED static T atomicCAS(T* p, T expected, T next) {
 
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
+struct f8e4m3 { u8 bits; };
+struct f8e5m2 { u8 bits; };
 struct alignas(16) u128 { u32 x, y, z, w; };
 
 // IEEE 754 binary16 as in tiny/dtype.cpp.

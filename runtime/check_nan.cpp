@@ -28,6 +28,8 @@ double element(const Bytes& bytes, DType t, size_t i) {
     return value;
   };
   switch (t.scalar) {
+    case Scalar::F8E4M3:
+    case Scalar::F8E5M2: return f8_to_f32(at(uint8_t{}), t.scalar);
     case Scalar::F16: return f16_to_f32(at(uint16_t{}));
     case Scalar::BF16: return bf16_to_f32(at(uint16_t{}));
     case Scalar::F32: return at(float{});

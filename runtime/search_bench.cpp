@@ -40,6 +40,8 @@ void write_number(std::byte* to, DType t, float v) {
   switch (t.scalar) {
     case Scalar::F64: return put(static_cast<double>(v));
     case Scalar::F32: return put(v);
+    case Scalar::F8E4M3:
+    case Scalar::F8E5M2: return put(f32_to_f8(v, t.scalar));
     case Scalar::F16: return put(f32_to_f16(v));
     default: return put(f32_to_bf16(v));
   }
@@ -53,6 +55,8 @@ double read_number(const std::byte* from, DType t) {
   switch (t.scalar) {
     case Scalar::F64: return get(double{});
     case Scalar::F32: return get(float{});
+    case Scalar::F8E4M3:
+    case Scalar::F8E5M2: return f8_to_f32(get(uint8_t{}), t.scalar);
     case Scalar::F16: return f16_to_f32(get(uint16_t{}));
     default: return bf16_to_f32(get(uint16_t{}));
   }

@@ -17,6 +17,8 @@ namespace {
 template <class T> struct Compute { using type = T; };
 template <> struct Compute<Half> { using type = float; };
 template <> struct Compute<BFloat16> { using type = float; };
+template <> struct Compute<Float8E4M3> { using type = float; };
+template <> struct Compute<Float8E5M2> { using type = float; };
 template <class T> using ComputeOf = typename Compute<T>::type;
 
 // What sums over many elements are computed in.
@@ -36,6 +38,8 @@ template <class F> auto dispatch(DType t, F&& f) {
     case Scalar::U16: return f(uint16_t{});
     case Scalar::U32: return f(uint32_t{});
     case Scalar::U64: return f(uint64_t{});
+    case Scalar::F8E4M3: return f(Float8E4M3{});
+    case Scalar::F8E5M2: return f(Float8E5M2{});
     case Scalar::F16: return f(Half{});
     case Scalar::BF16: return f(BFloat16{});
     case Scalar::F32: return f(float{});
@@ -54,9 +58,9 @@ template <class To> To truncated(double x) {
 }
 
 template <class To, class From> To convert(From x) {
-  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)
+  if constexpr (!std::is_same_v<From, ComputeOf<From>>)
     return convert<To>(static_cast<float>(x));
-  else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>)
+  else if constexpr (!std::is_same_v<To, ComputeOf<To>>)
     return To(static_cast<float>(x));
   else if constexpr (std::is_same_v<To, bool>)
     return x != 0;

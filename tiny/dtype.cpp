@@ -15,9 +15,10 @@ struct ScalarRow {
 };
 
 // In the order of Scalar.
-constexpr ScalarRow kScalars[] = {{"void", 0}, {"bool", 1}, {"i8", 1},  {"i16", 2}, {"i32", 4},
-                                  {"i64", 8},  {"u8", 1},   {"u16", 2}, {"u32", 4}, {"u64", 8},
-                                  {"f16", 2},  {"bf16", 2}, {"f32", 4}, {"f64", 8}, {"index", 0}};
+constexpr ScalarRow kScalars[] = {{"void", 0},   {"bool", 1},   {"i8", 1},  {"i16", 2},  {"i32", 4},
+                                  {"i64", 8},    {"u8", 1},     {"u16", 2}, {"u32", 4},  {"u64", 8},
+                                  {"f8e4m3", 1}, {"f8e5m2", 1}, {"f16", 2}, {"bf16", 2}, {"f32", 4},
+                                  {"f64", 8},    {"index", 0}};
 static_assert(std::size(kScalars) == static_cast<size_t>(Scalar::Index) + 1);
 
 const ScalarRow& row_of(DType t) { return kScalars[static_cast<size_t>(t.scalar)]; }
@@ -38,7 +39,8 @@ DType promote_ints(DType a, DType b) {
 }
 
 DType promote_floats(DType a, DType b) {
-  if (a.is_half() && b.is_half()) return {Scalar::F32, a.lanes};  // the two different ones
+  if (a.is_half() == b.is_half() && a.is_narrow() && b.is_narrow())
+    return {Scalar::F32, a.lanes};  // the two different ones
   return a.scalar > b.scalar ? a : b;
 }
 
@@ -105,6 +107,48 @@ float f16_to_f32(uint16_t bits) {
   }
   const uint32_t rebias = magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
   return std::bit_cast<float>(sign | ((magnitude << 13) + rebias));
+}
+
+namespace {
+
+struct Float8Layout {
+  int drop;         // mantissa bits that f32 has more
+  uint32_t rebias;  // of the exponent, in f32's bits
+  uint32_t normal;  // the smallest normal number, as f32's bits
+  float unit;       // an f32 whose last bit has the weight of a subnormal's
+  uint8_t largest, overflow;
+};
+
+Float8Layout layout_of(Scalar format) {
+  if (format == Scalar::F8E4M3) return {20, 120u << 23, 121u << 23, 0x1p14f, 0x7e, 0x7e};
+  return {21, 112u << 23, 113u << 23, 0x1p7f, 0x7b, 0x7c};
+}
+
+}  // namespace
+
+uint8_t f32_to_f8(float x, Scalar format) {
+  const Float8Layout f = layout_of(format);
+  const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
+  const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80u);
+  if (x != x) return sign | 0x7f;
+  uint32_t code = 0;
+  if (magnitude < f.normal) {
+    const float sum = std::bit_cast<float>(magnitude) + f.unit;
+    code = std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(f.unit);
+  } else {
+    const uint32_t odd = magnitude >> f.drop & 1u;
+    code = (magnitude - f.rebias + (1u << (f.drop - 1)) - 1 + odd) >> f.drop;
+  }
+  return static_cast<uint8_t>(sign | (code > f.largest ? f.overflow : code));
+}
+
+float f8_to_f32(uint8_t bits, Scalar format) {
+  if (format == Scalar::F8E5M2) return f16_to_f32(static_cast<uint16_t>(bits << 8));
+  const uint32_t code = bits & 0x7fu, sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+  // Times 2^120, the difference of the biases, which normalises subnormals.
+  const float value = std::bit_cast<float>(code << 20) * 0x1p120f;
+  const uint32_t magnitude = code == 0x7f ? 0x7fc00000u : std::bit_cast<uint32_t>(value);
+  return std::bit_cast<float>(magnitude | sign);
 }
 
 uint16_t f32_to_bf16(float x) {

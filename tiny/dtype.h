@@ -22,6 +22,8 @@ enum class Scalar : uint8_t {
   U16,
   U32,
   U64,
+  F8E4M3,
+  F8E5M2,
   F16,
   BF16,
   F32,
@@ -37,7 +39,7 @@ struct DType {
   constexpr DType(Scalar s, int n = 1) : scalar(s), lanes(static_cast<uint16_t>(n)) {}
   bool operator==(const DType&) const = default;
 
-  bool is_float() const { return scalar >= Scalar::F16 && scalar <= Scalar::F64; }
+  bool is_float() const { return scalar >= Scalar::F8E4M3 && scalar <= Scalar::F64; }
   bool is_int() const {
     return (scalar >= Scalar::I8 && scalar <= Scalar::U64) || scalar == Scalar::Index;
   }
@@ -47,6 +49,8 @@ struct DType {
   bool is_unsigned() const { return scalar >= Scalar::U8 && scalar <= Scalar::U64; }
   bool is_bool() const { return scalar == Scalar::Bool; }
   bool is_half() const { return scalar == Scalar::F16 || scalar == Scalar::BF16; }
+  bool is_f8() const { return scalar == Scalar::F8E4M3 || scalar == Scalar::F8E5M2; }
+  bool is_narrow() const { return is_half() || is_f8(); }  // a float that is computed in f32
   int size() const;  // bytes of one lane in memory; 0 for Void and Index
   int bits() const { return size() * 8; }
   DType vec(int n) const { return {scalar, n}; }
@@ -56,14 +60,14 @@ struct DType {
 
 inline constexpr DType kVoid{Scalar::Void}, kBool{Scalar::Bool}, kI8{Scalar::I8}, kI16{Scalar::I16},
     kI32{Scalar::I32}, kI64{Scalar::I64}, kU8{Scalar::U8}, kU16{Scalar::U16}, kU32{Scalar::U32},
-    kU64{Scalar::U64}, kF16{Scalar::F16}, kBF16{Scalar::BF16}, kF32{Scalar::F32}, kF64{Scalar::F64},
-    kIndex{Scalar::Index};
+    kU64{Scalar::U64}, kF8E4M3{Scalar::F8E4M3}, kF8E5M2{Scalar::F8E5M2}, kF16{Scalar::F16},
+    kBF16{Scalar::BF16}, kF32{Scalar::F32}, kF64{Scalar::F64}, kIndex{Scalar::Index};
 
 std::ostream& operator<<(std::ostream& out, DType t);
 
 // The dtype that holds both, by PyTorch's rules for two tensors of at least one dimension:
 // bool < integers < floats; u8 with a signed type gives the next larger signed type,
-// f16 with bf16 gives f32, an integer with a float gives that float.
+// f16 with bf16 and e4m3 with e5m2 give f32, an integer with a float gives that float.
 DType promote(DType a, DType b);
 
 // Smallest and largest value of a bool or integer dtype of at most 64 bits, clamped to i64.
@@ -78,7 +82,12 @@ inline float bf16_to_f32(uint16_t b) {
   return std::bit_cast<float>(static_cast<uint32_t>(b) << 16);
 }
 
-// Storage types of the two 16-bit floats, for host code: `std::vector<Half>`.
+// The two 8-bit floats (FP8 Formats for Deep Learning, arXiv 2209.05433), rounded to nearest even:
+// e4m3 saturates at 448 and has no infinities, e5m2 overflows to infinity.
+uint8_t f32_to_f8(float x, Scalar format);
+float f8_to_f32(uint8_t bits, Scalar format);
+
+// Storage types of the narrow floats, for host code: `std::vector<Half>`.
 struct Half {
   uint16_t bits = 0;
   Half() = default;
@@ -91,6 +100,14 @@ struct BFloat16 {
   explicit BFloat16(float x) : bits(f32_to_bf16(x)) {}
   explicit operator float() const { return bf16_to_f32(bits); }
 };
+template <Scalar format> struct Float8Bits {
+  uint8_t bits = 0;
+  Float8Bits() = default;
+  explicit Float8Bits(float x) : bits(f32_to_f8(x, format)) {}
+  explicit operator float() const { return f8_to_f32(bits, format); }
+};
+using Float8E4M3 = Float8Bits<Scalar::F8E4M3>;
+using Float8E5M2 = Float8Bits<Scalar::F8E5M2>;
 
 // DType of a C++ element type: dtype_of<float>() is kF32.
 template <class T> constexpr DType dtype_of();
@@ -103,6 +120,8 @@ template <> constexpr DType dtype_of<uint8_t>() { return kU8; }
 template <> constexpr DType dtype_of<uint16_t>() { return kU16; }
 template <> constexpr DType dtype_of<uint32_t>() { return kU32; }
 template <> constexpr DType dtype_of<uint64_t>() { return kU64; }
+template <> constexpr DType dtype_of<Float8E4M3>() { return kF8E4M3; }
+template <> constexpr DType dtype_of<Float8E5M2>() { return kF8E5M2; }
 template <> constexpr DType dtype_of<Half>() { return kF16; }
 template <> constexpr DType dtype_of<BFloat16>() { return kBF16; }
 template <> constexpr DType dtype_of<float>() { return kF32; }

@@ -146,8 +146,8 @@ void grad_permute(Node n, Node g, Adjoints& to) {
   to.add(n->src(0), permute(g, inverse));
 }
 
-// The dtype in which f16 and bf16 are summed.
-DType wide_dtype(DType t) { return t.is_half() ? kF32 : t; }
+// The dtype in which f16, bf16 and f8 are summed.
+DType wide_dtype(DType t) { return t.is_narrow() ? kF32 : t; }
 
 // The sum, rounded once.
 Node sum_over(Node g, uint32_t axes) {

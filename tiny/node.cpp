@@ -351,6 +351,8 @@ int64_t wrap(DType t, int64_t v) {
 
 double round_to(DType t, double v) {
   switch (t.scalar) {
+    case Scalar::F8E4M3:
+    case Scalar::F8E5M2: return f8_to_f32(f32_to_f8(static_cast<float>(v), t.scalar), t.scalar);
     case Scalar::F16: return f16_to_f32(f32_to_f16(static_cast<float>(v)));
     case Scalar::BF16: return bf16_to_f32(f32_to_bf16(static_cast<float>(v)));
     case Scalar::F32: return static_cast<float>(v);

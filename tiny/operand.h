@@ -90,8 +90,7 @@ struct Padding {
   int64_t before = 0, after = 0;
 };
 
-// Formats of 8-bit floats, kept as u8 bit patterns (FP8 Formats for Deep Learning, arXiv
-// 2209.05433): e4m3fn saturates at 448 and has no infinities, e5m2 overflows to infinity.
+// Formats of 8-bit floats that are kept as u8 bit patterns: kF8E4M3 and kF8E5M2 (tiny/dtype.h).
 enum class Float8 { E4M3FN, E5M2 };
 
 }  // namespace tiny

@@ -37,10 +37,10 @@ struct DTypeName {
   const char* name;
 };
 
-constexpr DTypeName kDTypeNames[] = {{kBool, "BOOL"}, {kI8, "I8"},   {kI16, "I16"},   {kI32, "I32"},
-                                     {kI64, "I64"},   {kU8, "U8"},   {kU16, "U16"},   {kU32, "U32"},
-                                     {kU64, "U64"},   {kF16, "F16"}, {kBF16, "BF16"}, {kF32, "F32"},
-                                     {kF64, "F64"}};
+constexpr DTypeName kDTypeNames[] = {
+    {kBool, "BOOL"}, {kI8, "I8"},   {kI16, "I16"},        {kI32, "I32"},        {kI64, "I64"},
+    {kU8, "U8"},     {kU16, "U16"}, {kU32, "U32"},        {kU64, "U64"},        {kF16, "F16"},
+    {kBF16, "BF16"}, {kF32, "F32"}, {kF8E4M3, "F8_E4M3"}, {kF8E5M2, "F8_E5M2"}, {kF64, "F64"}};
 
 const DTypeName* find_dtype(DType dtype) {
   const auto* found = std::find_if(std::begin(kDTypeNames), std::end(kDTypeNames),

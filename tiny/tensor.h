@@ -380,6 +380,9 @@ class Tensor {
 
   // NumPy's matmul: 1-d operands gain and lose an axis, leading axes broadcast.
   Tensor matmul(const Tensor& other) const;
+  // The same, not rounded to the operands' dtype: 8-bit floats summed in f32 and rounded to bf16
+  // (kBF16), bytes summed as kI32.
+  Tensor matmul(const Tensor& other, DType result) const;
   Tensor bmm(const Tensor& other) const;    // (b, n, k) by (b, k, m)
   Tensor dot(const Tensor& other) const;    // 1-d by 1-d: 0-d
   Tensor outer(const Tensor& other) const;  // (n) and (m): (n, m)

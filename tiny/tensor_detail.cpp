@@ -108,7 +108,7 @@ Shape moved_axis(int rank, int from, int to) {
 
 DType real_dtype(DType t) { return t.is_float() ? t : kF32; }
 
-DType compute_dtype(DType t) { return t.is_half() ? kF32 : t; }
+DType compute_dtype(DType t) { return t.is_narrow() ? kF32 : t; }
 
 void require_float(const char* what, DType t) {
   check(t.is_float(), what, ": takes floats and not ", t, ": convert it with to(kF32)");

@@ -347,47 +347,20 @@ Tensor Tensor::bitcast(DType t) const {
 
 namespace {
 
-// An 8-bit float in the terms of f32: `drop` mantissa bits go, exponents are shifted by `rebias`.
-struct Float8Layout {
-  int drop, rebias;
-  double smallest_normal, subnormals_per_one;
-  int largest, overflow, nan;
-};
-
-Float8Layout layout_of(Float8 format) {
-  if (format == Float8::E4M3FN) return {20, (127 - 7) << 3, 0x1p-6, 0x1p9, 0x7e, 0x7e, 0x7f};
-  return {21, (127 - 15) << 2, 0x1p-14, 0x1p16, 0x7b, 0x7c, 0x7f};
-}
+DType dtype_of(Float8 format) { return format == Float8::E4M3FN ? kF8E4M3 : kF8E5M2; }
 
 }  // namespace
 
 Tensor Tensor::f8_encode(Float8 format) const {
   LabelScope label("f8_encode");
   detail::require_float("f8_encode", dtype());
-  const Float8Layout f = layout_of(format);
-  const Tensor x = detach().to(kF32), bits = x.bitcast(kI32);
-  const Tensor magnitude = bits & 0x7fffffff;
-  // Half of the dropped unit, less one where the kept part is even: ties go to even.
-  const int half = (1 << (f.drop - 1)) - 1;
-  const Tensor normal = ((magnitude + half + ((magnitude >> f.drop) & 1)) >> f.drop) - f.rebias;
-  const Tensor small = x.abs() < f.smallest_normal;
-  const Tensor scaled = where(small, x.abs(), 0) * f.subnormals_per_one;
-  Tensor code = where(small, scaled.round().to(kI32), normal);
-  code = where(code > f.largest, f.overflow, code);
-  code = where(x.isnan(), f.nan, code);
-  return (code | ((bits >> 24) & 0x80)).to(kU8);
+  return detach().to(kF32).to(dtype_of(format)).bitcast(kU8);
 }
 
 Tensor Tensor::f8_decode(Float8 format) const {
   LabelScope label("f8_decode");
   check(dtype() == kU8, "f8_decode: takes u8 bit patterns and not ", dtype());
-  const Tensor code = to(kI32), low = code & 0x7f;
-  const Tensor sign = where((code & 0x80) != 0, -1.0, 1.0);
-  if (format == Float8::E5M2)  // the upper byte of an f16
-    return (to(kU16) << 8).bitcast(kF16).to(kF32);
-  const Tensor normal = ((low << 20) + (120 << 23)).bitcast(kF32);
-  const Tensor value = where(low < 8, low.to(kF32) * 0x1p-9, normal);
-  return where(low == 0x7f, std::nan(""), value * sign);
+  return bitcast(dtype_of(format)).to(kF32);
 }
 
 }  // namespace tiny

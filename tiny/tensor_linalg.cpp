@@ -1,6 +1,7 @@
 // Matrix products: operands broadcast against each other, multiplied and summed over one axis. The
 // scheduler sees Mul below ReduceAxis and knows what to do with it.
 #include <algorithm>
+#include <optional>
 
 #include "tiny/mixed.h"
 #include "tiny/tensor_detail.h"
@@ -9,11 +10,12 @@ namespace tiny {
 
 namespace {
 
-// sum over the last `count` axes of x * y, which broadcast; rounded once to the promoted dtype.
-// Integers keep their dtype and wrap around.
-Tensor product_sum(const Tensor& given_x, const Tensor& given_y, int count = 1) {
+// sum over the last `count` axes of x * y, which broadcast; rounded once to `result`, or without
+// one to the promoted dtype. Integers wrap around.
+Tensor product_sum(const Tensor& given_x, const Tensor& given_y, int count = 1,
+                   std::optional<DType> result = {}) {
   const Tensor x = detail::autocast(given_x), y = detail::autocast(given_y);
-  const DType t = promote(x.dtype(), y.dtype());
+  const DType t = result.value_or(promote(x.dtype(), y.dtype()));
   const DType wide = detail::compute_dtype(t);
   const auto [a, b] = detail::match("matmul", x, y, wide);
   const int kept = a->rank - count;
@@ -26,22 +28,32 @@ Tensor product_sum(const Tensor& given_x, const Tensor& given_y, int count = 1) 
 
 }  // namespace
 
-Tensor Tensor::matmul(const Tensor& other) const {
+namespace {
+
+Tensor multiplied(const Tensor& a, const Tensor& b, std::optional<DType> result) {
   LabelScope label("matmul");
-  check(rank() > 0 && other.rank() > 0, "matmul: takes tensors with axes and not ",
-        to_text(capacity()), " by ", to_text(other.capacity()), ": use *");
-  const int64_t k = capacity().back(), inner = other.capacity()[std::max(other.rank() - 2, 0)];
-  check(k == inner, "matmul: cannot multiply ", to_text(capacity()), " by ",
-        to_text(other.capacity()), ": the last axis of the first has ", k,
+  check(a.rank() > 0 && b.rank() > 0, "matmul: takes tensors with axes and not ",
+        to_text(a.capacity()), " by ", to_text(b.capacity()), ": use *");
+  const int64_t k = a.capacity().back(), inner = b.capacity()[std::max(b.rank() - 2, 0)];
+  check(k == inner, "matmul: cannot multiply ", to_text(a.capacity()), " by ",
+        to_text(b.capacity()), ": the last axis of the first has ", k,
         " elements and the axis it meets ", inner);
   // x[..., i, 1, k] * y[..., 1, j, k], without i or j where the operand is 1-d
-  Tensor x = *this, y = other;
-  if (other.rank() > 1) {
+  Tensor x = a, y = b;
+  if (b.rank() > 1) {
     y = y.transpose(-1, -2);
-    if (rank() > 1) y = y.unsqueeze(-3);
+    if (a.rank() > 1) y = y.unsqueeze(-3);
     x = x.unsqueeze(-2);
   }
-  return product_sum(x, y);
+  return product_sum(x, y, 1, result);
+}
+
+}  // namespace
+
+Tensor Tensor::matmul(const Tensor& other) const { return multiplied(*this, other, {}); }
+
+Tensor Tensor::matmul(const Tensor& other, DType result) const {
+  return multiplied(*this, other, result);
 }
 
 Tensor Tensor::bmm(const Tensor& other) const {

@@ -127,8 +127,7 @@ bool contains(Node root, Op o) {
   return false;
 }
 
-uint16_t bits_of(Half h) { return h.bits; }
-uint16_t bits_of(BFloat16 h) { return h.bits; }
+template <class H> int bits_of(H h) { return h.bits; }
 
 template <class H> bool same_half(H a, H b) {
   const auto x = static_cast<float>(a), y = static_cast<float>(b);
@@ -139,12 +138,13 @@ template <class H> bool same_half(H a, H b) {
 // the nearest.
 template <class H> void check_half_casts() {
   const DType t = dtype_of<H>();
-  std::vector<H> halves(1 << 16);
+  std::vector<H> halves(size_t{1} << 8 * sizeof(H));
   std::vector<float> numbers;
   for (size_t i = 0; i < halves.size(); ++i) {
-    halves[i].bits = static_cast<uint16_t>(i);
+    halves[i].bits = static_cast<decltype(H::bits)>(i);
     const auto bits = std::bit_cast<uint32_t>(static_cast<float>(halves[i]));
-    const uint32_t unit = t == kF16 ? 1u << 13 : 1u << 16;
+    const int dropped = t == kF8E4M3 ? 20 : t == kF8E5M2 ? 21 : t == kF16 ? 13 : 16;
+    const uint32_t unit = 1u << dropped;
     for (uint32_t offset : {0u, unit / 2 - 1, unit / 2, unit / 2 + 1, unit - 1})
       numbers.push_back(std::bit_cast<float>(bits + offset));
   }
@@ -195,7 +195,9 @@ TEST_CASE("exp2, log2 and sin of f64 have relative errors of at most 1e-15") {
   check_double(Op::Sin, sinl, -1e6, 1e6, 1e-15);
 }
 
-TEST_CASE("halves cast to f32 exactly, and f32 to the nearest half") {
+TEST_CASE("halves and f8 cast to f32 exactly, and f32 to the nearest of them") {
+  check_half_casts<Float8E4M3>();
+  check_half_casts<Float8E5M2>();
   check_half_casts<Half>();
   check_half_casts<BFloat16>();
 }

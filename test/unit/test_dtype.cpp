@@ -11,20 +11,21 @@ using namespace tiny;
 
 namespace {
 
-constexpr DType kAll[] = {kBool, kI8,  kI16, kI32,  kI64, kU8, kU16,
-                          kU32,  kU64, kF16, kBF16, kF32, kF64};
+constexpr DType kAll[] = {kBool, kI8,     kI16,    kI32, kI64,  kU8,  kU16, kU32,
+                          kU64,  kF8E4M3, kF8E5M2, kF16, kBF16, kF32, kF64};
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// For every two neighbouring finite values of a 16-bit format: what lies between them goes to the
-// nearer, the middle goes to the even one. `infinity` is the pattern of +infinity.
-void check_rounding(uint16_t infinity, float (*widen)(uint16_t), uint16_t (*narrow)(float)) {
+// For every two neighbouring finite values of a narrow format: what lies between them goes to the
+// nearer, the middle goes to the even one. `infinity` is the pattern behind that of the largest.
+template <class T> void check_rounding(uint16_t infinity, float (*widen)(T), T (*narrow)(float)) {
+  constexpr int kSign = 1 << (8 * sizeof(T) - 1);
   int wrong = 0;
   for (uint32_t low = 0; low + 1 < infinity; low++) {
-    const auto a = static_cast<uint16_t>(low), b = static_cast<uint16_t>(low + 1);
+    const auto a = static_cast<T>(low), b = static_cast<T>(low + 1);
     const double exact_middle = (static_cast<double>(widen(a)) + widen(b)) / 2;
     const auto middle = static_cast<float>(exact_middle);
     wrong += narrow(widen(a)) != a;
-    wrong += static_cast<uint16_t>(narrow(-widen(b))) != (b | 0x8000);
+    wrong += narrow(-widen(b)) != (b | kSign);
     if (middle != exact_middle) continue;  // below the smallest float
     wrong += narrow(middle) != (low % 2 ? b : a);
     wrong += narrow(std::nextafter(middle, 0.0f)) != a;
@@ -43,7 +44,7 @@ TEST_CASE("a dtype prints its name with the number of lanes where it is not one"
 }
 
 TEST_CASE("a dtype knows the bytes of one lane") {
-  const std::vector<int> sizes = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8};
+  const std::vector<int> sizes = {1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 1, 2, 2, 4, 8};
   for (size_t i = 0; i < sizes.size(); i++) CHECK(kAll[i].size() == sizes[i]);
   CHECK(kF64.vec(4).bits() == 64);
   CHECK(kIndex.size() == 0);
@@ -63,6 +64,8 @@ TEST_CASE("promotion takes the higher kind, then the smallest dtype that holds b
   CHECK(promote(kBool, kBF16) == kBF16);
   CHECK(promote(kF16, kBF16) == kF32);
   CHECK(promote(kBF16, kF32) == kF32);
+  CHECK(promote(kF8E4M3, kF8E5M2) == kF32);
+  CHECK(promote(kF8E5M2, kBF16) == kBF16);
   CHECK(promote(kF16, kF64) == kF64);
   CHECK(promote(kIndex, kI32) == kIndex);
   CHECK(promote(kU8.vec(4), kI8.vec(4)) == kI16.vec(4));
@@ -114,6 +117,25 @@ TEST_CASE("every f16 value survives f32, and what lies between rounds to nearest
 
 TEST_CASE("every bf16 value survives f32, and what lies between rounds to nearest even") {
   check_rounding(0x7f80, bf16_to_f32, f32_to_bf16);
+}
+
+TEST_CASE(
+    "every f8 value survives f32, what lies between rounds to nearest even, and ends differ") {
+  constexpr auto kE4M3 = Scalar::F8E4M3, kE5M2 = Scalar::F8E5M2;
+  check_rounding<uint8_t>(
+      0x7f, [](uint8_t b) { return f8_to_f32(b, Scalar::F8E4M3); },
+      [](float x) { return f32_to_f8(x, Scalar::F8E4M3); });
+  check_rounding<uint8_t>(
+      0x7c, [](uint8_t b) { return f8_to_f32(b, Scalar::F8E5M2); },
+      [](float x) { return f32_to_f8(x, Scalar::F8E5M2); });
+  CHECK(f8_to_f32(0x01, kE4M3) == 0x1p-9f);
+  CHECK(f8_to_f32(0x7e, kE4M3) == 448.0f);
+  CHECK(f8_to_f32(0xfb, kE5M2) == -57344.0f);
+  CHECK(f8_to_f32(0x7c, kE5M2) == kInf);
+  CHECK(f32_to_f8(1e9f, kE4M3) == 0x7e);
+  CHECK(f32_to_f8(-kInf, kE4M3) == 0xfe);
+  CHECK(f32_to_f8(1e9f, kE5M2) == 0x7c);
+  for (Scalar format : {kE4M3, kE5M2}) CHECK(std::isnan(f8_to_f32(f32_to_f8(NAN, format), format)));
 }
 
 TEST_CASE("f16 conversion knows its subnormals, largest value, infinities and signed zeros") {
