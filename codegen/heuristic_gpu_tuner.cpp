@@ -113,6 +113,13 @@ int GpuTuner::aligned_lanes(int id) {
   constexpr int64_t kLong = 512;  // the ends are dear
   const int lanes = lanes_along(range(id));
   if (lanes > 1 || extent(range(id)) < kLong) return lanes;
+  // Whole vectors are stored, of elements that are loaded one by one.
+  for (const Access& a : accesses_) {
+    const int most = 16 / element_size(a);
+    if (a.node->op == Op::Store && stride(a.node, id) == 1 && extent(range(id)) % most == 0 &&
+        is_aligned(a, range(id), most))
+      return most;
+  }
   for (const Access& a : accesses_) {
     if (!(a.around >> id & 1) || stride(a.node, id) != 1) continue;
     const Opt opt{OptKind::Align, id, 16 / element_size(a), {}};

@@ -79,11 +79,16 @@ int MatrixOperand::box_bytes() const {
   return bytes;
 }
 
-// Two where half of the registers hold a tile, and half of the shared memory enough stages.
-int MatrixTile::blocks() const { return rows == 128 && columns <= 128 ? 2 : 1; }
+// Two where half of the registers hold a tile, and half of the shared memory enough stages; of the
+// smallest tiles three.
+int MatrixTile::blocks() const {
+  if (groups() == 1) return columns <= 64 ? 3 : 2;
+  if (type().apart && registers() > kMostRegisters / 4) return 1;
+  return rows == 128 && columns <= 128 ? 2 : 1;
+}
 
 // A warpgroup can leave its registers to the others; that pays where one block has all of them.
-int MatrixTile::threads() const { return kMultipliers + (blocks() == 1 ? 128 : 32); }
+int MatrixTile::threads() const { return multipliers() + (blocks() == 1 ? 128 : 32); }
 
 // Of 228 KiB, less what the system takes of each block, makes the addresses multiples of 1024, and
 // the barriers.
@@ -111,8 +116,10 @@ TileShape shape_of(int64_t amount) {
 const MatrixType* matrix_type(DType dtype) {
   static constexpr MatrixType kTypes[] = {{kBF16, "bf16", kF32, true},
                                           {kF16, "f16", kF32, true},
-                                          {kI8, "s8", kI32, false},
-                                          {kF32, "tf32", kF32, false}};
+                                          {kI8, "s8", kI32},
+                                          {kF8E4M3, "e4m3", kF32, false, true},
+                                          {kF8E5M2, "e5m2", kF32, false, true},
+                                          {kF32, "tf32", kF32}};
   for (const MatrixType& type : kTypes)
     if (type.dtype == dtype && (dtype != kF32 || env_int("ALLOW_TF32"))) return &type;
   return nullptr;
@@ -208,8 +215,7 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
     return MatrixView{side,           part,    clipped,   p.k, first_of_tile(side, merged(side)),
                       product.closed, &p.sums, &p.origins};
   };
-  const int64_t part = tile.halved ? tile.rows : tile.rows / 2;
-  std::string why = describe(product.a, view(p.m, part, tile.halved), tile.a);
+  std::string why = describe(product.a, view(p.m, tile.group_rows(), tile.halved), tile.a);
   if (why.empty()) why = describe(product.b, view(p.n, tile.width(), false), tile.b);
   if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
   tile.steps = {tiles_of(p.k.extent(), tile.depth)};
@@ -268,11 +274,11 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   if (tile.width() < 8 || tile.columns > 256 ||
       !std::has_single_bit(static_cast<unsigned>(tile.columns)))
     return "a tile has 8, 16, 32, 64, 128 or 256 columns";
-  if (tile.rows < 64 || tile.rows > 1024 || tile.rows % (tile.halved ? 64 : 128))
+  if (tile.rows < 64 || tile.rows > 1024 || tile.rows % 64 || tile.group_rows() % 64)
     return "a tile has rows for all warpgroups, 64 at a time";
   if (tile.wide && tile.width() % 32) return "threads exchange what they have of 32 columns";
-  if (tile.registers() > MatrixTile::kMostRegisters)
-    return "a tile has at most 160 elements for a thread";
+  const int most = MatrixTile::kMostRegisters / (tile.type().apart ? 2 : 1);
+  if (tile.registers() > most) return cat("a tile has at most ", most, " elements for a thread");
   std::vector<int> rows{opt.axis};
   rows.insert(rows.end(), opt.axes.begin() + 1, opt.axes.end());
   out.m.size = tile.rows;
@@ -363,12 +369,16 @@ class Chooser {
     if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kFewestColumns)) return {};
     Opt opt{OptKind::Matrix,
             range_id(m.ranges[0]),
-            best_tile(m, n.extent(), others, k_range(p)),
+            best_tile(p, m, n.extent(), others),
             {range_id(n.ranges[0])}};
     for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
     if (!is_legal(sink_, opt, target_)) opt.amount = 64;
     if (few) {
-      opt.amount = std::max<int64_t>(8, std::bit_ceil(static_cast<uint64_t>(n.extent())));
+      const auto columns = std::max<int64_t>(8, std::bit_ceil(static_cast<uint64_t>(n.extent())));
+      // What reads each element once has all multiprocessors read.
+      const bool fills = tiles_of(m.extent(), 128) * others >= target_.cores;
+      opt.amount = amount_of({fills ? 128 : 64, static_cast<int>(columns)});
+      if (!is_legal(sink_, opt, target_)) opt.amount = columns;
       if (!is_legal(sink_, opt, target_)) opt.amount = 64;
     }
     if (!is_legal(sink_, opt, target_)) return {};
@@ -477,19 +487,22 @@ class Chooser {
   // Measured on an H200: 1, 0.87 and 0.6 of the rate with 128 rows and 256, 128 and 64 columns. The
   // rates of tall tiles, which read their columns half as often, are guesses, and so are those of
   // windows with few columns: the copy engine sets them, by the rows and columns that it copies.
-  int64_t best_tile(const MatrixSide& m, int64_t n, int64_t others, Node k) const {
+  int64_t best_tile(const Product& p, const MatrixSide& m, int64_t n, int64_t others) const {
     struct Tile {
       int rows, columns;
       double rate;
     };
     std::vector<Tile> tiles{
         {128, 256, 1.0}, {128, 128, 0.87}, {128, 64, 0.6}, {256, 128, 1.0}, {256, 64, 0.75}};
+    if (m.ranges.size() == 1) tiles.push_back({64, 64, 0.55});
     if (m.ranges.size() > 1) {
-      if (k && has_half_boxes(extent(k), 2)) tiles.push_back({512, 64, 0.84});
+      if (Node k = k_range(p); k && has_half_boxes(extent(k), 2)) tiles.push_back({512, 64, 0.84});
       tiles.push_back({384, 32, 0.45});
     }
     int64_t best = 256;
     double best_time = 0;
+    if (matrix_type(p.a->dtype)->apart)
+      std::erase_if(tiles, [](const Tile& t) { return t.rows * t.columns > 128 * 128; });
     for (const Tile& t : tiles) {
       const int64_t all = tiles_of(m.extent(), t.rows) * tiles_of(n, t.columns) * others;
       const int64_t turns = tiles_of(all, target_.cores);
@@ -506,9 +519,10 @@ class Chooser {
     const int m = opt.axis, n = opt.axes[0];
     const TileShape tile = shape_of(opt.amount);
     apply(opt);
+    const bool alone = tile.rows == 64 && !tile.halved;  // one warpgroup
     int group = split(m, tile.rows), piece = group;
-    if (!tile.halved) piece = split(group, tile.rows / 2);
-    const int in_group = tile.rows == (tile.halved ? 64 : 128) ? piece : split(piece, 64);
+    if (!tile.halved && !alone) piece = split(group, tile.rows / 2);
+    const int in_group = tile.rows == (tile.halved || alone ? 64 : 128) ? piece : split(piece, 64);
     const int half = split(in_group, 16), row = split(half, 8);
     int eight = split(n, tile.columns);
     if (tile.halved) {
@@ -517,7 +531,8 @@ class Chooser {
     }
     const int quad = split(eight, tile.wide ? 32 : 8), pair = split(quad, tile.wide ? 8 : 2);
     const bool pieces = piece != in_group;
-    for (int id : {in_group, row, quad}) apply({OptKind::Merge, group, id, {}});
+    for (int id : {in_group, row, quad})
+      if (id != group) apply({OptKind::Merge, group, id, {}});
     bind(group, RangeKind::Thread);
     if (pieces) bind(piece, RangeKind::Unroll);
     bind(half, RangeKind::Unroll);
@@ -559,6 +574,7 @@ class Chooser {
 
 std::optional<TileShape> window_tile(int64_t taps, int64_t channels, int64_t columns) {
   constexpr double kGain = 0.6;
+  constexpr int64_t kThreads = 256;  // of two warpgroups
   const auto copied = [](int64_t m, int64_t n, int64_t rows, int64_t wide) {
     return tiles_of(m, rows) * tiles_of(n, wide) * (std::min(m, rows) + std::min(n, wide));
   };
@@ -572,7 +588,7 @@ std::optional<TileShape> window_tile(int64_t taps, int64_t channels, int64_t col
   for (int wide : {64, 128}) {
     if (columns <= wide / 2) continue;
     const int64_t all = taps * channels;
-    const int64_t most = MatrixTile::kMostRegisters * MatrixTile::kMultipliers / wide / 64 * 64;
+    const int64_t most = MatrixTile::kMostRegisters * kThreads / wide / 64 * 64;
     const int64_t rows = (tiles_of(all, tiles_of(all, most)) + 63) / 64 * 64;
     const int64_t reads = copied(all, columns, rows, wide);
     if (static_cast<double>(reads) >= most_read) continue;

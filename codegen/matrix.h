@@ -2,7 +2,7 @@
 // and up to 256 columns (range n) of the result: two warpgroups of 128 threads multiply half of the
 // rows, or of the columns, each (wgmma, sm_90a); another, or a warp, does nothing but ask the copy
 // engine for the operands' next boxes. The two do with the result what the rest of the kernel says.
-// Blocks stay and take tile after tile.
+// Blocks stay and take tile after tile. A tile of 64 rows may be one warpgroup's alone.
 //
 // In the kernel graph the reduction becomes loads from an array of registers, the Param in slot -1:
 // thread t of the 256 holds element (row, column) of the tile in register
@@ -57,7 +57,9 @@ struct MatrixType {
   DType dtype;       // in memory, of both
   const char* name;  // in the instruction's
   DType sum;         // what products are added up in
-  bool turns;        // operands may be contiguous along m and n
+  // Whether operands may be contiguous along m and n, and whether each step's products are added up
+  // apart: the instruction's sums have few digits.
+  bool turns = false, apart = false;
 };
 // That of a dtype; nullptr where there is none: f32 is multiplied as TF32 only where that is
 // allowed.
@@ -65,7 +67,7 @@ const MatrixType* matrix_type(DType dtype);
 
 // What the payload of a Matrix node says.
 struct MatrixTile {
-  static constexpr int kMultipliers = 256, kMostRegisters = 160;
+  static constexpr int kMostRegisters = 160;
 
   MatrixTile() = default;
   explicit MatrixTile(Node matrix);
@@ -79,8 +81,11 @@ struct MatrixTile {
   std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
 
   int64_t all_steps() const;
-  int registers() const { return rows * columns / kMultipliers; }
-  int pieces() const { return rows / (halved ? 64 : 128); }     // products of a warpgroup
+  int groups() const { return rows == 64 && !halved ? 1 : 2; }  // warpgroups that multiply
+  int multipliers() const { return groups() * 128; }            // their threads
+  int registers() const { return rows * columns / multipliers(); }
+  int group_rows() const { return halved ? rows : rows / groups(); }
+  int pieces() const { return group_rows() / 64; }              // products of a warpgroup
   int width() const { return halved ? columns / 2 : columns; }  // columns of one
   int stage_bytes() const { return a.bytes() + b.bytes(); }
   const MatrixType& type() const { return *matrix_type(dtype); }

@@ -43,7 +43,9 @@ INLINE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" 
 template <int groups> INLINE void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
-template <class T> INLINE T of_lane_xor(T x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+template <class T> INLINE T of_lane_xor(T x, int mask) {
+  return __shfl_xor_sync(0xffffffffu, x, mask);
+}
 )";
 
 constexpr const char* kExchange = R"(
@@ -140,14 +142,15 @@ std::string multiply_function(const MatrixTile& tile) {
   // Signs of floats, and whether each operand is turned where it may be.
   const std::string turns =
       type.turns ? cat(", %", registers + 2, ", %", registers + 3) : std::string();
+  const std::string adds = type.apart ? cat("setp.ne.b32 p, %", registers + 2) : "setp.eq.b32 p, 0";
   return cat("template <int turn_a, int turn_b> INLINE void ", multiply_name(tile), "(",
-             type.sum.name(), " (&acc)[", registers,
-             "], u64 a, u64 b) {\n  asm volatile(\"{ .reg .pred p; setp.eq.b32 p, 0, 0; "
-             "wgmma.mma_async.sync.aligned.m64n",
-             tile.width(), "k", 32 / tile.dtype.size(), floats ? ".f32." : ".s32.", type.name, ".",
-             type.name, " {", list, "}, %", registers, ", %", registers + 1, ", p",
-             floats ? ", 1, 1" : "", turns, "; }\"\n    : ", outputs, " : \"l\"(a), \"l\"(b)",
-             type.turns ? ", \"n\"(turn_a), \"n\"(turn_b)" : "", ");\n}\n");
+             type.sum.name(), " (&acc)[", registers, "], u64 a, u64 b",
+             type.apart ? ", int adds" : "", ") {\n  asm volatile(\"{ .reg .pred p; ", adds,
+             ", 0; wgmma.mma_async.sync.aligned.m64n", tile.width(), "k", 32 / tile.dtype.size(),
+             floats ? ".f32." : ".s32.", type.name, ".", type.name, " {", list, "}, %", registers,
+             ", %", registers + 1, ", p", floats ? ", 1, 1" : "", turns, "; }\"\n    : ", outputs,
+             " : \"l\"(a), \"l\"(b)", type.turns ? ", \"n\"(turn_a), \"n\"(turn_b)" : "",
+             type.apart ? ", \"r\"(adds)" : "", ");\n}\n");
 }
 
 // Where the next 32 bytes along k, or 16 halves, begin, and the strides of the descriptor: rows of
@@ -172,18 +175,19 @@ std::string multiply_text(const MatrixTile& tile, const std::string& indent,
   const auto part = [&](const MatrixOperand& o, bool shared) {
     return shared ? "" : cat(" + ", thread, " / 128 * ", o.bytes() / 2);
   };
-  std::string out = cat(indent, "const u32 a = pipeline.stage()", part(tile.a, tile.halved),
-                        ", b = pipeline.stage() + ", tile.a.bytes(), part(tile.b, !tile.halved),
-                        ";\n", indent, "products_fence();\n");
+  std::string out =
+      cat(indent, "const u32 a = pipeline.stage()", part(tile.a, tile.halved || tile.groups() == 1),
+          ", b = pipeline.stage() + ", tile.a.bytes(), part(tile.b, !tile.halved), ";\n", indent,
+          "products_fence();\n");
   out += cat(indent, "UNROLL\n", indent, "for (int k = 0; k < ",
              tile.depth * tile.dtype.size() / 32, "; ++k) {\n");
   for (int piece = 0; piece < tile.pieces(); ++piece) {
     const int begin = piece * piece_bytes(tile.a);
     const bool ends = tile.halved && begin + piece_bytes(tile.a) > tile.a.bytes();
     out += cat(indent, "  ", multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
-               tile.b.k_major ? 0 : 1, ">(acc[", piece, "], ",
+               tile.b.k_major ? 0 : 1, tile.type().apart ? ">(part[" : ">(acc[", piece, "], ",
                descriptor(tile.a, cat("a + ", begin), ends ? 0 : tile.a.box_bytes()), ", ",
-               descriptor(tile.b, "b", tile.b.box_bytes()), ");\n");
+               descriptor(tile.b, "b", tile.b.box_bytes()), tile.type().apart ? ", k" : "", ");\n");
   }
   return cat(out, indent, "}\n", indent, "products_commit();\n");
 }
@@ -243,6 +247,11 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
       case RingOp::WaitProducts: out += cat(indent, "products_wait<", step.amount, ">();\n"); break;
       case RingOp::Release: out += indent + "pipeline.release();\n"; break;
       case RingOp::Note: out += indent + "pipeline.note();\n"; break;
+      case RingOp::Sum:
+        out += cat(indent, "UNROLL\n", indent, "for (int i = 0; i < ", tile.registers(),
+                   "; ++i) acc[i / ", tile.width() / 2, "][i % ", tile.width() / 2,
+                   "] += part[i / ", tile.width() / 2, "][i % ", tile.width() / 2, "];\n");
+        break;
       case RingOp::Use:
         for (int piece = 0; tile.wide && piece < tile.pieces(); ++piece)
           out += cat(indent, "exchange(acc[", piece, "]);\n");
@@ -272,12 +281,14 @@ std::string CPrinter::matrix_text() {
                 blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()");
   const std::string steps = cat("for (int step = 0; step < ", tile.all_steps(), "; ++step) {\n");
   std::string params = parameters();
+  const std::string apart =
+      tile.type().apart ? cat(", part[", pieces, "][", registers, "]") : std::string();
   const bool alone = tile.blocks() == 1;  // registers are given to those that multiply
   return helpers +
          cat("extern \"C\" MATRIX_KERNEL(", tile.threads(), ", ", tile.blocks(), ") ",
              program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
              ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
-             ");\n  const bool fills = thread_x() >= ", MatrixTile::kMultipliers, ";\n  Pipeline<",
+             ");\n  const bool fills = thread_x() >= ", tile.multipliers(), ";\n  Pipeline<",
              ring.stages, ", ", ring.stage_bytes, ", ", ring.full_count, ", ", ring.empty_count,
              "> pipeline(barriers, memory, fills ? ", ring.fill_parity, " : ", ring.read_parity,
              ");\n"
@@ -285,13 +296,13 @@ std::string CPrinter::matrix_text() {
              "  const i32 ",
              thread, " = thread_x();\n  if (fills) {\n",
              alone ? "    fewer_registers<40>();\n" : "",
-             "    if (thread_x() == ", MatrixTile::kMultipliers, ")\n      for (", tiles, ") {\n",
+             "    if (thread_x() == ", tile.multipliers(), ")\n      for (", tiles, ") {\n",
              before_, "        ", steps, ring_text(tile, ring, ring.fill, "          ", thread),
              "        }\n      }\n  } else {\n", alone ? "    more_registers<232>();\n" : "",
              "    for (", tiles, ") {\n", before_, "    ", tile.type().sum.name(), " acc[", pieces,
-             "][", registers, "];\n    UNROLL\n    for (int i = 0; i < ", pieces * registers,
-             "; ++i) acc[i / ", registers, "][i % ", registers, "] = 0;\n    ", steps,
-             ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
+             "][", registers, "]", apart, ";\n    UNROLL\n    for (int i = 0; i < ",
+             pieces * registers, "; ++i) acc[i / ", registers, "][i % ", registers, "] = 0;\n    ",
+             steps, ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
              ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
 }
 

@@ -13,7 +13,7 @@ Ring ring_of(const MatrixTile& tile) {
   Ring ring;
   ring.stages = tile.stages();
   ring.stage_bytes = tile.stage_bytes();
-  const int groups = MatrixTile::kMultipliers / 128;
+  const int groups = tile.groups();
   ring.reads.resize(groups);
   for (const MatrixOperand* o : {&tile.a, &tile.b}) {
     const bool shared = (o == &tile.a) == tile.halved;
@@ -31,6 +31,9 @@ Ring ring_of(const MatrixTile& tile) {
   // A stage is released one step later: its products are done while the next ones run.
   ring.read = {{RingOp::WaitFull}, {RingOp::Multiply}, {RingOp::WaitProducts, 1},
                {RingOp::Release},  {RingOp::Note},     {RingOp::Advance}};
+  if (tile.type().apart)
+    ring.read = {{RingOp::WaitFull}, {RingOp::Multiply}, {RingOp::WaitProducts, 0}, {RingOp::Note},
+                 {RingOp::Release},  {RingOp::Sum},      {RingOp::Advance}};
   ring.end = {{RingOp::WaitProducts, 0}, {RingOp::Release}, {RingOp::Use}};
   return ring;
 }
@@ -249,6 +252,11 @@ class Explorer {
         w.noted = -1;
         break;
       case RingOp::Note: w.noted = w.at; break;
+      case RingOp::Sum:
+        if (!w.groups.empty())
+          fail("stage ", w.groups.back(), ", step ", w.k, ": ", name(worker),
+               " adds up what its products may be writing");
+        break;
       case RingOp::Use:
         if (!w.groups.empty())
           fail("stage ", w.groups.back(), ", step ", w.k - 1, ": ", name(worker),

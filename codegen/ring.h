@@ -20,6 +20,7 @@ enum class RingOp : uint8_t {
   WaitProducts,  // until all but the last `amount` groups are done
   Release,       // arrives at empty of the stage that was noted, if any, which is then forgotten
   Note,          // the stage
+  Sum,           // adds what the stage's products gave to the result
   Use,           // reads the result from registers
   Advance,       // to the next stage
 };

@@ -19,7 +19,7 @@ uint32_t swizzled(uint32_t address, uint32_t bytes) {
 }
 
 int size_of_type(int type) {
-  return type == EmulatedMatrixUnits::Tf32 ? 4 : type == EmulatedMatrixUnits::S8 ? 1 : 2;
+  return type == EmulatedMatrixUnits::Tf32 ? 4 : type >= EmulatedMatrixUnits::S8 ? 1 : 2;
 }
 
 // f32 that is copied as TF32: to 10 bits after the point, ties away from zero.
@@ -260,6 +260,8 @@ float operand_value(const char* at, int type) {
   switch (type) {
     case EmulatedMatrixUnits::Tf32: return std::bit_cast<float>(word & 0xffffe000u);
     case EmulatedMatrixUnits::S8: return static_cast<int8_t>(word);
+    case EmulatedMatrixUnits::E4M3: return f8_to_f32(static_cast<uint8_t>(word), Scalar::F8E4M3);
+    case EmulatedMatrixUnits::E5M2: return f8_to_f32(static_cast<uint8_t>(word), Scalar::F8E5M2);
     default: return to_float(static_cast<uint16_t>(word), type == EmulatedMatrixUnits::BF16);
   }
 }
@@ -276,7 +278,7 @@ void add(void* acc, int i, float sum, bool integers) {
 
 std::string EmulatedMatrixUnits::execute(Issued& issued) {
   const Product& p = issued.product;
-  const int type = p.form >> 2, size = size_of_type(type), depth = kBytes / size;
+  const int type = p.form >> 2 & 7, size = size_of_type(type), depth = kBytes / size;
   const auto read = [&](uint64_t descriptor, bool turned, int rows, std::vector<float>& out) {
     out.resize(static_cast<size_t>(rows * depth));
     for (int i = 0; i < rows * depth; ++i) {
@@ -301,6 +303,7 @@ std::string EmulatedMatrixUnits::execute(Issued& issued) {
                   *y = &b[static_cast<size_t>(column * depth)];
       float sum = 0;  // of 32 products of bytes it is exact
       for (int k = 0; k < depth; ++k) sum += x[k] * y[k];
+      if (p.form & 32) static_cast<float*>(issued.acc[thread])[i] = 0;
       add(issued.acc[thread], i, sum, type == S8);
     }
   return "";

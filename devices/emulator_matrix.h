@@ -51,8 +51,8 @@ class EmulatedMatrixUnits {
   // -----------------------------------------------------------------------------------
 
   // acc += A B for 64 rows of A and `columns` columns of B, 32 bytes along k; bit 0 and 1 of
-  // `form`: A and B are contiguous along m and n; from bit 2 on: the Type.
-  enum Type { F16, BF16, Tf32, S8 };
+  // `form`: A and B are contiguous along m and n; from bit 2 on: the Type; bit 5: acc = A B.
+  enum Type { F16, BF16, Tf32, S8, E4M3, E5M2 };
   struct Product {
     uint64_t a = 0, b = 0;  // matrix descriptors
     int columns = 0, form = 0;

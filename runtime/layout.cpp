@@ -31,7 +31,7 @@ class Layouts {
     Node p = with_product_on_top(n);
     if (!p && is_byte_product(n)) p = with_product_on_top(n, true);
     const bool product = p != nullptr;
-    if (product) n = with_rows_along_sum(p);
+    if (product) n = with_rows_for_units(p);
     if (product) store_halves(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
       const Split s{windows->images, parts_of(n, *windows, target_)};
@@ -310,55 +310,75 @@ class Layouts {
     int dim = -1;  // -1: as it is
   };
 
-  // Elements other than halves are multiplied on matrix units where they are contiguous along the
-  // sum. An operand that is not is transposed in memory: little beside the product.
-  Node with_rows_along_sum(Node n) {
+  // What the copy engine of matrix units cannot read as it lies is stored once more where that is
+  // little beside the product: rows that are no multiples of 16 bytes apart get longer, and what is
+  // to be contiguous along the sum, as all but halves, is turned.
+  Node with_rows_for_units(Node n) {
     Node x = n->src(0);
     std::vector<Plan> plans;
     {
       Arena arena;
       ArenaScope scope(arena);
-      plans = rows_along_sum(n);
+      plans = rows_for_units(n);
     }
     if (plans.empty()) return n;
-    std::vector<Node> views;
-    for (const Plan& p : plans) views.push_back(build::cast(view(p, x->shape()), x->dtype));
+    std::vector<Node> views(x->srcs().begin(), x->srcs().end());
+    for (size_t i = 0; i < plans.size(); ++i)
+      if (plans[i].map.padded || plans[i].dim >= 0)
+        views[i] = build::cast(view(plans[i], x->shape()), x->dtype);
     Node product = build::binary(Op::Mul, views[0], views[1]);
     along_sum_[product] = 1;
     return with_sources(n, std::span(&product, 1));
   }
 
-  // Empty where they are for no matrix unit, or for one that takes them as they are.
-  std::vector<Plan> rows_along_sum(Node n) const {
-    constexpr int64_t kUses = 64, kFewest = 24, kFew = 64;
+  // Empty where they are for no matrix unit.
+  std::vector<Plan> rows_for_units(Node n) const {
+    constexpr int64_t kUses = 64, kFewest = 24, kFew = 64, kMany = int64_t{1} << 27;
     const Ints shape = n->src(0)->shape();
     const std::vector<Node> ranges = ranges_of_axes(shape);
-    int sum = -1;
-    for (int i = 0; i < n->rank; ++i) {
-      if (!is_reduced(n, i) || shape[i] == 1) continue;
-      if (sum >= 0) return {};
-      sum = i;
-    }
+    const int sum = only_reduced_axis(n);
     if (sum < 0) return {};
     std::vector<Plan> plans;
     int64_t own[2] = {1, 1};
     for (Node s : n->src(0)->srcs()) {
       const Operand o = follow(s, ranges);
-      const DType t = o.point->dtype;
-      if (!has_matrix_unit(target_, t) || matrix_type(t)->turns || shape[sum] * t.size() % 16)
+      if (!has_matrix_unit(target_, o.point->dtype) || o.gate || !is_affine(o) || has_windows(o))
         return {};
-      if (o.gate || !is_affine(o) || has_windows(o)) return {};
-      const Walk::Kind walk = walk_of(o, ranges[sum]).kind;
-      const bool moved = walk == Walk::Movable;
-      if (!moved && walk != Walk::Contiguous) return {};
-      if (moved && numel(o.point->shape()) * kUses > numel(shape)) return {};
+      const Walk walk = walk_of(o, ranges[static_cast<size_t>(sum)]);
+      if (walk.kind != Walk::Movable && walk.kind != Walk::Contiguous) return {};
+      const bool turns = matrix_type(o.point->dtype)->turns;
+      const bool moved = !turns && walk.kind == Walk::Movable;
+      Plan p = plan_of(o, ranges, moved ? sum : -1);
+      pad_rows(p, moved || !turns ? walk.dim : last_axis(o.point->shape()));
+      if ((moved || p.map.padded) &&
+          (numel(shape) < kMany || numel(o.point->shape()) * kUses > numel(shape)))
+        return {};
       for (int i = 0; i < n->rank; ++i)
-        if (!is_reduced(n, i) && walk_of(o, ranges[i]).kind != Walk::None)
+        if (!is_reduced(n, i) && walk_of(o, ranges[static_cast<size_t>(i)]).kind != Walk::None)
           own[plans.size()] *= shape[i];
-      plans.push_back(plan_of(o, ranges, moved ? sum : -1));
+      plans.push_back(p);
     }
     const bool large = std::min(own[0], own[1]) >= kFewest && std::max(own[0], own[1]) >= kFew;
     return large && plans[0].point->dtype == plans[1].point->dtype ? plans : std::vector<Plan>();
+  }
+
+  // -1: there are several.
+  static int only_reduced_axis(Node n) {
+    int axis = -1;
+    for (int i = 0; i < n->rank; ++i) {
+      if (!is_reduced(n, i) || n->src(0)->shape()[i] == 1) continue;
+      if (axis >= 0) return -1;
+      axis = i;
+    }
+    return axis;
+  }
+
+  // To multiples of 16 bytes, with axis `dim` innermost.
+  static void pad_rows(Plan& p, int dim) {
+    const int64_t size = p.point->shape()[dim], unit = 16 / p.point->dtype.size();
+    if (size % unit == 0 || size == numel(p.point->shape())) return;
+    p.map.pad[static_cast<size_t>(2 * dim + 1)] += unit - size % unit;
+    p.map.padded = true;
   }
 
   // Empty where the operands are not affine views, or padded in a way of their own.
@@ -510,7 +530,7 @@ class Layouts {
 
   const Target& target_;
   NodeMap<char> halves_;     // computed, and stored for tiles of products
-  NodeMap<char> along_sum_;  // products with_rows_along_sum
+  NodeMap<char> along_sum_;  // products with_rows_for_units
 };
 
 }  // namespace

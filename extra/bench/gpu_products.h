@@ -29,17 +29,18 @@ inline Tensor operand(int64_t rows, int64_t columns, DType dtype, bool turned) {
 inline void add_product(std::vector<Row>& rows, const Product& p) {
   const double flops =
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-  rows.push_back({p.name, p.peer, 0, flops, [p] {
-                    const Tensor a = operand(p.m, p.k, p.dtype, p.turn_a);
-                    const Tensor b = operand(p.k, p.n, p.dtype, p.turn_b);
-                    return [=] {
-                      const EnvOverride rounds("ALLOW_TF32", p.tf32 ? "1" : "0");
-                      const DType sum = p.dtype.is_float() ? p.dtype : kI32;
-                      Tensor y = a.to(sum).matmul(b.to(sum));
-                      y.realize();
-                      return Outputs{y};
-                    };
-                  }});
+  rows.push_back(
+      {p.name, p.peer, 0, flops, [p] {
+         const Tensor a = operand(p.m, p.k, p.dtype, p.turn_a);
+         const Tensor b = operand(p.k, p.n, p.dtype, p.turn_b);
+         return [=] {
+           const EnvOverride rounds("ALLOW_TF32", p.tf32 ? "1" : "0");
+           const DType result = p.dtype == kI8 ? kI32 : p.dtype.is_f8() ? kBF16 : p.dtype;
+           Tensor y = a.matmul(b, result);
+           y.realize();
+           return Outputs{y};
+         };
+       }});
 }
 
 // Squares as large as half of `n`, less, and odd ones.
@@ -65,6 +66,12 @@ inline void add_squares(std::vector<Row>& rows, int64_t n) {
     add_product(rows, {cat("matmul_tf32_", form), gemm("tf32", m), m, m, m, kF32, form[0] == 't',
                        form[1] == 't', true});
   add_product(rows, {"matmul_i8_nt", gemm("int8", m), m, m, m, kI8, false, true});
+  for (int64_t size : {m, n}) {
+    add_product(rows, {cat("matmul_e4m3_nt_", size), gemm("torch.float8_e4m3fn", size), size, size,
+                       size, kF8E4M3, false, true});
+    add_product(rows, {cat("matmul_e5m2_nt_", size), gemm("torch.float8_e5m2", size), size, size,
+                       size, kF8E5M2, false, true});
+  }
 }
 
 // A layer of a transformer: what follows the product is done with it.

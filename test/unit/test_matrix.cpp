@@ -89,7 +89,7 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
     REQUIRE(!low.options.empty());
     CHECK(low.options[0].kind == OptKind::Matrix);
     CHECK(shape_of(low.options[0].amount).columns == columns);
-    CHECK(low.launch.block[0] == (columns == 256 ? 384 : 288));
+    CHECK(low.launch.block[0] == (size == 512 ? 160 : columns == 256 ? 384 : 288));
     CHECK(low.launch.grid[0] <= (columns == 256 ? 132 : 264));
     CHECK(low.launch.maps.size() == 2);
     CHECK(low.launch.shared_bytes <= hopper().shared_bytes / (columns == 256 ? 1 : 2));
@@ -124,7 +124,7 @@ TEST_CASE("matrix: all orders of the operands compile without spills") {
       }
 }
 
-TEST_CASE("matrix: TF32 and bytes compile without spills; f32 only where it may be rounded") {
+TEST_CASE("matrix: TF32, bytes and f8 compile without spills; f32 only where it may be rounded") {
   const auto lowered = [](DType t, bool turn_b) {
     const Form f{{1024, 1024}, {1024, 1024}, false, turn_b, t, t == kF32};
     return lower(kernel(f), "product", hopper());
@@ -132,12 +132,14 @@ TEST_CASE("matrix: TF32 and bytes compile without spills; f32 only where it may 
   const auto uses_unit = [](const Lowered& low) { return low.options[0].kind == OptKind::Matrix; };
   CHECK(!uses_unit(lowered(kF32, true)));
   const EnvOverride rounds("ALLOW_TF32", "1");
-  for (DType t : {kF32, kI8}) {
+  for (const auto& [t, instruction] : {std::pair<DType, const char*>{kF32, "k8.f32.tf32.tf32"},
+                                       {kI8, "k32.s32.s8.s8"},
+                                       {kF8E4M3, "k32.f32.e4m3.e4m3"},
+                                       {kF8E5M2, "k32.f32.e5m2.e5m2"}}) {
     CHECK(!uses_unit(lowered(t, false)));  // columns that do not lie along the sum
     const Lowered low = lowered(t, true);
     REQUIRE(uses_unit(low));
-    CHECK(low.source.text.find(t == kF32 ? "k8.f32.tf32.tf32" : "k32.s32.s8.s8") !=
-          std::string::npos);
+    CHECK(low.source.text.find(instruction) != std::string::npos);
     CHECK(low.launch.maps[0].dtype == t);
     if (!nvrtc_available()) continue;
     std::string log;
@@ -159,7 +161,9 @@ std::vector<std::string> devices() {
 std::string run_changed(const std::string& from, const std::string& to) {
   constexpr int64_t m = 200, k = 1024, n = 72;
   Device& device = find_device("EMU:CUDA:sm_90a");
-  Lowered low = lower(kernel({{m, k}, {n, k}, false, true}), "product", device.target());
+  Target few = device.target();
+  few.cores = 5;  // that tiles of two warpgroups fill
+  Lowered low = lower(kernel({{m, k}, {n, k}, false, true}), "product", few);
   REQUIRE(low.options[0].kind == OptKind::Matrix);
   std::string& text = low.source.text;
   if (!from.empty()) {
@@ -233,17 +237,16 @@ TEST_CASE("matrix: products on matrix units are right, in all orders and at ragg
           }
 }
 
-TEST_CASE("matrix: TF32 and bytes are right, transposed in memory where they lie across the sum") {
+TEST_CASE("matrix: TF32, bytes and f8 are right, in all orders and at ragged sizes") {
   const EnvOverride rounds("ALLOW_TF32", "1");
   const auto run = [](const Form& f, const std::string& device) {
     Tensor a = integers(f.a, f.dtype, device).realize();
     Tensor b = integers(f.b, f.dtype, device).realize();
-    const DType sum = f.dtype == kI8 ? kI32 : kF32;
     if (f.turn_a) a = a.transpose(-1, -2);
     if (f.turn_b) b = b.transpose(-1, -2);
-    return a.to(sum).matmul(b.to(sum)).to(kF32).to_vector<float>();
+    return a.matmul(b, f.dtype == kI8 ? kI32 : kF32).to(kF32).to_vector<float>();
   };
-  for (DType t : {kF32, kI8})
+  for (DType t : {kF32, kI8, kF8E4M3, kF8E5M2})
     for (bool turn_a : {false, true})
       for (bool turn_b : {false, true})
         for (const Shape& mnk : {Shape{128, 128, 64}, Shape{200, 136, 144}}) {
@@ -267,23 +270,39 @@ TEST_CASE("matrix: TF32 and bytes are right, transposed in memory where they lie
   }
 }
 
-TEST_CASE("matrix: operands of TF32 get memory of their own where they lie across the sum") {
+TEST_CASE(
+    "matrix: what the copy engine cannot read is stored once more, turned or with longer rows") {
   const EnvOverride rounds("ALLOW_TF32", "1");
-  const EnvOverride device("DEVICE", "EMU:CUDA:sm_90a");
-  const auto kernels = [](bool turn_a, bool turn_b, int64_t k) {
-    Form f{turn_a ? Shape{k, 128} : Shape{128, k}, turn_b ? Shape{128, k} : Shape{k, 128}, turn_a,
-           turn_b, kF32};
-    Tensor a = integers(f.a, kF32, "EMU:CUDA:sm_90a").realize();
-    Tensor b = integers(f.b, kF32, "EMU:CUDA:sm_90a").realize();
-    KernelClock clock;
-    Tensor y = (turn_a ? a.t() : a).matmul(turn_b ? b.t() : b);
-    y.realize();
-    return clock.kernels;
+  const auto kernels = [](const Form& form, int64_t k) {
+    Form f = form;
+    f.a = f.turn_a ? Shape{k, 520} : Shape{520, k};
+    f.b = f.turn_b ? Shape{520, k} : Shape{k, 520};
+    const auto run = [&](const std::string& device, int& count) {
+      Tensor a = integers(f.a, f.dtype, device).realize();
+      Tensor b = integers(f.b, f.dtype, device).realize();
+      if (f.turn_a) a = a.t();
+      if (f.turn_b) b = b.t();
+      KernelClock clock;
+      Tensor y = a.matmul(b, f.dtype == kI8 ? kI32 : kF32);
+      y.realize();
+      count = clock.kernels;
+      return y.to(kF32).to_vector<float>();
+    };
+    int count = 0, other = 0;
+    CHECK(run("EMU:CUDA:sm_90a", count) == run("CPU", other));
+    return count;
   };
-  CHECK(kernels(false, true, 128) == 1);
-  CHECK(kernels(false, false, 128) == 2);
-  CHECK(kernels(true, true, 128) == 2);
-  CHECK(kernels(true, false, 128) == 3);
+  const Form tf32{{}, {}, false, false, kF32};
+  Form turned = tf32;
+  turned.turn_b = true;
+  CHECK(kernels(turned, 512) == 1);
+  CHECK(kernels(tf32, 512) == 2);
+  CHECK(kernels({{}, {}, true, false, kI8}, 512) == 3);
+  CHECK(kernels({{}, {}, false, false, kF8E4M3}, 512) == 2);
+  CHECK(kernels(turned, 513) == 3);
+  CHECK(kernels({{}, {}, false, false, kBF16}, 513) == 2);
+  CHECK(kernels({{}, {}, true, true, kBF16}, 513) == 2);
+  CHECK(kernels({{}, {}, true, false, kBF16}, 513) == 1);
 }
 
 TEST_CASE("matrix: a bias, an activation and a residual are done with the product") {
@@ -353,6 +372,16 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
         CHECK_MESSAGE(f.verdict == Verdict::Proved, f.text);
       }
   CHECK(stages == std::set<int>{3, 4});
+  for (int64_t size : {512, 2048}) {  // of one warpgroup, and of two
+    Form f8{{size, size}, {size, size}, false, true, kF8E4M3};
+    Ring ring = ring_of(f8);
+    CHECK(ring.reads.size() == (size == 512 ? 1 : 2));
+    const Finding f = prove_ring(ring);
+    CHECK_MESSAGE(f.verdict == Verdict::Proved, f.text);
+    std::erase_if(ring.read, [](const RingStep& s) { return s.op == RingOp::WaitProducts; });
+    CHECK(prove_ring(ring).text ==
+          "ring of stages: stage 0, step 0: warpgroup 1 adds up what its products may be writing");
+  }
   // The proof is part of the kernel's.
   Form form{{512, 512}, {512, 512}};
   Node k = kernel(form);
