@@ -151,7 +151,7 @@ TEST_CASE("tensors that cannot be saved are an error that leaves the old file") 
   bad.dtype = kF32.vec(4);
   CHECK(save_error({bad}) ==
         "tensor w: the format has no dtype f32x4; it has BOOL, I8, I16, I32, I64, U8, U16, U32, "
-        "U64, F16, BF16, F32, F64");
+        "U64, F16, BF16, F32, F8_E4M3, F8_E5M2, F64");
   bad = good;
   bad.name = "\xff";
   CHECK(save_error({bad}) == "a tensor's name or the metadata is not UTF-8");
