@@ -116,6 +116,8 @@ class Describer {
     int64_t step, size;
     const MatrixSide* side;  // or
     Node range;
+    Node walk = nullptr;  // a range of the sum that goes along it by `times`
+    int64_t times = 0;
   };
 
   // A side's ranges as one axis, where each begins again just when the next one advances.
@@ -130,6 +132,23 @@ class Describer {
     return step > 0;
   }
 
+  // A range of the sum and one that counts results as one axis where both walk along it, as the
+  // taps and the phases of a weight do in the gradient of windows some elements apart.
+  bool join(std::vector<Axis>& axes) const {
+    for (Axis& a : axes)
+      for (size_t i = 0; i < axes.size(); ++i) {
+        const Axis& b = axes[i];
+        if (a.side || a.walk || a.step < 1 || (a.range->ranges & view_.closed)) continue;
+        if (b.side || !(b.range->ranges & view_.closed) || b.step % a.step) continue;
+        a.walk = b.range;
+        a.times = b.step / a.step;
+        a.size += std::abs(a.times) * (b.size - 1);
+        axes.erase(axes.begin() + static_cast<ptrdiff_t>(i));
+        return true;
+      }
+    return false;
+  }
+
   std::string plain() {
     std::vector<Axis> axes;
     if (!add_side(view_.across, axes) || !add_side(view_.k, axes))
@@ -137,7 +156,8 @@ class Describer {
     for (const auto& t : sum_.terms)
       if (!view_.across.has(t.atom) && !view_.k.has(t.atom))
         axes.push_back({t.factor, extent(t.atom), nullptr, t.atom});
-    if (axes.size() > 5) return "an operand has more than five axes";
+    while (axes.size() > 5)
+      if (!join(axes)) return "an operand has more than five axes";
     std::stable_sort(axes.begin(), axes.end(), [](const Axis& x, const Axis& y) {
       return std::abs(x.step) < std::abs(y.step) ||
              (std::abs(x.step) == std::abs(y.step) && x.side && !y.side);
@@ -173,6 +193,12 @@ class Describer {
 
   // A range that walks backwards counts from the other end.
   void count_axis(int d, const Axis& a) {
+    if (a.walk) {
+      const int64_t before = a.times < 0 ? -a.times * (extent(a.walk) - 1) : 0;
+      sum_.constant -= a.step * before;
+      count(out_.at[d], a.walk, a.times, before);
+      return count(out_.at[d], a.range, 1, 0);
+    }
     if (a.step > 0) return count(out_.at[d], a.range, 1, 0);
     sum_.constant += a.step * (a.size - 1);
     count(out_.at[d], a.range, -1, a.size - 1);

@@ -10,6 +10,7 @@
 #include "codegen/stage.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_windows.h"
+#include "runtime/narrow.h"
 #include "runtime/operand.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
@@ -567,8 +568,9 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 }  // namespace
 
-Layout choose_layouts(std::span<const Node> roots, const Target& target) {
+Layout choose_layouts(std::span<const Node> given, const Target& target) {
   Layouts layouts(target);
+  const std::vector<Node> roots = narrow_sums(given);
   const Innermost innermost = choose_innermost(roots, target);
   const auto store = [&](Node n, Node now, int dim) {
     return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);

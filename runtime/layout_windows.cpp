@@ -316,8 +316,18 @@ Node with_windows(Node product, const WindowProduct& windows) {
   for (int i : {0, 1}) {
     Node point = filled ? points[i] : windows.points[i];
     const bool moved = filled && windows.channel_dims[i] >= 0;
+    AffineMap map = windows.maps[i];
+    // Only windows may reach out of memory: what they are multiplied with gets some with zeros.
+    if (map.padded && i != windows.with) {
+      point = build::pad(point, map.pad);
+      if (moved)
+        point = packed(point, windows.channel_dims[i], INT64_MAX);
+      else if (windows.inner[i] < 0)
+        point = build::contiguous(point);
+      map.padded = false;
+    }
     if (windows.inner[i] >= 0 && !moved) point = packed_channels(point, windows.inner[i]);
-    views.push_back(build::cast(affine_view(point, windows.maps[i], shape), x->dtype));
+    views.push_back(build::cast(affine_view(point, map, shape), x->dtype));
   }
   Node mul = build::binary(Op::Mul, views[0], views[1]);
   Node sum = make(Op::ReduceAxis, product->dtype, {mul}, product->arg<ReduceArg>());

@@ -1,6 +1,7 @@
 #include "runtime/operand.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "codegen/ranges.h"
 #include "runtime/fuse.h"
@@ -166,9 +167,10 @@ bool is_affine(const Operand& o) {
 bool is_window(const Operand& o, int dim) {
   auto terms = to_sum(o.at[static_cast<size_t>(dim)]).terms;
   std::sort(terms.begin(), terms.end(),
-            [](const auto& x, const auto& y) { return x.factor < y.factor; });
+            [](const auto& x, const auto& y) { return std::abs(x.factor) < std::abs(y.factor); });
   for (size_t i = 0; i + 1 < terms.size(); ++i)
-    if (terms[i].factor * terms[i].atom->src(0)->vmax != terms[i + 1].factor) return true;
+    if (std::abs(terms[i].factor) * terms[i].atom->src(0)->vmax != std::abs(terms[i + 1].factor))
+      return true;
   return false;
 }
 
