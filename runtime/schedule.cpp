@@ -12,6 +12,7 @@
 #include "runtime/copy_order.h"
 #include "runtime/fuse.h"
 #include "runtime/layout.h"
+#include "runtime/masks.h"
 #include "runtime/lru.h"
 #include "runtime/profile.h"
 #include "tiny/build.h"
@@ -113,6 +114,7 @@ class Planner {
         outputs.insert(outputs.end(), g.outputs.begin(), g.outputs.end());
       layout = spread_layouts(layout, outputs);
     }
+    if (env_int("OPT")) layout = reuse_masks(layout, target);
     put_afters_on_memory(layout.roots, layout.stored);
     find_lengths(now);
     scatter_in_place(layout);
