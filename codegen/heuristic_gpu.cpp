@@ -62,13 +62,16 @@ class RowTuner : GpuTuner {
     if (v >= 0)
       if (const int stored = crossing_store(v); stored >= 0) v = stored;
     lanes_ = v < 0 ? 1 : aligned_lanes(v);
-    if (lanes_ < 2) {
+    const int sparse = lanes_ < 2 ? sparse_along() : -1;
+    if (sparse >= 0) {
+      v = sparse;
+    } else if (lanes_ < 2) {
       const int moved = only_moved_along();
       if (moved >= 0) return transpose(moved, crossing_range(moved));
       lanes_ = 1;
     }
     if (v < 0) return spread(merge(rest), kBlock);
-    if (lanes_ >= 4) {
+    if (lanes_ >= 4 && sparse < 0) {
       const int across = crossing_range(v);
       if (across >= 0) return transpose(v, across);
     }
@@ -101,6 +104,31 @@ class RowTuner : GpuTuner {
           if (stride(a.node, id) == 1 && is_aligned(a, range(id), lanes_) &&
               crossing_range(id) >= 0)
             return id;
+    }
+    return -1;
+  }
+
+  // A range along which all is stored in vectors and loaded a few elements apart, as the windows of
+  // pixels are: what a thread reads lies in one line or two. -1: none; sets lanes_.
+  int sparse_along() {
+    constexpr int64_t kApart = 4;
+    for (int id : loops()) {
+      int lanes = 8;
+      bool sparse = false, fits = true;
+      for (const Access& a : accesses_) {
+        const int64_t s = stride(a.node, id);
+        if (a.node->op == Op::Load) {
+          fits = fits && s != kIrregular && std::abs(s) <= kApart;
+          sparse |= std::abs(s) > 1;
+          continue;
+        }
+        for (lanes = std::min(lanes, 16 / element_size(a)); lanes > 1; lanes /= 2)
+          if (extent(range(id)) % lanes == 0 && is_aligned(a, range(id), lanes)) break;
+        fits = fits && s == 1 && lanes >= 4;
+      }
+      if (!fits || !sparse) continue;
+      lanes_ = lanes;
+      return id;
     }
     return -1;
   }
@@ -218,7 +246,10 @@ class RowTuner : GpuTuner {
     for (int id : loops())
       if (std::find(rest.begin(), rest.end(), id) == rest.end()) bind(id, RangeKind::Unroll);
     const int v = vector_range(rest);
+    lanes_ = lanes_along(range(v));  // of channels that lie innermost
+    while (lanes_ > 1 && iterations(rest) / lanes_ < 2 * kBlock * target_.cores) lanes_ /= 2;
     make_last(rest, v);
+    vector(v, rest);
     spread(merge(rest), kBlock);
   }
 

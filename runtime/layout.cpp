@@ -9,6 +9,7 @@
 #include "codegen/mma.h"
 #include "codegen/stage.h"
 #include "runtime/fuse.h"
+#include "runtime/layout_columns.h"
 #include "runtime/layout_windows.h"
 #include "runtime/narrow.h"
 #include "runtime/operand.h"
@@ -37,6 +38,10 @@ class Layouts {
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
       const Split s{windows->images, parts_of(n, *windows, target_)};
       return s.parts > 1 ? split(n, s, product) : with_windows(n, *windows);
+    }
+    if (Node columns = product ? with_columns(n, target_) : nullptr) {
+      n = columns;
+      store_halves(n);
     }
     if (const Split s = choose_split(n, product, innermost); s.parts > 1)
       return split(n, s, product);
@@ -561,7 +566,8 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
   Layout out;
   for (Node r : roots) out.roots.push_back(*done.find(r));
   for (Node s : stored)
-    if (const Node* now = done.find(s)) out.stored.push_back(*now);
+    if (const Node* now = done.find(s))
+      out.stored.push_back(innermost.contains(s) ? base_of(*now) : *now);
   out.innermost = innermost.size() > 0;
   return out;
 }
@@ -588,8 +594,13 @@ Layout choose_layouts(std::span<const Node> given, const Target& target) {
 }
 
 Layout spread_layouts(const Layout& layout, std::span<const Node> outputs) {
+  // Halves of parameters stay in the order of those: tiles read them in either.
+  std::vector<Node> movable(outputs.begin(), outputs.end());
+  std::erase_if(movable, [](Node n) {
+    return n->op == Op::Cast && n->dtype.is_half() && base_of(n->src(0))->op == Op::Param;
+  });
   return rewritten(
-      layout.roots, layout.stored, spread_innermost(layout.roots, outputs),
+      layout.roots, layout.stored, spread_innermost(layout.roots, movable),
       [](Node, Node now, int dim) { return packed(now, dim, INT64_MAX); },
       [](Node, Node now) { return now; });
 }

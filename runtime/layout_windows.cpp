@@ -5,6 +5,7 @@
 #include "codegen/matrix.h"
 #include "codegen/ranges.h"
 #include "runtime/fuse.h"
+#include "runtime/layout_columns.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
 
@@ -363,6 +364,9 @@ Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
       if (!p) continue;
       auto windows = find_window_product(p, target, &inner.axes);
       if (!windows) windows = find_pixel_product(p, target, inner.axes);
+      int dim = -1;
+      if (const int axis = windows || weights ? -1 : columns_axis(p, target); axis >= 0)
+        if (Node half = readers.narrowed(n, axis, dim)) store(half, dim);
       if (!windows || (windows->images >= 0) != weights) continue;
       for (int i : {0, 1})
         if (windows->inner[i] >= 0) {
@@ -370,7 +374,6 @@ Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
           inner.rows[windows->points[i]] = 1;
         }
       if (windows->columns < 0) continue;
-      int dim = -1;
       if (Node half = readers.narrowed(n, windows->columns, dim)) store(half, dim);
     }
   return inner;
@@ -464,7 +467,8 @@ NodeMap<int> spread_innermost(std::span<const Node> roots, std::span<const Node>
   for (Node n : outputs) {
     const int* axis = axes.find(n);
     if (!axis || results.contains(n) || numel(n->shape()) < kLarge) continue;
-    if (!is_elementwise(n->op) && n->op != Op::ReduceAxis) continue;
+    const bool copy = n->op == Op::Contiguous && !is_movement(n->src(0)->op);  // in no order
+    if (!is_elementwise(n->op) && n->op != Op::ReduceAxis && !copy) continue;
     int64_t behind = 1;
     for (int i = *axis + 1; i < n->rank; ++i) behind *= n->shape()[i];
     if (behind > 1 && n->shape()[*axis] >= kFewChannels) out[n] = *axis;

@@ -97,6 +97,7 @@ class Chooser {
           if ((n->op == Op::Copy || s == n->src(0)) && !is_leaf(b)) out_.values[b] = 1;
         }
       }
+      if (on_gpu_ && is_narrowed_product(n) && is_read_often(n)) out_.values[n] = 1;
       if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 &&
           is_worth_storing(n))
         out_.values[narrower(n)] = 1;
@@ -120,6 +121,22 @@ class Chooser {
   bool is_worth_storing(Node n) const {
     const Cost c = cost_of(n);
     return c.work >= worth_storing(on_gpu_) || c.loads.size() >= 3;
+  }
+
+  // Halves of a sum of products that nobody reads as wide as it is added up: its kernel writes them
+  // instead.
+  bool is_narrowed_product(Node n) const {
+    if (n->op != Op::Cast || !n->dtype.is_half() || n->src(0)->dtype != kF32) return false;
+    do {
+      n = n->src(0);
+      if (users_of(n) != 1) return false;
+    } while (is_movement(n->op));
+    return n->op == Op::ReduceAxis && base_of(n->src(0))->op == Op::Mul;
+  }
+
+  bool is_read_often(Node n) const {
+    while (users_of(n) == 1 && users_.find(n)->front()->op == Op::Cast) n = users_.find(n)->front();
+    return users_of(n) > 1;
   }
 
   // What a cast makes wider is stored as it was: a mask takes a byte and not four.

@@ -277,6 +277,10 @@ Node in_memory(Node x) {
     srcs[0] = in_memory(srcs[0]);
     return with_sources(x, srcs);
   }
+  // Of what is padded with another number than zero: what it is put around.
+  if (x->op == Op::Where && is_movement(x->src(1)->op) && is_reproducible(x->src(0)) &&
+      is_reproducible(x->src(2)))
+    return where(x->src(0), in_memory(x->src(1)), x->src(2));
   // An earlier copy may have been computed by a kernel of its own, and be gone.
   if (x->op == Op::Contiguous || x->op == Op::Detach || x->op == Op::Leaf)
     return in_memory(x->src(0));
