@@ -109,11 +109,12 @@ class RowTuner : GpuTuner {
   }
 
   // A range along which all is stored in vectors and loaded a few elements apart, as the windows of
-  // pixels are: what a thread reads lies in one line or two. -1: none; sets lanes_.
+  // pixels are. Each load of a warp takes the first cache as many turns as lines lie below it: with
+  // four lanes half as many as with eight, and more threads count indices. -1: none; sets lanes_.
   int sparse_along() {
     constexpr int64_t kApart = 4;
     for (int id : loops()) {
-      int lanes = 8;
+      int lanes = 4;
       bool sparse = false, fits = true;
       for (const Access& a : accesses_) {
         const int64_t s = stride(a.node, id);

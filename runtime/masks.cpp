@@ -70,7 +70,7 @@ Layout reuse_masks(const Layout& layout, const Target& target) {
   for (Node n : order)
     if (Node value = masks.value_of(n)) first.push_back(value);
   if (first.empty()) return layout;
-  first.insert(first.end(), layout.roots.begin(), layout.roots.end());
+  for (Node r : layout.roots) first.push_back(r);
   NodeMap<Node> done;
   std::vector<Node> srcs;
   for (Node n : topological(first)) {
