@@ -112,7 +112,7 @@ class RowTuner : GpuTuner {
   // pixels are. Each load of a warp takes the first cache as many turns as lines lie below it: with
   // four lanes half as many as with eight, and more threads count indices. -1: none; sets lanes_.
   int sparse_along() {
-    constexpr int64_t kApart = 4;
+    constexpr int64_t kApart = 8;
     for (int id : loops()) {
       int lanes = 4;
       bool sparse = false, fits = true;

@@ -1,9 +1,7 @@
 #include "runtime/layout_columns.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
-#include <tuple>
 
 #include "codegen/matrix.h"
 #include "runtime/operand.h"
@@ -29,7 +27,8 @@ class Columns {
         ranges_(ranges_of_axes(product->src(0)->shape())) {}
 
   // The axes of both operands, of windows alone and of the other alone become taps, pixels and what
-  // they have in common.
+  // they have in common. They stay in the order of the product, in which tiles count them as one,
+  // and which is the same forward and in the gradient.
   bool run(const Target& target) {
     for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {}));
     for (const Operand& o : operands_)
@@ -48,8 +47,6 @@ class Columns {
     forward_ = size(summed) < size(own);
     taps_ = forward_ ? summed : own;
     pixels_ = forward_ ? own : summed;
-    for (auto* axes : {&taps_, &pixels_})
-      std::sort(axes->begin(), axes->end(), [&](int x, int y) { return place(x) < place(y); });
     others_ = others;
     for (const Operand& o : operands_) maps_.push_back(affine_map(o, ranges_));
     const int64_t taps = size(taps_), pixels = size(pixels_);
@@ -80,16 +77,6 @@ class Columns {
   bool moves(int operand, int axis) const {
     return walk_of(operands_[static_cast<size_t>(operand)], ranges_[static_cast<size_t>(axis)])
                .kind != Walk::None;
-  }
-
-  // Axes in the order of memory, so that a gradient finds the windows that were written before.
-  std::tuple<int, int64_t, int> place(int axis) const {
-    const Operand& o = operands_[static_cast<size_t>(with_)];
-    for (size_t d = 0; d < o.at.size(); ++d)
-      for (const auto& t : to_sum(o.at[d]).terms)
-        if (t.atom == ranges_[static_cast<size_t>(axis)])
-          return {static_cast<int>(d), -std::abs(t.factor), axis};
-    return {-1, 0, axis};
   }
 
   // The operand in memory with these axes, the last one innermost; as the product reads it.
