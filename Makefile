@@ -148,10 +148,11 @@ $(TEST_PROGRAM): $(call object,$(TEST_SOURCES)) $(LIBRARY) $(BUILD)/sources | $(
 	$(call link)
 endif
 # What the tests of the device HIP open in place of AMD's libraries.
-$(FAKE_HIP): test/fake/hip.cpp test/fake/hip.h $(BUILD)/flags
+FAKE_SOURCES := $(wildcard test/fake/*.cpp)
+$(FAKE_HIP): $(FAKE_SOURCES) $(wildcard test/fake/*.h) $(BUILD)/flags
 	@mkdir -p $(@D)
-	@echo "  CXX  $<"
-	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) -fPIC -shared $(ALL_LDFLAGS) $< -o $@
+	@echo "  CXX  $(FAKE_SOURCES)"
+	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) -fPIC -shared $(ALL_LDFLAGS) $(FAKE_SOURCES) -o $@
 $(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES) test/reference.cpp) $(LIBRARY) \
   $(BUILD)/sources
 	$(call link)

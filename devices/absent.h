@@ -9,12 +9,13 @@ namespace tiny {
 
 class AbsentDevice : public Device {
  public:
-  // `target`: of this process's own device; schedules must not depend on who makes them.
-  AbsentDevice(const Target& target, int owner) : target_(target) {
+  // `own`: this process's, to which the other one is taken to be alike: schedules must not depend
+  // on who makes them.
+  AbsentDevice(Device& own, int owner) : own_(own) {
     rank = owner;
     is_absent = true;
   }
-  const Target& target() const override { return target_; }
+  const Target& target() const override { return own_.target(); }
   void* alloc(size_t bytes) override {
     constexpr size_t kAlignment = 256;
     const size_t size = (bytes / kAlignment + 1) * kAlignment;
@@ -31,9 +32,14 @@ class AbsentDevice : public Device {
   }
   void launch(Program&, const LaunchSize&, const std::vector<void*>&) override {}
   void synchronize() override {}
+  std::unique_ptr<Recording> record(std::vector<LaunchItem> items) override;
+  std::string missing_for_sums(SumBy by, DType dtype) override;
+  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override {
+    return own_.add_up(sums);
+  }
 
  private:
-  const Target target_;
+  Device& own_;
   static inline std::atomic<uintptr_t> next_{uintptr_t{1} << 60};  // no real memory is there
 };
 

@@ -212,8 +212,9 @@ std::string CpuDevice::missing_for_sums(SumBy by, DType dtype) {
 }
 
 // From the last to the first, as above.
-void CpuDevice::add_up(std::span<const SharedSum> sums) {
+std::shared_ptr<SumOfRanks> CpuDevice::add_up(std::span<const SharedSum> sums) {
   for (size_t i = sums.size(); i-- > 0;) adder_of(sums[i].dtype)(sums[i]);
+  return nullptr;
 }
 
 void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) {

@@ -53,7 +53,7 @@ class CpuDevice : public Device {
   bool reads(Device& peer) override;
   // Not faster here; so that programs and tests may ask for it as they do on GPUs.
   std::string missing_for_sums(SumBy by, DType dtype) override;
-  void add_up(std::span<const SharedSum> sums) override;
+  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override;
 
   std::string compiler_id() const override { return compiler_.id(); }
   std::string compile(const Source& source) override { return compiler_.compile(source); }

@@ -15,7 +15,7 @@ class CudaDevice : public GpuDevice {
 
   // By flags: a kernel on each GPU that waits for the others; the library is NCCL.
   std::string missing_for_sums(SumBy by, DType dtype) override;
-  void add_up(std::span<const SharedSum> sums) override;
+  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override;
   std::vector<std::vector<LaunchItem>> sum_launches(std::span<const SharedSum> sums) override;
 
  private:

@@ -259,13 +259,13 @@ std::string CudaDevice::missing_for_sums(SumBy by, DType dtype) {
 }
 
 std::vector<std::vector<LaunchItem>> CudaDevice::sum_launches(std::span<const SharedSum> sums) {
-  std::vector<CudaDevice*> gpus;
-  for (Device* d : sums[0].devices) gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
   std::map<Scalar, std::vector<SharedSum>> by_dtype;
   for (const SharedSum& s : sums) {
     if (s.by != SumBy::Flags) return {};
     by_dtype[s.dtype.scalar].push_back(s);
   }
+  std::vector<CudaDevice*> gpus;
+  for (Device* d : sums[0].devices) gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
   std::vector<std::vector<LaunchItem>> out(gpus.size());
   for (const auto& [dtype, all] : by_dtype)
     for (size_t i = 0; i < all.size(); i += kMostSums) {
@@ -276,7 +276,7 @@ std::vector<std::vector<LaunchItem>> CudaDevice::sum_launches(std::span<const Sh
   return out;
 }
 
-void CudaDevice::add_up(std::span<const SharedSum> sums) {
+std::shared_ptr<SumOfRanks> CudaDevice::add_up(std::span<const SharedSum> sums) {
   std::vector<SharedSum> own;
   for (const SharedSum& s : sums)
     if (s.by == SumBy::Flags) own.push_back(s);
@@ -286,7 +286,7 @@ void CudaDevice::add_up(std::span<const SharedSum> sums) {
       for (const LaunchItem& i : launches[g])
         dynamic_cast<CudaDevice&>(*sums[0].devices[g]).start(*i.program, i.size, i.args);
   }
-  add_by_library(nccl(), sums);
+  return add_by_library(nccl(), sums);
 }
 
 }  // namespace tiny

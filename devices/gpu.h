@@ -11,6 +11,7 @@
 #include <set>
 
 #include "devices/gpu_memory.h"
+#include "devices/nccl.h"
 #include "runtime/device.h"
 
 namespace tiny {
@@ -62,8 +63,9 @@ class GpuDevice : public Device {
   int attribute(int which) const;
   bool reach(GpuDevice& peer);
   void start(Program& program, const LaunchSize& size, const std::vector<void*>& args);
-  // Those of the sums that a library makes; nothing where there are none.
-  void add_by_library(const class Nccl& library, std::span<const SharedSum> sums);
+  // Those of the sums that a library makes; nothing where there are none. With GPUs of other
+  // processes this one makes its part.
+  std::shared_ptr<SumOfRanks> add_by_library(const Nccl& library, std::span<const SharedSum> sums);
 
   const GpuDriver& driver_;
   int ordinal_ = 0;   // the driver's number of the GPU
@@ -76,6 +78,8 @@ class GpuDevice : public Device {
  private:
   friend class GpuProgram;
   friend class GpuRecording;
+  friend class GpuSumOfRanks;
+  struct Group;  // gpu_ranks.cpp
 
   void enqueue(GpuProgram& program, const LaunchSize& size, const std::vector<void*>& args);
   void wait_for(const GpuProgram& program, const LaunchSize& size);
@@ -83,6 +87,8 @@ class GpuDevice : public Device {
   void mark_order();
   void wait_for_order(GpuDevice& other);
   GpuEvent timed_event();
+  std::shared_ptr<SumOfRanks> add_with_ranks(const Nccl& library, std::span<const SharedSum> sums);
+  std::shared_ptr<Group> join(const Nccl& library, const std::vector<int>& ranks);
 
   GpuEvent order_ = nullptr;  // between the streams of two GPUs
   std::unique_ptr<GpuMemory> memory_;
@@ -97,6 +103,7 @@ class GpuDevice : public Device {
   GpuEvent anchor_ = nullptr;
   double anchor_time_ = 0;
   std::map<const GpuDevice*, bool> reached_;  // whether this one reads their memory directly
+  std::map<std::vector<int>, std::shared_ptr<Group>> groups_;  // by the ranks that it adds up with
 };
 
 }  // namespace tiny

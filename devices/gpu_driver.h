@@ -25,6 +25,7 @@ using GpuGraphExec = struct GpuGraphExecTag*;
 enum GpuStatus : int {
   kGpuSuccess = 0,
   kGpuOutOfMemory = 2,
+  kGpuNotReady = 600,
   kGpuIllegalAddress = 700,
   kGpuPeerAccessAlreadyEnabled = 704,
   kGpuLaunchFailed = 719,
@@ -88,6 +89,7 @@ struct GpuAccess {  // CUmemAccessDesc: a device, and that it may read and write
   X(event_destroy, "cuEventDestroy_v2", (GpuEvent))                                                \
   X(event_record, "cuEventRecord", (GpuEvent, GpuStream))                                          \
   X(event_synchronize, "cuEventSynchronize", (GpuEvent))                                           \
+  X(event_query, "cuEventQuery", (GpuEvent))                                                       \
   X(event_elapsed, "cuEventElapsedTime", (float*, GpuEvent, GpuEvent))                             \
   X(memory_info, "cuMemGetInfo_v2", (size_t*, size_t*))                                            \
   X(memory_alloc, "cuMemAlloc_v2", (GpuAddress*, size_t))                                          \

@@ -1,6 +1,7 @@
 // Copies between a GPU and other devices, and sums by a library.
+#include <algorithm>
+
 #include "devices/gpu.h"
-#include "devices/nccl.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -36,11 +37,15 @@ void GpuDevice::meet(std::span<Device* const> devices) {
       if (other != d) d->wait_for_order(*other);
 }
 
-void GpuDevice::add_by_library(const Nccl& library, std::span<const SharedSum> sums) {
+std::shared_ptr<SumOfRanks> GpuDevice::add_by_library(const Nccl& library,
+                                                      std::span<const SharedSum> sums) {
+  if (std::any_of(sums[0].devices.begin(), sums[0].devices.end(),
+                  [](const Device* d) { return d->is_absent; }))
+    return add_with_ranks(library, sums);
   std::vector<NcclSum> all;
   for (const SharedSum& s : sums)
     if (s.by == SumBy::Library) all.push_back({s.from, s.to, s.dtype, s.count});
-  if (all.empty()) return;
+  if (all.empty()) return nullptr;
   std::vector<int> ordinals;
   std::vector<GpuStream> streams;
   for (Device* d : sums[0].devices) {
@@ -50,6 +55,7 @@ void GpuDevice::add_by_library(const Nccl& library, std::span<const SharedSum> s
   }
   const GpuScope scope(driver_, context_);  // to which the library leaves this thread
   library.sum(ordinals, streams, all);
+  return nullptr;
 }
 
 // Marks what this GPU has been given to do so far, for others to wait for.

@@ -57,7 +57,9 @@ std::string HipDevice::missing_for_sums(SumBy by, DType dtype) {
   return by == SumBy::Library ? rccl().missing_reason(dtype) : Device::missing_for_sums(by, dtype);
 }
 
-void HipDevice::add_up(std::span<const SharedSum> sums) { add_by_library(rccl(), sums); }
+std::shared_ptr<SumOfRanks> HipDevice::add_up(std::span<const SharedSum> sums) {
+  return add_by_library(rccl(), sums);
+}
 
 std::string HipDevice::binary_origin() const {
   return cat(amd_compiler(target_.arch), " for HIP ", hip_version_text(driver_.version),

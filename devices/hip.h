@@ -16,7 +16,7 @@ class HipDevice : public GpuDevice {
 
   // By RCCL alone.
   std::string missing_for_sums(SumBy by, DType dtype) override;
-  void add_up(std::span<const SharedSum> sums) override;
+  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override;
 
  private:
   std::string binary_origin() const override;

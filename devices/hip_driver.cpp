@@ -106,6 +106,7 @@ int graph_set_kernel(GpuGraphExec exec, GpuGraphNode node, const GpuKernelNode* 
   X(event_destroy, "hipEventDestroy")            \
   X(event_record, "hipEventRecord")              \
   X(event_synchronize, "hipEventSynchronize")    \
+  X(event_query, "hipEventQuery")                \
   X(event_elapsed, "hipEventElapsedTime")        \
   X(memory_info, "hipMemGetInfo")                \
   X(memory_alloc, "hipMalloc")                   \

@@ -13,12 +13,19 @@
 namespace tiny {
 namespace {
 
-using NcclComm = struct NcclCommTag*;
 constexpr int kSum = 0;
+
+struct NcclUniqueId {
+  char bytes[128];
+};
 
 #define TINY_NCCL_FUNCTIONS(X)                                                       \
   X(GetVersion, (int*))                                                              \
   X(CommInitAll, (NcclComm*, int, const int*))                                       \
+  X(GetUniqueId, (NcclUniqueId*))                                                    \
+  X(CommInitRank, (NcclComm*, int, NcclUniqueId, int))                               \
+  X(CommGetAsyncError, (NcclComm, int*))                                             \
+  X(CommAbort, (NcclComm))                                                           \
   X(GroupStart, ())                                                                  \
   X(GroupEnd, ())                                                                    \
   X(AllReduce, (const void*, void*, size_t, int dtype, int op, NcclComm, GpuStream)) \
@@ -48,6 +55,8 @@ class Library : public Nccl {
     // Multicast over NVLink is slower to set up than all that is added up here, and may be
     // forbidden.
     setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+    // Connections are made when a group is: the first sum waits for no other process on the host.
+    setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
     std::string reason;
     for (const std::string& f : files) {
       void* library = dlopen(f.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -79,6 +88,37 @@ class Library : public Nccl {
     for (const NcclSum& s : sums) start(s, comms, streams);
     check(GroupEnd(), "start a group");
   }
+
+  std::string new_group() const override {
+    NcclUniqueId id;
+    check(GetUniqueId(&id), "name a group of processes");
+    return {id.bytes, sizeof id.bytes};
+  }
+
+  NcclComm join(const std::string& group, int count, int number) const override {
+    NcclUniqueId id;
+    expect(group.size() == sizeof id.bytes, name_, ": a name of ", group.size(), " bytes");
+    std::copy(group.begin(), group.end(), id.bytes);
+    NcclComm comm = nullptr;
+    check(CommInitRank(&comm, count, id, number), "join a group of processes");
+    return comm;
+  }
+
+  void sum_own(NcclComm comm, size_t own, GpuStream stream,
+               std::span<const NcclSum> sums) const override {
+    check(GroupStart(), "begin a group");
+    for (const NcclSum& s : sums) start_own(s, own, comm, stream);
+    check(GroupEnd(), "start a group");
+  }
+
+  std::string failure(NcclComm comm) const override {
+    constexpr int kInProgress = 7;
+    int status = 0;
+    if (CommGetAsyncError(comm, &status) != 0 || status == 0 || status == kInProgress) return "";
+    return cat(name_, ": ", GetErrorString(status), " (", status, ")");
+  }
+
+  void abandon(NcclComm comm) const override { CommAbort(comm); }
 
  private:
   bool bind(void* library, const std::string& from) {
@@ -114,15 +154,19 @@ class Library : public Nccl {
 
   void start(const NcclSum& s, const std::vector<NcclComm>& comms,
              const std::vector<GpuStream>& streams) const {
+    for (size_t i = 0; i < comms.size(); ++i) start_own(s, i, comms[i], streams[i]);
+  }
+
+  // What GPU number `own` does for it: one sum where all want it, else one for each that does.
+  void start_own(const NcclSum& s, size_t own, NcclComm comm, GpuStream stream) const {
     const bool everywhere = std::all_of(s.to.begin(), s.to.end(), [](void* to) { return to; });
     const int dtype = number_of(s.dtype);
-    for (size_t root = 0; root < (everywhere ? 1 : comms.size()); ++root) {
+    for (size_t root = 0; root < (everywhere ? 1 : s.to.size()); ++root) {
       if (!s.to[root]) continue;
-      for (size_t i = 0; i < comms.size(); ++i)
-        check(everywhere ? AllReduce(s.from[i], s.to[i], s.count, dtype, kSum, comms[i], streams[i])
-                         : Reduce(s.from[i], i == root ? s.to[root] : nullptr, s.count, dtype, kSum,
-                                  static_cast<int>(root), comms[i], streams[i]),
-              "add up values");
+      check(everywhere ? AllReduce(s.from[own], s.to[own], s.count, dtype, kSum, comm, stream)
+                       : Reduce(s.from[own], own == root ? s.to[root] : nullptr, s.count, dtype,
+                                kSum, static_cast<int>(root), comm, stream),
+            "add up values");
     }
   }
 

@@ -20,6 +20,8 @@ struct NcclSum {
   size_t count = 0;
 };
 
+using NcclComm = struct NcclCommTag*;
+
 class Nccl {
  public:
   virtual ~Nccl() = default;
@@ -32,6 +34,17 @@ class Nccl {
   // Communicators of a list of GPUs are made at its first use. Throws DeviceError.
   virtual void sum(const std::vector<int>& ordinals, const std::vector<GpuStream>& streams,
                    std::span<const NcclSum> sums) const = 0;
+
+  // Between processes, each with one GPU, which is the current one of the thread. A process makes
+  // the name of a group and the others get it from there; join returns when all have joined.
+  virtual std::string new_group() const = 0;
+  virtual NcclComm join(const std::string& group, int count, int number) const = 0;
+  // The part of number `own` of the group.
+  virtual void sum_own(NcclComm comm, size_t own, GpuStream stream,
+                       std::span<const NcclSum> sums) const = 0;
+  virtual std::string failure(NcclComm comm) const = 0;  // of what was started; empty: none
+  // Ends what was started, on any thread; the group is of no use after it.
+  virtual void abandon(NcclComm comm) const = 0;
 };
 
 const Nccl& nccl();

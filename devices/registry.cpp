@@ -5,9 +5,11 @@
 #include "devices/absent.h"
 #include "devices/cpu.h"
 #include "devices/cuda.h"
+#include "devices/cuda_driver.h"
 #include "devices/cuda_nvrtc.h"
 #include "devices/emulator.h"
 #include "devices/hip.h"
+#include "devices/hip_driver.h"
 #include "devices/null.h"
 #include "runtime/device.h"
 #include "tiny/env.h"
@@ -23,21 +25,32 @@ struct Row {
   std::unique_ptr<Device> (*open)(int index);
 };
 
+// Processes that work together have a GPU each, which is the first one to each of them.
+int first_of_process(int index, int count) {
+  const bool is_one_of_several = rank_count() > 1 && index < count;
+  return is_one_of_several ? (local_rank() + index) % count : index;
+}
+std::unique_ptr<Device> open_cuda(int index) {
+  return std::make_unique<CudaDevice>(first_of_process(index, cuda_driver().devices));
+}
+std::unique_ptr<Device> open_hip(int index) {
+  return std::make_unique<HipDevice>(first_of_process(index, hip_driver().devices));
+}
+
 // The device that process `index` brings into work of several: of the default kind, a GPU by its
 // number among the processes of a machine.
 std::unique_ptr<Device> open_rank(int index) {
   check(index < rank_count(), "RANK:", index, ": there are ", rank_count(),
         " processes (WORLD_SIZE)");
   if (index != rank())
-    return std::make_unique<AbsentDevice>(find_device("RANK:" + std::to_string(rank())).target(),
-                                          index);
+    return std::make_unique<AbsentDevice>(find_device("RANK:" + std::to_string(rank())), index);
   const std::string chosen = env_text("DEVICE");
   const std::string kind = canonical_device(chosen.empty() ? fastest_device() : chosen);
   std::unique_ptr<Device> own;
   if (kind.starts_with("CUDA"))
-    own = std::make_unique<CudaDevice>(local_rank());
+    own = open_cuda(0);
   else if (kind.starts_with("HIP"))
-    own = std::make_unique<HipDevice>(local_rank());
+    own = open_hip(0);
   else
     own = std::make_unique<CpuDevice>();
   own->rank = index;
@@ -46,8 +59,8 @@ std::unique_ptr<Device> open_rank(int index) {
 
 constexpr Row kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
-    {"CUDA", [](int i) -> std::unique_ptr<Device> { return std::make_unique<CudaDevice>(i); }},
-    {"HIP", [](int i) -> std::unique_ptr<Device> { return std::make_unique<HipDevice>(i); }},
+    {"CUDA", open_cuda},
+    {"HIP", open_hip},
     {"EMULATOR",
      [](int) -> std::unique_ptr<Device> {
        return std::make_unique<EmulatorDevice>("EMULATOR", gpu_target("sm_90a"));

@@ -64,6 +64,7 @@ Options read_options(const cxxopts::ParseResult& parsed) {
   o.data = given.text("data", env_text("MNIST_DIR"));
   check(!given.given("data") || !o.data.empty(), "--data: the name of the folder is empty");
   o.device = given.text("device");
+  const EnvOverride kind("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
   o.devices = devices_from(o.device, given.whole("gpus", 1, 1024));
   if (given.given("ranks")) o.devices = rank_devices();
   // On GPUs as PyTorch does with convolutions unless it is told otherwise.

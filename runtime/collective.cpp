@@ -77,6 +77,13 @@ bool reach_all(const Pieces& pieces, std::span<const int> devices) {
   return true;
 }
 
+bool are_of_ranks(const Pieces& pieces, std::span<const int> devices) {
+  if (pieces.size() != devices.size() || devices.size() < 2) return false;
+  for (size_t i = 0; i < devices.size(); ++i)
+    if (pieces[i]->device != devices[i] || device_of(devices[i]).rank < 0) return false;
+  return true;
+}
+
 bool are_gpus(std::span<const int> devices) {
   return std::all_of(devices.begin(), devices.end(),
                      [](int d) { return device_of(d).target().kind == Target::Kind::Gpu; });
@@ -157,7 +164,8 @@ class Ways {
         pieces_(pieces),
         devices_(devices),
         adds_(op == Op::Add),
-        can_(adds_ && reach_all(pieces, devices)) {}
+        can_(adds_ && reach_all(pieces, devices)),
+        of_ranks_(adds_ && are_of_ranks(pieces, devices)) {}
 
   Algorithm choose() const {
     std::string wanted = env_text("COLLECTIVE");
@@ -168,7 +176,7 @@ class Ways {
       if (!adds_) return {};
       const std::string why = missing(how);
       check(why.empty(), "COLLECTIVE=", wanted, ": ", why);
-      return can_ ? how : Algorithm();
+      return has(how) ? how : Algorithm();
     }
     throw Error(cat("COLLECTIVE=", wanted, ": it is one of naive, two_shot, ring, one_shot, ",
                     "two_shot_direct, flags, nccl"));
@@ -184,10 +192,16 @@ class Ways {
     for (int d : devices_)
       if (std::string why = device_of(d).missing_for_sums(by, pieces_[0]->dtype); !why.empty())
         return why;
-    return pieces_.size() > kMostTogether ? "there are too many devices" : "";
+    return pieces_.size() > kMostTogether && !of_ranks_ ? "there are too many devices" : "";
+  }
+
+  bool has(Algorithm how) const {
+    if (!is_together(how)) return !how.direct || can_;
+    return (can_ || (of_ranks_ && how.way == Algorithm::Library)) && missing(how).empty();
   }
 
   std::string by_size() const {
+    if (has({Algorithm::Library}) && of_ranks_) return "nccl";
     const bool direct = can_ && are_gpus(devices_), two = pieces_.size() == 2;
     const int64_t bytes =
         numel(pieces_[0]->shape()) * static_cast<int64_t>(pieces_[0]->dtype.size());
@@ -205,9 +219,8 @@ class Ways {
     const bool scatters = name_ == "reduce_scatter";  // that only knows whether it is direct
     std::vector<std::string> ways;
     for (const auto& [name, how] : algorithms()) {
-      const bool has = (!how.direct || can_) && (!is_together(how) || missing(how).empty());
       const bool differs = !scatters || how.way == Algorithm::Naive || name == otherwise;
-      if (has && differs) ways.push_back(name);
+      if (has(how) && differs) ways.push_back(name);
     }
     const Collective c{name_,
                        op_,
@@ -226,6 +239,7 @@ class Ways {
   const Pieces& pieces_;
   const std::span<const int> devices_;
   const bool adds_, can_;  // can_: add up what they read where it is
+  const bool of_ranks_;    // each has a piece, and is of a process of its own
 };
 
 // The sum of the same part of all pieces, on one device.

@@ -44,10 +44,12 @@ Node reduce_to(Op op, const Pieces& pieces, int device);
 //   in the memory of the other devices, where these can (Device::reads).
 // - flags: GPUs add up in kernels that wait for one another and not for the host: as in one_shot,
 //   and from 512 KiB on each a part, which it writes into the memory of all;
-// - nccl: NVIDIA's library adds up, where all are GPUs of this process.
-// By default flags for GPUs, and from 8 MiB on nccl for more than two of them; without flags
-// one_shot, two_shot_direct beyond 1 MiB for more than two; naive and two_shot, from 256 KiB on,
-// for devices of other kinds and those that cannot read one another's memory.
+// - nccl: NVIDIA's library adds up, where all are GPUs of this process, or each is that of another
+//   one; AMD's does so in its place.
+// By default nccl for GPUs of several processes; flags for GPUs, and from 8 MiB on nccl for more
+// than two of them; without flags one_shot, two_shot_direct beyond 1 MiB for more than two; naive
+// and two_shot, from 256 KiB on, for devices of other kinds and those that cannot read one
+// another's memory.
 Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices);
 
 // Each device gets its part of the same; read from where it is, as above, or fetched.

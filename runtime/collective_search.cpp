@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "runtime/cache.h"
@@ -49,18 +50,9 @@ double largest_of_ranks(double mine) {
 
 // What rank 0 says, on all of them.
 std::string text_of_first_rank(std::string text) {
-  const char* what = "the way of a collective";
-  uint64_t size = text.size();
-  for (int i = 1; i < rank_count() && rank() == 0; ++i) {
-    send_message(i, &size, sizeof size, what);
-    send_message(i, text.data(), size, what);
-  }
-  if (rank() > 0) {
-    receive_message(0, &size, sizeof size, what);
-    text.resize(size);
-    receive_message(0, text.data(), size, what);
-  }
-  return text;
+  std::vector<int> all(static_cast<size_t>(rank_count()));
+  std::iota(all.begin(), all.end(), 0);
+  return text_of_first(all, std::move(text), "the way of a collective");
 }
 
 // --- Measuring -----------------------------------------------------------------------------------

@@ -58,6 +58,19 @@ struct SharedSum {
   SumBy by = SumBy::Library;
 };
 
+// A sum with devices of other processes. A thread watches over it, from before its start, which may
+// wait for the others as well (runtime/rank_watch.h).
+class SumOfRanks {
+ public:
+  virtual ~SumOfRanks() = default;
+  virtual void start() = 0;      // once
+  virtual bool has_begun() = 0;  // what the device had to do before is done
+  virtual bool has_ended() = 0;
+  virtual std::string failure() = 0;  // empty: none
+  // It ends, with wrong values; the device makes no other sum with these processes.
+  virtual void abandon() = 0;
+};
+
 // Bytes that go from one device to another.
 struct Transfer {
   Device* to_device = nullptr;
@@ -118,7 +131,9 @@ class Device {
   // Why such devices cannot add up values of a dtype together, by flags or a library, empty where
   // they can; and such sums, which come after what their devices were given before.
   virtual std::string missing_for_sums(SumBy, DType) { return "only GPUs of NVIDIA can"; }
-  virtual void add_up(std::span<const SharedSum>) {}
+  // With devices of other processes among them each has its own part, which is to be started, in
+  // one order.
+  virtual std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum>) { return nullptr; }
   // The same as launches, for each of the devices of the sums, which are to be given to all of them
   // and may be recorded; empty where there are none such.
   virtual std::vector<std::vector<LaunchItem>> sum_launches(std::span<const SharedSum>) {
@@ -136,6 +151,10 @@ std::string canonical_device(std::string_view name);
 // A kernel compiled for the device of that name, whose target has that `arch`. A GPU is not opened
 // for it: what processes do that only compile.
 std::string compile_for(std::string_view device, const std::string& arch, const Source& source);
+
+// The text of the first of these ranks, on all of them, each of which calls this; `what` is for
+// errors. It is a message (runtime/messages.h).
+std::string text_of_first(std::span<const int> ranks, std::string text, const std::string& what);
 
 // The device that is used where none is named: "CUDA" where there is a GPU, else "CPU".
 std::string fastest_device();

@@ -8,6 +8,7 @@
 #include "runtime/check_nan.h"
 #include "runtime/messages.h"
 #include "runtime/profile.h"
+#include "runtime/rank_watch.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
@@ -90,13 +91,19 @@ void copy_between_ranks(const Transfer& t, const std::string& what) {
   if (!there.is_absent && !here.is_absent) copy_bytes(there, t.to, here, t.from, t.bytes);
   std::vector<std::byte> host(t.bytes);
   if (here.is_absent) {
-    receive_message(here.rank, host.data(), t.bytes, what);
+    try {
+      receive_message(here.rank, host.data(), t.bytes, what);
+    } catch (const Error&) {  // of a rank that may have stopped because another one did
+      throw_failed_sum(/*seconds=*/1);
+      throw;
+    }
     there.upload(t.to, host.data(), t.bytes);
     return;
   }
   if (here.rank < 0 || (!there.is_absent && there.rank >= 0)) return;
   // To the one that has the destination, or to all, each of which has one of its own.
   here.synchronize();
+  throw_failed_sum();
   here.download(host.data(), t.from, t.bytes);
   for (int i = 0; i < rank_count(); ++i)
     if (i != here.rank && (there.rank < 0 || i == there.rank))
@@ -180,6 +187,9 @@ bool Sums::add(const Step& step, const std::vector<void*>& args) {
       s.to[here] = args[0];
       return true;
     }
+  if (all_.empty() && sum.devices[0]->rank >= 0)
+    what_ = cat(step.operations, " of ", sum.dtype, '[', sum.count, "], step ",
+                &step - s_.steps.data() + 1, " of ", s_.steps.size());
   names_ = std::move(names);
   all_.push_back(std::move(sum));
   return true;
@@ -193,7 +203,12 @@ void Copies::make_sums() {
     bytes += static_cast<double>(s.count) * static_cast<double>(s.dtype.size());
   if (watch_.timed)
     for (Device* d : devices) begin.push_back(d->mark());
-  devices[0]->add_up(sums_.all());
+  std::vector<int> ranks;
+  for (const Device* d : devices)
+    if (d->rank >= 0) ranks.push_back(d->rank);
+  if (!ranks.empty()) throw_failed_sum();
+  auto with_others = devices[0]->add_up(sums_.all());
+  if (!ranks.empty()) start_sum(std::move(with_others), ranks, sums_.what());
   for (size_t i = 0; i < begin.size(); ++i)
     profile_copy("all_reduce", bytes, *devices[i], sums_.device_names()[i],
                  {begin[i], devices[i]->mark()});
@@ -266,7 +281,8 @@ void agree_on_plan(const Schedule& s) {
   std::string text;
   for (const Step& step : s.steps) {
     on_ranks |= find_device(device_name(step.device)).rank >= 0;
-    text += cat(step.kernel ? step.name : "copy", " on ", device_name(step.device));
+    text += cat(step.name, " on ", device_name(step.device));
+    if (Sums::takes(step)) text += cat(" by ", static_cast<int>(step.sum_by));
     for (int v : step.values) text += cat(' ', s.values[v].dtype, '[', s.values[v].size, ']');
     if (step.kernel) text += cat(" #", std::hash<std::string>()(to_text(step.kernel.get())));
     text += '\n';

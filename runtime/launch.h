@@ -31,6 +31,7 @@ class Sums {
   // False where the step has to come after those that are here.
   bool add(const Step& step, const std::vector<void*>& args);
   void clear() { all_.clear(); }
+  const std::string& what() const { return what_; }  // with other ranks: for errors
   const std::vector<SharedSum>& all() const { return all_; }
   const std::vector<std::string>& device_names() const { return names_; }
 
@@ -38,6 +39,7 @@ class Sums {
   const Schedule& s_;
   std::vector<SharedSum> all_;
   std::vector<std::string> names_;
+  std::string what_;
 };
 
 // Steps that copy a value from one device, or one place of it, to another, or add values up. Those

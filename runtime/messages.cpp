@@ -12,10 +12,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "runtime/device.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"
@@ -52,7 +55,9 @@ class Link {
   }
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
-  ~Link() { ::close(socket_); }
+  ~Link() {
+    if (socket_ >= 0) ::close(socket_);
+  }
 
   void write(const void* data, size_t bytes, const std::string& what) {
     const auto* at = static_cast<const char*>(data);
@@ -85,6 +90,8 @@ class Link {
     }
   }
 
+  int take_socket() && { return std::exchange(socket_, -1); }
+
   uint64_t sent = 0, received = 0;  // messages
 
  private:
@@ -96,7 +103,8 @@ class Link {
                     env_int("COLLECTIVE_TIMEOUT"), " s (COLLECTIVE_TIMEOUT), at ", what));
   }
 
-  const int socket_, peer_;
+  int socket_;
+  const int peer_;
 };
 
 // --- Meeting -------------------------------------------------------------------------------------
@@ -126,7 +134,7 @@ int listen_at(uint16_t port, uint16_t* chosen) {
 // torchrun listens at MASTER_PORT itself.
 uint16_t meeting_port() { return static_cast<uint16_t>(env_int("MASTER_PORT") + 1); }
 
-Address master() {
+Address master(uint16_t port) {
   const std::string name = env_text("MASTER_ADDR");
   addrinfo hints{}, *found = nullptr;
   hints.ai_family = AF_INET;
@@ -135,7 +143,7 @@ Address master() {
         "ranks: MASTER_ADDR=", name, " is no host that is known");
   const uint32_t host = reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr.s_addr;
   ::freeaddrinfo(found);
-  return {host, meeting_port()};
+  return {host, port};
 }
 
 int connect_to(const Address& to, int peer) {
@@ -161,10 +169,10 @@ struct Greeting {
 
 class Mesh {
  public:
-  Mesh() : links_(static_cast<size_t>(rank_count())) {
-    uint16_t port = 0;
+  // `listener`: at `port`, closed after it; where rank 0 listens is `meeting`.
+  Mesh(int listener, uint16_t port, const Address& meeting)
+      : links_(static_cast<size_t>(rank_count())) {
     const bool first = rank() == 0;
-    const int listener = listen_at(first ? meeting_port() : uint16_t{0}, &port);
     std::vector<Address> table(links_.size());
     if (first) {
       for (int i = 1; i < rank_count(); ++i) {
@@ -172,7 +180,7 @@ class Mesh {
         table[static_cast<size_t>(g.rank)] = g.address;
       }
     } else {
-      greet(connect_to(master(), 0), 0, port);
+      greet(connect_to(meeting, 0), 0, port);
     }
     const size_t bytes = table.size() * sizeof(Address);
     for (int i = 1; first && i < rank_count(); ++i) link(i).write(table.data(), bytes, "its start");
@@ -221,8 +229,14 @@ class Mesh {
   std::vector<std::unique_ptr<Link>> links_;
 };
 
+Mesh* first_mesh() {
+  uint16_t port = 0;
+  const int listener = listen_at(rank() == 0 ? meeting_port() : uint16_t{0}, &port);
+  return new Mesh(listener, port, master(meeting_port()));
+}
+
 Link& link_to(int peer) {
-  static auto* mesh = new Mesh;
+  static Mesh* mesh = first_mesh();
   return mesh->link(peer);
 }
 
@@ -262,6 +276,33 @@ void receive_message(int from, void* data, size_t bytes, const std::string& what
       " bytes), and rank ", from, " sends ", got.number, ", ", got.what, " (", got.bytes,
       " bytes): the ranks do not run the same program with the same values");
   link.read(data, bytes, what);
+}
+
+std::string text_of_first(std::span<const int> ranks, std::string text, const std::string& what) {
+  uint64_t size = text.size();
+  for (int i : ranks.subspan(1)) {
+    if (rank() == ranks[0]) {
+      send_message(i, &size, sizeof size, what);
+      send_message(i, text.data(), size, what);
+    } else if (rank() == i) {
+      receive_message(ranks[0], &size, sizeof size, what);
+      text.resize(size);
+      receive_message(ranks[0], text.data(), size, what);
+    }
+  }
+  return text;
+}
+
+std::vector<int> connect_ranks() {
+  uint16_t port = 0;
+  const int listener = listen_at(0, &port);
+  std::vector<int> all(static_cast<size_t>(rank_count()));
+  std::iota(all.begin(), all.end(), 0);
+  const std::string at = text_of_first(all, std::to_string(port), "the port of a meeting");
+  Mesh mesh(listener, port, master(static_cast<uint16_t>(std::stoi(at))));
+  std::vector<int> out;
+  for (int i : all) out.push_back(i == rank() ? -1 : std::move(mesh.link(i)).take_socket());
+  return out;
 }
 
 namespace {

@@ -7,12 +7,17 @@
 #pragma once
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace tiny {
 
 // `what`: for errors, and the same on both sides: "copy 12 of f32[128], all_reduce".
 void send_message(int to_rank, const void* data, size_t bytes, const std::string& what);
 void receive_message(int from_rank, void* data, size_t bytes, const std::string& what);
+
+// Sockets to all other ranks, by rank, -1 for this one, of a connection beside that of the
+// messages: for a thread of its own. All ranks call this.
+std::vector<int> connect_ranks();
 
 // Throws Error on every rank, naming the first line that differs, unless all give the same text.
 void agree_on(const std::string& text);

@@ -12,6 +12,7 @@
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
 #include "runtime/profile.h"
+#include "runtime/rank_watch.h"
 #include "runtime/search_bench.h"
 #include "runtime/search_program.h"
 #include "runtime/shard.h"
@@ -298,6 +299,7 @@ void download(Node realized, void* out) {
   }
   const auto b = buffer_of(n);
   b->device().synchronize();
+  throw_failed_sum();
   b->download(out);
   throw_found_nan();
 }

@@ -1,37 +1,75 @@
 #include "test/fake/hip.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
+#include "test/fake/machine.h"
+
 using tiny::LaunchSize;
-using tiny::test::FakeHip;
+
+namespace tiny::test {
+
+std::recursive_mutex mutex;
+FakeHip fake;
+std::set<Stream*> streams;
+int lost = kSuccess;  // what every call gives after a kernel's fault
+thread_local int current = 0;
+
+int enter(const std::string& function, const std::string& details) {
+  fake.calls.push_back(details.empty() ? function : function + ' ' + details);
+  const auto planned = fake.fail.find(function);
+  if (planned == fake.fail.end()) return lost;
+  const int status = planned->second;
+  fake.fail.erase(planned);
+  return status;
+}
+
+bool is_next_ready(const Stream& stream) {
+  const Task& next = stream.queue.front();
+  return !next.is_ready || next.is_ready();
+}
+
+void run_next(Stream& stream) {
+  const Task task = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  ++stream.finished;
+  task.work();
+}
+
+void rest() {
+  mutex.unlock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  mutex.lock();
+}
+
+void run_until(Stream& stream, int64_t count) {
+  while (stream.finished < count)
+    if (is_next_ready(stream))
+      run_next(stream);
+    else
+      rest();
+}
+
+int add(Stream* stream, std::function<void()> work, std::function<bool()> is_ready) {
+  if (!streams.count(stream) || stream->device != current) return kInvalidHandle;
+  stream->queue.push_back({std::move(work), std::move(is_ready)});
+  ++stream->issued;
+  return kSuccess;
+}
+
+}  // namespace tiny::test
+
+using namespace tiny::test;
 
 namespace {
 
-enum : int {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kOutOfMemory = 2,
-  kInvalidDevice = 101,
-  kInvalidImage = 200,
-  kInvalidHandle = 400,
-  kNotFound = 500,
-  kNotReady = 600,
-  kIllegalAddress = 700,
-  kPeerAccessAlreadyEnabled = 704,
-  kLaunchFailure = 719,
-};
-
-struct Stream {
-  int device;
-  std::deque<std::function<void()>> queue;
-  int64_t issued = 0, finished = 0;
-};
 struct Event {
   bool timed;
   Stream* stream = nullptr;  // where it was recorded last, behind so many tasks
@@ -54,43 +92,8 @@ struct Block {
   int device;
 };
 
-std::recursive_mutex mutex;
-FakeHip fake;
 std::map<char*, Block> blocks;
 std::set<std::pair<int, int>> reachable;  // by the first, the second's memory
-std::set<Stream*> streams;
-int lost = kSuccess;  // what every call gives after a kernel's fault
-thread_local int current = 0;
-
-// Notes a call; the status that it is to give instead of doing something, or success.
-int enter(const std::string& function, const std::string& details = "") {
-  fake.calls.push_back(details.empty() ? function : function + ' ' + details);
-  const auto planned = fake.fail.find(function);
-  if (planned == fake.fail.end()) return lost;
-  const int status = planned->second;
-  fake.fail.erase(planned);
-  return status;
-}
-
-#define ENTER(...)             \
-  std::lock_guard lock(mutex); \
-  if (const int status = enter(__VA_ARGS__); status != kSuccess) return status
-
-void run_until(Stream& stream, int64_t count) {
-  while (stream.finished < count) {
-    const std::function<void()> task = std::move(stream.queue.front());
-    stream.queue.pop_front();
-    ++stream.finished;
-    task();
-  }
-}
-
-int add(Stream* stream, std::function<void()> task) {
-  if (!streams.count(stream) || stream->device != current) return kInvalidHandle;
-  stream->queue.push_back(std::move(task));
-  ++stream->issued;
-  return kSuccess;
-}
 
 // The device that has all of these bytes, -1 where none has.
 int owner(const void* begin, size_t bytes) {
@@ -176,56 +179,6 @@ void execute(const Launch& launch) {
     lost = kLaunchFailure;
   }
 }
-
-// A GPU's part of a sum, and a sum once all have given theirs.
-struct Comm {
-  int device, rank, count;
-};
-struct Part {
-  const void* from;
-  void* to;
-  size_t count;
-  int dtype;
-  Stream* stream;
-  int64_t behind = 0;  // what of its stream comes before
-};
-struct SharedSum {
-  size_t ranks;
-  std::vector<Part> parts;
-  bool done = false;
-};
-std::vector<std::shared_ptr<SharedSum>> group;
-
-// Ranks give their parts of one sum in order.
-int collect(const Part& part, const Comm& comm) {
-  if (comm.rank == 0) group.push_back(std::make_shared<SharedSum>());
-  SharedSum& sum = *group.back();
-  sum.ranks = static_cast<size_t>(comm.count);
-  if (part.stream->device != comm.device || sum.parts.size() != static_cast<size_t>(comm.rank))
-    return 5;
-  sum.parts.push_back(part);
-  return 0;
-}
-
-template <class T> void add_up_as(const SharedSum& sum) {
-  std::vector<T> total(sum.parts[0].count);
-  for (const Part& p : sum.parts)
-    for (size_t i = 0; i < total.size(); ++i) total[i] += static_cast<const T*>(p.from)[i];
-  for (const Part& p : sum.parts)
-    if (p.to) std::memcpy(p.to, total.data(), total.size() * sizeof(T));
-}
-
-void add_up(SharedSum& sum) {
-  if (std::exchange(sum.done, true)) return;
-  for (const Part& p : sum.parts) run_until(*p.stream, p.behind);
-  sum.parts[0].dtype == 7 ? add_up_as<float>(sum) : add_up_as<int32_t>(sum);
-}
-
-constexpr char kMagic[9] = "FAKEHIP!";
-struct Header {
-  char magic[8];
-  uint64_t bytes, arguments;
-};
 
 }  // namespace
 
@@ -368,6 +321,15 @@ int hipEventSynchronize(Event* event) {
   if (event->stream) run_until(*event->stream, event->behind);
   return lost;
 }
+int hipEventQuery(Event* event) {
+  ENTER("hipEventQuery");
+  Stream* const stream = event->stream;
+  while (stream && streams.count(stream) && stream->finished < event->behind) {
+    if (!is_next_ready(*stream)) return kNotReady;
+    run_next(*stream);
+  }
+  return lost;
+}
 int hipEventElapsedTime(float* milliseconds, Event* start, Event* end) {
   ENTER("hipEventElapsedTime");
   if (!start->timed || !end->timed || !start->stream || !end->stream) return kInvalidHandle;
@@ -464,9 +426,9 @@ int hipMemsetD8Async(void* to, unsigned char value, size_t bytes, Stream* stream
 
 int hipModuleLoadData(Module** module, const void* image) {
   ENTER("hipModuleLoadData");
-  Header header;
+  CodeHeader header;
   std::memcpy(&header, image, sizeof header);
-  if (std::memcmp(header.magic, kMagic, 8) != 0) return kInvalidImage;
+  if (std::memcmp(header.magic, CodeHeader::kMagic, 8) != 0) return kInvalidImage;
   const char* code = static_cast<const char*>(image) + sizeof header;
   *module = new Module{current, std::string(code, header.bytes), header.arguments, {}};
   ++fake.modules;
@@ -545,107 +507,5 @@ int hipGraphLaunch(Graph* exec, Stream* stream) {
   });
 }
 int hipGraphExecDestroy(Graph* exec) { return hipGraphDestroy(exec); }
-
-// --- RCCL ----------------------------------------------------------------------------------------
-
-const char* ncclGetErrorString(int) { return "the stand-in does not add that up"; }
-int ncclGetVersion(int* version) {
-  *version = 22105;
-  return 0;
-}
-int ncclCommInitAll(Comm** comms, int count, const int* devices) {
-  ENTER("ncclCommInitAll", std::to_string(count));
-  for (int i = 0; i < count; ++i) comms[i] = new Comm{devices[i], i, count};
-  return 0;
-}
-int ncclGroupStart() {
-  ENTER("ncclGroupStart");
-  group.clear();
-  return 0;
-}
-int ncclAllReduce(const void* from, void* to, size_t count, int dtype, int op, Comm* comm,
-                  Stream* stream) {
-  ENTER("ncclAllReduce", std::to_string(count));
-  if (op != 0 || (dtype != 2 && dtype != 7)) return 5;  // sums of int32 and float
-  return collect({from, to, count, dtype, stream}, *comm);
-}
-int ncclReduce(const void* from, void* to, size_t count, int dtype, int op, int root, Comm* comm,
-               Stream* stream) {
-  ENTER("ncclReduce", std::to_string(count) + " to " + std::to_string(root));
-  if (op != 0 || (dtype != 2 && dtype != 7) || (comm->rank == root) != (to != nullptr)) return 5;
-  return collect({from, to, count, dtype, stream}, *comm);
-}
-// What a stream does for a sum waits until the others are there, whoever comes first does it all.
-int ncclGroupEnd() {
-  ENTER("ncclGroupEnd");
-  const int before = current;
-  for (auto& sum : group) {
-    if (sum->parts.size() != sum->ranks) return 5;
-    for (Part& part : sum->parts) {
-      part.behind = part.stream->issued;
-      current = part.stream->device;
-      if (const int status = add(part.stream, [sum] { add_up(*sum); }); status) return status;
-    }
-  }
-  current = before;
-  return 0;
-}
-
-// --- hiprtc --------------------------------------------------------------------------------------
-
-struct Program {
-  std::string text, log, code;
-};
-
-const char* hiprtcGetErrorString(int status) {
-  return status == 6 ? "HIPRTC_ERROR_COMPILATION" : "HIPRTC_ERROR";
-}
-int hiprtcCreateProgram(Program** program, const char* text, const char*, int, const char* const*,
-                        const char* const*) {
-  *program = new Program{text, {}, {}};
-  return 0;
-}
-int hiprtcDestroyProgram(Program** program) {
-  delete *program;
-  *program = nullptr;
-  return 0;
-}
-int hiprtcCompileProgram(Program* program, int count, const char* const* options) {
-  std::lock_guard lock(mutex);
-  std::string arch;
-  for (int i = 0; i < count; ++i)
-    if (std::string(options[i]).starts_with("--offload-arch=")) arch = options[i] + 15;
-  fake.calls.push_back("hiprtcCompileProgram " + arch);
-  const std::string known = fake.arch.substr(0, fake.arch.find(':'));
-  if (arch != known) std::abort();  // as 5.2 does
-  const std::string binary = fake.compile ? fake.compile(program->text, arch, program->log) : "";
-  if (binary.empty()) return 6;
-  // A kernel's parameters: the commas between its parentheses.
-  const size_t kernel = program->text.find("KERNEL(", program->text.find("extern \"C\""));
-  const size_t open = program->text.find('(', program->text.find(") ", kernel));
-  const size_t close = program->text.find(')', open);
-  Header header{{}, binary.size(), 1};
-  std::memcpy(header.magic, kMagic, 8);
-  for (size_t i = open; i < close; ++i) header.arguments += program->text[i] == ',';
-  program->code.assign(reinterpret_cast<const char*>(&header), sizeof header);
-  program->code += binary;
-  return 0;
-}
-int hiprtcGetProgramLogSize(Program* program, size_t* size) {
-  *size = program->log.size() + 1;
-  return 0;
-}
-int hiprtcGetProgramLog(Program* program, char* log) {
-  std::memcpy(log, program->log.c_str(), program->log.size() + 1);
-  return 0;
-}
-int hiprtcGetCodeSize(Program* program, size_t* size) {
-  *size = program->code.size();
-  return 0;
-}
-int hiprtcGetCode(Program* program, char* code) {
-  std::memcpy(code, program->code.data(), program->code.size());
-  return 0;
-}
 
 }  // extern "C"

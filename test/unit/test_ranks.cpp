@@ -2,9 +2,11 @@
 // runs one of the test cases that do nothing otherwise.
 #include "tiny/ranks.h"
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +14,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "test/fake/hip.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
@@ -112,6 +115,33 @@ template <class F> void train(const std::string& checkpoint, int64_t steps, F at
   }
 }
 
+// A GPU for each rank: libraries that stand in for AMD's (test/fake/hip.h), of which RCCL adds up
+// between processes, by files in a folder. test_hip.cpp sets them up in each process.
+const char* const kStandIn = TINY_BUILD "/libfake_hip.so";
+
+class FakeGpus {
+ public:
+  explicit FakeGpus(const char* name) : folder_(file_of(name)) {
+    std::filesystem::create_directory(folder_);
+  }
+  ~FakeGpus() { std::filesystem::remove_all(folder_); }
+  std::string settings(const std::string& more = "") const {
+    return cat("DEVICE=HIP CACHE=0 HIP_LIBRARY=", kStandIn, " HIPRTC_LIBRARY=", kStandIn,
+               " RCCL_LIBRARY=", kStandIn, " TMPDIR='", folder_, "' ", more);
+  }
+
+ private:
+  const std::string folder_;
+};
+
+// Calls of the stand-in that begin so, in this process.
+int64_t fake_calls(const std::string& begin) {
+  void* library = dlopen(kStandIn, RTLD_NOW | RTLD_LOCAL);
+  const auto& calls = reinterpret_cast<test::FakeHip* (*)()>(dlsym(library, "fake_hip"))()->calls;
+  return std::count_if(calls.begin(), calls.end(),
+                       [&](const std::string& c) { return c.starts_with(begin); });
+}
+
 std::string lines(const std::string& text, int from, int to) {
   std::string out;
   size_t at = 0;
@@ -175,6 +205,23 @@ TEST_CASE("worker of ranks: one reads alone") {
   }
 }
 
+TEST_CASE("worker of ranks: adds up") {
+  if (!is_worker()) return;
+  try {
+    Tensor x = numbers({6, 5}, 1).shard(rank_devices(), 0).realize();
+    const int64_t before = fake_calls("hipMemcpyPeer");
+    for (int i = 0; i < 3; ++i) x = (x + x.sum(0) / 4).realize();
+    tell(cat(fake_calls("ncclCommInitRank"), " groups, ", fake_calls("ncclAllReduce"), " sums, ",
+             fake_calls("hipMemcpyPeer") - before, " copies"));
+    tell(cat("sum ", std::lround(x.sum().item<float>() * 1000)));
+    // On one alone: the others are not given it.
+    const Tensor one = x.sum(0).to(rank_devices()[1]).max().to(env_text("DEVICE"));
+    tell(cat("one ", std::lround(one.item<float>() * 1000), ", ", fake_calls("ncclReduce")));
+  } catch (const Error& e) {
+    tell(e.what());
+  }
+}
+
 TEST_CASE("several processes train as one does") {
   const auto one = run_ranks(1, "worker of ranks: trains", "");
   CHECK(one[0].status == 0);
@@ -220,6 +267,47 @@ TEST_CASE("a run goes on from its last checkpoint on another number of processes
 TEST_CASE("a process that is late is named by those that wait for it") {
   const auto out = run_ranks(2, "worker of ranks: the last one sleeps", "COLLECTIVE_TIMEOUT=2");
   CHECK(has(out[0].said, "rank 0: rank 1 sends nothing for 2 s (COLLECTIVE_TIMEOUT), at "));
+}
+
+TEST_CASE("GPUs of several processes add up by their library") {
+  const FakeGpus gpus("adds");
+  const auto naive = run_ranks(2, "worker of ranks: adds up", gpus.settings("COLLECTIVE=naive"));
+  CHECK(has(naive[0].said, "0 groups, 0 sums"));
+  CHECK(has(naive[0].said, "\none "));
+  for (const int count : {2, 3}) {
+    const auto out = run_ranks(count, "worker of ranks: adds up", gpus.settings());
+    for (const Ended& e : out) {
+      CHECK(e.status == 0);
+      CHECK(lines(e.said, 0, 1) == "1 groups, 3 sums, 0 copies\n");
+      CHECK(lines(e.said, 1, 3) == lines(naive[0].said, 1, 3));
+    }
+  }
+}
+
+TEST_CASE("GPUs of several processes train as one does") {
+  const FakeGpus gpus("trains");
+  const auto one = run_ranks(1, "worker of ranks: trains", "");
+  for (const Ended& e : run_ranks(2, "worker of ranks: trains", gpus.settings())) {
+    CHECK(e.status == 0);
+    CHECK(e.said == one[0].said);
+  }
+}
+
+TEST_CASE("GPUs that wait for a process that has ended stop, and name it") {
+  const FakeGpus gpus("ends");
+  const auto out = run_ranks(2, "worker of ranks: the last one dies", gpus.settings());
+  CHECK(has(out[0].said, "rank 0: rank 1 has ended before sum "));
+  CHECK(has(out[0].said, ", all_reduce"));
+  CHECK(has(out[0].said, "of f32["));
+  CHECK(out[1].status != 0);
+}
+
+TEST_CASE("GPUs that wait for a process that is late stop, and name it") {
+  const FakeGpus gpus("late");
+  const auto out =
+      run_ranks(2, "worker of ranks: the last one sleeps", gpus.settings("COLLECTIVE_TIMEOUT=2"));
+  CHECK(has(out[0].said, "rank 0: rank 1 has not come to sum "));
+  CHECK(has(out[0].said, "in 2 s (COLLECTIVE_TIMEOUT); it is behind sum "));
 }
 
 TEST_CASE("processes with other plans stop before the first launch") {

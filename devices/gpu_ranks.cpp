@@ -1,0 +1,138 @@
+// Sums with GPUs of other processes, by a library: each process has one of the GPUs.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "devices/gpu.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+// The processes that a GPU adds up with.
+struct GpuDevice::Group {
+  Group(const Nccl& l, NcclComm c) : library(l), comm(c) {}
+
+  const Nccl& library;
+  const NcclComm comm;
+  std::timed_mutex mutex;  // while the library is called
+  std::atomic<bool> is_abandoned = false;
+};
+
+// Events before and after it in its stream say how far it is.
+class GpuSumOfRanks : public SumOfRanks {
+ public:
+  GpuSumOfRanks(GpuDevice& device, std::shared_ptr<GpuDevice::Group> group, size_t own,
+                std::vector<NcclSum> sums)
+      : device_(device), group_(std::move(group)), own_(own), sums_(std::move(sums)) {
+    const GpuScope scope(device_.driver_, device_.context_);
+    for (GpuEvent* event : {&begin_, &end_}) *event = make_event(device.driver_, kGpuEventUntimed);
+  }
+  ~GpuSumOfRanks() override {
+    try {
+      const GpuScope scope(device_.driver_, device_.context_);
+      for (GpuEvent event : {begin_, end_}) destroy_event(device_.driver_, event);
+    } catch (const DeviceError&) {  // the GPU is lost
+    }
+  }
+
+  void start() override {
+    const GpuScope scope(device_.driver_, device_.context_);
+    const std::lock_guard lock(group_->mutex);
+    check(!group_->is_abandoned, "sums with these processes have been given up");
+    record(begin_, has_begin_);
+    group_->library.sum_own(group_->comm, own_, device_.compute_, sums_);
+    record(end_, has_end_);
+  }
+
+  bool has_begun() override { return has_begin_ && has_passed(begin_); }
+  bool has_ended() override { return has_end_ && has_passed(end_); }
+
+  std::string failure() override {
+    const std::unique_lock lock(group_->mutex, std::try_to_lock);
+    const bool can_ask = lock.owns_lock() && !group_->is_abandoned;
+    return can_ask ? group_->library.failure(group_->comm) : "";
+  }
+
+  void abandon() override {
+    // A thread that is kept by the library is freed by this.
+    std::unique_lock lock(group_->mutex, std::chrono::seconds(2));
+    if (group_->is_abandoned.exchange(true)) return;
+    try {
+      const GpuScope scope(device_.driver_, device_.context_);
+      group_->library.abandon(group_->comm);
+    } catch (const DeviceError&) {  // the GPU is lost
+    }
+  }
+
+ private:
+  void record(GpuEvent event, std::atomic<bool>& is_recorded) {
+    device_.driver_.check(device_.driver_.event_record(event, device_.compute_), "record an event");
+    is_recorded = true;
+  }
+  // True after an error as well, which shows where the device is asked next.
+  bool has_passed(GpuEvent event) {
+    try {
+      const GpuScope scope(device_.driver_, device_.context_);
+      return device_.driver_.event_query(event) != kGpuNotReady;
+    } catch (const DeviceError&) {
+      return true;
+    }
+  }
+
+  GpuDevice& device_;
+  const std::shared_ptr<GpuDevice::Group> group_;
+  const size_t own_;  // number of this GPU among those of the sums
+  const std::vector<NcclSum> sums_;
+  std::atomic<bool> has_begin_ = false, has_end_ = false;
+  GpuEvent begin_ = nullptr, end_ = nullptr;
+};
+
+namespace {
+
+int64_t seconds_to_wait() { return std::max<int64_t>(1, env_int("COLLECTIVE_TIMEOUT")); }
+
+}  // namespace
+
+// A process that ends while all join would keep the others for ever: they join on a thread that
+// may be left behind.
+std::shared_ptr<GpuDevice::Group> GpuDevice::join(const Nccl& library,
+                                                  const std::vector<int>& ranks) {
+  std::shared_ptr<Group>& group = groups_[ranks];
+  if (group) return group;
+  const auto number = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  const std::string name =
+      text_of_first(ranks, number == 0 ? library.new_group() : "", "the name of a group of GPUs");
+  std::promise<NcclComm> promise;
+  std::future<NcclComm> joined = promise.get_future();
+  std::thread([&library, name, number, count = static_cast<int>(ranks.size()), context = context_,
+               driver = &driver_, promise = std::move(promise)]() mutable {
+    try {
+      const GpuScope scope(*driver, context);
+      promise.set_value(library.join(name, count, number));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  }).detach();
+  check(joined.wait_for(std::chrono::seconds(seconds_to_wait())) == std::future_status::ready,
+        "rank ", rank, ": its GPU and those of the other ranks have not joined in ",
+        seconds_to_wait(), " s (COLLECTIVE_TIMEOUT)");
+  return group = std::make_shared<Group>(library, joined.get());
+}
+
+std::shared_ptr<SumOfRanks> GpuDevice::add_with_ranks(const Nccl& library,
+                                                      std::span<const SharedSum> sums) {
+  std::vector<int> ranks;
+  for (const Device* d : sums[0].devices) ranks.push_back(d->rank);
+  const auto at = std::find(ranks.begin(), ranks.end(), rank);
+  if (at == ranks.end()) return nullptr;  // others do it
+  std::vector<NcclSum> all;
+  for (const SharedSum& s : sums) all.push_back({s.from, s.to, s.dtype, s.count});
+  return std::make_shared<GpuSumOfRanks>(*this, join(library, ranks),
+                                         static_cast<size_t>(at - ranks.begin()), std::move(all));
+}
+
+}  // namespace tiny
