@@ -279,8 +279,30 @@ Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) 
   return out;
 }
 
-Pieces all_reduce(Op op, const Pieces& given, std::span<const int> devices) {
+namespace {
+
+// What pieces are in another shape: one sum serves all shapes in which it is wanted.
+Pieces behind_reshapes(const Pieces& pieces) {
+  Pieces out;
+  for (Node p : pieces) {
+    while (p->op == Op::Reshape) p = p->src(0);
+    out.push_back(p);
+  }
+  const auto is_alike = [&](Node p) { return same(p->shape(), out[0]->shape()); };
+  return std::all_of(out.begin(), out.end(), is_alike) ? out : pieces;
+}
+
+}  // namespace
+
+Pieces all_reduce(Op op, const Pieces& wanted, std::span<const int> devices) {
   const LabelScope label("all_reduce");
+  const Pieces given = behind_reshapes(wanted);
+  if (given != wanted) {
+    Pieces out;
+    for (Node p : all_reduce(op, given, devices))
+      out.push_back(build::reshape(p, wanted[0]->shape()));
+    return out;
+  }
   const Pieces pieces = on_their_devices(op, given, devices);
   const Algorithm how = Ways("all_reduce", op, pieces, devices).choose();
   const Pieces from = stored(pieces);

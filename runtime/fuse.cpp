@@ -215,7 +215,8 @@ class Fuser {
   // the one of its own row.
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
-    if (waits_for(c, p) || is_sent(from)) return false;
+    const bool both_sent = joins_sent(p, c);
+    if (waits_for(c, p) || (is_sent(from) && !both_sent)) return false;
     for (Node n : from.outputs)
       if (!can_join(n)) return false;
     for (Node n : to.outputs)
@@ -223,7 +224,8 @@ class Fuser {
     bool reads_all = true;
     for (Node out : from.outputs)
       reads_all &= reads_own_row(to, out) || (!is_read(to, out) && is_internal(p, out));
-    if (!reads_all || from.reads.size() + to.reads.size() > kMostReads) return false;
+    if ((!reads_all && !both_sent) || from.reads.size() + to.reads.size() > kMostReads)
+      return false;
     if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it
     const int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
     const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
@@ -239,6 +241,22 @@ class Fuser {
       if (work > kSmallWork && (rows < enough_rows() || work / rows > kRowElements)) return false;
     }
     return !reaches_otherwise(p, c) && loops_nest(p, c);
+  }
+
+  // Whether all of kernel c is sent to other devices, made element by element of what p computes,
+  // and waits for nothing that p does not wait for: sums of one pass over the same values are sent
+  // together, each by its own loops behind those of its sum.
+  bool joins_sent(int p, int c) const {
+    const Kernel &from = kernels_[p], &to = kernels_[c];
+    const auto alike = [&](Node n) { return same(n->shape(), from.outputs[0]->shape()); };
+    const auto is_known = [&](const Read& r) {
+      return kernel_of(behind(r.leaf)) == p || is_read(from, r.leaf);
+    };
+    for (Node out : to.outputs)
+      if (!stored_.sent.contains(out) || !alike(out) || out->op == Op::ReduceAxis) return false;
+    for (Node out : from.outputs)
+      if (!alike(out) || (is_read(to, out) && !reads_own_row(to, out))) return false;
+    return !from.heavy && std::all_of(to.reads.begin(), to.reads.end(), is_known);
   }
 
   // Whether the elements of a row lie apart in memory, those of neighbouring rows side by side: as
