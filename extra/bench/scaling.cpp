@@ -1,6 +1,7 @@
 // Data-parallel training on 1, 2, 4 ... devices: steps per second of the MNIST example's network
-// (f32) and of ResNet-50 (bf16), with as many samples for each device (weak scaling) and with as
-// many in all (strong scaling), and what a model of the measured figures says of more GPUs.
+// (f32), of the CIFAR-10 example's and of ResNet-50 (bf16), with as many samples for each device
+// (weak scaling) and with as many in all (strong scaling), and what a model of the measured figures
+// says of more GPUs. Tensor parallel: two layers that are cut over the devices.
 //
 //   scaling [--device CUDA] [--counts 1,2,4] [--svg FILE] [--append FILE] [--filter NAME]
 //
@@ -27,17 +28,17 @@ namespace {
 using Devices = std::vector<std::string>;
 using Step = std::function<Tensor()>;
 
-// A training step on random pictures, which every device has a part of.
+// A training step on random values, and the bytes of its largest sum over the devices.
 struct TrainingStep {
   Step step;
-  int64_t parameter_bytes;
+  int64_t summed_bytes;
 };
 
 struct Task {
   const char* name;
   int64_t batch;
   bool for_each_device;  // the batch
-  int sums;  // of a step, one after the other: three of each batch norm, that of the gradients
+  int sums;  // of a step, one after the other: two of each batch norm, that of the gradients
   std::function<TrainingStep(int64_t batch, const Devices&)> prepare;
 };
 
@@ -62,6 +63,47 @@ TrainingStep mnist_step(int64_t batch, const Devices& devices) {
   return {step, bytes_of(model->parameters())};
 }
 
+TrainingStep cifar_step(int64_t batch, const Devices& devices) {
+  const auto model = std::make_shared<nn::Sequential>(bench::cifar_network());
+  for (Tensor* t : model->tensors()) t->shard_(devices);
+  const auto optimizer =
+      std::make_shared<SGD>(model->tensors(), 1e-3, SgdOptions{.momentum = 0.85, .nesterov = true});
+  const Tensor x = Tensor::rand({batch, 3, 32, 32}).to(kBF16).shard(devices, 0).realize();
+  const Tensor y = Tensor::randint(0, 10, {batch}).shard(devices, 0).realize();
+  const auto step = [=] {
+    const Autocast half(kBF16);
+    Tensor loss = cross_entropy((*model)(x), y);
+    loss.backward();
+    optimizer->step({&loss});
+    return loss;
+  };
+  return {step, bytes_of(model->parameters())};
+}
+
+// Two layers of a transformer in bf16, of whose hidden units each device has some: all have the
+// batch, and what they add to the result is summed (examples/tensor_parallel.cpp).
+TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices) {
+  constexpr int64_t kWidth = 4096, kHidden = 16384;
+  const auto up = std::make_shared<nn::Linear>(kWidth, kHidden);
+  const auto down = std::make_shared<nn::Linear>(kHidden, kWidth);
+  up->weight.shard_(devices, 0);
+  up->bias.shard_(devices, 0);
+  down->weight.shard_(devices, 1);
+  down->bias.shard_(devices);
+  const auto optimizer = std::make_shared<SGD>(
+      std::vector<Tensor*>{&up->weight, &up->bias, &down->weight, &down->bias}, 1e-3,
+      SgdOptions{.momentum = 0.9});
+  const Tensor x = Tensor::randn({batch, kWidth}).to(kBF16).shard(devices).realize();
+  const auto step = [=] {
+    const Autocast half(kBF16);
+    Tensor loss = (*down)((*up)(x).gelu()).to(kF32).square().mean();
+    loss.backward();
+    optimizer->step({&loss});
+    return loss;
+  };
+  return {step, batch * kWidth * static_cast<int64_t>(kBF16.size())};
+}
+
 TrainingStep resnet50_step(int64_t batch, const Devices& devices) {
   const auto model = std::make_shared<bench::ResNet50>(true);
   std::vector<Tensor*> parameters;
@@ -81,9 +123,12 @@ TrainingStep resnet50_step(int64_t batch, const Devices& devices) {
 }
 
 const std::vector<Task>& tasks() {
-  static const std::vector<Task> all{{"mnist_weak", 512, true, 7, mnist_step},
-                                     {"mnist_strong", 2048, false, 7, mnist_step},
-                                     {"resnet50_weak", 256, true, 160, resnet50_step}};
+  static const std::vector<Task> all{{"mnist_weak", 512, true, 5, mnist_step},
+                                     {"mnist_strong", 2048, false, 5, mnist_step},
+                                     {"cifar_weak", 1024, true, 13, cifar_step},
+                                     {"cifar_strong", 2048, false, 13, cifar_step},
+                                     {"resnet50_weak", 256, true, 107, resnet50_step},
+                                     {"tensor_parallel", 4096, false, 1, tensor_parallel_step}};
   return all;
 }
 
@@ -172,7 +217,7 @@ void run(const Options& o) {
       const Devices devices = devices_from(o.device, count);
       const int64_t batch = task.batch * (task.for_each_device ? count : 1);
       const TrainingStep training = task.prepare(batch, devices);
-      const int64_t bytes = training.parameter_bytes;
+      const int64_t bytes = training.summed_bytes;
       const double step = time_step(training.step, devices);
       const double sum = count > 1 ? bench::time_all_reduce(devices, bytes).each : 0;
       if (count == 1) alone = step / static_cast<double>(batch);
@@ -182,7 +227,7 @@ void run(const Options& o) {
           cat(bench::record(machine), ", \"name\": \"scaling_", task.name,
               "\", \"devices\": ", count, ", \"batch\": ", batch, ", \"step_ms\": ", step * 1e3,
               ", \"samples_per_s\": ", static_cast<double>(batch) / step, ", \"speed\": ", speed,
-              ", \"parameter_bytes\": ", bytes, ", \"sum_us\": ", sum * 1e6);
+              ", \"summed_bytes\": ", bytes, ", \"sum_us\": ", sum * 1e6);
       if (task.for_each_device && count > 1) {
         const double six =
             modelled_step(alone * static_cast<double>(task.batch), step, sum, count, kGpusOfHost);

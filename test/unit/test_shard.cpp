@@ -735,6 +735,84 @@ TEST_CASE("gradients of all parameters are exchanged at once") {
   CHECK(times == 2);
 }
 
+namespace {
+
+// Results, statistics and gradients of a batch norm of x (8, 3, 5, 2), whose channels are far from
+// zero, and the samples of its second half far from those of the first.
+std::vector<Floats> of_batch_norm(const Names& devices) {
+  const auto place = [&](const Tensor& t, std::optional<int64_t> axis) {
+    return devices.empty() ? t : t.shard(devices, axis);
+  };
+  const Tensor offset = where(Tensor::arange(0, 8, 1, kF32).reshape({8, 1, 1, 1}) < 4, 300, -500) *
+                        Tensor::arange(0, 3, 1, kF32).reshape({1, 3, 1, 1});
+  const Tensor noise = numbers({8, 3, 5, 2}, 2);
+  const Tensor x = place((noise + offset).realize(), 0).realize().requires_grad_();
+  const Tensor weight = place(numbers({3}, 3), {}).realize().requires_grad_();
+  const Tensor bias = place(numbers({3}, 5), {}).realize().requires_grad_();
+  const Tensor mean = place(numbers({3}), {}), var = place(numbers({3}, 2), {});
+  const auto r = batch_norm(x, weight, bias, mean, var, {.training = true});
+  (r.y * place(numbers({8, 3, 5, 2}, 7).sin(), 0)).sum().backward();
+  std::vector<Floats> out;
+  for (const Tensor& t :
+       {r.y, r.running_mean, r.running_var, x.grad() * 100, weight.grad(), bias.grad()})
+    out.push_back(values(t));
+  return out;
+}
+
+// How often devices add up one after the other, in the order of the steps.
+int sums_of(const std::vector<Tensor>& tensors) {
+  int times = 0;
+  bool before = false;
+  for (const Step& s : steps_of(tensors)) {
+    times += Sums::takes(s) && !before;
+    before = Sums::takes(s);
+  }
+  return times;
+}
+
+}  // namespace
+
+TEST_CASE("sums of one pass over the same values are sent by one kernel, each once") {
+  const EnvOverride device("DEVICE", "CPU"), how("COLLECTIVE", "flags");
+  const Tensor x = on({8, 6}, kTwo, 0), sum = x.sum(0), squares = x.square().sum(0);
+  int kernels = 0, sums = 0;
+  for (const Step& s : steps_of({sum + 1, squares.sqrt(), sum.reshape({2, 3}) * 2})) {
+    kernels += s.kernel && sums == 0;
+    sums += Sums::takes(s);
+  }
+  CHECK(kernels == 2);
+  CHECK(sums == 4);
+  CHECK(are_close(values(sum.reshape({2, 3}) * 2), values(numbers({8, 6}).sum(0) * 2)));
+}
+
+TEST_CASE("batch norm of a batch in parts is that of the whole") {
+  const EnvOverride device("DEVICE", "CPU");
+  const auto whole = of_batch_norm({});
+  for (const Names& devices : {kTwo, kThree, kFour}) {  // three have parts of other sizes
+    const auto parts = of_batch_norm(devices);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      CAPTURE(i);
+      CHECK(are_close(parts[i], whole[i]));
+    }
+  }
+}
+
+TEST_CASE("devices add up twice for a batch norm: its statistics, and its gradients") {
+  const EnvOverride device("DEVICE", "CPU"), how("COLLECTIVE", "flags");
+  const nn::Training training;
+  nn::BatchNorm2d norm(3);
+  for (Tensor* t : norm.tensors()) t->shard_(kTwo);
+  const Tensor x = on({8, 3, 5, 2}, kTwo, 0).requires_grad_(), y = norm(x);
+  CHECK(sums_of({y}) == 1);
+  (y * y).sum().backward();
+  const std::vector<Tensor> all{x.grad(), norm.weight.grad(), norm.bias.grad()};
+  CHECK(sums_of(all) == 2);
+  // The gradient of the bias is one of those sums in another shape.
+  const auto steps = steps_of(all);
+  CHECK(std::count_if(steps.begin(), steps.end(), [](const Step& s) { return Sums::takes(s); }) ==
+        2 * 4);
+}
+
 TEST_CASE("a Jit replays work on several devices") {
   const EnvOverride device("DEVICE", "CPU");
   const Floats wanted = losses_of_steps({}, false, nullptr);
