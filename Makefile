@@ -152,7 +152,8 @@ FAKE_SOURCES := $(wildcard test/fake/*.cpp)
 $(FAKE_HIP): $(FAKE_SOURCES) $(wildcard test/fake/*.h) $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CXX  $(FAKE_SOURCES)"
-	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) -fPIC -shared $(ALL_LDFLAGS) $(FAKE_SOURCES) -o $@
+	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) -fPIC -shared $(ALL_LDFLAGS) \
+	  $(FAKE_SOURCES) -o $@
 $(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES) test/reference.cpp) $(LIBRARY) \
   $(BUILD)/sources
 	$(call link)
