@@ -55,11 +55,17 @@ TEST_CASE("GPU options: a row is read once, also where its sum looks like a prod
   CHECK(low.launch.grid[0] == 2048);
 }
 
-TEST_CASE("GPU options: a window is unrolled, with a thread for each result") {
+TEST_CASE("GPU options: a window is unrolled, and a thread has some that share elements") {
   const Tensor x = memory({64, 32, 64, 64});
+  const auto threads = [](const Lowered& low) { return low.launch.grid[0] * low.launch.block[0]; };
   const Lowered low = last_kernel(max_pool2d(x, 3, {.stride = 2, .padding = 1}));
-  CHECK(low.launch.grid[0] * low.launch.block[0] == 64 * 32 * 32 * 32);
-  CHECK(low.source.text.find("for (") == std::string::npos);
+  CHECK(threads(low) == 64 * 32 * 32 * 32 / 4);
+  const std::string& text = low.source.text;
+  for (size_t at = text.find("for ("); at != std::string::npos; at = text.find("for (", at + 1))
+    CHECK(text.substr(at - 7, 7) == "UNROLL ");
+  CHECK(threads(last_kernel(max_pool2d(x, 2))) == 64 * 32 * 32 * 32);
+  CHECK(threads(last_kernel(max_pool2d(memory({1, 32, 64, 64}), 3, {.stride = 2, .padding = 1}))) ==
+        32 * 32 * 32);
 }
 
 TEST_CASE("GPU options: gradients of looked-up rows are added in vectors") {
