@@ -102,22 +102,28 @@ Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
   return (loss.sum() / divisor).to(t);
 }
 
-// The same without smoothing, reading the target's element alone.
-Tensor gathered_loss(const Classes& c, const Tensor& lp, const Tensor& target,
+// The same without smoothing, reading the target's element alone: of x less `shift`, one number for
+// each row, where there is one.
+Tensor gathered_loss(const Classes& c, const Tensor& x, const Tensor& shift, const Tensor& target,
                      const CrossEntropyOptions& o, DType t) {
-  require_numbers(c, lp, target);
+  require_numbers(c, x, target);
   const Tensor number = target.to(kI64), used = number != o.ignore_index;
   std::vector<Node> at;
-  for (int i = 0; i < lp.rank(); ++i)
+  for (int i = 0; i < x.rank(); ++i)
     at.push_back(i == c.axis ? number.node() : build::iota(target.shape(), i - (i > c.axis), kI64));
-  Tensor loss = -Tensor(build::gather(lp.node(), at));  // a number outside the classes reads 0
-  Tensor share = used.to(lp.dtype());
+  const Tensor picked(build::gather(x.node(), at));  // a number outside the classes reads 0
+  Tensor loss = -picked, share = used.to(x.dtype());
+  if (shift.defined())
+    loss = where(logical_and(number >= 0, number < c.count), shift.squeeze(c.axis) - picked, 0);
   if (o.weight.defined()) {
-    const Tensor weight(build::gather(o.weight.to(lp.dtype()).node(), std::array{number.node()}));
+    const Tensor weight(build::gather(o.weight.to(x.dtype()).node(), std::array{number.node()}));
     loss = loss * weight;
     share = where(used, weight, 0);
   }
   loss = where(used, loss, 0);
+  // Picked by the kernel that ends the rows' sums, on many multiprocessors, and not by that of the
+  // few that add them up.
+  if (shift.defined()) loss = loss.contiguous();
   if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
   return (loss.sum() / share.sum()).to(t);
 }
@@ -142,12 +148,14 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyOp
   const Classes c = classes_of("cross_entropy", x, options);
   check(options.label_smoothing >= 0 && options.label_smoothing <= 1,
         "cross_entropy: label_smoothing ", options.label_smoothing, " is not in [0, 1]");
-  const Tensor lp = x.to(detail::compute_dtype(x.dtype())).log_softmax(c.axis);
+  const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
   const DType t = detail::autocast_loss(x.dtype());
-  if (target.dtype().is_float()) return probability_loss(c, lp, target, options, t);
   const bool weight_grad = options.weight.defined() && options.weight.requires_grad();
-  if (detail::pieces_of_row(x, c.axis) > 1 && options.label_smoothing == 0 && !weight_grad)
-    return gathered_loss(c, lp, target, options, t);  // the row is not at hand
+  if (detail::pieces_of_row(wide, c.axis) > 1 && !target.dtype().is_float() &&
+      options.label_smoothing == 0 && !weight_grad)  // the row is not at hand
+    return gathered_loss(c, wide, detail::log_sum_exp(wide, c.axis), target, options, t);
+  const Tensor lp = wide.log_softmax(c.axis);
+  if (target.dtype().is_float()) return probability_loss(c, lp, target, options, t);
   return number_loss(c, lp, target, options, t);
 }
 
@@ -159,7 +167,7 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions
   const DType t = detail::autocast_loss(x.dtype());
   const bool grad =
       x.requires_grad() || (options.weight.defined() && options.weight.requires_grad());
-  if (!grad) return gathered_loss(c, lp, target, options, t);
+  if (!grad) return gathered_loss(c, lp, {}, target, options, t);
   return number_loss(c, lp, target, options, t);
 }
 

@@ -67,6 +67,9 @@ Tensor gather_axis(const Tensor& x, int axis, const Tensor& index);
 // is wanted, since that would pass through the pieces.
 int64_t pieces_of_row(const Tensor& x, int axis);
 
+// log(sum(exp(x))) over the axis, which stays with size 1; in such pieces where there are several.
+Tensor log_sum_exp(const Tensor& x, int axis);
+
 // x without a gradient, from memory: elements that are compared with what was made from them
 // (build.h: in_memory).
 // Random tensors of this thread are made on this device while one lives; "": on the default device.

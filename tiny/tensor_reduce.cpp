@@ -168,9 +168,8 @@ Tensor Tensor::logsumexp(const Dims& dims, bool keepdim) const {
 
 namespace {
 
-// log(sum(exp(x))) over the last axis, which stays, of rows too long for a group of threads to
-// hold: of pieces that they can hold, and then of these, so that x is read once. Infinite maxima
-// are subtracted, as below, but a piece may be all -inf.
+// Of the last axis, in pieces that a group of threads can hold, and then of these, so that x is
+// read once. Infinite maxima are subtracted, as below, but a piece may be all -inf.
 Tensor log_sum_exp_of_pieces(const Tensor& x, int64_t pieces) {
   const int64_t n = x.capacity().back(), length = ((n + pieces - 1) / pieces + 7) / 8 * 8;
   std::vector<Padding> pads(x.rank());
@@ -197,6 +196,12 @@ int64_t detail::pieces_of_row(const Tensor& x, int axis) {
   return (n + kByWarp - 1) / kByWarp;
 }
 
+Tensor detail::log_sum_exp(const Tensor& x, int axis) {
+  if (const int64_t pieces = pieces_of_row(x, axis); pieces > 1)
+    return log_sum_exp_of_pieces(x, pieces);
+  return x.logsumexp(axis, true);
+}
+
 // softmax and log_softmax subtract the true maximum, also an infinite one: the result then is NaN,
 // as in PyTorch.
 Tensor Tensor::softmax(int64_t dim) const {
@@ -214,8 +219,8 @@ Tensor Tensor::log_softmax(int64_t dim) const {
   detail::require_float("log_softmax", dtype());
   const uint32_t mask = mask_of("log_softmax", dim, *this);
   const Tensor x = to(detail::compute_dtype(dtype()));
-  if (const int64_t pieces = detail::pieces_of_row(x, std::countr_zero(mask)); pieces > 1)
-    return (x - log_sum_exp_of_pieces(x, pieces)).to(detail::autocast_loss(dtype()));
+  if (const int axis = std::countr_zero(mask); detail::pieces_of_row(x, axis) > 1)
+    return (x - detail::log_sum_exp(x, axis)).to(detail::autocast_loss(dtype()));
   const Tensor shifted = x - reduce(Op::Max, x.detach(), mask, true);
   return (shifted - sum_keep(shifted.exp(), mask).log()).to(detail::autocast_loss(dtype()));
 }

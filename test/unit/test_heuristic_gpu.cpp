@@ -95,6 +95,7 @@ TEST_CASE("GPU options: a loss over long rows reads them once, in pieces that th
   const std::vector<int> devices(graph.buffers.size(), device_id(kGpu));
   const auto s = schedule(graph, devices, device_id(kGpu));
   const Target& target = find_device(kGpu).target();
+  REQUIRE(s->steps.size() == 3);  // pieces; rows and what the target picks; the mean
   const Lowered first = lower(s->steps[0].kernel.get(), "k", target);
   CHECK(first.launch.grid[0] == 4096 * 25 / 2);  // pieces, of which a warp holds one
   CHECK(first.source.text.find("UNROLL for (i32") == std::string::npos);  // held in registers
@@ -186,6 +187,17 @@ TEST_CASE("GPU options: large buffers that are read once by kernels that write l
   CHECK_FALSE(passes(memory({1024, 8192}).sum(1)));      // fits into the cache
   CHECK_FALSE(passes(memory({16384, 16384}).sum(1)));    // many times as much as the cache
   CHECK_FALSE(passes(x.unfold(1, 64, 32).sum({1, 2})));  // read twice
+}
+
+TEST_CASE(
+    "GPU options: a sum of all has short blocks where memory limits it, one of few elements") {
+  const std::vector<Lowered> all = kernels(memory({8192, 8192}).sum());
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].launch.grid[0] == 8192);
+  CHECK(all[0].launch.block[0] == 1024);
+  CHECK(all[1].launch.grid[0] == 1);
+  CHECK(kernels(memory({8192}).sum()).size() == 1);
+  CHECK(kernels(memory({1 << 20}).sum())[0].launch.grid[0] == 256);
 }
 
 TEST_CASE("GPU options: long rows are shared by as many threads as have two vectors of them") {
