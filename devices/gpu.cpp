@@ -190,23 +190,40 @@ class GpuRecording : public Recording {
     return static_cast<GpuProgram&>(*item.program);
   }
 
+  std::vector<GpuGraphNode> nodes_before(size_t item,
+                                         const std::vector<std::vector<GpuGraphNode>>& ends) const {
+    std::vector<int> after;
+    if (items_[item].after)
+      after = *items_[item].after;
+    else if (item > 0)
+      after = {static_cast<int>(item) - 1};
+    std::vector<GpuGraphNode> out;
+    for (int i : after)
+      for (GpuGraphNode n : ends.at(i))
+        if (std::find(out.begin(), out.end(), n) == out.end()) out.push_back(n);
+    return out;
+  }
+
   void build() {
     const GpuDriver& driver = device_.driver_;
     const GpuScope scope(driver, device_.context_);
     driver.check(driver.graph_create(&graph_, 0), "create a graph");
-    const GpuGraphNode* before = nullptr;
+    // By item: the nodes that what waits for it waits for; those before it where it has no node.
+    std::vector<std::vector<GpuGraphNode>> ends(items_.size());
     for (size_t i = 0; i < items_.size(); ++i) {
       const LaunchItem& item = items_[i];
+      const std::vector<GpuGraphNode> before = nodes_before(i, ends);
+      ends[i] = before;
       if (is_empty(item.size)) continue;
       GpuProgram& program = program_of(item);
       program.prepare(item.size);
       Parameters params(driver, item.size, item.args);
       const GpuKernelNode node = program.node(item.size, params);
-      driver.check(driver.graph_add_kernel(&nodes_[i], graph_, before, before ? 1 : 0, &node),
+      driver.check(driver.graph_add_kernel(&nodes_[i], graph_, before.data(), before.size(), &node),
                    "add ", program.describe(item.size), " to a graph");
-      before = &nodes_[i];
+      ends[i] = {nodes_[i]};
     }
-    if (before)
+    if (std::any_of(nodes_.begin(), nodes_.end(), [](GpuGraphNode n) { return n != nullptr; }))
       driver.check(driver.graph_instantiate(&exec_, graph_, 0), "make a graph executable");
   }
 

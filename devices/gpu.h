@@ -42,8 +42,8 @@ class GpuDevice : public Device {
   // Seconds between two events around the launch, with an L2 cache that holds nothing of its
   // buffers: what was there is overwritten first.
   double launch_timed(std::span<const LaunchItem> items) override;
-  // A graph with the items in a chain; plain launches where the driver has none, and with CHECK=1
-  // or DEBUG>=2. The programs must outlive it.
+  // A graph, in which items that do not wait for one another run side by side; plain launches in
+  // order where the driver has none, and with CHECK=1 or DEBUG>=2. The programs must outlive it.
   std::unique_ptr<Recording> record(std::vector<LaunchItem> items) override;
   // Events on the compute stream.
   int64_t mark() override;

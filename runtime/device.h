@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct LaunchItem {
   Program* program = nullptr;
   LaunchSize size;
   std::vector<void*> args;
+  // Earlier items of the list that it waits for; without this, the one before it.
+  std::optional<std::vector<int>> after = {};
 };
 
 // A list of launches made ready for replay: a graph where the hardware has them.
@@ -36,7 +39,8 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
   virtual void set_args(size_t item, const std::vector<void*>& args) = 0;
-  virtual void launch() = 0;  // all items, in order; like Device::launch it may return before
+  // All items, each after those that it waits for; like Device::launch it may return before.
+  virtual void launch() = 0;
 
   static inline std::atomic<int64_t> live = 0;  // how many there are
 };

@@ -66,6 +66,37 @@ int64_t place_well(std::vector<Block*> blocks) {
   return time < size ? place(blocks) : size;
 }
 
+// The most bytes of blocks that are alive during one step.
+int64_t most_alive(const std::vector<Block*>& blocks) {
+  std::map<int, int64_t> changes;
+  for (const Block* b : blocks) {
+    changes[b->first] += b->bytes;
+    changes[b->last + 1] -= b->bytes;
+  }
+  int64_t now = 0, most = 0;
+  for (const auto& [step, change] : changes) most = std::max(most, now += change);
+  return most;
+}
+
+// Small blocks lie apart from the others, and what was in them stays for many steps more: kernels
+// with little to do wait neither for one another nor for large ones because of memory, and can run
+// beside them. That takes about kHeld / kSmall of the memory more, 6 %, for each that a step makes.
+int64_t place_apart(const std::vector<Block*>& blocks) {
+  constexpr int64_t kSmall = 1024;
+  constexpr int kHeld = 64;
+  const int64_t most = most_alive(blocks);
+  std::vector<Block*> small, large;
+  for (Block* b : blocks) (b->bytes * kSmall <= most ? small : large).push_back(b);
+  const int64_t room = place_well(large);
+  for (Block* b : small) b->last += kHeld;
+  const int64_t more = place_well(small);
+  for (Block* b : small) {
+    b->last -= kHeld;
+    b->offset += room;
+  }
+  return room + more;
+}
+
 class Plan {
  public:
   explicit Plan(const Schedule& s) : s_(s), root_(s.values.size()), blocks_(s.values.size()) {}
@@ -76,7 +107,7 @@ class Plan {
     std::map<int, std::vector<Block*>> devices;
     for (size_t v = 0; v < blocks_.size(); ++v)
       if (in_arena(v)) devices[s_.values[v].device].push_back(&blocks_[v]);
-    for (auto& [device, blocks] : devices) out_.arenas[device] = place_well(blocks);
+    for (auto& [device, blocks] : devices) out_.arenas[device] = place_apart(blocks);
     for (size_t v = 0; v < blocks_.size(); ++v)
       if (in_arena(root_[v])) out_.offset[v] = blocks_[root_[v]].offset;
     count();

@@ -222,6 +222,40 @@ void Replay::make_segments() {
   }
   add_sums();
   meet(meetings.at_end());
+  order_segments();
+}
+
+// What is used of a value's memory. Arenas and results are apart from all else; the addresses of
+// arguments change, so that an argument may be anything that lies outside.
+Touched Replay::use_of(int v, bool written) const {
+  const Value& value = schedule_.values[v];
+  const int64_t bytes = value.size * static_cast<int64_t>(value.dtype.size());
+  const int64_t offset = schedule_.memory.offset[v];
+  constexpr int kOutside = -1;
+  if (offset >= 0) return {kOutside - 1 - value.device, offset, offset + bytes, written};
+  const int root = root_of(v);
+  if (const auto at = output_of_.find(root); at != output_of_.end())
+    return {static_cast<int>(at->second), 0, bytes, written};
+  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(fixed_[root]));
+  if (begin == 0) return {kOutside, 0, INT64_MAX, written};
+  return {kOutside, begin, begin + bytes, written};
+}
+
+// Which launches wait for which.
+void Replay::order_segments() {
+  for (Segment& s : segments_) {
+    std::vector<LaunchUses> launches(s.items.size());
+    for (size_t i = 0; i < s.items.size(); ++i) {
+      launches[i].alone = !s.kernels[i];  // a sum, which waits for other devices
+      if (launches[i].alone) continue;
+      const Step& step = schedule_.steps[s.steps[i]];
+      const std::vector<bool> written = written_slots(step);
+      for (size_t k = 0; k < step.values.size(); ++k)
+        launches[i].uses.push_back(use_of(step.values[k], written[k]));
+    }
+    const std::vector<std::vector<int>> after = order_launches(launches);
+    for (size_t i = 0; i < s.items.size(); ++i) s.items[i].after = after[i];
+  }
 }
 
 void Replay::set_address(Place& place, void* address) {

@@ -9,6 +9,7 @@
 #include "runtime/capture.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
+#include "runtime/launch_order.h"
 #include "tiny/tensor.h"
 
 namespace tiny {
@@ -84,6 +85,8 @@ class Replay {
 
   void merge(const Capture& capture, std::span<const Tensor> results);
   void make_segments();
+  void order_segments();
+  Touched use_of(int value, bool written) const;
   int open_segment(int device);
   void note_uses(int step, Use use, bool by_argument);
   bool record_sum(const Sums& sums, const std::vector<int>& steps);

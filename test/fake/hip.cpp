@@ -478,13 +478,20 @@ int hipGraphDestroy(Graph* graph) {
   --fake.graphs;
   return kSuccess;
 }
-// Nodes are numbered from 1; each depends on at most the one before it.
+// Nodes are numbered from 1; the call says which ones one depends on, unless it is the one before.
 int hipGraphAddKernelNode(void** node, Graph* graph, void* const* after, size_t count,
                           const KernelNode* kernel) {
-  ENTER("hipGraphAddKernelNode", describe(*kernel));
   const size_t number = graph->size() + 1;
-  if (count > 1 || (count == 1) != (number > 1)) return kInvalidValue;
-  if (count && reinterpret_cast<size_t>(*after) != number - 1) return kInvalidValue;
+  std::string waits;
+  bool valid = true;
+  for (size_t i = 0; i < count; ++i) {
+    const auto other = reinterpret_cast<size_t>(after[i]);
+    valid &= other > 0 && other < number;
+    waits += ' ' + std::to_string(other);
+  }
+  const bool chain = count == 1 ? waits == ' ' + std::to_string(number - 1) : number == 1;
+  ENTER("hipGraphAddKernelNode", describe(*kernel) + (chain ? "" : " after" + waits));
+  if (!valid) return kInvalidValue;
   *node = reinterpret_cast<void*>(number);
   graph->emplace_back();
   return read(*kernel, graph->back());

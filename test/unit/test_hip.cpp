@@ -227,6 +227,26 @@ TEST_CASE("stand-in: tensors, gradients and replays are those of the CPU") {
   CHECK(last.to_vector<float>() == std::vector<float>(16, 30));
 }
 
+TEST_CASE("stand-in: launches of a replay wait for what they read alone") {
+  if (!stand_in()) return;
+  FakeHip& fake = *stand_in();
+  Tensor total = Tensor::zeros({1}).to("HIP").realize();
+  const Tensor x = Tensor::ones({8, 8}).to("HIP").realize(), y = Tensor::ones({40}).to("HIP");
+  Jit step([&](const Tensor& in) {
+    total.assign(total + in.sum());
+    return std::pair{x.matmul(x), total * 2};
+  });
+  fake.calls.clear();
+  Tensor last;
+  for (int i = 0; i < 4; ++i) last = step(y.contiguous().realize()).second;
+  CHECK(last.item<float>() == 320);
+  CHECK(total.item<float>() == 160);
+  int begins = 0;  // that wait for nothing: the product, and the sum
+  for (const std::string& call : fake.calls)
+    begins += call.starts_with("hipGraphAddKernelNode") && call.ends_with(" after");
+  CHECK(begins > 0);
+}
+
 TEST_CASE("stand-in: a list of launches is a graph, and other arguments are those of later runs") {
   if (!stand_in()) return;
   FakeHip& fake = *stand_in();
@@ -261,6 +281,21 @@ TEST_CASE("stand-in: a list of launches is a graph, and other arguments are thos
   CHECK(count(fake, "hipGraphLaunch") == 3);
   CHECK(!has_call(fake, "hipModuleLaunchKernel"));
   CHECK(fake.graphs == before);
+  fake.calls.clear();
+  {
+    // Beside one another, but for the last one, which waits for the first through an empty one.
+    std::vector<LaunchItem> items{item(1, 0, size), item(2, 0, size), item(1, 0, none),
+                                  item(2, 1, size)};
+    items[1].after = std::vector<int>{};
+    items[2].after = std::vector<int>{0};
+    items[3].after = std::vector<int>{1, 2};
+    const auto graph = device.record(items);
+    graph->launch();
+    device.synchronize();
+  }
+  CHECK(count(fake, "hipGraphAddKernelNode k 1x1x1 64x1x1 0") == 1);
+  CHECK(count(fake, "hipGraphAddKernelNode k 1x1x1 64x1x1 0 after") == 1);
+  CHECK(count(fake, "hipGraphAddKernelNode k 1x1x1 64x1x1 0 after 2 1") == 1);
   fake.fail["hipGraphAddKernelNode"] = 1;
   CHECK(contains(message_of<DeviceError>([&] { device.record({item(1, 0, size)}); }),
                  "HIP: cannot add kernel k (grid 1 x 1 x 1, block 64 x 1 x 1, 0 bytes of shared "

@@ -60,6 +60,27 @@ TEST_CASE("values that are never alive together share memory") {
   CHECK(plan.peak == 4 * 512);
 }
 
+TEST_CASE("small values beside large ones keep their memory for many steps") {
+  // Chains of small values, and of large ones that are alive meanwhile.
+  std::vector<int64_t> sizes{1 << 20};
+  std::vector<std::vector<int>> steps;
+  for (int i = 0; i < 200; ++i) {
+    const int v = static_cast<int>(sizes.size());
+    sizes.insert(sizes.end(), {1 << 20, 300});
+    steps.push_back({v, std::max(0, v - 2)});
+    steps.push_back({v + 1, std::max(0, v - 1)});
+  }
+  const Schedule s = copies(sizes, 1, steps, static_cast<int>(sizes.size()) - 1);
+  const MemoryPlan plan = plan_memory(s);
+  check_memory(s, plan);
+  const auto apart = [&](int a, int b) { return std::abs(plan.offset[a] - plan.offset[b]) >= 512; };
+  CHECK(plan.offset[1] == plan.offset[5]);  // large
+  for (int later : {4, 20, 60}) CHECK(apart(2, later));
+  CHECK(plan.offset[2] >= 2 << 20);  // behind all large ones
+  CHECK(plan.arenas.at(1) > 2 << 20);
+  CHECK(plan.arenas.at(1) <= (2 << 20) * 17 / 16 + 512 * 4);
+}
+
 TEST_CASE("a value that takes over another's memory lies where that did") {
   Schedule s = copies({256, 256, 256, 256}, 1, {{1, 0}, {2}, {3, 2}}, 3);
   s.values[2].in_place = 1;  // one slot for both

@@ -1,0 +1,26 @@
+// Which launches of a list wait for which, so that a device may run others side by side.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace tiny {
+
+// Bytes of a piece of memory that a launch reads or writes. Pieces with different numbers are
+// apart.
+struct Touched {
+  int memory;
+  int64_t begin, end;
+  bool written;
+};
+
+// Of one launch. `alone`: after all earlier ones and before all later ones, whatever they use.
+struct LaunchUses {
+  std::vector<Touched> uses;
+  bool alone = false;
+};
+
+// For each launch the earlier ones that it waits for: those that write what it reads or writes, and
+// those that read what it writes. Those that another one of these waits for are left out.
+std::vector<std::vector<int>> order_launches(const std::vector<LaunchUses>& launches);
+
+}  // namespace tiny

@@ -1,0 +1,72 @@
+#include "runtime/launch_order.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+using namespace tiny;
+
+namespace {
+
+Touched read(int memory, int64_t begin = 0, int64_t end = 8) { return {memory, begin, end, false}; }
+Touched write(int memory, int64_t begin = 0, int64_t end = 8) { return {memory, begin, end, true}; }
+
+using Orders = std::vector<std::vector<int>>;
+
+}  // namespace
+
+TEST_CASE("a launch waits for what writes its operands, and for what reads what it writes") {
+  CHECK(order_launches({{{write(0)}}, {{write(1)}}, {{read(0), read(1), write(2)}}}) ==
+        Orders{{}, {}, {0, 1}});
+  CHECK(order_launches({{{read(0)}}, {{read(0)}}, {{write(0)}}, {{write(0)}}}) ==
+        Orders{{}, {}, {0, 1}, {2}});
+}
+
+TEST_CASE("bytes that do not overlap are apart") {
+  CHECK(order_launches({{{write(0, 0, 8)}}, {{read(0, 8, 16)}}, {{read(0, 7, 9)}}}) ==
+        Orders{{}, {}, {0}});
+}
+
+TEST_CASE("what is waited for through another launch is left out") {
+  CHECK(order_launches({{{write(0)}}, {{read(0), write(1)}}, {{read(0), read(1), write(2)}}}) ==
+        Orders{{}, {0}, {1}});
+}
+
+TEST_CASE("a launch that runs alone comes after all before it and before all after it") {
+  CHECK(order_launches({{{write(0)}}, {{write(1)}}, {{}, true}, {{write(2)}}, {{write(3)}}}) ==
+        Orders{{}, {}, {0, 1}, {2}, {2}});
+}
+
+TEST_CASE("orders of random launches keep each pair that touches the same bytes") {
+  std::mt19937 random(5);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (int round = 0; round < 50; ++round) {
+    std::vector<LaunchUses> launches(static_cast<size_t>(2 + below(30)));
+    for (LaunchUses& l : launches) {
+      l.alone = below(20) == 0;
+      for (int k = below(4); k >= 0; --k) {
+        const int begin = below(12);
+        l.uses.push_back({below(3), begin, begin + 1 + below(4), below(3) == 0});
+      }
+    }
+    const auto after = order_launches(launches);
+    std::vector<std::vector<bool>> follows(launches.size());
+    for (size_t i = 0; i < launches.size(); ++i) {
+      follows[i].resize(launches.size());
+      for (int j : after[i]) {
+        CHECK(!follows[i][static_cast<size_t>(j)]);  // none is waited for twice
+        follows[i][static_cast<size_t>(j)] = true;
+        for (size_t k = 0; k < i; ++k)
+          if (follows[static_cast<size_t>(j)][k]) follows[i][k] = true;
+      }
+      for (size_t j = 0; j < i; ++j) {
+        bool meet = launches[i].alone || launches[j].alone;
+        for (const Touched& x : launches[i].uses)
+          for (const Touched& y : launches[j].uses)
+            meet |= (x.written || y.written) && x.memory == y.memory && x.begin < y.end &&
+                    y.begin < x.end;
+        if (meet) CHECK(follows[i][j]);
+      }
+    }
+  }
+}
