@@ -220,23 +220,71 @@ Node product_gradient(Node x, uint32_t axes) {
   return gradient;
 }
 
+// The place of each element among those along `axes`, i32.
+Node positions(Ints shape, uint32_t axes) {
+  Node out = full(shape, kI32, int64_t{0});
+  int64_t behind = 1;
+  for (int i = static_cast<int>(shape.size()); i-- > 0;) {
+    if (!(axes >> i & 1)) continue;
+    const Node step = full(shape, kI32, behind);
+    out = binary(Op::Add, out, binary(Op::Mul, iota(shape, i, kI32), step));
+    behind *= shape[i];
+  }
+  return out;
+}
+
+// Up to so many elements, the bits of one number say which of them are a maximum or minimum: that,
+// and not the elements, is kept for the gradient.
+constexpr int64_t kMostBits = 16;
+
+// The gradient of an extremum of few elements, shared evenly among those that are it: of NaN, all.
+Node few_extremum_gradient(Node stored, Node extremum, Node g, ReduceArg how) {
+  const Shape shape = to_shape(stored->shape());
+  const int64_t bits = numel(shape) / numel(g->shape());
+  const DType narrow = bits <= 8 ? kU8 : kU16;
+  const auto number_of = [](Ints of, int64_t value) { return full(of, kI32, value); };
+  const Node wide = expand(extremum, shape), at = positions(shape, how.axes);
+  const Node passed =
+      how.op == Op::Max ? binary(Op::Lt, stored, wide) : binary(Op::Lt, wide, stored);
+  const Node own = cast(binary(Op::Shl, number_of(shape, 1), at), narrow);
+  const Node all = cast(reduce(Op::Add, where(passed, zeros_like(own), own), how.axes), kI32);
+  const auto bit = [&](Node word, Node place) {
+    return binary(Op::And, binary(Op::Shr, word, place), number_of(word->shape(), 1));
+  };
+  Node count = number_of(g->shape(), 0);
+  for (int64_t i = 0; i < bits; ++i)
+    count = binary(Op::Add, count, bit(all, number_of(g->shape(), i)));
+  const DType sum_type = wide_dtype(g->dtype);
+  const Node share = cast(binary(Op::Div, cast(g, sum_type), cast(count, sum_type)), g->dtype);
+  const Node is_hit = binary(Op::Ne, bit(expand(all, shape), at), number_of(shape, 0));
+  return where(is_hit, expand(share, shape), full(shape, g->dtype, 0.0));
+}
+
+// The gradient of a maximum or minimum: shared evenly among the elements that are it. Had x been
+// computed once more than the extremum, by another kernel, then none of them might be.
+Node extremum_gradient(Node n, Node g) {
+  const auto how = n->arg<ReduceArg>();
+  const Node x = n->src(0), stored = in_memory(x);
+  const Node extremum = stored == x ? n : reduce(how.op, stored, how.axes);
+  const int64_t elements = numel(x->shape()) / std::max<int64_t>(numel(n->shape()), 1);
+  if (elements > 1 && elements <= kMostBits && !x->lengths)
+    return few_extremum_gradient(stored, extremum, g, how);
+  const Node equal = binary(Op::Eq, stored, expand(extremum, x->shape()));
+  const Node hit = cast(equal, x->dtype);
+  const DType wide = wide_dtype(x->dtype);
+  constexpr int64_t kCounted = 256;  // all halves count to here exactly
+  const Node count = reduce(Op::Add, elements <= kCounted ? hit : cast(equal, wide), how.axes);
+  const Node share = binary(Op::Div, cast(g, wide), cast(count, wide));
+  return mul(hit, expand(cast(share, x->dtype), x->shape()));
+}
+
 void grad_reduce(Node n, Node g, Adjoints& to) {
   const Node x = n->src(0);
   const auto [op, axes] = n->arg<ReduceArg>();
   const Node wide = expand(g, x->shape());
   if (op == Op::Add) return to.add(x, wide);
   if (op == Op::Mul) return to.add(x, mul(wide, product_gradient(x, axes)));
-  // Max, Min: shared evenly among the elements that are the extremum. Had x been computed once more
-  // than the extremum, by another kernel, then none of them might be.
-  const Node stored = in_memory(x), extremum = stored == x ? n : reduce(op, stored, axes);
-  const Node equal = binary(Op::Eq, stored, expand(extremum, x->shape()));
-  const Node hit = cast(equal, x->dtype);
-  const DType wide_type = wide_dtype(x->dtype);
-  constexpr int64_t kCounted = 256;  // all halves count to here exactly
-  const bool few = numel(x->shape()) <= kCounted * numel(n->shape());
-  const Node count = reduce(Op::Add, few ? hit : cast(equal, wide_type), axes);
-  const Node share = binary(Op::Div, cast(g, wide_type), cast(count, wide_type));
-  to.add(x, mul(hit, expand(cast(share, x->dtype), x->shape())));
+  to.add(x, extremum_gradient(n, g));
 }
 
 // --- Indexing -----------------------------------------------------------------------------------

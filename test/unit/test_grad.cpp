@@ -89,7 +89,7 @@ TEST_CASE("a derivative that is given is the gradient, and has one of its own") 
 
 TEST_CASE("the maximum's gradient in halves: shared among equals, however many") {
   for (DType dtype : {kF16, kBF16})
-    for (int64_t n : {3, 256, 1000}) {
+    for (int64_t n : {17, 256, 1000}) {
       const Tensor x = Tensor::full({2, n}, 2, dtype).contiguous().realize().requires_grad_();
       const Tensor g = Tensor::gradient(x.max(1).to(kF32).sum(), {x})[0];
       bool in_halves = true;  // what is counted, as far as halves count
@@ -99,6 +99,39 @@ TEST_CASE("the maximum's gradient in halves: shared among equals, however many")
       const Tensor share = Tensor::full({2, n}, 1.0 / static_cast<double>(n), kF32).to(dtype);
       CHECK((g == share).all().item<bool>());
     }
+}
+
+TEST_CASE("the gradient of a maximum of few elements keeps a bit of each") {
+  for (const auto& [n, bits] : {std::pair{2, kU8}, {8, kU8}, {9, kU16}, {16, kU16}}) {
+    CAPTURE(n);
+    const Tensor x = Tensor::randn({5, n}).realize().requires_grad_();
+    std::vector<Node> sums;
+    for (Node node : topological(Tensor::gradient(x.max(1).sum(), {x})[0].node()))
+      if (node->op == Op::ReduceAxis && node->arg<ReduceArg>().op == Op::Add &&
+          !node->dtype.is_float())
+        sums.push_back(node);
+    REQUIRE(sums.size() == 1);
+    CHECK(sums[0]->dtype == bits);
+  }
+  // Ties share; where all is NaN there is no largest element, and all of them share.
+  const double nan = NAN;
+  const Tensor x =
+      Tensor::from({3.0f, 1.0f, 3.0f, 3.0f, 2.0f, 5.0f, 1.0f, 0.0f, 1.0f, float(nan), 2.0f, 3.0f},
+                   {3, 4})
+          .realize()
+          .requires_grad_();
+  const Tensor weights = Tensor::from({6.0f, 2.0f, 4.0f}, {3});
+  CHECK(Tensor::gradient((x.max(1) * weights).narrow(0, 0, 2).sum(), {x})[0].to_vector<float>() ==
+        std::vector<float>{2, 0, 2, 2, 0, 2, 0, 0, 0, 0, 0, 0});
+  CHECK(Tensor::gradient((x.min(1) * weights).narrow(0, 0, 2).sum(), {x})[0].to_vector<float>() ==
+        std::vector<float>{0, 6, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0});
+  const auto of_nan = Tensor::gradient((x.max(1) * weights).sum(), {x})[0].to_vector<float>();
+  CHECK(std::vector<float>(of_nan.begin() + 8, of_nan.end()) == std::vector<float>(4, 1));
+  // Windows that overlap: an element is the largest of several of them.
+  const Tensor image = Tensor::from({1.0f, 4.0f, 2.0f, 0.0f, 4.0f}, {1, 1, 5}).requires_grad_();
+  const Tensor pooled = max_pool1d(image, 3, {.stride = 1, .padding = 1});
+  CHECK(Tensor::gradient(pooled.sum(), {image})[0].to_vector<float>() ==
+        std::vector<float>{0, 3, 0, 0, 2});
 }
 
 TEST_CASE("the gradients of a batch norm need two sums over all elements") {
