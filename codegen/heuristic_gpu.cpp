@@ -242,14 +242,21 @@ class RowTuner : GpuTuner {
     return true;
   }
 
+  // A thread has the windows of several channels side by side, where these lie so.
   void windows() {
+    constexpr int64_t kElements = 72, kBlocks = 4;  // of a thread; that a multiprocessor is to have
     Ids rest = shared_loops();
     const int v = vector_range(rest), down = overlapping(without(rest, v));
-    for (int id : loops())
-      if (std::find(rest.begin(), rest.end(), id) == rest.end()) bind(id, RangeKind::Unroll);
-    lanes_ = lanes_along(range(v));  // of channels that lie innermost
-    while (lanes_ > 1 && iterations(rest) / lanes_ < 2 * kBlock * target_.cores) lanes_ /= 2;
+    int64_t reduced = 1;
+    for (int id : loops()) {
+      if (std::find(rest.begin(), rest.end(), id) != rest.end()) continue;
+      reduced *= extent(range(id));
+      bind(id, RangeKind::Unroll);
+    }
     make_last(rest, v);
+    const int64_t blocks = iterations(rest) / (kBlock * target_.cores);
+    for (lanes_ = lanes_along(range(v)); lanes_ > 1; lanes_ /= 2)
+      if (reduced * lanes_ <= kElements && blocks >= kBlocks * lanes_) break;
     vector(v, rest);
     if (down >= 0 && lanes_ == 1) several_windows(down, rest);
     spread(merge(rest), kBlock);

@@ -88,19 +88,20 @@ class Layouts {
   // results. A block of threads makes one where the innermost axis is reduced; where another one
   // is, a line of memory of them, and there are to be four blocks for each multiprocessor.
   Split split_for_threads(Node n, bool product, int innermost) const {
-    constexpr int64_t kShortest = 256;      // what is left to reduce in a part
-    constexpr int64_t kLine = 128;          // bytes
+    constexpr int64_t kShortest = 256;       // what is left to reduce in a part
+    constexpr int64_t kLine = 128;           // bytes
+    constexpr int64_t kSecondKernel = 1024;  // what a tile reduces in the time of one more launch
     constexpr int64_t kByBlock = 16 << 10;  // of a row: a block adds them up as fast as two kernels
     constexpr int64_t kBlockBytes = 32 << 10;  // two vectors for each thread of a full block
     const Ints shape = n->src(0)->shape();
     const int64_t results = numel(n->shape()), length = numel(shape) / results;
     const bool rows = !product && is_reduced(n, innermost < 0 ? last_axis(shape) : innermost);
-    if (product && is_for_matrix_units(n)) {
+    const bool tiled = product && is_for_matrix_units(n);
+    if (tiled && (length < kSecondKernel || !is_thin(n))) {
       const Ints sizes = n->shape();  // few rows still take tiles of their own
       const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
       const int64_t tiles = std::max({int64_t{1}, results / (128 * 64), longest / 128});
-      const int64_t parts =
-          std::min(target_.cores / tiles, length / 1024);  // worth a second kernel
+      const int64_t parts = std::min(target_.cores / tiles, length / kSecondKernel);
       if (parts < 2) return {};
       const int axis = largest_reduced_axis(n);
       return {axis, largest_divisor(shape[axis], parts)};
@@ -409,6 +410,25 @@ class Layouts {
     for (const Operand& o : operands)
       plans.push_back(plan_of(o, ranges, gpu ? own_axis(n, o, operands, ranges) : axis));
     return plans;
+  }
+
+  // Whether an operand has too few rows for the matrix units: no fragment's eight and not the
+  // columns of a warpgroup's tile (codegen/matrix.cpp), which are fewer where there are many tiles.
+  bool is_thin(Node n) const {
+    constexpr int64_t kFragment = 8, kFewestColumns = 24, kTile = 128;
+    int64_t own[2] = {1, 1};
+    Arena arena;
+    ArenaScope scope(arena);
+    Node mul = base_of(n->src(0));
+    const std::vector<Node> ranges = ranges_of_axes(mul->shape());
+    const Operand a = follow(mul->src(0), ranges), b = follow(mul->src(1), ranges);
+    for (int i = 0; i < n->rank; ++i) {
+      const bool in_a = walk_of(a, ranges[i]).kind != Walk::None;
+      const bool in_b = walk_of(b, ranges[i]).kind != Walk::None;
+      if (!is_reduced(n, i) && in_a != in_b) own[in_a ? 0 : 1] *= mul->shape()[i];
+    }
+    const int64_t rows = std::min(own[0], own[1]), tiles = std::max(own[0], own[1]) / kTile;
+    return rows % kFragment != 0 && rows < kFewestColumns && 2 * tiles < target_.cores;
   }
 
   // Products whose blocks stage operands in shared memory for the matrix units of warps, which read

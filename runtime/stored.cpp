@@ -79,6 +79,9 @@ class Chooser {
       limit_chain(n);
       switch (n->op) {
         case Op::ReduceAxis:
+          out_.values[n] = 1;
+          if (Node half = rounded(n)) out_.values[half] = 1;
+          break;
         case Op::Scatter:
         case Op::Assign:
         case Op::Copy:
@@ -145,6 +148,21 @@ class Chooser {
            n->src(0)->dtype.size() < n->dtype.size())
       n = n->src(0);
     return n;
+  }
+
+  // A sum that is rounded to a narrower type before several kernels read it, each of which computes
+  // what lies between: the rounded value. Null where there is none.
+  Node rounded(Node sum) const {
+    Node half = nullptr, n = sum;
+    for (int depth = 0; depth < 12 && users_of(n) == 1; ++depth) {
+      Node user = users_.find(n)->front();
+      if (!(is_movement(user->op) || is_elementwise(user->op)) ||
+          numel(user->shape()) != numel(sum->shape()))
+        return nullptr;
+      if (!half && user->op == Op::Cast && user->dtype.size() < sum->dtype.size()) half = user;
+      n = user;
+    }
+    return half && users_of(n) > 1 && !is_worth_storing(n) ? half : nullptr;
   }
 
   // A value that is broadcast is computed once for many uses.

@@ -68,6 +68,38 @@ TEST_CASE("GPU options: a window is unrolled, and a thread has some that share e
         32 * 32 * 32);
 }
 
+TEST_CASE("GPU options: a thread has the windows of several channels that lie side by side") {
+  const auto pooled = [](int64_t images, int64_t size, int64_t side) {
+    const Shape windows{images, size, side, size, side, 64};
+    return last_kernel(memory(windows, kF16).max(Shape{2, 4}));
+  };
+  const Lowered four = pooled(500, 16, 2), nine = pooled(500, 16, 3), few = pooled(4, 16, 2);
+  CHECK(four.launch.grid[0] * four.launch.block[0] == 500 * 16 * 16 * 64 / 8);
+  CHECK(holds(four, "const f16x8*)(b1 + "));
+  CHECK(holds(four, "*(f16x8*)(b0 + "));
+  CHECK(holds(nine, "const f16x2*)(b1 + "));  // not to have too many elements
+  CHECK(!holds(few, "f16x"));                 // not to leave too few threads
+}
+
+TEST_CASE("GPU options: products with few rows, which no matrix unit takes, sum in parts") {
+  const auto product = [](int64_t rows, int64_t length) {
+    return kernels(memory({length, rows}, kF16).t().matmul(memory({length, 256}, kF16)));
+  };
+  CHECK(product(10, 2000).size() == 2);
+  CHECK(product(10, 2000)[0].launch.grid[0] > 64);
+  CHECK(product(10, 500).size() == 1);   // not worth a second kernel
+  CHECK(product(16, 2000).size() == 1);  // fragments
+}
+
+TEST_CASE("GPU options: a sum that is rounded for several readers is stored rounded") {
+  const Tensor a = memory({512, 24}, kF16), b = memory({24, 40}, kF16), c = memory({40}, kF16);
+  const Tensor y = a.matmul(b) + c;
+  const Tensor both = Tensor::cat({y.relu().sum(0), (y * y.relu()).sum(1)});
+  const auto all = kernels(both);
+  REQUIRE(all.size() >= 2);
+  CHECK(!holds(all[0], "f32* RESTRICT"));  // its results are halves
+}
+
 TEST_CASE("GPU options: gradients of looked-up rows are added in vectors") {
   const Tensor w = memory({5000, 64}).requires_grad_(), g = memory({3000, 64});
   const Tensor sum = (w.embedding(memory({3000}, kI32)) * g).sum();
@@ -142,6 +174,21 @@ TEST_CASE("GPU options: channels that are innermost in memory are summed side by
     CHECK(holds(all.back(), "*(f16x8*)(b0 + "));
     CHECK(!holds(all.back(), "acc"));
   }
+}
+
+TEST_CASE("GPU options: what is kept in memory for a gradient has its channels innermost as well") {
+  const Tensor w = memory({64}).requires_grad_();
+  const Tensor image = memory({500, 64, 9, 9}, kF16), filter = memory({64, 64, 3, 3}, kF16);
+  const Tensor y = conv2d(image, filter, {}, {.padding = 1});
+  const Tensor x = batch_norm(y, w, w, {}, {}).y.gelu();
+  const Tensor largest = max_pool2d(x, 3).flatten(1).matmul(memory({64 * 9, 16}, kF16));
+  int found = 0;
+  for (const Lowered& low : kernels(Tensor::gradient(largest.to(kF32).sum(), {w})[0])) {
+    if (!holds(low, "exp2_of") || !holds(low, "(f16* RESTRICT b0")) continue;
+    ++found;
+    CHECK(holds(low, "*(f16x8*)(b0 + "));
+  }
+  CHECK(found > 0);
 }
 
 TEST_CASE("GPU options: a sum over many parts has a block for each vector of columns") {
