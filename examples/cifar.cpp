@@ -7,15 +7,11 @@
 // neural networks", kellerjordan.github.io/posts/muon, 2024. The recipe "plain" has the paper's
 // SGD for all parameters.
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cxxopts.hpp>
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,73 +24,43 @@ using namespace tiny;
 
 constexpr int kDrawnTrain = 4000, kDrawnTest = 1000;
 constexpr int64_t kTestBatch = 2000;
-constexpr double kReadEvery = 0.3;  // seconds; reading a value back waits for the device
 
-struct Options {
-  std::string data, device, save, load, resume, curve;
-  std::vector<std::string> devices;  // each works on a part of every batch
-  int64_t epochs, batch, width, seed, runs;
+// --- Options -------------------------------------------------------------------------------------
+
+struct Options : TrainingOptions {
+  std::string resume, curve;
+  int64_t epochs, batch, width, runs;
   double target;  // a share
   DType dtype;
   bool muon;
 };
 
-double seconds() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
+const std::vector<OptionText> kOptions{
+    {"data", "FOLDER", "of CIFAR-10's binary files; without it pictures are drawn [CIFAR_DIR]"},
+    {"recipe", "NAME", "record (Muon and SGD) or plain (SGD alone) [record]"},
+    {"epochs", "N", "through the training pictures; 0 only tests [8; plain: 10; drawn: 6]"},
+    {"batch", "N", "pictures of a step, on all devices [2000; plain: 1000; drawn: 250]"},
+    {"width", "N", "channels of the first group, others have 4 times as many [GPU: 64; CPU: 16]"},
+    {"dtype", "T", "of what flows between layers: f16, bf16, f32 [GPU: f16; CPU: f32]"},
+    {"target-accuracy", "X", "stops after an epoch with this test accuracy, in percent"},
+    {"runs", "N", "trainings with one seed after the other, for their mean [1]"},
+    {"curve", "FILE", "draws the losses of the last run into this SVG file"},
+    {"resume", "FILE", "goes on from it where it exists, and writes it after each epoch"},
+};
 
-// --- Options -------------------------------------------------------------------------------------
-
-cxxopts::Options describe_options() {
-  cxxopts::Options options("cifar", "Trains a convolutional network on CIFAR-10.");
-  const auto text = [] { return cxxopts::value<std::string>(); };
-  auto add = options.add_options();
-  add("data", "folder of CIFAR-10's binary files; without it pictures are drawn", text(), "FOLDER");
-  add("recipe", "record (Muon and SGD) or plain (SGD alone)", text(), "NAME");
-  add("epochs", "passes through the training pictures; 0 only tests [8; plain: 10; drawn: 6]",
-      text(), "N");
-  add("batch", "pictures of a step, on all devices together [2000; plain: 1000; drawn: 250]",
-      text(), "N");
-  add("width", "channels of the first group, the others have 4 times as many [GPU: 64; CPU: 16]",
-      text(), "N");
-  add("dtype", "of what flows between layers: f16, bf16, f32; parameters are f32 [GPU: f16]",
-      text(), "T");
-  add("target-accuracy", "stops after an epoch with this test accuracy, in percent", text(), "X");
-  add("runs", "trainings with one seed after the other, for their mean", text(), "N");
-  add("seed", "of weights, order, moves and drawn pictures", text(), "N");
-  add("device", "such as CPU or CUDA", text(), "NAME");
-  add("gpus", "devices of that kind, each of which gets a part of every batch", text(), "N");
-  add("curve", "draws the losses of the last run into this SVG file", text(), "FILE");
-  add("save", "writes the network to this safetensors file", text(), "FILE");
-  add("load", "reads the network from it first", text(), "FILE");
-  add("resume", "goes on from this file where it exists, and writes it after each epoch", text(),
-      "FILE");
-  add("help", "prints this");
-  return options;
-}
-
-Options read_options(const cxxopts::ParseResult& parsed) {
-  const Arguments given(parsed);
+template <class Given> Options read_options(const Given& given) {
   Options o;
-  o.data = given.text("data", env_text("CIFAR_DIR"));
-  check(!given.given("data") || !o.data.empty(), "--data: the name of the folder is empty");
-  o.device = given.text("device");
-  o.devices = devices_from(o.device, given.whole("gpus", 1, 1024, 1));
-  const bool drawn = o.data.empty();
-  const bool gpu = o.devices[0].starts_with("CUDA") || o.devices[0].starts_with("HIP");
+  read_training_options(given, "CIFAR_DIR", o);
+  const bool drawn = o.data.empty(), gpu = runtime_seam::is_gpu(o.devices[0]);
+  const std::vector<DType> dtypes{kF16, kBF16, kF32};
   o.muon = given.choice("recipe", {"record", "plain"}) == 0;
   o.epochs = given.whole("epochs", 0, 10'000, drawn ? 6 : o.muon ? 8 : 10);
   o.batch = given.whole("batch", 2, 1 << 16, drawn ? 250 : o.muon ? 2000 : 1000);
   o.width = given.whole("width", 1, 1024, gpu ? 64 : 16);
-  o.dtype =
-      std::array{kF16, kBF16, kF32}[given.choice("dtype", {"f16", "bf16", "f32"}, gpu ? 0 : 2)];
+  o.dtype = dtypes[given.choice("dtype", {"f16", "bf16", "f32"}, gpu ? 0 : 2)];
   o.target = given.number("target-accuracy", 0, 100, 1000) / 100;
-  o.seed = given.whole("seed", 0, INT64_MAX);
   o.runs = given.whole("runs", 1, 10'000, 1);
   o.curve = given.new_file("curve");
-  o.save = given.new_file("save");
-  o.load = given.text("load");
   o.resume = given.new_file("resume");
   check(o.runs == 1 || (o.load.empty() && o.resume.empty()),
         "--runs: each of several runs begins anew, without --load and --resume");
@@ -103,111 +69,84 @@ Options read_options(const cxxopts::ParseResult& parsed) {
 
 // --- The network ---------------------------------------------------------------------------------
 
-// Batch norm without a scale, then GELU.
-class NormGelu : public nn::Module {
- public:
-  explicit NormGelu(int64_t channels) : norm_(channels, 1e-12, 0.4) { norm_.weight = Tensor(); }
-  Tensor forward(const Tensor& x) override { return norm_(x).gelu(); }
-  void state(StateDict& out, const std::string& prefix) override { norm_.state(out, prefix); }
-
- private:
-  nn::BatchNorm2d norm_;
-};
-
-nn::Conv2d make_conv(int64_t in, int64_t out) {
-  nn::Conv2d conv(in, out, 3, {.padding = 1}, /*has_bias=*/false);
-  nn::dirac_(conv.weight, std::min(in, out));
-  return conv;
-}
+Tensor gelu(const Tensor& x) { return x.gelu(); }
 
 nn::Sequential make_group(int64_t in, int64_t out) {
   const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
-  return nn::Sequential(make_conv(in, out), pool, NormGelu(out), make_conv(out, out),
-                        NormGelu(out));
+  const auto conv = [&](int64_t channels) {
+    nn::Conv2d conv(channels, out, 3, {.padding = 1}, /*has_bias=*/false);
+    nn::dirac_(conv.weight, std::min(channels, out));
+    return conv;
+  };
+  const auto norm = [&] {
+    nn::BatchNorm2d norm(out, 1e-12, 0.4);
+    norm.weight = Tensor();  // it has no scale
+    return norm;
+  };
+  return nn::Sequential(conv(in), pool, norm(), gelu, conv(out), norm(), gelu);
 }
 
-class Network : public nn::Module {
- public:
-  explicit Network(int64_t width)
-      : whiten_(3, 24, 2),
-        groups_(make_group(24, width), make_group(width, 4 * width),
-                make_group(4 * width, 4 * width)),
-        head_(4 * width, kPictureClasses, false) {
-    whiten_.weight.requires_grad_(false);
-    const double reach = std::sqrt(3.0);  // of variance 1
-    head_.weight = Tensor::uniform({kPictureClasses, 4 * width}, -reach, reach).requires_grad_();
-  }
-  Tensor forward(const Tensor& x) override {
-    const Tensor y = max_pool2d(groups_(whiten_(x).gelu()), 3).flatten(1);
-    return head_(y).to(kF32) * (1 / static_cast<double>(y.size(1)));
-  }
-  void state(StateDict& out, const std::string& prefix) override {
-    whiten_.state(out, prefix + "whiten.");
-    groups_.state(out, prefix + "groups.");
-    head_.state(out, prefix + "head.");
-  }
-  // The first layer's filters, which are not trained, from some of the training pictures.
-  void whiten(const Tensor& images, const std::vector<std::string>& devices) {
-    whiten_.weight.assign(whitening_filters(images, 2, 5e-4).shard(devices)).realize();
-  }
+// "0": the first layer, whose filters are not trained; "2" to "4": the groups; "6": the head.
+nn::Sequential make_network(int64_t width, const std::vector<std::string>& devices) {
+  nn::Conv2d whiten(3, 24, 2);
+  whiten.weight.requires_grad_(false);
+  nn::Linear head(4 * width, kPictureClasses, /*has_bias=*/false);
+  const double reach = std::sqrt(3.0);  // of variance 1
+  head.weight = Tensor::uniform({kPictureClasses, 4 * width}, -reach, reach).requires_grad_();
+  const auto pool = [](const Tensor& x) { return max_pool2d(x, 3).flatten(1); };
+  const auto scale = [width](const Tensor& x) { return x.to(kF32) * (0.25 / width); };
+  nn::Sequential network(std::move(whiten), gelu, make_group(24, width),
+                         make_group(width, 4 * width), make_group(4 * width, 4 * width), pool,
+                         std::move(head), scale);
+  for (Tensor* t : network.tensors()) t->shard_(devices);
+  return network;
+}
 
-  // Parameters by how they are trained; running statistics come with the filters.
-  std::vector<Tensor*> whitening_bias() { return {&whiten_.bias}; }
-  std::vector<Tensor*> head() { return {&head_.weight}; }
-  std::vector<Tensor*> norm_biases() { return in_groups(true); }
-  std::vector<Tensor*> filters() { return in_groups(false); }
-
- private:
-  std::vector<Tensor*> in_groups(bool biases) {
-    std::vector<Tensor*> out = groups_.tensors();
-    std::erase_if(out, [&](Tensor* t) { return biases != (t->requires_grad() && t->rank() == 1); });
-    return out;
+// How its parts are trained, by the share of the training that is done. Rates are for sums of
+// losses.
+ScheduledOptimizers make_optimizers(nn::Module& network, const Options& o) {
+  std::vector<Tensor*> first, head, biases, filters;  // filters: with running statistics
+  for (const auto& [name, t] : network.state_dict()) {
+    if (name == "0.weight") continue;
+    const bool is_bias = t->rank() == 1 && t->requires_grad();
+    (name == "0.bias"     ? first
+     : name == "6.weight" ? head
+     : is_bias            ? biases
+                          : filters)
+        .push_back(t);
   }
-
-  nn::Conv2d whiten_;
-  nn::Sequential groups_;
-  nn::Linear head_;
-};
+  const auto batch = static_cast<double>(o.batch);
+  const double unit = 1 / (1024 * (1 + 1 / (1 - 0.85)));  // for the plain recipe's numbers
+  const double bias = o.muon ? 0.053 : 64 * 11.5 * unit, top = o.muon ? 0.67 : 768 * 11.5 * unit;
+  const double decay = o.muon ? 2e-6 * batch : 0.0153 * batch * unit;  // of a step at full rate
+  const Points all = o.muon ? Points{{0, 1}, {1, 0}} : Points{{0, 0.2}, {0.23, 1}, {1, 0.07}};
+  const double three_epochs = 3 / static_cast<double>(std::max<int64_t>(o.epochs, 1));
+  ScheduledOptimizers out;
+  const auto add_sgd = [&](const std::vector<Tensor*>& tensors, double lr, const Points& schedule) {
+    out.add(std::make_unique<SGD>(tensors, lr, SgdOptions{0.85, true, decay / lr}), lr, schedule);
+  };
+  add_sgd(first, bias, {{0, 1}, {three_epochs, 0}});
+  add_sgd(biases, bias, all);
+  add_sgd(head, top, all);
+  const MuonOptions muon{.momentum = 0.6, .steps = 3, .dtype = kBF16, .unit_rows = true};
+  if (o.muon)
+    out.add(std::make_unique<Muon>(filters, 0.24, muon), 0.24, all);
+  else
+    add_sgd(filters, 11.5 * unit, all);
+  return out;
+}
 
 // --- Training and testing ------------------------------------------------------------------------
 
-// What is trained in one way, with the learning rate that its schedule begins at.
-struct Part {
-  std::unique_ptr<Optimizer> optimizer;
-  double lr;
-};
+// Test pictures moved by (dy, dx) and mirrored or not: mirrored with half of the weight, moved with
+// half of it.
+const std::vector<TestView> kPlainView{{1, {0, 0, 0}}};
+const std::vector<TestView> kManyViews{{0.25, {0, 0, 0}},    {0.25, {0, 0, 1}},
+                                       {0.125, {-1, -1, 0}}, {0.125, {-1, -1, 1}},
+                                       {0.125, {1, 1, 0}},   {0.125, {1, 1, 1}}};
 
-// The network's parts, that of the first layer's bias first. Rates are for sums of losses.
-std::vector<Part> make_parts(Network& network, const Options& o) {
-  const auto batch = static_cast<double>(o.batch);
-  const double unit = 1 / (1024 * (1 + 1 / (1 - 0.85)));  // for the plain recipe's numbers
-  const double bias = o.muon ? 0.053 : 64 * 11.5 * unit, head = o.muon ? 0.67 : 768 * 11.5 * unit;
-  const double decay = o.muon ? 2e-6 * batch : 0.0153 * batch * unit;  // of a step at full rate
-  std::vector<Part> parts;
-  const auto add_sgd = [&](const std::vector<Tensor*>& tensors, double lr) {
-    parts.push_back({std::make_unique<SGD>(tensors, lr, SgdOptions{0.85, true, decay / lr}), lr});
-  };
-  add_sgd(network.whitening_bias(), bias);
-  add_sgd(network.norm_biases(), bias);
-  add_sgd(network.head(), head);
-  const MuonOptions options{.momentum = 0.6, .steps = 3, .dtype = kBF16, .unit_rows = true};
-  if (o.muon)
-    parts.push_back({std::make_unique<Muon>(network.filters(), 0.24, options), 0.24});
-  else
-    add_sgd(network.filters(), 11.5 * unit);
-  return parts;
-}
-
-// How test pictures are seen, and with which weight: mirrored with half of it, moved with half.
-struct View {
-  float dy, dx, mirrored, weight;
-};
-const std::vector<View> kPlainView{{0, 0, 0, 1}};
-const std::vector<View> kManyViews{{0, 0, 0, 0.25},    {0, 0, 1, 0.25},  {-1, -1, 0, 0.125},
-                                   {-1, -1, 1, 0.125}, {1, 1, 0, 0.125}, {1, 1, 1, 0.125}};
-
-struct EpochRow {
-  int64_t epoch;
+struct Epoch {
+  int64_t number;
   double loss, training, testing, seconds;  // training: accuracy on its own pictures
 };
 
@@ -218,115 +157,76 @@ class Trainer {
         training_(data.train, o.devices),
         testing_(data.test, o.devices),
         scaling_(training_.images),
-        network_(placed(o)),
+        network_(make_network(o.width, o.devices)),
         order_(training_.size(), o.batch),
-        parts_(make_parts(network_, o)),
-        steps_(o.epochs * order_.count()),
-        test_batch_(std::min(testing_.size(), kTestBatch)),
-        mirrored_(zeros({training_.size()}, kI32)),
-        done_(zeros({1}, kF32)),
-        epoch_(zeros({1}, kI32)),
-        curve_(zeros({2, std::max<int64_t>(steps_, 1)}, kF32)),
-        logits_(zeros({test_batch_, kPictureClasses}, kF32, 0)),
-        correct_(zeros({1}, kI64)),
+        optimizers_(make_optimizers(network_, o)),
+        mirrored_(Tensor::zeros({training_.size()}, kI32).shard(o.devices).contiguous().realize()),
+        epoch_(Tensor::zeros({1}, kI32).shard(o.devices).contiguous().realize()),
+        curves_(2, o.epochs * order_.count(), o.devices),
         step_([this] { step(); }),
-        see_([this](const Tensor& view) { see(view); }) {}
+        test_(testing_.labels, kTestBatch, kPictureClasses, o.devices,
+              [this](const Tensor& at, const Tensor& view) { return see(at, view); }) {}
 
   // All that a training goes on from.
   StateDict state() {
     StateDict all = network_.state_dict("network.");
-    for (size_t i = 0; i < parts_.size(); ++i)
-      for (const NamedTensor& t : parts_[i].optimizer->state_dict(cat("optimizer", i, ".")))
-        all.push_back(t);
-    for (const NamedTensor& t : StateDict{
-             {"mirrored", &mirrored_}, {"done", &done_}, {"epoch", &epoch_}, {"curve", &curve_}})
-      all.push_back(t);
+    for (const NamedTensor& t : optimizers_.state_dict("optimizer")) all.push_back(t);
+    all.insert(all.end(), {{"mirrored", &mirrored_},
+                           {"epoch", &epoch_},
+                           {"done", &curves_.done},
+                           {"curve", &curves_.values}});
     return all;
   }
+
   StateDict network_state() { return network_.state_dict(); }
+  double test(const std::vector<TestView>& views) { return test_.accuracy(views); }
+  ChartLine losses() const { return curves_.line(0, "training loss"); }
 
   // Everything as at the start of a training with this seed, in the memory that it has: the steps
   // that are captured serve all trainings.
   void restart(int64_t seed) {
     manual_seed(static_cast<uint64_t>(seed));
-    Network fresh = placed(o_);
-    const StateDict to = network_.state_dict(), from = fresh.state_dict();
-    std::vector<Tensor*> all;
-    for (size_t i = 0; i < to.size(); ++i)
-      all.push_back(&to[i].tensor->assign(from[i].tensor->detach()));
+    nn::Sequential fresh = make_network(o_.width, o_.devices);
+    copy_state(network_.state_dict(), fresh.state_dict());
     const Tensor coins = Tensor::randint(0, 2, {training_.size()}, kI32).contiguous();
-    all.push_back(&mirrored_.assign(coins.shard(o_.devices)));
-    for (Tensor* t : {&done_, &epoch_}) all.push_back(&t->assign(t->zeros_like()));
-    Tensor::realize(all);
-    for (Part& part : parts_) part.optimizer->reset();
+    mirrored_.assign(coins.shard(o_.devices)).realize();
+    epoch_.assign(epoch_.zeros_like()).realize();
+    curves_.restart();
+    optimizers_.reset();
     const int64_t some = std::min<int64_t>(5000, training_.size());
-    network_.whiten(scaling_(training_.images.narrow(0, 0, some)), o_.devices);
+    const Tensor pictures = scaling_(training_.images.narrow(0, 0, some));
+    Tensor& whitening = *network_.state_dict()[0].tensor;
+    whitening.assign(whitening_filters(pictures, 2, 5e-4).shard(o_.devices)).realize();
   }
 
   // Trains on, up to the last epoch or the wanted accuracy. Times count from `start` without the
   // tests before the last one. Where it tells nothing, only the last epoch is tested.
-  std::vector<EpochRow> train(double start, bool tells) {
-    std::vector<EpochRow> rows;
+  std::vector<Epoch> train(double start, bool tells) {
+    std::vector<Epoch> epochs;
     std::optional<Progress> progress;
-    if (tells) progress.emplace(steps_ * o_.batch, "pictures");
-    double shown = seconds();
+    if (tells) progress.emplace(curves_.steps() * o_.batch, "pictures");
     for (int64_t epoch = epoch_.item<int32_t>(); epoch < o_.epochs; ++epoch) {
       order_.restart();
-      const int64_t before = epoch * order_.count();
-      for (int64_t i = 1; i <= order_.count(); ++i) {
+      const int64_t before = epoch * order_.count(), end = before + order_.count();
+      for (int64_t done = before + 1; done <= end; ++done) {
         step_();
-        if (!tells || i == order_.count() || seconds() < shown + kReadEvery) continue;
-        show(*progress, before, before + i, rows);
-        shown = seconds();
+        if (tells && done < end && progress->is_due()) show(*progress, before, done, epochs);
       }
       epoch_.assign(epoch_ + 1).realize();
       const bool last = epoch + 1 == o_.epochs, aims = o_.target <= 1;
       if (!last && !tells && !aims) continue;
       const double trained = seconds(), testing = test(last || aims ? kManyViews : kPlainView);
-      const auto [loss, training] = means(before, before + order_.count());
-      rows.push_back({epoch + 1, loss, training, testing, seconds() - start});
+      const std::vector<double> means = curves_.means(before, end);
+      epochs.push_back({epoch + 1, means[0], means[1], testing, seconds() - start});
       if (!last && testing < o_.target) start += seconds() - trained;
-      if (tells) show(*progress, before, before + order_.count(), rows);
+      if (tells) show(*progress, before, end, epochs);
       if (!o_.resume.empty()) save_checkpoint(o_.resume, state());
       if (testing >= o_.target) break;
     }
-    return rows;
-  }
-
-  // The share of the test pictures that the network knows. All batches have one size, so that they
-  // run the same kernels: the last one begins early and counts only what is new.
-  double test(const std::vector<View>& views) {
-    const int64_t n = testing_.size();
-    correct_.assign(correct_.zeros_like()).realize();
-    for (int64_t done = 0; done < n; done += test_batch_)
-      for (const View& v : views) {
-        const auto begin = static_cast<float>(std::min(done, n - test_batch_));
-        const float first = &v == &views.front(), last = &v == &views.back();
-        see_(Tensor::from(
-                 {begin, static_cast<float>(done), v.dy, v.dx, v.mirrored, v.weight, first, last})
-                 .shard(o_.devices));
-      }
-    return static_cast<double>(correct_.item<int64_t>()) / static_cast<double>(n);
-  }
-
-  void draw_curve() {
-    const std::vector<float> losses = curve_.to_vector<float>();
-    ChartLine line{"training loss", {}};
-    for (int i = 0; i < static_cast<int>(done_.item<float>()); ++i)
-      line.points.emplace_back(i + 1, losses[i]);
-    save_svg(o_.curve, {"CIFAR-10", "step", "loss", {line}});
+    return epochs;
   }
 
  private:
-  static Network placed(const Options& o) {
-    Network network(o.width);
-    for (Tensor* t : network.tensors()) t->shard_(o.devices);
-    return network;
-  }
-  Tensor zeros(const Shape& shape, DType dtype, std::optional<int64_t> axis = {}) const {
-    return Tensor::zeros(shape, dtype).contiguous().realize().shard(o_.devices, axis).realize();
-  }
-
   // One step; everything that it computes is realized together.
   void step() {
     const nn::Training mode;
@@ -339,24 +239,9 @@ class Trainer {
         cross_entropy(logits, labels, {.reduction = Reduction::Sum, .label_smoothing = 0.2});
     loss.backward();
     const Tensor hits = (logits.detach().argmax(1) == labels).to(kF32).sum();
-    const Tensor now = Tensor::stack({loss.detach(), hits}).unsqueeze(1) * (1.0 / o_.batch);
-    curve_.assign(where(Tensor::arange(0, curve_.size(1), 1, kF32) == done_, now, curve_));
-    set_rates();
-    done_.assign(done_ + 1);
-    std::vector<Optimizer*> optimizers;
-    for (Part& part : parts_) optimizers.push_back(part.optimizer.get());
-    Optimizer::step_all(optimizers, {order_.state(), &curve_, &done_});
-  }
-
-  // Down to 0 in a straight line, in three epochs for the bias of the first layer. The plain recipe
-  // rises from 0.2 during the first 23 % and ends at 0.07.
-  void set_rates() {
-    const Tensor at = done_ * (1.0 / static_cast<double>(steps_));
-    const Tensor rising = at * (0.8 / 0.23) + 0.2, falling = (at - 0.23) * (-0.93 / 0.77) + 1;
-    const Tensor rate = o_.muon ? 1 - at : minimum(rising, falling);
-    const Tensor first = (1 - done_ * (1 / (3.0 * static_cast<double>(order_.count())))).relu();
-    for (Part& part : parts_)
-      part.optimizer->set_lr((&part == &parts_[0] ? first : rate) * part.lr);
+    const Tensor done = curves_.done * (1.0 / static_cast<double>(curves_.steps()));
+    curves_.add({loss * (1.0 / o_.batch), hits * (1.0 / o_.batch)});
+    optimizers_.step(done, {order_.state(), &curves_.values, &curves_.done});
   }
 
   Tensor classify(const Tensor& bytes) {
@@ -364,85 +249,57 @@ class Trainer {
     return network_(scaling_(bytes).to(o_.dtype).contiguous());
   }
 
-  // Adds what the network says of a batch, seen in one way; after the last way counts.
-  void see(const Tensor& view) {
-    const NoGrad no_grad;
+  Tensor see(const Tensor& at, const Tensor& view) {
     const nn::Training testing(false);
-    const auto value = [&](int i) { return view.narrow(0, i, 1); };
-    const Tensor at =
-        (Tensor::arange(0, test_batch_, 1, kI32) + value(0).to(kI32)).shard(o_.devices, 0);
-    const PictureMoves moves{value(2).to(kI32), value(3).to(kI32), value(4) > 0.5};
-    const Tensor logits = classify(pick_pictures(testing_.images, at, moves)) * value(5);
-    logits_.assign(where(value(6) > 0.5, 0, logits_) + logits);
-    const Tensor hit = logits_.argmax(1) == testing_.labels.index_select(0, at).to(kI64);
-    const Tensor counts = logical_and(at.to(kF32) >= value(1), value(7) > 0.5);
-    correct_.assign(correct_ + logical_and(hit, counts).sum());
-    Tensor* const both[] = {&logits_, &correct_};
-    Tensor::realize(both);
+    const PictureMoves moves{view.narrow(0, 0, 1).to(kI32), view.narrow(0, 1, 1).to(kI32),
+                             view.narrow(0, 2, 1) > 0.5};
+    return classify(pick_pictures(testing_.images, at, moves));
   }
 
-  // Mean loss and accuracy of these steps.
-  std::pair<double, double> means(int64_t begin, int64_t end) const {
-    const std::vector<float> curve = curve_.to_vector<float>();
-    const auto mean = [&](auto first) {
-      return std::accumulate(first + begin, first + end, 0.0) / static_cast<double>(end - begin);
-    };
-    const double loss = mean(curve.begin());
-    check(std::isfinite(loss), "the loss is not finite any more after ", end, " steps");
-    return {loss, mean(curve.begin() + curve_.size(1))};
-  }
-
-  void show(Progress& progress, int64_t begin, int64_t end, const std::vector<EpochRow>& rows) {
-    const auto [loss, training] = means(begin, end);
-    char text[96];
-    const int length =
-        std::snprintf(text, sizeof text, "loss %.3f  accuracy %5.1f %%", loss, training * 100);
-    if (!rows.empty())
-      std::snprintf(text + length, sizeof text - length, "  test %.2f %%",
-                    rows.back().testing * 100);
+  void show(Progress& progress, int64_t begin, int64_t end, const std::vector<Epoch>& epochs) {
+    const std::vector<double> means = curves_.means(begin, end);
+    std::string text = formatted("loss %.3f  accuracy %5.1f %%", means[0], means[1] * 100);
+    if (!epochs.empty()) text += formatted("  test %.2f %%", epochs.back().testing * 100);
     progress.update(end * o_.batch, text);
   }
 
   const Options& o_;
   const DevicePictures training_, testing_;
   const ChannelScaling scaling_;
-  Network network_;
+  nn::Sequential network_;
   ShuffledBatches order_;
-  std::vector<Part> parts_;
-  const int64_t steps_, test_batch_;
-  Tensor mirrored_;          // (n): which pictures are so in even epochs
-  Tensor done_, epoch_;      // (1): steps, epochs
-  Tensor curve_;             // (2, steps): losses, accuracies
-  Tensor logits_, correct_;  // of a batch of tests, of all of them
+  ScheduledOptimizers optimizers_;
+  Tensor mirrored_, epoch_;  // (n): which pictures are so in even epochs; (1)
+  StepCurves curves_;        // losses, accuracies
   Jit<std::function<void()>> step_;
-  Jit<std::function<void(const Tensor&)>> see_;
+  ClassifierTest test_;
 };
 
 void train_often(Trainer& trainer, const Options& o) {
-  double accuracies = 0, squares = 0, times = 0;
+  std::vector<double> accuracies, times;
   for (int64_t run = 0; run < o.runs; ++run) {
     const double start = seconds();
     trainer.restart(o.seed + run);
-    const EpochRow last = trainer.train(start, /*tells=*/false).back();
-    std::printf("seed %lld: test accuracy %.2f %% in %.3f s\n",
-                static_cast<long long>(o.seed + run), last.testing * 100, last.seconds);
-    std::fflush(stdout);
-    accuracies += last.testing * 100;
-    squares += last.testing * last.testing * 1e4;
-    if (run > 0) times += last.seconds;  // the first one compiles
+    const Epoch last = trainer.train(start, /*tells=*/false).back();
+    std::cout << "seed " << o.seed + run
+              << formatted(": test accuracy %.2f %% in %.3f s", last.testing * 100, last.seconds)
+              << std::endl;
+    accuracies.push_back(last.testing * 100);
+    if (run > 0) times.push_back(last.seconds);  // the first one compiles
   }
-  const auto n = static_cast<double>(o.runs);
-  const double mean = accuracies / n, variance = (squares - n * mean * mean) / (n - 1);
-  std::printf("mean of %.0f: %.2f %% (standard deviation %.2f), %.3f s without the first\n", n,
-              mean, std::sqrt(std::max(variance, 0.0)), times / (n - 1));
+  const auto [mean, deviation] = mean_and_deviation(accuracies);
+  std::cout << "mean of " << o.runs
+            << formatted(": %.2f %% (standard deviation %.2f), %.3f s without the first\n", mean,
+                         deviation, mean_and_deviation(times).mean);
 }
 
 void train_once(Trainer& trainer, double start) {
-  const std::vector<EpochRow> rows = trainer.train(start, /*tells=*/true);
-  std::printf("\nepoch    loss  training      test     time\n");
-  for (const EpochRow& row : rows)
-    std::printf("%5lld  %6.3f  %6.2f %%  %6.2f %%  %5.2f s\n", static_cast<long long>(row.epoch),
-                row.loss, row.training * 100, row.testing * 100, row.seconds);
+  std::vector<std::vector<std::string>> rows;
+  for (const Epoch& e : trainer.train(start, /*tells=*/true))
+    rows.push_back({std::to_string(e.number), formatted("%.3f", e.loss),
+                    formatted("%.2f %%", e.training * 100), formatted("%.2f %%", e.testing * 100),
+                    formatted("%.2f s", e.seconds)});
+  std::cout << '\n' << to_table({"epoch", "loss", "training", "test", "time"}, rows);
 }
 
 PictureData find_data(const Options& o) {
@@ -468,31 +325,18 @@ void run(const Options& o) {
     if (o.epochs > 0)
       train_once(trainer, prepared);
     else
-      std::printf("test accuracy %.2f %%\n", 100 * trainer.test(kManyViews));
+      std::cout << formatted("test accuracy %.2f %%\n", 100 * trainer.test(kManyViews));
   }
-  std::printf("%.2f s in all", seconds() - start);
-  for (const DeviceMemory& m : memory_report(0).devices)
-    std::printf(", at most %.0f MB on %s", static_cast<double>(m.peak_bytes) / 1e6,
-                m.device.c_str());
-  std::cout << std::endl;
-  if (!o.curve.empty()) trainer.draw_curve();
+  std::cout << formatted("%.2f s in all, ", seconds() - start) << peak_memory_text() << std::endl;
+  if (!o.curve.empty()) save_svg(o.curve, {"CIFAR-10", "step", "loss", {trainer.losses()}});
   if (!o.save.empty()) save(o.save, trainer.network_state());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    cxxopts::Options options = describe_options();
-    const auto parsed = options.parse(argc, argv);
-    if (parsed.count("help"))
-      std::cout << options.help() << '\n' << env_help();
-    else
-      run(read_options(parsed));
-    return 0;
-  } catch (const std::exception& e) {
-    std::cout << std::flush;
-    std::cerr << "cifar: " << e.what() << std::endl;
-    return 1;
-  }
+  return run_program("cifar",
+                     cxxopts::Options("cifar", "Trains a convolutional network on CIFAR-10."),
+                     cxxopts::value<std::string>(), {kOptions, kTrainingOptions}, argc, argv,
+                     [](const auto& given) { run(read_options(given)); });
 }

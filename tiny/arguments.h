@@ -1,13 +1,18 @@
-// Options of the command line: what a parser has found, as numbers and names that are checked.
+// Options of the command line: what a parser (cxxopts) has found, as numbers and names that are
+// checked, and what the main() of a program does with them.
 #pragma once
 #include <charconv>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <system_error>
 #include <type_traits>
 #include <vector>
 
+#include "tiny/devices.h"
+#include "tiny/env.h"
 #include "tiny/error.h"
 
 namespace tiny {
@@ -67,5 +72,67 @@ template <class Parsed> class Arguments {
  private:
   const Parsed& parsed_;
 };
+
+// An option for --help. `argument`: what follows it, such as "N"; empty: nothing does.
+struct OptionText {
+  const char *name, *argument, *help;
+};
+
+// What programs share that train on a data set.
+struct TrainingOptions {
+  std::string data, device, save, load;
+  std::vector<std::string> devices;  // each works on a part of every batch
+  int64_t seed = 0;
+};
+
+inline const std::vector<OptionText> kTrainingOptions{
+    {"seed", "N", "of weights, order and drawn data [0]"},
+    {"device", "NAME", "such as CPU or CUDA [a GPU where there is one]"},
+    {"gpus", "N", "devices of that kind, each of which gets a part of every batch [1]"},
+    {"save", "FILE", "writes the network to this safetensors file"},
+    {"load", "FILE", "reads the network from it first"},
+};
+
+// Those, and "data", a folder for which an environment variable stands where it is not given.
+template <class Parsed>
+void read_training_options(const Arguments<Parsed>& given, const char* data_variable,
+                           TrainingOptions& out) {
+  out.data = given.text("data", env_text(data_variable));
+  check(!given.given("data") || !out.data.empty(), "--data: the name of the folder is empty");
+  out.device = given.text("device");
+  out.devices = devices_from(out.device, given.whole("gpus", 1, 1024, 1));
+  out.seed = given.whole("seed", 0, INT64_MAX);
+  out.save = given.new_file("save");
+  out.load = given.text("load");
+}
+
+// The main() of a program: reads the options with `parser`, where `text` is the type of a value
+// that is a text (cxxopts::value<std::string>()), and calls run(parsed), or prints --help. The exit
+// code; what is thrown goes to the standard error under the program's name.
+template <class Parser, class Text, class Run>
+int run_program(const char* name, Parser parser, Text text,
+                const std::vector<std::vector<OptionText>>& options, int argc, char** argv,
+                Run run) {
+  try {
+    auto add = parser.add_options();
+    for (const std::vector<OptionText>& some : options)
+      for (const OptionText& o : some)
+        if (*o.argument)
+          add(o.name, o.help, text, o.argument);
+        else
+          add(o.name, o.help);
+    add("help", "prints this");
+    const auto parsed = parser.parse(argc, argv);
+    if (parsed.count("help"))
+      std::cout << parser.help() << '\n' << env_help();
+    else
+      run(Arguments(parsed));
+    return 0;
+  } catch (const std::exception& e) {
+    std::cout << std::flush;
+    std::cerr << name << ": " << e.what() << std::endl;
+    return 1;
+  }
+}
 
 }  // namespace tiny

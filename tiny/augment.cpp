@@ -24,6 +24,13 @@ DevicePictures::DevicePictures(const PictureSet& set, const std::vector<std::str
   Tensor::realize(both);
 }
 
+DevicePictures::DevicePictures(const DigitSet& set, const std::vector<std::string>& devices)
+    : images(Tensor::from(set.images, {set.size(), 1, kDigitSide, kDigitSide}).shard(devices)),
+      labels(Tensor::from(set.labels).shard(devices)) {
+  Tensor* const both[] = {&images, &labels};
+  Tensor::realize(both);
+}
+
 ChannelScaling::ChannelScaling(const Tensor& images) {
   const Tensor x = images.to(kF32);
   mean_ = x.mean({0, 2, 3}, true);

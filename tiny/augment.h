@@ -10,12 +10,13 @@
 
 namespace tiny {
 
-// A set of pictures, as bytes, in the memory of each of these devices.
+// A set of pictures or digits, as bytes, in the memory of each of these devices.
 struct DevicePictures {
   DevicePictures(const PictureSet& set, const std::vector<std::string>& devices);
+  DevicePictures(const DigitSet& set, const std::vector<std::string>& devices);
   int64_t size() const { return images.size(0); }
 
-  Tensor images, labels;  // u8 (n, 3, 32, 32), u8 (n)
+  Tensor images, labels;  // u8 (n, 3, 32, 32) or (n, 1, 28, 28), u8 (n)
 };
 
 // Makes pictures to f32 numbers of mean 0 and variance 1 in each channel of these (n, c, h, w).

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kBarCells = 24;
 constexpr double kRedrawSeconds = 0.1;
+constexpr double kReadSeconds = 0.3;
 
 // "0:07", "12:34", "1:02:03"
 std::string duration_text(double seconds) {
@@ -79,6 +80,8 @@ void Progress::update(int64_t done, std::string_view fields) {
   drawn_tenth_ = tenth;
   draw(cat(line(), "  ", rate() > 0 ? duration_text((total_ - done_) / rate()) : "?", " left"));
 }
+
+bool Progress::is_due() const { return sink_.seconds() - now_ >= kReadSeconds; }
 
 void Progress::finish() {
   if (finished_) return;

@@ -32,6 +32,9 @@ class Progress {
   // Says that `done` units are finished, with a text such as "loss 0.12". The rate counts from the
   // first call, so that what only the first step does (compiling) does not spoil it.
   void update(int64_t done, std::string_view fields = "");
+  // Whether the last update is old enough for another one: for what costs something to say, such as
+  // a value that has to be read from a device.
+  bool is_due() const;
   // Draws the last state with the time that it took, and ends the line. Later calls do nothing.
   void finish();
 

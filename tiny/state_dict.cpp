@@ -50,6 +50,17 @@ std::string differences(const SafetensorsFile& file, const StateDict& state) {
 
 }  // namespace
 
+void copy_state(const StateDict& to, const StateDict& from) {
+  check(to.size() == from.size(), "copy_state: ", from.size(), " tensors for ", to.size());
+  const NoGrad no_grad;
+  for (size_t i = 0; i < to.size(); ++i) {
+    check(to[i].name == from[i].name, "copy_state: ", from[i].name, " in the place of ",
+          to[i].name);
+    to[i].tensor->assign(from[i].tensor->detach());
+  }
+  Tensor::realize(tensors_of(to));
+}
+
 void save(const std::string& path, const StateDict& state,
           const std::map<std::string, std::string>& metadata) {
   Tensor::realize(tensors_of(state));

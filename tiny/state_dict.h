@@ -15,6 +15,9 @@ struct NamedTensor {
 };
 using StateDict = std::vector<NamedTensor>;
 
+// The tensors get the values of others of the same names and shapes, in the memory that they have.
+void copy_state(const StateDict& to, const StateDict& from);
+
 // Realizes the tensors together and writes them to a file, aside and renamed. Throws Error for a
 // name given twice and a place where no file can be made.
 void save(const std::string& path, const StateDict& state,

@@ -22,4 +22,5 @@
 #include "tiny/state.h"
 #include "tiny/state_dict.h"
 #include "tiny/tensor.h"
+#include "tiny/training.h"
 #include "tiny/variable.h"

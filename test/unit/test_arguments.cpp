@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <iostream>
 #include <map>
+#include <sstream>
 
 using namespace tiny;
 
@@ -26,6 +28,46 @@ struct Parsed {
     return {count(name) ? values.at(name) : steps ? "7" : "", steps};
   }
 };
+
+// A parser that knows the options that it was told of.
+struct Parser {
+  std::vector<std::string> known;
+  struct Adder {
+    Parser& to;
+    void operator()(const char* name, const char* help, int = 0, const char* argument = "") {
+      to.known.push_back(cat(name, '|', help, '|', argument));
+    }
+  };
+  Adder add_options() { return {*this}; }
+  Parsed parse(int count, char** words) const {
+    Parsed out;
+    for (int i = 1; i + 1 < count; i += 2) out.values[words[i]] = words[i + 1];
+    return out;
+  }
+  std::string help() const {
+    std::string out;
+    for (const std::string& k : known) out += k + '\n';
+    return out;
+  }
+};
+
+// What a program prints on both outputs, and its exit code.
+struct Told {
+  std::string out, errors;
+  int code;
+};
+template <class Run> Told run_with(std::vector<std::string> words, Run run) {
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  std::ostringstream out, errors;
+  std::streambuf *const to = std::cout.rdbuf(out.rdbuf()), *const to_errors =
+                                                               std::cerr.rdbuf(errors.rdbuf());
+  const int code = run_program("p", Parser(), 1, {{{"lr", "X", "rate"}, {"fast", "", "hurries"}}},
+                               static_cast<int>(argv.size()), argv.data(), run);
+  std::cout.rdbuf(to);
+  std::cerr.rdbuf(to_errors);
+  return {out.str(), errors.str(), code};
+}
 
 }  // namespace
 
@@ -64,4 +106,32 @@ TEST_CASE("options that cannot work are named") {
   CHECK(Arguments(wrong).new_file("load") == "file");
   const Parsed other{{}, {"word"}};
   CHECK_THROWS_WITH_AS(Arguments{other}, "'word' is no option; --help lists them", Error);
+}
+
+TEST_CASE("a program runs with its options, prints help, or says what is wrong") {
+  const auto run = [](const auto& given) { std::cout << "lr " << given.number("lr", 0, 1); };
+  const Told fine = run_with({"p", "lr", "0.5"}, run);
+  CHECK(fine.code == 0);
+  CHECK(fine.out == "lr 0.5");
+  const Told help = run_with({"p", "help", ""}, run);
+  CHECK(help.code == 0);
+  CHECK(help.out.starts_with("lr|rate|X\nfast|hurries|\nhelp|prints this|\n\nEnvironment"));
+  const Told wrong = run_with({"p", "lr", "2"}, run);
+  CHECK(wrong.code == 1);
+  CHECK(wrong.errors == "p: --lr: '2' is no number from 0 to 1\n");
+}
+
+TEST_CASE("programs that train share options") {
+  const Parsed some{{{"gpus", "2"}, {"device", "CPU:3"}, {"seed", "5"}, {"load", "net"}}};
+  const EnvOverride folder("CIFAR_DIR", "/pictures");
+  TrainingOptions o;
+  read_training_options(Arguments(some), "CIFAR_DIR", o);
+  CHECK(o.data == "/pictures");
+  CHECK(o.devices == std::vector<std::string>{"CPU:3", "CPU:4"});
+  CHECK(o.seed == 5);
+  CHECK(o.load == "net");
+  CHECK(o.save.empty());
+  const Parsed nowhere{{{"data", ""}}};
+  CHECK_THROWS_WITH_AS(read_training_options(Arguments(nowhere), "CIFAR_DIR", o),
+                       "--data: the name of the folder is empty", Error);
 }

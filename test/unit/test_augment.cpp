@@ -105,3 +105,13 @@ TEST_CASE("an epoch's batches take each sample once, in an order of its own, als
   CHECK(epochs[2] != epochs[3]);
   CHECK_THROWS_WITH_AS(ShuffledBatches(3, 4), "ShuffledBatches: batches of 4 of 3 samples", Error);
 }
+
+TEST_CASE("digits on devices are bytes with one channel") {
+  const MnistData drawn = draw_digits(3, 2, 1);
+  const DevicePictures digits(drawn.train, {"CPU"});
+  CHECK(digits.size() == 3);
+  CHECK(digits.images.size(1) == 1);
+  CHECK(digits.images.size(2) == kDigitSide);
+  CHECK(digits.images.to_vector<uint8_t>() == drawn.train.images);
+  CHECK(digits.labels.to_vector<uint8_t>() == drawn.train.labels);
+}

@@ -208,6 +208,19 @@ TEST_CASE("a checkpoint holds tensors and where the random numbers are") {
         }) == file.path() + ": no checkpoint, it does not say where random numbers go on");
 }
 
+TEST_CASE("states are copied by their names") {
+  Linear a(3, 4), b(3, 4);
+  const auto values = b.weight.to_vector<float>();
+  copy_state(a.state_dict(), b.state_dict());
+  CHECK(a.weight.to_vector<float>() == values);
+  CHECK(a.weight.requires_grad());
+  Linear small(3, 4, false);
+  CHECK(error_of([&] { copy_state(a.state_dict(), small.state_dict()); }) ==
+        "copy_state: 1 tensors for 2");
+  CHECK(error_of([&] { copy_state(a.state_dict("x."), b.state_dict()); }) ==
+        "copy_state: weight in the place of x.weight");
+}
+
 TEST_CASE("loading names everything that does not fit, and changes nothing then") {
   TemporaryFile file;
   Linear saved(3, 4);

@@ -98,6 +98,20 @@ TEST_CASE("a progress bar that was never updated prints nothing") {
   CHECK(fake.out.str() == "");
 }
 
+TEST_CASE("what costs something to say is due three tenths of a second after the last update") {
+  Fake fake;
+  Progress bar(10, "steps", fake.sink(true));
+  CHECK(!bar.is_due());
+  fake.now += 0.4;
+  CHECK(bar.is_due());
+  bar.update(1);
+  CHECK(!bar.is_due());
+  fake.now += 0.29;
+  CHECK(!bar.is_due());
+  fake.now += 0.02;
+  CHECK(bar.is_due());
+}
+
 TEST_CASE("a progress bar needs something to count") {
   CHECK_THROWS_WITH_AS(Progress(0, "steps"), "Progress: cannot count to 0 steps", Error);
 }
