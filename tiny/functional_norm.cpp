@@ -93,9 +93,12 @@ Statistics normalize_parts(const Tensor& x, const Tensor& weight, const Tensor& 
   const Tensor near = rough_mean(x, 1), shifted = x - near, offset = shifted.mean(axes, true);
   const Tensor spread = shifted.square().mean(axes, true) - offset.square();
   const Tensor own = near.to(kF64) + offset.to(kF64);
-  const Tensor mean = own.mean({0}, true);
-  const Tensor wide = (spread.to(kF64) + own.square()).mean({0}, true) - mean.square();
-  const Tensor var = where(wide < 0, 0, wide).to(x.dtype());
+  const double share = 1 / static_cast<double>(x.size(0));
+  const Tensor mean = (own * share).sum({0}, true);
+  // What each element's gradient needs is narrow before it is repeated for all of them.
+  const Tensor squares = ((spread * share).to(kF64) + own.square() * share).sum({0}, true);
+  const Tensor narrow = (squares - mean.square()).to(x.dtype());
+  const Tensor var = where(narrow < 0, 0, narrow);
   const Tensor scale = affine((var + eps).rsqrt(), weight, {}, lifted);
   const Tensor behind = (near.to(kF64) - mean).to(x.dtype()).detach();
   // Zero: the mean's gradient is that of a bias, so that no sum is needed for it alone.
