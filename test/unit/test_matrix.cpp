@@ -84,12 +84,12 @@ Node kernel(const Form& f) {
 
 TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the chip") {
   for (const auto& [size, columns] :
-       {std::pair<int64_t, int>{512, 64}, {1024, 64}, {2048, 256}, {8192, 256}}) {
+       {std::pair<int64_t, int>{512, 32}, {1024, 128}, {2048, 256}, {8192, 256}}) {
     const Lowered low = lower(kernel({{size, size}, {size, size}}), "product", hopper());
     REQUIRE(!low.options.empty());
     CHECK(low.options[0].kind == OptKind::Matrix);
     CHECK(shape_of(low.options[0].amount).columns == columns);
-    CHECK(low.launch.block[0] == (size == 512 ? 160 : columns == 256 ? 384 : 288));
+    CHECK(low.launch.block[0] == (columns == 256 ? 384 : 160));
     CHECK(low.launch.grid[0] <= (columns == 256 ? 132 : 264));
     CHECK(low.launch.maps.size() == 2);
     CHECK(low.launch.shared_bytes <= hopper().shared_bytes / (columns == 256 ? 1 : 2));
@@ -162,7 +162,7 @@ std::string run_changed(const std::string& from, const std::string& to) {
   constexpr int64_t m = 200, k = 1024, n = 72;
   Device& device = find_device("EMU:CUDA:sm_90a");
   Target few = device.target();
-  few.cores = 5;  // that tiles of two warpgroups fill
+  few.cores = 1;  // that a tile of two warpgroups fills
   Lowered low = lower(kernel({{m, k}, {n, k}, false, true}), "product", few);
   REQUIRE(low.options[0].kind == OptKind::Matrix);
   std::string& text = low.source.text;
@@ -371,7 +371,7 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
         const Finding f = prove_ring(ring);
         CHECK_MESSAGE(f.verdict == Verdict::Proved, f.text);
       }
-  CHECK(stages == std::set<int>{3, 4});
+  CHECK(stages == std::set<int>{3, 4, 6});
   for (int64_t size : {512, 2048}) {  // of one warpgroup, and of two
     Form f8{{size, size}, {size, size}, false, true, kF8E4M3};
     Ring ring = ring_of(f8);
