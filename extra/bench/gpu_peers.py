@@ -2,7 +2,8 @@
 """PyTorch's times of the rows of extra/bench/gpu that ../shared/peers/gpu_peers.py lacks, eager and
 compiled, as JSON lines of the same form:
 
-    python3 extra/bench/gpu_peers.py [conv | gemm] > peers.jsonl; build/release/bench/gpu --peers peers.jsonl
+    python3 extra/bench/gpu_peers.py [conv | gemm] > peers.jsonl
+    build/release/bench/gpu --peers peers.jsonl
 
 Needs a GPU, PyTorch and Triton. Medians with cold caches (triton.testing.do_bench)."""
 import json
