@@ -79,6 +79,11 @@ int MatrixOperand::box_bytes() const {
   return bytes;
 }
 
+bool MatrixTile::reads_once() const {
+  const auto is_matrix = [](const TensorMap& map) { return map.rank == 2 && !map.windows; };
+  return is_matrix(a.map) && is_matrix(b.map) && b.map.sizes[b.k_major ? 1 : 0] <= columns;
+}
+
 // Two where half of the registers hold a tile, and half of the shared memory enough stages; of the
 // smallest tiles three.
 int MatrixTile::blocks() const {

@@ -89,9 +89,10 @@ struct MatrixTile {
   int width() const { return halved ? columns / 2 : columns; }  // columns of one
   int stage_bytes() const { return a.bytes() + b.bytes(); }
   const MatrixType& type() const { return *matrix_type(dtype); }
-  int blocks() const;   // at a time on a multiprocessor: one multiplies while another stores
-  int threads() const;  // of a block, the last of which fill
-  int stages() const;   // that fit into a block's shared memory
+  bool reads_once() const;  // whether no element of the first operand is read for two tiles
+  int blocks() const;       // at a time on a multiprocessor: one multiplies while another stores
+  int threads() const;      // of a block, the last of which fill
+  int stages() const;       // that fit into a block's shared memory
 };
 
 // Whether products of this dtype can be made there.

@@ -109,8 +109,13 @@ INLINE u64 descriptor(u32 address, u32 leading, u32 stride) {
 }
 )";
 
-// Copies of a map are told apart by how many places they have.
-std::string copy_function(const MatrixOperand& o) {
+std::string copy_name(const MatrixOperand& o, bool once) {
+  return o.map.windows ? "copy_windows" : once ? "copy_box_once" : "copy_box";
+}
+
+// Copies of a map are told apart by how many places they have. What is read once leaves the second
+// cache first: else it would drive out what others have written there.
+std::string copy_function(const MatrixOperand& o, bool once) {
   std::string params, list[2], inputs;
   for (int d = 0; d < o.places(); ++d) {
     const bool offset = d >= o.map.rank;
@@ -119,12 +124,17 @@ std::string copy_function(const MatrixOperand& o) {
     to += cat(to.empty() ? "" : ", ", "%", 3 + d);
     inputs += cat(offset ? ", \"h\"(x" : ", \"r\"(x", d, ")");
   }
-  return cat("INLINE void ", o.map.windows ? "copy_windows" : "copy_box",
-             "(u32 to, const TensorMap& map, u32 arrival", params,
-             ") {\n  asm volatile(\"cp.async.bulk.tensor.", o.map.rank, "d.shared::cluster.global.",
-             o.map.windows ? "im2col" : "tile", ".mbarrier::complete_tx::bytes [%0], [%1, {",
-             list[0], "}], [%2]", o.map.windows ? cat(", {", list[1], "}") : "",
-             ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs, " : \"memory\");\n}\n");
+  return cat("INLINE void ", copy_name(o, once), "(u32 to, const TensorMap& map, u32 arrival",
+             params, ") {\n",
+             once ? "  u64 policy;\n  asm(\"createpolicy.fractional.L2::evict_first.b64 %0, "
+                    "1.0;\" : \"=l\"(policy));\n"
+                  : "",
+             "  asm volatile(\"cp.async.bulk.tensor.", o.map.rank, "d.shared::cluster.global.",
+             o.map.windows ? "im2col" : "tile", ".mbarrier::complete_tx::bytes",
+             once ? ".L2::cache_hint" : "", " [%0], [%1, {", list[0], "}], [%2]",
+             o.map.windows ? cat(", {", list[1], "}") : "", once ? cat(", %", 3 + o.places()) : "",
+             ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs,
+             once ? ", \"l\"(policy)" : "", " : \"memory\");\n}\n");
 }
 
 std::string multiply_name(const MatrixTile& tile) { return cat("multiply_", tile.type().name); }
@@ -211,6 +221,11 @@ std::string place_text(std::string text, const MatrixPlace& at) {
 
 }  // namespace
 
+// Whether the first operand need not stay in the second cache.
+bool CPrinter::copies_once(const MatrixTile& tile) const {
+  return (program_.read_once >> tile.a.map.slot & 1) != 0;
+}
+
 // Of one box of an operand, to an offset in the stage.
 std::string CPrinter::copy_box(const MatrixTile& tile, const Ring& ring, int box) {
   const bool first = box < tile.a.boxes;
@@ -227,7 +242,7 @@ std::string CPrinter::copy_box(const MatrixTile& tile, const Ring& ring, int box
     const bool advances = d == 0 && own && !place.by_box;
     at += cat(", ", x.empty() ? "0" : x, advances ? cat(" + ", own * o.map.box[0]) : "");
   }
-  return cat(o.map.windows ? "copy_windows" : "copy_box", "(pipeline.stage() + ",
+  return cat(copy_name(o, first && copies_once(tile)), "(pipeline.stage() + ",
              ring.boxes[static_cast<size_t>(box)].offset, ", map_", first ? "a" : "b",
              ", pipeline.arrival()", at, ");\n");
 }
@@ -268,9 +283,10 @@ std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
   const Ring ring = ring_of(tile);
   const int pieces = tile.pieces(), registers = tile.width() / 2;
-  std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a));
-  if (tile.b.map.rank != tile.a.map.rank || tile.b.map.windows != tile.a.map.windows)
-    helpers += copy_function(tile.b);
+  const bool once = copies_once(tile);
+  std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a, once));
+  if (once || tile.b.map.rank != tile.a.map.rank || tile.b.map.windows != tile.a.map.windows)
+    helpers += copy_function(tile.b, false);
   helpers += cat(multiply_function(tile), "#endif", kPipeline);
   if (tile.wide) helpers += kExchange + 1;
   const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);

@@ -76,6 +76,7 @@ class CPrinter {
   std::string vector_load(Node n);
   std::string vector_store(Node n, Str v);
   std::string registers(Node n);
+  bool copies_once(const MatrixTile& tile) const;
   std::string copy_box(const MatrixTile& tile, const Ring& ring, int box);
   std::string ring_text(const MatrixTile& tile, const Ring& ring,
                         const std::vector<RingStep>& steps, Str indent, Str thread);

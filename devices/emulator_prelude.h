@@ -350,6 +350,9 @@ template <class... I> INLINE void copy_box(u32 to, const TensorMap& map, u32 arr
   const int at[] = {x...};
   emulated().copy_box(&emulated(), to, &map, arrival, at, sizeof...(x), 0);
 }
+template <class... I> INLINE void copy_box_once(u32 to, const TensorMap& map, u32 arrival, I... x) {
+  copy_box(to, map, arrival, x...);
+}
 template <class... I> INLINE void copy_windows(u32 to, const TensorMap& map, u32 arrival, I... x) {
   const int at[] = {x...};
   emulated().copy_box(&emulated(), to, &map, arrival, at, -(int)sizeof...(x), 0);

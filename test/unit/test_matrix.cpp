@@ -406,6 +406,18 @@ TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
     const Finding ring = prove_ring(ring_of(f));
     CHECK_MESSAGE(ring.verdict == Verdict::Proved, ring.text);
   }
+  // What no cache holds and is read for one tile of columns leaves the second cache first.
+  Target cached = hopper();
+  cached.l2_bytes = 50 << 20;
+  const auto copies_once = [&](int64_t rows, int64_t from) {
+    const Form f{{rows, from}, {11008, from}, false, true};
+    const Lowered low = lower(kernel(f), "product", cached);
+    return low.source.text.find("copy_box_once(pipeline") != std::string::npos;
+  };
+  CHECK(copies_once(8, 4096));
+  CHECK(copies_once(64, 4096));
+  CHECK(!copies_once(8, 1024));     // may stay there
+  CHECK(!copies_once(2048, 4096));  // is read again
   // Of operands that do not lie along the sum a tile has 64 columns or more.
   const Lowered across = lower(kernel({{72, 8}, {72, 8504}, true, false}), "product", hopper());
   CHECK(across.options[0].amount >= 64);
