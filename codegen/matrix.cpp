@@ -418,7 +418,8 @@ class Chooser {
         if (range_id(r) != n && stride(s, range_id(r)) % 8) return;
     }
     TileShape shape = shape_of(opt.amount);
-    shape.wide = extent(range_with_id(sink_, n)) % 8 == 0;
+    const int64_t columns = extent(range_with_id(sink_, n));
+    shape.wide = columns % 8 == 0 && columns >= 32;  // of four threads
     Opt wide = opt;
     wide.amount = amount_of(shape);
     if (is_legal(sink_, wide, target_)) opt = wide;

@@ -10,6 +10,7 @@
 #include "codegen/stage.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_columns.h"
+#include "runtime/layout_results.h"
 #include "runtime/layout_windows.h"
 #include "runtime/narrow.h"
 #include "runtime/operand.h"
@@ -39,6 +40,8 @@ class Layouts {
       const Split s{windows->images, parts_of(n, *windows, target_)};
       return s.parts > 1 ? split(n, s, product) : with_windows(n, *windows);
     }
+    if (const auto joined = product ? join_results(n, target_) : std::nullopt)
+      return joined->restored(reduce(joined->product));
     if (Node columns = product ? with_columns(n, target_) : nullptr) {
       n = columns;
       store_halves(n);
