@@ -64,9 +64,8 @@ Watch watch_now() {
   return {env_int("DEBUG") >= 2, running_clock != nullptr, profiling(), checks_nan()};
 }
 
-void launch(const Schedule& s, const Step& step, Kernel& k, const std::vector<void*>& args,
-            Watch watch) {
-  Device& device = find_device(device_name(step.device));
+void launch(const Schedule& s, const Step& step, Kernel& k, Device& device,
+            const std::vector<void*>& args, Watch watch) {
   if (!watch.any()) return device.launch(*k.program, k.launch, args);
   if (!watch.checked) return launch_watched(step, k, device, args, watch);
   NanCheck check(s, step, k, args);
@@ -235,7 +234,11 @@ void Steps::run(const Step& step, Kernel* kernel, const std::vector<void*>& args
   if (kernel) copies_.flush();
   meet(meetings_.before(step, args));
   if (!kernel) return copies_.add(step, args);
-  launch(s_, step, *kernel, args, watch_);
+  if (step.device != device_id_ || !device_) {  // to look it up takes as long as all the rest
+    device_ = &find_device(device_name(step.device));
+    device_id_ = step.device;
+  }
+  launch(s_, step, *kernel, *device_, args, watch_);
 }
 
 void Steps::finish() {

@@ -19,8 +19,8 @@ struct Watch {
 Watch watch_now();
 
 // One step of a schedule; `args` in slot order.
-void launch(const Schedule& s, const Step& step, Kernel& kernel, const std::vector<void*>& args,
-            Watch watch);
+void launch(const Schedule& s, const Step& step, Kernel& kernel, Device& device,
+            const std::vector<void*>& args, Watch watch);
 
 // Steps by which the same devices add values up together, each of them a step of its own: those
 // that can be made at once.
@@ -99,6 +99,8 @@ class Steps {
   const Watch watch_;
   Copies copies_;
   Meetings meetings_;
+  Device* device_ = nullptr;  // of the last kernel
+  int device_id_ = 0;
 };
 
 // Throws Error on all ranks unless they have the same plan. Before its first launch, where it has

@@ -37,9 +37,9 @@ class Run {
   }
 
   void step(const Step& step, Kernel* kernel) {
-    std::vector<void*> args;
-    for (int v : step.values) args.push_back(address(v, step.operations));
-    steps_.run(step, kernel, args);
+    args_.clear();
+    for (int v : step.values) args_.push_back(address(v, step.operations));
+    steps_.run(step, kernel, args_);
   }
 
   void finish() { steps_.finish(); }
@@ -50,7 +50,10 @@ class Run {
     const int64_t offset = s_.memory.offset[v];
     if (offset >= 0)
       return std::make_shared<Buffer>(arenas_[value.device], offset, value.dtype, value.size);
-    if (!buffers_[v] && value.in_place >= 0) {
+    if (!buffers_[v] && value.in_place >= s_.inputs && buffers_[value.in_place]) {
+      buffers_[v] = std::move(buffers_[value.in_place]);  // nobody else has it
+      buffers_[v]->label = label;
+    } else if (!buffers_[v] && value.in_place >= 0) {
       buffers_[v] = buffer(value.in_place, label)->move_memory();
     } else if (!buffers_[v]) {
       buffers_[v] = std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
@@ -69,6 +72,7 @@ class Run {
   const Schedule& s_;
   Steps steps_;
   Buffers buffers_;  // of values with memory of their own
+  std::vector<void*> args_;
   std::map<int, std::shared_ptr<Buffer>> arenas_;
 };
 
