@@ -438,13 +438,13 @@ class RowTuner : GpuTuner {
     lanes_ = aligned_lanes(v);
     make_last(set, v);
     const bool held = c.items.size() > 1;
-    held_ |= held;
     const int64_t vectors = iterations(set) / lanes_;
     vector(v, set);
     if (threads == 0) threads = row_threads(vectors, rows, held);
     const int flat = merge(set);
     if (flat < 0) return;  // a vector is all of it
     const int64_t each = (extent(range(flat)) + threads - 1) / threads;
+    held_ |= held && 2 * each * lanes_ >= kWantedOfHeld;
     const int inner = threads > 1 ? split(flat, threads) : flat;
     const bool is_thread = threads > 1 && extent(range(inner)) <= threads;
     if (is_thread) share(inner, thread, threads);
@@ -492,7 +492,7 @@ class RowTuner : GpuTuner {
     return results <= kFew && iterations(loops()) / results >= kLong;
   }
 
-  bool held_ = false;  // a row is read more than once, from registers
+  bool held_ = false;  // a row is read more than once, from registers, of which that takes many
 };
 
 }  // namespace
