@@ -90,6 +90,12 @@ std::string launch_problem(Node before, Node after, const Target& target) {
   for (Node r : ranges)
     if (kind(r) == RangeKind::Thread) threads *= extent(r);
   if (std::string why = thread_problem(threads, target); !why.empty()) return why;
+  if (!all_of(after, Op::Mma).empty()) {  // x is the last range of threads
+    const auto x = std::find_if(ranges.rbegin(), ranges.rend(),
+                                [](Node r) { return kind(r) == RangeKind::Thread; });
+    if (x == ranges.rend() || extent(*x) != target.warp)
+      return "the threads of a warp, which multiply together, do not lie side by side";
+  }
   if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
   if (std::string why = staging_problem(after); !why.empty()) return why;
   if (facts.copies > kMostCopies) return cat(facts.copies, " copies of an innermost statement");

@@ -171,6 +171,9 @@ class Editor {
     }
     for (const Loop& l : end_.loops())
       if (!l.ordered) parts(l), bindings(l);
+    if (!is_cpu_)
+      for (const Loop& l : start_.loops())
+        if (!l.ordered && l.kind == RangeKind::Loop) shares(l);
     for (size_t i = 0; i < start_.loops().size(); ++i)
       for (size_t j = 0; j < start_.loops().size(); ++j)
         if (i != j) pairs(start_.loops()[i], start_.loops()[j], j == i + 1);
@@ -247,8 +250,23 @@ class Editor {
     }
   }
 
-  // The part stands right after the range `after`, or, with -1, last but for the vectors.
-  void add_part(const Loop& l, int64_t amount, RangeKind k, int after) {
+  // Several results side by side along a loop for each thread, or rows of threads for each block:
+  // cut off before anything else becomes of the loop.
+  void shares(const Loop& l) {
+    int block = -1;  // the last one
+    for (size_t i = last_; i < base_.size(); ++i)
+      for (int name : base_[i].opt.axes)
+        if (end_.named(name)->kind == RangeKind::Block) block = name;
+    for (int64_t amount : {2, 4, 8}) {
+      if (l.extent % amount || l.extent == amount) continue;
+      add_part(l, amount, RangeKind::Unroll, -1, 0);
+      if (block >= 0) add_part(l, amount, RangeKind::Thread, block, 0);
+    }
+  }
+
+  // The part stands right after the range `after`, or, with -1, last but for the vectors. It is cut
+  // off before option `at`, or where the order begins.
+  void add_part(const Loop& l, int64_t amount, RangeKind k, int after, int at = -1) {
     const int part = kFirstPart + static_cast<int>(base_.size());
     Program p = base_;
     for (size_t i = last_; i < p.size(); ++i) {
@@ -262,7 +280,8 @@ class Editor {
     }
     std::vector<Named> more{{{OptKind::Split, l.name, amount, {}}, part}};
     if (k != l.kind) more.push_back(bind(part, k));
-    p.insert(p.begin() + static_cast<ptrdiff_t>(last_), more.begin(), more.end());
+    const auto place = at < 0 ? static_cast<ptrdiff_t>(last_) : at;
+    p.insert(p.begin() + place, more.begin(), more.end());
     keep(p);
   }
 

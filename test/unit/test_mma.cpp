@@ -9,6 +9,7 @@
 #include "devices/cuda.h"
 #include "runtime/buffer.h"
 #include "runtime/schedule.h"
+#include "runtime/search_space.h"
 #include "test/unit/integers.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
@@ -77,6 +78,29 @@ TEST_CASE("mma: f32 is multiplied as TF32 only where that is allowed") {
   CHECK(uses_mma(a.matmul(b), device));
   const Tensor c = integers({64, 63}, kF32, device), d = integers({63, 64}, kF32, device);
   CHECK(!uses_mma(c.matmul(d), device));  // no whole steps of the sum
+}
+
+TEST_CASE("mma: a search leaves the threads of a warp side by side") {
+  const std::string device = "EMU:CUDA:sm_80";
+  const Target& target = find_device(device).target();
+  const Tensor a = integers({64, 64}, kF16, device), b = integers({64, 64}, kF16, device);
+  const NodeRef kernel(kernel_of(a.matmul(b), device));
+  Arena arena;
+  ArenaScope scope(arena);
+  Node loops = loops_of(kernel.get(), target);
+  const Choice start = lower(loops, "k", target).choice;
+  int kept = 0, dropped = 0;
+  for (const Choice& c : neighbours(loops, start, target)) {
+    if (to_text(c).find("mma r") == std::string::npos) continue;
+    try {
+      CHECK_MESSAGE(lower(loops, "k", target, nullptr, &c).launch.block[0] == 32, to_text(c));
+      ++kept;
+    } catch (const Error& e) {
+      dropped += std::string(e.what()).find("do not lie side by side") != std::string::npos;
+    }
+  }
+  CHECK(kept > 0);
+  CHECK(dropped > 0);
 }
 
 TEST_CASE("mma: AMD's units multiply f32 as it is, where they multiply it at all") {

@@ -103,6 +103,21 @@ TEST_CASE("neighbours of a choice are many, different, and none of them is the c
   CHECK(texts.count(to_text(other)));
 }
 
+TEST_CASE("neighbours on a GPU give a thread several results, and a block several rows") {
+  const Target target = gpu_target("sm_90a");
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = tensor_param(1, {64, 48, 4096});
+  Node loops = loops_of(kernel_of({build::reduce(Op::Add, x, 4)}), target);
+  const auto all = neighbours(loops, lower(loops, "k", target).choice, target);
+  for (const char* kind : {"unroll", "thread"})
+    CHECK(std::any_of(all.begin(), all.end(), [&](const Choice& c) {
+      const std::string text = to_text(c.options);
+      if (!text.starts_with("split r0 4, bind r") || text.find(kind) > 24) return false;
+      return lower(loops, "k", target, nullptr, &c).launch.grid[0] == 64 * 48 / 4;
+    }));
+}
+
 TEST_CASE("what cannot be launched is rejected before it is compiled") {
   Arena arena;
   ArenaScope scope(arena);
