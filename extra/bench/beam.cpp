@@ -1,14 +1,17 @@
 // What searching for options (BEAM) gains, one JSON line per row: kernels with the heuristic's
 // options and with those found take turns in this process, on the device of DEVICE.
-//   beam [--seconds S] [--width W] [--append FILE] [part of a row's name]
+//   beam [--seconds S] [--width W] [--append FILE] [part of a row's name]...
 // The search of a row has S seconds (60); its cache is CACHE_DIR's, so that a second run finds what
-// the first one found.
+// the first one found, and so must a second search in this one: "again_s" is what it spends. Rows
+// of a GPU are those of gpu.cpp, in time on the device with cold caches, with their share of a
+// large copy's rate where memory limits them; of networks, and on a CPU, the host's time counts.
 #include <cstdio>
 #include <cxxopts.hpp>
 #include <fstream>
 #include <functional>
 #include <iostream>
 
+#include "extra/bench/gpu_rows.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/timing.h"
 #include "runtime/device.h"
@@ -25,8 +28,10 @@ namespace {
 
 using Work = std::function<void()>;
 struct Row {
-  const char* name;
+  std::string name;
   std::function<Work()> prepare;
+  double bytes = 0;        // of memory, where it limits the row
+  bool on_device = false;  // its time is the device's
 };
 
 constexpr int64_t kSide = 4096;
@@ -73,8 +78,12 @@ Work resnet50_step() {
   };
 }
 
-std::vector<Row> rows() {
-  return {
+std::vector<Row> rows_of_networks() {
+  return {{"mnist_step", mnist_step}, {"resnet50_step", resnet50_step}};
+}
+
+std::vector<Row> rows_of_cpu() {
+  std::vector<Row> all = {
       of_matrix("sin", [](const Tensor& x) { return ((x + 1.0) * 2.0).sin(); }),
       of_matrix("softmax", [](const Tensor& x) { return x.softmax(1); }),
       of_matrix("layer_norm", [](const Tensor& x) { return layer_norm(x, {kSide}); }),
@@ -85,58 +94,85 @@ std::vector<Row> rows() {
       product("matmul_512", 512),
       product("matmul_1024", 1024),
       product("matmul_2048", 2048),
-      {"mnist_step", mnist_step},
-      {"resnet50_step", resnet50_step},
   };
+  for (Row& row : rows_of_networks()) all.push_back(std::move(row));
+  return all;
 }
 
-// Runs it until the search has nothing more to do; the seconds that it spent.
-SearchCounts search(const Work& work) {
-  for (int idle = 0; idle < 3;) {
+std::vector<Row> rows(bool gpu) {
+  std::vector<Row> all;
+  for (const bench::Row& row : gpu ? bench::gpu_rows(bench::kPeerSize) : std::vector<bench::Row>())
+    all.push_back({row.name,
+                   [row]() -> Work {
+                     const bench::Work work = row.prepare();
+                     return [work] { bench::realize(work()); };
+                   },
+                   row.bytes, true});
+  const std::vector<Row> others = gpu ? rows_of_networks() : rows_of_cpu();
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+// Runs it until the search has nothing more to do, which a run earns time for (runtime/
+// search_program.cpp); the seconds that it spent.
+SearchCounts search(const Work& work, const std::string& width, const std::string& seconds) {
+  const EnvOverride beam("BEAM", width), budget("BEAM_BUDGET", seconds);
+  reset_searches();
+  clear_kernel_cache();
+  double since = bench::seconds();
+  for (int idle = 0; idle < 3 || bench::seconds() - since < 0.1; ++idle) {
     const double before = search_counts().seconds;
+    Arena::global().collect();
     work();
-    idle = search_counts().seconds > before ? 0 : idle + 1;
+    if (search_counts().seconds > before) idle = -1, since = bench::seconds();
   }
   return search_counts();
 }
 
 // The fastest of a few runs, with kernels made anew.
-double block(const Work& work, Device& device, const char* width) {
+double block(const Row& row, const Work& work, Device& device, const std::string& width) {
   const EnvOverride beam("BEAM", width), spent("BEAM_BUDGET", "0");
   clear_kernel_cache();
   const auto run = [&] {
+    Arena::global().collect();
+    KernelClock clock;
     work();
-    device.synchronize();
+    if (!row.on_device) device.synchronize();
+    return clock.seconds;
   };
   run();
-  return bench::measure(3, run).best;
+  if (!row.on_device) return bench::measure(3, run).best;
+  std::vector<double> times;
+  for (int i = 0; i < 5; ++i) times.push_back(run());
+  return bench::summary(times).median;
 }
 
-void bench_row(const Row& row, const std::string& width, const std::string& seconds,
+void bench_row(const Row& row, const std::string& width, const std::string& seconds, double copy,
                std::ostream& out) {
-  constexpr int kTurns = 15;
+  const int turns = row.on_device ? 5 : 15;
   const Work work = row.prepare();
   Device& device = find_device(runtime_seam::default_device());
-  const SearchCounts counts = [&] {
-    const EnvOverride beam("BEAM", width), budget("BEAM_BUDGET", seconds);
-    reset_searches();
-    return search(work);
-  }();
+  const SearchCounts first = search(work, width, seconds), again = search(work, width, seconds);
   std::vector<double> before, after, ratios;
-  for (int i = 0; i < kTurns; ++i) {
-    before.push_back(block(work, device, "0"));
-    after.push_back(block(work, device, width.c_str()));
+  for (int i = 0; i < turns; ++i) {
+    before.push_back(block(row, work, device, "0"));
+    after.push_back(block(row, work, device, width));
     ratios.push_back(before.back() / after.back());
   }
-  char line[300];
-  std::snprintf(
-      line, sizeof line,
-      "{\"name\": \"beam_%s\", \"width\": %s, \"searched_s\": %.1f, \"timed\": %d, "
-      "\"heuristic_ms\": %.3f, \"ms\": %.3f, \"speedup\": %.3f, \"speedup_of_best\": %.3f}",
-      row.name, width.c_str(), counts.seconds, counts.timed, bench::summary(before).median * 1e3,
-      bench::summary(after).median * 1e3, bench::summary(ratios).median,
-      bench::summary(before).best / bench::summary(after).best);
-  out << line << std::endl;
+  const double was = bench::summary(before).median, is = bench::summary(after).median;
+  char line[400];
+  std::snprintf(line, sizeof line,
+                "{\"name\": \"beam_%s\", \"width\": %s, \"searched_s\": %.1f, \"again_s\": %.1f, "
+                "\"timed\": %d, \"heuristic_ms\": %.4f, \"ms\": %.4f, \"speedup\": %.3f, "
+                "\"speedup_of_best\": %.3f",
+                row.name.c_str(), width.c_str(), first.seconds, again.seconds, first.timed,
+                was * 1e3, is * 1e3, bench::summary(ratios).median,
+                bench::summary(before).best / bench::summary(after).best);
+  out << line;
+  if (row.bytes > 0 && copy > 0)
+    out << ", \"heuristic_of_copy\": " << row.bytes / was / copy
+        << ", \"of_copy\": " << row.bytes / is / copy;
+  out << "}" << std::endl;
 }
 
 int run(int count, char** arguments) {
@@ -145,19 +181,26 @@ int run(int count, char** arguments) {
                         cxxopts::value<int>()->default_value("60"))(
       "width", "of the beam", cxxopts::value<int>()->default_value("2"))(
       "append", "to this file, besides printing", cxxopts::value<std::string>()->default_value(""))(
-      "row", "part of its name", cxxopts::value<std::string>()->default_value(""))("help",
-                                                                                   "this text");
+      "row", "part of its name", cxxopts::value<std::vector<std::string>>()->default_value(""))(
+      "help", "this text");
   options.parse_positional({"row"});
   const auto given = options.parse(count, arguments);
   if (given.count("help")) {
     std::cout << options.help();
     return 0;
   }
-  for (const Row& row : rows()) {
-    if (std::string(row.name).find(given["row"].as<std::string>()) == std::string::npos) continue;
+  Device& device = find_device(runtime_seam::default_device());
+  const bool gpu = device.target().kind == Target::Kind::Gpu;
+  const double copy = gpu ? bench::copy_rate(device) : 0;
+  const auto wanted = given["row"].as<std::vector<std::string>>();
+  for (const Row& row : rows(gpu)) {
+    if (std::none_of(wanted.begin(), wanted.end(), [&](const std::string& part) {
+          return row.name.find(part) != std::string::npos;
+        }))
+      continue;
     std::ofstream file(given["append"].as<std::string>(), std::ios::app);
     std::ostringstream line;
-    bench_row(row, cat(given["width"].as<int>()), cat(given["seconds"].as<int>()), line);
+    bench_row(row, cat(given["width"].as<int>()), cat(given["seconds"].as<int>()), copy, line);
     std::cout << line.str() << std::flush;
     if (file.is_open()) file << line.str();
   }

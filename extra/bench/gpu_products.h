@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "extra/bench/gpu_rows.h"
+#include "extra/bench/row.h"
 
 namespace tiny::bench {
 
