@@ -101,6 +101,30 @@ TEST_CASE("the maximum's gradient in halves: shared among equals, however many")
     }
 }
 
+TEST_CASE("gelu in f16 and its gradient are within a unit, for all of its numbers") {
+  std::vector<uint16_t> bits;
+  for (int b = 0; b < 0x7c00; ++b)
+    for (int sign : {0, 0x8000}) bits.push_back(static_cast<uint16_t>(b | sign));
+  const auto count = static_cast<int64_t>(bits.size());
+  const Tensor x = Tensor::from_bytes(bits.data(), kF16, {count}, "CPU").requires_grad_();
+  const Tensor y = x.gelu(), g = Tensor::gradient(y.to(kF32).sum(), {x})[0];
+  const auto at = x.to(kF64).to_vector<double>(), got = y.to(kF64).to_vector<double>(),
+             slope = g.to(kF64).to_vector<double>();
+  const auto unit = [](double v) { return std::max(std::ldexp(std::abs(v), -10), 0x1p-24); };
+  double worst = 0, worst_slope = 0;
+  for (size_t i = 0; i < at.size(); ++i) {
+    const double phi = std::exp(-at[i] * at[i] / 2) / std::sqrt(2 * M_PI);
+    const double cumulated = std::erfc(-at[i] * M_SQRT1_2) / 2, value = at[i] * cumulated;
+    worst = std::max(worst, std::abs(got[i] - value) / unit(value));
+    // The slope passes zero: its terms cancel.
+    const double exact = cumulated + at[i] * phi;
+    worst_slope = std::max(worst_slope, std::abs(slope[i] - exact) / (unit(exact) + 1e-6));
+  }
+  CHECK(worst < 1.01);
+  CHECK(worst > 0.4);
+  CHECK(worst_slope < 1.01);
+}
+
 TEST_CASE("the gradient of a maximum of few elements keeps a bit of each") {
   for (const auto& [n, bits] : {std::pair{2, kU8}, {8, kU8}, {9, kU16}, {16, kU16}}) {
     CAPTURE(n);
