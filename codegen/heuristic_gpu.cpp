@@ -244,7 +244,7 @@ class RowTuner : GpuTuner {
 
   // A thread has the windows of several channels side by side, where these lie so.
   void windows() {
-    constexpr int64_t kElements = 72, kBlocks = 4;  // of a thread; that a multiprocessor is to have
+    constexpr int64_t kElements = 72, kBlocks = 2;  // of a thread; that a multiprocessor is to have
     Ids rest = shared_loops();
     const int v = vector_range(rest), down = overlapping(without(rest, v));
     int64_t reduced = 1;

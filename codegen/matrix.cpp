@@ -134,6 +134,10 @@ bool has_matrix_unit(const Target& target, DType dtype) {
   return target.has_wgmma && matrix_type(dtype);
 }
 
+bool has_window_unit(const Target& target, DType dtype) {
+  return has_matrix_unit(target, dtype) && matrix_type(dtype)->turns;
+}
+
 namespace {
 
 // The sum of products of a kernel: two loads in the same dtype, multiplied in that of the sum.

@@ -98,6 +98,9 @@ struct MatrixTile {
 // Whether products of this dtype can be made there.
 bool has_matrix_unit(const Target& target, DType dtype);
 
+// Whether it also makes products of windows (convolutions), whose operands lie in any order.
+bool has_window_unit(const Target& target, DType dtype);
+
 // The option's amount: a tile's columns, and its rows where they are no 128 that are shared out.
 struct TileShape {
   int rows = 128, columns = 256;

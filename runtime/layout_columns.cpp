@@ -32,7 +32,7 @@ class Columns {
   bool run(const Target& target) {
     for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {}));
     for (const Operand& o : operands_)
-      if (!is_affine(o) || !has_matrix_unit(target, o.point->dtype)) return false;
+      if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return false;
     if (operands_[0].point->dtype != operands_[1].point->dtype || !pads_alone(operands_))
       return false;
     with_ = has_windows(operands_[0]) ? 0 : 1;

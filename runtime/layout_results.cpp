@@ -62,7 +62,7 @@ std::optional<Found> find(Node n, const Target& target) {
   std::vector<Operand> operands;
   for (Node s : n->src(0)->srcs()) operands.push_back(follow_halves(s, ranges, {}));
   for (const Operand& o : operands)
-    if (!is_affine(o) || !has_matrix_unit(target, o.point->dtype)) return {};
+    if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return {};
   if (!pads_alone(operands)) return {};
   Found f;
   f.with = has_windows(operands[0]) ? 0 : 1;

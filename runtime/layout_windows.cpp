@@ -77,7 +77,7 @@ class Finder {
   bool find_operands(const Target& target) {
     for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stored_}));
     for (const Operand& o : operands_)
-      if (!is_affine(o) || !has_matrix_unit(target, o.point->dtype)) return false;
+      if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return false;
     return pads_alone(operands_);
   }
 

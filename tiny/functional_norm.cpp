@@ -55,69 +55,16 @@ Shape trailing_axes(const char* what, const Tensor& x, const Shape& shape) {
   return axes;
 }
 
-// Near the mean of each channel, from a few elements: sums of squares about it lose no digits. The
-// channels are behind the samples, what is before these has means of its own.
-Tensor rough_mean(const Tensor& x, int samples) {
+// Near the mean of each channel, from a few elements: sums of squares about it lose no digits.
+Tensor rough_mean(const Tensor& x, const Shape& axes) {
   constexpr int64_t kSamples = 16;
-  Shape axes;
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (int axis = 0; axis < x.rank(); ++axis) {
-    const bool is_kept = axis < samples || axis == samples + 1;
-    const int64_t size = x.shape()[axis], begin = axis > samples + 1 ? size / 2 : 0;
-    const int64_t wanted = is_kept ? size : axis == samples ? kSamples : 1;
+    const int64_t size = x.shape()[axis], begin = axis > 1 ? size / 2 : 0;
+    const int64_t wanted = axis == 0 ? kSamples : axis == 1 ? size : 1;
     ranges.emplace_back(begin, std::min(size, begin + wanted));
-    if (!is_kept) axes.push_back(axis);
   }
   return x.detach().shrink(ranges).mean(axes, true);
-}
-
-// As many as there are devices that may each have a part of the batch; 1 where parts would differ.
-int64_t parts_of_batch(const Tensor& x) {
-  const auto devices = static_cast<int64_t>(device_members(x.node()->device).size());
-  const bool divides = devices > 1 && x.size(0) > 0 && x.size(0) % devices == 0;
-  return divides && !x.node()->lengths ? devices : 1;
-}
-
-struct Statistics {
-  Tensor y;          // (x - mean) / sqrt(var + eps) * weight + bias
-  Tensor mean, var;  // of each channel
-};
-
-// Of a batch in parts, (parts, N, C, ...): each has a value near the mean of its own, which nobody
-// waits for, and the parts' means and squares are added up once. In f64, where these squares lose
-// no digits that f32 has.
-Statistics normalize_parts(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  Shape axes{1}, lifted(x.rank(), 1);
-  for (int i = 3; i < x.rank(); ++i) axes.push_back(i);
-  lifted[2] = x.shape()[2];
-  const Tensor near = rough_mean(x, 1), shifted = x - near, offset = shifted.mean(axes, true);
-  const Tensor spread = shifted.square().mean(axes, true) - offset.square();
-  const Tensor own = near.to(kF64) + offset.to(kF64);
-  const double share = 1 / static_cast<double>(x.size(0));
-  const Tensor mean = (own * share).sum({0}, true);
-  // What each element's gradient needs is narrow before it is repeated for all of them.
-  const Tensor squares = ((spread * share).to(kF64) + own.square() * share).sum({0}, true);
-  const Tensor narrow = (squares - mean.square()).to(x.dtype());
-  const Tensor var = where(narrow < 0, 0, narrow);
-  const Tensor scale = affine((var + eps).rsqrt(), weight, {}, lifted);
-  const Tensor behind = (near.to(kF64) - mean).to(x.dtype()).detach();
-  // Zero: the mean's gradient is that of a bias, so that no sum is needed for it alone.
-  const Tensor mean_alone = (mean.detach() - mean).to(x.dtype()) * scale.detach();
-  const Tensor y = shifted * scale + (behind * scale + affine(mean_alone, {}, bias, lifted));
-  return {y.flatten(0, 1), mean.to(x.dtype()), var};
-}
-
-Statistics normalize_whole(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  Shape axes{0};
-  for (int i = 2; i < x.rank(); ++i) axes.push_back(i);
-  const Shape lifted = channel_shape(x);
-  const Tensor near = rough_mean(x, 0), shifted = x - near;  // one pass for both sums
-  const Tensor offset = shifted.mean(axes, true);
-  const Tensor spread = shifted.square().mean(axes, true) - offset.square();
-  const Tensor var = where(spread < 0, 0, spread);
-  // As one product and one sum, so that gradients need no more than the sums of g and g * shifted.
-  const Tensor scale = affine((var + eps).rsqrt(), weight, {}, lifted);
-  return {shifted * scale + affine((-offset) * scale, {}, bias, lifted), near + offset, var};
 }
 
 }  // namespace
@@ -142,10 +89,15 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   const int64_t count = channels[0] ? x.numel() / channels[0] : 0;
   check(count != 1, "batch_norm: one value for each channel in ", to_text(x.shape()),
         " has no variance to train with");
-  const int64_t parts = parts_of_batch(wide);
-  const auto [y, mean, var] =
-      parts == 1 ? normalize_whole(wide, weight, bias, options.eps)
-                 : normalize_parts(wide.unflatten(0, {parts, -1}), weight, bias, options.eps);
+  Shape axes{0};
+  for (int i = 2; i < x.rank(); ++i) axes.push_back(i);
+  const Tensor near = rough_mean(wide, axes), shifted = wide - near;  // one pass for both sums
+  const Tensor offset = shifted.mean(axes, true), mean = near + offset;
+  const Tensor spread = shifted.square().mean(axes, true) - offset.square();
+  const Tensor var = where(spread < 0, 0, spread);
+  // As one product and one sum, so that gradients need no more than the sums of g and g * shifted.
+  const Tensor scale = affine((var + options.eps).rsqrt(), weight, {}, lifted);
+  const Tensor y = shifted * scale + affine((-offset) * scale, {}, bias, lifted);
   if (!options.training) return {y.to(x.dtype()), running_mean, running_var};
   const double corrected = static_cast<double>(count) / static_cast<double>(count - 1);
   return {y.to(x.dtype()), moved(running_mean, mean, options.momentum),

@@ -73,11 +73,11 @@ TEST_CASE("GPU options: a thread has the windows of several channels that lie si
     const Shape windows{images, size, side, size, side, 64};
     return last_kernel(memory(windows, kF16).max(Shape{2, 4}));
   };
-  const Lowered four = pooled(500, 16, 2), nine = pooled(500, 16, 3), few = pooled(4, 16, 2);
+  const Lowered four = pooled(500, 16, 2), many = pooled(100, 16, 5), few = pooled(4, 16, 2);
   CHECK(four.launch.grid[0] * four.launch.block[0] == 500 * 16 * 16 * 64 / 8);
   CHECK(holds(four, "const f16x8*)(b1 + "));
   CHECK(holds(four, "*(f16x8*)(b0 + "));
-  CHECK(holds(nine, "const f16x2*)(b1 + "));  // not to have too many elements
+  CHECK(holds(many, "const f16x2*)(b1 + "));  // not to have too many elements
   CHECK(!holds(few, "f16x"));                 // not to leave too few threads
 }
 

@@ -759,17 +759,6 @@ std::vector<Floats> of_batch_norm(const Names& devices) {
   return out;
 }
 
-// How often devices add up one after the other, in the order of the steps.
-int sums_of(const std::vector<Tensor>& tensors) {
-  int times = 0;
-  bool before = false;
-  for (const Step& s : steps_of(tensors)) {
-    times += Sums::takes(s) && !before;
-    before = Sums::takes(s);
-  }
-  return times;
-}
-
 }  // namespace
 
 TEST_CASE("sums of one pass over the same values are sent by one kernel, each once") {
@@ -795,22 +784,6 @@ TEST_CASE("batch norm of a batch in parts is that of the whole") {
       CHECK(are_close(parts[i], whole[i]));
     }
   }
-}
-
-TEST_CASE("devices add up twice for a batch norm: its statistics, and its gradients") {
-  const EnvOverride device("DEVICE", "CPU"), how("COLLECTIVE", "flags");
-  const nn::Training training;
-  nn::BatchNorm2d norm(3);
-  for (Tensor* t : norm.tensors()) t->shard_(kTwo);
-  const Tensor x = on({8, 3, 5, 2}, kTwo, 0).requires_grad_(), y = norm(x);
-  CHECK(sums_of({y}) == 1);
-  (y * y).sum().backward();
-  const std::vector<Tensor> all{x.grad(), norm.weight.grad(), norm.bias.grad()};
-  CHECK(sums_of(all) == 2);
-  // The gradient of the bias is one of those sums in another shape.
-  const auto steps = steps_of(all);
-  CHECK(std::count_if(steps.begin(), steps.end(), [](const Step& s) { return Sums::takes(s); }) ==
-        2 * 4);
 }
 
 TEST_CASE("a Jit replays work on several devices") {
