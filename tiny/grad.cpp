@@ -233,9 +233,10 @@ Node positions(Ints shape, uint32_t axes) {
   return out;
 }
 
-// Up to so many elements, the bits of one number say which of them are a maximum or minimum: that,
-// and not the elements, is kept for the gradient.
-constexpr int64_t kMostBits = 16;
+// Up to so many elements of so many bytes, the bits of one number say which of them are a maximum
+// or minimum: that, and not the elements, is kept for the gradient. (With bits in place of f32 the
+// sums of a batch norm before a pool no longer read the same values, and take two passes.)
+constexpr int64_t kMostBits = 16, kMostBytes = 2;
 
 // The gradient of an extremum of few elements, shared evenly among those that are it: of NaN, all.
 Node few_extremum_gradient(Node stored, Node extremum, Node g, ReduceArg how) {
@@ -267,7 +268,7 @@ Node extremum_gradient(Node n, Node g) {
   const Node x = n->src(0), stored = in_memory(x);
   const Node extremum = stored == x ? n : reduce(how.op, stored, how.axes);
   const int64_t elements = numel(x->shape()) / std::max<int64_t>(numel(n->shape()), 1);
-  if (elements > 1 && elements <= kMostBits && !x->lengths)
+  if (elements > 1 && elements <= kMostBits && x->dtype.size() <= kMostBytes && !x->lengths)
     return few_extremum_gradient(stored, extremum, g, how);
   const Node equal = binary(Op::Eq, stored, expand(extremum, x->shape()));
   const Node hit = cast(equal, x->dtype);

@@ -128,7 +128,7 @@ TEST_CASE("gelu in f16 and its gradient are within a unit, for all of its number
 TEST_CASE("the gradient of a maximum of few elements keeps a bit of each") {
   for (const auto& [n, bits] : {std::pair{2, kU8}, {8, kU8}, {9, kU16}, {16, kU16}}) {
     CAPTURE(n);
-    const Tensor x = Tensor::randn({5, n}).realize().requires_grad_();
+    const Tensor x = Tensor::randn({5, n}).to(kF16).realize().requires_grad_();
     std::vector<Node> sums;
     for (Node node : topological(Tensor::gradient(x.max(1).sum(), {x})[0].node()))
       if (node->op == Op::ReduceAxis && node->arg<ReduceArg>().op == Op::Add &&
@@ -142,19 +142,24 @@ TEST_CASE("the gradient of a maximum of few elements keeps a bit of each") {
   const Tensor x =
       Tensor::from({3.0f, 1.0f, 3.0f, 3.0f, 2.0f, 5.0f, 1.0f, 0.0f, 1.0f, float(nan), 2.0f, 3.0f},
                    {3, 4})
+          .to(kF16)
           .realize()
           .requires_grad_();
-  const Tensor weights = Tensor::from({6.0f, 2.0f, 4.0f}, {3});
-  CHECK(Tensor::gradient((x.max(1) * weights).narrow(0, 0, 2).sum(), {x})[0].to_vector<float>() ==
-        std::vector<float>{2, 0, 2, 2, 0, 2, 0, 0, 0, 0, 0, 0});
-  CHECK(Tensor::gradient((x.min(1) * weights).narrow(0, 0, 2).sum(), {x})[0].to_vector<float>() ==
-        std::vector<float>{0, 6, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0});
-  const auto of_nan = Tensor::gradient((x.max(1) * weights).sum(), {x})[0].to_vector<float>();
+  const Tensor weights = Tensor::from({6.0f, 2.0f, 4.0f}, {3}).to(kF16);
+  CHECK(Tensor::gradient((x.max(1) * weights).narrow(0, 0, 2).sum(), {x})[0]
+            .to(kF32)
+            .to_vector<float>() == std::vector<float>{2, 0, 2, 2, 0, 2, 0, 0, 0, 0, 0, 0});
+  CHECK(Tensor::gradient((x.min(1) * weights).narrow(0, 0, 2).sum(), {x})[0]
+            .to(kF32)
+            .to_vector<float>() == std::vector<float>{0, 6, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0});
+  const auto of_nan =
+      Tensor::gradient((x.max(1) * weights).sum(), {x})[0].to(kF32).to_vector<float>();
   CHECK(std::vector<float>(of_nan.begin() + 8, of_nan.end()) == std::vector<float>(4, 1));
   // Windows that overlap: an element is the largest of several of them.
-  const Tensor image = Tensor::from({1.0f, 4.0f, 2.0f, 0.0f, 4.0f}, {1, 1, 5}).requires_grad_();
+  const Tensor image =
+      Tensor::from({1.0f, 4.0f, 2.0f, 0.0f, 4.0f}, {1, 1, 5}).to(kF16).realize().requires_grad_();
   const Tensor pooled = max_pool1d(image, 3, {.stride = 1, .padding = 1});
-  CHECK(Tensor::gradient(pooled.sum(), {image})[0].to_vector<float>() ==
+  CHECK(Tensor::gradient(pooled.sum(), {image})[0].to(kF32).to_vector<float>() ==
         std::vector<float>{0, 3, 0, 0, 2});
 }
 
