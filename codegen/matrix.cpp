@@ -5,6 +5,7 @@
 
 #include "codegen/access.h"
 #include "codegen/matrix_operand.h"
+#include "codegen/matrix_parts.h"
 #include "tiny/algebra.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -20,6 +21,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.halved);
   visit(tile.wide);
   visit(tile.depth);
+  visit(tile.begin);
   int type = static_cast<int>(tile.dtype.scalar);
   visit(type);
   tile.dtype = static_cast<Scalar>(type);
@@ -143,15 +145,21 @@ namespace {
 // The sum of products of a kernel: two loads in the same dtype, multiplied in that of the sum.
 struct Product {
   Node reduce = nullptr, a = nullptr, b = nullptr;
+  Node mask = nullptr;  // one of them is zero where it does not hold
   uint64_t closed = 0;
 };
 
 // Loads give zero where their gate does not hold.
-Node operand_load(Node n) {
+Node operand_load(Node n, Node& mask) {
   Node load = n->op == Op::Cast ? n->src(0) : n;
-  if (load->op == Op::Where && load->src(2)->is_const(0) && load->src(1)->op == Op::Load &&
-      load->src(1)->num_src == 3 && load->src(1)->src(2) == load->src(0))
+  if (load->op == Op::Where && load->src(2)->is_const(0) && load->src(1)->op == Op::Load) {
+    Node where = load;
     load = load->src(1);
+    if (load->num_src == 2 && !mask)
+      mask = where->src(0);
+    else if (load->num_src == 2 || load->src(2) != where->src(0))
+      return nullptr;
+  }
   if (load->op != Op::Load) return nullptr;
   const MatrixType* type = matrix_type(load->dtype);
   return type && type->sum == n->dtype ? load : nullptr;
@@ -163,8 +171,8 @@ bool find_product(Node sink, Product& p) {
   p.reduce = reduces[0];
   Node mul = p.reduce->src(0);
   if (mul->op != Op::Mul) return false;
-  p.a = operand_load(mul->src(0));
-  p.b = operand_load(mul->src(1));
+  p.a = operand_load(mul->src(0), p.mask);
+  p.b = operand_load(mul->src(1), p.mask);
   for (Node r : p.reduce->srcs().subspan(1)) p.closed |= r->ranges;
   for (Node s : sink->srcs())
     if (s->op != Op::Store || std::holds_alternative<OpArg>(s->payload)) return false;
@@ -228,6 +236,16 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   if (why.empty()) why = describe(product.b, view(p.n, tile.width(), false), tile.b);
   if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
   tile.steps = {tiles_of(p.k.extent(), tile.depth)};
+  tile.begin = -1;
+  if (product.mask) {
+    const auto part = part_of_sum(product.mask, p.k);
+    if (!part || ((p.m.mask() | p.n.mask() | product.closed) & part->range->ranges))
+      return "an operand with a mask";
+    if (part->length % tile.depth) return "parts that end within a step";
+    tile.steps = {part->length / tile.depth};
+    tile.begin = static_cast<int>(p.origins.size());
+    p.origins.push_back(index_mul(part->range, part->length));
+  }
   uint64_t seen = p.k.mask();
   for (Node k : p.sums) {
     tile.steps.push_back(extent(k));
@@ -370,9 +388,7 @@ class Chooser {
       lay_out(*opt);
       return std::move(options_);
     }
-    int64_t others = 1;
-    for (Node r : ranges_of(sink_))
-      if (!m.has(r) && !n.has(r) && !(r->ranges & p.closed)) others *= extent(r);
+    const int64_t others = others_of(p, m, n);
     if (is_few(p, n, m, others)) std::swap(m, n);
     const bool few = is_few(p, m, n, others);
     if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kFewestColumns)) return {};
@@ -429,6 +445,14 @@ class Chooser {
     if (is_legal(sink_, wide, target_)) opt = wide;
   }
 
+  // Tiles of all rows and columns that are computed one by one.
+  int64_t others_of(const Product& p, const MatrixSide& m, const MatrixSide& n) const {
+    int64_t others = 1;
+    for (Node r : ranges_of(sink_))
+      if (!m.has(r) && !n.has(r) && !(r->ranges & p.closed)) others *= extent(r);
+    return others;
+  }
+
   // Rows that count the elements of windows, channels innermost.
   std::optional<Opt> by_elements(const Product& p) const {
     for (Node load : {p.a, p.b}) {
@@ -443,9 +467,11 @@ class Chooser {
         return x != first && (y == first || range_id(x) < range_id(y));
       });
       if (m.ranges.size() < 2 || m.ranges.back() != first) continue;
-      const auto tile = window_tile(m.extent() / extent(first), extent(first), n.extent());
-      if (!tile) continue;
-      Opt opt{OptKind::Matrix, range_id(m.ranges[0]), amount_of(*tile), {range_id(n.ranges[0])}};
+      const WindowTile tile = window_tile({m.extent() / extent(first), extent(first), n.extent()},
+                                          others_of(p, m, n), target_.cores);
+      if (!tile.by_element) continue;
+      Opt opt{
+          OptKind::Matrix, range_id(m.ranges[0]), amount_of(tile.shape), {range_id(n.ranges[0])}};
       for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
       if (is_legal(sink_, opt, target_)) return opt;
     }
@@ -511,6 +537,7 @@ class Chooser {
       if (Node k = k_range(p); k && has_half_boxes(extent(k), 2)) tiles.push_back({512, 64, 0.84});
       tiles.push_back({384, 32, 0.45});
     }
+    if (p.mask) return amount_of(tile_of_parts(m.extent(), n, others, target_.cores).shape);
     int64_t best = 256;
     double best_time = 0;
     if (matrix_type(p.a->dtype)->apart)
@@ -583,32 +610,6 @@ class Chooser {
 };
 
 }  // namespace
-
-std::optional<TileShape> window_tile(int64_t taps, int64_t channels, int64_t columns) {
-  constexpr double kGain = 0.6;
-  constexpr int64_t kThreads = 256;  // of two warpgroups
-  const auto copied = [](int64_t m, int64_t n, int64_t rows, int64_t wide) {
-    return tiles_of(m, rows) * tiles_of(n, wide) * (std::min(m, rows) + std::min(n, wide));
-  };
-  if (taps < 2 || channels % 32) return {};
-  int64_t least = INT64_MAX;  // rows and columns that are copied for a step
-  for (const auto& [m, n] : {std::pair{channels, columns}, std::pair{columns, channels}})
-    for (const auto& [rows, wide] : {std::pair{128, 256}, std::pair{256, 128}, std::pair{256, 64}})
-      least = std::min(least, taps * copied(m, n, rows, wide));
-  std::optional<TileShape> best;
-  double most_read = kGain * static_cast<double>(least);
-  for (int wide : {64, 128}) {
-    if (columns <= wide / 2) continue;
-    const int64_t all = taps * channels;
-    const int64_t most = MatrixTile::kMostRegisters * kThreads / wide / 64 * 64;
-    const int64_t rows = (tiles_of(all, tiles_of(all, most)) + 63) / 64 * 64;
-    const int64_t reads = copied(all, columns, rows, wide);
-    if (static_cast<double>(reads) >= most_read) continue;
-    most_read = static_cast<double>(reads);
-    best = TileShape{static_cast<int>(rows), wide, true};
-  }
-  return best;
-}
 
 std::vector<Opt> matrix_options(Node sink, const Target& target) {
   return Chooser(sink, target).run();

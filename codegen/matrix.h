@@ -79,6 +79,7 @@ struct MatrixTile {
   DType dtype = kBF16;  // of both operands
   MatrixOperand a, b;
   std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
+  int begin = -1;              // source of where the first step begins along k, of a part of a sum
 
   int64_t all_steps() const;
   int groups() const { return rows == 64 && !halved ? 1 : 2; }  // warpgroups that multiply
@@ -112,11 +113,6 @@ TileShape shape_of(int64_t amount);
 // Why the option is not legal; empty where it is.
 std::string matrix_problem(Node sink, const Opt& opt);
 Node use_matrix_unit(Node sink, const Opt& opt);
-
-// The gradient of a weight may have rows that count all elements of its windows, `taps` times
-// `channels`, so that what it is multiplied with is read once for several of them. The tile for
-// that; nothing where tiles of one tap each read less.
-std::optional<TileShape> window_tile(int64_t taps, int64_t channels, int64_t columns);
 
 // All options of a kernel with the given one first; none where no legal one pays.
 std::vector<Opt> matrix_options(Node sink, const Target& target);

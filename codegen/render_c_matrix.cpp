@@ -202,13 +202,14 @@ std::string multiply_text(const MatrixTile& tile, const std::string& indent,
   return cat(out, indent, "}\n", indent, "products_commit();\n");
 }
 
-// The number of a step along its axes: the first counts fastest.
-std::string step_text(const MatrixTile& tile, int step) {
+// The number of a step along its axes: the first counts fastest, from `begin` on.
+std::string step_text(const MatrixTile& tile, int step, const std::string& begin) {
   std::string text = "step";
   for (int i = 0; i < step; ++i) text = cat(text, " / ", tile.steps[static_cast<size_t>(i)]);
   const size_t at = static_cast<size_t>(step);
   if (at + 1 < tile.steps.size()) text = cat(text, " % ", tile.steps[at]);
-  return step == 0 ? cat("(", text, ") * ", tile.depth) : text;
+  if (step > 0) return text;
+  return cat(begin.empty() ? "" : begin + " + ", "(", text, ") * ", tile.depth);
 }
 
 // Of a place that counts what `text` says.
@@ -232,13 +233,14 @@ std::string CPrinter::copy_box(const MatrixTile& tile, const Ring& ring, int box
   const MatrixOperand& o = first ? tile.a : tile.b;
   const int own = first ? box : box - tile.a.boxes;
   std::string at;
+  const std::string begin = tile.begin < 0 ? "" : value(matrix_->src(tile.begin));
   for (int d = 0; d < o.places(); ++d) {
     const MatrixPlace& place = o.at[d];
     std::string x;
     if (place.source >= 0) x = value(matrix_->src(place.source));
     if (place.by_box) x = place_text(cat("(", x, " + ", own, ")"), place);
     if (place.step >= 0)
-      x += (x.empty() ? "" : " + ") + place_text(step_text(tile, place.step), place);
+      x += (x.empty() ? "" : " + ") + place_text(step_text(tile, place.step, begin), place);
     const bool advances = d == 0 && own && !place.by_box;
     at += cat(", ", x.empty() ? "0" : x, advances ? cat(" + ", own * o.map.box[0]) : "");
   }

@@ -37,8 +37,7 @@ class Layouts {
     if (product) n = with_rows_for_units(p);
     if (product) store_halves(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
-      const Split s{windows->images, parts_of(n, *windows, target_)};
-      return s.parts > 1 ? split(n, s, product) : with_windows(n, *windows);
+      return with_windows(n, *windows, parts_of(n, *windows, target_));
     }
     if (const auto joined = product ? join_results(n, target_) : std::nullopt)
       return joined->restored(reduce(joined->product));

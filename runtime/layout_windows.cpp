@@ -164,18 +164,6 @@ int64_t whole_channels(int64_t size, DType dtype) {
   return (size + whole - 1) / whole * whole;
 }
 
-// Of the gradient of a weight.
-int64_t tiles_of(Node product, const WindowProduct& windows) {
-  const Ints shape = product->src(0)->shape();
-  const int64_t results = numel(product->shape()), columns = shape[windows.columns];
-  const int64_t channels = shape[windows.channels], taps = results / (columns * channels);
-  const int64_t whole = whole_channels(channels, windows.points[windows.with]->dtype);
-  const auto tile = window_tile(taps, whole, columns);
-  if (!tile) return std::max<int64_t>(1, results / (128 * 128));
-  const auto count = [](int64_t n, int64_t size) { return (n + size - 1) / size; };
-  return count(taps * whole, tile->rows) * count(columns, tile->columns);
-}
-
 // What may be stored in another order: not memory of the graph's, or a copy.
 bool is_computed(Node n) {
   return is_elementwise(n->op) || is_movement(n->op) || n->op == Op::ReduceAxis ||
@@ -230,27 +218,37 @@ std::optional<WindowProduct> find_window_product(Node product, const Target& tar
 }
 
 // Each turn of all multiprocessors takes as long as its longest tile; partial sums are written and
-// read again.
-int64_t parts_of(Node product, const WindowProduct& windows, const Target& target) {
-  if (windows.images < 0) return 1;
-  constexpr double kFlops = 5e12, kBytes = 3e12;  // of a multiprocessor; of memory, per second
-  const Ints shape = product->src(0)->shape();
-  const int64_t images = shape[windows.images], results = numel(product->shape());
-  const int64_t tiles = tiles_of(product, windows);
-  const double work = 2.0 * static_cast<double>(numel(shape)) / kFlops / static_cast<double>(tiles);
-  int64_t best = 1;
+// read again. Parts are whole steps of the matrix units, so that none reads what is another's.
+SumParts parts_of_sum(const WindowSizes& sizes, int64_t length, const Target& target) {
+  constexpr double kFlops = 6e12, kBytes = 3e12;  // of a multiprocessor; of memory, per second
+  constexpr double kLaunch = 3e-6;
+  constexpr int64_t kStep = 64, kMost = 256;
+  constexpr int64_t kAround = 4;  // steps that take as long as a tile's first loads and last stores
+  const int64_t steps = (length + kStep - 1) / kStep;
+  const double results = static_cast<double>(sizes.taps * sizes.channels * sizes.columns);
+  SumParts best;
   double best_time = 0;
-  const int64_t most = std::max<int64_t>(64, 2 * target.cores / tiles);
-  for (int64_t parts = 1; parts <= std::min(images, most); ++parts) {
-    if (images % parts) continue;
-    const int64_t turns = (tiles * parts + target.cores - 1) / target.cores;
-    const double sums = parts == 1 ? 0 : 8.0 * static_cast<double>(parts * results) / kBytes + 3e-6;
-    const double time = work * static_cast<double>(turns) / static_cast<double>(parts) + sums;
-    if (parts > 1 && time >= best_time) continue;
-    best = parts;
+  for (int64_t parts = 1; parts <= std::min(steps, kMost); ++parts) {
+    const int64_t each = (steps + parts - 1) / parts;
+    if ((steps + each - 1) / each != parts) continue;  // the last ones would have none
+    const double tiles = window_tile(sizes, parts, target.cores).time;
+    const double sums =
+        parts == 1 ? 0 : 8 * static_cast<double>(parts) * results / kBytes + kLaunch;
+    const double time = 2 * kStep * static_cast<double>(each + kAround) * tiles / kFlops + sums;
+    if (best.length && time >= best_time) continue;
+    best = {parts, each * kStep};
     best_time = time;
   }
   return best;
+}
+
+SumParts parts_of(Node product, const WindowProduct& windows, const Target& target) {
+  if (windows.images < 0) return {};
+  const Ints shape = product->src(0)->shape();
+  const int64_t results = numel(product->shape()), length = numel(shape) / results;
+  const int64_t channels = shape[windows.channels], columns = shape[windows.columns];
+  const int64_t whole = whole_channels(channels, windows.points[windows.with]->dtype);
+  return parts_of_sum({results / (channels * columns), whole, columns}, length, target);
 }
 
 namespace {
@@ -297,11 +295,60 @@ Node filled_operand(const WindowProduct& windows, int operand, int64_t size, int
 
 }  // namespace
 
+// A diagonal's blocks.
+Node in_parts(Node x, uint64_t summed, const SumParts& parts) {
+  const size_t rank = x->rank;
+  Shape line = to_shape(x->shape()), lines;
+  line.insert(line.begin(), 1);
+  lines = line;
+  lines[0] = parts.length;
+  int64_t all = 1;  // elements along the sum
+  std::vector<int64_t> number(rank);
+  for (size_t i = rank; i-- > 0;)
+    if (summed >> i & 1) {
+      number[i] = all;
+      all *= x->shape()[i];
+    }
+  const int64_t before = (parts.count - 1) * parts.length;
+  Shape pads(2 * lines.size(), 0);
+  pads[0] = before;
+  pads[1] = std::max<int64_t>(0, all - parts.length);
+  Node padded = build::pad(build::expand(build::reshape(x, line), lines), pads);
+  std::vector<int64_t> map{before, -parts.length};
+  map.insert(map.end(), number.begin(), number.end());
+  for (size_t d = 0; d < rank; ++d)
+    for (size_t i = 0; i < rank + 2; ++i) map.push_back(i == d + 2);
+  lines[0] = parts.count;
+  return build::affine(padded, lines, map);
+}
+
+Node in_each_part(Node x, const SumParts& parts) {
+  Shape shape = to_shape(x->shape());
+  shape.insert(shape.begin(), 1);
+  x = build::reshape(x, shape);
+  shape[0] = parts.count;
+  return build::expand(x, shape);
+}
+
+namespace {
+
+// Of partial sums in memory, the part first: channels of windows innermost, as gradients of weights
+// have them that lie so or whose channels are outermost. What is added up is then not turned.
+Shape order_of_sums(const WindowProduct& windows, int rank) {
+  Shape order{0, windows.columns + 1};
+  for (int i = 0; i < rank; ++i)
+    if (i != windows.columns && i != windows.channels) order.push_back(i + 1);
+  order.push_back(windows.channels + 1);
+  return order;
+}
+
+}  // namespace
+
 Node packed_channels(Node x, int dim) {
   return first_of_axis(filled_channels(x, dim), dim, x->shape()[dim]);
 }
 
-Node with_windows(Node product, const WindowProduct& windows) {
+Node with_windows(Node product, const WindowProduct& windows, const SumParts& parts) {
   Node x = product->src(0);
   const int64_t size = x->shape()[windows.channels];
   const int64_t whole = whole_channels(size, windows.points[windows.with]->dtype);
@@ -313,6 +360,8 @@ Node with_windows(Node product, const WindowProduct& windows) {
   }
   Shape shape = to_shape(x->shape());
   if (filled) shape[static_cast<size_t>(windows.channels)] = whole;
+  const auto [op, axes] = product->arg<ReduceArg>();
+  const Shape order = order_of_sums(windows, x->rank);
   std::vector<Node> views;
   for (int i : {0, 1}) {
     Node point = filled ? points[i] : windows.points[i];
@@ -328,11 +377,28 @@ Node with_windows(Node product, const WindowProduct& windows) {
       map.padded = false;
     }
     if (windows.inner[i] >= 0 && !moved) point = packed_channels(point, windows.inner[i]);
-    views.push_back(build::cast(affine_view(point, map, shape), x->dtype));
+    Node view = affine_view(point, map, shape);
+    if (parts.count > 1) {
+      view = i == windows.with ? in_each_part(view, parts) : in_parts(view, axes, parts);
+      view = build::permute(view, order);
+    }
+    views.push_back(build::cast(view, x->dtype));
   }
   Node mul = build::binary(Op::Mul, views[0], views[1]);
-  Node sum = make(Op::ReduceAxis, product->dtype, {mul}, product->arg<ReduceArg>());
-  return is_reduced(product, windows.channels) ? sum : first_of_axis(sum, windows.channels, size);
+  if (parts.count == 1) {
+    Node sum = make(Op::ReduceAxis, product->dtype, {mul}, product->arg<ReduceArg>());
+    return is_reduced(product, windows.channels) ? sum : first_of_axis(sum, windows.channels, size);
+  }
+  uint32_t summed = 0;
+  Shape back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+    if (order[i] > 0 && (axes >> (order[i] - 1) & 1)) summed |= uint32_t{1} << i;
+  }
+  Node sum = make(Op::ReduceAxis, product->dtype, {mul}, ReduceArg{op, summed});
+  sum = first_of_axis(sum, static_cast<int>(order.size()) - 1, size);
+  sum = build::permute(build::reduce(op, sum, 1), back);
+  return build::reshape(sum, product->shape());
 }
 
 namespace {
@@ -373,7 +439,7 @@ Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
           store(windows->points[i], windows->inner[i]);
           inner.rows[windows->points[i]] = 1;
         }
-      if (windows->columns < 0) continue;
+      if (windows->columns < 0 || weights) continue;
       if (Node half = readers.narrowed(n, windows->columns, dim)) store(half, dim);
     }
   return inner;

@@ -4,7 +4,7 @@
 #pragma once
 #include <optional>
 
-#include "codegen/target.h"
+#include "codegen/matrix_parts.h"
 #include "runtime/operand.h"
 
 namespace tiny {
@@ -25,13 +25,27 @@ struct WindowProduct {
 std::optional<WindowProduct> find_window_product(Node product, const Target& target,
                                                  const NodeMap<int>* stored = nullptr);
 
-// Into how many parts the images of the gradient of a weight are best cut.
-int64_t parts_of(Node product, const WindowProduct& windows, const Target& target);
+// A sum in parts of so many elements each, counted along all axes that are summed over; the last
+// part may have less.
+struct SumParts {
+  int64_t count = 1, length = 0;
+};
+
+// Into which parts a sum of `length` terms is best cut, in tiles of the gradient of a weight.
+SumParts parts_of_sum(const WindowSizes& sizes, int64_t length, const Target& target);
+
+// An operand of such a product, whose axes `summed` are summed over, once for each part: as it is,
+// or zero where an element is in another part.
+Node in_each_part(Node x, const SumParts& parts);
+Node in_parts(Node x, uint64_t summed, const SumParts& parts);
+
+// Into which parts the sum of the gradient of a weight is best cut.
+SumParts parts_of(Node product, const WindowProduct& windows, const Target& target);
 
 // The product with views of what has to be stored for it. Channels are filled up with zeros to
 // whole boxes of the copy engine where they can be, as it is slow where a box reaches out of a
-// tensor.
-Node with_windows(Node product, const WindowProduct& windows);
+// tensor. In parts, it is a sum of sums.
+Node with_windows(Node product, const WindowProduct& windows, const SumParts& parts = {});
 
 // `x` with axis `dim` innermost, in rows that begin at multiples of 64 bytes where it has halves.
 Node packed_channels(Node x, int dim);

@@ -6,6 +6,7 @@
 
 #include "codegen/access.h"
 #include "codegen/lower.h"
+#include "codegen/matrix_parts.h"
 #include "codegen/ring.h"
 #include "devices/cuda.h"
 #include "devices/cuda_nvrtc.h"
@@ -252,32 +253,70 @@ TEST_CASE("windows: a tile of a gradient of a weight has several taps") {
     int64_t channels, out, size;
     int rows, columns, boxes;
   };
-  for (const Case& c : {Case{24, 64, 3, 320, 64, 9},
-                        {64, 64, 3, 576, 64, 9},
-                        {64, 128, 3, 320, 128, 5},
-                        {32, 64, 5, 448, 64, 14}}) {
+  for (const Case& c : {Case{24, 64, 3, 128, 64, 4},
+                        {64, 64, 3, 128, 64, 2},
+                        {64, 128, 3, 256, 64, 4},
+                        {32, 64, 5, 128, 64, 4}}) {
     CAPTURE(c.channels);
     CAPTURE(c.out);
     const Form f{{16, c.channels, 31, 31}, {c.out, c.channels, c.size, c.size}, {1}, {c.size / 2}};
     const MatrixTile tile = made_of({convolution(f, kWeight, kHopper)}).tile;
-    CHECK(tile.halved);
     CHECK(tile.rows == c.rows);
     CHECK(tile.columns == c.columns);
     CHECK(tile.a.boxes == c.boxes);
     CHECK(tile.stages() >= 3);
     CHECK(prove_ring(ring_of(tile)).verdict == Verdict::Proved);
   }
-  // Many channels, or columns, leave no gain.
-  CHECK(!window_tile(9, 256, 256));
-  CHECK(!window_tile(9, 64, 256));
-  CHECK(!window_tile(9, 64, 32));  // a warpgroup would have nothing
-  CHECK(!window_tile(1, 64, 64));
-  CHECK(!window_tile(9, 40, 64));  // no whole boxes
-  // More parts than there are where tiles are many: half as many as multiprocessors.
-  const auto made =
-      products_of({convolution({{528, 64, 7, 7}, {64, 64, 3, 3}, {1}, {1}}, kWeight, kHopper)});
-  REQUIRE(made.size() == 1);
-  CHECK(made[0].launch.grid[0] == 66);
+  CHECK(!window_tile({1, 64, 64}, 130, 132).by_element);
+  CHECK(!window_tile({9, 40, 64}, 100, 132).by_element);  // no whole boxes
+  CHECK(!window_tile({9, 256, 256}, 7, 132).by_element);  // no gain
+  CHECK(window_tile({9, 256, 256}, 7, 132).shape.columns == 256);
+  const WindowTile taps = window_tile({9, 64, 256}, 26, 132);  // two in each tile
+  CHECK(taps.by_element);
+  CHECK(taps.shape.rows * taps.shape.columns == 128 * 256);
+}
+
+TEST_CASE("windows: sums in parts fill the chip and end where steps do") {
+  struct Case {
+    Form form;
+    int64_t least, most;  // tiles on 132 multiprocessors, two blocks on each where they are small
+  };
+  for (const Case& c : {Case{{{264, 256, 7, 7}, {256, 256, 3, 3}, {1}, {1}}, 120, 132},
+                        {{{100, 64, 15, 15}, {256, 64, 3, 3}, {1}, {1}}, 120, 132},
+                        {{{67, 128, 28, 28}, {128, 128, 3, 3}, {1}, {1}}, 120, 264}}) {
+    CAPTURE(to_text(c.form.x));
+    const auto made = products_of({convolution(c.form, kWeight, kHopper)});
+    REQUIRE(made.size() == 1);
+    CHECK(made[0].launch.grid[0] >= c.least);
+    CHECK(made[0].launch.grid[0] <= c.most);
+    const MatrixTile tile(all_of(made[0].machine, Op::Matrix).at(0));
+    CHECK(tile.begin >= 0);
+    const int64_t results = c.form.w[0] * c.form.w[1] * 9,
+                  size = made[0].loops->src(0)->src(0)->ints()[1];
+    const int64_t parts = size / results, pixels = c.form.x[0] * c.form.x[2] * c.form.x[3];
+    CHECK(parts * results == size);
+    CHECK(parts * tile.all_steps() * tile.depth >= pixels);
+    CHECK((parts - 1) * tile.all_steps() * tile.depth < pixels);  // none without any
+  }
+}
+
+TEST_CASE("windows: a product with any other mask than that of a part is no window's") {
+  // Parts of a sum by hand: those of seven numbers end within steps; then a mask of another kind.
+  const auto masked = [](int64_t length, int64_t shift, const std::string& device) {
+    const int64_t parts = 3, k = 192;
+    const Tensor a = integers({k, 64}, kBF16, device), b = integers({k, 64}, kBF16, device);
+    const Tensor at = Tensor::arange(k), part = Tensor::arange(parts).unsqueeze(1) * length + shift;
+    const Tensor begun = (at >= part).to(device).unsqueeze(2);  // (parts, k, 1)
+    const Tensor goes_on = (at < part + length).to(device).unsqueeze(2);
+    const Tensor kept = where(begun, where(goes_on, b.unsqueeze(0), 0), 0);
+    return a.t().matmul(kept);
+  };
+  for (int64_t length : {64, 63, 7})
+    for (int64_t shift : {0, 1}) {
+      CAPTURE(length);
+      CAPTURE(shift);
+      CHECK(differences(masked(length, shift, kHopper), masked(length, shift, "CPU")) == 0);
+    }
 }
 
 TEST_CASE("windows: kernels of large convolutions compile without spills") {
