@@ -10,6 +10,7 @@
 #include "codegen/stage.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_columns.h"
+#include "runtime/layout_neighbours.h"
 #include "runtime/layout_results.h"
 #include "runtime/layout_windows.h"
 #include "runtime/narrow.h"
@@ -41,6 +42,7 @@ class Layouts {
     }
     if (const auto joined = product ? join_results(n, target_) : std::nullopt)
       return joined->restored(reduce(joined->product));
+    if (Node neighbours = product ? with_neighbours(n, target_) : nullptr) return neighbours;
     if (Node columns = product ? with_columns(n, target_) : nullptr) {
       n = columns;
       store_halves(n);

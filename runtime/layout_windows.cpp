@@ -6,6 +6,7 @@
 #include "codegen/ranges.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_columns.h"
+#include "runtime/layout_neighbours.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
 
@@ -430,6 +431,10 @@ Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
       if (!p) continue;
       auto windows = find_window_product(p, target, &inner.axes);
       if (!windows) windows = find_pixel_product(p, target, inner.axes);
+      const NeighbourGradient g = windows || !weights
+                                      ? NeighbourGradient()
+                                      : find_neighbour_gradient(p, target, inner.axes);
+      if (g.point) store(g.point, g.dim);
       int dim = -1;
       if (const int axis = windows || weights ? -1 : columns_axis(p, target); axis >= 0)
         if (Node half = readers.narrowed(n, axis, dim)) store(half, dim);
