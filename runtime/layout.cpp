@@ -38,7 +38,11 @@ class Layouts {
     if (product) n = with_rows_for_units(p);
     if (product) store_halves(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
-      return with_windows(n, *windows, parts_of(n, *windows, target_));
+      const SumParts parts = parts_of(n, *windows, target_);
+      if (windows->copied || parts.count == 1) return with_windows(n, *windows, parts);
+      const int64_t most = std::min<int64_t>(parts.count, 64);
+      return split(n, {windows->images, largest_divisor(n->src(0)->shape()[windows->images], most)},
+                   product);
     }
     if (const auto joined = product ? join_results(n, target_) : std::nullopt)
       return joined->restored(reduce(joined->product));

@@ -49,6 +49,7 @@ class Finder {
                    !is_window(operands_[with], walk_of(operands_[with], ranges_[axis]).dim);
           },
           2);
+    out.copied = is_copied(with);
     settle(with, {channels}, kPixelBytes, out);
     settle(other, {forward ? channels : columns, columns}, forward ? kPixelBytes : 16, out);
     for (int i : {0, 1}) out.channel_dims[i] = walk_of(operands_[i], ranges_[channels]).dim;
@@ -108,6 +109,26 @@ class Finder {
     return walk_of(operands_[operand], ranges_[axis]).kind != Walk::None;
   }
   bool is_windows(int operand) const { return has_windows(operands_[operand]); }
+
+  // Whether the copy engine has enough bits for the offsets in windows and the steps between them
+  // (codegen/matrix_operand.cpp: limits).
+  bool is_copied(int operand) const {
+    const Operand& o = operands_[operand];
+    int axes = 0;
+    int64_t widest = 0, step = 0;
+    for (int dim = 0; dim < o.point->rank; ++dim) {
+      if (!is_window(o, dim)) continue;
+      ++axes;
+      int64_t reach = INT64_MAX;
+      for (const auto& t : to_sum(o.at[static_cast<size_t>(dim)]).terms) {
+        reach = std::min(reach, std::abs(t.factor) * t.atom->vmax);
+        step = std::max(step, std::abs(t.factor));
+      }
+      widest = std::max(widest, reach);
+    }
+    constexpr int64_t kMostStep = 8, kWidest[] = {1 << 15, 1 << 7, 1 << 4};
+    return axes >= 1 && axes <= 3 && step <= kMostStep && widest < kWidest[axes - 1];
+  }
 
   // The axis that counts places of windows: longer than that of a window's elements. Where they are
   // as long, weights are what is small.

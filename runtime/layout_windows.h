@@ -17,6 +17,7 @@ struct WindowProduct {
   Node points[2] = {};
   int inner[2] = {-1, -1}, channel_dims[2] = {-1, -1};
   int with = 0, columns = -1, channels = -1, images = -1;
+  bool copied = true;  // no window is too wide for the copy engine
   AffineMap maps[2];
 };
 

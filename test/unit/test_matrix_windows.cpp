@@ -300,6 +300,17 @@ TEST_CASE("windows: sums in parts fill the chip and end where steps do") {
   }
 }
 
+TEST_CASE("windows: those that the copy engine cannot read are not computed once for each part") {
+  for (const Form& f : {Form{{66, 64, 40, 40}, {64, 64, 3, 3}, {9}, {1}},  // too far apart
+                        {{66, 64, 150, 9}, {64, 64, 3, 3}, {1}, {0, 1}, {70, 1}}}) {  // too wide
+    CAPTURE(to_text(f.x));
+    const Shape y = spatial(f);
+    double flops = 0;
+    for (Node k : kernels_of({convolution(f, kWeight, kHopper)})) flops += lowered(k).flops;
+    CHECK(flops < 2.2 * static_cast<double>(f.x[0] * y[0] * y[1] * numel(f.w)));
+  }
+}
+
 TEST_CASE("windows: a product with any other mask than that of a part is no window's") {
   // Parts of a sum by hand: those of seven numbers end within steps; then a mask of another kind.
   const auto masked = [](int64_t length, int64_t shift, const std::string& device) {
