@@ -20,6 +20,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.columns);
   visit(tile.halved);
   visit(tile.wide);
+  visit(tile.deep);
   visit(tile.depth);
   visit(tile.begin);
   int type = static_cast<int>(tile.dtype.scalar);
@@ -89,13 +90,14 @@ bool MatrixTile::reads_once() const {
 // Two where half of the registers hold a tile, and half of the shared memory enough stages; of the
 // smallest tiles three.
 int MatrixTile::blocks() const {
+  if (deep) return 1;
   if (groups() == 1) return columns <= 64 ? 3 : 2;
   if (type().apart && registers() > kMostRegisters / 4) return 1;
   return rows == 128 && columns <= 128 ? 2 : 1;
 }
 
 // A warpgroup can leave its registers to the others; that pays where one block has all of them.
-int MatrixTile::threads() const { return multipliers() + (blocks() == 1 ? 128 : 32); }
+int MatrixTile::threads() const { return multipliers() + (reallots() ? 128 : 32); }
 
 // Of 228 KiB, less what the system takes of each block, makes the addresses multiples of 1024, and
 // the barriers.
@@ -104,18 +106,19 @@ int MatrixTile::stages() const {
 }
 
 namespace {
-constexpr int64_t kTile = 1024;  // times four times the pieces of 64 rows, and two flags
+constexpr int64_t kTile = 1024;  // times eight times the pieces of 64 rows, and three flags
 }
 
 int64_t amount_of(const TileShape& shape) {
-  if (shape.rows == 128 && !shape.halved && !shape.wide) return shape.columns;
-  return shape.columns + kTile * (shape.rows / 64 * 4 + shape.halved * 2 + shape.wide);
+  const int flags = shape.deep * 4 + shape.halved * 2 + shape.wide;
+  if (shape.rows == 128 && flags == 0) return shape.columns;
+  return shape.columns + kTile * (shape.rows / 64 * 8 + flags);
 }
 
 TileShape shape_of(int64_t amount) {
   const int columns = static_cast<int>(amount % kTile), rest = static_cast<int>(amount / kTile);
   if (rest == 0) return {128, columns};
-  return {rest / 4 * 64, columns, rest / 2 % 2 != 0, rest % 2 != 0};
+  return {rest / 8 * 64, columns, rest / 2 % 2 != 0, rest % 2 != 0, rest / 4 % 2 != 0};
 }
 
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async", the shapes and
@@ -297,6 +300,7 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   tile.columns = shape.columns;
   tile.halved = shape.halved;
   tile.wide = shape.wide;
+  tile.deep = shape.deep;
   tile.dtype = p.a->dtype;
   if (tile.width() < 8 || tile.columns > 256 ||
       !std::has_single_bit(static_cast<unsigned>(tile.columns)))
@@ -304,6 +308,11 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   if (tile.rows < 64 || tile.rows > 1024 || tile.rows % 64 || tile.group_rows() % 64)
     return "a tile has rows for all warpgroups, 64 at a time";
   if (tile.wide && tile.width() % 32) return "threads exchange what they have of 32 columns";
+  if (tile.deep) {
+    MatrixTile others = tile;
+    others.deep = false;
+    if (others.blocks() == 1) return "a block has its multiprocessor to itself as it is";
+  }
   const int most = MatrixTile::kMostRegisters / (tile.type().apart ? 2 : 1);
   if (tile.registers() > most) return cat("a tile has at most ", most, " elements for a thread");
   std::vector<int> rows{opt.axis};
@@ -409,6 +418,12 @@ class Chooser {
     if (!is_legal(sink_, opt, target_)) return {};
     widen(opt);
     lay_out(opt);
+    return std::move(options_);
+  }
+
+  // Those of a tile that is given.
+  std::vector<Opt> run(const Opt& matrix, int64_t band) {
+    lay_out(matrix, band);
     return std::move(options_);
   }
 
@@ -554,7 +569,7 @@ class Chooser {
   }
 
   // Element, thread and register as matrix.h says.
-  void lay_out(const Opt& opt) {
+  void lay_out(const Opt& opt, int64_t most_in_band = kMatrixBand) {
     const int m = opt.axis, n = opt.axes[0];
     const TileShape tile = shape_of(opt.amount);
     apply(opt);
@@ -585,7 +600,7 @@ class Chooser {
     int band = -1;
     if (has(m)) {
       blocks.push_back(m);
-      int64_t rows = std::min<int64_t>(16, extent(range_with_id(sink_, m)));
+      int64_t rows = std::min<int64_t>(most_in_band, extent(range_with_id(sink_, m)));
       while (extent(range_with_id(sink_, m)) % rows) --rows;
       if (rows > 1 && rows < extent(range_with_id(sink_, m))) band = split(m, rows);
     }
@@ -613,6 +628,10 @@ class Chooser {
 
 std::vector<Opt> matrix_options(Node sink, const Target& target) {
   return Chooser(sink, target).run();
+}
+
+std::vector<Opt> matrix_options(Node sink, const Target& target, const Opt& matrix, int64_t band) {
+  return Chooser(sink, target).run(matrix, band);
 }
 
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {

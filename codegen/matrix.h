@@ -75,6 +75,7 @@ struct MatrixTile {
   int rows = 128, columns = 256;
   bool halved = false;  // each warpgroup has half of the columns, not of the rows
   bool wide = false;    // threads have eight columns side by side
+  bool deep = false;    // as many stages as fit where others would share a multiprocessor
   int depth = 64;       // k elements of a step, one or half a row of 128 bytes
   DType dtype = kBF16;  // of both operands
   MatrixOperand a, b;
@@ -93,7 +94,8 @@ struct MatrixTile {
   bool reads_once() const;  // whether no element of the first operand is read for two tiles
   int blocks() const;       // at a time on a multiprocessor: one multiplies while another stores
   int threads() const;      // of a block, the last of which fill
-  int stages() const;       // that fit into a block's shared memory
+  bool reallots() const { return blocks() == 1 && groups() == 2; }  // registers, to multipliers
+  int stages() const;  // that fit into a block's shared memory
 };
 
 // Whether products of this dtype can be made there.
@@ -105,7 +107,7 @@ bool has_window_unit(const Target& target, DType dtype);
 // The option's amount: a tile's columns, and its rows where they are no 128 that are shared out.
 struct TileShape {
   int rows = 128, columns = 256;
-  bool halved = false, wide = false;
+  bool halved = false, wide = false, deep = false;
 };
 int64_t amount_of(const TileShape& shape);
 TileShape shape_of(int64_t amount);
@@ -116,6 +118,11 @@ Node use_matrix_unit(Node sink, const Opt& opt);
 
 // All options of a kernel with the given one first; none where no legal one pays.
 std::vector<Opt> matrix_options(Node sink, const Target& target);
+
+// Those with this one first, which is legal. `band`: tiles one below the other that run at a time.
+constexpr int64_t kMatrixBand = 16;
+std::vector<Opt> matrix_options(Node sink, const Target& target, const Opt& matrix,
+                                int64_t band = kMatrixBand);
 
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size);
 

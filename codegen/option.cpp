@@ -28,7 +28,8 @@ std::string to_text(const Opt& opt) {
       const TileShape tile = shape_of(opt.amount);
       text += cat(" x ", tile.columns);
       if (tile.rows != 128) text += cat(" rows ", tile.rows);
-      return cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "");
+      return cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "",
+                 tile.deep ? " deep" : "");
     }
     case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
     case OptKind::Stage: {
@@ -102,7 +103,9 @@ Opt option_from_text(const std::string& text) {
       while (good && in >> word) {
         tile.halved |= word == "halved";
         tile.wide |= word == "wide";
-        good = word == "rows" ? !!(in >> tile.rows) : word == "halved" || word == "wide";
+        tile.deep |= word == "deep";
+        good = word == "rows" ? !!(in >> tile.rows)
+                              : word == "halved" || word == "wide" || word == "deep";
       }
       in.clear();
       if (good) opt.amount = amount_of(tile);

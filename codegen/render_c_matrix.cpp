@@ -301,7 +301,7 @@ std::string CPrinter::matrix_text() {
   std::string params = parameters();
   const std::string apart =
       tile.type().apart ? cat(", part[", pieces, "][", registers, "]") : std::string();
-  const bool alone = tile.blocks() == 1;  // registers are given to those that multiply
+  const bool alone = tile.reallots();  // registers are given to those that multiply
   return helpers +
          cat("extern \"C\" MATRIX_KERNEL(", tile.threads(), ", ", tile.blocks(), ") ",
              program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,

@@ -7,6 +7,7 @@
 
 #include "codegen/access.h"
 #include "codegen/launchable.h"
+#include "codegen/matrix.h"
 #include "codegen/option.h"
 #include "codegen/stage.h"
 #include "tiny/error.h"
@@ -145,6 +146,8 @@ class Editor {
       if (all[i].kind == OptKind::Matrix || all[i].kind == OptKind::Mma ||
           all[i].kind == OptKind::Stage)
         head = i + 1;
+    for (const Opt& o : all)
+      if (o.kind == OptKind::Matrix) other_tiles(loops, o);
     for (bool mma : {false, true}) {
       if (!choose_stage_options(loops, target, stage_plans(mma))) continue;
       for (const StagePlan& plan : stage_plans(mma))
@@ -161,8 +164,10 @@ class Editor {
   }
 
   std::vector<Choice> run() {
-    if (is_cpu_) keep({choice_.options, !choice_.heavy});
+    // Threads have a product's tile as the instruction says: only the tile may be another one.
     for (Choice& c : staged_) keep(std::move(c));
+    if (is_tile_) return std::move(out_);
+    if (is_cpu_) keep({choice_.options, !choice_.heavy});
     amounts();
     for (size_t i = 0; i < last_; ++i) {
       Program p = base_;
@@ -182,6 +187,40 @@ class Editor {
   }
 
  private:
+  // Of a product on matrix units: other tiles, rows and columns exchanged, the same tiles in
+  // another order. Options before the tile's leave the kernel that it is applied to.
+  void other_tiles(Node loops, const Opt& matrix) {
+    is_tile_ = true;
+    std::vector<Opt> before;
+    for (const Opt& o : choice_.options) {
+      if (o == matrix) break;
+      before.push_back(o);
+    }
+    loops = apply(loops, before, target_);
+    const auto add = [&](const Opt& opt, int64_t band = kMatrixBand) {
+      if (!is_legal(loops, opt, target_)) return;
+      Choice c{before, true};
+      for (Opt& o : matrix_options(loops, target_, opt, band)) c.options.push_back(std::move(o));
+      staged_.push_back(std::move(c));
+    };
+    const TileShape now = shape_of(matrix.amount);
+    const auto with_shape = [](Opt opt, const TileShape& shape) {
+      opt.amount = amount_of(shape);
+      return opt;
+    };
+    for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
+    add(with_shape(matrix, {now.rows, now.columns, now.halved, !now.wide, now.deep}));
+    Opt turned = matrix;
+    std::swap(turned.axis, turned.axes[0]);
+    for (const Opt& opt : {matrix, turned}) {
+      if (opt == turned && opt.axes.size() > 1) continue;
+      for (int rows : {64, 128, 192, 256, 320, 384, 512})
+        for (int columns : {8, 16, 32, 64, 128, 256})
+          for (int flags = 0; flags < 4; ++flags)
+            add(with_shape(opt, {rows, columns, (flags & 1) != 0, now.wide, (flags & 2) != 0}));
+    }
+  }
+
   void keep(Choice c) {
     if (seen_.insert(to_text(c)).second) out_.push_back(std::move(c));
   }
@@ -209,13 +248,6 @@ class Editor {
   }
 
   void amounts() {
-    for (size_t i = 0; i < head_.size(); ++i)
-      for (int64_t columns : {8, 16, 32, 64, 128, 256}) {
-        if (head_[i].kind != OptKind::Matrix) continue;
-        Choice c = choice_;
-        c.options[i].amount = columns;
-        keep(c);
-      }
     for (size_t i = 0; i < base_.size(); ++i) {
       if (base_[i].opt.kind != OptKind::Split) continue;
       const Loop* part = end_.named(base_[i].part);
@@ -355,6 +387,7 @@ class Editor {
 
   const Choice& choice_;
   const bool is_cpu_;
+  bool is_tile_ = false;  // of a matrix unit
   const Target& target_;
   std::vector<Opt> head_;  // up to what makes a matrix product
   Nest start_, end_;       // after these, and after all options
@@ -362,7 +395,7 @@ class Editor {
   std::vector<Loop> before_;
   size_t last_ = 0;  // where the final order begins
   std::set<std::string> seen_;
-  std::vector<Choice> staged_;  // tiles of a product in shared memory
+  std::vector<Choice> staged_;  // tiles of a product
   std::vector<Choice> out_;
 };
 

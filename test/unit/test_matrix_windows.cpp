@@ -572,7 +572,8 @@ TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is 
 
 TEST_CASE("windows: options of tiles are text") {
   for (const char* text : {"matrix r0 r1 x 256", "matrix r0 r3 r1 r2 x 64 rows 512",
-                           "matrix r1 r3 r0 x 128 rows 320 halved wide", "matrix r0 r1 x 64 wide"})
+                           "matrix r1 r3 r0 x 128 rows 320 halved wide", "matrix r0 r1 x 64 wide",
+                           "matrix r0 r1 x 128 rows 64 wide deep", "matrix r0 r1 x 64 deep"})
     CHECK(to_text(options_from_text(text)) == text);
   CHECK_THROWS_WITH(options_from_text("matrix r0 r1 x 64 tall"),
                     doctest::Contains("option 'matrix r0 r1 x 64 tall'"));

@@ -13,6 +13,7 @@
 
 #include "codegen/launchable.h"
 #include "codegen/option.h"
+#include "codegen/prove.h"
 #include "runtime/search_cache.h"
 #include "runtime/search_model.h"
 #include "runtime/search_space.h"
@@ -116,6 +117,43 @@ TEST_CASE("neighbours on a GPU give a thread several results, and a block severa
       if (!text.starts_with("split r0 4, bind r") || text.find(kind) > 24) return false;
       return lower(loops, "k", target, nullptr, &c).launch.grid[0] == 64 * 48 / 4;
     }));
+}
+
+// A product of halves, of which the last ones of `n` lie side by side.
+Node product_of_halves(int64_t m, int64_t n, int64_t k) {
+  Node a = tensor_param(1, {m, k}, kBF16), b = tensor_param(2, {k, n}, kBF16);
+  const auto wide = [](Node x) { return make(Op::Cast, kF32, {x}); };
+  return kernel_of({make(Op::Cast, kBF16, {matmul(wide(a), wide(b))})});
+}
+
+TEST_CASE("neighbours of a product on matrix units are whole tiles") {
+  const Target target = gpu_target("sm_90a");
+  Arena arena;
+  ArenaScope scope(arena);
+  Node kernel = product_of_halves(512, 1024, 256), loops = loops_of(kernel, target);
+  const Choice start = lower(loops, "k", target).choice;
+  REQUIRE(start.options[0].kind == OptKind::Matrix);
+  std::set<std::string> tiles;
+  size_t wrong = 0, proved = 0, turned = 0;
+  for (const Choice& c : neighbours(loops, start, target)) {
+    if (c.options[0].kind != OptKind::Matrix) continue;
+    const Lowered low = lower(loops, "k", target, nullptr, &c);
+    ProofSettings settings;
+    read_kernel(kernel, target, settings);
+    const Verdict verdict = prove(low.machine, settings).verdict;
+    wrong += verdict == Verdict::Wrong;
+    proved += verdict == Verdict::Proved;
+    tiles.insert(to_text(c.options[0]));
+    turned += c.options[0].axis > c.options[0].axes[0];
+  }
+  CHECK(wrong == 0);
+  CHECK(proved > 50);  // of the others the last tile has fewer rows
+  CHECK(turned > 10);
+  CHECK(tiles.size() > 40);
+  for (const char* shape : {" x 64", " rows 64", " rows 256", " halved", " deep"})
+    CHECK_MESSAGE(std::any_of(tiles.begin(), tiles.end(),
+                              [&](const std::string& t) { return t.find(shape) != t.npos; }),
+                  shape);
 }
 
 TEST_CASE("what cannot be launched is rejected before it is compiled") {
@@ -380,6 +418,31 @@ TEST_CASE("kernels of a GPU are searched on the emulator") {
   CHECK(found.trouble == "");
   CHECK(found.timed > 1);
   CHECK(count(found, Outcome::Wrong) == 0);
+}
+
+TEST_CASE("other tiles of matrix units compute the same on the emulator") {
+  const auto devices = test_devices();
+  if (std::find(devices.begin(), devices.end(), "EMULATOR") == devices.end()) return;
+  const NodeRef kernel(product_of_halves(192, 128, 320));
+  const Target& target = find_device("EMULATOR").target();
+  Arena arena;
+  ArenaScope scope(arena);
+  Node loops = loops_of(kernel.get(), target);
+  const auto all = neighbours(loops, lower(loops, "k", target).choice, target);
+  SearchTools tools("EMULATOR", true);
+  SearchSettings s = quick();
+  s.seconds = s.run_limit = 60;
+  for (const char* tile :
+       {"matrix r0 r1 x 64 rows 64 wide deep", "matrix r1 r0 x 64 halved wide"}) {
+    const auto at = std::find_if(all.begin(), all.end(),
+                                 [&](const Choice& c) { return to_text(c.options[0]) == tile; });
+    CAPTURE(tile);
+    REQUIRE(at != all.end());
+    s.only = &*at;
+    const Searched tried = search_kernel(kernel.get(), "k_product", tools, s);
+    CHECK(tried.trouble == "");
+    CHECK(count(tried, Outcome::Good) == 2);
+  }
 }
 
 }  // namespace
