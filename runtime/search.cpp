@@ -63,13 +63,12 @@ class Search {
     loops_ = loops_of(kernel_, target_);
     key_ = key_of_kernel(loops_, device_, tools_.device);
     if (settings_.cached) known_ = SearchCache::current().find(key_.key);
+    if (!known_ && settings_.cached && !settings_.only) SearchCache::current().add(key_, name_);
     add_baseline();
     if (settings_.only) {
       add({*settings_.only}, 1);
       return time({1});
     }
-    if (!known_ && settings_.cached) SearchCache::current().add(key_, name_);
-    add_known();
     while (!over() && round()) continue;
     finish();
   }
@@ -77,18 +76,38 @@ class Search {
   // --- What is right, and how long the heuristic's kernel takes ----------------------------------
 
   // The kernel without options, or its end where that would take too long, shows what is right.
+  // Beside both the first candidates are compiled: a short search has no time for one after the
+  // other.
   void add_baseline() {
     const double most = target_.kind == Target::Kind::Cpu ? 1e7 : 1e5;  // accesses
     Node end = reference_loops(loops_, most);
     const Choice none;
     const Lowered low = lower(loops_, kEntry, target_);
     const Lowered plain = lower(end ? end : loops_, kEntry, target_, nullptr, &none);
-    CompilePool::Result compiled[2];
-    in_parallel(end ? 2 : 1, tools_.compilers.threads(), [&](size_t i, size_t thread) {
-      compiled[i] = tools_.compilers.compile(thread, i ? plain.source : low.source,
-                                             settings_.compile_limit, true);
-    });
     most_text_ = std::max<size_t>(low.source.text.size(), 8 << 10);
+    Candidate& heuristic = all_.emplace_back();
+    heuristic.choice = low.choice;
+    rate(heuristic, low, 1);
+    sources_.insert(heuristic.source);
+    seen_.insert(to_text(low.choice));
+    const size_t plains = end ? 2 : 1;
+    std::vector<size_t> ahead;
+    size_t known = 1;  // and the heuristic's, which are as fast as the model says
+    if (!settings_.only) {
+      add_known();
+      known = all_.size();
+      ahead = first_candidates(plains);
+    }
+    CompilePool::Result compiled[2];
+    std::vector<Compiled> results(ahead.size());
+    in_parallel(plains + ahead.size(), tools_.compilers.threads(), [&](size_t i, size_t thread) {
+      if (i >= plains)
+        results[i - plains] = compile(ahead[i - plains], thread);
+      else
+        compiled[i] = tools_.compilers.compile(thread, i ? plain.source : low.source,
+                                               settings_.compile_limit, true);
+    });
+    for (size_t k = 0; k < ahead.size(); ++k) compiled_[ahead[k]] = std::move(results[k]);
     check(compiled[0].outcome == Outcome::Good, "the heuristic's kernel: ", compiled[0].text);
     tools_.bench->prepare(case_of(loops_, tools_.device, target_));
     Race race;
@@ -100,16 +119,35 @@ class Search {
     race.role = Race::Role::Baseline;
     race.enough = 0.02;
     race.jobs = {jobs_[0] = job_of(low, compiled[0])};
-    Candidate& c = all_.emplace_back();
-    c.choice = low.choice;
-    rate(c, low, 1);
     settle(0, tools_.bench->run(race)[0]);
+    const Candidate& c = all_[0];
     check(c.outcome == Outcome::Good, "the heuristic's kernel is ", name_of(c.outcome), ": ",
           c.text);
     out_.best = c.choice;
     out_.heuristic = out_.seconds = c.least;
-    sources_.insert(c.source);
-    seen_.insert(to_text(low.choice));
+    for (size_t i = known; i < all_.size() && c.model > 0; ++i)
+      all_[i].estimate = all_[i].model * c.least / c.model;
+  }
+
+  // Those that are known and the most promising ones of the heuristic's neighbours, as many as
+  // there are threads beside `taken`.
+  std::vector<size_t> first_candidates(size_t taken) {
+    std::vector<size_t> out, others;
+    const auto waits = [&](const Candidate& c) {
+      const bool was_timed = known_ && known_->tries.count(to_text(c.choice));
+      return c.outcome == Outcome::Waiting && !was_timed;
+    };
+    const size_t most = std::max(tools_.compilers.threads(), taken) - taken;
+    for (size_t i = 1; i < all_.size() && out.size() < most; ++i)
+      if (waits(all_[i])) out.push_back(i);
+    const size_t before = all_.size();
+    all_[0].expanded = true;
+    add(neighbours(loops_, all_[0].choice, target_), 1);
+    for (size_t i = before; i < all_.size(); ++i)
+      if (waits(all_[i]) && all_[i].model <= kMostEstimate * all_[0].model) others.push_back(i);
+    others = first(std::move(others), most - out.size(), &Candidate::estimate);
+    out.insert(out.end(), others.begin(), others.end());
+    return out;
   }
 
   static BenchJob job_of(const Lowered& low, CompilePool::Result& compiled) {
@@ -228,31 +266,28 @@ class Search {
     std::vector<size_t> rest;
     for (size_t i : batch)
       if (!recall(all_[i])) rest.push_back(i);
-    std::vector<BenchJob> jobs(rest.size());
-    std::vector<Measured> unfit(rest.size());
-    in_parallel(rest.size(), tools_.compilers.threads(), [&](size_t k, size_t thread) {
-      if (over()) return;
-      try {
-        const Lowered low = lowered(all_[rest[k]].choice);
-        prove_it(low);
-        const double limit = std::clamp(settings_.seconds / 10, 0.5, settings_.compile_limit);
-        auto compiled = tools_.compilers.compile(thread, low.source, limit);
-        if (compiled.outcome == Outcome::Hung) compiled.outcome = Outcome::Slow;  // for this budget
-        unfit[k] = {compiled.outcome, 0, 0, compiled.text};
-        jobs[k] = job_of(low, compiled);
-      } catch (const std::exception& e) {
-        unfit[k] = {Outcome::Wrong, 0, 0, e.what()};
-      }
+    std::vector<Compiled> results(rest.size());
+    std::vector<size_t> to_compile;
+    for (size_t k = 0; k < rest.size(); ++k) {
+      const auto ahead = compiled_.find(rest[k]);
+      if (ahead == compiled_.end())
+        to_compile.push_back(k);
+      else
+        results[k] = std::move(ahead->second), compiled_.erase(ahead);
+    }
+    in_parallel(to_compile.size(), tools_.compilers.threads(), [&](size_t i, size_t thread) {
+      results[to_compile[i]] = compile(rest[to_compile[i]], thread);
     });
     for (size_t k = 0; k < rest.size() && !over(); ++k) {
-      if (unfit[k].outcome == Outcome::Waiting) continue;  // there was no time to compile it
-      if (unfit[k].outcome != Outcome::Good) {
-        settle(rest[k], unfit[k]);
+      auto& [unfit, job] = results[k];
+      if (unfit.outcome == Outcome::Waiting) continue;  // there was no time to compile it
+      if (unfit.outcome != Outcome::Good) {
+        settle(rest[k], unfit);
         continue;
       }
       Race race;
       const size_t champion = best(1)[0];
-      race.jobs = {job_of(champion), jobs[k]};
+      race.jobs = {job_of(champion), job};
       race.known = all_[champion].least;
       const auto kept = best(width());
       race.verify = kept.size() < width() || settings_.only ? 1e300 : all_[kept.back()].least;
@@ -261,9 +296,30 @@ class Search {
       race.limit = std::min(settings_.run_limit, 2 + 200 * race.known);
       const std::vector<Measured> m = tools_.bench->run(race);
       if (m[0].least > 0) all_[champion].least = std::min(race.known, m[0].least);
-      if (m[1].outcome == Outcome::Good) jobs_[rest[k]] = std::move(jobs[k]);
+      if (m[1].outcome == Outcome::Good) jobs_[rest[k]] = std::move(job);
       settle(rest[k], m[1]);
     }
+  }
+
+  struct Compiled {
+    Measured unfit;  // or Good
+    BenchJob job;
+  };
+  Compiled compile(size_t i, size_t thread) const {
+    Compiled out;
+    if (over()) return out;
+    try {
+      const Lowered low = lowered(all_[i].choice);
+      prove_it(low);
+      const double limit = std::min(settings_.compile_limit, std::max(1.0, settings_.seconds / 10));
+      auto compiled = tools_.compilers.compile(thread, low.source, limit);
+      if (compiled.outcome == Outcome::Hung) compiled.outcome = Outcome::Slow;  // for this budget
+      out.unfit = {compiled.outcome, 0, 0, compiled.text};
+      out.job = job_of(low, compiled);
+    } catch (const std::exception& e) {
+      out.unfit = {Outcome::Wrong, 0, 0, e.what()};
+    }
+    return out;
   }
 
   bool recall(Candidate& c) {
@@ -358,8 +414,9 @@ class Search {
   KernelKey key_;
   std::optional<KernelRecord> known_;
   size_t most_text_ = 0;
-  std::map<size_t, BenchJob> jobs_;  // of those that were timed
-  std::vector<Candidate> all_;       // the heuristic's first
+  std::map<size_t, Compiled> compiled_;  // ahead of their turn
+  std::map<size_t, BenchJob> jobs_;      // of those that were timed
+  std::vector<Candidate> all_;           // the heuristic's first
   std::set<std::string> sources_, seen_;
   Searched out_;
 };

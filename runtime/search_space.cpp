@@ -208,7 +208,7 @@ class Editor {
       opt.amount = amount_of(shape);
       return opt;
     };
-    for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
+    add(with_shape(matrix, {now.rows, now.columns, now.halved, now.wide, !now.deep}));
     add(with_shape(matrix, {now.rows, now.columns, now.halved, !now.wide, now.deep}));
     Opt turned = matrix;
     std::swap(turned.axis, turned.axes[0]);
@@ -218,6 +218,8 @@ class Editor {
         for (int columns : {8, 16, 32, 64, 128, 256})
           for (int flags = 0; flags < 4; ++flags)
             add(with_shape(opt, {rows, columns, (flags & 1) != 0, now.wide, (flags & 2) != 0}));
+      if (opt == turned) break;
+      for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
     }
   }
 
