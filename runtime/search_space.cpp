@@ -7,10 +7,12 @@
 
 #include "codegen/access.h"
 #include "codegen/launchable.h"
+#include "codegen/lower.h"
 #include "codegen/matrix.h"
 #include "codegen/option.h"
 #include "codegen/stage.h"
 #include "tiny/error.h"
+#include "tiny/parallel.h"
 
 namespace tiny {
 
@@ -196,12 +198,9 @@ class Editor {
       if (o == matrix) break;
       before.push_back(o);
     }
-    loops = apply(loops, before, target_);
+    std::vector<std::pair<Opt, int64_t>> tiles;  // and bands
     const auto add = [&](const Opt& opt, int64_t band = kMatrixBand) {
-      if (!is_legal(loops, opt, target_)) return;
-      Choice c{before, true};
-      for (Opt& o : matrix_options(loops, target_, opt, band)) c.options.push_back(std::move(o));
-      staged_.push_back(std::move(c));
+      tiles.push_back({opt, band});
     };
     const TileShape now = shape_of(matrix.amount);
     const auto with_shape = [](Opt opt, const TileShape& shape) {
@@ -221,6 +220,17 @@ class Editor {
       if (opt == turned) break;
       for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
     }
+    staged_.resize(tiles.size());
+    in_parallel(tiles.size(), core_count(), [&](size_t i, size_t) {
+      Arena arena;
+      ArenaScope scope(arena);
+      Node sink = apply(loops_of(loops, target_), before, target_);
+      const auto& [opt, band] = tiles[i];
+      if (is_legal(sink, opt, target_))
+        staged_[i] = {matrix_options(sink, target_, opt, band), choice_.heavy};
+    });
+    std::erase_if(staged_, [](const Choice& c) { return c.options.empty(); });
+    for (Choice& c : staged_) c.options.insert(c.options.begin(), before.begin(), before.end());
   }
 
   void keep(Choice c) {
