@@ -13,6 +13,7 @@
 
 #include "extra/bench/gpu_rows.h"
 #include "extra/bench/networks.h"
+#include "extra/bench/record.h"
 #include "extra/bench/timing.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
@@ -31,6 +32,7 @@ struct Row {
   std::string name;
   std::function<Work()> prepare;
   double bytes = 0;        // of memory, where it limits the row
+  double flops = 0;        // of a product
   bool on_device = false;  // its time is the device's
 };
 
@@ -107,7 +109,7 @@ std::vector<Row> rows(bool gpu) {
                      const bench::Work work = row.prepare();
                      return [work] { bench::realize(work()); };
                    },
-                   row.bytes, true});
+                   row.bytes, row.flops, true});
   const std::vector<Row> others = gpu ? rows_of_networks() : rows_of_cpu();
   all.insert(all.end(), others.begin(), others.end());
   return all;
@@ -162,13 +164,14 @@ void bench_row(const Row& row, const std::string& width, const std::string& seco
   const double was = bench::summary(before).median, is = bench::summary(after).median;
   char line[400];
   std::snprintf(line, sizeof line,
-                "{\"name\": \"beam_%s\", \"width\": %s, \"searched_s\": %.1f, \"again_s\": %.1f, "
+                ", \"name\": \"beam_%s\", \"width\": %s, \"searched_s\": %.1f, \"again_s\": %.1f, "
                 "\"timed\": %d, \"heuristic_ms\": %.4f, \"ms\": %.4f, \"speedup\": %.3f, "
                 "\"speedup_of_best\": %.3f",
                 row.name.c_str(), width.c_str(), first.seconds, again.seconds, first.timed,
                 was * 1e3, is * 1e3, bench::summary(ratios).median,
                 bench::summary(before).best / bench::summary(after).best);
-  out << line;
+  out << bench::record(bench::machine_name(runtime_seam::default_device())) << line;
+  if (row.flops > 0) out << ", \"tflops\": " << row.flops / is / 1e12;
   if (row.bytes > 0 && copy > 0)
     out << ", \"heuristic_of_copy\": " << row.bytes / was / copy
         << ", \"of_copy\": " << row.bytes / is / copy;
