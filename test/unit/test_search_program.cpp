@@ -147,12 +147,14 @@ bool agree(const std::vector<double>& a, const std::vector<double>& b, double un
 TEST_CASE("kernels of random programs searched in a row stay right") {
   const int64_t kernels = env_int("BEAM_KERNELS");
   const Beam beam("2", "1000000");
-  const EnvOverride isolated("BEAM_ISOLATE", kernels > 20 ? "1" : "0");
+  const std::string given = env_text("DEVICE"), device = given.empty() ? "CPU" : given;
+  const bool alone = kernels > 20 || device != "CPU";
+  const EnvOverride isolated("BEAM_ISOLATE", alone ? "1" : "0");
   for (uint64_t seed = 1; search_counts().kernels < kernels; ++seed) {
     const fuzz::Program program = fuzz::random_program(seed);
     CAPTURE(seed);
     const auto values = [&] {
-      const fuzz::Built built = fuzz::build(program, "CPU");
+      const fuzz::Built built = fuzz::build(program, device);
       std::vector<std::vector<double>> out;
       for (const Tensor& t : built.outputs) out.push_back(t.to(kF64).to_vector<double>());
       return out;
@@ -160,7 +162,7 @@ TEST_CASE("kernels of random programs searched in a row stay right") {
     const auto before = values();
     // The second run has the kernels that the first one's searches have found.
     const auto after = values();
-    const fuzz::Built built = fuzz::build(program, "CPU");
+    const fuzz::Built built = fuzz::build(program, device);
     for (size_t i = 0; i < before.size(); ++i) {
       const DType t = built.outputs[i].dtype();
       const double unit = t == kF16 ? 0x1p-18 : t == kBF16 ? 0x1p-15 : 0x1p-23;
