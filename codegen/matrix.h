@@ -92,8 +92,9 @@ struct MatrixTile {
   int stage_bytes() const { return a.bytes() + b.bytes(); }
   const MatrixType& type() const { return *matrix_type(dtype); }
   bool reads_once() const;  // whether no element of the first operand is read for two tiles
-  int blocks() const;       // at a time on a multiprocessor: one multiplies while another stores
-  int threads() const;      // of a block, the last of which fill
+  int shared_by() const;    // blocks on a multiprocessor: one multiplies while another stores
+  int blocks() const { return deep ? 1 : shared_by(); }  // at a time there
+  int threads() const;                                   // of a block, the last of which fill
   bool reallots() const { return blocks() == 1 && groups() == 2; }  // registers, to multipliers
   int stages() const;  // that fit into a block's shared memory
 };

@@ -83,7 +83,8 @@ class Describer {
     int64_t elements = across.size;
     if (view_.clipped) elements = std::min(elements, across.extent());
     out_.boxes = out_.k_major ? 1 : static_cast<int>((elements + span_ - 1) / span_);
-    if (across.size % span_ && !out_.k_major) out_.boxes = 0;
+    // A warpgroup's columns are whole boxes of those.
+    if ((across.size % span_ || view_.part % span_) && !out_.k_major) out_.boxes = 0;
   }
 
   int64_t box_of(const MatrixSide& side) const {

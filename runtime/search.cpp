@@ -24,6 +24,7 @@ namespace {
 constexpr double kWorthIt = 0.98;    // of the heuristic's time: what gains less is noise
 constexpr double kMostEstimate = 3;  // times the best: what the model expects to take longer waits
 constexpr double kSearching = 0.85;  // of the time; the rest is for the end
+constexpr double kMoment = 0.3;      // seconds
 constexpr size_t kFinalists = 3;
 constexpr size_t kMostText = 2;  // times the heuristic's: compilers take seconds for longer ones
 
@@ -54,9 +55,8 @@ class Search {
 
  private:
   double elapsed() const { return steady_seconds() - start_; }
-  bool over() const {
-    return elapsed() > kSearching * settings_.seconds || (settings_.stop && settings_.stop->load());
-  }
+  bool stopped() const { return settings_.stop && settings_.stop->load(); }
+  bool over() const { return elapsed() > kSearching * settings_.seconds || stopped(); }
 
   void all() {
     ArenaScope scope(arena_);
@@ -69,7 +69,9 @@ class Search {
       add({*settings_.only}, 1);
       return time({1});
     }
-    while (!over() && round()) continue;
+    bool more = true;
+    if (!compiled_.empty()) more = round();
+    while (more && !over()) more = round();
     finish();
   }
 
@@ -278,7 +280,10 @@ class Search {
     in_parallel(to_compile.size(), tools_.compilers.threads(), [&](size_t i, size_t thread) {
       results[to_compile[i]] = compile(rest[to_compile[i]], thread);
     });
-    for (size_t k = 0; k < rest.size() && !over(); ++k) {
+    // What has been compiled is timed, if that takes a moment more.
+    const double until = std::max(settings_.seconds, elapsed() + kMoment);
+    for (size_t k = 0; k < rest.size(); ++k) {
+      if (elapsed() > until || stopped()) break;
       auto& [unfit, job] = results[k];
       if (unfit.outcome == Outcome::Waiting) continue;  // there was no time to compile it
       if (unfit.outcome != Outcome::Good) {

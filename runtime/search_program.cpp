@@ -36,6 +36,7 @@ constexpr double kEarned = 1000;    // seconds of search for one that a schedule
 constexpr double kFirst = 2;        // seconds that its first run gives
 constexpr double kReplayed = 0.75;  // of what is left, for one that a Jit will replay
 constexpr double kSmallest = 0.5;   // seconds that are worth beginning a kernel's search
+constexpr double kOfGpu = 1;        // and on a GPU, whose compilers take most of that
 constexpr double kLeastShare = 0.005;
 
 // A kernel of a schedule, with all of its steps.
@@ -228,7 +229,11 @@ class Searches {
     if (shown) bar = std::make_unique<Progress>(count, "kernels", sink);
     bool all_done = true;
     for (size_t i = 0; i < open.size(); ++i) {
-      const double slice = rest() * open[i]->seconds / shares;
+      // Better some of the longest with candidates that are timed than all of them with none.
+      const bool gpu =
+          find_device(device_name(open[i]->step.device)).target().kind == Target::Kind::Gpu;
+      const double slice =
+          std::max(rest() * open[i]->seconds / shares, gpu ? std::min(rest(), kOfGpu) : 0);
       shares -= open[i]->seconds;
       // The first one gets a chance; what has too small a share leaves its time to the others.
       if ((slice >= kSmallest || i == 0) && !interrupted)

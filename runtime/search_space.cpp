@@ -378,21 +378,35 @@ class Editor {
 
   // One range moved to another place among the loops.
   void orders() {
+    // What makes another kernel of it: on a GPU blocks, threads and loops are each in an order.
     const auto in_order = [&](const std::vector<int>& axes) {
       std::vector<int> out;
       for (int name : axes)
         if (const Loop* l = end_.named(name); l && l->ordered) out.push_back(name);
       return out;
     };
+    const auto order_of = [&](const std::vector<int>& axes) {
+      std::vector<int> out;
+      for (int turn = 0; turn < 3; ++turn)
+        for (int name : axes) {
+          const Loop* l = end_.named(name);
+          const bool block = l && l->kind == RangeKind::Block;
+          const bool thread = l && l->kind == RangeKind::Thread;
+          if (is_cpu_ ? turn == 0 : turn == (block ? 0 : thread ? 1 : 2)) out.push_back(name);
+        }
+      return out;
+    };
     for (size_t i = last_; i < base_.size(); ++i) {
       const std::vector<int>& axes = base_[i].opt.axes;
+      std::set<std::vector<int>> orders{order_of(axes)};
       for (size_t from = 0; from < axes.size(); ++from)
         for (size_t to = 0; to < axes.size(); ++to) {
           Program p = base_;
           std::vector<int>& moved = p[i].opt.axes;
           moved.erase(moved.begin() + static_cast<ptrdiff_t>(from));
           moved.insert(moved.begin() + static_cast<ptrdiff_t>(to), axes[from]);
-          if (in_order(moved) == in_order(axes)) keep(p);
+          if (in_order(moved) != in_order(axes) || !orders.insert(order_of(moved)).second) continue;
+          keep(p);
         }
     }
   }

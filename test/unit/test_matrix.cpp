@@ -92,8 +92,14 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
     CHECK(low.launch.block[0] == (columns == 256 ? 384 : 160));
     CHECK(low.launch.grid[0] <= (columns == 256 ? 132 : 264));
     CHECK(low.launch.maps.size() == 2);
-    CHECK(low.launch.shared_bytes <= hopper().shared_bytes / (columns == 256 ? 1 : 2));
+    CHECK(low.launch.shared_bytes <= hopper().shared_bytes);
+    // Of 128 tiles none shares a multiprocessor: it has as many stages as there is room for.
+    CHECK(to_text(low.options[0]).ends_with("deep") == (columns < 256));
+    CHECK(low.launch.shared_bytes > hopper().shared_bytes / (columns == 32 ? 3 : 2));
   }
+  const Lowered shared = lower(kernel({{2304, 64}, {64, 2304}}), "product", hopper());
+  CHECK(shared.launch.grid[0] > 132);
+  CHECK(shared.launch.shared_bytes <= hopper().shared_bytes / 2);
 }
 
 TEST_CASE("matrix: what the copy engine cannot read is multiplied without them") {
@@ -363,7 +369,7 @@ Ring ring_of(const Form& form) {
 
 TEST_CASE("matrix: the ring of stages is proved for every tile") {
   std::set<int> stages;
-  for (int64_t size : {512, 768, 1152, 2048})
+  for (int64_t size : {512, 768, 1152, 2048, 2304})
     for (bool turn_a : {false, true})
       for (bool turn_b : {false, true}) {
         const Ring ring = ring_of({{size, size}, {size, size}, turn_a, turn_b});
@@ -371,7 +377,7 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
         const Finding f = prove_ring(ring);
         CHECK_MESSAGE(f.verdict == Verdict::Proved, f.text);
       }
-  CHECK(stages == std::set<int>{3, 4, 6});
+  CHECK(stages == std::set<int>{4, 7, 8});
   for (int64_t size : {512, 2048}) {  // of one warpgroup, and of two
     Form f8{{size, size}, {size, size}, false, true, kF8E4M3};
     Ring ring = ring_of(f8);

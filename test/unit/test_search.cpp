@@ -433,7 +433,7 @@ TEST_CASE("other tiles of matrix units compute the same on the emulator") {
   SearchSettings s = quick();
   s.seconds = s.run_limit = 60;
   for (const char* tile :
-       {"matrix r0 r1 x 64 rows 64 wide deep", "matrix r1 r0 x 64 halved wide"}) {
+       {"matrix r0 r1 x 64 rows 64 wide", "matrix r1 r0 x 64 halved wide"}) {
     const auto at = std::find_if(all.begin(), all.end(),
                                  [&](const Choice& c) { return to_text(c.options[0]) == tile; });
     CAPTURE(tile);
