@@ -115,6 +115,18 @@ TEST_CASE("matrix: what the copy engine cannot read is multiplied without them")
   CHECK(first(f32) != OptKind::Matrix);
 }
 
+TEST_CASE("matrix: each warpgroup's columns are whole boxes of the copy engine") {
+  const Opt half = options_from_text("matrix r0 r1 x 32 rows 256 halved")[0];
+  Arena arena;
+  ArenaScope scope(arena);
+  for (bool turned : {false, true}) {  // columns side by side, or rows of the sum
+    const Form form{{256, 64}, turned ? Shape{256, 64} : Shape{64, 256}, false, turned};
+    std::string why;
+    CHECK(is_legal(loops_of(kernel(form), hopper()), half, hopper(), &why) == turned);
+    CHECK(why.find(turned ? "" : "so few columns") != std::string::npos);
+  }
+}
+
 TEST_CASE("matrix: all orders of the operands compile without spills") {
   if (!nvrtc_available()) return;
   for (DType t : {kBF16, kF16})

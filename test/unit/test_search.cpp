@@ -4,12 +4,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "codegen/launchable.h"
 #include "codegen/option.h"
@@ -240,6 +243,24 @@ TEST_CASE("a search ends with the heuristic's choice or a better one") {
   CHECK(worker_processes("search").empty());  // they end with what started them
 }
 
+TEST_CASE("what a search had time to compile is timed, too") {
+  const NodeRef kernel(small_matmul());
+  SearchTools tools("CPU", false);
+  SearchSettings s = quick();
+  std::mutex mutex;
+  std::map<std::string, int> lowered;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  s.tamper = [&](const Choice& choice, Lowered&) {  // to be rated, and to be compiled
+    std::unique_lock lock(mutex);
+    if (++lowered[to_text(choice)] < 2) return;
+    lock.unlock();
+    std::this_thread::sleep_until(end);
+  };
+  const Searched found = search_kernel(kernel.get(), "k_matmul", tools, s);
+  CHECK(found.trouble == "");
+  CHECK(found.timed > 1);
+}
+
 TEST_CASE("a planted wrong candidate is dropped and reported") {
   const NodeRef kernel(small_matmul());
   SearchTools tools("CPU", false);
@@ -432,8 +453,7 @@ TEST_CASE("other tiles of matrix units compute the same on the emulator") {
   SearchTools tools("EMULATOR", true);
   SearchSettings s = quick();
   s.seconds = s.run_limit = 60;
-  for (const char* tile :
-       {"matrix r0 r1 x 64 rows 64 wide", "matrix r1 r0 x 64 halved wide"}) {
+  for (const char* tile : {"matrix r0 r1 x 64 rows 64 wide", "matrix r1 r0 x 64 halved wide"}) {
     const auto at = std::find_if(all.begin(), all.end(),
                                  [&](const Choice& c) { return to_text(c.options[0]) == tile; });
     CAPTURE(tile);
