@@ -81,6 +81,19 @@ TEST_CASE("GPU options: a thread has the windows of several channels that lie si
   CHECK(!holds(few, "f16x"));                 // not to leave too few threads
 }
 
+TEST_CASE("GPU options: a thread that writes windows out walks all of theirs") {
+  const auto written = [](int64_t images) {
+    const Tensor x = memory({images, 3, 112, 112}, kBF16), w = memory({64, 3, 7, 7}, kBF16);
+    for (const Lowered& low : kernels(conv2d(x, w, {}, {.stride = {2}, .padding = {3}})))
+      if (low.options[0].kind != OptKind::Matrix && holds(low, "bf16x4*)(b0 + ")) return low;
+    return Lowered();
+  };
+  const int64_t pixels = int64_t{56} * 56 * 3;
+  const Lowered many = written(128), few = written(8);
+  CHECK(many.launch.grid[0] * many.launch.block[0] == 128 * pixels / 4);
+  CHECK(few.launch.grid[0] * few.launch.block[0] >= 8 * pixels * 7 / 4);  // not to have few threads
+}
+
 TEST_CASE("GPU options: products with few rows, which no matrix unit takes, sum in parts") {
   const auto product = [](int64_t rows, int64_t length) {
     return kernels(memory({length, rows}, kF16).t().matmul(memory({length, 256}, kF16)));
