@@ -244,6 +244,8 @@ TEST_CASE("GPU options: large buffers that are read once by kernels that write l
   const Tensor x = memory({4096, 8192});
   CHECK(passes(x.sum(1)));
   CHECK(passes(x.sum(0)));
+  CHECK(passes(x.argmax(1)));                            // from registers the second time
+  CHECK_FALSE(passes(memory({512, 65536}).argmax(1)));   // from memory
   CHECK_FALSE(passes(x.softmax(1)));                     // what is written takes the cache's place
   CHECK_FALSE(passes(memory({1024, 8192}).sum(1)));      // fits into the cache
   CHECK_FALSE(passes(memory({16384, 16384}).sum(1)));    // many times as much as the cache
