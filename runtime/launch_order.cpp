@@ -11,7 +11,7 @@ bool conflict(const Touched& a, const Touched& b) {
 }
 
 bool conflict(const LaunchUses& a, const LaunchUses& b) {
-  if (a.alone || b.alone) return true;
+  if (a.alone || b.alone || (a.fills && b.fills)) return true;
   return std::any_of(a.uses.begin(), a.uses.end(), [&](const Touched& x) {
     return std::any_of(b.uses.begin(), b.uses.end(),
                        [&](const Touched& y) { return conflict(x, y); });
@@ -19,6 +19,10 @@ bool conflict(const LaunchUses& a, const LaunchUses& b) {
 }
 
 }  // namespace
+
+bool fills(const LaunchSize& size, const Target& target) {
+  return size.grid[0] * size.grid[1] * size.grid[2] >= target.cores;
+}
 
 std::vector<std::vector<int>> order_launches(const std::vector<LaunchUses>& launches) {
   const size_t n = launches.size();

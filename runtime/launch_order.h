@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "codegen/source.h"
+#include "codegen/target.h"
+
 namespace tiny {
 
 // Bytes of a piece of memory that a launch reads or writes. Pieces with different numbers are
@@ -14,13 +17,19 @@ struct Touched {
 };
 
 // Of one launch. `alone`: after all earlier ones and before all later ones, whatever they use.
+// `fills`: it has work for all of the device. Such launches stay in order: side by side they would
+// not end earlier, and what one leaves in the caches would be gone before the next one reads it.
 struct LaunchUses {
   std::vector<Touched> uses;
-  bool alone = false;
+  bool alone = false, fills = false;
 };
 
+// Whether a launch has a block for each multiprocessor.
+bool fills(const LaunchSize& size, const Target& target);
+
 // For each launch the earlier ones that it waits for: those that write what it reads or writes, and
-// those that read what it writes. Those that another one of these waits for are left out.
+// those that read what it writes, and if it fills the device the one before it that does. Those
+// that another one of these waits for are left out.
 std::vector<std::vector<int>> order_launches(const std::vector<LaunchUses>& launches);
 
 }  // namespace tiny

@@ -249,6 +249,7 @@ void Replay::order_segments() {
       launches[i].alone = !s.kernels[i];  // a sum, which waits for other devices
       if (launches[i].alone) continue;
       const Step& step = schedule_.steps[s.steps[i]];
+      launches[i].fills = fills(s.kernels[i]->launch, s.device->target());
       const std::vector<bool> written = written_slots(step);
       for (size_t k = 0; k < step.values.size(); ++k)
         launches[i].uses.push_back(use_of(step.values[k], written[k]));

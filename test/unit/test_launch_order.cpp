@@ -37,6 +37,19 @@ TEST_CASE("a launch that runs alone comes after all before it and before all aft
         Orders{{}, {}, {0, 1}, {2}, {2}});
 }
 
+TEST_CASE("launches that fill the device stay in order, others run beside them") {
+  const auto large = [](int memory) { return LaunchUses{{write(memory)}, false, true}; };
+  CHECK(order_launches({large(0), {{write(1)}}, large(2), {{read(0), write(3)}}, large(4)}) ==
+        Orders{{}, {}, {0}, {0}, {2}});
+  Target gpu;
+  gpu.cores = 100;
+  LaunchSize size;
+  size.grid[0] = 50;
+  CHECK(!fills(size, gpu));
+  size.grid[1] = 2;
+  CHECK(fills(size, gpu));
+}
+
 TEST_CASE("orders of random launches keep each pair that touches the same bytes") {
   std::mt19937 random(5);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -44,6 +57,7 @@ TEST_CASE("orders of random launches keep each pair that touches the same bytes"
     std::vector<LaunchUses> launches(static_cast<size_t>(2 + below(30)));
     for (LaunchUses& l : launches) {
       l.alone = below(20) == 0;
+      l.fills = below(3) == 0;
       for (int k = below(4); k >= 0; --k) {
         const int begin = below(12);
         l.uses.push_back({below(3), begin, begin + 1 + below(4), below(3) == 0});
@@ -60,7 +74,8 @@ TEST_CASE("orders of random launches keep each pair that touches the same bytes"
           if (follows[static_cast<size_t>(j)][k]) follows[i][k] = true;
       }
       for (size_t j = 0; j < i; ++j) {
-        bool meet = launches[i].alone || launches[j].alone;
+        bool meet =
+            launches[i].alone || launches[j].alone || (launches[i].fills && launches[j].fills);
         for (const Touched& x : launches[i].uses)
           for (const Touched& y : launches[j].uses)
             meet |= (x.written || y.written) && x.memory == y.memory && x.begin < y.end &&
