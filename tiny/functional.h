@@ -120,12 +120,17 @@ struct BatchNormOptions {
   bool training = false;
   double momentum = 0.1;
   double eps = 1e-5;
+  int64_t groups =
+      1;  // of N / groups samples that follow one another, with statistics of their own
 };
 
 // Per channel, x (N, C, ...), all others (C). In training: normalised by the batch's mean and
 // variance, and the running statistics moved towards them (the variance with n - 1), without a
 // gradient; else normalised by the running statistics, which stay as they are. Running statistics
-// that are not defined stay so, and the batch's are used.
+// that are not defined stay so, and the batch's are used. With `groups` each of them is normalised
+// by itself and the running statistics get their averages ("ghost" batch norm: E. Hoffer et al.,
+// "Train longer, generalize better", arXiv 1705.08741): where a batch is cut over as many devices
+// nothing is exchanged for that. Error where they do not divide N.
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                            const Tensor& running_mean, const Tensor& running_var,
                            const BatchNormOptions& options = {});

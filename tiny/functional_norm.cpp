@@ -26,9 +26,9 @@ void check_shape(const char* what, const char* name, const Tensor& t, const Shap
 }
 
 // The axes 1, 1, C, 1, 1 that let a vector of channels broadcast against x.
-Shape channel_shape(const Tensor& x) {
+Shape channel_shape(const Tensor& x, int channel = 1) {
   Shape shape(x.rank(), 1);
-  shape[1] = x.shape()[1];
+  shape[channel] = x.shape()[channel];
   return shape;
 }
 
@@ -55,14 +55,16 @@ Shape trailing_axes(const char* what, const Tensor& x, const Shape& shape) {
   return axes;
 }
 
-// Near the mean of each channel, from a few elements: sums of squares about it lose no digits.
+// Near the mean over these axes, samples first, from a few elements: sums of squares about it lose
+// no digits.
 Tensor rough_mean(const Tensor& x, const Shape& axes) {
   constexpr int64_t kSamples = 16;
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (int axis = 0; axis < x.rank(); ++axis) {
-    const int64_t size = x.shape()[axis], begin = axis > 1 ? size / 2 : 0;
-    const int64_t wanted = axis == 0 ? kSamples : axis == 1 ? size : 1;
-    ranges.emplace_back(begin, std::min(size, begin + wanted));
+  for (int axis = 0; axis < x.rank(); ++axis) ranges.emplace_back(0, x.shape()[axis]);
+  for (const int64_t axis : axes) {
+    const int64_t size = x.shape()[static_cast<int>(axis)], begin = axis == axes[0] ? 0 : size / 2;
+    const int64_t wanted = axis == axes[0] ? kSamples : 1;
+    ranges[static_cast<size_t>(axis)] = {begin, std::min(size, begin + wanted)};
   }
   return x.detach().shrink(ranges).mean(axes, true);
 }
@@ -74,34 +76,45 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
                            const BatchNormOptions& options) {
   LabelScope label("batch_norm");
   check_channels("batch_norm", x);
-  const Shape channels{x.shape()[1]}, lifted = channel_shape(x);
+  const Shape channels{x.shape()[1]};
   check_shape("batch_norm", "weight", weight, channels);
   check_shape("batch_norm", "bias", bias, channels);
   check_shape("batch_norm", "running mean", running_mean, channels);
   check_shape("batch_norm", "running variance", running_var, channels);
   const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
   if (!options.training && running_mean.defined() && running_var.defined()) {
+    const Shape lifted = channel_shape(x);
     const Tensor mean = running_mean.to(wide.dtype()).reshape(lifted);
     const Tensor scale = (running_var.to(wide.dtype()).reshape(lifted) + options.eps).rsqrt();
     const Tensor y = affine((wide - mean) * scale, weight, bias, lifted);
     return {y.to(x.dtype()), running_mean, running_var};
   }
-  const int64_t count = channels[0] ? x.numel() / channels[0] : 0;
-  check(count != 1, "batch_norm: one value for each channel in ", to_text(x.shape()),
-        " has no variance to train with");
-  Shape axes{0};
-  for (int i = 2; i < x.rank(); ++i) axes.push_back(i);
-  const Tensor near = rough_mean(wide, axes), shifted = wide - near;  // one pass for both sums
+  const int64_t groups = options.groups;
+  check(groups >= 1 && x.shape()[0] % groups == 0, "batch_norm: ", groups, " groups of ",
+        x.shape()[0], " samples: their number has to be a multiple");
+  const int64_t count = channels[0] ? x.numel() / channels[0] / groups : 0;
+  check(count != 1, "batch_norm: one value for each channel in ",
+        groups > 1 ? "each group of " : "", to_text(x.shape()), " has no variance to train with");
+  // (N, C, ...), or (groups, N / groups, C, ...): a batch in parts on several devices stays so.
+  const int samples = groups > 1 ? 1 : 0, channel = samples + 1;
+  const Tensor grouped = groups > 1 ? wide.unflatten(0, {groups, -1}) : wide;
+  const Shape lifted = channel_shape(grouped, channel);
+  Shape axes{samples};
+  for (int i = channel + 1; i < grouped.rank(); ++i) axes.push_back(i);
+  const Tensor near = rough_mean(grouped, axes),
+               shifted = grouped - near;  // one pass for both sums
   const Tensor offset = shifted.mean(axes, true), mean = near + offset;
   const Tensor spread = shifted.square().mean(axes, true) - offset.square();
   const Tensor var = where(spread < 0, 0, spread);
   // As one product and one sum, so that gradients need no more than the sums of g and g * shifted.
   const Tensor scale = affine((var + options.eps).rsqrt(), weight, {}, lifted);
-  const Tensor y = shifted * scale + affine((-offset) * scale, {}, bias, lifted);
-  if (!options.training) return {y.to(x.dtype()), running_mean, running_var};
+  const Tensor normal = shifted * scale + affine((-offset) * scale, {}, bias, lifted);
+  const Tensor y = (groups > 1 ? normal.flatten(0, 1) : normal).to(x.dtype());
+  if (!options.training) return {y, running_mean, running_var};
   const double corrected = static_cast<double>(count) / static_cast<double>(count - 1);
-  return {y.to(x.dtype()), moved(running_mean, mean, options.momentum),
-          moved(running_var, var * corrected, options.momentum)};
+  const auto of_all = [&](const Tensor& t) { return groups > 1 ? t.mean(0) : t; };
+  return {y, moved(running_mean, of_all(mean), options.momentum),
+          moved(running_var, of_all(var * corrected), options.momentum)};
 }
 
 Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,

@@ -133,7 +133,7 @@ BatchNorm2d::BatchNorm2d(int64_t channels, double eps_, double momentum_, DType 
       momentum(momentum_) {}
 
 Tensor BatchNorm2d::forward(const Tensor& x) {
-  const BatchNormOptions options{is_training(), momentum, eps};
+  const BatchNormOptions options{is_training(), momentum, eps, groups};
   // Statistics of an earlier batch that nobody asked for: without this the graph grew for ever.
   if (options.training && is_pending(running_mean)) {
     Tensor* const both[] = {&running_mean, &running_var};

@@ -101,6 +101,7 @@ class BatchNorm2d : public Module {
 
   Tensor weight, bias, running_mean, running_var;  // (C)
   double eps, momentum;
+  int64_t groups = 1;  // of the batch in training, each with statistics of its own (functional.h)
 };
 
 // Over the last axes, which have this shape.

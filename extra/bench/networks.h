@@ -9,27 +9,34 @@
 
 namespace tiny::bench {
 
-// That of the MNIST example: (N, 1, 28, 28) to (N, 10).
-inline nn::Sequential mnist_network() {
+// That of the MNIST example: (N, 1, 28, 28) to (N, 10). `groups`: of the batch, each with
+// statistics of its own, in all of these.
+inline nn::Sequential mnist_network(int64_t groups = 1) {
+  const auto norm = [groups](int64_t channels) {
+    nn::BatchNorm2d n(channels);
+    n.groups = groups;
+    return n;
+  };
   const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
   const auto flatten = [](const Tensor& x) { return x.flatten(1); };
-  return nn::Sequential(nn::Conv2d(1, 32, 5), &Tensor::relu,                              //
-                        nn::Conv2d(32, 32, 5), &Tensor::relu, nn::BatchNorm2d(32), pool,  //
-                        nn::Conv2d(32, 64, 3), &Tensor::relu,                             //
-                        nn::Conv2d(64, 64, 3), &Tensor::relu, nn::BatchNorm2d(64), pool,  //
+  return nn::Sequential(nn::Conv2d(1, 32, 5), &Tensor::relu,                   //
+                        nn::Conv2d(32, 32, 5), &Tensor::relu, norm(32), pool,  //
+                        nn::Conv2d(32, 64, 3), &Tensor::relu,                  //
+                        nn::Conv2d(64, 64, 3), &Tensor::relu, norm(64), pool,  //
                         flatten, nn::Linear(576, 10));
 }
 
 // That of the CIFAR-10 example (K. Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv
 // 2404.00498), whose first filters are drawn here: (N, 3, 32, 32) to (N, 10).
-inline nn::Sequential cifar_network() {
+inline nn::Sequential cifar_network(int64_t groups = 1) {
   const auto gelu = [](const Tensor& x) { return x.gelu(); };
   const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
   const auto conv = [](int64_t in, int64_t out) {
     return nn::Conv2d(in, out, 3, {.padding = 1}, /*has_bias=*/false);
   };
-  const auto norm = [](int64_t channels) {
+  const auto norm = [groups](int64_t channels) {
     nn::BatchNorm2d n(channels, 1e-12, 0.4);
+    n.groups = groups;
     n.weight = Tensor();
     return n;
   };
@@ -47,7 +54,7 @@ inline nn::Sequential cifar_network() {
 class ResNet50 {
  public:
   // `trained`: parameters want gradients, and batch statistics normalise.
-  explicit ResNet50(bool trained);
+  explicit ResNet50(bool trained, int64_t groups = 1);
   Tensor operator()(const Tensor& x);  // (N, 3, H, W) to (N, 1000)
   std::vector<Tensor>& parameters() { return parameters_; }
   std::vector<Tensor*> tensors();  // parameters and statistics
@@ -67,6 +74,7 @@ class ResNet50 {
   Tensor apply(const Conv& c, const Tensor& x) const;
 
   bool trained_;
+  int64_t groups_;
   std::minstd_rand random_;
   std::vector<Tensor> parameters_;
   std::vector<Conv> stem_;
@@ -74,7 +82,7 @@ class ResNet50 {
   size_t weight_ = 0, bias_ = 0;
 };
 
-inline ResNet50::ResNet50(bool trained) : trained_(trained) {
+inline ResNet50::ResNet50(bool trained, int64_t groups) : trained_(trained), groups_(groups) {
   stem_.push_back(conv(3, 64, 7, 2));
   int64_t in = 64;
   const int64_t depths[] = {3, 4, 6, 3};
@@ -135,7 +143,7 @@ inline Tensor ResNet50::apply(const Conv& c, const Tensor& x) const {
   const Tensor y =
       conv2d(x, parameters_[c.weight], Tensor(), {.stride = c.stride, .padding = c.padding});
   return batch_norm(y, parameters_[c.scale], parameters_[c.shift], c.mean, c.var,
-                    {.training = trained_})
+                    {.training = trained_, .groups = groups_})
       .y;
 }
 
