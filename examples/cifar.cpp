@@ -24,12 +24,13 @@ using namespace tiny;
 
 constexpr int kDrawnTrain = 4000, kDrawnTest = 1000;
 constexpr int64_t kTestBatch = 2000;
+constexpr int64_t kReadEvery = 50;  // steps, where there are several processes
 
 // --- Options -------------------------------------------------------------------------------------
 
 struct Options : TrainingOptions {
   std::string resume, curve;
-  int64_t epochs, batch, width, runs;
+  int64_t epochs, batch, groups, width, runs;
   double target;  // a share
   DType dtype;
   bool muon;
@@ -40,6 +41,9 @@ const std::vector<OptionText> kOptions{
     {"recipe", "NAME", "record (Muon and SGD) or plain (SGD alone) [record]"},
     {"epochs", "N", "through the training pictures; 0 only tests [8; plain: 10; drawn: 6]"},
     {"batch", "N", "pictures of a step, on all devices [2000; plain: 1000; drawn: 250]"},
+    {"norm-groups", "N",
+     "parts of a batch with statistics of their own in batch norm [each device's, if all are "
+     "even]"},
     {"width", "N", "channels of the first group, others have 4 times as many [GPU: 64; CPU: 16]"},
     {"dtype", "T", "of what flows between layers: f16, bf16, f32 [GPU: f16; CPU: f32]"},
     {"target-accuracy", "X", "stops after an epoch with this test accuracy, in percent"},
@@ -56,6 +60,8 @@ template <class Given> Options read_options(const Given& given) {
   o.muon = given.choice("recipe", {"record", "plain"}) == 0;
   o.epochs = given.whole("epochs", 0, 10'000, drawn ? 6 : o.muon ? 8 : 10);
   o.batch = given.whole("batch", 2, 1 << 16, drawn ? 250 : o.muon ? 2000 : 1000);
+  const auto parts = static_cast<int64_t>(o.devices.size());
+  o.groups = given.whole("norm-groups", 1, o.batch, o.batch % parts == 0 ? parts : 1);
   o.width = given.whole("width", 1, 1024, gpu ? 64 : 16);
   o.dtype = dtypes[given.choice("dtype", {"f16", "bf16", "f32"}, gpu ? 0 : 2)];
   o.target = given.number("target-accuracy", 0, 100, 1000) / 100;
@@ -71,7 +77,7 @@ template <class Given> Options read_options(const Given& given) {
 
 Tensor gelu(const Tensor& x) { return x.gelu(); }
 
-nn::Sequential make_group(int64_t in, int64_t out) {
+nn::Sequential make_group(int64_t in, int64_t out, int64_t parts) {
   const auto pool = [](const Tensor& x) { return max_pool2d(x, 2); };
   const auto conv = [&](int64_t channels) {
     nn::Conv2d conv(channels, out, 3, {.padding = 1}, /*has_bias=*/false);
@@ -81,13 +87,15 @@ nn::Sequential make_group(int64_t in, int64_t out) {
   const auto norm = [&] {
     nn::BatchNorm2d norm(out, 1e-12, 0.4);
     norm.weight = Tensor();  // it has no scale
+    norm.groups = parts;
     return norm;
   };
   return nn::Sequential(conv(in), pool, norm(), gelu, conv(out), norm(), gelu);
 }
 
 // "0": the first layer, whose filters are not trained; "2" to "4": the groups; "6": the head.
-nn::Sequential make_network(int64_t width, const std::vector<std::string>& devices) {
+nn::Sequential make_network(const Options& o) {
+  const int64_t width = o.width;
   nn::Conv2d whiten(3, 24, 2);
   whiten.weight.requires_grad_(false);
   nn::Linear head(4 * width, kPictureClasses, /*has_bias=*/false);
@@ -95,10 +103,10 @@ nn::Sequential make_network(int64_t width, const std::vector<std::string>& devic
   head.weight = Tensor::uniform({kPictureClasses, 4 * width}, -reach, reach).requires_grad_();
   const auto pool = [](const Tensor& x) { return max_pool2d(x, 3).flatten(1); };
   const auto scale = [width](const Tensor& x) { return x.to(kF32) * (0.25 / width); };
-  nn::Sequential network(std::move(whiten), gelu, make_group(24, width),
-                         make_group(width, 4 * width), make_group(4 * width, 4 * width), pool,
-                         std::move(head), scale);
-  for (Tensor* t : network.tensors()) t->shard_(devices);
+  nn::Sequential network(std::move(whiten), gelu, make_group(24, width, o.groups),
+                         make_group(width, 4 * width, o.groups),
+                         make_group(4 * width, 4 * width, o.groups), pool, std::move(head), scale);
+  for (Tensor* t : network.tensors()) t->shard_(o.devices);
   return network;
 }
 
@@ -157,7 +165,7 @@ class Trainer {
         training_(data.train, o.devices),
         testing_(data.test, o.devices),
         scaling_(training_.images),
-        network_(make_network(o.width, o.devices)),
+        network_(make_network(o)),
         order_(training_.size(), o.batch),
         optimizers_(make_optimizers(network_, o)),
         mirrored_(Tensor::zeros({training_.size()}, kI32).shard(o.devices).contiguous().realize()),
@@ -186,7 +194,7 @@ class Trainer {
   // that are captured serve all trainings.
   void restart(int64_t seed) {
     manual_seed(static_cast<uint64_t>(seed));
-    nn::Sequential fresh = make_network(o_.width, o_.devices);
+    nn::Sequential fresh = make_network(o_);
     copy_state(network_.state_dict(), fresh.state_dict());
     const Tensor coins = Tensor::randint(0, 2, {training_.size()}, kI32).contiguous();
     mirrored_.assign(coins.shard(o_.devices)).realize();
@@ -210,7 +218,9 @@ class Trainer {
       const int64_t before = epoch * order_.count(), end = before + order_.count();
       for (int64_t done = before + 1; done <= end; ++done) {
         step_();
-        if (tells && done < end && progress->is_due()) show(*progress, before, done, epochs);
+        // What is read is read by all ranks, whose clocks differ.
+        const bool due = rank_count() > 1 ? done % kReadEvery == 0 : progress && progress->is_due();
+        if (tells && done < end && due) show(*progress, before, done, epochs);
       }
       epoch_.assign(epoch_ + 1).realize();
       const bool last = epoch + 1 == o_.epochs, aims = o_.target <= 1;
@@ -311,6 +321,7 @@ PictureData find_data(const Options& o) {
 void run(const Options& o) {
   const double start = seconds();
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
+  mute_other_ranks();
   const PictureData data = find_data(o);
   std::cout << data.note << std::endl;
   Trainer trainer(data, o);
@@ -328,7 +339,8 @@ void run(const Options& o) {
       std::cout << formatted("test accuracy %.2f %%\n", 100 * trainer.test(kManyViews));
   }
   std::cout << formatted("%.2f s in all, ", seconds() - start) << peak_memory_text() << std::endl;
-  if (!o.curve.empty()) save_svg(o.curve, {"CIFAR-10", "step", "loss", {trainer.losses()}});
+  if (!o.curve.empty() && rank() == 0)
+    save_svg(o.curve, {"CIFAR-10", "step", "loss", {trainer.losses()}});
   if (!o.save.empty()) save(o.save, trainer.network_state());
 }
 

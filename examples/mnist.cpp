@@ -2,7 +2,6 @@
 // shows. Without the MNIST files it draws digits of its own. `mnist --help` lists the options.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cxxopts.hpp>
 #include <iostream>
 #include <string>
@@ -31,7 +30,6 @@ const std::vector<OptionText> kOptions{
     {"steps", "N", "training steps; 0 only tests [200]"},
     {"batch", "N", "samples of a step, on all devices together [128]"},
     {"lr", "X", "highest learning rate [0.002]"},
-    {"ranks", "", "one device of each process that torchrun, mpirun or srun started"},
     {"precision", "NAME",
      "of products and convolutions: tf32 (operands rounded to 11 bits) or f32 [GPU: tf32]"},
     {"checkpoint", "FILE", "goes on from this file where it exists, and writes it"},
@@ -41,8 +39,6 @@ const std::vector<OptionText> kOptions{
 template <class Given> Options read_options(const Given& given) {
   Options o;
   read_training_options(given, "MNIST_DIR", o);
-  const EnvOverride kind("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
-  if (given.given("ranks")) o.devices = rank_devices();
   // On GPUs as PyTorch does with convolutions unless it is told otherwise.
   o.tf32 = given.choice("precision", {"f32", "tf32"}, runtime_seam::is_gpu(o.devices[0])) == 1;
   o.checkpoint = given.new_file("checkpoint");
@@ -146,8 +142,7 @@ void test(nn::Module& network, const DevicePictures& digits, const Options& o) {
 void run(const Options& o) {
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
   const EnvOverride precision("ALLOW_TF32", o.tf32 ? "1" : "0");
-  // All processes do the same; one of them tells.
-  if (rank() > 0 && !std::freopen("/dev/null", "w", stdout)) throw Error("no /dev/null");
+  mute_other_ranks();
   manual_seed(static_cast<uint64_t>(o.seed));
   nn::Sequential network = make_network();
   for (Tensor* t : network.tensors()) t->shard_(o.devices);

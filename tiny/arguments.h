@@ -14,6 +14,7 @@
 #include "tiny/devices.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/ranks.h"
 
 namespace tiny {
 
@@ -89,6 +90,7 @@ inline const std::vector<OptionText> kTrainingOptions{
     {"seed", "N", "of weights, order and drawn data [0]"},
     {"device", "NAME", "such as CPU or CUDA [a GPU where there is one]"},
     {"gpus", "N", "devices of that kind, each of which gets a part of every batch [1]"},
+    {"ranks", "", "instead one device of each process that torchrun, mpirun or srun started"},
     {"save", "FILE", "writes the network to this safetensors file"},
     {"load", "FILE", "reads the network from it first"},
 };
@@ -101,6 +103,10 @@ void read_training_options(const Arguments<Parsed>& given, const char* data_vari
   check(!given.given("data") || !out.data.empty(), "--data: the name of the folder is empty");
   out.device = given.text("device");
   out.devices = devices_from(out.device, given.whole("gpus", 1, 1024, 1));
+  if (given.given("ranks")) {
+    const EnvOverride kind("DEVICE", out.device.empty() ? env_text("DEVICE") : out.device);
+    out.devices = rank_devices();
+  }
   out.seed = given.whole("seed", 0, INT64_MAX);
   out.save = given.new_file("save");
   out.load = given.text("load");

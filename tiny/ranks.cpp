@@ -1,6 +1,7 @@
 #include "tiny/ranks.h"
 
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 
@@ -59,6 +60,10 @@ int local_rank() {
 
 std::vector<std::string> rank_devices() {
   return rank_count() == 1 ? devices_from("", 1) : devices_from("RANK", rank_count());
+}
+
+void mute_other_ranks() {
+  if (rank() > 0 && !std::freopen("/dev/null", "w", stdout)) throw Error("no /dev/null");
 }
 
 }  // namespace tiny

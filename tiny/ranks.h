@@ -19,4 +19,8 @@ int rank_count();  // at least 1
 // A device of each process: RANK, RANK:1, ...; with one process alone the default device.
 std::vector<std::string> rank_devices();
 
+// What this process prints to the standard output goes nowhere if it is not rank 0: all do the
+// same, and one of them tells. Throws Error where there is no /dev/null.
+void mute_other_ranks();
+
 }  // namespace tiny

@@ -131,6 +131,9 @@ TEST_CASE("programs that train share options") {
   CHECK(o.seed == 5);
   CHECK(o.load == "net");
   CHECK(o.save.empty());
+  const Parsed ranks{{{"ranks", ""}, {"device", "CPU:3"}}};  // of one process
+  read_training_options(Arguments(ranks), "CIFAR_DIR", o);
+  CHECK(o.devices == std::vector<std::string>{"CPU:3"});
   const Parsed nowhere{{{"data", ""}}};
   CHECK_THROWS_WITH_AS(read_training_options(Arguments(nowhere), "CIFAR_DIR", o),
                        "--data: the name of the folder is empty", Error);

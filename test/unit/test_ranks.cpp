@@ -85,13 +85,20 @@ Tensor numbers(const Shape& shape, float scale) {
 }
 
 // Steps of a small network on batches cut over the ranks, from the checkpoint where there is one.
-// `at_step`: called before each.
-template <class F> void train(const std::string& checkpoint, int64_t steps, F at_step) {
+// `at_step`: called before each. With `halves` batch norm has statistics of each half of the batch.
+template <class F>
+void train(const std::string& checkpoint, int64_t steps, F at_step, bool halves = false) {
   const nn::Training training;
   manual_seed(5);
-  nn::Sequential network(nn::Linear(12, 16), &Tensor::relu, nn::Linear(16, 4));
-  for (Tensor* t : network.tensors()) t->shard_(rank_devices());
-  Adam optimizer(network.tensors(), 1e-2);
+  nn::BatchNorm2d norm(16);
+  norm.groups = 2;
+  const auto between = [&](const Tensor& x) { return halves ? norm(x) : x; };
+  nn::Sequential network(nn::Linear(12, 16), between, &Tensor::relu, nn::Linear(16, 4));
+  std::vector<Tensor*> tensors = network.tensors();
+  if (halves)
+    for (Tensor* t : norm.tensors()) tensors.push_back(t);
+  for (Tensor* t : tensors) t->shard_(rank_devices());
+  Adam optimizer(tensors, 1e-2);
   StateDict state = network.state_dict("network.");
   for (const NamedTensor& t : optimizer.state_dict("optimizer.")) state.push_back(t);
   int64_t begin = 0;
@@ -160,6 +167,12 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 TEST_CASE("worker of ranks: trains") {
   if (!is_worker()) return;
   train(env_text("MNIST_DIR"), 6, [](int64_t) {});
+}
+
+TEST_CASE("worker of ranks: trains with statistics of each half") {
+  if (!is_worker()) return;
+  train(
+      "", 4, [](int64_t) {}, true);
 }
 
 TEST_CASE("worker of ranks: the last one dies") {
@@ -234,6 +247,16 @@ TEST_CASE("several processes train as one does") {
 }
 
 // What is measured, and what is known, is the same on all: also where one alone has lost its cache.
+TEST_CASE("several processes with statistics of their own train as one with groups does") {
+  const char* const worker = "worker of ranks: trains with statistics of each half";
+  const auto one = run_ranks(1, worker, "");
+  CHECK(has(one[0].said, "\n3 "));
+  for (const Ended& e : run_ranks(2, worker, "")) {
+    CHECK(e.status == 0);
+    CHECK(e.said == one[0].said);
+  }
+}
+
 TEST_CASE("several processes agree on the fastest ways of their collectives") {
   const std::string folder = file_of("ways");
   const std::string settings = "COLLECTIVE_BEAM=2 CACHE_DIR='" + folder + "@'";
