@@ -173,6 +173,41 @@ TEST_CASE("batch_norm in training normalises by the batch and moves the running 
   check_near(r.running_var, {1.1, 1.7});  // 0.9 + 0.1 * {2, 8}
 }
 
+TEST_CASE("batch_norm over groups of the batch is that of each, with averages of the statistics") {
+  const Tensor x = values({1, 2, 3, 6, 9, 1, 4, 0, 2, 5, 7, 7}, {6, 2, 1});
+  const Tensor w = values({2, 3}, {2}), b = values({-1, 4}, {2});
+  const Tensor mean = values({1, 2}, {2}), var = values({3, 5}, {2});
+  for (const int64_t groups : {1, 2, 3}) {
+    const auto norm = [&](const Tensor& part, int64_t count) {
+      return batch_norm(part, w, b, mean, var, {.training = true, .groups = count});
+    };
+    std::vector<Tensor> y, means, vars;
+    for (int64_t i = 0; i < groups; ++i) {
+      const BatchNormResult r = norm(x.narrow(0, i * 6 / groups, 6 / groups), 1);
+      y.push_back(r.y);
+      means.push_back(r.running_mean);
+      vars.push_back(r.running_var);
+    }
+    const BatchNormResult all = norm(x, groups);
+    check_near(all.y, numbers(Tensor::cat(y, 0)));
+    check_near(all.running_mean, numbers(Tensor::stack(means).mean(0)));
+    check_near(all.running_var, numbers(Tensor::stack(vars).mean(0)));
+  }
+  const auto error = [&](int64_t groups, bool training) {
+    return error_of([&] {
+      batch_norm(x, {}, {}, training ? Tensor() : mean, var, {training, 0.1, 1e-5, groups});
+    });
+  };
+  CHECK(error(4, true) == "batch_norm: 4 groups of 6 samples: their number has to be a multiple");
+  CHECK(error(0, true) == "batch_norm: 0 groups of 6 samples: their number has to be a multiple");
+  CHECK(error(6, true) ==
+        "batch_norm: one value for each channel in each group of (6,2,1) has no variance to train "
+        "with");
+  const NoGrad none;  // running statistics know no groups
+  CHECK(numbers(batch_norm(x, w, b, mean, var, {.groups = 4}).y) ==
+        numbers(batch_norm(x, w, b, mean, var).y));
+}
+
 TEST_CASE("batch_norm in evaluation uses the running statistics and leaves them") {
   const Tensor mean = values({1, 2}, {2}), var = values({4, 16}, {2});
   const BatchNormResult r = batch_norm(values({3, 6}, {1, 2}), Tensor::full({2}, 10.0),

@@ -739,7 +739,7 @@ namespace {
 
 // Results, statistics and gradients of a batch norm of x (8, 3, 5, 2), whose channels are far from
 // zero, and the samples of its second half far from those of the first.
-std::vector<Floats> of_batch_norm(const Names& devices) {
+std::vector<Floats> of_batch_norm(const Names& devices, int64_t groups = 1) {
   const auto place = [&](const Tensor& t, std::optional<int64_t> axis) {
     return devices.empty() ? t : t.shard(devices, axis);
   };
@@ -750,7 +750,7 @@ std::vector<Floats> of_batch_norm(const Names& devices) {
   const Tensor weight = place(numbers({3}, 3), {}).realize().requires_grad_();
   const Tensor bias = place(numbers({3}, 5), {}).realize().requires_grad_();
   const Tensor mean = place(numbers({3}), {}), var = place(numbers({3}, 2), {});
-  const auto r = batch_norm(x, weight, bias, mean, var, {.training = true});
+  const auto r = batch_norm(x, weight, bias, mean, var, {.training = true, .groups = groups});
   (r.y * place(numbers({8, 3, 5, 2}, 7).sin(), 0)).sum().backward();
   std::vector<Floats> out;
   for (const Tensor& t :
@@ -784,6 +784,42 @@ TEST_CASE("batch norm of a batch in parts is that of the whole") {
       CHECK(are_close(parts[i], whole[i]));
     }
   }
+}
+
+TEST_CASE("batch norm over groups is the same where each device has some of them") {
+  const EnvOverride device("DEVICE", "CPU");
+  for (const auto& [devices, groups] :
+       {std::pair(kTwo, 2), std::pair(kTwo, 4), std::pair(kFour, 4), std::pair(kFour, 2)}) {
+    const auto whole = of_batch_norm({}, groups), parts = of_batch_norm(devices, groups);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      CAPTURE(i);
+      CHECK(are_close(parts[i], whole[i]));
+    }
+  }
+}
+
+TEST_CASE(
+    "batch norm over the groups of each device sends gradients and running statistics alone") {
+  const EnvOverride device("DEVICE", "CPU"), how("COLLECTIVE", "flags");
+  const Tensor x = on({8, 3, 5, 2}, kTwo, 0).requires_grad_(),
+               weight = on({3}, kTwo).requires_grad_();
+  const Tensor mean = on({3}, kTwo), var = on({3}, kTwo);
+  const auto sums = [&](int64_t groups, bool in_all) {
+    const auto r = batch_norm(x, weight, {}, mean, var, {.training = true, .groups = groups});
+    const Tensor loss = (r.y * 2).exp().sum();
+    std::vector<Tensor> wanted = Tensor::gradient(loss, {x, weight});
+    if (in_all)
+      wanted.insert(wanted.end(), {r.running_mean, r.running_var});
+    else
+      wanted.pop_back();
+    wanted.push_back(r.y);
+    const auto steps = steps_of(wanted);
+    return std::count_if(steps.begin(), steps.end(), [](const Step& s) { return Sums::takes(s); });
+  };
+  CHECK(sums(2, false) == 0);
+  CHECK(sums(4, false) == 0);
+  CHECK(sums(2, true) == 2 * 3);  // for each device: the weight's gradient and both statistics
+  CHECK(sums(1, false) > 0);
 }
 
 TEST_CASE("a Jit replays work on several devices") {
