@@ -140,6 +140,23 @@ int64_t most_of(const LinearForm& f) {  // factors are positive
   return most;
 }
 
+// Without the lowest terms where they make no difference: 8 x + y <= 79 says x <= 9 of y < 8.
+Limit in_larger_units(Limit limit) {
+  auto& terms = limit.form.terms;
+  while (terms.size() > 1) {
+    const auto least = std::min_element(terms.begin(), terms.end(),
+                                        [](auto& a, auto& b) { return a.factor < b.factor; });
+    int64_t unit = 0;
+    for (auto t = terms.begin(); t != terms.end(); ++t)
+      if (t != least) unit = std::gcd(unit, t->factor);
+    if (limit.most < 0 || limit.most % unit < least->factor * greatest(least->atom)) break;
+    terms.erase(least);
+    for (auto& t : terms) t.factor /= unit;
+    limit.most /= unit;
+  }
+  return limit;
+}
+
 // Upper limits alone; a fact that bounds from below what could be lower is none of this form.
 bool add_limit(Layout& layout, LinearForm form, Bounds b) {
   if (form.terms.empty()) return true;
@@ -153,7 +170,7 @@ bool add_limit(Layout& layout, LinearForm form, Bounds b) {
   const int64_t constant = std::exchange(form.constant, 0);
   if (b.min > kIntMin && b.min > constant) return false;
   if (b.max == kIntMax || b.max - constant >= most_of(form)) return true;
-  layout.limits.push_back({std::move(form), b.max - constant});
+  layout.limits.push_back(in_larger_units({std::move(form), b.max - constant}));
   return true;
 }
 
@@ -223,13 +240,38 @@ class Reroll {
       if (!same_terms(l.index, layouts_[0].index)) return false;
       offsets.push_back(l.index.constant - layouts_[0].index.constant);
     }
-    if (!digits_of(offsets, digits_) || digits_.size() > 8) return false;
-    out.index = layouts_[0].index;
+    std::vector<Digit> digits;
+    if (!digits_of(offsets, digits) || digits.size() > 7) return false;
+    // What was unrolled along two ranges may count on as if it were one.
+    if (with_digits(digits, out, domain)) return true;
+    for (size_t k = 0; k < digits.size(); ++k)
+      for (int64_t lower = 2; lower < digits[k].extent; ++lower) {
+        if (digits[k].extent % lower) continue;
+        std::vector<Digit> finer = digits;
+        finer[k].extent = lower;
+        finer.push_back({digits[k].factor * lower, digits[k].extent / lower});
+        if (with_digits(finer, out, domain)) return true;
+      }
+    return false;
+  }
+
+ private:
+  bool with_digits(const std::vector<Digit>& digits, Layout& out, Domain& domain) {
+    digits_ = digits;
+    ranges_.clear();
+    Layout all;
+    all.index = layouts_[0].index;
     for (size_t k = 0; k < digits_.size(); ++k) {
       ranges_.push_back(new_range(32 + static_cast<int>(k), digits_[k].extent));
-      out.index.terms.push_back({ranges_[k], digits_[k].factor});
-      domain.push_back(ranges_[k]);
+      all.index.terms.push_back({ranges_[k], digits_[k].factor});
     }
+    if (!add_limits(all)) return false;
+    out = std::move(all);
+    domain.insert(domain.end(), ranges_.begin(), ranges_.end());
+    return true;
+  }
+
+  bool add_limits(Layout& out) {
     std::vector<LinearForm> forms, seen;
     for (const Layout& l : layouts_)
       for (const Limit& limit : l.limits) forms.push_back(limit.form);
@@ -244,7 +286,6 @@ class Reroll {
     return true;
   }
 
- private:
   // By how much the terms of `part` are multiplied in `form`, which has all of them; else 0.
   static int64_t scale_of(const LinearForm& part, const LinearForm& form) {
     int64_t scale = 0;
@@ -273,8 +314,8 @@ class Reroll {
 
   // The limit of `form` falls by a constant from one unrolled store to the next, in some digits.
   bool add_limit(Layout& out, const LinearForm& form) {
-    constexpr int64_t kUnits = 8;
-    for (int64_t units = 1; units <= kUnits; units *= 2) {
+    constexpr int64_t kUnits = 16;
+    for (int64_t units = 1; units <= kUnits; ++units) {
       LinearForm finer = form;
       for (auto& t : finer.terms) t.factor *= units;
       if (add_finer_limit(out, finer)) return true;
