@@ -18,6 +18,7 @@ std::string to_text(const Opt& opt) {
   switch (opt.kind) {
     case OptKind::Split: return cat("split r", opt.axis, ' ', opt.amount);
     case OptKind::Align: return cat("align r", opt.axis, ' ', opt.amount);
+    case OptKind::Extend: return cat("extend r", opt.axis, ' ', opt.amount);
     case OptKind::Merge: return cat("merge r", opt.axis, " r", opt.amount);
     case OptKind::Bind:
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
@@ -68,17 +69,18 @@ Opt option_from_text(const std::string& text) {
     while (good && in >> std::ws && in.peek() != EOF) opt.axes.push_back(range());
   } else {
     opt.axis = range();
-    opt.kind = kind == "split"   ? OptKind::Split
-               : kind == "align" ? OptKind::Align
-               : kind == "merge" ? OptKind::Merge
-               : kind == "join"  ? OptKind::Join
-               : kind == "bind"  ? OptKind::Bind
-               : kind == "mma"   ? OptKind::Mma
-               : kind == "stage" ? OptKind::Stage
-                                 : OptKind::Matrix;
+    opt.kind = kind == "split"    ? OptKind::Split
+               : kind == "align"  ? OptKind::Align
+               : kind == "extend" ? OptKind::Extend
+               : kind == "merge"  ? OptKind::Merge
+               : kind == "join"   ? OptKind::Join
+               : kind == "bind"   ? OptKind::Bind
+               : kind == "mma"    ? OptKind::Mma
+               : kind == "stage"  ? OptKind::Stage
+                                  : OptKind::Matrix;
     if (kind == "merge" || kind == "join") {
       opt.amount = range();
-    } else if (kind == "split" || kind == "align") {
+    } else if (kind == "split" || kind == "align" || kind == "extend") {
       good = good && (in >> opt.amount);
     } else if (kind == "bind") {
       in >> word;
@@ -112,8 +114,9 @@ Opt option_from_text(const std::string& text) {
     }
   }
   check(good && (in >> std::ws).eof(), "option '", text,
-        "': expected such as split r1 16, align r1 8, merge r0 r1, join r0 r1, bind r4 vector, "
-        "matrix r0 r1 x 256, mma r0 r1 r2, stage r2 factor 0 pad 4 r0 r3 x 3, order r0 r2 r1");
+        "': expected such as split r1 16, align r1 8, extend r0 6, merge r0 r1, join r0 r1, "
+        "bind r4 vector, matrix r0 r1 x 256, mma r0 r1 r2, stage r2 factor 0 pad 4 r0 r3 x 3, "
+        "order r0 r2 r1");
   return opt;
 }
 
@@ -161,6 +164,7 @@ struct Replacement {
   Node value = nullptr;
   std::vector<Node> ranges;
   Node gate = nullptr;
+  bool speculates = false;  // loads may read anything that is there, where only stores are gated
 };
 
 // Rewrites a kernel graph with ranges replaced. Loads and stores that depend on a replaced range
@@ -191,15 +195,23 @@ class Replacer {
     return with_sources(n, srcs);
   }
 
-  Node gates(uint64_t ranges) {
+  Node gates(uint64_t ranges, bool all = true) {
     Node gate = nullptr;
     for (Node r : keys_)
-      if (ranges & r->ranges) gate = both(gate, map_.find(r)->gate);
+      if ((ranges & r->ranges) && (all || !map_.find(r)->speculates))
+        gate = both(gate, map_.find(r)->gate);
     return gate;
   }
 
+  // Whether an access is inside its buffer, gated or not.
+  static bool is_inside(Node param, Node at) {
+    if (param->op != Op::Param) return false;
+    at = simplify(at);
+    return at->vmin >= 0 && at->vmax < param->ints()[1];
+  }
+
   void add_gates(Node n, std::vector<Node>& srcs) {
-    Node gate = gates(n->ranges);
+    Node gate = gates(n->ranges, n->op == Op::Store || !is_inside(srcs[0], srcs[1]));
     const size_t slot = n->op == Op::Load ? 2 : 3;
     if (!gate) return;
     if (srcs.size() > slot)
@@ -246,7 +258,18 @@ class Replacer {
 
 Node replace(Node sink, NodeMap<Replacement> map) { return Replacer(std::move(map))(sink); }
 
-Node split(Node sink, const Opt& opt) {
+// Whether something goes through all of the range: a reduction, a scan, a stage that it fills.
+bool is_closed(Node sink, Node range) {
+  const auto closes = [&](Node n) {
+    const size_t first = n->op == Op::Stage ? 3 : n->op == Op::Reduce || n->op == Op::Prefix;
+    const auto closed = n->srcs().subspan(first);
+    return first && std::find(closed.begin(), closed.end(), range) != closed.end();
+  };
+  const auto all = topological(sink);
+  return std::any_of(all.begin(), all.end(), closes);
+}
+
+Node split(Node sink, const Opt& opt, const Target& target) {
   Node r = range_with_id(sink, opt.axis);
   const RangeKind kind = r->arg<RangeArg>().kind;
   const int64_t n = extent(r), outer = (n + opt.amount - 1) / opt.amount;
@@ -260,7 +283,11 @@ Node split(Node sink, const Opt& opt) {
     to.value = index_add(index_mul(out, opt.amount), in);
     to.ranges = {out, in};
   }
-  if (n % opt.amount) to.gate = less(to.value, index(n));
+  if (n % opt.amount) {
+    to.gate = less(to.value, index(n));
+    to.speculates =
+        target.kind == Target::Kind::Cpu && kind == RangeKind::Loop && !is_closed(sink, r);
+  }
   NodeMap<Replacement> map;
   map[r] = to;
   return replace(sink, std::move(map));
@@ -300,6 +327,28 @@ Node align(Node sink, const Opt& opt) {
     done[sink = node] = with_sources(node, srcs);
   }
   return *done.find(sink);
+}
+
+Node extend(Node sink, const Opt& opt) {
+  const Node r = range_with_id(sink, opt.axis);
+  const int64_t n = extent(r), most = (n + opt.amount - 1) / opt.amount * opt.amount;
+  if (most == n) return sink;
+  const Node longer = new_range(index(most), opt.axis, kind(r));
+  const Node last = make(Op::Min, kIndex, {longer, index(n - 1)});
+  NodeMap<Replacement> map;
+  map[r] = {last, {longer}, nullptr};
+  std::vector<Node> stores;
+  const Node gate = less(longer, index(n));
+  for (Node s : replace(sink, std::move(map))->srcs()) {
+    std::vector<Node> srcs(s->srcs().begin(), s->srcs().end());
+    if (s->ranges & r->ranges) {
+      srcs[1] = simplify(substitute(srcs[1], last, longer));
+      srcs.resize(3);
+      srcs.push_back(s->num_src > 3 ? both(s->src(3), gate) : gate);
+    }
+    stores.push_back(with_sources(s, srcs));
+  }
+  return make(Op::Sink, kVoid, stores);
 }
 
 Node merge(Node sink, const Opt& opt) {
@@ -368,6 +417,9 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   if (opt.kind == OptKind::Align &&
       (opt.amount < 2 || !r->src(0)->is_const() || !start_along(sink, r, opt.amount)))
     return cat("nothing to align along r", opt.axis, " at multiples of ", opt.amount);
+  if (opt.kind == OptKind::Extend && (opt.amount < 2 || !r->src(0)->is_const() ||
+                                      kind(r) != RangeKind::Loop || is_closed(sink, r)))
+    return cat("cannot extend r", opt.axis, " to a multiple of ", opt.amount);
   if (opt.kind == OptKind::Split && (staged_ranges(sink) & r->ranges) && extent(r) % opt.amount)
     return cat("a stage is filled along r", opt.axis, ": ", opt.amount, " does not divide ",
                extent(r));
@@ -403,8 +455,9 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
   std::string why;
   check(is_legal(sink, opt, target, &why), to_text(opt), ": ", why);
   switch (opt.kind) {
-    case OptKind::Split: return split(sink, opt);
+    case OptKind::Split: return split(sink, opt, target);
     case OptKind::Align: return align(sink, opt);
+    case OptKind::Extend: return extend(sink, opt);
     case OptKind::Merge: return merge(sink, opt);
     case OptKind::Bind: return bind(sink, opt);
     case OptKind::Join: return join(sink, opt);

@@ -14,6 +14,8 @@ enum class OptKind : uint8_t {
            // where amount does not divide the extent, the last inner iterations are gated off
   Align,   // axis begins where the last element before it lies at a multiple of `amount` in memory,
            // in each iteration of what runs around it; iterations outside are gated off
+  Extend,  // axis goes on to a multiple of `amount`: there loads read again what its last iteration
+           // reads, and stores are gated off
   Merge,   // axis (outer) and `amount` (inner, its id) into one range with axis's id
   Bind,    // axis gets the RangeKind `amount`
   Join,    // the range `amount` (its id) becomes axis: what runs in one after the other, or is

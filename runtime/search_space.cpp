@@ -59,6 +59,8 @@ class Nest {
     if (o.kind == OptKind::Split) return split(*axis, o.amount, part);
     if (o.kind == OptKind::Align)
       axis->extent = (axis->extent + 2 * (o.amount - 1)) / o.amount * o.amount;
+    if (o.kind == OptKind::Extend)
+      axis->extent = (axis->extent + o.amount - 1) / o.amount * o.amount;
     if (o.kind == OptKind::Merge) axis->extent *= with_id(o.amount)->extent;
     if (is_pair(o)) std::erase_if(loops_, [&](const Loop& l) { return l.id == o.amount; });
   }

@@ -79,6 +79,28 @@ TEST_CASE("a split with a tail gates loads and stores") {
   verify(k, Stage::Kernel, "split");
 }
 
+TEST_CASE("an extended range reads its end again and stores nothing there") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node plain = negated({30});
+  const Opt opt{OptKind::Extend, 0, 8, {}};
+  CHECK(to_text(opt) == "extend r0 8");
+  CHECK(options_from_text("extend r0 8")[0] == opt);
+  Node k = simplify(apply(plain, opt, Target{}));
+  Node load = all_of(k, Op::Load)[0], store = all_of(k, Op::Store)[0];
+  CHECK(extent(range_with_id(k, 0)) == 32);
+  CHECK(load->num_src == 2);
+  CHECK(load->src(1)->op == Op::Min);
+  CHECK(load->src(1)->vmax == 29);
+  REQUIRE(store->num_src == 4);
+  CHECK(to_expression(store->src(1)) == "r0");
+  CHECK(to_expression(store->src(3)) == "r0<30");
+  verify(k, Stage::Kernel, "extend");
+  CHECK(apply(plain, Opt{OptKind::Extend, 0, 6, {}}, Target{}) == plain);
+  Node sum = to_ranges(kernel_of({build::reduce(Op::Add, tensor_param(1, {30}), 1)}));
+  CHECK(why_not(sum, opt) == "cannot extend r0 to a multiple of 8");
+}
+
 TEST_CASE("the tail of a reduction adds what changes nothing") {
   Arena arena;
   ArenaScope scope(arena);
