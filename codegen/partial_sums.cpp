@@ -9,7 +9,7 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kMostTerms = 512;  // that one accumulator adds
-constexpr int64_t kLeastTerms = 64;  // of a part, so that parts cost little
+constexpr int64_t kLeastTerms = 32;  // of a part, so that parts cost little
 
 bool is_sum(Node n) {
   return n->op == Op::Reduce && n->arg<OpArg>().op == Op::Add && n->dtype.scalar == Scalar::F32;

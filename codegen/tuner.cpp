@@ -215,7 +215,8 @@ Node Tuner::reuse_range(int vid) const {
       if (stride(a.node, vid) != 0 && step == 0) score += a.count;
       reach += std::abs(static_cast<double>(step));
     }
-    const double unrolled = static_cast<double>(best_unroll(extent(r), 14));
+    const int64_t part = std::min<int64_t>(extent(r), 6);  // the last may go beyond the end
+    const auto unrolled = static_cast<double>(std::max(part, best_unroll(extent(r), 14)));
     score *= 1 - 1 / unrolled;
     // Of equals the one whose iterations read the nearest elements.
     const bool nearer = score > best_score * 0.99 && reach < best_reach;

@@ -11,6 +11,7 @@
 #include "runtime/fuse.h"
 #include "runtime/layout_columns.h"
 #include "runtime/layout_neighbours.h"
+#include "runtime/layout_panels.h"
 #include "runtime/layout_results.h"
 #include "runtime/layout_windows.h"
 #include "runtime/narrow.h"
@@ -327,7 +328,9 @@ class Layouts {
   struct Plan {
     Node point = nullptr;
     AffineMap map;
-    int dim = -1;  // -1: as it is
+    int dim = -1;               // -1: as it is
+    bool widened = false;       // stored as f32
+    int64_t width = INT64_MAX;  // of panels, of which the last may be wider than what is left
   };
 
   // What the copy engine of matrix units cannot read as it lies is stored once more where that is
@@ -415,8 +418,11 @@ class Layouts {
     if (gpu && is_staged(n, operands, ranges)) return {};
     const int axis = gpu ? -1 : best_axis(n, operands, ranges);
     std::vector<Plan> plans;
-    for (const Operand& o : operands)
+    for (const Operand& o : operands) {
       plans.push_back(plan_of(o, ranges, gpu ? own_axis(n, o, operands, ranges) : axis));
+      if (const int dim = sum_dim(n, o, ranges, axis, target_); dim >= 0) plans.back().dim = dim;
+      plans.back().widened = axis >= 0 && is_worth_widening(x, o);
+    }
     return plans;
   }
 
@@ -524,7 +530,7 @@ class Layouts {
       const int64_t size = n->src(0)->shape()[i];
       if (is_reduced(n, i) || size < 4) continue;
       const double c = cost(operands, ranges[i], size, work);
-      if (best < 0 || c < best_cost) {
+      if (best < 0 || c <= best_cost) {  // of equals the one that results are written along
         best = i;
         best_cost = c;
       }
@@ -538,33 +544,25 @@ class Layouts {
     p.map = affine_map(o, ranges);
     if (axis < 0) return p;
     const Walk w = walk_of(o, ranges[axis]);
-    if (w.kind == Walk::Movable || (w.kind == Walk::Contiguous && wants_panels(o, w.dim)))
+    if (w.kind == Walk::Movable ||
+        (w.kind == Walk::Contiguous && wants_panels(o, w.dim, target_))) {
       p.dim = w.dim;
+      p.width = panel_width(o.point->shape()[w.dim], target_);
+    }
     return p;
   }
 
   Node view(const Plan& p, Ints shape) {
     Node x = p.point;
     if (p.map.padded) x = build::pad(x, p.map.pad);
+    if (p.widened) x = build::cast(x, kF32);
     if (p.dim >= 0)
-      x = packed(x, p.dim, panel());
-    else if (p.map.padded)
+      x = packed(in_panels(x, p.dim, p.width), p.dim, p.width);
+    else if (p.map.padded || p.widened)
       x = build::contiguous(x);
     else if (is_elementwise(x->op))
       stored.push_back(x);
     return build::affine(x, shape, p.map.map);
-  }
-
-  // Rows far apart share few places of the caches and many pages.
-  bool wants_panels(const Operand& o, int dim) const {
-    const int64_t size = o.point->dtype.size(), row = o.point->shape()[dim] * size;
-    return row >= 2048 && row % (panel() * size) == 0 &&
-           numel(o.point->shape()) * size > target_.l2_bytes / 2;
-  }
-
-  // A GPU's threads read side by side what one core of a CPU reads in turn: it needs no panels.
-  int64_t panel() const {
-    return target_.kind == Target::Kind::Gpu ? int64_t{1} << 40 : 2 * target_.vector_bytes / 4;
   }
 
   const Target& target_;
