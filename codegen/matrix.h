@@ -71,6 +71,7 @@ struct MatrixTile {
 
   MatrixTile() = default;
   explicit MatrixTile(Node matrix);
+  std::vector<int64_t> numbers() const;  // the payload
 
   int rows = 128, columns = 256;
   bool halved = false;  // each warpgroup has half of the columns, not of the rows
@@ -112,10 +113,6 @@ struct TileShape {
 };
 int64_t amount_of(const TileShape& shape);
 TileShape shape_of(int64_t amount);
-
-// Why the option is not legal; empty where it is.
-std::string matrix_problem(Node sink, const Opt& opt);
-Node use_matrix_unit(Node sink, const Opt& opt);
 
 // All options of a kernel with the given one first; none where no legal one pays.
 std::vector<Opt> matrix_options(Node sink, const Target& target);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/access.h"
+#include "codegen/matrix_product.h"
 #include "tiny/algebra.h"
 
 namespace tiny {
@@ -47,8 +48,6 @@ std::optional<SumPart> part_of_sum(Node mask, const MatrixSide& k) {
 }
 
 namespace {
-
-int64_t tiles_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 // Of sums in parts: how fast tiles multiply where so many blocks share a multiprocessor, and where
 // one has it alone, beside 128 rows and 256 columns, which make 6 TFLOP/s on each multiprocessor of

@@ -5,7 +5,7 @@
 
 #include "codegen/access.h"
 #include "codegen/linear.h"
-#include "codegen/matrix.h"
+#include "codegen/matrix_product.h"
 #include "codegen/mma.h"
 #include "codegen/stage.h"
 #include "tiny/algebra.h"

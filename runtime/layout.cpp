@@ -427,7 +427,8 @@ class Layouts {
   }
 
   // Whether an operand has too few rows for the matrix units: no fragment's eight and not the
-  // columns of a warpgroup's tile (codegen/matrix.cpp), which are fewer where there are many tiles.
+  // columns of a warpgroup's tile (codegen/heuristic_matrix.cpp), which are fewer where there are
+  // many tiles.
   bool is_thin(Node n) const {
     constexpr int64_t kFragment = 8, kFewestColumns = 24, kTile = 128;
     int64_t own[2] = {1, 1};
