@@ -56,9 +56,8 @@ struct Found {
 };
 
 std::optional<Found> find(Node n, const Target& target) {
-  Arena arena;
-  ArenaScope scope(arena);
-  const std::vector<Node> ranges = ranges_of_axes(n->src(0)->shape());
+  const OwnRanges own(n->src(0)->shape());
+  const std::vector<Node>& ranges = own.ranges;
   std::vector<Operand> operands;
   for (Node s : n->src(0)->srcs()) operands.push_back(follow_halves(s, ranges, {}));
   for (const Operand& o : operands)

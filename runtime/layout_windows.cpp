@@ -210,9 +210,8 @@ class Readers {
       if (!is_movement(n->op) && !is_elementwise(n->op)) return nullptr;
       way.push_back(n);
     }
-    Arena arena;
-    ArenaScope scope(arena);
-    const std::vector<Node> ranges = ranges_of_axes(way.back()->shape());
+    const OwnRanges own(way.back()->shape());
+    const std::vector<Node>& ranges = own.ranges;
     std::vector<Node> at = ranges;
     Node gate = nullptr;
     for (size_t i = way.size(); i-- > 0;)
@@ -526,9 +525,8 @@ class AxisTracer {
 
   // Of each axis of a movement's source: the one of the node that counts it.
   static std::vector<int> moved(Node n) {
-    Arena arena;
-    ArenaScope scope(arena);
-    const std::vector<Node> ranges = ranges_of_axes(n->shape());
+    const OwnRanges own(n->shape());
+    const std::vector<Node>& ranges = own.ranges;
     Node gate = nullptr;
     const std::vector<Node> at = source_indices(n, ranges, gate);
     std::vector<int> out;

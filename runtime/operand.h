@@ -22,6 +22,22 @@ inline bool is_view(Node n) { return is_movement(n->op) || n->op == Op::Cast; }
 // A range for each axis, zero for those of size 1; to be used in an arena of the caller's.
 std::vector<Node> ranges_of_axes(Ints shape);
 
+// The same in an arena of their own, which is current while they are in scope.
+struct OwnRanges {
+  explicit OwnRanges(Ints shape) : ranges(ranges_of_axes(shape)) {}
+
+  Arena arena;
+  ArenaScope scope{arena};
+  const std::vector<Node> ranges;
+};
+
+// The last axis of more than one element.
+inline int last_axis(Ints shape) {
+  int axis = static_cast<int>(shape.size()) - 1;
+  while (axis > 0 && shape[axis] == 1) --axis;
+  return axis;
+}
+
 // Follows movement and at most one cast down to memory or to something computed. A reshape on top
 // of memory stays: it tells the axes apart.
 Operand follow(Node top, const std::vector<Node>& ranges);
