@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "runtime/after.h"
 #include "runtime/capture.h"
@@ -137,15 +138,21 @@ std::shared_ptr<Buffer> whole_buffer(Node n) {
 
 namespace {
 
+// The Buffer, Multi or computation that a view is of.
+Node memory_below(Node n) {
+  for (Node next; (next = base_of(resolved(n))) != n;) n = next;
+  return n;
+}
+
 // Buffers that an Assign among the roots is going to overwrite.
 std::set<Node> assigned_buffers(std::span<const Node> roots) {
   std::set<Node> out;
   for (Node n : topological(roots)) {
     if (n->op != Op::Assign || n->realized) continue;
-    Node old = base_of(n->src(0));
+    Node old = memory_below(n->src(0));
     if (old->op == Op::Buffer) out.insert(old);
     if (old->op != Op::Multi) continue;
-    for (Node piece : old->srcs()) out.insert(base_of(piece));
+    for (Node piece : old->srcs()) out.insert(memory_below(piece));
   }
   return out;
 }
@@ -190,8 +197,9 @@ class Dependence {
 };
 
 // Other expressions that still need an old value: they are computed together with the roots, so
-// that they see it. Views of the old value itself are copied. Among these may be assignments, which
-// have old values of their own.
+// that they see it. Among these may be assignments, which have old values of their own. Where there
+// are views of the old value itself, its memory stays theirs and the new value gets other memory:
+// another thread may be about to use what it has found below such a view.
 std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
   std::vector<Node> work(roots.begin(), roots.end());
   std::set<Node> buffers = assigned_buffers(work);
@@ -205,10 +213,20 @@ std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
   return {work.begin() + static_cast<ptrdiff_t>(roots.size()), work.end()};
 }
 
-Node with_memory(Node n) {
-  Node base = base_of(n);
-  const bool is_view = base->op == Op::Buffer || base->op == Op::Multi || base->op == Op::Leaf;
-  return is_view ? build::contiguous(n) : n;
+// Whether a value is made of constants alone. What threads build of those is one node where it is
+// equal, and each of their tensors gets memory of its own, which it may assign to whatever the
+// others do.
+bool is_for_all(Node root) {
+  std::vector<Node> stack{root};
+  NodeMap<char> seen;
+  while (!stack.empty()) {
+    Node n = stack.back();
+    stack.pop_back();
+    if (n->op == Op::Buffer || n->op == Op::Leaf) return false;
+    if (std::exchange(seen[n], 1)) continue;
+    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
+  }
+  return true;
 }
 
 // `wanted`: how many of the roots are more than old values that somebody still needs.
@@ -255,7 +273,7 @@ void realize(std::span<Tensor* const> tensors) {
   for (Tensor* t : tensors) roots.push_back(t->node());
   std::vector<Node> work = roots;
   const std::vector<Node> others = readers_of_old_values(roots);
-  for (Node n : others) work.push_back(with_memory(n));
+  work.insert(work.end(), others.begin(), others.end());
   const std::vector<Node> done = realize_nodes(work, roots.size(), device_id(default_device()));
   for (size_t i = 0; i < others.size(); ++i)
     Arena::global().set_realized(others[i], done[roots.size() + i]);
@@ -269,7 +287,7 @@ void realize(std::span<Tensor* const> tensors) {
   // Copies of the tensors: an assignment cannot be computed a second time, its memory has changed.
   for (size_t i = 0; i < tensors.size(); ++i) {
     Node n = roots[i], view = done[i];
-    if (n != view && n->handles > 0) Arena::global().set_realized(n, view);
+    if (n != view && n->handles > 0 && !is_for_all(n)) Arena::global().set_realized(n, view);
   }
   throw_found_nan();
 }

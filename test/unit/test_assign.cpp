@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "runtime/realize.h"
+#include "tiny/build.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
 #include "tiny/optim.h"
@@ -106,6 +107,76 @@ TEST_CASE("a copy of an assigned tensor has its value, whichever is realized") {
   p.realize();
   CHECK(values(copy) == Floats{1, 2, 3});
   CHECK(values(leaf) == Floats{1, 2, 3});
+}
+
+TEST_CASE("of two equal expressions one is assigned, in any order of realizing") {
+  const Tensor base = count({2, 2});
+  for (int order = 0; order < 16; ++order) {
+    CAPTURE(order);
+    const auto expression = [&] {
+      return order & 8 ? (Tensor::full({2, 2}, 1) + Tensor::eye(2)).contiguous() : base * 2 + 1;
+    };
+    Tensor a = expression(), b = expression();
+    if (order & 1) a.realize();
+    if (order & 2) b.realize();
+    a.assign(a + 10);
+    if (order & 4) a.realize();
+    CHECK(values(b) == (order & 8 ? Floats{2, 1, 1, 2} : Floats{1, 3, 5, 7}));
+    b.assign(b * 2).realize();
+    CHECK(values(a) == (order & 8 ? Floats{12, 11, 11, 12} : Floats{11, 13, 15, 17}));
+    CHECK(values(b) == (order & 8 ? Floats{4, 2, 2, 4} : Floats{2, 6, 10, 14}));
+  }
+}
+
+TEST_CASE("a copy that is realized before an assignment to a lazy tensor keeps its value") {
+  Tensor x = count({3}) * 2, y = x;
+  const Tensor z = x;
+  x.assign(x + 1);
+  y.realize();
+  x.realize();
+  CHECK(values(x) == Floats{1, 3, 5});
+  CHECK(values(y) == Floats{0, 2, 4});
+  CHECK(values(z) == Floats{0, 2, 4});
+}
+
+namespace {
+
+// A node that no tensor holds, as one that another thread is about to use.
+class InFlight {
+ public:
+  explicit InFlight(Node n) : node_(n) { Arena::global().watch(n); }
+  ~InFlight() { Arena::global().unwatch(node_); }
+  Tensor arrived() const { return Tensor(node_); }
+
+ private:
+  Node node_;
+};
+
+}  // namespace
+
+TEST_CASE("what is about to be made of a copy keeps the old value of an assigned tensor") {
+  Tensor x = count({2, 2});
+  const Tensor copy = x.detach().requires_grad_();
+  const InFlight flat(build::reshape(x.node(), Shape{4}));
+  const InFlight assigned(build::assign(x.node(), (x * 10).node()));
+  x.assign(x + 1).realize();
+  CHECK(values(flat.arrived()) == Floats{0, 1, 2, 3});
+  CHECK(values(assigned.arrived()) == Floats{0, 10, 20, 30});
+  CHECK(values(copy) == Floats{0, 1, 2, 3});
+  CHECK(values(x) == Floats{1, 2, 3, 4});
+}
+
+TEST_CASE("equal tensors of constants have memory of their own") {
+  const auto make_one = [] { return Tensor::full({4}, 2.0).contiguous(); };
+  Tensor a = make_one(), b = make_one();
+  a.realize();
+  b.realize();
+  CHECK(whole_buffer(a.node()) != whole_buffer(b.node()));
+  const InFlight sum((b * 3).node());
+  b = Tensor();
+  a.assign(a + 1).realize();
+  CHECK(values(sum.arrived()) == Floats(4, 6));
+  CHECK(values(a) == Floats(4, 3));
 }
 
 TEST_CASE("an assignment that has to run early keeps what others read of its tensor") {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "runtime/realize.h"
 #include "tiny/tiny.h"
@@ -60,9 +61,7 @@ TEST_CASE("threads train networks of their own, plain and with a Jit") {
   const EnvOverride cpu("DEVICE", "CPU");
   std::vector<float> first(4), last(4);
   const auto errors = in_threads(4, [&](int id) {
-    // From values of its own: equal graphs that threads build at once are one node, whose memory an
-    // assignment by one would overwrite for all.
-    Tensor w = Tensor::from(std::vector<float>(4, 0.1f), {4, 1}).requires_grad_();
+    Tensor w = Tensor::full({4, 1}, 0.1).contiguous().realize().requires_grad_();
     SGD sgd({&w}, 0.05);
     const auto body = [&](const Tensor& x) {
       Tensor loss = (x.matmul(w) - 1).square().mean();
@@ -81,6 +80,41 @@ TEST_CASE("threads train networks of their own, plain and with a Jit") {
   for (size_t i = 0; i < 4; ++i) {
     CHECK(last[i] < first[i]);
     CHECK(last[i] == last[0]);
+  }
+}
+
+// Equal weights are one node where threads build them at once, or copies of one tensor.
+TEST_CASE("threads that begin with equal weights train apart from each other") {
+  const EnvOverride cpu("DEVICE", "CPU");
+  using Floats = std::vector<float>;
+  const Tensor trained = Tensor::from(Floats(16, 0.1f), {4, 4}).realize();
+  for (int round = 0; round < 8; ++round) {
+    for (const bool copied : {false, true}) {
+      CAPTURE(copied);
+      std::vector<Tensor> copies(4);
+      for (Tensor& c : copies) c = trained.detach().requires_grad_();
+      std::vector<Floats> last(4);
+      std::atomic<int> ready{0};
+      const auto errors = in_threads(4, [&](int id) {
+        Tensor w = std::exchange(copies[static_cast<size_t>(id)], Tensor());
+        ++ready;
+        while (ready < 4) std::this_thread::yield();
+        if (!copied) w = Tensor::full({4, 4}, 0.1).contiguous().realize().requires_grad_();
+        Tensor bias = Tensor::full({4}, 0.1).contiguous().realize().requires_grad_();
+        SGD sgd({&w, &bias}, 0.05);
+        for (int i = 0; i < 5; ++i) {
+          const Tensor y = Tensor::full({2, 4}, 0.5).matmul(w.t()) + bias;
+          Tensor loss = (y.reshape({8}) - 1).square().mean() + w.reshape({16}).square().mean();
+          loss.backward();
+          sgd.step({&loss});
+        }
+        last[static_cast<size_t>(id)] = w.to_vector<float>();
+      });
+      for (const std::string& e : errors) CHECK(e == "");
+      for (const Floats& l : last) CHECK(l == last[0]);
+      CHECK(last[0] != Floats(16, 0.1f));
+      CHECK(trained.to_vector<float>() == Floats(16, 0.1f));
+    }
   }
 }
 
