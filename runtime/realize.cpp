@@ -249,12 +249,12 @@ std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, i
   std::vector<Node> out;
   for (size_t i = 0; i < roots.size(); ++i) {
     const Result& r = s->results[i];
-    Node base = r.base.get(), onto = nullptr;
+    Node base = r.base(), onto = nullptr;
     if (made[i])
       onto = build::reshape(buffer_node(made[i]), base->shape());
     else if (base->op == Op::Param)
       onto = graph.buffers[base->ints()[0]];
-    Node view = onto ? moved(r.root.get(), base, onto) : graph.roots[i];
+    Node view = onto ? moved(r.root(), base, onto) : graph.roots[i];
     out.push_back(build::with_lengths(view, roots[i]));
   }
   return regroup(flat, out);

@@ -113,8 +113,7 @@ class Replay::Merge {
     while (n->op == Op::Limit) n = n->src(0);
     const Normalized graph = normalize(std::span(&n, 1));
     Result r;
-    r.root = NodeRef(graph.roots[0]);
-    r.base = NodeRef(base_of(graph.roots[0]));
+    r.set_root(graph.roots[0]);
     if (!graph.buffers.empty()) {
       expect(graph.buffers.size() == 1, "Jit: a result is not one buffer");
       const std::shared_ptr<Buffer>& b = graph.buffers[0]->arg<BufferArg>().buffer;

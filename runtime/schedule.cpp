@@ -34,6 +34,8 @@ NodeMap<Node> stripped(std::span<const Node> roots) {
 
 }  // namespace
 
+void Result::set_root(Node root) { nodes = NodeRef(make(Op::Sink, kVoid, {root, base_of(root)})); }
+
 std::vector<Node> without_lengths(std::span<const Node> roots) {
   const NodeMap<Node> now = stripped(roots);
   std::vector<Node> out;

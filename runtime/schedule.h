@@ -38,8 +38,11 @@ struct Step {
 
 struct Result {
   int value = -1;  // -1: the root is no more than a view of constants or inputs
-  NodeRef root;    // the root as it was scheduled
-  NodeRef base;    // its node below all movement
+  NodeRef nodes;   // both in a Sink, as a NodeRef of their own would count as a tensor
+
+  void set_root(Node root);
+  Node root() const { return nodes->src(0); }  // as it was scheduled
+  Node base() const { return nodes->src(1); }  // below all movement
 };
 
 struct Kernel;  // runtime/kernel.h

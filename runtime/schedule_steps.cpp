@@ -257,10 +257,8 @@ class Steps {
 
   void add_result(Node root) {
     Result r;
-    Node base = base_of(root);
-    r.root = NodeRef(root);
-    r.base = NodeRef(base);
-    if (const int* v = value_.find(base)) r.value = *v;
+    r.set_root(root);
+    if (const int* v = value_.find(r.base())) r.value = *v;
     out_.results.push_back(std::move(r));
   }
 

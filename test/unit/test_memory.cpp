@@ -88,6 +88,16 @@ TEST_CASE("clear_caches gives back schedules, kernels and the memory of captures
   CHECK((x + 1).sum().item<float>() == 2 * 64 * 64);
 }
 
+TEST_CASE("a constant that was realized is no tensor that a step reads from outside") {
+  const EnvOverride cpu("DEVICE", "CPU");
+  Tensor::full({}, 0.0).realize();
+  Jit step([](const Tensor& in) { return in.relu() * 2; });  // the same 0
+  const Tensor x = ones({4});
+  for (int i = 0; i < 3; ++i) step(x);
+  clear_caches();
+  CHECK(step(x).to_vector<float>() == std::vector<float>(4, 2.0f));
+}
+
 TEST_CASE("schedules and kernels are kept up to a number of them") {
   const EnvOverride cpu("DEVICE", "CPU"), few("CACHE_SCHEDULES", "5");
   clear_caches();

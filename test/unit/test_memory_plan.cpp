@@ -25,7 +25,7 @@ Schedule copies(const std::vector<int64_t>& sizes, int inputs,
   for (int64_t size : sizes) s.values.push_back({kU8, size, 1});
   s.inputs = inputs;
   for (const auto& values : steps) s.steps.push_back({NodeRef(), values, "copy", 1});
-  s.results.push_back({result, NodeRef(), NodeRef()});
+  s.results.push_back({result, {}});
   return s;
 }
 
