@@ -238,17 +238,16 @@ Node positions(Ints shape, uint32_t axes) {
 // sums of a batch norm before a pool no longer read the same values, and take two passes.)
 constexpr int64_t kMostBits = 16, kMostBytes = 2;
 
-// The gradient of an extremum of few elements, shared evenly among those that are it: of NaN, all.
+// The gradient of an extremum of few elements, as in extremum_gradient.
 Node few_extremum_gradient(Node stored, Node extremum, Node g, ReduceArg how) {
   const Shape shape = to_shape(stored->shape());
   const int64_t bits = numel(shape) / numel(g->shape());
   const DType narrow = bits <= 8 ? kU8 : kU16;
   const auto number_of = [](Ints of, int64_t value) { return full(of, kI32, value); };
   const Node wide = expand(extremum, shape), at = positions(shape, how.axes);
-  const Node passed =
-      how.op == Op::Max ? binary(Op::Lt, stored, wide) : binary(Op::Lt, wide, stored);
+  const Node equal = binary(Op::Eq, stored, wide);
   const Node own = cast(binary(Op::Shl, number_of(shape, 1), at), narrow);
-  const Node all = cast(reduce(Op::Add, where(passed, zeros_like(own), own), how.axes), kI32);
+  const Node all = cast(reduce(Op::Add, where(equal, own, zeros_like(own)), how.axes), kI32);
   const auto bit = [&](Node word, Node place) {
     return binary(Op::And, binary(Op::Shr, word, place), number_of(word->shape(), 1));
   };
@@ -258,11 +257,13 @@ Node few_extremum_gradient(Node stored, Node extremum, Node g, ReduceArg how) {
   const DType sum_type = wide_dtype(g->dtype);
   const Node share = cast(binary(Op::Div, cast(g, sum_type), cast(count, sum_type)), g->dtype);
   const Node is_hit = binary(Op::Ne, bit(expand(all, shape), at), number_of(shape, 0));
-  return where(is_hit, expand(share, shape), full(shape, g->dtype, 0.0));
+  const Node rest = mul(share, number(share, 0));  // NaN where there is no hit
+  return where(is_hit, expand(share, shape), expand(rest, shape));
 }
 
-// The gradient of a maximum or minimum: shared evenly among the elements that are it. Had x been
-// computed once more than the extremum, by another kernel, then none of them might be.
+// The gradient of a maximum or minimum: shared evenly among the elements that are it. Of NaN, which
+// none of them is, all get NaN. Had x been computed once more than the extremum, by another kernel,
+// then none of them might be it.
 Node extremum_gradient(Node n, Node g) {
   const auto how = n->arg<ReduceArg>();
   const Node x = n->src(0), stored = in_memory(x);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "test/reference.h"
 #include "tiny/build.h"
@@ -137,24 +138,6 @@ TEST_CASE("the gradient of a maximum of few elements keeps a bit of each") {
     REQUIRE(sums.size() == 1);
     CHECK(sums[0]->dtype == bits);
   }
-  // Ties share; where all is NaN there is no largest element, and all of them share.
-  const double nan = NAN;
-  const Tensor x =
-      Tensor::from({3.0f, 1.0f, 3.0f, 3.0f, 2.0f, 5.0f, 1.0f, 0.0f, 1.0f, float(nan), 2.0f, 3.0f},
-                   {3, 4})
-          .to(kF16)
-          .realize()
-          .requires_grad_();
-  const Tensor weights = Tensor::from({6.0f, 2.0f, 4.0f}, {3}).to(kF16);
-  CHECK(Tensor::gradient((x.max(1) * weights).narrow(0, 0, 2).sum(), {x})[0]
-            .to(kF32)
-            .to_vector<float>() == std::vector<float>{2, 0, 2, 2, 0, 2, 0, 0, 0, 0, 0, 0});
-  CHECK(Tensor::gradient((x.min(1) * weights).narrow(0, 0, 2).sum(), {x})[0]
-            .to(kF32)
-            .to_vector<float>() == std::vector<float>{0, 6, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0});
-  const auto of_nan =
-      Tensor::gradient((x.max(1) * weights).sum(), {x})[0].to(kF32).to_vector<float>();
-  CHECK(std::vector<float>(of_nan.begin() + 8, of_nan.end()) == std::vector<float>(4, 1));
   // Windows that overlap: an element is the largest of several of them.
   const Tensor image =
       Tensor::from({1.0f, 4.0f, 2.0f, 0.0f, 4.0f}, {1, 1, 5}).to(kF16).realize().requires_grad_();
@@ -223,6 +206,25 @@ TEST_CASE("relu and abs have derivative 0 at 0") {
   const Tensor x = line({-1, 0, 2});
   CHECK(gradient_of(x.relu().sum(), x) == Numbers{0, 0, 1});
   CHECK(gradient_of(x.abs().sum(), x) == Numbers{-1, 0, 1});
+}
+
+// Halves keep bits of few elements, f32 the elements.
+TEST_CASE("few elements share the gradient of an extremum in every dtype, NaN gives it to none") {
+  using Floats = std::vector<float>;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (DType dtype : {kF16, kBF16, kF32}) {
+    CAPTURE(dtype.name());
+    const Tensor x = Tensor::from(Floats{3, 1, 3, 3, 2, 5, 1, 0, 1, kNan, 2, 3}, {3, 4}).to(dtype);
+    const Tensor leaf = x.contiguous().realize().requires_grad_();
+    const Tensor weights = Tensor::from({6.0f, 2.0f, 4.0f}, {3}).to(dtype);
+    for (const bool largest : {true, false}) {
+      const Tensor extrema = largest ? leaf.max(1) : leaf.min(1);
+      const Tensor g = Tensor::gradient((extrema * weights).sum(), {leaf})[0].to(kF32);
+      CHECK(g.narrow(0, 0, 2).to_vector<float>() ==
+            (largest ? Floats{2, 0, 2, 2, 0, 2, 0, 0} : Floats{0, 6, 0, 0, 0, 0, 0, 2}));
+      CHECK(g.narrow(0, 2, 1).isnan().all().item<bool>());
+    }
+  }
 }
 
 TEST_CASE("ties share the gradient of an extremum") {
