@@ -11,7 +11,7 @@
 namespace tiny {
 namespace {
 
-constexpr size_t kMostGpus = 8, kMostSums = 16;  // of one launch, as in the text below
+constexpr size_t kMostGpus = 8, kMostSums = 24;  // of one launch, as in the text below
 constexpr int64_t kMostBlocks = 128;  // no more than a GPU runs at once: they wait for each other's
 constexpr int64_t kThreads = 512;
 // From so many bytes on each GPU adds up a part of the sum and writes it into the memory of all,
@@ -48,7 +48,7 @@ const Element* element_of(DType t) {
 constexpr const char* kText = R"(
 typedef unsigned int u32;
 typedef unsigned long long u64;
-constexpr int kGpus = 8, kSums = 16, kBlocks = 128;
+constexpr int kGpus = 8, kSums = 24, kBlocks = 128;
 __device__ Sum up(Element x) { UP }
 __device__ Element down(Sum x) { DOWN }
 
@@ -92,6 +92,7 @@ union Packet {
 // All fields take 8 bytes: the host writes them in a row.
 struct Addition {
   u64 size, shared;             // shared: each GPU makes a part, for all
+  u64 block;                    // which begins: small sums are made side by side
   Element* out[kGpus];          // null: not wanted there
   const Element* from[kGpus];
 };
@@ -112,7 +113,8 @@ __device__ void add_up(const Addition& a, u64 me, u64 gpus) {
   const u64 packets = a.size / kLanes;
   const u64 begin = a.shared ? packets * me / gpus : 0;
   const u64 end = a.shared ? packets * (me + 1) / gpus : packets;
-  const u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x, step = gridDim.x * (u64)blockDim.x;
+  const u64 block = blockIdx.x < a.block ? blockIdx.x + gridDim.x - a.block : blockIdx.x - a.block;
+  const u64 first = block * blockDim.x + threadIdx.x, step = gridDim.x * (u64)blockDim.x;
   for (u64 i = begin + first; i < end; i += step) {
     Packet in[kGpus], result;
 #pragma unroll
@@ -212,16 +214,20 @@ struct CudaDevice::Together {
   // Of one dtype; for each GPU.
   std::vector<LaunchItem> launches(std::span<const SharedSum> sums) {
     const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
-    LaunchSize size;
-    size.block[0] = kThreads;
+    const int64_t most = std::min<int64_t>(kMostBlocks, gpus[0]->target().cores);
+    int64_t blocks = 0;
+    std::vector<int64_t> begin;  // the block of each sum
     uint64_t shares = 0;
     for (const SharedSum& s : sums) {
       int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
       if (is_shared(s)) packets /= static_cast<int64_t>(gpus.size());
-      const int64_t most = std::min<int64_t>(kMostBlocks, gpus[0]->target().cores);
-      size.grid[0] = std::max(size.grid[0], std::min((packets + kThreads - 1) / kThreads, most));
+      begin.push_back(blocks);
+      blocks += std::max<int64_t>((packets + kThreads - 1) / kThreads, 1);
       shares += is_shared(s);
     }
+    LaunchSize size;
+    size.block[0] = kThreads;
+    size.grid[0] = std::min(blocks, most);
     std::vector<LaunchItem> out;
     for (size_t me = 0; me < gpus.size(); ++me) {
       std::vector<void*> batch{as_field(me), as_field(gpus.size()), as_field(limit),
@@ -231,12 +237,14 @@ struct CudaDevice::Together {
           batch.push_back(i < pointers.size() ? const_cast<void*>(pointers[i]) : nullptr);
       };
       add(flags);
-      for (const SharedSum& s : sums) {
-        batch.insert(batch.end(), {as_field(s.count), as_field(is_shared(s))});
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const SharedSum& s = sums[i];
+        batch.insert(batch.end(), {as_field(s.count), as_field(is_shared(s)),
+                                   as_field(static_cast<uint64_t>(begin[i] % size.grid[0]))});
         add(s.to);
         add(s.from);
       }
-      batch.resize(5 + kMostGpus + kMostSums * (2 + 2 * kMostGpus));
+      batch.resize(5 + kMostGpus + kMostSums * (3 + 2 * kMostGpus));
       out.push_back({&gpus[me]->sum_program(sums[0].dtype), size, std::move(batch)});
     }
     return out;
