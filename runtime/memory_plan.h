@@ -35,6 +35,7 @@ std::string to_text(const MemoryPlan& plan);
 struct Job {
   std::vector<int> before;  // jobs
   std::vector<int> reads, writes;
+  int device = 0;
   bool is_copy = false;  // from one device to another
 };
 struct JobValue {

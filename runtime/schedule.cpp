@@ -61,7 +61,7 @@ Node counted_elements(Node n, const std::vector<Node>& lengths) {
 class Planner {
  public:
   Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
-      : graph_(graph), fallback_(fallback) {
+      : graph_(graph), devices_(devices), fallback_(fallback) {
     out_.inputs = static_cast<int>(graph.buffers.size());
     for (size_t i = 0; i < graph.buffers.size(); ++i) {
       Node b = graph.buffers[i];
@@ -87,7 +87,7 @@ class Planner {
     find_lengths(now);
     scatter_in_place(layout);
     const OrderedGroups ordered =
-        order_groups(layout.roots, fuse(layout.roots, layout.stored, target), assigned_);
+        order_groups(layout.roots, fuse(layout.roots, layout.stored, target), assigned_, devices_);
     add_steps(out_, layout.roots, ordered, needed_, fallback_);
     out_.memory = plan_memory(out_);
     check_memory(out_, out_.memory);
@@ -135,6 +135,7 @@ class Planner {
   }
 
   const Normalized& graph_;
+  const std::vector<int>& devices_;  // of the inputs
   const int fallback_;
   Schedule out_;
   NodeMap<char> assigned_;  // scatters that are assignments

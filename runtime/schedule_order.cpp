@@ -22,8 +22,9 @@ namespace {
 
 class Orderer {
  public:
-  Orderer(std::span<const Node> roots, std::vector<Group> groups, const NodeMap<char>& scatters)
-      : roots_(roots), groups_(std::move(groups)) {
+  Orderer(std::span<const Node> roots, std::vector<Group> groups, const NodeMap<char>& scatters,
+          std::span<const int> devices)
+      : roots_(roots), groups_(std::move(groups)), devices_(devices) {
     for (size_t g = 0; g < groups_.size(); ++g)
       for (Node n : groups_[g].outputs) {
         maker_[n] = static_cast<int>(g);
@@ -102,8 +103,21 @@ class Orderer {
       }
       jobs.push_back(std::move(j));
     }
-    order_ = gather_copies(jobs, recompute_for_memory(jobs, values, order_for_memory(jobs, values),
-                                                      kLowPeak, kShareAgain));
+    const std::vector<int> order = order_for_memory(jobs, values);
+    for (const int j : order) jobs[j].device = device_of(groups_[j], jobs);
+    order_ = gather_copies(jobs, recompute_for_memory(jobs, values, order, kLowPeak, kShareAgain));
+  }
+
+  // Of the first of its inputs that has one; those of the jobs before it are known.
+  int device_of(const Group& g, const std::vector<Job>& jobs) const {
+    if (g.outputs[0]->op == Op::Copy) return g.outputs[0]->device;
+    for (Node n : g.inputs) {
+      const int* maker = maker_.find(n);
+      if (!maker && n->op != Op::Param) continue;
+      const int of = maker ? jobs[*maker].device : devices_[static_cast<size_t>(n->ints()[0])];
+      if (of) return of;
+    }
+    return g.outputs[0]->device;
   }
 
   // What a value is computed from, where that takes no more than element-wise operations on what
@@ -201,6 +215,7 @@ class Orderer {
 
   const std::span<const Node> roots_;
   const std::vector<Group> groups_;
+  const std::span<const int> devices_;  // of the inputs
   OrderedGroups out_;
   NodeMap<int> maker_;
   std::vector<std::set<int>> before_;
@@ -212,8 +227,8 @@ class Orderer {
 }  // namespace
 
 OrderedGroups order_groups(std::span<const Node> roots, std::vector<Group> groups,
-                           const NodeMap<char>& scatters) {
-  return Orderer(roots, std::move(groups), scatters).run();
+                           const NodeMap<char>& scatters, std::span<const int> devices) {
+  return Orderer(roots, std::move(groups), scatters, devices).run();
 }
 
 }  // namespace tiny

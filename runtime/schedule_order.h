@@ -15,9 +15,9 @@ struct OrderedGroups {
   NodeMap<int> in_place;                  // of those that write over it
 };
 
-// `scatters`: those that are assignments to their base.
+// `scatters`: those that are assignments to their base. `devices`: of the inputs.
 OrderedGroups order_groups(std::span<const Node> roots, std::vector<Group> groups,
-                           const NodeMap<char>& scatters);
+                           const NodeMap<char>& scatters, std::span<const int> devices);
 
 // The input that an Assign may overwrite: its old value is all of it, in the same order.
 int overwritten_input(Node assign);

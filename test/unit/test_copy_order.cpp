@@ -52,10 +52,26 @@ TEST_CASE("a job that has to run after a copy does") {
   CHECK(jobs_of(gather_copies(jobs, in_order(4))) == std::vector<int>{0, 3, 1, 2});
 }
 
-TEST_CASE("orders without copies, and with values computed again, stay") {
-  const std::vector<Job> jobs = {job(0, {}), job(1, {0}, true), job(2, {1}), job(3, {})};
-  const std::vector<Turn> order = {{0}, {1}, {2}, {0, 0}, {3}};
-  CHECK(gather_copies(jobs, order) == order);
+TEST_CASE("values computed again keep their place among what does not wait for copies") {
+  const std::vector<Job> jobs = {job(0, {}),        job(1, {0}, true), job(2, {1}),   job(3, {}),
+                                 job(4, {3}, true), job(5, {4}),       job(6, {0, 3})};
+  const std::vector<Turn> order = {{0}, {1}, {2}, {3}, {0, 0}, {4}, {5}, {6}};
+  CHECK(jobs_of(gather_copies(jobs, order)) == std::vector<int>{0, 3, -1, 6, 1, 4, 2, 5});
+  // 6 may overwrite what 2 is computed from again, which waits for a copy.
+  const std::vector<Turn> waits = {{0}, {1}, {2}, {3}, {2, 2}, {6}, {4}, {5}};
+  CHECK(jobs_of(gather_copies(jobs, waits)) == std::vector<int>{0, 3, 1, 4, 2, -3, 6, 5});
+}
+
+TEST_CASE("devices between which there are copies take turns") {
+  // 0, 1, 2 on one device, 3, 4, 5 on the other; 6 and 7 bring both what the other one has.
+  std::vector<Job> jobs = {job(0, {}),  job(1, {0}), job(2, {6}),       job(3, {}),
+                           job(4, {3}), job(5, {7}), job(6, {4}, true), job(7, {1}, true)};
+  for (const int j : {3, 4, 5, 7}) jobs[j].device = 1;
+  const std::vector<Turn> order = {{0}, {1}, {1, 1}, {3}, {4}, {6}, {2}, {7}, {5}};
+  CHECK(jobs_of(gather_copies(jobs, order)) == std::vector<int>{0, 3, 1, 4, -2, 7, 6, 5, 2});
+}
+
+TEST_CASE("orders without copies stay") {
   const std::vector<Job> plain = {job(0, {}), job(1, {0}), job(2, {})};
   CHECK(gather_copies(plain, in_order(3)) == in_order(3));
 }
