@@ -60,8 +60,7 @@ template <class Given> Options read_options(const Given& given) {
   o.muon = given.choice("recipe", {"record", "plain"}) == 0;
   o.epochs = given.whole("epochs", 0, 10'000, drawn ? 6 : o.muon ? 8 : 10);
   o.batch = given.whole("batch", 2, 1 << 16, drawn ? 250 : o.muon ? 2000 : 1000);
-  const auto parts = static_cast<int64_t>(o.devices.size());
-  o.groups = given.whole("norm-groups", 1, o.batch, o.batch % parts == 0 ? parts : 1);
+  o.groups = given.whole("norm-groups", 1, o.batch, 1);
   o.width = given.whole("width", 1, 1024, gpu ? 64 : 16);
   o.dtype = dtypes[given.choice("dtype", {"f16", "bf16", "f32"}, gpu ? 0 : 2)];
   o.target = given.number("target-accuracy", 0, 100, 1000) / 100;
