@@ -38,8 +38,8 @@ struct Task {
   const char* name;
   int64_t batch;
   bool for_each_device;  // the batch
-  int sums;  // of a step, one after the other: three of each batch norm, that of the gradients
-  std::function<TrainingStep(int64_t batch, const Devices&)> prepare;
+  int norms;  // batch norms, each of which adds up three times where it takes all of the batch
+  std::function<TrainingStep(int64_t batch, const Devices&, int64_t groups)> prepare;
 };
 
 int64_t bytes_of(const std::vector<Tensor*>& parameters) {
@@ -48,41 +48,63 @@ int64_t bytes_of(const std::vector<Tensor*>& parameters) {
   return bytes;
 }
 
-TrainingStep mnist_step(int64_t batch, const Devices& devices) {
-  const auto model = std::make_shared<nn::Sequential>(bench::mnist_network());
-  for (Tensor* t : model->tensors()) t->shard_(devices);
-  const auto optimizer = std::make_shared<Adam>(model->tensors());
-  const Tensor x = Tensor::rand({batch, 1, 28, 28}).shard(devices, 0).realize();
-  const Tensor y = Tensor::randint(0, 10, {batch}).shard(devices, 0).realize();
+// Of a network that tells classes apart, on pictures (batch, ...picture) in this dtype; batch norm
+// has statistics of `groups` groups of the batch.
+struct Pictures {
+  Shape picture;
+  int classes;
+  DType dtype;  // and that of the products
+};
+
+template <class Network, class Optimize>
+TrainingStep classifier_step(std::shared_ptr<Network> model, const Pictures& of, int64_t batch,
+                             const Devices& devices, Optimize optimize) {
+  std::vector<Tensor*> parameters;
+  for (Tensor* t : model->tensors()) {
+    t->shard_(devices);
+    if (t->requires_grad()) parameters.push_back(t);
+  }
+  Shape shape{batch};
+  shape.insert(shape.end(), of.picture.begin(), of.picture.end());
+  const auto optimizer = optimize(model->tensors());
+  const Tensor x = Tensor::rand(shape).to(of.dtype).shard(devices, 0).realize();
+  const Tensor y = Tensor::randint(0, of.classes, {batch}).shard(devices, 0).realize();
   const auto step = [=] {
+    const Autocast products(of.dtype);
     Tensor loss = cross_entropy((*model)(x), y);
     loss.backward();
     optimizer->step({&loss});
     return loss;
   };
-  return {step, bytes_of(model->parameters())};
+  return {step, bytes_of(parameters)};
 }
 
-TrainingStep cifar_step(int64_t batch, const Devices& devices) {
-  const auto model = std::make_shared<nn::Sequential>(bench::cifar_network());
-  for (Tensor* t : model->tensors()) t->shard_(devices);
-  const auto optimizer =
-      std::make_shared<SGD>(model->tensors(), 1e-3, SgdOptions{.momentum = 0.85, .nesterov = true});
-  const Tensor x = Tensor::rand({batch, 3, 32, 32}).to(kBF16).shard(devices, 0).realize();
-  const Tensor y = Tensor::randint(0, 10, {batch}).shard(devices, 0).realize();
-  const auto step = [=] {
-    const Autocast half(kBF16);
-    Tensor loss = cross_entropy((*model)(x), y);
-    loss.backward();
-    optimizer->step({&loss});
-    return loss;
-  };
-  return {step, bytes_of(model->parameters())};
+std::shared_ptr<SGD> sgd(const std::vector<Tensor*>& tensors, const SgdOptions& options) {
+  return std::make_shared<SGD>(tensors, 1e-3, options);
+}
+
+TrainingStep mnist_step(int64_t batch, const Devices& devices, int64_t groups) {
+  return classifier_step(std::make_shared<nn::Sequential>(bench::mnist_network(groups)),
+                         {{1, 28, 28}, 10, kF32}, batch, devices,
+                         [](const auto& tensors) { return std::make_shared<Adam>(tensors); });
+}
+
+TrainingStep cifar_step(int64_t batch, const Devices& devices, int64_t groups) {
+  return classifier_step(std::make_shared<nn::Sequential>(bench::cifar_network(groups)),
+                         {{3, 32, 32}, 10, kBF16}, batch, devices, [](const auto& tensors) {
+                           return sgd(tensors, {.momentum = 0.85, .nesterov = true});
+                         });
+}
+
+TrainingStep resnet50_step(int64_t batch, const Devices& devices, int64_t groups) {
+  return classifier_step(std::make_shared<bench::ResNet50>(true, groups),
+                         {{3, 224, 224}, 1000, kBF16}, batch, devices,
+                         [](const auto& tensors) { return sgd(tensors, {.momentum = 0.9}); });
 }
 
 // Two layers of a transformer in bf16, of whose hidden units each device has some: all have the
 // batch, and what they add to the result is summed (examples/tensor_parallel.cpp).
-TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices) {
+TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices, int64_t) {
   constexpr int64_t kWidth = 4096, kHidden = 16384;
   const auto up = std::make_shared<nn::Linear>(kWidth, kHidden);
   const auto down = std::make_shared<nn::Linear>(kHidden, kWidth);
@@ -104,31 +126,13 @@ TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices) {
   return {step, batch * kWidth * static_cast<int64_t>(kBF16.size())};
 }
 
-TrainingStep resnet50_step(int64_t batch, const Devices& devices) {
-  const auto model = std::make_shared<bench::ResNet50>(true);
-  std::vector<Tensor*> parameters;
-  for (Tensor* t : model->tensors()) t->shard_(devices);
-  for (Tensor& t : model->parameters()) parameters.push_back(&t);
-  const auto optimizer = std::make_shared<SGD>(parameters, 1e-3, SgdOptions{.momentum = 0.9});
-  const Tensor x = Tensor::rand({batch, 3, 224, 224}).to(kBF16).shard(devices, 0).realize();
-  const Tensor y = Tensor::randint(0, 1000, {batch}).shard(devices, 0).realize();
-  const auto step = [=] {
-    const Autocast half(kBF16);
-    Tensor loss = cross_entropy((*model)(x), y);
-    loss.backward();
-    optimizer->step({&loss});
-    return loss;
-  };
-  return {step, bytes_of(parameters)};
-}
-
 const std::vector<Task>& tasks() {
-  static const std::vector<Task> all{{"mnist_weak", 512, true, 7, mnist_step},
-                                     {"mnist_strong", 2048, false, 7, mnist_step},
-                                     {"cifar_weak", 1024, true, 19, cifar_step},
-                                     {"cifar_strong", 2048, false, 19, cifar_step},
-                                     {"resnet50_weak", 256, true, 160, resnet50_step},
-                                     {"tensor_parallel", 4096, false, 1, tensor_parallel_step}};
+  static const std::vector<Task> all{{"mnist_weak", 512, true, 2, mnist_step},
+                                     {"mnist_strong", 2048, false, 2, mnist_step},
+                                     {"cifar_weak", 1024, true, 6, cifar_step},
+                                     {"cifar_strong", 2048, false, 6, cifar_step},
+                                     {"resnet50_weak", 256, true, 53, resnet50_step},
+                                     {"tensor_parallel", 4096, false, 0, tensor_parallel_step}};
   return all;
 }
 
@@ -163,7 +167,7 @@ double modelled_step_of_two(double step_of_host, double bytes, int sums) {
 }
 
 struct Options {
-  std::string device, svg, append, filter;
+  std::string device, svg, append, filter, statistics;
   std::vector<int> counts;
 };
 
@@ -176,6 +180,10 @@ Options read_options(int argc, char** argv) {
   add("device", "the first one", text(""), "NAME");
   add("counts", "of devices, one first", text("1,2,4"), "N,N");
   add("filter", "part of a row's name", text(""), "TEXT");
+  add("statistics",
+      "of batch norm: of the samples of each device, as in PyTorch's data parallel "
+      "training, or of all",
+      text("each"), "each|all");
   add("svg", "a chart of the speeds", text(""), "FILE");
   add("append", "JSON lines go here too", text(""), "FILE");
   add("help", "prints this");
@@ -185,11 +193,10 @@ Options read_options(int argc, char** argv) {
     std::exit(0);
   }
   const Arguments given(parsed);
-  Options o{given.text("device"),
-            given.new_file("svg"),
-            given.new_file("append"),
-            given.text("filter"),
-            {}};
+  Options o{given.text("device"), given.new_file("svg"),    given.new_file("append"),
+            given.text("filter"), given.text("statistics"), {}};
+  check(o.statistics == "each" || o.statistics == "all", "--statistics: each or all, not ",
+        o.statistics);
   std::istringstream list(given.text("counts"));
   for (std::string n; std::getline(list, n, ',');)
     o.counts.push_back(parse_number<int>("counts", n, 1, 64));
@@ -216,7 +223,8 @@ void run(const Options& o) {
     for (const int count : o.counts) {
       const Devices devices = devices_from(o.device, count);
       const int64_t batch = task.batch * (task.for_each_device ? count : 1);
-      const TrainingStep training = task.prepare(batch, devices);
+      const bool each = o.statistics == "each";
+      const TrainingStep training = task.prepare(batch, devices, each ? count : 1);
       const int64_t bytes = training.summed_bytes;
       const double step = time_step(training.step, devices);
       const double sum = count > 1 ? bench::time_all_reduce(devices, bytes).each : 0;
@@ -228,10 +236,12 @@ void run(const Options& o) {
               "\", \"devices\": ", count, ", \"batch\": ", batch, ", \"step_ms\": ", step * 1e3,
               ", \"samples_per_s\": ", static_cast<double>(batch) / step, ", \"speed\": ", speed,
               ", \"summed_bytes\": ", bytes, ", \"sum_us\": ", sum * 1e6);
+      if (task.norms) text += cat(", \"statistics\": \"", o.statistics, '"');
       if (task.for_each_device && count > 1) {
         const double six =
             modelled_step(alone * static_cast<double>(task.batch), step, sum, count, kGpusOfHost);
-        const double twelve = modelled_step_of_two(six, static_cast<double>(bytes), task.sums);
+        const int sums = 2 + (each ? 0 : 3 * task.norms);  // the count of labels, the gradients
+        const double twelve = modelled_step_of_two(six, static_cast<double>(bytes), sums);
         text += cat(", \"modelled_ms_6\": ", six * 1e3, ", \"modelled_ms_2x6\": ", twelve * 1e3,
                     ", \"modelled_speed_2x6_over_6\": ", 2 * six / twelve);
       }
