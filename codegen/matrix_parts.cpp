@@ -101,7 +101,7 @@ WindowTile window_tile(const WindowSizes& w, int64_t parts, int64_t cores) {
     constexpr int64_t kThreads = 256;  // of two warpgroups
     const int64_t most = MatrixTile::kMostRegisters * kThreads / wide / 64 * 64;
     const int64_t rows = (tiles_of(all, tiles_of(all, most)) + 63) / 64 * 64;
-    const double rate = wide == 64 ? 0.66 : 0.98;
+    const double rate = wide == 64 ? 0.58 : 0.98;
     consider({{static_cast<int>(rows), wide, true}, rate, rate, 1});
   }
   return best;
