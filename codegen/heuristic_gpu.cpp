@@ -62,6 +62,7 @@ class RowTuner : GpuTuner {
     if (v >= 0)
       if (const int stored = crossing_store(v); stored >= 0) v = stored;
     lanes_ = v < 0 ? 1 : aligned_lanes(v);
+    if (v >= 0 && lanes_ < 2) lanes_ = short_lanes(v);
     const int sparse = lanes_ < 2 ? sparse_along() : -1;
     if (sparse >= 0) {
       v = sparse;
@@ -95,6 +96,23 @@ class RowTuner : GpuTuner {
         extent(range(flat)) >= 8 * together * target_.cores)
       bind(split(flat, together), RangeKind::Unroll);
     bind(flat, RangeKind::Block);
+  }
+
+  // All of a range that is no longer than a vector, as the channels of a pixel that have been
+  // filled up: stored at once, loaded one by one. A thread that stores two bytes waits as long for
+  // them.
+  int short_lanes(int v) const {
+    const int64_t all = extent(range(v));
+    if (all != 4 && all != 8) return 1;
+    int stores = 0;
+    for (const Access& a : accesses_) {
+      const int64_t step = stride(a.node, v);
+      if (element_size(a) > 2 || (step != 0 && step != 1)) return 1;
+      if (a.node->op != Op::Store) continue;
+      if (step != 1 || !is_aligned(a, range(v), static_cast<int>(all))) return 1;
+      ++stores;
+    }
+    return stores > 0 ? static_cast<int>(all) : 1;
   }
 
   // A range along which all is stored in vectors and some is loaded that lies along another range:

@@ -231,6 +231,17 @@ TEST_CASE("GPU options: threads beyond the last of few channels do nothing") {
   CHECK(sums->launch.grid[0] == 500);
 }
 
+TEST_CASE("GPU options: channels of a pixel that are filled up are stored at once") {
+  const Tensor x = memory({256, 224, 224, 3}, kBF16);
+  const Lowered low = last_kernel(x.pad({{0, 0}, {3, 3}, {3, 3}, {0, 1}}).contiguous());
+  CHECK(low.launch.grid[0] * low.launch.block[0] < 256 * 230 * 230 + 1024);
+  CHECK(holds(low, "*(bf16x4*)(b0"));
+  // Wider elements fill memory's sectors by threads side by side.
+  CHECK(!holds(
+      last_kernel(memory({256, 224, 224, 3}).pad({{0, 0}, {0, 0}, {0, 0}, {0, 1}}).contiguous()),
+      "*(f32x4*)(b0"));
+}
+
 TEST_CASE("GPU options: few narrow columns have threads side by side, long rows a block each") {
   CHECK(holds(kernels(memory({100000, 64}).sum(0))[0], "apart_add<"));
   CHECK(!holds(last_kernel(memory({64, 1000}).sum(1)), "apart_add<"));
