@@ -15,7 +15,6 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.halved);
   visit(tile.wide);
   visit(tile.depth);
-  visit(tile.begin);
   int type = static_cast<int>(tile.dtype.scalar);
   visit(type);
   tile.dtype = static_cast<Scalar>(type);
@@ -51,6 +50,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
     map.dtype = tile.dtype;
   }
   visit(tile.deep);
+  visit(tile.begin);
 }
 
 }  // namespace
