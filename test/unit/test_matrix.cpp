@@ -436,6 +436,9 @@ TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
   CHECK(copies_once(64, 4096));
   CHECK(!copies_once(8, 1024));     // may stay there
   CHECK(!copies_once(2048, 4096));  // is read again
+  // Enough stages to keep memory busy: of 64 + 64 rows of 128 bytes six, two blocks at a time.
+  const Lowered wide = lower(kernel({{64, 4096}, {11008, 4096}, false, true}), "product", cached);
+  CHECK(wide.launch.shared_bytes == 6 * 128 * 128 + 1024);
   // Of operands that do not lie along the sum a tile has 64 columns or more.
   const Lowered across = lower(kernel({{72, 8}, {72, 8504}, true, false}), "product", hopper());
   CHECK(across.options[0].amount >= 64);
