@@ -42,6 +42,8 @@ class Fuser {
       merge_rows();
       merge_siblings(false);
       merge_rows();
+      joins_small_ = true;
+      merge_rows();
     }
     return finish();
   }
@@ -223,7 +225,9 @@ class Fuser {
       if (!can_join(n)) return false;
     bool reads_all = true;
     for (Node out : from.outputs)
-      reads_all &= reads_own_row(to, out) || (!is_read(to, out) && is_internal(p, out));
+      reads_all &= reads_own_row(to, out) ||
+                   (!is_read(to, out) &&
+                    (is_internal(p, out) || (joins_small_ && is_small_sibling(out, to))));
     if ((!reads_all && !both_sent) || from.reads.size() + to.reads.size() > kMostReads)
       return false;
     if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it
@@ -241,6 +245,13 @@ class Fuser {
       if (work > kSmallWork && (rows < enough_rows() || work / rows > kRowElements)) return false;
     }
     return !reaches_otherwise(p, c) && loops_nest(p, c);
+  }
+
+  // What has little to do may as well be done in the loops of others that visit as many elements.
+  static bool is_small_sibling(Node out, const Kernel& k) {
+    const Node other = k.outputs[0];
+    return out->rank == other->rank && same(out->shape(), other->shape()) &&
+           numel(out->shape()) <= kSmallWork;
   }
 
   // Whether all of kernel c is sent to other devices, made element by element of what p computes,
@@ -551,6 +562,7 @@ class Fuser {
   NodeMap<size_t> position_;
   Stored stored_;
   NodeMap<int> kernel_of_;
+  bool joins_small_ = false;  // at last, so that it keeps nothing else apart
   std::vector<Kernel> kernels_;
   std::vector<int> moved_;
   mutable NodeMap<std::vector<Node>> waited_;  // by After

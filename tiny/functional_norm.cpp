@@ -98,17 +98,19 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   // (N, C, ...), or (groups, N / groups, C, ...): a batch in parts on several devices stays so.
   const int samples = groups > 1 ? 1 : 0, channel = samples + 1;
   const Tensor grouped = groups > 1 ? wide.unflatten(0, {groups, -1}) : wide;
-  const Shape lifted = channel_shape(grouped, channel);
-  Shape axes{samples};
+  Shape axes{samples}, lifted = channel_shape(grouped, channel);
+  if (groups > 1) lifted[0] = groups;
   for (int i = channel + 1; i < grouped.rank(); ++i) axes.push_back(i);
-  const Tensor near = rough_mean(grouped, axes),
-               shifted = grouped - near;  // one pass for both sums
-  const Tensor offset = shifted.mean(axes, true), mean = near + offset;
-  const Tensor spread = shifted.square().mean(axes, true) - offset.square();
+  const Tensor near = rough_mean(grouped, axes);
+  const Tensor shifted = grouped - near;  // one pass for both sums
+  // All that there is for each channel has one shape, (C) or (groups, C): one kernel computes it.
+  const Tensor offset = shifted.mean(axes), mean = near.reshape(to_shape(offset.shape())) + offset;
+  const Tensor spread = shifted.square().mean(axes) - offset.square();
   const Tensor var = where(spread < 0, 0, spread);
   // As one product and one sum, so that gradients need no more than the sums of g and g * shifted.
-  const Tensor scale = affine((var + options.eps).rsqrt(), weight, {}, lifted);
-  const Tensor normal = shifted * scale + affine((-offset) * scale, {}, bias, lifted);
+  const Tensor scale = affine((var + options.eps).rsqrt(), weight, {}, channels);
+  const Tensor shift = affine((-offset) * scale, {}, bias, channels);
+  const Tensor normal = shifted * scale.reshape(lifted) + shift.reshape(lifted);
   const Tensor y = (groups > 1 ? normal.flatten(0, 1) : normal).to(x.dtype());
   if (!options.training) return {y, running_mean, running_var};
   const double corrected = static_cast<double>(count) / static_cast<double>(count - 1);

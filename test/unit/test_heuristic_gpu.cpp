@@ -113,6 +113,17 @@ TEST_CASE("GPU options: a sum that is rounded for several readers is stored roun
   CHECK(!holds(all[0], "f32* RESTRICT"));  // its results are halves
 }
 
+TEST_CASE("GPU options: what a batch norm has for each channel is computed by one kernel") {
+  const Tensor w = memory({64}), b = memory({64}), mean = memory({64}), var = memory({64});
+  const BatchNormResult r =
+      batch_norm(memory({64, 64, 28, 28}), w, b, mean, var, {.training = true});
+  const Node roots[] = {r.y.node(), r.running_mean.node(), r.running_var.node()};
+  const Normalized graph = normalize(roots);
+  const std::vector<int> devices(graph.buffers.size(), device_id(kGpu));
+  // A few samples, sums of parts, the channels' values, what is done with them.
+  CHECK(schedule(graph, devices, device_id(kGpu))->steps.size() == 4);
+}
+
 TEST_CASE("GPU options: gradients of looked-up rows are added in vectors") {
   const Tensor w = memory({5000, 64}).requires_grad_(), g = memory({3000, 64});
   const Tensor sum = (w.embedding(memory({3000}, kI32)) * g).sum();
