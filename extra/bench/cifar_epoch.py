@@ -118,7 +118,7 @@ def our_epochs(program):
                str(WIDTH)]
     text = subprocess.run(command, check=True, capture_output=True, text=True,
                           env={**os.environ, "CIFAR_DIR": ""}).stdout
-    rows = text[text.index("epoch    loss"):].splitlines()[1:6]
+    rows = text[text.index("training     test     time"):].splitlines()[1:6]
     ends = [float(row.split()[-2]) for row in rows]
     return [b - a for a, b in zip(ends[:-2], ends[1:-1])]
 
