@@ -218,7 +218,7 @@ class CpuTuner : Tuner {
 // Each step of the sum loads the tile's vectors and an element for each row, and costs as much as
 // its products and half of those loads; a panel of columns is not to be cut.
 RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends) {
-  constexpr int64_t kMostVectors = 4, kMostRows = 14;
+  constexpr int64_t kMostVectors = 4, kMostRows = 16;
   RegisterTile best;
   double least = 0;
   for (int64_t v = 1; v <= std::min(kMostVectors, vectors); ++v) {
