@@ -6,6 +6,7 @@
 #include "codegen/linear.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
+#include "tiny/rebuild.h"
 
 namespace tiny {
 
@@ -90,21 +91,16 @@ Node unroll_reduce(Node n) {
 
 Node unroll(Node sink, const Target& target) {
   const std::vector<Node> unrolled = with_kind(sink, RangeKind::Unroll);
-  NodeMap<Node> done;
-  for (Node n : topological(sink)) {
-    std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    Node now = with_sources(n, srcs);
+  const Node reduced = rebuild(sink, [&](Node, Node now) {
     if (now->op == Op::Reduce) {
       const bool in_turn =
           target.kind == Target::Kind::Gpu && adds_in_turn(now, unrolled, sink->ranges);
       now = threads_last(now, in_turn);
       if (!in_turn) now = unroll_reduce(now);
     }
-    done[n] = now;
-  }
-  std::vector<Node> stores;
-  for (Node s : (*done.find(sink))->srcs()) stores.push_back(s);
+    return now;
+  });
+  std::vector<Node> stores(reduced->srcs().begin(), reduced->srcs().end());
   for (Node r : unrolled) {
     std::vector<Node> next;
     for (Node s : stores) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tiny/algebra.h"
+#include "tiny/rebuild.h"
 #include "tiny/rewrite.h"
 
 namespace tiny {
@@ -142,16 +143,10 @@ Node name_gates(Node sink) {
 }  // namespace
 
 Node lower_gates(Node sink, const Target& target) {
-  NodeMap<Node> done;
-  for (Node n : topological(sink)) {
-    std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    Node now = with_sources(n, srcs);
-    if (now->op == Op::Reduce)
-      if (Node better = with_selected(now)) now = better;
-    done[n] = now;
-  }
-  sink = name_gates(*done.find(sink));
+  sink = name_gates(rebuild(sink, [](Node, Node now) {
+    Node better = now->op == Op::Reduce ? with_selected(now) : nullptr;
+    return better ? better : now;
+  }));
   return target.kind == Target::Kind::Gpu ? flush_exponentials(sink) : sink;
 }
 

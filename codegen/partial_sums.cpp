@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/access.h"
+#include "tiny/rebuild.h"
 
 namespace tiny {
 
@@ -73,14 +74,8 @@ std::vector<Opt> split_sums(Node sink, const Target& target) {
 
 Node nest_sums(Node sink, const Target& target) {
   if (target.kind != Target::Kind::Cpu) return sink;
-  NodeMap<Node> done;
-  for (Node n : topological(sink)) {
-    std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    const Node now = with_sources(n, srcs);
-    done[n] = is_sum(now) && srcs.size() > 2 ? nested(now) : now;
-  }
-  return *done.find(sink);
+  return rebuild(
+      sink, [](Node, Node now) { return is_sum(now) && now->num_src > 2 ? nested(now) : now; });
 }
 
 }  // namespace tiny

@@ -7,6 +7,7 @@
 #include "codegen/loop_end.h"
 #include "codegen/option.h"
 #include "tiny/algebra.h"
+#include "tiny/rebuild.h"
 
 namespace tiny {
 
@@ -112,14 +113,8 @@ Node find_scans(Node sink) {
 
 Node split_scans(Node sink) {
   int next_id = next_range_id(sink);
-  NodeMap<Node> done;
-  for (Node n : topological(sink)) {
-    std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    const Node now = with_sources(n, srcs);
-    done[n] = n->op == Op::Prefix ? split(now, next_id) : now;
-  }
-  return *done.find(sink);
+  return rebuild(sink,
+                 [&](Node n, Node now) { return n->op == Op::Prefix ? split(now, next_id) : now; });
 }
 
 }  // namespace tiny

@@ -15,6 +15,7 @@
 #include "runtime/narrow.h"
 #include "runtime/operand.h"
 #include "tiny/build.h"
+#include "tiny/rebuild.h"
 
 namespace tiny {
 
@@ -165,21 +166,17 @@ class Layouts {
 template <class Store, class Change>
 Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
                  const NodeMap<int>& innermost, Store store, Change change) {
-  NodeMap<Node> done;
-  std::vector<Node> srcs;
   NodeMap<char> results;
   for (Node r : roots) results[base_of(r)] = 1;
-  for (Node n : topological(roots)) {
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    LabelScope label(n->label);
-    Node now = change(n, with_sources(n, srcs));
+  const NodeMap<Node> done = rebuild(roots, [&](Node n, Node same) {
+    const LabelScope label(n->label);
+    Node now = change(n, same);
     if (const int* dim = innermost.find(n))
-      now = store(n, now->op == Op::Contiguous ? now->src(0) : now, *dim);
-    else if (n->op == Op::Contiguous && innermost.contains(n->src(0)) && !results.contains(n))
-      now = srcs[0];  // has memory
-    done[n] = now;
-  }
+      return store(n, now->op == Op::Contiguous ? now->src(0) : now, *dim);
+    const bool has_memory =
+        n->op == Op::Contiguous && innermost.contains(n->src(0)) && !results.contains(n);
+    return has_memory ? same->src(0) : now;
+  });
   Layout out;
   for (Node r : roots) out.roots.push_back(*done.find(r));
   for (Node s : stored)

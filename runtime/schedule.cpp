@@ -15,6 +15,7 @@
 #include "tiny/build.h"
 #include "tiny/deterministic.h"
 #include "tiny/env.h"
+#include "tiny/rebuild.h"
 
 namespace tiny {
 
@@ -119,16 +120,13 @@ class Planner {
   // x assigned a copy of itself in which some elements are replaced: the scatter itself is the
   // assignment, and where it works in place no other element is touched.
   void scatter_in_place(Layout& layout) {
-    NodeMap<Node> now;
-    for (Node n : topological(layout.roots)) {
-      std::vector<Node> srcs;
-      for (Node s : n->srcs()) srcs.push_back(*now.find(s));
-      now[n] = with_sources(n, srcs);
-      if (n->op != Op::Assign || srcs[1]->op != Op::Scatter || srcs[1]->src(0) != srcs[0]) continue;
-      if (overwritten_input(srcs[1]) < 0) continue;
-      now[n] = srcs[1];
-      assigned_[srcs[1]] = 1;
-    }
+    const NodeMap<Node> now = rebuild(layout.roots, [&](Node, Node n) {
+      if (n->op != Op::Assign || n->src(1)->op != Op::Scatter || n->src(1)->src(0) != n->src(0))
+        return n;
+      if (overwritten_input(n->src(1)) < 0) return n;
+      assigned_[n->src(1)] = 1;
+      return n->src(1);
+    });
     for (Node& r : layout.roots) r = *now.find(r);
     for (Node& s : layout.stored)
       if (const Node* other = now.find(s)) s = *other;

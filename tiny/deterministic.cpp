@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tiny/build.h"
+#include "tiny/rebuild.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -196,15 +197,11 @@ Node ordered(Node scatter) {
 }  // namespace
 
 std::vector<Node> with_ordered_scatters(std::span<const Node> roots) {
-  NodeMap<Node> done;
-  for (Node n : topological(roots)) {
-    std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    Node made = with_sources(n, srcs);
-    if (made->op == Op::Scatter && depends_on_order(made->arg<ScatterArg>(), made->dtype))
-      made = ordered(made);
-    done[n] = made;
-  }
+  const NodeMap<Node> done = rebuild(roots, [](Node, Node now) {
+    const bool changes =
+        now->op == Op::Scatter && depends_on_order(now->arg<ScatterArg>(), now->dtype);
+    return changes ? ordered(now) : now;
+  });
   std::vector<Node> out;
   for (Node r : roots) out.push_back(*done.find(r));
   return out;
