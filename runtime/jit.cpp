@@ -295,6 +295,8 @@ Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
   return out;
 }
 
+namespace {
+
 using BufferSet = std::set<const Buffer*>;
 
 bool reads_any(Node n, const BufferSet& a, const BufferSet& b) {
@@ -304,6 +306,8 @@ bool reads_any(Node n, const BufferSet& a, const BufferSet& b) {
         return true;
   return false;
 }
+
+}  // namespace
 
 // Tensors made inside that are still there, and will not be made by a replay.
 void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& out) {
