@@ -42,8 +42,8 @@ const std::vector<OptionText> kOptions{
     {"epochs", "N", "through the training pictures; 0 only tests [8; plain: 10; drawn: 6]"},
     {"batch", "N", "pictures of a step, on all devices [2000; plain: 1000; drawn: 250]"},
     {"norm-groups", "N",
-     "parts of a batch with statistics of their own in batch norm [each device's, if all are "
-     "even]"},
+     "parts of a batch with statistics of their own in batch norm, as many as devices to exchange "
+     "none [1]"},
     {"width", "N", "channels of the first group, others have 4 times as many [GPU: 64; CPU: 16]"},
     {"dtype", "T", "of what flows between layers: f16, bf16, f32 [GPU: f16; CPU: f32]"},
     {"target-accuracy", "X", "stops after an epoch with this test accuracy, in percent"},
