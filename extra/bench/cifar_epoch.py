@@ -118,8 +118,9 @@ def our_epochs(program):
                str(WIDTH)]
     text = subprocess.run(command, check=True, capture_output=True, text=True,
                           env={**os.environ, "CIFAR_DIR": ""}).stdout
-    rows = text[text.index("training     test     time"):].splitlines()[1:6]
-    ends = [float(row.split()[-2]) for row in rows]
+    lines = [line.split() for line in text.splitlines()]
+    head = next(i for i, line in enumerate(lines) if line[:2] == ["epoch", "loss"])
+    ends = [float(line[-2]) for line in lines[head + 1:head + 6]]  # "1  1.92 ...  10.23 s"
     return [b - a for a, b in zip(ends[:-2], ends[1:-1])]
 
 
