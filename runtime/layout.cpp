@@ -119,6 +119,12 @@ class Layouts {
 
   Node with_packed_operands(Node n) {
     Node x = n->src(0);
+    if (target_.kind == Target::Kind::Cpu) {
+      std::vector<Node> srcs;
+      for (Node s : x->srcs()) srcs.push_back(with_affine_indices(s));
+      x = with_sources(x, srcs);
+      n = with_sources(n, std::span(&x, 1));
+    }
     const std::vector<OperandPlan> plans = plan_packing(n, target_);
     if (plans.empty()) return n;
     std::vector<Node> views;

@@ -11,6 +11,7 @@
 #include "runtime/fuse.h"
 #include "runtime/layout_panels.h"
 #include "tiny/algebra.h"
+#include "tiny/build.h"
 
 namespace tiny {
 
@@ -247,6 +248,24 @@ class Planner {
 };
 
 }  // namespace
+
+Node with_affine_indices(Node view) {
+  constexpr int64_t kUses = 32;
+  const auto has_sums = [](Node v) {
+    const OwnRanges own(v->shape());
+    return is_affine(follow(v, own.ranges));
+  };
+  if (has_sums(view)) return view;
+  std::vector<Node> views;  // from the product down
+  for (Node v = view; is_movement(v->op); v = v->src(0)) views.push_back(v);
+  for (size_t i = views.size(); i-- > 0;) {
+    if (numel(view->shape()) < kUses * numel(views[i]->shape())) continue;
+    Node now = build::contiguous(views[i]);
+    for (size_t above = i; above-- > 0;) now = with_sources(views[above], std::span(&now, 1));
+    if (has_sums(now)) return now;
+  }
+  return view;
+}
 
 std::vector<Node> computed_operands(Node reduce, const Target& target) {
   constexpr int64_t kUses = 64;

@@ -38,3 +38,20 @@ TEST_CASE("computed operands of matrix units get memory, f32 where it may be rou
   CHECK(computed_operands(product(256, kF32), hopper()).size() == 2);
   CHECK(computed_operands(product(32, kF32), hopper()).empty());  // b is used 32 times
 }
+
+TEST_CASE("operands that lie in memory by windows get memory by rows where they are read often") {
+  // (images, 15, 15, 2, 2), the order of a pool's gradient, as images of 30 x 30.
+  Node pooled = build::unary(Op::Neg, tensor_param(1, {8, 15, 15, 2, 2}));
+  const Shape order{0, 1, 3, 2, 4};
+  Node images = build::reshape(build::permute(pooled, order), Shape{8, 1, 30, 30});
+  const auto read = [&](int64_t uses) { return build::expand(images, Shape{8, uses, 30, 30}); };
+  CHECK(with_affine_indices(read(16)) == read(16));
+  Node often = with_affine_indices(read(64));
+  CHECK(same(often->shape(), read(64)->shape()));
+  Node memory = often;
+  while (is_movement(memory->op)) memory = memory->src(0);
+  REQUIRE(memory->op == Op::Contiguous);
+  CHECK(memory->src(0) == images);
+  Node rows = build::expand(tensor_param(2, {8, 1, 30, 30}), Shape{8, 64, 30, 30});
+  CHECK(with_affine_indices(rows) == rows);  // they are already
+}
