@@ -83,8 +83,6 @@ WindowTile tile_of_parts(int64_t m, int64_t n, int64_t others, int64_t cores) {
   return best;
 }
 
-constexpr int64_t kFewestColumns = 24;
-
 WindowTile window_tile(const WindowSizes& w, int64_t parts, int64_t cores) {
   WindowTile best = tile_of_parts(w.channels, w.columns, w.taps * parts, cores);
   if (w.taps < 2 || w.channels % 32) return best;

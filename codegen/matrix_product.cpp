@@ -1,7 +1,6 @@
 #include "codegen/matrix_product.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "codegen/access.h"
 #include "codegen/matrix_parts.h"

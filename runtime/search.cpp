@@ -272,10 +272,12 @@ class Search {
     std::vector<size_t> to_compile;
     for (size_t k = 0; k < rest.size(); ++k) {
       const auto ahead = compiled_.find(rest[k]);
-      if (ahead == compiled_.end())
+      if (ahead == compiled_.end()) {
         to_compile.push_back(k);
-      else
-        results[k] = std::move(ahead->second), compiled_.erase(ahead);
+        continue;
+      }
+      results[k] = std::move(ahead->second);
+      compiled_.erase(ahead);
     }
     in_parallel(to_compile.size(), tools_.compilers.threads(), [&](size_t i, size_t thread) {
       results[to_compile[i]] = compile(rest[to_compile[i]], thread);
