@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "codegen/matrix.h"
-#include "runtime/operand.h"
+#include "runtime/window_axes.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
 
@@ -12,47 +11,19 @@ namespace tiny {
 
 namespace {
 
-// Of a window; and results that share each of them. With fewer, threads take no longer than it
-// takes to write the windows and read them again.
-constexpr int64_t kFewestTaps = 24, kMostTaps = 1024, kFewestUses = 32;
-constexpr int64_t kFewestPixels = 64;  // for each element of a window
-constexpr int64_t kFewestRows = 64;    // of a tile: taps, or what they are multiplied with
+constexpr int64_t kMostTaps = 1024;
+constexpr int64_t kFewestRows = 64;  // of a tile: taps, or what they are multiplied with
 constexpr int64_t kMostElements = int64_t{1} << 31;
 
-class Columns {
+class Columns : WindowAxes {
  public:
-  explicit Columns(Node product)
-      : n_(product),
-        shape_(to_shape(product->src(0)->shape())),
-        ranges_(ranges_of_axes(product->src(0)->shape())) {}
+  using WindowAxes::WindowAxes;
 
-  // The axes of both operands, of windows alone and of the other alone become taps, pixels and what
-  // they have in common. They stay in the order of the product, in which tiles count them as one,
-  // and which is the same forward and in the gradient.
   bool run(const Target& target) {
-    for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {}));
-    for (const Operand& o : operands_)
-      if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return false;
-    if (operands_[0].point->dtype != operands_[1].point->dtype || !pads_alone(operands_))
-      return false;
-    with_ = has_windows(operands_[0]) ? 0 : 1;
-    if (!has_windows(operands_[with_]) || has_windows(operands_[1 - with_])) return false;
-    std::vector<int> summed, own, others;
-    for (int axis = 0; axis < static_cast<int>(shape_.size()); ++axis) {
-      if (shape_[axis] == 1) continue;
-      const bool here = moves(with_, axis), there = moves(1 - with_, axis);
-      if (is_reduced(n_, axis) != (here && there)) return false;
-      (here && there ? summed : here ? own : others).push_back(axis);
-    }
-    forward_ = size(summed) < size(own);
-    taps_ = forward_ ? summed : own;
-    pixels_ = forward_ ? own : summed;
-    others_ = others;
-    for (const Operand& o : operands_) maps_.push_back(affine_map(o, ranges_));
+    if (!find_axes(target) || !is_worth_it()) return false;
     const int64_t taps = size(taps_), pixels = size(pixels_);
-    if (!forward_ && std::max(taps, size(others)) < kFewestRows) return false;
-    return taps >= kFewestTaps && taps <= kMostTaps && size(others) >= kFewestUses &&
-           pixels >= kFewestPixels * taps && taps * pixels < kMostElements;
+    if (!forward_ && std::max(taps, size(others_)) < kFewestRows) return false;
+    return taps <= kMostTaps && taps * pixels < kMostElements;
   }
 
   int axis_of_results() const { return forward_ && others_.size() == 1 ? others_[0] : -1; }
@@ -69,16 +40,6 @@ class Columns {
   }
 
  private:
-  int64_t size(const std::vector<int>& axes) const {
-    int64_t n = 1;
-    for (int axis : axes) n *= shape_[static_cast<size_t>(axis)];
-    return n;
-  }
-  bool moves(int operand, int axis) const {
-    return walk_of(operands_[static_cast<size_t>(operand)], ranges_[static_cast<size_t>(axis)])
-               .kind != Walk::None;
-  }
-
   // The operand in memory with these axes, the last one innermost; as the product reads it.
   Node stored(int operand, const std::vector<int>& axes) const {
     const AffineMap& map = maps_[static_cast<size_t>(operand)];
@@ -98,20 +59,7 @@ class Columns {
         build::contiguous(affine_view(operands_[static_cast<size_t>(operand)].point, order, shape));
     return build::cast(build::affine(memory, shape_, back), n_->src(0)->dtype);
   }
-
-  Node n_;
-  Shape shape_;
-  std::vector<Node> ranges_;
-  std::vector<Operand> operands_;
-  std::vector<AffineMap> maps_;
-  int with_ = 0;
-  bool forward_ = true;
-  std::vector<int> taps_, pixels_, others_;
 };
-
-}  // namespace
-
-namespace {
 
 bool has_columns(const Target& target) {
   return target.kind == Target::Kind::Gpu && target.has_wgmma;

@@ -6,7 +6,7 @@
 
 #include "codegen/matrix.h"
 #include "runtime/layout_windows.h"
-#include "runtime/operand.h"
+#include "runtime/window_axes.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
 
@@ -15,31 +15,18 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kMostChannels = 15;  // more are boxes of their own
-// Of a window; results that share each of them; and pixels for each element of a window.
-constexpr int64_t kFewestTaps = 24, kFewestUses = 32, kFewestPixels = 64;
-constexpr int64_t kBox = 32;      // elements of half a row of shared memory
-constexpr int64_t kUnit = 8;      // elements of 16 bytes, at whose multiples windows begin
-constexpr int64_t kMostFill = 2;  // times as many elements as windows have
+constexpr int64_t kBox = 32;           // elements of half a row of shared memory
+constexpr int64_t kUnit = 8;           // elements of 16 bytes, at whose multiples windows begin
+constexpr int64_t kMostFill = 2;       // times as many elements as windows have
 
 int64_t whole(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-class Neighbours {
+class Neighbours : WindowAxes {
  public:
-  explicit Neighbours(Node product)
-      : n_(product),
-        shape_(to_shape(product->src(0)->shape())),
-        ranges_(ranges_of_axes(product->src(0)->shape())) {}
+  using WindowAxes::WindowAxes;
 
   bool run(const Target& target, const NodeMap<int>* stored = nullptr) {
-    for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stored}));
-    for (const Operand& o : operands_)
-      if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return false;
-    if (operands_[0].point->dtype != operands_[1].point->dtype || !pads_alone(operands_))
-      return false;
-    with_ = has_windows(operands_[0]) ? 0 : 1;
-    if (!has_windows(windows()) || has_windows(other())) return false;
-    for (const Operand& o : operands_) maps_.push_back(affine_map(o, ranges_));
-    return find_axes() && find_dims() && is_worth_it();
+    return find_axes(target, stored) && find_dims() && is_worth_it() && fits();
   }
 
   Node make_product(const Target& target) const {
@@ -68,35 +55,9 @@ class Neighbours {
   NeighbourGradient gradient() const { return {inner_ < 0 ? nullptr : other().point, inner_}; }
 
  private:
-  const Operand& windows() const { return operands_[static_cast<size_t>(with_)]; }
-  const Operand& other() const { return operands_[static_cast<size_t>(1 - with_)]; }
   const AffineMap& map_of_other() const { return maps_[static_cast<size_t>(1 - with_)]; }
-  int64_t extent_of(int axis) const { return shape_[static_cast<size_t>(axis)]; }
-  int64_t size(const std::vector<int>& axes) const {
-    int64_t n = 1;
-    for (int axis : axes) n *= extent_of(axis);
-    return n;
-  }
   static bool has(const std::vector<int>& axes, int axis) {
     return std::find(axes.begin(), axes.end(), axis) != axes.end();
-  }
-
-  // Axes of both operands, of windows alone and of the other alone: the first two are taps and
-  // pixels, or the other way round in the gradient of the weight.
-  bool find_axes() {
-    std::vector<int> summed, own;
-    for (int axis = 0; axis < static_cast<int>(shape_.size()); ++axis) {
-      if (extent_of(axis) == 1) continue;
-      Node range = ranges_[static_cast<size_t>(axis)];
-      const bool here = walk_of(windows(), range).kind != Walk::None;
-      const bool there = walk_of(other(), range).kind != Walk::None;
-      if (is_reduced(n_, axis) != (here && there)) return false;
-      (here && there ? summed : here ? own : others_).push_back(axis);
-    }
-    forward_ = size(summed) < size(own);
-    taps_ = forward_ ? summed : own;
-    pixels_ = forward_ ? own : summed;
-    return true;
   }
 
   // The image's dimension of channels, one tap walks along it; and the innermost along which
@@ -130,11 +91,10 @@ class Neighbours {
     return channel_ >= 0 && tap_ >= 0;
   }
 
-  bool is_worth_it() {
+  // Whether rows of neighbours fill little up.
+  bool fits() {
     const int64_t channels = extent_of(channel_), taps = size(taps_);
-    if (channels > kMostChannels || taps < kFewestTaps || size(others_) < kFewestUses ||
-        size(pixels_) < kFewestPixels * taps)
-      return false;
+    if (channels > kMostChannels) return false;
     filled_ = whole(channels, kUnit / std::gcd(kUnit, step_));
     row_ = whole(extent_of(tap_) * filled_, kBox);
     outer_ = taps / channels / extent_of(tap_);
@@ -230,14 +190,6 @@ class Neighbours {
     return build::permute(build::shrink(build::reshape(sum, cut), bounds), order);
   }
 
-  Node n_;
-  Shape shape_;
-  std::vector<Node> ranges_;
-  std::vector<Operand> operands_;
-  std::vector<AffineMap> maps_;
-  int with_ = 0;
-  bool forward_ = true;
-  std::vector<int> taps_, pixels_, others_;
   int channel_ = -1, channel_dim_ = -1;   // axis of channels, and the image's
   int tap_ = -1, dim_ = -1, pixel_ = -1;  // of neighbours, and of the pixels along them
   int64_t step_ = 1;                      // pixels from one window to the next
