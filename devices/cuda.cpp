@@ -11,6 +11,14 @@ namespace {
 
 constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
+// Volatile twice: for the C++ compiler and for that of PTX, since what is read is of no use.
+constexpr const char* kReader = R"(
+extern "C" __global__ void read_memory(const uint4* at, const uint4* end) {
+  for (at += blockIdx.x * blockDim.x + threadIdx.x; at < end; at += gridDim.x * blockDim.x)
+    asm volatile("{ .reg .b32 a, b, c, d; ld.volatile.global.v4.b32 {a, b, c, d}, [%0]; }" ::"l"(at));
+}
+)";
+
 }  // namespace
 
 CudaDevice::CudaDevice(int index) : GpuDevice(cuda_driver(), index) {
@@ -53,6 +61,12 @@ std::string CudaDevice::compile(const Source& source) {
                  source.entry.c_str(), used.registers, used.stack_bytes, used.spill_bytes);
   }
   return binary;
+}
+
+Program* CudaDevice::memory_reader() {
+  if (!reader_)
+    reader_ = load(compile({"read_memory", kReader, Source::Language::Cuda}), "read_memory");
+  return reader_.get();
 }
 
 bool cuda_available() { return cuda_missing_reason().empty() && nvrtc_available(); }

@@ -22,8 +22,10 @@ class CudaDevice : public GpuDevice {
   struct Together;  // cuda_sum.cpp
 
   std::string binary_origin() const override;
+  Program* memory_reader() override;
   Program& sum_program(DType dtype);
 
+  std::unique_ptr<Program> reader_;  // of memory_reader()
   std::map<Scalar, std::unique_ptr<Program>> sums_;
 };
 

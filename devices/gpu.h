@@ -40,7 +40,7 @@ class GpuDevice : public Device {
   void trim() override;
 
   // Seconds between two events around the launch, with an L2 cache that holds nothing of its
-  // buffers: what was there is overwritten first.
+  // buffers and, where memory_reader() is there, nothing that is still to be written to memory.
   double launch_timed(std::span<const LaunchItem> items) override;
   // A graph, in which items that do not wait for one another run side by side; plain launches in
   // order where the driver has none, and with CHECK=1 or DEBUG>=2. The programs must outlive it.
@@ -60,6 +60,8 @@ class GpuDevice : public Device {
   GpuDevice(const GpuDriver& driver, int index);
 
   virtual std::string binary_origin() const = 0;  // "NVRTC 13.0": for errors of loading
+  // Reads all from its first argument to its second; null where there is none.
+  virtual Program* memory_reader() { return nullptr; }
   int attribute(int which) const;
   bool reach(GpuDevice& peer);
   void start(Program& program, const LaunchSize& size, const std::vector<void*>& args);

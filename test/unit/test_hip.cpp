@@ -446,7 +446,7 @@ TEST_CASE("stand-in: marks and timed launches use events of the stream") {
   device.upload(memory, numbers.data(), 512);
   const std::vector<LaunchItem> items(2, {program.get(), size, args});
   CHECK(device.launch_timed(items) == doctest::Approx(0.5e-3));     // two tasks
-  CHECK(has_call(*stand_in(), cat("hipMemsetD8Async ", 4 << 20)));  // with a cold cache
+  CHECK(has_call(*stand_in(), cat("hipMemsetD8Async ", 8 << 20)));  // with a cold cache
   const int64_t before = device.mark();
   device.launch(*program, size, args);
   device.launch(*program, size, args);
