@@ -5,10 +5,10 @@
 //       [--commit X]
 //
 // Times are medians of device time from the first kernel of the work to the last, with caches that
-// are cold when it begins (Device::launch_timed), as the peers' are; "host" is what the host spends
-// to build, schedule and launch the same. "of copy": bytes that must be read and written, per
-// second, over those of the copy. "time/peer": below 1 we are faster. Sizes other than 8192 (1024
-// on a CPU, so that it can be tried there) have no peers.
+// are cold and clean when it begins (Device::launch_timed), as the peers' are by the gpu_peers.py
+// here; "host" is what the host spends to build, schedule and launch the same. "of copy": bytes
+// that must be read and written, per second, over those of the copy. "time/peer": below 1 we are
+// faster. Sizes other than 8192 (1024 on a CPU, so that it can be tried there) have no peers.
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,6 +93,8 @@ class Report {
     }
     common_ = cat(bench::record(bench::machine_name(o.device), o.commit), ", \"device\": \"",
                   o.device, "\", \"size\": ", o.size);
+    // Lines before this field came in had caches full of what was still to be written to memory.
+    if (o.device.starts_with("CUDA")) common_ += ", \"caches\": \"clean\"";
   }
 
   // The time of a row; `details` are more fields, each a comma and JSON, `text` says them.

@@ -3,9 +3,13 @@
 compiled, as JSON lines of the same form:
 
     python3 extra/bench/gpu_peers.py [conv | gemm] > peers.jsonl
+    python3 extra/bench/gpu_peers.py --script ../shared/peers/gpu_peers.py [mem] >> peers.jsonl
     build/release/bench/gpu --peers peers.jsonl
 
-Needs a GPU, PyTorch and Triton. Medians with cold caches (triton.testing.do_bench)."""
+Needs a GPU, PyTorch and Triton. Medians of triton.testing.do_bench with caches that are cold and
+clean, as tiny's timed launches find them, also for a script that is run by --script: do_bench
+overwrites the caches with zeros, which work that is timed next would pay for as it drives them out
+to memory (6 to 8 us on an H200)."""
 import json
 import sys
 
@@ -14,6 +18,18 @@ import torch.nn.functional as F
 from triton.testing import do_bench
 
 DEVICE = "cuda"
+READ_CACHES = """
+import triton
+def read_caches():
+    driver = triton.runtime.driver.active
+    overwrite = driver.clear_cache
+    def clear(cache):
+        overwrite(cache)
+        cache.sum(dtype=cache.dtype)
+    driver.clear_cache = clear
+read_caches()
+"""
+exec(READ_CACHES)  # once more in what --script starts, which has a process of its own for a section
 
 
 def both(name, work, *inputs):
@@ -109,7 +125,20 @@ def main():
                           "impl": "torch-" + kind, "ms": ms}), flush=True)
 
 
+def run_script(path, sections):
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    timer = "from triton.testing import do_bench\n"
+    if timer not in text:
+        sys.exit(f"{path} has no line '{timer.strip()}' to put clean caches after")
+    sys.argv = [path, *sections]
+    exec(compile(text.replace(timer, timer + READ_CACHES), path, "exec"), {"__name__": "__main__"})
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--script"]:
+        run_script(sys.argv[2], sys.argv[3:])
+        sys.exit()
     if not sys.argv[1:]:
         main()
     if sys.argv[1:] != ["gemm"]:
