@@ -13,9 +13,9 @@ constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILI
 
 // Volatile twice: for the C++ compiler and for that of PTX, since what is read is of no use.
 constexpr const char* kReader = R"(
-extern "C" __global__ void read_memory(const uint4* at, const uint4* end) {
+extern "C" __global__ void read_memory(const uint2* at, const uint2* end) {
   for (at += blockIdx.x * blockDim.x + threadIdx.x; at < end; at += gridDim.x * blockDim.x)
-    asm volatile("{ .reg .b32 a, b, c, d; ld.volatile.global.v4.b32 {a, b, c, d}, [%0]; }" ::"l"(at));
+    asm volatile("{ .reg .b32 a, b; ld.volatile.global.v2.b32 {a, b}, [%0]; }" ::"l"(at));
 }
 )";
 
