@@ -285,9 +285,11 @@ void realize(std::span<Tensor* const> tensors) {
       replace_node(*tensors[i], view);
   }
   // Copies of the tensors: an assignment cannot be computed a second time, its memory has changed.
+  // A view of memory needs no such note: with one, replays take the memory for used elsewhere.
   for (size_t i = 0; i < tensors.size(); ++i) {
     Node n = roots[i], view = done[i];
-    if (n != view && n->handles > 0 && !is_for_all(n)) Arena::global().set_realized(n, view);
+    if (n == view || n->handles == 0 || is_for_all(n)) continue;
+    if (memory_below(n) != memory_below(view)) Arena::global().set_realized(n, view);
   }
   throw_found_nan();
 }

@@ -273,6 +273,28 @@ TEST_CASE("what a step assigns to can begin anew from outside, and replays go on
   CHECK(tripled.sum().item<float>() == 48);
 }
 
+TEST_CASE("replays go on where what they assign to is realized in between") {
+  Tensor w = Tensor::from(std::vector<float>{1, 2, 3, 4}).reshape({2, 2}).requires_grad_();
+  SGD optimizer({&w}, 0.5);
+  Jit step([&](const Tensor& x) {
+    Tensor loss = (w * x).sum();
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  Jit test([&](const Tensor& x) { return (w.detach() * x).sum(); });
+  const Tensor one = Tensor::full({2, 2}, 1.0f).contiguous().realize();
+  for (int i = 0; i < 5; ++i) {
+    CHECK(step(one).item<float>() == 10 - 2 * i);
+    CHECK(test(one).item<float>() == 8 - 2 * i);
+    w.realize();  // as save() does
+  }
+  for (const auto& s : {step.statistics(), test.statistics()}) {
+    CHECK(s.calls == 2);
+    CHECK(s.replays == 3);
+  }
+}
+
 TEST_CASE("one Jit trains and another evaluates") {
   Tensor w = floats({1}).realize();
   Jit step([&](const Tensor& x) {
