@@ -34,6 +34,7 @@ class StageTuner : Tuner {
 
   std::optional<Choice> run(std::span<const StagePlan> plans) {
     if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
+    if (!plans[0].mma && product()->dtype != kF32) return {};
     if (MmaProduct p; plans[0].mma) {
       if (!mma_product(reduction(), target_, p).empty()) return {};
       unit_ = p.unit;
@@ -72,7 +73,7 @@ class StageTuner : Tuner {
     const std::vector<Node> reduces = all_of(sink_, Op::Reduce);
     if (reduces.size() != 1 || reduces[0]->arg<OpArg>().op != Op::Add) return false;
     Node sum = reduces[0], product = sum->src(0);
-    if (product->op != Op::Mul || product->dtype != kF32) return false;
+    if (product->op != Op::Mul) return false;
     for (Node store : sink_->srcs())
       if (store->ranges != sink_->src(0)->ranges) return false;
     for (Node r : sum->srcs().subspan(1)) sums_.push_back(range_id(r));
@@ -127,7 +128,7 @@ class StageTuner : Tuner {
     return value;
   }
 
-  int element_size() const { return narrow(product()->src(0))->dtype.size(); }
+  int element_size() const { return narrow(product()->src(0), target_)->dtype.size(); }
 
   // Windows of halves are copied one by one, and copies of less than 4 bytes are not asynchronous.
   bool is_worth_it() const {

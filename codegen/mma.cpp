@@ -11,18 +11,19 @@ namespace tiny {
 
 namespace {
 
-// The lane layouts of the PTX ISA ("Warp-level matrix multiply-accumulate", fragments of m16n8k8
-// and m16n8k16) and of AMD's instruction set manuals (CDNA 2 and 3, "Matrix Arithmetic
+// The lane layouts of the PTX ISA ("Warp-level matrix multiply-accumulate", fragments of m16n8k8,
+// m16n8k16 and m16n8k32) and of AMD's instruction set manuals (CDNA 2 and 3, "Matrix Arithmetic
 // Instructions"; RDNA 3 and RDNA 4, "Wave Matrix Multiply Accumulate"). Units with A and B alike
 // compute the transpose, B^T A^T, where that gives a thread neighbours along the columns. On gfx11
 // both halves of a wave hold all of A and B.
 constexpr LanePlace kX{0, 1};
 constexpr LanePlace kNvRows{1, 0, 8, 2}, kNvColumn{1}, kNvColumns{0, 2, 1, 2};
 
-constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int depth) {
+constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int depth,
+                         DType sum = kF32) {
   const LanePlace k{0, depth / 4, 1, depth / 4};
-  return {"sm_", t, function, convert,   nullptr, 16,      8,
-          depth, 4, kNvRows,  kNvColumn, k,       kNvRows, kNvColumns};
+  return {"", t,       function,  convert, nullptr, 16,         8,  depth,
+          4,  kNvRows, kNvColumn, k,       kNvRows, kNvColumns, sum};
 }
 constexpr MmaUnit mfma(const char* arch, DType t, const char* function, const char* intrinsic,
                        int depth) {
@@ -45,6 +46,9 @@ constexpr MmaUnit kUnits[] = {
     nvidia(kF32, "mma_tf32", "f32_to_tf32", 8),
     nvidia(kF16, "mma_f16", nullptr, 16),
     nvidia(kBF16, "mma_bf16", nullptr, 16),
+    nvidia(kI8, "mma_i8", nullptr, 32, kI32),
+    nvidia(kF8E4M3, "mma_e4m3", nullptr, 32),
+    nvidia(kF8E5M2, "mma_e5m2", nullptr, 32),
     mfma("gfx90a", kF32, "mfma_f32", kMfmaF32, 4),
     mfma("gfx90a", kF16, "mfma_f16", kMfmaF16, 16),
     mfma("gfx90a", kBF16, "mfma_bf16", kMfmaBf16, 16),
@@ -88,10 +92,12 @@ Node range_of(int64_t extent, int id, RangeKind kind) {
 
 const MmaUnit* mma_unit(const Target& target, DType dtype) {
   if (target.kind != Target::Kind::Gpu || !target.has_bf16) return nullptr;
-  const bool is_rounded = target.language == Target::Language::Cuda && dtype == kF32;
-  if (is_rounded && !env_int("ALLOW_TF32")) return nullptr;
+  const bool nvidia = target.language == Target::Language::Cuda;
+  if (nvidia && dtype == kF32 && !env_int("ALLOW_TF32")) return nullptr;
+  if (nvidia && dtype.is_f8() && !target.has_f8_mma) return nullptr;
   for (const MmaUnit& unit : kUnits)
-    if (unit.dtype == dtype && target.arch.starts_with(unit.arch)) return &unit;
+    if (unit.dtype == dtype && (*unit.arch ? target.arch.starts_with(unit.arch) : nvidia))
+      return &unit;
   return nullptr;
 }
 
@@ -99,13 +105,14 @@ const MmaUnit& mma_unit(Node mma) { return kUnits[static_cast<size_t>(mma->ints(
 
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
   Node product = reduce->src(0);
-  if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul || product->dtype != kF32)
-    return "the reduction is no sum of products in f32";
-  out.a = narrow(product->src(0));
-  out.b = narrow(product->src(1));
+  if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul ||
+      (product->dtype != kF32 && product->dtype != kI32))
+    return "the reduction is no sum of products in f32 or i32";
+  out.a = narrow(product->src(0), target);
+  out.b = narrow(product->src(1), target);
   if (out.a->dtype != out.b->dtype) return "the operands differ in dtype";
   out.unit = mma_unit(target, out.a->dtype);
-  if (out.unit) return "";
+  if (out.unit && out.unit->sum == product->dtype) return "";
   return mma_unit(target, kBF16) ? cat("no matrix unit takes ", out.a->dtype.name(),
                                        out.a->dtype == kF32 ? " (ALLOW_TF32=0)" : "")
                                  : cat("the matrix units of ", target.arch, " are not known");
@@ -177,21 +184,22 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
   operand(b, n, columns, u.columns, u.b_column);
   srcs.push_back(index_add(index_mul(i, u.column.count), j));
   const int64_t row_of_unit[] = {&u - kUnits};
-  std::vector<Node> sum{make(Op::Mma, kF32, srcs, Ints(row_of_unit))};
+  std::vector<Node> sum{make(Op::Mma, u.sum, srcs, Ints(row_of_unit))};
   for (Node r : reduce->srcs().subspan(1)) sum.push_back(r == k ? steps : r);
   NodeMap<Node> map;
-  map[reduce] = make(Op::Reduce, kF32, sum, reduce->payload);
+  map[reduce] = make(Op::Reduce, u.sum, sum, reduce->payload);
   map[m] = at(rows, u.rows, u.row, i);
   map[n] = at(columns, u.columns, u.column, j);
   return simplify(substitute(sink, map));
 }
 
 Node mma_elements(Node mma) {
-  const int last = static_cast<int>(mma->num_src) - 1;
-  if (mma->src(last)->dtype.is_float()) return nullptr;  // it is all elements already
+  const MmaUnit& unit = mma_unit(mma);
+  const int last = unit.a_count() + unit.b_count();
+  if (static_cast<int>(mma->num_src) == last) return nullptr;  // it is all elements already
   expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
   const int64_t from = mma->src(last)->int_value();
-  Node all = make(Op::Mma, kF32.vec(mma_unit(mma).results()),
+  Node all = make(Op::Mma, unit.sum.vec(unit.results()),
                   mma->srcs().first(static_cast<size_t>(last)), mma->payload);
   std::vector<int64_t> picks;
   for (int lane = 0; lane < mma->dtype.lanes; ++lane) picks.push_back(from + lane);

@@ -23,9 +23,9 @@ struct LanePlace {
   int of_y = 0, of_x = 0, step = 1, count = 1;
 };
 
-// An instruction: D (rows x columns, f32) += A (rows x depth) B (depth x columns).
+// An instruction: D (rows x columns) += A (rows x depth) B (depth x columns).
 struct MmaUnit {
-  const char* arch;       // what the names of the architectures begin with
+  const char* arch;       // what the names of the architectures begin with; "": NVIDIA's
   DType dtype;            // of A and B in memory
   const char* function;   // in the kernel's text: D = function(A, B, D), of vectors
   const char* convert;    // of an element before it, where there is one
@@ -34,6 +34,7 @@ struct MmaUnit {
   int width;                     // of the threads' numbers, see LanePlace
   LanePlace a_row, b_column, k;  // k: of both operands
   LanePlace row, column;         // of the result; neighbours along the columns are a vector
+  DType sum = kF32;              // of D
 
   int a_count() const { return a_row.count * k.count; }
   int b_count() const { return b_column.count * k.count; }
@@ -49,8 +50,8 @@ const MmaUnit* mma_unit(const Target& target, DType dtype);
 // That of an Mma node.
 const MmaUnit& mma_unit(Node mma);
 
-// The operands of a sum of products as the matrix units take them: f32, or halves before they are
-// widened. Why they cannot be multiplied there; empty where they can.
+// The operands of a sum of products as the matrix units take them: f32, or what is narrower before
+// it is widened. Why they cannot be multiplied there; empty where they can.
 struct MmaProduct {
   Node a = nullptr, b = nullptr;
   const MmaUnit* unit = nullptr;

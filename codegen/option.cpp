@@ -463,7 +463,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Join: return join(sink, opt);
     case OptKind::Matrix: return use_matrix_unit(sink, opt);
     case OptKind::Mma: return use_mma(sink, opt, target);
-    case OptKind::Stage: return use_stage(sink, opt);
+    case OptKind::Stage: return use_stage(sink, opt, target);
     default: return order(sink, opt);
   }
 }

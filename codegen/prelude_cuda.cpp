@@ -7,13 +7,15 @@ namespace tiny {
 namespace {
 
 // d += a b
-#define MMA(name, shape)                                                                          \
+#define MMA(name, shape, sum, letter)                                                             \
   {                                                                                               \
-    "mma_m16n8" name, "INLINE void mma_m16n8" name                                                \
-                      "(f32* d, const u32* a, const u32* b) {\n"                                  \
+    "mma_m16n8" name, "INLINE void mma_m16n8" name "(" sum                                        \
+                      "* d, const u32* a, const u32* b) {\n"                                      \
                       "  asm volatile(\"mma.sync.aligned." shape                                  \
                       " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\"\n"      \
-                      "               : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3])\n" \
+                      "               : \"+" letter "\"(d[0]), \"+" letter "\"(d[1]), \"+" letter \
+                      "\"(d[2]), \"+" letter                                                      \
+                      "\"(d[3])\n"                                                                \
                       "               : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), "     \
                       "\"r\"(b[0]), \"r\"(b[1]));\n"                                              \
                       "}\n"                                                                       \
@@ -108,9 +110,12 @@ constexpr Helper kPrimitives[] = {
   return __float_as_uint(__fmaf_rn(unit, 0x1p-11f, x));
 }
 )"},
-    MMA("k8_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32"),
-    MMA("k16_f16", "m16n8k16.row.col.f32.f16.f16.f32"),
-    MMA("k16_bf16", "m16n8k16.row.col.f32.bf16.bf16.f32"),
+    MMA("k8_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32", "f32", "f"),
+    MMA("k16_f16", "m16n8k16.row.col.f32.f16.f16.f32", "f32", "f"),
+    MMA("k16_bf16", "m16n8k16.row.col.f32.bf16.bf16.f32", "f32", "f"),
+    MMA("k32_i8", "m16n8k32.row.col.s32.s8.s8.s32", "i32", "r"),
+    MMA("k32_e4m3", "m16n8k32.row.col.f32.e4m3.e4m3.f32", "f32", "f"),
+    MMA("k32_e5m2", "m16n8k32.row.col.f32.e5m2.e5m2.f32", "f32", "f"),
     {"least_atomic", "constexpr int least_atomic = 2;\n"},
     {"atomic_add", R"(INLINE void atomic_add(f16* p, f16 x) {
   asm volatile("red.add.noftz.f16 [%0], %1;" ::"l"(p), "h"(x.bits) : "memory");

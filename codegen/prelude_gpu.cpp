@@ -47,6 +47,19 @@ namespace {
               "  return c;\n"                                                      \
               "}\n"                                                                \
   }
+// The instruction's sums of 8-bit floats have few digits: each one's are added up apart.
+#define MMA_OF_BYTES(name, t, sum, before, after)                                                  \
+  {                                                                                                \
+    "mma_" name, "INLINE vec<" sum ", 4> mma_" name "(vec<" t ", 16> a, vec<" t ", 8> b, vec<" sum \
+                 ", 4> c) {\n"                                                                     \
+                 "  const auto x = bitcast<vec<u32, 4>>(a);\n"                                     \
+                 "  const auto y = bitcast<vec<u32, 2>>(b);\n"                                     \
+                 "  const u32 rows[4] = {x.v[0], x.v[2], x.v[1], x.v[3]};\n" before                \
+                 "  mma_m16n8k32_" name "(d.v, rows, y.v);\n" after "}\n"                          \
+  }
+#define MMA_OF_F8(name, t)                                \
+  MMA_OF_BYTES(name, t, "f32", "  vec<f32, 4> d = {};\n", \
+               "  UNROLL for (int i = 0; i < 4; ++i) c.v[i] += d.v[i];\n  return c;\n")
 // AMD's, of which those with A and B alike compute the transpose of the product (codegen/mma.cpp).
 #define MMA_OF(name, t, each, results, instruction, operands)                              \
   {                                                                                        \
@@ -145,6 +158,9 @@ template <> struct Piece<16> { typedef u128 type; };
     MMA_OF("wmma12_bf16", "bf16", "8", "8", "wmma_f32_16x16x16_bf16_gfx12", "b.v, a.v"),
     MMA_OF_HALVES("f16"),
     MMA_OF_HALVES("bf16"),
+    MMA_OF_BYTES("i8", "i8", "i32", "  vec<i32, 4> d = c;\n", "  return d;\n"),
+    MMA_OF_F8("e4m3", "f8e4m3"),
+    MMA_OF_F8("e5m2", "f8e5m2"),
     {"mma_tf32", R"(INLINE vec<f32, 4> mma_tf32(vec<u32, 4> a, vec<u32, 2> b, vec<f32, 4> c) {
   const u32 x[4] = {a.v[0], a.v[2], a.v[1], a.v[3]};
   mma_m16n8k8_tf32(c.v, x, b.v);

@@ -141,7 +141,7 @@ std::string CPrinter::arithmetic(Node n) {
       if (t.lanes == 1) return lane_of(t, a, static_cast<int>(n->ints()[0]));
       return shuffle(t, a, named(n->src(1)), lanes);
     }
-    case Op::Mma: return mma(n, splat(n->dtype, "0.0f"));
+    case Op::Mma: return mma(n, splat(n->dtype, n->dtype.is_float() ? "0.0f" : "0"));
     case Op::Fold: return fold(n);
     case Op::Where:
       if (Node x = selections_.flushed(n); x && dialect_.classes)

@@ -3,16 +3,19 @@
 #include <algorithm>
 
 #include "codegen/access.h"
+#include "codegen/mma.h"
 #include "codegen/write_layout.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 
 namespace tiny {
 
-Node narrow(Node factor) {
-  const bool widened =
-      factor->op == Op::Cast && factor->dtype == kF32 && factor->src(0)->dtype.is_half();
-  return widened ? factor->src(0) : factor;
+Node narrow(Node factor, const Target& target) {
+  if (factor->op != Op::Cast) return factor;
+  const DType from = factor->src(0)->dtype;
+  if (from.is_half()) return factor->dtype == kF32 ? factor->src(0) : factor;
+  const MmaUnit* unit = from.size() == 1 ? mma_unit(target, from) : nullptr;
+  return unit && unit->sum == factor->dtype ? factor->src(0) : factor;
 }
 
 namespace {
@@ -60,7 +63,8 @@ std::string find_product(Node sink, int id, Product& out) {
     gate = both(gate, value->src(0));
     value = value->src(1);
   }
-  if (out.reduce->arg<OpArg>().op != Op::Add || value->op != Op::Mul || !value->dtype.is_float())
+  if (out.reduce->arg<OpArg>().op != Op::Add || value->op != Op::Mul ||
+      !(value->dtype.is_float() || value->dtype == kI32))
     return "the reduction is no sum of products";
   for (int i = 0; i < 2; ++i) {
     Node f = out.factors[i] = value->src(i);
@@ -119,7 +123,7 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
       opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
   if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
-  Node value = narrow(p.factors[opt.axes[0]]);
+  Node value = narrow(p.factors[opt.axes[0]], target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
   if (contains_reduction(value)) return "the factor is computed from a reduction";
   const std::vector<Node> tile = tile_ranges(sink, opt);
@@ -132,11 +136,11 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   return "";
 }
 
-Node use_stage(Node sink, const Opt& opt) {
+Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Product p;
   const std::string why = find_product(sink, opt.axis, p);
   expect(why.empty(), "stage: ", why);
-  Node factor = p.factors[opt.axes[0]], value = narrow(factor);
+  Node factor = p.factors[opt.axes[0]], value = narrow(factor, target);
   const std::vector<Node> tile = tile_ranges(sink, opt);
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, static_cast<int>(s->ints()[0]) - 1);

@@ -23,8 +23,9 @@ namespace tiny {
 
 constexpr int kFirstStage = -2;  // the slot of a kernel's first stage
 
-// A factor as it is kept in shared memory: halves before they are widened.
-Node narrow(Node factor);
+// A factor as it is kept in shared memory: halves before they are widened, and bytes where the
+// matrix units of warps take them.
+Node narrow(Node factor, const Target& target);
 
 inline bool is_stage(Node param) { return param->op == Op::Stage; }
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
@@ -34,7 +35,7 @@ inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 // ranges of the tile, those along which elements lie next to each other last; amount the depth. The
 // ranges f get the next ids, in the order of axes.
 std::string stage_problem(Node sink, const Opt& opt, const Target& target);
-Node use_stage(Node sink, const Opt& opt);
+Node use_stage(Node sink, const Opt& opt, const Target& target);
 
 // Ranges that stages close.
 uint64_t staged_ranges(Node sink);

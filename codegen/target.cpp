@@ -43,6 +43,7 @@ Target gpu_target(std::string_view arch) {
     target.most_threads = row.most_threads;
     target.shared_bytes = int64_t{row.shared_kb} << 10;
     target.has_wgmma = target.arch == "sm_90a";
+    target.has_f8_mma = row.has_fp8 && row.language == kCuda;
     return target;
   }
   throw Error(cat("no GPU architecture ", arch, " is known: there are ", known));

@@ -23,6 +23,7 @@ struct Target {
   int most_threads = 1024;          // of a block
   int64_t shared_bytes = 48 << 10;  // most that a block can have
   bool has_wgmma = false;           // matrix units as in codegen/matrix.h
+  bool has_f8_mma = false;          // those of warps (codegen/mma.h) multiply 8-bit floats
 };
 
 // What is known of a GPU that kernels are compiled for where there is none: to compile and to

@@ -312,6 +312,10 @@ std::string nvrtc_missing_reason() { return search().failure; }
 
 std::string nvrtc_version() { return library().version(); }
 
+bool nvrtc_is_at_least(int major, int minor) {
+  return std::pair(library().major, library().minor) >= std::pair(major, minor);
+}
+
 std::string nvrtc_id() {
   std::string id = cat("nvrtc ", library().version());
   for (const char* option : kOptions) id += cat(" ", option);

@@ -31,8 +31,9 @@ std::string cuda_arch(int major, int minor, const std::vector<int>& known);
 bool nvrtc_available();
 std::string nvrtc_missing_reason();  // empty when it is available
 std::string nvrtc_version();         // "13.0"; throws DeviceError where there is none
-std::string nvrtc_id();              // version and options, for cache keys
-std::string nvrtc_file();            // the name that it was opened by
+bool nvrtc_is_at_least(int major, int minor);
+std::string nvrtc_id();    // version and options, for cache keys
+std::string nvrtc_file();  // the name that it was opened by
 
 // The reason why none of the files is a fit NVRTC, or nothing; for tests.
 std::string nvrtc_search_failure(const std::vector<std::string>& files);

@@ -156,17 +156,17 @@ template <int count, class T> static void gather(const T& own, T* all, int what,
   }
 }
 
-// mma.sync m16n8k8 and m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k8", ".m16n8k16"): lane t
-// has rows t / 4 and t / 4 + 8 of A, column t / 4 of B, in words along k of `each` elements, and of
-// D, to which the product is added, columns t % 4 * 2 and the next one. A word of A: row + 8 where
-// it is odd, k + 4 words for 2, 3.
-template <int each, class Element>
-static void mma_m16n8(f32* d, const u32* a, const u32* b, Element element, int line) {
+// mma.sync m16n8k8, m16n8k16 and m16n8k32 (PTX ISA, "Matrix fragments for mma.m16n8k8" and so on):
+// lane t has rows t / 4 and t / 4 + 8 of A, column t / 4 of B, in words along k of `each` elements,
+// and of D, to which the product is added, columns t % 4 * 2 and the next one. A word of A: row + 8
+// where it is odd, k + 4 words for 2, 3.
+template <int each, class T, class Element>
+static void mma_m16n8(T* d, const u32* a, const u32* b, Element element, int line) {
   struct Words { u32 a[4], b[2]; };
   const int lane = emulated().lane, group = lane / 4, place = lane % 4;
   Words all[32];
   gather<32>(Words{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, all, each, line);
-  f32 rows[2][8 * each], columns[2][8 * each];
+  T rows[2][8 * each], columns[2][8 * each];
   for (int t = 0; t < 4; ++t)
     for (int word = 0; word < 4; ++word)
       for (int e = 0; e < each; ++e) {
@@ -417,6 +417,21 @@ INLINE void mma_m16n8k16_bf16(f32* d, const u32* a, const u32* b, int line = __b
     __builtin_memcpy(&x, &bits, 4);
     return x;
   }, line);
+}
+INLINE void mma_m16n8k32_i8(i32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
+  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return (i32)(i8)(word >> 8 * e); }, line);
+}
+// e4m3 is a half with fewer digits and an exponent that is 8 less, e5m2 the first byte of a half.
+INLINE void mma_m16n8k32_e4m3(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
+  mma_m16n8<4>(d, a, b, [](u32 word, int e) {
+    const u32 bits = word >> 8 * e & 0xffu, magnitude = bits & 0x7fu;
+    const u32 half = magnitude == 0x7fu ? 0x7fffu : magnitude << 7;
+    return 256 * f16_to_f32(f16{(u16)(half | (bits & 0x80u) << 8)});
+  }, line);
+}
+INLINE void mma_m16n8k32_e5m2(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
+  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return f16_to_f32(f16{(u16)(word >> 8 * e << 8)}); },
+               line);
 }
 INLINE f32 to_f32(f16 x) { return f16_to_f32(x); }
 INLINE f32 to_f32(bf16 x) {

@@ -34,8 +34,8 @@ std::string hash_of(const std::string& text) { return hex(sha256(text).substr(0,
 std::string to_text(const Target& t) {
   return cat(static_cast<int>(t.kind), ' ', static_cast<int>(t.language), ' ', t.vector_bytes, ' ',
              t.vector_registers, ' ', t.cores, ' ', t.l1_bytes, ' ', t.l2_bytes, ' ', t.has_f16,
-             t.has_bf16, t.has_wgmma, ' ', t.arch, ' ', t.warp, ' ', t.most_threads, ' ',
-             t.shared_bytes);
+             t.has_bf16, t.has_wgmma, t.has_f8_mma, ' ', t.arch, ' ', t.warp, ' ', t.most_threads,
+             ' ', t.shared_bytes);
 }
 
 // Numbers that are sizes, strides or extents as '#'.

@@ -7,6 +7,7 @@
 #include "codegen/mma.h"
 #include "codegen/ranges.h"
 #include "devices/cuda.h"
+#include "devices/cuda_nvrtc.h"
 #include "runtime/buffer.h"
 #include "runtime/schedule.h"
 #include "runtime/search_space.h"
@@ -56,7 +57,7 @@ constexpr const char* kAmd[] = {"EMU:HIP:gfx90a", "EMU:HIP:gfx942", "EMU:HIP:gfx
                                 "EMU:HIP:gfx1201"};
 
 std::vector<std::string> devices() {
-  std::vector<std::string> out{"EMU:CUDA:sm_80", "EMU:CUDA:sm_90a"};
+  std::vector<std::string> out{"EMU:CUDA:sm_80", "EMU:CUDA:sm_90a", "EMU:CUDA:sm_120"};
   out.insert(out.end(), std::begin(kAmd), std::end(kAmd));
   if (cuda_available()) out.push_back("CUDA");
   return out;
@@ -162,6 +163,91 @@ TEST_CASE("mma: products of each dtype are right, transposed, batched and with w
     }
 }
 
+namespace {
+
+// Whether NVIDIA's mma.sync multiplies this dtype there.
+bool multiplies_bytes(const std::string& device, DType t) {
+  if (!device.starts_with("EMU:CUDA") && device != "CUDA") return false;
+  return t == kI8 || find_device(device).target().has_f8_mma;
+}
+
+Tensor byte_product(const Tensor& a, const Tensor& b) {
+  return a.matmul(b, a.dtype() == kI8 ? kI32 : kF32);
+}
+
+}  // namespace
+
+TEST_CASE("mma: products of bytes and of 8-bit floats are right, in all orders") {
+  for (const std::string& device : devices())
+    for (DType t : {kI8, kF8E4M3, kF8E5M2}) {
+      CAPTURE(device);
+      CAPTURE(t);
+      const auto run = [&](const std::string& on) {
+        const auto x = [&](const Shape& shape) { return integers(shape, t, on); };
+        const Tensor bias = integers({40}, t == kI8 ? kI32 : kF32, on);
+        return std::vector<Tensor>{
+            byte_product(x({3, 48, 64}), x({3, 64, 40})),
+            byte_product(x({48, 64}), x({40, 64}).t()), byte_product(x({64, 48}).t(), x({64, 40})),
+            (byte_product(x({64, 48}).t(), x({40, 64}).t()) + bias).relu() * 2};
+      };
+      const auto have = run(device), want = run("CPU");
+      for (size_t i = 0; i < have.size(); ++i) {
+        CAPTURE(i);
+        CHECK(have[i].to(kF32).to_vector<float>() == want[i].to(kF32).to_vector<float>());
+      }
+      const Tensor a = integers({64, 64}, t, device), b = integers({64, 64}, t, device);
+      const Target& target = find_device(device).target();  // AMD's multiply f8 as f32
+      if (target.language == Target::Language::Cuda && !target.has_wgmma)
+        CHECK(uses_mma(byte_product(a, b.t()), device) == multiplies_bytes(device, t));
+    }
+}
+
+TEST_CASE("mma: bytes are staged as bytes, at ragged sizes too") {
+  using Case = std::pair<std::string, DType>;
+  for (const auto& [device, t] : {Case{"EMU:CUDA:sm_80", kI8}, Case{"EMU:CUDA:sm_120", kF8E4M3},
+                                  Case{"EMU:CUDA:sm_120", kF8E5M2}}) {
+    CAPTURE(device);
+    CAPTURE(t);
+    // Enough tiles for the chip, and edges along all three sizes.
+    const auto run = [t = t](const std::string& on) {
+      return byte_product(integers({11, 97, 130}, t, on), integers({11, 130, 103}, t, on));
+    };
+    CHECK(options_of(run(device), device).find("stage ") != std::string::npos);
+    CHECK(uses_mma(run(device), device));
+    CHECK(run(device).to(kF32).to_vector<float>() == run("CPU").to(kF32).to_vector<float>());
+  }
+}
+
+TEST_CASE("mma: products of bytes compile without spills, for each generation that has them") {
+  if (!nvrtc_available()) return;
+  for (const auto& [t, instruction] : {std::pair<DType, const char*>{kI8, "k32.row.col.s32.s8.s8"},
+                                       {kF8E4M3, "k32.row.col.f32.e4m3.e4m3"},
+                                       {kF8E5M2, "k32.row.col.f32.e5m2.e5m2"}})
+    for (const std::string arch : {"sm_80", "sm_89", "sm_120"}) {
+      if (t != kI8 && (arch == "sm_80" || !nvrtc_is_at_least(12, 4))) continue;
+      CAPTURE(arch);
+      CAPTURE(t);
+      Target target = gpu_target(arch == "sm_80" ? "sm_80" : "sm_120");
+      target.arch = arch;
+      const std::string device = "EMU:CUDA:sm_120";
+      const Tensor a = integers({2048, 256}, t, device), b = integers({2048, 256}, t, device);
+      const Lowered low = lower(kernel_of(byte_product(a, b.t()), device), "k", target);
+      CHECK(low.source.text.find(instruction) != std::string::npos);
+      std::string log;
+      CHECK(!compile_cuda(low.source.text, arch, &log).empty());
+      CHECK(cuda_resources(log).spill_bytes <= 0);  // -1: NVRTC had it in a cache of its own
+    }
+}
+
+TEST_CASE("mma: a GPU that NVRTC does not know has the units of those that it knows") {
+  Target newer = gpu_target("sm_120");
+  newer.arch = "compute_120";
+  for (DType t : {kF16, kBF16, kI8, kF8E4M3}) CHECK(mma_unit(newer, t) != nullptr);
+  newer.has_f8_mma = false;
+  CHECK(mma_unit(newer, kF8E4M3) == nullptr);
+  for (DType t : {kI8, kF8E4M3}) CHECK(mma_unit(gpu_target("gfx942"), t) == nullptr);
+}
+
 TEST_CASE("mma: convolutions and both of their gradients are right") {
   const EnvOverride allow("ALLOW_TF32", "1");
   for (const std::string& device : devices())
@@ -263,6 +349,17 @@ TEST_CASE("mma: the emulator finds another order of registers, rows and columns"
                "const u32 y[] = {b.v[1], b.v[0]}; mma_m16n8k8_tf32(c.v, x, y);"));
   CHECK(!k.run("thread_x();", "thread_x() ^ 1;"));
   CHECK(!k.run("shuffle<2, 3>", "shuffle<0, 1>"));
+}
+
+TEST_CASE("mma: the emulator finds another order of bytes in registers") {
+  for (DType t : {kF8E4M3, kF8E5M2}) {
+    Changed k("EMU:CUDA:sm_120", t);
+    CHECK(k.run("thread_x();", "thread_x();"));
+    CHECK(!k.run("x.v[0], x.v[2], x.v[1]", "x.v[0], x.v[1], x.v[2]"));
+    CHECK(!k.run("rows, y.v", "rows, x.v"));
+    CHECK(!k.run("c.v[i] += d.v[i]", "c.v[i] = d.v[i] + d.v[i]"));
+    CHECK(!k.run("thread_x();", "thread_x() ^ 1;"));
+  }
 }
 
 TEST_CASE("mma: the emulator finds wrong lane layouts of AMD's units") {
