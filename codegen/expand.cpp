@@ -119,8 +119,8 @@ namespace {
 
 class Vectorizer {
  public:
-  Vectorizer(const std::vector<Node>& ranges, bool fold_first, uint64_t open)
-      : fold_first_(fold_first), open_(open) {
+  Vectorizer(const std::vector<Node>& ranges, const Target& target, uint64_t open)
+      : fold_first_(target.kind == Target::Kind::Gpu), joins_(joins_stores(target)), open_(open) {
     for (Node r : ranges) mask_ |= bit_of(r);
     ranges_ = ranges;
   }
@@ -211,6 +211,8 @@ class Vectorizer {
   // A step of one (or minus one) is a plain vector load or store; any other a gather or scatter.
   Node access(Node n, Node r, int lanes) {
     const bool load = n->op == Op::Load;
+    if (!load && joins_)
+      if (Node joined = joined_stores(n, r, lanes)) return joined;
     if (load && n->num_src == 2) {
       if (Node c = column(n, r, lanes)) return c;
       if (Node e = every_second(n, r, lanes)) return e;
@@ -248,6 +250,35 @@ class Vectorizer {
     std::vector<int64_t> picks;
     for (int i = 0; i < lanes; ++i) picks.push_back(2 * i < lanes ? 2 * i : 2 * i + 1);
     return make(Op::Shuffle, n->dtype.vec(lanes), {part(0), part(lanes - 1)}, Ints(picks));
+  }
+
+  // Elements some apart, between which the copies of an unrolled range put theirs: one store.
+  Node joined_stores(Node n, Node r, int lanes) {
+    Node base = nullptr;
+    int64_t factor = 0;
+    if (n->num_src > 3 || std::holds_alternative<OpArg>(n->payload)) return nullptr;
+    if (!split(n->src(1), r, base, factor) || (factor != 2 && factor != 4)) return nullptr;
+    if (!all_of(n->src(2), Op::Reduce).empty()) return nullptr;
+    for (const auto& t : to_sum(base).terms) {
+      Node u = t.atom;
+      if (u->op != Op::Range || kind(u) != RangeKind::Unroll || t.factor != 1 ||
+          extent(u) != factor)
+        continue;
+      std::vector<Node> parts;
+      for (Node copy : copies(n->src(2), u)) parts.push_back(widen((*this)(copy), lanes));
+      for (; parts.size() > 1; parts.resize(parts.size() / 2))
+        for (size_t i = 0; i < parts.size() / 2; ++i)
+          parts[i] = in_turn(parts[i], parts[i + parts.size() / 2]);
+      Node from = index_add(base, index_mul(u, -1));
+      return make(Op::Store, kVoid, {(*this)(n->src(0)), (*this)(from), parts[0]}, n->payload);
+    }
+    return nullptr;
+  }
+
+  static Node in_turn(Node a, Node b) {
+    std::vector<int64_t> lanes;
+    for (int i = 0; i < a->dtype.lanes; ++i) lanes.insert(lanes.end(), {i, i + a->dtype.lanes});
+    return make(Op::Shuffle, a->dtype.vec(2 * a->dtype.lanes), {a, b}, Ints(lanes));
   }
 
   // A square tile that lies across: rows of it are loaded whole, along the unrolled range, and the
@@ -336,17 +367,23 @@ class Vectorizer {
   std::vector<Node> ranges_;
   uint64_t mask_ = 0;
   bool fold_first_;  // lanes are folded before they are accumulated
-  uint64_t open_;    // ranges that stores depend on
+  bool joins_;
+  uint64_t open_;  // ranges that stores depend on
   NodeMap<Node> done_;
 };
 
 }  // namespace
 
+// Not in C: no compiler's vectors of twice as many lanes are every compiler's.
+bool joins_stores(const Target& target) {
+  return target.kind == Target::Kind::Cpu && target.language == Target::Language::LlvmIr;
+}
+
 Node vectorize(Node sink, const Target& target) {
   const std::vector<Node> ranges = with_kind(sink, RangeKind::Vector);
   if (ranges.empty()) return sink;
   // A GPU's vectors are loads and stores; its arithmetic is scalar, so folding costs nothing.
-  Vectorizer vectorizer(ranges, target.kind == Target::Kind::Gpu, sink->ranges);
+  Vectorizer vectorizer(ranges, target, sink->ranges);
   for (Node n : topological(sink)) vectorizer(n);  // leaves first: recursion stays shallow
   return vectorizer(sink);
 }

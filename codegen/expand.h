@@ -15,4 +15,8 @@ Node unroll(Node sink, const Target& target);
 // At most one vector range may reach any node.
 Node vectorize(Node sink, const Target& target);
 
+// Whether vectors whose elements go between one another's (2 or 4 apart, along an unrolled range)
+// are stored as one.
+bool joins_stores(const Target& target);
+
 }  // namespace tiny

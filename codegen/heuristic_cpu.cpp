@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codegen/expand.h"
 #include "codegen/loop_end.h"
+#include "codegen/mma.h"
 #include "codegen/tuner.h"
 
 namespace tiny {
@@ -38,7 +40,12 @@ class CpuTuner : Tuner {
   // Element-wise work: four vectors an iteration hide the latency of loads and of long chains.
   void stream(Node r) {
     if (extent(r) < 2) return;
-    const int id = range_id(r), across = crossing_range(id);
+    const int id = range_id(r), between = range_between(id);
+    if (between >= 0) {
+      vector_split(id, lanes_, 1);
+      return bind(between, RangeKind::Unroll);
+    }
+    const int across = crossing_range(id);
     if (across < 0) {
       vector_split(id, lanes_for(r), 4);
       make_strip(id);
@@ -46,6 +53,19 @@ class CpuTuner : Tuner {
     }
     vector_split(id, lanes_, 1);
     unroll_split(across, lanes_);
+  }
+
+  // A short range along which the only store puts elements between those of the vector, so that
+  // together they lie next to each other: pairs and quads of rows. -1 where there is none.
+  int range_between(int id) const {
+    if (!joins_stores(target_) || sink_->num_src != 1 || extent(range(id)) % lanes_) return -1;
+    const int64_t apart = stride(sink_->src(0), id);
+    if (apart != 2 && apart != 4) return -1;
+    for (Node u : ranges_)
+      if (kind(u) == RangeKind::Loop && extent(u) == apart &&
+          stride(sink_->src(0), range_id(u)) == 1)
+        return range_id(u);
+    return -1;
   }
 
   // Stores that go on in order are divided among the cores by strips of a few cache lines: narrower
@@ -236,6 +256,9 @@ RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, 
   return best;
 }
 
-Choice choose_cpu_options(Node sink, const Target& target) { return CpuTuner(sink, target).run(); }
+Choice choose_cpu_options(Node sink, const Target& target) {
+  if (auto tiles = choose_tile_options(sink, target)) return *tiles;
+  return CpuTuner(sink, target).run();
+}
 
 }  // namespace tiny

@@ -1,5 +1,7 @@
 #include "codegen/mma.h"
 
+#include <algorithm>
+
 #include "codegen/access.h"
 #include "codegen/linear.h"
 #include "codegen/stage.h"
@@ -38,6 +40,17 @@ constexpr MmaUnit wmma(const char* arch, DType t, const char* function, const ch
   return {arch, t, function, nullptr, intrinsic, 16, 16, 16, 16, kX, kX, k, row, column};
 }
 
+// CPUs (Intel's manual, volume 2, TDPBF16PS, TDPBSSD and their kin, VDPBF16PS, VPDPBUSD): tiles of
+// 16 rows of 64 bytes, or vectors of 64 bytes. Four bytes along k lie next to each other.
+constexpr MmaUnit tile(const char* feature, DType a, DType b, const char* intrinsic, int rows) {
+  const int group = a == kBF16 ? 2 : 4, depth = rows == 1 ? group : 16 * group;
+  const LanePlace all{0, 0, 1, 16}, row = rows == 1 ? LanePlace{} : all;
+  const DType sum = a == kBF16 ? kF32 : kI32;
+  return {feature, a,     intrinsic, nullptr, intrinsic, rows,
+          16,      depth, 1,         row,     all,       LanePlace{0, 0, 1, depth},
+          row,     all,   sum,       b,       group};
+}
+
 constexpr const char* kMfmaF32 = "llvm.amdgcn.mfma.f32.16x16x4f32";
 constexpr const char* kMfmaF16 = "llvm.amdgcn.mfma.f32.16x16x16f16";
 constexpr const char* kMfmaBf16 = "llvm.amdgcn.mfma.f32.16x16x16bf16.1k";
@@ -59,6 +72,13 @@ constexpr MmaUnit kUnits[] = {
     wmma("gfx11", kBF16, "wmma_bf16", "llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v16i16"),
     wmma("gfx12", kF16, "wmma12_f16", "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v8f16"),
     wmma("gfx12", kBF16, "wmma12_bf16", "llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v8i16"),
+    tile("amx-bf16", kBF16, kBF16, "llvm.x86.tdpbf16ps", 16),
+    tile("amx-int8", kI8, kI8, "llvm.x86.tdpbssd", 16),
+    tile("amx-int8", kI8, kU8, "llvm.x86.tdpbsud", 16),
+    tile("amx-int8", kU8, kI8, "llvm.x86.tdpbusd", 16),
+    tile("amx-int8", kU8, kU8, "llvm.x86.tdpbuud", 16),
+    tile("avx512bf16", kBF16, kBF16, "llvm.x86.avx512bf16.dpbf16ps.512", 1),
+    tile("avx512vnni", kU8, kI8, "llvm.x86.avx512.vpdpbusd.512", 1),
 };
 
 // The only reduction along the range with this id, as a product.
@@ -88,6 +108,34 @@ Node range_of(int64_t extent, int id, RangeKind kind) {
   return make(Op::Range, kIndex, {index(extent)}, RangeArg{id, kind});
 }
 
+// An operand of a CPU's unit: of the load x the elements from fragment `first` along `across` and
+// step `step` along k on.
+struct TileOperand {
+  Node x, across, k, first, step;
+};
+
+// All elements of a fragment as one load; nullptr where they do not lie in memory as the unit has
+// them: rows of `depth`, or for each `group` along k the columns. From `id` on ranges are free.
+Node tile_load(const TileOperand& o, const MmaUnit& u, bool rows, int id) {
+  const int count = rows ? u.rows : u.columns, group = rows ? u.depth : u.group;
+  Node i = count == 1 ? index(0) : range_of(count, id, RangeKind::Loop);
+  Node outer = group == u.depth ? index(0) : range_of(u.depth / group, id + 1, RangeKind::Loop);
+  Node inner = range_of(group, id + 2, RangeKind::Loop);
+  Node along = index_add(index_mul(outer, group), inner);
+  const auto at = [&](Node x, Node y) {
+    return replaced(o.x->src(1), {{o.across, index_add(index_mul(o.first, count), x)},
+                                  {o.k, index_add(index_mul(o.step, u.depth), y)}});
+  };
+  Node begin = at(index(0), index(0));
+  Node offset = index_add(index_mul(outer, count * group), index_add(index_mul(i, group), inner));
+  const Sum rest = to_sum(index_add(at(i, along), index_mul(index_add(begin, offset), -1)));
+  const bool same =
+      rest.constant == 0 && std::all_of(rest.terms.begin(), rest.terms.end(),
+                                        [](const Sum::Term& t) { return t.factor == 0; });
+  if (!same) return nullptr;
+  return make(Op::Load, o.x->dtype.vec(count * u.depth), {o.x->src(0), begin});
+}
+
 }  // namespace
 
 const MmaUnit* mma_unit(const Target& target, DType dtype) {
@@ -101,9 +149,41 @@ const MmaUnit* mma_unit(const Target& target, DType dtype) {
   return nullptr;
 }
 
+const MmaUnit* tile_unit(const Target& target, DType rows, DType columns) {
+  if (target.kind != Target::Kind::Cpu) return nullptr;
+  for (const MmaUnit& unit : kUnits)
+    if (unit.group && unit.dtype == rows && unit.second == columns &&
+        target.arch.find(unit.arch) != std::string::npos)
+      return &unit;
+  return nullptr;
+}
+
 const MmaUnit& mma_unit(Node mma) { return kUnits[static_cast<size_t>(mma->ints()[0])]; }
 
+namespace {
+
+// Of a CPU: which of the two are rows says where their elements lie.
+std::string tile_product(Node reduce, const Target& target, MmaProduct& out) {
+  Node product = reduce->src(0);
+  if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul)
+    return "the reduction is no sum of products";
+  const auto narrower = [](Node x) { return x->op == Op::Cast ? x->src(0) : x; };
+  out.a = narrower(product->src(0));
+  out.b = narrower(product->src(1));
+  for (Node x : {out.a, out.b})
+    if (x->op != Op::Load || x->num_src != 2 || x->dtype.lanes != 1)
+      return "an operand is not read from memory as it is";
+  out.unit = tile_unit(target, out.a->dtype, out.b->dtype);
+  if (!out.unit) out.unit = tile_unit(target, out.b->dtype, out.a->dtype);
+  if (!out.unit || out.unit->sum != product->dtype)
+    return cat("no matrix unit takes ", out.a->dtype.name(), " and ", out.b->dtype.name());
+  return "";
+}
+
+}  // namespace
+
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
+  if (target.kind == Target::Kind::Cpu) return tile_product(reduce, target, out);
   Node product = reduce->src(0);
   if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul ||
       (product->dtype != kF32 && product->dtype != kI32))
@@ -139,9 +219,13 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   if (!has(a, m) || !has(b, n) || has(a, n) || has(b, m))
     return "an operand does not depend on one of rows and columns";
   const MmaUnit& u = *p.unit;
+  if (u.group && (a->dtype != u.dtype || b->dtype != u.second)) return "rows of columns' dtype";
   if (!divides(m, u.rows) || !divides(n, u.columns) || !divides(k, u.depth))
     return cat("not whole fragments of ", u.rows, " x ", u.columns, " x ", u.depth);
-  return "";
+  if (!u.group) return "";
+  const bool in_place = tile_load({a, m, k, index(0), index(0)}, u, true, next_range_id(sink)) &&
+                        tile_load({b, n, k, index(0), index(0)}, u, false, next_range_id(sink));
+  return in_place ? "" : "a fragment's elements do not lie one after the other";
 }
 
 Node use_mma(Node sink, const Opt& opt, const Target& target) {
@@ -160,12 +244,17 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
     return range_of(count, range_id(r), r->arg<RangeArg>().kind);
   };
   Node rows = outer(m, u.rows), columns = outer(n, u.columns), steps = outer(k, u.depth);
+  if (u.group) {  // a range of one iteration is none
+    if (extent(rows) == 1) rows = index(0);
+    if (extent(columns) == 1) columns = index(0);
+    if (extent(steps) == 1) steps = index(0);
+  }
   const auto element = [&](int count, int number, RangeKind kind) {
     return count == 1 ? index(0) : range_of(count, number, kind);
   };
   Node i = element(u.row.count, id, RangeKind::Unroll);
   Node j = element(u.column.count, id + 1, RangeKind::Vector);
-  Node thread = range_of(target.warp, id + 2, RangeKind::Thread);
+  Node thread = u.group ? index(0) : range_of(target.warp, id + 2, RangeKind::Thread);
   // Coordinate of an element of the thread in the fragment that begins at first * size.
   const auto at = [&](Node first, int64_t size, const LanePlace& place, Node number) {
     Node y = index_mul(index_div(thread, u.width), place.of_y);
@@ -180,14 +269,23 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
         srcs.push_back(replaced(x, {{across, at(first, size, place, index(e))},
                                     {k, at(steps, u.depth, u.k, index(q))}}));
   };
-  operand(a, m, rows, u.rows, u.a_row);
-  operand(b, n, columns, u.columns, u.b_column);
+  if (u.group) {
+    srcs = {tile_load({a, m, k, rows, steps}, u, true, id),
+            tile_load({b, n, k, columns, steps}, u, false, id)};
+  } else {
+    operand(a, m, rows, u.rows, u.a_row);
+    operand(b, n, columns, u.columns, u.b_column);
+  }
   srcs.push_back(index_add(index_mul(i, u.column.count), j));
   const int64_t row_of_unit[] = {&u - kUnits};
   std::vector<Node> sum{make(Op::Mma, u.sum, srcs, Ints(row_of_unit))};
-  for (Node r : reduce->srcs().subspan(1)) sum.push_back(r == k ? steps : r);
+  for (Node r : reduce->srcs().subspan(1))
+    if (r != k)
+      sum.push_back(r);
+    else if (steps->op == Op::Range)
+      sum.push_back(steps);
   NodeMap<Node> map;
-  map[reduce] = make(Op::Reduce, u.sum, sum, reduce->payload);
+  map[reduce] = sum.size() == 1 ? sum[0] : make(Op::Reduce, u.sum, sum, reduce->payload);
   map[m] = at(rows, u.rows, u.row, i);
   map[n] = at(columns, u.columns, u.column, j);
   return simplify(substitute(sink, map));
@@ -195,8 +293,8 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
 
 Node mma_elements(Node mma) {
   const MmaUnit& unit = mma_unit(mma);
-  const int last = unit.a_count() + unit.b_count();
-  if (static_cast<int>(mma->num_src) == last) return nullptr;  // it is all elements already
+  const int last = static_cast<int>(mma->num_src) - 1;
+  if (mma->src(last)->dtype != kIndex) return nullptr;  // it is all elements already
   expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
   const int64_t from = mma->src(last)->int_value();
   Node all = make(Op::Mma, unit.sum.vec(unit.results()),

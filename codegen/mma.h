@@ -9,6 +9,10 @@
 // holds is free as long as both operands agree: neighbours. Once the last source is a number, an
 // Mma without it is all of the thread's elements, and a Shuffle takes those that are wanted.
 // Payload: Ints{row of the table}.
+//
+// The units of CPUs are rows of the same table: what a warp's threads hold is in the registers of
+// one, so that an operand is one load of all of a fragment's elements, which lie in memory one
+// after the other (runtime/layout_tiles.h stores them so).
 #pragma once
 #include <optional>
 
@@ -35,6 +39,8 @@ struct MmaUnit {
   LanePlace a_row, b_column, k;  // k: of both operands
   LanePlace row, column;         // of the result; neighbours along the columns are a vector
   DType sum = kF32;              // of D
+  DType second = dtype;          // of B, where A has another one
+  int group = 0;  // CPU: elements along k that lie next to each other for each column of B
 
   int a_count() const { return a_row.count * k.count; }
   int b_count() const { return b_column.count * k.count; }
@@ -46,6 +52,9 @@ struct MmaUnit {
 // The unit for operands of this dtype; nullptr where there is none: f32 is multiplied as TF32 only
 // where that is allowed.
 const MmaUnit* mma_unit(const Target& target, DType dtype);
+
+// That of a CPU for rows and columns of these dtypes.
+const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);
 
 // That of an Mma node.
 const MmaUnit& mma_unit(Node mma);
@@ -73,5 +82,6 @@ Node mma_sum(Node reduce);
 
 // Options that use it for the kernel's product; none where it has none that fits.
 std::optional<Choice> choose_mma_options(Node sink, const Target& target);
+std::optional<Choice> choose_tile_options(Node sink, const Target& target);  // on a CPU
 
 }  // namespace tiny

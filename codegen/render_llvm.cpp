@@ -2,12 +2,14 @@
 
 #include "codegen/render.h"
 #include "codegen/render_llvm_printer.h"
+#include "codegen/render_llvm_tiles.h"
 
 namespace tiny {
 
 using namespace llvm_text;
 
 Source render_llvm(const Linear& program, const Target& target) {
+  if (has_tiles(program)) return render_llvm_tiles(program, target);
   return LlvmPrinter(program, target).print();
 }
 

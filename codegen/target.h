@@ -17,8 +17,12 @@ struct Target {
   int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20;
   bool has_f16 = false, has_bf16 = false;  // arithmetic or conversions in hardware
 
-  // GPUs. `arch` as the compiler names it: "sm_90a", "gfx942".
+  // As the compiler names it: "sm_90a", "gfx942". Of a CPU the features that multiply matrices:
+  // "amx-bf16 avx512bf16".
   std::string arch;
+  bool emulates = false;  // CPU: instructions of those features are plain code, to test them
+
+  // GPUs.
   int warp = 32;                    // threads that run in step
   int most_threads = 1024;          // of a block
   int64_t shared_bytes = 48 << 10;  // most that a block can have

@@ -11,6 +11,7 @@
 #include "runtime/layout_panels.h"
 #include "runtime/layout_results.h"
 #include "runtime/layout_split.h"
+#include "runtime/layout_tiles.h"
 #include "runtime/layout_windows.h"
 #include "runtime/narrow.h"
 #include "runtime/operand.h"
@@ -33,6 +34,10 @@ class Layouts {
     if (numel(n->src(0)->shape()) == 0) return n;
     Node p = with_product_on_top(n);
     if (!p && is_byte_product(n)) p = with_product_on_top(n, true);
+    if (!p && target_.kind == Target::Kind::Cpu && !n->dtype.is_float())
+      p = with_product_on_top(n, true);
+    if (Node tiles = p ? with_tiles(p, target_) : nullptr) return tiles;
+    if (!n->dtype.is_float() && target_.kind == Target::Kind::Cpu) p = nullptr;
     const bool product = p != nullptr;
     if (product) n = with_unit_rows(p);
     if (product) store_computed(n);
