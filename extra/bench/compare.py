@@ -61,6 +61,8 @@ def torch_times():
     for n in (512, 1024, 2048):
         a, b = torch.rand(n, n), torch.rand(n, n)
         out[f"matmul_{n}"] = measure(lambda: a @ b)
+        x, y = a.bfloat16(), b.bfloat16()
+        out[f"matmul_bf16_{n}"] = measure(lambda: x @ y)
     out["mnist_step"] = mnist_step()
     return out
 

@@ -58,14 +58,20 @@ void bench_memory(const char* name, Copy& copy, const std::function<Tensor()>& w
               name, t * 1e3, c * 1e3, t / c);
 }
 
-void bench_matmul(int64_t n) {
-  const std::string name = "matmul_" + std::to_string(n);
+// Halves give halves, bytes give i32, as on the processor's matrix units.
+void bench_matmul(int64_t n, DType t) {
+  const std::string name = (t == kF32 ? "matmul_" : "matmul_" + t.name() + "_") + std::to_string(n);
   if (!is_wanted(name.c_str())) return;
-  const Tensor a = Tensor::rand({n, n}).realize(), b = Tensor::rand({n, n}).realize();
-  const double t = bench::measure(9, [&] { a.matmul(b).realize(); }).median;
+  const auto operand = [&] {
+    return t == kI8 ? Tensor::randint(-128, 128, {n, n}).to(t).realize()
+                    : Tensor::rand({n, n}).to(t).realize();
+  };
+  const Tensor a = operand(), b = operand();
+  const DType sum = t == kI8 ? kI32 : t;
+  const double seconds = bench::measure(9, [&] { a.to(sum).matmul(b.to(sum)).realize(); }).median;
   const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n * n);
-  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"gflops\": %.1f}\n", name.c_str(), t * 1e3,
-              flops / t * 1e-9);
+  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"gflops\": %.1f}\n", name.c_str(), seconds * 1e3,
+              flops / seconds * 1e-9);
 }
 
 void bench_mnist() {
@@ -106,6 +112,7 @@ int main(int argc, char** argv) {
     bench_memory("sum_rows", copy, [&] { return x.sum({1}); });
     bench_memory("sum_columns", copy, [&] { return x.sum({0}); });
   }
-  for (int64_t n : {512, 1024, 2048}) bench_matmul(n);
+  for (DType t : {kF32, kBF16, kI8})
+    for (int64_t n : {512, 1024, 2048}) bench_matmul(n, t);
   bench_mnist();
 }
