@@ -25,7 +25,9 @@ bool is_empty(const LaunchSize& size) {
   return size.grid[0] == 0 || size.grid[1] == 0 || size.grid[2] == 0;
 }
 
-bool waits_after_launch() { return env_int("CHECK") != 0 || env_int("DEBUG") >= 2; }
+const EnvCondition waits_after_launch([] {
+  return env_int("CHECK") != 0 || env_int("DEBUG") >= 2;
+});
 
 int tensor_type(DType t) {
   switch (t.scalar) {
@@ -376,7 +378,7 @@ void GpuDevice::launch(Program& program, const LaunchSize& size, const std::vect
   const GpuScope scope(driver_, context_);
   auto& kernel = static_cast<GpuProgram&>(program);
   enqueue(kernel, size, args);
-  if (waits_after_launch()) [[unlikely]]
+  if (waits_after_launch) [[unlikely]]
     wait_for(kernel, size);
 }
 
@@ -457,7 +459,7 @@ double GpuDevice::time_of(int64_t mark) {
 }
 
 std::unique_ptr<Recording> GpuDevice::record(std::vector<LaunchItem> items) {
-  if (!driver_.has_graphs() || waits_after_launch()) return Device::record(std::move(items));
+  if (!driver_.has_graphs() || waits_after_launch) return Device::record(std::move(items));
   return std::make_unique<GpuRecording>(*this, std::move(items));
 }
 

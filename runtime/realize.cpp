@@ -33,6 +33,7 @@ class Run {
   Run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs, Watch watch)
       : s_(s), steps_(s, watch), buffers_(inputs.begin(), inputs.end()) {
     buffers_.resize(s.values.size());
+    addresses_.resize(s.values.size());
     for (const auto& [device, bytes] : s.memory.arenas)
       arenas_[device] = Buffer::arena(device_name(device), bytes);
   }
@@ -56,6 +57,7 @@ class Run {
       buffers_[v]->label = label;
     } else if (!buffers_[v] && value.in_place >= 0) {
       buffers_[v] = buffer(value.in_place, label)->move_memory();
+      addresses_[value.in_place] = nullptr;  // who still asks for it is told
     } else if (!buffers_[v]) {
       buffers_[v] = std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
       buffers_[v]->label = label;
@@ -64,15 +66,20 @@ class Run {
   }
 
  private:
+  // Most values are asked for by several steps, and what finds one would be half of a step's time
+  // on the host.
   void* address(int v, const std::string& label) {
+    void*& known = addresses_[v];
+    if (known) return known;
     const int64_t offset = s_.memory.offset[v];
-    if (offset < 0) return buffer(v, label)->data();
-    return static_cast<std::byte*>(arenas_[s_.values[v].device]->data()) + offset;
+    if (offset < 0) return known = buffer(v, label)->data();
+    return known = static_cast<std::byte*>(arenas_[s_.values[v].device]->data()) + offset;
   }
 
   const Schedule& s_;
   Steps steps_;
-  Buffers buffers_;  // of values with memory of their own
+  Buffers buffers_;               // of values with memory of their own
+  std::vector<void*> addresses_;  // null where it is not known yet
   std::vector<void*> args_;
   std::map<int, std::shared_ptr<Buffer>> arenas_;
 };

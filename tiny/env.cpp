@@ -158,6 +158,7 @@ struct Overrides {
   std::mutex mutex;
   std::map<std::string, std::string, std::less<>> values;
   std::atomic<size_t> count{0};  // of values, so that reading without any takes no lock
+  std::atomic<uint64_t> age{1};  // goes up with each change
 };
 
 Overrides& overrides() {
@@ -186,6 +187,7 @@ std::optional<std::string> exchange_override(const std::string& name,
   else
     all.values.erase(name);
   all.count.store(all.values.size(), std::memory_order_release);
+  ++all.age;
   return before;
 }
 
@@ -220,6 +222,16 @@ const Row& row_of_kind(std::string_view name, Kind kind) {
 int64_t env_int(std::string_view name) { return int_of(row_of_kind(name, Kind::Int)); }
 
 std::string env_text(std::string_view name) { return text_of(row_of_kind(name, Kind::Text)); }
+
+EnvCondition::operator bool() const {
+  const uint64_t age = overrides().age.load(std::memory_order_acquire);
+  uint64_t known = known_.load(std::memory_order_relaxed);
+  if (known >> 1 != age) [[unlikely]] {
+    known = 2 * age + now_();
+    known_.store(known, std::memory_order_relaxed);
+  }
+  return known & 1;
+}
 
 EnvOverride::EnvOverride(std::string_view name, std::string_view value) : name_(name) {
   if (find_row(name) == nullptr)

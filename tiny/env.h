@@ -2,6 +2,7 @@
 // comes from an EnvOverride in force, else from the process environment, else from the table; it
 // is looked up at every call, and an empty value counts as unset.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,6 +18,19 @@ int64_t env_int(std::string_view name);
 
 // The value of a variable of kind text. Throws Bug as above.
 std::string env_text(std::string_view name);
+
+// A condition on variables that is asked for too often to look them up each time, as at every
+// launch of a kernel: `now` is called when it is first asked for, and again after each change of an
+// EnvOverride. Changes of the process environment in between are not seen. Any thread.
+class EnvCondition {
+ public:
+  explicit EnvCondition(bool (*now)()) : now_(now) {}
+  operator bool() const;
+
+ private:
+  bool (*const now_)();
+  mutable std::atomic<uint64_t> known_{0};  // twice the age of the overrides, and the answer
+};
 
 // Gives a variable another value while the object lives, in all threads. Overrides of one
 // variable must end in the reverse order of their beginning, as scopes of one thread do. Throws

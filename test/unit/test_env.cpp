@@ -47,6 +47,29 @@ TEST_CASE("the process environment is read at every call") {
   CHECK(env_int("CACHE_MB") == -8);
 }
 
+TEST_CASE("a condition on variables follows overrides and looks at the process once") {
+  static int looked;
+  looked = 0;
+  const ProcessVariable before("CHECK_NAN", "");
+  const EnvCondition checks([] {
+    ++looked;
+    return env_int("CHECK_NAN") != 0;
+  });
+  for (int i = 0; i < 3; ++i) CHECK(!checks);
+  CHECK(looked == 1);
+  {
+    const EnvOverride outer("CHECK_NAN", "1");
+    CHECK(checks);
+    const EnvOverride inner("CHECK_NAN", "0");
+    CHECK(!checks);
+  }
+  CHECK(!checks);
+  const ProcessVariable after("CHECK_NAN", "1");
+  CHECK(!checks);
+  const EnvOverride another("CHECK_OOB", "2");
+  CHECK(checks);
+}
+
 TEST_CASE("an override hides the process environment until its scope ends") {
   ProcessVariable process("CACHE_DIR", "/outside");
   {
