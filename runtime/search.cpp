@@ -392,7 +392,9 @@ class Search {
       }
     }
     out_.best = all_[winner].choice;
-    const double budget = settings_.budget > 0 ? settings_.budget : settings_.seconds;
+    // What was interrupted goes on in another run.
+    double budget = settings_.budget > 0 ? settings_.budget : settings_.seconds;
+    if (stopped()) budget = std::min(budget, elapsed());
     if (settings_.cached)
       SearchCache::current().add(
           key_.key,

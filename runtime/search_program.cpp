@@ -34,6 +34,7 @@ namespace {
 
 constexpr double kEarned = 1000;    // seconds of search for one that a schedule runs again
 constexpr double kFirst = 2;        // seconds that its first run gives
+constexpr double kFirsts = 0.125;   // of the budget, for the first runs of all schedules
 constexpr double kReplayed = 0.75;  // of what is left, for one that a Jit will replay
 constexpr double kSmallest = 0.5;   // seconds that are worth beginning a kernel's search
 constexpr double kOfGpu = 1;        // and on a GPU, whose compilers take most of that
@@ -106,7 +107,7 @@ class Searches {
   }
 
   void search(const Schedule& s, const std::vector<double>& seconds) {
-    Order order{s.visit, {}, 0, 0};
+    Order order{s.visit, {}, 0, 0, false};
     for (size_t i = 0; i < seconds.size(); ++i) order.run += s.steps[i].kernel ? seconds[i] : 0;
     const bool beside = env_int("BEAM_ASYNC") != 0;
     {
@@ -114,8 +115,12 @@ class Searches {
       Visit& v = visit(s);
       v.earned += v.runs == 0 ? kFirst : kEarned * order.run;  // what runs once is worth little
       if (Capture::current()) v.earned = std::max(v.earned, kReplayed * left());
-      // The first run leaves most of the budget to what may come.
-      const double most = v.runs++ == 0 ? left() / 4 : left();
+      // The first runs leave most of the budget to what may come: a program's weights are made by
+      // schedules that run once.
+      order.is_first = v.runs++ == 0;
+      double most = order.is_first ? left() / 4 : left();
+      if (order.is_first && !Capture::current())
+        most = std::min(most, std::max(kFirsts * budget(), kSmallest) - of_firsts_);
       order.seconds = std::min(v.earned, most);
       // Each search of a kernel begins with compiling: not for less than at first.
       const double worth = v.runs > 1 ? std::min(kFirst, most) : kSmallest;
@@ -149,6 +154,7 @@ class Searches {
     if (interrupted && thread_.joinable()) thread_.join();
     std::lock_guard lock(mutex_);
     counts_ = {};
+    of_firsts_ = 0;
     ++generation_;
     kernels_.clear();
     tools_.clear();
@@ -161,6 +167,7 @@ class Searches {
     std::vector<Task> tasks;
     double seconds;  // to search
     double run;      // of the schedule
+    bool is_first;   // of its runs
   };
   // A kernel that was looked up. Its node is held: the key has its address.
   struct Seen {
@@ -220,13 +227,37 @@ class Searches {
       open.push_back(&t);
       shares += t.seconds;
     }
-    const bool shown = (isatty(STDERR_FILENO) == 1 || env_int("DEBUG") >= 1) && !open.empty();
+    const SearchCounts before = counts();
+    const bool all_done = search_open(open, shares, rest);
+    std::lock_guard lock(mutex_);
+    order.visit->finished = all_done && order.seconds >= kSmallest;
+    const double spent = steady_seconds() - start;
+    counts_.seconds += spent;
+    if (order.is_first) of_firsts_ += spent;
+    const bool shown =
+        order.is_first ? env_int("DEBUG") >= 1 : is_shown();  // short ones have a bar
+    if (shown && counts_.kernels > before.kernels) report(before, order.run, spent);
+  }
+
+  static bool is_shown() { return isatty(STDERR_FILENO) == 1 || env_int("DEBUG") >= 1; }
+
+  // Each gets its share of the time; whether nothing is left to try of any.
+  bool search_open(const std::vector<const Task*>& open, double shares,
+                   const std::function<double()>& rest) {
+    if (open.empty()) return true;
     std::unique_ptr<Progress> bar;
     ProgressSink sink = standard_sink();
     sink.out = &std::cerr;
     sink.terminal = isatty(STDERR_FILENO) == 1;
     const auto count = static_cast<int64_t>(open.size());
-    if (shown) bar = std::make_unique<Progress>(count, "kernels", sink);
+    if (is_shown()) bar = std::make_unique<Progress>(count, "kernels", sink);
+    double best = 1;  // of those that are done and the present one
+    const auto show = [&](int64_t done) {
+      char text[96];
+      std::snprintf(text, sizeof text, "BEAM: %lld of %lld kernels, best %.2fx",
+                    static_cast<long long>(done), static_cast<long long>(count), best);
+      if (bar) bar->update(done, text, std::max(0.0, rest()));
+    };
     bool all_done = true;
     for (size_t i = 0; i < open.size(); ++i) {
       // Better some of the longest with candidates that are timed than all of them with none.
@@ -237,21 +268,28 @@ class Searches {
       shares -= open[i]->seconds;
       // The first one gets a chance; what has too small a share leaves its time to the others.
       if ((slice >= kSmallest || i == 0) && !interrupted)
-        search_one(*open[i], slice, [&](double best) {
-          char text[96];
-          std::snprintf(text, sizeof text, "best %.2fx, %.0f s left", best, std::max(0.0, rest()));
-          if (bar) bar->update(static_cast<int64_t>(i), text);
+        search_one(*open[i], slice, [&](double speedup) {
+          best = std::max(best, speedup);
+          show(static_cast<int64_t>(i));
         });
       else if (!interrupted)
         pass(*open[i]);
       all_done = all_done && is_finished(*open[i]);
     }
-    if (bar) bar->update(count);
-    bar.reset();
-    std::lock_guard lock(mutex_);
-    order.visit->finished = all_done && order.seconds >= kSmallest;
-    counts_.seconds += steady_seconds() - start;
-    if (shown) std::cerr << to_text(counts_) << '\n';
+    show(count);
+    return all_done;
+  }
+
+  // What a schedule's searches have gained since `before`, and what is left of the budget.
+  void report(const SearchCounts& before, double run, double spent) const {
+    const double gained = (counts_.before - counts_.after) - (before.before - before.after);
+    std::fprintf(
+        stderr,
+        "BEAM: %d kernels searched in %.1f s, %d candidates timed, %d better: a run's "
+        "kernels take %.3f ms instead of %.3f, %.4f ms less for each second; %.0f s left\n",
+        counts_.kernels - before.kernels, spent, counts_.timed - before.timed,
+        counts_.better - before.better, (run - gained) * 1e3, run * 1e3, gained * 1e3 / spent,
+        std::max(0.0, left()));
   }
 
   // Takes what an earlier program has found with as much effort as this one may spend.
@@ -288,6 +326,7 @@ class Searches {
                                          tools(device_name(task.step.device)), settings);
     try {
       if (found.speedup() > 1) replace_kernel(task.step, found.best);
+      if (!found.trouble.empty() && !interrupted) pass(task);  // nor in another run
     } catch (const std::exception& e) {
       std::cerr << "BEAM: " << task.step.name << ": " << e.what() << '\n';
     }
@@ -316,6 +355,7 @@ class Searches {
   bool busy_ = false;              // it has one
   std::thread thread_;
   int generation_ = 1;
+  double of_firsts_ = 0;                 // seconds of what was spent
   std::map<std::string, Seen> kernels_;  // by kernel_key
   std::map<std::string, std::unique_ptr<SearchTools>> tools_;
   SearchCounts counts_;

@@ -64,8 +64,9 @@ Progress::~Progress() {
   }
 }
 
-void Progress::update(int64_t done, std::string_view fields) {
+void Progress::update(int64_t done, std::string_view fields, double left) {
   if (finished_) return;
+  by_clock_ = left >= 0;
   now_ = sink_.seconds();
   done_ = std::clamp<int64_t>(done, 0, total_);
   fields_ = fields;
@@ -78,7 +79,8 @@ void Progress::update(int64_t done, std::string_view fields) {
                                   : tenth > drawn_tenth_ && done_ < total_;
   if (!due) return;
   drawn_tenth_ = tenth;
-  draw(cat(line(), "  ", rate() > 0 ? duration_text((total_ - done_) / rate()) : "?", " left"));
+  if (!by_clock_ && rate() > 0) left = (total_ - done_) / rate();
+  draw(cat(line(), "  ", left >= 0 ? duration_text(left) : "?", " left"));
 }
 
 bool Progress::is_due() const { return sink_.seconds() - now_ >= kReadSeconds; }
@@ -103,9 +105,10 @@ std::string Progress::line() const {
   const double fraction = static_cast<double>(done_) / total_;
   const int cells = static_cast<int>(fraction * kBarCells);
   const std::string bar = std::string(cells, '#') + std::string(kBarCells - cells, '.');
-  return cat("[", bar, "] ", number_text("%3.0f", std::floor(fraction * 100)), "%",
-             fields_.empty() ? "" : "  ", fields_, "  ",
-             number_text(rate() < 10 ? "%.1f" : "%.0f", rate()), " ", unit_, "/s");
+  const std::string shown = cat("[", bar, "] ", number_text("%3.0f", std::floor(fraction * 100)),
+                                "%", fields_.empty() ? "" : "  ", fields_);
+  if (by_clock_) return shown;
+  return cat(shown, "  ", number_text(rate() < 10 ? "%.1f" : "%.0f", rate()), " ", unit_, "/s");
 }
 
 void Progress::draw(const std::string& text) {

@@ -31,7 +31,10 @@ class Progress {
 
   // Says that `done` units are finished, with a text such as "loss 0.12". The rate counts from the
   // first call, so that what only the first step does (compiling) does not spoil it.
-  void update(int64_t done, std::string_view fields = "");
+  void update(int64_t done, std::string_view fields = "") { update(done, fields, -1); }
+  // The same with the seconds that are left, for what ends by the clock: they take the place of
+  // those by the rate, which is not shown.
+  void update(int64_t done, std::string_view fields, double left);
   // Whether the last update is old enough for another one: for what costs something to say, such as
   // a value that has to be read from a device.
   bool is_due() const;
@@ -51,7 +54,7 @@ class Progress {
   int64_t done_ = 0, first_done_ = -1, drawn_tenth_ = 0;
   std::string fields_;
   size_t drawn_length_ = 0;
-  bool drawn_ = false, finished_ = false;
+  bool drawn_ = false, finished_ = false, by_clock_ = false;
 };
 
 }  // namespace tiny

@@ -159,19 +159,29 @@ Scheduled schedule_of(const Tensor& t, const std::string& device) {
   return out;
 }
 
-// Seconds of one of `count` launches that `work` makes.
-template <class F> double per_launch(Device& device, size_t count, F work) {
-  const bench::Timing t = bench::measure(9, [&] {
+// Seconds of a launch: until all are done, and those that the host takes to give them to the
+// device, which may take less or, while it waits for the host, as long.
+struct PerLaunch {
+  double total = 0, host = 0;
+};
+
+// Of one of `count` launches that `work` makes.
+template <class Work, class Wait> PerLaunch per_launch(size_t count, Work work, Wait wait) {
+  std::vector<double> host;
+  const Timing t = bench::measure(9, [&] {
+    const double start = bench::seconds();
     work();
-    device.synchronize();
+    host.push_back(bench::seconds() - start);
+    wait();
   });
-  return t.median / static_cast<double>(count);
+  const auto all = static_cast<double>(count);
+  return {t.median / all, bench::summary(std::move(host)).median / all};
 }
 
-// Seconds of an empty kernel's launch by the driver alone: what no program on it can do better
-// without recordings or early launches. 0 where there is no NVIDIA GPU.
-double bare_launch(const std::string& name, size_t count) {
-  if (!name.starts_with("CUDA")) return 0;
+// An empty kernel's launch by the driver alone: what no program on it can do better without
+// recordings or early launches. Zero where there is no NVIDIA GPU.
+PerLaunch bare_launch(const std::string& name, size_t count) {
+  if (!name.starts_with("CUDA")) return {};
   const GpuDriver& driver = cuda_driver();
   std::string log;
   const std::string binary = compile_cuda("extern \"C\" __global__ void empty(int*) {}",
@@ -183,14 +193,14 @@ double bare_launch(const std::string& name, size_t count) {
   driver.check(driver.module_function(&function, module, "empty"), "find the empty kernel");
   driver.check(driver.stream_create(&stream, kGpuStreamNonBlocking), "create a stream");
   void *pointer = nullptr, *params[] = {&pointer};
-  const Timing t = bench::measure(9, [&] {
+  const auto launch = [&] {
     for (size_t i = 0; i < count; ++i)
       driver.launch(function, 4, 1, 1, 256, 1, 1, 0, stream, params, nullptr);
-    driver.stream_synchronize(stream);
-  });
+  };
+  const PerLaunch t = per_launch(count, launch, [&] { driver.stream_synchronize(stream); });
   driver.stream_destroy(stream);
   driver.module_unload(module);
-  return t.median / static_cast<double>(count);
+  return t;
 }
 
 // What a kernel of 1024 elements costs: alone, as a step of a schedule, and in a recording.
@@ -202,19 +212,23 @@ void bench_launches(const std::string& name, Device& device, Report& report) {
   const size_t bytes = 4096;
   void* out = device.alloc(bytes);
   const std::vector<void*> args{out, one.inputs[0]->data(), one.inputs[1]->data()};
-  const double alone = per_launch(device, kCount, [&] {
-    for (size_t i = 0; i < kCount; ++i) device.launch(*kernel.program, kernel.launch, args);
-  });
-  const auto add = [&](const char* row, double seconds, const std::string& what) {
-    report.add(row, seconds, {}, text_of("%7.3f us for ", seconds * 1e6) + what, "");
+  const auto wait = [&] { device.synchronize(); };
+  const auto add = [&](const char* row, const PerLaunch& t, const std::string& what) {
+    const std::string host = text_of(", %.3f us of the host's", t.host * 1e6);
+    report.add(row, t.total, {}, text_of("%7.3f us for ", t.total * 1e6) + what + host,
+               cat(", \"host_us\": ", t.host * 1e6));
   };
-  if (const double bare = bare_launch(name, kCount); bare > 0)
+  const auto launch = [&] {
+    for (size_t i = 0; i < kCount; ++i) device.launch(*kernel.program, kernel.launch, args);
+  };
+  const PerLaunch alone = per_launch(kCount, launch, wait);
+  if (const PerLaunch bare = bare_launch(name, kCount); bare.total > 0)
     add("launch_driver", bare, "an empty kernel launched by the driver's own function");
   add("launch", alone, "a kernel launched alone");
   const auto recording =
       device.record({kCount, LaunchItem{kernel.program.get(), kernel.launch, args}});
-  add("launch_recorded", per_launch(device, kCount, [&] { recording->launch(); }),
-      "a kernel of a recording");
+  const auto replay = [&] { recording->launch(); };
+  add("launch_recorded", per_launch(kCount, replay, wait), "a kernel of a recording");
   device.free(out, bytes);
 
   const EnvOverride apart("FUSE", "0");  // a step for each link
@@ -222,8 +236,8 @@ void bench_launches(const std::string& name, Device& device, Report& report) {
   for (size_t i = 0; i < kChain; ++i) chain = (chain + y).contiguous();
   const Scheduled list = schedule_of(chain, name);
   const size_t steps = list.schedule->steps.size();
-  add("launch_scheduled", per_launch(device, steps, [&] { run(*list.schedule, list.inputs); }),
-      cat("a step of a schedule of ", steps));
+  const auto run_all = [&] { run(*list.schedule, list.inputs); };
+  add("launch_scheduled", per_launch(steps, run_all, wait), cat("a step of a schedule of ", steps));
 }
 
 // --- MNIST ---------------------------------------------------------------------------------------

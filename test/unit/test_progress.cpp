@@ -66,6 +66,20 @@ TEST_CASE("the time left does not count what the first step took") {
   CHECK(fake.out.str().ends_with(" 20%  0.5 steps/s  0:16 left\n"));
 }
 
+TEST_CASE("a progress bar of what ends by the clock says what its caller expects") {
+  Fake fake;
+  Progress bar(5, "kernels", fake.sink(true));
+  fake.now += 3;
+  bar.update(1, "1 of 5 kernels, best 1.30x", 12);
+  CHECK(
+      fake.out.str().ends_with("\r[####....................]  20%  1 of 5 kernels, best 1.30x  "
+                               "0:12 left"));
+  fake.now += 12;
+  bar.update(5, "5 of 5 kernels, best 1.31x", 0);
+  bar.finish();
+  CHECK(fake.out.str().ends_with(" 100%  5 of 5 kernels, best 1.31x  in 15.0 s\n"));
+}
+
 TEST_CASE("a progress bar covers the rest of a longer line and cuts at the terminal's width") {
   Fake fake;
   Progress bar(10, "steps", fake.sink(true, 40));

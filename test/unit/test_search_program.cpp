@@ -92,6 +92,32 @@ TEST_CASE("an interrupt ends a search and keeps the program") {
   const int kernels = search_counts().kernels;
   product_of(a, a);
   CHECK(search_counts().kernels == kernels);  // no more of it in this program
+
+  Beam::forget();
+  product_of(a, a);
+  CHECK(search_counts().kernels > 0);  // another one goes on
+}
+
+TEST_CASE("a search that its budget has ended is not gone on with, unless there is more of it") {
+  const Tensor a = Tensor::rand({256, 256}).realize();
+  const Beam beam("8", "2");
+  product_of(a, a);
+  CHECK(search_counts().kernels > 0);
+  Beam::forget();
+  product_of(a, a);
+  CHECK(search_counts().kernels == 0);
+  CHECK(search_counts().recalled > 0);
+  const EnvOverride more("BEAM_BUDGET", "8");
+  Beam::forget();
+  product_of(a, a);
+  CHECK(search_counts().kernels > 0);
+}
+
+TEST_CASE("schedules that run once leave most of the budget to those that run again") {
+  const Beam beam("2", "12");
+  for (int64_t n = 64; n < 256; n += 8) Tensor::rand({n, n}).sin().sum({1}).realize();
+  CHECK(search_counts().kernels > 0);
+  CHECK(search_counts().seconds < 12 / 2.0);
 }
 
 TEST_CASE("a program that searches beside goes on, and its replays take the better kernels") {
