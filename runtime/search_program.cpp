@@ -250,7 +250,8 @@ class Searches {
     sink.out = &std::cerr;
     sink.terminal = isatty(STDERR_FILENO) == 1;
     const auto count = static_cast<int64_t>(open.size());
-    if (is_shown()) bar = std::make_unique<Progress>(count, "kernels", sink);
+    const bool beside = env_int("BEAM_ASYNC") != 0;  // the line may be the program's
+    if (is_shown() && !beside) bar = std::make_unique<Progress>(count, "kernels", sink);
     double best = 1;  // of those that are done and the present one
     const auto show = [&](int64_t done) {
       char text[96];
