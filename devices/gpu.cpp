@@ -25,7 +25,7 @@ bool is_empty(const LaunchSize& size) {
   return size.grid[0] == 0 || size.grid[1] == 0 || size.grid[2] == 0;
 }
 
-const EnvCondition waits_after_launch([] {
+constinit const EnvCondition waits_after_launch([] {
   return env_int("CHECK") != 0 || env_int("DEBUG") >= 2;
 });
 

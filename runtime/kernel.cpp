@@ -110,6 +110,7 @@ uint64_t kernels_age() {
 std::vector<Kernel*> compile_kernels(const Schedule& s) {
   const auto of_schedule = [&] {
     std::vector<Kernel*> out;
+    out.reserve(s.kernels.size());
     for (const auto& k : s.kernels) out.push_back(k.get());
     return out;
   };

@@ -231,8 +231,8 @@ void meet(const std::vector<Device*>& devices) {
 }  // namespace
 
 void Steps::run(const Step& step, Kernel* kernel, const std::vector<void*>& args) {
-  if (kernel) copies_.flush();
-  meet(meetings_.before(step, args));
+  if (kernel && copies_.waiting()) copies_.flush();
+  if (meetings_.needed(step)) meet(meetings_.before(step, args));
   if (!kernel) return copies_.add(step, args);
   if (step.device != device_id_ || !device_) {  // to look it up takes as long as all the rest
     device_ = &find_device(device_name(step.device));

@@ -49,6 +49,7 @@ class Copies {
   Copies(const Schedule& s, Watch watch) : s_(s), watch_(watch), sums_(s) {}
   void add(const Step& step, const std::vector<void*>& args);
   void flush();  // before any other step, and at the end
+  bool waiting() const { return !pending_.empty() || !sums_.all().empty(); }
 
  private:
   void make_sums();
@@ -72,6 +73,7 @@ class Meetings {
     return before_sum(step, args);
   }
   std::vector<Device*> at_end() { return std::exchange(devices_, {}); }
+  bool needed(const Step& step) const { return step.reads_peers || !devices_.empty(); }
 
  private:
   struct Use {  // of memory, by a kernel of a device

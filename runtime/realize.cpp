@@ -46,33 +46,41 @@ class Run {
 
   void finish() { steps_.finish(); }
 
-  // Made when a step first writes it, and labelled with that step.
-  std::shared_ptr<Buffer> buffer(int v, const std::string& label = "") {
+  std::shared_ptr<Buffer> buffer(int v) {
     const Value& value = s_.values[v];
     const int64_t offset = s_.memory.offset[v];
-    if (offset >= 0)
-      return std::make_shared<Buffer>(arenas_[value.device], offset, value.dtype, value.size);
-    if (!buffers_[v] && value.in_place >= s_.inputs && buffers_[value.in_place]) {
-      buffers_[v] = std::move(buffers_[value.in_place]);  // nobody else has it
-      buffers_[v]->label = label;
-    } else if (!buffers_[v] && value.in_place >= 0) {
-      buffers_[v] = buffer(value.in_place, label)->move_memory();
-      addresses_[value.in_place] = nullptr;  // who still asks for it is told
-    } else if (!buffers_[v]) {
-      buffers_[v] = std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
-      buffers_[v]->label = label;
-    }
-    return buffers_[v];
+    if (offset < 0) return own_buffer(v, "");
+    return std::make_shared<Buffer>(arenas_[value.device], offset, value.dtype, value.size);
   }
 
  private:
-  // Most values are asked for by several steps, and what finds one would be half of a step's time
-  // on the host.
+  // Of a value with memory of its own: made when a step first writes it, and labelled with that
+  // step.
+  const std::shared_ptr<Buffer>& own_buffer(int v, const std::string& label) {
+    std::shared_ptr<Buffer>& out = buffers_[v];
+    if (out) return out;
+    const Value& value = s_.values[v];
+    const int old = value.in_place;
+    if (old >= s_.inputs && buffers_[old]) {
+      out = std::move(buffers_[old]);  // nobody else has it
+      out->label = label;
+    } else if (old >= 0) {
+      out = (s_.memory.offset[old] < 0 ? own_buffer(old, label) : buffer(old))->move_memory();
+      addresses_[old] = nullptr;  // who still asks for it is told
+    } else {
+      out = std::make_shared<Buffer>(device_name(value.device), value.dtype, value.size);
+      out->label = label;
+    }
+    return out;
+  }
+
+  // Most values are asked for by several steps, and what finds one takes as long as the rest of a
+  // step on the host.
   void* address(int v, const std::string& label) {
     void*& known = addresses_[v];
     if (known) return known;
     const int64_t offset = s_.memory.offset[v];
-    if (offset < 0) return known = buffer(v, label)->data();
+    if (offset < 0) return known = own_buffer(v, label)->data();
     return known = static_cast<std::byte*>(arenas_[s_.values[v].device]->data()) + offset;
   }
 

@@ -284,6 +284,7 @@ class Searches {
   // What a schedule's searches have gained since `before`, and what is left of the budget.
   void report(const SearchCounts& before, double run, double spent) const {
     const double gained = (counts_.before - counts_.after) - (before.before - before.after);
+    const int troubled = counts_.troubled - before.troubled;
     std::fprintf(
         stderr,
         "BEAM: %d kernels searched in %.1f s, %d candidates timed, %d better: a run's "
@@ -291,6 +292,9 @@ class Searches {
         counts_.kernels - before.kernels, spent, counts_.timed - before.timed,
         counts_.better - before.better, (run - gained) * 1e3, run * 1e3, gained * 1e3 / spent,
         std::max(0.0, left()));
+    if (troubled > 0)
+      std::fprintf(stderr, "BEAM: %d of them could not be searched, the last one because %s\n",
+                   troubled, trouble_.c_str());
   }
 
   // Takes what an earlier program has found with as much effort as this one may spend.
@@ -327,7 +331,6 @@ class Searches {
                                          tools(device_name(task.step.device)), settings);
     try {
       if (found.speedup() > 1) replace_kernel(task.step, found.best);
-      if (!found.trouble.empty() && !interrupted) pass(task);  // nor in another run
     } catch (const std::exception& e) {
       std::cerr << "BEAM: " << task.step.name << ": " << e.what() << '\n';
     }
@@ -336,6 +339,7 @@ class Searches {
     counts_.timed += found.timed;
     counts_.better += found.speedup() > 1;
     counts_.troubled += !found.trouble.empty();
+    if (!found.trouble.empty()) trouble_ = found.trouble;
     counts_.before += task.seconds;
     counts_.after += task.seconds / found.speedup();
     kernels_[task.key].finished = found.exhausted || !found.trouble.empty();
@@ -357,6 +361,7 @@ class Searches {
   std::thread thread_;
   int generation_ = 1;
   double of_firsts_ = 0;                 // seconds of what was spent
+  std::string trouble_;                  // the last one
   std::map<std::string, Seen> kernels_;  // by kernel_key
   std::map<std::string, std::unique_ptr<SearchTools>> tools_;
   SearchCounts counts_;

@@ -21,10 +21,11 @@ std::string env_text(std::string_view name);
 
 // A condition on variables that is asked for too often to look them up each time, as at every
 // launch of a kernel: `now` is called when it is first asked for, and again after each change of an
-// EnvOverride. Changes of the process environment in between are not seen. Any thread.
+// EnvOverride. Changes of the process environment in between are not seen. Any thread; constinit
+// where it is a global variable, since worker processes do their work before main().
 class EnvCondition {
  public:
-  explicit EnvCondition(bool (*now)()) : now_(now) {}
+  constexpr explicit EnvCondition(bool (*now)()) : now_(now) {}
   operator bool() const;
 
  private:
