@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/kept_memory.h"
 #include "runtime/profile.h"
 #include "tiny/error.h"
 
@@ -151,7 +152,7 @@ class Pool {
       try {
         return device.alloc(bytes);
       } catch (const DeviceError& error) {
-        if (std::string_view(error.what()).find("out of memory") == std::string_view::npos) throw;
+        if (!is_out_of_memory(error)) throw;
         return nullptr;
       }
     };
@@ -163,9 +164,8 @@ class Pool {
     try {
       return device.alloc(bytes);
     } catch (const DeviceError& error) {
-      const std::string text = error.what();
-      if (text.find("out of memory") == text.npos) throw;
-      throw DeviceError(text + largest_buffers(device));
+      if (!is_out_of_memory(error)) throw;
+      throw DeviceError(error.what() + largest_buffers(device));
     }
   }
 
@@ -282,5 +282,9 @@ std::vector<DeviceMemory> device_memory() { return pool().by_device(); }
 std::vector<MemoryHolder> largest_holders(size_t most) { return pool().holders(most, nullptr); }
 
 void free_kept_memory() { pool().trim(); }
+
+bool is_out_of_memory(const DeviceError& error) {
+  return std::string_view(error.what()).find("out of memory") != std::string_view::npos;
+}
 
 }  // namespace tiny

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "runtime/cache.h"
+#include "runtime/kept_memory.h"
 #include "runtime/lru.h"
 #include "runtime/profile.h"
 #include "runtime/proof.h"
@@ -82,7 +83,7 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
   }();
   proof.finish();
   const HostSpan span("load");
-  kernel->program = device.load(binary, low.source.entry);
+  kernel->program = with_kept_memory_freed([&] { return device.load(binary, low.source.entry); });
   return kernel;
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/after.h"
 #include "runtime/check_nan.h"
 #include "runtime/fuse.h"
+#include "runtime/kept_memory.h"
 #include "runtime/profile.h"
 #include "runtime/realize.h"
 #include "tiny/build.h"
@@ -329,7 +330,8 @@ void Replay::launch() {
   for (Segment& s : segments_) {
     if (s.items.empty()) continue;
     if (!s.recording) {
-      s.recording = plain ? s.device->Device::record(s.items) : s.device->record(s.items);
+      s.recording = with_kept_memory_freed(
+          [&] { return plain ? s.device->Device::record(s.items) : s.device->record(s.items); });
       s.changed.clear();
     }
     for (int i : s.changed) s.recording->set_args(static_cast<size_t>(i), s.items[i].args);

@@ -361,6 +361,33 @@ TEST_CASE("stand-in: out of memory says how much, after giving back what is kept
   device.free(block, 100);
 }
 
+TEST_CASE("stand-in: where a kernel or a graph finds no memory, what is kept is given back first") {
+  if (!stand_in()) return;
+  FakeHip& fake = *stand_in();
+  const EnvOverride on("DEVICE", "HIP");
+  const auto times_called = [&](const char* function) {
+    return std::count_if(fake.calls.begin(), fake.calls.end(),
+                         [&](const std::string& call) { return call.starts_with(function); });
+  };
+  const auto fails = [&](const char* function) {
+    fake.calls.clear();
+    fake.fail[function] = 2;  // out of memory
+  };
+  Tensor kept = Tensor::arange(0, 3000, 1, kF32).contiguous().realize();
+  kept = Tensor();  // its memory is kept for the next of its size
+  const Tensor x = Tensor::arange(0, 77, 1, kF32).contiguous().realize();
+  fails("hipModuleLoadData");
+  CHECK((x * 3 + 4).to_vector<float>()[76] == 232);
+  CHECK(times_called("hipModuleLoadData") == 2);
+  CHECK(times_called("hipFreeAsync") > 0);
+  CHECK(times_called("hipMemPoolTrimTo") > 0);
+  Jit step([](const Tensor& t) { return ((t + 1) * 5).contiguous().sum(); });
+  step(x), step(x);  // called, and recorded
+  fails("hipGraphInstantiateWithFlags");
+  CHECK(step(x).item<float>() == 5 * (76 * 77 / 2 + 77));
+  CHECK(times_called("hipGraphInstantiateWithFlags") == 2);
+}
+
 TEST_CASE("stand-in: what the runtime or the compiler refuses is an error with its name and text") {
   if (!stand_in()) return;
   FakeHip& fake = *stand_in();
