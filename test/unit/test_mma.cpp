@@ -223,7 +223,7 @@ TEST_CASE("mma: products of bytes compile without spills, for each generation th
   for (const auto& [t, instruction] : {std::pair<DType, const char*>{kI8, "k32.row.col.s32.s8.s8"},
                                        {kF8E4M3, "k32.row.col.f32.e4m3.e4m3"},
                                        {kF8E5M2, "k32.row.col.f32.e5m2.e5m2"}})
-    for (const std::string arch : {"sm_80", "sm_89", "sm_120"}) {
+    for (const std::string arch : {"sm_80", "sm_89", "sm_90a", "sm_120"}) {
       if (t != kI8 && (arch == "sm_80" || !nvrtc_is_at_least(12, 4))) continue;
       CAPTURE(arch);
       CAPTURE(t);
