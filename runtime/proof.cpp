@@ -97,7 +97,7 @@ PendingProof::PendingProof(const Lowered& low, const Step& step, const Target& t
   ProofSettings settings;
   read_kernel(step.kernel.get(), target, settings);
   settings.seconds = mode_ == 2 ? kPatience : kBudget;
-  if (mode_ == 2) settings.iterations = int64_t{1} << 22;
+  if (mode_ == 2) settings.iterations = int64_t{1} << 24;
   folder_ = cache_folder();
   if (!folder_.empty()) key_ = key_of(low, settings);
   const auto known = folder_.empty() ? std::nullopt : cache_get(folder_, key_);
