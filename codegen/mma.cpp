@@ -297,7 +297,7 @@ Node mma_elements(Node mma) {
   if (mma->src(last)->dtype != kIndex) return nullptr;  // it is all elements already
   expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
   const int64_t from = mma->src(last)->int_value();
-  Node all = make(Op::Mma, unit.sum.vec(unit.results()),
+  Node all = make(Op::Mma, mma->dtype.vec(mma_unit(mma).results()),
                   mma->srcs().first(static_cast<size_t>(last)), mma->payload);
   std::vector<int64_t> picks;
   for (int lane = 0; lane < mma->dtype.lanes; ++lane) picks.push_back(from + lane);
