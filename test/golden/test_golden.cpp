@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "codegen/lower.h"
+#include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -89,8 +90,33 @@ std::string first_difference(const std::string& found, const std::string& expect
   }
 }
 
-void check_golden(const std::string& name, const Tensor& result) {
-  const std::string text = stages(result);
+// The product alone, as a processor with AMX gets it: its operands lie as tiles in memory.
+std::string product_on_tiles() {
+  const EnvOverride units("CPU_UNITS", "amx-bf16"), opt("OPT", "1"), fuse("FUSE", "1");
+  const std::string device = "CPU:39";
+  const auto operand = [&](const Shape& shape) {
+    return Tensor::from(std::vector<BFloat16>(static_cast<size_t>(numel(shape))), shape, device);
+  };
+  const Tensor result = operand({64, 128}).matmul(operand({128, 40}), kF32).relu();
+  const Node root = result.node();
+  const Normalized graph = normalize(std::span(&root, 1));
+  const std::vector<int> devices(graph.buffers.size(), device_id(device));
+  const auto s = schedule(graph, devices, device_id(device));
+  Target target = fixed_target(Target::Language::LlvmIr);
+  target.arch = "amx-bf16";
+  const Step& product = s->steps.back();
+  std::string linear;
+  const auto viewer = [&](const char* pass, const std::string& text) {
+    if (std::string(pass) == "linearize") linear = text;
+  };
+  const Lowered llvm = lower(product.kernel.get(), product.name, target, viewer);
+  const size_t end = llvm.source.text.find("  call void @llvm.x86.tilestored64");
+  return section(cat("kernel ", product.name), to_text(product.kernel.get())) +
+         section("options", to_text(llvm.options)) + section("linearize", linear) +
+         section("LLVM IR, up to where the sums are", llvm.source.text.substr(0, end));
+}
+
+void check_golden(const std::string& name, const std::string& text) {
   if (std::getenv("GOLDEN_UPDATE")) {
     std::ofstream(golden_path(name)) << text;
     return;
@@ -98,6 +124,10 @@ void check_golden(const std::string& name, const Tensor& result) {
   CAPTURE(name);
   REQUIRE(std::filesystem::exists(golden_path(name)));
   CHECK(first_difference(text, read(golden_path(name))) == "");
+}
+
+void check_golden(const std::string& name, const Tensor& result) {
+  check_golden(name, stages(result));
 }
 
 }  // namespace
@@ -127,4 +157,9 @@ TEST_CASE("the golden comparison names the first line that differs") {
   CHECK(first_difference("a\nb\n", "a\nb\n") == "");
   CHECK(first_difference("a\nb\n", "a\nc\n").starts_with("line 2\n  is:     b\n  golden: c"));
   CHECK(first_difference("a\n", "a\nc\n").starts_with("line 2\n  is:     (end)\n  golden: c"));
+}
+
+TEST_CASE("the golden text of a product on the tiles of a CPU") {
+  if (find_device("CPU").target().language != Target::Language::LlvmIr) return;
+  check_golden("tiles", product_on_tiles());
 }
