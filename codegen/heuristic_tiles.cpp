@@ -54,7 +54,8 @@ class TileTuner : Tuner {
     extend(n_, at_once.columns);
     if (m_ >= 0) strip_ = block < strips ? inner(m_, at_once.rows * block) : std::exchange(m_, -1);
     std::vector<int> unrolled;
-    for (auto [id, amount] : {std::pair(&n_, at_once.columns), std::pair(&strip_, at_once.rows)})
+    // Rows first: an element of one is used for all columns at once.
+    for (auto [id, amount] : {std::pair(&strip_, at_once.rows), std::pair(&n_, at_once.columns)})
       if (*id >= 0 && amount > 1) {
         unrolled.push_back(inner(*id, amount));
         bind(unrolled.back(), RangeKind::Unroll);
