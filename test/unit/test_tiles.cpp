@@ -225,6 +225,24 @@ TEST_CASE("tiles: LLVM compiles the instructions for a processor that has them")
 #endif
 }
 
+TEST_CASE("tiles: rows that lie beside each other there are stored together") {
+  if (!has_units()) return;
+  for (const auto& [t, units] : {std::pair(kBF16, kHalves[1]), std::pair(kI8, kBytes[0])}) {
+    const std::string device = device_with(units);
+    const Tensor a = integers({64, 64}, t, device), b = integers({64, 64}, t, device);
+    const auto s = schedule_of(product(a, b, t == kBF16 ? kF32 : kI32), device);
+    int joined = 0;
+    for (const Step& step : s->steps) {
+      const Lowered l = lower(step.kernel.get(), "k", find_device(device).target());
+      for (Node store : l.machine->srcs())
+        joined +=
+            store->src(2)->op == Op::Shuffle &&
+            store->src(2)->dtype == t.vec(find_device(device).target().vector_bytes / t.size());
+    }
+    CHECK(joined > 0);
+  }
+}
+
 TEST_CASE("tiles: an operand that lies in another order is no fragment") {
   Target target;
   target.language = Target::Language::LlvmIr;
