@@ -223,8 +223,13 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   if (!divides(m, u.rows) || !divides(n, u.columns) || !divides(k, u.depth))
     return cat("not whole fragments of ", u.rows, " x ", u.columns, " x ", u.depth);
   if (!u.group) return "";
-  const bool in_place = tile_load({a, m, k, index(0), index(0)}, u, true, next_range_id(sink)) &&
-                        tile_load({b, n, k, index(0), index(0)}, u, false, next_range_id(sink));
+  const int id = next_range_id(sink);
+  const auto fragments = [&](Node r, int64_t size, int which) {
+    return extent(r) == size ? index(0) : range_of(extent(r) / size, id + which, RangeKind::Loop);
+  };
+  Node step = fragments(k, u.depth, 5);
+  const bool in_place = tile_load({a, m, k, fragments(m, u.rows, 3), step}, u, true, id) &&
+                        tile_load({b, n, k, fragments(n, u.columns, 4), step}, u, false, id);
   return in_place ? "" : "a fragment's elements do not lie one after the other";
 }
 
@@ -272,6 +277,7 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
   if (u.group) {
     srcs = {tile_load({a, m, k, rows, steps}, u, true, id),
             tile_load({b, n, k, columns, steps}, u, false, id)};
+    expect(srcs[0] && srcs[1], "an mma of elements that do not lie one after the other");
   } else {
     operand(a, m, rows, u.rows, u.a_row);
     operand(b, n, columns, u.columns, u.b_column);
