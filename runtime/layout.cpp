@@ -34,10 +34,9 @@ class Layouts {
     if (numel(n->src(0)->shape()) == 0) return n;
     Node p = with_product_on_top(n);
     if (!p && is_byte_product(n)) p = with_product_on_top(n, true);
-    if (!p && target_.kind == Target::Kind::Cpu && !n->dtype.is_float())
-      p = with_product_on_top(n, true);
-    if (Node tiles = p ? with_tiles(p, target_) : nullptr) return tiles;
-    if (!n->dtype.is_float() && target_.kind == Target::Kind::Cpu) p = nullptr;
+    // Of a CPU's products those of integers have layouts for matrix units alone.
+    Node any = p || target_.kind == Target::Kind::Gpu ? p : with_product_on_top(n, true);
+    if (Node tiles = any ? with_tiles(any, target_) : nullptr) return tiles;
     const bool product = p != nullptr;
     if (product) n = with_unit_rows(p);
     if (product) store_computed(n);
