@@ -140,10 +140,14 @@ void Tuner::bind(int id, RangeKind kind) {
   apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}});
 }
 
-void Tuner::order_kinds(int x) {
+void Tuner::order_kinds(int x, const std::vector<int>& sums) {
   std::vector<int> ids;
   for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
                       RangeKind::Unroll, RangeKind::Vector}) {
+    if (k == RangeKind::Reduce && !sums.empty()) {
+      ids.insert(ids.end(), sums.begin(), sums.end());
+      continue;
+    }
     for (Node r : ranges_)
       if (kind(r) == k && range_id(r) != x) ids.push_back(range_id(r));
     if (k == RangeKind::Thread && x >= 0 && range(x)) ids.push_back(x);

@@ -19,8 +19,9 @@ class Tuner {
   void apply(Opt opt);
   void bind(int id, RangeKind kind);
   // Loops in the order that GPUs want: blocks, threads, loops, sums, unrolled ones, vectors; the
-  // thread range `x`, if any, is the last of the threads: it runs along the warp.
-  void order_kinds(int x = -1);
+  // thread range `x`, if any, is the last of the threads: it runs along the warp. `sums`: loops of
+  // sums in another order than that of their ids.
+  void order_kinds(int x = -1, const std::vector<int>& sums = {});
   Node range(int id) const {
     for (Node r : ranges_)
       if (range_id(r) == id) return r;
