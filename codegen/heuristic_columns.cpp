@@ -2,6 +2,7 @@
 // times a vector, products that no matrix unit computes.
 #include <bit>
 #include <optional>
+#include <set>
 
 #include "codegen/heuristic_gpu.h"
 #include "tiny/algebra.h"
@@ -49,7 +50,11 @@ class ColumnTuner : GpuTuner {
     const int v = range_id(column);
     make_last(rest, v);
     const int64_t results = iterations(rest), rows = iterations(closed);
-    const int64_t lanes = lanes_along(column), vectors = extent(column) / lanes;
+    // Several operands in eight lanes take so many registers that blocks wait for each other: on an
+    // H200 gradients of batch norm in bf16 take up to half of the time with four.
+    const int64_t all = lanes_along(column),
+                  lanes = streams() > 1 ? std::min<int64_t>(all, 4) : all;
+    const int64_t vectors = extent(column) / lanes;
     if (closed.empty() || results / lanes >= target_.cores * int64_t{512}) return false;
     const int64_t size = element_size(largest_access(column));
     int64_t across = std::max<int64_t>(1, kLine / (lanes * size));
@@ -107,6 +112,15 @@ class ColumnTuner : GpuTuner {
     for (int id : loops())
       if ((mask & ~sink_->ranges) >> id & 1) out.push_back(id);
     return iterations(out) > 1 && !(mask & sink_->ranges) ? out : Ids{};
+  }
+
+  // Operands that hold something else for each iteration.
+  size_t streams() const {
+    std::set<Node> out;
+    for (const Access& a : accesses_)
+      if (a.node->op == Op::Load && iterations(loops()) <= a.node->src(0)->ints()[1])
+        out.insert(a.node->src(0));
+    return out.size();
   }
 
   Access largest_access(Node column) const {

@@ -8,6 +8,7 @@
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
 #include "tiny/build.h"
+#include "tiny/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
@@ -185,6 +186,28 @@ TEST_CASE("GPU options: what is only moved is transposed in registers, in vector
   }
 }
 
+TEST_CASE("GPU options: blocks that transpose a few rows have whole warps") {
+  const Tensor part =
+      memory({512, 32, 24, 24}).slice({0, 0, 0, 0}, {512, 32, 20, 20}, {1, 1, 1, 1});
+  const Lowered low = last_kernel(part.permute({0, 2, 3, 1}).contiguous());
+  CHECK(holds(low, "*(f32x4*)(b0"));
+  const auto& block = low.launch.block;
+  CHECK(block[0] * block[1] * block[2] % 32 == 0);
+}
+
+TEST_CASE("GPU options: windows one below the other read their rows once for a matrix unit") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  const Lowered low = last_kernel(conv2d(memory({512, 32, 24, 24}), memory({32, 32, 5, 5})));
+  REQUIRE(holds(low, "mma_tf32("));
+  const std::string &text = low.source.text, mark = "UNROLL for (i32 ";
+  const size_t at = text.find(mark, text.find("acc1 = "));
+  REQUIRE(at != std::string::npos);
+  const std::string name = text.substr(at + mark.size(), 2);
+  CHECK(text.substr(at).find("for (", mark.size()) == std::string::npos);  // the innermost loop
+  CHECK(holds(low, (name + " * 24").c_str()));                             // of rows
+  CHECK(holds(low, (name + " < 5").c_str()));
+}
+
 TEST_CASE("GPU options: channels that are innermost in memory are summed side by side, in parts") {
   for (int64_t channels : {64, 256}) {
     CAPTURE(channels);
@@ -212,9 +235,25 @@ TEST_CASE("GPU options: what is kept in memory for a gradient has its channels i
   for (const Lowered& low : kernels(Tensor::gradient(largest.to(kF32).sum(), {w})[0])) {
     if (!holds(low, "exp2_of") || !holds(low, "(f16* RESTRICT b0")) continue;
     ++found;
-    CHECK(holds(low, "*(f16x8*)(b0 + "));
+    CHECK(holds(low, "*(f16x4*)(b0 + "));  // as wide as what it reads for each channel
   }
   CHECK(found > 0);
+}
+
+TEST_CASE("GPU options: what is there for each channel is read four at a time, for two pixels") {
+  const Tensor x = memory({256, 56, 56, 128}, kBF16), a = memory({128}), b = memory({128});
+  const Lowered low = last_kernel(((x.to(kF32) - a) * b).to(kBF16).contiguous());
+  CHECK(holds(low, "*(bf16x4*)(b0 + "));
+  CHECK(low.launch.grid[0] * low.launch.block[0] == numel(x.shape()) / 8);
+  CHECK(holds(last_kernel((x.to(kF32) * 2).to(kBF16)), "*(bf16x8*)(b0 + "));
+}
+
+TEST_CASE("GPU options: sums over several operands have four columns in a thread, over one eight") {
+  const auto x = [] { return memory({256, 56, 56, 64}, kBF16).to(kF32); };
+  const std::vector<Lowered> two = kernels((x() * x()).sum(Shape{0, 1, 2})),
+                             one = kernels(x().square().sum(Shape{0, 1, 2}));
+  CHECK(holds(two[0], "const bf16x4*)(b1 + "));
+  CHECK(holds(one[0], "const bf16x8*)(b1 + "));
 }
 
 TEST_CASE("GPU options: a sum over many parts has a block for each vector of columns") {
@@ -248,6 +287,11 @@ TEST_CASE("GPU options: channels of a pixel that are filled up are stored at onc
   const Lowered low = last_kernel(x.pad({{0, 0}, {3, 3}, {3, 3}, {0, 1}}).contiguous());
   CHECK(low.launch.grid[0] * low.launch.block[0] < 256 * 230 * 230 + 1024);
   CHECK(holds(low, "*(bf16x4*)(b0"));
+  // Also where channels lie one plane after the other.
+  const Tensor planes = memory({256, 3, 224, 224}, kBF16).permute({0, 2, 3, 1});
+  const Lowered turned = last_kernel(planes.pad({{0, 0}, {3, 3}, {3, 3}, {0, 1}}).contiguous());
+  CHECK(turned.launch.grid[0] * turned.launch.block[0] < 256 * 230 * 230 + 1024);
+  CHECK(holds(turned, "*(bf16x4*)(b0"));
   // Wider elements fill memory's sectors by threads side by side.
   CHECK(!holds(
       last_kernel(memory({256, 224, 224, 3}).pad({{0, 0}, {0, 0}, {0, 0}, {0, 1}}).contiguous()),
