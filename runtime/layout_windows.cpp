@@ -84,7 +84,8 @@ class Finder {
   }
 
   // An axis that is walked in the midst of an operand's memory, where all axes around it are either
-  // summed over or counted by the result, and it is not; -1 where there is none.
+  // summed over or counted by the result, and it is not; -1 where there is none. A batch of
+  // matrices has none: what lies around its rows is of two kinds.
   int surrounded(int operand) const {
     const auto kind = [&](int axis) {
       return std::pair(is_reduced(n_, axis), moves(1 - operand, axis));
@@ -93,10 +94,13 @@ class Finder {
       const Walk at = walk_of(operands_[operand], ranges_[axis]);
       if (size(axis) < kFewChannels || at.kind != Walk::Movable) continue;
       bool before = false, behind = false, alike = true;
+      std::optional<std::pair<bool, bool>> around;
       for (int other = 0; other < static_cast<int>(ranges_.size()); ++other) {
         if (other == axis || size(other) == 1 || !moves(operand, other)) continue;
         const Walk w = walk_of(operands_[operand], ranges_[other]);
-        alike = alike && w.kind != Walk::Irregular && kind(other) != kind(axis);
+        if (!around) around = kind(other);
+        alike = alike && w.kind != Walk::Irregular && kind(other) == around &&
+                kind(other) != kind(axis);
         (w.dim < at.dim ? before : behind) = true;
       }
       if (before && behind && alike) return axis;
