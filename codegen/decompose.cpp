@@ -91,6 +91,23 @@ bool skips_f32(Node n) {  // a cast between a half and anything but f32
 }
 Node cast_by_f32(const Match& m) { return cast(cast(m.root->src(0), kF32), m.root->dtype); }
 
+// What halves hold in full: a byte, or the 8 bits of another float.
+bool fits_halves(DType t) { return t.is_bool() || t.is_f8() || (!t.is_float() && t.size() == 1); }
+
+// A byte as a half as f32.
+bool is_widened_again(Node n) {
+  Node half = n->src(0);
+  if (n->dtype.scalar != Scalar::F32 || half->op != Op::Cast || !half->dtype.is_half())
+    return false;
+  Node value = half->src(0);
+  if (value->op == Op::Cast && value->dtype.scalar == Scalar::F32) value = value->src(0);
+  return fits_halves(value->dtype.one());
+}
+Node widened_once(const Match& m) {
+  Node value = m.root->src(0)->src(0);
+  return value->dtype.scalar == Scalar::F32 ? value : cast(value, kF32);
+}
+
 template <Scalar from, Scalar to> bool casts(Node n) {
   return n->src(0)->dtype.scalar == from && n->dtype.scalar == to;
 }
@@ -243,6 +260,8 @@ const RuleTable& half_rules() {
       {"arithmetic of halves in f32", pat::any_of(half_arithmetic()).when(has_half_source),
        half_in_f32},
       {"cast halves by way of f32", pat::any_of(op_set(Op::Cast)).when(skips_f32), cast_by_f32},
+      {"f32 of a half that holds a byte", pat::any_of(op_set(Op::Cast)).when(is_widened_again),
+       widened_once},
   });
   return table;
 }

@@ -242,6 +242,23 @@ TEST_CASE("a cast of a half is left to hardware that has it") {
   }
 }
 
+TEST_CASE("a byte is widened without a stop at the half that holds it") {
+  Target target;
+  target.kind = Target::Kind::Gpu;
+  target.language = Target::Language::Cuda;
+  target.has_f16 = target.has_bf16 = true;
+  const Node r = range(0, 64);
+  const auto casts_of = [&](DType from) {
+    const Node half = make(Op::Cast, kBF16, {make(Op::Load, from, {param(0, from), r})});
+    int casts = 0;
+    for (Node n : topological(decompose(make(Op::Cast, kF32, {half}), target)))
+      casts += n->is(Op::Cast);
+    return casts;
+  };
+  for (DType t : {kI8, kU8}) CHECK(casts_of(t) == 1);
+  CHECK(casts_of(kI32) > 1);  // rounded by the half
+}
+
 TEST_CASE("floor division and remainder go towards minus infinity for every sign") {
   std::vector<int32_t> x, y;
   for (int a = -40; a <= 40; ++a)
