@@ -48,6 +48,7 @@ bool is_padded_load(Node n) {
 struct Product {
   Node reduce = nullptr;
   Node factors[2] = {};
+  Node gate = nullptr;  // of terms that count
 };
 
 std::string find_product(Node sink, int id, Product& out) {
@@ -58,7 +59,7 @@ std::string find_product(Node sink, int id, Product& out) {
       out.reduce = n;
     }
   if (!out.reduce) return "no range of a sum";
-  Node value = out.reduce->src(0), gate = nullptr;
+  Node value = out.reduce->src(0), &gate = out.gate;
   while (value->op == Op::Where && value->src(2)->is_const(0)) {
     gate = both(gate, value->src(0));
     value = value->src(1);
@@ -102,6 +103,21 @@ Node place(const std::vector<Node>& tile, int64_t padding) {
   return at;
 }
 
+// The only load of a factor that has an element of its own for each of the tile's; nullptr where
+// there are several.
+Node own_load(Node factor, Node loop, const std::vector<Node>& tile) {
+  Node own = nullptr;
+  for (Node n : topological(factor)) {
+    const bool is_own =
+        n->op == Op::Load && (n->ranges & loop->ranges) &&
+        std::all_of(tile.begin(), tile.end(), [&](Node r) { return (n->ranges & r->ranges) != 0; });
+    if (!is_own) continue;
+    if (own || is_stage(n->src(0))) return nullptr;
+    own = n;
+  }
+  return own;
+}
+
 std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
   std::vector<Node> out;
   for (Node r : ranges_of(sink))
@@ -119,15 +135,18 @@ std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
 std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Product p;
   if (target.kind != Target::Kind::Gpu) return "there is no shared memory";
-  if (opt.axes.size() < 3 || opt.axes[0] < 0 || opt.axes[0] > 1 || opt.axes[1] < 0 ||
+  if (opt.axes.size() < 3 || opt.axes[0] < 0 || opt.axes[0] > 3 || opt.axes[1] < 0 ||
       opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
   if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
-  Node value = narrow(p.factors[opt.axes[0]], target);
+  Node value = narrow(p.factors[opt.axes[0] % 2], target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
   if (contains_reduction(value)) return "the factor is computed from a reduction";
   const std::vector<Node> tile = tile_ranges(sink, opt);
   if (tile.size() + 2 != opt.axes.size()) return "no such ranges of a tile";
+  if (opt.axes[0] > 1 && value->op == Op::Load) return "the factor is what lies in memory";
+  if (opt.axes[0] > 1 && !own_load(value, range_with_id(sink, opt.axis), tile))
+    return "the factor is not computed from one load";
   for (Node r : tile) {
     if (!(value->ranges & r->ranges) || range_id(r) == opt.axis)
       return cat("the factor has no tile along r", range_id(r));
@@ -140,15 +159,18 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Product p;
   const std::string why = find_product(sink, opt.axis, p);
   expect(why.empty(), "stage: ", why);
-  Node factor = p.factors[opt.axes[0]], value = narrow(factor, target);
+  const int which = opt.axes[0] % 2;
+  Node factor = p.factors[which], value = narrow(factor, target);
   const std::vector<Node> tile = tile_ranges(sink, opt);
+  Node loop = range_with_id(sink, opt.axis);
+  Node raw = opt.axes[0] > 1 ? own_load(value, loop, tile) : nullptr;
+  if (raw) value = p.gate ? gated(raw, p.gate) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, static_cast<int>(s->ints()[0]) - 1);
   NodeMap<Node> map;
   std::vector<Node> fill;
   for (Node r : tile)
     fill.push_back(map[r] = make(Op::Range, kIndex, {r->src(0)}, RangeArg{id++, RangeKind::Loop}));
-  Node loop = range_with_id(sink, opt.axis);
   const bool is_filled_again = value->ranges & loop->ranges;
   const int64_t depth = is_filled_again ? opt.amount : 1;
   const int64_t size = (tile_size(tile, opt.axes[1]) + 15) / 16 * 16;
@@ -159,9 +181,12 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   srcs.insert(srcs.end(), fill.begin(), fill.end());
   Node stage = make(Op::Stage, value->dtype, srcs, Ints(numbers));
   Node read = make(Op::Load, value->dtype, {stage, index_add(turn, place(tile, opt.axes[1]))});
-  if (value != factor) read = make(Op::Cast, factor->dtype, {read});
+  if (raw)
+    read = substitute(factor, raw, read);
+  else if (value != factor)
+    read = make(Op::Cast, factor->dtype, {read});
   Node factors[2] = {p.factors[0], p.factors[1]};
-  factors[opt.axes[0]] = read;
+  factors[which] = read;
   std::vector<Node> sum(p.reduce->srcs().begin(), p.reduce->srcs().end());
   sum[0] = make(Op::Mul, factor->dtype, {factors[0], factors[1]});
   return substitute(sink, p.reduce, make(Op::Reduce, p.reduce->dtype, sum, p.reduce->payload));

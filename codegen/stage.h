@@ -30,10 +30,11 @@ Node narrow(Node factor, const Target& target);
 inline bool is_stage(Node param) { return param->op == Op::Stage; }
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 
-// Option: axis is a range of the sum, axes[0] which factor of the product (0 or 1), axes[1] how
-// many elements lie between the rows of the tile to keep rows in different banks, axes[2...] the
-// ranges of the tile, those along which elements lie next to each other last; amount the depth. The
-// ranges f get the next ids, in the order of axes.
+// Option: axis is a range of the sum, axes[0] which factor of the product (0 or 1; 2 or 3: what it
+// is computed from is staged, as it lies in memory, and the factor is computed as it is read from
+// the stage), axes[1] how many elements lie between the rows of the tile to keep rows in different
+// banks, axes[2...] the ranges of the tile, those along which elements lie next to each other last;
+// amount the depth. The ranges f get the next ids, in the order of axes.
 std::string stage_problem(Node sink, const Opt& opt, const Target& target);
 Node use_stage(Node sink, const Opt& opt, const Target& target);
 
@@ -64,7 +65,8 @@ struct StagePlan {
   int64_t step = 16;                         // elements along the sum that are staged at a time
   int64_t depth = 3;                         // tiles of each operand in shared memory
 
-  bool mma = false;  // on the matrix units of warps (codegen/mma.h)
+  bool mma = false;    // on the matrix units of warps (codegen/mma.h)
+  bool bytes = false;  // what a factor is computed from is staged
 
   static constexpr int64_t kDown = 4, kAcross = 8;
   int64_t rows() const { return warps_down * (mma ? 16 : kDown) * down; }
@@ -78,6 +80,10 @@ std::span<const StagePlan> stage_plans(bool mma);
 // columns, and terms of each sum.
 bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
                       const Target& target);
+
+// The same of few rows, which meet columns that are computed as they are staged.
+int64_t thin_columns(int64_t rows, const Target& target);  // of a block's tile
+bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms);
 
 // Options that stage both factors of the kernel's product, with the plan that is best of these;
 // none where the kernel has none, or none that is worth it.

@@ -31,7 +31,7 @@ class Fuser {
       : roots_(roots.begin(), roots.end()), target_(target) {
     order_ = topological(roots);
     for (Node n : order_) position_[n] = position_.size();
-    stored_ = choose_stored(roots_, order_, stored, target.kind == Target::Kind::Gpu);
+    stored_ = choose_stored(roots_, order_, stored, target);
   }
 
   std::vector<Group> run() {

@@ -11,6 +11,7 @@
 #include "runtime/layout_panels.h"
 #include "runtime/layout_results.h"
 #include "runtime/layout_split.h"
+#include "runtime/layout_thin.h"
 #include "runtime/layout_tiles.h"
 #include "runtime/layout_windows.h"
 #include "runtime/narrow.h"
@@ -38,6 +39,11 @@ class Layouts {
     Node any = p || target_.kind == Target::Kind::Gpu ? p : with_product_on_top(n, true);
     if (Node tiles = any ? with_tiles(any, target_) : nullptr) return tiles;
     const bool product = p != nullptr;
+    if (Node sum = product ? p : n; const auto thin = find_thin_product(sum, target_)) {
+      if (thin->parts == 1) return sum;
+      Node parts = in_parts(sum, {thin->axis, thin->parts}, true);
+      return build::reshape(build::reduce(Op::Add, parts, 1), sum->shape());
+    }
     if (product) n = with_unit_rows(p);
     if (product) store_computed(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {

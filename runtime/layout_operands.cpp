@@ -133,13 +133,16 @@ class Planner {
     for (int i = 0; i < n->rank; ++i) {
       const int64_t size = n->src(0)->shape()[i];
       int walking = 0, which = 0;
+      bool irregular = false;
       for (int o = 0; o < 2; ++o) {
         const Walk w = walk_of(operands[static_cast<size_t>(o)], ranges[i]);
-        if (w.kind == Walk::Irregular) return false;
+        irregular |= w.kind == Walk::Irregular;
         if (w.kind == Walk::None) continue;
         ++walking;
         which = o;
       }
+      const bool counts = walking == 2 && !is_reduced(n, i);  // products, or parts of a sum
+      if (irregular && !counts) return false;
       if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
       (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
     }
@@ -278,11 +281,12 @@ std::vector<Node> computed_operands(Node reduce, const Target& target) {
     if (has_windows(o)) return {};
     points.push_back(o.point);
   }
+  const auto is_computed = [](Node p) { return is_elementwise(p->op) || p->op == Op::Gather; };
   for (Node p : points)
     if (!has_matrix_unit(target, p->dtype) ||
-        (is_elementwise(p->op) && numel(mul->shape()) < kUses * numel(p->shape())))
+        (is_computed(p) && numel(mul->shape()) < kUses * numel(p->shape())))
       return {};
-  std::erase_if(points, [](Node p) { return !is_elementwise(p->op); });
+  std::erase_if(points, [&](Node p) { return !is_computed(p); });
   return points;
 }
 

@@ -4,6 +4,7 @@
 
 #include "codegen/loop_end.h"
 #include "runtime/after.h"
+#include "runtime/layout_thin.h"
 #include "runtime/work.h"
 
 namespace tiny {
@@ -46,8 +47,8 @@ namespace {
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
-          bool on_gpu)
-      : roots_(roots), order_(order), on_gpu_(on_gpu) {
+          const Target& target)
+      : roots_(roots), order_(order), target_(target), on_gpu_(target.kind == Target::Kind::Gpu) {
     for (Node n : given) out_.values[n] = 1;
     for (Node n : order_)
       for (Node s : used_sources(n)) users_[s].push_back(n);
@@ -97,14 +98,23 @@ class Chooser {
         for (Node s : n->srcs()) {
           Node b = base_of(s);
           if (n->op == Op::Copy) out_.sent[b] = 1;
-          if ((n->op == Op::Copy || s == n->src(0)) && !is_leaf(b)) out_.values[b] = 1;
+          const bool is_base = n->op == Op::Scatter && s == n->src(0);
+          if ((n->op == Op::Copy || is_base) && !is_leaf(b) && !(is_base && is_only_for(n, b)))
+            out_.values[b] = 1;
         }
       }
-      if (on_gpu_ && is_narrowed_product(n) && is_read_often(n)) out_.values[n] = 1;
+      if (on_gpu_ && is_narrowed_product(n)) out_.values[n] = 1;
       if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 &&
           is_worth_storing(n))
         out_.values[narrower(n)] = 1;
     }
+  }
+
+  // Whether a value is computed where a scatter begins: nobody else reads it.
+  bool is_only_for(Node scatter, Node base) const {
+    Node n = scatter->src(0);
+    while (n != base && users_of(n) == 1) n = n->src(0);
+    return is_elementwise(base->op) && users_of(n) == 1;
   }
 
   size_t users_of(Node n) const {
@@ -137,16 +147,16 @@ class Chooser {
     return n->op == Op::ReduceAxis && base_of(n->src(0))->op == Op::Mul;
   }
 
-  bool is_read_often(Node n) const {
-    while (users_of(n) == 1 && users_.find(n)->front()->op == Op::Cast) n = users_.find(n)->front();
-    return users_of(n) > 1;
-  }
-
-  // What a cast makes wider is stored as it was: a mask takes a byte and not four.
+  // What a cast makes wider is stored as it was: a mask takes a byte and not four, and matrix units
+  // want halves.
   static Node narrower(Node n) {
-    while (n->op == Op::Cast && is_elementwise(n->src(0)->op) &&
-           n->src(0)->dtype.size() < n->dtype.size())
-      n = n->src(0);
+    while (n->op == Op::Cast) {
+      Node s = base_of(n->src(0));
+      const bool computed = is_elementwise(s->op) || s->op == Op::Gather;
+      if (!computed || s->dtype.size() >= n->dtype.size() || numel(s->shape()) > numel(n->shape()))
+        break;
+      n = s;
+    }
     return n;
   }
 
@@ -173,21 +183,29 @@ class Chooser {
     if (from == 0 || numel(n->shape()) / from < 4) return;
     const Cost c = cost_of(s);
     if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
-    if (feeds_product(n) ? c.work > 0 : c.work >= 4) out_.values[s] = 1;
+    Node sum = fed_product(n);
+    if (sum ? c.work > 0 && !is_computed_as_read(narrower(s), sum) : c.work >= 4)
+      out_.values[narrower(s)] = 1;
   }
 
-  // Whether a value goes, by movement and products only, into a sum: each element is then read for
-  // many results.
-  bool feeds_product(Node n) const {
+  // The sum into which a value goes, by movement and products only: each element is then read for
+  // many results. Null where there is none.
+  Node fed_product(Node n) const {
     for (int depth = 0; depth < 12; ++depth) {
       const auto* users = users_.find(n);
-      if (!users || users->empty()) return false;
+      if (!users || users->empty()) return nullptr;
       n = users->front();
-      if (n->op == Op::ReduceAxis) return true;
+      if (n->op == Op::ReduceAxis) return n;
       const bool passed_on = n->op == Op::Mul || n->op == Op::Cast || selects_by_length(n);
-      if (!is_movement(n->op) && !passed_on) return false;
+      if (!is_movement(n->op) && !passed_on) return nullptr;
     }
-    return false;
+    return nullptr;
+  }
+
+  bool is_computed_as_read(Node value, Node sum) const {
+    if (!on_gpu_) return false;
+    const auto thin = find_thin_product(sum, target_);
+    return thin && thin->computed == value;
   }
 
   static constexpr int kDear = 24;  // work
@@ -204,6 +222,7 @@ class Chooser {
   }
 
   const std::span<const Node> roots_, order_;
+  const Target& target_;
   const bool on_gpu_;
   NodeMap<std::vector<Node>> users_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
@@ -213,8 +232,8 @@ class Chooser {
 }  // namespace
 
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
-                     std::span<const Node> given, bool on_gpu) {
-  return Chooser(roots, order, given, on_gpu).run();
+                     std::span<const Node> given, const Target& target) {
+  return Chooser(roots, order, given, target).run();
 }
 
 }  // namespace tiny

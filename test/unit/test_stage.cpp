@@ -270,8 +270,10 @@ TEST_CASE("stage: an option that fits nothing says why") {
   const Tensor product = a.matmul(b);
   CHECK(why(product, "stage r2 factor 0 pad 4 r0 x 2", find_device("CPU").target()) ==
         "there is no shared memory");
-  CHECK(why(product, "stage r2 factor 2 pad 4 r0 x 2", target) ==
+  CHECK(why(product, "stage r2 factor 4 pad 4 r0 x 2", target) ==
         "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted");
+  CHECK(why(product, "stage r2 factor 2 pad 4 r0 x 2", target) ==
+        "the factor is what lies in memory");
   CHECK(why(product, "stage r2 factor 0 pad 4 r1 x 2", target) ==
         "the factor has no tile along r1");
   CHECK(why(product, "stage r1 factor 0 pad 4 r0 x 2", target) == "no range of a sum");
