@@ -2,7 +2,7 @@
 """PyTorch's times of the rows of extra/bench/gpu that ../shared/peers/gpu_peers.py lacks, eager and
 compiled, as JSON lines of the same form:
 
-    python3 extra/bench/gpu_peers.py [conv | gemm] > peers.jsonl
+    python3 extra/bench/gpu_peers.py [conv | gemm | fused] > peers.jsonl
     python3 extra/bench/gpu_peers.py --script ../shared/peers/gpu_peers.py [mem] >> peers.jsonl
     build/release/bench/gpu --peers peers.jsonl
 
@@ -95,6 +95,32 @@ def products():
                  dtype=str(kind), N=size)
 
 
+def fused():
+    n, out = 4096, 11008
+
+    def linear(x, w, s, group):
+        w = w.to(torch.bfloat16)
+        if group:
+            w = (w.reshape(w.shape[0], -1, group) * s).reshape(w.shape)
+        return F.linear(x, w if group else w * s)
+
+    for m, columns, group in ((1, out, 0), (8, out, 0), (16, out, 0), (64, out, 0), (8, out, 128),
+                              (n, n, 0)):
+        x = randn(m, n).to(torch.bfloat16)
+        w = torch.randint(-100, 100, (columns, n), device=DEVICE, dtype=torch.int8)
+        s = randn(*((columns, n // group, 1) if group else (columns, 1))).to(torch.bfloat16)
+        both(f"linear int8 {m} group {group}", lambda x, w, s, g=group: linear(x, w, s, g), x, w, s)
+    x, w = randn(8, 1024, n).to(torch.bfloat16), randn(8, n, n).to(torch.bfloat16)
+    both("experts", lambda x, w: x @ w.transpose(1, 2), x, w)
+    at = torch.randint(0, 8 * 1024, (8 * 1024,), device=DEVICE)
+    both("experts looked up",
+         lambda x, w, at: x.reshape(-1, n)[at].reshape(8, 1024, n) @ w.transpose(1, 2), x, w, at)
+    x, a, b = (randn(n, n).to(torch.bfloat16) for _ in range(3))
+    s = randn(n).to(torch.bfloat16)
+    both("gemm of rms norm", lambda x, a, s: F.linear(F.rms_norm(x, (n,), s, 1e-6), a), x, a, s)
+    both("gemm swiglu", lambda x, a, b: F.silu(F.linear(x, a)) * F.linear(x, b), x, a, b)
+
+
 def main():
     n = 8192
     x, w = randn(n, n), randn(n)
@@ -141,7 +167,6 @@ if __name__ == "__main__":
         sys.exit()
     if not sys.argv[1:]:
         main()
-    if sys.argv[1:] != ["gemm"]:
-        convolutions()
-    if sys.argv[1:] != ["conv"]:
-        products()
+    for name, rows in (("conv", convolutions), ("gemm", products), ("fused", fused)):
+        if sys.argv[1:] in ([], [name]):
+            rows()

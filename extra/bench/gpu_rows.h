@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "extra/bench/gpu_fused.h"
 #include "extra/bench/gpu_products.h"
 #include "extra/bench/row.h"
 #include "extra/bench/timing.h"
@@ -194,6 +195,7 @@ inline std::vector<Row> gpu_rows(int64_t size) {
   add_network(rows, size);
   add_batch_norm(rows, size);
   add_products(rows, size);
+  add_fused(rows, size);
   add_convolutions(rows, size);
   return rows;
 }
