@@ -63,8 +63,7 @@ class Masks {
 
 Layout reuse_masks(const Layout& layout, const Target& target) {
   const std::vector<Node> order = topological(layout.roots);
-  const Stored stored =
-      choose_stored(layout.roots, order, layout.stored, target);
+  const Stored stored = choose_stored(layout.roots, order, layout.stored, target);
   const Masks masks(order, stored.values);
   std::vector<Node> first;  // the values that are read instead of masks
   for (Node n : order)
