@@ -155,7 +155,7 @@ class StageTuner : Tuner {
     const bool few_rows = size(rows_) < size(columns_);
     const Ids &few = few_rows ? rows_ : columns_, &many = few_rows ? columns_ : rows_;
     return sums_.size() == 1 && is_thin_stage(size(few), size(many), size(sums_)) &&
-           narrow(factor(few_rows ? 1 : 0))->op != Op::Load;
+           narrow(factor(few_rows ? 1 : 0), target_)->op != Op::Load;
   }
 
   // Whether what the many are computed from is bytes: one load with an element for each.
@@ -365,8 +365,8 @@ class StageTuner : Tuner {
     Opt raw = opt;
     raw.axes[0] += 2;
     raw.axes[1] = kMostLanes;
-    const bool bytes =
-        p.bytes && narrow(product()->src(at))->op != Op::Load && is_legal(sink_, raw, target_);
+    const bool bytes = p.bytes && narrow(product()->src(at), target_)->op != Op::Load &&
+                       is_legal(sink_, raw, target_);
     apply(bytes ? raw : opt);
     const int lane = next_range_id(sink_);
     for (int64_t lanes = bytes ? kMostLanes : kLanes; lanes >= kLanes; lanes /= 2) {
