@@ -245,16 +245,24 @@ class Chooser {
     for (Node r : ranges_of(sink_))
       if (kind(r) == RangeKind::Loop && range_id(r) != m && range_id(r) != n)
         blocks.push_back(range_id(r));
+    // The tiles of a cluster lie side by side.
+    const auto cut = [&](int id, int64_t amount) {
+      if (amount == 1) return -1;
+      return extent(range_with_id(sink_, id)) > amount ? split(id, amount) : id;
+    };
+    const int across = cut(n, tile.across), down = cut(m, tile.down);
     // Tiles that run at a time lie in a band: their rows and columns stay in the second cache.
     int band = -1;
-    if (has(m)) {
+    if (has(m) && down != m) {
       blocks.push_back(m);
-      int64_t rows = std::min<int64_t>(most_in_band, extent(range_with_id(sink_, m)));
+      const int64_t most = std::max<int64_t>(1, most_in_band / tile.down);
+      int64_t rows = std::min<int64_t>(most, extent(range_with_id(sink_, m)));
       while (extent(range_with_id(sink_, m)) % rows) --rows;
       if (rows > 1 && rows < extent(range_with_id(sink_, m))) band = split(m, rows);
     }
-    if (has(n)) blocks.push_back(n);
-    if (band >= 0) blocks.push_back(band);
+    if (has(n) && across != n) blocks.push_back(n);
+    for (int id : {band, across, down})
+      if (id >= 0) blocks.push_back(id);
     for (size_t i = 1; i < blocks.size(); ++i) apply({OptKind::Merge, blocks[0], blocks[i], {}});
     std::vector<int> order;
     if (!blocks.empty()) {

@@ -5,6 +5,7 @@
 
 #include "codegen/access.h"
 #include "codegen/group.h"
+#include "codegen/matrix_product.h"
 #include "codegen/option.h"
 #include "codegen/stage.h"
 #include "tiny/error.h"
@@ -98,6 +99,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
   }
   if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
   if (std::string why = staging_problem(after); !why.empty()) return why;
+  if (std::string why = cluster_problem(after); !why.empty()) return why;
   if (facts.copies > kMostCopies) return cat(facts.copies, " copies of an innermost statement");
   return "";
 }

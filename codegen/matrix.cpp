@@ -1,6 +1,7 @@
 #include "codegen/matrix.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tiny/env.h"
 
@@ -51,6 +52,11 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   }
   visit(tile.deep);
   visit(tile.begin);
+  visit(tile.a.advance);
+  visit(tile.b.advance);
+  visit(tile.down);
+  visit(tile.across);
+  visit(tile.parts);
 }
 
 }  // namespace
@@ -107,18 +113,26 @@ int MatrixTile::stages() const {
 
 namespace {
 constexpr int64_t kTile = 1024;  // times eight times the pieces of 64 rows, and three flags
-}
+constexpr int64_t kCluster = 256 * kTile;  // times the logarithms of a cluster's sizes, in fours
+
+int logarithm(int n) { return std::countr_zero(static_cast<unsigned>(n)); }
+}  // namespace
 
 int64_t amount_of(const TileShape& shape) {
   const int flags = shape.deep * 4 + shape.halved * 2 + shape.wide;
-  if (shape.rows == 128 && flags == 0) return shape.columns;
-  return shape.columns + kTile * (shape.rows / 64 * 8 + flags);
+  const int cluster =
+      logarithm(shape.down) + 4 * logarithm(shape.across) + 16 * logarithm(shape.parts);
+  if (shape.rows == 128 && flags == 0 && cluster == 0) return shape.columns;
+  return shape.columns + kTile * (shape.rows / 64 * 8 + flags) + kCluster * cluster;
 }
 
 TileShape shape_of(int64_t amount) {
-  const int columns = static_cast<int>(amount % kTile), rest = static_cast<int>(amount / kTile);
+  const int columns = static_cast<int>(amount % kTile);
+  const int rest = static_cast<int>(amount % kCluster / kTile);
+  const int cluster = static_cast<int>(amount / kCluster);
   if (rest == 0) return {128, columns};
-  return {rest / 8 * 64, columns, rest / 2 % 2 != 0, rest % 2 != 0, rest / 4 % 2 != 0};
+  return {rest / 8 * 64,     columns,          rest / 2 % 2 != 0,    rest % 2 != 0,
+          rest / 4 % 2 != 0, 1 << cluster % 4, 1 << cluster / 4 % 4, 1 << cluster / 16 % 4};
 }
 
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async", the shapes and
@@ -143,7 +157,9 @@ bool has_window_unit(const Target& target, DType dtype) {
   return has_matrix_unit(target, dtype) && matrix_type(dtype)->turns;
 }
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
-  size.grid[0] = std::min<int64_t>(size.grid[0], target.cores * tile.blocks());
+  const int64_t most = target.cores * tile.blocks() / tile.cluster() * tile.cluster();
+  size.grid[0] = tile.parts > 1 ? size.grid[0] * tile.parts : std::min(size.grid[0], most);
+  size.cluster = tile.cluster();
   size.block[0] = tile.threads();
   size.shared_bytes = tile.stages() * tile.stage_bytes() + 1024;
   size.maps = {tile.a.map, tile.b.map};

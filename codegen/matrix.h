@@ -4,6 +4,11 @@
 // engine for the operands' next boxes. The two do with the result what the rest of the kernel says.
 // Blocks stay and take tile after tile. A tile of 64 rows may be one warpgroup's alone.
 //
+// Blocks may run in clusters. Those of tiles side by side copy a part of what they all read to all
+// of them. Or they have parts of the sums of one tile each: when these are done each block gets
+// from the others, into the memory of its stages, what they have of some of the threads' elements,
+// adds it up and goes on with these threads alone.
+//
 // In the kernel graph the reduction becomes loads from an array of registers, the Param in slot -1:
 // thread t of the 256 holds element (row, column) of the tile in register
 //   ((piece * width + column % width) / 8 * 2 + row / 8 % 2) * 2 + column % 2,
@@ -43,7 +48,8 @@ struct MatrixOperand {
   TensorMap map;
   int64_t elements = 0;  // of the buffer
   bool k_major = false;  // contiguous along k, not along m or n
-  int boxes = 1;         // copies for one step; they advance along the contiguous axis
+  int boxes = 1;         // copies for one step
+  int advance = 0;       // along which axis of the map: the contiguous one, or that of rows
   MatrixPlace at[8];     // of each axis, and then of the offsets in windows
 
   int places() const { return map.rank + (map.windows ? map.rank - 2 : 0); }
@@ -82,6 +88,8 @@ struct MatrixTile {
   MatrixOperand a, b;
   std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
   int begin = -1;              // source of where the first step begins along k, of a part of a sum
+  int down = 1, across = 1;    // tiles of a cluster: they share columns, rows
+  int parts = 1;               // of each sum, by as many blocks of a cluster
 
   int64_t all_steps() const;
   int groups() const { return rows == 64 && !halved ? 1 : 2; }  // warpgroups that multiply
@@ -97,7 +105,12 @@ struct MatrixTile {
   int blocks() const { return deep ? 1 : shared_by(); }  // at a time there
   int threads() const;                                   // of a block, the last of which fill
   bool reallots() const { return blocks() == 1 && groups() == 2; }  // registers, to multipliers
-  int stages() const;  // that fit into a block's shared memory
+  int stages() const;                                    // that fit into a block's shared memory
+  int cluster() const { return down * across * parts; }  // blocks
+  bool shares() const { return down * across > 1; }      // what blocks copy
+  int copied_by(bool first) const {
+    return first ? across : down;
+  }  // blocks, of an operand's boxes
 };
 
 // Whether products of this dtype can be made there.
@@ -110,6 +123,7 @@ bool has_window_unit(const Target& target, DType dtype);
 struct TileShape {
   int rows = 128, columns = 256;
   bool halved = false, wide = false, deep = false;
+  int down = 1, across = 1, parts = 1;  // of a cluster, see MatrixTile
 };
 int64_t amount_of(const TileShape& shape);
 TileShape shape_of(int64_t amount);

@@ -82,13 +82,13 @@ class Describer {
     const MatrixSide& across = view_.across;
     int64_t elements = across.size;
     if (view_.clipped) elements = std::min(elements, across.extent());
-    out_.boxes = out_.k_major ? 1 : static_cast<int>((elements + span_ - 1) / span_);
+    out_.boxes = out_.k_major ? view_.blocks : static_cast<int>((elements + span_ - 1) / span_);
     // A warpgroup's columns are whole boxes of those.
     if ((across.size % span_ || view_.part % span_) && !out_.k_major) out_.boxes = 0;
   }
 
   int64_t box_of(const MatrixSide& side) const {
-    if (out_.k_major) return &side == &view_.k ? span_ : view_.across.size;
+    if (out_.k_major) return &side == &view_.k ? span_ : view_.across.size / view_.blocks;
     return &side == &view_.k ? view_.k.size : span_;
   }
 
@@ -164,7 +164,8 @@ class Describer {
              (std::abs(x.step) == std::abs(y.step) && x.side && !y.side);
     });
     if (axes[0].step != 1 || !axes[0].side) return "an operand is contiguous along another range";
-    if (out_.k_major && view_.across.size > kMostRows) return "a box has at most 256 rows";
+    if (out_.k_major && view_.across.size / view_.blocks > kMostRows)
+      return "a box has at most 256 rows";
     map_.rank = static_cast<int>(axes.size());
     for (int d = 0; d < map_.rank; ++d) {
       const Axis& a = axes[static_cast<size_t>(d)];
@@ -174,7 +175,7 @@ class Describer {
       if (a.side == &view_.k)
         out_.at[d].step = 0;
       else if (a.side)
-        out_.at[d].source = source(view_.begin);
+        out_.at[out_.k_major ? out_.advance = d : d].source = source(view_.begin);
       else
         count_axis(d, a);
     }
@@ -218,6 +219,7 @@ class Describer {
   std::string windows(Node first) {
     const MatrixSide& pixels = out_.k_major ? view_.across : view_.k;
     const MatrixSide& channels = out_.k_major ? view_.k : view_.across;
+    if (out_.k_major && view_.blocks > 1) return "blocks of a cluster copy no part of the windows";
     if (channels.ranges.back() != first || pixels.extent() > INT_MAX)
       return "windows that are not contiguous along channels";
     if (channels.ranges.size() > 1 && (out_.k_major || extent(first) % span_))

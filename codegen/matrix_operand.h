@@ -22,6 +22,7 @@ struct MatrixSide {
 struct MatrixView {
   MatrixSide across;        // rows or columns
   int64_t part = 64;        // of those, what is a warpgroup's
+  int blocks = 1;           // of a cluster, each of which copies a part of the boxes for all
   bool clipped = false;     // a tile need not have more of them than there are
   MatrixSide k;             // the sum's innermost
   Node begin = nullptr;     // of the tile, among the elements of `across`

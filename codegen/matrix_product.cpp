@@ -94,11 +94,14 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   tile.depth = static_cast<int>(p.k.size);
   const MatrixProduct& product = p.product;
   const auto view = [&](const MatrixSide& side, int64_t part, bool clipped) {
-    return MatrixView{side,           part,    clipped,   p.k, first_of_tile(side, merged(side)),
+    return MatrixView{side,           part,    tile.copied_by(&side == &p.m),
+                      clipped,        p.k,     first_of_tile(side, merged(side)),
                       product.closed, &p.sums, &p.origins};
   };
   std::string why = describe(product.a, view(p.m, tile.group_rows(), tile.halved), tile.a);
   if (why.empty()) why = describe(product.b, view(p.n, tile.width(), false), tile.b);
+  if (why.empty() && (tile.a.boxes % tile.across || tile.b.boxes % tile.down))
+    why = "the blocks of a cluster copy as many boxes each";
   if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
   tile.steps = {tiles_of(p.k.extent(), tile.depth)};
   tile.begin = -1;
@@ -150,7 +153,25 @@ std::string plan_steps(MatrixTile& tile, Plan& out) {
     if (why.empty()) break;
   }
   if (why.empty() && tile.stages() < 2) why = "a tile has no room for two stages";
+  const int others = tile.rows * tile.columns * 4 / tile.parts * (tile.parts - 1);
+  if (why.empty() && others > tile.stages() * tile.stage_bytes())
+    why = "the stages have no room for what other blocks add";
   return why;
+}
+
+// Why tiles cannot be taken by clusters as the option says; empty where they can.
+std::string size_problem(const MatrixTile& tile, const Plan& p) {
+  // What any GPU can put in a cluster. Four that copied for each other took 1.6 times as long as
+  // two on an H200, where 30 clusters of four run at a time.
+  constexpr int kMost = 8, kMostShare = 2;
+  if (tile.down * tile.across > (tile.parts > 1 ? 1 : kMostShare) || tile.parts > kMost)
+    return "clusters are two tiles, or up to 8 parts of a sum";
+  if (tile.parts > 1 && tile.registers() > MatrixTile::kMostRegisters / 2)
+    return "what other blocks add needs registers too";
+  if (tiles_of(p.m.extent(), tile.rows) % tile.down ||
+      tiles_of(p.n.extent(), tile.columns) % tile.across)
+    return "clusters would have tiles beyond the last";
+  return "";
 }
 
 std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
@@ -163,6 +184,9 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   tile.halved = shape.halved;
   tile.wide = shape.wide;
   tile.deep = shape.deep;
+  tile.down = shape.down;
+  tile.across = shape.across;
+  tile.parts = shape.parts;
   tile.dtype = p.a->dtype;
   if (tile.width() < 8 || tile.columns > 256 ||
       !std::has_single_bit(static_cast<unsigned>(tile.columns)))
@@ -191,6 +215,7 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   if (tile.halved ? out.n.extent() <= tile.width()
                   : tile.pieces() > 1 && out.m.extent() <= tile.rows / 2)
     return "a warpgroup has nothing of the only tile";
+  if (std::string why = size_problem(tile, out); !why.empty()) return why;
   if (p.b->ranges & out.m.mask()) std::swap(p.a, p.b);
   if ((p.b->ranges & out.m.mask()) || (p.a->ranges & out.n.mask()))
     return "both operands depend on a range of the tile";
@@ -227,6 +252,35 @@ Node use_matrix_unit(Node sink, const Opt& opt) {
   std::vector<Node> srcs(sink->srcs().begin(), sink->srcs().end());
   srcs.push_back(make(Op::Matrix, kVoid, p.origins, Ints(tile.numbers())));
   return make(Op::Sink, kVoid, srcs);
+}
+
+std::string cluster_problem(Node sink) {
+  for (Node matrix : all_of(sink, Op::Matrix)) {
+    const MatrixTile tile(matrix);
+    if (!tile.shares()) continue;
+    Node range = nullptr;
+    for (Node r : ranges_of(sink))
+      if (kind(r) == RangeKind::Block) {
+        if (range) return "clusters go along one range of blocks";
+        range = r;
+      }
+    if (!range || extent(range) % tile.cluster()) return "blocks that are no whole clusters";
+    const auto in_block = [&](int source, int block) {
+      Node first = make(Op::Range, kIndex, {index(extent(range) / tile.cluster())}, range->payload);
+      Node number = index_add(index_mul(first, tile.cluster()), index(block));
+      return simplify(substitute(matrix->src(source), range, number));
+    };
+    for (const MatrixOperand* o : {&tile.a, &tile.b})
+      for (int i = 0; i < o->places(); ++i)
+        for (int block = 0; block < tile.cluster(); ++block) {
+          const int same = o == &tile.a ? block % tile.down : block / tile.down * tile.down;
+          const int source = o->at[i].source;
+          if (tile.copied_by(o == &tile.a) > 1 && source >= 0 &&
+              in_block(source, block) != in_block(source, same))
+            return "blocks of a cluster would copy for others what these do not read";
+        }
+  }
+  return "";
 }
 
 }  // namespace tiny

@@ -24,4 +24,8 @@ inline int64_t tiles_of(int64_t n, int64_t size) { return (n + size - 1) / size;
 std::string matrix_problem(Node sink, const Opt& opt);
 Node use_matrix_unit(Node sink, const Opt& opt);
 
+// Why the blocks of a kernel's clusters, all options applied, do not share the operands that they
+// copy for each other; empty where they do.
+std::string cluster_problem(Node sink);
+
 }  // namespace tiny

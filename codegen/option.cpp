@@ -29,8 +29,11 @@ std::string to_text(const Opt& opt) {
       const TileShape tile = shape_of(opt.amount);
       text += cat(" x ", tile.columns);
       if (tile.rows != 128) text += cat(" rows ", tile.rows);
-      return cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "",
+      text = cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "",
                  tile.deep ? " deep" : "");
+      if (tile.down > 1) text += cat(" down ", tile.down);
+      if (tile.across > 1) text += cat(" across ", tile.across);
+      return tile.parts > 1 ? cat(text, " parts ", tile.parts) : text;
     }
     case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
     case OptKind::Stage: {
@@ -106,8 +109,12 @@ Opt option_from_text(const std::string& text) {
         tile.halved |= word == "halved";
         tile.wide |= word == "wide";
         tile.deep |= word == "deep";
-        good = word == "rows" ? !!(in >> tile.rows)
-                              : word == "halved" || word == "wide" || word == "deep";
+        int* const number = word == "rows"     ? &tile.rows
+                            : word == "down"   ? &tile.down
+                            : word == "across" ? &tile.across
+                            : word == "parts"  ? &tile.parts
+                                               : nullptr;
+        good = number ? !!(in >> *number) : word == "halved" || word == "wide" || word == "deep";
       }
       in.clear();
       if (good) opt.amount = amount_of(tile);

@@ -13,6 +13,7 @@ namespace {
 // What stands for instructions, in PTX; another prelude (the emulator's) has it otherwise.
 constexpr const char* kInstructions = R"(
 #define MATRIX_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
+#define CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
 #define TENSOR_MAP(name) const __grid_constant__ TensorMap name
 struct alignas(64) TensorMap { char bytes[128]; };
 INLINE int grid_x() { return gridDim.x; }
@@ -43,8 +44,78 @@ INLINE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" 
 template <int groups> INLINE void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
 }
+// Products are done: the compiler must not have read their sums before.
+INLINE void settle(f32& x) { asm volatile("" : "+f"(x)::"memory"); }
+INLINE void settle(i32& x) { asm volatile("" : "+r"(x)::"memory"); }
 template <class T> INLINE T of_lane_xor(T x, int mask) {
   return __shfl_xor_sync(0xffffffffu, x, mask);
+}
+)";
+
+// What blocks of a cluster say to each other. An address in shared memory becomes that of the same
+// place in another one. Whoever meets has done what came before, and so has the copy engine.
+constexpr const char* kClusterInstructions = R"(
+INLINE u32 of_block(u32 address, u32 block) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+  return there;
+}
+INLINE void mbarrier_arrive_at(u32 barrier, u32 block) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];"
+               ::"r"(of_block(barrier, block)) : "memory");
+}
+INLINE void fence_cluster() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+INLINE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
+INLINE void store_at(u32 address, u32 block, const u32* x) {
+  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"r"(of_block(address, block)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+INLINE void load_own(u32 address, u32* x) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address) : "memory");
+}
+)";
+
+// The blocks of a cluster each have a sum's part of the same tile: each adds up what some of the
+// threads hold, of all of them, which then do with the result what is to be done.
+constexpr const char* kAddParts = R"(
+template <class T> union Words {
+  T of[4];
+  u32 bits[4];
+};
+template <int parts, int threads, class T, int pieces, int n>
+INLINE bool add_parts(T (&acc)[pieces][n], u32 memory, int block) {
+  constexpr int each = threads / parts;
+  const int own = thread_x() % each, of = thread_x() / each;
+  cluster_barrier();  // all stages have been read
+  if (of != block) {
+    u32 to = memory + (((block - of + parts) % parts - 1) * (pieces * n / 4) * each + own) * 16;
+    UNROLL
+    for (int i = 0; i < pieces * n; i += 4, to += each * 16) {
+      Words<T> x;
+      UNROLL
+      for (int j = 0; j < 4; ++j) x.of[j] = acc[(i + j) / n][(i + j) % n];
+      store_at(to, of, x.bits);
+    }
+  }
+  cluster_barrier();
+  if (of != block) return false;
+  for (int part = 0; part < parts - 1; ++part) {
+    u32 from = memory + (part * (pieces * n / 4) * each + own) * 16;
+    UNROLL
+    for (int i = 0; i < pieces * n; i += 4, from += each * 16) {
+      Words<T> x;
+      load_own(from, x.bits);
+      UNROLL
+      for (int j = 0; j < 4; ++j) acc[(i + j) / n][(i + j) % n] += x.of[j];
+    }
+  }
+  return true;
 }
 )";
 
@@ -91,8 +162,8 @@ template <int stages, int bytes, int full_count, int empty_count> struct Pipelin
   INLINE void wait_full() { mbarrier_wait(full + 8 * at, parity); }
   INLINE void note() { noted = at; }
   INLINE void release() {
-    if (noted >= 0 && thread_x() % 128 == 0) mbarrier_arrive(empty + 8 * noted);
-    noted = -1;
+)";
+constexpr const char* kPipelineEnd = R"(    noted = -1;
   }
   INLINE void advance() {
     if (++at == stages) {
@@ -109,32 +180,42 @@ INLINE u64 descriptor(u32 address, u32 leading, u32 stride) {
 }
 )";
 
-std::string copy_name(const MatrixOperand& o, bool once) {
-  return o.map.windows ? "copy_windows" : once ? "copy_box_once" : "copy_box";
+struct CopyKind {
+  bool once = false, shared = false;  // read once; copied to blocks of a cluster
+  bool operator==(const CopyKind&) const = default;
+};
+std::string copy_name(const MatrixOperand& o, CopyKind kind) {
+  return cat(o.map.windows ? "copy_windows"
+             : kind.once   ? "copy_box_once"
+                           : "copy_box",
+             kind.shared ? "_to" : "");
 }
 
 // Copies of a map are told apart by how many places they have. What is read once leaves the second
 // cache first: else it would drive out what others have written there.
-std::string copy_function(const MatrixOperand& o, bool once) {
+std::string copy_function(const MatrixOperand& o, CopyKind kind) {
+  const bool once = kind.once, shared = kind.shared;
+  const int first = shared ? 4 : 3;
   std::string params, list[2], inputs;
   for (int d = 0; d < o.places(); ++d) {
     const bool offset = d >= o.map.rank;
     params += cat(offset ? ", u16 x" : ", int x", d);
     std::string& to = list[offset];
-    to += cat(to.empty() ? "" : ", ", "%", 3 + d);
+    to += cat(to.empty() ? "" : ", ", "%", first + d);
     inputs += cat(offset ? ", \"h\"(x" : ", \"r\"(x", d, ")");
   }
-  return cat("INLINE void ", copy_name(o, once), "(u32 to, const TensorMap& map, u32 arrival",
-             params, ") {\n",
+  return cat("INLINE void ", copy_name(o, kind), "(u32 to, const TensorMap& map, u32 arrival",
+             shared ? ", u16 blocks" : "", params, ") {\n",
              once ? "  u64 policy;\n  asm(\"createpolicy.fractional.L2::evict_first.b64 %0, "
                     "1.0;\" : \"=l\"(policy));\n"
                   : "",
              "  asm volatile(\"cp.async.bulk.tensor.", o.map.rank, "d.shared::cluster.global.",
              o.map.windows ? "im2col" : "tile", ".mbarrier::complete_tx::bytes",
-             once ? ".L2::cache_hint" : "", " [%0], [%1, {", list[0], "}], [%2]",
-             o.map.windows ? cat(", {", list[1], "}") : "", once ? cat(", %", 3 + o.places()) : "",
-             ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", inputs,
-             once ? ", \"l\"(policy)" : "", " : \"memory\");\n}\n");
+             shared ? ".multicast::cluster" : "", once ? ".L2::cache_hint" : "", " [%0], [%1, {",
+             list[0], "}], [%2]", o.map.windows ? cat(", {", list[1], "}") : "",
+             shared ? ", %3" : "", once ? cat(", %", first + o.places()) : "",
+             ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", shared ? ", \"h\"(blocks)" : "",
+             inputs, once ? ", \"l\"(policy)" : "", " : \"memory\");\n}\n");
 }
 
 std::string multiply_name(const MatrixTile& tile) { return cat("multiply_", tile.type().name); }
@@ -227,30 +308,53 @@ bool CPrinter::copies_once(const MatrixTile& tile) const {
   return (program_.read_once >> tile.a.map.slot & 1) != 0;
 }
 
+// The blocks of a cluster that read what this one copies of an operand, a bit for each.
+static std::string mask_text(const MatrixTile& tile, bool first) {
+  if (!first) return cat(", ", (1 << tile.down) - 1, " << rank / ", tile.down, " * ", tile.down);
+  int mask = 0;
+  for (int i = 0; i < tile.across; ++i) mask |= 1 << i * tile.down;
+  return cat(", ", mask, " << rank % ", tile.down);
+}
+
 // Of one box of an operand, to an offset in the stage.
 std::string CPrinter::copy_box(const MatrixTile& tile, const Ring& ring, int box) {
   const bool first = box < tile.a.boxes;
   const MatrixOperand& o = first ? tile.a : tile.b;
-  const int own = first ? box : box - tile.a.boxes;
-  std::string at;
+  const int own = first ? box : box - tile.a.boxes, blocks = tile.copied_by(first);
+  std::string at, number = cat(own), offset = cat(ring.boxes[static_cast<size_t>(box)].offset);
+  if (blocks > 1) {
+    const std::string rank = first ? cat("rank / ", tile.down) : cat("rank % ", tile.down);
+    number = cat("(", rank, " * ", o.boxes / blocks, " + ", own, ")");
+    offset = cat(first ? 0 : tile.a.bytes(), " + ", number, " * ", o.box_bytes());
+  }
   const std::string begin = tile.begin < 0 ? "" : value(matrix_->src(tile.begin));
   for (int d = 0; d < o.places(); ++d) {
     const MatrixPlace& place = o.at[d];
     std::string x;
     if (place.source >= 0) x = value(matrix_->src(place.source));
-    if (place.by_box) x = place_text(cat("(", x, " + ", own, ")"), place);
+    if (place.by_box) x = place_text(cat("(", x, " + ", number, ")"), place);
     if (place.step >= 0)
       x += (x.empty() ? "" : " + ") + place_text(step_text(tile, place.step, begin), place);
-    const bool advances = d == 0 && own && !place.by_box;
-    at += cat(", ", x.empty() ? "0" : x, advances ? cat(" + ", own * o.map.box[0]) : "");
+    const bool advances = d == o.advance && (own || blocks > 1) && !place.by_box;
+    const int step = o.map.box[d];
+    const std::string plus = blocks > 1 ? cat(" + ", number, " * ", step) : cat(" + ", own * step);
+    at += cat(", ", x.empty() ? "0" : x, advances ? plus : "");
   }
-  return cat(copy_name(o, first && copies_once(tile)), "(pipeline.stage() + ",
-             ring.boxes[static_cast<size_t>(box)].offset, ", map_", first ? "a" : "b",
-             ", pipeline.arrival()", at, ");\n");
+  return cat(copy_name(o, {first && copies_once(tile), blocks > 1}), "(pipeline.stage() + ", offset,
+             ", map_", first ? "a" : "b", ", pipeline.arrival()",
+             blocks > 1 ? mask_text(tile, first) : "", at, ");\n");
+}
+
+// A loop over a thread's registers of a tile.
+static std::string each_register(const MatrixTile& tile, const std::string& indent) {
+  return cat(indent, "UNROLL\n", indent, "for (int i = 0; i < ", tile.registers(), "; ++i) ");
 }
 
 std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
                                 const std::vector<RingStep>& steps, Str indent, Str thread) {
+  const auto element = [&](const char* name) {
+    return cat(name, "[i / ", tile.width() / 2, "][i % ", tile.width() / 2, "]");
+  };
   std::string out;
   for (const RingStep& step : steps) {
     switch (step.op) {
@@ -259,20 +363,28 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
         out += cat(indent, "mbarrier_expect(pipeline.arrival(), ", step.amount, ");\n");
         break;
       case RingOp::Copy: out += indent + copy_box(tile, ring, static_cast<int>(step.amount)); break;
+      case RingOp::Theirs: break;
       case RingOp::WaitFull: out += indent + "pipeline.wait_full();\n"; break;
       case RingOp::Multiply: out += multiply_text(tile, indent, thread); break;
-      case RingOp::WaitProducts: out += cat(indent, "products_wait<", step.amount, ">();\n"); break;
+      case RingOp::WaitProducts:
+        out += cat(indent, "products_wait<", step.amount, ">();\n");
+        if (step.amount == 0)
+          out += cat(each_register(tile, indent), "settle(",
+                     element(tile.type().apart ? "part" : "acc"), ");\n");
+        break;
       case RingOp::Release: out += indent + "pipeline.release();\n"; break;
       case RingOp::Note: out += indent + "pipeline.note();\n"; break;
       case RingOp::Sum:
-        out += cat(indent, "UNROLL\n", indent, "for (int i = 0; i < ", tile.registers(),
-                   "; ++i) acc[i / ", tile.width() / 2, "][i % ", tile.width() / 2,
-                   "] += part[i / ", tile.width() / 2, "][i % ", tile.width() / 2, "];\n");
+        out += cat(each_register(tile, indent), element("acc"), " += ", element("part"), ";\n");
         break;
       case RingOp::Use:
         for (int piece = 0; tile.wide && piece < tile.pieces(); ++piece)
           out += cat(indent, "exchange(acc[", piece, "]);\n");
-        out += body_;
+        if (tile.parts > 1)
+          out += cat(indent, "if (add_parts<", tile.parts, ", ", tile.multipliers(),
+                     ">(acc, pipeline.base, rank)) {\n", body_, indent, "}\n");
+        else
+          out += body_;
         break;
       case RingOp::Advance: out += indent + "pipeline.advance();\n"; break;
     }
@@ -280,48 +392,72 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
   return out;
 }
 
+// Where blocks of a cluster copy for each other, the readers of all of them tell each.
+static std::string release_text(const MatrixTile& tile) {
+  if (!tile.shares())
+    return "    if (noted >= 0 && thread_x() % 128 == 0) mbarrier_arrive(empty + 8 * noted);\n";
+  return cat("    if (noted >= 0 && thread_x() % 128 < ", tile.cluster(),
+             ")\n      mbarrier_arrive_at(empty + 8 * noted, thread_x() % 128);\n");
+}
+
 // `before_`: what computes where a tile begins; body_: what is done with the product.
 std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
   const Ring ring = ring_of(tile);
-  const int pieces = tile.pieces(), registers = tile.width() / 2;
-  const bool once = copies_once(tile);
-  std::string helpers = cat("#ifndef TINY_PRELUDE", kInstructions, copy_function(tile.a, once));
-  if (once || tile.b.map.rank != tile.a.map.rank || tile.b.map.windows != tile.a.map.windows)
-    helpers += copy_function(tile.b, false);
-  helpers += cat(multiply_function(tile), "#endif", kPipeline);
+  const int pieces = tile.pieces(), registers = tile.width() / 2, cluster = tile.cluster();
+  const CopyKind kinds[] = {{copies_once(tile), tile.across > 1}, {false, tile.down > 1}};
+  std::string helpers =
+      cat("#ifndef TINY_PRELUDE", kInstructions, cluster > 1 ? kClusterInstructions + 1 : "",
+          copy_function(tile.a, kinds[0]));
+  if (!(kinds[0] == kinds[1]) || tile.b.map.rank != tile.a.map.rank ||
+      tile.b.map.windows != tile.a.map.windows)
+    helpers += copy_function(tile.b, kinds[1]);
+  helpers += cat(multiply_function(tile), "#endif", kPipeline, release_text(tile), kPipelineEnd);
   if (tile.wide) helpers += kExchange + 1;
+  if (tile.parts > 1) helpers += kAddParts + 1;
   const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);
+  const std::string each = tile.parts > 1 ? cat(" / ", tile.parts) : "";
   const std::string tiles =
       blocks_.empty()
           ? "int r_tile = 0; r_tile < 1; ++r_tile"
-          : cat("i32 ", value(blocks_[0]), " = block_x(); ", value(blocks_[0]), " < ",
-                blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()");
-  const std::string steps = cat("for (int step = 0; step < ", tile.all_steps(), "; ++step) {\n");
+          : cat("i32 ", value(blocks_[0]), " = block_x()", each, "; ", value(blocks_[0]), " < ",
+                blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()", each);
+  std::string steps = cat("for (int step = 0; step < ", tile.all_steps(), "; ++step) {\n");
+  if (tile.parts > 1)
+    steps = cat("for (int step = rank * ", tile.all_steps(), " / ", tile.parts,
+                "; step < (rank + 1) * ", tile.all_steps(), " / ", tile.parts, "; ++step) {\n");
   std::string params = parameters();
   const std::string apart =
       tile.type().apart ? cat(", part[", pieces, "][", registers, "]") : std::string();
   const bool alone = tile.reallots();  // registers are given to those that multiply
+  const std::string kernel = cat("MATRIX_KERNEL(", tile.threads(), ", ", tile.blocks(), ")",
+                                 cluster > 1 ? cat(" CLUSTER(", cluster, ")") : "");
+  // Blocks begin to speak to each other when all have barriers, and end together.
+  std::string set_up = "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n";
+  if (cluster > 1)
+    set_up = cat("  const int rank = block_x() % ", cluster,
+                 ";\n  if (thread_x() == 0) {\n    pipeline.set_up();\n    fence_cluster();\n  }\n"
+                 "  cluster_barrier();\n");
+  const std::string filled =
+      tile.parts > 1 ? "    cluster_barrier();\n    cluster_barrier();\n" : "";
   return helpers +
-         cat("extern \"C\" MATRIX_KERNEL(", tile.threads(), ", ", tile.blocks(), ") ",
-             program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ", params,
-             ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
+         cat("extern \"C\" ", kernel, " ", program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ",
+             params, ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
              ");\n  const bool fills = thread_x() >= ", tile.multipliers(), ";\n  Pipeline<",
              ring.stages, ", ", ring.stage_bytes, ", ", ring.full_count, ", ", ring.empty_count,
              "> pipeline(barriers, memory, fills ? ", ring.fill_parity, " : ", ring.read_parity,
-             ");\n"
-             "  if (thread_x() == 0) pipeline.set_up();\n  barrier();\n"
-             "  const i32 ",
-             thread, " = thread_x();\n  if (fills) {\n",
+             ");\n", set_up, "  const i32 ", thread, " = thread_x();\n  if (fills) {\n",
              alone ? "    fewer_registers<40>();\n" : "",
              "    if (thread_x() == ", tile.multipliers(), ")\n      for (", tiles, ") {\n",
              before_, "        ", steps, ring_text(tile, ring, ring.fill, "          ", thread),
-             "        }\n      }\n  } else {\n", alone ? "    more_registers<232>();\n" : "",
-             "    for (", tiles, ") {\n", before_, "    ", tile.type().sum.name(), " acc[", pieces,
-             "][", registers, "]", apart, ";\n    UNROLL\n    for (int i = 0; i < ",
-             pieces * registers, "; ++i) acc[i / ", registers, "][i % ", registers, "] = 0;\n    ",
-             steps, ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
-             ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n}\n");
+             "        }\n      }\n", filled, "  } else {\n",
+             alone ? "    more_registers<232>();\n" : "", "    for (", tiles, ") {\n", before_,
+             "    ", tile.type().sum.name(), " acc[", pieces, "][", registers, "]", apart,
+             ";\n    UNROLL\n    for (int i = 0; i < ", pieces * registers, "; ++i) acc[i / ",
+             registers, "][i % ", registers, "] = 0;\n    ", steps,
+             ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
+             ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n",
+             tile.shares() ? "  cluster_barrier();\n" : "", "}\n");
 }
 
 }  // namespace tiny

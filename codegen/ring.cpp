@@ -23,10 +23,18 @@ Ring ring_of(const MatrixTile& tile) {
     for (int group = 0; group < groups; ++group)
       ring.reads[static_cast<size_t>(group)].push_back({begin + (shared ? 0 : group * part), part});
   }
+  const int blocks = tile.shares() ? tile.cluster() : 1;  // that copy into a stage
+  for (int block = 1; block < blocks; ++block)
+    for (int group = 0; group < groups; ++group)
+      ring.reads.push_back(ring.reads[static_cast<size_t>(group)]);
   ring.empty_count = static_cast<int>(ring.reads.size());
   ring.fill = {{RingOp::WaitEmpty}, {RingOp::Expect, ring.stage_bytes}};
-  for (size_t box = 0; box < ring.boxes.size(); ++box)
-    ring.fill.push_back({RingOp::Copy, static_cast<int64_t>(box)});
+  for (int box = 0; box < tile.a.boxes + tile.b.boxes; ++box) {
+    const bool first = box < tile.a.boxes;
+    const int own = first ? box : box - tile.a.boxes;
+    const int each = (first ? tile.a : tile.b).boxes / tile.copied_by(first);
+    ring.fill.push_back({own < each ? RingOp::Copy : RingOp::Theirs, box});
+  }
   ring.fill.push_back({RingOp::Advance});
   // A stage is released one step later: its products are done while the next ones run.
   ring.read = {{RingOp::WaitFull}, {RingOp::Multiply}, {RingOp::WaitProducts, 1},
@@ -196,7 +204,7 @@ class Explorer {
       const Worker& w = s.workers[i];
       const RingOp op = table(s, i)[w.next].op;
       const bool looks = op == RingOp::WaitFull || op == RingOp::Multiply || op == RingOp::Expect ||
-                         op == RingOp::Copy;
+                         op == RingOp::Copy || op == RingOp::Theirs;
       if (looks && static_cast<size_t>(w.at) == at) return true;
     }
     return false;
@@ -242,7 +250,8 @@ class Explorer {
         stage.full.bytes += now.amount;
         arrive(s, worker, w.at, true);
         break;
-      case RingOp::Copy: copy(s, w, static_cast<size_t>(now.amount)); break;
+      case RingOp::Copy:
+      case RingOp::Theirs: copy(s, w, static_cast<size_t>(now.amount)); break;
       case RingOp::Multiply: multiply(s, worker); break;
       case RingOp::WaitProducts:
         while (w.groups.size() > static_cast<size_t>(now.amount)) w.groups.erase(w.groups.begin());

@@ -9,12 +9,19 @@
 
 namespace tiny {
 
+// Where the blocks of a cluster copy for each other, each block has a ring, and all of their
+// warpgroups tell each of the threads that fill when they have read a stage. Whatever one of these
+// copies it copies when all have read the stage, and none of them reads it again before all has
+// landed; so each of the threads that fill sees what it would see if it filled the stages of all
+// alone, and that is what the table says and what is proved: one that fills, and all that read.
+//
 // Each stage has two mbarriers. full: its copies have landed; empty: it has been read. Whoever
 // waits follows the ring by the number of a stage and a parity, which changes on each lap.
 enum class RingOp : uint8_t {
   WaitEmpty,     // until the stage may be filled
   Expect,        // arrives at full, which then waits for `amount` bytes too
   Copy,          // asks the copy engine for box `amount`, whose bytes full is told of
+  Theirs,        // another block of the cluster asks for it, for both
   WaitFull,      // until the stage may be read
   Multiply,      // issues the products of the stage, as one group
   WaitProducts,  // until all but the last `amount` groups are done

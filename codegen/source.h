@@ -46,6 +46,7 @@ struct LaunchSize {
   int64_t shared_bytes = 0;
   int64_t chunk = 1;
   std::vector<TensorMap> maps = {};
+  int cluster = 1;  // neighbours of the grid's first axis that run together
 };
 
 }  // namespace tiny

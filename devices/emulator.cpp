@@ -91,6 +91,9 @@ void check_size(const EmulatedProgram& program, const LaunchSize& size, const Ta
   if (threads > std::min(target.most_threads, program.most_threads()))
     throw DeviceError(cat("kernel ", program.name(), ": blocks of ", threads, " threads, of ",
                           std::min(target.most_threads, program.most_threads()), " at most"));
+  if (size.cluster < 1 || size.cluster > 8 || size.grid[0] % size.cluster)
+    throw DeviceError(cat("kernel ", program.name(), ": clusters of ", size.cluster, " of ",
+                          size.grid[0], " blocks"));
   if (size.shared_bytes > target.shared_bytes)
     throw DeviceError(cat("kernel ", program.name(), ": ", size.shared_bytes,
                           " bytes of shared memory, of ", target.shared_bytes, " at most"));

@@ -1,7 +1,5 @@
 #include "devices/emulator_grid.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -21,11 +19,9 @@
 namespace tiny {
 namespace {
 
-constexpr int64_t kGapBytes = 16;  // between arrays of shared memory
-constexpr size_t kMostArrays = 256;
-constexpr int kMostLanes = 64, kMostWarps = 64, kSlotBytes = 16;
+constexpr int kMostLanes = 64, kMostWarps = 128, kSlotBytes = 16;  // warps of a cluster
 // An exchange between lanes is positive; a thread that polls asks again at some later time.
-constexpr int kBarrier = 0, kEnded = -1, kPoll = -2;
+constexpr int kBarrier = 0, kEnded = -1, kPoll = -2, kCluster = -3;
 
 std::string text_of(const int (&v)[3]) { return cat("(", v[0], ", ", v[1], ", ", v[2], ")"); }
 
@@ -34,11 +30,11 @@ std::string place_of(int line) {
                                       : cat("line ", line);
 }
 
-// One thread of the system with the fibers that execute a block.
+// One thread of the system with the fibers that execute a block, or the blocks of a cluster.
 class Worker : public Emulated {
  public:
   Worker();
-  void run_block(EmulatedLaunch& launch, int64_t index);
+  void run_blocks_of(EmulatedLaunch& launch, int64_t cluster);
   std::vector<char>& signal_stack() { return signal_stack_; }
   static FaultTarget fault_target();
 
@@ -53,6 +49,15 @@ class Worker : public Emulated {
     int what = kEnded, line = 0;
   };
 
+  // A block of the cluster, which is one where there are no others.
+  struct Block {
+    int place[3] = {0, 0, 0};
+    std::vector<char> memory;
+    long long ready = 0;
+    SharedShadow shadow;
+    EmulatedMatrixUnits matrix;
+  };
+
   static void on_wait(Emulated* e, int what, int line);
   static void on_fail(Emulated* e, const char* message, int line);
   static long long on_place(Emulated* e, long long* place, long long bytes, int line);
@@ -60,7 +65,8 @@ class Worker : public Emulated {
                         const void* at);
   static int on_mbarrier(Emulated* e, int what, unsigned barrier, unsigned value, int line);
   static void on_copy_box(Emulated* e, unsigned to, const void* map, unsigned barrier,
-                          const int* at, int rank, int line);
+                          const int* at, int rank, int blocks, int line);
+  static void on_words(Emulated* e, unsigned address, int block, void* words, int line);
   static void on_multiply(Emulated* e, void* acc, int columns, unsigned long long a,
                           unsigned long long b, int form, int line);
   static int on_products(Emulated* e, int what, int groups, int line);
@@ -69,6 +75,9 @@ class Worker : public Emulated {
   static void fiber_main(void* fiber);
 
   void set_shape(const int64_t (&block)[3]);
+  void enter(int block);
+  Block& now() { return blocks_[static_cast<size_t>(now_)]; }
+  Block* block_of_cluster(unsigned number, int line);
   FiberContext& next_thread();
   void prepare_fibers(size_t count);
   void fail_thread(const std::string& message, int line);
@@ -79,14 +88,24 @@ class Worker : public Emulated {
   void exchange_until_barrier(int begin, int end);
   bool polls(int begin, int end) const;
   void resume_polls(int begin, int end);
-  void poll_until_barrier(int count, int warp);
+  void poll_until_barrier();
   void check_together(int begin, int end);
+  int number_of(int begin) const {  // of the warp that begins there
+    const int warp = launch_->target.warp, each = (count_ + warp - 1) / warp;
+    return begin / count_ * each + begin % count_ / warp;
+  }
+  int64_t events() const;
+  bool complete_copy();
+  void meet();
+  void run_warps(int64_t cluster);
   std::string where(int t) const;
   void check_failure();
   void abandon_fibers();
 
   EmulatedLaunch* launch_ = nullptr;
-  std::vector<Thread> threads_;
+  std::vector<Thread> threads_;  // of all blocks
+  std::vector<Block> blocks_;
+  int now_ = 0, cluster_ = 1, count_ = 1;      // the block that runs, how many, threads of each
   std::vector<std::array<int, 3>> positions_;  // of the threads in a block of this shape
   int64_t shape_[3] = {0, 0, 0};
   int current_ = 0, end_ = 0;  // the thread that runs; those before end_ follow it
@@ -94,9 +113,6 @@ class Worker : public Emulated {
   FiberStacks stacks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
-  std::vector<char> shared_memory_;
-  SharedShadow shadow_;
-  EmulatedMatrixUnits matrix_;
   alignas(64) char slot_memory_[kMostWarps][2][kMostLanes * kSlotBytes];  // in turn
   char second_slots_[kMostWarps] = {};  // whether it is the second one's turn
   std::vector<char> signal_stack_ = std::vector<char>(64 << 10);
@@ -126,6 +142,7 @@ Worker::Worker() {
   copy_box = on_copy_box;
   multiply = on_multiply;
   products = on_products;
+  words = on_words;
 }
 
 // --- on the stacks of fibers -----------------------------------------------------------------
@@ -143,8 +160,8 @@ ON_FIBER void Worker::on_wait(Emulated* e, int what, int line) {
 ON_FIBER FiberContext& Worker::next_thread() {
   if (++current_ >= end_) return main_;
   ++lane;
-  index = current_;
-  const auto& at = positions_[current_];
+  index = current_ % count_;
+  const auto& at = positions_[index];
   std::memcpy(thread, at.data(), sizeof(thread));
   Fiber*& fiber = threads_[current_].fiber;
   if (fiber == nullptr) {
@@ -207,52 +224,82 @@ ON_FIBER int Worker::on_mbarrier(Emulated* e, int what, unsigned barrier, unsign
   bool complete = true;
   std::string problem;
   switch (what) {
-    case 0: problem = w.matrix_.init(barrier, value); break;
-    case 1: w.matrix_.fence(); break;
-    case 2: problem = w.matrix_.test(barrier, value, &complete); break;
-    default: problem = w.matrix_.arrive(barrier, what == 3 ? value : 0);
+    case 0: problem = w.now().matrix.init(barrier, value); break;
+    case 1: w.now().matrix.fence(); break;
+    case 2: problem = w.now().matrix.test(barrier, value, &complete); break;
+    case 5: {
+      EmulatedMatrixUnits& there = w.block_of_cluster(value, line)->matrix;
+      problem = there.reach();
+      if (problem.empty()) problem = there.arrive(barrier, 0);
+      break;
+    }
+    case 6: w.now().matrix.fence_cluster(); break;
+    default: problem = w.now().matrix.arrive(barrier, what == 3 ? value : 0);
   }
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
   return complete;
 }
 
+ON_FIBER Worker::Block* Worker::block_of_cluster(unsigned number, int line) {
+  if (number < static_cast<unsigned>(cluster_)) return &blocks_[number];
+  on_fail(this, "reaches into a block that its cluster does not have", line);
+  return nullptr;
+}
+
 ON_FIBER void Worker::on_copy_box(Emulated* e, unsigned to, const void* map, unsigned barrier,
-                                  const int* at, int places, int line) {
+                                  const int* at, int places, int blocks, int line) {
+  auto& w = *static_cast<Worker*>(e);
   const auto& source = *static_cast<const EmulatedMap*>(map);
-  auto& matrix = static_cast<Worker*>(e)->matrix_;
   const int rank = source.map.rank, wanted = source.map.windows ? 2 - 2 * rank : rank;
+  std::string problem;
+  if (places != wanted)
+    problem =
+        cat("copies at ", std::abs(places), " places of ", places < 0 ? "windows" : "a tensor",
+            " what is ", source.map.windows ? "windows" : "a tensor", " of ", rank, " axes");
+  else if (blocks == 0)
+    problem = w.now().matrix.copy_box(to, source, barrier, at);
+  for (unsigned i = 0; problem.empty() && blocks >> i; ++i) {
+    if (!(blocks >> i & 1)) continue;
+    EmulatedMatrixUnits& there = w.block_of_cluster(i, line)->matrix;
+    problem = there.reach();
+    if (problem.empty()) problem = there.copy_box(to, source, barrier, at);
+  }
+  if (!problem.empty()) on_fail(e, problem.c_str(), line);
+}
+
+ON_FIBER void Worker::on_words(Emulated* e, unsigned address, int block, void* words, int line) {
+  auto& w = *static_cast<Worker*>(e);
   const std::string problem =
-      places == wanted
-          ? matrix.copy_box(to, source, barrier, at)
-          : cat("copies at ", std::abs(places), " places of ", places < 0 ? "windows" : "a tensor",
-                " what is ", source.map.windows ? "windows" : "a tensor", " of ", rank, " axes");
+      block < 0
+          ? w.now().matrix.load(address, words)
+          : w.block_of_cluster(static_cast<unsigned>(block), line)->matrix.store(address, words);
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
 }
 
 ON_FIBER void Worker::on_multiply(Emulated* e, void* acc, int columns, unsigned long long a,
                                   unsigned long long b, int form, int line) {
   const std::string problem =
-      static_cast<Worker*>(e)->matrix_.multiply(e->index, acc, {a, b, columns, form});
+      static_cast<Worker*>(e)->now().matrix.multiply(e->index, acc, {a, b, columns, form});
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
 }
 
 ON_FIBER int Worker::on_products(Emulated* e, int what, int groups, int line) {
   auto& w = *static_cast<Worker*>(e);
-  if (what == 0) w.matrix_.fence_products(w.index);
-  if (what == 1) w.matrix_.commit(w.index);
+  if (what == 0) w.now().matrix.fence_products(w.index);
+  if (what == 1) w.now().matrix.commit(w.index);
   if (what != 2) return 1;
   bool done = true;
-  const std::string problem = w.matrix_.wait(w.index, groups, &done);
+  const std::string problem = w.now().matrix.wait(w.index, groups, &done);
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
   return done;
 }
 
 // What is wrong with an access to shared memory, if anything.
 std::string Worker::shared_problem(int64_t at, int64_t bytes, bool writes) {
-  const bool first = !shadow_.is_touched(static_cast<size_t>(at));
+  const bool first = !now().shadow.is_touched(static_cast<size_t>(at));
   int other = -1;
-  const auto problem =
-      shadow_.touch(static_cast<size_t>(at), static_cast<size_t>(bytes), index, writes, &other);
+  const auto problem = now().shadow.touch(static_cast<size_t>(at), static_cast<size_t>(bytes),
+                                          index, writes, &other);
   if (problem == SharedShadow::Problem::None && !(first && writes)) return "";
   const auto [begin, size] = launch_->program.array_at(at);
   const std::string what = cat(writes ? "writes " : "reads ", bytes, " bytes of shared memory, ");
@@ -317,7 +364,7 @@ ON_FIBER long long Worker::on_place(Emulated* e, long long* place, long long byt
   if (at + bytes > w.shared_ready) {
     std::memset(w.shared + w.shared_ready, 0xFF, static_cast<size_t>(at + bytes - w.shared_ready));
     w.shared_ready = at + bytes;
-    w.shadow_.grow(static_cast<size_t>(at + bytes));
+    w.now().shadow.grow(static_cast<size_t>(at + bytes));
   }
   return at;
 }
@@ -331,6 +378,15 @@ void Worker::set_shape(const int64_t (&block)[3]) {
   for (int z = 0; z < block[2]; ++z)
     for (int y = 0; y < block[1]; ++y)
       for (int x = 0; x < block[0]; ++x) positions_.push_back({x, y, z});
+}
+
+// The block whose threads run next.
+void Worker::enter(int block) {
+  now().ready = shared_ready;
+  now_ = block;
+  shared = now().memory.data();
+  shared_ready = now().ready;
+  std::copy(now().place, now().place + 3, this->block);
 }
 
 // From here on so many can be taken.
@@ -366,11 +422,12 @@ void Worker::check_failure() {
 }
 
 std::string Worker::where(int t) const {
-  const auto& [x, y, z] = positions_[t];
+  const auto& [x, y, z] = positions_[t % count_];
   const Thread& thread = threads_[t];
   const char* what = thread.what == kEnded     ? " has ended"
                      : thread.what == kBarrier ? " waits at the barrier of "
                      : thread.what == kPoll    ? " waits for ever at "
+                     : thread.what == kCluster ? " waits at the cluster's barrier of "
                                                : " exchanges values of lanes at ";
   return cat("thread ", text_of({x, y, z}), what,
              thread.what == kEnded ? "" : place_of(thread.line));
@@ -381,7 +438,8 @@ void Worker::check_together(int begin, int end) {
   const Thread& first = threads_[begin];
   for (int t = begin + 1; t < end; ++t) {
     const Thread& other = threads_[t];
-    if (other.what == first.what && (other.line == first.line || other.what == kEnded)) continue;
+    const bool anywhere = other.what == kEnded || other.what == kCluster;
+    if (other.what == first.what && (other.line == first.line || anywhere)) continue;
     failure_ =
         cat("block ", text_of(block), ": threads do not meet: ", where(begin), ", ", where(t));
     check_failure();
@@ -396,7 +454,8 @@ void Worker::run_warp(int begin, int end) {
 
 // The same for some threads of the warp that begins at `warp`.
 void Worker::run_lanes(int warp, int begin, int end) {
-  const int number = warp / launch_->target.warp;
+  if (warp / count_ != now_) enter(warp / count_);
+  const int number = number_of(warp);
   slots = slot_memory_[number][static_cast<int>(second_slots_[number])];
   lane = begin - warp - 1;
   current_ = begin - 1;
@@ -411,7 +470,7 @@ void Worker::exchange_until_barrier(int begin, int end) {
   while (!polls(begin, end)) {
     check_together(begin, end);
     if (threads_[begin].what <= kBarrier) return;
-    second_slots_[begin / launch_->target.warp] ^= 1;
+    second_slots_[number_of(begin)] ^= 1;
     run_warp(begin, end);
   }
 }
@@ -433,58 +492,98 @@ void Worker::resume_polls(int begin, int end) {
     if (threads_[t].what == kPoll) run_lanes(begin, t, t + 1);
 }
 
+int64_t Worker::events() const {
+  int64_t n = 0;
+  for (const Block& b : blocks_) n += b.matrix.events();
+  return n;
+}
+
+bool Worker::complete_copy() {
+  return std::any_of(blocks_.rbegin(), blocks_.rend(),
+                     [](Block& b) { return b.matrix.complete_copy(); });
+}
+
 // Copies come to an end when all threads wait and nothing else happens.
-void Worker::poll_until_barrier(int count, int warp) {
+void Worker::poll_until_barrier() {
+  const int count = cluster_ * count_, warp = launch_->target.warp;
   while (polls(0, count)) {
-    const int64_t before = matrix_.events();
-    for (int begin = 0; begin < count; begin += warp) {
-      const int end = std::min(begin + warp, count);
-      if (!polls(begin, end)) continue;
-      resume_polls(begin, end);
-      exchange_until_barrier(begin, end);
-    }
-    if (matrix_.events() != before || !polls(0, count) || matrix_.complete_copy()) continue;
+    const int64_t before = events();
+    for (int block = 0; block < cluster_; ++block)
+      for (int at = 0; at < count_; at += warp) {
+        const int begin = block * count_ + at, end = block * count_ + std::min(at + warp, count_);
+        if (!polls(begin, end)) continue;
+        resume_polls(begin, end);
+        exchange_until_barrier(begin, end);
+      }
+    if (events() != before || !polls(0, count) || complete_copy()) continue;
     const auto first = std::find_if(threads_.begin(), threads_.end(),
                                     [](const Thread& t) { return t.what == kPoll; });
+    const auto t = static_cast<int>(first - threads_.begin());
     failure_ =
-        cat("block ", text_of(block), ": ", where(static_cast<int>(first - threads_.begin())));
+        cat("block ", text_of(blocks_[static_cast<size_t>(t / count_)].place), ": ", where(t));
     check_failure();
   }
 }
 
-void Worker::run_block(EmulatedLaunch& launch, int64_t index) {
+// Every other block has its last warp first: so one of them reads what a missing barrier lets it
+// read too early.
+void Worker::run_warps(int64_t cluster) {
+  const int warp = launch_->target.warp, warps = (count_ + warp - 1) / warp;
+  for (int i = 0; i < cluster_ * warps; ++i) {
+    const int64_t block = i / warps, number = i % warps;
+    const bool forward = (cluster * cluster_ + block) % 2 == 0;
+    const int at = warp * static_cast<int>(forward ? number : warps - 1 - number);
+    const int begin = static_cast<int>(block) * count_ + at;
+    const int end = begin - at + std::min(at + warp, count_);
+    prepare_fibers(static_cast<size_t>(warp));
+    run_warp(begin, end);
+    exchange_until_barrier(begin, end);
+  }
+}
+
+// All threads of all blocks are at a barrier, or have ended.
+void Worker::meet() {
+  check_together(0, cluster_ * count_);
+  for (Block& b : blocks_) {
+    b.shadow.barrier();
+    if (threads_[0].what == kCluster) b.matrix.meet();
+    if (threads_[0].what == kEnded) failure_ = b.matrix.end();
+    if (!failure_.empty()) failure_ = cat("block ", text_of(b.place), ": ", failure_);
+    check_failure();
+  }
+}
+
+void Worker::run_blocks_of(EmulatedLaunch& launch, int64_t cluster) {
   launch_ = &launch;
   const LaunchSize& size = launch.size;
-  block[0] = static_cast<int>(index % size.grid[0]);
-  block[1] = static_cast<int>(index / size.grid[0] % size.grid[1]);
-  block[2] = static_cast<int>(index / size.grid[0] / size.grid[1]);
-  const auto count = static_cast<int>(size.block[0] * size.block[1] * size.block[2]);
-  const int warp = launch.target.warp;
-  threads_.assign(count, {});
+  cluster_ = size.cluster;
+  count_ = static_cast<int>(size.block[0] * size.block[1] * size.block[2]);
+  threads_.assign(static_cast<size_t>(cluster_ * count_), {});
   set_shape(size.block);
-  shared_memory_.resize(static_cast<size_t>(launch.target.shared_bytes) + kMostArrays * kGapBytes);
-  shared = shared_memory_.data();
-  shared_ready = 0;
+  blocks_.resize(static_cast<size_t>(cluster_));
   dynamic_shared = size.shared_bytes;
   flushes = launch.target.arch == "gfx90a";
   std::copy(size.grid, size.grid + 3, grid);
-  matrix_.begin_block(shared, static_cast<int64_t>(shared_memory_.size()), count);
-  shadow_.grow(0);
-  shadow_.begin_block();
-  // Every other block has its last warp first: so one of them reads what a missing barrier lets it
-  // read too early.
-  const int warps = (count + warp - 1) / warp;
+  for (int i = 0; i < cluster_; ++i) {
+    Block& b = blocks_[static_cast<size_t>(i)];
+    const int64_t index = cluster * cluster_ + i;
+    b.place[0] = static_cast<int>(index % size.grid[0]);
+    b.place[1] = static_cast<int>(index / size.grid[0] % size.grid[1]);
+    b.place[2] = static_cast<int>(index / size.grid[0] / size.grid[1]);
+    b.memory.resize(static_cast<size_t>(launch.target.shared_bytes) +
+                    EmulatedProgram::kMostArrays * EmulatedProgram::kGapBytes);
+    b.matrix.begin_block(b.memory.data(), static_cast<int64_t>(b.memory.size()), count_);
+    b.shadow.grow(0);
+    b.shadow.begin_block();
+    b.ready = 0;
+  }
+  now_ = 0;
+  shared_ready = 0;
+  enter(0);
   do {
-    for (int i = 0; i < warps; ++i) {
-      const int begin = warp * (index % 2 == 0 ? i : warps - 1 - i);
-      const int end = std::min(begin + warp, count);
-      prepare_fibers(warp);
-      run_warp(begin, end);
-      exchange_until_barrier(begin, end);
-    }
-    poll_until_barrier(count, warp);
-    check_together(0, count);
-    shadow_.barrier();
+    run_warps(cluster);
+    poll_until_barrier();
+    meet();
   } while (threads_[0].what != kEnded);
 }
 
@@ -498,50 +597,17 @@ EmulatedProgram::EmulatedProgram(const std::string& binary, const std::string& e
   *static_cast<GetEmulated*>(library_.symbol("tiny_emulated")) = emulated_of_thread;
 }
 
-int64_t EmulatedProgram::place_shared(long long* place, int64_t bytes, int64_t limit) {
-  std::lock_guard lock(mutex_);
-  if (*place >= 0) return *place;
-  int64_t used = bytes, at = 0;
-  for (const auto& [begin, size] : arrays_) {
-    used += (size + 15) / 16 * 16;
-    at = (begin + size + 15) / 16 * 16 + kGapBytes;
-  }
-  if (used > limit || arrays_.size() == kMostArrays) return -1;
-  arrays_.emplace_back(at, bytes);
-  __atomic_store_n(place, at, __ATOMIC_RELAXED);
-  return at;
-}
-
-std::pair<int64_t, int64_t> EmulatedProgram::array_at(int64_t byte) {
-  std::lock_guard lock(mutex_);
-  for (const auto& [begin, size] : arrays_)
-    if (byte >= begin && byte < begin + size) return {begin, size};
-  return {0, 0};
-}
-
-// The address that a call returns to lies behind the call. A function that was inlined is followed
-// by those around it, the kernel last.
-int EmulatedProgram::line_of(const void* code) const {
-  Dl_info info;
-  if (dladdr(code, &info) == 0) return 0;
-  const auto offset = static_cast<const char*>(code) - static_cast<char*>(info.dli_fbase) - 1;
-  int line = 0;
-  for (const int l : lines_of_code(binary_, static_cast<uint64_t>(offset)))
-    if (l < kEmulatorPreludeLine) line = l;
-  return line;
-}
-
 void run_blocks(EmulatedLaunch& launch) noexcept {
   const auto& grid = launch.size.grid;
-  const int64_t blocks = grid[0] * grid[1] * grid[2];
+  const int64_t clusters = grid[0] * grid[1] * grid[2] / launch.size.cluster;
   Worker& worker = this_worker();
   const FaultGuard guard(Worker::fault_target);
   const SignalStack stack(worker.signal_stack().data(), worker.signal_stack().size());
-  for (int64_t i; (i = launch.next.fetch_add(1, std::memory_order_relaxed)) < blocks;) {
+  for (int64_t i; (i = launch.next.fetch_add(1, std::memory_order_relaxed)) < clusters;) {
     try {
-      worker.run_block(launch, i);
+      worker.run_blocks_of(launch, i);
     } catch (const std::exception& error) {
-      launch.next.store(blocks, std::memory_order_relaxed);
+      launch.next.store(clusters, std::memory_order_relaxed);
       std::lock_guard lock(launch.mutex);
       if (launch.error.empty()) launch.error = error.what();
     }

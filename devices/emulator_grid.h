@@ -22,6 +22,9 @@ struct EmulatedBuffer {
 
 class EmulatedProgram : public Program {
  public:
+  static constexpr int64_t kGapBytes = 16;  // between arrays of shared memory
+  static constexpr size_t kMostArrays = 256;
+
   EmulatedProgram(const std::string& binary, const std::string& entry);
 
   const std::string& name() const { return name_; }

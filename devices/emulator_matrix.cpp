@@ -38,7 +38,8 @@ void EmulatedMatrixUnits::begin_block(char* shared, int64_t bytes, int threads) 
   shared_ = shared;
   bytes_ = bytes;
   events_ = 0;
-  fenced_ = false;
+  fenced_ = shown_ = met_ = reached_ = false;
+  stored_.clear();
   barriers_.clear();
   copies_.clear();
   warpgroups_.assign(static_cast<size_t>((threads + kGroup - 1) / kGroup), {});
@@ -56,7 +57,7 @@ std::string EmulatedMatrixUnits::init(uint32_t barrier, uint32_t count) {
   if (barrier % 8 || barrier + 8 > bytes_) return cat("an mbarrier at byte ", barrier);
   if (find(barrier)) return "initialises an mbarrier again";
   barriers_[barrier] = {count, count};
-  fenced_ = false;
+  fenced_ = shown_ = met_ = false;
   return "";
 }
 
@@ -179,6 +180,43 @@ void EmulatedMatrixUnits::copy_row(const Copy& copy, const int64_t* element, uin
       std::memset(there, 0, size);
     if (map.dtype == kF32) round_to_tf32(there);
   }
+}
+
+// --- clusters ------------------------------------------------------------------------------------
+
+std::string EmulatedMatrixUnits::reach() {
+  if (!met_) return "reaches into a block of its cluster that may not have begun";
+  reached_ = true;
+  return "";
+}
+
+void EmulatedMatrixUnits::meet() {
+  met_ = barriers_.empty() || shown_;
+  reached_ = false;
+  for (auto& [address, seen] : stored_) seen = true;
+}
+
+std::string EmulatedMatrixUnits::store(uint32_t address, const void* words) {
+  if (std::string problem = reach(); !problem.empty()) return problem;
+  if (address % 16 || address + 16 > bytes_) return cat("stores words at byte ", address);
+  const auto multiplies = [](const Warpgroup& w) { return !w.issued.empty(); };
+  if (!copies_.empty() || std::any_of(warpgroups_.begin(), warpgroups_.end(), multiplies))
+    return "stores words into a block whose copies or products may be under way";
+  std::memcpy(shared_ + address, words, 16);
+  stored_[address] = false;
+  return "";
+}
+
+std::string EmulatedMatrixUnits::load(uint32_t address, void* words) {
+  const auto found = stored_.find(address);
+  if (found == stored_.end() || !found->second)
+    return cat("reads words at byte ", address, " that no block has stored before all met");
+  std::memcpy(words, shared_ + address, 16);
+  return "";
+}
+
+std::string EmulatedMatrixUnits::end() const {
+  return reached_ ? "ends when others of its cluster may still reach into it" : "";
 }
 
 // --- products ------------------------------------------------------------------------------------

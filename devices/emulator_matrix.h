@@ -64,6 +64,18 @@ class EmulatedMatrixUnits {
   // Whether all but the last `groups` groups of the thread are done; it may be the first to ask.
   std::string wait(int thread, int groups, bool* done);
 
+  // --- clusters
+  // -----------------------------------------------------------------------------------
+
+  // What another block of the cluster may do here, or one that copies for several: why it may not.
+  std::string reach();
+  void fence_cluster() { shown_ = true; }
+  void meet();  // all threads of all blocks are there
+  // 16 bytes into this block's memory from any block, and out of it by its own threads.
+  std::string store(uint32_t address, const void* words);
+  std::string load(uint32_t address, void* words);
+  std::string end() const;  // whether the block may end
+
   // Counts what has changed for somebody who waits.
   int64_t events() const { return events_; }
 
@@ -111,6 +123,9 @@ class EmulatedMatrixUnits {
   char* shared_ = nullptr;
   int64_t bytes_ = 0, events_ = 0;
   bool fenced_ = false;
+  bool shown_ = false, met_ = false;  // barriers to other blocks, and those have begun
+  bool reached_ = false;              // by others since they last met
+  std::map<uint32_t, bool> stored_;   // words, and whether all have met since
   std::map<uint32_t, Barrier> barriers_;
   std::vector<Copy> copies_;
   std::vector<Warpgroup> warpgroups_;

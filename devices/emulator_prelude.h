@@ -26,6 +26,7 @@ TINY_DECLARE_TWICE(
       bool flushes;              // MFMA takes subnormals of products of halves for zeros
       // Returns when all threads of the warp, or for a barrier of the block, wait at `line` for the
       // same `what`: 0 a barrier, positive an exchange between lanes; at some later time for -2.
+      // For -3: all threads of the cluster, wherever they are.
       void (*wait)(Emulated*, int what, int line);
       // Ends the kernel with an error; does not return.
       void (*fail)(Emulated*, const char* message, int line);
@@ -38,7 +39,10 @@ TINY_DECLARE_TWICE(
       // give 0 where the thread must wait and ask again.
       int (*mbarrier)(Emulated*, int what, unsigned barrier, unsigned value, int line);
       void (*copy_box)(Emulated*, unsigned to, const void* map, unsigned barrier, const int* at,
-                       int rank, int line);
+                       int rank, int blocks, int line);
+      // 16 bytes to the shared memory of a block of the cluster, or of what was stored in one's own
+      // where the block's number is negative.
+      void (*words)(Emulated*, unsigned address, int block, void* words, int line);
       void (*multiply)(Emulated*, void* acc, int columns, unsigned long long a,
                        unsigned long long b, int form, int line);
       int (*products)(Emulated*, int what, int groups, int line);
@@ -309,6 +313,7 @@ constexpr int least_atomic = 1;
 // bytes' numbers.
 struct TensorMap { char opaque; };  // the device's, behind a reference
 #define MATRIX_KERNEL(threads, blocks) KERNEL(threads)
+#define CLUSTER(blocks)
 #define TENSOR_MAP(name) const TensorMap& name
 #define DYNAMIC_SHARED(name)                  \
   static long long name##_place = -1;         \
@@ -332,6 +337,19 @@ INLINE void mbarrier_expect(u32 barrier, u32 bytes, int line = __builtin_LINE())
 INLINE void mbarrier_arrive(u32 barrier, int line = __builtin_LINE()) {
   emulated().mbarrier(&emulated(), 4, barrier, 0, line);
 }
+INLINE void mbarrier_arrive_at(u32 barrier, u32 block, int line = __builtin_LINE()) {
+  emulated().mbarrier(&emulated(), 5, barrier, block, line);
+}
+INLINE void fence_cluster(int line = __builtin_LINE()) {
+  emulated().mbarrier(&emulated(), 6, 0, 0, line);
+}
+INLINE void cluster_barrier(int line = __builtin_LINE()) { emulated().wait(&emulated(), -3, line); }
+INLINE void store_at(u32 address, u32 block, u32* x, int line = __builtin_LINE()) {
+  emulated().words(&emulated(), address, (int)block, x, line);
+}
+INLINE void load_own(u32 address, u32* x, int line = __builtin_LINE()) {
+  emulated().words(&emulated(), address, -1, x, line);
+}
 template <int count> INLINE void fewer_registers() {}
 template <int count> INLINE void more_registers() {}
 INLINE void products_fence(int line = __builtin_LINE()) {
@@ -340,22 +358,36 @@ INLINE void products_fence(int line = __builtin_LINE()) {
 INLINE void products_commit(int line = __builtin_LINE()) {
   emulated().products(&emulated(), 1, 0, line);
 }
+template <class T> INLINE void settle(T&) {}
 template <class T> INLINE T of_lane_xor(T x, int mask, int line = __builtin_LINE()) {
   return shuffle_xor(x, mask, line);
 }
 template <int groups> INLINE void products_wait(int line = __builtin_LINE()) {
   while (!emulated().products(&emulated(), 2, groups, line)) emulated().wait(&emulated(), -2, line);
 }
-template <class... I> INLINE void copy_box(u32 to, const TensorMap& map, u32 arrival, I... x) {
+// To the blocks of the cluster of which `blocks` has the bit.
+template <class... I>
+INLINE void copy_box_to(u32 to, const TensorMap& map, u32 arrival, int blocks, I... x) {
   const int at[] = {x...};
-  emulated().copy_box(&emulated(), to, &map, arrival, at, sizeof...(x), 0);
+  emulated().copy_box(&emulated(), to, &map, arrival, at, sizeof...(x), blocks, 0);
+}
+template <class... I> INLINE void copy_box(u32 to, const TensorMap& map, u32 arrival, I... x) {
+  copy_box_to(to, map, arrival, 0, x...);
 }
 template <class... I> INLINE void copy_box_once(u32 to, const TensorMap& map, u32 arrival, I... x) {
-  copy_box(to, map, arrival, x...);
+  copy_box_to(to, map, arrival, 0, x...);
+}
+template <class... I>
+INLINE void copy_box_once_to(u32 to, const TensorMap& map, u32 arrival, int blocks, I... x) {
+  copy_box_to(to, map, arrival, blocks, x...);
+}
+template <class... I>
+INLINE void copy_windows_to(u32 to, const TensorMap& map, u32 arrival, int blocks, I... x) {
+  const int at[] = {x...};
+  emulated().copy_box(&emulated(), to, &map, arrival, at, -(int)sizeof...(x), blocks, 0);
 }
 template <class... I> INLINE void copy_windows(u32 to, const TensorMap& map, u32 arrival, I... x) {
-  const int at[] = {x...};
-  emulated().copy_box(&emulated(), to, &map, arrival, at, -(int)sizeof...(x), 0);
+  copy_windows_to(to, map, arrival, 0, x...);
 }
 template <int turn_a, int turn_b, int n>
 INLINE void multiply_bf16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {

@@ -1,6 +1,7 @@
 #include "runtime/search_space.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <optional>
 #include <set>
@@ -205,12 +206,18 @@ class Editor {
       tiles.push_back({opt, band});
     };
     const TileShape now = shape_of(matrix.amount);
-    const auto with_shape = [](Opt opt, const TileShape& shape) {
+    const auto changed = [&](Opt opt, auto change) {
+      TileShape shape = now;
+      change(shape);
       opt.amount = amount_of(shape);
       return opt;
     };
-    add(with_shape(matrix, {now.rows, now.columns, now.halved, now.wide, !now.deep}));
-    add(with_shape(matrix, {now.rows, now.columns, now.halved, !now.wide, now.deep}));
+    add(changed(matrix, [](TileShape& t) { t.deep = !t.deep; }));
+    add(changed(matrix, [](TileShape& t) { t.wide = !t.wide; }));
+    for (const auto& [down, across, parts] : std::initializer_list<std::array<int, 3>>{
+             {1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {1, 1, 4}, {1, 1, 8}})
+      add(changed(matrix,
+                  [&](TileShape& t) { t.down = down, t.across = across, t.parts = parts; }));
     Opt turned = matrix;
     std::swap(turned.axis, turned.axes[0]);
     for (const Opt& opt : {matrix, turned}) {
@@ -218,7 +225,10 @@ class Editor {
       for (int rows : {64, 128, 192, 256, 320, 384, 512})
         for (int columns : {8, 16, 32, 64, 128, 256})
           for (int flags = 0; flags < 4; ++flags)
-            add(with_shape(opt, {rows, columns, (flags & 1) != 0, now.wide, (flags & 2) != 0}));
+            add(changed(opt, [&](TileShape& t) {
+              t.rows = rows, t.columns = columns;
+              t.halved = (flags & 1) != 0, t.deep = (flags & 2) != 0;
+            }));
       if (opt == turned) break;
       for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
     }
