@@ -189,8 +189,8 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   tile.parts = shape.parts;
   tile.dtype = p.a->dtype;
   if (tile.width() < 8 || tile.columns > 256 ||
-      !std::has_single_bit(static_cast<unsigned>(tile.columns)))
-    return "a tile has 8, 16, 32, 64, 128 or 256 columns";
+      !(std::has_single_bit(static_cast<unsigned>(tile.columns)) || tile.columns == 192))
+    return "a tile has 8, 16, 32, 64, 128, 192 or 256 columns";
   if (tile.rows < 64 || tile.rows > 1024 || tile.rows % 64 || tile.group_rows() % 64)
     return "a tile has rows for all warpgroups, 64 at a time";
   if (tile.wide && tile.width() % 32) return "threads exchange what they have of 32 columns";

@@ -223,7 +223,7 @@ class Editor {
     for (const Opt& opt : {matrix, turned}) {
       if (opt == turned && opt.axes.size() > 1) continue;
       for (int rows : {64, 128, 192, 256, 320, 384, 512})
-        for (int columns : {8, 16, 32, 64, 128, 256})
+        for (int columns : {8, 16, 32, 64, 128, 192, 256})
           for (int flags = 0; flags < 4; ++flags)
             add(changed(opt, [&](TileShape& t) {
               t.rows = rows, t.columns = columns;

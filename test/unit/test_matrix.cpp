@@ -36,6 +36,10 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
     CHECK(to_text(low.options[0]).ends_with("deep") == (columns < 256));
     CHECK(low.launch.shared_bytes > hopper().shared_bytes / (columns == 32 ? 3 : 2));
   }
+  // 256 columns would leave two of five tiles to a second wave.
+  const Lowered narrower = lower(kernel({{1536, 1536}, {1536, 1536}}), "product", hopper());
+  CHECK(shape_of(narrower.options[0].amount).columns == 192);
+  CHECK(narrower.launch.grid[0] == 96);
   const Lowered shared = lower(kernel({{2304, 64}, {64, 2304}}), "product", hopper());
   CHECK(shared.launch.grid[0] > 132);
   CHECK(shared.launch.shared_bytes <= hopper().shared_bytes / 2);

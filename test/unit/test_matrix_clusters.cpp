@@ -48,7 +48,7 @@ std::string run(const std::string& name, const Form& form, const std::string& op
   Device& device = find_device(name);
   Lowered low = lowered(form, option, device.target());
   std::string& text = low.source.text;
-  REQUIRE(text.find(") CLUSTER(") != std::string::npos);
+  REQUIRE((text.find(") CLUSTER(") != std::string::npos) == (low.launch.cluster > 1));
   if (!from.empty()) {
     const size_t kernel = text.find("extern \"C\""), in_kernel = text.find(from, kernel);
     const size_t at = in_kernel != std::string::npos ? in_kernel : text.find(from);
@@ -125,6 +125,19 @@ TEST_CASE("clusters: blocks copy for each other or share a sum, and results are 
           CAPTURE(turn_b);
           CHECK(run(device, form_of(sizes, turn_a, turn_b), option) == "right");
         }
+}
+
+TEST_CASE("matrix: tiles of 192 columns are right") {
+  for (const std::string& device : devices())
+    for (const char* option : {"matrix r0 r1 x 192", "matrix r0 r1 x 192 rows 64 wide deep",
+                               "matrix r0 r1 x 192 wide halved"})
+      for (bool turn_b : {false, true}) {
+        CAPTURE(device);
+        CAPTURE(option);
+        CAPTURE(turn_b);
+        if (!turn_b && std::string(option).ends_with("halved")) continue;  // columns of whole boxes
+        CHECK(run(device, form_of({200, 392, 136}, false, turn_b), option) == "right");
+      }
 }
 
 TEST_CASE(
