@@ -126,8 +126,14 @@ void detect_vectors(Target& target) {
 
 #endif
 
-// The C dialect has no 16-bit float that all compilers know (clang 14 has none without
-// AVX512-FP16, gcc 12 no bf16), so there they are left to integer operations.
+// LLVM does not use the instructions (devices/llvm_library.cpp).
+void forget_bf16(Target& target) {
+  target.has_bf16 = false;
+  const std::string unit = "avx512bf16";
+  if (const size_t at = target.arch.find(unit); at != std::string::npos)
+    target.arch.erase(at, unit.size() + 1);
+}
+
 // Those that CPU_UNITS names, as plain code where it says so or the processor lacks one.
 void choose_units(Target& target) {
   const std::string wanted = env_text("CPU_UNITS"), own = target.arch;
@@ -153,10 +159,13 @@ Target detect_target(Target::Language language, int threads) {
   target.kind = Target::Kind::Cpu;
   target.language = language;
   detect_vectors(target);
+  // The C dialect has no 16-bit float that all compilers know (clang 14 has none without
+  // AVX512-FP16, gcc 12 no bf16), so there they are left to integer operations.
   if (language == Target::Language::C) {
     target.has_f16 = target.has_bf16 = false;
     target.arch.clear();
   } else {
+    if (llvm_c::host().features.find("-avx512bf16") != std::string::npos) forget_bf16(target);
     choose_units(target);
   }
   target.cores = threads;

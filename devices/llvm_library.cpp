@@ -133,9 +133,17 @@ struct Search {
     llvm.triple = take_message(llvm, llvm.GetDefaultTargetTriple());
     llvm.cpu = take_message(llvm, llvm.GetHostCPUName());
     llvm.features = take_message(llvm, llvm.GetHostCPUFeatures());
+    leave_alone("avx512bf16", 18);
     llvm.InstallFatalErrorHandler(on_fatal_error);
     // Registered after the library's own destructors, so this runs before them.
     std::atexit([] { exiting = true; });
+  }
+
+  // Versions before this one cannot select, or crash on, code with this feature: 16.0.6 does both
+  // on conversions to bf16.
+  void leave_alone(const std::string& feature, unsigned version) {
+    const size_t at = llvm.features.find('+' + feature);
+    if (llvm.major < version && at != std::string::npos) llvm.features[at] = '-';
   }
 };
 
