@@ -298,7 +298,6 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
 }
 
 Node mma_elements(Node mma) {
-  const MmaUnit& unit = mma_unit(mma);
   const int last = static_cast<int>(mma->num_src) - 1;
   if (mma->src(last)->dtype != kIndex) return nullptr;  // it is all elements already
   expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
