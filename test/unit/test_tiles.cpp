@@ -212,6 +212,8 @@ TEST_CASE("tiles: LLVM compiles the instructions for a processor that has them")
     const llvm_c::Processor processor{llvm_c::library().triple, "sapphirerapids", ""};
     return llvm_c::compile(l.source, processor, "default<O2>", llvm_c::Output::Assembly);
   };
+  if (llvm_c::library().major < 18)
+    return;  // what such a processor has is not used: llvm_library.cpp
   const std::string halves = assembly(kBF16, "plain amx-bf16");
   // Two tiles of rows by two of columns: a product for each load, however LLVM unrolls the loop.
   CHECK(count(halves, "tdpbf16ps") >= 4);
