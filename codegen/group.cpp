@@ -221,14 +221,15 @@ Finding prove_group(const Group& g, bool in_loop) {
   return {Verdict::Proved, Method::Walk, ""};
 }
 
-std::vector<Finding> prove_groups(Node sink) {
+std::vector<Finding> prove_groups(Node sink, int warp) {
   std::vector<Finding> out;
   const Grid grid(sink);
   grid.each_group(sink, [&](Node n, bool in_loop) {
     const std::string why = order_problem(n, grid.threads);
     out.push_back(why.empty() ? Finding{Verdict::Proved, Method::Walk, ""} : wrong(why));
-    for (int warp : {32, 64})
-      out.push_back(prove_group(group_of(n, grid.threads, warp, in_loop), in_loop));
+    for (int width : {32, 64})
+      if (warp == 0 || warp == width)
+        out.push_back(prove_group(group_of(n, grid.threads, width, in_loop), in_loop));
   });
   return out;
 }

@@ -172,7 +172,7 @@ class Prover {
   Proof run() {
     for (const Claim& c : claims_) add(inside(c));
     for (Node n : topological(sink_)) other(n);
-    for (const Finding& f : prove_groups(sink_)) add(f);
+    for (const Finding& f : prove_groups(sink_, settings_.warp)) add(f);
     for (const Finding& f : prove_stages(sink_)) add(f);
     std::map<int, std::vector<Claim>> stores;
     for (Claim c : claims_) {
@@ -351,6 +351,7 @@ void check_rewrite(const char* rule, Node before, Node after) {
 
 void read_kernel(Node kernel, const Target& target, ProofSettings& settings) {
   settings.atomic = target.kind == Target::Kind::Gpu;
+  settings.warp = target.warp;
   for (Node n : topological(kernel))
     if (n->is(Op::Param)) settings.sizes[static_cast<int>(n->ints()[0])] = numel(n->shape());
   for (Node s : kernel->srcs()) {

@@ -29,6 +29,7 @@ struct ProofSettings {
   uint64_t declared = 0;         // those of them whose elements the program says to be distinct
   bool atomic = false;           // what combines with an element may do so from several threads
   int64_t iterations = 20000;    // most that a walk may take
+  int warp = 0;                  // threads of one; 0: 32, and 64 as well
   std::map<int, int64_t> sizes;  // elements of the buffers by slot
 };
 

@@ -53,7 +53,7 @@ void say_once_without_solver() {
 
 // The text of the kernel leaves open how large its buffers are, and what was promised of them.
 std::string key_of(const Lowered& low, const ProofSettings& s) {
-  std::string about = cat(kVersion, ' ', s.scattered, ' ', s.declared, " sizes");
+  std::string about = cat(kVersion, ' ', s.warp, ' ', s.scattered, ' ', s.declared, " sizes");
   for (const auto& [slot, size] : s.sizes) about += cat(' ', slot, ':', size);
   return cache_key(low.source, about);
 }

@@ -6,6 +6,7 @@
 #include "codegen/launchable.h"
 #include "codegen/lower.h"
 #include "codegen/option.h"
+#include "codegen/prove.h"
 #include "runtime/buffer.h"
 #include "runtime/device.h"
 #include "runtime/normalize.h"
@@ -51,7 +52,8 @@ struct Columns {
     Device& device = find_device(gpu);
     const Choice choice{options_from_text(options), false};
     const Lowered low = lower(kernel(), "columns", device.target(), nullptr, &choice);
-    for (const Finding& f : prove_groups(low.machine)) REQUIRE(f.verdict == Verdict::Proved);
+    for (const Finding& f : prove_groups(low.machine, device.target().warp))
+      REQUIRE(f.verdict == Verdict::Proved);
     std::vector<int32_t> in(static_cast<size_t>(planes * rows * columns));
     for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<int32_t>(i * 7919 % 1009) % 13 - 6;
     const Tensor x = Tensor::from(in, {planes * rows * columns}, gpu).to(dtype).realize();
@@ -109,6 +111,24 @@ TEST_CASE("threads combine with those of other groups between them") {
                    "split r1 2, bind r3 thread, split r1 2, bind r4 thread, split r2 64, "
                    "bind r5 thread, bind r0 block, bind r1 block, order r0 r1 r4 r5 r3 r2");
     }
+}
+
+TEST_CASE("whole warps combine, however many there are: of 32 threads or of 64, as the GPU has") {
+  const Columns c{4, 448, 2, Op::Add, kF32};
+  const char* seven =
+      "split r2 224, bind r3 thread, bind r0 block, bind r1 block, order r0 r1 r3 r2";
+  c.check_with("EMU:CUDA:sm_90a", seven);
+  c.check_with("EMU:HIP:gfx1201", seven);
+  const Target gpu = find_device("EMU:CUDA:sm_90a").target();
+  const Choice choice{options_from_text(seven), false};
+  const Lowered low = lower(c.kernel(), "columns", gpu, nullptr, &choice);
+  ProofSettings settings;
+  read_kernel(c.kernel(), gpu, settings);
+  CHECK(prove(low.machine, settings).verdict == Verdict::Proved);
+  settings.warp = 64;
+  const Proof p = prove(low.machine, settings);
+  CHECK(p.verdict == Verdict::Wrong);
+  CHECK(p.text.find("threads that combine 224 of 224: not whole warps") != std::string::npos);
 }
 
 TEST_CASE("threads that cannot combine are not launched") {
