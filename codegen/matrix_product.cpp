@@ -102,6 +102,9 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   if (why.empty()) why = describe(product.b, view(p.n, tile.width(), false), tile.b);
   if (why.empty() && (tile.a.boxes % tile.across || tile.b.boxes % tile.down))
     why = "the blocks of a cluster copy as many boxes each";
+  for (const MatrixOperand* o : {&tile.a, &tile.b})
+    if (why.empty() && o->boxes > 1 && o->box_bytes() % 1024)
+      why = "boxes do not begin at multiples of 1024 bytes, as their swizzle repeats";
   if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
   tile.steps = {tiles_of(p.k.extent(), tile.depth)};
   tile.begin = -1;

@@ -127,6 +127,19 @@ TEST_CASE("clusters: blocks copy for each other or share a sum, and results are 
         }
 }
 
+TEST_CASE("clusters: what blocks copy for each other begins where the swizzle does") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node loops = loops_of(kernel(form_of({256, 256, 128}, false, true)), hopper());
+  for (const auto& [option, what] :
+       {std::pair{"matrix r0 r1 x 8 rows 64 down 2", "multiples of 1024"},
+        std::pair{"matrix r0 r1 x 16 rows 64 down 2", ""}}) {
+    std::string why;
+    CHECK(is_legal(loops, options_from_text(option).at(0), hopper(), &why) == (*what == 0));
+    CHECK_MESSAGE(why.find(what) != std::string::npos, why);
+  }
+}
+
 TEST_CASE("matrix: tiles of 192 columns are right") {
   for (const std::string& device : devices())
     for (const char* option : {"matrix r0 r1 x 192", "matrix r0 r1 x 192 rows 64 wide deep",
