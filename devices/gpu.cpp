@@ -391,9 +391,10 @@ void GpuDevice::launch(Program& program, const LaunchSize& size, const std::vect
 // between two events, so these measure the kernels and not the wait for them.
 void GpuDevice::empty_cache() {
   const size_t bytes = 2 * static_cast<size_t>(target_.l2_bytes);
+  Program* const reader = memory_reader();
   try {
     const GpuAddress scratch = memory_->alloc(bytes);
-    if (Program* const reader = memory_reader()) {
+    if (reader) {
       LaunchSize size;
       size.grid[0] = 4 * target_.cores;
       size.block[0] = 512;

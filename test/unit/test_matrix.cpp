@@ -36,7 +36,7 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
     CHECK(to_text(low.options[0]).ends_with("deep") == (columns < 256));
     CHECK(low.launch.shared_bytes > hopper().shared_bytes / (columns == 32 ? 3 : 2));
   }
-  // 256 columns would leave two of five tiles to a second wave.
+  // Tiles of 256 columns would be 72, for 132 multiprocessors.
   const Lowered narrower = lower(kernel({{1536, 1536}, {1536, 1536}}), "product", hopper());
   CHECK(shape_of(narrower.options[0].amount).columns == 192);
   CHECK(narrower.launch.grid[0] == 96);
