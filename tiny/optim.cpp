@@ -151,6 +151,32 @@ StateDict Optimizer::state_dict(const std::string& prefix) {
   return out;
 }
 
+// --- Clipping
+// ------------------------------------------------------------------------------------
+
+Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, const Tensor& max_norm) {
+  const NoGrad no_grad;
+  Tensor sum;  // of squares, where the first gradient is
+  for (const Tensor* t : tensors) {
+    const Tensor g = t->requires_grad() ? t->grad() : Tensor();
+    if (!g.defined()) continue;
+    const Tensor squares = g.to(detail::compute_dtype(g.dtype())).square().sum().to(kF32);
+    sum = sum.defined() ? sum + squares.to(sum.device()) : squares;
+  }
+  check(sum.defined(), "clip_grad_norm_: none of ", tensors.size(), " tensors has a gradient");
+  const Tensor norm = sum.sqrt();
+  const Tensor factor = (max_norm.to(norm.device()).to(kF32) / (norm + 1e-6)).clamp({}, 1);
+  for (Tensor* t : tensors)
+    if (const Tensor g = t->requires_grad() ? t->grad() : Tensor(); g.defined())
+      t->set_grad((g * factor.to(g.device())).to(g.dtype()));
+  return norm;
+}
+
+Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, double max_norm) {
+  check(max_norm > 0, "clip_grad_norm_: a norm of at most ", max_norm, ": takes one above 0");
+  return clip_grad_norm_(tensors, Tensor::full({}, max_norm, kF32));
+}
+
 // --- SGD
 // -----------------------------------------------------------------------------------------
 

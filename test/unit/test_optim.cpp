@@ -9,6 +9,7 @@
 #include "runtime/realize.h"
 #include "test/reference.h"
 #include "tiny/jit.h"
+#include "tiny/mixed.h"
 #include "tiny/nn.h"
 #include "tiny/random.h"
 
@@ -424,4 +425,62 @@ TEST_CASE("an optimizer without a parameter is an error") {
   Tensor constant = Tensor::ones({2});
   CHECK_THROWS_WITH_AS(SGD({&constant}, 0.1), "optimizer: none of 1 tensors wants a gradient",
                        Error);
+}
+
+// Gradients (3, 0) and (0, 4): a norm of 5. Expected values are PyTorch's rule, with its 1e-6.
+TEST_CASE("gradients are clipped to a norm of all of them together") {
+  Tensor p = parameter(), q = parameter(kBF16), constant = Tensor::ones({2}), idle = parameter();
+  const auto set = [&] {
+    p.set_grad(Tensor::from({3.0f, 0.0f}));
+    q.set_grad(Tensor::from({0.0f, 4.0f}).to(kBF16));
+  };
+  set();
+  CHECK(clip_grad_norm_({&p, &constant, &idle, &q}, 2.5).item<float>() == 5);
+  CHECK(numbers(p.grad())[0] == doctest::Approx(3 * 2.5 / 5.000001));
+  CHECK(numbers(q.grad()) == Numbers{0, 2});
+  CHECK(q.grad().dtype() == kBF16);
+  set();
+  CHECK(clip_grad_norm_({&p, &q}, 6).item<float>() == 5);
+  CHECK(numbers(p.grad()) == Numbers{3, 0});
+}
+
+TEST_CASE("gradients on several devices are clipped together") {
+  const std::vector<std::string> both = {"CPU:0", "CPU:1"};
+  Tensor p = Tensor::from({1.0f, -2.0f}), q = Tensor::from({5.0f}).to("CPU:1").requires_grad_();
+  p.shard_(both);
+  p.requires_grad_();
+  const Tensor x = Tensor::from({3.0f, 0.0f, 3.0f, 0.0f}).reshape({2, 2}).shard(both, 0);
+  (x * p).sum(1).mean().backward();
+  q.set_grad(Tensor::from({4.0f}).to("CPU:1"));
+  CHECK(clip_grad_norm_({&q, &p}, 2.5).item<float>() == 5);
+  CHECK(p.grad().to_vector<float>()[0] == doctest::Approx(1.5));
+  CHECK(q.grad().to_vector<float>()[0] == doctest::Approx(2));
+}
+
+TEST_CASE("a clipped norm is that of a step under a LossScaler, and Jit captures it") {
+  Tensor p = parameter();
+  SGD optimizer({&p}, 1);
+  LossScaler scaler({&optimizer}, {.start = 1024});
+  Jit step([&](const Tensor& x) {
+    Tensor loss = (p * x).sum();
+    scaler.scaled(loss).backward();
+    Tensor norm = clip_grad_norm_({&p}, scaler.scaled(Tensor::full({}, 1.0))) /
+                  scaler.scaled(Tensor::full({}, 1.0));
+    scaler.step({&loss, &norm});
+    return norm;
+  });
+  for (int i = 0; i < 4; ++i) {
+    const Tensor norm = step(Tensor::from({3.0f, -4.0f}));
+    CHECK(norm.item<float>() == doctest::Approx(5));
+    CHECK(numbers(p)[0] == doctest::Approx(1 - 0.6 * (i + 1)));
+    CHECK(numbers(p)[1] == doctest::Approx(-2 + 0.8 * (i + 1)));
+  }
+}
+
+TEST_CASE("clipping without a gradient, or to no norm, is an error") {
+  Tensor p = parameter();
+  CHECK_THROWS_WITH_AS(clip_grad_norm_({&p}, 1.0),
+                       "clip_grad_norm_: none of 1 tensors has a gradient", Error);
+  CHECK_THROWS_WITH_AS(clip_grad_norm_({&p}, 0.0),
+                       "clip_grad_norm_: a norm of at most 0: takes one above 0", Error);
 }
