@@ -87,6 +87,12 @@ int64_t Tensor::size(int64_t dim) const {
   return capacity()[axis];
 }
 
+void Tensor::throw_undefined() {
+  throw Error(
+      "a tensor that is not defined: it was made by Tensor() and never given a value, was moved "
+      "from, or is a grad() that no backward() has left");
+}
+
 void Tensor::throw_without_shape() const {
   int axis = 0;
   while (!node_->length(axis)) ++axis;
@@ -104,7 +110,7 @@ Shape Tensor::current_shape() const {
   return out;
 }
 
-std::string Tensor::device() const { return device_name(node_->device); }
+std::string Tensor::device() const { return device_name(node()->device); }
 
 // --- Making tensors -----------------------------------------------------------------------------
 
@@ -207,7 +213,7 @@ void Tensor::to_bytes(void* out) const {
   const Shape part = current_shape(), whole = to_shape(capacity());
   if (tiny::numel(part) == 0) return;
   const_cast<Tensor*>(this)->realize();  // the values stay the same
-  Node n = node_->realized ? node_->realized.load() : node();
+  Node n = node()->realized ? node_->realized.load() : node();
   if (!node_->lengths) return runtime_seam::download(n, out);
   while (n->op == Op::Limit) n = n->src(0);
   const size_t element = static_cast<size_t>(dtype().size());
@@ -291,7 +297,7 @@ Tensor Tensor::detach() const {
 }
 
 void Tensor::backward(const Tensor& seed) const {
-  check(node_->needs_grad,
+  check(node()->needs_grad,
         "backward: nothing below this tensor wants a gradient: call "
         "requires_grad_() on a tensor before it is used");
   std::vector<Node> leaves;

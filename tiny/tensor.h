@@ -44,7 +44,7 @@ void replace_node(Tensor& tensor, Node node);
 
 class Tensor {
  public:
-  Tensor() = default;  // no tensor at all: only defined() may be called
+  Tensor() = default;  // no tensor at all: what is asked of it, save defined(), is an Error
   explicit Tensor(Node node);
   // A 0-d tensor: bool, i64 or f32 by the kind of the number.
   template <class T>
@@ -52,18 +52,21 @@ class Tensor {
   explicit Tensor(T value) : Tensor(full({}, value)) {}
 
   bool defined() const { return static_cast<bool>(node_); }
-  Node node() const { return node_.get(); }
-  DType dtype() const { return node_->dtype; }
+  Node node() const {
+    if (!node_) throw_undefined();
+    return node_.get();
+  }
+  DType dtype() const { return node()->dtype; }
   // Error where an axis holds as many elements as a Variable says (variable.h).
   Ints shape() const {
-    if (node_->lengths) throw_without_shape();
+    if (node()->lengths) throw_without_shape();
     return node_->shape();
   }
-  int rank() const { return node_->rank; }
+  int rank() const { return node()->rank; }
   int64_t size(int64_t dim) const;
   int64_t numel() const { return tiny::numel(shape()); }
   // The shape, with its bound for an axis whose length is a Variable.
-  Ints capacity() const { return node_->shape(); }
+  Ints capacity() const { return node()->shape(); }
   // The shape that the values on the host have, read from there: Error while a Jit captures.
   Shape current_shape() const;
   std::string device() const;  // "" where any device will do (constants)
@@ -174,7 +177,7 @@ class Tensor {
   // --- Gradients -------------------------------------------------------------------------------
 
   Tensor& requires_grad_(bool wanted = true);  // float dtypes; makes this tensor a leaf
-  bool requires_grad() const { return node_->needs_grad; }
+  bool requires_grad() const { return node()->needs_grad; }
   Tensor detach() const;  // the same values; no gradient flows through
   // Adds d(this) / d(leaf) to the grad() of every leaf below. `seed`: the gradient of this tensor,
   // by default 1 for a tensor of one element. Throws Error where nothing below wants a gradient.
@@ -393,6 +396,7 @@ class Tensor {
 
  private:
   friend void runtime_seam::replace_node(Tensor&, Node);
+  [[noreturn]] static void throw_undefined();
   [[noreturn]] void throw_without_shape() const;
   mutable NodeRef node_;            // realizing exchanges it for another node of the same values
   std::shared_ptr<GradSlot> slot_;  // of a leaf; shared by its copies

@@ -334,3 +334,20 @@ TEST_CASE("gelu of f32 is within a few units, also where 1 + erf cancels") {
   }
   CHECK(worst < 1e-5);
 }
+
+TEST_CASE("using a tensor that is not defined is an error") {
+  const std::string text =
+      "a tensor that is not defined: it was made by Tensor() and never given a value, was moved "
+      "from, or is a grad() that no backward() has left";
+  Tensor none, weight = Tensor::ones({2}).requires_grad_();
+  CHECK_THROWS_WITH_AS(none + 1, text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(none.shape(), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(none.realize(), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(none.item<float>(), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(Tensor::cat({Tensor::ones({2}), none}, 0), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(weight.grad().sum(), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(none.requires_grad_(), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(none.to(kF16), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(none.assign(Tensor::ones({2})), text.c_str(), Error);
+  CHECK_THROWS_WITH_AS(weight.matmul(none), text.c_str(), Error);
+}
