@@ -17,7 +17,9 @@ namespace {
 // m16n8k16 and m16n8k32) and of AMD's instruction set manuals (CDNA 2 and 3, "Matrix Arithmetic
 // Instructions"; RDNA 3 and RDNA 4, "Wave Matrix Multiply Accumulate"). Units with A and B alike
 // compute the transpose, B^T A^T, where that gives a thread neighbours along the columns. On gfx11
-// both halves of a wave hold all of A and B.
+// both halves of a wave hold all of A and B. The 8-bit floats of gfx94 are FNUZ's, whose exponents
+// are one less and which have no infinities: an e4m3 as such a number is exactly half of it, and
+// NaN the code of -0, but an e5m2 may be infinite.
 constexpr LanePlace kX{0, 1};
 constexpr LanePlace kNvRows{1, 0, 8, 2}, kNvColumn{1}, kNvColumns{0, 2, 1, 2};
 
@@ -27,17 +29,19 @@ constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int
   return {"", t,       function,  convert, nullptr, 16,         8,  depth,
           4,  kNvRows, kNvColumn, k,       kNvRows, kNvColumns, sum};
 }
+constexpr DType sum_of(DType t) { return t == kI8 ? kI32 : kF32; }
 constexpr MmaUnit mfma(const char* arch, DType t, const char* function, const char* intrinsic,
                        int depth) {
   const LanePlace k{depth / 4, 0, 1, depth / 4}, columns{4, 0, 1, 4};
-  return {arch, t, function, nullptr, intrinsic, 16, 16, depth, 16, kX, kX, k, kX, columns};
+  return {arch, t,  function, nullptr, intrinsic, 16,        16, depth, 16,
+          kX,   kX, k,        kX,      columns,   sum_of(t), t,  0,     t == kF8E4M3};
 }
 constexpr MmaUnit wmma(const char* arch, DType t, const char* function, const char* intrinsic) {
   const bool twice = arch[4] == '1';
   const LanePlace k = twice ? LanePlace{0, 0, 1, 16} : LanePlace{8, 0, 1, 8};
   const LanePlace row = twice ? LanePlace{1, 0, 2, 8} : kX;
   const LanePlace column = twice ? kX : LanePlace{8, 0, 1, 8};
-  return {arch, t, function, nullptr, intrinsic, 16, 16, 16, 16, kX, kX, k, row, column};
+  return {arch, t, function, nullptr, intrinsic, 16, 16, 16, 16, kX, kX, k, row, column, sum_of(t)};
 }
 
 // CPUs (Intel's manual, volume 2, TDPBF16PS, TDPBSSD and their kin, VDPBF16PS, VPDPBUSD): tiles of
@@ -65,13 +69,20 @@ constexpr MmaUnit kUnits[] = {
     mfma("gfx90a", kF32, "mfma_f32", kMfmaF32, 4),
     mfma("gfx90a", kF16, "mfma_f16", kMfmaF16, 16),
     mfma("gfx90a", kBF16, "mfma_bf16", kMfmaBf16, 16),
+    mfma("gfx90a", kI8, "mfma_i8_16", "llvm.amdgcn.mfma.i32.16x16x16i8", 16),
     mfma("gfx94", kF32, "mfma_f32", kMfmaF32, 4),
     mfma("gfx94", kF16, "mfma_f16", kMfmaF16, 16),
     mfma("gfx94", kBF16, "mfma_bf16", kMfmaBf16, 16),
+    mfma("gfx94", kI8, "mfma_i8", "llvm.amdgcn.mfma.i32.16x16x32.i8", 32),
+    mfma("gfx94", kF8E4M3, "mfma_e4m3", "llvm.amdgcn.mfma.f32.16x16x32.fp8.fp8", 32),
     wmma("gfx11", kF16, "wmma_f16", "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16"),
     wmma("gfx11", kBF16, "wmma_bf16", "llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v16i16"),
+    wmma("gfx11", kI8, "wmma_i8", "llvm.amdgcn.wmma.i32.16x16x16.iu8.v8i32.v4i32"),
     wmma("gfx12", kF16, "wmma12_f16", "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v8f16"),
     wmma("gfx12", kBF16, "wmma12_bf16", "llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v8i16"),
+    wmma("gfx12", kI8, "wmma12_i8", "llvm.amdgcn.wmma.i32.16x16x16.iu8.v8i32.v2i32"),
+    wmma("gfx12", kF8E4M3, "wmma12_e4m3", "llvm.amdgcn.wmma.f32.16x16x16.fp8.fp8.v8f32.v2i32"),
+    wmma("gfx12", kF8E5M2, "wmma12_e5m2", "llvm.amdgcn.wmma.f32.16x16x16.bf8.bf8.v8f32.v2i32"),
     tile("amx-bf16", kBF16, kBF16, "llvm.x86.tdpbf16ps", 16),
     tile("amx-int8", kI8, kI8, "llvm.x86.tdpbssd", 16),
     tile("amx-int8", kI8, kU8, "llvm.x86.tdpbsud", 16),

@@ -40,7 +40,8 @@ struct MmaUnit {
   LanePlace row, column;         // of the result; neighbours along the columns are a vector
   DType sum = kF32;              // of D
   DType second = dtype;          // of B, where A has another one
-  int group = 0;  // CPU: elements along k that lie next to each other for each column of B
+  int group = 0;      // CPU: elements along k that lie next to each other for each column of B
+  bool fnuz = false;  // its 8-bit floats are FNUZ's: each is half of what it is in memory
 
   int a_count() const { return a_row.count * k.count; }
   int b_count() const { return b_column.count * k.count; }

@@ -61,12 +61,11 @@ namespace {
   MMA_OF_BYTES(name, t, "f32", "  vec<f32, 4> d = {};\n", \
                "  UNROLL for (int i = 0; i < 4; ++i) c.v[i] += d.v[i];\n  return c;\n")
 // AMD's, of which those with A and B alike compute the transpose of the product (codegen/mma.cpp).
-#define MMA_OF(name, t, each, results, instruction, operands)                              \
-  {                                                                                        \
-    name, "INLINE vec<f32, " results "> " name "(vec<" t ", " each "> a, vec<" t ", " each \
-          "> b, vec<f32, " results "> c) {\n  " instruction "(c.v, " operands              \
-          ");\n  return c;"                                                                \
-          "\n}\n"                                                                          \
+#define MMA_OF(name, t, sum, each, results, instruction, operands)                             \
+  {                                                                                            \
+    name, "INLINE vec<" sum ", " results "> " name "(vec<" t ", " each "> a, vec<" t ", " each \
+          "> b, vec<" sum ", " results "> c) {\n  " instruction "(c.v, " operands              \
+          ");\n  return c;\n}\n"                                                               \
   }
 constexpr const char* kNumbers = R"(typedef signed char i8;
 typedef short i16;
@@ -150,12 +149,36 @@ template <> struct Piece<16> { typedef u128 type; };
   return c;
 }
 )"},
-    MMA_OF("mfma_f16", "f16", "4", "4", "mfma_f32_16x16x16_f16", "b.v, a.v"),
-    MMA_OF("mfma_bf16", "bf16", "4", "4", "mfma_f32_16x16x16_bf16", "b.v, a.v"),
-    MMA_OF("wmma_f16", "f16", "16", "8", "wmma_f32_16x16x16_f16", "a.v, b.v"),
-    MMA_OF("wmma_bf16", "bf16", "16", "8", "wmma_f32_16x16x16_bf16", "a.v, b.v"),
-    MMA_OF("wmma12_f16", "f16", "8", "8", "wmma_f32_16x16x16_f16_gfx12", "b.v, a.v"),
-    MMA_OF("wmma12_bf16", "bf16", "8", "8", "wmma_f32_16x16x16_bf16_gfx12", "b.v, a.v"),
+    MMA_OF("mfma_f16", "f16", "f32", "4", "4", "mfma_f32_16x16x16_f16", "b.v, a.v"),
+    MMA_OF("mfma_bf16", "bf16", "f32", "4", "4", "mfma_f32_16x16x16_bf16", "b.v, a.v"),
+    MMA_OF("mfma_i8_16", "i8", "i32", "4", "4", "mfma_i32_16x16x16_i8", "b.v, a.v"),
+    MMA_OF("mfma_i8", "i8", "i32", "8", "4", "mfma_i32_16x16x32_i8", "b.v, a.v"),
+    // Four e4m3 as FNUZ's halves of them, which have no -0 and whose NaN is the code of it.
+    {"to_fnuz", R"(INLINE u32 to_fnuz(u32 x) {
+  const u32 signs = 0x80808080u, magnitude = x & ~signs;
+  const u32 nan = (magnitude + 0x01010101u) & signs, some = (magnitude + ~signs) & signs;
+  return (magnitude & ~(nan - (nan >> 7))) | (x & some) | nan;
+}
+)"},
+    {"mfma_e4m3",
+     R"(INLINE vec<f32, 4> mfma_e4m3(vec<f8e4m3, 8> a, vec<f8e4m3, 8> b, vec<f32, 4> c) {
+  const auto x = bitcast<vec<u32, 2>>(a), y = bitcast<vec<u32, 2>>(b);
+  const u32 rows[] = {to_fnuz(x.v[0]), to_fnuz(x.v[1])};
+  const u32 columns[] = {to_fnuz(y.v[0]), to_fnuz(y.v[1])};
+  vec<f32, 4> quarter = {};
+  mfma_f32_16x16x32_fp8_fp8(quarter.v, columns, rows);
+  UNROLL for (int i = 0; i < 4; ++i) c.v[i] += 4 * quarter.v[i];
+  return c;
+}
+)"},
+    MMA_OF("wmma_f16", "f16", "f32", "16", "8", "wmma_f32_16x16x16_f16", "a.v, b.v"),
+    MMA_OF("wmma_bf16", "bf16", "f32", "16", "8", "wmma_f32_16x16x16_bf16", "a.v, b.v"),
+    MMA_OF("wmma_i8", "i8", "i32", "16", "8", "wmma_i32_16x16x16_iu8", "a.v, b.v"),
+    MMA_OF("wmma12_f16", "f16", "f32", "8", "8", "wmma_f32_16x16x16_f16_gfx12", "b.v, a.v"),
+    MMA_OF("wmma12_bf16", "bf16", "f32", "8", "8", "wmma_f32_16x16x16_bf16_gfx12", "b.v, a.v"),
+    MMA_OF("wmma12_i8", "i8", "i32", "8", "8", "wmma_i32_16x16x16_iu8_gfx12", "b.v, a.v"),
+    MMA_OF("wmma12_e4m3", "f8e4m3", "f32", "8", "8", "wmma_f32_16x16x16_fp8_fp8_gfx12", "b.v, a.v"),
+    MMA_OF("wmma12_e5m2", "f8e5m2", "f32", "8", "8", "wmma_f32_16x16x16_bf8_bf8_gfx12", "b.v, a.v"),
     MMA_OF_HALVES("f16"),
     MMA_OF_HALVES("bf16"),
     MMA_OF_BYTES("i8", "i8", "i32", "  vec<i32, 4> d = c;\n", "  return d;\n"),

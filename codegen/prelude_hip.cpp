@@ -25,23 +25,24 @@ namespace {
     name, "template <class T> INLINE void " name "(T* p, T x) {\n  __hip_atomic_fetch_" function \
           "(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);\n}\n"                             \
   }
-// d += a b: `element` of `count` elements of each operand, `results` of the result; MFMA has flags
-// after its operands.
-#define MATRIX(name, t, element, count, results, builtin, flags)                         \
-  {                                                                                      \
-    name, "INLINE void " name "(f32* d, const " t "* a, const " t                        \
-          "* b) {\n"                                                                     \
-          "  typedef " element " Operand __attribute__((ext_vector_type(" #count         \
-          ")));\n"                                                                       \
-          "  typedef f32 Result __attribute__((ext_vector_type(" #results                \
-          ")));\n"                                                                       \
-          "  Operand x, y;\n  Result z;\n"                                               \
-          "  __builtin_memcpy(&x, a, sizeof x);\n  __builtin_memcpy(&y, b, sizeof y);\n" \
-          "  __builtin_memcpy(&z, d, sizeof z);\n"                                       \
-          "  z = __builtin_amdgcn_" builtin "(x, y, z" flags                             \
-          ");\n"                                                                         \
-          "  __builtin_memcpy(d, &z, sizeof z);\n}\n"                                    \
+// d += a b: of `t` in memory, which the builtin takes as `operand`; MFMA has flags behind them, and
+// of bytes WMMA has before them whether they are signed, and behind whether sums saturate.
+#define MATRIX(name, t, sum, results, operand, call)                                    \
+  {                                                                                     \
+    name, "INLINE void " name "(" sum "* d, const " t "* a, const " t                   \
+          "* b) {\n"                                                                    \
+          "  const auto x = gathered<" operand ">(a), y = gathered<" operand            \
+          ">(b);\n"                                                                     \
+          "  auto z = gathered<vector<" sum ", " #results                               \
+          ">>(d);\n"                                                                    \
+          "  z = __builtin_amdgcn_" call ";\n  __builtin_memcpy(d, &z, sizeof z);\n}\n" \
   }
+#define MFMA(name, t, sum, operand, builtin) \
+  MATRIX(name, t, sum, 4, operand, "mfma_" builtin "(x, y, z, 0, 0, 0)")
+#define WMMA(name, t, operand, builtin) \
+  MATRIX(name, t, "f32", 8, operand, "wmma_" builtin "(x, y, z)")
+#define WMMA_I8(name, operand, builtin) \
+  MATRIX(name, "i8", "i32", 8, operand, "wmma_" builtin "(true, x, true, y, z, false)")
 #define BUILTIN(name) \
   { name, "#define " name " __builtin_" name "\n" }
 
@@ -119,24 +120,36 @@ struct Copies {  // done when the thread goes on
   return lane_value(x, lane < by ? lane : lane - by);
 }
 )"},
-    {"mfma_f32_16x16x4_f32",
-     R"(INLINE void mfma_f32_16x16x4_f32(f32* d, const f32* a, const f32* b) {
-  typedef f32 Result __attribute__((ext_vector_type(4)));
-  Result z;
-  __builtin_memcpy(&z, d, sizeof z);
-  z = __builtin_amdgcn_mfma_f32_16x16x4f32(*a, *b, z, 0, 0, 0);
-  __builtin_memcpy(d, &z, sizeof z);
+    {"vector", "template <class T, int n> using vector = T __attribute__((ext_vector_type(n)));\n"},
+    // One by one: of bytes that are copied as an array clang makes shifts of 128 bits.
+    {"gathered", R"(template <class To, class T> INLINE To gathered(const T* from) {
+  To to;
+  if (sizeof(T) == 1) {
+    vector<char, sizeof(To)> x;
+    UNROLL for (int i = 0; i < sizeof(To); ++i) x[i] = ((const char*)from)[i];
+    to = __builtin_bit_cast(To, x);
+  } else {
+    __builtin_memcpy(&to, from, sizeof to);
+  }
+  return to;
 }
 )"},
-    MATRIX("mfma_f32_16x16x16_f16", "f16", "_Float16", 4, 4, "mfma_f32_16x16x16f16", ", 0, 0, 0"),
-    MATRIX("mfma_f32_16x16x16_bf16", "bf16", "short", 4, 4, "mfma_f32_16x16x16bf16_1k",
-           ", 0, 0, 0"),
-    MATRIX("wmma_f32_16x16x16_f16", "f16", "_Float16", 16, 8, "wmma_f32_16x16x16_f16_w32", ""),
-    MATRIX("wmma_f32_16x16x16_bf16", "bf16", "short", 16, 8, "wmma_f32_16x16x16_bf16_w32", ""),
-    MATRIX("wmma_f32_16x16x16_f16_gfx12", "f16", "_Float16", 8, 8,
-           "wmma_f32_16x16x16_f16_w32_gfx12", ""),
-    MATRIX("wmma_f32_16x16x16_bf16_gfx12", "bf16", "short", 8, 8,
-           "wmma_f32_16x16x16_bf16_w32_gfx12", ""),
+    MFMA("mfma_f32_16x16x4_f32", "f32", "f32", "f32", "f32_16x16x4f32"),
+    MFMA("mfma_f32_16x16x16_f16", "f16", "f32", "vector<_Float16, 4>", "f32_16x16x16f16"),
+    MFMA("mfma_f32_16x16x16_bf16", "bf16", "f32", "vector<short, 4>", "f32_16x16x16bf16_1k"),
+    MFMA("mfma_i32_16x16x16_i8", "i8", "i32", "int", "i32_16x16x16i8"),
+    MFMA("mfma_i32_16x16x32_i8", "i8", "i32", "long", "i32_16x16x32_i8"),
+    MFMA("mfma_f32_16x16x32_fp8_fp8", "u32", "f32", "long", "f32_16x16x32_fp8_fp8"),
+    WMMA("wmma_f32_16x16x16_f16", "f16", "vector<_Float16, 16>", "f32_16x16x16_f16_w32"),
+    WMMA("wmma_f32_16x16x16_bf16", "bf16", "vector<short, 16>", "f32_16x16x16_bf16_w32"),
+    WMMA_I8("wmma_i32_16x16x16_iu8", "vector<int, 4>", "i32_16x16x16_iu8_w32"),
+    WMMA("wmma_f32_16x16x16_f16_gfx12", "f16", "vector<_Float16, 8>", "f32_16x16x16_f16_w32_gfx12"),
+    WMMA("wmma_f32_16x16x16_bf16_gfx12", "bf16", "vector<short, 8>", "f32_16x16x16_bf16_w32_gfx12"),
+    WMMA_I8("wmma_i32_16x16x16_iu8_gfx12", "vector<int, 2>", "i32_16x16x16_iu8_w32_gfx12"),
+    WMMA("wmma_f32_16x16x16_fp8_fp8_gfx12", "f8e4m3", "vector<int, 2>",
+         "f32_16x16x16_fp8_fp8_w32_gfx12"),
+    WMMA("wmma_f32_16x16x16_bf8_bf8_gfx12", "f8e5m2", "vector<int, 2>",
+         "f32_16x16x16_bf8_bf8_w32_gfx12"),
     {"least_atomic", R"(constexpr int least_atomic = 4;
 template <class T> INLINE T atomicCAS(T* p, T expected, T next) {
   __hip_atomic_compare_exchange_strong(p, &expected, next, __ATOMIC_RELAXED, __ATOMIC_RELAXED,

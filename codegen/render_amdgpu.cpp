@@ -383,12 +383,18 @@ class AmdPrinter : public LlvmPrinter {
     return define(cat("select ", mask, " ", first, ", ", type, " ", a, ", ", type, " ", b));
   }
 
+  // What the intrinsic takes of each operand.
+  static std::string operand_type(const MmaUnit& unit, bool is_mfma) {
+    const int count = unit.a_count();
+    if (unit.dtype.size() == 1) return is_mfma ? cat("i", 8 * count) : vector_of(count / 4, "i32");
+    return vector_of(count, unit.dtype == kF32 ? "float" : unit.dtype == kF16 ? "half" : "i16");
+  }
+
   // The product of two fragments plus `c`.
   std::string mma(Node n, Str c) {
     const MmaUnit& unit = mma_unit(n);
-    const std::string operand = vector_of(unit.a_count(), unit.dtype == kF32   ? "float"
-                                                          : unit.dtype == kF16 ? "half"
-                                                                               : "i16");
+    const bool is_mfma = std::string_view(unit.intrinsic).find("mfma") != std::string_view::npos;
+    const std::string operand = operand_type(unit, is_mfma);
     const auto elements = [&](int begin, int count) {
       if (count == 1) return value(n->src(begin));
       const DType t = unit.dtype.vec(count);
@@ -396,15 +402,44 @@ class AmdPrinter : public LlvmPrinter {
       for (int i = 0; i < count; ++i)
         v = define(
             cat("insertelement ", type_of(t), " ", v, ", ", typed(n->src(begin + i)), ", i32 ", i));
-      return unit.dtype == kF16 ? define(cat("bitcast ", type_of(t), " ", v, " to ", operand)) : v;
+      if (unit.fnuz) v = to_fnuz(t, v);
+      return type_of(t) == operand ? v
+                                   : define(cat("bitcast ", type_of(t), " ", v, " to ", operand));
     };
     std::string a = elements(0, unit.a_count()), b = elements(unit.a_count(), unit.b_count());
     if (unit.is_transposed()) std::swap(a, b);
     const std::string result = type_of(n->dtype);
+    if (unit.dtype == kI8 && !is_mfma)  // signed operands, sums that wrap around
+      return intrinsic("", result, unit.intrinsic, {"i1", operand, "i1", operand, result, "i1"},
+                       {"true", a, "true", b, c, "false"});
     std::vector<std::string> types{operand, operand, result}, values{a, b, c};
-    if (std::string_view(unit.intrinsic).find("mfma") != std::string_view::npos)
+    if (is_mfma)
       for (int i = 0; i < 3; ++i) types.push_back("i32"), values.push_back("0");
-    return intrinsic("", result, unit.intrinsic, types, values);
+    if (!unit.fnuz) return intrinsic("", result, unit.intrinsic, types, values);
+    values[2] = splat_text(n->dtype, double_bits(0));
+    const std::string quarter = intrinsic("", result, unit.intrinsic, types, values);
+    const std::string four = splat_text(n->dtype, double_bits(4));
+    const std::string all = define(cat("fmul contract ", result, " ", quarter, ", ", four));
+    return define(cat("fadd contract ", result, " ", c, ", ", all));
+  }
+
+  // As `to_fnuz` of codegen/prelude_gpu.cpp.
+  std::string to_fnuz(DType t, Str v) {
+    const DType words = kU32.vec(t.lanes / 4);
+    const std::string type = type_of(words);
+    const auto number = [&](uint32_t n) { return splat_text(words, cat(n)); };
+    const auto both = [&](const char* op, Str a, Str b) {
+      return define(cat(op, " ", type, " ", a, ", ", b));
+    };
+    const std::string signs = number(0x80808080u), others = number(0x7f7f7f7fu);
+    const std::string x = define(cat("bitcast ", type_of(t), " ", v, " to ", type));
+    const std::string magnitude = both("and", x, others);
+    const std::string nan = both("and", both("add", magnitude, number(0x01010101u)), signs);
+    const std::string some = both("and", both("add", magnitude, others), signs);
+    const std::string code = both("sub", nan, both("lshr", nan, number(7)));  // 0x7f of each NaN
+    const std::string rest = both("xor", both("or", magnitude, code), code);
+    const std::string out = both("or", both("or", rest, both("and", x, some)), nan);
+    return define(cat("bitcast ", type, " ", out, " to ", type_of(t)));
   }
 
   // --- threads that combine theirs ---------------------------------------------------------------

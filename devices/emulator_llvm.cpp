@@ -39,14 +39,22 @@ std::string c_name(std::string name) {  // "llvm.amdgcn.s.barrier" as "amdgcn_s_
   return name;
 }
 
-// "declare R @llvm.amdgcn.mfma...(A, A, R, ...)": operands go to the call by their addresses, as
-// compilers differ in how they pass vectors of halves.
-std::string matrix_wrapper(const std::string& result, const std::string& operand,
-                           const std::string& name, bool flags) {
+// "declare R @llvm.amdgcn.mfma...(A, A, R, ...)", with flags (i1) before operands and behind them:
+// operands go to the call by their addresses, as compilers differ in how they pass vectors.
+std::string matrix_wrapper(const std::string& result, const std::string& name,
+                           const std::string& types) {
+  std::string parameters, operand;
+  std::istringstream in(types);
+  const char* const names[] = {" %a", " %b", " %c"};
+  size_t operands = 0;
+  for (std::string type; std::getline(in >> std::ws, type, ',');) {
+    const bool flag = type == "i1" || operands == 3;
+    if (!flag && operands == 0) operand = type;
+    parameters += cat(parameters.empty() ? "" : ", ", type, flag ? "" : names[operands++]);
+  }
   return cat("declare void @", name, "_at(ptr, ptr, ptr)\ndefine internal ", result, " @", name,
-             "(", operand, " %a, ", operand, " %b, ", result, " %c", flags ? ", i32, i32, i32" : "",
-             ") {\n  %pa = alloca ", operand, ", align 64\n  %pb = alloca ", operand,
-             ", align 64\n  %pc = alloca ", result, ", align 64\n  store ", operand,
+             "(", parameters, ") {\n  %pa = alloca ", operand, ", align 64\n  %pb = alloca ",
+             operand, ", align 64\n  %pc = alloca ", result, ", align 64\n  store ", operand,
              " %a, ptr %pa\n  store ", operand, " %b, ptr %pb\n  store ", result,
              " %c, ptr %pc\n  call void @", name, "_at(ptr %pc, ptr %pa, ptr %pb)\n  %d = load ",
              result, ", ptr %pc\n  ret ", result, " %d\n}\n");
@@ -90,19 +98,26 @@ TINY_CALL char* amdgcn_shared(int which, long long bytes) {
   }
   return shared_array(places + which, bytes < 0 ? emulated().dynamic_shared : bytes, 0);
 }
-TINY_CALL void amdgcn_mfma_f32_16x16x4f32_at(f32* d, const f32* a, const f32* b) {
-  mfma_f32_16x16x4_f32(d, a, b, 0);
-}
-#define TINY_MATRIX_CALL(name, T, function)                             \
-  TINY_CALL void amdgcn_##name##_at(f32* d, const T* a, const T* b) {   \
-    function(d, a, b, 0);                                               \
+#define TINY_MATRIX_CALL(name, S, T, function)                        \
+  TINY_CALL void amdgcn_##name##_at(S* d, const T* a, const T* b) {   \
+    function(d, a, b, 0);                                             \
   }
-TINY_MATRIX_CALL(mfma_f32_16x16x16f16, f16, mfma_f32_16x16x16_f16)
-TINY_MATRIX_CALL(mfma_f32_16x16x16bf16_1k, bf16, mfma_f32_16x16x16_bf16)
-TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v16f16, f16, wmma_f32_16x16x16_f16)
-TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v16i16, bf16, wmma_f32_16x16x16_bf16)
-TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v8f16, f16, wmma_f32_16x16x16_f16_gfx12)
-TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v8i16, bf16, wmma_f32_16x16x16_bf16_gfx12)
+TINY_MATRIX_CALL(mfma_f32_16x16x4f32, f32, f32, mfma_f32_16x16x4_f32)
+TINY_MATRIX_CALL(mfma_i32_16x16x16i8, i32, i8, mfma_i32_16x16x16_i8)
+TINY_MATRIX_CALL(mfma_i32_16x16x32_i8, i32, i8, mfma_i32_16x16x32_i8)
+TINY_MATRIX_CALL(mfma_f32_16x16x32_fp8_fp8, f32, u32, mfma_f32_16x16x32_fp8_fp8)
+TINY_MATRIX_CALL(wmma_i32_16x16x16_iu8_v8i32_v4i32, i32, i8, wmma_i32_16x16x16_iu8)
+TINY_MATRIX_CALL(wmma_i32_16x16x16_iu8_v8i32_v2i32, i32, i8, wmma_i32_16x16x16_iu8_gfx12)
+TINY_MATRIX_CALL(wmma_f32_16x16x16_fp8_fp8_v8f32_v2i32, f32, f8e4m3,
+                 wmma_f32_16x16x16_fp8_fp8_gfx12)
+TINY_MATRIX_CALL(wmma_f32_16x16x16_bf8_bf8_v8f32_v2i32, f32, f8e5m2,
+                 wmma_f32_16x16x16_bf8_bf8_gfx12)
+TINY_MATRIX_CALL(mfma_f32_16x16x16f16, f32, f16, mfma_f32_16x16x16_f16)
+TINY_MATRIX_CALL(mfma_f32_16x16x16bf16_1k, f32, bf16, mfma_f32_16x16x16_bf16)
+TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v16f16, f32, f16, wmma_f32_16x16x16_f16)
+TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v16i16, f32, bf16, wmma_f32_16x16x16_bf16)
+TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v8f16, f32, f16, wmma_f32_16x16x16_f16_gfx12)
+TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v8i16, f32, bf16, wmma_f32_16x16x16_bf16_gfx12)
 // What the sanitizer makes of loops that fill or copy, and of atomics.
 #define TINY_MEMORY(name, parameters, first, ...)                              \
   TINY_CALL void* __tsan_##name(void* to, parameters, unsigned long bytes) {   \
@@ -161,13 +176,11 @@ std::string emulated_llvm_ir(const std::string& text) {
       names.push_back(name);
       continue;
     }
-    const size_t matrix = line.find("ma.f32.16x16x");
-    if (line.starts_with("declare ") && matrix != line.npos) {
+    if (line.starts_with("declare ") && line.find("32.16x16x") != line.npos) {
       const size_t at = line.find(" @"), open = line.find('(');
       const std::string result = line.substr(8, at - 8);
       const std::string name = c_name(line.substr(at + 2, open - at - 2));
-      const std::string operand = line.substr(open + 1, line.find(',', open) - open - 1);
-      wrappers += matrix_wrapper(result, operand, name, line.ends_with("i32)"));
+      wrappers += matrix_wrapper(result, name, line.substr(open + 1, line.find(')') - open - 1));
       continue;
     }
     body += line + "\n";

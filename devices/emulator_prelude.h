@@ -186,34 +186,36 @@ static void mma_m16n8(T* d, const u32* a, const u32* b, Element element, int lin
 // which lane has an element, and which of its own it is, as the instruction set manuals' tables of
 // registers do.
 struct Place { int lane, element; };
-INLINE f32 to_f32(f32 x) { return x; }
-template <int lanes, int depth, int each, int results, class T, class A, class B, class D>
-static void matrix_16x16(f32* d, const T* a, const T* b, A where_a, B where_b, D where_d,
-                         int line) {
+INLINE f32 number(f32 x) { return x; }
+INLINE i32 number(i32 x) { return x; }
+INLINE i32 number(i8 x) { return x; }
+template <int lanes, int depth, int each, int results, class S, class T, class A, class B, class D>
+static void matrix_16x16(S* d, const T* a, const T* b, A where_a, B where_b, D where_d, int line) {
   struct Operands { T a[each], b[each]; } own, all[lanes];
   for (int i = 0; i < each; ++i) own.a[i] = a[i], own.b[i] = b[i];
   gather<lanes>(own, all, depth, line);
-  f32 sums[results] = {};
+  S sums[results] = {};
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < 16; ++j) {
       const Place to = where_d(i, j);
       if (to.lane != emulated().lane) continue;
       for (int k = 0; k < depth; ++k) {
         const Place x = where_a(i, k), y = where_b(k, j);
-        sums[to.element] += to_f32(all[x.lane].a[x.element]) * to_f32(all[y.lane].b[y.element]);
+        sums[to.element] += number(all[x.lane].a[x.element]) * number(all[y.lane].b[y.element]);
       }
     }
   for (int i = 0; i < results; ++i) d[i] += sums[i];
 }
 // On gfx90a alone, products of halves take subnormals for zeros in A, B and D, before and after
 // (MIOpen's documentation, "MI200 matrix fused multiply-add (MFMA) behavior specifics").
-INLINE f32 least_normal(f32) { return 0; }
+template <class T> INLINE f32 least_normal(T) { return 0; }
 template <class T> INLINE T flushed(T x, f32 least) {
-  return __builtin_fabsf(to_f32(x)) < least ? T{} : x;
+  return __builtin_fabsf(number(x)) < least ? T{} : x;
 }
 // CDNA 2 and 3, "Dense matrix register layouts": the lanes in four groups of 16, each of which has
 // depth / 4 neighbours along k of a row of A and a column of B, and four rows of D.
-template <int depth, class T> static void mfma_16x16(f32* d, const T* a, const T* b, int line) {
+template <int depth, class S, class T>
+static void mfma_16x16(S* d, const T* a, const T* b, int line) {
   constexpr int each = depth / 4;
   const f32 least = emulated().flushes ? least_normal(T{}) : 0, least_f32 = least ? 0x1p-126f : 0;
   T x[each], y[each];
@@ -227,24 +229,28 @@ template <int depth, class T> static void mfma_16x16(f32* d, const T* a, const T
 }
 // RDNA 3, "Wave Matrix Multiply Accumulate": all of a row of A and a column of B in each lane of
 // one half of the wave, and again in the other. Here some are read from one, some from the other.
-template <class T> static void wmma_16x16(f32* d, const T* a, const T* b, int line) {
+template <class S, class T> static void wmma_16x16(S* d, const T* a, const T* b, int line) {
   matrix_16x16<32, 16, 16, 8>(
       d, a, b, [](int i, int k) { return Place{i % 2 * 16 + i, k}; },
       [](int k, int j) { return Place{k / 8 * 16 + j, k}; },
       [](int i, int j) { return Place{i % 2 * 16 + j, i / 2}; }, line);
 }
 // RDNA 4: eight neighbours along k in each half of the wave, and eight rows of D.
-template <class T> static void wmma12_16x16(f32* d, const T* a, const T* b, int line) {
+template <class S, class T> static void wmma12_16x16(S* d, const T* a, const T* b, int line) {
   matrix_16x16<32, 16, 8, 8>(
       d, a, b, [](int i, int k) { return Place{k / 8 * 16 + i, k % 8}; },
       [](int k, int j) { return Place{k / 8 * 16 + j, k % 8}; },
       [](int i, int j) { return Place{i / 8 * 16 + j, i % 8}; }, line);
 }
-#define TINY_MATRIX(name, T, function)                                                 \
-  INLINE void name(f32* d, const T* a, const T* b, int line = __builtin_LINE()) {      \
+#define TINY_MATRIX(name, S, T, function)                                              \
+  INLINE void name(S* d, const T* a, const T* b, int line = __builtin_LINE()) {        \
     function(d, a, b, line);                                                           \
   }
-TINY_MATRIX(mfma_f32_16x16x4_f32, f32, mfma_16x16<4>)
+TINY_MATRIX(mfma_f32_16x16x4_f32, f32, f32, mfma_16x16<4>)
+TINY_MATRIX(mfma_i32_16x16x16_i8, i32, i8, mfma_16x16<16>)
+TINY_MATRIX(mfma_i32_16x16x32_i8, i32, i8, mfma_16x16<32>)
+TINY_MATRIX(wmma_i32_16x16x16_iu8, i32, i8, wmma_16x16)
+TINY_MATRIX(wmma_i32_16x16x16_iu8_gfx12, i32, i8, wmma12_16x16)
 // Rounded to 10 bits after the point, ties away from zero; the matrix unit ignores the others.
 INLINE u32 f32_to_tf32(f32 x) {
   u32 bits;
@@ -454,19 +460,20 @@ INLINE void mma_m16n8k32_i8(i32* d, const u32* a, const u32* b, int line = __bui
   mma_m16n8<4>(d, a, b, [](u32 word, int e) { return (i32)(i8)(word >> 8 * e); }, line);
 }
 // e4m3 is a half with fewer digits and an exponent that is 8 less, e5m2 the first byte of a half.
+INLINE f32 e4m3_to_f32(u32 bits, u32 nan) {
+  const u32 half = bits == nan || bits == (nan | 0x80u) ? 0x7fffu : (bits & 0x7fu) << 7;
+  return 256 * f16_to_f32(f16{(u16)(half | (bits & 0x80u) << 8)});
+}
+INLINE f32 number(f8e4m3 x) { return e4m3_to_f32(x.bits, 0x7f); }
+INLINE f32 number(f8e5m2 x) { return f16_to_f32(f16{(u16)(x.bits << 8)}); }
 INLINE void mma_m16n8k32_e4m3(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<4>(d, a, b, [](u32 word, int e) {
-    const u32 bits = word >> 8 * e & 0xffu, magnitude = bits & 0x7fu;
-    const u32 half = magnitude == 0x7fu ? 0x7fffu : magnitude << 7;
-    return 256 * f16_to_f32(f16{(u16)(half | (bits & 0x80u) << 8)});
-  }, line);
+  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return number(f8e4m3{(u8)(word >> 8 * e)}); }, line);
 }
 INLINE void mma_m16n8k32_e5m2(f32* d, const u32* a, const u32* b, int line = __builtin_LINE()) {
-  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return f16_to_f32(f16{(u16)(word >> 8 * e << 8)}); },
-               line);
+  mma_m16n8<4>(d, a, b, [](u32 word, int e) { return number(f8e5m2{(u8)(word >> 8 * e)}); }, line);
 }
-INLINE f32 to_f32(f16 x) { return f16_to_f32(x); }
-INLINE f32 to_f32(bf16 x) {
+INLINE f32 number(f16 x) { return f16_to_f32(x); }
+INLINE f32 number(bf16 x) {
   const u32 bits = (u32)x.bits << 16;
   f32 y;
   __builtin_memcpy(&y, &bits, 4);
@@ -474,12 +481,23 @@ INLINE f32 to_f32(bf16 x) {
 }
 INLINE f32 least_normal(f16) { return 0x1p-14f; }
 INLINE f32 least_normal(bf16) { return 0x1p-126f; }
-TINY_MATRIX(mfma_f32_16x16x16_f16, f16, mfma_16x16<16>)
-TINY_MATRIX(mfma_f32_16x16x16_bf16, bf16, mfma_16x16<16>)
-TINY_MATRIX(wmma_f32_16x16x16_f16, f16, wmma_16x16)
-TINY_MATRIX(wmma_f32_16x16x16_bf16, bf16, wmma_16x16)
-TINY_MATRIX(wmma_f32_16x16x16_f16_gfx12, f16, wmma12_16x16)
-TINY_MATRIX(wmma_f32_16x16x16_bf16_gfx12, bf16, wmma12_16x16)
+// CDNA 3's 8-bit floats, FNUZ: the exponent is one less, and the code of -0 is the only NaN.
+struct f8e4m3_fnuz { u8 bits; };
+INLINE f32 number(f8e4m3_fnuz x) { return e4m3_to_f32(x.bits, 0x80) / 2; }
+TINY_MATRIX(mfma_f32_16x16x16_f16, f32, f16, mfma_16x16<16>)
+TINY_MATRIX(mfma_f32_16x16x16_bf16, f32, bf16, mfma_16x16<16>)
+TINY_MATRIX(wmma_f32_16x16x16_f16, f32, f16, wmma_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_bf16, f32, bf16, wmma_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_f16_gfx12, f32, f16, wmma12_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_bf16_gfx12, f32, bf16, wmma12_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_fp8_fp8_gfx12, f32, f8e4m3, wmma12_16x16)
+TINY_MATRIX(wmma_f32_16x16x16_bf8_bf8_gfx12, f32, f8e5m2, wmma12_16x16)
+INLINE void mfma_f32_16x16x32_fp8_fp8(f32* d, const u32* a, const u32* b,
+                                      int line = __builtin_LINE()) {
+  f8e4m3_fnuz x[8], y[8];
+  __builtin_memcpy(x, a, 8), __builtin_memcpy(y, b, 8);
+  mfma_16x16<32>(d, x, y, line);
+}
 INLINE f16 f32_to_f16(f32 x) {
   u32 bits;
   __builtin_memcpy(&bits, &x, 4);

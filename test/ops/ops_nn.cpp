@@ -59,6 +59,13 @@ Cases matmul_cases() {
   // Sizes that the matrix units of all GPUs take.
   for (DType t : {kF16, kBF16}) add_product(out, {48, 80}, {80, 40}, t);
   add_product(out, {128, 192}, {192, 256}, kBF16);
+  for (DType t : {kI8, kF8E4M3, kF8E5M2}) {
+    const auto build = [t](const Inputs& in) {
+      const auto bytes = [t](const Tensor& x) { return x.to(t).contiguous(); };
+      return Outputs{bytes(in[0]).matmul(bytes(in[1]), t == kI8 ? kI32 : kF32)};
+    };
+    out.push_back({cat("matmul of bytes ", t), {{{128, 192}, kI8}, {{192, 256}, kI8}}, build, 20});
+  }
   add_product(out, {7}, {7});
   add_product(out, {7}, {7, 3});
   add_product(out, {3, 7}, {7});

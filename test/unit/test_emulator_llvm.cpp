@@ -81,6 +81,10 @@ TEST_CASE("emulated IR: kernels give what the CPU gives, on waves of 64 lanes an
         const Tensor a = integers({2, 64, 32}, t, on), b = integers({2, 32, 48}, t, on);
         all.push_back((a.matmul(b) + integers({48}, t, on)).relu());
       }
+      for (DType t : {kI8, kF8E4M3, kF8E5M2}) {  // of ragged sizes
+        const Tensor a = integers({2, 65, 70}, t, on), b = integers({2, 70, 49}, t, on);
+        all.push_back(a.matmul(b, t == kI8 ? kI32 : kF32));
+      }
       return all;
     };
     const auto have = values(device), want = values("CPU");

@@ -2,6 +2,9 @@
 // there is one, faults that are planted into a kernel's text.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "codegen/access.h"
 #include "codegen/lower.h"
 #include "codegen/mma.h"
@@ -165,10 +168,10 @@ TEST_CASE("mma: products of each dtype are right, transposed, batched and with w
 
 namespace {
 
-// Whether NVIDIA's mma.sync multiplies this dtype there.
+// Whether warps multiply this dtype there.
 bool multiplies_bytes(const std::string& device, DType t) {
-  if (!device.starts_with("EMU:CUDA") && device != "CUDA") return false;
-  return t == kI8 || find_device(device).target().has_f8_mma;
+  if (t == kI8 || device.ends_with("gfx1201")) return true;
+  return find_device(device).target().has_f8_mma || (t == kF8E4M3 && device.ends_with("gfx942"));
 }
 
 Tensor byte_product(const Tensor& a, const Tensor& b) {
@@ -184,11 +187,12 @@ TEST_CASE("mma: products of bytes and of 8-bit floats are right, in all orders")
       CAPTURE(t);
       const auto run = [&](const std::string& on) {
         const auto x = [&](const Shape& shape) { return integers(shape, t, on); };
-        const Tensor bias = integers({40}, t == kI8 ? kI32 : kF32, on);
+        const int64_t n = device.starts_with("EMU:HIP") ? 64 : 40;
+        const Tensor bias = integers({n}, t == kI8 ? kI32 : kF32, on);
         return std::vector<Tensor>{
-            byte_product(x({3, 48, 64}), x({3, 64, 40})),
-            byte_product(x({48, 64}), x({40, 64}).t()), byte_product(x({64, 48}).t(), x({64, 40})),
-            (byte_product(x({64, 48}).t(), x({40, 64}).t()) + bias).relu() * 2};
+            byte_product(x({3, 48, 64}), x({3, 64, n})), byte_product(x({48, 64}), x({n, 64}).t()),
+            byte_product(x({64, 48}).t(), x({64, n})),
+            (byte_product(x({64, 48}).t(), x({n, 64}).t()) + bias).relu() * 2};
       };
       const auto have = run(device), want = run("CPU");
       for (size_t i = 0; i < have.size(); ++i) {
@@ -196,8 +200,9 @@ TEST_CASE("mma: products of bytes and of 8-bit floats are right, in all orders")
         CHECK(have[i].to(kF32).to_vector<float>() == want[i].to(kF32).to_vector<float>());
       }
       const Tensor a = integers({64, 64}, t, device), b = integers({64, 64}, t, device);
-      const Target& target = find_device(device).target();  // AMD's multiply f8 as f32
-      if (target.language == Target::Language::Cuda && !target.has_wgmma)
+      // What lacks units for 8-bit floats may have some for f32.
+      if (const Target& target = find_device(device).target();
+          !target.has_wgmma && (target.warp == 32 || multiplies_bytes(device, t)))
         CHECK(uses_mma(byte_product(a, b.t()), device) == multiplies_bytes(device, t));
     }
 }
@@ -205,7 +210,8 @@ TEST_CASE("mma: products of bytes and of 8-bit floats are right, in all orders")
 TEST_CASE("mma: bytes are staged as bytes, at ragged sizes too") {
   using Case = std::pair<std::string, DType>;
   for (const auto& [device, t] : {Case{"EMU:CUDA:sm_80", kI8}, Case{"EMU:CUDA:sm_120", kF8E4M3},
-                                  Case{"EMU:CUDA:sm_120", kF8E5M2}}) {
+                                  Case{"EMU:CUDA:sm_120", kF8E5M2}, Case{"EMU:HIP:gfx1201", kI8},
+                                  Case{"EMU:HIP:gfx1201", kF8E5M2}}) {
     CAPTURE(device);
     CAPTURE(t);
     // Enough tiles for the chip, and edges along all three sizes.
@@ -245,7 +251,9 @@ TEST_CASE("mma: a GPU that NVRTC does not know has the units of those that it kn
   for (DType t : {kF16, kBF16, kI8, kF8E4M3}) CHECK(mma_unit(newer, t) != nullptr);
   newer.has_f8_mma = false;
   CHECK(mma_unit(newer, kF8E4M3) == nullptr);
-  for (DType t : {kI8, kF8E4M3}) CHECK(mma_unit(gpu_target("gfx942"), t) == nullptr);
+  for (const char* arch : {"gfx90a", "gfx1100"})
+    CHECK(mma_unit(gpu_target(arch), kF8E4M3) == nullptr);
+  CHECK(mma_unit(gpu_target("gfx942"), kF8E5M2) == nullptr);  // its own has no infinities
 }
 
 TEST_CASE("mma: convolutions and both of their gradients are right") {
@@ -302,11 +310,12 @@ struct Changed {
     made = schedule_of(product(a, b), name);
     REQUIRE(made.schedule->steps.size() == 1);
     low = lower(made.last().kernel.get(), "k", device.target());
-    want = product(a.to("CPU"), b.to("CPU")).to_vector<float>();
+    want = product(a.to("CPU"), b.to("CPU")).bitcast(kI32).to_vector<int32_t>();
   }
 
   static Tensor product(const Tensor& x, const Tensor& y) {
-    return x.to(kF32).t().matmul(y.to(kF32));
+    const DType sum = x.dtype() == kI8 ? kI32 : kF32;
+    return x.to(sum).t().matmul(y.to(sum));
   }
 
   // Whether it is right with another text in place of one that it has.
@@ -316,7 +325,7 @@ struct Changed {
     INFO(from, "\n", source.text);
     REQUIRE(at != std::string::npos);
     source.text.replace(at, from.size(), to);
-    std::vector<float> out(want.size());
+    std::vector<int32_t> out(want.size());
     void* memory = device.alloc(out.size() * 4);
     std::vector<void*> args;
     for (int v : made.last().values)
@@ -335,7 +344,7 @@ struct Changed {
   Tensor a, b;
   Scheduled made;
   Lowered low;
-  std::vector<float> want;
+  std::vector<int32_t> want;  // the bits of each
 };
 
 }  // namespace
@@ -362,21 +371,54 @@ TEST_CASE("mma: the emulator finds another order of bytes in registers") {
   }
 }
 
+TEST_CASE("mma: AMD's units multiply each 8-bit float as the number that it is") {
+  for (const char* device :
+       {"EMU:HIP:gfx942", "EMU:LLVM:gfx942", "EMU:HIP:gfx1201", "EMU:LLVM:gfx1201"})
+    for (DType t : {kF8E4M3, kF8E5M2}) {
+      if (!multiplies_bytes(device, t)) continue;
+      CAPTURE(device);
+      CAPTURE(t);
+      // Each number by 1, once as a row's and once as a column's only one that is not zero.
+      const auto run = [t = t](const std::string& on) {
+        const Tensor first = (Tensor::arange(0, 64) < 1).to(kF32).reshape({1, 64});
+        const Tensor all = Tensor::arange(0, 256).to(kU8).bitcast(t).reshape({256, 1});
+        const Tensor rows = where(first.expand({256, 64}) > 0, all.to(kF32), 0).to(t);
+        const Tensor ones = first.t().expand({64, 64}).to(t);
+        const auto there = [&](const Tensor& x) { return x.to("CPU").to(on).realize(); };
+        return std::vector<Tensor>{byte_product(there(rows), there(ones)),
+                                   byte_product(there(ones.t()), there(rows.t()))};
+      };
+      const auto have = run(device), want = run("CPU");
+      CHECK(uses_mma(have[0], device));
+      for (size_t i = 0; i < 2; ++i) {
+        const auto x = have[i].to_vector<float>(), y = want[i].to_vector<float>();
+        int64_t wrong = 0;
+        for (size_t at = 0; at < x.size(); ++at)
+          wrong += x[at] != y[at] && !(std::isnan(x[at]) && std::isnan(y[at]));
+        CHECK(wrong == 0);
+        CHECK(std::count_if(x.begin(), x.end(), [](float v) { return std::isnan(v); }) >= 64);
+      }
+    }
+}
+
 TEST_CASE("mma: the emulator finds wrong lane layouts of AMD's units") {
   for (const std::string device : kAmd)
-    for (DType t : {kF32, kBF16}) {
+    for (DType t : {kF32, kBF16, kI8, kF8E4M3}) {
       const bool wave64 = find_device(device).target().warp == 64, twice = device.ends_with("1100");
-      if (t == kF32 && !wave64) continue;
+      if ((t == kF32 && !wave64) || (t.is_f8() && !multiplies_bytes(device, t))) continue;
       CAPTURE(device);
       CAPTURE(t);
       Changed k(device, t);
       CHECK(k.run("thread_x();", "thread_x();"));
       CHECK(!k.run("thread_x();", "thread_x() ^ 1;"));   // along rows and columns
       CHECK(!k.run("thread_x();", "thread_x() ^ 16;"));  // along the sum, and of the result
+      const bool converts = t.is_f8() && wave64;
       const std::string operands = t == kF32 ? "&b, &a" : twice ? "a.v, b.v" : "b.v, a.v";
-      CHECK(!k.run(operands, t == kF32 ? "&a, &b" : twice ? "b.v, a.v" : "a.v, b.v"));
+      if (!converts)
+        CHECK(!k.run(operands, t == kF32 ? "&a, &b" : twice ? "b.v, a.v" : "a.v, b.v"));
+      if (converts) CHECK(!k.run("columns, rows", "rows, columns"));
       // The second half of a wave must have what the first has, on gfx11 alone.
-      if (twice)
+      if (twice && t == kBF16)
         CHECK(!k.run("wmma_f32_16x16x16_bf16(c.v,",
                      "for (bf16& x : a.v) if (thread_x() > 15) x.bits = 0;\n"
                      "  wmma_f32_16x16x16_bf16(c.v,"));

@@ -99,15 +99,22 @@ constexpr MatrixCase kMatrixCases[] = {
     {"gfx90a", kF32, "v_mfma_f32_16x16x4f32", "v_mfma_f32_16x16x4_f32"},
     {"gfx90a", kF16, "v_mfma_f32_16x16x16f16", "v_mfma_f32_16x16x16_f16"},
     {"gfx90a", kBF16, "v_mfma_f32_16x16x16bf16_1k", "v_mfma_f32_16x16x16_bf16"},
+    {"gfx90a", kI8, "v_mfma_i32_16x16x16i8", "v_mfma_i32_16x16x16_i8"},
     {"gfx942", kF32, "v_mfma_f32_16x16x4_f32", nullptr},
     {"gfx942", kF16, "v_mfma_f32_16x16x16_f16", nullptr},
     {"gfx942", kBF16, "v_mfma_f32_16x16x16_bf16", nullptr},
+    {"gfx942", kI8, "v_mfma_i32_16x16x32_i8", nullptr},
+    {"gfx942", kF8E4M3, "v_mfma_f32_16x16x32_fp8_fp8", nullptr},
     {"gfx1100", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
     {"gfx1100", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
+    {"gfx1100", kI8, "v_wmma_i32_16x16x16_iu8", nullptr},
     {"gfx1200", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
     {"gfx1200", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
     {"gfx1201", kF16, "v_wmma_f32_16x16x16_f16", nullptr},
     {"gfx1201", kBF16, "v_wmma_f32_16x16x16_bf16", nullptr},
+    {"gfx1201", kI8, "v_wmma_i32_16x16x16_iu8", nullptr},
+    {"gfx1201", kF8E4M3, "v_wmma_f32_16x16x16_fp8_fp8", nullptr},
+    {"gfx1201", kF8E5M2, "v_wmma_f32_16x16x16_bf8_bf8", nullptr},
 };
 
 // (size, size) by (size, size), the second transposed or not.
@@ -117,7 +124,8 @@ Source product(const MatrixCase& c, int64_t size, bool turned, Target::Language 
   target.arch = arch;
   target.language = language;
   const auto operand = [&](int slot) { return tensor_param(slot, {size, size}, c.dtype); };
-  const auto wide = [](Node x) { return x->dtype == kF32 ? x : build::cast(x, kF32); };
+  const DType sum = c.dtype == kI8 ? kI32 : kF32;
+  const auto wide = [&](Node x) { return x->dtype == sum ? x : build::cast(x, sum); };
   Node b = operand(2);
   if (turned) b = build::permute(b, Shape{1, 0});
   return lower(kernel_of({matmul(wide(operand(1)), wide(b))}), "k", target).source;
@@ -154,12 +162,12 @@ TEST_CASE("HIP: products are made by the matrix units, and spill nothing") {
     }
   });
   for (const Product& p : products) {
-    CAPTURE(p.of.arch);
+    CAPTURE(std::string(p.of.arch));
     CAPTURE(p.of.dtype);
     CAPTURE(p.size);
     CAPTURE(p.turned);
     CAPTURE(p.ir);
-    CHECK(p.source.text.find(p.ir ? "a.f32.16x16x" : "_f32_16x16x") != std::string::npos);
+    CHECK(p.source.text.find(p.ir ? "32.16x16x" : "32_16x16x") != std::string::npos);
     if (!(p.ir ? has_llvm : has_clang)) continue;
     const auto has = [&](const char* name) { return p.assembly.find(name) != std::string::npos; };
     const bool multiplies = has(p.of.instruction) || (p.of.other && has(p.of.other));

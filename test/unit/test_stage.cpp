@@ -6,6 +6,7 @@
 
 #include "codegen/access.h"
 #include "codegen/lower.h"
+#include "codegen/mma.h"
 #include "codegen/ranges.h"
 #include "codegen/stage.h"
 #include "devices/cuda.h"
@@ -78,10 +79,11 @@ struct Made {
     device.synchronize();
   }
 
-  std::vector<float> run(const Source& source, const LaunchSize& size) const {
+  template <class T = float>
+  std::vector<T> run(const Source& source, const LaunchSize& size) const {
     launch(made->steps.back(), source, size);
     const auto result = static_cast<size_t>(made->steps.back().values[0]);
-    std::vector<float> out(bytes[result] / sizeof(float));
+    std::vector<T> out(bytes[result] / sizeof(T));
     device.download(out.data(), memory[result], bytes[result]);
     return out;
   }
@@ -140,22 +142,26 @@ TEST_CASE("stage: products are right in all forms, of sizes that no tile divides
 TEST_CASE("stage: products on AMD's matrix units are right in all forms, of ragged sizes") {
   for (const std::string device :
        {"EMU:HIP:gfx90a", "EMU:HIP:gfx942", "EMU:HIP:gfx1100", "EMU:HIP:gfx1201"})
-    for (int form = 0; form < 4; ++form) {
+    for (int form = 0; form < 8; ++form) {
       CAPTURE(device);
       CAPTURE(form);
-      const DType t = form % 2 ? kF16 : kBF16;
-      const auto product = [&](const std::string& on) {
-        const auto x = [&](Shape s) { return integers(s, t, on).to(kF32); };
-        if (form == 0) return x({33, 72}).matmul(x({72, 49}));
-        if (form == 1) return x({33, 65}).matmul(x({49, 65}).t());
-        if (form == 2) return x({72, 33}).t().matmul(x({72, 49}));
-        return (x({2, 40, 65}).matmul(x({2, 65, 48})) + x({48})).relu();
+      const bool has_f8 = mma_unit(find_device(device).target(), kF8E4M3);
+      const DType t = form < 4 ? form % 2 ? kF16 : kBF16 : form % 2 && has_f8 ? kF8E4M3 : kI8;
+      const DType sum = t == kI8 ? kI32 : kF32;
+      const auto product = [&, form = form % 4](const std::string& on) {
+        const auto x = [&](Shape s) { return integers(s, t, on).to(sum); };
+        const int64_t k = 64 * (t.size() == 1) + (form % 2 ? 65 : 72);
+        if (form == 0) return x({33, k}).matmul(x({k, 49}));
+        if (form == 1) return x({33, k}).matmul(x({49, k}).t());
+        if (form == 2) return x({k, 33}).t().matmul(x({k, 49}));
+        return (x({2, 40, k}).matmul(x({2, k, 48})) + x({48})).relu();
       };
       const Made kernel(product(device));
       const Lowered low = kernel.lowered(kWarps);
-      CHECK(low.source.text.find("_f32_16x16x16_") != std::string::npos);
+      CHECK(low.source.text.find("32_16x16x") != std::string::npos);
       prove_all(kernel, low);
-      CHECK(kernel.run(low.source, low.launch) == product("CPU").to_vector<float>());
+      CHECK(kernel.run<int32_t>(low.source, low.launch) ==
+            product("CPU").bitcast(kI32).to_vector<int32_t>());
     }
 }
 
