@@ -58,6 +58,13 @@ void bench_memory(const char* name, Copy& copy, const std::function<Tensor()>& w
               name, t * 1e3, c * 1e3, t / c);
 }
 
+// The Frobenius norm of a product's error relative to that of the product in f64; of some rows.
+double error_of(const Tensor& a, const Tensor& b, const Tensor& product) {
+  const auto rows = [](const Tensor& x) { return x.narrow(0, 0, 64).to(kF64); };
+  const Tensor exact = rows(a).matmul(b.to(kF64)).realize(), error = rows(product) - exact;
+  return ((error * error).sum() / (exact * exact).sum()).sqrt().item<double>();
+}
+
 // Halves give halves, bytes give i32, as on the processor's matrix units.
 void bench_matmul(int64_t n, DType t) {
   const std::string name = (t == kF32 ? "matmul_" : "matmul_" + t.name() + "_") + std::to_string(n);
@@ -70,8 +77,8 @@ void bench_matmul(int64_t n, DType t) {
   const DType sum = t == kI8 ? kI32 : t;
   const double seconds = bench::measure(9, [&] { a.to(sum).matmul(b.to(sum)).realize(); }).median;
   const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n * n);
-  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"gflops\": %.1f}\n", name.c_str(), seconds * 1e3,
-              flops / seconds * 1e-9);
+  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"gflops\": %.1f, \"error\": %.3g}\n", name.c_str(),
+              seconds * 1e3, flops / seconds * 1e-9, error_of(a, b, a.to(sum).matmul(b.to(sum))));
 }
 
 void bench_mnist() {
