@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "codegen/access.h"
 #include "codegen/mma.h"
 #include "runtime/operand.h"
 #include "tiny/build.h"
@@ -31,6 +32,22 @@ struct Side {
   int64_t count = 1;     // of rows or columns
   bool in_order = true;  // contiguous along the sum
 
+  // Windows are stored one by one, from an image whose channels lie innermost, with its padding
+  // around it: what one tap has of them is then copied by vectors.
+  struct Windows {
+    Node image = nullptr;
+    int channels = -1;  // its dimension
+    AffineMap map;
+  } windows;
+
+  void view_windows() {
+    if (!windows.image) return;
+    Node x = build::cast(windows.image, view->dtype);
+    if (std::exchange(windows.map.padded, false)) x = build::pad(x, windows.map.pad);
+    x = packed(x, windows.channels, x->shape()[windows.channels]);
+    view = affine_view(x, windows.map, view->shape());
+  }
+
   // The product's elements that it has: [those of both, its own, the sum].
   Node matrix(const Axes& both, const Axes& sums, const Shape& to) const {
     Shape bounds, order;
@@ -52,6 +69,7 @@ class Tiler {
 
   Node run() {
     if (!find_sides()) return nullptr;
+    for (Side& side : sides_) side.view_windows();
     // From here on products, operands stored once more and all, were faster than in f32 (Zen 5,
     // ten shapes from 24 x 64 x 64 to 24 x 4096 x 1024).
     constexpr int64_t kFewest = 24, kMany = 64;
@@ -117,9 +135,10 @@ class Tiler {
     Operand operands[2];
     for (int o : {0, 1}) {
       operands[o] = follow(sides_[o].view, own.ranges);
-      if (operands[o].gate || !is_affine(operands[o]) || has_windows(operands[o])) return false;
+      if (!is_affine(operands[o])) return false;
       sides_[o].in_order = !is_elementwise(operands[o].point->op);
     }
+    if (!pads_alone({operands[0], operands[1]})) return false;
     for (int i = 0; i < static_cast<int>(shape.size()); ++i) {
       if (shape[i] == 1) continue;
       const auto kind = [&](int o) { return walk_of(operands[o], own.ranges[i]).kind; };
@@ -140,7 +159,56 @@ class Tiler {
         return false;
       }
     }
+    for (int o : {0, 1})
+      if (operands[o].gate || has_windows(operands[o]))
+        if (!find_windows(o, operands[o], own.ranges)) return false;
     return true;
+  }
+
+  // Whether it pays to store windows one by one: taps of as many channels as are copied at a time,
+  // for so many results that the copies are little beside the product (Zen 4, f32 beside it,
+  // fifteen convolutions and their gradients).
+  bool find_windows(int which, const Operand& o, const std::vector<Node>& ranges) {
+    constexpr int64_t kChannels = 16, kFewest = 48, kMostBytes = 128 << 20;
+    Side& side = sides_[which];
+    Axes* taps = nullptr;
+    for (int dim = 0; dim < o.point->rank; ++dim)
+      if (is_window(o, dim)) taps = shorter_axes(side, o.at[static_cast<size_t>(dim)], ranges);
+    if (!taps) return true;
+    const Shape shape = to_shape(side.view->shape());
+    int channels = -1;
+    for (int i : *taps) {
+      const Walk w = walk_of(o, ranges[static_cast<size_t>(i)]);
+      if ((w.kind != Walk::Movable && w.kind != Walk::Contiguous) || is_window(o, w.dim)) continue;
+      if (channels >= 0 && shape[i] <= shape[channels]) continue;
+      channels = i;
+      side.windows.channels = w.dim;
+    }
+    const int64_t bytes = others_ * side.count * sum_ * side.view->dtype.size();
+    if (channels < 0 || shape[channels] % kChannels || sides_[1 - which].count < kFewest ||
+        bytes > kMostBytes)
+      return false;
+    std::erase(*taps, channels);
+    taps->push_back(channels);
+    side.windows.image = o.point;
+    side.windows.map = affine_map(o, ranges);
+    side.in_order = false;
+    return true;
+  }
+
+  // An index that windows walk advances with axes that count windows, and with axes that count a
+  // window's elements (taps): with all of the latter, which are fewer.
+  Axes* shorter_axes(Side& side, Node at, const std::vector<Node>& ranges) {
+    Axes* shortest = nullptr;
+    int64_t least = INT64_MAX;
+    for (Axes* axes : {&side.own, &sums_})
+      for (int i : *axes) {
+        const Node r = ranges[static_cast<size_t>(i)];
+        if (!(at->ranges & r->ranges) || extent(r) >= least) continue;
+        least = extent(r);
+        shortest = axes;
+      }
+    return shortest;
   }
 
   // [those of both, rows or columns, k], in memory by fragments of `size` rows or columns whose

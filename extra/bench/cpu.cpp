@@ -1,6 +1,7 @@
 // Speed on the CPU, one JSON line per measurement: memory-bound work on 4096 x 4096 f32 beside a
-// plain copy of as many bytes, matrix products, and a training step of the MNIST example's network.
-// `extra/bench/compare.py` runs it beside PyTorch. An argument selects names that contain it.
+// plain copy of as many bytes, matrix products, convolutions, and a training step of the MNIST
+// example's network. `extra/bench/compare.py` runs it beside PyTorch. An argument selects names
+// that contain it.
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -81,6 +82,29 @@ void bench_matmul(int64_t n, DType t) {
               seconds * 1e3, flops / seconds * 1e-9, error_of(a, b, a.to(sum).matmul(b.to(sum))));
 }
 
+// 3 x 3, and the gradients of image and weight.
+void bench_convolution(int64_t batch, int64_t channels, int64_t size, DType t) {
+  const std::string name = "conv_" + t.name() + "_" + std::to_string(channels);
+  if (!is_wanted(name.c_str())) return;
+  const auto random = [&](const Shape& shape) { return Tensor::rand(shape).to(t).realize(); };
+  const Tensor x = random({batch, channels, size, size}), w = random({channels, channels, 3, 3});
+  const Tensor r = random({batch, channels, size, size});
+  const auto seconds = [&](const char* of) {
+    return bench::measure(9,
+                          [&] {
+                            Tensor a = x.detach(), b = w.detach();
+                            const Tensor y =
+                                conv2d(a.requires_grad_(), b.requires_grad_(), {}, {.padding = 1});
+                            const Tensor loss = (y * r).to(kF32).sum();
+                            Tensor out = *of ? Tensor::gradient(loss, {*of == 'x' ? a : b})[0] : y;
+                            out.realize();
+                          })
+        .median;
+  };
+  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"image_ms\": %.3f, \"weight_ms\": %.3f}\n",
+              name.c_str(), seconds("") * 1e3, seconds("x") * 1e3, seconds("w") * 1e3);
+}
+
 void bench_mnist() {
   if (!is_wanted("mnist_step")) return;
   Sequential model = bench::mnist_network();
@@ -121,5 +145,9 @@ int main(int argc, char** argv) {
   }
   for (DType t : {kF32, kBF16, kI8})
     for (int64_t n : {512, 1024, 2048}) bench_matmul(n, t);
+  for (DType t : {kF32, kBF16}) {
+    bench_convolution(16, 64, 28, t);
+    bench_convolution(8, 256, 14, t);
+  }
   bench_mnist();
 }

@@ -157,6 +157,46 @@ TEST_CASE("tiles: what comes before and after a product goes with it") {
   }
 }
 
+TEST_CASE("tiles: convolutions and both of their gradients have the numbers of plain ones") {
+  if (!has_units()) return;
+  struct Row {
+    Shape image, weight;
+    ConvOptions options;
+    bool uses_units[3];  // the convolution, the gradients of the image and of the weight
+  };
+  const Row rows[] = {
+      {{2, 16, 9, 11}, {64, 16, 3, 3}, {}, {true, false, true}},
+      {{2, 48, 12, 12}, {48, 48, 3, 3}, {.stride = 1, .padding = 1}, {true, true, true}},
+      {{2, 48, 12, 11}, {64, 48, 3, 3}, {.stride = 2, .padding = 1}, {true, true, true}},
+      {{1, 32, 13, 13}, {64, 32, 5, 5}, {.padding = 2}, {true, false, true}},
+      {{2, 48, 15, 15}, {64, 48, 3, 3}, {.padding = 2, .dilation = 2}, {true, true, true}},
+      {{2, 96, 9, 9}, {128, 48, 3, 3}, {.padding = 1, .groups = 2}, {true, false, true}},
+      {{3, 64, 8, 8}, {64, 64, 1, 1}, {}, {true, true, true}},
+      {{2, 24, 9, 9}, {64, 24, 3, 3}, {}, {false, false, false}},   // few channels at a time
+      {{2, 16, 9, 9}, {32, 16, 3, 3}, {}, {false, false, false}}};  // few results of each copy
+  for (const Row& row : rows)
+    for (const char* units : kHalves) {
+      CAPTURE(units);
+      CAPTURE(to_text(row.image));
+      CAPTURE(to_text(row.weight));
+      const auto on = [&](const std::string& where) {
+        Tensor x = integers(row.image, kBF16, where).requires_grad_();
+        Tensor w = integers(row.weight, kBF16, where).requires_grad_();
+        const Tensor y = conv2d(x, w, Tensor(), row.options);
+        const Tensor r = integers(to_shape(y.shape()), kBF16, where);
+        std::vector<Tensor> out{y};
+        for (const Tensor& g : Tensor::gradient((y * r).sum(), {x, w})) out.push_back(g);
+        return out;
+      };
+      const std::vector<Tensor> found = on(device_with(units)), want = on(device_with("none"));
+      for (size_t i = 0; i < 3; ++i) {
+        CAPTURE(i);
+        CHECK(uses_units(found[i], device_with(units)) == row.uses_units[i]);
+        CHECK((found[i].to("CPU") == want[i].to("CPU")).all().item<bool>());
+      }
+    }
+}
+
 TEST_CASE("tiles: sums of random products are as exact as in f32") {
   if (!has_units()) return;
   const int64_t n = 300;
