@@ -1,8 +1,8 @@
 // Speed of generated kernels on a GPU: the rows of ../shared/peers/README.md beside a large copy on
 // the same device and, with --peers, beside PyTorch's times from the gpu_peers.py there and here.
 //
-//   gpu [--device NAME] [--size N] [--filter TEXT]... [--peers FILE]... [--append [FILE]]
-//       [--commit X]
+//   gpu [--device NAME] [--size N] [--filter TEXT]... [--product bf16_nn_512x256x1024]...
+//       [--peers FILE]... [--append [FILE]] [--commit X]
 //
 // Times are medians of device time from the first kernel of the work to the last, with caches that
 // are cold and clean when it begins (Device::launch_timed), as the peers' are by the gpu_peers.py
@@ -39,7 +39,7 @@ namespace {
 
 struct Options {
   std::string device, append, commit, mnist_child;
-  std::vector<std::string> filters, peers;
+  std::vector<std::string> filters, products, peers;  // products: instead of the other rows
   int64_t size = 0;
 };
 
@@ -310,6 +310,8 @@ Options read_options(int argc, char** argv) {
       o.size = std::atoll(value(i).c_str());
     else if (name == "--filter")
       o.filters.push_back(value(i));
+    else if (name == "--product")
+      o.products.push_back(value(i));
     else if (name == "--peers")
       o.peers.push_back(value(i));
     else if (name == "--commit")
@@ -320,8 +322,8 @@ Options read_options(int argc, char** argv) {
       o.append =
           i + 1 < argc && argv[i + 1][0] != '-' ? argv[++i] : "extra/bench/results/gpu.jsonl";
     else
-      throw Error(cat(name, " is no option: known are --device, --size, --filter, --peers, ",
-                      "--append, --commit"));
+      throw Error(cat(name, " is no option: known are --device, --size, --filter, --product, ",
+                      "--peers, --append, --commit"));
   }
   o.device = canonical_device(o.device.empty() ? runtime_seam::default_device() : o.device);
   const bool gpu = find_device(o.device).target().kind == Target::Kind::Gpu;
@@ -350,8 +352,13 @@ int run_rows(const Options& o, Device& device, Report& report) {
   const double copy = copy_rate(device);
   std::printf("%s, size %lld; a large copy moves %.1f GB/s\n", o.device.c_str(),
               static_cast<long long>(o.size), copy * 1e-9);
-  for (const Row& row : gpu_rows(o.size))
+  std::vector<Row> rows;
+  for (const std::string& text : o.products) add_product(rows, product_from_text(text));
+  const bool all = rows.empty();
+  if (all) rows = gpu_rows(o.size);
+  for (const Row& row : rows)
     attempt(row.name, [&] { report_row(row, measure(row.prepare(), device), copy, report); });
+  if (!all) return failures;
   attempt("launch", [&] { bench_launches(o.device, device, report); });
   attempt("mnist", [&] { bench_mnist(o, report); });
   return failures;

@@ -3,6 +3,7 @@
 compiled, as JSON lines of the same form:
 
     python3 extra/bench/gpu_peers.py [conv | gemm | fused] > peers.jsonl
+    python3 extra/bench/gpu_peers.py product bf16_nn_512x256x1024 f32_tn_... > peers.jsonl
     python3 extra/bench/gpu_peers.py --script ../shared/peers/gpu_peers.py [mem] >> peers.jsonl
     build/release/bench/gpu --peers peers.jsonl
 
@@ -121,6 +122,18 @@ def fused():
     both("gemm swiglu", lambda x, a, b: F.silu(F.linear(x, a)) * F.linear(x, b), x, a, b)
 
 
+def product(text):
+    """As bench/gpu --product takes it: dtype, whether each operand lies turned, sizes."""
+    dtype, form, sizes = text.split("_")
+    kind = {"bf16": torch.bfloat16, "f16": torch.float16}.get(dtype, torch.float32)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    m, n, k = (int(s) for s in sizes.split("x"))
+    a = randn(k, m).to(kind).t() if form[0] == "t" else randn(m, k).to(kind)
+    b = randn(n, k).to(kind).t() if form[1] == "t" else randn(k, n).to(kind)
+    ms = do_bench(lambda: a @ b, warmup=20, rep=100, return_mode="median")
+    print(json.dumps({"name": "product " + text, "impl": "cublas", "ms": ms}), flush=True)
+
+
 def main():
     n = 8192
     x, w = randn(n, n), randn(n)
@@ -164,6 +177,10 @@ def run_script(path, sections):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--script"]:
         run_script(sys.argv[2], sys.argv[3:])
+        sys.exit()
+    if sys.argv[1:2] == ["product"]:
+        for text in sys.argv[2:]:
+            product(text)
         sys.exit()
     if not sys.argv[1:]:
         main()

@@ -1,6 +1,8 @@
 // Rows of extra/bench/gpu about products of matrices.
 #pragma once
+#include <cstdio>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,23 @@ inline void add_product(std::vector<Row>& rows, const Product& p) {
            return Outputs{y};
          };
        }});
+}
+
+// A product as `bf16_nn_1792x3584x4096` says it: of which numbers, whether each operand lies
+// turned, and how many rows, columns and terms. PyTorch's time is what extra/bench/gpu_peers.py
+// product prints for the same text.
+inline Product product_from_text(const std::string& text) {
+  const std::pair<const char*, DType> types[] = {
+      {"bf16", kBF16}, {"f16", kF16}, {"tf32", kF32}, {"f32", kF32}};
+  for (const auto& [name, dtype] : types) {
+    char a = 0, b = 0;
+    long long m = 0, n = 0, k = 0;
+    const std::string form = cat(name, "_%c%c_%lldx%lldx%lld");
+    if (std::sscanf(text.c_str(), form.c_str(), &a, &b, &m, &n, &k) != 5) continue;
+    return {"matmul_" + text, peer("product " + text),         m, n, k, dtype, a == 't',
+            b == 't',         std::string_view(name) == "tf32"};
+  }
+  throw Error(cat(text, " is no product like bf16_nn_512x256x1024"));
 }
 
 // Squares as large as half of `n`, less, and odd ones.
