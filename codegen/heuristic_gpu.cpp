@@ -79,6 +79,7 @@ class RowTuner : GpuTuner {
     }
     make_last(rest, v);
     if (gathers() && !scatters() && gathered_rows(rest, v)) return;
+    if (scatters() && sparse_rows(rest, v)) return;
     for (int id : sparse >= 0 ? taps() : Ids())
       if (iterations(without(rest, id)) >= 8 * kBlock * lanes_ * target_.cores)
         rest = without(rest, id);
@@ -253,6 +254,30 @@ class RowTuner : GpuTuner {
     }
     bind(v, RangeKind::Unroll);
     spread(merge(without(rest, v)), kBlock / threads);
+    return true;
+  }
+
+  // Rows that are added to places which are looked up, but for those that a condition on what is
+  // looked up leaves out, reading from a place before the first. A warp finds the places of several
+  // rows together, so that it waits for them once, and then goes along those that count.
+  bool sparse_rows(Ids rest, int v) {
+    constexpr int64_t together = 8;
+    const auto leaves_out = [](Node n) { return n->src(2)->vmax < 0; };
+    const bool reads_rows = std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      const auto choices = all_of(a.node->src(1), Op::Where);
+      return a.node->op == Op::Load && is_looked_up(a) && stride(a.node, v) == 1 &&
+             std::any_of(choices.begin(), choices.end(), leaves_out);
+    });
+    const Ids rows = without(rest, v);
+    if (!reads_rows || rows.empty() || looked_up_along(v) ||
+        extent(range(v)) < target_.warp * lanes_ || iterations(rows) < together * target_.cores)
+      return false;
+    vector(v, rest);
+    last_ = split(v, target_.warp);
+    bind(last_, RangeKind::Thread);
+    const int flat = merge(rows);
+    bind(split(flat, together), RangeKind::Unroll);
+    spread(flat, kBlock / target_.warp);
     return true;
   }
 

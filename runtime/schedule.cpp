@@ -11,6 +11,7 @@
 #include "runtime/lru.h"
 #include "runtime/masks.h"
 #include "runtime/profile.h"
+#include "runtime/row_sums.h"
 #include "runtime/schedule_steps.h"
 #include "tiny/build.h"
 #include "tiny/deterministic.h"
@@ -165,6 +166,10 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
   }
   Normalized ordered = graph;
   if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
+  if (env_int("OPT") && env_int("ROW_SUMS")) {
+    const int device = devices.empty() ? fallback : devices[0];
+    ordered.roots = with_written_rows(ordered.roots, find_device(device_name(device)).target());
+  }
   auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
   const auto most = static_cast<size_t>(std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::lock_guard lock(c.mutex);

@@ -6,6 +6,7 @@
 #include "runtime/after.h"
 #include "runtime/layout_thin.h"
 #include "runtime/work.h"
+#include "tiny/env.h"
 
 namespace tiny {
 
@@ -42,13 +43,23 @@ void add_cost(Node n, int64_t size, const NodeMap<char>& stored, NodeMap<char>& 
   for (Node s : n->srcs()) add_cost(s, size, stored, seen, cost);
 }
 
+bool is_computed_at_places(Node data, const Cost& c) {
+  constexpr int kMost = 4;  // work, which loads hide
+  return is_elementwise(data->op) && c.work <= kMost && c.loads.size() == 1 &&
+         c.loads[0]->dtype.size() <= data->dtype.size();
+}
+
 namespace {
 
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
           const Target& target)
-      : roots_(roots), order_(order), target_(target), on_gpu_(target.kind == Target::Kind::Gpu) {
+      : roots_(roots),
+        order_(order),
+        target_(target),
+        on_gpu_(target.kind == Target::Kind::Gpu),
+        computes_places_(on_gpu_ && env_int("ROW_SUMS")) {
     for (Node n : given) out_.values[n] = 1;
     for (Node n : order_)
       for (Node s : used_sources(n)) users_[s].push_back(n);
@@ -104,7 +115,7 @@ class Chooser {
         }
       }
       if (on_gpu_ && is_narrowed_product(n)) out_.values[n] = 1;
-      if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 &&
+      if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && !is_place(n) &&
           is_worth_storing(n))
         out_.values[narrower(n)] = 1;
     }
@@ -180,6 +191,7 @@ class Chooser {
     Node s = base_of(n->src(0));
     if (is_leaf(s) || out_.values.contains(s) || !is_elementwise(s->op)) return;
     const int64_t from = numel(s->shape());
+    if (is_place(n)) return;  // see gathered()
     if (from == 0 || numel(n->shape()) / from < 4) return;
     const Cost c = cost_of(s);
     if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
@@ -210,11 +222,23 @@ class Chooser {
 
   static constexpr int kDear = 24;  // work
 
+  // Whether a value only says where to look up, or to write: gathered() decides.
+  bool is_place(Node n, int depth = 0) const {
+    const auto* users = users_.find(n);
+    if (!computes_places_ || !users || depth > 12) return false;
+    return std::all_of(users->begin(), users->end(), [&](Node user) {
+      if (user->op == Op::Gather) return user->src(0) != n;
+      if (user->op == Op::Scatter) return user->src(0) != n && user->src(1) != n;
+      return (is_elementwise(user->op) || is_movement(user->op)) && is_place(user, depth + 1);
+    });
+  }
+
   // Rows are looked up in memory, not computed for each look-up, but for a few cheap ones.
   void gathered(Node n) {
     Node data = base_of(n->src(0));
     const bool few = 2 * numel(n->shape()) <= numel(data->shape()) && cost_of(data).work < kDear;
-    if (!is_leaf(data) && !few) out_.values[data] = 1;
+    if (!is_leaf(data) && !few && !(computes_places_ && is_computed_at_places(data, cost_of(data))))
+      out_.values[data] = 1;
     for (Node i : n->srcs().subspan(1)) {
       Node b = base_of(i);
       if (!is_leaf(b) && !out_.values.contains(b) && cost_of(b).work >= kDear) out_.values[b] = 1;
@@ -224,6 +248,7 @@ class Chooser {
   const std::span<const Node> roots_, order_;
   const Target& target_;
   const bool on_gpu_;
+  const bool computes_places_;  // where they are needed, as row_sums.h wants it
   NodeMap<std::vector<Node>> users_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
   Stored out_;

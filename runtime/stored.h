@@ -25,6 +25,9 @@ struct Cost {
 };
 void add_cost(Node n, int64_t size, const NodeMap<char>& stored, NodeMap<char>& seen, Cost& cost);
 
+// Whether a GPU computes rows where they are looked up: that reads no more than rows in memory.
+bool is_computed_at_places(Node data, const Cost& c);
+
 // The node below all movement.
 Node base_of(Node n);
 

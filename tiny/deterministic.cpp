@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tiny/build.h"
+#include "tiny/facts.h"
 #include "tiny/rebuild.h"
 #include "tiny/tensor_detail.h"
 
@@ -64,21 +65,6 @@ Tensor segmented_scan(Op op, const Tensor& x, const Tensor& segment) {
 }
 
 // --- Scatter ------------------------------------------------------------------------------------
-
-// Whether a node's elements differ along an axis, as far as its form says.
-bool varies(Node root, int axis) {
-  NodeMap<char> seen;
-  std::vector<Node> stack{root};
-  while (!stack.empty()) {
-    const Node n = stack.back();
-    stack.pop_back();
-    if (std::exchange(seen[n], 1) || n->is_const()) continue;
-    if (n->op == Op::Expand && n->src(0)->shape()[axis] == 1) continue;
-    if (!is_elementwise(n->op)) return true;
-    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-  }
-  return false;
-}
 
 // A Scatter seen as rows of values that only meet values of their own row: along an axis of the
 // values that is an index itself (`own`) positions differ. The axes of a row come last.

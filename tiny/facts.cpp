@@ -375,4 +375,18 @@ int infer_device(const NodeData& n) {
   return device;
 }
 
+bool varies(Node root, int axis) {
+  NodeMap<char> seen;
+  std::vector<Node> stack{root};
+  while (!stack.empty()) {
+    const Node n = stack.back();
+    stack.pop_back();
+    if (std::exchange(seen[n], 1) || n->is_const()) continue;
+    if (n->op == Op::Expand && n->src(0)->shape()[axis] == 1) continue;
+    if (!is_elementwise(n->op)) return true;
+    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
+  }
+  return false;
+}
+
 }  // namespace tiny

@@ -27,6 +27,10 @@ Bounds infer_bounds(const NodeData& n);
 uint64_t infer_ranges(const NodeData& n);
 int infer_device(const NodeData& n);  // throws Error where sources are on different devices
 
+// Whether a tensor's elements differ along an axis, as far as its form says. Not kept: it walks
+// through the sources.
+bool varies(Node root, int axis);
+
 int64_t floor_div(int64_t a, int64_t b);  // towards minus infinity, b != 0
 int64_t floor_mod(int64_t a, int64_t b);
 
