@@ -56,6 +56,18 @@ void estimate(Node sink, Lowered& out) {
   }
 }
 
+// How often a load is executed: what a thread's matrix unit multiplies it has for all that is
+// unrolled and does not change it.
+double loads_of(const Access& a, const std::vector<Node>& ranges) {
+  double count = a.count;
+  if (a.item->op != Op::Reduce || a.item->src(0)->op != Op::Mma) return count;
+  for (Node r : ranges)
+    if ((kind(r) == RangeKind::Unroll || kind(r) == RangeKind::Vector) &&
+        (a.around & ~a.node->ranges & r->ranges))
+      count /= static_cast<double>(extent(r));
+  return count;
+}
+
 // Slots of buffers of which each element is read once, by a kernel that writes next to nothing, and
 // that no cache holds. What is in the second cache then stays there: on an H200 sums of 268 MB take
 // 1 to 6 % less so, sums of 824 MB and kernels that write as much as they read more. What several
@@ -63,8 +75,9 @@ void estimate(Node sink, Lowered& out) {
 constexpr double kMostOfCache = 8;
 uint64_t slots_read_once(Node sink, const Target& target) {
   constexpr double kLittle = 1.0 / 64;
+  const std::vector<Node> ranges = ranges_of(sink);
   uint64_t loops = 0;
-  for (Node r : ranges_of(sink))
+  for (Node r : ranges)
     if (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce) loops |= r->ranges;
   std::map<Node, double> read;
   std::set<Node> held;
@@ -72,7 +85,7 @@ uint64_t slots_read_once(Node sink, const Target& target) {
   for (const Access& a : accesses(sink)) {
     const Node param = a.node->src(0);
     if (a.node->op == Op::Load && ((a.around & loops) || held.insert(a.node).second))
-      read[param] += a.count;
+      read[param] += loads_of(a, ranges);
     else if (a.node->op == Op::Store)
       written += elements(param) * param->dtype.size();
   }

@@ -42,6 +42,7 @@ struct MmaUnit {
   DType second = dtype;          // of B, where A has another one
   int group = 0;      // CPU: elements along k that lie next to each other for each column of B
   bool fnuz = false;  // its 8-bit floats are FNUZ's: each is half of what it is in memory
+  bool wide = false;  // NVIDIA's twice: a thread's elements along k are 16 bytes, loaded together
 
   int a_count() const { return a_row.count * k.count; }
   int b_count() const { return b_column.count * k.count; }
@@ -53,6 +54,9 @@ struct MmaUnit {
 // The unit for operands of this dtype; nullptr where there is none: f32 is multiplied as TF32 only
 // where that is allowed.
 const MmaUnit* mma_unit(const Target& target, DType dtype);
+
+// The one that is two of these along k; nullptr where there is none.
+const MmaUnit* wide_unit(const MmaUnit* unit);
 
 // That of a CPU for rows and columns of these dtypes.
 const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);
@@ -69,8 +73,8 @@ struct MmaProduct {
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out);
 
 // Why the option is not legal; empty where it is. Option: rows along axis, columns along axes[0],
-// sums along axes[1]; the ranges of a thread's rows and columns and of the warp's threads get the
-// next three ids.
+// sums along axes[1], amount 1 for the wide unit; the ranges of a thread's rows and columns and of
+// the warp's threads get the next three ids.
 std::string mma_problem(Node sink, const Opt& opt, const Target& target);
 Node use_mma(Node sink, const Opt& opt, const Target& target);
 
@@ -84,5 +88,8 @@ Node mma_sum(Node reduce);
 // Options that use it for the kernel's product; none where it has none that fits.
 std::optional<Choice> choose_mma_options(Node sink, const Target& target);
 std::optional<Choice> choose_tile_options(Node sink, const Target& target);  // on a CPU
+
+// Several for a product of few rows that reads both operands as they lie in memory, for a search.
+std::vector<Choice> thin_choices(Node sink, const Target& target);
 
 }  // namespace tiny

@@ -35,7 +35,9 @@ std::string to_text(const Opt& opt) {
       if (tile.across > 1) text += cat(" across ", tile.across);
       return tile.parts > 1 ? cat(text, " parts ", tile.parts) : text;
     }
-    case OptKind::Mma: return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1]);
+    case OptKind::Mma:
+      return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1],
+                 opt.amount ? " wide" : "");
     case OptKind::Stage: {
       std::string text = cat("stage r", opt.axis, " factor ", opt.axes[0], " pad ", opt.axes[1]);
       for (size_t i = 2; i < opt.axes.size(); ++i) text += cat(" r", opt.axes[i]);
@@ -93,6 +95,8 @@ Opt option_from_text(const std::string& text) {
       good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
     } else if (kind == "mma") {
       opt.axes = {range(), range()};
+      if (good && in >> word) good = word == "wide" && ++opt.amount;
+      in.clear();
     } else if (kind == "stage") {
       int factor = 0, padding = 0;
       good = good && (in >> word >> factor) && word == "factor" && (in >> word >> padding) &&

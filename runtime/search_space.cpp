@@ -10,6 +10,7 @@
 #include "codegen/launchable.h"
 #include "codegen/lower.h"
 #include "codegen/matrix.h"
+#include "codegen/mma.h"
 #include "codegen/option.h"
 #include "codegen/stage.h"
 #include "tiny/error.h"
@@ -159,6 +160,7 @@ class Editor {
         if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
           staged_.push_back(std::move(*staged));
     }
+    for (Choice& c : thin_choices(loops, target)) staged_.push_back(std::move(c));
     head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
     start_ = end_ = Nest(apply(loops, head_, target));
     base_ = to_program(start_, all.subspan(head), before_);
