@@ -16,8 +16,22 @@ class MmaTuner : Tuner {
  public:
   MmaTuner(Node sink, const Target& target) : Tuner(sink, target) {}
 
-  std::optional<Choice> run() {
-    if (!find_operands()) return {};
+  std::optional<Choice> run(const MmaPlan* asked = nullptr) {
+    if (!begin() || !lay_out(asked ? *asked : ranked()[0])) return {};
+    choice_.heavy = true;
+    return std::move(choice_);
+  }
+
+  // Those that fit the kernel's product, the best first.
+  std::vector<MmaPlan> plans() { return begin() ? ranked() : std::vector<MmaPlan>(); }
+
+ private:
+  using Ids = std::vector<int>;
+  static constexpr int64_t kFewest = 64;  // rows or columns worth it
+
+  // As far as the instruction; false where the kernel has no product that fits.
+  bool begin() {
+    if (!find_operands()) return false;
     classify();
     // Stores are wide along the columns: two neighbours in each thread.
     Node first = sink_->src(0);
@@ -28,24 +42,18 @@ class MmaTuner : Tuner {
     }
     for (int id : sums_) steps_.push_back({id, size(id), step_of(id)});
     for (int id : by_distance(of_b_, b_)) columns_.push_back({id, size(id), step_of(id)});
-    const int m = joined(of_a_, a_, unit_->rows, kFewest);
-    const int n = joined(of_b_, b_, unit_->columns, kFewest);
+    m_ = joined(of_a_, a_, unit_->rows, kFewest);
+    n_ = joined(of_b_, b_, unit_->columns, kFewest);
     const int k = joined(sums_, a_, unit_->depth, unit_->depth);
-    if (m < 0 || n < 0 || k < 0) return {};
+    if (m_ < 0 || n_ < 0 || k < 0) return false;
     // Merged ones are no longer there, and of this one a part.
     std::erase_if(steps_, [&](const Step& s) { return s.id == k || size(s.id) != s.size; });
-    const Opt opt{OptKind::Mma, m, 0, {n, k}};
-    if (!is_legal(sink_, opt, target_)) return {};
-    const int id = next_range_id(sink_);
+    const Opt opt{OptKind::Mma, m_, 0, {n_, k}};
+    if (!is_legal(sink_, opt, target_)) return false;
+    lane_ = next_range_id(sink_) + 2;
     apply(opt);
-    lay_out(m, n, id + 2);
-    choice_.heavy = true;
-    return std::move(choice_);
+    return true;
   }
-
- private:
-  using Ids = std::vector<int>;
-  static constexpr int64_t kFewest = 64;  // rows or columns worth it
 
   bool find_operands() {
     reduce_ = largest_reduction();
@@ -145,49 +153,63 @@ class MmaTuner : Tuner {
     return work * std::max(per_core, 1.0) * (1 + kHidden / std::max(resident, 0.5));
   }
 
-  void lay_out(int m, int n, int lane) {
+  // Ranges that are neither rows nor columns, and how many fragments there are of all.
+  Ids others(int64_t& fragments) const {
     Ids rest;
-    int64_t fragments = 1;
+    fragments = 1;
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Loop) {
         fragments *= extent(r);
-        if (range_id(r) != m && range_id(r) != n) rest.push_back(range_id(r));
+        if (range_id(r) != m_ && range_id(r) != n_) rest.push_back(range_id(r));
       }
+    return rest;
+  }
+
+  // By time, with the warps that are best in most kernels.
+  std::vector<MmaPlan> ranked() const {
     constexpr int64_t kMostRegisters = 128, kMostRows = 8, kMostColumns = 16;
-    int64_t rows = 1, columns = 1;
-    double least = INFINITY;
+    int64_t fragments = 1;
+    others(fragments);
+    std::vector<std::pair<double, MmaPlan>> timed;
     std::vector<double> left{1};
     for (int64_t x = 1; x <= kMostColumns; ++x) left.push_back(overlap(x).left);
     for (int64_t y = 1; y <= kMostRows; ++y)
       for (int64_t x = 1; x <= kMostColumns; ++x) {
-        if (x * y * unit_->results() > kMostRegisters || size(m) % y || size(n) % x) continue;
-        const double t = time(y, x, left[static_cast<size_t>(x)], fragments);
-        if (t < least) {
-          least = t;
-          rows = y;
-          columns = x;
-        }
+        if (x * y * unit_->results() > kMostRegisters || size(m_) % y || size(n_) % x) continue;
+        // On an H200 windows of 5 x 5 in 32 channels take 117 us with a warp for each block and 124
+        // with four, the gradient of their input 131 and 163.
+        const double loads = left[static_cast<size_t>(x)];
+        const int64_t all = fragments / (x * y);
+        const int64_t warps = loads < 1 ? 1 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+        timed.push_back({time(y, x, loads, fragments), {y, x, warps}});
       }
-    const int along = overlap(columns).along;
-    const bool overlaps = along >= 0;
-    if (overlaps)
+    std::stable_sort(timed.begin(), timed.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<MmaPlan> out;
+    for (const auto& [seconds, plan] : timed) out.push_back(plan);
+    return out;
+  }
+
+  // False where blocks would have warps with nothing to do.
+  bool lay_out(const MmaPlan& plan) {
+    int64_t fragments = 1;
+    Ids rest = others(fragments);
+    const int along = overlap(plan.columns).along;
+    if (along >= 0)
       bind(along, RangeKind::Unroll);
     else
       unroll_last_sum();
-    if (!cut(m, rows)) rest.push_back(m);
-    if (!cut(n, columns)) rest.push_back(n);
+    if (!cut(m_, plan.rows)) rest.push_back(m_);
+    if (!cut(n_, plan.columns)) rest.push_back(n_);
+    for (size_t i = 1; i < rest.size(); ++i) apply({OptKind::Merge, rest[0], rest[i], {}});
+    if ((rest.empty() ? 1 : extent(range(rest[0]))) % plan.warps) return false;
     if (!rest.empty()) {
-      for (size_t i = 1; i < rest.size(); ++i) apply({OptKind::Merge, rest[0], rest[i], {}});
-      const int64_t all = extent(range(rest[0]));
-      // On an H200 windows of 5 x 5 in 32 channels take 117 us with a warp for each block and 124
-      // with four, the gradient of their input 131 and 163.
-      const int64_t warps = overlaps ? 1 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
-      if (warps == all) {
+      if (plan.warps == extent(range(rest[0]))) {
         bind(rest[0], RangeKind::Thread);
       } else {
-        if (warps > 1) {
+        if (plan.warps > 1) {
           const int inner = next_range_id(sink_);
-          apply({OptKind::Split, rest[0], warps, {}});
+          apply({OptKind::Split, rest[0], plan.warps, {}});
           bind(inner, RangeKind::Thread);
         }
         bind(rest[0], RangeKind::Block);
@@ -199,7 +221,8 @@ class MmaTuner : Tuner {
       if (kind(r) == RangeKind::Reduce) sums.push_back(range_id(r));
     sums = by_distance(sums, ~uint64_t{0});
     std::reverse(sums.begin(), sums.end());
-    order_kinds(lane, sums);
+    order_kinds(lane_, sums);
+    return true;
   }
 
   // A loop of the sum along which several columns read the same, as windows do that lie one below
@@ -241,6 +264,7 @@ class MmaTuner : Tuner {
   Node reduce_ = nullptr;
   uint64_t a_ = 0, b_ = 0;  // ranges that the operands depend on
   const MmaUnit* unit_ = nullptr;
+  int m_ = -1, n_ = -1, lane_ = -1;    // rows, columns, and the threads of a warp
   Ids of_a_, of_b_, sums_;             // ranges of one operand alone, and those of the sum
   std::vector<Step> steps_, columns_;  // of the sum, and of columns, the nearest first
 };
@@ -250,6 +274,18 @@ class MmaTuner : Tuner {
 std::optional<Choice> choose_mma_options(Node sink, const Target& target) {
   if (auto staged = choose_stage_options(sink, target, stage_plans(true))) return staged;
   return MmaTuner(sink, target).run();
+}
+
+std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most) {
+  std::vector<Choice> out;
+  for (const MmaPlan& plan : MmaTuner(sink, target).plans())
+    for (int64_t warps : {1, 2, 4, 8}) {
+      if (out.size() == most) return out;
+      const MmaPlan other{plan.rows, plan.columns, warps};
+      auto choice = MmaTuner(sink, target).run(&other);
+      if (choice) out.push_back(std::move(*choice));
+    }
+  return out;
 }
 
 }  // namespace tiny

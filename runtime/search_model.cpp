@@ -9,6 +9,7 @@
 #include "codegen/bounds.h"
 #include "codegen/claim.h"
 #include "codegen/matrix.h"
+#include "codegen/stage.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 
@@ -232,10 +233,51 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
 
 }  // namespace
 
+namespace {
+
+// Of a product on the matrix units of warps: what a warp loads and multiplies, hidden by as many
+// warps as have registers and shared memory; in units that fit what the heuristic's constants for
+// fragments were measured to be (codegen/heuristic_mma.cpp).
+double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
+  constexpr double kLoad = 6, kStaged = 2, kMultiply = 2, kStep = 5, kBarrier = 30, kHidden = 16;
+  constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536, kMostWarps = 64;
+  const std::vector<Node> ranges = ranges_of(low.machine);
+  double threads = 1, block = 1;
+  for (int i = 0; i < 3; ++i) {
+    block *= static_cast<double>(low.launch.block[i]);
+    threads *= static_cast<double>(low.launch.grid[i]) * static_cast<double>(low.launch.block[i]);
+  }
+  double work = 0;
+  std::map<uint64_t, double> loops;
+  for (Node n : topological(low.machine)) {
+    const double runs = product(ranges, n->ranges);
+    if (n->op == Op::Load)
+      work += (is_stage(n->src(0)) ? kStaged : kLoad) * runs * n->dtype.size() / 4;
+    if (n->op == Op::Mma) {
+      work += kMultiply * runs;
+      loops[n->ranges] = kStep * runs;
+    }
+    if (n->op == Op::Stage) loops[n->src(2)->ranges] = kBarrier * product(ranges, n->ranges);
+  }
+  for (const auto& [around, steps] : loops) work += steps;
+  const double warps = block / target.warp, blocks = threads / block / target.cores;
+  double resident = kAll / (target.warp * (kRegisters * w.registers + kOthers)) / warps;
+  resident = std::min({std::floor(resident), kMostWarps / warps, std::ceil(blocks)});
+  if (low.launch.shared_bytes > 0)
+    resident = std::min(resident, std::floor(static_cast<double>(target.shared_bytes) /
+                                             static_cast<double>(low.launch.shared_bytes)));
+  const double hidden = 1 + kHidden / std::max(resident * warps, 0.5);
+  return work / target.warp / target.cores * hidden * std::ceil(blocks) / blocks / kClock;
+}
+
+}  // namespace
+
 double estimate_seconds(const Lowered& low, const Target& target) {
   for (Node m : all_of(low.loops, Op::Matrix))
     return matrix_seconds(low.loops, MatrixTile(m), target);
   const Work w = work_of(low.machine, target);
+  if (target.kind == Target::Kind::Gpu && !all_of(low.machine, Op::Mma).empty())
+    return mma_seconds(low, w, target);
   return target.kind == Target::Kind::Cpu ? cpu_seconds(low.loops, w, target)
                                           : gpu_seconds(low.loops, w, low.launch, target);
 }

@@ -139,6 +139,8 @@ std::vector<Opt> to_options(Nest nest, const Program& program) {
   return out;
 }
 
+constexpr size_t kMostFragments = 96;  // choices of fragments that a warp holds
+
 bool is_pow2(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
 
 class Editor {
@@ -152,8 +154,10 @@ class Editor {
       if (all[i].kind == OptKind::Matrix || all[i].kind == OptKind::Mma ||
           all[i].kind == OptKind::Stage)
         head = i + 1;
-    for (const Opt& o : all)
+    for (const Opt& o : all) {
       if (o.kind == OptKind::Matrix) other_tiles(loops, o);
+      is_mma_ = is_mma_ || o.kind == OptKind::Mma;
+    }
     for (bool mma : {false, true}) {
       if (!choose_stage_options(loops, target, stage_plans(mma))) continue;
       for (const StagePlan& plan : stage_plans(mma))
@@ -161,6 +165,7 @@ class Editor {
           staged_.push_back(std::move(*staged));
     }
     for (Choice& c : thin_choices(loops, target)) staged_.push_back(std::move(c));
+    for (Choice& c : mma_choices(loops, target, kMostFragments)) staged_.push_back(std::move(c));
     head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
     start_ = end_ = Nest(apply(loops, head_, target));
     base_ = to_program(start_, all.subspan(head), before_);
@@ -406,6 +411,8 @@ class Editor {
           const Loop* l = end_.named(name);
           const bool block = l && l->kind == RangeKind::Block;
           const bool thread = l && l->kind == RangeKind::Thread;
+          // A warp's threads stay where they are, and the compiler orders its fragments.
+          if (is_mma_ && !block && !(l && l->kind == RangeKind::Reduce)) continue;
           if (is_cpu_ ? turn == 0 : turn == (block ? 0 : thread ? 1 : 2)) out.push_back(name);
         }
       return out;
@@ -428,6 +435,7 @@ class Editor {
   const Choice& choice_;
   const bool is_cpu_;
   bool is_tile_ = false;  // of a matrix unit
+  bool is_mma_ = false;   // fragments of a warp's
   const Target& target_;
   std::vector<Opt> head_;  // up to what makes a matrix product
   Nest start_, end_;       // after these, and after all options

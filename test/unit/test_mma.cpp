@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "codegen/access.h"
 #include "codegen/lower.h"
@@ -13,6 +15,7 @@
 #include "devices/cuda_nvrtc.h"
 #include "runtime/buffer.h"
 #include "runtime/schedule.h"
+#include "runtime/search_model.h"
 #include "runtime/search_space.h"
 #include "test/unit/integers.h"
 #include "tiny/algebra.h"
@@ -93,18 +96,55 @@ TEST_CASE("mma: a search leaves the threads of a warp side by side") {
   ArenaScope scope(arena);
   Node loops = loops_of(kernel.get(), target);
   const Choice start = lower(loops, "k", target).choice;
-  int kept = 0, dropped = 0;
+  int kept = 0;
   for (const Choice& c : neighbours(loops, start, target)) {
     if (to_text(c).find("mma r") == std::string::npos) continue;
-    try {
-      CHECK_MESSAGE(lower(loops, "k", target, nullptr, &c).launch.block[0] == 32, to_text(c));
-      ++kept;
-    } catch (const Error& e) {
-      dropped += std::string(e.what()).find("do not lie side by side") != std::string::npos;
-    }
+    CHECK_MESSAGE(lower(loops, "k", target, nullptr, &c).launch.block[0] == 32, to_text(c));
+    ++kept;
   }
   CHECK(kept > 0);
-  CHECK(dropped > 0);
+  Choice parted = start;  // by the block's warps
+  std::vector<int>& order = parted.options.back().axes;
+  std::vector<Opt> before(start.options.begin(), start.options.end() - 1);
+  const Node sink = apply(loops, before, target);
+  const auto is_thread = [&](int id) { return kind(range_with_id(sink, id)) == RangeKind::Thread; };
+  const auto first = std::find_if(order.begin(), order.end(), is_thread);
+  const auto second = std::find_if(first + 1, order.end(), is_thread);
+  REQUIRE(second != order.end());
+  std::swap(*first, *second);
+  CHECK_THROWS_WITH_AS(lower(loops, "k", target, nullptr, &parted),
+                       doctest::Contains("do not lie side by side"), Error);
+}
+
+TEST_CASE("mma: a search is offered other fragments, which the model tells apart") {
+  const std::string device = "EMU:CUDA:sm_80";
+  const Target& target = find_device(device).target();
+  const Tensor a = integers({512, 64}, kF16, device), b = integers({64, 512}, kF16, device);
+  const NodeRef kernel(kernel_of(a.matmul(b), device));
+  Arena arena;
+  ArenaScope scope(arena);
+  Node loops = loops_of(kernel.get(), target);
+  const std::vector<Choice> all = mma_choices(loops, target, 1000);
+  CHECK(mma_choices(loops, target, 3).size() == 3);
+  std::set<std::string> texts;
+  std::map<int64_t, double> least;  // by fragments of a warp
+  for (const Choice& c : all) {
+    const Lowered low = lower(loops, "k", target, nullptr, &c);
+    const int64_t* grid = low.launch.grid;
+    const int64_t warps = grid[0] * grid[1] * low.launch.block[1];
+    const int64_t held = 512 / 16 * 512 / 8 / warps;
+    const double t = estimate_seconds(low, target);
+    texts.insert(to_text(c));
+    least[held] = least.contains(held) ? std::min(least[held], t) : t;
+  }
+  CHECK(texts.size() == all.size());
+  CHECK(least.size() >= 4);
+  CHECK(least.at(8) < least.at(1));  // each load serves several multiplications
+  const std::vector<Choice> offered = neighbours(loops, lower(loops, "k", target).choice, target);
+  for (const char* columns : {"split r1 2,", "split r1 8,"})
+    CHECK(std::any_of(offered.begin(), offered.end(), [&](const Choice& c) {
+      return to_text(c).find(columns) != std::string::npos;
+    }));
 }
 
 TEST_CASE("mma: AMD's units multiply f32 as it is, where they multiply it at all") {
