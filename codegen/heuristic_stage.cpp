@@ -6,7 +6,7 @@
 #include "codegen/mma.h"
 #include "codegen/render.h"
 #include "codegen/stage.h"
-#include "codegen/tuner.h"
+#include "codegen/stage_tuner.h"
 #include "tiny/algebra.h"
 
 namespace tiny {
@@ -34,9 +34,9 @@ constexpr StagePlan kThinPlans[] = {
     {4, 1, 2, 8, 1.0, 16, 2, true},
 };
 
-class StageTuner : Tuner {
+class StageTuner : StagingTuner {
  public:
-  StageTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+  StageTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
   std::optional<Choice> run(std::span<const StagePlan> plans) {
     if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
@@ -75,11 +75,7 @@ class StageTuner : Tuner {
   }
 
  private:
-  using Ids = std::vector<int>;
-  static constexpr int64_t kLanes = 4;       // elements of a vector
   static constexpr int64_t kMostLanes = 16;  // where they are bytes
-
-  int64_t size(int id) const { return id >= 0 && range(id) ? extent(range(id)) : 1; }
 
   // --- what there is -----------------------------------------------------------------------------
 
@@ -241,12 +237,6 @@ class StageTuner : Tuner {
                      [&](int x, int y) { return nearest(which, x) > nearest(which, y); });
   }
 
-  int64_t size(const Ids& ids) const {
-    int64_t n = 1;
-    for (int id : ids) n *= size(id);
-    return n;
-  }
-
   void join(int64_t step) {
     // Which of the two dimensions of a factor's tile its elements lie along, before ranges merge.
     for (int which = 0; which < 2; ++which) {
@@ -293,28 +283,6 @@ class StageTuner : Tuner {
 
   // --- the options -------------------------------------------------------------------------------
 
-  // The last `amount` iterations of a range as one of their own; -1 for a single one, and `id`
-  // where nothing is left.
-  int cut(int& id, int64_t amount) {
-    if (amount < 2) return -1;
-    const int inner = next_range_id(sink_);
-    if (size(id) == amount) return std::exchange(id, -1);
-    const bool whole = size(id) < amount;
-    apply({OptKind::Split, id, amount, {}});
-    if (whole) id = -1;
-    return inner;
-  }
-
-  int merged(Ids ids) {
-    std::erase_if(ids, [&](int id) { return id < 0 || !range(id); });
-    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
-    return ids.empty() ? -1 : ids[0];
-  }
-
-  void bind_if(int id, RangeKind k) {
-    if (id >= 0) bind(id, k);
-  }
-
   // A thread's part of a tile's rows or columns: vectors where their elements lie next to each
   // other in shared memory, else one from each of several rows, whose banks differ. What is left of
   // the range counts warps; the threads' range in a warp is returned.
@@ -326,34 +294,6 @@ class StageTuner : Tuner {
     const int lane = cut(tile, lanes);
     if (each > 1) bind(cut(tile, each), RangeKind::Unroll);
     return lane;
-  }
-
-  // Whether the elements of the stage that this option splits can be copied in such vectors.
-  bool copies_vectors(const Opt& split, int lane) const {
-    Node with = simplify(tiny::apply(sink_, split, target_));
-    Node r = range_with_id(with, lane);
-    for (Node stage : all_of(with, Op::Stage)) {
-      if (!(stage->src(0)->ranges & r->ranges)) continue;
-      int vectors = 0;
-      for (Node load : topological(stage->src(0))) {
-        if (load->op != Op::Load || !(load->ranges & r->ranges)) continue;
-        if (!loads_vectors(load, r, split.amount)) return false;
-        ++vectors;
-      }
-      return vectors > 0;
-    }
-    return false;
-  }
-
-  // What a computed element depends on is read in vectors as well.
-  static bool loads_vectors(Node load, Node lane, int64_t lanes) {
-    if (stride(load, range_id(lane)) != 1) return false;
-    if (load->num_src > 2 && (load->src(2)->ranges & lane->ranges)) return false;
-    const Sum at = to_sum(load->src(1));
-    const auto is_whole = [&](const Sum::Term& t) {
-      return t.atom == lane || known_factor(t.atom) * t.factor % lanes == 0;
-    };
-    return at.constant % lanes == 0 && std::all_of(at.terms.begin(), at.terms.end(), is_whole);
   }
 
   // Elements between the rows of a tile, so that threads that read together meet in no bank. Eight
@@ -378,25 +318,9 @@ class StageTuner : Tuner {
     const bool bytes = p.bytes && narrow(product()->src(at), target_)->op != Op::Load &&
                        is_legal(sink_, raw, target_);
     apply(bytes ? raw : opt);
-    const int lane = next_range_id(sink_);
-    for (int64_t lanes = bytes ? kMostLanes : kLanes; lanes >= kLanes; lanes /= 2) {
-      const Opt split{OptKind::Split, column, lanes, {}};
-      if (!copies_vectors(split, lane)) continue;
-      apply(split);
-      bind(lane, RangeKind::Vector);
-      break;
-    }
+    int64_t lanes = bytes ? kMostLanes : kLanes;
+    while (lanes >= kLanes && !copy_vectors(column, lanes)) lanes /= 2;
     return merged({row, column});
-  }
-
-  // Each thread has its part of the copies.
-  void share_out(int copies) {
-    for (int threads : {lane_, thread_}) {
-      if (threads < 0) continue;
-      const int each = cut(copies, size(threads));
-      apply({OptKind::Join, threads, each, {}});
-    }
-    bind_if(copies, RangeKind::Unroll);
   }
 
   // A dimension of the grid each where that can be, the last one being x.
@@ -433,7 +357,7 @@ class StageTuner : Tuner {
     const int inner = cut(k_, p.step);
     const int copies[2] = {staged(0, rows, inner, p), staged(1, columns, inner, p)};
     spread(p, rows, columns, inner, vectors);
-    for (int c : copies) share_out(c);
+    for (int c : copies) share_out(c, {lane_, thread_});
     bind_blocks({merged(batch_), m, n});
     order_kinds(lane_ >= 0 ? lane_ : thread_);
   }

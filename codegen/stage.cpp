@@ -18,6 +18,11 @@ Node narrow(Node factor, const Target& target) {
   return unit && unit->sum == factor->dtype ? factor->src(0) : factor;
 }
 
+bool move_alike(Node value, Node r, Node s) {
+  Node at_first = substitute(value, s, index(0));
+  return simplify(substitute(at_first, r, index_add(r, s))) == simplify(value);
+}
+
 namespace {
 
 bool holds(Node gate, Node condition) {
@@ -82,24 +87,38 @@ bool contains_reduction(Node n) {
   return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Reduce; });
 }
 
-int64_t rows_apart(const std::vector<Node>& tile, int64_t padding) {
-  return extent(tile.back()) + (tile.size() > 1 ? padding : 0);
-}
+// One dimension of a tile: the ranges of the kernel that move along it, and its extent.
+struct Side {
+  std::vector<Node> ranges;
+  int64_t extent = 1;
+};
 
-// Of a tile, in elements.
-int64_t tile_size(const std::vector<Node>& tile, int64_t padding) {
-  int64_t n = rows_apart(tile, padding);
-  for (size_t i = 0; i + 1 < tile.size(); ++i) n *= extent(tile[i]);
-  return n;
-}
-
-Node place(const std::vector<Node>& tile, int64_t padding) {
-  Node at = tile.back();
-  int64_t step = rows_apart(tile, padding);
-  for (size_t i = tile.size() - 1; i-- > 0;) {
-    at = index_add(index_mul(tile[i], step), at);
-    step *= extent(tile[i]);
+// `windows`: what they share is in the tile once.
+std::vector<Side> sides_of(Node value, const std::vector<Node>& tile, bool windows) {
+  std::vector<Side> out;
+  for (Node r : tile) {
+    const auto at = std::find_if(out.begin(), out.end(), [&](const Side& s) {
+      return windows && s.ranges.size() == 1 && move_alike(value, s.ranges[0], r);
+    });
+    Side& side = at == out.end() ? out.emplace_back() : *at;
+    side.extent += extent(r) - 1;
+    side.ranges.push_back(r);
   }
+  return out;
+}
+
+// Elements between neighbours along each side: `padding` lies between those along the first one.
+std::vector<int64_t> steps_of(const std::vector<Side>& sides, int64_t padding) {
+  std::vector<int64_t> out(sides.size(), 1);
+  for (size_t i = sides.size() - 1; i-- > 0;) out[i] = out[i + 1] * sides[i + 1].extent;
+  if (sides.size() > 1) out[0] += padding;
+  return out;
+}
+
+Node place(const std::vector<Side>& sides, const std::vector<int64_t>& steps) {
+  Node at = index(0);
+  for (size_t i = 0; i < sides.size(); ++i)
+    for (Node r : sides[i].ranges) at = index_add(at, index_mul(r, steps[i]));
   return at;
 }
 
@@ -118,6 +137,9 @@ Node own_load(Node factor, Node loop, const std::vector<Node>& tile) {
   return own;
 }
 
+bool is_raw(const Opt& opt) { return opt.axes[0] / 2 == 1; }
+bool is_of_windows(const Opt& opt) { return opt.axes[0] / 2 == 2; }
+
 std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
   std::vector<Node> out;
   for (Node r : ranges_of(sink))
@@ -135,7 +157,7 @@ std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
 std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Product p;
   if (target.kind != Target::Kind::Gpu) return "there is no shared memory";
-  if (opt.axes.size() < 3 || opt.axes[0] < 0 || opt.axes[0] > 3 || opt.axes[1] < 0 ||
+  if (opt.axes.size() < 3 || opt.axes[0] < 0 || opt.axes[0] > 5 || opt.axes[1] < 0 ||
       opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
   if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
@@ -144,8 +166,8 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   if (contains_reduction(value)) return "the factor is computed from a reduction";
   const std::vector<Node> tile = tile_ranges(sink, opt);
   if (tile.size() + 2 != opt.axes.size()) return "no such ranges of a tile";
-  if (opt.axes[0] > 1 && value->op == Op::Load) return "the factor is what lies in memory";
-  if (opt.axes[0] > 1 && !own_load(value, range_with_id(sink, opt.axis), tile))
+  if (is_raw(opt) && value->op == Op::Load) return "the factor is what lies in memory";
+  if (is_raw(opt) && !own_load(value, range_with_id(sink, opt.axis), tile))
     return "the factor is not computed from one load";
   for (Node r : tile) {
     if (!(value->ranges & r->ranges) || range_id(r) == opt.axis)
@@ -163,24 +185,30 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Node factor = p.factors[which], value = narrow(factor, target);
   const std::vector<Node> tile = tile_ranges(sink, opt);
   Node loop = range_with_id(sink, opt.axis);
-  Node raw = opt.axes[0] > 1 ? own_load(value, loop, tile) : nullptr;
+  Node raw = is_raw(opt) ? own_load(value, loop, tile) : nullptr;
   if (raw) value = p.gate ? gated(raw, p.gate) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, static_cast<int>(s->ints()[0]) - 1);
+  const std::vector<Side> sides = sides_of(value, tile, is_of_windows(opt));
+  const std::vector<int64_t> steps = steps_of(sides, opt.axes[1]);
   NodeMap<Node> map;
-  std::vector<Node> fill;
-  for (Node r : tile)
-    fill.push_back(map[r] = make(Op::Range, kIndex, {r->src(0)}, RangeArg{id++, RangeKind::Loop}));
+  std::vector<Side> fill;
+  std::vector<Node> closed;
+  for (const Side& side : sides) {
+    Node r = make(Op::Range, kIndex, {index(side.extent)}, RangeArg{id++, RangeKind::Loop});
+    for (Node of : side.ranges) map[of] = of == side.ranges[0] ? r : index(0);
+    fill.push_back({{r}, side.extent});
+    closed.push_back(r);
+  }
   const bool is_filled_again = value->ranges & loop->ranges;
   const int64_t depth = is_filled_again ? opt.amount : 1;
-  const int64_t size = (tile_size(tile, opt.axes[1]) + 15) / 16 * 16;
+  const int64_t size = (steps[0] * sides[0].extent + 15) / 16 * 16;
   Node turn = index_mul(index_mod(loop, depth), size);
   const int64_t numbers[] = {slot, size * depth, depth};
-  std::vector<Node> srcs{substitute(value, map), index_add(turn, place(fill, opt.axes[1])),
-                         index(0)};
-  srcs.insert(srcs.end(), fill.begin(), fill.end());
+  std::vector<Node> srcs{substitute(value, map), index_add(turn, place(fill, steps)), index(0)};
+  srcs.insert(srcs.end(), closed.begin(), closed.end());
   Node stage = make(Op::Stage, value->dtype, srcs, Ints(numbers));
-  Node read = make(Op::Load, value->dtype, {stage, index_add(turn, place(tile, opt.axes[1]))});
+  Node read = make(Op::Load, value->dtype, {stage, index_add(turn, place(sides, steps))});
   if (raw)
     read = substitute(factor, raw, read);
   else if (value != factor)
@@ -244,6 +272,34 @@ Finding prove_schedule(const StageSchedule& s) {
   return {};
 }
 
+namespace {
+
+// Whether no two iterations write the same element, tried one after the other.
+bool walked_apart(const Claim& c) {
+  constexpr int64_t kMost = 1 << 15;
+  std::vector<Node> ranges;
+  int64_t count = 1;
+  for (Node n : topological(c.index))
+    if (n->op == Op::Range) ranges.push_back(n);
+  for (Node r : ranges)
+    if ((count *= extent(r)) > kMost) return false;
+  std::vector<bool> written(static_cast<size_t>(c.size));
+  for (int64_t i = 0; i < count; ++i) {
+    Point p;
+    int64_t rest = i;
+    for (Node r : ranges) {
+      p.ranges[static_cast<size_t>(range_id(r))] = rest % extent(r);
+      rest /= extent(r);
+    }
+    const auto at = evaluate(c.index, 0, p);
+    if (!at || *at < 0 || *at >= c.size || written[static_cast<size_t>(*at)]) return false;
+    written[static_cast<size_t>(*at)] = true;
+  }
+  return true;
+}
+
+}  // namespace
+
 std::vector<Finding> prove_stages(Node sink) {
   std::vector<Finding> out;
   for (Node s : all_of(sink, Op::Stage)) {
@@ -259,8 +315,8 @@ std::vector<Finding> prove_stages(Node sink) {
     Node store = make(Op::Store, kVoid, {s, at, s->src(0)});
     std::vector<Claim> writes;
     for (const Claim& c : claims_of(make(Op::Sink, kVoid, {store})))
-      if (c.access == store) writes.push_back(c);
-    if (!written_apart(writes, threads))
+      if (c.access == store && writes.empty()) writes.push_back(c);
+    if (!written_apart(writes, threads) && !walked_apart(writes[0]))
       out.push_back({Verdict::Unproved, Method::None,
                      cat("threads may write the same element of stage ", s->ints()[0])});
   }

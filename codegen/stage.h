@@ -32,9 +32,11 @@ inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 
 // Option: axis is a range of the sum, axes[0] which factor of the product (0 or 1; 2 or 3: what it
 // is computed from is staged, as it lies in memory, and the factor is computed as it is read from
-// the stage), axes[1] how many elements lie between the rows of the tile to keep rows in different
-// banks, axes[2...] the ranges of the tile, those along which elements lie next to each other last;
-// amount the depth. The ranges f get the next ids, in the order of axes.
+// the stage; 4 or 5: windows are staged, what they share once: of ranges that the factor depends on
+// by their sum alone, two are one side of the tile), axes[1] how many elements lie between the rows
+// of the tile, along the first of its sides, to keep them in different banks, axes[2...] the ranges
+// of the tile, those along which elements lie next to each other last; amount the depth. The ranges
+// f, one for each side, get the next ids, in the order of axes.
 std::string stage_problem(Node sink, const Opt& opt, const Target& target);
 Node use_stage(Node sink, const Opt& opt, const Target& target);
 
@@ -89,6 +91,24 @@ bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms);
 // none where the kernel has none, or none that is worth it.
 std::optional<Choice> choose_stage_options(Node sink, const Target& target,
                                            std::span<const StagePlan> plans);
+
+// Whether the value depends on two ranges by their sum alone, as windows do on where they begin and
+// on how far in one is.
+bool move_alike(Node value, Node r, Node s);
+
+// A warp's fragments of a convolution or of one of its gradients, and how many pieces of its
+// windows shared memory holds: of the gradient of filters so many lines of pixels, else a few
+// channels.
+struct WindowPlan {
+  int64_t rows = 1, columns = 1, depth = 1, lines = 0;
+};
+
+// Options for the matrix units of warps that stage both factors, of windows what they share once:
+// none where the kernel has none, or the plan does not fit.
+std::optional<Choice> choose_window_options(Node sink, const Target& target,
+                                            const WindowPlan& plan);
+// Those of all plans that fit.
+std::vector<Choice> window_choices(Node sink, const Target& target);
 
 // Whether no thread fills what another may still read, and what is read has arrived.
 Finding prove_schedule(const StageSchedule& schedule);

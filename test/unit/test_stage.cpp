@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "codegen/access.h"
 #include "codegen/lower.h"
@@ -59,16 +60,20 @@ struct Made {
 
   Node node() const { return made->steps.back().kernel.get(); }
 
-  Lowered lowered(const StagePlan& plan) const {
+  Lowered lowered(const std::function<std::optional<Choice>(Node, const Target&)>& choose) const {
     Arena arena;
     std::optional<Choice> choice;
     {
       ArenaScope scope(arena);
-      choice = choose_stage_options(loops_of(node(), device.target()), device.target(),
-                                    std::span(&plan, 1));
+      choice = choose(loops_of(node(), device.target()), device.target());
     }
     REQUIRE(choice);
     return lower(node(), "k", device.target(), nullptr, &*choice);
+  }
+  Lowered lowered(const StagePlan& plan) const {
+    return lowered([&](Node loops, const Target& target) {
+      return choose_stage_options(loops, target, std::span(&plan, 1));
+    });
   }
 
   void launch(const Step& step, const Source& source, const LaunchSize& size) const {
@@ -203,6 +208,48 @@ TEST_CASE("stage: convolutions and both of their gradients are right") {
       }
 }
 
+TEST_CASE("stage: what windows share is in shared memory once, of sums over channels and pixels") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  struct Case {
+    bool is_gradient;
+    Shape image;
+    int64_t padding;
+    WindowPlan plan;
+  };
+  const std::vector<Case> cases{
+      {false, {2, 16, 6, 10}, 0, {1, 2, 1}},    {false, {2, 16, 6, 10}, 0, {1, 4, 2}},
+      {false, {4, 16, 4, 8}, 1, {1, 2, 2}},     {false, {4, 16, 5, 8}, 0, {1, 9, 1}},
+      {true, {2, 16, 10, 10}, 0, {1, 9, 1, 2}}, {true, {2, 16, 10, 10}, 0, {1, 2, 2, 4}},
+      {true, {2, 8, 8, 12}, 1, {1, 3, 2, 2}},
+  };
+  for (const std::string& device : devices())
+    for (const Case& c : cases) {
+      if (device.find("HIP") != device.npos) continue;  // its fragments hold 16 columns
+      const auto result = [&](const std::string& on) {
+        const Tensor x = integers(c.image, kF32, on);
+        const Tensor w = integers({16, c.image[1], 3, 3}, kF32, on).requires_grad_();
+        const Tensor y = conv2d(x, w, Tensor(), {.padding = static_cast<int>(c.padding)});
+        if (!c.is_gradient) return y;
+        const Tensor g = integers(to_shape(y.shape()), kF32, on);
+        return Tensor::gradient((y * g).sum(), {w})[0];
+      };
+      const Made kernel(result(device));
+      CAPTURE(device);
+      CAPTURE(&c - cases.data());
+      const Lowered low = kernel.lowered([&](Node loops, const Target& target) {
+        return choose_window_options(loops, target, c.plan);
+      });
+      CAPTURE(to_text(low.choice));
+      // 8 channels of 6 x 10 pixels, 8 elements apart to keep them in different banks.
+      const std::vector<Node> stages = all_of(low.machine, Op::Stage);
+      const auto is_image = [](Node s) { return s->ints()[1] == 8 * (6 * 10 + 8); };
+      CHECK(stages.size() == 2);
+      if (&c == &cases[0]) CHECK(std::any_of(stages.begin(), stages.end(), is_image));
+      prove_all(kernel, low);
+      CHECK(kernel.run(low.source, low.launch) == result("CPU").to_vector<float>());
+    }
+}
+
 TEST_CASE("stage: the emulator finds a missing barrier, and copies that are not waited for") {
   const std::string device = "EMU:CUDA:sm_90a";
   const Tensor a = integers({32, 64}, kF32, device), b = integers({64, 32}, kF32, device);
@@ -306,7 +353,7 @@ TEST_CASE("stage: an option that fits nothing says why") {
   const Tensor product = a.matmul(b);
   CHECK(why(product, "stage r2 factor 0 pad 4 r0 x 2", find_device("CPU").target()) ==
         "there is no shared memory");
-  CHECK(why(product, "stage r2 factor 4 pad 4 r0 x 2", target) ==
+  CHECK(why(product, "stage r2 factor 6 pad 4 r0 x 2", target) ==
         "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted");
   CHECK(why(product, "stage r2 factor 2 pad 4 r0 x 2", target) ==
         "the factor is what lies in memory");

@@ -1,0 +1,278 @@
+// Options for convolutions whose windows are staged in shared memory, each element once however
+// many windows have it (codegen/stage.h), and multiplied by the matrix units of warps. A search
+// tries them; what they gain has not been measured on a GPU yet.
+#include <algorithm>
+
+#include "codegen/mma.h"
+#include "codegen/stage.h"
+#include "codegen/stage_tuner.h"
+
+namespace tiny {
+
+namespace {
+
+class WindowTuner : StagingTuner {
+ public:
+  WindowTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
+
+  std::optional<Choice> run(const WindowPlan& plan) {
+    if (target_.kind != Target::Kind::Gpu || !find_windows()) return {};
+    if (is_of_filters() != (plan.lines > 0) || !fits(plan)) return {};
+    if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
+    if (!multiply(plan)) return {};
+    for (const Copies& c : copies_) {
+      const int all = copied(c);
+      if (size(all) % target_.warp) return {};
+      share_out(all, {lane_, thread_});
+    }
+    const int blocks = merged(blocks_);
+    if (blocks >= 0) bind(blocks, RangeKind::Block);
+    order_kinds(lane_);
+    choice_.heavy = true;
+    return std::move(choice_);
+  }
+
+ private:
+  // Ranges whose sum says what is read: of windows, where they begin and how far in they are. One
+  // is a range of the sum, the other one of results.
+  struct Pair {
+    int sum, result;
+  };
+  // Of a stage, the ranges that fill it: `count` of them from `first` on.
+  struct Copies {
+    int first, count;
+  };
+
+  // --- what there is -----------------------------------------------------------------------------
+
+  bool find_windows() {
+    Node reduce = largest_reduction();
+    MmaProduct p;
+    if (!reduce || all_of(sink_, Op::Reduce).size() != 1) return false;
+    if (!mma_product(reduce, target_, p).empty()) return false;
+    unit_ = p.unit;
+    for (Node store : sink_->srcs())
+      if (store->ranges != sink_->src(0)->ranges) return false;
+    for (Node r : ranges_)
+      if (!r->src(0)->is_const()) return false;
+    for (Node r : reduce->srcs().subspan(1)) sums_.push_back(range_id(r));
+    Node factors[2] = {p.a, p.b};
+    for (image_ = 0; image_ < 2 && pairs_.empty(); ++image_)
+      find_pairs(factors[image_], factors[1 - image_]);
+    --image_;
+    if (pairs_.empty()) return false;
+    for (Node r : ranges_)
+      if (const int id = range_id(r); kind(r) == RangeKind::Loop && !is_paired(id)) {
+        const bool in_image = factors[image_]->ranges & r->ranges;
+        const bool in_other = factors[1 - image_]->ranges & r->ranges;
+        (!in_image ? rows_ : in_other ? blocks_ : columns_).push_back(id);
+      }
+    std::erase_if(sums_, [&](int id) { return is_paired(id); });
+    sort_by_stride(factors[image_], columns_);
+    sort_by_stride(factors[1 - image_], rows_);
+    return !rows_.empty();
+  }
+
+  bool is_paired(int id) const {
+    return std::any_of(pairs_.begin(), pairs_.end(),
+                       [&](const Pair& p) { return p.sum == id || p.result == id; });
+  }
+
+  // Lines first, the pixels of one last.
+  void find_pairs(Node image, Node other) {
+    for (int s : sums_)
+      for (Node r : ranges_) {
+        const bool is_one = kind(r) == RangeKind::Loop && (image->ranges & r->ranges) &&
+                            !(other->ranges & r->ranges) && !is_paired(s) &&
+                            !is_paired(range_id(r));
+        if (is_one && (image->ranges >> s & 1) && move_alike(image, range(s), r))
+          pairs_.push_back({s, range_id(r)});
+      }
+    std::stable_sort(pairs_.begin(), pairs_.end(), [&](const Pair& a, const Pair& b) {
+      return nearest(image, a.sum) > nearest(image, b.sum);
+    });
+  }
+
+  // How far the elements are apart that the factor reads along the range.
+  static int64_t nearest(Node factor, int id) {
+    int64_t least = kIrregular;
+    for (Node n : topological(factor))
+      if (n->op == Op::Load && stride(n, id) != 0) least = std::min(least, std::abs(stride(n, id)));
+    return least;
+  }
+
+  static void sort_by_stride(Node factor, Ids& ids) {
+    std::stable_sort(ids.begin(), ids.end(),
+                     [&](int x, int y) { return nearest(factor, x) > nearest(factor, y); });
+  }
+
+  // Sums over all pixels, for each place in a window, rather than the other way round.
+  bool is_of_filters() const {
+    int64_t summed = 1, results = 1;
+    for (const Pair& p : pairs_) {
+      summed *= size(p.sum);
+      results *= size(p.result);
+    }
+    return summed > results;
+  }
+
+  // Images that a block needs for whole fragments of their pixels.
+  int64_t images() const {
+    int64_t pixels = 1, n = 1;
+    for (const Pair& p : pairs_) pixels *= size(p.result);
+    while (n < unit_->columns && n * pixels % unit_->columns) n *= 2;
+    return n;
+  }
+
+  // A block has all rows and columns that are not counted by blocks.
+  bool fits(const WindowPlan& plan) const {
+    constexpr int64_t kMostWarps = 20, kMostRegisters = 128;
+    int64_t columns = plan.lines ? size(columns_) : images();
+    for (const Pair& p : pairs_) columns *= size(p.result);
+    const int64_t rows = size(rows_), held = plan.rows * plan.columns;
+    return rows % (plan.rows * unit_->rows) == 0 &&
+           columns % (plan.columns * unit_->columns) == 0 &&
+           held * unit_->results() <= kMostRegisters &&
+           rows * columns / (held * unit_->rows * unit_->columns) <= kMostWarps;
+  }
+
+  // --- stages ------------------------------------------------------------------------------------
+
+  // Rows along the first side that threads read at once lie in different banks: each of four reads
+  // two neighbours along it, and of eight in a line next to each other.
+  int64_t padding(int64_t inner) const {
+    constexpr int64_t kBanks = 64, kApart = 16;  // bytes
+    const int64_t bytes = unit_->dtype.size();
+    return ((kApart - inner * bytes) % kBanks + kBanks) % kBanks / bytes;
+  }
+
+  // `tile`: the sides of the stage, outermost first, of windows the two ranges of each.
+  void stage(bool image, const std::vector<Ids>& tile, int along, int64_t depth) {
+    const int which = image ? image_ : 1 - image_;
+    int64_t inner = 1;
+    Opt opt{OptKind::Stage, along, depth, {image ? which + 4 : which, 0}};
+    int count = 0;
+    for (const Ids& side : tile) {
+      int64_t n = 1;
+      for (int id : side) {
+        n += size(id) - 1;
+        opt.axes.push_back(id);
+      }
+      if (side.empty()) continue;
+      inner *= count++ ? n : 1;
+    }
+    opt.axes[1] = static_cast<int>(padding(inner));
+    copies_.push_back({next_range_id(sink_), count});
+    apply(opt);
+  }
+
+  // The results of a window, or an input's gradient: a few channels of the pixels of an image, or
+  // of several where one's are no whole fragments.
+  bool stage_channels(const WindowPlan& plan) {
+    if (sums_.size() != 1 || size(sums_) % unit_->depth || size(sums_) <= unit_->depth)
+      return false;
+    int channels = sums_[0], image = columns_.empty() ? -1 : columns_.back();
+    if (size(image) % images()) return false;
+    inner_ = cut(channels, unit_->depth);
+    const int several = cut(image, images());
+    blocks_.insert(blocks_.end(), columns_.begin(), columns_.end());
+    std::vector<Ids> tile{{inner_}}, weights{{inner_}};
+    if (several >= 0) tile.push_back({several});
+    for (const Pair& p : pairs_) {
+      tile.push_back({p.result, p.sum});
+      weights.push_back({p.sum});
+    }
+    for (int id : rows_) weights.push_back({id});
+    stage(true, tile, channels, plan.depth);
+    stage(false, weights, channels, plan.depth);
+    Ids results{several};
+    for (const Pair& p : pairs_) results.push_back(p.result);
+    n_ = merged(results);
+    bind(pairs_[0].sum, RangeKind::Unroll);  // lines that windows share are loaded once
+    return true;
+  }
+
+  // The gradient of filters: a few lines of pixels.
+  bool stage_lines(const WindowPlan& plan) {
+    int lines = pairs_[0].sum;
+    if (size(lines) % plan.lines || plan.lines >= size(lines) || plan.lines < 2) return false;
+    const int line = cut(lines, plan.lines);
+    Ids all = sums_;
+    all.push_back(lines);
+    const int along = merged(all);
+    // Pixels along the first side, since fragments sum over them.
+    std::vector<Ids> tile, others;
+    for (size_t i = pairs_.size(); i-- > 0;) {
+      const int sum = i ? pairs_[i].sum : line;
+      tile.push_back({sum, pairs_[i].result});
+      others.push_back({sum});
+    }
+    for (int id : columns_) tile.push_back({id});
+    for (int id : rows_) others.push_back({id});
+    stage(true, tile, along, plan.depth);
+    stage(false, others, along, plan.depth);
+    Ids pixels{line}, results;
+    for (size_t i = 1; i < pairs_.size(); ++i) pixels.push_back(pairs_[i].sum);
+    for (const Pair& p : pairs_) results.push_back(p.result);
+    results.insert(results.end(), columns_.begin(), columns_.end());
+    inner_ = merged(pixels);
+    n_ = merged(results);
+    return true;
+  }
+
+  // --- the rest ----------------------------------------------------------------------------------
+
+  bool multiply(const WindowPlan& plan) {
+    int rows = merged(rows_), columns = n_;
+    const Opt opt{OptKind::Mma, rows, 0, {columns, inner_}};
+    if (!is_legal(sink_, opt, target_)) return false;
+    lane_ = next_range_id(sink_) + 2;
+    apply(opt);
+    bind_if(cut(rows, plan.rows), RangeKind::Unroll);
+    bind_if(cut(columns, plan.columns), RangeKind::Unroll);
+    bind_if(inner_, RangeKind::Unroll);
+    thread_ = merged({rows, columns});
+    bind_if(thread_, RangeKind::Thread);
+    return true;
+  }
+
+  // One range of all that a stage copies, in vectors where each thread of a warp has as many.
+  int copied(const Copies& c) {
+    Ids sides;
+    for (int i = 0; i < c.count; ++i) sides.push_back(c.first + i);
+    int64_t lanes = kLanes;
+    const int64_t all = size(sides);
+    while (lanes > 1 && (all % (lanes * target_.warp) || !copy_vectors(sides.back(), lanes)))
+      lanes /= 2;
+    return merged(sides);
+  }
+
+  const MmaUnit* unit_ = nullptr;
+  int image_ = 0;  // the factor that has windows
+  std::vector<Pair> pairs_;
+  Ids rows_, columns_, sums_, blocks_;  // of the other factor, of the image, of both
+  int n_ = -1, inner_ = -1;             // columns of the product, and what fragments sum over
+  int lane_ = -1, thread_ = -1;         // of a warp, and warps
+  std::vector<Copies> copies_;
+};
+
+}  // namespace
+
+std::optional<Choice> choose_window_options(Node sink, const Target& target,
+                                            const WindowPlan& plan) {
+  return WindowTuner(sink, target).run(plan);
+}
+
+std::vector<Choice> window_choices(Node sink, const Target& target) {
+  std::vector<Choice> out;
+  std::vector<WindowPlan> plans;
+  for (int64_t rows : {1, 2, 4})
+    for (int64_t columns : {1, 2, 4, 5, 8, 9, 10, 12, 20, 25})
+      for (int64_t depth : {1, 2})
+        for (int64_t lines : {0, 2, 4}) plans.push_back({rows, columns, depth, lines});
+  for (const WindowPlan& plan : plans)
+    if (auto choice = choose_window_options(sink, target, plan)) out.push_back(std::move(*choice));
+  return out;
+}
+
+}  // namespace tiny
