@@ -25,6 +25,11 @@ constexpr StagePlan kMmaPlans[] = {
     {1, 4, 4, 8, 0.9, 16, 3, true},
     {2, 2, 4, 4, 0.6, 16, 3, true},
     {2, 2, 2, 4, 0.45, 16, 3, true},
+    // Fragments as matrices: for a search, as no GPU has timed them yet.
+    {2, 2, 4, 8, kSearched, 32, 2, true, false, true},
+    {2, 2, 4, 8, kSearched, 16, 4, true, false, true},
+    {2, 4, 4, 8, kSearched, 16, 3, true, false, true},
+    {2, 2, 4, 4, kSearched, 32, 3, true, false, true},
 };
 
 // Of few rows, or few columns: memory limits, and tiles hold all of them.
@@ -69,6 +74,7 @@ class StageTuner : StagingTuner {
     if (thin && side * plan.step < kLanes * threads) plan.step = kLanes * threads / side;
     if (size(sums_) < 2 * plan.step || side * plan.step < kLanes * threads) return {};
     join(plan.step);
+    if (plan.matrices && !has_rows_of_matrices()) return {};
     choice_.heavy = true;
     lay_out(plan);
     return std::move(choice_);
@@ -301,7 +307,14 @@ class StageTuner : StagingTuner {
   // that go along the sum, and of others single elements of 4 of every second row. Where they read
   // one place in 16 rows, rows that are an odd number of 16 bytes apart meet least.
   int padding(int which, const StagePlan& p) const {
-    return (p.mma && along_sum_[which] && unit_->width == 4 ? 32 : 16) / element_size();
+    const bool apart = p.mma && along_sum_[which] && unit_->width == 4 && !p.matrices;
+    return (apart ? 32 : 16) / element_size();
+  }
+
+  // Whether both factors' tiles are rows of what ldmatrix reads: elements of 16 bits, or any along
+  // the sum.
+  bool has_rows_of_matrices() const {
+    return unit_->width == 4 && (element_size() == 2 || (along_sum_[0] && along_sum_[1]));
   }
 
   // Stages a factor; the range of its copies, in vectors where that can be. Of one that is computed
@@ -318,7 +331,7 @@ class StageTuner : StagingTuner {
     const bool bytes = p.bytes && narrow(product()->src(at), target_)->op != Op::Load &&
                        is_legal(sink_, raw, target_);
     apply(bytes ? raw : opt);
-    int64_t lanes = bytes ? kMostLanes : kLanes;
+    int64_t lanes = bytes ? kMostLanes : p.matrices ? 16 / element_size() : kLanes;
     while (lanes >= kLanes && !copy_vectors(column, lanes)) lanes /= 2;
     return merged({row, column});
   }
@@ -336,7 +349,7 @@ class StageTuner : StagingTuner {
   void spread(const StagePlan& p, int& rows, int& columns, int inner, bool vectors) {
     if (p.mma) {
       lane_ = next_range_id(sink_) + 2;
-      apply({OptKind::Mma, rows, 0, {columns, inner}});
+      apply({OptKind::Mma, rows, p.matrices ? kMmaMatrices : kMmaElements, {columns, inner}});
       bind_if(cut(rows, p.down), RangeKind::Unroll);
       bind_if(cut(columns, p.across * StagePlan::kAcross / unit_->columns), RangeKind::Unroll);
       thread_ = merged({rows, columns});

@@ -25,7 +25,7 @@ class ThinTuner : GpuTuner {
 
   std::optional<Choice> run(const ThinPlan& plan) {
     if (!find_product()) return {};
-    const Opt mma{OptKind::Mma, many_, 1, {few_, sum_}};
+    const Opt mma{OptKind::Mma, many_, kMmaWide, {few_, sum_}};
     if (!fill_up(many_, unit_->rows) || !fill_up(few_, unit_->columns) ||
         !is_legal(sink_, mma, target_))
       return {};

@@ -4,6 +4,7 @@
 
 #include "codegen/access.h"
 #include "codegen/linear.h"
+#include "codegen/load_matrix.h"
 #include "codegen/render.h"
 #include "codegen/stage.h"
 #include "tiny/algebra.h"
@@ -106,7 +107,7 @@ std::string find_product(Node sink, const Opt& opt, const Target& target, Node& 
     }
   if (!reduce) return "no range of the sum";
   std::string why = mma_product(reduce, target, out);
-  if (!why.empty() || opt.amount == 0) return why;
+  if (!why.empty() || opt.amount != kMmaWide) return why;
   out.unit = wide_unit(out.unit);
   return out.unit ? "" : cat("no wide product of ", out.a->dtype.name());
 }
@@ -246,12 +247,21 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   if (u.group && (a->dtype != u.dtype || b->dtype != u.second)) return "rows of columns' dtype";
   if (!divides(m, u.rows) || !divides(n, u.columns) || !divides(k, u.depth))
     return cat("not whole fragments of ", u.rows, " x ", u.columns, " x ", u.depth);
-  if (!u.group) return "";
+  if (opt.amount == kMmaMatrices && *u.arch) return "matrices are read by ldmatrix alone";
+  if (!u.group && opt.amount != kMmaMatrices) return "";
   const int id = next_range_id(sink);
   const auto fragments = [&](Node r, int64_t size, int which) {
     return extent(r) == size ? index(0) : range_of(extent(r) / size, id + which, RangeKind::Loop);
   };
   Node step = fragments(k, u.depth, 5);
+  if (opt.amount == kMmaMatrices) {
+    Node thread = range_of(target.warp, id + 2, RangeKind::Thread);
+    const FragmentOperand rows{a, m, k, fragments(m, u.rows, 3), step, thread};
+    const FragmentOperand columns{b, n, k, fragments(n, u.columns, 4), step, thread};
+    const bool staged = !load_matrices(rows, u, u.rows, id).empty() &&
+                        !load_matrices(columns, u, u.columns, id).empty();
+    return staged ? "" : "an operand's fragments are no rows of 16 bytes in shared memory";
+  }
   const bool in_place = tile_load({a, m, k, fragments(m, u.rows, 3), step}, u, true, id) &&
                         tile_load({b, n, k, fragments(n, u.columns, 4), step}, u, false, id);
   return in_place ? "" : "a fragment's elements do not lie one after the other";
@@ -298,10 +308,17 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
         srcs.push_back(replaced(x, {{across, at(first, size, place, index(e))},
                                     {k, at(steps, u.depth, u.k, index(q))}}));
   };
+  const auto matrices = [&](Node x, Node across, Node first, int size) {
+    for (Node e : load_matrices({x, across, k, first, steps, thread}, u, size, id + 3))
+      srcs.push_back(e);
+  };
   if (u.group) {
     srcs = {tile_load({a, m, k, rows, steps}, u, true, id),
             tile_load({b, n, k, columns, steps}, u, false, id)};
     expect(srcs[0] && srcs[1], "an mma of elements that do not lie one after the other");
+  } else if (opt.amount == kMmaMatrices) {
+    matrices(a, m, rows, u.rows);
+    matrices(b, n, columns, u.columns);
   } else {
     operand(a, m, rows, u.rows, u.a_row);
     operand(b, n, columns, u.columns, u.b_column);

@@ -72,9 +72,13 @@ struct MmaProduct {
 };
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out);
 
+// How a thread gets its elements of operands: one by one, 16 bytes at a time with the wide unit
+// (wide_unit), or as matrices (codegen/load_matrix.h).
+enum MmaReads : int64_t { kMmaElements, kMmaWide, kMmaMatrices };
+
 // Why the option is not legal; empty where it is. Option: rows along axis, columns along axes[0],
-// sums along axes[1], amount 1 for the wide unit; the ranges of a thread's rows and columns and of
-// the warp's threads get the next three ids.
+// sums along axes[1], how operands are read as its amount; the ranges of a thread's rows and
+// columns and of the warp's threads get the next three ids.
 std::string mma_problem(Node sink, const Opt& opt, const Target& target);
 Node use_mma(Node sink, const Opt& opt, const Target& target);
 

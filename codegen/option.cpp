@@ -14,6 +14,12 @@
 
 namespace tiny {
 
+namespace {
+
+constexpr std::string_view kMmaReads[] = {"", "wide", "matrices"};  // MmaReads
+
+}  // namespace
+
 std::string to_text(const Opt& opt) {
   switch (opt.kind) {
     case OptKind::Split: return cat("split r", opt.axis, ' ', opt.amount);
@@ -36,8 +42,8 @@ std::string to_text(const Opt& opt) {
       return tile.parts > 1 ? cat(text, " parts ", tile.parts) : text;
     }
     case OptKind::Mma:
-      return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1],
-                 opt.amount ? " wide" : "");
+      return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1], opt.amount ? " " : "",
+                 kMmaReads[opt.amount]);
     case OptKind::Stage: {
       std::string text = cat("stage r", opt.axis, " factor ", opt.axes[0], " pad ", opt.axes[1]);
       for (size_t i = 2; i < opt.axes.size(); ++i) text += cat(" r", opt.axes[i]);
@@ -95,7 +101,10 @@ Opt option_from_text(const std::string& text) {
       good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
     } else if (kind == "mma") {
       opt.axes = {range(), range()};
-      if (good && in >> word) good = word == "wide" && ++opt.amount;
+      if (good && in >> word) {
+        opt.amount = std::find(kMmaReads + 1, std::end(kMmaReads), word) - kMmaReads;
+        good = opt.amount <= kMmaMatrices;
+      }
       in.clear();
     } else if (kind == "stage") {
       int factor = 0, padding = 0;

@@ -24,7 +24,8 @@ enum class OptKind : uint8_t {
            // along axes[0], as many as amount_of a TileShape says; where there are more axes, rows
            // count them too, as one range with axis's id; see codegen/matrix.h
   Mma,     // the kernel's product on the matrix units of a warp: rows along axis, columns along
-           // axes[0], sums along axes[1]; see codegen/mma.h
+           // axes[0], sums along axes[1], operands read as `amount` (MmaReads) says; see
+           // codegen/mma.h
   Stage,   // a factor of a product in shared memory, once for each iteration of axis: `axes` says
            // which and along what, `amount` how many tiles at a time; see codegen/stage.h
   Order,   // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...

@@ -110,6 +110,27 @@ constexpr Helper kPrimitives[] = {
   return __float_as_uint(__fmaf_rn(unit, 0x1p-11f, x));
 }
 )"},
+    // ldmatrix: a thread's words of 2 or 4 matrices, of which it names a row.
+    {"load_matrices",
+     R"(template <class V, bool transposed> INLINE V load_matrices(const void* row) {
+  union { u32 words[sizeof(V) / 4]; V v; } u;
+  u32 (&x)[sizeof(V) / 4] = u.words;
+  const u32 at = (u32)__cvta_generic_to_shared(row);
+  if constexpr (sizeof(V) == 16 && transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
+  else if constexpr (sizeof(V) == 16)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at) : "memory");
+  else if constexpr (transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1]) : "r"(at) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1]) : "r"(at) : "memory");
+  return u.v;
+}
+)"},
     MMA("k8_tf32", "m16n8k8.row.col.f32.tf32.tf32.f32", "f32", "f"),
     MMA("k16_f16", "m16n8k16.row.col.f32.f16.f16.f32", "f32", "f"),
     MMA("k16_bf16", "m16n8k16.row.col.f32.bf16.bf16.f32", "f32", "f"),

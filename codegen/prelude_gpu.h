@@ -23,6 +23,8 @@
 //       under way: start<bytes>(to, from, on) with 4, 8 or 16 bytes, zeros where `on` is false;
 //       commit() ends a group; wait<n>() until all but the last n groups are done, wait<0>() all
 //   barrier() shuffle_xor(x, mask)
+//   load_matrices<V, transposed>(p)   CUDA: a thread's words of matrices in shared memory, of which
+//       it names a row of 16 bytes (codegen/load_matrix.h)
 //   load_once(p)                      CUDA: a vector of 16 bytes that nothing reads again
 //   group_add<width>(x, shared), also mul max min and or xor: of `width` threads with consecutive
 //       numbers, a power of two up to a warp or whole warps. `shared` has an element for each warp

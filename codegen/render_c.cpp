@@ -159,7 +159,8 @@ void CPrinter::statement(Node n) {
   }
   if (dialect_.classes && selections_.is_hidden(n)) return;
   const std::string expression = selections_.is_done(n) ? value(n->src(1)) : arithmetic(n);
-  const bool inside = single_use_(n) && expression.size() <= 60;
+  const bool is_lane = n->is(Op::Shuffle) && n->dtype.lanes == 1;
+  const bool inside = (is_lane || single_use_(n)) && expression.size() <= 60;
   values_[n] = inside ? expression : define(n->dtype, expression);
 }
 

@@ -112,6 +112,14 @@ std::string CPrinter::converted(Node n, Str function) {
 std::string CPrinter::mma(Node n, Str c) {
   const MmaUnit& unit = mma_unit(n);
   const auto operand = [&](int begin, int count) {
+    const auto elements = n->srcs().subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+    const Node all = elements[0]->op == Op::Shuffle ? elements[0]->src(0) : nullptr;
+    const auto is_lane = [&](Node e) { return e->op == Op::Shuffle && e->src(0) == all; };
+    if (all && !unit.convert && std::all_of(elements.begin(), elements.end(), is_lane)) {
+      std::string lanes;
+      for (Node e : elements) lanes += cat(lanes.empty() ? "" : ", ", e->ints()[0]);
+      return shuffle(all->dtype.one().vec(count), value(all), value(all), lanes);
+    }
     std::string values;
     for (int i = begin; i < begin + count; ++i)
       values += cat(i > begin ? ", " : "",

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "codegen/access.h"
+#include "codegen/load_matrix.h"
 #include "codegen/matrix.h"
 #include "codegen/render.h"
 #include "codegen/render_c_printer.h"
@@ -84,6 +85,9 @@ bool CPrinter::is_read_once(Node param) const {
 std::string CPrinter::vector_load(Node n) {
   const DType t = in_memory(n->dtype);
   const Node param = n->src(0), index = n->src(1);
+  if (is_matrix_load(n))
+    return cat("load_matrices<", type(t), ", ", n->ints()[0] ? "true" : "false", ">(",
+               buffer(param), " + ", value(index), ")");
   std::string v = vector_at(param, t, value(index), "const ");
   if (dialect_.classes && proved_alignment(index, t) < std::gcd<int64_t>(16, t.size() * t.lanes))
     v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(", buffer(param), " + ",

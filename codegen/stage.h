@@ -67,8 +67,9 @@ struct StagePlan {
   int64_t step = 16;                         // elements along the sum that are staged at a time
   int64_t depth = 3;                         // tiles of each operand in shared memory
 
-  bool mma = false;    // on the matrix units of warps (codegen/mma.h)
-  bool bytes = false;  // what a factor is computed from is staged
+  bool mma = false;       // on the matrix units of warps (codegen/mma.h)
+  bool bytes = false;     // what a factor is computed from is staged
+  bool matrices = false;  // fragments are read by ldmatrix (codegen/load_matrix.h)
 
   static constexpr int64_t kDown = 4, kAcross = 8;
   int64_t rows() const { return warps_down * (mma ? 16 : kDown) * down; }

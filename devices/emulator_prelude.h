@@ -160,6 +160,25 @@ template <int count, class T> static void gather(const T& own, T* all, int what,
   }
 }
 
+// ldmatrix (PTX ISA, "Warp-level matrix load instruction: ldmatrix"): thread 8 i + r of the warp
+// names row r of matrix i, 16 bytes. Thread t gets word t % 4 of row t / 4 of each matrix, or where
+// they are transposed the elements of 16 bits in column t / 4 of rows t % 4 * 2 and t % 4 * 2 + 1.
+template <class V, bool transposed>
+static V load_matrices(const void* row, int line = __builtin_LINE()) {
+  constexpr int count = sizeof(V) / 4;
+  struct alignas(16) Row { u16 of[8]; } own = {}, all[32];
+  Emulated& e = emulated();
+  if ((u64)row % 16) e.fail(&e, "loads a matrix's row that is not at a multiple of 16 bytes", line);
+  if (e.lane < 8 * count) own = *(const Row*)row;
+  gather<32>(own, all, count + 4 * transposed, line);
+  union { u16 of[2 * count]; V v; } u;
+  const int group = e.lane / 4, place = e.lane % 4 * 2;
+  for (int i = 0; i < 2 * count; ++i)
+    u.of[i] = transposed ? all[i / 2 * 8 + place + i % 2].of[group]
+                         : all[i / 2 * 8 + group].of[place + i % 2];
+  return u.v;
+}
+
 // mma.sync m16n8k8, m16n8k16 and m16n8k32 (PTX ISA, "Matrix fragments for mma.m16n8k8" and so on):
 // lane t has rows t / 4 and t / 4 + 8 of A, column t / 4 of B, in words along k of `each` elements,
 // and of D, to which the product is added, columns t % 4 * 2 and the next one. A word of A: row + 8

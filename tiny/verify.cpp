@@ -12,7 +12,7 @@ bool is_legal_op(Op op, Stage stage) {
   if (op == Op::Sink || op == Op::Const || op == Op::Param || is_elementwise(op)) return true;
   if (stage == Stage::Tensor) return cls != OpClass::Kernel && cls != OpClass::Statement;
   if (op == Op::Range || op == Op::Load || op == Op::Store || op == Op::Reduce ||
-      op == Op::Prefix || op == Op::Matrix || op == Op::Mma || op == Op::Stage)
+      op == Op::Prefix || op == Op::Matrix || op == Op::Mma || op == Op::Stage || op == Op::Shuffle)
     return true;
   return stage != Stage::Kernel && cls == OpClass::Kernel;
 }

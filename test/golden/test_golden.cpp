@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "codegen/lower.h"
+#include "codegen/stage.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "tiny/env.h"
@@ -116,6 +117,35 @@ std::string product_on_tiles() {
          section("LLVM IR, up to where the sums are", llvm.source.text.substr(0, end));
 }
 
+// A product whose fragments the threads of a warp read as matrices, and its kernel up to where the
+// sums are.
+std::string product_of_matrices() {
+  const EnvOverride opt("OPT", "1"), fuse("FUSE", "1");
+  const std::string device = "EMU:CUDA:sm_80";
+  const auto operand = [&](const Shape& shape) {
+    const std::vector<BFloat16> zeros(static_cast<size_t>(numel(shape)));
+    return Tensor::from(zeros, shape, device);
+  };
+  const Node root = operand({64, 128}).matmul(operand({128, 64})).node();
+  const Normalized graph = normalize(std::span(&root, 1));
+  const std::vector<int> devices(graph.buffers.size(), device_id(device));
+  const Step step = schedule(graph, devices, device_id(device))->steps.back();
+  const Target target = gpu_target("sm_80");
+  const StagePlan plan{1, 2, 2, 2, 1, 16, 2, true, false, true};
+  Arena arena;
+  std::optional<Choice> choice;
+  {
+    ArenaScope scope(arena);
+    choice = choose_stage_options(loops_of(step.kernel.get(), target), target, {&plan, 1});
+  }
+  REQUIRE(choice);
+  const Lowered low = lower(step.kernel.get(), step.name, target, nullptr, &*choice);
+  const std::string& text = low.source.text;
+  const size_t begin = text.find("extern \"C\""), end = text.find("  *(bf16x2*)");
+  return section("options", to_text(low.options)) +
+         section("CUDA", text.substr(begin, end - begin));
+}
+
 void check_golden(const std::string& name, const std::string& text) {
   if (std::getenv("GOLDEN_UPDATE")) {
     std::ofstream(golden_path(name)) << text;
@@ -162,4 +192,8 @@ TEST_CASE("the golden comparison names the first line that differs") {
 TEST_CASE("the golden text of a product on the tiles of a CPU") {
   if (find_device("CPU").target().language != Target::Language::LlvmIr) return;
   check_golden("tiles", product_on_tiles());
+}
+
+TEST_CASE("the golden text of a product whose fragments are read as matrices") {
+  check_golden("ldmatrix", product_of_matrices());
 }

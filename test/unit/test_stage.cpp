@@ -16,6 +16,7 @@
 #include "runtime/schedule.h"
 #include "runtime/search_space.h"
 #include "test/unit/integers.h"
+#include "test/unit/staged_kernel.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
@@ -25,91 +26,8 @@ using namespace tiny;
 
 namespace {
 
-// The kernel that computes a tensor, the last one of several, and its arguments' memory.
-struct Made {
-  explicit Made(const Tensor& t) : device(find_device(t.device())) {
-    const Node root = t.node();
-    const Normalized graph = normalize({&root, 1});
-    std::vector<int> devices;
-    for (Node b : graph.buffers) {
-      devices.push_back(b->device);
-      memory.push_back(b->arg<BufferArg>().buffer->data());
-    }
-    inputs = memory.size();
-    made = schedule(graph, devices, device_id(t.device()));
-    for (const Step& step : made->steps) {
-      for (Node p : topological(step.kernel.get())) {
-        if (!p->is(Op::Param)) continue;
-        const auto value = static_cast<size_t>(step.values.at(static_cast<size_t>(p->ints()[0])));
-        if (memory.size() <= value) memory.resize(value + 1);
-        bytes.resize(memory.size());
-        if (memory[value]) continue;
-        bytes[value] = static_cast<size_t>(numel(p->shape()) * p->dtype.size());
-        memory[value] = device.alloc(bytes[value]);
-      }
-      if (&step == &made->steps.back()) break;
-      const Lowered low = lower(step.kernel.get(), "k", device.target());
-      launch(step, low.source, low.launch);
-    }
-  }
-  Made(const Made&) = delete;
-  ~Made() {
-    for (size_t i = inputs; i < memory.size(); ++i)
-      if (memory[i]) device.free(memory[i], bytes[i]);
-  }
-
-  Node node() const { return made->steps.back().kernel.get(); }
-
-  Lowered lowered(const std::function<std::optional<Choice>(Node, const Target&)>& choose) const {
-    Arena arena;
-    std::optional<Choice> choice;
-    {
-      ArenaScope scope(arena);
-      choice = choose(loops_of(node(), device.target()), device.target());
-    }
-    REQUIRE(choice);
-    return lower(node(), "k", device.target(), nullptr, &*choice);
-  }
-  Lowered lowered(const StagePlan& plan) const {
-    return lowered([&](Node loops, const Target& target) {
-      return choose_stage_options(loops, target, std::span(&plan, 1));
-    });
-  }
-
-  void launch(const Step& step, const Source& source, const LaunchSize& size) const {
-    std::vector<void*> args;
-    for (int v : step.values) args.push_back(memory[static_cast<size_t>(v)]);
-    const auto program = device.load(device.compile(source), source.entry);
-    device.launch(*program, size, args);
-    device.synchronize();
-  }
-
-  template <class T = float>
-  std::vector<T> run(const Source& source, const LaunchSize& size) const {
-    launch(made->steps.back(), source, size);
-    const auto result = static_cast<size_t>(made->steps.back().values[0]);
-    std::vector<T> out(bytes[result] / sizeof(T));
-    device.download(out.data(), memory[result], bytes[result]);
-    return out;
-  }
-
-  Device& device;
-  std::shared_ptr<const Schedule> made;
-  std::vector<void*> memory;
-  std::vector<size_t> bytes;
-  size_t inputs = 0;
-};
-
 constexpr StagePlan kThreads{2, 1, 4, 4, 1, 16, 2}, kDeep{1, 2, 8, 8, 1, 8, 4};
 constexpr StagePlan kWarps{2, 1, 1, 4, 1, 16, 3, true}, kOne{1, 2, 2, 4, 1, 32, 1, true};
-
-void prove_all(const Made& k, const Lowered& low) {
-  ProofSettings settings;
-  settings.seconds = 10;
-  read_kernel(k.node(), k.device.target(), settings);
-  const Proof proof = prove(low.machine, settings);
-  CHECK_MESSAGE(proof.verdict == Verdict::Proved, proof.text);
-}
 
 std::vector<std::string> devices() {
   std::vector<std::string> out{"EMU:CUDA:sm_80", "EMU:HIP:gfx942"};
@@ -137,7 +55,7 @@ TEST_CASE("stage: products are right in all forms, of sizes that no tile divides
             if (form == 3) return (x({2, m, k}).matmul(x({2, k, n})) + x({n})).relu();
             return (x({k, m}) * 2).t().matmul(where(x({k, n}) > 0, x({k, n}) + 1, 0));
           };
-          const Made kernel(product(device));
+          const StagedKernel kernel(product(device));
           const Lowered low = kernel.lowered(plan);
           if (!plan.mma || n % 16 != 1) prove_all(kernel, low);  // one column of a fragment is left
           CHECK(kernel.run(low.source, low.launch) == product("CPU").to_vector<float>());
@@ -161,7 +79,7 @@ TEST_CASE("stage: products on AMD's matrix units are right in all forms, of ragg
         if (form == 2) return x({k, 33}).t().matmul(x({k, 49}));
         return (x({2, 40, k}).matmul(x({2, k, 48})) + x({48})).relu();
       };
-      const Made kernel(product(device));
+      const StagedKernel kernel(product(device));
       const Lowered low = kernel.lowered(kWarps);
       CHECK(low.source.text.find("32_16x16x") != std::string::npos);
       prove_all(kernel, low);
@@ -177,7 +95,7 @@ TEST_CASE("stage: halves are staged as halves") {
       const auto product = [&](const std::string& on) {
         return integers({40, 72}, t, on).to(kF32).matmul(integers({72, 48}, t, on).to(kF32));
       };
-      const Made kernel(product(device));
+      const StagedKernel kernel(product(device));
       for (const StagePlan& plan : {kThreads, kWarps}) {
         const Lowered low = kernel.lowered(plan);
         for (Node s : all_of(low.machine, Op::Stage)) CHECK(s->dtype == t);
@@ -201,7 +119,7 @@ TEST_CASE("stage: convolutions and both of their gradients are right") {
           const Tensor g = integers(to_shape(y.shape()), kF32, on);
           return Tensor::gradient((y * g).sum(), {x, w})[static_cast<size_t>(which)];
         };
-        const Made kernel(result(device));
+        const StagedKernel kernel(result(device));
         const Lowered low = kernel.lowered(plan);
         prove_all(kernel, low);
         CHECK(kernel.run(low.source, low.launch) == result("CPU").to_vector<float>());
@@ -233,7 +151,7 @@ TEST_CASE("stage: what windows share is in shared memory once, of sums over chan
         const Tensor g = integers(to_shape(y.shape()), kF32, on);
         return Tensor::gradient((y * g).sum(), {w})[0];
       };
-      const Made kernel(result(device));
+      const StagedKernel kernel(result(device));
       CAPTURE(device);
       CAPTURE(&c - cases.data());
       const Lowered low = kernel.lowered([&](Node loops, const Target& target) {
@@ -253,7 +171,7 @@ TEST_CASE("stage: what windows share is in shared memory once, of sums over chan
 TEST_CASE("stage: the emulator finds a missing barrier, and copies that are not waited for") {
   const std::string device = "EMU:CUDA:sm_90a";
   const Tensor a = integers({32, 64}, kF32, device), b = integers({64, 32}, kF32, device);
-  const Made kernel(a.matmul(b));
+  const StagedKernel kernel(a.matmul(b));
   const auto want = a.to("CPU").matmul(b.to("CPU")).to_vector<float>();
   for (int64_t depth : {1, 2, 3}) {
     StagePlan plan = kThreads;
@@ -298,7 +216,7 @@ TEST_CASE("stage: which orders of copies are right") {
 TEST_CASE("stage: large products are staged, small ones are not") {
   const auto options = [](int64_t size, const std::string& device = "EMU:CUDA:sm_90a") {
     const Tensor a = integers({size, size}, kF32, device), b = integers({size, size}, kF32, device);
-    const Made kernel(a.matmul(b));
+    const StagedKernel kernel(a.matmul(b));
     return to_text(lower(kernel.node(), "k", kernel.device.target()).options);
   };
   CHECK(options(2048).find("stage r") != std::string::npos);
@@ -316,7 +234,7 @@ TEST_CASE("stage: large tiles take long steps where two blocks have room, withou
   const auto tile_and_step = [&](const Tensor& t, int64_t shared_kb) {
     Target target = find_device(device).target();
     target.shared_bytes = shared_kb << 10;
-    const std::string text = to_text(lower(Made(t).node(), "k", target).options);
+    const std::string text = to_text(lower(StagedKernel(t).node(), "k", target).options);
     return text.substr(0, text.find(", stage r"));
   };
   const auto product = [&](int64_t k, int64_t n = 2004) {
@@ -334,7 +252,7 @@ TEST_CASE("stage: large tiles take long steps where two blocks have room, withou
   const auto small = [&](const std::string& on) {
     return x({203, 140}, on).t().matmul(x({203, 132}, on));
   };
-  const Made kernel(small(device));
+  const StagedKernel kernel(small(device));
   const Lowered low = kernel.lowered({4, 2, 8, 8, 1, 32, 2});
   prove_all(kernel, low);
   CHECK(kernel.run(low.source, low.launch) == small("CPU").to_vector<float>());
@@ -346,7 +264,7 @@ TEST_CASE("stage: an option that fits nothing says why") {
   const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
   const auto why = [&](const Tensor& t, const std::string& option, const Target& on) {
     std::string reason;
-    const Made kernel(t);
+    const StagedKernel kernel(t);
     CHECK(!is_legal(simplify(to_ranges(kernel.node())), options_from_text(option)[0], on, &reason));
     return reason;
   };
