@@ -33,19 +33,17 @@ namespace {
                     "  atomic_update(p, x, " F "());\n}\n"        \
   }
 // Registers of the matrix units from rows of elements along k (codegen/mma.h).
-#define MMA_OF_HALVES(t)                                                           \
-  {                                                                                \
-    "mma_" t, "INLINE vec<f32, 4> mma_" t "(vec<" t ", 8> a, vec<" t               \
-              ", 4> b, vec<f32, 4> c) {\n"                                         \
-              "  const auto word = [](" t " x, " t                                 \
-              " y) { return x.bits | (u32)y.bits << 16; };\n"                      \
-              "  const u32 x[4] = {word(a.v[0], a.v[1]), word(a.v[4], a.v[5]),\n"  \
-              "                    word(a.v[2], a.v[3]), word(a.v[6], a.v[7])};\n" \
-              "  const u32 y[2] = {word(b.v[0], b.v[1]), word(b.v[2], b.v[3])};\n" \
-              "  mma_m16n8k16_" t                                                  \
-              "(c.v, x, y);\n"                                                     \
-              "  return c;\n"                                                      \
-              "}\n"                                                                \
+#define MMA_OF_HALVES(t)                                                  \
+  {                                                                       \
+    "mma_" t, "INLINE vec<f32, 4> mma_" t "(vec<" t ", 8> a, vec<" t      \
+              ", 4> b, vec<f32, 4> c) {\n"                                \
+              "  const auto x = bitcast<vec<u32, 4>>(a);\n"               \
+              "  const auto y = bitcast<vec<u32, 2>>(b);\n"               \
+              "  const u32 rows[4] = {x.v[0], x.v[2], x.v[1], x.v[3]};\n" \
+              "  mma_m16n8k16_" t                                         \
+              "(c.v, rows, y.v);\n"                                       \
+              "  return c;\n"                                             \
+              "}\n"                                                       \
   }
 // Two of them: each thread has eight neighbours along k of each row, not four.
 #define MMA_TWICE(t)                                                                 \
