@@ -185,6 +185,14 @@ class Trainer {
     return all;
   }
 
+  // Schedules are made for so many steps, and tensors for such a network.
+  Settings settings() const {
+    return {{"--epochs", std::to_string(o_.epochs)},
+            {"--batch", std::to_string(o_.batch)},
+            {"--width", std::to_string(o_.width)},
+            {"--recipe", o_.muon ? "record" : "plain"}};
+  }
+
   StateDict network_state() { return network_.state_dict(); }
   double test(const std::vector<TestView>& views) { return test_.accuracy(views); }
   ChartLine losses() const { return curves_.line(0, "training loss"); }
@@ -229,7 +237,7 @@ class Trainer {
       epochs.push_back({epoch + 1, means[0], means[1], testing, seconds() - start});
       if (!last && testing < o_.target) start += seconds() - trained;
       if (tells) show(*progress, before, end, epochs);
-      if (!o_.resume.empty()) save_checkpoint(o_.resume, state());
+      if (!o_.resume.empty()) save_checkpoint(o_.resume, state(), settings());
       if (testing >= o_.target) break;
     }
     return epochs;
@@ -330,7 +338,7 @@ void run(const Options& o) {
     const double prepared = seconds();
     trainer.restart(o.seed);
     if (!o.load.empty()) load(o.load, trainer.network_state());
-    if (load_checkpoint(o.resume, trainer.state()))
+    if (load_checkpoint(o.resume, trainer.state(), trainer.settings()))
       std::cout << "going on from " << o.resume << '\n';
     if (o.epochs > 0)
       train_once(trainer, prepared);

@@ -48,6 +48,35 @@ std::string differences(const SafetensorsFile& file, const StateDict& state) {
   return text;
 }
 
+void load_from(const SafetensorsFile& file, const std::string& path, const StateDict& state) {
+  const std::string wrong = differences(file, state);
+  check(wrong.empty(), "load: ", path, " does not fit:", wrong);
+  std::map<std::string, const StateEntry*> found;
+  for (const StateEntry& e : file.entries) found[e.name] = &e;
+  std::vector<Tensor> values;
+  for (const NamedTensor& named : state) {
+    const StateEntry& e = *found[named.name];
+    values.push_back(Tensor::from_bytes(e.data.data(), e.dtype, e.shape, named.tensor->device()));
+  }
+  NoGrad no_grad;
+  for (size_t i = 0; i < state.size(); ++i) state[i].tensor->assign(values[i]);
+  Tensor::realize(tensors_of(state));
+}
+
+// Settings that the file does not know, because it is older, are taken as they are.
+void check_settings(const std::map<std::string, std::string>& notes, const std::string& path,
+                    const Settings& settings) {
+  std::string there, here;
+  for (const auto& [name, value] : settings) {
+    const auto at = notes.find(name);
+    if (at == notes.end() || at->second == value) continue;
+    there += cat(there.empty() ? "" : " ", name, ' ', at->second);
+    here += cat(here.empty() ? "" : " ", name, ' ', value);
+  }
+  check(there.empty(), path, ": a training with ", there, " does not go on with ", here,
+        ": give what it began with, or another file");
+}
+
 }  // namespace
 
 void copy_state(const StateDict& to, const StateDict& from) {
@@ -71,30 +100,24 @@ void save(const std::string& path, const StateDict& state,
 
 std::map<std::string, std::string> load(const std::string& path, const StateDict& state) {
   const SafetensorsFile file = read_safetensors(path);
-  const std::string wrong = differences(file, state);
-  check(wrong.empty(), "load: ", path, " does not fit:", wrong);
-  std::map<std::string, const StateEntry*> found;
-  for (const StateEntry& e : file.entries) found[e.name] = &e;
-  std::vector<Tensor> values;
-  for (const NamedTensor& named : state) {
-    const StateEntry& e = *found[named.name];
-    values.push_back(Tensor::from_bytes(e.data.data(), e.dtype, e.shape, named.tensor->device()));
-  }
-  NoGrad no_grad;
-  for (size_t i = 0; i < state.size(); ++i) state[i].tensor->assign(values[i]);
-  Tensor::realize(tensors_of(state));
+  load_from(file, path, state);
   return file.metadata;
 }
 
-void save_checkpoint(const std::string& path, const StateDict& state) {
+void save_checkpoint(const std::string& path, const StateDict& state, const Settings& settings) {
   const RandomState random = random_state();
-  save(path, state,
-       {{"key", std::to_string(random.key)}, {"counter", std::to_string(random.counter)}});
+  Settings notes = settings;
+  notes["key"] = std::to_string(random.key);
+  notes["counter"] = std::to_string(random.counter);
+  save(path, state, notes);
 }
 
-bool load_checkpoint(const std::string& path, const StateDict& state) {
+bool load_checkpoint(const std::string& path, const StateDict& state, const Settings& settings) {
   if (path.empty() || !std::filesystem::exists(path)) return false;
-  const auto notes = load(path, state);
+  const SafetensorsFile file = read_safetensors(path);
+  const auto& notes = file.metadata;
+  check_settings(notes, path, settings);
+  load_from(file, path, state);
   const auto number = [&](const char* name) {
     const auto at = notes.find(name);
     check(at != notes.end(), path, ": no checkpoint, it does not say where random numbers go on");

@@ -30,9 +30,13 @@ void save(const std::string& path, const StateDict& state,
 std::map<std::string, std::string> load(const std::string& path, const StateDict& state);
 
 // The same for all that a training goes on from: the tensors and where the random numbers are
-// (tiny/random.h).
-void save_checkpoint(const std::string& path, const StateDict& state);
-// Whether there was such a file; without one, or without a name, nothing changes.
-bool load_checkpoint(const std::string& path, const StateDict& state);
+// (tiny/random.h). `settings`: options that it has to go on with, by name, with their values.
+using Settings = std::map<std::string, std::string>;
+void save_checkpoint(const std::string& path, const StateDict& state,
+                     const Settings& settings = {});
+// Whether there was such a file; without one, or without a name, nothing changes. Throws Error,
+// also before any tensor has changed, where the file was written with other settings.
+bool load_checkpoint(const std::string& path, const StateDict& state,
+                     const Settings& settings = {});
 
 }  // namespace tiny

@@ -208,6 +208,24 @@ TEST_CASE("a checkpoint holds tensors and where the random numbers are") {
         }) == file.path() + ": no checkpoint, it does not say where random numbers go on");
 }
 
+TEST_CASE("a checkpoint says which settings it was written with, and goes on with no others") {
+  const TemporaryFile file;
+  Tensor x = Tensor::ones({4}).contiguous().realize(), longer = Tensor::zeros({8}).contiguous();
+  const StateDict state{{"x", &x}}, other{{"x", &longer}};
+  const Settings settings{{"--batch", "8"}, {"--epochs", "2"}, {"--width", "4"}};
+  save_checkpoint(file.path(), state, settings);
+  x.assign(Tensor::zeros({4})).realize();
+  const Settings changed{{"--batch", "16"}, {"--epochs", "3"}, {"--width", "4"}};
+  CHECK(error_of([&] { load_checkpoint(file.path(), other, changed); }) ==
+        file.path() +
+            ": a training with --batch 8 --epochs 2 does not go on with --batch 16 --epochs 3: "
+            "give what it began with, or another file");
+  CHECK(x.to_vector<float>() == std::vector<float>(4, 0));
+  CHECK(load_checkpoint(file.path(), state, settings));
+  CHECK(x.to_vector<float>() == std::vector<float>(4, 1));
+  CHECK(load_checkpoint(file.path(), state, {{"--new", "1"}}));  // which the file does not know
+}
+
 TEST_CASE("states are copied by their names") {
   Linear a(3, 4), b(3, 4);
   const auto values = b.weight.to_vector<float>();
