@@ -148,13 +148,16 @@ class Chooser {
   }
 
   // Halves of a sum of products that nobody reads as wide as it is added up: its kernel writes them
-  // instead.
+  // instead, unless it writes more, of which these are a part that one kernel reads.
   bool is_narrowed_product(Node n) const {
     if (n->op != Op::Cast || !n->dtype.is_half() || n->src(0)->dtype != kF32) return false;
+    const int64_t size = numel(n->shape());
+    const bool is_read_once = users_of(n) == 1;
     do {
       n = n->src(0);
       if (users_of(n) != 1) return false;
     } while (is_movement(n->op));
+    if (is_read_once && numel(n->shape()) != size) return false;
     return n->op == Op::ReduceAxis && base_of(n->src(0))->op == Op::Mul;
   }
 

@@ -195,6 +195,10 @@ TEST_CASE("windows: gradients of inputs of strided convolutions are products for
   const Form f{{2, 64, 12, 12}, {64, 64, 3, 3}, {2}, {1}};
   for (Node k : kernels_of({convolution(f, kInput, kHopper)}))
     for (Node store : k->srcs()) CHECK(store->src(1)->dtype == kBF16);
+  // A part of what it writes is not: one kernel takes it and puts it where it is wanted.
+  const Form few{{256, 3, 28, 28}, {64, 3, 7, 7}, {2}, {3}};
+  const Tensor part = convolution(few, kInput, kHopper);
+  CHECK(kernels_of({part.permute({0, 2, 3, 1}).contiguous()}).size() == 3);  // the weights first
 }
 
 namespace {
