@@ -49,9 +49,10 @@ constexpr MmaUnit wmma(const char* arch, DType t, const char* function, const ch
 // CPUs (Intel's manual, volume 2, TDPBF16PS, TDPBSSD and their kin, VDPBF16PS, VPDPBUSD): tiles of
 // 16 rows of 64 bytes, or vectors of 64 bytes. Four bytes along k lie next to each other.
 constexpr MmaUnit tile(const char* feature, DType a, DType b, const char* intrinsic, int rows) {
-  const int group = a == kBF16 ? 2 : 4, depth = rows == 1 ? group : 16 * group;
+  const bool bytes = a == kI8 || a == kU8;
+  const int group = bytes ? 4 : 2, depth = rows == 1 ? group : 16 * group;
   const LanePlace all{0, 0, 1, 16}, row = rows == 1 ? LanePlace{} : all;
-  const DType sum = a == kBF16 ? kF32 : kI32;
+  const DType sum = bytes ? kI32 : kF32;
   return {feature, a,     intrinsic, nullptr, intrinsic, rows,
           16,      depth, 1,         row,     all,       LanePlace{0, 0, 1, depth},
           row,     all,   sum,       b,       group};
@@ -88,6 +89,7 @@ constexpr MmaUnit kUnits[] = {
     wmma("gfx12", kF8E4M3, "wmma12_e4m3", "llvm.amdgcn.wmma.f32.16x16x16.fp8.fp8.v8f32.v2i32"),
     wmma("gfx12", kF8E5M2, "wmma12_e5m2", "llvm.amdgcn.wmma.f32.16x16x16.bf8.bf8.v8f32.v2i32"),
     tile("amx-bf16", kBF16, kBF16, "llvm.x86.tdpbf16ps", 16),
+    tile("amx-fp16", kF16, kF16, "llvm.x86.tdpfp16ps", 16),
     tile("amx-int8", kI8, kI8, "llvm.x86.tdpbssd", 16),
     tile("amx-int8", kI8, kU8, "llvm.x86.tdpbsud", 16),
     tile("amx-int8", kU8, kI8, "llvm.x86.tdpbusd", 16),

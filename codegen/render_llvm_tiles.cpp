@@ -14,7 +14,7 @@ namespace {
 constexpr int kTiles = 8, kTileBytes = 1024, kRowBytes = 64;
 
 // What the instructions do, in plain code, for processors that lack them (Intel's manual, volume 2;
-// of bf16 subnormal numbers count as zeros before and after, whatever the processor's mode).
+// whatever the processor's mode, subnormal numbers count as zeros in bf16 and in sums).
 constexpr const char* kEmulated = R"(
 define internal void @emulated.tilezero(ptr %t) {
   call void @llvm.memset.p0.i64(ptr %t, i8 0, i64 1024, i1 false)
@@ -37,7 +37,7 @@ define internal <16 x float> @emulated.flush(<16 x float> %x) {
   %f = bitcast <16 x i32> %r to <16 x float>
   ret <16 x float> %f
 }
-define internal <16 x float> @emulated.half(<16 x i32> %x, i1 %odd) {
+define internal <16 x float> @emulated.bf16(<16 x i32> %x, i1 %odd) {
   %high = and <16 x i32> %x, SPLAT(-65536)
   %low = shl <16 x i32> %x, SPLAT(16)
   %bits = select i1 %odd, <16 x i32> %high, <16 x i32> %low
@@ -45,20 +45,13 @@ define internal <16 x float> @emulated.half(<16 x i32> %x, i1 %odd) {
   %r = call <16 x float> @emulated.flush(<16 x float> %f)
   ret <16 x float> %r
 }
-define internal <16 x float> @emulated.add(<16 x float> %c, <16 x i32> %a, <16 x i32> %b, i1 %odd) {
-  %x = call <16 x float> @emulated.half(<16 x i32> %a, i1 %odd)
-  %y = call <16 x float> @emulated.half(<16 x i32> %b, i1 %odd)
-  %s = call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %y, <16 x float> %c)
-  %r = call <16 x float> @emulated.flush(<16 x float> %s)
-  ret <16 x float> %r
-}
 define internal <16 x float> @emulated.dpbf16ps.512(<16 x float> %c, <32 x bfloat> %a,
                                                     <32 x bfloat> %b) {
   %x = bitcast <32 x bfloat> %a to <16 x i32>
   %y = bitcast <32 x bfloat> %b to <16 x i32>
   %z = call <16 x float> @emulated.flush(<16 x float> %c)
-  %s = call <16 x float> @emulated.add(<16 x float> %z, <16 x i32> %x, <16 x i32> %y, i1 true)
-  %r = call <16 x float> @emulated.add(<16 x float> %s, <16 x i32> %x, <16 x i32> %y, i1 false)
+  %s = call <16 x float> @emulated.add.bf16(<16 x float> %z, <16 x i32> %x, <16 x i32> %y, i1 true)
+  %r = call <16 x float> @emulated.add.bf16(<16 x float> %s, <16 x i32> %x, <16 x i32> %y, i1 false)
   ret <16 x float> %r
 }
 define internal <16 x i32> @emulated.byte(<16 x i32> %x, i32 %at, i1 %signed) {
@@ -104,8 +97,30 @@ define internal <16 x i32> @emulated.row(ptr %a, i64 %m, i64 %k) {
 }
 )";
 
-// Sums of the products of two tiles' rows and columns: BF16 keeps those of even and of odd elements
-// apart until the end, others add in the order of k.
+// A pair's even or odd element times another's, plus a sum, for either kind of halves.
+constexpr const char* kEmulatedAdd = R"(
+define internal <16 x float> @emulated.add.HALF(<16 x float> %c, <16 x i32> %a, <16 x i32> %b,
+                                               i1 %odd) {
+  %x = call <16 x float> @emulated.HALF(<16 x i32> %a, i1 %odd)
+  %y = call <16 x float> @emulated.HALF(<16 x i32> %b, i1 %odd)
+  %s = call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %y, <16 x float> %c)
+  %r = call <16 x float> @emulated.flush(<16 x float> %s)
+  ret <16 x float> %r
+}
+)";
+constexpr const char* kEmulatedF16 = R"(
+define internal <16 x float> @emulated.f16(<16 x i32> %x, i1 %odd) {
+  %high = lshr <16 x i32> %x, SPLAT(16)
+  %bits = select i1 %odd, <16 x i32> %high, <16 x i32> %x
+  %low = trunc <16 x i32> %bits to <16 x i16>
+  %h = bitcast <16 x i16> %low to <16 x half>
+  %f = fpext <16 x half> %h to <16 x float>
+  ret <16 x float> %f
+}
+)";
+
+// Sums of the products of two tiles' rows and columns: BF16, and so here F16, keeps those of even
+// and of odd elements apart until the end, others add in the order of k.
 constexpr const char* kEmulatedTile = R"(
 define internal void @emulated.NAME(ptr %c, ptr %a, ptr %b) {
 entry:
@@ -157,9 +172,8 @@ std::string emulated_tile(const MmaUnit& unit, const std::string& name) {
   const bool floats = unit.sum == kF32;
   const std::string signs = cat("i1 ", unit.dtype == kI8 ? "true" : "false", ", i1 ",
                                 unit.second == kI8 ? "true" : "false");
-  const std::string add =
-      "  %NEW = call <16 x float> @emulated.add(<16 x float> %OLD, <16 x i32> "
-      "%x, <16 x i32> %y, i1 ODD)\n";
+  const std::string add = cat("  %NEW = call <16 x float> @emulated.add.", unit.dtype.name(),
+                              "(<16 x float> %OLD, <16 x i32> %x, <16 x i32> %y, i1 ODD)\n");
   std::string step, end;
   if (floats) {
     for (const char* which : {"even", "odd"}) {
@@ -341,6 +355,7 @@ class TilePrinter : public LlvmPrinter {
     const MmaUnit& unit = mma_unit(mma);
     const std::string name = std::string(unit.intrinsic).substr(9);  // behind "llvm.x86."
     if (target_.emulates) tiles_.insert(emulated_tile(unit, name));
+    f16_ |= unit.dtype == kF16;
     call(name,
          {tile(sum), tile(*registers_.find(mma->src(0))), tile(*registers_.find(mma->src(1)))});
   }
@@ -401,7 +416,8 @@ class TilePrinter : public LlvmPrinter {
     std::string out = whole.LlvmPrinter::text();
     if (used_ && !target_.emulates) out += configuration();
     if (target_.emulates && (used_ || vectors_)) {
-      out += with_splats(kEmulated);
+      out += with_splats(kEmulated) + replaced(kEmulatedAdd, "HALF", "bf16");
+      if (f16_) out += with_splats(kEmulatedF16) + replaced(kEmulatedAdd, "HALF", "f16");
       for (const std::string& t : tiles_) out += t;
       out +=
           "declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)\n"
@@ -426,7 +442,7 @@ class TilePrinter : public LlvmPrinter {
   NodeMap<int> added_;           // products that an instruction adds to their sum
   NodeMap<std::string> memory_;  // where the elements of tiles are read
   std::set<std::string> tiles_;  // emulated instructions
-  bool used_ = false, vectors_ = false;
+  bool used_ = false, vectors_ = false, f16_ = false;
 };
 
 }  // namespace

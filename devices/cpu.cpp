@@ -92,15 +92,16 @@ bool may_use_tiles() {
 #endif
 }
 
-// Bits as in Intel's manual, volume 2A, CPUID: AMX_BF16, AMX_TILE, AMX_INT8, AVX512_BF16 and
-// AVX512_VNNI. Intel's VDPBF16PS is slower than the same product in f32: on Sapphire Rapids 1024 x
-// 1024 x 1024 took 24.3 ms on one core, 12.5 in f32.
+// Bits as in Intel's manual, volume 2A, CPUID: AMX_BF16, AMX_TILE, AMX_INT8, AMX_FP16, AVX512_BF16
+// and AVX512_VNNI. Intel's VDPBF16PS is slower than the same product in f32: on Sapphire Rapids
+// 1024 x 1024 x 1024 took 24.3 ms on one core, 12.5 in f32.
 std::string matrix_features() {
   const CpuidWords features = cpuid(7, 0);
   std::string out;
   const auto add = [&](const char* name) { out += cat(out.empty() ? "" : " ", name); };
   const bool tiles = (features.edx >> 24 & 1) && may_use_tiles();
   if (tiles && (features.edx >> 22 & 1)) add("amx-bf16");
+  if (tiles && (cpuid(7, 1).eax >> 21 & 1)) add("amx-fp16");
   if (tiles && (features.edx >> 25 & 1)) add("amx-int8");
   if (has_avx512() && __builtin_cpu_is("amd") && (cpuid(7, 1).eax >> 5 & 1)) add("avx512bf16");
   if (has_avx512() && (features.ecx >> 11 & 1)) add("avx512vnni");
@@ -146,9 +147,10 @@ void choose_units(Target& target) {
       target.emulates = true;
       continue;
     }
-    const bool known =
-        word == "amx-bf16" || word == "amx-int8" || word == "avx512bf16" || word == "avx512vnni";
-    check(known, "CPU_UNITS=", wanted, ": there are amx-bf16, amx-int8, avx512bf16, avx512vnni");
+    constexpr const char* kKnown[] = {"amx-bf16", "amx-fp16", "amx-int8", "avx512bf16",
+                                      "avx512vnni"};
+    check(std::find(std::begin(kKnown), std::end(kKnown), word) != std::end(kKnown),
+          "CPU_UNITS=", wanted, ": there are amx-bf16, amx-fp16, amx-int8, avx512bf16, avx512vnni");
     target.arch += cat(target.arch.empty() ? "" : " ", word);
     target.emulates |= own.find(word) == std::string::npos;
   }

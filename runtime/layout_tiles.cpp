@@ -18,7 +18,7 @@ using Axes = std::vector<int>;
 Node narrowed(Node view, DType wide) {
   if (view->op == Op::Cast && view->dtype == wide) {
     const DType from = view->src(0)->dtype;
-    return from == kBF16 || from == kI8 || from == kU8 ? view->src(0) : nullptr;
+    return from.is_half() || from == kI8 || from == kU8 ? view->src(0) : nullptr;
   }
   if (!is_movement(view->op) || view->num_src != 1 || view->lengths) return nullptr;
   Node below = narrowed(view->src(0), wide);

@@ -52,9 +52,9 @@ constexpr Row kRows[] = {
     {"CPU_COMPILER", Kind::Text, "", Scope::Host,
      "Compiler of the CPU device, llvm or cc; empty takes llvm where its library is found."},
     {"CPU_UNITS", Kind::Text, "", Scope::Host,
-     "Matrix units that the CPU device uses, of amx-bf16, amx-int8, avx512bf16 and avx512vnni, or "
-     "none; as plain code where the processor lacks one, or with the word plain; empty takes those "
-     "of the processor."},
+     "Matrix units that the CPU device uses, of amx-bf16, amx-fp16, amx-int8, avx512bf16 and "
+     "avx512vnni, or none; as plain code where the processor lacks one, or with the word plain; "
+     "empty takes those of the processor."},
     {"CC", Kind::Text, "", Scope::Host,
      "C compiler that CPU_COMPILER=cc runs; empty looks for clang, gcc and cc."},
     {"CXX", Kind::Text, "", Scope::Host,

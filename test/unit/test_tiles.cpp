@@ -35,6 +35,7 @@ std::string device_with(const std::string& units) {
 
 bool has_units() { return llvm_available() && find_device("CPU").target().vector_bytes >= 16; }
 
+constexpr const char* kF16Unit = "plain amx-fp16";
 constexpr const char* kHalves[] = {"plain amx-bf16", "plain avx512bf16"};
 constexpr const char* kBytes[] = {"plain amx-int8", "plain avx512vnni"};
 
@@ -70,7 +71,7 @@ Tensor product(const Tensor& a, const Tensor& b, DType sum) {
 // Compares with the same product where there are no units; numbers are integers, and so exact.
 void check_product(Shape a, Shape b, DType t, const std::string& units, bool is_used = true) {
   const std::string device = device_with(units), plain = device_with("none");
-  const DType sum = t == kBF16 ? kF32 : kI32;
+  const DType sum = t.is_half() ? kF32 : kI32;
   for (const char* form : {"nn", "nt", "tn", "tt"}) {
     CAPTURE(units);
     CAPTURE(form);
@@ -101,6 +102,8 @@ TEST_CASE("tiles: products of any size have the numbers of plain products") {
     check_product({3, 70, 40}, {3, 40, 70}, kBF16, units);
     check_product({3, 70, 40}, {40, 70}, kBF16, units);
   }
+  for (const auto& [m, k, n] : {std::array<int64_t, 3>{64, 64, 64}, {33, 31, 65}, {100, 257, 24}})
+    check_product({m, k}, {k, n}, kF16, kF16Unit);
   for (const char* units : kBytes)
     for (DType t : {kI8, kU8}) {
       const bool is_used = t == kI8 || std::string(units).find("amx") != std::string::npos;
@@ -237,6 +240,17 @@ TEST_CASE("tiles: plain code rounds as the processor does, bit for bit") {
   }
 }
 
+TEST_CASE("tiles: subnormal numbers of f16 count, as they are no subnormal ones of f32") {
+  if (!has_units()) return;
+  const std::string device = device_with(kF16Unit);
+  const auto all = [&](float v) {
+    return Tensor::full({64, 64}, v, kF32).to("CPU").to(kF16).to(device).realize();
+  };
+  const Tensor out = all(0x1p-24f).matmul(all(-0x1.8p-14f), kF32);
+  CHECK(uses_units(out, device));
+  CHECK(out.to("CPU").to_vector<float>()[0] == -0x1.8p-32f);
+}
+
 TEST_CASE("tiles: LLVM compiles the instructions for a processor that has them") {
   if (!has_units()) return;
 #if defined(__x86_64__)
@@ -248,8 +262,9 @@ TEST_CASE("tiles: LLVM compiles the instructions for a processor that has them")
   const auto assembly = [&](DType t, const std::string& units) {
     const std::string device = device_with(units);
     const Tensor a = integers({128, 1024}, t, device), b = integers({1024, 128}, t, device);
-    const Lowered l = lowered(product(a, b, t == kBF16 ? kF32 : kI32), device);
-    const llvm_c::Processor processor{llvm_c::library().triple, "sapphirerapids", ""};
+    const Lowered l = lowered(product(a, b, t.is_half() ? kF32 : kI32), device);
+    const char* name = t == kF16 ? "graniterapids" : "sapphirerapids";
+    const llvm_c::Processor processor{llvm_c::library().triple, name, ""};
     return llvm_c::compile(l.source, processor, "default<O2>", llvm_c::Output::Assembly);
   };
   if (llvm_c::library().major < 18)
@@ -260,6 +275,7 @@ TEST_CASE("tiles: LLVM compiles the instructions for a processor that has them")
   CHECK(count(halves, "tileloadd") == count(halves, "tdpbf16ps"));
   CHECK(count(halves, "ldtilecfg") == 1);
   CHECK(count(halves, "tilerelease") == 1);
+  CHECK(count(assembly(kF16, kF16Unit), "tdpfp16ps") >= 4);
   CHECK(count(assembly(kI8, "plain amx-int8"), "tdpbssd") >= 4);
   CHECK(count(assembly(kU8, "plain amx-int8"), "tdpbuud") >= 4);
   CHECK(count(assembly(kBF16, "plain avx512bf16"), "vdpbf16ps") > 8);
@@ -327,8 +343,8 @@ TEST_CASE("tiles: CPU_UNITS names units that there are") {
   if (!has_units()) return;
   const EnvOverride wrong("CPU_UNITS", "avx512bf16 sse");
   CHECK_THROWS_WITH_AS(CpuDevice("llvm"),
-                       "CPU_UNITS=avx512bf16 sse: there are amx-bf16, amx-int8, avx512bf16, "
-                       "avx512vnni",
+                       "CPU_UNITS=avx512bf16 sse: there are amx-bf16, amx-fp16, amx-int8, "
+                       "avx512bf16, avx512vnni",
                        Error);
   const EnvOverride none("CPU_UNITS", "none");
   CHECK(CpuDevice("llvm").target().arch.empty());
