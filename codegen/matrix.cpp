@@ -158,7 +158,9 @@ bool has_window_unit(const Target& target, DType dtype) {
 }
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
   const int64_t most = target.cores * tile.blocks() / tile.cluster() * tile.cluster();
-  size.grid[0] = tile.parts > 1 ? size.grid[0] * tile.parts : std::min(size.grid[0], most);
+  // Pairs of blocks fill all multiprocessors; of larger clusters some have no room for as many.
+  size.grid[0] *= tile.parts;
+  if (tile.parts <= 2) size.grid[0] = std::min(size.grid[0], most);
   size.cluster = tile.cluster();
   size.block[0] = tile.threads();
   size.shared_bytes = tile.stages() * tile.stage_bytes() + 1024;

@@ -5,9 +5,10 @@
 // Blocks stay and take tile after tile. A tile of 64 rows may be one warpgroup's alone.
 //
 // Blocks may run in clusters. Those of tiles side by side copy a part of what they all read to all
-// of them. Or they have parts of the sums of one tile each: when these are done each block gets
-// from the others, into the memory of its stages, what they have of some of the threads' elements,
-// adds it up and goes on with these threads alone.
+// of them. Or they share the last tiles, where these are too few for all blocks, and have parts of
+// the sums of one each: when these are done each block gets from the others, into the memory of its
+// stages, what they have of some of the threads' elements, adds it up and goes on with these
+// threads alone.
 //
 // In the kernel graph the reduction becomes loads from an array of registers, the Param in slot -1:
 // thread t of the 256 holds element (row, column) of the tile in register
@@ -89,7 +90,7 @@ struct MatrixTile {
   std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
   int begin = -1;              // source of where the first step begins along k, of a part of a sum
   int down = 1, across = 1;    // tiles of a cluster: they share columns, rows
-  int parts = 1;               // of each sum, by as many blocks of a cluster
+  int parts = 1;               // of a shared tile's sums, by as many blocks of a cluster
 
   int64_t all_steps() const;
   int groups() const { return rows == 64 && !halved ? 1 : 2; }  // warpgroups that multiply

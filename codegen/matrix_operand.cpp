@@ -64,7 +64,7 @@ class Describer {
     const bool elements = view_.across.ranges.size() > 1 && extent(first) % 64;
     if (!out_.k_major && !matrix_type(load_->dtype)->turns)
       return cat("an operand of ", load_->dtype.name(), " is not contiguous along the sum");
-    const bool narrow = has_half_boxes(extent(first), bytes_) || view_.part < 64 || elements;
+    const bool narrow = has_half_boxes(extent(first), bytes_) || view_.part % 64 || elements;
     span_ = out_.k_major ? view_.k.size : narrow ? 32 : 64;
     set_boxes();
     std::string why = load_->num_src == 2 ? plain() : "padded";

@@ -169,8 +169,12 @@ std::string size_problem(const MatrixTile& tile, const Plan& p) {
   constexpr int kMost = 8, kMostShare = 2;
   if (tile.down * tile.across > (tile.parts > 1 ? 1 : kMostShare) || tile.parts > kMost)
     return "clusters are two tiles, or up to 8 parts of a sum";
-  if (tile.parts > 1 && tile.registers() > MatrixTile::kMostRegisters / 2)
-    return "what other blocks add needs registers too";
+  // Registers of a quarter of a multiprocessor for each of its threads, less those that are taken
+  // otherwise; of a block that has it alone, as many as the compiler keeps a tile in.
+  constexpr int kQuarter = 16384, kOthers = 64, kMostAlone = 128;
+  const int warps = (tile.threads() * tile.blocks() / 32 + 3) / 4;
+  const int most = tile.reallots() ? kMostAlone : kQuarter / (32 * warps) - kOthers;
+  if (tile.parts > 1 && tile.registers() > most) return "what other blocks add needs registers too";
   if (tiles_of(p.m.extent(), tile.rows) % tile.down ||
       tiles_of(p.n.extent(), tile.columns) % tile.across)
     return "clusters would have tiles beyond the last";
@@ -192,8 +196,8 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   tile.parts = shape.parts;
   tile.dtype = p.a->dtype;
   if (tile.width() < 8 || tile.columns > 256 ||
-      !(std::has_single_bit(static_cast<unsigned>(tile.columns)) || tile.columns == 192))
-    return "a tile has 8, 16, 32, 64, 128, 192 or 256 columns";
+      !(std::has_single_bit(static_cast<unsigned>(tile.columns)) || tile.columns % 32 == 0))
+    return "a tile has 8, 16 or a multiple of 32 columns, at most 256";
   if (tile.rows < 64 || tile.rows > 1024 || tile.rows % 64 || tile.group_rows() % 64)
     return "a tile has rows for all warpgroups, 64 at a time";
   if (tile.wide && tile.width() % 32) return "threads exchange what they have of 32 columns";

@@ -381,7 +381,7 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
         for (int piece = 0; tile.wide && piece < tile.pieces(); ++piece)
           out += cat(indent, "exchange(acc[", piece, "]);\n");
         if (tile.parts > 1)
-          out += cat(indent, "if (add_parts<", tile.parts, ", ", tile.multipliers(),
+          out += cat(indent, "if (!shared || add_parts<", tile.parts, ", ", tile.multipliers(),
                      ">(acc, pipeline.base, rank)) {\n", body_, indent, "}\n");
         else
           out += body_;
@@ -400,6 +400,40 @@ static std::string release_text(const MatrixTile& tile) {
              ")\n      mbarrier_arrive_at(empty + 8 * noted, thread_x() % 128);\n");
 }
 
+namespace {
+
+// The loops of a block over its tiles and over the steps of one, what is known before them, and
+// what the threads that fill do after them.
+struct TileLoops {
+  std::string set_up, tiles, steps, end;
+};
+
+// `all` tiles, the number of which is `number`. Those that fill no turn of all blocks are shared,
+// where there are blocks for all parts: each block then has a part of one, which is its last.
+TileLoops tile_loops(const MatrixTile& tile, const std::string& all, const std::string& number) {
+  const int64_t steps = tile.all_steps();
+  if (tile.parts == 1)
+    return {"",
+            cat("for (i32 ", number, " = block_x(); ", number, " < ", all, "; ", number,
+                " += grid_x()) {\n"),
+            cat("for (int step = 0; step < ", steps, "; ++step) {\n"), ""};
+  const std::string begin = cat("rank * ", steps, " / ", tile.parts);
+  const std::string end = cat("(rank + 1) * ", steps, " / ", tile.parts);
+  TileLoops out;
+  out.set_up = cat("  const i32 last = ", all, " % grid_x(), rest = last * ", tile.parts,
+                   " <= grid_x() ? last : 0, whole = ", all, " - rest;\n");
+  out.tiles = cat("for (i32 item = block_x(); item < whole + rest * ", tile.parts,
+                  "; item += grid_x()) {\n    const bool shared = item >= whole;\n    const i32 ",
+                  number, " = shared ? whole + block_x() / ", tile.parts, " : item;\n");
+  out.steps = cat("for (int step = shared ? ", begin, " : 0; step < (shared ? ", end, " : ", steps,
+                  "); ++step) {\n");
+  out.end = cat("    if (block_x() < rest * ", tile.parts,
+                ") {\n      cluster_barrier();\n      cluster_barrier();\n    }\n");
+  return out;
+}
+
+}  // namespace
+
 // `before_`: what computes where a tile begins; body_: what is done with the product.
 std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
@@ -416,16 +450,9 @@ std::string CPrinter::matrix_text() {
   if (tile.wide) helpers += kExchange + 1;
   if (tile.parts > 1) helpers += kAddParts + 1;
   const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);
-  const std::string each = tile.parts > 1 ? cat(" / ", tile.parts) : "";
-  const std::string tiles =
-      blocks_.empty()
-          ? "int r_tile = 0; r_tile < 1; ++r_tile"
-          : cat("i32 ", value(blocks_[0]), " = block_x()", each, "; ", value(blocks_[0]), " < ",
-                blocks_[0]->src(0)->int_value(), "; ", value(blocks_[0]), " += grid_x()", each);
-  std::string steps = cat("for (int step = 0; step < ", tile.all_steps(), "; ++step) {\n");
-  if (tile.parts > 1)
-    steps = cat("for (int step = rank * ", tile.all_steps(), " / ", tile.parts,
-                "; step < (rank + 1) * ", tile.all_steps(), " / ", tile.parts, "; ++step) {\n");
+  const TileLoops loops =
+      tile_loops(tile, blocks_.empty() ? "1" : cat(blocks_[0]->src(0)->int_value()),
+                 blocks_.empty() ? "r_tile" : value(blocks_[0]));
   std::string params = parameters();
   const std::string apart =
       tile.type().apart ? cat(", part[", pieces, "][", registers, "]") : std::string();
@@ -438,23 +465,21 @@ std::string CPrinter::matrix_text() {
     set_up = cat("  const int rank = block_x() % ", cluster,
                  ";\n  if (thread_x() == 0) {\n    pipeline.set_up();\n    fence_cluster();\n  }\n"
                  "  cluster_barrier();\n");
-  const std::string filled =
-      tile.parts > 1 ? "    cluster_barrier();\n    cluster_barrier();\n" : "";
   return helpers +
          cat("extern \"C\" ", kernel, " ", program_.name, "(TENSOR_MAP(map_a), TENSOR_MAP(map_b), ",
              params, ") {\n  DYNAMIC_SHARED(memory);\n  SHARED(u64, barriers, ", 2 * ring.stages,
              ");\n  const bool fills = thread_x() >= ", tile.multipliers(), ";\n  Pipeline<",
              ring.stages, ", ", ring.stage_bytes, ", ", ring.full_count, ", ", ring.empty_count,
              "> pipeline(barriers, memory, fills ? ", ring.fill_parity, " : ", ring.read_parity,
-             ");\n", set_up, "  const i32 ", thread, " = thread_x();\n  if (fills) {\n",
-             alone ? "    fewer_registers<40>();\n" : "",
-             "    if (thread_x() == ", tile.multipliers(), ")\n      for (", tiles, ") {\n",
-             before_, "        ", steps, ring_text(tile, ring, ring.fill, "          ", thread),
-             "        }\n      }\n", filled, "  } else {\n",
-             alone ? "    more_registers<232>();\n" : "", "    for (", tiles, ") {\n", before_,
-             "    ", tile.type().sum.name(), " acc[", pieces, "][", registers, "]", apart,
+             ");\n", set_up, loops.set_up, "  const i32 ", thread,
+             " = thread_x();\n  if (fills) {\n", alone ? "    fewer_registers<40>();\n" : "",
+             "    if (thread_x() == ", tile.multipliers(), ")\n      ", loops.tiles, before_,
+             "        ", loops.steps, ring_text(tile, ring, ring.fill, "          ", thread),
+             "        }\n      }\n", loops.end, "  } else {\n",
+             alone ? "    more_registers<232>();\n" : "", "    ", loops.tiles, before_, "    ",
+             tile.type().sum.name(), " acc[", pieces, "][", registers, "]", apart,
              ";\n    UNROLL\n    for (int i = 0; i < ", pieces * registers, "; ++i) acc[i / ",
-             registers, "][i % ", registers, "] = 0;\n    ", steps,
+             registers, "][i % ", registers, "] = 0;\n    ", loops.steps,
              ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
              ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n",
              tile.shares() ? "  cluster_barrier();\n" : "", "}\n");

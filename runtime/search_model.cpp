@@ -203,6 +203,7 @@ namespace {
 // one; the second cache gives a multiprocessor 48, in rows that count as 128 bytes at least.
 double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
   constexpr double kFromCache = 48, kFromShared = 128, kStored = 24, kBegin = 3000, kStep = 40;
+  constexpr double kOfClusters = 0.9, kFromOthers = 32;  // the latter, bytes in a cycle, is a guess
   double tiles = 1, written = 0;
   Node vector = nullptr;
   for (Node r : ranges_of(sink)) {
@@ -225,10 +226,14 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
   const auto steps = static_cast<double>(tile.all_steps());
   const double store = written / tiles / kStored;
   const double resident = std::min<double>(tile.blocks(), std::ceil(tiles / target.cores));
-  const double turns = std::ceil(tiles / target.cores);  // of a multiprocessor
+  // Of a multiprocessor: parts of sums fill the last. Of clusters of four or more fewer run at a
+  // time than there is room for.
+  const double cores = target.cores * (tile.parts > 2 ? kOfClusters : 1);
+  const double turns = std::ceil(tiles * tile.parts / cores) / tile.parts;
+  const double added = tile.parts > 1 ? tile.rows * tile.columns * 4 / kFromOthers : 0;
   // One block at a time waits for each step's barriers and for its stores.
   const double waits = (steps * kStep + store) * turns / resident;
-  return (kBegin + turns * steps * std::max(multiply, copy) + waits) / kClock;
+  return (kBegin + turns * steps * std::max(multiply, copy) + waits + added) / kClock;
 }
 
 }  // namespace

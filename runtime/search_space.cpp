@@ -231,11 +231,12 @@ class Editor {
     for (const Opt& opt : {matrix, turned}) {
       if (opt == turned && opt.axes.size() > 1) continue;
       for (int rows : {64, 128, 192, 256, 320, 384, 512})
-        for (int columns : {8, 16, 32, 64, 128, 192, 256})
-          for (int flags = 0; flags < 4; ++flags)
+        for (int columns : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
+          for (int flags = 0; flags < 5; ++flags)
             add(changed(opt, [&](TileShape& t) {
               t.rows = rows, t.columns = columns;
               t.halved = (flags & 1) != 0, t.deep = (flags & 2) != 0;
+              if (flags == 4) t.parts = 2;
             }));
       if (opt == turned) break;
       for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);

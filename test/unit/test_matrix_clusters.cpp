@@ -43,10 +43,13 @@ Lowered lowered(const Form& form, const std::string& option, const Target& targe
 }
 
 // Its results on a device, the kernel's text changed: how many elements are wrong, or the error.
+// `cores`: how many multiprocessors its blocks are to fill; 0: the device's.
 std::string run(const std::string& name, const Form& form, const std::string& option,
-                const std::string& from = "", const std::string& to = "") {
+                const std::string& from = "", const std::string& to = "", int cores = 0) {
   Device& device = find_device(name);
-  Lowered low = lowered(form, option, device.target());
+  Target target = device.target();
+  if (cores) target.cores = cores;
+  Lowered low = lowered(form, option, target);
   std::string& text = low.source.text;
   REQUIRE((text.find(") CLUSTER(") != std::string::npos) == (low.launch.cluster > 1));
   if (!from.empty()) {
@@ -127,6 +130,29 @@ TEST_CASE("clusters: blocks copy for each other or share a sum, and results are 
         }
 }
 
+TEST_CASE("clusters: tiles that fill no turn of all blocks are shared, as many as have blocks") {
+  // Of tiles: those of whole turns, then some for pairs of the same blocks.
+  const Sizes few{64 * 3, 64 * 2 - 8, 272};  // 6
+  for (const std::string& device : devices())
+    for (const int cores : {2, 4, 5, 6, 8, 132}) {
+      CAPTURE(device);
+      CAPTURE(cores);
+      CHECK(run(device, form_of(few, false, true), kParts, "", "", cores) == "right");
+      CHECK(run(device, form_of(few, true, false), "matrix r0 r1 x 64 rows 64 wide deep parts 2",
+                "", "", cores) == "right");
+    }
+  const EnvOverride allow("ALLOW_TF32", "1");
+  for (const std::string& device : devices()) {
+    CAPTURE(device);
+    const Sizes wide{128 * 3 - 4, 256 + 40, 200};
+    CHECK(run(device, form_of(wide, false, false), "matrix r0 r1 x 256 wide parts 2", "", "", 4) ==
+          "right");
+    for (DType dtype : {kF8E4M3, kF32})
+      CHECK(run(device, form_of(few, false, true, dtype), "matrix r0 r1 x 64 rows 64 deep parts 2",
+                "", "", 4) == "right");
+  }
+}
+
 TEST_CASE("clusters: what blocks copy for each other begins where the swizzle does") {
   Arena arena;
   ArenaScope scope(arena);
@@ -140,15 +166,15 @@ TEST_CASE("clusters: what blocks copy for each other begins where the swizzle do
   }
 }
 
-TEST_CASE("matrix: tiles of 192 columns are right") {
+TEST_CASE("matrix: tiles of as many columns as are no power of two are right") {
   for (const std::string& device : devices())
     for (const char* option : {"matrix r0 r1 x 192", "matrix r0 r1 x 192 rows 64 wide deep",
-                               "matrix r0 r1 x 192 wide halved"})
+                               "matrix r0 r1 x 192 wide halved", "matrix r0 r1 x 96 wide",
+                               "matrix r0 r1 x 160 wide", "matrix r0 r1 x 224 wide parts 2"})
       for (bool turn_b : {false, true}) {
         CAPTURE(device);
         CAPTURE(option);
         CAPTURE(turn_b);
-        if (!turn_b && std::string(option).ends_with("halved")) continue;  // columns of whole boxes
         CHECK(run(device, form_of({200, 392, 136}, false, turn_b), option) == "right");
       }
 }
@@ -169,6 +195,7 @@ TEST_CASE(
         "copies or products may be under way");
   found(kParts, "  }\n  cluster_barrier();\n  if (of", "  }\n  if (of", "before all met");
   found(kParts, "(rank + 1) * 16 / 2", "16 / 2", "waits for ever at");
+  found(kParts, "whole + block_x() / 2", "whole + block_x() % 2", "wrong: ");
 }
 
 TEST_CASE("clusters: options are printed and read, and what is not legal says why") {
@@ -188,6 +215,10 @@ TEST_CASE("clusters: options are printed and read, and what is not legal says wh
         "clusters are two tiles, or up to 8 parts of a sum");
   CHECK(why(even, "matrix r0 r1 x 64 rows 64 down 2 parts 2") ==
         "clusters are two tiles, or up to 8 parts of a sum");
+  CHECK(why(even, "matrix r0 r1 x 128 wide parts 2") ==
+        "what other blocks add needs registers too");
+  CHECK(why(even, "matrix r0 r1 x 72") ==
+        "a tile has 8, 16 or a multiple of 32 columns, at most 256");
   CHECK(why(form_of({192, 256, 256}, false, true), kShared) ==
         "clusters would have tiles beyond the last");
   CHECK(why(form_of({256, 256, 256}, false, false), kShared) ==
@@ -227,13 +258,15 @@ TEST_CASE("clusters: tiles that lie otherwise are not copied for each other") {
 
 TEST_CASE("clusters: rings are proved, kernels compile without spills, grids are whole clusters") {
   const Form form = form_of({2176, 2048, 1024}, false, true);
-  for (const char* option : {"matrix r0 r1 x 256 wide", "matrix r0 r1 x 256 wide across 2", kShared,
-                             kParts, "matrix r0 r1 x 128 wide deep parts 8"}) {
+  for (const char* option :
+       {"matrix r0 r1 x 256 wide", "matrix r0 r1 x 256 wide across 2", kShared, kParts,
+        "matrix r0 r1 x 128 wide deep parts 8", "matrix r0 r1 x 256 wide parts 2"}) {
     CAPTURE(option);
     const Lowered low = lowered(form, option, hopper());
     const MatrixTile tile(all_of(low.machine, Op::Matrix).at(0));
     CHECK(low.launch.cluster == tile.cluster());
     CHECK(low.launch.grid[0] % tile.cluster() == 0);
+    if (tile.parts <= 2) CHECK(low.launch.grid[0] <= hopper().cores * tile.blocks());
     // Sums are not read before the products are done, whatever the compiler moves.
     CHECK(low.source.text.find("products_wait<0>();\n    UNROLL\n") != std::string::npos);
     CHECK(low.source.text.find("settle(acc[") != std::string::npos);

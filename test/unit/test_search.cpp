@@ -153,7 +153,8 @@ TEST_CASE("neighbours of a product on matrix units are whole tiles") {
   CHECK(proved > 50);  // of the others the last tile has fewer rows
   CHECK(turned > 10);
   CHECK(tiles.size() > 40);
-  for (const char* shape : {" x 64", " rows 64", " rows 256", " halved", " deep"})
+  for (const char* shape :
+       {" x 64", " x 160", " rows 64", " rows 256", " halved", " deep", " parts 2"})
     CHECK_MESSAGE(std::any_of(tiles.begin(), tiles.end(),
                               [&](const std::string& t) { return t.find(shape) != t.npos; }),
                   shape);
