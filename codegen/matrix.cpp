@@ -157,7 +157,8 @@ bool has_window_unit(const Target& target, DType dtype) {
   return has_matrix_unit(target, dtype) && matrix_type(dtype)->turns;
 }
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
-  const int64_t most = target.cores * tile.blocks() / tile.cluster() * tile.cluster();
+  const int64_t clusters = std::max(1, target.cores * tile.blocks() / tile.cluster());
+  const int64_t most = clusters * tile.cluster();
   // Pairs of blocks fill all multiprocessors; of larger clusters some have no room for as many.
   size.grid[0] *= tile.parts;
   if (tile.parts <= 2) size.grid[0] = std::min(size.grid[0], most);

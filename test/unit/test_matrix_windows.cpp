@@ -463,8 +463,7 @@ TEST_CASE("windows: networks keep channels innermost from one convolution to the
 
 namespace {
 
-// A convolution's kernel with its text or its maps changed, on the emulator: how many elements are
-// wrong, or the error.
+// A convolution's kernel, changed, on the emulator: how many elements are wrong, or the error.
 template <class Change> std::string run_changed(const Form& f, Change change) {
   Device& device = find_device(kHopper);
   const Tensor x = image(f, f.x, kHopper), w = image(f, f.w, kHopper);
@@ -482,7 +481,7 @@ template <class Change> std::string run_changed(const Form& f, Change change) {
         graph.buffers[static_cast<size_t>(step.values[i])]->arg<BufferArg>().buffer->data());
   Lowered low = lowered(step.kernel.get());
   REQUIRE(!low.launch.maps.empty());
-  change(low.source.text, low.launch);
+  change(low, step.kernel.get());
   const std::vector<float> want =
       convolution(f, kResult, "CPU").permute({0, 2, 3, 1}).to(kF32).contiguous().to_vector<float>();
   std::vector<uint16_t> have(want.size());
@@ -510,14 +509,15 @@ TEST_CASE("windows: the emulator finds the faults that are planted into maps and
     return size.maps[0].windows ? size.maps[0] : size.maps[1];
   };
   const auto text = [&](const std::string& from, const std::string& to) {
-    return run_changed(f, [&](std::string& t, LaunchSize&) {
+    return run_changed(f, [&](Lowered& low, Node) {
+      std::string& t = low.source.text;
       const size_t at = t.find(from, t.rfind("copy_windows("));
       REQUIRE(at != std::string::npos);
       t.replace(at, from.size(), to);
     });
   };
   const auto map = [&](auto change) {
-    return run_changed(f, [&](std::string&, LaunchSize& size) { change(map_of(size)); });
+    return run_changed(f, [&](Lowered& low, Node) { change(map_of(low.launch)); });
   };
   const auto is_found = [](const std::string& result, const char* how) {
     CHECK_MESSAGE(result.find(how) != std::string::npos, std::string(how), " in ", result);
@@ -525,13 +525,16 @@ TEST_CASE("windows: the emulator finds the faults that are planted into maps and
   CHECK(map([](TensorMap&) {}) == "right");
   // Rows of 64 bytes have a swizzle of their own, in maps and in descriptors.
   const Form few{{2, 32, 9, 7}, {64, 32, 3, 3}, {1}, {1}};
-  CHECK(run_changed(few, [](std::string&, LaunchSize&) {}) == "right");
-  is_found(run_changed(few, [](std::string& t, LaunchSize&) { t.replace(t.find("2ull"), 1, "1"); }),
-           "wrong: ");
+  CHECK(run_changed(few, [](Lowered&, Node) {}) == "right");
+  const auto swap_swizzle = [](Lowered& low, Node) {
+    low.source.text.replace(low.source.text.find("2ull"), 1, "1");
+  };
+  is_found(run_changed(few, swap_swizzle), "wrong: ");
   // Threads write what they had before they exchanged columns.
-  is_found(
-      run_changed(f, [](std::string& t, LaunchSize&) { t.erase(t.find("exchange(acc[0]);"), 17); }),
-      "wrong: ");
+  const auto drop_exchange = [](Lowered& low, Node) {
+    low.source.text.erase(low.source.text.find("exchange(acc[0]);"), 17);
+  };
+  is_found(run_changed(f, drop_exchange), "wrong: ");
   // Corners: pixels are walked in other rows, or the first window begins outside.
   is_found(map([](TensorMap& m) { ++m.upper[0]; }), "wrong: ");
   is_found(map([](TensorMap& m) { --m.upper[1]; }), "wrong: ");
@@ -581,4 +584,30 @@ TEST_CASE("windows: options of tiles are text") {
     CHECK(to_text(options_from_text(text)) == text);
   CHECK_THROWS_WITH(options_from_text("matrix r0 r1 x 64 tall"),
                     doctest::Contains("option 'matrix r0 r1 x 64 tall'"));
+}
+
+TEST_CASE("windows: pairs of blocks share the tiles of a last turn") {
+  Target target = find_device(kHopper).target();
+  const Form f{{2, 64, 12, 12}, {64, 64, 3, 3}, {1}, {1}};  // three tiles of 128 pixels
+  for (int cores : {1, 2, 132}) {
+    CAPTURE(cores);
+    target.cores = cores;
+    const auto share = [&](Lowered& low, Node kernel) {
+      Opt tile = low.options.at(0);
+      REQUIRE(tile.kind == OptKind::Matrix);
+      TileShape shape = shape_of(tile.amount);
+      shape.parts = 2;
+      tile.amount = amount_of(shape);
+      Choice choice;
+      {
+        Arena arena;
+        ArenaScope scope(arena);
+        choice.options = matrix_options(loops_of(kernel, target), target, tile);
+      }
+      low = lower(kernel, "k", target, {}, &choice);
+      CHECK(low.launch.cluster == 2);
+      CHECK(low.launch.grid[0] == (cores == 132 ? 6 : 2));
+    };
+    CHECK(run_changed(f, share) == "right");
+  }
 }
