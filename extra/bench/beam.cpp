@@ -1,6 +1,7 @@
 // What searching for options (BEAM) gains, one JSON line per row: kernels with the heuristic's
 // options and with those found take turns in this process, on the device of DEVICE.
-//   beam [--seconds S] [--width W] [--append FILE] [part of a row's name]...
+//   beam [--seconds S] [--width W] [--append FILE] [--product bf16_nn_512x256x1024]...
+//        [part of a row's name]...
 // The search of a row has S seconds (60); its cache is CACHE_DIR's, so that a second run finds what
 // the first one found, and so must a second search in this one: "again_s" is what it spends. Rows
 // of a GPU are those of gpu.cpp, in time on the device with cold caches, with their share of a
@@ -101,15 +102,20 @@ std::vector<Row> rows_of_cpu() {
   return all;
 }
 
-std::vector<Row> rows(bool gpu) {
+// `products`: instead of the other rows.
+std::vector<Row> rows(bool gpu, const std::vector<std::string>& products) {
   std::vector<Row> all;
-  for (const bench::Row& row : gpu ? bench::gpu_rows(bench::kPeerSize) : std::vector<bench::Row>())
+  std::vector<bench::Row> kernels;
+  for (const std::string& text : products) add_product(kernels, bench::product_from_text(text));
+  if (gpu && products.empty()) kernels = bench::gpu_rows(bench::kPeerSize);
+  for (const bench::Row& row : kernels)
     all.push_back({row.name,
                    [row]() -> Work {
                      const bench::Work work = row.prepare();
                      return [work] { bench::realize(work()); };
                    },
-                   row.bytes, row.flops, true});
+                   row.bytes, row.flops, gpu});
+  if (!products.empty()) return all;
   const std::vector<Row> others = gpu ? rows_of_networks() : rows_of_cpu();
   all.insert(all.end(), others.begin(), others.end());
   return all;
@@ -184,6 +190,8 @@ int run(int count, char** arguments) {
                         cxxopts::value<int>()->default_value("60"))(
       "width", "of the beam", cxxopts::value<int>()->default_value("2"))(
       "append", "to this file, besides printing", cxxopts::value<std::string>()->default_value(""))(
+      "product", "as bench/gpu takes it, instead of the other rows",
+      cxxopts::value<std::vector<std::string>>())(
       "row", "part of its name", cxxopts::value<std::vector<std::string>>()->default_value(""))(
       "help", "this text");
   options.parse_positional({"row"});
@@ -196,7 +204,9 @@ int run(int count, char** arguments) {
   const bool gpu = device.target().kind == Target::Kind::Gpu;
   const double copy = gpu ? bench::copy_rate(device) : 0;
   const auto wanted = given["row"].as<std::vector<std::string>>();
-  for (const Row& row : rows(gpu)) {
+  const auto products = given.count("product") ? given["product"].as<std::vector<std::string>>()
+                                               : std::vector<std::string>();
+  for (const Row& row : rows(gpu, products)) {
     if (std::none_of(wanted.begin(), wanted.end(), [&](const std::string& part) {
           return row.name.find(part) != std::string::npos;
         }))

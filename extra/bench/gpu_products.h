@@ -56,6 +56,7 @@ inline Product product_from_text(const std::string& text) {
     long long m = 0, n = 0, k = 0;
     const std::string form = cat(name, "_%c%c_%lldx%lldx%lld");
     if (std::sscanf(text.c_str(), form.c_str(), &a, &b, &m, &n, &k) != 5) continue;
+    if ((a != 'n' && a != 't') || (b != 'n' && b != 't') || m < 1 || n < 1 || k < 1) break;
     return {"matmul_" + text, peer("product " + text),         m, n, k, dtype, a == 't',
             b == 't',         std::string_view(name) == "tf32"};
   }

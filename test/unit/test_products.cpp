@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "devices/cuda.h"
+#include "extra/bench/gpu_products.h"
 #include "test/unit/integers.h"
 #include "tiny/env.h"
 #include "tiny/tiny.h"
@@ -126,4 +127,17 @@ TEST_CASE("products of sizes from 1 to 33 are right, and of others that no tile 
         CHECK(wrong == 0);
       }
   }
+}
+
+TEST_CASE("products: a benchmark's product is what its text says") {
+  const bench::Product p = bench::product_from_text("tf32_nt_192x256x1024");
+  CHECK(p.name == "matmul_tf32_nt_192x256x1024");
+  CHECK(p.dtype == kF32);
+  CHECK(p.tf32);
+  CHECK(!p.turn_a);
+  CHECK(p.turn_b);
+  CHECK(std::array{p.m, p.n, p.k} == std::array<int64_t, 3>{192, 256, 1024});
+  CHECK(bench::product_from_text("f16_tn_1x2x3").dtype == kF16);
+  for (const char* text : {"bf16_nz_1x2x3", "bf16_nn_1x2", "i32_nn_1x2x3", "f32_nn_0x2x3"})
+    CHECK_THROWS_WITH(bench::product_from_text(text), doctest::Contains("is no product like"));
 }
