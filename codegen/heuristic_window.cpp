@@ -23,7 +23,7 @@ class WindowTuner : StagingTuner {
     for (const Copies& c : copies_) {
       const int all = copied(c);
       if (size(all) % target_.warp) return {};
-      share_out(all, {lane_, thread_});
+      share_out(all, {lane_, thread_}, kMostCopies);
     }
     const int blocks = merged(blocks_);
     if (blocks >= 0) bind(blocks, RangeKind::Block);
@@ -33,6 +33,8 @@ class WindowTuner : StagingTuner {
   }
 
  private:
+  static constexpr int64_t kMostCopies = 8;  // unrolled: their addresses take registers
+
   // Ranges whose sum says what is read: of windows, where they begin and how far in they are. One
   // is a range of the sum, the other one of results.
   struct Pair {

@@ -70,13 +70,13 @@ bool StagingTuner::copy_vectors(int column, int64_t lanes) {
   return true;
 }
 
-void StagingTuner::share_out(int copies, const Ids& threads) {
+void StagingTuner::share_out(int copies, const Ids& threads, int64_t unrolled) {
   for (int of : threads) {
     if (of < 0 || size(copies) % size(of)) continue;
     const int each = cut(copies, size(of));
     apply({OptKind::Join, of, each, {}});
   }
-  bind_if(copies, RangeKind::Unroll);
+  if (size(copies) <= unrolled) bind_if(copies, RangeKind::Unroll);
 }
 
 }  // namespace tiny

@@ -32,8 +32,9 @@ class StagingTuner : protected Tuner {
   // other; false where its elements cannot be copied so.
   bool copy_vectors(int column, int64_t lanes);
 
-  // A part of a stage's copies for each of these threads, where that leaves none with more.
-  void share_out(int copies, const Ids& threads);
+  // A part of a stage's copies for each of these threads, where that leaves none with more. A
+  // thread's are unrolled where they are no more than that.
+  void share_out(int copies, const Ids& threads, int64_t unrolled = INT64_MAX);
 
  private:
   bool copies_vectors(const Opt& split, int lane) const;
