@@ -7,6 +7,7 @@
 #include "runtime/buffer.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"
+#include "test/unit/matrix_kernel.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/tiny.h"
@@ -357,4 +358,21 @@ TEST_CASE("GPU options: rows that waves of 64 threads hold have blocks of their 
     CHECK(size.block[0] == find_device(gpu).target().warp);
     CHECK(size.block[1] == rows);
   }
+}
+
+TEST_CASE("GPU options: large tiles of f32 take long steps where two blocks have room") {
+  const auto tile_and_step = [](const test::Form& form, int64_t shared_kb = 227) {
+    Target target = test::hopper();
+    target.shared_bytes = shared_kb << 10;
+    const std::string text = to_text(lower(test::kernel(form), "k", target).options);
+    return text.substr(0, text.find(", stage r"));
+  };
+  const std::string tile = "split r0 128, split r1 128, split r2 ";
+  const test::Form form{{2001, 1999}, {1999, 2004}, false, false, kF32};
+  CHECK(tile_and_step(form) == tile + "32");
+  CHECK(tile_and_step(form, 99) == tile + "16");
+  CHECK(tile_and_step({{2001, 200}, {200, 2004}, false, false, kF32}) == tile + "16");
+  // Columns that are read one by one.
+  CHECK(tile_and_step({{2001, 1999}, {1999, 2001}, false, false, kF32}) == tile + "16");
+  CHECK(tile_and_step({{2001, 2000}, {2004, 2000}, false, true, kF32}) == tile + "16");
 }
