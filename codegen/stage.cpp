@@ -227,8 +227,25 @@ uint64_t staged_ranges(Node sink) {
   return out;
 }
 
+namespace {
+
+// Whether results or sums run in the range, too.
+bool is_of_results(Node sink, Node range) {
+  uint64_t ranges = 0;
+  for (Node store : sink->srcs()) ranges |= store->ranges;
+  for (Node reduce : all_of(sink, Op::Reduce))
+    for (Node r : reduce->srcs().subspan(1)) ranges |= r->ranges;
+  return ranges & range->ranges;
+}
+
+}  // namespace
+
 std::string staging_problem(Node sink) {
   const std::vector<Node> stages = all_of(sink, Op::Stage);
+  for (Node s : stages)
+    for (Node r : s->srcs().subspan(3))
+      if (kind(r) != RangeKind::Thread && is_of_results(sink, r))
+        return cat("r", range_id(r), ": an iteration fills a part of a stage that it reads all of");
   for (Node r : ranges_of(sink)) {
     if (is_of_grid(r) && kind(r) == RangeKind::Block) continue;
     const bool each = is_of_grid(r) || kind(r) == RangeKind::Unroll || kind(r) == RangeKind::Vector;

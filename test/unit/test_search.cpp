@@ -122,6 +122,27 @@ TEST_CASE("neighbours on a GPU give a thread several results, and a block severa
     }));
 }
 
+TEST_CASE("neighbours on a GPU give each thread sums of its own where a block shares them") {
+  const Target target = gpu_target("sm_90a");
+  Arena arena;
+  ArenaScope scope(arena);
+  // The sum of all is what one block computes.
+  Node x = tensor_param(1, {10, 512}), mask = tensor_param(2, {512});
+  const int64_t shape[] = {10, 512};
+  Node all = build::expand(sum(mask, 1), shape);
+  Node loops = loops_of(kernel_of({make(Op::Div, kF32, {x, all})}), target);
+  const Choice start = lower(loops, "k", target).choice;
+  bool offered = false;
+  for (const Choice& c : neighbours(loops, start, target)) {
+    if (to_text(c) != "light; split r0 32, bind r3 thread, bind r0 block") continue;
+    const LaunchSize size = lower(loops, "k", target, nullptr, &c).launch;
+    offered = size.grid[0] == 160 && size.block[0] == 32;
+  }
+  CAPTURE(to_text(start));
+  CHECK(lower(loops, "k", target).launch.grid[0] == 1);
+  CHECK(offered);
+}
+
 // A product of halves, of which the last ones of `n` lie side by side.
 Node product_of_halves(int64_t m, int64_t n, int64_t k) {
   Node a = tensor_param(1, {m, k}, kBF16), b = tensor_param(2, {k, n}, kBF16);

@@ -168,6 +168,22 @@ TEST_CASE("stage: what windows share is in shared memory once, of sums over chan
     }
 }
 
+TEST_CASE("stage: what an iteration would fill in part and read as a whole is refused") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  const std::string device = "EMU:CUDA:sm_80";
+  const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
+  const Made kernel(a.matmul(b));
+  Choice choice = kernel.lowered(kWarps).choice;
+  // The warps that share the copies out become a loop: each turn copies its part alone.
+  const auto at = std::find_if(choice.options.begin(), choice.options.end(), [](const Opt& o) {
+    return o.kind == OptKind::Bind && o.amount == static_cast<int64_t>(RangeKind::Thread);
+  });
+  REQUIRE(at != choice.options.end());
+  choice.options.erase(at);
+  CHECK_THROWS_WITH_AS(lower(kernel.node(), "k", kernel.device.target(), nullptr, &choice),
+                       doctest::Contains("fills a part of a stage that it reads all of"), Error);
+}
+
 TEST_CASE("stage: the emulator finds a missing barrier, and copies that are not waited for") {
   const std::string device = "EMU:CUDA:sm_90a";
   const Tensor a = integers({32, 64}, kF32, device), b = integers({64, 32}, kF32, device);
