@@ -238,6 +238,19 @@ bool is_of_results(Node sink, Node range) {
   return ranges & range->ranges;
 }
 
+// Whether neighbouring iterations of the loop that a stage is filled ahead of ask for one tile: its
+// copies would still be under way while it is read.
+bool is_filled_twice(Node stage, const std::vector<Node>& ranges) {
+  Node of = nullptr;
+  for (Node r : ranges)
+    if (!is_of_grid(r) && (stage->ranges & r->ranges)) of = r;
+  if (stage_depth(stage) == 1 || !of || extent(of) == 1) return false;
+  const auto place = [&](int64_t turn) {
+    return simplify(substitute(stage->src(1), of, index(turn)));
+  };
+  return place(0) == place(1);
+}
+
 }  // namespace
 
 std::string staging_problem(Node sink) {
@@ -246,7 +259,10 @@ std::string staging_problem(Node sink) {
     for (Node r : s->srcs().subspan(3))
       if (kind(r) != RangeKind::Thread && is_of_results(sink, r))
         return cat("r", range_id(r), ": an iteration fills a part of a stage that it reads all of");
-  for (Node r : ranges_of(sink)) {
+  const std::vector<Node> ranges = ranges_of(sink);
+  for (Node s : stages)
+    if (is_filled_twice(s, ranges)) return "a tile is copied again by the next iteration";
+  for (Node r : ranges) {
     if (is_of_grid(r) && kind(r) == RangeKind::Block) continue;
     const bool each = is_of_grid(r) || kind(r) == RangeKind::Unroll || kind(r) == RangeKind::Vector;
     for (Node s : stages)

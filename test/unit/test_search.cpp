@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "codegen/launchable.h"
+#include "codegen/mma.h"
 #include "codegen/option.h"
 #include "codegen/prove.h"
 #include "runtime/search_cache.h"
@@ -485,6 +486,30 @@ TEST_CASE("other tiles of matrix units compute the same on the emulator") {
     CHECK(tried.trouble == "");
     CHECK(count(tried, Outcome::Good) == 2);
   }
+}
+
+TEST_CASE("TF32 in front of a gate is neither dropped for its rounding nor believed when wrong") {
+  const auto devices = test_devices();
+  if (std::find(devices.begin(), devices.end(), "EMULATOR") == devices.end()) return;
+  const Folder folder("gate");
+  const EnvOverride allow("ALLOW_TF32", "1");
+  Node sums = matmul(tensor_param(1, {64, 64}), tensor_param(2, {64, 64}));
+  const NodeRef kernel(kernel_of({make(Op::Max, kF32, {sums, tensor_param(3, {64, 64})})}));
+  const Target& target = find_device("EMULATOR").target();
+  Arena arena;
+  ArenaScope scope(arena);
+  const std::vector<Choice> all = mma_choices(loops_of(kernel.get(), target), target, 8);
+  REQUIRE(all.size() == 8);
+  SearchTools tools("EMULATOR", true);
+  SearchSettings s = quick();
+  s.seconds = s.run_limit = 60;
+  s.only = &all.back();
+  CHECK(count(search_kernel(kernel.get(), "k_gate", tools, s), Outcome::Good) == 2);
+  s.tamper = [&](const Choice& choice, Lowered& low) {  // a fragment is multiplied by itself
+    if (choice.options == s.only->options) replace_all(low.source.text, "acc2 = mma", "acc1 = mma");
+  };
+  const Searched found = search_kernel(kernel.get(), "k_gate", tools, s);
+  CHECK(found.candidates.at(1).outcome == Outcome::Wrong);
 }
 
 }  // namespace

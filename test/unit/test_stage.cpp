@@ -184,6 +184,30 @@ TEST_CASE("stage: what an iteration would fill in part and read as a whole is re
                        doctest::Contains("fills a part of a stage that it reads all of"), Error);
 }
 
+TEST_CASE("stage: a loop that asks for each of several tiles twice is refused") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  const std::string device = "EMU:CUDA:sm_80";
+  const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
+  const Made kernel(a.matmul(b));
+  for (const StagePlan& plan : {kWarps, kOne}) {
+    const std::vector<Opt> all = kernel.lowered(plan).choice.options;
+    const Target& target = kernel.device.target();
+    Arena arena;
+    ArenaScope scope(arena);
+    Node loops = loops_of(kernel.node(), target);
+    const auto at =
+        std::find_if(all.begin(), all.end(), [](const Opt& o) { return o.kind == OptKind::Mma; });
+    const auto stage =
+        std::find_if(all.begin(), all.end(), [](const Opt& o) { return o.kind == OptKind::Stage; });
+    REQUIRE(at != all.end());
+    std::vector<Opt> options(all.begin(), at + 1);
+    CHECK(staging_problem(simplify(apply(loops, options, target))) == "");
+    options.push_back({OptKind::Merge, stage->axis, at->axes[1], {}});
+    const std::string why = staging_problem(simplify(apply(loops, options, target)));
+    CHECK(why == (plan.depth > 1 ? "a tile is copied again by the next iteration" : ""));
+  }
+}
+
 TEST_CASE("stage: the emulator finds a missing barrier, and copies that are not waited for") {
   const std::string device = "EMU:CUDA:sm_90a";
   const Tensor a = integers({32, 64}, kF32, device), b = integers({64, 32}, kF32, device);
