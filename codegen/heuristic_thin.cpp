@@ -15,9 +15,9 @@ struct ThinPlan {
   int64_t steps;      // of a warp, without a loop: loads of one may pass products of others
 };
 
-// Which of them is the fastest has not been measured: a search times them.
-constexpr ThinPlan kPlans[] = {{1, 1, 8},  {1, 2, 8}, {1, 4, 4}, {1, 4, 8}, {1, 8, 4}, {1, 8, 8},
-                               {1, 16, 4}, {2, 4, 4}, {2, 8, 4}, {4, 2, 2}, {4, 4, 2}};
+// Enough threads to have memory busy. Which is the fastest has not been measured: a search does.
+constexpr ThinPlan kPlans[] = {{1, 4, 2},  {1, 4, 4}, {1, 4, 8},  {1, 8, 4}, {1, 8, 8}, {1, 16, 4},
+                               {1, 16, 8}, {2, 8, 4}, {2, 16, 4}, {4, 8, 2}, {4, 16, 2}};
 
 class ThinTuner : GpuTuner {
  public:
@@ -32,11 +32,12 @@ class ThinTuner : GpuTuner {
     const int lane = next_range_id(sink_) + 2;
     apply(mma);
     if (size(many_) % plan.fragments || size(sum_) % (plan.warps * plan.steps)) return {};
-    if (plan.fragments > 1) bind(split(many_, plan.fragments), RangeKind::Unroll);
+    const int inner = plan.fragments > 1 ? split(many_, plan.fragments) : -1;
+    if (inner >= 0) bind(inner, RangeKind::Unroll);
     if (range(few_)) bind(few_, RangeKind::Unroll);
     if (plan.warps > 1) bind(split(sum_, plan.warps), RangeKind::Thread);
     bind(split(sum_, plan.steps), RangeKind::Unroll);
-    if (range(many_)) others_.push_back(many_);
+    if (range(many_) && inner != many_) others_.push_back(many_);
     if (!others_.empty()) bind(merge(others_), RangeKind::Block);
     order_kinds(lane);
     choice_.heavy = true;
