@@ -1,5 +1,6 @@
 // Options for products of few rows on the matrix units of a warp, without shared memory: what is
-// read once, the many columns' elements, goes from memory into registers 16 bytes at a time.
+// read once, the weights that the few rows meet, goes from memory into registers 16 bytes at a
+// time.
 #include "codegen/heuristic_gpu.h"
 #include "codegen/mma.h"
 #include "codegen/stage.h"
@@ -10,7 +11,7 @@ namespace tiny {
 namespace {
 
 struct ThinPlan {
-  int64_t fragments;  // of 16 of the many that a warp multiplies the few with
+  int64_t fragments;  // of 16 rows of weights, of a warp
   int64_t warps;      // that share a sum, a step each
   int64_t steps;      // of a warp, without a loop: loads of one may pass products of others
 };

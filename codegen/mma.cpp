@@ -342,8 +342,8 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
 
 namespace {
 
-// Whether loads read elements from memory that lie side by side, so that one load can have all of
-// them: where they do not begin at a multiple of their number, others may share some of them.
+// Whether the loads read elements side by side in memory from a multiple of their number on, so
+// that one load can have all of them.
 bool are_neighbours(std::span<const Node> loads) {
   Node first = loads[0];
   if (first->op != Op::Load || first->dtype.lanes != 1 || first->src(0)->op != Op::Param ||
@@ -382,13 +382,14 @@ std::vector<Node> loaded_together(std::span<const Node> operands, const MmaUnit&
 }  // namespace
 
 Node mma_elements(Node mma) {
-  const size_t last = mma->num_src - 1;
-  if (mma->src(static_cast<int>(last))->dtype != kIndex) return nullptr;  // all elements already
-  expect(mma->src(static_cast<int>(last))->is_const(), "an Mma whose elements are not known");
-  const int64_t from = mma->src(static_cast<int>(last))->int_value();
+  const int last = static_cast<int>(mma->num_src) - 1;
+  if (mma->src(last)->dtype != kIndex) return nullptr;  // it is all elements already
+  expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
+  const int64_t from = mma->src(last)->int_value();
   const MmaUnit& unit = mma_unit(mma);
-  Node all = make(Op::Mma, mma->dtype.vec(unit.results()),
-                  loaded_together(mma->srcs().first(last), unit), mma->payload);
+  Node all =
+      make(Op::Mma, mma->dtype.vec(unit.results()),
+           loaded_together(mma->srcs().first(static_cast<size_t>(last)), unit), mma->payload);
   std::vector<int64_t> picks;
   for (int lane = 0; lane < mma->dtype.lanes; ++lane) picks.push_back(from + lane);
   return make(Op::Shuffle, mma->dtype, {all, all}, Ints(picks));
