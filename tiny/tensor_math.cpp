@@ -391,7 +391,8 @@ Tensor Tensor::relu6() const {
 Tensor Tensor::sigmoid() const {
   return real_function("sigmoid", *this, [](const Tensor& x) {
     const Tensor e = nonpositive_abs(x).exp();  // never overflows
-    return where(x < 0, e, 1) / (e + 1);
+    // Not divided: of tiny numbers, as e may be, GPUs take a slow path to round that exactly.
+    return where(x < 0, e, 1) * (e + 1).reciprocal();
   });
 }
 

@@ -172,7 +172,7 @@ TEST_CASE("stage: what an iteration would fill in part and read as a whole is re
   const EnvOverride allow("ALLOW_TF32", "1");
   const std::string device = "EMU:CUDA:sm_80";
   const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
-  const Made kernel(a.matmul(b));
+  const StagedKernel kernel(a.matmul(b));
   Choice choice = kernel.lowered(kWarps).choice;
   // The warps that share the copies out become a loop: each turn copies its part alone.
   const auto at = std::find_if(choice.options.begin(), choice.options.end(), [](const Opt& o) {
@@ -188,7 +188,7 @@ TEST_CASE("stage: a loop that asks for each of several tiles twice is refused") 
   const EnvOverride allow("ALLOW_TF32", "1");
   const std::string device = "EMU:CUDA:sm_80";
   const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
-  const Made kernel(a.matmul(b));
+  const StagedKernel kernel(a.matmul(b));
   for (const StagePlan& plan : {kWarps, kOne}) {
     const std::vector<Opt> all = kernel.lowered(plan).choice.options;
     const Target& target = kernel.device.target();
