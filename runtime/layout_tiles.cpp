@@ -33,18 +33,21 @@ struct Side {
   bool in_order = true;  // contiguous along the sum
 
   // Windows are stored one by one, from an image whose channels lie innermost, with its padding
-  // around it: what one tap has of them is then copied by vectors.
+  // around it: what one tap has of them is then copied by vectors. The padding of one operand may
+  // be in the view of the other as well, which then is read without it.
   struct Windows {
     Node image = nullptr;
-    int channels = -1;  // its dimension
+    int channels = -1;  // its dimension, of windows
     AffineMap map;
   } windows;
 
   void view_windows() {
     if (!windows.image) return;
     Node x = build::cast(windows.image, view->dtype);
-    if (std::exchange(windows.map.padded, false)) x = build::pad(x, windows.map.pad);
-    x = packed(x, windows.channels, x->shape()[windows.channels]);
+    if (windows.channels >= 0) {
+      if (std::exchange(windows.map.padded, false)) x = build::pad(x, windows.map.pad);
+      x = packed(x, windows.channels, x->shape()[windows.channels]);
+    }
     view = affine_view(x, windows.map, view->shape());
   }
 
@@ -174,6 +177,8 @@ class Tiler {
     Axes* taps = nullptr;
     for (int dim = 0; dim < o.point->rank; ++dim)
       if (is_window(o, dim)) taps = shorter_axes(side, o.at[static_cast<size_t>(dim)], ranges);
+    side.windows.image = o.point;
+    side.windows.map = affine_map(o, ranges);
     if (!taps) return true;
     const Shape shape = to_shape(side.view->shape());
     int channels = -1;
@@ -190,8 +195,6 @@ class Tiler {
       return false;
     std::erase(*taps, channels);
     taps->push_back(channels);
-    side.windows.image = o.point;
-    side.windows.map = affine_map(o, ranges);
     side.in_order = false;
     return true;
   }
