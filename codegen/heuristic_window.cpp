@@ -16,7 +16,9 @@ class WindowTuner : StagingTuner {
   WindowTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
   std::optional<Choice> run(const WindowPlan& plan) {
-    if (target_.kind != Target::Kind::Gpu || !find_windows()) return {};
+    // Elsewhere fragments hold other elements, and halves are copied one by one.
+    if (target_.language != Target::Language::Cuda || !find_windows()) return {};
+    if (unit_->dtype != kF32) return {};
     if (is_of_filters() != (plan.lines > 0) || !fits(plan)) return {};
     if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
     if (!multiply(plan)) return {};

@@ -165,8 +165,10 @@ class Editor {
           staged_.push_back(std::move(*staged));
     }
     for (Choice& c : thin_choices(loops, target)) staged_.push_back(std::move(c));
-    for (Choice& c : window_choices(loops, target)) staged_.push_back(std::move(c));
-    for (Choice& c : mma_choices(loops, target, kMostFragments)) staged_.push_back(std::move(c));
+    if (!is_cpu_ && !is_tile_) {  // tiles of the larger matrix units are faster
+      for (Choice& c : window_choices(loops, target)) staged_.push_back(std::move(c));
+      for (Choice& c : mma_choices(loops, target, kMostFragments)) staged_.push_back(std::move(c));
+    }
     head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
     start_ = end_ = Nest(apply(loops, head_, target));
     base_ = to_program(start_, all.subspan(head), before_);
