@@ -168,11 +168,12 @@ class Tiler {
     return true;
   }
 
-  // Whether it pays to store windows one by one: taps of as many channels as are copied at a time,
-  // for so many results that the copies are little beside the product (Zen 4, f32 beside it,
-  // fifteen convolutions and their gradients).
+  // Whether it pays to store windows one by one: taps of many channels, copied by vectors, for so
+  // many results that the copies are little beside the product. With fewer, or windows that leave
+  // the caches, some were slower than in f32 (Zen 4, memory in use by others, fifteen convolutions
+  // and their gradients).
   bool find_windows(int which, const Operand& o, const std::vector<Node>& ranges) {
-    constexpr int64_t kChannels = 16, kFewest = 48, kMostBytes = 128 << 20;
+    constexpr int64_t kChannels = 16, kFewest = 48, kMostBytes = 32 << 20;
     Side& side = sides_[which];
     Axes* taps = nullptr;
     for (int dim = 0; dim < o.point->rank; ++dim)
@@ -190,8 +191,8 @@ class Tiler {
       side.windows.channels = w.dim;
     }
     const int64_t bytes = others_ * side.count * sum_ * side.view->dtype.size();
-    if (channels < 0 || shape[channels] % kChannels || sides_[1 - which].count < kFewest ||
-        bytes > kMostBytes)
+    if (channels < 0 || shape[channels] % kChannels || bytes > kMostBytes ||
+        std::min(shape[channels], sides_[1 - which].count) < kFewest)
       return false;
     std::erase(*taps, channels);
     taps->push_back(channels);

@@ -171,10 +171,10 @@ TEST_CASE("tiles: convolutions and both of their gradients have the numbers of p
     bool uses_units[3];  // the convolution, the gradients of the image and of the weight
   };
   const Row rows[] = {
-      {{2, 16, 9, 11}, {64, 16, 3, 3}, {}, {true, false, true}},
+      {{2, 48, 9, 11}, {64, 48, 3, 3}, {}, {true, true, true}},
       {{2, 48, 12, 12}, {48, 48, 3, 3}, {.stride = 1, .padding = 1}, {true, true, true}},
       {{2, 48, 12, 11}, {64, 48, 3, 3}, {.stride = 2, .padding = 1}, {true, true, true}},
-      {{1, 32, 13, 13}, {64, 32, 5, 5}, {.padding = 2}, {true, false, true}},
+      {{1, 64, 13, 13}, {48, 64, 5, 5}, {.padding = 2}, {true, true, true}},
       {{2, 48, 15, 15}, {64, 48, 3, 3}, {.padding = 2, .dilation = 2}, {true, true, true}},
       {{2, 96, 9, 9}, {128, 48, 3, 3}, {.padding = 1, .groups = 2}, {true, false, true}},
       {{3, 64, 8, 8}, {64, 64, 1, 1}, {}, {true, true, true}},
