@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <set>
 #include <sstream>
 
 #include "runtime/after.h"
@@ -61,23 +60,6 @@ Node counted_elements(Node n, const std::vector<Node>& lengths) {
   return mask;
 }
 
-// What layouts are chosen for: a GPU where one takes part, as most of the work will be there, else
-// the first device that does.
-const Target& main_target(const Normalized& graph, const std::vector<int>& devices, int fallback) {
-  std::vector<int> all = devices;
-  for (Node n : topological(graph.roots))
-    if (n->device) all.push_back(n->device);
-  const Target* first = nullptr;
-  std::set<int> seen;
-  for (int d : all) {
-    if (!device_members(d).empty() || !seen.insert(d).second) continue;
-    const Target& target = find_device(device_name(d)).target();
-    if (target.kind == Target::Kind::Gpu) return target;
-    if (!first) first = &target;
-  }
-  return first ? *first : find_device(device_name(fallback)).target();
-}
-
 class Planner {
  public:
   Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
@@ -90,7 +72,8 @@ class Planner {
   }
 
   Schedule run() {
-    const Target& target = main_target(graph_, devices_, fallback_);
+    const int device = out_.inputs ? out_.values[0].device : fallback_;
+    const Target& target = find_device(device_name(device)).target();
     const NodeMap<Node> now = stripped(graph_.roots);
     Layout layout;
     for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
@@ -183,8 +166,10 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
   }
   Normalized ordered = graph;
   if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
-  if (env_int("OPT") && env_int("ROW_SUMS"))
-    ordered.roots = with_written_rows(ordered.roots, main_target(graph, devices, fallback));
+  if (env_int("OPT") && env_int("ROW_SUMS")) {
+    const int device = devices.empty() ? fallback : devices[0];
+    ordered.roots = with_written_rows(ordered.roots, find_device(device_name(device)).target());
+  }
   auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
   const auto most = static_cast<size_t>(std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::lock_guard lock(c.mutex);

@@ -2,9 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <set>
-#include <sstream>
-
 #include "test/unit/kernels.h"
 #include "tiny/env.h"
 #include "tiny/tensor.h"
@@ -113,25 +110,4 @@ TEST_CASE("an assignment takes over the memory of the old value where nobody rea
 TEST_CASE("a schedule has a text with a line for each kernel") {
   const auto s = schedule_of({input({6}) + 1.0f});
   CHECK(to_text(*s) == s->steps[0].name + " f32[6] f32[6]\n");
-}
-
-TEST_CASE("layouts are a GPU's in a graph that begins on a CPU, or ends there") {
-  const std::string gpu = "EMU:CUDA:sm_90a";
-  constexpr int64_t n = 2047;  // rows of bf16 that begin at odd places are stored once more
-  const std::vector<std::byte> zeros(static_cast<size_t>(2 * n * n));
-  const auto x = [&](const std::string& device) {
-    return Tensor::from_bytes(zeros.data(), kBF16, {n, n}, device);
-  };
-  const auto kernels_of = [](const Tensor& t) {
-    std::multiset<std::string> out;  // texts, whose order copies may change
-    std::istringstream lines(to_text(*schedule_of({t})));
-    for (std::string line; std::getline(lines, line);)
-      if (!line.starts_with("copy ")) out.insert(line);
-    return out;
-  };
-  const auto alone = kernels_of(x(gpu).matmul(x(gpu)));
-  CHECK(alone.size() == 3);
-  CHECK(kernels_of(x(gpu).matmul(x("CPU").to(gpu))) == alone);
-  CHECK(kernels_of(x("CPU").to(gpu).matmul(x(gpu))).size() == alone.size());
-  CHECK(kernels_of((x("CPU") + 1).to(gpu).matmul(x(gpu)).to("CPU")).size() == alone.size() + 1);
 }
