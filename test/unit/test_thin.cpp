@@ -73,7 +73,7 @@ std::vector<float> run(const Tensor& t, const std::string& device, size_t which)
 
 TEST_CASE("thin: a search tries to read operands straight into fragments") {
   for (const char* arch : kNvidia) {
-    CAPTURE(arch);
+    CAPTURE(std::string(arch));
     const Target target = gpu_target(arch);
     Arena arena;
     ArenaScope scope(arena);
@@ -93,7 +93,7 @@ TEST_CASE("thin: a search tries to read operands straight into fragments") {
     CHECK(std::count_if(all.begin(), all.end(), [&](const Choice& c) {
             return estimate_seconds(lower(loops, "k", target, nullptr, &c), target) < 2 * known;
           }) > 2);
-    CHECK(neighbours(loops, all[0], target).size() > next.size() / 4);
+    CHECK(neighbours(loops, all[0], target).size() > 16);
   }
 }
 
