@@ -136,7 +136,7 @@ bool is_there(Node values, const NodeMap<int>& users) {
 // is two more launches and two numbers for each row and place.
 bool is_worth_it(Node scatter, const Rows& r, const Target& target) {
   constexpr int64_t kRow = 256;         // bytes, beside which two numbers are little
-  constexpr int64_t kSaved = 32 << 20;  // bytes: 8 us of an H200, the launches of a graph take 6
+  constexpr int64_t kSaved = 32 << 20;  // bytes, 8 us of an H200, beside two launches
   if (target.kind != Target::Kind::Gpu) return false;
   const int64_t row = r.width * scatter->dtype.size();
   return row >= kRow && 2 * row * std::min(r.count, 2 * r.places) >= kSaved;

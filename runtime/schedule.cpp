@@ -60,6 +60,12 @@ Node counted_elements(Node n, const std::vector<Node>& lengths) {
   return mask;
 }
 
+// What layouts of all values are chosen for, that of the first input: in a graph that a CPU and a
+// GPU compute parts of, they suit one of them alone.
+const Target& layout_target(const std::vector<int>& devices, int fallback) {
+  return find_device(device_name(devices.empty() ? fallback : devices[0])).target();
+}
+
 class Planner {
  public:
   Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
@@ -72,8 +78,7 @@ class Planner {
   }
 
   Schedule run() {
-    const int device = out_.inputs ? out_.values[0].device : fallback_;
-    const Target& target = find_device(device_name(device)).target();
+    const Target& target = layout_target(devices_, fallback_);
     const NodeMap<Node> now = stripped(graph_.roots);
     Layout layout;
     for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
@@ -166,10 +171,8 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
   }
   Normalized ordered = graph;
   if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
-  if (env_int("OPT") && env_int("ROW_SUMS")) {
-    const int device = devices.empty() ? fallback : devices[0];
-    ordered.roots = with_written_rows(ordered.roots, find_device(device_name(device)).target());
-  }
+  if (env_int("OPT") && env_int("ROW_SUMS"))
+    ordered.roots = with_written_rows(ordered.roots, layout_target(devices, fallback));
   auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
   const auto most = static_cast<size_t>(std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::lock_guard lock(c.mutex);

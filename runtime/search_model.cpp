@@ -236,10 +236,6 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
   return (kBegin + turns * steps * std::max(multiply, copy) + waits + added) / kClock;
 }
 
-}  // namespace
-
-namespace {
-
 // Of a product on the matrix units of warps: what a warp loads and multiplies, hidden by as many
 // warps as have registers and shared memory; in units that fit what the heuristic's constants for
 // fragments were measured to be (codegen/heuristic_mma.cpp).

@@ -331,8 +331,8 @@ class Editor {
     }
   }
 
-  // Threads along one loop alone, each with sums of its own: where they would share them only in
-  // one block, and the heuristic lets them, a search can go on from here.
+  // Threads along one loop alone, each with sums of its own: a start for kernels in which the
+  // heuristic has threads share sums, and so too few blocks.
   void alone(const Loop& l) {
     if (!head_.empty()) return;
     int next = 0;
