@@ -61,8 +61,8 @@ Node sum_on(int device, const Pieces& pieces, SumBy by) {
 
 SumBy sum_by(Node sum) { return static_cast<SumBy>(sum->ints()[1]); }
 
-bool is_sum_of_all(Node n) {
-  return n->op == Op::Copy && n->num_src > 1 && sum_by(n) != SumBy::Kernel;
+bool is_sum_by_kernel(Node n) {
+  return n->op == Op::Copy && n->num_src > 1 && sum_by(n) == SumBy::Kernel;
 }
 
 namespace {

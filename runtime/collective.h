@@ -30,7 +30,7 @@ Node bring(Node x, int device);
 // The sum of pieces that may be on other devices, on one of these. By flags and a library the
 // devices make it together.
 Node sum_on(int device, const Pieces& pieces, SumBy by);
-bool is_sum_of_all(Node n);  // together
+bool is_sum_by_kernel(Node n);  // on one device, whose kernel reads the pieces where they are
 SumBy sum_by(Node sum);
 
 // What all pieces give together (Add, Mul, Max, Min), on one device.

@@ -27,11 +27,11 @@ struct Read {
 
 class Fuser {
  public:
-  Fuser(std::span<const Node> roots, std::span<const Node> stored, const Target& target)
-      : roots_(roots.begin(), roots.end()), target_(target) {
+  Fuser(std::span<const Node> roots, std::span<const Node> stored, const NodeTargets& targets)
+      : roots_(roots.begin(), roots.end()), targets_(targets) {
     order_ = topological(roots);
     for (Node n : order_) position_[n] = position_.size();
-    stored_ = choose_stored(roots_, order_, stored, target);
+    stored_ = choose_stored(roots_, order_, stored, targets);
   }
 
   std::vector<Group> run() {
@@ -148,7 +148,9 @@ class Fuser {
   static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
 
   // For all cores to take part; a CPU's are few, and sizes alone decide there.
-  int64_t enough_rows() const { return target_.kind == Target::Kind::Cpu ? 16 : target_.cores; }
+  static int64_t enough_rows(const Target& target) {
+    return target.kind == Target::Kind::Cpu ? 16 : target.cores;
+  }
 
   static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
 
@@ -235,14 +237,16 @@ class Fuser {
     const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
     if ((from.heavy || to.heavy) && rows != size) return false;
     if (from.heavy && to.heavy) return false;
-    if (from.heavy && target_.has_wgmma && rows > kManyResults && is_long_epilogue(p, c))
+    const Target& target = targets_.of(to.outputs[0]);
+    if (from.heavy && target.has_wgmma && rows > kManyResults && is_long_epilogue(p, c))
       return false;
     const int64_t work = std::max(from.work, to.work);
-    if (rows != size && target_.kind == Target::Kind::Gpu && work > kFewElements &&
+    if (rows != size && target.kind == Target::Kind::Gpu && work > kFewElements &&
         lie_apart(from, to))
       return false;
     if (rows != size || has_reduce(to)) {
-      if (work > kSmallWork && (rows < enough_rows() || work / rows > kRowElements)) return false;
+      if (work > kSmallWork && (rows < enough_rows(target) || work / rows > kRowElements))
+        return false;
     }
     return !reaches_otherwise(p, c) && loops_nest(p, c);
   }
@@ -558,7 +562,7 @@ class Fuser {
   }
 
   std::vector<Node> roots_, order_;
-  const Target& target_;
+  const NodeTargets& targets_;
   NodeMap<size_t> position_;
   Stored stored_;
   NodeMap<int> kernel_of_;
@@ -571,8 +575,8 @@ class Fuser {
 }  // namespace
 
 std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored,
-                        const Target& target) {
-  return Fuser(roots, stored, target).run();
+                        const NodeTargets& targets) {
+  return Fuser(roots, stored, targets).run();
 }
 
 }  // namespace tiny

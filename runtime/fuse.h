@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "codegen/target.h"
+#include "runtime/node_targets.h"
 #include "runtime/stored.h"
 #include "tiny/node.h"
 
@@ -22,6 +22,6 @@ struct Group {
 // them is not materialised. `stored`: further values that get memory. The graph has Params for
 // leaves and no Detach or Leaf; what an After reads gets memory.
 std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored = {},
-                        const Target& target = {});
+                        const NodeTargets& targets = Target{});
 
 }  // namespace tiny

@@ -1,6 +1,7 @@
 #include "runtime/layout.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "codegen/matrix.h"
@@ -182,15 +183,14 @@ class Layouts {
 template <class Store, class Change>
 Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
                  const NodeMap<int>& innermost, Store store, Change change) {
-  NodeMap<char> results;
-  for (Node r : roots) results[base_of(r)] = 1;
+  const NodeMap<char> in_order = values_in_order(roots);
   const NodeMap<Node> done = rebuild(roots, [&](Node n, Node same) {
     const LabelScope label(n->label);
     Node now = change(n, same);
     if (const int* dim = innermost.find(n))
       return store(n, now->op == Op::Contiguous ? now->src(0) : now, *dim);
     const bool has_memory =
-        n->op == Op::Contiguous && innermost.contains(n->src(0)) && !results.contains(n);
+        n->op == Op::Contiguous && innermost.contains(n->src(0)) && !in_order.contains(n);
     return has_memory ? same->src(0) : now;
   });
   Layout out;
@@ -204,10 +204,10 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 }  // namespace
 
-Layout choose_layouts(std::span<const Node> given, const Target& target) {
-  Layouts layouts(target);
+Layout choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
+  std::map<const Target*, Layouts> layouts;
   const std::vector<Node> roots = narrow_sums(given);
-  const Innermost innermost = choose_innermost(roots, target);
+  const Innermost innermost = choose_innermost(roots, targets);
   const auto store = [&](Node n, Node now, int dim) {
     return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
   };
@@ -216,10 +216,12 @@ Layout choose_layouts(std::span<const Node> given, const Target& target) {
   const auto change = [&](Node n, Node now) {
     if (n->op != Op::ReduceAxis) return now;
     const int* axis = traced.find(n->src(0));
-    return layouts.reduce(now, axis ? *axis : -1);
+    const Target& target = targets.of(now);
+    return layouts.try_emplace(&target, target).first->second.reduce(now, axis ? *axis : -1);
   };
   Layout out = rewritten(roots, {}, innermost.axes, store, change);
-  out.stored = std::move(layouts.stored);
+  for (const auto& [target, chosen] : layouts)
+    out.stored.insert(out.stored.end(), chosen.stored.begin(), chosen.stored.end());
   return out;
 }
 

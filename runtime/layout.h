@@ -4,7 +4,7 @@
 #pragma once
 #include <vector>
 
-#include "codegen/target.h"
+#include "runtime/node_targets.h"
 #include "tiny/node.h"
 
 namespace tiny {
@@ -14,7 +14,7 @@ struct Layout {
   std::vector<Node> stored;  // values in it that products read: they get memory as they are
   bool innermost = false;    // some values lie with another axis innermost than their shape says
 };
-Layout choose_layouts(std::span<const Node> roots, const Target& target);
+Layout choose_layouts(std::span<const Node> roots, const NodeTargets& targets);
 
 // Of a graph with such values: those that get memory, `outputs`, follow what they are computed
 // from, or read with.

@@ -4,6 +4,7 @@
 
 #include "codegen/matrix.h"
 #include "codegen/ranges.h"
+#include "runtime/collective.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_columns.h"
 #include "runtime/layout_neighbours.h"
@@ -438,21 +439,38 @@ std::optional<WindowProduct> find_pixel_product(Node product, const Target& targ
 
 }  // namespace
 
-Innermost choose_innermost(std::span<const Node> roots, const Target& target) {
+NodeMap<char> values_in_order(std::span<const Node> roots) {
+  NodeMap<char> out;
+  for (Node r : roots) out[base_of(r)] = 1;
+  for (Node n : topological(roots))
+    if (n->op == Op::Copy && !is_sum_by_kernel(n))
+      for (Node s : n->srcs()) out[base_of(s)] = 1;
+  return out;
+}
+
+Innermost choose_innermost(std::span<const Node> roots, const NodeTargets& targets) {
   Innermost inner;
-  if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return inner;
-  NodeMap<char> results;
-  for (Node r : roots) results[base_of(r)] = 1;
+  struct Product {
+    Node sum, on_top;
+    const Target& target;
+  };
+  std::vector<Product> products;
+  for (Node n : topological(roots)) {
+    if (n->op != Op::ReduceAxis) continue;
+    const Target& target = targets.of(n);
+    if (target.kind != Target::Kind::Gpu || !target.has_wgmma) continue;
+    if (Node p = with_product_on_top(n)) products.push_back({n, p, target});
+  }
+  if (products.empty()) return inner;
+  const NodeMap<char> in_order = values_in_order(roots);
   const Readers readers(roots);
   const auto store = [&](Node n, int dim) {
-    if (!is_computed(n) || results.contains(n)) return;
+    if (!is_computed(n) || in_order.contains(n)) return;
     if (!inner.axes.contains(n)) inner.axes[n] = dim;
   };
   // Gradients of weights first, which ask more of what they read.
   for (bool weights : {true, false})
-    for (Node n : topological(roots)) {
-      Node p = n->op == Op::ReduceAxis ? with_product_on_top(n) : nullptr;
-      if (!p) continue;
+    for (const auto& [n, p, target] : products) {
       auto windows = find_window_product(p, target, &inner.axes);
       if (!windows) windows = find_pixel_product(p, target, inner.axes);
       const NeighbourGradient g = windows || !weights
@@ -555,12 +573,11 @@ NodeMap<int> trace_innermost(std::span<const Node> roots, const NodeMap<int>& st
 NodeMap<int> spread_innermost(std::span<const Node> roots, std::span<const Node> outputs) {
   constexpr int64_t kLarge = 1 << 16;  // elements: others lie in caches anyway
   const NodeMap<int> axes = trace_innermost(roots, NodeMap<int>());
-  NodeMap<char> results;
-  for (Node r : roots) results[base_of(r)] = 1;
+  const NodeMap<char> in_order = values_in_order(roots);
   NodeMap<int> out;
   for (Node n : outputs) {
     const int* axis = axes.find(n);
-    if (!axis || results.contains(n) || numel(n->shape()) < kLarge) continue;
+    if (!axis || in_order.contains(n) || numel(n->shape()) < kLarge) continue;
     const bool copy = n->op == Op::Contiguous && !is_movement(n->src(0)->op);  // in no order
     if (!is_elementwise(n->op) && n->op != Op::ReduceAxis && !copy) continue;
     int64_t behind = 1;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "codegen/matrix_parts.h"
+#include "runtime/node_targets.h"
 #include "runtime/operand.h"
 
 namespace tiny {
@@ -51,13 +52,17 @@ Node with_windows(Node product, const WindowProduct& windows, const SumParts& pa
 // `x` with axis `dim` innermost, in rows that begin at multiples of 64 bytes where it has halves.
 Node packed_channels(Node x, int dim);
 
+// Values that lie in memory in the order of their axes: those asked for, and what is sent to other
+// devices as it lies there.
+NodeMap<char> values_in_order(std::span<const Node> roots);
+
 // Values of the graph that are to be stored with an axis innermost, because such products read
 // them, in whole `rows`, or because they are what halves are made of.
 struct Innermost {
   NodeMap<int> axes;
   NodeMap<char> rows;
 };
-Innermost choose_innermost(std::span<const Node> roots, const Target& target);
+Innermost choose_innermost(std::span<const Node> roots, const NodeTargets& targets);
 
 // The axis of each value that lies innermost in memory, or would if the value were stored with what
 // it is made of and what is made of it: by the way that axes take through movement, element-wise

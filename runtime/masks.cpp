@@ -61,9 +61,9 @@ class Masks {
 
 }  // namespace
 
-Layout reuse_masks(const Layout& layout, const Target& target) {
+Layout reuse_masks(const Layout& layout, const NodeTargets& targets) {
   const std::vector<Node> order = topological(layout.roots);
-  const Stored stored = choose_stored(layout.roots, order, layout.stored, target);
+  const Stored stored = choose_stored(layout.roots, order, layout.stored, targets);
   const Masks masks(order, stored.values);
   std::vector<Node> first;  // the values that are read instead of masks
   for (Node n : order)

@@ -10,6 +10,6 @@ namespace tiny {
 
 // The graph with `x <= 0` replaced by `y <= 0` where y = where(x <= 0, 0, x) gets memory and x
 // would be computed again from two values or more that are as large.
-Layout reuse_masks(const Layout& layout, const Target& target);
+Layout reuse_masks(const Layout& layout, const NodeTargets& targets);
 
 }  // namespace tiny

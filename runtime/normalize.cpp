@@ -67,8 +67,7 @@ Normalized normalize(std::span<const Node> roots) {
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(resolved(s)));
     for (Node& s : srcs) {
-      if (n->op != Op::Copy || (srcs.size() > 1 && !is_sum_of_all(n)) || is_whole_memory(s))
-        continue;
+      if (n->op != Op::Copy || is_sum_by_kernel(n) || is_whole_memory(s)) continue;
       const LabelScope label(n->label);
       s = build::contiguous(s);
     }

@@ -149,15 +149,15 @@ Node written_rows(Node scatter) {
   return adds_rows(scatter, r) ? written(scatter, r) : nullptr;
 }
 
-std::vector<Node> with_written_rows(std::span<const Node> roots, const Target& target) {
+std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTargets& targets) {
   NodeMap<int> users;
   for (Node n : topological(roots))
     for (Node s : n->srcs()) ++users[s];
   const NodeMap<Node> done = rebuild(roots, [&](Node before, Node now) {
     if (now->op != Op::Scatter) return now;
     const Rows r = rows_of(now);
-    const bool changes =
-        adds_rows(now, r) && is_worth_it(now, r, target) && is_there(before->src(1), users);
+    const bool changes = adds_rows(now, r) && is_worth_it(now, r, targets.of(now)) &&
+                         is_there(before->src(1), users);
     return changes ? written(now, r) : now;
   });
   std::vector<Node> out;

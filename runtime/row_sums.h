@@ -4,13 +4,13 @@
 #include <span>
 #include <vector>
 
-#include "codegen/target.h"
+#include "runtime/node_targets.h"
 #include "tiny/node.h"
 
 namespace tiny {
 
 // The graphs with each such Scatter replaced (written_rows) where that moves fewer bytes.
-std::vector<Node> with_written_rows(std::span<const Node> roots, const Target& target);
+std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTargets& targets);
 
 // The same as a Scatter that adds rows, the last axes of values and base, to a base of one number;
 // nullptr for any other. Of the rows for each place the first and the last are found by their

@@ -60,12 +60,6 @@ Node counted_elements(Node n, const std::vector<Node>& lengths) {
   return mask;
 }
 
-// What layouts of all values are chosen for, that of the first input: in a graph that a CPU and a
-// GPU compute parts of, they suit one of them alone.
-const Target& layout_target(const std::vector<int>& devices, int fallback) {
-  return find_device(device_name(devices.empty() ? fallback : devices[0])).target();
-}
-
 class Planner {
  public:
   Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
@@ -78,23 +72,23 @@ class Planner {
   }
 
   Schedule run() {
-    const Target& target = layout_target(devices_, fallback_);
+    const NodeTargets targets(devices_, fallback_);
     const NodeMap<Node> now = stripped(graph_.roots);
     Layout layout;
     for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
-    if (env_int("OPT")) layout = choose_layouts(layout.roots, target);
+    if (env_int("OPT")) layout = choose_layouts(layout.roots, targets);
     for (int round = 0; layout.innermost && round < 3; ++round) {  // what gets memory may change
       std::vector<Node> outputs;
-      for (const Group& g : fuse(layout.roots, layout.stored, target))
+      for (const Group& g : fuse(layout.roots, layout.stored, targets))
         outputs.insert(outputs.end(), g.outputs.begin(), g.outputs.end());
       layout = spread_layouts(layout, outputs);
     }
-    if (env_int("OPT")) layout = reuse_masks(layout, target);
+    if (env_int("OPT")) layout = reuse_masks(layout, targets);
     put_afters_on_memory(layout.roots, layout.stored);
     find_lengths(now);
     scatter_in_place(layout);
     const OrderedGroups ordered =
-        order_groups(layout.roots, fuse(layout.roots, layout.stored, target), assigned_, devices_);
+        order_groups(layout.roots, fuse(layout.roots, layout.stored, targets), assigned_, devices_);
     add_steps(out_, layout.roots, ordered, needed_, fallback_);
     out_.memory = plan_memory(out_);
     check_memory(out_, out_.memory);
@@ -172,7 +166,7 @@ std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vec
   Normalized ordered = graph;
   if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
   if (env_int("OPT") && env_int("ROW_SUMS"))
-    ordered.roots = with_written_rows(ordered.roots, layout_target(devices, fallback));
+    ordered.roots = with_written_rows(ordered.roots, NodeTargets(devices, fallback));
   auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
   const auto most = static_cast<size_t>(std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
   std::lock_guard lock(c.mutex);

@@ -68,10 +68,8 @@ class Steps {
     }
     if (out_.values.back().size == 0) return;
     Node first = g.outputs[0];
-    if (first->op == Op::Copy) {
-      const bool alone = first->num_src > 1 && !is_sum_of_all(first);
-      return alone ? add_sum(g, first, device) : add_copy(first);
-    }
+    if (is_sum_by_kernel(first)) return add_sum(g, first, device);
+    if (first->op == Op::Copy) return add_copy(first);
     if (first->op == Op::Scatter && !ordered_.in_place.contains(first))
       add_kernel(g, {first}, first->src(0), device);
     add_kernel(g, g.outputs, nullptr, device);

@@ -54,12 +54,8 @@ namespace {
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
-          const Target& target)
-      : roots_(roots),
-        order_(order),
-        target_(target),
-        on_gpu_(target.kind == Target::Kind::Gpu),
-        computes_places_(on_gpu_ && env_int("ROW_SUMS")) {
+          const NodeTargets& targets)
+      : roots_(roots), order_(order), targets_(targets), computes_places_(env_int("ROW_SUMS")) {
     for (Node n : given) out_.values[n] = 1;
     for (Node n : order_)
       for (Node s : used_sources(n)) users_[s].push_back(n);
@@ -114,7 +110,7 @@ class Chooser {
             out_.values[b] = 1;
         }
       }
-      if (on_gpu_ && is_narrowed_product(n)) out_.values[n] = 1;
+      if (is_narrowed_product(n) && on_gpu(n)) out_.values[n] = 1;
       if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && !is_place(n) &&
           is_worth_storing(n))
         out_.values[narrower(n)] = 1;
@@ -127,6 +123,8 @@ class Chooser {
     while (n != base && users_of(n) == 1) n = n->src(0);
     return is_elementwise(base->op) && users_of(n) == 1;
   }
+
+  bool on_gpu(Node n) const { return targets_.of(n).kind == Target::Kind::Gpu; }
 
   size_t users_of(Node n) const {
     auto* u = users_.find(n);
@@ -144,7 +142,7 @@ class Chooser {
   // it and reading it back.
   bool is_worth_storing(Node n) const {
     const Cost c = cost_of(n);
-    return c.work >= worth_storing(on_gpu_) || c.loads.size() >= 3;
+    return c.work >= worth_storing(on_gpu(n)) || c.loads.size() >= 3;
   }
 
   // Halves of a sum of products that nobody reads as wide as it is added up: its kernel writes them
@@ -218,8 +216,8 @@ class Chooser {
   }
 
   bool is_computed_as_read(Node value, Node sum) const {
-    if (!on_gpu_) return false;
-    const auto thin = find_thin_product(sum, target_);
+    if (!on_gpu(sum)) return false;
+    const auto thin = find_thin_product(sum, targets_.of(sum));
     return thin && thin->computed == value;
   }
 
@@ -228,7 +226,7 @@ class Chooser {
   // Whether a value only says where to look up, or to write: gathered() decides.
   bool is_place(Node n, int depth = 0) const {
     const auto* users = users_.find(n);
-    if (!computes_places_ || !users || depth > 12) return false;
+    if (!computes_places_ || !users || depth > 12 || !on_gpu(n)) return false;
     return std::all_of(users->begin(), users->end(), [&](Node user) {
       if (user->op == Op::Gather) return user->src(0) != n;
       if (user->op == Op::Scatter) return user->src(0) != n && user->src(1) != n;
@@ -240,7 +238,8 @@ class Chooser {
   void gathered(Node n) {
     Node data = base_of(n->src(0));
     const bool few = 2 * numel(n->shape()) <= numel(data->shape()) && cost_of(data).work < kDear;
-    if (!is_leaf(data) && !few && !(computes_places_ && is_computed_at_places(data, cost_of(data))))
+    if (!is_leaf(data) && !few &&
+        !(computes_places_ && on_gpu(n) && is_computed_at_places(data, cost_of(data))))
       out_.values[data] = 1;
     for (Node i : n->srcs().subspan(1)) {
       Node b = base_of(i);
@@ -249,8 +248,7 @@ class Chooser {
   }
 
   const std::span<const Node> roots_, order_;
-  const Target& target_;
-  const bool on_gpu_;
+  const NodeTargets& targets_;
   const bool computes_places_;  // where they are needed, as row_sums.h wants it
   NodeMap<std::vector<Node>> users_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
@@ -260,8 +258,8 @@ class Chooser {
 }  // namespace
 
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
-                     std::span<const Node> given, const Target& target) {
-  return Chooser(roots, order, given, target).run();
+                     std::span<const Node> given, const NodeTargets& targets) {
+  return Chooser(roots, order, given, targets).run();
 }
 
 }  // namespace tiny

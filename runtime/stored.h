@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "codegen/target.h"
+#include "runtime/node_targets.h"
 #include "tiny/node.h"
 
 namespace tiny {
@@ -16,7 +16,7 @@ struct Stored {
 // Roots, reductions and what has side effects; what is used several times and is not cheap; what
 // is broadcast or looked up many times; and those given. `order`: all nodes, sources first.
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
-                     std::span<const Node> given, const Target& target);
+                     std::span<const Node> given, const NodeTargets& targets);
 
 // What it takes to compute elements again from what is stored.
 struct Cost {

@@ -2,8 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <functional>
+#include <sstream>
+
 #include "test/unit/kernels.h"
 #include "tiny/env.h"
+#include "tiny/functional.h"
 #include "tiny/tensor.h"
 
 using namespace tiny;
@@ -110,4 +115,59 @@ TEST_CASE("an assignment takes over the memory of the old value where nobody rea
 TEST_CASE("a schedule has a text with a line for each kernel") {
   const auto s = schedule_of({input({6}) + 1.0f});
   CHECK(to_text(*s) == s->steps[0].name + " f32[6] f32[6]\n");
+}
+
+namespace {
+
+constexpr const char* kGpu = "EMU:CUDA:sm_90a";
+
+Tensor zeros_on(const std::string& device, const Shape& shape, DType dtype) {
+  const std::vector<std::byte> bytes(static_cast<size_t>(numel(shape)) * dtype.size());
+  return Tensor::from_bytes(bytes.data(), dtype, shape, device);
+}
+
+// Texts of all steps but copies, whose order copies may change.
+std::vector<std::string> kernels_of(const std::vector<Tensor>& tensors) {
+  std::vector<std::string> out;
+  std::istringstream lines(to_text(*schedule_of(tensors)));
+  for (std::string line; std::getline(lines, line);)
+    if (!line.starts_with("copy ")) out.push_back(line);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> both(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  std::sort(a.begin(), a.end());
+  return a;
+}
+
+}  // namespace
+
+TEST_CASE("layouts of a GPU's product are a GPU's wherever its operands come from") {
+  const auto x = [](const std::string& device) {
+    return zeros_on(device, {2047, 2047}, kBF16);  // rows begin at odd places: stored once more
+  };
+  const auto alone = kernels_of({x(kGpu).matmul(x(kGpu))});
+  CHECK(alone.size() == 3);
+  CHECK(kernels_of({x(kGpu).matmul(x("CPU").to(kGpu))}) == alone);
+  CHECK(kernels_of({x("CPU").to(kGpu).matmul(x(kGpu))}).size() == alone.size());
+  CHECK(kernels_of({(x("CPU") + 1).to(kGpu).matmul(x(kGpu)).to("CPU")}).size() == alone.size() + 1);
+}
+
+TEST_CASE("what a CPU and a GPU compute in one graph has the kernels that it has alone") {
+  const auto product = [](const std::string& device) {
+    return zeros_on(device, {2047, 2047}, kBF16).matmul(zeros_on(device, {2047, 2047}, kBF16));
+  };
+  const auto convolution = [](const std::string& device) {
+    return conv2d(zeros_on(device, {64, 3, 64, 64}, kBF16), zeros_on(device, {64, 3, 7, 7}, kBF16),
+                  {}, {.stride = {2}, .padding = {3}});
+  };
+  for (const auto& work : {std::function<Tensor(const std::string&)>(product),
+                           std::function<Tensor(const std::string&)>(convolution)}) {
+    const auto cpu = kernels_of({work("CPU")}), gpu = kernels_of({work(kGpu)});
+    CHECK(cpu != gpu);
+    CHECK(kernels_of({work("CPU"), work(kGpu)}) == both(cpu, gpu));
+    CHECK(kernels_of({work(kGpu), work("CPU")}) == both(cpu, gpu));
+  }
 }

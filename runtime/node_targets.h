@@ -1,0 +1,34 @@
+// Which device computes each node of a graph that several take part in: layouts and kernels are
+// chosen for what runs them.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "codegen/target.h"
+#include "tiny/node.h"
+
+namespace tiny {
+
+class NodeTargets {
+ public:
+  // One for all nodes; it is not copied.
+  NodeTargets(const Target& all) : all_(&all) {}  // NOLINT: a target is that of all nodes
+
+  // `inputs`: devices of Params by slot. What is made of constants alone belongs to that of all
+  // inputs where they are on one, else to `fallback`.
+  NodeTargets(const std::vector<int>& inputs, int fallback);
+
+  const Target& of(Node n) const;
+
+ private:
+  int device_of(Node n) const;
+
+  const Target* all_ = nullptr;
+  std::vector<int> inputs_;
+  int common_ = 0;  // the device of all inputs, 0 where they are on several
+  int fallback_ = 0;
+  mutable NodeMap<int> known_;  // devices that follow from inputs
+  mutable std::vector<std::pair<int, const Target*>> targets_;
+};
+
+}  // namespace tiny
