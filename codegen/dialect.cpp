@@ -42,8 +42,8 @@ constexpr Dialect kC = {
 };
 
 // CUDA and HIP: what they do not share is in their preludes.
-constexpr Dialect gpu_dialect(Source::Language language,
-                              std::string (*prelude)(const PreludeUse&)) {
+constexpr Dialect gpu_dialect(Source::Language language, std::string (*prelude)(const PreludeUse&),
+                              const char* body) {
   return {
       language,
       true,
@@ -57,13 +57,16 @@ constexpr Dialect gpu_dialect(Source::Language language,
       "shuffle<{L}>({a}, {b})",
       "{T}{{L}}",
       prelude,
-      "\nextern \"C\" KERNEL({K}) {N}({P}) {\n",
+      body,
       "",
   };
 }
 
-constexpr Dialect kCuda = gpu_dialect(Source::Language::Cuda, cuda_prelude);
-constexpr Dialect kHip = gpu_dialect(Source::Language::Hip, hip_prelude);
+constexpr Dialect kCuda =
+    gpu_dialect(Source::Language::Cuda, cuda_prelude,
+                "\nextern \"C\" KERNEL({K}) {N}({P}) {\n  wait_for_earlier();\n");
+constexpr Dialect kHip =
+    gpu_dialect(Source::Language::Hip, hip_prelude, "\nextern \"C\" KERNEL({K}) {N}({P}) {\n");
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 

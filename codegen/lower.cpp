@@ -203,6 +203,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   out.loops = k;
   out.launch =
       target.kind == Target::Kind::Cpu ? cpu_launch_size(k) : gpu_launch_size(ranges_of(k));
+  out.launch.waits = target.language == Target::Language::Cuda;
   for (Node m : all_of(k, Op::Matrix)) {
     set_launch(MatrixTile(m), target, out.launch);
     read_once = slots_read_once(MatrixTile(m), target);

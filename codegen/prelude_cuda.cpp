@@ -28,6 +28,13 @@ constexpr Helper kPrimitives[] = {
 #define INLINE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 )"},
+    // See LaunchSize::waits.
+    {"wait_for_earlier", R"(INLINE void wait_for_earlier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+)"},
     // 16 bytes that are not read again.
     {"load_once", R"(template <class V> INLINE V load_once(const V* p) {
 #if __CUDA_ARCH__ >= 800

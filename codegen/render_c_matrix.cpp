@@ -471,7 +471,7 @@ std::string CPrinter::matrix_text() {
              ");\n  const bool fills = thread_x() >= ", tile.multipliers(), ";\n  Pipeline<",
              ring.stages, ", ", ring.stage_bytes, ", ", ring.full_count, ", ", ring.empty_count,
              "> pipeline(barriers, memory, fills ? ", ring.fill_parity, " : ", ring.read_parity,
-             ");\n", set_up, loops.set_up, "  const i32 ", thread,
+             ");\n", set_up, "  wait_for_earlier();\n", loops.set_up, "  const i32 ", thread,
              " = thread_x();\n  if (fills) {\n", alone ? "    fewer_registers<40>();\n" : "",
              "    if (thread_x() == ", tile.multipliers(), ")\n      ", loops.tiles, before_,
              "        ", loops.steps, ring_text(tile, ring, ring.fill, "          ", thread),

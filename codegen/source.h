@@ -47,6 +47,10 @@ struct LaunchSize {
   int64_t chunk = 1;
   std::vector<TensorMap> maps = {};
   int cluster = 1;  // neighbours of the grid's first axis that run together
+  // The kernel itself waits, before it reads or writes memory, for those that a graph has before it
+  // ("Programmatic Dependent Launch" in the CUDA programming guide): it may start when their blocks
+  // have ended, while what they wrote is on its way to memory.
+  bool waits = false;
 };
 
 }  // namespace tiny

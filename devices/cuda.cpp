@@ -36,6 +36,7 @@ CudaDevice::CudaDevice(int index) : GpuDevice(cuda_driver(), index) {
   target_.has_wgmma = target_.arch == "sm_90a" && driver_.tensor_map && driver_.window_map;
   const int capability = 10 * attribute(kMajor) + attribute(kMinor);
   target_.has_f8_mma = capability >= 89 && nvrtc_is_at_least(12, 4);  // PTX ISA 8.4
+  starts_early_ = capability >= 90 && driver_.graph_add_edges && env_int("EARLY_LAUNCH");
   target_.warp = attribute(known.warp);
   target_.most_threads = attribute(known.most_threads);
   target_.shared_bytes = attribute(known.shared_bytes);

@@ -343,6 +343,7 @@ struct TensorMap { char opaque; };  // the device's, behind a reference
 #define DYNAMIC_SHARED(name)                  \
   static long long name##_place = -1;         \
   char* const name = shared_array(&name##_place, emulated().dynamic_shared, __LINE__)
+INLINE void wait_for_earlier() {}
 template <class V> INLINE V load_once(const V* p) { return *p; }
 INLINE int grid_x() { return emulated().grid[0]; }
 INLINE u32 shared_address(const void* p) { return (u32)((const char*)p - emulated().shared); }

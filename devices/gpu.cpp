@@ -221,8 +221,14 @@ class GpuRecording : public Recording {
       program.prepare(item.size);
       Parameters params(driver, item.size, item.args);
       const GpuKernelNode node = program.node(item.size, params);
-      driver.check(driver.graph_add_kernel(&nodes_[i], graph_, before.data(), before.size(), &node),
+      // One that waits for another one alone: what came before that is complete when that is.
+      const bool early = device_.starts_early_ && item.size.waits && before.size() == 1;
+      driver.check(driver.graph_add_kernel(&nodes_[i], graph_, before.data(),
+                                           early ? 0 : before.size(), &node),
                    "add ", program.describe(item.size), " to a graph");
+      if (early)
+        driver.check(driver.graph_add_edges(graph_, before.data(), &nodes_[i], &kGpuEarly, 1),
+                     "let ", program.describe(item.size), " begin early");
       ends[i] = {nodes_[i]};
     }
     if (std::any_of(nodes_.begin(), nodes_.end(), [](GpuGraphNode n) { return n != nullptr; }))

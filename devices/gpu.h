@@ -73,6 +73,7 @@ class GpuDevice : public Device {
   int ordinal_ = 0;   // the driver's number of the GPU
   std::string name_;  // "CUDA:0 (NVIDIA H200)"
   Target target_;
+  bool starts_early_ = false;  // kernels that wait by themselves
   GpuContext context_ = nullptr;
   GpuStream compute_ = nullptr, copy_ = nullptr;
   std::mutex ordering_;

@@ -47,6 +47,11 @@ struct GpuKernelNode {  // CUDA_KERNEL_NODE_PARAMS_v1
   void** extra;
 };
 
+struct GpuEdge {  // CUgraphEdgeData
+  unsigned char from_port = 0, to_port = 0, type = 0, reserved[5] = {};
+};
+constexpr GpuEdge kGpuEarly{1, 0, 1};  // port and type PROGRAMMATIC
+
 struct alignas(64) GpuTensorMap {  // CUtensorMap
   unsigned char bytes[128];
 };
@@ -111,7 +116,7 @@ struct GpuAccess {  // CUmemAccessDesc: a device, and that it may read and write
      void**, void**))
 
 // Null where the driver is too old: stream-ordered memory needs 11.2, graphs 11.4, tensor
-// maps 12.0, the number of a kernel's parameters 12.4.
+// maps 12.0, kinds of edges 12.3.
 #define TINY_GPU_OPTIONAL(X)                                                                    \
   X(pool_of_device, "cuDeviceGetDefaultMemPool", (GpuPool*, int))                               \
   X(pool_set, "cuMemPoolSetAttribute", (GpuPool, int, void*))                                   \
@@ -123,6 +128,8 @@ struct GpuAccess {  // CUmemAccessDesc: a device, and that it may read and write
   X(graph_destroy, "cuGraphDestroy", (GpuGraph))                                                \
   X(graph_add_kernel, "cuGraphAddKernelNode",                                                   \
     (GpuGraphNode*, GpuGraph, const GpuGraphNode*, size_t, const GpuKernelNode*))               \
+  X(graph_add_edges, "cuGraphAddDependencies_v2",                                               \
+    (GpuGraph, const GpuGraphNode*, const GpuGraphNode*, const GpuEdge*, size_t))               \
   X(graph_instantiate, "cuGraphInstantiateWithFlags",                                           \
     (GpuGraphExec*, GpuGraph, unsigned long long))                                              \
   X(graph_set_kernel, "cuGraphExecKernelNodeSetParams",                                         \
