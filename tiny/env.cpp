@@ -131,8 +131,8 @@ constexpr Row kRows[] = {
      "0 calls the function of a Jit each time; 2 replays a list of launches where the device has "
      "graphs."},
     {"EARLY_LAUNCH", Kind::Int, "1", Scope::Host,
-     "0: kernels of a graph begin on a GPU when those before them are complete, and not while they "
-     "end. Read when the device opens."},
+     "0: kernels of a graph on a GPU start when what those before them wrote is in memory, and not "
+     "sooner. Read when the device opens."},
     {"JIT_CHECK", Kind::Int, "0", Scope::Host,
      "1 compares each replay of a Jit with a call of its function."},
     {"SEED", Kind::Int, "0", Scope::Host, "Seed of the random numbers before manual_seed."},
