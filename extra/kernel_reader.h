@@ -47,13 +47,15 @@ inline std::vector<int64_t> numbers(std::string list) {  // "[0,512]"
   return out;
 }
 
-// Lines "%3 Add index %1 %2" until one that is none; the last node.
+// Lines "%3 Add index %1 %2" until one that is none, or one of another kernel: numbers begin anew.
+// The last node.
 class KernelReader {
  public:
   bool add(const std::string& line) {
     std::istringstream in(line);
     std::string name, op_name, word;
     if (!(in >> name >> op_name) || name[0] != '%') return false;
+    if (name == "%0" && !nodes_.empty()) return false;
     const Op op = op_named(op_name);
     DType t = kVoid;
     Payload payload;

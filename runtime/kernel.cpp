@@ -33,12 +33,18 @@ Kernels& kernels() {
   return *k;
 }
 
-void show(const Lowered& low, int debug) {
+// A whole text at a time: kernels are compiled side by side.
+void say(const std::string& text) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  if (debug >= 3)
-    std::cerr << "options " << low.source.entry << ": " << to_text(low.options) << '\n';
-  if (debug >= 4) std::cerr << low.source.text << '\n';
+  std::cerr << text;
+}
+
+void show(const Lowered& low, int debug) {
+  std::string text;
+  if (debug >= 3) text = cat("options ", low.source.entry, ": ", to_text(low.options), '\n');
+  if (debug >= 4) text += low.source.text + '\n';
+  say(text);
 }
 
 // The options that a search has found before, else the heuristic's.
@@ -64,7 +70,7 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
   if (debug >= 5)
     viewer = [&](const char* pass, const std::string& text) {
       const std::string wanted = env_text("DEBUG_PASS");
-      if (wanted.empty() || wanted == pass) std::cerr << "--- " << pass << '\n' << text;
+      if (wanted.empty() || wanted == pass) say(cat("--- ", pass, '\n', text));
     };
   const Lowered low = [&] {
     const HostSpan span("lower");

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "extra/kernel_reader.h"
 #include "tiny/algebra.h"
 
 using namespace tiny;
@@ -68,4 +69,22 @@ TEST_CASE("an index expression is one line of arithmetic") {
   CHECK(to_expression(op(Op::Lt, op(Op::FloorMod, flat, index(7)), index(3))) ==
         "(((r0*64)+r1)%7)<3");
   CHECK(to_expression(op(Op::Max, a, b)) == "Max(r0,r1)");
+}
+
+TEST_CASE("kernels are read one by one, though two headings come before them") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const auto kernel = [](int64_t size) {
+    const int64_t arg[] = {0, size};
+    Node x = make(Op::Param, kF32, {}, Ints(arg)), r = range(0, size);
+    Node store = make(Op::Store, kVoid, {x, r, make(Op::Load, kF32, {x, r})});
+    return to_text(make(Op::Sink, kVoid, {store}));
+  };
+  const std::string texts[] = {kernel(8), kernel(5)};
+  std::istringstream in("--- a\n--- a\n" + texts[0] + texts[1] + "--- b\n" + texts[0]);
+  std::vector<std::string> read;
+  read_kernels(in, "a", [&](Node k) { read.push_back(to_text(k)); });
+  REQUIRE(read.size() == 2);
+  CHECK(read[0] == texts[0]);
+  CHECK(read[1] == texts[1]);
 }
