@@ -167,7 +167,7 @@ class MmaTuner : Tuner {
 
   // By time, with the warps that are best in most kernels.
   std::vector<MmaPlan> ranked() const {
-    constexpr int64_t kMostRegisters = 128, kMostRows = 8, kMostColumns = 16;
+    constexpr int64_t kMostRegisters = 160, kMostRows = 8, kMostColumns = 20;
     int64_t fragments = 1;
     others(fragments);
     std::vector<std::pair<double, MmaPlan>> timed;

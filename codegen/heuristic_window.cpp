@@ -2,6 +2,7 @@
 // many windows have it (codegen/stage.h), and multiplied by the matrix units of warps. A search
 // tries them; what they gain has not been measured on a GPU yet.
 #include <algorithm>
+#include <numeric>
 
 #include "codegen/mma.h"
 #include "codegen/stage.h"
@@ -22,14 +23,11 @@ class WindowTuner : StagingTuner {
     if (is_of_filters() != (plan.lines > 0) || !fits(plan)) return {};
     if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
     if (!multiply(plan)) return {};
-    for (const Copies& c : copies_) {
-      const int all = copied(c);
-      if (size(all) % target_.warp) return {};
-      share_out(all, {lane_, thread_}, kMostCopies);
-    }
+    for (const Copies& c : copies_)
+      if (!share(c)) return {};
     const int blocks = merged(blocks_);
     if (blocks >= 0) bind(blocks, RangeKind::Block);
-    order_kinds(lane_);
+    order_kinds(lane_, sums());
     choice_.heavy = true;
     return std::move(choice_);
   }
@@ -45,6 +43,7 @@ class WindowTuner : StagingTuner {
   // Of a stage, the ranges that fill it: `count` of them from `first` on.
   struct Copies {
     int first, count;
+    bool padding;  // between the rows along the first side
   };
 
   // --- what there is -----------------------------------------------------------------------------
@@ -52,14 +51,20 @@ class WindowTuner : StagingTuner {
   bool find_windows() {
     Node reduce = largest_reduction();
     MmaProduct p;
-    if (!reduce || all_of(sink_, Op::Reduce).size() != 1) return false;
-    if (!mma_product(reduce, target_, p).empty()) return false;
+    if (!reduce || !mma_product(reduce, target_, p).empty()) return false;
     unit_ = p.unit;
     for (Node store : sink_->srcs())
       if (store->ranges != sink_->src(0)->ranges) return false;
     for (Node r : ranges_)
       if (!r->src(0)->is_const()) return false;
-    for (Node r : reduce->srcs().subspan(1)) sums_.push_back(range_id(r));
+    uint64_t closed = 0;
+    for (Node r : reduce->srcs().subspan(1)) {
+      sums_.push_back(range_id(r));
+      closed |= r->ranges;
+    }
+    for (Node other : all_of(sink_, Op::Reduce))  // what follows has ranges of its own
+      for (Node r : other->srcs().subspan(1))
+        if (other != reduce && (closed & r->ranges)) return false;
     Node factors[2] = {p.a, p.b};
     for (image_ = 0; image_ < 2 && pairs_.empty(); ++image_)
       find_pairs(factors[image_], factors[1 - image_]);
@@ -134,9 +139,10 @@ class WindowTuner : StagingTuner {
     int64_t columns = plan.lines ? size(columns_) : images();
     for (const Pair& p : pairs_) columns *= size(p.result);
     const int64_t rows = size(rows_), held = plan.rows * plan.columns;
+    const auto sums = static_cast<int64_t>(all_of(sink_, Op::Reduce).size());
     return rows % (plan.rows * unit_->rows) == 0 &&
            columns % (plan.columns * unit_->columns) == 0 &&
-           held * unit_->results() <= kMostRegisters &&
+           held * unit_->results() * sums <= kMostRegisters &&
            rows * columns / (held * unit_->rows * unit_->columns) <= kMostWarps;
   }
 
@@ -166,7 +172,7 @@ class WindowTuner : StagingTuner {
       inner *= count++ ? n : 1;
     }
     opt.axes[1] = static_cast<int>(padding(inner));
-    copies_.push_back({next_range_id(sink_), count});
+    copies_.push_back({next_range_id(sink_), count, opt.axes[1] > 0});
     apply(opt);
   }
 
@@ -187,6 +193,7 @@ class WindowTuner : StagingTuner {
       weights.push_back({p.sum});
     }
     for (int id : rows_) weights.push_back({id});
+    along_ = channels;
     stage(true, tile, channels, plan.depth);
     stage(false, weights, channels, plan.depth);
     Ids results{several};
@@ -203,7 +210,7 @@ class WindowTuner : StagingTuner {
     const int line = cut(lines, plan.lines);
     Ids all = sums_;
     all.push_back(lines);
-    const int along = merged(all);
+    const int along = along_ = merged(all);
     // Pixels along the first side, since fragments sum over them.
     std::vector<Ids> tile, others;
     for (size_t i = pairs_.size(); i-- > 0;) {
@@ -235,20 +242,83 @@ class WindowTuner : StagingTuner {
     bind_if(cut(rows, plan.rows), RangeKind::Unroll);
     bind_if(cut(columns, plan.columns), RangeKind::Unroll);
     bind_if(inner_, RangeKind::Unroll);
-    thread_ = merged({rows, columns});
-    bind_if(thread_, RangeKind::Thread);
+    for (int id : {rows, columns}) {
+      if (id < 0 || !range(id)) continue;
+      bind(id, RangeKind::Thread);
+      warps_.push_back(id);
+    }
     return true;
   }
 
-  // One range of all that a stage copies, in vectors where each thread of a warp has as many.
-  int copied(const Copies& c) {
+  // A stage's copies, in vectors, among the threads of the block: of each side the last ones, as
+  // many as are a power of two, so that a thread's copies are a constant distance apart. Warps that
+  // find no part of their own copy nothing.
+  bool share(const Copies& c) {
     Ids sides;
     for (int i = 0; i < c.count; ++i) sides.push_back(c.first + i);
-    int64_t lanes = kLanes;
-    const int64_t all = size(sides);
-    while (lanes > 1 && (all % (lanes * target_.warp) || !copy_vectors(sides.back(), lanes)))
-      lanes /= 2;
-    return merged(sides);
+    for (int64_t lanes = kLanes; lanes > 1; lanes /= 2)
+      if (size(sides) % (lanes * target_.warp) == 0 && copy_vectors(sides.back(), lanes)) break;
+    for (size_t i = sides.size() - 1; i-- > (c.padding ? 1 : 0);)
+      if (are_one(sides[i], sides[i + 1])) {
+        merged({sides[i], sides[i + 1]});
+        sides.erase(sides.begin() + static_cast<ptrdiff_t>(i) + 1);
+      }
+    if (parts_for(lane_, sides) < target_.warp) return false;
+    share(sides, lane_);
+    for (size_t i = 0; i < warps_.size(); ++i) {
+      const int64_t some = parts_for(warps_[i], sides);
+      if (some < 2) continue;
+      if (some == size(warps_[i])) {
+        share(sides, warps_[i]);
+      } else if (warps_.size() == 1) {  // a block has three dimensions
+        warps_.push_back(cut(warps_[0], some));
+        share(sides, warps_[1]);
+        break;
+      }
+    }
+    if (size(sides) <= kMostCopies)
+      for (int id : sides) bind_if(range(id) ? id : -1, RangeKind::Unroll);
+    return true;
+  }
+
+  // How many of these threads get parts, whole ones.
+  int64_t parts_for(int threads, const Ids& sides) const {
+    int64_t left = size(threads);
+    for (size_t i = sides.size(); i-- > 0;) left /= std::gcd(left, size(sides[i]));
+    return size(threads) / left;
+  }
+
+  void share(Ids& sides, int threads) {
+    int64_t left = size(threads);
+    Ids parts(sides.size(), -1);
+    for (size_t i = sides.size(); i-- > 0;) {
+      const int64_t part = std::gcd(left, size(sides[i]));
+      parts[i] = cut(sides[i], part);
+      left /= part;
+    }
+    apply({OptKind::Join, threads, merged(parts), {}});
+  }
+
+  // Whether what a stage copies goes on along one side in memory where the next one ends.
+  bool are_one(int outer, int inner) const {
+    if (!range(outer) || !range(inner)) return false;
+    for (Node stage : all_of(sink_, Op::Stage))
+      for (Node load : topological(stage->src(0))) {
+        if (load->op != Op::Load || !(load->ranges & range(inner)->ranges)) continue;
+        const int64_t step = stride(load, inner);
+        if (load->num_src > 2 || step == kIrregular || stride(load, outer) != step * size(inner))
+          return false;
+      }
+    return true;
+  }
+
+  // What stages are filled along goes around what is read from them.
+  Ids sums() const {
+    Ids out;
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Reduce && range_id(r) != along_) out.push_back(range_id(r));
+    if (range(along_)) out.insert(out.begin(), along_);
+    return out;
   }
 
   const MmaUnit* unit_ = nullptr;
@@ -256,7 +326,8 @@ class WindowTuner : StagingTuner {
   std::vector<Pair> pairs_;
   Ids rows_, columns_, sums_, blocks_;  // of the other factor, of the image, of both
   int n_ = -1, inner_ = -1;             // columns of the product, and what fragments sum over
-  int lane_ = -1, thread_ = -1;         // of a warp, and warps
+  int lane_ = -1, along_ = -1;          // threads of a warp; what stages are filled along
+  Ids warps_;                           // of a block: along rows, and along columns
   std::vector<Copies> copies_;
 };
 
@@ -271,7 +342,7 @@ std::vector<Choice> window_choices(Node sink, const Target& target) {
   std::vector<Choice> out;
   std::vector<WindowPlan> plans;
   for (int64_t rows : {1, 2, 4})
-    for (int64_t columns : {1, 2, 4, 5, 8, 9, 10, 12, 20, 25})
+    for (int64_t columns : {1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24, 25})
       for (int64_t depth : {1, 2})
         for (int64_t lines : {0, 2, 4}) plans.push_back({rows, columns, depth, lines});
   for (const WindowPlan& plan : plans)
