@@ -32,6 +32,7 @@ class ColumnTuner : GpuTuner {
     const int v = range_id(column);
     Ids rest = shared_loops();
     make_last(rest, v);
+    if (few_results(rest)) return;
     const int64_t results = iterations(rest), wanted = target_.cores * int64_t{512};
     lanes_ = std::min(4, lanes_along(column));
     while (lanes_ > 1 && results / lanes_ < wanted) lanes_ /= 2;
@@ -82,6 +83,20 @@ class ColumnTuner : GpuTuner {
     }
     const int block = merge(rest);
     if (block >= 0) bind(block, RangeKind::Block);
+    return true;
+  }
+
+  // Fewer results than a warp of each multiprocessor has threads: several threads sum for each. On
+  // an H200 80 sums of 64 take 5.1 us so, and 9.9 with a thread for each.
+  bool few_results(const Ids& rest) {
+    constexpr int64_t kShortest = 32, kEach = 4, kMost = 32;
+    const Ids closed = reduced_everywhere();
+    const int64_t rows = iterations(closed);
+    if (closed.empty() || rows < kShortest || iterations(rest) >= target_.cores * target_.warp)
+      return false;
+    const auto most = static_cast<uint64_t>(std::min(rows / kEach, kMost));
+    rows_below(merge(closed), static_cast<int64_t>(std::bit_floor(most)));
+    spread(merge(rest), target_.warp);
     return true;
   }
 

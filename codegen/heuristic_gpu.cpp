@@ -84,6 +84,8 @@ class RowTuner : GpuTuner {
       if (iterations(without(rest, id)) >= 8 * kBlock * lanes_ * target_.cores)
         rest = without(rest, id);
     if (lanes_ == 8 && reads_wide(v)) lanes_ = 4;
+    // What leaves a warp threads to spare takes as many times as long as it has lanes.
+    if (iterations(rest) < lanes_ * target_.warp) lanes_ = 1;
     if (const int id = serving(rest, v); id >= 0) {
       const int part = split(id, kServed);
       bind(part, RangeKind::Unroll);
@@ -464,6 +466,15 @@ class RowTuner : GpuTuner {
            (rows * threads < 1024 * target_.cores ||
             (held && vectors * lanes_ > threads * kHeldByThread)))
       threads *= 2;
+    return dividing(vectors, threads);
+  }
+
+  // As many of a block's threads as none is without work in the last turn: on an H200 rows of 6400
+  // vectors take 20.7 us with 800 threads, and 23.7 with 1024.
+  int64_t dividing(int64_t vectors, int64_t threads) const {
+    if (threads >= kBlock && vectors % threads)
+      for (int64_t fewer = threads - target_.warp; 2 * fewer >= threads; fewer -= target_.warp)
+        if (vectors % fewer == 0) return fewer;
     return threads;
   }
 

@@ -19,6 +19,7 @@ class GpuTuner : protected Tuner {
   bool has_reductions() const;
   // Ranges that all items run in and none reduces along. What runs in none is done once.
   uint64_t shared_mask() const;
+  bool is_detached(Node item) const;
   bool is_shared(int id) const;
   // A range of kind Reduce that no reduction closes belongs to a store that goes on in order; one
   // that combines with what is there may as well run in parallel: it is atomic.

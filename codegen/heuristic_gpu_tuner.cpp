@@ -5,10 +5,28 @@ namespace tiny {
 
 bool GpuTuner::has_reductions() const { return !all_of(sink_, Op::Reduce).empty(); }
 
+// A short sum beside many results that no result's loop goes around, as of the elements that count
+// in a mean: each block has it of its own rather than one block all results. On an H200 the
+// gradient of 512 cross entropies of 10 classes takes 6.5 us so, and 17.4 in one block.
+bool GpuTuner::is_detached(Node item) const {
+  constexpr int64_t kLongest = 2048, kFewest = 4096;
+  if (item->op != Op::Reduce) return false;
+  uint64_t stored = ~uint64_t{0};
+  for (Node other : items())
+    if (other->op == Op::Store && around(other) != 0) stored &= around(other);
+  int64_t results = 1, reduced = 1;
+  for (Node r : ranges_) {
+    if (stored >> range_id(r) & 1) results *= extent(r);
+    if (contains(item, range_id(r))) reduced *= extent(r);
+  }
+  return !(stored & around(item)) && stored != ~uint64_t{0} && reduced <= kLongest &&
+         results >= std::max(kFewest, 4 * reduced);
+}
+
 uint64_t GpuTuner::shared_mask() const {
   uint64_t mask = ~uint64_t{0};
   for (Node item : items()) {
-    if (around(item) == 0) continue;
+    if (around(item) == 0 || is_detached(item)) continue;
     mask &= around(item);
     if (item->op == Op::Reduce)
       for (Node r : item->srcs().subspan(1)) mask &= ~r->ranges;

@@ -16,6 +16,14 @@ class MmaTuner : Tuner {
  public:
   MmaTuner(Node sink, const Target& target) : Tuner(sink, target) {}
 
+  // Of the best plan, in units that are those of other options for matrix units, too; nothing where
+  // none fits.
+  std::optional<double> least_time() {
+    double least = INFINITY;
+    if (!begin() || ranked(&least).empty()) return {};
+    return least;
+  }
+
   std::optional<Choice> run(const MmaPlan* asked = nullptr) {
     if (!begin() || !lay_out(asked ? *asked : ranked()[0])) return {};
     choice_.heavy = true;
@@ -166,7 +174,7 @@ class MmaTuner : Tuner {
   }
 
   // By time, with the warps that are best in most kernels.
-  std::vector<MmaPlan> ranked() const {
+  std::vector<MmaPlan> ranked(double* least = nullptr) const {
     constexpr int64_t kMostRegisters = 160, kMostRows = 8, kMostColumns = 20;
     int64_t fragments = 1;
     others(fragments);
@@ -185,6 +193,7 @@ class MmaTuner : Tuner {
       }
     std::stable_sort(timed.begin(), timed.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (least && !timed.empty()) *least = timed[0].first;
     std::vector<MmaPlan> out;
     for (const auto& [seconds, plan] : timed) out.push_back(plan);
     return out;
@@ -273,6 +282,8 @@ class MmaTuner : Tuner {
 
 std::optional<Choice> choose_mma_options(Node sink, const Target& target) {
   if (auto staged = choose_stage_options(sink, target, stage_plans(true))) return staged;
+  if (const auto time = MmaTuner(sink, target).least_time())
+    if (auto windows = choose_window_options(sink, target, *time)) return windows;
   return MmaTuner(sink, target).run();
 }
 

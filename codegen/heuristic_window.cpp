@@ -2,7 +2,9 @@
 // many windows have it (codegen/stage.h), and multiplied by the matrix units of warps. A search
 // tries them; what they gain has not been measured on a GPU yet.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <set>
 
 #include "codegen/mma.h"
 #include "codegen/stage.h"
@@ -12,15 +14,35 @@ namespace tiny {
 
 namespace {
 
+std::vector<WindowPlan> all_plans() {
+  std::vector<WindowPlan> out;
+  for (int64_t rows : {1, 2, 4})
+    for (int64_t columns : {1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24, 25})
+      for (int64_t depth : {2, 1})
+        for (int64_t lines : {0, 2, 4}) out.push_back({rows, columns, depth, lines});
+  return out;
+}
+
 class WindowTuner : StagingTuner {
  public:
   WindowTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
+  // Plans that take less time than that, the best first.
+  std::vector<WindowPlan> ranked(double most) {
+    std::vector<std::pair<double, WindowPlan>> timed;
+    if (begin())
+      for (const WindowPlan& plan : all_plans())
+        if (const double t = fits(plan) ? time(plan) : INFINITY; t < most)
+          timed.emplace_back(t, plan);
+    std::stable_sort(timed.begin(), timed.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<WindowPlan> out;
+    for (const auto& [t, plan] : timed) out.push_back(plan);
+    return out;
+  }
+
   std::optional<Choice> run(const WindowPlan& plan) {
-    // Elsewhere fragments hold other elements, and halves are copied one by one.
-    if (target_.language != Target::Language::Cuda || !find_windows()) return {};
-    if (unit_->dtype != kF32) return {};
-    if (is_of_filters() != (plan.lines > 0) || !fits(plan)) return {};
+    if (!begin() || !fits(plan)) return {};
     if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
     if (!multiply(plan)) return {};
     for (const Copies& c : copies_)
@@ -47,6 +69,11 @@ class WindowTuner : StagingTuner {
   };
 
   // --- what there is -----------------------------------------------------------------------------
+
+  // Elsewhere fragments hold other elements, and halves are copied one by one.
+  bool begin() {
+    return target_.language == Target::Language::Cuda && find_windows() && unit_->dtype == kF32;
+  }
 
   bool find_windows() {
     Node reduce = largest_reduction();
@@ -135,15 +162,131 @@ class WindowTuner : StagingTuner {
 
   // A block has all rows and columns that are not counted by blocks.
   bool fits(const WindowPlan& plan) const {
-    constexpr int64_t kMostWarps = 20, kMostRegisters = 128;
+    constexpr int64_t kMostWarps = 20, kMostRegisters = 160;
     int64_t columns = plan.lines ? size(columns_) : images();
     for (const Pair& p : pairs_) columns *= size(p.result);
     const int64_t rows = size(rows_), held = plan.rows * plan.columns;
     const auto sums = static_cast<int64_t>(all_of(sink_, Op::Reduce).size());
+    if (is_of_filters() != (plan.lines > 0)) return false;
     return rows % (plan.rows * unit_->rows) == 0 &&
            columns % (plan.columns * unit_->columns) == 0 &&
            held * unit_->results() * sums <= kMostRegisters &&
            rows * columns / (held * unit_->rows * unit_->columns) <= kMostWarps;
+  }
+
+  // --- how long it takes
+  // ---------------------------------------------------------------------------
+
+  // A range whose iterations are so far apart in a stage.
+  struct Step {
+    int64_t size, step;
+  };
+  static int64_t place(const std::vector<Step>& steps, int64_t number) {  // the first is innermost
+    int64_t at = 0;
+    for (const Step& s : steps) {
+      at += number % s.size * s.step;
+      number /= s.size;
+    }
+    return at;
+  }
+
+  // What a block computes.
+  struct Tile {
+    std::vector<Step> columns, terms;  // as they lie in the image's stage; what is summed unrolled
+    int64_t steps = 1, turns = 1;      // multiplications of a fragment: unrolled; of what is staged
+    int64_t fragments = 1, blocks = 1;
+    int64_t bytes = 0;  // of both stages
+  };
+
+  Tile tile_of(const WindowPlan& plan) const {
+    Tile t = plan.lines ? lines_tile(plan.lines) : channels_tile();
+    t.bytes *= plan.depth * unit_->dtype.size();
+    t.fragments = size(rows_) / unit_->rows;
+    for (const Step& s : t.columns) t.fragments *= s.size;
+    t.fragments /= unit_->columns;
+    t.blocks *= size(blocks_);
+    return t;
+  }
+
+  Tile channels_tile() const {
+    Tile t;
+    int64_t step = 1;
+    for (size_t i = pairs_.size(); i-- > 0;) {  // pixels are innermost
+      t.columns.push_back({size(pairs_[i].result), step});
+      if (i == 0) t.terms.push_back({size(pairs_[i].sum), step});
+      t.turns *= size(pairs_[i].sum);
+      step *= size(pairs_[i].result) + size(pairs_[i].sum) - 1;
+    }
+    t.columns.push_back({images(), step});
+    t.steps = size(pairs_[0].sum);
+    t.blocks = size(columns_) / images();
+    t.bytes = unit_->depth * (step * images() + t.turns * size(rows_));
+    return t;
+  }
+
+  Tile lines_tile(int64_t lines) const {
+    Tile t;
+    int64_t step = 1, pixels = 1;
+    for (size_t i = columns_.size(); i-- > 0; step *= size(columns_[i]))
+      t.columns.push_back({size(columns_[i]), step});
+    const size_t first = t.columns.size();
+    for (size_t i = 0; i < pairs_.size(); ++i) {  // lines lie nearer to each other than pixels
+      const int64_t sum = i ? size(pairs_[i].sum) : lines;
+      t.columns.insert(t.columns.begin() + static_cast<ptrdiff_t>(first),
+                       {size(pairs_[i].result), step});
+      t.terms.insert(t.terms.begin(), {sum, step});
+      pixels *= sum;
+      step *= size(pairs_[i].result) + sum - 1;
+    }
+    t.steps = t.turns = pixels / unit_->depth;
+    t.bytes = step + pixels * size(rows_);
+    return t;
+  }
+
+  // Elements that a warp loads for all that it multiplies without a loop: what several columns
+  // share once.
+  int64_t loads(const WindowPlan& plan, const Tile& t) const {
+    std::set<int64_t> places;
+    for (int64_t x = 0; x < plan.columns; ++x)
+      for (int64_t i = 0; i < t.steps; ++i)
+        places.insert(place(t.columns, x * unit_->columns) +
+                      place(t.terms, i * (plan.lines ? unit_->depth : 1)));
+    return unit_->a_count() * plan.rows * t.steps +
+           unit_->b_count() * static_cast<int64_t>(places.size());
+  }
+
+  // Blocks that a multiprocessor has room for.
+  int64_t resident(const WindowPlan& plan, const Tile& t) const {
+    constexpr double kRegisters = 1.5, kOthers = 50, kMost = 255, kAll = 65536;
+    const int64_t held = plan.rows * plan.columns, warps = t.fragments / held;
+    // What other sums leave for each result is kept while the product is computed.
+    const auto values = static_cast<double>(all_of(sink_, Op::Reduce).size() + 1) / 2;
+    const double each =
+        kRegisters * values * static_cast<double>(held * unit_->results()) + kOthers;
+    const auto fit = static_cast<int64_t>(
+        kAll / (std::min(each, kMost) * static_cast<double>(warps * target_.warp)));
+    return std::min({fit, target_.shared_bytes / t.bytes, (t.blocks - 1) / target_.cores + 1});
+  }
+
+  // In the units of MmaTuner's (codegen/heuristic_mma.cpp). The constants are to find the best of
+  // 90 plans for five convolutions and gradients of MNIST's network, and where registers alone are
+  // better, as measured on an H200. A multiprocessor's four schedulers have warps of their own.
+  double time(const WindowPlan& plan) const {
+    constexpr double kLoad = 4.5, kMultiply = 7.5, kHidden = 2.5, kFill = 3200;
+    constexpr int64_t kSchedulers = 4;
+    const Tile t = tile_of(plan);
+    const int64_t blocks = resident(plan, t), held = plan.rows * plan.columns;
+    if (blocks < 1) return INFINITY;
+    const int64_t warps = blocks * (t.fragments / held), at_once = target_.cores * blocks;
+    const double work = kMultiply + kLoad * static_cast<double>(loads(plan, t)) /
+                                        static_cast<double>(held * t.steps);
+    const double hidden = 1 + kHidden / static_cast<double>(warps);
+    const double uneven =
+        static_cast<double>((warps + kSchedulers - 1) / kSchedulers * kSchedulers) /
+        static_cast<double>(warps);
+    const double fill = kFill / static_cast<double>(plan.depth * t.turns * t.fragments * blocks);
+    const int64_t rounds = (t.blocks + at_once - 1) / at_once * blocks;
+    return (work * hidden * uneven + fill) * static_cast<double>(rounds * t.fragments);
   }
 
   // --- stages ------------------------------------------------------------------------------------
@@ -338,14 +481,15 @@ std::optional<Choice> choose_window_options(Node sink, const Target& target,
   return WindowTuner(sink, target).run(plan);
 }
 
+std::optional<Choice> choose_window_options(Node sink, const Target& target, double time) {
+  for (const WindowPlan& plan : WindowTuner(sink, target).ranked(time))
+    if (auto choice = choose_window_options(sink, target, plan)) return choice;
+  return {};
+}
+
 std::vector<Choice> window_choices(Node sink, const Target& target) {
   std::vector<Choice> out;
-  std::vector<WindowPlan> plans;
-  for (int64_t rows : {1, 2, 4})
-    for (int64_t columns : {1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24, 25})
-      for (int64_t depth : {1, 2})
-        for (int64_t lines : {0, 2, 4}) plans.push_back({rows, columns, depth, lines});
-  for (const WindowPlan& plan : plans)
+  for (const WindowPlan& plan : all_plans())
     if (auto choice = choose_window_options(sink, target, plan)) out.push_back(std::move(*choice));
   return out;
 }
