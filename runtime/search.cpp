@@ -67,7 +67,8 @@ class Search {
     add_baseline();
     if (settings_.only) {
       add({*settings_.only}, 1);
-      return time({1});
+      if (all_.size() > 1) time({1});  // else the heuristic's, which is timed already
+      return;
     }
     bool more = true;
     if (!compiled_.empty()) more = round();

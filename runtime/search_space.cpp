@@ -193,7 +193,7 @@ class Editor {
       if (!l.ordered) parts(l), bindings(l);
     if (!is_cpu_)
       for (const Loop& l : start_.loops())
-        if (!l.ordered && l.kind == RangeKind::Loop) shares(l), alone(l);
+        if (!l.ordered && l.kind == RangeKind::Loop) shares(l);
     for (size_t i = 0; i < start_.loops().size(); ++i)
       for (size_t j = 0; j < start_.loops().size(); ++j)
         if (i != j) pairs(start_.loops()[i], start_.loops()[j], j == i + 1);
@@ -328,21 +328,6 @@ class Editor {
       if (l.extent % amount || l.extent == amount) continue;
       add_part(l, amount, RangeKind::Unroll, -1, 0);
       if (block >= 0) add_part(l, amount, RangeKind::Thread, block, 0);
-    }
-  }
-
-  // Threads along one loop alone, each with sums of its own: a start for kernels in which the
-  // heuristic has threads share sums, and so too few blocks.
-  void alone(const Loop& l) {
-    if (!head_.empty()) return;
-    int next = 0;
-    for (const Loop& other : start_.loops()) next = std::max(next, other.id + 1);
-    for (int64_t threads : {32, 128}) {
-      if (l.extent % threads || l.extent == threads) continue;
-      keep({{{OptKind::Split, l.id, threads, {}},
-             bind(next, RangeKind::Thread).opt,
-             bind(l.id, RangeKind::Block).opt},
-            choice_.heavy});
     }
   }
 

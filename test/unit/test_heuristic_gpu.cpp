@@ -198,8 +198,10 @@ TEST_CASE("GPU options: blocks that transpose a few rows have whole warps") {
 
 TEST_CASE("GPU options: windows one below the other read their rows once for a matrix unit") {
   const EnvOverride allow("ALLOW_TF32", "1");
-  const Lowered low = last_kernel(conv2d(memory({512, 32, 24, 24}), memory({32, 32, 5, 5})));
+  // More pixels of an image than a block has warps for.
+  const Lowered low = last_kernel(conv2d(memory({64, 32, 84, 24}), memory({32, 32, 5, 5})));
   REQUIRE(holds(low, "mma_tf32("));
+  CHECK(low.launch.shared_bytes == 0);
   const std::string &text = low.source.text, mark = "UNROLL for (i32 ";
   const size_t at = text.find(mark, text.find("acc1 = "));
   REQUIRE(at != std::string::npos);
@@ -207,6 +209,30 @@ TEST_CASE("GPU options: windows one below the other read their rows once for a m
   CHECK(text.substr(at).find("for (", mark.size()) == std::string::npos);  // the innermost loop
   CHECK(holds(low, (name + " * 24").c_str()));                             // of rows
   CHECK(holds(low, (name + " < 5").c_str()));
+}
+
+TEST_CASE(
+    "GPU options: windows of images that fit into a block are staged once, with the filters") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  const Tensor x = memory({512, 32, 24, 24}).requires_grad_();
+  const Tensor w = memory({32, 32, 5, 5}).requires_grad_();
+  const Tensor y = conv2d(x, w);
+  const Tensor g = memory({512, 32, 20, 20});
+  const Tensor of_filters = Tensor::gradient((y * g).sum(), {w})[0];
+  int staged = 0;
+  for (const Lowered& low : kernels(of_filters))
+    staged += holds(low, "mma_tf32(") && holds(low, "copies.start<16>(") && holds(low, "wait<0>");
+  CHECK(staged == 1);
+  const Lowered low = last_kernel(y);
+  REQUIRE(holds(low, "mma_tf32("));
+  REQUIRE(holds(low, "copies.start<16>("));
+  // What a thread copies is a constant distance apart, and products are added where they are made.
+  const std::string& text = low.source.text;
+  const size_t first = text.find("copies.wait", text.find("acc1 = "));
+  const std::string copies = text.substr(first, text.rfind("copies.start") - first);
+  CHECK(copies.find(" / ") == std::string::npos);
+  CHECK(copies.find(" % ") == std::string::npos);
+  CHECK(text.find("splat<f32x4>(0.0f));") == std::string::npos);
 }
 
 TEST_CASE("GPU options: channels that are innermost in memory are summed side by side, in parts") {
@@ -375,4 +401,21 @@ TEST_CASE("GPU options: large tiles of f32 take long steps where two blocks have
   // Columns that are read one by one.
   CHECK(tile_and_step({{2001, 1999}, {1999, 2001}, false, false, kF32}) == tile + "16");
   CHECK(tile_and_step({{2001, 2000}, {2004, 2000}, false, true, kF32}) == tile + "16");
+}
+
+TEST_CASE("GPU options: few results of short sums have several threads each") {
+  const Lowered low = last_kernel(memory({8, 64, 10}).sum(1));
+  CHECK(low.launch.block[0] * low.launch.block[1] == 512);
+  CHECK(low.launch.grid[0] == 3);
+  CHECK(holds(low, "apart_add<"));
+}
+
+TEST_CASE("GPU options: what leaves a warp threads to spare has no vectors") {
+  CHECK_FALSE(holds(last_kernel(memory({64}).exp()), "f32x4"));
+  CHECK(holds(last_kernel(memory({128}).exp()), "f32x4"));
+}
+
+TEST_CASE("GPU options: threads of a row divide it where they can") {
+  CHECK(last_kernel(memory({512, 25600}).sum(1)).launch.block[0] == 800);
+  CHECK(last_kernel(memory({512, 25604}).sum(1)).launch.block[0] == 1024);
 }

@@ -128,28 +128,30 @@ TEST_CASE("stage: convolutions and both of their gradients are right") {
 
 TEST_CASE("stage: what windows share is in shared memory once, of sums over channels and pixels") {
   const EnvOverride allow("ALLOW_TF32", "1");
+  enum Of { kResults, kFilters, kImage };
   struct Case {
-    bool is_gradient;
+    Of of;  // the convolution's results, or the gradient
     Shape image;
     int64_t padding;
     WindowPlan plan;
   };
   const std::vector<Case> cases{
-      {false, {2, 16, 6, 10}, 0, {1, 2, 1}},    {false, {2, 16, 6, 10}, 0, {1, 4, 2}},
-      {false, {4, 16, 4, 8}, 1, {1, 2, 2}},     {false, {4, 16, 5, 8}, 0, {1, 9, 1}},
-      {true, {2, 16, 10, 10}, 0, {1, 9, 1, 2}}, {true, {2, 16, 10, 10}, 0, {1, 2, 2, 4}},
-      {true, {2, 8, 8, 12}, 1, {1, 3, 2, 2}},
+      {kResults, {2, 16, 6, 10}, 0, {1, 2, 1}},     {kResults, {2, 16, 6, 10}, 0, {1, 4, 2}},
+      {kResults, {4, 16, 4, 8}, 1, {1, 2, 2}},      {kResults, {4, 16, 5, 8}, 0, {1, 9, 1}},
+      {kFilters, {2, 16, 10, 10}, 0, {1, 9, 1, 2}}, {kFilters, {2, 16, 10, 10}, 0, {1, 2, 2, 4}},
+      {kFilters, {2, 8, 8, 12}, 1, {1, 3, 2, 2}},   {kImage, {2, 16, 8, 8}, 0, {1, 4, 2}},
+      {kImage, {4, 32, 6, 6}, 0, {2, 9, 1}},        {kResults, {2, 16, 10, 14}, 0, {1, 3, 2}},
   };
   for (const std::string& device : devices())
     for (const Case& c : cases) {
       if (device.find("HIP") != device.npos) continue;  // its fragments hold 16 columns
       const auto result = [&](const std::string& on) {
-        const Tensor x = integers(c.image, kF32, on);
+        const Tensor x = integers(c.image, kF32, on).requires_grad_();
         const Tensor w = integers({16, c.image[1], 3, 3}, kF32, on).requires_grad_();
         const Tensor y = conv2d(x, w, Tensor(), {.padding = static_cast<int>(c.padding)});
-        if (!c.is_gradient) return y;
+        if (c.of == kResults) return y;
         const Tensor g = integers(to_shape(y.shape()), kF32, on);
-        return Tensor::gradient((y * g).sum(), {w})[0];
+        return Tensor::gradient((y * g).sum(), {c.of == kFilters ? w : x})[0];
       };
       const StagedKernel kernel(result(device));
       CAPTURE(device);
@@ -163,6 +165,13 @@ TEST_CASE("stage: what windows share is in shared memory once, of sums over chan
       const auto is_image = [](Node s) { return s->ints()[1] == 8 * (6 * 10 + 8); };
       CHECK(stages.size() == 2);
       if (&c == &cases[0]) CHECK(std::any_of(stages.begin(), stages.end(), is_image));
+      // Around all other loops of the sum goes the one that stages are filled along.
+      for (Node stage : stages)
+        for (Node r : ranges_of(low.machine))
+          if (kind(r) == RangeKind::Reduce && !(stage->ranges & r->ranges))
+            for (Node outer : ranges_of(low.machine))
+              if (kind(outer) == RangeKind::Reduce && (stage->ranges & outer->ranges))
+                CHECK(range_id(outer) < range_id(r));
       prove_all(kernel, low);
       CHECK(kernel.run(low.source, low.launch) == result("CPU").to_vector<float>());
     }
