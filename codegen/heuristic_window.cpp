@@ -19,7 +19,7 @@ std::vector<WindowPlan> all_plans() {
   for (int64_t rows : {1, 2, 4})
     for (int64_t columns : {1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24, 25})
       for (int64_t depth : {2, 1})
-        for (int64_t lines : {0, 2, 4}) out.push_back({rows, columns, depth, lines});
+        for (int64_t lines : {0, 2, 4, 5, 8, 10}) out.push_back({rows, columns, depth, lines});
   return out;
 }
 
@@ -56,6 +56,7 @@ class WindowTuner : StagingTuner {
 
  private:
   static constexpr int64_t kMostCopies = 8;  // unrolled: their addresses take registers
+  static constexpr int64_t kMostSteps = 10;  // of the sum over a few lines of pixels, unrolled
 
   // Ranges whose sum says what is read: of windows, where they begin and how far in they are. One
   // is a range of the sum, the other one of results.
@@ -238,7 +239,8 @@ class WindowTuner : StagingTuner {
       pixels *= sum;
       step *= size(pairs_[i].result) + sum - 1;
     }
-    t.steps = t.turns = pixels / unit_->depth;
+    t.turns = pixels / unit_->depth;
+    t.steps = best_unroll(t.turns, kMostSteps);
     t.bytes = step + pixels * size(rows_);
     return t;
   }
@@ -386,7 +388,9 @@ class WindowTuner : StagingTuner {
     bind_if(cut(columns, plan.columns), RangeKind::Unroll);
     // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix
     // units.
-    if (size(inner_) > 1) bind(inner_, RangeKind::Unroll);
+    if (size(inner_) > 1)
+      if (const int part = cut(inner_, best_unroll(size(inner_), kMostSteps)); part >= 0)
+        bind(part, RangeKind::Unroll);
     for (int id : {rows, columns}) {
       if (id < 0 || !range(id)) continue;
       bind(id, RangeKind::Thread);
