@@ -67,8 +67,7 @@ class ColumnTuner : GpuTuner {
     const int64_t blocks = results / extent(column) * groups;
     // Some blocks on each multiprocessor, so that one loads while another one combines.
     const int64_t wanted = blocks <= 2 * target_.cores ? kThreads : kFewest;
-    // Latency counts, or bandwidth; many blocks want few threads with more loads in flight each.
-    const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : wanted == kThreads ? 4 : 8;
+    const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : 4;  // latency counts, or bandwidth
     const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));
     if (down * across < 2 * target_.warp) return false;
