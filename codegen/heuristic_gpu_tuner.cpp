@@ -7,7 +7,7 @@ bool GpuTuner::has_reductions() const { return !all_of(sink_, Op::Reduce).empty(
 
 // A short sum beside many results that no result's loop goes around, as of the elements that count
 // in a mean: each block has it of its own rather than one block all results. On an H200 the
-// gradient of 512 cross entropies of 10 classes takes 6.5 us so, and 17.4 in one block.
+// gradient of 512 cross entropies of 10 classes takes 5.9 us so, and 17.4 in one block.
 bool GpuTuner::is_detached(Node item) const {
   constexpr int64_t kLongest = 2048, kFewest = 4096;
   if (item->op != Op::Reduce) return false;

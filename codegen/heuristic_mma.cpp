@@ -175,6 +175,8 @@ class MmaTuner : Tuner {
 
   // By time, with the warps that are best in most kernels.
   std::vector<MmaPlan> ranked(double* least = nullptr) const {
+    // On an H200 the gradient of 512 pictures of 24 x 24 in 32 channels, of 5 x 5, takes 129 us
+    // with 2 x 12 fragments, and 109 with 2 x 18.
     constexpr int64_t kMostRegisters = 160, kMostRows = 8, kMostColumns = 20;
     int64_t fragments = 1;
     others(fragments);
