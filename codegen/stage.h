@@ -108,7 +108,7 @@ struct WindowPlan {
 // none where the kernel has none, or the plan does not fit.
 std::optional<Choice> choose_window_options(Node sink, const Target& target,
                                             const WindowPlan& plan);
-// By the best plan, where it takes less time than that, in units of mma_time (codegen/mma.h).
+// By the best plan, where it takes less time than that, in units of codegen/heuristic_mma.cpp.
 std::optional<Choice> choose_window_options(Node sink, const Target& target, double time);
 // Those of all plans that fit.
 std::vector<Choice> window_choices(Node sink, const Target& target);
