@@ -43,7 +43,8 @@ class CpuTuner : Tuner {
     const int id = range_id(r), between = range_between(id);
     if (between >= 0) {
       vector_split(id, lanes_, 1);
-      return bind(between, RangeKind::Unroll);
+      bind(between, RangeKind::Unroll);
+      return read_lines(id);
     }
     const int across = crossing_range(id);
     if (across < 0) {
@@ -66,6 +67,22 @@ class CpuTuner : Tuner {
           stride(sink_->src(0), range_id(u)) == 1)
         return range_id(u);
     return -1;
+  }
+
+  // A row's elements of one fragment of columns are a part of a cache line: where the next
+  // fragment's come behind them, a few fragments are stored at a time (on Emerald Rapids, 1024 x
+  // 1024 bf16 to pairs of 16 columns on one core: 0.17 instead of 0.36 ms).
+  void read_lines(int id) {
+    constexpr int64_t kFragments = 4;
+    for (Node r : ranges_) {
+      const auto goes_on = [&](const Access& a) {
+        return a.node->op == Op::Load && stride(a.node, range_id(r)) == extent(range(id));
+      };
+      if (kind(r) != RangeKind::Loop || kind(range(id)) != RangeKind::Vector ||
+          std::none_of(accesses_.begin(), accesses_.end(), goes_on))
+        continue;
+      return unroll_split(range_id(r), best_unroll(extent(r), kFragments));
+    }
   }
 
   // Stores that go on in order are divided among the cores by strips of a few cache lines: narrower
