@@ -136,9 +136,17 @@ struct TileOperand {
   Node x, across, k, first, step;
 };
 
-// All elements of a fragment as one load; nullptr where they do not lie in memory as the unit has
-// them: rows of `depth`, or for each `group` along k the columns. From `id` on ranges are free.
-Node tile_load(const TileOperand& o, const MmaUnit& u, bool rows, int id) {
+// Whether two indices differ by a multiple of the range, or not at all.
+bool differ_by(Node range, Node a, Node b) {
+  const Sum sum = to_sum(index_add(a, index_mul(b, -1)));
+  const auto may_differ = [&](const Sum::Term& t) { return t.factor == 0 || t.atom == range; };
+  return sum.constant == 0 && std::all_of(sum.terms.begin(), sum.terms.end(), may_differ);
+}
+
+// All elements of a fragment as one load, where they lie in memory as the unit has them: rows of
+// `depth`, or for each `group` along k the columns. Rows of a tile may also lie as far apart as
+// they like, each of them a load. None where they lie in another way. From `id` on ranges are free.
+std::vector<Node> tile_loads(const TileOperand& o, const MmaUnit& u, bool rows, int id) {
   const int count = rows ? u.rows : u.columns, group = rows ? u.depth : u.group;
   Node i = count == 1 ? index(0) : range_of(count, id, RangeKind::Loop);
   Node outer = group == u.depth ? index(0) : range_of(u.depth / group, id + 1, RangeKind::Loop);
@@ -148,14 +156,18 @@ Node tile_load(const TileOperand& o, const MmaUnit& u, bool rows, int id) {
     return replaced(o.x->src(1), {{o.across, index_add(index_mul(o.first, count), x)},
                                   {o.k, index_add(index_mul(o.step, u.depth), y)}});
   };
-  Node begin = at(index(0), index(0));
+  const auto begin_of = [&](Node x) { return at(x, index(0)); };
+  Node begin = begin_of(index(0));
   Node offset = index_add(index_mul(outer, count * group), index_add(index_mul(i, group), inner));
-  const Sum rest = to_sum(index_add(at(i, along), index_mul(index_add(begin, offset), -1)));
-  const bool same =
-      rest.constant == 0 && std::all_of(rest.terms.begin(), rest.terms.end(),
-                                        [](const Sum::Term& t) { return t.factor == 0; });
-  if (!same) return nullptr;
-  return make(Op::Load, o.x->dtype.vec(count * u.depth), {o.x->src(0), begin});
+  if (differ_by(nullptr, at(i, along), index_add(begin, offset)))
+    return {make(Op::Load, o.x->dtype.vec(count * u.depth), {o.x->src(0), begin})};
+  if (!rows || count == 1 || !differ_by(nullptr, at(i, along), index_add(begin_of(i), along)) ||
+      !differ_by(i, begin_of(i), begin))
+    return {};
+  std::vector<Node> loads;
+  for (int row = 0; row < count; ++row)
+    loads.push_back(make(Op::Load, o.x->dtype.vec(u.depth), {o.x->src(0), begin_of(index(row))}));
+  return loads;
 }
 
 }  // namespace
@@ -264,8 +276,9 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
                         !load_matrices(columns, u, u.columns, id).empty();
     return staged ? "" : "an operand's fragments are no rows of 16 bytes in shared memory";
   }
-  const bool in_place = tile_load({a, m, k, fragments(m, u.rows, 3), step}, u, true, id) &&
-                        tile_load({b, n, k, fragments(n, u.columns, 4), step}, u, false, id);
+  const bool in_place =
+      !tile_loads({a, m, k, fragments(m, u.rows, 3), step}, u, true, id).empty() &&
+      !tile_loads({b, n, k, fragments(n, u.columns, 4), step}, u, false, id).empty();
   return in_place ? "" : "a fragment's elements do not lie one after the other";
 }
 
@@ -315,9 +328,10 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
       srcs.push_back(e);
   };
   if (u.group) {
-    srcs = {tile_load({a, m, k, rows, steps}, u, true, id),
-            tile_load({b, n, k, columns, steps}, u, false, id)};
-    expect(srcs[0] && srcs[1], "an mma of elements that do not lie one after the other");
+    srcs = tile_loads({a, m, k, rows, steps}, u, true, id);
+    const std::vector<Node> second = tile_loads({b, n, k, columns, steps}, u, false, id);
+    expect(!srcs.empty() && !second.empty(), "an mma of elements that do not lie as tiles do");
+    srcs.insert(srcs.end(), second.begin(), second.end());
   } else if (opt.amount == kMmaMatrices) {
     matrices(a, m, rows, u.rows);
     matrices(b, n, columns, u.columns);

@@ -21,7 +21,19 @@ define internal void @emulated.tilezero(ptr %t) {
   ret void
 }
 define internal void @emulated.tileloadd64(ptr %t, ptr %from, i64 %stride) {
-  call void @llvm.memcpy.p0.p0.i64(ptr %t, ptr %from, i64 1024, i1 false)
+entry:
+  br label %row
+row:
+  %i = phi i64 [ 0, %entry ], [ %next, %row ]
+  %from.at = mul i64 %i, %stride
+  %row.from = getelementptr i8, ptr %from, i64 %from.at
+  %to.at = mul i64 %i, 64
+  %row.to = getelementptr i8, ptr %t, i64 %to.at
+  call void @llvm.memcpy.p0.p0.i64(ptr %row.to, ptr %row.from, i64 64, i1 false)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, 16
+  br i1 %more, label %row, label %done
+done:
   ret void
 }
 define internal void @emulated.tilestored64(ptr %t, ptr %to, i64 %stride) {
@@ -205,6 +217,7 @@ std::string emulated_tile(const MmaUnit& unit, const std::string& name) {
 class TileRegisters {
  public:
   explicit TileRegisters(const Linear& program) {
+    find_rows(program);
     find_ends(program);
     std::vector<int> free;
     for (int t = kTiles; t-- > 0;) free.push_back(t);
@@ -225,13 +238,29 @@ class TileRegisters {
 
   const int* find(Node n) const { return numbers_.find(n); }
 
+  // Of a load of a row: the first row of the tile, where it is the last one, else nullptr.
+  const Node* first_row(Node load) const { return rows_.find(load); }
+
   static bool is_tile(DType t) { return t.size() * t.lanes == kTileBytes; }
 
  private:
-  static Node made_by(Node statement) {
+  Node made_by(Node statement) const {
     Node n = statement->op == Op::Acc ? statement->src(0) : statement;
+    if (const Node* first = rows_.find(n)) return *first ? n : nullptr;
     const bool makes = statement->op == Op::Acc || n->op == Op::Load || n->op == Op::Mma;
     return makes && is_tile(n->dtype) ? n : nullptr;
+  }
+
+  // Tiles whose rows do not lie one after the other have a load for each of them: the last one
+  // stands for the tile.
+  void find_rows(const Linear& program) {
+    for (Node n : program.body) {
+      if (n->op == Op::Update) n = n->src(0)->src(0);
+      if (n->op != Op::Mma || n->num_src == 2) continue;
+      const int last = static_cast<int>(n->num_src) - 2;
+      for (int row = 0; row < last; ++row) rows_[n->src(row)] = nullptr;
+      rows_[n->src(last)] = n->src(0);
+    }
   }
 
   void find_ends(const Linear& program) {
@@ -269,6 +298,7 @@ class TileRegisters {
   }
 
   NodeMap<int> numbers_, ends_;
+  NodeMap<Node> rows_;
 };
 
 class TilePrinter : public LlvmPrinter {
@@ -290,6 +320,7 @@ class TilePrinter : public LlvmPrinter {
         if (const int* t = registers_.find(n->src(0))) return call("tilezero", {tile(*t)});
         break;
       case Op::Load:
+        if (const Node* first = registers_.first_row(n)) return load_rows(*first, n);
         if (const int* t = registers_.find(n))
           return call("tileloadd64", {tile(*t), place(n), cat("i64 ", kRowBytes)});
         break;
@@ -337,6 +368,18 @@ class TilePrinter : public LlvmPrinter {
     return target_.emulates ? cat("ptr %tile", number) : cat("i8 ", number);
   }
 
+  // A tile from the first row on, once the place of the last one is known.
+  void load_rows(Node first, Node last) {
+    if (!first) return;
+    constexpr int kRows = kTileBytes / kRowBytes;
+    const std::string type = type_of(last->src(1)->dtype);
+    std::string apart = define(cat("sub ", typed(last->src(1)), ", ", value(first->src(1))));
+    if (type != "i64") apart = define(cat("sext ", type, " ", apart, " to i64"));
+    apart = define(cat("sdiv exact i64 ", apart, ", ", kRows - 1));
+    const std::string bytes = define(cat("mul i64 ", apart, ", ", last->dtype.one().size()));
+    call("tileloadd64", {tile(*registers_.find(last)), place(first), "i64 " + bytes});
+  }
+
   std::string place(Node load) { return "ptr " + address(load->src(0), typed(load->src(1)), true); }
 
   void call(const std::string& name, const std::vector<std::string>& args) {
@@ -356,8 +399,8 @@ class TilePrinter : public LlvmPrinter {
     const std::string name = std::string(unit.intrinsic).substr(9);  // behind "llvm.x86."
     if (target_.emulates) tiles_.insert(emulated_tile(unit, name));
     f16_ |= unit.dtype == kF16;
-    call(name,
-         {tile(sum), tile(*registers_.find(mma->src(0))), tile(*registers_.find(mma->src(1)))});
+    call(name, {tile(sum), tile(*registers_.find(mma->src(static_cast<int>(mma->num_src) - 2))),
+                tile(*registers_.find(mma->src(static_cast<int>(mma->num_src) - 1)))});
   }
 
   void put(Node n, int number) {

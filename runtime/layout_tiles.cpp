@@ -224,7 +224,8 @@ class Tiler {
     const int64_t count = round_up(side.count, size);
     if (count != side.count || k != sum_)
       x = build::pad(x, Shape{0, 0, 0, count - side.count, 0, k - sum_});
-    else if (size == 1 && side.in_order && sums_.size() == 1 && !raised_)
+    else if (which == 0 && side.in_order && sums_.size() == 1 && !raised_ &&
+             (size == 1 || (side.own.size() == 1 && others_ == 1 && !side.windows.image)))
       return x;
     const Shape order{0, 1, 3, 2, 4};
     x = build::reshape(x, Shape{others_, count / size, size, k / group, group});
