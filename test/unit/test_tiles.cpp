@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <random>
 
@@ -262,6 +263,36 @@ TEST_CASE("tiles: subnormal numbers of f16 count, as they are no subnormal ones 
   const Tensor out = all(0x1p-24f).matmul(all(-0x1.8p-14f), kF32);
   CHECK(uses_units(out, device));
   CHECK(out.to("CPU").to_vector<float>()[0] == -0x1.8p-32f);
+}
+
+TEST_CASE("tiles: rows in order are read where they are, others are stored as tiles") {
+  if (!has_units()) return;
+  struct Row {
+    const char* name;
+    std::function<Tensor(Tensor)> rows;  // of [80, 192]
+    size_t steps;                        // kernels: those that store an operand, and the product's
+  };
+  const Row all[] = {{"whole", [](Tensor x) { return x; }, 2},
+                     {"a part of each row", [](Tensor x) { return x.narrow(1, 64, 64); }, 2},
+                     {"some rows", [](Tensor x) { return x.narrow(0, 5, 64); }, 2},
+                     {"rows that fill no tile", [](Tensor x) { return x.narrow(0, 0, 70); }, 3},
+                     {"sums that fill no tile", [](Tensor x) { return x.narrow(1, 0, 100); }, 3},
+                     {"columns", [](Tensor x) { return x.narrow(1, 0, 80).t(); }, 3},
+                     {"backwards", [](Tensor x) { return x.flip(1); }, 3},
+                     {"computed", [](Tensor x) { return -x; }, 3}};
+  for (const Row& row : all)
+    for (const auto& [t, units] : {std::pair(kBF16, kHalves[0]), std::pair(kI8, kBytes[0])}) {
+      CAPTURE(row.name);
+      CAPTURE(units);
+      const auto on = [&](const std::string& device) {
+        const Tensor a = row.rows(integers({80, 192}, t, device));
+        return product(a, integers({a.shape()[1], 48}, t, device), t == kI8 ? kI32 : kF32);
+      };
+      const Tensor found = on(device_with(units));
+      CHECK(uses_units(found, device_with(units)));
+      CHECK(schedule_of(found, device_with(units))->steps.size() == row.steps);
+      CHECK(values_of(found) == values_of(on(device_with("none"))));
+    }
 }
 
 TEST_CASE("tiles: LLVM compiles the instructions for a processor that has them") {
