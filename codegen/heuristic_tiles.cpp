@@ -48,8 +48,7 @@ class TileTuner : Tuner {
     choice_.heavy = true;
     const Fragments at_once = fragments();
     const int64_t strips = (count(m_) + at_once.rows - 1) / at_once.rows;
-    const int64_t panels = (count(n_) + at_once.columns - 1) / at_once.columns;
-    const int64_t block = strips_of_block(strips, panels, at_once.rows * unit_->rows * bytes);
+    const int64_t block = strips_of_block(strips, at_once.rows * unit_->rows * bytes);
     extend(m_, at_once.rows * block);
     extend(n_, at_once.columns);
     if (m_ >= 0) strip_ = block < strips ? inner(m_, at_once.rows * block) : std::exchange(m_, -1);
@@ -118,30 +117,23 @@ class TileTuner : Tuner {
     return {t.rows, t.vectors};
   }
 
-  // A core goes through a block of rows with the same columns: both stay in the second cache. There
-  // are to be enough blocks for all cores, but none of few strips.
-  int64_t strips_of_block(int64_t strips, int64_t panels, int64_t strip_bytes) const {
-    constexpr int64_t kPieces = 8, kFewest = 4;
+  // A core goes through a block of rows with the same columns: both stay in the second cache.
+  int64_t strips_of_block(int64_t strips, int64_t strip_bytes) const {
     const int64_t most = std::clamp<int64_t>(target_.l2_bytes / 2 / strip_bytes, 1, strips);
-    int64_t others = 1;
-    for (int id : others_) others *= count(id);
-    const int64_t pieces = (kPieces * target_.cores + panels * others - 1) / (panels * others);
-    const int64_t blocks = std::max((strips + most - 1) / most,
-                                    std::min(pieces, std::max<int64_t>(1, strips / kFewest)));
+    const int64_t blocks = (strips + most - 1) / most;
     return (strips + blocks - 1) / blocks;
   }
 
+  // Strips are divided among the cores one by one, in the order of a block.
   void order(int elements, const std::vector<int>& unrolled) {
     std::vector<int> loops = others_, ids;
-    for (int id : {m_, n_})
+    for (int id : {m_, n_, strip_})
       if (id >= 0) loops.push_back(id);
-    if (loops.empty() && strip_ >= 0) loops.push_back(std::exchange(strip_, -1));
     if (!loops.empty()) {
       ids.push_back(merged(loops));
       bind(ids[0], RangeKind::Core);
     }
-    for (int id : {strip_, k_})
-      if (id >= 0) ids.push_back(id);
+    if (k_ >= 0) ids.push_back(k_);
     ids.insert(ids.end(), unrolled.begin(), unrolled.end());
     for (Node r : ranges_)  // those of a fragment's elements: rows, then the vector
       if (range_id(r) >= elements && std::find(ids.begin(), ids.end(), range_id(r)) == ids.end())

@@ -215,6 +215,18 @@ class Tiler {
     return shortest;
   }
 
+  // Whether a tile's rows are read where they are. Rows that are a multiple of 4 KB apart fall into
+  // the same set of the first cache, which costs one core more than to store them once more (5 % on
+  // Emerald Rapids, 2048 x 2048 x 2048). Where several cores have read what they store, its lines
+  // are first taken from all of them, which takes ten times as long: 0.24 instead of 0.02 ms for
+  // 1024 x 1024 on 16 cores, and the product itself takes 0.3 ms.
+  bool reads_rows(const Side& side) const {
+    constexpr int64_t kPage = 4096;
+    const bool one_set = sum_ * side.view->dtype.size() % kPage == 0;
+    return side.own.size() == 1 && others_ == 1 && !side.windows.image &&
+           (target_.cores > 1 || !one_set);
+  }
+
   // [those of both, rows or columns, k], in memory by fragments of `size` rows or columns whose
   // elements lie by `group` along k.
   Node fragments(int which, int64_t k, int64_t size, int64_t group) const {
@@ -225,7 +237,7 @@ class Tiler {
     if (count != side.count || k != sum_)
       x = build::pad(x, Shape{0, 0, 0, count - side.count, 0, k - sum_});
     else if (which == 0 && side.in_order && sums_.size() == 1 && !raised_ &&
-             (size == 1 || (side.own.size() == 1 && others_ == 1 && !side.windows.image)))
+             (size == 1 || reads_rows(side)))
       return x;
     const Shape order{0, 1, 3, 2, 4};
     x = build::reshape(x, Shape{others_, count / size, size, k / group, group});
