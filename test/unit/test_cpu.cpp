@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -204,6 +206,44 @@ TEST_CASE("both CPU compilers give the same results with 1 to 4 threads") {
       for (int64_t n : {0, 1, 2, 5, 1000})
         CHECK(run_scale(device, *program, n) == expected_scale(n, 3));
     }
+}
+
+TEST_CASE(
+    "threads take each iteration of a kernel once, in pieces that are no smaller than is worth "
+    "it") {
+  struct Seen {
+    std::vector<std::atomic<int>> times;
+    std::atomic<int64_t> pieces{0}, smallest{INT64_MAX};
+    explicit Seen(int64_t n) : times(static_cast<size_t>(n)) {}
+  };
+  const auto mark = [](void** args, int64_t begin, int64_t end) {
+    auto& seen = *static_cast<Seen*>(args[0]);
+    for (int64_t i = begin; i < end; ++i) ++seen.times[static_cast<size_t>(i)];
+    ++seen.pieces;
+    if (end < static_cast<int64_t>(seen.times.size())) {  // the last one is what is left
+      int64_t least = seen.smallest;
+      while (end - begin < least && !seen.smallest.compare_exchange_weak(least, end - begin)) {
+      }
+    }
+  };
+  CpuProgram program(mark);
+  for (int threads = 1; threads <= 4; threads++) {
+    CpuDevice device({}, threads);
+    for (int64_t n : {1, 2, 7, 64, 1001})
+      for (int64_t chunk : {1, 16, 160, 2000}) {
+        CAPTURE(threads);
+        CAPTURE(n);
+        CAPTURE(chunk);
+        Seen seen(n);
+        LaunchSize size;
+        size.grid[0] = n;
+        size.chunk = chunk;
+        device.launch(program, size, {&seen});
+        CHECK(std::all_of(seen.times.begin(), seen.times.end(), [](int t) { return t == 1; }));
+        CHECK(seen.smallest >= chunk / 8);
+        if (threads == 1 || n < 2 * chunk) CHECK(seen.pieces == 1);
+      }
+  }
 }
 
 TEST_CASE("a heavy kernel gives the same results") {

@@ -22,13 +22,14 @@ using namespace tiny;
 
 namespace {
 
-// CPU devices with other units than those of the processor, each under a number of its own.
-std::string device_with(const std::string& units) {
+// CPU devices with other units than those of the processor, and so many threads, each under a
+// number of its own.
+std::string device_with(const std::string& units, const std::string& threads = "2") {
   static std::map<std::string, std::string> known;
-  std::string& name = known[units];
+  std::string& name = known[units + " " + threads];
   if (name.empty()) {
     name = "CPU:" + std::to_string(40 + known.size());
-    const EnvOverride override("CPU_UNITS", units.c_str());
+    const EnvOverride override("CPU_UNITS", units.c_str()), cores("THREADS", threads.c_str());
     find_device(name);
   }
   return name;
@@ -293,6 +294,25 @@ TEST_CASE("tiles: rows in order are read where they are, others are stored as ti
       CHECK(schedule_of(found, device_with(units))->steps.size() == row.steps);
       CHECK(values_of(found) == values_of(on(device_with("none"))));
     }
+}
+
+TEST_CASE("tiles: one core stores rows that fall into the same set of its cache") {
+  if (!has_units()) return;
+  for (const auto& [threads, terms, steps] :
+       {std::tuple("1", 2048, size_t{3}), {"1", 1984, size_t{2}}, {"2", 2048, size_t{2}}}) {
+    CAPTURE(threads);
+    CAPTURE(terms);
+    const std::string device = device_with(kHalves[0], threads);
+    const Tensor a = integers({64, terms}, kBF16, device), b = integers({terms, 64}, kBF16, device);
+    CHECK(schedule_of(product(a, b, kF32), device)->steps.size() == steps);
+  }
+}
+
+TEST_CASE("tiles: strips of rows are divided among the cores one by one") {
+  if (!has_units()) return;
+  const std::string device = device_with(kHalves[0]);
+  const Tensor a = integers({512, 256}, kBF16, device), b = integers({256, 512}, kBF16, device);
+  CHECK(lowered(product(a, b, kF32), device).launch.grid[0] == 16 * 16);
 }
 
 TEST_CASE("tiles: LLVM compiles the instructions for a processor that has them") {
