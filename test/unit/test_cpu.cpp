@@ -208,9 +208,7 @@ TEST_CASE("both CPU compilers give the same results with 1 to 4 threads") {
     }
 }
 
-TEST_CASE(
-    "threads take each iteration of a kernel once, in pieces that are no smaller than is worth "
-    "it") {
+TEST_CASE("threads take each iteration of a kernel once, in pieces that are worth it") {
   struct Seen {
     std::vector<std::atomic<int>> times;
     std::atomic<int64_t> pieces{0}, smallest{INT64_MAX};
