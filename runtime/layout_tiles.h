@@ -1,6 +1,6 @@
 // The operands of products as the matrix units of CPUs take them (codegen/mma.h): each fragment's
-// elements one after the other in memory, filled up with zeros. A convolution's windows are stored
-// one by one.
+// elements one after the other in memory, filled up with zeros, or whole rows where they are. A
+// convolution's windows are stored one by one.
 #pragma once
 #include "codegen/target.h"
 #include "tiny/node.h"
