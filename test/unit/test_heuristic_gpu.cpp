@@ -134,6 +134,16 @@ TEST_CASE("GPU options: gradients of looked-up rows are added in vectors") {
         std::string::npos);
 }
 
+TEST_CASE("GPU options: what halves become is stored 16 bytes at a time") {
+  const Tensor x = memory({4096, 4096}, kBF16), at = memory({8192}, kI32);
+  for (const Tensor& wide : {x.to(kF32), x.index_select(0, at).to(kF32)}) {
+    const Lowered low = last_kernel(wide);
+    CHECK(holds(low, "bf16x4*)(b"));
+    CHECK(holds(low, "*(f32x4*)(b0 + "));
+  }
+  CHECK(holds(last_kernel(x + 1), "*(bf16x8*)(b0 + "));
+}
+
 TEST_CASE(
     "GPU options: rows that begin anywhere are read in aligned vectors, gated at their ends") {
   const Tensor x = memory({4096, 50257}, kBF16);
