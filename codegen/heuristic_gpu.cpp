@@ -272,10 +272,11 @@ class RowTuner : GpuTuner {
   }
 
   // Rows that are added to places which are looked up, but for those that a condition on what is
-  // looked up leaves out, reading from a place before the first. A warp finds the places of several
-  // rows together, so that it waits for them once, and then goes along those that count.
+  // looked up leaves out, reading from a place before the first. Each has a warp, which waits for
+  // its places and then for up to eight loads together: a warp that has several rows waits for one
+  // after the other.
   bool sparse_rows(Ids rest, int v) {
-    constexpr int64_t together = 8;
+    constexpr int64_t kMost = 8;  // vectors of a thread
     const auto leaves_out = [](Node n) { return n->src(2)->vmax < 0; };
     const bool reads_rows = std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
       const auto choices = all_of(a.node->src(1), Op::Where);
@@ -284,14 +285,17 @@ class RowTuner : GpuTuner {
     });
     const Ids rows = without(rest, v);
     if (!reads_rows || rows.empty() || looked_up_along(v) ||
-        extent(range(v)) < target_.warp * lanes_ || iterations(rows) < together * target_.cores)
+        extent(range(v)) < target_.warp * lanes_ || iterations(rows) < 8 * target_.cores)
       return false;
     vector(v, rest);
     last_ = split(v, target_.warp);
     bind(last_, RangeKind::Thread);
-    const int flat = merge(rows);
-    bind(split(flat, together), RangeKind::Unroll);
-    spread(flat, kBlock / target_.warp);
+    for (int64_t n = kMost; n > 1 && last_ != v; --n)
+      if (extent(range(v)) % n == 0) {
+        bind(split(v, n), RangeKind::Unroll);
+        break;
+      }
+    spread(merge(rows), kBlock / target_.warp);
     return true;
   }
 

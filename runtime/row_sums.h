@@ -17,7 +17,7 @@ std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTarge
 // numbers (a Scatter of integers), one kernel writes the table with the sum of those two, and a
 // Scatter adds what is left over: few rows where places are spread out. A row is then read once and
 // its place written once, instead of filled, read and written. Where all have one place nearly
-// everything is left over, which costs what it would without.
+// everything is left over, which costs more than without.
 Node written_rows(Node scatter);
 
 }  // namespace tiny

@@ -6,7 +6,6 @@
 #include "runtime/after.h"
 #include "runtime/layout_thin.h"
 #include "runtime/work.h"
-#include "tiny/env.h"
 
 namespace tiny {
 
@@ -55,7 +54,7 @@ class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
           const NodeTargets& targets)
-      : roots_(roots), order_(order), targets_(targets), computes_places_(env_int("ROW_SUMS")) {
+      : roots_(roots), order_(order), targets_(targets) {
     for (Node n : given) out_.values[n] = 1;
     for (Node n : order_)
       for (Node s : used_sources(n)) users_[s].push_back(n);
@@ -226,7 +225,7 @@ class Chooser {
   // Whether a value only says where to look up, or to write: gathered() decides.
   bool is_place(Node n, int depth = 0) const {
     const auto* users = users_.find(n);
-    if (!computes_places_ || !users || depth > 12 || !on_gpu(n)) return false;
+    if (!users || depth > 12 || !on_gpu(n)) return false;
     return std::all_of(users->begin(), users->end(), [&](Node user) {
       if (user->op == Op::Gather) return user->src(0) != n;
       if (user->op == Op::Scatter) return user->src(0) != n && user->src(1) != n;
@@ -238,8 +237,7 @@ class Chooser {
   void gathered(Node n) {
     Node data = base_of(n->src(0));
     const bool few = 2 * numel(n->shape()) <= numel(data->shape()) && cost_of(data).work < kDear;
-    if (!is_leaf(data) && !few &&
-        !(computes_places_ && on_gpu(n) && is_computed_at_places(data, cost_of(data))))
+    if (!is_leaf(data) && !few && !(on_gpu(n) && is_computed_at_places(data, cost_of(data))))
       out_.values[data] = 1;
     for (Node i : n->srcs().subspan(1)) {
       Node b = base_of(i);
@@ -249,7 +247,6 @@ class Chooser {
 
   const std::span<const Node> roots_, order_;
   const NodeTargets& targets_;
-  const bool computes_places_;  // where they are needed, as row_sums.h wants it
   NodeMap<std::vector<Node>> users_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
   Stored out_;

@@ -106,9 +106,9 @@ constexpr Row kRows[] = {
     {"DETERMINISTIC", Kind::Int, "0", Scope::Kernel,
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
      "a GPU's threads, at the price of sorting the indices."},
-    {"ROW_SUMS", Kind::Int, "0", Scope::Kernel,
-     "1 writes sums of rows at indices (gradients of embeddings) on a GPU, instead of filling "
-     "memory and adding to it, where that moves fewer bytes; not measured on a GPU yet."},
+    {"ROW_SUMS", Kind::Int, "1", Scope::Kernel,
+     "0 fills memory and adds to it for large sums of rows at indices (gradients of embeddings) on "
+     "a GPU, instead of writing them: faster where nearly all indices are the same."},
     {"COLLECTIVE", Kind::Text, "", Scope::Host,
      "How sums over several devices are made: naive, two_shot, ring, one_shot, two_shot_direct, "
      "flags or nccl; empty chooses by size."},

@@ -144,6 +144,17 @@ TEST_CASE("GPU options: what halves become is stored 16 bytes at a time") {
   CHECK(holds(last_kernel(x + 1), "*(bf16x8*)(b0 + "));
 }
 
+TEST_CASE("GPU options: a row that is left over has a warp, which waits for all of it together") {
+  const Tensor w = memory({50257, 768}).requires_grad_(), g = memory({32768, 768});
+  const Tensor y = (w.embedding(memory({32768}, kI32)) * g).sum();
+  const Lowered low = last_kernel(Tensor::gradient(y, {w})[0]);
+  CHECK(low.launch.block[0] == 32);
+  CHECK(low.launch.block[1] * low.launch.grid[0] == 32768);
+  const std::string& text = low.source.text;
+  CHECK(text.find("for (", text.find("KERNEL(256)")) == std::string::npos);
+  CHECK(text.rfind("const f32x4*)(b3 + ") < text.find("atomic_add_lanes(b0"));
+}
+
 TEST_CASE(
     "GPU options: rows that begin anywhere are read in aligned vectors, gated at their ends") {
   const Tensor x = memory({4096, 50257}, kBF16);
