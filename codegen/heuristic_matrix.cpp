@@ -38,11 +38,8 @@ class Chooser {
     if (is_few(p, n, m, others)) std::swap(m, n);
     const bool few = is_few(p, m, n, others);
     if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kFewestColumns)) return {};
-    Opt opt{OptKind::Matrix,
-            range_id(m.ranges[0]),
-            best_tile(p, m, n.extent(), others),
-            {range_id(n.ranges[0])}};
-    for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
+    Opt opt = option_of(m, n, {});
+    opt.amount = best_tile(p, m, n, others);
     if (!is_legal(sink_, opt, target_)) opt.amount = 64;
     if (few) {
       const auto columns = std::max<int64_t>(8, std::bit_ceil(static_cast<uint64_t>(n.extent())));
@@ -133,9 +130,7 @@ class Chooser {
       const WindowTile tile = window_tile({m.extent() / extent(first), extent(first), n.extent()},
                                           others_of(p, m, n), target_.cores);
       if (!tile.by_element) continue;
-      Opt opt{
-          OptKind::Matrix, range_id(m.ranges[0]), amount_of(tile.shape), {range_id(n.ranges[0])}};
-      for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
+      const Opt opt = option_of(m, n, tile.shape);
       if (is_legal(sink_, opt, target_)) return opt;
     }
     return {};
@@ -186,38 +181,61 @@ class Chooser {
   // Wide tiles multiply faster, as far as there are enough of them for all multiprocessors.
   // Measured on an H200: 1, 0.87 and 0.6 of the rate with 128 rows and 256, 128 and 64 columns, and
   // those of 64 rows, and with 192 columns so much that 3072 x 3072 x 4096, of which 256 columns
-  // leave the third wave a fifth full, takes 104 us, not 126. The rates of tall tiles, which read
-  // their columns half as often, are guesses, and so are those of windows with few columns: the
-  // copy engine sets them, by the rows and columns that it copies.
-  int64_t best_tile(const MatrixProduct& p, const MatrixSide& m, int64_t n, int64_t others) const {
+  // leave the third wave a fifth full, takes 104 us, not 126. Warpgroups that share the columns of
+  // 64 rows are nearly as fast as with 128 rows, and twice as many tiles fill waves better: 1792 x
+  // 3584 x 4096 takes 72 us so, 90 with 128 rows. The rates of tall tiles, which read their columns
+  // half as often, are guesses, and so are those of windows with few columns: the copy engine sets
+  // them, by the rows and columns that it copies.
+  int64_t best_tile(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
+                    int64_t others) const {
     struct Tile {
-      int rows, columns;
+      TileShape shape;
       double rate;
     };
-    std::vector<Tile> tiles{
-        {128, 256, 1.0}, {128, 128, 0.87}, {128, 64, 0.6}, {256, 128, 1.0}, {256, 64, 0.75}};
+    std::vector<Tile> tiles{{{128, 256}, 1.0},
+                            {{128, 128}, 0.87},
+                            {{128, 64}, 0.6},
+                            {{256, 128}, 1.0},
+                            {{256, 64}, 0.75}};
     if (m.ranges.size() == 1)
-      tiles.insert(
-          tiles.end(),
-          {{128, 192, 0.95}, {64, 192, 0.8}, {64, 128, 0.75}, {64, 64, 0.44}, {64, 32, 0.27}});
+      tiles.insert(tiles.end(), {{{128, 192}, 0.98},
+                                 {{64, 256, true}, 0.95},
+                                 {{64, 192}, 0.8},
+                                 {{64, 128}, 0.75},
+                                 {{64, 64}, 0.44},
+                                 {{64, 32}, 0.27}});
     if (m.ranges.size() > 1) {
-      if (Node k = k_range(p); k && has_half_boxes(extent(k), 2)) tiles.push_back({512, 64, 0.84});
-      tiles.push_back({384, 32, 0.45});
+      if (Node k = k_range(p); k && has_half_boxes(extent(k), 2))
+        tiles.push_back({{512, 64}, 0.84});
+      tiles.push_back({{384, 32}, 0.45});
     }
-    if (p.mask) return amount_of(tile_of_parts(m.extent(), n, others, target_.cores).shape);
+    if (p.mask)
+      return amount_of(tile_of_parts(m.extent(), n.extent(), others, target_.cores).shape);
     int64_t best = 256;
     double best_time = 0;
-    if (matrix_type(p.a->dtype)->apart)
-      std::erase_if(tiles, [](const Tile& t) { return t.rows * t.columns > 128 * 128; });
-    for (const Tile& t : tiles) {
-      const int64_t all = tiles_of(m.extent(), t.rows) * tiles_of(n, t.columns) * others;
+    const auto size = [](const TileShape& t) { return t.rows * t.columns; };
+    if (matrix_type(p.a->dtype)->apart)  // half of the registers; with halved tiles not measured
+      std::erase_if(tiles,
+                    [&](const Tile& t) { return t.shape.halved || size(t.shape) > 128 * 128; });
+    for (const auto& [shape, rate] : tiles) {
+      const int64_t all =
+          tiles_of(m.extent(), shape.rows) * tiles_of(n.extent(), shape.columns) * others;
       const int64_t turns = tiles_of(all, target_.cores);
-      const double time = static_cast<double>(turns * t.rows * t.columns) / t.rate;
+      // Square tiles of a single turn read less.
+      if (shape.halved && (turns == 1 || !is_legal(sink_, option_of(m, n, shape), target_)))
+        continue;
+      const double time = static_cast<double>(turns * size(shape)) / rate;
       if (best_time != 0 && time >= best_time) continue;
-      best = amount_of({t.rows, t.columns});
+      best = amount_of(shape);
       best_time = time;
     }
     return best;
+  }
+
+  static Opt option_of(const MatrixSide& m, const MatrixSide& n, const TileShape& shape) {
+    Opt opt{OptKind::Matrix, range_id(m.ranges[0]), amount_of(shape), {range_id(n.ranges[0])}};
+    for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
+    return opt;
   }
 
   // Element, thread and register as matrix.h says.

@@ -40,6 +40,13 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
   const Lowered narrower = lower(kernel({{1536, 1536}, {1536, 1536}}), "product", hopper());
   CHECK(shape_of(narrower.options[0].amount).columns == 192);
   CHECK(narrower.launch.grid[0] == 96);
+  // 392 tiles of 64 rows fill three waves; of 128 rows 196 would leave half of the second empty.
+  const Lowered halved = lower(kernel({{1792, 4096}, {4096, 3584}}), "product", hopper());
+  CHECK(to_text(halved.options[0]) == "matrix r0 r1 x 256 rows 64 halved wide");
+  CHECK(halved.launch.grid[0] == 132);
+  // Those of f8 have the registers for half of such a tile, and are left as they were measured.
+  const Form bytes{{1792, 4096}, {3584, 4096}, false, true, kF8E4M3};
+  CHECK(to_text(lower(kernel(bytes), "product", hopper()).options[0]) == "matrix r0 r1 x 128");
   const Lowered shared = lower(kernel({{38400, 64}, {64, 128}}), "product", hopper());
   CHECK(shared.launch.grid[0] > 132);
   CHECK(shared.launch.shared_bytes <= hopper().shared_bytes / 2);
