@@ -166,11 +166,12 @@ TEST_CASE("clusters: what blocks copy for each other begins where the swizzle do
   }
 }
 
-TEST_CASE("matrix: tiles of as many columns as are no power of two are right") {
+TEST_CASE("matrix: tiles of columns that are no power of two or shared out are right") {
   for (const std::string& device : devices())
-    for (const char* option : {"matrix r0 r1 x 192", "matrix r0 r1 x 192 rows 64 wide deep",
-                               "matrix r0 r1 x 192 wide halved", "matrix r0 r1 x 96 wide",
-                               "matrix r0 r1 x 160 wide", "matrix r0 r1 x 224 wide parts 2"})
+    for (const char* option :
+         {"matrix r0 r1 x 192", "matrix r0 r1 x 192 rows 64 wide deep",
+          "matrix r0 r1 x 192 wide halved", "matrix r0 r1 x 96 wide", "matrix r0 r1 x 160 wide",
+          "matrix r0 r1 x 224 wide parts 2", "matrix r0 r1 x 256 rows 64 wide halved"})
       for (bool turn_b : {false, true}) {
         CAPTURE(device);
         CAPTURE(option);
