@@ -159,6 +159,11 @@ bool has_window_unit(const Target& target, DType dtype) {
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
   const int64_t clusters = std::max(1, target.cores * tile.blocks() / tile.cluster());
   const int64_t most = clusters * tile.cluster();
+  // Beside what is read once lies what another copy asks for as well. On an H200 8 rows times 4096
+  // x 11008 take 26.3 us where a miss fetches 128 bytes, and 26.9 where it fetches 256; squares of
+  // 2048, whose elements are read again, 1.5 % more.
+  const int64_t copied = size.grid[0] * tile.rows * tile.all_steps() * tile.depth;
+  const bool once = !tile.a.map.windows && copied <= tile.a.elements + tile.a.elements / 8;
   // Pairs of blocks fill all multiprocessors; of larger clusters some have no room for as many.
   size.grid[0] *= tile.parts;
   if (tile.parts <= 2) size.grid[0] = std::min(size.grid[0], most);
@@ -166,6 +171,7 @@ void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) 
   size.block[0] = tile.threads();
   size.shared_bytes = tile.stages() * tile.stage_bytes() + 1024;
   size.maps = {tile.a.map, tile.b.map};
+  for (TensorMap& map : size.maps) map.once = once;
 }
 
 }  // namespace tiny

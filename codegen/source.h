@@ -35,6 +35,7 @@ struct TensorMap {
   int box[5] = {};          // elements
   bool windows = false;
   int lower[3] = {}, upper[3] = {}, steps[3] = {};  // of axes 1, 2, ... rank - 2
+  bool once = false;  // each element is copied by one block: what lies beside it is not fetched too
 };
 
 // How a kernel is launched. On the CPU grid[0] is the extent of the parallel range, cut into

@@ -60,9 +60,10 @@ GpuTensorMap encode(const GpuDriver& driver, const TensorMap& map, void* buffer)
                           box[1], steps, kGpuInterleaveNone, swizzle, kGpuPromote256, kGpuFillZero),
         "describe windows of ", map.rank, " axes to the copy engine");
   } else {
-    driver.check(driver.tensor_map(&out, type, rank, base, sizes, strides, box, steps,
-                                   kGpuInterleaveNone, swizzle, kGpuPromote256, kGpuFillZero),
-                 "describe an operand of ", map.rank, " axes to the copy engine");
+    driver.check(
+        driver.tensor_map(&out, type, rank, base, sizes, strides, box, steps, kGpuInterleaveNone,
+                          swizzle, map.once ? kGpuPromote128 : kGpuPromote256, kGpuFillZero),
+        "describe an operand of ", map.rank, " axes to the copy engine");
   }
   return out;
 }

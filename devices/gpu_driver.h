@@ -61,7 +61,8 @@ enum GpuTensorType : int {
   kGpuTensorBf16 = 9,
   kGpuTensorTf32 = 11,  // f32 in memory, rounded when it is copied
 };
-constexpr int kGpuInterleaveNone = 0, kGpuPromote256 = 3, kGpuFillZero = 0;
+constexpr int kGpuInterleaveNone = 0, kGpuFillZero = 0;
+constexpr int kGpuPromote128 = 2, kGpuPromote256 = 3;  // bytes that a miss fetches
 constexpr int kGpuSwizzle32 = 1, kGpuSwizzle64 = 2, kGpuSwizzle128 = 3;
 
 struct GpuAccess {  // CUmemAccessDesc: a device, and that it may read and write

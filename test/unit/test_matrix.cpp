@@ -365,7 +365,7 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
 
 TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
   for (const auto& [rows, columns] :
-       {std::pair<int64_t, int>{4, 8}, {8, 8}, {16, 16}, {33, 64}, {100, 128}}) {
+       {std::pair<int64_t, int>{4, 8}, {8, 8}, {16, 16}, {33, 64}, {72, 96}, {100, 128}}) {
     const Form f{{rows, 72}, {8504, 72}, false, true};
     const Lowered low = lower(kernel(f), "product", hopper());
     CHECK(low.options[0].kind == OptKind::Matrix);
@@ -386,9 +386,25 @@ TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
   CHECK(copies_once(64, 4096));
   CHECK(!copies_once(8, 1024));     // may stay there
   CHECK(!copies_once(2048, 4096));  // is read again
-  // Enough stages to keep memory busy: of 64 + 64 rows of 128 bytes six, two blocks at a time.
-  const Lowered wide = lower(kernel({{64, 4096}, {11008, 4096}, false, true}), "product", cached);
-  CHECK(wide.launch.shared_bytes == 6 * 128 * 128 + 1024);
+  // A miss then fetches no more than was asked for.
+  const auto is_once = [](const Form& f) {
+    const Lowered low = lower(kernel(f), "product", hopper());
+    REQUIRE(low.launch.maps.size() == 2);
+    CHECK(low.launch.maps[0].once == low.launch.maps[1].once);
+    return low.launch.maps[0].once;
+  };
+  CHECK(is_once({{8, 4096}, {11008, 4096}, false, true}));
+  CHECK(is_once({{64, 4096}, {4096, 11008}}));
+  CHECK(!is_once({{256, 4096}, {11008, 4096}, false, true}));
+  CHECK(!is_once({{2048, 2048}, {2048, 2048}}));
+  // What all blocks read again, and much of it, is read by fewer of them.
+  const auto rows_of = [&](int64_t rows) {
+    const Lowered low =
+        lower(kernel({{rows, 4096}, {11008, 4096}, false, true}), "product", cached);
+    return std::pair(shape_of(low.options[0].amount).rows, low.launch.shared_bytes);
+  };
+  CHECK(rows_of(32) == std::pair<int, int64_t>(64, 6 * 96 * 128 + 1024));
+  CHECK(rows_of(64) == std::pair<int, int64_t>(128, 8 * 192 * 128 + 1024));
   // Of operands that do not lie along the sum a tile has 64 columns or more.
   const Lowered across = lower(kernel({{72, 8}, {72, 8504}, true, false}), "product", hopper());
   CHECK(across.options[0].amount >= 64);
