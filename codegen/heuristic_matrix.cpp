@@ -40,18 +40,7 @@ class Chooser {
     Opt opt = option_of(m, n, {});
     opt.amount = best_tile(p, m, n, others);
     if (!is_legal(sink_, opt, target_)) opt.amount = 64;
-    if (few) {
-      const int64_t columns = n.extent() > 16  ? 32 * tiles_of(n.extent(), 32)
-                              : n.extent() > 8 ? 16
-                                               : 8;
-      // What reads each element once has all multiprocessors read, unless what all of them read
-      // again is as much: on an H200 64 rows times 4096 x 11008 take 27.6 us with tiles of 128,
-      // which leave a third of the multiprocessors without one, and 28.5 with tiles of 64.
-      const bool large = columns >= 64 || tiles_of(m.extent(), 128) * others >= target_.cores;
-      opt.amount = amount_of({large ? 128 : 64, static_cast<int>(columns)});
-      if (!is_legal(sink_, opt, target_)) opt.amount = columns;
-      if (!is_legal(sink_, opt, target_)) opt.amount = 64;
-    }
+    if (few) opt.amount = tile_of_few(opt, m.extent() * others, n.extent());
     if (!is_legal(sink_, opt, target_)) return {};
     widen(opt);
     deepen(opt, m.extent(), n.extent(), others);
@@ -80,6 +69,23 @@ class Chooser {
     return inner;
   }
   void bind(int id, RangeKind kind) { apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}}); }
+
+  // A tile has all columns, and as few more as can be: those that are none take the copy engine
+  // longer than those that are. What reads each element once has all multiprocessors read, unless
+  // what all of them read again is as much: on an H200 64 rows times 4096 x 11008 take 27.6 us with
+  // tiles of 128, which leave a third of the multiprocessors without one, and 28.5 with tiles
+  // of 64.
+  int64_t tile_of_few(Opt opt, int64_t m, int64_t n) const {
+    for (int64_t multiple : {8, 32, 64}) {
+      const int64_t columns = multiple * tiles_of(n, multiple);
+      const bool large = columns >= 64 || tiles_of(m, 128) >= target_.cores;
+      for (int rows : {large ? 128 : 64, 128}) {
+        opt.amount = amount_of({rows, static_cast<int>(columns)});
+        if (is_legal(sink_, opt, target_)) return opt.amount;
+      }
+    }
+    return 64;
+  }
 
   // Threads write eight columns at a time where those lie side by side in memory: of halves 16
   // bytes, not 4. Pairs of floats are as wide as memory's sectors already.

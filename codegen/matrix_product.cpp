@@ -91,6 +91,7 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   p.sums.clear();
   p.origins.clear();
   tile.a = tile.b = {};
+  tile.a.map.element_bytes = tile.b.map.element_bytes = tile.dtype.size();
   tile.depth = static_cast<int>(p.k.size);
   const MatrixProduct& product = p.product;
   const auto view = [&](const MatrixSide& side, int64_t part, bool clipped) {
@@ -155,6 +156,8 @@ std::string plan_steps(MatrixTile& tile, Plan& out) {
     }
     if (why.empty()) break;
   }
+  if (why.empty() && tile.stage_bytes() % 1024)
+    why = "stages do not begin at multiples of 1024 bytes, as their swizzle repeats";
   if (why.empty() && tile.stages() < 2) why = "a tile has no room for two stages";
   const int others = tile.rows * tile.columns * 4 / tile.parts * (tile.parts - 1);
   if (why.empty() && others > tile.stages() * tile.stage_bytes())
@@ -195,9 +198,10 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   tile.across = shape.across;
   tile.parts = shape.parts;
   tile.dtype = p.a->dtype;
+  const bool any = tile.dtype.is_half() && tile.width() % 8 == 0;
   if (tile.width() < 8 || tile.columns > 256 ||
-      !(std::has_single_bit(static_cast<unsigned>(tile.columns)) || tile.columns % 32 == 0))
-    return "a tile has 8, 16 or a multiple of 32 columns, at most 256";
+      !(any || std::has_single_bit(static_cast<unsigned>(tile.columns)) || tile.columns % 32 == 0))
+    return "a tile has 8, 16 or a multiple of 32 columns, of halves any of 8, at most 256";
   if (tile.rows < 64 || tile.rows > 1024 || tile.rows % 64 || tile.group_rows() % 64)
     return "a tile has rows for all warpgroups, 64 at a time";
   if (tile.wide && tile.width() % 32) return "threads exchange what they have of 32 columns";

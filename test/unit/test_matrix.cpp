@@ -365,7 +365,7 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
 
 TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
   for (const auto& [rows, columns] :
-       {std::pair<int64_t, int>{4, 8}, {8, 8}, {16, 16}, {33, 64}, {72, 96}, {100, 128}}) {
+       {std::pair<int64_t, int>{4, 8}, {8, 8}, {16, 16}, {33, 64}, {48, 48}, {100, 128}}) {
     const Form f{{rows, 72}, {8504, 72}, false, true};
     const Lowered low = lower(kernel(f), "product", hopper());
     CHECK(low.options[0].kind == OptKind::Matrix);
@@ -373,6 +373,14 @@ TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
     CHECK(shape_of(low.options[0].amount).columns == columns);
     const Finding ring = prove_ring(ring_of(f));
     CHECK_MESSAGE(ring.verdict == Verdict::Proved, ring.text);
+  }
+  for (const int64_t rows : {24, 40, 72, 120}) {  // as stages of 128 bytes for each column allow
+    const Form f{{rows, 256}, {8504, 256}, false, true};
+    const Lowered low = lower(kernel(f), "product", hopper());
+    CHECK(shape_of(low.options[0].amount).columns == rows);
+    const Form bytes{f.a, f.b, false, true, kI8};
+    const Lowered of_bytes = lower(kernel(bytes), "product", hopper());
+    CHECK(shape_of(of_bytes.options[0].amount).columns == (rows + 31) / 32 * 32);
   }
   // What no cache holds and is read for one tile of columns leaves the second cache first.
   Target cached = hopper();
@@ -426,6 +434,14 @@ TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
           CHECK(product(f, device).to(kF32).to_vector<float>() ==
                 product(f, "CPU").to(kF32).to_vector<float>());
         }
+  for (const std::string& device : devices())
+    for (const int64_t rows : {21, 56, 72}) {
+      const Form f{{rows, 256}, {8504, 256}, false, true};
+      CAPTURE(device);
+      CAPTURE(rows);
+      CHECK(product(f, device).to(kF32).to_vector<float>() ==
+            product(f, "CPU").to(kF32).to_vector<float>());
+    }
 }
 
 TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, is found") {

@@ -218,8 +218,8 @@ TEST_CASE("clusters: options are printed and read, and what is not legal says wh
         "clusters are two tiles, or up to 8 parts of a sum");
   CHECK(why(even, "matrix r0 r1 x 128 wide parts 2") ==
         "what other blocks add needs registers too");
-  CHECK(why(even, "matrix r0 r1 x 72") ==
-        "a tile has 8, 16 or a multiple of 32 columns, at most 256");
+  CHECK(why(even, "matrix r0 r1 x 84") ==
+        "a tile has 8, 16 or a multiple of 32 columns, of halves any of 8, at most 256");
   CHECK(why(form_of({192, 256, 256}, false, true), kShared) ==
         "clusters would have tiles beyond the last");
   CHECK(why(form_of({256, 256, 256}, false, false), kShared) ==
