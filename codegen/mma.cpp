@@ -26,10 +26,10 @@ constexpr LanePlace kX{0, 1};
 constexpr LanePlace kNvRows{1, 0, 8, 2}, kNvColumn{1}, kNvColumns{0, 2, 1, 2};
 
 constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int depth,
-                         DType sum = kF32, bool wide = false) {
+                         DType sum = kF32) {
   const LanePlace k{0, depth / 4, 1, depth / 4};
-  return {"",        t, function, convert,    nullptr, 16, 8, depth, 4,   kNvRows,
-          kNvColumn, k, kNvRows,  kNvColumns, sum,     t,  0, false, wide};
+  return {"", t,       function,  convert, nullptr, 16,         8,   depth,
+          4,  kNvRows, kNvColumn, k,       kNvRows, kNvColumns, sum, t};
 }
 constexpr DType sum_of(DType t) { return t == kI8 ? kI32 : kF32; }
 constexpr MmaUnit mfma(const char* arch, DType t, const char* function, const char* intrinsic,
@@ -66,8 +66,6 @@ constexpr MmaUnit kUnits[] = {
     nvidia(kF32, "mma_tf32", "f32_to_tf32", 8),
     nvidia(kF16, "mma_f16", nullptr, 16),
     nvidia(kBF16, "mma_bf16", nullptr, 16),
-    nvidia(kF16, "mma_f16_twice", nullptr, 32, kF32, true),
-    nvidia(kBF16, "mma_bf16_twice", nullptr, 32, kF32, true),
     nvidia(kI8, "mma_i8", nullptr, 32, kI32),
     nvidia(kF8E4M3, "mma_e4m3", nullptr, 32),
     nvidia(kF8E5M2, "mma_e5m2", nullptr, 32),
@@ -108,10 +106,7 @@ std::string find_product(Node sink, const Opt& opt, const Target& target, Node& 
       reduce = n;
     }
   if (!reduce) return "no range of the sum";
-  std::string why = mma_product(reduce, target, out);
-  if (!why.empty() || opt.amount != kMmaWide) return why;
-  out.unit = wide_unit(out.unit);
-  return out.unit ? "" : cat("no wide product of ", out.a->dtype.name());
+  return mma_product(reduce, target, out);
 }
 
 bool has(Node n, Node range) { return n->ranges & range->ranges; }
@@ -180,12 +175,6 @@ const MmaUnit* mma_unit(const Target& target, DType dtype) {
   for (const MmaUnit& unit : kUnits)
     if (unit.dtype == dtype && (*unit.arch ? target.arch.starts_with(unit.arch) : nvidia))
       return &unit;
-  return nullptr;
-}
-
-const MmaUnit* wide_unit(const MmaUnit* unit) {
-  for (const MmaUnit& u : kUnits)
-    if (u.wide && u.dtype == unit->dtype && std::string_view(u.arch) == unit->arch) return &u;
   return nullptr;
 }
 
@@ -354,56 +343,13 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
   return simplify(substitute(sink, map));
 }
 
-namespace {
-
-// Whether the loads read elements side by side in memory from a multiple of their number on, so
-// that one load can have all of them.
-bool are_neighbours(std::span<const Node> loads) {
-  Node first = loads[0];
-  if (first->op != Op::Load || first->dtype.lanes != 1 || first->src(0)->op != Op::Param ||
-      known_factor(first->src(1)) % static_cast<int64_t>(loads.size()))
-    return false;
-  for (size_t i = 1; i < loads.size(); ++i) {
-    Node n = loads[i];
-    if (n->op != Op::Load || n->src(0) != first->src(0) || n->num_src != first->num_src ||
-        (n->num_src > 2 && n->src(2) != first->src(2)))
-      return false;
-    const Sum step = to_sum(index_add(n->src(1), index_mul(first->src(1), -1)));
-    const auto is_none = [](const Sum::Term& t) { return t.factor == 0; };
-    if (step.constant != static_cast<int64_t>(i) ||
-        !std::all_of(step.terms.begin(), step.terms.end(), is_none))
-      return false;
-  }
-  return true;
-}
-
-// Operands of which those along k that lie side by side in memory are parts of one load.
-std::vector<Node> loaded_together(std::span<const Node> operands, const MmaUnit& u) {
-  std::vector<Node> out(operands.begin(), operands.end());
-  const auto count = static_cast<size_t>(u.k.count);
-  for (size_t i = 0; u.wide && i < out.size(); i += count) {
-    if (!are_neighbours(operands.subspan(i, count))) continue;
-    std::vector<Node> srcs(out[i]->srcs().begin(), out[i]->srcs().end());
-    Node all = make(Op::Load, out[i]->dtype.vec(static_cast<int>(count)), srcs);
-    for (size_t lane = 0; lane < count; ++lane) {
-      const int64_t pick[] = {static_cast<int64_t>(lane)};
-      out[i + lane] = make(Op::Shuffle, operands[i]->dtype, {all, all}, Ints(pick));
-    }
-  }
-  return out;
-}
-
-}  // namespace
-
 Node mma_elements(Node mma) {
   const int last = static_cast<int>(mma->num_src) - 1;
   if (mma->src(last)->dtype != kIndex) return nullptr;  // it is all elements already
   expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
   const int64_t from = mma->src(last)->int_value();
-  const MmaUnit& unit = mma_unit(mma);
-  Node all =
-      make(Op::Mma, mma->dtype.vec(unit.results()),
-           loaded_together(mma->srcs().first(static_cast<size_t>(last)), unit), mma->payload);
+  Node all = make(Op::Mma, mma->dtype.vec(mma_unit(mma).results()),
+                  mma->srcs().first(static_cast<size_t>(last)), mma->payload);
   std::vector<int64_t> picks;
   for (int lane = 0; lane < mma->dtype.lanes; ++lane) picks.push_back(from + lane);
   return make(Op::Shuffle, mma->dtype, {all, all}, Ints(picks));

@@ -12,8 +12,8 @@
 //
 // The units of CPUs are rows of the same table: what a warp's threads hold is in the registers of
 // one, so that an operand is one load of all of a fragment's elements, which lie in memory one
-// after the other (runtime/layout_tiles.h stores them so), or a load for each row of a tile, equally
-// far apart.
+// after the other (runtime/layout_tiles.h stores them so), or a load for each row of a tile,
+// equally far apart.
 #pragma once
 #include <optional>
 
@@ -43,7 +43,6 @@ struct MmaUnit {
   DType second = dtype;          // of B, where A has another one
   int group = 0;      // CPU: elements along k that lie next to each other for each column of B
   bool fnuz = false;  // its 8-bit floats are FNUZ's: each is half of what it is in memory
-  bool wide = false;  // NVIDIA's twice: a thread's elements along k are 16 bytes, loaded together
 
   int a_count() const { return a_row.count * k.count; }
   int b_count() const { return b_column.count * k.count; }
@@ -55,9 +54,6 @@ struct MmaUnit {
 // The unit for operands of this dtype; nullptr where there is none: f32 is multiplied as TF32 only
 // where that is allowed.
 const MmaUnit* mma_unit(const Target& target, DType dtype);
-
-// The one that is two of these along k; nullptr where there is none.
-const MmaUnit* wide_unit(const MmaUnit* unit);
 
 // That of a CPU for rows and columns of these dtypes.
 const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);
@@ -73,9 +69,8 @@ struct MmaProduct {
 };
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out);
 
-// How a thread gets its elements of operands: one by one, 16 bytes at a time with the wide unit
-// (wide_unit), or as matrices (codegen/load_matrix.h).
-enum MmaReads : int64_t { kMmaElements, kMmaWide, kMmaMatrices };
+// How a thread gets its elements of operands: one by one, or as matrices (codegen/load_matrix.h).
+enum MmaReads : int64_t { kMmaElements, kMmaMatrices };
 
 // Why the option is not legal; empty where it is. Option: rows along axis, columns along axes[0],
 // sums along axes[1], how operands are read as its amount; the ranges of a thread's rows and
@@ -101,8 +96,5 @@ std::optional<Choice> choose_mma_options(Node sink, const Target& target);
 // The same with operands in registers alone, by other plans: the most promising ones first.
 std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most);
 std::optional<Choice> choose_tile_options(Node sink, const Target& target);  // on a CPU
-
-// Several for a product of few rows that reads both operands as they lie in memory, for a search.
-std::vector<Choice> thin_choices(Node sink, const Target& target);
 
 }  // namespace tiny

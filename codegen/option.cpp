@@ -16,7 +16,7 @@ namespace tiny {
 
 namespace {
 
-constexpr std::string_view kMmaReads[] = {"", "wide", "matrices"};  // MmaReads
+constexpr std::string_view kMmaReads[] = {"", "matrices"};  // MmaReads
 
 }  // namespace
 

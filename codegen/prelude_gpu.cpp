@@ -45,27 +45,6 @@ namespace {
               "  return c;\n"                                             \
               "}\n"                                                       \
   }
-// Two of them: each thread has eight neighbours along k of each row, not four.
-#define MMA_TWICE(t)                                                                 \
-  {                                                                                  \
-    "mma_" t "_twice", "INLINE vec<f32, 4> mma_" t "_twice(vec<" t ", 16> a, vec<" t \
-                       ", 8> b, vec<f32, 4> c) {\n"                                  \
-                       "  UNROLL for (int i = 0; i < 8; i += 4) {\n"                 \
-                       "    vec<" t                                                  \
-                       ", 8> x;\n"                                                   \
-                       "    vec<" t                                                  \
-                       ", 4> y;\n"                                                   \
-                       "    UNROLL for (int j = 0; j < 4; ++j) {\n"                  \
-                       "      x.v[j] = a.v[i + j];\n"                                \
-                       "      x.v[4 + j] = a.v[8 + i + j];\n"                        \
-                       "      y.v[j] = b.v[i + j];\n"                                \
-                       "    }\n"                                                     \
-                       "    c = mma_" t                                              \
-                       "(x, y, c);\n"                                                \
-                       "  }\n"                                                       \
-                       "  return c;\n"                                               \
-                       "}\n"                                                         \
-  }
 // The instruction's sums of 8-bit floats have few digits: each one's are added up apart.
 #define MMA_OF_BYTES(name, t, sum, before, after)                                                  \
   {                                                                                                \
@@ -200,8 +179,6 @@ template <> struct Piece<16> { typedef u128 type; };
     MMA_OF("wmma12_e5m2", "f8e5m2", "f32", "8", "8", "wmma_f32_16x16x16_bf8_bf8_gfx12", "b.v, a.v"),
     MMA_OF_HALVES("f16"),
     MMA_OF_HALVES("bf16"),
-    MMA_TWICE("f16"),
-    MMA_TWICE("bf16"),
     MMA_OF_BYTES("i8", "i8", "i32", "  vec<i32, 4> d = c;\n", "  return d;\n"),
     MMA_OF_F8("e4m3", "f8e4m3"),
     MMA_OF_F8("e5m2", "f8e5m2"),
@@ -535,7 +512,6 @@ template <class F> INLINE void atomic_update(bf16* p, bf16 x, F) {
 #undef NATIVE
 #undef NATIVE_INTS
 #undef MMA_OF_HALVES
-#undef MMA_TWICE
 #undef MMA_OF
 
 // --- functions of vectors

@@ -142,7 +142,7 @@ bool is_worth_it(Node scatter, const Rows& r, const Target& target) {
   constexpr int64_t kRow = 1024;        // bytes, beside which two numbers are little
   constexpr int64_t kSaved = 64 << 20;  // bytes, 16 us of an H200
   constexpr int64_t kSparse = 4;        // places of each row
-  if (target.kind != Target::Kind::Gpu) return false;
+  if (target.language != Target::Language::Cuda) return false;  // measured there alone
   const int64_t row = r.width * scatter->dtype.size();
   return row >= kRow && row * r.places > target.l2_bytes && r.places <= kSparse * r.count &&
          2 * row * std::min(r.count, 2 * r.places) >= kSaved;

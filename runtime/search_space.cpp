@@ -164,7 +164,6 @@ class Editor {
         if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
           staged_.push_back(std::move(*staged));
     }
-    for (Choice& c : thin_choices(loops, target)) staged_.push_back(std::move(c));
     if (!is_cpu_ && !is_tile_) {  // tiles of the larger matrix units are faster
       for (Choice& c : window_choices(loops, target)) staged_.push_back(std::move(c));
       for (Choice& c : mma_choices(loops, target, kMostFragments)) staged_.push_back(std::move(c));
