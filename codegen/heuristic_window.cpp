@@ -175,8 +175,7 @@ class WindowTuner : StagingTuner {
            rows * columns / (held * unit_->rows * unit_->columns) <= kMostWarps;
   }
 
-  // --- how long it takes
-  // ---------------------------------------------------------------------------
+  // --- how long it takes -------------------------------------------------------------------------
 
   // A range whose iterations are so far apart in a stage.
   struct Step {
