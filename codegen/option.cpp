@@ -405,11 +405,15 @@ Node order(Node sink, const Opt& opt) {
   return replace(sink, std::move(map));
 }
 
-// Something depends on both ranges at once.
+// Whether something runs in both loops at once: it depends on both ranges, or reduces over one of
+// them or over both, perhaps what depends on neither.
 bool meet(Node sink, Node a, Node b) {
   const uint64_t both = a->ranges | b->ranges;
-  for (Node n : topological(sink))
-    if ((n->ranges & both) == both) return true;
+  for (Node n : topological(sink)) {
+    uint64_t around = n->ranges;
+    for (Node s : n->srcs()) around |= s->ranges;
+    if ((around & both) == both) return true;
+  }
   return false;
 }
 
