@@ -15,13 +15,20 @@ constexpr Helper kHelpersOfC[] = {
      "// lanes of a where m holds, else of b; I: integers of T's width\n"
      "#define where(T, I, m, a, b) \\\n"
      "  ({ I m_ = __builtin_convertvector(m, I); (T)((m_ & (I)(a)) | (~m_ & (I)(b))); })\n"},
+    // Compilers may contract the one and not the other: gcc does so unasked.
+    {"mul_add",
+     "#ifdef __clang__\n"
+     "#define mul_add(a, b, c) ({ _Pragma(\"clang fp contract(fast)\")(a) * (b) + (c); })\n"
+     "#else\n#define mul_add(a, b, c) ((a) * (b) + (c))\n#endif\n"},
+    {"product",
+     "#ifdef __clang__\n#define product(x) (x)\n"
+     "#else\n#define product(x) __builtin_assoc_barrier(x)\n#endif\n"},
     {"bitcast", "#define bitcast(T, S, x) (((union { S from; T to; }){.from = (x)}).to)\n"},
 };
 
 std::string c_prelude(const PreludeUse& use) {
-  // Products and sums of different statements may be fused, as gcc does unasked.
   return needed(kHelpersOfC, use.text) +
-         "#ifdef __clang__\n#pragma clang fp contract(fast)\n#endif\n\n";
+         "#ifdef __clang__\n#pragma clang fp contract(off)\n#endif\n\n";
 }
 
 constexpr Dialect kC = {

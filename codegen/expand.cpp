@@ -33,12 +33,21 @@ std::vector<Node> copies(Node n, Node range) {
   return out;
 }
 
+// A product that is a term of a sum is rounded with it. Nothing else is contracted: a value that is
+// computed in several places, to be compared perhaps, has the same bits in all of them.
+Node combine(Op op, Node a, Node b) {
+  const auto added = [&](Node n) { return op == Op::Add && is_added_product(n); };
+  if (added(b)) return make(Op::MulAdd, a->dtype, {b->src(0), b->src(1), a});
+  if (added(a)) return make(Op::MulAdd, a->dtype, {a->src(0), a->src(1), b});
+  return make(op, a->dtype, {a, b});
+}
+
 // Pairwise, so that the chain of dependent operations is short.
 Node combine(Op op, std::vector<Node> parts) {
   while (parts.size() > 1) {
     std::vector<Node> half;
     for (size_t i = 0; i + 1 < parts.size(); i += 2)
-      half.push_back(make(op, parts[i]->dtype, {parts[i], parts[i + 1]}));
+      half.push_back(combine(op, parts[i], parts[i + 1]));
     if (parts.size() % 2) half.push_back(parts.back());
     parts = std::move(half);
   }
@@ -342,11 +351,28 @@ class Vectorizer {
     }
     if (closed) srcs[0] = value = widen(value, static_cast<int>(extent(closed)));
     if (closed && fold_first_) {
-      srcs[0] = value = make(Op::Fold, value->dtype.one(), {value}, n->payload);
+      srcs[0] = value = folded(value, n->arg<OpArg>());
       closed = nullptr;
     }
     Node r = srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, n->payload);
     return closed ? make(Op::Fold, r->dtype.one(), {r}, n->payload) : r;
+  }
+
+  // All lanes combined to one; the upper half of products by MulAdd.
+  static Node folded(Node value, OpArg op) {
+    const DType t = value->dtype, half = t.vec(t.lanes / 2);
+    if (op.op != Op::Add || !is_added_product(value) || t.lanes % 2)
+      return make(Op::Fold, t.one(), {value}, op);
+    const auto lanes = [&](Node x, int from) {
+      std::vector<int64_t> picks;
+      for (int i = 0; i < half.lanes; ++i) picks.push_back(from + i);
+      return make(Op::Shuffle, half, {x, x}, Ints(picks));
+    };
+    const Node a = value->src(0), b = value->src(1);
+    const Node low = make(Op::Mul, half, {lanes(a, 0), lanes(b, 0)});
+    const Node sum =
+        make(Op::MulAdd, half, {lanes(a, half.lanes), lanes(b, half.lanes), low});
+    return half.lanes == 1 ? sum : make(Op::Fold, t.one(), {sum}, op);
   }
 
   // Moved on by one lane, then added to itself moved on by 1, 2, 4, ... lanes.

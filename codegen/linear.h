@@ -6,7 +6,8 @@
 //                                   arguments of a CPU kernel; it is the outermost loop.
 //   Acc(reduce)                     declares an accumulator of reduce's dtype, set to the identity
 //                                   of reduce's operation (Add 0, Mul 1, Max lowest, Min highest)
-//   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0)
+//   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0);
+//                                   a sum adds a product of floats as MulAdd does
 //   Group(reduce)                   GPU: the accumulators of all threads that differ in nothing but
 //                                   the reduce's Thread ranges are combined; each has the result
 //   Reduce                          from here on the node's value is what its accumulator holds
@@ -53,6 +54,15 @@
 #include "tiny/node.h"
 
 namespace tiny {
+
+// A product that a sum adds as MulAdd does, which is rounded once where the device has an FMA. No
+// other product is contracted.
+inline bool is_added_product(Node n) {
+  return n->op == Op::Mul && n->dtype.is_float() && !n->dtype.is_narrow();
+}
+inline bool adds_product(Node reduce) {
+  return reduce->arg<OpArg>().op == Op::Add && is_added_product(reduce->src(0));
+}
 
 struct Linear {
   std::string name;  // a C identifier

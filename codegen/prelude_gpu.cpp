@@ -247,6 +247,9 @@ INLINE f32 min_of(f32 a, f32 b) {
 }
 #endif
 )"},
+    {"mul_add", R"(INLINE f32 mul_add(f32 a, f32 b, f32 c) { return fmaf(a, b, c); }
+INLINE f64 mul_add(f64 a, f64 b, f64 c) { return fma(a, b, c); }
+)"},
     {"sqrt_of", R"(INLINE f32 sqrt_of(f32 x) { return sqrtf(x); }
 INLINE f64 sqrt_of(f64 x) { return sqrt(x); }
 )"},
@@ -584,6 +587,9 @@ std::string function_text(const LaneFunction& f) {
                       fill(lane, {{'T', one}}), f.to);
   }
   if (f.name == "negative") return definition(cat("operator-(", from, " x)"), "-x.v[{i}]", f.to);
+  if (f.name == "mul_add")
+    return definition(cat("mul_add(", to, " a, ", to, " b, ", to, " c)"),
+                      "mul_add(a.v[{i}], b.v[{i}], c.v[{i}])", f.to);
   if (f.name == "max_of" || f.name == "min_of")
     return binary(f.name, cat(f.name, "(a.v[{i}], b.v[{i}])"));
   if (f.name == "f32_to_f16" || f.name == "f32_to_bf16") return convert_pairs(f);

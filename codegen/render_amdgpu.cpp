@@ -419,8 +419,8 @@ class AmdPrinter : public LlvmPrinter {
     values[2] = splat_text(n->dtype, double_bits(0));
     const std::string quarter = intrinsic("", result, unit.intrinsic, types, values);
     const std::string four = splat_text(n->dtype, double_bits(4));
-    const std::string all = define(cat("fmul contract ", result, " ", quarter, ", ", four));
-    return define(cat("fadd contract ", result, " ", c, ", ", all));
+    const std::string all = define(cat("fmul ", result, " ", quarter, ", ", four));
+    return define(cat("fadd ", result, " ", c, ", ", all));
   }
 
   // As `to_fnuz` of codegen/prelude_gpu.cpp.

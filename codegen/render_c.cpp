@@ -14,8 +14,10 @@ Source render_c(const Linear& program, const Target& target) {
 
 namespace {
 
-bool is_sum_of_fragments(Node reduce) {
-  return reduce->src(0)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add;
+// A sum whose update computes the term as well: of products of fragments, or of elements.
+bool computes_term(Node reduce) {
+  return adds_product(reduce) ||
+         (reduce->src(0)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add);
 }
 
 }  // namespace
@@ -29,7 +31,7 @@ Source CPrinter::print() {
                          [](Node n) { return n->is(Op::Fetch); });
   declare_stages();
   for (Node n : program_.body)
-    if (n->is(Op::Update) && is_sum_of_fragments(n->src(0)) && single_use_(n->src(0)->src(0)))
+    if (n->is(Op::Update) && computes_term(n->src(0)) && single_use_(n->src(0)->src(0)))
       accumulated_[n->src(0)->src(0)] = 1;
   for (Node n : program_.body) {
     statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
@@ -152,11 +154,9 @@ void CPrinter::statement(Node n) {
     case Op::Reduce: values_[n] = define(n->dtype, accumulators_[n]); return;
     case Op::Load: values_[n] = load(n); return;
     case Op::Prefix: return prefix(n);
-    case Op::Mma:
-      if (accumulated_.contains(n)) return;  // part of the sum's update
-      break;
     default: break;
   }
+  if (accumulated_.contains(n)) return;  // part of the sum's update
   if (dialect_.classes && selections_.is_hidden(n)) return;
   const std::string expression = selections_.is_done(n) ? value(n->src(1)) : arithmetic(n);
   const bool is_lane = n->is(Op::Shuffle) && n->dtype.lanes == 1;
@@ -249,8 +249,11 @@ void CPrinter::declare_accumulator(Node reduce) {
 void CPrinter::update(Node reduce) {
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce];
-  if (accumulated_.contains(reduce->src(0)))
-    return line(cat(acc, " = ", mma(reduce->src(0), acc), ";"));
+  const Node term = reduce->src(0);
+  if (adds_product(reduce))
+    return line(
+        cat(acc, " = ", mul_add(term->dtype, value(term->src(0)), value(term->src(1)), acc), ";"));
+  if (accumulated_.contains(term)) return line(cat(acc, " = ", mma(term, acc), ";"));
   const bool twice = op == Op::Max || op == Op::Min;
   const std::string v = twice ? named(reduce->src(0)) : value(reduce->src(0));
   line(cat(acc, " = ", bare(combine(op, reduce->dtype, acc, v)), ";"));

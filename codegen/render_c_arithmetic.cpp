@@ -155,6 +155,7 @@ std::string CPrinter::arithmetic(Node n) {
       if (Node x = selections_.flushed(n); x && dialect_.classes)
         return call("exp2_flushed", t, t, bare(value(x)));
       return where(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
+    case Op::MulAdd: return mul_add(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
     case Op::TruncDiv:
     case Op::TruncMod: return divide(n);
     case Op::Shl:
@@ -222,10 +223,17 @@ std::string CPrinter::combine(Op op, DType t, Str a, Str b, bool exact) {
   }
   const bool arithmetic = op == Op::Add || op == Op::Sub || op == Op::Mul;
   const bool wraps = t.is_int() && arithmetic && !exact && !(t.is_unsigned() && t.bits() >= 32);
+  if (op == Op::Mul && t.is_float() && !dialect_.classes)
+    return cat("product", infix(t, a, symbol(op), b));
   if (!wraps || (dialect_.classes && t.lanes > 1)) return infix(t, a, symbol(op), b);
   // Defined for unsigned numbers alone; smaller scalars would be promoted to int.
   const DType u = t.lanes == 1 && t.bits() < 32 ? kU32 : unsigned_of(t);
   return as(t, infix(u, as(u, a), symbol(op), as(u, b)));
+}
+
+// Compilers contract nothing else: those of CUDA and HIP are told so, in C `product` says it.
+std::string CPrinter::mul_add(DType t, Str a, Str b, Str c) {
+  return call("mul_add", t, t, cat(bare(a), ", ", bare(b), ", ", bare(c)));
 }
 
 std::string CPrinter::max_with_const(Node n) {

@@ -102,6 +102,7 @@ class CPrinter {
   std::string unary(Node n);
   std::string by_lane(Node n, const char* function);
   std::string combine(Op op, DType t, Str a, Str b, bool exact = false);
+  std::string mul_add(DType t, Str a, Str b, Str c);
   std::string max_with_const(Node n);
   std::string compare(Node n);
   std::string divide(Node n);
@@ -137,7 +138,7 @@ class CPrinter {
   NodeMap<std::string> values_, accumulators_;
   NodeMap<std::pair<std::string, int>> converted_;  // and in which stretch of statements
   int statements_ = 0;         // stretches without a loop's begin or end so far
-  NodeMap<char> accumulated_;  // products of fragments that are added to one sum
+  NodeMap<char> accumulated_;  // products that are added to one sum, and used nowhere else
   NodeMap<Node> behind_;       // of a range that is ahead of a loop: that loop
   bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any

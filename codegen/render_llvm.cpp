@@ -155,8 +155,11 @@ void LlvmPrinter::update(Node reduce) {
   const std::string type = type_of(reduce->dtype),
                     at = cat("ptr", space(nullptr), " ", accumulators_[reduce]);
   const std::string before = define(cat("load ", type, ", ", at));
+  const Node term = reduce->src(0);
   const std::string after =
-      combine(reduce->arg<OpArg>().op, reduce->dtype, before, value(reduce->src(0)));
+      adds_product(reduce)
+          ? mul_add(reduce->dtype, value(term->src(0)), value(term->src(1)), before)
+          : combine(reduce->arg<OpArg>().op, reduce->dtype, before, value(term));
   line(cat("store ", type, " ", after, ", ", at));
 }
 

@@ -10,7 +10,7 @@ namespace tiny {
 // The entry is `void name(ptr args, i64 begin, i64 end)`; `args` holds the buffers' addresses in
 // slot order. The caller guarantees that a written buffer overlaps no other one, and that every
 // buffer has at least one element to read (a gated load reads element 0 where its gate is false).
-// Sums and products may be fused to FMA; nothing else of the arithmetic is relaxed.
+// Products are fused with sums where a MulAdd says so, and nothing of the arithmetic is relaxed.
 // Casts of f16 (bf16) need target.has_f16 (has_bf16): decompose() removes them elsewhere.
 // Throws Bug for an operation that has no place in a linear program.
 Source render_llvm(const Linear& program, const Target& target);

@@ -31,6 +31,7 @@ std::string LlvmPrinter::arithmetic(Node n) {
     case Op::Where:
       return define(
           cat("select ", typed(n->src(0)), ", ", typed(n->src(1)), ", ", typed(n->src(2))));
+    case Op::MulAdd: return mul_add(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
     case Op::TruncDiv:
     case Op::TruncMod: return divide(n);
     case Op::Shl:
@@ -52,6 +53,11 @@ std::string LlvmPrinter::arithmetic(Node n) {
   throw Bug(cat("render_llvm: ", n->op, " has no place in a linear program"));
 }
 
+std::string LlvmPrinter::mul_add(DType t, Str a, Str b, Str c) {
+  const std::string type = type_of(t);
+  return intrinsic("", type, "llvm.fmuladd." + suffix_of(t), {type, type, type}, {a, b, c});
+}
+
 std::string LlvmPrinter::unary(Op op, DType t, Str x) {
   const std::string type = type_of(t);
   if (!t.is_float()) {
@@ -60,9 +66,9 @@ std::string LlvmPrinter::unary(Op op, DType t, Str x) {
   }
   expect(t.is_float(), "render_llvm: ", op, " of ", t.name());
   switch (op) {
-    case Op::Neg: return define(cat("fneg contract ", type, " ", x));
+    case Op::Neg: return define(cat("fneg ", type, " ", x));
     case Op::Recip:
-      return define(cat("fdiv contract ", type, " ", splat_text(t, double_bits(1)), ", ", x));
+      return define(cat("fdiv ", type, " ", splat_text(t, double_bits(1)), ", ", x));
     case Op::Sqrt: return intrinsic("", type, "llvm.sqrt." + suffix_of(t), {type}, {x});
     case Op::Floor: return intrinsic("", type, "llvm.floor." + suffix_of(t), {type}, {x});
     case Op::Trunc: return intrinsic("", type, "llvm.trunc." + suffix_of(t), {type}, {x});
@@ -74,10 +80,10 @@ namespace {
 
 const char* instruction(Op op, bool is_float) {
   switch (op) {
-    case Op::Add: return is_float ? "fadd contract" : "add";
-    case Op::Sub: return is_float ? "fsub contract" : "sub";
-    case Op::Mul: return is_float ? "fmul contract" : "mul";
-    case Op::Div: return is_float ? "fdiv contract" : nullptr;
+    case Op::Add: return is_float ? "fadd" : "add";
+    case Op::Sub: return is_float ? "fsub" : "sub";
+    case Op::Mul: return is_float ? "fmul" : "mul";
+    case Op::Div: return is_float ? "fdiv" : nullptr;
     case Op::And: return is_float ? nullptr : "and";
     case Op::Or: return is_float ? nullptr : "or";
     case Op::Xor: return is_float ? nullptr : "xor";

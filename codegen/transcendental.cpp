@@ -26,6 +26,9 @@ Value operator+(Value a, Value b) { return binary(Op::Add, a, b); }
 Value operator-(Value a, Value b) { return binary(Op::Sub, a, b); }
 Value operator*(Value a, Value b) { return binary(Op::Mul, a, b); }
 Value operator/(Value a, Value b) { return binary(Op::Div, a, b); }
+Value mul_add(Value a, Value b, Value c) {
+  return {make(Op::MulAdd, a.dtype(), {a.n, b.n, c.n})};
+}
 Value operator+(Value a, double b) { return a + like(a, b); }
 Value operator-(Value a, double b) { return a - like(a, b); }
 Value operator*(Value a, double b) { return a * like(a, b); }
@@ -56,7 +59,7 @@ Value bits(Value x, DType to) { return {make(Op::Bitcast, to.vec(x.dtype().lanes
 // Coefficients from the highest power down.
 Value polynomial(Value x, std::initializer_list<double> coefficients) {
   Value sum{nullptr};
-  for (double c : coefficients) sum = sum.n ? sum * x + c : like(x, c);
+  for (double c : coefficients) sum = sum.n ? mul_add(sum, x, like(x, c)) : like(x, c);
   return sum;
 }
 
@@ -128,15 +131,17 @@ Node lower_log2(Node node) {
   const Value f = bits(add(i & fraction, format.sqrt_half), x.dtype()) - 1.0;
   Value result;
   if (single) {
-    result = f * polynomial(f, {-0.109949782, 0.186175078, -0.191062719, 0.204600602, -0.239617407,
-                                0.288567424, -0.360696644, 0.480898231, -0.721347332, 1.44269502}) +
-             e;
+    const Value p =
+        polynomial(f, {-0.109949782, 0.186175078, -0.191062719, 0.204600602, -0.239617407,
+                       0.288567424, -0.360696644, 0.480898231, -0.721347332, 1.44269502});
+    result = mul_add(f, p, e);
   } else {
     const Value s = f / (f + 2.0);
-    result = s * polynomial(s * s, {0.2136708237069988, 0.22091186166128718, 0.26233440198912689,
-                                    0.32059853392062632, 0.4121985858511395, 0.57707801634546996,
-                                    0.96179669392598988, 2.8853900817779268}) +
-             e;
+    const Value p =
+        polynomial(s * s, {0.2136708237069988, 0.22091186166128718, 0.26233440198912689,
+                           0.32059853392062632, 0.4121985858511395, 0.57707801634546996,
+                           0.96179669392598988, 2.8853900817779268});
+    result = mul_add(s, p, e);
   }
   const Value at_end = where(x < kInf, result, x);
   return where(x > 0.0, at_end, where(equals(x, 0.0), like(x, -kInf), kNan)).n;
@@ -165,7 +170,7 @@ Value reduce_large_f32(Value x) {
 
 // The parts of pi have so few bits that n times all but the last is exact: no FMA is needed.
 Value less_multiple_of_pi(Value x, Value n, std::initializer_list<double> parts) {
-  for (double part : parts) x = x - n * part;
+  for (double part : parts) x = mul_add(n, like(n, -part), x);
   return x;
 }
 
@@ -186,7 +191,7 @@ Node lower_sin(Node node) {
   const Value ordinary = size < limit;
   const Value huge = single ? where(size < kInf, reduce_large_f32(x), kNan) : like(x, kNan);
   x = where(ordinary, x, huge);
-  const Value rounded = x * 0.31830988618379067 + f.round;
+  const Value rounded = mul_add(x, like(x, 0.31830988618379067), like(x, f.round));
   const Value n = rounded - f.round;
   // n is below 2^15 (2^30): parts of 9 (23) bits.
   const Value r =
@@ -203,7 +208,7 @@ Node lower_sin(Node node) {
                           {-7.9825098454158387e-18, 2.8102217000905484e-15, -7.6471284524766301e-13,
                            1.6059043234941991e-10, -2.505210837920095e-08, 2.7557319223947645e-06,
                            -0.00019841269841269714, 0.0083333333333333332, -0.16666666666666666});
-  const Value sine = r * square * p + r;
+  const Value sine = mul_add(r * square, p, r);
   const int sign = f.integer.bits() - 1;
   return bits(bits(sine, f.integer) ^ (bits(rounded, f.integer) << sign), x.dtype()).n;
 }

@@ -7,8 +7,8 @@
 namespace tiny {
 namespace {
 
-// No -ffast-math: NaN and infinity keep their meaning. Products may be fused with sums, as the
-// LLVM kernels do. Integers wrap as tensors' do. The C library's functions are found in this
+// No -ffast-math: NaN and infinity keep their meaning. The text says which products are
+// fused with sums. Integers wrap as tensors' do. The C library's functions are found in this
 // process when the kernel is loaded, so nothing is linked in. Vectors are chosen here: clang 14
 // would make more of them, of the addresses of a tile.
 const SystemCompiler& c_compiler() {
@@ -24,7 +24,7 @@ const SystemCompiler& c_compiler() {
           "-mcpu=native",
 #endif
           "-O2", "-fPIC", "-shared", "-nostdlib", "-fno-math-errno", "-fno-trapping-math",
-          "-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing", "-fno-tree-slp-vectorize", "-w"},
+          "-fwrapv", "-fno-strict-aliasing", "-fno-tree-slp-vectorize", "-w"},
       "install one (apt install clang), set CC to one, or use CPU_COMPILER=llvm"};
   return compiler;
 }

@@ -20,9 +20,9 @@ constexpr int kInvalidOption = 5;
 constexpr const char* kFileName = "kernel.cu";  // what the log calls the source
 
 // -default-device: functions without __device__ are for the GPU too. Warnings would be about
-// generated code, the assembler's report is wanted in the log.
+// generated code, the assembler's report is wanted in the log. The text says what is contracted.
 constexpr const char* kOptions[] = {"--std=c++17", "-default-device", "--disable-warnings",
-                                    "--ptxas-options=-v"};
+                                    "--fmad=false", "--ptxas-options=-v"};
 
 // Every function that we call: name, parameters; the results are status numbers.
 #define TINY_NVRTC_FUNCTIONS(X)                                                             \

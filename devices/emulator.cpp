@@ -47,7 +47,7 @@ const SystemCompiler& cxx_compiler() {
                                            "-fno-sanitize-recover=alignment",
                                            "-fno-math-errno",
                                            "-fno-trapping-math",
-                                           "-ffp-contract=fast",
+                                           "-ffp-contract=off",
                                            "-fwrapv",
                                            "-fno-strict-aliasing",
                                            "-w"},

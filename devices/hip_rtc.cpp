@@ -14,7 +14,7 @@ namespace {
 
 using HiprtcProgram = struct HiprtcProgramTag*;
 
-constexpr const char* kOptions[] = {"-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno",
+constexpr const char* kOptions[] = {"-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno",
                                     "-w"};
 
 // Every function that we call: name, parameters; the results are status numbers.

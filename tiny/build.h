@@ -56,8 +56,8 @@ Node scatter(Node base, Node values, std::span<const Node> indices, ScatterArg h
 
 Node contiguous(Node x);
 // x as a view of memory, without a gradient: for what compares elements with a value made from
-// them. Float arithmetic is contracted, and summed in an order, as suits each kernel, so that
-// computing an element twice may give two results. What gives the same bits in every kernel
+// them. Floats are summed in an order that suits each kernel, so that computing an element
+// twice may give two results. What gives the same bits in every kernel
 // (movement, selection, comparison of values in memory) stays as it is.
 Node in_memory(Node x);
 Node detach(Node x);

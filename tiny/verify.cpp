@@ -43,6 +43,9 @@ const char* broken_rule(Node n, Stage stage) {
   if (n->op == Op::Where && (!n->src(0)->dtype.is_bool() || n->src(1)->dtype != n->src(2)->dtype ||
                              n->dtype != n->src(1)->dtype))
     return "the branches of where differ in dtype, or its condition is no bool";
+  if (n->op == Op::MulAdd && (n->src(0)->dtype != n->dtype || n->src(1)->dtype != n->dtype ||
+                              n->src(2)->dtype != n->dtype || !n->dtype.is_float()))
+    return "a sum of a product that is no float, or of several dtypes";
   return nullptr;
 }
 
