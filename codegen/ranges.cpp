@@ -2,7 +2,9 @@
 
 #include <map>
 #include <unordered_map>
+#include <utility>
 
+#include "codegen/access.h"
 #include "codegen/linear.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
@@ -91,6 +93,17 @@ bool is_inside(const Indices& at, Ints shape) {
   return true;
 }
 
+// Whether loops at these indices have as many iterations as there are elements. Fewer read a part
+// of a value, or one element for all.
+bool visits_all(const Indices& at, Ints shape) {
+  NodeMap<char> seen;
+  int64_t count = 1;
+  for (Node i : at)
+    for (Node r : all_of(i, Op::Range))
+      if (!std::exchange(seen[r], 1)) count *= extent(r);
+  return count == numel(shape);
+}
+
 class Puller {
  public:
   // One store of the kernel.
@@ -98,7 +111,7 @@ class Puller {
     Node value = s->src(1);
     if (value->op == Op::Scatter) return scatter(s->src(0), value);
     Indices at;
-    if (const Indices* seen = seen_.find(value)) {
+    if (const Indices* seen = seen_.find(value); seen && visits_all(*seen, value->shape())) {
       at = *seen;  // computed on the way to an earlier store: kept where that one used it
     } else {
       for (int i = 0; i < value->rank; ++i)

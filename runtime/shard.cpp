@@ -119,18 +119,24 @@ class Unsharder {
   static Node placed(Node n, int device) {
     if (n->device) return n;
     NodeMap<Node> own;
-    int work = 0;
-    bool stored = false;
+    NodeMap<int> cost;  // of what is made of constants alone; -1: of positions too
     for (Node s : topological(n)) {
-      work += work_of(s->op);
-      stored |= info(s->op).cls == OpClass::Tensor;
-      if (s->op != Op::Iota) continue;
+      int work = info(s->op).cls == OpClass::Tensor ? kWorthStoring : work_of(s->op);
+      for (Node from : s->srcs()) {
+        const int below = *cost.find(from);
+        work = below < 0 || work < 0 ? -1 : std::min(work + below, kWorthStoring);
+      }
       const LabelScope label(s->label);
-      const int64_t arg[] = {s->ints()[0], device};
-      own[s] = make(Op::Iota, s->dtype, {}, Ints(arg));
+      if (s->op == Op::Iota) {
+        const int64_t arg[] = {s->ints()[0], device};
+        own[s] = make(Op::Iota, s->dtype, {}, Ints(arg));
+        work = -1;
+      } else if (work >= kWorthStoring) {  // might get memory
+        own[s] = build::copy_to(s, device);
+      }
+      cost[s] = work;
     }
-    if (own.size()) return substitute(n, own);
-    return stored || work >= kWorthStoring ? build::copy_to(n, device) : n;
+    return own.size() ? substitute(n, own) : n;
   }
 
   static Pieces in_layout(const Parts& p, const Layout& to, std::span<const int> devices) {
