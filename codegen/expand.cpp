@@ -370,8 +370,7 @@ class Vectorizer {
     };
     const Node a = value->src(0), b = value->src(1);
     const Node low = make(Op::Mul, half, {lanes(a, 0), lanes(b, 0)});
-    const Node sum =
-        make(Op::MulAdd, half, {lanes(a, half.lanes), lanes(b, half.lanes), low});
+    const Node sum = make(Op::MulAdd, half, {lanes(a, half.lanes), lanes(b, half.lanes), low});
     return half.lanes == 1 ? sum : make(Op::Fold, t.one(), {sum}, op);
   }
 

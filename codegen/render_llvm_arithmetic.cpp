@@ -67,8 +67,7 @@ std::string LlvmPrinter::unary(Op op, DType t, Str x) {
   expect(t.is_float(), "render_llvm: ", op, " of ", t.name());
   switch (op) {
     case Op::Neg: return define(cat("fneg ", type, " ", x));
-    case Op::Recip:
-      return define(cat("fdiv ", type, " ", splat_text(t, double_bits(1)), ", ", x));
+    case Op::Recip: return define(cat("fdiv ", type, " ", splat_text(t, double_bits(1)), ", ", x));
     case Op::Sqrt: return intrinsic("", type, "llvm.sqrt." + suffix_of(t), {type}, {x});
     case Op::Floor: return intrinsic("", type, "llvm.floor." + suffix_of(t), {type}, {x});
     case Op::Trunc: return intrinsic("", type, "llvm.trunc." + suffix_of(t), {type}, {x});

@@ -26,9 +26,7 @@ Value operator+(Value a, Value b) { return binary(Op::Add, a, b); }
 Value operator-(Value a, Value b) { return binary(Op::Sub, a, b); }
 Value operator*(Value a, Value b) { return binary(Op::Mul, a, b); }
 Value operator/(Value a, Value b) { return binary(Op::Div, a, b); }
-Value mul_add(Value a, Value b, Value c) {
-  return {make(Op::MulAdd, a.dtype(), {a.n, b.n, c.n})};
-}
+Value mul_add(Value a, Value b, Value c) { return {make(Op::MulAdd, a.dtype(), {a.n, b.n, c.n})}; }
 Value operator+(Value a, double b) { return a + like(a, b); }
 Value operator-(Value a, double b) { return a - like(a, b); }
 Value operator*(Value a, double b) { return a * like(a, b); }
@@ -137,10 +135,9 @@ Node lower_log2(Node node) {
     result = mul_add(f, p, e);
   } else {
     const Value s = f / (f + 2.0);
-    const Value p =
-        polynomial(s * s, {0.2136708237069988, 0.22091186166128718, 0.26233440198912689,
-                           0.32059853392062632, 0.4121985858511395, 0.57707801634546996,
-                           0.96179669392598988, 2.8853900817779268});
+    const Value p = polynomial(
+        s * s, {0.2136708237069988, 0.22091186166128718, 0.26233440198912689, 0.32059853392062632,
+                0.4121985858511395, 0.57707801634546996, 0.96179669392598988, 2.8853900817779268});
     result = mul_add(s, p, e);
   }
   const Value at_end = where(x < kInf, result, x);

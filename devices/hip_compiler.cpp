@@ -13,8 +13,7 @@ SystemCompiler clang_for(const std::string& arch) {
       {"clang-21", "clang-20", "clang-19"},
       ".hip",
       {"-x", "hip", "--offload-arch=" + arch, "--offload-device-only", "--no-gpu-bundle-output",
-       "-nogpuinc", "-nogpulib", "-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno",
-       "-w"},
+       "-nogpuinc", "-nogpulib", "-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-w"},
       "install clang 19 or later with its linker (apt install clang-19 lld-19) or set HIP_CLANG "
       "to ROCm's, /opt/rocm/llvm/bin/clang"};
 }

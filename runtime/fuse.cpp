@@ -1,6 +1,7 @@
 #include "runtime/fuse.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -53,8 +54,13 @@ class Fuser {
     std::vector<Node> outputs;
     std::vector<Read> reads;
     bool alive = true;
-    bool heavy = false;  // a product whose operands are used many times: no rows around it
-    int64_t work = 0;    // elements that it visits
+    bool heavy = false;        // a product whose operands are used many times: no rows around it
+    int64_t work = 0;          // elements that it visits
+    size_t nodes = 0;          // that it computes
+    NodeMap<char> inner = {};  // outputs that another one needs: reached through that one
+    std::vector<int> producers = {};     // of what it reads, as they were numbered at first
+    size_t first = 0, last = 0;          // of its outputs in the order of the graph
+    uint64_t changed = 0, examined = 0;  // when it was made, when merge_rows() looked at it
   };
 
   bool is_stored(Node n) const { return kernel_of_.contains(n) || stored_.values.contains(n); }
@@ -82,17 +88,40 @@ class Fuser {
   void update(int id) {
     Kernel& k = kernels_[id];
     k.reads.clear();
+    k.producers.clear();
+    k.inner = {};
     k.work = 0;
     k.heavy = false;
+    k.changed = ++now_;
+    k.first = k.last = position(k.outputs[0]);
     std::set<Read> seen;
     for (Node out : k.outputs) {
+      k.first = std::min(k.first, position(out));
+      k.last = std::max(k.last, position(out));
       AxisMap axes(out->rank);
       for (int i = 0; i < out->rank; ++i) axes[i] = out->shape()[i] == 1 ? kNone : i;
-      visit(id, {out, axes}, seen);
+      walk(id, {out, axes}, seen);
+    }
+    k.nodes = seen.size();
+    find_producers(k);
+  }
+
+  // All that an output is computed from, depth first and without recursion: chains are long.
+  void walk(int id, Read output, std::set<Read>& seen) {
+    std::vector<Read> stack{std::move(output)}, sources;
+    while (!stack.empty()) {
+      const Read read = std::move(stack.back());
+      stack.pop_back();
+      sources.clear();
+      visit(id, read, seen, sources);
+      for (const Read& s : sources)
+        if (kernel_of(s.leaf) == id) kernels_[id].inner[s.leaf] = 1;
+      stack.insert(stack.end(), std::make_move_iterator(sources.rbegin()),
+                   std::make_move_iterator(sources.rend()));
     }
   }
 
-  void visit(int id, Read read, std::set<Read>& seen) {
+  void visit(int id, Read read, std::set<Read>& seen, std::vector<Read>& sources) {
     Node n = read.leaf;
     Kernel& k = kernels_[id];
     read.own |= is_own_element(n, read.axes, k.outputs[0]);
@@ -104,7 +133,7 @@ class Fuser {
     }
     if (is_movement(n->op)) {
       const bool own = read.own && n->op == Op::Reshape;
-      return visit(id, {n->src(0), through_movement(n, read.axes), own}, seen);
+      return sources.push_back({n->src(0), through_movement(n, read.axes), own});
     }
     AxisMap from = read.axes;
     if (n->op == Op::ReduceAxis) {
@@ -112,15 +141,10 @@ class Fuser {
         if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
       k.heavy |= is_product(n);
     }
-    if (n->op == Op::Scatter) return visit_scatter(id, n, seen);
     for (Node s : used_sources(n)) {
-      const bool data = n->op == Op::Gather && s == n->src(0);
-      visit(id, {s, data ? AxisMap(s->rank, kOther) : from}, seen);
+      const bool anywhere = n->op == Op::Scatter || (n->op == Op::Gather && s == n->src(0));
+      sources.push_back({s, anywhere ? AxisMap(s->rank, kOther) : from});
     }
-  }
-
-  void visit_scatter(int id, Node n, std::set<Read>& seen) {
-    for (Node s : n->srcs()) visit(id, {s, AxisMap(s->rank, kOther)}, seen);
   }
 
   // A sum whose operands are broadcast: a matrix product or a convolution. Terms beyond the length
@@ -145,6 +169,7 @@ class Fuser {
   static constexpr int64_t kSmallWork = 16384;      // too little to be worth dividing among cores
   static constexpr int64_t kFewElements = 1 << 17;  // read in any order in no more than a launch
   static constexpr size_t kMostReads = 48;          // arguments of a kernel
+  static constexpr size_t kMostNodes = 1000;        // of a kernel that is made of two
   static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
 
   // For all cores to take part; a CPU's are few, and sizes alone decide there.
@@ -154,12 +179,21 @@ class Fuser {
 
   static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
 
+  // Until nothing changes: what could not be merged is looked at again when it, or what it reads
+  // from, has become another kernel.
   void merge_rows() {
+    const uint64_t begin = now_;
     for (bool changed = true; changed;) {
       changed = false;
       for (size_t c = 0; c < kernels_.size(); ++c) {
-        if (!kernels_[c].alive) continue;
-        for (int p : producers(static_cast<int>(c)))
+        Kernel& k = kernels_[c];
+        if (!k.alive) continue;
+        const std::vector<int> from = producers(static_cast<int>(c));
+        uint64_t newest = std::max(k.changed, begin);
+        for (int p : from) newest = std::max(newest, kernels_[p].changed);
+        if (k.examined > newest) continue;
+        k.examined = ++now_;
+        for (int p : from)
           if (may_merge_rows(p, static_cast<int>(c))) {
             merge(p, static_cast<int>(c));
             changed = true;
@@ -169,17 +203,24 @@ class Fuser {
     }
   }
 
-  std::vector<int> producers(int c) const {
-    std::vector<int> out;
+  void find_producers(Kernel& k) {
+    std::set<int> seen;
     const auto add = [&](Node n) {
-      const int p = kernel_of(n);
-      if (p >= 0 && p != c && kernels_[p].alive &&
-          std::find(out.begin(), out.end(), p) == out.end())
-        out.push_back(p);
+      const int* p = kernel_of_.find(n);
+      if (p && seen.insert(*p).second) k.producers.push_back(*p);
     };
-    for (const Read& r : kernels_[c].reads) {
+    for (const Read& r : k.reads) {
       add(behind(r.leaf));
       for (Node n : waited_for(r.leaf)) add(n);
+    }
+  }
+
+  std::vector<int> producers(int c) const {
+    std::vector<int> out;
+    for (int made : kernels_[c].producers) {
+      const int p = find(made);
+      if (p != c && kernels_[p].alive && std::find(out.begin(), out.end(), p) == out.end())
+        out.push_back(p);
     }
     return out;
   }
@@ -219,6 +260,8 @@ class Fuser {
   // the one of its own row.
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
+    if (from.reads.size() + to.reads.size() > kMostReads || from.nodes + to.nodes > kMostNodes)
+      return false;
     const bool both_sent = joins_sent(p, c);
     if (waits_for(c, p) || (is_sent(from) && !both_sent)) return false;
     for (Node n : from.outputs)
@@ -229,9 +272,8 @@ class Fuser {
     for (Node out : from.outputs)
       reads_all &= reads_own_row(to, out) ||
                    (!is_read(to, out) &&
-                    (is_internal(p, out) || (joins_small_ && is_small_sibling(out, to))));
-    if ((!reads_all && !both_sent) || from.reads.size() + to.reads.size() > kMostReads)
-      return false;
+                    (from.inner.contains(out) || (joins_small_ && is_small_sibling(out, to))));
+    if (!reads_all && !both_sent) return false;
     if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it
     const int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
     const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
@@ -337,27 +379,34 @@ class Fuser {
     std::vector<uint64_t>& rows;  // a bit for each axis, one set for each reduction
   };
 
-  bool collect_rows(std::pair<int, int> kernels, Node n, const AxisMap& axes, RowWalk walk) const {
-    const bool outside =
-        is_stored(n) && kernel_of(n) != kernels.first && kernel_of(n) != kernels.second;
-    if (is_leaf(n) || outside || !walk.visited.insert({n, axes}).second) return true;
-    walk.seen[n] = 1;
-    if (is_movement(n->op))
-      return collect_rows(kernels, n->src(0), through_movement(n, axes), walk);
-    AxisMap from = axes;
-    if (n->op == Op::ReduceAxis) {
-      uint64_t row = 0;
-      for (int axis : axes) {
-        if (axis == kOther) return false;
-        if (axis >= 0) row |= uint64_t{1} << axis;
+  bool collect_rows(std::pair<int, int> kernels, Node out, const AxisMap& of, RowWalk walk) const {
+    std::vector<std::pair<Node, AxisMap>> stack{{out, of}};
+    while (!stack.empty()) {
+      const auto [n, axes] = std::move(stack.back());
+      stack.pop_back();
+      const bool outside =
+          is_stored(n) && kernel_of(n) != kernels.first && kernel_of(n) != kernels.second;
+      if (is_leaf(n) || outside || !walk.visited.insert({n, axes}).second) continue;
+      walk.seen[n] = 1;
+      if (is_movement(n->op)) {
+        stack.emplace_back(n->src(0), through_movement(n, axes));
+        continue;
       }
-      walk.rows.push_back(row);
-      for (int i = 0; i < n->rank; ++i)
-        if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
-    }
-    for (Node s : used_sources(n)) {
-      const bool data = n->op == Op::Gather && s == n->src(0);
-      if (!collect_rows(kernels, s, data ? AxisMap(s->rank, kOther) : from, walk)) return false;
+      AxisMap from = axes;
+      if (n->op == Op::ReduceAxis) {
+        uint64_t row = 0;
+        for (int axis : axes) {
+          if (axis == kOther) return false;
+          if (axis >= 0) row |= uint64_t{1} << axis;
+        }
+        walk.rows.push_back(row);
+        for (int i = 0; i < n->rank; ++i)
+          if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
+      }
+      for (Node s : used_sources(n)) {
+        const bool data = n->op == Op::Gather && s == n->src(0);
+        stack.emplace_back(s, data ? AxisMap(s->rank, kOther) : from);
+      }
     }
     return true;
   }
@@ -395,49 +444,27 @@ class Fuser {
     return std::any_of(k.reads.begin(), k.reads.end(), [&](const Read& r) { return r.leaf == n; });
   }
 
-  // Whether another output of its own kernel needs `out`, which is then reached through that one.
-  bool is_internal(int id, Node out) const {
-    std::vector<Node> stack;
-    NodeMap<char> seen;
-    for (Node n : kernels_[id].outputs)
-      if (n != out) stack.push_back(n);
-    while (!stack.empty()) {
-      Node n = stack.back();
-      stack.pop_back();
-      for (Node s : used_sources(n)) {
-        if (s == out) return true;
-        if (is_leaf(s) || seen.contains(s) || (is_stored(s) && kernel_of(s) != id)) continue;
-        seen[s] = 1;
-        stack.push_back(s);
-      }
-    }
-    return false;
-  }
-
   // A path from p to c through another kernel: merging the two would close a circle.
-  bool reaches_otherwise(int p, int c) const {
-    std::vector<int> stack{c};
-    std::set<int> seen{c};
-    while (!stack.empty()) {
-      const int k = stack.back();
-      stack.pop_back();
-      for (int q : producers(k)) {
-        if (q == p && k != c) return true;
-        if (q != p && seen.insert(q).second) stack.push_back(q);
-      }
-    }
-    return false;
-  }
+  bool reaches_otherwise(int p, int c) const { return reaches(p, c, true); }
+  bool depends(int from, int on) const { return from == on || reaches(on, from, false); }
 
-  bool depends(int from, int on) const {
-    std::vector<int> stack{from};
-    std::set<int> seen{from};
+  // A path from p to c; `indirect`: through a third kernel. Kernels of which all outputs come
+  // before those of p in the order of the graph are not on it.
+  bool reaches(int p, int c, bool indirect) const {
+    ++search_;
+    searched_.resize(kernels_.size());
+    std::vector<int> stack{c};
+    searched_[c] = search_;
     while (!stack.empty()) {
       const int k = stack.back();
       stack.pop_back();
-      if (k == on) return true;
-      for (int q : producers(k))
-        if (seen.insert(q).second) stack.push_back(q);
+      for (int made : kernels_[k].producers) {
+        const int q = find(made);
+        if (q == p && (k != c || !indirect)) return true;
+        if (q == p || searched_[q] == search_ || !kernels_[q].alive) continue;
+        searched_[q] = search_;
+        if (kernels_[q].last > kernels_[p].first) stack.push_back(q);
+      }
     }
     return false;
   }
@@ -496,35 +523,33 @@ class Fuser {
   // --- result ----------------------------------------------------------------------------------
 
   std::vector<Group> finish() {
-    keep_read_outputs();
-    std::vector<Group> out;
+    std::vector<int> order;
     std::vector<char> state(kernels_.size());
     for (size_t k = 0; k < kernels_.size(); ++k)
-      if (kernels_[k].alive) emit(static_cast<int>(k), state, out);
+      if (kernels_[k].alive) put_in_order(static_cast<int>(k), state, order);
+    keep_read_outputs(order);
+    std::vector<Group> out;
+    for (int k : order)
+      if (kernels_[k].alive) out.push_back(group_of(kernels_[k]));
     return out;
   }
 
   // What only its own kernel needs stays in registers. A kernel that nobody needs goes: an old
   // value that an assignment replaces before it was ever computed.
-  void keep_read_outputs() {
-    for (bool changed = true; changed;) {
-      changed = false;
-      NodeMap<char> wanted;
-      for (Node r : roots_) wanted[base_of(r)] = 1;
-      for (const Kernel& k : kernels_)
-        if (k.alive)
-          for (const Read& r : k.reads) wanted[behind(r.leaf)] = 1;
-      for (Kernel& k : kernels_) {
-        if (!k.alive) continue;
-        std::erase_if(k.outputs,
-                      [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
-        k.alive = !k.outputs.empty();
-        changed |= !k.alive;
-      }
+  void keep_read_outputs(const std::vector<int>& order) {
+    NodeMap<char> wanted;
+    for (Node r : roots_) wanted[base_of(r)] = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+      Kernel& k = kernels_[order[i]];
+      std::erase_if(k.outputs, [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
+      k.alive = !k.outputs.empty();
+      if (k.alive)
+        for (const Read& r : k.reads) wanted[behind(r.leaf)] = 1;
     }
   }
 
-  void emit(int root, std::vector<char>& state, std::vector<Group>& out) {
+  // After those that it reads from.
+  void put_in_order(int root, std::vector<char>& state, std::vector<int>& order) const {
     std::vector<int> stack{root};
     while (!stack.empty()) {
       const int k = stack.back();
@@ -537,20 +562,23 @@ class Fuser {
         continue;
       }
       stack.pop_back();
-      if (state[k] == 2) continue;
+      if (state[k] == 1) order.push_back(k);
       state[k] = 2;
-      Group g;
-      g.outputs = kernels_[k].outputs;
-      for (const Read& r : kernels_[k].reads) {
-        Node value = behind(r.leaf);
-        if (std::find(g.inputs.begin(), g.inputs.end(), value) == g.inputs.end())
-          g.inputs.push_back(value);
-        if (!r.own) g.elsewhere.push_back(value);
-        const std::vector<Node>& before = waited_for(r.leaf);
-        g.after.insert(g.after.end(), before.begin(), before.end());
-      }
-      out.push_back(std::move(g));
     }
+  }
+
+  Group group_of(const Kernel& k) const {
+    Group g;
+    g.outputs = k.outputs;
+    for (const Read& r : k.reads) {
+      Node value = behind(r.leaf);
+      if (std::find(g.inputs.begin(), g.inputs.end(), value) == g.inputs.end())
+        g.inputs.push_back(value);
+      if (!r.own) g.elsewhere.push_back(value);
+      const std::vector<Node>& before = waited_for(r.leaf);
+      g.after.insert(g.after.end(), before.begin(), before.end());
+    }
+    return g;
   }
 
   // The element at the very place of the output's: safe to overwrite while it is read.
@@ -570,6 +598,9 @@ class Fuser {
   std::vector<Kernel> kernels_;
   std::vector<int> moved_;
   mutable NodeMap<std::vector<Node>> waited_;  // by After
+  uint64_t now_ = 0;                           // counts changes, and looks at kernels
+  mutable std::vector<uint64_t> searched_;     // by kernel: the last search that came by
+  mutable uint64_t search_ = 0;
 };
 
 }  // namespace

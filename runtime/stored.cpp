@@ -1,6 +1,7 @@
 #include "runtime/stored.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "codegen/loop_end.h"
 #include "runtime/after.h"
@@ -31,15 +32,20 @@ bool is_shear(Node pad) {
 
 }  // namespace
 
-void add_cost(Node n, int64_t size, const NodeMap<char>& stored, NodeMap<char>& seen, Cost& cost) {
-  if (seen.contains(n) || cost.work > 200) return;
-  seen[n] = 1;
-  if (is_leaf(n) || stored.contains(n)) {
-    if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
-    return;
+void add_cost(Node root, int64_t size, const NodeMap<char>& stored, NodeMap<char>& seen,
+              Cost& cost) {
+  std::vector<Node> stack{root};
+  while (!stack.empty() && cost.work <= 200) {
+    Node n = stack.back();
+    stack.pop_back();
+    if (std::exchange(seen[n], 1)) continue;
+    if (is_leaf(n) || stored.contains(n)) {
+      if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
+      continue;
+    }
+    if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
+    for (size_t i = n->num_src; i-- > 0;) stack.push_back(n->src(static_cast<int>(i)));
   }
-  if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
-  for (Node s : n->srcs()) add_cost(s, size, stored, seen, cost);
 }
 
 bool is_computed_at_places(Node data, const Cost& c) {

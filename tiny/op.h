@@ -50,8 +50,9 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Eq, Binary, 2, true)                                                                           \
   X(Ne, Binary, 2, true) /* NaN != NaN is true, as in IEEE 754 */                                  \
   /* element-wise, three sources */                                                                \
-  X(Where, Ternary, 3, false)  /* condition, then, else */                                         \
-  X(MulAdd, Ternary, 3, false) /* x y + z of floats in a kernel: by FMA, where the device has it */ \
+  X(Where, Ternary, 3, false) /* condition, then, else */                                          \
+  X(MulAdd, Ternary, 3,                                                                            \
+    false) /* x y + z of floats in a kernel: by FMA, where the device has it */                    \
   /* movement: views of one source */                                                              \
   X(Reshape, Movement, 1, false) /* Ints: new shape */                                             \
   X(Permute, Movement, 1, false) /* Ints: source axis of each result axis */                       \
