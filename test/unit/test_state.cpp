@@ -166,7 +166,8 @@ TEST_CASE("a place where no file can be made is an error") {
         cat("safetensors: cannot open ", path, ": No such file or directory"));
   CHECK(error_of([&] { read_safetensors(file.folder()); }) ==
         cat("safetensors: ", file.folder(), " is a folder, not a file"));
-  CHECK_THROWS_AS(write_safetensors(file.folder(), {}), DeviceError);
+  CHECK(error_of([&] { write_safetensors(file.folder(), {}); }) ==
+        cat("safetensors: cannot write ", file.folder(), ": it is a folder, not a file"));
   CHECK(file.count_files() == 0);
 }
 
