@@ -1,5 +1,7 @@
 #include "tiny/state.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -21,7 +23,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr int64_t kLengthBytes = 8;
 constexpr uint64_t kMostHeaderBytes = 100'000'000;  // as in the format's own library
@@ -83,13 +84,14 @@ void check_entries(const std::string& path, const std::vector<StateEntry>& entri
   std::set<std::string_view> names = {kMetadataKey};
   for (const StateEntry& entry : entries) {
     const std::string who = describe(path, entry.name);
-    check(names.insert(entry.name).second, who, ": the name is given twice or reserved");
-    check(find_dtype(entry.dtype) != nullptr, who, ": the format has no dtype ", entry.dtype,
-          "; it has ", known_dtypes());
+    if (!names.insert(entry.name).second)
+      throw Error(cat(who, ": the name is given twice or reserved"));
+    if (find_dtype(entry.dtype) == nullptr)
+      throw Error(cat(who, ": the format has no dtype ", entry.dtype, "; it has ", known_dtypes()));
     const int64_t expected = count_bytes(entry.dtype, entry.shape, who);
-    check(expected == static_cast<int64_t>(entry.data.size()), who, ": shape ",
-          shape_text(entry.shape), " of ", entry.dtype, " takes ", expected,
-          " bytes, the data has ", entry.data.size());
+    if (expected != static_cast<int64_t>(entry.data.size()))
+      throw Error(cat(who, ": shape ", shape_text(entry.shape), " of ", entry.dtype, " takes ",
+                      expected, " bytes, the data has ", entry.data.size()));
   }
 }
 
@@ -105,22 +107,21 @@ std::vector<const StateEntry*> lay_out(const std::vector<StateEntry>& entries) {
 
 std::string make_header(const std::string& path, const std::vector<const StateEntry*>& order,
                         const std::map<std::string, std::string>& metadata) {
-  ordered_json header = ordered_json::object();
-  if (!metadata.empty()) header[kMetadataKey] = metadata;
+  std::string text = "{";
   size_t offset = 0;
-  for (const StateEntry* entry : order) {
-    const size_t end = offset + entry->data.size();
-    header[entry->name] = {{"dtype", find_dtype(entry->dtype)->name},
-                           {"shape", entry->shape},
-                           {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string text;
   try {
-    text = header.dump();
+    if (!metadata.empty()) text += cat('"', kMetadataKey, "\":", json(metadata).dump());
+    for (const StateEntry* entry : order) {
+      const size_t end = offset + entry->data.size();
+      text += cat(text.size() > 1 ? "," : "", json(entry->name).dump(), R"(:{"dtype":")",
+                  find_dtype(entry->dtype)->name, R"(","shape":)", json(entry->shape).dump(),
+                  R"(,"data_offsets":[)", offset, ',', end, "]}");
+      offset = end;
+    }
   } catch (const json::exception&) {
     throw Error(cat("safetensors: ", path, ": a tensor's name or the metadata is not UTF-8"));
   }
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   return text;
 }
@@ -278,6 +279,7 @@ class Reader {
     result.metadata = std::move(header.metadata);
     for (Placed& tensor : header.tensors) result.entries.push_back(std::move(tensor.entry));
     if (fits) fits(result);
+    check_memory();
     for (size_t i = 0; i < result.entries.size(); ++i)
       read_data(result.entries[i], header.tensors[i].begin, header.tensors[i].end);
     return result;
@@ -315,13 +317,22 @@ class Reader {
     check(end == held, "safetensors: ", path_, ": expected ", end, " bytes of data, found ", held);
   }
 
-  // A file may have holes: what it holds may be more than any memory does.
+  // A file may have holes, and be larger than the disk that it is on.
+  void check_memory() const {
+    struct sysinfo machine {};
+    if (sysinfo(&machine) != 0) return;
+    const uint64_t room = (uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
+    const int64_t held = file_.size() - data_begin_;
+    check(static_cast<uint64_t>(held) <= room, "safetensors: ", path_, ": its ", held,
+          " bytes of data are more than the ", room, " of this machine's memory");
+  }
+
   void read_data(StateEntry& entry, int64_t begin, int64_t end) const {
     try {
       entry.data.resize(static_cast<size_t>(end - begin));
     } catch (const std::exception&) {
       throw Error(cat(describe(path_, entry.name), ": its ", end - begin,
-                      " bytes are more than this machine's memory has room for"));
+                      " bytes are more than there is memory for"));
     }
     file_.read_at(data_begin_ + begin, entry.data.data(), end - begin);
     // Any other byte would be no bool in C++.
