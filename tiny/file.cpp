@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 
 #include "tiny/error.h"
 #include "tiny/text.h"
@@ -113,19 +112,17 @@ std::string part_mark() {
   return mark;
 }
 
-std::mutex& part_mutex() {  // from the making of a part file to its lock, and while others look
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
-
-// Who writes a part file holds its lock until it has its final name. The process is asked for too,
-// since there is a moment before it has the lock; its number may be this process's own by chance.
-bool is_abandoned(const std::string& path, std::string_view process) {
-  pid_t id = 0;
-  std::from_chars(process.data(), process.data() + process.size(), id);
-  if (id <= 0 || (id != getpid() && (kill(id, 0) == 0 || errno != ESRCH))) return false;
+// Who writes a part file holds its lock, whatever becomes of its process. Where the file system has
+// no locks, the process is asked for.
+void remove_if_abandoned(const std::string& path, std::string_view process) {
   const Descriptor file(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  return file.ok() && flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+  if (!file.ok()) return;
+  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    pid_t id = 0;
+    std::from_chars(process.data(), process.data() + process.size(), id);
+    if (errno == EWOULDBLOCK || id <= 0 || kill(id, 0) == 0 || errno != ESRCH) return;
+  }
+  unlink(path.c_str());  // with the lock: its writer would see that it is gone
 }
 
 void remove_abandoned(const fs::path& path) {
@@ -134,9 +131,8 @@ void remove_abandoned(const fs::path& path) {
   std::error_code status;
   for (fs::directory_iterator it(folder, status), end; !status && it != end; it.increment(status)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with(begin) &&
-        is_abandoned(it->path().string(), std::string_view(name).substr(begin.size())))
-      unlink(it->path().c_str());
+    if (name.starts_with(begin))
+      remove_if_abandoned(it->path().string(), std::string_view(name).substr(begin.size()));
   }
 }
 
@@ -148,14 +144,14 @@ FileAside::FileAside(std::string who, std::string path, mode_t mode)
   const bool is_there = stat(path_.c_str(), &info) == 0;
   check(!is_there || S_ISREG(info.st_mode), who_, ": cannot write ", path_, ": it is a ",
         name_of_kind(info.st_mode), ", not a file");
-  static std::atomic<int> counter{0};
-  const std::string aside = cat(path_, part_mark(), getpid(), "-", counter++);
-  const std::lock_guard lock(part_mutex());
   remove_abandoned(path_);
-  file_ = Descriptor(open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  require(file_.ok(), "write");
-  flock(file_.get(), LOCK_EX | LOCK_NB);
-  aside_ = aside;
+  static std::atomic<int> counter{0};
+  do {  // once more where it was taken for an abandoned one before it had its lock
+    aside_ = cat(path_, part_mark(), getpid(), "-", counter++);
+    file_ = Descriptor(open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    require(file_.ok(), "write");
+    flock(file_.get(), LOCK_EX);
+  } while (fstat(file_.get(), &info) == 0 && info.st_nlink == 0);
 }
 
 FileAside::~FileAside() {

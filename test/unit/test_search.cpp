@@ -409,7 +409,7 @@ TEST_CASE("the file of candidates is copied, mended and cleared") {
 }
 
 TEST_CASE("a file of searches that is a pipe, full of holes or others' to write counts as absent") {
-  const Folder folder;
+  const Folder folder("beam-file");
   const std::string path = (folder.path / "beam.jsonl").string();
   const auto keeps = [&](size_t count) {
     SearchCache cache(path);
