@@ -1,9 +1,8 @@
 #include "codegen/dialect.h"
 
-#include <cctype>
-
 #include "codegen/prelude_gpu.h"
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -75,7 +74,7 @@ constexpr Dialect kCuda =
 constexpr Dialect kHip =
     gpu_dialect(Source::Language::Hip, hip_prelude, "\nextern \"C\" KERNEL({K}) {N}({P}) {\n");
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_'; }
 
 bool has_word(const std::string& text, const std::string& word) {
   for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += word.size()) {

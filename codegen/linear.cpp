@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -11,7 +12,7 @@ namespace {
 
 std::string number_text(Node n) {
   if (std::holds_alternative<int64_t>(n->payload)) return cat(n->int_value());
-  std::ostringstream out;
+  TextStream out;
   out.precision(n->dtype.scalar == Scalar::F64 ? 17 : 9);
   out << n->float_value();
   return out.str();
@@ -105,7 +106,7 @@ class Text {
     return out;
   }
 
-  std::ostringstream out_;
+  TextStream out_;
   NodeMap<int> ids_, accumulators_;
   int depth_ = 0;
 };

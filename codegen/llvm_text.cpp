@@ -1,9 +1,9 @@
 #include "codegen/llvm_text.h"
 
 #include <bit>
-#include <cstdio>
 
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny::llvm_text {
 
@@ -52,10 +52,7 @@ std::string splat_text(DType t, const std::string& one) {
 
 // Floats are written as the bits of a double, which is exact and has NaN and infinity.
 std::string double_bits(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%016llX",
-                static_cast<unsigned long long>(std::bit_cast<uint64_t>(v)));
-  return text;
+  return formatted("0x%016llX", static_cast<unsigned long long>(std::bit_cast<uint64_t>(v)));
 }
 
 std::string const_text(Node n) {

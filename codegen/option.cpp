@@ -1,7 +1,6 @@
 #include "codegen/option.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "codegen/access.h"
 #include "codegen/linear.h"
@@ -11,6 +10,7 @@
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -65,7 +65,7 @@ std::string to_text(const std::vector<Opt>& opts) {
 namespace {
 
 Opt option_from_text(const std::string& text) {
-  std::istringstream in(text);
+  TextReader in(text);
   std::string kind, word;
   Opt opt{OptKind::Order, 0, 0, {}};
   bool good = true;
@@ -144,7 +144,7 @@ Opt option_from_text(const std::string& text) {
 
 std::vector<Opt> options_from_text(const std::string& text) {
   std::vector<Opt> out;
-  std::istringstream parts(text);
+  TextReader parts(text);
   for (std::string part; std::getline(parts, part, ',');)
     out.push_back(
         option_from_text(part.substr(std::min(part.find_first_not_of(' '), part.size()))));

@@ -1,5 +1,7 @@
 #include "devices/amd_llvm.h"
 
+#include <algorithm>
+
 #include "devices/llvm_library.h"
 #include "devices/system_compiler.h"
 #include "tiny/error.h"
@@ -8,15 +10,23 @@ namespace tiny {
 namespace {
 
 constexpr const char* kPasses = "default<O3>";
+constexpr unsigned kNewestLinker = 21;  // that is looked for by a name with its version
 
+// Objects of a newer LLVM a linker may not know ("unknown abi version"), those of an older one it
+// does.
 const SystemCompiler& linker() {
-  static const SystemCompiler lld = {"AMD",
-                                     "AMD_LINKER",
-                                     {"ld.lld-21", "ld.lld-20", "ld.lld-19", "ld.lld"},
-                                     ".o",
-                                     {"-shared", "--no-undefined"},
-                                     "install LLVM's linker (apt install lld-19) or set AMD_LINKER "
-                                     "to ROCm's, /opt/rocm/llvm/bin/ld.lld"};
+  static const SystemCompiler lld = [] {
+    const unsigned least = llvm_c::library().major;
+    std::vector<std::string> names;
+    for (unsigned v = least; v <= std::max(least, kNewestLinker); ++v)
+      names.push_back(cat("ld.lld-", v));
+    names.push_back("ld.lld");
+    const std::string advice = cat("install LLVM's linker (apt install lld-", least,
+                                   ") or set AMD_LINKER to ROCm's, /opt/rocm/llvm/bin/ld.lld");
+    return SystemCompiler{
+        "AMD",  "AMD_LINKER",           names, ".o", {"-shared", "--no-undefined"},
+        advice, static_cast<int>(least)};
+  }();
   return lld;
 }
 

@@ -8,13 +8,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
 #include <thread>
 
 #include "devices/cpu_cc.h"
 #include "devices/cpu_llvm.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -140,7 +140,7 @@ void choose_units(Target& target) {
   const std::string wanted = env_text("CPU_UNITS"), own = target.arch;
   if (wanted.empty()) return;
   target.arch.clear();
-  std::istringstream words(wanted);
+  TextReader words(wanted);
   for (std::string word; words >> word;) {
     if (word == "none") continue;
     if (word == "plain") {
@@ -303,7 +303,7 @@ void CpuDevice::launch(Program& program, const LaunchSize& size, const std::vect
 
 std::string host_cpu_id() {
 #if defined(__x86_64__)
-  std::ostringstream out;
+  TextStream out;
   std::string brand;  // leaves 0x80000002..4 hold 48 characters, padded with zeros
   for (uint32_t leaf = 0x80000002; leaf <= 0x80000004; leaf++) {
     const CpuidWords words = cpuid(leaf, 0);

@@ -1,6 +1,6 @@
 #include "devices/cuda.h"
 
-#include <cstdio>
+#include <iostream>
 
 #include "devices/cuda_driver.h"
 #include "devices/cuda_nvrtc.h"
@@ -41,9 +41,9 @@ CudaDevice::CudaDevice(int index) : GpuDevice(cuda_driver(), index) {
   target_.most_threads = attribute(known.most_threads);
   target_.shared_bytes = attribute(known.shared_bytes);
   if (env_int("DEBUG") >= 1)
-    std::fprintf(stderr, "%s: %s, %d multiprocessors, driver for CUDA %s, NVRTC %s\n",
-                 name_.c_str(), target_.arch.c_str(), target_.cores,
-                 cuda_version_text(driver_.version).c_str(), nvrtc_version().c_str());
+    std::cerr << cat(name_, ": ", target_.arch, ", ", target_.cores,
+                     " multiprocessors, driver for CUDA ", cuda_version_text(driver_.version),
+                     ", NVRTC ", nvrtc_version(), "\n");
 }
 
 std::string CudaDevice::binary_origin() const {
@@ -60,8 +60,8 @@ std::string CudaDevice::compile(const Source& source) {
   std::string binary = compile_cuda(source.text, target_.arch, &log, source.entry);
   if (env_int("DEBUG") >= 3) {
     const CudaResources used = cuda_resources(log);
-    std::fprintf(stderr, "resources %s: %d registers, %d bytes of stack, %d bytes spilled\n",
-                 source.entry.c_str(), used.registers, used.stack_bytes, used.spill_bytes);
+    std::cerr << cat("resources ", source.entry, ": ", used.registers, " registers, ",
+                     used.stack_bytes, " bytes of stack, ", used.spill_bytes, " bytes spilled\n");
   }
   return binary;
 }

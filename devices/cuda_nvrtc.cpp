@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <set>
-#include <sstream>
 
 #include "devices/cuda_worker.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 namespace {
@@ -221,7 +221,7 @@ std::set<int> lines_named(const std::string& log) {
 
 // Those lines with their neighbours, numbered.
 std::string excerpt(const std::string& text, const std::set<int>& lines) {
-  std::istringstream in(text);
+  TextReader in(text);
   std::string out, line;
   for (int number = 1; std::getline(in, line); ++number) {
     const auto near = lines.lower_bound(number - 1);

@@ -1,12 +1,11 @@
 #include "devices/emulator_llvm.h"
 
 #include <algorithm>
-#include <cctype>
-#include <sstream>
 #include <vector>
 
 #include "devices/llvm_library.h"
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 namespace {
@@ -22,8 +21,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 void rename(std::string& text, const std::string& from, const std::string& to) {
   for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;) {
     const char next = at + from.size() < text.size() ? text[at + from.size()] : ' ';
-    const bool longer =
-        std::isalnum(static_cast<unsigned char>(next)) || next == '_' || next == '.';
+    const bool longer = is_letter(next) || is_digit(next) || next == '_' || next == '.';
     if (longer) {
       at += from.size();
       continue;
@@ -44,7 +42,7 @@ std::string c_name(std::string name) {  // "llvm.amdgcn.s.barrier" as "amdgcn_s_
 std::string matrix_wrapper(const std::string& result, const std::string& name,
                            const std::string& types) {
   std::string parameters, operand;
-  std::istringstream in(types);
+  TextReader in(types);
   const char* const names[] = {" %a", " %b", " %c"};
   size_t operands = 0;
   for (std::string type; std::getline(in >> std::ws, type, ',');) {
@@ -62,7 +60,7 @@ std::string matrix_wrapper(const std::string& result, const std::string& name,
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
-  std::istringstream in(text);
+  TextReader in(text);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
 }

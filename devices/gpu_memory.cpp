@@ -1,8 +1,9 @@
 #include "devices/gpu_memory.h"
 
+#include "tiny/text.h"
+
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 
 namespace tiny {
@@ -13,9 +14,7 @@ constexpr unsigned kPortable = 1;   // CU_MEMHOSTALLOC_PORTABLE: pinned for all 
 constexpr size_t kLineBytes = 64;
 
 std::string gibibytes(size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / (size_t{1} << 30));
-  return text;
+  return formatted("%.2f", static_cast<double>(bytes) / (size_t{1} << 30));
 }
 
 }  // namespace

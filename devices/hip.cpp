@@ -1,7 +1,7 @@
 #include "devices/hip.h"
 
-#include <cstdio>
 #include <functional>
+#include <iostream>
 
 #include "devices/amd_llvm.h"
 #include "devices/hip_compiler.h"
@@ -40,9 +40,9 @@ HipDevice::HipDevice(int index) : GpuDevice(hip_driver(), index) {
   const std::string compiler = amd_compiler(target_.arch);
   if (compiler == "llvm") target_.language = Target::Language::LlvmIr;
   if (env_int("DEBUG") >= 1)
-    std::fprintf(stderr, "%s: %s, %d multiprocessors, waves of %d, HIP %s, compiler %s\n",
-                 name_.c_str(), target_.arch.c_str(), target_.cores, target_.warp,
-                 hip_version_text(driver_.version).c_str(), compiler.c_str());
+    std::cerr << cat(name_, ": ", target_.arch, ", ", target_.cores, " multiprocessors, waves of ",
+                     target_.warp, ", HIP ", hip_version_text(driver_.version), ", compiler ",
+                     compiler, "\n");
 }
 
 std::string HipDevice::compiler_id() const {

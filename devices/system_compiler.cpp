@@ -6,18 +6,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <sstream>
 
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/file.h"
+#include "tiny/text.h"
 
 extern char** environ;
 
@@ -32,6 +34,7 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, const std::string& bytes) {
+  const FileLimitGuard guard;
   std::ofstream file(path, std::ios::binary);
   file << bytes;
   file.close();
@@ -105,27 +108,14 @@ int run_process(const SystemCompiler& compiler, const Words& words, const std::s
 
 bool succeeded(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 
-bool is_in_path(const std::string& program) {
+// Where PATH has a program; empty where it has none.
+std::string find_in_path(const std::string& program) {
   const char* path = std::getenv("PATH");
-  std::istringstream folders(path ? path : "/usr/bin:/bin");
+  TextReader folders(path ? path : "/usr/bin:/bin");
   for (std::string folder; std::getline(folders, folder, ':');)
-    if (access((folder + "/" + program).c_str(), X_OK) == 0) return true;
-  return false;
-}
-
-// The compiler as the first words of a command: CC may hold a wrapper and flags, "ccache gcc".
-Words command_of(const SystemCompiler& compiler) {
-  std::istringstream text(env_text(compiler.variable));
-  Words words;
-  for (std::string word; text >> word;) words.push_back(word);
-  if (!words.empty()) return words;
-  std::string searched;
-  for (const std::string& name : compiler.candidates) {
-    if (is_in_path(name)) return {name};
-    searched += (searched.empty() ? "" : ", ") + name;
-  }
-  throw DeviceError(cat("no ", compiler.language, " compiler was found: searched PATH for ",
-                        searched, "; ", compiler.advice));
+    if (const std::string file = folder + "/" + program; access(file.c_str(), X_OK) == 0)
+      return file;
+  return "";
 }
 
 std::string join(const Words& words) {
@@ -148,9 +138,51 @@ std::string compiler_version(const SystemCompiler& compiler, const Words& comman
   static std::mutex mutex;
   static std::map<std::string, std::string> versions;
   std::lock_guard lock(mutex);
-  auto [entry, is_new] = versions.try_emplace(join(command));
-  if (is_new) entry->second = ask_version(compiler, command);
-  return entry->second;
+  const std::string name = find_in_path(command[0]) + " " + join(command);
+  const auto known = versions.find(name);
+  if (known != versions.end()) return known->second;
+  return versions[name] = ask_version(compiler, command);
+}
+
+// The first number of "Debian LLD 14.0.6 (compatible with GNU linkers)"; 0 where there is none.
+int major_of(const std::string& version) {
+  const size_t digit = std::min(version.find_first_of("0123456789"), version.size());
+  int major = 0;
+  std::from_chars(version.data() + digit, version.data() + version.size(), major);
+  return major;
+}
+
+// Why the command will not do; empty where it will.
+std::string why_unfit(const SystemCompiler& compiler, const Words& command) {
+  if (compiler.least_version == 0) return "";
+  const std::string version = compiler_version(compiler, command);
+  if (major_of(version) >= compiler.least_version) return "";
+  return cat(join(command), " is ", version, ", version ", compiler.least_version,
+             " or later is needed");
+}
+
+// The compiler as the first words of a command: CC may hold a wrapper and flags, "ccache gcc".
+Words command_of(const SystemCompiler& compiler) {
+  TextReader text(env_text(compiler.variable));
+  Words words;
+  for (std::string word; text >> word;) words.push_back(word);
+  if (!words.empty()) {
+    const std::string unfit = why_unfit(compiler, words);
+    if (!unfit.empty())
+      throw DeviceError(cat(compiler.variable, ": ", unfit, "; ", compiler.advice));
+    return words;
+  }
+  std::string searched, reasons;
+  for (const std::string& name : compiler.candidates) {
+    searched += (searched.empty() ? "" : ", ") + name;
+    if (find_in_path(name).empty()) continue;
+    const std::string unfit = why_unfit(compiler, {name});
+    if (unfit.empty()) return {name};
+    reasons += (reasons.empty() ? "" : "; ") + unfit;
+  }
+  throw DeviceError(cat("no ", compiler.language, " compiler was found: searched PATH for ",
+                        searched, reasons.empty() ? "" : " (" + reasons + ")", "; ",
+                        compiler.advice));
 }
 
 }  // namespace
@@ -186,8 +218,7 @@ std::vector<int> lines_of_code(const std::string& binary, uint64_t offset) {
   TemporaryFolder folder;
   const std::string file = folder.file("kernel.so"), out = folder.file("lines");
   write_file(file, binary);
-  char address[20];
-  std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(offset));
+  const std::string address = formatted("0x%llx", static_cast<unsigned long long>(offset));
   std::vector<int> lines;
   try {
     const SystemCompiler tool = {"lines", "", {}, "", {}, "install binutils"};
@@ -196,7 +227,7 @@ std::vector<int> lines_of_code(const std::string& binary, uint64_t offset) {
   } catch (const DeviceError&) {
     return {};
   }
-  std::istringstream text(read_file(out));
+  TextReader text(read_file(out));
   for (std::string line; std::getline(text, line);)
     if (const size_t colon = line.rfind(':'); colon != line.npos)
       if (const int number = std::atoi(line.c_str() + colon + 1)) lines.push_back(number);

@@ -13,7 +13,8 @@ struct SystemCompiler {
   std::vector<std::string> candidates;  // programs to look for where that is empty
   std::string ending;                   // of source files, ".c"
   std::vector<std::string> flags;
-  std::string advice;  // where none is found: what to do
+  std::string advice;     // where none is found: what to do
+  int least_version = 0;  // the lowest major version that will do
 };
 
 // The compiler's command, version and flags, for keys of caches. Throws DeviceError when there is

@@ -1,7 +1,6 @@
 #include "runtime/buffer.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <set>
@@ -12,15 +11,14 @@
 #include "runtime/kept_memory.h"
 #include "runtime/profile.h"
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
 namespace {
 
 std::string mebibytes(size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f MiB", static_cast<double>(bytes) / 1048576.0);
-  return text;
+  return formatted("%.2f MiB", static_cast<double>(bytes) / 1048576.0);
 }
 
 MemoryHolder describe(const Buffer& b) {

@@ -8,15 +8,17 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <iostream>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/file.h"
 
 namespace tiny {
 namespace {
@@ -26,7 +28,8 @@ namespace fs = std::filesystem;
 // A file: magic, length of the binary (8 bytes, native order), SHA-256 of key and binary, binary.
 // The key is in the checksum so that an entry under a wrong name is not run.
 constexpr std::string_view kMagic = "tinyker1";
-constexpr size_t kHashBytes = 32, kHeaderBytes = 8 + 8 + kHashBytes;
+constexpr int64_t kHashBytes = 32, kHeaderBytes = 8 + 8 + kHashBytes;
+constexpr int64_t kMostBytes = 256 << 20;  // of a file of the cache
 constexpr const char* kEnding = ".kernel";
 constexpr const char* kPartEnding = ".part";
 constexpr auto kPartLife = std::chrono::hours(1);  // an older unfinished file has no writer
@@ -77,44 +80,33 @@ void hash_block(HashState& state, const unsigned char* block) {
 
 // -------------------------------------------------------------------------------- files
 
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags)
-      : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  bool ok() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
-
-// The whole content of an open file, shorter when it cannot be read.
-std::string read_all(int fd) {
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return "";
-  std::string bytes(static_cast<size_t>(info.st_size), '\0');
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = read(fd, bytes.data() + done, bytes.size() - done);
-    if (n <= 0 && !(n < 0 && errno == EINTR)) break;
-    if (n > 0) done += static_cast<size_t>(n);
-  }
-  bytes.resize(done);
-  return bytes;
+// Why a file or a folder is not taken: who else may write to it could have a program run anything.
+std::string why_untrusted(const struct stat& info) {
+  if (info.st_uid != geteuid())
+    return cat("it belongs to user ", info.st_uid, ", not to user ", geteuid());
+  if (info.st_mode & (S_IWGRP | S_IWOTH))
+    return cat("others may write to it: chmod ", S_ISDIR(info.st_mode) ? "700" : "600");
+  return "";
 }
 
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno != EINTR) return false;
-    if (n > 0) bytes.remove_prefix(static_cast<size_t>(n));
-  }
-  return true;
+// Once for each path: a cache that is not used costs time at every start.
+void say_unused(const std::string& path, const std::string& why) {
+  static std::mutex mutex;
+  static auto* said = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  if (said->insert(path).second) std::cerr << cat("the cache ", path, " is not used: ", why, "\n");
+}
+
+// The folder, which entries are opened in: what is at its path may change. None where there is none
+// or it is not trusted.
+Descriptor open_folder(const std::string& path) {
+  Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat info {};
+  if (!folder.ok() || fstat(folder.get(), &info) != 0) return Descriptor(-1);
+  const std::string why = why_untrusted(info);
+  if (why.empty()) return folder;
+  say_unused(path, why);
+  return Descriptor(-1);
 }
 
 std::string header_of(const std::string& key, std::string_view binary) {
@@ -124,15 +116,11 @@ std::string header_of(const std::string& key, std::string_view binary) {
   return header + sha256(cat(key, binary));
 }
 
-std::string entry_path(const std::string& folder, const std::string& key) {
-  return cat(folder, "/", key, kEnding);
-}
-
 // Of no other write of this process or of another one that runs now.
-std::string part_path(const std::string& folder) {
+std::string part_name() {
   static std::atomic<uint64_t> count{0};
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  return cat(folder, "/", getpid(), "-", now, "-", count++, kPartEnding);
+  return cat(getpid(), "-", now, "-", count++, kPartEnding);
 }
 
 struct Entry {
@@ -152,8 +140,12 @@ std::vector<Entry> list_entries(const std::string& folder) {
     const auto bytes = gone ? 0 : it->file_size(gone);
     if (gone) continue;
     const fs::path extension = it->path().extension();
-    if (extension == kEnding) entries.push_back({it->path(), used, static_cast<int64_t>(bytes)});
-    if (extension == kPartEnding && used < oldest) fs::remove(it->path(), gone);
+    const bool useless = extension == kEnding ? bytes > static_cast<uintmax_t>(kMostBytes)
+                                              : extension == kPartEnding && used < oldest;
+    if (useless)
+      fs::remove(it->path(), gone);
+    else if (extension == kEnding)
+      entries.push_back({it->path(), used, static_cast<int64_t>(bytes)});
   }
   return entries;
 }
@@ -201,28 +193,52 @@ std::string cache_key(const Source& source, std::string_view compiler_id) {
   return hex(sha256(all));
 }
 
-std::optional<std::string> cache_get(const std::string& folder, const std::string& key) {
-  Descriptor file(entry_path(folder, key), O_RDONLY);
-  if (!file.ok()) return std::nullopt;
-  std::string bytes = read_all(file.get());
-  if (bytes.size() < kHeaderBytes) return std::nullopt;
+void make_folders(const std::string& path) {
+  for (size_t at = 0; at != path.npos;) {
+    at = path.find('/', at + 1);
+    mkdir(path.substr(0, at).c_str(), 0700);
+  }
+}
+
+Descriptor open_own_file(int folder, const std::string& path, int flags, int64_t& size) {
+  constexpr int kSafe = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  Descriptor file(openat(folder, path.c_str(), flags | kSafe, 0600));
+  struct stat info {};
+  const bool plain = file.ok() && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
+  size = info.st_size;
+  if (!plain || size > kMostBytes) return Descriptor(-1);
+  const std::string why = why_untrusted(info);
+  if (why.empty()) return file;
+  if (folder == AT_FDCWD) say_unused(path, why);  // entries are many
+  return Descriptor(-1);
+}
+
+std::optional<std::string> cache_get(const std::string& path, const std::string& key) {
+  const Descriptor folder = open_folder(path);
+  if (!folder.ok()) return std::nullopt;
+  int64_t size = 0;
+  const Descriptor file = open_own_file(folder.get(), key + kEnding, O_RDONLY, size);
+  if (!file.ok() || size < kHeaderBytes) return std::nullopt;
+  std::string bytes(static_cast<size_t>(size), '\0');
+  if (read_some(file.get(), 0, bytes.data(), size) != size) return std::nullopt;
   const std::string_view binary = std::string_view(bytes).substr(kHeaderBytes);
   if (bytes.compare(0, kHeaderBytes, header_of(key, binary)) != 0) return std::nullopt;
   futimens(file.get(), nullptr);  // now; who may only read loses nothing but the order of use
   return bytes.substr(kHeaderBytes);
 }
 
-void cache_put(const std::string& folder, const std::string& key, const std::string& binary) {
-  std::error_code status;
-  fs::create_directories(folder, status);
-  const std::string part = part_path(folder);
-  bool written = false;
-  {
-    Descriptor file(part, O_WRONLY | O_CREAT | O_EXCL);
-    if (!file.ok()) return;
-    written = write_all(file.get(), header_of(key, binary)) && write_all(file.get(), binary);
-  }
-  if (!written || rename(part.c_str(), entry_path(folder, key).c_str()) != 0) unlink(part.c_str());
+void cache_put(const std::string& path, const std::string& key, const std::string& binary) {
+  make_folders(path);
+  const Descriptor folder = open_folder(path);
+  if (!folder.ok()) return;
+  const std::string part = part_name();
+  const Descriptor file(
+      openat(folder.get(), part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.ok()) return;
+  const bool written =
+      write_all(file.get(), header_of(key, binary)) && write_all(file.get(), binary);
+  if (!written || renameat(folder.get(), part.c_str(), folder.get(), (key + kEnding).c_str()) != 0)
+    unlinkat(folder.get(), part.c_str(), 0);
 }
 
 void cache_trim(const std::string& folder, int64_t limit) {
@@ -240,11 +256,25 @@ void cache_trim(const std::string& folder, int64_t limit) {
   }
 }
 
-std::string cache_folder() {
-  if (env_int("CACHE") == 0) return "";
+namespace {
+
+std::string wanted_folder() {
   if (std::string folder = env_text("CACHE_DIR"); !folder.empty()) return folder;
   if (const char* base = std::getenv("XDG_CACHE_HOME"); base && *base) return cat(base, "/tiny");
   if (const char* home = std::getenv("HOME"); home && *home) return cat(home, "/.cache/tiny");
+  return "";
+}
+
+}  // namespace
+
+std::string cache_folder() {
+  if (env_int("CACHE") == 0) return "";
+  const std::string folder = wanted_folder();
+  struct stat info {};
+  if (folder.empty() || stat(folder.c_str(), &info) != 0) return folder;
+  const std::string why = why_untrusted(info);
+  if (why.empty()) return folder;
+  say_unused(folder, why);
   return "";
 }
 

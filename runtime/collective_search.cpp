@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <sstream>
 
 #include "runtime/cache.h"
 #include "runtime/capture.h"
@@ -17,6 +17,7 @@
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -147,7 +148,7 @@ LinkSpeed measured_link(const std::vector<int>& devices) {
 }
 
 std::string key_of(const Collective& c) {
-  std::ostringstream out;
+  TextStream out;
   out << "collective 1\n"
       << c.name << ' ' << info(c.op).name << ' ' << c.dtype << ' ' << c.size << '\n'
       << rank_count() << " processes\n";
@@ -191,9 +192,8 @@ std::string search(const Collective& c, const std::vector<std::string>& ways,
     best_time = time;
   }
   if (env_int("COLLECTIVE_BEAM") >= 2 && rank() == 0)
-    std::fprintf(stderr, "%s of %s[%lld] on %zu devices: %s;%s\n", c.name.c_str(),
-                 cat(c.dtype).c_str(), static_cast<long long>(c.size), c.devices.size(),
-                 best.c_str(), table.c_str());
+    std::cerr << cat(c.name, " of ", c.dtype, "[", c.size, "] on ", c.devices.size(),
+                     " devices: ", best, ";", table, "\n");
   return best;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <iostream>
 #include <utility>
 
 #include "runtime/check_nan.h"
@@ -13,6 +14,7 @@
 #include "tiny/error.h"
 #include "tiny/print.h"
 #include "tiny/ranks.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -21,9 +23,10 @@ namespace {
 KernelClock* running_clock = nullptr;
 
 void show(const Kernel& k, double time) {
-  std::fprintf(stderr, "%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
-               static_cast<long long>(k.launch.block[0]), static_cast<long long>(k.launch.grid[0]),
-               time * 1e6, k.flops / time * 1e-9, k.bytes / time * 1e-9);
+  std::cerr << formatted("%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
+                         static_cast<long long>(k.launch.block[0]),
+                         static_cast<long long>(k.launch.grid[0]), time * 1e6,
+                         k.flops / time * 1e-9, k.bytes / time * 1e-9);
 }
 
 void launch_watched(const Step& step, Kernel& k, Device& device, const std::vector<void*>& args,

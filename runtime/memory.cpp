@@ -1,7 +1,6 @@
 #include "tiny/memory.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <ostream>
 
@@ -13,6 +12,7 @@
 #include "runtime/schedule.h"
 #include "tiny/error.h"
 #include "tiny/node.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -33,9 +33,7 @@ std::string padded(std::string text, int width) {
 }
 
 std::string mebibytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", static_cast<double>(bytes) / 1048576.0);
-  return text;
+  return formatted("%.2f", static_cast<double>(bytes) / 1048576.0);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "runtime/memory_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <span>
 
 #include "runtime/schedule.h"
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -167,13 +167,10 @@ MemoryPlan plan_memory(const Schedule& s) { return Plan(s).make(); }
 std::string to_text(const MemoryPlan& plan) {
   int64_t arenas = 0;
   for (const auto& [device, bytes] : plan.arenas) arenas += bytes;
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "peak %.3f GB: %.3f inputs and results, %.3f arena; without sharing %.3f GB",
-                static_cast<double>(plan.peak) * 1e-9,
-                static_cast<double>(plan.peak - arenas) * 1e-9, static_cast<double>(arenas) * 1e-9,
-                static_cast<double>(plan.sum) * 1e-9);
-  return text;
+  return formatted("peak %.3f GB: %.3f inputs and results, %.3f arena; without sharing %.3f GB",
+                   static_cast<double>(plan.peak) * 1e-9,
+                   static_cast<double>(plan.peak - arenas) * 1e-9,
+                   static_cast<double>(arenas) * 1e-9, static_cast<double>(plan.sum) * 1e-9);
 }
 
 // --- The checker ---------------------------------------------------------------------------------

@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -309,7 +309,7 @@ namespace {
 
 // Where two texts differ first, by lines.
 std::string first_difference(const std::string& own, const std::string& other, int other_rank) {
-  std::istringstream a(own), b(other);
+  TextReader a(own), b(other);
   for (int number = 1;; ++number) {
     std::string x, y;
     const bool more_x = static_cast<bool>(std::getline(a, x));

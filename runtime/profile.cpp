@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,7 +13,9 @@
 #include "runtime/kernel.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/file.h"
 #include "tiny/tensor.h"
+#include "tiny/text.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>
@@ -144,6 +146,7 @@ json name_row(const char* what, int process, int track, const std::string& name)
 }
 
 void write_trace(const Recorder& r) {
+  const FileLimitGuard guard;
   std::ofstream out(r.path);
   out << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
       << name_row("process_name", kHost, 0, "host") << ",\n"
@@ -154,16 +157,16 @@ void write_trace(const Recorder& r) {
   out << "\n]}\n";
   out.flush();
   if (!out)
-    std::fprintf(stderr, "PROFILE: cannot write %s\n", r.path.c_str());
+    std::cerr << cat("PROFILE: cannot write ", r.path, "\n");
   else if (r.dropped)
-    std::fprintf(stderr, "PROFILE: %s has the first %zu events, %zu more were dropped\n",
-                 r.path.c_str(), r.events.size(), r.dropped);
+    std::cerr << cat("PROFILE: ", r.path, " has the first ", r.events.size(), " events, ",
+                     r.dropped, " more were dropped\n");
 }
 
 #else
 
 void write_trace(const Recorder& r) {
-  std::fprintf(stderr, "PROFILE: no %s: built without nlohmann/json.hpp\n", r.path.c_str());
+  std::cerr << cat("PROFILE: no ", r.path, ": built without nlohmann/json.hpp\n");
 }
 
 #endif
@@ -278,7 +281,7 @@ Profile::~Profile() {
   try {
     r.read_times();
   } catch (const std::exception& e) {  // a device is lost
-    std::fprintf(stderr, "PROFILE: %s\n", e.what());
+    std::cerr << cat("PROFILE: ", e.what(), "\n");
   }
   if (!r.path.empty()) write_trace(r);
   r.events.clear();
@@ -308,21 +311,17 @@ std::string kernel_report(size_t most) {
   for (size_t i = 0; i < std::min(all.size(), most); ++i) {
     const KernelTime& k = all[i];
     const double calls = static_cast<double>(k.calls), seconds = std::max(k.seconds, 1e-12);
-    char row[160];
-    std::snprintf(row, sizeof row, "%8.0f %11.3f %5.1f %% %11.2f %9.1f %9.1f %6.0f %%  ", calls,
-                  k.seconds * 1e3, 100 * k.seconds / std::max(total, 1e-12),
-                  k.seconds * 1e6 / calls, k.flops / seconds * 1e-9, k.bytes / seconds * 1e-9,
-                  100 * k.bytes / seconds / measured_limit(k.device));
-    out += cat(row, k.device == "CPU" ? "" : k.device + " ", k.name, " (", k.operations, ")\n");
+    out += formatted("%8.0f %11.3f %5.1f %% %11.2f %9.1f %9.1f %6.0f %%  ", calls, k.seconds * 1e3,
+                     100 * k.seconds / std::max(total, 1e-12), k.seconds * 1e6 / calls,
+                     k.flops / seconds * 1e-9, k.bytes / seconds * 1e-9,
+                     100 * k.bytes / seconds / measured_limit(k.device));
+    out += cat(k.device == "CPU" ? "" : k.device + " ", k.name, " (", k.operations, ")\n");
   }
   if (all.size() > most) out += cat(all.size() - most, " more kernels\n");
   std::set<std::string> devices;
   for (const KernelTime& k : all) devices.insert(k.device);
   for (const std::string& d : devices) {
-    char row[120];
-    std::snprintf(row, sizeof row, "%s: a copy reaches %.1f GB/s\n", d.c_str(),
-                  measured_limit(d) * 1e-9);
-    out += row;
+    out += formatted("%s: a copy reaches %.1f GB/s\n", d.c_str(), measured_limit(d) * 1e-9);
   }
   return out;
 }

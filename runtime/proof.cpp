@@ -2,12 +2,12 @@
 
 #include <iostream>
 #include <mutex>
-#include <sstream>
 
 #include "codegen/smt.h"
 #include "runtime/cache.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -69,7 +69,7 @@ std::optional<SmtAnswer> recall_answer(const std::string& question) {
   const std::string folder = cache_folder();
   const auto entry = folder.empty() ? std::nullopt : cache_get(folder, key_of(question));
   if (!entry) return {};
-  std::istringstream in(*entry);
+  TextReader in(*entry);
   std::string decision;
   in >> decision;
   SmtAnswer answer{decision == "never" ? Decision::Never : Decision::Sometimes, {}};

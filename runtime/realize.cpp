@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <map>
 #include <set>
 #include <utility>
@@ -111,7 +112,7 @@ std::recursive_mutex& runtime_mutex() {
 Buffers run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) {
   const int64_t debug = env_int("DEBUG");
   if (debug >= 1 && !s.steps.empty())
-    std::fprintf(stderr, "running %zu kernels, %s\n", s.steps.size(), to_text(s.memory).c_str());
+    std::cerr << cat("running ", s.steps.size(), " kernels, ", to_text(s.memory), "\n");
   agree_on_plan(s);
   const std::vector<Kernel*> kernels = compile_kernels(s);
   Run run(s, inputs, watch_now());

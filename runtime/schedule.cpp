@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <sstream>
 
 #include "runtime/after.h"
 #include "runtime/buffer.h"
@@ -17,6 +16,7 @@
 #include "tiny/deterministic.h"
 #include "tiny/env.h"
 #include "tiny/rebuild.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -184,7 +184,7 @@ void clear_schedule_cache() {
 }
 
 std::string to_text(const Schedule& s) {
-  std::ostringstream out;
+  TextStream out;
   for (const Step& step : s.steps) {
     out << step.name;
     for (int v : step.values) out << ' ' << s.values[v].dtype << '[' << s.values[v].size << ']';

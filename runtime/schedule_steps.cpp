@@ -9,6 +9,7 @@
 #include "tiny/build.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -36,7 +37,7 @@ std::string kernel_name(const std::vector<std::string>& labels, Ints shape) {
   std::string name = "k";
   for (std::string l : labels) {
     std::replace_if(
-        l.begin(), l.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+        l.begin(), l.end(), [](char c) { return !is_letter(c) && !is_digit(c); }, '_');
     if (name.size() + l.size() < 56) name += '_' + l;
   }
   for (size_t i = 0; i < shape.size(); ++i) name += (i ? "x" : "_") + std::to_string(shape[i]);

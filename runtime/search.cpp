@@ -1,8 +1,6 @@
 #include "runtime/search.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
@@ -351,15 +349,25 @@ class Search {
     if (settings_.progress && i > 0) settings_.progress(out_.heuristic / best_seconds());
   }
 
+  // The path; empty where nothing can be written there.
+  static std::string written(const std::string& path, const std::string& text) {
+    try {
+      FileAside file("BEAM", path);
+      file.write(text);
+      file.commit();
+      return path;
+    } catch (const Error&) {
+      return "";
+    }
+  }
+
   // With what it takes to see it again: the kernel's loops in a file, and the options.
   void report_wrong(const Candidate& c) const {
     const std::string text = cat("--- merge_ranges\n", to_text(loops_));
     std::string file = cache_folder();
     if (!file.empty()) {
-      std::error_code status;
-      std::filesystem::create_directories(file, status);
-      file += cat("/wrong-", key_.key.substr(0, 12), ".txt");
-      std::ofstream(file) << text;
+      make_folders(file);
+      file = written(cat(file, "/wrong-", key_.key.substr(0, 12), ".txt"), text);
     }
     std::cerr << "BEAM: kernel " << name_
               << " is wrong with other options, which are dropped: " << c.text

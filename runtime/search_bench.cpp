@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <sstream>
 
 #include "tiny/error.h"
 #include "tiny/splitmix.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -300,7 +300,7 @@ class LocalBench : public Bench {
     const auto at = static_cast<size_t>(d.at) * static_cast<size_t>(f.dtype.size());
     const auto shown = [&](const Bytes& bytes) {
       if (f.dtype.is_float()) {
-        std::ostringstream text;
+        TextStream text;
         text.precision(9);
         text << read_number(&bytes[at], f.dtype);
         return text.str();

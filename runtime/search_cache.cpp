@@ -2,21 +2,17 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <mutex>
-#include <sstream>
 
 #include "runtime/cache.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
+#include "tiny/text.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>
@@ -40,7 +36,7 @@ std::string to_text(const Target& t) {
 
 // Numbers that are sizes, strides or extents as '#'.
 std::string without_sizes(const std::string& text) {
-  std::istringstream lines(text);
+  TextReader lines(text);
   std::string out;
   for (std::string line; std::getline(lines, line); out += line + '\n') {
     const bool sizes = line.find(" Param ") != line.npos || line.find(" Const index ") != line.npos;
@@ -48,7 +44,7 @@ std::string without_sizes(const std::string& text) {
     const size_t from = line.find(' ') + 1;
     std::string shorter = line.substr(0, from);
     for (size_t i = from; i < line.size(); ++i)
-      if (!std::isdigit(static_cast<unsigned char>(line[i])))
+      if (!is_digit(line[i]))
         shorter += line[i];
       else if (shorter.back() != '#')
         shorter += '#';
@@ -160,21 +156,22 @@ bool SearchCache::take(const std::string& line) {
 
 // Reads what was added since. A file that became shorter is another one.
 void SearchCache::refresh() {
-  struct stat info {};
   if (path_.empty()) return;
-  const bool there = stat(path_.c_str(), &info) == 0;
-  if (there && info.st_size == read_) return;
-  if (!there || info.st_size < read_) {
+  int64_t size = 0;
+  const Descriptor file = open_own_file(AT_FDCWD, path_, O_RDONLY, size);
+  if (!file.ok()) size = 0;
+  if (size == read_) return;
+  if (size < read_) {
     kernels_.clear();
     order_.clear();
     read_ = 0;
   }
-  std::ifstream in(path_, std::ios::binary);
-  in.seekg(read_);
-  for (std::string line; std::getline(in, line);) {
-    if (in.eof()) break;  // somebody is still writing it
-    read_ += static_cast<int64_t>(line.size()) + 1;
-    take(line);
+  std::string fresh(static_cast<size_t>(size - read_), '\0');
+  fresh.resize(static_cast<size_t>(read_some(file.get(), read_, fresh.data(), size - read_)));
+  // What follows the last line's end, somebody is still writing.
+  for (size_t at = 0, end; (end = fresh.find('\n', at)) != fresh.npos; at = end + 1) {
+    read_ += static_cast<int64_t>(end + 1 - at);
+    take(fresh.substr(at, end - at));
   }
 }
 
@@ -182,14 +179,12 @@ void SearchCache::refresh() {
 void SearchCache::append(const std::string& line) {
   std::lock_guard lock(mutex);
   refresh();
-  std::error_code status;
-  const auto folder = std::filesystem::path(path_).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, status);
-  const int file = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  const std::string text = line + "\n";
-  const bool written = file >= 0 && flock(file, LOCK_EX) == 0 &&
-                       write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (file >= 0) close(file);
+  if (!path_.empty()) make_folders(std::filesystem::path(path_).parent_path().string());
+  int64_t size = 0;
+  Descriptor file = open_own_file(AT_FDCWD, path_, O_WRONLY | O_APPEND | O_CREAT, size);
+  const bool written =
+      file.ok() && flock(file.get(), LOCK_EX) == 0 && write_all(file.get(), line + "\n");
+  file = Descriptor(-1);
   if (written)
     refresh();
   else
@@ -225,7 +220,7 @@ void SearchCache::add(const std::string& key, const TryRecord& r) { append(line_
 void SearchCache::add(const std::string& key, const DoneRecord& r) { append(line_of(key, r)); }
 
 size_t SearchCache::import(const std::string& path) {
-  check(std::ifstream(path).good(), "beam cache: cannot read ", path);
+  InputFile("beam cache", path);
   size_t count = 0;
   for (KernelRecord k : SearchCache(path).all()) {
     const auto known = find(k.key);
@@ -251,9 +246,9 @@ size_t SearchCache::drop(const std::string& text) {
       for (const std::string& line : lines_of(k)) kept += line + '\n';
   }
   std::lock_guard lock(mutex);
-  const std::string part = path_ + ".part";
-  std::ofstream(part, std::ios::binary) << kept;
-  check(rename(part.c_str(), path_.c_str()) == 0, "beam cache: cannot write ", path_);
+  FileAside file("beam cache", path_, 0600);
+  file.write(kept);
+  file.commit();
   kernels_.clear();
   order_.clear();
   read_ = 0;

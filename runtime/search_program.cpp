@@ -6,7 +6,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -19,6 +18,7 @@
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/progress.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -254,10 +254,10 @@ class Searches {
     if (is_shown() && !beside) bar = std::make_unique<Progress>(count, "kernels", sink);
     double best = 1;  // of those that are done and the present one
     const auto show = [&](int64_t done) {
-      char text[96];
-      std::snprintf(text, sizeof text, "BEAM: %lld of %lld kernels, best %.2fx",
-                    static_cast<long long>(done), static_cast<long long>(count), best);
-      if (bar) bar->update(done, text, std::max(0.0, rest()));
+      if (!bar) return;
+      const std::string text =
+          cat("BEAM: ", done, " of ", count, " kernels, best ", formatted("%.2fx", best));
+      bar->update(done, text, std::max(0.0, rest()));
     };
     bool all_done = true;
     for (size_t i = 0; i < open.size(); ++i) {
@@ -285,16 +285,15 @@ class Searches {
   void report(const SearchCounts& before, double run, double spent) const {
     const double gained = (counts_.before - counts_.after) - (before.before - before.after);
     const int troubled = counts_.troubled - before.troubled;
-    std::fprintf(
-        stderr,
+    std::cerr << formatted(
         "BEAM: %d kernels searched in %.1f s, %d candidates timed, %d better: a run's "
         "kernels take %.3f ms instead of %.3f, %.4f ms less for each second; %.0f s left\n",
         counts_.kernels - before.kernels, spent, counts_.timed - before.timed,
         counts_.better - before.better, (run - gained) * 1e3, run * 1e3, gained * 1e3 / spent,
         std::max(0.0, left()));
     if (troubled > 0)
-      std::fprintf(stderr, "BEAM: %d of them could not be searched, the last one because %s\n",
-                   troubled, trouble_.c_str());
+      std::cerr << cat("BEAM: ", troubled, " of them could not be searched, the last one because ",
+                       trouble_, "\n");
   }
 
   // Takes what an earlier program has found with as much effort as this one may spend.
@@ -345,13 +344,12 @@ class Searches {
     kernels_[task.key].finished = found.exhausted || !found.trouble.empty();
     if (env_int("DEBUG") < 1) return;
     const double gained = task.seconds - task.seconds / found.speedup();
-    std::fprintf(stderr,
-                 "BEAM: %-48s %6.1f s, %3d timed of %4zu: %10.1f us -> %10.1f us, %.2fx, "
-                 "%.1f us of %.1f us a run for each second of it %s\n",
-                 task.step.name.c_str(), found.spent, found.timed, found.candidates.size(),
-                 found.heuristic * 1e6, found.seconds * 1e6, found.speedup(),
-                 gained * 1e6 / std::max(found.spent, 1e-3), task.seconds * 1e6,
-                 found.trouble.c_str());
+    std::cerr << formatted(
+        "BEAM: %-48s %6.1f s, %3d timed of %4zu: %10.1f us -> %10.1f us, %.2fx, "
+        "%.1f us of %.1f us a run for each second of it %s\n",
+        task.step.name.c_str(), found.spent, found.timed, found.candidates.size(),
+        found.heuristic * 1e6, found.seconds * 1e6, found.speedup(),
+        gained * 1e6 / std::max(found.spent, 1e-3), task.seconds * 1e6, found.trouble.c_str());
   }
 
   std::mutex mutex_;
@@ -378,13 +376,10 @@ void search_schedule(const Schedule& s, const std::vector<double>& seconds) {
 SearchCounts search_counts() { return Searches::all().counts(); }
 
 std::string to_text(const SearchCounts& c) {
-  char text[200];
-  std::snprintf(text, sizeof text,
-                "BEAM: %d kernels searched in %.1f s, %d candidates timed, %d better, %d known: "
-                "their steps take %.2f of the time",
-                c.kernels, c.seconds, c.timed, c.better, c.recalled,
-                c.before > 0 ? c.after / c.before : 1);
-  return text;
+  return formatted(
+      "BEAM: %d kernels searched in %.1f s, %d candidates timed, %d better, %d known: "
+      "their steps take %.2f of the time",
+      c.kernels, c.seconds, c.timed, c.better, c.recalled, c.before > 0 ? c.after / c.before : 1);
 }
 
 void finish_searches() { Searches::all().finish(); }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
-#include <sstream>
 #include <tuple>
 
 #include "tiny/error.h"
+#include "tiny/file.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -32,11 +32,7 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-std::string number(double v) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", v);
-  return text;
-}
+std::string number(double v) { return formatted("%.6g", v); }
 
 // What one axis shows: from a round number to a round number in round steps.
 struct Axis {
@@ -131,7 +127,7 @@ class Drawing {
 
   const Chart& chart_;
   Axis x_, y_;
-  std::ostringstream out_;
+  TextStream out_;
 };
 
 }  // namespace
@@ -139,6 +135,7 @@ class Drawing {
 std::string to_svg(const Chart& chart) { return Drawing(chart).result(); }
 
 void save_svg(const std::string& path, const Chart& chart) {
+  const FileLimitGuard guard;
   std::ofstream file(path);
   file << to_svg(chart);
   file.close();

@@ -2,18 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "tiny/error.h"
+#include "tiny/file.h"
 #include "tiny/splitmix.h"
+#include "tiny/text.h"
 
 #if __has_include(<zlib.h>)
 #include <zlib.h>
@@ -24,13 +22,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Of a file's data. A file may be small and claim any size, by its holes or when it is unpacked.
+constexpr int64_t kMostBytes = int64_t{1} << 32;
+
 #if __has_include(<zlib.h>)
 // A file read through zlib, which passes a plain file on as it is.
 class Stream {
  public:
-  explicit Stream(const std::string& path) : file_(gzopen(path.c_str(), "rb")) {}
+  explicit Stream(const std::string& path) : file_(gzdopen(InputFile("idx", path).take(), "rb")) {
+    check(file_ != nullptr, "idx: ", path, ": zlib has no memory to read it");
+  }
 
-  bool is_open() const { return file_ != nullptr; }
   // Up to `count` bytes; fewer only at the end, or where something is wrong.
   int64_t read(void* to, int64_t count) {
     return gzread(file_.get(), to, static_cast<unsigned>(count));
@@ -52,33 +54,31 @@ class Stream {
 // A plain file, in a build without zlib.
 class Stream {
  public:
-  explicit Stream(const std::string& path) : file_(std::fopen(path.c_str(), "rb")) {
-    const bool packed = file_ && std::fgetc(file_.get()) == 0x1f && std::fgetc(file_.get()) == 0x8b;
+  explicit Stream(const std::string& path) : file_("idx", path) {
+    uint8_t magic[2] = {};
+    const bool packed =
+        read_some(file_.descriptor(), 0, magic, 2) == 2 && magic[0] == 0x1f && magic[1] == 0x8b;
     check(!packed, "idx: ", path, " is compressed with gzip, and this build has no zlib: unpack ",
           "it, or build where zlib's header is (package zlib1g-dev)");
-    if (file_) std::rewind(file_.get());
   }
 
-  bool is_open() const { return file_ != nullptr; }
   int64_t read(void* to, int64_t count) {
-    return static_cast<int64_t>(std::fread(to, 1, static_cast<size_t>(count), file_.get()));
+    const int64_t found = read_some(file_.descriptor(), at_, to, count);
+    at_ += found;
+    return found;
   }
-  std::string complaint() const { return std::ferror(file_.get()) ? " (it cannot be read)" : ""; }
+  std::string complaint() const { return ""; }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::unique_ptr<std::FILE, Close> file_;
+  const InputFile file_;
+  int64_t at_ = 0;
 };
 #endif
 
 // A file with or without gzip.
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(check_path(path)), stream_(path) {
-    check(stream_.is_open(), "idx: cannot open ", path, ": ", std::strerror(errno));
-  }
+  explicit Reader(const std::string& path) : path_(path), stream_(path) {}
 
   // Appends up to `count` bytes to `out` and says how many there were. Grows `out` only as bytes
   // arrive, so that a header with absurd sizes costs no memory.
@@ -100,15 +100,7 @@ class Reader {
   const std::string& path() const { return path_; }
 
  private:
-  // Some systems open a folder and fail at the first read.
-  static const std::string& check_path(const std::string& path) {
-    std::error_code ignored;  // what is wrong with the path, opening it says
-    check(!fs::is_directory(path, ignored), "idx: ", path, " is a folder, not a file");
-    errno = 0;
-    return path;
-  }
-
-  std::string path_;
+  const std::string path_;
   Stream stream_;
 };
 
@@ -148,6 +140,8 @@ int64_t count_elements(const std::vector<int64_t>& dims, const std::string& path
   for (int64_t dim : dims)
     check(!__builtin_mul_overflow(count, dim, &count), "idx: ", path, " claims the sizes ",
           dims_text(dims), ", whose product exceeds 64 bits");
+  check(count <= kMostBytes, "idx: ", path, " claims the sizes ", dims_text(dims), ", ", count,
+        " bytes: more than the ", kMostBytes, " that are read");
   return count;
 }
 
@@ -290,15 +284,16 @@ constexpr StyleRow kStyles[] = {
 
 std::vector<Stroke> read_strokes(const char* text) {
   std::vector<Stroke> strokes;
-  std::istringstream words(text);
+  TextReader words(text);
   for (std::string word; words >> word;) {
     if (word == "smooth" || word == "straight") {
       strokes.push_back({word == "smooth" ? Line::Smooth : Line::Straight, {}});
       continue;
     }
-    float y = 0;
-    words >> y;
-    strokes.back().points.push_back({std::stof(word) / 100, y / 100});
+    Point p{};
+    TextReader(word) >> p.x;
+    words >> p.y;
+    strokes.back().points.push_back({p.x / 100, p.y / 100});
   }
   return strokes;
 }

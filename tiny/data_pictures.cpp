@@ -1,15 +1,13 @@
 // Pictures of 32 x 32 pixels in ten classes: CIFAR-10 from its files, and drawn ones.
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "tiny/data.h"
 #include "tiny/error.h"
+#include "tiny/file.h"
 #include "tiny/splitmix.h"
 
 namespace tiny {
@@ -21,24 +19,19 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kImageBytes = 3 * kPicturePixels, kRecordBytes = 1 + kImageBytes;
+constexpr int64_t kMostBytes = int64_t{1} << 32;  // of a file, which may have holes
 
 // Appends the records of one file: a byte with the label, then the planes.
 void read_records(const fs::path& path, PictureSet& set) {
-  std::error_code ignored;  // what is wrong with the path, opening it says
-  check(!fs::is_directory(path, ignored), "CIFAR: ", path.string(), " is a folder, not a file");
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  check(file.is_open(), "CIFAR: cannot open ", path.string(), ": ", std::strerror(errno));
-  file.seekg(0, std::ios::end);
-  const int64_t bytes = file.tellg(), records = bytes / kRecordBytes;
+  const InputFile file("CIFAR", path.string());
+  const int64_t bytes = file.size(), records = bytes / kRecordBytes;
+  check(bytes <= kMostBytes, "CIFAR: ", path.string(), " has ", bytes, " bytes: more than the ",
+        kMostBytes, " that are read");
   check(bytes > 0 && bytes % kRecordBytes == 0, "CIFAR: ", path.string(), " has ", bytes,
         " bytes: expected a multiple of ", kRecordBytes, ", a label and 3x32x32 bytes of pixels");
-  file.seekg(0);
   for (int64_t i = 0; i < records; i++) {
     std::array<char, kRecordBytes> record;
-    file.read(record.data(), record.size());
-    check(file.gcount() == kRecordBytes, "CIFAR: ", path.string(), ": expected ", records,
-          " records, could read ", i);
+    file.read_at(i * kRecordBytes, record.data(), kRecordBytes);
     const auto label = static_cast<uint8_t>(record[0]);
     check(label < kPictureClasses, "CIFAR: ", path.string(), ": record ", i, " has the label ",
           int{label}, ", expected 0 to 9");

@@ -71,7 +71,8 @@ constexpr Row kRows[] = {
      "Compiler of the device HIP: hiprtc, clang (an installed one) or llvm (in this process, with "
      "lld); empty takes the first that is there, hiprtc where it knows the GPU."},
     {"AMD_LINKER", Kind::Text, "", Scope::Host,
-     "lld that AMD_COMPILER=llvm links with; empty looks for ld.lld-21, -20, -19 and ld.lld."},
+     "lld that AMD_COMPILER=llvm links with, at least as new as LLVM's library; "
+     "empty looks for ld.lld-19 (its version) and later, then ld.lld."},
     {"HIP_LIBRARY", Kind::Text, "", Scope::Host,
      "File name of AMD's runtime library libamdhip64.so.*; empty searches the usual places."},
     {"HIPRTC_LIBRARY", Kind::Text, "", Scope::Host,
@@ -82,7 +83,7 @@ constexpr Row kRows[] = {
      "Most processes that compile CUDA kernels beside this one; -1 takes one per core up to 16."},
     {"CACHE", Kind::Int, "1", Scope::Host, "0 neither reads nor writes the cache on disk."},
     {"CACHE_DIR", Kind::Text, "", Scope::Host,
-     "Folder of the cache on disk; empty means the user's cache folder."},
+     "Folder of the cache on disk, this user's alone; empty means the user's cache folder."},
     {"CACHE_MB", Kind::Int, "1024", Scope::Host,
      "Size in MiB that the cache on disk is kept under."},
     {"CACHE_SCHEDULES", Kind::Int, "1024", Scope::Host,

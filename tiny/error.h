@@ -3,9 +3,10 @@
 //   Bug          an invariant of the library does not hold.
 //   DeviceError  a driver, a compiler or the operating system said no.
 #pragma once
-#include <sstream>
 #include <stdexcept>
 #include <string>
+
+#include "tiny/text.h"
 
 namespace tiny {
 
@@ -26,7 +27,7 @@ class DeviceError : public std::runtime_error {
 
 // Joins its arguments into one text: cat("axis ", 3, " of ", shape).
 template <class... Parts> std::string cat(const Parts&... parts) {
-  std::ostringstream out;
+  TextStream out;
   (out << ... << parts);
   return out.str();
 }

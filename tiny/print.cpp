@@ -1,17 +1,15 @@
 #include "tiny/print.h"
 
 #include <algorithm>
-#include <cctype>
-#include <sstream>
 
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
 std::string operation_of(Node n) {
   std::string label = *n->label ? n->label : info(n->op).name;
-  std::transform(label.begin(), label.end(), label.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
+  std::transform(label.begin(), label.end(), label.begin(), to_lower);
   return label;
 }
 
@@ -28,7 +26,7 @@ struct PrintPayload {
   void operator()(std::monostate) const {}
   void operator()(int64_t v) const { out << ' ' << v; }
   void operator()(double v) const {
-    std::ostringstream text;  // enough digits to tell any two f64 apart
+    TextStream text;  // enough digits to tell any two f64 apart
     text.precision(17);
     text << v;
     out << ' ' << text.str();
@@ -93,7 +91,7 @@ void expression(std::ostream& out, Node n, bool nested) {
 }  // namespace
 
 std::string to_expression(Node n) {
-  std::ostringstream out;
+  TextStream out;
   expression(out, n, false);
   std::string text = out.str();
   std::erase(text, ' ');
@@ -101,7 +99,7 @@ std::string to_expression(Node n) {
 }
 
 std::string to_text(std::span<const Node> roots) {
-  std::ostringstream out;
+  TextStream out;
   NodeMap<int> names;
   int next = 0;
   for (Node n : topological(roots)) {

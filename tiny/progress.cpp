@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <utility>
 
 #include "tiny/error.h"
+#include "tiny/text.h"
 
 namespace tiny {
 namespace {
@@ -22,19 +22,8 @@ constexpr double kReadSeconds = 0.3;
 // "0:07", "12:34", "1:02:03"
 std::string duration_text(double seconds) {
   const auto all = static_cast<int64_t>(std::clamp(seconds, 0.0, 3.6e8) + 0.5);
-  char text[32];
-  if (all < 3600)
-    std::snprintf(text, sizeof text, "%d:%02d", int(all / 60), int(all % 60));
-  else
-    std::snprintf(text, sizeof text, "%d:%02d:%02d", int(all / 3600), int(all / 60 % 60),
-                  int(all % 60));
-  return text;
-}
-
-std::string number_text(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
+  if (all < 3600) return formatted("%d:%02d", int(all / 60), int(all % 60));
+  return formatted("%d:%02d:%02d", int(all / 3600), int(all / 60 % 60), int(all % 60));
 }
 
 }  // namespace
@@ -90,7 +79,7 @@ void Progress::finish() {
   finished_ = true;
   now_ = sink_.seconds();
   if (first_done_ < 0) return;  // nothing was ever done
-  draw(cat(line(), "  in ", number_text("%.1f", now_ - start_), " s"));
+  draw(cat(line(), "  in ", formatted("%.1f", now_ - start_), " s"));
   if (sink_.terminal) *sink_.out << std::endl;
 }
 
@@ -105,10 +94,10 @@ std::string Progress::line() const {
   const double fraction = static_cast<double>(done_) / total_;
   const int cells = static_cast<int>(fraction * kBarCells);
   const std::string bar = std::string(cells, '#') + std::string(kBarCells - cells, '.');
-  const std::string shown = cat("[", bar, "] ", number_text("%3.0f", std::floor(fraction * 100)),
-                                "%", fields_.empty() ? "" : "  ", fields_);
+  const std::string shown = cat("[", bar, "] ", formatted("%3.0f", std::floor(fraction * 100)), "%",
+                                fields_.empty() ? "" : "  ", fields_);
   if (by_clock_) return shown;
-  return cat(shown, "  ", number_text(rate() < 10 ? "%.1f" : "%.0f", rate()), " ", unit_, "/s");
+  return cat(shown, "  ", formatted(rate() < 10 ? "%.1f" : "%.0f", rate()), " ", unit_, "/s");
 }
 
 void Progress::draw(const std::string& text) {

@@ -1,21 +1,18 @@
 #include "tiny/state.h"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <optional>
 #include <set>
 #include <string_view>
-#include <system_error>
+#include <unordered_set>
 #include <utility>
 
 #include "tiny/error.h"
+#include "tiny/file.h"
+#include "tiny/shape.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>
@@ -25,11 +22,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-namespace fs = std::filesystem;
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr int64_t kLengthBytes = 8;
+constexpr uint64_t kMostHeaderBytes = 100'000'000;  // as in the format's own library
 constexpr const char* kMetadataKey = "__metadata__";
 
 struct DTypeName {
@@ -70,9 +66,10 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 int64_t count_bytes(DType dtype, const std::vector<int64_t>& shape, const std::string& who) {
   int64_t bytes = dtype.size();
   for (int64_t size : shape) {
-    check(size >= 0, who, ": the shape ", shape_text(shape), " has a negative size");
-    check(!__builtin_mul_overflow(bytes, size, &bytes), who, ": the shape ", shape_text(shape),
-          " of ", dtype, " takes more than 2^63 bytes");
+    if (size < 0) throw Error(cat(who, ": the shape ", shape_text(shape), " has a negative size"));
+    if (__builtin_mul_overflow(bytes, size, &bytes))
+      throw Error(cat(who, ": the shape ", shape_text(shape), " of ", dtype,
+                      " takes more than 2^63 bytes"));
   }
   return bytes;
 }
@@ -87,13 +84,14 @@ void check_entries(const std::string& path, const std::vector<StateEntry>& entri
   std::set<std::string_view> names = {kMetadataKey};
   for (const StateEntry& entry : entries) {
     const std::string who = describe(path, entry.name);
-    check(names.insert(entry.name).second, who, ": the name is given twice or reserved");
-    check(find_dtype(entry.dtype) != nullptr, who, ": the format has no dtype ", entry.dtype,
-          "; it has ", known_dtypes());
+    if (!names.insert(entry.name).second)
+      throw Error(cat(who, ": the name is given twice or reserved"));
+    if (find_dtype(entry.dtype) == nullptr)
+      throw Error(cat(who, ": the format has no dtype ", entry.dtype, "; it has ", known_dtypes()));
     const int64_t expected = count_bytes(entry.dtype, entry.shape, who);
-    check(expected == static_cast<int64_t>(entry.data.size()), who, ": shape ",
-          shape_text(entry.shape), " of ", entry.dtype, " takes ", expected,
-          " bytes, the data has ", entry.data.size());
+    if (expected != static_cast<int64_t>(entry.data.size()))
+      throw Error(cat(who, ": shape ", shape_text(entry.shape), " of ", entry.dtype, " takes ",
+                      expected, " bytes, the data has ", entry.data.size()));
   }
 }
 
@@ -109,70 +107,24 @@ std::vector<const StateEntry*> lay_out(const std::vector<StateEntry>& entries) {
 
 std::string make_header(const std::string& path, const std::vector<const StateEntry*>& order,
                         const std::map<std::string, std::string>& metadata) {
-  ordered_json header = ordered_json::object();
-  if (!metadata.empty()) header[kMetadataKey] = metadata;
+  std::string text = "{";
   size_t offset = 0;
-  for (const StateEntry* entry : order) {
-    const size_t end = offset + entry->data.size();
-    header[entry->name] = {{"dtype", find_dtype(entry->dtype)->name},
-                           {"shape", entry->shape},
-                           {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string text;
   try {
-    text = header.dump();
+    if (!metadata.empty()) text += cat('"', kMetadataKey, "\":", json(metadata).dump());
+    for (const StateEntry* entry : order) {
+      const size_t end = offset + entry->data.size();
+      text += cat(text.size() > 1 ? "," : "", json(entry->name).dump(), R"(:{"dtype":")",
+                  find_dtype(entry->dtype)->name, R"(","shape":)", json(entry->shape).dump(),
+                  R"(,"data_offsets":[)", offset, ',', end, "]}");
+      offset = end;
+    }
   } catch (const json::exception&) {
     throw Error(cat("safetensors: ", path, ": a tensor's name or the metadata is not UTF-8"));
   }
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   return text;
 }
-
-// A new file next to its final place, removed again unless it is committed.
-class FileAside {
- public:
-  explicit FileAside(const std::string& path) : path_(path) {
-    static std::atomic<int> counter{0};
-    aside_ = cat(path, ".part", ::getpid(), ".", counter++);
-    file_ = ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    check(file_ >= 0, "safetensors: cannot write ", path_, ": ", std::strerror(errno));
-  }
-  ~FileAside() {
-    if (file_ >= 0) ::close(file_);
-    if (!committed_) ::unlink(aside_.c_str());
-  }
-  FileAside(const FileAside&) = delete;
-  FileAside& operator=(const FileAside&) = delete;
-
-  void write(const void* data, size_t size) {
-    const char* at = static_cast<const char*>(data);
-    while (size > 0) {
-      const ssize_t done = ::write(file_, at, size);
-      if (done < 0 && errno == EINTR) continue;
-      require(done > 0, "write");
-      at += done;
-      size -= static_cast<size_t>(done);
-    }
-  }
-  void commit() {
-    require(::fsync(file_) == 0, "write");
-    require(::close(std::exchange(file_, -1)) == 0, "write");
-    require(::rename(aside_.c_str(), path_.c_str()) == 0, "rename the finished file to");
-    committed_ = true;
-  }
-
- private:
-  void require(bool ok, const char* action) const {
-    if (!ok)
-      throw DeviceError(
-          cat("safetensors: cannot ", action, " ", path_, ": ", std::strerror(errno)));
-  }
-
-  std::string path_, aside_;
-  int file_ = -1;
-  bool committed_ = false;
-};
 
 // ---- Reading
 
@@ -182,111 +134,170 @@ struct Placed {
   int64_t begin, end;
 };
 
-class Reader {
+// What was read of a tensor's description so far.
+struct Description {
+  std::optional<std::string> dtype;
+  std::map<std::string, std::vector<int64_t>> lists;  // "shape" and "data_offsets"
+  std::set<std::string> keys;
+};
+
+// Takes the header as it is parsed: a tree of it would cost a multiple of its size, keep the last
+// of equal keys and forget that there were others, and be as deep as the file likes.
+class Header : public nlohmann::json_sax<json> {
  public:
-  explicit Reader(const std::string& path) : path_(path) {
-    std::error_code ignored;  // what is wrong with the path, opening it says
-    check(!fs::is_directory(path, ignored), "safetensors: ", path, " is a folder, not a file");
-    errno = 0;
-    file_.open(path, std::ios::binary);
-    check(file_.is_open(), "safetensors: cannot open ", path, ": ", std::strerror(errno));
-    file_.seekg(0, std::ios::end);
-    size_ = file_.tellg();
-    check(size_ >= kLengthBytes, "safetensors: ", path, " is too short: expected at least ",
-          kLengthBytes, " bytes, found ", size_);
+  // `held`: bytes of data after the header.
+  Header(const std::string& path, int64_t held) : path_(path), held_(held) {}
+
+  std::vector<Placed> tensors;
+  std::map<std::string, std::string> metadata;
+
+  bool null() override { return value("null"); }
+  bool boolean(bool v) override { return value(v ? "true" : "false"); }
+  bool number_integer(json::number_integer_t v) override { return value(cat(v)); }
+  bool number_unsigned(json::number_unsigned_t v) override { return value(cat(v), v); }
+  bool number_float(json::number_float_t, const std::string& text) override { return value(text); }
+  bool binary(json::binary_t&) override { return value("bytes"); }
+  bool string(std::string& text) override {
+    if (depth_ == 2 && name_ == kMetadataKey)
+      metadata[key_] = text;
+    else if (depth_ == 2 && key_ == "dtype")
+      now_.dtype = text;
+    else
+      value("a text");
+    return true;
   }
 
-  SafetensorsFile read() {
-    const json header = parse(read_header());
-    SafetensorsFile result;
-    std::vector<Placed> tensors;
-    for (const auto& [name, value] : header.items()) {
-      if (name == kMetadataKey)
-        result.metadata = read_metadata(value);
-      else
-        tensors.push_back(read_place(name, value));
+  bool start_object(size_t) override {
+    if (depth_ >= 2) value("an object");
+    ++depth_;
+    return true;
+  }
+  bool key(std::string& text) override {
+    if (depth_ == 1) {
+      name_ = text;
+      if (!names_.insert(text).second) throw Error(cat(who(), " is in the header twice"));
+      now_ = {};
+    } else if (depth_ == 2) {
+      if (!now_.keys.insert(text).second) throw Error(cat(who(), ": ", text, " is there twice"));
+      key_ = text;
     }
-    check_layout(tensors);
-    for (Placed& tensor : tensors) result.entries.push_back(read_data(tensor));
+    return true;
+  }
+  bool end_object() override {
+    if (--depth_ == 1 && name_ != kMetadataKey) tensors.push_back(place());
+    return true;
+  }
+
+  bool start_array(size_t) override {
+    if (depth_ == 2 && name_ != kMetadataKey && is_list(key_))
+      now_.lists[key_];
+    else
+      value("a list");
+    ++depth_;
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const json::exception& error) override {
+    constexpr size_t kShown = 200;  // it quotes what may be as long as the header
+    throw Error(cat(whole(), " is no JSON: ", std::string(error.what()).substr(0, kShown)));
+  }
+
+ private:
+  static bool is_list(const std::string& key) { return key == "shape" || key == "data_offsets"; }
+  std::string whole() const { return cat("safetensors: ", path_, ": the header"); }
+  std::string who() const {
+    return name_ == kMetadataKey ? cat("safetensors: ", path_, ": ", name_)
+                                 : describe(path_, name_);
+  }
+
+  // A value that is no text of the metadata and no dtype; `number` where it may be in a list.
+  bool value(const std::string& text, std::optional<uint64_t> number = {}) {
+    check(depth_ > 0, whole(), " is no JSON object");
+    if (name_ == kMetadataKey) throw Error(cat(who(), " is no object of texts"));
+    if (depth_ == 1) throw Error(cat(who(), ": its description is no JSON object"));
+    const auto list = now_.lists.find(key_);
+    if (depth_ == 2 || list == now_.lists.end()) return true;  // what lacks is noticed at the end
+    if (!number || *number >= uint64_t{1} << 63)
+      throw Error(cat(who(), ": ", key_, " holds ", text, ", expected integers of at least 0"));
+    if (list->second.size() == kMaxRank)
+      throw Error(cat(who(), ": ", key_, " has more than ", kMaxRank, " integers"));
+    list->second.push_back(static_cast<int64_t>(*number));
+    return true;
+  }
+
+  const std::vector<int64_t>& list(const char* key) const {
+    const auto found = now_.lists.find(key);
+    if (found == now_.lists.end()) throw Error(cat(who(), ": ", key, " is no list"));
+    return found->second;
+  }
+
+  // The texts of errors are only made where there is one: a header may have 100,000 tensors.
+  Placed place() const {
+    if (!now_.dtype) throw Error(cat(who(), ": dtype is no text"));
+    const DTypeName* dtype = find_dtype(*now_.dtype);
+    if (dtype == nullptr)
+      throw Error(
+          cat(who(), ": the dtype ", *now_.dtype, " is unknown; known are ", known_dtypes()));
+    const std::vector<int64_t>&shape = list("shape"), &offsets = list("data_offsets");
+    if (offsets.size() != 2 || offsets[0] > offsets[1])
+      throw Error(cat(who(), ": data_offsets are not a begin and an end"));
+    if (offsets[1] > held_)
+      throw Error(cat(who(), ": expected its data to end at byte ", offsets[1], ", found only ",
+                      held_, " bytes of data in the file"));
+    const int64_t expected = count_bytes(dtype->dtype, shape, who());
+    const int64_t found = offsets[1] - offsets[0];
+    if (expected != found)
+      throw Error(cat(who(), ": expected ", expected, " bytes for shape ", shape_text(shape),
+                      " of ", dtype->name, ", found ", found, " between its data_offsets"));
+    return {{name_, dtype->dtype, shape, {}}, offsets[0], offsets[1]};
+  }
+
+  const std::string& path_;
+  const int64_t held_;
+  int depth_ = 0;  // 1 between tensors, 2 in a description
+  std::string name_, key_;
+  std::unordered_set<std::string> names_;
+  Description now_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path), file_("safetensors", path) {
+    check(file_.size() >= kLengthBytes, "safetensors: ", path, " is too short: expected at least ",
+          kLengthBytes, " bytes, found ", file_.size());
+  }
+
+  SafetensorsFile read(const HeaderCheck& fits) {
+    const std::string text = read_header();
+    Header header(path_, file_.size() - data_begin_);
+    json::sax_parse(text, &header);
+    check_layout(header.tensors);
+    SafetensorsFile result;
+    result.metadata = std::move(header.metadata);
+    for (Placed& tensor : header.tensors) result.entries.push_back(std::move(tensor.entry));
+    if (fits) fits(result);
+    check_memory();
+    for (size_t i = 0; i < result.entries.size(); ++i)
+      read_data(result.entries[i], header.tensors[i].begin, header.tensors[i].end);
     return result;
   }
 
  private:
-  void read_at(int64_t offset, void* data, int64_t size) {
-    file_.seekg(offset);
-    file_.read(static_cast<char*>(data), size);
-    check(file_.gcount() == size, "safetensors: ", path_, ": expected ", size, " bytes at ", offset,
-          ", found ", file_.gcount());
-  }
-
   std::string read_header() {
     uint64_t length = 0;
-    read_at(0, &length, kLengthBytes);
-    const auto rest = static_cast<uint64_t>(size_ - kLengthBytes);
+    file_.read_at(0, &length, kLengthBytes);
+    const auto rest = static_cast<uint64_t>(file_.size() - kLengthBytes);
     check(length <= rest, "safetensors: ", path_, " is damaged: expected a header of ", length,
           " bytes, found ", rest, " bytes after its length");
+    check(length <= kMostHeaderBytes, "safetensors: ", path_, ": a header of ", length,
+          " bytes, the format allows ", kMostHeaderBytes);
     std::string text(length, ' ');
-    read_at(kLengthBytes, text.data(), static_cast<int64_t>(length));
+    file_.read_at(kLengthBytes, text.data(), static_cast<int64_t>(length));
     data_begin_ = kLengthBytes + static_cast<int64_t>(length);
     return text;
-  }
-
-  // The JSON library would silently keep the last of equal names.
-  json parse(const std::string& text) const {
-    std::set<std::string> names;
-    const auto refuse_twice = [&](int depth, json::parse_event_t event, json& value) {
-      if (event == json::parse_event_t::key && depth == 1)
-        check(names.insert(value.get<std::string>()).second,
-              describe(path_, value.get<std::string>()), " is in the header twice");
-      return true;
-    };
-    json header;
-    try {
-      header = json::parse(text, refuse_twice);
-    } catch (const json::exception& error) {
-      throw Error(cat("safetensors: ", path_, ": the header is no JSON: ", error.what()));
-    }
-    check(header.is_object(), "safetensors: ", path_, ": the header is no JSON object");
-    return header;
-  }
-
-  std::map<std::string, std::string> read_metadata(const json& value) const {
-    const bool ok = value.is_object() && std::all_of(value.begin(), value.end(),
-                                                     [](const json& v) { return v.is_string(); });
-    check(ok, "safetensors: ", path_, ": ", kMetadataKey, " is no object of texts");
-    return value.get<std::map<std::string, std::string>>();
-  }
-
-  // A list of integers of at least 0 below 2^63.
-  std::vector<int64_t> read_integers(const json& tensor, const char* key,
-                                     const std::string& who) const {
-    const auto list = tensor.find(key);
-    check(list != tensor.end() && list->is_array(), who, ": ", key, " is no list");
-    for (const json& item : *list)
-      check(item.is_number_unsigned() && item.get<uint64_t>() < uint64_t{1} << 63, who, ": ", key,
-            " holds ", item.dump(), ", expected integers of at least 0");
-    return list->get<std::vector<int64_t>>();
-  }
-
-  Placed read_place(const std::string& name, const json& tensor) const {
-    const std::string who = describe(path_, name);
-    check(tensor.is_object(), who, ": its description is no JSON object");
-    const auto dtype_text = tensor.find("dtype");
-    check(dtype_text != tensor.end() && dtype_text->is_string(), who, ": dtype is no text");
-    const DTypeName* dtype = find_dtype(dtype_text->get<std::string>());
-    check(dtype != nullptr, who, ": the dtype ", dtype_text->get<std::string>(),
-          " is unknown; known are ", known_dtypes());
-    const std::vector<int64_t> shape = read_integers(tensor, "shape", who);
-    const std::vector<int64_t> offsets = read_integers(tensor, "data_offsets", who);
-    check(offsets.size() == 2 && offsets[0] <= offsets[1], who,
-          ": data_offsets are not a begin and an end");
-    const int64_t held = size_ - data_begin_, found = offsets[1] - offsets[0];
-    check(offsets[1] <= held, who, ": expected its data to end at byte ", offsets[1],
-          ", found only ", held, " bytes of data in the file");
-    const int64_t expected = count_bytes(dtype->dtype, shape, who);
-    check(expected == found, who, ": expected ", expected, " bytes for shape ", shape_text(shape),
-          " of ", dtype->name, ", found ", found, " between its data_offsets");
-    return {{name, dtype->dtype, shape, {}}, offsets[0], offsets[1]};
   }
 
   // Sorts the tensors by offset. The format allows neither overlaps nor gaps.
@@ -296,19 +307,34 @@ class Reader {
     });
     int64_t end = 0;
     for (const Placed& tensor : tensors) {
-      check(tensor.begin == end, describe(path_, tensor.entry.name), ": its data ",
-            tensor.begin < end ? "overlaps another tensor's" : "leaves a gap",
-            ": expected it to begin at byte ", end, ", found ", tensor.begin);
+      if (tensor.begin != end)
+        throw Error(cat(describe(path_, tensor.entry.name), ": its data ",
+                        tensor.begin < end ? "overlaps another tensor's" : "leaves a gap",
+                        ": expected it to begin at byte ", end, ", found ", tensor.begin));
       end = tensor.end;
     }
-    check(end == size_ - data_begin_, "safetensors: ", path_, ": expected ", end,
-          " bytes of data, found ", size_ - data_begin_);
+    const int64_t held = file_.size() - data_begin_;
+    check(end == held, "safetensors: ", path_, ": expected ", end, " bytes of data, found ", held);
   }
 
-  StateEntry read_data(Placed& tensor) {
-    StateEntry entry = std::move(tensor.entry);
-    entry.data.resize(static_cast<size_t>(tensor.end - tensor.begin));
-    read_at(data_begin_ + tensor.begin, entry.data.data(), tensor.end - tensor.begin);
+  // A file may have holes, and be larger than the disk that it is on.
+  void check_memory() const {
+    struct sysinfo machine {};
+    if (sysinfo(&machine) != 0) return;
+    const uint64_t room = (uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
+    const int64_t held = file_.size() - data_begin_;
+    check(static_cast<uint64_t>(held) <= room, "safetensors: ", path_, ": its ", held,
+          " bytes of data are more than the ", room, " of this machine's memory");
+  }
+
+  void read_data(StateEntry& entry, int64_t begin, int64_t end) const {
+    try {
+      entry.data.resize(static_cast<size_t>(end - begin));
+    } catch (const std::exception&) {
+      throw Error(cat(describe(path_, entry.name), ": its ", end - begin,
+                      " bytes are more than there is memory for"));
+    }
+    file_.read_at(data_begin_ + begin, entry.data.data(), end - begin);
     // Any other byte would be no bool in C++.
     if (entry.dtype == kBool) {
       const auto bad = std::find_if(entry.data.begin(), entry.data.end(),
@@ -317,12 +343,11 @@ class Reader {
         throw Error(cat(describe(path_, entry.name), ": expected each byte of a BOOL to be 0 or 1",
                         ", found ", static_cast<int>(*bad)));
     }
-    return entry;
   }
 
-  std::string path_;
-  std::ifstream file_;
-  int64_t size_ = 0, data_begin_ = 0;
+  const std::string path_;
+  const InputFile file_;
+  int64_t data_begin_ = 0;
 };
 
 }  // namespace
@@ -333,14 +358,19 @@ void write_safetensors(const std::string& path, const std::vector<StateEntry>& e
   const std::vector<const StateEntry*> order = lay_out(entries);
   const std::string header = make_header(path, order, metadata);
   const uint64_t length = header.size();
-  FileAside file(path);
-  file.write(&length, sizeof length);
-  file.write(header.data(), header.size());
-  for (const StateEntry* entry : order) file.write(entry->data.data(), entry->data.size());
+  FileAside file("safetensors", path);
+  const auto write = [&](const void* data, size_t size) {
+    file.write({static_cast<const char*>(data), size});
+  };
+  write(&length, sizeof length);
+  file.write(header);
+  for (const StateEntry* entry : order) write(entry->data.data(), entry->data.size());
   file.commit();
 }
 
-SafetensorsFile read_safetensors(const std::string& path) { return Reader(path).read(); }
+SafetensorsFile read_safetensors(const std::string& path, const HeaderCheck& fits) {
+  return Reader(path).read(fits);
+}
 
 }  // namespace tiny
 
@@ -357,7 +387,7 @@ void write_safetensors(const std::string& path, const std::vector<StateEntry>&,
   throw Error(cat("safetensors: ", path, kNoJson));
 }
 
-SafetensorsFile read_safetensors(const std::string& path) {
+SafetensorsFile read_safetensors(const std::string& path, const HeaderCheck&) {
   throw Error(cat("safetensors: ", path, kNoJson));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,12 +29,15 @@ struct SafetensorsFile {
 // aligned to its element size without the gaps that the format forbids. The same arguments give the
 // same bytes. The file is written aside and renamed, so that a failure leaves what was there.
 // Throws Error for a name given twice, a dtype that the format lacks, data that does not fit its
-// shape and a place where no file can be made, DeviceError when writing fails.
+// shape, and where the file cannot be written.
 void write_safetensors(const std::string& path, const std::vector<StateEntry>& entries,
                        const std::map<std::string, std::string>& metadata = {});
 
-// Throws Error for a file that is missing or in any way inconsistent: the message names the file,
-// the tensor, the expected and the found bytes.
-SafetensorsFile read_safetensors(const std::string& path);
+// Sees what the header says, in entries without data, before any of it takes memory; may throw.
+using HeaderCheck = std::function<void(const SafetensorsFile&)>;
+
+// Throws Error for a file that is missing, no plain file or in any way inconsistent: the message
+// names the file, the tensor, the expected and the found bytes.
+SafetensorsFile read_safetensors(const std::string& path, const HeaderCheck& fits = {});
 
 }  // namespace tiny

@@ -1,7 +1,10 @@
 #include "tiny/state_dict.h"
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <set>
+#include <span>
 
 #include "tiny/random.h"
 #include "tiny/ranks.h"
@@ -48,19 +51,37 @@ std::string differences(const SafetensorsFile& file, const StateDict& state) {
   return text;
 }
 
-void load_from(const SafetensorsFile& file, const std::string& path, const StateDict& state) {
-  const std::string wrong = differences(file, state);
-  check(wrong.empty(), "load: ", path, " does not fit:", wrong);
+// All values are in the devices' memory before the first tensor changes; where one of them cannot
+// be assigned to, all are what they were.
+std::map<std::string, std::string> load_from(const std::string& path, const StateDict& state,
+                                             const HeaderCheck& notes_fit = {}) {
+  const SafetensorsFile file = read_safetensors(path, [&](const SafetensorsFile& header) {
+    if (notes_fit) notes_fit(header);
+    const std::string wrong = differences(header, state);
+    check(wrong.empty(), "load: ", path, " does not fit:", wrong);
+  });
   std::map<std::string, const StateEntry*> found;
   for (const StateEntry& e : file.entries) found[e.name] = &e;
-  std::vector<Tensor> values;
+  std::vector<Tensor> values, before;
   for (const NamedTensor& named : state) {
     const StateEntry& e = *found[named.name];
     values.push_back(Tensor::from_bytes(e.data.data(), e.dtype, e.shape, named.tensor->device()));
+    before.push_back(*named.tensor);
   }
-  NoGrad no_grad;
-  for (size_t i = 0; i < state.size(); ++i) state[i].tensor->assign(values[i]);
-  Tensor::realize(tensors_of(state));
+  const NoGrad no_grad;
+  try {
+    for (size_t i = 0; i < state.size(); ++i) state[i].tensor->assign(values[i]);
+  } catch (...) {
+    for (size_t i = 0; i < state.size(); ++i) *state[i].tensor = before[i];
+    throw;
+  }
+  before.clear();  // else the old values would be kept beside the new ones
+  // In pieces: they do not depend on one another, and an order of all costs their number's square.
+  constexpr size_t kPiece = 256;
+  const std::vector<Tensor*> all = tensors_of(state);
+  for (size_t i = 0; i < all.size(); i += kPiece)
+    Tensor::realize(std::span(all).subspan(i, std::min(kPiece, all.size() - i)));
+  return file.metadata;
 }
 
 // Settings that the file does not know, because it is older, are taken as they are.
@@ -75,6 +96,19 @@ void check_settings(const std::map<std::string, std::string>& notes, const std::
   }
   check(there.empty(), path, ": a training with ", there, " does not go on with ", here,
         ": give what it began with, or another file");
+}
+
+// A number of the notes that says where random numbers go on.
+uint64_t number_of(const std::map<std::string, std::string>& notes, const std::string& path,
+                   const std::string& name) {
+  const auto at = notes.find(name);
+  check(at != notes.end(), path, ": no checkpoint, it does not say where random numbers go on");
+  const std::string& text = at->second;
+  uint64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  check(status == std::errc() && end == text.data() + text.size(), path, ": ", name, " is '", text,
+        "', expected an integer of 0 to 2^64 - 1");
+  return value;
 }
 
 }  // namespace
@@ -99,9 +133,7 @@ void save(const std::string& path, const StateDict& state,
 }
 
 std::map<std::string, std::string> load(const std::string& path, const StateDict& state) {
-  const SafetensorsFile file = read_safetensors(path);
-  load_from(file, path, state);
-  return file.metadata;
+  return load_from(path, state);
 }
 
 void save_checkpoint(const std::string& path, const StateDict& state, const Settings& settings) {
@@ -113,17 +145,14 @@ void save_checkpoint(const std::string& path, const StateDict& state, const Sett
 }
 
 bool load_checkpoint(const std::string& path, const StateDict& state, const Settings& settings) {
-  if (path.empty() || !std::filesystem::exists(path)) return false;
-  const SafetensorsFile file = read_safetensors(path);
-  const auto& notes = file.metadata;
-  check_settings(notes, path, settings);
-  load_from(file, path, state);
-  const auto number = [&](const char* name) {
-    const auto at = notes.find(name);
-    check(at != notes.end(), path, ": no checkpoint, it does not say where random numbers go on");
-    return std::stoull(at->second);
-  };
-  set_random_state({number("key"), number("counter")});
+  std::error_code status;  // of a path that cannot be looked at, opening it says more
+  if (path.empty() || (!std::filesystem::exists(path, status) && !status)) return false;
+  RandomState random;
+  load_from(path, state, [&](const SafetensorsFile& header) {
+    check_settings(header.metadata, path, settings);
+    random = {number_of(header.metadata, path, "key"), number_of(header.metadata, path, "counter")};
+  });
+  set_random_state(random);
   return true;
 }
 

@@ -3,29 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <numeric>
 
 #include "tiny/error.h"
 #include "tiny/memory.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
 double seconds() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
-}
-
-std::string formatted(const char* format, ...) {
-  va_list args, again;
-  va_start(args, format);
-  va_copy(again, args);
-  std::string out(static_cast<size_t>(std::max(0, std::vsnprintf(nullptr, 0, format, args))), ' ');
-  std::vsnprintf(out.data(), out.size() + 1, format, again);
-  va_end(again);
-  va_end(args);
-  return out;
 }
 
 std::string to_table(const std::vector<std::string>& head,

@@ -14,13 +14,11 @@
 #include "tiny/optim.h"
 #include "tiny/state_dict.h"
 #include "tiny/tensor.h"
+#include "tiny/text.h"
 
 namespace tiny {
 
 double seconds();  // since some fixed moment
-
-// What printf would print.
-[[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...);
 
 // Lines of right-aligned columns, two spaces between them, each as wide as its longest entry. All
 // rows have as many entries as the head.

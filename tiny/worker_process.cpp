@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,7 +27,8 @@ extern char** environ;
 namespace tiny {
 namespace {
 
-// Tells a process which service it is to offer; set for it alone, so it is no row of tiny/env.cpp.
+// Tells a process which service it is to offer and the inode of the socket that its parent made for
+// it: "search 12345". Set for it alone, so it is no row of tiny/env.cpp.
 constexpr const char* kWorkerVariable = "TINY_WORKER";
 constexpr int kWorkerSocket = 3;                 // descriptor in the worker
 constexpr uint64_t kHello = 0x316b726f776e7974;  // what a worker says first
@@ -84,6 +86,24 @@ Answer receive_text(int socket, std::string& text, const Deadline* deadline) {
   return receive_bytes(socket, text.data(), bytes, deadline);
 }
 
+std::string inode_text(int socket) {
+  struct stat info {};
+  return fstat(socket, &info) == 0 && S_ISSOCK(info.st_mode) ? cat(info.st_ino) : "";
+}
+
+// What this process was started to offer; empty for any other program. The variable alone says
+// nothing, since a user may have set it, so one that does not name the socket is removed.
+std::string wanted_service() {
+  const char* set = std::getenv(kWorkerVariable);
+  if (set == nullptr) return "";
+  const std::string text = set, inode = inode_text(kWorkerSocket);
+  const size_t space = text.find(' ');
+  if (!inode.empty() && space != text.npos && text.substr(space + 1) == inode)
+    return text.substr(0, space);
+  unsetenv(kWorkerVariable);
+  return "";
+}
+
 // A worker in an endless kernel does not notice that its parent is gone.
 void end_with_parent() {
   std::thread([parent = getppid()] {
@@ -131,8 +151,7 @@ All& all() {
 }  // namespace
 
 void serve_if_worker(const char* name, const Service& service) {
-  const char* wanted = std::getenv(kWorkerVariable);
-  if (wanted == nullptr || std::strcmp(wanted, name) != 0) return;
+  if (wanted_service() != name) return;
   unsetenv(kWorkerVariable);
   signal(SIGINT, SIG_IGN);  // who interrupts the program means the parent
   // Descriptors of the parent that lack close-on-exec: a pipe's reader waits for all its writers.
@@ -148,7 +167,7 @@ void serve_if_worker(const char* name, const Service& service) {
 WorkerProcess::WorkerProcess(const char* name,
                              std::vector<std::pair<std::string, std::string>> settings)
     : name_(name) {
-  std::vector<std::string> texts = {cat(kWorkerVariable, "=", name)};
+  std::vector<std::string> texts;
   for (const auto& [variable, value] : settings) texts.push_back(variable + "=" + value);
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return;
@@ -157,6 +176,7 @@ WorkerProcess::WorkerProcess(const char* name,
   close(pair[1]);
   socket_ = pair[0];
   if (theirs >= 0) {
+    texts.push_back(cat(kWorkerVariable, "=", name, " ", inode_text(theirs)));
     process_ = spawn(theirs, name, texts);
     close(theirs);
   }

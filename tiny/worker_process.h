@@ -19,8 +19,9 @@ namespace tiny {
 // In a worker: takes a request and gives the answer.
 using Service = std::function<std::string(const std::string& request)>;
 
-// To be called before main() (a constructor function) by what offers a service: where this process
-// was started as a worker of that name, serves until the parent is gone and does not return.
+// To be called before main() (a constructor function) by what offers a service: where a
+// WorkerProcess of that name started this process, serves until the parent is gone and does not
+// return. The environment alone makes no program a worker.
 void serve_if_worker(const char* name, const Service& service);
 
 class WorkerProcess {

@@ -143,6 +143,24 @@ Offences check_header(const File& file) {
   return found;
 }
 
+// What asks the program's locales how numbers and letters look; tiny/text.h has what does not.
+constexpr std::array<std::string_view, 14> kLocal = {
+    "stringstream", "printf(",      "scanf(",       "std::stof(",   "std::stod(",
+    "strtod(",      "strtof(",      "atof(",        "std::isalnum", "std::isalpha",
+    "std::isspace", "std::isdigit", "std::tolower", "std::toupper"};
+
+Offences check_locale(const File& file) {
+  Offences found;
+  if (!is_product(file) || file.path.starts_with("tiny/text.")) return found;
+  const auto lines = lines_of(file.text);
+  for (size_t i = 0; i < lines.size(); i++)
+    for (const std::string_view word : kLocal)
+      if (lines[i].find(word) != std::string::npos && included(lines[i]).empty())
+        found.push_back(
+            offence(file, i, std::string(word) + " depends on the locale: tiny/text.h"));
+  return found;
+}
+
 std::vector<File> repository() {
   namespace fs = std::filesystem;
   const fs::path root = TINY_ROOT;
@@ -194,6 +212,10 @@ TEST_CASE("no line is too long or has a tab, no file is too long") {
   CHECK(report(check_lines) == "");
 }
 
+TEST_CASE("no text of the product depends on the program's locales") {
+  CHECK(report(check_locale) == "");
+}
+
 TEST_CASE("every header states its purpose, is included once and opens no namespace") {
   CHECK(report(check_header) == "");
 }
@@ -241,6 +263,15 @@ TEST_CASE("the line rule finds long lines, tabs and long files") {
   CHECK(check_lines({"tiny/a.cpp", std::string(651, '\n')}) ==
         Offences{"tiny/a.cpp:651: the file has over 650 lines"});
   CHECK(check_lines({"test/a.cpp", std::string(651, '\n')}).empty());
+}
+
+TEST_CASE("the locale rule finds streams and printf, but not in what replaces them") {
+  CHECK(check_locale({"tiny/a.cpp", "  std::ostringstream out;"}).size() == 1);
+  CHECK(check_locale({"devices/a.cpp", "\nstd::snprintf(a, 3, b);"}) ==
+        Offences{"devices/a.cpp:2: printf( depends on the locale: tiny/text.h"});
+  CHECK(check_locale({"tiny/text.h", "class TextStream : public std::ostringstream {"}).empty());
+  CHECK(check_locale({"tiny/a.cpp", "TextStream out;"}).empty());
+  CHECK(check_locale({"extra/a.cpp", "std::ostringstream out;"}).empty());
 }
 
 TEST_CASE("the header rule finds what a header lacks") {

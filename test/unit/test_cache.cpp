@@ -1,6 +1,7 @@
 #include "runtime/cache.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +10,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "tiny/env.h"
@@ -275,4 +278,117 @@ TEST_CASE("cached_compile keeps the cache near CACHE_MB") {
   CompileOnly device;
   for (int i = 0; i < 1000; i++) cached_compile(device, source_of(std::to_string(i)));
   CHECK(folder.count() < 500);
+}
+
+namespace {
+
+// What is written to std::cerr while it lives.
+class Complaints {
+ public:
+  Complaints() : before_(std::cerr.rdbuf(text_.rdbuf())) {}
+  ~Complaints() { std::cerr.rdbuf(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* before_;
+};
+
+}  // namespace
+
+TEST_CASE("a cache folder that others may write to is not used, which is said once") {
+  for (const mode_t mode : {0770, 0707}) {
+    Folder folder;
+    cache_put(folder.path, kKey, "abc");
+    REQUIRE(chmod(folder.path.c_str(), mode) == 0);
+    EnvOverride cache("CACHE", "1"), where("CACHE_DIR", folder.path);
+    const Complaints complaints;
+    CHECK(cache_folder().empty());
+    CHECK(cache_folder().empty());
+    CHECK_FALSE(cache_get(folder.path, kKey));
+    cache_put(folder.path, kOther, "abc");
+    CHECK(folder.count() == 1);
+    CHECK(complaints.text() ==
+          cat("the cache ", folder.path, " is not used: others may write to it: chmod 700\n"));
+    REQUIRE(chmod(folder.path.c_str(), 0755) == 0);
+    CHECK(cache_folder() == folder.path);
+    CHECK(cache_get(folder.path, kKey) == "abc");
+  }
+}
+
+TEST_CASE("a cache folder of another user is not used") {
+  if (geteuid() != 0) return;  // only root can give a folder away
+  Folder folder;
+  REQUIRE(chown(folder.path.c_str(), 65534, 65534) == 0);
+  EnvOverride cache("CACHE", "1"), where("CACHE_DIR", folder.path);
+  const Complaints complaints;
+  CHECK(cache_folder().empty());
+  cache_put(folder.path, kKey, "abc");
+  CHECK(folder.count() == 0);
+  CHECK(complaints.text() ==
+        cat("the cache ", folder.path, " is not used: it belongs to user 65534, not to user 0\n"));
+}
+
+TEST_CASE("a cache makes its folders and files for its user alone") {
+  Folder folder;
+  const std::string inner = folder.path + "/a/b";
+  const mode_t before = umask(0);
+  cache_put(inner, kKey, "abc");
+  umask(before);
+  const auto mode = [](const std::string& path) {
+    struct stat info {};
+    REQUIRE(stat(path.c_str(), &info) == 0);
+    return info.st_mode & 0777;
+  };
+  CHECK(mode(folder.path + "/a") == 0700);
+  CHECK(mode(inner) == 0700);
+  CHECK(mode(fs::directory_iterator(inner)->path().string()) == 0600);
+}
+
+TEST_CASE("a cache entry that is no plain file of this user counts as absent, and is replaced") {
+  Folder folder;
+  cache_put(folder.path, kKey, "abc");
+  const std::string file = folder.only_file();
+  const auto is_replaced = [&] {
+    CHECK_FALSE(cache_get(folder.path, kKey));
+    cache_put(folder.path, kKey, "abc");
+    CHECK(cache_get(folder.path, kKey) == "abc");
+  };
+  REQUIRE(chmod(file.c_str(), 0660) == 0);
+  is_replaced();
+  fs::resize_file(file, uintmax_t{1} << 42);  // of holes
+  is_replaced();
+  const std::string elsewhere = folder.path + "/elsewhere";
+  fs::rename(file, elsewhere);
+  fs::create_symlink(elsewhere, file);
+  is_replaced();
+  fs::remove(file);
+  REQUIRE(mkfifo(file.c_str(), 0600) == 0);
+  is_replaced();
+  if (geteuid() == 0) {
+    REQUIRE(chown(file.c_str(), 65534, 65534) == 0);
+    is_replaced();
+  }
+}
+
+TEST_CASE("an entry that is larger than any is trimmed instead of those that are used") {
+  Folder folder;
+  cache_put(folder.path, kOther, "huge");
+  fs::resize_file(folder.only_file(), uintmax_t{1} << 42);
+  cache_put(folder.path, kKey, "abc");
+  cache_trim(folder.path, 1000);
+  CHECK(cache_get(folder.path, kKey) == "abc");
+  CHECK(folder.count() == 1);
+}
+
+TEST_CASE("a cache entry beyond the limit on file sizes is not kept, and no end of the program") {
+  Folder folder;
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit less{4096, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &less);
+  cache_put(folder.path, kKey, std::string(10000, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  CHECK_FALSE(cache_get(folder.path, kKey));
+  CHECK(folder.count() == 0);
 }

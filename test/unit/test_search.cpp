@@ -2,6 +2,7 @@
 #include "runtime/search.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -405,6 +406,29 @@ TEST_CASE("the file of candidates is copied, mended and cleared") {
   CHECK(imported.drop("two") == 1);
   CHECK(SearchCache(copy).all().size() == 1);
   CHECK_THROWS_AS(imported.import((folder.path / "none").string()), Error);
+}
+
+TEST_CASE("a file of searches that is a pipe, full of holes or others' to write counts as absent") {
+  const Folder folder("beam-file");
+  const std::string path = (folder.path / "beam.jsonl").string();
+  const auto keeps = [&](size_t count) {
+    SearchCache cache(path);
+    cache.add({"aa11", "ff22", "CPU"}, "k_one");
+    CHECK(cache.all().size() == 1);  // this process knows it all the same
+    CHECK(SearchCache(path).all().size() == count);
+  };
+  keeps(1);
+  std::filesystem::resize_file(path, uintmax_t{1} << 42);
+  keeps(0);
+  std::filesystem::remove(path);
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  keeps(0);
+  std::filesystem::remove(path);
+  keeps(1);
+  REQUIRE(chmod(path.c_str(), 0620) == 0);
+  keeps(0);
+  CHECK_THROWS_WITH_AS(SearchCache(path).import(folder.path.string()),
+                       doctest::Contains("is a folder, not a file"), Error);
 }
 
 TEST_CASE("what changes a buffer in place is compared where only a part is computed as reference") {
