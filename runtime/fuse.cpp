@@ -54,12 +54,12 @@ class Fuser {
     std::vector<Node> outputs;
     std::vector<Read> reads;
     bool alive = true;
-    bool heavy = false;        // a product whose operands are used many times: no rows around it
-    int64_t work = 0;          // elements that it visits
-    size_t nodes = 0;          // that it computes
-    NodeMap<char> inner = {};  // outputs that another one needs: reached through that one
+    bool heavy = false;       // a product whose operands are used many times: no rows around it
+    int64_t work = 0;         // elements that it visits
+    int size = 0;             // how much there is to compile
+    NodeMap<char> inner{16};  // outputs that another one needs: reached through that one
     std::vector<int> producers = {};     // of what it reads, as they were numbered at first
-    size_t first = 0, last = 0;          // of its outputs in the order of the graph
+    int place = 0;                       // in an order in which kernels can run
     uint64_t changed = 0, examined = 0;  // when it was made, when merge_rows() looked at it
   };
 
@@ -71,6 +71,8 @@ class Fuser {
     kernel_of_[n] = static_cast<int>(kernels_.size());
     Kernel k;
     k.outputs = {n};
+    k.place = static_cast<int>(kernels_.size());
+    in_order_.push_back(k.place);
     kernels_.push_back(std::move(k));
     update(static_cast<int>(kernels_.size()) - 1);
   }
@@ -89,20 +91,17 @@ class Fuser {
     Kernel& k = kernels_[id];
     k.reads.clear();
     k.producers.clear();
-    k.inner = {};
+    k.inner = NodeMap<char>();
     k.work = 0;
+    k.size = 0;
     k.heavy = false;
     k.changed = ++now_;
-    k.first = k.last = position(k.outputs[0]);
     std::set<Read> seen;
     for (Node out : k.outputs) {
-      k.first = std::min(k.first, position(out));
-      k.last = std::max(k.last, position(out));
       AxisMap axes(out->rank);
       for (int i = 0; i < out->rank; ++i) axes[i] = out->shape()[i] == 1 ? kNone : i;
       walk(id, {out, axes}, seen);
     }
-    k.nodes = seen.size();
     find_producers(k);
   }
 
@@ -127,6 +126,7 @@ class Fuser {
     read.own |= is_own_element(n, read.axes, k.outputs[0]);
     if (n->is_const() || n->op == Op::Iota || !seen.insert(read).second) return;
     k.work = std::max(k.work, numel(n->shape()));
+    k.size += n->op == Op::Sin || n->op == Op::Exp2 || n->op == Op::Log2 ? kTranscendental : 1;
     if (n->op == Op::Param || n->op == Op::After || (is_stored(n) && kernel_of(n) != id)) {
       k.reads.push_back(std::move(read));
       return;
@@ -169,7 +169,8 @@ class Fuser {
   static constexpr int64_t kSmallWork = 16384;      // too little to be worth dividing among cores
   static constexpr int64_t kFewElements = 1 << 17;  // read in any order in no more than a launch
   static constexpr size_t kMostReads = 48;          // arguments of a kernel
-  static constexpr size_t kMostNodes = 1000;        // of a kernel that is made of two
+  static constexpr int kLargest = 1000;             // size of a kernel that is made of two
+  static constexpr int kTranscendental = 20;        // operations of a CPU
   static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
 
   // For all cores to take part; a CPU's are few, and sizes alone decide there.
@@ -260,7 +261,7 @@ class Fuser {
   // the one of its own row.
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
-    if (from.reads.size() + to.reads.size() > kMostReads || from.nodes + to.nodes > kMostNodes)
+    if (from.reads.size() + to.reads.size() > kMostReads || from.size + to.size > kLargest)
       return false;
     const bool both_sent = joins_sent(p, c);
     if (waits_for(c, p) || (is_sent(from) && !both_sent)) return false;
@@ -445,32 +446,61 @@ class Fuser {
   }
 
   // A path from p to c through another kernel: merging the two would close a circle.
-  bool reaches_otherwise(int p, int c) const { return reaches(p, c, true); }
-  bool depends(int from, int on) const { return from == on || reaches(on, from, false); }
+  bool reaches_otherwise(int p, int c) const {
+    for (int q : between(p, c)) {
+      const std::vector<int> from = producers(q);
+      if (std::find(from.begin(), from.end(), p) != from.end()) return true;
+    }
+    return false;
+  }
 
-  // A path from p to c; `indirect`: through a third kernel. Kernels of which all outputs come
-  // before those of p in the order of the graph are not on it.
-  bool reaches(int p, int c, bool indirect) const {
+  bool depends(int from, int on) const {
+    const std::vector<int> read = producers(from);
+    return from == on || std::find(read.begin(), read.end(), on) != read.end() ||
+           reaches_otherwise(on, from);
+  }
+
+  // Kernels behind p in the order that c depends on, in that order.
+  std::vector<int> between(int p, int c) const {
     ++search_;
     searched_.resize(kernels_.size());
-    std::vector<int> stack{c};
-    searched_[c] = search_;
+    std::vector<int> stack{c}, out;
     while (!stack.empty()) {
       const int k = stack.back();
       stack.pop_back();
       for (int made : kernels_[k].producers) {
         const int q = find(made);
-        if (q == p && (k != c || !indirect)) return true;
-        if (q == p || searched_[q] == search_ || !kernels_[q].alive) continue;
-        searched_[q] = search_;
-        if (kernels_[q].last > kernels_[p].first) stack.push_back(q);
+        if (!kernels_[q].alive || kernels_[q].place <= kernels_[p].place) continue;
+        if (std::exchange(searched_[q], search_) == search_ || q == c) continue;
+        stack.push_back(q);
+        out.push_back(q);
       }
     }
-    return false;
+    std::sort(out.begin(), out.end(),
+              [&](int a, int b) { return kernels_[a].place < kernels_[b].place; });
+    return out;
+  }
+
+  // Of what lies between two kernels that become one, all that the later one depends on comes
+  // before, the rest behind (Pearce and Kelly, "A dynamic topological sort algorithm", 2006).
+  void put_together(int p, int c) {
+    const bool rising = kernels_[p].place < kernels_[c].place;
+    const int begin = kernels_[rising ? p : c].place, end = kernels_[rising ? c : p].place;
+    std::vector<int> order = between(rising ? p : c, rising ? c : p);
+    order.push_back(c);
+    const std::set<int> placed(order.begin(), order.end());
+    for (int at = begin; at <= end; ++at)
+      if (!placed.count(in_order_[at]) && in_order_[at] != p) order.push_back(in_order_[at]);
+    order.push_back(p);
+    for (size_t i = 0; i < order.size(); ++i) {
+      in_order_[begin + static_cast<int>(i)] = order[i];
+      kernels_[order[i]].place = begin + static_cast<int>(i);
+    }
   }
 
   void merge(int p, int c) {
     moved_.resize(kernels_.size(), -1);
+    put_together(p, c);
     Kernel &from = kernels_[p], &to = kernels_[c];
     to.outputs.insert(to.outputs.end(), from.outputs.begin(), from.outputs.end());
     from.alive = false;
@@ -599,6 +629,7 @@ class Fuser {
   std::vector<int> moved_;
   mutable NodeMap<std::vector<Node>> waited_;  // by After
   uint64_t now_ = 0;                           // counts changes, and looks at kernels
+  std::vector<int> in_order_;                  // kernels by place
   mutable std::vector<uint64_t> searched_;     // by kernel: the last search that came by
   mutable uint64_t search_ = 0;
 };

@@ -22,14 +22,23 @@ namespace tiny {
 
 namespace {
 
-// Nodes as they are without Limit and Whole.
+// Nodes as they are without Limit and Whole. A long chain of views is cut by memory, as that of
+// element-wise operations is (stored.cpp): what walks it recurses.
 NodeMap<Node> stripped(std::span<const Node> roots) {
+  constexpr int kLongestChain = 200;
   NodeMap<Node> done;
+  NodeMap<int> views;  // one after the other
   std::vector<Node> srcs;
   for (Node n : topological(roots)) {
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     done[n] = n->op == Op::Limit || n->op == Op::Whole ? srcs[0] : with_sources(n, srcs);
+    if (!is_movement(n->op)) continue;
+    const int* before = views.find(n->src(0));
+    views[n] = before ? *before + 1 : 1;
+    if (views[n] < kLongestChain) continue;
+    done[n] = build::contiguous(done[n]);
+    views[n] = 0;
   }
   return done;
 }

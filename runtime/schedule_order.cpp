@@ -8,6 +8,7 @@
 #include "runtime/after.h"
 #include "runtime/copy_order.h"
 #include "runtime/memory_plan.h"
+#include "runtime/stored.h"
 
 namespace tiny {
 
@@ -16,6 +17,24 @@ int overwritten_input(Node assign) {
   while (old->op == Op::Reshape) old = old->src(0);
   if (old->op != Op::Param || old->dtype != assign->dtype) return -1;
   return static_cast<int>(old->ints()[0]);
+}
+
+bool is_read_later(const Group& g, Node out, Node input) {
+  bool reads = false, reduces = false;
+  for (Node other : g.outputs) {
+    std::vector<Node> stack{other};
+    NodeMap<char> seen;
+    while (!stack.empty()) {
+      Node n = stack.back();
+      stack.pop_back();
+      if (std::exchange(seen[n], 1)) continue;
+      reads |= behind(n) == input && other != out;
+      reduces |= n->op == Op::ReduceAxis;
+      if (std::find(g.inputs.begin(), g.inputs.end(), behind(n)) != g.inputs.end()) continue;
+      for (Node s : used_sources(n)) stack.push_back(s);
+    }
+  }
+  return reads && reduces;
 }
 
 namespace {
@@ -157,7 +176,7 @@ class Orderer {
     if (input < 0 || overwritten_.count(input)) return;
     const bool read = assign->op == Op::Scatter ? reads_beside_base(assign, input)
                                                 : reads(groups_[group], input, true);
-    if (read || is_result(input)) return;
+    if (read || is_result(input) || is_read_by_others(groups_[group], assign, input)) return;
     std::vector<int> readers;
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
       if (g == group || !reads(groups_[g], input, false)) continue;
@@ -168,6 +187,12 @@ class Orderer {
     before_[group].insert(readers.begin(), readers.end());
     overwritten_[input] = group;
     out_.in_place[assign] = input;
+  }
+
+  static bool is_read_by_others(const Group& g, Node out, int input) {
+    return std::any_of(g.inputs.begin(), g.inputs.end(), [&](Node n) {
+      return n->op == Op::Param && n->ints()[0] == input && is_read_later(g, out, n);
+    });
   }
 
   // What a scatter writes, or where, is computed from the tensor itself.

@@ -1,11 +1,9 @@
 #include "runtime/schedule_steps.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "runtime/after.h"
 #include "runtime/collective.h"
-#include "runtime/stored.h"
 #include "tiny/build.h"
 #include "tiny/error.h"
 #include "tiny/print.h"
@@ -95,26 +93,6 @@ class Steps {
       return v;
     }
     return -1;
-  }
-
-  // Whether loops that write another output may read `input` after those that write `out`: where
-  // a group reduces anything, outputs may have loops one after the other.
-  static bool is_read_later(const Group& g, Node out, Node input) {
-    bool reads = false, reduces = false;
-    for (Node other : g.outputs) {
-      std::vector<Node> stack{other};
-      NodeMap<char> seen;
-      while (!stack.empty()) {
-        Node n = stack.back();
-        stack.pop_back();
-        if (std::exchange(seen[n], 1)) continue;
-        reads |= behind(n) == input && other != out;
-        reduces |= n->op == Op::ReduceAxis;
-        if (std::find(g.inputs.begin(), g.inputs.end(), behind(n)) != g.inputs.end()) continue;
-        for (Node s : used_sources(n)) stack.push_back(s);
-      }
-    }
-    return reads && reduces;
   }
 
   int value_of(Node n) const {
