@@ -122,6 +122,8 @@ std::string make_header(const std::string& path, const std::vector<const StateEn
     throw Error(cat("safetensors: ", path, ": a tensor's name or the metadata is not UTF-8"));
   }
   text += '}';
+  check(text.size() + 8 <= kMostHeaderBytes, "safetensors: ", path, ": a header of ", text.size(),
+        " bytes, the format allows ", kMostHeaderBytes);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   return text;
 }

@@ -9,7 +9,9 @@ namespace tiny {
 
 class TextStream : public std::ostringstream {
  public:
-  TextStream() { imbue(std::locale::classic()); }
+  TextStream() {
+    if (getloc() != std::locale::classic()) imbue(std::locale::classic());  // which takes its time
+  }
 };
 
 class TextReader : public std::istringstream {

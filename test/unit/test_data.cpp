@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -234,4 +235,18 @@ TEST_CASE("drawn digits are of all classes, with ink in the middle and a dark bo
 
 TEST_CASE("a negative number of drawn digits is an error") {
   CHECK(error_of([] { draw_digits(-1, 5, 0); }) == "draw_digits: cannot draw -1 and 5 digits");
+}
+
+TEST_CASE(
+    "a pipe in the place of an idx file, or one of holes, is an error that waits for nothing") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("a");
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  CHECK(error_of([&] { read_idx(path); }) == cat("idx: ", path, " is a pipe, not a file"));
+  fs::remove(path);
+  write_plain(path, idx_bytes({1 << 20, 1 << 20}, 0));
+  fs::resize_file(path, 12 + (uintmax_t{1} << 40));
+  CHECK(error_of([&] { read_idx(path); }) ==
+        cat("idx: ", path, " claims the sizes 1048576x1048576, 1099511627776 bytes: more than the ",
+            "4294967296 that are read"));
 }

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,6 +87,13 @@ TEST_CASE("missing and damaged CIFAR-10 files are errors that name the file") {
   fs::remove(folder / "data_batch_3.bin");
   fs::create_directory(folder / "data_batch_3.bin");
   fails("data_batch_3.bin is a folder");
+  fs::remove(folder / "data_batch_3.bin");
+  REQUIRE(mkfifo((folder / "data_batch_3.bin").c_str(), 0600) == 0);
+  fails("data_batch_3.bin is a pipe, not a file");
+  fs::remove(folder / "data_batch_3.bin");
+  write_records(folder / "data_batch_3.bin", 1, 0);
+  fs::resize_file(folder / "data_batch_3.bin", 3073 * (uintmax_t{1} << 30));
+  fails("data_batch_3.bin has 3299608494080 bytes: more than the 4294967296 that are read");
 }
 
 TEST_CASE("drawn pictures depend on the seed and not on how many there are") {
