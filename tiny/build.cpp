@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tiny/error.h"
+#include "tiny/sizes.h"
 
 namespace tiny::build {
 
@@ -111,7 +112,7 @@ Node pad(Node x, Ints before_after) {
   if (all_equal(before_after, 0)) return x;
   if (x->op != Op::Pad) return move(Op::Pad, x, before_after);
   Shape sum = to_shape(before_after);
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += x->ints()[i];
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = checked_add("pad", sum[i], x->ints()[i]);
   return pad(x->src(0), sum);
 }
 
@@ -138,9 +139,12 @@ Node flip(Node x, Ints flags) {
 }
 
 Node stride(Node x, Ints steps) {
-  if (all_equal(steps, 1)) return x;
   Shape arg = to_shape(steps), shape(x->rank);
-  for (size_t i = 0; i < shape.size(); ++i) shape[i] = (x->shape()[i] + arg[i] - 1) / arg[i];
+  for (size_t i = 0; i < shape.size(); ++i) {
+    arg[i] = std::min(arg[i], std::max<int64_t>(x->shape()[i], 1));  // the rest lies outside
+    shape[i] = ceil_div(x->shape()[i], arg[i]);
+  }
+  if (all_equal(arg, 1)) return x;
   if (Node c = splat_value(x)) return full(shape, c);
   if (x->op == Op::Stride) {
     for (size_t i = 0; i < arg.size(); ++i) arg[i] *= x->ints()[i];
