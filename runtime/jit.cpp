@@ -382,7 +382,7 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
 void JitCore::State::watch_reads(const Capture& capture) {
   for (Node n : capture.outside) {
     const uint32_t handles = n->handles.load();
-    if (handles == 0) continue;  // assigned to
+    if (handles == 0 || numel(n->shape()) == 0) continue;  // assigned to, or not read
     nodes().watch(n);
     ReadWatch w{n, handles};
     Node below = below_views(n);

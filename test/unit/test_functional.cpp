@@ -252,9 +252,11 @@ TEST_CASE("cross_entropy of one row reads it without a gather") {
 TEST_CASE("nll_loss reads the target's element and never an ignored one") {
   Tensor x = values({1, 2, 3, 4, 5, 6}, {3, 2});
   const Tensor t = Tensor::from(std::vector<int64_t>{1, -100, 0}, {3}), w = values({2, 3}, {2});
-  const CrossEntropyOptions kinds[] = {
-      {}, {.weight = w}, {.weight = w, .reduction = Reduction::None}, {.ignore_index = 0}};
-  const std::vector<Numbers> expected = {{-3.5}, {-16.0 / 5}, {-6, 0, -10}, {-1}};
+  const CrossEntropyOptions kinds[] = {{},
+                                       {.weight = w},
+                                       {.weight = w, .reduction = Reduction::None},
+                                       {.reduction = Reduction::Sum}};
+  const std::vector<Numbers> expected = {{-3.5}, {-16.0 / 5}, {-6, 0, -10}, {-7}};
   for (int i = 0; i < 4; ++i) {
     CAPTURE(i);
     const Tensor read = nll_loss(x, t, kinds[i]);

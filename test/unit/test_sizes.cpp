@@ -165,7 +165,7 @@ TEST_CASE("what lies beyond int64 is told with its numbers") {
   CHECK(x.slice({1}, {{}}, {INT64_MAX}).to_vector<float>() == std::vector<float>(4, 1));
   CHECK_THROWS_AS(x.pad({{INT64_MIN, INT64_MIN}, {0, 0}}), Error);
   CHECK_THROWS_AS(x.pad({{INT64_MAX, 2}, {0, 0}}), Error);
-  CHECK_THROWS_WITH_AS(x.reshape(Shape(33, 1)), "reshape: 33 axes; there may be 32", Error);
+  CHECK_THROWS_WITH_AS(ones({1}).reshape(Shape(33, 1)), "reshape: 33 axes; there may be 32", Error);
   CHECK(Tensor::arange(INT64_MAX - 2, INT64_MAX).to_vector<int64_t>() ==
         std::vector<int64_t>{INT64_MAX - 2, INT64_MAX - 1});
 }
@@ -177,5 +177,5 @@ TEST_CASE(
                        "narrow the tensor before it is computed",
                        Error);
   const Tensor classes = Tensor::from<int64_t>({1, 2}).one_hot(int64_t{1} << 60);
-  CHECK(classes.narrow(1, 1, 2).to_vector<int64_t>() == std::vector<int64_t>{1, 0, 0, 1});
+  CHECK((classes.narrow(1, 1, 2) + 0).to_vector<int64_t>() == std::vector<int64_t>{1, 0, 0, 1});
 }
