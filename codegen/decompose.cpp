@@ -344,12 +344,9 @@ Node decompose(Node sink, const Target& target) {
   static const RuleTable amd({&hip, &sin_rules(), &bf16_cast_rules()});
   if (target.kind == Target::Kind::Gpu) return rewrite(sink, amd);
   static const RuleTable common({&simple, &transcendental_rules()});
-  static const RuleTable f16({&common, &f16_cast_rules()}), bf16({&common, &bf16_cast_rules()});
-  static const RuleTable both({&f16, &bf16_cast_rules()});
+  static const RuleTable bf16({&common, &bf16_cast_rules()}), both({&bf16, &f16_cast_rules()});
   // C has no half that every compiler knows.
-  const bool c = target.language == Target::Language::C;
-  const bool has_f16 = target.has_f16 && !c, has_bf16 = target.has_bf16 && !c;
-  return rewrite(sink, has_f16 ? (has_bf16 ? common : bf16) : (has_bf16 ? f16 : both));
+  return rewrite(sink, target.has_f16 && target.language != Target::Language::C ? bf16 : both);
 }
 
 }  // namespace tiny

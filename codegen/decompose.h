@@ -8,8 +8,9 @@ namespace tiny {
 
 // On kernel graphs, with scalars or vectors. Halves (f16, bf16) and 8-bit floats are only loaded,
 // stored, selected, reinterpreted and cast to and from f32 afterwards; each operation on them still
-// rounds its result. Without target.has_f16 (has_bf16) the cast is integer arithmetic, as those of
-// 8-bit floats are everywhere. GPUs have Exp2, Log2 and all other casts, and for f32 Sin.
+// rounds its result. Casts of f16 without target.has_f16 are integer arithmetic, as those of bf16
+// are on CPUs, and those of 8-bit floats everywhere. GPUs have Exp2, Log2 and all other casts, and
+// for f32 Sin.
 Node decompose(Node sink, const Target& target);
 
 // The rules of decompose, for tests that try each: division and bools; arithmetic of halves;

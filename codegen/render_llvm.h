@@ -11,7 +11,7 @@ namespace tiny {
 // slot order. The caller guarantees that a written buffer overlaps no other one, and that every
 // buffer has at least one element to read (a gated load reads element 0 where its gate is false).
 // Products are fused with sums where a MulAdd says so, and nothing of the arithmetic is relaxed.
-// Casts of f16 (bf16) need target.has_f16 (has_bf16): decompose() removes them elsewhere.
+// Casts of f16 need target.has_f16; decompose() removes them elsewhere, and those of bf16.
 // Throws Bug for an operation that has no place in a linear program.
 Source render_llvm(const Linear& program, const Target& target);
 

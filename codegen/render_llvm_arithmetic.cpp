@@ -221,15 +221,13 @@ std::string LlvmPrinter::saturate(DType from, Str v, DType to) {
   return select(to, under, const_text(constant(to, int_min(to))), high);
 }
 
-// Between a half and f32 only: decompose() casts by way of f32.
+// Between f16 and f32 only: decompose() casts by way of f32.
 std::string LlvmPrinter::cast_half(DType from, Str v, DType to) {
   const DType half = from.is_half() ? from : to, wide = kF32.vec(half.lanes);
-  const bool native = half.scalar == Scalar::F16    ? target_.has_f16
-                      : half.scalar == Scalar::BF16 ? target_.has_bf16
-                                                    : false;
+  const bool native = half.scalar == Scalar::F16 && target_.has_f16;
   expect(native && (from == wide || to == wide), "render_llvm: the cast of ", from.name(), " to ",
          to.name(), " should have been decomposed");
-  const std::string type = vector_of(half.lanes, half.scalar == Scalar::F16 ? "half" : "bfloat");
+  const std::string type = vector_of(half.lanes, "half");
   if (from.is_half()) {
     const std::string h = define(cat("bitcast ", type_of(from), " ", v, " to ", type));
     return define(cat("fpext ", type, " ", h, " to ", type_of(to)));

@@ -15,7 +15,7 @@ struct Target {
   int vector_registers = 16;  // how many of them
   int cores = 1;              // parallel workers (CPU) or multiprocessors (GPU)
   int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20;
-  bool has_f16 = false, has_bf16 = false;  // arithmetic or conversions in hardware
+  bool has_f16 = false, has_bf16 = false;  // conversions in hardware; of bf16 on GPUs alone
 
   // As the compiler names it: "sm_90a", "gfx942". Of a CPU the features that multiply matrices:
   // "amx-bf16 avx512bf16".

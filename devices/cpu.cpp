@@ -112,9 +112,9 @@ void detect_vectors(Target& target) {
   const bool avx2 = __builtin_cpu_supports("avx2");
   target.vector_bytes = has_avx512() ? 64 : avx2 ? 32 : 16;
   target.vector_registers = has_avx512() ? 32 : 16;
-  // Bits as in Intel's manual, volume 2A, CPUID: F16C and AVX512_BF16.
+  // The bit as in Intel's manual, volume 2A, CPUID: F16C. AVX512_BF16 is not asked for: its
+  // VCVTNEPS2BF16 gives 0 for subnormal numbers.
   target.has_f16 = avx2 && (cpuid(1, 0).ecx >> 29 & 1);
-  target.has_bf16 = has_avx512() && (cpuid(7, 1).eax >> 5 & 1);
   target.arch = matrix_features();
 }
 
@@ -129,7 +129,6 @@ void detect_vectors(Target& target) {
 
 // LLVM does not use the instructions (devices/llvm_library.cpp).
 void forget_bf16(Target& target) {
-  target.has_bf16 = false;
   const std::string unit = "avx512bf16";
   if (const size_t at = target.arch.find(unit); at != std::string::npos)
     target.arch.erase(at, unit.size() + 1);
@@ -164,7 +163,7 @@ Target detect_target(Target::Language language, int threads) {
   // The C dialect has no 16-bit float that all compilers know (clang 14 has none without
   // AVX512-FP16, gcc 12 no bf16), so there they are left to integer operations.
   if (language == Target::Language::C) {
-    target.has_f16 = target.has_bf16 = false;
+    target.has_f16 = false;
     target.arch.clear();
   } else {
     if (llvm_c::host().features.find("-avx512bf16") != std::string::npos) forget_bf16(target);

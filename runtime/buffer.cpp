@@ -215,10 +215,18 @@ Memory::Memory(Buffer* buffer, bool roomy)
   pool().take(*this, roomy);
 }
 
+int64_t bytes_of(DType t, int64_t elements) {
+  check(elements <= kMostBytes / t.size(), "memory: ", elements, " elements of ", t,
+        " take more than 2^58 bytes: narrow the tensor before it is computed");
+  return elements * t.size();
+}
+
 Memory::~Memory() { pool().give(*this); }
 
 Buffer::Buffer(std::string device, DType dtype, int64_t size)
-    : name_(canonical_device(device)), device_(&find_device(name_)), dtype_(dtype), size_(size) {}
+    : name_(canonical_device(device)), device_(&find_device(name_)), dtype_(dtype), size_(size) {
+  bytes_of(dtype, size);
+}
 
 Buffer::Buffer(std::shared_ptr<Buffer> whole, size_t offset, DType dtype, int64_t size)
     : name_(whole->name_),

@@ -13,6 +13,7 @@
 #include "runtime/profile.h"
 #include "runtime/realize.h"
 #include "runtime/replay.h"
+#include "tiny/assignments.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/nn.h"
@@ -33,12 +34,33 @@ void realize_all(Tensors& tensors) {
   Tensor::realize(pointers);
 }
 
-// What every call gives: computed, and without gradients.
+void add_tensors(Tensors& to, const std::vector<Node>& of) {
+  for (Node n : of) runtime_seam::replace_node(to.emplace_back(), n);
+}
+
+// What every call gives: computed, and without gradients. What the function has assigned to tensors
+// from outside is computed with it, whether a result depends on it or not.
 Tensors run_plainly(const Tensors& arguments, const JitCore::Body& body) {
+  const AssignmentLog assigned;
   Tensors out = body(arguments);
-  realize_all(out);
-  for (Tensor& t : out) t = t.detach().realize();
+  Tensors all = out;
+  add_tensors(all, assigned.pending());
+  realize_all(all);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = all[i].detach().realize();
   return out;
+}
+
+// Assignments that wait are no part of a step.
+void realize_assigned() {
+  std::vector<Node> waiting;
+  for (Node n : nodes().held()) {
+    Node base = n;
+    while ((base->op == Op::Leaf || base->op == Op::Detach) && !base->realized) base = base->src(0);
+    if (base->op == Op::Assign && !base->realized) waiting.push_back(n);
+  }
+  Tensors all;
+  add_tensors(all, waiting);
+  realize_all(all);
 }
 
 // --- Tensors on several devices ------------------------------------------------------------------
@@ -135,7 +157,8 @@ std::vector<BufferRef> buffers_of(Tensors& arguments) {
       t = t.contiguous().realize();
       b = whole_buffer(t.node());
     }
-    check(b != nullptr, "Jit: argument ", i, " has no elements");
+    // Without elements it is a constant; its buffer is one that nobody reads.
+    if (!b) b = std::make_shared<Buffer>(runtime_seam::default_device(), t.dtype(), 0);
     out.push_back(std::move(b));
   }
   return out;
@@ -173,6 +196,9 @@ struct WriteWatch {
   Node node = nullptr;  // watched
   uint32_t uses = 0;
   const Memory* memory = nullptr;  // the first piece's, where there are several
+  // A computed assignment or a leaf that nothing but its tensor holds: when that is read it becomes
+  // another node of the same memory, which changes nothing.
+  bool is_tensor = false;
 };
 
 const Memory* memory_below(Node n) {
@@ -184,7 +210,8 @@ const Memory* memory_below(Node n) {
 std::vector<std::tuple<const Memory*, Op, uint32_t>> forms_of(
     const std::vector<WriteWatch>& writes) {
   std::vector<std::tuple<const Memory*, Op, uint32_t>> out;
-  for (const WriteWatch& w : writes) out.emplace_back(w.memory, w.node->op, w.uses);
+  for (const WriteWatch& w : writes)
+    if (!w.is_tensor) out.emplace_back(w.memory, w.node->op, w.uses);
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -228,17 +255,24 @@ struct JitCore::State {
 
 namespace {
 
-// The results that a replay computes into memory of its own: not views of what lies outside.
+// The results that a replay computes into memory of its own: not views of what lies outside, nor
+// where a tensor from outside has moved to because it could not be assigned in place.
 void copy_what_is_shared(Tensors& out, const Capture& capture) {
   std::set<const Buffer*> fresh;
   for (const CapturedRun& r : capture.runs)
     for (size_t i = 0; i < r.results.size(); ++i) {
-      const int v = r.schedule->results[i].value;
-      if (v < 0) continue;
-      int root = v;
-      while (r.schedule->values[root].in_place >= 0) root = r.schedule->values[root].in_place;
-      if (root >= r.schedule->inputs || fresh.count(r.inputs[root].get()))
-        fresh.insert(r.results[i].get());
+      const std::vector<Value>& values = r.schedule->values;
+      const auto is_fresh = [&](int v) {
+        return v >= r.schedule->inputs || fresh.count(r.inputs[v].get());
+      };
+      int root = r.schedule->results[i].value;
+      if (root < 0) continue;
+      bool moved = false;
+      for (;; root = values[root].in_place) {
+        moved |= values[root].replaces >= 0 && !is_fresh(values[root].replaces);
+        if (values[root].in_place < 0) break;
+      }
+      if (!moved && is_fresh(root)) fresh.insert(r.results[i].get());
     }
   Tensors copies;
   std::vector<size_t> which;
@@ -257,6 +291,7 @@ void copy_what_is_shared(Tensors& out, const Capture& capture) {
 
 Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
   forget();
+  realize_assigned();
   const std::vector<BufferRef> buffers = buffers_of(arguments);
   check_aliases(arguments, buffers);
   Capture capture([&] {
@@ -271,6 +306,10 @@ Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
   {
     Tensors inner;
     for (size_t i = 0; i < buffers.size(); ++i) {
+      if (buffers[i]->size() == 0) {
+        inner.push_back(Tensor::zeros(to_shape(arguments[i].shape()), arguments[i].dtype()));
+        continue;
+      }
       Node n = build::reshape(buffer_node(capture.inputs[i]), arguments[i].shape());
       if (arguments[i].node()->op == Op::Bound) n = with_sources(arguments[i].node(), {&n, 1});
       inner.emplace_back(n);
@@ -343,7 +382,7 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
 void JitCore::State::watch_reads(const Capture& capture) {
   for (Node n : capture.outside) {
     const uint32_t handles = n->handles.load();
-    if (handles == 0) continue;  // assigned to
+    if (handles == 0 || numel(n->shape()) == 0) continue;  // assigned to, or not read
     nodes().watch(n);
     ReadWatch w{n, handles};
     Node below = below_views(n);
@@ -361,7 +400,7 @@ bool JitCore::State::add_chain(Node n, std::set<Node>& chain) const {
   if (n->op == Op::Buffer) found = recorded->writes(*n->arg<BufferArg>().buffer);
   if (n->op == Op::Multi)
     for (Node piece : n->srcs()) found |= add_chain(piece, chain);
-  if (is_movement(n->op) || n->op == Op::Leaf || n->op == Op::Detach)
+  if (n->realized || is_movement(n->op) || n->op == Op::Leaf || n->op == Op::Detach)
     found = add_chain(n->realized ? n->realized.load() : n->src(0), chain);
   if (found) chain.insert(n);
   return found;
@@ -373,8 +412,9 @@ void JitCore::State::watch_writes() {
   std::set<Node> chain;
   for (Node n : nodes().held()) add_chain(n, chain);
   for (Node n : chain) {
+    const bool is_tensor = (n->op == Op::Assign || n->op == Op::Leaf) && n->handles == 1;
+    writes_.push_back({n, uses_of(n), memory_below(n), is_tensor && uses_of(n) == 1});
     nodes().watch(n);
-    writes_.push_back({n, uses_of(n), memory_below(n)});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 
+#include "runtime/buffer.h"
 #include "runtime/schedule.h"
 #include "tiny/error.h"
 #include "tiny/text.h"
@@ -12,7 +13,7 @@ namespace tiny {
 
 namespace {
 
-int64_t bytes_of(const Value& v) { return v.size * static_cast<int64_t>(v.dtype.size()); }
+int64_t bytes_of(const Value& v) { return bytes_of(v.dtype, v.size); }
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;

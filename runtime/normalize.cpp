@@ -38,6 +38,15 @@ bool is_whole_memory(Node n) {
   return n->op == Op::Param || n->op == Op::Copy;
 }
 
+bool is_empty(Node n) { return numel(n->shape()) == 0; }
+
+// Nothing below a value without elements is read, nor what is padded or gathered from one. Such
+// nodes become constants, so that no kernel has an operand without elements: indices of one would
+// be divided by an extent of 0.
+bool reads_nothing(Node n) {
+  return is_empty(n) || ((n->op == Op::Pad || n->op == Op::Gather) && is_empty(n->src(0)));
+}
+
 }  // namespace
 
 Normalized normalize(std::span<const Node> roots) {
@@ -51,6 +60,11 @@ Normalized normalize(std::span<const Node> roots) {
     Node n = stack.back();
     if (done.contains(n)) {
       stack.pop_back();
+      continue;
+    }
+    if (reads_nothing(n)) {
+      stack.pop_back();
+      done[n] = build::full(n->shape(), n->dtype, int64_t{0});
       continue;
     }
     const size_t before = stack.size();

@@ -203,8 +203,8 @@ class Dependence {
 
  private:
   static std::vector<Node> sources(Node n) {
-    if (n->device == 0) return {};  // below it there is no memory
-    if (Node view = n->realized) return {view};
+    if (n->device == 0) return {};                          // below it there is no memory
+    if (Node read = resolved(n); read != n) return {read};  // not where its memory has moved
     return {n->srcs().begin(), n->srcs().end()};
   }
 
@@ -256,6 +256,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, i
   for (Node b : graph.buffers) {
     devices.push_back(b->device);
     inputs.push_back(buffer_of(b));
+    inputs.back()->data();  // Error for one that was overwritten, before anything has run
   }
   const auto s = schedule(graph, devices, fallback);
   Capture* capture = Capture::current();

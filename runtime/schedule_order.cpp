@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/after.h"
+#include "runtime/buffer.h"
 #include "runtime/copy_order.h"
 #include "runtime/memory_plan.h"
 #include "runtime/stored.h"
@@ -108,7 +109,7 @@ class Orderer {
         if (const int* v = id.find(n)) j.reads.push_back(*v);
       for (Node n : groups_[g].outputs) {
         j.writes.push_back(*id.find(n));
-        JobValue v{numel(n->shape()) * static_cast<int64_t>(n->dtype.size()),
+        JobValue v{bytes_of(n->dtype, numel(n->shape())),
                    stays.contains(n) || out_.in_place.contains(n)};
         std::vector<Node> from;
         v.cheap = find_recipe(n, from);

@@ -40,7 +40,8 @@ ChannelScaling::ChannelScaling(const Tensor& images) {
 }
 
 PictureMoves random_moves(int64_t m, int64_t reach, const std::vector<std::string>& devices) {
-  check(m >= 0 && reach >= 0, "random_moves: of ", m, " pictures by ", reach, " pixels");
+  check(m >= 0 && reach >= 0 && reach < INT32_MAX, "random_moves: of ", m, " pictures by ", reach,
+        " pixels");
   const auto draw = [&] {
     return spread_over(Tensor::randint(-reach, reach + 1, {m}, kI32).contiguous(), devices);
   };

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tiny/error.h"
+#include "tiny/sizes.h"
 
 namespace tiny::build {
 
@@ -15,6 +16,10 @@ Node splat_value(Node x) {
   while (x->op == Op::Reshape || x->op == Op::Expand) x = x->src(0);
   return x->is_const() ? x : nullptr;
 }
+
+// Whether x is a view that one on top can take the place of. Below one that was computed there may
+// be memory that an assignment has overwritten since.
+bool merges(Node x, Op op) { return x->op == op && !x->realized; }
 
 Node move(Op op, Node x, Ints arg) { return make(op, x->dtype, {x}, arg); }
 
@@ -75,7 +80,7 @@ Node cast(Node x, DType to) { return x->dtype == to ? x : make(Op::Cast, to, {x}
 Node bitcast(Node x, DType to) {
   if (x->dtype == to) return x;
   expect(x->dtype.size() == to.size(), "bitcast: ", x->dtype, " to ", to);
-  if (x->op == Op::Bitcast) return bitcast(x->src(0), to);
+  if (merges(x, Op::Bitcast)) return bitcast(x->src(0), to);
   return make(Op::Bitcast, to, {x});
 }
 
@@ -83,7 +88,7 @@ Node reshape(Node x, Ints shape) {
   if (same(x->shape(), shape)) return x;
   expect(numel(x->shape()) == numel(shape), "reshape: ", to_text(x->shape()), " to ",
          to_text(shape));
-  if (x->op == Op::Reshape) return reshape(x->src(0), shape);
+  if (merges(x, Op::Reshape)) return reshape(x->src(0), shape);
   // A constant keeps one form, reshape to ones and expand; that reshape ends here.
   if (Node c = splat_value(x); c && !all_equal(shape, 1)) return full(shape, c);
   return move(Op::Reshape, x, shape);
@@ -94,7 +99,7 @@ Node permute(Node x, Ints axes) {
   Shape arg = to_shape(axes), shape(axes.size());
   for (size_t i = 0; i < axes.size(); ++i) shape[i] = x->shape()[axes[i]];
   if (Node c = splat_value(x)) return full(shape, c);
-  if (x->op == Op::Permute) {
+  if (merges(x, Op::Permute)) {
     for (int64_t& a : arg) a = x->ints()[a];
     return permute(x->src(0), arg);
   }
@@ -103,15 +108,15 @@ Node permute(Node x, Ints axes) {
 
 Node expand(Node x, Ints shape) {
   if (same(x->shape(), shape)) return x;
-  if (x->op == Op::Expand) return expand(x->src(0), shape);
+  if (merges(x, Op::Expand)) return expand(x->src(0), shape);
   return move(Op::Expand, x, shape);
 }
 
 Node pad(Node x, Ints before_after) {
   if (all_equal(before_after, 0)) return x;
-  if (x->op != Op::Pad) return move(Op::Pad, x, before_after);
+  if (!merges(x, Op::Pad)) return move(Op::Pad, x, before_after);
   Shape sum = to_shape(before_after);
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += x->ints()[i];
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = checked_add("pad", sum[i], x->ints()[i]);
   return pad(x->src(0), sum);
 }
 
@@ -120,7 +125,7 @@ Node shrink(Node x, Ints begin_end) {
   Shape arg = to_shape(begin_end), shape(x->rank);
   for (size_t i = 0; i < shape.size(); ++i) shape[i] = arg[2 * i + 1] - arg[2 * i];
   if (Node c = splat_value(x)) return full(shape, c);
-  if (x->op == Op::Shrink) {
+  if (merges(x, Op::Shrink)) {
     for (size_t i = 0; i < arg.size(); ++i) arg[i] += x->ints()[i & ~size_t{1}];
     return shrink(x->src(0), arg);
   }
@@ -132,17 +137,20 @@ Node flip(Node x, Ints flags) {
   for (size_t i = 0; i < arg.size(); ++i)
     if (x->shape()[i] <= 1) arg[i] = 0;  // nothing to reverse
   if (all_equal(arg, 0) || splat_value(x)) return x;
-  if (x->op != Op::Flip) return move(Op::Flip, x, arg);
+  if (!merges(x, Op::Flip)) return move(Op::Flip, x, arg);
   for (size_t i = 0; i < arg.size(); ++i) arg[i] ^= x->ints()[i];
   return flip(x->src(0), arg);
 }
 
 Node stride(Node x, Ints steps) {
-  if (all_equal(steps, 1)) return x;
   Shape arg = to_shape(steps), shape(x->rank);
-  for (size_t i = 0; i < shape.size(); ++i) shape[i] = (x->shape()[i] + arg[i] - 1) / arg[i];
+  for (size_t i = 0; i < shape.size(); ++i) {
+    arg[i] = std::min(arg[i], std::max<int64_t>(x->shape()[i], 1));  // the rest lies outside
+    shape[i] = ceil_div(x->shape()[i], arg[i]);
+  }
+  if (all_equal(arg, 1)) return x;
   if (Node c = splat_value(x)) return full(shape, c);
-  if (x->op == Op::Stride) {
+  if (merges(x, Op::Stride)) {
     for (size_t i = 0; i < arg.size(); ++i) arg[i] *= x->ints()[i];
     return stride(x->src(0), arg);
   }

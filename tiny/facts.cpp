@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tiny/error.h"
+#include "tiny/sizes.h"
 
 namespace tiny {
 
@@ -23,9 +24,11 @@ Shape moved_shape(const NodeData& n) {
   for (size_t i = 0; i < out.size(); ++i) {
     switch (n.op) {
       case Op::Permute: out[i] = from[arg[i]]; break;
-      case Op::Pad: out[i] = from[i] + arg[2 * i] + arg[2 * i + 1]; break;
+      case Op::Pad:
+        out[i] = checked_add("pad", checked_add("pad", from[i], arg[2 * i]), arg[2 * i + 1]);
+        break;
       case Op::Shrink: out[i] = arg[2 * i + 1] - arg[2 * i]; break;
-      case Op::Stride: out[i] = (from[i] + arg[i] - 1) / arg[i]; break;
+      case Op::Stride: out[i] = ceil_div(from[i], arg[i]); break;
       default: break;
     }
   }

@@ -126,11 +126,11 @@ struct BatchNormOptions {
 
 // Per channel, x (N, C, ...), all others (C). In training: normalised by the batch's mean and
 // variance, and the running statistics moved towards them (the variance with n - 1), without a
-// gradient; else normalised by the running statistics, which stay as they are. Running statistics
-// that are not defined stay so, and the batch's are used. With `groups` each of them is normalised
-// by itself and the running statistics get their averages ("ghost" batch norm: E. Hoffer et al.,
-// "Train longer, generalize better", arXiv 1705.08741): where a batch is cut over as many devices
-// nothing is exchanged for that. Error where they do not divide N.
+// gradient; else normalised by the running statistics, which stay as they are: Error where one of
+// them is not defined. In training those that are not defined stay so. With `groups` each of them
+// is normalised by itself and the running statistics get their averages ("ghost" batch norm: E.
+// Hoffer et al., "Train longer, generalize better", arXiv 1705.08741): where a batch is cut over as
+// many devices nothing is exchanged for that. Error where they do not divide N.
 BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                            const Tensor& running_mean, const Tensor& running_var,
                            const BatchNormOptions& options = {});
@@ -144,6 +144,7 @@ Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& we
 // Statistics for each sample and group of channels; weight and bias (C).
 Tensor group_norm(const Tensor& x, int64_t num_groups, const Tensor& weight = Tensor(),
                   const Tensor& bias = Tensor(), double eps = 1e-5);
+// Statistics for each sample and channel. Error for one spatial element, which has no variance.
 Tensor instance_norm(const Tensor& x, const Tensor& weight = Tensor(),
                      const Tensor& bias = Tensor(), double eps = 1e-5);
 
@@ -161,7 +162,8 @@ struct CrossEntropyOptions {
 
 // x (N, C, ...) logits, or (C). target: class numbers (N, ...), or class probabilities, floats in
 // the shape of x. Mean divides by the sum of weight[target] over what is not ignored; for
-// probabilities by the number of positions.
+// probabilities by the number of positions. Where a number is that of no class, and not
+// ignore_index, the loss is NaN (PyTorch raises an error; CHECK_NAN=1 names the kernel).
 Tensor cross_entropy(const Tensor& x, const Tensor& target,
                      const CrossEntropyOptions& options = {});
 // The same on log-probabilities and class numbers.

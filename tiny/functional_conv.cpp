@@ -6,6 +6,7 @@
 #include "tiny/facts.h"
 #include "tiny/functional.h"
 #include "tiny/mixed.h"
+#include "tiny/sizes.h"
 #include "tiny/tensor_detail.h"
 #include "tiny/windows.h"
 
@@ -15,7 +16,8 @@ Shape PerAxis::of(const char* what, const char* name, int axes, int64_t least) c
   check(values_.size() == 1 || static_cast<int>(values_.size()) == axes, what, ": ", name, " ",
         to_text(values_), " for ", axes, " spatial axes");
   for (int64_t v : values_)
-    check(v >= least, what, ": ", name, " ", to_text(values_), ": it is at least ", least);
+    check(v >= least && v <= INT32_MAX, what, ": ", name, " ", to_text(values_),
+          ": it is at least ", least, " and at most 2^31 - 1");
   return values_.size() == 1 ? Shape(axes, values_[0]) : values_;
 }
 
@@ -42,11 +44,10 @@ void check_operands(const Conv& c, const Tensor& x, const Tensor& weight) {
 Tensor windows(const Conv& c, const Tensor& x, Ints kernel) {
   std::vector<WindowArg> args;
   for (int i = 0; i < c.axes; ++i) {
-    const int64_t span = c.dilation[i] * (kernel[i] - 1) + 1;
-    check(kernel[i] > 0 && span <= x.shape()[2 + i], c.what, ": a kernel of ", to_text(kernel),
-          " with dilation ", to_text(c.dilation), " does not fit the padded input ",
-          to_text(x.shape()));
     args.push_back({kernel[i], c.stride[i], c.dilation[i], c.padding[i]});
+    check(kernel[i] > 0 && span_of(c.what, args.back()) <= x.shape()[2 + i], c.what,
+          ": a kernel of ", to_text(kernel), " with dilation ", to_text(c.dilation),
+          " does not fit the padded input ", to_text(x.shape()));
   }
   return Tensor(build::windows(x.node(), 2, args));
 }
@@ -105,9 +106,10 @@ Tensor conv(const char* what, int axes, const Tensor& given, const Tensor& given
                o.groups,
                {}};
   check_operands(c, x, weight);
-  check(x.shape()[1] == weight.shape()[1] * c.groups && weight.shape()[0] % c.groups == 0, what,
-        ": an input of ", to_text(x.shape()), " with a weight of ", to_text(weight.shape()), " in ",
-        c.groups, " groups: the weight is (out, ", x.shape()[1], " / groups, kernel) with ",
+  check(x.shape()[1] == checked_mul(what, weight.shape()[1], c.groups) &&
+            weight.shape()[0] % c.groups == 0,
+        what, ": an input of ", to_text(x.shape()), " with a weight of ", to_text(weight.shape()),
+        " in ", c.groups, " groups: the weight is (out, ", x.shape()[1], " / groups, kernel) with ",
         "out a multiple of groups");
   std::vector<Padding> pads(2);
   for (int64_t p : c.padding) pads.push_back({p, p});
@@ -149,7 +151,9 @@ struct Geometry {
   int64_t size, kernel, stride, dilation, padding, extra;
 };
 
-Axis axis_of(const Geometry& g) {
+Axis axis_of(const char* what, const Geometry& g) {
+  const int64_t taken = span_of(what, {.size = g.kernel, .dilation = g.dilation});
+  const int64_t whole = checked_add(what, checked_mul(what, g.size - 1, g.stride), taken);
   Axis a{.size = g.size, .taps = g.kernel, .factor = std::gcd(g.stride, g.dilation)};
   a.dilation = g.dilation / a.factor;
   if (a.dilation == 1) {
@@ -166,7 +170,7 @@ Axis axis_of(const Geometry& g) {
   }
   const int64_t step = a.block * a.factor, all = a.size + (a.taps - 1) * a.dilation;
   const int64_t from = g.padding + a.front * a.factor;
-  a.length = (g.size - 1) * g.stride + g.dilation * (g.kernel - 1) + 1 - 2 * g.padding + g.extra;
+  a.length = whole - 2 * g.padding + g.extra;
   a.first = std::min(from / step, all - 1);
   a.places = std::clamp((from + a.length + step - 1) / step, a.first + 1, all) - a.first;
   a.begin = from - a.first * step;
@@ -223,8 +227,8 @@ Tensor conv_transpose(const char* what, int d, const Tensor& given, const Tensor
   for (int i = 0; i < d; ++i) {
     check(extra[i] < std::max(stride[i], dilation[i]), what, ": output_padding ", to_text(extra),
           " must be below the stride ", to_text(stride), " or the dilation ", to_text(dilation));
-    axes.push_back(axis_of(
-        {x.shape()[2 + i], weight.shape()[2 + i], stride[i], dilation[i], padding[i], extra[i]}));
+    axes.push_back(axis_of(what, {x.shape()[2 + i], weight.shape()[2 + i], stride[i], dilation[i],
+                                  padding[i], extra[i]}));
     const Axis& a = axes.back();
     check(x.shape()[2 + i] > 0 && a.length > 0, what, ": nothing is left of the input ",
           to_text(x.shape()), " with padding ", to_text(padding));

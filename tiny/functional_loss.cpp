@@ -13,6 +13,7 @@ namespace tiny {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // The losses in f32 or f64, reduced and rounded once.
 Tensor reduced(const Tensor& losses, Reduction reduction, DType t) {
@@ -80,6 +81,12 @@ void require_numbers(const Classes& c, const Tensor& lp, const Tensor& target) {
         to_text(positions));
 }
 
+// Where a number is that of no class, and not ignored either: the loss there is NaN, since no
+// kernel can raise an error, and any other number would pass for a loss.
+Tensor is_outside(const Classes& c, const Tensor& number, const CrossEntropyOptions& o) {
+  return logical_and(logical_or(number < 0, number >= c.count), number != o.ignore_index);
+}
+
 // The loss of log-probabilities and class numbers, read along the whole row: a row that is computed
 // for this loss alone need not be stored, and its gradient is no scatter.
 Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
@@ -96,6 +103,8 @@ Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
     const Tensor spread = where(used, -lp * weight, 0).sum(c.axis);
     loss = loss * (1 - e) + spread * (e / static_cast<double>(c.count));
   }
+  const Tensor flat = number.squeeze(c.axis);
+  loss = where(is_outside(c, flat, o), kNan, loss);
   if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
   const Tensor divisor =
       o.weight.defined() ? where(hit, weight, 0).sum() : used.to(lp.dtype()).sum();
@@ -112,15 +121,14 @@ Tensor gathered_loss(const Classes& c, const Tensor& x, const Tensor& shift, con
   for (int i = 0; i < x.rank(); ++i)
     at.push_back(i == c.axis ? number.node() : build::iota(target.shape(), i - (i > c.axis), kI64));
   const Tensor picked(build::gather(x.node(), at));  // a number outside the classes reads 0
-  Tensor loss = -picked, share = used.to(x.dtype());
-  if (shift.defined())
-    loss = where(logical_and(number >= 0, number < c.count), shift.squeeze(c.axis) - picked, 0);
+  Tensor loss = shift.defined() ? shift.squeeze(c.axis) - picked : -picked;
+  Tensor share = used.to(x.dtype());
   if (o.weight.defined()) {
     const Tensor weight(build::gather(o.weight.to(x.dtype()).node(), std::array{number.node()}));
     loss = loss * weight;
     share = where(used, weight, 0);
   }
-  loss = where(used, loss, 0);
+  loss = where(is_outside(c, number, o), kNan, where(used, loss, 0));
   // Picked by the kernel that ends the rows' sums, on many multiprocessors, and not by that of the
   // few that add them up.
   if (shift.defined()) loss = loss.contiguous();

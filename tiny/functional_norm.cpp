@@ -89,6 +89,9 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
     const Tensor y = affine((wide - mean) * scale, weight, bias, lifted);
     return {y.to(x.dtype()), running_mean, running_var};
   }
+  check(options.training,
+        "batch_norm: without training it takes the running mean and variance, and one of them is "
+        "not defined: give both, or set training to use the batch's");
   const int64_t groups = options.groups;
   check(groups >= 1 && x.shape()[0] % groups == 0, "batch_norm: ", groups, " groups of ",
         x.shape()[0], " samples: their number has to be a multiple");
@@ -112,7 +115,6 @@ BatchNormResult batch_norm(const Tensor& x, const Tensor& weight, const Tensor& 
   const Tensor shift = affine((-offset) * scale, {}, bias, channels);
   const Tensor normal = shifted * scale.reshape(lifted) + shift.reshape(lifted);
   const Tensor y = (groups > 1 ? normal.flatten(0, 1) : normal).to(x.dtype());
-  if (!options.training) return {y, running_mean, running_var};
   const double corrected = static_cast<double>(count) / static_cast<double>(count - 1);
   const auto of_all = [&](const Tensor& t) { return groups > 1 ? t.mean(0) : t; };
   return {y, moved(running_mean, of_all(mean), options.momentum),
@@ -168,6 +170,9 @@ Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   LabelScope label("instance_norm");
   check_channels("instance_norm", x);
   const int64_t channels = std::max<int64_t>(x.shape()[1], 1);
+  check(numel(x.shape().subspan(2)) != 1,
+        "instance_norm: one value for each channel of a sample in ", to_text(x.shape()),
+        " has no variance: it takes more than one spatial element");
   return normalize_groups("instance_norm", x, channels, weight, bias, eps);
 }
 

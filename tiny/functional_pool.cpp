@@ -1,7 +1,9 @@
 // Pools: reductions over windows, which are views.
 #include <limits>
+#include <numeric>
 
 #include "tiny/functional.h"
+#include "tiny/sizes.h"
 #include "tiny/tensor_detail.h"
 #include "tiny/windows.h"
 
@@ -18,15 +20,16 @@ struct Pool {
 
   int first() const { return x.rank() - axes; }  // spatial axis
   int64_t size(int i) const { return x.shape()[first() + i]; }
-  int64_t span(int i) const { return dilation[i] * (kernel[i] - 1) + 1; }
+  int64_t padded(int i) const { return checked_add(what, size(i), 2 * padding[i]); }
+  int64_t span(int i) const { return span_of(what, {kernel[i], 1, dilation[i]}); }
 };
 
 // The number of windows along one axis; the last one must start before the end of the padding.
 int64_t window_count(const Pool& p, int i, bool ceil_mode) {
-  const int64_t room = p.size(i) + 2 * p.padding[i] - p.span(i), step = p.stride[i];
+  const int64_t room = p.padded(i) - p.span(i), step = p.stride[i];
   check(room >= 0, p.what, ": a kernel of ", to_text(p.kernel), " does not fit the input ",
         to_text(p.x.shape()), " with padding ", to_text(p.padding));
-  int64_t count = (ceil_mode ? room + step - 1 : room) / step + 1;
+  int64_t count = (ceil_mode ? ceil_div(room, step) : room / step) + 1;
   if (ceil_mode && (count - 1) * step >= p.size(i) + p.padding[i]) --count;
   return count;
 }
@@ -126,8 +129,10 @@ Tensor adapt_axis(const Tensor& x, int axis, int64_t m, bool maximum) {
     const Tensor blocks = x.unflatten(axis, {m, n / m});
     return maximum ? blocks.max(axis + 1) : blocks.mean(axis + 1);
   }
-  int64_t width = 0;
-  for (int64_t i = 0; i < m; ++i) width = std::max(width, ((i + 1) * n + m - 1) / m - i * n / m);
+  checked_mul("adaptive pool", m + 1, n);
+  // The remainders i n mod m are the multiples of their common divisor below m; the last one makes
+  // the longest window.
+  const int64_t width = 1 + ceil_div(n - std::gcd(n, m), m);
   const Tensor i = Tensor::arange(m).unsqueeze(1), j = Tensor::arange(width).unsqueeze(0);
   const Tensor begin = floor_div(i * n, m), end = floor_div((i + 1) * n + (m - 1), m);
   const Tensor at = begin + j;

@@ -1,6 +1,7 @@
 // Resampling along one axis after the other. Positions are fractions of integers, so that they are
 // exact for every size.
 #include "tiny/functional.h"
+#include "tiny/sizes.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -51,6 +52,7 @@ Tensor interpolate(const Tensor& x, const PerAxis& size, Resample mode, bool ali
   for (int axis = 2; axis < x.rank(); ++axis) {
     check(x.shape()[axis] > 0, "interpolate: nothing to take from in ", to_text(x.shape()));
     const int64_t m = sizes[axis - 2];
+    checked_mul("interpolate", 2 * m + 1, x.shape()[axis]);
     y = mode == Resample::Linear ? linear_axis(y, axis, m, align_corners)
                                  : nearest_axis(y, axis, m, mode == Resample::NearestExact);
   }

@@ -17,12 +17,12 @@
 // they are in later calls.
 //
 // Tensors that the function reaches from outside (weights, moments, data) are read where they are;
-// what it assigns to them, in place, is assigned by each replay. Random numbers go on: each replay
-// takes the next part of the stream. What would make a replay differ from a call is an Error that
-// says what to do: arguments of another shape, dtype or device, one tensor given twice or also
-// assigned to, a value read on the host in the function, data made from host values in it, a tensor
-// from outside that was replaced by another, tensors made inside that outlive the call. Plain C++
-// values that the function reads are those of the second call for ever.
+// what it assigns to them is assigned by each replay, and computed with the results. Random numbers
+// go on: each replay takes the next part of the stream. What would make a replay differ from a call
+// is an Error that says what to do: arguments of another shape, dtype or device, one tensor given
+// twice or also assigned to, a value read on the host in the function, data made from host values
+// in it, a tensor from outside that was replaced by another, tensors made inside that outlive the
+// call. Plain C++ values that the function reads are those of the second call for ever.
 //
 // JIT=0 calls the function each time; JIT=2 replays a plain list of launches where the device has
 // graphs; JIT_CHECK=1 compares each replay with a call.

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "tiny/sizes.h"
+
 namespace tiny::nn {
 
 namespace {
@@ -32,8 +34,8 @@ void add(StateDict& out, const std::string& name, Tensor& t) {
   if (t.defined()) out.push_back({name, &t});
 }
 
-// Whether an assignment waits to be computed.
-bool is_pending(const Tensor& t) { return t.node()->op == Op::Assign && !t.node()->realized; }
+// Whether it is an assignment still, which waits to be computed or has not let go of its value.
+bool is_assigned(const Tensor& t) { return t.node()->op == Op::Assign; }
 
 }  // namespace
 
@@ -93,7 +95,7 @@ Conv2d::Conv2d(int64_t in, int64_t out, const PerAxis& kernel, const ConvOptions
         "Conv2d: ", in, " channels to ", out, " in ", options.groups,
         " groups: both must be multiples");
   const Shape size = kernel.of("Conv2d", "kernel", 2, 1);
-  const int64_t fan_in = in / options.groups * size[0] * size[1];
+  const int64_t fan_in = numel(Shape{in / options.groups, size[0], size[1]});
   weight = uniform_parameter({out, in / options.groups, size[0], size[1]}, fan_in, dtype);
   if (has_bias) bias = uniform_parameter({out}, fan_in, dtype);
 }
@@ -135,7 +137,7 @@ BatchNorm2d::BatchNorm2d(int64_t channels, double eps_, double momentum_, DType 
 Tensor BatchNorm2d::forward(const Tensor& x) {
   const BatchNormOptions options{is_training(), momentum, eps, groups};
   // Statistics of an earlier batch that nobody asked for: without this the graph grew for ever.
-  if (options.training && is_pending(running_mean)) {
+  if (options.training && is_assigned(running_mean)) {
     Tensor* const both[] = {&running_mean, &running_var};
     Tensor::realize(both);
   }
@@ -202,15 +204,17 @@ RecurrentLayer::RecurrentLayer(int64_t gates, int64_t in, int64_t hidden,
   check(options.dropout >= 0 && options.dropout <= 1, "recurrent layers: dropout ", options.dropout,
         " is no probability");
   const int64_t directions = options.bidirectional ? 2 : 1;
+  const int64_t rows = checked_mul("recurrent layers", gates, hidden);
+  checked_mul("recurrent layers", directions, options.layers);
   for (int64_t i = 0; i < options.layers * directions; ++i) {
     const int64_t inputs = i < directions ? in : directions * hidden;
     const auto parameter = [&](const Shape& shape) {
       return uniform_parameter(shape, hidden, dtype);
     };
-    CellWeights w{parameter({gates * hidden, inputs}), parameter({gates * hidden, hidden})};
+    CellWeights w{parameter({rows, inputs}), parameter({rows, hidden})};
     if (options.has_bias) {
-      w.b_ih = parameter({gates * hidden});
-      w.b_hh = parameter({gates * hidden});
+      w.b_ih = parameter({rows});
+      w.b_hh = parameter({rows});
     }
     weights.push_back(std::move(w));
   }

@@ -138,8 +138,9 @@ NodeData* Arena::build(uint32_t hash, Op op, DType dtype, std::span<const Node> 
   facts.label = current_label;
   facts.device = static_cast<uint16_t>(infer_device(facts));
   const Shape shape = infer_shape(facts);
-  expect(shape.size() <= kMaxRank, info(op).name, ": ", shape.size(), " axes");
-
+  check(shape.size() <= kMaxRank, *current_label ? current_label : info(op).name, ": ",
+        shape.size(), " axes; there may be ", kMaxRank);
+  numel(shape);  // Error for more elements than there may be
   const std::vector<Node> lengths = infer_lengths(facts, shape);
   const Ints* ints = std::get_if<Ints>(&payload);
   const size_t extra =

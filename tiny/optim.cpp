@@ -206,9 +206,13 @@ Tensor SGD::updated(size_t i, const Tensor& p, const Tensor& g) {
 // --- Adam and its kin
 // ----------------------------------------------------------------------------
 
-AdamBase::AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options)
+AdamBase::AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options,
+                   double eps, double weight_decay)
     : Optimizer(tensors, lr),
-      options_(options),
+      weight_decay_(options.weight_decay.value_or(weight_decay)),
+      beta1_(options.beta1),
+      beta2_(options.beta2),
+      eps_(options.eps.value_or(eps)),
       correction1_(add_scalar("correction1", 0)),
       correction2_(add_scalar("correction2", 0)),
       m_(add_moments("m")),
@@ -217,30 +221,30 @@ AdamBase::AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOpt
 // 1 - b^(t+1) = b (1 - b^t) + (1 - b): nothing cancels, as it would in 1 - b^t
 // for b near 1.
 void AdamBase::begin_step() {
-  put(correction1_, correction1_ * options_.beta1 + (1 - options_.beta1));
-  put(correction2_, correction2_ * options_.beta2 + (1 - options_.beta2));
+  put(correction1_, correction1_ * beta1_ + (1 - beta1_));
+  put(correction2_, correction2_ * beta2_ + (1 - beta2_));
 }
 
 Tensor AdamBase::direction(size_t i, const Tensor& g) {
   Tensor &m = m_[i], &v = v_[i];
-  put(m, m * options_.beta1 + g * (1 - options_.beta1));
-  put(v, v * options_.beta2 + g.square() * (1 - options_.beta2));
-  return m / correction1_ / ((v / correction2_).sqrt() + options_.eps);
+  put(m, m * beta1_ + g * (1 - beta1_));
+  put(v, v * beta2_ + g.square() * (1 - beta2_));
+  return m / correction1_ / ((v / correction2_).sqrt() + eps_);
 }
 
 Tensor Adam::updated(size_t i, const Tensor& p, const Tensor& g) {
-  const Tensor decayed = options_.weight_decay != 0 ? g + p * options_.weight_decay : g;
+  const Tensor decayed = weight_decay_ != 0 ? g + p * weight_decay_ : g;
   return p - lr_ * direction(i, decayed);
 }
 
 Tensor AdamW::updated(size_t i, const Tensor& p, const Tensor& g) {
   const Tensor d = direction(i, g);
-  return p - lr_ * (options_.weight_decay != 0 ? d + p * options_.weight_decay : d);
+  return p - lr_ * (weight_decay_ != 0 ? d + p * weight_decay_ : d);
 }
 
 Tensor LAMB::updated(size_t i, const Tensor& p, const Tensor& g) {
   Tensor d = direction(i, g);
-  if (options_.weight_decay != 0) d = d + p * options_.weight_decay;
+  if (weight_decay_ != 0) d = d + p * weight_decay_;
   const Tensor size = norm_of(p), length = norm_of(d);
   const Tensor ratio = where(logical_and(size > 0, length > 0), size / length, 1);
   return p - lr_ * ratio * d;

@@ -12,6 +12,7 @@
 #pragma once
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -140,24 +141,28 @@ class SGD : public Optimizer {
   std::vector<Tensor>* gain_ = nullptr;  // of the gradient in m; nothing without dampening
 };
 
+// What is not given is the optimizer's own default, whatever else is.
 struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
+  std::optional<double> eps = {};           // 1e-8; of LAMB 1e-6
+  std::optional<double> weight_decay = {};  // 0; of AdamW 0.01
 };
 
 // What Adam, AdamW and LAMB share: running averages of the gradient and its
 // square, and their corrections for having started at zero.
 class AdamBase : public Optimizer {
  protected:
-  AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options);
+  // `eps` and `weight_decay`: where the options have none.
+  AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options, double eps,
+           double weight_decay);
   void begin_step() override;
   // m / (sqrt(v) + eps) after the gradient has been taken in, both corrected.
   Tensor direction(size_t i, const Tensor& g);
 
-  const AdamOptions options_;
+  const double weight_decay_;
 
  private:
+  const double beta1_, beta2_, eps_;
   Tensor &correction1_, &correction2_;  // 1 - beta^t
   std::vector<Tensor>&m_, &v_;
 };
@@ -166,7 +171,7 @@ class AdamBase : public Optimizer {
 class Adam : public AdamBase {
  public:
   Adam(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
-      : AdamBase(tensors, lr, options) {}
+      : AdamBase(tensors, lr, options, 1e-8, 0) {}
 
  protected:
   Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
@@ -176,9 +181,8 @@ class Adam : public AdamBase {
 // - lr weight_decay.
 class AdamW : public AdamBase {
  public:
-  AdamW(const std::vector<Tensor*>& tensors, double lr = 1e-3,
-        const AdamOptions& options = {.weight_decay = 0.01})
-      : AdamBase(tensors, lr, options) {}
+  AdamW(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
+      : AdamBase(tensors, lr, options, 1e-8, 0.01) {}
 
  protected:
   Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
@@ -189,9 +193,8 @@ class AdamW : public AdamBase {
 // (1 where one of them is 0).
 class LAMB : public AdamBase {
  public:
-  LAMB(const std::vector<Tensor*>& tensors, double lr = 1e-3,
-       const AdamOptions& options = {.eps = 1e-6})
-      : AdamBase(tensors, lr, options) {}
+  LAMB(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
+      : AdamBase(tensors, lr, options, 1e-6, 0) {}
 
  protected:
   Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tiny/env.h"
+#include "tiny/sizes.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -171,7 +172,7 @@ struct Words {
 };
 
 Words next_words(int64_t n) {
-  const int64_t blocks = (n + 1) / 2;
+  const int64_t blocks = ceil_div(n, 2);
   const Tensor state = take_state(blocks);
   if (n == 0) return {state, Tensor::zeros({0}, kU32)};
   const Tensor i(build::iota(n, kU32)), in_first = i < blocks;

@@ -3,18 +3,36 @@
 #include <algorithm>
 
 #include "tiny/error.h"
+#include "tiny/sizes.h"
 
 namespace tiny {
 
+int64_t checked_add(const char* what, int64_t a, int64_t b) {
+  int64_t sum;
+  const bool fits = !__builtin_add_overflow(a, b, &sum);
+  check(fits && sum >= -kMostElements && sum <= kMostElements, what, ": ", a, " + ", b,
+        " is beyond 2^62, the most elements of a tensor");
+  return sum;
+}
+
+int64_t checked_mul(const char* what, int64_t a, int64_t b) {
+  int64_t product;
+  const bool fits = !__builtin_mul_overflow(a, b, &product);
+  check(fits && product >= -kMostElements && product <= kMostElements, what, ": ", a, " * ", b,
+        " is beyond 2^62, the most elements of a tensor");
+  return product;
+}
+
+// As in NumPy sizes of 0 are left out of the limit, so that strides stay within it too.
 int64_t numel(Ints shape) {
   int64_t n = 1;
-  bool overflow = false;
+  bool fits = true, empty = false;
   for (int64_t s : shape) {
-    if (s == 0) return 0;
-    overflow |= __builtin_mul_overflow(n, s, &n) || n > (int64_t{1} << 62);
+    empty |= s == 0;
+    fits &= s >= 0 && (s == 0 || (!__builtin_mul_overflow(n, s, &n) && n <= kMostElements));
   }
-  check(!overflow, "shape ", to_text(shape), " has more than 2^62 elements");
-  return n;
+  check(fits, "shape ", to_text(shape), " has a negative size, or more than 2^62 elements");
+  return empty ? 0 : n;
 }
 
 ShapeText::operator std::string() const {
@@ -36,7 +54,7 @@ Shape strides_of(Ints shape) {
   int64_t step = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = step;
-    step *= shape[i];
+    if (shape[i]) step *= shape[i];
   }
   return strides;
 }
@@ -72,7 +90,7 @@ Shape infer_reshape(Ints from, Ints shape) {
     if (out[i] == -1)
       open = static_cast<int>(i);
     else
-      known *= out[i];
+      known = checked_mul("reshape", known, out[i]);
   }
   if (open >= 0) {
     check(known != 0 && count % known == 0, "reshape: cannot view ", to_text(from), " as ",

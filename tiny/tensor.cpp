@@ -1,11 +1,15 @@
 #include "tiny/tensor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
+#include "tiny/assignments.h"
 #include "tiny/grad.h"
+#include "tiny/sizes.h"
 #include "tiny/tensor_detail.h"
 
 namespace tiny {
@@ -142,14 +146,27 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype) { return full(shape, 0, dt
 
 Tensor Tensor::ones(const Shape& shape, DType dtype) { return full(shape, 1, dtype); }
 
+namespace {
+
+// How many of start, start + step, ... come before stop; differences of i64 may need 65 bits.
+int64_t steps_between(int64_t start, int64_t stop, int64_t step) {
+  const __int128 span = static_cast<__int128>(stop) - start;
+  if (span == 0 || (span < 0) != (step < 0)) return 0;
+  return static_cast<int64_t>((span - (step > 0 ? 1 : -1)) / step + 1);
+}
+
+}  // namespace
+
 Tensor Tensor::arange(Number start, Number stop, Number step, std::optional<DType> wanted) {
   LabelScope label("arange");
   check(step.real() != 0, "arange: the step is 0");
   const bool integral = !start.is_float() && !stop.is_float() && !step.is_float();
   const DType dtype = wanted.value_or(integral ? kI64 : kF32);
-  const double span = (stop.real() - start.real()) / step.real();
-  check(std::isfinite(span), "arange: from ", start.real(), " to ", stop.real());
-  const auto count = std::max<int64_t>(0, static_cast<int64_t>(std::ceil(span)));
+  const double span = std::ceil((stop.real() - start.real()) / step.real());
+  check(span <= static_cast<double>(kMostElements), "arange: from ", start.real(), " to ",
+        stop.real(), " by ", step.real(), ": there may be 2^62 elements");
+  int64_t count = span > 0 ? static_cast<int64_t>(span) : 0;
+  if (integral) count = steps_between(start.integer(), stop.integer(), step.integer());
   if (integral) {
     const Tensor i(build::iota({{count}}, 0, kI64));
     return (i * step.integer() + start.integer()).to(dtype);
@@ -267,10 +284,40 @@ Tensor& Tensor::assign(const Tensor& value) & {
   detail::check_lengths("assign", node(), value.node());
   Node v = build::cast(value.node(), dtype());
   if (slot_) v = build::detach(v);
-  Node n = build::assign(stored(node()), v);
+  Node old = stored(node());
+  while (old->op == Op::Assign && !old->realized) old = stored(old->src(0));  // one assignment less
+  Node n = build::assign(old, v);
   if (slot_) n = make(Op::Leaf, dtype(), {n}, slot_->id);
   node_ = NodeRef(n);
+  AssignmentLog::note(n);
   return *this;
+}
+
+namespace {
+
+thread_local AssignmentLog* assignment_log = nullptr;
+
+}  // namespace
+
+AssignmentLog::AssignmentLog() : outer_(std::exchange(assignment_log, this)) {}
+
+AssignmentLog::~AssignmentLog() {
+  for (Node n : nodes_) Arena::global().unwatch(n);
+  assignment_log = outer_;
+}
+
+void AssignmentLog::note(Node assigned) {
+  if (!assignment_log) return;
+  Arena::global().watch(assigned);
+  assignment_log->nodes_.push_back(assigned);
+}
+
+std::vector<Node> AssignmentLog::pending() const {
+  std::vector<Node> out;
+  for (Node n : nodes_)
+    if (n->handles && !n->realized && std::find(out.begin(), out.end(), n) == out.end())
+      out.push_back(n);
+  return out;
 }
 
 // --- Gradients ----------------------------------------------------------------------------------

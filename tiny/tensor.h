@@ -16,7 +16,9 @@
 // - results have the shape and the dtype of the operand where nothing else is said;
 // - everything is differentiable where its values are floats, except where a comment says so;
 // - shapes, dtypes and axes that cannot work throw Error, before anything is computed, and leave
-//   their operands valid. Two operands on different devices are among these: to() moves one.
+//   their operands valid; so do more than 2^62 elements and 32 axes. What takes more memory than
+//   there is may be made, and a part of it computed. Two operands on different devices are among
+//   these: to() moves one.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -165,7 +167,8 @@ class Tensor {
   // value is cast to this dtype. A tensor is a value: what was made from the old one (copies and
   // views too) keeps it, whether it has been computed or not, and only what is made from now on
   // sees the new one. A tensor whose gradient is wanted stays one, and no gradient flows into
-  // `value`.
+  // `value`. A gradient that needs the old value is taken before the new one is computed: later
+  // that is an Error, as in PyTorch.
   Tensor& assign(const Tensor& value) &;
   // x[at] = value for the part of this tensor that index(at) gives; the value is cast and
   // broadcasts. Several values for one element are treated as by index_put().
@@ -299,6 +302,7 @@ class Tensor {
   Tensor hardswish() const;
   Tensor hardsigmoid() const;
   // Limits to [min, max], of which one may be left out; keeps the dtype where a bound is a number.
+  // NaN where the element or a bound is.
   Tensor clamp(std::optional<Operand> min, std::optional<Operand> max) const;
   Tensor lerp(const Tensor& end, const Operand& weight) const;  // this + weight (end - this)
   Tensor masked_fill(const Tensor& mask, Number value) const;   // mask bool, broadcasts
@@ -325,7 +329,8 @@ class Tensor {
   // i64: position along dim, or in the flattened tensor; the first of equals, NaN wins.
   Tensor argmax(std::optional<int64_t> dim = {}, bool keepdim = false) const;
   Tensor argmin(std::optional<int64_t> dim = {}, bool keepdim = false) const;
-  Tensor median(std::optional<int64_t> dim = {}, bool keepdim = false) const;  // the lower one
+  // The lower one; NaN where there is one.
+  Tensor median(std::optional<int64_t> dim = {}, bool keepdim = false) const;
 
   // --- Scans and sorting along one axis --------------------------------------------------------
 

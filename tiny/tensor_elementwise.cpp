@@ -303,10 +303,16 @@ Tensor Tensor::clamp(std::optional<Operand> min, std::optional<Operand> max) con
   for (const auto& bound : {min, max})
     if (bound && !bound->is_number()) t = promote(t, bound->tensor().dtype());
   Tensor out = to(t);
-  // A bound that is a number takes the tensor's dtype; NaN passes through.
-  const auto as_tensor = [&](const Operand& o) { return Tensor(detail::operand_node(o, t)); };
-  if (min) out = where(out < as_tensor(*min), as_tensor(*min), out);
-  if (max) out = where(out > as_tensor(*max), as_tensor(*max), out);
+  // A bound that is a number takes the tensor's dtype; NaN passes through, and is a bound of all.
+  const auto limit = [&](const Operand& o, bool lower) {
+    const Tensor bound(detail::operand_node(o, t));
+    Tensor beyond = lower ? out < bound : out > bound;
+    if (t.is_float() && (!o.is_number() || std::isnan(o.number().real())))
+      beyond = logical_or(beyond, bound.isnan());
+    out = where(beyond, bound, out);
+  };
+  if (min) limit(*min, true);
+  if (max) limit(*max, false);
   return out;
 }
 

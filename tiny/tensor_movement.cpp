@@ -1,6 +1,7 @@
 // Views, and what joins, repeats or fills tensors.
 #include <algorithm>
 
+#include "tiny/sizes.h"
 #include "tiny/tensor_detail.h"
 #include "tiny/windows.h"
 
@@ -171,8 +172,9 @@ Bounds3 slice_bounds(const char* what, Ints shape, const std::vector<Bound>& sta
     if (i < starts.size() && starts[i]) begin = clip_bound(*starts[i], shape[i]);
     if (i < stops.size() && stops[i]) end = clip_bound(*stops[i], shape[i]);
     end = std::max(begin, end);
-    if (i < steps.size()) out.steps[i] = steps[i];
-    check(out.steps[i] >= 1, what, ": step ", out.steps[i], " of axis ", i, " is below 1");
+    const int64_t step = i < steps.size() ? steps[i] : 1;
+    check(step >= 1, what, ": step ", step, " of axis ", i, " is below 1");
+    out.steps[i] = std::min(step, std::max<int64_t>(shape[i], 1));
   }
   return out;
 }
@@ -218,9 +220,10 @@ Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
   LabelScope label("narrow");
   check(rank() > 0, "narrow: a 0-d tensor has no axes");
   const int axis = normalize_axis("narrow", dim, rank());
-  check(0 <= start && 0 <= length && start + length <= size(axis), "narrow: [", start, ", ",
-        start + length, ") of axis ", axis, " does not lie in ", to_text(capacity()));
-  return shrink_axis(*this, axis, start, start + length);
+  const int64_t end = checked_add("narrow", start, length);
+  check(0 <= start && start <= end && end <= size(axis), "narrow: [", start, ", ", end,
+        ") of axis ", axis, " does not lie in ", to_text(capacity()));
+  return shrink_axis(*this, axis, start, end);
 }
 
 Tensor Tensor::select(int64_t dim, int64_t index) const {
@@ -252,8 +255,8 @@ Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2) const {
   Tensor x = permute(order);
   const int row = rank() - 2, column = rank() - 1;
   const int64_t n = x.shape()[row], m = x.shape()[column];
-  const int64_t top = std::min(std::max<int64_t>(-offset, 0), n);
-  const int64_t left = std::min(std::max<int64_t>(offset, 0), m);
+  offset = std::clamp(offset, -n, m);  // none are left beyond
+  const int64_t top = std::max<int64_t>(-offset, 0), left = std::max<int64_t>(offset, 0);
   const int64_t k = std::min(n - top, m - left);
   x = shrink_axis(shrink_axis(x, row, top, top + k), column, left, left + k);
   // Rows of k seen as rows of k + 1: the diagonal is their first column.
@@ -265,9 +268,9 @@ Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, int64_t dilation)
   LabelScope label("unfold");
   check(rank() > 0, "unfold: a 0-d tensor has no axes");
   const int axis = normalize_axis("unfold", dim, rank());
-  const int64_t length = shape()[axis], span = dilation * (size - 1) + 1;
   check(size >= 1 && step >= 1 && dilation >= 1, "unfold: size ", size, ", step ", step,
         " and dilation ", dilation, " must be at least 1");
+  const int64_t length = shape()[axis], span = span_of("unfold", {size, step, dilation});
   check(span <= length, "unfold: windows over ", span, " elements do not fit axis ", axis, " of ",
         to_text(shape()));
   return Tensor(build::windows(node(), axis, {size, step, dilation}));
@@ -318,8 +321,9 @@ Tensor Tensor::pad(const std::vector<Padding>& pads, PadMode mode, Number value)
         to_text(shape()));
   Shape bounds = whole_bounds(shape()), amounts(2 * rank(), 0);
   for (int i = 0; i < rank(); ++i) {
-    bounds[2 * i] -= std::min<int64_t>(pads[i].before, 0);
-    bounds[2 * i + 1] += std::min<int64_t>(pads[i].after, 0);
+    const int64_t size = shape()[i];
+    bounds[2 * i] -= std::clamp<int64_t>(pads[i].before, -size - 1, 0);
+    bounds[2 * i + 1] += std::clamp<int64_t>(pads[i].after, -size - 1, 0);
     check(bounds[2 * i] <= bounds[2 * i + 1], "pad: ", pads[i].before, " and ", pads[i].after,
           " crop more of axis ", i, " than ", to_text(shape()), " has");
     amounts[2 * i] = std::max<int64_t>(pads[i].before, 0);
@@ -362,7 +366,7 @@ Tensor Tensor::repeat(const Shape& repeats) const {
     check(repeats[i] >= 0, "repeat: count ", repeats[i], " is negative");
     split.insert(split.end(), {1, n});
     grown.insert(grown.end(), {repeats[i], n});
-    to.push_back(repeats[i] * n);
+    to.push_back(checked_mul("repeat", repeats[i], n));
   }
   return Tensor(build::reshape(build::expand(build::reshape(node(), split), grown), to));
 }
@@ -386,6 +390,8 @@ Tensor Tensor::repeat_interleave(const Shape& repeats, std::optional<int64_t> di
   check(rank() > 0 && static_cast<int64_t>(repeats.size()) == shape()[axis],
         "repeat_interleave: ", repeats.size(), " counts for axis ", axis, " of ", to_text(shape()));
   std::vector<int64_t> rows;
+  int64_t total = 0;
+  for (int64_t count : repeats) total = checked_add("repeat_interleave", total, count);
   for (size_t i = 0; i < repeats.size(); ++i) {
     check(repeats[i] >= 0, "repeat_interleave: count ", repeats[i], " is negative");
     rows.insert(rows.end(), repeats[i], static_cast<int64_t>(i));
@@ -456,7 +462,7 @@ Tensor Tensor::cat(const std::vector<Tensor>& parts, int64_t dim) {
     has_length |= p.node()->length(axis) != nullptr;
     t = promote(t, p.dtype());
     if (p.capacity()[axis] == 0) continue;
-    begins.push_back(begins.back() + p.capacity()[axis]);
+    begins.push_back(checked_add("cat", begins.back(), p.capacity()[axis]));
     filled.push_back(p);
   }
   if (filled.empty()) return parts[0].to(t);
@@ -493,7 +499,7 @@ std::vector<Tensor> Tensor::split(const Shape& sizes, int64_t dim) const {
   std::vector<Tensor> parts;
   int64_t begin = 0;
   for (int64_t s : sizes) {
-    check(s >= 0 && begin + s <= shape()[axis], "split: sizes ", to_text(sizes),
+    check(s >= 0 && s <= shape()[axis] - begin, "split: sizes ", to_text(sizes),
           " do not add up to ", shape()[axis]);
     parts.push_back(shrink_axis(*this, axis, begin, begin + s));
     begin += s;
@@ -518,7 +524,7 @@ std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim) const {
   LabelScope label("chunk");
   check(chunks >= 1, "chunk: ", chunks, " parts");
   const int64_t n = size(dim);
-  return split(std::max<int64_t>((n + chunks - 1) / chunks, 1), dim);
+  return split(std::max<int64_t>(ceil_div(n, chunks), 1), dim);
 }
 
 namespace {

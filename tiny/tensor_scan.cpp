@@ -431,18 +431,25 @@ Range key_range(DType t, DType keys) {
   return {int_min(whole ? keys : t), t == kBool ? 1 : bits};
 }
 
-// The lower median of rows [rows, n], [rows, 1]. The gradient goes to the element that a stable
-// sort puts there.
+// The lower median of rows [rows, n], [rows, 1]; of a row with NaN the last of the sorted elements,
+// which is NaN. The gradient goes to the element that a stable sort puts there.
 Tensor row_median(const Tensor& x) {
   const int64_t n = x.shape()[1], middle = (n - 1) / 2;
-  if (n <= kLongRow || n > INT32_MAX) return x.sort(1).values.narrow(1, middle, 1);
+  if (n <= kLongRow || n > INT32_MAX) {
+    const Tensor sorted = x.sort(1).values, median = sorted.narrow(1, middle, 1);
+    if (!x.dtype().is_float()) return median;
+    const Tensor last = sorted.narrow(1, n - 1, 1);
+    return where(last.isnan(), last, median);
+  }
   const Tensor keys = ordered_keys(x.detach()).contiguous();
-  const Tensor key = element_of_rank(keys, middle, key_range(x.dtype(), keys.dtype()));
+  Tensor rank = Tensor::full({}, middle, kI32);
+  if (x.dtype().is_float()) rank = where(x.detach().isnan().any(1, true), n - 1, rank);
+  const Tensor key = element_of_rank(keys, rank, key_range(x.dtype(), keys.dtype()));
   if (!x.requires_grad()) return from_keys(key, x.dtype());
   const Tensor before(build::reduce(Op::Add, (keys < key).to(kI32).node(), 2));
   const Tensor at = where(keys == key, detail::position(keys.shape(), 1, kI32), n);
   const int bits = std::bit_width(static_cast<uint64_t>(n));
-  return x.gather(1, element_of_rank(at, middle - before, {0, bits}));
+  return x.gather(1, element_of_rank(at, rank - before, {0, bits}));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "tiny/build.h"
 #include "tiny/error.h"
+#include "tiny/sizes.h"
 
 namespace tiny {
 
@@ -75,8 +76,10 @@ struct Cut {
 };
 
 Cut cut_of(int64_t length, WindowArg w) {
-  const int64_t span = w.dilation * (w.size - 1) + 1;
+  const int64_t span = span_of("windows", w);
   expect(span <= length, "windows: ", span, " of ", length);
+  w.step = std::min(w.step, length);  // longer ones leave one window as well
+  if (w.size == 1) w.dilation = 1;
   Cut c{.count = (length - span) / w.step + 1, .size = w.size, .taps = w.size};
   if (span <= w.step) {  // each window is a block of its own
     c.block = w.step;
@@ -130,6 +133,10 @@ Node to_taps(Node x, int axis, const Cut& c) {
 }
 
 }  // namespace
+
+int64_t span_of(const char* what, const WindowArg& w) {
+  return checked_add(what, checked_mul(what, w.dilation, w.size - 1), 1);
+}
 
 Node build::windows(Node x, int axis, std::span<const WindowArg> args) {
   const int rank = x->rank;

@@ -14,6 +14,10 @@ struct WindowArg {
   int64_t padding = 0;   // elements in front whose gradient nobody wants
 };
 
+// The elements from the first to the last of a window, both included. Error for more than a tensor
+// may have.
+int64_t span_of(const char* what, const WindowArg& w);
+
 namespace build {
 
 // out[..., i, ..., j] = x[..., i * step + j * dilation, ...]: `axis` counts the windows, and a new

@@ -220,6 +220,27 @@ TEST_CASE("gradients flow through an assignment to what was put in") {
   CHECK(values(v.grad()) == Floats{30, 300});
 }
 
+TEST_CASE("a view of a view that was computed reads that, and not what has been overwritten") {
+  Tensor x = count({4});
+  const Tensor flipped = (x * 2).flip();
+  x.assign(x + 1).realize();  // computes what needs the old value
+  CHECK(values(flipped.flip()) == Floats{0, 2, 4, 6});
+  CHECK(values(flipped.reshape({2, 2}).reshape({4})) == Floats{6, 4, 2, 0});
+}
+
+TEST_CASE("a gradient that needs a value that was overwritten is an error, and changes nothing") {
+  Tensor p = count({3}).requires_grad_(), other = count({3});
+  const Tensor square = p * p;
+  p.assign(p + 1).realize();
+  CHECK(values(square) == Floats{0, 1, 4});
+  square.sum().backward();
+  const void* before = whole_buffer(other.node())->data();
+  other.assign(other + p.grad());
+  CHECK_THROWS_AS(other.realize(), Error);
+  CHECK(whole_buffer(p.node())->data() != before);
+  CHECK(values(p) == Floats{1, 2, 3});
+}
+
 TEST_CASE("a parameter read before a step keeps its old value") {
   Tensor p = count({3}).requires_grad_();
   SGD optimizer({&p}, 1);

@@ -252,9 +252,11 @@ TEST_CASE("cross_entropy of one row reads it without a gather") {
 TEST_CASE("nll_loss reads the target's element and never an ignored one") {
   Tensor x = values({1, 2, 3, 4, 5, 6}, {3, 2});
   const Tensor t = Tensor::from(std::vector<int64_t>{1, -100, 0}, {3}), w = values({2, 3}, {2});
-  const CrossEntropyOptions kinds[] = {
-      {}, {.weight = w}, {.weight = w, .reduction = Reduction::None}, {.ignore_index = 0}};
-  const std::vector<Numbers> expected = {{-3.5}, {-16.0 / 5}, {-6, 0, -10}, {-1}};
+  const CrossEntropyOptions kinds[] = {{},
+                                       {.weight = w},
+                                       {.weight = w, .reduction = Reduction::None},
+                                       {.reduction = Reduction::Sum}};
+  const std::vector<Numbers> expected = {{-3.5}, {-16.0 / 5}, {-6, 0, -10}, {-7}};
   for (int i = 0; i < 4; ++i) {
     CAPTURE(i);
     const Tensor read = nll_loss(x, t, kinds[i]);
@@ -328,4 +330,33 @@ TEST_CASE("dropout keeps the mean by scaling what is left") {
     sum += v;
   }
   CHECK(sum / 10000 == doctest::Approx(1).epsilon(0.05));
+}
+
+TEST_CASE("the loss of a number that is no class is NaN, of one that is ignored nothing") {
+  const Tensor x = values({1, 2, 3, 4}, {2, 2});
+  for (int64_t wrong : {int64_t{2}, int64_t{-1}, int64_t{1} << 32}) {
+    const Tensor y = Tensor::from<int64_t>({0, wrong});
+    CAPTURE(wrong);
+    for (auto loss : {cross_entropy, nll_loss}) {
+      CHECK(loss(x, y, {}).isnan().item<bool>());
+      const std::vector<double> each = numbers(loss(x, y, {.reduction = Reduction::None}));
+      CHECK(std::isfinite(each[0]));
+      CHECK(std::isnan(each[1]));
+      CHECK(numbers(loss(x, y, {.ignore_index = wrong}))[0] == doctest::Approx(each[0]));
+      const Tensor leaf = values({1, 2, 3, 4}, {2, 2}).requires_grad_();
+      CHECK(loss(leaf, y, {}).isnan().item<bool>());
+    }
+  }
+}
+
+TEST_CASE("a normalisation without what it needs is an error") {
+  const Tensor x = values({1, 2, 3, 4}, {2, 2});
+  CHECK_THROWS_WITH_AS(batch_norm(x, {}, {}, Tensor::zeros({2}), {}),
+                       "batch_norm: without training it takes the running mean and variance, and "
+                       "one of them is not defined: give both, or set training to use the batch's",
+                       Error);
+  CHECK_THROWS_WITH_AS(instance_norm(x.reshape({2, 2, 1})),
+                       "instance_norm: one value for each channel of a sample in (2,2,1) has no "
+                       "variance: it takes more than one spatial element",
+                       Error);
 }

@@ -260,7 +260,7 @@ TEST_CASE("GPU options: channels that are innermost in memory are summed side by
   for (int64_t channels : {64, 256}) {
     CAPTURE(channels);
     const Tensor x = convolved(500, channels, 24), w = memory({channels});
-    const std::vector<Lowered> all = kernels(batch_norm(x, w, w, {}, {}).y);
+    const std::vector<Lowered> all = kernels(batch_norm(x, w, w, {}, {}, {.training = true}).y);
     // A line of memory is 64 channels: 32 threads for each of its vectors of eight.
     const auto sums = std::find_if(
         all.begin(), all.end(), [](const Lowered& low) { return holds(low, "apart_add<32, 8>"); });
@@ -277,7 +277,7 @@ TEST_CASE("GPU options: what is kept in memory for a gradient has its channels i
   const Tensor w = memory({64}).requires_grad_();
   const Tensor image = memory({500, 64, 9, 9}, kF16), filter = memory({64, 64, 3, 3}, kF16);
   const Tensor y = conv2d(image, filter, {}, {.padding = 1});
-  const Tensor x = batch_norm(y, w, w, {}, {}).y.gelu();
+  const Tensor x = batch_norm(y, w, w, {}, {}, {.training = true}).y.gelu();
   const Tensor largest = max_pool2d(x, 3).flatten(1).matmul(memory({64 * 9, 16}, kF16));
   int found = 0;
   for (const Lowered& low : kernels(Tensor::gradient(largest.to(kF32).sum(), {w})[0])) {

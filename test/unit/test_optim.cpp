@@ -1,7 +1,9 @@
 #include "tiny/optim.h"
 
 #include <doctest/doctest.h>
+
 #include <unistd.h>
+#include <memory>
 
 #include <cmath>
 #include <filesystem>
@@ -483,4 +485,25 @@ TEST_CASE("clipping without a gradient, or to no norm, is an error") {
                        "clip_grad_norm_: none of 1 tensors has a gradient", Error);
   CHECK_THROWS_WITH_AS(clip_grad_norm_({&p}, 0.0),
                        "clip_grad_norm_: a norm of at most 0: takes one above 0", Error);
+}
+
+TEST_CASE("what is not given of Adam's options stays the optimizer's own default") {
+  const auto stepped = [](auto make) {
+    Tensor p = Tensor::from({1.0f, -2.0f}).requires_grad_();
+    auto optimizer = make(std::vector<Tensor*>{&p});
+    (p * 1e-5).sum().backward();
+    optimizer->step();
+    return p.to_vector<float>();
+  };
+  using List = std::vector<Tensor*>;
+  const auto adamw = [&](AdamOptions o) {
+    return stepped([&](const List& p) { return std::make_unique<AdamW>(p, 0.1, o); });
+  };
+  CHECK(adamw({.beta2 = 0.9}) == adamw({.beta2 = 0.9, .weight_decay = 0.01}));
+  CHECK(adamw({.beta2 = 0.9}) != adamw({.beta2 = 0.9, .weight_decay = 0}));
+  const auto lamb = [&](AdamOptions o) {
+    return stepped([&](const List& p) { return std::make_unique<LAMB>(p, 0.1, o); });
+  };
+  CHECK(lamb({.beta2 = 0.9}) == lamb({.beta2 = 0.9, .eps = 1e-6}));
+  CHECK(lamb({.weight_decay = 0.1}) != lamb({.eps = 1e-3, .weight_decay = 0.1}));
 }

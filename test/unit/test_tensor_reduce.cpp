@@ -188,3 +188,22 @@ TEST_CASE("sorts, running extrema and pools of what has to be computed first fin
     holds(pool.values.squeeze(1), pool.indices.squeeze(1));
   }
 }
+
+TEST_CASE("the median of a row with NaN is NaN, and the gradient goes there") {
+  for (int64_t n : {5, 200}) {  // sorted, and found by bisection
+    CAPTURE(n);
+    std::vector<float> x(static_cast<size_t>(2 * n));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7 % 11);
+    x[2] = std::nanf("");
+    const Tensor rows = Tensor::from(x, {2, n}).requires_grad_();
+    const std::vector<float> medians = rows.median(1).to_vector<float>();
+    CHECK(std::isnan(medians[0]));
+    CHECK(std::isfinite(medians[1]));
+    CHECK(std::isnan(rows.detach().median().item<float>()));
+    CHECK(std::isnan(rows.detach().median(1).to_vector<float>()[0]));
+    rows.median(1).sum().backward();
+    const std::vector<float> grad = rows.grad().to_vector<float>();
+    CHECK(grad[2] == 1);
+    CHECK(grad[0] + grad[1] == 0);
+  }
+}

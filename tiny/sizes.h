@@ -1,0 +1,17 @@
+// Arithmetic on sizes that a caller may have chosen: a sum or product that no tensor can have is an
+// Error, and never wraps around.
+#pragma once
+#include <cstdint>
+
+namespace tiny {
+
+inline constexpr int64_t kMostElements = int64_t{1} << 62;  // of any tensor
+
+// Throw Error with `what` and both numbers where the result lies beyond +-kMostElements.
+int64_t checked_add(const char* what, int64_t a, int64_t b);
+int64_t checked_mul(const char* what, int64_t a, int64_t b);
+
+// a / b rounded up, for a >= 0 and b > 0.
+inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+}  // namespace tiny
