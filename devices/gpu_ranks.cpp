@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "devices/gpu.h"
-#include "runtime/link.h"
 #include "tiny/error.h"
+#include "tiny/ranks.h"
 
 namespace tiny {
 
@@ -111,9 +111,9 @@ std::shared_ptr<GpuDevice::Group> GpuDevice::join(const Nccl& library,
       promise.set_exception(std::current_exception());
     }
   }).detach();
-  check(joined.wait_for(patience()) == std::future_status::ready, "rank ", rank,
-        ": its GPU and those of the other ranks have not joined in ", patience().count() / 1000,
-        " s (COLLECTIVE_TIMEOUT)");
+  check(joined.wait_for(rank_patience()) == std::future_status::ready, "rank ", rank,
+        ": its GPU and those of the other ranks have not joined in ",
+        rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT)");
   return group = std::make_shared<Group>(library, joined.get());
 }
 

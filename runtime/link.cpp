@@ -10,16 +10,10 @@
 #include <cerrno>
 #include <utility>
 
-#include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"
 
 namespace tiny {
-
-std::chrono::milliseconds patience() {
-  constexpr int64_t kMost = 1 << 30;  // seconds: a time that far ahead is still a number
-  return std::chrono::seconds(std::clamp<int64_t>(env_int("COLLECTIVE_TIMEOUT"), 1, kMost));
-}
 
 bool wait_for_socket(int socket, short events, std::chrono::milliseconds limit) {
   using Clock = std::chrono::steady_clock;
@@ -49,9 +43,9 @@ size_t Link::moved(long result, const char* verb, short events, const std::strin
   if (result > 0) return static_cast<size_t>(result);
   if (result == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
     throw Error(cat("rank ", rank(), ": rank ", peer_, " has ended before ", what));
-  if (!wait_(socket_, events, patience()))
+  if (!wait_(socket_, events, rank_patience()))
     throw Error(cat("rank ", rank(), ": rank ", peer_, " ", verb, " nothing for ",
-                    patience().count() / 1000, " s (COLLECTIVE_TIMEOUT), at ", what));
+                    rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT), at ", what));
   return 0;
 }
 

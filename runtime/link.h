@@ -1,4 +1,4 @@
-// A connection between two ranks (tiny/ranks.h), and how long one waits for another.
+// A connection between two ranks (tiny/ranks.h).
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -6,9 +6,6 @@
 #include <string>
 
 namespace tiny {
-
-// How long a rank may be silent: COLLECTIVE_TIMEOUT, at least a second.
-std::chrono::milliseconds patience();
 
 // Until the socket can be read (POLLIN) or written (POLLOUT), or that time is over: then false.
 bool wait_for_socket(int socket, short events, std::chrono::milliseconds limit);
@@ -23,8 +20,8 @@ class Link {
   Link& operator=(const Link&) = delete;
   ~Link();
 
-  // All bytes, however long they take: Error where the peer takes or sends none for patience(), or
-  // has ended. `what` they are, for the error.
+  // All bytes, however long they take: Error where the peer takes or sends none for
+  // rank_patience(), or has ended. `what` they are, for the error.
   void write(const void* data, size_t bytes, const std::string& what);
   void read(void* data, size_t bytes, const std::string& what);
 

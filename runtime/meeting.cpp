@@ -187,7 +187,7 @@ Mesh::Mesh(const Address& meeting, std::unique_ptr<Listener> listener)
 void Mesh::call(const Address& to, int peer) {
   const bool is_here = is_own_host(to.host);
   std::string why = "nobody listens there";
-  for (const auto end = Clock::now() + patience(); Clock::now() < end;) {
+  for (const auto end = Clock::now() + rank_patience(); Clock::now() < end;) {
     std::string key = secret_of_run();
     if (key.empty()) key = find_secret(to.port, is_here);
     if (const int s = connect_to(to, left_until(end)); s >= 0) {
@@ -201,7 +201,7 @@ void Mesh::call(const Address& to, int peer) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   throw Error(cat("rank ", rank(), ": no connection to rank ", peer, " at ", to_text(to), " in ",
-                  patience().count() / 1000, " s (COLLECTIVE_TIMEOUT): ", why));
+                  rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT): ", why));
 }
 
 // Why who is there is not that rank of this run; it may be on its way, and the secret too.
@@ -226,15 +226,15 @@ std::string Mesh::claim(int socket, int peer, const std::string& key,
 
 void Mesh::accept_ranks(int wanted) {
   std::vector<Caller> callers;
-  auto end = Clock::now() + patience();  // of silence: it begins again with each rank
+  auto end = Clock::now() + rank_patience();  // of silence: it begins again with each rank
   for (const int all = present() + wanted; present() < all;) {
     check(Clock::now() < end, "rank ", rank(), ": ", present(), " of ", rank_count(),
-          " ranks are there after ", patience().count() / 1000, " s (COLLECTIVE_TIMEOUT); ",
+          " ranks are there after ", rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT); ",
           strangers_, " connections did not show that they know the secret of this run ",
           "(TINY_SECRET)");
     const int before = present();
     wait_for_callers(callers, left_until(end));
-    if (present() > before) end = Clock::now() + patience();
+    if (present() > before) end = Clock::now() + rank_patience();
   }
   for (const Caller& c : callers) ::close(c.socket);
 }

@@ -38,7 +38,8 @@ class Listener {
   uint16_t port_ = 0;
 };
 
-// All ranks make one at once. Throws Error where some have not come, and nobody has for patience().
+// All ranks make one at once. Throws Error where some have not come, and nobody has for
+// rank_patience().
 class Mesh {
  public:
   // `listener`: of rank 0, at the meeting.

@@ -1,5 +1,6 @@
 #include "tiny/ranks.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -69,6 +70,11 @@ int local_rank() {
 
 std::vector<std::string> rank_devices() {
   return rank_count() == 1 ? devices_from("", 1) : devices_from("RANK", rank_count());
+}
+
+std::chrono::milliseconds rank_patience() {
+  constexpr int64_t kMost = 1 << 30;  // seconds: a time that far ahead is still a number
+  return std::chrono::seconds(std::clamp<int64_t>(env_int("COLLECTIVE_TIMEOUT"), 1, kMost));
 }
 
 void mute_other_ranks() {

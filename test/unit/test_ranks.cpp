@@ -518,3 +518,15 @@ TEST_CASE("one process is rank 0 of 1, with the default device") {
   CHECK(rank_count() == 1);
   CHECK(rank_devices() == std::vector<std::string>{"CPU"});
 }
+
+TEST_CASE("patience is at least a second, and a number however long") {
+  const auto of = [](const char* text) {
+    const EnvOverride limit("COLLECTIVE_TIMEOUT", text);
+    return rank_patience();
+  };
+  CHECK(of("-5") == std::chrono::seconds(1));
+  CHECK(of("60") == std::chrono::seconds(60));
+  CHECK(of("9223372036854775807") > std::chrono::hours(24 * 365));
+  CHECK(std::chrono::steady_clock::now() + of("9223372036854775807") >
+        std::chrono::steady_clock::now());
+}
