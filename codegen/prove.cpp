@@ -168,7 +168,11 @@ Node at_bounds(Node n) {
 class Prover {
  public:
   Prover(Node sink, const ProofSettings& settings)
-      : sink_(sink), settings_(settings), begin_(Clock::now()), claims_(claims_of(sink)) {}
+      : sink_(sink),
+        settings_(settings),
+        begin_(Clock::now()),
+        steps_left_(settings.steps),
+        claims_(claims_of(sink)) {}
 
   Proof run() {
     for (const Claim& c : claims_) add(inside(c));
@@ -190,19 +194,13 @@ class Prover {
         ++proof_.declared;
         continue;
       }
-      ProofSettings left = settings_;
-      left.seconds = seconds_left();
-      add(prove_writes(to, sink_, left));
+      add(prove_writes(to, sink_, settings_, steps_left_));
     }
     proof_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     return proof_;
   }
 
  private:
-  double seconds_left() const {
-    return settings_.seconds - std::chrono::duration<double>(Clock::now() - begin_).count();
-  }
-
   Assumptions& under(Node gate) {
     for (auto& [of, assumptions] : assumptions_)
       if (of == gate) return assumptions;
@@ -217,10 +215,10 @@ class Prover {
     if (std::string text = wrong_corner(c); !text.empty()) return wrong(Method::Walk, text);
     if (is_inside_by_numbers(c)) return {};
     if (!has_solver()) return unproved(c, "there is no solver");
-    const double left = seconds_left();
-    if (left <= 0) return unproved(c, "no time left");
+    if (steps_left_ <= 0) return unproved(c, "no steps left");
     const SmtText question = question_of(c);
-    const SmtAnswer answer = solve(question, static_cast<int>(left * 1000));
+    const SmtAnswer answer = solve(question, steps_left_);
+    steps_left_ -= answer.steps;
     if (answer.decision == Decision::Never) return {Verdict::Proved, Method::Solver, ""};
     if (answer.decision == Decision::Unknown) return unproved(c, "the solver gave up");
     const std::string text = violation(c, point_of(question, answer.values));
@@ -277,6 +275,7 @@ class Prover {
   Node sink_;
   const ProofSettings settings_;
   const Clock::time_point begin_;
+  int64_t steps_left_;
   std::vector<Claim> claims_;
   std::vector<std::pair<Node, Assumptions>> assumptions_;  // by gate
   Proof proof_;
@@ -306,7 +305,7 @@ std::string to_smt(Node sink) {
   return out;
 }
 
-Finding prove_equal(Node before, Node after, double seconds) {
+Finding prove_equal(Node before, Node after, int64_t steps) {
   constexpr int kLane = 63;
   Node lane = nullptr;
   const int lanes = before->dtype.lanes;
@@ -317,7 +316,7 @@ Finding prove_equal(Node before, Node after, double seconds) {
                      cat(to_expression(before), " is ", to_expression(after), "?")};
   SmtText q;
   q.assert_that(cat("(distinct ", q.term(a), " ", q.term(b), ")"));
-  const SmtAnswer answer = solve(q, static_cast<int>(seconds * 1000));
+  const SmtAnswer answer = solve(q, steps);
   if (answer.decision == Decision::Never) return {Verdict::Proved, Method::Solver, ""};
   if (answer.decision == Decision::Unknown) return open;
   const Point p = point_of(q, answer.values);
@@ -345,7 +344,7 @@ void check_rewrite(const char* rule, Node before, Node after) {
   if (!before->dtype.is_int() && !before->dtype.is_bool()) return;
   Arena arena;
   ArenaScope scope(arena);
-  const Finding f = prove_equal(before, after, 1);
+  const Finding f = prove_equal(before, after, 20 * kSolverSteps);
   expect(f.verdict != Verdict::Wrong, "rule '", rule, "': ", f.text);
   std::lock_guard lock(rewrites_mutex);
   ++(f.verdict == Verdict::Proved ? rewrites.proved : rewrites.open[rule]);

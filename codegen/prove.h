@@ -7,6 +7,7 @@
 #include <string>
 
 #include "codegen/claim.h"
+#include "codegen/smt.h"
 #include "codegen/target.h"
 
 namespace tiny {
@@ -23,7 +24,7 @@ struct Finding {
 };
 
 struct ProofSettings {
-  double seconds = 0.05;         // budget of a kernel
+  int64_t steps = kSolverSteps;  // of the solver that a kernel may take
   uint64_t scattered = 0;        // slots that are written here and there: not every element, and
                                  // some perhaps again and again, in order
   uint64_t declared = 0;         // those of them whose elements the program says to be distinct
@@ -49,10 +50,10 @@ Proof prove(Node sink, const ProofSettings& settings);
 std::string to_smt(Node sink);
 
 // That two integer or bool nodes have the same value for all values of their ranges and of memory.
-Finding prove_equal(Node before, Node after, double seconds);
+Finding prove_equal(Node before, Node after, int64_t steps);
 
 // A RuleWatcher that throws Bug with the rule's name where the two are not equal. What is no
-// integer, or not decided within a second, passes.
+// integer, or not decided in twenty times a kernel's steps, passes.
 void check_rewrite(const char* rule, Node before, Node after);
 struct RewriteCounts {  // of integers and bools so far
   int64_t proved = 0;

@@ -44,14 +44,21 @@ enum class Decision : uint8_t { Never, Sometimes, Unknown };  // the assertions 
 struct SmtAnswer {
   Decision decision = Decision::Unknown;
   std::vector<int64_t> values;  // Sometimes: of the variables asked for (bools 0 and 1)
+  int64_t steps = 0;            // of the solver that it took
 };
 
 // Whether z3's library could be opened; why not.
 bool has_solver();
 const char* why_no_solver();
 
-// May run on any thread. Answers are remembered by the text; Unknown is not.
-SmtAnswer solve(const SmtText& question, int milliseconds);
+// Steps of the solver (z3's rlimit) for a kernel at its first launch: twice what any has needed,
+// and something like a tenth of a second.
+constexpr int64_t kSolverSteps = 20000;
+
+// The answer, or Unknown after so many steps: a question takes as many on any machine, and on a
+// busy one. May run on any thread. Answers are remembered by the text, with their steps; Unknown is
+// not.
+SmtAnswer solve(const SmtText& question, int64_t steps);
 
 // Where answers outlast the process, by the question's text. Both may run on any thread.
 struct SmtMemory {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -28,6 +29,7 @@ using Declaration = struct Z3Declaration*;
 using Solver = struct Z3Solver*;
 using Params = struct Z3Params*;
 using Model = struct Z3Model*;
+using Statistics = struct Z3Statistics*;
 
 constexpr int kFalse = -1, kTrue = 1;  // Z3_lbool
 
@@ -59,6 +61,12 @@ constexpr int kFalse = -1, kTrue = 1;  // Z3_lbool
   X(void, solver_set_params, (Context, Solver, Params))                                   \
   X(void, solver_assert, (Context, Solver, Ast))                                          \
   X(int, solver_check, (Context, Solver))                                                 \
+  X(Statistics, solver_get_statistics, (Context, Solver))                                 \
+  X(void, stats_inc_ref, (Context, Statistics))                                           \
+  X(void, stats_dec_ref, (Context, Statistics))                                           \
+  X(unsigned, stats_size, (Context, Statistics))                                          \
+  X(const char*, stats_get_key, (Context, Statistics, unsigned))                          \
+  X(unsigned, stats_get_uint_value, (Context, Statistics, unsigned))                      \
   X(Model, solver_get_model, (Context, Solver))                                           \
   X(void, model_inc_ref, (Context, Model))                                                \
   X(void, model_dec_ref, (Context, Model))                                                \
@@ -103,7 +111,7 @@ const Functions* library() {
   return functions;
 }
 
-// A context serves one thread at a time. It never frees an expression, so it is replaced in time.
+// Of one question: how many steps z3 takes depends on what a context has been asked before.
 class Session {
  public:
   explicit Session(const Functions& f) : f_(f) {
@@ -116,17 +124,14 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  bool is_used_up() const { return questions_ >= 200; }
-
-  SmtAnswer solve(const SmtText& question, int milliseconds) {
-    ++questions_;
+  SmtAnswer solve(const SmtText& question, int64_t steps) {
     AstVector asserted = f_.parse_smtlib2_string(context_, question.text().c_str(), 0, nullptr,
                                                  nullptr, 0, nullptr, nullptr);
     expect(f_.get_error_code(context_) == 0, "z3 cannot read:\n", question.text());
     f_.ast_vector_inc_ref(context_, asserted);
     Solver solver = f_.mk_simple_solver(context_);
     f_.solver_inc_ref(context_, solver);
-    limit(solver, milliseconds);
+    limit(solver, steps);
     for (unsigned i = 0; i < f_.ast_vector_size(context_, asserted); ++i)
       f_.solver_assert(context_, solver, f_.ast_vector_get(context_, asserted, i));
     SmtAnswer answer;
@@ -134,19 +139,32 @@ class Session {
     if (decided == kFalse) answer.decision = Decision::Never;
     if (decided == kTrue && read(solver, question, answer.values))
       answer.decision = Decision::Sometimes;
+    answer.steps = steps_of(solver);
     f_.solver_dec_ref(context_, solver);
     f_.ast_vector_dec_ref(context_, asserted);
     return answer;
   }
 
  private:
-  void limit(Solver solver, int milliseconds) {
+  void limit(Solver solver, int64_t steps) {
+    constexpr int64_t kMost = std::numeric_limits<unsigned>::max() - 1;  // one more is no limit
     Params params = f_.mk_params(context_);
     f_.params_inc_ref(context_, params);
-    f_.params_set_uint(context_, params, f_.mk_string_symbol(context_, "timeout"),
-                       static_cast<unsigned>(std::max(1, milliseconds)));
+    f_.params_set_uint(context_, params, f_.mk_string_symbol(context_, "rlimit"),
+                       static_cast<unsigned>(std::clamp<int64_t>(steps, 1, kMost)));
     f_.solver_set_params(context_, solver, params);
     f_.params_dec_ref(context_, params);
+  }
+
+  int64_t steps_of(Solver solver) {
+    Statistics all = f_.solver_get_statistics(context_, solver);
+    f_.stats_inc_ref(context_, all);
+    int64_t steps = 0;
+    for (unsigned i = 0; i < f_.stats_size(context_, all); ++i)
+      if (std::string_view(f_.stats_get_key(context_, all, i)) == "rlimit count")
+        steps = f_.stats_get_uint_value(context_, all, i);
+    f_.stats_dec_ref(context_, all);
+    return steps;
   }
 
   // False where a value is beyond int64.
@@ -173,28 +191,17 @@ class Session {
 
   const Functions& f_;
   Context context_ = nullptr;
-  int questions_ = 0;
 };
 
-// Sessions that no thread uses, and what is known already. Never freed: threads may outlive main.
+// What is known already. Never freed: threads may outlive main.
 struct Shared {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Session>> idle;
   std::unordered_map<std::string, SmtAnswer> known;
   SmtMemory memory;
 };
 Shared& shared() {
   static Shared* instance = new Shared;
   return *instance;
-}
-
-std::unique_ptr<Session> take_session() {
-  Shared& all = shared();
-  std::lock_guard lock(all.mutex);
-  if (all.idle.empty()) return nullptr;
-  std::unique_ptr<Session> session = std::move(all.idle.back());
-  all.idle.pop_back();
-  return session;
 }
 
 }  // namespace
@@ -209,7 +216,7 @@ void set_memory(const SmtMemory& memory) {
   shared().memory = memory;
 }
 
-SmtAnswer solve(const SmtText& question, int milliseconds) {
+SmtAnswer solve(const SmtText& question, int64_t steps) {
   if (!has_solver()) return {};
   constexpr size_t kMostKnown = 1 << 14;
   const std::string text = question.text();
@@ -221,15 +228,11 @@ SmtAnswer solve(const SmtText& question, int milliseconds) {
     memory = all.memory;
   }
   std::optional<SmtAnswer> answer = memory.recall ? memory.recall(text) : std::nullopt;
-  std::unique_ptr<Session> session;
   if (!answer) {
-    session = take_session();
-    if (!session) session = std::make_unique<Session>(*library());
-    answer = session->solve(question, milliseconds);
+    answer = Session(*library()).solve(question, steps);
     if (memory.keep && answer->decision != Decision::Unknown) memory.keep(text, *answer);
   }
   std::lock_guard lock(all.mutex);
-  if (session && !session->is_used_up()) all.idle.push_back(std::move(session));
   if (all.known.size() >= kMostKnown) all.known.clear();
   if (answer->decision != Decision::Unknown) all.known[text] = *answer;
   return *answer;

@@ -1,7 +1,6 @@
 #include "codegen/writes.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 
 #include "codegen/access.h"
@@ -16,8 +15,6 @@
 namespace tiny {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 bool is_parallel(Node range) { return kind(range) == RangeKind::Core || is_of_grid(range); }
 
@@ -150,8 +147,9 @@ class Walk {
 
 class Writes {
  public:
-  Writes(std::span<const Claim> stores, Node sink, const ProofSettings& settings)
-      : stores_(stores), settings_(settings), begin_(Clock::now()) {
+  Writes(std::span<const Claim> stores, Node sink, const ProofSettings& settings,
+         int64_t& steps_left)
+      : stores_(stores), settings_(settings), steps_left_(steps_left) {
     for (Node n : topological(sink))
       if (n->is(Op::Range))
         ranges_.push_back(make(Op::Range, kIndex, {index(extent(n))}, n->payload));
@@ -212,19 +210,14 @@ class Writes {
     return {Verdict::Unproved, Method::None, cat(text, ": ", why)};
   }
 
-  int milliseconds_left() const {
-    const double used = std::chrono::duration<double>(Clock::now() - begin_).count();
-    return static_cast<int>((settings_.seconds - used) * 1000);
-  }
-
   // No iterations of stores s and t that differ in a range of `which` (empty: no two at all) write
   // the same element.
   Finding differ(size_t s, size_t t, const std::vector<Node>& which) const {
     if (!has_solver()) return unproved("there is no solver");
-    const int left = milliseconds_left();
-    if (left <= 0) return unproved("no time left");
+    if (steps_left_ <= 0) return unproved("no steps left");
     const SmtText question = question_of(s, t, which);
-    const SmtAnswer answer = solve(question, left);
+    const SmtAnswer answer = solve(question, steps_left_);
+    steps_left_ -= answer.steps;
     if (answer.decision == Decision::Unknown) return unproved("the solver gave up");
     if (answer.decision == Decision::Sometimes) return example(s, t, question, answer.values);
     return {Verdict::Proved, Method::Solver, ""};
@@ -312,15 +305,16 @@ class Writes {
 
   std::span<const Claim> stores_;
   const ProofSettings settings_;
-  const Clock::time_point begin_;
+  int64_t& steps_left_;
   std::vector<Node> ranges_;
   std::vector<std::vector<Node>> domains_;  // by store
 };
 
 }  // namespace
 
-Finding prove_writes(std::span<const Claim> stores, Node sink, const ProofSettings& settings) {
-  return Writes(stores, sink, settings).run();
+Finding prove_writes(std::span<const Claim> stores, Node sink, const ProofSettings& settings,
+                     int64_t& steps_left) {
+  return Writes(stores, sink, settings, steps_left).run();
 }
 
 }  // namespace tiny

@@ -7,7 +7,9 @@
 
 namespace tiny {
 
-// `stores` are all claims of a kernel that store to one buffer; `sink` is the kernel.
-Finding prove_writes(std::span<const Claim> stores, Node sink, const ProofSettings& settings);
+// `stores` are all claims of a kernel that store to one buffer; `sink` is the kernel. `steps_left`
+// of the solver are reduced by those that this takes.
+Finding prove_writes(std::span<const Claim> stores, Node sink, const ProofSettings& settings,
+                     int64_t& steps_left);
 
 }  // namespace tiny

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "devices/gpu.h"
-#include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/ranks.h"
 
 namespace tiny {
 
@@ -91,12 +91,6 @@ class GpuSumOfRanks : public SumOfRanks {
   GpuEvent begin_ = nullptr, end_ = nullptr;
 };
 
-namespace {
-
-int64_t seconds_to_wait() { return std::max<int64_t>(1, env_int("COLLECTIVE_TIMEOUT")); }
-
-}  // namespace
-
 // A process that ends while all join would keep the others for ever: they join on a thread that
 // may be left behind.
 std::shared_ptr<GpuDevice::Group> GpuDevice::join(const Nccl& library,
@@ -117,9 +111,9 @@ std::shared_ptr<GpuDevice::Group> GpuDevice::join(const Nccl& library,
       promise.set_exception(std::current_exception());
     }
   }).detach();
-  check(joined.wait_for(std::chrono::seconds(seconds_to_wait())) == std::future_status::ready,
-        "rank ", rank, ": its GPU and those of the other ranks have not joined in ",
-        seconds_to_wait(), " s (COLLECTIVE_TIMEOUT)");
+  check(joined.wait_for(rank_patience()) == std::future_status::ready, "rank ", rank,
+        ": its GPU and those of the other ranks have not joined in ",
+        rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT)");
   return group = std::make_shared<Group>(library, joined.get());
 }
 

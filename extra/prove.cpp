@@ -17,7 +17,7 @@ namespace {
 
 int report(Node kernel) {
   ProofSettings settings;
-  settings.seconds = 60;
+  settings.steps = 3000 * kSolverSteps;
   settings.iterations = int64_t{1} << 24;
   const Proof p = prove(kernel, settings);
   std::cout << to_smt(kernel) << "; " << name_of(p.verdict) << ": " << p.claims << " claims, "

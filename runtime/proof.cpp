@@ -13,7 +13,7 @@ namespace tiny {
 
 namespace {
 
-constexpr const char* kVersion = "proof 3";  // what was proved before another one counts no more
+constexpr const char* kVersion = "proof 4";  // what was proved before another one counts no more
 
 struct Counts {
   std::mutex mutex;
@@ -64,7 +64,7 @@ std::string key_of(const std::string& question) {
   return cache_key({"", question}, cat(kVersion, " answer"));
 }
 
-// "never", or "sometimes" and the values.
+// "never" or "sometimes", the steps, and the values.
 std::optional<SmtAnswer> recall_answer(const std::string& question) {
   const std::string folder = cache_folder();
   const auto entry = folder.empty() ? std::nullopt : cache_get(folder, key_of(question));
@@ -73,6 +73,7 @@ std::optional<SmtAnswer> recall_answer(const std::string& question) {
   std::string decision;
   in >> decision;
   SmtAnswer answer{decision == "never" ? Decision::Never : Decision::Sometimes, {}};
+  in >> answer.steps;
   for (int64_t v; in >> v;) answer.values.push_back(v);
   return answer;
 }
@@ -80,12 +81,13 @@ std::optional<SmtAnswer> recall_answer(const std::string& question) {
 void keep_answer(const std::string& question, const SmtAnswer& answer) {
   const std::string folder = cache_folder();
   if (folder.empty()) return;
-  std::string entry = answer.decision == Decision::Never ? "never" : "sometimes";
+  std::string entry =
+      cat(answer.decision == Decision::Never ? "never " : "sometimes ", answer.steps);
   for (int64_t v : answer.values) entry += cat(' ', v);
   cache_put(folder, key_of(question), entry);
 }
 
-constexpr double kBudget = 0.05, kPatience = 20;  // seconds a kernel, CHECK_OOB=1 and 2
+constexpr int64_t kPatience = 50 * kSolverSteps;  // for a kernel with CHECK_OOB=2
 
 }  // namespace
 
@@ -96,8 +98,10 @@ PendingProof::PendingProof(const Lowered& low, const Step& step, const Target& t
   set_memory({recall_answer, keep_answer});
   ProofSettings settings;
   read_kernel(step.kernel.get(), target, settings);
-  settings.seconds = mode_ == 2 ? kPatience : kBudget;
-  if (mode_ == 2) settings.iterations = int64_t{1} << 24;
+  if (mode_ == 2) {
+    settings.steps = kPatience;
+    settings.iterations = int64_t{1} << 24;
+  }
   folder_ = cache_folder();
   if (!folder_.empty()) key_ = key_of(low, settings);
   const auto known = folder_.empty() ? std::nullopt : cache_get(folder_, key_);

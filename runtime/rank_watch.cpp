@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "runtime/messages.h"
-#include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"
 
@@ -129,7 +128,7 @@ class Watch {
       if (peer.ended != Clock::time_point() && now - std::max(peer.ended, p.begun) > kGrace)
         return cat("rank ", r, " has ended before ", name);
     }
-    const int64_t limit = std::max<int64_t>(1, env_int("COLLECTIVE_TIMEOUT"));
+    const int64_t limit = rank_patience().count() / 1000;
     return now - p.begun > std::chrono::seconds(limit) ? late(p, name, limit) : "";
   }
 

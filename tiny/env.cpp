@@ -35,9 +35,8 @@ constexpr Row kRows[] = {
      "1 verifies the graph after every pass, as debug builds always do, and waits after each "
      "launch on a GPU, so that an error names its kernel."},
     {"CHECK_OOB", Kind::Int, "1", Scope::Host,
-     "Proves that new kernels stay inside their buffers: 1 for 50 ms a kernel and goes on when "
-     "that "
-     "is not enough, 2 takes what is unproved for an error, 0 is off."},
+     "Proves that new kernels stay inside their buffers: 1 with 20000 steps of z3 a kernel and "
+     "goes on when that is not enough, 2 takes what is unproved for an error, 0 is off."},
     {"CHECK_NAN", Kind::Int, "0", Scope::Host,
      "1 names the kernel, and the operation, that first makes a NaN or an infinity from finite "
      "values, at the price of reading all memory on the host."},
@@ -128,6 +127,9 @@ constexpr Row kRows[] = {
      "The others meet it at the port behind this one, which torchrun keeps."},
     {"COLLECTIVE_TIMEOUT", Kind::Int, "60", Scope::Host,
      "Seconds after which a process that sends nothing is an error on those that wait for it."},
+    {"TINY_SECRET", Kind::Text, "", Scope::Host,
+     "Text that the processes of one run share and nobody else knows, needed on several machines; "
+     "empty: those of one machine make one up."},
     {"JIT", Kind::Int, "1", Scope::Host,
      "0 calls the function of a Jit each time; 2 replays a list of launches where the device has "
      "graphs."},

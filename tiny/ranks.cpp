@@ -1,5 +1,6 @@
 #include "tiny/ranks.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -13,18 +14,27 @@ namespace tiny {
 
 namespace {
 
+constexpr int kMostRanks = 1 << 16;
+
 // Our row of the environment, else the first of the launchers' variables that is set: Open MPI's,
 // those of MPICH and its kin, Slurm's.
-int number_of(const char* row, std::initializer_list<const char*> others, int standard) {
-  if (const int64_t own = env_int(row); own >= 0) return static_cast<int>(own);
+// Throws Error unless it is from `least` to `most`.
+int number_of(const char* row, std::initializer_list<const char*> others, int standard, int least,
+              int most) {
+  const auto checked = [&](const char* name, int64_t value) {
+    check(value >= least && value <= most, name, "=", value, ": expected a number from ", least,
+          " to ", most, most < kMostRanks ? cat(", of ", most + 1, " processes (WORLD_SIZE)") : "");
+    return static_cast<int>(value);
+  };
+  if (const int64_t own = env_int(row); own != -1) return checked(row, own);
   for (const char* name : others)
     if (const char* set = std::getenv(name)) {
-      int value = 0;
+      int64_t value = 0;
       const std::string text = set;
       const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-      check(status == std::errc() && end == text.data() + text.size() && value >= 0, name, "=",
-            text, ": expected a number");
-      return value;
+      check(status == std::errc() && end == text.data() + text.size(), name, "=", text,
+            ": expected a number");
+      return checked(name, value);
     }
   return standard;
 }
@@ -34,32 +44,37 @@ int number_of(const char* row, std::initializer_list<const char*> others, int st
 int rank_count() {
   static const int count = [] {
     // A job of Slurm's without srun has these variables too, and one process.
-    const int n =
-        number_of("WORLD_SIZE", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1);
-    check(n >= 1, "WORLD_SIZE=", n, ": there has to be one process");
-    return n;
+    return number_of("WORLD_SIZE", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1,
+                     1, kMostRanks);
   }();
   return count;
 }
 
 int rank() {
   static const int own = [] {
-    const int r = number_of("RANK", {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}, 0);
-    check(r < rank_count(), "RANK=", r, ": there are ", rank_count(),
-          " processes (WORLD_SIZE), numbered from 0");
+    const int r = number_of("RANK", {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"},
+                            rank_count() == 1 ? 0 : -1, 0, rank_count() - 1);
+    check(r >= 0, "WORLD_SIZE=", rank_count(), ": each process needs its number from 0 to ",
+          rank_count() - 1, " in RANK");
     return r;
   }();
   return own;
 }
 
 int local_rank() {
-  static const int own = number_of(
-      "LOCAL_RANK", {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}, rank());
+  static const int own =
+      number_of("LOCAL_RANK", {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"},
+                rank(), 0, rank_count() - 1);
   return own;
 }
 
 std::vector<std::string> rank_devices() {
   return rank_count() == 1 ? devices_from("", 1) : devices_from("RANK", rank_count());
+}
+
+std::chrono::milliseconds rank_patience() {
+  constexpr int64_t kMost = 1 << 30;  // seconds: a time that far ahead is still a number
+  return std::chrono::seconds(std::clamp<int64_t>(env_int("COLLECTIVE_TIMEOUT"), 1, kMost));
 }
 
 void mute_other_ranks() {

@@ -8,6 +8,7 @@
 // that it takes, if every process makes the same calls with the same values: the same seed, the
 // same data, and values read on the host by all (what is read is sent to all).
 #pragma once
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ int local_rank();  // among those on this machine
 int rank_count();  // at least 1
 // A device of each process: RANK, RANK:1, ...; with one process alone the default device.
 std::vector<std::string> rank_devices();
+
+// How long a process may be silent before those that wait for it give it up: COLLECTIVE_TIMEOUT, a
+// second at least.
+std::chrono::milliseconds rank_patience();
 
 // What this process prints to the standard output goes nowhere if it is not rank 0: all do the
 // same, and one of them tells. Throws Error where there is no /dev/null.

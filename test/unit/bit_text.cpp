@@ -171,7 +171,7 @@ std::string BitText::opaque_division(Op op, DType t, const std::string& a, const
 Decision decide(const std::string& condition) {
   SmtText q;
   q.assert_that(condition);
-  return solve(q, 10000).decision;
+  return solve(q, 1000 * kSolverSteps).decision;
 }
 
 }  // namespace tiny::test

@@ -11,7 +11,7 @@
 
 namespace tiny::test {
 
-constexpr double kPatient = 20;
+constexpr int64_t kPatient = 50 * kSolverSteps;
 
 inline Node range(int id, int64_t extent, RangeKind kind = RangeKind::Loop) {
   return make(Op::Range, kI64, {constant(kI64, extent)}, RangeArg{id, kind});
@@ -46,7 +46,7 @@ inline Node sink(std::vector<Node> stores) { return make(Op::Sink, kVoid, stores
 
 inline ProofSettings patient() {
   ProofSettings s;
-  s.seconds = kPatient;
+  s.steps = kPatient;
   s.iterations = 1 << 20;
   return s;
 }

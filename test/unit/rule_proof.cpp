@@ -155,7 +155,7 @@ std::string difference(Node before, Node after) {
   if (after->dtype != before->dtype) return cat(text, " of ", after->dtype);
   if (before == after) return "";
   if (has_index(before) || has_index(after)) {
-    const Finding f = prove_equal(before, after, 10);
+    const Finding f = prove_equal(before, after, 1000 * kSolverSteps);
     return f.verdict == Verdict::Proved ? "" : cat(name_of(f.verdict), ": ", f.text);
   }
   BitText bits(has_wide_division(after));  // shifts are divisions, and say what these are

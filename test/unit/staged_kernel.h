@@ -106,7 +106,7 @@ struct StagedKernel {
 
 inline void prove_all(const StagedKernel& k, const Lowered& low) {
   ProofSettings settings;
-  settings.seconds = 10;
+  settings.steps = 50 * kSolverSteps;
   read_kernel(k.node(), k.device.target(), settings);
   const Proof proof = prove(low.machine, settings);
   CHECK_MESSAGE(proof.verdict == Verdict::Proved, proof.text);

@@ -302,7 +302,7 @@ TEST_CASE("divisions of all machine integers are proved to be what they become")
         Node after = division_rules().apply(n, &name);
         if (!after) continue;
         fired.insert(name);
-        const Finding f = prove_equal(n, after, 20);
+        const Finding f = prove_equal(n, after, 1000 * kSolverSteps);
         INFO(t << ' ' << to_expression(n) << " became " << to_expression(after));
         CHECK_MESSAGE(f.verdict == Verdict::Proved, f.text);
       }
@@ -312,7 +312,7 @@ TEST_CASE("divisions of all machine integers are proved to be what they become")
     const char* name = nullptr;
     Node after = division_rules().apply(n, &name);
     fired.insert(name);
-    CHECK(prove_equal(n, after, 20).verdict == Verdict::Proved);
+    CHECK(prove_equal(n, after, 1000 * kSolverSteps).verdict == Verdict::Proved);
   }
   for (const Rule& rule : division_rules().rules())
     CHECK_MESSAGE(fired.count(rule.name), rule.name);
@@ -394,7 +394,7 @@ TEST_CASE("typical expressions are proved equal to what they become") {
   };
   for (Node before : expressions) {
     Node after = simplify(before);
-    const Finding f = prove_equal(before, after, 20);
+    const Finding f = prove_equal(before, after, 1000 * kSolverSteps);
     INFO(to_expression(before) << " became " << to_expression(after));
     CHECK_MESSAGE(f.verdict == Verdict::Proved, f.text);
   }
@@ -405,7 +405,7 @@ TEST_CASE("the prover refutes what is not equal") {
   Arena arena;
   ArenaScope scope(arena);
   Node g = range(0, 100);
-  CHECK(prove_equal(div(g, 12), div(g, 13), 20).verdict == Verdict::Wrong);
+  CHECK(prove_equal(div(g, 12), div(g, 13), 1000 * kSolverSteps).verdict == Verdict::Wrong);
 }
 
 TEST_CASE("index arithmetic takes its simplest form") {
@@ -436,7 +436,8 @@ TEST_CASE("divisors whose product leaves int64 stay two") {
   CHECK(to_expression(index_div(index_div(x, 3), 5)) == "Load(Param(),0)/15");
   Node quotient = op(Op::FloorDiv, index_div(x, 3), index(far));
   CHECK(simplify(quotient) == quotient);
-  CHECK(prove_equal(quotient, index(0), 20).verdict == Verdict::Wrong);  // -1 of what is below 0
+  CHECK(prove_equal(quotient, index(0), 1000 * kSolverSteps).verdict ==
+        Verdict::Wrong);  // -1 of what is below 0
 }
 
 TEST_CASE("integers from indices that wrap stay machine integers") {

@@ -81,7 +81,7 @@ TEST_CASE("more elements than 32 bits count have indices of 64 bits, which are p
         const Lowered low = lower(kernel, "k", target);
         if (target.kind == Target::Kind::Gpu) CHECK((wide_accesses(low) > 0) == many);
         ProofSettings settings;
-        settings.seconds = 5;
+        settings.steps = 100 * kSolverSteps;
         read_kernel(kernel, target, settings);
         const Proof proof = prove(low.machine, settings);
         CHECK_MESSAGE(proof.verdict == Verdict::Proved, proof.text);

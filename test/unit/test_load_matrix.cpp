@@ -174,7 +174,7 @@ TEST_CASE("ldmatrix: a proof finds a row that begins outside of the stage") {
   const StagedKernel kernel(product("nt", kBF16, kLarge, "EMU:CUDA:sm_80"));
   const Lowered low = kernel.lowered(kWarps);
   ProofSettings settings;
-  settings.seconds = 10;
+  settings.steps = 50 * kSolverSteps;
   read_kernel(kernel.node(), kernel.device.target(), settings);
   Arena arena;
   ArenaScope scope(arena);

@@ -238,7 +238,7 @@ TEST_CASE("parallel iterations stay apart where a gathered index lies between th
     std::vector<Node> srcs{param(0, 4096), add(add(mul(row, 988), mul(id, step)), at),
                            constant(kF32, 1.0), inside};
     ProofSettings hasty = patient();
-    hasty.seconds = 0.05;
+    hasty.steps = kSolverSteps;
     const Proof p = prove(sink({make(Op::Store, kVoid, srcs, OpArg{Op::Add})}), hasty);
     return p.verdict == Verdict::Proved && p.settled[static_cast<int>(Method::Solver)] == 0;
   };
@@ -266,7 +266,7 @@ TEST_CASE("large kernels are settled without walking them") {
   CHECK(transposed((1 << 10) - 1).verdict == Verdict::Wrong);
 }
 
-TEST_CASE("without time or a solver a kernel is unproved, never wrong") {
+TEST_CASE("without steps or a solver a kernel is unproved, never wrong") {
   Arena arena;
   ArenaScope scope(arena);
   // a * b < 10^6 for coprime remainders of one number: beyond intervals
@@ -275,7 +275,7 @@ TEST_CASE("without time or a solver a kernel is unproved, never wrong") {
   Node at = op(Op::Sub, op(Op::Mul, x, y), op(Op::Mul, y, x));
   Node gate = lt(add(x, y), 1000);
   ProofSettings none = patient();
-  none.seconds = 0;
+  none.steps = 0;
   Node hard = add(op(Op::FloorDiv, op(Op::Mul, x, y), num(1000)), at);
   const Proof p =
       prove(sink({store(param(0, 1000003 * 7), r, load(param(1, 700), hard, gate))}), none);
@@ -412,11 +412,31 @@ TEST_CASE("questions for the solver are text that it reads") {
   CHECK(q.text() ==
         "(declare-const r3 Int)\n(assert (<= 0 r3 99))\n(define-fun t0 () Int (div r3 7))\n"
         "(assert (= t0 9))\n");
-  const SmtAnswer yes = solve(q, 1000);
+  const SmtAnswer yes = solve(q, kSolverSteps);
   CHECK(yes.decision == Decision::Sometimes);
   CHECK(yes.values[0] / 7 == 9);
   q.assert_that("(< r3 60)");
-  CHECK(solve(q, 1000).decision == Decision::Never);
+  CHECK(solve(q, kSolverSteps).decision == Decision::Never);
+}
+
+TEST_CASE("the solver's budget is counted in its steps, not in time") {
+  if (!has_solver()) return;
+  Arena arena;
+  ArenaScope scope(arena);
+  SmtText q;
+  // No cubes of 1 to 6 add up to one of 1 to 8, which takes some thousand steps to see.
+  std::string cubes[3];
+  for (int i = 0; i < 3; ++i) {
+    Node r = make(Op::Range, kIndex, {index(6 + i)}, RangeArg{i, RangeKind::Loop});
+    const std::string x = q.term(make(Op::Add, kIndex, {r, index(1)}));
+    cubes[i] = cat("(* ", x, " ", x, " ", x, ")");
+  }
+  q.assert_that(cat("(= (+ ", cubes[0], " ", cubes[1], ") ", cubes[2], ")"));
+  CHECK(solve(q, 100).decision == Decision::Unknown);
+  const SmtAnswer answer = solve(q, 100 * kSolverSteps);
+  CHECK(answer.decision == Decision::Never);
+  CHECK(answer.steps > 100);
+  CHECK(solve(q, 100).steps == answer.steps);  // what is known counts as much
 }
 
 TEST_CASE("the solver's answers outlast the process where there is a place for them") {
@@ -435,12 +455,12 @@ TEST_CASE("the solver's answers outlast the process where there is a place for t
     q.assert_that(cat("(< ", limit, " ", q.term(x), ")"));
     return q;
   };
-  CHECK(solve(above(1008), 1000).decision == Decision::Never);
+  CHECK(solve(above(1008), kSolverSteps).decision == Decision::Never);
   CHECK(kept.size() == 1);
   CHECK(kept.begin()->second.decision == Decision::Never);
   // What is there is not asked again: only so can the solver say something else.
   kept[above(7).text()] = {Decision::Sometimes, {42}};
-  CHECK(solve(above(7), 1000).values == std::vector<int64_t>{42});
+  CHECK(solve(above(7), kSolverSteps).values == std::vector<int64_t>{42});
   CHECK(kept.size() == 2);
   set_memory({});
 }
@@ -472,7 +492,7 @@ TEST_CASE("every kernel of a training step of ResNet-50 is proved, for CPUs and 
     for (const Step& step : schedule(graph, devices, device_id(name))->steps) {
       if (!step.kernel || !distinct.insert(step.kernel.get()).second) continue;
       ProofSettings settings;
-      settings.seconds = 1;
+      settings.steps = 20 * kSolverSteps;
       read_kernel(step.kernel.get(), target, settings);
       const Proof p = prove(lower(step.kernel.get(), step.name, target).machine, settings);
       CHECK_MESSAGE(p.verdict == Verdict::Proved, name, ", ", step.name, ": ", p.text);

@@ -233,7 +233,7 @@ int found(const Corpus& corpus, Fault fault) {
     Arena arena;
     ArenaScope scope(arena);
     ProofSettings hasty = settings;
-    hasty.seconds = 1;
+    hasty.steps = 20 * kSolverSteps;
     hasty.iterations = 20000;
     std::vector<Node> all = accesses_of(low.machine);
     if (all.size() > 12) all.erase(all.begin() + 6, all.end() - 6);

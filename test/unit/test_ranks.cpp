@@ -2,8 +2,11 @@
 // runs one of the test cases that do nothing otherwise.
 #include "tiny/ranks.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +15,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 #include <thread>
+#include <utility>
 
+#include "runtime/device.h"
+#include "runtime/messages.h"
 #include "test/fake/hip.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -48,24 +56,60 @@ Ended run_one(const std::string& command) {
   return out;
 }
 
-// Each rank's end. `settings`: more variables, "A=1 B=2", where @ is the number of the rank.
-std::vector<Ended> run_ranks(int count, const std::string& worker, const std::string& settings) {
+// Of no other run that goes on, and of none that the system gives to who asks for any.
+int next_port() {
   static std::atomic<int> next{0};
+  return 10000 + (::getpid() * 14 + 2 * next++) % 22000;
+}
+
+// `settings`: more variables, "A=1 B=2", where @ is the number of the rank.
+Ended run_rank(int r, int count, int port, const std::string& worker, std::string settings) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const int port = 21000 + (::getpid() * 7 + next++) % 30000;
+  for (size_t at; (at = settings.find('@')) != settings.npos;)
+    settings.replace(at, 1, std::to_string(r));
+  return run_one(cat("IS_WORKER=1 DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=300 MASTER_PORT=", port,
+                     " RANK=", r, " WORLD_SIZE=", count, ' ', settings, " '", self, "' -tc='",
+                     worker, "' 2>&1"));
+}
+
+// Each rank's end.
+std::vector<Ended> run_ranks(int count, const std::string& worker, const std::string& settings) {
+  const int port = next_port();
   std::vector<Ended> out(static_cast<size_t>(count));
   std::vector<std::thread> threads;
   for (int r = 0; r < count; ++r)
-    threads.emplace_back([&, r] {
-      std::string own = settings;
-      for (size_t at; (at = own.find('@')) != own.npos;) own.replace(at, 1, std::to_string(r));
-      out[static_cast<size_t>(r)] = run_one(cat(
-          "IS_WORKER=1 DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=30 MASTER_PORT=", port, " RANK=", r,
-          " WORLD_SIZE=", count, ' ', own, " '", self, "' -tc='", worker, "' 2>&1"));
-    });
+    threads.emplace_back(
+        [&, r] { out[static_cast<size_t>(r)] = run_rank(r, count, port, worker, settings); });
   for (std::thread& t : threads) t.join();
   return out;
 }
+
+// Somebody at a port of this machine who is no rank.
+class Stranger {
+ public:
+  // Waits until somebody listens there; gives up where nobody does for minutes.
+  explicit Stranger(int port) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    for (int i = 0; i < 30000; ++i, ::usleep(10000)) {
+      socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (::connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0) return;
+      ::close(socket_);
+    }
+  }
+  Stranger(Stranger&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
+  ~Stranger() {
+    if (socket_ >= 0) ::close(socket_);
+  }
+  void says(const std::string& text) const {
+    ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
+  }
+
+ private:
+  int socket_;
+};
 
 bool is_worker() { return std::getenv("IS_WORKER") != nullptr; }
 
@@ -186,12 +230,47 @@ TEST_CASE("worker of ranks: the last one dies") {
   }
 }
 
-TEST_CASE("worker of ranks: the last one sleeps") {
+// It comes when the others have given it up, as a file says.
+TEST_CASE("worker of ranks: the last one is late") {
+  if (!is_worker()) return;
+  const std::string given_up = env_text("MNIST_DIR");
+  std::optional<EnvOverride> limit;
+  try {
+    train("", 4, [&](int64_t step) {
+      if (step != 2) return;
+      if (rank() == rank_count() - 1) {
+        while (!std::filesystem::exists(given_up)) ::usleep(10000);
+        ::_exit(0);
+      }
+      find_device(env_text("DEVICE")).synchronize();  // of the steps before nothing is awaited
+      limit.emplace("COLLECTIVE_TIMEOUT", "1");
+    });
+  } catch (const std::exception& e) {
+    tell(e.what());
+  }
+  if (rank() == 0) std::ofstream(given_up) << "yes";
+}
+
+TEST_CASE("worker of ranks: tells its number") {
   if (!is_worker()) return;
   try {
-    train("", 4, [](int64_t step) {
-      if (step == 2 && rank() == rank_count() - 1) ::sleep(6);
-    });
+    const int own = rank(), count = rank_count();
+    tell(cat("rank ", own, " of ", count, ", ", local_rank()));
+    send_message(1 - own, &own, sizeof own, "a number");
+    int other = -1;
+    receive_message(1 - own, &other, sizeof other, "a number");
+    tell(cat("heard ", other));
+  } catch (const Error& e) {
+    tell(e.what());
+  }
+}
+
+TEST_CASE("worker of ranks: announces more than there is") {
+  if (!is_worker()) return;
+  try {
+    const uint64_t size = uint64_t{1} << 62;
+    if (rank() == 0) send_message(1, &size, sizeof size, "the length of a plan");
+    if (rank() == 1) agree_on("one step");
   } catch (const Error& e) {
     tell(e.what());
   }
@@ -288,8 +367,94 @@ TEST_CASE("a run goes on from its last checkpoint on another number of processes
 }
 
 TEST_CASE("a process that is late is named by those that wait for it") {
-  const auto out = run_ranks(2, "worker of ranks: the last one sleeps", "COLLECTIVE_TIMEOUT=2");
-  CHECK(has(out[0].said, "rank 0: rank 1 sends nothing for 2 s (COLLECTIVE_TIMEOUT), at "));
+  const std::string file = file_of("given_up");
+  const auto out =
+      run_ranks(2, "worker of ranks: the last one is late", "MNIST_DIR='" + file + "'");
+  CHECK(has(out[0].said, "rank 0: rank 1 sends nothing for 1 s (COLLECTIVE_TIMEOUT), at "));
+  std::filesystem::remove(file);
+}
+
+TEST_CASE("strangers at the port of ranks neither end a run nor hold it up") {
+  const char* const worker = "worker of ranks: trains";
+  const auto one = run_ranks(1, worker, "");
+  const int port = next_port();
+  Ended first;
+  std::thread rank_0([&] { first = run_rank(0, 2, port, worker, ""); });
+  std::vector<Stranger> silent;  // more than are listened to
+  for (int i = 0; i < 300; ++i) silent.emplace_back(port + 1);
+  for (int i = 0; i < 3; ++i) Stranger leaves(port + 1);
+  const Stranger asks(port + 1), greets(port + 1), shouts(port + 1);
+  asks.says("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const int32_t greeting[] = {1, 2, 0, port};  // rank 1 of 2, and where it would listen
+  greets.says({reinterpret_cast<const char*>(greeting), sizeof greeting});
+  shouts.says(std::string(4096, '\xff'));
+  const Ended second = run_rank(1, 2, port, worker, "");
+  rank_0.join();
+  for (const Ended& e : {first, second}) {
+    CHECK(e.status == 0);
+    CHECK(e.said == one[0].said);
+  }
+}
+
+TEST_CASE("processes meet by the secret that they are given, and not with another one") {
+  const char* const worker = "worker of ranks: tells its number";
+  for (const Ended& e : run_ranks(2, worker, "TINY_SECRET=given")) CHECK(has(e.said, "heard "));
+  const auto others = run_ranks(2, worker, "TINY_SECRET=given@ COLLECTIVE_TIMEOUT=2");
+  CHECK(has(others[0].said, "rank 0: 1 of 2 ranks are there after 2 s"));
+  CHECK(has(others[1].said, "rank 1: no connection to rank 0"));
+  CHECK(has(others[0].said, "TINY_SECRET"));
+}
+
+TEST_CASE("processes of one machine find their secret in a folder of their user alone") {
+  const std::string runtime = file_of("runtime"), folder = runtime + "/tiny";
+  const auto limited = std::filesystem::perms::owner_all;
+  std::filesystem::create_directory(runtime);
+  std::filesystem::permissions(runtime, limited);
+  const char* const worker = "worker of ranks: tells its number";
+  const std::string setting = "XDG_RUNTIME_DIR='" + runtime + "'";
+  for (const Ended& e : run_ranks(2, worker, setting)) CHECK(has(e.said, "heard "));
+  CHECK(std::filesystem::status(folder).permissions() == limited);
+  CHECK(std::filesystem::is_empty(folder));  // it goes when all have met
+  std::filesystem::permissions(folder, limited | std::filesystem::perms::group_all);
+  for (const Ended& e : run_ranks(2, worker, setting))
+    CHECK(has(e.said, "is no folder of this user alone (mode 700)"));
+  std::filesystem::remove_all(runtime);
+}
+
+TEST_CASE("processes on several machines need a secret that they are given") {
+  // An address of documentation (RFC 5737), which no machine has.
+  const auto out =
+      run_rank(1, 2, next_port(), "worker of ranks: tells its number", "MASTER_ADDR=192.0.2.1");
+  CHECK(has(out.said, "MASTER_ADDR=192.0.2.1 is another machine: set TINY_SECRET"));
+  const auto first = run_rank(0, 2, next_port(), "worker of ranks: tells its number",
+                              "MASTER_ADDR=192.0.2.1 TINY_SECRET=given");
+  CHECK(has(first.said, "MASTER_ADDR is an address of the machine with RANK 0"));
+}
+
+TEST_CASE("lengths that a rank announces are not trusted") {
+  const auto out = run_ranks(2, "worker of ranks: announces more than there is", "");
+  CHECK(has(out[1].said, "rank 1: rank 0 announces 4611686018427387904 bytes of a plan"));
+}
+
+TEST_CASE("numbers of processes and ports that cannot be are errors that say them") {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"RANK=-5", "RANK=-5: expected a number from 0 to 1"},
+      {"RANK=2", "RANK=2: expected a number from 0 to 1, of 2 processes (WORLD_SIZE)"},
+      {"RANK=4294967296", "RANK=4294967296: "},
+      {"RANK=", "WORLD_SIZE=2: each process needs its number from 0 to 1 in RANK"},
+      {"RANK= PMI_RANK=-1", "PMI_RANK=-1: expected a number from 0 to 1"},
+      {"RANK= PMI_RANK=x", "PMI_RANK=x: expected a number"},
+      {"WORLD_SIZE=0", "WORLD_SIZE=0: expected a number from 1 to "},
+      {"WORLD_SIZE=-2", "WORLD_SIZE=-2: expected a number from 1 to "},
+      {"LOCAL_RANK=2", "LOCAL_RANK=2: expected a number from 0 to 1"},
+      {"LOCAL_RANK=-3", "LOCAL_RANK=-3: expected a number from 0 to 1"},
+      {"MASTER_PORT=70000", "MASTER_PORT=70000: it is a port between 1 and 65534"},
+      {"MASTER_PORT=0", "MASTER_PORT=0: it is a port between 1 and 65534"},
+      {"MASTER_PORT=-1", "MASTER_PORT=-1: it is a port between 1 and 65534"}};
+  for (const auto& [setting, text] : wrong) {
+    const Ended e = run_rank(1, 2, next_port(), "worker of ranks: tells its number", setting);
+    CHECK_MESSAGE(has(e.said, text), setting, ": ", e.said);
+  }
 }
 
 TEST_CASE("GPUs of several processes add up by their library") {
@@ -327,10 +492,12 @@ TEST_CASE("GPUs that wait for a process that has ended stop, and name it") {
 
 TEST_CASE("GPUs that wait for a process that is late stop, and name it") {
   const FakeGpus gpus("late");
-  const auto out =
-      run_ranks(2, "worker of ranks: the last one sleeps", gpus.settings("COLLECTIVE_TIMEOUT=2"));
+  const std::string file = file_of("gpu_given_up");
+  const auto out = run_ranks(2, "worker of ranks: the last one is late",
+                             gpus.settings("MNIST_DIR='" + file + "'"));
+  std::filesystem::remove(file);
   CHECK(has(out[0].said, "rank 0: rank 1 has not come to sum "));
-  CHECK(has(out[0].said, "in 2 s (COLLECTIVE_TIMEOUT); it is behind sum "));
+  CHECK(has(out[0].said, "in 1 s (COLLECTIVE_TIMEOUT); it is behind sum "));
 }
 
 TEST_CASE("processes with other plans stop before the first launch") {
@@ -350,4 +517,16 @@ TEST_CASE("one process is rank 0 of 1, with the default device") {
   CHECK(rank() == 0);
   CHECK(rank_count() == 1);
   CHECK(rank_devices() == std::vector<std::string>{"CPU"});
+}
+
+TEST_CASE("patience is at least a second, and a number however long") {
+  const auto of = [](const char* text) {
+    const EnvOverride limit("COLLECTIVE_TIMEOUT", text);
+    return rank_patience();
+  };
+  CHECK(of("-5") == std::chrono::seconds(1));
+  CHECK(of("60") == std::chrono::seconds(60));
+  CHECK(of("9223372036854775807") > std::chrono::hours(24 * 365));
+  CHECK(std::chrono::steady_clock::now() + of("9223372036854775807") >
+        std::chrono::steady_clock::now());
 }
