@@ -1,0 +1,38 @@
+// Runs a program under a setting and compares its results with the reference evaluator's.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "test/programs/program.h"
+
+namespace tiny::programs {
+
+// A setting is words: VARIABLE=value of the environment, or
+//   JIT      replayed by a Jit on other data, against plain calls, to the bit
+//   SLOPE    gradients against difference quotients of the reference evaluator
+// DEVICE=CPU,CPU:1 cuts the leaves over several devices.
+
+// "" where all is well, else what is wrong, "throws: ..." for an exception.
+// Differences that rounding explains are none: where some disturbance of each rounded value by a
+// few units moves a result as far, as it does where a comparison is decided by its last bit.
+class Checker {
+ public:
+  explicit Checker(const Program& program) : program_(program) {}
+  std::string difference(const std::string& setting);
+  bool was_tie() const { return tie_; }  // the last difference was explained by rounding
+
+ private:
+  std::string compare_all(const std::string& setting);
+  std::string compare_replays();
+  std::string compare_slopes();
+  const std::vector<HostTensor>& wanted();
+  double spread(size_t result);
+
+  const Program& program_;
+  std::optional<std::vector<HostTensor>> wanted_;
+  std::vector<std::vector<HostTensor>> disturbed_;
+  bool tie_ = false;
+};
+
+}  // namespace tiny::programs
