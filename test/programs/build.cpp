@@ -89,6 +89,12 @@ bool wants_gradient(const Program& program, const Step& s) {
   return program.gradient && s.t.is_float() && has(row_of(s), 'l');
 }
 
+int axis_of_shard(const Step& s, size_t devices) {
+  const int axis = static_cast<int>(s.seed % (s.a.size() + 1)) - 1;
+  const bool fits = axis >= 0 && s.a[static_cast<size_t>(axis)] >= static_cast<int64_t>(devices);
+  return fits ? axis : -1;
+}
+
 namespace {
 
 void realize(std::vector<Tensor>& values, const std::vector<int>& which) {
@@ -98,10 +104,8 @@ void realize(std::vector<Tensor>& values, const std::vector<int>& which) {
 }
 
 Tensor sharded(const Tensor& value, const Step& s, const std::vector<std::string>& devices) {
-  const int64_t axis = static_cast<int64_t>(s.seed % static_cast<uint64_t>(value.rank() + 1)) - 1;
-  if (axis < 0 || value.size(axis) < static_cast<int64_t>(devices.size()))
-    return value.shard(devices);
-  return value.shard(devices, axis);
+  const int axis = axis_of_shard(s, devices.size());
+  return axis < 0 ? value.shard(devices) : value.shard(devices, axis);
 }
 
 void add_loss(const Program& program, Built& built) {
@@ -129,9 +133,10 @@ Built build(const Program& program, const BuildOptions& options) {
     }
     std::vector<Tensor> in;
     for (int i : s.in) in.push_back(built.values[static_cast<size_t>(i)]);
-    Tensor value = row_of(s).make({s, in});
+    const bool is_leaf = has(row_of(s), 'l');
+    Tensor value = is_leaf && options.leaf ? options.leaf(s) : row_of(s).make({s, in});
     if (options.made) value = options.made(n, value);
-    if (has(row_of(s), 'l') && !options.devices.empty()) value = sharded(value, s, options.devices);
+    if (is_leaf && !options.devices.empty()) value = sharded(value, s, options.devices);
     if (wants_gradient(program, s)) {
       value.requires_grad_();
       built.leaves.push_back(value);

@@ -60,6 +60,8 @@ class Draw {
   std::mt19937_64 random_;
   Program program_;
   std::vector<Known> known_;
+  Shape sizes_;            // of axes
+  std::vector<int> rows_;  // of the table: what steps are drawn from
   int64_t most_ = 500;
   DType real_ = kF64;
 };

@@ -33,7 +33,9 @@ const std::vector<int>& lottery() {  // each row as often as its weight says
 
 Draw::Draw(uint64_t seed) : random_(seed * 0x9E3779B97F4A7C15ull + 1) { program_.seed = seed; }
 
+// A program has few sizes, so that many of its values fit together.
 int64_t Draw::size() {
+  if (!sizes_.empty() && chance(0.8)) return sizes_[static_cast<size_t>(below(3))];
   if (chance(0.01)) return 0;
   if (chance(0.15)) return 1;
   if (chance(0.12)) return one_of<int64_t>({8, 9, 13, 16, 17, 31, 32, 33, 40, 64});
@@ -103,7 +105,7 @@ int Draw::partner(int x) {
   Shape other(shape.begin() + below(static_cast<int64_t>(shape.size()) + 1), shape.end());
   for (int64_t& n : other)
     if (chance(0.3)) n = 1;
-  if (chance(0.1)) other.insert(other.begin(), between(1, 4));
+  if (other.size() == shape.size() && chance(0.1)) other.insert(other.begin(), between(1, 4));
   if (numel(broadcast("partner", other, shape)) > most_) other = shape;
   return leaf(other, dtype);
 }
@@ -144,9 +146,8 @@ void Draw::add_realize() {
 
 void Draw::random_step() {
   if (chance(0.02)) return add_realize();
-  const auto& tickets = lottery();
   Step s;
-  s.row = tickets[static_cast<size_t>(below(static_cast<int64_t>(tickets.size())))];
+  s.row = rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))];
   s.seed = bits() % 100000;
   const size_t before = known_.size();
   if (row_of(s).draw(*this, s) && add(s)) return;
@@ -161,7 +162,7 @@ void Draw::choose_outputs() {
       for (int i : s.in) used[static_cast<size_t>(i)] = true;
   for (size_t i = known_.size(); i-- > 0;) {
     if (!known_[i].value.defined() || has(row_of(program_.steps[i]), 'l')) continue;
-    if (program_.outputs.size() < 6 && chance(used[i] ? 0.12 : 0.85))
+    if (program_.outputs.size() < 4 && chance(used[i] ? 0.15 : 0.75))
       program_.outputs.push_back(static_cast<int>(i));
   }
   for (size_t i = known_.size(); program_.outputs.empty() && i-- > 0;)
@@ -170,11 +171,19 @@ void Draw::choose_outputs() {
 
 Program Draw::run() {
   const EnvOverride device("DEVICE", "CPU");
-  program_.gradient = chance(0.6);
+  program_.gradient = chance(0.7);
   program_.together = chance(0.8);
   if (chance(0.1)) most_ = 5000;
   real_ = chance(0.6) ? kF64 : chance(0.8) ? kF32 : chance(0.5) ? kBF16 : kF16;
-  const int64_t steps = chance(0.7) ? between(3, 12) : between(10, 40);
+  sizes_ = {size(), size(), size()};
+  // Few operators meet each other more often (A. Groce et al., "Swarm testing", ISSTA 2012).
+  rows_ = lottery();
+  if (chance(0.8)) {
+    for (int& row : rows_)
+      std::swap(row, rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))]);
+    rows_.resize(static_cast<size_t>(between(5, 25)));
+  }
+  const int64_t steps = chance(0.85) ? between(4, 12) : between(10, 40);
   while (leaf(shape(), real_) < 0) continue;
   if (chance(0.4)) leaf(shape(), real_, chance(0.3) ? -4 : 0, chance(0.3) ? 4 : 0);
   if (chance(0.2)) leaf(shape(), one_of({kI32, kI64, kBool, kU8, kI8, kU32, kI16}));

@@ -91,8 +91,9 @@ Program random_program(uint64_t seed);
 
 // How a program is made into tensors.
 struct BuildOptions {
-  bool realizes = true;                   // steps that ask for values do so
-  std::vector<std::string> devices = {};  // leaves are cut over these
+  bool realizes = true;                          // steps that ask for values do so
+  std::vector<std::string> devices = {};         // leaves are cut over these
+  std::function<Tensor(const Step&)> leaf = {};  // makes leaves, in place of their row
   // Takes the place of the value that a step has made.
   std::function<Tensor(size_t step, const Tensor& value)> made = {};
 };
@@ -104,6 +105,9 @@ struct Built {
 };
 Built build(const Program& program, const BuildOptions& options = {});
 bool wants_gradient(const Program& program, const Step& s);
+
+// The axis along which a leaf is cut over so many devices, -1 where each has all of it.
+int axis_of_shard(const Step& s, size_t devices);
 
 // A whole C++ program that prints how far the results are from those of FUSE=0 OPT=0 on the CPU.
 // `setting`: words such as FUSE=0, for its first run.

@@ -142,14 +142,14 @@ bool resample(Draw& d, Step& s) {
 
 std::vector<Row> product_rows() {
   return {
-      {"matmul", 6, "e", product, TINY_EXPRESSION(x.matmul(y))},
-      {"linear", 2, "e", linear, TINY_EXPRESSION(x.linear(y, z))},
+      {"matmul", 12, "e", product, TINY_EXPRESSION(x.matmul(y))},
+      {"linear", 4, "e", linear, TINY_EXPRESSION(x.linear(y, z))},
       {"outer", 1, "e", outer, TINY_EXPRESSION(x.outer(y))},
-      {"einsum", 1, "e", einsum, TINY_EXPRESSION(Tensor::einsum("abc,acd->adb", {x, y}))},
+      {"einsum", 2, "e", einsum, TINY_EXPRESSION(Tensor::einsum("abc,acd->adb", {x, y}))},
       {"conv1d", 1, "e", conv1,
        TINY_EXPRESSION(
            conv1d(x, y, z, {.stride = i, .padding = j, .dilation = k, .groups = a[0]}))},
-      {"conv2d", 2, "e", conv2,
+      {"conv2d", 4, "e", conv2,
        TINY_EXPRESSION(
            conv2d(x, y, z, {.stride = i, .padding = j, .dilation = k, .groups = a[0]}))},
       {"conv_transpose1d", 1, "e", conv1_transposed,
@@ -177,9 +177,9 @@ std::vector<Row> network_rows() {
       {"adaptive_max_pool1d", 1, "m", pool1, TINY_EXPRESSION(adaptive_max_pool1d(x, i))},
       {"interpolate", 1, "m", resample, TINY_EXPRESSION(interpolate(x, i))},
       {"interpolate_linear", 1, "", resample, TINY_EXPRESSION(interpolate(x, i, Resample::Linear))},
-      {"layer_norm", 2, "", rows, TINY_EXPRESSION(layer_norm(x, {i}, y, z, 0.3))},
-      {"rms_norm", 3, "", rows, TINY_EXPRESSION(rms_norm(x, {i}, y, 0.3))},
-      {"rms_norm_plain", 2, "", rows, TINY_EXPRESSION(rms_norm(x, {i}, Tensor(), 0.01))},
+      {"layer_norm", 4, "", rows, TINY_EXPRESSION(layer_norm(x, {i}, y, z, 0.3))},
+      {"rms_norm", 6, "", rows, TINY_EXPRESSION(rms_norm(x, {i}, y, 0.3))},
+      {"rms_norm_plain", 4, "", rows, TINY_EXPRESSION(rms_norm(x, {i}, Tensor(), 0.01))},
       {"group_norm", 1, "", channels, TINY_EXPRESSION(group_norm(x, i, y, z, 0.3))},
       {"batch_norm", 1, "", channels,
        TINY_EXPRESSION(batch_norm(x, y, z, Tensor(), Tensor(), {.training = true, .eps = 0.3}).y)},
@@ -190,7 +190,7 @@ std::vector<Row> network_rows() {
       {"cross_entropy", 2, "", classes, TINY_EXPRESSION(cross_entropy(x, y))},
       {"bce", 1, "", targets, TINY_EXPRESSION(binary_cross_entropy_with_logits(x, y.sigmoid()))},
       {"kl_div", 1, "", targets, TINY_EXPRESSION(kl_div(x.log_softmax(-1), y.softmax(-1)))},
-      {"attention", 2, "", attention,
+      {"attention", 4, "", attention,
        TINY_EXPRESSION(scaled_dot_product_attention(x, y, z, {.is_causal = i != 0}))},
   };
 }

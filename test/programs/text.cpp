@@ -1,4 +1,5 @@
 // Programs as C++ and as lines of text.
+#include <algorithm>
 #include <cctype>
 #include <sstream>
 
@@ -71,14 +72,30 @@ std::string expression(const Step& s) {
   return out;
 }
 
-std::string line_of(const Program& program, size_t n) {
+// ".shard(...)" where the setting names several devices.
+std::string cut(const Step& s, const std::string& setting) {
+  const size_t at = setting.find("DEVICE=");
+  if (at == setting.npos || setting.find(',', at) == setting.npos) return "";
+  std::string names;
+  for (char c : setting.substr(at + 7, setting.find(' ', at) - at - 7))
+    names += c == ',' ? std::string("\", \"") : std::string(1, c);
+  const size_t devices = static_cast<size_t>(std::count(setting.begin() + static_cast<int64_t>(at),
+                                                        setting.end(), ',')) +
+                         1;
+  const int axis = axis_of_shard(s, devices);
+  return cat(".shard({\"", names, "\"}", axis < 0 ? "" : cat(", ", axis), ")");
+}
+
+std::string line_of(const Program& program, size_t n, const std::string& setting) {
   const Step& s = program.steps[n];
   if (s.row == row_named("realize")) {
     std::string all;
     for (int i : s.in) all += cat(all.empty() ? "&v" : ", &v", i);
     return "  { std::vector<Tensor*> p{" + all + "}; Tensor::realize(p); }\n";
   }
-  std::string text = cat("  Tensor v", n, " = ", expression(s), ";");
+  const bool is_leaf = has(row_of(s), 'l');
+  std::string text =
+      cat("  Tensor v", n, " = ", expression(s), is_leaf ? cut(s, setting) : "", ";");
   if (wants_gradient(program, s)) text += cat(" v", n, ".requires_grad_();");
   return text + "\n";
 }
@@ -133,7 +150,7 @@ std::string to_cpp(const Program& program, const std::string& setting) {
   out +=
       "#include <cmath>\n#include <cstdio>\n\n#include \"tiny/tiny.h\"\nusing namespace tiny;\n\n";
   out += std::string("static ") + kHelpers + "\n\nstatic std::vector<Tensor> run() {\n";
-  for (size_t n = 0; n < program.steps.size(); ++n) out += line_of(program, n);
+  for (size_t n = 0; n < program.steps.size(); ++n) out += line_of(program, n, setting);
   out += results_of(program);
   out += program.together
              ? "  std::vector<Tensor*> all;\n  for (Tensor& t : results) all.push_back(&t);\n"
