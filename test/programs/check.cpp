@@ -117,26 +117,40 @@ const std::vector<HostTensor>& Checker::wanted() {
   return *wanted_;
 }
 
+// The value, off by a few units of itself and of what it is made from. Values that are only moved
+// keep the disturbance of what they come from, so that a value stays equal to its copies.
+Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& largest,
+                          std::mt19937_64& random) const {
+  const Step& s = program_.steps[n];
+  if (!v.dtype().is_float() || v.numel() == 0) return v;
+  const HostTensor value = evaluate(v.detach().node());
+  largest[n] = magnitude(value);
+  if (has(row_of(s), 'm') || (has(row_of(s), 'e') && is_integral(value))) return v;
+  double scale = largest[n];
+  for (int i : s.in) scale = std::max(scale, largest[static_cast<size_t>(i)]);
+  std::vector<double> factors, terms;
+  const auto units = [&] { return unit_of(v.dtype()) * (static_cast<double>(random() % 17) - 8); };
+  for (int64_t i = 0; i < v.numel(); ++i) {
+    factors.push_back(1 + units());
+    terms.push_back(scale * units());
+  }
+  const auto like = [&](const std::vector<double>& values) {
+    return Tensor::from(values, to_shape(v.shape())).to(v.dtype());
+  };
+  return v * like(factors) + like(terms);
+}
+
 // How far a result moves when each value that was rounded is disturbed by a few units: the most of
-// several tries. Values that are only moved keep the disturbance of what they come from, so that a
-// value stays equal to its copies.
+// several tries.
 double Checker::spread(size_t result) {
-  constexpr int kTries = 6, kUnits = 8;
+  constexpr int kTries = 6;
   if (disturbed_.empty()) {
     const EnvOverride device("DEVICE", "CPU");
     for (int turn = 0; turn < kTries; ++turn) {
       std::mt19937_64 random(static_cast<uint64_t>(turn) + program_.seed);
+      std::vector<double> largest(program_.steps.size(), 0);
       const auto disturb = [&](size_t n, const Tensor& v) {
-        const Row& row = row_of(program_.steps[n]);
-        if (!v.dtype().is_float() || has(row, 'm') || v.numel() == 0) return v;
-        if (has(row, 'e') && is_integral(evaluate(v.detach().node()))) return v;
-        std::vector<double> factors(static_cast<size_t>(v.numel()));
-        for (double& f : factors)
-          f = 1 + unit_of(v.dtype()) *
-                      static_cast<double>(static_cast<int64_t>(random() % 17) - kUnits);
-        HostTensor host(v.dtype(), v.shape());
-        const Tensor wide = Tensor::from(factors, to_shape(v.shape()), "CPU");
-        return v * Tensor(wide.to(v.dtype()));
+        return disturbed(n, v, largest, random);
       };
       disturbed_.push_back(
           reference(build(program_, {.realizes = false, .made = disturb}).results));
@@ -152,7 +166,7 @@ std::string Checker::compare_all(const std::string& setting) {
   const InForce in_force(setting);
   for (const Step& s : program_.steps)  // random numbers come from one device
     if (!in_force.devices.empty() && has(row_of(s), 'r')) return "";
-  Built built = build(program_, {.devices = in_force.devices});
+  Built built = build(program_, {.devices = in_force.devices, .made = fault_});
   realize_all(built.results, program_.together);
   const double unit = unit_of(built.values);
   for (size_t i = 0; i < built.results.size(); ++i) {

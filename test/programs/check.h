@@ -1,6 +1,7 @@
 // Runs a program under a setting and compares its results with the reference evaluator's.
 #pragma once
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,10 @@ namespace tiny::programs {
 // few units moves a result as far, as it does where a comparison is decided by its last bit.
 class Checker {
  public:
-  explicit Checker(const Program& program) : program_(program) {}
+  // `fault`, where a test gives one, changes the values that are compared with the reference.
+  using Fault = std::function<Tensor(size_t step, const Tensor& value)>;
+  explicit Checker(const Program& program, Fault fault = {})
+      : program_(program), fault_(std::move(fault)) {}
   std::string difference(const std::string& setting);
   bool was_tie() const { return tie_; }  // the last difference was explained by rounding
 
@@ -28,11 +32,17 @@ class Checker {
   std::string compare_slopes();
   const std::vector<HostTensor>& wanted();
   double spread(size_t result);
+  Tensor disturbed(size_t n, const Tensor& v, std::vector<double>& largest,
+                   std::mt19937_64& random) const;
 
   const Program& program_;
+  const Fault fault_;
   std::optional<std::vector<HostTensor>> wanted_;
   std::vector<std::vector<HostTensor>> disturbed_;
   bool tie_ = false;
 };
+
+// What is wrong, beside the program and a smaller one, as C++, that fails in the same way.
+std::string report(const Program& program, const std::string& setting, const std::string& text);
 
 }  // namespace tiny::programs

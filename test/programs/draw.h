@@ -9,6 +9,7 @@ namespace tiny::programs {
 struct Known {
   Tensor value;  // in host memory, from the reference evaluator
   double largest = 0;
+  bool is_broadcast = false;  // has more elements than each of the values that it is made from
   Ints shape() const { return value.shape(); }
   DType dtype() const { return value.dtype(); }
   int rank() const { return value.rank(); }

@@ -51,41 +51,6 @@ void send(int to, char kind, std::string text) {
   }
 }
 
-// What two failures of one cause have in common: the words without numbers.
-std::string kind_of(const std::string& difference) {
-  if (!difference.starts_with("throws: ")) return difference.substr(0, difference.find(' '));
-  std::string out;
-  for (char c : difference.substr(0, 60))
-    if (!std::isdigit(static_cast<unsigned char>(c))) out += c;
-  return out.substr(0, 36);
-}
-
-std::string difference_of(const Program& program, const std::string& setting) {
-  return Checker(program).difference(setting);
-}
-
-bool is_sound(const Program& program) {  // the reference can evaluate it
-  try {
-    const EnvOverride device("DEVICE", "CPU");
-    std::vector<Node> roots;
-    const Built built = build(program, {.realizes = false});
-    for (const Tensor& t : built.results) roots.push_back(t.node());
-    evaluate(roots);
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-std::string report(const Program& program, const std::string& setting, const std::string& text) {
-  const std::string kind = kind_of(text);
-  const Program small = shrink(program, [&](const Program& p) {
-    return is_sound(p) && kind_of(difference_of(p, setting)) == kind;
-  });
-  return cat("program ", program.seed, " with ", setting.empty() ? "no setting" : setting, ": ",
-             text, "\nsmaller: ", difference_of(small, setting), '\n', to_cpp(small, setting));
-}
-
 struct Batch {
   uint64_t first = 0;
   int64_t count = 0;
@@ -150,6 +115,7 @@ class Driver {
 
   Tally run() {
     const double begin = now();
+    double told = begin;
     signal(SIGPIPE, SIG_IGN);
     while (true) {
       const bool goes_on = next_ < campaign_.count &&
@@ -161,6 +127,11 @@ class Driver {
       }
       if (children_.empty()) break;
       listen();
+      if (now() > told + 60) {
+        told = now();
+        std::cout << tally_.programs << " programs, " << tally_.failures << " failures"
+                  << std::endl;
+      }
     }
     tally_.seconds = now() - begin;
     for (const auto& [setting, runs] : runs_) tally_.by_setting.emplace_back(setting, runs);

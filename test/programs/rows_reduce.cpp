@@ -6,7 +6,10 @@ namespace tiny::programs {
 namespace {
 
 bool over_axes(Draw& d, Step& s) {
-  const int x = d.pick([](const Known& v) { return is_real(v) && v.rank() > 0; });
+  // What has just been broadcast is a reduction's most telling operand.
+  const auto fits = [](const Known& v) { return is_real(v) && v.rank() > 0; };
+  int x = d.chance(0.4) ? d.pick([&](const Known& v) { return fits(v) && v.is_broadcast; }) : -1;
+  if (x < 0) x = d.pick(fits);
   s.in = {x};
   if (x < 0) return false;
   s.a = d.axes(x);

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cctype>
 
-#include "test/programs/program.h"
+#include "test/programs/check.h"
+#include "tiny/error.h"
 
 namespace tiny::programs {
 
@@ -179,7 +181,42 @@ class Shrinker {
   int tries_ = 0;
 };
 
+// What two failures of one cause have in common: the words without numbers.
+std::string kind_of(const std::string& difference) {
+  if (!difference.starts_with("throws: ")) return difference.substr(0, difference.find(' '));
+  std::string out;
+  for (char c : difference.substr(0, 60))
+    if (!std::isdigit(static_cast<unsigned char>(c))) out += c;
+  return out.substr(0, 36);
+}
+
+std::string difference_of(const Program& program, const std::string& setting) {
+  return Checker(program).difference(setting);
+}
+
+bool is_sound(const Program& program) {  // the reference can evaluate it
+  try {
+    const EnvOverride device("DEVICE", "CPU");
+    std::vector<Node> roots;
+    const Built built = build(program, {.realizes = false});
+    for (const Tensor& t : built.results) roots.push_back(t.node());
+    evaluate(roots);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
+
+std::string report(const Program& program, const std::string& setting, const std::string& text) {
+  const std::string kind = kind_of(text);
+  const Program small = shrink(program, [&](const Program& p) {
+    return is_sound(p) && kind_of(difference_of(p, setting)) == kind;
+  });
+  return cat("program ", program.seed, " with ", setting.empty() ? "no setting" : setting, ": ",
+             text, "\nsmaller: ", difference_of(small, setting), '\n', to_cpp(small, setting));
+}
 
 Program shrink(Program program, const std::function<bool(const Program&)>& fails) {
   return Shrinker(std::move(program), fails).run();
