@@ -112,7 +112,7 @@ bool is_integral(const HostTensor& t) {
 const std::vector<HostTensor>& Checker::wanted() {
   if (!wanted_) {
     const EnvOverride device("DEVICE", "CPU");
-    wanted_ = reference(build(program_, {.realizes = false}).results);
+    wanted_ = reference(build(program_, {.realizes = false, .leaf = leaf_}).results);
   }
   return *wanted_;
 }
@@ -153,7 +153,7 @@ double Checker::spread(size_t result) {
         return disturbed(n, v, largest, random);
       };
       disturbed_.push_back(
-          reference(build(program_, {.realizes = false, .made = disturb}).results));
+          reference(build(program_, {.realizes = false, .leaf = leaf_, .made = disturb}).results));
     }
   }
   double most = 0;
@@ -162,39 +162,102 @@ double Checker::spread(size_t result) {
   return most;
 }
 
-std::string Checker::compare_all(const std::string& setting) {
-  const InForce in_force(setting);
+std::string Checker::compare_all(const std::vector<std::string>& devices) {
   for (const Step& s : program_.steps)  // random numbers come from one device
-    if (!in_force.devices.empty() && has(row_of(s), 'r')) return "";
-  Built built = build(program_, {.devices = in_force.devices, .made = fault_});
+    if (!devices.empty() && has(row_of(s), 'r')) return left_out();
+  Built built = build(program_, {.devices = devices, .made = fault_});
   realize_all(built.results, program_.together);
   const double unit = unit_of(built.values);
   for (size_t i = 0; i < built.results.size(); ++i) {
-    const HostTensor got =
-        on_host(in_force.devices.empty() ? built.results[i] : built.results[i].to("CPU"));
-    const HostTensor& want = wanted()[i];
-    if (got.dtype != want.dtype || got.shape != want.shape)
-      return cat("result ", i, " has another shape or dtype than the reference");
-    const Distance off = distance(got, want);
-    const double base = unit * 1e5 * std::max(1.0, magnitude(want));
-    if (off.worst <= std::min(base, 0.3 * std::max(1.0, magnitude(want)))) continue;
-    if (off.worst <= base + 32 * spread(i)) {
-      tie_ = true;
-      continue;
-    }
-    return cat(i < program_.outputs.size() ? "output " : "gradient ",
-               i < program_.outputs.size() ? i : i - program_.outputs.size(), " [", off.at,
-               "]: ", got.numbers()[off.at], " and not ", want.numbers()[off.at],
-               ", rounding moves it by ", spread(i));
+    const bool several = !devices.empty();
+    const Tensor result = several ? built.results[i].to("CPU") : built.results[i];
+    if (const std::string text = compare(i, on_host(result), unit); !text.empty()) return text;
   }
   return "";
+}
+
+// One result against the reference, in a program whose coarsest float rounds by `unit`.
+std::string Checker::compare(size_t i, const HostTensor& got, double unit) {
+  const HostTensor& want = wanted()[i];
+  if (got.dtype != want.dtype || got.shape != want.shape)
+    return cat("result ", i, " is ", got.dtype, ' ', to_text(got.shape), " and not ", want.dtype,
+               ' ', to_text(want.shape));
+  const Distance off = distance(got, want);
+  const double share = std::min(unit * 1e5, std::max(32 * unit, 6e-4));
+  const double base = share * std::max(1.0, magnitude(want));
+  if (off.worst <= base) return "";
+  const double moved = spread(i);
+  if (off.worst <= base + 32 * moved) {
+    tie_ = true;
+    return "";
+  }
+  const size_t outputs = program_.outputs.size();
+  return cat(i < outputs ? "output " : "gradient ", i < outputs ? i : i - outputs, " [", off.at,
+             "]: ", got.numbers()[off.at], " and not ", want.numbers()[off.at],
+             ", rounding moves it by ", moved);
+}
+
+// The leaves of one first size cut to a length that varies under a Jit, against leaves that are
+// cut on the host. Programs that cannot have such an axis are left out.
+std::string Checker::compare_lengths() {
+  const Step* const longest = longest_leaf();
+  if (!longest) return left_out();
+  const int64_t most = longest->a[0];
+  const auto varies = [&](const Step& s) { return !s.a.empty() && s.a[0] == most; };
+  std::vector<Tensor> leaves;
+  for (const Step& s : program_.steps)
+    if (has(row_of(s), 'l')) leaves.push_back(leaf(s.a, s.t, s.seed, s.i, s.j));
+  const auto body = [&](const std::vector<Tensor>& in, const Variable& n) {
+    size_t next = 0;
+    const auto given = [&](const Step& s) {
+      const Tensor& whole = in[next++];
+      return varies(s) ? whole.narrow(0, 0, n) : whole;
+    };
+    return build(program_, {.realizes = false, .leaf = given}).results;
+  };
+  Jit step(body);
+  const Variable n("n", 1, most);
+  for (int64_t length : {most, most / 2 + 1, int64_t{1}, most - 1}) {
+    Checker cut(program_);
+    cut.leaf_ = [&](const Step& s) {
+      const Tensor whole = leaf(s.a, s.t, s.seed, s.i, s.j);
+      return varies(s) ? whole.narrow(0, 0, length) : whole;
+    };
+    try {
+      cut.wanted();
+      body(leaves, n.bind(length));
+    } catch (const Error&) {
+      return left_out();  // a step that needs the size itself
+    }
+    const std::vector<Tensor> got = step(leaves, n.bind(length));
+    const double unit = unit_of(got);
+    for (size_t i = 0; i < got.size(); ++i) {
+      HostTensor host(got[i].dtype(), got[i].current_shape());
+      got[i].to_bytes(host.data.data());
+      const std::string text = cut.compare(i, host, unit);
+      if (!text.empty()) return cat("length ", length, " of ", most, ": ", text);
+      tie_ |= cut.tie_;
+    }
+  }
+  return "";
+}
+
+// The first leaf whose first axis can be cut; nullptr also for programs that no Jit takes.
+const Step* Checker::longest_leaf() const {
+  const Step* out = nullptr;
+  for (const Step& s : program_.steps) {
+    const bool is_leaf = has(row_of(s), 'l');
+    if (has(row_of(s), 'r') || (is_leaf && numel(s.a) == 0)) return nullptr;
+    if (is_leaf && !out && !s.a.empty() && s.a[0] > 2) out = &s;
+  }
+  return out;
 }
 
 // A function of the leaves that a Jit records and replays.
 std::string Checker::compare_replays() {
   for (const Step& s : program_.steps) {
-    if (has(row_of(s), 'l') && numel(s.a) == 0) return "";  // no argument of a Jit
-    if (has(row_of(s), 'r')) return "";                     // manual_seed has no place in a Jit
+    if (has(row_of(s), 'l') && numel(s.a) == 0) return left_out();  // no argument of a Jit
+    if (has(row_of(s), 'r')) return left_out();  // manual_seed has no place in a Jit
   }
   const auto leaves_of = [&](uint64_t round) {
     std::vector<Tensor> out;
@@ -226,9 +289,10 @@ std::string Checker::compare_replays() {
 
 // The gradient along a direction, and the quotient of differences, both by the reference.
 std::string Checker::compare_slopes() {
-  if (!program_.gradient) return "";
+  if (!program_.gradient) return left_out();
   for (const Step& s : program_.steps)
-    if (has(row_of(s), 's') || (has(row_of(s), 'l') && s.t != kF64 && s.t.is_float())) return "";
+    if (has(row_of(s), 's') || (has(row_of(s), 'l') && s.t != kF64 && s.t.is_float()))
+      return left_out();
   const EnvOverride device("DEVICE", "CPU");
   for (int turn = 0; turn < 4; ++turn) {
     std::vector<std::vector<double>> direction;
@@ -270,14 +334,13 @@ std::string Checker::compare_slopes() {
 }
 
 std::string Checker::difference(const std::string& setting) {
-  tie_ = false;
+  tie_ = left_out_ = false;
   try {
     if (has_word(setting, "SLOPE")) return compare_slopes();
-    if (has_word(setting, "JIT")) {
-      const InForce in_force(setting);
-      return compare_replays();
-    }
-    return compare_all(setting);
+    const InForce in_force(setting);
+    if (has_word(setting, "JIT")) return compare_replays();
+    if (has_word(setting, "LENGTHS")) return compare_lengths();
+    return compare_all(in_force.devices);
   } catch (const std::exception& e) {
     return cat("throws: ", e.what());
   }

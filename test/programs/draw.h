@@ -40,6 +40,7 @@ class Draw {
   int leaf(const Shape& shape, DType dtype, int64_t low = 0, int64_t high = 0);
   // A value, or a new leaf, that broadcasts with x and has its dtype.
   int partner(int x);
+  int twin(int x);
   // A value, or a new leaf, of this shape and dtype.
   int of_shape(const Shape& shape, DType dtype);
   // Indices 0 .. size - 1 of that shape.

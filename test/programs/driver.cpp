@@ -75,7 +75,7 @@ void run_batch(const Batch& batch, const Campaign& campaign, int to) {
       Checker checker(program);
       for (const std::string& setting : settings) {
         const std::string text = checker.difference(setting);
-        send(to, 'R', cat(setting.empty() ? "default" : setting));
+        if (!checker.was_left_out()) send(to, 'R', cat(setting.empty() ? "default" : setting));
         if (checker.was_tie()) send(to, 'T', "");
         if (text.empty()) continue;
         send(to, 'B', cat("program ", seed, " with ", setting, ": ", text));  // before it is shrunk
@@ -289,15 +289,10 @@ class Driver {
 
 std::vector<std::string> usual_settings(const std::string& device) {
   if (device != "CPU") return {cat("DEVICE=", device)};
-  return {"FUSE=0",
-          "OPT=0",
-          "JIT",
-          "SLOPE",
-          "FUSE=0 OPT=0",
-          "THREADS=1",
-          "CPU_UNITS=none",
-          "DEVICE=CPU,CPU:1",
-          "CHECK_OOB=0"};
+  return {"FUSE=0",      "OPT=0",           "JIT",
+          "SLOPE",       "LENGTHS",         "FUSE=0 OPT=0",
+          "THREADS=1",   "CPU_UNITS=none",  "DEVICE=CPU,CPU:1",
+          "CHECK_OOB=0", "CPU_COMPILER=cc", "Z3_PATH=none"};
 }
 
 std::string to_text(const Tally& t) {

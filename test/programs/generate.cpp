@@ -89,7 +89,19 @@ int Draw::of_shape(const Shape& shape, DType dtype) {
   return known >= 0 ? known : leaf(shape, dtype);
 }
 
+// x itself on another path: its elements meet others of its own.
+int Draw::twin(int x) {
+  Step s;
+  const bool flips = has_axes((*this)[x]) && chance(0.3);
+  s.row = row_named(flips ? "flip" : "unsqueeze");
+  s.in = {x};
+  if (flips) s.a = axes(x);
+  s.i = below((*this)[x].rank() + 1);
+  return add(s) ? static_cast<int>(known_.size()) - 1 : -1;
+}
+
 int Draw::partner(int x) {
+  if (chance(0.1)) return twin(x);
   const DType dtype = (*this)[x].dtype();
   const Shape shape = to_shape((*this)[x].shape());
   const auto fits = [&](const Known& v) {

@@ -12,9 +12,7 @@
 #include "test/programs/driver.h"
 #include "tiny/env.h"
 
-using namespace tiny;
-using namespace tiny::programs;
-
+namespace tiny::programs {
 namespace {
 
 // The default, another setting in turn, and now and then a device that is no CPU.
@@ -159,3 +157,5 @@ TEST_CASE("a program of the public interface is shrunk to the steps that matter"
   CHECK(text.find("Tensor v1 = v0.softmax(") != std::string::npos);
   CHECK(text.find("int main()") != std::string::npos);
 }
+
+}  // namespace tiny::programs
