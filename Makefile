@@ -23,8 +23,11 @@ export CXX CPPFLAGS
 # --- Sources and what is made of them ------------------------------------------------------------
 
 LIBRARY_SOURCES := $(wildcard tiny/*.cpp codegen/*.cpp runtime/*.cpp devices/*.cpp)
-TEST_FOLDERS := unit ops golden error fuzz train lint
-TEST_SOURCES := $(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp))
+TEST_FOLDERS := unit ops golden error fuzz programs train lint
+FUZZ_MAIN := test/programs/main.cpp
+TEST_SOURCES := $(filter-out $(FUZZ_MAIN),$(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp)))
+FUZZ_SOURCES := $(FUZZ_MAIN) test/reference.cpp \
+  $(filter test/programs/%,$(filter-out %/test_programs.cpp,$(TEST_SOURCES)))
 CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
 EXAMPLE_SOURCES := $(wildcard examples/*.cpp)
 TOOL_SOURCES := $(wildcard extra/*.cpp)
@@ -101,6 +104,7 @@ TEST_PROGRAM := $(BUILD)/tests
 FAKE_HIP := $(BUILD)/libfake_hip.so
 EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
 DOCTOR := $(BUILD)/doctor
+FUZZ := $(BUILD)/fuzz
 TOOLS := $(subst _,-,$(TOOL_SOURCES:extra/%.cpp=$(BUILD)/%))
 BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(BENCH_SOURCES))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
@@ -158,6 +162,9 @@ $(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES) test/reference.cpp) $
   $(BUILD)/sources
 	$(call link)
 
+$(FUZZ): $(call object,$(FUZZ_SOURCES)) $(LIBRARY) $(BUILD)/sources
+	$(call link)
+
 # The README's program is compiled as it stands there: the first C++ block with a main.
 $(BUILD)/readme_example.cpp: README.md | setup
 	@mkdir -p $(@D)
@@ -170,7 +177,7 @@ $(BUILD)/readme_example: $(BUILD)/readme_example.cpp $(LIBRARY) $(BUILD)/flags
 	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) $(ALL_LDFLAGS) $(filter %.cpp %.a,$^) \
 	  $(ALL_LDLIBS) -MMD -MP -MT $@ -MF $@.d -o $@
 
-OBJECTS := $(call object,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(CONFORMANCE_SOURCES) \
+OBJECTS := $(call object,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(FUZZ_MAIN) $(CONFORMANCE_SOURCES) \
   $(wildcard examples/*.cpp extra/*.cpp extra/bench/*.cpp))
 -include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d
 
@@ -183,7 +190,7 @@ FORCE:
 # --- Targets -------------------------------------------------------------------------------------
 
 .PHONY: help all mnist cifar doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
-  gpu-sanitize gpu-sanitize-built check headers format-check asan tsan golden golden-update bench \
+  gpu-sanitize gpu-sanitize-built fuzz check headers format-check asan tsan golden golden-update bench \
   bench-compile format clean
 
 help:
@@ -195,6 +202,7 @@ help:
 	@echo 'make beam-test       searches the options of 200 random kernels and compares their results'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'
 	@echo 'make gpu-sanitize    the operator tests on the GPU under compute-sanitizer'
+	@echo 'make fuzz            random programs in child processes: N=, SECONDS=, SEED=, DEVICE=, SETTING='
 	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
 	@echo 'make golden          the golden texts of kernels; golden-update writes them anew'
@@ -220,7 +228,7 @@ test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
 EMULATED ?= EMULATOR EMU:CUDA:sm_80 EMU:HIP:gfx942 EMU:HIP:gfx1201 EMU:LLVM:gfx942
 emulator-test: $(TEST_PROGRAM) $(CONFORMANCE)
 	@export EMULATOR_PARTS=1; for device in $(EMULATED); do export DEVICE=$$device; \
-	  extra/run_tests.sh $(TEST_PROGRAM) none -sf='*test/ops/*$(comma)*test/fuzz/*' && \
+	  extra/run_tests.sh $(TEST_PROGRAM) none -sf='*test/ops/*$(comma)*test/fuzz/*$(comma)*test/programs/*' && \
 	  extra/run_tests.sh none $(or $(CONFORMANCE),none) || exit 1; done
 
 # For a machine with a GPU that has g++, make and CUDA, and perhaps no header of a package: what
@@ -255,6 +263,11 @@ gpu-headers:
 	  sed -nE 's,.*/((doctest|nlohmann)/.*|cxxopts\.hpp)$$,& $(CARRY)/\1,p' | \
 	  while read -r from to; do mkdir -p "$$(dirname "$$to")" && cp "$$from" "$$to" || exit 1; done
 	@du -sh $(CARRY)
+
+# Other variables of the program: test/programs/main.cpp.
+FUZZ_ARGUMENTS := N SECONDS SEED DEVICE SETTING JOBS BATCH SILENCE FAILURES FOLDER PRINT
+fuzz: $(FUZZ)
+	@$< $(foreach name,$(FUZZ_ARGUMENTS),$(if $($(name)),$(name)='$($(name))'))
 
 check: $(TEST_PROGRAM) headers format-check
 	$(call run_tests,-sf='*test/unit/*$(comma)*test/golden/*$(comma)*test/lint/*')
