@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/realize.h"
 #include "tiny/error.h"
+#include "tiny/random.h"
 
 namespace tiny {
 
@@ -63,8 +65,44 @@ void Capture::add_run(std::span<const Node> roots, CapturedRun run) {
   runs.push_back(std::move(run));
 }
 
+std::set<const Buffer*> Capture::fresh() const {
+  std::set<const Buffer*> out;
+  for (const CapturedRun& r : runs)
+    for (size_t i = 0; i < r.results.size(); ++i) {
+      const std::vector<Value>& values = r.schedule->values;
+      const auto is_fresh = [&](int v) {
+        return v >= r.schedule->inputs || out.count(r.inputs[v].get());
+      };
+      int root = r.schedule->results[i].value;
+      if (root < 0) continue;
+      bool moved = false;
+      for (;; root = values[root].in_place) {
+        moved |= values[root].replaces >= 0 && !is_fresh(values[root].replaces);
+        if (values[root].in_place < 0) break;
+      }
+      if (!moved && is_fresh(root)) out.insert(r.results[i].get());
+    }
+  return out;
+}
+
 void forbid_in_capture(const char* why, const char* remedy) {
   check(!current_capture, "Jit: ", why, ": ", remedy);
+}
+
+// --- Random numbers ------------------------------------------------------------------------------
+
+Node runtime_seam::upload_random(int64_t blocks) {
+  const std::vector<uint32_t> words = next_random_state(blocks);
+  auto b = std::make_shared<Buffer>(default_device(), kU32, static_cast<int64_t>(words.size()));
+  b->label = "random state";
+  b->upload(words.data());
+  if (Capture* c = Capture::current()) c->add_seed({b, blocks});
+  return buffer_node(b);
+}
+
+void runtime_seam::forbid_seed_in_capture() {
+  forbid_in_capture("manual_seed() in the step would not happen in a replay",
+                    "call it outside of the step");
 }
 
 }  // namespace tiny

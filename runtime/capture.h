@@ -2,6 +2,7 @@
 // came from outside.
 #pragma once
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,10 @@ class Capture {
   void check_run(const Schedule& s, std::span<const std::shared_ptr<Buffer>> inputs) const;
   void add_run(std::span<const Node> roots, CapturedRun run);
   void add_seed(CapturedSeed seed) { seeds.push_back(std::move(seed)); }
+
+  // Results that were computed into memory of their own: not views of what lies outside, nor where
+  // a tensor from outside has moved to because it could not be assigned in place.
+  std::set<const Buffer*> fresh() const;
 
   std::vector<std::shared_ptr<Buffer>> inputs;
   std::vector<CapturedRun> runs;

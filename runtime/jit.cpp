@@ -255,25 +255,9 @@ struct JitCore::State {
 
 namespace {
 
-// The results that a replay computes into memory of its own: not views of what lies outside, nor
-// where a tensor from outside has moved to because it could not be assigned in place.
+// The results that a replay does not compute into memory of its own become copies.
 void copy_what_is_shared(Tensors& out, const Capture& capture) {
-  std::set<const Buffer*> fresh;
-  for (const CapturedRun& r : capture.runs)
-    for (size_t i = 0; i < r.results.size(); ++i) {
-      const std::vector<Value>& values = r.schedule->values;
-      const auto is_fresh = [&](int v) {
-        return v >= r.schedule->inputs || fresh.count(r.inputs[v].get());
-      };
-      int root = r.schedule->results[i].value;
-      if (root < 0) continue;
-      bool moved = false;
-      for (;; root = values[root].in_place) {
-        moved |= values[root].replaces >= 0 && !is_fresh(values[root].replaces);
-        if (values[root].in_place < 0) break;
-      }
-      if (!moved && is_fresh(root)) fresh.insert(r.results[i].get());
-    }
+  const std::set<const Buffer*> fresh = capture.fresh();
   Tensors copies;
   std::vector<size_t> which;
   for (size_t i = 0; i < out.size(); ++i) {
@@ -606,22 +590,6 @@ Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
     return env_int("JIT_CHECK") ? checked_replay(arguments, buffers, body) : replay(buffers);
   // Somebody has to keep old values, which the step itself takes care of.
   return call_function(given, body);
-}
-
-// --- Random numbers ------------------------------------------------------------------------------
-
-Node runtime_seam::upload_random(int64_t blocks) {
-  const std::vector<uint32_t> words = next_random_state(blocks);
-  auto b = std::make_shared<Buffer>(default_device(), kU32, static_cast<int64_t>(words.size()));
-  b->label = "random state";
-  b->upload(words.data());
-  if (Capture* c = Capture::current()) c->add_seed({b, blocks});
-  return buffer_node(b);
-}
-
-void runtime_seam::forbid_seed_in_capture() {
-  forbid_in_capture("manual_seed() in the step would not happen in a replay",
-                    "call it outside of the step");
 }
 
 }  // namespace tiny
