@@ -89,7 +89,7 @@ TEST_CASE("a value that a kernel computes twice has the same bits") {
     const Tensor a = leaf({40, 1}, 0.1), b = leaf({40, 1}, 0.2), c = leaf({40, 1}, 0.7);
     const Tensor v = a * b + c;
     const Tensor differs = (v != v.reshape({1, 40})).to(kF64);
-    const Tensor wrong = (differs * Tensor::eye(40, kF64)).sum() + (a * b - v).sum() * 0;
+    const Tensor wrong = (differs * Tensor::eye(40).to(kF64)).sum() + (a * b - v).sum() * 0;
     CHECK(wrong.item<double>() == 0);
   }
 }
