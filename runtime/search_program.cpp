@@ -214,8 +214,8 @@ class Searches {
   // --- one schedule ------------------------------------------------------------------------------
 
   void work(const Order& order) {
-    const double start = steady_seconds();
-    const auto rest = [&] { return order.seconds - (steady_seconds() - start); };
+    const double start = budget_seconds();
+    const auto rest = [&] { return order.seconds - (budget_seconds() - start); };
     std::vector<const Task*> open;
     double shares = 0;
     for (const Task& t : order.tasks) {
@@ -231,7 +231,7 @@ class Searches {
     const bool all_done = search_open(open, shares, rest);
     std::lock_guard lock(mutex_);
     order.visit->finished = all_done && order.seconds >= kSmallest;
-    const double spent = steady_seconds() - start;
+    const double spent = budget_seconds() - start;
     counts_.seconds += spent;
     if (order.is_first) of_firsts_ += spent;
     const bool shown =
