@@ -10,13 +10,14 @@ namespace {
 constexpr const char* kPasses = "default<O3>";
 
 const SystemCompiler& linker() {
-  static const SystemCompiler lld = {"AMD",
-                                     "AMD_LINKER",
-                                     {"ld.lld-21", "ld.lld-20", "ld.lld-19", "ld.lld"},
-                                     ".o",
-                                     {"-shared", "--no-undefined"},
-                                     "install LLVM's linker (apt install lld-19) or set AMD_LINKER "
-                                     "to ROCm's, /opt/rocm/llvm/bin/ld.lld"};
+  static const auto& lld =
+      *new SystemCompiler{"AMD",
+                          "AMD_LINKER",
+                          {"ld.lld-21", "ld.lld-20", "ld.lld-19", "ld.lld"},
+                          ".o",
+                          {"-shared", "--no-undefined"},
+                          "install LLVM's linker (apt install lld-19) or set AMD_LINKER "
+                          "to ROCm's, /opt/rocm/llvm/bin/ld.lld"};
   return lld;
 }
 
@@ -24,13 +25,13 @@ llvm_c::Processor gpu(const std::string& arch) { return {"amdgcn-amd-amdhsa", ar
 
 // What is missing in the library, found out once.
 const std::string& llvm_problem() {
-  static const std::string problem = [] {
+  static const auto& problem = *new std::string([] {
     if (!llvm_available()) return llvm_missing_reason();
     const llvm_c::Llvm& llvm = llvm_c::library();
     const std::string missing = llvm_c::initialize_target(llvm.library, "AMDGPU");
     if (missing.empty()) return std::string();
     return cat("LLVM ", llvm.version(), " was built without AMD's GPUs (it has no ", missing, ")");
-  }();
+  }());
   return problem;
 }
 
