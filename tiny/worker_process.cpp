@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "tiny/error.h"
+#include "tiny/thread.h"
 
 extern char** environ;
 
@@ -86,7 +87,7 @@ Answer receive_text(int socket, std::string& text, const Deadline* deadline) {
 
 // A worker in an endless kernel does not notice that its parent is gone.
 void end_with_parent() {
-  std::thread([parent = getppid()] {
+  Thread("to end with its parent", [parent = getppid()] {
     while (getppid() == parent) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     _exit(1);
   }).detach();
