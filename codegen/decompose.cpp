@@ -232,7 +232,7 @@ Node column(const Match& m) {
 }
 
 const RuleTable& shuffle_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"column of a tile", pat::any_of(op_set(Op::Column)), column},
       {"elements of a fragment", pat::any_of(op_set(Op::Mma)),
        [](const Match& m) { return mma_elements(m.root); }},
@@ -244,7 +244,7 @@ const RuleTable& shuffle_rules() {
 
 const RuleTable& division_rules() {
   static const OpSet divisions = op_set(Op::FloorDiv, Op::FloorMod, Op::TruncDiv, Op::TruncMod);
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"divide by a power of two", pat::any_of(divisions), power_of_two_division},
       {"floor division by truncation", pat::any_of(op_set(Op::FloorDiv, Op::FloorMod)),
        floor_division},
@@ -256,7 +256,7 @@ const RuleTable& division_rules() {
 }
 
 const RuleTable& half_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"arithmetic of halves in f32", pat::any_of(half_arithmetic()).when(has_half_source),
        half_in_f32},
       {"cast halves by way of f32", pat::any_of(op_set(Op::Cast)).when(skips_f32), cast_by_f32},
@@ -267,14 +267,14 @@ const RuleTable& half_rules() {
 }
 
 const RuleTable& sin_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"sin", pat::any_of(op_set(Op::Sin)), lowered<lower_sin>},
   });
   return table;
 }
 
 const RuleTable& exponential_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"exp2", pat::any_of(op_set(Op::Exp2)), lowered<lower_exp2>},
       {"log2", pat::any_of(op_set(Op::Log2)), lowered<lower_log2>},
   });
@@ -282,14 +282,14 @@ const RuleTable& exponential_rules() {
 }
 
 const RuleTable& transcendental_rules() {
-  static const RuleTable table({&exponential_rules(), &sin_rules()});
+  static const RuleTable& table = *new RuleTable({&exponential_rules(), &sin_rules()});
   return table;
 }
 
 // CUDA's compiler has the others, and sin of f32 in a form that suits GPUs.
 bool is_f64(Node n) { return n->dtype.scalar == Scalar::F64; }
 const RuleTable& cuda_transcendental_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"sin of f64", pat::any_of(op_set(Op::Sin)).when(is_f64), lowered<lower_sin>},
   });
   return table;
@@ -297,7 +297,7 @@ const RuleTable& cuda_transcendental_rules() {
 
 // clang without device libraries has the instructions of f32 alone.
 const RuleTable& hip_transcendental_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"exp2 of f64", pat::any_of(op_set(Op::Exp2)).when(is_f64), lowered<lower_exp2>},
       {"log2 of f64", pat::any_of(op_set(Op::Log2)).when(is_f64), lowered<lower_log2>},
   });
@@ -305,8 +305,8 @@ const RuleTable& hip_transcendental_rules() {
 }
 
 const RuleTable& f8_cast_rules() {
-  static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
-  static const RuleTable table({
+  static const Pattern& any_cast = *new Pattern(pat::any_of(op_set(Op::Cast)));
+  static const RuleTable& table = *new RuleTable({
       {"e4m3 to f32", any_cast.when(casts<Scalar::F8E4M3, Scalar::F32>), f8_to_f32<kE4M3>},
       {"f32 to e4m3", any_cast.when(casts<Scalar::F32, Scalar::F8E4M3>), f32_to_f8<kE4M3>},
       {"e5m2 to f32", any_cast.when(casts<Scalar::F8E5M2, Scalar::F32>), f8_to_f32<kE5M2>},
@@ -316,8 +316,8 @@ const RuleTable& f8_cast_rules() {
 }
 
 const RuleTable& f16_cast_rules() {
-  static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
-  static const RuleTable table({
+  static const Pattern& any_cast = *new Pattern(pat::any_of(op_set(Op::Cast)));
+  static const RuleTable& table = *new RuleTable({
       {"f16 to f32", any_cast.when(casts<Scalar::F16, Scalar::F32>), f16_to_f32},
       {"f32 to f16", any_cast.when(casts<Scalar::F32, Scalar::F16>), f32_to_f16},
   });
@@ -325,8 +325,8 @@ const RuleTable& f16_cast_rules() {
 }
 
 const RuleTable& bf16_cast_rules() {
-  static const Pattern any_cast = pat::any_of(op_set(Op::Cast));
-  static const RuleTable table({
+  static const Pattern& any_cast = *new Pattern(pat::any_of(op_set(Op::Cast)));
+  static const RuleTable& table = *new RuleTable({
       {"bf16 to f32", any_cast.when(casts<Scalar::BF16, Scalar::F32>), bf16_to_f32},
       {"f32 to bf16", any_cast.when(casts<Scalar::F32, Scalar::BF16>), f32_to_bf16},
   });
@@ -335,16 +335,17 @@ const RuleTable& bf16_cast_rules() {
 
 Node decompose(Node sink, const Target& target) {
   // Halves first: transcendentals take f32 and f64 only.
-  static const RuleTable simple(
-      {&shuffle_rules(), &division_rules(), &half_rules(), &f8_cast_rules()});
-  static const RuleTable cuda({&simple, &cuda_transcendental_rules()});
-  static const RuleTable hip({&cuda, &hip_transcendental_rules()});
+  static const RuleTable& simple =
+      *new RuleTable({&shuffle_rules(), &division_rules(), &half_rules(), &f8_cast_rules()});
+  static const RuleTable& cuda = *new RuleTable({&simple, &cuda_transcendental_rules()});
+  static const RuleTable& hip = *new RuleTable({&cuda, &hip_transcendental_rules()});
   if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr)
     return rewrite(sink, target.language == Target::Language::Hip ? hip : cuda);
-  static const RuleTable amd({&hip, &sin_rules(), &bf16_cast_rules()});
+  static const RuleTable& amd = *new RuleTable({&hip, &sin_rules(), &bf16_cast_rules()});
   if (target.kind == Target::Kind::Gpu) return rewrite(sink, amd);
-  static const RuleTable common({&simple, &transcendental_rules()});
-  static const RuleTable bf16({&common, &bf16_cast_rules()}), both({&bf16, &f16_cast_rules()});
+  static const RuleTable& common = *new RuleTable({&simple, &transcendental_rules()});
+  static const RuleTable& bf16 = *new RuleTable({&common, &bf16_cast_rules()});
+  static const RuleTable& both = *new RuleTable({&bf16, &f16_cast_rules()});
   // C has no half that every compiler knows.
   return rewrite(sink, target.has_f16 && target.language != Target::Language::C ? bf16 : both);
 }

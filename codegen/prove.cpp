@@ -332,12 +332,15 @@ Finding prove_equal(Node before, Node after, int64_t steps) {
 
 namespace {
 std::mutex rewrites_mutex;
-RewriteCounts rewrites;
+RewriteCounts& rewrites() {
+  static auto& instance = *new RewriteCounts;
+  return instance;
+}
 }  // namespace
 
 RewriteCounts rewrite_counts() {
   std::lock_guard lock(rewrites_mutex);
-  return rewrites;
+  return rewrites();
 }
 
 void check_rewrite(const char* rule, Node before, Node after) {
@@ -347,7 +350,7 @@ void check_rewrite(const char* rule, Node before, Node after) {
   const Finding f = prove_equal(before, after, 20 * kSolverSteps);
   expect(f.verdict != Verdict::Wrong, "rule '", rule, "': ", f.text);
   std::lock_guard lock(rewrites_mutex);
-  ++(f.verdict == Verdict::Proved ? rewrites.proved : rewrites.open[rule]);
+  ++(f.verdict == Verdict::Proved ? rewrites().proved : rewrites().open[rule]);
 }
 
 void read_kernel(Node kernel, const Target& target, ProofSettings& settings) {

@@ -11,6 +11,7 @@
 #include "codegen/smt.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/exit_order.h"
 
 #ifndef TINY_Z3
 #define TINY_Z3 1
@@ -206,7 +207,7 @@ Shared& shared() {
 
 }  // namespace
 
-bool has_solver() { return library() != nullptr; }
+bool has_solver() { return library() != nullptr && !are_libraries_ending(); }
 const char* why_no_solver() {
   return TINY_Z3 ? "no libz3.so.4 (package libz3-4)" : "built without z3 (make Z3=0)";
 }
@@ -230,6 +231,7 @@ SmtAnswer solve(const SmtText& question, int64_t steps) {
   std::optional<SmtAnswer> answer = memory.recall ? memory.recall(text) : std::nullopt;
   if (!answer) {
     answer = Session(*library()).solve(question, steps);
+    end_objects_before_libraries();
     if (memory.keep && answer->decision != Decision::Unknown) memory.keep(text, *answer);
   }
   std::lock_guard lock(all.mutex);

@@ -15,7 +15,7 @@ constexpr unsigned kNewestLinker = 21;  // that is looked for by a name with its
 // Objects of a newer LLVM a linker may not know ("unknown abi version"), those of an older one it
 // does.
 const SystemCompiler& linker() {
-  static const SystemCompiler lld = [] {
+  static const SystemCompiler& lld = *[] {
     const unsigned least = llvm_c::library().major;
     std::vector<std::string> names;
     for (unsigned v = least; v <= std::max(least, kNewestLinker); ++v)
@@ -23,7 +23,7 @@ const SystemCompiler& linker() {
     names.push_back("ld.lld");
     const std::string advice = cat("install LLVM's linker (apt install lld-", least,
                                    ") or set AMD_LINKER to ROCm's, /opt/rocm/llvm/bin/ld.lld");
-    return SystemCompiler{
+    return new SystemCompiler{
         "AMD",  "AMD_LINKER",           names, ".o", {"-shared", "--no-undefined"},
         advice, static_cast<int>(least)};
   }();
@@ -34,13 +34,13 @@ llvm_c::Processor gpu(const std::string& arch) { return {"amdgcn-amd-amdhsa", ar
 
 // What is missing in the library, found out once.
 const std::string& llvm_problem() {
-  static const std::string problem = [] {
+  static const auto& problem = *new std::string([] {
     if (!llvm_available()) return llvm_missing_reason();
     const llvm_c::Llvm& llvm = llvm_c::library();
     const std::string missing = llvm_c::initialize_target(llvm.library, "AMDGPU");
     if (missing.empty()) return std::string();
     return cat("LLVM ", llvm.version(), " was built without AMD's GPUs (it has no ", missing, ")");
-  }();
+  }());
   return problem;
 }
 

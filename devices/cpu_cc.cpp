@@ -12,7 +12,7 @@ namespace {
 // process when the kernel is loaded, so nothing is linked in. Vectors are chosen here: clang 14
 // would make more of them, of the addresses of a tile.
 const SystemCompiler& c_compiler() {
-  static const SystemCompiler compiler = {
+  static const auto& compiler = *new SystemCompiler{
       "C",
       "CC",
       {"clang", "gcc", "cc"},

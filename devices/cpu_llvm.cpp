@@ -6,6 +6,8 @@
 
 #include "devices/cpu.h"
 #include "tiny/error.h"
+#include "tiny/exit_order.h"
+#include "tiny/of_thread.h"
 
 namespace tiny {
 namespace {
@@ -15,7 +17,10 @@ using namespace llvm_c;
 // ------------------------------------------------------------------------------ loading
 
 // What went wrong in a load of this thread; LLVM's lookup itself only says that it failed.
-thread_local std::string load_errors;
+struct LoadErrors {
+  std::string text;
+};
+std::string& load_errors() { return of_thread<LoadErrors>().text; }
 
 // One JIT for the process. Each program has a dylib of its own, so that two may define the same
 // symbols; LLVM cannot destroy a dylib, hence an emptied one waits for the next program.
@@ -33,7 +38,7 @@ class Jit {
   }
 
   CpuKernel load(const std::string& object, const std::string& entry, Place& place) {
-    load_errors.clear();
+    load_errors().clear();
     place.dylib = take_dylib();
     place.tracker = llvm_.OrcJITDylibCreateResourceTracker(place.dylib);
     try {
@@ -48,7 +53,7 @@ class Jit {
   }
 
   void unload(Place& place) {
-    if (is_exiting()) return;
+    if (are_libraries_ending()) return;
     if (remove(place)) give_dylib(place.dylib);
   }
 
@@ -68,7 +73,7 @@ class Jit {
     llvm_.OrcExecutionSessionLookup(session_, 0, &order, 1, &symbol, 1, receive, &answer);
     answer.done.wait(false);  // linking may have been handed to another thread
     if (!answer.error.empty())
-      throw DeviceError(cat("LLVM cannot load kernel ", entry, ": ", load_errors, answer.error));
+      throw DeviceError(cat("LLVM cannot load kernel ", entry, ": ", load_errors(), answer.error));
     return reinterpret_cast<CpuKernel>(answer.address);
   }
 
@@ -83,7 +88,7 @@ class Jit {
   }
 
   static void collect_error(void* self, Failure failure) {
-    load_errors += take_failure(static_cast<Jit*>(self)->llvm_, failure) + "; ";
+    load_errors() += take_failure(static_cast<Jit*>(self)->llvm_, failure) + "; ";
   }
 
   Dylib take_dylib() {
@@ -162,6 +167,7 @@ std::string compile_llvm(const Source& source) {
 std::unique_ptr<Program> load_llvm(const std::string& object, const std::string& entry) {
   Jit::Place place;
   CpuKernel kernel = jit().load(object, entry, place);
+  end_objects_before_libraries();
   return std::make_unique<LlvmProgram>(kernel, place);
 }
 

@@ -3,8 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <system_error>
 #include <thread>
+
+#include "tiny/thread.h"
 
 namespace tiny {
 namespace {
@@ -52,7 +53,7 @@ struct alignas(128) CpuPool::Worker {
   Body body = nullptr;
   void* context = nullptr;
   int64_t begin = 0, end = 0;
-  std::thread thread;
+  Thread thread;
 
   // The store must be sequentially consistent: notify_one skips the system call when it sees no
   // sleeper, so the new state has to be visible before it looks.
@@ -67,11 +68,9 @@ CpuPool::CpuPool(int threads) : process_(getpid()) {
   spins_ = threads <= cores ? kSpins : 0;  // spinning would keep a working thread off its core
   for (int i = 1; i < threads; i++) {
     auto worker = std::make_unique<Worker>();
-    try {
-      worker->thread = std::thread(&CpuPool::serve, this, std::ref(*worker));
-    } catch (const std::system_error&) {
-      return;
-    }
+    Worker& own = *worker;
+    own.thread = Thread::start_if_possible([this, &own] { serve(own); });
+    if (!own.thread.runs()) return;
     workers_.push_back(std::move(worker));
   }
 }

@@ -2,12 +2,14 @@
 
 #include <dlfcn.h>
 
+#include "tiny/exit_order.h"
+
 namespace tiny {
 namespace {
 
 // The linker's path has it after any usual installation; the others are containers and WSL.
 const std::vector<std::string>& files_to_search() {
-  static const std::vector<std::string> files = {
+  static const auto& files = *new std::vector<std::string>{
       "libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"};
   return files;
 }
@@ -59,6 +61,7 @@ struct Search {
 
  private:
   void count_devices() {
+    end_objects_before_libraries();
     driver.driver_version(&driver.version);
     driver.device_count(&driver.devices);
     if (driver.devices == 0)

@@ -9,6 +9,7 @@
 #include "devices/cuda_worker.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/exit_order.h"
 #include "tiny/text.h"
 
 namespace tiny {
@@ -140,6 +141,7 @@ struct Search {
   Search() {
     void* library = nullptr;
     failure = open_first(files_to_search(), library, nvrtc);
+    if (failure.empty()) end_objects_before_libraries();
   }
 };
 

@@ -24,7 +24,7 @@ struct Element {
 };
 
 const Element* element_of(DType t) {
-  static const std::map<Scalar, Element> known{
+  static const auto& known = *new std::map<Scalar, Element>{
       {Scalar::F32, {"float", "float", "return x;", "return x;"}},
       {Scalar::F64, {"double", "double", "return x;", "return x;"}},
       {Scalar::I32, {"int", "int", "return x;", "return x;"}},

@@ -21,37 +21,39 @@ namespace {
 constexpr size_t kAlignment = 256, kMargin = 4096;
 constexpr char kMarginByte = '\xC5', kFreshByte = '\xFF';  // the latter NaN in every float
 
-// Arithmetic as the GPU's compiler does it: products may be fused with sums, NaN is NaN.
+// Arithmetic as the GPU's compiler does it: products are fused with sums where the text says so,
+// NaN is NaN.
 const SystemCompiler& cxx_compiler() {
-  static const SystemCompiler compiler = {"C++",
-                                          "CXX",
-                                          {"g++", "clang++", "c++"},
-                                          ".cpp",
-                                          {"-std=c++17",
+  static const auto& compiler =
+      *new SystemCompiler{"C++",
+                          "CXX",
+                          {"g++", "clang++", "c++"},
+                          ".cpp",
+                          {"-std=c++17",
 #if defined(__x86_64__)
-                                           "-march=native",
+                           "-march=native",
 #elif defined(__aarch64__)
-                                           "-mcpu=native",
+                           "-mcpu=native",
 #endif
-                                           "-O1",
-                                           "-fPIC",
-                                           "-shared",
-                                           "-nostdlib",
-                                           "-fvisibility=hidden",
-                                           "-fno-exceptions",
-                                           "-fno-rtti",
-                                           "-fno-asynchronous-unwind-tables",
-                                           "-fno-threadsafe-statics",
-                                           "-g1",
-                                           "-fsanitize=alignment,thread",
-                                           "-fno-sanitize-recover=alignment",
-                                           "-fno-math-errno",
-                                           "-fno-trapping-math",
-                                           "-ffp-contract=off",
-                                           "-fwrapv",
-                                           "-fno-strict-aliasing",
-                                           "-w"},
-                                          "install one (apt install g++) or set CXX to one"};
+                           "-O1",
+                           "-fPIC",
+                           "-shared",
+                           "-nostdlib",
+                           "-fvisibility=hidden",
+                           "-fno-exceptions",
+                           "-fno-rtti",
+                           "-fno-asynchronous-unwind-tables",
+                           "-fno-threadsafe-statics",
+                           "-g1",
+                           "-fsanitize=alignment,thread",
+                           "-fno-sanitize-recover=alignment",
+                           "-fno-math-errno",
+                           "-fno-trapping-math",
+                           "-ffp-contract=off",
+                           "-fwrapv",
+                           "-fno-strict-aliasing",
+                           "-w"},
+                          "install one (apt install g++) or set CXX to one"};
   return compiler;
 }
 
@@ -64,7 +66,7 @@ size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAl
 
 // The first byte of these that is not as alloc left it, -1 if there is none; mends them.
 ptrdiff_t find_damage(char* begin, size_t bytes) {
-  static const std::string whole(kMargin + kAlignment, kMarginByte);
+  static const auto& whole = *new std::string(kMargin + kAlignment, kMarginByte);
   if (std::memcmp(begin, whole.data(), bytes) == 0) return -1;
   const char* hit = std::find_if(begin, begin + bytes, [](char c) { return c != kMarginByte; });
   std::memset(begin, kMarginByte, bytes);

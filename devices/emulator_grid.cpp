@@ -12,6 +12,7 @@
 #include "devices/fault_guard.h"
 #include "devices/fiber.h"
 #include "tiny/error.h"
+#include "tiny/of_thread.h"
 
 // Code on the stacks of fibers: the sanitizers know one stack per thread.
 #define ON_FIBER __attribute__((no_sanitize("address", "thread")))
@@ -127,7 +128,7 @@ thread_local Worker* worker_of_thread = nullptr;
 Emulated* emulated_of_thread() { return worker_of_thread; }
 
 Worker& this_worker() {
-  thread_local Worker worker;
+  auto& worker = of_thread<Worker>();
   worker_of_thread = &worker;
   return worker;
 }

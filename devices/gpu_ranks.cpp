@@ -3,12 +3,13 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <mutex>
-#include <thread>
 
 #include "devices/gpu.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"
+#include "tiny/thread.h"
 
 namespace tiny {
 
@@ -100,17 +101,14 @@ std::shared_ptr<GpuDevice::Group> GpuDevice::join(const Nccl& library,
   const auto number = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   const std::string name =
       text_of_first(ranks, number == 0 ? library.new_group() : "", "the name of a group of GPUs");
-  std::promise<NcclComm> promise;
-  std::future<NcclComm> joined = promise.get_future();
-  std::thread([&library, name, number, count = static_cast<int>(ranks.size()), context = context_,
-               driver = &driver_, promise = std::move(promise)]() mutable {
-    try {
-      const GpuScope scope(*driver, context);
-      promise.set_value(library.join(name, count, number));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
-  }).detach();
+  const auto join = std::make_shared<std::packaged_task<NcclComm()>>(
+      [&library, name, number, count = static_cast<int>(ranks.size()), context = context_,
+       driver = &driver_] {
+        const GpuScope scope(*driver, context);
+        return library.join(name, count, number);
+      });
+  std::future<NcclComm> joined = join->get_future();
+  Thread("to join the GPUs of other ranks", [join] { (*join)(); }).detach();
   check(joined.wait_for(rank_patience()) == std::future_status::ready, "rank ", rank,
         ": its GPU and those of the other ranks have not joined in ",
         rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT)");

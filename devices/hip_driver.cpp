@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tiny/env.h"
+#include "tiny/exit_order.h"
 
 namespace tiny {
 namespace {
@@ -209,6 +210,7 @@ struct Search {
   void find_devices() {
     driver.driver_version(&driver.version);
     int status = driver.init(0);
+    end_objects_before_libraries();
     if (status == kGpuSuccess) status = driver.device_count(&driver.devices);
     if (status == kGpuSuccess && driver.devices > 0) return;
     failure =

@@ -8,6 +8,7 @@
 #include "devices/hip_driver.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/exit_order.h"
 
 namespace tiny {
 namespace {
@@ -65,6 +66,7 @@ struct Search {
       failure = cat("AMD's compiler hiprtc has no function ", missing);
     else
       failure.clear();
+    if (failure.empty()) end_objects_before_libraries();
   }
 };
 

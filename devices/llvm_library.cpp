@@ -2,12 +2,12 @@
 
 #include <dlfcn.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <map>
 
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/exit_order.h"
+#include "tiny/of_thread.h"
 
 namespace tiny {
 namespace llvm_c {
@@ -23,8 +23,6 @@ constexpr const char* kHostTarget = "NoSuch";
 
 constexpr int kOptimizeAggressive = 3, kRelocPic = 2, kCodeModelDefault = 0, kCodeModelSmall = 3;
 constexpr int kReturnStatus = 2, kSeverityError = 0;
-
-std::atomic<bool> exiting{false};
 
 std::vector<std::string> files_to_search() {
   if (std::string path = env_text("LLVM_PATH"); !path.empty()) return {path};
@@ -135,8 +133,6 @@ struct Search {
     llvm.features = take_message(llvm, llvm.GetHostCPUFeatures());
     leave_alone("avx512bf16", 18);
     llvm.InstallFatalErrorHandler(on_fatal_error);
-    // Registered after the library's own destructors, so this runs before them.
-    std::atexit([] { exiting = true; });
   }
 
   // Versions before this one cannot select, or crash on, code with this feature: 16.0.6 does both
@@ -270,7 +266,7 @@ struct ThreadMachines {
 
   ~ThreadMachines() {
     for (const auto& [key, machine] : machines)
-      if (machine && !exiting) search().llvm.DisposeTargetMachine(machine);
+      if (machine && !are_libraries_ending()) search().llvm.DisposeTargetMachine(machine);
   }
 
   Machine& get(const Llvm& llvm, const Processor& p) {
@@ -294,18 +290,21 @@ std::string Llvm::version() const { return cat(major, ".", minor, ".", patch); }
 
 const Llvm& library() {
   if (!search().failure.empty()) throw DeviceError(search().failure);
+  if (are_libraries_ending())
+    throw DeviceError("LLVM has ended with the program, and compiles nothing more");
   return search().llvm;
 }
-
-bool is_exiting() { return exiting; }
 
 Processor host() { return {library().triple, library().cpu, library().features}; }
 
 std::string compile(const Source& source, const Processor& processor, const char* passes,
                     Output output) {
-  thread_local ThreadMachines machines;
   const Llvm& llvm = library();
-  return Compilation(llvm, source, processor, machines.get(llvm, processor)).run(passes, output);
+  auto& machines = of_thread<ThreadMachines>();
+  std::string out =
+      Compilation(llvm, source, processor, machines.get(llvm, processor)).run(passes, output);
+  end_objects_before_libraries();
+  return out;
 }
 
 }  // namespace llvm_c

@@ -132,9 +132,6 @@ const Llvm& library();
 // LLVM's message; consumes the failure.
 std::string take_failure(const Functions& llvm, Failure failure);
 
-// Whether the process exits: LLVM's own globals may be gone before the last program is.
-bool is_exiting();
-
 // What code is generated for.
 struct Processor {
   std::string triple, cpu, features;

@@ -33,7 +33,7 @@ struct NcclUniqueId {
 
 // ncclDataType_t; -1: it has none.
 int number_of(DType t) {
-  static const std::map<Scalar, int> known{
+  static const auto& known = *new std::map<Scalar, int>{
       {Scalar::I8, 0},  {Scalar::U8, 1},  {Scalar::I32, 2}, {Scalar::U32, 3}, {Scalar::I64, 4},
       {Scalar::U64, 5}, {Scalar::F16, 6}, {Scalar::F32, 7}, {Scalar::F64, 8}, {Scalar::BF16, 9}};
   const auto at = known.find(t.scalar);

@@ -136,7 +136,7 @@ std::string ask_version(const SystemCompiler& compiler, Words command) {
 // The version of each command that was asked for, kept because asking costs a process.
 std::string compiler_version(const SystemCompiler& compiler, const Words& command) {
   static std::mutex mutex;
-  static std::map<std::string, std::string> versions;
+  static auto& versions = *new std::map<std::string, std::string>;
   std::lock_guard lock(mutex);
   const std::string name = find_in_path(command[0]) + " " + join(command);
   const auto known = versions.find(name);

@@ -11,6 +11,7 @@
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
+#include "tiny/of_thread.h"
 #include "tiny/print.h"
 
 namespace tiny {
@@ -19,7 +20,10 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-thread_local std::string finding;
+struct Finding {
+  std::string text;
+};
+std::string& finding() { return of_thread<Finding>().text; }
 thread_local bool locating = false;  // kernels that only look for the operation are not checked
 
 double element(const Bytes& bytes, DType t, size_t i) {
@@ -73,7 +77,7 @@ bool checks_nan() { return !locating && env_int("CHECK_NAN") != 0; }
 NanCheck::NanCheck(const Schedule& s, const Step& step, const Kernel& kernel,
                    const std::vector<void*>& args)
     : schedule_(s), step_(step), kernel_(kernel), args_(args), before_(step.values.size()) {
-  if (!finding.empty()) return;
+  if (!finding().empty()) return;
   const std::vector<bool> reads = read_slots(step);
   for (size_t i = 0; i < reads.size(); ++i) {
     if (!reads[i]) continue;
@@ -100,7 +104,7 @@ bool NanCheck::leaves_out(size_t slot) const {
 }
 
 void NanCheck::look_at_results() {
-  if (!is_finite_ || !finding.empty()) return;
+  if (!is_finite_ || !finding().empty()) return;
   const std::vector<bool> writes = written_slots(step_);
   for (size_t i = 0; i < writes.size(); ++i) {
     if (!writes[i] || leaves_out(i)) continue;
@@ -108,11 +112,11 @@ void NanCheck::look_at_results() {
     const Bytes bytes = read(i);
     const int64_t bad = find_bad(bytes, v.dtype);
     if (bad < 0) continue;
-    finding =
+    finding() =
         cat("CHECK_NAN: ", kernel_.name, " (", step_.operations, ") on ", device_name(step_.device),
             " made ", element(bytes, v.dtype, static_cast<size_t>(bad)),
             " from finite values, element ", bad, " of ", v.dtype, " x ", v.size);
-    finding += locate();
+    finding() += locate();
     return;
   }
 }
@@ -159,8 +163,8 @@ std::string NanCheck::locate() const {
 }
 
 void throw_found_nan() {
-  if (finding.empty()) return;
-  throw Error(std::exchange(finding, {}));
+  if (finding().empty()) return;
+  throw Error(std::exchange(finding(), {}));
 }
 
 }  // namespace tiny

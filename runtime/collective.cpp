@@ -144,7 +144,7 @@ struct Algorithm {
 };
 
 const std::vector<std::pair<std::string, Algorithm>>& algorithms() {
-  static const std::vector<std::pair<std::string, Algorithm>> all{
+  static const auto& all = *new std::vector<std::pair<std::string, Algorithm>>{
       {"naive", {Algorithm::Naive, false}},
       {"two_shot", {Algorithm::TwoShot, false}},
       {"ring", {Algorithm::Ring, false}},

@@ -228,7 +228,7 @@ class Fuser {
 
   // The values with memory that must be there before an After, and what it is an After of, is read.
   const std::vector<Node>& waited_for(Node n) const {
-    static const std::vector<Node> none;
+    static const auto& none = *new std::vector<Node>;
     if (n->op != Op::After) return none;
     if (const auto* known = waited_.find(n)) return *known;
     std::vector<Node> out, stack;

@@ -1,6 +1,7 @@
 #include "runtime/proof.h"
 
 #include <iostream>
+#include <memory>
 #include <mutex>
 
 #include "codegen/smt.h"
@@ -105,15 +106,18 @@ PendingProof::PendingProof(const Lowered& low, const Step& step, const Target& t
   folder_ = cache_folder();
   if (!folder_.empty()) key_ = key_of(low, settings);
   const auto known = folder_.empty() ? std::nullopt : cache_get(folder_, key_);
-  if (known && (*known == "proved" || mode_ == 1))
+  if (known && (*known == "proved" || mode_ == 1)) {
     count_recalled();
-  else
-    proof_ = std::async(std::launch::async, prove, low.machine, settings);
+    return;
+  }
+  const auto task = std::make_shared<std::packaged_task<Proof()>>(
+      [sink = low.machine, settings] { return prove(sink, settings); });
+  proof_ = task->get_future();
+  thread_ = Thread::start_if_possible([task] { (*task)(); });
+  if (!thread_.runs()) (*task)();
 }
 
-PendingProof::~PendingProof() {
-  if (proof_.valid()) proof_.wait();
-}
+PendingProof::~PendingProof() = default;
 
 void PendingProof::finish() {
   if (!proof_.valid()) return;

@@ -7,6 +7,7 @@
 #include "codegen/lower.h"
 #include "codegen/prove.h"
 #include "runtime/schedule.h"
+#include "tiny/thread.h"
 
 namespace tiny {
 
@@ -27,6 +28,7 @@ class PendingProof {
   const int64_t mode_;
   std::string folder_, key_;  // of the cache
   std::future<Proof> proof_;
+  Thread thread_;  // makes it
 };
 
 // What this process has proved so far.

@@ -15,6 +15,7 @@
 #include "runtime/messages.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"
+#include "tiny/thread.h"
 
 namespace tiny {
 
@@ -52,7 +53,7 @@ class Watch {
  public:
   Watch() {
     for (int socket : connect_ranks()) peers_.push_back({socket, {}, 0, {}, {}});
-    std::thread([this] { look(); }).detach();
+    Thread("to watch sums of ranks", [this] { look(); }).detach();
   }
 
   void start(std::shared_ptr<SumOfRanks> sum, std::span<const int> ranks, const std::string& what) {

@@ -38,7 +38,7 @@ class Search {
         settings_(settings),
         device_(find_device(tools.device)),
         target_(device_.target()),
-        start_(steady_seconds()) {}
+        start_(budget_seconds()) {}
 
   Searched run() {
     try {
@@ -52,7 +52,7 @@ class Search {
   }
 
  private:
-  double elapsed() const { return steady_seconds() - start_; }
+  double elapsed() const { return budget_seconds() - start_; }
   bool stopped() const { return settings_.stop && settings_.stop->load(); }
   bool over() const { return elapsed() > kSearching * settings_.seconds || stopped(); }
 

@@ -1,6 +1,7 @@
 #include "runtime/search_bench.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -16,6 +17,28 @@ namespace tiny {
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+namespace {
+
+std::atomic<double> counted_step{0};  // 0: budgets are of the machine's time
+std::atomic<double> least_limit{0};
+std::atomic<int64_t> looks{0};
+
+}  // namespace
+
+double budget_seconds() {
+  const double step = counted_step;
+  return step > 0 ? step * static_cast<double>(++looks) : steady_seconds();
+}
+
+CountedBudgets::CountedBudgets(double step, double least)
+    : outer_step_(counted_step.exchange(step)), outer_least_(least_limit.exchange(least)) {}
+CountedBudgets::~CountedBudgets() {
+  counted_step = outer_step_;
+  least_limit = outer_least_;
+}
+
+double process_limit(double seconds) { return std::max<double>(seconds, least_limit); }
 
 const char* name_of(Outcome outcome) {
   constexpr const char* names[] = {"waiting", "good",    "slow", "wrong",

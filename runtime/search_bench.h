@@ -86,4 +86,22 @@ std::unique_ptr<Bench> local_bench();  // in this process
 
 double steady_seconds();
 
+// The clock of searches' budgets: that one, unless a test counts.
+double budget_seconds();
+
+// For tests: while it lives each look at the clock of budgets is `step` seconds later than the last
+// one, so that a budget is so much work on any machine, and a process that works for a search is
+// given `least` seconds before it counts as hung.
+class CountedBudgets {
+ public:
+  explicit CountedBudgets(double step, double least = 600);
+  ~CountedBudgets();
+  CountedBudgets(const CountedBudgets&) = delete;
+  CountedBudgets& operator=(const CountedBudgets&) = delete;
+
+ private:
+  double outer_step_, outer_least_;
+};
+double process_limit(double seconds);  // that, or `least` where it is more
+
 }  // namespace tiny

@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include "runtime/capture.h"
 #include "runtime/search.h"
@@ -19,6 +18,7 @@
 #include "tiny/error.h"
 #include "tiny/progress.h"
 #include "tiny/text.h"
+#include "tiny/thread.h"
 
 namespace tiny {
 
@@ -130,7 +130,7 @@ class Searches {
       if (beside && most >= kSmallest) {
         next_ = std::move(order);
         busy_ = true;
-        if (!thread_.joinable()) start();
+        if (!thread_.runs()) start();
         woken_.notify_all();
         return;
       }
@@ -151,7 +151,7 @@ class Searches {
 
   void reset() {
     finish();
-    if (interrupted && thread_.joinable()) thread_.join();
+    if (interrupted && thread_.runs()) thread_.join();
     std::lock_guard lock(mutex_);
     counts_ = {};
     of_firsts_ = 0;
@@ -188,7 +188,7 @@ class Searches {
 
   void start() {
     std::atexit([] { all().stop(); });
-    thread_ = std::thread([this] {
+    thread_ = Thread("to search beside the program (BEAM_ASYNC=1)", [this] {
       std::unique_lock lock(mutex_);
       while (!interrupted) {
         woken_.wait(lock, [&] { return busy_ || interrupted; });
@@ -207,15 +207,15 @@ class Searches {
   void stop() {
     interrupted = true;
     woken_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    if (thread_.runs()) thread_.join();
     tools_.clear();
   }
 
   // --- one schedule ------------------------------------------------------------------------------
 
   void work(const Order& order) {
-    const double start = steady_seconds();
-    const auto rest = [&] { return order.seconds - (steady_seconds() - start); };
+    const double start = budget_seconds();
+    const auto rest = [&] { return order.seconds - (budget_seconds() - start); };
     std::vector<const Task*> open;
     double shares = 0;
     for (const Task& t : order.tasks) {
@@ -231,7 +231,7 @@ class Searches {
     const bool all_done = search_open(open, shares, rest);
     std::lock_guard lock(mutex_);
     order.visit->finished = all_done && order.seconds >= kSmallest;
-    const double spent = steady_seconds() - start;
+    const double spent = budget_seconds() - start;
     counts_.seconds += spent;
     if (order.is_first) of_firsts_ += spent;
     const bool shown =
@@ -356,7 +356,7 @@ class Searches {
   std::condition_variable woken_;  // an order came, or one is done
   Order next_;                     // the thread's
   bool busy_ = false;              // it has one
-  std::thread thread_;
+  Thread thread_;
   int generation_ = 1;
   double of_firsts_ = 0;                 // seconds of what was spent
   std::string trouble_;                  // the last one

@@ -64,7 +64,7 @@ class Worker {
       process_ = std::make_unique<WorkerProcess>(kService, std::move(settings));
     }
     std::string bytes;
-    const auto answer = process_->ask(Packer().add(request).take(), limit, bytes);
+    const auto answer = process_->ask(Packer().add(request).take(), process_limit(limit), bytes);
     if (answer == WorkerProcess::Answer::Good) {
       reply = Unpacker(bytes).get<Reply>();
       return Outcome::Good;

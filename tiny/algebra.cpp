@@ -337,7 +337,7 @@ Node widen(const Match& m) {
 }  // namespace
 
 const RuleTable& fold_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"fold constants", any_of(elementwise_ops()),
        [](const Match& m) { return fold_constants(m.root); }},
       {"a value with one bound is a constant", Pattern{}.when(has_point_bounds),
@@ -381,7 +381,7 @@ const RuleTable& fold_rules() {
 }
 
 const RuleTable& logic_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"x & true = x", node(Op::And, any(0).when(is_bool), number(1)),
        [](const Match& m) { return m[0]; }},
       {"x & false = false", node(Op::And, any(0).when(is_bool), number(0)),
@@ -418,7 +418,7 @@ const RuleTable& logic_rules() {
 }
 
 const RuleTable& index_rules() {
-  static const RuleTable table({
+  static const RuleTable& table = *new RuleTable({
       {"collect the terms of a sum",
        any_of(op_set(Op::Add, Op::Sub, Op::Neg, Op::Mul)).when(is_index),
        [](const Match& m) { return from_sum(to_sum(m.root)); }},
@@ -447,7 +447,7 @@ const RuleTable& index_rules() {
 }
 
 const RuleTable& simplify_rules() {
-  static const RuleTable table({&fold_rules(), &logic_rules(), &index_rules()});
+  static const RuleTable& table = *new RuleTable({&fold_rules(), &logic_rules(), &index_rules()});
   return table;
 }
 

@@ -300,9 +300,9 @@ std::vector<Stroke> read_strokes(const char* text) {
 
 // The styles of each digit.
 const std::array<std::vector<Style>, 10>& styles() {
-  static const std::array<std::vector<Style>, 10> all = [] {
-    std::array<std::vector<Style>, 10> read;
-    for (const StyleRow& row : kStyles) read[row.digit].push_back(read_strokes(row.strokes));
+  static const auto& all = *[] {
+    auto* read = new std::array<std::vector<Style>, 10>;
+    for (const StyleRow& row : kStyles) (*read)[row.digit].push_back(read_strokes(row.strokes));
     return read;
   }();
   return all;

@@ -171,7 +171,7 @@ struct Overrides {
 };
 
 Overrides& overrides() {
-  static Overrides instance;
+  static Overrides& instance = *new Overrides;
   return instance;
 }
 

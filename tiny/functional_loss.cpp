@@ -81,10 +81,13 @@ void require_numbers(const Classes& c, const Tensor& lp, const Tensor& target) {
         to_text(positions));
 }
 
-// Where a number is that of no class, and not ignored either: the loss there is NaN, since no
-// kernel can raise an error, and any other number would pass for a loss.
-Tensor is_outside(const Classes& c, const Tensor& number, const CrossEntropyOptions& o) {
-  return logical_and(logical_or(number < 0, number >= c.count), number != o.ignore_index);
+// What is added to the losses: NaN where a number is that of no class, and not ignored either,
+// since no kernel can raise an error, and any other number would pass for a loss. A sum and no
+// selection, so that gradients need no mask.
+Tensor poison(const Classes& c, const Tensor& number, const CrossEntropyOptions& o, DType t) {
+  const Tensor outside =
+      logical_and(logical_or(number < 0, number >= c.count), number != o.ignore_index);
+  return where(outside, kNan, 0).to(t);
 }
 
 // The loss of log-probabilities and class numbers, read along the whole row: a row that is computed
@@ -103,8 +106,7 @@ Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
     const Tensor spread = where(used, -lp * weight, 0).sum(c.axis);
     loss = loss * (1 - e) + spread * (e / static_cast<double>(c.count));
   }
-  const Tensor flat = number.squeeze(c.axis);
-  loss = where(is_outside(c, flat, o), kNan, loss);
+  loss = loss + poison(c, number.squeeze(c.axis), o, loss.dtype());
   if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
   const Tensor divisor =
       o.weight.defined() ? where(hit, weight, 0).sum() : used.to(lp.dtype()).sum();
@@ -128,7 +130,7 @@ Tensor gathered_loss(const Classes& c, const Tensor& x, const Tensor& shift, con
     loss = loss * weight;
     share = where(used, weight, 0);
   }
-  loss = where(is_outside(c, number, o), kNan, where(used, loss, 0));
+  loss = where(used, loss, 0) + poison(c, number, o, loss.dtype());
   // Picked by the kernel that ends the rows' sums, on many multiprocessors, and not by that of the
   // few that add them up.
   if (shift.defined()) loss = loss.contiguous();

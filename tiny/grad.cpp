@@ -463,7 +463,7 @@ std::vector<Node> differentiable(Node loss) {
 
 // Applies the rules of nodes that have a gradient, from the last to the first; leaves keep theirs.
 void propagate(const std::vector<Node>& order, Adjoints& adjoints) {
-  static const Rules rules = make_rules();
+  static const Rules& rules = *new Rules(make_rules());
   for (size_t i = order.size(); i-- > 0;) {
     const Node n = order[i], g = adjoints.get(n);
     if (!g || n->op == Op::Leaf) continue;

@@ -9,6 +9,7 @@
 
 #include "tiny/error.h"
 #include "tiny/facts.h"
+#include "tiny/of_thread.h"
 
 namespace tiny {
 
@@ -180,10 +181,7 @@ struct Arena::Pins {
   std::vector<Node> nodes;
 };
 
-Arena::Pins& Arena::pins() {
-  thread_local Pins pins;
-  return pins;
-}
+Arena::Pins& Arena::pins() { return of_thread<Pins>(); }
 
 void Arena::unpin(std::vector<Node>& pinned) {
   for (Node n : pinned)

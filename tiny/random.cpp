@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tiny/env.h"
+#include "tiny/of_thread.h"
 #include "tiny/sizes.h"
 #include "tiny/tensor_detail.h"
 
@@ -27,13 +28,16 @@ Tensor rotate_left(const Tensor& x, int amount) { return (x << amount) | (x >> (
 uint32_t low_word(uint64_t v) { return static_cast<uint32_t>(v); }
 uint32_t high_word(uint64_t v) { return static_cast<uint32_t>(v >> 32); }
 
-thread_local std::string random_device;
+struct RandomDevice {
+  std::string name;
+};
+std::string& random_device() { return of_thread<RandomDevice>().name; }
 
 // next_random_state as a tensor.
 Tensor take_state(int64_t blocks) {
   check(blocks < (int64_t{1} << 32), "random: ", blocks, " blocks at once; there may be 2^32 - 1");
   const Tensor state(runtime_seam::upload_random(blocks));
-  return random_device.empty() ? state : state.to(random_device);
+  return random_device().empty() ? state : state.to(random_device());
 }
 
 RandomWords blocks_at(const Tensor& state, const Tensor& block) {
@@ -108,8 +112,8 @@ Fans fans_of(const char* what, const Shape& shape) {
 }  // namespace
 
 detail::RandomOn::RandomOn(const std::string& device)
-    : before_(std::exchange(random_device, device)) {}
-detail::RandomOn::~RandomOn() { random_device = before_; }
+    : before_(std::exchange(random_device(), device)) {}
+detail::RandomOn::~RandomOn() { random_device() = before_; }
 
 void manual_seed(uint64_t seed) {
   runtime_seam::forbid_seed_in_capture();

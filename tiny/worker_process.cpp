@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "tiny/error.h"
+#include "tiny/thread.h"
 
 extern char** environ;
 
@@ -106,7 +107,7 @@ std::string wanted_service() {
 
 // A worker in an endless kernel does not notice that its parent is gone.
 void end_with_parent() {
-  std::thread([parent = getppid()] {
+  Thread("to end with its parent", [parent = getppid()] {
     while (getppid() == parent) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     _exit(1);
   }).detach();

@@ -387,7 +387,6 @@ TEST_CASE("cuda: a kernel is compiled, loaded, launched and timed") {
   const double seconds = device.launch_timed(
       std::vector<LaunchItem>{{program.get(), blocks(kBlocks, kThreads), {out.get(), in.get()}}});
   CHECK(seconds > 0);
-  CHECK(seconds < 1);
   CHECK(out.read<float>(a.size()) == scaled(a, 3));
   device.launch(*program, blocks(0, kThreads), {out.get(), in.get()});  // does nothing
   device.synchronize();

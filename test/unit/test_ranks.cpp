@@ -23,6 +23,7 @@
 #include "runtime/device.h"
 #include "runtime/messages.h"
 #include "test/fake/hip.h"
+#include "test/unit/child.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
@@ -33,28 +34,9 @@
 #include "tiny/state_dict.h"
 
 using namespace tiny;
+using namespace tiny::test;
 
 namespace {
-
-struct Ended {
-  int status = 0;
-  std::string said;  // what it told
-  int measured = 0;  // collectives
-};
-
-Ended run_one(const std::string& command) {
-  Ended out;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  if (!pipe) return {-1, "popen"};
-  char line[4096];
-  while (std::fgets(line, sizeof line, pipe)) {
-    const std::string text = line;
-    if (text.starts_with("told: ")) out.said += text.substr(6);
-    out.measured += text.starts_with("all_reduce of ");
-  }
-  out.status = ::pclose(pipe);
-  return out;
-}
 
 // Of no other run that goes on, and of none that the system gives to who asks for any.
 int next_port() {
@@ -64,12 +46,10 @@ int next_port() {
 
 // `settings`: more variables, "A=1 B=2", where @ is the number of the rank.
 Ended run_rank(int r, int count, int port, const std::string& worker, std::string settings) {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   for (size_t at; (at = settings.find('@')) != settings.npos;)
     settings.replace(at, 1, std::to_string(r));
-  return run_one(cat("IS_WORKER=1 DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=300 MASTER_PORT=", port,
-                     " RANK=", r, " WORLD_SIZE=", count, ' ', settings, " '", self, "' -tc='",
-                     worker, "' 2>&1"));
+  return run_child(worker, cat("DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=300 MASTER_PORT=", port,
+                               " RANK=", r, " WORLD_SIZE=", count, ' ', settings));
 }
 
 // Each rank's end.
@@ -110,13 +90,6 @@ class Stranger {
  private:
   int socket_;
 };
-
-bool is_worker() { return std::getenv("IS_WORKER") != nullptr; }
-
-void tell(const std::string& text) {
-  std::printf("told: %s\n", text.c_str());
-  std::fflush(stdout);
-}
 
 std::string file_of(const char* name) {
   return std::filesystem::temp_directory_path() / cat("tiny_ranks_", ::getpid(), name);
@@ -209,18 +182,18 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 }  // namespace
 
 TEST_CASE("worker of ranks: trains") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   train(env_text("MNIST_DIR"), 6, [](int64_t) {});
 }
 
 TEST_CASE("worker of ranks: trains with statistics of each half") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   train(
       "", 4, [](int64_t) {}, true);
 }
 
 TEST_CASE("worker of ranks: the last one dies") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   try {
     train(env_text("MNIST_DIR"), 6, [](int64_t step) {
       if (step == 3 && rank() == rank_count() - 1) ::_exit(9);
@@ -232,7 +205,7 @@ TEST_CASE("worker of ranks: the last one dies") {
 
 // It comes when the others have given it up, as a file says.
 TEST_CASE("worker of ranks: the last one is late") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   const std::string given_up = env_text("MNIST_DIR");
   std::optional<EnvOverride> limit;
   try {
@@ -252,7 +225,7 @@ TEST_CASE("worker of ranks: the last one is late") {
 }
 
 TEST_CASE("worker of ranks: tells its number") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   try {
     const int own = rank(), count = rank_count();
     tell(cat("rank ", own, " of ", count, ", ", local_rank()));
@@ -266,7 +239,7 @@ TEST_CASE("worker of ranks: tells its number") {
 }
 
 TEST_CASE("worker of ranks: announces more than there is") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   try {
     const uint64_t size = uint64_t{1} << 62;
     if (rank() == 0) send_message(1, &size, sizeof size, "the length of a plan");
@@ -277,7 +250,7 @@ TEST_CASE("worker of ranks: announces more than there is") {
 }
 
 TEST_CASE("worker of ranks: plans that differ") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   try {
     const Tensor x = numbers({4, 6}, 1).shard(rank_devices(), 0).realize();
     (rank() == 0 ? x.exp().sum(1) : x.sin().sum(1)).realize();
@@ -287,7 +260,7 @@ TEST_CASE("worker of ranks: plans that differ") {
 }
 
 TEST_CASE("worker of ranks: one reads alone") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   try {
     const Tensor x = numbers({4, 6}, 1).shard(rank_devices(), 0).realize();
     if (rank() == 0) x.sum().to_vector<float>();
@@ -298,7 +271,7 @@ TEST_CASE("worker of ranks: one reads alone") {
 }
 
 TEST_CASE("worker of ranks: adds up") {
-  if (!is_worker()) return;
+  if (!is_child()) return;
   try {
     Tensor x = numbers({6, 5}, 1).shard(rank_devices(), 0).realize();
     const int64_t before = fake_calls("hipMemcpyPeer");
@@ -347,7 +320,7 @@ TEST_CASE("several processes agree on the fastest ways of their collectives") {
       CHECK(e.said == out[0].said);
     }
     // The second run knows what the first one measured, on rank 0.
-    CHECK((out[0].measured > 0) == (run == 0));
+    CHECK(has(out[0].output, "\nall_reduce of ") == (run == 0));
     std::filesystem::remove_all(folder + "1");
   }
   std::filesystem::remove_all(folder + "0");

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -13,7 +12,6 @@
 #include <mutex>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "codegen/launchable.h"
 #include "codegen/mma.h"
@@ -49,14 +47,15 @@ Node small_matmul(int64_t n = 32) {
   return kernel_of({matmul(tensor_param(1, {n, 2 * n}), tensor_param(2, {2 * n, n}))});
 }
 
-SearchSettings quick() {
-  SearchSettings s;
-  s.width = 2;
-  s.seconds = 3;
-  s.run_limit = 1;
-  s.cached = false;
-  return s;
-}
+// A short search, of a thousand looks at its clock.
+struct Quick : SearchSettings {
+  explicit Quick(double least = 600) : counted(3e-3, least) {
+    width = 2;
+    seconds = 3;
+    cached = false;
+  }
+  CountedBudgets counted;
+};
 
 int count(const Searched& s, Outcome o) {
   return static_cast<int>(std::count_if(s.candidates.begin(), s.candidates.end(),
@@ -249,7 +248,7 @@ TEST_CASE("a search ends with the heuristic's choice or a better one") {
   const NodeRef kernel(small_matmul());
   for (const bool isolated : {true, false}) {
     SearchTools tools("CPU", isolated);
-    const Searched s = search_kernel(kernel.get(), "k_matmul", tools, quick());
+    const Searched s = search_kernel(kernel.get(), "k_matmul", tools, Quick());
     CHECK(s.trouble == "");
     CHECK(s.timed > 1);
     CHECK(count(s, Outcome::Wrong) == 0);
@@ -262,15 +261,15 @@ TEST_CASE("a search ends with the heuristic's choice or a better one") {
 TEST_CASE("what a search had time to compile is timed, too") {
   const NodeRef kernel(small_matmul());
   SearchTools tools("CPU", false);
-  SearchSettings s = quick();
+  Quick s;
   std::mutex mutex;
   std::map<std::string, int> lowered;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  const double end = budget_seconds() + s.seconds;
   s.tamper = [&](const Choice& choice, Lowered&) {  // to be rated, and to be compiled
     std::unique_lock lock(mutex);
     if (++lowered[to_text(choice)] < 2) return;
     lock.unlock();
-    std::this_thread::sleep_until(end);
+    while (budget_seconds() < end) continue;
   };
   const Searched found = search_kernel(kernel.get(), "k_matmul", tools, s);
   CHECK(found.trouble == "");
@@ -280,7 +279,7 @@ TEST_CASE("what a search had time to compile is timed, too") {
 TEST_CASE("a planted wrong candidate is dropped and reported") {
   const NodeRef kernel(small_matmul());
   SearchTools tools("CPU", false);
-  SearchSettings s = quick();
+  Quick s;
   int planted = 0;
   s.tamper = [&](const Choice&, Lowered& low) {
     ++planted;
@@ -304,9 +303,8 @@ TEST_CASE("a planted wrong candidate is dropped and reported") {
 TEST_CASE("candidates that crash or hang end their own process") {
   const NodeRef kernel(small_matmul());
   SearchTools tools("CPU", true);
-  SearchSettings s = quick();
-  s.seconds = 20;
-  s.run_limit = 0.5;
+  Quick s(0);
+  s.run_limit = 600;                        // of the heuristic's kernel: candidates get two seconds
   std::set<std::string> crashing, hanging;  // tamper is called on several threads, twice for each
   std::mutex mutex;
   s.tamper = [&](const Choice& choice, Lowered& low) {
@@ -315,7 +313,7 @@ TEST_CASE("candidates that crash or hang end their own process") {
     if (crashing.count(text) || crashing.size() < 20) {
       crashing.insert(text);
       plant(low, cat("  call void @abort()\n  unreachable ; ", crashing.size()), "abort();");
-    } else if (hanging.count(text) || hanging.size() < 20) {
+    } else if (hanging.count(text) || hanging.size() < 3) {
       hanging.insert(text);
       plant(low, cat("  br label %l ; ", hanging.size()), "for (;;);");
     }
@@ -334,7 +332,7 @@ TEST_CASE("a search knows what an earlier one found, and adds what is new") {
   const Folder folder("search");
   const NodeRef kernel(small_matmul());
   SearchTools tools("CPU", false);
-  SearchSettings s = quick();
+  Quick s;
   s.cached = true;
   CHECK_FALSE(find_known(kernel.get(), "CPU"));
   const Searched first = search_kernel(kernel.get(), "k_matmul", tools, s);
@@ -439,7 +437,7 @@ TEST_CASE("what changes a buffer in place is compared where only a part is compu
       build::binary(Op::Sub, build::binary(Op::Mul, x, x), tensor_param(1, {1 << 19}));
   const NodeRef kernel(make(Op::Sink, kVoid, {make(Op::Store, kVoid, {x, value})}));
   SearchTools tools("EMULATOR", false);
-  SearchSettings s = quick();
+  Quick s;
   const Choice choice = choice_from_text("light; split r0 64, bind r1 thread, bind r0 block");
   s.only = &choice;
   for (const char* wrong : {"", "1"}) {
@@ -459,7 +457,7 @@ TEST_CASE("the heuristic's options are asked for like others") {
   ArenaScope scope(arena);
   const Choice choice = lower(kernel.get(), "k", target).choice;
   SearchTools tools("CPU", false);
-  SearchSettings s = quick();
+  Quick s;
   s.only = &choice;
   const Searched found = search_kernel(kernel.get(), "k_again", tools, s);
   CHECK(found.trouble == "");
@@ -472,7 +470,7 @@ TEST_CASE("parts of large buffers are compared, to their ends") {
   Node x = tensor_param(1, shape), y = tensor_param(2, shape);
   const NodeRef kernel(kernel_of({build::binary(Op::Sub, build::binary(Op::Mul, x, x), y)}));
   SearchTools tools("CPU", false);
-  SearchSettings s = quick();
+  Quick s;
   const Choice choice = choice_from_text("light; split r0 32, bind r1 vector, bind r0 core");
   s.only = &choice;
   CHECK(search_kernel(kernel.get(), "k_large", tools, s).candidates.at(1).outcome == Outcome::Good);
@@ -486,9 +484,7 @@ TEST_CASE("kernels of a GPU are searched on the emulator") {
   if (std::find(devices.begin(), devices.end(), "EMULATOR") == devices.end()) return;
   const NodeRef kernel(kernel_of({sum(tensor_param(1, {8, 64}), 2)}));
   SearchTools tools("EMULATOR", true);
-  SearchSettings s = quick();
-  s.seconds = 8;
-  s.run_limit = 20;
+  Quick s;
   const Searched found = search_kernel(kernel.get(), "k_sum", tools, s);
   CHECK(found.trouble == "");
   CHECK(found.timed > 1);
@@ -505,8 +501,7 @@ TEST_CASE("other tiles of matrix units compute the same on the emulator") {
   Node loops = loops_of(kernel.get(), target);
   const auto all = neighbours(loops, lower(loops, "k", target).choice, target);
   SearchTools tools("EMULATOR", true);
-  SearchSettings s = quick();
-  s.seconds = s.run_limit = 60;
+  Quick s;
   for (const char* tile : {"matrix r0 r1 x 64 rows 64 wide", "matrix r1 r0 x 64 halved wide"}) {
     const auto at = std::find_if(all.begin(), all.end(),
                                  [&](const Choice& c) { return to_text(c.options[0]) == tile; });
@@ -532,8 +527,7 @@ TEST_CASE("TF32 in front of a gate is neither dropped for its rounding nor belie
   const std::vector<Choice> all = mma_choices(loops_of(kernel.get(), target), target, 8);
   REQUIRE(all.size() == 8);
   SearchTools tools("EMULATOR", true);
-  SearchSettings s = quick();
-  s.seconds = s.run_limit = 60;
+  Quick s;
   s.only = &all.back();
   CHECK(count(search_kernel(kernel.get(), "k_gate", tools, s), Outcome::Good) == 2);
   s.tamper = [&](const Choice& choice, Lowered& low) {  // a fragment is multiplied by itself

@@ -20,14 +20,16 @@
 namespace tiny {
 namespace {
 
-// Searches with an empty cache, forgotten afterwards.
+// Searches with an empty cache, forgotten afterwards. `step`: seconds of the budget that each look
+// at its clock takes.
 struct Beam {
-  Beam(const char* width, const char* budget, const char* async = "0")
+  Beam(const char* width, const char* budget, const char* async = "0", double step = 1e-3)
       : path(std::filesystem::temp_directory_path() / cat("tiny-beam-", getpid())),
         cache("CACHE_DIR", path.string()),
         beam("BEAM", width),
         seconds("BEAM_BUDGET", budget),
-        beside("BEAM_ASYNC", async) {
+        beside("BEAM_ASYNC", async),
+        counted(step) {
     forget();
   }
   ~Beam() {
@@ -41,6 +43,7 @@ struct Beam {
   }
   std::filesystem::path path;
   EnvOverride cache, beam, seconds, beside;
+  CountedBudgets counted;
 };
 
 std::vector<float> product_of(const Tensor& a, const Tensor& b) {
@@ -60,8 +63,8 @@ TEST_CASE("a program that searches computes what it does without, and again spen
   CHECK(first.kernels > 0);
   CHECK(first.timed > 1);
   CHECK(first.troubled == 0);
-  // The limits of one candidate may come on top of the budget.
-  CHECK(first.seconds < 12 + 20);
+  // What was compiled is timed, which may come on top of the budget.
+  CHECK(first.seconds < 12 + 1);
 
   Beam::forget();
   for (int i = 0; i < 3; ++i) product_of(a, b);
@@ -75,9 +78,9 @@ TEST_CASE("a program that searches computes what it does without, and again spen
 TEST_CASE("an interrupt ends a search and keeps the program") {
   const Tensor a = Tensor::rand({256, 256}).realize();
   const std::vector<float> expected = product_of(a, a);
-  const Beam beam("8", "60");
+  const Beam beam("8", "60", "0", 1e-9);  // as good as no end
   std::thread finger([] {
-    for (int i = 0; i < 1000 && worker_processes("search").empty(); ++i)
+    while (worker_processes("search").empty())
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     kill(getpid(), SIGINT);
@@ -86,14 +89,15 @@ TEST_CASE("an interrupt ends a search and keeps the program") {
   finger.join();
   for (size_t k = 0; k < got.size(); ++k)
     REQUIRE(std::abs(got[k] - expected[k]) < 1e-4 * expected[k]);
-  CHECK(search_counts().seconds < 30);
   const auto kept = SearchCache::current().all();
-  CHECK(std::any_of(kept.begin(), kept.end(), [](const KernelRecord& k) { return k.done; }));
+  CHECK(std::any_of(kept.begin(), kept.end(),
+                    [](const KernelRecord& k) { return k.done && !k.done->exhausted; }));
   const int kernels = search_counts().kernels;
   product_of(a, a);
   CHECK(search_counts().kernels == kernels);  // no more of it in this program
 
   Beam::forget();
+  const CountedBudgets shorter(1e-3);
   product_of(a, a);
   CHECK(search_counts().kernels > 0);  // another one goes on
 }
