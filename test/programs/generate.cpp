@@ -186,7 +186,8 @@ void Draw::choose_outputs() {
 Program Draw::run() {
   const EnvOverride device("DEVICE", "CPU");
   program_.gradient = chance(0.7);
-  program_.together = chance(0.8);
+  program_.grouping = chance(0.5) ? 0 : chance(0.7) ? 1 : 2;
+  program_.in_memory = chance(0.5);
   if (chance(0.1)) most_ = 5000;
   real_ = chance(0.6) ? kF64 : chance(0.8) ? kF32 : chance(0.5) ? kBF16 : kF16;
   sizes_ = {size(), size(), size()};
