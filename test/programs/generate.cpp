@@ -63,6 +63,12 @@ int Draw::pick(const Filter& filter) {
   for (size_t i = 0; i < known_.size(); ++i)
     if (known_[i].value.defined() && filter(known_[i])) fit.push_back(static_cast<int>(i));
   if (fit.empty()) return -1;
+  if (chance(0.25)) {  // a statistic that several consumers share, at several shapes
+    std::vector<int> statistics;
+    for (int i : fit)
+      if ((*this)[i].is_statistic) statistics.push_back(i);
+    if (!statistics.empty()) fit = statistics;
+  }
   const auto count = static_cast<int64_t>(fit.size());
   const int64_t from = chance(0.6) ? std::max<int64_t>(0, count - 3) : 0;
   return fit[static_cast<size_t>(between(from, count - 1))];
@@ -136,6 +142,11 @@ bool Draw::add(Step s) {
     const bool real = value.dtype.is_float();
     if (real && !(std::abs(made.largest) <= kLargest)) return false;
     made.value = Tensor::from_bytes(value.data.data(), value.dtype, value.shape, "CPU");
+    for (size_t i = 0; i < in.size(); ++i)
+      made.is_statistic |=
+          real &&
+          (value.size() < in[i].numel() ||
+           (in.size() == 1 && value.size() == in[i].numel() && (*this)[s.in[i]].is_statistic));
     made.is_broadcast = !in.empty();
     for (const Tensor& x : in) made.is_broadcast &= x.numel() < value.size();
     if (real) made.value.requires_grad_();
