@@ -114,7 +114,8 @@ void add_loss(const Program& program, const BuildOptions& options, Built& built)
     const Tensor& v = built.values[static_cast<size_t>(i)];
     if (!v.dtype().is_float() || !v.requires_grad()) continue;
     Tensor weights = wave(v, phase++);
-    if (program.in_memory && options.realizes) weights = weights.contiguous().realize();
+    if (program.in_memory && options.realizes && options.devices.empty())
+      weights = weights.contiguous().realize();
     const Tensor term = (v * weights).sum().to(kF64);
     built.loss = built.loss.defined() ? built.loss + term : term;
   }

@@ -209,9 +209,9 @@ Program Draw::run() {
       std::swap(row, rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))]);
     rows_.resize(static_cast<size_t>(between(5, 25)));
   }
-  const int64_t steps = chance(0.5)   ? between(4, 7)
-                        : chance(0.7) ? between(6, 12)
-                                      : between(10, 40);
+  const int64_t steps = chance(0.4)    ? between(4, 7)
+                        : chance(0.75) ? between(7, 13)
+                                       : between(10, 40);
   while (leaf(shape(), real_) < 0) continue;
   if (chance(0.4)) leaf(shape(), real_, chance(0.3) ? -4 : 0, chance(0.3) ? 4 : 0);
   if (chance(0.2)) leaf(shape(), one_of({kI32, kI64, kBool, kU8, kI8, kU32, kI16}));

@@ -72,10 +72,16 @@ std::string expression(const Step& s) {
   return out;
 }
 
+bool names_several(const std::string& setting) {
+  const size_t at = setting.find("DEVICE=");
+  return at != setting.npos &&
+         setting.substr(at, setting.find(' ', at) - at).find(',') != setting.npos;
+}
+
 // ".shard(...)" where the setting names several devices.
 std::string cut(const Step& s, const std::string& setting) {
+  if (!names_several(setting)) return "";
   const size_t at = setting.find("DEVICE=");
-  if (at == setting.npos || setting.find(',', at) == setting.npos) return "";
   std::string names;
   for (char c : setting.substr(at + 7, setting.find(' ', at) - at - 7))
     names += c == ',' ? std::string("\", \"") : std::string(1, c);
@@ -100,7 +106,7 @@ std::string line_of(const Program& program, size_t n, const std::string& setting
   return text + "\n";
 }
 
-std::string results_of(const Program& program) {
+std::string results_of(const Program& program, const std::string& setting) {
   std::string out = "  std::vector<Tensor> results{";
   for (size_t i = 0; i < program.outputs.size(); ++i)
     out += cat(i ? ", v" : "v", program.outputs[i]);
@@ -110,7 +116,9 @@ std::string results_of(const Program& program) {
       "  Tensor loss;\n  double phase = 1;\n  for (Tensor v : results) {\n"
       "    if (!v.dtype().is_float() || !v.requires_grad()) continue;\n"
       "    Tensor weights = wave(v, phase++);\n" +
-      std::string(program.in_memory ? "    weights = weights.contiguous().realize();\n" : "") +
+      std::string(program.in_memory && !names_several(setting)
+                      ? "    weights = weights.contiguous().realize();\n"
+                      : "") +
       "    const Tensor term = (v * weights).sum().to(kF64);\n"
       "    loss = loss.defined() ? loss + term : term;\n  }\n"
       "  if (loss.defined())\n    for (Tensor g : Tensor::gradient(loss, {";
@@ -162,7 +170,7 @@ std::string to_cpp(const Program& program, const std::string& setting) {
       "#include <cmath>\n#include <cstdio>\n\n#include \"tiny/tiny.h\"\nusing namespace tiny;\n\n";
   out += std::string("static ") + kHelpers + "\n\nstatic std::vector<Tensor> run() {\n";
   for (size_t n = 0; n < program.steps.size(); ++n) out += line_of(program, n, setting);
-  out += results_of(program);
+  out += results_of(program, setting);
   out += cat("  const size_t outputs = ", program.outputs.size(),
              ";\n  const int grouping = ", program.grouping, ";\n") +
          kRealize;
