@@ -57,6 +57,7 @@ class Draw {
  private:
   bool add(Step s);
   void random_step();
+  void add_sibling();
   void choose_outputs();
   void add_realize();
 

@@ -107,7 +107,7 @@ int Draw::twin(int x) {
 }
 
 int Draw::partner(int x) {
-  if (chance(0.1)) return twin(x);
+  if (chance(0.15)) return twin(x);
   const DType dtype = (*this)[x].dtype();
   const Shape shape = to_shape((*this)[x].shape());
   const auto fits = [&](const Known& v) {
@@ -169,8 +169,24 @@ void Draw::add_realize() {
   known_.emplace_back();
 }
 
+// Another operator of an earlier step's operands and axes: values that share a part of how they are
+// computed.
+void Draw::add_sibling() {
+  Step s = program_.steps[static_cast<size_t>(below(static_cast<int64_t>(known_.size())))];
+  if (s.in.empty() || s.row == row_named("realize")) return;
+  std::vector<int> rows;
+  for (size_t i = 0; i < operators().size(); ++i)
+    if (operators()[i].draw == row_of(s).draw && static_cast<int>(i) != s.row &&
+        operators()[i].weight)
+      rows.push_back(static_cast<int>(i));
+  if (rows.empty()) return;
+  s.row = rows[static_cast<size_t>(below(static_cast<int64_t>(rows.size())))];
+  add(s);
+}
+
 void Draw::random_step() {
   if (chance(0.02)) return add_realize();
+  if (chance(0.2)) return add_sibling();
   Step s;
   s.row = rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))];
   s.seed = bits() % 100000;

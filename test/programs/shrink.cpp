@@ -160,7 +160,13 @@ class Shrinker {
         Program p = best_;
         for (Step& s : p.steps)
           for (Shape* list : {&s.a, &s.b}) std::replace(list->begin(), list->end(), size, smaller);
-        if (take(p)) {
+        bool smaller_too = take(p);
+        if (!smaller_too) {  // where a size stands beside the shapes as well
+          for (Step& s : p.steps)
+            if (s.i == size) s.i = smaller;
+          smaller_too = take(p);
+        }
+        if (smaller_too) {
           any = true;
           break;
         }
