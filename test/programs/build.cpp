@@ -108,12 +108,15 @@ Tensor sharded(const Tensor& value, const Step& s, const std::vector<std::string
   return axis < 0 ? value.shard(devices) : value.shard(devices, axis);
 }
 
-void add_loss(const Program& program, Built& built) {
+void add_loss(const Program& program, const BuildOptions& options, Built& built) {
   double phase = 1;
   for (int i : program.outputs) {
     const Tensor& v = built.values[static_cast<size_t>(i)];
     if (!v.dtype().is_float() || !v.requires_grad()) continue;
-    const Tensor term = (v * wave(v, phase++)).sum().to(kF64);
+    Tensor weights = wave(v, phase++);
+    if (program.in_memory && options.realizes && options.devices.empty())
+      weights = weights.contiguous().realize();
+    const Tensor term = (v * weights).sum().to(kF64);
     built.loss = built.loss.defined() ? built.loss + term : term;
   }
   if (!built.loss.defined()) return;
@@ -121,6 +124,17 @@ void add_loss(const Program& program, Built& built) {
 }
 
 }  // namespace
+
+void realize_results(const Program& program, std::vector<Tensor>& results) {
+  const size_t outputs = program.outputs.size();
+  std::vector<Tensor*> first, second;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (program.grouping == 2) results[i].realize();
+    (program.grouping == 0 || i >= outputs ? first : second).push_back(&results[i]);
+  }
+  Tensor::realize(first);
+  Tensor::realize(second);
+}
 
 Built build(const Program& program, const BuildOptions& options) {
   Built built;
@@ -144,7 +158,7 @@ Built build(const Program& program, const BuildOptions& options) {
     built.values.push_back(std::move(value));
   }
   for (int i : program.outputs) built.results.push_back(built.values[static_cast<size_t>(i)]);
-  if (program.gradient) add_loss(program, built);
+  if (program.gradient) add_loss(program, options, built);
   return built;
 }
 

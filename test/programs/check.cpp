@@ -42,13 +42,6 @@ bool has_word(const std::string& setting, const std::string& word) {
   return (" " + setting + " ").find(" " + word + " ") != std::string::npos;
 }
 
-void realize_all(std::vector<Tensor>& tensors, bool together) {
-  std::vector<Tensor*> all;
-  for (Tensor& t : tensors) all.push_back(&t);
-  if (together) return Tensor::realize(all);
-  for (Tensor* t : all) t->realize();
-}
-
 HostTensor on_host(const Tensor& t) {
   HostTensor out(t.dtype(), t.shape());
   t.to_bytes(out.data.data());
@@ -166,7 +159,7 @@ std::string Checker::compare_all(const std::vector<std::string>& devices) {
   for (const Step& s : program_.steps)  // random numbers come from one device
     if (!devices.empty() && has(row_of(s), 'r')) return left_out();
   Built built = build(program_, {.devices = devices, .made = fault_});
-  realize_all(built.results, program_.together);
+  realize_results(program_, built.results);
   const double unit = unit_of(built.values);
   for (size_t i = 0; i < built.results.size(); ++i) {
     const bool several = !devices.empty();
@@ -275,7 +268,7 @@ std::string Checker::compare_replays() {
     const std::vector<Tensor> leaves = leaves_of(round);
     const std::vector<Tensor> got = step(leaves);
     std::vector<Tensor> plain = body(leaves);
-    realize_all(plain, true);
+    realize_results(program_, plain);
     for (size_t i = 0; i < plain.size(); ++i) {
       const HostTensor a = on_host(got[i]), b = on_host(plain[i]);
       if (a.data == b.data) continue;

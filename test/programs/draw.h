@@ -9,6 +9,7 @@ namespace tiny::programs {
 struct Known {
   Tensor value;  // in host memory, from the reference evaluator
   double largest = 0;
+  bool is_statistic = false;  // a reduction's result, or made from one alone, element by element
   bool is_broadcast = false;  // has more elements than each of the values that it is made from
   Ints shape() const { return value.shape(); }
   DType dtype() const { return value.dtype(); }
@@ -56,6 +57,7 @@ class Draw {
  private:
   bool add(Step s);
   void random_step();
+  void add_sibling();
   void choose_outputs();
   void add_realize();
 

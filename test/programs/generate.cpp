@@ -63,6 +63,12 @@ int Draw::pick(const Filter& filter) {
   for (size_t i = 0; i < known_.size(); ++i)
     if (known_[i].value.defined() && filter(known_[i])) fit.push_back(static_cast<int>(i));
   if (fit.empty()) return -1;
+  if (chance(0.25)) {  // a statistic that several consumers share, at several shapes
+    std::vector<int> statistics;
+    for (int i : fit)
+      if ((*this)[i].is_statistic) statistics.push_back(i);
+    if (!statistics.empty()) fit = statistics;
+  }
   const auto count = static_cast<int64_t>(fit.size());
   const int64_t from = chance(0.6) ? std::max<int64_t>(0, count - 3) : 0;
   return fit[static_cast<size_t>(between(from, count - 1))];
@@ -101,7 +107,7 @@ int Draw::twin(int x) {
 }
 
 int Draw::partner(int x) {
-  if (chance(0.1)) return twin(x);
+  if (chance(0.15)) return twin(x);
   const DType dtype = (*this)[x].dtype();
   const Shape shape = to_shape((*this)[x].shape());
   const auto fits = [&](const Known& v) {
@@ -136,6 +142,11 @@ bool Draw::add(Step s) {
     const bool real = value.dtype.is_float();
     if (real && !(std::abs(made.largest) <= kLargest)) return false;
     made.value = Tensor::from_bytes(value.data.data(), value.dtype, value.shape, "CPU");
+    for (size_t i = 0; i < in.size(); ++i)
+      made.is_statistic |=
+          real &&
+          (value.size() < in[i].numel() ||
+           (in.size() == 1 && value.size() == in[i].numel() && (*this)[s.in[i]].is_statistic));
     made.is_broadcast = !in.empty();
     for (const Tensor& x : in) made.is_broadcast &= x.numel() < value.size();
     if (real) made.value.requires_grad_();
@@ -158,8 +169,24 @@ void Draw::add_realize() {
   known_.emplace_back();
 }
 
+// Another operator of an earlier step's operands and axes: values that share a part of how they are
+// computed.
+void Draw::add_sibling() {
+  Step s = program_.steps[static_cast<size_t>(below(static_cast<int64_t>(known_.size())))];
+  if (s.in.empty() || s.row == row_named("realize")) return;
+  std::vector<int> rows;
+  for (size_t i = 0; i < operators().size(); ++i)
+    if (operators()[i].draw == row_of(s).draw && static_cast<int>(i) != s.row &&
+        operators()[i].weight)
+      rows.push_back(static_cast<int>(i));
+  if (rows.empty()) return;
+  s.row = rows[static_cast<size_t>(below(static_cast<int64_t>(rows.size())))];
+  add(s);
+}
+
 void Draw::random_step() {
   if (chance(0.02)) return add_realize();
+  if (chance(0.2)) return add_sibling();
   Step s;
   s.row = rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))];
   s.seed = bits() % 100000;
@@ -186,7 +213,8 @@ void Draw::choose_outputs() {
 Program Draw::run() {
   const EnvOverride device("DEVICE", "CPU");
   program_.gradient = chance(0.7);
-  program_.together = chance(0.8);
+  program_.grouping = chance(0.5) ? 0 : chance(0.7) ? 1 : 2;
+  program_.in_memory = chance(0.5);
   if (chance(0.1)) most_ = 5000;
   real_ = chance(0.6) ? kF64 : chance(0.8) ? kF32 : chance(0.5) ? kBF16 : kF16;
   sizes_ = {size(), size(), size()};
@@ -197,9 +225,9 @@ Program Draw::run() {
       std::swap(row, rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))]);
     rows_.resize(static_cast<size_t>(between(5, 25)));
   }
-  const int64_t steps = chance(0.5)   ? between(4, 7)
-                        : chance(0.7) ? between(6, 12)
-                                      : between(10, 40);
+  const int64_t steps = chance(0.4)    ? between(4, 7)
+                        : chance(0.75) ? between(7, 13)
+                                       : between(10, 40);
   while (leaf(shape(), real_) < 0) continue;
   if (chance(0.4)) leaf(shape(), real_, chance(0.3) ? -4 : 0, chance(0.3) ? 4 : 0);
   if (chance(0.2)) leaf(shape(), one_of({kI32, kI64, kBool, kU8, kI8, kU32, kI16}));

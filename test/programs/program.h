@@ -26,8 +26,9 @@ struct Program {
   uint64_t seed = 0;
   std::vector<Step> steps;
   std::vector<int> outputs;
-  bool gradient = false;  // of the outputs' weighted sum, for all float leaves
-  bool together = true;   // results are realized in one call, else each alone
+  bool gradient = false;   // of the outputs' weighted sum, for all float leaves
+  int grouping = 0;        // 0: results are realized in one call, 1: gradients first, 2: one by one
+  bool in_memory = false;  // the weights of that sum are, else they are computed where read
 };
 
 // What an expression of the table can name: x, y and z are the inputs, all others members of Step.
@@ -97,6 +98,7 @@ struct BuildOptions {
   // Takes the place of the value that a step has made.
   std::function<Tensor(size_t step, const Tensor& value)> made = {};
 };
+void realize_results(const Program& program, std::vector<Tensor>& results);
 struct Built {
   std::vector<Tensor> values;   // one for each step
   std::vector<Tensor> leaves;   // those that want gradients

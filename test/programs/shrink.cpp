@@ -131,8 +131,11 @@ class Shrinker {
     p.gradient = false;
     any |= best_.gradient && take(p);
     p = best_;
-    p.together = true;
-    any |= !best_.together && take(p);
+    p.grouping = 0;
+    any |= best_.grouping && take(p);
+    p = best_;
+    p.in_memory = false;
+    any |= best_.in_memory && take(p);
     for (size_t n = 0; n < best_.steps.size(); ++n) {
       p = best_;
       if (!p.steps[n].t.is_float() || p.steps[n].t == kF64) continue;
@@ -157,7 +160,13 @@ class Shrinker {
         Program p = best_;
         for (Step& s : p.steps)
           for (Shape* list : {&s.a, &s.b}) std::replace(list->begin(), list->end(), size, smaller);
-        if (take(p)) {
+        bool smaller_too = take(p);
+        if (!smaller_too) {  // where a size stands beside the shapes as well
+          for (Step& s : p.steps)
+            if (s.i == size) s.i = smaller;
+          smaller_too = take(p);
+        }
+        if (smaller_too) {
           any = true;
           break;
         }

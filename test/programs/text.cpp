@@ -72,10 +72,16 @@ std::string expression(const Step& s) {
   return out;
 }
 
+bool names_several(const std::string& setting) {
+  const size_t at = setting.find("DEVICE=");
+  return at != setting.npos &&
+         setting.substr(at, setting.find(' ', at) - at).find(',') != setting.npos;
+}
+
 // ".shard(...)" where the setting names several devices.
 std::string cut(const Step& s, const std::string& setting) {
+  if (!names_several(setting)) return "";
   const size_t at = setting.find("DEVICE=");
-  if (at == setting.npos || setting.find(',', at) == setting.npos) return "";
   std::string names;
   for (char c : setting.substr(at + 7, setting.find(' ', at) - at - 7))
     names += c == ',' ? std::string("\", \"") : std::string(1, c);
@@ -100,7 +106,7 @@ std::string line_of(const Program& program, size_t n, const std::string& setting
   return text + "\n";
 }
 
-std::string results_of(const Program& program) {
+std::string results_of(const Program& program, const std::string& setting) {
   std::string out = "  std::vector<Tensor> results{";
   for (size_t i = 0; i < program.outputs.size(); ++i)
     out += cat(i ? ", v" : "v", program.outputs[i]);
@@ -109,7 +115,11 @@ std::string results_of(const Program& program) {
   out +=
       "  Tensor loss;\n  double phase = 1;\n  for (Tensor v : results) {\n"
       "    if (!v.dtype().is_float() || !v.requires_grad()) continue;\n"
-      "    const Tensor term = (v * wave(v, phase++)).sum().to(kF64);\n"
+      "    Tensor weights = wave(v, phase++);\n" +
+      std::string(program.in_memory && !names_several(setting)
+                      ? "    weights = weights.contiguous().realize();\n"
+                      : "") +
+      "    const Tensor term = (v * weights).sum().to(kF64);\n"
       "    loss = loss.defined() ? loss + term : term;\n  }\n"
       "  if (loss.defined())\n    for (Tensor g : Tensor::gradient(loss, {";
   bool first = true;
@@ -120,6 +130,15 @@ std::string results_of(const Program& program) {
     }
   return out + "})) results.push_back(g);\n";
 }
+
+constexpr const char* kRealize = R"(  std::vector<Tensor*> first, second;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (grouping == 2) results[i].realize();
+    (grouping == 0 || i >= outputs ? first : second).push_back(&results[i]);
+  }
+  Tensor::realize(first);
+  Tensor::realize(second);
+)";
 
 constexpr const char* kMain = R"(
 static std::vector<std::vector<double>> values() {
@@ -151,11 +170,10 @@ std::string to_cpp(const Program& program, const std::string& setting) {
       "#include <cmath>\n#include <cstdio>\n\n#include \"tiny/tiny.h\"\nusing namespace tiny;\n\n";
   out += std::string("static ") + kHelpers + "\n\nstatic std::vector<Tensor> run() {\n";
   for (size_t n = 0; n < program.steps.size(); ++n) out += line_of(program, n, setting);
-  out += results_of(program);
-  out += program.together
-             ? "  std::vector<Tensor*> all;\n  for (Tensor& t : results) all.push_back(&t);\n"
-               "  Tensor::realize(all);\n"
-             : "  for (Tensor& t : results) t.realize();\n";
+  out += results_of(program, setting);
+  out += cat("  const size_t outputs = ", program.outputs.size(),
+             ";\n  const int grouping = ", program.grouping, ";\n") +
+         kRealize;
   return out + "  return results;\n}\n" + kMain;
 }
 
@@ -180,7 +198,8 @@ template <class List> void take(std::istream& in, List& values) {
 std::string to_line(const Program& program) {
   std::ostringstream out;
   out.precision(17);
-  out << program.seed << ' ' << program.gradient << ' ' << program.together << ' ';
+  out << program.seed << ' ' << program.gradient << ' ' << program.grouping << ' '
+      << program.in_memory << ' ';
   put(out, program.outputs);
   out << program.steps.size() << ' ';
   for (const Step& s : program.steps) {
@@ -196,7 +215,7 @@ std::string to_line(const Program& program) {
 Program from_line(const std::string& line) {
   std::istringstream in(line);
   Program program;
-  in >> program.seed >> program.gradient >> program.together;
+  in >> program.seed >> program.gradient >> program.grouping >> program.in_memory;
   take(in, program.outputs);
   size_t count = 0;
   in >> count;
