@@ -62,7 +62,8 @@ void run_batch(const Batch& batch, const Campaign& campaign, int to) {
   const bool of_process = is_of_process(batch.setting);
   std::istringstream words(batch.setting);
   for (std::string word; of_process && words >> word;)
-    setenv(word.substr(0, word.find('=')).c_str(), word.substr(word.find('=') + 1).c_str(), 1);
+    if (const size_t at = word.find('='); at != word.npos)
+      setenv(word.substr(0, at).c_str(), word.substr(at + 1).c_str(), 1);
   setenv("CACHE", "0", 1);
   std::vector<std::string> settings = {of_process ? batch.setting : ""};
   if (!of_process && !batch.setting.empty()) settings.push_back(batch.setting);
