@@ -20,22 +20,41 @@ int overwritten_input(Node assign) {
   return static_cast<int>(old->ints()[0]);
 }
 
-bool is_read_later(const Group& g, Node out, Node input) {
-  bool reads = false, reduces = false;
-  for (Node other : g.outputs) {
-    std::vector<Node> stack{other};
-    NodeMap<char> seen;
-    while (!stack.empty()) {
-      Node n = stack.back();
-      stack.pop_back();
-      if (std::exchange(seen[n], 1)) continue;
-      reads |= behind(n) == input && other != out;
-      reduces |= n->op == Op::ReduceAxis;
-      if (std::find(g.inputs.begin(), g.inputs.end(), behind(n)) != g.inputs.end()) continue;
-      for (Node s : used_sources(n)) stack.push_back(s);
-    }
+namespace {
+
+// What an output of a group is computed from: reductions, and whether one of the inputs.
+struct Needs {
+  std::vector<Node> reductions;
+  bool reads = false;
+};
+
+Needs needs_of(const Group& g, Node out, Node input) {
+  Needs found;
+  std::vector<Node> stack{out};
+  NodeMap<char> seen;
+  while (!stack.empty()) {
+    Node n = stack.back();
+    stack.pop_back();
+    if (std::exchange(seen[n], 1)) continue;
+    found.reads |= behind(n) == input;
+    if (n->op == Op::ReduceAxis) found.reductions.push_back(n);
+    if (std::find(g.inputs.begin(), g.inputs.end(), behind(n)) != g.inputs.end()) continue;
+    for (Node s : used_sources(n)) stack.push_back(s);
   }
-  return reads && reduces;
+  return found;
+}
+
+}  // namespace
+
+bool is_read_later(const Group& g, Node out, Node input) {
+  if (g.outputs.size() == 1) return false;
+  const Needs own = needs_of(g, out, input);
+  return std::any_of(g.outputs.begin(), g.outputs.end(), [&](Node other) {
+    if (other == out) return false;
+    const Needs needs = needs_of(g, other, input);
+    const auto waits = [&](Node n) { return std::ranges::count(own.reductions, n) == 0; };
+    return needs.reads && std::ranges::any_of(needs.reductions, waits);
+  });
 }
 
 namespace {

@@ -19,8 +19,8 @@ struct OrderedGroups {
 OrderedGroups order_groups(std::span<const Node> roots, std::vector<Group> groups,
                            const NodeMap<char>& scatters, std::span<const int> devices);
 
-// Whether loops that write another output may read `input` after those that write `out`: where a
-// group reduces anything, outputs may have loops one after the other.
+// Whether loops that write another output may read `input` after those that write `out`: they do
+// where that one waits for a reduction of the group that `out` does not wait for.
 bool is_read_later(const Group& g, Node out, Node input);
 
 // The input that an Assign may overwrite: its old value is all of it, in the same order.
