@@ -17,8 +17,7 @@ namespace {
 constexpr int kMostRanks = 1 << 16;
 
 // Our row of the environment, else the first of the launchers' variables that is set: Open MPI's,
-// those of MPICH and its kin, Slurm's.
-// Throws Error unless it is from `least` to `most`.
+// those of MPICH and its kin, Slurm's. Throws Error unless it is from `least` to `most`.
 int number_of(const char* row, std::initializer_list<const char*> others, int standard, int least,
               int most) {
   const auto checked = [&](const char* name, int64_t value) {
@@ -39,34 +38,35 @@ int number_of(const char* row, std::initializer_list<const char*> others, int st
   return standard;
 }
 
+// They are looked at together: a wrong one is an error whichever is asked for.
+struct Numbers {
+  int count, rank, local;
+};
+
+Numbers read_numbers() {
+  // A job of Slurm's without srun has these variables too, and one process.
+  const int count = number_of(
+      "WORLD_SIZE", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1, 1, kMostRanks);
+  const int own = number_of("RANK", {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"},
+                            count == 1 ? 0 : -1, 0, count - 1);
+  check(own >= 0, "WORLD_SIZE=", count, ": each process needs its number from 0 to ", count - 1,
+        " in RANK");
+  const int local =
+      number_of("LOCAL_RANK", {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"},
+                own, 0, count - 1);
+  return {count, own, local};
+}
+
+const Numbers& numbers() {
+  static const Numbers own = read_numbers();
+  return own;
+}
+
 }  // namespace
 
-int rank_count() {
-  static const int count = [] {
-    // A job of Slurm's without srun has these variables too, and one process.
-    return number_of("WORLD_SIZE", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1,
-                     1, kMostRanks);
-  }();
-  return count;
-}
-
-int rank() {
-  static const int own = [] {
-    const int r = number_of("RANK", {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"},
-                            rank_count() == 1 ? 0 : -1, 0, rank_count() - 1);
-    check(r >= 0, "WORLD_SIZE=", rank_count(), ": each process needs its number from 0 to ",
-          rank_count() - 1, " in RANK");
-    return r;
-  }();
-  return own;
-}
-
-int local_rank() {
-  static const int own =
-      number_of("LOCAL_RANK", {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"},
-                rank(), 0, rank_count() - 1);
-  return own;
-}
+int rank_count() { return numbers().count; }
+int rank() { return numbers().rank; }
+int local_rank() { return numbers().local; }
 
 std::vector<std::string> rank_devices() {
   return rank_count() == 1 ? devices_from("", 1) : devices_from("RANK", rank_count());

@@ -228,7 +228,7 @@ TEST_CASE("worker of ranks: tells its number") {
   if (!is_child()) return;
   try {
     const int own = rank(), count = rank_count();
-    tell(cat("rank ", own, " of ", count, ", ", local_rank()));
+    tell(cat("rank ", own, " of ", count));
     send_message(1 - own, &own, sizeof own, "a number");
     int other = -1;
     receive_message(1 - own, &other, sizeof other, "a number");
