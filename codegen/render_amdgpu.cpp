@@ -450,7 +450,7 @@ class AmdPrinter : public LlvmPrinter {
     line("fence syncscope(\"workgroup\") acquire");
   }
 
-  std::string binary(const char* op, Str a, int64_t b) {
+  template <class T> std::string binary(const char* op, Str a, const T& b) {
     return define(cat(op, " i32 ", a, ", ", b));
   }
 
@@ -519,14 +519,14 @@ class AmdPrinter : public LlvmPrinter {
   Meeting meet(Node n) {
     Meeting m{group_of(n, threads_, target_.warp, open_loops_ > 0), cat("@shared", ++meetings_),
               "0", n->dtype};
-    if (m.group.width <= m.group.warp) return m;
+    if (m.group.width * m.group.apart <= m.group.warp) return m;
     globals_ += cat(m.array, " = internal addrspace(3) global [", m.group.elements(), " x ",
                     memory_type(n->dtype), "] poison, align 16\n");
     if (!m.group.turns) return m;
     const std::string turn = cat("ptr addrspace(5) %turn", meetings_);
     allocas_ +=
         cat("  %turn", meetings_, " = alloca i32, addrspace(5)\n  store i32 0, ", turn, "\n");
-    m.first = binary("xor", define("load i32, " + turn), m.group.warps());
+    m.first = binary("xor", define("load i32, " + turn), m.group.values());
     line(cat("store i32 ", m.first, ", ", turn));
     return m;
   }
@@ -554,6 +554,7 @@ class AmdPrinter : public LlvmPrinter {
     const DType t = n->dtype;
     const Op op = combine_op(n->arg<OpArg>().op, t);
     const Meeting m = meet(n);
+    if (m.group.apart > 1) return combine_apart(m, op, std::move(x));
     const int width = m.group.width, warp = m.group.warp, warps = width / warp;
     x = combine_lanes_of(std::min(width, warp), op, t, x);
     if (width <= warp) return x;
@@ -569,6 +570,32 @@ class AmdPrinter : public LlvmPrinter {
     x = from("0");
     for (int i = 1; i < warps; ++i) x = combine(op, t, x, from(cat(i)), "");
     return x;
+  }
+
+  // Threads that lie apart, as the prelude's combine_apart does it (codegen/group.h).
+  std::string combine_apart(const Meeting& m, Op op, std::string x) {
+    const int apart = m.group.apart, width = m.group.width, warp = m.group.warp;
+    for (int i = apart; i < warp && i < apart * width; i *= 2)
+      x = combine(op, m.dtype, x, from_lane(m.dtype, x, binary("xor", lane_index(), i)), "");
+    if (apart * width <= warp) return x;
+    const int kept = std::min(apart, warp), members = apart * width / std::max(apart, warp);
+    const std::string thread = thread_index(), lane = binary("urem", thread, warp);
+    const std::string first = binary("mul", binary("udiv", thread, warp), kept);
+    const std::string at = binary("add", first, binary("urem", lane, kept));
+    const std::string member = binary("urem", binary("udiv", at, apart), members);
+    const std::string keeps = binary("icmp ult", lane, kept);
+    branch_if("i1 " + keeps, [&] { leave(m, at, x); });
+    barrier();
+    for (int n = members; n > 1; n = (n + 1) / 2) {
+      const int half = (n + 1) / 2;
+      const std::string has = binary("icmp ult", binary("add", member, half), n);
+      branch_if("i1 " + define(cat("and i1 ", keeps, ", ", has)), [&] {
+        const std::string other = find(m, binary("add", at, half * apart));
+        leave(m, at, combine(op, m.dtype, find(m, at), other, ""));
+      });
+      barrier();
+    }
+    return find(m, binary("sub", at, binary("mul", member, apart)));
   }
 
   // What the threads of the group before this one have, combined.

@@ -94,6 +94,20 @@ TEST_CASE("a value that a kernel computes twice has the same bits") {
   }
 }
 
+TEST_CASE("threads that lie apart combine what belongs to their column") {
+  for (const Shape& shape : {Shape{32, 72}, Shape{300, 3}, Shape{64, 37}})
+    same_as_apart([&shape] {
+      const Tensor x = leaf(shape);
+      Doubles out = x.sum({0}).to_vector<double>();
+      const Tensor shares = x / (x.square().sum({0}, true) + 1);
+      for (double v : shares.sum({0}).to_vector<double>()) out.push_back(v);
+      const EnvOverride on("DEVICE", "CPU");  // the same way of summing on its own is no oracle
+      const Doubles wanted = leaf(shape).sum({0}).to_vector<double>();
+      for (size_t i = 0; i < wanted.size(); ++i) CHECK(out[i] == doctest::Approx(wanted[i]));
+      return out;
+    });
+}
+
 TEST_CASE("what one output reads a part of, another stores as a whole") {
   const Tensor x = Tensor::from({1.0f, 2.0f, 3.0f}).realize();
   Tensor copy = Tensor::zeros({3}).contiguous().realize();
