@@ -24,10 +24,9 @@ export CXX CPPFLAGS
 
 LIBRARY_SOURCES := $(wildcard tiny/*.cpp codegen/*.cpp runtime/*.cpp devices/*.cpp)
 TEST_FOLDERS := unit ops golden error fuzz programs train lint
-FUZZ_MAIN := test/programs/main.cpp
-TEST_SOURCES := $(filter-out $(FUZZ_MAIN),$(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp)))
-FUZZ_SOURCES := $(FUZZ_MAIN) test/reference.cpp \
-  $(filter test/programs/%,$(filter-out %/test_programs.cpp,$(TEST_SOURCES)))
+TEST_SOURCES := $(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp))
+FUZZ_SOURCES := test/reference.cpp $(filter-out %/test_programs.cpp,$(wildcard \
+  test/driver/*.cpp test/programs/*.cpp))
 CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
 EXAMPLE_SOURCES := $(wildcard examples/*.cpp)
 TOOL_SOURCES := $(wildcard extra/*.cpp)
@@ -177,7 +176,7 @@ $(BUILD)/readme_example: $(BUILD)/readme_example.cpp $(LIBRARY) $(BUILD)/flags
 	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) $(ALL_LDFLAGS) $(filter %.cpp %.a,$^) \
 	  $(ALL_LDLIBS) -MMD -MP -MT $@ -MF $@.d -o $@
 
-OBJECTS := $(call object,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(FUZZ_MAIN) $(CONFORMANCE_SOURCES) \
+OBJECTS := $(call object,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) $(CONFORMANCE_SOURCES) \
   $(wildcard examples/*.cpp extra/*.cpp extra/bench/*.cpp))
 -include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d
 
@@ -264,8 +263,8 @@ gpu-headers:
 	  while read -r from to; do mkdir -p "$$(dirname "$$to")" && cp "$$from" "$$to" || exit 1; done
 	@du -sh $(CARRY)
 
-# Other variables of the program: test/programs/main.cpp.
-FUZZ_ARGUMENTS := N SECONDS SEED DEVICE SETTING JOBS BATCH SILENCE FAILURES FOLDER PRINT
+# Other variables of the program: test/driver/main.cpp.
+FUZZ_ARGUMENTS := N SECONDS SEED DEVICE SETTING JOBS BATCH SILENCE FAILURES FOLDER ROWS PRINT
 fuzz: $(FUZZ)
 	@$< $(foreach name,$(FUZZ_ARGUMENTS),$(if $($(name)),$(name)='$($(name))'))
 

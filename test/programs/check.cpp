@@ -344,4 +344,12 @@ std::string Checker::difference(const std::string& setting) {
   }
 }
 
+std::vector<std::string> usual_settings(const std::string& device) {
+  if (device != "CPU") return {cat("DEVICE=", device)};
+  return {"FUSE=0",      "OPT=0",           "JIT",
+          "SLOPE",       "LENGTHS",         "FUSE=0 OPT=0",
+          "THREADS=1",   "CPU_UNITS=none",  "DEVICE=CPU,CPU:1",
+          "CHECK_OOB=0", "CPU_COMPILER=cc", "Z3_PATH=none"};
+}
+
 }  // namespace tiny::programs

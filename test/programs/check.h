@@ -52,6 +52,18 @@ class Checker {
   bool tie_ = false, left_out_ = false;
 };
 
+// The settings for a device that need not be named.
+std::vector<std::string> usual_settings(const std::string& device);
+
+// For people: "no setting" where there is none.
+inline std::string name_of(const std::string& setting) {
+  return setting.empty() ? "no setting" : setting;
+}
+
+// Whether the reference evaluator can run the program: sizes fit, which they may not while it is
+// made smaller.
+bool is_sound(const Program& program);
+
 // What is wrong, beside the program and a smaller one, as C++, that fails in the same way.
 std::string report(const Program& program, const std::string& setting, const std::string& text);
 

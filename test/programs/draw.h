@@ -18,7 +18,7 @@ struct Known {
 
 class Draw {
  public:
-  explicit Draw(uint64_t seed);
+  explicit Draw(uint64_t seed, std::vector<int> rows = {});
   Program run();
 
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
@@ -57,16 +57,17 @@ class Draw {
  private:
   bool add(Step s);
   void random_step();
+  void choose_rows();
   void add_sibling();
   void choose_outputs();
   void add_realize();
 
+  std::vector<int> rows_;  // of the table: what steps are drawn from
   std::mt19937_64 random_;
   Program program_;
   std::vector<Known> known_;
-  Shape sizes_;            // of axes
-  std::vector<int> rows_;  // of the table: what steps are drawn from
-  int64_t most_ = 500;
+  Shape sizes_;  // of axes
+  int64_t most_ = 1500;
   DType real_ = kF64;
 };
 

@@ -31,14 +31,17 @@ const std::vector<int>& lottery() {  // each row as often as its weight says
 
 }  // namespace
 
-Draw::Draw(uint64_t seed) : random_(seed * 0x9E3779B97F4A7C15ull + 1) { program_.seed = seed; }
+Draw::Draw(uint64_t seed, std::vector<int> rows)
+    : rows_(std::move(rows)), random_(seed * 0x9E3779B97F4A7C15ull + 1) {
+  program_.seed = seed;
+}
 
 // A program has few sizes, so that many of its values fit together.
 int64_t Draw::size() {
   if (!sizes_.empty() && chance(0.8)) return sizes_[static_cast<size_t>(below(3))];
   if (chance(0.01)) return 0;
   if (chance(0.15)) return 1;
-  if (chance(0.12)) return one_of<int64_t>({8, 9, 13, 16, 17, 31, 32, 33, 40, 64});
+  if (chance(0.3)) return one_of<int64_t>({7, 8, 9, 11, 13, 16, 17, 31, 32, 33, 64});
   return between(2, 6);
 }
 
@@ -210,21 +213,24 @@ void Draw::choose_outputs() {
     if (known_[i].value.defined()) program_.outputs.push_back(static_cast<int>(i));
 }
 
+// Few operators meet each other more often (A. Groce et al., "Swarm testing", ISSTA 2012).
+void Draw::choose_rows() {
+  rows_ = lottery();
+  if (chance(0.15)) return;
+  for (int& row : rows_)
+    std::swap(row, rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))]);
+  rows_.resize(static_cast<size_t>(chance(0.6) ? between(3, 9) : between(8, 25)));
+}
+
 Program Draw::run() {
   const EnvOverride device("DEVICE", "CPU");
   program_.gradient = chance(0.7);
   program_.grouping = chance(0.5) ? 0 : chance(0.7) ? 1 : 2;
   program_.in_memory = chance(0.5);
-  if (chance(0.1)) most_ = 5000;
+  if (chance(0.1)) most_ = 6000;
   real_ = chance(0.6) ? kF64 : chance(0.8) ? kF32 : chance(0.5) ? kBF16 : kF16;
-  sizes_ = {size(), size(), size()};
-  // Few operators meet each other more often (A. Groce et al., "Swarm testing", ISSTA 2012).
-  rows_ = lottery();
-  if (chance(0.8)) {
-    for (int& row : rows_)
-      std::swap(row, rows_[static_cast<size_t>(below(static_cast<int64_t>(rows_.size())))]);
-    rows_.resize(static_cast<size_t>(between(5, 25)));
-  }
+  sizes_ = {chance(0.03) ? 0 : size(), size(), size()};
+  if (rows_.empty()) choose_rows();
   const int64_t steps = chance(0.4)    ? between(4, 7)
                         : chance(0.75) ? between(7, 13)
                                        : between(10, 40);
@@ -237,6 +243,8 @@ Program Draw::run() {
   return std::move(program_);
 }
 
-Program random_program(uint64_t seed) { return Draw(seed).run(); }
+Program random_program(uint64_t seed, const std::vector<int>& rows) {
+  return Draw(seed, rows).run();
+}
 
 }  // namespace tiny::programs

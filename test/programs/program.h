@@ -86,9 +86,10 @@ int row_named(std::string_view name);
 std::vector<Row> leaf_rows(), elementwise_rows(), integer_rows(), reduction_rows(), scan_rows(),
     movement_rows(), joining_rows(), index_rows(), product_rows(), network_rows(), state_rows();
 
-// A pure function of the seed. The values of each step are known while it is drawn, from the
+// A pure function of its arguments. The values of each step are known while it is drawn, from the
 // reference evaluator: they stay finite and small.
-Program random_program(uint64_t seed);
+// `rows`: what steps are drawn from, each as often as it stands there; {}: some of all of them.
+Program random_program(uint64_t seed, const std::vector<int>& rows = {});
 
 // How a program is made into tensors.
 struct BuildOptions {

@@ -81,16 +81,16 @@ std::vector<Row> leaf_rows() {
 
 std::vector<Row> elementwise_rows() {
   return {
-      {"add", 16, "e", two, TINY_EXPRESSION(x + y)},
+      {"add", 24, "e", two, TINY_EXPRESSION(x + y)},
       {"sub", 12, "e", two, TINY_EXPRESSION(x - y)},
-      {"mul", 16, "e", two, TINY_EXPRESSION(x * y)},
+      {"mul", 24, "e", two, TINY_EXPRESSION(x * y)},
       {"div", 8, "", two, TINY_EXPRESSION(x / (y * y + 0.5))},
-      {"maximum", 6, "m", two, TINY_EXPRESSION(maximum(x, y))},
+      {"maximum", 9, "m", two, TINY_EXPRESSION(maximum(x, y))},
       {"minimum", 2, "m", two, TINY_EXPRESSION(minimum(x, y))},
       {"pow", 1, "", two, TINY_EXPRESSION(pow(x.abs() + 0.5, y.tanh()))},
       {"atan2", 1, "", two, TINY_EXPRESSION(atan2(x, y.abs() + 0.5))},
       {"copysign", 1, "m", two, TINY_EXPRESSION(copysign(x, y))},
-      {"where_less", 8, "e", two, TINY_EXPRESSION(where(x < y, x, y * 2))},
+      {"where_less", 12, "e", two, TINY_EXPRESSION(where(x < y, x, y * 2))},
       {"where_number", 1, "e", two, TINY_EXPRESSION(where(x >= r, x * 2, y))},
       {"where", 6, "m", masked, TINY_EXPRESSION(where(x, y, z))},
       {"masked_fill", 1, "m", masked, TINY_EXPRESSION(y.masked_fill(x, 0.25))},

@@ -25,9 +25,14 @@ bool matrix(Draw& d, Step& s) {
 
 // Sizes merged and split at random.
 bool reshape(Draw& d, Step& s) {
-  s.in = {d.pick([](const Known& v) { return v.value.numel() > 0; })};
+  s.in = {d.pick(any)};
   if (s.in[0] < 0) return false;
   Shape shape = to_shape(d[s.in[0]].shape());
+  if (d[s.in[0]].value.numel() == 0 && d.chance(0.7)) {  // other sizes that hold nothing
+    s.a = d.shape(3);
+    s.a.insert(s.a.begin() + d.below(static_cast<int64_t>(s.a.size()) + 1), 0);
+    return true;
+  }
   for (int64_t turn = d.between(1, 3); turn > 0; --turn) {
     const auto rank = static_cast<int64_t>(shape.size());
     const int64_t at = rank ? d.below(rank) : 0;
@@ -117,9 +122,9 @@ bool window(Draw& d, Step& s) {
 bool pads(Draw& d, Step& s) {
   if (!with_axes(d, s)) return false;
   for (int64_t n : d[s.in[0]].shape()) {
-    const bool none = d.chance(0.4) || n < 3;
-    s.a.push_back(none ? 0 : d.between(-1, 2));
-    s.b.push_back(none ? 0 : d.between(-1, 2));
+    const bool none = d.chance(0.4);
+    s.a.push_back(none ? 0 : d.between(n < 3 ? 0 : -1, 2));
+    s.b.push_back(none ? 0 : d.between(n < 3 ? 0 : -1, 2));
   }
   s.i = d.below(d[s.in[0]].rank());
   s.r = static_cast<double>(d.between(-4, 4)) / 4;
@@ -169,10 +174,10 @@ bool joined(Draw& d, Step& s) {
 
 std::vector<Row> movement_rows() {
   return {
-      {"reshape", 18, "m", reshape, TINY_EXPRESSION(x.reshape(a))},
+      {"reshape", 36, "m", reshape, TINY_EXPRESSION(x.reshape(a))},
       {"permute", 12, "m", permute, TINY_EXPRESSION(x.permute(a))},
       {"transpose", 2, "m", matrix, TINY_EXPRESSION(x.transpose(i, -1))},
-      {"expand", 18, "m", expand, TINY_EXPRESSION(x.expand(a))},
+      {"expand", 36, "m", expand, TINY_EXPRESSION(x.expand(a))},
       {"unsqueeze", 6, "m", unsqueeze, TINY_EXPRESSION(x.unsqueeze(i))},
       {"squeeze", 2, "m", axis, TINY_EXPRESSION(x.squeeze())},
       {"squeeze_axis", 1, "m", axis, TINY_EXPRESSION(x.squeeze(i))},

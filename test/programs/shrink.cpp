@@ -203,7 +203,9 @@ std::string difference_of(const Program& program, const std::string& setting) {
   return Checker(program).difference(setting);
 }
 
-bool is_sound(const Program& program) {  // the reference can evaluate it
+}  // namespace
+
+bool is_sound(const Program& program) {
   try {
     const EnvOverride device("DEVICE", "CPU");
     std::vector<Node> roots;
@@ -216,15 +218,13 @@ bool is_sound(const Program& program) {  // the reference can evaluate it
   }
 }
 
-}  // namespace
-
 std::string report(const Program& program, const std::string& setting, const std::string& text) {
   const std::string kind = kind_of(text);
   const Program small = shrink(program, [&](const Program& p) {
     return is_sound(p) && kind_of(difference_of(p, setting)) == kind;
   });
-  return cat("program ", program.seed, " with ", setting.empty() ? "no setting" : setting, ": ",
-             text, "\nsmaller: ", difference_of(small, setting), '\n', to_cpp(small, setting));
+  return cat("program ", program.seed, " with ", name_of(setting), ": ", text,
+             "\nsmaller: ", difference_of(small, setting), '\n', to_cpp(small, setting));
 }
 
 Program shrink(Program program, const std::function<bool(const Program&)>& fails) {

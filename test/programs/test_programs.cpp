@@ -9,7 +9,6 @@
 #include "runtime/schedule.h"
 #include "test/devices.h"
 #include "test/programs/check.h"
-#include "test/programs/driver.h"
 #include "tiny/env.h"
 
 namespace tiny::programs {

@@ -14,13 +14,11 @@ struct Campaign {
   int64_t jobs = 1, batch = 50;
   double silence = 60;  // seconds after which a program is run again alone, with ten times as many
   std::string device = "CPU";
+  std::vector<int> rows = {};              // of the table, that steps are drawn from; {}: of all
   std::vector<std::string> settings = {};  // beside the default, one for each batch in turn
   std::string folder = {};                 // where the C++ of failures goes; "": nowhere
   int64_t most_failures = 20;
 };
-
-// The settings for a device that need not be named.
-std::vector<std::string> usual_settings(const std::string& device);
 
 struct Tally {
   int64_t programs = 0, runs = 0, ties = 0, failures = 0;

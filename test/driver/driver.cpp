@@ -1,4 +1,4 @@
-#include "test/programs/driver.h"
+#include "test/driver/driver.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -15,9 +15,7 @@
 #include <optional>
 #include <sstream>
 
-#include "runtime/kernel.h"
-#include "runtime/proof.h"
-#include "runtime/schedule.h"
+#include "test/driver/worker.h"
 #include "test/programs/check.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -30,73 +28,6 @@ double now() {
   using namespace std::chrono;
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
-
-// Read when a device opens: such a setting holds for all that a child does.
-bool is_of_process(const std::string& setting) {
-  for (const char* name : {"THREADS=", "CPU_COMPILER=", "Z3_PATH=", "DEVICE=EMU", "DEVICE=CUDA"})
-    if (setting.find(name) != setting.npos) return true;
-  return false;
-}
-
-// --- In a child ----------------------------------------------------------------------------------
-
-// Messages are lines: a letter and what belongs to it, ends of lines as \1.
-void send(int to, char kind, std::string text) {
-  std::replace(text.begin(), text.end(), '\n', '\1');
-  text = cat(kind, ' ', text, '\n');
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t n = write(to, text.data() + at, text.size() - at);
-    if (n <= 0) _exit(3);
-    at += static_cast<size_t>(n);
-  }
-}
-
-struct Batch {
-  uint64_t first = 0;
-  int64_t count = 0;
-  std::string setting;
-  std::string line = {};  // one program, not drawn
-};
-
-void run_batch(const Batch& batch, const Campaign& campaign, int to) {
-  const bool of_process = is_of_process(batch.setting);
-  std::istringstream words(batch.setting);
-  for (std::string word; of_process && words >> word;)
-    if (const size_t at = word.find('='); at != word.npos)
-      setenv(word.substr(0, at).c_str(), word.substr(at + 1).c_str(), 1);
-  setenv("CACHE", "0", 1);
-  std::vector<std::string> settings = {of_process ? batch.setting : ""};
-  if (!of_process && !batch.setting.empty()) settings.push_back(batch.setting);
-  for (int64_t i = 0; i < batch.count; ++i) {
-    const uint64_t seed = batch.first + static_cast<uint64_t>(i);
-    send(to, 'S', cat(seed));
-    try {
-      const Program program = batch.line.empty() ? random_program(seed) : from_line(batch.line);
-      if (!batch.line.empty() || std::getenv("FUZZ_TRACE")) send(to, 'L', to_line(program));
-      Checker checker(program);
-      for (const std::string& setting : settings) {
-        const std::string text = checker.difference(setting);
-        if (!checker.was_left_out()) send(to, 'R', cat(setting.empty() ? "default" : setting));
-        if (checker.was_tie()) send(to, 'T', "");
-        if (text.empty()) continue;
-        send(to, 'B', cat("program ", seed, " with ", setting, ": ", text));  // before it is shrunk
-        send(to, 'F', report(program, setting, text));
-        break;
-      }
-    } catch (const std::exception& e) {
-      send(to, 'F', cat("program ", seed, ": the generator throws: ", e.what()));
-    }
-    if (i % 32 == 31) {
-      clear_kernel_cache();
-      clear_schedule_cache();
-    }
-  }
-  const ProofCounts proofs = proof_counts();
-  send(to, 'P', cat(proofs.kernels, ' ', proofs.verdicts[1], ' ', proofs.verdicts[2]));
-  static_cast<void>(campaign);
-}
-
-// --- In the parent -------------------------------------------------------------------------------
 
 struct Child {
   Batch batch;
@@ -159,7 +90,7 @@ class Driver {
     if (child.id == 0) {
       close(ends[0]);
       for (const Child& other : children_) close(other.from);
-      run_batch(batch, campaign_, ends[1]);
+      work(batch, campaign_.rows, ends[1]);
       _exit(0);  // without destructors: threads may still be at work
     }
     close(ends[1]);
@@ -246,14 +177,16 @@ class Driver {
         silent                ? cat("no end after ", child.silence, " s")
         : WIFSIGNALED(status) ? cat("signal ", WTERMSIG(status), ", ", strsignal(WTERMSIG(status)))
                               : cat("exit status ", WEXITSTATUS(status));
-    if (child.shrinks) {
-      fail(cat(child.found, "\n(", how, " while it was made smaller)"));
-    } else if (silent && child.silence <= campaign_.silence) {
-      Batch alone{child.seed, 1, child.batch.setting};
-      start(alone, campaign_.silence * 10);
+    if (!child.batch.crash.empty()) return fail(child.batch.crash + " (but not when made smaller)");
+    if (silent && !child.shrinks && child.silence <= campaign_.silence) {
+      start({child.seed, 1, child.batch.setting}, campaign_.silence * 10);
       --tally_.programs;
     } else {
-      fail(cat("program ", child.seed, " with ", child.batch.setting, ": ", how));
+      const std::string text =
+          child.shrinks
+              ? cat(child.found, " (", how, " while it was made smaller)")
+              : cat("program ", child.seed, " with ", name_of(child.batch.setting), ": ", how);
+      start({child.seed, 1, child.batch.setting, text}, campaign_.silence * 20);
     }
     if (child.seed + 1 < end) {
       Batch rest = child.batch;
@@ -287,14 +220,6 @@ class Driver {
 };
 
 }  // namespace
-
-std::vector<std::string> usual_settings(const std::string& device) {
-  if (device != "CPU") return {cat("DEVICE=", device)};
-  return {"FUSE=0",      "OPT=0",           "JIT",
-          "SLOPE",       "LENGTHS",         "FUSE=0 OPT=0",
-          "THREADS=1",   "CPU_UNITS=none",  "DEVICE=CPU,CPU:1",
-          "CHECK_OOB=0", "CPU_COMPILER=cc", "Z3_PATH=none"};
-}
 
 std::string to_text(const Tally& t) {
   std::ostringstream out;

@@ -4,14 +4,18 @@
 //   SETTING=...   words as in check.h  JOBS=2         processes at once
 //   BATCH=50      programs a process   SILENCE=60     seconds until a program counts as hanging
 //   FOLDER=...    where the C++ of failures goes
+//   ROWS=expand,max,sub   operators that steps are drawn from
+//   LINE=...      runs one program, as text, in this process
 //   PRINT=1       prints the program of SEED as C++
 #include <chrono>
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <thread>
 
-#include "test/programs/driver.h"
-#include "test/programs/program.h"
+#include "test/driver/driver.h"
+#include "test/driver/worker.h"
+#include "test/programs/check.h"
 
 using namespace tiny;
 
@@ -38,6 +42,7 @@ int main(int count, char** arguments) {
   const auto number = [&](const char* name, double standard) {
     return given.contains(name) ? std::stod(given[name]) : standard;
   };
+  if (given.contains("LINE")) return programs::run_line(given["LINE"], given["SETTING"]);
   programs::Campaign c;
   c.first = given.contains("SEED") ? std::stoull(given["SEED"]) : seed_of_the_day();
   c.seconds = number("SECONDS", 0);
@@ -54,8 +59,11 @@ int main(int count, char** arguments) {
     if (c.settings[0] == "none") c.settings = {""};
     if (c.device != "CPU") c.settings[0] = "DEVICE=" + c.device + " " + c.settings[0];
   }
+  std::istringstream names(given["ROWS"]);
+  for (std::string name; std::getline(names, name, ',');)
+    c.rows.push_back(programs::row_named(name));
   if (given.contains("PRINT")) {
-    std::cout << programs::to_cpp(programs::random_program(c.first), c.settings[0]);
+    std::cout << programs::to_cpp(programs::random_program(c.first, c.rows), c.settings[0]);
     return 0;
   }
   std::cout << "random programs from SEED=" << c.first << " on " << c.device << std::endl;
