@@ -31,8 +31,6 @@ class AmdPrinter : public LlvmPrinter {
   }
 
  private:
-  // --- the kernel --------------------------------------------------------------------------------
-
   void find_grid() {
     for (Node n : program_.body) {
       if (!n->is(Op::Loop)) continue;
@@ -84,8 +82,6 @@ class AmdPrinter : public LlvmPrinter {
     const int64_t bytes = std::gcd<int64_t>(16, t.size() * t.lanes);
     return static_cast<int>(std::gcd(bytes, std::gcd<int64_t>(16, known_factor(index)) * t.size()));
   }
-
-  // --- statements --------------------------------------------------------------------------------
 
   void statement(Node n) override {
     switch (n->op) {
@@ -503,9 +499,9 @@ class AmdPrinter : public LlvmPrinter {
         cat("trunc i32 ", word(define(cat("zext ", type, " ", v, " to i32"))), " to ", type));
   }
 
-  // Lanes whose numbers differ in less than `width` combine theirs.
-  std::string combine_lanes_of(int width, Op op, DType t, std::string x) {
-    for (int i = 1; i < width; i *= 2)
+  // Lanes whose numbers differ by multiples of `from` below `to` combine theirs.
+  std::string combine_lanes_of(int to, Op op, DType t, std::string x, int from = 1) {
+    for (int i = from; i < to; i *= 2)
       x = combine(op, t, x, from_lane(t, x, binary("xor", lane_index(), i)), "");
     return x;
   }
@@ -544,8 +540,8 @@ class AmdPrinter : public LlvmPrinter {
   }
 
   void group(Node reduce) {
-    const std::string type = type_of(reduce->dtype);
-    const std::string at = cat("ptr addrspace(5) ", accumulators_[reduce]);
+    const std::string type = type_of(reduce->dtype),
+                      at = cat("ptr addrspace(5) ", accumulators_[reduce]);
     const std::string x = combine_group(reduce, define(cat("load ", type, ", ", at)));
     line(cat("store ", type, " ", x, ", ", at));
   }
@@ -559,8 +555,8 @@ class AmdPrinter : public LlvmPrinter {
     x = combine_lanes_of(std::min(width, warp), op, t, x);
     if (width <= warp) return x;
     const std::string thread = thread_index(), own = binary("udiv", thread, warp);
-    const std::string is_first = binary("icmp eq", binary("urem", thread, warp), 0);
-    branch_if("i1 " + is_first, [&] { leave(m, own, x); });
+    branch_if("i1 " + binary("icmp eq", binary("urem", thread, warp), 0),
+              [&] { leave(m, own, x); });
     barrier();
     const std::string first =
         width == count_ ? "0" : binary("mul", binary("udiv", own, warps), warps);
@@ -575,13 +571,12 @@ class AmdPrinter : public LlvmPrinter {
   // Threads that lie apart, as the prelude's combine_apart does it (codegen/group.h).
   std::string combine_apart(const Meeting& m, Op op, std::string x) {
     const int apart = m.group.apart, width = m.group.width, warp = m.group.warp;
-    for (int i = apart; i < warp && i < apart * width; i *= 2)
-      x = combine(op, m.dtype, x, from_lane(m.dtype, x, binary("xor", lane_index(), i)), "");
+    x = combine_lanes_of(std::min(apart * width, warp), op, m.dtype, x, apart);
     if (apart * width <= warp) return x;
     const int kept = std::min(apart, warp), members = apart * width / std::max(apart, warp);
     const std::string thread = thread_index(), lane = binary("urem", thread, warp);
-    const std::string first = binary("mul", binary("udiv", thread, warp), kept);
-    const std::string at = binary("add", first, binary("urem", lane, kept));
+    const std::string at = binary("add", binary("mul", binary("udiv", thread, warp), kept),
+                                  binary("urem", lane, kept));
     const std::string member = binary("urem", binary("udiv", at, apart), members);
     const std::string keeps = binary("icmp ult", lane, kept);
     branch_if("i1 " + keeps, [&] { leave(m, at, x); });
@@ -601,7 +596,6 @@ class AmdPrinter : public LlvmPrinter {
   // What the threads of the group before this one have, combined.
   std::string prefix(Node n) {
     const DType t = n->dtype;
-    const std::string type = type_of(t);
     const Op op = combine_op(n->arg<OpArg>().op, t);
     const Meeting m = meet(n);
     const int width = m.group.width, warp = m.group.warp, lanes = std::min(width, warp);
@@ -614,7 +608,8 @@ class AmdPrinter : public LlvmPrinter {
       return from_lane(t, x, define(cat("select i1 ", has, ", i32 ", before, ", i32 ", own_lane)));
     };
     const auto choose = [&](Str condition, Str a, Str b) {
-      return define(cat("select i1 ", condition, ", ", type, " ", a, ", ", type, " ", b));
+      return define(
+          cat("select i1 ", condition, ", ", type_of(t), " ", a, ", ", type_of(t), " ", b));
     };
     std::string x = value(n->src(0));
     for (int i = 1; i < lanes; i *= 2)
