@@ -52,12 +52,10 @@ Finding order_of(const Text& text, const std::vector<Claim>& loads,
     if (!at) continue;
     for (Node e : elements(l)) {
       const size_t* store = written.find(e);
-      const std::string what = cat("element ", to_expression(e), " of buffer ", l.slot());
-      if (!store)
-        return {Verdict::Unproved, Method::None,
-                cat(what, " is read, and written by another iteration perhaps")};
-      if (*store < *at)
-        return {Verdict::Wrong, Method::Walk, cat(what, " is read after it is written")};
+      if (store && *store < *at)
+        return {Verdict::Wrong, Method::Walk,
+                cat("element ", to_expression(e), " of buffer ", l.slot(),
+                    " is read after it is written")};
     }
   }
   return {Verdict::Proved, Method::Walk, ""};

@@ -37,7 +37,9 @@ namespace {
 struct Allowed {
   std::string_view entry, reason;
 };
-constexpr std::array<Allowed, 0> kAllowed = {};
+constexpr std::array<Allowed, 1> kAllowed = {{
+    {"k_matmul_grad_1x10x21", "f64 under a limit of 40 registers: one pair of them"},
+}};
 
 constexpr size_t kTogether = 64;  // kernels in a run of a compiler
 
