@@ -1,10 +1,12 @@
 #include "codegen/access_order.h"
 
+#include <algorithm>
 #include <map>
 
 #include "codegen/access.h"
 #include "codegen/linearize.h"
 #include "codegen/matrix.h"
+#include "codegen/smt.h"
 #include "codegen/stage.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
@@ -32,38 +34,154 @@ class Text {
   NodeMap<size_t> at_;
 };
 
-// The element that each lane touches.
-std::vector<Node> elements(const Claim& c) {
-  if (!c.lane) return {c.index};
-  std::vector<Node> out;
-  for (int64_t i = 0; i < extent(c.lane); ++i)
-    out.push_back(simplify(substitute(c.index, c.lane, index(i))));
+// What a lane touches, and where: nullptr, always.
+using Element = std::pair<Node, Node>;
+
+std::vector<Element> elements(const Claim& c) {
+  std::vector<Element> out;
+  const auto of_lane = [&](Node n, int64_t i) {
+    return n && c.lane ? simplify(substitute(n, c.lane, index(i))) : n;
+  };
+  for (int64_t i = 0; i < (c.lane ? extent(c.lane) : 1); ++i) {
+    Node gate = of_lane(c.gate, i);
+    if (gate && gate->vmax == 0) continue;
+    if (gate && gate->vmin == 1) gate = nullptr;
+    out.emplace_back(c.size == 1 ? index(0) : of_lane(c.index, i), gate);
+  }
   return out;
 }
 
-Finding order_of(const Text& text, const std::vector<Claim>& loads,
-                 const std::vector<Claim>& stores) {
-  NodeMap<size_t> written;  // elements, and where
-  for (const Claim& s : stores)
-    if (const size_t* at = text.find(s.access))
-      for (Node e : elements(s)) written[e] = *at;
-  for (const Claim& l : loads) {
-    const size_t* at = text.find(l.access);
-    if (!at) continue;
-    for (Node e : elements(l)) {
-      const size_t* store = written.find(e);
-      if (store && *store < *at)
-        return {Verdict::Wrong, Method::Walk,
-                cat("element ", to_expression(e), " of buffer ", l.slot(),
-                    " is read after it is written")};
+// The loads and stores of one buffer. A store of another iteration may run before a load or after
+// it, one of the same iteration stands before or behind it in the text.
+class Order {
+ public:
+  Order(const Text& text, std::span<const Claim> claims, const std::vector<Claim>& stores,
+        bool shares_values, int64_t& steps_left)
+      : text_(text), claims_(claims), shares_values_(shares_values), steps_left_(steps_left) {
+    for (const Claim& s : stores) {
+      const size_t* at = text.find(s.access);
+      if (!at) continue;
+      stores_.emplace_back(s, *at);
+      for (const Element& e : elements(s)) written_[e] = *at;
     }
   }
-  return {Verdict::Proved, Method::Walk, ""};
+
+  Finding of(const Claim& load) {
+    const size_t* at = text_.find(load.access);
+    if (!at) return {};
+    bool is_replaced = true;  // each element, by the iteration that reads it
+    for (const Element& e : elements(load)) {
+      auto store = written_.find({e.first, nullptr});
+      if (store == written_.end()) store = written_.find(e);
+      is_replaced &= store != written_.end();
+      if (store != written_.end() && store->second < *at)
+        return {Verdict::Wrong, Method::Walk,
+                cat("element ", to_expression(e.first), " of buffer ", load.slot(),
+                    " is read after it is written")};
+    }
+    if (is_replaced) return {Verdict::Proved, Method::Walk, ""};
+    for (const auto& [store, where] : stores_)
+      if (const Finding f = meet(load, store, where < *at); f.verdict != Verdict::Proved) return f;
+    return {Verdict::Proved, Method::Solver, ""};
+  }
+
+ private:
+  // Whether a load whose value is used reads what a store writes, in an iteration that differs in
+  // a range of the store, or, where the store stands first, in any.
+  Finding meet(const Claim& load, const Claim& store, bool stands_first) {
+    const std::vector<Node> ranges = ranges_of(store);
+    if (!stands_first && ranges.empty()) return {};
+    const std::string what = cat("element ", to_expression(load.index), " of buffer ", load.slot(),
+                                 " is read, and ", to_expression(store.index), " written by ",
+                                 stands_first ? "an earlier statement" : "another iteration");
+    const auto open = [&](const char* why) {
+      return Finding{Verdict::Unproved, Method::None, cat(what, ": ", why)};
+    };
+    if (!has_solver()) return open("there is no solver");
+    if (steps_left_ <= 0) return open("no steps left");
+    const SmtText q = question_of(load, store, stands_first, ranges);
+    const SmtAnswer answer = solve(q, steps_left_);
+    steps_left_ -= answer.steps;
+    if (answer.decision == Decision::Never) return {};
+    if (answer.decision == Decision::Unknown) return open("the solver gave up");
+    std::string point;
+    for (size_t i = 0; i < answer.values.size(); ++i) {
+      if (!q.variables()[i].leaf->is(Op::Range)) return open("it depends on what memory holds");
+      point += cat(i ? ", " : "", q.variables()[i].name, '=', answer.values[i]);
+    }
+    return {Verdict::Wrong, Method::Solver, cat(what, " at ", point)};
+  }
+
+  // Copy 0 is the iteration of the load, copy 1 that of the store.
+  SmtText question_of(const Claim& load, const Claim& store, bool stands_first,
+                      const std::vector<Node>& ranges) {
+    SmtText q;
+    q.assert_that(cat("(= ", q.term(load.index, 0), " ", q.term(store.index, 1), ")"));
+    if (load.gate) q.assert_that(q.term(load.gate, 0));
+    if (store.gate) q.assert_that(q.term(store.gate, 1));
+    if (const std::string used = is_used(q); !used.empty()) q.assert_that(used);
+    std::string differ;
+    for (Node r : ranges) differ += cat(" (distinct ", q.term(r, 0), " ", q.term(r, 1), ")");
+    if (!stands_first) q.assert_that(cat("(or false", differ, ")"));
+    const auto variables = q.variables();
+    for (const auto& a : variables)
+      for (const auto& b : variables)  // a Variable has one value
+        if (a.leaf->is(Op::Bound) && a.leaf == b.leaf && a.copy < b.copy)
+          q.assert_that(cat("(= ", a.name, " ", b.name, ")"));
+    return q;
+  }
+
+  // A range that is extended reads its last element again where its stores are gated
+  // (codegen/option.cpp): one of an iteration's stores takes place. Empty where threads may use
+  // each other's values.
+  std::string is_used(SmtText& q) const {
+    if (shares_values_) return "";
+    std::string used;
+    for (const Claim& c : claims_) {
+      if (!c.is_store() || is_stage(c.access->src(0))) continue;
+      if (!c.gate) return "";
+      if (!c.lane) {
+        used += cat(" ", q.term(c.gate, 0));
+        continue;
+      }
+      for (int64_t i = 0; i < extent(c.lane); ++i)
+        used += cat(" ", q.term(substitute(c.gate, c.lane, index(i)), 0));
+    }
+    return used.empty() ? "" : cat("(or", used, ")");
+  }
+
+  static std::vector<Node> ranges_of(const Claim& store) {
+    std::vector<Node> out;
+    for (Node n : topological(store.access))
+      if (n->is(Op::Range) && (store.access->ranges >> range_id(n) & 1))
+        out.push_back(make(Op::Range, kIndex, {index(extent(n))}, n->payload));
+    return out;
+  }
+
+  const Text& text_;
+  std::span<const Claim> claims_;
+  const bool shares_values_;
+  std::vector<std::pair<Claim, size_t>> stores_;  // and where in the text
+  std::map<Element, size_t> written_;             // and where
+  int64_t& steps_left_;
+};
+
+// Whether a thread may use what another has loaded: through shared memory, a matrix unit or a
+// reduction over threads.
+bool shares_values(Node sink) {
+  const auto is_over_threads = [](Node n) {
+    return (n->is(Op::Reduce) || n->is(Op::Prefix)) &&
+           std::any_of(n->srcs().begin() + 1, n->srcs().end(),
+                       [](Node r) { return r->is(Op::Range) && is_of_grid(r); });
+  };
+  for (Node n : topological(sink))
+    if (n->is(Op::Stage) || n->is(Op::Mma) || n->is(Op::Matrix) || is_over_threads(n)) return true;
+  return false;
 }
 
 }  // namespace
 
-std::vector<Finding> prove_order(Node sink, std::span<const Claim> claims) {
+std::vector<Finding> prove_order(Node sink, std::span<const Claim> claims, int64_t& steps_left) {
   std::map<int, std::vector<Claim>> loads, stores;
   for (const Claim& c : claims)
     if (!is_stage(c.access->src(0))) (c.is_store() ? stores : loads)[c.slot()].push_back(c);
@@ -78,7 +196,13 @@ std::vector<Finding> prove_order(Node sink, std::span<const Claim> claims) {
   std::erase_if(loads, [&](const auto& l) { return !stores.count(l.first); });
   if (loads.empty()) return out;
   const Text text(sink);
-  for (const auto& [slot, of] : loads) out.push_back(order_of(text, of, stores[slot]));
+  for (const auto& [slot, of] : loads) {
+    Order order(text, claims, stores[slot], shares_values(sink), steps_left);
+    for (const Claim& load : of) {
+      out.push_back(order.of(load));
+      if (out.back().verdict != Verdict::Proved) break;
+    }
+  }
   return out;
 }
 

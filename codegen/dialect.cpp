@@ -21,7 +21,9 @@ constexpr Helper kHelpersOfC[] = {
      "#else\n#define mul_add(a, b, c) ((a) * (b) + (c))\n#endif\n"},
     {"product",
      "#ifdef __clang__\n#define product(x) (x)\n"
-     "#else\n#define product(x) __builtin_assoc_barrier(x)\n#endif\n"},
+     "#elif __GNUC__ >= 12\n#define product(x) __builtin_assoc_barrier(x)\n"
+     "#else  // sums of products are not fused either\n"
+     "#pragma GCC optimize(\"fp-contract=off\")\n#define product(x) (x)\n#endif\n"},
     {"bitcast", "#define bitcast(T, S, x) (((union { S from; T to; }){.from = (x)}).to)\n"},
 };
 

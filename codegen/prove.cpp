@@ -179,7 +179,7 @@ class Prover {
     for (Node n : topological(sink_)) other(n);
     for (const Finding& f : prove_groups(sink_, settings_.warp)) add(f);
     for (const Finding& f : prove_stages(sink_)) add(f);
-    for (const Finding& f : prove_order(sink_, claims_)) add(f);
+    for (const Finding& f : prove_order(sink_, claims_, steps_left_)) add(f);
     std::map<int, std::vector<Claim>> stores;
     for (Claim c : claims_) {
       if (!c.is_store() || is_stage(c.access->src(0))) continue;

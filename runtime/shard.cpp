@@ -548,7 +548,9 @@ class Unsharder {
       }
       return scatter_pieces(n, in[0].pieces, in_layout(in[1], {}, devices_of(n)), index, base);
     }
-    if (values.axis < 0 || how.op != Op::Add) return apply(n, in, {});
+    if (values.axis < 0 || how.op != Op::Add)
+      return scatter_pieces(n, in_layout(in[0], {}, devices_of(n)),
+                            in_layout(in[1], {}, devices_of(n)), indices(n, in, 2, {}), {});
     // Sums of the values that each device has, for the sum over all; the base counts once.
     Pieces start = in_layout(in[0], {}, devices_of(n));
     for (size_t i = 1; i < start.size(); ++i)
@@ -562,8 +564,17 @@ class Unsharder {
   static Parts scatter_pieces(Node n, const Pieces& base, const Pieces& values,
                               const std::vector<Pieces>& index, const Layout& to) {
     return each(n, to, [&](size_t i) {
-      return build::scatter(base[i], values[i], at_device(index, i), n->arg<ScatterArg>());
+      return build::scatter(with_memory(base[i], devices_of(n)[i]), values[i], at_device(index, i),
+                            n->arg<ScatterArg>());
     });
+  }
+
+  // What is computed from constants before elements are written over it is stored on the device
+  // that writes them.
+  static Node with_memory(Node base, int device) {
+    Node below = base;
+    while (is_movement(below->op)) below = below->src(0);
+    return base->device || below->is_const() ? base : build::copy_to(base, device);
   }
 
   NodeMap<Node> done_;  // of nodes on single devices: what they became; of others themselves

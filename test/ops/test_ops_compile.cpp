@@ -54,7 +54,8 @@ bool is_allowed(const std::string& entry) {
 struct Graph {
   Built built;
   Normalized graph;
-  std::vector<NodeRef> kept;
+  NodeRef nodes;  // its roots in a Sink: a NodeRef of an assignment would count as a tensor that
+                  // waits to be computed
   std::string owner;
 };
 
@@ -68,8 +69,8 @@ std::vector<Graph> graphs_of(const Cases& cases) {
       for (const Tensor& t : tensors) roots.push_back(t.node());
       if (roots.empty()) return;
       Normalized graph = normalize(roots);
-      const std::vector<NodeRef> kept(graph.roots.begin(), graph.roots.end());
-      out.push_back({b, std::move(graph), kept, owner});
+      NodeRef nodes(make(Op::Sink, kVoid, graph.roots));
+      out.push_back({b, std::move(graph), std::move(nodes), owner});
     };
     add(b.outputs, c.name);
     add(b.gradients, c.name + ", gradient");

@@ -151,6 +151,50 @@ std::optional<Truth> truth_of(Node kernel) {
   return truth;
 }
 
+std::optional<bool> reads_before_writing(Node kernel, int slot) {
+  std::vector<Node> loads, stores;
+  for (Node n : accesses_of(kernel))
+    if (n->src(0)->ints()[0] == slot) (n->is(Op::Load) ? loads : stores).push_back(n);
+  double total = 0;
+  std::map<int64_t, std::vector<Values>> writers;
+  bool known = true;
+  for (Node s : stores) {
+    for (Node l : loads) {
+      const std::vector<Node> below = topological(s->src(2));
+      if (std::find(below.begin(), below.end(), l) == below.end()) return {};
+    }
+    const auto ranges = ranges_around(kernel, s->ranges);
+    total += count_of(ranges) * lanes_of(s);
+    if (total > 1500) return {};
+    for_all(ranges, [&](const Values& v) {
+      for (int lane = 0; lane < lanes_of(s); ++lane) {
+        const auto at = touched(s, lane, v);
+        known &= at.has_value();
+        if (at && *at != kGated) writers[*at].push_back(v);
+      }
+    });
+  }
+  bool holds = true;
+  for (Node l : loads) {
+    uint64_t used = 0;
+    for (Node s : stores) used |= s->ranges;
+    for (Node s : l->srcs()) used |= s->ranges;
+    const auto ranges = ranges_around(kernel, used);
+    total += count_of(ranges) * lanes_of(l);
+    if (total > 3000) return {};
+    for_all(ranges, [&](const Values& v) {
+      for (int lane = 0; lane < lanes_of(l); ++lane) {
+        const auto at = touched(l, lane, v);
+        known &= at.has_value();
+        if (!at || *at == kGated) continue;
+        for (const Values& writer : writers[*at])
+          for (const auto& [id, value] : writer) holds &= v.at(id) == value;
+      }
+    });
+  }
+  return known ? std::optional(holds) : std::nullopt;
+}
+
 bool is_example(const std::string& text, Node kernel) {
   const size_t reads = text.find(": reads element "), writes = text.find(": writes element ");
   const bool is_load = reads != std::string::npos;

@@ -68,6 +68,10 @@ struct Truth {
 // Nothing where there are too many iterations or memory decides.
 std::optional<Truth> truth_of(Node kernel);
 
+// Whether no iteration reads an element of the buffer that another one writes. Nothing where there
+// are too many iterations, memory decides, or a store does not depend on all loads.
+std::optional<bool> reads_before_writing(Node kernel, int slot);
+
 // Whether an example of a proof, in its words, is one: "r0=3, lane 1: reads element 8 of 8 of
 // buffer 1".
 bool is_example(const std::string& text, Node kernel);

@@ -250,6 +250,45 @@ TEST_CASE("parallel iterations stay apart where a gathered index lies between th
   CHECK_FALSE(settled(6, 52, 19, 52));  // two tiles of a row are one
 }
 
+TEST_CASE("an element is read before it is written, by the iteration that writes it") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node r = range(0, 8, RangeKind::Core), a = param(0, 8), b = param(1, 8);
+  const auto verdict = [](std::vector<Node> stores) { return proof_of(std::move(stores)).verdict; };
+  CHECK(verdict({store(a, r, load(a, r))}) == Verdict::Proved);
+  // Another iteration's element, or one's own after it was written.
+  if (has_solver()) {
+    Node back = op(Op::Sub, num(7), r);
+    const Proof p = proof_of({store(a, r, load(a, back))});
+    CHECK(p.verdict == Verdict::Wrong);
+    CHECK(p.text.find("is read, and r0 written by another iteration at r0") != std::string::npos);
+    CHECK(verdict({store(a, r, load(a, op(Op::Min, add(r, num(1)), num(7))))}) == Verdict::Wrong);
+  }
+  Node first = store(a, r, add(load(a, r), load(b, r)));
+  Node own = load(a, r);
+  const Proof two = proof_of({first, store(param(2, 8), r, own)});
+  CHECK(two.verdict == Verdict::Proved);  // the text has both loads before the store
+  // Lanes: the same elements, or one further on.
+  Node q = range(1, 2), at = mul(q, 4);
+  const auto lanes = [&](Node from) {
+    return proof_of({store(a, at, load(a, from, nullptr, 4))}).verdict;
+  };
+  CHECK(lanes(at) == Verdict::Proved);
+  if (!has_solver()) return;
+  CHECK(lanes(op(Op::Min, add(at, num(1)), num(4))) == Verdict::Wrong);
+  // A sum that is gated to the element that it replaces.
+  Node k = range(2, 2, RangeKind::Reduce);
+  Node sum =
+      make(Op::Reduce, kF32, {load(a, op(Op::Add, r, mul(k, 8)), lt(k, 1)), k}, OpArg{Op::Add});
+  CHECK(verdict({store(a, r, sum)}) == Verdict::Proved);
+  Node row = make(Op::Reduce, kF32, {load(a, mul(k, 4)), k}, OpArg{Op::Add});
+  CHECK(verdict({store(a, r, add(row, load(b, r)))}) == Verdict::Wrong);
+  // A range that was extended reads its last element again, where the store is gated.
+  Node u = range(3, 12);
+  CHECK(verdict({store(a, u, load(a, op(Op::Min, u, num(7))), lt(u, 8))}) == Verdict::Proved);
+  CHECK(verdict({store(a, u, load(a, op(Op::Min, u, num(6))), lt(u, 8))}) == Verdict::Wrong);
+}
+
 TEST_CASE("large kernels are settled without walking them") {
   if (!has_solver()) return;
   Arena arena;

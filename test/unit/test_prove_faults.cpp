@@ -14,6 +14,7 @@
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"
+#include "tiny/rewrite.h"
 
 using namespace tiny;
 using namespace tiny::test;
@@ -81,6 +82,12 @@ void judge(Node kernel, const ProofSettings& settings, Score& score) {
   if (!truth->inside) CHECK_MESSAGE(is_example(p.text, kernel), p.text);
 }
 
+Target small_gpu() {
+  Target t = find_device("EMULATOR").target();
+  t.cores = 2;
+  return t;
+}
+
 Corpus operator_corpus(const Target& target = small_target()) {
   Corpus corpus;
   for (const auto& table :
@@ -122,6 +129,42 @@ TEST_CASE("kernels of the operator tests are proved, and faults planted in them 
                      << ", not decided by trying " << score.unknown);
     CHECK(score.harmful > 5);
   }
+}
+
+// As if an output had been given the memory of an input that it must not have.
+TEST_CASE(
+    "an output in the memory of any input is proved where no iteration reads what another one "
+    "writes, and found elsewhere") {
+  if (!has_solver()) return;
+  int proved = 0, found = 0, refused = 0;
+  for (const Target& target : {small_target(), small_gpu()}) {
+    const Corpus corpus = operator_corpus(target);
+    for (const auto& [low, settings] : corpus.kernels) {
+      Arena arena;
+      ArenaScope scope(arena);
+      std::vector<Node> inputs, outputs;
+      for (Node n : accesses_of(low.machine))
+        if (n->src(0)->is(Op::Param)) (n->is(Op::Load) ? inputs : outputs).push_back(n->src(0));
+      if (inputs.empty() || outputs.size() != 1 || settings.scattered) continue;
+      for (Node input : std::set<Node>(inputs.begin(), inputs.end())) {
+        if (input->dtype != outputs[0]->dtype || input->ints()[1] != outputs[0]->ints()[1])
+          continue;
+        Node kernel = substitute(low.machine, input, outputs[0]);
+        const Proof p = prove(kernel, settings);
+        const auto truth = reads_before_writing(kernel, static_cast<int>(outputs[0]->ints()[0]));
+        if (!truth) continue;
+        INFO(low.source.text);
+        if (p.verdict == Verdict::Proved) CHECK_MESSAGE(*truth, to_smt(kernel));
+        if (p.verdict == Verdict::Wrong) CHECK_MESSAGE(!*truth, p.text);
+        if (*truth) CHECK_MESSAGE(p.verdict != Verdict::Wrong, p.text);
+        ++(p.verdict != Verdict::Proved ? *truth ? refused : found : proved);
+      }
+    }
+  }
+  MESSAGE("proved " << proved << ", found " << found << ", right and not proved " << refused);
+  CHECK(proved > 20);
+  CHECK(found > 20);
+  CHECK(refused * 10 <= proved);
 }
 
 TEST_CASE("every rule that fires on kernels of the operator tests keeps the value there") {
@@ -216,12 +259,6 @@ ops::Cases masks() {
        {{{5, 1203}}},
        [](const Inputs& x) -> Inputs { return {x[0].softmax(1)}; }},
   };
-}
-
-Target small_gpu() {
-  Target t = find_device("EMULATOR").target();
-  t.cores = 2;
-  return t;
 }
 
 // How many of the faults of this kind, planted in one access each, the proof finds; -1: it has no
