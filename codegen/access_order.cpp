@@ -4,6 +4,7 @@
 #include <map>
 
 #include "codegen/access.h"
+#include "codegen/bounds.h"
 #include "codegen/linearize.h"
 #include "codegen/matrix.h"
 #include "codegen/smt.h"
@@ -62,8 +63,13 @@ class Order {
       const size_t* at = text.find(s.access);
       if (!at) continue;
       stores_.emplace_back(s, *at);
-      for (const Element& e : elements(s)) written_[e] = *at;
+      for (const Element& e : elements(s)) {
+        written_[e] = *at;
+        if (s.gate) gated_[e.first] = {s.gate, *at};
+      }
     }
+    for (const Claim& c : claims)
+      if (c.is_store() && !is_stage(c.access->src(0))) uses_.emplace_back(c, nodes_below(c.access));
   }
 
   Finding of(const Claim& load) {
@@ -73,6 +79,7 @@ class Order {
     for (const Element& e : elements(load)) {
       auto store = written_.find({e.first, nullptr});
       if (store == written_.end()) store = written_.find(e);
+      if (store == written_.end() && is_replaced_where_used(load, e.first, *at)) continue;
       is_replaced &= store != written_.end();
       if (store != written_.end() && store->second < *at)
         return {Verdict::Wrong, Method::Walk,
@@ -86,6 +93,36 @@ class Order {
   }
 
  private:
+  // A range that is extended reads its last element again, by a Min (codegen/option.cpp), where the
+  // stores of what it reads are gated. So without the Min the element is one that is replaced.
+  bool is_replaced_where_used(const Claim& load, Node element, size_t where) {
+    if (shares_values_) return false;
+    NodeMap<Node> open;
+    for (Node n : all_of(element, Op::Min))
+      if (n->src(1)->is_const()) open[n] = n->src(0);
+    if (!open.size()) return false;
+    const auto* store = gated_.find(simplify(substitute(element, open)));
+    if (!store || store->second < where) return false;
+    for (const auto& [use, below] : uses_) {
+      if (!below.contains(load.access)) continue;
+      if (use.gate != store->first) return false;
+      for (const Element& e : elements(use)) {
+        Assumptions in_use;
+        in_use.assume(e.second);
+        for (Node n : all_of(element, Op::Min))
+          if (n->src(1)->is_const() && in_use.bounds(n->src(0)).max > n->src(1)->int_value())
+            return false;
+      }
+    }
+    return true;
+  }
+
+  static NodeMap<char> nodes_below(Node n) {
+    NodeMap<char> out;
+    for (Node x : topological(n)) out[x] = 1;
+    return out;
+  }
+
   // Whether a load whose value is used reads what a store writes, in an iteration that differs in
   // a range of the store, or, where the store stands first, in any.
   Finding meet(const Claim& load, const Claim& store, bool stands_first) {
@@ -131,9 +168,7 @@ class Order {
     return q;
   }
 
-  // A range that is extended reads its last element again where its stores are gated
-  // (codegen/option.cpp): one of an iteration's stores takes place. Empty where threads may use
-  // each other's values.
+  // One of an iteration's stores takes place. Empty where threads may use each other's values.
   std::string is_used(SmtText& q) const {
     if (shares_values_) return "";
     std::string used;
@@ -161,8 +196,10 @@ class Order {
   const Text& text_;
   std::span<const Claim> claims_;
   const bool shares_values_;
-  std::vector<std::pair<Claim, size_t>> stores_;  // and where in the text
-  std::map<Element, size_t> written_;             // and where
+  std::vector<std::pair<Claim, size_t>> stores_;       // and where in the text
+  std::map<Element, size_t> written_;                  // and where
+  NodeMap<std::pair<Node, size_t>> gated_;             // elements of stores with a gate, and where
+  std::vector<std::pair<Claim, NodeMap<char>>> uses_;  // stores, and what they depend on
   int64_t& steps_left_;
 };
 
