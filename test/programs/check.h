@@ -10,7 +10,8 @@
 namespace tiny::programs {
 
 // A setting is words: VARIABLE=value of the environment, or
-//   JIT      replayed by a Jit on other data, against plain calls, to the bit
+//   JIT      replayed by a Jit on other data, against plain calls, to the bit; on GPUs
+//            with DETERMINISTIC=1
 //   LENGTHS  leaves cut to a length that varies while a Jit replays
 //   SLOPE    gradients against difference quotients of the reference evaluator
 // DEVICE=CPU,CPU:1 cuts the leaves over several devices.
