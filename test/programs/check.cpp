@@ -358,7 +358,8 @@ std::vector<std::string> usual_settings(const std::string& device) {
   return {"FUSE=0",      "OPT=0",           "JIT",
           "SLOPE",       "LENGTHS",         "FUSE=0 OPT=0",
           "THREADS=1",   "CPU_UNITS=none",  "DEVICE=CPU,CPU:1",
-          "CHECK_OOB=0", "CPU_COMPILER=cc", "Z3_PATH=none"};
+          "CHECK_OOB=0", "CPU_COMPILER=cc", "Z3_PATH=none",
+          "BEAM=2",      "DEVICE=CPU,CPU:1,CPU:2"};
 }
 
 }  // namespace tiny::programs

@@ -111,6 +111,14 @@ bool fresh(Draw& d, Step& s) {
   return true;
 }
 
+// A value and an earlier one, from which its gradient computes it again where that led to it.
+bool between(Draw& d, Step& s) {
+  const auto real = [](const Known& v) { return is_real(v); };
+  const int a = d.pick(real), b = d.pick(real);
+  s.in = {std::max(a, b), std::min(a, b)};
+  return a >= 0 && b >= 0;
+}
+
 }  // namespace
 
 std::vector<Row> index_rows() {
@@ -137,6 +145,7 @@ std::vector<Row> index_rows() {
 
 std::vector<Row> state_rows() {
   return {
+      {"checkpoint", 6, "m", between, TINY_EXPRESSION(checkpointed(x, {y}))},
       {"detach", 1, "ms", whole, TINY_EXPRESSION(x.detach())},
       {"assign", 2, "ms", whole, TINY_EXPRESSION([&] {
          Tensor w = x.detach();
