@@ -128,10 +128,13 @@ namespace {
 
 class Vectorizer {
  public:
-  Vectorizer(const std::vector<Node>& ranges, const Target& target, uint64_t open)
-      : fold_first_(target.kind == Target::Kind::Gpu), joins_(joins_stores(target)), open_(open) {
+  Vectorizer(Node sink, const std::vector<Node>& ranges, const Target& target)
+      : fold_first_(target.kind == Target::Kind::Gpu),
+        joins_(joins_stores(target)),
+        open_(sink->ranges) {
     for (Node r : ranges) mask_ |= bit_of(r);
     ranges_ = ranges;
+    for (Node store : all_of(sink, Op::Store)) written_.push_back(store->src(0)->ints()[0]);
   }
 
   Node operator()(Node n) {
@@ -247,10 +250,13 @@ class Vectorizer {
     return load ? turned(r2) : r2;
   }
 
-  // Every second element: two vectors that end with the last one wanted, and a shuffle.
+  // Every second element: two vectors that end with the last one wanted, and a shuffle. Of memory
+  // that the kernel writes, those between are another iteration's.
   Node every_second(Node n, Node r, int lanes) {
     Node base = nullptr;
     int64_t factor = 0;
+    const int64_t slot = n->src(0)->ints()[0];
+    if (std::find(written_.begin(), written_.end(), slot) != written_.end()) return nullptr;
     if (!split(n->src(1), r, base, factor) || factor != 2) return nullptr;
     const auto part = [&](int64_t from) {
       return make(Op::Load, n->dtype.vec(lanes),
@@ -393,7 +399,8 @@ class Vectorizer {
   uint64_t mask_ = 0;
   bool fold_first_;  // lanes are folded before they are accumulated
   bool joins_;
-  uint64_t open_;  // ranges that stores depend on
+  uint64_t open_;                 // ranges that stores depend on
+  std::vector<int64_t> written_;  // slots
   NodeMap<Node> done_;
 };
 
@@ -408,7 +415,7 @@ Node vectorize(Node sink, const Target& target) {
   const std::vector<Node> ranges = with_kind(sink, RangeKind::Vector);
   if (ranges.empty()) return sink;
   // A GPU's vectors are loads and stores; its arithmetic is scalar, so folding costs nothing.
-  Vectorizer vectorizer(ranges, target, sink->ranges);
+  Vectorizer vectorizer(sink, ranges, target);
   for (Node n : topological(sink)) vectorizer(n);  // leaves first: recursion stays shallow
   return vectorizer(sink);
 }

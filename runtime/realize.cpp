@@ -160,12 +160,14 @@ Node memory_below(Node n) {
   return n;
 }
 
-// Buffers that an Assign among the roots is going to overwrite.
+// Buffers that an Assign among the roots is going to overwrite: a shard's too, of which the part for
+// its own device is no copy.
 std::set<Node> assigned_buffers(std::span<const Node> roots) {
   std::set<Node> out;
   for (Node n : topological(roots)) {
     if (n->op != Op::Assign || n->realized) continue;
     Node old = memory_below(n->src(0));
+    while (old->op == Op::Shard) old = memory_below(old->src(0));
     if (old->op == Op::Buffer) out.insert(old);
     if (old->op != Op::Multi) continue;
     for (Node piece : old->srcs()) out.insert(memory_below(piece));

@@ -21,7 +21,8 @@ Recomputed recomputed(Node value, std::span<const Node> inputs, Node before) {
       stack.pop_back();
       continue;
     }
-    const bool is_memory = n->realized || n->op == Op::Buffer || n->op == Op::Assign;
+    const bool is_memory = n->realized || n->op == Op::Buffer || n->op == Op::Assign ||
+                           n->op == Op::After;  // memory, for a checkpoint inside another one
     if (is_memory || n->op == Op::Leaf || n->num_src == 0) {
       stack.pop_back();
       set(n, is_memory && n->op != Op::Leaf ? build::after(n, before) : n);

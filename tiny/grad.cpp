@@ -39,6 +39,10 @@ class Adjoints {
     const Node* sum = sums_.find(n);
     return sum ? *sum : nullptr;
   }
+  Node take(Node n) {
+    Node* sum = sums_.find(n);
+    return sum ? std::exchange(*sum, nullptr) : nullptr;
+  }
 
  private:
   NodeMap<Node> sums_;
@@ -382,14 +386,16 @@ void grad_assign(Node n, Node g, Adjoints& to) { to.add(n->src(1), g); }
 
 void grad_nothing(Node, Node, Adjoints&) {}
 
-void propagate(const std::vector<Node>& order, Adjoints& adjoints);
+void apply_rule(Node n, Node g, Adjoints& to);
 
 // The gradient goes through the value as it is computed again, down to the checkpoint's inputs and
-// to what both times have in common, which are behind it in the order of the whole.
+// to what both times have in common, which are behind it in the order of the whole. Checkpoints
+// that compute the same again pass by the same nodes: each takes along what it has brought.
 void grad_checkpoint(Node n, Node g, Adjoints& to) {
   const Recomputed again = recomputed(n->src(0), n->srcs().subspan(1), g);
   to.add(again.value, g);
-  propagate(again.fresh, to);
+  for (size_t i = again.fresh.size(); i-- > 0;)
+    if (Node part = to.take(again.fresh[i])) apply_rule(again.fresh[i], part, to);
 }
 
 void grad_with_derivative(Node n, Node g, Adjoints& to) { to.add(n->src(1), mul(g, n->src(2))); }
@@ -461,17 +467,12 @@ std::vector<Node> differentiable(Node loss) {
   return order;
 }
 
-// Applies the rules of nodes that have a gradient, from the last to the first; leaves keep theirs.
-void propagate(const std::vector<Node>& order, Adjoints& adjoints) {
+void apply_rule(Node n, Node g, Adjoints& to) {
   static const Rules& rules = *new Rules(make_rules());
-  for (size_t i = order.size(); i-- > 0;) {
-    const Node n = order[i], g = adjoints.get(n);
-    if (!g || n->op == Op::Leaf) continue;
-    LabelScope label(gradient_label(n));
-    const Rule rule = rules[static_cast<size_t>(n->op)];
-    expect(rule, "no gradient rule for ", n->op);
-    rule(n, g, adjoints);
-  }
+  LabelScope label(gradient_label(n));
+  const Rule rule = rules[static_cast<size_t>(n->op)];
+  expect(rule, "no gradient rule for ", n->op);
+  rule(n, g, to);
 }
 
 }  // namespace
@@ -488,7 +489,9 @@ std::vector<Node> gradients(Node loss, std::span<const Node> targets, Node seed)
   Adjoints adjoints;
   adjoints.add(loss, seed);
   const std::vector<Node> order = differentiable(loss);
-  propagate(order, adjoints);
+  for (size_t i = order.size(); i-- > 0;)
+    if (Node g = adjoints.get(order[i]); g && order[i]->op != Op::Leaf)
+      apply_rule(order[i], g, adjoints);
   std::unordered_map<int64_t, Node> by_leaf;
   for (size_t i = order.size(); i-- > 0;) {
     const Node n = order[i], g = adjoints.get(n);

@@ -175,3 +175,33 @@ TEST_CASE("checkpoints work in a Jit, with several inputs and without a gradient
   checkpoint(unused, x).sum().backward();
   CHECK(y.grad().to_vector<float>() == Floats{2, 2});
 }
+
+TEST_CASE("checkpoints that compute the same again, one in another or beside it, add up once") {
+  const auto leaf = [] {
+    Tensor x = Tensor::from(Floats{0.5f, -1, 2}, {3});
+    x.requires_grad_();
+    return x;
+  };
+  SUBCASE("one in another, of values in memory") {
+    Tensor x = leaf();
+    Tensor twice = x * 2;
+    Tensor inner = checkpointed(twice, {x}), outer = checkpointed(inner, {x});
+    std::vector<Tensor*> all{&twice, &outer};
+    Tensor::realize(all);
+    CHECK(Tensor::gradient(outer.sum(), {x})[0].to_vector<float>() == Floats{2, 2, 2});
+  }
+  SUBCASE("of each other's values") {
+    Tensor x = leaf();
+    Tensor value = x * 2;
+    Tensor inner = checkpointed(value, {value}), outer = checkpointed(inner, {value});
+    std::vector<Tensor*> all{&value, &inner, &outer};
+    Tensor::realize(all);
+    CHECK(Tensor::gradient((outer * inner).sum(), {x})[0].to_vector<float>() == Floats{4, -8, 16});
+  }
+  SUBCASE("beside each other, with the same gradient") {
+    Tensor x = leaf();
+    Tensor square = x * x;
+    Tensor a = checkpointed(square, {x}), b = checkpointed(square * 3, {x});
+    CHECK(Tensor::gradient((a + b).sum(), {x})[0].to_vector<float>() == Floats{4, -8, 16});
+  }
+}

@@ -74,6 +74,14 @@ TEST_CASE("every second element is picked from two whole vectors that end inside
   }
 }
 
+TEST_CASE("of memory that a kernel writes, elements beside every second one are left alone") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node k = vectorized(build::unary(Op::Neg, build::stride(tensor_param(0, {15}), Shape{2})), 0);
+  CHECK(count_op(k, Op::Shuffle) == 0);
+  CHECK(all_of(k, Op::Load)[0]->src(1)->dtype.lanes == 8);
+}
+
 TEST_CASE("a reduction over a vector range accumulates lanes and folds them") {
   Arena arena;
   ArenaScope scope(arena);

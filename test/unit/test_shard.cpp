@@ -886,3 +886,23 @@ TEST_CASE("elements are written over constants of their own on each device") {
   const Tensor x = Tensor::from(Floats{1});
   CHECK(are_close(gradient(x.shard(kTwo)), gradient(x)));
 }
+
+TEST_CASE(
+    "assign() to a tensor cut over devices leaves what it was cut from, for later readers too") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor whole = Tensor::from(Floats{1, 2, 3, 4});
+  for (int axis : {-1, 0}) {
+    CAPTURE(axis);
+    const auto cut = [&](const Tensor& t) {
+      return axis < 0 ? t.shard(kTwo) : t.shard(kTwo, axis);
+    };
+    Tensor w = cut(whole);
+    w.assign(cut(Tensor::from(Floats{5, 6, 7, 8})));
+    Tensor sum = w.sum(), twice = w * 2;
+    sum.realize();
+    twice.realize();
+    CHECK(values(sum.to("CPU")) == Floats{26});
+    CHECK(values(twice.to("CPU")) == Floats{10, 12, 14, 16});
+    CHECK(values(whole) == Floats{1, 2, 3, 4});
+  }
+}
