@@ -104,15 +104,43 @@ bool visits_all(const Indices& at, Ints shape) {
   return count == numel(shape);
 }
 
+// Ranges of this kind that a node depends on.
+uint64_t ranges_of_kind(Node n, RangeKind wanted) {
+  uint64_t out = 0;
+  for (Node r : all_of(n, Op::Range))
+    if (kind(r) == wanted) out |= r->ranges;
+  return out;
+}
+
 class Puller {
  public:
-  // One store of the kernel.
-  Node store(Node s) {
+  // All stores of the kernel. Where one has loops of its own, none may be left in a reduction
+  // beside them: each iteration of those loops would repeat it.
+  std::vector<Node> stores(Node kernel) {
+    std::vector<Node> out;
+    uint64_t loops = 0;
+    for (Node s : kernel->srcs()) {
+      out.push_back(store(s, true));
+      loops |= ranges_of_kind(out.back()->src(1), RangeKind::Loop);
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+      Node s = kernel->src(static_cast<int>(i)), place = out[i]->src(1);
+      const bool in_reduction = ranges_of_kind(place, RangeKind::Reduce) != 0;
+      if (in_reduction && (loops & ~place->ranges) && s->src(1)->op != Op::Scatter)
+        out[i] = store(s, false);
+    }
+    return out;
+  }
+
+ private:
+  // `may_share`: what was computed on the way to an earlier store is kept where that one used it.
+  Node store(Node s, bool may_share) {
     Node value = s->src(1);
     if (value->op == Op::Scatter) return scatter(s->src(0), value);
     Indices at;
-    if (const Indices* seen = seen_.find(value); seen && visits_all(*seen, value->shape())) {
-      at = *seen;  // computed on the way to an earlier store: kept where that one used it
+    const Indices* seen = may_share ? seen_.find(value) : nullptr;
+    if (seen && visits_all(*seen, value->shape())) {
+      at = *seen;
     } else {
       for (int i = 0; i < value->rank; ++i)
         at.push_back(range(RangeKind::Loop, i, value->shape()[i], 0));
@@ -122,7 +150,6 @@ class Puller {
     return make(Op::Store, kVoid, {flat(s->src(0)), place, v, pull(s->src(2), at, nullptr)});
   }
 
- private:
   // The range of this kind for an axis of this size, the same one for all who ask; `taken` are
   // ranges that it must differ from.
   Node range(RangeKind kind, int axis, int64_t size, uint64_t taken) {
@@ -290,11 +317,6 @@ std::vector<Node> source_indices(Node n, const std::vector<Node>& at, Node& gate
   return from;
 }
 
-Node to_ranges(Node kernel) {
-  Puller puller;
-  std::vector<Node> stores;
-  for (Node s : kernel->srcs()) stores.push_back(puller.store(s));
-  return make(Op::Sink, kVoid, stores);
-}
+Node to_ranges(Node kernel) { return make(Op::Sink, kVoid, Puller().stores(kernel)); }
 
 }  // namespace tiny

@@ -451,6 +451,35 @@ const RuleTable& simplify_rules() {
   return table;
 }
 
-Node simplify(Node n) { return rewrite(n, simplify_rules()); }
+namespace {
+
+// What a store adds or multiplies to one place, it does for each iteration of its loops: those that
+// a rule has found to do the same are a reduction now.
+Node with_repeats(Node before, Node after) {
+  std::vector<Node> stores;
+  for (uint32_t i = 0; i < before->num_src; ++i) {
+    const Node was = before->src(static_cast<int>(i)), is = after->src(static_cast<int>(i));
+    stores.push_back(is);
+    const OpArg* how = std::get_if<OpArg>(&is->payload);
+    const uint64_t lost = was->ranges & ~is->ranges;
+    if (!how || (how->op != Op::Add && how->op != Op::Mul) || !lost) continue;
+    std::vector<Node> sum{is->src(2)}, srcs(is->srcs().begin(), is->srcs().end());
+    for (Node n : topological(was))
+      if (n->op == Op::Range && (n->ranges & lost)) sum.push_back(n);
+    srcs[2] = make(Op::Reduce, sum[0]->dtype, sum, OpArg{how->op});
+    stores.back() = make(Op::Store, kVoid, srcs, is->payload);
+  }
+  return make(Op::Sink, kVoid, stores);
+}
+
+}  // namespace
+
+Node simplify(Node n) {
+  const Node out = rewrite(n, simplify_rules());
+  if (n->op != Op::Sink || out == n) return out;
+  expect(out->num_src == n->num_src, "stores that a rule has dropped");
+  const Node whole = with_repeats(n, out);
+  return whole == out ? out : simplify(whole);
+}
 
 }  // namespace tiny

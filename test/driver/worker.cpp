@@ -29,6 +29,7 @@ bool is_of_process(const std::string& setting) {
 
 void set_environment(const std::string& setting) {
   setenv("CACHE", "0", 1);  // thousands of kernels that nobody needs again
+  if (setting.find("DEVICE=") == setting.npos) setenv("DEVICE", "CPU", 1);
   if (!is_of_process(setting)) return;
   std::istringstream words(setting);
   for (std::string word; words >> word;)

@@ -127,9 +127,10 @@ const std::vector<HostTensor>& Checker::wanted() {
 }
 
 // The value, off by a few units of itself and of what it is made from. Values that are only moved
-// keep the disturbance of what they come from, so that a value stays equal to its copies.
+// keep the disturbance of what they come from, so that a value stays equal to its copies. Without
+// `random`, values that are a few units apart become one.
 Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& largest,
-                          std::mt19937_64& random) const {
+                          std::mt19937_64* random) const {
   const Step& s = program_.steps[n];
   if (!v.dtype().is_float() || v.numel() == 0) return v;
   const HostTensor value = evaluate(v.detach().node());
@@ -137,8 +138,14 @@ Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& larges
   if (has(row_of(s), 'm') || (has(row_of(s), 'e') && is_integral(value))) return v;
   double scale = largest[n];
   for (int i : s.in) scale = std::max(scale, largest[static_cast<size_t>(i)]);
+  if (!random) {
+    const double grid = scale * unit_of(v.dtype()) * 16;
+    return grid > 0 ? ((v.to(kF64) / grid).round() * grid).to(v.dtype()) : v;
+  }
   std::vector<double> factors, terms;
-  const auto units = [&] { return unit_of(v.dtype()) * (static_cast<double>(random() % 17) - 8); };
+  const auto units = [&] {
+    return unit_of(v.dtype()) * (static_cast<double>((*random)() % 17) - 8);
+  };
   for (int64_t i = 0; i < v.numel(); ++i) {
     factors.push_back(1 + units());
     terms.push_back(scale * units());
@@ -159,7 +166,7 @@ double Checker::spread(size_t result) {
       std::mt19937_64 random(static_cast<uint64_t>(turn) + program_.seed);
       std::vector<double> largest(program_.steps.size(), 0);
       const auto disturb = [&](size_t n, const Tensor& v) {
-        return disturbed(n, v, largest, random);
+        return disturbed(n, v, largest, turn == 0 ? nullptr : &random);
       };
       disturbed_.push_back(
           reference(build(program_, {.realizes = false, .leaf = leaf_, .made = disturb}).results));

@@ -137,3 +137,45 @@ TEST_CASE("values made of constants belong to one device each") {
     CHECK(g[2] == 0);
   }
 }
+
+TEST_CASE("what a scatter adds for iterations that turn out to be alike counts as often") {
+  same_as_apart([] {
+    const Tensor x = leaf({1, 1, 1}).requires_grad_();
+    const Doubles got = gradient(weighted(adaptive_avg_pool2d(adaptive_avg_pool2d(x, 3), 1), 1), x);
+    CHECK(got[0] == doctest::Approx(std::sin(1)));
+    return got;
+  });
+}
+
+TEST_CASE("a copy of what a reduction reads is stored once, beside loops of other outputs") {
+  same_as_apart([] {
+    const Tensor x = leaf({3}).requires_grad_();
+    Tensor copy = x.detach().contiguous(), rows = x.softmax(0);
+    Tensor slope = Tensor::gradient(weighted(rows, 1), {x})[0];
+    std::vector<Tensor*> all{&rows, &copy, &slope};
+    Tensor::realize(all);
+    Doubles out = rows.to_vector<double>();
+    for (Tensor* t : {&copy, &slope})
+      for (double v : t->to_vector<double>()) out.push_back(v);
+    return out;
+  });
+  same_as_apart([] {
+    const Tensor x = leaf({3}).requires_grad_(), y = leaf({3}, 2);
+    Tensor w = y.detach(), rows = x.softmax(0);
+    w.assign(x.detach());
+    Tensor slope = Tensor::gradient(weighted(rows, 1), {x})[0];
+    std::vector<Tensor*> all{&rows, &w, &slope};
+    Tensor::realize(all);
+    Doubles out = rows.to_vector<double>();
+    for (Tensor* t : {&w, &slope})
+      for (double v : t->to_vector<double>()) out.push_back(v);
+    return out;
+  });
+}
+
+TEST_CASE("a product is summed along an axis of each factor as well") {
+  same_as_apart([] {
+    const Tensor x = leaf({4, 4, 1, 4}), y = leaf({4, 4, 1, 4, 1}, 2);
+    return (y * x).sum({1, 3, 4}).to_vector<double>();
+  });
+}
