@@ -76,7 +76,11 @@ typedef double f64;
 
 extern "C" EXPORTED Emulated* (*tiny_emulated)() = 0;
 // Without the compiler's hooks on accesses.
+#ifdef __clang__  // which hooks atomics all the same
+#define UNHOOKED __attribute__((disable_sanitizer_instrumentation, noinline))
+#else
 #define UNHOOKED __attribute__((no_sanitize("thread"), noinline))
+#endif
 // The same during all of a kernel's run in a thread, so that one call is enough.
 __attribute__((const)) UNHOOKED static Emulated& emulated() { return *tiny_emulated(); }
 
@@ -110,6 +114,21 @@ TINY_HOOK(read_range, (void* p, unsigned long n),
           note_access(p, n, 0, __builtin_return_address(0)))
 TINY_HOOK(write_range, (void* p, unsigned long n),
           note_access(p, n, 1, __builtin_return_address(0)))
+// Clang calls these for copies of structures.
+#define TINY_HOOKED_COPY(name)                                                               \
+  extern "C" __attribute__((visibility("hidden"))) UNHOOKED void* __tsan_##name(             \
+      void* to, const void* from, unsigned long n) {                                         \
+    note_access(from, n, 0, __builtin_return_address(0));                                    \
+    note_access(to, n, 1, __builtin_return_address(0));                                      \
+    return __builtin_##name(to, from, n);                                                    \
+  }
+TINY_HOOKED_COPY(memcpy)
+TINY_HOOKED_COPY(memmove)
+extern "C" __attribute__((visibility("hidden"))) UNHOOKED void* __tsan_memset(
+    void* to, int value, unsigned long n) {
+  note_access(to, n, 1, __builtin_return_address(0));
+  return __builtin_memset(to, value, n);
+}
 TINY_HOOK(init, (), )
 TINY_HOOK(func_entry, (void*), )
 TINY_HOOK(func_exit, (), )
