@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <list>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "codegen/access.h"
 #include "codegen/matrix.h"
@@ -70,12 +72,15 @@ class Linearizer {
   explicit Linearizer(Node sink) {
     std::vector<Node> items;
     sink = Pipeliner()(sink, ahead_);
-    for (Node n : topological(sink)) {
+    const std::vector<Node> order = topological(sink);
+    for (Node n : order) {
       if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
       if (n->op == Op::Matrix) matrix_ = n;
       collect_depends(n);
       if (is_computed_in_loops(n) || n->op == Op::Store) items.push_back(n);
     }
+    hold_back_stores(order);
+    std::stable_partition(items.begin(), items.end(), is_computed_in_loops);
     collect_needs(items);
     for (Node r : grid_) root_.open |= r->ranges;
     std::sort(grid_.begin(), grid_.end(), [](Node a, Node b) {
@@ -114,10 +119,45 @@ class Linearizer {
       else
         found.insert(found.end(), depends_[s].begin(), depends_[s].end());
     }
-    // By number, not by address: the text of a kernel is the same in every run.
-    std::sort(found.begin(), found.end(), [](Node a, Node b) { return a->id < b->id; });
-    found.erase(std::unique(found.begin(), found.end()), found.end());
+    sort_by_number(found);
     depends_[n] = std::move(found);
+  }
+
+  // A store over what other items read waits for what these wait for: then it is in the same loop
+  // as they are, behind all loads, or behind the reduction that reads.
+  void hold_back_stores(const std::vector<Node>& order) {
+    std::map<int64_t, std::vector<Node>> readers;  // of each slot that is written
+    for (Node n : order)
+      if (n->op == Op::Store) readers[n->src(0)->ints()[0]];
+    NodeMap<std::set<int64_t>> read;  // such slots, without passing another item
+    for (Node n : order) {
+      std::set<int64_t> slots;
+      if (n->op == Op::Load && readers.contains(n->src(0)->ints()[0]))
+        slots.insert(n->src(0)->ints()[0]);
+      for (Node s : n->srcs())
+        if (const auto* more = read.find(s); more && !is_computed_in_loops(s))
+          slots.insert(more->begin(), more->end());
+      if (slots.empty()) continue;
+      if (is_computed_in_loops(n) || n->op == Op::Store)
+        for (int64_t slot : slots) readers[slot].push_back(n);
+      read[n] = std::move(slots);
+    }
+    for (Node store : order) {
+      if (store->op != Op::Store) continue;
+      std::vector<Node>& waits = depends_[store];
+      for (Node reader : readers[store->src(0)->ints()[0]]) {
+        const std::vector<Node> more =
+            is_computed_in_loops(reader) ? std::vector<Node>{reader} : depends_[reader];
+        waits.insert(waits.end(), more.begin(), more.end());
+      }
+      sort_by_number(waits);
+    }
+  }
+
+  // By number, not by address: the text of a kernel is the same in every run.
+  static void sort_by_number(std::vector<Node>& nodes) {
+    std::sort(nodes.begin(), nodes.end(), [](Node a, Node b) { return a->id < b->id; });
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
   }
 
   // All reductions that an item needs, directly or by way of others, in order of creation: each
@@ -129,8 +169,7 @@ class Linearizer {
         const std::vector<Node>& more = *needs_.find(d);
         all.insert(all.end(), more.begin(), more.end());
       }
-      std::sort(all.begin(), all.end(), [](Node a, Node b) { return a->id < b->id; });
-      all.erase(std::unique(all.begin(), all.end()), all.end());
+      sort_by_number(all);
       needs_[item] = std::move(all);
     }
   }

@@ -145,8 +145,8 @@ std::string CPrinter::arithmetic(Node n) {
     case Op::Shuffle: {
       std::string lanes;
       for (int64_t i : n->ints()) lanes += cat(lanes.empty() ? "" : ", ", i);
+      if (t.lanes == 1) return lane_of(t, subscripted(n->src(0)), static_cast<int>(n->ints()[0]));
       const std::string a = named(n->src(0));
-      if (t.lanes == 1) return lane_of(t, a, static_cast<int>(n->ints()[0]));
       return shuffle(t, a, named(n->src(1)), lanes);
     }
     case Op::Mma: return mma(n, splat(n->dtype, n->dtype.is_float() ? "0.0f" : "0"));
@@ -351,7 +351,7 @@ std::string CPrinter::broadcast(Node n) {
 std::string CPrinter::fold(Node n) {
   const Op op = combine_op(n->arg<OpArg>().op, n->src(0)->dtype);
   DType t = n->src(0)->dtype;
-  std::string v = named(n->src(0));
+  std::string v = subscripted(n->src(0));
   for (; t.lanes > 2 && t.lanes % 2 == 0; t = t.vec(t.lanes / 2)) {
     const int half = t.lanes / 2;
     const DType h = t.vec(half);

@@ -378,7 +378,7 @@ class Unsharder {
         if (step == 0 || c * inner % step != 0) return {};
         to.cuts.push_back(c * inner / step);
       }
-      return to;
+      return to.cuts.back() == now[j] ? std::optional(to) : std::nullopt;  // none in no elements
     }
     return {};
   }
@@ -585,7 +585,13 @@ class Unsharder {
 }  // namespace
 
 Unsharded unshard(std::span<const Node> roots) {
-  if (has_device_groups()) return Unsharder(roots).result();
+  if (has_device_groups()) {
+    Unsharded out = Unsharder(roots).result();
+    // What is made of constants alone gets memory on one device. Kernels of others compute it again.
+    for (Node& piece : out.pieces)
+      if (!piece->device && !piece->is_const()) piece = build::contiguous(piece);
+    return out;
+  }
   Unsharded same;
   same.pieces.assign(roots.begin(), roots.end());
   for (size_t i = 0; i < roots.size(); ++i) same.roots.push_back({i});

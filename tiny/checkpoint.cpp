@@ -12,8 +12,11 @@ Recomputed recomputed(Node value, std::span<const Node> inputs, Node before) {
     done[n] = again;
     if (again != n) out.fresh.push_back(again);
   };
+  const auto later = [&](Node n) {  // memory of other devices is sent here before
+    return n->device && n->device != before->device ? n : build::after(n, before);
+  };
   for (Node n : inputs)
-    if (!done.contains(n)) set(n, build::after(n, before));
+    if (!done.contains(n)) set(n, later(n));
   std::vector<Node> stack{value}, srcs;
   while (!stack.empty()) {
     Node n = stack.back();
@@ -25,7 +28,7 @@ Recomputed recomputed(Node value, std::span<const Node> inputs, Node before) {
                            n->op == Op::After;  // memory, for a checkpoint inside another one
     if (is_memory || n->op == Op::Leaf || n->num_src == 0) {
       stack.pop_back();
-      set(n, is_memory && n->op != Op::Leaf ? build::after(n, before) : n);
+      set(n, is_memory && n->op != Op::Leaf ? later(n) : n);
       continue;
     }
     const size_t waiting = stack.size();

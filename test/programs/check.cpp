@@ -127,20 +127,22 @@ const std::vector<HostTensor>& Checker::wanted() {
 }
 
 // The value, off by a few units of itself and of what it is made from. Values that are only moved
-// keep the disturbance of what they come from, so that a value stays equal to its copies. Without
-// `random`, values that are a few units apart become one.
+// keep the disturbance of what they come from, so that a value stays equal to its copies, save where
+// it may be computed `again`, in another order of its sums. Without `random`, values that are a few
+// units apart become one.
 Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& largest,
-                          std::mt19937_64* random) const {
+                          std::mt19937_64* random, bool again) const {
   const Step& s = program_.steps[n];
   if (!v.dtype().is_float() || v.numel() == 0) return v;
   const HostTensor value = evaluate(v.detach().node());
   largest[n] = magnitude(value);
-  if (has(row_of(s), 'm') || (has(row_of(s), 'e') && is_integral(value))) return v;
+  if ((has(row_of(s), 'm') && !again) || (has(row_of(s), 'e') && is_integral(value))) return v;
   double scale = largest[n];
   for (int i : s.in) scale = std::max(scale, largest[static_cast<size_t>(i)]);
   if (!random) {
     const double grid = scale * unit_of(v.dtype()) * 16;
-    return grid > 0 ? ((v.to(kF64) / grid).round() * grid).to(v.dtype()) : v;
+    if (!(grid > 0)) return v;
+    return v - v.detach() + ((v.detach().to(kF64) / grid).round() * grid).to(v.dtype());
   }
   std::vector<double> factors, terms;
   const auto units = [&] {
@@ -162,11 +164,14 @@ double Checker::spread(size_t result) {
   constexpr int kTries = 6;
   if (disturbed_.empty()) {
     const EnvOverride device("DEVICE", "CPU");
+    const bool realizes = std::any_of(program_.steps.begin(), program_.steps.end(),
+                                      [](const Step& s) { return s.row == row_named("realize"); });
     for (int turn = 0; turn < kTries; ++turn) {
       std::mt19937_64 random(static_cast<uint64_t>(turn) + program_.seed);
       std::vector<double> largest(program_.steps.size(), 0);
       const auto disturb = [&](size_t n, const Tensor& v) {
-        return disturbed(n, v, largest, turn == 0 ? nullptr : &random);
+        const bool again = realizes && turn % 2;
+        return disturbed(n, v, largest, turn == 0 ? nullptr : &random, again);
       };
       disturbed_.push_back(
           reference(build(program_, {.realizes = false, .leaf = leaf_, .made = disturb}).results));
