@@ -417,6 +417,23 @@ bool meet(Node sink, Node a, Node b) {
   return false;
 }
 
+// Whether a store runs in one of the loops alone, or a reduction closes one alone: as one loop it
+// would be repeated.
+bool runs_in_one(Node sink, Node a, Node b) {
+  const auto stores = sink->srcs();
+  if (std::any_of(stores.begin(), stores.end(),
+                  [&](Node s) { return !(s->ranges & a->ranges) != !(s->ranges & b->ranges); }))
+    return true;
+  const std::vector<Node> reduces = all_of(sink, Op::Reduce);
+  return std::any_of(reduces.begin(), reduces.end(), [&](Node reduce) {
+    const auto closed = reduce->srcs().subspan(1);
+    const auto closes = [&](Node r) {
+      return std::find(closed.begin(), closed.end(), r) != closed.end();
+    };
+    return closes(a) != closes(b);
+  });
+}
+
 std::string problem(Node sink, const Opt& opt, const Target& target) {
   const auto ranges = ranges_of(sink);
   const auto find = [&](int64_t id) {
@@ -454,6 +471,11 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
       for (Node along : scan->srcs().subspan(1))
         if (along == r || along == find(opt.amount))
           return cat("r", range_id(along), " of a scan stays on its own");
+  if (opt.kind == OptKind::Merge) {
+    Node other = find(opt.amount);
+    if (runs_in_one(sink, r, other))
+      return cat("not all that runs in r", opt.axis, " and r", opt.amount, " runs in both");
+  }
   if (opt.kind == OptKind::Join) {
     Node other = find(opt.amount);
     if (other == r || extent(other) != extent(r))
