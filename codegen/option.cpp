@@ -418,8 +418,9 @@ bool meet(Node sink, Node a, Node b) {
 }
 
 // Whether a store runs in one of the loops alone, or a reduction closes one alone: as one loop it
-// would be repeated.
+// would be repeated. What a Matrix computes lies in loops of its own, of which stores know none.
 bool runs_in_one(Node sink, Node a, Node b) {
+  if (!all_of(sink, Op::Matrix).empty()) return false;
   const auto stores = sink->srcs();
   if (std::any_of(stores.begin(), stores.end(),
                   [&](Node s) { return !(s->ranges & a->ranges) != !(s->ranges & b->ranges); }))

@@ -67,7 +67,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 // What the calls do. Lanes meet without a line number: there is none.
 constexpr const char* kCalls = R"TEXT(
-#define TINY_CALL extern "C" __attribute__((visibility("hidden"), no_sanitize("thread")))
+#define TINY_CALL extern "C" __attribute__((visibility("hidden"))) UNHOOKED
 TINY_CALL int amdgcn_workgroup_id_x() { return block_x(); }
 TINY_CALL int amdgcn_workgroup_id_y() { return block_y(); }
 TINY_CALL int amdgcn_workgroup_id_z() { return block_z(); }
@@ -116,18 +116,7 @@ TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v16f16, f32, f16, wmma_f32_16x16x16
 TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v16i16, f32, bf16, wmma_f32_16x16x16_bf16)
 TINY_MATRIX_CALL(wmma_f32_16x16x16_f16_v8f32_v8f16, f32, f16, wmma_f32_16x16x16_f16_gfx12)
 TINY_MATRIX_CALL(wmma_f32_16x16x16_bf16_v8f32_v8i16, f32, bf16, wmma_f32_16x16x16_bf16_gfx12)
-// What the sanitizer makes of loops that fill or copy, and of atomics.
-#define TINY_MEMORY(name, parameters, first, ...)                              \
-  TINY_CALL void* __tsan_##name(void* to, parameters, unsigned long bytes) {   \
-    note_access(to, bytes, 1, __builtin_return_address(0));                    \
-    __VA_ARGS__;                                                               \
-    return __builtin_##name(to, first, bytes);                                 \
-  }
-TINY_MEMORY(memset, int x, x, )
-TINY_MEMORY(memcpy, const void* from, from,
-            note_access(from, bytes, 0, __builtin_return_address(0)))
-TINY_MEMORY(memmove, const void* from, from,
-            note_access(from, bytes, 0, __builtin_return_address(0)))
+// What the sanitizer makes of atomics.
 #define TINY_FETCH(T, bits, name, what)                                                     \
   TINY_CALL T __tsan_atomic##bits##_fetch_##name(T* p, T x, int) {                          \
     note_access(p, sizeof(T), 1, __builtin_return_address(0));                              \

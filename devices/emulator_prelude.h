@@ -114,21 +114,19 @@ TINY_HOOK(read_range, (void* p, unsigned long n),
           note_access(p, n, 0, __builtin_return_address(0)))
 TINY_HOOK(write_range, (void* p, unsigned long n),
           note_access(p, n, 1, __builtin_return_address(0)))
-// Clang calls these for copies of structures.
-#define TINY_HOOKED_COPY(name)                                                               \
-  extern "C" __attribute__((visibility("hidden"))) UNHOOKED void* __tsan_##name(             \
-      void* to, const void* from, unsigned long n) {                                         \
-    note_access(from, n, 0, __builtin_return_address(0));                                    \
-    note_access(to, n, 1, __builtin_return_address(0));                                      \
-    return __builtin_##name(to, from, n);                                                    \
+// Copies of structures, by Clang, and loops that fill or copy.
+#define TINY_MEMORY(name, parameters, first, ...)                                         \
+  extern "C" __attribute__((visibility("hidden"))) UNHOOKED void* __tsan_##name(          \
+      void* to, parameters, unsigned long bytes) {                                        \
+    note_access(to, bytes, 1, __builtin_return_address(0));                               \
+    __VA_ARGS__;                                                                          \
+    return __builtin_##name(to, first, bytes);                                            \
   }
-TINY_HOOKED_COPY(memcpy)
-TINY_HOOKED_COPY(memmove)
-extern "C" __attribute__((visibility("hidden"))) UNHOOKED void* __tsan_memset(
-    void* to, int value, unsigned long n) {
-  note_access(to, n, 1, __builtin_return_address(0));
-  return __builtin_memset(to, value, n);
-}
+TINY_MEMORY(memset, int x, x, )
+TINY_MEMORY(memcpy, const void* from, from,
+            note_access(from, bytes, 0, __builtin_return_address(0)))
+TINY_MEMORY(memmove, const void* from, from,
+            note_access(from, bytes, 0, __builtin_return_address(0)))
 TINY_HOOK(init, (), )
 TINY_HOOK(func_entry, (void*), )
 TINY_HOOK(func_exit, (), )

@@ -13,7 +13,8 @@ Recomputed recomputed(Node value, std::span<const Node> inputs, Node before) {
     if (again != n) out.fresh.push_back(again);
   };
   const auto later = [&](Node n) {  // memory of other devices is sent here before
-    return n->device && n->device != before->device ? n : build::after(n, before);
+    const bool elsewhere = n->device && before->device && n->device != before->device;
+    return elsewhere ? n : build::after(n, before);
   };
   for (Node n : inputs)
     if (!done.contains(n)) set(n, later(n));

@@ -167,3 +167,13 @@ TEST_CASE(
               (y + y.min(1, true)).to_vector<float>());
       }
 }
+
+TEST_CASE("loops in which not all stores run are not merged") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const Node x = tensor_param(2, {6, 5}), rows = build::reduce(Op::Max, x, 2);
+  const Node k = simplify(to_ranges(kernel_of({rows, build::binary(Op::Sub, x, spread(rows, x))})));
+  std::string why;
+  CHECK_FALSE(is_legal(k, {OptKind::Merge, 0, 2, {}}, Target{}, &why));
+  CHECK(why.find("runs in both") != std::string::npos);
+}

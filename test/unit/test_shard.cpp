@@ -14,6 +14,7 @@
 #include "runtime/schedule.h"
 #include "test/devices.h"
 #include "tiny/build.h"
+#include "tiny/checkpoint.h"
 #include "tiny/devices.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
@@ -905,4 +906,30 @@ TEST_CASE(
     CHECK(values(twice.to("CPU")) == Floats{10, 12, 14, 16});
     CHECK(values(whole) == Floats{1, 2, 3, 4});
   }
+}
+
+TEST_CASE("a reshape of no elements is cut into the parts of its own shape") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor x = Tensor::zeros({0, 3, 2}).shard({"CPU", "CPU:1", "CPU:2"}, 1);
+  Tensor y = x.reshape({1, 3, 0, 3});
+  y.realize();
+  CHECK(same(y.to("CPU").shape(), Shape{1, 3, 0, 3}));
+}
+
+TEST_CASE("what is made of constants is a result on one device and read by the kernels of others") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor x = Tensor::from(Floats{1.5f}).shard(kTwo).requires_grad_();
+  auto [most, at] = x.cummax(0);
+  std::vector<Tensor*> both{&most, &at};
+  Tensor::realize(both);
+  CHECK(values(most.to("CPU")) == Floats{1.5f});
+  CHECK(at.to("CPU").to_vector<int64_t>() == std::vector<int64_t>{0});
+}
+
+TEST_CASE("a checkpoint computes again from memory that other devices have sent") {
+  const EnvOverride device("DEVICE", "CPU");
+  const Tensor whole = Tensor::from(Floats{1, 2, 3, 4});
+  const Tensor x = whole.shard(kTwo, 0).requires_grad_(), by = Tensor::from(Floats{2, 3, 4, 5});
+  const Tensor y = checkpoint([&](const Tensor& t) { return t * t * by.shard(kTwo, 0); }, x);
+  CHECK(values(Tensor::gradient(y.sum(), {x})[0].to("CPU")) == Floats{4, 12, 24, 40});
 }
