@@ -160,8 +160,8 @@ Node memory_below(Node n) {
   return n;
 }
 
-// Buffers that an Assign among the roots is going to overwrite: a shard's too, of which the part for
-// its own device is no copy.
+// Buffers that an Assign among the roots is going to overwrite: also those below a Shard, whose
+// part for the buffer's own device is no copy.
 std::set<Node> assigned_buffers(std::span<const Node> roots) {
   std::set<Node> out;
   for (Node n : topological(roots)) {

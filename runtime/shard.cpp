@@ -587,7 +587,7 @@ class Unsharder {
 Unsharded unshard(std::span<const Node> roots) {
   if (has_device_groups()) {
     Unsharded out = Unsharder(roots).result();
-    // What is made of constants alone gets memory on one device. Kernels of others compute it again.
+    // What is made of constants alone gets memory on one device, kernels of others compute it.
     for (Node& piece : out.pieces)
       if (!piece->device && !piece->is_const()) piece = build::contiguous(piece);
     return out;

@@ -127,9 +127,9 @@ const std::vector<HostTensor>& Checker::wanted() {
 }
 
 // The value, off by a few units of itself and of what it is made from. Values that are only moved
-// keep the disturbance of what they come from, so that a value stays equal to its copies, save where
-// it may be computed `again`, in another order of its sums. Without `random`, values that are a few
-// units apart become one.
+// keep the disturbance of what they come from, so that a value stays equal to its copies; they get
+// one of their own where a value may be computed `again`, in another order of its sums. Without
+// `random`, values that are a few units apart become one.
 Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& largest,
                           std::mt19937_64* random, bool again) const {
   const Step& s = program_.steps[n];
