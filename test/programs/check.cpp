@@ -395,7 +395,7 @@ std::vector<std::string> usual_settings(const std::string& device) {
           "CHECK_OOB=0",
           "CPU_COMPILER=cc",
           "Z3_PATH=none",
-          "BEAM=2",
+          "BEAM=2 BEAM_ISOLATE=0",
           "DEVICE=CPU,CPU:1,CPU:2"};
 }
 
