@@ -22,7 +22,8 @@ export CXX CPPFLAGS
 
 # --- Sources and what is made of them ------------------------------------------------------------
 
-LIBRARY_SOURCES := $(wildcard tiny/*.cpp codegen/*.cpp runtime/*.cpp devices/*.cpp)
+FOLDERS := $(shell find tiny codegen runtime devices -type d | LC_ALL=C sort)
+LIBRARY_SOURCES := $(wildcard $(FOLDERS:%=%/*.cpp))
 TEST_FOLDERS := unit ops golden error fuzz programs train lint
 TEST_SOURCES := $(wildcard test/*.cpp $(TEST_FOLDERS:%=test/%/*.cpp))
 FUZZ_SOURCES := test/reference.cpp $(filter-out %/test_programs.cpp,$(wildcard \
@@ -31,9 +32,8 @@ CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
 EXAMPLE_SOURCES := $(wildcard examples/*.cpp)
 TOOL_SOURCES := $(wildcard extra/*.cpp)
 BENCH_SOURCES := $(wildcard extra/bench/*.cpp)
-HEADERS := $(wildcard $(addsuffix /*.h,tiny codegen runtime devices examples test test/* extra extra/*))
-FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,tiny codegen runtime devices examples \
-  test test/* extra/*))
+HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) examples test test/* extra extra/*))
+FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,$(FOLDERS) examples test test/* extra/*))
 
 # --- Packages that may be missing with NO_SETUP=1 ------------------------------------------------
 
