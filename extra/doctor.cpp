@@ -9,14 +9,14 @@
 #include <cstdlib>
 
 #include "codegen/smt.h"
-#include "devices/amd_llvm.h"
-#include "devices/cpu_cc.h"
-#include "devices/cpu_llvm.h"
-#include "devices/cuda.h"
-#include "devices/cuda_nvrtc.h"
-#include "devices/hip_compiler.h"
-#include "devices/hip_rtc.h"
-#include "devices/nccl.h"
+#include "devices/cpu/cc.h"
+#include "devices/cpu/llvm.h"
+#include "devices/cuda/cuda.h"
+#include "devices/cuda/nvrtc.h"
+#include "devices/gpu/nccl.h"
+#include "devices/hip/clang.h"
+#include "devices/hip/hiprtc.h"
+#include "devices/hip/llvm.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

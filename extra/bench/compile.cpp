@@ -19,7 +19,7 @@
 #include "codegen/lower.h"
 #include "codegen/prove.h"
 #include "codegen/ring.h"
-#include "devices/cuda_nvrtc.h"
+#include "devices/cuda/nvrtc.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"
 #include "extra/bench/timing.h"

@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "devices/cuda_driver.h"
-#include "devices/cuda_nvrtc.h"
+#include "devices/cuda/driver.h"
+#include "devices/cuda/nvrtc.h"
 #include "extra/bench/gpu_rows.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"

@@ -19,9 +19,9 @@
 #include <sstream>
 
 #include "codegen/lower.h"
-#include "devices/amd_llvm.h"
-#include "devices/cuda_nvrtc.h"
-#include "devices/hip_compiler.h"
+#include "devices/cuda/nvrtc.h"
+#include "devices/hip/clang.h"
+#include "devices/hip/llvm.h"
 #include "runtime/cache.h"
 #include "runtime/schedule.h"
 #include "test/all_cores.h"

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "codegen/lower.h"
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "runtime/buffer.h"
 #include "runtime/schedule.h"
 #include "test/devices.h"

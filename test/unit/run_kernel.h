@@ -6,9 +6,9 @@
 
 #include "codegen/render_c.h"
 #include "codegen/render_llvm.h"
-#include "devices/cpu.h"
-#include "devices/cpu_cc.h"
-#include "devices/cpu_llvm.h"
+#include "devices/cpu/cc.h"
+#include "devices/cpu/cpu.h"
+#include "devices/cpu/llvm.h"
 
 namespace tiny::test {
 

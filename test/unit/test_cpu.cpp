@@ -1,4 +1,4 @@
-#include "devices/cpu.h"
+#include "devices/cpu/cpu.h"
 
 #include <doctest/doctest.h>
 
@@ -10,8 +10,8 @@
 #include <numeric>
 #include <thread>
 
-#include "devices/cpu_cc.h"
-#include "devices/cpu_llvm.h"
+#include "devices/cpu/cc.h"
+#include "devices/cpu/llvm.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 

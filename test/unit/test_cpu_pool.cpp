@@ -1,4 +1,4 @@
-#include "devices/cpu_pool.h"
+#include "devices/cpu/thread_pool.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>

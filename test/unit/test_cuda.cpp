@@ -1,4 +1,4 @@
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -13,9 +13,9 @@
 #include <thread>
 #include <utility>
 
-#include "devices/cuda_driver.h"
-#include "devices/cuda_nvrtc.h"
-#include "devices/nccl.h"
+#include "devices/cuda/driver.h"
+#include "devices/cuda/nvrtc.h"
+#include "devices/gpu/nccl.h"
 #include "runtime/buffer.h"
 #include "tiny/devices.h"
 #include "tiny/env.h"

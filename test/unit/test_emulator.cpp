@@ -1,4 +1,4 @@
-#include "devices/emulator.h"
+#include "devices/emulator/emulator.h"
 
 #include <doctest/doctest.h>
 

@@ -2,9 +2,9 @@
 #include <doctest/doctest.h>
 
 #include "codegen/lower.h"
-#include "devices/emulator.h"
-#include "devices/emulator_llvm.h"
-#include "devices/llvm_library.h"
+#include "devices/compilers/llvm_library.h"
+#include "devices/emulator/emulator.h"
+#include "devices/emulator/llvm.h"
 #include "test/unit/integers.h"
 #include "test/unit/kernels.h"
 #include "tiny/env.h"

@@ -1,7 +1,7 @@
 // The device HIP. No AMD GPU is needed: the cases "stand-in: ..." run in a process of their own, in
 // which test/fake/hip.cpp takes the place of AMD's libraries and the emulator of gfx942 executes
 // what they are given.
-#include "devices/hip.h"
+#include "devices/hip/hip.h"
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -11,12 +11,12 @@
 #include <cstdio>
 #include <cstring>
 
-#include "devices/amd_llvm.h"
-#include "devices/emulator.h"
-#include "devices/hip_compiler.h"
-#include "devices/hip_driver.h"
-#include "devices/hip_rtc.h"
-#include "devices/nccl.h"
+#include "devices/emulator/emulator.h"
+#include "devices/gpu/nccl.h"
+#include "devices/hip/clang.h"
+#include "devices/hip/driver.h"
+#include "devices/hip/hiprtc.h"
+#include "devices/hip/llvm.h"
 #include "runtime/buffer.h"
 #include "test/fake/hip.h"
 #include "tiny/env.h"
@@ -71,7 +71,7 @@ EmulatorDevice& emulator() {
   return device;
 }
 
-// What devices/hip_rtc.cpp puts around a text, taken away; the name after KERNEL(...).
+// What devices/hip/hiprtc.cpp puts around a text, taken away; the name after KERNEL(...).
 std::string compile_for_emulator(std::string text, const std::string&, std::string& log) {
   const std::string before = "namespace tiny_kernel {\n", after = "\n}\n";
   if (!text.starts_with(before) || !text.ends_with(after)) std::abort();

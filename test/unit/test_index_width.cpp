@@ -6,7 +6,7 @@
 
 #include "codegen/lower.h"
 #include "codegen/prove.h"
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "runtime/device.h"
 #include "test/unit/kernels.h"
 #include "tiny/tiny.h"

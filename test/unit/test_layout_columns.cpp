@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "codegen/lower.h"
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "test/unit/integers.h"

@@ -6,7 +6,7 @@
 #include "codegen/access.h"
 #include "codegen/lower.h"
 #include "codegen/matrix.h"
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "test/unit/integers.h"

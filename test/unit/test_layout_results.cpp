@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "codegen/lower.h"
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "test/unit/integers.h"

@@ -10,7 +10,7 @@
 #include "codegen/heuristic.h"
 #include "codegen/load_matrix.h"
 #include "codegen/ranges.h"
-#include "devices/cuda_nvrtc.h"
+#include "devices/cuda/nvrtc.h"
 #include "runtime/search_space.h"
 #include "test/unit/integers.h"
 #include "test/unit/staged_kernel.h"

@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/run_kernel.h"
 

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cmath>
 
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "extra/bench/gpu_products.h"
 #include "test/unit/integers.h"
 #include "tiny/env.h"

@@ -7,7 +7,7 @@
 
 #include "codegen/lower.h"
 #include "codegen/render.h"
-#include "devices/cuda_nvrtc.h"
+#include "devices/cuda/nvrtc.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/kernels.h"
 #include "tiny/error.h"

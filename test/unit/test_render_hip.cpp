@@ -8,9 +8,9 @@
 
 #include "codegen/lower.h"
 #include "codegen/render.h"
-#include "devices/amd_llvm.h"
-#include "devices/hip_compiler.h"
-#include "devices/hip_rtc.h"
+#include "devices/hip/clang.h"
+#include "devices/hip/hiprtc.h"
+#include "devices/hip/llvm.h"
 #include "test/all_cores.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/kernels.h"

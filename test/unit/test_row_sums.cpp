@@ -7,7 +7,7 @@
 #include <random>
 
 #include "codegen/lower.h"
-#include "devices/cuda_nvrtc.h"
+#include "devices/cuda/nvrtc.h"
 #include "runtime/normalize.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"

@@ -10,7 +10,7 @@
 #include "codegen/mma.h"
 #include "codegen/ranges.h"
 #include "codegen/stage.h"
-#include "devices/cuda.h"
+#include "devices/cuda/cuda.h"
 #include "runtime/buffer.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"

@@ -1,4 +1,4 @@
-#include "devices/system_compiler.h"
+#include "devices/compilers/system_compiler.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iostream>
 
-#include "devices/amd_llvm.h"
-#include "devices/llvm_library.h"
+#include "devices/compilers/llvm_library.h"
+#include "devices/hip/llvm.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 

@@ -9,8 +9,8 @@
 
 #include "codegen/lower.h"
 #include "codegen/mma.h"
-#include "devices/cpu.h"
-#include "devices/llvm_library.h"
+#include "devices/compilers/llvm_library.h"
+#include "devices/cpu/cpu.h"
 #include "runtime/buffer.h"
 #include "runtime/schedule.h"
 #include "test/unit/integers.h"

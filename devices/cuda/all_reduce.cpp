@@ -1,0 +1,300 @@
+// Sums over GPUs that these make together: by a kernel of our own on each, or by NCCL. Which of
+// them, or of the ways without either, is chosen in runtime/collective.cpp.
+#include <algorithm>
+#include <map>
+
+#include "devices/cuda/cuda.h"
+#include "devices/gpu/nccl.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+namespace {
+
+constexpr size_t kMostGpus = 8, kMostSums = 24;  // of one launch, as in the text below
+constexpr int64_t kMostBlocks = 128;  // no more than a GPU runs at once: they wait for each other's
+constexpr int64_t kThreads = 512;
+// From so many bytes on each GPU adds up a part of the sum and writes it into the memory of all,
+// where less goes over the links than if each read all that the others have.
+constexpr size_t kShared = 512 << 10;
+
+// An element type of the kernel below: how it is added up.
+struct Element {
+  const char *type, *sum, *up, *down;
+};
+
+const Element* element_of(DType t) {
+  static const auto& known = *new std::map<Scalar, Element>{
+      {Scalar::F32, {"float", "float", "return x;", "return x;"}},
+      {Scalar::F64, {"double", "double", "return x;", "return x;"}},
+      {Scalar::I32, {"int", "int", "return x;", "return x;"}},
+      {Scalar::I64, {"long long", "long long", "return x;", "return x;"}},
+      {Scalar::F16,
+       {"unsigned short", "float",
+        "float y; asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(y) : \"h\"(x)); return y;",
+        "unsigned short y; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(x)); return y;"}},
+      {Scalar::BF16,
+       {"unsigned short", "float", "return __int_as_float(static_cast<int>(x) << 16);",
+        "unsigned short y; asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(x)); return y;"}}};
+  const auto at = known.find(t.scalar);
+  return at == known.end() ? nullptr : &at->second;
+}
+
+// Every block waits, by flags in the memory of all, until the same block of all GPUs is there: then
+// what they add up is in memory, and at the end nobody reads it any more. A flag never goes back, a
+// later one stands for those before it; which one is next is counted in each GPU's own memory, by
+// block, so that the launch is the same each time and can be replayed. (PTX ISA, memory consistency
+// model: release and acquire at system scope.)
+constexpr const char* kText = R"(
+typedef unsigned int u32;
+typedef unsigned long long u64;
+constexpr int kGpus = 8, kSums = 24, kBlocks = 128;
+__device__ Sum up(Element x) { UP }
+__device__ Element down(Sum x) { DOWN }
+
+// `data`: also what was written before is there. At the end reads have to be over, and what others
+// wrote here has to be there.
+__device__ void meet(u32* const* flags, u32 me, u32 count, u32 epoch, u64 limit, bool data) {
+  __syncthreads();
+  const u32 other = threadIdx.x;
+  if (other < count) {
+    u32 *there = nullptr, *here = nullptr;  // no array that is indexed dynamically
+#pragma unroll
+    for (int j = 0; j < kGpus; ++j) {
+      if (j == other) there = flags[j] + blockIdx.x * kGpus + me;
+      if (j == me) here = flags[j] + blockIdx.x * kGpus + other;
+    }
+    if (data)
+      asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(there), "r"(epoch) : "memory");
+    else
+      asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(there), "r"(epoch) : "memory");
+    u64 start = 0, now;
+    for (u32 tries = 1, seen;; ++tries) {
+      if (data)
+        asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(here) : "memory");
+      else
+        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(here) : "memory");
+      if ((int)(seen - epoch) >= 0) break;
+      if (tries % 1024) continue;
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+      if (!start) start = now;
+      if (now - start > limit) __trap();
+    }
+  }
+  __syncthreads();
+}
+
+union Packet {
+  uint4 all;
+  Element each[16 / sizeof(Element)];
+};
+
+// All fields take 8 bytes: the host writes them in a row.
+struct Addition {
+  u64 size, shared;             // shared: each GPU makes a part, for all
+  u64 block;                    // which begins: small sums are made side by side
+  Element* out[kGpus];          // null: not wanted there
+  const Element* from[kGpus];
+};
+struct Batch {
+  u64 me, gpus, limit, sums, shares;
+  u32* flags[kGpus];
+  Addition sum[kSums];
+};
+
+template <class T> __device__ void store(const Addition& a, u64 me, u64 gpus, u64 i, T value) {
+#pragma unroll
+  for (int j = 0; j < kGpus; ++j)
+    if (j < gpus && (a.shared || j == me)) reinterpret_cast<T*>(a.out[j])[i] = value;
+}
+
+__device__ void add_up(const Addition& a, u64 me, u64 gpus) {
+  constexpr int kLanes = 16 / sizeof(Element);
+  const u64 packets = a.size / kLanes;
+  const u64 begin = a.shared ? packets * me / gpus : 0;
+  const u64 end = a.shared ? packets * (me + 1) / gpus : packets;
+  const u64 block = blockIdx.x < a.block ? blockIdx.x + gridDim.x - a.block : blockIdx.x - a.block;
+  const u64 first = block * blockDim.x + threadIdx.x, step = gridDim.x * (u64)blockDim.x;
+  for (u64 i = begin + first; i < end; i += step) {
+    Packet in[kGpus], result;
+#pragma unroll
+    for (int j = 0; j < kGpus; ++j)
+      if (j < gpus) in[j].all = reinterpret_cast<const uint4*>(a.from[j])[i];
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) {
+      Sum sum = up(in[0].each[lane]);
+#pragma unroll
+      for (int j = 1; j < kGpus; ++j)
+        if (j < gpus) sum += up(in[j].each[lane]);
+      result.each[lane] = down(sum);
+    }
+    store(a, me, gpus, i, result.all);
+  }
+  if (a.shared && me + 1 < gpus) return;
+  for (u64 i = packets * kLanes + first; i < a.size; i += step) {
+    Sum sum = up(a.from[0][i]);
+#pragma unroll
+    for (int j = 1; j < kGpus; ++j)
+      if (j < gpus) sum += up(a.from[j][i]);
+    store(a, me, gpus, i, down(sum));
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1) sum_together(
+    const __grid_constant__ Batch batch) {
+  u32* own = nullptr;
+#pragma unroll
+  for (int j = 0; j < kGpus; ++j)
+    if (j == batch.me) own = batch.flags[j] + kBlocks * kGpus + blockIdx.x;
+  const u32 epoch = *own + 1;
+  meet(batch.flags, batch.me, batch.gpus, epoch, batch.limit, true);
+  for (int s = 0; s < batch.sums; ++s) {
+    bool wanted = false;
+#pragma unroll
+    for (int j = 0; j < kGpus; ++j)
+      if (j == batch.me) wanted = batch.sum[s].out[j];
+    if (wanted) add_up(batch.sum[s], batch.me, batch.gpus);
+  }
+  meet(batch.flags, batch.me, batch.gpus, epoch + 1, batch.limit, batch.shares);
+  if (threadIdx.x == 0) *own = epoch + 1;
+}
+)";
+
+std::string text_of(const Element& e) {
+  std::string text = kText;
+  const auto fill = [&](const char* name, const char* body) {
+    const size_t at = text.find(name);
+    text.replace(at, std::string(name).size(), body);
+  };
+  fill("UP", e.up);
+  fill("DOWN", e.down);
+  return cat("using Element = ", e.type, ";\nusing Sum = ", e.sum, ";\n", text);
+}
+
+void* as_field(uint64_t value) { return reinterpret_cast<void*>(value); }
+
+}  // namespace
+
+Source cuda_sum_source(DType dtype) {
+  const Element* e = element_of(dtype);
+  expect(e, "a sum over GPUs of ", dtype);
+  return {"sum_together", text_of(*e), Source::Language::Cuda};
+}
+
+// What GPUs that make sums together share: flags in the memory of each, and counts of its meetings.
+struct CudaDevice::Together {
+  std::vector<CudaDevice*> gpus;
+  std::vector<void*> flags;
+
+  explicit Together(std::vector<CudaDevice*> all) : gpus(std::move(all)) {
+    const std::vector<uint32_t> zeros(kMostBlocks * (kMostGpus + 1));
+    for (CudaDevice* d : gpus) {
+      for (CudaDevice* other : gpus)
+        if (other != d)
+          check(d->reach(*other), d->name_, " cannot reach the memory of ", other->name_);
+      flags.push_back(d->alloc(zeros.size() * sizeof(uint32_t)));
+      d->upload(flags.back(), zeros.data(), zeros.size() * sizeof(uint32_t));
+    }
+    for (CudaDevice* d : gpus) d->synchronize();
+  }
+
+  // Of one list of GPUs, made at its first sum and kept.
+  static Together& of(const std::vector<CudaDevice*>& gpus) {
+    static auto& all = *new std::map<std::vector<CudaDevice*>, std::unique_ptr<Together>>;
+    std::unique_ptr<Together>& one = all[gpus];
+    if (!one) one = std::make_unique<Together>(gpus);
+    return *one;
+  }
+
+  static bool is_shared(const SharedSum& s) {
+    const auto is_wanted = [](void* to) { return to != nullptr; };
+    return s.count * s.dtype.size() >= kShared && std::all_of(s.to.begin(), s.to.end(), is_wanted);
+  }
+
+  // Of one dtype; for each GPU.
+  std::vector<LaunchItem> launches(std::span<const SharedSum> sums) {
+    const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
+    const int64_t most = std::min<int64_t>(kMostBlocks, gpus[0]->target().cores);
+    int64_t blocks = 0;
+    std::vector<int64_t> begin;  // the block of each sum
+    uint64_t shares = 0;
+    for (const SharedSum& s : sums) {
+      int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
+      if (is_shared(s)) packets /= static_cast<int64_t>(gpus.size());
+      begin.push_back(blocks);
+      blocks += std::max<int64_t>((packets + kThreads - 1) / kThreads, 1);
+      shares += is_shared(s);
+    }
+    LaunchSize size;
+    size.block[0] = kThreads;
+    size.grid[0] = std::min(blocks, most);
+    std::vector<LaunchItem> out;
+    for (size_t me = 0; me < gpus.size(); ++me) {
+      std::vector<void*> batch{as_field(me), as_field(gpus.size()), as_field(limit),
+                               as_field(sums.size()), as_field(shares)};
+      const auto add = [&](const auto& pointers) {
+        for (size_t i = 0; i < kMostGpus; ++i)
+          batch.push_back(i < pointers.size() ? const_cast<void*>(pointers[i]) : nullptr);
+      };
+      add(flags);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const SharedSum& s = sums[i];
+        batch.insert(batch.end(), {as_field(s.count), as_field(is_shared(s)),
+                                   as_field(static_cast<uint64_t>(begin[i] % size.grid[0]))});
+        add(s.to);
+        add(s.from);
+      }
+      batch.resize(5 + kMostGpus + kMostSums * (3 + 2 * kMostGpus));
+      out.push_back({&gpus[me]->sum_program(sums[0].dtype), size, std::move(batch)});
+    }
+    return out;
+  }
+};
+
+Program& CudaDevice::sum_program(DType dtype) {
+  std::lock_guard lock(ordering_);
+  std::unique_ptr<Program>& program = sums_[dtype.scalar];
+  if (!program) {
+    const Source source = cuda_sum_source(dtype);
+    program = load(compile(source), source.entry);
+  }
+  return *program;
+}
+
+std::string CudaDevice::missing_for_sums(SumBy by, DType dtype) {
+  if (by == SumBy::Library) return nccl().missing_reason(dtype);
+  return element_of(dtype) ? "" : cat("its kernel does not add up values of ", dtype);
+}
+
+std::vector<std::vector<LaunchItem>> CudaDevice::sum_launches(std::span<const SharedSum> sums) {
+  std::map<Scalar, std::vector<SharedSum>> by_dtype;
+  for (const SharedSum& s : sums) {
+    if (s.by != SumBy::Flags) return {};
+    by_dtype[s.dtype.scalar].push_back(s);
+  }
+  std::vector<CudaDevice*> gpus;
+  for (Device* d : sums[0].devices) gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
+  std::vector<std::vector<LaunchItem>> out(gpus.size());
+  for (const auto& [dtype, all] : by_dtype)
+    for (size_t i = 0; i < all.size(); i += kMostSums) {
+      const size_t count = std::min(kMostSums, all.size() - i);
+      const auto made = Together::of(gpus).launches(std::span(all).subspan(i, count));
+      for (size_t g = 0; g < gpus.size(); ++g) out[g].push_back(made[g]);
+    }
+  return out;
+}
+
+std::shared_ptr<SumOfRanks> CudaDevice::add_up(std::span<const SharedSum> sums) {
+  std::vector<SharedSum> own;
+  for (const SharedSum& s : sums)
+    if (s.by == SumBy::Flags) own.push_back(s);
+  if (!own.empty()) {
+    const auto launches = sum_launches(own);  // compiled before any of them waits
+    for (size_t g = 0; g < launches.size(); ++g)
+      for (const LaunchItem& i : launches[g])
+        dynamic_cast<CudaDevice&>(*sums[0].devices[g]).start(*i.program, i.size, i.args);
+  }
+  return add_by_library(nccl(), sums);
+}
+
+}  // namespace tiny
