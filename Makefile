@@ -152,7 +152,7 @@ $(TEST_PROGRAM): $(call object,$(TEST_SOURCES)) $(LIBRARY) $(BUILD)/sources | $(
 endif
 # What the tests of the device HIP open in place of AMD's libraries.
 FAKE_SOURCES := $(wildcard test/fake/*.cpp)
-$(FAKE_HIP): $(FAKE_SOURCES) $(wildcard test/fake/*.h) codegen/source.h $(BUILD)/flags
+$(FAKE_HIP): $(FAKE_SOURCES) $(wildcard test/fake/*.h) codegen/target/source.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CXX  $(FAKE_SOURCES)"
 	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) -fPIC -shared $(ALL_LDFLAGS) \

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "codegen/heuristic.h"
-#include "codegen/source.h"
-#include "codegen/target.h"
+#include "codegen/kernel/choice.h"
+#include "codegen/target/source.h"
+#include "codegen/target/target.h"
 
 namespace tiny {
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "codegen/smt.h"
+#include "codegen/proof/solver/smt.h"
 #include "devices/cpu/cc.h"
 #include "devices/cpu/llvm.h"
 #include "devices/cuda/cuda.h"

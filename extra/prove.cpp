@@ -2,7 +2,7 @@
 // prints the questions for a solver as SMT-LIB text. For bug reports:
 //   DEBUG=5 DEBUG_PASS=index_width program 2>kernels.txt; build/release/prove kernels.txt
 // Status 0 where all are proved, 1 where one is unproved, 2 where one is wrong or cannot be read.
-#include "codegen/prove.h"
+#include "codegen/proof/prove.h"
 
 #include <algorithm>
 #include <fstream>

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/source.h"
-#include "codegen/target.h"
+#include "codegen/target/source.h"
+#include "codegen/target/target.h"
 #include "tiny/dtype.h"
 
 namespace tiny {

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "codegen/loop_end.h"
+#include "codegen/kernel/lengths.h"
 #include "runtime/after.h"
 #include "runtime/axis_map.h"
 #include "runtime/stored.h"

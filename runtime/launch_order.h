@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "codegen/source.h"
-#include "codegen/target.h"
+#include "codegen/target/source.h"
+#include "codegen/target/target.h"
 
 namespace tiny {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "codegen/matrix.h"
+#include "codegen/wgmma/tile.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_columns.h"
 #include "runtime/layout_neighbours.h"

@@ -2,7 +2,7 @@
 // (runtime/layout_windows.h). Written out, an element of the windows of all pixels after the other,
 // they are a matrix that products on matrix units read, and so do gradients of the weight.
 #pragma once
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny {

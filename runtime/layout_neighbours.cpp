@@ -4,7 +4,7 @@
 #include <numeric>
 #include <optional>
 
-#include "codegen/matrix.h"
+#include "codegen/wgmma/tile.h"
 #include "runtime/layout_windows.h"
 #include "runtime/window_axes.h"
 #include "tiny/algebra.h"

@@ -2,7 +2,7 @@
 // side by side in memory and are what channels are to the copy engine (runtime/layout_windows.h).
 // The image is stored once more so, windows are read out of it where they overlap.
 #pragma once
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny {

@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
-#include "codegen/matrix.h"
-#include "codegen/mma.h"
-#include "codegen/stage.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "codegen/wgmma/tile.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_panels.h"
 #include "tiny/algebra.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "runtime/operand.h"
 
 namespace tiny {

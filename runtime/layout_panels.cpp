@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "codegen/heuristic.h"
+#include "codegen/kernel/choice.h"
 #include "tiny/build.h"
 
 namespace tiny {

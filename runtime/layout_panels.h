@@ -1,7 +1,7 @@
 // How the operands of products lie in memory for CPUs: columns in panels as wide as a tile of
 // results, rows along the sum, halves as f32.
 #pragma once
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "runtime/operand.h"
 
 namespace tiny {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "codegen/matrix.h"
+#include "codegen/wgmma/tile.h"
 #include "runtime/layout_windows.h"
 #include "runtime/operand.h"
 #include "tiny/build.h"

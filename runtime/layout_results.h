@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny {

@@ -45,7 +45,7 @@ int64_t element_size(Node n) {
 }
 
 // Whether an operand has too few rows for the matrix units: no fragment's eight and not the
-// columns of a warpgroup's tile (codegen/heuristic_matrix.cpp), which are fewer where there are
+// columns of a warpgroup's tile (codegen/heuristics/gpu_wgmma.cpp), which are fewer where there are
 // many tiles.
 bool is_thin(Node n, const Target& target) {
   constexpr int64_t kFragment = 8, kFewestColumns = 24, kTile = 128;

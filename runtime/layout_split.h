@@ -1,7 +1,7 @@
 // Reductions that leave too little to do in parallel, or read more than the caches hold, are made
 // in two: of parts of an axis, and of what those give.
 #pragma once
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny {

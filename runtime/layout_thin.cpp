@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "codegen/mma.h"
-#include "codegen/stage.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
 #include "runtime/layout_split.h"
 #include "runtime/operand.h"
 #include "runtime/work.h"

@@ -1,11 +1,11 @@
 // Products of few rows, as a language model's that writes token by token, with an operand that is
 // computed from what lies in memory: weights of a byte or less with their scales. Memory is all
 // that limits them, so its elements are computed as they are read, once each, and tiles of it meet
-// the few rows in shared memory (codegen/stage.h).
+// the few rows in shared memory (codegen/options/stage.h).
 #pragma once
 #include <optional>
 
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "codegen/access.h"
-#include "codegen/mma.h"
+#include "codegen/kernel/access.h"
+#include "codegen/options/mma.h"
 #include "runtime/operand.h"
 #include "tiny/build.h"
 

@@ -1,8 +1,8 @@
-// The operands of products as the matrix units of CPUs take them (codegen/mma.h): each fragment's
-// elements one after the other in memory, filled up with zeros, or whole rows where they are. A
-// convolution's windows are stored one by one.
+// The operands of products as the matrix units of CPUs take them (codegen/options/mma.h): each
+// fragment's elements one after the other in memory, filled up with zeros, or whole rows where they
+// are. A convolution's windows are stored one by one.
 #pragma once
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny {

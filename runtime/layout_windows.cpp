@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "codegen/matrix.h"
-#include "codegen/ranges.h"
+#include "codegen/passes/ranges.h"
+#include "codegen/wgmma/tile.h"
 #include "runtime/collective.h"
 #include "runtime/fuse.h"
 #include "runtime/layout_columns.h"
@@ -116,7 +116,7 @@ class Finder {
   bool is_windows(int operand) const { return has_windows(operands_[operand]); }
 
   // Whether the copy engine has enough bits for the offsets in windows and the steps between them
-  // (codegen/matrix_operand.cpp: limits).
+  // (codegen/wgmma/operand.cpp: limits).
   bool is_copied(int operand) const {
     const Operand& o = operands_[operand];
     int axes = 0;

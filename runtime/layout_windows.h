@@ -1,10 +1,10 @@
-// Convolutions in halves on matrix units (codegen/matrix.h), and their gradients: the copy engine
-// reads windows of images whose channels are innermost in memory. Values that such products read or
-// make are stored so; to the program their shapes are what they were.
+// Convolutions in halves on matrix units (codegen/wgmma/tile.h), and their gradients: the copy
+// engine reads windows of images whose channels are innermost in memory. Values that such products
+// read or make are stored so; to the program their shapes are what they were.
 #pragma once
 #include <optional>
 
-#include "codegen/matrix_parts.h"
+#include "codegen/wgmma/split_k.h"
 #include "runtime/node_targets.h"
 #include "runtime/operand.h"
 

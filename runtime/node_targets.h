@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny {

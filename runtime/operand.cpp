@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "codegen/ranges.h"
+#include "codegen/passes/ranges.h"
 #include "runtime/fuse.h"
 #include "tiny/algebra.h"
 #include "tiny/build.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <mutex>
 
-#include "codegen/smt.h"
+#include "codegen/proof/solver/smt.h"
 #include "runtime/cache.h"
 #include "tiny/env.h"
 #include "tiny/error.h"

@@ -1,11 +1,11 @@
-// Proofs of new kernels (codegen/prove.h) beside their compilation, on a thread of their own.
+// Proofs of new kernels (codegen/proof/prove.h) beside their compilation, on a thread of their own.
 // Verdicts are kept in the cache on disk, so that a kernel is proved once.
 #pragma once
 #include <future>
 #include <string>
 
 #include "codegen/lower.h"
-#include "codegen/prove.h"
+#include "codegen/proof/prove.h"
 #include "runtime/schedule.h"
 #include "tiny/thread.h"
 

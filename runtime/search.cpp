@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "codegen/access.h"
-#include "codegen/prove.h"
+#include "codegen/kernel/access.h"
+#include "codegen/proof/prove.h"
 #include "runtime/cache.h"
 #include "runtime/search_model.h"
 #include "runtime/search_space.h"

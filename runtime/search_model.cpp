@@ -5,11 +5,11 @@
 #include <map>
 #include <set>
 
-#include "codegen/access.h"
-#include "codegen/bounds.h"
-#include "codegen/claim.h"
-#include "codegen/matrix.h"
-#include "codegen/stage.h"
+#include "codegen/kernel/access.h"
+#include "codegen/options/stage.h"
+#include "codegen/proof/claims/bounds.h"
+#include "codegen/proof/claims/claim.h"
+#include "codegen/wgmma/tile.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"
 
@@ -238,7 +238,7 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
 
 // Of a product on the matrix units of warps: what a warp loads and multiplies, hidden by as many
 // warps as have registers and shared memory; in units that fit what the heuristic's constants for
-// fragments were measured to be (codegen/heuristic_mma.cpp).
+// fragments were measured to be (codegen/heuristics/gpu_mma.cpp).
 double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
   constexpr double kLoad = 6, kStaged = 2, kMultiply = 2, kStep = 5, kBarrier = 30, kHidden = 16;
   constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536, kMostWarps = 64;

@@ -6,13 +6,13 @@
 #include <optional>
 #include <set>
 
-#include "codegen/access.h"
-#include "codegen/launchable.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
 #include "codegen/lower.h"
-#include "codegen/matrix.h"
-#include "codegen/mma.h"
-#include "codegen/option.h"
-#include "codegen/stage.h"
+#include "codegen/options/launchable.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "codegen/wgmma/tile.h"
 #include "tiny/error.h"
 #include "tiny/parallel.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/heuristic.h"
+#include "codegen/kernel/choice.h"
 
 namespace tiny {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "codegen/loop_end.h"
+#include "codegen/kernel/lengths.h"
 #include "runtime/after.h"
 #include "runtime/layout_thin.h"
 #include "runtime/work.h"

@@ -1,6 +1,6 @@
 #include "runtime/window_axes.h"
 
-#include "codegen/matrix.h"
+#include "codegen/wgmma/tile.h"
 
 namespace tiny {
 

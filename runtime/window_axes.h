@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "runtime/operand.h"
 
 namespace tiny {

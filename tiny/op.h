@@ -81,20 +81,22 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(WithDerivative, Tensor, 3, false) /* the first, whose derivative by the second is the third */ \
   X(Sink, Tensor, -1, false)          /* all outputs of a graph or stores of a kernel */           \
   /* a kernel */                                                                                   \
-  X(Load, Kernel, -1, false)     /* param, index, [gate]: zero where the gate is false */          \
-  X(Store, Kernel, -1, false)    /* param, index, value, [gate]; OpArg: old op value */            \
-  X(Reduce, Kernel, -1, false)   /* OpArg; value, ranges...: closes the ranges */                  \
-  X(Prefix, Kernel, -1, false)   /* OpArg; value, ranges...: over all earlier iterations */        \
-  X(Stage, Kernel, -1, false)    /* Ints; codegen/stage.h: values in shared memory, for loads */   \
+  X(Load, Kernel, -1, false)   /* param, index, [gate]: zero where the gate is false */            \
+  X(Store, Kernel, -1, false)  /* param, index, value, [gate]; OpArg: old op value */              \
+  X(Reduce, Kernel, -1, false) /* OpArg; value, ranges...: closes the ranges */                    \
+  X(Prefix, Kernel, -1, false) /* OpArg; value, ranges...: over all earlier iterations */          \
+  X(Stage, Kernel, -1,                                                                             \
+    false) /* Ints; codegen/options/stage.h: values in shared memory, for loads */                 \
   X(Ramp, Kernel, 0, false)      /* a vector 0, 1, ... lanes-1 */                                  \
   X(Broadcast, Kernel, 1, false) /* a scalar in every lane */                                      \
   X(Reverse, Kernel, 1, false)   /* lanes in reverse order */                                      \
-  X(Matrix, Kernel, -1, false)   /* codegen/matrix.h; where in the operands a tile begins */       \
-  X(Mma, Kernel, -1, false)      /* codegen/mma.h; two operands' elements, which of the results */ \
-  X(Column, Kernel, -1, false)   /* n vectors of n lanes, index c: lane c of each of them */       \
-  X(Shuffle, Kernel, 2, false)   /* Ints: for each lane one of the sources' lanes, a then b */     \
-  X(Fold, Kernel, 1, false)      /* OpArg; all lanes of a vector combined to one */                \
-  /* a linear program: statements in order (codegen/linear.h) */                                   \
+  X(Matrix, Kernel, -1, false)   /* codegen/wgmma/tile.h; where in the operands a tile begins */   \
+  X(Mma, Kernel, -1,                                                                               \
+    false) /* codegen/options/mma.h; two operands' elements, which of the results */               \
+  X(Column, Kernel, -1, false) /* n vectors of n lanes, index c: lane c of each of them */         \
+  X(Shuffle, Kernel, 2, false) /* Ints: for each lane one of the sources' lanes, a then b */       \
+  X(Fold, Kernel, 1, false)    /* OpArg; all lanes of a vector combined to one */                  \
+  /* a linear program: statements in order (codegen/kernel/linear.h) */                            \
   X(Loop, Statement, -1, false)   /* range: opens its loop */                                      \
   X(EndLoop, Statement, 1, false) /* range: closes it */                                           \
   X(Acc, Statement, 1, false)     /* reduce: declares its accumulator, set to the identity */      \

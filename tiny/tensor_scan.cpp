@@ -2,7 +2,8 @@
 //
 // A scan cuts the axis into blocks, scans the blocks' totals (recursively) and adds what precedes a
 // block to a scan inside it: work linear in the length, memory touched a few times. On a GPU a
-// block is what a group of threads scans in one kernel (codegen/scan.h), on a CPU a few elements.
+// block is what a group of threads scans in one kernel (codegen/passes/scan.h), on a CPU a few
+// elements.
 //
 // Sorting ranks the elements of small blocks by counting, then merges runs pairwise. In a merge,
 // every place of the result finds its element by a binary search ("merge path": S. Odeh et al.,

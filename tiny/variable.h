@@ -20,8 +20,8 @@
 // (Op::Bound) that tells its bounds to every proof. A length is a fact of nodes (facts.h:
 // infer_lengths) that no pass needs: reductions over such an axis select with an ordinary mask,
 // position < n, when the graph is made. That stores skip what does not count, and loops end at n,
-// is found again from the masks (codegen/loop_end.h), so that a pass which knows nothing of it can
-// cost time and nothing else.
+// is found again from the masks (codegen/kernel/lengths.h), so that a pass which knows nothing of
+// it can cost time and nothing else.
 #pragma once
 #include <optional>
 #include <string>

@@ -17,7 +17,7 @@ namespace tiny {
 
 class EmulatorDevice : public Device {
  public:
-  // `name` for messages; a target of codegen/target.h's table.
+  // `name` for messages; a target of codegen/target/target.h's table.
   EmulatorDevice(std::string name, const Target& target);
 
   const Target& target() const override { return target_; }

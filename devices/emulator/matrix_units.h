@@ -1,7 +1,7 @@
 // What a block of the emulator has of Hopper's asynchronous units: barriers in shared memory, the
 // engine that copies boxes of tensors, and products of warpgroups. From the PTX ISA alone
 // ("mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions"), not
-// from what codegen/matrix.h says, so that the two check each other.
+// from what codegen/wgmma/tile.h says, so that the two check each other.
 //
 // Everything happens at the worst time that the ISA allows: the box that a copy fills is spoilt
 // when the copy is issued and filled as late as can be, the last copy first; products read their

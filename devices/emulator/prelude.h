@@ -351,7 +351,7 @@ struct Copies {
 
 constexpr int least_atomic = 1;
 
-// Of kernels with matrix units (codegen/render_c_matrix.cpp). Addresses in shared memory are its
+// Of kernels with matrix units (codegen/render/c/wgmma.cpp). Addresses in shared memory are its
 // bytes' numbers.
 struct TensorMap { char opaque; };  // the device's, behind a reference
 #define MATRIX_KERNEL(threads, blocks) KERNEL(threads)

@@ -1,4 +1,4 @@
-// Kernels of codegen/render_amdgpu.h to code objects for AMD GPUs: LLVM compiles them in this
+// Kernels of codegen/render/llvm/amdgpu.h to code objects for AMD GPUs: LLVM compiles them in this
 // process, lld, run as a child process, links them. Neither ROCm nor a GPU is needed.
 #pragma once
 #include <string>

@@ -6,7 +6,7 @@
 //     proofs are beside it
 //   [--append FILE] [DEVICE...]: whose kernels these are; none: NULL, a CPU like this machine's.
 // Matrix products are those of GPUs with wgmma; `ring` is the part of their proof that follows the
-// stages in shared memory (codegen/ring.h).
+// stages in shared memory (codegen/wgmma/pipeline.h).
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -15,10 +15,10 @@
 #include <thread>
 #include <utility>
 
-#include "codegen/access.h"
+#include "codegen/kernel/access.h"
 #include "codegen/lower.h"
-#include "codegen/prove.h"
-#include "codegen/ring.h"
+#include "codegen/proof/prove.h"
+#include "codegen/wgmma/pipeline.h"
 #include "devices/cuda/nvrtc.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/source.h"
+#include "codegen/target/source.h"
 
 namespace tiny::test {
 

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "codegen/lower.h"
-#include "codegen/stage.h"
+#include "codegen/options/stage.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "tiny/env.h"

@@ -1,10 +1,10 @@
 // Graphs of machine integers and bools over leaves as questions about bit-vectors for z3
-// (codegen/smt.h asks about integers): for proofs of rewrite rules.
+// (codegen/proof/solver/smt.h asks about integers): for proofs of rewrite rules.
 #pragma once
 #include <map>
 #include <string>
 
-#include "codegen/smt.h"
+#include "codegen/proof/solver/smt.h"
 #include "tiny/node.h"
 
 namespace tiny::test {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/decompose.h"
+#include "codegen/passes/decompose/decompose.h"
 #include "test/unit/run_kernel.h"
 #include "tiny/error.h"
 

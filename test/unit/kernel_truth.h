@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/prove.h"
-#include "codegen/target.h"
+#include "codegen/proof/prove.h"
+#include "codegen/target/target.h"
 #include "tiny/node.h"
 
 namespace tiny::test {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/linear.h"
+#include "codegen/kernel/linear.h"
 #include "tiny/build.h"
 
 namespace tiny::test {

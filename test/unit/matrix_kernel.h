@@ -1,7 +1,7 @@
 // Products on Hopper's matrix units for tests: as tensors, and as the kernel that the scheduler
 // hands over.
 #pragma once
-#include "codegen/target.h"
+#include "codegen/target/target.h"
 #include "tiny/tiny.h"
 
 namespace tiny::test {

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "codegen/prove.h"
+#include "codegen/proof/prove.h"
 #include "test/unit/bit_text.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"

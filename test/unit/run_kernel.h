@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/render_c.h"
-#include "codegen/render_llvm.h"
+#include "codegen/render/c/render.h"
+#include "codegen/render/llvm/render.h"
 #include "devices/cpu/cc.h"
 #include "devices/cpu/cpu.h"
 #include "devices/cpu/llvm.h"

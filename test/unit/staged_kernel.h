@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "codegen/lower.h"
-#include "codegen/stage.h"
+#include "codegen/options/stage.h"
 #include "runtime/buffer.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"

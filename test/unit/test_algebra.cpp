@@ -11,9 +11,9 @@
 #include <random>
 #include <set>
 
-#include "codegen/decompose.h"
-#include "codegen/prove.h"
-#include "codegen/smt.h"
+#include "codegen/passes/decompose/decompose.h"
+#include "codegen/proof/prove.h"
+#include "codegen/proof/solver/smt.h"
 #include "test/reference.h"
 #include "tiny/build.h"
 #include "tiny/error.h"

@@ -1,4 +1,4 @@
-#include "codegen/decompose.h"
+#include "codegen/passes/decompose/decompose.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "codegen/prelude_gpu.h"
+#include "codegen/render/c/prelude_gpu.h"
 #include "runtime/device.h"
 #include "tiny/error.h"
 

@@ -1,10 +1,10 @@
-#include "codegen/expand.h"
+#include "codegen/passes/expand.h"
 
 #include <doctest/doctest.h>
 
-#include "codegen/access.h"
-#include "codegen/option.h"
-#include "codegen/ranges.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
+#include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
 #include "tiny/algebra.h"
 #include "tiny/verify.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "codegen/gates.h"
 #include "codegen/lower.h"
+#include "codegen/passes/gates.h"
 #include "runtime/buffer.h"
 #include "runtime/realize.h"
 #include "runtime/schedule.h"

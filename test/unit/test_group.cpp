@@ -2,11 +2,11 @@
 // in every shape of a block, on every emulated GPU.
 #include <doctest/doctest.h>
 
-#include "codegen/group.h"
-#include "codegen/launchable.h"
+#include "codegen/kernel/option.h"
 #include "codegen/lower.h"
-#include "codegen/option.h"
-#include "codegen/prove.h"
+#include "codegen/options/launchable.h"
+#include "codegen/options/thread_group.h"
+#include "codegen/proof/prove.h"
 #include "runtime/buffer.h"
 #include "runtime/device.h"
 #include "runtime/normalize.h"

@@ -1,11 +1,11 @@
 // Which indices have 32 bits, and kernels of more elements than those count.
-#include "codegen/index_width.h"
+#include "codegen/passes/index_width.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include "codegen/lower.h"
-#include "codegen/prove.h"
+#include "codegen/proof/prove.h"
 #include "devices/cuda/cuda.h"
 #include "runtime/device.h"
 #include "test/unit/kernels.h"

@@ -3,9 +3,9 @@
 
 #include <doctest/doctest.h>
 
-#include "codegen/access.h"
+#include "codegen/kernel/access.h"
 #include "codegen/lower.h"
-#include "codegen/matrix.h"
+#include "codegen/wgmma/tile.h"
 #include "devices/cuda/cuda.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"

@@ -1,8 +1,8 @@
 // Products on CPUs, whose operands runtime/layout_panels.h stores in panels.
 #include <doctest/doctest.h>
 
-#include "codegen/access.h"
-#include "codegen/heuristic.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/choice.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "test/unit/integers.h"

@@ -1,12 +1,12 @@
-#include "codegen/linearize.h"
+#include "codegen/passes/linearize.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "codegen/access.h"
-#include "codegen/option.h"
-#include "codegen/ranges.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
+#include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
 #include "tiny/algebra.h"
 

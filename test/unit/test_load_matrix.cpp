@@ -6,10 +6,10 @@
 #include <cstring>
 #include <set>
 
-#include "codegen/access.h"
-#include "codegen/heuristic.h"
-#include "codegen/load_matrix.h"
-#include "codegen/ranges.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/choice.h"
+#include "codegen/options/load_matrix.h"
+#include "codegen/passes/ranges.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/search_space.h"
 #include "test/unit/integers.h"

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <set>
 
-#include "codegen/access.h"
+#include "codegen/kernel/access.h"
 #include "codegen/lower.h"
-#include "codegen/ring.h"
+#include "codegen/wgmma/pipeline.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/launch.h"

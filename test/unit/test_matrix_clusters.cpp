@@ -5,10 +5,10 @@
 #include <bit>
 #include <cstring>
 
-#include "codegen/access.h"
-#include "codegen/heuristic.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/choice.h"
 #include "codegen/lower.h"
-#include "codegen/ring.h"
+#include "codegen/wgmma/pipeline.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/launch.h"

@@ -4,10 +4,10 @@
 
 #include <cstring>
 
-#include "codegen/access.h"
+#include "codegen/kernel/access.h"
 #include "codegen/lower.h"
-#include "codegen/matrix_parts.h"
-#include "codegen/ring.h"
+#include "codegen/wgmma/pipeline.h"
+#include "codegen/wgmma/split_k.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/buffer.h"

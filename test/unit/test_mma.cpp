@@ -7,10 +7,10 @@
 #include <map>
 #include <set>
 
-#include "codegen/access.h"
+#include "codegen/kernel/access.h"
 #include "codegen/lower.h"
-#include "codegen/mma.h"
-#include "codegen/ranges.h"
+#include "codegen/options/mma.h"
+#include "codegen/passes/ranges.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/buffer.h"

@@ -1,14 +1,14 @@
 // Numbers that several ranges and copies make up: what is accessed stays the same, and the proofs
 // of writes count on it.
-#include "codegen/numbers.h"
+#include "codegen/proof/mixed_radix.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <map>
 
-#include "codegen/bounds.h"
-#include "codegen/write_layout.h"
+#include "codegen/proof/claims/bounds.h"
+#include "codegen/proof/write_layout.h"
 #include "tiny/algebra.h"
 #include "tiny/print.h"
 #include "tiny/splitmix.h"

@@ -1,10 +1,10 @@
-#include "codegen/option.h"
+#include "codegen/kernel/option.h"
 
 #include <doctest/doctest.h>
 
-#include "codegen/access.h"
-#include "codegen/merge.h"
-#include "codegen/ranges.h"
+#include "codegen/kernel/access.h"
+#include "codegen/passes/merge.h"
+#include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
 #include "tiny/algebra.h"
 #include "tiny/error.h"

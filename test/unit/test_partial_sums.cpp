@@ -1,4 +1,4 @@
-#include "codegen/partial_sums.h"
+#include "codegen/passes/partial_sums.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // What kernels in CUDA and HIP compute, against the CPU's compilers and plain loops: on the
 // emulator, and on a GPU where there is one.
-#include "codegen/prelude_gpu.h"
+#include "codegen/render/c/prelude_gpu.h"
 
 #include <doctest/doctest.h>
 

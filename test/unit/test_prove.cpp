@@ -1,6 +1,6 @@
 // Proofs: what holds is proved, what does not is refuted with an example that another evaluator
 // confirms, and faults planted in the kernels of the operator tests are found.
-#include "codegen/prove.h"
+#include "codegen/proof/prove.h"
 
 #include <doctest/doctest.h>
 
@@ -12,10 +12,10 @@
 #include <optional>
 #include <set>
 
-#include "codegen/bounds.h"
-#include "codegen/group.h"
 #include "codegen/lower.h"
-#include "codegen/smt.h"
+#include "codegen/options/thread_group.h"
+#include "codegen/proof/claims/bounds.h"
+#include "codegen/proof/solver/smt.h"
 #include "extra/bench/networks.h"
 #include "runtime/device.h"
 #include "runtime/proof.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "codegen/lower.h"
-#include "codegen/smt.h"
+#include "codegen/proof/solver/smt.h"
 #include "runtime/device.h"
 #include "runtime/schedule.h"
 #include "test/ops/ops.h"

@@ -1,9 +1,9 @@
-#include "codegen/ranges.h"
+#include "codegen/passes/ranges.h"
 
 #include <doctest/doctest.h>
 
-#include "codegen/access.h"
-#include "codegen/option.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
 #include "test/unit/kernels.h"
 #include "tiny/algebra.h"
 #include "tiny/print.h"

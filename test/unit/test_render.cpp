@@ -5,8 +5,8 @@
 #include <limits>
 #include <random>
 
-#include "codegen/index_width.h"
-#include "codegen/render.h"
+#include "codegen/kernel/facts.h"
+#include "codegen/passes/index_width.h"
 #include "test/unit/run_kernel.h"
 #include "tiny/error.h"
 

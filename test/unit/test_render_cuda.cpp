@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "codegen/kernel/facts.h"
 #include "codegen/lower.h"
-#include "codegen/render.h"
 #include "devices/cuda/nvrtc.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/kernels.h"

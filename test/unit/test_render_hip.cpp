@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "codegen/kernel/facts.h"
 #include "codegen/lower.h"
-#include "codegen/render.h"
 #include "devices/hip/clang.h"
 #include "devices/hip/hiprtc.h"
 #include "devices/hip/llvm.h"

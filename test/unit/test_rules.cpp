@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "codegen/decompose.h"
+#include "codegen/passes/decompose/decompose.h"
 #include "test/unit/bit_text.h"
 #include "test/unit/rule_proof.h"
 #include "tiny/algebra.h"

@@ -1,12 +1,12 @@
 // Running sums on GPUs: one kernel that reads each element once, right for every length.
 #include <doctest/doctest.h>
 
-#include "codegen/access.h"
-#include "codegen/group.h"
-#include "codegen/linear.h"
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/linear.h"
+#include "codegen/kernel/option.h"
 #include "codegen/lower.h"
-#include "codegen/option.h"
-#include "codegen/scan.h"
+#include "codegen/options/thread_group.h"
+#include "codegen/passes/scan.h"
 #include "test/devices.h"
 #include "tiny/algebra.h"
 #include "tiny/tiny.h"

@@ -13,10 +13,10 @@
 #include <set>
 #include <sstream>
 
-#include "codegen/launchable.h"
-#include "codegen/mma.h"
-#include "codegen/option.h"
-#include "codegen/prove.h"
+#include "codegen/kernel/option.h"
+#include "codegen/options/launchable.h"
+#include "codegen/options/mma.h"
+#include "codegen/proof/prove.h"
 #include "runtime/search_cache.h"
 #include "runtime/search_model.h"
 #include "runtime/search_space.h"

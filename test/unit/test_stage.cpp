@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <functional>
 
-#include "codegen/access.h"
+#include "codegen/kernel/access.h"
 #include "codegen/lower.h"
-#include "codegen/mma.h"
-#include "codegen/ranges.h"
-#include "codegen/stage.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "codegen/passes/ranges.h"
 #include "devices/cuda/cuda.h"
 #include "runtime/buffer.h"
 #include "runtime/realize.h"

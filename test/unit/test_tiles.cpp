@@ -8,7 +8,7 @@
 #include <random>
 
 #include "codegen/lower.h"
-#include "codegen/mma.h"
+#include "codegen/options/mma.h"
 #include "devices/compilers/llvm_library.h"
 #include "devices/cpu/cpu.h"
 #include "runtime/buffer.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "codegen/lower.h"
-#include "codegen/prove.h"
+#include "codegen/proof/prove.h"
 #include "runtime/kernel.h"
 #include "test/devices.h"
 #include "tiny/build.h"

@@ -1,0 +1,159 @@
+// Options for products on the matrix units of a CPU (codegen/options/mma.h): how many fragments a
+// core holds in registers, and which rows it goes through with the same columns.
+#include <algorithm>
+
+#include "codegen/heuristics/tuner.h"
+#include "codegen/kernel/lengths.h"
+#include "codegen/options/mma.h"
+
+namespace tiny {
+
+namespace {
+
+struct Fragments {
+  int64_t rows = 0, columns = 0;
+};
+
+// Eight tiles hold the sums and one of each row and column of them. A step multiplies all pairs,
+// and takes as long as that or as its loads.
+Fragments tiles_at_once(int64_t rows, int64_t columns) {
+  constexpr int64_t kTiles = 8;
+  Fragments best;
+  double least = 0;
+  for (int64_t y = 1; y <= std::min<int64_t>(3, rows); ++y)
+    for (int64_t x = 1; x <= std::min<int64_t>(3, columns); ++x) {
+      if (y * x + y + x > kTiles) continue;
+      const auto whole = static_cast<double>((rows + y - 1) / y * ((columns + x - 1) / x));
+      const double t = whole * static_cast<double>(y * x + y + x);
+      if (best.rows && t >= least) continue;
+      best = {y, x};
+      least = t;
+    }
+  return best;
+}
+
+class TileTuner : Tuner {
+ public:
+  TileTuner(Node sink, const Target& target, bool turned) : Tuner(sink, target), turned_(turned) {}
+
+  std::optional<Choice> run() {
+    if (!find_ranges()) return {};
+    const int64_t bytes = extent(range(k_)) * unit_->dtype.size();
+    const int m = unit_->rows > 1 ? inner(m_, unit_->rows) : m_;
+    const int n = inner(n_, unit_->columns), k = inner(k_, unit_->depth);
+    const Opt opt{OptKind::Mma, m, 0, {n, k}};
+    if (!is_legal(sink_, opt, target_)) return {};
+    const int elements = next_range_id(sink_);
+    apply(opt);
+    choice_.heavy = true;
+    const Fragments at_once = fragments();
+    const int64_t strips = (count(m_) + at_once.rows - 1) / at_once.rows;
+    const int64_t block = strips_of_block(strips, at_once.rows * unit_->rows * bytes);
+    extend(m_, at_once.rows * block);
+    extend(n_, at_once.columns);
+    if (m_ >= 0) strip_ = block < strips ? inner(m_, at_once.rows * block) : std::exchange(m_, -1);
+    std::vector<int> unrolled;
+    // Rows first: an element of one is used for all columns at once.
+    for (auto [id, amount] : {std::pair(&strip_, at_once.rows), std::pair(&n_, at_once.columns)})
+      if (*id >= 0 && amount > 1) {
+        unrolled.push_back(inner(*id, amount));
+        bind(unrolled.back(), RangeKind::Unroll);
+      }
+    order(elements, unrolled);
+    return std::move(choice_);
+  }
+
+ private:
+  // One sum of products, with one range of rows, of columns and of the sum.
+  bool find_ranges() {
+    const std::vector<Node> sums = all_of(sink_, Op::Reduce);
+    MmaProduct p;
+    if (target_.arch.empty() || sums.size() != 1 || sums[0]->num_src != 2) return false;
+    if (!mma_product(sums[0], target_, p).empty() || !p.unit->group) return false;
+    unit_ = p.unit;
+    k_ = range_id(sums[0]->src(1));
+    const uint64_t shared = shared_ranges(sink_);
+    std::vector<int> rows, columns;
+    for (Node r : ranges_) {
+      const int id = range_id(r);
+      if (id == k_) continue;
+      if (kind(r) != RangeKind::Loop || !(shared >> id & 1) || has_length(sink_, r)) return false;
+      const bool in_a = p.a->ranges >> id & 1, in_b = p.b->ranges >> id & 1;
+      if (in_a != in_b)
+        (in_a != turned_ ? rows : columns).push_back(id);
+      else
+        others_.push_back(id);
+    }
+    if (rows.empty() || columns.empty()) return false;
+    m_ = merged(rows);
+    n_ = merged(columns);
+    return true;
+  }
+
+  int merged(const std::vector<int>& ids) {
+    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
+    return ids[0];
+  }
+
+  int64_t count(int id) const { return id < 0 ? 1 : extent(range(id)); }
+
+  // The inner one of two ranges that a range becomes; -1 then stands for an outer one of one
+  // iteration.
+  int inner(int& id, int64_t amount) {
+    if (extent(range(id)) == amount) return std::exchange(id, -1);
+    const int in = next_range_id(sink_);
+    apply({OptKind::Split, id, amount, {}});
+    if (!range(id)) id = -1;
+    return in;
+  }
+
+  void extend(int id, int64_t amount) {
+    if (id >= 0 && count(id) % amount) apply({OptKind::Extend, id, amount, {}});
+  }
+
+  Fragments fragments() const {
+    if (unit_->rows > 1) return tiles_at_once(count(m_), count(n_));
+    const RegisterTile t = register_tile(target_, count(m_), count(n_), true);
+    return {t.rows, t.vectors};
+  }
+
+  // A core goes through a block of rows with the same columns: both stay in the second cache.
+  int64_t strips_of_block(int64_t strips, int64_t strip_bytes) const {
+    const int64_t most = std::clamp<int64_t>(target_.l2_bytes / 2 / strip_bytes, 1, strips);
+    const int64_t blocks = (strips + most - 1) / most;
+    return (strips + blocks - 1) / blocks;
+  }
+
+  // Strips are divided among the cores one by one, in the order of a block.
+  void order(int elements, const std::vector<int>& unrolled) {
+    std::vector<int> loops = others_, ids;
+    for (int id : {m_, n_, strip_})
+      if (id >= 0) loops.push_back(id);
+    if (!loops.empty()) {
+      ids.push_back(merged(loops));
+      bind(ids[0], RangeKind::Core);
+    }
+    if (k_ >= 0) ids.push_back(k_);
+    ids.insert(ids.end(), unrolled.begin(), unrolled.end());
+    for (Node r : ranges_)  // those of a fragment's elements: rows, then the vector
+      if (range_id(r) >= elements && std::find(ids.begin(), ids.end(), range_id(r)) == ids.end())
+        ids.push_back(range_id(r));
+    apply({OptKind::Order, 0, 0, ids});
+  }
+
+  const bool turned_;  // the product's second factor has the rows
+  const MmaUnit* unit_ = nullptr;
+  int m_ = -1, n_ = -1, k_ = -1;  // ranges, of fragments once there are some
+  int strip_ = -1;                // rows of fragments in a block
+  std::vector<int> others_;
+};
+
+}  // namespace
+
+std::optional<Choice> choose_tile_options(Node sink, const Target& target) {
+  for (bool turned : {false, true})
+    if (auto choice = TileTuner(sink, target, turned).run()) return choice;
+  return {};
+}
+
+}  // namespace tiny

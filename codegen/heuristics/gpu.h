@@ -1,0 +1,62 @@
+// What the heuristics for GPUs share: the loops of a kernel, options for several of them at once,
+// and vectors along them.
+#pragma once
+#include <optional>
+
+#include "codegen/heuristics/tuner.h"
+
+namespace tiny {
+
+class GpuTuner : protected Tuner {
+ public:
+  GpuTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+
+ protected:
+  using Ids = std::vector<int>;
+
+  static constexpr int64_t kBlock = 256;  // threads of a block where nothing asks for more or less
+
+  bool has_reductions() const;
+  // Ranges that all items run in and none reduces along. What runs in none is done once.
+  uint64_t shared_mask() const;
+  bool is_detached(Node item) const;
+  bool is_shared(int id) const;
+  // A range of kind Reduce that no reduction closes belongs to a store that goes on in order; one
+  // that combines with what is there may as well run in parallel: it is atomic.
+  bool is_sequential(Node r) const;
+  Ids loops() const;
+  Ids shared_loops() const;
+  int64_t iterations(const Ids& ids) const;
+  // The least power of two that is no less.
+  static int64_t pow2(int64_t n);
+  // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
+  // has no more than that.
+  int split(int id, int64_t amount);
+  // The range with as many iterations as there are threads, those beyond its end gated off.
+  int widened(int id, int64_t threads);
+  // One range for all of them, the last one fastest; -1 for none.
+  int merge(const Ids& ids);
+  // The range over threads and blocks: `threads` at a time side by side.
+  void spread(int id, int64_t threads);
+  static int element_size(const Access& a);
+  bool is_aligned(const Access& a, Node v, int lanes) const;
+  // Lanes of a vector along the range: 16 bytes of the narrowest elements that are contiguous in
+  // it, less where they are not aligned or the extent does not divide. 1: no vector.
+  int lanes_along(Node v) const;
+  // The same for rows that begin anywhere, by way of the aligned element before them.
+  int aligned_lanes(int id);
+  static Ids without(Ids ids, int id);
+  static void make_last(Ids& ids, int id);
+  // Binds a vector off the range; where it was no more than that it is gone from `rest`.
+  void vector(int v, Ids& rest);
+
+  int last_ = -1;  // the thread range that is x
+};
+
+// Options for a kernel with sums that run side by side along `column`: each thread reduces on its
+// own, products with a tile of results per thread, or threads of a block share what is summed. Of
+// results too few for a thread to have some of its own (`narrow`) the last alone; else nothing.
+std::optional<Choice> choose_column_options(Node sink, const Target& target, int column,
+                                            bool narrow);
+
+}  // namespace tiny

@@ -1,0 +1,266 @@
+// Options for GPUs where results lie side by side along what is read: a sum over rows, a matrix
+// times a vector, products that no matrix unit computes.
+#include <bit>
+#include <optional>
+#include <set>
+
+#include "codegen/heuristics/gpu.h"
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+namespace {
+
+class ColumnTuner : GpuTuner {
+ public:
+  using GpuTuner::GpuTuner;
+
+  std::optional<Choice> run(int column, bool narrow) {
+    if (!narrow)
+      columns(range(column));
+    else if (is_product() || !few_columns(range(column)))
+      return {};
+    order_kinds(last_);
+    return std::move(choice_);
+  }
+
+ private:
+  // Each thread a vector of columns, all threads side by side.
+  void columns(Node column) {
+    if (is_product() && !is_matrix_vector()) return product();
+    if (few_columns(column)) return;
+    const int v = range_id(column);
+    Ids rest = shared_loops();
+    make_last(rest, v);
+    if (few_results(rest)) return;
+    const int64_t results = iterations(rest), wanted = target_.cores * int64_t{512};
+    lanes_ = std::min(4, lanes_along(column));
+    while (lanes_ > 1 && results / lanes_ < wanted) lanes_ /= 2;
+    vector(v, rest);
+    const bool full = results / lanes_ >= wanted;
+    unroll_reductions(full ? 8 : 32);  // few threads: more loads in flight in each
+    spread(merge(rest), full ? kBlock : 64);
+  }
+
+  // Too few columns for a thread to have some of its own: those of a line of memory go to a block,
+  // whose threads share the rows. False where that is no help.
+  bool few_columns(Node column) {
+    constexpr int64_t kThreads = 1024, kFewest = 256, kLine = 128;
+    const Ids closed = reduced_everywhere();
+    Ids rest = shared_loops();
+    const int v = range_id(column);
+    make_last(rest, v);
+    const int64_t results = iterations(rest), rows = iterations(closed);
+    // Several operands in eight lanes take so many registers that blocks wait for each other: on an
+    // H200 gradients of batch norm in bf16 take up to half of the time with four.
+    const int64_t all = lanes_along(column),
+                  lanes = streams() > 1 ? std::min<int64_t>(all, 4) : all;
+    const int64_t vectors = extent(column) / lanes;
+    if (closed.empty() || results / lanes >= target_.cores * int64_t{512}) return false;
+    const int64_t size = element_size(largest_access(column));
+    int64_t across = std::max<int64_t>(1, kLine / (lanes * size));
+    while (across > 1 && results / lanes / across * 8 < target_.cores * int64_t{7}) across /= 2;
+    // Threads that lie apart combine in powers of two: those beyond the last column do nothing.
+    across = std::min(across, pow2(vectors));
+    const int64_t groups = (vectors + across - 1) / across;
+    if (vectors * 4 < groups * across * 3) return false;
+    const int64_t blocks = results / extent(column) * groups;
+    // Some blocks on each multiprocessor, so that one loads while another one combines.
+    const int64_t wanted = blocks <= 2 * target_.cores ? kThreads : kFewest;
+    const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : 4;  // latency counts, or bandwidth
+    const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
+    const auto down = static_cast<int64_t>(std::bit_floor(most));
+    if (down * across < 2 * target_.warp) return false;
+    lanes_ = static_cast<int>(lanes);
+    vector(v, rest);
+    const int flat = merge(closed);
+    const int below = rows_below(flat, down);
+    last_ = below;
+    if (across > 1) {
+      last_ = across > vectors ? widened(v, across) : split(v, across);
+      bind(last_, RangeKind::Thread);
+      if (last_ == v || !range(v)) rest = without(rest, v);
+    }
+    const int block = merge(rest);
+    if (block >= 0) bind(block, RangeKind::Block);
+    return true;
+  }
+
+  // Fewer results than a warp of each multiprocessor has threads: several threads sum for each. On
+  // an H200 80 sums of 64 take 5.3 us so, and 9.9 with a thread for each.
+  bool few_results(const Ids& rest) {
+    constexpr int64_t kShortest = 32, kEach = 4, kMost = 32;
+    const Ids closed = reduced_everywhere();
+    const int64_t rows = iterations(closed);
+    if (closed.empty() || rows < kShortest || iterations(rest) >= target_.cores * target_.warp)
+      return false;
+    const auto most = static_cast<uint64_t>(std::min(rows / kEach, kMost));
+    rows_below(merge(closed), static_cast<int64_t>(std::bit_floor(most)));
+    spread(merge(rest), target_.warp);
+    return true;
+  }
+
+  // The rows over `down` threads, some of each thread's unrolled: the id of the threads' range.
+  // Where no good number divides what a thread has, it gets a few more that are gated off.
+  int rows_below(int flat, int64_t down) {
+    constexpr int64_t kUnrolled = 8, kGood = 4;
+    const int64_t rows = extent(range(flat)), each = (rows + down - 1) / down;
+    int64_t some = best_unroll(each, kUnrolled);
+    for (int64_t n = kGood; some < kGood && each > kUnrolled && n > 1; n /= 2)
+      if ((each + n - 1) / n * n * 8 <= each * 9) some = n;
+    const int part = split(flat, down * some), below = split(part, down);
+    bind(below, RangeKind::Thread);
+    if (below != part) bind(part, RangeKind::Unroll);
+    return below;
+  }
+
+  // The ranges that every reduction closes, and nothing else runs in; none where they differ.
+  Ids reduced_everywhere() const {
+    Ids out;
+    uint64_t mask = 0;
+    for (Node reduce : all_of(sink_, Op::Reduce)) {
+      uint64_t own = 0;
+      for (Node r : reduce->srcs().subspan(1)) own |= r->ranges;
+      if (mask && own != mask) return {};
+      mask = own;
+    }
+    for (int id : loops())
+      if ((mask & ~sink_->ranges) >> id & 1) out.push_back(id);
+    return iterations(out) > 1 && !(mask & sink_->ranges) ? out : Ids{};
+  }
+
+  // Operands that hold something else for each iteration.
+  size_t streams() const {
+    std::set<Node> out;
+    for (const Access& a : accesses_)
+      if (a.node->op == Op::Load && iterations(loops()) <= a.node->src(0)->ints()[1])
+        out.insert(a.node->src(0));
+    return out.size();
+  }
+
+  Access largest_access(Node column) const {
+    const Access* best = nullptr;
+    for (const Access& a : accesses_)
+      if ((a.around & column->ranges) && stride_in_block(a.node, column, 4) == 1 &&
+          (!best || a.count > best->count))
+        best = &a;
+    return best ? *best : accesses_.front();
+  }
+
+  // A product in which one factor's elements are each used once.
+  bool is_matrix_vector() const {
+    uint64_t all = 0;
+    for (int id : loops()) all |= range(id)->ranges;
+    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      return a.node->op == Op::Load && (a.node->ranges & all) == all &&
+             iterations(loops()) <= a.node->src(0)->ints()[1];
+    });
+  }
+
+  void unroll_reductions(int64_t most) {
+    for (Node reduce : all_of(sink_, Op::Reduce)) {
+      const int id = range_id(reduce->srcs().back());
+      if (range(id) && kind(range(id)) == RangeKind::Reduce) unroll_split(id, most);
+    }
+  }
+
+  // Loads that a reduction reads, in its loops.
+  std::vector<Access> operands() const {
+    std::vector<Access> out;
+    for (const Access& a : accesses_)
+      if (a.item->op == Op::Reduce && a.node->op == Op::Load) out.push_back(a);
+    return out;
+  }
+  bool depends(const Access& a, int id) const { return a.node->ranges >> id & 1; }
+
+  // Reductions of factors that are each used by several results.
+  bool is_product() const {
+    for (int id : shared_loops())
+      for (const Access& a : operands())
+        if ((a.around >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
+    return false;
+  }
+
+  // Each thread a tile of results: `v`, along which an operand is loaded in vectors, times `u`,
+  // which that operand does not depend on. Threads lie along `x`, the direction in which the other
+  // operand is contiguous: then it is read in whole lines, and the first one is the same for all.
+  void product() {
+    choice_.heavy = true;
+    Ids rest = shared_loops();
+    const int v = best_of(rest, [&](int id, const Access& a) {
+      return extent(range(id)) % 4 == 0 && stride_in_block(a.node, range(id), 4) == 1 &&
+             is_aligned(a, range(id), 4);
+    });
+    const Ids others = without(rest, v);
+    const int x = best_of(others, [&](int id, const Access& a) {
+      return stride_in_block(a.node, range(id), 4) == 1;
+    });
+    const auto serves_many = [&](int id, const Access& a) {
+      return !depends(a, id) && (v < 0 || depends(a, v)) && best_unroll(extent(range(id)), 8) > 1;
+    };
+    int u = best_of(without(others, x), serves_many);
+    if (u < 0) u = best_of(others, serves_many);
+    const auto [across, down] = tile_of(v, u, iterations(rest));
+    make_last(rest, x >= 0 ? x : v);
+    if (down > 1) unrolled(u, down, rest);
+    if (across > 1) {
+      lanes_ = 4;
+      const int vectors = v;
+      vector(v, rest);
+      if (across > 4) unrolled(vectors, across / 4, rest);
+    }
+    unroll_reductions(across * down >= 64 ? 4 : 8);
+    spread(merge(rest), kBlock);
+  }
+
+  // The range with the most loads that qualify; -1 where there is none.
+  template <class Qualifies> int best_of(const Ids& ids, Qualifies qualifies) const {
+    int best = -1;
+    double most = 0;
+    for (int id : ids) {
+      double score = 0;
+      for (const Access& a : operands())
+        if ((a.around >> id & 1) && qualifies(id, a)) score += a.count;
+      if (score > 0 && score >= most) {
+        best = id;
+        most = score;
+      }
+    }
+    return best;
+  }
+
+  // The largest tile that leaves enough threads.
+  std::pair<int64_t, int64_t> tile_of(int v, int u, int64_t results) const {
+    const int64_t wanted = target_.cores * kBlock;
+    for (auto [across, down] : {std::pair<int64_t, int64_t>{8, 8},
+                                {8, 4},
+                                {4, 8},
+                                {4, 4},
+                                {4, 2},
+                                {4, 1},
+                                {1, 8},
+                                {1, 4},
+                                {1, 2}}) {
+      if (across > 1 && (v < 0 || extent(range(v)) % across)) continue;
+      down = u < 0 ? 1 : best_unroll(extent(range(u)), down);
+      if (results / (across * down) >= wanted) return {across, down};
+    }
+    return {1, 1};
+  }
+
+  // A piece of the range goes to each thread.
+  void unrolled(int id, int64_t amount, Ids& rest) {
+    const int part = split(id, amount);
+    bind(part, RangeKind::Unroll);
+    if (part == id) rest = without(rest, id);
+  }
+};
+
+}  // namespace
+
+std::optional<Choice> choose_column_options(Node sink, const Target& target, int column,
+                                            bool narrow) {
+  return ColumnTuner(sink, target).run(column, narrow);
+}
+
+}  // namespace tiny

@@ -1,0 +1,503 @@
+// Options for convolutions whose windows are staged in shared memory, each element once however
+// many windows have it (codegen/options/stage.h), and multiplied by the matrix units of warps.
+// Which plan takes the least time, and whether less than fragments in registers alone, says a
+// model.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "codegen/heuristics/stage_tuner.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+
+namespace tiny {
+
+namespace {
+
+std::vector<WindowPlan> all_plans() {
+  std::vector<WindowPlan> out;
+  for (int64_t rows : {1, 2, 4})
+    for (int64_t columns : {1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24, 25})
+      for (int64_t depth : {2, 1})
+        for (int64_t lines : {0, 2, 4, 5, 8, 10}) out.push_back({rows, columns, depth, lines});
+  return out;
+}
+
+class WindowTuner : StagingTuner {
+ public:
+  WindowTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
+
+  // Plans that take less time than that, the best first.
+  std::vector<WindowPlan> ranked(double most) {
+    std::vector<std::pair<double, WindowPlan>> timed;
+    if (begin())
+      for (const WindowPlan& plan : all_plans())
+        if (const double t = fits(plan) ? time(plan) : INFINITY; t < most)
+          timed.emplace_back(t, plan);
+    std::stable_sort(timed.begin(), timed.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<WindowPlan> out;
+    for (const auto& [t, plan] : timed) out.push_back(plan);
+    return out;
+  }
+
+  std::optional<Choice> run(const WindowPlan& plan) {
+    if (!begin() || !fits(plan)) return {};
+    if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
+    if (!multiply(plan)) return {};
+    for (const Copies& c : copies_)
+      if (!share(c)) return {};
+    const int blocks = merged(blocks_);
+    if (blocks >= 0) bind(blocks, RangeKind::Block);
+    order_kinds(lane_, sums());
+    choice_.heavy = true;
+    return std::move(choice_);
+  }
+
+ private:
+  static constexpr int64_t kMostCopies = 8;  // unrolled: their addresses take registers
+  static constexpr int64_t kMostSteps = 10;  // of the sum over a few lines of pixels, unrolled
+
+  // Ranges whose sum says what is read: of windows, where they begin and how far in they are. One
+  // is a range of the sum, the other one of results.
+  struct Pair {
+    int sum, result;
+  };
+  // Of a stage, the ranges that fill it: `count` of them from `first` on.
+  struct Copies {
+    int first, count;
+    bool padding;  // between the rows along the first side
+  };
+
+  // --- what there is -----------------------------------------------------------------------------
+
+  // Elsewhere fragments hold other elements, and halves are copied one by one.
+  bool begin() {
+    return target_.language == Target::Language::Cuda && find_windows() && unit_->dtype == kF32;
+  }
+
+  bool find_windows() {
+    Node reduce = largest_reduction();
+    MmaProduct p;
+    if (!reduce || !mma_product(reduce, target_, p).empty()) return false;
+    unit_ = p.unit;
+    for (Node store : sink_->srcs())
+      if (store->ranges != sink_->src(0)->ranges) return false;
+    for (Node r : ranges_)
+      if (!r->src(0)->is_const()) return false;
+    uint64_t closed = 0;
+    for (Node r : reduce->srcs().subspan(1)) {
+      sums_.push_back(range_id(r));
+      closed |= r->ranges;
+    }
+    for (Node other : all_of(sink_, Op::Reduce))  // what follows has ranges of its own
+      for (Node r : other->srcs().subspan(1))
+        if (other != reduce && (closed & r->ranges)) return false;
+    Node factors[2] = {p.a, p.b};
+    for (image_ = 0; image_ < 2 && pairs_.empty(); ++image_)
+      find_pairs(factors[image_], factors[1 - image_]);
+    --image_;
+    if (pairs_.empty()) return false;
+    for (Node r : ranges_)
+      if (const int id = range_id(r); kind(r) == RangeKind::Loop && !is_paired(id)) {
+        const bool in_image = factors[image_]->ranges & r->ranges;
+        const bool in_other = factors[1 - image_]->ranges & r->ranges;
+        (!in_image ? rows_ : in_other ? blocks_ : columns_).push_back(id);
+      }
+    std::erase_if(sums_, [&](int id) { return is_paired(id); });
+    sort_by_stride(factors[image_], columns_);
+    sort_by_stride(factors[1 - image_], rows_);
+    return !rows_.empty();
+  }
+
+  bool is_paired(int id) const {
+    return std::any_of(pairs_.begin(), pairs_.end(),
+                       [&](const Pair& p) { return p.sum == id || p.result == id; });
+  }
+
+  // Lines first, the pixels of one last.
+  void find_pairs(Node image, Node other) {
+    for (int s : sums_)
+      for (Node r : ranges_) {
+        const bool is_one = kind(r) == RangeKind::Loop && (image->ranges & r->ranges) &&
+                            !(other->ranges & r->ranges) && !is_paired(s) &&
+                            !is_paired(range_id(r));
+        if (is_one && (image->ranges >> s & 1) && move_alike(image, range(s), r))
+          pairs_.push_back({s, range_id(r)});
+      }
+    std::stable_sort(pairs_.begin(), pairs_.end(), [&](const Pair& a, const Pair& b) {
+      return nearest(image, a.sum) > nearest(image, b.sum);
+    });
+  }
+
+  // How far the elements are apart that the factor reads along the range.
+  static int64_t nearest(Node factor, int id) {
+    int64_t least = kIrregular;
+    for (Node n : topological(factor))
+      if (n->op == Op::Load && stride(n, id) != 0) least = std::min(least, std::abs(stride(n, id)));
+    return least;
+  }
+
+  static void sort_by_stride(Node factor, Ids& ids) {
+    std::stable_sort(ids.begin(), ids.end(),
+                     [&](int x, int y) { return nearest(factor, x) > nearest(factor, y); });
+  }
+
+  // Sums over all pixels, for each place in a window, rather than the other way round.
+  bool is_of_filters() const {
+    int64_t summed = 1, results = 1;
+    for (const Pair& p : pairs_) {
+      summed *= size(p.sum);
+      results *= size(p.result);
+    }
+    return summed > results;
+  }
+
+  // Images that a block needs for whole fragments of their pixels.
+  int64_t images() const {
+    int64_t pixels = 1, n = 1;
+    for (const Pair& p : pairs_) pixels *= size(p.result);
+    while (n < unit_->columns && n * pixels % unit_->columns) n *= 2;
+    return n;
+  }
+
+  // A block has all rows and columns that are not counted by blocks.
+  bool fits(const WindowPlan& plan) const {
+    constexpr int64_t kMostWarps = 20, kMostRegisters = 160;
+    int64_t columns = plan.lines ? size(columns_) : images();
+    for (const Pair& p : pairs_) columns *= size(p.result);
+    const int64_t rows = size(rows_), held = plan.rows * plan.columns;
+    const auto sums = static_cast<int64_t>(all_of(sink_, Op::Reduce).size());
+    if (is_of_filters() != (plan.lines > 0)) return false;
+    return rows % (plan.rows * unit_->rows) == 0 &&
+           columns % (plan.columns * unit_->columns) == 0 &&
+           held * unit_->results() * sums <= kMostRegisters &&
+           rows * columns / (held * unit_->rows * unit_->columns) <= kMostWarps;
+  }
+
+  // --- how long it takes -------------------------------------------------------------------------
+
+  // A range whose iterations are so far apart in a stage.
+  struct Step {
+    int64_t size, step;
+  };
+  static int64_t place(const std::vector<Step>& steps, int64_t number) {  // the first is innermost
+    int64_t at = 0;
+    for (const Step& s : steps) {
+      at += number % s.size * s.step;
+      number /= s.size;
+    }
+    return at;
+  }
+
+  // What a block computes.
+  struct Tile {
+    std::vector<Step> columns, terms;  // as they lie in the image's stage; what is summed unrolled
+    int64_t steps = 1, turns = 1;      // multiplications of a fragment: unrolled; of what is staged
+    int64_t fragments = 1, blocks = 1;
+    int64_t bytes = 0;  // of both stages
+  };
+
+  Tile tile_of(const WindowPlan& plan) const {
+    Tile t = plan.lines ? lines_tile(plan.lines) : channels_tile();
+    t.bytes *= plan.depth * unit_->dtype.size();
+    t.fragments = size(rows_) / unit_->rows;
+    for (const Step& s : t.columns) t.fragments *= s.size;
+    t.fragments /= unit_->columns;
+    t.blocks *= size(blocks_);
+    return t;
+  }
+
+  Tile channels_tile() const {
+    Tile t;
+    int64_t step = 1;
+    for (size_t i = pairs_.size(); i-- > 0;) {  // pixels are innermost
+      t.columns.push_back({size(pairs_[i].result), step});
+      if (i == 0) t.terms.push_back({size(pairs_[i].sum), step});
+      t.turns *= size(pairs_[i].sum);
+      step *= size(pairs_[i].result) + size(pairs_[i].sum) - 1;
+    }
+    t.columns.push_back({images(), step});
+    t.steps = size(pairs_[0].sum);
+    t.blocks = size(columns_) / images();
+    t.bytes = unit_->depth * (step * images() + t.turns * size(rows_));
+    return t;
+  }
+
+  Tile lines_tile(int64_t lines) const {
+    Tile t;
+    int64_t step = 1, pixels = 1;
+    for (size_t i = columns_.size(); i-- > 0; step *= size(columns_[i]))
+      t.columns.push_back({size(columns_[i]), step});
+    const size_t first = t.columns.size();
+    for (size_t i = 0; i < pairs_.size(); ++i) {  // lines lie nearer to each other than pixels
+      const int64_t sum = i ? size(pairs_[i].sum) : lines;
+      t.columns.insert(t.columns.begin() + static_cast<ptrdiff_t>(first),
+                       {size(pairs_[i].result), step});
+      t.terms.insert(t.terms.begin(), {sum, step});
+      pixels *= sum;
+      step *= size(pairs_[i].result) + sum - 1;
+    }
+    t.turns = pixels / unit_->depth;
+    t.steps = best_unroll(t.turns, kMostSteps);
+    t.bytes = step + pixels * size(rows_);
+    return t;
+  }
+
+  // Elements that a warp loads for all that it multiplies without a loop: what several columns
+  // share once.
+  int64_t loads(const WindowPlan& plan, const Tile& t) const {
+    std::set<int64_t> places;
+    for (int64_t x = 0; x < plan.columns; ++x)
+      for (int64_t i = 0; i < t.steps; ++i)
+        places.insert(place(t.columns, x * unit_->columns) +
+                      place(t.terms, i * (plan.lines ? unit_->depth : 1)));
+    return unit_->a_count() * plan.rows * t.steps +
+           unit_->b_count() * static_cast<int64_t>(places.size());
+  }
+
+  // Blocks that a multiprocessor has room for.
+  int64_t resident(const WindowPlan& plan, const Tile& t) const {
+    constexpr double kRegisters = 1.5, kOthers = 50, kMost = 255, kAll = 65536;
+    const int64_t held = plan.rows * plan.columns, warps = t.fragments / held;
+    // What other sums leave for each result is kept while the product is computed.
+    const auto values = static_cast<double>(all_of(sink_, Op::Reduce).size() + 1) / 2;
+    const double each =
+        kRegisters * values * static_cast<double>(held * unit_->results()) + kOthers;
+    const auto fit = static_cast<int64_t>(
+        kAll / (std::min(each, kMost) * static_cast<double>(warps * target_.warp)));
+    return std::min({fit, target_.shared_bytes / t.bytes, (t.blocks - 1) / target_.cores + 1});
+  }
+
+  // In the units of MmaTuner's (codegen/heuristics/gpu_mma.cpp). The constants are to find the best
+  // of 90 plans for five convolutions and gradients of MNIST's network, and where registers alone
+  // are better, as measured on an H200. A multiprocessor's four schedulers have warps of their own.
+  double time(const WindowPlan& plan) const {
+    constexpr double kLoad = 4.5, kMultiply = 7.5, kHidden = 2.5, kFill = 3200;
+    constexpr int64_t kSchedulers = 4;
+    const Tile t = tile_of(plan);
+    const int64_t blocks = resident(plan, t), held = plan.rows * plan.columns;
+    if (blocks < 1) return INFINITY;
+    const int64_t warps = blocks * (t.fragments / held), at_once = target_.cores * blocks;
+    const double work = kMultiply + kLoad * static_cast<double>(loads(plan, t)) /
+                                        static_cast<double>(held * t.steps);
+    const double hidden = 1 + kHidden / static_cast<double>(warps);
+    const double uneven =
+        static_cast<double>((warps + kSchedulers - 1) / kSchedulers * kSchedulers) /
+        static_cast<double>(warps);
+    const double fill = kFill / static_cast<double>(plan.depth * t.turns * t.fragments * blocks);
+    const int64_t rounds = (t.blocks + at_once - 1) / at_once * blocks;
+    return (work * hidden * uneven + fill) * static_cast<double>(rounds * t.fragments);
+  }
+
+  // --- stages ------------------------------------------------------------------------------------
+
+  // Rows along the first side that threads read at once lie in different banks: each of four reads
+  // two neighbours along it, and of eight in a line next to each other.
+  int64_t padding(int64_t inner) const {
+    constexpr int64_t kBanks = 64, kApart = 16;  // bytes
+    const int64_t bytes = unit_->dtype.size();
+    return ((kApart - inner * bytes) % kBanks + kBanks) % kBanks / bytes;
+  }
+
+  // `tile`: the sides of the stage, outermost first, of windows the two ranges of each.
+  void stage(bool image, const std::vector<Ids>& tile, int along, int64_t depth) {
+    const int which = image ? image_ : 1 - image_;
+    int64_t inner = 1;
+    Opt opt{OptKind::Stage, along, depth, {image ? which + 4 : which, 0}};
+    int count = 0;
+    for (const Ids& side : tile) {
+      int64_t n = 1;
+      for (int id : side) {
+        n += size(id) - 1;
+        opt.axes.push_back(id);
+      }
+      if (side.empty()) continue;
+      inner *= count++ ? n : 1;
+    }
+    opt.axes[1] = static_cast<int>(padding(inner));
+    copies_.push_back({next_range_id(sink_), count, opt.axes[1] > 0});
+    apply(opt);
+  }
+
+  // The results of a window, or an input's gradient: a few channels of the pixels of an image, or
+  // of several where one's are no whole fragments.
+  bool stage_channels(const WindowPlan& plan) {
+    if (sums_.size() != 1 || size(sums_) % unit_->depth || size(sums_) <= unit_->depth)
+      return false;
+    int channels = sums_[0], image = columns_.empty() ? -1 : columns_.back();
+    if (size(image) % images()) return false;
+    inner_ = cut(channels, unit_->depth);
+    const int several = cut(image, images());
+    blocks_.insert(blocks_.end(), columns_.begin(), columns_.end());
+    std::vector<Ids> tile{{inner_}}, weights{{inner_}};
+    if (several >= 0) tile.push_back({several});
+    for (const Pair& p : pairs_) {
+      tile.push_back({p.result, p.sum});
+      weights.push_back({p.sum});
+    }
+    for (int id : rows_) weights.push_back({id});
+    along_ = channels;
+    stage(true, tile, channels, plan.depth);
+    stage(false, weights, channels, plan.depth);
+    Ids results{several};
+    for (const Pair& p : pairs_) results.push_back(p.result);
+    n_ = merged(results);
+    bind(pairs_[0].sum, RangeKind::Unroll);  // lines that windows share are loaded once
+    return true;
+  }
+
+  // The gradient of filters: a few lines of pixels.
+  bool stage_lines(const WindowPlan& plan) {
+    int lines = pairs_[0].sum;
+    if (size(lines) % plan.lines || plan.lines >= size(lines) || plan.lines < 2) return false;
+    const int line = cut(lines, plan.lines);
+    Ids all = sums_;
+    all.push_back(lines);
+    const int along = along_ = merged(all);
+    // Pixels along the first side, since fragments sum over them.
+    std::vector<Ids> tile, others;
+    for (size_t i = pairs_.size(); i-- > 0;) {
+      const int sum = i ? pairs_[i].sum : line;
+      tile.push_back({sum, pairs_[i].result});
+      others.push_back({sum});
+    }
+    for (int id : columns_) tile.push_back({id});
+    for (int id : rows_) others.push_back({id});
+    stage(true, tile, along, plan.depth);
+    stage(false, others, along, plan.depth);
+    Ids pixels{line}, results;
+    for (size_t i = 1; i < pairs_.size(); ++i) pixels.push_back(pairs_[i].sum);
+    for (const Pair& p : pairs_) results.push_back(p.result);
+    results.insert(results.end(), columns_.begin(), columns_.end());
+    inner_ = merged(pixels);
+    n_ = merged(results);
+    return true;
+  }
+
+  // --- the rest ----------------------------------------------------------------------------------
+
+  bool multiply(const WindowPlan& plan) {
+    int rows = merged(rows_), columns = n_;
+    const Opt opt{OptKind::Mma, rows, 0, {columns, inner_}};
+    if (!is_legal(sink_, opt, target_)) return false;
+    lane_ = next_range_id(sink_) + 2;
+    apply(opt);
+    bind_if(cut(rows, plan.rows), RangeKind::Unroll);
+    bind_if(cut(columns, plan.columns), RangeKind::Unroll);
+    // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix
+    // units.
+    if (size(inner_) > 1)
+      if (const int part = cut(inner_, best_unroll(size(inner_), kMostSteps)); part >= 0)
+        bind(part, RangeKind::Unroll);
+    for (int id : {rows, columns}) {
+      if (id < 0 || !range(id)) continue;
+      bind(id, RangeKind::Thread);
+      warps_.push_back(id);
+    }
+    return true;
+  }
+
+  // A stage's copies, in vectors, among the threads of the block: of each side the last ones, as
+  // many as are a power of two, so that a thread's copies are a constant distance apart. Warps that
+  // find no part of their own copy nothing.
+  bool share(const Copies& c) {
+    Ids sides;
+    for (int i = 0; i < c.count; ++i) sides.push_back(c.first + i);
+    for (int64_t lanes = kLanes; lanes > 1; lanes /= 2)
+      if (size(sides) % (lanes * target_.warp) == 0 && copy_vectors(sides.back(), lanes)) break;
+    for (size_t i = sides.size() - 1; i-- > (c.padding ? 1 : 0);)
+      if (are_one(sides[i], sides[i + 1])) {
+        merged({sides[i], sides[i + 1]});
+        sides.erase(sides.begin() + static_cast<ptrdiff_t>(i) + 1);
+      }
+    if (parts_for(lane_, sides) < target_.warp) return false;
+    share(sides, lane_);
+    for (size_t i = 0; i < warps_.size(); ++i) {
+      const int64_t some = parts_for(warps_[i], sides);
+      if (some < 2) continue;
+      if (some == size(warps_[i])) {
+        share(sides, warps_[i]);
+      } else if (warps_.size() == 1) {  // a block has three dimensions
+        warps_.push_back(cut(warps_[0], some));
+        share(sides, warps_[1]);
+        break;
+      }
+    }
+    if (size(sides) <= kMostCopies)
+      for (int id : sides) bind_if(range(id) ? id : -1, RangeKind::Unroll);
+    return true;
+  }
+
+  // How many of these threads get parts, whole ones.
+  int64_t parts_for(int threads, const Ids& sides) const {
+    int64_t left = size(threads);
+    for (size_t i = sides.size(); i-- > 0;) left /= std::gcd(left, size(sides[i]));
+    return size(threads) / left;
+  }
+
+  void share(Ids& sides, int threads) {
+    int64_t left = size(threads);
+    Ids parts(sides.size(), -1);
+    for (size_t i = sides.size(); i-- > 0;) {
+      const int64_t part = std::gcd(left, size(sides[i]));
+      parts[i] = cut(sides[i], part);
+      left /= part;
+    }
+    apply({OptKind::Join, threads, merged(parts), {}});
+  }
+
+  // Whether what a stage copies goes on along one side in memory where the next one ends.
+  bool are_one(int outer, int inner) const {
+    if (!range(outer) || !range(inner)) return false;
+    for (Node stage : all_of(sink_, Op::Stage))
+      for (Node load : topological(stage->src(0))) {
+        if (load->op != Op::Load || !(load->ranges & range(inner)->ranges)) continue;
+        const int64_t step = stride(load, inner);
+        if (load->num_src > 2 || step == kIrregular || stride(load, outer) != step * size(inner))
+          return false;
+      }
+    return true;
+  }
+
+  // What stages are filled along goes around what is read from them.
+  Ids sums() const {
+    Ids out;
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Reduce && range_id(r) != along_) out.push_back(range_id(r));
+    if (range(along_)) out.insert(out.begin(), along_);
+    return out;
+  }
+
+  const MmaUnit* unit_ = nullptr;
+  int image_ = 0;  // the factor that has windows
+  std::vector<Pair> pairs_;
+  Ids rows_, columns_, sums_, blocks_;  // of the other factor, of the image, of both
+  int n_ = -1, inner_ = -1;             // columns of the product, and what fragments sum over
+  int lane_ = -1, along_ = -1;          // threads of a warp; what stages are filled along
+  Ids warps_;                           // of a block: along rows, and along columns
+  std::vector<Copies> copies_;
+};
+
+}  // namespace
+
+std::optional<Choice> choose_window_options(Node sink, const Target& target,
+                                            const WindowPlan& plan) {
+  return WindowTuner(sink, target).run(plan);
+}
+
+std::optional<Choice> choose_window_options(Node sink, const Target& target, double time) {
+  for (const WindowPlan& plan : WindowTuner(sink, target).ranked(time))
+    if (auto choice = choose_window_options(sink, target, plan)) return choice;
+  return {};
+}
+
+std::vector<Choice> window_choices(Node sink, const Target& target) {
+  std::vector<Choice> out;
+  for (const WindowPlan& plan : all_plans())
+    if (auto choice = choose_window_options(sink, target, plan)) out.push_back(std::move(*choice));
+  return out;
+}
+
+}  // namespace tiny

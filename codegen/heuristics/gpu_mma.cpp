@@ -1,0 +1,304 @@
+// Options for products on the matrix units of a warp (codegen/options/mma.h): which ranges go along
+// rows, columns and the sum, and how many fragments each warp holds.
+#include <cmath>
+#include <set>
+
+#include "codegen/heuristics/tuner.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+namespace {
+
+class MmaTuner : Tuner {
+ public:
+  MmaTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+
+  // Of the best plan, in units that are those of other options for matrix units, too; nothing where
+  // none fits.
+  std::optional<double> least_time() {
+    double least = INFINITY;
+    if (!begin() || ranked(&least).empty()) return {};
+    return least;
+  }
+
+  std::optional<Choice> run(const MmaPlan* asked = nullptr) {
+    if (!begin() || !lay_out(asked ? *asked : ranked()[0])) return {};
+    choice_.heavy = true;
+    return std::move(choice_);
+  }
+
+  // Those that fit the kernel's product, the best first.
+  std::vector<MmaPlan> plans() { return begin() ? ranked() : std::vector<MmaPlan>(); }
+
+ private:
+  using Ids = std::vector<int>;
+  static constexpr int64_t kFewest = 64;  // rows or columns worth it
+
+  // As far as the instruction; false where the kernel has no product that fits.
+  bool begin() {
+    if (!find_operands()) return false;
+    classify();
+    // Stores are wide along the columns: two neighbours in each thread.
+    Node first = sink_->src(0);
+    const auto is_stored_along = [&](int id) { return stride(first, id) == 1; };
+    if (std::any_of(of_a_.begin(), of_a_.end(), is_stored_along)) {
+      std::swap(of_a_, of_b_);
+      std::swap(a_, b_);
+    }
+    for (int id : sums_) steps_.push_back({id, size(id), step_of(id)});
+    for (int id : by_distance(of_b_, b_)) columns_.push_back({id, size(id), step_of(id)});
+    m_ = joined(of_a_, a_, unit_->rows, kFewest);
+    n_ = joined(of_b_, b_, unit_->columns, kFewest);
+    const int k = joined(sums_, a_, unit_->depth, unit_->depth);
+    if (m_ < 0 || n_ < 0 || k < 0) return false;
+    // Merged ones are no longer there, and of this one a part.
+    std::erase_if(steps_, [&](const Step& s) { return s.id == k || size(s.id) != s.size; });
+    const Opt opt{OptKind::Mma, m_, 0, {n_, k}};
+    if (!is_legal(sink_, opt, target_)) return false;
+    lane_ = next_range_id(sink_) + 2;
+    apply(opt);
+    return true;
+  }
+
+  bool find_operands() {
+    reduce_ = largest_reduction();
+    MmaProduct p;
+    if (!reduce_ || !mma_product(reduce_, target_, p).empty()) return false;
+    a_ = p.a->ranges;
+    b_ = p.b->ranges;
+    unit_ = p.unit;
+    for (Node store : sink_->srcs())
+      if (store->ranges != sink_->src(0)->ranges) return false;
+    return true;
+  }
+
+  void classify() {
+    for (Node r : reduce_->srcs().subspan(1)) sums_.push_back(range_id(r));
+    for (Node r : ranges_) {
+      const int id = range_id(r);
+      if (std::find(sums_.begin(), sums_.end(), id) != sums_.end()) continue;
+      const bool in_a = a_ >> id & 1, in_b = b_ >> id & 1;
+      if (in_a != in_b) (in_a ? of_a_ : of_b_).push_back(id);
+    }
+  }
+
+  // How far the nearest elements are apart that the operand's loads read along the range.
+  int64_t nearest(uint64_t operand, int id) const {
+    int64_t least = INT64_MAX;
+    for (const Access& a : accesses_) {
+      if (a.node->op != Op::Load || (a.node->ranges & ~operand)) continue;
+      const int64_t s = stride(a.node, id);
+      if (s != 0) least = std::min(least, s == kIrregular ? int64_t{1} << 40 : std::abs(s));
+    }
+    return least;
+  }
+
+  Ids by_distance(Ids ids, uint64_t operand) const {
+    std::stable_sort(ids.begin(), ids.end(),
+                     [&](int x, int y) { return nearest(operand, x) < nearest(operand, y); });
+    return ids;
+  }
+
+  // A range, and how far its neighbours' elements of the second operand are apart.
+  struct Step {
+    int id;
+    int64_t size, step;
+  };
+  int64_t step_of(int id) const { return nearest(b_, id); }
+
+  // One range of as many iterations as a fragment divides: the contiguous one, with as many others
+  // as that takes. -1 where there is none.
+  int joined(const Ids& ids, uint64_t operand, int64_t unit, int64_t fewest) {
+    const Ids sorted = by_distance(ids, operand);
+    if (&ids == &sums_)  // those that are not joined are loops of their own, without arithmetic
+      for (int id : sorted)
+        if (extent(range(id)) % unit == 0) return id;
+    int64_t size = 1;
+    Ids parts;
+    for (int id : sorted) {
+      parts.push_back(id);
+      size *= extent(range(id));
+      if (size % unit == 0 && size >= fewest) break;
+    }
+    if (size % unit) return -1;
+    int id = parts.back();  // outermost
+    for (size_t i = parts.size() - 1; i-- > 0;) apply({OptKind::Merge, id, parts[i], {}});
+    return id;
+  }
+
+  int64_t size(int id) const { return range(id) ? extent(range(id)) : 1; }
+
+  // Cuts fragments off for each warp; whether the range is no more than that.
+  bool cut(int id, int64_t amount) {
+    if (amount < 2) return size(id) == 1;
+    const bool all = size(id) == amount;
+    const int inner = all ? id : next_range_id(sink_);
+    if (!all) apply({OptKind::Split, id, amount, {}});
+    bind(inner, RangeKind::Unroll);
+    return all;
+  }
+
+  // Loads and multiplications of a step, on as many multiprocessors as have something to do, hidden
+  // by as many warps as have registers. The constants fit 190 tiles of eight convolutions of
+  // MNIST's network, measured on an H200: the chosen tiles take 4 % longer than the best of each.
+  // `left`: of the columns' loads.
+  double time(int64_t rows, int64_t columns, double left, int64_t warps) const {
+    const double loads = static_cast<double>(unit_->a_count() * rows) +
+                         static_cast<double>(unit_->b_count() * columns) * left;
+    constexpr double kLoad = 6, kMultiply = 2, kStep = 5, kHidden = 16;
+    constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536;
+    const double words = unit_->dtype.size() / 4.0;
+    const double work =
+        kLoad * words * loads + kMultiply * static_cast<double>(rows * columns) + kStep;
+    const double each = static_cast<double>(warps) / static_cast<double>(rows * columns);
+    const double per_core = each / target_.cores;
+    const double held =
+        kRegisters * static_cast<double>(unit_->results() * rows * columns) + kOthers;
+    const double resident = std::min(per_core, kAll / (target_.warp * held));
+    return work * std::max(per_core, 1.0) * (1 + kHidden / std::max(resident, 0.5));
+  }
+
+  // Ranges that are neither rows nor columns, and how many fragments there are of all.
+  Ids others(int64_t& fragments) const {
+    Ids rest;
+    fragments = 1;
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Loop) {
+        fragments *= extent(r);
+        if (range_id(r) != m_ && range_id(r) != n_) rest.push_back(range_id(r));
+      }
+    return rest;
+  }
+
+  // By time, with the warps that are best in most kernels.
+  std::vector<MmaPlan> ranked(double* least = nullptr) const {
+    // On an H200 the gradient of 512 pictures of 24 x 24 in 32 channels, of 5 x 5, takes 129 us
+    // with 2 x 12 fragments, and 109 with 2 x 18.
+    constexpr int64_t kMostRegisters = 160, kMostRows = 8, kMostColumns = 20;
+    int64_t fragments = 1;
+    others(fragments);
+    std::vector<std::pair<double, MmaPlan>> timed;
+    std::vector<double> left{1};
+    for (int64_t x = 1; x <= kMostColumns; ++x) left.push_back(overlap(x).left);
+    for (int64_t y = 1; y <= kMostRows; ++y)
+      for (int64_t x = 1; x <= kMostColumns; ++x) {
+        if (x * y * unit_->results() > kMostRegisters || size(m_) % y || size(n_) % x) continue;
+        // On an H200 windows of 5 x 5 in 32 channels take 117 us with a warp for each block and 124
+        // with four, the gradient of their input 131 and 163.
+        const double loads = left[static_cast<size_t>(x)];
+        const int64_t all = fragments / (x * y);
+        const int64_t warps = loads < 1 ? 1 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+        timed.push_back({time(y, x, loads, fragments), {y, x, warps}});
+      }
+    std::stable_sort(timed.begin(), timed.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (least && !timed.empty()) *least = timed[0].first;
+    std::vector<MmaPlan> out;
+    for (const auto& [seconds, plan] : timed) out.push_back(plan);
+    return out;
+  }
+
+  // False where blocks would have warps with nothing to do.
+  bool lay_out(const MmaPlan& plan) {
+    int64_t fragments = 1;
+    Ids rest = others(fragments);
+    const int along = overlap(plan.columns).along;
+    if (along >= 0)
+      bind(along, RangeKind::Unroll);
+    else
+      unroll_last_sum();
+    if (!cut(m_, plan.rows)) rest.push_back(m_);
+    if (!cut(n_, plan.columns)) rest.push_back(n_);
+    for (size_t i = 1; i < rest.size(); ++i) apply({OptKind::Merge, rest[0], rest[i], {}});
+    if ((rest.empty() ? 1 : extent(range(rest[0]))) % plan.warps) return false;
+    if (!rest.empty()) {
+      if (plan.warps == extent(range(rest[0]))) {
+        bind(rest[0], RangeKind::Thread);
+      } else {
+        if (plan.warps > 1) {
+          const int inner = next_range_id(sink_);
+          apply({OptKind::Split, rest[0], plan.warps, {}});
+          bind(inner, RangeKind::Thread);
+        }
+        bind(rest[0], RangeKind::Block);
+      }
+    }
+    // What is read next lies near.
+    Ids sums;
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Reduce) sums.push_back(range_id(r));
+    sums = by_distance(sums, ~uint64_t{0});
+    std::reverse(sums.begin(), sums.end());
+    order_kinds(lane_, sums);
+    return true;
+  }
+
+  // A loop of the sum along which several columns read the same, as windows do that lie one below
+  // the other: where it is unrolled each element is loaded once. -1: none. `left`: of the loads.
+  struct Overlap {
+    int along = -1;
+    double left = 1;
+  };
+  Overlap overlap(int64_t columns) const {
+    constexpr int64_t kMost = 8;
+    Overlap best;
+    for (const Step& s : steps_) {
+      if (s.size < 2 || s.size > kMost) continue;
+      std::set<int64_t> places;
+      for (int64_t x = 0; x < columns; ++x) {
+        int64_t column = x * unit_->columns, at = 0;
+        for (const Step& c : columns_) {
+          at += column % c.size * c.step;
+          column /= c.size;
+        }
+        for (int64_t i = 0; i < s.size; ++i) places.insert(at + i * s.step);
+      }
+      const double left =
+          static_cast<double>(places.size()) / static_cast<double>(columns * s.size);
+      if (left < best.left) best = {s.id, left};
+    }
+    return best;
+  }
+
+  // The innermost loop, or a piece of it: loads of the next step while this one multiplies.
+  void unroll_last_sum() {
+    int last = -1;
+    for (Node reduce : all_of(sink_, Op::Reduce))
+      if (reduce->src(0)->op == Op::Mma)
+        for (Node r : reduce->srcs().subspan(1)) last = std::max(last, range_id(r));
+    if (last >= 0) unroll_split(last, 4);
+  }
+
+  Node reduce_ = nullptr;
+  uint64_t a_ = 0, b_ = 0;  // ranges that the operands depend on
+  const MmaUnit* unit_ = nullptr;
+  int m_ = -1, n_ = -1, lane_ = -1;    // rows, columns, and the threads of a warp
+  Ids of_a_, of_b_, sums_;             // ranges of one operand alone, and those of the sum
+  std::vector<Step> steps_, columns_;  // of the sum, and of columns, the nearest first
+};
+
+}  // namespace
+
+std::optional<Choice> choose_mma_options(Node sink, const Target& target) {
+  if (auto staged = choose_stage_options(sink, target, stage_plans(true))) return staged;
+  if (const auto time = MmaTuner(sink, target).least_time())
+    if (auto windows = choose_window_options(sink, target, *time)) return windows;
+  return MmaTuner(sink, target).run();
+}
+
+std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most) {
+  std::vector<Choice> out;
+  for (const MmaPlan& plan : MmaTuner(sink, target).plans())
+    for (int64_t warps : {1, 2, 4, 8}) {
+      if (out.size() == most) return out;
+      const MmaPlan other{plan.rows, plan.columns, warps};
+      auto choice = MmaTuner(sink, target).run(&other);
+      if (choice) out.push_back(std::move(*choice));
+    }
+  return out;
+}
+
+}  // namespace tiny

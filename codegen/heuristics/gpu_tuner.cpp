@@ -1,0 +1,168 @@
+#include "codegen/heuristics/gpu.h"
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+bool GpuTuner::has_reductions() const { return !all_of(sink_, Op::Reduce).empty(); }
+
+// A short sum beside many results that no result's loop goes around, as of the elements that count
+// in a mean: each block has it of its own rather than one block all results. On an H200 the
+// gradient of 512 cross entropies of 10 classes takes 5.9 us so, and 17.4 in one block.
+bool GpuTuner::is_detached(Node item) const {
+  constexpr int64_t kLongest = 2048, kFewest = 4096;
+  if (item->op != Op::Reduce) return false;
+  uint64_t stored = ~uint64_t{0};
+  for (Node other : items())
+    if (other->op == Op::Store && around(other) != 0) stored &= around(other);
+  int64_t results = 1, reduced = 1;
+  for (Node r : ranges_) {
+    if (stored >> range_id(r) & 1) results *= extent(r);
+    if (contains(item, range_id(r))) reduced *= extent(r);
+  }
+  return !(stored & around(item)) && stored != ~uint64_t{0} && reduced <= kLongest &&
+         results >= std::max(kFewest, 4 * reduced);
+}
+
+uint64_t GpuTuner::shared_mask() const {
+  uint64_t mask = ~uint64_t{0};
+  for (Node item : items()) {
+    if (around(item) == 0 || is_detached(item)) continue;
+    mask &= around(item);
+    if (item->op == Op::Reduce)
+      for (Node r : item->srcs().subspan(1)) mask &= ~r->ranges;
+  }
+  return mask;
+}
+
+bool GpuTuner::is_shared(int id) const { return shared_mask() >> id & 1; }
+
+bool GpuTuner::is_sequential(Node r) const {
+  if (kind(r) != RangeKind::Reduce) return false;
+  for (Node s : sink_->srcs())
+    if ((s->ranges & r->ranges) && !std::holds_alternative<OpArg>(s->payload)) return true;
+  return false;
+}
+
+GpuTuner::Ids GpuTuner::loops() const {
+  Ids out;
+  for (Node r : ranges_)
+    if (!is_sequential(r) && (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce))
+      out.push_back(range_id(r));
+  return out;
+}
+
+GpuTuner::Ids GpuTuner::shared_loops() const {
+  Ids out;
+  const uint64_t mask = shared_mask();
+  for (int id : loops())
+    if (mask >> id & 1) out.push_back(id);
+  return out;
+}
+
+int64_t GpuTuner::iterations(const Ids& ids) const {
+  int64_t n = 1;
+  for (int id : ids) n *= extent(range(id));
+  return n;
+}
+
+int64_t GpuTuner::pow2(int64_t n) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+}
+
+int GpuTuner::split(int id, int64_t amount) {
+  if (amount < 2 || extent(range(id)) <= amount) return id;
+  const int inner = next_range_id(sink_);
+  apply({OptKind::Split, id, amount, {}});
+  return inner;
+}
+
+int GpuTuner::widened(int id, int64_t threads) {
+  const int inner = next_range_id(sink_);
+  apply({OptKind::Split, id, threads, {}});
+  return inner;
+}
+
+int GpuTuner::merge(const Ids& ids) {
+  if (ids.empty()) return -1;
+  for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
+  return ids[0];
+}
+
+void GpuTuner::spread(int id, int64_t threads) {
+  if (id < 0) return;
+  if (threads <= 1) return bind(id, RangeKind::Block);
+  const int inner = split(id, threads);
+  bind(inner, RangeKind::Thread);
+  if (inner != id) bind(id, RangeKind::Block);
+}
+
+int GpuTuner::element_size(const Access& a) {
+  return (a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype).size();
+}
+
+bool GpuTuner::is_aligned(const Access& a, Node v, int lanes) const {
+  const Sum sum = to_sum(a.node->src(1));
+  if (sum.constant % lanes) return false;
+  return std::all_of(sum.terms.begin(), sum.terms.end(),
+                     [&](const auto& t) { return t.atom == v || t.factor % lanes == 0; });
+}
+
+int GpuTuner::lanes_along(Node v) const {
+  int lanes = 1;
+  for (const Access& a : accesses_)
+    if ((a.around & v->ranges) && stride_in_block(a.node, v, 4) == 1)
+      lanes = std::max(lanes, std::min(8, 16 / element_size(a)));
+  for (; lanes > 1; lanes /= 2) {
+    if (extent(v) % lanes) continue;
+    double good = 0, all = 0;
+    for (const Access& a : accesses_) {
+      if (!(a.around & v->ranges)) continue;
+      const int64_t s = stride_in_block(a.node, v, lanes);
+      if (s == 0) continue;
+      all += a.count;
+      if (s == 1 && is_aligned(a, v, lanes)) good += a.count;
+    }
+    if (good * 2 > all) break;
+  }
+  return lanes;
+}
+
+int GpuTuner::aligned_lanes(int id) {
+  constexpr int64_t kLong = 512;  // the ends are dear
+  const int lanes = lanes_along(range(id));
+  if (lanes > 1 || extent(range(id)) < kLong) return lanes;
+  // Whole vectors are stored, of elements that are loaded one by one.
+  for (const Access& a : accesses_) {
+    const int most = 16 / element_size(a);
+    if (a.node->op == Op::Store && stride(a.node, id) == 1 && extent(range(id)) % most == 0 &&
+        is_aligned(a, range(id), most))
+      return most;
+  }
+  for (const Access& a : accesses_) {
+    if (!(a.around >> id & 1) || stride(a.node, id) != 1) continue;
+    const Opt opt{OptKind::Align, id, 16 / element_size(a), {}};
+    if (!is_legal(sink_, opt, target_)) continue;
+    apply(opt);
+    return lanes_along(range(id));
+  }
+  return lanes;
+}
+
+GpuTuner::Ids GpuTuner::without(Ids ids, int id) {
+  ids.erase(std::remove(ids.begin(), ids.end(), id), ids.end());
+  return ids;
+}
+
+void GpuTuner::make_last(Ids& ids, int id) {
+  if (std::find(ids.begin(), ids.end(), id) == ids.end()) return;
+  ids = without(ids, id);
+  ids.push_back(id);
+}
+
+void GpuTuner::vector(int v, Ids& rest) {
+  if (lanes_ < 2) return;
+  const int inner = split(v, lanes_);
+  bind(inner, RangeKind::Vector);
+  if (inner == v) rest = without(rest, v);
+}
+}  // namespace tiny

@@ -1,0 +1,236 @@
+#include "codegen/heuristics/tuner.h"
+
+#include <cmath>
+
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+void Tuner::refresh() {
+  ranges_ = ranges_of(sink_);
+  accesses_ = accesses(sink_);
+}
+
+void Tuner::apply(Opt opt) {
+  sink_ = simplify(tiny::apply(sink_, opt, target_));
+  choice_.options.push_back(std::move(opt));
+  refresh();
+}
+
+int Tuner::vector_lanes() const {
+  int widest = 4;
+  for (const Access& a : accesses_) {
+    if (a.node->op == Op::Load && !a.node->ranges) continue;  // one element for all lanes
+    const DType t = a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
+    widest = std::max(widest, t.size());
+  }
+  return target_.vector_bytes / widest;
+}
+
+double Tuner::cost(const Access& a, Node r) const {
+  const int64_t s = stride_in_block(a.node, r, lanes_);
+  const double n = static_cast<double>(extent(r));
+  const double used = n / (std::ceil(n / lanes_) * lanes_);
+  const bool halved = s == 2 && a.node->op == Op::Load && a.node->num_src == 2;
+  const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : halved ? 3 : lanes_ * 1.5;
+  return a.count * per_vector / lanes_ / used;
+}
+
+bool Tuner::is_alone(int id, int column, const std::vector<int>& own) const {
+  for (Node item : items()) {
+    if (!contains(item, id)) continue;
+    if (contains(item, column)) return false;
+    for (int other : own)
+      if (contains(item, other)) return false;  // `id` itself may have been chosen before
+  }
+  return true;
+}
+
+bool Tuner::is_reduced_under(int id) const {
+  const auto all = items();
+  return std::any_of(all.begin(), all.end(),
+                     [&](Node item) { return item->op == Op::Reduce && contains(item, id); });
+}
+
+int Tuner::best_column() const {
+  int best = -1;
+  double best_cost = column_cost(nullptr);
+  for (Node r : ranges_) {
+    if (kind(r) != RangeKind::Loop || extent(r) < 2) continue;
+    const double c = column_cost(r);
+    if (c <= best_cost) {
+      best = range_id(r);
+      best_cost = c;
+    }
+  }
+  return best;
+}
+
+double Tuner::column_cost(Node r) const {
+  double sum = 0;
+  for (Node item : items()) {
+    double c = 0;
+    if (r && contains(item, range_id(r))) {
+      for (const Access& a : accesses_)
+        if (a.item == item) c += cost(a, r);
+    } else {
+      own_vector(item, &c);
+    }
+    sum += c;
+  }
+  return sum;
+}
+
+double Tuner::fold_cost(Node reduce, Node r) const {
+  double results = 4;
+  for (Node outer : ranges_)
+    if (outer != r && (around(reduce) >> range_id(outer) & 1))
+      results *= static_cast<double>(extent(outer));
+  for (Node own : reduce->srcs().subspan(1))
+    if (own != r) results /= static_cast<double>(extent(own));
+  return results;
+}
+
+Node Tuner::own_vector(Node item, double* item_cost) const {
+  const uint64_t own = item->op == Op::Reduce ? item->src(0)->ranges & ~item->ranges
+                                              : item->ranges & ~shared_ranges(sink_);
+  Node best = nullptr;
+  *item_cost = 0;
+  for (const Access& a : accesses_)
+    if (a.item == item) *item_cost += a.count;
+  for (Node r : ranges_) {
+    if (!(own >> range_id(r) & 1) || extent(r) < 2 || !may_vectorize(r)) continue;
+    double sum = item->op == Op::Reduce ? fold_cost(item, r) : 0;
+    for (const Access& a : accesses_)
+      if (a.item == item) sum += cost(a, r);
+    if (sum < *item_cost) {
+      *item_cost = sum;
+      best = r;
+    }
+  }
+  return best;
+}
+
+bool Tuner::may_vectorize(Node r) const {
+  if (kind(r) == RangeKind::Loop) return true;
+  for (Node s : sink_->srcs())
+    if (s->ranges >> range_id(r) & 1) return false;
+  return true;
+}
+
+std::vector<Node> Tuner::items() const {
+  std::vector<Node> out;
+  for (Node n : topological(sink_))
+    if (n->op == Op::Reduce || n->op == Op::Store) out.push_back(n);
+  return out;
+}
+
+void Tuner::vector_split(int id, int lanes, int unroll) {
+  int inner = id;
+  if (extent(range(id)) > lanes || extent(range(id)) % lanes) {
+    const int next = next_range_id(sink_);
+    apply({OptKind::Split, id, lanes, {}});
+    inner = next;
+  }
+  if (range(id) && inner != id) unroll_split(id, unroll);
+  apply({OptKind::Bind, inner, static_cast<int64_t>(RangeKind::Vector), {}});
+}
+
+void Tuner::bind(int id, RangeKind kind) {
+  apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}});
+}
+
+void Tuner::order_kinds(int x, const std::vector<int>& sums) {
+  std::vector<int> ids;
+  for (RangeKind k : {RangeKind::Block, RangeKind::Thread, RangeKind::Loop, RangeKind::Reduce,
+                      RangeKind::Unroll, RangeKind::Vector}) {
+    if (k == RangeKind::Reduce && !sums.empty()) {
+      ids.insert(ids.end(), sums.begin(), sums.end());
+      continue;
+    }
+    for (Node r : ranges_)
+      if (kind(r) == k && range_id(r) != x) ids.push_back(range_id(r));
+    if (k == RangeKind::Thread && x >= 0 && range(x)) ids.push_back(x);
+  }
+  if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
+}
+
+int64_t Tuner::iterations(Node item) const {
+  int64_t n = 1;
+  for (Node r : ranges_)
+    if (contains(item, range_id(r))) n *= extent(r);
+  return n;
+}
+
+Node Tuner::largest_reduction() const {
+  Node largest = nullptr;
+  for (Node n : all_of(sink_, Op::Reduce))
+    if (!largest || iterations(n) > iterations(largest)) largest = n;
+  return largest;
+}
+
+void Tuner::unroll_split(int id, int64_t unroll) {
+  while (unroll > 1 && extent(range(id)) % unroll) --unroll;
+  if (unroll < 2) return;
+  int inner = id;
+  if (extent(range(id)) > unroll) {
+    inner = next_range_id(sink_);
+    apply({OptKind::Split, id, unroll, {}});
+  }
+  apply({OptKind::Bind, inner, static_cast<int64_t>(RangeKind::Unroll), {}});
+}
+
+int Tuner::lanes_for(Node r) const {
+  return static_cast<int>(
+      std::min<int64_t>(lanes_, std::bit_ceil(static_cast<uint64_t>(extent(r)))));
+}
+
+int Tuner::crossing_range(int vector_id) const {
+  if (extent(range(vector_id)) % lanes_) return -1;
+  for (const Access& a : accesses_) {
+    const int64_t s = stride(a.node, vector_id);
+    if (a.node->op != Op::Load || s == 0 || std::abs(s) == 1 || s == kIrregular) continue;
+    if (a.node->num_src > 2) continue;
+    for (Node u : ranges_)
+      if (kind(u) == RangeKind::Loop && range_id(u) != vector_id &&
+          stride(a.node, range_id(u)) == 1 && extent(u) % lanes_ == 0)
+        return range_id(u);
+  }
+  return -1;
+}
+
+int64_t Tuner::best_unroll(int64_t n, int64_t most) {
+  for (int64_t f = std::min(n, most); f > 1; --f)
+    if (n % f == 0) return f;
+  return 1;
+}
+
+Node Tuner::reuse_range(int vid) const {
+  Node best = nullptr;
+  double best_score = 0, best_reach = 0;
+  for (Node r : ranges_) {
+    if (kind(r) != RangeKind::Loop || range_id(r) == vid) continue;
+    double score = 0, reach = 0;
+    for (const Access& a : accesses_) {
+      const bool inside =
+          a.node->op == Op::Load && (a.around >> range_id(r) & 1) && (a.around >> vid & 1);
+      if (!inside) continue;
+      const int64_t step = stride(a.node, range_id(r));
+      if (stride(a.node, vid) != 0 && step == 0) score += a.count;
+      reach += std::abs(static_cast<double>(step));
+    }
+    const int64_t part = std::min<int64_t>(extent(r), 6);  // the last may go beyond the end
+    const auto unrolled = static_cast<double>(std::max(part, best_unroll(extent(r), 14)));
+    score *= 1 - 1 / unrolled;
+    // Of equals the one whose iterations read the nearest elements.
+    const bool nearer = score > best_score * 0.99 && reach < best_reach;
+    if (score > best_score * 1.01 || nearer) {
+      best = r;
+      best_score = score;
+      best_reach = reach;
+    }
+  }
+  return best;
+}
+
+}  // namespace tiny

@@ -1,0 +1,103 @@
+// A kernel under construction by a heuristic: options are applied as they are chosen, so that each
+// choice sees what the last one made. What the heuristics of all kinds of hardware ask of it.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/choice.h"
+#include "codegen/kernel/option.h"
+
+namespace tiny {
+
+class Tuner {
+ protected:
+  Tuner(Node sink, const Target& target) : sink_(sink), target_(target) { refresh(); }
+
+  void refresh();
+  void apply(Opt opt);
+  void bind(int id, RangeKind kind);
+  // Loops in the order that GPUs want: blocks, threads, loops, sums, unrolled ones, vectors; the
+  // thread range `x`, if any, is the last of the threads: it runs along the warp. `sums`: loops of
+  // sums in another order than that of their ids.
+  void order_kinds(int x = -1, const std::vector<int>& sums = {});
+  Node range(int id) const {
+    for (Node r : ranges_)
+      if (range_id(r) == id) return r;
+    return nullptr;
+  }
+
+  // As many lanes as a register has of the widest type that is computed with; halves are computed
+  // in f32, and bytes are worth no vectors of 64 lanes.
+  int vector_lanes() const;
+
+  // Vector instructions per element when `r` is the vector range: a whole vector is loaded at once
+  // when the step is one, is one scalar load when there is no step, and is as many loads as lanes
+  // otherwise. Lanes that the extent cannot fill are lost.
+  double cost(const Access& a, Node r) const;
+
+  // The ranges of an item's loops: also those that it closes and its value does not depend on.
+  static uint64_t around(Node item) {
+    if (item->op != Op::Reduce) return item->ranges;
+    uint64_t ranges = item->src(0)->ranges;
+    for (Node r : item->srcs().subspan(1)) ranges |= r->ranges;
+    return ranges;
+  }
+  static bool contains(Node item, int id) { return id >= 0 && (around(item) >> id & 1); }
+
+  // No item runs in this range and in another one that becomes a vector.
+  bool is_alone(int id, int column, const std::vector<int>& own) const;
+
+  bool is_reduced_under(int id) const;
+
+  // How often an item is done, and the reduction that is done most often; nullptr without one.
+  int64_t iterations(Node item) const;
+  Node largest_reduction() const;
+
+  // The loop range that is best as the vector range of all that runs in it, when the rest takes the
+  // best range of its own; -1 where it is best to have none.
+  int best_column() const;
+
+  double column_cost(Node r) const;
+
+  // Combining the lanes at the end takes about as long as four loads, once for each result.
+  double fold_cost(Node reduce, Node r) const;
+
+  // The range that an item (a reduction or a store) has to itself and is best vectorised along.
+  Node own_vector(Node item, double* item_cost) const;
+
+  // Ranges of kind Reduce without a Reduce that closes them belong to a store that must go on in
+  // order.
+  bool may_vectorize(Node r) const;
+
+  std::vector<Node> items() const;  // reductions and stores
+
+  // r into outer x (unrolled) x vector; parts of one iteration are not made.
+  void vector_split(int id, int lanes, int unroll);
+
+  void unroll_split(int id, int64_t unroll);
+
+  int lanes_for(Node r) const;
+
+  // A range along which a load is contiguous that is not along the vector: together they make a
+  // square tile, which is loaded by rows and transposed in registers. -1 where there is none.
+  int crossing_range(int vector_id) const;
+
+  // The largest divisor of n up to `most`.
+  static int64_t best_unroll(int64_t n, int64_t most);
+
+  // The loop range that most loads along the vector range do not depend on: unrolled, each of those
+  // loads serves several results. nullptr where there is none.
+  Node reuse_range(int vid) const;
+
+  Node sink_;
+  const Target& target_;
+  Choice choice_;
+  int lanes_ = 1;
+  int innermost_ = -1;  // the unrolled vectors of a tile: a scalar is used for all of them at once
+  std::vector<Node> ranges_;
+  std::vector<Access> accesses_;
+};
+
+}  // namespace tiny

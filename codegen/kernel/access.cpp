@@ -1,0 +1,82 @@
+#include "codegen/kernel/access.h"
+
+#include "codegen/kernel/option.h"
+#include "tiny/algebra.h"
+
+namespace tiny {
+
+int64_t stride(Node access, int id) {
+  const uint64_t bit = uint64_t{1} << id;
+  Node at = access->src(1);
+  if (!(at->ranges & bit)) return 0;
+  int64_t step = 0;
+  for (const auto& t : to_sum(at).terms) {
+    if (!(t.atom->ranges & bit)) continue;
+    if (t.atom->op != Op::Range) return kIrregular;
+    step = t.factor;
+  }
+  return step;
+}
+
+int64_t stride_in_block(Node access, Node range, int64_t block) {
+  const int64_t s = stride(access, range_id(range));
+  if (s != kIrregular || block < 2) return s;
+  constexpr int kInner = 63;
+  Node outer =
+      make(Op::Range, kIndex, {index((extent(range) + block - 1) / block)}, range->payload);
+  Node inner = make(Op::Range, kIndex, {index(block)}, RangeArg{kInner});
+  Node at = substitute(access->src(1), range, index_add(index_mul(outer, block), inner));
+  int64_t step = 0;
+  for (const auto& t : to_sum(simplify(at)).terms) {
+    if (!(t.atom->ranges >> kInner & 1)) continue;
+    if (t.atom->op != Op::Range) return kIrregular;
+    step = t.factor;
+  }
+  return step;
+}
+
+std::vector<Node> all_of(Node sink, Op op) {
+  std::vector<Node> out;
+  for (Node n : topological(sink))
+    if (n->op == op) out.push_back(n);
+  return out;
+}
+
+uint64_t shared_ranges(Node sink) {
+  uint64_t shared = ~uint64_t{0};
+  for (Node s : sink->srcs()) shared &= s->ranges;
+  return shared;
+}
+
+namespace {
+
+// Loads below `item` (a store or the value of a reduction) that run in its loops.
+void loads_of(Node n, NodeMap<char>& seen, std::vector<Node>& out) {
+  if (seen.contains(n) || n->op == Op::Reduce || n->op == Op::Stage) return;
+  seen[n] = 1;
+  if (n->op == Op::Load) out.push_back(n);
+  for (Node s : n->srcs()) loads_of(s, seen, out);
+}
+
+}  // namespace
+
+std::vector<Access> accesses(Node sink) {
+  std::vector<Access> out;
+  const std::vector<Node> ranges = ranges_of(sink);
+  for (Node item : topological(sink)) {
+    if (item->op != Op::Reduce && item->op != Op::Store) continue;
+    uint64_t around = item->ranges;
+    if (item->op == Op::Reduce) around |= item->src(0)->ranges;
+    double count = 1;
+    for (Node r : ranges)
+      if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+    NodeMap<char> seen;
+    std::vector<Node> nodes;
+    for (Node s : item->srcs()) loads_of(s, seen, nodes);
+    if (item->op == Op::Store) nodes.push_back(item);
+    for (Node n : nodes) out.push_back({n, item, count, around});
+  }
+  return out;
+}
+
+}  // namespace tiny

@@ -1,0 +1,34 @@
+// The options that a kernel gets without any search: a short function for each class of kernel,
+// with the reason for each number beside it.
+#pragma once
+#include <vector>
+
+#include "codegen/kernel/option.h"
+#include "codegen/target/target.h"
+
+namespace tiny {
+
+struct Choice {
+  std::vector<Opt> options;
+  bool heavy = false;  // a matrix product or convolution
+};
+
+// The tile of a product's results that a CPU keeps in its registers.
+struct RegisterTile {
+  int rows = 0, vectors = 0;  // of columns
+};
+
+// The best tile for results of so many rows and vectors of columns. `extends`: the last rows may
+// be computed in part, else the tile's rows divide them.
+RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends);
+
+// Options for a kernel graph whose ranges are all of kind Loop and Reduce.
+Choice choose_cpu_options(Node sink, const Target& target);
+Choice choose_gpu_options(Node sink, const Target& target);
+
+inline Choice choose_options(Node sink, const Target& target) {
+  return target.kind == Target::Kind::Cpu ? choose_cpu_options(sink, target)
+                                          : choose_gpu_options(sink, target);
+}
+
+}  // namespace tiny

@@ -1,0 +1,523 @@
+#include "codegen/kernel/option.h"
+
+#include <algorithm>
+
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/linear.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "codegen/wgmma/product.h"
+#include "tiny/algebra.h"
+#include "tiny/error.h"
+#include "tiny/print.h"
+#include "tiny/text.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr std::string_view kMmaReads[] = {"", "matrices"};  // MmaReads
+
+}  // namespace
+
+std::string to_text(const Opt& opt) {
+  switch (opt.kind) {
+    case OptKind::Split: return cat("split r", opt.axis, ' ', opt.amount);
+    case OptKind::Align: return cat("align r", opt.axis, ' ', opt.amount);
+    case OptKind::Extend: return cat("extend r", opt.axis, ' ', opt.amount);
+    case OptKind::Merge: return cat("merge r", opt.axis, " r", opt.amount);
+    case OptKind::Bind:
+      return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
+    case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
+    case OptKind::Matrix: {
+      std::string text = cat("matrix r", opt.axis);
+      for (int a : opt.axes) text += cat(" r", a);
+      const TileShape tile = shape_of(opt.amount);
+      text += cat(" x ", tile.columns);
+      if (tile.rows != 128) text += cat(" rows ", tile.rows);
+      text = cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "",
+                 tile.deep ? " deep" : "");
+      if (tile.down > 1) text += cat(" down ", tile.down);
+      if (tile.across > 1) text += cat(" across ", tile.across);
+      return tile.parts > 1 ? cat(text, " parts ", tile.parts) : text;
+    }
+    case OptKind::Mma:
+      return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1], opt.amount ? " " : "",
+                 kMmaReads[opt.amount]);
+    case OptKind::Stage: {
+      std::string text = cat("stage r", opt.axis, " factor ", opt.axes[0], " pad ", opt.axes[1]);
+      for (size_t i = 2; i < opt.axes.size(); ++i) text += cat(" r", opt.axes[i]);
+      return cat(text, " x ", opt.amount);
+    }
+    case OptKind::Order: break;
+  }
+  std::string text = "order";
+  for (int a : opt.axes) text += cat(" r", a);
+  return text;
+}
+
+std::string to_text(const std::vector<Opt>& opts) {
+  std::string text;
+  for (const Opt& o : opts) text += (text.empty() ? "" : ", ") + to_text(o);
+  return text;
+}
+
+namespace {
+
+Opt option_from_text(const std::string& text) {
+  TextReader in(text);
+  std::string kind, word;
+  Opt opt{OptKind::Order, 0, 0, {}};
+  bool good = true;
+  const auto range = [&] {  // "r3"
+    char r = 0;
+    int id = -1;
+    good = good && (in >> r >> id) && r == 'r' && id >= 0 && id < 64;
+    return id;
+  };
+  in >> kind;
+  if (kind == "order") {
+    while (good && in >> std::ws && in.peek() != EOF) opt.axes.push_back(range());
+  } else {
+    opt.axis = range();
+    opt.kind = kind == "split"    ? OptKind::Split
+               : kind == "align"  ? OptKind::Align
+               : kind == "extend" ? OptKind::Extend
+               : kind == "merge"  ? OptKind::Merge
+               : kind == "join"   ? OptKind::Join
+               : kind == "bind"   ? OptKind::Bind
+               : kind == "mma"    ? OptKind::Mma
+               : kind == "stage"  ? OptKind::Stage
+                                  : OptKind::Matrix;
+    if (kind == "merge" || kind == "join") {
+      opt.amount = range();
+    } else if (kind == "split" || kind == "align" || kind == "extend") {
+      good = good && (in >> opt.amount);
+    } else if (kind == "bind") {
+      in >> word;
+      while (opt.amount <= static_cast<int64_t>(RangeKind::Device) &&
+             word != name_of(static_cast<RangeKind>(opt.amount)))
+        ++opt.amount;
+      good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
+    } else if (kind == "mma") {
+      opt.axes = {range(), range()};
+      if (good && in >> word) {
+        opt.amount = std::find(kMmaReads + 1, std::end(kMmaReads), word) - kMmaReads;
+        good = opt.amount <= kMmaMatrices;
+      }
+      in.clear();
+    } else if (kind == "stage") {
+      int factor = 0, padding = 0;
+      good = good && (in >> word >> factor) && word == "factor" && (in >> word >> padding) &&
+             word == "pad";
+      opt.axes = {factor, padding};
+      while (good && (in >> std::ws) && in.peek() == 'r') opt.axes.push_back(range());
+      good = good && (in >> word >> opt.amount) && word == "x";
+    } else {
+      do opt.axes.push_back(range());
+      while (good && (in >> std::ws) && in.peek() == 'r');
+      good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
+      TileShape tile{128, static_cast<int>(opt.amount)};
+      while (good && in >> word) {
+        tile.halved |= word == "halved";
+        tile.wide |= word == "wide";
+        tile.deep |= word == "deep";
+        int* const number = word == "rows"     ? &tile.rows
+                            : word == "down"   ? &tile.down
+                            : word == "across" ? &tile.across
+                            : word == "parts"  ? &tile.parts
+                                               : nullptr;
+        good = number ? !!(in >> *number) : word == "halved" || word == "wide" || word == "deep";
+      }
+      in.clear();
+      if (good) opt.amount = amount_of(tile);
+    }
+  }
+  check(good && (in >> std::ws).eof(), "option '", text,
+        "': expected such as split r1 16, align r1 8, extend r0 6, merge r0 r1, join r0 r1, "
+        "bind r4 vector, matrix r0 r1 x 256, mma r0 r1 r2, stage r2 factor 0 pad 4 r0 r3 x 3, "
+        "order r0 r2 r1");
+  return opt;
+}
+
+}  // namespace
+
+std::vector<Opt> options_from_text(const std::string& text) {
+  std::vector<Opt> out;
+  TextReader parts(text);
+  for (std::string part; std::getline(parts, part, ',');)
+    out.push_back(
+        option_from_text(part.substr(std::min(part.find_first_not_of(' '), part.size()))));
+  return out;
+}
+
+std::vector<Node> ranges_of(Node sink) {
+  std::vector<Node> out;
+  for (Node n : topological(sink))
+    if (n->op == Op::Range) out.push_back(n);
+  std::sort(out.begin(), out.end(),
+            [](Node a, Node b) { return a->arg<RangeArg>().id < b->arg<RangeArg>().id; });
+  return out;
+}
+
+Node range_with_id(Node sink, int id) {
+  for (Node r : ranges_of(sink))
+    if (r->arg<RangeArg>().id == id) return r;
+  throw Error(cat("the kernel has no range r", id));
+}
+
+int next_range_id(Node sink) {
+  const auto ranges = ranges_of(sink);
+  return ranges.empty() ? 0 : ranges.back()->arg<RangeArg>().id + 1;
+}
+
+namespace {
+
+Node new_range(Node extent, int id, RangeKind kind) {
+  expect(id < 64, "a kernel with more than 64 ranges");
+  return make(Op::Range, kIndex, {extent}, RangeArg{id, kind});
+}
+
+// What stands for a range after an option: its value, the ranges that replace it where a Reduce
+// closes it, and a gate under which the value is inside its extent (nullptr: always).
+struct Replacement {
+  Node value = nullptr;
+  std::vector<Node> ranges;
+  Node gate = nullptr;
+  bool speculates = false;  // loads may read anything that is there, where only stores are gated
+};
+
+// Rewrites a kernel graph with ranges replaced. Loads and stores that depend on a replaced range
+// get its gate; a Reduce that closes it, or a Prefix, combines its identity where the gate is
+// false.
+class Replacer {
+ public:
+  explicit Replacer(NodeMap<Replacement> map) : map_(std::move(map)) {}
+
+  Node operator()(Node root) {
+    const std::vector<Node> order = topological(root);
+    for (Node n : order)
+      if (map_.contains(n)) keys_.push_back(n);
+    for (Node n : order) done_[n] = one(n);
+    return *done_.find(root);
+  }
+
+ private:
+  Node now(Node n) { return *done_.find(n); }
+
+  Node one(Node n) {
+    if (const Replacement* r = map_.find(n)) return r->value;
+    std::vector<Node> srcs;
+    if (n->op == Op::Reduce || n->op == Op::Prefix) return reduce(n);
+    if (n->op == Op::Stage) return stage(n);
+    for (Node s : n->srcs()) srcs.push_back(now(s));
+    if (n->op == Op::Load || n->op == Op::Store) add_gates(n, srcs);
+    return with_sources(n, srcs);
+  }
+
+  Node gates(uint64_t ranges, bool all = true) {
+    Node gate = nullptr;
+    for (Node r : keys_)
+      if ((ranges & r->ranges) && (all || !map_.find(r)->speculates))
+        gate = both(gate, map_.find(r)->gate);
+    return gate;
+  }
+
+  // Whether an access is inside its buffer, gated or not.
+  static bool is_inside(Node param, Node at) {
+    if (param->op != Op::Param) return false;
+    at = simplify(at);
+    return at->vmin >= 0 && at->vmax < param->ints()[1];
+  }
+
+  void add_gates(Node n, std::vector<Node>& srcs) {
+    Node gate = gates(n->ranges, n->op == Op::Store || !is_inside(srcs[0], srcs[1]));
+    const size_t slot = n->op == Op::Load ? 2 : 3;
+    if (!gate) return;
+    if (srcs.size() > slot)
+      srcs[slot] = both(srcs[slot], gate);
+    else
+      srcs.push_back(gate);
+  }
+
+  // The ranges that a node closes from its source `first` on, as they are now, behind `srcs`.
+  uint64_t close(Node n, size_t first, std::vector<Node>& srcs) {
+    uint64_t closed = 0;
+    for (Node r : n->srcs().subspan(first)) {
+      const Replacement* to = map_.find(r);
+      const auto parts = to ? to->ranges : std::vector<Node>{now(r)};
+      if (to) closed |= r->ranges;
+      for (Node part : parts)
+        if (std::find(srcs.begin() + static_cast<ptrdiff_t>(first), srcs.end(), part) == srcs.end())
+          srcs.push_back(part);
+    }
+    return closed;
+  }
+
+  Node stage(Node n) {
+    std::vector<Node> srcs{now(n->src(0)), now(n->src(1)), now(n->src(2))};
+    const uint64_t closed = close(n, 3, srcs);
+    expect(!gates(closed), "a stage that is filled in part");
+    return with_sources(n, srcs);
+  }
+
+  Node reduce(Node n) {
+    std::vector<Node> srcs{now(n->src(0))};
+    const uint64_t closed = close(n, 1, srcs);
+    if (Node gate = gates(closed)) {
+      Node none = identity(n->arg<OpArg>().op, n->dtype);
+      srcs[0] = make(Op::Where, n->dtype, {gate, srcs[0], none});
+    }
+    return with_sources(n, srcs);
+  }
+
+  NodeMap<Replacement> map_;
+  NodeMap<Node> done_;
+  std::vector<Node> keys_;
+};
+
+Node replace(Node sink, NodeMap<Replacement> map) { return Replacer(std::move(map))(sink); }
+
+// Whether something goes through all of the range: a reduction, a scan, a stage that it fills.
+bool is_closed(Node sink, Node range) {
+  const auto closes = [&](Node n) {
+    const size_t first = n->op == Op::Stage ? 3 : n->op == Op::Reduce || n->op == Op::Prefix;
+    const auto closed = n->srcs().subspan(first);
+    return first && std::find(closed.begin(), closed.end(), range) != closed.end();
+  };
+  const auto all = topological(sink);
+  return std::any_of(all.begin(), all.end(), closes);
+}
+
+Node split(Node sink, const Opt& opt, const Target& target) {
+  Node r = range_with_id(sink, opt.axis);
+  const RangeKind kind = r->arg<RangeArg>().kind;
+  const int64_t n = extent(r), outer = (n + opt.amount - 1) / opt.amount;
+  Node in = new_range(index(opt.amount), next_range_id(sink), kind);
+  Replacement to;
+  if (outer == 1) {
+    to.value = in;
+    to.ranges = {in};
+  } else {
+    Node out = new_range(index(outer), opt.axis, kind);
+    to.value = index_add(index_mul(out, opt.amount), in);
+    to.ranges = {out, in};
+  }
+  if (n % opt.amount) {
+    to.gate = less(to.value, index(n));
+    to.speculates =
+        target.kind == Target::Kind::Cpu && kind == RangeKind::Loop && !is_closed(sink, r);
+  }
+  NodeMap<Replacement> map;
+  map[r] = to;
+  return replace(sink, std::move(map));
+}
+
+// Where the first element along a range lies, of accesses next to each other along it of which that
+// is no multiple of `amount`; nullptr where it is, or depends on what not all stores run in.
+Node start_along(Node sink, Node range, int64_t amount) {
+  for (const Access& a : accesses(sink)) {
+    if (stride(a.node, range_id(range)) != 1) continue;
+    const Node start = index_add(a.node->src(1), index_mul(range, -1));
+    const Sum sum = to_sum(start);
+    bool is_multiple = sum.constant % amount == 0;
+    for (const Sum::Term& t : sum.terms) is_multiple &= t.factor % amount == 0;
+    if (!is_multiple && !(start->ranges & ~shared_ranges(sink)) && all_of(start, Op::Load).empty())
+      return start;
+  }
+  return nullptr;
+}
+
+Node align(Node sink, const Opt& opt) {
+  const Node r = range_with_id(sink, opt.axis), start = start_along(sink, r, opt.amount);
+  const int64_t n = extent(r), amount = opt.amount;
+  const int64_t most = (n + 2 * (amount - 1)) / amount * amount;
+  const Node in = new_range(index(most), opt.axis, kind(r));
+  const Node before = index_mod(start, amount), at = index_add(in, index_mul(before, -1));
+  NodeMap<Replacement> map;
+  map[r] = {at, {in}, both(less(index(-1), at), less(at, index(n)))};
+  // Gates see how little comes before the start; accesses, what cancels it.
+  const Node same = index_add(start, index_mul(index_div(start, amount), -amount));
+  NodeMap<Node> done;
+  for (Node node : topological(replace(sink, std::move(map)))) {
+    std::vector<Node> srcs;
+    for (Node s : node->srcs()) srcs.push_back(*done.find(s));
+    if (node->op == Op::Load || node->op == Op::Store)
+      srcs[1] = simplify(substitute(srcs[1], before, same));
+    done[sink = node] = with_sources(node, srcs);
+  }
+  return *done.find(sink);
+}
+
+Node extend(Node sink, const Opt& opt) {
+  const Node r = range_with_id(sink, opt.axis);
+  const int64_t n = extent(r), most = (n + opt.amount - 1) / opt.amount * opt.amount;
+  if (most == n) return sink;
+  const Node longer = new_range(index(most), opt.axis, kind(r));
+  const Node last = make(Op::Min, kIndex, {longer, index(n - 1)});
+  NodeMap<Replacement> map;
+  map[r] = {last, {longer}, nullptr};
+  std::vector<Node> stores;
+  const Node gate = less(longer, index(n));
+  for (Node s : replace(sink, std::move(map))->srcs()) {
+    std::vector<Node> srcs(s->srcs().begin(), s->srcs().end());
+    if (s->ranges & r->ranges) {
+      srcs[1] = simplify(substitute(srcs[1], last, longer));
+      srcs.resize(3);
+      srcs.push_back(s->num_src > 3 ? both(s->src(3), gate) : gate);
+    }
+    stores.push_back(with_sources(s, srcs));
+  }
+  return make(Op::Sink, kVoid, stores);
+}
+
+Node merge(Node sink, const Opt& opt) {
+  Node a = range_with_id(sink, opt.axis), b = range_with_id(sink, static_cast<int>(opt.amount));
+  Node m = new_range(index(extent(a) * extent(b)), opt.axis, a->arg<RangeArg>().kind);
+  NodeMap<Replacement> map;
+  map[a] = {index_div(m, extent(b)), {m}, nullptr};
+  map[b] = {index_mod(m, extent(b)), {m}, nullptr};
+  return simplify(replace(sink, std::move(map)));
+}
+
+Node join(Node sink, const Opt& opt) {
+  Node to = range_with_id(sink, opt.axis);
+  NodeMap<Replacement> map;
+  map[range_with_id(sink, static_cast<int>(opt.amount))] = {to, {to}, nullptr};
+  return replace(sink, std::move(map));
+}
+
+Node bind(Node sink, const Opt& opt) {
+  Node r = range_with_id(sink, opt.axis);
+  Node to = new_range(r->src(0), opt.axis, static_cast<RangeKind>(opt.amount));
+  NodeMap<Replacement> map;
+  map[r] = {to, {to}, nullptr};
+  return replace(sink, std::move(map));
+}
+
+Node order(Node sink, const Opt& opt) {
+  NodeMap<Replacement> map;
+  for (size_t i = 0; i < opt.axes.size(); ++i) {
+    Node r = range_with_id(sink, opt.axes[i]);
+    Node to = new_range(r->src(0), static_cast<int>(i), r->arg<RangeArg>().kind);
+    map[r] = {to, {to}, nullptr};
+  }
+  return replace(sink, std::move(map));
+}
+
+// Whether something runs in both loops at once: it depends on both ranges, or reduces over one of
+// them or over both, perhaps what depends on neither.
+bool meet(Node sink, Node a, Node b) {
+  const uint64_t both = a->ranges | b->ranges;
+  for (Node n : topological(sink)) {
+    uint64_t around = n->ranges;
+    for (Node s : n->srcs()) around |= s->ranges;
+    if ((around & both) == both) return true;
+  }
+  return false;
+}
+
+// Whether a store runs in one of the loops alone, or a reduction closes one alone: as one loop it
+// would be repeated. What a Matrix computes lies in loops of its own, of which stores know none.
+bool runs_in_one(Node sink, Node a, Node b) {
+  if (!all_of(sink, Op::Matrix).empty()) return false;
+  const auto stores = sink->srcs();
+  if (std::any_of(stores.begin(), stores.end(),
+                  [&](Node s) { return !(s->ranges & a->ranges) != !(s->ranges & b->ranges); }))
+    return true;
+  const std::vector<Node> reduces = all_of(sink, Op::Reduce);
+  return std::any_of(reduces.begin(), reduces.end(), [&](Node reduce) {
+    const auto closed = reduce->srcs().subspan(1);
+    const auto closes = [&](Node r) {
+      return std::find(closed.begin(), closed.end(), r) != closed.end();
+    };
+    return closes(a) != closes(b);
+  });
+}
+
+std::string problem(Node sink, const Opt& opt, const Target& target) {
+  const auto ranges = ranges_of(sink);
+  const auto find = [&](int64_t id) {
+    const auto at = std::find_if(ranges.begin(), ranges.end(),
+                                 [&](Node r) { return r->arg<RangeArg>().id == id; });
+    return at == ranges.end() ? nullptr : *at;
+  };
+  if (opt.kind == OptKind::Order) {
+    std::vector<int> ids = opt.axes;
+    std::sort(ids.begin(), ids.end());
+    std::vector<int> have;
+    for (Node r : ranges) have.push_back(r->arg<RangeArg>().id);
+    return ids == have ? "" : "the order does not name each range of the kernel once";
+  }
+  if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
+  if (opt.kind == OptKind::Mma) return mma_problem(sink, opt, target);
+  if (opt.kind == OptKind::Stage) return stage_problem(sink, opt, target);
+  Node r = find(opt.axis);
+  if (!r) return cat("the kernel has no range r", opt.axis);
+  if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
+    return cat("cannot split r", opt.axis, " by ", opt.amount);
+  if (opt.kind == OptKind::Align &&
+      (opt.amount < 2 || !r->src(0)->is_const() || !start_along(sink, r, opt.amount)))
+    return cat("nothing to align along r", opt.axis, " at multiples of ", opt.amount);
+  if (opt.kind == OptKind::Extend && (opt.amount < 2 || !r->src(0)->is_const() ||
+                                      kind(r) != RangeKind::Loop || is_closed(sink, r)))
+    return cat("cannot extend r", opt.axis, " to a multiple of ", opt.amount);
+  if (opt.kind == OptKind::Split && (staged_ranges(sink) & r->ranges) && extent(r) % opt.amount)
+    return cat("a stage is filled along r", opt.axis, ": ", opt.amount, " does not divide ",
+               extent(r));
+  if ((opt.kind == OptKind::Merge || opt.kind == OptKind::Join) && !find(opt.amount))
+    return cat("the kernel has no range r", opt.amount);
+  if (opt.kind == OptKind::Merge || opt.kind == OptKind::Join)
+    for (Node scan : all_of(sink, Op::Prefix))
+      for (Node along : scan->srcs().subspan(1))
+        if (along == r || along == find(opt.amount))
+          return cat("r", range_id(along), " of a scan stays on its own");
+  if (opt.kind == OptKind::Merge) {
+    Node other = find(opt.amount);
+    if (runs_in_one(sink, r, other))
+      return cat("not all that runs in r", opt.axis, " and r", opt.amount, " runs in both");
+  }
+  if (opt.kind == OptKind::Join) {
+    Node other = find(opt.amount);
+    if (other == r || extent(other) != extent(r))
+      return cat("cannot join r", opt.axis, " of ", extent(r), " with r", opt.amount, " of ",
+                 extent(other));
+    if (meet(sink, r, other)) return cat("r", opt.axis, " and r", opt.amount, " run in each other");
+  }
+  if (opt.kind == OptKind::Bind && static_cast<RangeKind>(opt.amount) == RangeKind::Unroll &&
+      extent(r) > 64)
+    return cat("cannot unroll r", opt.axis, ": ", extent(r), " iterations");
+  return "";
+}
+
+}  // namespace
+
+bool is_legal(Node sink, const Opt& opt, const Target& target, std::string* why) {
+  const std::string reason = problem(sink, opt, target);
+  if (why) *why = reason;
+  return reason.empty();
+}
+
+Node apply(Node sink, const Opt& opt, const Target& target) {
+  std::string why;
+  check(is_legal(sink, opt, target, &why), to_text(opt), ": ", why);
+  switch (opt.kind) {
+    case OptKind::Split: return split(sink, opt, target);
+    case OptKind::Align: return align(sink, opt);
+    case OptKind::Extend: return extend(sink, opt);
+    case OptKind::Merge: return merge(sink, opt);
+    case OptKind::Bind: return bind(sink, opt);
+    case OptKind::Join: return join(sink, opt);
+    case OptKind::Matrix: return use_matrix_unit(sink, opt);
+    case OptKind::Mma: return use_mma(sink, opt, target);
+    case OptKind::Stage: return use_stage(sink, opt, target);
+    default: return order(sink, opt);
+  }
+}
+
+Node apply(Node sink, const std::vector<Opt>& opts, const Target& target) {
+  for (const Opt& o : opts) sink = apply(sink, o, target);
+  return sink;
+}
+
+}  // namespace tiny

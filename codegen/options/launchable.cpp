@@ -1,0 +1,117 @@
+#include "codegen/options/launchable.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
+#include "codegen/options/stage.h"
+#include "codegen/options/thread_group.h"
+#include "codegen/wgmma/product.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+// What a kernel says of its ranges, as masks of ids.
+struct Facts {
+  uint64_t closed = 0, combined = 0, everywhere = ~uint64_t{0};
+  int64_t copies = 1;  // of an innermost statement, in registers of 16 lanes
+
+  Facts(Node sink, const std::vector<Node>& ranges) {
+    for (Node n : topological(sink)) {
+      if (n->op == Op::Prefix)
+        for (Node r : n->srcs().subspan(1)) combined |= r->ranges;
+      if (n->op != Op::Reduce && n->op != Op::Store) continue;
+      everywhere &= n->ranges;
+      const uint64_t around = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
+      if (n->op == Op::Reduce)
+        for (Node r : n->srcs().subspan(1)) closed |= r->ranges, combined |= r->ranges;
+      int64_t unrolled = 1, lanes = 1;
+      for (Node r : ranges) {
+        if (!(around & r->ranges)) continue;
+        if (kind(r) == RangeKind::Unroll) unrolled *= extent(r);
+        if (kind(r) == RangeKind::Vector) lanes *= extent(r);
+      }
+      copies = std::max(copies, unrolled * std::max<int64_t>(1, lanes / 16));
+    }
+  }
+};
+
+std::string range_problem(Node r, const Facts& facts, const Target& target) {
+  const bool cpu = target.kind == Target::Kind::Cpu, closed = facts.closed & r->ranges;
+  const RangeKind k = kind(r);
+  const int64_t n = extent(r);
+  const std::string name = cat("r", range_id(r), " of ", n);
+  if (cpu && (k == RangeKind::Block || k == RangeKind::Thread)) return name + " is of a GPU";
+  if (!cpu && k == RangeKind::Core) return name + " is of a CPU";
+  if ((k == RangeKind::Core || k == RangeKind::Block) && closed)
+    return name + " is reduced along: " + (cpu ? "cores" : "blocks") + " do not meet";
+  if (k == RangeKind::Core && !(facts.everywhere & r->ranges))
+    return name + " is not around everything";
+  const bool shares =
+      n % target.warp == 0 || (n < target.warp && std::has_single_bit(static_cast<uint64_t>(n)));
+  if (k == RangeKind::Thread && (facts.combined & r->ranges) && !shares)
+    return name + ": threads that share a sum are a power of two or whole warps";
+  if (k == RangeKind::Vector && n > 64) return name + " as one vector";
+  return "";
+}
+
+std::string thread_problem(int64_t threads, const Target& target) {
+  if (threads <= target.most_threads) return "";
+  return cat("blocks of ", threads, " threads, of ", target.most_threads, " at most");
+}
+
+}  // namespace
+
+uint64_t ordered_ranges(Node sink) {
+  uint64_t out = 0;
+  for (Node r : ranges_of(sink))
+    if (kind(r) == RangeKind::Reduce)
+      for (Node s : sink->srcs()) out |= s->ranges & r->ranges;
+  return out;
+}
+
+std::string launch_problem(Node before, Node after, const Target& target) {
+  constexpr int64_t kMostCopies = 1024;  // longer kernels never win
+  if ((ordered_ranges(before) == 0) != (ordered_ranges(after) == 0))
+    return "what goes on in order no longer does";
+  const std::vector<Node> ranges = ranges_of(after);
+  const Facts facts(after, ranges);
+  for (Node r : ranges)
+    if (const std::string why = range_problem(r, facts, target); !why.empty()) return why;
+  const auto count = [&](RangeKind k) {
+    return std::count_if(ranges.begin(), ranges.end(), [&](Node r) { return kind(r) == k; });
+  };
+  if (count(RangeKind::Core) > 1) return "two ranges for the cores";
+  if (count(RangeKind::Block) > 3) return "more than three ranges of blocks";
+  if (count(RangeKind::Thread) > 3) return "more than three ranges of threads";
+  int64_t threads = 1;
+  for (Node r : ranges)
+    if (kind(r) == RangeKind::Thread) threads *= extent(r);
+  if (std::string why = thread_problem(threads, target); !why.empty()) return why;
+  if (!all_of(after, Op::Mma).empty()) {  // x is the last range of threads
+    const auto x = std::find_if(ranges.rbegin(), ranges.rend(),
+                                [](Node r) { return kind(r) == RangeKind::Thread; });
+    if (x == ranges.rend() || extent(*x) != target.warp)
+      return "the threads of a warp, which multiply together, do not lie side by side";
+  }
+  if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
+  if (std::string why = staging_problem(after); !why.empty()) return why;
+  if (std::string why = cluster_problem(after); !why.empty()) return why;
+  if (facts.copies > kMostCopies) return cat(facts.copies, " copies of an innermost statement");
+  return "";
+}
+
+std::string launch_problem(const LaunchSize& size, const Target& target) {
+  if (target.kind == Target::Kind::Cpu) return "";
+  for (int i = 0; i < 3; ++i)
+    if (size.grid[i] < 1 || size.grid[i] > (i ? 65535 : INT32_MAX))
+      return cat(size.grid[i], " blocks in dimension ", i);
+  if (size.shared_bytes > target.shared_bytes)
+    return cat(size.shared_bytes, " bytes of shared memory, of ", target.shared_bytes, " at most");
+  return thread_problem(size.block[0] * size.block[1] * size.block[2], target);
+}
+
+}  // namespace tiny

@@ -1,0 +1,101 @@
+// Products on the matrix units of a warp (mma.sync, MFMA, WMMA), for whatever the operands are
+// computed from and whatever becomes of the result. The threads of a warp hold a fragment of some
+// rows (range m) and columns (range n) between them; which elements are whose says the table of
+// units.
+//
+// In the kernel graph the product of a sum's operands becomes an Mma node: what one instruction
+// adds to one of the thread's elements. Its sources: the thread's elements of the first operand,
+// those of the second, and which of its elements of the result. Which elements along k a thread
+// holds is free as long as both operands agree: neighbours. Once the last source is a number, an
+// Mma without it is all of the thread's elements, and a Shuffle takes those that are wanted.
+// Payload: Ints{row of the table}.
+//
+// The units of CPUs are rows of the same table: what a warp's threads hold is in the registers of
+// one, so that an operand is one load of all of a fragment's elements, which lie in memory one
+// after the other (runtime/layout_tiles.h stores them so), or a load for each row of a tile,
+// equally far apart.
+#pragma once
+#include <optional>
+
+#include "codegen/kernel/choice.h"
+#include "codegen/kernel/option.h"
+
+namespace tiny {
+
+// One coordinate of what a thread of a warp holds: with thread = y * width + x, the coordinate of
+// its element i, 0 <= i < count, is y * of_y + x * of_x + i * step.
+struct LanePlace {
+  int of_y = 0, of_x = 0, step = 1, count = 1;
+};
+
+// An instruction: D (rows x columns) += A (rows x depth) B (depth x columns).
+struct MmaUnit {
+  const char* arch;       // what the names of the architectures begin with; "": NVIDIA's
+  DType dtype;            // of A and B in memory
+  const char* function;   // in the kernel's text: D = function(A, B, D), of vectors
+  const char* convert;    // of an element before it, where there is one
+  const char* intrinsic;  // of LLVM, for AMD's
+  int rows, columns, depth;
+  int width;                     // of the threads' numbers, see LanePlace
+  LanePlace a_row, b_column, k;  // k: of both operands
+  LanePlace row, column;         // of the result; neighbours along the columns are a vector
+  DType sum = kF32;              // of D
+  DType second = dtype;          // of B, where A has another one
+  int group = 0;      // CPU: elements along k that lie next to each other for each column of B
+  bool fnuz = false;  // its 8-bit floats are FNUZ's: each is half of what it is in memory
+
+  int a_count() const { return a_row.count * k.count; }
+  int b_count() const { return b_column.count * k.count; }
+  // Whether it computes B^T A^T: see the table.
+  bool is_transposed() const { return width == 16 && column.count > 1; }
+  int results() const { return row.count * column.count; }
+};
+
+// The unit for operands of this dtype; nullptr where there is none: f32 is multiplied as TF32 only
+// where that is allowed.
+const MmaUnit* mma_unit(const Target& target, DType dtype);
+
+// That of a CPU for rows and columns of these dtypes.
+const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);
+
+// That of an Mma node.
+const MmaUnit& mma_unit(Node mma);
+
+// The operands of a sum of products as the matrix units take them: f32, or what is narrower before
+// it is widened. Why they cannot be multiplied there; empty where they can.
+struct MmaProduct {
+  Node a = nullptr, b = nullptr;
+  const MmaUnit* unit = nullptr;
+};
+std::string mma_product(Node reduce, const Target& target, MmaProduct& out);
+
+// How a thread gets its elements of operands: one by one, or as matrices
+// (codegen/options/load_matrix.h).
+enum MmaReads : int64_t { kMmaElements, kMmaMatrices };
+
+// Why the option is not legal; empty where it is. Option: rows along axis, columns along axes[0],
+// sums along axes[1], how operands are read as its amount; the ranges of a thread's rows and
+// columns and of the warp's threads get the next three ids.
+std::string mma_problem(Node sink, const Opt& opt, const Target& target);
+Node use_mma(Node sink, const Opt& opt, const Target& target);
+
+// An Mma whose last source is a number, as a Shuffle of all elements.
+Node mma_elements(Node mma);
+
+// A sum of elements of fragments as the elements of a sum of fragments, which the matrix units add
+// to; nullptr for any other reduction.
+Node mma_sum(Node reduce);
+
+// Fragments that a warp holds, and warps of a block.
+struct MmaPlan {
+  int64_t rows = 1, columns = 1, warps = 1;
+};
+
+// Options that use it for the kernel's product; none where it has none that fits.
+std::optional<Choice> choose_mma_options(Node sink, const Target& target);
+
+// The same with operands in registers alone, by other plans: the most promising ones first.
+std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most);
+std::optional<Choice> choose_tile_options(Node sink, const Target& target);  // on a CPU
+
+}  // namespace tiny

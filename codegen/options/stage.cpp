@@ -1,0 +1,359 @@
+#include "codegen/options/stage.h"
+
+#include <algorithm>
+
+#include "codegen/kernel/access.h"
+#include "codegen/options/mma.h"
+#include "codegen/proof/write_layout.h"
+#include "tiny/algebra.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+Node narrow(Node factor, const Target& target) {
+  if (factor->op != Op::Cast) return factor;
+  const DType from = factor->src(0)->dtype;
+  if (from.is_half()) return factor->dtype == kF32 ? factor->src(0) : factor;
+  const MmaUnit* unit = from.size() == 1 ? mma_unit(target, from) : nullptr;
+  return unit && unit->sum == factor->dtype ? factor->src(0) : factor;
+}
+
+bool move_alike(Node value, Node r, Node s) {
+  Node at_first = substitute(value, s, index(0));
+  return simplify(substitute(at_first, r, index_add(r, s))) == simplify(value);
+}
+
+namespace {
+
+bool holds(Node gate, Node condition) {
+  if (gate == condition) return true;
+  return gate->op == Op::And && (holds(gate->src(0), condition) || holds(gate->src(1), condition));
+}
+
+Node added(Node gate, Node condition) {
+  if (condition->op == Op::And && condition->dtype.is_bool())
+    return added(added(gate, condition->src(0)), condition->src(1));
+  return gate && holds(gate, condition) ? gate : both(gate, condition);
+}
+
+// Zero where the condition is false: loads can be told.
+Node gated(Node n, Node condition) {
+  if (n->op == Op::Cast) return make(Op::Cast, n->dtype, {gated(n->src(0), condition)});
+  if (n->op == Op::Load && !is_stage(n->src(0)))
+    return make(Op::Load, n->dtype,
+                {n->src(0), n->src(1), added(n->num_src > 2 ? n->src(2) : nullptr, condition)});
+  return make(Op::Where, n->dtype, {condition, n, constant(n->dtype, 0)});
+}
+
+bool is_padded_load(Node n) {
+  return n->op == Op::Where && n->src(1)->op == Op::Load && n->src(2)->is_const(0);
+}
+
+// The sum that closes a range, and the factors of what it adds.
+struct Product {
+  Node reduce = nullptr;
+  Node factors[2] = {};
+  Node gate = nullptr;  // of terms that count
+};
+
+std::string find_product(Node sink, int id, Product& out) {
+  for (Node n : all_of(sink, Op::Reduce))
+    for (Node r : n->srcs().subspan(1)) {
+      if (range_id(r) != id) continue;
+      if (out.reduce) return "more than one reduction closes the range";
+      out.reduce = n;
+    }
+  if (!out.reduce) return "no range of a sum";
+  Node value = out.reduce->src(0), &gate = out.gate;
+  while (value->op == Op::Where && value->src(2)->is_const(0)) {
+    gate = both(gate, value->src(0));
+    value = value->src(1);
+  }
+  if (out.reduce->arg<OpArg>().op != Op::Add || value->op != Op::Mul ||
+      !(value->dtype.is_float() || value->dtype == kI32))
+    return "the reduction is no sum of products";
+  for (int i = 0; i < 2; ++i) {
+    Node f = out.factors[i] = value->src(i);
+    // Zero times zero is zero: what only some terms have may be asked of both factors instead.
+    if (gate) out.factors[i] = gated(f, gate);
+    if (is_padded_load(out.factors[i]))
+      out.factors[i] = gated(out.factors[i]->src(1), out.factors[i]->src(0));
+  }
+  return "";
+}
+
+bool contains_reduction(Node n) {
+  const std::vector<Node> below = topological(n);
+  return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Reduce; });
+}
+
+// One dimension of a tile: the ranges of the kernel that move along it, and its extent.
+struct Side {
+  std::vector<Node> ranges;
+  int64_t extent = 1;
+};
+
+// `windows`: what they share is in the tile once.
+std::vector<Side> sides_of(Node value, const std::vector<Node>& tile, bool windows) {
+  std::vector<Side> out;
+  for (Node r : tile) {
+    const auto at = std::find_if(out.begin(), out.end(), [&](const Side& s) {
+      return windows && s.ranges.size() == 1 && move_alike(value, s.ranges[0], r);
+    });
+    Side& side = at == out.end() ? out.emplace_back() : *at;
+    side.extent += extent(r) - 1;
+    side.ranges.push_back(r);
+  }
+  return out;
+}
+
+// Elements between neighbours along each side: `padding` lies between those along the first one.
+std::vector<int64_t> steps_of(const std::vector<Side>& sides, int64_t padding) {
+  std::vector<int64_t> out(sides.size(), 1);
+  for (size_t i = sides.size() - 1; i-- > 0;) out[i] = out[i + 1] * sides[i + 1].extent;
+  if (sides.size() > 1) out[0] += padding;
+  return out;
+}
+
+Node place(const std::vector<Side>& sides, const std::vector<int64_t>& steps) {
+  Node at = index(0);
+  for (size_t i = 0; i < sides.size(); ++i)
+    for (Node r : sides[i].ranges) at = index_add(at, index_mul(r, steps[i]));
+  return at;
+}
+
+// The only load of a factor that has an element of its own for each of the tile's; nullptr where
+// there are several.
+Node own_load(Node factor, Node loop, const std::vector<Node>& tile) {
+  Node own = nullptr;
+  for (Node n : topological(factor)) {
+    const bool is_own =
+        n->op == Op::Load && (n->ranges & loop->ranges) &&
+        std::all_of(tile.begin(), tile.end(), [&](Node r) { return (n->ranges & r->ranges) != 0; });
+    if (!is_own) continue;
+    if (own || is_stage(n->src(0))) return nullptr;
+    own = n;
+  }
+  return own;
+}
+
+bool is_raw(const Opt& opt) { return opt.axes[0] / 2 == 1; }
+bool is_of_windows(const Opt& opt) { return opt.axes[0] / 2 == 2; }
+
+std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
+  std::vector<Node> out;
+  for (Node r : ranges_of(sink))
+    if (std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(r)) != opt.axes.end())
+      out.push_back(r);
+  std::sort(out.begin(), out.end(), [&](Node a, Node b) {
+    return std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(a)) <
+           std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(b));
+  });
+  return out;
+}
+
+}  // namespace
+
+std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
+  Product p;
+  if (target.kind != Target::Kind::Gpu) return "there is no shared memory";
+  if (opt.axes.size() < 3 || opt.axes[0] < 0 || opt.axes[0] > 5 || opt.axes[1] < 0 ||
+      opt.amount < 1 || opt.amount > 8)
+    return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
+  if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
+  Node value = narrow(p.factors[opt.axes[0] % 2], target);
+  if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
+  if (contains_reduction(value)) return "the factor is computed from a reduction";
+  const std::vector<Node> tile = tile_ranges(sink, opt);
+  if (tile.size() + 2 != opt.axes.size()) return "no such ranges of a tile";
+  if (is_raw(opt) && value->op == Op::Load) return "the factor is what lies in memory";
+  if (is_raw(opt) && !own_load(value, range_with_id(sink, opt.axis), tile))
+    return "the factor is not computed from one load";
+  for (Node r : tile) {
+    if (!(value->ranges & r->ranges) || range_id(r) == opt.axis)
+      return cat("the factor has no tile along r", range_id(r));
+    if (!r->src(0)->is_const()) return cat("the extent of r", range_id(r), " is not known");
+  }
+  return "";
+}
+
+Node use_stage(Node sink, const Opt& opt, const Target& target) {
+  Product p;
+  const std::string why = find_product(sink, opt.axis, p);
+  expect(why.empty(), "stage: ", why);
+  const int which = opt.axes[0] % 2;
+  Node factor = p.factors[which], value = narrow(factor, target);
+  const std::vector<Node> tile = tile_ranges(sink, opt);
+  Node loop = range_with_id(sink, opt.axis);
+  Node raw = is_raw(opt) ? own_load(value, loop, tile) : nullptr;
+  if (raw) value = p.gate ? gated(raw, p.gate) : raw;
+  int id = next_range_id(sink), slot = kFirstStage;
+  for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, static_cast<int>(s->ints()[0]) - 1);
+  const std::vector<Side> sides = sides_of(value, tile, is_of_windows(opt));
+  const std::vector<int64_t> steps = steps_of(sides, opt.axes[1]);
+  NodeMap<Node> map;
+  std::vector<Side> fill;
+  std::vector<Node> closed;
+  for (const Side& side : sides) {
+    Node r = make(Op::Range, kIndex, {index(side.extent)}, RangeArg{id++, RangeKind::Loop});
+    for (Node of : side.ranges) map[of] = of == side.ranges[0] ? r : index(0);
+    fill.push_back({{r}, side.extent});
+    closed.push_back(r);
+  }
+  const bool is_filled_again = value->ranges & loop->ranges;
+  const int64_t depth = is_filled_again ? opt.amount : 1;
+  const int64_t size = (steps[0] * sides[0].extent + 15) / 16 * 16;
+  Node turn = index_mul(index_mod(loop, depth), size);
+  const int64_t numbers[] = {slot, size * depth, depth};
+  std::vector<Node> srcs{substitute(value, map), index_add(turn, place(fill, steps)), index(0)};
+  srcs.insert(srcs.end(), closed.begin(), closed.end());
+  Node stage = make(Op::Stage, value->dtype, srcs, Ints(numbers));
+  Node read = make(Op::Load, value->dtype, {stage, index_add(turn, place(sides, steps))});
+  if (raw)
+    read = substitute(factor, raw, read);
+  else if (value != factor)
+    read = make(Op::Cast, factor->dtype, {read});
+  Node factors[2] = {p.factors[0], p.factors[1]};
+  factors[which] = read;
+  std::vector<Node> sum(p.reduce->srcs().begin(), p.reduce->srcs().end());
+  sum[0] = make(Op::Mul, factor->dtype, {factors[0], factors[1]});
+  return substitute(sink, p.reduce, make(Op::Reduce, p.reduce->dtype, sum, p.reduce->payload));
+}
+
+uint64_t staged_ranges(Node sink) {
+  uint64_t out = 0;
+  for (Node s : all_of(sink, Op::Stage))
+    for (Node r : s->srcs().subspan(3)) out |= r->ranges;
+  return out;
+}
+
+namespace {
+
+// Whether results or sums run in the range, too.
+bool is_of_results(Node sink, Node range) {
+  uint64_t ranges = 0;
+  for (Node store : sink->srcs()) ranges |= store->ranges;
+  for (Node reduce : all_of(sink, Op::Reduce))
+    for (Node r : reduce->srcs().subspan(1)) ranges |= r->ranges;
+  return ranges & range->ranges;
+}
+
+// Whether neighbouring iterations of the loop that a stage is filled ahead of ask for one tile: its
+// copies would still be under way while it is read.
+bool is_filled_twice(Node stage, const std::vector<Node>& ranges) {
+  Node of = nullptr;
+  for (Node r : ranges)
+    if (!is_of_grid(r) && (stage->ranges & r->ranges)) of = r;
+  if (stage_depth(stage) == 1 || !of || extent(of) == 1) return false;
+  const auto place = [&](int64_t turn) {
+    return simplify(substitute(stage->src(1), of, index(turn)));
+  };
+  return place(0) == place(1);
+}
+
+}  // namespace
+
+std::string staging_problem(Node sink) {
+  const std::vector<Node> stages = all_of(sink, Op::Stage);
+  for (Node s : stages)
+    for (Node r : s->srcs().subspan(3))
+      if (kind(r) != RangeKind::Thread && is_of_results(sink, r))
+        return cat("r", range_id(r), ": an iteration fills a part of a stage that it reads all of");
+  const std::vector<Node> ranges = ranges_of(sink);
+  for (Node s : stages)
+    if (is_filled_twice(s, ranges)) return "a tile is copied again by the next iteration";
+  for (Node r : ranges) {
+    if (is_of_grid(r) && kind(r) == RangeKind::Block) continue;
+    const bool each = is_of_grid(r) || kind(r) == RangeKind::Unroll || kind(r) == RangeKind::Vector;
+    for (Node s : stages)
+      if (each && (s->ranges & r->ranges))
+        return cat("r", range_id(r), ": threads do not have a stage of their own each");
+  }
+  return "";
+}
+
+int64_t stage_bytes(Node stage) {
+  constexpr int64_t kAlignment = 16;  // of the widest access by a thread
+  const int64_t bytes = stage->ints()[1] * stage->dtype.size();
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t all_stage_bytes(Node sink) {
+  int64_t bytes = 0;
+  for (Node s : all_of(sink, Op::Stage)) bytes += stage_bytes(s);
+  return bytes;
+}
+
+StageSchedule stage_schedule(int64_t depth) {
+  if (depth < 2) return {};
+  return {depth, depth - 1, depth - 2};
+}
+
+Finding prove_schedule(const StageSchedule& s) {
+  const auto wrong = [&](const char* what) {
+    return Finding{Verdict::Wrong, Method::Walk,
+                   cat(s.depth, " stages, filled ", s.lead, " ahead: ", what)};
+  };
+  // The barrier of iteration i parts what is read and filled in i from what was in i - 1. A thread
+  // is in one of the two while another is in the other, or both are in the same.
+  if (s.lead == 0) return s.depth == 1 ? Finding{} : wrong("copies are never ahead");
+  if (s.lead % s.depth == 0) return wrong("a tile is filled while it is read");
+  if (s.lead > s.depth) return wrong("a tile is filled again before it was read");
+  // The group of iteration i is number i + lead of those asked for when i has been: before the
+  // barrier of i there are i + lead of them, and that of i is followed by lead - 1.
+  if (s.pending > s.lead - 1) return wrong("a tile is read before it has arrived");
+  return {};
+}
+
+namespace {
+
+// Whether no two iterations write the same element, tried one after the other.
+bool walked_apart(const Claim& c) {
+  constexpr int64_t kMost = 1 << 15;
+  std::vector<Node> ranges;
+  int64_t count = 1;
+  for (Node n : topological(c.index))
+    if (n->op == Op::Range) ranges.push_back(n);
+  for (Node r : ranges)
+    if ((count *= extent(r)) > kMost) return false;
+  std::vector<bool> written(static_cast<size_t>(c.size));
+  for (int64_t i = 0; i < count; ++i) {
+    Point p;
+    int64_t rest = i;
+    for (Node r : ranges) {
+      p.ranges[static_cast<size_t>(range_id(r))] = rest % extent(r);
+      rest /= extent(r);
+    }
+    const auto at = evaluate(c.index, 0, p);
+    if (!at || *at < 0 || *at >= c.size || written[static_cast<size_t>(*at)]) return false;
+    written[static_cast<size_t>(*at)] = true;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<Finding> prove_stages(Node sink) {
+  std::vector<Finding> out;
+  for (Node s : all_of(sink, Op::Stage)) {
+    out.push_back(prove_schedule(stage_schedule(stage_depth(s))));
+    std::vector<Node> threads;
+    for (Node r : s->srcs().subspan(3))
+      if (kind(r) == RangeKind::Thread) threads.push_back(exact_form(r));
+    // Which tile of several it is moves all of its elements alike.
+    NodeMap<Node> map;
+    for (Node r : topological(s->src(1)))
+      if (r->op == Op::Range && (s->ranges & r->ranges)) map[r] = constant(r->dtype, 0);
+    Node at = simplify(substitute(s->src(1), map));
+    Node store = make(Op::Store, kVoid, {s, at, s->src(0)});
+    std::vector<Claim> writes;
+    for (const Claim& c : claims_of(make(Op::Sink, kVoid, {store})))
+      if (c.access == store && writes.empty()) writes.push_back(c);
+    if (!written_apart(writes, threads) && !walked_apart(writes[0]))
+      out.push_back({Verdict::Unproved, Method::None,
+                     cat("threads may write the same element of stage ", s->ints()[0])});
+  }
+  return out;
+}
+
+}  // namespace tiny

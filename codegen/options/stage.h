@@ -1,0 +1,122 @@
+// Operands of a product in shared memory. A block of a GPU copies the tile of an operand that it
+// needs for one iteration of a loop of the sum, each thread a part of it, and all of its threads
+// read it from there, each element many times.
+//
+// In the kernel graph an operand V(r..., t...) that is read along a tile's ranges t becomes
+//   Load(Stage(V(r..., f...), place(f...), of, f...), place(t...))
+// The Stage closes the ranges f, of the same extents: loops that fill the buffer. To options they
+// are ranges like others: joined with those of the block's threads, split, unrolled, vectors.
+// `of` is a number, or the loop in whose iterations the buffer is filled where that cannot be seen
+// from the other sources. Payload: Ints{slot, elements, depth}: the buffer's name (-2, -3, ...: -1
+// are registers, see codegen/wgmma/tile.h), its size, and how many tiles it holds. With several the
+// copies of later iterations are under way while an earlier one is computed
+// (codegen/passes/linearize.cpp says in which order), and `place` counts iterations modulo depth.
+#pragma once
+#include <optional>
+#include <span>
+
+#include "codegen/kernel/choice.h"
+#include "codegen/proof/prove.h"
+#include "codegen/target/source.h"
+
+namespace tiny {
+
+constexpr int kFirstStage = -2;  // the slot of a kernel's first stage
+
+// A factor as it is kept in shared memory: halves before they are widened, and bytes where the
+// matrix units of warps take them.
+Node narrow(Node factor, const Target& target);
+
+inline bool is_stage(Node param) { return param->op == Op::Stage; }
+inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
+
+// Option: axis is a range of the sum, axes[0] which factor of the product (0 or 1; 2 or 3: what it
+// is computed from is staged, as it lies in memory, and the factor is computed as it is read from
+// the stage; 4 or 5: windows are staged, what they share once: of ranges that the factor depends on
+// by their sum alone, two are one side of the tile), axes[1] how many elements lie between the rows
+// of the tile, along the first of its sides, to keep them in different banks, axes[2...] the ranges
+// of the tile, those along which elements lie next to each other last; amount the depth. The ranges
+// f, one for each side, get the next ids, in the order of axes.
+std::string stage_problem(Node sink, const Opt& opt, const Target& target);
+Node use_stage(Node sink, const Opt& opt, const Target& target);
+
+// Ranges that stages close.
+uint64_t staged_ranges(Node sink);
+
+// What is wrong with a kernel's stages when all options are applied; empty where nothing is.
+std::string staging_problem(Node sink);
+
+// Bytes in the block's dynamic shared memory: of a stage, and of all that a kernel has.
+int64_t stage_bytes(Node stage);
+int64_t all_stage_bytes(Node sink);
+
+// In which order a loop fills and reads its stages. In iteration i (from -lead on) each thread
+// waits until all but its last `pending` groups of copies have arrived, meets the others at a
+// barrier, asks for the tile of iteration i + lead as a group, and then computes i where i >= 0.
+struct StageSchedule {
+  int64_t depth = 1, lead = 0, pending = 0;
+};
+StageSchedule stage_schedule(int64_t depth);
+
+// A block's tile of results, and how its operands are staged. A warp is 4 x 8 threads: 8 of them
+// that read next to each other are a quarter of a warp, which shared memory serves at a time.
+struct StagePlan {
+  int64_t warps_down = 1, warps_across = 1;  // of a block
+  int64_t down = 1, across = 1;              // results of a thread, or a warp's 16 x 8 fragments
+  double rate = 1;                           // of multiplications, that of the largest tile being 1
+  int64_t step = 16;                         // elements along the sum that are staged at a time
+  int64_t depth = 3;                         // tiles of each operand in shared memory
+
+  bool mma = false;       // on the matrix units of warps (codegen/options/mma.h)
+  bool bytes = false;     // what a factor is computed from is staged
+  bool matrices = false;  // fragments are read by ldmatrix (codegen/options/load_matrix.h)
+
+  static constexpr int64_t kDown = 4, kAcross = 8;
+  int64_t rows() const { return warps_down * (mma ? 16 : kDown) * down; }
+  int64_t columns() const { return warps_across * kAcross * across; }
+};
+
+// Plans for products on ordinary arithmetic units, and on the matrix units of warps.
+std::span<const StagePlan> stage_plans(bool mma);
+
+// Whether a product is large enough for the effort: `others` products at once of so many rows,
+// columns, and terms of each sum.
+bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
+                      const Target& target);
+
+// The same of few rows, which meet columns that are computed as they are staged.
+int64_t thin_columns(int64_t rows, const Target& target);  // of a block's tile
+bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms);
+
+// Options that stage both factors of the kernel's product, with the plan that is best of these;
+// none where the kernel has none, or none that is worth it.
+std::optional<Choice> choose_stage_options(Node sink, const Target& target,
+                                           std::span<const StagePlan> plans);
+
+// Whether the value depends on two ranges by their sum alone, as windows do on where they begin and
+// on how far in one is.
+bool move_alike(Node value, Node r, Node s);
+
+// A warp's fragments of a convolution or of one of its gradients, and how many pieces of its
+// windows shared memory holds: of the gradient of filters so many lines of pixels, else a few
+// channels.
+struct WindowPlan {
+  int64_t rows = 1, columns = 1, depth = 1, lines = 0;
+};
+
+// Options for the matrix units of warps that stage both factors, of windows what they share once:
+// none where the kernel has none, or the plan does not fit.
+std::optional<Choice> choose_window_options(Node sink, const Target& target,
+                                            const WindowPlan& plan);
+// By the best plan, where it takes less time than that, in units of codegen/heuristics/gpu_mma.cpp.
+std::optional<Choice> choose_window_options(Node sink, const Target& target, double time);
+// Those of all plans that fit.
+std::vector<Choice> window_choices(Node sink, const Target& target);
+
+// Whether no thread fills what another may still read, and what is read has arrived.
+Finding prove_schedule(const StageSchedule& schedule);
+
+// Whether every element that a thread reads from a stage was put there, by one thread.
+std::vector<Finding> prove_stages(Node sink);
+
+}  // namespace tiny

@@ -1,0 +1,226 @@
+#include "codegen/passes/gates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tiny/algebra.h"
+#include "tiny/rebuild.h"
+#include "tiny/rewrite.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr double kLeastNormal = -126;  // exponent of the least normal f32
+
+void conditions(Node gate, std::vector<Node>& out) {
+  if (gate->op == Op::And) {
+    conditions(gate->src(0), out);
+    conditions(gate->src(1), out);
+  } else if (!gate->is_const(1) && std::find(out.begin(), out.end(), gate) == out.end()) {
+    out.push_back(gate);
+  }
+}
+
+// All that must hold, in an order that does not depend on how it was put together.
+std::vector<Node> conditions(Node a, Node b = nullptr) {
+  std::vector<Node> out;
+  if (a) conditions(a, out);
+  if (b) conditions(b, out);
+  std::sort(out.begin(), out.end(), [](Node x, Node y) { return x->id < y->id; });
+  return out;
+}
+
+bool is_constant(Node n, double value) {
+  return n->is_const() && n->dtype.is_float() && n->float_value() == value;
+}
+
+// A value that is selected, by which conditions, and the constant elsewhere.
+struct Selected {
+  Node value;
+  std::vector<Node> conditions;
+};
+
+// x, or x selected among -infinity.
+Selected selected(Node x) {
+  if (x->op == Op::Where && is_constant(x->src(2), -INFINITY))
+    return {x->src(1), conditions(x->src(0))};
+  return {x, {}};
+}
+
+// c of exp2(c (x - m)), c > 0, with x and m; nothing for other values.
+struct Exponential {
+  Node x, m, factor;
+};
+std::optional<Exponential> exponential(Node n) {
+  if (n->op != Op::Exp2 || n->src(0)->op != Op::Mul) return {};
+  Node product = n->src(0), difference = product->src(0), factor = product->src(1);
+  if (difference->is_const()) std::swap(difference, factor);
+  if (difference->op != Op::Sub || !factor->is_const() || !(factor->float_value() > 0)) return {};
+  return Exponential{difference->src(0), difference->src(1), factor};
+}
+
+bool is_infinite(Node test, Node of) {  // of == -infinity, or either infinity
+  if (test->op == Op::Or) return is_infinite(test->src(0), of) && is_infinite(test->src(1), of);
+  return test->op == Op::Eq && test->src(0) == of && test->src(1)->is_const() &&
+         std::isinf(test->src(1)->float_value());
+}
+
+// The largest of the values that m is: itself, or with 0 instead of an infinity.
+Node maximum(Node m) {
+  if (m->op == Op::Where && is_constant(m->src(1), 0) && is_infinite(m->src(0), m->src(2)))
+    m = m->src(2);
+  return m->op == Op::Reduce && m->arg<OpArg>().op == Op::Max ? m : nullptr;
+}
+
+bool closes_same(Node a, Node b) {
+  const auto x = a->srcs().subspan(1), y = b->srcs().subspan(1);
+  return std::is_permutation(x.begin(), x.end(), y.begin(), y.end());
+}
+
+// A sum of exponentials that leaves some out, with the selected x of its maximum: where that is
+// -infinity the exponential is 0. (Where m is an infinity or NaN, the sum is NaN or infinite both
+// ways.) nullptr for any other reduction.
+Node with_selected(Node reduce) {
+  Node where = reduce->src(0);
+  if (reduce->arg<OpArg>().op != Op::Add || where->op != Op::Where ||
+      !is_constant(where->src(2), 0))
+    return nullptr;
+  const auto e = exponential(where->src(1));
+  Node most = e ? maximum(e->m) : nullptr;
+  if (!most || !closes_same(reduce, most)) return nullptr;
+  Selected x = selected(e->x);
+  const Selected all = selected(most->src(0));
+  for (Node c : conditions(where->src(0)))
+    if (std::find(x.conditions.begin(), x.conditions.end(), c) == x.conditions.end())
+      x.conditions.push_back(c);
+  if (x.value != all.value || x.conditions.size() != all.conditions.size() ||
+      !std::is_permutation(x.conditions.begin(), x.conditions.end(), all.conditions.begin()))
+    return nullptr;
+  Node difference = make(Op::Sub, e->x->dtype, {most->src(0), e->m});
+  Node value = make(Op::Mul, difference->dtype, {difference, e->factor});
+  std::vector<Node> srcs(reduce->srcs().begin(), reduce->srcs().end());
+  srcs[0] = make(Op::Exp2, value->dtype, {value});
+  return with_sources(reduce, srcs);
+}
+
+// Sums of exp2(c (x - m)) without the terms that are too small to count.
+Node flush_exponentials(Node sink) {
+  NodeMap<int> users;
+  const std::vector<Node> all = topological(sink);
+  for (Node n : all)
+    for (Node s : n->srcs()) ++users[s];
+  NodeMap<Node> map;
+  for (Node n : all) {
+    if (n->op != Op::Reduce || n->arg<OpArg>().op != Op::Add || users[n->src(0)] > 1) continue;
+    const auto e = n->src(0)->dtype == kF32 ? exponential(n->src(0)) : std::nullopt;
+    Node most = e ? maximum(e->m) : nullptr;
+    if (!most || most->src(0) != e->x || !closes_same(n, most)) continue;
+    Node x = n->src(0)->src(0);
+    Node small = make(Op::Lt, kBool, {x, constant(kF32, kLeastNormal)});
+    map[n->src(0)] = make(Op::Where, kF32, {small, constant(kF32, 0), n->src(0)});
+  }
+  return substitute(sink, map);
+}
+
+Node loaded(Node n) {
+  while (n->op == Op::Cast && n->dtype.is_float() && n->src(0)->dtype.is_float()) n = n->src(0);
+  return n->op == Op::Load && n->num_src > 2 ? n : nullptr;
+}
+
+// The gates of loads in the words of the selections of what is loaded.
+Node name_gates(Node sink) {
+  NodeMap<Node> map;
+  for (Node n : topological(sink)) {
+    Node load = n->op == Op::Where ? loaded(n->src(1)) : nullptr;
+    if (!load || map.contains(load) || n->src(0) == load->src(2)) continue;
+    if (conditions(n->src(0)) == conditions(load->src(2)))
+      map[load] = make(Op::Load, load->dtype, {load->src(0), load->src(1), n->src(0)});
+  }
+  return substitute(sink, map);
+}
+
+}  // namespace
+
+Node lower_gates(Node sink, const Target& target) {
+  sink = name_gates(rebuild(sink, [](Node, Node now) {
+    Node better = now->op == Op::Reduce ? with_selected(now) : nullptr;
+    return better ? better : now;
+  }));
+  return target.kind == Target::Kind::Gpu ? flush_exponentials(sink) : sink;
+}
+
+namespace {
+
+Node unbroadcast(Node n) { return n->op == Op::Broadcast ? n->src(0) : n; }
+
+// The constant as an element of the load: an infinity, which every dtype has. (Zero is what a load
+// gives without being told to.)
+Node as_element(Node constant, Node load) {
+  const bool infinite = constant->is_const() && constant->dtype.is_float() &&
+                        std::isinf(constant->float_value()) && load->dtype.is_float();
+  return infinite ? tiny::constant(load->dtype.one(), constant->float_value()) : nullptr;
+}
+
+}  // namespace
+
+FreeSelections::FreeSelections(const Linear& program) {
+  find_loads(program);
+  find_exponentials(program);
+}
+
+void FreeSelections::find_loads(const Linear& program) {
+  NodeMap<char> other;  // loads that somebody reads as they are
+  std::vector<Node> wheres;
+  const auto visit = [&](Node user, Node s) {
+    Node load = loaded(s);
+    if (!load || loaded(user)) return;  // the users of a cast decide
+    const bool selects = user->op == Op::Where && user->src(1) == s && user->src(2)->is_const() &&
+                         unbroadcast(user->src(0)) == unbroadcast(load->src(2));
+    Node c = selects ? as_element(user->src(2), load) : nullptr;
+    const Node* before = constants_.find(load);
+    if (!c || (before && *before != c)) {
+      other[load] = 1;
+      return;
+    }
+    constants_[load] = c;
+    wheres.push_back(user);
+  };
+  for (Node n : program.body) {
+    if (n->op == Op::Update)
+      visit(n, n->src(0)->src(0));
+    else if (n->op == Op::Fetch)
+      visit(n, n->src(0)->src(2));
+    else if (n->op != Op::Reduce)
+      for (Node s : n->srcs()) visit(n, s);
+  }
+  NodeMap<Node> kept;
+  for (Node where : wheres) {
+    Node load = loaded(where->src(1));
+    if (other.contains(load)) continue;
+    done_[where] = 1;
+    kept[load] = constants_[load];
+  }
+  constants_ = std::move(kept);
+}
+
+void FreeSelections::find_exponentials(const Linear& program) {
+  NodeMap<int> users;
+  std::vector<Node> parts;
+  for (Node n : program.body) {
+    if (n->op == Op::Update) ++users[n->src(0)->src(0)];
+    if (n->op == Op::Update || n->op == Op::Reduce) continue;
+    for (Node s : n->srcs()) ++users[s];
+    if (n->op != Op::Where || n->dtype.scalar != Scalar::F32) continue;
+    Node small = n->src(0), power = n->src(2);
+    if (small->op != Op::Lt || power->op != Op::Exp2 || !is_constant(n->src(1), 0) ||
+        small->src(0) != power->src(0) || !is_constant(small->src(1), kLeastNormal))
+      continue;
+    flushed_[n] = power->src(0);
+    parts.insert(parts.end(), {small, power});
+  }
+  for (Node part : parts)
+    if (users[part] == 1) hidden_[part] = 1;
+}
+
+}  // namespace tiny

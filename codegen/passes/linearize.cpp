@@ -1,0 +1,451 @@
+#include "codegen/passes/linearize.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "codegen/kernel/access.h"
+#include "codegen/options/stage.h"
+#include "codegen/wgmma/tile.h"
+#include "tiny/algebra.h"
+#include "tiny/error.h"
+#include "tiny/rewrite.h"
+
+namespace tiny {
+
+namespace {
+
+// A loop of the program, or the body of the kernel itself. Items (reductions, stages and stores)
+// are put in loops first; values are then placed where they are needed.
+struct Block {
+  Node range = nullptr;  // nullptr: of the kernel, or of what threads alone do
+  Block* parent = nullptr;
+  uint64_t open = 0;  // ranges of the loops around it, its own included
+  int position = 0;   // among the children of its parent
+  std::vector<std::unique_ptr<Block>> children;
+  std::vector<Node> updates;  // items whose innermost loop this is
+  std::vector<Node> closing;  // reductions whose outermost own loop this is
+  NodeMap<int> computed;      // reductions known here, and after which child
+  NodeMap<char> tried;        // computed, or depend on a loop further in
+  int64_t fills = 0;          // depth of the stages that are filled here
+};
+
+// Stages that hold several tiles are filled ahead of the loop that they are read in: along a range
+// of its own, whose one iteration is a later one of that loop.
+struct Ahead {
+  Node range, of;
+};
+
+class Pipeliner {
+ public:
+  // `sink` with such stages, and the ranges that they are filled along.
+  Node operator()(Node sink, std::vector<Ahead>& out) {
+    const std::vector<Node> ranges = ranges_of(sink);
+    int id = next_range_id(sink);
+    NodeMap<Node> map;
+    for (Node s : all_of(sink, Op::Stage)) {
+      Node of = nullptr;
+      for (Node r : ranges)
+        if (!is_of_grid(r) && (s->ranges & r->ranges)) of = r;
+      if (!of || stage_depth(s) == 1) continue;
+      const auto known =
+          std::find_if(out.begin(), out.end(), [&](const Ahead& a) { return a.of == of; });
+      Node ahead = known != out.end()
+                       ? known->range
+                       : make(Op::Range, of->dtype, {of->src(0)}, RangeArg{id++, RangeKind::Loop});
+      if (known == out.end()) out.push_back({ahead, of});
+      std::vector<Node> srcs{substitute(s->src(0), of, ahead), substitute(s->src(1), of, ahead), of,
+                             ahead};
+      for (Node r : s->srcs().subspan(3)) srcs.push_back(r);
+      map[s] = with_sources(s, srcs);
+    }
+    return out.empty() ? sink : substitute(sink, map);
+  }
+};
+
+class Linearizer {
+ public:
+  explicit Linearizer(Node sink) {
+    std::vector<Node> items;
+    sink = Pipeliner()(sink, ahead_);
+    const std::vector<Node> order = topological(sink);
+    for (Node n : order) {
+      if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
+      if (n->op == Op::Matrix) matrix_ = n;
+      collect_depends(n);
+      if (is_computed_in_loops(n) || n->op == Op::Store) items.push_back(n);
+    }
+    hold_back_stores(order);
+    std::stable_partition(items.begin(), items.end(), is_computed_in_loops);
+    collect_needs(items);
+    for (Node r : grid_) root_.open |= r->ranges;
+    std::sort(grid_.begin(), grid_.end(), [](Node a, Node b) {
+      return std::pair(kind(a), range_id(a)) < std::pair(kind(b), range_id(b));
+    });
+    order_ranges(items);
+    for (Node item : items)
+      if (item->op == Op::Store) descend(&root_, loops_around(item), item)->updates.push_back(item);
+  }
+
+  std::vector<Node> run() {
+    scopes_.emplace_back(&root_);
+    if (matrix_) {
+      for (Node s : matrix_->srcs()) need(s);
+      scopes_.back().text.push_back(matrix_);
+    }
+    emit(root_);
+    std::vector<Node> body;
+    for (Node r : grid_) body.push_back(make(Op::Loop, kVoid, {r}));
+    body.insert(body.end(), body_.begin(), body_.end());
+    for (Node r : grid_) body.push_back(make(Op::EndLoop, kVoid, {r}));
+    return body;
+  }
+
+ private:
+  static int id_of(Node range) { return range->arg<RangeArg>().id; }
+  static bool is_computed_in_loops(Node n) { return n->op == Op::Reduce || n->op == Op::Stage; }
+
+  // Reductions and stages that a node's value needs directly, without passing another one.
+  void collect_depends(Node n) {
+    if (n->op == Op::Range || n->is_const()) return;
+    std::vector<Node> found;
+    for (Node s : n->srcs()) {
+      if (is_computed_in_loops(s))
+        found.push_back(s);
+      else
+        found.insert(found.end(), depends_[s].begin(), depends_[s].end());
+    }
+    sort_by_number(found);
+    depends_[n] = std::move(found);
+  }
+
+  // A store over what other items read waits for what these wait for: then it is in the same loop
+  // as they are, behind all loads, or behind the reduction that reads.
+  void hold_back_stores(const std::vector<Node>& order) {
+    std::map<int64_t, std::vector<Node>> readers;  // of each slot that is written
+    for (Node n : order)
+      if (n->op == Op::Store) readers[n->src(0)->ints()[0]];
+    NodeMap<std::set<int64_t>> read;  // such slots, without passing another item
+    for (Node n : order) {
+      std::set<int64_t> slots;
+      if (n->op == Op::Load && readers.contains(n->src(0)->ints()[0]))
+        slots.insert(n->src(0)->ints()[0]);
+      for (Node s : n->srcs())
+        if (const auto* more = read.find(s); more && !is_computed_in_loops(s))
+          slots.insert(more->begin(), more->end());
+      if (slots.empty()) continue;
+      if (is_computed_in_loops(n) || n->op == Op::Store)
+        for (int64_t slot : slots) readers[slot].push_back(n);
+      read[n] = std::move(slots);
+    }
+    for (Node store : order) {
+      if (store->op != Op::Store) continue;
+      std::vector<Node>& waits = depends_[store];
+      for (Node reader : readers[store->src(0)->ints()[0]]) {
+        const std::vector<Node> more =
+            is_computed_in_loops(reader) ? std::vector<Node>{reader} : depends_[reader];
+        waits.insert(waits.end(), more.begin(), more.end());
+      }
+      sort_by_number(waits);
+    }
+  }
+
+  // By number, not by address: the text of a kernel is the same in every run.
+  static void sort_by_number(std::vector<Node>& nodes) {
+    std::sort(nodes.begin(), nodes.end(), [](Node a, Node b) { return a->id < b->id; });
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  }
+
+  // All reductions that an item needs, directly or by way of others, in order of creation: each
+  // after those that it needs itself.
+  void collect_needs(const std::vector<Node>& items) {
+    for (Node item : items) {
+      std::vector<Node> all = depends_[item];
+      for (Node d : depends_[item]) {
+        const std::vector<Node>& more = *needs_.find(d);
+        all.insert(all.end(), more.begin(), more.end());
+      }
+      sort_by_number(all);
+      needs_[item] = std::move(all);
+    }
+  }
+
+  // Loops nest by their ids, but what a reduction depends on comes outside of what it does not: so
+  // that its value is there in the loops of all that need it.
+  void order_ranges(const std::vector<Node>& items) {
+    std::array<uint64_t, 64> before{};  // per range: those that must come outside of it
+    for (Node item : items)
+      for (Node d : needs_[item])
+        for (Node r : ranges_)
+          if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
+    std::sort(ranges_.begin(), ranges_.end(), [](Node a, Node b) { return id_of(a) < id_of(b); });
+    uint64_t placed = 0, all = 0;
+    for (Node r : ranges_) all |= r->ranges;
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+      const auto rest = ranges_.begin() + static_cast<ptrdiff_t>(i);
+      auto next = std::find_if(rest, ranges_.end(), [&](Node r) {
+        return (before[id_of(r)] & all & ~placed & ~r->ranges) == 0;
+      });
+      if (next == ranges_.end()) next = rest;
+      placed |= (*next)->ranges;
+      std::rotate(rest, next, next + 1);
+    }
+  }
+
+  std::vector<Node> loops_around(Node item) const {
+    std::vector<Node> loops;
+    for (Node r : ranges_)
+      if (item->ranges & r->ranges) loops.push_back(r);
+    return loops;
+  }
+
+  // Those that a reduction or a stage closes; what is filled ahead is so in all of its loops.
+  std::vector<Node> own_loops(Node item) const {
+    std::vector<Node> loops;
+    const auto own = item->srcs().subspan(is_stage(item) ? 3 : 1);
+    for (Node r : ranges_)
+      if (std::find(own.begin(), own.end(), r) != own.end())
+        loops.insert(loop_behind(r) ? loops.begin() : loops.end(), r);
+    return loops;
+  }
+
+  // The loop that this range is ahead of, if any.
+  Node loop_behind(Node range) const {
+    for (const Ahead& a : ahead_)
+      if (a.range == range) return a.of;
+    return nullptr;
+  }
+
+  // Walks down through the loops, and has the reductions that the item needs computed on the way,
+  // each in the outermost block where its own surroundings are open.
+  Block* descend(Block* at, const std::vector<Node>& loops, Node item) {
+    for (Node r : loops) {
+      require(at, item);
+      at = child_for(at, r, item);
+    }
+    require(at, item);
+    return at;
+  }
+
+  void require(Block* at, Node item) {
+    for (Node d : depends_[item]) {
+      if (is_computed(at, d) || at->tried.contains(d)) continue;
+      at->tried[d] = 1;
+      require(at, d);  // may be complete further out than d itself
+      if (d->ranges & ~at->open) continue;
+      const std::vector<Node> loops = own_loops(d);
+      Block* outermost = child_for(at, loops.empty() ? nullptr : loops[0], d);
+      const std::vector<Node> inner(loops.begin() + !loops.empty(), loops.end());
+      descend(outermost, inner, d)->updates.push_back(d);
+      outermost->closing.push_back(d);
+      if (is_stage(d)) outermost->fills = stage_depth(d);
+      at->computed[d] = outermost->position;
+    }
+  }
+
+  static bool is_computed(const Block* at, Node reduce) {
+    for (; at; at = at->parent)
+      if (at->computed.contains(reduce)) return true;
+    return false;
+  }
+
+  // An existing loop over the range that comes after all that the item needs, or a new one.
+  Block* child_for(Block* at, Node range, Node item) {
+    int first = 0;
+    for (Node d : needs_[item])
+      if (const int* position = at->computed.find(d)) first = std::max(first, *position + 1);
+    for (size_t i = static_cast<size_t>(first); i < at->children.size(); ++i)
+      if (at->children[i]->range == range &&
+          (range || (at->children[i]->fills > 0) == is_stage(item)))
+        return at->children[i].get();
+    auto block = std::make_unique<Block>();
+    block->range = range;
+    block->parent = at;
+    block->open = at->open | (range ? range->ranges : 0);
+    block->position = static_cast<int>(at->children.size());
+    at->children.push_back(std::move(block));
+    return at->children.back().get();
+  }
+
+  // One open loop while the program is written: what it has defined, and its text so far.
+  struct Scope {
+    explicit Scope(Block* b) : block(b) {}
+    Block* block;
+    NodeMap<char> defined;
+    std::vector<Node> text;
+  };
+
+  // The outermost scope in which all loops that the node depends on are open.
+  Scope& scope_of(Node n) {
+    size_t depth = 0;
+    for (size_t i = 0; i < scopes_.size(); ++i) {
+      if ((n->ranges & ~scopes_[i].block->open) == 0) {
+        depth = i;
+        break;
+      }
+      expect(i + 1 < scopes_.size(), "a value is needed outside of its loops");
+    }
+    // A reduction's value exists from where its loops have ended.
+    for (Node d : depends_[n])
+      while (depth < scopes_.size() && !is_defined(d, depth)) ++depth;
+    expect(depth < scopes_.size(), "a reduction is needed before its loops");
+    auto at = scopes_.begin();
+    std::advance(at, depth);
+    return *at;
+  }
+
+  bool is_defined(Node n, size_t depth) const {
+    for (size_t i = 0; i <= depth; ++i)
+      if (scopes_[i].defined.contains(n)) return true;
+    return false;
+  }
+
+  void need(Node n) {
+    if (n->op == Op::Range || n->is_const() || n->op == Op::Param) return;
+    if (is_defined(n, scopes_.size() - 1)) return;
+    expect(n->op != Op::Reduce, "a reduction is needed before its loops");
+    for (Node s : n->srcs()) need(s);
+    Scope& scope = scope_of(n);
+    scope.defined[n] = 1;
+    scope.text.push_back(n);
+  }
+
+  // Loads whose lanes have gates of their own are branches, over which no compiler moves others:
+  // they come before what waits for any of them.
+  void need_branches(Node n, NodeMap<char>& seen) {
+    if (n->op == Op::Reduce || seen.contains(n) || is_defined(n, scopes_.size() - 1)) return;
+    seen[n] = 1;
+    for (Node s : n->srcs()) need_branches(s, seen);
+    if (n->op == Op::Load && n->num_src > 2 && n->src(2)->dtype.lanes > 1) need(n);
+  }
+
+  // Stages first: they are computed from memory alone. Those that are filled ahead meet one barrier
+  // in each iteration: what has arrived may be read, and what was read before may be filled again.
+  void emit(Block& block) {
+    for (const int64_t ahead : {0, 1}) {
+      bool any = false;
+      for (auto& child : block.children) {
+        if (!child->fills || (child->fills > 1) != ahead) continue;
+        const StageSchedule s = stage_schedule(child->fills);
+        if (!any && (ahead || block.range)) barrier(s.pending);
+        any = true;
+        emit_loop(*child);
+      }
+      if (any && !ahead) barrier(0);
+    }
+    for (auto& child : block.children)
+      if (!child->fills) emit_loop(*child);
+    NodeMap<char> seen;
+    for (Node item : block.updates)
+      for (Node s : item->srcs().first(item->op == Op::Reduce ? 1
+                                       : is_stage(item)       ? 2
+                                                              : item->num_src))
+        need_branches(s, seen);
+    for (Node item : block.updates) {
+      if (item->op == Op::Stage) fill(item);
+      if (item->op != Op::Reduce) continue;
+      need(item->src(0));
+      scopes_.back().text.push_back(make(Op::Update, kVoid, {item}));
+    }
+    // All loads come before the first store: a kernel may write what it reads at the same index.
+    for (Node item : block.updates)
+      if (item->op == Op::Store)
+        for (Node s : item->srcs()) need(s);
+    for (Node item : block.updates)
+      if (item->op == Op::Store) scopes_.back().text.push_back(item);
+    if (!block.parent) body_ = std::move(scopes_.back().text);
+  }
+
+  void barrier(int64_t pending) {
+    scopes_.back().text.push_back(make(Op::Barrier, kVoid, {index(pending)}));
+  }
+
+  // A load of neighbours goes from memory to memory.
+  void fill(Node stage) {
+    Node value = stage->src(0);
+    Node store = make(Op::Store, kVoid, {stage, stage->src(1), value});
+    const bool is_copy = value->op == Op::Load && value->src(1)->dtype.lanes == 1 &&
+                         (value->num_src < 3 || value->src(2)->dtype.lanes == 1);
+    need(stage->src(1));
+    if (is_copy)
+      for (Node s : value->srcs()) need(s);
+    else
+      need(value);
+    scopes_.back().text.push_back(is_copy ? make(Op::Fetch, kVoid, {store}) : store);
+  }
+
+  // Loop(range), with how far what is filled in it is ahead; or of a range that is ahead of a loop.
+  Node opening(const Block& block) const {
+    if (Node of = loop_behind(block.range))
+      return make(Op::Loop, kVoid, {block.range, of, index(stage_schedule(block.fills).lead)});
+    for (const auto& child : block.children)
+      if (child->fills > 1)
+        return make(Op::Loop, kVoid, {block.range, index(stage_schedule(child->fills).lead)});
+    return make(Op::Loop, kVoid, {block.range});
+  }
+
+  void emit_loop(Block& block) {
+    if (block.range) need(block.range->src(0));
+    for (Node r : block.closing)
+      if (!is_stage(r)) scopes_.back().text.push_back(make(Op::Acc, kVoid, {r}));
+    scopes_.emplace_back(&block);
+    emit(block);
+    std::vector<Node> inner = std::move(scopes_.back().text);
+    scopes_.pop_back();
+    std::vector<Node>& text = scopes_.back().text;
+    if (block.range) text.push_back(opening(block));
+    text.insert(text.end(), inner.begin(), inner.end());
+    if (block.range) text.push_back(make(Op::EndLoop, kVoid, {block.range}));
+    for (Node r : block.closing) {
+      if (is_stage(r)) {
+        scopes_.back().defined[r] = 1;
+        continue;
+      }
+      if (is_shared_by_threads(r)) text.push_back(make(Op::Group, kVoid, {r}));
+      text.push_back(r);
+      scopes_.back().defined[r] = 1;
+    }
+  }
+
+  static bool is_shared_by_threads(Node reduce) {
+    const auto own = reduce->srcs().subspan(1);
+    return std::any_of(own.begin(), own.end(), is_of_grid);
+  }
+
+  Node matrix_ = nullptr;  // first of all statements
+  std::vector<Ahead> ahead_;
+  Block root_;
+  std::vector<Node> grid_;    // ranges that are no loops: open everywhere
+  std::vector<Node> ranges_;  // loops
+  NodeMap<std::vector<Node>> depends_;
+  NodeMap<std::vector<Node>> needs_;
+  std::vector<Scope> scopes_;
+  std::vector<Node> body_;
+};
+
+}  // namespace
+
+Linear linearize(Node sink, std::string name) {
+  Linear out;
+  out.name = std::move(name);
+  out.body = Linearizer(sink).run();
+  for (Node n : topological(sink)) {
+    if (n->op != Op::Param && n->op != Op::Store) continue;
+    Node param = n->op == Op::Param ? n : n->src(0);
+    if (is_accumulator(param)) continue;
+    const auto slot = static_cast<size_t>(param->ints()[0]);
+    if (out.params.size() <= slot) {
+      out.params.resize(slot + 1);
+      out.written.resize(slot + 1);
+    }
+    out.params[slot] = param;
+    if (n->op == Op::Store) out.written[slot] = true;
+  }
+  return out;
+}
+
+}  // namespace tiny

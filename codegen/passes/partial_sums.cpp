@@ -1,0 +1,81 @@
+#include "codegen/passes/partial_sums.h"
+
+#include <algorithm>
+
+#include "codegen/kernel/access.h"
+#include "tiny/rebuild.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr int64_t kMostTerms = 512;  // that one accumulator adds
+constexpr int64_t kLeastTerms = 32;  // of a part, so that parts cost little
+
+bool is_sum(Node n) {
+  return n->op == Op::Reduce && n->arg<OpArg>().op == Op::Add && n->dtype.scalar == Scalar::F32;
+}
+
+// A loop of a sum with more terms than it should have, nullptr where there is none.
+Node long_loop(Node sink) {
+  for (Node n : topological(sink)) {
+    if (!is_sum(n)) continue;
+    for (Node r : n->srcs().subspan(1))
+      if (kind(r) == RangeKind::Reduce && r->src(0)->is_const() && extent(r) > kMostTerms) return r;
+  }
+  return nullptr;
+}
+
+// The largest divisor that is long enough for a part, else the longest part.
+int64_t part_of(int64_t n) {
+  for (int64_t part = kMostTerms; part >= kLeastTerms; --part)
+    if (n % part == 0) return part;
+  return kMostTerms;
+}
+
+// The sum as sums of sums, from the innermost loop outwards: a new accumulator wherever the terms
+// would be too many.
+Node nested(Node sum) {
+  std::vector<Node> loops(sum->srcs().begin() + 1, sum->srcs().end());
+  std::sort(loops.begin(), loops.end(), [](Node a, Node b) { return range_id(a) > range_id(b); });
+  Node value = sum->src(0);
+  for (size_t i = 0; i < loops.size();) {
+    std::vector<Node> srcs{value};
+    for (int64_t terms = 1; i < loops.size(); ++i) {
+      terms *= extent(loops[i]);
+      if (srcs.size() > 1 && terms > kMostTerms) break;
+      srcs.insert(srcs.begin() + 1, loops[i]);
+    }
+    value = make(Op::Reduce, sum->dtype, srcs, sum->payload);
+  }
+  return value;
+}
+
+}  // namespace
+
+std::vector<Opt> split_sums(Node sink, const Target& target) {
+  std::vector<Opt> out;
+  if (target.kind != Target::Kind::Cpu) return out;
+  while (Node r = long_loop(sink)) {
+    const int inner = next_range_id(sink);
+    if (inner >= 62) break;
+    Opt order{OptKind::Order, 0, 0, {}};
+    for (Node other : ranges_of(sink)) {
+      order.axes.push_back(range_id(other));
+      if (other == r) order.axes.push_back(inner);
+    }
+    for (const Opt& o : {Opt{OptKind::Split, range_id(r), part_of(extent(r)), {}}, order}) {
+      sink = apply(sink, o, target);
+      out.push_back(o);
+    }
+  }
+  return out;
+}
+
+Node nest_sums(Node sink, const Target& target) {
+  if (target.kind != Target::Kind::Cpu) return sink;
+  return rebuild(
+      sink, [](Node, Node now) { return is_sum(now) && now->num_src > 2 ? nested(now) : now; });
+}
+
+}  // namespace tiny

@@ -1,0 +1,153 @@
+// The printer behind render_c, in three parts: render_c.cpp has statements and the text as a whole,
+// render_c_memory.cpp loads and stores, render_c_arithmetic.cpp expressions.
+#pragma once
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "codegen/kernel/linear.h"
+#include "codegen/passes/gates.h"
+#include "codegen/render/c/dialect.h"
+#include "codegen/render/c/text.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+struct MatrixOperand;  // codegen/wgmma/tile.h
+struct MatrixTile;
+struct Ring;  // codegen/wgmma/pipeline.h
+struct RingStep;
+
+class CPrinter {
+ public:
+  CPrinter(const Linear& program, const Target& target)
+      : program_(program),
+        dialect_(dialect_of(target)),
+        single_use_(program),
+        selections_(program) {
+    use_.warp = target.warp;
+  }
+
+  Source print();
+
+ private:
+  using Str = const std::string&;
+
+  // --- lines and names ---------------------------------------------------------------------------
+
+  void line(Str text) { body_ += std::string(depth_ * 2, ' ') + text + "\n"; }
+  std::string type(DType t);
+  DType in_memory(DType t) const { return t.is_bool() ? kU8.vec(t.lanes) : t; }
+  std::string fresh() { return cat("v", ++names_); }
+  std::string define(DType t, Str expression);
+  std::string named(Node n);        // for an operand that is printed more than once
+  std::string typed(Node n);        // a variable of just that type, not a promoted expression
+  std::string subscripted(Node n);  // for an operand whose lanes are taken one by one
+  std::string value(Node n);
+  std::string text();
+  std::string parameters() const;
+
+  // --- statements --------------------------------------------------------------------------------
+
+  void statement(Node n);
+  void open_loop(Node loop);
+  void open_ahead(Node loop);
+  void close_loop(Node range);
+  void barrier(Node n);
+  void declare_accumulator(Node reduce);
+  void update(Node reduce);
+  std::string among_threads(const char* what, Node n, const std::string& x);
+  void group(Node reduce);
+  void prefix(Node n);
+  void find_grid();
+  bool is_grid(Node range) const;
+
+  // --- memory ------------------------------------------------------------------------------------
+
+  std::string buffer(Node param);
+  void declare_stages();
+  void fetch(Node store);
+  std::string element(Node param, Str index);
+  std::string vector_at(Node param, DType t, Str index, const char* access);
+  std::string lane_from(DType t, Str v);
+  int proved_alignment(Node index, DType t) const;
+  bool is_read_once(Node param) const;
+  std::string vector_load(Node n);
+  std::string vector_store(Node n, Str v);
+  std::string registers(Node n);
+  bool copies_once(const MatrixTile& tile) const;
+  std::string copy_box(const MatrixTile& tile, const Ring& ring, int box);
+  std::string ring_text(const MatrixTile& tile, const Ring& ring,
+                        const std::vector<RingStep>& steps, Str indent, Str thread);
+  std::string matrix_text();
+  std::string load(Node n);
+  bool is_mostly_whole(Node index, Node gate, DType t) const;
+  void open_whole(Str on, int lanes, Str statement);  // if all lanes: the statement, else
+  void close_whole();
+  std::string load_lanes(Node n);
+  std::string where_gated(Node load);  // a register of what its elements are where the gate fails
+  std::string lane_index(Node index, Str v, Str l);
+  std::string lane_gate(Node gate, Str v, Str l);
+  void each_lane(int lanes, const std::function<std::string(Str l)>& statement);
+  void store(Node n);
+  void store_lanes(Node n);
+  void combine_lanes(Node n);
+  void combine_atomically(Node n);
+  std::string once_per_grid(Node store);
+
+  // --- arithmetic --------------------------------------------------------------------------------
+
+  std::string arithmetic(Node n);
+  std::string unary(Node n);
+  std::string by_lane(Node n, const char* function);
+  std::string combine(Op op, DType t, Str a, Str b, bool exact = false);
+  std::string mul_add(DType t, Str a, Str b, Str c);
+  std::string max_with_const(Node n);
+  std::string compare(Node n);
+  std::string divide(Node n);
+  std::string shift(Node n);
+  std::string cast(Node n);
+  std::string saturate(Node n);
+  std::string bitcast(Node n);
+  std::string broadcast(Node n);
+  std::string fold(Node n);
+  std::string converted(Node n, Str function);
+  std::string mma(Node n, Str c);
+
+  std::string infix(DType t, Str a, const char* op, Str b);  // the result has the operands' dtype
+  std::string test(DType t, Str a, const char* op, Str b);   // bools of the lanes of t
+  std::string where(DType t, Str mask, Str a, Str b);
+  std::string splat(DType t, Str one);
+  std::string convert(Str v, DType from, DType to);
+  std::string shuffle(DType t, Str a, Str b, Str lanes);
+  std::string lanes_of(DType t, Str v, int lanes, int from);
+  std::string lane_of(DType t, Str v, int i);
+  std::string as(DType t, Str v) { return cat("(", type(t), ")", v); }
+  std::string call(const char* function, DType to, DType from, Str arguments);
+  void use(const char* function, DType to, DType from);
+  static const char* function_name(Op op);  // "add" for Op::Add
+
+  const Linear& program_;
+  const Dialect& dialect_;
+  const SingleUse single_use_;
+  const FreeSelections selections_;
+  PreludeUse use_;
+  std::set<Scalar> scalars_;
+  std::set<std::pair<Scalar, int>> vectors_;
+  NodeMap<std::string> values_, accumulators_;
+  NodeMap<std::pair<std::string, int>> converted_;  // and in which stretch of statements
+  int statements_ = 0;         // stretches without a loop's begin or end so far
+  NodeMap<char> accumulated_;  // products that are added to one sum, and used nowhere else
+  NodeMap<Node> behind_;       // of a range that is ahead of a loop: that loop
+  bool fetches_ = false;
+  Node matrix_ = nullptr;               // the product on matrix units, if any
+  std::string before_;                  // what stands before it
+  std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
+  std::string body_, shared_;           // statements; declarations of shared memory
+  size_t depth_ = 1;
+  int loops_ = 0;  // that are open
+  int names_ = 0, accumulator_names_ = 0, groups_ = 0;
+};
+
+}  // namespace tiny

@@ -1,0 +1,52 @@
+#include "codegen/target/target.h"
+
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr auto kCuda = Target::Language::Cuda, kHip = Target::Language::Hip;
+
+// NVIDIA: the programming guide's table "compute capabilities" and the models' data sheets. AMD:
+// the instruction set manuals and "GPU hardware specifications" of ROCm's documentation; shared
+// memory (LDS) as much as one workgroup can have, the second cache of one die.
+constexpr GpuRow kGpus[] = {
+    {"sm_80", "A100", kCuda, 32, 1024, 108, 163, 40, 255, "mma", false},
+    {"sm_90a", "H200", kCuda, 32, 1024, 132, 227, 50, 255, "wgmma", true},
+    {"sm_120", "RTX 5090", kCuda, 32, 1024, 170, 99, 96, 255, "mma", true},
+    {"gfx90a", "MI250X", kHip, 64, 1024, 110, 64, 8, 512, "mfma", false},
+    {"gfx942", "MI300X", kHip, 64, 1024, 304, 64, 4, 512, "mfma", true},
+    {"gfx1100", "RX 7900 XTX", kHip, 32, 1024, 96, 64, 6, 256, "wmma", false},
+    {"gfx1201", "RX 9070 XT", kHip, 32, 1024, 64, 64, 8, 256, "wmma", true},
+};
+
+}  // namespace
+
+std::span<const GpuRow> gpu_table() { return kGpus; }
+
+Target gpu_target(std::string_view arch) {
+  std::string known;
+  for (const GpuRow& row : kGpus) {
+    known += cat(known.empty() ? "" : ", ", row.arch);
+    if (arch != row.arch) continue;
+    Target target;
+    target.kind = Target::Kind::Gpu;
+    target.language = row.language;
+    target.arch = row.arch;
+    target.vector_bytes = 16;  // the widest load of a thread
+    target.vector_registers = row.registers;
+    target.cores = row.cores;
+    target.l2_bytes = int64_t{row.l2_mb} << 20;
+    target.has_f16 = target.has_bf16 = true;
+    target.warp = row.warp;
+    target.most_threads = row.most_threads;
+    target.shared_bytes = int64_t{row.shared_kb} << 10;
+    target.has_wgmma = target.arch == "sm_90a";
+    target.has_f8_mma = row.has_fp8 && row.language == kCuda;
+    return target;
+  }
+  throw Error(cat("no GPU architecture ", arch, " is known: there are ", known));
+}
+
+}  // namespace tiny

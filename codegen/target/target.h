@@ -1,0 +1,50 @@
+// What code generation must know of the hardware: limits and capabilities as plain data.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tiny {
+
+struct Target {
+  enum class Kind { Cpu, Gpu } kind = Kind::Cpu;
+  enum class Language { LlvmIr, C, Cuda, Hip } language = Language::C;
+
+  int vector_bytes = 16;      // width of a vector register
+  int vector_registers = 16;  // how many of them
+  int cores = 1;              // parallel workers (CPU) or multiprocessors (GPU)
+  int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20;
+  bool has_f16 = false, has_bf16 = false;  // conversions in hardware; of bf16 on GPUs alone
+
+  // As the compiler names it: "sm_90a", "gfx942". Of a CPU the features that multiply matrices:
+  // "amx-bf16 avx512bf16".
+  std::string arch;
+  bool emulates = false;  // CPU: instructions of those features are plain code, to test them
+
+  // GPUs.
+  int warp = 32;                    // threads that run in step
+  int most_threads = 1024;          // of a block
+  int64_t shared_bytes = 48 << 10;  // most that a block can have
+  bool has_wgmma = false;           // matrix units as in codegen/wgmma/tile.h
+  bool has_f8_mma = false;          // those of warps (codegen/options/mma.h) multiply 8-bit floats
+};
+
+// What is known of a GPU that kernels are compiled for where there is none: to compile and to
+// execute them in tests, and to tune them. A device of this machine says of itself what it can.
+struct GpuRow {
+  const char* arch;
+  const char* model;  // whose numbers these are
+  Target::Language language;
+  int warp, most_threads, cores;
+  int shared_kb, l2_mb;
+  int registers;             // of 32 bits, the most that a thread can have
+  const char* matrix_units;  // their instructions
+  bool has_fp8;              // in the matrix units
+};
+std::span<const GpuRow> gpu_table();
+
+// The target of a row; throws Error for an architecture that has none, with those that have.
+Target gpu_target(std::string_view arch);
+
+}  // namespace tiny

@@ -1,0 +1,31 @@
+// The pass that makes a kernel's sum of products one of matrix units, by an option that says which
+// ranges count the rows and columns of a tile; and what its heuristic sees in the kernel
+// (codegen/heuristics/gpu_wgmma.cpp).
+#pragma once
+#include "codegen/wgmma/operand.h"
+
+namespace tiny {
+
+// The sum of products of a kernel: two loads in the same dtype, multiplied in that of the sum.
+struct MatrixProduct {
+  Node reduce = nullptr, a = nullptr, b = nullptr;
+  Node mask = nullptr;  // one of them is zero where it does not hold
+  uint64_t closed = 0;
+};
+bool find_matrix_product(Node sink, MatrixProduct& p);
+
+// The range along k that both operands are read along in rows of 128 bytes.
+Node k_range(const MatrixProduct& p);
+
+// How many tiles of a size it takes.
+inline int64_t tiles_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+// Why the option is not legal; empty where it is.
+std::string matrix_problem(Node sink, const Opt& opt);
+Node use_matrix_unit(Node sink, const Opt& opt);
+
+// Why the blocks of a kernel's clusters, all options applied, do not share the operands that they
+// copy for each other; empty where they do.
+std::string cluster_problem(Node sink);
+
+}  // namespace tiny

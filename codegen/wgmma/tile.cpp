@@ -1,0 +1,177 @@
+#include "codegen/wgmma/tile.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "tiny/env.h"
+
+namespace tiny {
+
+namespace {
+
+// Every number of a tile in one order, for the payload of its node and back.
+template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
+  visit(tile.rows);
+  visit(tile.columns);
+  visit(tile.halved);
+  visit(tile.wide);
+  visit(tile.depth);
+  int type = static_cast<int>(tile.dtype.scalar);
+  visit(type);
+  tile.dtype = static_cast<Scalar>(type);
+  for (MatrixOperand* o : {&tile.a, &tile.b}) {
+    TensorMap& map = o->map;
+    visit(map.slot);
+    visit(o->elements);
+    visit(map.offset);
+    visit(map.rank);
+    visit(map.windows);
+    visit(o->k_major);
+    visit(o->boxes);
+    for (int d = 0; d < 5; ++d) {
+      visit(map.sizes[d]);
+      visit(map.strides[d]);
+      visit(map.box[d]);
+    }
+    for (int d = 0; d < 3; ++d) {
+      visit(map.lower[d]);
+      visit(map.upper[d]);
+      visit(map.steps[d]);
+    }
+    for (MatrixPlace& at : o->at) {
+      visit(at.source);
+      visit(at.step);
+      visit(at.divide);
+      visit(at.modulo);
+      visit(at.times);
+      visit(at.plus);
+      visit(at.by_box);
+    }
+    map.element_bytes = tile.dtype.size();
+    map.dtype = tile.dtype;
+  }
+  visit(tile.deep);
+  visit(tile.begin);
+  visit(tile.a.advance);
+  visit(tile.b.advance);
+  visit(tile.down);
+  visit(tile.across);
+  visit(tile.parts);
+}
+
+}  // namespace
+
+MatrixTile::MatrixTile(Node matrix) {
+  const Ints numbers = matrix->ints();
+  size_t at = 0;
+  each_number(*this, [&](auto& n) { n = static_cast<std::decay_t<decltype(n)>>(numbers[at++]); });
+  steps.assign(numbers.begin() + static_cast<ptrdiff_t>(at), numbers.end());
+}
+
+std::vector<int64_t> MatrixTile::numbers() const {
+  MatrixTile tile = *this;
+  std::vector<int64_t> out;
+  each_number(tile, [&](auto& n) { out.push_back(n); });
+  out.insert(out.end(), steps.begin(), steps.end());
+  return out;
+}
+
+int64_t MatrixTile::all_steps() const {
+  int64_t n = 1;
+  for (int64_t s : steps) n *= s;
+  return n;
+}
+
+int MatrixOperand::box_bytes() const {
+  int bytes = map.element_bytes;
+  for (int d = 0; d < map.rank; ++d) bytes *= map.box[d];
+  return bytes;
+}
+
+bool MatrixTile::reads_once() const {
+  const auto is_matrix = [](const TensorMap& map) { return map.rank == 2 && !map.windows; };
+  return is_matrix(a.map) && is_matrix(b.map) && b.map.sizes[b.k_major ? 1 : 0] <= columns;
+}
+
+// Two where half of the registers hold a tile, and half of the shared memory enough stages; of the
+// smallest tiles three, but where memory is all that limits four stages of a third are too few: 64
+// rows times 4096 x 11008 take 31.3 us on an H200 with six, 33.9 with four.
+int MatrixTile::shared_by() const {
+  if (groups() == 1) return columns <= (reads_once() ? 32 : 64) ? 3 : 2;
+  if (type().apart && registers() > kMostRegisters / 4) return 1;
+  return rows == 128 && columns <= 128 ? 2 : 1;
+}
+
+// A warpgroup can leave its registers to the others; that pays where one block has all of them.
+int MatrixTile::threads() const { return multipliers() + (reallots() ? 128 : 32); }
+
+// Of 228 KiB, less what the system takes of each block, makes the addresses multiples of 1024, and
+// the barriers.
+int MatrixTile::stages() const {
+  return std::min(8, (228 / blocks() * 1024 - 4096) / stage_bytes());
+}
+
+namespace {
+constexpr int64_t kTile = 1024;  // times eight times the pieces of 64 rows, and three flags
+constexpr int64_t kCluster = 256 * kTile;  // times the logarithms of a cluster's sizes, in fours
+
+int logarithm(int n) { return std::countr_zero(static_cast<unsigned>(n)); }
+}  // namespace
+
+int64_t amount_of(const TileShape& shape) {
+  const int flags = shape.deep * 4 + shape.halved * 2 + shape.wide;
+  const int cluster =
+      logarithm(shape.down) + 4 * logarithm(shape.across) + 16 * logarithm(shape.parts);
+  if (shape.rows == 128 && flags == 0 && cluster == 0) return shape.columns;
+  return shape.columns + kTile * (shape.rows / 64 * 8 + flags) + kCluster * cluster;
+}
+
+TileShape shape_of(int64_t amount) {
+  const int columns = static_cast<int>(amount % kTile);
+  const int rest = static_cast<int>(amount % kCluster / kTile);
+  const int cluster = static_cast<int>(amount / kCluster);
+  if (rest == 0) return {128, columns};
+  return {rest / 8 * 64,     columns,          rest / 2 % 2 != 0,    rest % 2 != 0,
+          rest / 4 % 2 != 0, 1 << cluster % 4, 1 << cluster / 4 % 4, 1 << cluster / 16 % 4};
+}
+
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async", the shapes and
+// types of its operands, and the bits of descriptors that turn them.
+const MatrixType* matrix_type(DType dtype) {
+  static constexpr MatrixType kTypes[] = {{kBF16, "bf16", kF32, true},
+                                          {kF16, "f16", kF32, true},
+                                          {kI8, "s8", kI32},
+                                          {kF8E4M3, "e4m3", kF32, false, true},
+                                          {kF8E5M2, "e5m2", kF32, false, true},
+                                          {kF32, "tf32", kF32}};
+  for (const MatrixType& type : kTypes)
+    if (type.dtype == dtype && (dtype != kF32 || env_int("ALLOW_TF32"))) return &type;
+  return nullptr;
+}
+
+bool has_matrix_unit(const Target& target, DType dtype) {
+  return target.has_wgmma && matrix_type(dtype);
+}
+
+bool has_window_unit(const Target& target, DType dtype) {
+  return has_matrix_unit(target, dtype) && matrix_type(dtype)->turns;
+}
+void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
+  const int64_t clusters = std::max(1, target.cores * tile.blocks() / tile.cluster());
+  const int64_t most = clusters * tile.cluster();
+  // Beside what is read once lies what another copy asks for as well. On an H200 8 rows times 4096
+  // x 11008 take 26.3 us where a miss fetches 128 bytes, and 26.9 where it fetches 256; squares of
+  // 2048, whose elements are read again, 1.5 % more.
+  const int64_t copied = size.grid[0] * tile.rows * tile.all_steps() * tile.depth;
+  const bool once = !tile.a.map.windows && copied <= tile.a.elements + tile.a.elements / 8;
+  // Pairs of blocks fill all multiprocessors; of larger clusters some have no room for as many.
+  size.grid[0] *= tile.parts;
+  if (tile.parts <= 2) size.grid[0] = std::min(size.grid[0], most);
+  size.cluster = tile.cluster();
+  size.block[0] = tile.threads();
+  size.shared_bytes = tile.stages() * tile.stage_bytes() + 1024;
+  size.maps = {tile.a.map, tile.b.map};
+  for (TensorMap& map : size.maps) map.once = once;
+}
+
+}  // namespace tiny
