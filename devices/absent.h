@@ -3,7 +3,7 @@
 #pragma once
 #include <atomic>
 
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 

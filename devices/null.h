@@ -1,7 +1,7 @@
 // A device that compiles and runs nothing: schedules and code generation run anywhere with it, and
 // the cost of everything but the kernels can be measured. Its memory is real but never computed.
 #pragma once
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 

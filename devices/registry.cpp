@@ -11,7 +11,7 @@
 #include "devices/hip/driver.h"
 #include "devices/hip/hip.h"
 #include "devices/null.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/ranks.h"

@@ -9,7 +9,7 @@
 #include <cxxopts.hpp>
 #include <iostream>
 
-#include "runtime/search_cache.h"
+#include "runtime/kernels/choice_cache.h"
 #include "tiny/error.h"
 
 using namespace tiny;

@@ -10,8 +10,8 @@
 
 #include "codegen/lower.h"
 #include "extra/kernel_reader.h"
-#include "runtime/search.h"
-#include "runtime/search_space.h"
+#include "runtime/search/search.h"
+#include "runtime/search/space.h"
 
 using namespace tiny;
 

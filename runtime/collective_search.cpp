@@ -7,12 +7,12 @@
 #include <map>
 #include <numeric>
 
-#include "runtime/cache.h"
-#include "runtime/capture.h"
-#include "runtime/messages.h"
-#include "runtime/realize.h"
-#include "runtime/replay.h"
-#include "runtime/search_bench.h"
+#include "runtime/device/disk_cache.h"
+#include "runtime/distributed/messages.h"
+#include "runtime/jit/replay.h"
+#include "runtime/launch/capture.h"
+#include "runtime/realize/realize.h"
+#include "runtime/search/bench.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 #include "tiny/error.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/collective.h"
+#include "runtime/distributed/collective.h"
 
 namespace tiny {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 

@@ -4,7 +4,7 @@
 
 #include <iostream>
 
-#include "runtime/proof.h"
+#include "runtime/kernels/proof.h"
 
 #ifdef __SANITIZE_THREAD__
 // z3's timer locks with a time limit, in a way that this sanitizer does not see.

@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "runtime/buffer.h"
+#include "runtime/device/buffer.h"
 #include "tiny/error.h"
 
 namespace tiny {

@@ -23,7 +23,7 @@
 
 namespace tiny {
 
-class Buffer;  // runtime/buffer.h
+class Buffer;  // runtime/device/buffer.h
 struct NodeData;
 using Node = const NodeData*;
 

@@ -12,7 +12,7 @@
 //
 // The units of CPUs are rows of the same table: what a warp's threads hold is in the registers of
 // one, so that an operand is one load of all of a fragment's elements, which lie in memory one
-// after the other (runtime/layout_tiles.h stores them so), or a load for each row of a tile,
+// after the other (runtime/layout/cpu_tiles.h stores them so), or a load for each row of a tile,
 // equally far apart.
 #pragma once
 #include <optional>

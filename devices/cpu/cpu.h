@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "devices/cpu/thread_pool.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 

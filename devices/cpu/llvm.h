@@ -5,7 +5,7 @@
 #include <string>
 
 #include "devices/compilers/llvm_library.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 

@@ -1,5 +1,5 @@
 // Sums over GPUs that these make together: by a kernel of our own on each, or by NCCL. Which of
-// them, or of the ways without either, is chosen in runtime/collective.cpp.
+// them, or of the ways without either, is chosen in runtime/distributed/collective.cpp.
 #include <algorithm>
 #include <map>
 

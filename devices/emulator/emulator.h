@@ -11,7 +11,7 @@
 
 #include "devices/cpu/thread_pool.h"
 #include "devices/emulator/grid.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 

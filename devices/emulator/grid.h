@@ -9,7 +9,7 @@
 
 #include "devices/compilers/system_compiler.h"
 #include "devices/emulator/prelude.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 namespace {

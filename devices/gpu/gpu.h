@@ -12,7 +12,7 @@
 
 #include "devices/gpu/memory.h"
 #include "devices/gpu/nccl.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
 

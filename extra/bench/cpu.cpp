@@ -9,7 +9,7 @@
 
 #include "extra/bench/networks.h"
 #include "extra/bench/timing.h"
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

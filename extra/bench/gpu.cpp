@@ -27,9 +27,9 @@
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"
 #include "extra/bench/timing.h"
-#include "runtime/kernel.h"
-#include "runtime/launch.h"
-#include "runtime/realize.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/launch/launch.h"
+#include "runtime/realize/realize.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

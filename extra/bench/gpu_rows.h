@@ -9,7 +9,7 @@
 #include "extra/bench/gpu_products.h"
 #include "extra/bench/row.h"
 #include "extra/bench/timing.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 #include "tiny/tiny.h"
 
 namespace tiny::bench {

@@ -5,8 +5,8 @@
 #include "extra/bench/gpt2.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/timing.h"
-#include "runtime/device.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/schedule/schedule.h"
 #include "tiny/build.h"
 #include "tiny/env.h"
 

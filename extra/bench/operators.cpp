@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "extra/bench/timing.h"
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

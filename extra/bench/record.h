@@ -4,7 +4,7 @@
 #include <ctime>
 #include <string>
 
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 
 namespace tiny::bench {
 

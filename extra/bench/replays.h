@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "extra/bench/timing.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 #include "tiny/tiny.h"
 
 namespace tiny::bench {

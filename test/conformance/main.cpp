@@ -11,7 +11,7 @@
 #include <regex>
 #include <string>
 
-#include "runtime/proof.h"
+#include "runtime/kernels/proof.h"
 #include "test/conformance/runner.h"
 #include "test/conformance/suite.h"
 #include "test/devices.h"

@@ -9,9 +9,9 @@
 #include <iostream>
 #include <sstream>
 
-#include "runtime/kernel.h"
-#include "runtime/proof.h"
-#include "runtime/schedule.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/kernels/proof.h"
+#include "runtime/schedule/schedule.h"
 #include "test/programs/check.h"
 #include "tiny/env.h"
 #include "tiny/error.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <iostream>
 
-#include "runtime/kernel.h"
-#include "runtime/schedule.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "test/fuzz/error_bound.h"
 #include "test/fuzz/random_graph.h"

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <iostream>
 
-#include "runtime/kernel.h"
-#include "runtime/schedule.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/schedule/schedule.h"
 #include "test/fuzz/random_graph.h"
 #include "tiny/env.h"
 #include "tiny/error.h"

@@ -9,8 +9,8 @@
 
 #include "codegen/lower.h"
 #include "codegen/options/stage.h"
-#include "runtime/device.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/schedule/schedule.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"

@@ -12,8 +12,8 @@
 
 #include "codegen/lower.h"
 #include "devices/cuda/cuda.h"
-#include "runtime/buffer.h"
-#include "runtime/schedule.h"
+#include "runtime/device/buffer.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "test/ops/ops.h"
 #include "test/reference.h"

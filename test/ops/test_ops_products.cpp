@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "codegen/lower.h"
-#include "runtime/normalize.h"
-#include "runtime/schedule.h"
+#include "runtime/schedule/normalize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "tiny/tiny.h"
 

@@ -5,8 +5,8 @@
 #include <iostream>
 #include <map>
 
-#include "runtime/kernel.h"
-#include "runtime/schedule.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "test/programs/check.h"
 #include "tiny/env.h"

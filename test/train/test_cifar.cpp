@@ -2,7 +2,7 @@
 // norm, SGD with Nesterov momentum.
 #include <doctest/doctest.h>
 
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

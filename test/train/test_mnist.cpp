@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

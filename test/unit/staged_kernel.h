@@ -9,9 +9,9 @@
 
 #include "codegen/lower.h"
 #include "codegen/options/stage.h"
-#include "runtime/buffer.h"
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/device/buffer.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "tiny/tiny.h"
 
 namespace tiny {

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/build.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"

@@ -1,4 +1,4 @@
-#include "runtime/cache.h"
+#include "runtime/device/disk_cache.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "runtime/schedule.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "tiny/functional.h"
 #include "tiny/jit.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <deque>
 
-#include "runtime/schedule.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "tiny/functional.h"
 #include "tiny/jit.h"

@@ -1,4 +1,4 @@
-#include "runtime/copy_order.h"
+#include "runtime/schedule/copy_order.h"
 
 #include <doctest/doctest.h>
 

@@ -16,7 +16,7 @@
 #include "devices/cuda/driver.h"
 #include "devices/cuda/nvrtc.h"
 #include "devices/gpu/nccl.h"
-#include "runtime/buffer.h"
+#include "runtime/device/buffer.h"
 #include "tiny/devices.h"
 #include "tiny/env.h"
 #include "tiny/jit.h"

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/reference.h"
 #include "tiny/build.h"
 #include "tiny/env.h"

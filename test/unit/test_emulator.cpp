@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "codegen/render/c/prelude_gpu.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 #include "tiny/error.h"
 
 using namespace tiny;

@@ -2,7 +2,7 @@
 // f64 with every tensor filled by `pattern`.
 #include <doctest/doctest.h>
 
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/nn.h"
 #include "tiny/optim.h"
 #include "tiny/random.h"

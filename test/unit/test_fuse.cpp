@@ -1,4 +1,4 @@
-#include "runtime/fuse.h"
+#include "runtime/fusion/fuse.h"
 
 #include <doctest/doctest.h>
 

@@ -6,9 +6,9 @@
 
 #include "codegen/lower.h"
 #include "codegen/passes/gates.h"
-#include "runtime/buffer.h"
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/device/buffer.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "tiny/build.h"
 #include "tiny/tiny.h"

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "codegen/lower.h"
-#include "runtime/buffer.h"
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/device/buffer.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/unit/matrix_kernel.h"
 #include "tiny/build.h"
 #include "tiny/env.h"

@@ -17,7 +17,7 @@
 #include "devices/hip/driver.h"
 #include "devices/hip/hiprtc.h"
 #include "devices/hip/llvm.h"
-#include "runtime/buffer.h"
+#include "runtime/device/buffer.h"
 #include "test/fake/hip.h"
 #include "tiny/env.h"
 #include "tiny/tiny.h"

@@ -1,8 +1,8 @@
-#include "runtime/hmac.h"
+#include "runtime/distributed/hmac.h"
 
 #include <doctest/doctest.h>
 
-#include "runtime/cache.h"
+#include "runtime/device/disk_cache.h"
 
 using namespace tiny;
 

@@ -7,7 +7,7 @@
 #include "codegen/lower.h"
 #include "codegen/proof/prove.h"
 #include "devices/cuda/cuda.h"
-#include "runtime/device.h"
+#include "runtime/device/device.h"
 #include "test/unit/kernels.h"
 #include "tiny/tiny.h"
 

@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "runtime/kernel.h"
-#include "runtime/realize.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/realize/realize.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/functional.h"

@@ -1,4 +1,4 @@
-#include "runtime/launch_order.h"
+#include "runtime/launch/launch_order.h"
 
 #include <doctest/doctest.h>
 

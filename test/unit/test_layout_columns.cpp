@@ -1,5 +1,5 @@
 // Convolutions of few channels as products of their windows, written out.
-#include "runtime/layout_columns.h"
+#include "runtime/layout/convolution/im2col.h"
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,8 @@
 
 #include "codegen/lower.h"
 #include "devices/cuda/cuda.h"
-#include "runtime/device.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"
 #include "tiny/tiny.h"
 

@@ -1,5 +1,5 @@
 // Convolutions of few channels whose neighbouring pixels are channels to the copy engine.
-#include "runtime/layout_neighbours.h"
+#include "runtime/layout/convolution/fold_pixels.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include "codegen/lower.h"
 #include "codegen/wgmma/tile.h"
 #include "devices/cuda/cuda.h"
-#include "runtime/device.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"
 #include "tiny/tiny.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/layout_operands.h"
+#include "runtime/layout/pack.h"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
-// Products on CPUs, whose operands runtime/layout_panels.h stores in panels.
+// Products on CPUs, whose operands runtime/layout/panels.h stores in panels.
 #include <doctest/doctest.h>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/choice.h"
-#include "runtime/device.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"
 #include "tiny/env.h"
 #include "tiny/tiny.h"

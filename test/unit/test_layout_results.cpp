@@ -1,12 +1,12 @@
 // Convolutions of few results for each window, which become columns of one tile.
-#include "runtime/layout_results.h"
+#include "runtime/layout/convolution/join_results.h"
 
 #include <doctest/doctest.h>
 
 #include "codegen/lower.h"
 #include "devices/cuda/cuda.h"
-#include "runtime/device.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"
 #include "tiny/tiny.h"
 

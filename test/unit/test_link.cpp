@@ -1,4 +1,4 @@
-#include "runtime/link.h"
+#include "runtime/distributed/link.h"
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>

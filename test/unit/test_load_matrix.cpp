@@ -11,7 +11,7 @@
 #include "codegen/options/load_matrix.h"
 #include "codegen/passes/ranges.h"
 #include "devices/cuda/nvrtc.h"
-#include "runtime/search_space.h"
+#include "runtime/search/space.h"
 #include "test/unit/integers.h"
 #include "test/unit/staged_kernel.h"
 #include "tiny/algebra.h"

@@ -1,4 +1,4 @@
-#include "runtime/lru.h"
+#include "runtime/device/lru.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/masks.h"
+#include "runtime/rewrites/relu_masks.h"
 
 #include <doctest/doctest.h>
 

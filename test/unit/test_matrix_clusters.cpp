@@ -11,7 +11,7 @@
 #include "codegen/wgmma/pipeline.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/nvrtc.h"
-#include "runtime/launch.h"
+#include "runtime/launch/launch.h"
 #include "test/unit/kernel_truth.h"
 #include "test/unit/matrix_kernel.h"
 #include "tiny/rewrite.h"

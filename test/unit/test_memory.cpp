@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "runtime/buffer.h"
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/device/buffer.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "tiny/env.h"
 #include "tiny/functional.h"
 #include "tiny/jit.h"

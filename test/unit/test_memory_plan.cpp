@@ -1,4 +1,4 @@
-#include "runtime/memory_plan.h"
+#include "runtime/schedule/memory_plan.h"
 
 #include <doctest/doctest.h>
 
@@ -7,9 +7,9 @@
 
 #include "extra/bench/gpt2.h"
 #include "extra/bench/networks.h"
-#include "runtime/device.h"
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "tiny/env.h"
 #include "tiny/error.h"
 #include "tiny/tensor.h"

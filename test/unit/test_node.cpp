@@ -6,7 +6,7 @@
 #include <limits>
 #include <thread>
 
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/build.h"
 #include "tiny/tensor.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/normalize.h"
+#include "runtime/schedule/normalize.h"
 
 #include <doctest/doctest.h>
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "test/reference.h"
 #include "tiny/jit.h"
 #include "tiny/mixed.h"

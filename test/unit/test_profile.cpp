@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/kernel.h"
-#include "runtime/profile.h"
-#include "runtime/schedule.h"
+#include "runtime/kernels/kernel.h"
+#include "runtime/launch/profile.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "tiny/functional.h"
 #include "tiny/jit.h"

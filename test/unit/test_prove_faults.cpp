@@ -7,8 +7,8 @@
 
 #include "codegen/lower.h"
 #include "codegen/proof/solver/smt.h"
-#include "runtime/device.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/schedule/schedule.h"
 #include "test/ops/ops.h"
 #include "test/unit/kernel_truth.h"
 #include "tiny/env.h"

@@ -7,7 +7,7 @@
 #include <functional>
 #include <map>
 
-#include "runtime/kernel.h"
+#include "runtime/kernels/kernel.h"
 #include "test/devices.h"
 #include "test/reference.h"
 #include "tiny/env.h"

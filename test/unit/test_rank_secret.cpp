@@ -1,4 +1,4 @@
-#include "runtime/rank_secret.h"
+#include "runtime/distributed/rank_secret.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -20,8 +20,8 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/device.h"
-#include "runtime/messages.h"
+#include "runtime/device/device.h"
+#include "runtime/distributed/messages.h"
 #include "test/fake/hip.h"
 #include "test/unit/child.h"
 #include "tiny/env.h"

@@ -1,4 +1,4 @@
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <map>
 
-#include "runtime/buffer.h"
+#include "runtime/device/buffer.h"
 #include "tiny/build.h"
 #include "tiny/error.h"
 

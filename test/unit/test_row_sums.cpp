@@ -1,4 +1,4 @@
-#include "runtime/row_sums.h"
+#include "runtime/rewrites/scatter_rows.h"
 
 #include <doctest/doctest.h>
 
@@ -8,9 +8,9 @@
 
 #include "codegen/lower.h"
 #include "devices/cuda/nvrtc.h"
-#include "runtime/normalize.h"
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/normalize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "test/reference.h"
 #include "tiny/build.h"

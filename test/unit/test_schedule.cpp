@@ -1,4 +1,4 @@
-#include "runtime/schedule.h"
+#include "runtime/schedule/schedule.h"
 
 #include <doctest/doctest.h>
 

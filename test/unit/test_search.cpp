@@ -1,5 +1,5 @@
 // The search over a kernel's options: what it may try, what it must not believe, what it survives.
-#include "runtime/search.h"
+#include "runtime/search/search.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -17,9 +17,9 @@
 #include "codegen/options/launchable.h"
 #include "codegen/options/mma.h"
 #include "codegen/proof/prove.h"
-#include "runtime/search_cache.h"
-#include "runtime/search_model.h"
-#include "runtime/search_space.h"
+#include "runtime/kernels/choice_cache.h"
+#include "runtime/search/model.h"
+#include "runtime/search/space.h"
 #include "test/devices.h"
 #include "test/unit/kernels.h"
 #include "tiny/env.h"

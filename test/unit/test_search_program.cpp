@@ -1,5 +1,5 @@
 // BEAM=n in a running program: results stay what they are, the budget and a second run's silence.
-#include "runtime/search_program.h"
+#include "runtime/search/program.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "runtime/realize.h"
-#include "runtime/search_cache.h"
+#include "runtime/kernels/choice_cache.h"
+#include "runtime/realize/realize.h"
 #include "test/fuzz/random_graph.h"
 #include "tiny/jit.h"
 #include "tiny/tiny.h"

@@ -1,4 +1,4 @@
-#include "runtime/shard.h"
+#include "runtime/distributed/shard.h"
 
 #include <doctest/doctest.h>
 
@@ -8,10 +8,10 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/device.h"
-#include "runtime/launch.h"
-#include "runtime/realize.h"
-#include "runtime/schedule.h"
+#include "runtime/device/device.h"
+#include "runtime/launch/launch.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "tiny/build.h"
 #include "tiny/checkpoint.h"

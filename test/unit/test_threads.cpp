@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/realize.h"
+#include "runtime/realize/realize.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

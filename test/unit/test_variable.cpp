@@ -6,7 +6,7 @@
 
 #include "codegen/lower.h"
 #include "codegen/proof/prove.h"
-#include "runtime/kernel.h"
+#include "runtime/kernels/kernel.h"
 #include "test/devices.h"
 #include "tiny/build.h"
 #include "tiny/env.h"

@@ -1,0 +1,47 @@
+#include "runtime/analysis/after.h"
+
+#include <algorithm>
+
+#include "runtime/fusion/fuse.h"
+
+namespace tiny {
+
+Node moved(Node root, Node base, Node onto) {
+  if (root == base) return onto;
+  std::vector<Node> srcs(root->srcs().begin(), root->srcs().end());
+  srcs[0] = moved(srcs[0], base, onto);
+  return with_sources(root, srcs);
+}
+
+Node behind(Node n) {
+  while (n->op == Op::After) n = base_of(n->src(0));
+  return n;
+}
+
+void put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& stored) {
+  std::vector<Node> all = roots;
+  all.insert(all.end(), stored.begin(), stored.end());
+  const std::vector<Node> order = topological(all);
+  if (std::none_of(order.begin(), order.end(), [](Node n) { return n->op == Op::After; })) return;
+  NodeMap<Node> done;
+  std::vector<Node> srcs;
+  for (Node n : order) {
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    if (n->op != Op::After) {
+      done[n] = with_sources(n, srcs);
+      continue;
+    }
+    Node base = base_of(srcs[0]);
+    const bool is_constant = base->op == Op::Const || base->op == Op::Iota;
+    done[n] =
+        is_constant ? srcs[0] : moved(srcs[0], base, make(Op::After, n->dtype, {base, srcs[1]}));
+  }
+  for (Node& r : roots) {
+    r = *done.find(r);
+    for (Node b = base_of(r); b->op == Op::After; b = base_of(r)) r = moved(r, b, b->src(0));
+  }
+  for (Node& n : stored) n = *done.find(n);
+}
+
+}  // namespace tiny

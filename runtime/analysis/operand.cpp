@@ -1,0 +1,243 @@
+#include "runtime/analysis/operand.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "codegen/passes/ranges.h"
+#include "runtime/fusion/fuse.h"
+#include "tiny/algebra.h"
+#include "tiny/build.h"
+
+namespace tiny {
+
+namespace {
+
+bool is_affine(Node at) {
+  for (const auto& t : to_sum(at).terms)
+    if (t.atom->op != Op::Range) return false;
+  return true;
+}
+
+// Axes of memory that the reader steps through as one (blocks, and the elements of a block) become
+// one.
+void join_axes(Operand& o) {
+  Shape shape = to_shape(o.point->shape());
+  for (size_t d = 0; d + 1 < shape.size();) {
+    Node joined = index_add(index_mul(o.at[d], shape[d + 1]), o.at[d + 1]);
+    if ((is_affine(o.at[d]) && is_affine(o.at[d + 1])) || !is_affine(joined)) {
+      ++d;
+      continue;
+    }
+    o.at[d] = joined;
+    o.at.erase(o.at.begin() + static_cast<ptrdiff_t>(d) + 1);
+    shape[d] *= shape[d + 1];
+    shape.erase(shape.begin() + static_cast<ptrdiff_t>(d) + 1);
+  }
+  ArenaScope lasting(Arena::global());
+  o.point = build::reshape(o.point, shape);
+}
+
+// The conditions of a conjunction.
+void conditions(Node gate, std::vector<Node>& out) {
+  if (!gate) return;
+  if (gate->op == Op::And) {
+    conditions(gate->src(0), out);
+    conditions(gate->src(1), out);
+  } else if (std::find(out.begin(), out.end(), gate) == out.end()) {
+    out.push_back(gate);
+  }
+}
+
+// The conditions under which all indices lie inside the point.
+std::vector<Node> bounds_of(const Operand& o) {
+  std::vector<Node> out;
+  for (size_t d = 0; d < o.at.size(); ++d) {
+    const int64_t size = o.point->shape()[static_cast<int>(d)];
+    if (o.at[d]->vmin < 0) conditions(less(index(-1), o.at[d]), out);
+    if (o.at[d]->vmax >= size) conditions(less(o.at[d], index(size)), out);
+  }
+  return out;
+}
+
+// Whether one comparison of indices holds where the other does: it bounds the same sum less.
+bool follows(Node one, Node other) {
+  if (one == other) return true;
+  if (one->op != Op::Lt || other->op != Op::Lt || one->src(0)->dtype != kIndex ||
+      other->src(0)->dtype != kIndex)
+    return false;
+  const auto slack = [](Node n) { return index_add(n->src(1), index_mul(n->src(0), -1)); };
+  Node more = index_add(slack(one), index_mul(slack(other), -1));
+  return more->is_const() && more->int_value() >= 0;
+}
+
+bool is_subset(const std::vector<Node>& some, const std::vector<Node>& all) {
+  return std::all_of(some.begin(), some.end(),
+                     [&](Node n) { return std::find(all.begin(), all.end(), n) != all.end(); });
+}
+
+// `top` with `from`, a node below it by movement, replaced.
+Node rebuilt(Node top, Node from, Node to) {
+  if (top == from) return to;
+  Node src = rebuilt(top->src(0), from, to);
+  return with_sources(top, std::span(&src, 1));
+}
+
+}  // namespace
+
+Node with_product_on_top(Node n, bool integers) {
+  Node mul = base_of(n->src(0));
+  if (mul->op != Op::Mul || !(mul->dtype.is_float() || integers)) return nullptr;
+  std::vector<Node> factors;
+  for (Node s : mul->srcs()) {
+    factors.push_back(rebuilt(n->src(0), mul, s));
+    while (is_view(s)) s = s->src(0);
+    if (numel(s->shape()) * 8 > numel(n->src(0)->shape())) return nullptr;
+  }
+  Node product = build::binary(Op::Mul, factors[0], factors[1]);
+  return with_sources(n, std::span(&product, 1));
+}
+
+std::vector<Node> ranges_of_axes(Ints shape) {
+  std::vector<Node> ranges;
+  for (size_t i = 0; i < shape.size(); ++i)
+    ranges.push_back(
+        shape[i] == 1 ? index(0)
+                      : make(Op::Range, kIndex, {index(shape[i])}, RangeArg{static_cast<int>(i)}));
+  return ranges;
+}
+
+namespace {
+
+// One node of movement, or the first cast, further down; false where there is none.
+bool descend(Operand& o) {
+  if (!is_view(o.point)) return false;
+  Node below = o.point->src(0);
+  if (o.point->op == Op::Reshape && below->op == Op::Param) return false;
+  if (o.point->op == Op::Cast) {
+    if (o.casts++) return false;
+  } else {
+    o.at = source_indices(o.point, o.at, o.gate);
+  }
+  o.point = below;
+  return true;
+}
+
+}  // namespace
+
+Operand follow(Node top, const std::vector<Node>& ranges) {
+  Operand o{top, ranges, nullptr, 0};
+  while (descend(o)) {
+  }
+  if (o.point->op == Op::Reshape) join_axes(o);
+  return o;
+}
+
+Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how) {
+  Operand o{top, ranges, nullptr, 0}, best = o;
+  do {
+    if (how.without_gate && o.gate) return best;
+    if (!is_affine(o) || !o.point->dtype.is_half()) continue;
+    best = o;
+    if (how.stops && how.stops->contains(o.point)) return best;
+  } while (descend(o));
+  if (o.point->op == Op::Reshape) join_axes(o);
+  return is_affine(o) || !best.point->dtype.is_half() ? o : best;
+}
+
+bool pads_alone(const std::vector<Operand>& operands) {
+  std::vector<Node> gates, bounds;
+  for (const Operand& o : operands) {
+    std::vector<Node> have;
+    conditions(o.gate, have);
+    const std::vector<Node> want = bounds_of(o);
+    if (!is_subset(want, have)) return false;
+    gates.insert(gates.end(), have.begin(), have.end());
+    bounds.insert(bounds.end(), want.begin(), want.end());
+  }
+  return std::all_of(gates.begin(), gates.end(), [&](Node gate) {
+    return std::any_of(bounds.begin(), bounds.end(),
+                       [&](Node bound) { return follows(gate, bound); });
+  });
+}
+
+bool is_affine(const Operand& o) {
+  return std::all_of(o.at.begin(), o.at.end(), [](Node i) { return is_affine(i); });
+}
+
+bool is_window(const Operand& o, int dim) {
+  auto terms = to_sum(o.at[static_cast<size_t>(dim)]).terms;
+  std::sort(terms.begin(), terms.end(),
+            [](const auto& x, const auto& y) { return std::abs(x.factor) < std::abs(y.factor); });
+  for (size_t i = 0; i + 1 < terms.size(); ++i)
+    if (std::abs(terms[i].factor) * terms[i].atom->src(0)->vmax != std::abs(terms[i + 1].factor))
+      return true;
+  return false;
+}
+
+bool has_windows(const Operand& o) {
+  for (int dim = 0; dim < o.point->rank; ++dim)
+    if (is_window(o, dim)) return true;
+  return false;
+}
+
+Walk walk_of(const Operand& o, Node range) {
+  Walk w{Walk::None, -1};
+  for (size_t d = 0; d < o.at.size(); ++d) {
+    if (!(o.at[d]->ranges & range->ranges)) continue;
+    if (w.kind != Walk::None) return {};
+    for (const auto& t : to_sum(o.at[d]).terms)
+      if (t.atom == range && t.factor != 1) return {};
+    w = {Walk::Movable, static_cast<int>(d)};
+  }
+  if (w.kind == Walk::None) return w;
+  int64_t behind = 1;
+  for (int d = w.dim + 1; d < o.point->rank; ++d) behind *= o.point->shape()[d];
+  if (behind == 1) w.kind = Walk::Contiguous;
+  return w;
+}
+
+Node packed(Node x, int dim, int64_t width) {
+  const int64_t size = x->shape()[dim];
+  const bool panels = size > width && size % width == 0;
+  Shape split = to_shape(x->shape()), order, back;
+  if (panels) {
+    split[dim] = size / width;
+    split.insert(split.begin() + dim + 1, width);
+    order.push_back(dim);
+  }
+  const int last = panels ? dim + 1 : dim;
+  for (int i = 0; i < static_cast<int>(split.size()); ++i)
+    if (i != last && !(panels && i == dim)) order.push_back(i);
+  order.push_back(last);
+  back.resize(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
+  Node p = build::contiguous(build::permute(build::reshape(x, split), order));
+  return build::reshape(build::permute(p, back), x->shape());
+}
+
+AffineMap affine_map(const Operand& o, const std::vector<Node>& ranges) {
+  AffineMap m;
+  for (size_t d = 0; d < o.at.size(); ++d) {
+    const int64_t size = o.point->shape()[static_cast<int>(d)];
+    const int64_t before = std::max<int64_t>(0, -o.at[d]->vmin);
+    const int64_t after = std::max<int64_t>(0, o.at[d]->vmax - size + 1);
+    m.pad.insert(m.pad.end(), {before, after});
+    m.padded |= before || after;
+    const Sum s = to_sum(o.at[d]);
+    m.map.push_back(s.constant + before);
+    for (Node r : ranges) {
+      int64_t factor = 0;
+      for (const auto& t : s.terms)
+        if (t.atom == r) factor = t.factor;
+      m.map.push_back(factor);
+    }
+  }
+  return m;
+}
+
+Node affine_view(Node x, const AffineMap& map, Ints shape) {
+  if (map.padded) x = build::pad(x, map.pad);
+  return build::affine(x, shape, map.map);
+}
+
+}  // namespace tiny

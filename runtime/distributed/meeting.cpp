@@ -1,0 +1,306 @@
+#include "runtime/distributed/meeting.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "runtime/distributed/hmac.h"
+#include "runtime/distributed/rank_secret.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/ranks.h"
+
+namespace tiny {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::chrono::milliseconds left_until(Clock::time_point end) {
+  return std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+}
+
+// torchrun listens at MASTER_PORT itself.
+uint16_t meeting_port() {
+  const int64_t port = env_int("MASTER_PORT");
+  check(port >= 1 && port <= 65534, "MASTER_PORT=", port,
+        ": it is a port between 1 and 65534, such as 29500; processes meet at the one behind it");
+  return static_cast<uint16_t>(port + 1);
+}
+
+sockaddr_in to_system(const Address& a) {
+  sockaddr_in out{};
+  out.sin_family = AF_INET;
+  out.sin_addr.s_addr = a.host;
+  out.sin_port = htons(a.port);
+  return out;
+}
+
+std::string to_text(const Address& a) {
+  char host[INET_ADDRSTRLEN] = "";
+  ::inet_ntop(AF_INET, &a.host, host, sizeof host);
+  return cat(host, ":", a.port);
+}
+
+Address own_address(int socket) {
+  sockaddr_in a{};
+  socklen_t size = sizeof a;
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&a), &size);
+  return {a.sin_addr.s_addr, ntohs(a.sin_port)};
+}
+
+// Nothing listens there: it is only asked whether that is an address of this machine.
+bool is_own_host(uint32_t host) {
+  const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in a = to_system({host, 0});
+  const bool is_own = ::bind(s, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0;
+  ::close(s);
+  return is_own;
+}
+
+// -1 where nobody answers within that time.
+int connect_to(const Address& to, std::chrono::milliseconds limit) {
+  const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const sockaddr_in a = to_system(to);
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (::connect(s, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0) return s;
+  if (errno == EINPROGRESS && wait_for_socket(s, POLLOUT, limit) &&
+      ::getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0)
+    return s;
+  ::close(s);
+  return -1;
+}
+
+bool read_within(int socket, void* data, size_t bytes, Clock::time_point end) {
+  auto* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    if (!wait_for_socket(socket, POLLIN, left_until(end))) return false;
+    const ssize_t n = ::recv(socket, at, bytes, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    if (n > 0) at += n, bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+// Room for these few bytes there always is in a new connection.
+bool send_now(int socket, const void* data, size_t bytes) {
+  return ::send(socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes);
+}
+
+constexpr size_t kNonce = 32, kMac = 32;  // bytes
+
+// Of the first meeting, for later ones.
+std::string& secret_of_run() {
+  static std::string* secret = new std::string;
+  return *secret;
+}
+
+}  // namespace
+
+uint32_t master_host() {
+  const std::string name = env_text("MASTER_ADDR");
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  check(::getaddrinfo(name.c_str(), nullptr, &hints, &found) == 0 && found,
+        "ranks: MASTER_ADDR=", name, " is no host that is known");
+  const uint32_t host = reinterpret_cast<sockaddr_in*>(found->ai_addr)->sin_addr.s_addr;
+  ::freeaddrinfo(found);
+  return host;
+}
+
+Listener::Listener(const Address& at) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const int on = 1;
+  ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const sockaddr_in a = to_system(at);
+  const bool listens = ::bind(socket_, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0 &&
+                       ::listen(socket_, 128) == 0;
+  const int error = errno;
+  if (!listens) ::close(socket_);
+  check(listens, "rank ", rank(), ": cannot listen at ", to_text(at), ": ", std::strerror(error),
+        error == EADDRNOTAVAIL ? ": MASTER_ADDR is an address of the machine with RANK 0"
+                               : ": give all ranks another MASTER_PORT");
+  port_ = own_address(socket_).port;
+}
+
+Listener::~Listener() { ::close(socket_); }
+
+// What a caller says of itself, and how it shows that it may.
+struct Mesh::Claim {
+  char nonce[kNonce];
+  int32_t rank, count, port;  // where it listens
+  char mac[kMac];
+};
+
+// A connection that has not shown yet that it is a rank's.
+struct Mesh::Caller {
+  int socket;
+  uint32_t host;
+  std::string nonce;
+  size_t received;  // bytes of the claim
+  Claim claim;
+};
+
+namespace {
+
+// Of one side of a connection: it names the rank that is called, and cannot be sent back.
+template <class Claim>
+std::string mac_of(const std::string& key, const char* side, int called, const std::string& nonce,
+                   const Claim& c) {
+  return hmac_sha256(key, cat("tiny ranks 1 ", side, ' ', called, ' ', c.rank, ' ', c.count, ' ',
+                              c.port, ' ', nonce, std::string(c.nonce, kNonce)));
+}
+
+}  // namespace
+
+Mesh::Mesh(const Address& meeting, std::unique_ptr<Listener> listener)
+    : listener_(std::move(listener)),
+      links_(static_cast<size_t>(rank_count())),
+      table_(links_.size()) {
+  const size_t bytes = table_.size() * sizeof(Address);
+  if (rank() == 0) {
+    accept_ranks(rank_count() - 1);
+    for (int i = 1; i < rank_count(); ++i) link(i).write(table_.data(), bytes, "its start");
+  } else {
+    call(meeting, 0);
+    link(0).read(table_.data(), bytes, "the start");
+    // Each calls those before it, and is called by those behind it.
+    for (int i = 1; i < rank(); ++i) call(table_[static_cast<size_t>(i)], i);
+    accept_ranks(rank_count() - 1 - rank());
+  }
+  listener_ = nullptr;
+}
+
+// --- Calling -------------------------------------------------------------------------------------
+
+void Mesh::call(const Address& to, int peer) {
+  const bool is_here = is_own_host(to.host);
+  std::string why = "nobody listens there";
+  for (const auto end = Clock::now() + rank_patience(); Clock::now() < end;) {
+    std::string key = secret_of_run();
+    if (key.empty()) key = find_secret(to.port, is_here);
+    if (const int s = connect_to(to, left_until(end)); s >= 0) {
+      why = key.empty() ? "it has made no secret yet" : claim(s, peer, key, left_until(end));
+      if (why.empty()) {
+        secret_of_run() = key;
+        return;
+      }
+      ::close(s);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  throw Error(cat("rank ", rank(), ": no connection to rank ", peer, " at ", to_text(to), " in ",
+                  rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT): ", why));
+}
+
+// Why who is there is not that rank of this run; it may be on its way, and the secret too.
+std::string Mesh::claim(int socket, int peer, const std::string& key,
+                        std::chrono::milliseconds limit) {
+  const auto end = Clock::now() + limit;
+  if (!listener_) listener_ = std::make_unique<Listener>(Address{own_address(socket).host, 0});
+  std::string nonce(kNonce, 0), answer(kMac, 0);
+  Claim c{{}, rank(), rank_count(), listener_->port(), {}};
+  random_bytes(kNonce).copy(c.nonce, kNonce);
+  if (!read_within(socket, nonce.data(), kNonce, end)) return "who listens there says nothing";
+  mac_of(key, "caller", peer, nonce, c).copy(c.mac, kMac);
+  if (send_now(socket, &c, sizeof c) && read_within(socket, answer.data(), kMac, end) &&
+      equal_in_constant_time(answer, mac_of(key, "called", peer, nonce, c))) {
+    links_[static_cast<size_t>(peer)] = std::make_unique<Link>(socket, peer);
+    return "";
+  }
+  return "who listens there does not know the secret of this process (TINY_SECRET)";
+}
+
+// --- Being called --------------------------------------------------------------------------------
+
+void Mesh::accept_ranks(int wanted) {
+  std::vector<Caller> callers;
+  auto end = Clock::now() + rank_patience();  // of silence: it begins again with each rank
+  for (const int all = present() + wanted; present() < all;) {
+    check(Clock::now() < end, "rank ", rank(), ": ", present(), " of ", rank_count(),
+          " ranks are there after ", rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT); ",
+          strangers_, " connections did not show that they know the secret of this run ",
+          "(TINY_SECRET)");
+    const int before = present();
+    wait_for_callers(callers, left_until(end));
+    if (present() > before) end = Clock::now() + rank_patience();
+  }
+  for (const Caller& c : callers) ::close(c.socket);
+}
+
+void Mesh::wait_for_callers(std::vector<Caller>& callers, std::chrono::milliseconds limit) {
+  constexpr size_t kMost = 256;  // so many may be silent; who was dropped calls again
+  std::vector<pollfd> polled{{listener_->socket(), POLLIN, 0}};
+  for (const Caller& c : callers) polled.push_back({c.socket, POLLIN, 0});
+  if (::poll(polled.data(), polled.size(),
+             static_cast<int>(std::clamp<int64_t>(limit.count(), 0, 1000))) <= 0)
+    return;
+  for (size_t i = callers.size(); i-- > 0;)
+    if (polled[i + 1].revents && !hear(callers[i]))
+      callers.erase(callers.begin() + static_cast<int64_t>(i));
+  if (!polled[0].revents) return;
+  sockaddr_in from{};
+  socklen_t size = sizeof from;
+  const int s =
+      ::accept4(listener_->socket(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC);
+  if (s < 0) return;
+  callers.push_back({s, from.sin_addr.s_addr, random_bytes(kNonce), 0, {}});
+  send_now(s, callers.back().nonce.data(), kNonce);
+  if (callers.size() <= kMost) return;
+  ::close(callers.front().socket);
+  callers.erase(callers.begin());
+}
+
+// False: it is a caller no more, but a rank or a stranger.
+bool Mesh::hear(Caller& caller) {
+  Claim& c = caller.claim;
+  const ssize_t n = ::recv(caller.socket, reinterpret_cast<char*>(&c) + caller.received,
+                           sizeof c - caller.received, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  caller.received += static_cast<size_t>(std::max<ssize_t>(n, 0));
+  if (n > 0 && caller.received < sizeof c) return true;
+  const std::string& key = secret_of_run();
+  if (n <= 0 ||
+      !equal_in_constant_time({c.mac, kMac}, mac_of(key, "caller", rank(), caller.nonce, c))) {
+    ++strangers_;
+    ::close(caller.socket);
+    return false;
+  }
+  check(c.rank > 0 && c.rank < rank_count() && c.count == rank_count(), "rank ", rank(),
+        ": another process says that it is rank ", c.rank, " of ", c.count, ", here there are ",
+        rank_count());
+  auto& place = links_[static_cast<size_t>(c.rank)];
+  check(!place, "ranks: two processes are rank ", c.rank);
+  place = std::make_unique<Link>(caller.socket, c.rank);
+  table_[static_cast<size_t>(c.rank)] = {caller.host, static_cast<uint16_t>(c.port)};
+  const std::string answer = mac_of(key, "called", rank(), caller.nonce, c);
+  send_now(caller.socket, answer.data(), kMac);
+  return false;
+}
+
+int Mesh::present() const {
+  return 1 + static_cast<int>(std::count_if(links_.begin(), links_.end(),
+                                            [](const auto& l) { return l != nullptr; }));
+}
+
+Mesh first_mesh() {
+  const Address meeting{master_host(), meeting_port()};
+  if (rank() > 0) return Mesh(meeting, nullptr);
+  auto listener = std::make_unique<Listener>(meeting);
+  const OwnSecret secret(meeting.port);  // behind the listener: nobody else has the port
+  secret_of_run() = secret.text();
+  return Mesh(meeting, std::move(listener));
+}
+
+}  // namespace tiny

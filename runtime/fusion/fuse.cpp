@@ -1,0 +1,644 @@
+#include "runtime/fusion/fuse.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "codegen/kernel/lengths.h"
+#include "runtime/analysis/after.h"
+#include "runtime/analysis/axis_map.h"
+#include "runtime/analysis/recompute_cost.h"
+#include "runtime/fusion/materialize.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+
+namespace tiny {
+
+namespace {
+
+// A value that a group reads, and by which axes of the group's outputs; or, where `own`, at the
+// very place of the element that the first of them writes, perhaps in another shape.
+struct Read {
+  Node leaf;
+  AxisMap axes;
+  bool own = false;
+  auto operator<=>(const Read&) const = default;
+};
+
+class Fuser {
+ public:
+  Fuser(std::span<const Node> roots, std::span<const Node> stored, const NodeTargets& targets)
+      : roots_(roots.begin(), roots.end()), targets_(targets) {
+    order_ = topological(roots);
+    for (Node n : order_) position_[n] = position_.size();
+    stored_ = choose_stored(roots_, order_, stored, targets);
+  }
+
+  std::vector<Group> run() {
+    for (Node n : order_)
+      if (is_stored(n)) start_group(n);
+    if (env_int("FUSE")) {
+      merge_siblings(true);
+      merge_rows();
+      merge_siblings(false);
+      merge_rows();
+      joins_small_ = true;
+      merge_rows();
+    }
+    return finish();
+  }
+
+ private:
+  struct Kernel {
+    std::vector<Node> outputs;
+    std::vector<Read> reads;
+    bool alive = true;
+    bool heavy = false;       // a product whose operands are used many times: no rows around it
+    int64_t work = 0;         // elements that it visits
+    int size = 0;             // how much there is to compile
+    NodeMap<char> inner{16};  // outputs that another one needs: reached through that one
+    std::vector<int> producers = {};     // of what it reads, as they were numbered at first
+    int place = 0;                       // in an order in which kernels can run
+    uint64_t changed = 0, examined = 0;  // when it was made, when merge_rows() looked at it
+  };
+
+  bool is_stored(Node n) const { return kernel_of_.contains(n) || stored_.values.contains(n); }
+
+  // --- kernels ---------------------------------------------------------------------------------
+
+  void start_group(Node n) {
+    kernel_of_[n] = static_cast<int>(kernels_.size());
+    Kernel k;
+    k.outputs = {n};
+    k.place = static_cast<int>(kernels_.size());
+    in_order_.push_back(k.place);
+    kernels_.push_back(std::move(k));
+    update(static_cast<int>(kernels_.size()) - 1);
+  }
+
+  int kernel_of(Node n) const {
+    const int* k = kernel_of_.find(n);
+    return k ? find(*k) : -1;
+  }
+  int find(int k) const {
+    while (moved_.size() > static_cast<size_t>(k) && moved_[k] >= 0) k = moved_[k];
+    return k;
+  }
+
+  // Outputs that another output needs are reached through it; the others begin loops of their own.
+  void update(int id) {
+    Kernel& k = kernels_[id];
+    k.reads.clear();
+    k.producers.clear();
+    k.inner = NodeMap<char>();
+    k.work = 0;
+    k.size = 0;
+    k.heavy = false;
+    k.changed = ++now_;
+    std::set<Read> seen;
+    for (Node out : k.outputs) {
+      AxisMap axes(out->rank);
+      for (int i = 0; i < out->rank; ++i) axes[i] = out->shape()[i] == 1 ? kNone : i;
+      walk(id, {out, axes}, seen);
+    }
+    find_producers(k);
+  }
+
+  // All that an output is computed from, depth first and without recursion: chains are long.
+  void walk(int id, Read output, std::set<Read>& seen) {
+    std::vector<Read> stack{std::move(output)}, sources;
+    while (!stack.empty()) {
+      const Read read = std::move(stack.back());
+      stack.pop_back();
+      sources.clear();
+      visit(id, read, seen, sources);
+      for (const Read& s : sources)
+        if (kernel_of(s.leaf) == id) kernels_[id].inner[s.leaf] = 1;
+      stack.insert(stack.end(), std::make_move_iterator(sources.rbegin()),
+                   std::make_move_iterator(sources.rend()));
+    }
+  }
+
+  void visit(int id, Read read, std::set<Read>& seen, std::vector<Read>& sources) {
+    Node n = read.leaf;
+    Kernel& k = kernels_[id];
+    read.own |= is_own_element(n, read.axes, k.outputs[0]);
+    if (n->is_const() || n->op == Op::Iota || !seen.insert(read).second) return;
+    k.work = std::max(k.work, numel(n->shape()));
+    k.size += n->op == Op::Sin || n->op == Op::Exp2 || n->op == Op::Log2 ? kTranscendental : 1;
+    if (n->op == Op::Param || n->op == Op::After || (is_stored(n) && kernel_of(n) != id)) {
+      k.reads.push_back(std::move(read));
+      return;
+    }
+    if (is_movement(n->op)) {
+      const bool own = read.own && n->op == Op::Reshape;
+      return sources.push_back({n->src(0), through_movement(n, read.axes), own});
+    }
+    AxisMap from = read.axes;
+    if (n->op == Op::ReduceAxis) {
+      for (int i = 0; i < n->rank; ++i)
+        if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
+      k.heavy |= is_product(n);
+    }
+    for (Node s : used_sources(n)) {
+      const bool anywhere = n->op == Op::Scatter || (n->op == Op::Gather && s == n->src(0));
+      sources.push_back({s, anywhere ? AxisMap(s->rank, kOther) : from});
+    }
+  }
+
+  // A sum whose operands are broadcast: a matrix product or a convolution. Terms beyond the length
+  // of an axis are selected away.
+  static bool is_product(Node reduce) {
+    Node x = base_of(reduce->src(0));
+    while (x->op == Op::Cast || selects_by_length(x))
+      x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
+    if (x->op != Op::Mul) return false;
+    const int64_t size = numel(reduce->src(0)->shape());
+    for (Node s : x->srcs()) {
+      while (is_movement(s->op) || s->op == Op::Cast) s = s->src(0);
+      if (numel(s->shape()) * 4 > size) return false;
+    }
+    return true;
+  }
+
+  // --- merging ---------------------------------------------------------------------------------
+
+  // Rows that are visited several times must stay in a core's own cache.
+  static constexpr int64_t kRowElements = 128 << 10;
+  static constexpr int64_t kSmallWork = 16384;      // too little to be worth dividing among cores
+  static constexpr int64_t kFewElements = 1 << 17;  // read in any order in no more than a launch
+  static constexpr size_t kMostReads = 48;          // arguments of a kernel
+  static constexpr int kLargest = 1000;             // size of a kernel that is made of two
+  static constexpr int kTranscendental = 20;        // operations of a CPU
+  static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
+
+  // For all cores to take part; a CPU's are few, and sizes alone decide there.
+  static int64_t enough_rows(const Target& target) {
+    return target.kind == Target::Kind::Cpu ? 16 : target.cores;
+  }
+
+  static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
+
+  // Until nothing changes: what could not be merged is looked at again when it, or what it reads
+  // from, has become another kernel.
+  void merge_rows() {
+    const uint64_t begin = now_;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t c = 0; c < kernels_.size(); ++c) {
+        Kernel& k = kernels_[c];
+        if (!k.alive) continue;
+        const std::vector<int> from = producers(static_cast<int>(c));
+        uint64_t newest = std::max(k.changed, begin);
+        for (int p : from) newest = std::max(newest, kernels_[p].changed);
+        if (k.examined > newest) continue;
+        k.examined = ++now_;
+        for (int p : from)
+          if (may_merge_rows(p, static_cast<int>(c))) {
+            merge(p, static_cast<int>(c));
+            changed = true;
+            break;
+          }
+      }
+    }
+  }
+
+  void find_producers(Kernel& k) {
+    std::set<int> seen;
+    const auto add = [&](Node n) {
+      const int* p = kernel_of_.find(n);
+      if (p && seen.insert(*p).second) k.producers.push_back(*p);
+    };
+    for (const Read& r : k.reads) {
+      add(behind(r.leaf));
+      for (Node n : waited_for(r.leaf)) add(n);
+    }
+  }
+
+  std::vector<int> producers(int c) const {
+    std::vector<int> out;
+    for (int made : kernels_[c].producers) {
+      const int p = find(made);
+      if (p != c && kernels_[p].alive && std::find(out.begin(), out.end(), p) == out.end())
+        out.push_back(p);
+    }
+    return out;
+  }
+
+  // The values with memory that must be there before an After, and what it is an After of, is read.
+  const std::vector<Node>& waited_for(Node n) const {
+    static const auto& none = *new std::vector<Node>;
+    if (n->op != Op::After) return none;
+    if (const auto* known = waited_.find(n)) return *known;
+    std::vector<Node> out, stack;
+    NodeMap<char> seen;
+    for (Node a = n; a->op == Op::After; a = base_of(a->src(0))) stack.push_back(a->src(1));
+    while (!stack.empty()) {
+      Node s = stack.back();
+      stack.pop_back();
+      if (std::exchange(seen[s], 1)) continue;
+      if (is_stored(s) || s->op == Op::After)
+        out.push_back(behind(s));
+      else
+        for (Node below : used_sources(s)) stack.push_back(below);
+    }
+    return waited_[n] = std::move(out);
+  }
+
+  // Whether kernel c may only begin when p has ended.
+  bool waits_for(int c, int p) const {
+    for (const Read& r : kernels_[c].reads) {
+      if (r.leaf->op != Op::After) continue;
+      if (kernel_of(behind(r.leaf)) == p) return true;
+      for (Node n : waited_for(r.leaf))
+        if (kernel_of(n) == p) return true;
+    }
+    return false;
+  }
+
+  // The consumer's loops go around the producer's: every element that it reads of the producer is
+  // the one of its own row.
+  bool may_merge_rows(int p, int c) const {
+    const Kernel &from = kernels_[p], &to = kernels_[c];
+    if (from.reads.size() + to.reads.size() > kMostReads || from.size + to.size > kLargest)
+      return false;
+    const bool both_sent = joins_sent(p, c);
+    if (waits_for(c, p) || (is_sent(from) && !both_sent)) return false;
+    for (Node n : from.outputs)
+      if (!can_join(n)) return false;
+    for (Node n : to.outputs)
+      if (!can_join(n)) return false;
+    bool reads_all = true;
+    for (Node out : from.outputs)
+      reads_all &= reads_own_row(to, out) ||
+                   (!is_read(to, out) &&
+                    (from.inner.contains(out) || (joins_small_ && is_small_sibling(out, to))));
+    if (!reads_all && !both_sent) return false;
+    if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it
+    const int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
+    const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
+    if ((from.heavy || to.heavy) && rows != size) return false;
+    if (from.heavy && to.heavy) return false;
+    const Target& target = targets_.of(to.outputs[0]);
+    if (from.heavy && target.has_wgmma && rows > kManyResults && is_long_epilogue(p, c))
+      return false;
+    const int64_t work = std::max(from.work, to.work);
+    if (rows != size && target.kind == Target::Kind::Gpu && work > kFewElements &&
+        lie_apart(from, to))
+      return false;
+    if (rows != size || has_reduce(to)) {
+      if (work > kSmallWork && (rows < enough_rows(target) || work / rows > kRowElements))
+        return false;
+    }
+    return !reaches_otherwise(p, c) && loops_nest(p, c);
+  }
+
+  // What has little to do may as well be done in the loops of others that visit as many elements.
+  static bool is_small_sibling(Node out, const Kernel& k) {
+    const Node other = k.outputs[0];
+    return out->rank == other->rank && same(out->shape(), other->shape()) &&
+           numel(out->shape()) <= kSmallWork;
+  }
+
+  // Whether all of kernel c is sent to other devices, made element by element of what p computes,
+  // and waits for nothing that p does not wait for: sums of one pass over the same values are sent
+  // together, each by its own loops behind those of its sum.
+  bool joins_sent(int p, int c) const {
+    const Kernel &from = kernels_[p], &to = kernels_[c];
+    const auto alike = [&](Node n) { return same(n->shape(), from.outputs[0]->shape()); };
+    const auto is_known = [&](const Read& r) {
+      return kernel_of(behind(r.leaf)) == p || is_read(from, r.leaf);
+    };
+    for (Node out : to.outputs)
+      if (!stored_.sent.contains(out) || !alike(out) || out->op == Op::ReduceAxis) return false;
+    for (Node out : from.outputs)
+      if (!alike(out) || (is_read(to, out) && !reads_own_row(to, out))) return false;
+    return !from.heavy && std::all_of(to.reads.begin(), to.reads.end(), is_known);
+  }
+
+  // Whether the elements of a row lie apart in memory, those of neighbouring rows side by side: as
+  // columns do, or the pixels of a channel where channels are innermost. A block that has a row to
+  // itself would read a few bytes of each line.
+  static bool lie_apart(const Kernel& from, const Kernel& to) {
+    std::set<int> rows;
+    for (const Read& r : to.reads)
+      if (std::find(from.outputs.begin(), from.outputs.end(), r.leaf) != from.outputs.end())
+        for (int axis : r.axes)
+          if (axis >= 0) rows.insert(axis);
+    bool apart = false;
+    for (const Read& r : to.reads) {
+      if (numel(r.leaf->shape()) * 2 < to.work) continue;
+      size_t last = r.axes.size() - 1;
+      while (last > 0 && r.leaf->shape()[last] == 1) --last;
+      if (!rows.count(r.axes[last])) return false;
+      apart = true;
+    }
+    return apart;
+  }
+
+  // Whether what kernel c does with each sum of p takes as long as the sum on matrix units, which
+  // stand still meanwhile: about 32 of their products for each operation.
+  bool is_long_epilogue(int p, int c) const {
+    int64_t terms = 0;
+    for (Node n : kernels_[p].outputs)
+      if (n->op == Op::ReduceAxis)
+        terms = std::max(terms, numel(n->src(0)->shape()) / numel(n->shape()));
+    Cost cost;
+    NodeMap<char> seen;
+    for (Node out : kernels_[c].outputs) {
+      cost.work += work_of(out->op);
+      for (Node s : used_sources(out)) add_cost(s, numel(out->shape()), stored_.values, seen, cost);
+    }
+    return terms > 0 && cost.work * 32 > terms && cost.work > kWorthStoring;
+  }
+
+  // Of a kernel made of two: whether the axes that its reductions are computed for are nested in
+  // one another. The sums of the rows and of the columns of a matrix have no loops in common.
+  bool loops_nest(int p, int c) const {
+    std::vector<Node> outputs = kernels_[c].outputs;
+    outputs.insert(outputs.end(), kernels_[p].outputs.begin(), kernels_[p].outputs.end());
+    put_consumers_first(outputs);
+    NodeMap<char> seen;
+    std::set<std::pair<Node, AxisMap>> visited;
+    std::vector<uint64_t> rows;
+    for (Node out : outputs) {
+      if (seen.contains(out)) continue;  // reached through the one that needs it
+      AxisMap axes(out->rank);
+      for (int i = 0; i < out->rank; ++i) axes[i] = out->shape()[i] == 1 ? kNone : i;
+      if (!collect_rows({p, c}, out, axes, {seen, visited, rows})) return false;
+    }
+    for (uint64_t a : rows)
+      for (uint64_t b : rows)
+        if ((a & b) != a && (a & b) != b) return false;
+    return true;
+  }
+
+  struct RowWalk {
+    NodeMap<char>& seen;
+    std::set<std::pair<Node, AxisMap>>& visited;
+    std::vector<uint64_t>& rows;  // a bit for each axis, one set for each reduction
+  };
+
+  bool collect_rows(std::pair<int, int> kernels, Node out, const AxisMap& of, RowWalk walk) const {
+    std::vector<std::pair<Node, AxisMap>> stack{{out, of}};
+    while (!stack.empty()) {
+      const auto [n, axes] = std::move(stack.back());
+      stack.pop_back();
+      const bool outside =
+          is_stored(n) && kernel_of(n) != kernels.first && kernel_of(n) != kernels.second;
+      if (is_leaf(n) || outside || !walk.visited.insert({n, axes}).second) continue;
+      walk.seen[n] = 1;
+      if (is_movement(n->op)) {
+        stack.emplace_back(n->src(0), through_movement(n, axes));
+        continue;
+      }
+      AxisMap from = axes;
+      if (n->op == Op::ReduceAxis) {
+        uint64_t row = 0;
+        for (int axis : axes) {
+          if (axis == kOther) return false;
+          if (axis >= 0) row |= uint64_t{1} << axis;
+        }
+        walk.rows.push_back(row);
+        for (int i = 0; i < n->rank; ++i)
+          if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
+      }
+      for (Node s : used_sources(n)) {
+        const bool data = n->op == Op::Gather && s == n->src(0);
+        stack.emplace_back(s, data ? AxisMap(s->rank, kOther) : from);
+      }
+    }
+    return true;
+  }
+
+  // What other devices wait for is computed by itself, and does not wait for what they send.
+  bool is_sent(const Kernel& k) const {
+    return std::any_of(k.outputs.begin(), k.outputs.end(),
+                       [&](Node n) { return stored_.sent.contains(n); });
+  }
+
+  static bool has_reduce(const Kernel& k) {
+    return std::any_of(k.outputs.begin(), k.outputs.end(),
+                       [](Node n) { return n->op == Op::ReduceAxis; });
+  }
+
+  // All reads of `out` are by the same distinct output axes of the consumer; false without a read.
+  static bool reads_own_row(const Kernel& to, Node out) {
+    const AxisMap* first = nullptr;
+    for (const Read& r : to.reads) {
+      if (r.leaf != out) continue;
+      if (first && r.axes != *first) return false;
+      first = &r.axes;
+      for (size_t i = 0; i < r.axes.size(); ++i) {
+        if (out->shape()[i] == 1) continue;
+        if (r.axes[i] < 0) return false;
+        if (to.outputs[0]->shape()[r.axes[i]] != out->shape()[i]) return false;
+        for (size_t j = 0; j < i; ++j)
+          if (r.axes[j] == r.axes[i]) return false;
+      }
+    }
+    return first != nullptr;
+  }
+
+  static bool is_read(const Kernel& k, Node n) {
+    return std::any_of(k.reads.begin(), k.reads.end(), [&](const Read& r) { return r.leaf == n; });
+  }
+
+  // A path from p to c through another kernel: merging the two would close a circle.
+  bool reaches_otherwise(int p, int c) const {
+    for (int q : between(p, c)) {
+      const std::vector<int> from = producers(q);
+      if (std::find(from.begin(), from.end(), p) != from.end()) return true;
+    }
+    return false;
+  }
+
+  bool depends(int from, int on) const {
+    const std::vector<int> read = producers(from);
+    return from == on || std::find(read.begin(), read.end(), on) != read.end() ||
+           reaches_otherwise(on, from);
+  }
+
+  // Kernels behind p in the order that c depends on, in that order.
+  std::vector<int> between(int p, int c) const {
+    ++search_;
+    searched_.resize(kernels_.size());
+    std::vector<int> stack{c}, out;
+    while (!stack.empty()) {
+      const int k = stack.back();
+      stack.pop_back();
+      for (int made : kernels_[k].producers) {
+        const int q = find(made);
+        if (!kernels_[q].alive || kernels_[q].place <= kernels_[p].place) continue;
+        if (std::exchange(searched_[q], search_) == search_ || q == c) continue;
+        stack.push_back(q);
+        out.push_back(q);
+      }
+    }
+    std::sort(out.begin(), out.end(),
+              [&](int a, int b) { return kernels_[a].place < kernels_[b].place; });
+    return out;
+  }
+
+  // Of what lies between two kernels that become one, all that the later one depends on comes
+  // before, the rest behind (Pearce and Kelly, "A dynamic topological sort algorithm", 2006).
+  void put_together(int p, int c) {
+    const bool rising = kernels_[p].place < kernels_[c].place;
+    const int begin = kernels_[rising ? p : c].place, end = kernels_[rising ? c : p].place;
+    std::vector<int> order = between(rising ? p : c, rising ? c : p);
+    order.push_back(c);
+    const std::set<int> placed(order.begin(), order.end());
+    for (int at = begin; at <= end; ++at)
+      if (!placed.count(in_order_[at]) && in_order_[at] != p) order.push_back(in_order_[at]);
+    order.push_back(p);
+    for (size_t i = 0; i < order.size(); ++i) {
+      in_order_[begin + static_cast<int>(i)] = order[i];
+      kernels_[order[i]].place = begin + static_cast<int>(i);
+    }
+  }
+
+  void merge(int p, int c) {
+    moved_.resize(kernels_.size(), -1);
+    put_together(p, c);
+    Kernel &from = kernels_[p], &to = kernels_[c];
+    to.outputs.insert(to.outputs.end(), from.outputs.begin(), from.outputs.end());
+    from.alive = false;
+    moved_[p] = c;
+    put_consumers_first(to.outputs);
+    update(c);
+  }
+
+  // An output that needs another one comes before it (it has the outer loops).
+  void put_consumers_first(std::vector<Node>& outputs) const {
+    std::stable_sort(outputs.begin(), outputs.end(), [&](Node a, Node b) {
+      if (numel(a->shape()) != numel(b->shape())) return numel(a->shape()) > numel(b->shape());
+      return position(a) > position(b);
+    });
+  }
+  size_t position(Node n) const { return *position_.find(n); }
+
+  // Kernels that visit the same elements and share an input: one pass over it serves both. Sums go
+  // first, while they are alone: what follows each of them differs.
+  void merge_siblings(bool sums) {
+    for (size_t a = 0; a < kernels_.size(); ++a) {
+      if (!kernels_[a].alive) continue;
+      for (size_t b = a + 1; b < kernels_.size() && b < a + 64; ++b) {
+        const int i = static_cast<int>(a), j = static_cast<int>(b);
+        if (!kernels_[b].alive || (sums && kernels_[a].outputs[0]->op != Op::ReduceAxis)) continue;
+        if (is_sent(kernels_[a]) != is_sent(kernels_[b])) continue;
+        if (are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j)) merge(j, i);
+      }
+    }
+  }
+
+  static bool are_siblings(const Kernel& a, const Kernel& b) {
+    Node x = a.outputs[0], y = b.outputs[0];
+    if (a.heavy || b.heavy || !can_join(x) || !can_join(y)) return false;
+    if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
+    if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
+    for (Node n : a.outputs)
+      if (!same(n->shape(), x->shape())) return false;
+    if (b.outputs.size() > 1) return false;
+    if (x->op == Op::ReduceAxis && (!same(x->src(0)->shape(), y->src(0)->shape()) ||
+                                    x->arg<ReduceArg>().axes != y->arg<ReduceArg>().axes))
+      return false;
+    if (a.reads.size() + b.reads.size() > kMostReads) return false;
+    for (const Read& r : a.reads)
+      for (const Read& s : b.reads)
+        if (r.leaf == s.leaf && numel(r.leaf->shape()) * 2 > a.work) return true;
+    return false;
+  }
+
+  // --- result ----------------------------------------------------------------------------------
+
+  std::vector<Group> finish() {
+    std::vector<int> order;
+    std::vector<char> state(kernels_.size());
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      if (kernels_[k].alive) put_in_order(static_cast<int>(k), state, order);
+    keep_read_outputs(order);
+    std::vector<Group> out;
+    for (int k : order)
+      if (kernels_[k].alive) out.push_back(group_of(kernels_[k]));
+    return out;
+  }
+
+  // What only its own kernel needs stays in registers. A kernel that nobody needs goes: an old
+  // value that an assignment replaces before it was ever computed.
+  void keep_read_outputs(const std::vector<int>& order) {
+    NodeMap<char> wanted;
+    for (Node r : roots_) wanted[base_of(r)] = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+      Kernel& k = kernels_[order[i]];
+      std::erase_if(k.outputs, [&](Node n) { return !wanted.contains(n) && n->op != Op::Assign; });
+      k.alive = !k.outputs.empty();
+      if (k.alive)
+        for (const Read& r : k.reads) wanted[behind(r.leaf)] = 1;
+    }
+  }
+
+  // After those that it reads from.
+  void put_in_order(int root, std::vector<char>& state, std::vector<int>& order) const {
+    std::vector<int> stack{root};
+    while (!stack.empty()) {
+      const int k = stack.back();
+      if (state[k] == 0) {
+        state[k] = 1;
+        for (int p : producers(k)) {
+          expect(state[p] != 1, "kernels depend on each other in a circle");
+          if (state[p] == 0) stack.push_back(p);
+        }
+        continue;
+      }
+      stack.pop_back();
+      if (state[k] == 1) order.push_back(k);
+      state[k] = 2;
+    }
+  }
+
+  Group group_of(const Kernel& k) const {
+    Group g;
+    g.outputs = k.outputs;
+    for (const Read& r : k.reads) {
+      Node value = behind(r.leaf);
+      if (std::find(g.inputs.begin(), g.inputs.end(), value) == g.inputs.end())
+        g.inputs.push_back(value);
+      if (!r.own) g.elsewhere.push_back(value);
+      const std::vector<Node>& before = waited_for(r.leaf);
+      g.after.insert(g.after.end(), before.begin(), before.end());
+    }
+    return g;
+  }
+
+  // The element at the very place of the output's: safe to overwrite while it is read.
+  static bool is_own_element(Node n, const AxisMap& axes, Node out) {
+    if (!same(n->shape(), out->shape())) return false;
+    for (int i = 0; i < out->rank; ++i)
+      if (out->shape()[i] != 1 && axes[i] != i) return false;
+    return true;
+  }
+
+  std::vector<Node> roots_, order_;
+  const NodeTargets& targets_;
+  NodeMap<size_t> position_;
+  Stored stored_;
+  NodeMap<int> kernel_of_;
+  bool joins_small_ = false;  // at last, so that it keeps nothing else apart
+  std::vector<Kernel> kernels_;
+  std::vector<int> moved_;
+  mutable NodeMap<std::vector<Node>> waited_;  // by After
+  uint64_t now_ = 0;                           // counts changes, and looks at kernels
+  std::vector<int> in_order_;                  // kernels by place
+  mutable std::vector<uint64_t> searched_;     // by kernel: the last search that came by
+  mutable uint64_t search_ = 0;
+};
+
+}  // namespace
+
+std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored,
+                        const NodeTargets& targets) {
+  return Fuser(roots, stored, targets).run();
+}
+
+}  // namespace tiny

@@ -1,0 +1,268 @@
+#include "runtime/fusion/materialize.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "codegen/kernel/lengths.h"
+#include "runtime/analysis/after.h"
+#include "runtime/analysis/recompute_cost.h"
+#include "runtime/layout/skinny.h"
+
+namespace tiny {
+
+Node base_of(Node n) {
+  while (is_movement(n->op)) n = n->src(0);
+  return n;
+}
+
+bool is_leaf(Node n) {
+  return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota || n->op == Op::After;
+}
+
+std::span<const Node> used_sources(Node n) {
+  return n->op == Op::Assign ? n->srcs().subspan(1) : n->srcs();
+}
+
+namespace {
+
+// Padding that only moves rows on, as in the chain of build::windows: no condition is left of it.
+bool is_shear(Node pad) {
+  return pad->src(0)->op == Op::Reshape && pad->src(0)->src(0)->op == Op::Expand;
+}
+
+}  // namespace
+
+void add_cost(Node root, int64_t size, const NodeMap<char>& stored, NodeMap<char>& seen,
+              Cost& cost) {
+  std::vector<Node> stack{root};
+  while (!stack.empty() && cost.work <= 200) {
+    Node n = stack.back();
+    stack.pop_back();
+    if (std::exchange(seen[n], 1)) continue;
+    if (is_leaf(n) || stored.contains(n)) {
+      if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
+      continue;
+    }
+    if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
+    for (size_t i = n->num_src; i-- > 0;) stack.push_back(n->src(static_cast<int>(i)));
+  }
+}
+
+bool is_computed_at_places(Node data, const Cost& c) {
+  constexpr int kMost = 4;  // work, which loads hide
+  return is_elementwise(data->op) && c.work <= kMost && c.loads.size() == 1 &&
+         c.loads[0]->dtype.size() <= data->dtype.size();
+}
+
+namespace {
+
+class Chooser {
+ public:
+  Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
+          const NodeTargets& targets)
+      : roots_(roots), order_(order), targets_(targets) {
+    for (Node n : given) out_.values[n] = 1;
+    for (Node n : order_)
+      for (Node s : used_sources(n)) users_[s].push_back(n);
+  }
+
+  Stored run() {
+    choose();
+    return std::move(out_);
+  }
+
+ private:
+  // Longer chains make kernels that no compiler likes, and recursion too deep for the stack.
+  static constexpr int kLongestChain = 200;
+
+  void limit_chain(Node n) {
+    int longest = 0;
+    for (Node s : used_sources(n))
+      if (!is_leaf(s) && !out_.values.contains(s)) longest = std::max(longest, *chain_.find(s));
+    chain_[n] = longest + 1;
+    if (longest >= kLongestChain && is_elementwise(n->op)) out_.values[n] = 1;
+  }
+
+  void choose() {
+    for (Node r : roots_) {
+      Node b = base_of(r);
+      if (!is_leaf(b)) out_.values[b] = 1;
+    }
+    for (Node n : order_) {
+      limit_chain(n);
+      switch (n->op) {
+        case Op::ReduceAxis:
+          out_.values[n] = 1;
+          if (Node half = rounded(n)) out_.values[half] = 1;
+          break;
+        case Op::Scatter:
+        case Op::Assign:
+        case Op::Copy:
+        case Op::Contiguous: out_.values[n] = 1; break;
+        case Op::After:
+          if (!is_leaf(behind(n))) out_.values[behind(n)] = 1;
+          break;
+        case Op::Expand: expanded(n); break;
+        case Op::Gather: gathered(n); break;
+        default: break;
+      }
+      if (n->op == Op::Scatter || n->op == Op::Copy) {
+        for (Node s : n->srcs()) {
+          Node b = base_of(s);
+          if (n->op == Op::Copy) out_.sent[b] = 1;
+          const bool is_base = n->op == Op::Scatter && s == n->src(0);
+          if ((n->op == Op::Copy || is_base) && !is_leaf(b) && !(is_base && is_only_for(n, b)))
+            out_.values[b] = 1;
+        }
+      }
+      if (is_narrowed_product(n) && on_gpu(n)) out_.values[n] = 1;
+      if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && !is_place(n) &&
+          is_worth_storing(n))
+        out_.values[narrower(n)] = 1;
+    }
+  }
+
+  // Whether a value is computed where a scatter begins: nobody else reads it.
+  bool is_only_for(Node scatter, Node base) const {
+    Node n = scatter->src(0);
+    while (n != base && users_of(n) == 1) n = n->src(0);
+    return is_elementwise(base->op) && users_of(n) == 1;
+  }
+
+  bool on_gpu(Node n) const { return targets_.of(n).kind == Target::Kind::Gpu; }
+
+  size_t users_of(Node n) const {
+    auto* u = users_.find(n);
+    return u ? u->size() : 0;
+  }
+
+  Cost cost_of(Node n) const {
+    Cost cost;
+    NodeMap<char> seen;
+    add_cost(n, numel(n->shape()), out_.values, seen, cost);
+    return cost;
+  }
+
+  // A value used in several places is computed again in each when that is about as cheap as writing
+  // it and reading it back.
+  bool is_worth_storing(Node n) const {
+    const Cost c = cost_of(n);
+    return c.work >= worth_storing(on_gpu(n)) || c.loads.size() >= 3;
+  }
+
+  // Halves of a sum of products that nobody reads as wide as it is added up: its kernel writes them
+  // instead, unless it writes more, of which these are a part that one kernel reads.
+  bool is_narrowed_product(Node n) const {
+    if (n->op != Op::Cast || !n->dtype.is_half() || n->src(0)->dtype != kF32) return false;
+    const int64_t size = numel(n->shape());
+    const bool is_read_once = users_of(n) == 1;
+    do {
+      n = n->src(0);
+      if (users_of(n) != 1) return false;
+    } while (is_movement(n->op));
+    if (is_read_once && numel(n->shape()) != size) return false;
+    return n->op == Op::ReduceAxis && base_of(n->src(0))->op == Op::Mul;
+  }
+
+  // What a cast makes wider is stored as it was: a mask takes a byte and not four, and matrix units
+  // want halves.
+  static Node narrower(Node n) {
+    while (n->op == Op::Cast) {
+      Node s = base_of(n->src(0));
+      const bool computed = is_elementwise(s->op) || s->op == Op::Gather;
+      if (!computed || s->dtype.size() >= n->dtype.size() || numel(s->shape()) > numel(n->shape()))
+        break;
+      n = s;
+    }
+    return n;
+  }
+
+  // A sum that is rounded to a narrower type before several kernels read it, each of which computes
+  // what lies between: the rounded value. Null where there is none.
+  Node rounded(Node sum) const {
+    Node half = nullptr, n = sum;
+    for (int depth = 0; depth < 12 && users_of(n) == 1; ++depth) {
+      Node user = users_.find(n)->front();
+      if (!(is_movement(user->op) || is_elementwise(user->op)) ||
+          numel(user->shape()) != numel(sum->shape()))
+        return nullptr;
+      if (!half && user->op == Op::Cast && user->dtype.size() < sum->dtype.size()) half = user;
+      n = user;
+    }
+    return half && users_of(n) > 1 && !is_worth_storing(n) ? half : nullptr;
+  }
+
+  // A value that is broadcast is computed once for many uses.
+  void expanded(Node n) {
+    Node s = base_of(n->src(0));
+    if (is_leaf(s) || out_.values.contains(s) || !is_elementwise(s->op)) return;
+    const int64_t from = numel(s->shape());
+    if (is_place(n)) return;  // see gathered()
+    if (from == 0 || numel(n->shape()) / from < 4) return;
+    const Cost c = cost_of(s);
+    if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
+    Node sum = fed_product(n);
+    if (sum ? c.work > 0 && !is_computed_as_read(narrower(s), sum) : c.work >= 4)
+      out_.values[narrower(s)] = 1;
+  }
+
+  // The sum into which a value goes, by movement and products only: each element is then read for
+  // many results. Null where there is none.
+  Node fed_product(Node n) const {
+    for (int depth = 0; depth < 12; ++depth) {
+      const auto* users = users_.find(n);
+      if (!users || users->empty()) return nullptr;
+      n = users->front();
+      if (n->op == Op::ReduceAxis) return n;
+      const bool passed_on = n->op == Op::Mul || n->op == Op::Cast || selects_by_length(n);
+      if (!is_movement(n->op) && !passed_on) return nullptr;
+    }
+    return nullptr;
+  }
+
+  bool is_computed_as_read(Node value, Node sum) const {
+    if (!on_gpu(sum)) return false;
+    const auto thin = find_thin_product(sum, targets_.of(sum));
+    return thin && thin->computed == value;
+  }
+
+  static constexpr int kDear = 24;  // work
+
+  // Whether a value only says where to look up, or to write: gathered() decides.
+  bool is_place(Node n, int depth = 0) const {
+    const auto* users = users_.find(n);
+    if (!users || depth > 12 || !on_gpu(n)) return false;
+    return std::all_of(users->begin(), users->end(), [&](Node user) {
+      if (user->op == Op::Gather) return user->src(0) != n;
+      if (user->op == Op::Scatter) return user->src(0) != n && user->src(1) != n;
+      return (is_elementwise(user->op) || is_movement(user->op)) && is_place(user, depth + 1);
+    });
+  }
+
+  // Rows are looked up in memory, not computed for each look-up, but for a few cheap ones.
+  void gathered(Node n) {
+    Node data = base_of(n->src(0));
+    const bool few = 2 * numel(n->shape()) <= numel(data->shape()) && cost_of(data).work < kDear;
+    if (!is_leaf(data) && !few && !(on_gpu(n) && is_computed_at_places(data, cost_of(data))))
+      out_.values[data] = 1;
+    for (Node i : n->srcs().subspan(1)) {
+      Node b = base_of(i);
+      if (!is_leaf(b) && !out_.values.contains(b) && cost_of(b).work >= kDear) out_.values[b] = 1;
+    }
+  }
+
+  const std::span<const Node> roots_, order_;
+  const NodeTargets& targets_;
+  NodeMap<std::vector<Node>> users_;
+  NodeMap<int> chain_;  // nodes between this one and memory, itself included
+  Stored out_;
+};
+
+}  // namespace
+
+Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
+                     std::span<const Node> given, const NodeTargets& targets) {
+  return Chooser(roots, order, given, targets).run();
+}
+
+}  // namespace tiny

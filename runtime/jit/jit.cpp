@@ -1,0 +1,595 @@
+#include "tiny/jit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "runtime/fusion/fuse.h"
+#include "runtime/jit/replay.h"
+#include "runtime/launch/capture.h"
+#include "runtime/launch/profile.h"
+#include "runtime/realize/realize.h"
+#include "tiny/assignments.h"
+#include "tiny/build.h"
+#include "tiny/env.h"
+#include "tiny/nn.h"
+#include "tiny/random.h"
+
+namespace tiny {
+
+namespace {
+
+using Tensors = JitCore::Tensors;
+using BufferRef = std::shared_ptr<Buffer>;
+
+Arena& nodes() { return Arena::global(); }
+
+void realize_all(Tensors& tensors) {
+  std::vector<Tensor*> pointers;
+  for (Tensor& t : tensors) pointers.push_back(&t);
+  Tensor::realize(pointers);
+}
+
+void add_tensors(Tensors& to, const std::vector<Node>& of) {
+  for (Node n : of) runtime_seam::replace_node(to.emplace_back(), n);
+}
+
+// What every call gives: computed, and without gradients. What the function has assigned to tensors
+// from outside is computed with it, whether a result depends on it or not.
+Tensors run_plainly(const Tensors& arguments, const JitCore::Body& body) {
+  const AssignmentLog assigned;
+  Tensors out = body(arguments);
+  Tensors all = out;
+  add_tensors(all, assigned.pending());
+  realize_all(all);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = all[i].detach().realize();
+  return out;
+}
+
+// Assignments that wait are no part of a step.
+void realize_assigned() {
+  std::vector<Node> waiting;
+  for (Node n : nodes().held()) {
+    Node base = n;
+    while ((base->op == Op::Leaf || base->op == Op::Detach) && !base->realized) base = base->src(0);
+    if (base->op == Op::Assign && !base->realized) waiting.push_back(n);
+  }
+  Tensors all;
+  add_tensors(all, waiting);
+  realize_all(all);
+}
+
+// --- Tensors on several devices ------------------------------------------------------------------
+
+// What a tensor is made of: itself, or a piece on each device of a group.
+struct Form {
+  int group = 0;
+  int axis = -1;
+  bool operator==(const Form&) const = default;
+};
+
+// What is below Leaf, Detach and reshapes.
+Node below_views(Node n) {
+  while (n->realized || n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
+    n = n->realized ? n->realized.load() : n->src(0);
+  return n;
+}
+
+// Computed tensors with those on groups of devices as their pieces, which are tensors like others.
+Tensors split(const Tensors& tensors, std::vector<Form>& forms) {
+  Tensors out;
+  forms.clear();
+  for (const Tensor& t : tensors) {
+    Form form;
+    if (t.defined() && !t.requires_grad() && !device_members(t.node()->device).empty()) {
+      Node n = t.node()->realized ? t.node()->realized.load() : t.node();
+      Tensor whole = t;
+      if (n->op != Op::Multi || !std::all_of(n->srcs().begin(), n->srcs().end(), whole_buffer)) {
+        n = whole.realize().node();
+        if (n->realized) n = n->realized;
+      }
+      if (n->op != Op::Multi) n = Tensor(build::contiguous(n)).realize().node();
+      form = {static_cast<int>(n->ints()[0]), static_cast<int>(n->ints()[1])};
+      for (Node piece : n->srcs()) out.emplace_back(piece);
+    } else {
+      out.push_back(t);
+    }
+    forms.push_back(form);
+  }
+  return out;
+}
+
+Tensors joined(const Tensors& pieces, const std::vector<Form>& forms) {
+  Tensors out;
+  size_t at = 0;
+  for (const Form& f : forms) {
+    if (!f.group) {
+      out.push_back(pieces[at++]);
+      continue;
+    }
+    std::vector<Node> nodes;
+    for (size_t i = 0; i < device_members(f.group).size(); ++i)
+      nodes.push_back(pieces[at++].node());
+    out.emplace_back(build::multi(nodes, f.group, f.axis));
+  }
+  return out;
+}
+
+// --- Arguments -----------------------------------------------------------------------------------
+
+struct ArgumentSpec {
+  DType dtype;
+  Shape shape;
+  std::string device;
+  Shape bounds;  // of a Variable
+  bool operator==(const ArgumentSpec&) const = default;
+};
+
+std::string to_text(const ArgumentSpec& a) {
+  const std::string text = cat(a.dtype, ' ', tiny::to_text(a.shape), ' ', a.device);
+  if (a.bounds.empty()) return text;
+  return cat("a Variable in [", a.bounds[0], ", ", a.bounds[1], "], ", text);
+}
+
+ArgumentSpec spec_of(const Tensor& t, const Buffer& b) {
+  const bool is_variable = t.node()->op == Op::Bound;
+  return {t.dtype(), to_shape(t.shape()), b.device_name(),
+          is_variable ? to_shape(t.node()->ints()) : Shape()};
+}
+
+// Arguments as buffers of their own elements in order.
+std::vector<BufferRef> buffers_of(Tensors& arguments) {
+  std::vector<BufferRef> out;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    Tensor& t = arguments[i];
+    check(t.defined(), "Jit: argument ", i, " is no tensor");
+    check(!t.node()->lengths, "Jit: argument ", i, " of ", tiny::to_text(t.capacity()),
+          " has a length that is a Variable: give the whole tensor and the Variable");
+    check(!t.requires_grad(), "Jit: argument ", i,
+          " wants a gradient, which a replay could not add to it: give x.detach(), or let the step "
+          "reach the tensor from outside");
+    BufferRef b = whole_buffer(t.node());
+    if (!b && t.numel()) {
+      t = t.contiguous().realize();
+      b = whole_buffer(t.node());
+    }
+    // Without elements it is a constant; its buffer is one that nobody reads.
+    if (!b) b = std::make_shared<Buffer>(runtime_seam::default_device(), t.dtype(), 0);
+    out.push_back(std::move(b));
+  }
+  return out;
+}
+
+std::vector<ArgumentSpec> specs_of(const Tensors& arguments,
+                                   const std::vector<BufferRef>& buffers) {
+  std::vector<ArgumentSpec> out;
+  for (size_t i = 0; i < arguments.size(); ++i) out.push_back(spec_of(arguments[i], *buffers[i]));
+  return out;
+}
+
+void check_aliases(const Tensors& arguments, const std::vector<BufferRef>& buffers) {
+  for (size_t i = 0; i < buffers.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      check(buffers[i]->data() != buffers[j]->data() || arguments[i].node()->op == Op::Bound,
+            "Jit: arguments ", j, " and ", i,
+            " are one tensor, and later calls may give two: give x.contiguous() for one of them");
+}
+
+// --- Watching what lies outside ------------------------------------------------------------------
+
+std::string describe(Node n) { return cat(n->dtype, ' ', tiny::to_text(n->shape())); }
+
+// A tensor that the step only reads, held by somebody outside.
+struct ReadWatch {
+  Node node = nullptr;                  // watched
+  uint32_t handles = 0;                 // at the capture
+  std::shared_ptr<Memory> memory = {};  // where the node is a view of a buffer
+  const Buffer* buffer = nullptr;       // which owned the memory
+};
+
+// A node of a tensor that the step assigns to.
+struct WriteWatch {
+  Node node = nullptr;  // watched
+  uint32_t uses = 0;
+  const Memory* memory = nullptr;  // the first piece's, where there are several
+  // A computed assignment or a leaf that nothing but its tensor holds: when that is read it becomes
+  // another node of the same memory, which changes nothing.
+  bool is_tensor = false;
+};
+
+const Memory* memory_below(Node n) {
+  while (n->op != Op::Buffer) n = n->realized ? n->realized.load() : n->src(0);
+  return n->arg<BufferArg>().buffer->memory().lock().get();
+}
+
+// What is watched of each memory, without which nodes these are.
+std::vector<std::tuple<const Memory*, Op, uint32_t>> forms_of(
+    const std::vector<WriteWatch>& writes) {
+  std::vector<std::tuple<const Memory*, Op, uint32_t>> out;
+  for (const WriteWatch& w : writes)
+    if (!w.is_tensor) out.emplace_back(w.memory, w.node->op, w.uses);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+}  // namespace
+
+struct JitCore::State {
+  ~State() { forget(); }
+
+  Tensors call_recorded(Tensors& arguments, const Body& body);
+  Tensors capture(Tensors arguments, const Body& body);
+  Tensors replay(const std::vector<BufferRef>& buffers);
+  Tensors call_function(const Tensors& arguments, const Body& body);
+  Tensors checked_replay(Tensors& arguments, const std::vector<BufferRef>& buffers,
+                         const Body& body);
+  bool may_replay(const Tensors& arguments, const std::vector<BufferRef>& buffers);
+  void watch_writes();
+  void forget();
+
+  JitStatistics statistics;
+  int64_t calls = 0;
+  std::unique_ptr<Replay> recorded;
+  std::vector<Form> results;  // of the last call of the function
+
+ private:
+  void watch_reads(const Capture& capture);
+  bool add_chain(Node n, std::set<Node>& chain) const;
+  void unwatch_writes();
+  void check_reads();
+  void check_nothing_left(const Capture& capture, const Tensors& out);
+  bool is_untouched() const;
+  bool is_untouched_elsewhere();
+
+  std::vector<ArgumentSpec> specs_;
+  bool training_ = false;
+  std::vector<ReadWatch> reads_;
+  std::vector<WriteWatch> writes_;
+};
+
+// --- Capture -------------------------------------------------------------------------------------
+
+namespace {
+
+// The results that a replay does not compute into memory of its own become copies.
+void copy_what_is_shared(Tensors& out, const Capture& capture) {
+  const std::set<const Buffer*> fresh = capture.fresh();
+  Tensors copies;
+  std::vector<size_t> which;
+  for (size_t i = 0; i < out.size(); ++i) {
+    Node base = base_of(out[i].node());
+    if (numel(out[i].capacity()) == 0) continue;
+    if (base->op == Op::Buffer && fresh.count(base->arg<BufferArg>().buffer.get())) continue;
+    copies.push_back(Tensor(make(Op::Contiguous, out[i].dtype(), {out[i].node()})));
+    which.push_back(i);
+  }
+  realize_all(copies);
+  for (size_t i = 0; i < which.size(); ++i) out[which[i]] = copies[i];
+}
+
+}  // namespace
+
+Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
+  forget();
+  realize_assigned();
+  const std::vector<BufferRef> buffers = buffers_of(arguments);
+  check_aliases(arguments, buffers);
+  Capture capture([&] {
+    std::vector<BufferRef> stand_ins;
+    for (const BufferRef& b : buffers)
+      stand_ins.push_back(std::make_shared<Buffer>(b, 0, b->dtype(), b->size()));
+    return stand_ins;
+  }());
+  ++statistics.captures;
+  ++statistics.calls;
+  Tensors out;
+  {
+    Tensors inner;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      if (buffers[i]->size() == 0) {
+        inner.push_back(Tensor::zeros(to_shape(arguments[i].shape()), arguments[i].dtype()));
+        continue;
+      }
+      Node n = build::reshape(buffer_node(capture.inputs[i]), arguments[i].shape());
+      if (arguments[i].node()->op == Op::Bound) n = with_sources(arguments[i].node(), {&n, 1});
+      inner.emplace_back(n);
+    }
+    out = run_plainly(inner, body);
+  }
+  copy_what_is_shared(out, capture);
+  specs_ = specs_of(arguments, buffers);
+  training_ = nn::is_training();
+  watch_reads(capture);
+  nodes().collect();
+  try {
+    recorded = std::make_unique<Replay>(capture, out);
+    check_nothing_left(capture, out);
+  } catch (...) {
+    forget();
+    throw;
+  }
+  watch_writes();
+  statistics.kernels = recorded->kernels();
+  statistics.arena_bytes = recorded->arena_bytes();
+  return out;
+}
+
+namespace {
+
+using BufferSet = std::set<const Buffer*>;
+
+bool reads_any(Node n, const BufferSet& a, const BufferSet& b) {
+  for (Node m : topological({n}))
+    if (m->op == Op::Buffer)
+      if (const Buffer* read = m->arg<BufferArg>().buffer.get(); a.count(read) || b.count(read))
+        return true;
+  return false;
+}
+
+}  // namespace
+
+// Tensors made inside that are still there, and will not be made by a replay.
+void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& out) {
+  BufferSet made, saved;
+  for (const BufferRef& b : capture.inputs) made.insert(b.get());
+  for (const CapturedRun& r : capture.runs)
+    for (size_t i = 0; i < r.results.size(); ++i)
+      if (r.schedule->results[i].value >= 0)
+        (i < r.wanted ? made : saved).insert(r.results[i].get());
+  std::set<Node> results;
+  for (const Tensor& t : out) results.insert(t.node());
+  for (Node n : nodes().held()) {
+    if (!capture.is_new(n) || results.count(n) || n->device == 0 || recorded->keeps(n)) continue;
+    const auto is_left = [&](Node base) {
+      while (base->realized || is_movement(base->op) || base->op == Op::Leaf ||
+             base->op == Op::Detach)
+        base = base->realized ? base->realized.load() : base->src(0);
+      if (base->op != Op::Buffer) return reads_any(base, made, saved);  // else another thread's
+      const Buffer& b = *base->arg<BufferArg>().buffer;
+      return !recorded->writes(b) && !saved.count(&b) && made.count(&b);
+    };
+    Node below = below_views(n);
+    const auto parts = below->op == Op::Multi ? below->srcs() : std::span<const Node>(&n, 1);
+    if (std::none_of(parts.begin(), parts.end(), is_left)) continue;
+    throw Error(cat("Jit: a tensor made in the step, ", describe(n), " of ",
+                    *n->label ? n->label : "?",
+                    ", is still there after it, and no replay would make it again: return it, "
+                    "assign() it to a tensor from outside, or let it go (a gradient: zero_grad() "
+                    "or optimizer.step())"));
+  }
+}
+
+void JitCore::State::watch_reads(const Capture& capture) {
+  for (Node n : capture.outside) {
+    const uint32_t handles = n->handles.load();
+    if (handles == 0 || numel(n->shape()) == 0) continue;  // assigned to, or not read
+    nodes().watch(n);
+    ReadWatch w{n, handles};
+    Node below = below_views(n);
+    if (const BufferRef b = whole_buffer(below->op == Op::Multi ? below->src(0) : n)) {
+      w.memory = b->memory().lock();
+      w.buffer = b.get();
+    }
+    reads_.push_back(std::move(w));
+  }
+}
+
+// Adds the nodes from `n` down to memory that the step assigns to; whether there is any.
+bool JitCore::State::add_chain(Node n, std::set<Node>& chain) const {
+  bool found = false;
+  if (n->op == Op::Buffer) found = recorded->writes(*n->arg<BufferArg>().buffer);
+  if (n->op == Op::Multi)
+    for (Node piece : n->srcs()) found |= add_chain(piece, chain);
+  if (n->realized || is_movement(n->op) || n->op == Op::Leaf || n->op == Op::Detach)
+    found = add_chain(n->realized ? n->realized.load() : n->src(0), chain);
+  if (found) chain.insert(n);
+  return found;
+}
+
+void JitCore::State::watch_writes() {
+  unwatch_writes();
+  nodes().collect();
+  std::set<Node> chain;
+  for (Node n : nodes().held()) add_chain(n, chain);
+  for (Node n : chain) {
+    const bool is_tensor = (n->op == Op::Assign || n->op == Op::Leaf) && n->handles == 1;
+    writes_.push_back({n, uses_of(n), memory_below(n), is_tensor && uses_of(n) == 1});
+    nodes().watch(n);
+  }
+}
+
+void JitCore::State::unwatch_writes() {
+  for (const WriteWatch& w : writes_) nodes().unwatch(w.node);
+  writes_.clear();
+}
+
+void JitCore::State::forget() {
+  unwatch_writes();
+  for (const ReadWatch& w : reads_) nodes().unwatch(w.node);
+  reads_.clear();
+  recorded = nullptr;
+}
+
+// --- Replay --------------------------------------------------------------------------------------
+
+// Tensors from outside are still the ones that were read, in the memory that they had.
+void JitCore::State::check_reads() {
+  for (ReadWatch& w : reads_) {
+    const bool moved = w.memory && w.memory->owner && w.memory->owner != w.buffer;
+    if (!moved) {
+      check(w.node->handles.load(std::memory_order_relaxed) >= w.handles,
+            "Jit: a tensor from outside that the step reads, ", describe(w.node), " of ",
+            *w.node->label ? w.node->label : "?",
+            ", was replaced, assigned to without realize(), or let go since the capture: give it "
+            "to the Jit as an argument, assign() to it and realize() it, or make a new Jit");
+      continue;
+    }
+    // Assigned to in place: it is the tensor of another buffer now.
+    Node now = buffer_node(w.memory->owner->shared_from_this());
+    nodes().watch(now);
+    nodes().unwatch(w.node);
+    w.node = now;
+    w.handles = 0;
+    w.buffer = w.memory->owner;
+  }
+}
+
+// Whether nobody outside holds an expression of, or a copy of, a tensor that is about to be
+// overwritten.
+bool JitCore::State::is_untouched() const {
+  return std::all_of(writes_.begin(), writes_.end(),
+                     [](const WriteWatch& w) { return uses_of(w.node) == w.uses; });
+}
+
+// The same where tensors have been assigned to outside, in place: they are other nodes then, and
+// used as the ones before were after a call.
+bool JitCore::State::is_untouched_elsewhere() {
+  const auto before = forms_of(writes_);
+  watch_writes();
+  return forms_of(writes_) == before;
+}
+
+bool JitCore::State::may_replay(const Tensors& arguments, const std::vector<BufferRef>& buffers) {
+  check(arguments.size() == specs_.size(), "Jit: ", arguments.size(), " tensors for a capture of ",
+        specs_.size(), ": make another Jit for them");
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const ArgumentSpec& s = specs_[i];
+    const ArgumentSpec now = spec_of(arguments[i], *buffers[i]);
+    if (now == s) continue;
+    throw Error(cat("Jit: argument ", i, " is ", to_text(now), " and was ", to_text(s),
+                    " at the capture: make another Jit for it, or pad it to one size"));
+  }
+  check_aliases(arguments, buffers);
+  for (size_t i = 0; i < buffers.size(); ++i)
+    check(!recorded->writes(*buffers[i]), "Jit: argument ", i,
+          " is a tensor that the step also assigns to: give x.contiguous()");
+  check(nn::is_training() == training_, "Jit: captured in ", training_ ? "training" : "evaluation",
+        " and called in ", training_ ? "evaluation" : "training",
+        ": make one Jit for each of them");
+  check_reads();
+  if (is_untouched()) return true;
+  nodes().collect();
+  return is_untouched() || is_untouched_elsewhere();
+}
+
+Tensors JitCore::State::replay(const std::vector<BufferRef>& buffers) {
+  ++statistics.replays;
+  return recorded->run(buffers);
+}
+
+// A call between replays, after which tensors from outside are in other buffers.
+Tensors JitCore::State::call_function(const Tensors& arguments, const Body& body) {
+  ++statistics.calls;
+  const auto before = recorded->owners();
+  Tensors out = run_plainly(arguments, body);
+  if (recorded->is_valid(before))
+    watch_writes();
+  else
+    forget();
+  return out;
+}
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes bytes_of(const Tensor& t) {
+  Bytes out(static_cast<size_t>(numel(t.current_shape())) * t.dtype().size());
+  t.to_bytes(out.data());
+  return out;
+}
+
+template <class T> bool are_close(const Bytes& a, const Bytes& b) {
+  for (size_t i = 0; i + sizeof(T) <= a.size(); i += sizeof(T)) {
+    T x, y;
+    std::memcpy(&x, &a[i], sizeof(T));
+    std::memcpy(&y, &b[i], sizeof(T));
+    if (std::isnan(x) && std::isnan(y)) continue;
+    if (x != y && !(std::abs(x - y) <= T(1e-4) * std::max(std::abs(x), std::abs(y)))) return false;
+  }
+  return true;
+}
+
+// Equal, or as near as sums in another order are.
+bool agree(DType t, const Bytes& a, const Bytes& b) {
+  if (a == b) return true;
+  if (t == kF32) return are_close<float>(a, b);
+  if (t == kF64) return are_close<double>(a, b);
+  return false;
+}
+
+}  // namespace
+
+Tensors JitCore::State::checked_replay(Tensors& arguments, const std::vector<BufferRef>& buffers,
+                                       const Body& body) {
+  const RandomState random = random_state();
+  const auto before = recorded->state();
+  const Tensors got = replay(buffers);
+  std::vector<Bytes> values;
+  for (const Tensor& t : got) values.push_back(bytes_of(t));
+  const auto after = recorded->state();
+  recorded->set_state(before);
+  set_random_state(random);
+  Tensors wanted = call_function(arguments, body);
+  const char* remedy =
+      ": it depends on something besides its arguments and the tensors that it read at the "
+      "capture; "
+      "give that to the Jit as an argument";
+  for (size_t i = 0; i < wanted.size(); ++i)
+    check(agree(wanted[i].dtype(), values[i], bytes_of(wanted[i])), "JIT_CHECK: result ", i,
+          " of a replay, ", describe(wanted[i].node()), ", is not what the step gives", remedy);
+  if (!recorded) return wanted;  // tensors have moved
+  const auto state = recorded->state();
+  for (size_t i = 0; i < state.size(); ++i)
+    check(agree(state[i].dtype, after[i].bytes, state[i].bytes),
+          "JIT_CHECK: a replay assigned other values to a tensor of ", state[i].dtype,
+          " than the step does", remedy);
+  return wanted;
+}
+
+// --- The interface -------------------------------------------------------------------------------
+
+JitCore::JitCore() : state_(std::make_unique<State>()) {}
+JitCore::~JitCore() = default;
+JitCore::JitCore(JitCore&&) noexcept = default;
+JitCore& JitCore::operator=(JitCore&&) noexcept = default;
+
+void JitCore::reset() {
+  state_->forget();
+  state_->calls = 0;
+}
+
+const JitStatistics& JitCore::statistics() const { return state_->statistics; }
+
+Tensors JitCore::call(const Tensors& given, const Body& body) {
+  const std::lock_guard lock(runtime_mutex());
+  begin_profile_of_environment();
+  State& s = *state_;
+  if (Capture::current() || env_int("JIT") == 0 || ++s.calls == 1) {
+    ++s.statistics.calls;
+    return Capture::current() ? body(given) : run_plainly(given, body);
+  }
+  std::vector<Form> forms;
+  Tensors arguments = split(given, forms);
+  const Body on_pieces = [&](const Tensors& pieces) {
+    return split(run_plainly(joined(pieces, forms), body), s.results);
+  };
+  return joined(s.call_recorded(arguments, on_pieces), s.results);
+}
+
+Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
+  if (!recorded) return capture(arguments, body);
+  nodes().collect();
+  const Tensors given = arguments;
+  const std::vector<BufferRef> buffers = buffers_of(arguments);
+  if (may_replay(arguments, buffers))
+    return env_int("JIT_CHECK") ? checked_replay(arguments, buffers, body) : replay(buffers);
+  // Somebody has to keep old values, which the step itself takes care of.
+  return call_function(given, body);
+}
+
+}  // namespace tiny

@@ -1,0 +1,166 @@
+#include "runtime/kernels/kernel.h"
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <mutex>
+
+#include "runtime/device/disk_cache.h"
+#include "runtime/device/kept_memory.h"
+#include "runtime/device/lru.h"
+#include "runtime/kernels/proof.h"
+#include "runtime/launch/profile.h"
+#include "runtime/search/search.h"
+#include "tiny/env.h"
+#include "tiny/error.h"
+#include "tiny/parallel.h"
+
+namespace tiny {
+
+namespace {
+
+struct Entry {
+  NodeRef node;  // keeps the key's address taken
+  std::shared_ptr<Kernel> kernel;
+};
+struct Kernels {
+  std::mutex mutex;
+  uint64_t age = 1;  // goes up when entries are forgotten
+  Lru<Entry> entries;
+};
+Kernels& kernels() {
+  static Kernels* k = new Kernels;
+  return *k;
+}
+
+// A whole text at a time: kernels are compiled side by side.
+void say(const std::string& text) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  std::cerr << text;
+}
+
+void show(const Lowered& low, int debug) {
+  std::string text;
+  if (debug >= 3) text = cat("options ", low.source.entry, ": ", to_text(low.options), '\n');
+  if (debug >= 4) text += low.source.text + '\n';
+  say(text);
+}
+
+// The options that a search has found before, else the heuristic's.
+Lowered lower_step(const Step& step, const Target& target, const Choice* choice,
+                   const StageViewer& viewer) {
+  std::optional<Known> known;
+  if (!choice && env_int("BEAM") > 0)
+    known = find_known(step.kernel.get(), device_name(step.device));
+  if (known && known->choice) choice = &*known->choice;
+  return lower(step.kernel.get(), step.name, target, viewer, choice);
+}
+
+std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr) {
+  Device& device = find_device(device_name(step.device));
+  const auto debug = static_cast<int>(env_int("DEBUG"));
+  if (device.is_absent) {  // its owner compiles it
+    auto kernel = std::make_shared<Kernel>();
+    kernel->name = step.name;
+    kernel->program = device.load({}, {});
+    return kernel;
+  }
+  StageViewer viewer;
+  if (debug >= 5)
+    viewer = [&](const char* pass, const std::string& text) {
+      const std::string wanted = env_text("DEBUG_PASS");
+      if (wanted.empty() || wanted == pass) say(cat("--- ", pass, '\n', text));
+    };
+  const Lowered low = [&] {
+    const HostSpan span("lower");
+    return lower_step(step, device.target(), choice, viewer);
+  }();
+  show(low, debug);
+  PendingProof proof(low, step, device.target());
+  auto kernel = std::make_shared<Kernel>();
+  kernel->name = step.name;
+  kernel->launch = low.launch;
+  kernel->bytes = low.bytes;
+  kernel->flops = low.flops;
+  const std::string binary = [&] {
+    const HostSpan span("compile");
+    return cached_compile(device, low.source);
+  }();
+  proof.finish();
+  const HostSpan span("load");
+  kernel->program = with_kept_memory_freed([&] { return device.load(binary, low.source.entry); });
+  return kernel;
+}
+
+}  // namespace
+
+std::string kernel_key(const Step& step) {
+  return cat(step.kernel.get(), ' ', step.device, ' ', env_kernel_key());
+}
+
+void replace_kernel(const Step& step, const Choice& choice) {
+  auto kernel = compile(step, &choice);
+  Kernels& all = kernels();
+  std::lock_guard lock(all.mutex);
+  Entry* known = all.entries.find(kernel_key(step));
+  if (!known) return;
+  known->kernel = std::move(kernel);
+  ++all.age;
+}
+
+uint64_t kernels_age() {
+  std::lock_guard lock(kernels().mutex);
+  return kernels().age;
+}
+
+std::vector<Kernel*> compile_kernels(const Schedule& s) {
+  const auto of_schedule = [&] {
+    std::vector<Kernel*> out;
+    out.reserve(s.kernels.size());
+    for (const auto& k : s.kernels) out.push_back(k.get());
+    return out;
+  };
+  std::vector<std::string> keys;
+  std::map<std::string, const Step*> missing;
+  std::map<std::string, std::shared_ptr<Kernel>> found;
+  Kernels& all = kernels();
+  {
+    std::lock_guard lock(all.mutex);
+    if (s.kernels_age == all.age) return of_schedule();
+    for (const Step& step : s.steps) {
+      keys.push_back(step.kernel ? kernel_key(step) : "");
+      if (!step.kernel) continue;
+      if (const Entry* known = all.entries.find(keys.back()))
+        found[keys.back()] = known->kernel;
+      else
+        missing[keys.back()] = &step;
+    }
+  }
+  const auto most = static_cast<size_t>(4 * std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
+  std::vector<std::pair<std::string, const Step*>> jobs(missing.begin(), missing.end());
+  in_parallel(jobs.size(), core_count(), [&](size_t i, size_t) {
+    auto kernel = compile(*jobs[i].second);
+    std::lock_guard lock(all.mutex);
+    Entry entry{jobs[i].second->kernel, std::move(kernel)};
+    found[jobs[i].first] = all.entries.insert(jobs[i].first, std::move(entry), most).kernel;
+  });
+  std::lock_guard lock(all.mutex);
+  s.kernels.clear();
+  for (const std::string& key : keys) s.kernels.push_back(key.empty() ? nullptr : found.at(key));
+  s.kernels_age = all.age;
+  return of_schedule();
+}
+
+size_t kernel_count() {
+  std::lock_guard lock(kernels().mutex);
+  return kernels().entries.size();
+}
+
+void clear_kernel_cache() {
+  std::lock_guard lock(kernels().mutex);
+  kernels().entries.clear();
+  ++kernels().age;
+}
+
+}  // namespace tiny

@@ -1,0 +1,75 @@
+// Convolutions in halves on matrix units (codegen/wgmma/tile.h), and their gradients: the copy
+// engine reads windows of images whose channels are innermost in memory. Values that such products
+// read or make are stored so; to the program their shapes are what they were.
+#pragma once
+#include <optional>
+
+#include "codegen/wgmma/split_k.h"
+#include "runtime/analysis/node_targets.h"
+#include "runtime/analysis/operand.h"
+
+namespace tiny {
+
+// A product as it would be read by the copy engine: which axis of each operand's memory has to be
+// innermost, -1 where it lies well, and which is that of the channels in windows; which operand is
+// windows; the axes of the product that count columns, those channels, and the images that are
+// summed over, in the gradient of a weight.
+struct WindowProduct {
+  Node points[2] = {};
+  int inner[2] = {-1, -1}, channel_dims[2] = {-1, -1};
+  int with = 0, columns = -1, channels = -1, images = -1;
+  bool copied = true;  // no window is too wide for the copy engine
+  AffineMap maps[2];
+};
+
+// `product` is a sum of the product of two views. Nothing where it is no convolution for matrix
+// units. Operands are read from values that are `stored` (with an axis innermost) where they can.
+std::optional<WindowProduct> find_window_product(Node product, const Target& target,
+                                                 const NodeMap<int>* stored = nullptr);
+
+// A sum in parts of so many elements each, counted along all axes that are summed over; the last
+// part may have less.
+struct SumParts {
+  int64_t count = 1, length = 0;
+};
+
+// Into which parts a sum of `length` terms is best cut, in tiles of the gradient of a weight.
+SumParts parts_of_sum(const WindowSizes& sizes, int64_t length, const Target& target);
+
+// An operand of such a product, whose axes `summed` are summed over, once for each part: as it is,
+// or zero where an element is in another part.
+Node in_each_part(Node x, const SumParts& parts);
+Node in_parts(Node x, uint64_t summed, const SumParts& parts);
+
+// Into which parts the sum of the gradient of a weight is best cut.
+SumParts parts_of(Node product, const WindowProduct& windows, const Target& target);
+
+// The product with views of what has to be stored for it. Channels are filled up with zeros to
+// whole boxes of the copy engine where they can be, as it is slow where a box reaches out of a
+// tensor. In parts, it is a sum of sums.
+Node with_windows(Node product, const WindowProduct& windows, const SumParts& parts = {});
+
+// `x` with axis `dim` innermost, in rows that begin at multiples of 64 bytes where it has halves.
+Node packed_channels(Node x, int dim);
+
+// Values that lie in memory in the order of their axes: those asked for, and what is sent to other
+// devices as it lies there.
+NodeMap<char> values_in_order(std::span<const Node> roots);
+
+// Values of the graph that are to be stored with an axis innermost, because such products read
+// them, in whole `rows`, or because they are what halves are made of.
+struct Innermost {
+  NodeMap<int> axes;
+  NodeMap<char> rows;
+};
+Innermost choose_innermost(std::span<const Node> roots, const NodeTargets& targets);
+
+// The axis of each value that lies innermost in memory, or would if the value were stored with what
+// it is made of and what is made of it: by the way that axes take through movement, element-wise
+// functions and reductions from what is `packed`, and from values that are to be (`stored`).
+NodeMap<int> trace_innermost(std::span<const Node> roots, const NodeMap<int>& stored);
+
+// Of a graph in which `packed` has put axes innermost: which of `outputs` should follow.
+NodeMap<int> spread_innermost(std::span<const Node> roots, std::span<const Node> outputs);
+
+}  // namespace tiny

@@ -1,0 +1,25 @@
+// Convolutions of so few results for each window that no axis of them fills a tile: gradients of
+// pictures under strided windows have some channels for each phase of the pixels.
+#pragma once
+#include <optional>
+
+#include "codegen/target/target.h"
+#include "tiny/node.h"
+
+namespace tiny {
+
+// A product with all results of a window along one axis, the last, filled up to a tile's columns.
+struct JoinedResults {
+  Node product = nullptr;
+  Shape sizes,
+      order;  // of the results, those of a window last; where the axes of those asked for are
+  int64_t count = 0;  // results of a window
+
+  Node restored(Node results) const;  // from the product's to those asked for
+};
+
+// Nothing where the product is of another kind, or would be none that the copy engine reads
+// (runtime/layout/convolution/implicit.h).
+std::optional<JoinedResults> join_results(Node product, const Target& target);
+
+}  // namespace tiny

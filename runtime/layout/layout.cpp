@@ -1,0 +1,240 @@
+#include "runtime/layout/layout.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "codegen/wgmma/tile.h"
+#include "runtime/analysis/operand.h"
+#include "runtime/fusion/fuse.h"
+#include "runtime/layout/convolution/fold_pixels.h"
+#include "runtime/layout/convolution/im2col.h"
+#include "runtime/layout/convolution/implicit.h"
+#include "runtime/layout/convolution/join_results.h"
+#include "runtime/layout/cpu_tiles.h"
+#include "runtime/layout/pack.h"
+#include "runtime/layout/panels.h"
+#include "runtime/layout/skinny.h"
+#include "runtime/layout/split_reduce.h"
+#include "runtime/rewrites/narrow_sums.h"
+#include "tiny/build.h"
+#include "tiny/rebuild.h"
+
+namespace tiny {
+
+namespace {
+
+class Layouts {
+ public:
+  explicit Layouts(const Target& target) : target_(target) {}
+
+  std::vector<Node> stored;
+
+  // `innermost`: the axis of what is reduced that lies innermost in memory, -1 where it is the
+  // last.
+  Node reduce(Node n, int innermost = -1) {
+    if (numel(n->src(0)->shape()) == 0) return n;
+    Node p = with_product_on_top(n);
+    if (!p && is_byte_product(n)) p = with_product_on_top(n, true);
+    // Of a CPU's products those of integers have layouts for matrix units alone.
+    Node any = p || target_.kind == Target::Kind::Gpu ? p : with_product_on_top(n, true);
+    if (Node tiles = any ? with_tiles(any, target_) : nullptr) return tiles;
+    const bool product = p != nullptr;
+    if (Node sum = product ? p : n; const auto thin = find_thin_product(sum, target_)) {
+      if (thin->parts == 1) return sum;
+      Node parts = in_parts(sum, {thin->axis, thin->parts}, true);
+      return build::reshape(build::reduce(Op::Add, parts, 1), sum->shape());
+    }
+    if (product) n = with_unit_rows(p);
+    if (product) store_computed(n);
+    if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
+      const SumParts parts = parts_of(n, *windows, target_);
+      if (windows->copied || parts.count == 1) return with_windows(n, *windows, parts);
+      const int64_t most = std::min<int64_t>(parts.count, 64);
+      return split(n, equal_parts(n, windows->images, most), product);
+    }
+    if (const auto joined = product ? join_results(n, target_) : std::nullopt)
+      return joined->restored(reduce(joined->product));
+    if (Node neighbours = product ? with_neighbours(n, target_) : nullptr) return neighbours;
+    if (Node columns = product ? with_columns(n, target_) : nullptr) {
+      n = columns;
+      store_computed(n);
+    }
+    const ReduceKind kind = !product                 ? ReduceKind::Plain
+                            : is_for_matrix_units(n) ? ReduceKind::TiledProduct
+                                                     : ReduceKind::Product;
+    if (const Split s = choose_split(n, kind, innermost, target_); s.parts > 1)
+      return split(n, s, product);
+    if (!product) return with_stored_windows(n);
+    return is_for_matrix_units(n) ? n : with_packed_operands(n);
+  }
+
+ private:
+  // These read their operands in tiles that other blocks share with them, halves in either order.
+  bool is_for_matrix_units(Node n) const {
+    Node mul = base_of(n->src(0));
+    if (mul->op != Op::Mul || mul->num_src != 2) return false;
+    return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
+      while (is_view(s) && !computed_.contains(s)) s = s->src(0);
+      return has_matrix_unit(target_, s->dtype) &&
+             (matrix_type(s->dtype)->turns || along_sum_.contains(mul));
+    });
+  }
+
+  bool is_byte_product(Node n) const {
+    Node mul = base_of(n->src(0));
+    if (!target_.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return false;
+    return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
+      while (is_view(s)) s = s->src(0);
+      return s->dtype.size() == 1 && has_matrix_unit(target_, s->dtype);
+    });
+  }
+
+  void store_computed(Node n) {
+    for (Node p : computed_operands(n, target_))
+      if (!std::exchange(computed_[p], 1)) stored.push_back(p);
+  }
+
+  Node split(Node n, const Split& s, bool product) {
+    Node partial = in_parts(n, s, product);
+    if (product) {
+      const auto windows = find_window_product(partial, target_);
+      if (windows)
+        partial = with_windows(partial, *windows);
+      else if (!is_for_matrix_units(n))
+        partial = with_packed_operands(partial);
+    }
+    return build::reshape(build::reduce(n->arg<ReduceArg>().op, partial, 1), n->shape());
+  }
+
+  // Windows that step over elements are read with conditions where they reach into padding, and
+  // computed again where they overlap, one element after the other. From memory they are read by
+  // vectors.
+  Node with_stored_windows(Node n) {
+    Node x = n->src(0);
+    if (target_.kind != Target::Kind::Cpu) return n;
+    if (is_movement(x->op)) {
+      x = stored_window(x, n);
+    } else if (is_elementwise(x->op)) {
+      std::vector<Node> srcs;
+      for (Node s : x->srcs()) srcs.push_back(is_movement(s->op) ? stored_window(s, n) : s);
+      x = with_sources(x, srcs);
+    }
+    return with_sources(n, std::span(&x, 1));
+  }
+
+  Node stored_window(Node top, Node reduce) {
+    const auto plan = plan_window(top, reduce, target_);
+    return plan ? build::cast(view(*plan, top->shape()), top->dtype) : top;
+  }
+
+  Node with_packed_operands(Node n) {
+    Node x = n->src(0);
+    if (target_.kind == Target::Kind::Cpu) {
+      std::vector<Node> srcs;
+      for (Node s : x->srcs()) srcs.push_back(with_affine_indices(s));
+      x = with_sources(x, srcs);
+      n = with_sources(n, std::span(&x, 1));
+    }
+    const std::vector<OperandPlan> plans = plan_packing(n, target_);
+    if (plans.empty()) return n;
+    std::vector<Node> views;
+    for (const OperandPlan& p : plans) views.push_back(build::cast(view(p, x->shape()), x->dtype));
+    Node product = with_sources(x, views);
+    return with_sources(n, std::span(&product, 1));
+  }
+
+  // What the copy engine of matrix units cannot read as it lies is stored once more where that is
+  // little beside the product: rows that are no multiples of 16 bytes apart get longer, and what is
+  // to be contiguous along the sum, as all but halves, is turned.
+  Node with_unit_rows(Node n) {
+    Node x = n->src(0);
+    const std::vector<OperandPlan> plans = plan_unit_rows(n, target_);
+    if (plans.empty()) return n;
+    std::vector<Node> views(x->srcs().begin(), x->srcs().end());
+    for (size_t i = 0; i < plans.size(); ++i)
+      if (plans[i].map.padded || plans[i].dim >= 0)
+        views[i] = build::cast(view(plans[i], x->shape()), x->dtype);
+    Node product = build::binary(Op::Mul, views[0], views[1]);
+    along_sum_[product] = 1;
+    return with_sources(n, std::span(&product, 1));
+  }
+
+  Node view(const OperandPlan& p, Ints shape) {
+    Node x = p.point;
+    if (p.map.padded) x = build::pad(x, p.map.pad);
+    if (p.widened) x = build::cast(x, kF32);
+    if (p.dim >= 0)
+      x = packed(in_panels(x, p.dim, p.width), p.dim, p.width);
+    else if (p.map.padded || p.widened)
+      x = build::contiguous(x);
+    else if (is_elementwise(x->op))
+      stored.push_back(x);
+    return build::affine(x, shape, p.map.map);
+  }
+
+  const Target& target_;
+  NodeMap<char> computed_;   // operands that are, and are stored for tiles of products
+  NodeMap<char> along_sum_;  // products with_unit_rows
+};
+
+// The graph with some values stored with another axis innermost, by `store`. `change` is what else
+// becomes of a node, which it gets as it was and with its sources as they are now.
+template <class Store, class Change>
+Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
+                 const NodeMap<int>& innermost, Store store, Change change) {
+  const NodeMap<char> in_order = values_in_order(roots);
+  const NodeMap<Node> done = rebuild(roots, [&](Node n, Node same) {
+    const LabelScope label(n->label);
+    Node now = change(n, same);
+    if (const int* dim = innermost.find(n))
+      return store(n, now->op == Op::Contiguous ? now->src(0) : now, *dim);
+    const bool has_memory =
+        n->op == Op::Contiguous && innermost.contains(n->src(0)) && !in_order.contains(n);
+    return has_memory ? same->src(0) : now;
+  });
+  Layout out;
+  for (Node r : roots) out.roots.push_back(*done.find(r));
+  for (Node s : stored)
+    if (const Node* now = done.find(s))
+      out.stored.push_back(innermost.contains(s) ? base_of(*now) : *now);
+  out.innermost = innermost.size() > 0;
+  return out;
+}
+
+}  // namespace
+
+Layout choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
+  std::map<const Target*, Layouts> layouts;
+  const std::vector<Node> roots = narrow_sums(given);
+  const Innermost innermost = choose_innermost(roots, targets);
+  const auto store = [&](Node n, Node now, int dim) {
+    return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
+  };
+  const NodeMap<int> traced =
+      innermost.axes.size() > 0 ? trace_innermost(roots, innermost.axes) : NodeMap<int>();
+  const auto change = [&](Node n, Node now) {
+    if (n->op != Op::ReduceAxis) return now;
+    const int* axis = traced.find(n->src(0));
+    const Target& target = targets.of(now);
+    return layouts.try_emplace(&target, target).first->second.reduce(now, axis ? *axis : -1);
+  };
+  Layout out = rewritten(roots, {}, innermost.axes, store, change);
+  for (const auto& [target, chosen] : layouts)
+    out.stored.insert(out.stored.end(), chosen.stored.begin(), chosen.stored.end());
+  return out;
+}
+
+Layout spread_layouts(const Layout& layout, std::span<const Node> outputs) {
+  // Halves of parameters stay in the order of those: tiles read them in either.
+  std::vector<Node> movable(outputs.begin(), outputs.end());
+  std::erase_if(movable, [](Node n) {
+    return n->op == Op::Cast && n->dtype.is_half() && base_of(n->src(0))->op == Op::Param;
+  });
+  return rewritten(
+      layout.roots, layout.stored, spread_innermost(layout.roots, movable),
+      [](Node, Node now, int dim) { return packed(now, dim, INT64_MAX); },
+      [](Node, Node now) { return now; });
+}
+
+}  // namespace tiny

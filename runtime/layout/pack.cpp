@@ -1,0 +1,303 @@
+#include "runtime/layout/pack.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+#include <utility>
+
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "codegen/wgmma/tile.h"
+#include "runtime/fusion/fuse.h"
+#include "runtime/layout/panels.h"
+#include "tiny/algebra.h"
+#include "tiny/build.h"
+
+namespace tiny {
+
+namespace {
+
+class Planner {
+ public:
+  explicit Planner(const Target& target) : target_(target) {}
+
+  // Empty where they are for no matrix unit.
+  std::vector<OperandPlan> rows_for_units(Node n) const {
+    constexpr int64_t kUses = 64, kFewest = 24, kFew = 64, kMany = int64_t{1} << 27;
+    const Ints shape = n->src(0)->shape();
+    const OwnRanges own_ranges(shape);
+    const std::vector<Node>& ranges = own_ranges.ranges;
+    const int sum = only_reduced_axis(n);
+    if (sum < 0) return {};
+    std::vector<OperandPlan> plans;
+    int64_t own[2] = {1, 1};
+    for (Node s : n->src(0)->srcs()) {
+      const Operand o = follow(s, ranges);
+      if (!has_matrix_unit(target_, o.point->dtype) || o.gate || !is_affine(o) || has_windows(o))
+        return {};
+      const Walk walk = walk_of(o, ranges[static_cast<size_t>(sum)]);
+      if (walk.kind != Walk::Movable && walk.kind != Walk::Contiguous) return {};
+      const bool turns = matrix_type(o.point->dtype)->turns;
+      const bool moved = !turns && walk.kind == Walk::Movable;
+      OperandPlan p = plan_of(o, ranges, moved ? sum : -1);
+      pad_rows(p, moved || !turns ? walk.dim : last_axis(o.point->shape()));
+      if ((moved || p.map.padded) &&
+          (numel(shape) < kMany || numel(o.point->shape()) * kUses > numel(shape)))
+        return {};
+      for (int i = 0; i < n->rank; ++i)
+        if (!is_reduced(n, i) && walk_of(o, ranges[static_cast<size_t>(i)]).kind != Walk::None)
+          own[plans.size()] *= shape[i];
+      plans.push_back(p);
+    }
+    const bool large = std::min(own[0], own[1]) >= kFewest && std::max(own[0], own[1]) >= kFew;
+    return large && plans[0].point->dtype == plans[1].point->dtype ? plans
+                                                                   : std::vector<OperandPlan>();
+  }
+
+  // Empty where the operands are not affine views, or padded in a way of their own.
+  std::vector<OperandPlan> plan(Node n) const {
+    Node x = n->src(0);
+    const OwnRanges own_ranges(x->shape());
+    const std::vector<Node>& ranges = own_ranges.ranges;
+    std::vector<Operand> operands;
+    for (Node s : x->srcs()) {
+      operands.push_back(follow(s, ranges));
+      if (!is_affine(operands.back())) return {};
+    }
+    if (!pads_alone(operands)) return {};
+    const bool gpu = target_.kind == Target::Kind::Gpu;
+    if (gpu && is_staged(n, operands, ranges)) return {};
+    const int axis = gpu ? -1 : best_axis(n, operands, ranges);
+    std::vector<OperandPlan> plans;
+    for (const Operand& o : operands) {
+      plans.push_back(plan_of(o, ranges, gpu ? own_axis(n, o, operands, ranges) : axis));
+      if (const int dim = sum_dim(n, o, ranges, axis, target_); dim >= 0) plans.back().dim = dim;
+      plans.back().widened = axis >= 0 && is_worth_widening(x, o);
+    }
+    return plans;
+  }
+
+  // Nothing where it steps over no elements, or would take about as much to store as to compute.
+  std::optional<OperandPlan> plan_window(Node top, Node reduce) const {
+    const OwnRanges own_ranges(top->shape());
+    const std::vector<Node>& ranges = own_ranges.ranges;
+    const Operand o = follow(top, ranges);
+    if (!is_affine(o) || !pads_alone({o}) || !steps_over(o, ranges, reduce)) return {};
+    OperandPlan p = plan_of(o, ranges, -1);
+    const bool computed = p.map.padded || is_elementwise(p.point->op);
+    if (!computed || 4 * numel(top->shape()) < 5 * numel(p.point->shape())) return {};
+    return p;
+  }
+
+ private:
+  OperandPlan plan_of(const Operand& o, const std::vector<Node>& ranges, int axis) const {
+    OperandPlan p;
+    p.point = o.point;
+    p.map = affine_map(o, ranges);
+    if (axis < 0) return p;
+    const Walk w = walk_of(o, ranges[axis]);
+    if (w.kind == Walk::Movable ||
+        (w.kind == Walk::Contiguous && wants_panels(o, w.dim, target_))) {
+      p.dim = w.dim;
+      p.width = panel_width(o.point->shape()[w.dim], target_);
+    }
+    return p;
+  }
+
+  // -1: there are several.
+  static int only_reduced_axis(Node n) {
+    int axis = -1;
+    for (int i = 0; i < n->rank; ++i) {
+      if (!is_reduced(n, i) || n->src(0)->shape()[i] == 1) continue;
+      if (axis >= 0) return -1;
+      axis = i;
+    }
+    return axis;
+  }
+
+  // To multiples of 16 bytes, with axis `dim` innermost.
+  static void pad_rows(OperandPlan& p, int dim) {
+    const int64_t size = p.point->shape()[dim], unit = 16 / p.point->dtype.size();
+    if (size % unit == 0 || size == numel(p.point->shape())) return;
+    p.map.pad[static_cast<size_t>(2 * dim + 1)] += unit - size % unit;
+    p.map.padded = true;
+  }
+
+  // Products whose blocks stage operands in shared memory for the matrix units of warps, which read
+  // them in either order.
+  bool is_staged(Node n, const std::vector<Operand>& operands,
+                 const std::vector<Node>& ranges) const {
+    int64_t own[2] = {1, 1}, terms = 1, others = 1;
+    for (const Operand& o : operands)
+      if (!mma_unit(target_, o.point->dtype)) return false;
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i];
+      int walking = 0, which = 0;
+      bool irregular = false;
+      for (int o = 0; o < 2; ++o) {
+        const Walk w = walk_of(operands[static_cast<size_t>(o)], ranges[i]);
+        irregular |= w.kind == Walk::Irregular;
+        if (w.kind == Walk::None) continue;
+        ++walking;
+        which = o;
+      }
+      const bool counts = walking == 2 && !is_reduced(n, i);  // products, or parts of a sum
+      if (irregular && !counts) return false;
+      if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
+      (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
+    }
+    return is_worth_staging(own[0], own[1], terms, others, target_);
+  }
+
+  // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:
+  // each is to be contiguous along an axis that it has to itself. Such an axis for one that is not,
+  // where packing is little beside the product; -1 where the operand stays as it is.
+  int own_axis(Node n, const Operand& o, const std::vector<Operand>& operands,
+               const std::vector<Node>& ranges) const {
+    constexpr int64_t kUses = 64, kSmallest = 4;
+    const int64_t work = numel(n->src(0)->shape());
+    if (is_dense(n, o, ranges) || numel(o.point->shape()) * kUses > work) return -1;
+    int best = -1;
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i];
+      if (is_reduced(n, i) || size < kSmallest || walk_of(o, ranges[i]).kind != Walk::Movable)
+        continue;
+      const bool own = std::all_of(operands.begin(), operands.end(), [&](const Operand& other) {
+        return &other == &o || walk_of(other, ranges[i]).kind == Walk::None;
+      });
+      if (own && (best < 0 || size > n->src(0)->shape()[best])) best = i;
+    }
+    return best;
+  }
+
+  // Whether neighbouring results, as many as a warp has threads, need few lines of the operand.
+  bool is_dense(Node n, const Operand& o, const std::vector<Node>& ranges) const {
+    constexpr int64_t kLine = 128, kFew = 3;
+    std::vector<std::pair<int64_t, int64_t>> steps;  // in memory, and how many
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i], s = std::abs(step_of(o, ranges[i]));
+      if (!is_reduced(n, i) && size > 1 && s != 0) steps.emplace_back(s, size);
+    }
+    std::sort(steps.begin(), steps.end());
+    std::set<int64_t> lines;
+    for (int thread = 0; thread < target_.warp; ++thread) {
+      int64_t at = 0, rest = thread;
+      for (const auto& [s, size] : steps) {
+        at += s * (rest % size);
+        rest /= size;
+      }
+      lines.insert(at * o.point->dtype.size() / kLine);
+    }
+    return static_cast<int64_t>(lines.size()) <= kFew;
+  }
+
+  // Elements of the operand's memory from one place to the next along the range.
+  static int64_t step_of(const Operand& o, Node range) {
+    int64_t step = 0, behind = 1;
+    for (size_t d = o.at.size(); d-- > 0;) {
+      for (const auto& t : to_sum(o.at[d]).terms)
+        if (t.atom == range) step += t.factor * behind;
+      behind *= o.point->shape()[static_cast<int>(d)];
+    }
+    return step;
+  }
+
+  // Vector loads and arithmetic for each vector of products when `range` is the vector range, and
+  // the work of packing shared out among them.
+  double cost(const std::vector<Operand>& operands, Node range, int64_t size, int64_t work) const {
+    const double lanes = target_.vector_bytes / 4.0, n = static_cast<double>(size);
+    const double filled =
+        n / (static_cast<double>(static_cast<int64_t>((n + lanes - 1) / lanes)) * lanes);
+    double sum = 0;
+    for (const Operand& o : operands) {
+      const double elements = static_cast<double>(numel(o.point->shape()));
+      switch (walk_of(o, range).kind) {
+        case Walk::None: sum += 0.5; break;
+        case Walk::Contiguous: sum += 1; break;
+        case Walk::Movable: sum += 1 + 4 * elements * lanes / static_cast<double>(work); break;
+        case Walk::Irregular: sum += 1.5 * lanes; break;
+      }
+    }
+    return sum / filled;
+  }
+
+  int best_axis(Node n, const std::vector<Operand>& operands,
+                const std::vector<Node>& ranges) const {
+    const int64_t work = numel(n->src(0)->shape());
+    int best = -1;
+    double best_cost = 0;
+    for (int i = 0; i < n->rank; ++i) {
+      const int64_t size = n->src(0)->shape()[i];
+      if (is_reduced(n, i) || size < 4) continue;
+      const double c = cost(operands, ranges[i], size, work);
+      if (best < 0 || c <= best_cost) {  // of equals the one that results are written along
+        best = i;
+        best_cost = c;
+      }
+    }
+    return best;
+  }
+
+  // Whether from one result to the next the innermost axis is walked by more than one element.
+  static bool steps_over(const Operand& o, const std::vector<Node>& ranges, Node reduce) {
+    if (o.at.empty()) return false;
+    for (const auto& t : to_sum(o.at.back()).terms)
+      for (int i = 0; i < reduce->rank; ++i)
+        if (t.atom == ranges[i] && !is_reduced(reduce, i) && std::abs(t.factor) > 1) return true;
+    return false;
+  }
+
+  const Target& target_;
+};
+
+}  // namespace
+
+Node with_affine_indices(Node view) {
+  constexpr int64_t kUses = 32;
+  const auto has_sums = [](Node v) {
+    const OwnRanges own(v->shape());
+    return is_affine(follow(v, own.ranges));
+  };
+  if (has_sums(view)) return view;
+  std::vector<Node> views;  // from the product down
+  for (Node v = view; is_movement(v->op); v = v->src(0)) views.push_back(v);
+  for (size_t i = views.size(); i-- > 0;) {
+    if (numel(view->shape()) < kUses * numel(views[i]->shape())) continue;
+    Node now = build::contiguous(views[i]);
+    for (size_t above = i; above-- > 0;) now = with_sources(views[above], std::span(&now, 1));
+    if (has_sums(now)) return now;
+  }
+  return view;
+}
+
+std::vector<Node> computed_operands(Node reduce, const Target& target) {
+  constexpr int64_t kUses = 64;
+  Node mul = base_of(reduce->src(0));
+  if (!target.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return {};
+  const OwnRanges own(mul->shape());
+  std::vector<Node> points;
+  for (Node s : mul->srcs()) {
+    const Operand o = follow_halves(s, own.ranges, {});
+    if (has_windows(o)) return {};
+    points.push_back(o.point);
+  }
+  const auto is_computed = [](Node p) { return is_elementwise(p->op) || p->op == Op::Gather; };
+  for (Node p : points)
+    if (!has_matrix_unit(target, p->dtype) ||
+        (is_computed(p) && numel(mul->shape()) < kUses * numel(p->shape())))
+      return {};
+  std::erase_if(points, [&](Node p) { return !is_computed(p); });
+  return points;
+}
+
+std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target) {
+  return Planner(target).rows_for_units(reduce);
+}
+std::vector<OperandPlan> plan_packing(Node reduce, const Target& target) {
+  return Planner(target).plan(reduce);
+}
+std::optional<OperandPlan> plan_window(Node view, Node reduce, const Target& target) {
+  return Planner(target).plan_window(view, reduce);
+}
+
+}  // namespace tiny

@@ -1,0 +1,109 @@
+#include "runtime/layout/skinny.h"
+
+#include <algorithm>
+
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "runtime/analysis/operand.h"
+#include "runtime/analysis/recompute_cost.h"
+#include "runtime/layout/split_reduce.h"
+
+namespace tiny {
+
+namespace {
+
+// Whether a value takes few operations on what lies in memory, or is one that does.
+bool is_cheap(Node value) {
+  constexpr int kMostWork = 24;
+  constexpr size_t kMostNodes = 64;
+  int work = 0;
+  std::vector<Node> stack{value};
+  NodeMap<char> seen;
+  while (!stack.empty()) {
+    Node n = stack.back();
+    stack.pop_back();
+    if (std::exchange(seen[n], 1)) continue;
+    if (n->op == Op::Gather || seen.size() > kMostNodes) return false;
+    if (!is_movement(n->op) && !is_elementwise(n->op)) continue;
+    work += work_of(n->op);
+    if (work > kMostWork) return false;
+    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
+  }
+  return true;
+}
+
+bool is_moved(const Operand& o, Node range) {
+  return std::any_of(o.at.begin(), o.at.end(),
+                     [&](Node at) { return (at->ranges & range->ranges) != 0; });
+}
+
+// Whether the operand is a matrix, or several: each of its elements is there once, however its
+// index is made; or it is a part of one.
+bool is_matrix(const Operand& o, Node product, const std::vector<Node>& ranges) {
+  int64_t elements = 1;
+  for (int i = 0; i < product->rank; ++i)
+    if (is_moved(o, ranges[static_cast<size_t>(i)])) elements *= product->src(0)->shape()[i];
+  return elements == numel(o.point->shape()) || (is_affine(o) && !has_windows(o));
+}
+
+// How many elements the axes count that only one of the operands has, that both have, and the sum.
+struct Sizes {
+  int64_t own[2] = {1, 1}, both = 1, terms = 1;
+  int axis = -1;  // of the sum
+};
+
+std::optional<Sizes> sizes_of(Node product, const std::vector<Operand>& operands,
+                              const std::vector<Node>& ranges) {
+  Sizes out;
+  for (int i = 0; i < product->rank; ++i) {
+    const int64_t size = product->src(0)->shape()[i];
+    if (size == 1) continue;
+    const bool in_a = is_moved(operands[0], ranges[static_cast<size_t>(i)]);
+    const bool in_b = is_moved(operands[1], ranges[static_cast<size_t>(i)]);
+    if (is_reduced(product, i)) {
+      if (!in_a || !in_b || out.axis >= 0) return {};
+      out.axis = i;
+      out.terms = size;
+    } else {
+      (in_a && in_b ? out.both : out.own[in_a ? 0 : 1]) *= size;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<ThinProduct> find_thin_product(Node product, const Target& target) {
+  // Of few elements there is no time to gain.
+  constexpr int64_t kFewestElements = int64_t{1} << 18, kBlocks = 6, kShortest = 256;
+  Node mul = product->src(0);
+  while (is_view(mul)) mul = mul->src(0);
+  if (target.kind != Target::Kind::Gpu || product->arg<ReduceArg>().op != Op::Add ||
+      mul->op != Op::Mul || mul->num_src != 2 || mul != product->src(0))
+    return {};
+  const OwnRanges own(mul->shape());
+  std::vector<Operand> operands;
+  for (Node s : mul->srcs()) operands.push_back(follow(s, own.ranges));
+  for (const Operand& o : operands)
+    if (!o.point->dtype.is_half() || !mma_unit(target, o.point->dtype) || o.gate ||
+        !is_matrix(o, product, own.ranges))
+      return {};
+  const auto sizes = sizes_of(product, operands, own.ranges);
+  if (!sizes || operands[0].point->dtype != operands[1].point->dtype) return {};
+  const int wide = sizes->own[0] < sizes->own[1];
+  const int64_t rows = sizes->own[1 - wide], columns = sizes->own[wide];
+  if (!is_thin_stage(rows, columns, sizes->terms)) return {};
+  Node point = operands[static_cast<size_t>(wide)].point;
+  if (!is_elementwise(point->op) || numel(point->shape()) < kFewestElements || !is_cheap(point))
+    return {};
+  ThinProduct out{point, sizes->axis, 1};
+  // Sums in parts are written and read as f32: little beside what is read for them.
+  const int64_t tile = thin_columns(rows, target);
+  const int64_t blocks = (columns + tile - 1) / tile * sizes->both;
+  const int64_t most = std::min(
+      {kBlocks * target.cores / blocks, sizes->terms / kShortest, sizes->terms / (16 * rows)});
+  if (most > 1) out.parts = equal_parts(product, out.axis, most).parts;
+  return out;
+}
+
+}  // namespace tiny

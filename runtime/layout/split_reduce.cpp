@@ -1,0 +1,149 @@
+#include "runtime/layout/split_reduce.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/analysis/operand.h"
+#include "runtime/fusion/fuse.h"
+#include "tiny/build.h"
+
+namespace tiny {
+
+Split equal_parts(Node reduce, int axis, int64_t most) {
+  const int64_t n = reduce->src(0)->shape()[axis];
+  int64_t parts = std::min(n, most);
+  while (parts > 1 && n % parts) --parts;
+  return {axis, std::max<int64_t>(parts, 1)};
+}
+
+namespace {
+
+int largest_reduced_axis(Node n) {
+  int best = -1;
+  for (int i = 0; i < n->rank; ++i)
+    if (is_reduced(n, i) && (best < 0 || n->src(0)->shape()[i] > n->src(0)->shape()[best]))
+      best = i;
+  return best;
+}
+
+// Bytes of an element of the narrowest values as large as this one that it is computed from.
+int64_t element_size(Node n) {
+  constexpr size_t kMost = 64;  // looked at
+  int64_t size = n->dtype.size();
+  NodeMap<char> seen;
+  std::vector<Node> stack{n};
+  while (!stack.empty() && seen.size() < kMost) {
+    Node s = stack.back();
+    stack.pop_back();
+    if (std::exchange(seen[s], 1) || s->dtype.scalar == Scalar::Bool) continue;
+    if (2 * numel(s->shape()) < numel(n->shape())) continue;
+    size = std::min<int64_t>(size, s->dtype.size());
+    if (is_view(s) || is_elementwise(s->op))
+      stack.insert(stack.end(), s->srcs().begin(), s->srcs().end());
+  }
+  return size;
+}
+
+// Whether an operand has too few rows for the matrix units: no fragment's eight and not the
+// columns of a warpgroup's tile (codegen/heuristics/gpu_wgmma.cpp), which are fewer where there are
+// many tiles.
+bool is_thin(Node n, const Target& target) {
+  constexpr int64_t kFragment = 8, kFewestColumns = 24, kTile = 128;
+  int64_t own[2] = {1, 1};
+  Node mul = base_of(n->src(0));
+  const OwnRanges own_ranges(mul->shape());
+  const std::vector<Node>& ranges = own_ranges.ranges;
+  const Operand a = follow(mul->src(0), ranges), b = follow(mul->src(1), ranges);
+  for (int i = 0; i < n->rank; ++i) {
+    const bool in_a = walk_of(a, ranges[i]).kind != Walk::None;
+    const bool in_b = walk_of(b, ranges[i]).kind != Walk::None;
+    if (!is_reduced(n, i) && in_a != in_b) own[in_a ? 0 : 1] *= mul->shape()[i];
+  }
+  const int64_t rows = std::min(own[0], own[1]), tiles = std::max(own[0], own[1]) / kTile;
+  return rows % kFragment != 0 && rows < kFewestColumns && 2 * tiles < target.cores;
+}
+
+// A GPU that would stand half idle gets more to do at once. Of a product a thread makes about 32
+// results. A block of threads makes one where the innermost axis is reduced; where another one
+// is, a line of memory of them, and there are to be four blocks for each multiprocessor.
+Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& target) {
+  const bool product = kind != ReduceKind::Plain, tiled = kind == ReduceKind::TiledProduct;
+  constexpr int64_t kShortest = 256;       // what is left to reduce in a part
+  constexpr int64_t kLine = 128;           // bytes
+  constexpr int64_t kSecondKernel = 1024;  // what a tile reduces in the time of one more launch
+  constexpr int64_t kByBlock = 16 << 10;   // of a row: a block adds them up as fast as two kernels
+  constexpr int64_t kBlockBytes = 32 << 10;  // two vectors for each thread of a full block
+  const Ints shape = n->src(0)->shape();
+  const int64_t results = numel(n->shape()), length = numel(shape) / results;
+  const bool rows = !product && is_reduced(n, innermost < 0 ? last_axis(shape) : innermost);
+  if (tiled && (length < kSecondKernel || !is_thin(n, target))) {
+    const Ints sizes = n->shape();  // few rows still take tiles of their own
+    const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+    const int64_t tiles = std::max({int64_t{1}, results / (128 * 64), longest / 128});
+    const int64_t parts = std::min(target.cores / tiles, length / kSecondKernel);
+    if (parts < 2) return {};
+    const int axis = largest_reduced_axis(n);
+    return equal_parts(n, axis, parts);
+  }
+  const int64_t line = kLine / element_size(n->src(0)), lines = (results + line - 1) / line;
+  const bool columns = !rows && !product;
+  if ((columns && 2 * lines > target.cores) || (rows && length < kByBlock)) return {};
+  const int64_t threads = rows ? results * 256 : product ? results / 32 : lines * 256;
+  const int64_t wanted = target.cores * int64_t{1024} / std::max<int64_t>(threads, 1);
+  int64_t most = std::min(wanted, length / (rows ? 16 * kShortest : kShortest / 4));
+  // What memory limits: many short blocks end together, on an H200 6 % before four long ones.
+  if (most > 1 && rows && results == 1 && length * element_size(n->src(0)) > target.l2_bytes)
+    most = std::clamp(length * element_size(n->src(0)) / kBlockBytes, most, kByBlock);
+  if (most < (product ? 4 : 2)) return {};
+  const int axis = largest_reduced_axis(n);
+  return equal_parts(n, axis, most);
+}
+
+// A product that sums over more than the second cache holds, into few results, would read its
+// operands again for each tile of results: it goes through them in parts that fit.
+Split split_for_caches(Node n, const Target& target) {
+  int64_t bytes = 0;
+  for (Node s : n->src(0)->srcs()) {
+    while (is_view(s)) s = s->src(0);
+    bytes += numel(s->shape()) * s->dtype.size();
+  }
+  const int64_t results = numel(n->shape()) * n->dtype.size();
+  const int64_t room = target.l2_bytes / 2;
+  if (bytes < 4 * room || results > room) return {};
+  int axis = 0;
+  while (!is_reduced(n, axis) || n->src(0)->shape()[axis] == 1) ++axis;
+  const int64_t wanted = std::min<int64_t>(64, std::max<int64_t>(2, bytes / room));
+  const Split s = equal_parts(n, axis, wanted);
+  return s.parts * results > 2 * bytes ? Split{} : s;
+}
+
+}  // namespace
+
+Split choose_split(Node n, ReduceKind kind, int innermost, const Target& target) {
+  constexpr int64_t kParts = 64, kFewResults = 16, kManyElements = 1 << 16;
+  const int64_t results = numel(n->shape()), elements = numel(n->src(0)->shape());
+  if (target.kind == Target::Kind::Gpu) return split_for_threads(n, kind, innermost, target);
+  if (results < kFewResults && elements >= kManyElements) {
+    const int axis = largest_reduced_axis(n);
+    return equal_parts(n, axis, kParts);
+  }
+  return kind == ReduceKind::Plain ? Split{} : split_for_caches(n, target);
+}
+
+Node in_parts(Node n, const Split& s, bool product) {
+  const auto [op, axes] = n->arg<ReduceArg>();
+  Node x = n->src(0);
+  const auto cut = [&](Node v) {
+    Shape shape = to_shape(v->shape()), order;
+    shape[s.axis] /= s.parts;
+    shape.insert(shape.begin() + s.axis, s.parts);
+    order.push_back(s.axis);
+    for (int i = 0; i < static_cast<int>(shape.size()); ++i)
+      if (i != s.axis) order.push_back(i);
+    return build::permute(build::reshape(v, shape), order);
+  };
+  Node parts = product ? build::binary(Op::Mul, cut(x->src(0)), cut(x->src(1))) : cut(x);
+  return make(Op::ReduceAxis, n->dtype, {parts}, ReduceArg{op, axes << 1});
+}
+
+}  // namespace tiny

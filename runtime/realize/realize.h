@@ -1,0 +1,36 @@
+// Runs what tensors ask for: schedule, compile, allocate, launch. Also the definitions of the seam
+// that tiny/tensor.h declares.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "runtime/device/buffer.h"
+#include "runtime/schedule/schedule.h"
+#include "tiny/tensor.h"
+
+namespace tiny {
+
+// Held while tensors are realized or read, or a Jit is called: threads take turns there, and build
+// graphs meanwhile.
+std::recursive_mutex& runtime_mutex();
+
+// Runs a schedule on its inputs; gives the buffer of each result (nullptr where it has none).
+std::vector<std::shared_ptr<Buffer>> run(const Schedule& s,
+                                         std::span<const std::shared_ptr<Buffer>> inputs);
+
+Node buffer_node(const std::shared_ptr<Buffer>& b);
+
+// The buffer behind a node that has values and is no more than a reshape of it; else nullptr.
+std::shared_ptr<Buffer> whole_buffer(Node n);
+
+// What exists right now: for tests that watch for leaks. Frees what nobody refers to first.
+struct Live {
+  size_t nodes = 0;
+  int64_t buffers = 0;
+  int64_t bytes = 0;
+};
+Live live();
+
+}  // namespace tiny

@@ -1,0 +1,59 @@
+#include "runtime/rewrites/narrow_sums.h"
+
+#include <algorithm>
+
+namespace tiny {
+
+namespace {
+
+// The sum that nothing but movement lies on, each step of it with one reader; nullptr for others.
+Node sum_below(Node cast, const NodeMap<int>& readers) {
+  Node n = cast->src(0);
+  while (is_movement(n->op) && n->num_src == 1 && !n->lengths && *readers.find(n) == 1)
+    n = n->src(0);
+  return n->op == Op::ReduceAxis && !n->lengths && *readers.find(n) == 1 ? n : nullptr;
+}
+
+Shape sorted_sizes(Node n) {
+  Shape sizes = to_shape(n->shape());
+  std::erase(sizes, 1);
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+// The movement from `from` to `top` on `to`.
+Node moved(Node top, Node from, Node to) {
+  if (top == from) return to;
+  return make(top->op, to->dtype, {moved(top->src(0), from, to)}, top->payload);
+}
+
+}  // namespace
+
+std::vector<Node> narrow_sums(std::span<const Node> roots) {
+  const std::vector<Node> order = topological(roots);
+  NodeMap<int> readers;
+  for (Node n : order)
+    for (Node s : n->srcs()) ++readers[s];
+  for (Node r : roots) ++readers[r];
+  NodeMap<Node> done;
+  std::vector<Node> srcs;
+  for (Node n : order) {
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    LabelScope label(n->label);
+    Node now = with_sources(n, srcs);
+    if (n->op == Op::Cast && n->dtype.is_half() && n->src(0)->dtype == kF32) {
+      Node sum = sum_below(n, readers);
+      if (sum && sorted_sizes(sum) != sorted_sizes(n)) {
+        Node below = *done.find(sum);
+        now = moved(now->src(0), below, make(Op::Cast, n->dtype, {below}));
+      }
+    }
+    done[n] = now;
+  }
+  std::vector<Node> out;
+  for (Node r : roots) out.push_back(*done.find(r));
+  return out;
+}
+
+}  // namespace tiny

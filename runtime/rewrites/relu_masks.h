@@ -1,0 +1,15 @@
+// The mask of a rectified value is known from the value: where the value lies in memory, gradients
+// read it instead of computing the mask again from what it was made of.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "runtime/layout/layout.h"
+
+namespace tiny {
+
+// The graph with `x <= 0` replaced by `y <= 0` where y = where(x <= 0, 0, x) gets memory and x
+// would be computed again from two values or more that are as large.
+Layout reuse_masks(const Layout& layout, const NodeTargets& targets);
+
+}  // namespace tiny

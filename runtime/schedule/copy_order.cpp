@@ -1,0 +1,105 @@
+#include "runtime/schedule/copy_order.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace tiny {
+
+namespace {
+
+class Gatherer {
+ public:
+  Gatherer(const std::vector<Job>& jobs, const std::vector<Turn>& order)
+      : jobs_(jobs),
+        left_(order),
+        done_(jobs.size()),
+        needs_(jobs.size()),
+        wanted_by_(jobs.size()) {
+    std::vector<int> writer;  // of each value
+    for (size_t j = 0; j < jobs.size(); ++j)
+      for (int v : jobs[j].writes) {
+        writer.resize(std::max(writer.size(), static_cast<size_t>(v) + 1), -1);
+        writer[v] = static_cast<int>(j);
+      }
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      std::set<int> before(jobs[j].before.begin(), jobs[j].before.end());
+      for (int v : jobs[j].reads)
+        if (static_cast<size_t>(v) < writer.size() && writer[v] >= 0) before.insert(writer[v]);
+      needs_[j] = static_cast<int>(before.size());
+      for (int b : before) wanted_by_[b].push_back(static_cast<int>(j));
+    }
+    for (const Turn& t : order)
+      if (jobs[t.job].is_copy && needs_[t.job] == 0) held_.push_back(t.job);
+  }
+
+  // Each round takes what is ready, in order, and at its end the copies that are.
+  std::vector<Turn> run() {
+    std::erase_if(left_, [&](const Turn& t) { return jobs_[t.job].is_copy; });
+    side_by_side();
+    while (!left_.empty() || !held_.empty()) {
+      const size_t before = out_.size();
+      std::vector<Turn> later;
+      bool waits = false;  // a value for its second computation, before what it needs is replaced
+      for (const Turn& t : left_) {
+        const bool again = t.again >= 0;
+        const bool ready = !waits && (again ? done_[t.job] != 0 : needs_[t.job] == 0);
+        if (!ready) {
+          waits |= again;
+          later.push_back(t);
+          continue;
+        }
+        out_.push_back(t);
+        if (!again) finish(t.job);
+      }
+      give_out();
+      if (out_.size() == before) return {};  // a circle
+      left_ = std::move(later);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // Each device's turns stay in their order, and none is ahead of the others.
+  void side_by_side() {
+    std::map<int, int> count;
+    std::vector<std::pair<int, Turn>> turns;
+    for (const Turn& t : left_) turns.emplace_back(count[jobs_[t.job].device]++, t);
+    std::stable_sort(turns.begin(), turns.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < turns.size(); ++i) left_[i] = turns[i].second;
+  }
+
+  void finish(int job) {
+    done_[job] = 1;
+    for (int next : wanted_by_[job])
+      if (--needs_[next] == 0 && jobs_[next].is_copy) held_.push_back(next);
+  }
+
+  void give_out() {
+    for (int j : std::exchange(held_, {})) {
+      out_.push_back({j});
+      finish(j);
+    }
+  }
+
+  const std::vector<Job>& jobs_;
+  std::vector<Turn> left_, out_;
+  std::vector<char> done_;
+  std::vector<int> needs_;  // how many jobs it still waits for
+  std::vector<std::vector<int>> wanted_by_;
+  std::vector<int> held_;  // copies that are ready
+};
+
+}  // namespace
+
+std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order) {
+  const bool copies =
+      std::any_of(order.begin(), order.end(), [&](const Turn& t) { return jobs[t.job].is_copy; });
+  if (!copies) return order;
+  std::vector<Turn> out = Gatherer(jobs, order).run();
+  return out.empty() ? order : out;
+}
+
+}  // namespace tiny

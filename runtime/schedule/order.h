@@ -1,0 +1,29 @@
+// The order in which the kernels of a schedule run: after what they read, little memory in use at a
+// time, and a kernel that overwrites an input after all that read it.
+#pragma once
+#include <vector>
+
+#include "runtime/fusion/fuse.h"
+#include "tiny/node.h"
+
+namespace tiny {
+
+struct OrderedGroups {
+  std::vector<Group> groups;              // of each turn; some make a value once more
+  std::vector<std::vector<Node>> deaths;  // the stored values that each is the last to need
+  NodeMap<int> replaces;                  // of assignments: the input that they replace, or -1
+  NodeMap<int> in_place;                  // of those that write over it
+};
+
+// `scatters`: those that are assignments to their base. `devices`: of the inputs.
+OrderedGroups order_groups(std::span<const Node> roots, std::vector<Group> groups,
+                           const NodeMap<char>& scatters, std::span<const int> devices);
+
+// Whether loops that write another output may read `input` after those that write `out`: they do
+// where that one waits for a reduction of the group that `out` does not wait for.
+bool is_read_later(const Group& g, Node out, Node input);
+
+// The input that an Assign may overwrite: its old value is all of it, in the same order.
+int overwritten_input(Node assign);
+
+}  // namespace tiny

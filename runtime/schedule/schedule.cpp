@@ -1,0 +1,205 @@
+#include "runtime/schedule/schedule.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "runtime/analysis/after.h"
+#include "runtime/device/buffer.h"
+#include "runtime/device/lru.h"
+#include "runtime/fusion/fuse.h"
+#include "runtime/launch/profile.h"
+#include "runtime/layout/layout.h"
+#include "runtime/rewrites/relu_masks.h"
+#include "runtime/rewrites/scatter_rows.h"
+#include "runtime/schedule/steps.h"
+#include "tiny/build.h"
+#include "tiny/deterministic.h"
+#include "tiny/env.h"
+#include "tiny/rebuild.h"
+#include "tiny/text.h"
+
+namespace tiny {
+
+namespace {
+
+// Nodes as they are without Limit and Whole. A long chain of views is cut by memory, as that of
+// element-wise operations is (stored.cpp): what walks it recurses.
+NodeMap<Node> stripped(std::span<const Node> roots) {
+  constexpr int kLongestChain = 200;
+  NodeMap<Node> done;
+  NodeMap<int> views;  // one after the other
+  std::vector<Node> srcs;
+  for (Node n : topological(roots)) {
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    done[n] = n->op == Op::Limit || n->op == Op::Whole ? srcs[0] : with_sources(n, srcs);
+    if (!is_movement(n->op)) continue;
+    const int* before = views.find(n->src(0));
+    views[n] = before ? *before + 1 : 1;
+    if (views[n] < kLongestChain) continue;
+    done[n] = build::contiguous(done[n]);
+    views[n] = 0;
+  }
+  return done;
+}
+
+}  // namespace
+
+void Result::set_root(Node root) { nodes = NodeRef(make(Op::Sink, kVoid, {root, base_of(root)})); }
+
+std::vector<Node> without_lengths(std::span<const Node> roots) {
+  const NodeMap<Node> now = stripped(roots);
+  std::vector<Node> out;
+  for (Node r : roots) out.push_back(*now.find(r));
+  return out;
+}
+
+namespace {
+
+// Which elements of a node with lengths count.
+Node counted_elements(Node n, const std::vector<Node>& lengths) {
+  Node mask = nullptr;
+  for (int i = 0; i < n->rank; ++i) {
+    if (!lengths[i]) continue;
+    const DType t = n->shape()[i] < INT32_MAX ? kI32 : kI64;  // as in build::filled
+    Node part = build::binary(Op::Lt, build::iota(n->shape(), i, t),
+                              build::full(n->shape(), build::cast(lengths[i], t)));
+    mask = mask ? build::binary(Op::And, mask, part) : part;
+  }
+  return mask;
+}
+
+class Planner {
+ public:
+  Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
+      : graph_(graph), devices_(devices), fallback_(fallback) {
+    out_.inputs = static_cast<int>(graph.buffers.size());
+    for (size_t i = 0; i < graph.buffers.size(); ++i) {
+      Node b = graph.buffers[i];
+      out_.values.push_back({b->dtype, b->arg<BufferArg>().size, devices[i], -1});
+    }
+  }
+
+  Schedule run() {
+    const NodeTargets targets(devices_, fallback_);
+    const NodeMap<Node> now = stripped(graph_.roots);
+    Layout layout;
+    for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
+    if (env_int("OPT")) layout = choose_layouts(layout.roots, targets);
+    for (int round = 0; layout.innermost && round < 3; ++round) {  // what gets memory may change
+      std::vector<Node> outputs;
+      for (const Group& g : fuse(layout.roots, layout.stored, targets))
+        outputs.insert(outputs.end(), g.outputs.begin(), g.outputs.end());
+      layout = spread_layouts(layout, outputs);
+    }
+    if (env_int("OPT")) layout = reuse_masks(layout, targets);
+    put_afters_on_memory(layout.roots, layout.stored);
+    find_lengths(now);
+    scatter_in_place(layout);
+    const OrderedGroups ordered =
+        order_groups(layout.roots, fuse(layout.roots, layout.stored, targets), assigned_, devices_);
+    add_steps(out_, layout.roots, ordered, needed_, fallback_);
+    out_.memory = plan_memory(out_);
+    check_memory(out_, out_.memory);
+    return std::move(out_);
+  }
+
+ private:
+  // Nodes of which only some elements are ever needed. One that also stands for a node without
+  // lengths is needed as a whole.
+  void find_lengths(const NodeMap<Node>& now) {
+    NodeMap<std::vector<Node>> all;
+    for (Node n : topological(graph_.roots)) {
+      if (n->op == Op::Limit || n->op == Op::Whole) continue;
+      std::vector<Node> lengths;
+      for (int i = 0; n->lengths && i < n->rank; ++i)
+        lengths.push_back(n->length(i) ? *now.find(n->length(i)) : nullptr);
+      Node s = *now.find(n);
+      if (std::vector<Node>* known = all.find(s)) {
+        if (*known != lengths) known->clear();
+      } else {
+        all[s] = std::move(lengths);
+      }
+    }
+    for (Node n : topological(graph_.roots))
+      if (const auto* lengths = all.find(*now.find(n)); lengths && !lengths->empty())
+        needed_[*now.find(n)] = counted_elements(*now.find(n), *lengths);
+  }
+
+  // x assigned a copy of itself in which some elements are replaced: the scatter itself is the
+  // assignment, and where it works in place no other element is touched.
+  void scatter_in_place(Layout& layout) {
+    const NodeMap<Node> now = rebuild(layout.roots, [&](Node, Node n) {
+      if (n->op != Op::Assign || n->src(1)->op != Op::Scatter || n->src(1)->src(0) != n->src(0))
+        return n;
+      if (overwritten_input(n->src(1)) < 0) return n;
+      assigned_[n->src(1)] = 1;
+      return n->src(1);
+    });
+    for (Node& r : layout.roots) r = *now.find(r);
+    for (Node& s : layout.stored)
+      if (const Node* other = now.find(s)) s = *other;
+  }
+
+  const Normalized& graph_;
+  const std::vector<int>& devices_;  // of the inputs
+  const int fallback_;
+  Schedule out_;
+  NodeMap<char> assigned_;  // scatters that are assignments
+  NodeMap<Node> needed_;    // of values with lengths: which elements
+};
+
+struct Cache {
+  std::mutex mutex;
+  Lru<std::pair<NodeRef, std::shared_ptr<const Schedule>>> entries;
+};
+Cache& cache() {
+  static Cache* c = new Cache;
+  return *c;
+}
+
+}  // namespace
+
+std::shared_ptr<const Schedule> schedule(const Normalized& graph, const std::vector<int>& devices,
+                                         int fallback) {
+  const HostSpan span("schedule");
+  NodeRef sink(make(Op::Sink, kVoid, graph.roots));
+  std::string key = std::to_string(reinterpret_cast<uintptr_t>(sink.get())) + ' ' +
+                    env_kernel_key() + ' ' + std::to_string(fallback);
+  for (int d : devices) key += ' ' + std::to_string(d);
+  Cache& c = cache();
+  {
+    std::lock_guard lock(c.mutex);
+    if (const auto* known = c.entries.find(key)) return known->second;
+  }
+  Normalized ordered = graph;
+  if (env_int("DETERMINISTIC")) ordered.roots = with_ordered_scatters(graph.roots);
+  if (env_int("OPT") && env_int("ROW_SUMS"))
+    ordered.roots = with_written_rows(ordered.roots, NodeTargets(devices, fallback));
+  auto made = std::make_shared<const Schedule>(Planner(ordered, devices, fallback).run());
+  const auto most = static_cast<size_t>(std::max<int64_t>(env_int("CACHE_SCHEDULES"), 1));
+  std::lock_guard lock(c.mutex);
+  return c.entries.insert(std::move(key), {std::move(sink), made}, most).second;
+}
+
+size_t schedules_kept() {
+  std::lock_guard lock(cache().mutex);
+  return cache().entries.size();
+}
+
+void clear_schedule_cache() {
+  std::lock_guard lock(cache().mutex);
+  cache().entries.clear();
+}
+
+std::string to_text(const Schedule& s) {
+  TextStream out;
+  for (const Step& step : s.steps) {
+    out << step.name;
+    for (int v : step.values) out << ' ' << s.values[v].dtype << '[' << s.values[v].size << ']';
+    out << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace tiny

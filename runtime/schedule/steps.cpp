@@ -1,0 +1,280 @@
+#include "runtime/schedule/steps.h"
+
+#include <algorithm>
+
+#include "runtime/analysis/after.h"
+#include "runtime/distributed/collective.h"
+#include "tiny/build.h"
+#include "tiny/error.h"
+#include "tiny/print.h"
+#include "tiny/text.h"
+
+namespace tiny {
+
+namespace {
+
+// The labels of the nodes that a kernel holds, in order of execution.
+std::vector<std::string> labels_of(const std::vector<Node>& nodes) {
+  std::vector<std::string> labels;
+  for (Node n : nodes) {
+    if (is_movement(n->op) || n->op == Op::Param || n->is_const()) continue;
+    const std::string label = operation_of(n);
+    if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
+  }
+  return labels;
+}
+
+std::string listed(const std::vector<std::string>& labels) {
+  std::string out;
+  for (const std::string& l : labels) out += (out.empty() ? "" : ", ") + l;
+  return out;
+}
+
+// A C identifier from the labels, as far as they fit, and the shape of the first output.
+std::string kernel_name(const std::vector<std::string>& labels, Ints shape) {
+  std::string name = "k";
+  for (std::string l : labels) {
+    std::replace_if(
+        l.begin(), l.end(), [](char c) { return !is_letter(c) && !is_digit(c); }, '_');
+    if (name.size() + l.size() < 56) name += '_' + l;
+  }
+  for (size_t i = 0; i < shape.size(); ++i) name += (i ? "x" : "_") + std::to_string(shape[i]);
+  return name;
+}
+
+class Steps {
+ public:
+  Steps(Schedule& out, std::span<const Node> roots, const OrderedGroups& ordered,
+        const NodeMap<Node>& needed, int fallback)
+      : out_(out), roots_(roots), ordered_(ordered), needed_(needed), fallback_(fallback) {}
+
+  void run() {
+    for (size_t t = 0; t < ordered_.groups.size(); ++t) {
+      std::vector<Node> deaths = ordered_.deaths[t];
+      plan(ordered_.groups[t], deaths);
+    }
+    for (Node r : roots_) add_result(r);
+  }
+
+ private:
+  void plan(const Group& g, std::vector<Node>& deaths) {
+    const int device = device_of(g);
+    for (Node n : g.outputs) {
+      const int place = place_for(g, n, deaths);
+      const bool again = value_.contains(n);
+      value_[n] = static_cast<int>(out_.values.size());
+      const int* replaces = ordered_.replaces.find(n);
+      out_.values.push_back(
+          {n->dtype, numel(n->shape()), device, place, again, replaces ? *replaces : -1});
+    }
+    if (out_.values.back().size == 0) return;
+    Node first = g.outputs[0];
+    if (is_sum_by_kernel(first)) return add_sum(g, first, device);
+    if (first->op == Op::Copy) return add_copy(first);
+    if (first->op == Op::Scatter && !ordered_.in_place.contains(first))
+      add_kernel(g, {first}, first->src(0), device);
+    add_kernel(g, g.outputs, nullptr, device);
+  }
+
+  // The value whose memory an output may take over: it dies here, and each element is read only
+  // where it is replaced. Outputs of several shapes are written in loops one after the other.
+  int place_for(const Group& g, Node out, std::vector<Node>& deaths) {
+    if (const int* place = ordered_.in_place.find(out)) return *place;
+    if (out->op == Op::Scatter || out->op == Op::Copy || out->op == Op::Assign) return -1;
+    for (Node n : g.outputs)
+      if (!same(n->shape(), out->shape())) return -1;
+    for (size_t i = 0; i < deaths.size(); ++i) {
+      Node n = deaths[i];
+      if (n->dtype != out->dtype || !same(n->shape(), out->shape())) continue;
+      if (std::find(g.elsewhere.begin(), g.elsewhere.end(), n) != g.elsewhere.end()) continue;
+      if (is_read_later(g, out, n)) continue;
+      const int v = value_of(n);
+      deaths.erase(deaths.begin() + static_cast<std::ptrdiff_t>(i));
+      return v;
+    }
+    return -1;
+  }
+
+  int value_of(Node n) const {
+    if (n->op == Op::Param) return static_cast<int>(n->ints()[0]);
+    return *value_.find(n);
+  }
+
+  int device_of(const Group& g) const {
+    if (g.outputs[0]->op == Op::Copy) return g.outputs[0]->device;
+    int device = 0;
+    for (Node n : g.inputs) {
+      const int of = out_.values[value_of(n)].device;
+      expect(!device || of == device, "schedule: a kernel reads from ", device_name(device),
+             " and from ", device_name(of));
+      device = of;
+    }
+    if (device) return device;
+    if (g.outputs[0]->device) return g.outputs[0]->device;  // made of a device's own positions
+    // Constants that are assigned to what is there.
+    for (Node n : g.outputs)
+      if (n->op == Op::Assign && base_of(n->src(0))->op == Op::Param)
+        return out_.values[value_of(base_of(n->src(0)))].device;
+    // Made of constants alone: a step of the work on one device, or a result of its own.
+    const bool is_result = std::any_of(g.outputs.begin(), g.outputs.end(), [&](Node n) {
+      return std::find(roots_.begin(), roots_.end(), n) != roots_.end();
+    });
+    return is_result ? fallback_ : inner_device();
+  }
+
+  // Of values that have no device and stay inside: that of the inputs where it is one.
+  int inner_device() const {
+    for (int i = 0; i < out_.inputs; ++i)
+      if (out_.values[i].device != out_.values[0].device) return fallback_;
+    return out_.inputs ? out_.values[0].device : fallback_;
+  }
+
+  // A kernel with its own numbering of slots, so that two kernels that differ only in what they
+  // work on are the same node. With `instead` the one output gets that value.
+  void add_kernel(const Group& g, const std::vector<Node>& outputs, Node instead, int device) {
+    Step step;
+    step.device = device;
+    NodeMap<Node> done;
+    std::vector<Node> stores, nodes;
+    for (Node n : outputs) {
+      Node to = param(step, value_of(n), n->dtype, n->shape());
+      Node value = instead ? instead : n;
+      rebuild(value, g, step, done, nodes);
+      Node what = instead || n->op != Op::Scatter ? *done.find(value) : with_base(n, done, to);
+      Node needed = needed_elements(n, step);
+      stores.push_back(needed ? make(Op::Store, kVoid, {to, what, needed})
+                              : make(Op::Store, kVoid, {to, what}));
+    }
+    step.kernel = NodeRef(make(Op::Sink, kVoid, stores));
+    const std::vector<std::string> labels = labels_of(nodes);
+    step.operations = listed(labels);
+    step.name = kernel_name(labels, outputs[0]->shape());
+    out_.steps.push_back(std::move(step));
+  }
+
+  void add_copy(Node out) {
+    const bool sum = out->num_src > 1;
+    Step step{NodeRef(),
+              {value_of(out)},
+              sum ? "sum" : "copy",
+              out->device,
+              *out->label ? out->label : "to"};
+    for (Node s : out->srcs()) step.values.push_back(value_of(base_of(s)));
+    if (sum) step.sum_by = sum_by(out);
+    out_.steps.push_back(std::move(step));
+  }
+
+  // A kernel on one device that adds up what others have in memory, or parts of it.
+  void add_sum(const Group& g, Node out, int device) {
+    const LabelScope label(out->label);
+    Step step;
+    step.device = device;
+    step.reads_peers = true;
+    NodeMap<Node> done;
+    std::vector<Node> nodes{out};
+    Node to = param(step, value_of(out), out->dtype, out->shape()), sum = nullptr;
+    for (Node s : out->srcs()) {
+      rebuild(s, g, step, done, nodes);
+      sum = sum ? build::binary(Op::Add, sum, *done.find(s)) : *done.find(s);
+    }
+    step.kernel = NodeRef(make(Op::Sink, kVoid, {make(Op::Store, kVoid, {to, sum})}));
+    step.operations = out->label;
+    step.name = kernel_name({step.operations}, out->shape());
+    out_.steps.push_back(std::move(step));
+  }
+
+  // The mask of an output that is not needed as a whole, in terms of the kernel's arguments.
+  Node needed_elements(Node n, Step& step) {
+    const Node* mask = needed_.find(n);
+    if (!mask || n->op == Op::Scatter) return nullptr;
+    Group g;
+    for (Node s : topological(*mask))
+      if (s->op == Op::Param) g.inputs.push_back(s);
+    NodeMap<Node> done;
+    std::vector<Node> nodes;
+    rebuild(*mask, g, step, done, nodes);
+    return *done.find(*mask);
+  }
+
+  static Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
+    std::vector<Node> srcs{to};
+    for (Node s : scatter->srcs().subspan(1)) srcs.push_back(*done.find(s));
+    return with_sources(scatter, srcs);
+  }
+
+  Node param(Step& step, int value, DType dtype, Ints shape) {
+    // What is written over an input has that input's slot.
+    const int place = out_.values[value].in_place;
+    int slot = -1;
+    for (size_t i = 0; i < step.values.size(); ++i) {
+      const int v = step.values[i];
+      const bool same_memory = v == value || (place >= 0 && v == place) ||
+                               (out_.values[v].in_place >= 0 && out_.values[v].in_place == value);
+      if (!same_memory) continue;
+      slot = static_cast<int>(i);
+      if (place == v) step.values[i] = value;  // the slot is known by what is written to it
+    }
+    if (slot < 0) {
+      slot = static_cast<int>(step.values.size());
+      step.values.push_back(value);
+    }
+    Shape arg{slot};
+    arg.insert(arg.end(), shape.begin(), shape.end());
+    return make(Op::Param, dtype, {}, Ints(arg));
+  }
+
+  void rebuild(Node root, const Group& g, Step& step, NodeMap<Node>& done,
+               std::vector<Node>& nodes) {
+    std::vector<Node> stack{root};
+    while (!stack.empty()) {
+      Node n = stack.back();
+      if (done.contains(n)) {
+        stack.pop_back();
+        continue;
+      }
+      const bool outside =
+          n->op == Op::After || std::find(g.inputs.begin(), g.inputs.end(), n) != g.inputs.end();
+      if (outside) {
+        stack.pop_back();
+        done[n] = param(step, value_of(behind(n)), n->dtype, n->shape());
+        continue;
+      }
+      // Old values of an Assign and the base of a Scatter are places, not values.
+      const size_t first = n->op == Op::Assign || (n->op == Op::Scatter && n == root) ? 1 : 0;
+      const size_t before = stack.size();
+      for (Node s : n->srcs().subspan(first))
+        if (!done.contains(s)) stack.push_back(s);
+      if (stack.size() != before) continue;
+      stack.pop_back();
+      nodes.push_back(n);
+      if (n->op == Op::Iota) done[n] = build::iota(n->ints()[0], n->dtype);
+      if (n->op == Op::Scatter || n->op == Op::Iota) continue;
+      std::vector<Node> srcs;
+      for (Node s : n->srcs().subspan(first)) srcs.push_back(*done.find(s));
+      done[n] = n->op == Op::Assign ? srcs[0] : with_sources(n, srcs);
+    }
+  }
+
+  void add_result(Node root) {
+    Result r;
+    r.set_root(root);
+    if (const int* v = value_.find(r.base())) r.value = *v;
+    out_.results.push_back(std::move(r));
+  }
+
+  Schedule& out_;
+  const std::span<const Node> roots_;
+  const OrderedGroups& ordered_;
+  const NodeMap<Node>& needed_;
+  const int fallback_;
+  NodeMap<int> value_;
+};
+
+}  // namespace
+
+void add_steps(Schedule& out, std::span<const Node> roots, const OrderedGroups& ordered,
+               const NodeMap<Node>& needed, int fallback) {
+  Steps(out, roots, ordered, needed, fallback).run();
+}
+
+}  // namespace tiny

@@ -1,0 +1,470 @@
+#include "runtime/search/space.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <optional>
+#include <set>
+
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
+#include "codegen/lower.h"
+#include "codegen/options/launchable.h"
+#include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
+#include "codegen/wgmma/tile.h"
+#include "tiny/error.h"
+#include "tiny/parallel.h"
+
+namespace tiny {
+
+namespace {
+
+// A range as options leave it. Its name stays when options before it come and go: those of the
+// kernel before any option have their ids, the inner part of a split is named by that option.
+struct Loop {
+  int name, id;
+  int64_t extent;
+  RangeKind kind;
+  bool ordered;  // iterations go on in order
+};
+constexpr int kFirstPart = 1000;
+
+// An option with names in the place of ids, and what the inner range of a split is called.
+struct Named {
+  Opt opt;
+  int part = 0;
+};
+using Program = std::vector<Named>;
+
+bool is_pair(const Opt& o) { return o.kind == OptKind::Merge || o.kind == OptKind::Join; }
+
+// Follows options through a kernel's ranges, as codegen/option does with its graph.
+class Nest {
+ public:
+  Nest() = default;
+  explicit Nest(Node sink) {
+    const uint64_t ordered = ordered_ranges(sink);
+    for (Node r : ranges_of(sink)) {
+      const int id = range_id(r);
+      loops_.push_back({id, id, extent(r), kind(r), (ordered >> id & 1) != 0});
+    }
+  }
+  const std::vector<Loop>& loops() const { return loops_; }
+  const Loop* named(int name) const { return find(&Loop::name, name); }
+  const Loop* with_id(int64_t id) const { return find(&Loop::id, static_cast<int>(id)); }
+
+  void apply(const Opt& o, int part) {
+    auto* axis = const_cast<Loop*>(with_id(o.axis));
+    if (o.kind == OptKind::Order) return renumber(o.axes);
+    if (o.kind == OptKind::Bind) axis->kind = static_cast<RangeKind>(o.amount);
+    if (o.kind == OptKind::Split) return split(*axis, o.amount, part);
+    if (o.kind == OptKind::Align)
+      axis->extent = (axis->extent + 2 * (o.amount - 1)) / o.amount * o.amount;
+    if (o.kind == OptKind::Extend)
+      axis->extent = (axis->extent + o.amount - 1) / o.amount * o.amount;
+    if (o.kind == OptKind::Merge) axis->extent *= with_id(o.amount)->extent;
+    if (is_pair(o)) std::erase_if(loops_, [&](const Loop& l) { return l.id == o.amount; });
+  }
+
+ private:
+  const Loop* find(int Loop::*field, int value) const {
+    const auto at = std::find_if(loops_.begin(), loops_.end(),
+                                 [&](const Loop& l) { return l.*field == value; });
+    return at == loops_.end() ? nullptr : &*at;
+  }
+  void split(Loop& axis, int64_t amount, int part) {
+    int next = 0;
+    for (const Loop& l : loops_) next = std::max(next, l.id + 1);
+    const Loop inner{part, next, amount, axis.kind, axis.ordered};
+    axis.extent = (axis.extent + amount - 1) / amount;
+    if (axis.extent == 1)
+      axis = inner;
+    else
+      loops_.push_back(inner);
+  }
+  void renumber(const std::vector<int>& ids) {
+    std::vector<Loop> now;
+    for (int id : ids)
+      if (const Loop* l = with_id(id)) now.push_back(*l);
+    for (size_t i = 0; i < now.size(); ++i) now[i].id = static_cast<int>(i);
+    loops_ = std::move(now);
+  }
+
+  std::vector<Loop> loops_;
+};
+
+// The options with names. `before`: the range that each works on, as it finds it.
+Program to_program(Nest nest, std::span<const Opt> options, std::vector<Loop>& before) {
+  Program out;
+  const auto name = [&](int64_t id) {
+    const Loop* l = nest.with_id(id);
+    check(l, "no range r", id);
+    return l->name;
+  };
+  for (const Opt& o : options) {
+    Named n{o, kFirstPart + static_cast<int>(out.size())};
+    before.push_back({});
+    if (o.kind != OptKind::Order) n.opt.axis = name(o.axis), before.back() = *nest.with_id(o.axis);
+    if (is_pair(o)) n.opt.amount = name(o.amount);
+    for (int& a : n.opt.axes) a = name(a);
+    nest.apply(o, n.part);
+    out.push_back(std::move(n));
+  }
+  return out;
+}
+
+// And back. What names a range that is gone is left out; an order gets the ranges that it does not
+// name at its end.
+std::vector<Opt> to_options(Nest nest, const Program& program) {
+  std::vector<Opt> out;
+  for (const auto& [named, part] : program) {
+    Opt o = named;
+    if (o.kind == OptKind::Order) {
+      std::set<int> left;
+      for (const Loop& l : nest.loops()) left.insert(l.id);
+      o.axes.clear();
+      for (int a : named.axes)
+        if (const Loop* l = nest.named(a); l && left.erase(l->id)) o.axes.push_back(l->id);
+      o.axes.insert(o.axes.end(), left.begin(), left.end());
+    } else {
+      const Loop *axis = nest.named(o.axis), *other = nest.named(static_cast<int>(o.amount));
+      if (!axis || (is_pair(o) && (!other || other == axis))) continue;
+      o.axis = axis->id;
+      if (is_pair(o)) o.amount = other->id;
+    }
+    nest.apply(o, part);
+    out.push_back(std::move(o));
+  }
+  return out;
+}
+
+constexpr size_t kMostFragments = 96;  // choices of fragments that a warp holds
+
+bool is_pow2(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
+
+class Editor {
+ public:
+  Editor(Node loops, const Choice& choice, const Target& target)
+      : choice_(choice), is_cpu_(target.kind == Target::Kind::Cpu), target_(target) {
+    // Matrix units and stages give a kernel other ranges: what comes after them is edited.
+    const std::span<const Opt> all = choice.options;
+    size_t head = 0;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].kind == OptKind::Matrix || all[i].kind == OptKind::Mma ||
+          all[i].kind == OptKind::Stage)
+        head = i + 1;
+    for (const Opt& o : all) {
+      if (o.kind == OptKind::Matrix) other_tiles(loops, o);
+      is_mma_ = is_mma_ || o.kind == OptKind::Mma;
+    }
+    for (bool mma : {false, true}) {
+      if (!choose_stage_options(loops, target, stage_plans(mma))) continue;
+      for (const StagePlan& plan : stage_plans(mma))
+        if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
+          staged_.push_back(std::move(*staged));
+    }
+    if (!is_cpu_ && !is_tile_) {  // tiles of the larger matrix units are faster
+      for (Choice& c : window_choices(loops, target)) staged_.push_back(std::move(c));
+      for (Choice& c : mma_choices(loops, target, kMostFragments)) staged_.push_back(std::move(c));
+    }
+    head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
+    start_ = end_ = Nest(apply(loops, head_, target));
+    base_ = to_program(start_, all.subspan(head), before_);
+    for (size_t i = head; i < all.size(); ++i) end_.apply(all[i], base_[i - head].part);
+    last_ = base_.size();
+    while (last_ > 0 && base_[last_ - 1].opt.kind == OptKind::Order) --last_;
+    seen_.insert(to_text(choice));
+  }
+
+  std::vector<Choice> run() {
+    // Threads have a product's tile as the instruction says: only the tile may be another one.
+    for (Choice& c : staged_) keep(std::move(c));
+    if (is_tile_) return std::move(out_);
+    if (is_cpu_) keep({choice_.options, !choice_.heavy});
+    amounts();
+    for (size_t i = 0; i < last_; ++i) {
+      Program p = base_;
+      p.erase(p.begin() + static_cast<ptrdiff_t>(i));
+      keep(p);
+    }
+    for (const Loop& l : end_.loops())
+      if (!l.ordered) parts(l), bindings(l);
+    if (!is_cpu_)
+      for (const Loop& l : start_.loops())
+        if (!l.ordered && l.kind == RangeKind::Loop) shares(l);
+    for (size_t i = 0; i < start_.loops().size(); ++i)
+      for (size_t j = 0; j < start_.loops().size(); ++j)
+        if (i != j) pairs(start_.loops()[i], start_.loops()[j], j == i + 1);
+    orders();
+    return std::move(out_);
+  }
+
+ private:
+  // Of a product on matrix units: other tiles, rows and columns exchanged, the same tiles in
+  // another order. Options before the tile's leave the kernel that it is applied to.
+  void other_tiles(Node loops, const Opt& matrix) {
+    is_tile_ = true;
+    std::vector<Opt> before;
+    for (const Opt& o : choice_.options) {
+      if (o == matrix) break;
+      before.push_back(o);
+    }
+    std::vector<std::pair<Opt, int64_t>> tiles;  // and bands
+    const auto add = [&](const Opt& opt, int64_t band = kMatrixBand) {
+      tiles.push_back({opt, band});
+    };
+    const TileShape now = shape_of(matrix.amount);
+    const auto changed = [&](Opt opt, auto change) {
+      TileShape shape = now;
+      change(shape);
+      opt.amount = amount_of(shape);
+      return opt;
+    };
+    add(changed(matrix, [](TileShape& t) { t.deep = !t.deep; }));
+    add(changed(matrix, [](TileShape& t) { t.wide = !t.wide; }));
+    for (const auto& [down, across, parts] : std::initializer_list<std::array<int, 3>>{
+             {1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {1, 1, 4}, {1, 1, 8}})
+      add(changed(matrix,
+                  [&](TileShape& t) { t.down = down, t.across = across, t.parts = parts; }));
+    Opt turned = matrix;
+    std::swap(turned.axis, turned.axes[0]);
+    for (const Opt& opt : {matrix, turned}) {
+      if (opt == turned && opt.axes.size() > 1) continue;
+      for (int rows : {64, 128, 192, 256, 320, 384, 512})
+        for (int columns : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
+          for (int flags = 0; flags < 5; ++flags)
+            add(changed(opt, [&](TileShape& t) {
+              t.rows = rows, t.columns = columns;
+              t.halved = (flags & 1) != 0, t.deep = (flags & 2) != 0;
+              if (flags == 4) t.parts = 2;
+            }));
+      if (opt == turned) break;
+      for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
+    }
+    staged_.resize(tiles.size());
+    in_parallel(tiles.size(), core_count(), [&](size_t i, size_t) {
+      Arena arena;
+      ArenaScope scope(arena);
+      Node sink = apply(loops_of(loops, target_), before, target_);
+      const auto& [opt, band] = tiles[i];
+      if (is_legal(sink, opt, target_))
+        staged_[i] = {matrix_options(sink, target_, opt, band), choice_.heavy};
+    });
+    std::erase_if(staged_, [](const Choice& c) { return c.options.empty(); });
+    for (Choice& c : staged_) c.options.insert(c.options.begin(), before.begin(), before.end());
+  }
+
+  void keep(Choice c) {
+    if (seen_.insert(to_text(c)).second) out_.push_back(std::move(c));
+  }
+  void keep(const Program& p) {
+    std::vector<Opt> options = head_;
+    for (Opt& o : to_options(start_, p)) options.push_back(std::move(o));
+    keep({std::move(options), choice_.heavy});
+  }
+  void insert(size_t at, std::vector<Named> more) {
+    Program p = base_;
+    p.insert(p.begin() + static_cast<ptrdiff_t>(at), more.begin(), more.end());
+    keep(p);
+  }
+
+  // Half, double, the next divisors on both sides.
+  static std::set<int64_t> near(int64_t amount, int64_t n) {
+    std::set<int64_t> out = {amount / 2, amount * 2};
+    for (int64_t step : {-1, 1})
+      for (int64_t d = amount + step; d > 1 && d <= std::min(n, 8 * amount); d += step)
+        if (n % d == 0) {
+          out.insert(d);
+          break;
+        }
+    return out;
+  }
+
+  void amounts() {
+    for (size_t i = 0; i < base_.size(); ++i) {
+      if (base_[i].opt.kind != OptKind::Split) continue;
+      const Loop* part = end_.named(base_[i].part);
+      const bool is_vector = part && part->kind == RangeKind::Vector;
+      for (int64_t amount : near(base_[i].opt.amount, before_[i].extent)) {
+        if (amount < 2 || (is_vector && !is_pow2(amount))) continue;
+        Program p = base_;
+        p[i].opt.amount = amount;
+        keep(p);
+      }
+    }
+  }
+
+  static Named bind(int name, RangeKind k) {
+    return {{OptKind::Bind, name, static_cast<int64_t>(k), {}}};
+  }
+
+  // A piece of a loop unrolled, as a vector, as an inner loop, as threads.
+  void parts(const Loop& l) {
+    if (l.kind != RangeKind::Loop && l.kind != RangeKind::Reduce) return;
+    for (int64_t amount : {2, 3, 4, 7, 8, 16}) {
+      if (l.extent % amount || l.extent == amount) continue;
+      add_part(l, amount, RangeKind::Unroll, -1);
+      if (is_pow2(amount) && amount >= 4 && (is_cpu_ || amount <= 8))
+        add_part(l, amount, RangeKind::Vector, -1);
+    }
+    for (int64_t amount : {16, 64, 256}) {
+      if (amount >= l.extent) continue;
+      if (l.extent % amount == 0) add_part(l, amount, l.kind, l.name);
+      if (l.extent % amount == 0) add_part(l, amount, l.kind, -1);
+      if (!is_cpu_) add_part(l, amount, RangeKind::Thread, l.name);
+    }
+  }
+
+  // Several results side by side along a loop for each thread, or rows of threads for each block:
+  // cut off before anything else becomes of the loop.
+  void shares(const Loop& l) {
+    int block = -1;  // the last one
+    for (size_t i = last_; i < base_.size(); ++i)
+      for (int name : base_[i].opt.axes)
+        if (end_.named(name)->kind == RangeKind::Block) block = name;
+    for (int64_t amount : {2, 4, 8}) {
+      if (l.extent % amount || l.extent == amount) continue;
+      add_part(l, amount, RangeKind::Unroll, -1, 0);
+      if (block >= 0) add_part(l, amount, RangeKind::Thread, block, 0);
+    }
+  }
+
+  // The part stands right after the range `after`, or, with -1, last but for the vectors. It is cut
+  // off before option `at`, or where the order begins.
+  void add_part(const Loop& l, int64_t amount, RangeKind k, int after, int at = -1) {
+    const int part = kFirstPart + static_cast<int>(base_.size());
+    Program p = base_;
+    for (size_t i = last_; i < p.size(); ++i) {
+      std::vector<int>& axes = p[i].opt.axes;
+      auto at = std::find(axes.begin(), axes.end(), after);
+      if (at != axes.end())
+        ++at;
+      else
+        while (at != axes.begin() && end_.named(*(at - 1))->kind == RangeKind::Vector) --at;
+      axes.insert(at, part);
+    }
+    std::vector<Named> more{{{OptKind::Split, l.name, amount, {}}, part}};
+    if (k != l.kind) more.push_back(bind(part, k));
+    const auto place = at < 0 ? static_cast<ptrdiff_t>(last_) : at;
+    p.insert(p.begin() + place, more.begin(), more.end());
+    keep(p);
+  }
+
+  // A whole range bound to something else.
+  void bindings(const Loop& l) {
+    std::set<RangeKind> kinds;
+    const bool is_loop = l.kind == RangeKind::Loop;
+    if (is_loop || l.kind == RangeKind::Reduce || l.kind == RangeKind::Vector)
+      if (l.extent <= 16) kinds.insert(RangeKind::Unroll);
+    if ((is_loop || l.kind == RangeKind::Reduce) && l.extent <= 32 && is_pow2(l.extent))
+      kinds.insert(RangeKind::Vector);
+    if (!is_cpu_ && is_loop) kinds.insert(RangeKind::Block);
+    if (!is_cpu_ && l.extent <= target_.most_threads && (is_loop || l.kind == RangeKind::Block))
+      kinds.insert(RangeKind::Thread);
+    for (RangeKind k : kinds) insert(last_, {bind(l.name, k)});
+    if (is_cpu_ && is_loop) to_cores(l.name);
+  }
+
+  // The cores take this loop instead of theirs.
+  void to_cores(int name) {
+    Program p = base_;
+    for (auto& [o, part] : p) {
+      if (o.kind == OptKind::Bind && o.amount == static_cast<int64_t>(RangeKind::Core))
+        o.axis = name;
+      if (o.kind != OptKind::Order) continue;
+      std::erase(o.axes, name);
+      o.axes.insert(o.axes.begin(), name);
+    }
+    keep(p);
+  }
+
+  // Two ranges of the kernel trade all that is done with them, become one range, or, of the same
+  // extent, get into the same hands.
+  void pairs(const Loop& a, const Loop& b, bool side_by_side) {
+    if (a.kind != b.kind || a.ordered || b.ordered) return;
+    if (side_by_side) insert(0, {{{OptKind::Merge, a.name, b.name, {}}}});
+    if (a.name > b.name) return;
+    if (!is_cpu_ && a.extent == b.extent) insert(0, {{{OptKind::Join, a.name, b.name, {}}}});
+    Program p = base_;
+    const auto swap = [&](auto& name) {
+      name = name == a.name ? b.name : name == b.name ? a.name : name;
+    };
+    for (auto& [o, part] : p) {
+      swap(o.axis);
+      if (is_pair(o)) swap(o.amount);
+      for (int& name : o.axes) swap(name);
+    }
+    keep(p);
+  }
+
+  // One range moved to another place among the loops.
+  void orders() {
+    // What makes another kernel of it: on a GPU blocks, threads and loops are each in an order.
+    const auto in_order = [&](const std::vector<int>& axes) {
+      std::vector<int> out;
+      for (int name : axes)
+        if (const Loop* l = end_.named(name); l && l->ordered) out.push_back(name);
+      return out;
+    };
+    const auto order_of = [&](const std::vector<int>& axes) {
+      std::vector<int> out;
+      for (int turn = 0; turn < 3; ++turn)
+        for (int name : axes) {
+          const Loop* l = end_.named(name);
+          const bool block = l && l->kind == RangeKind::Block;
+          const bool thread = l && l->kind == RangeKind::Thread;
+          // A warp's threads stay where they are, and the compiler orders its fragments.
+          if (is_mma_ && !block && !(l && l->kind == RangeKind::Reduce)) continue;
+          if (is_cpu_ ? turn == 0 : turn == (block ? 0 : thread ? 1 : 2)) out.push_back(name);
+        }
+      return out;
+    };
+    for (size_t i = last_; i < base_.size(); ++i) {
+      const std::vector<int>& axes = base_[i].opt.axes;
+      std::set<std::vector<int>> orders{order_of(axes)};
+      for (size_t from = 0; from < axes.size(); ++from)
+        for (size_t to = 0; to < axes.size(); ++to) {
+          Program p = base_;
+          std::vector<int>& moved = p[i].opt.axes;
+          moved.erase(moved.begin() + static_cast<ptrdiff_t>(from));
+          moved.insert(moved.begin() + static_cast<ptrdiff_t>(to), axes[from]);
+          if (in_order(moved) != in_order(axes) || !orders.insert(order_of(moved)).second) continue;
+          keep(p);
+        }
+    }
+  }
+
+  const Choice& choice_;
+  const bool is_cpu_;
+  bool is_tile_ = false;  // of a matrix unit
+  bool is_mma_ = false;   // fragments of a warp's
+  const Target& target_;
+  std::vector<Opt> head_;  // up to what makes a matrix product
+  Nest start_, end_;       // after these, and after all options
+  Program base_;           // the others
+  std::vector<Loop> before_;
+  size_t last_ = 0;  // where the final order begins
+  std::set<std::string> seen_;
+  std::vector<Choice> staged_;  // tiles of a product
+  std::vector<Choice> out_;
+};
+
+}  // namespace
+
+std::string to_text(const Choice& choice) {
+  return cat(choice.heavy ? "heavy; " : "light; ", to_text(choice.options));
+}
+
+Choice choice_from_text(const std::string& text) {
+  const bool heavy = text.starts_with("heavy; ");
+  check(heavy || text.starts_with("light; "), "choice '", text,
+        "': begins with neither 'light; ' nor 'heavy; '");
+  return {options_from_text(text.substr(7)), heavy};
+}
+
+std::vector<Choice> neighbours(Node loops, const Choice& choice, const Target& target) {
+  return Editor(loops, choice, target).run();
+}
+
+}  // namespace tiny
