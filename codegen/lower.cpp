@@ -23,12 +23,12 @@
 #include "codegen/render/llvm/amdgpu.h"
 #include "codegen/render/llvm/render.h"
 #include "codegen/wgmma/tile.h"
-#include "tiny/algebra.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
-#include "tiny/rewrite.h"
-#include "tiny/verify.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+#include "tiny/ir/verify.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 

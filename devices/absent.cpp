@@ -1,6 +1,6 @@
 #include "devices/absent.h"
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

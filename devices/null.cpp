@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

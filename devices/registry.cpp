@@ -12,9 +12,9 @@
 #include "devices/hip/hip.h"
 #include "devices/null.h"
 #include "runtime/device/device.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/ranks.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

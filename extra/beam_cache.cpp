@@ -10,7 +10,7 @@
 #include <iostream>
 
 #include "runtime/kernels/choice_cache.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tiny/error.h"
-#include "tiny/node.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/node.h"
+#include "tiny/ir/print.h"
 
 namespace tiny {
 

@@ -13,11 +13,11 @@
 #include "runtime/launch/capture.h"
 #include "runtime/realize/realize.h"
 #include "runtime/search/bench.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/ranks.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/ir/build.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

@@ -1,4 +1,4 @@
-#include "tiny/memory.h"
+#include "tiny/run/memory.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -10,9 +10,9 @@
 #include "runtime/launch/capture.h"
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/error.h"
-#include "tiny/node.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

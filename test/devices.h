@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

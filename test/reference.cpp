@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "runtime/device/buffer.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -8,7 +8,7 @@
 #include "codegen/heuristics/gpu_product.h"
 #include "codegen/options/mma.h"
 #include "codegen/wgmma/tile.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

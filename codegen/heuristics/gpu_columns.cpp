@@ -5,7 +5,7 @@
 #include <set>
 
 #include "codegen/heuristics/gpu.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

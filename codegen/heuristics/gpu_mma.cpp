@@ -6,7 +6,7 @@
 #include "codegen/heuristics/tuner.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

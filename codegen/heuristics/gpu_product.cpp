@@ -7,7 +7,7 @@
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/lengths.h"
 #include "codegen/options/stage.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

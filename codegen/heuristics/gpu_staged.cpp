@@ -8,7 +8,7 @@
 #include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

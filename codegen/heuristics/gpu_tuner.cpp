@@ -1,5 +1,5 @@
 #include "codegen/heuristics/gpu.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

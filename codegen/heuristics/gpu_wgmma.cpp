@@ -6,7 +6,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/product.h"
 #include "codegen/wgmma/split_k.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

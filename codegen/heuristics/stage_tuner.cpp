@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "codegen/kernel/facts.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

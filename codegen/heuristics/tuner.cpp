@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

@@ -1,7 +1,7 @@
 #include "codegen/kernel/access.h"
 
 #include "codegen/kernel/option.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

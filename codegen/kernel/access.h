@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "tiny/facts.h"
+#include "tiny/ir/facts.h"
 
 namespace tiny {
 

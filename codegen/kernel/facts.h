@@ -1,6 +1,6 @@
 // Facts of kernel nodes that every renderer asks for: what may wrap, trap or be out of range.
 #pragma once
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

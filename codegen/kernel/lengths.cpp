@@ -5,8 +5,8 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
-#include "tiny/algebra.h"
-#include "tiny/facts.h"
+#include "tiny/ir/facts.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

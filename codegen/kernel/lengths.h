@@ -3,7 +3,7 @@
 // loop then ends there, at an extent that is computed before it, instead of at its bound.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 

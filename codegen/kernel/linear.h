@@ -52,7 +52,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

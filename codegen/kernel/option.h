@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

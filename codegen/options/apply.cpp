@@ -7,10 +7,10 @@
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "codegen/wgmma/product.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

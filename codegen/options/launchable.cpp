@@ -8,7 +8,7 @@
 #include "codegen/options/stage.h"
 #include "codegen/options/thread_group.h"
 #include "codegen/wgmma/product.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

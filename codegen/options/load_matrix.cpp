@@ -6,7 +6,7 @@
 #include "codegen/kernel/facts.h"
 #include "codegen/kernel/linear.h"
 #include "codegen/options/stage.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

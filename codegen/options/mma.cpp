@@ -7,9 +7,9 @@
 #include "codegen/kernel/linear.h"
 #include "codegen/options/load_matrix.h"
 #include "codegen/options/stage.h"
-#include "tiny/algebra.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

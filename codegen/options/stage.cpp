@@ -5,8 +5,8 @@
 #include "codegen/kernel/access.h"
 #include "codegen/options/mma.h"
 #include "codegen/proof/write_layout.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

@@ -6,7 +6,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/option.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

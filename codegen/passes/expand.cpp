@@ -4,9 +4,9 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/rebuild.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 

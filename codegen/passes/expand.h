@@ -2,7 +2,7 @@
 // of its values, a node under a vector range gets that many lanes. Vectors stay vectors.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tiny/algebra.h"
-#include "tiny/rebuild.h"
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rebuild.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 

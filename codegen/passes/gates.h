@@ -6,7 +6,7 @@
 
 #include "codegen/kernel/linear.h"
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

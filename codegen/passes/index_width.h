@@ -1,7 +1,7 @@
 // Replaces the dtype of index arithmetic by machine integers, whose width is proved from bounds.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -11,9 +11,9 @@
 #include "codegen/kernel/access.h"
 #include "codegen/options/stage.h"
 #include "codegen/wgmma/tile.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/rewrite.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 

@@ -2,7 +2,7 @@
 // single loop over its elements.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

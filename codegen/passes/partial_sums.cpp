@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "codegen/kernel/access.h"
-#include "tiny/rebuild.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 

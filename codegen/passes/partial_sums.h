@@ -4,7 +4,7 @@
 #pragma once
 #include "codegen/kernel/option.h"
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -6,8 +6,8 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

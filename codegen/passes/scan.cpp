@@ -6,8 +6,8 @@
 #include "codegen/kernel/lengths.h"
 #include "codegen/kernel/linear.h"
 #include "codegen/kernel/option.h"
-#include "tiny/algebra.h"
-#include "tiny/rebuild.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 

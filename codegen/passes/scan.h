@@ -8,7 +8,7 @@
 // the lanes of a vector, which vectorize makes shuffles of, and sums.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

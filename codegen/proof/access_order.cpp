@@ -9,10 +9,10 @@
 #include "codegen/proof/claims/bounds.h"
 #include "codegen/proof/solver/smt.h"
 #include "codegen/wgmma/tile.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
-#include "tiny/rewrite.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "codegen/proof/claims/bounds.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

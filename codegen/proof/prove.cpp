@@ -14,9 +14,9 @@
 #include "codegen/proof/solver/smt.h"
 #include "codegen/proof/writes.h"
 #include "codegen/wgmma/pipeline.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

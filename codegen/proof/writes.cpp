@@ -8,9 +8,9 @@
 #include "codegen/proof/mixed_radix.h"
 #include "codegen/proof/solver/smt.h"
 #include "codegen/proof/write_layout.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

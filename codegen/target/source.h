@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/dtype.h"
+#include "tiny/ir/dtype.h"
 
 namespace tiny {
 

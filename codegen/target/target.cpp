@@ -1,6 +1,6 @@
 #include "codegen/target/target.h"
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -4,8 +4,8 @@
 #include <climits>
 
 #include "codegen/kernel/access.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -4,8 +4,8 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/split_k.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

@@ -4,7 +4,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/product.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

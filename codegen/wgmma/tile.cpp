@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 namespace tiny {
 

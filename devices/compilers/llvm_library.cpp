@@ -4,10 +4,10 @@
 
 #include <map>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/exit_order.h"
-#include "tiny/of_thread.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/exit_order.h"
+#include "tiny/base/of_thread.h"
 
 namespace tiny {
 namespace llvm_c {

@@ -16,10 +16,10 @@
 #include <map>
 #include <mutex>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/file.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/file.h"
+#include "tiny/base/text.h"
 
 extern char** environ;
 

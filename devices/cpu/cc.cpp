@@ -2,7 +2,7 @@
 
 #include "devices/compilers/system_compiler.h"
 #include "devices/cpu/cpu.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 namespace {

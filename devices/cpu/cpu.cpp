@@ -12,9 +12,9 @@
 
 #include "devices/cpu/cc.h"
 #include "devices/cpu/llvm.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>

@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include "devices/cpu/cpu.h"
-#include "tiny/error.h"
-#include "tiny/exit_order.h"
-#include "tiny/of_thread.h"
+#include "tiny/base/error.h"
+#include "tiny/base/exit_order.h"
+#include "tiny/base/of_thread.h"
 
 namespace tiny {
 namespace {

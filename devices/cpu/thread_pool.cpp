@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "tiny/thread.h"
+#include "tiny/base/thread.h"
 
 namespace tiny {
 namespace {

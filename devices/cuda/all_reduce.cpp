@@ -5,8 +5,8 @@
 
 #include "devices/cuda/cuda.h"
 #include "devices/gpu/nccl.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "devices/cuda/driver.h"
 #include "devices/cuda/nvrtc.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 namespace tiny {
 namespace {

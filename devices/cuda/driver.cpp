@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "tiny/exit_order.h"
+#include "tiny/base/exit_order.h"
 
 namespace tiny {
 namespace {

@@ -7,10 +7,10 @@
 #include <set>
 
 #include "devices/cuda/nvrtc_worker.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/exit_order.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/exit_order.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 namespace {

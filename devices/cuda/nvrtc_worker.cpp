@@ -9,8 +9,8 @@
 #include <mutex>
 #include <thread>
 
-#include "tiny/env.h"
-#include "tiny/worker_process.h"
+#include "tiny/base/env.h"
+#include "tiny/base/worker_process.h"
 
 namespace tiny {
 namespace {

@@ -11,8 +11,8 @@
 #include "devices/emulator/llvm.h"
 #include "devices/emulator/matrix_units.h"
 #include "devices/emulator/prelude.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 namespace {

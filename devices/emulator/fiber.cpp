@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 #if !defined(__x86_64__)
 #include <ucontext.h>

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "devices/compilers/llvm_library.h"
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 namespace {

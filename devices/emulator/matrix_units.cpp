@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "tiny/dtype.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/dtype.h"
 
 namespace tiny {
 

@@ -471,7 +471,7 @@ struct f8e4m3 { u8 bits; };
 struct f8e5m2 { u8 bits; };
 struct alignas(16) u128 { u32 x, y, z, w; };
 
-// IEEE 754 binary16 as in tiny/dtype.cpp.
+// IEEE 754 binary16 as in tiny/ir/dtype.cpp.
 INLINE f32 f16_to_f32(f16 x) {
   const u32 magnitude = x.bits & 0x7fffu;
   u32 bits = (magnitude << 13) + (magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 namespace tiny {
 namespace {

@@ -1,6 +1,6 @@
 #include "devices/gpu/memory.h"
 
-#include "tiny/text.h"
+#include "tiny/base/text.h"
 
 #include <algorithm>
 #include <cstdint>

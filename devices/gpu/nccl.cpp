@@ -7,8 +7,8 @@
 #include <map>
 #include <mutex>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 namespace {

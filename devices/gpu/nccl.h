@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "devices/gpu/driver.h"
-#include "tiny/dtype.h"
+#include "tiny/ir/dtype.h"
 
 namespace tiny {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "devices/gpu/gpu.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -7,9 +7,9 @@
 #include <mutex>
 
 #include "devices/gpu/gpu.h"
-#include "tiny/error.h"
-#include "tiny/ranks.h"
-#include "tiny/thread.h"
+#include "tiny/base/error.h"
+#include "tiny/base/thread.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

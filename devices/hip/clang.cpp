@@ -1,7 +1,7 @@
 #include "devices/hip/clang.h"
 
 #include "devices/compilers/system_compiler.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 namespace {

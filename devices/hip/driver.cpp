@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tiny/env.h"
-#include "tiny/exit_order.h"
+#include "tiny/base/env.h"
+#include "tiny/base/exit_order.h"
 
 namespace tiny {
 namespace {

@@ -8,7 +8,7 @@
 #include "devices/hip/driver.h"
 #include "devices/hip/hiprtc.h"
 #include "devices/hip/llvm.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 namespace tiny {
 namespace {

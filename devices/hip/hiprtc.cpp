@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "devices/hip/driver.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/exit_order.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/exit_order.h"
 
 namespace tiny {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "devices/compilers/llvm_library.h"
 #include "devices/compilers/system_compiler.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 namespace {

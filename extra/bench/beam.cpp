@@ -20,7 +20,7 @@
 #include "runtime/kernels/kernel.h"
 #include "runtime/realize/realize.h"
 #include "runtime/search/program.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -25,10 +25,10 @@
 #include "extra/bench/timing.h"
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/nn.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/nn/layers.h"
 
 using namespace tiny;
 

@@ -4,8 +4,8 @@
 #include <deque>
 #include <vector>
 
-#include "tiny/functional.h"
-#include "tiny/nn.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
 
 namespace tiny::bench {
 

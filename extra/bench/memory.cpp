@@ -7,8 +7,8 @@
 #include "extra/bench/timing.h"
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
 
 using namespace tiny;
 

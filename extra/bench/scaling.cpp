@@ -19,7 +19,7 @@
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"
 #include "extra/bench/replays.h"
-#include "tiny/arguments.h"
+#include "tiny/data/command_line.h"
 
 using namespace tiny;
 

@@ -1,9 +1,9 @@
 // Op::After in the scheduler: a value that is read from memory once another one is there. It keeps
-// what is computed a second time (tiny/recompute.h) apart from the first time, and late.
+// what is computed a second time (tiny/autograd/recompute.h) apart from the first time, and late.
 #pragma once
 #include <vector>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

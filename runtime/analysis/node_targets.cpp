@@ -25,7 +25,7 @@ const Target& NodeTargets::of(Node n) const {
   return target;
 }
 
-// A node that a Copy feeds knows its device (tiny/facts.cpp). Others have that of a Param.
+// A node that a Copy feeds knows its device (tiny/ir/facts.cpp). Others have that of a Param.
 int NodeTargets::device_of(Node root) const {
   if (root->device) return root->device;
   if (common_) return common_;

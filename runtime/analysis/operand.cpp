@@ -5,8 +5,8 @@
 
 #include "codegen/passes/ranges.h"
 #include "runtime/fusion/fuse.h"
-#include "tiny/algebra.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

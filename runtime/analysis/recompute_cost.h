@@ -1,6 +1,6 @@
 // What it costs to compute a value again instead of storing it.
 #pragma once
-#include "tiny/op.h"
+#include "tiny/ir/op.h"
 
 namespace tiny {
 

@@ -10,8 +10,8 @@
 
 #include "runtime/device/kept_memory.h"
 #include "runtime/launch/profile.h"
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "tiny/dtype.h"
-#include "tiny/memory.h"
+#include "tiny/ir/dtype.h"
+#include "tiny/run/memory.h"
 
 namespace tiny {
 
@@ -59,7 +59,7 @@ class Buffer : public std::enable_shared_from_this<Buffer> {
   std::weak_ptr<Memory> memory() const { return memory_; }  // where it has memory of its own
   bool is_part() const { return whole_ != nullptr; }
 
-  // For lists of who holds memory (tiny/memory.h): the operations that made it, and its owner.
+  // For lists of who holds memory (tiny/run/memory.h): the operations that made it, and its owner.
   std::string label;
   const char* owner = "tensor";
 

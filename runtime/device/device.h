@@ -13,7 +13,7 @@
 
 #include "codegen/target/source.h"
 #include "codegen/target/target.h"
-#include "tiny/dtype.h"
+#include "tiny/ir/dtype.h"
 
 namespace tiny {
 
@@ -88,7 +88,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  int rank = -1;           // of the process that has it (tiny/ranks.h); -1: each has one of its own
+  int rank = -1;  // of the process that has it (tiny/run/ranks.h); -1: each has one of its own
   bool is_absent = false;  // of another process: here nothing is computed on it
 
   virtual const Target& target() const = 0;

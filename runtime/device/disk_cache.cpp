@@ -16,9 +16,9 @@
 #include <set>
 #include <vector>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/file.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/file.h"
 
 namespace tiny {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "runtime/device/device.h"
-#include "tiny/file.h"
+#include "tiny/base/file.h"
 
 namespace tiny {
 

@@ -1,7 +1,7 @@
 // What is done where a device has no memory left and some is kept to be used again.
 #pragma once
 #include "runtime/device/buffer.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

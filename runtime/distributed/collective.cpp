@@ -4,10 +4,10 @@
 
 #include "runtime/collective_search.h"
 #include "runtime/device/device.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/tensor.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "runtime/device/disk_cache.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

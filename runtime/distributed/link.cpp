@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "tiny/error.h"
-#include "tiny/ranks.h"
+#include "tiny/base/error.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

@@ -1,4 +1,4 @@
-// A connection between two ranks (tiny/ranks.h).
+// A connection between two ranks (tiny/run/ranks.h).
 #pragma once
 #include <chrono>
 #include <cstddef>

@@ -16,9 +16,9 @@
 
 #include "runtime/distributed/hmac.h"
 #include "runtime/distributed/rank_secret.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/ranks.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

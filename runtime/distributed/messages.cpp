@@ -7,9 +7,9 @@
 
 #include "runtime/device/device.h"
 #include "runtime/distributed/meeting.h"
-#include "tiny/error.h"
-#include "tiny/ranks.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

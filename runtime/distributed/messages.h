@@ -1,5 +1,5 @@
-// Messages between ranks (tiny/ranks.h), over TCP: each pair of processes has a connection, made at
-// the first use (runtime/distributed/meeting.h).
+// Messages between ranks (tiny/run/ranks.h), over TCP: each pair of processes has a connection,
+// made at the first use (runtime/distributed/meeting.h).
 //
 // All ranks send and receive in one order, that of the steps of one program; a message carries its
 // number and what it is, and one that is not the one expected is an Error that says both. A rank

@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "runtime/distributed/hmac.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

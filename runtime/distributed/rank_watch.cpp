@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "runtime/distributed/messages.h"
-#include "tiny/error.h"
-#include "tiny/ranks.h"
-#include "tiny/thread.h"
+#include "tiny/base/error.h"
+#include "tiny/base/thread.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

@@ -6,10 +6,10 @@
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/distributed/collective.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/build.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
-#include "tiny/rewrite.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 

@@ -10,8 +10,8 @@
 #include "runtime/analysis/axis_map.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/fusion/materialize.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -4,7 +4,7 @@
 
 #include "runtime/analysis/node_targets.h"
 #include "runtime/fusion/materialize.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -1,4 +1,4 @@
-#include "tiny/jit.h"
+#include "tiny/run/jit.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,11 +13,11 @@
 #include "runtime/launch/capture.h"
 #include "runtime/launch/profile.h"
 #include "runtime/realize/realize.h"
-#include "tiny/assignments.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/nn.h"
-#include "tiny/random.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
+#include "tiny/nn/layers.h"
+#include "tiny/tensor/assignments.h"
+#include "tiny/tensor/random.h"
 
 namespace tiny {
 

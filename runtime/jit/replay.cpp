@@ -12,10 +12,10 @@
 #include "runtime/launch/check_nan.h"
 #include "runtime/launch/profile.h"
 #include "runtime/realize/realize.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/random.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/tensor/random.h"
 
 namespace tiny {
 

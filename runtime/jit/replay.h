@@ -10,7 +10,7 @@
 #include "runtime/launch/capture.h"
 #include "runtime/launch/launch.h"
 #include "runtime/launch/launch_order.h"
-#include "tiny/tensor.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny {
 

@@ -5,7 +5,7 @@
 #include "runtime/jit/replay.h"
 #include "runtime/launch/launch.h"
 #include "runtime/realize/realize.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

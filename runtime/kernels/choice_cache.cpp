@@ -9,10 +9,10 @@
 #include <mutex>
 
 #include "runtime/device/disk_cache.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/ir/print.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>

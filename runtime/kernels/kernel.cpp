@@ -11,9 +11,9 @@
 #include "runtime/kernels/proof.h"
 #include "runtime/launch/profile.h"
 #include "runtime/search/search.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/parallel.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/parallel.h"
 
 namespace tiny {
 

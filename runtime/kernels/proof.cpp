@@ -6,9 +6,9 @@
 
 #include "codegen/proof/solver/smt.h"
 #include "runtime/device/disk_cache.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 

@@ -7,7 +7,7 @@
 #include "codegen/lower.h"
 #include "codegen/proof/prove.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/thread.h"
+#include "tiny/base/thread.h"
 
 namespace tiny {
 

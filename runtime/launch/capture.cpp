@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "runtime/realize/realize.h"
-#include "tiny/error.h"
-#include "tiny/random.h"
+#include "tiny/base/error.h"
+#include "tiny/tensor/random.h"
 
 namespace tiny {
 

@@ -8,11 +8,11 @@
 
 #include "runtime/launch/launch.h"
 #include "runtime/realize/realize.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/of_thread.h"
-#include "tiny/print.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/of_thread.h"
+#include "tiny/ir/build.h"
+#include "tiny/ir/print.h"
 
 namespace tiny {
 

@@ -10,11 +10,11 @@
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/launch/check_nan.h"
 #include "runtime/launch/profile.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
-#include "tiny/ranks.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/ir/print.h"
+#include "tiny/run/ranks.h"
 
 namespace tiny {
 

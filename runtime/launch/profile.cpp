@@ -11,11 +11,11 @@
 #include <set>
 
 #include "runtime/kernels/kernel.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/file.h"
-#include "tiny/tensor.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/file.h"
+#include "tiny/base/text.h"
+#include "tiny/tensor/tensor.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>

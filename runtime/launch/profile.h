@@ -1,12 +1,12 @@
-// What the runtime tells the profile (tiny/profile.h). Nothing costs more than reading a flag while
-// none is taken.
+// What the runtime tells the profile (tiny/run/profile.h). Nothing costs more than reading a flag
+// while none is taken.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
 
-#include "tiny/profile.h"
+#include "tiny/run/profile.h"
 
 namespace tiny {
 

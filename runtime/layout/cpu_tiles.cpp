@@ -6,7 +6,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/options/mma.h"
 #include "runtime/analysis/operand.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 

@@ -3,7 +3,7 @@
 // are. A convolution's windows are stored one by one.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

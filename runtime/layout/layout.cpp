@@ -17,8 +17,8 @@
 #include "runtime/layout/skinny.h"
 #include "runtime/layout/split_reduce.h"
 #include "runtime/rewrites/narrow_sums.h"
-#include "tiny/build.h"
-#include "tiny/rebuild.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 

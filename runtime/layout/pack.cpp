@@ -10,8 +10,8 @@
 #include "codegen/wgmma/tile.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/panels.h"
-#include "tiny/algebra.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

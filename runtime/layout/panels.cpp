@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "codegen/kernel/choice.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

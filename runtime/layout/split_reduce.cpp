@@ -5,7 +5,7 @@
 
 #include "runtime/analysis/operand.h"
 #include "runtime/fusion/fuse.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 

@@ -2,7 +2,7 @@
 // in two: of parts of an axis, and of what those give.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -18,9 +18,9 @@
 #include "runtime/launch/profile.h"
 #include "runtime/search/bench.h"
 #include "runtime/search/program.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 

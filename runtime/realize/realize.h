@@ -1,5 +1,5 @@
 // Runs what tensors ask for: schedule, compile, allocate, launch. Also the definitions of the seam
-// that tiny/tensor.h declares.
+// that tiny/tensor/tensor.h declares.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -8,7 +8,7 @@
 
 #include "runtime/device/buffer.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/tensor.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny {
 

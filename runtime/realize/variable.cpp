@@ -1,5 +1,5 @@
 // Values of variables: one small buffer for each, shared by all who have it.
-#include "tiny/variable.h"
+#include "tiny/tensor/variable.h"
 
 #include <map>
 #include <mutex>

@@ -1,7 +1,7 @@
 #include "runtime/rewrites/relu_masks.h"
 
 #include "runtime/fusion/materialize.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 

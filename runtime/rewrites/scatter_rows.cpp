@@ -4,10 +4,10 @@
 #include <array>
 
 #include "runtime/fusion/materialize.h"
-#include "tiny/build.h"
-#include "tiny/facts.h"
-#include "tiny/rebuild.h"
-#include "tiny/tensor_detail.h"
+#include "tiny/ir/build.h"
+#include "tiny/ir/facts.h"
+#include "tiny/rewrite/rebuild.h"
+#include "tiny/tensor/detail.h"
 
 namespace tiny {
 

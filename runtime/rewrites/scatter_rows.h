@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/analysis/node_targets.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

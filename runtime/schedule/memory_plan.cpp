@@ -6,8 +6,8 @@
 
 #include "runtime/device/buffer.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 

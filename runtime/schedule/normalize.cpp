@@ -5,7 +5,7 @@
 #include "runtime/device/buffer.h"
 #include "runtime/distributed/collective.h"
 #include "runtime/fusion/fuse.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 

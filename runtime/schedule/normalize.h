@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

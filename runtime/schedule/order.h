@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/fusion/fuse.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -9,14 +9,14 @@
 #include "runtime/fusion/fuse.h"
 #include "runtime/launch/profile.h"
 #include "runtime/layout/layout.h"
+#include "runtime/rewrites/deterministic.h"
 #include "runtime/rewrites/relu_masks.h"
 #include "runtime/rewrites/scatter_rows.h"
 #include "runtime/schedule/steps.h"
-#include "tiny/build.h"
-#include "tiny/deterministic.h"
-#include "tiny/env.h"
-#include "tiny/rebuild.h"
-#include "tiny/text.h"
+#include "tiny/base/env.h"
+#include "tiny/base/text.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 

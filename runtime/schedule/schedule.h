@@ -9,7 +9,7 @@
 #include "runtime/device/device.h"
 #include "runtime/schedule/memory_plan.h"
 #include "runtime/schedule/normalize.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -4,10 +4,10 @@
 
 #include "runtime/analysis/after.h"
 #include "runtime/distributed/collective.h"
-#include "tiny/build.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/ir/build.h"
+#include "tiny/ir/print.h"
 
 namespace tiny {
 

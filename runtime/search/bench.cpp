@@ -8,9 +8,9 @@
 #include <cstring>
 #include <map>
 
-#include "tiny/error.h"
-#include "tiny/splitmix.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/splitmix.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/device/device.h"
-#include "tiny/dtype.h"
+#include "tiny/ir/dtype.h"
 
 namespace tiny {
 

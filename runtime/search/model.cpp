@@ -10,8 +10,8 @@
 #include "codegen/proof/claims/bounds.h"
 #include "codegen/proof/claims/claim.h"
 #include "codegen/wgmma/tile.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

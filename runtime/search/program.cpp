@@ -14,11 +14,11 @@
 
 #include "runtime/launch/capture.h"
 #include "runtime/search/search.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/progress.h"
-#include "tiny/text.h"
-#include "tiny/thread.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+#include "tiny/base/thread.h"
+#include "tiny/train/progress.h"
 
 namespace tiny {
 

@@ -10,10 +10,10 @@
 #include "runtime/device/disk_cache.h"
 #include "runtime/search/model.h"
 #include "runtime/search/space.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/parallel.h"
-#include "tiny/print.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/parallel.h"
+#include "tiny/ir/print.h"
 
 namespace tiny {
 

@@ -13,8 +13,8 @@
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "codegen/wgmma/tile.h"
-#include "tiny/error.h"
-#include "tiny/parallel.h"
+#include "tiny/base/error.h"
+#include "tiny/base/parallel.h"
 
 namespace tiny {
 

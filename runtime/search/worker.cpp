@@ -1,10 +1,10 @@
 #include "runtime/search/worker.h"
 
 #include "runtime/device/disk_cache.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/parallel.h"
-#include "tiny/worker_process.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/parallel.h"
+#include "tiny/base/worker_process.h"
 
 namespace tiny {
 

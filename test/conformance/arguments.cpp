@@ -3,7 +3,7 @@
 #include <limits>
 #include <map>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::conformance {
 

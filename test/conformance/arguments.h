@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "test/conformance/suite.h"
-#include "tiny/functional.h"
-#include "tiny/tensor.h"
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny::conformance {
 

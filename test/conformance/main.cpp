@@ -15,8 +15,8 @@
 #include "test/conformance/runner.h"
 #include "test/conformance/suite.h"
 #include "test/devices.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny::conformance {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "test/conformance/suite.h"
-#include "tiny/tensor.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny::conformance {
 

@@ -1,7 +1,7 @@
 // Optimizers: one operation is several steps of one parameter.
 #include "test/conformance/arguments.h"
 #include "test/conformance/operators.h"
-#include "tiny/optim.h"
+#include "tiny/train/optim.h"
 
 namespace tiny::conformance {
 

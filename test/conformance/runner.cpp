@@ -5,8 +5,8 @@
 #include "test/conformance/compare.h"
 #include "test/conformance/operators.h"
 #include "test/reference.h"
-#include "tiny/error.h"
-#include "tiny/tensor.h"
+#include "tiny/base/error.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny::conformance {
 

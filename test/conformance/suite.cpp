@@ -4,7 +4,7 @@
 #include <fstream>
 #include <utility>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::conformance {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/state.h"
+#include "tiny/train/safetensors.h"
 
 namespace tiny::conformance {
 

@@ -17,8 +17,8 @@
 
 #include "test/driver/worker.h"
 #include "test/programs/check.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny::programs {
 

@@ -13,8 +13,8 @@
 #include "runtime/kernels/proof.h"
 #include "runtime/schedule/schedule.h"
 #include "test/programs/check.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace tiny::programs {
 

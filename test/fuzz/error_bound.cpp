@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny::fuzz {
 

@@ -1,7 +1,7 @@
 // How far a computed value may be from the reference: a running error analysis (Higham, Accuracy
 // and Stability of Numerical Algorithms, section 3.3), itself a tensor graph.
 #pragma once
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny::fuzz {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <random>
 
-#include "tiny/build.h"
-#include "tiny/tensor_detail.h"
-#include "tiny/windows.h"
+#include "tiny/autograd/windows.h"
+#include "tiny/ir/build.h"
+#include "tiny/tensor/detail.h"
 
 namespace tiny::fuzz {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/tensor.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny::fuzz {
 

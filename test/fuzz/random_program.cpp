@@ -6,7 +6,7 @@
 #include <random>
 
 #include "test/fuzz/random_graph.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::fuzz {
 

@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "test/fuzz/random_graph.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::fuzz {
 

@@ -11,7 +11,7 @@
 #include "test/fuzz/error_bound.h"
 #include "test/fuzz/random_graph.h"
 #include "test/reference.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 using namespace tiny;
 

@@ -8,9 +8,9 @@
 #include "runtime/kernels/kernel.h"
 #include "runtime/schedule/schedule.h"
 #include "test/fuzz/random_graph.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/jit.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/run/jit.h"
 
 using namespace tiny;
 

@@ -11,10 +11,10 @@
 #include "codegen/options/stage.h"
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/print.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+#include "tiny/nn/functional.h"
 
 using namespace tiny;
 

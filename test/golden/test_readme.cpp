@@ -13,8 +13,8 @@
 #include <sstream>
 #include <vector>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

@@ -18,7 +18,7 @@ namespace {
 using Offences = std::vector<std::string>;
 
 struct File {
-  std::string path;  // from the repository's root, "tiny/node.h"
+  std::string path;  // from the repository's root, "tiny/ir/node.h"
   std::string text;
 };
 
@@ -67,7 +67,7 @@ std::string_view trim(std::string_view text) {
   return begin == text.npos ? std::string_view() : text.substr(begin);
 }
 
-// The included path with its opening quote or bracket, `"tiny/node.h`; empty for other lines.
+// The included path with its opening quote or bracket, `"tiny/ir/node.h`; empty for other lines.
 std::string_view included(std::string_view line) {
   line = trim(line);
   if (!line.starts_with('#')) return {};
@@ -143,7 +143,7 @@ Offences check_header(const File& file) {
   return found;
 }
 
-// What asks the program's locales how numbers and letters look; tiny/text.h has what does not.
+// What asks the locales how numbers and letters look; tiny/base/text.h has what does not.
 constexpr std::array<std::string_view, 14> kLocal = {
     "stringstream", "printf(",      "scanf(",       "std::stof(",   "std::stod(",
     "strtod(",      "strtof(",      "atof(",        "std::isalnum", "std::isalpha",
@@ -151,13 +151,13 @@ constexpr std::array<std::string_view, 14> kLocal = {
 
 Offences check_locale(const File& file) {
   Offences found;
-  if (!is_product(file) || file.path.starts_with("tiny/text.")) return found;
+  if (!is_product(file) || file.path.starts_with("tiny/base/text.")) return found;
   const auto lines = lines_of(file.text);
   for (size_t i = 0; i < lines.size(); i++)
     for (const std::string_view word : kLocal)
       if (lines[i].find(word) != std::string::npos && included(lines[i]).empty())
         found.push_back(
-            offence(file, i, std::string(word) + " depends on the locale: tiny/text.h"));
+            offence(file, i, std::string(word) + " depends on the locale: tiny/base/text.h"));
   return found;
 }
 
@@ -201,7 +201,7 @@ TEST_CASE("the repository's sources are found") {
   const auto has = [&](std::string_view path) {
     return std::any_of(files.begin(), files.end(), [&](auto& f) { return f.path == path; });
   };
-  CHECK(has("tiny/error.h"));
+  CHECK(has("tiny/base/error.h"));
   CHECK(has("runtime/device/device.h"));
   CHECK(has("test/lint/test_lint.cpp"));
 }
@@ -228,7 +228,7 @@ TEST_CASE("the include rule finds each forbidden edge") {
   CHECK(includes("runtime/a.cpp", "#include \"devices/cpu/cpu.h\"").size() == 1);
   CHECK(includes("devices/a.cpp", "#include \"runtime/device/disk_cache.h\"").size() == 1);
   CHECK(includes("devices/a.cpp", "#include \"codegen/lower.h\"").size() == 1);
-  CHECK(includes("examples/a.cpp", "#include \"tiny/node.h\"").size() == 1);
+  CHECK(includes("examples/a.cpp", "#include \"tiny/ir/node.h\"").size() == 1);
   CHECK(includes("runtime/a.cpp", "#include \"test/reference.h\"").size() == 1);
   CHECK(includes("examples/a.cpp", "#include \"extra/resnet.h\"").size() == 1);
 }
@@ -241,8 +241,8 @@ TEST_CASE("the include rule sees every spelling of an include") {
 }
 
 TEST_CASE("the include rule lets what is allowed pass") {
-  CHECK(includes("tiny/a.cpp", "#include \"tiny/node.h\"\n#include <vector>").empty());
-  CHECK(includes("codegen/a.cpp", "#include \"tiny/node.h\"").empty());
+  CHECK(includes("tiny/a.cpp", "#include \"tiny/ir/node.h\"\n#include <vector>").empty());
+  CHECK(includes("codegen/a.cpp", "#include \"tiny/ir/node.h\"").empty());
   CHECK(includes("runtime/a.cpp", "#include \"codegen/lower.h\"").empty());
   CHECK(includes("devices/a.cpp", "#include \"codegen/target/target.h\"").empty());
   CHECK(includes("devices/a.cpp", "#include \"runtime/device/device.h\"").empty());
@@ -268,8 +268,9 @@ TEST_CASE("the line rule finds long lines, tabs and long files") {
 TEST_CASE("the locale rule finds streams and printf, but not in what replaces them") {
   CHECK(check_locale({"tiny/a.cpp", "  std::ostringstream out;"}).size() == 1);
   CHECK(check_locale({"devices/a.cpp", "\nstd::snprintf(a, 3, b);"}) ==
-        Offences{"devices/a.cpp:2: printf( depends on the locale: tiny/text.h"});
-  CHECK(check_locale({"tiny/text.h", "class TextStream : public std::ostringstream {"}).empty());
+        Offences{"devices/a.cpp:2: printf( depends on the locale: tiny/base/text.h"});
+  CHECK(
+      check_locale({"tiny/base/text.h", "class TextStream : public std::ostringstream {"}).empty());
   CHECK(check_locale({"tiny/a.cpp", "TextStream out;"}).empty());
   CHECK(check_locale({"extra/a.cpp", "std::ostringstream out;"}).empty());
 }

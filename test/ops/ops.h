@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/tensor.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny::ops {
 

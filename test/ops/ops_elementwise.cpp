@@ -1,5 +1,5 @@
 #include "test/ops/ops.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny::ops {
 

@@ -1,5 +1,5 @@
 #include "test/ops/ops.h"
-#include "tiny/functional.h"
+#include "tiny/nn/functional.h"
 
 namespace tiny::ops {
 

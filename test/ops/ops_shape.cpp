@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "test/ops/ops.h"
-#include "tiny/build.h"
-#include "tiny/checkpoint.h"
+#include "tiny/ir/build.h"
+#include "tiny/tensor/checkpoint.h"
 
 namespace tiny::ops {
 

@@ -27,7 +27,7 @@
 #include "test/all_cores.h"
 #include "test/devices.h"
 #include "test/ops/ops.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::ops {
 namespace {

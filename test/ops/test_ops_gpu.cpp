@@ -17,7 +17,7 @@
 #include "test/devices.h"
 #include "test/ops/ops.h"
 #include "test/reference.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 namespace tiny::ops {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "test/programs/program.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 // The definitions, and their text for the C++ of a program.
 #define TINY_CODE(...) \

@@ -7,7 +7,7 @@
 #include <random>
 #include <sstream>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::programs {
 

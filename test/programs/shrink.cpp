@@ -2,7 +2,7 @@
 #include <cctype>
 
 #include "test/programs/check.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::programs {
 

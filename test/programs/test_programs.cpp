@@ -9,7 +9,7 @@
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "test/programs/check.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 namespace tiny::programs {
 namespace {

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "test/programs/program.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::programs {
 

@@ -2,9 +2,9 @@
 
 #include <bit>
 
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/facts.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/facts.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny::test {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "codegen/proof/solver/smt.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny::test {
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::test {
 

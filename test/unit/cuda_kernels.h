@@ -8,7 +8,7 @@
 
 #include "codegen/passes/decompose/decompose.h"
 #include "test/unit/run_kernel.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny::test {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "tiny/tensor.h"
+#include "tiny/tensor/tensor.h"
 
 namespace tiny {
 

@@ -5,8 +5,8 @@
 #include <functional>
 #include <map>
 
-#include "tiny/algebra.h"
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny::test {
 

@@ -7,7 +7,7 @@
 
 #include "codegen/proof/prove.h"
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny::test {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "codegen/kernel/linear.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny::test {
 

@@ -7,10 +7,10 @@
 
 #include "codegen/proof/prove.h"
 #include "test/unit/bit_text.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/facts.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/facts.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny::test {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny::test {
 

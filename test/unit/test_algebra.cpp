@@ -1,7 +1,7 @@
 // The integer rules three ways: each rule on random graphs that match its pattern, random index
 // expressions for every value of their ranges, and proofs of typical expressions with z3. Proofs of
 // the rules themselves are in test_rules.cpp.
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 #include <doctest/doctest.h>
 
@@ -15,10 +15,10 @@
 #include "codegen/proof/prove.h"
 #include "codegen/proof/solver/smt.h"
 #include "test/reference.h"
-#include "tiny/build.h"
-#include "tiny/error.h"
-#include "tiny/facts.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/ir/facts.h"
+#include "tiny/ir/print.h"
 
 using namespace tiny;
 

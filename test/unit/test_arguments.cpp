@@ -1,4 +1,4 @@
-#include "tiny/arguments.h"
+#include "tiny/data/command_line.h"
 
 #include <doctest/doctest.h>
 

@@ -4,10 +4,10 @@
 #include <type_traits>
 
 #include "runtime/realize/realize.h"
-#include "tiny/build.h"
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/optim.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/nn/functional.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 

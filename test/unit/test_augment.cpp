@@ -1,12 +1,12 @@
-#include "tiny/augment.h"
+#include "tiny/data/augment.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "tiny/jit.h"
-#include "tiny/random.h"
+#include "tiny/run/jit.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 

@@ -1,8 +1,8 @@
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 #include <doctest/doctest.h>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

@@ -15,8 +15,8 @@
 #include <sstream>
 #include <thread>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 namespace fs = std::filesystem;
 using namespace tiny;

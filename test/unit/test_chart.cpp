@@ -1,4 +1,4 @@
-#include "tiny/chart.h"
+#include "tiny/train/chart.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

@@ -4,9 +4,9 @@
 
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
-#include "tiny/functional.h"
-#include "tiny/jit.h"
-#include "tiny/tensor.h"
+#include "tiny/nn/functional.h"
+#include "tiny/run/jit.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

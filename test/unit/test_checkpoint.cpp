@@ -1,4 +1,4 @@
-#include "tiny/checkpoint.h"
+#include "tiny/tensor/checkpoint.h"
 
 #include <doctest/doctest.h>
 
@@ -8,11 +8,11 @@
 
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
-#include "tiny/functional.h"
-#include "tiny/jit.h"
-#include "tiny/nn.h"
-#include "tiny/optim.h"
-#include "tiny/random.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
+#include "tiny/run/jit.h"
+#include "tiny/tensor/random.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 

@@ -6,12 +6,12 @@
 #include <filesystem>
 
 #include "runtime/collective_search.h"
-#include "tiny/build.h"
-#include "tiny/devices.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/jit.h"
-#include "tiny/tensor.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/run/devices.h"
+#include "tiny/run/jit.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

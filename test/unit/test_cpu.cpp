@@ -12,8 +12,8 @@
 
 #include "devices/cpu/cc.h"
 #include "devices/cpu/llvm.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

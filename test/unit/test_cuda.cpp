@@ -17,10 +17,10 @@
 #include "devices/cuda/nvrtc.h"
 #include "devices/gpu/nccl.h"
 #include "runtime/device/buffer.h"
-#include "tiny/devices.h"
-#include "tiny/env.h"
-#include "tiny/jit.h"
-#include "tiny/worker_process.h"
+#include "tiny/base/env.h"
+#include "tiny/base/worker_process.h"
+#include "tiny/run/devices.h"
+#include "tiny/run/jit.h"
 
 using namespace tiny;
 

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "tiny/data.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/data/datasets.h"
 
 using namespace tiny;
 namespace fs = std::filesystem;

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tiny/data.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/data/datasets.h"
 
 using namespace tiny;
 namespace fs = std::filesystem;

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "test/unit/run_kernel.h"
-#include "tiny/facts.h"
+#include "tiny/ir/facts.h"
 
 using namespace tiny;
 using namespace tiny::test;

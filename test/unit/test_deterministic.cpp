@@ -1,4 +1,4 @@
-#include "tiny/deterministic.h"
+#include "runtime/rewrites/deterministic.h"
 
 #include <doctest/doctest.h>
 
@@ -7,10 +7,10 @@
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
 #include "test/reference.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/nn.h"
-#include "tiny/random.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
+#include "tiny/nn/layers.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 

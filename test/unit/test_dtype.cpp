@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "tiny/dtype.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/dtype.h"
 
 using namespace tiny;
 

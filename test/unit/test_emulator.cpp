@@ -9,7 +9,7 @@
 
 #include "codegen/render/c/prelude_gpu.h"
 #include "runtime/device/device.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 
@@ -98,7 +98,8 @@ TEST_CASE("a malformed number names the variable, its value and what is expected
 
 TEST_CASE("a name or kind that is not in the table of variables is a bug") {
   CHECK_THROWS_WITH_AS(env_int("NO_SUCH"),
-                       "environment variable NO_SUCH is not in the table of tiny/env.cpp", Bug);
+                       "environment variable NO_SUCH is not in the table of tiny/base/env.cpp",
+                       Bug);
   CHECK_THROWS_WITH_AS(env_text("DEBUG"), "environment variable DEBUG is of kind int", Bug);
   CHECK_THROWS_WITH_AS(env_int("CC"), "environment variable CC is of kind text", Bug);
 }

@@ -1,4 +1,4 @@
-#include "tiny/exit_order.h"
+#include "tiny/base/exit_order.h"
 
 #include <doctest/doctest.h>
 

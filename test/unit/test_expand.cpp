@@ -6,8 +6,8 @@
 #include "codegen/kernel/option.h"
 #include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
-#include "tiny/algebra.h"
-#include "tiny/verify.h"
+#include "tiny/ir/verify.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -1,4 +1,4 @@
-#include "tiny/facts.h"
+#include "tiny/ir/facts.h"
 
 #include <doctest/doctest.h>
 
@@ -6,9 +6,9 @@
 #include <optional>
 #include <random>
 
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 

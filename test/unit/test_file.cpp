@@ -1,4 +1,4 @@
-#include "tiny/file.h"
+#include "tiny/base/file.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <iterator>
 #include <optional>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 namespace fs = std::filesystem;

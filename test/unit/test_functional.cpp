@@ -1,4 +1,4 @@
-#include "tiny/functional.h"
+#include "tiny/nn/functional.h"
 
 #include <doctest/doctest.h>
 

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "test/reference.h"
-#include "tiny/error.h"
-#include "tiny/functional.h"
+#include "tiny/base/error.h"
+#include "tiny/nn/functional.h"
 
 using namespace tiny;
 

@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 
 #include "runtime/realize/realize.h"
-#include "tiny/nn.h"
-#include "tiny/optim.h"
-#include "tiny/random.h"
+#include "tiny/nn/layers.h"
+#include "tiny/tensor/random.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "test/unit/kernels.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "test/devices.h"
-#include "tiny/env.h"
-#include "tiny/functional.h"
+#include "tiny/base/env.h"
+#include "tiny/nn/functional.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -10,7 +10,7 @@
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -1,4 +1,4 @@
-#include "tiny/grad.h"
+#include "tiny/autograd/grad.h"
 
 #include <doctest/doctest.h>
 
@@ -7,11 +7,11 @@
 #include <limits>
 
 #include "test/reference.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/functional.h"
-#include "tiny/random.h"
-#include "tiny/tensor.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/random.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

@@ -11,7 +11,7 @@
 #include "runtime/device/device.h"
 #include "runtime/schedule/normalize.h"
 #include "test/devices.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

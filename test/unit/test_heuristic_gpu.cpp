@@ -8,8 +8,8 @@
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
 #include "test/unit/matrix_kernel.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

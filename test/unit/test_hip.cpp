@@ -19,7 +19,7 @@
 #include "devices/hip/llvm.h"
 #include "runtime/device/buffer.h"
 #include "test/fake/hip.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

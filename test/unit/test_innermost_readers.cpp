@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "test/unit/integers.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -1,15 +1,15 @@
-#include "tiny/jit.h"
+#include "tiny/run/jit.h"
 
 #include <doctest/doctest.h>
 
 #include "runtime/kernels/kernel.h"
 #include "runtime/realize/realize.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/nn.h"
-#include "tiny/optim.h"
-#include "tiny/random.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
+#include "tiny/tensor/random.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 

@@ -1,13 +1,13 @@
 // A Jit beside plain calls: what a step assigns to, outside tensors as results, nothing at all.
-#include "tiny/jit.h"
+#include "tiny/run/jit.h"
 
 #include <doctest/doctest.h>
 
 #include <stdexcept>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/nn.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/nn/layers.h"
 
 using namespace tiny;
 

@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "test/unit/kernels.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
 
 using namespace tiny;
 using namespace tiny::test;

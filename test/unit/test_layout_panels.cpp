@@ -6,7 +6,7 @@
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -1,4 +1,4 @@
-#include "tiny/linalg.h"
+#include "tiny/tensor/ops/linalg.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tiny/functional.h"
-#include "tiny/random.h"
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 

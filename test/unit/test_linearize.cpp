@@ -8,7 +8,7 @@
 #include "codegen/kernel/option.h"
 #include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 using namespace tiny::test;

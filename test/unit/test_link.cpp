@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 using namespace std::chrono_literals;

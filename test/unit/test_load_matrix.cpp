@@ -14,8 +14,8 @@
 #include "runtime/search/space.h"
 #include "test/unit/integers.h"
 #include "test/unit/staged_kernel.h"
-#include "tiny/algebra.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 

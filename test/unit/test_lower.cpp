@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "test/unit/kernels.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 
 using namespace tiny;
 using namespace tiny::test;

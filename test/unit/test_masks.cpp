@@ -7,7 +7,7 @@
 
 #include "test/unit/integers.h"
 #include "test/unit/kernels.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -15,7 +15,7 @@
 #include "runtime/schedule/schedule.h"
 #include "test/unit/kernel_truth.h"
 #include "test/unit/matrix_kernel.h"
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/rewrite.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

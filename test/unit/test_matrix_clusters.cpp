@@ -14,7 +14,7 @@
 #include "runtime/launch/launch.h"
 #include "test/unit/kernel_truth.h"
 #include "test/unit/matrix_kernel.h"
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/rewrite.h"
 
 using namespace tiny;
 using namespace tiny::test;

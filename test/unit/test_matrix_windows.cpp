@@ -14,7 +14,7 @@
 #include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"
 #include "test/unit/kernel_truth.h"
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/rewrite.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

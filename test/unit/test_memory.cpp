@@ -1,4 +1,4 @@
-#include "tiny/memory.h"
+#include "tiny/run/memory.h"
 
 #include <doctest/doctest.h>
 
@@ -7,9 +7,9 @@
 #include "runtime/device/buffer.h"
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/env.h"
-#include "tiny/functional.h"
-#include "tiny/jit.h"
+#include "tiny/base/env.h"
+#include "tiny/nn/functional.h"
+#include "tiny/run/jit.h"
 
 using namespace tiny;
 

@@ -10,9 +10,9 @@
 #include "runtime/device/device.h"
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/tensor.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

@@ -1,13 +1,13 @@
-#include "tiny/mixed.h"
+#include "tiny/train/mixed_precision.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "tiny/functional.h"
-#include "tiny/jit.h"
-#include "tiny/nn.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
+#include "tiny/run/jit.h"
 
 using namespace tiny;
 

@@ -18,8 +18,8 @@
 #include "runtime/search/model.h"
 #include "runtime/search/space.h"
 #include "test/unit/integers.h"
-#include "tiny/algebra.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
+#include "tiny/rewrite/algebra.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -1,4 +1,4 @@
-#include "tiny/nn.h"
+#include "tiny/nn/layers.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "test/reference.h"
-#include "tiny/random.h"
-#include "tiny/state.h"
+#include "tiny/tensor/random.h"
+#include "tiny/train/safetensors.h"
 
 using namespace tiny;
 using namespace tiny::nn;

@@ -1,4 +1,4 @@
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "runtime/realize/realize.h"
-#include "tiny/build.h"
-#include "tiny/tensor.h"
+#include "tiny/ir/build.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "test/reference.h"
-#include "tiny/splitmix.h"
-#include "tiny/tensor.h"
+#include "tiny/base/splitmix.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

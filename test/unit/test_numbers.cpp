@@ -9,9 +9,9 @@
 
 #include "codegen/proof/claims/bounds.h"
 #include "codegen/proof/write_layout.h"
-#include "tiny/algebra.h"
-#include "tiny/print.h"
-#include "tiny/splitmix.h"
+#include "tiny/base/splitmix.h"
+#include "tiny/ir/print.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 

@@ -1,4 +1,4 @@
-#include "tiny/optim.h"
+#include "tiny/train/optim.h"
 
 #include <doctest/doctest.h>
 
@@ -10,10 +10,10 @@
 
 #include "runtime/realize/realize.h"
 #include "test/reference.h"
-#include "tiny/jit.h"
-#include "tiny/mixed.h"
-#include "tiny/nn.h"
-#include "tiny/random.h"
+#include "tiny/nn/layers.h"
+#include "tiny/run/jit.h"
+#include "tiny/tensor/random.h"
+#include "tiny/train/mixed_precision.h"
 
 using namespace tiny;
 

@@ -6,11 +6,11 @@
 #include "codegen/passes/merge.h"
 #include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+#include "tiny/ir/verify.h"
+#include "tiny/rewrite/algebra.h"
 #include "tiny/tiny.h"
-#include "tiny/verify.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "tiny/env.h"
-#include "tiny/tensor.h"
+#include "tiny/base/env.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

@@ -1,9 +1,9 @@
-#include "tiny/print.h"
+#include "tiny/ir/print.h"
 
 #include <doctest/doctest.h>
 
 #include "extra/kernel_reader.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 

@@ -10,7 +10,7 @@
 #include "devices/cuda/cuda.h"
 #include "extra/bench/gpu_products.h"
 #include "test/unit/integers.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -1,4 +1,4 @@
-#include "tiny/profile.h"
+#include "tiny/run/profile.h"
 
 #include <doctest/doctest.h>
 
@@ -14,10 +14,10 @@
 #include "runtime/launch/profile.h"
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
-#include "tiny/functional.h"
-#include "tiny/jit.h"
-#include "tiny/nn.h"
-#include "tiny/optim.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
+#include "tiny/run/jit.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 using nlohmann::json;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "tiny/error.h"
-#include "tiny/progress.h"
+#include "tiny/base/error.h"
+#include "tiny/train/progress.h"
 
 using namespace tiny;
 

@@ -23,10 +23,10 @@
 #include "test/ops/ops.h"
 #include "test/unit/kernel_truth.h"
 #include "test/unit/kernels.h"
-#include "tiny/algebra.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/rewrite.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 using namespace tiny;
 using namespace tiny::test;

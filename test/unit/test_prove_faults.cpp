@@ -11,10 +11,10 @@
 #include "runtime/schedule/schedule.h"
 #include "test/ops/ops.h"
 #include "test/unit/kernel_truth.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/rewrite.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/nn/functional.h"
+#include "tiny/rewrite/rewrite.h"
 
 using namespace tiny;
 using namespace tiny::test;

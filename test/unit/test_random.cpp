@@ -1,4 +1,4 @@
-#include "tiny/random.h"
+#include "tiny/tensor/random.h"
 
 #include <doctest/doctest.h>
 
@@ -10,8 +10,8 @@
 #include "runtime/kernels/kernel.h"
 #include "test/devices.h"
 #include "test/reference.h"
-#include "tiny/env.h"
-#include "tiny/functional.h"
+#include "tiny/base/env.h"
+#include "tiny/nn/functional.h"
 
 using namespace tiny;
 

@@ -5,9 +5,9 @@
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/option.h"
 #include "test/unit/kernels.h"
-#include "tiny/algebra.h"
-#include "tiny/print.h"
-#include "tiny/verify.h"
+#include "tiny/ir/print.h"
+#include "tiny/ir/verify.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 using namespace tiny::test;

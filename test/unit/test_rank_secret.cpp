@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

@@ -1,6 +1,6 @@
 // Work of several processes: this program again, with the numbers of the ranks in its environment,
 // runs one of the test cases that do nothing otherwise.
-#include "tiny/ranks.h"
+#include "tiny/run/ranks.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -24,14 +24,14 @@
 #include "runtime/distributed/messages.h"
 #include "test/fake/hip.h"
 #include "test/unit/child.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/jit.h"
-#include "tiny/nn.h"
-#include "tiny/optim.h"
-#include "tiny/random.h"
-#include "tiny/state_dict.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
+#include "tiny/run/jit.h"
+#include "tiny/tensor/random.h"
+#include "tiny/train/optim.h"
+#include "tiny/train/state_dict.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "test/reference.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "runtime/device/buffer.h"
-#include "tiny/build.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
 
 using namespace tiny;
 

@@ -8,7 +8,7 @@
 #include "codegen/kernel/facts.h"
 #include "codegen/passes/index_width.h"
 #include "test/unit/run_kernel.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -10,7 +10,7 @@
 #include "devices/cuda/nvrtc.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/kernels.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -14,7 +14,7 @@
 #include "test/all_cores.h"
 #include "test/unit/cuda_kernels.h"
 #include "test/unit/kernels.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -1,11 +1,11 @@
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/rewrite.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "tiny/error.h"
-#include "tiny/print.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
 
 using namespace tiny;
 using namespace tiny::pat;

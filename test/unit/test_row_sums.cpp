@@ -13,9 +13,9 @@
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
 #include "test/reference.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/random.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 

@@ -12,9 +12,9 @@
 #include "codegen/passes/decompose/decompose.h"
 #include "test/unit/bit_text.h"
 #include "test/unit/rule_proof.h"
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/facts.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/facts.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 using namespace tiny::test;

@@ -8,7 +8,7 @@
 #include "codegen/options/thread_group.h"
 #include "codegen/passes/scan.h"
 #include "test/devices.h"
-#include "tiny/algebra.h"
+#include "tiny/rewrite/algebra.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "test/unit/kernels.h"
-#include "tiny/env.h"
-#include "tiny/functional.h"
-#include "tiny/tensor.h"
+#include "tiny/base/env.h"
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/tensor.h"
 
 using namespace tiny;
 

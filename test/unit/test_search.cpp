@@ -22,9 +22,9 @@
 #include "runtime/search/space.h"
 #include "test/devices.h"
 #include "test/unit/kernels.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/worker_process.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/worker_process.h"
 
 namespace tiny {
 namespace {

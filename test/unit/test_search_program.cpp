@@ -13,9 +13,9 @@
 #include "runtime/kernels/choice_cache.h"
 #include "runtime/realize/realize.h"
 #include "test/fuzz/random_graph.h"
-#include "tiny/jit.h"
+#include "tiny/base/worker_process.h"
+#include "tiny/run/jit.h"
 #include "tiny/tiny.h"
-#include "tiny/worker_process.h"
 
 namespace tiny {
 namespace {

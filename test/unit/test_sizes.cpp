@@ -1,14 +1,14 @@
 // Sizes, positions and counts at the ends of int64: each is right, or an Error.
-#include "tiny/sizes.h"
+#include "tiny/ir/sizes.h"
 
 #include <doctest/doctest.h>
 
 #include <functional>
 #include <utility>
 
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/nn.h"
+#include "tiny/base/error.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
 
 using namespace tiny;
 

@@ -17,9 +17,9 @@
 #include "runtime/search/space.h"
 #include "test/unit/integers.h"
 #include "test/unit/staged_kernel.h"
-#include "tiny/algebra.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/algebra.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

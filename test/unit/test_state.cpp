@@ -7,8 +7,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "tiny/error.h"
-#include "tiny/state.h"
+#include "tiny/base/error.h"
+#include "tiny/train/safetensors.h"
 
 using namespace tiny;
 namespace fs = std::filesystem;

@@ -1,4 +1,4 @@
-#include "tiny/state_dict.h"
+#include "tiny/train/state_dict.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tiny/error.h"
-#include "tiny/random.h"
-#include "tiny/state.h"
-#include "tiny/variable.h"
+#include "tiny/base/error.h"
+#include "tiny/tensor/random.h"
+#include "tiny/tensor/variable.h"
+#include "tiny/train/safetensors.h"
 
 using namespace tiny;
 namespace fs = std::filesystem;

@@ -10,8 +10,8 @@
 
 #include "devices/compilers/llvm_library.h"
 #include "devices/hip/llvm.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 namespace fs = std::filesystem;

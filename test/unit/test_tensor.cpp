@@ -1,4 +1,4 @@
-#include "tiny/tensor.h"
+#include "tiny/tensor/tensor.h"
 
 #include <doctest/doctest.h>
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "tiny/functional.h"
-#include "tiny/random.h"
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 

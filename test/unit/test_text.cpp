@@ -1,4 +1,4 @@
-#include "tiny/text.h"
+#include "tiny/base/text.h"
 
 #include <doctest/doctest.h>
 
@@ -6,11 +6,11 @@
 #include <locale>
 #include <string>
 
-#include "tiny/chart.h"
-#include "tiny/dtype.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/tensor.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/dtype.h"
+#include "tiny/tensor/tensor.h"
+#include "tiny/train/chart.h"
 
 using namespace tiny;
 

@@ -1,4 +1,4 @@
-#include "tiny/thread.h"
+#include "tiny/base/thread.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "test/unit/child.h"
-#include "tiny/parallel.h"
+#include "tiny/base/parallel.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

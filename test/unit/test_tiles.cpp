@@ -14,8 +14,8 @@
 #include "runtime/device/buffer.h"
 #include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"
-#include "tiny/algebra.h"
-#include "tiny/env.h"
+#include "tiny/base/env.h"
+#include "tiny/rewrite/algebra.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

@@ -1,13 +1,13 @@
-#include "tiny/training.h"
+#include "tiny/train/schedules.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/nn.h"
-#include "tiny/random.h"
+#include "tiny/base/error.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 

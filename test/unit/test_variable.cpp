@@ -1,4 +1,4 @@
-#include "tiny/variable.h"
+#include "tiny/tensor/variable.h"
 
 #include <doctest/doctest.h>
 
@@ -8,12 +8,12 @@
 #include "codegen/proof/prove.h"
 #include "runtime/kernels/kernel.h"
 #include "test/devices.h"
-#include "tiny/build.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/functional.h"
-#include "tiny/jit.h"
-#include "tiny/random.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/build.h"
+#include "tiny/nn/functional.h"
+#include "tiny/run/jit.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 

@@ -1,11 +1,11 @@
-#include "tiny/verify.h"
+#include "tiny/ir/verify.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "tiny/algebra.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
 
 using namespace tiny;
 

@@ -1,4 +1,4 @@
-#include "tiny/windows.h"
+#include "tiny/autograd/windows.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 
 #include "test/reference.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 using namespace tiny;
 

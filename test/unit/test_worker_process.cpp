@@ -1,4 +1,4 @@
-#include "tiny/worker_process.h"
+#include "tiny/base/worker_process.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 using namespace tiny;
 

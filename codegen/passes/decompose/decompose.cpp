@@ -162,7 +162,7 @@ Node f32_to_f16(const Match& m) {
   return bitcast(cast(same_type(Op::Or, magnitude, sign), kU16), kF16);
 }
 
-// The same for the two of 8 bits (tiny/dtype.cpp), of which e4m3 has no infinity.
+// The same for the two of 8 bits (tiny/ir/dtype.cpp), of which e4m3 has no infinity.
 struct Float8 {
   DType dtype;
   int drop;                     // mantissa bits that f32 has more

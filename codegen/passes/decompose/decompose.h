@@ -2,7 +2,7 @@
 // and 8-bit floats, division towards minus infinity.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/rewrite.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -1,7 +1,7 @@
 // exp2, log2 and sin of f32 and f64 as straight-line arithmetic, for targets without such
 // instructions. Scalars and vectors alike; no branches, every lane takes the same path.
 #pragma once
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

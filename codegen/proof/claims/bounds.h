@@ -4,8 +4,8 @@
 #pragma once
 #include <vector>
 
-#include "tiny/facts.h"
-#include "tiny/node.h"
+#include "tiny/ir/facts.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -4,9 +4,9 @@
 #include <bit>
 #include <map>
 
-#include "tiny/algebra.h"
-#include "tiny/error.h"
-#include "tiny/facts.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/facts.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

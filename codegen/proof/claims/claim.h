@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -1,8 +1,8 @@
 #include "codegen/proof/solver/smt.h"
 
 #include "codegen/proof/claims/claim.h"
-#include "tiny/error.h"
-#include "tiny/facts.h"
+#include "tiny/base/error.h"
+#include "tiny/ir/facts.h"
 
 namespace tiny {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

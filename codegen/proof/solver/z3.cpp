@@ -9,9 +9,9 @@
 #include <unordered_map>
 
 #include "codegen/proof/solver/smt.h"
-#include "tiny/env.h"
-#include "tiny/error.h"
-#include "tiny/exit_order.h"
+#include "tiny/base/env.h"
+#include "tiny/base/error.h"
+#include "tiny/base/exit_order.h"
 
 #ifndef TINY_Z3
 #define TINY_Z3 1

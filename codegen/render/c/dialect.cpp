@@ -1,8 +1,8 @@
 #include "codegen/render/c/dialect.h"
 
 #include "codegen/render/c/prelude_gpu.h"
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 namespace tiny {
 

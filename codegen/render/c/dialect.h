@@ -10,7 +10,7 @@
 
 #include "codegen/target/source.h"
 #include "codegen/target/target.h"
-#include "tiny/dtype.h"
+#include "tiny/ir/dtype.h"
 
 namespace tiny {
 

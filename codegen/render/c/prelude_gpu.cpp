@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -10,7 +10,7 @@
 #include "codegen/passes/gates.h"
 #include "codegen/render/c/dialect.h"
 #include "codegen/render/c/text.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

@@ -9,7 +9,7 @@
 #include "codegen/render/llvm/text.h"
 #include "codegen/target/source.h"
 #include "codegen/target/target.h"
-#include "tiny/error.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 

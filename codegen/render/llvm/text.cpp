@@ -2,8 +2,8 @@
 
 #include <bit>
 
-#include "tiny/error.h"
-#include "tiny/text.h"
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
 
 namespace tiny::llvm_text {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny::llvm_text {
 

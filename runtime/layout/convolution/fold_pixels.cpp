@@ -7,8 +7,8 @@
 #include "codegen/wgmma/tile.h"
 #include "runtime/layout/convolution/implicit.h"
 #include "runtime/layout/convolution/window_axes.h"
-#include "tiny/algebra.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

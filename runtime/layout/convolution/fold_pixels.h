@@ -4,7 +4,7 @@
 // of it where they overlap.
 #pragma once
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

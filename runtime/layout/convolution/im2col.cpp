@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "runtime/layout/convolution/window_axes.h"
-#include "tiny/algebra.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

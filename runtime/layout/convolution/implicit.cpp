@@ -8,8 +8,8 @@
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/convolution/fold_pixels.h"
 #include "runtime/layout/convolution/im2col.h"
-#include "tiny/algebra.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

@@ -5,7 +5,7 @@
 #include "codegen/wgmma/tile.h"
 #include "runtime/analysis/operand.h"
 #include "runtime/layout/convolution/implicit.h"
-#include "tiny/build.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "codegen/target/target.h"
-#include "tiny/node.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

@@ -1,0 +1,43 @@
+#include "tiny/base/text.h"
+
+#include <locale.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+
+namespace tiny {
+
+namespace {
+
+// This thread's C locale while it lives: printf asks it for the decimal point.
+class PlainLocale {
+ public:
+  PlainLocale() : before_(uselocale(plain())) {}
+  ~PlainLocale() { uselocale(before_); }
+  PlainLocale(const PlainLocale&) = delete;
+  PlainLocale& operator=(const PlainLocale&) = delete;
+
+ private:
+  static locale_t plain() {
+    static const locale_t made = newlocale(LC_ALL_MASK, "C", locale_t{});
+    return made;
+  }
+  const locale_t before_;
+};
+
+}  // namespace
+
+std::string formatted(const char* format, ...) {
+  const PlainLocale plain;
+  va_list args, again;
+  va_start(args, format);
+  va_copy(again, args);
+  std::string out(static_cast<size_t>(std::max(0, std::vsnprintf(nullptr, 0, format, args))), ' ');
+  std::vsnprintf(out.data(), out.size() + 1, format, again);
+  va_end(again);
+  va_end(args);
+  return out;
+}
+
+}  // namespace tiny

@@ -1,0 +1,60 @@
+#include "tiny/ir/verify.h"
+
+#include "tiny/base/error.h"
+#include "tiny/ir/print.h"
+
+namespace tiny {
+
+namespace {
+
+bool is_legal_op(Op op, Stage stage) {
+  const OpClass cls = info(op).cls;
+  if (op == Op::Sink || op == Op::Const || op == Op::Param || is_elementwise(op)) return true;
+  if (stage == Stage::Tensor) return cls != OpClass::Kernel && cls != OpClass::Statement;
+  if (op == Op::Range || op == Op::Load || op == Op::Store || op == Op::Reduce ||
+      op == Op::Prefix || op == Op::Matrix || op == Op::Mma || op == Op::Stage || op == Op::Shuffle)
+    return true;
+  return stage != Stage::Kernel && cls == OpClass::Kernel;
+}
+
+bool is_expanded_before(RangeKind kind, Stage stage) {
+  return kind == RangeKind::Vector && (stage == Stage::Vector || stage == Stage::Machine);
+}
+
+// The rule that `n` breaks, or nullptr.
+const char* broken_rule(Node n, Stage stage) {
+  if (!is_legal_op(n->op, stage)) return "this operation has no place here";
+  const int arity = info(n->op).arity;
+  if (arity >= 0 && static_cast<uint32_t>(arity) != n->num_src) return "wrong number of sources";
+  if (stage == Stage::Machine && n->dtype.scalar == Scalar::Index) return "an index without width";
+  if (n->op == Op::Range && is_expanded_before(n->arg<RangeArg>().kind, stage))
+    return "a range that should have been expanded";
+  if (!is_elementwise(n->op)) return nullptr;
+  for (Node s : n->srcs()) {
+    if (s->dtype.lanes != n->dtype.lanes) return "sources have other lanes than the result";
+    if (stage == Stage::Tensor && !same(s->shape(), n->shape())) return "sources differ in shape";
+  }
+  const OpClass cls = info(n->op).cls;
+  if (cls == OpClass::Binary && n->src(0)->dtype != n->src(1)->dtype)
+    return "the two sources have different dtypes";
+  if (cls == OpClass::Binary && !is_comparison(n->op) && n->dtype != n->src(0)->dtype)
+    return "the result has another dtype than the sources";
+  if (is_comparison(n->op) && !n->dtype.is_bool()) return "a comparison must be bool";
+  if (n->op == Op::Where && (!n->src(0)->dtype.is_bool() || n->src(1)->dtype != n->src(2)->dtype ||
+                             n->dtype != n->src(1)->dtype))
+    return "the branches of where differ in dtype, or its condition is no bool";
+  if (n->op == Op::MulAdd && (n->src(0)->dtype != n->dtype || n->src(1)->dtype != n->dtype ||
+                              n->src(2)->dtype != n->dtype || !n->dtype.is_float()))
+    return "a sum of a product that is no float, or of several dtypes";
+  return nullptr;
+}
+
+}  // namespace
+
+void verify(Node root, Stage stage, const char* pass) {
+  for (Node n : topological(root))
+    if (const char* rule = broken_rule(n, stage))
+      throw Bug(cat("after ", pass, ": ", rule, ":\n", to_text(n)));
+}
+
+}  // namespace tiny

@@ -1,0 +1,18 @@
+// What is legal at each stage of a graph's life. Run after every pass when CHECK=1 and in tests:
+// a pass that leaves something behind is found where it happens.
+#pragma once
+#include "tiny/ir/node.h"
+
+namespace tiny {
+
+enum class Stage {
+  Tensor,   // what users build
+  Kernel,   // loads, stores, ranges; scalars
+  Vector,   // vectors in place of vector ranges
+  Machine,  // no Index dtype, no unrolled ranges, nothing that the target lacks
+};
+
+// Throws Bug naming `pass` and the node.
+void verify(Node root, Stage stage, const char* pass);
+
+}  // namespace tiny

@@ -1,0 +1,92 @@
+// Attention, dropout.
+#include <cmath>
+#include <limits>
+
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/detail.h"
+#include "tiny/train/mixed_precision.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Heads of keys and values repeated to those of the queries, as a view.
+Tensor repeat_heads(const Tensor& x, const Tensor& q) {
+  check(q.rank() >= 3 && x.rank() >= 3 && x.size(-3) > 0 && q.size(-3) % x.size(-3) == 0,
+        "scaled_dot_product_attention: ", to_text(q.capacity()),
+        " has no multiple of the heads of ", to_text(x.capacity()));
+  return x.repeat_interleave(q.size(-3) / x.size(-3), -3);
+}
+
+void check_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  for (const Tensor* t : {&q, &k, &v})
+    detail::require_float("scaled_dot_product_attention", t->dtype());
+  check(q.rank() >= 2 && k.rank() >= 2 && v.rank() >= 2 && q.size(-1) == k.size(-1) &&
+            k.capacity()[k.rank() - 2] == v.capacity()[v.rank() - 2],
+        "scaled_dot_product_attention: takes (..., L, E), (..., S, E) and (..., S, V) and not ",
+        to_text(q.capacity()), ", ", to_text(k.capacity()), " and ", to_text(v.capacity()));
+}
+
+Tensor masked(const Tensor& scores, const AttentionOptions& o) {
+  Tensor s = scores;
+  if (o.is_causal) {
+    const int row = s.rank() - 2;
+    const Ints square = s.capacity().subspan(row);
+    Node seen = (detail::position(square, 1, kI32) <= detail::position(square, 0, kI32)).node();
+    for (int i = 0; i < 2; ++i)
+      if (Node length = s.node()->length(row + i)) seen = build::limit(seen, i, length);
+    s = where(Tensor(seen), s, -kInfinity);
+  }
+  if (!o.mask.defined()) return s;
+  if (o.mask.dtype().is_bool()) return where(o.mask, s, -kInfinity);
+  return s + o.mask.to(s.dtype());
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k,
+                                    const Tensor& given_v, const AttentionOptions& options) {
+  LabelScope label("scaled_dot_product_attention");
+  check_attention(given_q, given_k, given_v);
+  const Tensor q = detail::autocast(given_q), k = detail::autocast(given_k),
+               v = detail::autocast(given_v);
+  const Autocast no_further(kF32);
+  const Tensor keys = options.enable_gqa ? repeat_heads(k, q) : k;
+  const Tensor values = options.enable_gqa ? repeat_heads(v, q) : v;
+  const DType t = promote(promote(q.dtype(), k.dtype()), v.dtype());
+  const DType wide = detail::compute_dtype(t);
+  const double scale =
+      options.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(q.size(-1), 1))));
+  // Scores stay in f32; weights are rounded, as a matrix unit takes them.
+  const Tensor scores = q.to(wide).matmul(keys.to(wide).transpose(-1, -2)) * scale;
+  return masked(scores, options).softmax(-1).to(t).matmul(values.to(t));
+}
+
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  LabelScope label("rope");
+  detail::require_float("rope", x.dtype());
+  check(x.rank() >= 1 && x.size(-1) % 2 == 0, "rope: the last axis of ", to_text(x.shape()),
+        " has no two halves");
+  const DType wide = detail::compute_dtype(x.dtype());
+  const int64_t half = x.size(-1) / 2;
+  const Tensor a = x.narrow(-1, 0, half).to(wide), b = x.narrow(-1, half, half).to(wide);
+  const Tensor c = cos.to(wide), s = sin.to(wide);
+  return Tensor::cat({a * c - b * s, b * c + a * s}, -1).to(x.dtype());
+}
+
+// --- Dropout -------------------------------------------------------------------------------------
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+  LabelScope label("dropout");
+  detail::require_float("dropout", x.dtype());
+  check(p >= 0 && p <= 1, "dropout: ", p, " is no probability");
+  if (!training || p == 0) return x;
+  if (p == 1) return x * 0;
+  const detail::RandomOn here(x.device());
+  const Tensor keep = Tensor::rand(to_shape(x.shape())) >= p;
+  return where(keep, x * (1 / (1 - p)), 0);
+}
+
+}  // namespace tiny

@@ -1,0 +1,221 @@
+// Layers: tensors with names, and the function that uses them. Names and initial values are
+// PyTorch's. They have a namespace of their own: nn::Linear.
+//
+//   nn::Sequential model(nn::Linear(784, 128), &Tensor::relu, nn::Linear(128, 10));
+//   Adam optimizer(model.tensors());
+//   {
+//     nn::Training training;  // until the end of the block
+//     Tensor loss = cross_entropy(model(x), labels);
+//     loss.backward();
+//     optimizer.step({&loss});
+//   }
+//   save("model.safetensors", model.state_dict());
+#pragma once
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/tensor.h"
+#include "tiny/train/state_dict.h"
+
+namespace tiny::nn {
+
+// While one lives, dropout and batch norm of this thread behave as in training. Without one they
+// behave as in evaluation.
+class Training {
+ public:
+  explicit Training(bool on = true);
+  ~Training();
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+ private:
+  bool before_;
+};
+bool is_training();
+
+// A layer or a model. A model of your own has layers as members, calls them in forward and names
+// them in state: `conv.state(out, prefix + "conv.")`. Modules can be moved, not copied: a copy of
+// a parameter would be the same leaf, and only one of the two would be updated.
+class Module {
+ public:
+  Module() = default;
+  Module(Module&&) = default;
+  Module& operator=(Module&&) = default;
+  virtual ~Module() = default;
+
+  virtual Tensor forward(const Tensor& x) = 0;
+  Tensor operator()(const Tensor& x) { return forward(x); }
+
+  // Appends all tensors, each with its name after the prefix. They stay where they are as long as
+  // the module is not moved.
+  virtual void state(StateDict& out, const std::string& prefix);
+
+  StateDict state_dict(const std::string& prefix = "");
+  std::vector<Tensor*> tensors();      // of the state: what an optimizer takes
+  std::vector<Tensor*> parameters();   // those that want a gradient
+  void to(const std::string& device);  // before an optimizer takes the tensors
+};
+
+// "weight" and "bias", uniform in +-1 / sqrt(in).
+class Linear : public Module {
+ public:
+  Linear(int64_t in, int64_t out, bool has_bias = true, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;  // (..., in) to (..., out)
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight, bias;  // (out, in), (out)
+};
+
+// "weight" and "bias", uniform in +-1 / sqrt(in / groups * kernel). Error for channels that are no
+// multiple of the groups.
+class Conv2d : public Module {
+ public:
+  Conv2d(int64_t in, int64_t out, const PerAxis& kernel, const ConvOptions& options = {},
+         bool has_bias = true, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;  // (N, in, h, w) to (N, out, h', w')
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight, bias;  // (out, in / groups, kernel h, kernel w), (out)
+  ConvOptions options;
+};
+
+// Lets the first `channels` filters of a convolution's weight (out, in, kernel...) pass their input
+// on, number i the channel i: 1 in the middle and 0 elsewhere. The others stay as they are. Error
+// for more channels than there are, or a kernel of even size.
+void dirac_(Tensor& weight, int64_t channels);
+
+// Over dimension 1 of (N, C, ...). In training the running statistics become those after the
+// batch; an optimizer that knows them realizes them with its step.
+class BatchNorm2d : public Module {
+ public:
+  explicit BatchNorm2d(int64_t channels, double eps = 1e-5, double momentum = 0.1,
+                       DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight, bias, running_mean, running_var;  // (C)
+  double eps, momentum;
+  int64_t groups = 1;  // of the batch in training, each with statistics of its own (functional.h)
+};
+
+// Over the last axes, which have this shape.
+class LayerNorm : public Module {
+ public:
+  explicit LayerNorm(const Shape& normalized_shape, double eps = 1e-5, DType dtype = kF32);
+  explicit LayerNorm(int64_t size, double eps = 1e-5, DType dtype = kF32)
+      : LayerNorm(Shape{size}, eps, dtype) {}
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Shape normalized_shape;
+  Tensor weight, bias;  // of that shape
+  double eps;
+};
+
+// Integers to rows of the weight. The row padding_idx is zero and receives no gradient.
+class Embedding : public Module {
+ public:
+  Embedding(int64_t count, int64_t size, std::optional<int64_t> padding_idx = {},
+            DType dtype = kF32);
+  Tensor forward(const Tensor& index) override;  // (...) to (..., size)
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight;  // (count, size)
+  std::optional<int64_t> padding_idx;
+};
+
+// Changes its input in training alone. Error for a p outside [0, 1].
+class Dropout : public Module {
+ public:
+  explicit Dropout(double p = 0.5);
+  Tensor forward(const Tensor& x) override;
+
+  double p;
+};
+
+struct RecurrentLayerOptions {
+  int64_t layers = 1;
+  bool has_bias = true;
+  bool batch_first = false;
+  double dropout = 0;  // between layers, in training
+  bool bidirectional = false;
+};
+
+// What LSTM and GRU share: their weights, "weight_ih_l0", "weight_hh_l0", "bias_ih_l0",
+// "bias_hh_l0", those of the way back with "_reverse", and so on for each layer.
+class RecurrentLayer : public Module {
+ public:
+  void state(StateDict& out, const std::string& prefix) override;
+
+  std::vector<CellWeights> weights;  // in the order of lstm(): (gates hidden, ...)
+  RecurrentLayerOptions options;
+
+ protected:
+  RecurrentLayer(int64_t gates, int64_t in, int64_t hidden, const RecurrentLayerOptions& options,
+                 DType dtype);
+  RecurrentOptions run_options() const;
+};
+
+// (T, N, in) to (T, N, directions hidden), batch and steps exchanged with batch_first, without N
+// for one sequence. With an initial state (layers directions, N, hidden) run() starts there, and
+// gives the last one too.
+class LSTM : public RecurrentLayer {
+ public:
+  LSTM(int64_t in, int64_t hidden, const RecurrentLayerOptions& options = {}, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override { return run(x).y; }
+  LstmResult run(const Tensor& x, const LstmState& initial = {});
+};
+
+class GRU : public RecurrentLayer {
+ public:
+  GRU(int64_t in, int64_t hidden, const RecurrentLayerOptions& options = {}, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override { return run(x).y; }
+  GruResult run(const Tensor& x, const Tensor& initial = Tensor());
+};
+
+// A plain function as a layer.
+class Function : public Module {
+ public:
+  explicit Function(std::function<Tensor(const Tensor&)> f) : f_(std::move(f)) {}
+  Tensor forward(const Tensor& x) override { return f_(x); }
+
+ private:
+  std::function<Tensor(const Tensor&)> f_;
+};
+
+// Layers and functions one after the other: Sequential(Linear(4, 8), &Tensor::relu, Linear(8, 2)).
+// Names are their positions, functions counted: "0.weight", "2.weight".
+class Sequential : public Module {
+ public:
+  template <class... Parts>
+  requires(!(sizeof...(Parts) == 1 && (std::same_as<std::decay_t<Parts>, Sequential> &&
+                                       ...))) explicit Sequential(Parts&&... parts) {
+    (append(std::forward<Parts>(parts)), ...);
+  }
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  // A layer (moved in), a shared_ptr to one, or anything that gives a Tensor from a Tensor.
+  template <class Part> void append(Part&& part) {
+    using P = std::decay_t<Part>;
+    if constexpr (std::convertible_to<P, std::shared_ptr<Module>>)
+      parts_.push_back(std::forward<Part>(part));
+    else if constexpr (std::derived_from<P, Module>)
+      parts_.push_back(std::make_shared<P>(std::forward<Part>(part)));
+    else
+      parts_.push_back(std::make_shared<Function>(std::forward<Part>(part)));
+  }
+  size_t size() const { return parts_.size(); }
+  Module& operator[](size_t i) { return *parts_.at(i); }
+
+ private:
+  std::vector<std::shared_ptr<Module>> parts_;
+};
+
+}  // namespace tiny::nn

@@ -1,0 +1,257 @@
+// Losses. Those of one row (cross entropy) pick the target's element by a comparison with the
+// position, so that the whole loss of a row is reductions over that row and no gather.
+#include <array>
+#include <limits>
+#include <vector>
+
+#include "tiny/nn/functional.h"
+#include "tiny/tensor/detail.h"
+#include "tiny/train/mixed_precision.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// The losses in f32 or f64, reduced and rounded once.
+Tensor reduced(const Tensor& losses, Reduction reduction, DType t) {
+  switch (reduction) {
+    case Reduction::None: return losses.to(t);
+    case Reduction::Mean: return losses.mean().to(t);
+    case Reduction::Sum: return losses.sum().to(t);
+    default: {
+      check(losses.rank() > 0, "kl_div: Reduction::BatchMean of a 0-d tensor");
+      return (losses.sum() / static_cast<double>(losses.shape()[0])).to(t);
+    }
+  }
+}
+
+// A loss of x and a target of the same shape, computed by f(x, target) in f32 or f64.
+template <class F>
+Tensor elementwise(const char* what, const Tensor& x, const Tensor& target, Reduction reduction,
+                   F f) {
+  LabelScope label(what);
+  detail::require_float(what, x.dtype());
+  detail::require_float(what, target.dtype());
+  check(same(x.shape(), target.shape()), what, ": an input of ", to_text(x.shape()),
+        " and a target of ", to_text(target.shape()), ": they must have one shape");
+  check(reduction != Reduction::BatchMean || std::string(what) == "kl_div", what,
+        ": Reduction::BatchMean is for kl_div");
+  const DType t = detail::autocast_loss(promote(x.dtype(), target.dtype()));
+  const DType wide = detail::compute_dtype(t);
+  return reduced(f(x.to(wide), target.to(wide)), reduction, t);
+}
+
+// --- Classes -------------------------------------------------------------------------------------
+
+struct Classes {
+  const char* what;
+  int axis;  // of the classes
+  int64_t count;
+};
+
+Classes classes_of(const char* what, const Tensor& x, const CrossEntropyOptions& o) {
+  detail::require_float(what, x.dtype());
+  check(x.rank() >= 1, what, ": takes (N, C, ...) or (C) and not a 0-d tensor");
+  check(o.reduction != Reduction::BatchMean, what, ": Reduction::BatchMean is for kl_div");
+  const int axis = x.rank() == 1 ? 0 : 1;
+  const int64_t count = x.shape()[axis];
+  check(!o.weight.defined() || same(o.weight.shape(), Shape{count}), what, ": a weight of ",
+        o.weight.defined() ? std::string(to_text(o.weight.shape())) : "", " for ", count,
+        " classes");
+  return {what, axis, count};
+}
+
+// weight (C), ones where it is not defined, in the rank of x.
+Tensor class_weight(const Classes& c, const Tensor& lp, const Tensor& weight) {
+  Shape lifted(lp.rank(), 1);
+  lifted[c.axis] = c.count;
+  const Tensor w = weight.defined() ? weight.to(lp.dtype()) : Tensor::ones({c.count}, lp.dtype());
+  return w.reshape(lifted);
+}
+
+void require_numbers(const Classes& c, const Tensor& lp, const Tensor& target) {
+  detail::require_index(c.what, target.dtype());
+  Shape positions = to_shape(lp.shape());
+  positions.erase(positions.begin() + c.axis);
+  check(same(target.shape(), positions), c.what, ": class numbers of shape ",
+        to_text(target.shape()), " for an input of ", to_text(lp.shape()), ": they are ",
+        to_text(positions));
+}
+
+// What is added to the losses: NaN where a number is that of no class, and not ignored either,
+// since no kernel can raise an error, and any other number would pass for a loss. A sum and no
+// selection, so that gradients need no mask.
+Tensor poison(const Classes& c, const Tensor& number, const CrossEntropyOptions& o, DType t) {
+  const Tensor outside =
+      logical_and(logical_or(number < 0, number >= c.count), number != o.ignore_index);
+  return where(outside, kNan, 0).to(t);
+}
+
+// The loss of log-probabilities and class numbers, read along the whole row: a row that is computed
+// for this loss alone need not be stored, and its gradient is no scatter.
+Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
+                   const CrossEntropyOptions& o, DType t) {
+  require_numbers(c, lp, target);
+  const Tensor number = target.to(kI64).unsqueeze(c.axis);
+  const Tensor used = number != o.ignore_index;
+  const Tensor position = detail::position(lp.shape(), c.axis, kI32);
+  const Tensor hit = logical_and(position == number.to(kI32), used);
+  const Tensor weight = class_weight(c, lp, o.weight);
+  const double e = o.label_smoothing;
+  Tensor loss = where(hit, -lp * weight, 0).sum(c.axis);
+  if (e != 0) {
+    const Tensor spread = where(used, -lp * weight, 0).sum(c.axis);
+    loss = loss * (1 - e) + spread * (e / static_cast<double>(c.count));
+  }
+  loss = loss + poison(c, number.squeeze(c.axis), o, loss.dtype());
+  if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
+  const Tensor divisor =
+      o.weight.defined() ? where(hit, weight, 0).sum() : used.to(lp.dtype()).sum();
+  return (loss.sum() / divisor).to(t);
+}
+
+// The same without smoothing, reading the target's element alone: of x less `shift`, one number for
+// each row, where there is one.
+Tensor gathered_loss(const Classes& c, const Tensor& x, const Tensor& shift, const Tensor& target,
+                     const CrossEntropyOptions& o, DType t) {
+  require_numbers(c, x, target);
+  const Tensor number = target.to(kI64), used = number != o.ignore_index;
+  std::vector<Node> at;
+  for (int i = 0; i < x.rank(); ++i)
+    at.push_back(i == c.axis ? number.node() : build::iota(target.shape(), i - (i > c.axis), kI64));
+  const Tensor picked(build::gather(x.node(), at));  // a number outside the classes reads 0
+  Tensor loss = shift.defined() ? shift.squeeze(c.axis) - picked : -picked;
+  Tensor share = used.to(x.dtype());
+  if (o.weight.defined()) {
+    const Tensor weight(build::gather(o.weight.to(x.dtype()).node(), std::array{number.node()}));
+    loss = loss * weight;
+    share = where(used, weight, 0);
+  }
+  loss = where(used, loss, 0) + poison(c, number, o, loss.dtype());
+  // Picked by the kernel that ends the rows' sums, on many multiprocessors, and not by that of the
+  // few that add them up.
+  if (shift.defined()) loss = loss.contiguous();
+  if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
+  return (loss.sum() / share.sum()).to(t);
+}
+
+// The loss of log-probabilities and class probabilities.
+Tensor probability_loss(const Classes& c, const Tensor& lp, const Tensor& target,
+                        const CrossEntropyOptions& o, DType t) {
+  check(same(target.shape(), lp.shape()), c.what, ": class probabilities of shape ",
+        to_text(target.shape()), " for an input of ", to_text(lp.shape()),
+        ": they must have one shape");
+  const double e = o.label_smoothing;
+  Tensor q = target.to(lp.dtype());
+  if (e != 0) q = q * (1 - e) + e / static_cast<double>(c.count);
+  if (o.weight.defined()) q = q * class_weight(c, lp, o.weight);
+  return reduced(-(q * lp).sum(c.axis), o.reduction, t);
+}
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyOptions& options) {
+  LabelScope label("cross_entropy");
+  const Classes c = classes_of("cross_entropy", x, options);
+  check(options.label_smoothing >= 0 && options.label_smoothing <= 1,
+        "cross_entropy: label_smoothing ", options.label_smoothing, " is not in [0, 1]");
+  const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
+  const DType t = detail::autocast_loss(x.dtype());
+  const bool weight_grad = options.weight.defined() && options.weight.requires_grad();
+  if (detail::pieces_of_row(wide, c.axis) > 1 && !target.dtype().is_float() &&
+      options.label_smoothing == 0 && !weight_grad)  // the row is not at hand
+    return gathered_loss(c, wide, detail::log_sum_exp(wide, c.axis), target, options, t);
+  const Tensor lp = wide.log_softmax(c.axis);
+  if (target.dtype().is_float()) return probability_loss(c, lp, target, options, t);
+  return number_loss(c, lp, target, options, t);
+}
+
+Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions& options) {
+  LabelScope label("nll_loss");
+  const Classes c = classes_of("nll_loss", x, options);
+  check(options.label_smoothing == 0, "nll_loss: takes no label_smoothing: use cross_entropy");
+  const Tensor lp = x.to(detail::compute_dtype(x.dtype()));
+  const DType t = detail::autocast_loss(x.dtype());
+  const bool grad =
+      x.requires_grad() || (options.weight.defined() && options.weight.requires_grad());
+  if (!grad) return gathered_loss(c, lp, {}, target, options, t);
+  return number_loss(c, lp, target, options, t);
+}
+
+// --- Regression ----------------------------------------------------------------------------------
+
+Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  return elementwise("mse_loss", x, target, reduction,
+                     [](const Tensor& a, const Tensor& b) { return (a - b).square(); });
+}
+
+Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  return elementwise("l1_loss", x, target, reduction,
+                     [](const Tensor& a, const Tensor& b) { return (a - b).abs(); });
+}
+
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, Reduction reduction, double beta) {
+  check(beta >= 0, "smooth_l1_loss: beta ", beta, " is negative");
+  if (beta == 0) return l1_loss(x, target, reduction);
+  return elementwise("smooth_l1_loss", x, target, reduction, [&](const Tensor& a, const Tensor& b) {
+    const Tensor d = (a - b).abs();
+    return where(d < beta, d.square() * (0.5 / beta), d - beta / 2);
+  });
+}
+
+Tensor huber_loss(const Tensor& x, const Tensor& target, Reduction reduction, double delta) {
+  check(delta > 0, "huber_loss: delta ", delta, " is not positive");
+  return elementwise("huber_loss", x, target, reduction, [&](const Tensor& a, const Tensor& b) {
+    const Tensor d = (a - b).abs();
+    return where(d < delta, d.square() * 0.5, (d - delta / 2) * delta);
+  });
+}
+
+// --- Probabilities -------------------------------------------------------------------------------
+
+namespace {
+
+// log x, limited to -100, with the gradient 0 at x = 0.
+Tensor limited_log(const Tensor& x) {
+  const Tensor zero = x == 0, y = where(zero, 1, x).log();
+  return where(logical_or(zero, y < -100), -100, y);
+}
+
+Tensor weighted(const Tensor& losses, const Tensor& weight) {
+  return weight.defined() ? losses * weight.to(losses.dtype()) : losses;
+}
+
+}  // namespace
+
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const Tensor& weight,
+                            Reduction reduction) {
+  return elementwise("binary_cross_entropy", x, target, reduction,
+                     [&](const Tensor& p, const Tensor& q) {
+                       const Tensor loss = q * limited_log(p) + (1 - q) * limited_log(1 - p);
+                       return weighted(-loss, weight);
+                     });
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, const Tensor& weight,
+                                        const Tensor& pos_weight, Reduction reduction) {
+  return elementwise("binary_cross_entropy_with_logits", x, target, reduction,
+                     [&](const Tensor& a, const Tensor& q) {
+                       // -log sigmoid(x) = log(1 + e^-x); -log(1 - sigmoid(x)) is that plus x.
+                       const Tensor y = (-a).softplus(1, kInfinity);
+                       const Tensor positive = weighted(q, pos_weight);
+                       return weighted((1 - q) * (a + y) + positive * y, weight);
+                     });
+}
+
+Tensor kl_div(const Tensor& x, const Tensor& target, Reduction reduction, bool log_target) {
+  return elementwise("kl_div", x, target, reduction, [&](const Tensor& a, const Tensor& b) {
+    if (log_target) return b.exp() * (b - a);
+    const Tensor zero = b == 0;
+    return where(zero, 0, b * (where(zero, 1, b).log() - a));
+  });
+}
+
+}  // namespace tiny

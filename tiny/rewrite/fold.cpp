@@ -1,0 +1,120 @@
+#include <cmath>
+#include <optional>
+
+#include "tiny/ir/facts.h"
+#include "tiny/rewrite/algebra.h"
+
+namespace tiny {
+
+namespace {
+
+double fold_float(Op op, double a, double b) {
+  switch (op) {
+    case Op::Neg: return -a;
+    case Op::Recip: return 1 / a;
+    case Op::Sqrt: return std::sqrt(a);
+    case Op::Exp2: return std::exp2(a);
+    case Op::Log2: return std::log2(a);
+    case Op::Sin: return std::sin(a);
+    case Op::Floor: return std::floor(a);
+    case Op::Trunc: return std::trunc(a);
+    case Op::Add: return a + b;
+    case Op::Sub: return a - b;
+    case Op::Mul: return a * b;
+    case Op::Div: return a / b;
+    case Op::Max: return std::isnan(a) || a > b ? a : b;
+    case Op::Min: return std::isnan(a) || a < b ? a : b;
+    default: return std::nan("");
+  }
+}
+
+// Bits beyond the dtype are cut off by `constant`.
+std::optional<int64_t> fold_int(Op op, DType t, int64_t a, int64_t b) {
+  const auto ua = static_cast<uint64_t>(a), ub = static_cast<uint64_t>(b);
+  const auto wrap = [](uint64_t v) { return static_cast<int64_t>(v); };
+  const bool wide = t.scalar == Scalar::U64;
+  const bool divides = b != 0 && !(a == kIntMin && b == -1);
+  switch (op) {
+    case Op::Neg: return wrap(0 - ua);
+    case Op::Add: return wrap(ua + ub);
+    case Op::Sub: return wrap(ua - ub);
+    case Op::Mul: return wrap(ua * ub);
+    case Op::FloorDiv:
+      if (divides) return wide ? wrap(ua / ub) : floor_div(a, b);
+      break;
+    case Op::FloorMod:
+      if (divides) return wide ? wrap(ua % ub) : floor_mod(a, b);
+      break;
+    case Op::TruncDiv:
+      if (divides) return wide ? wrap(ua / ub) : a / b;
+      break;
+    case Op::TruncMod:
+      if (divides) return wide ? wrap(ua % ub) : a % b;
+      break;
+    case Op::Max: return (wide ? ua > ub : a > b) ? a : b;
+    case Op::Min: return (wide ? ua < ub : a < b) ? a : b;
+    case Op::Shl:
+      if (b >= 0 && b < 64) return wrap(ua << b);
+      break;
+    case Op::Shr:
+      if (b >= 0 && b < 64) return wide ? wrap(ua >> b) : a >> b;
+      break;
+    case Op::Bound: return a;
+    case Op::And: return a & b;
+    case Op::Or: return a | b;
+    case Op::Xor: return a ^ b;
+    default: break;
+  }
+  return std::nullopt;
+}
+
+template <class T> bool compare(Op op, T a, T b) {
+  switch (op) {
+    case Op::Lt: return a < b;
+    case Op::Le: return a <= b;
+    case Op::Eq: return a == b;
+    default: return a != b;
+  }
+}
+
+Node fold_comparison(Node n) {
+  Node a = n->src(0), b = n->src(1);
+  bool r;
+  if (a->dtype.is_float())
+    r = compare(n->op, a->float_value(), b->float_value());
+  else if (a->dtype.scalar == Scalar::U64)
+    r = compare<uint64_t>(n->op, a->int_value(), b->int_value());
+  else
+    r = compare(n->op, a->int_value(), b->int_value());
+  return constant(n->dtype, static_cast<int64_t>(r));
+}
+
+Node fold_cast(Node n) {
+  Node x = n->src(0);
+  if (!x->dtype.is_float()) {
+    if (n->dtype.is_float()) return constant(n->dtype, x->number());
+    return constant(n->dtype, x->int_value());
+  }
+  const double v = x->float_value();
+  if (n->dtype.is_float() || n->dtype.is_bool()) return constant(n->dtype, v);
+  if (!(std::abs(v) < 9.2e18)) return nullptr;  // out of range: left to the machine
+  return constant(n->dtype, static_cast<int64_t>(v));
+}
+
+}  // namespace
+
+Node fold_constants(Node n) {
+  if (!is_elementwise(n->op) || n->op == Op::Bitcast) return nullptr;
+  for (Node s : n->srcs())
+    if (!s->is_const()) return nullptr;
+  if (n->op == Op::Where) return n->src(n->src(0)->int_value() ? 1 : 2);
+  if (n->op == Op::Cast) return fold_cast(n);
+  if (is_comparison(n->op)) return fold_comparison(n);
+  Node a = n->src(0), b = n->src(static_cast<int>(n->num_src) - 1);
+  if (n->dtype.is_float())
+    return constant(n->dtype, fold_float(n->op, a->float_value(), b->float_value()));
+  const auto r = fold_int(n->op, n->dtype, a->int_value(), b->int_value());
+  return r ? constant(n->dtype, *r) : nullptr;
+}
+
+}  // namespace tiny

@@ -1,0 +1,27 @@
+// Graphs made anew from the sources up, where the change needs more than a rule sees.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "tiny/ir/node.h"
+
+namespace tiny {
+
+// What each node below the roots has become: change(node, the same on its sources as they are now).
+template <class Change> NodeMap<Node> rebuild(std::span<const Node> roots, Change change) {
+  NodeMap<Node> done;
+  std::vector<Node> srcs;
+  for (Node n : topological(roots)) {
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
+    Node now = change(n, with_sources(n, srcs));
+    done[n] = now;
+  }
+  return done;
+}
+
+template <class Change> Node rebuild(Node root, Change change) {
+  return *rebuild(std::span<const Node>(&root, 1), change).find(root);
+}
+
+}  // namespace tiny

@@ -1,0 +1,27 @@
+// Which tensors a piece of code assigns to: a Jit computes them with the results of its function.
+#pragma once
+#include <vector>
+
+#include "tiny/ir/node.h"
+
+namespace tiny {
+
+// Notes the node of every tensor that this thread assigns to while it is the innermost one alive.
+class AssignmentLog {
+ public:
+  AssignmentLog();
+  ~AssignmentLog();
+  AssignmentLog(const AssignmentLog&) = delete;
+  AssignmentLog& operator=(const AssignmentLog&) = delete;
+
+  static void note(Node assigned);
+
+  // The assignments that are not computed, of tensors that still are there.
+  std::vector<Node> pending() const;
+
+ private:
+  AssignmentLog* outer_;
+  std::vector<Node> nodes_;  // watched
+};
+
+}  // namespace tiny

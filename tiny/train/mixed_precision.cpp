@@ -1,0 +1,94 @@
+#include "tiny/train/mixed_precision.h"
+
+#include <utility>
+
+#include "tiny/tensor/detail.h"
+
+namespace tiny {
+
+namespace {
+
+thread_local std::optional<DType> cast_to;
+
+bool is_half(DType t) { return t == kF16 || t == kBF16; }
+
+}  // namespace
+
+Autocast::Autocast(DType dtype) : before_(cast_to) {
+  check(is_half(dtype) || dtype == kF32,
+        "Autocast: takes f16, bf16 or f32, which switches it off, ", "and not ", dtype.name());
+  cast_to = is_half(dtype) ? std::optional(dtype) : std::nullopt;
+}
+
+Autocast::~Autocast() { cast_to = before_; }
+
+Tensor detail::autocast(const Tensor& x) {
+  if (!cast_to || !(x.dtype() == kF32 || is_half(x.dtype()))) return x;
+  return x.to(*cast_to);
+}
+
+DType detail::autocast_loss(DType t) { return cast_to && is_half(t) ? kF32 : t; }
+
+// --- LossScaler ----------------------------------------------------------------------------------
+
+LossScaler::LossScaler(const std::vector<Optimizer*>& optimizers, const LossScale& options)
+    : optimizers_(optimizers), options_(options) {
+  check(!optimizers.empty(), "LossScaler: no optimizers");
+  check(options.start > 0 && options.growth >= 1 && options.backoff > 0 && options.backoff < 1 &&
+            options.every >= 1,
+        "LossScaler: a scale of ", options.start, ", growth ", options.growth, " every ",
+        options.every, " steps, backoff ", options.backoff,
+        ": takes a scale > 0, a growth >= 1 and a backoff in (0, 1)");
+  const std::string device = optimizers[0]->lr_.device();
+  scale_ = Tensor::from(std::vector<float>{static_cast<float>(options.start)}, {}, device);
+  good_steps_ = Tensor::from(std::vector<float>{0}, {}, device);
+}
+
+Tensor LossScaler::scaled(const Tensor& loss) const { return loss.to(kF32) * scale_; }
+
+// Whether all of them are finite: a sum of what is 0 for finite numbers and else is not.
+Tensor LossScaler::unscale_gradients() {
+  Tensor sum;
+  const Tensor factor = scale_.reciprocal();
+  for (Optimizer* o : optimizers_)
+    for (Tensor* p : o->parameters_) {
+      const Tensor grad = p->grad();
+      if (!grad.defined()) continue;
+      const Tensor wide = grad.to(detail::compute_dtype(grad.dtype()));
+      const Tensor none = (wide * 0).sum().to(kF32);
+      sum = sum.defined() ? sum + none : none;
+      p->set_grad(wide * factor);
+    }
+  check(sum.defined(), "LossScaler: no parameter has a gradient");
+  return (sum == 0).contiguous();
+}
+
+void LossScaler::step(std::initializer_list<Tensor*> also) {
+  const NoGrad no_grad;
+  const Tensor finite = unscale_gradients();
+  std::vector<Tensor*> all(also);
+  for (Optimizer* o : optimizers_) {
+    o->taken_ = finite;
+    o->update();
+    o->taken_ = Tensor();
+    const std::vector<Tensor*> own = o->all_tensors();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  const Tensor good = good_steps_ + 1, grows = good >= static_cast<double>(options_.every);
+  const Tensor larger = where(grows, scale_ * options_.growth, scale_);
+  // A larger one must be finite itself.
+  const Tensor next = where(larger.isfinite(), larger, scale_);
+  scale_.assign(where(finite, next, scale_ * options_.backoff));
+  good_steps_.assign(where(logical_and(finite, grows.logical_not()), good, 0));
+  all.push_back(&scale_);
+  all.push_back(&good_steps_);
+  Tensor::realize(all);
+}
+
+double LossScaler::scale() const { return scale_.item<float>(); }
+
+StateDict LossScaler::state_dict(const std::string& prefix) {
+  return {{prefix + "scale", &scale_}, {prefix + "good_steps", &good_steps_}};
+}
+
+}  // namespace tiny

@@ -1,0 +1,76 @@
+// Training in half precision: a scope in which products are computed in f16 or bf16 from parameters
+// that stay f32, and the scaling of losses that keeps small gradients of f16 from becoming zero.
+//
+//   LossScaler scaler({&optimizer});
+//   {
+//     const Autocast half(kF16);
+//     loss = cross_entropy(model(x), y);
+//   }
+//   scaler.scaled(loss).backward();
+//   scaler.step({&loss});
+#pragma once
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+#include "tiny/train/optim.h"
+
+namespace tiny {
+
+// While one lives, matrix products (matmul, linear, bmm, dot, einsum), convolutions and attention
+// of this thread take operands of f32 in the given dtype, and give it; losses, softmax and
+// log_softmax give f32. Everything else computes in the dtype that its operands have. Gradients
+// come in the dtype of what they belong to, whether it lives then or not. Error for dtypes that are
+// not f16 or bf16. Autocast(kF32) switches it off for a while.
+class Autocast {
+ public:
+  explicit Autocast(DType dtype);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  std::optional<DType> before_;
+};
+
+struct LossScale {
+  double start = 65536;
+  double growth = 2;  // after `every` steps without an infinite gradient
+  int64_t every = 2000;
+  double backoff = 0.5;  // after a step with one, which changes nothing else
+};
+
+// Gradients of a loss that is multiplied by a number, which is divided out before the optimizers
+// see them. A step whose gradients are not all finite changes neither parameters nor what
+// optimizers keep. Everything happens on the device, so that a Jit can capture it. (P. Micikevicius
+// et al., "Mixed precision training", arXiv 1710.03740.)
+class LossScaler {
+ public:
+  // The optimizers must outlive it. Error for a scale, growth or backoff that cannot work.
+  explicit LossScaler(const std::vector<Optimizer*>& optimizers, const LossScale& options = {});
+
+  Tensor scaled(const Tensor& loss) const;  // f32
+  // The optimizers' steps as Optimizer::step_all does them.
+  void step(std::initializer_list<Tensor*> also = {});
+
+  double scale() const;                                  // reads it from the device
+  StateDict state_dict(const std::string& prefix = "");  // "scale", "good_steps"
+
+ private:
+  Tensor unscale_gradients();
+
+  const std::vector<Optimizer*> optimizers_;
+  const LossScale options_;
+  Tensor scale_, good_steps_;  // f32, 0-d
+};
+
+namespace detail {
+
+// The operand of a product: in the scope's dtype where one lives and x is f32, f16 or bf16.
+Tensor autocast(const Tensor& x);
+// The dtype of a loss of operands of this dtype: f32 for halves where a scope lives.
+DType autocast_loss(DType t);
+
+}  // namespace detail
+
+}  // namespace tiny

@@ -1,0 +1,118 @@
+#include "tiny/train/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <utility>
+
+#include "tiny/base/error.h"
+#include "tiny/base/text.h"
+
+namespace tiny {
+namespace {
+
+constexpr int kBarCells = 24;
+constexpr double kRedrawSeconds = 0.1;
+constexpr double kReadSeconds = 0.3;
+
+// "0:07", "12:34", "1:02:03"
+std::string duration_text(double seconds) {
+  const auto all = static_cast<int64_t>(std::clamp(seconds, 0.0, 3.6e8) + 0.5);
+  if (all < 3600) return formatted("%d:%02d", int(all / 60), int(all % 60));
+  return formatted("%d:%02d:%02d", int(all / 3600), int(all / 60 % 60), int(all % 60));
+}
+
+}  // namespace
+
+ProgressSink standard_sink() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return {&std::cout, isatty(STDOUT_FILENO) == 1, known ? size.ws_col : 80, [] {
+            const auto now = std::chrono::steady_clock::now().time_since_epoch();
+            return std::chrono::duration<double>(now).count();
+          }};
+}
+
+Progress::Progress(int64_t total, std::string unit, ProgressSink sink)
+    : total_(total),
+      unit_(std::move(unit)),
+      sink_(std::move(sink)),
+      start_(sink_.seconds()),
+      now_(start_) {
+  check(total > 0, "Progress: cannot count to ", total, " ", unit_);
+}
+
+Progress::~Progress() {
+  try {
+    finish();
+  } catch (...) {  // a bar is not worth ending the program
+  }
+}
+
+void Progress::update(int64_t done, std::string_view fields, double left) {
+  if (finished_) return;
+  by_clock_ = left >= 0;
+  now_ = sink_.seconds();
+  done_ = std::clamp<int64_t>(done, 0, total_);
+  fields_ = fields;
+  if (first_done_ < 0) {
+    first_done_ = done_;
+    first_time_ = now_;
+  }
+  const int64_t tenth = done_ * 10 / total_;
+  const bool due = sink_.terminal ? !drawn_ || now_ - drawn_time_ >= kRedrawSeconds
+                                  : tenth > drawn_tenth_ && done_ < total_;
+  if (!due) return;
+  drawn_tenth_ = tenth;
+  if (!by_clock_ && rate() > 0) left = (total_ - done_) / rate();
+  draw(cat(line(), "  ", left >= 0 ? duration_text(left) : "?", " left"));
+}
+
+bool Progress::is_due() const { return sink_.seconds() - now_ >= kReadSeconds; }
+
+void Progress::finish() {
+  if (finished_) return;
+  finished_ = true;
+  now_ = sink_.seconds();
+  if (first_done_ < 0) return;  // nothing was ever done
+  draw(cat(line(), "  in ", formatted("%.1f", now_ - start_), " s"));
+  if (sink_.terminal) *sink_.out << std::endl;
+}
+
+// Units per second since the first update, or since the start where that was the only one.
+double Progress::rate() const {
+  const bool only = done_ <= first_done_ || now_ <= first_time_;
+  const double seconds = only ? now_ - start_ : now_ - first_time_;
+  return seconds > 0 ? (only ? done_ : done_ - first_done_) / seconds : 0;
+}
+
+std::string Progress::line() const {
+  const double fraction = static_cast<double>(done_) / total_;
+  const int cells = static_cast<int>(fraction * kBarCells);
+  const std::string bar = std::string(cells, '#') + std::string(kBarCells - cells, '.');
+  const std::string shown = cat("[", bar, "] ", formatted("%3.0f", std::floor(fraction * 100)), "%",
+                                fields_.empty() ? "" : "  ", fields_);
+  if (by_clock_) return shown;
+  return cat(shown, "  ", formatted(rate() < 10 ? "%.1f" : "%.0f", rate()), " ", unit_, "/s");
+}
+
+void Progress::draw(const std::string& text) {
+  drawn_ = true;
+  drawn_time_ = now_;
+  if (!sink_.terminal) {
+    *sink_.out << text << std::endl;
+    return;
+  }
+  // One column stays free: some terminals wrap when the last one is written.
+  std::string shown = text.substr(0, static_cast<size_t>(std::max(sink_.width - 1, 0)));
+  const size_t length = shown.size();
+  if (length < drawn_length_) shown.append(drawn_length_ - length, ' ');
+  drawn_length_ = length;
+  *sink_.out << '\r' << shown << std::flush;
+}
+
+}  // namespace tiny
