@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/device/kept_memory.h"
-#include "runtime/launch/profile.h"
+#include "runtime/device/trace.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
 

@@ -568,8 +568,7 @@ class AmdPrinter : public LlvmPrinter {
     return x;
   }
 
-  // Threads that lie apart, as the prelude's combine_apart does it
-  // (codegen/options/thread_group.h).
+  // Threads that lie apart, as combine_apart does it (codegen/options/thread_group.h).
   std::string combine_apart(const Meeting& m, Op op, std::string x) {
     const int apart = m.group.apart, width = m.group.width, warp = m.group.warp;
     x = combine_lanes_of(std::min(apart * width, warp), op, m.dtype, x, apart);
