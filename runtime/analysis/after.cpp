@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/fusion/fuse.h"
+#include "runtime/analysis/views.h"
 
 namespace tiny {
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "codegen/passes/ranges.h"
-#include "runtime/fusion/fuse.h"
+#include "runtime/analysis/views.h"
 #include "tiny/ir/build.h"
 #include "tiny/rewrite/algebra.h"
 

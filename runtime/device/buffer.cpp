@@ -293,4 +293,18 @@ bool is_out_of_memory(const DeviceError& error) {
   return std::string_view(error.what()).find("out of memory") != std::string_view::npos;
 }
 
+Node buffer_node(const std::shared_ptr<Buffer>& b) {
+  return make(Op::Buffer, b->dtype(), {}, BufferArg{b, b->size(), device_id(b->device_name())});
+}
+
+std::shared_ptr<Buffer> whole_buffer(Node n) {
+  const int64_t size = numel(n->shape());
+  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach || n->op == Op::Bound ||
+         n->realized)
+    n = n->realized ? n->realized.load() : n->src(0);
+  if (n->op != Op::Buffer || n->arg<BufferArg>().size != size) return nullptr;
+  const std::shared_ptr<Buffer> whole = n->arg<BufferArg>().buffer;
+  return whole->moved() ? nullptr : whole;
+}
+
 }  // namespace tiny

@@ -9,6 +9,7 @@
 
 #include "runtime/device/device.h"
 #include "tiny/ir/dtype.h"
+#include "tiny/ir/node.h"
 #include "tiny/run/memory.h"
 
 namespace tiny {
@@ -98,5 +99,11 @@ void free_kept_memory();
 // Frees what else can be made again, where a device has no memory left (runtime/memory_report.cpp).
 // May be called while a schedule runs.
 void relieve_pressure();
+
+// A Buffer node for it.
+Node buffer_node(const std::shared_ptr<Buffer>& b);
+
+// The buffer behind a node that has values and is no more than a reshape of it; else nullptr.
+std::shared_ptr<Buffer> whole_buffer(Node n);
 
 }  // namespace tiny

@@ -10,19 +10,6 @@
 
 namespace tiny {
 
-Node base_of(Node n) {
-  while (is_movement(n->op)) n = n->src(0);
-  return n;
-}
-
-bool is_leaf(Node n) {
-  return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota || n->op == Op::After;
-}
-
-std::span<const Node> used_sources(Node n) {
-  return n->op == Op::Assign ? n->srcs().subspan(1) : n->srcs();
-}
-
 namespace {
 
 // Padding that only moves rows on, as in the chain of build::windows: no condition is left of it.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/analysis/node_targets.h"
+#include "runtime/analysis/views.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
@@ -27,14 +28,5 @@ void add_cost(Node n, int64_t size, const NodeMap<char>& stored, NodeMap<char>& 
 
 // Whether a GPU computes rows where they are looked up: that reads no more than rows in memory.
 bool is_computed_at_places(Node data, const Cost& c);
-
-// The node below all movement.
-Node base_of(Node n);
-
-// Neither computed nor stored by a kernel: what is there before, and what costs nothing.
-bool is_leaf(Node n);
-
-// An Assign's old value is a place, not a value that is read.
-std::span<const Node> used_sources(Node n);
 
 }  // namespace tiny

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/realize/realize.h"
+#include "runtime/device/buffer.h"
 #include "tiny/base/error.h"
 #include "tiny/tensor/random.h"
 

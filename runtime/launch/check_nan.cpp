@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/device/buffer.h"
 #include "runtime/launch/launch.h"
 #include "runtime/realize/realize.h"
 #include "tiny/base/env.h"

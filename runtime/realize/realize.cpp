@@ -137,23 +137,6 @@ namespace {
 
 std::shared_ptr<Buffer> buffer_of(Node n) { return n->arg<BufferArg>().buffer; }
 
-}  // namespace
-
-Node buffer_node(const std::shared_ptr<Buffer>& b) {
-  return make(Op::Buffer, b->dtype(), {}, BufferArg{b, b->size(), device_id(b->device_name())});
-}
-
-std::shared_ptr<Buffer> whole_buffer(Node n) {
-  const int64_t size = numel(n->shape());
-  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach || n->op == Op::Bound ||
-         n->realized)
-    n = n->realized ? n->realized.load() : n->src(0);
-  if (n->op != Op::Buffer || n->arg<BufferArg>().size != size) return nullptr;
-  return buffer_of(n)->moved() ? nullptr : buffer_of(n);
-}
-
-namespace {
-
 // The Buffer, Multi or computation that a view is of.
 Node memory_below(Node n) {
   for (Node next; (next = base_of(resolved(n))) != n;) n = next;

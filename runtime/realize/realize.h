@@ -20,11 +20,6 @@ std::recursive_mutex& runtime_mutex();
 std::vector<std::shared_ptr<Buffer>> run(const Schedule& s,
                                          std::span<const std::shared_ptr<Buffer>> inputs);
 
-Node buffer_node(const std::shared_ptr<Buffer>& b);
-
-// The buffer behind a node that has values and is no more than a reshape of it; else nullptr.
-std::shared_ptr<Buffer> whole_buffer(Node n);
-
 // What exists right now: for tests that watch for leaks. Frees what nobody refers to first.
 struct Live {
   size_t nodes = 0;
