@@ -8,9 +8,11 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -190,6 +192,66 @@ std::string report(Offences (*rule)(const File&)) {
   return text;
 }
 
+// docs/architecture.md: the folders from the lowest up, and the includes that still point up.
+struct Architecture {
+  std::vector<std::string> folders;
+  std::vector<std::pair<std::string, std::string>> upward;  // who includes what
+
+  size_t floor_of(std::string_view path) const {
+    const std::string_view folder = path.substr(0, path.rfind('/'));
+    return static_cast<size_t>(std::find(folders.begin(), folders.end(), folder) - folders.begin());
+  }
+};
+
+// The words between backticks.
+std::vector<std::string> quoted(const std::string& line) {
+  std::vector<std::string> words;
+  for (size_t at = 0; (at = line.find('`', at)) != line.npos;) {
+    const size_t end = std::min(line.find('`', at + 1), line.size());
+    words.push_back(line.substr(at + 1, end - at - 1));
+    at = end + 1;
+  }
+  return words;
+}
+
+Architecture architecture_of(const std::string& text) {
+  Architecture out;
+  for (const std::string& line : lines_of(text)) {
+    const auto words = quoted(line);
+    if (line.starts_with("| `")) out.folders.push_back(words[0]);
+    if (line.starts_with("- `") && words.size() == 2) out.upward.emplace_back(words[0], words[1]);
+  }
+  return out;
+}
+
+Offences check_folders(const std::vector<File>& files, const Architecture& a) {
+  constexpr size_t kMaxFiles = 16;
+  Offences found;
+  auto still = a.upward;
+  std::map<std::string, size_t> counts;
+  for (const File& file : files) {
+    if (!is_product(file)) continue;
+    ++counts[file.path.substr(0, file.path.rfind('/'))];
+    const auto lines = lines_of(file.text);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string_view include = included(lines[i]);
+      if (include.empty() || !contains(kProduct, folder_of(include.substr(1)))) continue;
+      const std::string_view path = include.substr(1);
+      if (a.floor_of(path) <= a.floor_of(file.path)) continue;
+      if (!std::erase(still, std::pair(file.path, std::string(path))))
+        found.push_back(offence(file, i, "points up to " + std::string(path)));
+    }
+  }
+  for (const auto& [from, to] : still) found.push_back(from + " includes no " + to + " any more");
+  for (const std::string& folder : a.folders)
+    if (!counts.count(folder)) found.push_back(folder + " has no files");
+  for (const auto& [folder, count] : counts) {
+    if (!contains(a.folders, folder)) found.push_back(folder + " is not in docs/architecture.md");
+    if (count > kMaxFiles) found.push_back(folder + " has " + std::to_string(count) + " files");
+  }
+  return found;
+}
+
 Offences includes(const std::string& path, const std::string& line) {
   return check_includes({path, line + "\n"});
 }
@@ -207,6 +269,35 @@ TEST_CASE("the repository's sources are found") {
 }
 
 TEST_CASE("no file includes what its folder may not know") { CHECK(report(check_includes) == ""); }
+
+TEST_CASE("folders stand in docs/architecture.md, are small, and include what lies below them") {
+  std::ifstream in(std::filesystem::path(TINY_ROOT) / "docs/architecture.md");
+  std::ostringstream text;
+  text << in.rdbuf();
+  std::string all;
+  for (const std::string& found : check_folders(repository(), architecture_of(text.str())))
+    all += found + "\n";
+  CHECK(all == "");
+}
+
+TEST_CASE("the folder rule finds edges that point up, strangers, crowds and what is over") {
+  const Architecture a = architecture_of(
+      "| `tiny/ir` | nodes |\n| `tiny/nn` | layers |\n\n- `tiny/ir/b.h` includes `tiny/nn/b.h`\n");
+  const File low{"tiny/ir/a.h", "#include \"tiny/nn/a.h\"\n"}, high{"tiny/nn/a.h", ""};
+  const File known{"tiny/ir/b.h", "#include \"tiny/nn/b.h\"\n"};
+  const File down{"tiny/nn/c.h", "#include \"tiny/ir/a.h\"\n"};
+  CHECK(check_folders({high, known, down}, a).empty());
+  CHECK(check_folders({low, high, known}, a) ==
+        Offences{"tiny/ir/a.h:1: points up to tiny/nn/a.h"});
+  CHECK(check_folders({high, {"tiny/ir/b.h", ""}}, a) ==
+        Offences{"tiny/ir/b.h includes no tiny/nn/b.h any more"});
+  CHECK(check_folders({known}, a) == Offences{"tiny/nn has no files"});
+  CHECK(check_folders({high, known, {"tiny/x/a.h", ""}}, a) ==
+        Offences{"tiny/x is not in docs/architecture.md"});
+  std::vector<File> many{known};
+  for (int i = 0; i < 17; ++i) many.push_back({"tiny/nn/" + std::to_string(i) + ".h", ""});
+  CHECK(check_folders(many, a) == Offences{"tiny/nn has 17 files"});
+}
 
 TEST_CASE("no line is too long or has a tab, no file is too long") {
   CHECK(report(check_lines) == "");
