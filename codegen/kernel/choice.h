@@ -1,6 +1,7 @@
 // The options that a kernel gets without any search: a short function for each class of kernel,
 // with the reason for each number beside it.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "codegen/kernel/option.h"
@@ -30,5 +31,9 @@ inline Choice choose_options(Node sink, const Target& target) {
   return target.kind == Target::Kind::Cpu ? choose_cpu_options(sink, target)
                                           : choose_gpu_options(sink, target);
 }
+
+// "heavy; split r0 8, bind r1 vector": a choice in one line, and back (throws Error).
+std::string to_text(const Choice& choice);
+Choice choice_from_text(const std::string& text);
 
 }  // namespace tiny

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/choice.h"
 #include "codegen/kernel/linear.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
@@ -518,6 +519,17 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
 Node apply(Node sink, const std::vector<Opt>& opts, const Target& target) {
   for (const Opt& o : opts) sink = apply(sink, o, target);
   return sink;
+}
+
+std::string to_text(const Choice& choice) {
+  return cat(choice.heavy ? "heavy; " : "light; ", to_text(choice.options));
+}
+
+Choice choice_from_text(const std::string& text) {
+  const bool heavy = text.starts_with("heavy; ");
+  check(heavy || text.starts_with("light; "), "choice '", text,
+        "': begins with neither 'light; ' nor 'heavy; '");
+  return {options_from_text(text.substr(7)), heavy};
 }
 
 }  // namespace tiny

@@ -255,4 +255,28 @@ size_t SearchCache::drop(const std::string& text) {
   return count;
 }
 
+const char* name_of(Outcome outcome) {
+  constexpr const char* names[] = {"waiting", "good",    "slow", "wrong",
+                                   "failed",  "crashed", "hung", "rejected"};
+  return names[static_cast<int>(outcome)];
+}
+
+std::optional<Known> find_known(Node kernel, const std::string& device_name) {
+  Device& device = find_device(device_name);
+  Arena arena;
+  ArenaScope scope(arena);
+  Node loops = loops_of(kernel, device.target());
+  const auto record = SearchCache::current().find(key_of_kernel(loops, device, device_name).key);
+  if (!record || !record->done) return {};
+  Known out{*record->done, {}};
+  try {
+    if (!out.done.choice.empty()) out.choice = choice_from_text(out.done.choice);
+    const Lowered low = lower(loops, kCandidateEntry, device.target(), nullptr,
+                              out.choice ? &*out.choice : nullptr);
+    if (source_key(low.source, device) == out.done.source) return out;
+  } catch (const std::exception&) {  // of another version of the code generator
+  }
+  return {};
+}
+
 }  // namespace tiny

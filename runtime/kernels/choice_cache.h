@@ -2,15 +2,29 @@
 // result, that processes share and that may be copied to another machine. Lines are only ever
 // added; one that is damaged counts as absent.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "codegen/lower.h"
-#include "runtime/search/bench.h"
+#include "runtime/device/device.h"
 
 namespace tiny {
+
+// How a candidate fared.
+enum class Outcome : uint8_t { Waiting, Good, Slow, Wrong, Failed, Crashed, Hung, Rejected };
+const char* name_of(Outcome outcome);
+
+struct Measured {
+  Outcome outcome = Outcome::Waiting;
+  double least = 0, median = 0;  // seconds
+  std::string text;              // what is wrong
+
+  auto fields() { return std::tie(outcome, least, median, text); }
+};
 
 // A candidate that was tried. `source`: hash of its text and compiler, so that a record of another
 // version of the code generator counts for nothing.
@@ -75,5 +89,16 @@ class SearchCache {
   std::vector<std::string> order_;
   std::map<std::string, KernelRecord> kernels_;
 };
+
+// Candidates are lowered under one name, so that structurally equal kernels have equal texts.
+inline constexpr const char* kCandidateEntry = "k_candidate";
+
+// What a search has found for the kernel, if there was one and the code generator still makes of
+// it what was timed.
+struct Known {
+  DoneRecord done;
+  std::optional<Choice> choice;  // where it is better than the heuristic's
+};
+std::optional<Known> find_known(Node kernel, const std::string& device);
 
 }  // namespace tiny

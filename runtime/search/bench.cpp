@@ -40,12 +40,6 @@ CountedBudgets::~CountedBudgets() {
 
 double process_limit(double seconds) { return std::max<double>(seconds, least_limit); }
 
-const char* name_of(Outcome outcome) {
-  constexpr const char* names[] = {"waiting", "good",    "slow", "wrong",
-                                   "failed",  "crashed", "hung", "rejected"};
-  return names[static_cast<int>(outcome)];
-}
-
 namespace {
 
 using Bytes = std::vector<std::byte>;

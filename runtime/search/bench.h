@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/device/device.h"
+#include "runtime/kernels/choice_cache.h"
 #include "tiny/ir/dtype.h"
 
 namespace tiny {
@@ -37,9 +38,6 @@ struct KernelCase {
   auto fields() { return std::tie(device, buffers, exact, longest_sum, fine, coarse); }
 };
 
-enum class Outcome : uint8_t { Waiting, Good, Slow, Wrong, Failed, Crashed, Hung, Rejected };
-const char* name_of(Outcome outcome);
-
 struct BenchJob {
   std::string binary, entry;
   LaunchSize size;
@@ -63,14 +61,6 @@ struct Race {
   double limit = 1e9;  // of all of it, in seconds; kept from outside, by isolation
 
   auto fields() { return std::tie(role, part, jobs, known, verify, enough, all, limit); }
-};
-
-struct Measured {
-  Outcome outcome = Outcome::Waiting;
-  double least = 0, median = 0;  // seconds
-  std::string text;              // what is wrong
-
-  auto fields() { return std::tie(outcome, least, median, text); }
 };
 
 class Bench {

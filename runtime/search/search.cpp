@@ -26,9 +26,6 @@ constexpr double kMoment = 0.3;      // seconds
 constexpr size_t kFinalists = 3;
 constexpr size_t kMostText = 2;  // times the heuristic's: compilers take seconds for longer ones
 
-// Candidates are lowered under one name, so that structurally equal kernels have equal texts.
-constexpr const char* kEntry = "k_candidate";
-
 class Search {
  public:
   Search(Node kernel, const std::string& name, SearchTools& tools, const SearchSettings& settings)
@@ -83,8 +80,8 @@ class Search {
     const double most = target_.kind == Target::Kind::Cpu ? 1e7 : 1e5;  // accesses
     Node end = reference_loops(loops_, most);
     const Choice none;
-    const Lowered low = lower(loops_, kEntry, target_);
-    const Lowered plain = lower(end ? end : loops_, kEntry, target_, nullptr, &none);
+    const Lowered low = lower(loops_, kCandidateEntry, target_);
+    const Lowered plain = lower(end ? end : loops_, kCandidateEntry, target_, nullptr, &none);
     most_text_ = std::max<size_t>(low.source.text.size(), 8 << 10);
     Candidate& heuristic = all_.emplace_back();
     heuristic.choice = low.choice;
@@ -204,7 +201,7 @@ class Search {
   }
 
   Lowered lowered(const Choice& choice) const {
-    Lowered low = lower(loops_, kEntry, target_, nullptr, &choice);
+    Lowered low = lower(loops_, kCandidateEntry, target_, nullptr, &choice);
     if (settings_.tamper) settings_.tamper(choice, low);
     return low;
   }
@@ -452,24 +449,6 @@ Searched search_kernel(Node kernel, const std::string& name, SearchTools& tools,
   return Search(kernel, name, tools, settings).run();
 }
 
-std::optional<Known> find_known(Node kernel, const std::string& device_name) {
-  Device& device = find_device(device_name);
-  Arena arena;
-  ArenaScope scope(arena);
-  Node loops = loops_of(kernel, device.target());
-  const auto record = SearchCache::current().find(key_of_kernel(loops, device, device_name).key);
-  if (!record || !record->done) return {};
-  Known out{*record->done, {}};
-  try {
-    if (!out.done.choice.empty()) out.choice = choice_from_text(out.done.choice);
-    const Lowered low =
-        lower(loops, kEntry, device.target(), nullptr, out.choice ? &*out.choice : nullptr);
-    if (source_key(low.source, device) == out.done.source) return out;
-  } catch (const std::exception&) {  // of another version of the code generator
-  }
-  return {};
-}
-
 void pass_over(Node kernel, const std::string& name, const std::string& device_name, int width,
                double budget) {
   const auto known = find_known(kernel, device_name);
@@ -481,7 +460,7 @@ void pass_over(Node kernel, const std::string& name, const std::string& device_n
   const KernelKey key = key_of_kernel(loops, device, device_name);
   DoneRecord done = known ? known->done : DoneRecord{};
   if (!known) {
-    done.source = source_key(lower(loops, kEntry, device.target()).source, device);
+    done.source = source_key(lower(loops, kCandidateEntry, device.target()).source, device);
     SearchCache::current().add(key, name);
   }
   done.width = width;

@@ -66,14 +66,6 @@ struct SearchTools {
 Searched search_kernel(Node kernel, const std::string& name, SearchTools& tools,
                        const SearchSettings& settings);
 
-// What a search has found for the kernel, if there was one and the code generator still makes of
-// it what was timed.
-struct Known {
-  DoneRecord done;
-  std::optional<Choice> choice;  // where it is better than the heuristic's
-};
-std::optional<Known> find_known(Node kernel, const std::string& device);
-
 // Notes that searches of that width and budget had no time for the kernel: another run of the
 // program then spends nothing either. What is known of it already stays.
 void pass_over(Node kernel, const std::string& name, const std::string& device, int width,

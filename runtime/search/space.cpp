@@ -452,17 +452,6 @@ class Editor {
 
 }  // namespace
 
-std::string to_text(const Choice& choice) {
-  return cat(choice.heavy ? "heavy; " : "light; ", to_text(choice.options));
-}
-
-Choice choice_from_text(const std::string& text) {
-  const bool heavy = text.starts_with("heavy; ");
-  check(heavy || text.starts_with("light; "), "choice '", text,
-        "': begins with neither 'light; ' nor 'heavy; '");
-  return {options_from_text(text.substr(7)), heavy};
-}
-
 std::vector<Choice> neighbours(Node loops, const Choice& choice, const Target& target) {
   return Editor(loops, choice, target).run();
 }

@@ -9,10 +9,6 @@
 
 namespace tiny {
 
-// "heavy; split r0 8, bind r1 vector": a choice in one line, and back (throws Error).
-std::string to_text(const Choice& choice);
-Choice choice_from_text(const std::string& text);
-
 // Choices that differ from `choice` in one edit: another amount of a split, an option left out, a
 // loop that is split, unrolled, vectorised, spread or bound to the cores, two ranges with their
 // parts exchanged, merged or joined, another order, the compiler's other effort; and, of a product
