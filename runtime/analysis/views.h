@@ -15,4 +15,8 @@ bool is_leaf(Node n);
 // An Assign's old value is a place, not a value that is read.
 std::span<const Node> used_sources(Node n);
 
+// What a node stands for: itself, its values where it has been computed, its source where the node
+// only matters to gradients.
+Node resolved(Node n);
+
 }  // namespace tiny

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "runtime/analysis/recompute_cost.h"
+#include "runtime/analysis/views.h"
 #include "runtime/distributed/collective.h"
-#include "runtime/schedule/schedule.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"

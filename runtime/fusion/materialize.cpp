@@ -6,7 +6,7 @@
 #include "codegen/kernel/lengths.h"
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/recompute_cost.h"
-#include "runtime/layout/skinny.h"
+#include "runtime/analysis/skinny.h"
 
 namespace tiny {
 

@@ -6,6 +6,7 @@
 
 #include "codegen/wgmma/tile.h"
 #include "runtime/analysis/operand.h"
+#include "runtime/analysis/skinny.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/convolution/fold_pixels.h"
 #include "runtime/layout/convolution/im2col.h"
@@ -14,7 +15,6 @@
 #include "runtime/layout/cpu_tiles.h"
 #include "runtime/layout/pack.h"
 #include "runtime/layout/panels.h"
-#include "runtime/layout/skinny.h"
 #include "runtime/layout/split_reduce.h"
 #include "runtime/rewrites/narrow_sums.h"
 #include "tiny/ir/build.h"
@@ -181,8 +181,8 @@ class Layouts {
 // The graph with some values stored with another axis innermost, by `store`. `change` is what else
 // becomes of a node, which it gets as it was and with its sources as they are now.
 template <class Store, class Change>
-Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
-                 const NodeMap<int>& innermost, Store store, Change change) {
+GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
+                    const NodeMap<int>& innermost, Store store, Change change) {
   const NodeMap<char> in_order = values_in_order(roots);
   const NodeMap<Node> done = rebuild(roots, [&](Node n, Node same) {
     const LabelScope label(n->label);
@@ -193,7 +193,7 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
         n->op == Op::Contiguous && innermost.contains(n->src(0)) && !in_order.contains(n);
     return has_memory ? same->src(0) : now;
   });
-  Layout out;
+  GraphPlan out;
   for (Node r : roots) out.roots.push_back(*done.find(r));
   for (Node s : stored)
     if (const Node* now = done.find(s))
@@ -204,7 +204,7 @@ Layout rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 }  // namespace
 
-Layout choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
+GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
   std::map<const Target*, Layouts> layouts;
   const std::vector<Node> roots = narrow_sums(given);
   const Innermost innermost = choose_innermost(roots, targets);
@@ -219,13 +219,13 @@ Layout choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
     const Target& target = targets.of(now);
     return layouts.try_emplace(&target, target).first->second.reduce(now, axis ? *axis : -1);
   };
-  Layout out = rewritten(roots, {}, innermost.axes, store, change);
+  GraphPlan out = rewritten(roots, {}, innermost.axes, store, change);
   for (const auto& [target, chosen] : layouts)
     out.stored.insert(out.stored.end(), chosen.stored.begin(), chosen.stored.end());
   return out;
 }
 
-Layout spread_layouts(const Layout& layout, std::span<const Node> outputs) {
+GraphPlan spread_layouts(const GraphPlan& layout, std::span<const Node> outputs) {
   // Halves of parameters stay in the order of those: tiles read them in either.
   std::vector<Node> movable(outputs.begin(), outputs.end());
   std::erase_if(movable, [](Node n) {

@@ -5,19 +5,15 @@
 #include <vector>
 
 #include "runtime/analysis/node_targets.h"
+#include "runtime/analysis/plan.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
 
-struct Layout {
-  std::vector<Node> roots;   // the rewritten graph
-  std::vector<Node> stored;  // values in it that products read: they get memory as they are
-  bool innermost = false;    // some values lie with another axis innermost than their shape says
-};
-Layout choose_layouts(std::span<const Node> roots, const NodeTargets& targets);
+GraphPlan choose_layouts(std::span<const Node> roots, const NodeTargets& targets);
 
 // Of a graph with such values: those that get memory, `outputs`, follow what they are computed
 // from, or read with.
-Layout spread_layouts(const Layout& layout, std::span<const Node> outputs);
+GraphPlan spread_layouts(const GraphPlan& layout, std::span<const Node> outputs);
 
 }  // namespace tiny

@@ -61,7 +61,7 @@ class Masks {
 
 }  // namespace
 
-Layout reuse_masks(const Layout& layout, const NodeTargets& targets) {
+GraphPlan reuse_masks(const GraphPlan& layout, const NodeTargets& targets) {
   const std::vector<Node> order = topological(layout.roots);
   const Stored stored = choose_stored(layout.roots, order, layout.stored, targets);
   const Masks masks(order, stored.values);
@@ -86,7 +86,7 @@ Layout reuse_masks(const Layout& layout, const NodeTargets& targets) {
     }
     done[n] = with_sources(n, srcs);
   }
-  Layout out;
+  GraphPlan out;
   for (Node r : layout.roots) out.roots.push_back(*done.find(r));
   for (Node s : layout.stored) out.stored.push_back(*done.find(s));
   out.innermost = layout.innermost;

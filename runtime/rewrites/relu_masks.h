@@ -4,12 +4,13 @@
 #include <span>
 #include <vector>
 
-#include "runtime/layout/layout.h"
+#include "runtime/analysis/node_targets.h"
+#include "runtime/analysis/plan.h"
 
 namespace tiny {
 
 // The graph with `x <= 0` replaced by `y <= 0` where y = where(x <= 0, 0, x) gets memory and x
 // would be computed again from two values or more that are as large.
-Layout reuse_masks(const Layout& layout, const NodeTargets& targets);
+GraphPlan reuse_masks(const GraphPlan& layout, const NodeTargets& targets);
 
 }  // namespace tiny

@@ -11,27 +11,6 @@ namespace tiny {
 
 namespace {
 
-bool is_usable(Node realized) {
-  Node base = base_of(realized);  // a constant has no buffer
-  if (base->op == Op::Multi)
-    return std::all_of(base->srcs().begin(), base->srcs().end(), is_usable);
-  return base->op != Op::Buffer || !base->arg<BufferArg>().buffer->moved();
-}
-
-}  // namespace
-
-Node resolved(Node n) {
-  for (;;) {
-    if (n->realized && is_usable(n->realized)) return n->realized;
-    if (n->op != Op::Detach && n->op != Op::Leaf && n->op != Op::Checkpoint &&
-        n->op != Op::WithDerivative)
-      return n;
-    n = n->src(0);
-  }
-}
-
-namespace {
-
 // Whether copies can read it where it is: memory in its own order.
 bool is_whole_memory(Node n) {
   while (n->op == Op::Reshape) n = n->src(0);

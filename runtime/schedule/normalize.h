@@ -3,13 +3,10 @@
 #include <span>
 #include <vector>
 
+#include "runtime/analysis/views.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
-
-// What a node stands for: itself, its values where it has been computed, its source where the node
-// only matters to gradients.
-Node resolved(Node n);
 
 // A graph with its Buffers replaced by Params: slot i stands for buffers[i].
 struct Normalized {

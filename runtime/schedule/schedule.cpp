@@ -83,7 +83,7 @@ class Planner {
   Schedule run() {
     const NodeTargets targets(devices_, fallback_);
     const NodeMap<Node> now = stripped(graph_.roots);
-    Layout layout;
+    GraphPlan layout;
     for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
     if (env_int("OPT")) layout = choose_layouts(layout.roots, targets);
     for (int round = 0; layout.innermost && round < 3; ++round) {  // what gets memory may change
@@ -128,7 +128,7 @@ class Planner {
 
   // x assigned a copy of itself in which some elements are replaced: the scatter itself is the
   // assignment, and where it works in place no other element is touched.
-  void scatter_in_place(Layout& layout) {
+  void scatter_in_place(GraphPlan& layout) {
     const NodeMap<Node> now = rebuild(layout.roots, [&](Node, Node n) {
       if (n->op != Op::Assign || n->src(1)->op != Op::Scatter || n->src(1)->src(0) != n->src(0))
         return n;

@@ -1,4 +1,4 @@
-#include "runtime/layout/skinny.h"
+#include "runtime/analysis/skinny.h"
 
 #include <algorithm>
 
