@@ -12,6 +12,7 @@
 
 #include "runtime/kernels/choice_cache.h"
 #include "runtime/realize/realize.h"
+#include "runtime/search/bench.h"
 #include "test/fuzz/random_graph.h"
 #include "tiny/base/worker_process.h"
 #include "tiny/run/jit.h"
