@@ -29,8 +29,7 @@ class EmulatedMatrixUnits {
 
   // All that follow give what is wrong, empty where nothing is.
 
-  // --- barriers; `barrier` is an address in shared memory
-  // -----------------------------------------
+  // --- barriers; `barrier` is an address in shared memory ----------------------------------------
 
   std::string init(uint32_t barrier, uint32_t count);
   void fence() { fenced_ = true; }
@@ -38,8 +37,7 @@ class EmulatedMatrixUnits {
   std::string test(uint32_t barrier, uint32_t parity, bool* complete);
   std::string arrive(uint32_t barrier, uint32_t expected_bytes);
 
-  // --- copies
-  // -------------------------------------------------------------------------------------
+  // --- copies ------------------------------------------------------------------------------------
 
   // The box of the map that begins at element `at` per axis, to `to`; the barrier gets its bytes.
   // Of windows, the offsets in them follow.
@@ -47,8 +45,7 @@ class EmulatedMatrixUnits {
   // Completes one copy; false where none is left.
   bool complete_copy();
 
-  // --- products
-  // -----------------------------------------------------------------------------------
+  // --- products ----------------------------------------------------------------------------------
 
   // acc += A B for 64 rows of A and `columns` columns of B, 32 bytes along k; bit 0 and 1 of
   // `form`: A and B are contiguous along m and n; from bit 2 on: the Type; bit 5: acc = A B.
@@ -64,8 +61,7 @@ class EmulatedMatrixUnits {
   // Whether all but the last `groups` groups of the thread are done; it may be the first to ask.
   std::string wait(int thread, int groups, bool* done);
 
-  // --- clusters
-  // -----------------------------------------------------------------------------------
+  // --- clusters ----------------------------------------------------------------------------------
 
   // What another block of the cluster may do here, or one that copies for several: why it may not.
   std::string reach();

@@ -99,10 +99,10 @@ std::vector<std::string> classes_of(const std::string& header, const std::string
 
 std::string operator_table() {
   const auto header = [](const char* name) { return read(kRoot / "tiny" / name); };
-  return "| group | functions |\n|---|---|\n" + sections_of(header("tensor.h")) +
-         sections_of(header("functional.h")) +
-         table_row("Layers (`nn::`)", classes_of(header("nn.h"), "Module|RecurrentLayer")) +
-         table_row("Optimizers", classes_of(header("optim.h"), "Optimizer|AdamBase"));
+  return "| group | functions |\n|---|---|\n" + sections_of(header("tensor/tensor.h")) +
+         sections_of(header("nn/functional.h")) +
+         table_row("Layers (`nn::`)", classes_of(header("nn/layers.h"), "Module|RecurrentLayer")) +
+         table_row("Optimizers", classes_of(header("train/optim.h"), "Optimizer|AdamBase"));
 }
 
 std::string generated(const std::string& what) {

@@ -35,8 +35,7 @@ Node mod(Node a, int64_t d) { return op(Op::FloorMod, a, index(d)); }
 Node add(Node a, Node b) { return op(Op::Add, a, b); }
 Node mul(Node a, int64_t f) { return op(Op::Mul, a, index(f)); }
 
-// --- evaluation
-// ------------------------------------------------------------------------------------
+// --- evaluation ----------------------------------------------------------------------------------
 
 using Values = std::vector<int64_t>;  // of ranges, by id
 
@@ -82,8 +81,7 @@ double value_of(Node n, const Values& ranges) {
 
 bool same_value(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// --- graphs that match a pattern
-// ---------------------------------------------------------------------
+// --- graphs that match a pattern -----------------------------------------------------------------
 
 class Maker {
  public:

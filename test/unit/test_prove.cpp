@@ -31,8 +31,7 @@
 using namespace tiny;
 using namespace tiny::test;
 
-// --- what masks there are
-// ---------------------------------------------------------------------------------
+// --- what masks there are ------------------------------------------------------------------------
 
 namespace {
 

@@ -112,9 +112,9 @@ class Tensor {
   Tensor zeros_like() const { return full_like(0); }
   Tensor ones_like() const { return full_like(1); }
 
-  // --- Random tensors (tiny/tensor/random.h: the generator, manual_seed)
-  // ------------------------------ The same seed gives the same bits on every device and for every
-  // number of threads. Float dtypes but for randint. No gradient.
+  // --- Random tensors (tiny/tensor/random.h: the generator, manual_seed) -------------------------
+  // The same seed gives the same bits on every device and for every number of threads. Float dtypes
+  // but for randint. No gradient.
 
   static Tensor rand(const Shape& shape, DType dtype = kF32);   // uniform in [0, 1)
   static Tensor randn(const Shape& shape, DType dtype = kF32);  // normal, mean 0, variance 1

@@ -151,8 +151,7 @@ StateDict Optimizer::state_dict(const std::string& prefix) {
   return out;
 }
 
-// --- Clipping
-// ------------------------------------------------------------------------------------
+// --- Clipping ------------------------------------------------------------------------------------
 
 Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, const Tensor& max_norm) {
   const NoGrad no_grad;
@@ -177,8 +176,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, double max_norm) {
   return clip_grad_norm_(tensors, Tensor::full({}, max_norm, kF32));
 }
 
-// --- SGD
-// -----------------------------------------------------------------------------------------
+// --- SGD -----------------------------------------------------------------------------------------
 
 SGD::SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options)
     : Optimizer(tensors, lr), options_(options) {
@@ -203,8 +201,7 @@ Tensor SGD::updated(size_t i, const Tensor& p, const Tensor& g) {
   return p - lr_ * (options_.nesterov ? decayed + m * options_.momentum : m);
 }
 
-// --- Adam and its kin
-// ----------------------------------------------------------------------------
+// --- Adam and its kin ----------------------------------------------------------------------------
 
 AdamBase::AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options,
                    double eps, double weight_decay)
@@ -263,8 +260,7 @@ Tensor LARS::updated(size_t i, const Tensor& p, const Tensor& g) {
   return p - (options_.nesterov ? scaled + m * options_.momentum : m);
 }
 
-// --- Muon
-// ----------------------------------------------------------------------------------------
+// --- Muon ----------------------------------------------------------------------------------------
 
 namespace {
 

@@ -360,8 +360,7 @@ class TilePrinter : public LlvmPrinter {
     line(cat("store ", type, " ", sum, ", ", at));
   }
 
-  // --- tiles
-  // ---------------------------------------------------------------------------------------
+  // --- tiles -------------------------------------------------------------------------------------
 
   std::string tile(int number) {
     used_ = true;
@@ -420,8 +419,7 @@ class TilePrinter : public LlvmPrinter {
     return define(cat("load ", type_of(n->dtype), ", ptr ", from, ", align 4"));
   }
 
-  // --- vectors
-  // -------------------------------------------------------------------------------------
+  // --- vectors -----------------------------------------------------------------------------------
 
   // The sum and four bytes along k of one row by those of sixteen columns.
   std::string dot(Node mma, const std::string& sum) {
@@ -442,8 +440,7 @@ class TilePrinter : public LlvmPrinter {
                       result, " ", sum, ", ", type, " ", a, ", ", type, " ", b, ")"));
   }
 
-  // --- the whole text
-  // ------------------------------------------------------------------------------
+  // --- the whole text ----------------------------------------------------------------------------
 
   std::string text() const override {
     TilePrinter whole = *this;
