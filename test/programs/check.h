@@ -42,8 +42,8 @@ class Checker {
   std::string compare_slopes();
   const std::vector<HostTensor>& wanted();
   double spread(size_t result);
-  Tensor disturbed(size_t n, const Tensor& v, std::vector<double>& largest,
-                   std::mt19937_64* random, bool again) const;
+  Tensor disturbed(size_t n, const Tensor& v, std::vector<double>& largest, std::mt19937_64* random,
+                   bool again) const;
 
   const Program& program_;
   const Fault fault_;
