@@ -1,5 +1,5 @@
-// The options that a kernel gets without any search: a short function for each class of kernel,
-// with the reason for each number beside it.
+// The options of a kernel, as a value and as a line of text, and those that it gets without any
+// search (codegen/heuristics).
 #pragma once
 #include <string>
 #include <vector>

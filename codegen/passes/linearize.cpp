@@ -147,7 +147,7 @@ class Linearizer {
       std::vector<Node>& waits = depends_[store];
       for (Node reader : readers[store->src(0)->ints()[0]]) {
         const std::vector<Node> more =
-            is_computed_in_loops(reader) ? std::vector<Node>{reader} : depends_[reader];
+            is_computed_in_loops(reader) ? std::vector<Node>{reader} : *depends_.find(reader);
         waits.insert(waits.end(), more.begin(), more.end());
       }
       sort_by_number(waits);

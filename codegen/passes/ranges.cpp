@@ -123,12 +123,15 @@ class Puller {
       out.push_back(store(s, true));
       loops |= ranges_of_kind(out.back()->src(1), RangeKind::Loop);
     }
-    for (size_t i = 0; i < out.size(); ++i) {
-      Node s = kernel->src(static_cast<int>(i)), place = out[i]->src(1);
-      const bool in_reduction = ranges_of_kind(place, RangeKind::Reduce) != 0;
-      if (in_reduction && (loops & ~place->ranges) && s->src(1)->op != Op::Scatter)
-        out[i] = store(s, false);
-    }
+    const auto is_in_reduction = [&](size_t i) {
+      return kernel->src(static_cast<int>(i))->src(1)->op != Op::Scatter &&
+             ranges_of_kind(out[i]->src(1), RangeKind::Reduce);
+    };
+    bool repeats = false;
+    for (size_t i = 0; i < out.size(); ++i)
+      repeats |= is_in_reduction(i) && (loops & ~out[i]->src(1)->ranges);
+    for (size_t i = 0; i < out.size(); ++i)  // all of them: each that moves brings loops along
+      if (repeats && is_in_reduction(i)) out[i] = store(kernel->src(static_cast<int>(i)), false);
     return out;
   }
 

@@ -100,7 +100,7 @@ void free_kept_memory();
 // May be called while a schedule runs.
 void relieve_pressure();
 
-// A Buffer node for it.
+// The node by which a graph reads this buffer.
 Node buffer_node(const std::shared_ptr<Buffer>& b);
 
 // The buffer behind a node that has values and is no more than a reshape of it; else nullptr.
