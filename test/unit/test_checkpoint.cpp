@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
@@ -198,10 +199,30 @@ TEST_CASE("checkpoints that compute the same again, one in another or beside it,
     Tensor::realize(all);
     CHECK(Tensor::gradient((outer * inner).sum(), {x})[0].to_vector<float>() == Floats{4, -8, 16});
   }
+  SUBCASE("one in another, of a value in memory that is their input") {
+    Tensor x = leaf();
+    Tensor value = (x * 2).realize();
+    const Tensor outer = checkpointed(checkpointed(value, {value}), {value});
+    CHECK(Tensor::gradient((outer * outer.mean()).sum(), {x})[0].to_vector<float>() ==
+          Floats{4, 4, 4});
+  }
   SUBCASE("beside each other, with the same gradient") {
     Tensor x = leaf();
     Tensor square = x * x;
     Tensor a = checkpointed(square, {x}), b = checkpointed(square * 3, {x});
     CHECK(Tensor::gradient((a + b).sum(), {x})[0].to_vector<float>() == Floats{4, -8, 16});
   }
+}
+
+TEST_CASE("checkpoints in each other make no gradient anew") {
+  const Tensor w = Tensor::from(Floats{1, 2, 3}, {3}).realize();
+  const auto nodes = [&](int depth) {
+    const Tensor x = Tensor::from(Floats{0.5f, -1, 2}, {3}).requires_grad_();
+    const std::function<Tensor(const Tensor&, int)> nested = [&](const Tensor& in, int d) {
+      if (d == 0) return (in * w).sin();
+      return checkpoint([&](const Tensor& t) { return nested(nested(t, d - 1).cos(), d - 1); }, in);
+    };
+    return topological(Tensor::gradient(nested(x, depth).square().sum(), {x})[0].node()).size();
+  };
+  CHECK(nodes(3) < 3 * nodes(2));  // twice the operations, once more in another one
 }

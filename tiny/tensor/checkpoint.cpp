@@ -26,7 +26,7 @@ Recomputed recomputed(Node value, std::span<const Node> inputs, Node before) {
       continue;
     }
     const bool is_memory = n->realized || n->op == Op::Buffer || n->op == Op::Assign ||
-                           n->op == Op::After;  // memory, for a checkpoint inside another one
+                           n->op == Op::After;  // behind it is a gradient, not to be made anew
     if (is_memory || n->op == Op::Leaf || n->num_src == 0) {
       stack.pop_back();
       set(n, is_memory && n->op != Op::Leaf ? later(n) : n);
