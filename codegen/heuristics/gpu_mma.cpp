@@ -125,7 +125,12 @@ class MmaTuner : Tuner {
     }
     if (size % unit) return -1;
     int id = parts.back();  // outermost
-    for (size_t i = parts.size() - 1; i-- > 0;) apply({OptKind::Merge, id, parts[i], {}});
+    for (size_t i = parts.size() - 1; i-- > 0;) {
+      // Another reduction may close one of them alone.
+      const Opt merge{OptKind::Merge, id, parts[i], {}};
+      if (!is_legal(sink_, merge, target_)) return -1;
+      apply(merge);
+    }
     return id;
   }
 

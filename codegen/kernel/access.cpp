@@ -1,5 +1,7 @@
 #include "codegen/kernel/access.h"
 
+#include <algorithm>
+
 #include "codegen/kernel/option.h"
 #include "tiny/rewrite/algebra.h"
 
@@ -18,9 +20,23 @@ int64_t stride(Node access, int id) {
   return step;
 }
 
+namespace {
+
+// Whether a reduction or a stage below the index has the range for a loop of its own.
+bool is_closed_below(Node at, Node range) {
+  const auto nodes = topological(at);
+  return std::any_of(nodes.begin(), nodes.end(), [&](Node n) {
+    const auto srcs = n->srcs();
+    return n->op != Op::Range && !(n->ranges & range->ranges) &&
+           std::find(srcs.begin(), srcs.end(), range) != srcs.end();
+  });
+}
+
+}  // namespace
+
 int64_t stride_in_block(Node access, Node range, int64_t block) {
   const int64_t s = stride(access, range_id(range));
-  if (s != kIrregular || block < 2) return s;
+  if (s != kIrregular || block < 2 || is_closed_below(access->src(1), range)) return s;
   constexpr int kInner = 63;
   Node outer =
       make(Op::Range, kIndex, {index((extent(range) + block - 1) / block)}, range->payload);

@@ -355,6 +355,14 @@ class Vectorizer {
         srcs.push_back(r);
       }
     }
+    if (closed && range_of(n->src(0)) && range_of(n->src(0)) != closed) {
+      // Lanes of another range, each as often as the closed one has iterations.
+      const Op op = n->arg<OpArg>().op;
+      for (int64_t i = 1; i < extent(closed); ++i)
+        srcs[0] = make(op, value->dtype, {srcs[0], value});
+      value = srcs[0];
+      closed = nullptr;
+    }
     if (closed) srcs[0] = value = widen(value, static_cast<int>(extent(closed)));
     if (closed && fold_first_) {
       srcs[0] = value = folded(value, n->arg<OpArg>());

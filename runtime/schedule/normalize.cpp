@@ -19,11 +19,22 @@ bool is_whole_memory(Node n) {
 
 bool is_empty(Node n) { return numel(n->shape()) == 0; }
 
-// Nothing below a value without elements is read, nor what is padded or gathered from one. Such
-// nodes become constants, so that no kernel has an operand without elements: indices of one would
-// be divided by an extent of 0.
-bool reads_nothing(Node n) {
-  return is_empty(n) || ((n->op == Op::Pad || n->op == Op::Gather) && is_empty(n->src(0)));
+// Nothing below a value without elements is read, nor what is padded, gathered or reduced from one.
+// Such nodes become constants, so that no kernel has an operand without elements: indices of one
+// would be divided by an extent of 0. nullptr for the others.
+Node without_reads(Node n) {
+  if (is_empty(n)) return build::full(n->shape(), n->dtype, int64_t{0});
+  if (n->num_src == 0 || !is_empty(n->src(0))) return nullptr;
+  if (n->op == Op::ReduceAxis) return build::identity(n->arg<ReduceArg>().op, n->dtype, n->shape());
+  const bool is_zero = n->op == Op::Pad || n->op == Op::Gather;
+  return is_zero ? build::full(n->shape(), n->dtype, int64_t{0}) : nullptr;
+}
+
+// Whether memory of some device is read, or positions of one made.
+bool is_placed(Node root) {
+  const auto nodes = topological(root);
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](Node n) { return n->op == Op::Param || n->device; });
 }
 
 }  // namespace
@@ -33,6 +44,7 @@ Normalized normalize(std::span<const Node> roots) {
   NodeMap<Node> done;
   std::vector<Node> stack;
   std::vector<Node> srcs;
+  bool has_new_constants = false;  // something became a constant
   for (Node r : roots) stack.push_back(resolved(r));
   std::reverse(stack.begin(), stack.end());
   while (!stack.empty()) {
@@ -41,9 +53,10 @@ Normalized normalize(std::span<const Node> roots) {
       stack.pop_back();
       continue;
     }
-    if (reads_nothing(n)) {
+    if (Node constant = without_reads(n)) {
       stack.pop_back();
-      done[n] = build::full(n->shape(), n->dtype, int64_t{0});
+      done[n] = constant;
+      has_new_constants = true;
       continue;
     }
     const size_t before = stack.size();
@@ -67,6 +80,11 @@ Normalized normalize(std::span<const Node> roots) {
     done[n] = with_sources(n, srcs);
   }
   for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));
+  if (!has_new_constants) return out;
+  // A result of constants alone still lies where those lie that it had for sources.
+  for (size_t i = 0; i < roots.size(); ++i)
+    if (const int device = resolved(roots[i])->device; device && !is_placed(out.roots[i]))
+      out.roots[i] = build::copy_to(build::contiguous(out.roots[i]), device);
   return out;
 }
 

@@ -92,6 +92,19 @@ TEST_CASE("a reduction over a vector range accumulates lanes and folds them") {
   CHECK(all_of(k, Op::Store)[0]->src(2)->dtype == kF32);
 }
 
+TEST_CASE("a reduction over a vector range keeps the lanes of another") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Node x = build::expand(tensor_param(1, {8, 1}), Shape{8, 4});
+  Node k = simplify(to_ranges(kernel_of({build::reduce(Op::Min, x, 2)})));
+  for (int range : {0, 1})
+    k = apply(k, Opt{OptKind::Bind, range, static_cast<int64_t>(RangeKind::Vector), {}}, Target{});
+  k = simplify(vectorize(k, Target{}));
+  verify(k, Stage::Vector, "vectorize");
+  CHECK(count_op(k, Op::Fold) == 0);
+  CHECK(all_of(k, Op::Store)[0]->src(2)->dtype == kF32.vec(8));
+}
+
 TEST_CASE("an unrolled range repeats stores for each of its values") {
   Arena arena;
   ArenaScope scope(arena);

@@ -114,5 +114,22 @@ TEST_CASE("reshapes between empty shapes below a pad or a reduction are never re
   const Tensor at = Tensor::zeros({2, 3}, kI64);
   CHECK(empty.reshape({0, 3}).gather(0, at.narrow(1, 0, 3)).to_vector<float>() ==
         std::vector<float>(6, 0));
-  for (Node n : normalize(std::vector<Node>{padded.node()}).roots) CHECK(n->device == 0);
+  for (Node n : normalize(std::vector<Node>{padded.node()}).roots) {
+    REQUIRE(n->op == Op::Copy);  // to where its sources lie
+    CHECK(n->src(0)->device == 0);
+  }
+}
+
+TEST_CASE("what is computed from no elements lies on their device") {
+  const Tensor empty = Tensor::zeros({2, 0}, kF32).to("CPU:1").contiguous().realize();
+  const Tensor other = Tensor::ones({2, 1}).to("CPU:1").contiguous().realize();
+  for (Tensor t : {empty.sum(1, true), empty.prod(1, true), empty.pad({{0, 0}, {1, 0}})}) {
+    t.realize();
+    CHECK(t.device() == "CPU:1");
+    CHECK((t + other).to_vector<float>().size() == 2);
+  }
+  const std::vector<std::string> devices{"CPU", "CPU:1", "CPU:2"};
+  Tensor sum = Tensor::zeros({1, 0, 0}).shard(devices).sum({1, 2});
+  sum.realize();
+  CHECK(sum.matmul(Tensor::ones({1}).shard(devices)).item<float>() == 0);
 }

@@ -39,17 +39,6 @@ bool is_whole(Ints begin_end, Ints shape) {
   return true;
 }
 
-// What a reduction of no elements gives.
-Node identity(Op op, DType t, Ints shape) {
-  if (op == Op::Add) return full(shape, t, int64_t{0});
-  if (op == Op::Mul) return full(shape, t, int64_t{1});
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (t.is_float()) return full(shape, t, op == Op::Max ? -infinity : infinity);
-  // int_max clamps the largest u64 to the range of i64; its bits are those of -1.
-  const int64_t largest = t.scalar == Scalar::U64 ? -1 : int_max(t);
-  return full(shape, t, op == Op::Max ? int_min(t) : largest);
-}
-
 }  // namespace
 
 Node unary(Op op, Node x) {
@@ -210,6 +199,16 @@ Node iota(Ints shape, int axis, DType dtype) {
   return expand(reshape(iota(n, dtype), line), shape);
 }
 
+Node identity(Op op, DType t, Ints shape) {
+  if (op == Op::Add) return full(shape, t, int64_t{0});
+  if (op == Op::Mul) return full(shape, t, int64_t{1});
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (t.is_float()) return full(shape, t, op == Op::Max ? -infinity : infinity);
+  // int_max clamps the largest u64 to the range of i64; its bits are those of -1.
+  const int64_t largest = t.scalar == Scalar::U64 ? -1 : int_max(t);
+  return full(shape, t, op == Op::Max ? int_min(t) : largest);
+}
+
 Node reduce(Op op, Node x, uint32_t axes) {
   Shape shape = to_shape(x->shape());
   bool empty = false;
@@ -219,7 +218,8 @@ Node reduce(Op op, Node x, uint32_t axes) {
     empty |= shape[i] == 0;
     shape[i] = 1;
   }
-  if (empty) return identity(op, x->dtype, shape);
+  // Of no elements a constant; on a device it keeps its place until it is scheduled.
+  if (empty && !x->device) return identity(op, x->dtype, shape);
   if (!axes) return x;
   return make(Op::ReduceAxis, x->dtype, {filled(x, op, axes)}, ReduceArg{op, axes});
 }

@@ -46,6 +46,7 @@ Node iota(Ints shape, int axis, DType dtype);  // the index along `axis`, in tha
 
 // Reduced axes (bit i: axis i) stay with size 1. Ops: Add, Mul, Max, Min; bool: Max is or.
 Node reduce(Op op, Node x, uint32_t axes);
+Node identity(Op op, DType t, Ints shape);  // what a reduction of no elements gives
 
 // out[i...] = data[index_0[i...], index_1[i...], ...]; every index (i32 or i64) has the result's
 // shape; an element with an index outside [0, size) is zero.
