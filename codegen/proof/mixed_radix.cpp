@@ -37,7 +37,7 @@ class Parser {
     LinearForm rest;
     rest.constant = f.constant;
     for (const auto& t : f.terms) {
-      if (std::abs(t.factor) >= kLargest) return {};
+      if (exceeds(t.factor, kLargest - 1)) return {};
       if (t.atom->is(Op::Range))
         rest.add(t.atom, t.factor);
       else if (std::exchange(quotient, &t) || t.factor != 1)
@@ -95,7 +95,7 @@ std::optional<Form> read(const Claim& c) {
   out.constant = index.constant;
   for (const auto& t : index.terms) {
     auto part = parser.atom(t.atom);
-    if (!part || std::abs(t.factor) >= kLargest) return {};
+    if (!part || exceeds(t.factor, kLargest - 1)) return {};
     out.terms.push_back({*std::move(part), t.factor});
   }
   for (const LinearFact& f : std::vector(gate.facts())) {

@@ -65,7 +65,7 @@ class Digits {
   bool collect(const LinearForm& form) {
     for (const auto& t : form.terms) {
       Part part;
-      if (std::abs(t.factor) >= int64_t{1} << 40 || !part_of(t.atom, part)) return false;
+      if (exceeds(t.factor, (int64_t{1} << 40) - 1) || !part_of(t.atom, part)) return false;
       auto& steps = steps_[part.range];
       steps.push_back(part.step);
       if (part.count) steps.push_back(part.step * part.count);

@@ -129,7 +129,8 @@ const std::vector<HostTensor>& Checker::wanted() {
 // The value, off by a few units of itself and of what it is made from. Values that are only moved
 // keep the disturbance of what they come from, so that a value stays equal to its copies; they get
 // one of their own where a value may be computed `again`, in another order of its sums. Without
-// `random`, values that are a few units apart become one.
+// `random`, values that are a few units apart become one: they are rounded to a grid, of which
+// `again` takes the places between.
 Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& largest,
                           std::mt19937_64* random, bool again) const {
   const Step& s = program_.steps[n];
@@ -137,13 +138,16 @@ Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& larges
   const HostTensor value = evaluate(v.detach().node());
   largest[n] = magnitude(value);
   if ((has(row_of(s), 'm') && !again) || (has(row_of(s), 'e') && is_integral(value))) return v;
+  if (!random) {  // one grid for values of different steps that are to meet
+    const double all = *std::max_element(largest.begin(), largest.end());
+    if (!(all > 0) || !std::isfinite(all)) return v;
+    const double grid = std::exp2(std::ceil(std::log2(all))) * unit_of(v.dtype()) * 16;
+    const double shift = again ? 0.5 : 0;
+    const Tensor places = (v.detach().to(kF64) / grid + shift).round() - shift;
+    return v - v.detach() + (places * grid).to(v.dtype());
+  }
   double scale = largest[n];
   for (int i : s.in) scale = std::max(scale, largest[static_cast<size_t>(i)]);
-  if (!random) {
-    const double grid = scale * unit_of(v.dtype()) * 16;
-    if (!(grid > 0)) return v;
-    return v - v.detach() + ((v.detach().to(kF64) / grid).round() * grid).to(v.dtype());
-  }
   std::vector<double> factors, terms;
   const auto units = [&] {
     return unit_of(v.dtype()) * (static_cast<double>((*random)() % 17) - 8);
@@ -161,7 +165,7 @@ Tensor Checker::disturbed(size_t n, const Tensor& v, std::vector<double>& larges
 // How far a result moves when each value that was rounded is disturbed by a few units: the most of
 // several tries.
 double Checker::spread(size_t result) {
-  constexpr int kTries = 6;
+  constexpr int kTries = 7;
   if (disturbed_.empty()) {
     const EnvOverride device("DEVICE", "CPU");
     const bool realizes = std::any_of(program_.steps.begin(), program_.steps.end(),
@@ -170,8 +174,8 @@ double Checker::spread(size_t result) {
       std::mt19937_64 random(static_cast<uint64_t>(turn) + program_.seed);
       std::vector<double> largest(program_.steps.size(), 0);
       const auto disturb = [&](size_t n, const Tensor& v) {
-        const bool again = realizes && turn % 2;
-        return disturbed(n, v, largest, turn == 0 ? nullptr : &random, again);
+        const bool merges = turn < 2, again = (merges || realizes) && turn % 2;
+        return disturbed(n, v, largest, merges ? nullptr : &random, again);
       };
       disturbed_.push_back(
           reference(build(program_, {.realizes = false, .leaf = leaf_, .made = disturb}).results));
@@ -189,6 +193,8 @@ std::string Checker::compare_all(const std::vector<std::string>& devices) {
     if (!devices.empty() && has(row_of(s), 'r')) return left_out();
   Built built = build(program_, {.devices = devices, .made = fault_});
   realize_results(program_, built.results);
+  if (built.results.size() != wanted().size())
+    return cat(built.results.size(), " results and not ", wanted().size());
   const double unit = unit_of(built.values);
   for (size_t i = 0; i < built.results.size(); ++i) {
     const bool several = !devices.empty();

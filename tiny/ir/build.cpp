@@ -211,15 +211,11 @@ Node identity(Op op, DType t, Ints shape) {
 
 Node reduce(Op op, Node x, uint32_t axes) {
   Shape shape = to_shape(x->shape());
-  bool empty = false;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (!(axes >> i & 1)) continue;
     if (shape[i] == 1) axes &= ~(uint32_t{1} << i);
-    empty |= shape[i] == 0;
     shape[i] = 1;
   }
-  // Of no elements a constant; on a device it keeps its place until it is scheduled.
-  if (empty && !x->device) return identity(op, x->dtype, shape);
   if (!axes) return x;
   return make(Op::ReduceAxis, x->dtype, {filled(x, op, axes)}, ReduceArg{op, axes});
 }

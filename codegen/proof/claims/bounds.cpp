@@ -104,7 +104,8 @@ void LinearForm::add(const LinearForm& form, int64_t factor) {
 
 void Assumptions::add_terms(LinearForm& sum, Node n, int64_t factor) {
   const auto product = [&](int64_t c, int64_t& out) {
-    return !__builtin_mul_overflow(factor, c, &out) && std::abs(out) < int64_t{1} << 60;
+    constexpr int64_t kLarge = int64_t{1} << 60;
+    return !__builtin_mul_overflow(factor, c, &out) && !exceeds(out, kLarge);
   };
   int64_t f = 0;
   if (n->is_const() && product(n->int_value(), f) && !__builtin_add_overflow(sum.constant, f, &f)) {
@@ -147,7 +148,7 @@ Bounds Assumptions::bounds(const LinearForm& form) {
     if (fact.form.terms.size() < 2) continue;
     const auto& [atom, factor] = fact.form.terms[0];
     const int64_t have = rest.factor_of(atom);
-    if (have == 0 || have % factor || std::abs(have) > kLargest) continue;
+    if (have == 0 || have % factor || exceeds(have, kLargest)) continue;
     LinearForm next = without(rest, fact.form, have / factor);
     if (next.terms.size() >= rest.terms.size()) continue;
     taken = added(taken, scaled(fact.bounds, have / factor));
@@ -254,7 +255,7 @@ void Assumptions::derive(Node quotient) {
   const Bounds rest = of(make(Op::FloorMod, kIndex, {x, quotient->src(1)}));
   for (const LinearFact& fact : std::vector<LinearFact>(facts_)) {
     const int64_t factor = fact.form.factor_of(x);
-    if (factor == 0 || fact.form.terms.size() < 2 || std::abs(factor) > kLargest) continue;
+    if (factor == 0 || fact.form.terms.size() < 2 || exceeds(factor, kLargest)) continue;
     LinearForm form;
     for (const auto& t : fact.form.terms)
       if (t.atom != x) add_terms(form, t.atom, t.factor);

@@ -9,6 +9,9 @@
 
 namespace tiny {
 
+// Whether |x| > limit >= 0, also of the least integer, which has no absolute value.
+inline bool exceeds(int64_t x, int64_t limit) { return x > limit || x < -limit; }
+
 // Constant + sum of factor * atom; no atom is a sum or a constant multiple.
 struct LinearForm {
   struct Term {
