@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/estimate.h"
 #include "codegen/kernel/choice.h"
 #include "codegen/target/source.h"
 #include "codegen/target/target.h"
@@ -14,10 +15,9 @@ namespace tiny {
 struct Lowered {
   Source source;
   LaunchSize launch;
-  Choice choice;                       // the heuristic's, or the one that was asked for
-  std::vector<Opt> options;            // its options, and those that split long sums
-  double bytes = 0;                    // memory read and written, each buffer counted once
-  double flops = 0;                    // arithmetic on values
+  Choice choice;             // the heuristic's, or the one that was asked for
+  std::vector<Opt> options;  // its options, and those that split long sums
+  KernelWork work;
   std::shared_ptr<const Arena> arena;  // of the graphs
   Node loops = nullptr;                // with options applied
   Node machine = nullptr;              // the graph that was rendered: what is proved

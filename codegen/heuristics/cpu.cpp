@@ -4,7 +4,7 @@
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/lengths.h"
 #include "codegen/options/mma.h"
-#include "codegen/passes/expand.h"
+#include "codegen/passes/passes.h"
 
 namespace tiny {
 

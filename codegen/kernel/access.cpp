@@ -58,6 +58,11 @@ std::vector<Node> all_of(Node sink, Op op) {
   return out;
 }
 
+Node gated_load(Node n) {
+  while (n->op == Op::Cast && n->dtype.is_float() && n->src(0)->dtype.is_float()) n = n->src(0);
+  return n->op == Op::Load && n->num_src > 2 ? n : nullptr;
+}
+
 uint64_t shared_ranges(Node sink) {
   uint64_t shared = ~uint64_t{0};
   for (Node s : sink->srcs()) shared &= s->ranges;

@@ -1,5 +1,6 @@
 // How the loads and stores of a kernel depend on its ranges: what heuristics and layouts look at.
 #pragma once
+#include <limits>
 #include <vector>
 
 #include "tiny/ir/node.h"
@@ -27,6 +28,11 @@ std::vector<Access> accesses(Node sink);
 
 // Nodes of this op below the sink.
 std::vector<Node> all_of(Node sink, Op op);
+
+// The load with a gate below casts between floats; nullptr where `n` is none.
+Node gated_load(Node n);
+
+inline constexpr int kLeastNormalExponent = std::numeric_limits<float>::min_exponent - 1;
 
 // Ranges that all stores depend on.
 uint64_t shared_ranges(Node sink);

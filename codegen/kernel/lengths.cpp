@@ -85,34 +85,6 @@ Node end_of(const Conditions& conditions, Node range) {
 
 Node greater(Node a, Node b) { return a == b ? a : make(Op::Max, kIndex, {a, b}); }
 
-// nullptr where some reduction or store runs in all iterations.
-Node end_of_loop(Node sink, Node range) {
-  Node end = nullptr;
-  for (Node n : topological(sink)) {
-    Node own = nullptr;
-    if (n->op == Op::Reduce) {
-      const auto closed = n->srcs().subspan(1);
-      if (std::find(closed.begin(), closed.end(), range) == closed.end()) continue;
-      own = end_of(conditions_of(n->src(0), n->arg<OpArg>().op), range);
-    } else if (n->op == Op::Store && (n->ranges & range->ranges)) {
-      Conditions gates;
-      if (n->num_src > 3) add_conditions(n->src(3), gates);
-      own = end_of(gates, range);
-    } else {
-      continue;
-    }
-    if (!own) return nullptr;
-    end = end ? greater(end, own) : own;
-  }
-  return end;
-}
-
-bool is_loop(Node range, const Target& target) {
-  const RangeKind k = kind(range);
-  return k == RangeKind::Loop || k == RangeKind::Reduce ||
-         (k == RangeKind::Core && target.kind == Target::Kind::Cpu);
-}
-
 }  // namespace
 
 Conditions conditions_of(Node n, Op op) {
@@ -167,25 +139,25 @@ bool selects_by_length(Node n) {
   return false;
 }
 
-Node end_loops(Node sink, const Target& target) {
-  if (all_of(sink, Op::Bound).empty() || !all_of(sink, Op::Matrix).empty()) return sink;
-  NodeMap<Node> now;
-  for (Node range : all_of(sink, Op::Range)) {
-    if (!is_loop(range, target)) continue;
-    Node end = end_of_loop(sink, range);
-    if (!end) continue;
-    if (end->vmin < 0) end = make(Op::Max, kIndex, {end, index(0)});
-    if (end->vmax > extent(range)) end = make(Op::Min, kIndex, {end, index(extent(range))});
-    now[range] = make(Op::Range, kIndex, {end}, range->payload);
-  }
-  std::vector<Node> srcs;
+Node end_of_loop(Node sink, Node range) {
+  Node end = nullptr;
   for (Node n : topological(sink)) {
-    if (now.contains(n)) continue;
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*now.find(s));
-    now[n] = with_sources(n, srcs);
+    Node own = nullptr;
+    if (n->op == Op::Reduce) {
+      const auto closed = n->srcs().subspan(1);
+      if (std::find(closed.begin(), closed.end(), range) == closed.end()) continue;
+      own = end_of(conditions_of(n->src(0), n->arg<OpArg>().op), range);
+    } else if (n->op == Op::Store && (n->ranges & range->ranges)) {
+      Conditions gates;
+      if (n->num_src > 3) add_conditions(n->src(3), gates);
+      own = end_of(gates, range);
+    } else {
+      continue;
+    }
+    if (!own) return nullptr;
+    end = end ? greater(end, own) : own;
   }
-  return *now.find(sink);
+  return end;
 }
 
 }  // namespace tiny

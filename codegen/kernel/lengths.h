@@ -2,14 +2,13 @@
 // one, select with a gate, position < n, that fails for good from some iteration of a loop on; the
 // loop then ends there, at an extent that is computed before it, instead of at its bound.
 #pragma once
-#include "codegen/target/target.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
-// Exchanges the extents of such loops (Loop, Reduce, and a CPU's Core) in a kernel graph whose
-// options have been applied. Gates stay: only time depends on this pass.
-Node end_loops(Node sink, const Target& target);
+// The iteration from which on no reduction or store in the range's loop runs, as arithmetic on
+// values that are known before it; nullptr where some runs in all iterations.
+Node end_of_loop(Node sink, Node range);
 
 // Whether a condition on the range is known when the kernel runs: its loop may end early, which
 // that of a range merged with another could not.

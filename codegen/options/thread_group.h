@@ -38,7 +38,7 @@ std::string grouping_problem(Node sink, int warp);
 // again and again. No barrier is in a branch: loops have the same turns in all threads.
 Finding prove_group(const Group& group, bool in_loop);
 
-// Of every such node in a kernel at Stage::Machine, for warps of so many threads; 0: of 32, and of
+// Of every such node in a kernel at Form::Machine, for warps of so many threads; 0: of 32, and of
 // 64 as well.
 std::vector<Finding> prove_groups(Node sink, int warp = 0);
 

@@ -1,4 +1,4 @@
-#include "codegen/passes/expand.h"
+#include "codegen/passes/passes.h"
 
 #include <algorithm>
 

@@ -1,8 +1,9 @@
-#include "codegen/passes/gates.h"
+#include "codegen/passes/passes.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "codegen/kernel/access.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rebuild.h"
 #include "tiny/rewrite/rewrite.h"
@@ -10,8 +11,6 @@
 namespace tiny {
 
 namespace {
-
-constexpr double kLeastNormal = -126;  // exponent of the least normal f32
 
 void conditions(Node gate, std::vector<Node>& out) {
   if (gate->op == Op::And) {
@@ -31,10 +30,6 @@ std::vector<Node> conditions(Node a, Node b = nullptr) {
   return out;
 }
 
-bool is_constant(Node n, double value) {
-  return n->is_const() && n->dtype.is_float() && n->float_value() == value;
-}
-
 // A value that is selected, by which conditions, and the constant elsewhere.
 struct Selected {
   Node value;
@@ -43,7 +38,7 @@ struct Selected {
 
 // x, or x selected among -infinity.
 Selected selected(Node x) {
-  if (x->op == Op::Where && is_constant(x->src(2), -INFINITY))
+  if (x->op == Op::Where && x->src(2)->is_const(-INFINITY))
     return {x->src(1), conditions(x->src(0))};
   return {x, {}};
 }
@@ -68,7 +63,7 @@ bool is_infinite(Node test, Node of) {  // of == -infinity, or either infinity
 
 // The largest of the values that m is: itself, or with 0 instead of an infinity.
 Node maximum(Node m) {
-  if (m->op == Op::Where && is_constant(m->src(1), 0) && is_infinite(m->src(0), m->src(2)))
+  if (m->op == Op::Where && m->src(1)->is_const(0) && is_infinite(m->src(0), m->src(2)))
     m = m->src(2);
   return m->op == Op::Reduce && m->arg<OpArg>().op == Op::Max ? m : nullptr;
 }
@@ -84,7 +79,7 @@ bool closes_same(Node a, Node b) {
 Node with_selected(Node reduce) {
   Node where = reduce->src(0);
   if (reduce->arg<OpArg>().op != Op::Add || where->op != Op::Where ||
-      !is_constant(where->src(2), 0))
+      !where->src(2)->is_const(0))
     return nullptr;
   const auto e = exponential(where->src(1));
   Node most = e ? maximum(e->m) : nullptr;
@@ -117,22 +112,17 @@ Node flush_exponentials(Node sink) {
     Node most = e ? maximum(e->m) : nullptr;
     if (!most || most->src(0) != e->x || !closes_same(n, most)) continue;
     Node x = n->src(0)->src(0);
-    Node small = make(Op::Lt, kBool, {x, constant(kF32, kLeastNormal)});
+    Node small = make(Op::Lt, kBool, {x, constant(kF32, kLeastNormalExponent)});
     map[n->src(0)] = make(Op::Where, kF32, {small, constant(kF32, 0), n->src(0)});
   }
   return substitute(sink, map);
-}
-
-Node loaded(Node n) {
-  while (n->op == Op::Cast && n->dtype.is_float() && n->src(0)->dtype.is_float()) n = n->src(0);
-  return n->op == Op::Load && n->num_src > 2 ? n : nullptr;
 }
 
 // The gates of loads in the words of the selections of what is loaded.
 Node name_gates(Node sink) {
   NodeMap<Node> map;
   for (Node n : topological(sink)) {
-    Node load = n->op == Op::Where ? loaded(n->src(1)) : nullptr;
+    Node load = n->op == Op::Where ? gated_load(n->src(1)) : nullptr;
     if (!load || map.contains(load) || n->src(0) == load->src(2)) continue;
     if (conditions(n->src(0)) == conditions(load->src(2)))
       map[load] = make(Op::Load, load->dtype, {load->src(0), load->src(1), n->src(0)});
@@ -148,79 +138,6 @@ Node lower_gates(Node sink, const Target& target) {
     return better ? better : now;
   }));
   return target.kind == Target::Kind::Gpu ? flush_exponentials(sink) : sink;
-}
-
-namespace {
-
-Node unbroadcast(Node n) { return n->op == Op::Broadcast ? n->src(0) : n; }
-
-// The constant as an element of the load: an infinity, which every dtype has. (Zero is what a load
-// gives without being told to.)
-Node as_element(Node constant, Node load) {
-  const bool infinite = constant->is_const() && constant->dtype.is_float() &&
-                        std::isinf(constant->float_value()) && load->dtype.is_float();
-  return infinite ? tiny::constant(load->dtype.one(), constant->float_value()) : nullptr;
-}
-
-}  // namespace
-
-FreeSelections::FreeSelections(const Linear& program) {
-  find_loads(program);
-  find_exponentials(program);
-}
-
-void FreeSelections::find_loads(const Linear& program) {
-  NodeMap<char> other;  // loads that somebody reads as they are
-  std::vector<Node> wheres;
-  const auto visit = [&](Node user, Node s) {
-    Node load = loaded(s);
-    if (!load || loaded(user)) return;  // the users of a cast decide
-    const bool selects = user->op == Op::Where && user->src(1) == s && user->src(2)->is_const() &&
-                         unbroadcast(user->src(0)) == unbroadcast(load->src(2));
-    Node c = selects ? as_element(user->src(2), load) : nullptr;
-    const Node* before = constants_.find(load);
-    if (!c || (before && *before != c)) {
-      other[load] = 1;
-      return;
-    }
-    constants_[load] = c;
-    wheres.push_back(user);
-  };
-  for (Node n : program.body) {
-    if (n->op == Op::Update)
-      visit(n, n->src(0)->src(0));
-    else if (n->op == Op::Fetch)
-      visit(n, n->src(0)->src(2));
-    else if (n->op != Op::Reduce)
-      for (Node s : n->srcs()) visit(n, s);
-  }
-  NodeMap<Node> kept;
-  for (Node where : wheres) {
-    Node load = loaded(where->src(1));
-    if (other.contains(load)) continue;
-    done_[where] = 1;
-    kept[load] = constants_[load];
-  }
-  constants_ = std::move(kept);
-}
-
-void FreeSelections::find_exponentials(const Linear& program) {
-  NodeMap<int> users;
-  std::vector<Node> parts;
-  for (Node n : program.body) {
-    if (n->op == Op::Update) ++users[n->src(0)->src(0)];
-    if (n->op == Op::Update || n->op == Op::Reduce) continue;
-    for (Node s : n->srcs()) ++users[s];
-    if (n->op != Op::Where || n->dtype.scalar != Scalar::F32) continue;
-    Node small = n->src(0), power = n->src(2);
-    if (small->op != Op::Lt || power->op != Op::Exp2 || !is_constant(n->src(1), 0) ||
-        small->src(0) != power->src(0) || !is_constant(small->src(1), kLeastNormal))
-      continue;
-    flushed_[n] = power->src(0);
-    parts.insert(parts.end(), {small, power});
-  }
-  for (Node part : parts)
-    if (users[part] == 1) hidden_[part] = 1;
 }
 
 }  // namespace tiny

@@ -1,4 +1,4 @@
-#include "codegen/passes/index_width.h"
+#include "codegen/passes/passes.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "codegen/passes/linearize.h"
+#include "codegen/passes/passes.h"
 
 #include <algorithm>
 #include <array>

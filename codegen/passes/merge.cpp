@@ -1,4 +1,4 @@
-#include "codegen/passes/merge.h"
+#include "codegen/passes/passes.h"
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/lengths.h"

@@ -1,4 +1,4 @@
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 
 #include <map>
 #include <unordered_map>

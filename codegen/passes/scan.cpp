@@ -1,4 +1,4 @@
-#include "codegen/passes/scan.h"
+#include "codegen/passes/passes.h"
 
 #include <algorithm>
 

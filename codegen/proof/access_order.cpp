@@ -5,7 +5,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/options/stage.h"
-#include "codegen/passes/linearize.h"
+#include "codegen/passes/passes.h"
 #include "codegen/proof/claims/bounds.h"
 #include "codegen/proof/solver/smt.h"
 #include "codegen/wgmma/tile.h"

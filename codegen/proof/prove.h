@@ -43,7 +43,7 @@ struct Proof {
   double seconds = 0;
 };
 
-// `sink` is a kernel's graph at Stage::Machine. Pure; may run on any thread.
+// `sink` is a kernel's graph at Form::Machine. Pure; may run on any thread.
 Proof prove(Node sink, const ProofSettings& settings);
 
 // The same text as questions for a solver: for bug reports.

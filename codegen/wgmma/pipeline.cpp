@@ -67,7 +67,7 @@ struct Barrier {
   int64_t bytes = 0;  // that are still to come
 };
 
-struct Stage {
+struct PipelineStage {
   Barrier full, empty;
   int64_t holds = -1;                    // the step along k whose boxes it has or gets
   uint32_t asked = 0, on_their_way = 0;  // boxes
@@ -77,7 +77,7 @@ constexpr int64_t kOpen = -1;
 
 struct State {
   std::vector<Worker> workers;  // the one that fills first
-  std::vector<Stage> stages;
+  std::vector<PipelineStage> stages;
   int64_t last = kOpen;  // how many steps along k there are; open: nobody has come so far yet
 };
 
@@ -112,7 +112,7 @@ class Explorer {
     s.stages.resize(static_cast<size_t>(ring_.stages));
     for (Worker& w : s.workers) w.parity = ring_.read_parity;
     s.workers[0].parity = ring_.fill_parity;
-    for (Stage& stage : s.stages) {
+    for (PipelineStage& stage : s.stages) {
       stage.full.pending = ring_.full_count;
       stage.empty.pending = ring_.empty_count;
     }
@@ -190,7 +190,7 @@ class Explorer {
   bool can_go_on(const State& s, size_t worker) const {
     const Worker& w = s.workers[worker];
     const RingOp op = table(s, worker)[w.next].op;
-    const Stage& stage = s.stages[static_cast<size_t>(w.at)];
+    const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     // A wait is over when the phase before the one in progress has its parity.
     if (op == RingOp::WaitEmpty) return stage.empty.phase != w.parity;
     if (op == RingOp::WaitFull) return stage.full.phase != w.parity;
@@ -242,7 +242,7 @@ class Explorer {
   void act(State& s, size_t worker) {
     Worker& w = s.workers[worker];
     const RingStep& now = table(s, worker)[w.next];
-    Stage& stage = s.stages[static_cast<size_t>(w.at)];
+    PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     switch (now.op) {
       case RingOp::WaitEmpty:
       case RingOp::WaitFull: break;
@@ -288,7 +288,7 @@ class Explorer {
   }
 
   void arrive(State& s, size_t worker, int at, bool full) {
-    Stage& stage = s.stages[static_cast<size_t>(at)];
+    PipelineStage& stage = s.stages[static_cast<size_t>(at)];
     Barrier& b = full ? stage.full : stage.empty;
     if (!b.pending)
       return fail("stage ", at, ", step ", s.workers[worker].k, ": ", name(worker),
@@ -298,7 +298,7 @@ class Explorer {
   }
 
   void copy(State& s, const Worker& w, size_t box) {
-    Stage& stage = s.stages[static_cast<size_t>(w.at)];
+    PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     for (size_t i = 1; i < s.workers.size(); ++i) {
       const Worker& reader = s.workers[i];
       if (std::count(reader.groups.begin(), reader.groups.end(), w.at))
@@ -322,7 +322,7 @@ class Explorer {
   }
 
   void land(State& s, size_t at, size_t box) {
-    Stage& stage = s.stages[at];
+    PipelineStage& stage = s.stages[at];
     for (size_t i = box; i < (together_ ? ring_.boxes.size() : box + 1); ++i) {
       if (!(stage.on_their_way >> i & 1)) continue;
       stage.on_their_way &= ~(uint32_t{1} << i);
@@ -333,7 +333,7 @@ class Explorer {
 
   void multiply(State& s, size_t worker) {
     Worker& w = s.workers[worker];
-    const Stage& stage = s.stages[static_cast<size_t>(w.at)];
+    const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     const uint32_t all = (uint32_t{1} << ring_.boxes.size()) - 1;
     const auto early = [&](const std::string& when) {
       fail("stage ", w.at, ", step ", w.k, ": ", name(worker), " reads it ", when);
@@ -351,7 +351,7 @@ class Explorer {
     for (size_t i = 0; i < s.workers.size(); ++i) {
       const Worker& w = s.workers[i];
       if (w.next == 0 && !w.ends && w.k == s.last) continue;
-      const Stage& stage = s.stages[static_cast<size_t>(w.at)];
+      const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
       const bool full = table(s, i)[w.next].op == RingOp::WaitFull;
       const Barrier& b = full ? stage.full : stage.empty;
       const std::string lacks = b.pending ? cat(b.pending, " arrivals") : cat(b.bytes, " bytes");
@@ -401,7 +401,7 @@ class Explorer {
     put(s.last == kOpen ? INT8_MAX : s.last - origin.k);
     for (int i = 0; i < n; ++i) {
       const int at = (origin.at + i) % n;
-      const Stage& stage = s.stages[static_cast<size_t>(at)];
+      const PipelineStage& stage = s.stages[static_cast<size_t>(at)];
       for (const Barrier* b : {&stage.full, &stage.empty}) {
         parity(b->phase, at);
         put(b->pending);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 #include "runtime/analysis/views.h"
 #include "tiny/ir/build.h"
 #include "tiny/rewrite/algebra.h"

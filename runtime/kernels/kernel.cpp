@@ -81,8 +81,8 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
   auto kernel = std::make_shared<Kernel>();
   kernel->name = step.name;
   kernel->launch = low.launch;
-  kernel->bytes = low.bytes;
-  kernel->flops = low.flops;
+  kernel->bytes = low.work.bytes;
+  kernel->flops = low.work.flops;
   const std::string binary = [&] {
     const HostSpan span("compile");
     return cached_compile(device, low.source);

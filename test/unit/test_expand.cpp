@@ -1,10 +1,9 @@
-#include "codegen/passes/expand.h"
+#include "codegen/passes/passes.h"
 
 #include <doctest/doctest.h>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/option.h"
-#include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
 #include "tiny/ir/verify.h"
 #include "tiny/rewrite/algebra.h"
@@ -21,7 +20,7 @@ Node bound(Node value, int range, RangeKind kind) {
 
 Node vectorized(Node value, int range) {
   Node k = simplify(vectorize(bound(value, range, RangeKind::Vector), Target{}));
-  verify(k, Stage::Vector, "vectorize");
+  verify(k, Form::Vector, "vectorize");
   return k;
 }
 
@@ -100,7 +99,7 @@ TEST_CASE("a reduction over a vector range keeps the lanes of another") {
   for (int range : {0, 1})
     k = apply(k, Opt{OptKind::Bind, range, static_cast<int64_t>(RangeKind::Vector), {}}, Target{});
   k = simplify(vectorize(k, Target{}));
-  verify(k, Stage::Vector, "vectorize");
+  verify(k, Form::Vector, "vectorize");
   CHECK(count_op(k, Op::Fold) == 0);
   CHECK(all_of(k, Op::Store)[0]->src(2)->dtype == kF32.vec(8));
 }

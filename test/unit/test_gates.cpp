@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "codegen/lower.h"
-#include "codegen/passes/gates.h"
+#include "codegen/passes/passes.h"
 #include "runtime/device/buffer.h"
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"

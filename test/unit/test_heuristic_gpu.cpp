@@ -180,7 +180,7 @@ TEST_CASE("GPU options: a loss over long rows reads them once, in pieces that th
   CHECK(first.launch.grid[0] == 4096 * 25 / 2);  // pieces, of which a warp holds one
   CHECK(first.source.text.find("UNROLL for (i32") == std::string::npos);  // held in registers
   for (size_t i = 1; i < s->steps.size(); ++i)  // the others read a few elements of each row
-    CHECK(lower(s->steps[i].kernel.get(), "k", target).flops < 4096 * 256);
+    CHECK(lower(s->steps[i].kernel.get(), "k", target).work.flops < 4096 * 256);
   CHECK(lower(s->steps[1].kernel.get(), "k", target).launch.block[1] == 8);  // full blocks of them
 }
 

@@ -1,5 +1,5 @@
 // Which indices have 32 bits, and kernels of more elements than those count.
-#include "codegen/passes/index_width.h"
+#include "codegen/passes/passes.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

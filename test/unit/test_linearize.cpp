@@ -1,4 +1,4 @@
-#include "codegen/passes/linearize.h"
+#include "codegen/passes/passes.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,6 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/option.h"
-#include "codegen/passes/ranges.h"
 #include "test/unit/kernels.h"
 #include "tiny/rewrite/algebra.h"
 

@@ -9,7 +9,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/choice.h"
 #include "codegen/options/load_matrix.h"
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/search/space.h"
 #include "test/unit/integers.h"

@@ -111,8 +111,8 @@ TEST_CASE("a matrix product is heavy and its work is counted") {
   Node k = kernel_of({matmul(tensor_param(1, {64, 32}), tensor_param(2, {32, 48}))});
   const Lowered low = lower(k, "k", target_of(Target::Language::C));
   CHECK(low.source.heavy);
-  CHECK(low.flops == 2.0 * 64 * 32 * 48);
-  CHECK(low.bytes == 4.0 * (64 * 32 + 32 * 48 + 64 * 48));
+  CHECK(low.work.flops == 2.0 * 64 * 32 * 48);
+  CHECK(low.work.bytes == 4.0 * (64 * 32 + 32 * 48 + 64 * 48));
 }
 
 TEST_CASE("the same kernel lowers to the same text on any thread") {

@@ -10,7 +10,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/lower.h"
 #include "codegen/options/mma.h"
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/device/buffer.h"

@@ -3,8 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "codegen/kernel/access.h"
-#include "codegen/passes/merge.h"
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 #include "test/unit/kernels.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/print.h"
@@ -76,7 +75,7 @@ TEST_CASE("a split with a tail gates loads and stores") {
   REQUIRE(store->num_src == 4);
   CHECK(to_expression(load->src(2)) == "((r0*8)+r1)<30");
   CHECK(store->src(3) == load->src(2));
-  verify(k, Stage::Kernel, "split");
+  verify(k, Form::Kernel, "split");
 }
 
 TEST_CASE("an extended range reads its end again and stores nothing there") {
@@ -95,7 +94,7 @@ TEST_CASE("an extended range reads its end again and stores nothing there") {
   REQUIRE(store->num_src == 4);
   CHECK(to_expression(store->src(1)) == "r0");
   CHECK(to_expression(store->src(3)) == "r0<30");
-  verify(k, Stage::Kernel, "extend");
+  verify(k, Form::Kernel, "extend");
   CHECK(apply(plain, Opt{OptKind::Extend, 0, 6, {}}, Target{}) == plain);
   Node sum = to_ranges(kernel_of({build::reduce(Op::Add, tensor_param(1, {30}), 1)}));
   CHECK(why_not(sum, opt) == "cannot extend r0 to a multiple of 8");

@@ -1,4 +1,4 @@
-#include "codegen/passes/partial_sums.h"
+#include "codegen/passes/passes.h"
 
 #include <doctest/doctest.h>
 

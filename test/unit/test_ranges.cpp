@@ -1,4 +1,4 @@
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ Node only_load(Node sink) {
 
 Node ranged(const std::vector<Node>& values) {
   Node k = simplify(to_ranges(kernel_of(values)));
-  verify(k, Stage::Kernel, "ranges");
+  verify(k, Form::Kernel, "ranges");
   return k;
 }
 

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "codegen/kernel/facts.h"
-#include "codegen/passes/index_width.h"
+#include "codegen/passes/passes.h"
 #include "test/unit/run_kernel.h"
 #include "tiny/base/error.h"
 

@@ -6,7 +6,7 @@
 #include "codegen/kernel/option.h"
 #include "codegen/lower.h"
 #include "codegen/options/thread_group.h"
-#include "codegen/passes/scan.h"
+#include "codegen/passes/passes.h"
 #include "test/devices.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/tiny.h"

@@ -9,7 +9,7 @@
 #include "codegen/lower.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 #include "devices/cuda/cuda.h"
 #include "runtime/device/buffer.h"
 #include "runtime/realize/realize.h"

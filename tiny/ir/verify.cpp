@@ -7,32 +7,32 @@ namespace tiny {
 
 namespace {
 
-bool is_legal_op(Op op, Stage stage) {
+bool is_legal_op(Op op, Form form) {
   const OpClass cls = info(op).cls;
   if (op == Op::Sink || op == Op::Const || op == Op::Param || is_elementwise(op)) return true;
-  if (stage == Stage::Tensor) return cls != OpClass::Kernel && cls != OpClass::Statement;
+  if (form == Form::Tensor) return cls != OpClass::Kernel && cls != OpClass::Statement;
   if (op == Op::Range || op == Op::Load || op == Op::Store || op == Op::Reduce ||
       op == Op::Prefix || op == Op::Matrix || op == Op::Mma || op == Op::Stage || op == Op::Shuffle)
     return true;
-  return stage != Stage::Kernel && cls == OpClass::Kernel;
+  return form != Form::Kernel && cls == OpClass::Kernel;
 }
 
-bool is_expanded_before(RangeKind kind, Stage stage) {
-  return kind == RangeKind::Vector && (stage == Stage::Vector || stage == Stage::Machine);
+bool is_expanded_before(RangeKind kind, Form form) {
+  return kind == RangeKind::Vector && (form == Form::Vector || form == Form::Machine);
 }
 
 // The rule that `n` breaks, or nullptr.
-const char* broken_rule(Node n, Stage stage) {
-  if (!is_legal_op(n->op, stage)) return "this operation has no place here";
+const char* broken_rule(Node n, Form form) {
+  if (!is_legal_op(n->op, form)) return "this operation has no place here";
   const int arity = info(n->op).arity;
   if (arity >= 0 && static_cast<uint32_t>(arity) != n->num_src) return "wrong number of sources";
-  if (stage == Stage::Machine && n->dtype.scalar == Scalar::Index) return "an index without width";
-  if (n->op == Op::Range && is_expanded_before(n->arg<RangeArg>().kind, stage))
+  if (form == Form::Machine && n->dtype.scalar == Scalar::Index) return "an index without width";
+  if (n->op == Op::Range && is_expanded_before(n->arg<RangeArg>().kind, form))
     return "a range that should have been expanded";
   if (!is_elementwise(n->op)) return nullptr;
   for (Node s : n->srcs()) {
     if (s->dtype.lanes != n->dtype.lanes) return "sources have other lanes than the result";
-    if (stage == Stage::Tensor && !same(s->shape(), n->shape())) return "sources differ in shape";
+    if (form == Form::Tensor && !same(s->shape(), n->shape())) return "sources differ in shape";
   }
   const OpClass cls = info(n->op).cls;
   if (cls == OpClass::Binary && n->src(0)->dtype != n->src(1)->dtype)
@@ -51,9 +51,9 @@ const char* broken_rule(Node n, Stage stage) {
 
 }  // namespace
 
-void verify(Node root, Stage stage, const char* pass) {
+void verify(Node root, Form form, const char* pass) {
   for (Node n : topological(root))
-    if (const char* rule = broken_rule(n, stage))
+    if (const char* rule = broken_rule(n, form))
       throw Bug(cat("after ", pass, ": ", rule, ":\n", to_text(n)));
 }
 

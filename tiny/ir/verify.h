@@ -1,11 +1,12 @@
-// What is legal at each stage of a graph's life. Run after every pass when CHECK=1 and in tests:
-// a pass that leaves something behind is found where it happens.
+// The forms that a graph takes between a user's tensors and source text, and which nodes are legal
+// in each. Run after every pass when CHECK=1 and in tests: a pass that leaves something behind is
+// found where it happens.
 #pragma once
 #include "tiny/ir/node.h"
 
 namespace tiny {
 
-enum class Stage {
+enum class Form {
   Tensor,   // what users build
   Kernel,   // loads, stores, ranges; scalars
   Vector,   // vectors in place of vector ranges
@@ -13,6 +14,6 @@ enum class Stage {
 };
 
 // Throws Bug naming `pass` and the node.
-void verify(Node root, Stage stage, const char* pass);
+void verify(Node root, Form form, const char* pass);
 
 }  // namespace tiny

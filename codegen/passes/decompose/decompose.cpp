@@ -6,6 +6,7 @@
 
 #include "codegen/options/mma.h"
 #include "codegen/passes/decompose/transcendental.h"
+#include "codegen/passes/passes.h"
 
 namespace tiny {
 

@@ -75,8 +75,8 @@ int CPrinter::proved_alignment(Node index, DType t) const {
   return static_cast<int>(std::gcd(bytes, elements * t.size()));
 }
 
-bool CPrinter::is_read_once(Node param) const {
-  return !is_stage(param) && (program_.read_once >> slot_of(param) & 1) != 0 &&
+bool CPrinter::is_streaming(Node param) const {
+  return !is_stage(param) && (program_.streaming >> slot_of(param) & 1) != 0 &&
          !program_.written[static_cast<size_t>(slot_of(param))];
 }
 
@@ -93,7 +93,7 @@ std::string CPrinter::vector_load(Node n) {
     v = cat("load<", type(t), ", ", proved_alignment(index, t), ">(", buffer(param), " + ",
             value(index), ")");
   else if (dialect_.language == Source::Language::Cuda && t.size() * t.lanes == 16 &&
-           is_read_once(param))
+           is_streaming(param))
     v = cat("load_once((const ", type(t), "*)(", buffer(param), " + ", value(index), "))");
   if (!n->dtype.is_bool()) return v;
   return dialect_.classes ? convert(v, t, n->dtype) : as(n->dtype, cat("(", v, " != 0)"));

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "codegen/kernel/linear.h"
-#include "codegen/passes/gates.h"
 #include "codegen/render/c/dialect.h"
+#include "codegen/render/c/free_selections.h"
 #include "codegen/render/c/text.h"
 #include "tiny/base/error.h"
 
@@ -72,7 +72,7 @@ class CPrinter {
   std::string vector_at(Node param, DType t, Str index, const char* access);
   std::string lane_from(DType t, Str v);
   int proved_alignment(Node index, DType t) const;
-  bool is_read_once(Node param) const;
+  bool is_streaming(Node param) const;
   std::string vector_load(Node n);
   std::string vector_store(Node n, Str v);
   std::string registers(Node n);

@@ -306,7 +306,7 @@ std::string place_text(std::string text, const MatrixPlace& at) {
 
 // Whether the first operand need not stay in the second cache.
 bool CPrinter::copies_once(const MatrixTile& tile) const {
-  return (program_.read_once >> tile.a.map.slot & 1) != 0;
+  return (program_.streaming >> tile.a.map.slot & 1) != 0;
 }
 
 // The blocks of a cluster that read what this one copies of an operand, a bit for each.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "codegen/passes/ranges.h"
+#include "codegen/passes/passes.h"
 #include "codegen/wgmma/tile.h"
 #include "runtime/distributed/collective.h"
 #include "runtime/fusion/fuse.h"

@@ -1,23 +1,11 @@
-// Elements that a kernel leaves out: the last iterations of a loop that is cut unevenly, those
-// before and behind a row that begins anywhere, padding. A reduction takes its identity instead of
-// them, and each load has a gate.
+// Selections (Op::Where) that cost nothing in a GPU's kernel: by the gate of a load that takes the
+// other value itself, and of exponentials that the hardware flushes to zero.
 #pragma once
-#include <optional>
-
 #include "codegen/kernel/linear.h"
-#include "codegen/target/target.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
 
-// Selects as far down as possible, so that one of them serves all reductions over a row: a sum of
-// exp2(c (x - m)), m the largest x and c > 0, leaves out what is -infinity instead of x. Gates of
-// loads become the conditions by which what is loaded is selected. On a GPU such a sum also leaves
-// out what is less than a normal number, which no bit of it depends on, since exp2(0) is one of its
-// terms.
-Node lower_gates(Node sink, const Target& target);
-
-// Selections that cost nothing where a GPU's kernel is printed.
 class FreeSelections {
  public:
   explicit FreeSelections(const Linear& program);

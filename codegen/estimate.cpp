@@ -1,0 +1,25 @@
+#include "codegen/estimate.h"
+
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
+
+namespace tiny {
+
+KernelWork estimate_work(Node sink) {
+  KernelWork out;
+  for (Node p : all_of(sink, Op::Param))
+    out.bytes += static_cast<double>(p->ints()[1] * p->dtype.size());
+  const std::vector<Node> ranges = ranges_of(sink);
+  for (Node n : topological(sink)) {
+    const bool arithmetic = is_elementwise(n->op) && n->dtype.is_float() && n->op != Op::Cast;
+    if (!arithmetic && n->op != Op::Reduce) continue;
+    const uint64_t around = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
+    double count = 1;
+    for (Node r : ranges)
+      if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+    out.flops += count;
+  }
+  return out;
+}
+
+}  // namespace tiny

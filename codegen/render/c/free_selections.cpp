@@ -1,0 +1,84 @@
+#include "codegen/render/c/free_selections.h"
+
+#include <cmath>
+
+#include "codegen/kernel/access.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
+
+namespace tiny {
+
+namespace {
+
+Node unbroadcast(Node n) { return n->op == Op::Broadcast ? n->src(0) : n; }
+
+// The constant as an element of the load: an infinity, which every dtype has. (Zero is what a load
+// gives without being told to.)
+Node as_element(Node constant, Node load) {
+  const bool infinite = constant->is_const() && constant->dtype.is_float() &&
+                        std::isinf(constant->float_value()) && load->dtype.is_float();
+  return infinite ? tiny::constant(load->dtype.one(), constant->float_value()) : nullptr;
+}
+
+}  // namespace
+
+FreeSelections::FreeSelections(const Linear& program) {
+  find_loads(program);
+  find_exponentials(program);
+}
+
+void FreeSelections::find_loads(const Linear& program) {
+  NodeMap<char> other;  // loads that somebody reads as they are
+  std::vector<Node> wheres;
+  const auto visit = [&](Node user, Node s) {
+    Node load = gated_load(s);
+    if (!load || gated_load(user)) return;  // the users of a cast decide
+    const bool selects = user->op == Op::Where && user->src(1) == s && user->src(2)->is_const() &&
+                         unbroadcast(user->src(0)) == unbroadcast(load->src(2));
+    Node c = selects ? as_element(user->src(2), load) : nullptr;
+    const Node* before = constants_.find(load);
+    if (!c || (before && *before != c)) {
+      other[load] = 1;
+      return;
+    }
+    constants_[load] = c;
+    wheres.push_back(user);
+  };
+  for (Node n : program.body) {
+    if (n->op == Op::Update)
+      visit(n, n->src(0)->src(0));
+    else if (n->op == Op::Fetch)
+      visit(n, n->src(0)->src(2));
+    else if (n->op != Op::Reduce)
+      for (Node s : n->srcs()) visit(n, s);
+  }
+  NodeMap<Node> kept;
+  for (Node where : wheres) {
+    Node load = gated_load(where->src(1));
+    if (other.contains(load)) continue;
+    done_[where] = 1;
+    kept[load] = constants_[load];
+  }
+  constants_ = std::move(kept);
+}
+
+void FreeSelections::find_exponentials(const Linear& program) {
+  NodeMap<int> users;
+  std::vector<Node> parts;
+  for (Node n : program.body) {
+    if (n->op == Op::Update) ++users[n->src(0)->src(0)];
+    if (n->op == Op::Update || n->op == Op::Reduce) continue;
+    for (Node s : n->srcs()) ++users[s];
+    if (n->op != Op::Where || n->dtype.scalar != Scalar::F32) continue;
+    Node small = n->src(0), power = n->src(2);
+    if (small->op != Op::Lt || power->op != Op::Exp2 || !n->src(1)->is_const(0) ||
+        small->src(0) != power->src(0) || !small->src(1)->is_const(kLeastNormalExponent))
+      continue;
+    flushed_[n] = power->src(0);
+    parts.insert(parts.end(), {small, power});
+  }
+  for (Node part : parts)
+    if (users[part] == 1) hidden_[part] = 1;
+}
+
+}  // namespace tiny
