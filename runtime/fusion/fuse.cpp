@@ -447,9 +447,18 @@ class Fuser {
 
   // A path from p to c through another kernel: merging the two would close a circle.
   bool reaches_otherwise(int p, int c) const {
-    for (int q : between(p, c)) {
-      const std::vector<int> from = producers(q);
-      if (std::find(from.begin(), from.end(), p) != from.end()) return true;
+    ++search_;
+    searched_.resize(kernels_.size());
+    std::vector<int> stack{c};
+    while (!stack.empty()) {
+      const int k = stack.back();
+      stack.pop_back();
+      for (int made : kernels_[k].producers) {
+        const int q = find(made);
+        if (q == p && k != c) return true;
+        if (!kernels_[q].alive || kernels_[q].place <= kernels_[p].place || q == c) continue;
+        if (std::exchange(searched_[q], search_) != search_) stack.push_back(q);
+      }
     }
     return false;
   }

@@ -28,11 +28,13 @@ struct Block {
 };
 
 // Offsets for blocks of one device, each in the smallest gap that has room among the blocks placed
-// before that are alive at the same time. Gives the bytes of all together.
-int64_t place(std::vector<Block*> order) {
+// before that are alive at the same time. Gives the bytes of all together. Of blocks `by_time`,
+// those that are over need not be looked at again.
+int64_t place(const std::vector<Block*>& order, bool by_time) {
   std::vector<const Block*> placed;  // by offset
   int64_t total = 0;
   for (Block* b : order) {
+    if (by_time) std::erase_if(placed, [&](const Block* p) { return p->last < b->first; });
     int64_t end = 0, best = -1, best_room = std::numeric_limits<int64_t>::max();
     for (const Block* p : placed) {
       if (!p->overlaps(*b)) continue;
@@ -62,9 +64,9 @@ int64_t place_well(std::vector<Block*> blocks) {
   std::stable_sort(blocks.begin(), blocks.end(), by_time);
   std::vector<Block*> large_first = blocks;
   std::stable_sort(large_first.begin(), large_first.end(), by_size);
-  const int64_t time = place(blocks);
-  const int64_t size = place(large_first);
-  return time < size ? place(blocks) : size;
+  const int64_t time = place(blocks, true);
+  const int64_t size = place(large_first, false);
+  return time < size ? place(blocks, true) : size;
 }
 
 // The most bytes of blocks that are alive during one step.
@@ -258,8 +260,9 @@ class Checker {
         arena != plan_.arenas.end() && end(v) <= arena->second && begin(v) % kBlockAlignment == 0,
         "memory: value ", v, " lies outside the arena or is not aligned");
     auto& extents = arena_[device];
-    for (auto at = extents.begin(); at != extents.end();)
-      at = at->first < end(v) && begin(v) < at->second.end ? extents.erase(at) : std::next(at);
+    auto at = extents.lower_bound(begin(v));
+    if (at != extents.begin() && std::prev(at)->second.end > begin(v)) --at;
+    while (at != extents.end() && at->first < end(v)) at = extents.erase(at);
     extents[begin(v)] = {end(v), v};
   }
 
@@ -268,7 +271,7 @@ class Checker {
   size_t step_ = 0;
   std::map<int, int> own_;
   std::map<int, bool> was_written_;
-  std::map<int, std::map<int64_t, Extent>> arena_;  // by device and offset
+  std::map<int, std::map<int64_t, Extent>> arena_;  // by device and offset, none of which overlap
 };
 
 }  // namespace

@@ -69,17 +69,26 @@ class Orderer {
         maker_[n] = static_cast<int>(g);
         if (n->op == Op::Assign || scatters.contains(n)) out_.replaces[n] = overwritten_input(n);
       }
+    for (Node r : roots_) {
+      Node b = base_of(r);
+      is_root_[b] = 1;
+      if (b->op == Op::Param) viewed_.insert(b->ints()[0]);
+    }
   }
 
   OrderedGroups run() {
     const int count = static_cast<int>(groups_.size());
     before_.resize(groups_.size());
-    for (int g = 0; g < count; ++g)
-      for (Node n : groups_[g].inputs)
-        if (const int* m = maker_.find(n)) before_[g].insert(*m);
-    for (int g = 0; g < count; ++g)
+    after_.resize(groups_.size());
+    level_.resize(groups_.size());
+    for (int g = 0; g < count; ++g) {
+      for (Node n : groups_[g].inputs) {
+        if (const int* m = maker_.find(n)) wait_for(g, *m);
+        if (n->op == Op::Param) readers_[n->ints()[0]].push_back(g);
+      }
       for (Node n : groups_[g].after)
-        if (const int* m = maker_.find(n); m && *m != g) before_[g].insert(*m);
+        if (const int* m = maker_.find(n); m && *m != g) wait_for(g, *m);
+    }
     for (int g = 0; g < count; ++g)
       for (Node n : groups_[g].outputs)
         if (out_.replaces.contains(n)) try_in_place(g, n);
@@ -90,17 +99,38 @@ class Orderer {
   }
 
  private:
-  bool reads(const Group& g, int input, bool elsewhere_only) const {
-    for (Node n : elsewhere_only ? g.elsewhere : g.inputs)
-      if (n->op == Op::Param && n->ints()[0] == input) return true;
-    return false;
+  static bool reads_elsewhere(const Group& g, int input) {
+    return std::any_of(g.elsewhere.begin(), g.elsewhere.end(),
+                       [&](Node n) { return n->op == Op::Param && n->ints()[0] == input; });
   }
 
-  bool needs(int group, int other, std::set<int>& seen) const {  // by any path
-    if (group == other) return true;
-    if (!seen.insert(group).second) return false;
-    for (int p : before_[group])
-      if (needs(p, other, seen)) return true;
+  // The group runs behind the other one. Levels grow along every such edge.
+  void wait_for(int group, int other) {
+    if (!before_[group].insert(other).second) return;
+    after_[other].push_back(group);
+    std::vector<int> raised{other};
+    while (!raised.empty()) {
+      const int from = raised.back();
+      raised.pop_back();
+      for (int g : after_[from]) {
+        if (level_[g] > level_[from]) continue;
+        level_[g] = level_[from] + 1;
+        raised.push_back(g);
+      }
+    }
+  }
+
+  // Whether the group runs behind the other one, by any path: only higher levels do.
+  bool needs(int group, int other) const {
+    std::vector<int> stack{group};
+    std::set<int> seen;
+    while (!stack.empty()) {
+      const int g = stack.back();
+      stack.pop_back();
+      if (g == other) return true;
+      if (level_[g] <= level_[other] || !seen.insert(g).second) continue;
+      stack.insert(stack.end(), before_[g].begin(), before_[g].end());
+    }
     return false;
   }
 
@@ -111,8 +141,6 @@ class Orderer {
   // Values of the jobs are the stored nodes, by the order of groups and outputs.
   void choose_order() {
     NodeMap<int> id;
-    NodeMap<char> stays;
-    for (Node r : roots_) stays[base_of(r)] = 1;
     for (const Group& g : groups_)
       for (Node n : g.outputs) {
         id[n] = static_cast<int>(stored_.size());
@@ -129,7 +157,7 @@ class Orderer {
       for (Node n : groups_[g].outputs) {
         j.writes.push_back(*id.find(n));
         JobValue v{bytes_of(n->dtype, numel(n->shape())),
-                   stays.contains(n) || out_.in_place.contains(n)};
+                   is_root_.contains(n) || out_.in_place.contains(n)};
         std::vector<Node> from;
         v.cheap = find_recipe(n, from);
         for (Node s : from) {
@@ -195,16 +223,13 @@ class Orderer {
     const int input = overwritten_input(assign);
     if (input < 0 || overwritten_.count(input)) return;
     const bool read = assign->op == Op::Scatter ? reads_beside_base(assign, input)
-                                                : reads(groups_[group], input, true);
+                                                : reads_elsewhere(groups_[group], input);
     if (read || is_result(input) || is_read_by_others(groups_[group], assign, input)) return;
-    std::vector<int> readers;
-    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-      if (g == group || !reads(groups_[g], input, false)) continue;
-      std::set<int> seen;
-      if (needs(g, group, seen)) return;
-      readers.push_back(g);
-    }
-    before_[group].insert(readers.begin(), readers.end());
+    const std::vector<int>& readers = readers_[input];
+    for (int g : readers)
+      if (g != group && needs(g, group)) return;
+    for (int g : readers)
+      if (g != group) wait_for(group, g);
     overwritten_[input] = group;
     out_.in_place[assign] = input;
   }
@@ -229,23 +254,17 @@ class Orderer {
     return false;
   }
 
-  bool is_result(int input) const {  // a root that is a view of it
-    for (Node r : roots_) {
-      Node b = base_of(r);
-      if (b->op == Op::Param && b->ints()[0] == input) return true;
-    }
-    return false;
-  }
+  // Whether a root is a view of it.
+  bool is_result(int input) const { return viewed_.count(input) != 0; }
 
   // Which stored values each turn is the last to need.
   void find_deaths() {
     out_.deaths.resize(order_.size());
-    NodeMap<char> needed;  // later on
-    for (Node r : roots_) needed[base_of(r)] = 1;
+    NodeMap<char> needed = is_root_;  // later on
     for (size_t t = order_.size(); t-- > 0;) {
       const Group g = group_of(order_[t]);
       for (Node n : g.outputs)
-        if (!is_root(n)) needed[n] = 0;  // before that it is another version of the value
+        if (!is_root_.contains(n)) needed[n] = 0;  // before that it is another version of the value
       for (Node n : g.inputs) {
         char& later = needed[n];
         if (!later && maker_.contains(n)) out_.deaths[t].push_back(n);
@@ -254,16 +273,17 @@ class Orderer {
     }
   }
 
-  bool is_root(Node n) const {
-    return std::any_of(roots_.begin(), roots_.end(), [&](Node r) { return base_of(r) == n; });
-  }
-
   const std::span<const Node> roots_;
+  NodeMap<char> is_root_;     // memory of the roots
+  std::set<int64_t> viewed_;  // inputs that roots are views of
   const std::vector<Group> groups_;
   const std::span<const int> devices_;  // of the inputs
   OrderedGroups out_;
   NodeMap<int> maker_;
-  std::vector<std::set<int>> before_;
+  std::map<int64_t, std::vector<int>> readers_;  // groups, by input
+  std::vector<std::set<int>> before_;            // groups, of each group
+  std::vector<std::vector<int>> after_;          // the same edges, turned round
+  std::vector<int> level_;                       // above those of all groups before it
   std::vector<Node> stored_;
   std::vector<Turn> order_;
   std::map<int, int> overwritten_;  // inputs, and by which group
