@@ -108,6 +108,9 @@ TOOLS := $(subst _,-,$(TOOL_SOURCES:extra/%.cpp=$(BUILD)/%))
 BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(BENCH_SOURCES))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
 README_EXAMPLE := $(if $(wildcard README.md),$(BUILD)/readme_example)
+# As many as the page has C++ blocks.
+QUICKSTART := $(patsubst %,$(BUILD)/quickstart/%,$(if $(wildcard docs/quickstart.md),\
+  $(shell seq $$(grep -c '^```cpp' docs/quickstart.md))))
 
 # Keeps the target as it is unless its text changes: what depends on it is then made again.
 define write_if_changed
@@ -176,9 +179,20 @@ $(BUILD)/readme_example: $(BUILD)/readme_example.cpp $(LIBRARY) $(BUILD)/flags
 	@$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(WERROR) $(ALL_LDFLAGS) $(filter %.cpp %.a,$^) \
 	  $(ALL_LDLIBS) -MMD -MP -MT $@ -MF $@.d -o $@
 
+# The programs of docs/quickstart.md, which test/train/test_quickstart.cpp runs. Like the tests they
+# run once.
+$(QUICKSTART:=.cpp): $(BUILD)/quickstart/%.cpp: docs/quickstart.md | setup
+	@mkdir -p $(@D)
+	@awk '/^```cpp/ {inside = ++block == $*; next} /^```/ {inside = 0} inside' $< >$@
+$(QUICKSTART): $(BUILD)/quickstart/%: $(BUILD)/quickstart/%.cpp $(LIBRARY) $(BUILD)/flags
+	@echo "  CXX  $< (docs/quickstart.md)"
+	@$(LAUNCHER) $(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) -O0 $(WERROR) -MMD -MP -MT $@ -MF $@.d \
+	  -c $< -o $@.o
+	@$(CXX) $(ALL_LDFLAGS) $@.o $(LIBRARY) $(ALL_LDLIBS) -o $@
+
 OBJECTS := $(call object,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) $(CONFORMANCE_SOURCES) \
   $(wildcard examples/*.cpp extra/*.cpp extra/bench/*.cpp))
--include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d
+-include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d $(QUICKSTART:=.d)
 
 # Order-only: it runs before anything is compiled and makes nothing out of date.
 .PHONY: setup FORCE
@@ -199,12 +213,12 @@ help:
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
 	@echo 'make beam-test       searches the options of 200 random kernels and compares their results'
-	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU (see README.md)'
+	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU: docs/testing.md'
 	@echo 'make gpu-sanitize    the operator tests on the GPU under compute-sanitizer'
 	@echo 'make fuzz            random programs in child processes: N=, SECONDS=, SEED=, DEVICE=, SETTING='
 	@echo 'make check           format, headers, unit, golden and lint tests: about a minute'
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
-	@echo 'make golden          the golden texts of kernels; golden-update writes them anew'
+	@echo 'make golden          the golden texts of kernels; golden-update writes them and the pages anew'
 	@echo 'make bench-compile   times of scheduling and lowering; make bench: all of extra/bench'
 	@echo 'make all             library, examples and benchmarks in $(BUILD)'
 	@echo 'make format, clean   clang-format of every source; removes build/'
@@ -220,7 +234,7 @@ doctor: $(DOCTOR)
 
 run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 
-test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
+test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(QUICKSTART) $(CONFORMANCE)
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
 
 # `make test` runs a part of these, another one each day.
@@ -244,7 +258,7 @@ gpu-test:
 	  CPPFLAGS='$(CPPFLAGS) $(if $(wildcard $(CARRY)),-I$(CARRY))'
 
 gpu-test-built: $(if $(filter doctest-dev,$(MISSING)),,$(TEST_PROGRAM)) $(CONFORMANCE) \
-  $(EXAMPLES) $(BUILD)/bench/gpu
+  $(EXAMPLES) $(README_EXAMPLE) $(QUICKSTART) $(BUILD)/bench/gpu
 	@DEVICE=$(GPU) extra/gpu_test.sh $(BUILD)
 
 # The operator cases under compute-sanitizer.

@@ -166,7 +166,7 @@ TEST_CASE("the golden text of an element-wise kernel") {
   check_golden("elementwise", ((input({64, 48}) + 1) * input({48})).relu());
 }
 
-// The README shows this one.
+// docs/how-it-works.md shows this one.
 TEST_CASE("the golden text of an element-wise chain summed over rows") {
   check_golden("row_sum", (input({8, 64}) * 2 + 1).relu().sum(1));
 }

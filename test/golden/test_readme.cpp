@@ -1,6 +1,6 @@
-// The generated parts of README.md are what the program says: the tables of operators and of
-// environment variables and the stages of a kernel. `make golden-update` writes them anew. A part
-// stands between
+// The generated parts of README.md and docs/*.md are what the program says: the tables of
+// operators, of environment variables and of GPUs, and the stages of a kernel. `make golden-update`
+// writes them anew. A part stands between
 //   <!-- generated: environment -->    or    <!-- generated: row_sum, options, 20 lines -->
 // and `<!-- end -->`; `4+7 lines` shows seven lines after the first four.
 #include <doctest/doctest.h>
@@ -13,6 +13,7 @@
 #include <sstream>
 #include <vector>
 
+#include "codegen/target/target.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 
@@ -105,12 +106,27 @@ std::string operator_table() {
          table_row("Optimizers", classes_of(header("train/optim.h"), "Optimizer|AdamBase"));
 }
 
+std::string gpu_rows() {
+  std::string out =
+      "| architecture | as in | language | lanes of a warp | multiprocessors | shared memory of a "
+      "block, KiB | L2, MiB | matrix instruction | 8-bit floats |\n"
+      "|---|---|---|---|---|---|---|---|---|\n";
+  for (const GpuRow& gpu : gpu_table()) {
+    const char* language = gpu.language == Target::Language::Cuda ? "CUDA" : "HIP";
+    out += cat("| `", gpu.arch, "` | ", gpu.model, " | ", language, " | ", gpu.warp, " | ",
+               gpu.cores, " | ", gpu.shared_kb, " | ", gpu.l2_mb, " | ", gpu.matrix_units, " | ",
+               gpu.has_fp8 ? "yes" : "no", " |\n");
+  }
+  return out;
+}
+
 std::string generated(const std::string& what) {
   if (what == "environment") return env_table_markdown();
   if (what == "operators") return operator_table();
+  if (what == "gpus") return gpu_rows();
   std::smatch m;
   const std::regex form("(\\w+), (.+), (?:(\\d+)\\+)?(\\d+) lines");
-  check(std::regex_match(what, m, form), "README.md: cannot generate '", what, "'");
+  check(std::regex_match(what, m, form), "cannot generate '", what, "'");
   return stage(m[1], m[2], m[3].matched ? std::stoi(m[3]) : 0, std::stoi(m[4]));
 }
 
@@ -122,24 +138,34 @@ std::string filled(const std::string& text) {
   for (size_t mark; (mark = text.find(begin, at)) != std::string::npos;) {
     const size_t name = mark + begin.size(), body = text.find(close, name);
     const size_t last = text.find(end, mark);
-    check(body < last && last != std::string::npos, "README.md: a generated part has no end");
+    check(body < last && last != std::string::npos, "a generated part has no end");
     out += text.substr(at, body + close.size() - at) + generated(text.substr(name, body - name));
     at = last;
   }
   return out + text.substr(at);
 }
 
+std::vector<std::filesystem::path> pages() {
+  std::vector<std::filesystem::path> out{kRoot / "README.md"};
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot / "docs"))
+    if (entry.path().extension() == ".md") out.push_back(entry.path());
+  return out;
+}
+
 }  // namespace
 
-TEST_CASE("the generated parts of the README are up to date") {
-  const auto path = kRoot / "README.md";
-  const std::string text = read(path);
-  CHECK(text.find("<!-- generated: environment -->") != std::string::npos);
-  CHECK(text.find("<!-- generated: operators -->") != std::string::npos);
-  if (std::getenv("GOLDEN_UPDATE"))
-    std::ofstream(path) << filled(text);
-  else
-    CHECK_MESSAGE(filled(text) == text, "make golden-update writes README.md anew");
+TEST_CASE("the generated parts of the pages are up to date") {
+  std::string all;
+  for (const auto& path : pages()) {
+    const std::string text = read(path);
+    all += text;
+    if (std::getenv("GOLDEN_UPDATE"))
+      std::ofstream(path) << filled(text);
+    else
+      CHECK_MESSAGE(filled(text) == text, "make golden-update writes ", path.string(), " anew");
+  }
+  for (const char* part : {"environment", "operators", "gpus", "row_sum, tensors"})
+    CHECK_MESSAGE(all.find(cat("<!-- generated: ", part)) != std::string::npos, part);
 }
 
 TEST_CASE("the table of operators has a row for each section of a header") {
@@ -160,12 +186,11 @@ TEST_CASE("the table of operators has a row for each section of a header") {
         std::vector<std::string>{"A"});
 }
 
-TEST_CASE("a generated part of a README is replaced, the rest stays") {
+TEST_CASE("a generated part of a page is replaced, the rest stays") {
   const std::string before = "a\n<!-- generated: environment -->\nold\n<!-- end -->\nb\n";
   const std::string after = filled(before);
   CHECK(after ==
         "a\n<!-- generated: environment -->\n" + env_table_markdown() + "<!-- end -->\nb\n");
   CHECK(filled(after) == after);
-  CHECK_THROWS_WITH_AS(filled("<!-- generated: x -->\n<!-- end -->"),
-                       "README.md: cannot generate 'x'", Error);
+  CHECK_THROWS_WITH_AS(filled("<!-- generated: x -->\n<!-- end -->"), "cannot generate 'x'", Error);
 }

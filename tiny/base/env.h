@@ -55,7 +55,7 @@ std::string env_kernel_key();
 // All variables that are set, with their values: what another process needs to see the same.
 std::vector<std::pair<std::string, std::string>> env_settings();
 
-// The table for people: as Markdown for the README, as aligned lines for --help.
+// The table for people: as Markdown for docs/environment.md, as aligned lines for --help.
 std::string env_table_markdown();
 std::string env_help();
 
