@@ -446,7 +446,17 @@ class Fuser {
   }
 
   // A path from p to c through another kernel: merging the two would close a circle.
-  bool reaches_otherwise(int p, int c) const {
+  bool reaches_otherwise(int p, int c) const { return walk_between(p, c, nullptr); }
+
+  bool depends(int from, int on) const {
+    const std::vector<int> read = producers(from);
+    return from == on || std::find(read.begin(), read.end(), on) != read.end() ||
+           reaches_otherwise(on, from);
+  }
+
+  // Visits the kernels behind p in the order that c depends on; true at one that reads from p,
+  // where they are not all wanted.
+  bool walk_between(int p, int c, std::vector<int>* all) const {
     ++search_;
     searched_.resize(kernels_.size());
     std::vector<int> stack{c};
@@ -455,39 +465,14 @@ class Fuser {
       stack.pop_back();
       for (int made : kernels_[k].producers) {
         const int q = find(made);
-        if (q == p && k != c) return true;
+        if (q == p && k != c && !all) return true;
         if (!kernels_[q].alive || kernels_[q].place <= kernels_[p].place || q == c) continue;
-        if (std::exchange(searched_[q], search_) != search_) stack.push_back(q);
+        if (std::exchange(searched_[q], search_) == search_) continue;
+        stack.push_back(q);
+        if (all) all->push_back(q);
       }
     }
     return false;
-  }
-
-  bool depends(int from, int on) const {
-    const std::vector<int> read = producers(from);
-    return from == on || std::find(read.begin(), read.end(), on) != read.end() ||
-           reaches_otherwise(on, from);
-  }
-
-  // Kernels behind p in the order that c depends on, in that order.
-  std::vector<int> between(int p, int c) const {
-    ++search_;
-    searched_.resize(kernels_.size());
-    std::vector<int> stack{c}, out;
-    while (!stack.empty()) {
-      const int k = stack.back();
-      stack.pop_back();
-      for (int made : kernels_[k].producers) {
-        const int q = find(made);
-        if (!kernels_[q].alive || kernels_[q].place <= kernels_[p].place) continue;
-        if (std::exchange(searched_[q], search_) == search_ || q == c) continue;
-        stack.push_back(q);
-        out.push_back(q);
-      }
-    }
-    std::sort(out.begin(), out.end(),
-              [&](int a, int b) { return kernels_[a].place < kernels_[b].place; });
-    return out;
   }
 
   // Of what lies between two kernels that become one, all that the later one depends on comes
@@ -495,7 +480,9 @@ class Fuser {
   void put_together(int p, int c) {
     const bool rising = kernels_[p].place < kernels_[c].place;
     const int begin = kernels_[rising ? p : c].place, end = kernels_[rising ? c : p].place;
-    std::vector<int> order = between(rising ? p : c, rising ? c : p);
+    std::vector<int> order;
+    walk_between(rising ? p : c, rising ? c : p, &order);
+    std::ranges::sort(order, {}, [&](int k) { return kernels_[k].place; });
     order.push_back(c);
     const std::set<int> placed(order.begin(), order.end());
     for (int at = begin; at <= end; ++at)

@@ -10,6 +10,7 @@
 #include "runtime/fusion/materialize.h"
 #include "runtime/schedule/copy_order.h"
 #include "runtime/schedule/memory_plan.h"
+#include "tiny/base/error.h"
 
 namespace tiny {
 
@@ -59,53 +60,17 @@ bool is_read_later(const Group& g, Node out, Node input) {
 
 namespace {
 
-class Orderer {
+// Which groups run behind which others. Levels grow along every edge, so that a search for a path
+// need only look at levels between those of its ends.
+class Dependences {
  public:
-  Orderer(std::span<const Node> roots, std::vector<Group> groups, const NodeMap<char>& scatters,
-          std::span<const int> devices)
-      : roots_(roots), groups_(std::move(groups)), devices_(devices) {
-    for (size_t g = 0; g < groups_.size(); ++g)
-      for (Node n : groups_[g].outputs) {
-        maker_[n] = static_cast<int>(g);
-        if (n->op == Op::Assign || scatters.contains(n)) out_.replaces[n] = overwritten_input(n);
-      }
-    for (Node r : roots_) {
-      Node b = base_of(r);
-      is_root_[b] = 1;
-      if (b->op == Op::Param) viewed_.insert(b->ints()[0]);
-    }
-  }
+  explicit Dependences(size_t groups) : before_(groups), after_(groups), level_(groups) {}
 
-  OrderedGroups run() {
-    const int count = static_cast<int>(groups_.size());
-    before_.resize(groups_.size());
-    after_.resize(groups_.size());
-    level_.resize(groups_.size());
-    for (int g = 0; g < count; ++g) {
-      for (Node n : groups_[g].inputs) {
-        if (const int* m = maker_.find(n)) wait_for(g, *m);
-        if (n->op == Op::Param) readers_[n->ints()[0]].push_back(g);
-      }
-      for (Node n : groups_[g].after)
-        if (const int* m = maker_.find(n); m && *m != g) wait_for(g, *m);
-    }
-    for (int g = 0; g < count; ++g)
-      for (Node n : groups_[g].outputs)
-        if (out_.replaces.contains(n)) try_in_place(g, n);
-    choose_order();
-    find_deaths();
-    for (const Turn& turn : order_) out_.groups.push_back(group_of(turn));
-    return std::move(out_);
-  }
+  const std::set<int>& before(size_t group) const { return before_[group]; }
 
- private:
-  static bool reads_elsewhere(const Group& g, int input) {
-    return std::any_of(g.elsewhere.begin(), g.elsewhere.end(),
-                       [&](Node n) { return n->op == Op::Param && n->ints()[0] == input; });
-  }
-
-  // The group runs behind the other one. Levels grow along every such edge.
-  void wait_for(int group, int other) {
+  // The group runs behind the other one.
+  void add(int group, int other) {
+    expect(group != other, "order: a group depends on itself");
     if (!before_[group].insert(other).second) return;
     after_[other].push_back(group);
     std::vector<int> raised{other};
@@ -120,8 +85,8 @@ class Orderer {
     }
   }
 
-  // Whether the group runs behind the other one, by any path: only higher levels do.
-  bool needs(int group, int other) const {
+  // Whether the group runs behind the other one, by any path.
+  bool has_path(int group, int other) const {
     std::vector<int> stack{group};
     std::set<int> seen;
     while (!stack.empty()) {
@@ -132,6 +97,61 @@ class Orderer {
       stack.insert(stack.end(), before_[g].begin(), before_[g].end());
     }
     return false;
+  }
+
+ private:
+  std::vector<std::set<int>> before_;
+  std::vector<std::vector<int>> after_;  // the same edges from the other end
+  std::vector<int> level_;
+};
+
+// What happens to the memory of one input.
+struct InputUse {
+  std::vector<int> readers;  // groups
+  bool is_result = false;    // a root is a view of it
+  int overwritten_by = -1;   // the group that does so in place
+};
+
+class Orderer {
+ public:
+  Orderer(std::span<const Node> roots, std::vector<Group> groups, const NodeMap<char>& scatters,
+          std::span<const int> devices)
+      : groups_(std::move(groups)), devices_(devices), depends_(groups_.size()) {
+    for (size_t g = 0; g < groups_.size(); ++g)
+      for (Node n : groups_[g].outputs) {
+        maker_[n] = static_cast<int>(g);
+        if (n->op == Op::Assign || scatters.contains(n)) out_.replaces[n] = overwritten_input(n);
+      }
+    for (Node r : roots) {
+      Node b = base_of(r);
+      is_root_[b] = 1;
+      if (b->op == Op::Param) inputs_[b->ints()[0]].is_result = true;
+    }
+  }
+
+  OrderedGroups run() {
+    const int count = static_cast<int>(groups_.size());
+    for (int g = 0; g < count; ++g) {
+      for (Node n : groups_[g].inputs) {
+        if (const int* m = maker_.find(n)) depends_.add(g, *m);
+        if (n->op == Op::Param) inputs_[n->ints()[0]].readers.push_back(g);
+      }
+      for (Node n : groups_[g].after)
+        if (const int* m = maker_.find(n); m && *m != g) depends_.add(g, *m);
+    }
+    for (int g = 0; g < count; ++g)
+      for (Node n : groups_[g].outputs)
+        if (out_.replaces.contains(n)) try_in_place(g, n);
+    choose_order();
+    find_deaths();
+    for (const Turn& turn : order_) out_.groups.push_back(group_of(turn));
+    return std::move(out_);
+  }
+
+ private:
+  static bool reads_elsewhere(const Group& g, int input) {
+    return std::any_of(g.elsewhere.begin(), g.elsewhere.end(),
+                       [&](Node n) { return n->op == Op::Param && n->ints()[0] == input; });
   }
 
   // Peaks below this are no trouble; above it, a few bytes in a hundred are read and written again.
@@ -151,7 +171,7 @@ class Orderer {
     for (size_t g = 0; g < groups_.size(); ++g) {
       Job j;
       j.is_copy = groups_[g].outputs[0]->op == Op::Copy;
-      j.before.assign(before_[g].begin(), before_[g].end());
+      j.before.assign(depends_.before(g).begin(), depends_.before(g).end());
       for (Node n : groups_[g].inputs)
         if (const int* v = id.find(n)) j.reads.push_back(*v);
       for (Node n : groups_[g].outputs) {
@@ -163,8 +183,9 @@ class Orderer {
         for (Node s : from) {
           if (const int* r = id.find(s)) v.recipe.push_back(*r);
           if (s->op != Op::Param) continue;
-          const auto writer = overwritten_.find(static_cast<int>(s->ints()[0]));
-          if (writer != overwritten_.end()) v.until.push_back(writer->second);
+          const auto use = inputs_.find(s->ints()[0]);
+          if (use != inputs_.end() && use->second.overwritten_by >= 0)
+            v.until.push_back(use->second.overwritten_by);
         }
         values.push_back(std::move(v));
       }
@@ -221,16 +242,17 @@ class Orderer {
 
   void try_in_place(int group, Node assign) {
     const int input = overwritten_input(assign);
-    if (input < 0 || overwritten_.count(input)) return;
+    if (input < 0) return;
+    InputUse& use = inputs_[input];
+    if (use.is_result || use.overwritten_by >= 0) return;
     const bool read = assign->op == Op::Scatter ? reads_beside_base(assign, input)
                                                 : reads_elsewhere(groups_[group], input);
-    if (read || is_result(input) || is_read_by_others(groups_[group], assign, input)) return;
-    const std::vector<int>& readers = readers_[input];
-    for (int g : readers)
-      if (g != group && needs(g, group)) return;
-    for (int g : readers)
-      if (g != group) wait_for(group, g);
-    overwritten_[input] = group;
+    if (read || is_read_by_others(groups_[group], assign, input)) return;
+    for (int g : use.readers)
+      if (g != group && depends_.has_path(g, group)) return;
+    for (int g : use.readers)
+      if (g != group) depends_.add(group, g);
+    use.overwritten_by = group;
     out_.in_place[assign] = input;
   }
 
@@ -254,9 +276,6 @@ class Orderer {
     return false;
   }
 
-  // Whether a root is a view of it.
-  bool is_result(int input) const { return viewed_.count(input) != 0; }
-
   // Which stored values each turn is the last to need.
   void find_deaths() {
     out_.deaths.resize(order_.size());
@@ -273,20 +292,15 @@ class Orderer {
     }
   }
 
-  const std::span<const Node> roots_;
-  NodeMap<char> is_root_;     // memory of the roots
-  std::set<int64_t> viewed_;  // inputs that roots are views of
   const std::vector<Group> groups_;
   const std::span<const int> devices_;  // of the inputs
-  OrderedGroups out_;
+  NodeMap<char> is_root_;               // memory of the roots
   NodeMap<int> maker_;
-  std::map<int64_t, std::vector<int>> readers_;  // groups, by input
-  std::vector<std::set<int>> before_;            // groups, of each group
-  std::vector<std::vector<int>> after_;          // the same edges, turned round
-  std::vector<int> level_;                       // above those of all groups before it
+  std::map<int64_t, InputUse> inputs_;
+  Dependences depends_;
   std::vector<Node> stored_;
   std::vector<Turn> order_;
-  std::map<int, int> overwritten_;  // inputs, and by which group
+  OrderedGroups out_;
 };
 
 }  // namespace
