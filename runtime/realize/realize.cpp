@@ -21,6 +21,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
+#include "tiny/tensor/pieces.h"
 
 namespace tiny {
 
@@ -296,13 +297,23 @@ void realize(std::span<Tensor* const> tensors) {
   throw_found_nan();
 }
 
-Node upload(const void* data, DType dtype, int64_t count, const std::string& device) {
+Node upload_pieces(const Pieces& pieces, DType dtype, int64_t count, const std::string& device) {
   forbid_in_capture("data from the host would be the same in every replay",
                     "make the tensor outside, and give it to the Jit if it changes");
   auto b = std::make_shared<Buffer>(device.empty() ? default_device() : device, dtype, count);
   b->label = "upload";
-  b->upload(data);
+  for (int64_t begin = 0; begin < count; begin += kPieceElements) {
+    const int64_t size = std::min(kPieceElements, count - begin);
+    Buffer piece(b, static_cast<size_t>(begin) * dtype.size(), dtype, size);
+    piece.upload(pieces(begin, size));
+  }
   return buffer_node(b);
+}
+
+Node upload(const void* data, DType dtype, int64_t count, const std::string& device) {
+  const auto* bytes = static_cast<const std::byte*>(data);
+  return upload_pieces([&](int64_t begin, int64_t) { return bytes + begin * dtype.size(); }, dtype,
+                       count, device);
 }
 
 void download(Node realized, void* out) {

@@ -144,7 +144,7 @@ TEST_CASE("tensors that cannot be saved are an error that leaves the old file") 
         "tensor __metadata__: the name is given twice or reserved");
   StateEntry bad = good;
   bad.data.resize(20);
-  CHECK(save_error({bad}) == "tensor w: shape (2,3) of f32 takes 24 bytes, the data has 20");
+  CHECK(save_error({bad}) == "tensor w: shape (2,3) of F32 takes 24 bytes, the data has 20");
   bad = good;
   bad.shape = {-2, -3};
   CHECK(save_error({bad}) == "tensor w: the shape (-2,-3) has a negative size");
@@ -233,7 +233,7 @@ TEST_CASE("offsets that do not fit the file, the shape or each other are an erro
   CHECK(read_error(R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],)"
                    R"("data_offsets":[0,0]}})",
                    0) ==
-        ": tensor w: the shape (4611686018427387904,4) of f32 takes more than 2^63 bytes");
+        ": tensor w: the shape (4611686018427387904,4) of F32 takes more than 2^60 bytes");
   const std::string first = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)";
   CHECK(read_error(first + R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6) ==
         ": tensor b: its data overlaps another tensor's: expected it to begin at byte 4, found 2");
