@@ -102,6 +102,7 @@ class FileAside {
   FileAside(const FileAside&) = delete;
   FileAside& operator=(const FileAside&) = delete;
 
+  const std::string& path() const { return path_; }
   void write(std::string_view bytes);
   void commit();
 

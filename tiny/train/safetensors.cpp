@@ -351,12 +351,12 @@ int64_t bytes_of(const std::string& path, const SafetensorsOutput& tensor) {
   return count_bytes(type_of(path, tensor), tensor.shape, describe(path, tensor.name));
 }
 
-void stream_safetensors(const std::string& path, const std::vector<SafetensorsOutput>& tensors,
+void stream_safetensors(FileAside& file, const std::vector<SafetensorsOutput>& tensors,
                         const std::map<std::string, std::string>& metadata) {
+  const std::string& path = file.path();
   const std::vector<Placed> order = lay_out(path, tensors);
   const std::string header = make_header(path, order, metadata);
   const uint64_t length = header.size();
-  FileAside file("safetensors", path);
   file.write({reinterpret_cast<const char*>(&length), sizeof length});
   file.write(header);
   for (const Placed& placed : order) {
@@ -370,6 +370,12 @@ void stream_safetensors(const std::string& path, const std::vector<SafetensorsOu
                       to_text(placed.tensor->shape), " of ", placed.type->name, " takes ",
                       placed.bytes, " bytes, the data has ", written));
   }
+}
+
+void stream_safetensors(const std::string& path, const std::vector<SafetensorsOutput>& tensors,
+                        const std::map<std::string, std::string>& metadata) {
+  FileAside file("safetensors", path);
+  stream_safetensors(file, tensors, metadata);
   file.commit();
 }
 
@@ -419,6 +425,11 @@ void check_bools(const MappedFile&, const std::string&, int64_t, int64_t) {}
 
 int64_t bytes_of(const std::string& path, const SafetensorsOutput&) {
   throw Error(cat("safetensors: ", path, kNoJson));
+}
+
+void stream_safetensors(FileAside& file, const std::vector<SafetensorsOutput>&,
+                        const std::map<std::string, std::string>&) {
+  throw Error(cat("safetensors: ", file.path(), kNoJson));
 }
 
 void stream_safetensors(const std::string& path, const std::vector<SafetensorsOutput>&,

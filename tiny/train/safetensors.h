@@ -70,6 +70,9 @@ int64_t bytes_of(const std::string& path, const SafetensorsOutput& tensor);
 // shape, and where the file cannot be written.
 void stream_safetensors(const std::string& path, const std::vector<SafetensorsOutput>& tensors,
                         const std::map<std::string, std::string>& metadata = {});
+// The same into a file that the caller commits.
+void stream_safetensors(FileAside& file, const std::vector<SafetensorsOutput>& tensors,
+                        const std::map<std::string, std::string>& metadata);
 
 // --- Whole files on the host ---------------------------------------------------------------------
 

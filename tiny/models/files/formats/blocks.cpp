@@ -1,4 +1,4 @@
-#include "tiny/models/files/blocks.h"
+#include "tiny/models/files/formats/blocks.h"
 
 #include <algorithm>
 #include <cmath>

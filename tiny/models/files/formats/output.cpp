@@ -1,4 +1,4 @@
-#include "tiny/models/files/output.h"
+#include "tiny/models/files/formats/output.h"
 
 #include <algorithm>
 #include <cmath>

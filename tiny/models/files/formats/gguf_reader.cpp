@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "tiny/base/error.h"
-#include "tiny/models/files/gguf.h"
+#include "tiny/models/files/formats/gguf.h"
 
 namespace tiny {
 
@@ -112,7 +112,7 @@ MetadataArray read_array(Cursor& in, const std::string& key, int depth) {
   MetadataArray array;
   with_kind(kind, [&]<class T>(T*) {
     std::vector<T> values;
-    values.reserve(static_cast<size_t>(count));
+    if constexpr (std::is_arithmetic_v<T>) values.reserve(static_cast<size_t>(count));
     for (uint64_t i = 0; i < count; ++i) values.push_back(read_value<T>(in, key, depth + 1));
     array.values = std::move(values);
   });

@@ -7,9 +7,9 @@
 
 #include "tiny/base/file.h"
 #include "tiny/ir/shape.h"
-#include "tiny/models/files/metadata.h"
-#include "tiny/models/files/output.h"
-#include "tiny/models/files/stored_type.h"
+#include "tiny/models/files/formats/metadata.h"
+#include "tiny/models/files/formats/output.h"
+#include "tiny/models/files/formats/stored_type.h"
 
 namespace tiny {
 

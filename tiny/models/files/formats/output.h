@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "tiny/models/files/stored_type.h"
+#include "tiny/models/files/formats/stored_type.h"
 #include "tiny/tensor/tensor.h"
 #include "tiny/train/safetensors.h"
 

@@ -1,4 +1,4 @@
-#include "tiny/models/files/metadata.h"
+#include "tiny/models/files/formats/metadata.h"
 
 #include <iterator>
 #include <limits>

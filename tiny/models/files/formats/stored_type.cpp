@@ -1,4 +1,4 @@
-#include "tiny/models/files/stored_type.h"
+#include "tiny/models/files/formats/stored_type.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "tiny/base/error.h"
-#include "tiny/models/files/blocks.h"
+#include "tiny/models/files/formats/blocks.h"
 
 namespace tiny {
 

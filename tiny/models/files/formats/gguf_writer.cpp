@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "tiny/base/error.h"
-#include "tiny/models/files/gguf.h"
+#include "tiny/models/files/formats/gguf.h"
 
 namespace tiny {
 
