@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <sys/resource.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -66,9 +65,8 @@ std::string padded(std::string bytes, size_t data) {
   return bytes + std::string(data, '\1');
 }
 
-// The error of reading a file of these bytes, after its name.
-std::string error_of(const Folder& folder, const std::string& bytes) {
-  folder.write(bytes);
+// The error of reading the file, after its name.
+std::string read_error(const Folder& folder) {
   try {
     read_gguf_header(MappedFile("gguf", folder.file()));
   } catch (const Error& e) {
@@ -76,6 +74,11 @@ std::string error_of(const Folder& folder, const std::string& bytes) {
     return message.starts_with(start) ? message.substr(start.size()) : message;
   }
   return "no error";
+}
+
+std::string error_of(const Folder& folder, const std::string& bytes) {
+  folder.write(bytes);
+  return read_error(folder);
 }
 
 Metadata all_kinds() {
@@ -122,7 +125,7 @@ struct EveryType {
     std::mt19937 random(3);
     for (uint32_t number = 0; number < 64; ++number)
       if (const StoredType* type = find_gguf_type(number))
-        add(cat("t.", type->name), *type, {2, 3, 2 * type->elements}, random);
+        add(cat("t.", type->name), *type, {2, 1, 2 * type->elements}, random);
     add("scalar", stored_type("F32"), {}, random);
     add("empty", stored_type("F16"), {0, 4}, random);
   }
@@ -310,10 +313,10 @@ TEST_CASE("a GGUF file that is truncated anywhere in what it needs is an error")
     for (const GgufTensor& t : read_gguf_header(file).tensors)
       needed = std::max(needed, static_cast<size_t>(t.begin + t.bytes));
   }
-  for (size_t size = 0; size < whole.size(); ++size) {
-    const std::string error = error_of(folder, whole.substr(0, size));
+  for (size_t size = whole.size(); size-- > 0;) {
+    fs::resize_file(folder.file(), size);
     CAPTURE(size);
-    REQUIRE((error == "no error") == (size >= needed));
+    REQUIRE((read_error(folder) == "no error") == (size >= needed));
   }
 }
 
@@ -327,7 +330,7 @@ TEST_CASE("bytes changed at random in a GGUF file give tensors inside it or an e
   std::mt19937 random(7);
   int errors = 0;
   for (int round = 0; round < 4000; ++round) {
-    std::string bytes = whole;
+    std::string bytes = whole.substr(0, header);
     for (unsigned i = 0; i <= random() % 4; ++i) {
       const size_t at = random() % header;
       if (random() % 3 == 0)  // counts and offsets are of 8 bytes
@@ -335,7 +338,7 @@ TEST_CASE("bytes changed at random in a GGUF file give tensors inside it or an e
       else
         bytes[at] = static_cast<char>(random());
     }
-    folder.write(bytes);
+    std::fstream(folder.file(), std::ios::in | std::ios::out | std::ios::binary) << bytes;
     const MappedFile file("gguf", folder.file());
     try {
       for (const GgufTensor& t : read_gguf_header(file).tensors)

@@ -15,7 +15,8 @@ namespace tiny {
 using Pieces = std::function<const void*(int64_t begin, int64_t count)>;
 inline constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-// What Tensor::from_bytes makes of the same values. Throws what `pieces` throws.
+// What Tensor::from_bytes makes of the same values. First frees the memory of tensors that nobody
+// refers to any more, and before large ones what the devices keep. Throws what `pieces` throws.
 Tensor from_pieces(const Pieces& pieces, DType dtype, const Shape& shape,
                    const std::string& device = "");
 
@@ -24,7 +25,7 @@ Tensor from_file(const MappedFile& file, int64_t begin, DType dtype, const Shape
                  const std::string& device = "");
 
 namespace runtime_seam {
-// As upload() (tensor.h); defined with it.
+// As upload() (tensor.h), and frees what nobody refers to; defined with it.
 Node upload_pieces(const Pieces& pieces, DType dtype, int64_t count, const std::string& device);
 }  // namespace runtime_seam
 

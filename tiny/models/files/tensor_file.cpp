@@ -81,8 +81,9 @@ TensorFile::TensorFile(const std::string& path) : path_(path) {
 
 void TensorFile::add(FileTensor tensor) {
   const auto [at, is_new] = places_.try_emplace(tensor.name, tensors_.size());
-  check(is_new, path_, ": tensor ", tensor.name, " is in ", file_name(tensors_[at->second]),
-        " and in ", file_name(tensor));
+  if (!is_new)
+    throw Error(cat(path_, ": tensor ", tensor.name, " is in ", file_name(tensors_[at->second]),
+                    " and in ", file_name(tensor)));
   tensors_.push_back(std::move(tensor));
 }
 
