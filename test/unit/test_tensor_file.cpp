@@ -340,4 +340,12 @@ TEST_CASE("loading one tensor after the other and saving them holds little more 
   CHECK(peak_mib() - before < kTensor + 64);
   for (const FileTensor& t : file.tensors()) file.load(t.name, "", kBF16);
   CHECK(peak_mib() - before < kTensor + 64);
+  const Tensor held = file.load("t0");
+  clear_caches();
+  REQUIRE(forget_peak());
+  const double with_one = peak_mib();
+  save_shards(folder.path("b.safetensors"),
+              {output_tensor("a", held), output_tensor("b", held, &stored_type("F16"))});
+  write_gguf(folder.path("b.gguf"), {}, {output_tensor("c", held, &stored_type("Q8_0"))});
+  CHECK(peak_mib() - with_one < kTensor + 64);
 }

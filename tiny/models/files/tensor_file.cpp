@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tiny/base/error.h"
+#include "tiny/base/parallel.h"
 #include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/files/formats/shard_index.h"
 #include "tiny/tensor/pieces.h"
@@ -167,22 +168,40 @@ void TensorFile::release(const FileTensor& tensor) const {
 
 namespace {
 
-// The values by way of f32, each piece decoded when it is its turn.
+// Decodes elements to f32 and encodes those as another dtype, on all cores.
+struct Conversion {
+  const StoredType& from;
+  const StoredType& to;
+
+  // Gives both buffers the size that they need; the result is in `encoded`, or in `values` for f32.
+  void operator()(const std::byte* stored, int64_t count, std::vector<float>& values,
+                  std::vector<std::byte>& encoded) const {
+    constexpr int64_t kPart = int64_t{1} << 17;  // whole blocks of every type
+    values.resize(static_cast<size_t>(count));
+    if (to.dtype != kF32) encoded.resize(static_cast<size_t>(count * to.bytes));
+    in_parallel(static_cast<size_t>((count + kPart - 1) / kPart), core_count(),
+                [&](size_t part, size_t) {
+                  const int64_t begin = static_cast<int64_t>(part) * kPart;
+                  const int64_t size = std::min(kPart, count - begin);
+                  float* decoded = values.data() + begin;
+                  from.decode(stored + begin / from.elements * from.bytes, size, decoded);
+                  if (to.dtype != kF32) to.encode(decoded, size, encoded.data() + begin * to.bytes);
+                });
+  }
+};
+
+// The values by way of f32, each piece converted when it is its turn.
 Tensor load_decoded(const MappedFile& file, const FileTensor& t, DType dtype,
                     const std::string& device) {
-  const StoredType& type = *t.type;
-  const EncodeBlocks encode = find_stored_type(dtype)->encode;
+  const Conversion convert{*t.type, *find_stored_type(dtype)};
   std::vector<float> values;
   std::vector<std::byte> encoded;
   const auto pieces = [&](int64_t begin, int64_t count) -> const void* {
-    const int64_t at = t.begin + begin / type.elements * type.bytes;
-    const int64_t size = count / type.elements * type.bytes;
-    values.resize(static_cast<size_t>(count));
-    type.decode(file.bytes(at, size).data(), count, values.data());
+    const int64_t at = t.begin + begin / t.type->elements * t.type->bytes;
+    const int64_t size = count / t.type->elements * t.type->bytes;
+    convert(file.bytes(at, size).data(), count, values, encoded);
     file.release(at, size);
     if (dtype == kF32) return values.data();
-    encoded.resize(static_cast<size_t>(count * dtype.size()));
-    encode(values.data(), count, encoded.data());
     return encoded.data();
   };
   return from_pieces(pieces, dtype, t.shape, device);

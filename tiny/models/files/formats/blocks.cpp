@@ -51,6 +51,17 @@ template <class Value> void each_nibble(const uint8_t* nibbles, float* to, Value
   }
 }
 
+// Where element i has its bits: byte l of `lanes` bytes holds, from the low bits on, `bits` each of
+// elements l, l + lanes, l + 2 lanes, ... of a run. The next elements of its group follow.
+struct Plane {
+  const uint8_t* at;
+  int shift;
+};
+Plane plane(const uint8_t* from, int i, int lanes, int bits) {
+  const int run = lanes * (8 / bits);
+  return {from + i / run * lanes + i % lanes, i % run / lanes * bits};
+}
+
 // The scale and the minimum of group j of Q4_K and Q5_K, 6 bits each, packed into 12 bytes.
 struct ScaleAndMin {
   int scale, min;
@@ -123,12 +134,12 @@ void decode_q8_0(const std::byte* from, int64_t count, float* to) {
 void decode_q2_k(const std::byte* from, int64_t count, float* to) {
   each_block<kSuper, 84>(from, count, to, [](const uint8_t* block, float* out) {
     const float d = f16_at(block + 80), dmin = f16_at(block + 82);
-    for (int i = 0; i < kSuper; ++i) {
-      const int half = i / 128, in_half = i % 128;
-      const int scale = block[i / 16];
-      const int q = block[16 + 32 * half + in_half % 32] >> (2 * (in_half / 32)) & 3;
-      const float dl = d * static_cast<float>(scale & 15);
-      out[i] = dl * static_cast<float>(q) - dmin * static_cast<float>(scale >> 4);
+    for (int group = 0; group < 16; ++group) {
+      const float dl = d * static_cast<float>(block[group] & 15);
+      const float ml = dmin * static_cast<float>(block[group] >> 4);
+      const Plane low = plane(block + 16, 16 * group, 32, 2);
+      for (int l = 0; l < 16; ++l)
+        out[16 * group + l] = dl * static_cast<float>(low.at[l] >> low.shift & 3) - ml;
     }
   });
 }
@@ -138,12 +149,14 @@ void decode_q2_k(const std::byte* from, int64_t count, float* to) {
 void decode_q3_k(const std::byte* from, int64_t count, float* to) {
   each_block<kSuper, 110>(from, count, to, [](const uint8_t* block, float* out) {
     const float d = f16_at(block + 108);
-    for (int i = 0; i < kSuper; ++i) {
-      const int half = i / 128, in_half = i % 128;
-      const int low = block[32 + 32 * half + in_half % 32] >> (2 * (in_half / 32)) & 3;
-      const int high = block[i % 32] >> (i / 32) & 1;
-      const float dl = d * static_cast<float>(scale_of_q3(block + 96, i / 16));
-      out[i] = dl * static_cast<float>((low | high << 2) - 4);
+    for (int group = 0; group < 16; ++group) {
+      const float dl = d * static_cast<float>(scale_of_q3(block + 96, group));
+      const Plane low = plane(block + 32, 16 * group, 32, 2),
+                  high = plane(block, 16 * group, 32, 1);
+      for (int l = 0; l < 16; ++l) {
+        const int q = (low.at[l] >> low.shift & 3) | (high.at[l] >> high.shift & 1) << 2;
+        out[16 * group + l] = dl * static_cast<float>(q - 4);
+      }
     }
   });
 }
@@ -186,12 +199,14 @@ void decode_q5_k(const std::byte* from, int64_t count, float* to) {
 void decode_q6_k(const std::byte* from, int64_t count, float* to) {
   each_block<kSuper, 210>(from, count, to, [](const uint8_t* block, float* out) {
     const float d = f16_at(block + 208);
-    for (int i = 0; i < kSuper; ++i) {
-      const int half = i / 128, in_half = i % 128;
-      const int low = block[64 * half + in_half % 64] >> (4 * (in_half / 64)) & 15;
-      const int high = block[128 + 32 * half + in_half % 32] >> (2 * (in_half / 32)) & 3;
-      const float dl = d * static_cast<float>(static_cast<int8_t>(block[192 + i / 16]));
-      out[i] = dl * static_cast<float>((low | high << 4) - 32);
+    for (int group = 0; group < 16; ++group) {
+      const float dl = d * static_cast<float>(static_cast<int8_t>(block[192 + group]));
+      const Plane low = plane(block, 16 * group, 64, 4);
+      const Plane high = plane(block + 128, 16 * group, 32, 2);
+      for (int l = 0; l < 16; ++l) {
+        const int q = (low.at[l] >> low.shift & 15) | (high.at[l] >> high.shift & 3) << 4;
+        out[16 * group + l] = dl * static_cast<float>(q - 32);
+      }
     }
   });
 }
@@ -241,6 +256,14 @@ int low_byte(float x) {
   return std::abs(x) < 0x1p31f ? static_cast<int8_t>(static_cast<int32_t>(x)) : 0;
 }
 
+// The same of the nearest integer, ties away from zero.
+int nearest_low_byte(float x) {
+  if (!(std::abs(x) < 0x1p31f)) return 0;
+  const auto whole = static_cast<int32_t>(x);
+  const float rest = x - static_cast<float>(whole);
+  return static_cast<int8_t>(whole + (rest >= 0.5f) - (rest <= -0.5f));
+}
+
 }  // namespace
 
 // The element of largest magnitude becomes -8; ties go up.
@@ -268,7 +291,7 @@ void encode_q8_0(const float* from, int64_t count, std::byte* to) {
     const float d = largest / 127, inverse = d != 0 ? 1 / d : 0;
     put_f16(d, to);
     for (int j = 0; j < kSmall; ++j)
-      to[2 + j] = static_cast<std::byte>(low_byte(std::round(from[j] * inverse)));
+      to[2 + j] = static_cast<std::byte>(nearest_low_byte(from[j] * inverse));
   }
 }
 
