@@ -264,6 +264,23 @@ TEST_CASE("sizes and counts near 2^64 in a GGUF file are errors that say what wa
                      0)) == "tensor w has 4000000000 axes, the format allows 4");
 }
 
+TEST_CASE("a GGUF file with holes, larger than the memory, costs no memory") {
+  const Folder folder;
+  constexpr int64_t kSize = int64_t{1} << 42;
+  const auto error = [&](const std::string& bytes) {
+    folder.write(bytes);
+    fs::resize_file(folder.file(), kSize);
+    return read_error(folder);
+  };
+  CHECK(error(begin(0, 1) + text("k") + raw(uint32_t{9}) + raw(uint32_t{0}) + raw(kSize / 2)) ==
+        "expected 2199023255552 elements of k at byte 49, found only 268435407 bytes to the limit "
+        "of 268435456 bytes of a header");
+  CHECK(error(begin(0, 1) + text("k") + raw(uint32_t{8}) + raw(kSize / 2)) ==
+        "expected 2199023255552 bytes of k at byte 45, found 268435411 to the limit of 268435456 "
+        "bytes of a header");
+  CHECK(error(padded(begin(1, 0) + info("w", kSize / 8, 0), 0)) == "no error");
+}
+
 TEST_CASE("tensors of a GGUF file that overlap, are unaligned, unknown or twice are errors") {
   const Folder folder;
   const auto error = [&](const std::string& bytes) { return error_of(folder, bytes); };

@@ -18,14 +18,16 @@ Tensor from_pieces(const Pieces& pieces, DType dtype, const Shape& shape,
 // The pages of a piece are given back when the next one is asked for.
 Tensor from_file(const MappedFile& file, int64_t begin, DType dtype, const Shape& shape,
                  const std::string& device) {
-  const int64_t size = dtype.size(), bytes = numel(shape) * size;
-  file.bytes(begin, bytes);  // it is all there
+  const int64_t size = dtype.size();
+  file.bytes(begin, numel(shape) * size);  // it is all there
+  int64_t released = 0;
   const auto piece = [&](int64_t first, int64_t count) {
-    file.release(begin, first * size);
+    file.release(begin + released * size, (first - released) * size);
+    released = first;
     return file.bytes(begin + first * size, count * size).data();
   };
   Tensor out = from_pieces(piece, dtype, shape, device);
-  file.release(begin, bytes);
+  file.release(begin + released * size, (numel(shape) - released) * size);
   return out;
 }
 

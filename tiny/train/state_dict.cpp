@@ -142,16 +142,13 @@ void save(const std::string& path, const StateDict& state,
           const std::map<std::string, std::string>& metadata) {
   Tensor::realize(tensors_of(state));
   std::vector<SafetensorsOutput> tensors;
+  // Where several processes read values together, none of them can wait for a tensor's turn.
+  const bool all_at_once = rank_count() > 1;
   for (const NamedTensor& named : state) {
     const Tensor& t = *named.tensor;
-    // Where several processes read values together, none of them can wait for its turn.
-    std::string held;
-    if (rank_count() > 1) held = bytes_of(t);
-    const bool is_held = rank_count() > 1;
     tensors.push_back({named.name, safetensors_name(t.dtype()), to_shape(t.shape()),
-                       [&t, is_held, held = std::move(held)](const ByteSink& sink) {
-                         sink(is_held ? held : bytes_of(t));
-                       }});
+                       [&t, all_at_once, held = all_at_once ? bytes_of(t) : std::string()](
+                           const ByteSink& sink) { sink(all_at_once ? held : bytes_of(t)); }});
   }
   if (rank() == 0) stream_safetensors(path, tensors, metadata);
 }

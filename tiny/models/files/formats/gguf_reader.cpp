@@ -16,6 +16,9 @@ constexpr int kMostDepth = 32;     // of arrays in arrays
 constexpr uint32_t kMostAxes = 4;  // of a tensor, as in ggml
 constexpr uint64_t kMostKeyBytes = 65535;
 constexpr int64_t kMostAlignment = int64_t{1} << 30;
+// Of all before the tensors' data: no vocabulary comes near it, and a file may have holes that make
+// it larger than the memory.
+constexpr uint64_t kMostHeaderBytes = uint64_t{256} << 20;
 // The least bytes that a value of each kind takes, and an entry of each table.
 constexpr uint64_t kLeastBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 constexpr uint64_t kLeastItemBytes = 13, kLeastTensorBytes = 24;
@@ -41,9 +44,8 @@ class Cursor {
   }
 
   std::span<const std::byte> take(uint64_t count, const std::string& what) {
-    const uint64_t left = all_.size() - static_cast<uint64_t>(at_);
-    if (count > left)
-      fail("expected ", count, " bytes of ", what, " at byte ", at_, ", found ", left);
+    if (count > left())
+      fail("expected ", count, " bytes of ", what, " at byte ", at_, ", found ", left(), limit());
     const auto bytes = all_.subspan(static_cast<size_t>(at_), static_cast<size_t>(count));
     at_ += static_cast<int64_t>(count);
     return bytes;
@@ -65,13 +67,21 @@ class Cursor {
   // A count of what takes at least so many bytes each, which the file has.
   uint64_t count(const std::string& what, uint64_t least_bytes) {
     const auto found = number<uint64_t>("the number of " + what);
-    const uint64_t left = all_.size() - static_cast<uint64_t>(at_);
-    if (found > left / least_bytes)
-      fail("expected ", found, " ", what, " at byte ", at_, ", found only ", left, " bytes");
+    if (found > left() / least_bytes)
+      fail("expected ", found, " ", what, " at byte ", at_, ", found only ", left(), " bytes",
+           limit());
     return found;
   }
 
  private:
+  uint64_t left() const {
+    return std::min<uint64_t>(all_.size(), kMostHeaderBytes) - static_cast<uint64_t>(at_);
+  }
+  std::string limit() const {
+    if (all_.size() <= kMostHeaderBytes) return "";
+    return cat(" to the limit of ", kMostHeaderBytes, " bytes of a header");
+  }
+
   const std::string& path_;
   const std::span<const std::byte> all_;
   int64_t at_ = 0;
