@@ -21,6 +21,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
+#include "tiny/tensor/pieces.h"
 
 namespace tiny {
 
@@ -262,6 +263,21 @@ std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, i
   return regroup(flat, out);
 }
 
+// A buffer node of these values.
+Node uploaded(const Pieces& pieces, DType dtype, int64_t count, const std::string& device) {
+  forbid_in_capture("data from the host would be the same in every replay",
+                    "make the tensor outside, and give it to the Jit if it changes");
+  auto b = std::make_shared<Buffer>(device.empty() ? runtime_seam::default_device() : device, dtype,
+                                    count);
+  b->label = "upload";
+  for (int64_t begin = 0; begin < count; begin += kPieceElements) {
+    const int64_t size = std::min(kPieceElements, count - begin);
+    Buffer piece(b, static_cast<size_t>(begin) * dtype.size(), dtype, size);
+    piece.upload(pieces(begin, size));
+  }
+  return buffer_node(b);
+}
+
 }  // namespace
 
 namespace runtime_seam {
@@ -296,13 +312,22 @@ void realize(std::span<Tensor* const> tensors) {
   throw_found_nan();
 }
 
+// What nobody refers to any more is freed first, since loading a model is many uploads without a
+// realize() between them; its blocks are of all sizes, so that few would be used again.
+Node upload_pieces(const Pieces& pieces, DType dtype, int64_t count, const std::string& device) {
+  constexpr int64_t kLargeBytes = int64_t{16} << 20;
+  {
+    const std::lock_guard lock(runtime_mutex());
+    Arena::global().collect();
+    if (count * dtype.size() >= kLargeBytes) free_kept_memory();
+  }
+  return uploaded(pieces, dtype, count, device);
+}
+
 Node upload(const void* data, DType dtype, int64_t count, const std::string& device) {
-  forbid_in_capture("data from the host would be the same in every replay",
-                    "make the tensor outside, and give it to the Jit if it changes");
-  auto b = std::make_shared<Buffer>(device.empty() ? default_device() : device, dtype, count);
-  b->label = "upload";
-  b->upload(data);
-  return buffer_node(b);
+  const auto* bytes = static_cast<const std::byte*>(data);
+  return uploaded([&](int64_t begin, int64_t) { return bytes + begin * dtype.size(); }, dtype,
+                  count, device);
 }
 
 void download(Node realized, void* out) {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <optional>
 
 #include "tiny/base/error.h"
@@ -176,4 +177,48 @@ TEST_CASE("a full disk is an error") {
   if (!full.ok()) return;
   CHECK_FALSE(write_all(full.get(), "x"));
   CHECK(errno == ENOSPC);
+}
+
+TEST_CASE("a mapped file gives the bytes that lie in it, also after they were released") {
+  const Folder folder;
+  const std::string path = folder.file("a"), text(10000, 'x');
+  save(path, text);
+  MappedFile first("test", path);
+  const MappedFile file(std::move(first));
+  const auto bytes = [&](int64_t begin, int64_t count) {
+    const auto found = file.bytes(begin, count);
+    return std::string(reinterpret_cast<const char*>(found.data()), found.size());
+  };
+  CHECK(file.path() == path);
+  CHECK(file.size() == 10000);
+  CHECK(bytes(0, 10000) == text);
+  file.release(0, 10000);
+  file.release(9999, 1);
+  CHECK(bytes(5000, 5000) == text.substr(5000));
+  CHECK(bytes(10000, 0) == "");
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 10001},
+                                     {10000, 1},
+                                     {10001, 0},
+                                     {-1, 1},
+                                     {1, -1},
+                                     {most, most}})
+    CHECK(error_of([&, begin = begin, count = count] { bytes(begin, count); }) ==
+          cat("test: ", path, ": expected ", count, " bytes at ", begin,
+              ", found 10000 bytes in all"));
+  fs::resize_file(path, 9000);
+  CHECK(error_of([&] { bytes(0, 1); }) ==
+        cat("test: ", path, " had 10000 bytes when it was opened and now has 9000"));
+}
+
+TEST_CASE("an empty file can be mapped, a folder and a file that is missing cannot") {
+  const Folder folder;
+  save(folder.file("a"), "");
+  const MappedFile file("test", folder.file("a"));
+  CHECK(file.bytes(0, 0).empty());
+  file.release(0, 0);
+  CHECK(error_of([&] { MappedFile("test", folder.path); }) ==
+        cat("test: ", folder.path, " is a folder, not a file"));
+  CHECK(error_of([&] { MappedFile("test", folder.file("b")); }) ==
+        cat("test: cannot open ", folder.file("b"), ": No such file or directory"));
 }

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
@@ -96,6 +98,45 @@ void InputFile::read_at(int64_t offset, void* data, int64_t size) const {
   const int64_t found = read_some(file_.get(), offset, data, size);
   check(found == size, who_, ": ", path_, ": expected ", size, " bytes at ", offset, ", found ",
         found);
+}
+
+MappedFile::MappedFile(std::string who, std::string path)
+    : who_(std::move(who)), path_(std::move(path)), file_(who_, path_) {
+  if (file_.size() == 0) return;  // which cannot be mapped
+  void* memory = mmap(nullptr, static_cast<size_t>(file_.size()), PROT_READ, MAP_SHARED,
+                      file_.descriptor(), 0);
+  check(memory != MAP_FAILED, who_, ": cannot map the ", file_.size(), " bytes of ", path_, ": ",
+        std::strerror(errno));
+  memory_ = static_cast<std::byte*>(memory);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : who_(other.who_),
+      path_(other.path_),
+      file_(std::move(other.file_)),
+      memory_(std::exchange(other.memory_, nullptr)) {}
+
+MappedFile::~MappedFile() {
+  if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(file_.size()));
+}
+
+// Memory beyond the end of a file that has become shorter cannot be looked at: that would end the
+// process.
+std::span<const std::byte> MappedFile::bytes(int64_t begin, int64_t count) const {
+  struct stat info {};
+  const int64_t size = fstat(file_.descriptor(), &info) == 0 ? info.st_size : 0;
+  check(size >= file_.size(), who_, ": ", path_, " had ", file_.size(),
+        " bytes when it was opened and now has ", size);
+  check(begin >= 0 && count >= 0 && begin <= size && count <= file_.size() - begin, who_, ": ",
+        path_, ": expected ", count, " bytes at ", begin, ", found ", file_.size(),
+        " bytes in all");
+  return {memory_ + begin, static_cast<size_t>(count)};
+}
+
+void MappedFile::release(int64_t begin, int64_t count) const {
+  const int64_t page = sysconf(_SC_PAGESIZE), from = begin / page * page;
+  const int64_t to = std::min(begin + count, file_.size());
+  if (from < to) madvise(memory_ + from, static_cast<size_t>(to - from), MADV_DONTNEED);
 }
 
 // --- Writing -------------------------------------------------------------------------------------

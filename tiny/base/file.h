@@ -4,7 +4,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -68,6 +70,28 @@ class InputFile {
   int64_t size_ = 0;
 };
 
+// A plain file as memory, read-only: what is not looked at is not read. Throws Error as InputFile.
+class MappedFile {
+ public:
+  MappedFile(std::string who, std::string path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return file_.size(); }
+  // Bytes [begin, begin + count). Throws Error unless they lie in the file, which may have become
+  // shorter since it was opened.
+  std::span<const std::byte> bytes(int64_t begin, int64_t count) const;
+  // These bytes no longer count as memory of the process; looking at them reads them again.
+  void release(int64_t begin, int64_t count) const;
+
+ private:
+  const std::string who_, path_;
+  InputFile file_;
+  std::byte* memory_ = nullptr;
+};
+
 // A new file next to its final place, removed again unless it is committed. Those that processes of
 // this machine left behind when they were killed are removed when the same place is written again.
 // Throws Error, which begins with `who`, where the file cannot be written.
@@ -78,6 +102,7 @@ class FileAside {
   FileAside(const FileAside&) = delete;
   FileAside& operator=(const FileAside&) = delete;
 
+  const std::string& path() const { return path_; }
   void write(std::string_view bytes);
   void commit();
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -11,8 +12,6 @@
 #include <utility>
 
 #include "tiny/base/error.h"
-#include "tiny/base/file.h"
-#include "tiny/ir/shape.h"
 
 #if __has_include(<nlohmann/json.hpp>)
 #include <nlohmann/json.hpp>
@@ -28,50 +27,50 @@ constexpr int64_t kLengthBytes = 8;
 constexpr uint64_t kMostHeaderBytes = 100'000'000;  // as in the format's own library
 constexpr const char* kMetadataKey = "__metadata__";
 
-struct DTypeName {
-  DType dtype;
-  const char* name;
-};
+constexpr SafetensorsType kTypes[] = {
+    {"BOOL", 8, kBool},      {"I8", 8, kI8},          {"I16", 16, kI16},     {"I32", 32, kI32},
+    {"I64", 64, kI64},       {"U8", 8, kU8},          {"U16", 16, kU16},     {"U32", 32, kU32},
+    {"U64", 64, kU64},       {"F16", 16, kF16},       {"BF16", 16, kBF16},   {"F32", 32, kF32},
+    {"F8_E4M3", 8, kF8E4M3}, {"F8_E5M2", 8, kF8E5M2}, {"F64", 64, kF64},     {"F8_E8M0", 8, kVoid},
+    {"F4", 4, kVoid},        {"F6_E2M3", 6, kVoid},   {"F6_E3M2", 6, kVoid}, {"C64", 64, kVoid}};
 
-constexpr DTypeName kDTypeNames[] = {
-    {kBool, "BOOL"}, {kI8, "I8"},   {kI16, "I16"},        {kI32, "I32"},        {kI64, "I64"},
-    {kU8, "U8"},     {kU16, "U16"}, {kU32, "U32"},        {kU64, "U64"},        {kF16, "F16"},
-    {kBF16, "BF16"}, {kF32, "F32"}, {kF8E4M3, "F8_E4M3"}, {kF8E5M2, "F8_E5M2"}, {kF64, "F64"}};
-
-const DTypeName* find_dtype(DType dtype) {
-  const auto* found = std::find_if(std::begin(kDTypeNames), std::end(kDTypeNames),
-                                   [&](const DTypeName& row) { return row.dtype == dtype; });
-  return found == std::end(kDTypeNames) ? nullptr : found;
+const SafetensorsType* find_type(DType dtype) {
+  if (dtype == kVoid) return nullptr;  // what tensors have no dtype for
+  const auto* found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                   [&](const SafetensorsType& row) { return row.dtype == dtype; });
+  return found == std::end(kTypes) ? nullptr : found;
 }
 
-const DTypeName* find_dtype(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kDTypeNames), std::end(kDTypeNames),
-                                   [&](const DTypeName& row) { return row.name == name; });
-  return found == std::end(kDTypeNames) ? nullptr : found;
+const SafetensorsType* find_type(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                   [&](const SafetensorsType& row) { return row.name == name; });
+  return found == std::end(kTypes) ? nullptr : found;
 }
 
-std::string known_dtypes() {
+// `of_tensors`: only those that are a dtype.
+std::string known_types(bool of_tensors) {
   std::string text;
-  for (const DTypeName& row : kDTypeNames) text += cat(text.empty() ? "" : ", ", row.name);
+  for (const SafetensorsType& row : kTypes)
+    if (!of_tensors || row.dtype != kVoid) text += cat(text.empty() ? "" : ", ", row.name);
   return text;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (int64_t size : shape) text += cat(text.empty() ? "" : ",", size);
-  return cat("(", text, ")");
-}
-
 // Bytes of a tensor. `who` begins the message where the sizes are negative or too large.
-int64_t count_bytes(DType dtype, const std::vector<int64_t>& shape, const std::string& who) {
-  int64_t bytes = dtype.size();
+int64_t count_bytes(const SafetensorsType& type, Ints shape, const std::string& who) {
+  int64_t count = 1;
+  bool fits = true;
   for (int64_t size : shape) {
-    if (size < 0) throw Error(cat(who, ": the shape ", shape_text(shape), " has a negative size"));
-    if (__builtin_mul_overflow(bytes, size, &bytes))
-      throw Error(cat(who, ": the shape ", shape_text(shape), " of ", dtype,
-                      " takes more than 2^63 bytes"));
+    if (size < 0) throw Error(cat(who, ": the shape ", to_text(shape), " has a negative size"));
+    fits = fits && !__builtin_mul_overflow(count, size, &count);
   }
-  return bytes;
+  int64_t bits = 0;
+  if (!fits || __builtin_mul_overflow(count, type.bits, &bits))
+    throw Error(
+        cat(who, ": the shape ", to_text(shape), " of ", type.name, " takes more than 2^60 bytes"));
+  if (bits % 8 != 0)
+    throw Error(cat(who, ": the shape ", to_text(shape), " of ", type.name, " takes ", bits,
+                    " bits, which are no whole bytes"));
+  return bits / 8;
 }
 
 // ---- Writing
@@ -80,41 +79,45 @@ std::string describe(const std::string& path, const std::string& tensor) {
   return cat("safetensors: ", path, ": tensor ", tensor);
 }
 
-void check_entries(const std::string& path, const std::vector<StateEntry>& entries) {
-  std::set<std::string_view> names = {kMetadataKey};
-  for (const StateEntry& entry : entries) {
-    const std::string who = describe(path, entry.name);
-    if (!names.insert(entry.name).second)
-      throw Error(cat(who, ": the name is given twice or reserved"));
-    if (find_dtype(entry.dtype) == nullptr)
-      throw Error(cat(who, ": the format has no dtype ", entry.dtype, "; it has ", known_dtypes()));
-    const int64_t expected = count_bytes(entry.dtype, entry.shape, who);
-    if (expected != static_cast<int64_t>(entry.data.size()))
-      throw Error(cat(who, ": shape ", shape_text(entry.shape), " of ", entry.dtype, " takes ",
-                      expected, " bytes, the data has ", entry.data.size()));
-  }
+struct Placed {
+  const SafetensorsOutput* tensor;
+  const SafetensorsType* type;
+  int64_t bytes;
+};
+
+const SafetensorsType& type_of(const std::string& path, const SafetensorsOutput& tensor) {
+  const SafetensorsType* type = find_type(tensor.type);
+  if (type == nullptr)
+    throw Error(cat(describe(path, tensor.name), ": the format has no type ", tensor.type,
+                    "; it has ", known_types(false)));
+  return *type;
 }
 
-// The entries in the order of their data.
-std::vector<const StateEntry*> lay_out(const std::vector<StateEntry>& entries) {
-  std::vector<const StateEntry*> order;
-  for (const StateEntry& entry : entries) order.push_back(&entry);
-  std::stable_sort(order.begin(), order.end(), [](const StateEntry* a, const StateEntry* b) {
-    return a->dtype.size() > b->dtype.size();
-  });
+// The tensors in the order of their data.
+std::vector<Placed> lay_out(const std::string& path,
+                            const std::vector<SafetensorsOutput>& tensors) {
+  std::set<std::string_view> names = {kMetadataKey};
+  std::vector<Placed> order;
+  for (const SafetensorsOutput& tensor : tensors) {
+    if (!names.insert(tensor.name).second)
+      throw Error(cat(describe(path, tensor.name), ": the name is given twice or reserved"));
+    order.push_back({&tensor, &type_of(path, tensor), bytes_of(path, tensor)});
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Placed& a, const Placed& b) { return a.type->bits > b.type->bits; });
   return order;
 }
 
-std::string make_header(const std::string& path, const std::vector<const StateEntry*>& order,
+std::string make_header(const std::string& path, const std::vector<Placed>& order,
                         const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
-  size_t offset = 0;
+  int64_t offset = 0;
   try {
     if (!metadata.empty()) text += cat('"', kMetadataKey, "\":", json(metadata).dump());
-    for (const StateEntry* entry : order) {
-      const size_t end = offset + entry->data.size();
-      text += cat(text.size() > 1 ? "," : "", json(entry->name).dump(), R"(:{"dtype":")",
-                  find_dtype(entry->dtype)->name, R"(","shape":)", json(entry->shape).dump(),
+    for (const Placed& placed : order) {
+      const int64_t end = offset + placed.bytes;
+      text += cat(text.size() > 1 ? "," : "", json(placed.tensor->name).dump(), R"(:{"dtype":")",
+                  placed.type->name, R"(","shape":)", json(placed.tensor->shape).dump(),
                   R"(,"data_offsets":[)", offset, ',', end, "]}");
       offset = end;
     }
@@ -130,12 +133,6 @@ std::string make_header(const std::string& path, const std::vector<const StateEn
 
 // ---- Reading
 
-// What the header says of one tensor. The offsets count from the end of the header.
-struct Placed {
-  StateEntry entry;
-  int64_t begin, end;
-};
-
 // What was read of a tensor's description so far.
 struct Description {
   std::optional<std::string> dtype;
@@ -147,11 +144,11 @@ struct Description {
 // of equal keys and forget that there were others, and be as deep as the file likes.
 class Header : public nlohmann::json_sax<json> {
  public:
-  // `held`: bytes of data after the header.
-  Header(const std::string& path, int64_t held) : path_(path), held_(held) {}
+  // The data begins at this byte of the file; `held`: bytes of it.
+  Header(const std::string& path, int64_t data_begin, int64_t held)
+      : path_(path), data_begin_(data_begin), held_(held) {}
 
-  std::vector<Placed> tensors;
-  std::map<std::string, std::string> metadata;
+  SafetensorsHeader result;
 
   bool null() override { return value("null"); }
   bool boolean(bool v) override { return value(v ? "true" : "false"); }
@@ -161,7 +158,7 @@ class Header : public nlohmann::json_sax<json> {
   bool binary(json::binary_t&) override { return value("bytes"); }
   bool string(std::string& text) override {
     if (depth_ == 2 && name_ == kMetadataKey)
-      metadata[key_] = text;
+      result.metadata[key_] = text;
     else if (depth_ == 2 && key_ == "dtype")
       now_.dtype = text;
     else
@@ -186,7 +183,7 @@ class Header : public nlohmann::json_sax<json> {
     return true;
   }
   bool end_object() override {
-    if (--depth_ == 1 && name_ != kMetadataKey) tensors.push_back(place());
+    if (--depth_ == 1 && name_ != kMetadataKey) result.entries.push_back(place());
     return true;
   }
 
@@ -237,141 +234,175 @@ class Header : public nlohmann::json_sax<json> {
   }
 
   // The texts of errors are only made where there is one: a header may have 100,000 tensors.
-  Placed place() const {
+  SafetensorsEntry place() const {
     if (!now_.dtype) throw Error(cat(who(), ": dtype is no text"));
-    const DTypeName* dtype = find_dtype(*now_.dtype);
-    if (dtype == nullptr)
+    const SafetensorsType* type = find_type(*now_.dtype);
+    if (type == nullptr)
       throw Error(
-          cat(who(), ": the dtype ", *now_.dtype, " is unknown; known are ", known_dtypes()));
+          cat(who(), ": the dtype ", *now_.dtype, " is unknown; known are ", known_types(false)));
     const std::vector<int64_t>&shape = list("shape"), &offsets = list("data_offsets");
     if (offsets.size() != 2 || offsets[0] > offsets[1])
       throw Error(cat(who(), ": data_offsets are not a begin and an end"));
     if (offsets[1] > held_)
       throw Error(cat(who(), ": expected its data to end at byte ", offsets[1], ", found only ",
                       held_, " bytes of data in the file"));
-    const int64_t expected = count_bytes(dtype->dtype, shape, who());
+    const int64_t expected = count_bytes(*type, shape, who());
     const int64_t found = offsets[1] - offsets[0];
     if (expected != found)
-      throw Error(cat(who(), ": expected ", expected, " bytes for shape ", shape_text(shape),
-                      " of ", dtype->name, ", found ", found, " between its data_offsets"));
-    return {{name_, dtype->dtype, shape, {}}, offsets[0], offsets[1]};
+      throw Error(cat(who(), ": expected ", expected, " bytes for shape ", to_text(shape), " of ",
+                      type->name, ", found ", found, " between its data_offsets"));
+    return {name_, type, shape, data_begin_ + offsets[0], found};
   }
 
   const std::string& path_;
-  const int64_t held_;
+  const int64_t data_begin_, held_;
   int depth_ = 0;  // 1 between tensors, 2 in a description
   std::string name_, key_;
   std::unordered_set<std::string> names_;
   Description now_;
 };
 
-class Reader {
- public:
-  explicit Reader(const std::string& path) : path_(path), file_("safetensors", path) {
-    check(file_.size() >= kLengthBytes, "safetensors: ", path, " is too short: expected at least ",
-          kLengthBytes, " bytes, found ", file_.size());
+// Sorts the tensors by offset. The format allows neither overlaps nor gaps.
+void check_layout(const MappedFile& file, int64_t data_begin,
+                  std::vector<SafetensorsEntry>& entries) {
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+                     return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+                   });
+  int64_t end = data_begin;
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.begin != end)
+      throw Error(cat(describe(file.path(), entry.name), ": its data ",
+                      entry.begin < end ? "overlaps another tensor's" : "leaves a gap",
+                      ": expected it to begin at byte ", end - data_begin, ", found ",
+                      entry.begin - data_begin));
+    end += entry.bytes;
   }
+  check(end == file.size(), "safetensors: ", file.path(), ": expected ", end - data_begin,
+        " bytes of data, found ", file.size() - data_begin);
+}
 
-  SafetensorsFile read(const HeaderCheck& fits) {
-    const std::string text = read_header();
-    Header header(path_, file_.size() - data_begin_);
-    json::sax_parse(text, &header);
-    check_layout(header.tensors);
-    SafetensorsFile result;
-    result.metadata = std::move(header.metadata);
-    for (Placed& tensor : header.tensors) result.entries.push_back(std::move(tensor.entry));
-    if (fits) fits(result);
-    check_memory();
-    for (size_t i = 0; i < result.entries.size(); ++i)
-      read_data(result.entries[i], header.tensors[i].begin, header.tensors[i].end);
-    return result;
+// A file may have holes, and be larger than the disk that it is on.
+void check_memory(const std::string& path, const SafetensorsHeader& header) {
+  struct sysinfo machine {};
+  if (sysinfo(&machine) != 0) return;
+  const uint64_t room = (uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
+  int64_t held = 0;
+  for (const SafetensorsEntry& entry : header.entries) held += entry.bytes;
+  check(static_cast<uint64_t>(held) <= room, "safetensors: ", path, ": its ", held,
+        " bytes of data are more than the ", room, " of this machine's memory");
+}
+
+StateEntry read_entry(const MappedFile& file, const SafetensorsEntry& from) {
+  const std::string who = describe(file.path(), from.name);
+  check(from.type->dtype != kVoid, who, ": tensors have no dtype for ", from.type->name,
+        "; TensorFile (tiny/models/files) gives its bytes");
+  if (from.type->dtype == kBool) check_bools(file, from.name, from.begin, from.bytes);
+  StateEntry entry{from.name, from.type->dtype, from.shape, {}};
+  const auto bytes = file.bytes(from.begin, from.bytes);
+  try {
+    entry.data.assign(bytes.begin(), bytes.end());
+  } catch (const std::exception&) {
+    throw Error(cat(who, ": its ", from.bytes, " bytes are more than there is memory for"));
   }
-
- private:
-  std::string read_header() {
-    uint64_t length = 0;
-    file_.read_at(0, &length, kLengthBytes);
-    const auto rest = static_cast<uint64_t>(file_.size() - kLengthBytes);
-    check(length <= rest, "safetensors: ", path_, " is damaged: expected a header of ", length,
-          " bytes, found ", rest, " bytes after its length");
-    check(length <= kMostHeaderBytes, "safetensors: ", path_, ": a header of ", length,
-          " bytes, the format allows ", kMostHeaderBytes);
-    std::string text(length, ' ');
-    file_.read_at(kLengthBytes, text.data(), static_cast<int64_t>(length));
-    data_begin_ = kLengthBytes + static_cast<int64_t>(length);
-    return text;
-  }
-
-  // Sorts the tensors by offset. The format allows neither overlaps nor gaps.
-  void check_layout(std::vector<Placed>& tensors) const {
-    std::stable_sort(tensors.begin(), tensors.end(), [](const Placed& a, const Placed& b) {
-      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-    });
-    int64_t end = 0;
-    for (const Placed& tensor : tensors) {
-      if (tensor.begin != end)
-        throw Error(cat(describe(path_, tensor.entry.name), ": its data ",
-                        tensor.begin < end ? "overlaps another tensor's" : "leaves a gap",
-                        ": expected it to begin at byte ", end, ", found ", tensor.begin));
-      end = tensor.end;
-    }
-    const int64_t held = file_.size() - data_begin_;
-    check(end == held, "safetensors: ", path_, ": expected ", end, " bytes of data, found ", held);
-  }
-
-  // A file may have holes, and be larger than the disk that it is on.
-  void check_memory() const {
-    struct sysinfo machine {};
-    if (sysinfo(&machine) != 0) return;
-    const uint64_t room = (uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
-    const int64_t held = file_.size() - data_begin_;
-    check(static_cast<uint64_t>(held) <= room, "safetensors: ", path_, ": its ", held,
-          " bytes of data are more than the ", room, " of this machine's memory");
-  }
-
-  void read_data(StateEntry& entry, int64_t begin, int64_t end) const {
-    try {
-      entry.data.resize(static_cast<size_t>(end - begin));
-    } catch (const std::exception&) {
-      throw Error(cat(describe(path_, entry.name), ": its ", end - begin,
-                      " bytes are more than there is memory for"));
-    }
-    file_.read_at(data_begin_ + begin, entry.data.data(), end - begin);
-    // Any other byte would be no bool in C++.
-    if (entry.dtype == kBool) {
-      const auto bad = std::find_if(entry.data.begin(), entry.data.end(),
-                                    [](std::byte b) { return b > std::byte{1}; });
-      if (bad != entry.data.end())
-        throw Error(cat(describe(path_, entry.name), ": expected each byte of a BOOL to be 0 or 1",
-                        ", found ", static_cast<int>(*bad)));
-    }
-  }
-
-  const std::string path_;
-  const InputFile file_;
-  int64_t data_begin_ = 0;
-};
+  file.release(from.begin, from.bytes);
+  return entry;
+}
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<StateEntry>& entries,
-                       const std::map<std::string, std::string>& metadata) {
-  check_entries(path, entries);
-  const std::vector<const StateEntry*> order = lay_out(entries);
+std::string safetensors_name(DType dtype) {
+  const SafetensorsType* type = find_type(dtype);
+  check(type != nullptr, "safetensors: the format has no dtype ", dtype, "; it has ",
+        known_types(true));
+  return type->name;
+}
+
+SafetensorsHeader read_safetensors_header(const MappedFile& file) {
+  check(file.size() >= kLengthBytes, "safetensors: ", file.path(),
+        " is too short: expected at least ", kLengthBytes, " bytes, found ", file.size());
+  uint64_t length = 0;
+  std::memcpy(&length, file.bytes(0, kLengthBytes).data(), sizeof length);
+  const auto rest = static_cast<uint64_t>(file.size() - kLengthBytes);
+  check(length <= rest, "safetensors: ", file.path(), " is damaged: expected a header of ", length,
+        " bytes, found ", rest, " bytes after its length");
+  check(length <= kMostHeaderBytes, "safetensors: ", file.path(), ": a header of ", length,
+        " bytes, the format allows ", kMostHeaderBytes);
+  const auto size = static_cast<int64_t>(length), data_begin = kLengthBytes + size;
+  Header header(file.path(), data_begin, file.size() - data_begin);
+  const auto* text = reinterpret_cast<const char*>(file.bytes(kLengthBytes, size).data());
+  json::sax_parse(text, text + size, &header);
+  file.release(0, data_begin);
+  check_layout(file, data_begin, header.result.entries);
+  return std::move(header.result);
+}
+
+void check_bools(const MappedFile& file, const std::string& name, int64_t begin, int64_t bytes) {
+  const auto all = file.bytes(begin, bytes);
+  const auto bad =
+      std::find_if(all.begin(), all.end(), [](std::byte b) { return b > std::byte{1}; });
+  if (bad != all.end())
+    throw Error(cat(describe(file.path(), name), ": expected each byte of a BOOL to be 0 or 1",
+                    ", found ", static_cast<int>(*bad)));
+  file.release(begin, bytes);
+}
+
+int64_t bytes_of(const std::string& path, const SafetensorsOutput& tensor) {
+  return count_bytes(type_of(path, tensor), tensor.shape, describe(path, tensor.name));
+}
+
+void stream_safetensors(FileAside& file, const std::vector<SafetensorsOutput>& tensors,
+                        const std::map<std::string, std::string>& metadata) {
+  const std::string& path = file.path();
+  const std::vector<Placed> order = lay_out(path, tensors);
   const std::string header = make_header(path, order, metadata);
   const uint64_t length = header.size();
-  FileAside file("safetensors", path);
-  const auto write = [&](const void* data, size_t size) {
-    file.write({static_cast<const char*>(data), size});
-  };
-  write(&length, sizeof length);
+  file.write({reinterpret_cast<const char*>(&length), sizeof length});
   file.write(header);
-  for (const StateEntry* entry : order) write(entry->data.data(), entry->data.size());
+  for (const Placed& placed : order) {
+    int64_t written = 0;
+    placed.tensor->write([&](std::string_view bytes) {
+      file.write(bytes);
+      written += static_cast<int64_t>(bytes.size());
+    });
+    if (written != placed.bytes)
+      throw Error(cat(describe(path, placed.tensor->name), ": shape ",
+                      to_text(placed.tensor->shape), " of ", placed.type->name, " takes ",
+                      placed.bytes, " bytes, the data has ", written));
+  }
+}
+
+void stream_safetensors(const std::string& path, const std::vector<SafetensorsOutput>& tensors,
+                        const std::map<std::string, std::string>& metadata) {
+  FileAside file("safetensors", path);
+  stream_safetensors(file, tensors, metadata);
   file.commit();
 }
 
-SafetensorsFile read_safetensors(const std::string& path, const HeaderCheck& fits) {
-  return Reader(path).read(fits);
+void write_safetensors(const std::string& path, const std::vector<StateEntry>& entries,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsOutput> tensors;
+  for (const StateEntry& entry : entries) {
+    const SafetensorsType* type = find_type(entry.dtype);
+    if (type == nullptr)
+      throw Error(cat(describe(path, entry.name), ": the format has no dtype ", entry.dtype,
+                      "; it has ", known_types(true)));
+    const auto* bytes = reinterpret_cast<const char*>(entry.data.data());
+    tensors.push_back({entry.name, type->name, entry.shape, [&entry, bytes](const ByteSink& sink) {
+                         sink({bytes, entry.data.size()});
+                       }});
+  }
+  stream_safetensors(path, tensors, metadata);
+}
+
+SafetensorsFile read_safetensors(const std::string& path) {
+  const MappedFile file("safetensors", path);
+  SafetensorsHeader header = read_safetensors_header(file);
+  check_memory(path, header);
+  SafetensorsFile result{{}, std::move(header.metadata)};
+  for (const SafetensorsEntry& entry : header.entries)
+    result.entries.push_back(read_entry(file, entry));
+  return result;
 }
 
 }  // namespace tiny
@@ -384,12 +415,34 @@ constexpr const char* kNoJson =
     ": this build reads and writes no safetensors files: nlohmann/json.hpp (package "
     "nlohmann-json3-dev) was missing";
 
+std::string safetensors_name(DType dtype) { return dtype.name(); }
+
+SafetensorsHeader read_safetensors_header(const MappedFile& file) {
+  throw Error(cat("safetensors: ", file.path(), kNoJson));
+}
+
+void check_bools(const MappedFile&, const std::string&, int64_t, int64_t) {}
+
+int64_t bytes_of(const std::string& path, const SafetensorsOutput&) {
+  throw Error(cat("safetensors: ", path, kNoJson));
+}
+
+void stream_safetensors(FileAside& file, const std::vector<SafetensorsOutput>&,
+                        const std::map<std::string, std::string>&) {
+  throw Error(cat("safetensors: ", file.path(), kNoJson));
+}
+
+void stream_safetensors(const std::string& path, const std::vector<SafetensorsOutput>&,
+                        const std::map<std::string, std::string>&) {
+  throw Error(cat("safetensors: ", path, kNoJson));
+}
+
 void write_safetensors(const std::string& path, const std::vector<StateEntry>&,
                        const std::map<std::string, std::string>&) {
   throw Error(cat("safetensors: ", path, kNoJson));
 }
 
-SafetensorsFile read_safetensors(const std::string& path, const HeaderCheck&) {
+SafetensorsFile read_safetensors(const std::string& path) {
   throw Error(cat("safetensors: ", path, kNoJson));
 }
 

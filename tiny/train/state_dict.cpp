@@ -7,6 +7,7 @@
 #include <span>
 
 #include "tiny/run/ranks.h"
+#include "tiny/tensor/pieces.h"
 #include "tiny/tensor/random.h"
 #include "tiny/train/safetensors.h"
 
@@ -14,12 +15,10 @@ namespace tiny {
 
 namespace {
 
-StateEntry entry_of(const NamedTensor& named) {
-  const Tensor& t = *named.tensor;
-  StateEntry entry{named.name, t.dtype(), to_shape(t.shape()), {}};
-  entry.data.resize(static_cast<size_t>(t.numel()) * t.dtype().size());
-  t.to_bytes(entry.data.data());
-  return entry;
+std::string bytes_of(const Tensor& t) {
+  std::string bytes(static_cast<size_t>(t.numel()) * t.dtype().size(), ' ');
+  t.to_bytes(bytes.data());
+  return bytes;
 }
 
 std::vector<Tensor*> tensors_of(const StateDict& state) {
@@ -28,12 +27,10 @@ std::vector<Tensor*> tensors_of(const StateDict& state) {
   return tensors;
 }
 
-bool is_passed_over(const std::string& name) { return name.ends_with("num_batches_tracked"); }
-
 // A line for every tensor of the state that the file does not fit, and every entry left over.
-std::string differences(const SafetensorsFile& file, const StateDict& state) {
-  std::map<std::string, const StateEntry*> found;
-  for (const StateEntry& e : file.entries) found[e.name] = &e;
+std::string differences(const SafetensorsHeader& file, const StateDict& state) {
+  std::map<std::string, const SafetensorsEntry*> found;
+  for (const SafetensorsEntry& e : file.entries) found[e.name] = &e;
   std::string text;
   std::set<std::string> expected;
   for (const NamedTensor& named : state) {
@@ -44,44 +41,34 @@ std::string differences(const SafetensorsFile& file, const StateDict& state) {
     else if (!same(at->second->shape, named.tensor->shape()))
       text += cat("\n  shape: ", named.name, " is ", to_text(at->second->shape),
                   " in the file and ", to_text(named.tensor->shape()), " here");
+    else if (at->second->type->dtype == kVoid)
+      text += cat("\n  dtype: ", named.name, " is ", at->second->type->name, " in the file");
   }
-  for (const StateEntry& e : file.entries)
-    if (!expected.contains(e.name) && !is_passed_over(e.name))
+  for (const SafetensorsEntry& e : file.entries)
+    if (!expected.contains(e.name) && !is_batch_count(e.name))
       text += cat("\n  unexpected: ", e.name, " ", to_text(e.shape));
   return text;
 }
 
-// All values are in the devices' memory before the first tensor changes; where one of them cannot
-// be assigned to, all are what they were.
-std::map<std::string, std::string> load_from(const std::string& path, const StateDict& state,
-                                             const HeaderCheck& notes_fit = {}) {
-  const SafetensorsFile file = read_safetensors(path, [&](const SafetensorsFile& header) {
-    if (notes_fit) notes_fit(header);
-    const std::string wrong = differences(header, state);
-    check(wrong.empty(), "load: ", path, " does not fit:", wrong);
+// What does not fit is found before the first tensor changes.
+std::map<std::string, std::string> load_from(
+    const std::string& path, const StateDict& state,
+    const std::function<void(const SafetensorsHeader&)>& notes_fit = {}) {
+  const MappedFile file("safetensors", path);
+  const SafetensorsHeader header = read_safetensors_header(file);
+  if (notes_fit) notes_fit(header);
+  const std::string wrong = differences(header, state);
+  check(wrong.empty(), "load: ", path, " does not fit:", wrong);
+  std::map<std::string, const SafetensorsEntry*> found;
+  for (const SafetensorsEntry& e : header.entries) {
+    if (e.type->dtype == kBool) check_bools(file, e.name, e.begin, e.bytes);
+    found[e.name] = &e;
+  }
+  assign_in_turn(state, [&](size_t i) {
+    const SafetensorsEntry& e = *found[state[i].name];
+    return from_file(file, e.begin, e.type->dtype, e.shape, state[i].tensor->device());
   });
-  std::map<std::string, const StateEntry*> found;
-  for (const StateEntry& e : file.entries) found[e.name] = &e;
-  std::vector<Tensor> values, before;
-  for (const NamedTensor& named : state) {
-    const StateEntry& e = *found[named.name];
-    values.push_back(Tensor::from_bytes(e.data.data(), e.dtype, e.shape, named.tensor->device()));
-    before.push_back(*named.tensor);
-  }
-  const NoGrad no_grad;
-  try {
-    for (size_t i = 0; i < state.size(); ++i) state[i].tensor->assign(values[i]);
-  } catch (...) {
-    for (size_t i = 0; i < state.size(); ++i) *state[i].tensor = before[i];
-    throw;
-  }
-  before.clear();  // else the old values would be kept beside the new ones
-  // In pieces: they do not depend on one another, and an order of all costs their number's square.
-  constexpr size_t kPiece = 256;
-  const std::vector<Tensor*> all = tensors_of(state);
-  for (size_t i = 0; i < all.size(); i += kPiece)
-    Tensor::realize(std::span(all).subspan(i, std::min(kPiece, all.size() - i)));
-  return file.metadata;
+  return header.metadata;
 }
 
 // Settings that the file does not know, because it is older, are taken as they are.
@@ -113,6 +100,33 @@ uint64_t number_of(const std::map<std::string, std::string>& notes, const std::s
 
 }  // namespace
 
+bool is_batch_count(const std::string& name) { return name.ends_with("num_batches_tracked"); }
+
+void assign_in_turn(const StateDict& state, const std::function<Tensor(size_t)>& value_of) {
+  const NoGrad no_grad;
+  for (const NamedTensor& named : state) {
+    Tensor like = *named.tensor;  // assigning to it changes nothing that is computed
+    like.assign(Tensor::zeros(to_shape(like.shape()), like.dtype()));
+  }
+  // In pieces: they do not depend on one another, and an order of all costs their number's square.
+  constexpr size_t kMostTensors = 256;
+  constexpr int64_t kMostBytes = int64_t{32} << 20;  // that wait for being copied
+  std::vector<Tensor*> waiting;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < state.size(); ++i) {
+    {
+      const Tensor value = value_of(i);
+      state[i].tensor->assign(value);
+      bytes += value.numel() * value.dtype().size();
+    }
+    waiting.push_back(state[i].tensor);
+    if (waiting.size() < kMostTensors && bytes < kMostBytes && i + 1 < state.size()) continue;
+    Tensor::realize(waiting);
+    waiting.clear();
+    bytes = 0;
+  }
+}
+
 void copy_state(const StateDict& to, const StateDict& from) {
   check(to.size() == from.size(), "copy_state: ", from.size(), " tensors for ", to.size());
   const NoGrad no_grad;
@@ -127,9 +141,16 @@ void copy_state(const StateDict& to, const StateDict& from) {
 void save(const std::string& path, const StateDict& state,
           const std::map<std::string, std::string>& metadata) {
   Tensor::realize(tensors_of(state));
-  std::vector<StateEntry> entries;
-  for (const NamedTensor& named : state) entries.push_back(entry_of(named));
-  if (rank() == 0) write_safetensors(path, entries, metadata);
+  std::vector<SafetensorsOutput> tensors;
+  // Where several processes read values together, none of them can wait for a tensor's turn.
+  const bool all_at_once = rank_count() > 1;
+  for (const NamedTensor& named : state) {
+    const Tensor& t = *named.tensor;
+    tensors.push_back({named.name, safetensors_name(t.dtype()), to_shape(t.shape()),
+                       [&t, all_at_once, held = all_at_once ? bytes_of(t) : std::string()](
+                           const ByteSink& sink) { sink(all_at_once ? held : bytes_of(t)); }});
+  }
+  if (rank() == 0) stream_safetensors(path, tensors, metadata);
 }
 
 std::map<std::string, std::string> load(const std::string& path, const StateDict& state) {
@@ -148,7 +169,7 @@ bool load_checkpoint(const std::string& path, const StateDict& state, const Sett
   std::error_code status;  // of a path that cannot be looked at, opening it says more
   if (path.empty() || (!std::filesystem::exists(path, status) && !status)) return false;
   RandomState random;
-  load_from(path, state, [&](const SafetensorsFile& header) {
+  load_from(path, state, [&](const SafetensorsHeader& header) {
     check_settings(header.metadata, path, settings);
     random = {number_of(header.metadata, path, "key"), number_of(header.metadata, path, "counter")};
   });
