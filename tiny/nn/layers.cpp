@@ -74,6 +74,17 @@ void Module::to(const std::string& device) {
   }
 }
 
+void Module::to(DType dtype) {
+  check(dtype.is_float(), "Module::to: ", dtype,
+        " is no float: parameters would lose their values");
+  for (Tensor* t : tensors()) {
+    if (!t->dtype().is_float()) continue;
+    const bool wanted = t->requires_grad();
+    *t = t->detach().to(dtype);
+    if (wanted) t->requires_grad_();
+  }
+}
+
 // --- Layers --------------------------------------------------------------------------------------
 
 Linear::Linear(int64_t in, int64_t out, bool has_bias, DType dtype)
@@ -169,6 +180,15 @@ Tensor LayerNorm::forward(const Tensor& x) {
 void LayerNorm::state(StateDict& out, const std::string& prefix) {
   add(out, prefix + "weight", weight);
   add(out, prefix + "bias", bias);
+}
+
+RMSNorm::RMSNorm(const Shape& shape, double eps_, DType dtype)
+    : normalized_shape(shape), weight(constant_parameter(shape, 1, dtype)), eps(eps_) {}
+
+Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, normalized_shape, weight, eps); }
+
+void RMSNorm::state(StateDict& out, const std::string& prefix) {
+  add(out, prefix + "weight", weight);
 }
 
 Embedding::Embedding(int64_t count, int64_t size, std::optional<int64_t> padding, DType dtype)

@@ -60,6 +60,7 @@ class Module {
   std::vector<Tensor*> tensors();      // of the state: what an optimizer takes
   std::vector<Tensor*> parameters();   // those that want a gradient
   void to(const std::string& device);  // before an optimizer takes the tensors
+  void to(DType dtype);                // the same; of those that are floats
 };
 
 // "weight" and "bias", uniform in +-1 / sqrt(in).
@@ -115,6 +116,20 @@ class LayerNorm : public Module {
 
   Shape normalized_shape;
   Tensor weight, bias;  // of that shape
+  double eps;
+};
+
+// x / sqrt(mean(x^2) + eps) over the last axes, which have this shape, times the weight.
+class RMSNorm : public Module {
+ public:
+  explicit RMSNorm(const Shape& normalized_shape, double eps = 1e-6, DType dtype = kF32);
+  explicit RMSNorm(int64_t size, double eps = 1e-6, DType dtype = kF32)
+      : RMSNorm(Shape{size}, eps, dtype) {}
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Shape normalized_shape;
+  Tensor weight;  // of that shape
   double eps;
 };
 
