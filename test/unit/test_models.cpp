@@ -68,20 +68,16 @@ TEST_CASE(
     const std::string folder = cat(kFolder, "/", name);
     Entries expected = read_entries(folder + "/expected.safetensors");
     models::LoadReport report;
-    Transformer model = models::load(folder, {}, &report);
+    // Its sample is of model.to(torch.bfloat16), which rounds more than the weights.
+    const bool half = name == "llama2";
+    Transformer model = models::load(folder, {.eager_attention = half}, &report);
+    if (half) model.to(kBF16);
     CHECK(report.unexpected.empty());
     const models::Inputs inputs{tensor_of(expected["input_ids"]),
                                 tensor_of(expected["attention_mask"])};
-    const Floats logits = model.forward(inputs).to_vector<float>();
+    const Floats logits = model.forward(inputs).to(kF32).to_vector<float>();
     const Floats wanted = floats_of(expected["logits"]);
     CHECK(difference(logits, wanted) <= 1e-4 * largest(wanted));
-    if (getenv("X")) {
-      Transformer half = models::load(folder, {.dtype = kBF16});
-      MESSAGE(name << " f32 " << difference(logits, wanted) / largest(wanted) << " bf16 " << difference(half.forward(inputs).to(kF32).to_vector<float>(), wanted)/ largest(wanted));
-      const Floats l2=half.forward(inputs).to(kF32).to_vector<float>();
-      double sq=0,sf=0,sw=0; for(size_t i=0;i<l2.size();++i){sq+=std::pow(l2[i]-wanted[i],2);sf+=std::pow(logits[i]-wanted[i],2);sw+=std::pow(wanted[i],2);}
-      MESSAGE("rms bf16 " << std::sqrt(sq/sw) << " f32 " << std::sqrt(sf/sw));
-    }
     if (!expected.contains("loss")) continue;
 
     const Tensor labels = tensor_of(expected["labels"]);
@@ -124,7 +120,9 @@ TEST_CASE("greedy tokens of ten architectures are those of transformers, from a 
     const std::string folder = cat(kFolder, "/", name);
     Entries expected = read_entries(folder + "/expected.safetensors");
     if (!expected.contains("greedy")) continue;
-    Transformer model = models::load(folder);
+    const bool half = name == "llama2";
+    Transformer model = models::load(folder, {.eager_attention = half});
+    if (half) model.to(kBF16);
     const Tensor ids = tensor_of(expected["input_ids"]);
     const auto tokens = ids.to_vector<int64_t>();
     const auto mask = tensor_of(expected["attention_mask"]).to_vector<int64_t>();

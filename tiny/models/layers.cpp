@@ -16,15 +16,25 @@ void add(StateDict& out, const std::string& name, Tensor& t) {
   if (t.defined()) out.push_back({name, &t});
 }
 
-// With dropout of the weights, which scaled_dot_product_attention() has not. mask: added to scores.
-Tensor attend_with_dropout(const Tensor& q, const Tensor& k, const Tensor& v,
-                           const AttentionOptions& o, double p) {
+// Attention step by step: its weights can be dropped, and scores are rounded as in transformers'
+// own. mask: added to scores.
+Tensor eager_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o,
+                       double drop) {
   const int64_t group = q.size(1) / k.size(1);
   const Tensor keys = k.repeat_interleave(group, 1), values = v.repeat_interleave(group, 1);
-  Tensor scores = q.to(kF32).matmul(keys.to(kF32).transpose(-1, -2)) * *o.scale;
+  Tensor scores = (q.matmul(keys.transpose(-1, -2)) * *o.scale).to(kF32);
   if (o.mask.defined()) scores = scores + o.mask;
-  return dropout(scores.softmax(-1), p).to(q.dtype()).matmul(values);
+  return dropout(scores.softmax(-1), drop, nn::is_training()).to(q.dtype()).matmul(values);
 }
+
+// Rounds before its weight does, as in transformers.
+class RoundedRMSNorm : public nn::RMSNorm {
+ public:
+  using RMSNorm::RMSNorm;
+  Tensor forward(const Tensor& x) override {
+    return rms_norm(x, normalized_shape, Tensor(), eps) * weight;
+  }
+};
 
 // What is added to scores: 0, or the lowest number for keys that are not seen. A query that sees no
 // key, which is padding, then sees all of them alike, as in transformers' own attention: its result
@@ -52,7 +62,7 @@ Tensor activate(const Tensor& x, Activation activation) {
 std::unique_ptr<nn::Module> make_norm(const ModelConfig& config, int64_t width) {
   if (config.norm == NormKind::Layer)
     return std::make_unique<nn::LayerNorm>(width, config.norm_eps);
-  return std::make_unique<nn::RMSNorm>(width, config.norm_eps);
+  return std::make_unique<RoundedRMSNorm>(width, config.norm_eps);
 }
 
 // --- Products ------------------------------------------------------------------------------------
@@ -86,8 +96,8 @@ Attention::Attention(const ModelConfig& c, const TensorNames& names, size_t laye
   out_ = Projection(q, c.hidden, c.out_bias, c.input_first);
   if (c.qk_norm != QkNorm::Head && c.qk_norm != QkNorm::Row) return;
   const bool each = c.qk_norm == QkNorm::Head;
-  q_norm_ = std::make_unique<nn::RMSNorm>(each ? c.head_dim : q, c.norm_eps);
-  k_norm_ = std::make_unique<nn::RMSNorm>(each ? c.head_dim : kv, c.norm_eps);
+  q_norm_ = std::make_unique<RoundedRMSNorm>(each ? c.head_dim : q, c.norm_eps);
+  k_norm_ = std::make_unique<RoundedRMSNorm>(each ? c.head_dim : kv, c.norm_eps);
 }
 
 // (B, L, count head_dim) to (B, count, L, head_dim)
@@ -138,13 +148,15 @@ void Attention::turn(Heads& h, const Context& context) const {
   h.q = (h.q * temperature.reshape(shape)).to(h.q.dtype());
 }
 
-bool Attention::drops_weights() const { return nn::is_training() && config_.dropout.attention > 0; }
+bool Attention::is_eager() const {
+  return config_.eager_attention || (nn::is_training() && config_.dropout.attention > 0);
+}
 
 // Bool (B, 1, L, S), where something else than the order of positions decides; else not defined.
 Tensor Attention::allowed(const Context& context) const {
   const LayerConfig& layer = config_.layers[layer_];
   const bool plain = !layer.window && !layer.chunk && !context.valid.defined() && !context.step;
-  if (plain && !drops_weights()) return Tensor();
+  if (plain && !is_eager()) return Tensor();
   const Tensor query = context.queries.unsqueeze(-1), key = context.keys.unsqueeze(0);  // (L, S)
   Tensor seen = config_.causal ? key <= query : Tensor();
   const auto also = [&](const Tensor& mask) {
@@ -172,8 +184,8 @@ Tensor Attention::attend(const Heads& h, const Context& context) const {
   const Tensor seen = allowed(context);
   options.is_causal = c.causal && !seen.defined();
   if (seen.defined()) options.mask = score_mask(seen);
-  if (!drops_weights()) return scaled_dot_product_attention(h.q, h.k, h.v, options);
-  return attend_with_dropout(h.q, h.k, h.v, options, c.dropout.attention);
+  if (!is_eager()) return scaled_dot_product_attention(h.q, h.k, h.v, options);
+  return eager_attention(h.q, h.k, h.v, options, c.dropout.attention);
 }
 
 Tensor Attention::forward(const Tensor& x, const Context& context, LayerCache* cache) const {

@@ -67,7 +67,7 @@ class Attention {
   Heads heads(const Tensor& x) const;
   Tensor split(const Tensor& x, int64_t count) const;
   void turn(Heads& h, const Context& context) const;
-  bool drops_weights() const;
+  bool is_eager() const;
   Tensor allowed(const Context& context) const;
   Tensor attend(const Heads& h, const Context& context) const;
 

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "tiny/nn/functional.h"
-
 namespace tiny::models {
 
 namespace {
@@ -100,21 +98,30 @@ RopeTables RotaryEmbedding::tables(const Tensor& positions, const Tensor& length
   return {angles.cos() * scale, angles.sin() * scale};
 }
 
+// Products and sums have the dtype of x where halves are turned, and are f32 where pairs are, as in
+// transformers.
 Tensor apply_rope(const Tensor& x, const RopeTables& tables, const RopeConfig& config) {
-  const int64_t rest = x.size(-1) - config.dims;
-  const Tensor part = rest == 0 ? x : x.narrow(-1, 0, config.dims);
-  Tensor turned;
+  const int64_t dims = config.dims, rest = x.size(-1) - dims;
+  const DType dtype = config.interleaved ? kF32 : x.dtype();
+  const Tensor part = (rest == 0 ? x : x.narrow(-1, 0, dims)).to(dtype);
+  const Tensor cos = tables.cos.to(dtype), sin = tables.sin.to(dtype);
+  const auto turned = [&](const Tensor& a, const Tensor& b) {
+    return std::vector<Tensor>{a * cos - b * sin, b * cos + a * sin};
+  };
+  Tensor y;
   if (config.interleaved) {
-    const Tensor pairs = part.unflatten(-1, {config.dims / 2, 2}).to(kF32);
-    const Tensor a = pairs.select(-1, 0), b = pairs.select(-1, 1);
-    turned = Tensor::stack({a * tables.cos - b * tables.sin, b * tables.cos + a * tables.sin}, -1)
-                 .flatten(-2)
-                 .to(x.dtype());
+    const Tensor pairs = part.unflatten(-1, {dims / 2, 2});
+    y = Tensor::stack(turned(pairs.select(-1, 0), pairs.select(-1, 1)), -1)
+            .flatten(-2)
+            .to(x.dtype());
   } else {
-    turned = rope(part, tables.cos, tables.sin);
+    y = Tensor::cat(turned(part.narrow(-1, 0, dims / 2), part.narrow(-1, dims / 2, dims / 2)), -1);
   }
-  if (rest == 0) return turned;
-  return Tensor::cat({turned, x.narrow(-1, config.dims, rest)}, -1);
+  return rest == 0 ? y : Tensor::cat({y, x.narrow(-1, dims, rest)}, -1);
+}
+
+void RotaryEmbedding::round_to(DType dtype) {
+  frequencies_ = frequencies_.to(dtype).to(kF32).realize();
 }
 
 }  // namespace tiny::models

@@ -31,6 +31,7 @@ class RotaryEmbedding {
   // positions: integers (..., L). `length`: i64 of one element, the longest text's number of
   // tokens, for Dynamic alone; without it the largest position plus 1.
   RopeTables tables(const Tensor& positions, const Tensor& length = Tensor()) const;
+  void round_to(DType dtype);  // its frequencies
 
  private:
   Tensor frequencies(const Tensor& positions, const Tensor& length) const;

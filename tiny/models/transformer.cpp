@@ -58,6 +58,11 @@ void Transformer::state(StateDict& out, const std::string& prefix) {
   if (head_.defined()) add(out, cat(prefix, n.head, "weight"), head_);
 }
 
+void Transformer::to(DType dtype) {
+  nn::Module::to(dtype);
+  if (rotary_) rotary_->round_to(dtype);
+}
+
 void Transformer::initialize() {
   for (const NamedTensor& named : state_dict()) {
     Tensor& t = *named.tensor;

@@ -50,6 +50,11 @@ class Transformer : public nn::Module {
   // Logits (B, vocab) of the last column. Caches get keys and values of this step.
   Tensor forward_cached(const CachedInputs& inputs, std::vector<LayerCache>& caches);
 
+  // Rounds the frequencies of rotary positions as well, as PyTorch does, which costs digits in long
+  // texts: LoadOptions::dtype does not.
+  void to(DType dtype) override;
+  using nn::Module::to;
+
   // Weights from a normal distribution of the deviation that the configuration has, biases 0.
   void initialize();
   void state(StateDict& out, const std::string& prefix) override;

@@ -171,7 +171,8 @@ void read_into(const WeightFiles& files, const Source& source, const LoadOptions
     }
     value = Tensor::from_bytes(all.data(), first.dtype, shape, options.device);
   }
-  if (first.dtype != options.dtype) value = value.to(options.dtype).realize();
+  const DType dtype = options.dtype.value_or(first.dtype);
+  if (first.dtype != dtype) value = value.to(dtype).realize();
   *source.tensor = value.requires_grad_();
 }
 
@@ -220,9 +221,12 @@ ModelConfig read_config(const std::string& folder) {
 }  // namespace
 
 Transformer load(const std::string& folder, const LoadOptions& options, LoadReport* report) {
-  check(options.dtype.is_float(), "models::load: parameters of dtype ", options.dtype,
-        ", expected a float");
-  Transformer model(read_config(folder));
+  if (options.dtype)
+    check(options.dtype->is_float(), "models::load: parameters of dtype ", *options.dtype,
+          ", expected a float");
+  ModelConfig config = read_config(folder);
+  config.eager_attention = options.eager_attention;
+  Transformer model(config);
   const Architecture& row = find_architecture(model.config().type);
   const WeightFiles files = open_weights(folder);
   Finder finder(files, row);

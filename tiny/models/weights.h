@@ -1,6 +1,7 @@
 // Models as folders: config.json with safetensors files, as transformers writes and reads them.
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,10 +11,11 @@
 namespace tiny::models {
 
 struct LoadOptions {
-  // Of the parameters, and so of most of what is computed with them. Files in bf16 are exact in
-  // f32.
-  DType dtype = kF32;
-  std::string device = "";  // the default one
+  // Of the parameters, and so of most of what is computed with them; by default what the files
+  // have.
+  std::optional<DType> dtype = {};
+  std::string device = "";       // the default one
+  bool eager_attention = false;  // see ModelConfig
 };
 
 // How a folder's tensors fit a model.

@@ -60,7 +60,7 @@ class Module {
   std::vector<Tensor*> tensors();      // of the state: what an optimizer takes
   std::vector<Tensor*> parameters();   // those that want a gradient
   void to(const std::string& device);  // before an optimizer takes the tensors
-  void to(DType dtype);                // the same; of those that are floats
+  virtual void to(DType dtype);        // the same; of those that are floats
 };
 
 // "weight" and "bias", uniform in +-1 / sqrt(in).

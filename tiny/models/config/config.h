@@ -98,6 +98,9 @@ struct ModelConfig {
   bool scale_attention_by_layer = false;  // and by 1 / (layer + 1)
   std::optional<double> clip_qkv = {};    // to [-clip, clip]
   std::optional<TemperatureConfig> temperature = {};
+  // Scores and weights of attention are stored and rounded, as transformers' attn_implementation
+  // "eager" does; else their products may be one kernel.
+  bool eager_attention = false;
   ExpertsConfig experts = {};
   DropoutConfig dropout = {};
 
