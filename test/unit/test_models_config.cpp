@@ -104,8 +104,8 @@ TEST_CASE("windows and chunks are those of each layer") {
   CHECK(llama4.layers[1].experts);
   CHECK(llama4.layers[1].ffn == 8192);
   CHECK(llama4.layers[2].chunk == 16);
-  const ModelConfig whole = parse_config(
-      R"({"model_type": "llama4", "text_config": {"model_type": "llama4_text", "hidden_size": 80}})");
+  const ModelConfig whole =
+      config_of("llama4", R"("text_config": {"model_type": "llama4_text", "hidden_size": 80})");
   CHECK(whole.type == "llama4_text");
   CHECK(whole.hidden == 80);
 }

@@ -153,7 +153,7 @@ Tensor Transformer::forward_cached(const CachedInputs& in, std::vector<LayerCach
 
 Tensor Transformer::loss(const Inputs& inputs, const Tensor& labels) {
   check(config_->head != Head::None, config_->type, ": a model without a head has no loss");
-  const Tensor out = forward(inputs);
+  const Tensor out = forward(inputs).to(kF32);  // a loss in bf16 would have two digits
   if (config_->head == Head::Classifier) return cross_entropy(out, labels);
   check(same(labels.shape(), inputs.ids.shape()), config_->type, ": labels of shape ",
         to_text(labels.shape()), " for ids of shape ", to_text(inputs.ids.shape()));
