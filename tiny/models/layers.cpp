@@ -9,13 +9,6 @@ namespace tiny::models {
 
 namespace {
 
-// Zeros that take no memory: values come from a file or from initialize().
-Tensor parameter(const Shape& shape) { return Tensor::zeros(shape).requires_grad_(); }
-
-void add(StateDict& out, const std::string& name, Tensor& t) {
-  if (t.defined()) out.push_back({name, &t});
-}
-
 // Attention step by step: its weights can be dropped, and scores are rounded as in transformers'
 // own. mask: added to scores.
 Tensor eager_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o,
@@ -45,6 +38,12 @@ Tensor score_mask(const Tensor& seen) {
 
 }  // namespace
 
+Tensor zero_parameter(const Shape& shape) { return Tensor::zeros(shape).requires_grad_(); }
+
+void add_tensor(StateDict& out, const std::string& name, Tensor& t) {
+  if (t.defined()) out.push_back({name, &t});
+}
+
 Tensor activate(const Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::Gelu: return x.gelu();
@@ -68,8 +67,9 @@ std::unique_ptr<nn::Module> make_norm(const ModelConfig& config, int64_t width) 
 // --- Products ------------------------------------------------------------------------------------
 
 Projection::Projection(int64_t in, int64_t out, bool has_bias, bool input_first)
-    : weight(parameter(input_first ? Shape{in, out} : Shape{out, in})), input_first_(input_first) {
-  if (has_bias) bias = parameter({out});
+    : weight(zero_parameter(input_first ? Shape{in, out} : Shape{out, in})),
+      input_first_(input_first) {
+  if (has_bias) bias = zero_parameter({out});
 }
 
 Tensor Projection::operator()(const Tensor& x) const {
@@ -77,8 +77,8 @@ Tensor Projection::operator()(const Tensor& x) const {
 }
 
 void Projection::state(StateDict& out, const std::string& prefix) {
-  add(out, prefix + "weight", weight);
-  add(out, prefix + "bias", bias);
+  add_tensor(out, prefix + "weight", weight);
+  add_tensor(out, prefix + "bias", bias);
 }
 
 // --- Attention -----------------------------------------------------------------------------------
@@ -87,13 +87,13 @@ Attention::Attention(const ModelConfig& c, const TensorNames& names, size_t laye
     : config_(c), names_(names), layer_(layer) {
   const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   if (c.fused_qkv) {
-    qkv_ = Projection(c.hidden, q + 2 * kv, c.qkv_bias, c.input_first);
+    products_.qkv = Projection(c.hidden, q + 2 * kv, c.qkv_bias, c.input_first);
   } else {
-    q_ = Projection(c.hidden, q, c.qkv_bias, c.input_first);
-    k_ = Projection(c.hidden, kv, c.qkv_bias, c.input_first);
-    v_ = Projection(c.hidden, kv, c.qkv_bias, c.input_first);
+    products_.q = Projection(c.hidden, q, c.qkv_bias, c.input_first);
+    products_.k = Projection(c.hidden, kv, c.qkv_bias, c.input_first);
+    products_.v = Projection(c.hidden, kv, c.qkv_bias, c.input_first);
   }
-  out_ = Projection(q, c.hidden, c.out_bias, c.input_first);
+  products_.out = Projection(q, c.hidden, c.out_bias, c.input_first);
   if (c.qk_norm != QkNorm::Head && c.qk_norm != QkNorm::Row) return;
   const bool each = c.qk_norm == QkNorm::Head;
   q_norm_ = std::make_unique<RoundedRMSNorm>(each ? c.head_dim : q, c.norm_eps);
@@ -110,10 +110,10 @@ Attention::Heads Attention::heads(const Tensor& x) const {
   Heads h;
   if (c.fused_qkv) {
     const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    const std::vector<Tensor> parts = qkv_(x).split({q, kv, kv}, -1);
+    const std::vector<Tensor> parts = products_.qkv(x).split({q, kv, kv}, -1);
     h = {parts[0], parts[1], parts[2]};
   } else {
-    h = {q_(x), k_(x), v_(x)};
+    h = {products_.q(x), products_.k(x), products_.v(x)};
   }
   if (c.qk_norm == QkNorm::Row) {
     h.q = q_norm_->forward(h.q);
@@ -198,18 +198,18 @@ Tensor Attention::forward(const Tensor& x, const Context& context, LayerCache* c
     h.k = cache->keys.narrow(2, 0, step.length);
     h.v = cache->values.narrow(2, 0, step.length);
   }
-  return out_(attend(h, context).transpose(1, 2).flatten(2));
+  return products_.out(attend(h, context).transpose(1, 2).flatten(2));
 }
 
 void Attention::state(StateDict& out, const std::string& prefix) {
   if (config_.fused_qkv) {
-    qkv_.state(out, prefix + names_.qkv);
+    products_.qkv.state(out, prefix + names_.qkv);
   } else {
-    q_.state(out, prefix + names_.q);
-    k_.state(out, prefix + names_.k);
-    v_.state(out, prefix + names_.v);
+    products_.q.state(out, prefix + names_.q);
+    products_.k.state(out, prefix + names_.k);
+    products_.v.state(out, prefix + names_.v);
   }
-  out_.state(out, prefix + names_.out);
+  products_.out.state(out, prefix + names_.out);
   if (q_norm_) q_norm_->state(out, prefix + names_.q_norm);
   if (k_norm_) k_norm_->state(out, prefix + names_.k_norm);
 }
@@ -239,8 +239,8 @@ Experts::Experts(const ModelConfig& c, const TensorNames& names, int64_t width)
     : config_(c), names_(names), router_(c.hidden, c.experts.count, false, false) {
   const int64_t n = c.experts.count;
   const bool in = c.experts.input_first;
-  gate_up_ = parameter(in ? Shape{n, c.hidden, 2 * width} : Shape{n, 2 * width, c.hidden});
-  down_ = parameter(in ? Shape{n, width, c.hidden} : Shape{n, c.hidden, width});
+  gate_up_ = zero_parameter(in ? Shape{n, c.hidden, 2 * width} : Shape{n, 2 * width, c.hidden});
+  down_ = zero_parameter(in ? Shape{n, width, c.hidden} : Shape{n, c.hidden, width});
   if (c.experts.shared_ffn > 0)
     shared_ = std::make_unique<FeedForward>(c, names, c.experts.shared_ffn);
 }
@@ -304,8 +304,8 @@ Tensor Experts::forward(const Tensor& x) const {
 
 void Experts::state(StateDict& out, const std::string& prefix) {
   router_.state(out, prefix + names_.router);
-  add(out, cat(prefix, names_.experts, "gate_up_proj"), gate_up_);
-  add(out, cat(prefix, names_.experts, "down_proj"), down_);
+  add_tensor(out, cat(prefix, names_.experts, "gate_up_proj"), gate_up_);
+  add_tensor(out, cat(prefix, names_.experts, "down_proj"), down_);
   if (shared_) shared_->state(out, prefix + names_.shared);
 }
 

@@ -12,6 +12,11 @@
 
 namespace tiny::models {
 
+// Zeros that take no memory: values come from a file, or from Transformer::initialize().
+Tensor zero_parameter(const Shape& shape);
+// Appends a tensor unless it is not defined.
+void add_tensor(StateDict& out, const std::string& name, Tensor& t);
+
 Tensor activate(const Tensor& x, Activation activation);
 
 // x (..., in) times a weight (out, in), or (in, out) as GPT-2 has it, plus a bias: (..., out).
@@ -71,10 +76,14 @@ class Attention {
   Tensor allowed(const Context& context) const;
   Tensor attend(const Heads& h, const Context& context) const;
 
+  struct Products {
+    Projection q, k, v, qkv, out;  // qkv, or the first three
+  };
+
   const ModelConfig& config_;
   const TensorNames& names_;
   size_t layer_;
-  Projection q_, k_, v_, qkv_, out_;
+  Products products_;
   std::unique_ptr<nn::RMSNorm> q_norm_, k_norm_;
 };
 

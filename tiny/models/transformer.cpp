@@ -6,12 +6,6 @@ namespace tiny::models {
 
 namespace {
 
-Tensor parameter(const Shape& shape) { return Tensor::zeros(shape).requires_grad_(); }
-
-void add(StateDict& out, const std::string& name, Tensor& t) {
-  if (t.defined()) out.push_back({name, &t});
-}
-
 // (B, L) of anything but 0 as bool.
 Tensor as_mask(const Tensor& mask) { return mask.dtype().is_bool() ? mask : mask != 0; }
 
@@ -22,17 +16,18 @@ Transformer::Transformer(const ModelConfig& config)
   const ModelConfig& c = *config_;
   const TensorNames& names = find_architecture(c.type).names;
   if (c.rope) rotary_ = std::make_unique<RotaryEmbedding>(*c.rope);
-  tokens_ = parameter({c.vocab, c.hidden});
-  if (c.learned_positions) positions_ = parameter({c.max_positions, c.hidden});
-  if (c.token_types > 0) token_types_ = parameter({c.token_types, c.hidden});
-  if (names.embedding_norm) embedding_norm_ = make_norm(c, c.hidden);
+  embeddings_.tokens = zero_parameter({c.vocab, c.hidden});
+  if (c.learned_positions) embeddings_.positions = zero_parameter({c.max_positions, c.hidden});
+  if (c.token_types > 0) embeddings_.token_types = zero_parameter({c.token_types, c.hidden});
+  if (names.embedding_norm) embeddings_.norm = make_norm(c, c.hidden);
   for (size_t i = 0; i < c.layers.size(); ++i) blocks_.emplace_back(c, names, i);
   if (names.norm) norm_ = make_norm(c, c.hidden);
   const bool words = c.head == Head::Language || c.head == Head::MaskedLanguage;
-  if (words && !c.tied) head_ = parameter({c.vocab, c.hidden});
+  if (words && !c.tied) head_ = zero_parameter({c.vocab, c.hidden});
   if (c.head == Head::MaskedLanguage)
-    masked_ = std::make_unique<MaskedHead>(MaskedHead{
-        Projection(c.hidden, c.hidden, true, false), make_norm(c, c.hidden), parameter({c.vocab})});
+    masked_ =
+        std::make_unique<MaskedHead>(MaskedHead{Projection(c.hidden, c.hidden, true, false),
+                                                make_norm(c, c.hidden), zero_parameter({c.vocab})});
   if (c.head == Head::Classifier)
     classifier_ = std::make_unique<ClassifierHead>(ClassifierHead{
         Projection(c.hidden, c.hidden, true, false), Projection(c.hidden, c.labels, true, false)});
@@ -40,22 +35,22 @@ Transformer::Transformer(const ModelConfig& config)
 
 void Transformer::state(StateDict& out, const std::string& prefix) {
   const TensorNames& n = find_architecture(config_->type).names;
-  add(out, prefix + n.tokens, tokens_);
-  if (positions_.defined()) add(out, prefix + n.positions, positions_);
-  if (token_types_.defined()) add(out, prefix + n.token_types, token_types_);
-  if (embedding_norm_) embedding_norm_->state(out, prefix + n.embedding_norm);
+  add_tensor(out, prefix + n.tokens, embeddings_.tokens);
+  if (n.positions) add_tensor(out, prefix + n.positions, embeddings_.positions);
+  if (n.token_types) add_tensor(out, prefix + n.token_types, embeddings_.token_types);
+  if (n.embedding_norm) embeddings_.norm->state(out, prefix + n.embedding_norm);
   for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i].state(out, cat(prefix, n.layers, i, "."));
   if (norm_) norm_->state(out, prefix + n.norm);
   if (masked_) {
     masked_->dense.state(out, prefix + n.head_dense);
     masked_->norm->state(out, prefix + n.head_norm);
-    add(out, prefix + n.head_bias, masked_->bias);
+    add_tensor(out, prefix + n.head_bias, masked_->bias);
   }
   if (classifier_) {
     classifier_->pooler.state(out, prefix + n.pooler);
     classifier_->classifier.state(out, prefix + n.classifier);
   }
-  if (head_.defined()) add(out, cat(prefix, n.head, "weight"), head_);
+  if (head_.defined()) add_tensor(out, cat(prefix, n.head, "weight"), head_);
 }
 
 void Transformer::to(DType dtype) {
@@ -86,12 +81,12 @@ void Transformer::check_inputs(const Inputs& in) const {
 }
 
 Tensor Transformer::embed(const Inputs& in, const Tensor& positions) const {
-  Tensor x = tokens_.embedding(in.ids);
-  if (token_types_.defined())
-    x = x + (in.token_types.defined() ? token_types_.embedding(in.token_types)
-                                      : token_types_.narrow(0, 0, 1));
-  if (positions_.defined()) x = x + positions_.embedding(positions);
-  if (embedding_norm_) x = embedding_norm_->forward(x);
+  Tensor x = embeddings_.tokens.embedding(in.ids);
+  if (embeddings_.token_types.defined())
+    x = x + (in.token_types.defined() ? embeddings_.token_types.embedding(in.token_types)
+                                      : embeddings_.token_types.narrow(0, 0, 1));
+  if (embeddings_.positions.defined()) x = x + embeddings_.positions.embedding(positions);
+  if (embeddings_.norm) x = embeddings_.norm->forward(x);
   return dropout(x, config_->dropout.embedding, nn::is_training());
 }
 
@@ -105,7 +100,7 @@ Tensor Transformer::run(const Tensor& embedded, const Context& context,
 
 Tensor Transformer::classify(const Tensor& hidden) {
   const Tensor pooled = classifier_->pooler(hidden.select(1, 0)).tanh();
-  return classifier_->classifier(dropout(pooled, config_->dropout.residual, nn::is_training()));
+  return classifier_->classifier(dropout(pooled, config_->dropout.classifier, nn::is_training()));
 }
 
 Tensor Transformer::logits(const Tensor& hidden) {

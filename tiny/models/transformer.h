@@ -65,9 +65,13 @@ class Transformer : public nn::Module {
   Tensor run(const Tensor& embedded, const Context& context, std::vector<LayerCache>* caches);
   Tensor logits(const Tensor& hidden);
   Tensor classify(const Tensor& hidden);
-  Tensor head_weight() const { return config_->tied ? tokens_ : head_; }
+  Tensor head_weight() const { return config_->tied ? embeddings_.tokens : head_; }
   void check_inputs(const Inputs& inputs) const;
 
+  struct Embeddings {
+    Tensor tokens, positions, token_types;
+    std::unique_ptr<nn::Module> norm;
+  };
   struct MaskedHead {
     Projection dense;
     std::unique_ptr<nn::Module> norm;
@@ -79,9 +83,10 @@ class Transformer : public nn::Module {
 
   std::shared_ptr<const ModelConfig> config_;  // shared: layers refer to it
   std::unique_ptr<RotaryEmbedding> rotary_;
-  Tensor tokens_, positions_, token_types_, head_;
-  std::unique_ptr<nn::Module> embedding_norm_, norm_;
+  Embeddings embeddings_;
   std::vector<Block> blocks_;
+  std::unique_ptr<nn::Module> norm_;
+  Tensor head_;  // where it is not the tokens'
   std::unique_ptr<MaskedHead> masked_;
   std::unique_ptr<ClassifierHead> classifier_;
 };

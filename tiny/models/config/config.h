@@ -64,7 +64,7 @@ struct TemperatureConfig {
 };
 
 struct DropoutConfig {
-  double embedding = 0, attention = 0, residual = 0;
+  double embedding = 0, attention = 0, residual = 0, classifier = 0;
 };
 
 enum class Head { None, Language, MaskedLanguage, Classifier };

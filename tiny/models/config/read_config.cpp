@@ -410,7 +410,7 @@ ModelConfig read_gpt2(const Fields& f) {
   c.scale_attention = f.flag({"scale_attn_weights"}, true);
   c.scale_attention_by_layer = f.flag({"scale_attn_by_inverse_layer_idx"}, false);
   c.dropout = {f.number({"embd_pdrop"}, 0.1), f.number({"attn_pdrop"}, 0.1),
-               f.number({"resid_pdrop"}, 0.1)};
+               f.number({"resid_pdrop"}, 0.1), 0};
   c.init_deviation = f.number({"initializer_range"}, 0.02);
   c.eos = read_tokens(f, "eos_token_id", {50256});
   c.bos = read_token(f, "bos_token_id", {50256});
@@ -451,7 +451,8 @@ ModelConfig read_bert(const Fields& f) {
   c.qkv_bias = c.out_bias = c.ffn_bias = true;
   c.tied = f.flag({"tie_word_embeddings"}, true);
   const double hidden = f.number({"hidden_dropout_prob"}, 0.1);
-  c.dropout = {hidden, f.number({"attention_probs_dropout_prob"}, 0.1), hidden};
+  c.dropout = {hidden, f.number({"attention_probs_dropout_prob"}, 0.1), hidden,
+               f.number({"classifier_dropout"}, hidden)};
   c.init_deviation = f.number({"initializer_range"}, 0.02);
   c.pad = read_token(f, "pad_token_id", {0});
   return c;
