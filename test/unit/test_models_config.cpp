@@ -137,10 +137,11 @@ TEST_CASE("errors of configurations name key and value") {
       {R"("head_dim": 15)", "head_dim 15"},
       {R"("partial_rotary_factor": 2.0)", "partial_rotary_factor 2"},
   };
-  for (const auto& [members, text] : wrong) {
-    CAPTURE(members);
-    CAPTURE(refusal("llama", members));
-    CHECK(has(refusal("llama", members), text));
+  for (const auto& row : wrong) {
+    const std::string refused = refusal("llama", row.first);
+    CAPTURE(row.first);
+    CAPTURE(refused);
+    CHECK(has(refused, row.second));
   }
   CHECK(has(refusal("mixtral", R"("num_experts_per_tok": 9)"), "num_experts_per_tok is 9"));
   CHECK(has(refusal("mixtral", R"("output_router_logits": true)"), "output_router_logits is true"));

@@ -89,10 +89,10 @@ TEST_CASE("steps with a cache give what the whole text gives") {
       {"gpt2", R"("n_inner": 30)"},
       {"qwen3", R"("use_sliding_window": true, "sliding_window": 300, "max_window_layers": 1)"},
   };
-  for (const auto& [type, members] : kinds) {
-    CAPTURE(type);
-    CAPTURE(members);
-    Transformer model = small_model(type, members);
+  for (const auto& kind : kinds) {
+    CAPTURE(kind.first);
+    CAPTURE(kind.second);
+    Transformer model = small_model(kind.first, kind.second);
     Generator write(model);
     const std::vector<Tokens> one{random_tokens(34, 1)};
     const std::vector<Tokens> three{random_tokens(9, 2), random_tokens(21, 3), random_tokens(3, 4)};
@@ -193,8 +193,8 @@ TEST_CASE("errors of generation name what is wrong") {
       {{.min_p = 2}, "min_p 2"},
       {{.repetition_penalty = 0}, "repetition_penalty 0"},
   };
-  for (const auto& [sampling, text] : wrong)
-    CHECK(has(error_of([&] { write({{1}}, {.sampling = sampling}); }), text));
+  for (const auto& row : wrong)
+    CHECK(has(error_of([&] { write({{1}}, {.sampling = row.first}); }), row.second));
   ModelConfig bert = parse_config(R"({"model_type": "bert", "hidden_size": 24,
       "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 9})");
   Transformer masked(bert);
