@@ -9,6 +9,8 @@
 #include "tiny/models/files/load_state.h"
 #include "tiny/models/files/save_shards.h"
 #include "tiny/models/files/tensor_file.h"
+#include "tiny/models/generate.h"
+#include "tiny/models/weights.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
 #include "tiny/run/devices.h"

@@ -270,3 +270,60 @@ TEST_CASE("loading converts to the dtype of the tensor and passes over counts of
   CHECK(half.dtype() == kF16);
   CHECK(numbers(half) == Numbers{1.5, 2.5});
 }
+
+TEST_CASE("an RMS norm divides rows by their root mean square") {
+  RMSNorm layer(2, 0.5);
+  CHECK(names_of(layer) == std::vector<std::string>{"weight"});
+  layer.weight = Tensor::from({1.0f, 10.0f});
+  const Numbers y = numbers(layer(Tensor::from({1.0f, 2.0f, 0.0f, 3.0f}, {2, 2})));
+  const double a = std::sqrt(2.5 + 0.5), b = std::sqrt(4.5 + 0.5);
+  const Numbers wanted{1 / a, 20 / a, 0, 30 / b};
+  for (size_t i = 0; i < 4; ++i) CHECK(std::abs(y[i] - wanted[i]) < 1e-5);
+}
+
+TEST_CASE("a group norm normalizes each group of channels of each sample") {
+  GroupNorm layer(2, 4, 0);
+  const Numbers y = numbers(layer(Tensor::from({1.0f, 3.0f, 10.0f, 30.0f}, {1, 4})));
+  const Numbers wanted{-1, 1, -1, 1};
+  for (size_t i = 0; i < 4; ++i) CHECK(std::abs(y[i] - wanted[i]) < 1e-5);
+  CHECK(error_of([] { GroupNorm(3, 4); }).find("4 channels in 3 groups") != std::string::npos);
+}
+
+TEST_CASE("a module's floats are cast and want gradients as before") {
+  Sequential model(Linear(3, 2), BatchNorm2d(2));
+  model.to(kBF16);
+  for (Tensor* t : model.tensors()) CHECK(t->dtype() == kBF16);
+  CHECK(model.parameters().size() == 4);
+  CHECK(error_of([&] { model.to(kI32); }).find("i32 is no float") != std::string::npos);
+}
+
+TEST_CASE("multi-head attention is attention between two products") {
+  for (const bool batch_first : {false, true}) {
+    manual_seed(5);
+    MultiheadAttention layer(6, 2, {.batch_first = batch_first});
+    CHECK(names_of(layer) == std::vector<std::string>{"in_proj_weight", "in_proj_bias",
+                                                      "out_proj.weight", "out_proj.bias"});
+    layer.in_proj_bias = Tensor::randn({18});
+    const Tensor q = Tensor::randn({4, 3, 6}), k = Tensor::randn({5, 3, 6});
+    const auto given = [&](const Tensor& t) { return batch_first ? t.transpose(0, 1) : t; };
+    const Tensor out = layer.forward(given(q), given(k), given(k));
+    const Tensor plain = batch_first ? out.transpose(0, 1) : out;
+    // Sample 1, head 0, by hand: columns 0 to 2 of each third of the product.
+    const Tensor in = layer.in_proj_weight.detach();
+    const auto part = [&](const Tensor& x, int64_t head, int64_t third) {
+      const int64_t at = third * 6 + head * 3;
+      return x.select(1, 1).matmul(in.narrow(0, at, 3).t()) + layer.in_proj_bias.narrow(0, at, 3);
+    };
+    std::vector<Tensor> heads;
+    for (int64_t h = 0; h < 2; ++h) {
+      const Tensor scores = part(q, h, 0).matmul(part(k, h, 1).t()) / std::sqrt(3.0);
+      heads.push_back(scores.softmax(-1).matmul(part(k, h, 2)));
+    }
+    const Tensor wanted = layer.out_proj(Tensor::cat(heads, 1));
+    const Numbers a = numbers(plain.select(1, 1)), b = numbers(wanted);
+    REQUIRE(a.size() == 24);
+    for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) < 1e-5);
+  }
+  CHECK(error_of([] { MultiheadAttention(5, 2); }).find("5 elements in 2 heads") !=
+        std::string::npos);
+}

@@ -74,6 +74,17 @@ void Module::to(const std::string& device) {
   }
 }
 
+void Module::to(DType dtype) {
+  check(dtype.is_float(), "Module::to: ", dtype,
+        " is no float: parameters would lose their values");
+  for (Tensor* t : tensors()) {
+    if (!t->dtype().is_float()) continue;
+    const bool wanted = t->requires_grad();
+    *t = t->detach().to(dtype);
+    if (wanted) t->requires_grad_();
+  }
+}
+
 // --- Layers --------------------------------------------------------------------------------------
 
 Linear::Linear(int64_t in, int64_t out, bool has_bias, DType dtype)
@@ -169,6 +180,69 @@ Tensor LayerNorm::forward(const Tensor& x) {
 void LayerNorm::state(StateDict& out, const std::string& prefix) {
   add(out, prefix + "weight", weight);
   add(out, prefix + "bias", bias);
+}
+
+RMSNorm::RMSNorm(const Shape& shape, double eps_, DType dtype)
+    : normalized_shape(shape), weight(constant_parameter(shape, 1, dtype)), eps(eps_) {}
+
+Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, normalized_shape, weight, eps); }
+
+void RMSNorm::state(StateDict& out, const std::string& prefix) {
+  add(out, prefix + "weight", weight);
+}
+
+GroupNorm::GroupNorm(int64_t groups, int64_t channels, double eps_, DType dtype)
+    : num_groups(groups),
+      weight(constant_parameter({channels}, 1, dtype)),
+      bias(constant_parameter({channels}, 0, dtype)),
+      eps(eps_) {
+  check(groups >= 1 && channels % groups == 0, "GroupNorm: ", channels, " channels in ", groups,
+        " groups: they must be a multiple");
+}
+
+Tensor GroupNorm::forward(const Tensor& x) { return group_norm(x, num_groups, weight, bias, eps); }
+
+void GroupNorm::state(StateDict& out, const std::string& prefix) {
+  add(out, prefix + "weight", weight);
+  add(out, prefix + "bias", bias);
+}
+
+MultiheadAttention::MultiheadAttention(int64_t embed_dim, int64_t heads,
+                                       const MultiheadAttentionOptions& given, DType dtype)
+    : num_heads(heads),
+      in_proj_weight(Tensor::glorot_uniform({3 * embed_dim, embed_dim}, dtype).requires_grad_()),
+      out_proj(embed_dim, embed_dim, given.has_bias, dtype),
+      options(given) {
+  check(heads >= 1 && embed_dim % heads == 0, "MultiheadAttention: ", embed_dim, " elements in ",
+        heads, " heads: they must be a multiple");
+  if (!options.has_bias) return;
+  in_proj_bias = constant_parameter({3 * embed_dim}, 0, dtype);
+  out_proj.bias = constant_parameter({embed_dim}, 0, dtype);
+}
+
+Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                   const AttentionOptions& attention) {
+  const int64_t size = in_proj_weight.size(1);
+  // Part i of the product, (N, heads, L, size / heads).
+  const auto heads = [&](const Tensor& given, int64_t i) {
+    check(given.rank() == 3, "MultiheadAttention: takes three axes and not ",
+          to_text(given.shape()));
+    const Tensor x = options.batch_first ? given : given.transpose(0, 1);
+    const Tensor bias = options.has_bias ? in_proj_bias.narrow(0, i * size, size) : Tensor();
+    const Tensor y = x.linear(in_proj_weight.narrow(0, i * size, size), bias);
+    return y.unflatten(-1, {num_heads, -1}).transpose(1, 2);
+  };
+  const Tensor y =
+      scaled_dot_product_attention(heads(query, 0), heads(key, 1), heads(value, 2),
+                                   {.mask = attention.mask, .is_causal = attention.is_causal});
+  const Tensor out = out_proj.forward(y.transpose(1, 2).flatten(2));
+  return options.batch_first ? out : out.transpose(0, 1);
+}
+
+void MultiheadAttention::state(StateDict& out, const std::string& prefix) {
+  add(out, prefix + "in_proj_weight", in_proj_weight);
+  add(out, prefix + "in_proj_bias", in_proj_bias);
+  out_proj.state(out, prefix + "out_proj.");
 }
 
 Embedding::Embedding(int64_t count, int64_t size, std::optional<int64_t> padding, DType dtype)

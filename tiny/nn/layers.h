@@ -60,6 +60,7 @@ class Module {
   std::vector<Tensor*> tensors();      // of the state: what an optimizer takes
   std::vector<Tensor*> parameters();   // those that want a gradient
   void to(const std::string& device);  // before an optimizer takes the tensors
+  virtual void to(DType dtype);        // the same; of those that are floats
 };
 
 // "weight" and "bias", uniform in +-1 / sqrt(in).
@@ -116,6 +117,58 @@ class LayerNorm : public Module {
   Shape normalized_shape;
   Tensor weight, bias;  // of that shape
   double eps;
+};
+
+// x / sqrt(mean(x^2) + eps) over the last axes, which have this shape, times the weight.
+class RMSNorm : public Module {
+ public:
+  explicit RMSNorm(const Shape& normalized_shape, double eps = 1e-6, DType dtype = kF32);
+  explicit RMSNorm(int64_t size, double eps = 1e-6, DType dtype = kF32)
+      : RMSNorm(Shape{size}, eps, dtype) {}
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Shape normalized_shape;
+  Tensor weight;  // of that shape
+  double eps;
+};
+
+// Statistics for each sample and group of channels, x (N, channels, ...). Error for channels that
+// are no multiple of the groups.
+class GroupNorm : public Module {
+ public:
+  GroupNorm(int64_t num_groups, int64_t channels, double eps = 1e-5, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  int64_t num_groups;
+  Tensor weight, bias;  // (channels)
+  double eps;
+};
+
+struct MultiheadAttentionOptions {
+  bool has_bias = true;
+  bool batch_first = false;  // (N, L, E) instead of (L, N, E)
+};
+
+// Attention of several heads with one product for queries, keys and values before it and one after
+// it: "in_proj_weight" (3 embed_dim, embed_dim), "in_proj_bias", "out_proj.weight",
+// "out_proj.bias". Error for a size that is no multiple of the heads.
+class MultiheadAttention : public Module {
+ public:
+  MultiheadAttention(int64_t embed_dim, int64_t num_heads,
+                     const MultiheadAttentionOptions& options = {}, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override { return forward(x, x, x); }
+  // query (L, N, embed_dim), key and value (S, N, embed_dim) to (L, N, embed_dim). Of the options
+  // the mask, which broadcasts to (N, num_heads, L, S), and is_causal count.
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                 const AttentionOptions& attention = {});
+  void state(StateDict& out, const std::string& prefix) override;
+
+  int64_t num_heads;
+  Tensor in_proj_weight, in_proj_bias;
+  Linear out_proj;
+  MultiheadAttentionOptions options;
 };
 
 // Integers to rows of the weight. The row padding_idx is zero and receives no gradient.

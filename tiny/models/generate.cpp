@@ -1,0 +1,240 @@
+#include "tiny/models/generate.h"
+
+#include <algorithm>
+
+#include "tiny/run/memory.h"
+#include "tiny/train/schedules.h"
+
+namespace tiny::models {
+
+namespace {
+
+// Columns of a prompt are computed so many at a time: the first as often as they fit, the second
+// for the rest, which is padded on the left.
+constexpr int64_t kLargeStep = 256, kSmallStep = 32;
+constexpr int64_t kLeastCapacity = 64;
+// New tokens that a cache has room for from the beginning; more make it grow.
+constexpr int64_t kRoom = 128;
+
+int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+Tensor integers(const Tokens& values, const Shape& shape) { return Tensor::from(values, shape); }
+
+int64_t bytes_of(const Tensor& t) { return t.numel() * t.dtype().size(); }
+
+}  // namespace
+
+double GenerateReport::prefill_tokens_per_second() const {
+  return prefill_seconds > 0 ? static_cast<double>(prompt_tokens) / prefill_seconds : 0;
+}
+
+double GenerateReport::decode_tokens_per_second() const {
+  if (step_seconds.empty()) return 0;
+  std::vector<double> sorted = step_seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const double median = sorted[sorted.size() / 2];
+  return median > 0 ? 1 / median : 0;
+}
+
+std::string to_text(const GenerateReport& r) {
+  return cat(r.prompt_tokens, " tokens read, ",
+             formatted("%.1f a second; ", r.prefill_tokens_per_second()), r.new_tokens,
+             " tokens written, ", formatted("%.1f a second; ", r.decode_tokens_per_second()),
+             formatted("cache %.1f MB, peak %.1f MB", static_cast<double>(r.cache_bytes) * 1e-6,
+                       static_cast<double>(r.peak_bytes) * 1e-6));
+}
+
+Generator::Generator(Transformer& model) : model_(model) {
+  const ModelConfig& c = model.config();
+  check(c.causal && c.head == Head::Language, "Generator: ", c.type,
+        ": only causal models with a head for tokens write on");
+}
+
+// Caches for so many columns at least. What is in them stays where the batch is the same.
+void Generator::reserve(int64_t batch, int64_t columns) {
+  if (batch == batch_ && columns <= capacity_) return;
+  int64_t capacity = kLeastCapacity;
+  while (capacity < columns) capacity *= 2;
+  const ModelConfig& c = model_.config();
+  const Tensor* like = model_.state_dict()[0].tensor;
+  steps_.clear();  // they refer to the caches
+  const bool grows = batch == batch_;
+  if (!grows) caches_.assign(c.layers.size(), LayerCache{});
+  const NoGrad no_grad;
+  for (LayerCache& cache : caches_)
+    for (Tensor* t : {&cache.keys, &cache.values}) {
+      const Shape shape{batch, c.kv_heads, capacity - (grows ? capacity_ : 0), c.head_dim};
+      const Tensor more = Tensor::zeros(shape, like->dtype()).to(like->device());
+      *t = (grows ? Tensor::cat({*t, more}, 2) : more).contiguous().realize();
+    }
+  batch_ = batch;
+  capacity_ = capacity;
+}
+
+Generator::Step& Generator::step(int64_t tokens) {
+  std::unique_ptr<Step>& step = steps_[tokens];
+  if (step) return *step;
+  step = std::make_unique<Step>([this, tokens](const Arguments& in, const Variable& first) {
+    const NoGrad no_grad;
+    const CacheStep place{Tensor::arange(tokens) + first.tensor(), first + tokens};
+    const Tensor logits =
+        model_.forward_cached({in[0], in[1], in[2], in[3], in[4], place}, caches_).to(kF32);
+    return Arguments{logits, logits.argmax(-1)};
+  });
+  return *step;
+}
+
+// One call: the texts of a batch and how far they are.
+class Generator::Run {
+ public:
+  Run(Generator& generator, const std::vector<Tokens>& prompts, const GenerateOptions& options);
+  Generated go();
+
+ private:
+  struct Text {
+    Tokens tokens;    // prompt and answer
+    int64_t padding;  // columns before it
+    size_t prompt;
+    Sampler sampler;
+    bool done = false;
+  };
+
+  void prefill();
+  // Computes the columns from column_ on.
+  Arguments compute(int64_t columns);
+  void choose(const Arguments& result);
+  void add(size_t i, int64_t token);
+  bool all_done() const;
+
+  Generator& g_;
+  const GenerateOptions& options_;
+  const Tokens eos_;
+  std::vector<Text> texts_;
+  int64_t extra_ = 0;   // columns before the longest text
+  int64_t column_ = 0;  // columns that are in the cache
+  Generated out_;
+};
+
+Generator::Run::Run(Generator& generator, const std::vector<Tokens>& prompts,
+                    const GenerateOptions& options)
+    : g_(generator), options_(options), eos_(options.eos.value_or(g_.model_.config().eos)) {
+  const ModelConfig& c = g_.model_.config();
+  check(!prompts.empty(), "generate: no prompt");
+  check(options.max_new_tokens >= 1, "generate: max_new_tokens ", options.max_new_tokens,
+        ", expected 1 or more");
+  int64_t longest = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    check(!prompts[i].empty(), "generate: prompt ", i, " has no token");
+    for (const int64_t token : prompts[i])
+      check(token >= 0 && token < c.vocab, "generate: prompt ", i, " has the token ", token,
+            ", expected 0 to ", c.vocab - 1);
+    longest = std::max(longest, std::ssize(prompts[i]));
+  }
+  check(!c.learned_positions || longest <= c.max_positions, "generate: a prompt of ", longest,
+        " tokens, and there are ", c.max_positions, " positions");
+  const int64_t columns = rounded_up(longest, kSmallStep);
+  extra_ = columns - longest;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    texts_.push_back({prompts[i], columns - std::ssize(prompts[i]), prompts[i].size(),
+                      Sampler(options.sampling, i)});
+    out_.report.prompt_tokens += std::ssize(prompts[i]);
+  }
+  out_.tokens.resize(prompts.size());
+}
+
+Generator::Arguments Generator::Run::compute(int64_t columns) {
+  Tokens ids, positions, at, padding;
+  int64_t longest = 0;
+  for (const Text& text : texts_) {
+    padding.push_back(text.padding);
+    longest = std::max(longest, std::ssize(text.tokens));
+    for (int64_t i = column_; i < column_ + columns; ++i) {
+      const int64_t position = i - text.padding;
+      ids.push_back(position < 0 ? 0 : text.tokens[static_cast<size_t>(position)]);
+      positions.push_back(std::max<int64_t>(position, 0));
+    }
+  }
+  for (int64_t i = column_; i < column_ + columns; ++i)
+    at.push_back(std::max<int64_t>(i - extra_, 0));
+  const int64_t batch = std::ssize(texts_);
+  const Variable first("first", 0, g_.capacity_ - columns);
+  column_ += columns;
+  return g_.step(columns)(
+      Arguments{integers(ids, {batch, columns}), integers(positions, {batch, columns}),
+                integers(at, {columns}), integers(padding, {batch}), integers({longest}, {1})},
+      first.bind(column_ - columns));
+}
+
+void Generator::Run::prefill() {
+  const int64_t columns = texts_[0].padding + std::ssize(texts_[0].tokens);
+  g_.reserve(std::ssize(texts_), columns + std::min(options_.max_new_tokens, kRoom));
+  Arguments result;
+  while (column_ < columns)
+    result = compute(columns - column_ >= kLargeStep ? kLargeStep : kSmallStep);
+  choose(result);
+}
+
+// The next token of each text that goes on. The most probable ones are found on the device.
+void Generator::Run::choose(const Arguments& result) {
+  const SamplingOptions& s = options_.sampling;
+  if (s.temperature == 0 && s.repetition_penalty == 1) {
+    const Tokens best = result[1].to_vector<int64_t>();
+    for (size_t i = 0; i < texts_.size(); ++i)
+      if (!texts_[i].done) add(i, best[i]);
+    return;
+  }
+  std::vector<float> logits = result[0].to_vector<float>();
+  const size_t vocab = logits.size() / texts_.size();
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    Text& text = texts_[i];
+    if (text.done) continue;
+    add(i, text.sampler.next(std::span(logits).subspan(i * vocab, vocab), text.tokens));
+  }
+}
+
+void Generator::Run::add(size_t i, int64_t token) {
+  const ModelConfig& c = g_.model_.config();
+  Text& text = texts_[i];
+  text.tokens.push_back(token);
+  Tokens& answer = out_.tokens[i];
+  answer.push_back(token);
+  ++out_.report.new_tokens;
+  if (options_.on_token) options_.on_token(i, token);
+  text.done = std::ssize(answer) >= options_.max_new_tokens ||
+              std::find(eos_.begin(), eos_.end(), token) != eos_.end() ||
+              (c.learned_positions && std::ssize(text.tokens) > c.max_positions) ||
+              (options_.stop && options_.stop(i, answer));
+}
+
+bool Generator::Run::all_done() const {
+  return std::all_of(texts_.begin(), texts_.end(), [](const Text& t) { return t.done; });
+}
+
+Generated Generator::Run::go() {
+  GenerateReport& report = out_.report;
+  double before = seconds();
+  prefill();
+  report.prefill_seconds = seconds() - before;
+  while (!all_done()) {
+    before = seconds();
+    // Texts that have ended go on with tokens that nobody sees.
+    for (Text& text : texts_)
+      if (text.done) text.tokens.push_back(0);
+    g_.reserve(std::ssize(texts_), column_ + 1);
+    choose(compute(1));
+    report.step_seconds.push_back(seconds() - before);
+  }
+  for (const LayerCache& cache : g_.caches_)
+    report.cache_bytes += bytes_of(cache.keys) + bytes_of(cache.values);
+  for (const DeviceMemory& memory : memory_report(0).devices)
+    report.peak_bytes += memory.peak_bytes;
+  return std::move(out_);
+}
+
+Generated Generator::operator()(const std::vector<Tokens>& prompts,
+                                const GenerateOptions& options) {
+  check_sampling(options.sampling);
+  return Run(*this, prompts, options).go();
+}
+
+}  // namespace tiny::models

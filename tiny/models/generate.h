@@ -1,0 +1,82 @@
+// Writing on from prompts: keys and values of past tokens are cached, so that each step computes
+// what is new. Prompts of any length and all steps share a few captures, since the cache's length
+// is a Variable; it grows by doubling.
+//
+//   models::Generator write(model);
+//   models::Generated g = write({{1, 306, 4658}}, {.max_new_tokens = 50});
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tiny/models/sampling.h"
+#include "tiny/models/transformer.h"
+#include "tiny/run/jit.h"
+
+namespace tiny::models {
+
+using Tokens = std::vector<int64_t>;
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;
+  SamplingOptions sampling = {};
+  // Tokens that end a text, and are its last; by default those of the model's configuration.
+  std::optional<Tokens> eos = {};
+  // Called with each new token and the number of its prompt, as soon as it is known.
+  std::function<void(size_t text, int64_t token)> on_token = {};
+  // Whether a text ends here, for strings that stop it: called with all of its new tokens.
+  std::function<bool(size_t text, const Tokens& tokens)> stop = {};
+};
+
+// Seconds, and bytes of device memory.
+struct GenerateReport {
+  int64_t prompt_tokens = 0, new_tokens = 0;  // of all texts
+  double prefill_seconds = 0;                 // until the first tokens are known
+  std::vector<double> step_seconds = {};      // of each later step; the first ones compile kernels
+  int64_t cache_bytes = 0;                    // of keys and values
+  int64_t peak_bytes = 0;                     // of all devices, most that were ever live
+
+  double prefill_tokens_per_second() const;
+  double decode_tokens_per_second() const;  // of a text, by the median step
+};
+
+// As a line for people.
+std::string to_text(const GenerateReport& report);
+
+struct Generated {
+  std::vector<Tokens> tokens;  // what follows each prompt
+  GenerateReport report;
+};
+
+// Belongs to a model, which has to live longer and keep its tensors.
+class Generator {
+ public:
+  // Error for a model that is not causal, or has no head.
+  explicit Generator(Transformer& model);
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
+
+  // Error for no prompt, an empty one, tokens that the model does not have, more tokens than
+  // learned positions, and options out of range.
+  Generated operator()(const std::vector<Tokens>& prompts, const GenerateOptions& options = {});
+
+ private:
+  class Run;
+  // Arguments of a step: ids, positions, columns, padding, length; and the first new column. It
+  // gives logits (B, vocab) and the most probable tokens (B).
+  using Arguments = std::vector<Tensor>;
+  using Step = Jit<std::function<Arguments(const Arguments&, const Variable&)>>;
+
+  void reserve(int64_t batch, int64_t columns);
+  Step& step(int64_t tokens);
+
+  Transformer& model_;
+  int64_t batch_ = 0, capacity_ = 0;
+  std::vector<LayerCache> caches_;
+  std::map<int64_t, std::unique_ptr<Step>> steps_;  // by the number of new columns
+};
+
+}  // namespace tiny::models

@@ -1,0 +1,52 @@
+// Models as folders: config.json with safetensors files, as transformers writes and reads them.
+#pragma once
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tiny/models/transformer.h"
+
+namespace tiny::models {
+
+struct LoadOptions {
+  // Of the parameters, and so of most of what is computed with them; by default what the files
+  // have.
+  std::optional<DType> dtype = {};
+  std::string device = "";       // the default one
+  bool eager_attention = false;  // see ModelConfig
+};
+
+// How a folder's tensors fit a model.
+struct LoadReport {
+  int64_t tensors = 0, parameters = 0;  // of the model
+  std::vector<std::string> unexpected;  // in the files, and of no use here
+};
+
+// The model of a folder with a config.json and model.safetensors, or the files that
+// model.safetensors.index.json names. Names without the prefix of the model ("h.0.ln_1.weight")
+// are found as well. Throws Error, with all names, for tensors that are missing (the head of a
+// tied model may be) or of another shape, and for what parse_config() throws.
+Transformer load(const std::string& folder, const LoadOptions& options = {},
+                 LoadReport* report = nullptr);
+
+// Writes config.json and model.safetensors, with names as transformers has them in files: experts
+// one by one. Error for a model whose configuration was not read from a config.json.
+void save(const std::string& folder, Transformer& model);
+
+// One tensor of a file, where it lies on the host.
+struct WeightView {
+  DType dtype;
+  Shape shape;
+  std::span<const std::byte> bytes;
+};
+
+// All tensors of a folder's files.
+struct WeightFiles {
+  std::vector<std::string> names;
+  std::function<WeightView(const std::string& name)> view;
+};
+WeightFiles open_weights(const std::string& folder);
+
+}  // namespace tiny::models
