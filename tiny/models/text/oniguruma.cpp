@@ -9,6 +9,11 @@
 #include "tiny/base/error.h"
 #include "tiny/models/text/unicode.h"
 
+#if __has_include(<pcre2.h>)
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#endif
+
 namespace tiny::models {
 namespace {
 
@@ -20,38 +25,74 @@ struct CharacterSet {
   std::string text() const { return (negated ? "[^" : "[") + items + "]"; }
 };
 
+// PCRE2 10.40 knows Alphabetic, and \p{Han} is what has the script among its Script_Extensions;
+// before that it is the script alone, as it is to Oniguruma.
+#if PCRE2_MINOR >= 40
+#define TINY_ALPHABETIC "\\p{Alphabetic}"
+constexpr char kScript[] = "sc:";
+#else
+#define TINY_ALPHABETIC                                                                          \
+  "\\p{L}\\p{Mc}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-" \
+  "\\x{1f189}"
+constexpr char kScript[] = "";
+#endif
 // White_Space. PCRE2's own \s has U+180E too.
-constexpr char kSpace[] =
-    "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
-    "\\x{3000}";
-// Alphabetic: what Other_Alphabetic adds are marks and the letters in circles and squares here.
-constexpr char kAlphabetic[] =
-    "\\p{L}\\p{M}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
-    "\\x{1f170}-\\x{1f189}";
+#define TINY_SPACE                                                                                 \
+  "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
+  "3000}"
+#define TINY_UPPER                                                                          \
+  "\\p{Lu}\\x{2160}-\\x{216f}\\x{24b6}-\\x{24cf}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}" \
+  "\\x{1f170}-\\x{1f189}"
+#define TINY_LOWER                                                                                \
+  "\\p{Ll}\\xaa\\xba\\x{2b0}-\\x{2b8}\\x{2c0}\\x{2c1}\\x{2e0}-\\x{2e4}\\x{345}\\x{37a}\\x{1d2c}-" \
+  "\\x{1d6a}"                                                                                     \
+  "\\x{1d78}\\x{1d9b}-\\x{1dbf}\\x{2071}\\x{207f}\\x{2090}-\\x{209c}\\x{2170}-\\x{217f}"          \
+  "\\x{24d0}-\\x{24e9}\\x{2c7c}\\x{2c7d}\\x{a69c}\\x{a69d}\\x{a770}\\x{a7f8}\\x{a7f9}"            \
+  "\\x{ab5c}-\\x{ab5f}"
+#define TINY_WORD TINY_ALPHABETIC "\\p{M}\\p{Nd}\\p{Pc}"
+// Outside of brackets Oniguruma counts the digits and fractions of Latin-1 too.
+#define TINY_WORD_ALONE TINY_WORD "\\xb2\\xb3\\xb9\\xbc-\\xbe"
+#define TINY_GRAPH "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"
 
-// Names of properties and brackets as Oniguruma has them, in lower case without - and _.
-std::string named_set(std::string_view name) {
-  static const std::array<std::pair<const char*, std::string>, 16> kSets = {{
-      {"alnum", cat(kAlphabetic, "\\p{Nd}")},
-      {"alpha", kAlphabetic},
-      {"alphabetic", kAlphabetic},
-      {"any", "\\x{0}-\\x{10ffff}"},
-      {"ascii", "\\x00-\\x7f"},
-      {"blank", "\\p{Zs}\\x09"},
-      {"cntrl", "\\p{Cc}"},
-      {"digit", "\\p{Nd}"},
-      {"lower", "\\p{Ll}"},
-      {"punct", "\\p{P}$+<=>\\^`|~"},
-      {"space", kSpace},
-      {"upper", "\\p{Lu}"},
-      {"whitespace", kSpace},
-      {"word", cat(kAlphabetic, "\\p{Nd}\\p{Pc}")},
-      {"xdigit", "0-9a-fA-F"},
-      {"xposixpunct", "\\p{P}$+<=>\\^`|~"},
-  }};
-  for (const auto& [known, items] : kSets)
-    if (name == known) return items;
-  return "";
+struct NamedSet {
+  std::string_view name;           // in lower case without - and _
+  const char *property, *bracket;  // as \p{name}, as [:name:]
+};
+// Oniguruma's, src/unicode.c and unicode_property_data.c.
+constexpr NamedSet kNamedSets[] = {
+    {"alnum", TINY_ALPHABETIC "\\p{Nd}", TINY_ALPHABETIC "\\p{Nd}"},
+    {"alpha", TINY_ALPHABETIC, TINY_ALPHABETIC},
+    {"alphabetic", TINY_ALPHABETIC, nullptr},
+    {"any", "\\x{0}-\\x{10ffff}", nullptr},
+    {"ascii", "\\x00-\\x7f", "\\x00-\\x7f"},
+    {"blank", "\\p{Zs}\\x09", "\\p{Zs}\\x09"},
+    {"cntrl", "\\p{Cc}", "\\p{Cc}"},
+    {"digit", "\\p{Nd}", "\\p{Nd}"},
+    {"graph", TINY_GRAPH, TINY_GRAPH},
+    {"lower", TINY_LOWER, TINY_LOWER},
+    {"lowercase", TINY_LOWER, nullptr},
+    {"print", TINY_GRAPH "\\p{Zs}", TINY_GRAPH "\\p{Zs}"},
+    {"punct", "\\p{P}", "\\p{P}\\p{S}"},
+    {"space", TINY_SPACE, TINY_SPACE},
+    {"upper", TINY_UPPER, TINY_UPPER},
+    {"uppercase", TINY_UPPER, nullptr},
+    {"whitespace", TINY_SPACE, nullptr},
+    {"word", TINY_WORD, TINY_WORD},
+    {"xdigit", "0-9a-fA-F", "0-9a-fA-F"},
+    // Properties that PCRE2 knows by the same names and that are no scripts.
+    {"emoji", "\\p{Emoji}", nullptr},
+    {"emojimodifier", "\\p{Emoji_Modifier}", nullptr},
+    {"emojimodifierbase", "\\p{Emoji_Modifier_Base}", nullptr},
+    {"emojipresentation", "\\p{Emoji_Presentation}", nullptr},
+    {"extendedpictographic", "\\p{Extended_Pictographic}", nullptr},
+    {"ideographic", "\\p{Ideographic}", nullptr},
+    {"math", "\\p{Math}", nullptr},
+};
+
+const NamedSet* find_set(std::string_view name) {
+  for (const NamedSet& set : kNamedSets)
+    if (set.name == name) return &set;
+  return nullptr;
 }
 
 // The short names of general categories, which are all that PCRE2 knows, after their long ones.
@@ -399,20 +440,19 @@ CharacterSet Translator::property(bool negated) {
   std::string plain;
   for (const char c : name)
     if (c != ' ' && c != '_' && c != '-') plain += to_lower(c);
-  std::string items = named_set(plain);
+  if (const NamedSet* set = find_set(plain)) return {set->property, negated};
   const std::string_view category = short_category(plain);
-  if (items.empty()) items = cat("\\p{", category.empty() ? name : category, "}");
-  return {items, negated};
+  return {category.empty() ? cat("\\p{", kScript, name, "}") : cat("\\p{", category, "}"), negated};
 }
 
 // \s, \d, \w, \h, \p{name} and their complements. False for other letters.
 bool Translator::set_escape(char letter, CharacterSet& set) {
   const bool negated = 'A' <= letter && letter <= 'Z';
   switch (to_lower(letter)) {
-    case 's': set = {kSpace, negated}; return true;
+    case 's': set = {TINY_SPACE, negated}; return true;
     case 'd': set = {"\\p{Nd}", negated}; return true;
-    case 'w': set = {named_set("word"), negated}; return true;
-    case 'h': set = {named_set("xdigit"), negated}; return true;
+    case 'w': set = {TINY_WORD, negated}; return true;
+    case 'h': set = {"0-9a-fA-F", negated}; return true;
     case 'p': set = property(negated); return true;
     default: return false;
   }
@@ -422,8 +462,10 @@ void Translator::escape() {
   require(!at_end(), "it ends with a backslash");
   const char letter = pattern_[at_++];
   CharacterSet set;
-  const std::string word = "[" + named_set("word") + "]";
-  if (set_escape(letter, set)) {
+  constexpr std::string_view word = "[" TINY_WORD_ALONE "]";
+  if (letter == 'w' || letter == 'W') {
+    out_ += CharacterSet{TINY_WORD_ALONE, letter == 'W'}.text();
+  } else if (set_escape(letter, set)) {
     out_ += set.text();
   } else if (letter == 'b' || letter == 'B') {
     out_ += cat("(?:(?<=", word, ")(?", letter == 'b' ? "!" : "=", word, ")|(?<!", word, ")(?",
@@ -449,8 +491,9 @@ bool Translator::posix_bracket(CharacterSet& set) {
   if (end == std::string::npos) return false;
   const bool negated = peek(1) == '^';
   const size_t begin = at_ + 1 + negated;
-  set = {named_set(std::string_view(pattern_).substr(begin, end - begin)), negated};
-  if (set.items.empty()) return false;
+  const NamedSet* named = find_set(std::string_view(pattern_).substr(begin, end - begin));
+  if (!named || !named->bracket) return false;
+  set = {named->bracket, negated};
   at_ = end + 2;
   return true;
 }

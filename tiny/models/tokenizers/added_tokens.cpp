@@ -84,6 +84,8 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool no
     if (token.single_word && is_within_word(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(white_space_begin(text, begin), done);
     if (token.rstrip) end = white_space_end(text, end);
+    // All of it was white space that the token before it took.
+    if (begin >= end) continue;
     if (done < begin) parts.push_back({std::nullopt, done, begin});
     parts.push_back({found.value, begin, end});
     done = end;

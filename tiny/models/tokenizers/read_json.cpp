@@ -1,5 +1,6 @@
 #include "tiny/models/tokenizers/read_json.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
@@ -192,13 +193,16 @@ Padding read_padding(const JsonValue& v) {
   constexpr int64_t kMost = 1 << 24;
   Padding p;
   const JsonValue strategy = v["strategy"];
+  p.multiple_of = std::max<int64_t>(v["pad_to_multiple_of"].integer_or(1, 0, kMost), 1);
   if (strategy.has("Fixed")) {
+    // Rounded up itself; what is longer is not.
     p.length = strategy["Fixed"].integer(0, kMost);
+    p.length = (p.length + p.multiple_of - 1) / p.multiple_of * p.multiple_of;
+    p.multiple_of = 1;
   } else if (strategy.text_or("BatchLongest") != "BatchLongest") {
     strategy.fail_unsupported();
   }
   p.side = read_side(v["direction"]);
-  p.multiple_of = v["pad_to_multiple_of"].integer_or(1, 0, kMost);
   p.id = static_cast<int32_t>(v["pad_id"].integer_or(0, 0, kMaxTokenId));
   p.type = static_cast<int32_t>(v["pad_type_id"].integer_or(0, 0, kMaxTokenId));
   return p;

@@ -20,10 +20,13 @@ std::vector<Step> read_steps(Step (*read)(const JsonValue&, int), const JsonValu
   return steps;
 }
 
-// {"String": text} or {"Regex": pattern}, given to one of two.
+// {"String": text} or {"Regex": pattern}, given to one of two. Empty text matches between all
+// characters, as an empty pattern does.
 template <class OfText, class OfRegex>
 auto read_pattern(const JsonValue& value, const OfText& of_text, const OfRegex& of_regex) {
-  if (value.has("String")) return of_text(value["String"].text());
+  if (value.has("String") && !value["String"].text().empty())
+    return of_text(value["String"].text());
+  if (value.has("String")) return of_regex(Regex(""));
   if (!value.has("Regex")) value.fail_unsupported();
   return of_regex(Regex(value["Regex"].text()));
 }

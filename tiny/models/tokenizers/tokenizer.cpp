@@ -49,6 +49,11 @@ void truncate(std::vector<int32_t>& first, std::vector<int32_t>* second, size_t 
               const Truncation& t) {
   const size_t total = first.size() + (second ? second->size() : 0);
   if (total <= room) return;
+  if (room == 0) {
+    first.clear();
+    if (second) second->clear();
+    return;
+  }
   if (t.strategy == TruncationStrategy::LongestFirst) {
     if (second) return truncate_longest(first, *second, room, t.side);
     return keep(first, room, t.side);
