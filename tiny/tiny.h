@@ -5,6 +5,7 @@
 #include "tiny/data/augment.h"
 #include "tiny/data/command_line.h"
 #include "tiny/data/datasets.h"
+#include "tiny/models/tokenizers/tokenizer.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
 #include "tiny/run/devices.h"

@@ -1,12 +1,10 @@
 // The vocabulary of a GGUF file, as its metadata under tokenizer.ggml.* has it (llama.cpp's
-// gguf-py/gguf/constants.py), and what tokenizes with it.
+// gguf-py/gguf/constants.py).
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "tiny/models/tokenizers/tokenizer_parts.h"
 
 namespace tiny::models {
 
@@ -23,9 +21,5 @@ struct GgufVocabulary {
   std::optional<bool> add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces;
   std::string precompiled_charsmap;  // of "t5": bytes
 };
-
-// Throws Error for a model or pre-tokenizer that is not supported, and for arrays that do not
-// match.
-TokenizerParts parts_of_gguf(const GgufVocabulary& vocabulary);
 
 }  // namespace tiny::models

@@ -8,6 +8,7 @@
 #include "tiny/base/file.h"
 #include "tiny/base/parallel.h"
 #include "tiny/models/text/unicode.h"
+#include "tiny/models/tokenizers/read_gguf.h"
 #include "tiny/models/tokenizers/read_json.h"
 
 namespace tiny::models {
@@ -65,6 +66,54 @@ void truncate(std::vector<int32_t>& first, std::vector<int32_t>* second, size_t 
   check(target.size() > excess, "truncation to ", t.max_length, " ids takes ", excess,
         " ids from a text of ", target.size());
   keep(target, target.size() - excess, t.side);
+}
+
+// Of a text alone. Bytes that are no UTF-8 count as U+FFFD.
+std::vector<int32_t> ids_of(const TokenizerParts& parts, std::string_view given) {
+  const std::string replaced = is_valid_utf8(given) ? "" : valid_utf8(given);
+  const std::string_view text = replaced.empty() ? given : std::string_view(replaced);
+  std::vector<int32_t> ids;
+  const auto encode_piece = [&](std::string_view piece, bool starts_text) {
+    if (!parts.pre_tokenizer) return parts.model->encode(piece, ids);
+    Pieces pieces(std::string(piece), starts_text);
+    parts.pre_tokenizer(pieces);
+    for (const Pieces::Span& span : pieces.spans) parts.model->encode(pieces.piece(span), ids);
+  };
+  for (const AddedTokens::Part& part : parts.added.split(text, false)) {
+    if (part.id) {
+      ids.push_back(*part.id);
+      continue;
+    }
+    std::string between(text.substr(part.begin, part.end - part.begin));
+    if (parts.normalizer) between = parts.normalizer(between);
+    for (const AddedTokens::Part& inner : parts.added.split(between, true)) {
+      const std::string_view piece =
+          std::string_view(between).substr(inner.begin, inner.end - inner.begin);
+      if (inner.id) {
+        ids.push_back(*inner.id);
+      } else {
+        encode_piece(piece, part.begin == 0 && inner.begin == 0);
+      }
+    }
+  }
+  return ids;
+}
+
+// One text or two, with what is put around them.
+TypedIds encode_texts(const TokenizerParts& parts, std::string_view first,
+                      const std::string_view* second, bool add_special_tokens,
+                      const std::optional<Truncation>& truncation) {
+  std::vector<int32_t> ids = ids_of(parts, first), more;
+  if (second) more = ids_of(parts, *second);
+  if (truncation) {
+    const size_t added =
+        add_special_tokens ? parts.post_processor.added_tokens(second != nullptr) : 0;
+    check(truncation->max_length >= static_cast<int64_t>(added), "truncation to ",
+          truncation->max_length, " ids, of which ", added, " are special tokens");
+    truncate(ids, second ? &more : nullptr, static_cast<size_t>(truncation->max_length) - added,
+             *truncation);
+  }
+  return parts.post_processor.apply(ids, second ? &more : nullptr, add_special_tokens);
 }
 
 int64_t padded_length(int64_t length, const Padding& p) {
@@ -133,61 +182,15 @@ Tokenizer Tokenizer::load(const std::string& path) {
   }
 }
 
-std::vector<int32_t> Tokenizer::encode_plain(std::string_view given) const {
-  const std::string replaced = is_valid_utf8(given) ? "" : valid_utf8(given);
-  const std::string_view text = replaced.empty() ? given : std::string_view(replaced);
-  std::vector<int32_t> ids;
-  const auto encode_piece = [&](std::string_view piece, bool starts_text) {
-    if (!parts_->pre_tokenizer) return parts_->model->encode(piece, ids);
-    Pieces pieces(std::string(piece), starts_text);
-    parts_->pre_tokenizer(pieces);
-    for (const Pieces::Span& span : pieces.spans) parts_->model->encode(pieces.piece(span), ids);
-  };
-  for (const AddedTokens::Part& part : parts_->added.split(text, false)) {
-    if (part.id) {
-      ids.push_back(*part.id);
-      continue;
-    }
-    std::string between(text.substr(part.begin, part.end - part.begin));
-    if (parts_->normalizer) between = parts_->normalizer(between);
-    for (const AddedTokens::Part& inner : parts_->added.split(between, true)) {
-      const std::string_view piece =
-          std::string_view(between).substr(inner.begin, inner.end - inner.begin);
-      if (inner.id) {
-        ids.push_back(*inner.id);
-      } else {
-        encode_piece(piece, part.begin == 0 && inner.begin == 0);
-      }
-    }
-  }
-  return ids;
-}
-
-TypedIds Tokenizer::encode_texts(std::string_view first, const std::string_view* second,
-                                 bool add_special_tokens,
-                                 const std::optional<Truncation>& truncation) const {
-  std::vector<int32_t> ids = encode_plain(first), more;
-  if (second) more = encode_plain(*second);
-  if (truncation) {
-    const size_t added =
-        add_special_tokens ? parts_->post_processor.added_tokens(second != nullptr) : 0;
-    check(truncation->max_length >= static_cast<int64_t>(added), "truncation to ",
-          truncation->max_length, " ids, of which ", added, " are special tokens");
-    truncate(ids, second ? &more : nullptr, static_cast<size_t>(truncation->max_length) - added,
-             *truncation);
-  }
-  return parts_->post_processor.apply(ids, second ? &more : nullptr, add_special_tokens);
-}
-
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
-  TypedIds out = encode_texts(text, nullptr, add_special_tokens, parts_->truncation);
+  TypedIds out = encode_texts(*parts_, text, nullptr, add_special_tokens, parts_->truncation);
   if (parts_->padding) pad(out, *parts_->padding);
   return std::move(out.ids);
 }
 
 TypedIds Tokenizer::encode_pair(std::string_view first, std::string_view second,
                                 bool add_special_tokens) const {
-  TypedIds out = encode_texts(first, &second, add_special_tokens, parts_->truncation);
+  TypedIds out = encode_texts(*parts_, first, &second, add_special_tokens, parts_->truncation);
   if (parts_->padding) pad(out, *parts_->padding);
   return out;
 }
@@ -208,7 +211,7 @@ Batch Tokenizer::encode_batch(std::span<const std::string> texts,
   for (const std::string& text : texts) bytes += text.size();
   constexpr size_t kWorthThreads = 1 << 16;
   in_parallel(texts.size(), bytes < kWorthThreads ? 1 : core_count(), [&](size_t i, size_t) {
-    rows[i] = encode_texts(texts[i], nullptr, options.add_special_tokens, truncation);
+    rows[i] = encode_texts(*parts_, texts[i], nullptr, options.add_special_tokens, truncation);
   });
   return joined(rows, padding);
 }
@@ -256,6 +259,8 @@ std::string Tokenizer::token(int32_t id) const {
   check(token != nullptr, "no token has the id ", id, ": there are ", size(), " tokens");
   return *token;
 }
+
+const SpecialIds& Tokenizer::special_ids() const { return parts_->special; }
 
 bool Tokenizer::is_special(int32_t id) const {
   const std::string* token = parts_->added.token(id);

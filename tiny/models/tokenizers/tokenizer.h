@@ -7,28 +7,16 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "tiny/models/tokenizers/encoding.h"
 #include "tiny/models/tokenizers/gguf_vocabulary.h"
-#include "tiny/models/tokenizers/tokenizer_parts.h"
+#include "tiny/models/tokenizers/parts/post_processor.h"
 
 namespace tiny::models {
 
-struct BatchOptions {
-  bool add_special_tokens = true;
-  std::optional<int64_t> max_length = {};  // longer texts are cut; else as the file says
-  Side truncation_side = Side::Right;
-  int64_t length = 0;                      // rows have at least so many ids
-  int64_t multiple_of = 1;                 // rounded up to
-  std::optional<Side> padding_side = {};   // else as the file says, right where it says nothing
-  std::optional<int32_t> padding_id = {};  // else the file's, the padding token's, eos, or 0
-};
-
-// Row-major, shape (rows, length) each.
-struct Batch {
-  int64_t rows = 0, length = 0;
-  std::vector<int32_t> ids, attention_mask, types;  // mask: 1 for ids, 0 for padding
-};
+struct TokenizerParts;
 
 // A copy shares all it holds. May be used by several threads at once.
 class Tokenizer {
@@ -62,14 +50,10 @@ class Tokenizer {
   std::string token(int32_t id) const;
   // Whether decoding may leave it out.
   bool is_special(int32_t id) const;
-  const SpecialIds& special_ids() const { return parts_->special; }
+  const SpecialIds& special_ids() const;
 
  private:
   explicit Tokenizer(TokenizerParts parts);
-
-  std::vector<int32_t> encode_plain(std::string_view text) const;
-  TypedIds encode_texts(std::string_view first, const std::string_view* second,
-                        bool add_special_tokens, const std::optional<Truncation>& truncation) const;
 
   std::shared_ptr<const TokenizerParts> parts_;
 };

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tiny/models/tokenizers/added_tokens.h"
+#include "tiny/models/tokenizers/encoding.h"
 #include "tiny/models/tokenizers/parts/decoder.h"
 #include "tiny/models/tokenizers/parts/model.h"
 #include "tiny/models/tokenizers/parts/normalizer.h"
@@ -12,8 +13,6 @@
 #include "tiny/models/tokenizers/parts/pre_tokenizer.h"
 
 namespace tiny::models {
-
-enum class Side { Left, Right };
 
 // Which text of a pair gets shorter.
 enum class TruncationStrategy { LongestFirst, OnlyFirst, OnlySecond };
@@ -30,11 +29,6 @@ struct Padding {
   Side side = Side::Right;
   int32_t id = 0;
   int32_t type = 0;
-};
-
-// The ids of tokens that mean something to a model, where the vocabulary has them.
-struct SpecialIds {
-  std::optional<int32_t> bos, eos, unknown, padding, cls, separator, mask;
 };
 
 struct TokenizerParts {

@@ -1,4 +1,4 @@
-#include "tiny/models/tokenizers/gguf_vocabulary.h"
+#include "tiny/models/tokenizers/read_gguf.h"
 
 #include <algorithm>
 #include <map>
