@@ -97,8 +97,9 @@ std::vector<Match> Regex::find_all(std::string_view text) const {
   for (size_t from = 0; from <= text.size();) {
     const int result = scratch.match(code, text, from);
     if (result == PCRE2_ERROR_NOMATCH) break;
-    check(result >= 0, "the regular expression ", pattern_, " gives up on a text of ", text.size(),
-          " bytes: ", message_of(result));
+    if (result < 0)
+      throw Error(cat("the regular expression ", pattern_, " gives up on a text of ", text.size(),
+                      " bytes: ", message_of(result)));
     const Match found = scratch.found();
     if (found.begin == found.end && !out.empty() && out.back().end == found.end) {
       from = found.end + (found.end < text.size() ? utf8_size(text[found.end]) : 1);

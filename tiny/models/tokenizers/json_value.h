@@ -71,7 +71,8 @@ class JsonValue {
   }
 
   void require(bool ok, std::string_view wanted) const {
-    check(ok, path_.empty() ? "the file" : path_, " is not ", wanted, ": ", shortened());
+    if (!ok)  // the text is costly to make
+      throw Error(cat(path_.empty() ? "the file" : path_, " is not ", wanted, ": ", shortened()));
   }
   [[noreturn]] void fail_unsupported() const {
     throw Error(cat(path_, " is not supported: ", shortened()));

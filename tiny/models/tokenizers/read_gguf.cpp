@@ -139,8 +139,9 @@ void check_arrays(const GgufVocabulary& v) {
         "tokenizer.ggml.token_type has ", v.token_types.size(), " values for ", v.tokens.size(),
         " tokens");
   for (size_t id = 0; id < v.tokens.size(); ++id)
-    check(is_valid_utf8(v.tokens[id]), "tokenizer.ggml.tokens[", id,
-          "] is no valid UTF-8: ", valid_utf8(v.tokens[id]));
+    if (!is_valid_utf8(v.tokens[id]))
+      throw Error(
+          cat("tokenizer.ggml.tokens[", id, "] is no valid UTF-8: ", valid_utf8(v.tokens[id])));
 }
 
 Vocabulary vocabulary_of(const std::vector<std::string>& tokens) {
