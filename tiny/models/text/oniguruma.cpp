@@ -7,143 +7,11 @@
 #include <vector>
 
 #include "tiny/base/error.h"
+#include "tiny/models/text/character_sets.h"
 #include "tiny/models/text/unicode.h"
-
-#if __has_include(<pcre2.h>)
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-#endif
 
 namespace tiny::models {
 namespace {
-
-// A set of characters as PCRE2 writes it between brackets, or all others.
-struct CharacterSet {
-  std::string items;
-  bool negated = false;
-
-  std::string text() const { return (negated ? "[^" : "[") + items + "]"; }
-};
-
-// PCRE2 10.40 knows Alphabetic, and \p{Han} is what has the script among its Script_Extensions;
-// before that it is the script alone, as it is to Oniguruma.
-#if PCRE2_MINOR >= 40
-#define TINY_ALPHABETIC "\\p{Alphabetic}"
-constexpr char kScript[] = "sc:";
-#else
-#define TINY_ALPHABETIC                                                                          \
-  "\\p{L}\\p{Mc}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-" \
-  "\\x{1f189}"
-constexpr char kScript[] = "";
-#endif
-// White_Space. PCRE2's own \s has U+180E too.
-#define TINY_SPACE                                                                                 \
-  "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
-  "3000}"
-#define TINY_UPPER                                                                          \
-  "\\p{Lu}\\x{2160}-\\x{216f}\\x{24b6}-\\x{24cf}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}" \
-  "\\x{1f170}-\\x{1f189}"
-#define TINY_LOWER                                                                                \
-  "\\p{Ll}\\xaa\\xba\\x{2b0}-\\x{2b8}\\x{2c0}\\x{2c1}\\x{2e0}-\\x{2e4}\\x{345}\\x{37a}\\x{1d2c}-" \
-  "\\x{1d6a}"                                                                                     \
-  "\\x{1d78}\\x{1d9b}-\\x{1dbf}\\x{2071}\\x{207f}\\x{2090}-\\x{209c}\\x{2170}-\\x{217f}"          \
-  "\\x{24d0}-\\x{24e9}\\x{2c7c}\\x{2c7d}\\x{a69c}\\x{a69d}\\x{a770}\\x{a7f8}\\x{a7f9}"            \
-  "\\x{ab5c}-\\x{ab5f}"
-#define TINY_WORD TINY_ALPHABETIC "\\p{M}\\p{Nd}\\p{Pc}"
-// Outside of brackets Oniguruma counts the digits and fractions of Latin-1 too.
-#define TINY_WORD_ALONE TINY_WORD "\\xb2\\xb3\\xb9\\xbc-\\xbe"
-#define TINY_GRAPH "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"
-
-struct NamedSet {
-  std::string_view name;           // in lower case without - and _
-  const char *property, *bracket;  // as \p{name}, as [:name:]
-};
-// Oniguruma's, src/unicode.c and unicode_property_data.c.
-constexpr NamedSet kNamedSets[] = {
-    {"alnum", TINY_ALPHABETIC "\\p{Nd}", TINY_ALPHABETIC "\\p{Nd}"},
-    {"alpha", TINY_ALPHABETIC, TINY_ALPHABETIC},
-    {"alphabetic", TINY_ALPHABETIC, nullptr},
-    {"any", "\\x{0}-\\x{10ffff}", nullptr},
-    {"ascii", "\\x00-\\x7f", "\\x00-\\x7f"},
-    {"blank", "\\p{Zs}\\x09", "\\p{Zs}\\x09"},
-    {"cntrl", "\\p{Cc}", "\\p{Cc}"},
-    {"digit", "\\p{Nd}", "\\p{Nd}"},
-    {"graph", TINY_GRAPH, TINY_GRAPH},
-    {"lower", TINY_LOWER, TINY_LOWER},
-    {"lowercase", TINY_LOWER, nullptr},
-    {"print", TINY_GRAPH "\\p{Zs}", TINY_GRAPH "\\p{Zs}"},
-    {"punct", "\\p{P}", "\\p{P}\\p{S}"},
-    {"space", TINY_SPACE, TINY_SPACE},
-    {"upper", TINY_UPPER, TINY_UPPER},
-    {"uppercase", TINY_UPPER, nullptr},
-    {"whitespace", TINY_SPACE, nullptr},
-    {"word", TINY_WORD, TINY_WORD},
-    {"xdigit", "0-9a-fA-F", "0-9a-fA-F"},
-    // Properties that PCRE2 knows by the same names and that are no scripts.
-    {"emoji", "\\p{Emoji}", nullptr},
-    {"emojimodifier", "\\p{Emoji_Modifier}", nullptr},
-    {"emojimodifierbase", "\\p{Emoji_Modifier_Base}", nullptr},
-    {"emojipresentation", "\\p{Emoji_Presentation}", nullptr},
-    {"extendedpictographic", "\\p{Extended_Pictographic}", nullptr},
-    {"ideographic", "\\p{Ideographic}", nullptr},
-    {"math", "\\p{Math}", nullptr},
-};
-
-const NamedSet* find_set(std::string_view name) {
-  for (const NamedSet& set : kNamedSets)
-    if (set.name == name) return &set;
-  return nullptr;
-}
-
-// The short names of general categories, which are all that PCRE2 knows, after their long ones.
-std::string_view short_category(std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 37> kCategories = {{
-      {"letter", "L"},
-      {"casedletter", "L&"},
-      {"uppercaseletter", "Lu"},
-      {"lowercaseletter", "Ll"},
-      {"titlecaseletter", "Lt"},
-      {"modifierletter", "Lm"},
-      {"otherletter", "Lo"},
-      {"mark", "M"},
-      {"nonspacingmark", "Mn"},
-      {"spacingmark", "Mc"},
-      {"enclosingmark", "Me"},
-      {"number", "N"},
-      {"decimalnumber", "Nd"},
-      {"letternumber", "Nl"},
-      {"othernumber", "No"},
-      {"punctuation", "P"},
-      {"connectorpunctuation", "Pc"},
-      {"dashpunctuation", "Pd"},
-      {"openpunctuation", "Ps"},
-      {"closepunctuation", "Pe"},
-      {"initialpunctuation", "Pi"},
-      {"finalpunctuation", "Pf"},
-      {"otherpunctuation", "Po"},
-      {"symbol", "S"},
-      {"mathsymbol", "Sm"},
-      {"currencysymbol", "Sc"},
-      {"modifiersymbol", "Sk"},
-      {"othersymbol", "So"},
-      {"separator", "Z"},
-      {"spaceseparator", "Zs"},
-      {"lineseparator", "Zl"},
-      {"paragraphseparator", "Zp"},
-      {"other", "C"},
-      {"control", "Cc"},
-      {"format", "Cf"},
-      {"unassigned", "Cn"},
-      {"privateuse", "Co"},
-  }};
-  const auto same = [](std::string_view a, std::string_view b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](char x, char y) { return x == to_lower(y); });
-  };
-  for (const auto& [known, short_name] : kCategories)
-    if (name == known || same(name, short_name)) return short_name;
-  return "";
-}
 
 class Translator {
  public:
@@ -437,21 +305,16 @@ CharacterSet Translator::property(bool negated) {
     negated = !negated;
     name.erase(0, 1);
   }
-  std::string plain;
-  for (const char c : name)
-    if (c != ' ' && c != '_' && c != '-') plain += to_lower(c);
-  if (const NamedSet* set = find_set(plain)) return {set->property, negated};
-  const std::string_view category = short_category(plain);
-  return {category.empty() ? cat("\\p{", kScript, name, "}") : cat("\\p{", category, "}"), negated};
+  return {property_items(name), negated};
 }
 
 // \s, \d, \w, \h, \p{name} and their complements. False for other letters.
 bool Translator::set_escape(char letter, CharacterSet& set) {
   const bool negated = 'A' <= letter && letter <= 'Z';
   switch (to_lower(letter)) {
-    case 's': set = {TINY_SPACE, negated}; return true;
+    case 's': set = {space_items(), negated}; return true;
     case 'd': set = {"\\p{Nd}", negated}; return true;
-    case 'w': set = {TINY_WORD, negated}; return true;
+    case 'w': set = {word_items(), negated}; return true;
     case 'h': set = {"0-9a-fA-F", negated}; return true;
     case 'p': set = property(negated); return true;
     default: return false;
@@ -462,9 +325,9 @@ void Translator::escape() {
   require(!at_end(), "it ends with a backslash");
   const char letter = pattern_[at_++];
   CharacterSet set;
-  constexpr std::string_view word = "[" TINY_WORD_ALONE "]";
+  const std::string word = "[" + word_items_alone() + "]";
   if (letter == 'w' || letter == 'W') {
-    out_ += CharacterSet{TINY_WORD_ALONE, letter == 'W'}.text();
+    out_ += CharacterSet{word_items_alone(), letter == 'W'}.text();
   } else if (set_escape(letter, set)) {
     out_ += set.text();
   } else if (letter == 'b' || letter == 'B') {
@@ -491,9 +354,8 @@ bool Translator::posix_bracket(CharacterSet& set) {
   if (end == std::string::npos) return false;
   const bool negated = peek(1) == '^';
   const size_t begin = at_ + 1 + negated;
-  const NamedSet* named = find_set(std::string_view(pattern_).substr(begin, end - begin));
-  if (!named || !named->bracket) return false;
-  set = {named->bracket, negated};
+  set = {bracket_items(std::string_view(pattern_).substr(begin, end - begin)), negated};
+  if (set.items.empty()) return false;
   at_ = end + 2;
   return true;
 }
