@@ -59,6 +59,10 @@ endif
 ifneq ($(filter nlohmann-json3-dev,$(MISSING)),)
 $(info NO_SETUP: no nlohmann/json.hpp: safetensors files cannot be read, their tests fail)
 endif
+ifneq ($(filter libpcre2-dev libutf8proc-dev,$(MISSING)),)
+$(info NO_SETUP: no $(filter libpcre2-dev libutf8proc-dev,$(MISSING)): most tokenizers cannot be used)
+TEST_SOURCES := $(filter-out test/unit/test_tokenizer%,$(TEST_SOURCES))
+endif
 ifneq ($(filter nlohmann-json3-dev libcxxopts-dev,$(MISSING)),)
 $(info NO_SETUP: no conformance program: it needs nlohmann/json.hpp and cxxopts)
 CONFORMANCE_SOURCES :=
@@ -92,7 +96,9 @@ ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread $(OPTIMIZE_$(CONFIG)) $(CXXFLA
 TEST_FLAGS := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -DTINY_ROOT='"$(CURDIR)"' \
   -DTINY_BUILD='"$(CURDIR)/$(BUILD)"'
 ALL_LDFLAGS := -pthread $(SANITIZE) $(MOLD) $(LDFLAGS)
-ALL_LDLIBS := $(LDLIBS) $(if $(filter zlib1g-dev,$(MISSING)),,-lz) -ldl -lpthread
+ALL_LDLIBS := $(LDLIBS) $(if $(filter zlib1g-dev,$(MISSING)),,-lz) \
+  $(if $(filter libpcre2-dev,$(MISSING)),,-lpcre2-8) \
+  $(if $(filter libutf8proc-dev,$(MISSING)),,-lutf8proc) -ldl -lpthread
 WERROR := $(if $(filter true,$(CI)),-Werror)
 
 # --- Objects, library, programs ------------------------------------------------------------------

@@ -13,6 +13,7 @@ needed_list() {
   cat <<'LIST'
   g++ 12 or clang++ 14 (or later), GNU make   to build
   zlib and nlohmann-json with their headers   to build
+  PCRE2 and utf8proc with their headers       for tokenizers
   LLVM's runtime library, version 16 to 21    to compile kernels (or CPU_COMPILER=cc)
   cxxopts, a header                           for the examples alone
   z3's runtime library                        to prove kernels; the tests count on it
@@ -38,6 +39,12 @@ lacks: doctest-dev
 #if !__has_include(<nlohmann/json.hpp>)
 lacks: nlohmann-json3-dev
 #endif
+#if !__has_include(<pcre2.h>)
+lacks: libpcre2-dev
+#endif
+#if !__has_include(<utf8proc.h>)
+lacks: libutf8proc-dev
+#endif
 SOURCE
 }
 
@@ -54,7 +61,8 @@ missing() {
   if command -v "$cxx" >/dev/null; then
     missing_headers
   else
-    printf '%s\n' g++ zlib1g-dev libcxxopts-dev doctest-dev nlohmann-json3-dev
+    printf '%s\n' g++ zlib1g-dev libcxxopts-dev doctest-dev nlohmann-json3-dev libpcre2-dev \
+      libutf8proc-dev
   fi
   has_z3 || echo libz3-4
   has_llvm || echo libllvm

@@ -10,6 +10,7 @@
 #include "tiny/models/files/save_shards.h"
 #include "tiny/models/files/tensor_file.h"
 #include "tiny/models/generate.h"
+#include "tiny/models/tokenizers/tokenizer.h"
 #include "tiny/models/weights.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
