@@ -53,7 +53,7 @@ TEST_CASE(
            {"bn.num_batches_tracked", Tensor::full({}, 3)}});
   Tensor d = Tensor::ones({1}).contiguous().realize();
   l.state.push_back({"d", &d});
-  const LoadReport report = load_state(l.folder, l.state);
+  const StateLoadReport report = load_state(l.folder, l.state);
   CHECK(report.loaded == std::vector<std::string>{"a.weight"});
   CHECK(report.missing == std::vector<std::string>{"d"});
   CHECK(report.unexpected == std::vector<std::string>{"c.weight"});
@@ -71,7 +71,7 @@ TEST_CASE("names become the state's by prefixes and patterns, values its dtypes"
   l.b = l.b.to(kBF16).contiguous().realize();
   l.write({{"model.layers.0.kernel", Tensor::full({2, 3}, 2.0f).to(kF16)},
            {"model.layers.1.kernel", Tensor::full({4}, 1.00390625f)}});
-  const LoadReport report =
+  const StateLoadReport report =
       load_state(l.path, l.state,
                  {.renames = {rename_prefix("model.", ""), rename_prefix("layers.0", "a"),
                               rename_pattern(R"(^layers\.([0-9]+)\.)", "b."),
@@ -91,8 +91,8 @@ TEST_CASE("quantised tensors of GGUF are loaded into a module") {
   write_gguf(l.folder + "/a.gguf", {},
              {output_tensor("blk.weight", weight, &stored_type("Q8_0")),
               output_tensor("blk.bias", Tensor::full({32}, 0.5f))});
-  const LoadReport report = load_state(l.folder + "/a.gguf", layer.state_dict(),
-                                       {.renames = {rename_prefix("blk.", "")}});
+  const StateLoadReport report = load_state(l.folder + "/a.gguf", layer.state_dict(),
+                                            {.renames = {rename_prefix("blk.", "")}});
   CHECK(report.complete());
   const Tensor& loaded = *layer.state_dict()[0].tensor;
   CHECK((loaded - weight).abs().max().item<float>() <= 0.5f);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tiny/base/file.h"
+#include "tiny/models/files/tensor_file.h"
 #include "tiny/train/safetensors.h"
 
 namespace tiny::models {
@@ -26,47 +27,6 @@ bool exists(const std::string& path) {
   std::error_code status;
   return std::filesystem::exists(path, status);
 }
-
-// The files that hold a folder's tensors.
-std::vector<std::string> weight_files(const std::string& folder) {
-  const std::string whole = folder + "/model.safetensors", index = whole + ".index.json";
-  if (exists(whole)) return {whole};
-  check(exists(index), "models::load: there is neither model.safetensors nor ",
-        "model.safetensors.index.json in ", folder);
-  std::set<std::string> files;
-  for (const std::string& name :
-       Fields::parse(read_text(index), index).object({"weight_map"}).values())
-    files.insert(name);
-  for (const std::string& name : files)
-    check(name.find('/') == name.npos && name != "..", "models::load: ", index, ": weight_map has ",
-          name, ", expected a file of the same folder");
-  std::vector<std::string> out;
-  for (const std::string& name : files) out.push_back(cat(folder, "/", name));
-  return out;
-}
-
-}  // namespace
-
-// The one place that reads files of weights.
-WeightFiles open_weights(const std::string& folder) {
-  using Entries = std::map<std::string, StateEntry>;
-  const auto entries = std::make_shared<Entries>();
-  WeightFiles out;
-  for (const std::string& path : weight_files(folder))
-    for (StateEntry& entry : read_safetensors(path).entries) {
-      check(!entries->contains(entry.name), "models::load: ", path, ": ", entry.name,
-            " is in another file too");
-      out.names.push_back(entry.name);
-      entries->emplace(entry.name, std::move(entry));
-    }
-  out.view = [entries](const std::string& name) {
-    const StateEntry& e = entries->at(name);
-    return WeightView{e.dtype, Shape(e.shape.begin(), e.shape.end()), e.data};
-  };
-  return out;
-}
-
-namespace {
 
 std::string replaced_end(const std::string& name, const std::string& end, const std::string& by) {
   return name.ends_with(end) ? name.substr(0, name.size() - end.size()) + by : std::string();
@@ -104,8 +64,9 @@ std::vector<std::string> pieces_of(const Architecture& row, const ModelConfig& c
 // Names of a folder's tensors, as a model looks for them.
 class Finder {
  public:
-  Finder(const WeightFiles& files, const Architecture& row)
-      : names_(files.names.begin(), files.names.end()), row_(row) {}
+  Finder(const TensorFile& file, const Architecture& row) : row_(row) {
+    for (const FileTensor& t : file.tensors()) names_.insert(t.name);
+  }
 
   // The name in the files; empty where it is not there.
   std::string find(const std::string& name) {
@@ -157,27 +118,21 @@ Shape piece_shape(const NamedTensor& named, const std::vector<std::string>& piec
   return {t.size(1) / each, t.size(2)};
 }
 
-void read_into(const WeightFiles& files, const Source& source, const LoadOptions& options) {
-  const Shape shape = to_shape(source.tensor->shape());
-  const WeightView first = files.view(source.pieces[0]);
-  Tensor value;
-  if (source.pieces.size() == 1) {
-    value = Tensor::from_bytes(first.bytes.data(), first.dtype, shape, options.device);
-  } else {
-    std::vector<std::byte> all;
-    for (const std::string& piece : source.pieces) {
-      const WeightView view = files.view(piece);
-      all.insert(all.end(), view.bytes.begin(), view.bytes.end());
-    }
-    value = Tensor::from_bytes(all.data(), first.dtype, shape, options.device);
+void read_into(const TensorFile& file, const Source& source, const LoadOptions& options) {
+  std::vector<Tensor> pieces;
+  for (const std::string& piece : source.pieces)
+    pieces.push_back(file.load(piece, options.device, options.dtype));
+  Tensor value = pieces[0];
+  if (pieces.size() > 1) {
+    value = Tensor::cat(pieces, 0).reshape(to_shape(source.tensor->shape()));
+    pieces.clear();
+    value.realize();
   }
-  const DType dtype = options.dtype.value_or(first.dtype);
-  if (first.dtype != dtype) value = value.to(dtype).realize();
   *source.tensor = value.requires_grad_();
 }
 
 // The pieces of all tensors. Error with those that are missing or of another shape or dtype.
-std::vector<Source> find_sources(const WeightFiles& files, const std::string& folder,
+std::vector<Source> find_sources(const TensorFile& file, const std::string& folder,
                                  const Architecture& row, Transformer& model, Finder& finder) {
   std::string wrong;
   std::vector<Source> out;
@@ -194,12 +149,13 @@ std::vector<Source> find_sources(const WeightFiles& files, const std::string& fo
         continue;
       }
       source.pieces.push_back(name);
-      const WeightView view = files.view(name);
-      if (!same(view.shape, wanted))
-        wrong += cat("\n  shape: ", name, " is ", to_text(view.shape), " in the file and ",
+      const FileTensor& found = file.at(name);
+      if (!same(found.shape, wanted))
+        wrong += cat("\n  shape: ", name, " is ", to_text(found.shape), " in the file and ",
                      to_text(wanted), " in the model");
-      if (!view.dtype.is_float() || view.dtype != files.view(source.pieces[0]).dtype)
-        wrong += cat("\n  dtype: ", name, " is ", view.dtype, ", expected a float as its parts");
+      if (!found.type->dtype.is_float() || found.type != file.at(source.pieces[0]).type)
+        wrong +=
+            cat("\n  dtype: ", name, " is ", found.type->name, ", expected a float as its parts");
     }
     out.push_back(std::move(source));
   }
@@ -228,16 +184,19 @@ Transformer load(const std::string& folder, const LoadOptions& options, LoadRepo
   config.eager_attention = options.eager_attention;
   Transformer model(config);
   const Architecture& row = find_architecture(model.config().type);
-  const WeightFiles files = open_weights(folder);
-  Finder finder(files, row);
-  const std::vector<Source> sources = find_sources(files, folder, row, model, finder);
-  for (const Source& source : sources) read_into(files, source, options);
+  const TensorFile file(folder);
+  Finder finder(file, row);
+  const std::vector<Source> sources = find_sources(file, folder, row, model, finder);
+  int64_t all = 0, done = 0;
+  for (const Source& source : sources) all += source.tensor->numel();
+  for (const Source& source : sources) {
+    read_into(file, source, options);
+    done += source.tensor->numel();
+    if (options.on_tensor) options.on_tensor(done, all);
+  }
   // A tied head may be in the files all the same.
   if (model.config().tied && row.names.head) finder.find(cat(row.names.head, "weight"));
-  if (report) {
-    *report = {std::ssize(sources), 0, finder.unused()};
-    for (const Source& source : sources) report->parameters += source.tensor->numel();
-  }
+  if (report) *report = {std::ssize(sources), all, finder.unused()};
   return model;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,8 @@ struct LoadOptions {
   std::optional<DType> dtype = {};
   std::string device = "";       // the default one
   bool eager_attention = false;  // see ModelConfig
+  // Called after each tensor: parameters that are there, of all.
+  std::function<void(int64_t done, int64_t all)> on_tensor = {};
 };
 
 // How a folder's tensors fit a model.
@@ -24,29 +25,16 @@ struct LoadReport {
   std::vector<std::string> unexpected;  // in the files, and of no use here
 };
 
-// The model of a folder with a config.json and model.safetensors, or the files that
-// model.safetensors.index.json names. Names without the prefix of the model ("h.0.ln_1.weight")
-// are found as well. Throws Error, with all names, for tensors that are missing (the head of a
-// tied model may be) or of another shape, and for what parse_config() throws.
+// The model of a folder with a config.json and safetensors files (TensorFile says which); one
+// tensor at a time is read, so that the host holds little beside the model. Names without the
+// prefix of the model ("h.0.ln_1.weight") are found as well. Throws Error, with all names, for
+// tensors that are missing (the head of a tied model may be) or of another shape, and for what
+// parse_config() throws.
 Transformer load(const std::string& folder, const LoadOptions& options = {},
                  LoadReport* report = nullptr);
 
 // Writes config.json and model.safetensors, with names as transformers has them in files: experts
 // one by one. Error for a model whose configuration was not read from a config.json.
 void save(const std::string& folder, Transformer& model);
-
-// One tensor of a file, where it lies on the host.
-struct WeightView {
-  DType dtype;
-  Shape shape;
-  std::span<const std::byte> bytes;
-};
-
-// All tensors of a folder's files.
-struct WeightFiles {
-  std::vector<std::string> names;
-  std::function<WeightView(const std::string& name)> view;
-};
-WeightFiles open_weights(const std::string& folder);
 
 }  // namespace tiny::models

@@ -50,7 +50,7 @@ class Renamer {
 };
 
 // The names that the file's tensors get, in their order.
-std::vector<std::string> new_names(const TensorFile& file, const LoadOptions& options) {
+std::vector<std::string> new_names(const TensorFile& file, const StateLoadOptions& options) {
   const Renamer rename(options.renames);
   std::vector<std::string> names;
   std::unordered_map<std::string, const FileTensor*> seen;
@@ -72,7 +72,7 @@ Rename rename_pattern(const std::string& from, const std::string& to) {
   return {from, to, true};
 }
 
-std::string LoadReport::text() const {
+std::string StateLoadReport::text() const {
   std::string text;
   for (const std::string& name : missing) text += cat("missing: ", name, '\n');
   for (const std::string& name : unexpected) text += cat("unexpected: ", name, '\n');
@@ -82,11 +82,12 @@ std::string LoadReport::text() const {
   return text;
 }
 
-LoadReport load_state(const TensorFile& file, const StateDict& state, const LoadOptions& options) {
+StateLoadReport load_state(const TensorFile& file, const StateDict& state,
+                           const StateLoadOptions& options) {
   std::unordered_map<std::string, const NamedTensor*> wanted;
   for (const NamedTensor& named : state) wanted[named.name] = &named;
   const std::vector<std::string> names = new_names(file, options);
-  LoadReport report;
+  StateLoadReport report;
   StateDict fitting;
   std::vector<const FileTensor*> sources;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -115,7 +116,8 @@ LoadReport load_state(const TensorFile& file, const StateDict& state, const Load
   return report;
 }
 
-LoadReport load_state(const std::string& path, const StateDict& state, const LoadOptions& options) {
+StateLoadReport load_state(const std::string& path, const StateDict& state,
+                           const StateLoadOptions& options) {
   return load_state(TensorFile(path), state, options);
 }
 

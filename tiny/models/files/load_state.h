@@ -1,7 +1,7 @@
 // Loading a model's tensors from a file whose names, dtypes or extent are not exactly theirs, with
 // a report of what fitted.
 //
-//   const LoadReport report = load_state("llama", model.state_dict(),
+//   const StateLoadReport report = load_state("llama", model.state_dict(),
 //                                        {.renames = {rename_prefix("model.", "")}});
 //   if (!report.complete()) std::cerr << report.text();
 #pragma once
@@ -23,11 +23,11 @@ Rename rename_prefix(const std::string& from, const std::string& to);
 // an Error. Throws Error for what is no regular expression.
 Rename rename_pattern(const std::string& from, const std::string& to);
 
-struct LoadOptions {
+struct StateLoadOptions {
   std::vector<Rename> renames;  // one after the other, each on what the one before gave
 };
 
-struct LoadReport {
+struct StateLoadReport {
   std::vector<std::string> loaded;      // names of the state, as `missing`
   std::vector<std::string> missing;     // in the file
   std::vector<std::string> unexpected;  // names of the file that no tensor of the state has
@@ -45,9 +45,9 @@ struct LoadReport {
 // one at a time; the others stay as they are. Counts of batches ("num_batches_tracked") are not
 // reported. Throws Error where two names of the file become one, a tensor's type cannot be decoded,
 // and, before anything has changed, where a tensor cannot be assigned to.
-LoadReport load_state(const TensorFile& file, const StateDict& state,
-                      const LoadOptions& options = {});
-LoadReport load_state(const std::string& path, const StateDict& state,
-                      const LoadOptions& options = {});
+StateLoadReport load_state(const TensorFile& file, const StateDict& state,
+                           const StateLoadOptions& options = {});
+StateLoadReport load_state(const std::string& path, const StateDict& state,
+                           const StateLoadOptions& options = {});
 
 }  // namespace tiny
