@@ -228,6 +228,19 @@ TEST_CASE("packed 4-bit floats and powers of two decode") {
   CHECK(std::isnan(powers[3]));
 }
 
+TEST_CASE("8-bit floats with one zero decode with the larger bias") {
+  const std::vector<float> e4m3 =
+      decoded(stored_type("F8_E4M3FNUZ"), {0, 1, 0x40, 0xc4, 0x7f, 128});
+  CHECK(std::vector<float>(e4m3.begin(), e4m3.end() - 1) ==
+        std::vector<float>{0, 0x1p-10f, 1, -1.5f, 240});
+  CHECK(std::isnan(e4m3[5]));
+  const std::vector<float> e5m2 =
+      decoded(stored_type("F8_E5M2FNUZ"), {0, 1, 0x40, 0xc2, 0x7f, 128});
+  CHECK(std::vector<float>(e5m2.begin(), e5m2.end() - 1) ==
+        std::vector<float>{0, 0x1p-17f, 1, -1.5f, 57344});
+  CHECK(std::isnan(e5m2[5]));
+}
+
 TEST_CASE("a block quantised by hand has these bytes") {
   std::vector<float> values(32);
   values[0] = -4, values[1] = 4, values[2] = 0.25f, values[17] = 1;

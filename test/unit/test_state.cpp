@@ -223,7 +223,8 @@ TEST_CASE("a header that is no JSON object of tensors is an error") {
 TEST_CASE("an unknown dtype in a file is an error that lists the known ones") {
   CHECK(read_error(R"({"w":{"dtype":"F8","shape":[1],"data_offsets":[0,1]}})", 1) ==
         ": tensor w: the dtype F8 is unknown; known are BOOL, I8, I16, I32, I64, U8, U16, U32, "
-        "U64, F16, BF16, F32, F8_E4M3, F8_E5M2, F64, F8_E8M0, F4, F6_E2M3, F6_E3M2, C64");
+        "U64, F16, BF16, F32, F8_E4M3, F8_E5M2, F64, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, F4, "
+        "F6_E2M3, F6_E3M2, C64");
 }
 
 TEST_CASE("offsets that do not fit the file, the shape or each other are an error") {

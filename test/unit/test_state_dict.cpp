@@ -111,3 +111,26 @@ TEST_CASE("where one tensor cannot be assigned to, all keep their values") {
   CHECK_THROWS_AS(load_checkpoint(c.path, c.state), Error);
   CHECK(c.a.to_vector<float>() == std::vector<float>(4, 0));
 }
+
+TEST_CASE("tensors get their values one after the other, in the memory that they have") {
+  Checkpoint c;
+  Tensor half = Tensor::zeros({2}).to(kF16).contiguous().realize();
+  c.state.push_back({"half", &half});
+  std::vector<size_t> asked;
+  assign_in_turn(c.state, [&](size_t i) {
+    asked.push_back(i);
+    return Tensor::full(to_shape(c.state[i].tensor->shape()), 0.5f + static_cast<float>(i));
+  });
+  CHECK(asked == std::vector<size_t>{0, 1, 2});
+  CHECK(c.b.to_vector<float>() == std::vector<float>(4, 1.5f));
+  CHECK(half.dtype() == kF16);
+  CHECK(half.to(kF32).to_vector<float>() == std::vector<float>(2, 2.5f));
+}
+
+TEST_CASE("a type that tensors lack is named among what does not fit") {
+  Checkpoint c;
+  stream_safetensors(c.path, {{"a", "F4", {4}, [](const ByteSink& sink) { sink("12"); }}});
+  CHECK_THROWS_WITH_AS(
+      load(c.path, {{"a", &c.a}}),
+      cat("load: ", c.path, " does not fit:\n  dtype: a is F4 in the file").c_str(), Error);
+}

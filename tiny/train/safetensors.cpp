@@ -27,12 +27,17 @@ constexpr int64_t kLengthBytes = 8;
 constexpr uint64_t kMostHeaderBytes = 100'000'000;  // as in the format's own library
 constexpr const char* kMetadataKey = "__metadata__";
 
-constexpr SafetensorsType kTypes[] = {
-    {"BOOL", 8, kBool},      {"I8", 8, kI8},          {"I16", 16, kI16},     {"I32", 32, kI32},
-    {"I64", 64, kI64},       {"U8", 8, kU8},          {"U16", 16, kU16},     {"U32", 32, kU32},
-    {"U64", 64, kU64},       {"F16", 16, kF16},       {"BF16", 16, kBF16},   {"F32", 32, kF32},
-    {"F8_E4M3", 8, kF8E4M3}, {"F8_E5M2", 8, kF8E5M2}, {"F64", 64, kF64},     {"F8_E8M0", 8, kVoid},
-    {"F4", 4, kVoid},        {"F6_E2M3", 6, kVoid},   {"F6_E3M2", 6, kVoid}, {"C64", 64, kVoid}};
+constexpr SafetensorsType kTypes[] = {{"BOOL", 8, kBool},        {"I8", 8, kI8},
+                                      {"I16", 16, kI16},         {"I32", 32, kI32},
+                                      {"I64", 64, kI64},         {"U8", 8, kU8},
+                                      {"U16", 16, kU16},         {"U32", 32, kU32},
+                                      {"U64", 64, kU64},         {"F16", 16, kF16},
+                                      {"BF16", 16, kBF16},       {"F32", 32, kF32},
+                                      {"F8_E4M3", 8, kF8E4M3},   {"F8_E5M2", 8, kF8E5M2},
+                                      {"F64", 64, kF64},         {"F8_E8M0", 8, kVoid},
+                                      {"F8_E4M3FNUZ", 8, kVoid}, {"F8_E5M2FNUZ", 8, kVoid},
+                                      {"F4", 4, kVoid},          {"F6_E2M3", 6, kVoid},
+                                      {"F6_E3M2", 6, kVoid},     {"C64", 64, kVoid}};
 
 const SafetensorsType* find_type(DType dtype) {
   if (dtype == kVoid) return nullptr;  // what tensors have no dtype for

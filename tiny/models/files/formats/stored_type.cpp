@@ -36,6 +36,19 @@ void decode_e8m0(const std::byte* from, int64_t count, float* to) {
   }
 }
 
+// 8-bit floats without infinities and without a negative zero, whose pattern is no number; the
+// bias is one more than that of the types without these letters (arXiv 2206.02915).
+template <int mantissa> void decode_fnuz(const std::byte* from, int64_t count, float* to) {
+  constexpr int kBias = 1 << (6 - mantissa), kOne = 1 << mantissa;
+  for (int64_t i = 0; i < count; ++i) {
+    const int bits = std::to_integer<int>(from[i]), m = bits & (kOne - 1);
+    const int e = (bits & 127) >> mantissa;
+    const float magnitude = e == 0 ? std::ldexp(static_cast<float>(m), 1 - kBias - mantissa)
+                                   : std::ldexp(static_cast<float>(kOne + m), e - kBias - mantissa);
+    to[i] = bits == 128 ? std::nanf("") : bits > 128 ? -magnitude : magnitude;
+  }
+}
+
 using namespace blocks;
 
 // Types without a decoder are here so that a file that holds some can be opened.
@@ -57,6 +70,8 @@ constexpr StoredType kTypes[] = {
     {"F8_E4M3", -1, true, kF8E4M3, 1, 1, decode_each<Float8E4M3>, encode_each<Float8E4M3>},
     {"F8_E5M2", -1, true, kF8E5M2, 1, 1, decode_each<Float8E5M2>, encode_each<Float8E5M2>},
     {"F8_E8M0", -1, true, kVoid, 1, 1, decode_e8m0, nullptr},
+    {"F8_E4M3FNUZ", -1, true, kVoid, 1, 1, decode_fnuz<3>, nullptr},
+    {"F8_E5M2FNUZ", -1, true, kVoid, 1, 1, decode_fnuz<2>, nullptr},
     {"F4", -1, true, kVoid, 2, 1, decode_f4, nullptr},
     {"F6_E2M3", -1, true, kVoid, 4, 3, nullptr, nullptr},
     {"F6_E3M2", -1, true, kVoid, 4, 3, nullptr, nullptr},
