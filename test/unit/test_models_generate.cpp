@@ -154,6 +154,13 @@ TEST_CASE("end tokens, a stop function and the number of tokens end texts one by
   CHECK(streamed == stopped);
 }
 
+TEST_CASE("padding on either side is no part of a prompt") {
+  const Tensor ids = Tensor::from({int64_t{9}, int64_t{5}, int64_t{6}, int64_t{7}}, {2, 2});
+  const Tensor mask = Tensor::from({0, 1, 1, 0}, {2, 2});
+  CHECK(unpadded(ids, mask) == std::vector<Tokens>{{5}, {6}});
+  CHECK(has(error_of([&] { unpadded(ids, ids.flatten()); }), "a mask of shape (4)"));
+}
+
 TEST_CASE("a text ends where learned positions do") {
   Transformer model = small_model("gpt2");
   Generator write(model);

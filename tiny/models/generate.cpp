@@ -44,6 +44,19 @@ std::string to_text(const GenerateReport& r) {
                        static_cast<double>(r.peak_bytes) * 1e-6));
 }
 
+std::vector<Tokens> unpadded(const Tensor& ids, const Tensor& mask) {
+  check(ids.rank() == 2 && same(ids.shape(), mask.shape()), "unpadded: ids of shape ",
+        tiny::to_text(ids.shape()), " and a mask of shape ", tiny::to_text(mask.shape()),
+        ", expected (batch, length) of both");
+  const Tokens tokens = ids.to(kI64).to_vector<int64_t>();
+  const Tokens seen = (mask != 0).to(kI64).to_vector<int64_t>();
+  const auto length = static_cast<size_t>(ids.size(1));
+  std::vector<Tokens> out(static_cast<size_t>(ids.size(0)));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (seen[i]) out[i / length].push_back(tokens[i]);
+  return out;
+}
+
 Generator::Generator(Transformer& model) : model_(model) {
   const ModelConfig& c = model.config();
   check(c.causal && c.head == Head::Language, "Generator: ", c.type,

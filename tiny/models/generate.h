@@ -51,6 +51,10 @@ struct Generated {
   GenerateReport report;
 };
 
+// The texts of a padded batch: ids, integers (B, L), where the mask (B, L) is not 0, on whichever
+// side the padding is.
+std::vector<Tokens> unpadded(const Tensor& ids, const Tensor& mask);
+
 // Belongs to a model, which has to live longer and keep its tensors.
 class Generator {
  public:
