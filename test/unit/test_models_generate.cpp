@@ -263,6 +263,12 @@ TEST_CASE("a repetition penalty moves logits of tokens that were there towards n
   const Tokens seen{1, 2, 1};
   CHECK(sampler.next(logits, seen) == 0);
   CHECK(logits == std::vector<float>{2, 1.5f, -2, -1.5f});
-  std::vector<float> none{NAN, -INFINITY};
+}
+
+TEST_CASE("logits that say nothing are errors") {
+  Sampler sampler({.temperature = 1}, 0);
+  std::vector<float> none{-INFINITY, -INFINITY}, broken{1, NAN}, one{-INFINITY, 0};
   CHECK(has(error_of([&] { sampler.next(none, {}); }), "no logit is finite"));
+  CHECK(has(error_of([&] { sampler.next(broken, {}); }), "a logit is NaN"));
+  CHECK(sampler.next(one, {}) == 1);
 }

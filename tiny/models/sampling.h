@@ -29,8 +29,8 @@ class Sampler {
   // `text`: a number of its own for each text of a batch.
   Sampler(const SamplingOptions& options, uint64_t text);
 
-  // logits of all tokens, which change; `seen`: the tokens of prompt and answer. Error where no
-  // logit is finite.
+  // logits of all tokens, which change; `seen`: the tokens of prompt and answer. Error where a
+  // logit is NaN, or none is finite.
   int64_t next(std::span<float> logits, std::span<const int64_t> seen);
 
  private:
