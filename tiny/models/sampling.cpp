@@ -73,9 +73,9 @@ void check_sampling(const SamplingOptions& o) {
         "generate: repetition_penalty ", o.repetition_penalty, ", expected above 0");
 }
 
-// Two steps of the generator apart, so that neighbouring seeds and texts share no numbers.
-Sampler::Sampler(const SamplingOptions& options, uint64_t text)
-    : options_(options), random_(SplitMix64(SplitMix64(options.seed).bits() ^ text).bits()) {
+// Two steps of the generator apart, so that neighbouring seeds and sequences share no numbers.
+Sampler::Sampler(const SamplingOptions& options, uint64_t sequence)
+    : options_(options), random_(SplitMix64(SplitMix64(options.seed).bits() ^ sequence).bits()) {
   check_sampling(options);
 }
 
