@@ -126,14 +126,9 @@ TEST_CASE("greedy tokens of ten architectures are those of transformers, from a 
     const bool half = name == "llama2";
     Transformer model = models::load(folder, {.eager_attention = half});
     if (half) model.to(kBF16);
-    const Tensor ids = tensor_of(expected["input_ids"]);
-    const auto tokens = ids.to_vector<int64_t>();
-    const auto mask = tensor_of(expected["attention_mask"]).to_vector<int64_t>();
     const auto greedy = tensor_of(expected["greedy"]).to_vector<int64_t>();
-    std::vector<models::Tokens> prompts(static_cast<size_t>(ids.size(0)));
-    const auto length = static_cast<size_t>(ids.size(1));
-    for (size_t i = 0; i < tokens.size(); ++i)
-      if (mask[i]) prompts[i / length].push_back(tokens[i]);
+    const std::vector<models::Tokens> prompts =
+        models::unpadded(tensor_of(expected["input_ids"]), tensor_of(expected["attention_mask"]));
     models::Generator write(model);
     const models::Generated g = write(prompts, {.max_new_tokens = 24, .eos = models::Tokens{}});
     for (size_t i = 0; i < prompts.size(); ++i)
@@ -377,6 +372,20 @@ TEST_CASE("tensors that are missing or of another shape are errors with all name
   std::filesystem::remove(folder.path + "/model.safetensors");
   CHECK(has(error_of([&] { models::load(folder.path); }), "neither model.safetensors nor"));
   CHECK(has(error_of([] { models::load("/nowhere"); }), "/nowhere/config.json"));
+}
+
+TEST_CASE("an index names files of its folder that are there") {
+  Transformer model = random_model(small_config("llama"));
+  const Folder folder(model);
+  std::filesystem::rename(folder.path + "/model.safetensors", folder.path + "/part.safetensors");
+  const auto load_with = [&](const std::string& file) {
+    std::ofstream(folder.path + "/model.safetensors.index.json")
+        << R"({"weight_map": {"model.norm.weight": ")" << file << "\"}}";
+    return error_of([&] { models::load(folder.path); });
+  };
+  CHECK(load_with("part.safetensors") == "none");
+  CHECK(has(load_with("../part.safetensors"), "weight_map has ../part.safetensors"));
+  CHECK(has(load_with("other.safetensors"), "other.safetensors"));
 }
 
 TEST_CASE("inputs that do not fit are errors with their shapes") {

@@ -154,6 +154,13 @@ TEST_CASE("end tokens, a stop function and the number of tokens end texts one by
   CHECK(streamed == stopped);
 }
 
+TEST_CASE("padding on either side is no part of a prompt") {
+  const Tensor ids = Tensor::from({int64_t{9}, int64_t{5}, int64_t{6}, int64_t{7}}, {2, 2});
+  const Tensor mask = Tensor::from({0, 1, 1, 0}, {2, 2});
+  CHECK(unpadded(ids, mask) == std::vector<Tokens>{{5}, {6}});
+  CHECK(has(error_of([&] { unpadded(ids, ids.flatten()); }), "a mask of shape (4)"));
+}
+
 TEST_CASE("a text ends where learned positions do") {
   Transformer model = small_model("gpt2");
   Generator write(model);
@@ -256,6 +263,12 @@ TEST_CASE("a repetition penalty moves logits of tokens that were there towards n
   const Tokens seen{1, 2, 1};
   CHECK(sampler.next(logits, seen) == 0);
   CHECK(logits == std::vector<float>{2, 1.5f, -2, -1.5f});
-  std::vector<float> none{NAN, -INFINITY};
+}
+
+TEST_CASE("logits that say nothing are errors") {
+  Sampler sampler({.temperature = 1}, 0);
+  std::vector<float> none{-INFINITY, -INFINITY}, broken{1, NAN}, one{-INFINITY, 0};
   CHECK(has(error_of([&] { sampler.next(none, {}); }), "no logit is finite"));
+  CHECK(has(error_of([&] { sampler.next(broken, {}); }), "a logit is NaN"));
+  CHECK(sampler.next(one, {}) == 1);
 }

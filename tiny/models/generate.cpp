@@ -44,6 +44,19 @@ std::string to_text(const GenerateReport& r) {
                        static_cast<double>(r.peak_bytes) * 1e-6));
 }
 
+std::vector<Tokens> unpadded(const Tensor& ids, const Tensor& mask) {
+  check(ids.rank() == 2 && same(ids.shape(), mask.shape()), "unpadded: ids of shape ",
+        tiny::to_text(ids.shape()), " and a mask of shape ", tiny::to_text(mask.shape()),
+        ", expected (batch, length) of both");
+  const Tokens tokens = ids.to(kI64).to_vector<int64_t>();
+  const Tokens seen = (mask != 0).to(kI64).to_vector<int64_t>();
+  const auto length = static_cast<size_t>(ids.size(1));
+  std::vector<Tokens> out(static_cast<size_t>(ids.size(0)));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (seen[i]) out[i / length].push_back(tokens[i]);
+  return out;
+}
+
 Generator::Generator(Transformer& model) : model_(model) {
   const ModelConfig& c = model.config();
   check(c.causal && c.head == Head::Language, "Generator: ", c.type,
@@ -84,14 +97,14 @@ Generator::Step& Generator::step(int64_t tokens) {
   return *step;
 }
 
-// One call: the texts of a batch and how far they are.
+// One call: the sequences of a batch and how far they are.
 class Generator::Run {
  public:
   Run(Generator& generator, const std::vector<Tokens>& prompts, const GenerateOptions& options);
   Generated go();
 
  private:
-  struct Text {
+  struct Sequence {
     Tokens tokens;    // prompt and answer
     int64_t padding;  // columns before it
     size_t prompt;
@@ -109,8 +122,8 @@ class Generator::Run {
   Generator& g_;
   const GenerateOptions& options_;
   const Tokens eos_;
-  std::vector<Text> texts_;
-  int64_t extra_ = 0;   // columns before the longest text
+  std::vector<Sequence> sequences_;
+  int64_t extra_ = 0;   // columns before the longest sequence
   int64_t column_ = 0;  // columns that are in the cache
   Generated out_;
 };
@@ -135,8 +148,8 @@ Generator::Run::Run(Generator& generator, const std::vector<Tokens>& prompts,
   const int64_t columns = rounded_up(longest, kSmallStep);
   extra_ = columns - longest;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    texts_.push_back({prompts[i], columns - std::ssize(prompts[i]), prompts[i].size(),
-                      Sampler(options.sampling, i)});
+    sequences_.push_back({prompts[i], columns - std::ssize(prompts[i]), prompts[i].size(),
+                          Sampler(options.sampling, i)});
     out_.report.prompt_tokens += std::ssize(prompts[i]);
   }
   out_.tokens.resize(prompts.size());
@@ -145,18 +158,18 @@ Generator::Run::Run(Generator& generator, const std::vector<Tokens>& prompts,
 Generator::Arguments Generator::Run::compute(int64_t columns) {
   Tokens ids, positions, at, padding;
   int64_t longest = 0;
-  for (const Text& text : texts_) {
-    padding.push_back(text.padding);
-    longest = std::max(longest, std::ssize(text.tokens));
+  for (const Sequence& sequence : sequences_) {
+    padding.push_back(sequence.padding);
+    longest = std::max(longest, std::ssize(sequence.tokens));
     for (int64_t i = column_; i < column_ + columns; ++i) {
-      const int64_t position = i - text.padding;
-      ids.push_back(position < 0 ? 0 : text.tokens[static_cast<size_t>(position)]);
+      const int64_t position = i - sequence.padding;
+      ids.push_back(position < 0 ? 0 : sequence.tokens[static_cast<size_t>(position)]);
       positions.push_back(std::max<int64_t>(position, 0));
     }
   }
   for (int64_t i = column_; i < column_ + columns; ++i)
     at.push_back(std::max<int64_t>(i - extra_, 0));
-  const int64_t batch = std::ssize(texts_);
+  const int64_t batch = std::ssize(sequences_);
   const Variable first("first", 0, g_.capacity_ - columns);
   column_ += columns;
   return g_.step(columns)(
@@ -166,48 +179,49 @@ Generator::Arguments Generator::Run::compute(int64_t columns) {
 }
 
 void Generator::Run::prefill() {
-  const int64_t columns = texts_[0].padding + std::ssize(texts_[0].tokens);
-  g_.reserve(std::ssize(texts_), columns + std::min(options_.max_new_tokens, kRoom));
+  const int64_t columns = sequences_[0].padding + std::ssize(sequences_[0].tokens);
+  g_.reserve(std::ssize(sequences_), columns + std::min(options_.max_new_tokens, kRoom));
   Arguments result;
   while (column_ < columns)
     result = compute(columns - column_ >= kLargeStep ? kLargeStep : kSmallStep);
   choose(result);
 }
 
-// The next token of each text that goes on. The most probable ones are found on the device.
+// The next token of each sequence that goes on. The most probable ones are found on the device.
 void Generator::Run::choose(const Arguments& result) {
   const SamplingOptions& s = options_.sampling;
   if (s.temperature == 0 && s.repetition_penalty == 1) {
     const Tokens best = result[1].to_vector<int64_t>();
-    for (size_t i = 0; i < texts_.size(); ++i)
-      if (!texts_[i].done) add(i, best[i]);
+    for (size_t i = 0; i < sequences_.size(); ++i)
+      if (!sequences_[i].done) add(i, best[i]);
     return;
   }
   std::vector<float> logits = result[0].to_vector<float>();
-  const size_t vocab = logits.size() / texts_.size();
-  for (size_t i = 0; i < texts_.size(); ++i) {
-    Text& text = texts_[i];
-    if (text.done) continue;
-    add(i, text.sampler.next(std::span(logits).subspan(i * vocab, vocab), text.tokens));
+  const size_t vocab = logits.size() / sequences_.size();
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    Sequence& sequence = sequences_[i];
+    if (sequence.done) continue;
+    add(i, sequence.sampler.next(std::span(logits).subspan(i * vocab, vocab), sequence.tokens));
   }
 }
 
 void Generator::Run::add(size_t i, int64_t token) {
   const ModelConfig& c = g_.model_.config();
-  Text& text = texts_[i];
-  text.tokens.push_back(token);
+  Sequence& sequence = sequences_[i];
+  sequence.tokens.push_back(token);
   Tokens& answer = out_.tokens[i];
   answer.push_back(token);
   ++out_.report.new_tokens;
   if (options_.on_token) options_.on_token(i, token);
-  text.done = std::ssize(answer) >= options_.max_new_tokens ||
-              std::find(eos_.begin(), eos_.end(), token) != eos_.end() ||
-              (c.learned_positions && std::ssize(text.tokens) > c.max_positions) ||
-              (options_.stop && options_.stop(i, answer));
+  sequence.done = std::ssize(answer) >= options_.max_new_tokens ||
+                  std::find(eos_.begin(), eos_.end(), token) != eos_.end() ||
+                  (c.learned_positions && std::ssize(sequence.tokens) > c.max_positions) ||
+                  (options_.stop && options_.stop(i, answer));
 }
 
 bool Generator::Run::all_done() const {
-  return std::all_of(texts_.begin(), texts_.end(), [](const Text& t) { return t.done; });
+  return std::all_of(sequences_.begin(), sequences_.end(),
+                     [](const Sequence& t) { return t.done; });
 }
 
 Generated Generator::Run::go() {
@@ -217,10 +231,10 @@ Generated Generator::Run::go() {
   report.prefill_seconds = seconds() - before;
   while (!all_done()) {
     before = seconds();
-    // Texts that have ended go on with tokens that nobody sees.
-    for (Text& text : texts_)
-      if (text.done) text.tokens.push_back(0);
-    g_.reserve(std::ssize(texts_), column_ + 1);
+    // Sequences that have ended go on with tokens that nobody sees.
+    for (Sequence& sequence : sequences_)
+      if (sequence.done) sequence.tokens.push_back(0);
+    g_.reserve(std::ssize(sequences_), column_ + 1);
     choose(compute(1));
     report.step_seconds.push_back(seconds() - before);
   }

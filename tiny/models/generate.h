@@ -23,24 +23,24 @@ using Tokens = std::vector<int64_t>;
 struct GenerateOptions {
   int64_t max_new_tokens = 128;
   SamplingOptions sampling = {};
-  // Tokens that end a text, and are its last; by default those of the model's configuration.
+  // Tokens that end a sequence, and are its last; by default those of the model's configuration.
   std::optional<Tokens> eos = {};
   // Called with each new token and the number of its prompt, as soon as it is known.
-  std::function<void(size_t text, int64_t token)> on_token = {};
-  // Whether a text ends here, for strings that stop it: called with all of its new tokens.
-  std::function<bool(size_t text, const Tokens& tokens)> stop = {};
+  std::function<void(size_t sequence, int64_t token)> on_token = {};
+  // Whether a sequence ends here, for strings that stop it: called with all of its new tokens.
+  std::function<bool(size_t sequence, const Tokens& tokens)> stop = {};
 };
 
 // Seconds, and bytes of device memory.
 struct GenerateReport {
-  int64_t prompt_tokens = 0, new_tokens = 0;  // of all texts
+  int64_t prompt_tokens = 0, new_tokens = 0;  // of all sequences
   double prefill_seconds = 0;                 // until the first tokens are known
   std::vector<double> step_seconds = {};      // of each later step; the first ones compile kernels
   int64_t cache_bytes = 0;                    // of keys and values
   int64_t peak_bytes = 0;                     // of all devices, most that were ever live
 
   double prefill_tokens_per_second() const;
-  double decode_tokens_per_second() const;  // of a text, by the median step
+  double decode_tokens_per_second() const;  // of a sequence, by the median step
 };
 
 // As a line for people.
@@ -50,6 +50,10 @@ struct Generated {
   std::vector<Tokens> tokens;  // what follows each prompt
   GenerateReport report;
 };
+
+// The sequences of a padded batch: ids, integers (B, L), where the mask (B, L) is not 0, on
+// whichever side the padding is.
+std::vector<Tokens> unpadded(const Tensor& ids, const Tensor& mask);
 
 // Belongs to a model, which has to live longer and keep its tensors.
 class Generator {

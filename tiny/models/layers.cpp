@@ -130,18 +130,18 @@ Attention::Heads Attention::heads(const Tensor& x) const {
 }
 
 // Gives queries and keys their positions.
-void Attention::turn(Heads& h, const Context& context) const {
+void Attention::rotate(Heads& h, const Context& context) const {
   const ModelConfig& c = config_;
-  const bool turned = c.rope && c.layers[layer_].rope;
-  if (turned) {
+  const bool rotated = c.rope && c.layers[layer_].rope;
+  if (rotated) {
     h.q = apply_rope(h.q, context.rope, *c.rope);
     h.k = apply_rope(h.k, context.rope, *c.rope);
   }
-  if (turned && c.qk_norm == QkNorm::HeadAfterRope) {
+  if (rotated && c.qk_norm == QkNorm::HeadAfterRope) {
     h.q = rms_norm(h.q, {c.head_dim}, Tensor(), c.norm_eps);
     h.k = rms_norm(h.k, {c.head_dim}, Tensor(), c.norm_eps);
   }
-  if (turned || !c.temperature) return;
+  if (rotated || !c.temperature) return;
   const Tensor steps = ((context.columns.to(kF32) + 1) / c.temperature->floor).floor();
   const Tensor temperature = (steps + 1).log() * c.temperature->scale + 1;
   const Shape shape{-1, 1, temperature.size(-1), 1};
@@ -190,7 +190,7 @@ Tensor Attention::attend(const Heads& h, const Context& context) const {
 
 Tensor Attention::forward(const Tensor& x, const Context& context, LayerCache* cache) const {
   Heads h = heads(x);
-  turn(h, context);
+  rotate(h, context);
   if (cache) {
     const CacheStep& step = *context.step;
     cache->keys.assign({Slice{}, Slice{}, step.at}, h.k);

@@ -48,7 +48,7 @@ struct CacheStep {
 // What all layers share in a step: which positions there are and who sees whom. B is the batch or
 // 1, L the queries, S the keys.
 struct Context {
-  Tensor queries = {};              // i64 (L): columns of the text, padding counted
+  Tensor queries = {};              // i64 (L): columns of the sequence, padding counted
   Tensor keys = {};                 // i64 (S): 0, 1, ...
   Tensor valid = {};                // bool (B, S): no padding; not defined: all are
   Tensor padding = {};              // i64 (B): columns of padding on the left; not defined: none
@@ -71,7 +71,7 @@ class Attention {
   };
   Heads heads(const Tensor& x) const;
   Tensor split(const Tensor& x, int64_t count) const;
-  void turn(Heads& h, const Context& context) const;
+  void rotate(Heads& h, const Context& context) const;
   bool is_eager() const;
   Tensor allowed(const Context& context) const;
   Tensor attend(const Heads& h, const Context& context) const;

@@ -98,24 +98,24 @@ RopeTables RotaryEmbedding::tables(const Tensor& positions, const Tensor& length
   return {angles.cos() * scale, angles.sin() * scale};
 }
 
-// Products and sums have the dtype of x where halves are turned, and are f32 where pairs are, as in
-// transformers.
+// Products and sums have the dtype of x where halves are rotated, and are f32 where pairs are, as
+// in transformers.
 Tensor apply_rope(const Tensor& x, const RopeTables& tables, const RopeConfig& config) {
   const int64_t dims = config.dims, rest = x.size(-1) - dims;
   const DType dtype = config.interleaved ? kF32 : x.dtype();
   const Tensor part = (rest == 0 ? x : x.narrow(-1, 0, dims)).to(dtype);
   const Tensor cos = tables.cos.to(dtype), sin = tables.sin.to(dtype);
-  const auto turned = [&](const Tensor& a, const Tensor& b) {
+  const auto rotated = [&](const Tensor& a, const Tensor& b) {
     return std::vector<Tensor>{a * cos - b * sin, b * cos + a * sin};
   };
   Tensor y;
   if (config.interleaved) {
     const Tensor pairs = part.unflatten(-1, {dims / 2, 2});
-    y = Tensor::stack(turned(pairs.select(-1, 0), pairs.select(-1, 1)), -1)
+    y = Tensor::stack(rotated(pairs.select(-1, 0), pairs.select(-1, 1)), -1)
             .flatten(-2)
             .to(x.dtype());
   } else {
-    y = Tensor::cat(turned(part.narrow(-1, 0, dims / 2), part.narrow(-1, dims / 2, dims / 2)), -1);
+    y = Tensor::cat(rotated(part.narrow(-1, 0, dims / 2), part.narrow(-1, dims / 2, dims / 2)), -1);
   }
   return rest == 0 ? y : Tensor::cat({y, x.narrow(-1, dims, rest)}, -1);
 }

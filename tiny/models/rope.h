@@ -8,7 +8,7 @@
 
 namespace tiny::models {
 
-// Radians per position of each pair: dims / 2 numbers. Of Dynamic: those of a text that is no
+// Radians per position of each pair: dims / 2 numbers. Of Dynamic: those of a sequence that is no
 // longer than max_positions.
 std::vector<double> inverse_frequencies(const RopeConfig& config);
 
@@ -20,7 +20,7 @@ struct RopeTables {
   Tensor cos = {}, sin = {};
 };
 
-// x (..., L, head) turned by tables that broadcast against it. Elements after the first dims stay.
+// x (..., L, head) rotated by tables that broadcast against it. Elements after the first dims stay.
 Tensor apply_rope(const Tensor& x, const RopeTables& tables, const RopeConfig& config);
 
 // Makes tables. Keeps no parameters.
@@ -28,7 +28,7 @@ class RotaryEmbedding {
  public:
   explicit RotaryEmbedding(const RopeConfig& config);
 
-  // positions: integers (..., L). `length`: i64 of one element, the longest text's number of
+  // positions: integers (..., L). `length`: i64 of one element, the longest sequence's number of
   // tokens, for Dynamic alone; without it the largest position plus 1.
   RopeTables tables(const Tensor& positions, const Tensor& length = Tensor()) const;
   void round_to(DType dtype);  // its frequencies

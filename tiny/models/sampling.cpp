@@ -27,17 +27,20 @@ void penalize(std::span<float> logits, std::span<const int64_t> seen, double pen
   }
 }
 
-// The k most probable tokens, best first; of equals the first ones.
-std::vector<Candidate> best(std::span<const float> logits, size_t k) {
-  std::vector<Candidate> all;
-  for (size_t i = 0; i < logits.size(); ++i) all.push_back({logits[i], static_cast<int64_t>(i)});
-  const auto before = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
-  k = std::min(k, all.size());
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(k), all.end(), before);
-  all.resize(k);
-  return all;
+bool is_better(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
+
+// The k best tokens, in no order; k = 0: all of them.
+std::vector<Candidate> candidates(std::span<const float> logits, size_t k) {
+  std::vector<Candidate> list;
+  list.reserve(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) list.push_back({logits[i], static_cast<int64_t>(i)});
+  if (k == 0 || k >= list.size()) return list;
+  std::nth_element(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(k), list.end(),
+                   is_better);
+  list.resize(k);
+  return list;
 }
 
 double total(const std::vector<Candidate>& list) {
@@ -45,19 +48,17 @@ double total(const std::vector<Candidate>& list) {
                          [](double sum, const Candidate& c) { return sum + c.weight; });
 }
 
-// The fewest that add up to p of all, at least one.
+// The fewest that add up to p of all, at least one. Tokens below (1 - p) / n of all n add up to
+// less than what may be missing, so they need not be sorted.
 void keep_top_p(std::vector<Candidate>& list, double p) {
   if (p >= 1) return;
-  const double wanted = p * total(list);
+  const double all = total(list), least = (1 - p) * all / static_cast<double>(list.size());
+  std::erase_if(list, [&](const Candidate& c) { return c.weight < least; });
+  std::sort(list.begin(), list.end(), is_better);
   double sum = 0;
   size_t count = 0;
-  while (count < list.size() && sum < wanted) sum += list[count++].weight;
+  while (count < list.size() && sum < p * all) sum += list[count++].weight;
   list.resize(std::max<size_t>(count, 1));
-}
-
-void keep_min_p(std::vector<Candidate>& list, double p) {
-  const double least = p * list[0].weight;
-  while (list.back().weight < least) list.pop_back();
 }
 
 }  // namespace
@@ -72,27 +73,29 @@ void check_sampling(const SamplingOptions& o) {
         "generate: repetition_penalty ", o.repetition_penalty, ", expected above 0");
 }
 
-// Two steps of the generator apart, so that neighbouring seeds and texts share no numbers.
-Sampler::Sampler(const SamplingOptions& options, uint64_t text)
-    : options_(options), random_(SplitMix64(SplitMix64(options.seed).bits() ^ text).bits()) {
+// Two steps of the generator apart, so that neighbouring seeds and sequences share no numbers.
+Sampler::Sampler(const SamplingOptions& options, uint64_t sequence)
+    : options_(options), random_(SplitMix64(SplitMix64(options.seed).bits() ^ sequence).bits()) {
   check_sampling(options);
 }
 
 int64_t Sampler::next(std::span<float> logits, std::span<const int64_t> seen) {
   penalize(logits, seen, options_.repetition_penalty);
+  check(std::none_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); }),
+        "generate: a logit is NaN");
   const auto largest = std::max_element(logits.begin(), logits.end());
   check(largest != logits.end() && std::isfinite(*largest), "generate: no logit is finite");
   if (options_.temperature == 0) return largest - logits.begin();
-  const size_t k = options_.top_k == 0 ? logits.size() : static_cast<size_t>(options_.top_k);
-  std::vector<Candidate> list = best(logits, k);
+  std::vector<Candidate> list = candidates(logits, static_cast<size_t>(options_.top_k));
   for (Candidate& c : list)
-    c.weight = std::exp((static_cast<double>(c.logit) - list[0].logit) / options_.temperature);
+    c.weight = std::exp((static_cast<double>(c.logit) - *largest) / options_.temperature);
   keep_top_p(list, options_.top_p);
-  keep_min_p(list, options_.min_p);
+  // The most probable one has the weight 1.
+  std::erase_if(list, [&](const Candidate& c) { return c.weight < options_.min_p; });
   double left = static_cast<double>(random_.bits() >> 11) * 0x1p-53 * total(list);
   for (const Candidate& c : list)
     if ((left -= c.weight) < 0) return c.token;
-  return list[0].token;
+  return largest - logits.begin();
 }
 
 }  // namespace tiny::models

@@ -23,14 +23,14 @@ struct SamplingOptions {
 // Throws Error, with the value, for one out of range.
 void check_sampling(const SamplingOptions& options);
 
-// Draws tokens of one text.
+// Draws tokens of one sequence.
 class Sampler {
  public:
-  // `text`: a number of its own for each text of a batch.
-  Sampler(const SamplingOptions& options, uint64_t text);
+  // `sequence`: its number in the batch.
+  Sampler(const SamplingOptions& options, uint64_t sequence);
 
-  // logits of all tokens, which change; `seen`: the tokens of prompt and answer. Error where no
-  // logit is finite.
+  // logits of all tokens, which change; `seen`: the tokens of prompt and answer. Error where a
+  // logit is NaN, or none is finite.
   int64_t next(std::span<float> logits, std::span<const int64_t> seen);
 
  private:

@@ -9,7 +9,7 @@
 
 namespace tiny::models {
 
-// A batch of B texts of L tokens.
+// A batch of B sequences of L tokens.
 struct Inputs {
   Tensor ids;        // integers (B, L)
   Tensor mask = {};  // (B, L): 0 where there is padding, on either side; not defined: none is
@@ -23,9 +23,9 @@ struct Inputs {
 struct CachedInputs {
   Tensor ids;        // i64 (B, L)
   Tensor positions;  // i64 (B, L)
-  Tensor columns;    // i64 (L): positions in the longest text
+  Tensor columns;    // i64 (L): positions in the longest sequence
   Tensor padding;    // i64 (B): columns of padding at the beginning of the cache
-  Tensor length;     // i64 (1): tokens of the longest text
+  Tensor length;     // i64 (1): tokens of the longest sequence
   CacheStep step;
 };
 
@@ -51,7 +51,7 @@ class Transformer : public nn::Module {
   Tensor forward_cached(const CachedInputs& inputs, std::vector<LayerCache>& caches);
 
   // Rounds the frequencies of rotary positions as well, as PyTorch does, which costs digits in long
-  // texts: LoadOptions::dtype does not.
+  // sequences: LoadOptions::dtype does not.
   void to(DType dtype) override;
   using nn::Module::to;
 

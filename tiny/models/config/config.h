@@ -12,7 +12,7 @@ enum class Activation { Gelu, GeluTanh, QuickGelu, Relu, SquaredRelu, Silu, Tanh
 
 enum class NormKind { Layer, Rms };
 
-// Norms of queries and keys: none, of each head or of the whole row before they are turned, or of
+// Norms of queries and keys: none, of each head or of the whole row before they are rotated, or of
 // each head without weights after that.
 enum class QkNorm { None, Head, Row, HeadAfterRope };
 
@@ -23,10 +23,10 @@ enum class RopeKind { Default, Linear, Dynamic, Yarn, Llama3 };
 struct RopeConfig {
   RopeKind kind = RopeKind::Default;
   double theta = 10000;
-  int64_t dims = 0;          // leading elements of a head that are turned, even
+  int64_t dims = 0;          // leading elements of a head that are rotated, even
   bool interleaved = false;  // pairs are elements 2i and 2i + 1, not i and i + dims / 2
   double factor = 1;
-  int64_t max_positions = 0;                    // of Dynamic: a longer text raises theta
+  int64_t max_positions = 0;                    // of Dynamic: a longer sequence raises theta
   int64_t original_positions = 0;               // of Yarn and Llama3: those of the first training
   std::optional<double> attention_factor = {};  // of cos and sin; of Yarn by default from factor
   double beta_fast = 32, beta_slow = 1;         // of Yarn: turns where its ramp begins and ends
@@ -38,8 +38,8 @@ struct RopeConfig {
 // What one layer sees and is made of.
 struct LayerConfig {
   std::optional<int64_t> window = {};  // of the latest positions, the query's own included
-  std::optional<int64_t> chunk = {};   // texts are cut into parts of so many positions
-  bool rope = true;                    // queries and keys are turned
+  std::optional<int64_t> chunk = {};   // sequences are cut into parts of so many positions
+  bool rope = true;                    // queries and keys are rotated
   bool experts = false;
   int64_t ffn = 0;  // width of the feed-forward part, or of each expert
 };
@@ -76,9 +76,10 @@ struct ModelConfig {
   bool causal = true;
 
   int64_t vocab = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t max_positions = 0;  // of texts that it was trained on; of learned positions their number
-  int64_t token_types = 0;    // 0: none
-  int64_t labels = 2;         // of a classifier
+  int64_t max_positions =
+      0;  // of sequences that it was trained on; of learned positions their number
+  int64_t token_types = 0;  // 0: none
+  int64_t labels = 2;       // of a classifier
   bool learned_positions = false;
   std::optional<RopeConfig> rope = {};
   std::vector<LayerConfig> layers = {};

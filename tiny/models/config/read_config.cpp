@@ -116,9 +116,9 @@ RopeConfig read_rope(const Fields& model, int64_t head_dim, double theta, int64_
   r.dims = static_cast<int64_t>(static_cast<double>(head_dim) * part);
   check(r.dims >= 2 && r.dims % 2 == 0 && r.dims <= head_dim, model.where(), ": head_dim ",
         head_dim, " with partial_rotary_factor ", part, " gives ", r.dims,
-        " elements to turn, expected an even number of at most head_dim");
+        " elements to rotate, expected an even number of at most head_dim");
   check(r.kind != RopeKind::Dynamic || r.dims > 2, model.where(), ": rope_type dynamic needs more ",
-        "than ", r.dims, " elements to turn");
+        "than ", r.dims, " elements to rotate");
   return r;
 }
 
