@@ -208,13 +208,14 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
+.PHONY: help all mnist cifar chat doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
   gpu-sanitize gpu-sanitize-built fuzz check headers format-check asan tsan golden golden-update bench \
   bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
 	@echo 'make cifar           trains the network of the record runs on pictures: ARGS="--epochs 10"'
+	@echo 'make chat            writes on with a language model: ARGS="--model folder"'
 	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
@@ -232,7 +233,7 @@ help:
 
 all: $(LIBRARY) $(EXAMPLES) $(BENCHES) $(TOOLS)
 
-mnist cifar: %: $(BUILD)/examples/%
+mnist cifar chat: %: $(BUILD)/examples/%
 	@$< $(ARGS)
 
 doctor: $(DOCTOR)

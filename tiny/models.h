@@ -1,5 +1,5 @@
-// Models that others made: files, tokenizers, architectures, generation. Programs that use tokenizers
-// link -lpcre2-8 -lutf8proc as well.
+// Models that others made: files, tokenizers, architectures, generation. Programs that use
+// tokenizers link -lpcre2-8 -lutf8proc as well.
 #pragma once
 #include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/files/load_state.h"

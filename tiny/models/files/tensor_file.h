@@ -1,10 +1,9 @@
 // A file of tensors, or a model in several of them: safetensors or GGUF, mapped, of which one
 // tensor at a time comes onto the device that asks for it.
 //
-//   TensorFile file("model");  // or "model.gguf", "model.safetensors",
-//   "model.safetensors.index.json" for (const FileTensor& t : file.tensors()) std::cout << t.name
-//   << to_text(t.shape) << '\n'; Tensor weight = file.load("model.embed_tokens.weight", "CUDA",
-//   kBF16);
+//   TensorFile file("model");  // a folder; or a file, an index of shards, the first part
+//   for (const FileTensor& t : file.tensors()) std::cout << t.name << to_text(t.shape);
+//   Tensor weight = file.load("model.embed_tokens.weight", "CUDA", kBF16);
 #pragma once
 #include <cstddef>
 #include <optional>
