@@ -65,6 +65,7 @@ template <class Given> Options read_options(const Given& given) {
   s.min_p = given.number("min-p", 0, 1, 0);
   s.repetition_penalty = given.number("repetition-penalty", 0.01, 100, 1);
   s.seed = static_cast<uint64_t>(o.seed);
+  models::check_sampling(s);
   return o;
 }
 
@@ -136,14 +137,15 @@ struct Speaker {
 };
 
 Speaker load_speaker(const Options& o) {
-  Progress progress(1000, "thousandths");
+  Speaker speaker{nullptr, models::Tokenizer::load(o.model)};
+  std::optional<Progress> progress;
   models::LoadOptions options{.dtype = o.dtype};
   options.on_tensor = [&](int64_t done, int64_t all) {
-    progress.update(done * 1000 / std::max<int64_t>(all, 1),
-                    formatted("%.1f million parameters", static_cast<double>(done) * 1e-6));
+    if (!progress) progress.emplace(all, "parameters");
+    progress->update(done);
   };
-  return {std::make_unique<models::Transformer>(models::load(o.model, options)),
-          models::Tokenizer::load(o.model)};
+  speaker.model = std::make_unique<models::Transformer>(models::load(o.model, options));
+  return speaker;
 }
 
 Speaker make_speaker(const Options& o) {
