@@ -18,8 +18,6 @@ constexpr int64_t kRoom = 128;
 
 int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-Tensor integers(const Tokens& values, const Shape& shape) { return Tensor::from(values, shape); }
-
 int64_t bytes_of(const Tensor& t) { return t.numel() * t.dtype().size(); }
 
 }  // namespace
@@ -69,7 +67,7 @@ void Generator::reserve(int64_t batch, int64_t columns) {
   int64_t capacity = kLeastCapacity;
   while (capacity < columns) capacity *= 2;
   const ModelConfig& c = model_.config();
-  const Tensor* like = model_.state_dict()[0].tensor;
+  const Tensor& like = *model_.state_dict()[0].tensor;
   steps_.clear();  // they refer to the caches
   const bool grows = batch == batch_;
   if (!grows) caches_.assign(c.layers.size(), LayerCache{});
@@ -77,7 +75,7 @@ void Generator::reserve(int64_t batch, int64_t columns) {
   for (LayerCache& cache : caches_)
     for (Tensor* t : {&cache.keys, &cache.values}) {
       const Shape shape{batch, c.kv_heads, capacity - (grows ? capacity_ : 0), c.head_dim};
-      const Tensor more = Tensor::zeros(shape, like->dtype()).to(like->device());
+      const Tensor more = Tensor::zeros(shape, like.dtype()).to(like.device());
       *t = (grows ? Tensor::cat({*t, more}, 2) : more).contiguous().realize();
     }
   batch_ = batch;
@@ -170,12 +168,16 @@ Generator::Arguments Generator::Run::compute(int64_t columns) {
   for (int64_t i = column_; i < column_ + columns; ++i)
     at.push_back(std::max<int64_t>(i - extra_, 0));
   const int64_t batch = std::ssize(sequences_);
+  const std::string device = g_.caches_[0].keys.device();
+  const auto integers = [&](const Tokens& values, const Shape& shape) {
+    return Tensor::from(values, shape, device);
+  };
   const Variable first("first", 0, g_.capacity_ - columns);
   column_ += columns;
   return g_.step(columns)(
       Arguments{integers(ids, {batch, columns}), integers(positions, {batch, columns}),
                 integers(at, {columns}), integers(padding, {batch}), integers({longest}, {1})},
-      first.bind(column_ - columns));
+      first.bind(column_ - columns, device));
 }
 
 void Generator::Run::prefill() {
