@@ -70,11 +70,13 @@ void Generator::reserve(int64_t batch, int64_t columns) {
   const Tensor& like = *model_.state_dict()[0].tensor;
   steps_.clear();  // they refer to the caches
   const bool grows = batch == batch_;
+  const int64_t filled = grows ? capacity_ : 0;
   if (!grows) caches_.assign(c.layers.size(), LayerCache{});
+  batch_ = 0;  // where memory ends, they begin anew the next time
   const NoGrad no_grad;
   for (LayerCache& cache : caches_)
     for (Tensor* t : {&cache.keys, &cache.values}) {
-      const Shape shape{batch, c.kv_heads, capacity - (grows ? capacity_ : 0), c.head_dim};
+      const Shape shape{batch, c.kv_heads, capacity - filled, c.head_dim};
       const Tensor more = Tensor::zeros(shape, like.dtype()).to(like.device());
       *t = (grows ? Tensor::cat({*t, more}, 2) : more).contiguous().realize();
     }
@@ -105,7 +107,6 @@ class Generator::Run {
   struct Sequence {
     Tokens tokens;    // prompt and answer
     int64_t padding;  // columns before it
-    size_t prompt;
     Sampler sampler;
     bool done = false;
   };
@@ -146,8 +147,8 @@ Generator::Run::Run(Generator& generator, const std::vector<Tokens>& prompts,
   const int64_t columns = rounded_up(longest, kSmallStep);
   extra_ = columns - longest;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    sequences_.push_back({prompts[i], columns - std::ssize(prompts[i]), prompts[i].size(),
-                          Sampler(options.sampling, i)});
+    sequences_.push_back(
+        {prompts[i], columns - std::ssize(prompts[i]), Sampler(options.sampling, i)});
     out_.report.prompt_tokens += std::ssize(prompts[i]);
   }
   out_.tokens.resize(prompts.size());
