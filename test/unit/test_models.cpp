@@ -338,6 +338,19 @@ TEST_CASE("a model that is saved is found again, under the names of files") {
   }
 }
 
+TEST_CASE("a model is loaded onto a device, and writes on there") {
+  Transformer model = random_model(small_config("llama"));
+  const Folder folder(model);
+  Transformer there = models::load(folder.path, {.device = "CPU:1"});
+  for (Tensor* t : there.tensors()) CHECK(t->device() == "CPU:1");
+  const Tensor ids = random_ids({1, 6});
+  CHECK(difference(logits_of(model, ids), logits_of(there, ids.to("CPU:1"))) < 1e-5);
+  models::Generator here_writes(model), there_writes(there);
+  const std::vector<models::Tokens> prompts{{3, 1, 4, 1, 5}};
+  CHECK(there_writes(prompts, {.max_new_tokens = 6}).tokens ==
+        here_writes(prompts, {.max_new_tokens = 6}).tokens);
+}
+
 TEST_CASE("files of a model without a head, and tensors that nobody expects, are taken") {
   Transformer model = random_model(small_config("gpt2"));
   const Folder folder(model);

@@ -18,8 +18,6 @@ constexpr int64_t kRoom = 128;
 
 int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-Tensor integers(const Tokens& values, const Shape& shape) { return Tensor::from(values, shape); }
-
 int64_t bytes_of(const Tensor& t) { return t.numel() * t.dtype().size(); }
 
 }  // namespace
@@ -69,15 +67,17 @@ void Generator::reserve(int64_t batch, int64_t columns) {
   int64_t capacity = kLeastCapacity;
   while (capacity < columns) capacity *= 2;
   const ModelConfig& c = model_.config();
-  const Tensor* like = model_.state_dict()[0].tensor;
+  const Tensor& like = *model_.state_dict()[0].tensor;
   steps_.clear();  // they refer to the caches
   const bool grows = batch == batch_;
+  const int64_t filled = grows ? capacity_ : 0;
   if (!grows) caches_.assign(c.layers.size(), LayerCache{});
+  batch_ = 0;  // where memory ends, they begin anew the next time
   const NoGrad no_grad;
   for (LayerCache& cache : caches_)
     for (Tensor* t : {&cache.keys, &cache.values}) {
-      const Shape shape{batch, c.kv_heads, capacity - (grows ? capacity_ : 0), c.head_dim};
-      const Tensor more = Tensor::zeros(shape, like->dtype()).to(like->device());
+      const Shape shape{batch, c.kv_heads, capacity - filled, c.head_dim};
+      const Tensor more = Tensor::zeros(shape, like.dtype()).to(like.device());
       *t = (grows ? Tensor::cat({*t, more}, 2) : more).contiguous().realize();
     }
   batch_ = batch;
@@ -107,7 +107,6 @@ class Generator::Run {
   struct Sequence {
     Tokens tokens;    // prompt and answer
     int64_t padding;  // columns before it
-    size_t prompt;
     Sampler sampler;
     bool done = false;
   };
@@ -148,8 +147,8 @@ Generator::Run::Run(Generator& generator, const std::vector<Tokens>& prompts,
   const int64_t columns = rounded_up(longest, kSmallStep);
   extra_ = columns - longest;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    sequences_.push_back({prompts[i], columns - std::ssize(prompts[i]), prompts[i].size(),
-                          Sampler(options.sampling, i)});
+    sequences_.push_back(
+        {prompts[i], columns - std::ssize(prompts[i]), Sampler(options.sampling, i)});
     out_.report.prompt_tokens += std::ssize(prompts[i]);
   }
   out_.tokens.resize(prompts.size());
@@ -170,12 +169,16 @@ Generator::Arguments Generator::Run::compute(int64_t columns) {
   for (int64_t i = column_; i < column_ + columns; ++i)
     at.push_back(std::max<int64_t>(i - extra_, 0));
   const int64_t batch = std::ssize(sequences_);
+  const std::string device = g_.caches_[0].keys.device();
+  const auto integers = [&](const Tokens& values, const Shape& shape) {
+    return Tensor::from(values, shape, device);
+  };
   const Variable first("first", 0, g_.capacity_ - columns);
   column_ += columns;
   return g_.step(columns)(
       Arguments{integers(ids, {batch, columns}), integers(positions, {batch, columns}),
                 integers(at, {columns}), integers(padding, {batch}), integers({longest}, {1})},
-      first.bind(column_ - columns));
+      first.bind(column_ - columns, device));
 }
 
 void Generator::Run::prefill() {

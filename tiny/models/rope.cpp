@@ -78,8 +78,6 @@ RotaryEmbedding::RotaryEmbedding(const RopeConfig& config) : config_(config) {
 // f32 (dims / 2). Of Dynamic, where theta grows with the text: theta (factor length / max - factor
 // + 1)^(dims / (dims - 2)), in transformers' words "NTK-aware" scaling.
 Tensor RotaryEmbedding::frequencies(const Tensor& positions, const Tensor& length) const {
-  const std::string device = positions.device();
-  if (!device.empty() && frequencies_.device() != device) frequencies_ = frequencies_.to(device);
   if (config_.kind != RopeKind::Dynamic) return frequencies_;
   const auto most = static_cast<double>(config_.max_positions);
   const Tensor tokens = length.defined() ? length.reshape({}) : positions.max() + 1;
@@ -118,6 +116,11 @@ Tensor apply_rope(const Tensor& x, const RopeTables& tables, const RopeConfig& c
     y = Tensor::cat(rotated(part.narrow(-1, 0, dims / 2), part.narrow(-1, dims / 2, dims / 2)), -1);
   }
   return rest == 0 ? y : Tensor::cat({y, x.narrow(-1, dims, rest)}, -1);
+}
+
+void RotaryEmbedding::to(const std::string& device) {
+  if (!device.empty() && frequencies_.device() != device)
+    frequencies_ = frequencies_.to(device).realize();
 }
 
 void RotaryEmbedding::round_to(DType dtype) {

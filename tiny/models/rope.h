@@ -31,13 +31,14 @@ class RotaryEmbedding {
   // positions: integers (..., L). `length`: i64 of one element, the longest sequence's number of
   // tokens, for Dynamic alone; without it the largest position plus 1.
   RopeTables tables(const Tensor& positions, const Tensor& length = Tensor()) const;
+  void to(const std::string& device);
   void round_to(DType dtype);  // its frequencies
 
  private:
   Tensor frequencies(const Tensor& positions, const Tensor& length) const;
 
   RopeConfig config_;
-  mutable Tensor frequencies_;  // f32 (dims / 2), on the device that asked last
+  Tensor frequencies_;  // f32 (dims / 2)
 };
 
 }  // namespace tiny::models

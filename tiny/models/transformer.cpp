@@ -111,6 +111,14 @@ Tensor Transformer::logits(const Tensor& hidden) {
   return x.linear(head_weight(), masked_->bias);
 }
 
+// (B, 1, L, dims / 2), for all heads alike.
+RopeTables Transformer::rope_tables(const Tensor& positions, const Tensor& length) {
+  if (!rotary_) return {};
+  rotary_->to(embeddings_.tokens.device());
+  const RopeTables t = rotary_->tables(positions, length);
+  return {t.cos.unsqueeze(1), t.sin.unsqueeze(1)};
+}
+
 Tensor Transformer::forward(const Inputs& in) {
   LabelScope label("transformer");
   check_inputs(in);
@@ -123,10 +131,7 @@ Tensor Transformer::forward(const Inputs& in) {
     const Tensor seen = context.valid.to(kI64).cumsum(1);
     context.padding = (seen == 0).to(kI64).sum(1);
   }
-  if (rotary_) {
-    const RopeTables t = rotary_->tables(positions);
-    context.rope = {t.cos.unsqueeze(1), t.sin.unsqueeze(1)};
-  }
+  context.rope = rope_tables(positions, Tensor());
   return logits(run(embed(in, positions), context, nullptr));
 }
 
@@ -138,10 +143,7 @@ Tensor Transformer::forward_cached(const CachedInputs& in, std::vector<LayerCach
   context.padding = in.padding;
   context.columns = in.columns;
   context.step = &in.step;
-  if (rotary_) {
-    const RopeTables t = rotary_->tables(in.positions, in.length);
-    context.rope = {t.cos.unsqueeze(1), t.sin.unsqueeze(1)};
-  }
+  context.rope = rope_tables(in.positions, in.length);
   const Tensor x = run(embed(Inputs{in.ids}, in.positions), context, &caches);
   return logits(x.narrow(1, x.size(1) - 1, 1)).squeeze(1);
 }

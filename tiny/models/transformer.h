@@ -63,6 +63,7 @@ class Transformer : public nn::Module {
  private:
   Tensor embed(const Inputs& inputs, const Tensor& positions) const;
   Tensor run(const Tensor& embedded, const Context& context, std::vector<LayerCache>* caches);
+  RopeTables rope_tables(const Tensor& positions, const Tensor& length);
   Tensor logits(const Tensor& hidden);
   Tensor classify(const Tensor& hidden);
   Tensor head_weight() const { return config_->tied ? embeddings_.tokens : head_; }
