@@ -1,6 +1,7 @@
 // A hash map from 64-bit integers to 64-bit integers, for tables that are built once and asked
 // often.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
