@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "tiny/base/error.h"
@@ -167,14 +168,15 @@ Tokenizer Tokenizer::from_json(std::string_view text) {
 
 Tokenizer Tokenizer::load(const std::string& path) {
   namespace fs = std::filesystem;
-  const bool folder = fs::is_directory(path);
+  std::error_code ignored;
+  const bool folder = fs::is_directory(path, ignored);
   const fs::path file = folder ? fs::path(path) / "tokenizer.json" : fs::path(path);
   try {
     TokenizerParts parts = parts_of_json(read_file(file));
     parts.special = common_special_ids(parts);
     for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
       const fs::path beside = file.parent_path() / name;
-      if (fs::is_regular_file(beside)) read_special_ids(read_file(beside), name, parts);
+      if (fs::is_regular_file(beside, ignored)) read_special_ids(read_file(beside), name, parts);
     }
     return Tokenizer(std::move(parts));
   } catch (const Error& e) {

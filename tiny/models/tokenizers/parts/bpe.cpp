@@ -165,9 +165,10 @@ void BpeModel::merge_long(std::vector<int32_t>& ids) const {
 
 // A token is as long as the two that it is merged from, so that all merges that give it agree on
 // its first and last symbol. Not so where a token that text begins with, a character or a byte, is
-// merged from others too: then every pair counts as joined.
+// merged from others too, or where tokens share an id: then every pair counts as joined.
 void BpeModel::find_joints() const {
   IntegerMap parts;  // how a token is merged
+  all_joined_ = !vocabulary().is_bijective();
   merges_.for_each([&](uint64_t pair, uint64_t merge) {
     parts.set(static_cast<uint32_t>(merged_of(merge)), pair);
     all_joined_ |= merges_into_symbol(pair, merged_of(merge));
