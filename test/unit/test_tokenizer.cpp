@@ -16,6 +16,7 @@
 
 using namespace tiny;
 using namespace tiny::models;
+using namespace tiny::models::tokenizers;
 using nlohmann::json;
 
 namespace {
@@ -319,9 +320,9 @@ TEST_CASE("a batch is padded on either side, with a mask") {
       made(letters_bpe(json::array()),
            {{"added_tokens", {{{"id", 7}, {"content", "<pad>"}, {"special", true}}}}});
   const std::vector<std::string> texts = {"ab", "", "abcab"};
-  BatchOptions o;
+  TokenBatchOptions o;
   o.max_length = 3;
-  const Batch right = tokenizer.encode_batch(texts, o);
+  const TokenBatch right = tokenizer.encode_batch(texts, o);
   CHECK(right.rows == 3);
   CHECK(right.length == 3);
   CHECK(right.ids == Ids{1, 2, 7, 7, 7, 7, 1, 2, 3});
@@ -330,7 +331,7 @@ TEST_CASE("a batch is padded on either side, with a mask") {
   o.truncation_side = Side::Left;
   o.padding_id = 0;
   o.multiple_of = 4;
-  const Batch left = tokenizer.encode_batch(texts, o);
+  const TokenBatch left = tokenizer.encode_batch(texts, o);
   CHECK(left.length == 4);
   CHECK(left.ids == Ids{0, 0, 1, 2, 0, 0, 0, 0, 0, 3, 1, 2});
   CHECK(left.attention_mask == Ids{0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1});

@@ -14,6 +14,7 @@
 
 using namespace tiny;
 using namespace tiny::models;
+using namespace tiny::models::tokenizers;
 
 namespace {
 

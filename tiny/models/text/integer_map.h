@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 class IntegerMap {
  public:
@@ -53,4 +53,4 @@ class IntegerMap {
   size_t size_ = 0;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -14,7 +14,7 @@
 #define TINY_HAS_PCRE2 1
 #endif
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 Regex Regex::literal(std::string_view text) {
   std::string pattern;
@@ -132,4 +132,4 @@ std::vector<Match> Regex::find_all(std::string_view) const { return {}; }
 
 #endif
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

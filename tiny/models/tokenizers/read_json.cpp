@@ -14,7 +14,7 @@
 #define TINY_HAS_JSON 1
 #endif
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 struct SpecialName {
@@ -256,4 +256,4 @@ void read_special_ids(std::string_view, std::string_view, TokenizerParts&) {}
 
 #endif
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -5,7 +5,7 @@
 
 #include "tiny/models/tokenizers/tokenizer_parts.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // All but the special ids. Throws Error, with the path of keys and the value, for text that is no
 // JSON, for what is missing or of another type, and for what is not supported.
@@ -17,4 +17,4 @@ void read_special_ids(std::string_view json, std::string_view name, TokenizerPar
 // Those of special added tokens that have common names: <s>, [CLS], <|endoftext|>, ...
 SpecialIds common_special_ids(const TokenizerParts& parts);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

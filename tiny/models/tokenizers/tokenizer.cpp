@@ -13,6 +13,9 @@
 #include "tiny/models/tokenizers/read_json.h"
 
 namespace tiny::models {
+
+using namespace tokenizers;
+
 namespace {
 
 std::string read_file(const std::string& path) {
@@ -134,11 +137,11 @@ void pad(TypedIds& out, const Padding& p) {
 }
 
 // The rows, padded to the same length.
-Batch joined(const std::vector<TypedIds>& rows, const Padding& p) {
+TokenBatch joined(const std::vector<TypedIds>& rows, const Padding& p) {
   int64_t longest = 0;
   for (const TypedIds& row : rows)
     longest = std::max(longest, static_cast<int64_t>(row.ids.size()));
-  Batch batch;
+  TokenBatch batch;
   batch.rows = static_cast<int64_t>(rows.size());
   batch.length = padded_length(longest, p);
   const auto append = [&](std::vector<int32_t>& to, std::vector<int32_t> row, int32_t padding) {
@@ -197,8 +200,8 @@ TypedIds Tokenizer::encode_pair(std::string_view first, std::string_view second,
   return out;
 }
 
-Batch Tokenizer::encode_batch(std::span<const std::string> texts,
-                              const BatchOptions& options) const {
+TokenBatch Tokenizer::encode_batch(std::span<const std::string> texts,
+                                   const TokenBatchOptions& options) const {
   std::optional<Truncation> truncation = parts_->truncation;
   if (options.max_length) truncation = Truncation{*options.max_length, options.truncation_side};
   const SpecialIds& special = parts_->special;

@@ -9,7 +9,7 @@
 #include "tiny/models/text/unicode.h"
 #include "tiny/models/tokenizers/parts/model.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 constexpr size_t kShort = 48;  // symbols: beyond it a heap is faster than scanning
@@ -231,4 +231,4 @@ void BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), symbols.begin(), symbols.end());
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -11,7 +11,7 @@
 #include "tiny/models/text/byte_trie.h"
 #include "tiny/models/text/integer_map.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // Tokens and their ids, which need not be consecutive.
 class Vocabulary {
@@ -167,4 +167,4 @@ class UnigramModel : public Model {
   ByteTrie trie_;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers
