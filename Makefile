@@ -59,8 +59,9 @@ endif
 ifneq ($(filter nlohmann-json3-dev,$(MISSING)),)
 $(info NO_SETUP: no nlohmann/json.hpp: safetensors files cannot be read, their tests fail)
 endif
-ifneq ($(filter libpcre2-dev libutf8proc-dev,$(MISSING)),)
-$(info NO_SETUP: no $(filter libpcre2-dev libutf8proc-dev,$(MISSING)): most tokenizers cannot be used)
+TOKENIZER_PACKAGES := libpcre2-dev libutf8proc-dev nlohmann-json3-dev
+ifneq ($(filter $(TOKENIZER_PACKAGES),$(MISSING)),)
+$(info NO_SETUP: no $(filter $(TOKENIZER_PACKAGES),$(MISSING)): most tokenizers cannot be used)
 TEST_SOURCES := $(filter-out test/unit/test_tokenizer%,$(TEST_SOURCES))
 endif
 ifneq ($(filter nlohmann-json3-dev libcxxopts-dev,$(MISSING)),)

@@ -7,7 +7,7 @@
 
 #include "tiny/models/text/integer_map.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 class ByteTrie {
  public:
@@ -60,4 +60,4 @@ class ByteTrie {
   std::array<bool, 256> starts_{};   // the first bytes of the strings
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

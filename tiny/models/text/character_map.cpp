@@ -5,7 +5,7 @@
 #include "tiny/base/error.h"
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 // A unit of darts-clone: bits 0 to 7 and 31 the label, bit 8 whether a string ends, bit 9 whether
@@ -109,4 +109,4 @@ std::string CharacterMap::replace_graphemes(std::string_view text) const {
   return out;
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 class CharacterMap {
  public:
@@ -33,4 +33,4 @@ class CharacterMap {
   std::string replacements_;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -11,7 +11,7 @@
 #include <pcre2.h>
 #endif
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 // PCRE2 10.40 knows Alphabetic, and \p{Han} is what has the script among its Script_Extensions;
@@ -150,4 +150,4 @@ std::string property_items(std::string_view name) {
   return category.empty() ? cat("\\p{", kScript, name, "}") : cat("\\p{", category, "}");
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // What stands between brackets, or all other characters.
 struct CharacterSet {
@@ -22,4 +22,4 @@ std::string property_items(std::string_view name);
 // [:name:]. Empty for a name that there is not.
 std::string bracket_items(std::string_view name);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

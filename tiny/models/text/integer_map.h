@@ -1,10 +1,11 @@
 // A hash map from 64-bit integers to 64-bit integers, for tables that are built once and asked
 // often.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 class IntegerMap {
  public:
@@ -52,4 +53,4 @@ class IntegerMap {
   size_t size_ = 0;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

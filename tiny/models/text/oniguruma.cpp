@@ -10,7 +10,7 @@
 #include "tiny/models/text/character_sets.h"
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 class Translator {
@@ -424,4 +424,4 @@ std::string Translator::character_class(int nesting) {
 
 std::string to_pcre2(const std::string& pattern) { return Translator(pattern).run(); }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // The pattern for PCRE2 with PCRE2_UTF, PCRE2_MULTILINE and lines that end at \n, which matches
 // what `pattern` matches to Oniguruma (doc/RE of its sources): \s, \w, \d, \h, \b and [:name:] by
@@ -11,4 +11,4 @@ namespace tiny::models {
 // with the pattern, for what cannot be said to PCRE2.
 std::string to_pcre2(const std::string& pattern);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -1,6 +1,8 @@
 #include "tiny/models/text/regex.h"
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "tiny/base/error.h"
 #include "tiny/models/text/oniguruma.h"
@@ -12,7 +14,7 @@
 #define TINY_HAS_PCRE2 1
 #endif
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 Regex Regex::literal(std::string_view text) {
   std::string pattern;
@@ -49,6 +51,13 @@ struct Scratch {
     pcre2_jit_stack_free(stack);
     pcre2_match_context_free(context);
     pcre2_match_data_free(data);
+  }
+
+  // Backtracking over a long run of white space takes steps in proportion to it; more are refused.
+  void allow_steps_for(std::string_view text) {
+    constexpr size_t kSteps = 10'000'000, kStepsForEachByte = 16;
+    const size_t steps = std::min<size_t>(kSteps + kStepsForEachByte * text.size(), UINT32_MAX);
+    pcre2_set_match_limit(context, static_cast<uint32_t>(steps));
   }
 
   // The result of pcre2_match. The interpreter takes over where the compiled code's stack is full.
@@ -93,6 +102,7 @@ Regex::Regex(const std::string& pattern) : pattern_(pattern) {
 std::vector<Match> Regex::find_all(std::string_view text) const {
   thread_local Scratch scratch;
   const auto* code = static_cast<const pcre2_code*>(code_.get());
+  scratch.allow_steps_for(text);
   std::vector<Match> out;
   for (size_t from = 0; from <= text.size();) {
     const int result = scratch.match(code, text, from);
@@ -122,4 +132,4 @@ std::vector<Match> Regex::find_all(std::string_view) const { return {}; }
 
 #endif
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 struct Match {
   size_t begin, end;  // bytes
@@ -29,4 +29,4 @@ class Regex {
   std::shared_ptr<const void> code_;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

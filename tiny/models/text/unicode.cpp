@@ -11,7 +11,7 @@
 #define TINY_HAS_UTF8PROC 1
 #endif
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 bool is_ascii(std::string_view text) {
@@ -253,4 +253,4 @@ std::vector<size_t> grapheme_ends(std::string_view) { lacks_utf8proc(); }
 
 #endif
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // The text itself where it is valid; else each maximal part of an ill-formed sequence is replaced
 // by U+FFFD (the Unicode Standard, section 3.9, "U+FFFD Substitution of Maximal Subparts").
@@ -56,4 +56,4 @@ std::string normal_form(std::string_view text, NormalForm form);
 // Where the extended grapheme clusters of the text end (UAX #29).
 std::vector<size_t> grapheme_ends(std::string_view text);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -4,7 +4,7 @@
 
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 // Where the code point begins that ends at `end`.
@@ -94,4 +94,4 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool no
   return parts;
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -14,7 +14,7 @@
 #include "tiny/models/tokenizers/parts/model.h"
 #include "tiny/models/tokenizers/parts/normalizer.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 struct AddedToken {
   std::string content;
@@ -54,4 +54,4 @@ class AddedTokens {
   int32_t next_ = 0;  // the least id beyond all added tokens
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

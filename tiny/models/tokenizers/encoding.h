@@ -8,7 +8,7 @@ namespace tiny::models {
 
 enum class Side { Left, Right };
 
-struct BatchOptions {
+struct TokenBatchOptions {
   bool add_special_tokens = true;
   std::optional<int64_t> max_length = {};  // longer texts are cut; else as the file says
   Side truncation_side = Side::Right;
@@ -19,7 +19,7 @@ struct BatchOptions {
 };
 
 // Row-major, shape (rows, length) each.
-struct Batch {
+struct TokenBatch {
   int64_t rows = 0, length = 0;
   std::vector<int32_t> ids, attention_mask, types;  // mask: 1 for ids, 0 for padding
 };

@@ -10,7 +10,7 @@
 #include "tiny/base/error.h"
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 class JsonValue {
  public:
@@ -111,4 +111,4 @@ Step read_step(const StepReader<Step> (&readers)[N], const JsonValue& value, int
   type.fail_unsupported();
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -8,7 +8,7 @@
 #include "tiny/models/text/unicode.h"
 #include "tiny/models/tokenizers/parts/byte_level.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 constexpr char kMetaspace[] = "\u2581";
@@ -367,4 +367,4 @@ TokenizerParts parts_of_gguf(const GgufVocabulary& v) {
   throw Error(cat("tokenizer.ggml.model is not supported: \"", v.model, "\""));
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

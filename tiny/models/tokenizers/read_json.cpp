@@ -14,7 +14,7 @@
 #define TINY_HAS_JSON 1
 #endif
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 struct SpecialName {
@@ -37,18 +37,14 @@ constexpr SpecialName kSpecialNames[] = {
     {"mask_token", &SpecialIds::mask, {"[MASK]", "<mask>"}},
 };
 
-std::optional<int32_t> id_of(const TokenizerParts& parts, const std::string& token) {
-  const auto added = parts.added.id(token);
-  return added ? added : parts.model->vocabulary().id(token);
-}
-
 }  // namespace
 
 SpecialIds common_special_ids(const TokenizerParts& parts) {
   SpecialIds out;
   for (const SpecialName& name : kSpecialNames)
     for (const char* token : name.common)
-      if (token && !(out.*name.id)) out.*name.id = id_of(parts, token);
+      if (token && !(out.*name.id) && parts.added.is_special(token))
+        out.*name.id = parts.added.id(token);
   return out;
 }
 
@@ -57,6 +53,11 @@ SpecialIds common_special_ids(const TokenizerParts& parts) {
 namespace {
 
 using Json = nlohmann::json;
+
+std::optional<int32_t> id_of(const TokenizerParts& parts, const std::string& token) {
+  const auto added = parts.added.id(token);
+  return added ? added : parts.model->vocabulary().id(token);
+}
 
 Json parse(std::string_view text) {
   try {
@@ -233,11 +234,13 @@ void read_special_ids(std::string_view json, std::string_view name, TokenizerPar
   const Json parsed = parse(json);
   const JsonValue root(parsed, std::string(name));
   for (const SpecialName& special : kSpecialNames) {
+    if (!root.json().contains(special.key)) continue;
+    parts.special.*special.id = {};  // null says that there is none
     if (!root.has(special.key)) continue;
     // Text, or an object with the text as its "content".
     const JsonValue value = root[special.key];
     const JsonValue content = value.json().is_object() ? value["content"] : value;
-    if (const auto id = id_of(parts, content.text())) parts.special.*special.id = id;
+    parts.special.*special.id = id_of(parts, content.text());
   }
 }
 
@@ -253,4 +256,4 @@ void read_special_ids(std::string_view, std::string_view, TokenizerParts&) {}
 
 #endif
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -5,7 +5,7 @@
 
 #include "tiny/models/tokenizers/tokenizer_parts.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // All but the special ids. Throws Error, with the path of keys and the value, for text that is no
 // JSON, for what is missing or of another type, and for what is not supported.
@@ -14,7 +14,7 @@ TokenizerParts parts_of_json(std::string_view tokenizer_json);
 // Takes bos_token, eos_token, ... of one of the other two files over; `name` is for errors.
 void read_special_ids(std::string_view json, std::string_view name, TokenizerParts& parts);
 
-// Those that the names that are common tell: <s>, [CLS], <|endoftext|>, ...
+// Those of special added tokens that have common names: <s>, [CLS], <|endoftext|>, ...
 SpecialIds common_special_ids(const TokenizerParts& parts);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

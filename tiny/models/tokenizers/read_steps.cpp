@@ -6,7 +6,7 @@
 
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 constexpr char kMetaspace[] = "\u2581";
@@ -288,6 +288,6 @@ Decoder read_decoder(const JsonValue& value, int depth) {
   return read_step(kReaders, value, depth);
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers
 
 #endif

@@ -6,7 +6,7 @@
 #include "tiny/models/tokenizers/parts/post_processor.h"
 #include "tiny/models/tokenizers/parts/pre_tokenizer.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // Of a value that is not null. All throw Error for what is not supported.
 Normalizer read_normalizer(const JsonValue& value, int depth = 0);
@@ -16,4 +16,4 @@ std::vector<PostTemplate> read_post_processor(const JsonValue& value, int depth 
 
 inline constexpr int64_t kMaxTokenId = 1 << 30;
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "tiny/base/error.h"
@@ -12,6 +13,9 @@
 #include "tiny/models/tokenizers/read_json.h"
 
 namespace tiny::models {
+
+using namespace tokenizers;
+
 namespace {
 
 std::string read_file(const std::string& path) {
@@ -133,11 +137,11 @@ void pad(TypedIds& out, const Padding& p) {
 }
 
 // The rows, padded to the same length.
-Batch joined(const std::vector<TypedIds>& rows, const Padding& p) {
+TokenBatch joined(const std::vector<TypedIds>& rows, const Padding& p) {
   int64_t longest = 0;
   for (const TypedIds& row : rows)
     longest = std::max(longest, static_cast<int64_t>(row.ids.size()));
-  Batch batch;
+  TokenBatch batch;
   batch.rows = static_cast<int64_t>(rows.size());
   batch.length = padded_length(longest, p);
   const auto append = [&](std::vector<int32_t>& to, std::vector<int32_t> row, int32_t padding) {
@@ -167,14 +171,15 @@ Tokenizer Tokenizer::from_json(std::string_view text) {
 
 Tokenizer Tokenizer::load(const std::string& path) {
   namespace fs = std::filesystem;
-  const bool folder = fs::is_directory(path);
+  std::error_code ignored;
+  const bool folder = fs::is_directory(path, ignored);
   const fs::path file = folder ? fs::path(path) / "tokenizer.json" : fs::path(path);
   try {
     TokenizerParts parts = parts_of_json(read_file(file));
     parts.special = common_special_ids(parts);
     for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
       const fs::path beside = file.parent_path() / name;
-      if (fs::is_regular_file(beside)) read_special_ids(read_file(beside), name, parts);
+      if (fs::is_regular_file(beside, ignored)) read_special_ids(read_file(beside), name, parts);
     }
     return Tokenizer(std::move(parts));
   } catch (const Error& e) {
@@ -195,8 +200,8 @@ TypedIds Tokenizer::encode_pair(std::string_view first, std::string_view second,
   return out;
 }
 
-Batch Tokenizer::encode_batch(std::span<const std::string> texts,
-                              const BatchOptions& options) const {
+TokenBatch Tokenizer::encode_batch(std::span<const std::string> texts,
+                                   const TokenBatchOptions& options) const {
   std::optional<Truncation> truncation = parts_->truncation;
   if (options.max_length) truncation = Truncation{*options.max_length, options.truncation_side};
   const SpecialIds& special = parts_->special;

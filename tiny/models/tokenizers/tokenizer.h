@@ -16,7 +16,9 @@
 
 namespace tiny::models {
 
+namespace tokenizers {
 struct TokenizerParts;
+}
 
 // A copy shares all it holds. May be used by several threads at once.
 class Tokenizer {
@@ -37,7 +39,8 @@ class Tokenizer {
   TypedIds encode_pair(std::string_view first, std::string_view second,
                        bool add_special_tokens = true) const;
   // On all cores.
-  Batch encode_batch(std::span<const std::string> texts, const BatchOptions& options = {}) const;
+  TokenBatch encode_batch(std::span<const std::string> texts,
+                          const TokenBatchOptions& options = {}) const;
 
   // Valid UTF-8. Ids that no token has are left out, as a model's vocabulary is often padded.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
@@ -53,9 +56,9 @@ class Tokenizer {
   const SpecialIds& special_ids() const;
 
  private:
-  explicit Tokenizer(TokenizerParts parts);
+  explicit Tokenizer(tokenizers::TokenizerParts parts);
 
-  std::shared_ptr<const TokenizerParts> parts_;
+  std::shared_ptr<const tokenizers::TokenizerParts> parts_;
 };
 
 // Text of ids that come one by one, as a model generates them. What it gives is whole characters;

@@ -12,7 +12,7 @@
 #include "tiny/models/tokenizers/parts/post_processor.h"
 #include "tiny/models/tokenizers/parts/pre_tokenizer.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // Which text of a pair gets shorter.
 enum class TruncationStrategy { LongestFirst, OnlyFirst, OnlySecond };
@@ -43,4 +43,4 @@ struct TokenizerParts {
   SpecialIds special;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -9,7 +9,7 @@
 #include "tiny/models/text/unicode.h"
 #include "tiny/models/tokenizers/parts/model.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 constexpr size_t kShort = 48;  // symbols: beyond it a heap is faster than scanning
@@ -165,9 +165,10 @@ void BpeModel::merge_long(std::vector<int32_t>& ids) const {
 
 // A token is as long as the two that it is merged from, so that all merges that give it agree on
 // its first and last symbol. Not so where a token that text begins with, a character or a byte, is
-// merged from others too: then every pair counts as joined.
+// merged from others too, or where tokens share an id: then every pair counts as joined.
 void BpeModel::find_joints() const {
   IntegerMap parts;  // how a token is merged
+  all_joined_ = !vocabulary().is_bijective();
   merges_.for_each([&](uint64_t pair, uint64_t merge) {
     parts.set(static_cast<uint32_t>(merged_of(merge)), pair);
     all_joined_ |= merges_into_symbol(pair, merged_of(merge));
@@ -230,4 +231,4 @@ void BpeModel::encode(std::string_view piece, std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), symbols.begin(), symbols.end());
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -5,7 +5,7 @@
 
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 constexpr size_t kAlphabetEnd = 0x144;
@@ -59,4 +59,4 @@ std::string from_byte_level(std::string_view token) {
   return known ? out : std::string(token);
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 void append_byte_level(std::string& out, std::string_view bytes);
 std::string to_byte_level(std::string_view bytes);
@@ -17,4 +17,4 @@ std::string from_byte_level(std::string_view token);
 inline constexpr char kGpt2Pattern[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

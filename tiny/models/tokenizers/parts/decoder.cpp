@@ -10,7 +10,7 @@
 #include "tiny/models/tokenizers/parts/byte_level.h"
 #include "tiny/models/tokenizers/parts/normalizer.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 // As clean_up_tokenization of transformers does it.
@@ -154,4 +154,4 @@ Decoder decode_ctc(std::string pad, std::string word_delimiter, bool cleanup) {
   };
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

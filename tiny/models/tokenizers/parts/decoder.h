@@ -8,7 +8,7 @@
 #include "tiny/models/text/regex.h"
 #include "tiny/models/tokenizers/parts/pre_tokenizer.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 using Texts = std::vector<std::string>;
 // May be called by several threads at once.
@@ -33,4 +33,4 @@ Decoder replace_in_texts(Regex pattern, std::string content);
 // Graves et al. 2006: repetitions are one, padding is nothing.
 Decoder decode_ctc(std::string pad, std::string word_delimiter, bool cleanup);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -7,7 +7,7 @@
 #include "tiny/base/error.h"
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 void Vocabulary::add(std::string token, int32_t id) {
   tokens_.insert_or_assign(id, token);
@@ -154,4 +154,4 @@ void UnigramModel::encode(std::string_view piece, std::vector<int32_t>& ids) con
   for (auto text = texts.rbegin(); text != texts.rend(); ++text) append_token(*text, ids);
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

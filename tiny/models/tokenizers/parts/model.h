@@ -11,7 +11,7 @@
 #include "tiny/models/text/byte_trie.h"
 #include "tiny/models/text/integer_map.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // Tokens and their ids, which need not be consecutive.
 class Vocabulary {
@@ -22,6 +22,8 @@ class Vocabulary {
   // Null for an id that no token has.
   const std::string* token(int32_t id) const;
   size_t size() const { return ids_.size(); }
+  // Whether no two tokens share an id, and none was added twice.
+  bool is_bijective() const { return ids_.size() == tokens_.size(); }
   template <class Visit> void for_each(const Visit& visit) const {
     for (const auto& [token, id] : ids_) visit(token, id);
   }
@@ -165,4 +167,4 @@ class UnigramModel : public Model {
   ByteTrie trie_;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -4,7 +4,7 @@
 
 #include "tiny/models/tokenizers/parts/byte_level.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 // The code points that `keep` holds for.
@@ -160,4 +160,4 @@ Normalizer normalize_for_bert(const BertNormalization& options) {
   return normalize_in_sequence(std::move(steps));
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -9,7 +9,7 @@
 #include "tiny/models/text/regex.h"
 #include "tiny/models/text/unicode.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // May be called by several threads at once.
 using Normalizer = std::function<std::string(std::string_view)>;
@@ -45,4 +45,4 @@ Normalizer normalize_for_bert(const BertNormalization& options);
 std::string replace_all(std::string_view text, const Regex& pattern, std::string_view content);
 std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

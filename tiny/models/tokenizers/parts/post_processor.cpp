@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 using Kind = TemplatePiece::Kind;
@@ -47,4 +47,4 @@ size_t PostProcessor::added_tokens(bool pair) const {
   return apply(nothing, pair ? &nothing : nullptr, true).ids.size();
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

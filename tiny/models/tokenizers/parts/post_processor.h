@@ -16,6 +16,10 @@ struct TypedIds {
   }
 };
 
+}  // namespace tiny::models
+
+namespace tiny::models::tokenizers {
+
 struct TemplatePiece {
   enum class Kind { Special, First, Second };
   Kind kind;
@@ -44,4 +48,4 @@ class PostProcessor {
   std::vector<PostTemplate> templates_;
 };
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

@@ -6,7 +6,7 @@
 #include "tiny/models/tokenizers/parts/byte_level.h"
 #include "tiny/models/tokenizers/parts/normalizer.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 namespace {
 
 // A part of a piece, and whether it is a match. The parts cover the piece.
@@ -212,4 +212,4 @@ PreTokenizer pre_tokenize_metaspace(std::string replacement, PrependScheme schem
                                     SplitBehavior::MergedWithNext)});
 }
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers

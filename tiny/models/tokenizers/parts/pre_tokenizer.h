@@ -7,7 +7,7 @@
 
 #include "tiny/models/text/regex.h"
 
-namespace tiny::models {
+namespace tiny::models::tokenizers {
 
 // A text and the pieces of it that matter, from left to right.
 struct Pieces {
@@ -56,4 +56,4 @@ PreTokenizer pre_tokenize_byte_level(bool add_prefix_space, bool split);
 // ' ' becomes `replacement` (SentencePiece: U+2581), which begins pieces where `split`.
 PreTokenizer pre_tokenize_metaspace(std::string replacement, PrependScheme scheme, bool split);
 
-}  // namespace tiny::models
+}  // namespace tiny::models::tokenizers
