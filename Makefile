@@ -3,6 +3,7 @@
 #   NO_SETUP=1                 installs nothing; builds what the packages that are there allow
 #   CI=true                    warnings are errors
 #   Z3=0                       opens no z3: what intervals do not settle stays unproved
+#   PREFIX, DESTDIR, LIBDIR, INCLUDEDIR   of make install, as usual: docs/install.md
 #   CXX, CPPFLAGS, CXXFLAGS, LDFLAGS, LDLIBS as usual: CPPFLAGS=-Ifolder finds headers elsewhere
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -86,7 +87,10 @@ LAUNCHER := $(shell command -v ccache)
 MOLD := $(if $(shell command -v mold),-fuse-ld=mold)
 
 ALL_CPPFLAGS := -I. $(if $(filter 0,$(Z3)),-DTINY_Z3=0) $(CPPFLAGS)
-ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread $(OPTIMIZE_$(CONFIG)) $(CXXFLAGS)
+# -fPIC: libtiny.so and libtiny.a are made of the same objects; what the compiler inlines, and what
+# an executable's linker makes of it, is the same without.
+ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread -fPIC -fno-semantic-interposition \
+  $(OPTIMIZE_$(CONFIG)) $(CXXFLAGS)
 # Tests run once and are many: compiling them fast is worth more than running them fast, except
 # for what all of them call (test/*.cpp, the reference evaluator).
 TEST_FLAGS := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -DTINY_ROOT='"$(CURDIR)"' \
@@ -99,6 +103,8 @@ WERROR := $(if $(filter true,$(CI)),-Werror)
 
 object = $(1:%.cpp=$(BUILD)/%.o)
 LIBRARY := $(BUILD)/libtiny.a
+VERSION := $(shell sed -nE 's/^\#define TINY_VERSION "([0-9.]+)".*/\1/p' tiny/run/version.h)
+SHARED := $(BUILD)/libtiny.so.$(VERSION)
 TEST_PROGRAM := $(BUILD)/tests
 FAKE_HIP := $(BUILD)/libfake_hip.so
 EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
@@ -132,6 +138,12 @@ $(foreach folder,$(TEST_FOLDERS) conformance,$(BUILD)/test/$(folder)/%.o): \
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources
 	@rm -f $@
 	@$(AR) rcs $@ $(filter %.o,$^)
+
+EXPORTS := extra/install/libtiny.map
+$(SHARED): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources $(EXPORTS)
+	@echo "  LINK $@"
+	@$(CXX) -shared $(ALL_LDFLAGS) -Wl,-soname,libtiny.so.$(basename $(VERSION)) \
+	  -Wl,--version-script=$(EXPORTS) -Wl,-Bsymbolic-functions $(filter %.o,$^) $(ALL_LDLIBS) -o $@
 
 link = @mkdir -p $(@D); echo "  LINK $@"; \
   $(CXX) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(1) $(ALL_LDLIBS) -o $@
@@ -188,9 +200,9 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
-  gpu-sanitize gpu-sanitize-built fuzz check headers format-check asan tsan golden golden-update bench \
-  bench-compile format clean
+.PHONY: help all install uninstall install-test mnist cifar doctor test emulator-test beam-test \
+  gpu-test gpu-test-built gpu-headers gpu-sanitize gpu-sanitize-built fuzz check headers \
+  format-check asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
@@ -207,10 +219,13 @@ help:
 	@echo 'make golden          the golden texts of kernels; golden-update writes them anew'
 	@echo 'make bench-compile   times of scheduling and lowering; make bench: all of extra/bench'
 	@echo 'make all             library, examples and benchmarks in $(BUILD)'
+	@echo 'make install         headers, libraries, tiny.pc, CMake package: PREFIX=/usr/local, DESTDIR='
+	@echo 'make install-test    programs outside this folder: pkg-config, find_package(tiny)'
+	@echo 'make uninstall       removes what make install made there'
 	@echo 'make format, clean   clang-format of every source; removes build/'
 	@echo 'NO_SETUP=1 installs nothing, CONFIG=asan builds in build/asan, CI=true: -Werror'
 
-all: $(LIBRARY) $(EXAMPLES) $(BENCHES) $(TOOLS)
+all: $(LIBRARY) $(SHARED) $(EXAMPLES) $(BENCHES) $(TOOLS)
 
 mnist cifar: %: $(BUILD)/examples/%
 	@$< $(ARGS)
@@ -218,10 +233,27 @@ mnist cifar: %: $(BUILD)/examples/%
 doctor: $(DOCTOR)
 	@$< $(ARGS)
 
+# Of the headers what tiny/tiny.h reaches: the others are no interface.
+installed_headers = $(filter tiny/%.h,$(shell $(CXX) $(ALL_CPPFLAGS) -std=c++20 -MM tiny/tiny.h))
+install: $(LIBRARY) $(SHARED)
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' \
+	  extra/install/install.sh install $(BUILD) $(VERSION) '$(strip $(ALL_LDLIBS))' \
+	  '$(installed_headers)'
+
+uninstall:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' \
+	  extra/install/install.sh uninstall
+
 run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 
-test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE)
+# A program that links a sanitized library has to be sanitized itself: not what users build.
+INSTALL_TEST := $(if $(SANITIZE),,test/install/test_install.sh)
+test: export SCRIPTS = $(INSTALL_TEST)
+test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(CONFORMANCE) $(if $(INSTALL_TEST),$(SHARED))
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
+
+install-test: $(LIBRARY) $(SHARED) $(BUILD)/readme_example.cpp
+	@test/install/test_install.sh $(BUILD)
 
 # `make test` runs a part of these, another one each day.
 EMULATED ?= EMULATOR EMU:CUDA:sm_80 EMU:HIP:gfx942 EMU:HIP:gfx1201 EMU:LLVM:gfx942
