@@ -2,6 +2,7 @@
 #   CONFIG=release|asan|tsan   where and how to build: build/CONFIG
 #   NO_SETUP=1                 installs nothing; builds what the packages that are there allow
 #   CI=true                    warnings are errors
+#   PCH=0                      compiles without precompiled headers, as the sanitizers' builds do
 #   Z3=0                       opens no z3: what intervals do not settle stays unproved
 #   PREFIX, DESTDIR, LIBDIR, INCLUDEDIR   of make install, as usual: docs/install.md
 #   CXX, CPPFLAGS, CXXFLAGS, LDFLAGS, LDLIBS as usual: CPPFLAGS=-Ifolder finds headers elsewhere
@@ -83,7 +84,10 @@ ifeq ($(OPTIMIZE_$(CONFIG)),)
 $(error CONFIG=$(CONFIG): it is one of release, asan, tsan)
 endif
 SANITIZE := $(filter -fsanitize=%,$(OPTIMIZE_$(CONFIG)))
-LAUNCHER := $(shell command -v ccache)
+# ccache knows a precompiled header by the sum beside it: compiled again it has other bytes.
+LAUNCHER := $(if $(shell command -v ccache),env CCACHE_PCH_EXTSUM=1 \
+  CCACHE_SLOPPINESS=$(CCACHE_SLOPPINESS)$(comma)pch_defines$(comma)time_macros ccache)
+PCH ?= $(if $(SANITIZE),0,1)
 MOLD := $(if $(shell command -v mold),-fuse-ld=mold)
 
 ALL_CPPFLAGS := -I. $(if $(filter 0,$(Z3)),-DTINY_Z3=0) $(CPPFLAGS)
@@ -126,13 +130,40 @@ $(BUILD)/flags: FORCE | setup
 $(BUILD)/sources: FORCE | setup
 	$(call write_if_changed,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(CONFORMANCE_SOURCES) $(ALL_LDLIBS))
 
+compile = $(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(EXTRA_FLAGS) $(WERROR)
+# Compilers take NAME.h.gch for `-include NAME.h` where the flags are those that made it.
+precompiled = $(PRECOMPILED:%=-include $(BUILD)/pch/%.h -fpch-preprocess -Winvalid-pch)
+
 $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"
-	@$(LAUNCHER) $(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(EXTRA_FLAGS) $(WERROR) -MMD -MP -c $< -o $@
+	@$(LAUNCHER) $(compile) $(precompiled) -MMD -MP -c $< -o $@
+
+$(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  PCH  $<"
+	@echo '#include "$<"' >$(@:.gch=)
+	@$(compile) -MMD -MP -MT $@ -MF $@.d -x c++-header $(@:.gch=) -o $@
+	@$(if $(LAUNCHER),{ echo $(compile) && $(compile) -E -P $(@:.gch=); } | sha1sum >$@.sum)
+-include $(wildcard $(BUILD)/pch/*.d)
+
+TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES)))
+CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
+PROGRAM_SOURCES := $(EXAMPLE_SOURCES) $(TOOL_SOURCES) $(BENCH_SOURCES)
+
+# The objects $(2) are compiled with the precompiled header $(1).
+define use_precompiled
+$(2): PRECOMPILED := $(1)
+$(2): $(BUILD)/pch/$(1).h.gch
+endef
+ifneq ($(PCH),0)
+$(eval $(call use_precompiled,library,$(call object,$(LIBRARY_SOURCES) $(PROGRAM_SOURCES))))
+$(if $(filter doctest-dev,$(MISSING)),,$(eval $(call use_precompiled,tests,$(TEST_OBJECTS))))
+$(eval $(call use_precompiled,conformance,$(CONFORMANCE_OBJECTS)))
+endif
 
 $(BUILD)/test/%.o: EXTRA_FLAGS = $(TEST_FLAGS)
-$(foreach folder,$(TEST_FOLDERS) conformance,$(BUILD)/test/$(folder)/%.o): \
+$(TEST_OBJECTS) $(CONFORMANCE_OBJECTS) $(BUILD)/pch/tests.h.gch $(BUILD)/pch/conformance.h.gch: \
   EXTRA_FLAGS = $(TEST_FLAGS) -O0
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources
