@@ -2,7 +2,9 @@
 #   CONFIG=release|asan|tsan   where and how to build: build/CONFIG
 #   NO_SETUP=1                 installs nothing; builds what the packages that are there allow
 #   CI=true                    warnings are errors
+#   PCH=0                      compiles without precompiled headers, as the sanitizers' builds do
 #   Z3=0                       opens no z3: what intervals do not settle stays unproved
+#   PREFIX, DESTDIR, LIBDIR, INCLUDEDIR   of make install, as usual: docs/install.md
 #   CXX, CPPFLAGS, CXXFLAGS, LDFLAGS, LDLIBS as usual: CPPFLAGS=-Ifolder finds headers elsewhere
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -87,11 +89,17 @@ ifeq ($(OPTIMIZE_$(CONFIG)),)
 $(error CONFIG=$(CONFIG): it is one of release, asan, tsan)
 endif
 SANITIZE := $(filter -fsanitize=%,$(OPTIMIZE_$(CONFIG)))
-LAUNCHER := $(shell command -v ccache)
+# ccache knows a precompiled header by the sum beside it: compiled again it has other bytes.
+LAUNCHER := $(if $(shell command -v ccache),env CCACHE_PCH_EXTSUM=1 \
+  CCACHE_SLOPPINESS=$(CCACHE_SLOPPINESS)$(comma)pch_defines$(comma)time_macros ccache)
+PCH ?= $(if $(SANITIZE),0,1)
 MOLD := $(if $(shell command -v mold),-fuse-ld=mold)
 
 ALL_CPPFLAGS := -I. $(if $(filter 0,$(Z3)),-DTINY_Z3=0) $(CPPFLAGS)
-ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread $(OPTIMIZE_$(CONFIG)) $(CXXFLAGS)
+# -fPIC: libtiny.so and libtiny.a are made of the same objects; what the compiler inlines, and what
+# an executable's linker makes of it, is the same without.
+ALL_CXXFLAGS := -std=c++20 -Wall -Wextra -pthread -fPIC -fno-semantic-interposition \
+  $(OPTIMIZE_$(CONFIG)) $(CXXFLAGS)
 # Tests run once and are many: compiling them fast is worth more than running them fast, except
 # for what all of them call (test/*.cpp, the reference evaluator).
 TEST_FLAGS := -DDOCTEST_CONFIG_SUPER_FAST_ASSERTS -DTINY_ROOT='"$(CURDIR)"' \
@@ -106,6 +114,8 @@ WERROR := $(if $(filter true,$(CI)),-Werror)
 
 object = $(1:%.cpp=$(BUILD)/%.o)
 LIBRARY := $(BUILD)/libtiny.a
+VERSION := $(shell sed -nE 's/^\#define TINY_VERSION "([0-9.]+)".*/\1/p' tiny/run/version.h)
+SHARED := $(BUILD)/libtiny.so.$(VERSION)
 TEST_PROGRAM := $(BUILD)/tests
 FAKE_HIP := $(BUILD)/libfake_hip.so
 EXAMPLES := $(patsubst %.cpp,$(BUILD)/%,$(EXAMPLE_SOURCES))
@@ -130,18 +140,51 @@ $(BUILD)/flags: FORCE | setup
 $(BUILD)/sources: FORCE | setup
 	$(call write_if_changed,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(CONFORMANCE_SOURCES) $(ALL_LDLIBS))
 
+compile = $(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(EXTRA_FLAGS) $(WERROR)
+# Compilers take NAME.h.gch for `-include NAME.h` where the flags are those that made it.
+precompiled = $(PRECOMPILED:%=-include $(BUILD)/pch/%.h -fpch-preprocess -Winvalid-pch)
+
 $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"
-	@$(LAUNCHER) $(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(EXTRA_FLAGS) $(WERROR) -MMD -MP -c $< -o $@
+	@$(LAUNCHER) $(compile) $(precompiled) -MMD -MP -c $< -o $@
+
+$(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  PCH  $<"
+	@echo '#include "$<"' >$(@:.gch=)
+	@$(compile) -MMD -MP -MT $@ -MF $@.d -x c++-header $(@:.gch=) -o $@
+	@$(if $(LAUNCHER),{ echo $(compile) && $(compile) -E -P $(@:.gch=); } | sha1sum >$@.sum)
+-include $(wildcard $(BUILD)/pch/*.d)
+
+TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES)))
+CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
+PROGRAM_SOURCES := $(EXAMPLE_SOURCES) $(TOOL_SOURCES) $(BENCH_SOURCES)
+
+# The objects $(2) are compiled with the precompiled header $(1).
+define use_precompiled
+$(2): PRECOMPILED := $(1)
+$(2): $(BUILD)/pch/$(1).h.gch
+endef
+ifneq ($(PCH),0)
+$(eval $(call use_precompiled,library,$(call object,$(LIBRARY_SOURCES) $(PROGRAM_SOURCES))))
+$(if $(filter doctest-dev,$(MISSING)),,$(eval $(call use_precompiled,tests,$(TEST_OBJECTS))))
+$(eval $(call use_precompiled,conformance,$(CONFORMANCE_OBJECTS)))
+endif
 
 $(BUILD)/test/%.o: EXTRA_FLAGS = $(TEST_FLAGS)
-$(foreach folder,$(TEST_FOLDERS) conformance,$(BUILD)/test/$(folder)/%.o): \
+$(TEST_OBJECTS) $(CONFORMANCE_OBJECTS) $(BUILD)/pch/tests.h.gch $(BUILD)/pch/conformance.h.gch: \
   EXTRA_FLAGS = $(TEST_FLAGS) -O0
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources
 	@rm -f $@
 	@$(AR) rcs $@ $(filter %.o,$^)
+
+EXPORTS := extra/install/libtiny.map
+$(SHARED): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources $(EXPORTS)
+	@echo "  LINK $@"
+	@$(CXX) -shared $(ALL_LDFLAGS) -Wl,-soname,libtiny.so.$(basename $(VERSION)) \
+	  -Wl,--version-script=$(EXPORTS) -Wl,-Bsymbolic-functions $(filter %.o,$^) $(ALL_LDLIBS) -o $@
 
 link = @mkdir -p $(@D); echo "  LINK $@"; \
   $(CXX) $(ALL_LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) $(1) $(ALL_LDLIBS) -o $@
@@ -209,9 +252,9 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all mnist cifar chat doctor test emulator-test beam-test gpu-test gpu-test-built gpu-headers \
-  gpu-sanitize gpu-sanitize-built fuzz check headers format-check asan tsan golden golden-update bench \
-  bench-compile format clean
+.PHONY: help all install uninstall install-test mnist cifar chat doctor test emulator-test beam-test \
+  gpu-test gpu-test-built gpu-headers gpu-sanitize gpu-sanitize-built fuzz check headers \
+  format-check asan tsan golden golden-update bench bench-compile format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
@@ -229,10 +272,13 @@ help:
 	@echo 'make golden          the golden texts of kernels; golden-update writes them and the pages anew'
 	@echo 'make bench-compile   times of scheduling and lowering; make bench: all of extra/bench'
 	@echo 'make all             library, examples and benchmarks in $(BUILD)'
+	@echo 'make install         headers, libraries, tiny.pc, CMake package: PREFIX=/usr/local, DESTDIR='
+	@echo 'make install-test    programs outside this folder: pkg-config, find_package(tiny)'
+	@echo 'make uninstall       removes what make install made there'
 	@echo 'make format, clean   clang-format of every source; removes build/'
 	@echo 'NO_SETUP=1 installs nothing, CONFIG=asan builds in build/asan, CI=true: -Werror'
 
-all: $(LIBRARY) $(EXAMPLES) $(BENCHES) $(TOOLS)
+all: $(LIBRARY) $(SHARED) $(EXAMPLES) $(BENCHES) $(TOOLS)
 
 mnist cifar chat: %: $(BUILD)/examples/%
 	@$< $(ARGS)
@@ -240,10 +286,28 @@ mnist cifar chat: %: $(BUILD)/examples/%
 doctor: $(DOCTOR)
 	@$< $(ARGS)
 
+# Of the headers what tiny/tiny.h and tiny/models.h reach: the others are no interface.
+installed_headers = $(filter tiny/%.h,$(shell $(CXX) $(ALL_CPPFLAGS) -std=c++20 -MM tiny/tiny.h tiny/models.h))
+install: $(LIBRARY) $(SHARED)
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' \
+	  extra/install/install.sh install $(BUILD) $(VERSION) '$(strip $(ALL_LDLIBS))' \
+	  '$(installed_headers)'
+
+uninstall:
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' \
+	  extra/install/install.sh uninstall
+
 run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 
-test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(QUICKSTART) $(CONFORMANCE)
+# A program that links a sanitized library has to be sanitized itself: not what users build.
+INSTALL_TEST := $(if $(SANITIZE),,test/install/test_install.sh)
+test: export SCRIPTS = $(INSTALL_TEST)
+test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(QUICKSTART) $(CONFORMANCE) \
+  $(if $(INSTALL_TEST),$(SHARED))
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
+
+install-test: $(LIBRARY) $(SHARED) $(BUILD)/readme_example.cpp
+	@test/install/test_install.sh $(BUILD)
 
 # `make test` runs a part of these, another one each day.
 EMULATED ?= EMULATOR EMU:CUDA:sm_80 EMU:HIP:gfx942 EMU:HIP:gfx1201 EMU:LLVM:gfx942

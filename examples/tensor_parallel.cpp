@@ -39,6 +39,7 @@ cxxopts::Options describe_options() {
   add("hidden", "units between the layers, over all devices", text("1024"), "N");
   add("batch", "rows of a step", text("64"), "N");
   add("steps", "training steps", text("50"), "N");
+  add("version", "prints the version");
   add("help", "prints this");
   return options;
 }
@@ -100,6 +101,7 @@ void train(const Options& o, int64_t gpus) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (print_version("tensor_parallel", argc, argv)) return 0;
   try {
     cxxopts::Options options = describe_options();
     const auto parsed = options.parse(argc, argv);

@@ -11,6 +11,7 @@
 
 #include "runtime/kernels/choice_cache.h"
 #include "tiny/base/error.h"
+#include "tiny/run/version.h"
 
 using namespace tiny;
 
@@ -48,11 +49,13 @@ void explain(SearchCache& cache, const std::string& text) {
 
 int run(int count, char** arguments) {
   cxxopts::Options options("beam-cache", "What searches for kernels' options have found.");
-  options.add_options()("file", "the file (BEAM_CACHE, else beam.jsonl in the cache's folder)",
-                        cxxopts::value<std::string>())(
-      "command", "list, export, import, drop, explain", cxxopts::value<std::string>())(
-      "text", "file, or a part of a kernel's name or key",
-      cxxopts::value<std::string>()->default_value(""))("help", "this text");
+  const auto text_value = [] { return cxxopts::value<std::string>(); };
+  auto add = options.add_options();
+  add("file", "the file (BEAM_CACHE, else beam.jsonl in the cache's folder)", text_value());
+  add("command", "list, export, import, drop, explain", text_value());
+  add("text", "file, or a part of a kernel's name or key", text_value()->default_value(""));
+  add("version", "prints the version");
+  add("help", "this text");
   options.parse_positional({"command", "text"});
   options.positional_help("list | export FILE | import FILE | drop [TEXT] | explain TEXT");
   const auto given = options.parse(count, arguments);
@@ -83,6 +86,7 @@ int run(int count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (print_version("beam-cache", count, arguments)) return 0;
   try {
     return run(count, arguments);
   } catch (const std::exception& e) {

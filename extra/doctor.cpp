@@ -139,6 +139,7 @@ bool examine(const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (print_version("doctor", argc, argv)) return 0;
   std::vector<std::string> names(argv + 1, argv + argc);
   if (names.empty()) {
     print_compilers();

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "extra/kernel_reader.h"
+#include "tiny/run/version.h"
 
 using namespace tiny;
 
@@ -37,6 +38,7 @@ int prove_all(std::istream& in) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (print_version("prove", count, arguments)) return 0;
   try {
     if (count < 2) return prove_all(std::cin);
     std::ifstream file(arguments[1]);

@@ -1,7 +1,9 @@
 #!/bin/bash
-# Runs the test program and the conformance suites, and ends with the closing line of all of them:
+# Runs the test program and the conformance suites. Prints a line for each group of tests when it
+# ends, `unit: N passed, N failed in N s`, and last the closing line of all of them:
 # `N passed, N failed[, N skipped]`. Status 0 only if nothing failed.
 #   run_tests.sh TESTS CONFORMANCE [doctest options]      (TESTS may be missing: `none`)
+# $SCRIPTS are further programs of tests that end with such a line; a filter leaves them out too.
 # Where z3 is, a kernel that is not proved is an error (CHECK_OOB=2), unless the environment says
 # otherwise.
 # The suites are the *.json files of $CONFORMANCE_SUITES, by default ../shared/conformance where
@@ -20,33 +22,54 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0
 
-# doctest's summary as a closing line.
+closing_form='^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$'
+
+# doctest's summary as a closing line. What doctest calls skipped was filtered out.
 summary() {
-  awk '{print; fflush()}
-    /^\[doctest\] test cases:/ {
+  awk '/^\[doctest\] test cases:/ {
       gsub(/[|:]/, " ")
       for (i = 2; i <= NF; i++) count[$i] = $(i - 1)
-      printf "%d passed, %d failed, %d skipped\n", count["passed"], count["failed"], count["skipped"]
-    }'
+      printf "%d passed, %d failed\n", count["passed"], count["failed"]
+    }
+    !/^(\[doctest\]|=+$)/ {print}
+    {fflush()}'
 }
 
-# Runs a command and adds the numbers of its closing line to the totals. A command that fails, or
-# ends without that line (a crash), with no failure counted is one failure.
+counts() { echo "$1 passed, $2 failed$([ "$3" -gt 0 ] && echo ", $3 skipped")"; }
+
+# run GROUP COMMAND...: adds the numbers of its closing line to the totals, and prints them with the
+# group's name. A command that fails, or ends without that line (a crash), with no failure counted
+# is one failure.
 run() {
-  local code=0 closing counted=0
-  "$@" 2>&1 | summary | tee "$log" || code=1
-  closing=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log" | tail -n 1)
+  local group=$1 code=0 closing begin=$SECONDS p=0 f=0 s=0
+  shift
+  "$@" 2>&1 | summary | tee "$log" | sed -uE "/$closing_form/d" || code=1
+  closing=$(grep -E "$closing_form" "$log" | tail -n 1)
   if [ -n "$closing" ]; then
     read -r p _ f _ s _ <<<"${closing//,/}"
-    passed=$((passed + p)) counted=$f skipped=$((skipped + ${s:-0}))
   else
     code=1
   fi
-  if [ "$code" -ne 0 ] && [ "$counted" -eq 0 ]; then counted=1; fi
-  failed=$((failed + counted))
+  if [ "$code" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+  echo "$group: $(counts "$p" "$f" "${s:-0}") in $((SECONDS - begin)) s"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + ${s:-0}))
 }
 
-[ "$tests" = none ] || run "$tests" "$@"
+# Each folder of tests is a group, and a process of its own; last what lies in none of them.
+run_groups() {
+  local folder known=''
+  for folder in unit golden lint ops fuzz programs train; do
+    known=$known${known:+,}*test/$folder/*
+    run "$folder" "$tests" -sf="*test/$folder/*"
+  done
+  if ! "$tests" --count -sfe="$known" | grep -q ': 0$'; then run others "$tests" -sfe="$known"; fi
+}
+
+if [ "$tests" != none ] && [ $# -eq 0 ]; then
+  run_groups
+elif [ "$tests" != none ]; then
+  run tests "$tests" "$@"
+fi
 if [ $# -eq 0 ] && [ -x "$conformance" ] && [ -d "$suites" ]; then
   for device in ${DEVICE:-$("$conformance" --devices)}; do
     case $device in
@@ -56,13 +79,15 @@ if [ $# -eq 0 ] && [ -x "$conformance" ] && [ -d "$suites" ]; then
     esac
     for suite in "$suites"/*.json; do
       [ -e "$suite" ] || continue
-      echo "conformance: $(basename "$suite" .json) on $device"
-      run "$conformance" "${suite%.json}" --device "$device" --parts "$parts"
+      run "conformance $(basename "$suite" .json) on $device" \
+        "$conformance" "${suite%.json}" --device "$device" --parts "$parts"
     done
   done
 fi
 
-closing="$passed passed, $failed failed"
-[ "$skipped" -gt 0 ] && closing="$closing, $skipped skipped"
-echo "$closing"
+if [ $# -eq 0 ]; then
+  for script in ${SCRIPTS:-}; do run "$(basename "$script")" "$script" "$(dirname "$tests")"; done
+fi
+
+counts "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]

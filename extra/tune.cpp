@@ -12,6 +12,7 @@
 #include "extra/kernel_reader.h"
 #include "runtime/search/search.h"
 #include "runtime/search/space.h"
+#include "tiny/run/version.h"
 
 using namespace tiny;
 
@@ -102,7 +103,7 @@ int run(int count, char** arguments) {
       cxxopts::value<std::string>()->default_value("tune.svg"))(
       "choice", "tries these options alone", cxxopts::value<std::string>())(
       "in-process", "without processes of its own")("no-cache", "neither reads nor keeps times")(
-      "help", "this text");
+      "version", "prints the version")("help", "this text");
   options.parse_positional({"kernels"});
   options.positional_help("[kernels.txt]");
   const auto given = options.parse(count, arguments);
@@ -138,6 +139,7 @@ int run(int count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (print_version("tune", count, arguments)) return 0;
   try {
     return run(count, arguments);
   } catch (const std::exception& e) {

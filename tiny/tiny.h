@@ -12,6 +12,7 @@
 #include "tiny/run/memory.h"
 #include "tiny/run/profile.h"
 #include "tiny/run/ranks.h"
+#include "tiny/run/version.h"
 #include "tiny/tensor/checkpoint.h"
 #include "tiny/tensor/ops/linalg.h"
 #include "tiny/tensor/random.h"

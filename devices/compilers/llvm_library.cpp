@@ -207,8 +207,8 @@ class Compilation {
 
   std::string parse() {
     const std::string& text = source_.text;
-    Buffer buffer = llvm_.CreateMemoryBufferWithMemoryRange(text.data(), text.size(),
-                                                            source_.entry.c_str(), true);
+    llvm_c::Buffer buffer = llvm_.CreateMemoryBufferWithMemoryRange(text.data(), text.size(),
+                                                                    source_.entry.c_str(), true);
     char* message = nullptr;
     if (llvm_.ParseIRInContext(context_, buffer, &module_, &message))  // consumes the buffer
       return take_message(llvm_, message);
@@ -232,7 +232,7 @@ class Compilation {
   }
 
   std::string emit(Output output, std::string& object) {
-    Buffer buffer = nullptr;
+    llvm_c::Buffer buffer = nullptr;
     char* message = nullptr;
     if (llvm_.TargetMachineEmitToMemoryBuffer(machine_, module_, static_cast<int>(output), &message,
                                               &buffer))

@@ -42,7 +42,7 @@ class Jit {
     place.dylib = take_dylib();
     place.tracker = llvm_.OrcJITDylibCreateResourceTracker(place.dylib);
     try {
-      Buffer buffer =
+      llvm_c::Buffer buffer =
           llvm_.CreateMemoryBufferWithMemoryRangeCopy(object.data(), object.size(), entry.c_str());
       check_failure(llvm_.OrcLLJITAddObjectFileWithRT(jit_, place.tracker, buffer), entry);
       return look_up(place.dylib, entry);

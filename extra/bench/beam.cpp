@@ -193,7 +193,7 @@ int run(int count, char** arguments) {
       "product", "as bench/gpu takes it, instead of the other rows",
       cxxopts::value<std::vector<std::string>>())(
       "row", "part of its name", cxxopts::value<std::vector<std::string>>()->default_value(""))(
-      "help", "this text");
+      "version", "prints the version")("help", "this text");
   options.parse_positional({"row"});
   const auto given = options.parse(count, arguments);
   if (given.count("help")) {
@@ -223,6 +223,7 @@ int run(int count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (print_version("beam", count, arguments)) return 0;
   try {
     return run(count, arguments);
   } catch (const std::exception& e) {

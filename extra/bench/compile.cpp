@@ -29,6 +29,7 @@
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
 #include "tiny/nn/layers.h"
+#include "tiny/run/version.h"
 
 using namespace tiny;
 
@@ -214,6 +215,7 @@ void bench_products(const std::string& device) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (print_version("compile", argc, argv)) return 0;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   std::vector<std::string> devices;
   for (int i = 1; i < argc; ++i)

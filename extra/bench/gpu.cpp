@@ -367,6 +367,7 @@ int run_rows(const Options& o, Device& device, Report& report) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (print_version("gpu", argc, argv)) return 0;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     const Options o = read_options(argc, argv);

@@ -702,6 +702,7 @@ void print_time(const Row& row, double least_seconds) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (print_version("operators", argc, argv)) return 0;
   std::set<std::string> names;
   bool list = false;
   double least_seconds = 0.05;

@@ -20,6 +20,7 @@
 #include "extra/bench/record.h"
 #include "extra/bench/replays.h"
 #include "tiny/data/command_line.h"
+#include "tiny/run/version.h"
 
 using namespace tiny;
 
@@ -186,6 +187,7 @@ Options read_options(int argc, char** argv) {
       text("each"), "each|all");
   add("svg", "a chart of the speeds", text(""), "FILE");
   add("append", "JSON lines go here too", text(""), "FILE");
+  add("version", "prints the version");
   add("help", "prints this");
   const auto parsed = options.parse(argc, argv);
   if (parsed.count("help")) {
@@ -255,6 +257,7 @@ void run(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (print_version("scaling", argc, argv)) return 0;
   try {
     run(read_options(argc, argv));
     return 0;

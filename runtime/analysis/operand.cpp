@@ -20,7 +20,7 @@ bool is_affine(Node at) {
 
 // Axes of memory that the reader steps through as one (blocks, and the elements of a block) become
 // one.
-void join_axes(Operand& o) {
+void join_axes(ProductOperand& o) {
   Shape shape = to_shape(o.point->shape());
   for (size_t d = 0; d + 1 < shape.size();) {
     Node joined = index_add(index_mul(o.at[d], shape[d + 1]), o.at[d + 1]);
@@ -49,7 +49,7 @@ void conditions(Node gate, std::vector<Node>& out) {
 }
 
 // The conditions under which all indices lie inside the point.
-std::vector<Node> bounds_of(const Operand& o) {
+std::vector<Node> bounds_of(const ProductOperand& o) {
   std::vector<Node> out;
   for (size_t d = 0; d < o.at.size(); ++d) {
     const int64_t size = o.point->shape()[static_cast<int>(d)];
@@ -109,7 +109,7 @@ std::vector<Node> ranges_of_axes(Ints shape) {
 namespace {
 
 // One node of movement, or the first cast, further down; false where there is none.
-bool descend(Operand& o) {
+bool descend(ProductOperand& o) {
   if (!is_view(o.point)) return false;
   Node below = o.point->src(0);
   if (o.point->op == Op::Reshape && below->op == Op::Param) return false;
@@ -124,16 +124,16 @@ bool descend(Operand& o) {
 
 }  // namespace
 
-Operand follow(Node top, const std::vector<Node>& ranges) {
-  Operand o{top, ranges, nullptr, 0};
+ProductOperand follow(Node top, const std::vector<Node>& ranges) {
+  ProductOperand o{top, ranges, nullptr, 0};
   while (descend(o)) {
   }
   if (o.point->op == Op::Reshape) join_axes(o);
   return o;
 }
 
-Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how) {
-  Operand o{top, ranges, nullptr, 0}, best = o;
+ProductOperand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how) {
+  ProductOperand o{top, ranges, nullptr, 0}, best = o;
   do {
     if (how.without_gate && o.gate) return best;
     if (!is_affine(o) || !o.point->dtype.is_half()) continue;
@@ -144,9 +144,9 @@ Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHal
   return is_affine(o) || !best.point->dtype.is_half() ? o : best;
 }
 
-bool pads_alone(const std::vector<Operand>& operands) {
+bool pads_alone(const std::vector<ProductOperand>& operands) {
   std::vector<Node> gates, bounds;
-  for (const Operand& o : operands) {
+  for (const ProductOperand& o : operands) {
     std::vector<Node> have;
     conditions(o.gate, have);
     const std::vector<Node> want = bounds_of(o);
@@ -160,11 +160,11 @@ bool pads_alone(const std::vector<Operand>& operands) {
   });
 }
 
-bool is_affine(const Operand& o) {
+bool is_affine(const ProductOperand& o) {
   return std::all_of(o.at.begin(), o.at.end(), [](Node i) { return is_affine(i); });
 }
 
-bool is_window(const Operand& o, int dim) {
+bool is_window(const ProductOperand& o, int dim) {
   auto terms = to_sum(o.at[static_cast<size_t>(dim)]).terms;
   std::sort(terms.begin(), terms.end(),
             [](const auto& x, const auto& y) { return std::abs(x.factor) < std::abs(y.factor); });
@@ -174,13 +174,13 @@ bool is_window(const Operand& o, int dim) {
   return false;
 }
 
-bool has_windows(const Operand& o) {
+bool has_windows(const ProductOperand& o) {
   for (int dim = 0; dim < o.point->rank; ++dim)
     if (is_window(o, dim)) return true;
   return false;
 }
 
-Walk walk_of(const Operand& o, Node range) {
+Walk walk_of(const ProductOperand& o, Node range) {
   Walk w{Walk::None, -1};
   for (size_t d = 0; d < o.at.size(); ++d) {
     if (!(o.at[d]->ranges & range->ranges)) continue;
@@ -215,7 +215,7 @@ Node packed(Node x, int dim, int64_t width) {
   return build::reshape(build::permute(p, back), x->shape());
 }
 
-AffineMap affine_map(const Operand& o, const std::vector<Node>& ranges) {
+AffineMap affine_map(const ProductOperand& o, const std::vector<Node>& ranges) {
   AffineMap m;
   for (size_t d = 0; d < o.at.size(); ++d) {
     const int64_t size = o.point->shape()[static_cast<int>(d)];

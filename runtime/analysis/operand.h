@@ -9,7 +9,7 @@ namespace tiny {
 
 // What a product reads of one of its operands: the element of `point` at the indices `at` (in terms
 // of one range for each axis of the product), zero where the gate does not hold.
-struct Operand {
+struct ProductOperand {
   Node point = nullptr;
   std::vector<Node> at;
   Node gate = nullptr;
@@ -40,7 +40,7 @@ inline int last_axis(Ints shape) {
 
 // Follows movement and at most one cast down to memory or to something computed. A reshape on top
 // of memory stays: it tells the axes apart.
-Operand follow(Node top, const std::vector<Node>& ranges);
+ProductOperand follow(Node top, const std::vector<Node>& ranges);
 
 // As far down as halves lie in memory, or would, such that all indices are sums of ranges: to one
 // of `stops`, or the last that is read without a gate where it is to be so.
@@ -48,7 +48,7 @@ struct FollowHalves {
   const NodeMap<int>* stops = nullptr;
   bool without_gate = false;
 };
-Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how);
+ProductOperand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHalves& how);
 
 // A product worth its own layout, one whose operands are each used many times, as Mul of two
 // views right below the reduction; nullptr for any other reduction, and where it is of integers but
@@ -56,11 +56,11 @@ Operand follow_halves(Node top, const std::vector<Node>& ranges, const FollowHal
 Node with_product_on_top(Node reduce, bool integers = false);
 
 // Whether all indices are sums of ranges.
-bool is_affine(const Operand& o);
+bool is_affine(const ProductOperand& o);
 
 // Whether the product is zero just where one of its factors would be, were each padded with zeros
 // to its own bounds.
-bool pads_alone(const std::vector<Operand>& operands);
+bool pads_alone(const std::vector<ProductOperand>& operands);
 
 // How the operand's memory is walked when an axis of the product advances.
 struct Walk {
@@ -68,11 +68,11 @@ struct Walk {
   int dim = -1;  // of the point: the only one that moves, by one, for Contiguous and Movable
 };
 
-Walk walk_of(const Operand& o, Node range);
+Walk walk_of(const ProductOperand& o, Node range);
 
 // Whether several ranges walk along a dimension and do more than count it together; along any.
-bool is_window(const Operand& o, int dim);
-bool has_windows(const Operand& o);
+bool is_window(const ProductOperand& o, int dim);
+bool has_windows(const ProductOperand& o);
 
 // An operand's point, padded, as build::affine reads it.
 struct AffineMap {
@@ -80,7 +80,7 @@ struct AffineMap {
   bool padded = false;
   std::vector<int64_t> map;
 };
-AffineMap affine_map(const Operand& o, const std::vector<Node>& ranges);
+AffineMap affine_map(const ProductOperand& o, const std::vector<Node>& ranges);
 Node affine_view(Node x, const AffineMap& map, Ints shape);
 
 // `x` with axis `dim` innermost in memory, in panels of `width` where it is wider; seen from

@@ -32,14 +32,14 @@ bool is_cheap(Node value) {
   return true;
 }
 
-bool is_moved(const Operand& o, Node range) {
+bool is_moved(const ProductOperand& o, Node range) {
   return std::any_of(o.at.begin(), o.at.end(),
                      [&](Node at) { return (at->ranges & range->ranges) != 0; });
 }
 
 // Whether the operand is a matrix, or several: each of its elements is there once, however its
 // index is made; or it is a part of one.
-bool is_matrix(const Operand& o, Node product, const std::vector<Node>& ranges) {
+bool is_matrix(const ProductOperand& o, Node product, const std::vector<Node>& ranges) {
   int64_t elements = 1;
   for (int i = 0; i < product->rank; ++i)
     if (is_moved(o, ranges[static_cast<size_t>(i)])) elements *= product->src(0)->shape()[i];
@@ -52,7 +52,7 @@ struct Sizes {
   int axis = -1;  // of the sum
 };
 
-std::optional<Sizes> sizes_of(Node product, const std::vector<Operand>& operands,
+std::optional<Sizes> sizes_of(Node product, const std::vector<ProductOperand>& operands,
                               const std::vector<Node>& ranges) {
   Sizes out;
   for (int i = 0; i < product->rank; ++i) {
@@ -82,9 +82,9 @@ std::optional<ThinProduct> find_thin_product(Node product, const Target& target)
       mul->op != Op::Mul || mul->num_src != 2 || mul != product->src(0))
     return {};
   const OwnRanges own(mul->shape());
-  std::vector<Operand> operands;
+  std::vector<ProductOperand> operands;
   for (Node s : mul->srcs()) operands.push_back(follow(s, own.ranges));
-  for (const Operand& o : operands)
+  for (const ProductOperand& o : operands)
     if (!o.point->dtype.is_half() || !mma_unit(target, o.point->dtype) || o.gate ||
         !is_matrix(o, product, own.ranges))
       return {};

@@ -135,7 +135,7 @@ class Tiler {
 
   bool find_axes(Ints shape) {
     const OwnRanges own(shape);
-    Operand operands[2];
+    ProductOperand operands[2];
     for (int o : {0, 1}) {
       operands[o] = follow(sides_[o].view, own.ranges);
       if (!is_affine(operands[o])) return false;
@@ -172,7 +172,7 @@ class Tiler {
   // many results that the copies are little beside the product. With fewer, or windows that leave
   // the caches, some were slower than in f32 (Zen 4, memory in use by others, fifteen convolutions
   // and their gradients).
-  bool find_windows(int which, const Operand& o, const std::vector<Node>& ranges) {
+  bool find_windows(int which, const ProductOperand& o, const std::vector<Node>& ranges) {
     constexpr int64_t kChannels = 16, kFewest = 48, kMostBytes = 32 << 20;
     Side& side = sides_[which];
     Axes* taps = nullptr;

@@ -32,7 +32,7 @@ class Planner {
     std::vector<OperandPlan> plans;
     int64_t own[2] = {1, 1};
     for (Node s : n->src(0)->srcs()) {
-      const Operand o = follow(s, ranges);
+      const ProductOperand o = follow(s, ranges);
       if (!has_matrix_unit(target_, o.point->dtype) || o.gate || !is_affine(o) || has_windows(o))
         return {};
       const Walk walk = walk_of(o, ranges[static_cast<size_t>(sum)]);
@@ -59,7 +59,7 @@ class Planner {
     Node x = n->src(0);
     const OwnRanges own_ranges(x->shape());
     const std::vector<Node>& ranges = own_ranges.ranges;
-    std::vector<Operand> operands;
+    std::vector<ProductOperand> operands;
     for (Node s : x->srcs()) {
       operands.push_back(follow(s, ranges));
       if (!is_affine(operands.back())) return {};
@@ -69,7 +69,7 @@ class Planner {
     if (gpu && is_staged(n, operands, ranges)) return {};
     const int axis = gpu ? -1 : best_axis(n, operands, ranges);
     std::vector<OperandPlan> plans;
-    for (const Operand& o : operands) {
+    for (const ProductOperand& o : operands) {
       plans.push_back(plan_of(o, ranges, gpu ? own_axis(n, o, operands, ranges) : axis));
       if (const int dim = sum_dim(n, o, ranges, axis, target_); dim >= 0) plans.back().dim = dim;
       plans.back().widened = axis >= 0 && is_worth_widening(x, o);
@@ -81,7 +81,7 @@ class Planner {
   std::optional<OperandPlan> plan_window(Node top, Node reduce) const {
     const OwnRanges own_ranges(top->shape());
     const std::vector<Node>& ranges = own_ranges.ranges;
-    const Operand o = follow(top, ranges);
+    const ProductOperand o = follow(top, ranges);
     if (!is_affine(o) || !pads_alone({o}) || !steps_over(o, ranges, reduce)) return {};
     OperandPlan p = plan_of(o, ranges, -1);
     const bool computed = p.map.padded || is_elementwise(p.point->op);
@@ -90,7 +90,7 @@ class Planner {
   }
 
  private:
-  OperandPlan plan_of(const Operand& o, const std::vector<Node>& ranges, int axis) const {
+  OperandPlan plan_of(const ProductOperand& o, const std::vector<Node>& ranges, int axis) const {
     OperandPlan p;
     p.point = o.point;
     p.map = affine_map(o, ranges);
@@ -125,10 +125,10 @@ class Planner {
 
   // Products whose blocks stage operands in shared memory for the matrix units of warps, which read
   // them in either order.
-  bool is_staged(Node n, const std::vector<Operand>& operands,
+  bool is_staged(Node n, const std::vector<ProductOperand>& operands,
                  const std::vector<Node>& ranges) const {
     int64_t own[2] = {1, 1}, terms = 1, others = 1;
-    for (const Operand& o : operands)
+    for (const ProductOperand& o : operands)
       if (!mma_unit(target_, o.point->dtype)) return false;
     for (int i = 0; i < n->rank; ++i) {
       const int64_t size = n->src(0)->shape()[i];
@@ -152,7 +152,7 @@ class Planner {
   // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:
   // each is to be contiguous along an axis that it has to itself. Such an axis for one that is not,
   // where packing is little beside the product; -1 where the operand stays as it is.
-  int own_axis(Node n, const Operand& o, const std::vector<Operand>& operands,
+  int own_axis(Node n, const ProductOperand& o, const std::vector<ProductOperand>& operands,
                const std::vector<Node>& ranges) const {
     constexpr int64_t kUses = 64, kSmallest = 4;
     const int64_t work = numel(n->src(0)->shape());
@@ -162,16 +162,17 @@ class Planner {
       const int64_t size = n->src(0)->shape()[i];
       if (is_reduced(n, i) || size < kSmallest || walk_of(o, ranges[i]).kind != Walk::Movable)
         continue;
-      const bool own = std::all_of(operands.begin(), operands.end(), [&](const Operand& other) {
-        return &other == &o || walk_of(other, ranges[i]).kind == Walk::None;
-      });
+      const bool own =
+          std::all_of(operands.begin(), operands.end(), [&](const ProductOperand& other) {
+            return &other == &o || walk_of(other, ranges[i]).kind == Walk::None;
+          });
       if (own && (best < 0 || size > n->src(0)->shape()[best])) best = i;
     }
     return best;
   }
 
   // Whether neighbouring results, as many as a warp has threads, need few lines of the operand.
-  bool is_dense(Node n, const Operand& o, const std::vector<Node>& ranges) const {
+  bool is_dense(Node n, const ProductOperand& o, const std::vector<Node>& ranges) const {
     constexpr int64_t kLine = 128, kFew = 3;
     std::vector<std::pair<int64_t, int64_t>> steps;  // in memory, and how many
     for (int i = 0; i < n->rank; ++i) {
@@ -192,7 +193,7 @@ class Planner {
   }
 
   // Elements of the operand's memory from one place to the next along the range.
-  static int64_t step_of(const Operand& o, Node range) {
+  static int64_t step_of(const ProductOperand& o, Node range) {
     int64_t step = 0, behind = 1;
     for (size_t d = o.at.size(); d-- > 0;) {
       for (const auto& t : to_sum(o.at[d]).terms)
@@ -204,12 +205,13 @@ class Planner {
 
   // Vector loads and arithmetic for each vector of products when `range` is the vector range, and
   // the work of packing shared out among them.
-  double cost(const std::vector<Operand>& operands, Node range, int64_t size, int64_t work) const {
+  double cost(const std::vector<ProductOperand>& operands, Node range, int64_t size,
+              int64_t work) const {
     const double lanes = target_.vector_bytes / 4.0, n = static_cast<double>(size);
     const double filled =
         n / (static_cast<double>(static_cast<int64_t>((n + lanes - 1) / lanes)) * lanes);
     double sum = 0;
-    for (const Operand& o : operands) {
+    for (const ProductOperand& o : operands) {
       const double elements = static_cast<double>(numel(o.point->shape()));
       switch (walk_of(o, range).kind) {
         case Walk::None: sum += 0.5; break;
@@ -221,7 +223,7 @@ class Planner {
     return sum / filled;
   }
 
-  int best_axis(Node n, const std::vector<Operand>& operands,
+  int best_axis(Node n, const std::vector<ProductOperand>& operands,
                 const std::vector<Node>& ranges) const {
     const int64_t work = numel(n->src(0)->shape());
     int best = -1;
@@ -239,7 +241,7 @@ class Planner {
   }
 
   // Whether from one result to the next the innermost axis is walked by more than one element.
-  static bool steps_over(const Operand& o, const std::vector<Node>& ranges, Node reduce) {
+  static bool steps_over(const ProductOperand& o, const std::vector<Node>& ranges, Node reduce) {
     if (o.at.empty()) return false;
     for (const auto& t : to_sum(o.at.back()).terms)
       for (int i = 0; i < reduce->rank; ++i)
@@ -277,7 +279,7 @@ std::vector<Node> computed_operands(Node reduce, const Target& target) {
   const OwnRanges own(mul->shape());
   std::vector<Node> points;
   for (Node s : mul->srcs()) {
-    const Operand o = follow_halves(s, own.ranges, {});
+    const ProductOperand o = follow_halves(s, own.ranges, {});
     if (has_windows(o)) return {};
     points.push_back(o.point);
   }

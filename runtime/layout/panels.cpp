@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kManyColumns = 256;  // in rows that are far apart
 
-bool is_large(const Operand& o, int dim, const Target& target) {
+bool is_large(const ProductOperand& o, int dim, const Target& target) {
   const int64_t size = std::max(o.point->dtype.size(), 4);  // halves are computed with in f32
   return o.point->shape()[dim] >= kManyColumns &&
          numel(o.point->shape()) * size > target.l2_bytes / 2;
@@ -26,7 +26,7 @@ int64_t panel_width(int64_t columns, const Target& target) {
   return lanes * register_tile(target, kManyRows, vectors, true).vectors;
 }
 
-bool wants_panels(const Operand& o, int dim, const Target& target) {
+bool wants_panels(const ProductOperand& o, int dim, const Target& target) {
   const int64_t columns = o.point->shape()[dim];
   return is_large(o, dim, target) && columns > panel_width(columns, target);
 }
@@ -39,7 +39,7 @@ Node in_panels(Node x, int dim, int64_t width) {
   return build::pad(x, amounts);
 }
 
-int sum_dim(Node reduce, const Operand& o, const std::vector<Node>& ranges, int axis,
+int sum_dim(Node reduce, const ProductOperand& o, const std::vector<Node>& ranges, int axis,
             const Target& target) {
   constexpr int64_t kPages = 64;  // in the first table of translations
   if (axis < 0 || walk_of(o, ranges[static_cast<size_t>(axis)]).kind != Walk::None) return -1;
@@ -54,7 +54,7 @@ int sum_dim(Node reduce, const Operand& o, const std::vector<Node>& ranges, int 
   return -1;
 }
 
-bool is_worth_widening(Node product, const Operand& o) {
+bool is_worth_widening(Node product, const ProductOperand& o) {
   constexpr int64_t kUses = 32;
   return o.point->dtype.is_half() && product->dtype == kF32 &&
          numel(product->shape()) >= kUses * numel(o.point->shape());

@@ -12,7 +12,7 @@ int64_t panel_width(int64_t columns, const Target& target);
 
 // Whether an operand that is contiguous along `dim` is to be copied into panels: rows far apart
 // share few places of the caches and many pages.
-bool wants_panels(const Operand& o, int dim, const Target& target);
+bool wants_panels(const ProductOperand& o, int dim, const Target& target);
 
 // `x` with zeros behind the last columns, along `dim`, where there are many and panels of this
 // width do not divide them.
@@ -21,10 +21,10 @@ Node in_panels(Node x, int dim, int64_t width);
 // The dimension that is to be innermost in memory of the operand that has no elements along the
 // vector axis: a tile reads a few of its rows, element by element of the sum, and those are to be
 // next to each other where they would be in as many pages. -1 where it stays as it is.
-int sum_dim(Node reduce, const Operand& o, const std::vector<Node>& ranges, int axis,
+int sum_dim(Node reduce, const ProductOperand& o, const std::vector<Node>& ranges, int axis,
             const Target& target);
 
 // CPUs compute with halves in f32: what is read many times is converted once.
-bool is_worth_widening(Node product, const Operand& o);
+bool is_worth_widening(Node product, const ProductOperand& o);
 
 }  // namespace tiny

@@ -53,7 +53,7 @@ bool is_thin(Node n, const Target& target) {
   Node mul = base_of(n->src(0));
   const OwnRanges own_ranges(mul->shape());
   const std::vector<Node>& ranges = own_ranges.ranges;
-  const Operand a = follow(mul->src(0), ranges), b = follow(mul->src(1), ranges);
+  const ProductOperand a = follow(mul->src(0), ranges), b = follow(mul->src(1), ranges);
   for (int i = 0; i < n->rank; ++i) {
     const bool in_a = walk_of(a, ranges[i]).kind != Walk::None;
     const bool in_b = walk_of(b, ranges[i]).kind != Walk::None;

@@ -17,6 +17,7 @@
 #include "test/devices.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/run/version.h"
 
 namespace tiny::conformance {
 namespace {
@@ -75,6 +76,7 @@ cxxopts::Options make_options() {
       "Evaluate with the reference evaluator: tells defects of the front end from "
       "those of scheduling and code generation");
   add("verbose", "Print each case before it runs");
+  add("version", "Print the version");
   add("help", "Print this");
   options.parse_positional({"prefix"});
   options.positional_help("PREFIX");
@@ -129,6 +131,7 @@ int main_with(const cxxopts::ParseResult& args) {
 }  // namespace tiny::conformance
 
 int main(int argc, char** argv) {
+  if (tiny::print_version("conformance", argc, argv)) return 0;
   tiny::conformance::watch_for_crashes();
   try {
     cxxopts::Options options = tiny::conformance::make_options();

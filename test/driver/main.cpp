@@ -16,6 +16,7 @@
 #include "test/driver/driver.h"
 #include "test/driver/worker.h"
 #include "test/programs/check.h"
+#include "tiny/run/version.h"
 
 using namespace tiny;
 
@@ -29,6 +30,7 @@ uint64_t seed_of_the_day() {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (print_version("fuzz", count, arguments)) return 0;
   std::map<std::string, std::string> given;
   for (int i = 1; i < count; ++i) {
     const std::string word = arguments[i];

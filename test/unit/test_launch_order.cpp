@@ -8,38 +8,43 @@ using namespace tiny;
 
 namespace {
 
-Touched read(int memory, int64_t begin = 0, int64_t end = 8) { return {memory, begin, end, false}; }
-Touched write(int memory, int64_t begin = 0, int64_t end = 8) { return {memory, begin, end, true}; }
+Touched reads(int memory, int64_t begin = 0, int64_t end = 8) {
+  return {memory, begin, end, false};
+}
+Touched writes(int memory, int64_t begin = 0, int64_t end = 8) {
+  return {memory, begin, end, true};
+}
 
 using Orders = std::vector<std::vector<int>>;
 
 }  // namespace
 
 TEST_CASE("a launch waits for what writes its operands, and for what reads what it writes") {
-  CHECK(order_launches({{{write(0)}}, {{write(1)}}, {{read(0), read(1), write(2)}}}) ==
+  CHECK(order_launches({{{writes(0)}}, {{writes(1)}}, {{reads(0), reads(1), writes(2)}}}) ==
         Orders{{}, {}, {0, 1}});
-  CHECK(order_launches({{{read(0)}}, {{read(0)}}, {{write(0)}}, {{write(0)}}}) ==
+  CHECK(order_launches({{{reads(0)}}, {{reads(0)}}, {{writes(0)}}, {{writes(0)}}}) ==
         Orders{{}, {}, {0, 1}, {2}});
 }
 
 TEST_CASE("bytes that do not overlap are apart") {
-  CHECK(order_launches({{{write(0, 0, 8)}}, {{read(0, 8, 16)}}, {{read(0, 7, 9)}}}) ==
+  CHECK(order_launches({{{writes(0, 0, 8)}}, {{reads(0, 8, 16)}}, {{reads(0, 7, 9)}}}) ==
         Orders{{}, {}, {0}});
 }
 
 TEST_CASE("what is waited for through another launch is left out") {
-  CHECK(order_launches({{{write(0)}}, {{read(0), write(1)}}, {{read(0), read(1), write(2)}}}) ==
-        Orders{{}, {0}, {1}});
+  CHECK(
+      order_launches({{{writes(0)}}, {{reads(0), writes(1)}}, {{reads(0), reads(1), writes(2)}}}) ==
+      Orders{{}, {0}, {1}});
 }
 
 TEST_CASE("a launch that runs alone comes after all before it and before all after it") {
-  CHECK(order_launches({{{write(0)}}, {{write(1)}}, {{}, true}, {{write(2)}}, {{write(3)}}}) ==
+  CHECK(order_launches({{{writes(0)}}, {{writes(1)}}, {{}, true}, {{writes(2)}}, {{writes(3)}}}) ==
         Orders{{}, {}, {0, 1}, {2}, {2}});
 }
 
 TEST_CASE("launches that fill the device stay in order, others run beside them") {
-  const auto large = [](int memory) { return LaunchUses{{write(memory)}, false, true}; };
-  CHECK(order_launches({large(0), {{write(1)}}, large(2), {{read(0), write(3)}}, large(4)}) ==
+  const auto large = [](int memory) { return LaunchUses{{writes(memory)}, false, true}; };
+  CHECK(order_launches({large(0), {{writes(1)}}, large(2), {{reads(0), writes(3)}}, large(4)}) ==
         Orders{{}, {}, {0}, {0}, {2}});
   Target gpu;
   gpu.cores = 100;

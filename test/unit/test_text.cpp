@@ -45,6 +45,16 @@ class GermanLocale {
 
 }  // namespace
 
+TEST_CASE("parts of a text are literals, buffers of characters, numbers and what can be printed") {
+  const char buffer[8] = "of";
+  const char* const word = "tiles";
+  CHECK(cat("axis ", 3, ' ', buffer, " ", word, std::string(", "), std::string_view("f32")) ==
+        "axis 3 of tiles, f32");
+  CHECK_THROWS_WITH_AS(check(false, "axis ", 3, " ", buffer), "axis 3 of", Error);
+  CHECK_THROWS_WITH_AS(expect(false, word), "tiles", Bug);
+  CHECK_NOTHROW(check(true, word));
+}
+
 TEST_CASE("text that is made and read does not depend on the global locale") {
   const GermanLocale german;
   CHECK(cat(1234567, " ", 1234.5) == "1234567 1234.5");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <locale>
 
 namespace tiny {
 
@@ -27,6 +28,17 @@ class PlainLocale {
 };
 
 }  // namespace
+
+TextStream::TextStream() {
+  if (getloc() != std::locale::classic()) imbue(std::locale::classic());  // which takes its time
+}
+TextStream::~TextStream() = default;
+std::string TextStream::str() const { return std::ostringstream::str(); }
+
+TextReader::TextReader(const std::string& text) : std::istringstream(text) {
+  imbue(std::locale::classic());
+}
+TextReader::~TextReader() = default;
 
 std::string formatted(const char* format, ...) {
   const PlainLocale plain;

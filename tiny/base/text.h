@@ -1,7 +1,6 @@
 // Text that reads and prints the same whatever the program's locales are, C++'s global one and C's:
 // neither groups of digits nor a decimal comma. All text of the library is made and read by these.
 #pragma once
-#include <locale>
 #include <sstream>
 #include <string>
 
@@ -9,16 +8,15 @@ namespace tiny {
 
 class TextStream : public std::ostringstream {
  public:
-  TextStream() {
-    if (getloc() != std::locale::classic()) imbue(std::locale::classic());  // which takes its time
-  }
+  TextStream();
+  ~TextStream() override;
+  std::string str() const;  // as of the base class, but compiled once
 };
 
 class TextReader : public std::istringstream {
  public:
-  explicit TextReader(const std::string& text) : std::istringstream(text) {
-    imbue(std::locale::classic());
-  }
+  explicit TextReader(const std::string& text);
+  ~TextReader() override;
 };
 
 // What printf would print in the C locale.

@@ -15,6 +15,7 @@
 #include "tiny/base/error.h"
 #include "tiny/run/devices.h"
 #include "tiny/run/ranks.h"
+#include "tiny/run/version.h"
 
 namespace tiny {
 
@@ -113,12 +114,13 @@ void read_training_options(const Arguments<Parsed>& given, const char* data_vari
 }
 
 // The main() of a program: reads the options with `parser`, where `text` is the type of a value
-// that is a text (cxxopts::value<std::string>()), and calls run(parsed), or prints --help. The exit
-// code; what is thrown goes to the standard error under the program's name.
+// that is a text (cxxopts::value<std::string>()), and calls run(parsed), or prints --help or
+// --version. The exit code; what is thrown goes to the standard error under the program's name.
 template <class Parser, class Text, class Run>
 int run_program(const char* name, Parser parser, Text text,
                 const std::vector<std::vector<OptionText>>& options, int argc, char** argv,
                 Run run) {
+  if (print_version(name, argc, argv)) return 0;
   try {
     auto add = parser.add_options();
     for (const std::vector<OptionText>& some : options)
@@ -127,6 +129,7 @@ int run_program(const char* name, Parser parser, Text text,
           add(o.name, o.help, text, o.argument);
         else
           add(o.name, o.help);
+    add("version", "prints the version");
     add("help", "prints this");
     const auto parsed = parser.parse(argc, argv);
     if (parsed.count("help"))

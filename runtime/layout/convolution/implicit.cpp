@@ -79,7 +79,7 @@ class Finder {
  private:
   bool find_operands(const Target& target) {
     for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stored_}));
-    for (const Operand& o : operands_)
+    for (const ProductOperand& o : operands_)
       if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return false;
     return pads_alone(operands_);
   }
@@ -118,7 +118,7 @@ class Finder {
   // Whether the copy engine has enough bits for the offsets in windows and the steps between them
   // (codegen/wgmma/operand.cpp: limits).
   bool is_copied(int operand) const {
-    const Operand& o = operands_[operand];
+    const ProductOperand& o = operands_[operand];
     int axes = 0;
     int64_t widest = 0, step = 0;
     for (int dim = 0; dim < o.point->rank; ++dim) {
@@ -169,7 +169,7 @@ class Finder {
   // one is made so.
   void settle(int operand, std::initializer_list<int> axes, int64_t bytes,
               WindowProduct& out) const {
-    const Operand& o = operands_[operand];
+    const ProductOperand& o = operands_[operand];
     out.points[operand] = o.point;
     out.maps[operand] = affine_map(o, ranges_);
     for (int axis : axes) {
@@ -183,7 +183,7 @@ class Finder {
   Node n_;
   const NodeMap<int>* stored_;
   std::vector<Node> ranges_;
-  std::vector<Operand> operands_;
+  std::vector<ProductOperand> operands_;
 };
 
 int64_t whole_channels(int64_t size, DType dtype) {

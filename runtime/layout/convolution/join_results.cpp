@@ -15,7 +15,7 @@ constexpr int64_t kFewest = 8, kColumns = 32;  // results of a window; of a tile
 constexpr int64_t kFewestPixels = int64_t{1} << 14;
 
 // The axes that the results of a window have, of the product's; empty where it is no convolution.
-std::vector<int> axes_of_results(Node n, const std::vector<Operand>& operands, int with,
+std::vector<int> axes_of_results(Node n, const std::vector<ProductOperand>& operands, int with,
                                  const std::vector<Node>& ranges) {
   std::vector<int> out;
   const Ints shape = n->src(0)->shape();
@@ -49,7 +49,7 @@ AffineMap of_axes(const AffineMap& map, size_t rank, const std::vector<int>& axe
 }
 
 struct Found {
-  Operand operands[2];
+  ProductOperand operands[2];
   AffineMap maps[2];
   int with = 0;
   std::vector<int> results;
@@ -58,9 +58,9 @@ struct Found {
 std::optional<Found> find(Node n, const Target& target) {
   const OwnRanges own(n->src(0)->shape());
   const std::vector<Node>& ranges = own.ranges;
-  std::vector<Operand> operands;
+  std::vector<ProductOperand> operands;
   for (Node s : n->src(0)->srcs()) operands.push_back(follow_halves(s, ranges, {}));
-  for (const Operand& o : operands)
+  for (const ProductOperand& o : operands)
     if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return {};
   if (!pads_alone(operands)) return {};
   Found f;

@@ -12,7 +12,7 @@ int64_t WindowAxes::size(const std::vector<int>& axes) const {
 
 bool WindowAxes::find_axes(const Target& target, const NodeMap<int>* stops) {
   for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stops}));
-  for (const Operand& o : operands_)
+  for (const ProductOperand& o : operands_)
     if (!is_affine(o) || !has_window_unit(target, o.point->dtype)) return false;
   if (operands_[0].point->dtype != operands_[1].point->dtype || !pads_alone(operands_))
     return false;
@@ -30,7 +30,7 @@ bool WindowAxes::find_axes(const Target& target, const NodeMap<int>* stops) {
   forward_ = size(summed) < size(own);
   taps_ = forward_ ? summed : own;
   pixels_ = forward_ ? own : summed;
-  for (const Operand& o : operands_) maps_.push_back(affine_map(o, ranges_));
+  for (const ProductOperand& o : operands_) maps_.push_back(affine_map(o, ranges_));
   return true;
 }
 

@@ -28,15 +28,15 @@ class WindowAxes {
            size(pixels_) >= kFewestPixels * size(taps_);
   }
 
-  const Operand& windows() const { return operands_[static_cast<size_t>(with_)]; }
-  const Operand& other() const { return operands_[static_cast<size_t>(1 - with_)]; }
+  const ProductOperand& windows() const { return operands_[static_cast<size_t>(with_)]; }
+  const ProductOperand& other() const { return operands_[static_cast<size_t>(1 - with_)]; }
   int64_t extent_of(int axis) const { return shape_[static_cast<size_t>(axis)]; }
   int64_t size(const std::vector<int>& axes) const;
 
   Node n_;
   Shape shape_;
   std::vector<Node> ranges_;
-  std::vector<Operand> operands_;
+  std::vector<ProductOperand> operands_;
   std::vector<AffineMap> maps_;
   int with_ = 0;         // the operand of windows
   bool forward_ = true;  // else the gradient of the weight
