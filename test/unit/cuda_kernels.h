@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/passes/decompose/decompose.h"
+#include "codegen/passes/passes.h"
 #include "test/unit/run_kernel.h"
 #include "tiny/base/error.h"
 

@@ -1,4 +1,5 @@
 #include "codegen/passes/decompose/decompose.h"
+#include "codegen/passes/passes.h"
 
 #include <doctest/doctest.h>
 
