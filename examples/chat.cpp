@@ -15,7 +15,8 @@ namespace {
 using namespace tiny;
 
 const std::vector<OptionText> kOptions{
-    {"model", "FOLDER", "with config.json, safetensors files and tokenizer.json"},
+    {"model", "PATH",
+     "a folder with config.json, safetensors files and tokenizer.json, or a GGUF file"},
     {"device", "NAME", "such as CPU or CUDA [a GPU where there is one]"},
     {"dtype", "NAME", "of the parameters: f32, f16 or bf16 [that of the files]"},
     {"prompt", "TEXT", "writes on from it and ends, instead of asking for lines"},
@@ -137,7 +138,7 @@ struct Speaker {
 };
 
 Speaker load_speaker(const Options& o) {
-  Speaker speaker{nullptr, models::Tokenizer::load(o.model)};
+  Speaker speaker{nullptr, models::load_tokenizer(o.model)};
   std::optional<Progress> progress;
   models::LoadOptions options{.dtype = o.dtype};
   options.on_tensor = [&](int64_t done, int64_t all) {

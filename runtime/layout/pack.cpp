@@ -17,6 +17,8 @@ namespace tiny {
 
 namespace {
 
+using Operands = std::vector<ProductOperand>;
+
 class Planner {
  public:
   explicit Planner(const Target& target) : target_(target) {}
@@ -59,7 +61,7 @@ class Planner {
     Node x = n->src(0);
     const OwnRanges own_ranges(x->shape());
     const std::vector<Node>& ranges = own_ranges.ranges;
-    std::vector<ProductOperand> operands;
+    Operands operands;
     for (Node s : x->srcs()) {
       operands.push_back(follow(s, ranges));
       if (!is_affine(operands.back())) return {};
@@ -125,8 +127,7 @@ class Planner {
 
   // Products whose blocks stage operands in shared memory for the matrix units of warps, which read
   // them in either order.
-  bool is_staged(Node n, const std::vector<ProductOperand>& operands,
-                 const std::vector<Node>& ranges) const {
+  bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges) const {
     int64_t own[2] = {1, 1}, terms = 1, others = 1;
     for (const ProductOperand& o : operands)
       if (!mma_unit(target_, o.point->dtype)) return false;
@@ -152,7 +153,7 @@ class Planner {
   // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:
   // each is to be contiguous along an axis that it has to itself. Such an axis for one that is not,
   // where packing is little beside the product; -1 where the operand stays as it is.
-  int own_axis(Node n, const ProductOperand& o, const std::vector<ProductOperand>& operands,
+  int own_axis(Node n, const ProductOperand& o, const Operands& operands,
                const std::vector<Node>& ranges) const {
     constexpr int64_t kUses = 64, kSmallest = 4;
     const int64_t work = numel(n->src(0)->shape());
@@ -162,10 +163,9 @@ class Planner {
       const int64_t size = n->src(0)->shape()[i];
       if (is_reduced(n, i) || size < kSmallest || walk_of(o, ranges[i]).kind != Walk::Movable)
         continue;
-      const bool own =
-          std::all_of(operands.begin(), operands.end(), [&](const ProductOperand& other) {
-            return &other == &o || walk_of(other, ranges[i]).kind == Walk::None;
-          });
+      const bool own = std::ranges::all_of(operands, [&](const ProductOperand& other) {
+        return &other == &o || walk_of(other, ranges[i]).kind == Walk::None;
+      });
       if (own && (best < 0 || size > n->src(0)->shape()[best])) best = i;
     }
     return best;
@@ -205,8 +205,7 @@ class Planner {
 
   // Vector loads and arithmetic for each vector of products when `range` is the vector range, and
   // the work of packing shared out among them.
-  double cost(const std::vector<ProductOperand>& operands, Node range, int64_t size,
-              int64_t work) const {
+  double cost(const Operands& operands, Node range, int64_t size, int64_t work) const {
     const double lanes = target_.vector_bytes / 4.0, n = static_cast<double>(size);
     const double filled =
         n / (static_cast<double>(static_cast<int64_t>((n + lanes - 1) / lanes)) * lanes);
@@ -223,8 +222,7 @@ class Planner {
     return sum / filled;
   }
 
-  int best_axis(Node n, const std::vector<ProductOperand>& operands,
-                const std::vector<Node>& ranges) const {
+  int best_axis(Node n, const Operands& operands, const std::vector<Node>& ranges) const {
     const int64_t work = numel(n->src(0)->shape());
     int best = -1;
     double best_cost = 0;

@@ -1,5 +1,4 @@
 #include "codegen/passes/decompose/decompose.h"
-#include "codegen/passes/passes.h"
 
 #include <doctest/doctest.h>
 
@@ -9,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "codegen/passes/passes.h"
 #include "test/unit/run_kernel.h"
 #include "tiny/ir/facts.h"
 

@@ -7,7 +7,9 @@
 #include <set>
 
 #include "tiny/base/file.h"
+#include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/files/tensor_file.h"
+#include "tiny/models/gguf_model.h"
 #include "tiny/train/safetensors.h"
 
 namespace tiny::models {
@@ -64,9 +66,11 @@ std::vector<std::string> pieces_of(const Architecture& row, const ModelConfig& c
 // Names of a folder's tensors, as a model looks for them.
 class Finder {
  public:
-  Finder(const TensorFile& file, const Architecture& row) : row_(row) {
+  Finder(const TensorFile& file, const Architecture& row) : row_(row), is_gguf_(file.is_gguf()) {
     for (const FileTensor& t : file.tensors()) names_.insert(t.name);
   }
+
+  bool is_gguf() const { return is_gguf_; }
 
   // The name in the files; empty where it is not there.
   std::string find(const std::string& name) {
@@ -102,17 +106,23 @@ class Finder {
 
   std::set<std::string> names_, used_;
   const Architecture& row_;
+  const bool is_gguf_;
 };
 
 // What a tensor of the model is read from.
 struct Source {
-  Tensor* tensor;
+  NamedTensor named;
   std::vector<std::string> pieces;
+  int along = 0;          // the axis of pieces that are joined
+  int64_t paired_of = 0;  // heads whose rows lie in pairs; 0: they do not
 };
 
 // The shape that each of the pieces of a tensor should have.
-Shape piece_shape(const NamedTensor& named, const std::vector<std::string>& pieces) {
+Shape piece_shape(const NamedTensor& named, const std::vector<std::string>& pieces,
+                  bool is_gguf = false) {
   const Tensor& t = *named.tensor;
+  if (is_gguf && pieces.size() == 2) return {t.size(0), t.size(1) / 2, t.size(2)};
+  if (is_gguf) return to_shape(t.shape());
   if (t.rank() != 3 || pieces[0] == named.name) return to_shape(t.shape());
   const int64_t each = std::ssize(pieces) / t.size(0);
   return {t.size(1) / each, t.size(2)};
@@ -123,12 +133,11 @@ void read_into(const TensorFile& file, const Source& source, const LoadOptions& 
   for (const std::string& piece : source.pieces)
     pieces.push_back(file.load(piece, options.device, options.dtype));
   Tensor value = pieces[0];
-  if (pieces.size() > 1) {
-    value = Tensor::cat(pieces, 0).reshape(to_shape(source.tensor->shape()));
-    pieces.clear();
-    value.realize();
-  }
-  *source.tensor = value.requires_grad_();
+  if (pieces.size() > 1)
+    value = Tensor::cat(pieces, source.along).reshape(to_shape(source.named.tensor->shape()));
+  if (source.paired_of > 0) value = unpaired_rows(value, source.paired_of);
+  pieces.clear();
+  *source.named.tensor = value.realize().requires_grad_();
 }
 
 // The pieces of all tensors. Error with those that are missing or of another shape or dtype.
@@ -139,11 +148,20 @@ std::vector<Source> find_sources(const TensorFile& file, const std::string& fold
   for (const NamedTensor& named : model.state_dict()) {
     // Files may have experts in one tensor already.
     std::vector<std::string> pieces{named.name};
-    if (finder.find(named.name).empty()) pieces = pieces_of(row, model.config(), named.name);
-    Source source{named.tensor, {}};
+    if (finder.is_gguf())
+      pieces = gguf_names(named.name);
+    else if (finder.find(named.name).empty())
+      pieces = pieces_of(row, model.config(), named.name);
+    Source source{named, {}};
+    if (finder.is_gguf()) {
+      source.along = 1;
+      const bool is_query = named.name.find(".q_proj.") != named.name.npos;
+      if (has_paired_rows(model.config(), named.name))
+        source.paired_of = is_query ? model.config().heads : model.config().kv_heads;
+    }
     for (const std::string& piece : pieces) {
       const std::string name = finder.find(piece);
-      const Shape wanted = piece_shape(named, pieces);
+      const Shape wanted = piece_shape(named, pieces, finder.is_gguf());
       if (name.empty()) {
         wrong += cat("\n  missing: ", piece, " ", to_text(wanted));
         continue;
@@ -153,7 +171,8 @@ std::vector<Source> find_sources(const TensorFile& file, const std::string& fold
       if (!same(found.shape, wanted))
         wrong += cat("\n  shape: ", name, " is ", to_text(found.shape), " in the file and ",
                      to_text(wanted), " in the model");
-      if (!found.type->dtype.is_float() || found.type != file.at(source.pieces[0]).type)
+      const bool has_values = found.type->dtype.is_float() || found.type->decode;
+      if (!has_values || found.type != file.at(source.pieces[0]).type)
         wrong +=
             cat("\n  dtype: ", name, " is ", found.type->name, ", expected a float as its parts");
     }
@@ -180,18 +199,18 @@ Transformer load(const std::string& folder, const LoadOptions& options, LoadRepo
   if (options.dtype)
     check(options.dtype->is_float(), "models::load: parameters of dtype ", *options.dtype,
           ", expected a float");
-  ModelConfig config = read_config(folder);
+  const TensorFile file(folder);
+  ModelConfig config = file.is_gguf() ? gguf_config(file) : read_config(folder);
   config.eager_attention = options.eager_attention;
   Transformer model(config);
   const Architecture& row = find_architecture(model.config().type);
-  const TensorFile file(folder);
   Finder finder(file, row);
   const std::vector<Source> sources = find_sources(file, folder, row, model, finder);
   int64_t all = 0, done = 0;
-  for (const Source& source : sources) all += source.tensor->numel();
+  for (const Source& source : sources) all += source.named.tensor->numel();
   for (const Source& source : sources) {
     read_into(file, source, options);
-    done += source.tensor->numel();
+    done += source.named.tensor->numel();
     if (options.on_tensor) options.on_tensor(done, all);
   }
   // A tied head may be in the files all the same.
@@ -224,6 +243,38 @@ void save(const std::string& folder, Transformer& model) {
   FileAside file("models::save", folder + "/config.json");
   file.write(config.source);
   file.commit();
+}
+
+void save_gguf(const std::string& path, Transformer& model, const StoredType& type) {
+  const ModelConfig& config = model.config();
+  std::vector<OutputTensor> tensors;
+  for (const NamedTensor& named : model.state_dict()) {
+    const bool is_query = named.name.find(".q_proj.") != named.name.npos;
+    Tensor value = named.tensor->detach();
+    if (has_paired_rows(config, named.name))
+      value = paired_rows(value, is_query ? config.heads : config.kv_heads);
+    const std::vector<std::string> names = gguf_names(named.name);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const int64_t rows = value.size(0), each = value.rank() > 1 ? value.size(1) : 0;
+      Tensor part = value;
+      if (names.size() == 2) part = value.narrow(1, static_cast<int64_t>(i) * each / 2, each / 2);
+      // Vectors, and rows that are not of whole blocks, stay f32, as llama.cpp has them.
+      const bool fits = part.rank() > 1 && part.size(-1) % type.elements == 0 && rows > 0;
+      tensors.push_back(output_tensor(names[i], part.to(kF32).contiguous().realize(),
+                                      fits ? &type : find_stored_type(kF32)));
+    }
+  }
+  write_gguf(path, gguf_metadata(config), tensors);
+}
+
+Tokenizer load_tokenizer(const std::string& path) {
+  std::error_code status;
+  if (std::filesystem::is_directory(path, status) && exists(path + "/tokenizer.json"))
+    return Tokenizer::load(path);
+  if (path.ends_with(".json")) return Tokenizer::load(path);
+  const TensorFile file(path);
+  check(file.is_gguf(), "models::load_tokenizer: there is no tokenizer.json in ", path);
+  return Tokenizer(gguf_vocabulary(file.metadata()));
 }
 
 }  // namespace tiny::models

@@ -1,10 +1,13 @@
-// Models as folders: config.json with safetensors files, as transformers writes and reads them.
+// Models as folders, config.json with safetensors files, as transformers writes and reads them, and
+// as GGUF files.
 #pragma once
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tiny/models/files/formats/stored_type.h"
+#include "tiny/models/tokenizers/tokenizer.h"
 #include "tiny/models/transformer.h"
 
 namespace tiny::models {
@@ -36,5 +39,13 @@ Transformer load(const std::string& folder, const LoadOptions& options = {},
 // Writes config.json and model.safetensors, with names as transformers has them in files: experts
 // one by one. Error for a model whose configuration was not read from a config.json.
 void save(const std::string& folder, Transformer& model);
+
+// Writes a GGUF file of the architectures that gguf_config() reads, without a vocabulary; matrices
+// as `type`, where their rows are of whole blocks, and all else as f32. Error for other
+// architectures, and for positions that are scaled.
+void save_gguf(const std::string& path, Transformer& model, const StoredType& type);
+
+// A folder's tokenizer.json, or the vocabulary in a GGUF file.
+Tokenizer load_tokenizer(const std::string& path);
 
 }  // namespace tiny::models

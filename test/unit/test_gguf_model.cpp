@@ -1,0 +1,216 @@
+#include "tiny/models/gguf_model.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "tiny/base/error.h"
+#include "tiny/models/files/formats/gguf.h"
+#include "tiny/models/weights.h"
+#include "tiny/tensor/random.h"
+
+using namespace tiny;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+// Removed at the end, with all that is in it.
+struct Folder {
+  std::string path = (std::filesystem::temp_directory_path() / "tiny-XXXXXX").string();
+  Folder() { REQUIRE(mkdtemp(path.data()) != nullptr); }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+std::string config_of(const std::string& type, const std::string& more = "") {
+  return R"({"model_type": ")" + type + R"(", "vocab_size": 67, "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+    "eos_token_id": 2, "bos_token_id": 1, "tie_word_embeddings": false)" +
+         more + "}";
+}
+
+models::Transformer random_model(const std::string& config) {
+  manual_seed(7);
+  models::Transformer model(models::parse_config(config));
+  model.initialize();
+  for (const NamedTensor& t : model.state_dict())  // biases as well
+    if (t.tensor->rank() == 1)
+      *t.tensor = (*t.tensor + Tensor::randn({t.tensor->size(0)}) * 0.1).realize();
+  return model;
+}
+
+Floats logits_of(models::Transformer& model) {
+  const NoGrad no_grad;
+  const Tensor ids =
+      Tensor::from(std::vector<int64_t>{1, 5, 66, 3, 20, 8, 1, 30, 2, 7, 11, 13}, {2, 6});
+  return model(ids).to(kF32).to_vector<float>();
+}
+
+double largest_difference(const Floats& a, const Floats& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
+  return most;
+}
+
+template <class F> std::string error_of(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a model that went through a GGUF file computes the same") {
+  const Folder folder;
+  const std::vector<std::string> configs = {
+      config_of("llama"),
+      config_of("llama", R"(, "attention_bias": true)"),
+      config_of("mistral", R"(, "sliding_window": 3)"),
+      config_of("qwen2"),
+      config_of("qwen3"),
+      config_of("mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)")};
+  for (const std::string& config : configs) {
+    CAPTURE(config);
+    models::Transformer model = random_model(config);
+    const Floats expected = logits_of(model);
+    const std::string path = folder.path + "/model.gguf";
+    save_gguf(path, model, stored_type("F32"));
+    models::LoadReport report;
+    models::Transformer again = models::load(path, {}, &report);
+    CHECK(report.unexpected.empty());
+    CHECK(again.config().type == model.config().type);
+    CHECK(again.config().eos == std::vector<int64_t>{2});
+    CHECK(largest_difference(logits_of(again), expected) < 1e-5);
+
+    save_gguf(path, model, stored_type("Q8_0"));
+    models::Transformer quantised = models::load(folder.path);  // the folder's only model
+    const double off = largest_difference(logits_of(quantised), expected);
+    CHECK(off > 0);
+    CHECK(off < 0.2);
+  }
+}
+
+TEST_CASE("rows in pairs are those of llama.cpp") {
+  const Tensor rows = Tensor::from(Floats{0, 1, 2, 3, 10, 11, 12, 13}, {8, 1});
+  const Floats paired{0, 2, 1, 3, 10, 12, 11, 13};
+  CHECK(models::paired_rows(rows, 2).to_vector<float>() == paired);
+  CHECK(models::unpaired_rows(Tensor::from(paired, {8, 1}), 2).to_vector<float>() ==
+        rows.to_vector<float>());
+  const models::ModelConfig llama = models::parse_config(config_of("llama"));
+  const models::ModelConfig qwen = models::parse_config(config_of("qwen2"));
+  CHECK(models::has_paired_rows(llama, "model.layers.0.self_attn.k_proj.weight"));
+  CHECK(!models::has_paired_rows(llama, "model.layers.0.self_attn.v_proj.weight"));
+  CHECK(!models::has_paired_rows(qwen, "model.layers.0.self_attn.q_proj.weight"));
+}
+
+TEST_CASE("tensors have llama.cpp's names") {
+  using Names = std::vector<std::string>;
+  CHECK(models::gguf_names("model.embed_tokens.weight") == Names{"token_embd.weight"});
+  CHECK(models::gguf_names("lm_head.weight") == Names{"output.weight"});
+  CHECK(models::gguf_names("model.layers.12.self_attn.o_proj.weight") ==
+        Names{"blk.12.attn_output.weight"});
+  CHECK(models::gguf_names("model.layers.0.mlp.gate.weight") == Names{"blk.0.ffn_gate_inp.weight"});
+  CHECK(models::gguf_names("model.layers.0.mlp.gate_proj.weight") ==
+        Names{"blk.0.ffn_gate.weight"});
+  CHECK(models::gguf_names("model.layers.3.mlp.experts.gate_up_proj") ==
+        Names{"blk.3.ffn_gate_exps.weight", "blk.3.ffn_up_exps.weight"});
+}
+
+namespace {
+
+// The metadata and the tokens' weight of a file: what a configuration is read from.
+void write_config(const std::string& path, Metadata metadata, const Tensor& divisors = Tensor()) {
+  std::vector<OutputTensor> tensors{output_tensor("token_embd.weight", Tensor::zeros({9, 32}))};
+  if (divisors.defined()) tensors.push_back(output_tensor("rope_freqs.weight", divisors));
+  write_gguf(path, metadata, tensors);
+}
+
+Metadata llama_metadata() {
+  return models::gguf_metadata(models::parse_config(config_of("llama")));
+}
+
+// Of Llama 3.1: factor 8, from 1 at wavelengths below 8192 / 4 to 8 at those above 8192.
+Floats llama3_divisors(double theta, int64_t dims) {
+  Floats out;
+  for (int64_t i = 0; i < dims / 2; ++i) {
+    const double length =
+        2 * M_PI * std::pow(theta, 2.0 * static_cast<double>(i) / static_cast<double>(dims));
+    const double at = (8192 / length - 1) / 3;
+    const double divisor = length < 2048 ? 1 : length > 8192 ? 8 : 1 / ((1 - at) / 8 + at);
+    out.push_back(static_cast<float>(divisor));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("Llama 3's scaled positions are known by the divisors in the file, others are errors") {
+  const Folder folder;
+  const std::string path = folder.path + "/llama3.gguf";
+  Metadata metadata = llama_metadata();
+  metadata.set("llama.rope.freq_base", 500000.0f);
+  Floats divisors = llama3_divisors(500000, 16);
+  write_config(path, metadata, Tensor::from(divisors, {8}));
+  const models::ModelConfig config = models::gguf_config(TensorFile(path));
+  REQUIRE(config.rope.has_value());
+  CHECK(config.rope->kind == models::RopeKind::Llama3);
+  CHECK(config.rope->factor == doctest::Approx(8));
+  CHECK(config.rope->original_positions == 8192);
+  divisors[6] = 3;
+  write_config(path, metadata, Tensor::from(divisors, {8}));
+  CHECK(error_of([&] {
+          models::gguf_config(TensorFile(path));
+        }).find("rope_freqs.weight: element 6 is 3") != std::string::npos);
+}
+
+TEST_CASE("metadata that are missing or of other models are errors with key and value") {
+  const Folder folder;
+  const std::string path = folder.path + "/model.gguf";
+  const auto error = [&](Metadata metadata) {
+    write_config(path, std::move(metadata));
+    return error_of([&] { models::gguf_config(TensorFile(path)); });
+  };
+  Metadata other = llama_metadata();
+  other.set("general.architecture", std::string("rwkv"));
+  CHECK(error(other).find("general.architecture is \"rwkv\", which is not supported") !=
+        std::string::npos);
+  Metadata missing;
+  missing.set("general.architecture", std::string("llama"));
+  CHECK(error(missing).find("llama.embedding_length") != std::string::npos);
+  Metadata scaled = llama_metadata();
+  scaled.set("llama.rope.scaling.type", std::string("spiral"));
+  scaled.set("llama.rope.scaling.factor", 2.0f);
+  CHECK(error(scaled).find("spiral") != std::string::npos);
+  scaled.set("llama.rope.scaling.type", std::string("linear"));
+  write_config(path, scaled);
+  CHECK(models::gguf_config(TensorFile(path)).rope->kind == models::RopeKind::Linear);
+  models::Transformer linear = random_model(
+      config_of("llama", R"(, "rope_scaling": {"rope_type": "linear", "factor": 2.0})"));
+  CHECK(error_of([&] { save_gguf(path, linear, stored_type("F32")); }).find("scaled") !=
+        std::string::npos);
+}
+
+TEST_CASE("a file's vocabulary makes its tokenizer") {
+  const Folder folder;
+  const std::string path = folder.path + "/model.gguf";
+  Metadata metadata = llama_metadata();
+  CHECK(error_of([&] { models::gguf_vocabulary(metadata); }).find("tokenizer.ggml.model") !=
+        std::string::npos);
+  metadata.set("tokenizer.ggml.model", std::string("llama"));
+  std::vector<std::string> tokens{"<unk>", "<s>", "</s>", "\u2581", "a", "b", "ab", "\u2581ab"};
+  metadata.set("tokenizer.ggml.tokens", MetadataArray{tokens});
+  metadata.set("tokenizer.ggml.scores", MetadataArray{Floats{0, 0, 0, -5, -6, -7, -1, -2}});
+  metadata.set("tokenizer.ggml.token_type",
+               MetadataArray{std::vector<int32_t>{2, 3, 3, 1, 1, 1, 1, 1}});
+  write_config(path, metadata);
+  const models::Tokenizer tokenizer = models::load_tokenizer(path);
+  CHECK(tokenizer.encode("ab a") == std::vector<int32_t>{1, 7, 3, 4});
+  CHECK(tokenizer.decode(std::vector<int32_t>{1, 7, 3, 4}) == "ab a");
+}
