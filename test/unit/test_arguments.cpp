@@ -118,6 +118,7 @@ TEST_CASE("a program runs with its options, prints help, or says what is wrong")
   CHECK(
       help.out.starts_with("lr|rate|X\nfast|hurries|\nhelp|prints this|\nversion|prints the "
                            "version|\n\nEnvironment"));
+  CHECK(run_with({"p", "--version"}, run).out == cat("p ", version(), "\n"));
   const Told wrong = run_with({"p", "lr", "2"}, run);
   CHECK(wrong.code == 1);
   CHECK(wrong.errors == "p: --lr: '2' is no number from 0 to 1\n");
