@@ -115,9 +115,8 @@ TEST_CASE("a program runs with its options, prints help, or says what is wrong")
   CHECK(fine.out == "lr 0.5");
   const Told help = run_with({"p", "help", ""}, run);
   CHECK(help.code == 0);
-  CHECK(
-      help.out.starts_with("lr|rate|X\nfast|hurries|\nhelp|prints this|\nversion|prints the "
-                           "version|\n\nEnvironment"));
+  CHECK(help.out.starts_with(
+      "lr|rate|X\nfast|hurries|\nversion|prints the version|\nhelp|prints this|\n\nEnvironment"));
   CHECK(run_with({"p", "--version"}, run).out == cat("p ", version(), "\n"));
   const Told wrong = run_with({"p", "lr", "2"}, run);
   CHECK(wrong.code == 1);
