@@ -41,9 +41,9 @@ template <class Table> std::string renamed(const Table& table, const std::string
 }
 
 // The metadata of one architecture: "llama.block_count" is integer("block_count").
-class Fields {
+class GgufFields {
  public:
-  explicit Fields(const TensorFile& file)
+  explicit GgufFields(const TensorFile& file)
       : data_(file.metadata()), arch_(data_.text("general.architecture")) {}
 
   const std::string& arch() const { return arch_; }
@@ -92,7 +92,7 @@ Json llama3_scaling(const TensorFile& file, double theta) {
 }
 
 // rope_scaling of a config.json; null where positions are not scaled.
-Json scaling_of(const Fields& in, const TensorFile& file, double theta) {
+Json scaling_of(const GgufFields& in, const TensorFile& file, double theta) {
   if (file.find("rope_freqs.weight")) return llama3_scaling(file, theta);
   const std::string type = in.text("rope.scaling.type", "none");
   if (type == "none") return nullptr;
@@ -105,7 +105,7 @@ Json scaling_of(const Fields& in, const TensorFile& file, double theta) {
 }
 
 // model_type of a config.json.
-std::string type_of(const Fields& in, const std::string& path) {
+std::string type_of(const GgufFields& in, const std::string& path) {
   const std::string& arch = in.arch();
   check(arch == "llama" || arch == "qwen2" || arch == "qwen3", path, ": general.architecture is \"",
         arch, "\", which is not supported: only llama, qwen2, qwen3");
@@ -114,7 +114,7 @@ std::string type_of(const Fields& in, const std::string& path) {
   return in.has("attention.sliding_window") ? "mistral" : "llama";
 }
 
-void add_experts(const Fields& in, Json& out) {
+void add_experts(const GgufFields& in, Json& out) {
   out["num_local_experts"] = in.integer("expert_count");
   out["num_experts_per_tok"] = in.integer("expert_used_count");
 }
@@ -127,7 +127,7 @@ template <class T> void read_token(const Metadata& data, const char* name, T& ou
 }  // namespace
 
 ModelConfig gguf_config(const TensorFile& file) {
-  const Fields in(file);
+  const GgufFields in(file);
   const std::string type = type_of(in, file.path());
   const int64_t hidden = in.integer("embedding_length"), heads = in.integer("attention.head_count");
   const double theta = in.has("rope.freq_base") ? in.number("rope.freq_base") : 10000;
