@@ -76,6 +76,7 @@ Json llama3_scaling(const TensorFile& file, double theta) {
   constexpr double kOriginal = 8192;
   const std::vector<float> divisors =
       file.load("rope_freqs.weight", "CPU", kF32).to_vector<float>();
+  check(!divisors.empty(), file.path(), ": rope_freqs.weight has no elements");
   const double factor = *std::max_element(divisors.begin(), divisors.end());
   for (size_t i = 0; i < divisors.size(); ++i) {
     const double turns = -static_cast<double>(i) / static_cast<double>(divisors.size());

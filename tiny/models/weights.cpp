@@ -213,6 +213,7 @@ Transformer load(const std::string& folder, const LoadOptions& options, LoadRepo
     done += source.named.tensor->numel();
     if (options.on_tensor) options.on_tensor(done, all);
   }
+  if (file.is_gguf()) finder.find("rope_freqs.weight");  // which the configuration is read from
   // A tied head may be in the files all the same.
   if (model.config().tied && row.names.head) finder.find(cat(row.names.head, "weight"));
   if (report) *report = {std::ssize(sources), all, finder.unused()};
