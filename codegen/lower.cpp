@@ -65,8 +65,8 @@ class PassLog {
   }
 
  private:
-  const StageViewer& viewer_;
-  bool checked_;
+  const StageViewer viewer_;  // may be empty
+  const bool checked_;
 };
 
 // From tensors to the loops that options are applied to.

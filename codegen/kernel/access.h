@@ -32,6 +32,7 @@ std::vector<Node> all_of(Node sink, Op op);
 // The load with a gate below casts between floats; nullptr where `n` is none.
 Node gated_load(Node n);
 
+// 2 to this is the least normal f32.
 inline constexpr int kLeastNormalExponent = std::numeric_limits<float>::min_exponent - 1;
 
 // Ranges that all stores depend on.

@@ -4,28 +4,12 @@
 
 #include "runtime/schedule/schedule.h"
 #include "test/devices.h"
+#include "test/error_of.h"
 #include "tiny/nn/functional.h"
 #include "tiny/run/jit.h"
 #include "tiny/tensor/tensor.h"
 
 using namespace tiny;
-
-namespace {
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-}  // namespace
 
 TEST_CASE("CHECK_NAN names the kernel, the operation and its operands") {
   for (const std::string& device : test_devices()) {

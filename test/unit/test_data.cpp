@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "test/error_of.h"
 #include "tiny/base/error.h"
 #include "tiny/data/datasets.h"
 
@@ -62,15 +63,6 @@ void write_digits(const TemporaryFolder& folder, const std::string& prefix, uint
   write_gzip(folder.file(prefix + "-images-idx3-ubyte.gz"),
              idx_bytes({count, 28, 28}, count * kDigitPixels));
   write_plain(folder.file(prefix + "-labels-idx1-ubyte"), idx_bytes({count}, count));
-}
-
-template <class Call> std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <limits>
 #include <optional>
 
+#include "test/error_of.h"
 #include "tiny/base/error.h"
 
 using namespace tiny;
@@ -42,15 +43,6 @@ void save(const std::string& path, const std::string& text) {
   FileAside file("test", path);
   file.write(text);
   file.commit();
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // Files of this process may be of so many bytes while it lives (ulimit -f).

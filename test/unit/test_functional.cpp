@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "test/error_of.h"
 #include "test/reference.h"
 
 using namespace tiny;
@@ -33,15 +34,6 @@ void check_near(const Tensor& actual, const Numbers& expected, double tolerance 
     CAPTURE(i);
     CHECK(found[i] == doctest::Approx(expected[i]).epsilon(tolerance));
   }
-}
-
-template <class F> std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 int count_reductions(const Tensor& t) {

@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "test/error_of.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/nn/layers.h"
@@ -18,17 +19,6 @@ using Floats = std::vector<float>;
 Tensor floats(const Floats& values) { return Tensor::from(values); }
 
 // The text of the Error that a call throws.
-template <class F> std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "none";
-}
-
-bool has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
-
 }  // namespace
 
 namespace {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "test/error_of.h"
 #include "tiny/base/error.h"
 #include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/files/save_shards.h"
@@ -32,15 +33,6 @@ struct Loading {
     save_shards(path, out);
   }
 };
-
-template <class Call> std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 

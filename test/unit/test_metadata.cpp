@@ -2,22 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include "test/error_of.h"
 #include "tiny/base/error.h"
 
 using namespace tiny;
-
-namespace {
-
-template <class Call> std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-}  // namespace
 
 TEST_CASE("metadata are had as integers, numbers and texts of any width") {
   Metadata m;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "test/error_of.h"
 #include "tiny/models/config/config.h"
 #include "tiny/models/rope.h"
 #include "tiny/models/transformer.h"
@@ -11,17 +12,6 @@ using namespace tiny;
 using namespace tiny::models;
 
 namespace {
-
-template <class F> std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "none";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // A config.json of these members beside the type.
 ModelConfig config_of(const std::string& type, const std::string& members = "") {

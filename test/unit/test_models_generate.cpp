@@ -4,6 +4,8 @@
 #include <cstdio>
 
 #include "runtime/kernels/kernel.h"
+#include "test/error_of.h"
+#include "test/unit/small_models.h"
 #include "tiny/models/config/config.h"
 #include "tiny/models/generate.h"
 #include "tiny/models/sampling.h"
@@ -14,30 +16,12 @@ using namespace tiny::models;
 
 namespace {
 
-template <class F> std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "none";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-// A small random model; sizes that members do not give are these.
+// A small random model that does not end a text by itself.
 Transformer small_model(const std::string& type, const std::string& members = "") {
-  const std::string more = members.empty() ? "" : ", " + members;
-  ModelConfig c = parse_config(cat(R"({"model_type": ")", type, R"(", "hidden_size": 24,
-      "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4, "num_hidden_layers": 2,
-      "intermediate_size": 20, "intermediate_size_mlp": 28, "vocab_size": 101, "num_experts": 6,
-      "num_experts_per_tok": 2, "max_position_embeddings": 40, "eos_token_id": null)",
-                                   more, "}"));
-  c.init_deviation = 0.3;
-  manual_seed(7);
-  Transformer model(c);
-  model.initialize();
-  return model;
+  constexpr const char* kMore = R"("intermediate_size_mlp": 28, "num_experts": 6,
+      "num_experts_per_tok": 2, "eos_token_id": null)";
+  return test::random_model(
+      test::small_config(type, cat(kMore, members.empty() ? "" : ", ", members)));
 }
 
 Tokens random_tokens(int64_t count, uint64_t seed) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "test/error_of.h"
 #include "test/reference.h"
 #include "tiny/tensor/random.h"
 #include "tiny/train/safetensors.h"
@@ -36,15 +37,6 @@ class TemporaryFile {
  private:
   fs::path path_;
 };
-
-template <class F> std::string error_of(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 // A model as a user writes one.
 class TwoLayers : public Module {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <random>
 
+#include "test/error_of.h"
 #include "tiny/base/error.h"
 #include "tiny/train/safetensors.h"
 
@@ -55,15 +56,6 @@ StateEntry entry(const std::string& name, DType dtype, std::vector<int64_t> shap
   for (int64_t i = 0; i < bytes; i++)
     result.data.push_back(static_cast<std::byte>(dtype == kBool ? i % 2 : i * 7 + 1));
   return result;
-}
-
-template <class Call> std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // The error of reading a file of this header and so many bytes of data, after "safetensors: PATH".

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "test/error_of.h"
 #include "test/reference.h"
 
 using namespace tiny;
@@ -20,15 +21,6 @@ Tensor zeros(const Shape& shape, DType dtype = kF32) { return Tensor::zeros(shap
 Numbers numbers(const Tensor& t) { return evaluate(t.node()).numbers(); }
 
 bool has_shape(const Tensor& t, const Shape& shape) { return same(t.shape(), shape); }
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <random>
 
+#include "test/error_of.h"
 #include "tiny/base/error.h"
 #include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/files/formats/output.h"
@@ -44,15 +45,6 @@ class Folder {
  private:
   std::string path_ = "/tmp/tiny-test-files-XXXXXX";
 };
-
-template <class Call> std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 std::vector<std::byte> random_bytes(int64_t count, unsigned seed) {
   std::mt19937 random(seed);

@@ -120,6 +120,11 @@ void add_experts(const GgufFields& in, Json& out) {
   out["num_experts_per_tok"] = in.integer("expert_used_count");
 }
 
+// Whether llama.cpp's architecture "llama" stands for the type.
+bool is_of_llama(const ModelConfig& config) {
+  return config.type == "llama" || config.type == "mistral" || config.type == "mixtral";
+}
+
 template <class T> void read_token(const Metadata& data, const char* name, T& out) {
   const std::string key = cat("tokenizer.ggml.", name);
   if (data.contains(key)) out = static_cast<int32_t>(data.integer(key));
@@ -160,8 +165,7 @@ ModelConfig gguf_config(const TensorFile& file) {
 }
 
 Metadata gguf_metadata(const ModelConfig& config) {
-  const bool is_llama =
-      config.type == "llama" || config.type == "mistral" || config.type == "mixtral";
+  const bool is_llama = is_of_llama(config);
   const std::string arch = is_llama ? "llama" : config.type;
   check(is_llama || arch == "qwen2" || arch == "qwen3", "save_gguf: no models of type ", arch,
         ": only llama, mistral, mixtral, qwen2, qwen3");
@@ -236,11 +240,10 @@ std::vector<std::string> gguf_names(const std::string& name) {
   return {layer + renamed(kLayerNames, rest)};
 }
 
-bool has_paired_rows(const ModelConfig& config, const std::string& name) {
-  const bool is_llama =
-      config.type == "llama" || config.type == "mistral" || config.type == "mixtral";
-  return is_llama && (name.find(".self_attn.q_proj.") != name.npos ||
-                      name.find(".self_attn.k_proj.") != name.npos);
+int64_t paired_heads(const ModelConfig& config, const std::string& name) {
+  if (!is_of_llama(config)) return 0;
+  if (name.find(".self_attn.q_proj.") != name.npos) return config.heads;
+  return name.find(".self_attn.k_proj.") != name.npos ? config.kv_heads : 0;
 }
 
 namespace {

@@ -27,9 +27,10 @@ GgufVocabulary gguf_vocabulary(const Metadata& metadata);
 // gates and ups are one tensor of the model, two, to be joined along the axis of their rows.
 std::vector<std::string> gguf_names(const std::string& name);
 
-// Whether llama.cpp keeps the rows of this tensor in pairs: its rotary positions of the
-// architecture llama turn elements 2i and 2i + 1 of a head and not i and i + head_dim / 2.
-bool has_paired_rows(const ModelConfig& config, const std::string& name);
+// The heads whose rows llama.cpp keeps in pairs in this tensor, 0 for most tensors: its rotary
+// positions of the architecture llama turn elements 2i and 2i + 1 of a head and not i and
+// i + head_dim / 2.
+int64_t paired_heads(const ModelConfig& config, const std::string& name);
 // Rows (heads head_dim, ...) from pairs to halves, and back.
 Tensor unpaired_rows(const Tensor& rows, int64_t heads);
 Tensor paired_rows(const Tensor& rows, int64_t heads);

@@ -8,9 +8,9 @@
 
 #include "tiny/base/file.h"
 #include "tiny/models/files/formats/gguf.h"
+#include "tiny/models/files/save_shards.h"
 #include "tiny/models/files/tensor_file.h"
 #include "tiny/models/gguf_model.h"
-#include "tiny/train/safetensors.h"
 
 namespace tiny::models {
 
@@ -113,8 +113,8 @@ class Finder {
 struct Source {
   NamedTensor named;
   std::vector<std::string> pieces;
-  int along = 0;          // the axis of pieces that are joined
-  int64_t paired_of = 0;  // heads whose rows lie in pairs; 0: they do not
+  int along = 0;       // the axis of pieces that are joined
+  int64_t paired = 0;  // heads whose rows lie in pairs
 };
 
 // The shape that each of the pieces of a tensor should have.
@@ -135,7 +135,7 @@ void read_into(const TensorFile& file, const Source& source, const LoadOptions& 
   Tensor value = pieces[0];
   if (pieces.size() > 1)
     value = Tensor::cat(pieces, source.along).reshape(to_shape(source.named.tensor->shape()));
-  if (source.paired_of > 0) value = unpaired_rows(value, source.paired_of);
+  if (source.paired > 0) value = unpaired_rows(value, source.paired);
   pieces.clear();
   *source.named.tensor = value.realize().requires_grad_();
 }
@@ -155,9 +155,7 @@ std::vector<Source> find_sources(const TensorFile& file, const std::string& fold
     Source source{named, {}};
     if (finder.is_gguf()) {
       source.along = 1;
-      const bool is_query = named.name.find(".q_proj.") != named.name.npos;
-      if (has_paired_rows(model.config(), named.name))
-        source.paired_of = is_query ? model.config().heads : model.config().kv_heads;
+      source.paired = paired_heads(model.config(), named.name);
     }
     for (const std::string& piece : pieces) {
       const std::string name = finder.find(piece);
@@ -226,21 +224,16 @@ void save(const std::string& folder, Transformer& model) {
         ": the model's configuration was not read from a config.json");
   const Architecture& row = find_architecture(config.type);
   std::filesystem::create_directories(folder);
-  std::vector<StateEntry> entries;
+  std::vector<OutputTensor> tensors;
   for (const NamedTensor& named : model.state_dict()) {
-    const Tensor& t = *named.tensor;
-    std::vector<std::byte> bytes(static_cast<size_t>(t.numel() * t.dtype().size()));
-    t.to_bytes(bytes.data());
-    const std::vector<std::string> pieces = pieces_of(row, config, named.name);
-    const Shape shape = piece_shape(named, pieces);
-    const size_t size = bytes.size() / pieces.size();
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const auto* begin = bytes.data() + i * size;
-      entries.push_back(
-          {pieces[i], t.dtype(), {shape.begin(), shape.end()}, {begin, begin + size}});
-    }
+    const std::vector<std::string> names = pieces_of(row, config, named.name);
+    Shape shape = piece_shape(named, names);
+    shape.insert(shape.begin(), std::ssize(names));
+    const Tensor pieces = named.tensor->detach().reshape(shape);
+    for (size_t i = 0; i < names.size(); ++i)
+      tensors.push_back(output_tensor(names[i], pieces.select(0, static_cast<int64_t>(i))));
   }
-  write_safetensors(folder + "/model.safetensors", entries, {{"format", "pt"}});
+  save_shards(folder + "/model.safetensors", tensors);
   FileAside file("models::save", folder + "/config.json");
   file.write(config.source);
   file.commit();
@@ -250,19 +243,18 @@ void save_gguf(const std::string& path, Transformer& model, const StoredType& ty
   const ModelConfig& config = model.config();
   std::vector<OutputTensor> tensors;
   for (const NamedTensor& named : model.state_dict()) {
-    const bool is_query = named.name.find(".q_proj.") != named.name.npos;
     Tensor value = named.tensor->detach();
-    if (has_paired_rows(config, named.name))
-      value = paired_rows(value, is_query ? config.heads : config.kv_heads);
+    if (const int64_t heads = paired_heads(config, named.name)) value = paired_rows(value, heads);
     const std::vector<std::string> names = gguf_names(named.name);
     for (size_t i = 0; i < names.size(); ++i) {
-      const int64_t rows = value.size(0), each = value.rank() > 1 ? value.size(1) : 0;
       Tensor part = value;
-      if (names.size() == 2) part = value.narrow(1, static_cast<int64_t>(i) * each / 2, each / 2);
+      if (names.size() == 2) {  // gates and ups
+        const int64_t each = value.size(1) / 2;
+        part = value.narrow(1, static_cast<int64_t>(i) * each, each);
+      }
       // Vectors, and rows that are not of whole blocks, stay f32, as llama.cpp has them.
-      const bool fits = part.rank() > 1 && part.size(-1) % type.elements == 0 && rows > 0;
-      tensors.push_back(output_tensor(names[i], part.to(kF32).contiguous().realize(),
-                                      fits ? &type : find_stored_type(kF32)));
+      const bool fits = part.rank() > 1 && part.size(-1) % type.elements == 0;
+      tensors.push_back(output_tensor(names[i], part, fits ? &type : find_stored_type(kF32)));
     }
   }
   write_gguf(path, gguf_metadata(config), tensors);

@@ -36,8 +36,9 @@ struct LoadReport {
 Transformer load(const std::string& folder, const LoadOptions& options = {},
                  LoadReport* report = nullptr);
 
-// Writes config.json and model.safetensors, with names as transformers has them in files: experts
-// one by one. Error for a model whose configuration was not read from a config.json.
+// Writes config.json and model.safetensors, or more than 5 GiB in shards with an index, with names
+// as transformers has them in files: experts one by one. Error for a model whose configuration was
+// not read from a config.json.
 void save(const std::string& folder, Transformer& model);
 
 // Writes a GGUF file of the architectures that gguf_config() reads, without a vocabulary; matrices
