@@ -128,6 +128,9 @@ TEST_CASE("what is computed from no elements lies on their device") {
     CHECK(t.device() == "CPU:1");
     CHECK((t + other).to_vector<float>().size() == 2);
   }
+  const Tensor at = Tensor::zeros({0}, kI64), nothing = empty.reshape({0});
+  Tensor added = Tensor::ones({2}).index_add(0, at, nothing).realize();
+  CHECK((added + other.reshape({2})).to_vector<float>() == std::vector<float>{2, 2});
   const std::vector<std::string> devices{"CPU", "CPU:1", "CPU:2"};
   Tensor sum = Tensor::zeros({1, 0, 0}).shard(devices).sum({1, 2});
   sum.realize();

@@ -232,7 +232,8 @@ Node gather(Node data, std::span<const Node> indices) {
 Node scatter(Node base, Node values, std::span<const Node> indices, ScatterArg how) {
   expect(indices.size() == base->rank && base->dtype == values->dtype, "scatter: ", indices.size(),
          " indices for ", to_text(base->shape()));
-  if (numel(values->shape()) == 0) return base;
+  if (numel(values->shape()) == 0)  // a constant comes to where they are all the same
+    return base->device || !values->device ? base : copy_to(base, values->device);
   std::vector<Node> srcs{base, values};
   srcs.insert(srcs.end(), indices.begin(), indices.end());
   return make(Op::Scatter, base->dtype, srcs, how);

@@ -350,7 +350,7 @@ Tensor scatter_axis(const char* what, const Tensor& base, int64_t dim, const Ten
                     const Tensor& source, Op op) {
   const Tensor i = index_dtype(what, index);
   const int axis = index_axis(what, base, dim, i, source.shape());
-  if (i.numel() == 0) return base;
+  if (base.rank() == 0 && i.numel() == 0) return base;
   const Tensor values = base.rank() == 0 ? source : [&] {
     std::vector<std::pair<int64_t, int64_t>> part;
     for (int64_t s : i.shape()) part.emplace_back(0, s);
