@@ -158,6 +158,8 @@ $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 -include $(wildcard $(BUILD)/pch/*.d)
 
 TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES)))
+# Those that `make fuzz` links as well, without doctest, see none of it.
+FUZZ_OBJECTS := $(call object,$(FUZZ_SOURCES))
 CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
 PROGRAM_SOURCES := $(EXAMPLE_SOURCES) $(TOOL_SOURCES) $(BENCH_SOURCES)
 
@@ -168,7 +170,7 @@ $(2): $(BUILD)/pch/$(1).h.gch
 endef
 ifneq ($(PCH),0)
 $(eval $(call use_precompiled,library,$(call object,$(LIBRARY_SOURCES) $(PROGRAM_SOURCES))))
-$(if $(filter doctest-dev,$(MISSING)),,$(eval $(call use_precompiled,tests,$(TEST_OBJECTS))))
+$(if $(filter doctest-dev,$(MISSING)),,$(eval $(call use_precompiled,tests,$(filter-out $(FUZZ_OBJECTS),$(TEST_OBJECTS)))))
 $(eval $(call use_precompiled,conformance,$(CONFORMANCE_OBJECTS)))
 endif
 
@@ -214,7 +216,7 @@ $(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES) test/reference.cpp) $
   $(BUILD)/sources
 	$(call link)
 
-$(FUZZ): $(call object,$(FUZZ_SOURCES)) $(LIBRARY) $(BUILD)/sources
+$(FUZZ): $(FUZZ_OBJECTS) $(LIBRARY) $(BUILD)/sources
 	$(call link)
 
 # The README's program is compiled as it stands there: the first C++ block with a main.
@@ -302,7 +304,7 @@ run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 # A program that links a sanitized library has to be sanitized itself: not what users build.
 INSTALL_TEST := $(if $(SANITIZE),,test/install/test_install.sh)
 test: export SCRIPTS = $(INSTALL_TEST)
-test: $(TEST_PROGRAM) $(EXAMPLES) $(README_EXAMPLE) $(QUICKSTART) $(CONFORMANCE) \
+test: $(TEST_PROGRAM) $(FUZZ) $(EXAMPLES) $(README_EXAMPLE) $(QUICKSTART) $(CONFORMANCE) \
   $(if $(INSTALL_TEST),$(SHARED))
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
 
