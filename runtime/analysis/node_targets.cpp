@@ -27,6 +27,7 @@ const Target& NodeTargets::of(Node n) const {
 
 // A node that a Copy feeds knows its device (tiny/ir/facts.cpp). Others have that of a Param.
 int NodeTargets::device_of(Node root) const {
+  if (all_) return 0;
   if (root->device) return root->device;
   if (common_) return common_;
   std::vector<Node> stack{root};

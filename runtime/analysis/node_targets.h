@@ -19,10 +19,11 @@ class NodeTargets {
   NodeTargets(const std::vector<int>& inputs, int fallback);
 
   const Target& of(Node n) const;
-
- private:
+  // 0 for what is made of constants alone where the inputs are on several devices; with one target
+  // for all nodes always 0.
   int device_of(Node n) const;
 
+ private:
   const Target* all_ = nullptr;
   std::vector<int> inputs_;
   int common_ = 0;  // the device of all inputs, 0 where they are on several

@@ -178,6 +178,8 @@ class Fuser {
     return target.kind == Target::Kind::Cpu ? 16 : target.cores;
   }
 
+  // Constants, which kernels of several devices may read, have none.
+  int device_of(const Kernel& k) const { return targets_.device_of(k.outputs[0]); }
   static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
 
   // Until nothing changes: what could not be merged is looked at again when it, or what it reads
@@ -261,6 +263,7 @@ class Fuser {
   // the one of its own row.
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
+    if (device_of(from) != device_of(to)) return false;
     if (from.reads.size() + to.reads.size() > kMostReads || from.size + to.size > kLargest)
       return false;
     const bool both_sent = joins_sent(p, c);
@@ -528,9 +531,10 @@ class Fuser {
     }
   }
 
-  static bool are_siblings(const Kernel& a, const Kernel& b) {
+  bool are_siblings(const Kernel& a, const Kernel& b) const {
     Node x = a.outputs[0], y = b.outputs[0];
-    if (a.heavy || b.heavy || !can_join(x) || !can_join(y)) return false;
+    if (device_of(a) != device_of(b) || a.heavy || b.heavy || !can_join(x) || !can_join(y))
+      return false;
     if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
     if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
     for (Node n : a.outputs)

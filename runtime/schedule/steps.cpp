@@ -42,6 +42,41 @@ std::string kernel_name(const std::vector<std::string>& labels, Ints shape) {
   return name;
 }
 
+// The argument that a value is to a kernel.
+Node param(const Schedule& schedule, Step& step, int value, DType dtype, Ints shape) {
+  // What is written over an input has that input's slot.
+  const int place = schedule.values[value].in_place;
+  int slot = -1;
+  for (size_t i = 0; i < step.values.size(); ++i) {
+    const int v = step.values[i];
+    const bool same_memory =
+        v == value || (place >= 0 && v == place) ||
+        (schedule.values[v].in_place >= 0 && schedule.values[v].in_place == value);
+    if (!same_memory) continue;
+    slot = static_cast<int>(i);
+    if (place == v) step.values[i] = value;  // the slot is known by what is written to it
+  }
+  if (slot < 0) {
+    slot = static_cast<int>(step.values.size());
+    step.values.push_back(value);
+  }
+  Shape arg{slot};
+  arg.insert(arg.end(), shape.begin(), shape.end());
+  return make(Op::Param, dtype, {}, Ints(arg));
+}
+
+Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
+  std::vector<Node> srcs{to};
+  for (Node s : scatter->srcs().subspan(1)) srcs.push_back(*done.find(s));
+  return with_sources(scatter, srcs);
+}
+
+// A value of the schedule, and whether it is made of constants alone.
+struct Made {
+  int value = -1;
+  bool is_constant = false;
+};
+
 class Steps {
  public:
   Steps(Schedule& out, std::span<const Node> roots, const OrderedGroups& ordered,
@@ -59,10 +94,11 @@ class Steps {
  private:
   void plan(const Group& g, std::vector<Node>& deaths) {
     const int device = device_of(g);
+    const bool is_constant = bring_constants(g, device);
     for (Node n : g.outputs) {
       const int place = place_for(g, n, deaths);
-      const bool again = value_.contains(n);
-      value_[n] = static_cast<int>(out_.values.size());
+      const bool again = made_.contains(n);
+      made_[n] = {static_cast<int>(out_.values.size()), is_constant};
       const int* replaces = ordered_.replaces.find(n);
       out_.values.push_back(
           {n->dtype, numel(n->shape()), device, place, again, replaces ? *replaces : -1});
@@ -97,13 +133,14 @@ class Steps {
 
   int value_of(Node n) const {
     if (n->op == Op::Param) return static_cast<int>(n->ints()[0]);
-    return *value_.find(n);
+    return made_.find(n)->value;
   }
 
   int device_of(const Group& g) const {
     if (g.outputs[0]->op == Op::Copy) return g.outputs[0]->device;
     int device = 0;
     for (Node n : g.inputs) {
+      if (is_constant(n)) continue;
       const int of = out_.values[value_of(n)].device;
       expect(!device || of == device, "schedule: a kernel reads from ", device_name(device),
              " and from ", device_name(of));
@@ -116,10 +153,33 @@ class Steps {
       if (n->op == Op::Assign && base_of(n->src(0))->op == Op::Param)
         return out_.values[value_of(base_of(n->src(0)))].device;
     // Made of constants alone: a step of the work on one device, or a result of its own.
+    if (!g.inputs.empty()) return out_.values[value_of(g.inputs[0])].device;
     const bool is_result = std::any_of(g.outputs.begin(), g.outputs.end(), [&](Node n) {
       return std::find(roots_.begin(), roots_.end(), n) != roots_.end();
     });
     return is_result ? fallback_ : inner_device();
+  }
+
+  bool is_constant(Node n) const {
+    const Made* made = made_.find(n);
+    return made && made->is_constant;
+  }
+
+  // Values made of constants alone are computed on one device; the others that read them get
+  // copies. Whether the group's own values are such ones.
+  bool bring_constants(const Group& g, int device) {
+    const Node first = g.outputs[0];
+    bool all = first->device == 0 && first->op != Op::Assign;
+    for (Node n : g.inputs) {
+      all &= is_constant(n);
+      if (first->op == Op::Copy || !is_constant(n) || out_.values[value_of(n)].device == device)
+        continue;
+      const int from = value_of(n), to = static_cast<int>(out_.values.size());
+      out_.values.push_back({n->dtype, numel(n->shape()), device, -1});
+      out_.steps.push_back({NodeRef(), {to, from}, "copy", device, "to"});
+      made_[n].value = to;
+    }
+    return all;
   }
 
   // Of values that have no device and stay inside: that of the inputs where it is one.
@@ -137,7 +197,7 @@ class Steps {
     NodeMap<Node> done;
     std::vector<Node> stores, nodes;
     for (Node n : outputs) {
-      Node to = param(step, value_of(n), n->dtype, n->shape());
+      Node to = param(out_, step, value_of(n), n->dtype, n->shape());
       Node value = instead ? instead : n;
       rebuild(value, g, step, done, nodes);
       Node what = instead || n->op != Op::Scatter ? *done.find(value) : with_base(n, done, to);
@@ -172,7 +232,7 @@ class Steps {
     step.reads_peers = true;
     NodeMap<Node> done;
     std::vector<Node> nodes{out};
-    Node to = param(step, value_of(out), out->dtype, out->shape()), sum = nullptr;
+    Node to = param(out_, step, value_of(out), out->dtype, out->shape()), sum = nullptr;
     for (Node s : out->srcs()) {
       rebuild(s, g, step, done, nodes);
       sum = sum ? build::binary(Op::Add, sum, *done.find(s)) : *done.find(s);
@@ -196,33 +256,6 @@ class Steps {
     return *done.find(*mask);
   }
 
-  static Node with_base(Node scatter, const NodeMap<Node>& done, Node to) {
-    std::vector<Node> srcs{to};
-    for (Node s : scatter->srcs().subspan(1)) srcs.push_back(*done.find(s));
-    return with_sources(scatter, srcs);
-  }
-
-  Node param(Step& step, int value, DType dtype, Ints shape) {
-    // What is written over an input has that input's slot.
-    const int place = out_.values[value].in_place;
-    int slot = -1;
-    for (size_t i = 0; i < step.values.size(); ++i) {
-      const int v = step.values[i];
-      const bool same_memory = v == value || (place >= 0 && v == place) ||
-                               (out_.values[v].in_place >= 0 && out_.values[v].in_place == value);
-      if (!same_memory) continue;
-      slot = static_cast<int>(i);
-      if (place == v) step.values[i] = value;  // the slot is known by what is written to it
-    }
-    if (slot < 0) {
-      slot = static_cast<int>(step.values.size());
-      step.values.push_back(value);
-    }
-    Shape arg{slot};
-    arg.insert(arg.end(), shape.begin(), shape.end());
-    return make(Op::Param, dtype, {}, Ints(arg));
-  }
-
   void rebuild(Node root, const Group& g, Step& step, NodeMap<Node>& done,
                std::vector<Node>& nodes) {
     std::vector<Node> stack{root};
@@ -236,7 +269,7 @@ class Steps {
           n->op == Op::After || std::find(g.inputs.begin(), g.inputs.end(), n) != g.inputs.end();
       if (outside) {
         stack.pop_back();
-        done[n] = param(step, value_of(behind(n)), n->dtype, n->shape());
+        done[n] = param(out_, step, value_of(behind(n)), n->dtype, n->shape());
         continue;
       }
       // Old values of an Assign and the base of a Scatter are places, not values.
@@ -258,7 +291,7 @@ class Steps {
   void add_result(Node root) {
     Result r;
     r.set_root(root);
-    if (const int* v = value_.find(r.base())) r.value = *v;
+    if (const Made* made = made_.find(r.base())) r.value = made->value;
     out_.results.push_back(std::move(r));
   }
 
@@ -267,7 +300,7 @@ class Steps {
   const OrderedGroups& ordered_;
   const NodeMap<Node>& needed_;
   const int fallback_;
-  NodeMap<int> value_;
+  NodeMap<Made> made_;
 };
 
 }  // namespace

@@ -936,3 +936,37 @@ TEST_CASE("a checkpoint computes again from memory that other devices have sent"
   CHECK(values(Tensor::gradient((y * x.detach()).sum(), {x})[0].to("CPU")) ==
         Floats{4, 24, 72, 160});
 }
+
+TEST_CASE("what is made of constants alone is read on several devices at once") {
+  const auto on = [](const Tensor& t, int device) {
+    return t.to(cat("CPU:", device)).contiguous().realize();
+  };
+  const Tensor nothing = Tensor::zeros({3, 2, 0});
+  const std::function<Tensor(int)> makers[] = {
+      [](int) {
+        return Tensor::full({3, 2}, 4.0f).max({1}, true);
+      },
+      [](int) {
+        return Tensor::arange(0, 6, 1, kF32).reshape({3, 2}).exp().sum({1}, true);
+      },
+      [&](int d) { return on(nothing, d).sum({2}).max({1}, true) + 4; },
+      [&](int d) {
+        return on(nothing.reshape({3, 0}), d).pad({{0, 0}, {1, 1}}).exp().sum(1, true);
+      },
+  };
+  for (const auto& make : makers) {
+    const std::vector<float> alone = (make(1) + 1).realize().to("CPU").to_vector<float>();
+    Tensor a = on(Tensor::ones({3, 1}), 1) + make(1), b = on(Tensor::ones({3, 1}), 2) + make(2);
+    std::vector<Tensor*> both{&a, &b};
+    Tensor::realize(both);
+    CHECK(a.device() == "CPU:1");
+    CHECK(b.device() == "CPU:2");
+    CHECK(a.to_vector<float>() == alone);
+    CHECK(b.to_vector<float>() == alone);
+  }
+  const std::vector<std::string> devices{"CPU", "CPU:1", "CPU:2"};
+  const Tensor one = Tensor::from({2.0f}).shard(devices, 0);  // two parts are empty
+  const Tensor empty = Tensor::zeros({3, 2, 2, 0}).contiguous().realize().shard(devices);
+  const Tensor y = empty.sum({2, 3}).max({1}, true) + one.sum();
+  CHECK(y.to("CPU").to_vector<float>() == std::vector<float>{2, 2, 2});
+}
