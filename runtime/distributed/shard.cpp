@@ -440,15 +440,12 @@ class Unsharder {
     const bool over_cut = p.layout.axis >= 0 && (axes >> p.layout.axis & 1);
     const LabelScope label(n->label);
     Parts out{{}, over_cut ? Layout{} : p.layout, over_cut ? std::optional(op) : p.pending};
-    for (Node x : p.pieces) out.pieces.push_back(reduced_piece(op, x, axes));
+    for (Node x : p.pieces) {
+      Node sum = build::reduce(op, x, axes);
+      if (numel(sum->shape()) == 0) sum = build::full(sum->shape(), n->dtype, int64_t{0});
+      out.pieces.push_back(sum);
+    }
     return out;
-  }
-
-  // A constant, which has no device, where there is nothing to read.
-  static Node reduced_piece(Op op, Node x, uint32_t axes) {
-    Node sum = build::reduce(op, x, axes);
-    if (numel(sum->shape()) == 0) return build::full(sum->shape(), x->dtype, int64_t{0});
-    return numel(x->shape()) == 0 ? build::identity(op, x->dtype, sum->shape()) : sum;
   }
 
   // The axis of `shape` whose positions an index counts, among those of this size; else -1.
