@@ -1,6 +1,7 @@
 #include "codegen/passes/passes.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
@@ -297,8 +298,9 @@ class Vectorizer {
   }
 
   // A square tile that lies across: rows of it are loaded whole, along the unrolled range, and the
-  // vector that is wanted is a column of them.
+  // vector that is wanted is a column of them. Shuffles transpose tiles of 2^n rows alone.
   Node column(Node n, Node r, int lanes) {
+    if (!std::has_single_bit(static_cast<unsigned>(lanes))) return nullptr;
     Node base = nullptr;
     int64_t factor = 0;
     if (!split(n->src(1), r, base, factor) || factor == 1 || factor == -1) return nullptr;

@@ -73,6 +73,20 @@ TEST_CASE("every second element is picked from two whole vectors that end inside
   }
 }
 
+TEST_CASE("a square tile is transposed by shuffles where its rows are a power of two") {
+  Arena arena;
+  ArenaScope scope(arena);
+  for (int64_t n : {3, 4, 5, 8}) {
+    Node k = simplify(to_ranges(kernel_of({sum(tensor_param(1, {n, n}), 2)})));
+    k = apply(k,
+              {Opt{OptKind::Bind, 0, static_cast<int64_t>(RangeKind::Vector), {}},
+               Opt{OptKind::Bind, 1, static_cast<int64_t>(RangeKind::Unroll), {}}},
+              Target{});
+    k = simplify(vectorize(simplify(k), Target{}));
+    CHECK(count_op(k, Op::Column) == (n == 4 || n == 8));
+  }
+}
+
 TEST_CASE("of memory that a kernel writes, elements beside every second one are left alone") {
   Arena arena;
   ArenaScope scope(arena);
