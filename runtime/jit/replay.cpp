@@ -393,9 +393,11 @@ bool Replay::keeps(Node n) const {
 
 Tensor Replay::result(size_t i, std::span<const std::shared_ptr<Buffer>> inputs) const {
   const Result& r = schedule_.results[i];
-  if (r.value < 0) return Tensor(r.root());
-  const Place& p = outputs_[output_of_.at(root_of(r.value))];
-  Node n = moved(r.root(), r.base(), buffer_node(p.buffer));
+  Node n = r.root();
+  if (r.value >= 0) {
+    const Place& p = outputs_[output_of_.at(root_of(r.value))];
+    n = moved(n, r.base(), buffer_node(p.buffer));
+  }
   for (size_t axis = 0; axis < lengths_[i].size(); ++axis)
     if (Node length = lengths_[i][axis].get())
       n = build::limit(n, static_cast<int>(axis), with_arguments(length, stand_ins_, inputs));

@@ -21,6 +21,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
+#include "tiny/rewrite/rebuild.h"
 #include "tiny/tensor/pieces.h"
 
 namespace tiny {
@@ -231,6 +232,13 @@ bool is_for_all(Node root) {
   return true;
 }
 
+// A constant of a normalized graph, whose lengths are numbers of its slots.
+Node without_lengths(Node constant) {
+  if (!constant->lengths) return constant;
+  return rebuild(constant,
+                 [](Node, Node now) { return now->op == Op::Limit ? now->src(0) : now; });
+}
+
 // `wanted`: how many of the roots are more than old values that somebody still needs.
 std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, int fallback) {
   const Unsharded flat = unshard(given);
@@ -257,7 +265,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, i
       onto = build::reshape(buffer_node(made[i]), base->shape());
     else if (base->op == Op::Param)
       onto = graph.buffers[base->ints()[0]];
-    Node view = onto ? moved(r.root(), base, onto) : graph.roots[i];
+    Node view = onto ? moved(r.root(), base, onto) : without_lengths(graph.roots[i]);
     out.push_back(build::with_lengths(view, roots[i]));
   }
   return regroup(flat, out);

@@ -180,6 +180,21 @@ TEST_CASE("gradients reach the first n elements alone") {
     }
 }
 
+TEST_CASE("results of a Jit that are constants keep their length") {
+  const Tensor x = Tensor::randn({5, 3}).realize();
+  Jit step([](const Tensor& t, const Variable& n) {
+    const Tensor head = t.narrow(0, 0, n);
+    return std::pair(head.zeros_like(), head.narrow(1, 0, 0));
+  });
+  Variable n("n", 1, 5);
+  for (int64_t length : {5, 3, 1, 4}) {
+    const auto [zeros, nothing] = step(x, n.bind(length));
+    CHECK(zeros.current_shape() == Shape{length, 3});
+    CHECK(zeros.to_vector<float>() == std::vector<float>(3 * length, 0));
+    CHECK(nothing.current_shape() == Shape{length, 0});
+  }
+}
+
 TEST_CASE("one capture of a Jit serves every value of a Variable") {
   constexpr int64_t kMost = 20;
   const Tensor x = Tensor::randn({kMost, 3}).realize();
