@@ -18,11 +18,12 @@ Node behind(Node n) {
   return n;
 }
 
-void put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& stored) {
+NodeMap<Node> put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& stored) {
   std::vector<Node> all = roots;
   all.insert(all.end(), stored.begin(), stored.end());
   const std::vector<Node> order = topological(all);
-  if (std::none_of(order.begin(), order.end(), [](Node n) { return n->op == Op::After; })) return;
+  if (std::none_of(order.begin(), order.end(), [](Node n) { return n->op == Op::After; }))
+    return NodeMap<Node>();
   NodeMap<Node> done;
   std::vector<Node> srcs;
   for (Node n : order) {
@@ -42,6 +43,7 @@ void put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& stored) {
     for (Node b = base_of(r); b->op == Op::After; b = base_of(r)) r = moved(r, b, b->src(0));
   }
   for (Node& n : stored) n = *done.find(n);
+  return done;
 }
 
 }  // namespace tiny

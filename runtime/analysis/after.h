@@ -14,7 +14,8 @@ Node moved(Node root, Node base, Node onto);
 Node behind(Node n);
 
 // Brings the first source of every After below the movement on it, so that it is what has memory;
-// roots that are an After become what is behind it.
-void put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& stored);
+// roots that are an After become what is behind it. Gives the nodes as they are then, none where
+// there is no After.
+NodeMap<Node> put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& stored);
 
 }  // namespace tiny

@@ -11,6 +11,7 @@ struct GraphPlan {
   std::vector<Node> roots;   // the rewritten graph
   std::vector<Node> stored;  // values in it that products read: they get memory as they are
   bool innermost = false;    // some values lie with another axis innermost than their shape says
+  NodeMap<Node> now;         // nodes of the graph that was rewritten, as they are in this one
 };
 
 }  // namespace tiny

@@ -184,7 +184,7 @@ template <class Store, class Change>
 GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
                     const NodeMap<int>& innermost, Store store, Change change) {
   const NodeMap<char> in_order = values_in_order(roots);
-  const NodeMap<Node> done = rebuild(roots, [&](Node n, Node same) {
+  NodeMap<Node> done = rebuild(roots, [&](Node n, Node same) {
     const LabelScope label(n->label);
     Node now = change(n, same);
     if (const int* dim = innermost.find(n))
@@ -199,6 +199,7 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
     if (const Node* now = done.find(s))
       out.stored.push_back(innermost.contains(s) ? base_of(*now) : *now);
   out.innermost = innermost.size() > 0;
+  out.now = std::move(done);
   return out;
 }
 
@@ -206,7 +207,9 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
   std::map<const Target*, Layouts> layouts;
-  const std::vector<Node> roots = narrow_sums(given);
+  const NodeMap<Node> narrowed = narrow_sums(given);
+  std::vector<Node> roots;
+  for (Node r : given) roots.push_back(*narrowed.find(r));
   const Innermost innermost = choose_innermost(roots, targets);
   const auto store = [&](Node n, Node now, int dim) {
     return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
@@ -222,6 +225,7 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
   GraphPlan out = rewritten(roots, {}, innermost.axes, store, change);
   for (const auto& [target, chosen] : layouts)
     out.stored.insert(out.stored.end(), chosen.stored.begin(), chosen.stored.end());
+  out.now = one_after_the_other(given, narrowed, out.now);
   return out;
 }
 

@@ -235,8 +235,7 @@ bool is_for_all(Node root) {
 // A constant of a normalized graph, whose lengths are numbers of its slots.
 Node without_lengths(Node constant) {
   if (!constant->lengths) return constant;
-  return rebuild(constant,
-                 [](Node, Node now) { return now->op == Op::Limit ? now->src(0) : now; });
+  return rebuild(constant, [](Node, Node now) { return now->op == Op::Limit ? now->src(0) : now; });
 }
 
 // `wanted`: how many of the roots are more than old values that somebody still needs.

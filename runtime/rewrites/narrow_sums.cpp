@@ -29,7 +29,7 @@ Node moved(Node top, Node from, Node to) {
 
 }  // namespace
 
-std::vector<Node> narrow_sums(std::span<const Node> roots) {
+NodeMap<Node> narrow_sums(std::span<const Node> roots) {
   const std::vector<Node> order = topological(roots);
   NodeMap<int> readers;
   for (Node n : order)
@@ -51,9 +51,7 @@ std::vector<Node> narrow_sums(std::span<const Node> roots) {
     }
     done[n] = now;
   }
-  std::vector<Node> out;
-  for (Node r : roots) out.push_back(*done.find(r));
-  return out;
+  return done;
 }
 
 }  // namespace tiny

@@ -9,7 +9,7 @@ namespace tiny {
 
 // The graph with the casts to halves right above the sums, where movement that cuts axes up or
 // joins them lies between: the loops of the sum are not those of the cast, and it would be stored
-// as wide as it is added up. Only of sums with no other reader.
-std::vector<Node> narrow_sums(std::span<const Node> roots);
+// as wide as it is added up. Only of sums with no other reader. Gives each node as it is then.
+NodeMap<Node> narrow_sums(std::span<const Node> roots);
 
 }  // namespace tiny

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "runtime/analysis/after.h"
 #include "runtime/device/buffer.h"
@@ -12,6 +13,7 @@
 #include "runtime/rewrites/deterministic.h"
 #include "runtime/rewrites/relu_masks.h"
 #include "runtime/rewrites/scatter_rows.h"
+#include "runtime/schedule/needed.h"
 #include "runtime/schedule/steps.h"
 #include "tiny/base/env.h"
 #include "tiny/base/text.h"
@@ -56,19 +58,6 @@ std::vector<Node> without_lengths(std::span<const Node> roots) {
 
 namespace {
 
-// Which elements of a node with lengths count.
-Node counted_elements(Node n, const std::vector<Node>& lengths) {
-  Node mask = nullptr;
-  for (int i = 0; i < n->rank; ++i) {
-    if (!lengths[i]) continue;
-    const DType t = n->shape()[i] < INT32_MAX ? kI32 : kI64;  // as in build::filled
-    Node part = build::binary(Op::Lt, build::iota(n->shape(), i, t),
-                              build::full(n->shape(), build::cast(lengths[i], t)));
-    mask = mask ? build::binary(Op::And, mask, part) : part;
-  }
-  return mask;
-}
-
 class Planner {
  public:
   Planner(const Normalized& graph, const std::vector<int>& devices, int fallback)
@@ -82,20 +71,25 @@ class Planner {
 
   Schedule run() {
     const NodeTargets targets(devices_, fallback_);
-    const NodeMap<Node> now = stripped(graph_.roots);
+    const NodeMap<Node> plain = stripped(graph_.roots);
+    now_ = plain;
+    const std::vector<Node> given = topological(graph_.roots);
+    has_lengths_ = std::any_of(given.begin(), given.end(), [](Node n) { return n->lengths; });
     GraphPlan layout;
-    for (Node r : graph_.roots) layout.roots.push_back(*now.find(r));
-    if (env_int("OPT")) layout = choose_layouts(layout.roots, targets);
+    for (Node r : graph_.roots) layout.roots.push_back(*now_.find(r));
+    if (env_int("OPT")) follow(layout = choose_layouts(layout.roots, targets));
     for (int round = 0; layout.innermost && round < 3; ++round) {  // what gets memory may change
       std::vector<Node> outputs;
       for (const Group& g : fuse(layout.roots, layout.stored, targets))
         outputs.insert(outputs.end(), g.outputs.begin(), g.outputs.end());
-      layout = spread_layouts(layout, outputs);
+      follow(layout = spread_layouts(layout, outputs));
     }
-    if (env_int("OPT")) layout = reuse_masks(layout, targets);
-    put_afters_on_memory(layout.roots, layout.stored);
-    find_lengths(now);
+    if (env_int("OPT")) follow(layout = reuse_masks(layout, targets));
+    layout.now = put_afters_on_memory(layout.roots, layout.stored);
+    follow(layout);
     scatter_in_place(layout);
+    follow(layout);
+    if (has_lengths_) needed_ = elements_within_lengths(graph_.roots, plain, now_, layout.roots);
     const OrderedGroups ordered =
         order_groups(layout.roots, fuse(layout.roots, layout.stored, targets), assigned_, devices_);
     add_steps(out_, layout.roots, ordered, needed_, fallback_);
@@ -105,40 +99,25 @@ class Planner {
   }
 
  private:
-  // Nodes of which only some elements are ever needed. One that also stands for a node without
-  // lengths is needed as a whole.
-  void find_lengths(const NodeMap<Node>& now) {
-    NodeMap<std::vector<Node>> all;
-    for (Node n : topological(graph_.roots)) {
-      if (n->op == Op::Limit || n->op == Op::Whole) continue;
-      std::vector<Node> lengths;
-      for (int i = 0; n->lengths && i < n->rank; ++i)
-        lengths.push_back(n->length(i) ? *now.find(n->length(i)) : nullptr);
-      Node s = *now.find(n);
-      if (std::vector<Node>* known = all.find(s)) {
-        if (*known != lengths) known->clear();
-      } else {
-        all[s] = std::move(lengths);
-      }
-    }
-    for (Node n : topological(graph_.roots))
-      if (const auto* lengths = all.find(*now.find(n)); lengths && !lengths->empty())
-        needed_[*now.find(n)] = counted_elements(*now.find(n), *lengths);
+  // Of a graph with lengths: its nodes as they are after one more rewrite.
+  void follow(GraphPlan& rewritten) {
+    const NodeMap<Node> now = std::exchange(rewritten.now, NodeMap<Node>());
+    if (has_lengths_ && now.size() > 0) now_ = one_after_the_other(graph_.roots, now_, now);
   }
 
   // x assigned a copy of itself in which some elements are replaced: the scatter itself is the
   // assignment, and where it works in place no other element is touched.
   void scatter_in_place(GraphPlan& layout) {
-    const NodeMap<Node> now = rebuild(layout.roots, [&](Node, Node n) {
+    layout.now = rebuild(layout.roots, [&](Node, Node n) {
       if (n->op != Op::Assign || n->src(1)->op != Op::Scatter || n->src(1)->src(0) != n->src(0))
         return n;
       if (overwritten_input(n->src(1)) < 0) return n;
       assigned_[n->src(1)] = 1;
       return n->src(1);
     });
-    for (Node& r : layout.roots) r = *now.find(r);
+    for (Node& r : layout.roots) r = *layout.now.find(r);
     for (Node& s : layout.stored)
-      if (const Node* other = now.find(s)) s = *other;
+      if (const Node* other = layout.now.find(s)) s = *other;
   }
 
   const Normalized& graph_;
@@ -146,7 +125,9 @@ class Planner {
   const int fallback_;
   Schedule out_;
   NodeMap<char> assigned_;  // scatters that are assignments
-  NodeMap<Node> needed_;    // of values with lengths: which elements
+  bool has_lengths_ = false;
+  NodeMap<Node> now_;     // the given nodes, as they are after the rewrites so far
+  NodeMap<Node> needed_;  // of values with lengths: which elements
 };
 
 struct Cache {

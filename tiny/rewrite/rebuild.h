@@ -24,4 +24,14 @@ template <class Change> Node rebuild(Node root, Change change) {
   return *rebuild(std::span<const Node>(&root, 1), change).find(root);
 }
 
+// Two rewrites of the graph below the roots as one: nodes that the second does not know are gone.
+inline NodeMap<Node> one_after_the_other(std::span<const Node> roots, const NodeMap<Node>& first,
+                                         const NodeMap<Node>& second) {
+  NodeMap<Node> out;
+  for (Node n : topological(roots))
+    if (const Node* between = first.find(n))
+      if (const Node* now = second.find(*between)) out[n] = *now;
+  return out;
+}
+
 }  // namespace tiny
