@@ -191,6 +191,7 @@ class Puller {
       case Op::Gather: return gathered(n, at, gate);
       case Op::Contiguous:
       case Op::Detach:
+      case Op::RoundGradient:
       case Op::Leaf:
       case Op::Copy: return pull(n->src(0), at, gate);
       case Op::Assign: return pull(n->src(1), at, gate);

@@ -33,8 +33,7 @@ bool is_usable(Node realized) {
 Node resolved(Node n) {
   for (;;) {
     if (n->realized && is_usable(n->realized)) return n->realized;
-    if (n->op != Op::Detach && n->op != Op::Leaf && n->op != Op::Checkpoint &&
-        n->op != Op::WithDerivative)
+    if (!is_for_gradients(n->op) && n->op != Op::Checkpoint && n->op != Op::WithDerivative)
       return n;
     n = n->src(0);
   }

@@ -299,8 +299,7 @@ Node buffer_node(const std::shared_ptr<Buffer>& b) {
 
 std::shared_ptr<Buffer> whole_buffer(Node n) {
   const int64_t size = numel(n->shape());
-  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach || n->op == Op::Bound ||
-         n->realized)
+  while (n->op == Op::Reshape || is_for_gradients(n->op) || n->op == Op::Bound || n->realized)
     n = n->realized ? n->realized.load() : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != size) return nullptr;
   const std::shared_ptr<Buffer> whole = n->arg<BufferArg>().buffer;

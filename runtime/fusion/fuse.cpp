@@ -276,13 +276,16 @@ class Fuser {
     for (Node out : from.outputs)
       reads_all &= reads_own_row(to, out) ||
                    (!is_read(to, out) &&
-                    (from.inner.contains(out) || (joins_small_ && is_small_sibling(out, to))));
-    if (!reads_all && !both_sent) return false;
+                    (from.inner.contains(out) || is_of_read_rows(from, to, out) ||
+                     (joins_small_ && is_small_sibling(out, to))));
+    const bool of_rows = !reads_all && is_of_rows(from, to);
+    if (!reads_all && !both_sent && !of_rows) return false;
     if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it
-    const int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
-    const int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
+    int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
+    int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
+    if (of_rows) std::swap(rows, size);
     if ((from.heavy || to.heavy) && rows != size) return false;
-    if (from.heavy && to.heavy) return false;
+    if (from.heavy && (to.heavy || has_reduce(to))) return false;  // units do one sum
     const Target& target = targets_.of(to.outputs[0]);
     if (from.heavy && target.has_wgmma && rows > kManyResults && is_long_epilogue(p, c))
       return false;
@@ -295,6 +298,21 @@ class Fuser {
         return false;
     }
     return !reaches_otherwise(p, c) && loops_nest(p, c);
+  }
+
+  // Whether a value that kernel `to` does not read belongs to the rows of one that it does: it is
+  // computed in the loops of that one.
+  static bool is_of_read_rows(const Kernel& from, const Kernel& to, Node out) {
+    return std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node read) {
+      return same(read->shape(), out->shape()) && is_read(to, read) && reads_own_row(to, read);
+    });
+  }
+
+  // Whether all of kernel `to` are values of rows that `from` goes through: of the shape of one
+  // that it computes for each of them, and that `to` reads.
+  static bool is_of_rows(const Kernel& from, const Kernel& to) {
+    return std::all_of(to.outputs.begin(), to.outputs.end(),
+                       [&](Node out) { return is_of_read_rows(from, to, out); });
   }
 
   // What has little to do may as well be done in the loops of others that visit as many elements.

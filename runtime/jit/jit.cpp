@@ -55,7 +55,7 @@ void realize_assigned() {
   std::vector<Node> waiting;
   for (Node n : nodes().held()) {
     Node base = n;
-    while ((base->op == Op::Leaf || base->op == Op::Detach) && !base->realized) base = base->src(0);
+    while (is_for_gradients(base->op) && !base->realized) base = base->src(0);
     if (base->op == Op::Assign && !base->realized) waiting.push_back(n);
   }
   Tensors all;
@@ -72,9 +72,9 @@ struct Form {
   bool operator==(const Form&) const = default;
 };
 
-// What is below Leaf, Detach and reshapes.
+// What is below reshapes and what is there for gradients.
 Node below_views(Node n) {
-  while (n->realized || n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
+  while (n->realized || n->op == Op::Reshape || is_for_gradients(n->op))
     n = n->realized ? n->realized.load() : n->src(0);
   return n;
 }
@@ -345,8 +345,7 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
   for (Node n : nodes().held()) {
     if (!capture.is_new(n) || results.count(n) || n->device == 0 || recorded->keeps(n)) continue;
     const auto is_left = [&](Node base) {
-      while (base->realized || is_movement(base->op) || base->op == Op::Leaf ||
-             base->op == Op::Detach)
+      while (base->realized || is_movement(base->op) || is_for_gradients(base->op))
         base = base->realized ? base->realized.load() : base->src(0);
       if (base->op != Op::Buffer) return reads_any(base, made, saved);  // else another thread's
       const Buffer& b = *base->arg<BufferArg>().buffer;
@@ -384,7 +383,7 @@ bool JitCore::State::add_chain(Node n, std::set<Node>& chain) const {
   if (n->op == Op::Buffer) found = recorded->writes(*n->arg<BufferArg>().buffer);
   if (n->op == Op::Multi)
     for (Node piece : n->srcs()) found |= add_chain(piece, chain);
-  if (n->realized || is_movement(n->op) || n->op == Op::Leaf || n->op == Op::Detach)
+  if (n->realized || is_movement(n->op) || is_for_gradients(n->op))
     found = add_chain(n->realized ? n->realized.load() : n->src(0), chain);
   if (found) chain.insert(n);
   return found;

@@ -349,7 +349,7 @@ void download(Node realized, void* out) {
     const bool is_ranks = find_device(device_name(members[0])).rank >= 0;
     n = realized = build::copy_to(n, is_ranks ? device_id(default_device()) : members[0]);
   }
-  while (n->op == Op::Reshape || n->op == Op::Leaf || n->op == Op::Detach)
+  while (n->op == Op::Reshape || is_for_gradients(n->op))
     n = n->realized ? n->realized.load() : n->src(0);
   if (n->op != Op::Buffer || n->arg<BufferArg>().size != numel(realized->shape())) {
     // Views other than reshapes, and constants, are written out first.

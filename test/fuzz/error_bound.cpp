@@ -72,6 +72,7 @@ Node ErrorBounds::made(Node n) {
     case Op::Assign: return source(n, 1);
     case Op::Contiguous:
     case Op::Detach:
+    case Op::RoundGradient:
     case Op::After:
     case Op::Checkpoint:
     case Op::WithDerivative:

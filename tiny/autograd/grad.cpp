@@ -74,6 +74,11 @@ void grad_cast(Node n, Node g, Adjoints& to) {
   if (n->src(0)->dtype.is_float()) to.add(n->src(0), cast(g, n->src(0)->dtype));
 }
 
+void grad_rounded(Node n, Node g, Adjoints& to) {
+  const DType narrow{static_cast<Scalar>(n->int_value())};
+  to.add(n->src(0), cast(cast(g, narrow), g->dtype));
+}
+
 void grad_neg(Node n, Node g, Adjoints& to) { to.add(n->src(0), unary(Op::Neg, g)); }
 
 void grad_recip(Node n, Node g, Adjoints& to) {
@@ -437,6 +442,7 @@ Rules make_rules() {
   set(Op::Scatter, grad_scatter);
   set(Op::Contiguous, grad_same);
   set(Op::Detach, grad_nothing);
+  set(Op::RoundGradient, grad_rounded);
   set(Op::Leaf, grad_nothing);
   set(Op::Copy, grad_copy);
   set(Op::Shard, grad_copy);

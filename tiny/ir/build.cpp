@@ -287,12 +287,17 @@ Node in_memory(Node x) {
       is_reproducible(x->src(2)))
     return where(x->src(0), in_memory(x->src(1)), x->src(2));
   // An earlier copy may have been computed by a kernel of its own, and be gone.
-  if (x->op == Op::Contiguous || x->op == Op::Detach || x->op == Op::Leaf)
+  if (x->op == Op::Contiguous || is_for_gradients(x->op))
     return in_memory(x->src(0));
   return make(Op::Contiguous, x->dtype, {detach(x)});
 }
 
 Node detach(Node x) { return x->needs_grad ? make(Op::Detach, x->dtype, {x}) : x; }
+
+Node round_gradient(Node x, DType dtype) {
+  if (!x->needs_grad) return x;
+  return make(Op::RoundGradient, x->dtype, {x}, static_cast<int64_t>(dtype.scalar));
+}
 
 Node leaf(Node x) {
   static std::atomic<int64_t> next_id{1};

@@ -62,6 +62,8 @@ Node contiguous(Node x);
 // (movement, selection, comparison of values in memory) stays as it is.
 Node in_memory(Node x);
 Node detach(Node x);
+// x, whose gradient is rounded to `dtype` on its way down.
+Node round_gradient(Node x, DType dtype);
 Node leaf(Node x);                 // a new tensor whose gradient is wanted
 Node copy_to(Node x, int device);  // of a group: to each of its members
 // On a group of devices, cut along an axis (-1: each device has all of it); and from such pieces,

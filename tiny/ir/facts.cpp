@@ -165,6 +165,7 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     case Op::Checkpoint:
     case Op::WithDerivative:
     case Op::Shard:
+    case Op::RoundGradient:
     case Op::Detach: return of(n.src(0));
     default: return info(n.op).cls == OpClass::Binary ? binary_bounds(n, full) : full;
   }

@@ -66,13 +66,14 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
     false) /* Ints{axis}; x, n: of the axis, only the first n elements count */                    \
   X(Whole, Movement, 1, false) /* all elements of axes with a limit; those beyond are anything */  \
   /* the rest of a tensor graph */                                                                 \
-  X(ReduceAxis, Tensor, 1, false)  /* ReduceArg; reduced axes stay with size 1 */                  \
-  X(Gather, Tensor, -1, false)     /* data, one index per data axis; outside: zero */              \
-  X(Scatter, Tensor, -1, false)    /* base, values, one index per base axis; ScatterArg */         \
-  X(Contiguous, Tensor, 1, false)  /* the same values, in memory of their own */                   \
-  X(Detach, Tensor, 1, false)      /* no gradient passes */                                        \
-  X(Leaf, Tensor, 1, false)        /* int64 id: a tensor whose gradient is wanted */               \
-  X(Copy, Tensor, -1, false)       /* int64 device id; of several the sum: Ints{id, SumBy} */      \
+  X(ReduceAxis, Tensor, 1, false)    /* ReduceArg; reduced axes stay with size 1 */                \
+  X(Gather, Tensor, -1, false)       /* data, one index per data axis; outside: zero */            \
+  X(Scatter, Tensor, -1, false)      /* base, values, one index per base axis; ScatterArg */       \
+  X(Contiguous, Tensor, 1, false)    /* the same values, in memory of their own */                 \
+  X(Detach, Tensor, 1, false)        /* no gradient passes */                                      \
+  X(RoundGradient, Tensor, 1, false) /* int64 Scalar: to which its gradient is rounded */          \
+  X(Leaf, Tensor, 1, false)          /* int64 id: a tensor whose gradient is wanted */             \
+  X(Copy, Tensor, -1, false)         /* int64 device id; of several the sum: Ints{id, SumBy} */    \
   X(Shard, Tensor, 1, false)       /* Ints{group, axis}: the same values on a group of devices */  \
   X(Multi, Tensor, -1, false)      /* Ints{group, axis}: a piece on each device of a group */      \
   X(Assign, Tensor, 2, false)      /* old, new: `new`, in the memory of `old` where possible */    \
@@ -131,6 +132,10 @@ constexpr const OpInfo& info(Op op) { return kOpTable[static_cast<int>(op)]; }
 constexpr bool is_movement(Op op) { return info(op).cls == OpClass::Movement; }
 constexpr bool is_elementwise(Op op) {
   return info(op).cls >= OpClass::Unary && info(op).cls <= OpClass::Ternary;
+}
+// The value of the source, but for gradients.
+constexpr bool is_for_gradients(Op op) {
+  return op == Op::Leaf || op == Op::Detach || op == Op::RoundGradient;
 }
 constexpr bool is_comparison(Op op) { return op >= Op::Lt && op <= Op::Ne; }
 

@@ -59,9 +59,14 @@ Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k
   const DType wide = detail::compute_dtype(t);
   const double scale =
       options.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(q.size(-1), 1))));
-  // Scores stay in f32; weights are rounded, as a matrix unit takes them.
-  const Tensor scores = q.to(wide).matmul(keys.to(wide).transpose(-1, -2)) * scale;
-  return masked(scores, options).softmax(-1).to(t).matmul(values.to(t));
+  // Scores stay in f32; weights are rounded, as a matrix unit takes them. They are normalised
+  // behind the product with the values: a division for each row, and a gradient whose sum over a
+  // row is one of the result's width.
+  const Tensor scores = q.to(t).matmul(keys.to(t).transpose(-1, -2), wide) * scale;
+  const Tensor s = masked(scores, options);
+  const Tensor weights = (s - s.detach().max({-1}, true)).exp();
+  const Tensor sums = weights.to(t).matmul(values.to(t), wide);
+  return (sums / weights.sum({-1}, true)).to(t);
 }
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {

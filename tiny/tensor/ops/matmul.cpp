@@ -11,7 +11,8 @@ namespace tiny {
 namespace {
 
 // sum over the last `count` axes of x * y, which broadcast; rounded once to `result`, or without
-// one to the promoted dtype. Integers wrap around.
+// one to the promoted dtype. Integers wrap around. The gradient of a product of halves is one of
+// halves, as matrix units take it, also where the result is wider.
 Tensor product_sum(const Tensor& given_x, const Tensor& given_y, int count = 1,
                    std::optional<DType> result = {}) {
   const Tensor x = detail::autocast(given_x), y = detail::autocast(given_y);
@@ -22,8 +23,10 @@ Tensor product_sum(const Tensor& given_x, const Tensor& given_y, int count = 1,
   const Node products = build::binary(wide.is_bool() ? Op::And : Op::Mul, a, b);
   const Op op = wide.is_bool() ? Op::Max : Op::Add;
   const uint32_t summed = ((uint32_t{1} << count) - 1) << kept;
-  const Node sum = build::reduce(op, products, summed);
-  return Tensor(build::reshape(sum, a->shape().first(kept))).to(t);
+  Node sum = build::reshape(build::reduce(op, products, summed), a->shape().first(kept));
+  const DType given = promote(x.dtype(), y.dtype());
+  if (given.is_half() && t == wide) sum = build::round_gradient(sum, given);
+  return Tensor(sum).to(t);
 }
 
 }  // namespace
