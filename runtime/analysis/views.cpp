@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/kernel/lengths.h"
 #include "runtime/device/buffer.h"
 
 namespace tiny {
@@ -13,6 +14,18 @@ Node base_of(Node n) {
 
 bool is_leaf(Node n) {
   return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota || n->op == Op::After;
+}
+
+bool is_product_term(Node term) {
+  Node x = base_of(term);
+  while (x->op == Op::Cast || selects_by_length(x))
+    x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
+  if (x->op != Op::Mul) return false;
+  const int64_t size = numel(term->shape());
+  return std::all_of(x->srcs().begin(), x->srcs().end(), [&](Node s) {
+    while (is_movement(s->op) || s->op == Op::Cast) s = s->src(0);
+    return numel(s->shape()) * 4 <= size;
+  });
 }
 
 std::span<const Node> used_sources(Node n) {

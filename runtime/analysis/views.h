@@ -12,6 +12,11 @@ Node base_of(Node n);
 // Neither computed nor stored by a kernel: what is there before, and what costs nothing.
 bool is_leaf(Node n);
 
+// A sum whose operands are broadcast: a matrix product or a convolution. Terms beyond the length
+// of an axis are selected away. `term`: what is summed, an element for each product.
+bool is_product_term(Node term);
+inline bool is_product(Node reduce) { return is_product_term(reduce->src(0)); }
+
 // An Assign's old value is a place, not a value that is read.
 std::span<const Node> used_sources(Node n);
 

@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
-#include "codegen/kernel/lengths.h"
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/axis_map.h"
 #include "runtime/analysis/recompute_cost.h"
+#include "runtime/analysis/views.h"
 #include "runtime/fusion/materialize.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
@@ -147,21 +147,6 @@ class Fuser {
     }
   }
 
-  // A sum whose operands are broadcast: a matrix product or a convolution. Terms beyond the length
-  // of an axis are selected away.
-  static bool is_product(Node reduce) {
-    Node x = base_of(reduce->src(0));
-    while (x->op == Op::Cast || selects_by_length(x))
-      x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
-    if (x->op != Op::Mul) return false;
-    const int64_t size = numel(reduce->src(0)->shape());
-    for (Node s : x->srcs()) {
-      while (is_movement(s->op) || s->op == Op::Cast) s = s->src(0);
-      if (numel(s->shape()) * 4 > size) return false;
-    }
-    return true;
-  }
-
   // --- merging ---------------------------------------------------------------------------------
 
   // Rows that are visited several times must stay in a core's own cache.
@@ -191,7 +176,9 @@ class Fuser {
       for (size_t c = 0; c < kernels_.size(); ++c) {
         Kernel& k = kernels_[c];
         if (!k.alive) continue;
-        const std::vector<int> from = producers(static_cast<int>(c));
+        std::vector<int> from = producers(static_cast<int>(c));
+        // What follows a product goes with it rather than with a sum that it also needs.
+        std::stable_partition(from.begin(), from.end(), [&](int p) { return kernels_[p].heavy; });
         uint64_t newest = std::max(k.changed, begin);
         for (int p : from) newest = std::max(newest, kernels_[p].changed);
         if (k.examined > newest) continue;

@@ -189,8 +189,19 @@ class Chooser {
     const Cost c = cost_of(s);
     if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
     Node sum = fed_product(n);
-    if (sum ? c.work > 0 && !is_computed_as_read(narrower(s), sum) : c.work >= 4)
-      out_.values[narrower(s)] = 1;
+    const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);
+    if (sum ? c.work > 0 && !as_read : c.work >= 4) out_.values[narrower(s)] = 1;
+  }
+
+  // Whether several products would each read what an operand is made of, and compute it where they
+  // fill their tiles, when it takes less to write it once and read it: in operations that take the
+  // time of a byte from memory.
+  bool is_read_again(Node expand, Node value, const Cost& cost) const {
+    constexpr int kByte = 8;
+    if (users_of(expand) < 2) return false;
+    int bytes = 0;
+    for (Node load : cost.loads) bytes += load->dtype.size();
+    return kByte * bytes + cost.work > kByte * 2 * narrower(value)->dtype.size();
   }
 
   // The sum into which a value goes, by movement and products only: each element is then read for

@@ -17,6 +17,7 @@
 #include "runtime/layout/panels.h"
 #include "runtime/layout/split_reduce.h"
 #include "runtime/rewrites/narrow_sums.h"
+#include "runtime/rewrites/split_products.h"
 #include "tiny/ir/build.h"
 #include "tiny/rewrite/rebuild.h"
 
@@ -45,6 +46,7 @@ class Layouts {
       Node parts = in_parts(sum, {thin->axis, thin->parts}, true);
       return build::reshape(build::reduce(Op::Add, parts, 1), sum->shape());
     }
+    if (product && target_.has_wgmma) p = with_affine_operands(p);
     if (product) n = with_unit_rows(p);
     if (product) store_computed(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
@@ -128,14 +130,16 @@ class Layouts {
     return plan ? build::cast(view(*plan, top->shape()), top->dtype) : top;
   }
 
+  static Node with_affine_operands(Node n) {
+    std::vector<Node> srcs;
+    for (Node s : n->src(0)->srcs()) srcs.push_back(with_affine_indices(s));
+    Node product = with_sources(n->src(0), srcs);
+    return with_sources(n, std::span(&product, 1));
+  }
+
   Node with_packed_operands(Node n) {
+    if (target_.kind == Target::Kind::Cpu) n = with_affine_operands(n);
     Node x = n->src(0);
-    if (target_.kind == Target::Kind::Cpu) {
-      std::vector<Node> srcs;
-      for (Node s : x->srcs()) srcs.push_back(with_affine_indices(s));
-      x = with_sources(x, srcs);
-      n = with_sources(n, std::span(&x, 1));
-    }
     const std::vector<OperandPlan> plans = plan_packing(n, target_);
     if (plans.empty()) return n;
     std::vector<Node> views;
@@ -207,9 +211,12 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
   std::map<const Target*, Layouts> layouts;
-  const NodeMap<Node> narrowed = narrow_sums(given);
+  NodeMap<Node> now = split_products(given);
   std::vector<Node> roots;
-  for (Node r : given) roots.push_back(*narrowed.find(r));
+  for (Node r : given) roots.push_back(*now.find(r));
+  const NodeMap<Node> narrowed = narrow_sums(roots);
+  for (Node& r : roots) r = *narrowed.find(r);
+  now = one_after_the_other(given, now, narrowed);
   const Innermost innermost = choose_innermost(roots, targets);
   const auto store = [&](Node n, Node now, int dim) {
     return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
@@ -225,7 +232,7 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
   GraphPlan out = rewritten(roots, {}, innermost.axes, store, change);
   for (const auto& [target, chosen] : layouts)
     out.stored.insert(out.stored.end(), chosen.stored.begin(), chosen.stored.end());
-  out.now = one_after_the_other(given, narrowed, out.now);
+  out.now = one_after_the_other(given, now, out.now);
   return out;
 }
 

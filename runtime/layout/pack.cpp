@@ -260,9 +260,10 @@ Node with_affine_indices(Node view) {
   };
   if (has_sums(view)) return view;
   std::vector<Node> views;  // from the product down
-  for (Node v = view; is_movement(v->op); v = v->src(0)) views.push_back(v);
+  for (Node v = view; is_view(v); v = v->src(0)) views.push_back(v);
   for (size_t i = views.size(); i-- > 0;) {
-    if (numel(view->shape()) < kUses * numel(views[i]->shape())) continue;
+    if (views[i]->op == Op::Cast || numel(view->shape()) < kUses * numel(views[i]->shape()))
+      continue;
     Node now = build::contiguous(views[i]);
     for (size_t above = i; above-- > 0;) now = with_sources(views[above], std::span(&now, 1));
     if (has_sums(now)) return now;

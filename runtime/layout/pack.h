@@ -23,10 +23,10 @@ struct OperandPlan {
 // with the sum innermost where they have to be. Empty where they are for no matrix unit.
 std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target);
 
-// `view`, an operand of a product on a CPU, by way of memory in the order of one of the views that
-// it is made of, where indices are no sums of ranges otherwise: what lies in memory by windows, as
-// the gradient of a pool, and is read by rows. As it is where that is not little beside the
-// product.
+// `view`, an operand of a product, by way of memory in the order of one of the views that it is
+// made of, where indices are no sums of ranges otherwise: what lies in memory by windows, as the
+// gradient of a pool, or by heads, and is read by rows. As it is where that is not little beside
+// the product.
 Node with_affine_indices(Node view);
 
 // Those of both operands of any other product. Empty where they are not affine views, or padded in

@@ -1,0 +1,14 @@
+// One sum over several products is a sum for each of them.
+#pragma once
+#include <span>
+
+#include "tiny/ir/node.h"
+
+namespace tiny {
+
+// sum(a b + c d) becomes sum(a b) + sum(c d) where these are matrix products: what matrix units and
+// tiles take is one product. Gradients of a value that several products read are such sums, since
+// it is broadcast once for all of them. Gives each node below the roots as it is then.
+NodeMap<Node> split_products(std::span<const Node> roots);
+
+}  // namespace tiny
