@@ -13,7 +13,8 @@ enum class OptKind : uint8_t {
   Split,   // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
            // where amount does not divide the extent, the last inner iterations are gated off
   Align,   // axis begins where the last element before it lies at a multiple of `amount` in memory,
-           // in each iteration of what runs around it; iterations outside are gated off
+           // in each iteration of what runs around it; iterations outside are gated off, also those
+           // behind a last element that is no multiple of `amount` away
   Extend,  // axis goes on to a multiple of `amount`: there loads read again what its last iteration
            // reads, and stores are gated off
   Merge,   // axis (outer) and `amount` (inner, its id) into one range with axis's id

@@ -329,9 +329,24 @@ Node start_along(Node sink, Node range, int64_t amount) {
   return nullptr;
 }
 
+// Whether accesses next to each other along a range all begin at multiples of `amount`, but a last
+// vector of so many would be cut off.
+bool is_cut_off(Node sink, Node range, int64_t amount) {
+  const std::vector<Access> all = accesses(sink);
+  return extent(range) % amount != 0 && !start_along(sink, range, amount) &&
+         std::any_of(all.begin(), all.end(),
+                     [&](const Access& a) { return stride(a.node, range_id(range)) == 1; });
+}
+
 Node align(Node sink, const Opt& opt) {
   const Node r = range_with_id(sink, opt.axis), start = start_along(sink, r, opt.amount);
   const int64_t n = extent(r), amount = opt.amount;
+  if (!start) {
+    const Node in = new_range(index((n + amount - 1) / amount * amount), opt.axis, kind(r));
+    NodeMap<Replacement> map;
+    map[r] = {in, {in}, less(in, index(n))};
+    return replace(sink, std::move(map));
+  }
   const int64_t most = (n + 2 * (amount - 1)) / amount * amount;
   const Node in = new_range(index(most), opt.axis, kind(r));
   const Node before = index_mod(start, amount), at = index_add(in, index_mul(before, -1));
@@ -458,7 +473,8 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
     return cat("cannot split r", opt.axis, " by ", opt.amount);
   if (opt.kind == OptKind::Align &&
-      (opt.amount < 2 || !r->src(0)->is_const() || !start_along(sink, r, opt.amount)))
+      (opt.amount < 2 || !r->src(0)->is_const() ||
+       (!start_along(sink, r, opt.amount) && !is_cut_off(sink, r, opt.amount))))
     return cat("nothing to align along r", opt.axis, " at multiples of ", opt.amount);
   if (opt.kind == OptKind::Extend && (opt.amount < 2 || !r->src(0)->is_const() ||
                                       kind(r) != RangeKind::Loop || is_closed(sink, r)))

@@ -18,8 +18,7 @@ bool is_leaf(Node n) {
 
 bool is_product_term(Node term) {
   Node x = base_of(term);
-  while (x->op == Op::Cast || selects_by_length(x))
-    x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
+  while (x->op == Op::Cast || selects_by_length(x)) x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
   if (x->op != Op::Mul) return false;
   const int64_t size = numel(term->shape());
   return std::all_of(x->srcs().begin(), x->srcs().end(), [&](Node s) {

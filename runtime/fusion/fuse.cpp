@@ -261,10 +261,10 @@ class Fuser {
       if (!can_join(n)) return false;
     bool reads_all = true;
     for (Node out : from.outputs)
-      reads_all &= reads_own_row(to, out) ||
-                   (!is_read(to, out) &&
-                    (from.inner.contains(out) || is_of_read_rows(from, to, out) ||
-                     (joins_small_ && is_small_sibling(out, to))));
+      reads_all &=
+          reads_own_row(to, out) ||
+          (!is_read(to, out) && (from.inner.contains(out) || is_of_read_rows(from, to, out) ||
+                                 (joins_small_ && is_small_sibling(out, to))));
     const bool of_rows = !reads_all && is_of_rows(from, to);
     if (!reads_all && !both_sent && !of_rows) return false;
     if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it

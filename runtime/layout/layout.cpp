@@ -16,6 +16,7 @@
 #include "runtime/layout/pack.h"
 #include "runtime/layout/panels.h"
 #include "runtime/layout/split_reduce.h"
+#include "runtime/rewrites/align_rows.h"
 #include "runtime/rewrites/narrow_sums.h"
 #include "runtime/rewrites/split_products.h"
 #include "tiny/ir/build.h"
@@ -211,12 +212,16 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
   std::map<const Target*, Layouts> layouts;
-  NodeMap<Node> now = split_products(given);
-  std::vector<Node> roots;
-  for (Node r : given) roots.push_back(*now.find(r));
-  const NodeMap<Node> narrowed = narrow_sums(roots);
-  for (Node& r : roots) r = *narrowed.find(r);
-  now = one_after_the_other(given, now, narrowed);
+  NodeMap<Node> now;
+  for (Node n : topological(given)) now[n] = n;
+  std::vector<Node> roots(given.begin(), given.end());
+  const auto rewrite = [&](const NodeMap<Node>& next) {
+    for (Node& r : roots) r = *next.find(r);
+    now = one_after_the_other(given, now, next);
+  };
+  rewrite(split_products(roots));
+  rewrite(align_rows(roots, targets));
+  rewrite(narrow_sums(roots));
   const Innermost innermost = choose_innermost(roots, targets);
   const auto store = [&](Node n, Node now, int dim) {
     return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
