@@ -16,9 +16,9 @@
 #include "runtime/layout/pack.h"
 #include "runtime/layout/panels.h"
 #include "runtime/layout/split_reduce.h"
-#include "runtime/rewrites/align_rows.h"
 #include "runtime/rewrites/narrow_sums.h"
 #include "runtime/rewrites/split_products.h"
+#include "runtime/rewrites/unit_products.h"
 #include "tiny/ir/build.h"
 #include "tiny/rewrite/rebuild.h"
 
@@ -220,7 +220,7 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
     now = one_after_the_other(given, now, next);
   };
   rewrite(split_products(roots));
-  rewrite(align_rows(roots, targets));
+  rewrite(unit_products(roots, targets));
   rewrite(narrow_sums(roots));
   const Innermost innermost = choose_innermost(roots, targets);
   const auto store = [&](Node n, Node now, int dim) {

@@ -1,0 +1,131 @@
+#include "runtime/rewrites/unit_products.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/analysis/operand.h"
+#include "runtime/analysis/views.h"
+#include "tiny/ir/build.h"
+#include "tiny/rewrite/rebuild.h"
+
+namespace tiny {
+
+namespace {
+
+constexpr int64_t kAligned = 8;                     // 16-bit floats in 16 bytes
+constexpr int64_t kManyResults = int64_t{1} << 22;  // worth other strides of what reads them
+
+// A factor that is broadcast to the product's shape, of 16-bit floats as wide ones.
+bool is_broadcast_half(Node factor) {
+  if (factor->op != Op::Expand || factor->dtype != kF32) return false;
+  Node x = base_of(factor);
+  return x->op == Op::Cast && x->src(0)->dtype.is_half();
+}
+
+// The movement of `x` on top of the 16-bit floats that it widens.
+Node as_halves(Node x) {
+  if (x->op == Op::Cast) return x->src(0);
+  Node below = as_halves(x->src(0));
+  return make(x->op, below->dtype, {below}, x->payload);
+}
+
+// `factor` for a product with `size` elements along `axis`, zeros where there were none: from a
+// copy that has them, as boxes of the copy engine want.
+Node grown(Node factor, int axis, int64_t size) {
+  Node x = factor->src(0);
+  Shape shape = to_shape(factor->shape());
+  if (const int64_t own = x->shape()[axis]; own > 1) {
+    Shape pad(2 * static_cast<size_t>(x->rank), 0);
+    pad[2 * static_cast<size_t>(axis) + 1] = size - own;
+    x = build::cast(build::contiguous(build::pad(as_halves(x), pad)), kF32);
+  }
+  shape[static_cast<size_t>(axis)] = size;
+  return build::expand(x, shape);
+}
+
+bool is_for_units(Node reduce) {
+  Node mul = reduce->src(0);
+  return mul->op == Op::Mul && is_product(reduce) &&
+         std::all_of(mul->srcs().begin(), mul->srcs().end(), is_broadcast_half);
+}
+
+Node with_aligned_rows(Node reduce) {
+  Node mul = reduce->src(0);
+  const int axis = last_axis(reduce->shape());
+  const int64_t columns = reduce->shape()[axis];
+  const int64_t size = (columns + kAligned - 1) / kAligned * kAligned;
+  if (size == columns || numel(reduce->shape()) < kManyResults || !is_for_units(reduce))
+    return reduce;
+  int own = 0;
+  for (Node s : mul->srcs()) own += s->src(0)->shape()[axis] > 1;
+  if (own != 1) return reduce;
+  Node product =
+      build::binary(Op::Mul, grown(mul->src(0), axis, size), grown(mul->src(1), axis, size));
+  Shape bounds;
+  for (int64_t n : reduce->shape()) bounds.insert(bounds.end(), {0, n});
+  return build::shrink(with_sources(reduce, std::span(&product, 1)), bounds);
+}
+
+// The last axis along which a factor has elements of its own.
+int64_t row_of(Node factor) { return factor->src(0)->shape()[last_axis(factor->src(0)->shape())]; }
+
+// The first axis of two neighbours that are summed, along which both factors have their own
+// elements; -1 where there are none.
+int summed_neighbours(Node reduce) {
+  const auto summed = [&](int i) {
+    return (reduce->arg<ReduceArg>().axes >> i & 1) &&
+           std::all_of(reduce->src(0)->srcs().begin(), reduce->src(0)->srcs().end(),
+                       [&](Node s) { return s->src(0)->shape()[i] == s->shape()[i]; });
+  };
+  for (int i = 0; i + 1 < reduce->rank; ++i)
+    if (summed(i) && summed(i + 1)) return i;
+  return -1;
+}
+
+Shape merged(Ints shape, int axis) {
+  Shape out = to_shape(shape);
+  out[static_cast<size_t>(axis)] *= out[static_cast<size_t>(axis) + 1];
+  out.erase(out.begin() + axis + 1);
+  return out;
+}
+
+Shape sizes(Node n) {
+  Shape out = to_shape(n->shape());
+  std::erase(out, 1);
+  return out;
+}
+
+Node with_one_sum(Node reduce) {
+  if (!is_for_units(reduce)) return reduce;
+  Node mul = reduce->src(0);
+  const auto is_odd = [](Node s) { return row_of(s) % kAligned != 0; };
+  if (std::none_of(mul->srcs().begin(), mul->srcs().end(), is_odd)) return reduce;
+  Node now = reduce;
+  for (int i; (i = summed_neighbours(now)) >= 0;) {
+    std::vector<Node> factors;
+    for (Node s : now->src(0)->srcs()) {
+      Node x = build::reshape(as_halves(s->src(0)), merged(s->src(0)->shape(), i));
+      if (sizes(x) != sizes(base_of(x)) && base_of(x)->op != Op::Param) x = build::contiguous(x);
+      factors.push_back(build::expand(build::cast(x, kF32), merged(s->shape(), i)));
+    }
+    const uint32_t axes = now->arg<ReduceArg>().axes, below = (uint32_t{1} << i) - 1;
+    const uint32_t above = axes >> (i + 2) << (i + 1);
+    now = build::reduce(Op::Add, build::binary(Op::Mul, factors[0], factors[1]),
+                        (axes & below) | uint32_t{1} << i | above);
+  }
+  return now == reduce ? reduce : build::reshape(now, reduce->shape());
+}
+
+}  // namespace
+
+NodeMap<Node> unit_products(std::span<const Node> roots, const NodeTargets& targets) {
+  return rebuild(roots, [&](Node n, Node now) {
+    const bool is_sum = now->op == Op::ReduceAxis && now->arg<ReduceArg>().op == Op::Add;
+    if (!is_sum || !targets.of(now).has_wgmma) return now;
+    const LabelScope label(n->label);
+    Node product = with_one_sum(now);
+    return product == now ? with_aligned_rows(now) : product;
+  });
+}
+
+}  // namespace tiny

@@ -1,0 +1,18 @@
+// Matrix products as the copy engine of matrix units takes them: rows that begin at multiples of 16
+// bytes, and one axis that is summed.
+#pragma once
+#include <span>
+
+#include "runtime/analysis/node_targets.h"
+#include "tiny/ir/node.h"
+
+namespace tiny {
+
+// Products of 16-bit floats for such units whose rows are no multiples of 16 bytes long (a
+// vocabulary of 50,257 words). Rows of results get a few columns more, which nobody reads: they
+// begin where vectors may be stored and loaded. Where rows of an operand are odd, neighbouring axes
+// that are summed become one, for which layouts have a padded copy. Gives each node below the roots
+// as it is then.
+NodeMap<Node> unit_products(std::span<const Node> roots, const NodeTargets& targets);
+
+}  // namespace tiny
