@@ -274,7 +274,8 @@ class Fuser {
     if ((from.heavy || to.heavy) && rows != size) return false;
     if (from.heavy && (to.heavy || has_reduce(to))) return false;  // units do one sum
     const Target& target = targets_.of(to.outputs[0]);
-    if (from.heavy && target.has_wgmma && rows > kManyResults && is_long_epilogue(p, c))
+    if ((from.heavy || to.heavy) && target.has_wgmma && rows > kManyResults &&
+        is_long_epilogue(p, c))
       return false;
     const int64_t work = std::max(from.work, to.work);
     if (rows != size && target.kind == Target::Kind::Gpu && work > kFewElements &&
@@ -345,19 +346,22 @@ class Fuser {
     return apart;
   }
 
-  // Whether what kernel c does with each sum of p takes as long as the sum on matrix units, which
+  // Whether what two kernels do beside a product takes as long as its sums on matrix units, which
   // stand still meanwhile: about 32 of their products for each operation.
   bool is_long_epilogue(int p, int c) const {
     int64_t terms = 0;
-    for (Node n : kernels_[p].outputs)
-      if (n->op == Op::ReduceAxis)
-        terms = std::max(terms, numel(n->src(0)->shape()) / numel(n->shape()));
     Cost cost;
     NodeMap<char> seen;
-    for (Node out : kernels_[c].outputs) {
-      cost.work += work_of(out->op);
-      for (Node s : used_sources(out)) add_cost(s, numel(out->shape()), stored_.values, seen, cost);
-    }
+    for (int kernel : {p, c})
+      for (Node out : kernels_[kernel].outputs) {
+        if (out->op == Op::ReduceAxis) {
+          terms = std::max(terms, numel(out->src(0)->shape()) / numel(out->shape()));
+          continue;
+        }
+        cost.work += work_of(out->op);
+        for (Node s : used_sources(out))
+          add_cost(s, numel(out->shape()), stored_.values, seen, cost);
+      }
     return terms > 0 && cost.work * 32 > terms && cost.work > kWorthStoring;
   }
 

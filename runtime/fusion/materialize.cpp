@@ -1,6 +1,7 @@
 #include "runtime/fusion/materialize.h"
 
 #include <algorithm>
+#include <queue>
 #include <utility>
 
 #include "codegen/kernel/lengths.h"
@@ -49,8 +50,11 @@ class Chooser {
           const NodeTargets& targets)
       : roots_(roots), order_(order), targets_(targets) {
     for (Node n : given) out_.values[n] = 1;
-    for (Node n : order_)
+    for (Node n : order_) {
+      position_[n] = position_.size();
       for (Node s : used_sources(n)) users_[s].push_back(n);
+    }
+    for (Node r : roots_) is_root_[r] = 1;
   }
 
   Stored run() {
@@ -104,7 +108,7 @@ class Chooser {
       }
       if (is_narrowed_product(n) && on_gpu(n)) out_.values[n] = 1;
       if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && !is_place(n) &&
-          is_worth_storing(n))
+          is_worth_storing(n) && !meets_again(n))
         out_.values[narrower(n)] = 1;
     }
   }
@@ -135,6 +139,28 @@ class Chooser {
   bool is_worth_storing(Node n) const {
     const Cost c = cost_of(n);
     return c.work >= worth_storing(on_gpu(n)) || c.loads.size() >= 3;
+  }
+
+  // Whether all that is made of a value, element by element, ends in one: it is computed once for
+  // each element of that, as the two words of a random number's rounds are.
+  bool meets_again(Node n) const {
+    constexpr int kMost = 256;  // nodes
+    const auto later = [&](Node a, Node b) { return *position_.find(a) > *position_.find(b); };
+    std::priority_queue<Node, std::vector<Node>, decltype(later)> open(later);
+    NodeMap<char> seen;
+    open.push(n);
+    for (int i = 0; i < kMost && !open.empty(); ++i) {
+      Node at = open.top();
+      open.pop();
+      if (i > 0 && open.empty()) return true;
+      const auto* users = users_.find(at);
+      if (!users || is_root_.contains(at)) return false;
+      for (Node user : *users) {
+        if (!is_elementwise(user->op) || !same(user->shape(), n->shape())) return false;
+        if (!std::exchange(seen[user], 1)) open.push(user);
+      }
+    }
+    return false;
   }
 
   // Halves of a sum of products that nobody reads as wide as it is added up: its kernel writes them
@@ -252,6 +278,8 @@ class Chooser {
   const std::span<const Node> roots_, order_;
   const NodeTargets& targets_;
   NodeMap<std::vector<Node>> users_;
+  NodeMap<size_t> position_;
+  NodeMap<char> is_root_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
   Stored out_;
 };

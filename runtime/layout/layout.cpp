@@ -42,6 +42,8 @@ class Layouts {
     Node any = p || target_.kind == Target::Kind::Gpu ? p : with_product_on_top(n, true);
     if (Node tiles = any ? with_tiles(any, target_) : nullptr) return tiles;
     const bool product = p != nullptr;
+    if (Node row = product || innermost >= 0 ? nullptr : as_one_row(n))
+      return build::reshape(reduce(row), n->shape());
     if (Node sum = product ? p : n; const auto thin = find_thin_product(sum, target_)) {
       if (thin->parts == 1) return sum;
       Node parts = in_parts(sum, {thin->axis, thin->parts}, true);
@@ -91,6 +93,20 @@ class Layouts {
       while (is_view(s)) s = s->src(0);
       return s->dtype.size() == 1 && has_matrix_unit(target_, s->dtype);
     });
+  }
+
+  // A GPU's sum over all axes as one over a single axis, where the longest of them has too few
+  // divisors to be shared out: (30522, 1024) has six parts of rows.
+  Node as_one_row(Node n) const {
+    constexpr int64_t kManyElements = 1 << 20, kParts = 512;
+    const Ints shape = n->src(0)->shape();
+    if (target_.kind != Target::Kind::Gpu || numel(n->shape()) != 1) return nullptr;
+    const auto longest = std::max_element(shape.begin(), shape.end());
+    if (numel(shape) < kManyElements || numel(shape) == *longest) return nullptr;
+    if (2 * equal_parts(n, static_cast<int>(longest - shape.begin()), kParts).parts >= kParts)
+      return nullptr;
+    Node x = build::reshape(n->src(0), Shape{numel(shape)});
+    return build::reduce(n->arg<ReduceArg>().op, x, 1);
   }
 
   void store_computed(Node n) {
