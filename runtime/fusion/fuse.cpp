@@ -275,7 +275,7 @@ class Fuser {
     if (from.heavy && (to.heavy || has_reduce(to))) return false;  // units do one sum
     const Target& target = targets_.of(to.outputs[0]);
     if ((from.heavy || to.heavy) && target.has_wgmma && rows > kManyResults &&
-        is_long_epilogue(p, c))
+        (is_long_epilogue(p, c) || is_wide_epilogue(from, to, rows)))
       return false;
     const int64_t work = std::max(from.work, to.work);
     if (rows != size && target.kind == Target::Kind::Gpu && work > kFewElements &&
@@ -363,6 +363,20 @@ class Fuser {
           add_cost(s, numel(out->shape()), stored_.values, seen, cost);
       }
     return terms > 0 && cost.work * 32 > terms && cost.work > kWorthStoring;
+  }
+
+  // Whether much is read and written beside a product, as by an optimizer with two averages: matrix
+  // units stand still meanwhile, and tiles of their results take compilers long.
+  static bool is_wide_epilogue(const Kernel& from, const Kernel& to, int64_t rows) {
+    constexpr size_t kMost = 3;  // values of as many elements as there are results
+    std::set<Node> values;
+    for (const Kernel* k : {&from, &to}) {
+      for (Node out : k->outputs) values.insert(out);
+      for (const Read& r : k->reads)
+        if (r.own && numel(r.leaf->shape()) == rows) values.insert(r.leaf);
+    }
+    std::erase_if(values, [](Node n) { return n->op == Op::ReduceAxis; });  // the product's own
+    return values.size() > kMost;
   }
 
   // Of a kernel made of two: whether the axes that its reductions are computed for are nested in

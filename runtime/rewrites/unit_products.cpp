@@ -49,6 +49,25 @@ bool is_for_units(Node reduce) {
          std::all_of(mul->srcs().begin(), mul->srcs().end(), is_broadcast_half);
 }
 
+// What is reduced on the way to the results of the graph, with element-wise operations and movement
+// between: it is stored in memory of the plan's own.
+NodeMap<char> reduced_again(std::span<const Node> roots) {
+  const std::vector<Node> order = topological(roots);
+  NodeMap<char> is_root, again;
+  for (Node r : roots) is_root[base_of(r)] = is_root[r] = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    Node n = order[i];
+    const char* above = again.find(n);
+    const bool passes = is_elementwise(n->op) || is_movement(n->op);
+    const char now = n->op == Op::ReduceAxis                   ? 1
+                     : passes && above && !is_root.contains(n) ? *above
+                                                               : 0;
+    for (Node s : n->srcs()) again[s] |= now;
+  }
+  for (Node r : roots) again[base_of(r)] = 0;
+  return again;
+}
+
 Node with_aligned_rows(Node reduce) {
   Node mul = reduce->src(0);
   const int axis = last_axis(reduce->shape());
@@ -119,12 +138,15 @@ Node with_one_sum(Node reduce) {
 }  // namespace
 
 NodeMap<Node> unit_products(std::span<const Node> roots, const NodeTargets& targets) {
+  const NodeMap<char> again = reduced_again(roots);
   return rebuild(roots, [&](Node n, Node now) {
     const bool is_sum = now->op == Op::ReduceAxis && now->arg<ReduceArg>().op == Op::Add;
     if (!is_sum || !targets.of(now).has_wgmma) return now;
     const LabelScope label(n->label);
     Node product = with_one_sum(now);
-    return product == now ? with_aligned_rows(now) : product;
+    if (product != now) return product;
+    const char* is_read = again.find(n);
+    return is_read && *is_read ? with_aligned_rows(now) : now;
   });
 }
 
