@@ -97,6 +97,14 @@ Node with_product_on_top(Node n, bool integers) {
   return with_sources(n, std::span(&product, 1));
 }
 
+bool only_reorders(Node view) {
+  for (; is_view(view); view = view->src(0))
+    if (view->op != Op::Cast && view->op != Op::Reshape && view->op != Op::Permute &&
+        view->op != Op::Expand)
+      return false;
+  return true;
+}
+
 std::vector<Node> ranges_of_axes(Ints shape) {
   std::vector<Node> ranges;
   for (size_t i = 0; i < shape.size(); ++i)

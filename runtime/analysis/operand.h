@@ -38,6 +38,10 @@ inline int last_axis(Ints shape) {
   return axis;
 }
 
+// Whether a view, with its casts, has every element of what it is made of, and nothing else: no
+// windows, no padding and no part, but what lies by heads and is read by rows.
+bool only_reorders(Node view);
+
 // Follows movement and at most one cast down to memory or to something computed. A reshape on top
 // of memory stays: it tells the axes apart.
 ProductOperand follow(Node top, const std::vector<Node>& ranges);

@@ -49,7 +49,8 @@ class Layouts {
       Node parts = in_parts(sum, {thin->axis, thin->parts}, true);
       return build::reshape(build::reduce(Op::Add, parts, 1), sum->shape());
     }
-    if (product && target_.has_wgmma && reads_by_heads(p)) p = with_affine_operands(p);
+    if (product && target_.has_wgmma && std::ranges::all_of(p->src(0)->srcs(), only_reorders))
+      p = with_affine_operands(p);
     if (product) n = with_unit_rows(p);
     if (product) store_computed(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
@@ -145,19 +146,6 @@ class Layouts {
   Node stored_window(Node top, Node reduce) {
     const auto plan = plan_window(top, reduce, target_);
     return plan ? build::cast(view(*plan, top->shape()), top->dtype) : top;
-  }
-
-  // Whether both operands are made by movement that moves no element out of a row or away: what
-  // lies by heads and is read by rows. Windows have layouts of their own.
-  static bool reads_by_heads(Node n) {
-    const auto srcs = n->src(0)->srcs();
-    return std::all_of(srcs.begin(), srcs.end(), [](Node s) {
-      for (; is_view(s); s = s->src(0))
-        if (s->op != Op::Cast && s->op != Op::Reshape && s->op != Op::Permute &&
-            s->op != Op::Expand)
-          return false;
-      return true;
-    });
   }
 
   static Node with_affine_operands(Node n) {

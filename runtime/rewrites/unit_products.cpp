@@ -17,7 +17,7 @@ constexpr int64_t kManyResults = int64_t{1} << 22;  // worth other strides of wh
 
 // A factor that is broadcast to the product's shape, of 16-bit floats as wide ones.
 bool is_broadcast_half(Node factor) {
-  if (factor->op != Op::Expand || factor->dtype != kF32) return false;
+  if (factor->op != Op::Expand || factor->dtype != kF32 || !only_reorders(factor)) return false;
   Node x = base_of(factor);
   return x->op == Op::Cast && x->src(0)->dtype.is_half();
 }
