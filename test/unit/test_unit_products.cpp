@@ -1,0 +1,145 @@
+#include "runtime/rewrites/unit_products.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "codegen/kernel/choice.h"
+#include "codegen/lower.h"
+#include "runtime/analysis/views.h"
+#include "runtime/schedule/schedule.h"
+#include "test/unit/kernels.h"
+#include "tiny/base/env.h"
+#include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
+#include "tiny/run/jit.h"
+#include "tiny/train/mixed_precision.h"
+
+using namespace tiny;
+using namespace tiny::test;
+
+namespace {
+
+constexpr const char* kHopper = "EMU:CUDA:sm_90a";
+
+std::shared_ptr<const Schedule> schedule_of(const std::vector<Tensor>& tensors,
+                                            const char* device) {
+  std::vector<Node> roots;
+  for (const Tensor& t : tensors) roots.push_back(resolved(t.node()));
+  const Normalized graph = normalize(roots);
+  const std::vector<int> devices(graph.buffers.size(), device_id(device));
+  return schedule(graph, devices, device_id(device));
+}
+
+Tensor parameter(const Shape& shape) {
+  Tensor t = Tensor::from(std::vector<float>(static_cast<size_t>(numel(shape))), shape, "CPU");
+  t.requires_grad_();
+  return t;
+}
+
+// Kernels of products that are for no matrix unit, and those that do more sums than the product's.
+struct Products {
+  int units = 0, others = 0, merged = 0;
+};
+Products products_of(const std::vector<Tensor>& tensors) {
+  const Target target = find_device(kHopper).target();
+  Products out;
+  for (const Step& step : schedule_of(tensors, kHopper)->steps) {
+    Node kernel = step.kernel.get();
+    if (!kernel) continue;
+    int sums = 0, products = 0;
+    for (Node n : topological(kernel)) {
+      sums += n->op == Op::ReduceAxis;
+      products += n->op == Op::ReduceAxis && is_product(n);
+    }
+    if (products == 0) continue;
+    const std::string choice = to_text(lower(kernel, step.name, target).choice);
+    const bool unit = choice.find("matrix r") != std::string::npos;
+    ++(unit ? out.units : out.others);
+    out.merged += sums > 1;
+    if (!unit) MESSAGE(step.name << ": " << choice);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("every product of a transformer's training step is for the units of a warpgroup") {
+  constexpr int64_t kBatch = 8, kLength = 512, kWidth = 512, kHeads = 8;
+  for (bool causal : {false, true}) {
+    Tensor x = parameter({kBatch, kLength, kWidth});
+    std::vector<Tensor> wanted{x};
+    const auto weight = [&](int64_t to, int64_t from) {
+      return wanted.emplace_back(parameter({to, from}));
+    };
+    const Autocast half(kBF16);
+    const auto heads = [&](const Tensor& t) {
+      return t.reshape({kBatch, kLength, kHeads, kWidth / kHeads}).transpose(1, 2);
+    };
+    Tensor q = heads(x.linear(weight(kWidth, kWidth))), k = heads(x.linear(weight(kWidth, kWidth)));
+    const Tensor v = heads(x.linear(weight(kWidth, kWidth)));
+    const Tensor seen = scaled_dot_product_attention(q, k, v, {.is_causal = causal})
+                            .transpose(1, 2)
+                            .reshape({kBatch, kLength, kWidth});
+    const Tensor y = layer_norm(x + seen.linear(weight(kWidth, kWidth)), {kWidth});
+    const Tensor z =
+        y + y.linear(weight(4 * kWidth, kWidth)).gelu().linear(weight(kWidth, 4 * kWidth));
+    std::vector<Tensor> roots = Tensor::gradient(z.to(kF32).square().sum(), wanted);
+    roots.push_back(z);
+    const Products p = products_of(roots);
+    CHECK(p.others == 0);
+    CHECK(p.merged == 0);
+    CHECK(p.units == 3 + 2 + 1 + 2 + 3 * 2 + 4 + 2 + 4);
+  }
+}
+
+TEST_CASE("a vocabulary of odd size is computed in aligned rows") {
+  constexpr int64_t kRows = 4096, kWords = 2051, kWidth = 64;
+  Tensor x = parameter({4, kRows / 4, kWidth}), words = parameter({kWords, kWidth});
+  const Tensor target = Tensor::from(std::vector<int32_t>(kRows), {kRows}, "CPU");
+  Tensor loss;
+  {
+    const Autocast half(kBF16);
+    loss = cross_entropy(x.linear(words).flatten(0, 1), target);
+  }
+  std::vector<Tensor> roots = Tensor::gradient(loss, {x, words});
+  roots.push_back(loss);
+  CHECK(products_of(roots).others == 0);
+  int odd = 0;
+  for (const Step& step : schedule_of(roots, kHopper)->steps)
+    for (Node store : step.kernel.get()->srcs())
+      odd += numel(store->src(1)->shape()) == kRows * kWords;
+  CHECK(odd == 0);
+}
+
+TEST_CASE("aligned rows, joined sums and several products give the values of a CPU") {
+  constexpr int64_t kRows = 1024, kWords = 4099, kWidth = 16;
+  const Tensor x = Tensor::randn({2, kRows / 2, kWidth}).realize();
+  const Tensor words = Tensor::randn({kWords, kWidth}).realize();
+  const Tensor target = (Tensor::rand({kRows}) * kWords).to(kI32).realize();
+  const auto values = [&](const char* device) {
+    Tensor a = x.to(device).realize(), b = words.to(device).realize();
+    a.requires_grad_();
+    b.requires_grad_();
+    Tensor loss;
+    {
+      const Autocast half(kBF16);
+      loss = cross_entropy(a.linear(b).flatten(0, 1), target.to(device));
+    }
+    std::vector<std::vector<float>> out{loss.to("CPU").to_vector<float>()};
+    for (const Tensor& g : Tensor::gradient(loss, {a, b}))
+      out.push_back(g.to("CPU").to_vector<float>());
+    return out;
+  };
+  const auto got = values(kHopper), wanted = values("CPU");
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    double most = 0, worst = 0;
+    for (size_t j = 0; j < wanted[i].size(); ++j) {
+      most = std::max(most, std::abs(static_cast<double>(wanted[i][j])));
+      worst = std::max(worst, std::abs(static_cast<double>(got[i][j]) - wanted[i][j]));
+    }
+    CAPTURE(i);
+    CHECK(most > 0);
+    CHECK(worst < 0.02 * most);
+  }
+}
