@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "runtime/analysis/after.h"
-#include "runtime/analysis/axis_map.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/analysis/views.h"
+#include "runtime/fusion/fused_kernel.h"
 #include "runtime/fusion/materialize.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
@@ -16,15 +16,6 @@
 namespace tiny {
 
 namespace {
-
-// A value that a group reads, and by which axes of the group's outputs; or, where `own`, at the
-// very place of the element that the first of them writes, perhaps in another shape.
-struct Read {
-  Node leaf;
-  AxisMap axes;
-  bool own = false;
-  auto operator<=>(const Read&) const = default;
-};
 
 class Fuser {
  public:
@@ -50,18 +41,7 @@ class Fuser {
   }
 
  private:
-  struct Kernel {
-    std::vector<Node> outputs;
-    std::vector<Read> reads;
-    bool alive = true;
-    bool heavy = false;       // a product whose operands are used many times: no rows around it
-    int64_t work = 0;         // elements that it visits
-    int size = 0;             // how much there is to compile
-    NodeMap<char> inner{16};  // outputs that another one needs: reached through that one
-    std::vector<int> producers = {};     // of what it reads, as they were numbered at first
-    int place = 0;                       // in an order in which kernels can run
-    uint64_t changed = 0, examined = 0;  // when it was made, when merge_rows() looked at it
-  };
+  using Kernel = FusedKernel;
 
   bool is_stored(Node n) const { return kernel_of_.contains(n) || stored_.values.contains(n); }
 
@@ -288,21 +268,6 @@ class Fuser {
     return !reaches_otherwise(p, c) && loops_nest(p, c);
   }
 
-  // Whether a value that kernel `to` does not read belongs to the rows of one that it does: it is
-  // computed in the loops of that one.
-  static bool is_of_read_rows(const Kernel& from, const Kernel& to, Node out) {
-    return std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node read) {
-      return same(read->shape(), out->shape()) && is_read(to, read) && reads_own_row(to, read);
-    });
-  }
-
-  // Whether all of kernel `to` are values of rows that `from` goes through: of the shape of one
-  // that it computes for each of them, and that `to` reads.
-  static bool is_of_rows(const Kernel& from, const Kernel& to) {
-    return std::all_of(to.outputs.begin(), to.outputs.end(),
-                       [&](Node out) { return is_of_read_rows(from, to, out); });
-  }
-
   // What has little to do may as well be done in the loops of others that visit as many elements.
   static bool is_small_sibling(Node out, const Kernel& k) {
     const Node other = k.outputs[0];
@@ -326,26 +291,6 @@ class Fuser {
     return !from.heavy && std::all_of(to.reads.begin(), to.reads.end(), is_known);
   }
 
-  // Whether the elements of a row lie apart in memory, those of neighbouring rows side by side: as
-  // columns do, or the pixels of a channel where channels are innermost. A block that has a row to
-  // itself would read a few bytes of each line.
-  static bool lie_apart(const Kernel& from, const Kernel& to) {
-    std::set<int> rows;
-    for (const Read& r : to.reads)
-      if (std::find(from.outputs.begin(), from.outputs.end(), r.leaf) != from.outputs.end())
-        for (int axis : r.axes)
-          if (axis >= 0) rows.insert(axis);
-    bool apart = false;
-    for (const Read& r : to.reads) {
-      if (numel(r.leaf->shape()) * 2 < to.work) continue;
-      size_t last = r.axes.size() - 1;
-      while (last > 0 && r.leaf->shape()[last] == 1) --last;
-      if (!rows.count(r.axes[last])) return false;
-      apart = true;
-    }
-    return apart;
-  }
-
   // Whether what two kernels do beside a product takes as long as its sums on matrix units, which
   // stand still meanwhile: about 32 of their products for each operation.
   bool is_long_epilogue(int p, int c) const {
@@ -363,20 +308,6 @@ class Fuser {
           add_cost(s, numel(out->shape()), stored_.values, seen, cost);
       }
     return terms > 0 && cost.work * 32 > terms && cost.work > kWorthStoring;
-  }
-
-  // Whether much is read and written beside a product, as by an optimizer with two averages: matrix
-  // units stand still meanwhile, and tiles of their results take compilers long.
-  static bool is_wide_epilogue(const Kernel& from, const Kernel& to, int64_t rows) {
-    constexpr size_t kMost = 3;  // values of as many elements as there are results
-    std::set<Node> values;
-    for (const Kernel* k : {&from, &to}) {
-      for (Node out : k->outputs) values.insert(out);
-      for (const Read& r : k->reads)
-        if (r.own && numel(r.leaf->shape()) == rows) values.insert(r.leaf);
-    }
-    std::erase_if(values, [](Node n) { return n->op == Op::ReduceAxis; });  // the product's own
-    return values.size() > kMost;
   }
 
   // Of a kernel made of two: whether the axes that its reductions are computed for are nested in
@@ -442,33 +373,6 @@ class Fuser {
   bool is_sent(const Kernel& k) const {
     return std::any_of(k.outputs.begin(), k.outputs.end(),
                        [&](Node n) { return stored_.sent.contains(n); });
-  }
-
-  static bool has_reduce(const Kernel& k) {
-    return std::any_of(k.outputs.begin(), k.outputs.end(),
-                       [](Node n) { return n->op == Op::ReduceAxis; });
-  }
-
-  // All reads of `out` are by the same distinct output axes of the consumer; false without a read.
-  static bool reads_own_row(const Kernel& to, Node out) {
-    const AxisMap* first = nullptr;
-    for (const Read& r : to.reads) {
-      if (r.leaf != out) continue;
-      if (first && r.axes != *first) return false;
-      first = &r.axes;
-      for (size_t i = 0; i < r.axes.size(); ++i) {
-        if (out->shape()[i] == 1) continue;
-        if (r.axes[i] < 0) return false;
-        if (to.outputs[0]->shape()[r.axes[i]] != out->shape()[i]) return false;
-        for (size_t j = 0; j < i; ++j)
-          if (r.axes[j] == r.axes[i]) return false;
-      }
-    }
-    return first != nullptr;
-  }
-
-  static bool is_read(const Kernel& k, Node n) {
-    return std::any_of(k.reads.begin(), k.reads.end(), [&](const Read& r) { return r.leaf == n; });
   }
 
   // A path from p to c through another kernel: merging the two would close a circle.

@@ -30,6 +30,14 @@ Node without_reads(Node n) {
   return is_zero ? build::full(n->shape(), n->dtype, int64_t{0}) : nullptr;
 }
 
+// Floats that were made wider and become as narrow as they were are those that they were.
+Node without_widening(Node n) {
+  if (n->op != Op::Cast || n->src(0)->op != Op::Cast || !n->dtype.is_float()) return n;
+  Node wide = n->src(0), given = wide->src(0);
+  const bool is_wider = wide->dtype.is_float() && wide->dtype.size() > n->dtype.size();
+  return given->dtype == n->dtype && is_wider ? given : n;
+}
+
 // Whether memory of some device is read, or positions of one made.
 bool is_placed(Node root) {
   const auto nodes = topological(root);
@@ -77,7 +85,7 @@ Normalized normalize(std::span<const Node> roots) {
       const LabelScope label(n->label);
       s = build::contiguous(s);
     }
-    done[n] = with_sources(n, srcs);
+    done[n] = without_widening(with_sources(n, srcs));
   }
   for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));
   if (!has_new_constants) return out;

@@ -44,6 +44,14 @@ Tensor masked(const Tensor& scores, const AttentionOptions& o) {
   return s + o.mask.to(s.dtype());
 }
 
+// exp(s - m), m the largest of each row, rounded to t and as wide as s. It is its own derivative: a
+// backward pass reads what the product with the values read, and no scores.
+Tensor exponentials(const Tensor& s, DType t) {
+  const Tensor e = (s - s.detach().max({-1}, true)).exp().to(t).to(s.dtype());
+  if (!s.requires_grad()) return e;
+  return Tensor(make(Op::WithDerivative, e.dtype(), {e.detach().node(), s.node(), e.node()}));
+}
+
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k,
@@ -63,8 +71,7 @@ Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k
   // behind the product with the values: a division for each row, and a gradient whose sum over a
   // row is one of the result's width.
   const Tensor scores = q.to(t).matmul(keys.to(t).transpose(-1, -2), wide) * scale;
-  const Tensor s = masked(scores, options);
-  const Tensor weights = (s - s.detach().max({-1}, true)).exp();
+  const Tensor weights = exponentials(masked(scores, options), t);
   const Tensor sums = weights.to(t).matmul(values.to(t), wide);
   return (sums / weights.sum({-1}, true)).to(t);
 }

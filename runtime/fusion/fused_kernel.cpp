@@ -1,0 +1,98 @@
+#include "runtime/fusion/fused_kernel.h"
+
+#include <algorithm>
+#include <set>
+
+namespace tiny {
+
+bool has_reduce(const FusedKernel& k) {
+  return std::any_of(k.outputs.begin(), k.outputs.end(),
+                     [](Node n) { return n->op == Op::ReduceAxis; });
+}
+
+bool reads_own_row(const FusedKernel& to, Node out) {
+  const AxisMap* first = nullptr;
+  for (const Read& r : to.reads) {
+    if (r.leaf != out) continue;
+    if (first && r.axes != *first) return false;
+    first = &r.axes;
+    for (size_t i = 0; i < r.axes.size(); ++i) {
+      if (out->shape()[i] == 1) continue;
+      if (r.axes[i] < 0) return false;
+      if (to.outputs[0]->shape()[r.axes[i]] != out->shape()[i]) return false;
+      for (size_t j = 0; j < i; ++j)
+        if (r.axes[j] == r.axes[i]) return false;
+    }
+  }
+  return first != nullptr;
+}
+
+bool is_read(const FusedKernel& k, Node n) {
+  return std::any_of(k.reads.begin(), k.reads.end(), [&](const Read& r) { return r.leaf == n; });
+}
+
+bool is_of_read_rows(const FusedKernel& from, const FusedKernel& to, Node out) {
+  return std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node read) {
+    return same(read->shape(), out->shape()) && is_read(to, read) && reads_own_row(to, read);
+  });
+}
+
+namespace {
+
+// Whether a sum goes along the rows that `from` writes, for each of which it has a value already.
+bool sums_rows(const FusedKernel& from, const FusedKernel& to, Node sum) {
+  Node rows = from.outputs[0];
+  const bool is_by_row = std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node n) {
+    return n->op == Op::ReduceAxis && same(n->shape(), sum->shape()) && from.inner.contains(n);
+  });
+  if (sum->op != Op::ReduceAxis || !is_by_row || rows->rank != sum->rank) return false;
+  const auto is_of_row = [&](const Read& r) {
+    for (int i = 0; i < rows->rank; ++i)
+      if (rows->shape()[i] != 1 &&
+          r.axes[static_cast<size_t>(i)] != (sum->shape()[i] == 1 ? kOther : i))
+        return false;
+    return true;
+  };
+  return is_read(to, rows) && std::all_of(to.reads.begin(), to.reads.end(), [&](const Read& r) {
+           return r.leaf != rows || is_of_row(r);
+         });
+}
+
+}  // namespace
+
+bool is_of_rows(const FusedKernel& from, const FusedKernel& to) {
+  return std::all_of(to.outputs.begin(), to.outputs.end(), [&](Node out) {
+    return is_of_read_rows(from, to, out) || sums_rows(from, to, out);
+  });
+}
+
+bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
+  std::set<int> rows;
+  for (const Read& r : to.reads)
+    if (std::find(from.outputs.begin(), from.outputs.end(), r.leaf) != from.outputs.end())
+      for (int axis : r.axes)
+        if (axis >= 0) rows.insert(axis);
+  bool apart = false;
+  for (const Read& r : to.reads) {
+    if (numel(r.leaf->shape()) * 2 < to.work) continue;
+    size_t last = r.axes.size() - 1;
+    while (last > 0 && r.leaf->shape()[last] == 1) --last;
+    if (!rows.count(r.axes[last])) return false;
+    apart = true;
+  }
+  return apart;
+}
+
+bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results) {
+  constexpr size_t kMost = 3;  // values of as many elements as there are results
+  std::set<Node> values;
+  for (const FusedKernel* k : {&from, &to}) {
+    for (Node out : k->outputs) values.insert(out);
+    for (const Read& r : k->reads)
+      if (r.own && numel(r.leaf->shape()) == results) values.insert(r.leaf);
+  }
+  std::erase_if(values, [](Node n) { return n->op == Op::ReduceAxis; });  // the product's own
+  return values.size() > kMost;
+}
+
+}  // namespace tiny
