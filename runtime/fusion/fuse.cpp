@@ -240,11 +240,15 @@ class Fuser {
     for (Node n : to.outputs)
       if (!can_join(n)) return false;
     bool reads_all = true;
+    int64_t read = 0;  // elements of the largest output that is
+    for (Node out : from.outputs)
+      if (is_read(to, out)) read = std::max(read, numel(out->shape()));
     for (Node out : from.outputs)
       reads_all &=
           reads_own_row(to, out) ||
-          (!is_read(to, out) && (from.inner.contains(out) || is_of_read_rows(from, to, out) ||
-                                 (joins_small_ && is_small_sibling(out, to))));
+          (!is_read(to, out) &&
+           ((from.inner.contains(out) && numel(out->shape()) <= read) ||
+            is_of_read_rows(from, to, out) || (joins_small_ && is_small_sibling(out, to))));
     const bool of_rows = !reads_all && is_of_rows(from, to);
     if (!reads_all && !both_sent && !of_rows) return false;
     if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it

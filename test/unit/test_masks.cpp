@@ -25,7 +25,9 @@ Node rectified(Node x) { return build::where(mask_of(x), zero(), x); }
 Node gradient_of(Node x) { return build::where(mask_of(x), zero(), tensor_param(5, kShape)); }
 
 std::vector<Node> reused(const std::vector<Node>& roots) {
-  return reuse_masks({roots, {}, false}, Target{}).roots;
+  GraphPlan plan;
+  plan.roots = roots;
+  return reuse_masks(plan, Target{}).roots;
 }
 
 }  // namespace
