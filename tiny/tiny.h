@@ -15,6 +15,7 @@
 #include "tiny/run/version.h"
 #include "tiny/tensor/checkpoint.h"
 #include "tiny/tensor/ops/linalg.h"
+#include "tiny/tensor/print.h"
 #include "tiny/tensor/random.h"
 #include "tiny/tensor/tensor.h"
 #include "tiny/tensor/variable.h"
