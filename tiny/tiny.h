@@ -7,6 +7,8 @@
 #include "tiny/data/datasets.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
+#include "tiny/nn/lora.h"
+#include "tiny/nn/transformer.h"
 #include "tiny/run/devices.h"
 #include "tiny/run/jit.h"
 #include "tiny/run/memory.h"

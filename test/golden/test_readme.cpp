@@ -102,7 +102,10 @@ std::string operator_table() {
   const auto header = [](const char* name) { return read(kRoot / "tiny" / name); };
   return "| group | functions |\n|---|---|\n" + sections_of(header("tensor/tensor.h")) +
          sections_of(header("nn/functional.h")) +
-         table_row("Layers (`nn::`)", classes_of(header("nn/layers.h"), "Module|RecurrentLayer")) +
+         table_row(
+             "Layers (`nn::`)",
+             classes_of(header("nn/layers.h") + header("nn/transformer.h") + header("nn/lora.h"),
+                        "Module|RecurrentLayer")) +
          table_row("Optimizers", classes_of(header("train/optim.h"), "Optimizer|AdamBase"));
 }
 

@@ -319,3 +319,52 @@ TEST_CASE("multi-head attention is attention between two products") {
   CHECK(error_of([] { MultiheadAttention(5, 2); }).find("5 elements in 2 heads") !=
         std::string::npos);
 }
+
+namespace {
+
+// A model as a user writes one, whose layers are named once.
+struct TwoTowers : Module {
+  using Module::forward;
+  Tensor forward(const Tensor& x, const Tensor& y) { return left(x) * right(y); }
+  Children children() override { return {{"left", &left}, {"right", &right}}; }
+  Linear left{3, 4}, right{2, 4, false};
+};
+
+}  // namespace
+
+TEST_CASE("a module of several inputs names its children, and their tensors follow") {
+  TwoTowers model;
+  CHECK(names_of(model) == std::vector<std::string>{"left.weight", "left.bias", "right.weight"});
+  CHECK(model.forward(Tensor::ones({5, 3}), Tensor::ones({5, 2})).numel() == 20);
+  CHECK(error_of([&] {
+          model(Tensor::ones({5, 3}));
+        }).find("its own forward") != std::string::npos);
+  Sequential outer(Linear(2, 2), &Tensor::relu, std::make_shared<TwoTowers>());
+  const Children children = outer.children();
+  REQUIRE(children.size() == 3);
+  CHECK(children[2].name == "2");
+  CHECK(children[2].module->children()[1].name == "right");
+  CHECK(names_of(outer)[2] == "2.left.weight");
+}
+
+TEST_CASE("a summary lists tensors with their sums, shared ones once") {
+  struct Tied : Module {
+    void state(StateDict& out, const std::string& prefix) override {
+      Module::state(out, prefix);
+      out.push_back({prefix + "head.weight", &embedding.weight});
+    }
+    Children children() override { return {{"embedding", &embedding}, {"norm", &norm}}; }
+    Embedding embedding{7, 4};
+    BatchNorm2d norm{4};
+  } model;
+  model.norm.to(kBF16);
+  CHECK(model_summary(model) ==
+        "name               shape  dtype  elements  bytes  gradient\n"
+        "embedding.weight   (7,4)    f32        28    112       yes\n"
+        "norm.weight          (4)   bf16         4      8       yes\n"
+        "norm.bias            (4)   bf16         4      8       yes\n"
+        "norm.running_mean    (4)   bf16         4      8        no\n"
+        "norm.running_var     (4)   bf16         4      8        no\n"
+        "head.weight        (7,4)    f32        28    112    shared\n"
+        "total                                  44    144        36\n");
+}

@@ -73,12 +73,14 @@ Projection::Projection(int64_t in, int64_t out, bool has_bias, bool input_first)
 }
 
 Tensor Projection::operator()(const Tensor& x) const {
-  return x.linear(input_first_ ? weight.t() : weight, bias);
+  const Tensor y = x.linear(input_first_ ? weight.t() : weight, bias);
+  return adapter_ ? adapter_->add_to(y, x) : y;
 }
 
 void Projection::state(StateDict& out, const std::string& prefix) {
   add_tensor(out, prefix + "weight", weight);
   add_tensor(out, prefix + "bias", bias);
+  if (weight.defined()) nn::state_of_product(out, prefix, {"", &weight, input_first_, &adapter_});
 }
 
 // --- Attention -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ class Projection {
   Tensor weight, bias;
 
  private:
+  std::shared_ptr<nn::Adapter> adapter_ = nullptr;
   bool input_first_ = false;
 };
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "tiny/ir/sizes.h"
+#include "tiny/train/schedules.h"
 
 namespace tiny::nn {
 
@@ -45,7 +48,16 @@ bool is_training() { return training_now; }
 
 // --- Module --------------------------------------------------------------------------------------
 
-void Module::state(StateDict&, const std::string&) {}
+Tensor Module::forward(const Tensor&) {
+  throw Error("Module: it is not one of one input: call its own forward");
+}
+
+Children Module::children() { return {}; }
+
+void Module::state(StateDict& out, const std::string& prefix) {
+  for (const NamedModule& child : children())
+    child.module->state(out, cat(prefix, child.name, "."));
+}
 
 StateDict Module::state_dict(const std::string& prefix) {
   StateDict out;
@@ -85,6 +97,57 @@ void Module::to(DType dtype) {
   }
 }
 
+std::string model_summary(Module& module) {
+  const StateDict state = module.state_dict();
+  std::string::size_type width = std::string("total").size();
+  for (const NamedTensor& named : state) width = std::max(width, named.name.size());
+  const auto padded = [&](std::string name) {  // the table aligns on the right
+    name.resize(width, ' ');
+    return name;
+  };
+  std::set<const Tensor*> seen;
+  std::vector<std::vector<std::string>> rows;
+  int64_t elements = 0, bytes = 0, trained = 0;
+  for (const NamedTensor& named : state) {
+    const Tensor& t = *named.tensor;
+    const int64_t size = t.numel() * t.dtype().size();
+    const bool is_new = seen.insert(&t).second, wants = t.requires_grad();
+    rows.push_back({padded(named.name), to_text(t.shape()), cat(t.dtype()), cat(t.numel()),
+                    cat(size), is_new ? wants ? "yes" : "no" : "shared"});
+    if (!is_new) continue;
+    elements += t.numel();
+    bytes += size;
+    if (wants) trained += t.numel();
+  }
+  rows.push_back({padded("total"), "", "", cat(elements), cat(bytes), cat(trained)});
+  return to_table({padded("name"), "shape", "dtype", "elements", "bytes", "gradient"}, rows);
+}
+
+// --- Products ------------------------------------------------------------------------------------
+
+namespace {
+
+thread_local std::vector<Product>* found_products = nullptr;
+
+}  // namespace
+
+// state() is the walk over a model's parts that every module has.
+std::vector<Product> products_of(Module& module) {
+  std::vector<Product> out;
+  const auto before = std::exchange(found_products, &out);
+  module.state_dict();
+  found_products = before;
+  return out;
+}
+
+void state_of_product(StateDict& out, const std::string& prefix, const Product& product) {
+  if (found_products) {
+    found_products->push_back(product);
+    found_products->back().name = prefix.substr(0, prefix.size() - prefix.ends_with('.'));
+  }
+  if (*product.adapter) (*product.adapter)->state(out, prefix);
+}
+
 // --- Layers --------------------------------------------------------------------------------------
 
 Linear::Linear(int64_t in, int64_t out, bool has_bias, DType dtype)
@@ -92,11 +155,15 @@ Linear::Linear(int64_t in, int64_t out, bool has_bias, DType dtype)
   if (has_bias) bias = uniform_parameter({out}, in, dtype);
 }
 
-Tensor Linear::forward(const Tensor& x) { return x.linear(weight, bias); }
+Tensor Linear::forward(const Tensor& x) {
+  const Tensor y = x.linear(weight, bias);
+  return adapter ? adapter->add_to(y, x) : y;
+}
 
 void Linear::state(StateDict& out, const std::string& prefix) {
   add(out, prefix + "weight", weight);
   add(out, prefix + "bias", bias);
+  state_of_product(out, prefix, {"", &weight, /*input_first=*/false, &adapter});
 }
 
 Conv2d::Conv2d(int64_t in, int64_t out, const PerAxis& kernel, const ConvOptions& conv_options,
@@ -215,10 +282,29 @@ MultiheadAttention::MultiheadAttention(int64_t embed_dim, int64_t heads,
       options(given) {
   check(heads >= 1 && embed_dim % heads == 0, "MultiheadAttention: ", embed_dim, " elements in ",
         heads, " heads: they must be a multiple");
+  check(options.dropout >= 0 && options.dropout <= 1, "MultiheadAttention: dropout ",
+        options.dropout, " is no probability");
   if (!options.has_bias) return;
   in_proj_bias = constant_parameter({3 * embed_dim}, 0, dtype);
   out_proj.bias = constant_parameter({embed_dim}, 0, dtype);
 }
+
+namespace {
+
+// Attention step by step, whose weights can be dropped.
+Tensor dropped_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const AttentionOptions& o, double drop) {
+  Tensor scores = q.matmul(k.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(-1)));
+  const double nothing = -std::numeric_limits<double>::infinity();
+  if (o.is_causal)
+    scores = where(Tensor::arange(k.size(-2)) <= Tensor::arange(q.size(-2)).unsqueeze(1), scores,
+                   nothing);
+  if (o.mask.defined())
+    scores = o.mask.dtype().is_bool() ? where(o.mask, scores, nothing) : scores + o.mask;
+  return dropout(scores.softmax(-1), drop).to(v.dtype()).matmul(v);
+}
+
+}  // namespace
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionOptions& attention) {
@@ -232,9 +318,11 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     const Tensor y = x.linear(in_proj_weight.narrow(0, i * size, size), bias);
     return y.unflatten(-1, {num_heads, -1}).transpose(1, 2);
   };
-  const Tensor y =
-      scaled_dot_product_attention(heads(query, 0), heads(key, 1), heads(value, 2),
-                                   {.mask = attention.mask, .is_causal = attention.is_causal});
+  const Tensor q = heads(query, 0), k = heads(key, 1), v = heads(value, 2);
+  const AttentionOptions taken{.mask = attention.mask, .is_causal = attention.is_causal};
+  const Tensor y = is_training() && options.dropout > 0
+                       ? dropped_attention(q, k, v, taken, options.dropout)
+                       : scaled_dot_product_attention(q, k, v, taken);
   const Tensor out = out_proj.forward(y.transpose(1, 2).flatten(2));
   return options.batch_first ? out : out.transpose(0, 1);
 }
@@ -331,8 +419,10 @@ Tensor Sequential::forward(const Tensor& x) {
   return y;
 }
 
-void Sequential::state(StateDict& out, const std::string& prefix) {
-  for (size_t i = 0; i < parts_.size(); ++i) parts_[i]->state(out, cat(prefix, i, "."));
+Children Sequential::children() {
+  Children out;
+  for (size_t i = 0; i < parts_.size(); ++i) out.push_back({cat(i), parts_[i].get()});
+  return out;
 }
 
 }  // namespace tiny::nn

@@ -39,9 +39,18 @@ class Training {
 };
 bool is_training();
 
+class Module;
+
+// A layer of a module, which lives as long as that and is not moved.
+struct NamedModule {
+  std::string name;
+  Module* module;
+};
+using Children = std::vector<NamedModule>;
+
 // A layer or a model. A model of your own has layers as members, calls them in forward and names
-// them in state: `conv.state(out, prefix + "conv.")`. Modules can be moved, not copied: a copy of
-// a parameter would be the same leaf, and only one of the two would be updated.
+// them in children: `return {{"conv", &conv}, {"head", &head}};`. Modules can be moved, not copied:
+// a copy of a parameter would be the same leaf, and only one of the two would be updated.
 class Module {
  public:
   Module() = default;
@@ -49,11 +58,16 @@ class Module {
   Module& operator=(Module&&) = default;
   virtual ~Module() = default;
 
-  virtual Tensor forward(const Tensor& x) = 0;
+  // A module of several inputs has a forward of its own for them, and `using Module::forward;`:
+  // this one is an Error then.
+  virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) { return forward(x); }
 
-  // Appends all tensors, each with its name after the prefix. They stay where they are as long as
-  // the module is not moved.
+  // The layers with their names, in order; none by default.
+  virtual Children children();
+  // Appends all tensors, each with its name after the prefix: by default those of the children,
+  // "conv.weight". What has tensors of its own names them as well. They stay where they are as long
+  // as the module is not moved.
   virtual void state(StateDict& out, const std::string& prefix);
 
   StateDict state_dict(const std::string& prefix = "");
@@ -63,6 +77,29 @@ class Module {
   virtual void to(DType dtype);        // the same; of those that are floats
 };
 
+// A table of a module's tensors: name, shape, dtype, elements, bytes and whether a gradient is
+// wanted, with their sums. A tensor of several names is counted once.
+std::string model_summary(Module& module);
+
+// What is added to the product of a layer: LoRA (tiny/nn/lora.h).
+class Adapter {
+ public:
+  virtual ~Adapter() = default;
+  virtual Tensor add_to(const Tensor& y, const Tensor& x) = 0;  // y: the product, x: its input
+  virtual void state(StateDict& out, const std::string& prefix) = 0;
+};
+
+// A product in a model, where an adapter can be put: of a Linear or of a loaded model.
+struct Product {
+  std::string name;  // of the layer, "layers.0.q_proj"
+  Tensor* weight;    // (out, in), or (in, out)
+  bool input_first;
+  std::shared_ptr<Adapter>* adapter;  // none at first
+};
+std::vector<Product> products_of(Module& module);
+// For the state() of what has a product: tells products_of, and appends the adapter's tensors.
+void state_of_product(StateDict& out, const std::string& prefix, const Product& product);
+
 // "weight" and "bias", uniform in +-1 / sqrt(in).
 class Linear : public Module {
  public:
@@ -71,6 +108,7 @@ class Linear : public Module {
   void state(StateDict& out, const std::string& prefix) override;
 
   Tensor weight, bias;  // (out, in), (out)
+  std::shared_ptr<Adapter> adapter = nullptr;
 };
 
 // "weight" and "bias", uniform in +-1 / sqrt(in / groups * kernel). Error for channels that are no
@@ -149,6 +187,7 @@ class GroupNorm : public Module {
 struct MultiheadAttentionOptions {
   bool has_bias = true;
   bool batch_first = false;  // (N, L, E) instead of (L, N, E)
+  double dropout = 0;        // of the weights of attention, in training
 };
 
 // Attention of several heads with one product for queries, keys and values before it and one after
@@ -252,7 +291,7 @@ class Sequential : public Module {
     (append(std::forward<Parts>(parts)), ...);
   }
   Tensor forward(const Tensor& x) override;
-  void state(StateDict& out, const std::string& prefix) override;
+  Children children() override;
 
   // A layer (moved in), a shared_ptr to one, or anything that gives a Tensor from a Tensor.
   template <class Part> void append(Part&& part) {
