@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "tiny/tensor/detail.h"
@@ -32,11 +33,39 @@ Tensor norm_of(const Tensor& x) { return x.square().sum().sqrt(); }
 
 }  // namespace
 
-Optimizer::Optimizer(const std::vector<Tensor*>& tensors, double lr) : lr_value_(lr) {
-  for (Tensor* t : tensors) (t->requires_grad() ? parameters_ : others_).push_back(t);
-  check(!parameters_.empty(), "optimizer: none of ", tensors.size(), " tensors wants a gradient");
-  Tensor::realize(tensors);
+std::vector<ParameterGroup> decay_matrices(const std::vector<Tensor*>& tensors,
+                                           double weight_decay) {
+  std::vector<ParameterGroup> groups{{{}, {}, weight_decay}, {{}, {}, 0.0}};
+  for (Tensor* t : tensors) groups[t->rank() >= 2 ? 0 : 1].tensors.push_back(t);
+  return groups;
+}
+
+Optimizer::Optimizer(const ParameterGroups& tensors, double lr) : lr_value_(lr) {
+  std::vector<Tensor*> all;
+  std::set<const Tensor*> seen;
+  for (const ParameterGroup& group : tensors.groups()) {
+    check(!group.lr || lr > 0, "optimizer: a group with the learning rate ", group.lr.value_or(0),
+          " beside ", lr, ": its part of that is not defined");
+    for (Tensor* t : group.tensors) {
+      check(seen.insert(t).second, "optimizer: a tensor of shape ", to_text(t->shape()),
+            " is given twice");
+      all.push_back(t);
+      (t->requires_grad() ? parameters_ : others_).push_back(t);
+      if (t->requires_grad()) rates_.push_back({group.lr ? *group.lr / lr : 1, group.weight_decay});
+    }
+  }
+  check(!parameters_.empty(), "optimizer: none of ", all.size(), " tensors wants a gradient");
+  Tensor::realize(all);
   lr_ = stored_scalar(lr, parameters_[0]->device());
+}
+
+Tensor Optimizer::lr_of(size_t i) const {
+  const double part = rates_[i].lr;
+  return part == 1 ? lr_ : lr_ * part;
+}
+
+double Optimizer::weight_decay_of(size_t i, double otherwise) const {
+  return rates_[i].weight_decay.value_or(otherwise);
 }
 
 std::vector<Tensor>& Optimizer::add_moments(const std::string& name) {
@@ -178,7 +207,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor*>& tensors, double max_norm) {
 
 // --- SGD -----------------------------------------------------------------------------------------
 
-SGD::SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options)
+SGD::SGD(const ParameterGroups& tensors, double lr, const SgdOptions& options)
     : Optimizer(tensors, lr), options_(options) {
   check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
         "SGD: nesterov needs a momentum and no dampening; here momentum ", options.momentum,
@@ -188,8 +217,9 @@ SGD::SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& optio
 }
 
 Tensor SGD::updated(size_t i, const Tensor& p, const Tensor& g) {
-  const Tensor decayed = options_.weight_decay != 0 ? g + p * options_.weight_decay : g;
-  if (!m_) return p - lr_ * decayed;
+  const double decay = weight_decay_of(i, options_.weight_decay);
+  const Tensor decayed = decay != 0 ? g + p * decay : g;
+  if (!m_) return p - lr_of(i) * decayed;
   Tensor& m = (*m_)[i];
   if (gain_) {
     Tensor& gain = (*gain_)[i];
@@ -198,12 +228,12 @@ Tensor SGD::updated(size_t i, const Tensor& p, const Tensor& g) {
   } else {
     put(m, m * options_.momentum + decayed);
   }
-  return p - lr_ * (options_.nesterov ? decayed + m * options_.momentum : m);
+  return p - lr_of(i) * (options_.nesterov ? decayed + m * options_.momentum : m);
 }
 
 // --- Adam and its kin ----------------------------------------------------------------------------
 
-AdamBase::AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options,
+AdamBase::AdamBase(const ParameterGroups& tensors, double lr, const AdamOptions& options,
                    double eps, double weight_decay)
     : Optimizer(tensors, lr),
       weight_decay_(options.weight_decay.value_or(weight_decay)),
@@ -230,31 +260,34 @@ Tensor AdamBase::direction(size_t i, const Tensor& g) {
 }
 
 Tensor Adam::updated(size_t i, const Tensor& p, const Tensor& g) {
-  const Tensor decayed = weight_decay_ != 0 ? g + p * weight_decay_ : g;
-  return p - lr_ * direction(i, decayed);
+  const double decay = weight_decay_of(i, weight_decay_);
+  return p - lr_of(i) * direction(i, decay != 0 ? g + p * decay : g);
 }
 
 Tensor AdamW::updated(size_t i, const Tensor& p, const Tensor& g) {
   const Tensor d = direction(i, g);
-  return p - lr_ * (weight_decay_ != 0 ? d + p * weight_decay_ : d);
+  const double decay = weight_decay_of(i, weight_decay_);
+  return p - lr_of(i) * (decay != 0 ? d + p * decay : d);
 }
 
 Tensor LAMB::updated(size_t i, const Tensor& p, const Tensor& g) {
   Tensor d = direction(i, g);
-  if (weight_decay_ != 0) d = d + p * weight_decay_;
+  const double decay = weight_decay_of(i, weight_decay_);
+  if (decay != 0) d = d + p * decay;
   const Tensor size = norm_of(p), length = norm_of(d);
   const Tensor ratio = where(logical_and(size > 0, length > 0), size / length, 1);
-  return p - lr_ * ratio * d;
+  return p - lr_of(i) * ratio * d;
 }
 
-LARS::LARS(const std::vector<Tensor*>& tensors, double lr, const LarsOptions& options)
+LARS::LARS(const ParameterGroups& tensors, double lr, const LarsOptions& options)
     : Optimizer(tensors, lr), options_(options), m_(add_moments("m")) {}
 
 Tensor LARS::updated(size_t i, const Tensor& p, const Tensor& g) {
+  const double decay = weight_decay_of(i, options_.weight_decay);
   const Tensor size = norm_of(p), length = norm_of(g);
-  const Tensor scale = size * options_.trust / (length + size * options_.weight_decay);
+  const Tensor scale = size * options_.trust / (length + size * decay);
   const Tensor ratio = where(logical_and(size > 0, length > 0), scale, 1);
-  const Tensor scaled = lr_ * ratio * (g + p * options_.weight_decay);
+  const Tensor scaled = lr_of(i) * ratio * (g + p * decay);
   Tensor& m = m_[i];
   put(m, m * options_.momentum + scaled);
   return p - (options_.nesterov ? scaled + m * options_.momentum : m);
@@ -264,10 +297,11 @@ Tensor LARS::updated(size_t i, const Tensor& p, const Tensor& g) {
 
 namespace {
 
-const std::vector<Tensor*>& require_matrices(const std::vector<Tensor*>& tensors) {
-  for (const Tensor* t : tensors)
-    check(!t->requires_grad() || t->rank() >= 2, "Muon: a parameter of shape ", to_text(t->shape()),
-          ": takes two axes or more; the others need another optimizer");
+const ParameterGroups& require_matrices(const ParameterGroups& tensors) {
+  for (const ParameterGroup& group : tensors.groups())
+    for (const Tensor* t : group.tensors)
+      check(!t->requires_grad() || t->rank() >= 2, "Muon: a parameter of shape ",
+            to_text(t->shape()), ": takes two axes or more; the others need another optimizer");
   return tensors;
 }
 
@@ -288,7 +322,7 @@ Tensor orthogonalized(const Tensor& x, int steps, DType t) {
 
 }  // namespace
 
-Muon::Muon(const std::vector<Tensor*>& tensors, double lr, const MuonOptions& options)
+Muon::Muon(const ParameterGroups& tensors, double lr, const MuonOptions& options)
     : Optimizer(require_matrices(tensors), lr), options_(options), m_(add_moments("m")) {}
 
 void Muon::begin_step() {
@@ -320,7 +354,8 @@ Tensor Muon::updated(size_t i, const Tensor& p, const Tensor&) {
       (rows > columns ? lying.t() : lying).reshape(to_shape(p.shape())).to(p.dtype()) *
       std::sqrt(std::max(1.0, rows / columns));
   const Tensor from = options_.unit_rows ? p * (std::sqrt(rows) / norm_of(p)) : p;
-  return from - lr_ * (options_.weight_decay != 0 ? step + from * options_.weight_decay : step);
+  const double decay = weight_decay_of(i, options_.weight_decay);
+  return from - lr_of(i) * (decay != 0 ? step + from * decay : step);
 }
 
 }  // namespace tiny

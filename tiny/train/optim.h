@@ -22,6 +22,35 @@
 
 namespace tiny {
 
+// Tensors that are trained alike: what is not given is as the optimizer has it.
+struct ParameterGroup {
+  std::vector<Tensor*> tensors;
+  std::optional<double> lr = {};  // set_lr(x) makes it x lr / (the optimizer's first one)
+  std::optional<double> weight_decay = {};
+};
+
+// What an optimizer takes: tensors, or groups of them.
+//
+//   AdamW optimizer({{.tensors = weights}, {.tensors = biases, .weight_decay = 0}}, 3e-4);
+class ParameterGroups {
+ public:
+  ParameterGroups() = default;
+  ParameterGroups(const std::vector<Tensor*>& tensors) : groups_{{tensors}} {}
+  ParameterGroups(std::initializer_list<Tensor*> tensors) : groups_{{tensors}} {}
+  ParameterGroups(const std::vector<ParameterGroup>& groups) : groups_(groups) {}
+  ParameterGroups(std::initializer_list<ParameterGroup> groups) : groups_(groups) {}
+
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+
+ private:
+  std::vector<ParameterGroup> groups_;
+};
+
+// The usual groups of a transformer: tensors of two axes or more, with this weight decay, and the
+// others (biases, norms), without any.
+std::vector<ParameterGroup> decay_matrices(const std::vector<Tensor*>& tensors,
+                                           double weight_decay);
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -53,20 +82,25 @@ class Optimizer {
   // learning rate stay as they are.
   void reset();
 
-  // The optimizer's own tensors under the parameters' positions: "0.m", "0.v",
-  // "1.m", ...
+  // The optimizer's own tensors under the parameters' positions, those of one
+  // group behind those of the group before: "0.m", "0.v", "1.m", ...
   StateDict state_dict(const std::string& prefix = "");
 
  protected:
   // Tensors that want a gradient are parameters. The others (running
   // statistics) are realized with each step. All of them are realized now and
-  // must outlive the optimizer.
-  Optimizer(const std::vector<Tensor*>& tensors, double lr);
+  // must outlive the optimizer. Error for a tensor that is given twice, and a
+  // group with an lr of its own where this one is not positive.
+  Optimizer(const ParameterGroups& tensors, double lr);
 
   // The parameter's new value. p and g: f32 or f64. What the optimizer keeps is
   // changed by put().
   virtual Tensor updated(size_t i, const Tensor& p, const Tensor& g) = 0;
   virtual void begin_step() {}
+
+  // Of the group of parameter i. `otherwise`: where the group has none.
+  Tensor lr_of(size_t i) const;
+  double weight_decay_of(size_t i, double otherwise) const;
 
   // The gradient of parameter i, f32 or f64; not defined where it has none.
   Tensor gradient(size_t i) const;
@@ -83,12 +117,13 @@ class Optimizer {
   // One f64 number, realized with a step.
   Tensor& add_scalar(const std::string& name, double value);
 
-  Tensor lr_;  // f64, 0-d: a parameter of any dtype gets all the digits that it
-               // can hold
-
  private:
   friend class LossScaler;  // mixed.h
 
+  struct Rates {  // of a parameter
+    double lr;    // as a multiple of lr_
+    std::optional<double> weight_decay;
+  };
   struct Moments {
     std::string name;
     double start;
@@ -103,9 +138,12 @@ class Optimizer {
   std::vector<Tensor*> all_tensors();  // of parameters and of its own
 
   std::vector<Tensor*> parameters_, others_;
+  std::vector<Rates> rates_;
   std::vector<std::unique_ptr<Moments>> moments_;
   std::vector<std::unique_ptr<Scalar>> scalars_;
   double lr_value_;
+  Tensor lr_;     // f64, 0-d: a parameter of any dtype gets all the digits that
+                  // it can hold
   Tensor taken_;  // bool: whether this step is; not defined: it is
 };
 
@@ -130,7 +168,7 @@ struct SgdOptions {
 // lr m (nesterov: lr (g + momentum m)).
 class SGD : public Optimizer {
  public:
-  SGD(const std::vector<Tensor*>& tensors, double lr, const SgdOptions& options = {});
+  SGD(const ParameterGroups& tensors, double lr, const SgdOptions& options = {});
 
  protected:
   Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
@@ -153,7 +191,7 @@ struct AdamOptions {
 class AdamBase : public Optimizer {
  protected:
   // `eps` and `weight_decay`: where the options have none.
-  AdamBase(const std::vector<Tensor*>& tensors, double lr, const AdamOptions& options, double eps,
+  AdamBase(const ParameterGroups& tensors, double lr, const AdamOptions& options, double eps,
            double weight_decay);
   void begin_step() override;
   // m / (sqrt(v) + eps) after the gradient has been taken in, both corrected.
@@ -170,7 +208,7 @@ class AdamBase : public Optimizer {
 // D. Kingma, J. Ba, "Adam", arXiv 1412.6980; g += weight_decay p.
 class Adam : public AdamBase {
  public:
-  Adam(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
+  Adam(const ParameterGroups& tensors, double lr = 1e-3, const AdamOptions& options = {})
       : AdamBase(tensors, lr, options, 1e-8, 0) {}
 
  protected:
@@ -181,7 +219,7 @@ class Adam : public AdamBase {
 // - lr weight_decay.
 class AdamW : public AdamBase {
  public:
-  AdamW(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
+  AdamW(const ParameterGroups& tensors, double lr = 1e-3, const AdamOptions& options = {})
       : AdamBase(tensors, lr, options, 1e-8, 0.01) {}
 
  protected:
@@ -193,7 +231,7 @@ class AdamW : public AdamBase {
 // (1 where one of them is 0).
 class LAMB : public AdamBase {
  public:
-  LAMB(const std::vector<Tensor*>& tensors, double lr = 1e-3, const AdamOptions& options = {})
+  LAMB(const ParameterGroups& tensors, double lr = 1e-3, const AdamOptions& options = {})
       : AdamBase(tensors, lr, options, 1e-6, 0) {}
 
  protected:
@@ -214,7 +252,7 @@ struct LarsOptions {
 // momentum m + lr scaled g; p -= m (nesterov: lr scaled g + momentum m).
 class LARS : public Optimizer {
  public:
-  LARS(const std::vector<Tensor*>& tensors, double lr, const LarsOptions& options = {});
+  LARS(const ParameterGroups& tensors, double lr, const LarsOptions& options = {});
 
  protected:
   Tensor updated(size_t i, const Tensor& p, const Tensor& g) override;
@@ -241,7 +279,7 @@ struct MuonOptions {
 // Matrices of one shape are made orthogonal together.
 class Muon : public Optimizer {
  public:
-  Muon(const std::vector<Tensor*>& tensors, double lr = 0.02, const MuonOptions& options = {});
+  Muon(const ParameterGroups& tensors, double lr = 0.02, const MuonOptions& options = {});
 
  protected:
   void begin_step() override;
