@@ -5,6 +5,8 @@
 #include "tiny/data/augment.h"
 #include "tiny/data/command_line.h"
 #include "tiny/data/datasets.h"
+#include "tiny/data/loader.h"
+#include "tiny/data/token_file.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
 #include "tiny/nn/lora.h"

@@ -100,6 +100,12 @@ void InputFile::read_at(int64_t offset, void* data, int64_t size) const {
         found);
 }
 
+std::string InputFile::read_all() const {
+  std::string out(static_cast<size_t>(size_), '\0');
+  read_at(0, out.data(), size_);
+  return out;
+}
+
 MappedFile::MappedFile(std::string who, std::string path)
     : who_(std::move(who)), path_(std::move(path)), file_(who_, path_) {
   if (file_.size() == 0) return;  // which cannot be mapped

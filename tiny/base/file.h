@@ -63,6 +63,7 @@ class InputFile {
   int take() { return file_.take(); }  // gives the descriptor away
   // Throws Error where the file is shorter.
   void read_at(int64_t offset, void* data, int64_t size) const;
+  std::string read_all() const;
 
  private:
   const std::string who_, path_;

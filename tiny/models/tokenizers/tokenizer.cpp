@@ -18,12 +18,7 @@ using namespace tokenizers;
 
 namespace {
 
-std::string read_file(const std::string& path) {
-  const InputFile file("tokenizer", path);
-  std::string text(static_cast<size_t>(file.size()), '\0');
-  file.read_at(0, text.data(), file.size());
-  return text;
-}
+std::string read_file(const std::string& path) { return InputFile("tokenizer", path).read_all(); }
 
 void keep(std::vector<int32_t>& ids, size_t count, Side side) {
   if (ids.size() <= count) return;
