@@ -9,6 +9,8 @@
 #include <tuple>
 
 #include "runtime/fusion/fuse.h"
+#include "runtime/jit/explain.h"
+#include "runtime/jit/forms.h"
 #include "runtime/jit/replay.h"
 #include "runtime/launch/capture.h"
 #include "runtime/launch/profile.h"
@@ -61,62 +63,6 @@ void realize_assigned() {
   Tensors all;
   add_tensors(all, waiting);
   realize_all(all);
-}
-
-// --- Tensors on several devices ------------------------------------------------------------------
-
-// What a tensor is made of: itself, or a piece on each device of a group.
-struct Form {
-  int group = 0;
-  int axis = -1;
-  bool operator==(const Form&) const = default;
-};
-
-// What is below reshapes and what is there for gradients.
-Node below_views(Node n) {
-  while (n->realized || n->op == Op::Reshape || is_for_gradients(n->op))
-    n = n->realized ? n->realized.load() : n->src(0);
-  return n;
-}
-
-// Computed tensors with those on groups of devices as their pieces, which are tensors like others.
-Tensors split(const Tensors& tensors, std::vector<Form>& forms) {
-  Tensors out;
-  forms.clear();
-  for (const Tensor& t : tensors) {
-    Form form;
-    if (t.defined() && !t.requires_grad() && !device_members(t.node()->device).empty()) {
-      Node n = t.node()->realized ? t.node()->realized.load() : t.node();
-      Tensor whole = t;
-      if (n->op != Op::Multi || !std::all_of(n->srcs().begin(), n->srcs().end(), whole_buffer)) {
-        n = whole.realize().node();
-        if (n->realized) n = n->realized;
-      }
-      if (n->op != Op::Multi) n = Tensor(build::contiguous(n)).realize().node();
-      form = {static_cast<int>(n->ints()[0]), static_cast<int>(n->ints()[1])};
-      for (Node piece : n->srcs()) out.emplace_back(piece);
-    } else {
-      out.push_back(t);
-    }
-    forms.push_back(form);
-  }
-  return out;
-}
-
-Tensors joined(const Tensors& pieces, const std::vector<Form>& forms) {
-  Tensors out;
-  size_t at = 0;
-  for (const Form& f : forms) {
-    if (!f.group) {
-      out.push_back(pieces[at++]);
-      continue;
-    }
-    std::vector<Node> nodes;
-    for (size_t i = 0; i < device_members(f.group).size(); ++i)
-      nodes.push_back(pieces[at++].node());
-    out.emplace_back(build::multi(nodes, f.group, f.axis));
-  }
-  return out;
 }
 
 // --- Arguments -----------------------------------------------------------------------------------
@@ -181,12 +127,10 @@ void check_aliases(const Tensors& arguments, const std::vector<BufferRef>& buffe
 
 // --- Watching what lies outside ------------------------------------------------------------------
 
-std::string describe(Node n) { return cat(n->dtype, ' ', tiny::to_text(n->shape())); }
-
 // A tensor that the step only reads, held by somebody outside.
 struct ReadWatch {
   Node node = nullptr;                  // watched
-  uint32_t handles = 0;                 // at the capture
+  uint32_t handles = 0;                 // at the capture; 0 after it was assigned to in place
   std::shared_ptr<Memory> memory = {};  // where the node is a view of a buffer
   const Buffer* buffer = nullptr;       // which owned the memory
 };
@@ -194,7 +138,9 @@ struct ReadWatch {
 // A node of a tensor that the step assigns to.
 struct WriteWatch {
   Node node = nullptr;  // watched
-  uint32_t uses = 0;
+  // By nodes and tensors together, and by tensors alone: one that becomes an expression of itself
+  // changes the second only.
+  uint32_t uses = 0, handles = 0;
   const Memory* memory = nullptr;  // the first piece's, where there are several
   // A computed assignment or a leaf that nothing but its tensor holds: when that is read it becomes
   // another node of the same memory, which changes nothing.
@@ -241,12 +187,14 @@ struct JitCore::State {
   bool add_chain(Node n, std::set<Node>& chain) const;
   void unwatch_writes();
   void check_reads();
+  bool has_lost_constant() const;
   void check_nothing_left(const Capture& capture, const Tensors& out);
   bool is_untouched() const;
   bool is_untouched_elsewhere();
 
   std::vector<ArgumentSpec> specs_;
   bool training_ = false;
+  int constants_lost_ = 0;  // captures that this made anew
   std::vector<ReadWatch> reads_;
   std::vector<WriteWatch> writes_;
 };
@@ -354,11 +302,7 @@ void JitCore::State::check_nothing_left(const Capture& capture, const Tensors& o
     Node below = below_views(n);
     const auto parts = below->op == Op::Multi ? below->srcs() : std::span<const Node>(&n, 1);
     if (std::none_of(parts.begin(), parts.end(), is_left)) continue;
-    throw Error(cat("Jit: a tensor made in the step, ", describe(n), " of ",
-                    *n->label ? n->label : "?",
-                    ", is still there after it, and no replay would make it again: return it, "
-                    "assign() it to a tensor from outside, or let it go (a gradient: zero_grad() "
-                    "or optimizer.step())"));
+    throw Error(explain_left(n));
   }
 }
 
@@ -396,7 +340,8 @@ void JitCore::State::watch_writes() {
   for (Node n : nodes().held()) add_chain(n, chain);
   for (Node n : chain) {
     const bool is_tensor = (n->op == Op::Assign || n->op == Op::Leaf) && n->handles == 1;
-    writes_.push_back({n, uses_of(n), memory_below(n), is_tensor && uses_of(n) == 1});
+    writes_.push_back(
+        {n, uses_of(n), n->handles.load(), memory_below(n), is_tensor && uses_of(n) == 1});
     nodes().watch(n);
   }
 }
@@ -420,14 +365,12 @@ void JitCore::State::check_reads() {
   for (ReadWatch& w : reads_) {
     const bool moved = w.memory && w.memory->owner && w.memory->owner != w.buffer;
     if (!moved) {
-      check(w.node->handles.load(std::memory_order_relaxed) >= w.handles,
-            "Jit: a tensor from outside that the step reads, ", describe(w.node), " of ",
-            *w.node->label ? w.node->label : "?",
-            ", was replaced, assigned to without realize(), or let go since the capture: give it "
-            "to the Jit as an argument, assign() to it and realize() it, or make a new Jit");
+      const uint32_t handles = w.node->handles.load(std::memory_order_relaxed);
+      if (w.handles == 0 ? uses_of(w.node) == 0 : handles < w.handles)
+        throw Error(explain_lost(w.node));
       continue;
     }
-    // Assigned to in place: it is the tensor of another buffer now.
+    // Assigned to in place: it is the tensor of another buffer now, in whatever node.
     Node now = buffer_node(w.memory->owner->shared_from_this());
     nodes().watch(now);
     nodes().unwatch(w.node);
@@ -437,11 +380,20 @@ void JitCore::State::check_reads() {
   }
 }
 
+// A number written in the step is the same node as a constant that somebody outside held at the
+// capture, perhaps as an argument: one that was let go may be no loss.
+bool JitCore::State::has_lost_constant() const {
+  return std::any_of(reads_.begin(), reads_.end(), [](const ReadWatch& w) {
+    return w.node->device == 0 && !w.memory && w.node->handles.load() < w.handles;
+  });
+}
+
 // Whether nobody outside holds an expression of, or a copy of, a tensor that is about to be
 // overwritten.
 bool JitCore::State::is_untouched() const {
-  return std::all_of(writes_.begin(), writes_.end(),
-                     [](const WriteWatch& w) { return uses_of(w.node) == w.uses; });
+  return std::all_of(writes_.begin(), writes_.end(), [](const WriteWatch& w) {
+    return uses_of(w.node) == w.uses && w.node->handles.load() == w.handles;
+  });
 }
 
 // The same where tensors have been assigned to outside, in place: they are other nodes then, and
@@ -585,6 +537,11 @@ Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
   nodes().collect();
   const Tensors given = arguments;
   const std::vector<BufferRef> buffers = buffers_of(arguments);
+  constexpr int kMostLost = 8;  // more are no accident
+  if (constants_lost_ < kMostLost && has_lost_constant()) {
+    ++constants_lost_;
+    return capture(given, body);
+  }
   if (may_replay(arguments, buffers))
     return env_int("JIT_CHECK") ? checked_replay(arguments, buffers, body) : replay(buffers);
   // Somebody has to keep old values, which the step itself takes care of.

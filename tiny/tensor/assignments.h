@@ -24,4 +24,7 @@ class AssignmentLog {
   std::vector<Node> nodes_;  // watched
 };
 
+// Whether it is what backward() left of a leaf: Tensor::grad().
+bool is_gradient(Node n);
+
 }  // namespace tiny

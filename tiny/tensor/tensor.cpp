@@ -60,6 +60,22 @@ std::shared_ptr<GradSlot> find_slot(int64_t id) {
   return at == slot_table().slots.end() ? nullptr : at->second.lock();
 }
 
+}  // namespace
+
+bool is_gradient(Node n) {
+  std::vector<std::shared_ptr<GradSlot>>
+      slots;  // let go without the lock, which the last one takes
+  {
+    std::lock_guard lock(slot_table().mutex);
+    for (const auto& [id, slot] : slot_table().slots) slots.push_back(slot.lock());
+  }
+  return std::any_of(slots.begin(), slots.end(), [&](const std::shared_ptr<GradSlot>& slot) {
+    return slot && slot->grad.defined() && slot->grad.node() == n;
+  });
+}
+
+namespace {
+
 // The memory behind a node, where it has been computed.
 Node stored(Node n) {
   while (n->op == Op::Leaf && !n->realized) n = n->src(0);

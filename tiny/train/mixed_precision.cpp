@@ -51,7 +51,8 @@ Tensor LossScaler::unscale_gradients() {
   Tensor sum;
   const Tensor factor = scale_.reciprocal();
   for (Optimizer* o : optimizers_)
-    for (Tensor* p : o->parameters_) {
+    for (const auto& parameter : o->parameters_) {
+      const Tensor* p = parameter.tensor;
       const Tensor grad = p->grad();
       if (!grad.defined()) continue;
       const Tensor wide = grad.to(detail::compute_dtype(grad.dtype()));

@@ -50,40 +50,42 @@ Optimizer::Optimizer(const ParameterGroups& tensors, double lr) : lr_value_(lr) 
       check(seen.insert(t).second, "optimizer: a tensor of shape ", to_text(t->shape()),
             " is given twice");
       all.push_back(t);
-      (t->requires_grad() ? parameters_ : others_).push_back(t);
-      if (t->requires_grad()) rates_.push_back({group.lr ? *group.lr / lr : 1, group.weight_decay});
+      if (t->requires_grad())
+        parameters_.push_back({t, group.lr ? *group.lr / lr : 1, group.weight_decay});
+      else
+        others_.push_back(t);
     }
   }
   check(!parameters_.empty(), "optimizer: none of ", all.size(), " tensors wants a gradient");
   Tensor::realize(all);
-  lr_ = stored_scalar(lr, parameters_[0]->device());
+  lr_ = stored_scalar(lr, parameters_[0].tensor->device());
 }
 
 Tensor Optimizer::lr_of(size_t i) const {
-  const double part = rates_[i].lr;
+  const double part = parameters_[i].lr;
   return part == 1 ? lr_ : lr_ * part;
 }
 
 double Optimizer::weight_decay_of(size_t i, double otherwise) const {
-  return rates_[i].weight_decay.value_or(otherwise);
+  return parameters_[i].weight_decay.value_or(otherwise);
 }
 
 std::vector<Tensor>& Optimizer::add_moments(const std::string& name) {
   moments_.push_back(std::make_unique<Moments>(Moments{name, 0, {}}));
   std::vector<Tensor>& values = moments_.back()->values;
-  for (const Tensor* p : parameters_) values.push_back(stored_zeros(*p));
+  for (const Parameter& p : parameters_) values.push_back(stored_zeros(*p.tensor));
   return values;
 }
 
 std::vector<Tensor>& Optimizer::add_numbers(const std::string& name, double value) {
   moments_.push_back(std::make_unique<Moments>(Moments{name, value, {}}));
   std::vector<Tensor>& values = moments_.back()->values;
-  for (const Tensor* p : parameters_) values.push_back(stored_scalar(value, p->device()));
+  for (const Parameter& p : parameters_) values.push_back(stored_scalar(value, p.tensor->device()));
   return values;
 }
 
 Tensor& Optimizer::add_scalar(const std::string& name, double value) {
-  const Tensor t = stored_scalar(value, parameters_[0]->device());
+  const Tensor t = stored_scalar(value, parameters_[0].tensor->device());
   scalars_.push_back(std::make_unique<Scalar>(Scalar{name, value, t}));
   return scalars_.back()->value;
 }
@@ -114,7 +116,7 @@ void Optimizer::update() {
   LabelScope label("step");
   begin_step();
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    Tensor& p = *parameters_[i];
+    Tensor& p = *parameters_[i].tensor;
     const Tensor grad = gradient(i);
     if (!grad.defined()) continue;
     put(p, updated(i, p.detach().to(grad.dtype()), grad));
@@ -125,8 +127,8 @@ void Optimizer::update() {
 }
 
 Tensor Optimizer::gradient(size_t i) const {
-  const Tensor grad = parameters_[i]->grad();
-  return grad.defined() ? grad.to(detail::compute_dtype(parameters_[i]->dtype())) : grad;
+  const Tensor grad = parameters_[i].tensor->grad();
+  return grad.defined() ? grad.to(detail::compute_dtype(parameters_[i].tensor->dtype())) : grad;
 }
 
 void Optimizer::put(Tensor& t, const Tensor& value) {
@@ -134,7 +136,8 @@ void Optimizer::put(Tensor& t, const Tensor& value) {
 }
 
 std::vector<Tensor*> Optimizer::all_tensors() {
-  std::vector<Tensor*> all = parameters_;
+  std::vector<Tensor*> all;
+  for (const Parameter& p : parameters_) all.push_back(p.tensor);
   all.insert(all.end(), others_.begin(), others_.end());
   for (const auto& m : moments_)
     for (Tensor& t : m->values) all.push_back(&t);
@@ -157,7 +160,7 @@ void Optimizer::reset() {
 }
 
 void Optimizer::zero_grad() {
-  for (Tensor* p : parameters_) p->zero_grad();
+  for (const Parameter& p : parameters_) p.tensor->zero_grad();
 }
 
 void Optimizer::set_lr(double lr) {

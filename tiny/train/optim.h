@@ -120,8 +120,9 @@ class Optimizer {
  private:
   friend class LossScaler;  // mixed.h
 
-  struct Rates {  // of a parameter
-    double lr;    // as a multiple of lr_
+  struct Parameter {
+    Tensor* tensor;
+    double lr;  // of its group, as a multiple of lr_
     std::optional<double> weight_decay;
   };
   struct Moments {
@@ -137,8 +138,8 @@ class Optimizer {
   void update();
   std::vector<Tensor*> all_tensors();  // of parameters and of its own
 
-  std::vector<Tensor*> parameters_, others_;
-  std::vector<Rates> rates_;
+  std::vector<Parameter> parameters_;
+  std::vector<Tensor*> others_;
   std::vector<std::unique_ptr<Moments>> moments_;
   std::vector<std::unique_ptr<Scalar>> scalars_;
   double lr_value_;

@@ -1,0 +1,20 @@
+// What the errors of a Jit say about tensors that a replay could not treat as a call does: which
+// one it is, how it came to that, and what to do.
+#pragma once
+#include <string>
+
+#include "tiny/ir/node.h"
+
+namespace tiny {
+
+// "f32 (4,8) of add": dtype, shape and the operation that made it.
+std::string describe(Node n);
+
+// A tensor that the step made is still there after it: a gradient, a tensor from outside without
+// memory that was assigned to, or anything else.
+std::string explain_left(Node n);
+
+// A tensor from outside that the step read is held by fewer than at the capture.
+std::string explain_lost(Node n);
+
+}  // namespace tiny
