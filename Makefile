@@ -34,7 +34,7 @@ CONFORMANCE_SOURCES := $(wildcard test/conformance/*.cpp)
 EXAMPLE_SOURCES := $(wildcard examples/*.cpp)
 TOOL_SOURCES := $(wildcard extra/*.cpp)
 BENCH_SOURCES := $(wildcard extra/bench/*.cpp)
-HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) examples test test/* extra extra/*))
+HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) examples examples/* test test/* extra extra/*))
 FORMATTED := $(HEADERS) $(wildcard $(addsuffix /*.cpp,$(FOLDERS) examples test test/* extra/*))
 
 # --- Packages that may be missing with NO_SETUP=1 ------------------------------------------------
@@ -254,7 +254,7 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all install uninstall install-test mnist cifar chat doctor test emulator-test beam-test \
+.PHONY: help all install uninstall install-test mnist cifar chat gpt2 bert doctor test emulator-test beam-test \
   gpu-test gpu-test-built gpu-headers gpu-sanitize gpu-sanitize-built fuzz check headers \
   format-check asan tsan golden golden-update bench bench-compile format clean
 
@@ -262,6 +262,8 @@ help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
 	@echo 'make cifar           trains the network of the record runs on pictures: ARGS="--epochs 10"'
 	@echo 'make chat            writes on with a language model: ARGS="--model folder"'
+	@echo 'make gpt2            trains GPT-2 from scratch on a text: ARGS="--data text.txt"'
+	@echo 'make bert            fills gaps in texts, then learns what they are about: ARGS="--steps 300"'
 	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
@@ -282,7 +284,7 @@ help:
 
 all: $(LIBRARY) $(SHARED) $(EXAMPLES) $(BENCHES) $(TOOLS)
 
-mnist cifar chat: %: $(BUILD)/examples/%
+mnist cifar chat gpt2 bert: %: $(BUILD)/examples/%
 	@$< $(ARGS)
 
 doctor: $(DOCTOR)

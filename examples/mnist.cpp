@@ -67,13 +67,6 @@ nn::Sequential make_network() {
                         flatten, nn::Linear(576, 10));
 }
 
-// Rises for a twentieth of the steps, then falls to zero along half a cosine.
-double learning_rate(double highest, int64_t step, int64_t steps) {
-  const double at = (step + 0.5) / static_cast<double>(steps), rise = 0.05;
-  if (at < rise) return highest * at / rise;
-  return highest * 0.5 * (1 + std::cos(M_PI * (at - rise) / (1 - rise)));
-}
-
 Tensor classify(nn::Module& network, const DevicePictures& digits, const Tensor& at) {
   return network(digits.images.index_select(0, at).to(kF32) / 255);
 }
@@ -109,7 +102,8 @@ void train(nn::Module& network, const DevicePictures& digits, const Options& o) 
     Progress progress(o.steps * o.batch, "samples");
     std::string fields;
     for (int64_t step = begin_step; step < o.steps; ++step) {
-      optimizer.set_lr(learning_rate(o.lr, step, o.steps));
+      const auto steps = static_cast<double>(o.steps);
+      optimizer.set_lr(o.lr * warmup_cosine(static_cast<double>(step) + 0.5, 0.05 * steps, steps));
       const auto [loss_now, accuracy_now] = step_once();
       if (step % kReadEvery == 0 || step == o.steps - 1) {
         const float loss = loss_now.item<float>(), accuracy = accuracy_now.item<float>();

@@ -30,3 +30,4 @@
 #include "tiny/train/safetensors.h"
 #include "tiny/train/schedules.h"
 #include "tiny/train/state_dict.h"
+#include "tiny/train/trainer.h"

@@ -138,5 +138,5 @@ TEST_CASE("programs that train share options") {
   CHECK(o.devices == std::vector<std::string>{"CPU:3"});
   const Parsed nowhere{{{"data", ""}}};
   CHECK_THROWS_WITH_AS(read_training_options(Arguments(nowhere), "CIFAR_DIR", o),
-                       "--data: the name of the folder is empty", Error);
+                       "--data: the name is empty", Error);
 }

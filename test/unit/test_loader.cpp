@@ -88,6 +88,20 @@ TEST_CASE("a walk goes on where another one was, in the middle of an epoch and a
   CHECK(has(error_of([&] { part.go_to(0, 6); }), "batch 6 of epoch 0, where each has 5"));
 }
 
+TEST_CASE("a loader gives one batch after the other over the ends of epochs") {
+  const DataLoaderOptions options{.batch_size = 2, .shuffle = true, .drop_last = true, .seed = 2};
+  DataLoader loader(5, positions_themselves, options), walk(5, positions_themselves, options);
+  std::vector<Positions> wanted = walked(walk), got;
+  for (const Positions& batch : walked(walk)) wanted.push_back(batch);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    CHECK(loader.epoch() * 2 + loader.batch() == static_cast<int64_t>(i ? i - 1 : 0));
+    got.push_back(loader.next()[0].to_vector<int64_t>());
+  }
+  CHECK(got == wanted);
+  DataLoader few(1, positions_themselves, options);
+  CHECK(error_of([&] { few.next(); }) == "DataLoader: 1 samples make no batch of 2");
+}
+
 TEST_CASE("batches of tensors are their rows, in their dtypes") {
   const Tensor x = Tensor::arange(0, 10, 1, kF32).reshape({5, 2}) * 0.5;
   const Tensor y = Tensor::from({4, 3, 2, 1, 0}).to(kU8);

@@ -96,12 +96,13 @@ inline const std::vector<OptionText> kTrainingOptions{
     {"load", "FILE", "reads the network from it first"},
 };
 
-// Those, and "data", a folder for which an environment variable stands where it is not given.
+// Those, and "data", a file or folder for which an environment variable, if it has one, stands
+// where it is not given.
 template <class Parsed>
 void read_training_options(const Arguments<Parsed>& given, const char* data_variable,
                            TrainingOptions& out) {
-  out.data = given.text("data", env_text(data_variable));
-  check(!given.given("data") || !out.data.empty(), "--data: the name of the folder is empty");
+  out.data = given.text("data", data_variable ? env_text(data_variable) : "");
+  check(!given.given("data") || !out.data.empty(), "--data: the name is empty");
   out.device = given.text("device");
   out.devices = devices_from(out.device, given.whole("gpus", 1, 1024, 1));
   if (given.given("ranks")) {

@@ -1,5 +1,5 @@
 // Data sets as plain host arrays: MNIST from its idx files and CIFAR-10 from its binary files, and
-// drawn digits and pictures for where no files are at hand.
+// drawn digits and pictures and written stories for where no files are at hand.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -66,5 +66,17 @@ PictureData load_cifar(const std::string& folder);
 // Draws pictures of five shapes with two textures each: random colours, position, size, rotation
 // and background. The same seed gives the same pictures, whatever the number of the others.
 PictureData draw_pictures(int train, int test, uint64_t seed);
+
+inline constexpr int kStoryTopics = 4;
+
+// A few English sentences, ASCII, about one person and one thing.
+struct Story {
+  std::string text;
+  int topic;  // 0 to 3: the sea, the kitchen, the mountains, the workshop
+};
+
+// Writes stories by a grammar: who is "he" or "she", and what is dealt with, stays so to the end.
+// The same seed gives the same stories, whatever the number of the others.
+std::vector<Story> write_stories(int count, uint64_t seed);
 
 }  // namespace tiny

@@ -187,6 +187,13 @@ DataLoader::Iterator DataLoader::begin() {
   return Iterator(this);
 }
 
+const DataLoader::Batch& DataLoader::next() {
+  check(batches() > 0, "DataLoader: ", size_, " samples make no batch of ", options_.batch_size);
+  if (run_) advance();
+  if (!run_) begin();
+  return current_;
+}
+
 void DataLoader::advance() {
   current_.clear();
   if (++batch_ >= batches()) return go_to(epoch_ + 1);

@@ -57,6 +57,10 @@ class DataLoader {
   Iterator begin();
   End end() const { return {}; }
 
+  // The next batch, of the next epoch where this one is over: for a training that counts steps.
+  // Error where an epoch has none.
+  const Batch& next();
+
   int64_t batches() const;  // of an epoch
   // begin() goes on there: a training that is resumed.
   void go_to(int64_t epoch, int64_t batch = 0);

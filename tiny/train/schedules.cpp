@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 #include "tiny/base/error.h"
@@ -62,6 +63,12 @@ Tensor interpolated(const Tensor& x, const Points& points) {
     y = y + (x - from).clamp(0, to - from) * ((after - before) / (to - from));
   }
   return y;
+}
+
+double warmup_cosine(double step, double warmup, double steps, double lowest) {
+  if (step < warmup) return step / warmup;
+  const double at = std::min((step - warmup) / std::max(steps - warmup, 1e-9), 1.0);
+  return lowest + (1 - lowest) * 0.5 * (1 + std::cos(std::numbers::pi * at));
 }
 
 void ScheduledOptimizers::add(std::unique_ptr<Optimizer> optimizer, double lr, Points schedule) {

@@ -38,6 +38,10 @@ MeanAndDeviation mean_and_deviation(const std::vector<double>& values);
 using Points = std::vector<std::pair<double, double>>;
 Tensor interpolated(const Tensor& x, const Points& points);
 
+// The learning rate at a step of `steps`, as a share of the highest: it rises evenly for `warmup`
+// steps, and falls to `lowest` along half a cosine (I. Loshchilov, F. Hutter, arXiv 1608.03983).
+double warmup_cosine(double step, double warmup, double steps, double lowest = 0);
+
 // Optimizers of parts of one network, whose learning rates follow schedules on the device.
 class ScheduledOptimizers {
  public:
