@@ -178,8 +178,10 @@ class LanguageTraining {
               << std::endl;
     const int64_t begin = trainer_.done();
     const double start = seconds();
-    train(loader);
-    if (trainer_.done() > begin) report(trainer_.done() - begin, seconds() - start);
+    if (begin < o_.stop) {
+      train(loader);
+      report(trainer_.done() - begin, seconds() - start);
+    }
     if (!o_.curve.empty() && rank() == 0)
       save_svg(o_.curve, {"Training", "step", "loss", {trainer_.losses("training"), looks_}});
   }

@@ -40,8 +40,7 @@ class Trainer {
   // `model`: its tensors, of which the optimizer has those that learn; both must outlive it. Error
   // for options out of range.
   Trainer(const StateDict& model, Optimizer& optimizer, Loss loss, const TrainerOptions& options);
-  Trainer(const Trainer&) = delete;
-  Trainer& operator=(const Trainer&) = delete;
+  Trainer(const Trainer&) = delete;  // nor moved: what it captures knows it
 
   // One step with tensors whose first axis is cut into the parts (Error where that is uneven). The
   // modes of nn::Training and NoGrad are the caller's. Error for more steps than there are.
