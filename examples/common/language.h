@@ -232,8 +232,8 @@ class LanguageTraining {
                            looks_.points.back().second);
     if (steps_ <= kFirst) return;
     const double tokens = static_cast<double>((steps_ - kFirst) * tokens_of_step()) / measured_;
-    const bool gpu = runtime_seam::is_gpu(o_.devices[0]);
-    const int64_t size = gpu ? 8192 : 1024;
+    const bool emulated = o_.devices[0].starts_with("EMU");
+    const int64_t size = emulated ? 32 : runtime_seam::is_gpu(o_.devices[0]) ? 8192 : 1024;
     const double rate = tokens * operations_, peak = product_rate(o_.dtype, size, o_.devices[0]) *
                                                      static_cast<double>(o_.devices.size());
     std::cout << formatted(

@@ -137,7 +137,7 @@ Offences check_paths(const Page& page) {
 struct Makefile {
   explicit Makefile(const std::string& text) {
     for (const std::string& list : matches(text, "\n\\.PHONY: ((?:[^\\n\\\\]|\\\\\n)*)"))
-      for (const std::string& name : matches(list, "([a-z-]+)")) targets.insert(name);
+      for (const std::string& name : matches(list, "([a-z0-9-]+)")) targets.insert(name);
     for (const std::string& name : matches(text, "\\$[({]([A-Z0-9_]+)[)}]")) variables.insert(name);
     for (const std::string& list : matches(text, "\nFUZZ_ARGUMENTS := ([^\\n]*)"))
       for (const std::string& name : matches(list, "([A-Z]+)")) variables.insert(name);

@@ -22,7 +22,9 @@
 // is an Error that says what to do: arguments of another shape, dtype or device, one tensor given
 // twice or also assigned to, a value read on the host in the function, data made from host values
 // in it, a tensor from outside that was replaced by another, tensors made inside that outlive the
-// call. Plain C++ values that the function reads are those of the second call for ever.
+// call (gradients as well: micro-steps that add up are one function, with the optimizer's step; a
+// cache has its full size and memory of its own before). Plain C++ values that the function reads
+// are those of the second call for ever.
 //
 // JIT=0 calls the function each time; JIT=2 replays a plain list of launches where the device has
 // graphs; JIT_CHECK=1 compares each replay with a call.
