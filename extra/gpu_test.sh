@@ -1,6 +1,6 @@
 #!/bin/bash
 # `make gpu-test`: runs what was built into the folder BUILD on the device $DEVICE: the tests and the
-# conformance suites, both examples in short, a few rows of the benchmark. Status 0 if all of it ran.
+# conformance suites, three examples in short, a few rows of the benchmark. Status 0 if all of it ran.
 #   DEVICE=CUDA gpu_test.sh BUILD
 set -uo pipefail
 build=$1
@@ -14,8 +14,9 @@ attempt() {
 program() { if [ -x "$build/$1" ]; then echo "$build/$1"; else echo none; fi; }
 
 attempt extra/run_tests.sh "$(program tests)" "$(program conformance)"
-mnist=$(program examples/mnist) cifar=$(program examples/cifar)
+mnist=$(program examples/mnist) cifar=$(program examples/cifar) gpt2=$(program examples/gpt2)
 [ "$mnist" = none ] || attempt "$mnist" --steps 100
 [ "$cifar" = none ] || attempt "$cifar" --epochs 2
+[ "$gpt2" = none ] || attempt "$gpt2" --steps 100
 attempt "$build/bench/gpu" --filter launch --filter sin --filter softmax
 exit $status

@@ -23,7 +23,7 @@ inline std::string byte_tokenizer() {
     next += !is_printed;
   }
   return R"({"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null,
- "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
  "decoder": {"type": "ByteLevel"},
  "model": {"type": "BPE", "merges": [], "vocab": {)" +
          vocabulary + "}}}\n";
