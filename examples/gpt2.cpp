@@ -28,7 +28,7 @@ constexpr int64_t kValidationBatches = 4;
 // --- Options -------------------------------------------------------------------------------------
 
 constexpr LanguageDefaults kDefaults{
-    .steps = 500, .batch = 8, .context = 128, .layers = 3, .width = 96, .heads = 4, .lr = 3e-3};
+    .steps = 600, .batch = 8, .context = 128, .layers = 2, .width = 128, .heads = 4, .lr = 6e-3};
 
 struct Options : LanguageOptions {
   std::string tokenizer, prompt;

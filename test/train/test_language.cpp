@@ -134,7 +134,7 @@ TEST_CASE("gpt2 reads a text, or its tokens") {
   CHECK(number_after(plain.output, " s: loss of other texts ") ==
         number_after(packed.output, " s: loss of other texts "));
   CHECK(has(run("gpt2", "--data /nowhere/text").output, "--data: cannot open /nowhere/text"));
-  CHECK(has(run("gpt2", "--heads 5").output, "a width of 96 is no multiple of 5"));
+  CHECK(has(run("gpt2", "--heads 5").output, "a width of 128 is no multiple of 5"));
 }
 
 TEST_CASE("gpt2 goes on bit for bit") {
