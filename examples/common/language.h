@@ -19,7 +19,7 @@ namespace tiny::examples {
 struct LanguageOptions : TrainingOptions {
   std::string checkpoint, curve, folder;
   int64_t steps, batch, accumulate, context, layers, width, heads, warmup, every, evaluate, stop;
-  double lr, decay, clip, dropout;
+  double lr, decay, clip, dropout, peak;
   DType dtype;
 };
 
@@ -55,6 +55,7 @@ inline std::vector<OptionText> language_options(const LanguageDefaults& d) {
       {"every", "N", "steps from one checkpoint to the next [100]"},
       {"evaluate", "N", "steps from one look at other texts to the next [100]"},
       {"stop", "N", "ends after this step, as if something had stopped it [none]"},
+      {"peak", "X", "TFLOP/s to compare with, such as a data sheet's [a product is measured]"},
       {"curve", "FILE", "draws the losses into this SVG file"},
       {"folder", "FOLDER", "writes config.json, model.safetensors and tokenizer.json there"},
   };
@@ -84,6 +85,7 @@ void read_language_options(const Given& given, const LanguageDefaults& d, Langua
   o.every = given.whole("every", 1, INT64_MAX, 100);
   o.evaluate = given.whole("evaluate", 1, INT64_MAX, 100);
   o.stop = std::min(o.steps, given.whole("stop", 1, INT64_MAX, INT64_MAX));
+  o.peak = given.number("peak", 0, 1e6);
   o.curve = given.new_file("curve");
   o.folder = given.text("folder");
 }
@@ -193,23 +195,21 @@ class LanguageTraining {
     Progress progress(o_.steps * tokens_of_step(), "tokens");
     int64_t shown = trainer_.done();
     while (trainer_.done() < o_.stop) {
-      {
-        const nn::Training training;
-        const double begin = seconds();
-        trainer_.step(loader.next());
-        const int64_t done = trainer_.done();
-        // Reading the losses waits for the steps that they are of.
-        const bool looks = done % o_.evaluate == 0 || done == o_.stop;
-        if (looks || done == shown + 1 || (rank_count() == 1 && progress.is_due())) {
-          show(progress, trainer_.mean_loss(std::min(shown, done - 1), done));
-          shown = done;
-        }
-        measured_ += ++steps_ > kFirst ? seconds() - begin : 0;
-      }
+      const nn::Training training;
+      const double begin = seconds();
+      trainer_.step(loader.next());
       const int64_t done = trainer_.done();
-      if (done % o_.evaluate == 0 || done == o_.stop) evaluate();
-      if (!o_.checkpoint.empty() && (done % o_.every == 0 || done == o_.stop))
-        save_checkpoint(o_.checkpoint, trainer_.state(), settings_of(o_));
+      const bool is_last = done == o_.stop, looks = done % o_.evaluate == 0 || is_last;
+      const bool saves = !o_.checkpoint.empty() && (done % o_.every == 0 || is_last);
+      // Reading losses waits for their steps, which then are in the time that is measured.
+      const bool due = rank_count() == 1 && progress.is_due();
+      if (looks || saves || steps_ == 0 || due) {
+        show(progress, trainer_.mean_loss(std::min(shown, done - 1), done));
+        shown = done;
+      }
+      measured_ += ++steps_ > kFirst ? seconds() - begin : 0;
+      if (looks) evaluate();
+      if (saves) save_checkpoint(o_.checkpoint, trainer_.state(), settings_of(o_));
     }
     progress.finish();
   }
@@ -232,14 +232,20 @@ class LanguageTraining {
                            looks_.points.back().second);
     if (steps_ <= kFirst) return;
     const double tokens = static_cast<double>((steps_ - kFirst) * tokens_of_step()) / measured_;
+    const double rate = tokens * operations_ / 1e9;
+    std::cout << formatted("%.0f tokens/s, %.1f GFLOP/s", tokens, rate);
+    if (o_.peak > 0) {
+      std::cout << formatted(": %.1f %% of %.1f TFLOP/s", rate / o_.peak / 10, o_.peak)
+                << std::endl;
+      return;
+    }
     const bool emulated = o_.devices[0].starts_with("EMU");
     const int64_t size = emulated ? 32 : runtime_seam::is_gpu(o_.devices[0]) ? 8192 : 1024;
-    const double rate = tokens * operations_, peak = product_rate(o_.dtype, size, o_.devices[0]) *
-                                                     static_cast<double>(o_.devices.size());
-    std::cout << formatted(
-                     "%.0f tokens/s, %.1f GFLOP/s: %.0f %% of the %.1f GFLOP/s that products ",
-                     tokens, rate / 1e9, 100 * rate / peak, peak / 1e9)
-              << "of " << o_.dtype << " matrices of " << size << " reach" << std::endl;
+    const double peak =
+        product_rate(o_.dtype, size, o_.devices[0]) / 1e9 * static_cast<double>(o_.devices.size());
+    std::cout << formatted(": %.0f %% of the %.1f GFLOP/s that products of ", 100 * rate / peak,
+                           peak)
+              << o_.dtype << " matrices of " << size << " reach" << std::endl;
   }
 
   static constexpr int64_t kFirst = 2;  // steps that compile
