@@ -1,7 +1,6 @@
 #include "codegen/passes/passes.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
@@ -227,7 +226,7 @@ class Vectorizer {
     if (!load && joins_)
       if (Node joined = joined_stores(n, r, lanes)) return joined;
     if (load && n->num_src == 2) {
-      if (Node c = column(n, r, lanes)) return c;
+      if (Node c = lanes & (lanes - 1) ? nullptr : column(n, r, lanes)) return c;
       if (Node e = every_second(n, r, lanes)) return e;
     }
     Node base = nullptr;
@@ -297,10 +296,9 @@ class Vectorizer {
     return make(Op::Shuffle, a->dtype.vec(2 * a->dtype.lanes), {a, b}, Ints(lanes));
   }
 
-  // A square tile that lies across: rows of it are loaded whole, along the unrolled range, and the
-  // vector that is wanted is a column of them. Shuffles transpose tiles of 2^n rows alone.
+  // A square tile of 2^n rows that lies across: rows are loaded whole, along the unrolled range, and
+  // the vector that is wanted is a column.
   Node column(Node n, Node r, int lanes) {
-    if (!std::has_single_bit(static_cast<unsigned>(lanes))) return nullptr;
     Node base = nullptr;
     int64_t factor = 0;
     if (!split(n->src(1), r, base, factor) || factor == 1 || factor == -1) return nullptr;

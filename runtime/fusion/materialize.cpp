@@ -1,13 +1,13 @@
 #include "runtime/fusion/materialize.h"
 
 #include <algorithm>
-#include <queue>
 #include <utility>
 
 #include "codegen/kernel/lengths.h"
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/analysis/skinny.h"
+#include "runtime/fusion/uses.h"
 
 namespace tiny {
 
@@ -48,13 +48,8 @@ class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
           const NodeTargets& targets)
-      : roots_(roots), order_(order), targets_(targets) {
+      : roots_(roots), order_(order), targets_(targets), uses_(roots, order) {
     for (Node n : given) out_.values[n] = 1;
-    for (Node n : order_) {
-      position_[n] = position_.size();
-      for (Node s : used_sources(n)) users_[s].push_back(n);
-    }
-    for (Node r : roots_) is_root_[r] = 1;
   }
 
   Stored run() {
@@ -107,8 +102,8 @@ class Chooser {
         }
       }
       if (is_narrowed_product(n) && on_gpu(n)) out_.values[n] = 1;
-      if (!out_.values.contains(n) && is_elementwise(n->op) && users_of(n) > 1 && !is_place(n) &&
-          is_worth_storing(n) && !meets_again(n))
+      if (!out_.values.contains(n) && is_elementwise(n->op) && uses_.count(n) > 1 && !is_place(n) &&
+          is_worth_storing(n) && !uses_.meet_again(n))
         out_.values[narrower(n)] = 1;
     }
   }
@@ -116,16 +111,11 @@ class Chooser {
   // Whether a value is computed where a scatter begins: nobody else reads it.
   bool is_only_for(Node scatter, Node base) const {
     Node n = scatter->src(0);
-    while (n != base && users_of(n) == 1) n = n->src(0);
-    return is_elementwise(base->op) && users_of(n) == 1;
+    while (n != base && uses_.count(n) == 1) n = n->src(0);
+    return is_elementwise(base->op) && uses_.count(n) == 1;
   }
 
   bool on_gpu(Node n) const { return targets_.of(n).kind == Target::Kind::Gpu; }
-
-  size_t users_of(Node n) const {
-    auto* u = users_.find(n);
-    return u ? u->size() : 0;
-  }
 
   Cost cost_of(Node n) const {
     Cost cost;
@@ -141,37 +131,15 @@ class Chooser {
     return c.work >= worth_storing(on_gpu(n)) || c.loads.size() >= 3;
   }
 
-  // Whether all that is made of a value, element by element, ends in one: it is computed once for
-  // each element of that, as the two words of a random number's rounds are.
-  bool meets_again(Node n) const {
-    constexpr int kMost = 256;  // nodes
-    const auto later = [&](Node a, Node b) { return *position_.find(a) > *position_.find(b); };
-    std::priority_queue<Node, std::vector<Node>, decltype(later)> open(later);
-    NodeMap<char> seen;
-    open.push(n);
-    for (int i = 0; i < kMost && !open.empty(); ++i) {
-      Node at = open.top();
-      open.pop();
-      if (i > 0 && open.empty()) return true;
-      const auto* users = users_.find(at);
-      if (!users || is_root_.contains(at)) return false;
-      for (Node user : *users) {
-        if (!is_elementwise(user->op) || !same(user->shape(), n->shape())) return false;
-        if (!std::exchange(seen[user], 1)) open.push(user);
-      }
-    }
-    return false;
-  }
-
   // Halves of a sum of products that nobody reads as wide as it is added up: its kernel writes them
   // instead, unless it writes more, of which these are a part that one kernel reads.
   bool is_narrowed_product(Node n) const {
     if (n->op != Op::Cast || !n->dtype.is_half() || n->src(0)->dtype != kF32) return false;
     const int64_t size = numel(n->shape());
-    const bool is_read_once = users_of(n) == 1;
+    const bool is_read_once = uses_.count(n) == 1;
     do {
       n = n->src(0);
-      if (users_of(n) != 1) return false;
+      if (uses_.count(n) != 1) return false;
     } while (is_movement(n->op));
     if (is_read_once && numel(n->shape()) != size) return false;
     return n->op == Op::ReduceAxis && base_of(n->src(0))->op == Op::Mul;
@@ -194,15 +162,15 @@ class Chooser {
   // what lies between: the rounded value. Null where there is none.
   Node rounded(Node sum) const {
     Node half = nullptr, n = sum;
-    for (int depth = 0; depth < 12 && users_of(n) == 1; ++depth) {
-      Node user = users_.find(n)->front();
+    for (int depth = 0; depth < 12 && uses_.count(n) == 1; ++depth) {
+      Node user = uses_.of(n)->front();
       if (!(is_movement(user->op) || is_elementwise(user->op)) ||
           numel(user->shape()) != numel(sum->shape()))
         return nullptr;
       if (!half && user->op == Op::Cast && user->dtype.size() < sum->dtype.size()) half = user;
       n = user;
     }
-    return half && users_of(n) > 1 && !is_worth_storing(n) ? half : nullptr;
+    return half && uses_.count(n) > 1 && !is_worth_storing(n) ? half : nullptr;
   }
 
   // A value that is broadcast is computed once for many uses.
@@ -214,7 +182,7 @@ class Chooser {
     if (from == 0 || numel(n->shape()) / from < 4) return;
     const Cost c = cost_of(s);
     if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
-    Node sum = fed_product(n);
+    Node sum = uses_.product_of(n);
     const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);
     if (sum ? c.work > 0 && !as_read : c.work >= 4) out_.values[narrower(s)] = 1;
   }
@@ -224,24 +192,10 @@ class Chooser {
   // time of a byte from memory.
   bool is_read_again(Node expand, Node value, const Cost& cost) const {
     constexpr int kByte = 8;
-    if (users_of(expand) < 2) return false;
+    if (uses_.count(expand) < 2) return false;
     int bytes = 0;
     for (Node load : cost.loads) bytes += load->dtype.size();
     return kByte * bytes + cost.work > kByte * 2 * narrower(value)->dtype.size();
-  }
-
-  // The sum into which a value goes, by movement and products only: each element is then read for
-  // many results. Null where there is none.
-  Node fed_product(Node n) const {
-    for (int depth = 0; depth < 12; ++depth) {
-      const auto* users = users_.find(n);
-      if (!users || users->empty()) return nullptr;
-      n = users->front();
-      if (n->op == Op::ReduceAxis) return n;
-      const bool passed_on = n->op == Op::Mul || n->op == Op::Cast || selects_by_length(n);
-      if (!is_movement(n->op) && !passed_on) return nullptr;
-    }
-    return nullptr;
   }
 
   bool is_computed_as_read(Node value, Node sum) const {
@@ -254,7 +208,7 @@ class Chooser {
 
   // Whether a value only says where to look up, or to write: gathered() decides.
   bool is_place(Node n, int depth = 0) const {
-    const auto* users = users_.find(n);
+    const auto* users = uses_.of(n);
     if (!users || depth > 12 || !on_gpu(n)) return false;
     return std::all_of(users->begin(), users->end(), [&](Node user) {
       if (user->op == Op::Gather) return user->src(0) != n;
@@ -277,9 +231,7 @@ class Chooser {
 
   const std::span<const Node> roots_, order_;
   const NodeTargets& targets_;
-  NodeMap<std::vector<Node>> users_;
-  NodeMap<size_t> position_;
-  NodeMap<char> is_root_;
+  const Uses uses_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
   Stored out_;
 };

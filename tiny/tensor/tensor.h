@@ -388,9 +388,8 @@ class Tensor {
 
   // NumPy's matmul: 1-d operands gain and lose an axis, leading axes broadcast.
   Tensor matmul(const Tensor& other) const;
-  // The same, not rounded to the operands' dtype: halves summed in f32 (kF32), 8-bit floats summed
-  // in f32 and rounded to bf16 (kBF16), bytes summed as kI32. The gradient of halves is rounded to
-  // halves before it meets them, as where the result is rounded.
+  // The same, not rounded to the operands' dtype: halves as kF32 (their gradients are rounded),
+  // 8-bit floats summed in f32 and rounded to bf16 (kBF16), bytes summed as kI32.
   Tensor matmul(const Tensor& other, DType result) const;
   Tensor bmm(const Tensor& other) const;    // (b, n, k) by (b, k, m)
   Tensor dot(const Tensor& other) const;    // 1-d by 1-d: 0-d
