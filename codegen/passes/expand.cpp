@@ -296,8 +296,8 @@ class Vectorizer {
     return make(Op::Shuffle, a->dtype.vec(2 * a->dtype.lanes), {a, b}, Ints(lanes));
   }
 
-  // A square tile of 2^n rows that lies across: rows are loaded whole, along the unrolled range, and
-  // the vector that is wanted is a column.
+  // A square tile of 2^n rows that lies across: rows are loaded whole, along the unrolled range,
+  // and the vector that is wanted is a column.
   Node column(Node n, Node r, int lanes) {
     Node base = nullptr;
     int64_t factor = 0;
