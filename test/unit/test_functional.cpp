@@ -6,6 +6,7 @@
 
 #include "test/error_of.h"
 #include "test/reference.h"
+#include "tiny/tensor/random.h"
 
 using namespace tiny;
 
@@ -285,6 +286,51 @@ TEST_CASE("attention is a weighted mean of the values") {
   check_near(scaled_dot_product_attention(q, k, v, {.is_causal = true}), {0, 0.5});
   const Tensor mask = values({1, 0, 1, 0, 1, 0}, {2, 3}).to(kBool);
   check_near(scaled_dot_product_attention(q, k, v, {.mask = mask}), {1, 1});
+}
+
+TEST_CASE("attention with windows, soft caps and dropped weights") {
+  constexpr int64_t kLength = 6, kWidth = 4;
+  manual_seed(3);
+  const Tensor q = Tensor::randn({2, kLength, kWidth}).realize();
+  const Tensor k = Tensor::randn({2, kLength, kWidth}).realize();
+  const Tensor eye = Tensor::eye(kLength).expand({2, kLength, kLength});  // values: the weights
+  const Tensor scores = q.matmul(k.transpose(-1, -2)) / 2;
+  const Tensor at = Tensor::arange(kLength);
+  const Tensor distance = at.unsqueeze(0) - at.unsqueeze(1);  // key - query
+  const double none = -std::numeric_limits<double>::infinity();
+  const auto weights = [&](const AttentionOptions& o) {
+    return scaled_dot_product_attention(q, k, eye, o);
+  };
+  check_near(weights({.window = std::pair(2, 1)}),
+             where((distance >= -2) & (distance <= 1), scores, none)
+                 .softmax(-1)
+                 .to(kF64)
+                 .to_vector<double>(),
+             1e-5);
+  check_near(weights({.is_causal = true, .window = std::pair(1, 5)}),
+             where((distance >= -1) & (distance <= 0), scores, none)
+                 .softmax(-1)
+                 .to(kF64)
+                 .to_vector<double>(),
+             1e-5);
+  check_near(weights({.softcap = 0.5}),
+             ((scores / 0.5).tanh() * 0.5).softmax(-1).to(kF64).to_vector<double>(), 1e-5);
+  const std::vector<float> plain = weights({}).to_vector<float>();
+  const std::vector<float> kept = weights({.dropout_p = 0.5}).to_vector<float>();
+  int dropped = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    dropped += kept[i] == 0;
+    if (kept[i] != 0) CHECK(kept[i] == doctest::Approx(2 * plain[i]).epsilon(1e-4));
+  }
+  CHECK(dropped > 12);
+  CHECK(dropped < 60);
+  check_near(weights({.dropout_p = 1}), Numbers(plain.size(), 0));
+  const auto problem = [&](const AttentionOptions& o) { return error_of([&] { weights(o); }); };
+  CHECK(has(problem({.dropout_p = 1.5}), "1.5 and no probability"));
+  CHECK(has(problem({.window = std::pair(-1, 0)}), "-1 keys before"));
+  CHECK(has(problem({.softcap = 0}), "softcap is 0"));
+  CHECK(has(problem({.mask = Tensor::zeros({3, kLength})}), "(3,6)"));
+  CHECK(has(problem({.mask = Tensor::zeros({kLength, kLength}, kI32)}), "i32"));
 }
 
 TEST_CASE("grouped-query attention repeats heads of keys and values") {

@@ -9,15 +9,14 @@ namespace tiny::models {
 
 namespace {
 
-// Attention step by step: its weights can be dropped, and scores are rounded as in transformers'
-// own. mask: added to scores.
-Tensor eager_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o,
-                       double drop) {
+// Attention step by step, whose scores are rounded as in transformers' own. mask: added to scores.
+Tensor eager_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const AttentionOptions& o) {
   const int64_t group = q.size(1) / k.size(1);
   const Tensor keys = k.repeat_interleave(group, 1), values = v.repeat_interleave(group, 1);
   Tensor scores = (q.matmul(keys.transpose(-1, -2)) * *o.scale).to(kF32);
   if (o.mask.defined()) scores = scores + o.mask;
-  return dropout(scores.softmax(-1), drop, nn::is_training()).to(q.dtype()).matmul(values);
+  return dropout(scores.softmax(-1), o.dropout_p).to(q.dtype()).matmul(values);
 }
 
 // Rounds before its weight does, as in transformers.
@@ -150,9 +149,7 @@ void Attention::rotate(Heads& h, const Context& context) const {
   h.q = (h.q * temperature.reshape(shape)).to(h.q.dtype());
 }
 
-bool Attention::is_eager() const {
-  return config_.eager_attention || (nn::is_training() && config_.dropout.attention > 0);
-}
+bool Attention::is_eager() const { return config_.eager_attention; }
 
 // Bool (B, 1, L, S), where something else than the order of positions decides; else not defined.
 Tensor Attention::allowed(const Context& context) const {
@@ -186,8 +183,9 @@ Tensor Attention::attend(const Heads& h, const Context& context) const {
   const Tensor seen = allowed(context);
   options.is_causal = c.causal && !seen.defined();
   if (seen.defined()) options.mask = score_mask(seen);
-  if (!is_eager()) return scaled_dot_product_attention(h.q, h.k, h.v, options);
-  return eager_attention(h.q, h.k, h.v, options, c.dropout.attention);
+  if (nn::is_training()) options.dropout_p = c.dropout.attention;
+  return is_eager() ? eager_attention(h.q, h.k, h.v, options)
+                    : scaled_dot_product_attention(h.q, h.k, h.v, options);
 }
 
 Tensor Attention::forward(const Tensor& x, const Context& context, LayerCache* cache) const {

@@ -29,19 +29,52 @@ void check_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
         to_text(q.capacity()), ", ", to_text(k.capacity()), " and ", to_text(v.capacity()));
 }
 
+// Which keys each query sees by its position: not defined() where that is all of them.
+Tensor seen_keys(const Tensor& scores, const AttentionOptions& o) {
+  const int row = scores.rank() - 2;
+  const Ints square = scores.capacity().subspan(row);
+  const Tensor query = detail::position(square, 0, kI32), key = detail::position(square, 1, kI32);
+  Tensor seen;
+  const auto also = [&](const Tensor& part) { seen = seen.defined() ? seen & part : part; };
+  if (o.is_causal) also(key <= query);
+  if (o.window && o.window->first < square[0]) also(key >= query - o.window->first);
+  if (o.window && o.window->second < square[1]) also(key <= query + o.window->second);
+  if (!seen.defined()) return seen;
+  Node n = seen.node();
+  for (int i = 0; i < 2; ++i)
+    if (Node length = scores.node()->length(row + i)) n = build::limit(n, i, length);
+  return Tensor(n);
+}
+
+void check_mask(const Tensor& scores, const Tensor& mask) {
+  const Ints whole = scores.capacity(), given = mask.capacity();
+  bool fits = given.size() <= whole.size() && (mask.dtype().is_bool() || mask.dtype().is_float());
+  for (size_t i = 0; fits && i < given.size(); ++i) {
+    const int64_t size = given[given.size() - 1 - i];
+    fits = size == 1 || size == whole[whole.size() - 1 - i];
+  }
+  check(fits, "scaled_dot_product_attention: a mask of ", mask.dtype(), ' ', to_text(given),
+        " is no bool or float for each of the scores ", to_text(whole));
+}
+
 Tensor masked(const Tensor& scores, const AttentionOptions& o) {
   Tensor s = scores;
-  if (o.is_causal) {
-    const int row = s.rank() - 2;
-    const Ints square = s.capacity().subspan(row);
-    Node seen = (detail::position(square, 1, kI32) <= detail::position(square, 0, kI32)).node();
-    for (int i = 0; i < 2; ++i)
-      if (Node length = s.node()->length(row + i)) seen = build::limit(seen, i, length);
-    s = where(Tensor(seen), s, -kInfinity);
-  }
+  if (o.softcap) s = (s * (1 / *o.softcap)).tanh() * *o.softcap;
+  if (const Tensor seen = seen_keys(s, o); seen.defined()) s = where(seen, s, -kInfinity);
   if (!o.mask.defined()) return s;
+  check_mask(s, o.mask);
   if (o.mask.dtype().is_bool()) return where(o.mask, s, -kInfinity);
   return s + o.mask.to(s.dtype());
+}
+
+void check_options(const AttentionOptions& o) {
+  check(o.dropout_p >= 0 && o.dropout_p <= 1, "scaled_dot_product_attention: dropout_p is ",
+        o.dropout_p, " and no probability");
+  check(!o.softcap || *o.softcap > 0, "scaled_dot_product_attention: softcap is ",
+        o.softcap.value_or(0), " and not above 0");
+  check(!o.window || (o.window->first >= 0 && o.window->second >= 0),
+        "scaled_dot_product_attention: a window of ", o.window ? o.window->first : 0,
+        " keys before and ", o.window ? o.window->second : 0, " behind: neither may be negative");
 }
 
 // exp(s - m), m the largest of each row, rounded to t and as wide as s. It is its own derivative: a
@@ -58,6 +91,7 @@ Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k
                                     const Tensor& given_v, const AttentionOptions& options) {
   LabelScope label("scaled_dot_product_attention");
   check_attention(given_q, given_k, given_v);
+  check_options(options);
   const Tensor q = detail::autocast(given_q), k = detail::autocast(given_k),
                v = detail::autocast(given_v);
   const Autocast no_further(kF32);
@@ -72,7 +106,8 @@ Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k
   // row is one of the result's width.
   const Tensor scores = q.to(t).matmul(keys.to(t).transpose(-1, -2), wide) * scale;
   const Tensor weights = exponentials(masked(scores, options), t);
-  const Tensor sums = weights.to(t).matmul(values.to(t), wide);
+  const Tensor kept = dropout(weights, options.dropout_p);
+  const Tensor sums = kept.to(t).matmul(values.to(t), wide);
   return (sums / weights.sum({-1}, true)).to(t);
 }
 

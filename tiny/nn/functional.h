@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tiny/tensor/tensor.h"
@@ -195,10 +196,15 @@ struct AttentionOptions {
   bool is_causal = false;  // query i sees the keys j <= i
   std::optional<double> scale = {};  // 1 / sqrt(E) by default
   bool enable_gqa = false;           // axis -3 of k and v is repeated to that of q
+  double dropout_p = 0;              // of weights, after they are normalised; others grow
+  // Query i sees the keys from i - first to i + second alone: sliding windows.
+  std::optional<std::pair<int64_t, int64_t>> window = {};
+  std::optional<double> softcap = {};  // c: scores s become c tanh(s / c), before any mask
 };
 
 // softmax(q k^T scale + mask) v; q (..., L, E), k (..., S, E), v (..., S, V): (..., L, V). A query
-// that sees no key gives NaN, as in PyTorch 1.13.
+// that sees no key gives NaN, as in PyTorch 1.13. Error, with the shapes, for those that do not fit
+// and a mask that is none of scores (..., L, S).
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 

@@ -289,23 +289,6 @@ MultiheadAttention::MultiheadAttention(int64_t embed_dim, int64_t heads,
   out_proj.bias = constant_parameter({embed_dim}, 0, dtype);
 }
 
-namespace {
-
-// Attention step by step, whose weights can be dropped.
-Tensor dropped_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                         const AttentionOptions& o, double drop) {
-  Tensor scores = q.matmul(k.transpose(-1, -2)) / std::sqrt(static_cast<double>(q.size(-1)));
-  const double nothing = -std::numeric_limits<double>::infinity();
-  if (o.is_causal)
-    scores = where(Tensor::arange(k.size(-2)) <= Tensor::arange(q.size(-2)).unsqueeze(1), scores,
-                   nothing);
-  if (o.mask.defined())
-    scores = o.mask.dtype().is_bool() ? where(o.mask, scores, nothing) : scores + o.mask;
-  return dropout(scores.softmax(-1), drop).to(v.dtype()).matmul(v);
-}
-
-}  // namespace
-
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionOptions& attention) {
   const int64_t size = in_proj_weight.size(1);
@@ -319,10 +302,9 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     return y.unflatten(-1, {num_heads, -1}).transpose(1, 2);
   };
   const Tensor q = heads(query, 0), k = heads(key, 1), v = heads(value, 2);
-  const AttentionOptions taken{.mask = attention.mask, .is_causal = attention.is_causal};
-  const Tensor y = is_training() && options.dropout > 0
-                       ? dropped_attention(q, k, v, taken, options.dropout)
-                       : scaled_dot_product_attention(q, k, v, taken);
+  AttentionOptions taken = attention;
+  if (is_training()) taken.dropout_p = options.dropout;
+  const Tensor y = scaled_dot_product_attention(q, k, v, taken);
   const Tensor out = out_proj.forward(y.transpose(1, 2).flatten(2));
   return options.batch_first ? out : out.transpose(0, 1);
 }
