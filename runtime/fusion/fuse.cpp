@@ -258,9 +258,12 @@ class Fuser {
     if ((from.heavy || to.heavy) && rows != size) return false;
     if (from.heavy && (to.heavy || has_reduce(to))) return false;  // units do one sum
     const Target& target = targets_.of(to.outputs[0]);
-    if ((from.heavy || to.heavy) && target.has_wgmma && rows > kManyResults &&
-        (is_long_epilogue(p, c) || is_wide_epilogue(from, to, rows)))
-      return false;
+    if (target.has_wgmma && rows > kManyResults) {
+      if (from.heavy && is_long_epilogue(p, c, kWorthStoring)) return false;
+      if (to.heavy && is_long_epilogue(c, p, worth_storing(true))) return false;
+      if ((from.heavy || to.heavy) && is_wide_epilogue(from, to, rows, kept_beside(p, c)))
+        return false;
+    }
     const int64_t work = std::max(from.work, to.work);
     if (rows != size && target.kind == Target::Kind::Gpu && work > kFewElements &&
         lie_apart(from, to))
@@ -295,23 +298,33 @@ class Fuser {
     return !from.heavy && std::all_of(to.reads.begin(), to.reads.end(), is_known);
   }
 
-  // Whether what two kernels do beside a product takes as long as its sums on matrix units, which
-  // stand still meanwhile: about 32 of their products for each operation.
-  bool is_long_epilogue(int p, int c) const {
+  // How many values of p others than c read.
+  size_t kept_beside(int p, int c) const {
+    std::set<Node> kept;
+    for (size_t k = 0; k < kernels_.size(); ++k) {
+      const int id = static_cast<int>(k);
+      if (!kernels_[k].alive || id == p || id == c) continue;
+      for (const Read& r : kernels_[k].reads)
+        if (kernel_of(r.leaf) == p) kept.insert(r.leaf);
+    }
+    return kept.size();
+  }
+
+  // Whether what kernel `beside` does with each sum of a product, or before, takes as long as the
+  // sum on matrix units, which stand still meanwhile: about 32 of their products for each
+  // operation.
+  bool is_long_epilogue(int product, int beside, int least) const {
     int64_t terms = 0;
+    for (Node n : kernels_[product].outputs)
+      if (n->op == Op::ReduceAxis)
+        terms = std::max(terms, numel(n->src(0)->shape()) / numel(n->shape()));
     Cost cost;
     NodeMap<char> seen;
-    for (int kernel : {p, c})
-      for (Node out : kernels_[kernel].outputs) {
-        if (out->op == Op::ReduceAxis) {
-          terms = std::max(terms, numel(out->src(0)->shape()) / numel(out->shape()));
-          continue;
-        }
-        cost.work += work_of(out->op);
-        for (Node s : used_sources(out))
-          add_cost(s, numel(out->shape()), stored_.values, seen, cost);
-      }
-    return terms > 0 && cost.work * 32 > terms && cost.work > kWorthStoring;
+    for (Node out : kernels_[beside].outputs) {
+      cost.work += work_of(out->op);
+      for (Node s : used_sources(out)) add_cost(s, numel(out->shape()), stored_.values, seen, cost);
+    }
+    return terms > 0 && cost.work * 32 > terms && cost.work > least;
   }
 
   // Of a kernel made of two: whether the axes that its reductions are computed for are nested in

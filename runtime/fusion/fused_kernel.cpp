@@ -83,16 +83,19 @@ bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
   return apart;
 }
 
-bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results) {
-  constexpr size_t kMost = 3;  // values of as many elements as there are results
-  std::set<Node> values;
-  for (const FusedKernel* k : {&from, &to}) {
-    for (Node out : k->outputs) values.insert(out);
+bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results,
+                      size_t kept) {
+  constexpr size_t kMost = 4;
+  std::set<Node> values(to.outputs.begin(), to.outputs.end());
+  for (Node out : from.outputs)
+    if (!is_read(to, out)) values.insert(out);
+  for (const FusedKernel* k : {&from, &to})
     for (const Read& r : k->reads)
-      if (r.own && numel(r.leaf->shape()) == results) values.insert(r.leaf);
-  }
+      if (r.own && numel(r.leaf->shape()) == results &&
+          std::ranges::find(from.outputs, r.leaf) == from.outputs.end())
+        values.insert(r.leaf);
   std::erase_if(values, [](Node n) { return n->op == Op::ReduceAxis; });  // the product's own
-  return values.size() > kMost;
+  return values.size() + 2 * kept > kMost;
 }
 
 }  // namespace tiny

@@ -51,6 +51,7 @@ bool lie_apart(const FusedKernel& from, const FusedKernel& to);
 
 // Whether much is read and written beside a product of so many results, as by an optimizer with two
 // averages: matrix units stand still meanwhile, and tiles of their results take compilers long.
-bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results);
+// `kept`: values of `from` that others than `to` read as well.
+bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results, size_t kept);
 
 }  // namespace tiny
