@@ -144,7 +144,7 @@ class Maker {
   static bool takes(Op o, DType t) {
     if (o == Op::Const) return true;
     if (!is_elementwise(o) || o == Op::Bitcast || o == Op::Shl || o == Op::Shr) return false;
-    if (o == Op::MulAdd) return false;  // of kernels whose sums have been expanded
+    if (o == Op::MulAdd || o == Op::ByteDot) return false;  // of kernels, and of i32 alone
     if (is_comparison(o)) return t.is_bool();
     if (o == Op::Where || o == Op::Cast) return true;
     const bool bits = o == Op::And || o == Op::Or || o == Op::Xor;

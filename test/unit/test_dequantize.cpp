@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "test/error_of.h"
+#include "tiny/models/files/quantized_weight.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
@@ -43,7 +44,7 @@ TEST_CASE("dequantising by tensor operations gives the bits of the decoder") {
   for (const char* name : kTypes) {
     CAPTURE(name);
     const StoredType& type = stored_type(name);
-    REQUIRE(has_quantized_parts(type));
+    REQUIRE(has_quantized_blocks(type));
     const int64_t rows = 24, row = 4 * type.bytes;
     const std::vector<uint8_t> bytes = random_bytes(rows * row, 7);
     const std::vector<float> expected = decoded(type, bytes);
@@ -54,5 +55,34 @@ TEST_CASE("dequantising by tensor operations gives the bits of the decoder") {
     size_t wrong = 0;
     for (size_t i = 0; i < got.size(); ++i) wrong += !same_bits(got[i], expected[i]);
     CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("rows of packed weights have the bits of the decoder") {
+  const NoGrad no_grad;
+  for (const char* name : kTypes) {
+    CAPTURE(name);
+    const StoredType& type = stored_type(name);
+    const int64_t out = 37, blocks = type.elements == 32 ? 5 : 2;
+    const std::vector<uint8_t> bytes = random_bytes(out * blocks * type.bytes, 3);
+    const std::vector<float> expected = decoded(type, bytes);
+    const Tensor stored = Tensor::from(bytes, {out, blocks * type.bytes});
+    for (const auto how : {QuantizedProduct::Floats, QuantizedProduct::Bytes}) {
+      const QuantizedWeight weight(stored, type, how);
+      CHECK(weight.out() == out);
+      REQUIRE(weight.in() == blocks * type.elements);
+      const std::vector<float> all = weight.values().to_vector<float>();
+      const std::vector<float> some =
+          weight.rows(Tensor::from({36, 0, 17, 16})).to_vector<float>();
+      size_t wrong = all.size() != expected.size();
+      for (size_t i = 0; i < all.size(); ++i) wrong += !same_bits(all[i], expected[i]);
+      const size_t in = static_cast<size_t>(weight.in());
+      for (size_t r = 0; r < 4; ++r)
+        for (size_t i = 0; i < in; ++i) {
+          const size_t row = std::vector<size_t>{36, 0, 17, 16}[r];
+          wrong += !same_bits(some[r * in + i], expected[row * in + i]);
+        }
+      CHECK(wrong == 0);
+    }
   }
 }
