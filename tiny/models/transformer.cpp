@@ -81,7 +81,9 @@ void Transformer::check_inputs(const Inputs& in) const {
 }
 
 Tensor Transformer::embed(const Inputs& in, const Tensor& positions) const {
-  Tensor x = embeddings_.tokens.embedding(in.ids);
+  Tensor x = embeddings_.quantized
+                 ? embeddings_.quantized->rows(in.ids).to(embeddings_.tokens.dtype())
+                 : embeddings_.tokens.embedding(in.ids);
   if (embeddings_.token_types.defined())
     x = x + (in.token_types.defined() ? embeddings_.token_types.embedding(in.token_types)
                                       : embeddings_.token_types.narrow(0, 0, 1));
@@ -106,9 +108,23 @@ Tensor Transformer::classify(const Tensor& hidden) {
 Tensor Transformer::logits(const Tensor& hidden) {
   if (config_->head == Head::None) return hidden;
   if (classifier_) return classify(hidden);
-  if (!masked_) return hidden.linear(head_weight());
+  if (!masked_) return head(hidden);
   const Tensor x = masked_->norm->forward(activate(masked_->dense(hidden), config_->activation));
-  return x.linear(head_weight(), masked_->bias);
+  return head(x, masked_->bias);
+}
+
+Tensor Transformer::head(const Tensor& x, const Tensor& bias) const {
+  const Quantized& quantized = config_->tied ? embeddings_.quantized : quantized_head_;
+  if (quantized) return quantized->linear(x, bias);
+  return x.linear(config_->tied ? embeddings_.tokens : head_, bias);
+}
+
+QuantizedPlaces Transformer::quantized_places() {
+  QuantizedPlaces out;
+  out[&embeddings_.tokens] = &embeddings_.quantized;
+  for (Block& block : blocks_) block.places(out);
+  if (head_.defined()) out[&head_] = &quantized_head_;
+  return out;
 }
 
 // (B, 1, L, dims / 2), for all heads alike.

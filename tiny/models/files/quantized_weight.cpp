@@ -12,12 +12,13 @@ constexpr int64_t kRows = 16, kUnit = 32, kWords = 8;  // of a panel; elements, 
 
 // Bytes of x with what belongs to them, for all blocks and units of its rows.
 struct ByteRows {
-  Tensor words;  // i32 (rows, 1, blocks, units, 8)
-  Tensor scale;  // f32 (rows, 1, blocks, units, 1)
-  Tensor sums;   // i32 (rows, 1, blocks, units, groups): of the bytes
+  Tensor words;   // i32 (rows, 1, blocks, units, 8)
+  Tensor scale;   // f32 (rows, 1, blocks, units, 1)
+  Tensor starts;  // i32 (rows, 1, blocks, units, groups): sums of the bytes times the lowest code
+  Tensor sums;    // f32, the same: sums of the bytes times their scale
 };
 
-ByteRows byte_rows(const Tensor& x, int64_t blocks, int64_t groups) {
+ByteRows byte_rows(const Tensor& x, int64_t blocks, int64_t groups, int lowest) {
   const Tensor units = x.to(kF32).reshape({-1, 1, blocks, x.size(-1) / blocks / kUnit, kUnit});
   ByteRows out;
   out.scale = (units.abs().max(-1, true) / 127).contiguous();
@@ -25,7 +26,9 @@ ByteRows byte_rows(const Tensor& x, int64_t blocks, int64_t groups) {
   const Tensor codes = (units / by).round().to(kI32);
   const Tensor shifts = Tensor::arange(0, 32, 8, kI32);
   out.words = ((codes.unflatten(-1, {kWords, 4}) & 255) << shifts).sum(-1).to(kI32).contiguous();
-  out.sums = codes.unflatten(-1, {groups, -1}).sum(-1).to(kI32).contiguous();
+  const Tensor sums = codes.unflatten(-1, {groups, -1}).sum(-1).to(kI32);
+  out.starts = (sums * lowest).contiguous();
+  out.sums = (sums.to(kF32) * out.scale).contiguous();
   return out;
 }
 
@@ -178,7 +181,7 @@ Tensor QuantizedWeight::rows(const Tensor& index) const {
 // the weight, and words of x are the same for all of them.
 Tensor QuantizedWeight::byte_product(const Tensor& x) const {
   const int64_t groups = packed_.scales.defined() ? packed_.scales.size(-2) : 1;
-  const ByteRows bytes = byte_rows(x, packed_.scale.size(1), groups);
+  const ByteRows bytes = byte_rows(x, packed_.scale.size(1), groups, blocks_.lowest);
   const auto word_of_codes = [&](int64_t w) {
     Tensor word;
     for (const Plane& plane : packed_.planes) {
@@ -192,26 +195,25 @@ Tensor QuantizedWeight::byte_product(const Tensor& x) const {
     }
     return word;  // (panels, blocks, units, 16)
   };
+  // What does not depend on x is computed once for several rows of it.
+  const auto of_group = [](const Tensor& block, const Tensor& groups, int64_t g) {
+    const Tensor one = block.select(3, 0).to(kF32);
+    return groups.defined() ? one * groups.select(3, g).to(kF32) : one;
+  };
   Tensor sum, least;
   for (int64_t g = 0; g < groups; ++g) {
-    const Tensor ones = bytes.sums.narrow(-1, g, 1);
-    Tensor products = ones * blocks_.lowest;
+    Tensor products = bytes.starts.narrow(-1, g, 1);
     for (int64_t w = g * kWords / groups; w < (g + 1) * kWords / groups; ++w)
       products = byte_dot(word_of_codes(w), bytes.words.narrow(-1, w, 1), products);
-    const auto of_group = [&](const Tensor& t) { return t.select(3, g).to(kF32); };
-    Tensor term = products.to(kF32);
-    if (packed_.scales.defined()) term = term * of_group(packed_.scales);
+    const Tensor term = products.to(kF32) * of_group(packed_.scale, packed_.scales, g);
     sum = sum.defined() ? sum + term : term;
     if (!packed_.min.defined()) continue;
-    Tensor low = ones.to(kF32);
-    if (packed_.mins.defined()) low = low * of_group(packed_.mins);
+    const Tensor low = bytes.sums.narrow(-1, g, 1) * of_group(packed_.min, packed_.mins, g);
     least = least.defined() ? least + low : low;
   }
-  const auto of_block = [](const Tensor& t) { return t.select(3, 0).to(kF32); };
-  sum = sum * of_block(packed_.scale);
-  if (least.defined()) sum = sum - least * of_block(packed_.min);
-  const Tensor y = (sum * bytes.scale).sum(Dims{2, 3}).flatten(1);
-  return y.narrow(1, 0, out_);
+  sum = sum * bytes.scale;
+  if (least.defined()) sum = sum - least;
+  return sum.sum(Dims{2, 3}).flatten(1).narrow(1, 0, out_);
 }
 
 Tensor QuantizedWeight::linear(const Tensor& x, const Tensor& bias) const {
