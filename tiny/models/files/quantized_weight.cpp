@@ -211,9 +211,9 @@ Tensor QuantizedWeight::byte_product(const Tensor& x) const {
     const Tensor low = bytes.sums.narrow(-1, g, 1) * of_group(packed_.min, packed_.mins, g);
     least = least.defined() ? least + low : low;
   }
-  sum = sum * bytes.scale;
-  if (least.defined()) sum = sum - least;
-  return sum.sum(Dims{2, 3}).flatten(1).narrow(1, 0, out_);
+  sum = (sum * bytes.scale).sum(Dims{2, 3});
+  if (least.defined()) sum = sum - least.sum(Dims{2, 3});
+  return sum.flatten(1).narrow(1, 0, out_);
 }
 
 Tensor QuantizedWeight::linear(const Tensor& x, const Tensor& bias) const {
