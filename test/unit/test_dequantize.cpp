@@ -237,14 +237,14 @@ TEST_CASE("integers of four bits lie two in a byte, the first in the low bits") 
 TEST_CASE("what is no quantised weight is an error with its sizes") {
   const Tensor bytes = Tensor::from(std::vector<uint8_t>(40), {2, 20});
   CHECK(has(error_of([&] { dequantize(bytes, stored_type("Q4_0")); }),
-            "u8 [2, 20], expected u8 with rows of whole blocks of Q4_0, 18 bytes each"));
+            "u8 (2,20), expected u8 with rows of whole blocks of Q4_0, 18 bytes each"));
   CHECK(has(error_of([&] { dequantize(bytes, stored_type("F16")); }),
             "F16 is no type of quantised blocks that is known"));
-  CHECK(has(error_of([&] { dequantize(bytes.to(kI8), stored_type("Q4_1")); }), "i8 [2, 20]"));
+  CHECK(has(error_of([&] { dequantize(bytes.to(kI8), stored_type("Q4_1")); }), "i8 (2,20)"));
   const QuantizedWeight weight(bytes, stored_type("Q4_1"));
   CHECK(has(error_of([&] { weight.linear(Tensor::zeros({3, 31})); }),
-            "f32 [3, 31] by a weight [2, 32]: expected floats whose last axis is 32"));
+            "f32 (3,31) by a weight (2,32): expected floats whose last axis is 32"));
   const Tensor codes = Tensor::zeros({2, 32}, kI8);
   CHECK(has(error_of([&] { quantized_blocks(codes, 9, Tensor::ones({2, 1})); }), "9 bits"));
-  CHECK(has(error_of([&] { quantized_blocks(codes, 4, Tensor::ones({2, 3})); }), "[2, 3]"));
+  CHECK(has(error_of([&] { quantized_blocks(codes, 4, Tensor::ones({2, 3})); }), "(2,3)"));
 }
