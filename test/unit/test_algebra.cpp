@@ -466,6 +466,9 @@ TEST_CASE("constants fold as machine arithmetic does") {
   CHECK(fold(Op::TruncDiv, constant(kI32, -7), constant(kI32, 2))->int_value() == -3);
   CHECK(fold(Op::FloorDiv, constant(kI32, 1), constant(kI32, 0)) == nullptr);
   CHECK(fold(Op::Lt, constant(kF32, 1), constant(kF32, 2))->int_value() == 1);
+  const Node words[] = {constant(kI32, -1), constant(kI32, 0x00ff0102), constant(kI32, 5)};
+  const Node dot = make(Op::ByteDot, kI32, {words[0], words[1], words[2]});
+  CHECK(fold_constants(dot)->int_value() == 255 * (2 + 1 - 1) + 5);
 }
 
 TEST_CASE("rules that hold for integers alone leave floats as they are") {

@@ -37,7 +37,8 @@ std::vector<float> decoded(const StoredType& type, const std::vector<uint8_t>& b
 }
 
 bool same_bits(float a, float b) {
-  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+  return (std::isnan(a) && std::isnan(b)) ||
+         std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
 // A weight of random codes whose scales are ordinary numbers, and its decoded values.
@@ -215,9 +216,9 @@ TEST_CASE("integers with grouped scales are multiplied as they are") {
         const size_t g = i / static_cast<size_t>(group);
         w.values[i] = static_cast<float>(codes[i]) * scale[g] - min[g];
       }
-      const QuantizedBlocks blocks =
-          quantized_blocks(Tensor::from(codes, {out, in}), bits,
-                           Tensor::from(scale, {out, in / group}), Tensor::from(min, {out, in / group}));
+      const QuantizedBlocks blocks = quantized_blocks(Tensor::from(codes, {out, in}), bits,
+                                                      Tensor::from(scale, {out, in / group}),
+                                                      Tensor::from(min, {out, in / group}));
       const std::vector<float> x = waves(2 * in);
       for (const auto how : {QuantizedProduct::Floats, QuantizedProduct::Bytes}) {
         const QuantizedWeight weight(blocks, how);
@@ -242,7 +243,9 @@ TEST_CASE("what is no quantised weight is an error with its sizes") {
             "F16 is no type of quantised blocks that is known"));
   CHECK(has(error_of([&] { dequantize(bytes.to(kI8), stored_type("Q4_1")); }), "i8 (2,20)"));
   const QuantizedWeight weight(bytes, stored_type("Q4_1"));
-  CHECK(has(error_of([&] { weight.linear(Tensor::zeros({3, 31})); }),
+  CHECK(has(error_of([&] {
+              weight.linear(Tensor::zeros({3, 31}));
+            }),
             "f32 (3,31) by a weight (2,32): expected floats whose last axis is 32"));
   const Tensor codes = Tensor::zeros({2, 32}, kI8);
   CHECK(has(error_of([&] { quantized_blocks(codes, 9, Tensor::ones({2, 1})); }), "9 bits"));

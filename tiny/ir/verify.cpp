@@ -48,7 +48,8 @@ const char* broken_rule(Node n, Form form) {
     return "a sum of a product that is no float, or of several dtypes";
   if (n->op == Op::ByteDot)
     for (Node s : n->srcs())
-      if (s->dtype != n->dtype || n->dtype.scalar != Scalar::I32) return "a byte_dot of another dtype than i32";
+      if (s->dtype != n->dtype || n->dtype.scalar != Scalar::I32)
+        return "a byte_dot of another dtype than i32";
   return nullptr;
 }
 

@@ -21,8 +21,8 @@ void add_tensor(StateDict& out, const std::string& name, Tensor& t);
 
 Tensor activate(const Tensor& x, Activation activation);
 
-// Where a quantised form of a weight (out, in) goes, by the weight's place in the module. The weight
-// then is that form's values, which nothing computes unless it is asked for them.
+// Where a quantised form of a weight (out, in) goes, by the weight's place in the module. The
+// weight then is that form's values, which nothing computes unless it is asked for them.
 using Quantized = std::shared_ptr<const QuantizedWeight>;
 using QuantizedPlaces = std::map<const Tensor*, Quantized*>;
 

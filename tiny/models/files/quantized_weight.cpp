@@ -92,10 +92,9 @@ void QuantizedWeight::pack() {
   for (int bits : {8, 4, 2, 1}) {
     if (!(blocks_.bits & bits)) continue;
     const Tensor part = (codes >> shift) & ((1 << bits) - 1);
-    const Tensor at = Tensor::arange(0, 8, bits, kI32).reshape({-1, 1, 1}) +
-                      Tensor::arange(0, 32, 8, kI32);
-    const Tensor words =
-        (part.unflatten(-2, {8 / bits, bits}) << at).sum(Dims{-3, -1}).to(kI32);
+    const Tensor at =
+        Tensor::arange(0, 8, bits, kI32).reshape({-1, 1, 1}) + Tensor::arange(0, 32, 8, kI32);
+    const Tensor words = (part.unflatten(-2, {8 / bits, bits}) << at).sum(Dims{-3, -1}).to(kI32);
     packed_.planes.push_back({bits, shift, in_panels(words)});
     shift += bits;
   }

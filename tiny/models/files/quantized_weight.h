@@ -20,9 +20,9 @@ enum class QuantizedProduct { Floats, Bytes };
 
 class QuantizedWeight {
  public:
-  // bytes u8 (out, bytes of a row), as TensorFile::load_stored() gives them. Types of which products
-  // of bytes are not known (IQ4_NL, IQ4_XS, MXFP4), and rows that are not of whole units of 32, are
-  // multiplied as floats. Throws what quantized_blocks() throws.
+  // bytes u8 (out, bytes of a row), as TensorFile::load_stored() gives them. Types of which
+  // products of bytes are not known (IQ4_NL, IQ4_XS, MXFP4), and rows that are not of whole units
+  // of 32, are multiplied as floats. Throws what quantized_blocks() throws.
   QuantizedWeight(const Tensor& bytes, const StoredType& type,
                   QuantizedProduct how = QuantizedProduct::Floats);
   // Integers with grouped scales.
@@ -38,8 +38,8 @@ class QuantizedWeight {
   Tensor values() const;
   // Rows of them by number: integers (...) to (..., in), f32.
   Tensor rows(const Tensor& index) const;
-  // x (..., in), plus a bias (out): (..., out), of x's dtype. Without a gradient for the weight, and
-  // with products of bytes without one for x.
+  // x (..., in), plus a bias (out): (..., out), of x's dtype. Without a gradient for the weight,
+  // and with products of bytes without one for x.
   Tensor linear(const Tensor& x, const Tensor& bias = Tensor()) const;
 
  private:

@@ -61,8 +61,7 @@ Tensor looked_up(const Tensor& codes, const int (&table)[16]) {
   for (int bit = 1; left.size() > 1; bit *= 2) {
     const Tensor is_set = (codes & bit) != 0;
     std::vector<Tensor> half;
-    for (size_t i = 0; i < left.size(); i += 2)
-      half.push_back(where(is_set, left[i + 1], left[i]));
+    for (size_t i = 0; i < left.size(); i += 2) half.push_back(where(is_set, left[i + 1], left[i]));
     left = std::move(half);
   }
   return left[0];
@@ -192,15 +191,16 @@ QuantizedBlocks quantized_blocks(const Tensor& bytes, const StoredType& type) {
 
 QuantizedBlocks quantized_blocks(const Tensor& codes, int bits, const Tensor& scale,
                                  const Tensor& min) {
-  check(codes.dtype() == kI8 && codes.rank() == 2, "quantized_blocks: codes are i8 (out, in) and not ",
-        codes.dtype(), " ", to_text(codes.shape()));
+  check(codes.dtype() == kI8 && codes.rank() == 2,
+        "quantized_blocks: codes are i8 (out, in) and not ", codes.dtype(), " ",
+        to_text(codes.shape()));
   check(bits > 0 && bits <= 8, "quantized_blocks: codes of ", bits, " bits, expected 1 to 8");
   for (const Tensor* t : {&scale, &min})
-    check(!t->defined() ||
-              (t->dtype().is_float() && t->rank() == 2 && t->size(0) == codes.size(0) &&
-               t->size(1) > 0 && codes.size(1) % t->size(1) == 0),
-          "quantized_blocks: scales or minima ",
-          to_text(t->defined() ? t->shape() : codes.shape()), " for codes ", to_text(codes.shape()), ", expected floats (out, groups)");
+    check(
+        !t->defined() || (t->dtype().is_float() && t->rank() == 2 && t->size(0) == codes.size(0) &&
+                          t->size(1) > 0 && codes.size(1) % t->size(1) == 0),
+        "quantized_blocks: scales or minima ", to_text(t->defined() ? t->shape() : codes.shape()),
+        " for codes ", to_text(codes.shape()), ", expected floats (out, groups)");
   const auto of_group = [](const Tensor& t) { return t.unsqueeze(-1).unsqueeze(-1); };
   Blocks out;
   out.codes = codes.reshape({codes.size(0), scale.size(1), 1, -1});
