@@ -23,7 +23,7 @@ Transformer::Transformer(const ModelConfig& config)
   for (size_t i = 0; i < c.layers.size(); ++i) blocks_.emplace_back(c, names, i);
   if (names.norm) norm_ = make_norm(c, c.hidden);
   const bool words = c.head == Head::Language || c.head == Head::MaskedLanguage;
-  if (words && !c.tied) head_ = zero_parameter({c.vocab, c.hidden});
+  if (words && !c.tied) head_.weight = zero_parameter({c.vocab, c.hidden});
   if (c.head == Head::MaskedLanguage)
     masked_ =
         std::make_unique<MaskedHead>(MaskedHead{Projection(c.hidden, c.hidden, true, false),
@@ -50,7 +50,7 @@ void Transformer::state(StateDict& out, const std::string& prefix) {
     classifier_->pooler.state(out, prefix + n.pooler);
     classifier_->classifier.state(out, prefix + n.classifier);
   }
-  if (head_.defined()) add_tensor(out, cat(prefix, n.head, "weight"), head_);
+  if (head_.weight.defined()) add_tensor(out, cat(prefix, n.head, "weight"), head_.weight);
 }
 
 void Transformer::to(DType dtype) {
@@ -114,16 +114,16 @@ Tensor Transformer::logits(const Tensor& hidden) {
 }
 
 Tensor Transformer::head(const Tensor& x, const Tensor& bias) const {
-  const Quantized& quantized = config_->tied ? embeddings_.quantized : quantized_head_;
+  const Quantized& quantized = config_->tied ? embeddings_.quantized : head_.quantized;
   if (quantized) return quantized->linear(x, bias);
-  return x.linear(config_->tied ? embeddings_.tokens : head_, bias);
+  return x.linear(config_->tied ? embeddings_.tokens : head_.weight, bias);
 }
 
 QuantizedPlaces Transformer::quantized_places() {
   QuantizedPlaces out;
   out[&embeddings_.tokens] = &embeddings_.quantized;
   for (Block& block : blocks_) block.places(out);
-  if (head_.defined()) out[&head_] = &quantized_head_;
+  if (head_.weight.defined()) out[&head_.weight] = &head_.quantized;
   return out;
 }
 

@@ -76,6 +76,10 @@ class Transformer : public nn::Module {
     Quantized quantized;  // tokens
     std::unique_ptr<nn::Module> norm;
   };
+  struct HeadWeight {
+    Tensor weight;  // where it is not the tokens'
+    Quantized quantized;
+  };
   struct MaskedHead {
     Projection dense;
     std::unique_ptr<nn::Module> norm;
@@ -90,8 +94,7 @@ class Transformer : public nn::Module {
   Embeddings embeddings_;
   std::vector<Block> blocks_;
   std::unique_ptr<nn::Module> norm_;
-  Tensor head_;  // where it is not the tokens'
-  Quantized quantized_head_;
+  HeadWeight head_;
   std::unique_ptr<MaskedHead> masked_;
   std::unique_ptr<ClassifierHead> classifier_;
 };

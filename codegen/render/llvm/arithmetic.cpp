@@ -32,7 +32,10 @@ std::string LlvmPrinter::arithmetic(Node n) {
       return define(
           cat("select ", typed(n->src(0)), ", ", typed(n->src(1)), ", ", typed(n->src(2))));
     case Op::MulAdd: return mul_add(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
-    case Op::ByteDot: return byte_dot(n);
+    case Op::ByteDot:
+      return intrinsic("", type_of(t), cat("llvm.x86.avx512.vpdpbusd.", 32 * t.lanes),
+                       {type_of(t), type_of(t), type_of(t)},
+                       {value(n->src(2)), value(n->src(0)), value(n->src(1))});
     case Op::TruncDiv:
     case Op::TruncMod: return divide(n);
     case Op::Shl:
@@ -52,12 +55,6 @@ std::string LlvmPrinter::arithmetic(Node n) {
     return combine(n->op, t, value(n->src(0)), value(n->src(1)), flags);
   }
   throw Bug(cat("render_llvm: ", n->op, " has no place in a linear program"));
-}
-
-std::string LlvmPrinter::byte_dot(Node n) {
-  const std::string type = type_of(n->dtype);
-  return intrinsic("", type, cat("llvm.x86.avx512.vpdpbusd.", 32 * n->dtype.lanes),
-                   {type, type, type}, {value(n->src(2)), value(n->src(0)), value(n->src(1))});
 }
 
 std::string LlvmPrinter::mul_add(DType t, Str a, Str b, Str c) {

@@ -39,7 +39,6 @@ class LlvmPrinter {
   // A binary operation that is also one of a reduction.
   virtual std::string combine(Op op, DType t, Str a, Str b, const char* flags = "");
   std::string mul_add(DType t, Str a, Str b, Str c);
-  std::string byte_dot(Node n);
   virtual std::string cast_half(DType from, Str v, DType to);
   // " addrspace(1)" where a pointer to a buffer, or (nullptr) to what is a thread's own, has one.
   virtual std::string space(Node) const { return ""; }
