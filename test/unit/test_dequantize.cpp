@@ -179,6 +179,25 @@ TEST_CASE("products with quantised weights are those with their values") {
   }
 }
 
+TEST_CASE("gradients pass through quantised weights to what is multiplied") {
+  const Example w("Q4_K", 20, 1);
+  const Tensor seed = Tensor::from(waves(3 * w.out), {3, w.out});
+  const auto gradient = [&](const auto& product) {
+    Tensor x = Tensor::from(waves(3 * w.in), {3, w.in}).requires_grad_();
+    product(x).backward(seed);
+    return x.grad().to_vector<float>();
+  };
+  const Tensor values = Tensor::from(w.values, {w.out, w.in});
+  const std::vector<float> expected = gradient([&](const Tensor& x) { return x.linear(values); });
+  for (const auto how : {QuantizedProduct::Floats, QuantizedProduct::Bytes}) {
+    const QuantizedWeight weight(w.stored, w.type, how);
+    const std::vector<float> got = gradient([&](const Tensor& x) { return weight.linear(x); });
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      CHECK(got[i] == doctest::Approx(expected[i]).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("a product computes no copy of a quantised weight's values") {
   const NoGrad no_grad;
   for (const char* name : kTypes) {

@@ -220,13 +220,13 @@ Tensor QuantizedWeight::linear(const Tensor& x, const Tensor& bias) const {
   check(x.dtype().is_float() && x.rank() > 0 && x.size(-1) == in_, "QuantizedWeight: ", x.dtype(),
         " ", to_text(x.shape()), " by a weight ", to_text(Shape{out_, in_}),
         ": expected floats whose last axis is ", in_);
-  if (product() == QuantizedProduct::Floats) {
+  if (product() == QuantizedProduct::Floats || x.requires_grad()) {
     const Tensor y = x.to(kF32).linear(values()).to(x.dtype());
     return bias.defined() ? y + bias : y;
   }
   Shape shape = to_shape(x.shape());
   shape.back() = out_;
-  const Tensor y = byte_product(x.detach().reshape({-1, in_})).reshape(shape).to(x.dtype());
+  const Tensor y = byte_product(x.reshape({-1, in_})).reshape(shape).to(x.dtype());
   return bias.defined() ? y + bias : y;
 }
 

@@ -38,8 +38,8 @@ class QuantizedWeight {
   Tensor values() const;
   // Rows of them by number: integers (...) to (..., in), f32.
   Tensor rows(const Tensor& index) const;
-  // x (..., in), plus a bias (out): (..., out), of x's dtype. Without a gradient for the weight,
-  // and with products of bytes without one for x.
+  // x (..., in), plus a bias (out): (..., out), of x's dtype. Where x wants a gradient, which
+  // rounding to bytes does not have, the product is one of floats. None flows to the weight.
   Tensor linear(const Tensor& x, const Tensor& bias = Tensor()) const;
 
  private:
