@@ -72,8 +72,9 @@ Projection::Projection(int64_t in, int64_t out, bool has_bias, bool input_first)
 }
 
 Tensor Projection::operator()(const Tensor& x) const {
-  const Tensor y = quantized_ ? quantized_->linear(x, bias)
-                              : x.linear(input_first_ ? weight.t() : weight, bias);
+  const QuantizedWeight* form = quantized_.of(weight);
+  const Tensor y =
+      form ? form->linear(x, bias) : x.linear(input_first_ ? weight.t() : weight, bias);
   return adapter_ ? adapter_->add_to(y, x) : y;
 }
 

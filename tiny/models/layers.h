@@ -21,9 +21,16 @@ void add_tensor(StateDict& out, const std::string& name, Tensor& t);
 
 Tensor activate(const Tensor& x, Activation activation);
 
-// Where a quantised form of a weight (out, in) goes, by the weight's place in the module. The
-// weight then is that form's values, which nothing computes unless it is asked for them.
-using Quantized = std::shared_ptr<const QuantizedWeight>;
+// A quantised form of a weight (out, in), which stands for it as long as the weight is that form's
+// values, not computed: whoever gives the weight others has products with those.
+struct Quantized {
+  std::shared_ptr<const QuantizedWeight> form;
+  Tensor values;
+  const QuantizedWeight* of(const Tensor& weight) const {  // nullptr: there is none
+    return form && weight.node() == values.node() ? form.get() : nullptr;
+  }
+};
+// Where forms go, by the weight's place in the module.
 using QuantizedPlaces = std::map<const Tensor*, Quantized*>;
 
 // x (..., in) times a weight (out, in), or (in, out) as GPT-2 has it, plus a bias: (..., out).

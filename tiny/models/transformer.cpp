@@ -81,9 +81,9 @@ void Transformer::check_inputs(const Inputs& in) const {
 }
 
 Tensor Transformer::embed(const Inputs& in, const Tensor& positions) const {
-  Tensor x = embeddings_.quantized
-                 ? embeddings_.quantized->rows(in.ids).to(embeddings_.tokens.dtype())
-                 : embeddings_.tokens.embedding(in.ids);
+  const QuantizedWeight* form = embeddings_.quantized.of(embeddings_.tokens);
+  Tensor x = form ? form->rows(in.ids).to(embeddings_.tokens.dtype())
+                  : embeddings_.tokens.embedding(in.ids);
   if (embeddings_.token_types.defined())
     x = x + (in.token_types.defined() ? embeddings_.token_types.embedding(in.token_types)
                                       : embeddings_.token_types.narrow(0, 0, 1));
@@ -114,9 +114,10 @@ Tensor Transformer::logits(const Tensor& hidden) {
 }
 
 Tensor Transformer::head(const Tensor& x, const Tensor& bias) const {
+  const Tensor& weight = config_->tied ? embeddings_.tokens : head_.weight;
   const Quantized& quantized = config_->tied ? embeddings_.quantized : head_.quantized;
-  if (quantized) return quantized->linear(x, bias);
-  return x.linear(config_->tied ? embeddings_.tokens : head_.weight, bias);
+  const QuantizedWeight* form = quantized.of(weight);
+  return form ? form->linear(x, bias) : x.linear(weight, bias);
 }
 
 QuantizedPlaces Transformer::quantized_places() {

@@ -150,8 +150,9 @@ bool keep_quantized(const TensorFile& file, const Source& source, const LoadOpti
   Tensor bytes = file.load_stored(source.pieces[0], options.device);
   if (source.paired > 0) bytes = unpaired_rows(bytes, source.paired).realize();
   const auto weight = std::make_shared<QuantizedWeight>(bytes, type, *options.keep_quantized);
-  *place->second = weight;
-  *source.named.tensor = weight->values().to(options.dtype.value_or(kF32));
+  const Tensor values = weight->values().to(options.dtype.value_or(kF32));
+  *place->second = {weight, values};
+  *source.named.tensor = values;
   return true;
 }
 
