@@ -251,6 +251,18 @@ HostTensor binary(Node n, const HostTensor& x, const HostTensor& y) {
   return out;
 }
 
+HostTensor byte_dot(Node n, const Values& in) {
+  HostTensor out(n->dtype, n->shape());
+  for (int64_t i = 0, count = out.size(); i < count; ++i) {
+    const auto* x = reinterpret_cast<const uint8_t*>(in[0]->as<int32_t>() + i);
+    const auto* y = reinterpret_cast<const int8_t*>(in[1]->as<int32_t>() + i);
+    int64_t sum = in[2]->as<int32_t>()[i];
+    for (int byte = 0; byte < 4; ++byte) sum += x[byte] * y[byte];
+    out.as<int32_t>()[i] = static_cast<int32_t>(sum);
+  }
+  return out;
+}
+
 HostTensor where(Node n, const Values& in) {
   HostTensor out(n->dtype, n->shape());
   const size_t bytes = n->dtype.size();
@@ -485,7 +497,7 @@ HostTensor compute(Node n, const Values& in, const BufferReader& reader) {
     case OpClass::Leaf: return leaf(n, reader);
     case OpClass::Unary: return unary(n, *in[0]);
     case OpClass::Binary: return binary(n, *in[0], *in[1]);
-    case OpClass::Ternary: return where(n, in);
+    case OpClass::Ternary: return n->op == Op::ByteDot ? byte_dot(n, in) : where(n, in);
     case OpClass::Movement:
       return n->op == Op::Limit || n->op == Op::Whole ? *in[0] : movement(n, *in[0]);
     case OpClass::Tensor: return tensor_op(n, in);

@@ -204,6 +204,11 @@ Cases integer_cases() {
                    return Outputs{Tensor(build::binary(Op::TruncMod, x, y)),
                                   Tensor(build::binary(Op::TruncMod, x, build::unary(Op::Neg, y)))};
                  }});
+  const Input word{{41}, kI32, -2e9, 2e9};
+  out.push_back(
+      {"byte_dot", {word, word, signed_one}, [](const Inputs& in) {
+         return Outputs{byte_dot(in[0], in[1], in[2]), byte_dot(in[0] >> 4, in[1], in[0])};
+       }});
   const Input flag{{17}, kBool, 0, 1};
   out.push_back({"bools", {flag, flag}, [](const Inputs& in) {
                    const Tensor &x = in[0], &y = in[1];

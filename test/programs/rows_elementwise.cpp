@@ -179,6 +179,8 @@ std::vector<Row> integer_rows() {
       {"mod", 1, "ms", number, TINY_EXPRESSION(mod(x, i))},
       {"bitwise_not", 1, "ms", number, TINY_EXPRESSION(x.bitwise_not())},
       {"int_where", 1, "ms", numbers, TINY_EXPRESSION(where(x < i, x, y))},
+      {"byte_dot", 1, "ms", numbers,
+       TINY_EXPRESSION(byte_dot(x.to(kI32) * 40503, y.to(kI32) * 30011, x.to(kI32)))},
   };
 }
 

@@ -144,7 +144,7 @@ class Maker {
   static bool takes(Op o, DType t) {
     if (o == Op::Const) return true;
     if (!is_elementwise(o) || o == Op::Bitcast || o == Op::Shl || o == Op::Shr) return false;
-    if (o == Op::MulAdd) return false;  // of kernels whose sums have been expanded
+    if (o == Op::MulAdd || o == Op::ByteDot) return false;  // of kernels, and of i32 alone
     if (is_comparison(o)) return t.is_bool();
     if (o == Op::Where || o == Op::Cast) return true;
     const bool bits = o == Op::And || o == Op::Or || o == Op::Xor;
@@ -466,6 +466,9 @@ TEST_CASE("constants fold as machine arithmetic does") {
   CHECK(fold(Op::TruncDiv, constant(kI32, -7), constant(kI32, 2))->int_value() == -3);
   CHECK(fold(Op::FloorDiv, constant(kI32, 1), constant(kI32, 0)) == nullptr);
   CHECK(fold(Op::Lt, constant(kF32, 1), constant(kF32, 2))->int_value() == 1);
+  const Node words[] = {constant(kI32, -1), constant(kI32, 0x00ff0102), constant(kI32, 5)};
+  const Node dot = make(Op::ByteDot, kI32, {words[0], words[1], words[2]});
+  CHECK(fold_constants(dot)->int_value() == 255 * (2 + 1 - 1) + 5);
 }
 
 TEST_CASE("rules that hold for integers alone leave floats as they are") {

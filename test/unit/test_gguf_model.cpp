@@ -105,6 +105,46 @@ TEST_CASE("a model that went through a GGUF file computes the same") {
   }
 }
 
+TEST_CASE("a model whose weights stay quantised computes as with their values") {
+  const Folder folder;
+  const std::string path = folder.path + "/model.gguf";
+  for (const std::string& config :
+       {config_of("llama", R"(, "attention_bias": true)"), config_of("qwen3"),
+        config_of("mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)")})
+    for (const char* type : {"Q8_0", "Q4_0"}) {
+      CAPTURE(config);
+      CAPTURE(type);
+      models::Transformer model = random_model(config);
+      save_gguf(path, model, stored_type(type));
+      models::Transformer floats = models::load(path);
+      const Floats expected = logits_of(floats);
+      const double largest = largest_difference(expected, Floats(expected.size(), 0));
+      models::Transformer kept = models::load(path, {.keep_quantized = QuantizedProduct::Floats});
+      CHECK(kept.quantized_places().size() > 9);
+      CHECK(largest_difference(logits_of(kept), expected) < 1e-5 * largest);
+      models::Transformer bytes = models::load(path, {.keep_quantized = QuantizedProduct::Bytes});
+      const double error = largest_difference(logits_of(bytes), expected);
+      CHECK(error > 0);                                       // activations are rounded
+      const bool routes = floats.config().experts.count > 0;  // others where two are about as good
+      CHECK((routes || error < 0.05 * largest));
+
+      // The weights are those of the file, however they are kept.
+      const StateDict one = floats.state_dict(), two = bytes.state_dict();
+      REQUIRE(one.size() == two.size());
+      for (size_t i = 0; i < one.size(); ++i)
+        CHECK(one[i].tensor->to_vector<float>() == two[i].tensor->to_vector<float>());
+
+      // Who gives it other values has a model with those.
+      for (size_t i = 0; i < one.size(); ++i) {
+        const Tensor other = (one[i].tensor->detach() * 0.5).realize();
+        *one[i].tensor = other;
+        *two[i].tensor = other;
+      }
+      const Floats halves = logits_of(floats);
+      CHECK(largest_difference(logits_of(bytes), halves) < 1e-5 * largest);
+    }
+}
+
 TEST_CASE("rows in pairs are those of llama.cpp") {
   const Tensor rows = Tensor::from(Floats{0, 1, 2, 3, 10, 11, 12, 13}, {8, 1});
   const Floats paired{0, 2, 1, 3, 10, 12, 11, 13};

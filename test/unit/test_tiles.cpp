@@ -406,6 +406,37 @@ TEST_CASE("tiles: an operand that lies in another order is no fragment") {
   CHECK(why == "no matrix unit takes bf16 and bf16");
 }
 
+TEST_CASE("byte_dot is one instruction where the processor has it, and the same elsewhere") {
+  if (!has_units()) return;
+  const std::string native = device_with("avx512vnni"), none = device_with("none");
+  std::vector<int32_t> words(67);
+  for (size_t i = 0; i < words.size(); ++i)
+    words[i] = static_cast<int32_t>(static_cast<uint32_t>(i + 1) * 2654435761u);
+  const auto sum = [&](const std::string& device) {
+    const Tensor x = Tensor::from(words, {67}, device);
+    return byte_dot(x, x.flip(), x >> 9);
+  };
+  const auto text = [&](const std::string& device) {
+    Target target = find_device(device).target();
+    target.emulates = false;
+    const auto s = schedule_of(sum(device), device);
+    for (const Step& step : s->steps)
+      if (step.kernel) return lower(step.kernel.get(), "k", target).source.text;
+    return std::string();
+  };
+  CHECK(text(native).find("vpdpbusd") != std::string::npos);
+  CHECK(text(none).find("vpdpbusd") == std::string::npos);
+  std::vector<int32_t> expected(67);
+  for (size_t i = 0; i < words.size(); ++i) {
+    expected[i] = words[i] >> 9;
+    for (int at = 0; at < 32; at += 8)
+      expected[i] += static_cast<uint8_t>(words[i] >> at) *
+                     static_cast<int8_t>(words[words.size() - 1 - i] >> at);
+  }
+  CHECK(sum(native).to_vector<int32_t>() == expected);
+  CHECK(sum(none).to_vector<int32_t>() == expected);
+}
+
 TEST_CASE("tiles: CPU_UNITS names units that there are") {
   if (!has_units()) return;
   const EnvOverride wrong("CPU_UNITS", "avx512bf16 sse");

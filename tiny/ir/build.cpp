@@ -64,6 +64,13 @@ Node where(Node condition, Node x, Node y) {
   return make(Op::Where, x->dtype, {condition, x, y});
 }
 
+Node byte_dot(Node x, Node y, Node sum) {
+  for (Node n : {x, y, sum})
+    expect(n->dtype == kI32 && same(n->shape(), sum->shape()), "byte_dot: ", n->dtype,
+           to_text(n->shape()), " with ", to_text(sum->shape()));
+  return make(Op::ByteDot, kI32, {x, y, sum});
+}
+
 Node cast(Node x, DType to) { return x->dtype == to ? x : make(Op::Cast, to, {x}); }
 
 Node bitcast(Node x, DType to) {
@@ -287,8 +294,7 @@ Node in_memory(Node x) {
       is_reproducible(x->src(2)))
     return where(x->src(0), in_memory(x->src(1)), x->src(2));
   // An earlier copy may have been computed by a kernel of its own, and be gone.
-  if (x->op == Op::Contiguous || is_for_gradients(x->op))
-    return in_memory(x->src(0));
+  if (x->op == Op::Contiguous || is_for_gradients(x->op)) return in_memory(x->src(0));
   return make(Op::Contiguous, x->dtype, {detach(x)});
 }
 

@@ -11,6 +11,7 @@ namespace tiny::build {
 Node unary(Op op, Node x);
 Node binary(Op op, Node x, Node y);
 Node where(Node condition, Node x, Node y);
+Node byte_dot(Node x, Node y, Node sum);  // i32
 Node cast(Node x, DType to);
 Node bitcast(Node x, DType to);  // of the same size
 

@@ -53,6 +53,8 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Where, Ternary, 3, false) /* condition, then, else */                                          \
   X(MulAdd, Ternary, 3,                                                                            \
     false) /* x y + z of floats in a kernel: by FMA, where the device has it */                    \
+  X(ByteDot, Ternary, 3,                                                                           \
+    false) /* i32 x, y, z: z + the products of x's four bytes, unsigned, and y's, signed */        \
   /* movement: views of one source */                                                              \
   X(Reshape, Movement, 1, false) /* Ints: new shape */                                             \
   X(Permute, Movement, 1, false) /* Ints: source axis of each result axis */                       \

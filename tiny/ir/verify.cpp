@@ -46,6 +46,10 @@ const char* broken_rule(Node n, Form form) {
   if (n->op == Op::MulAdd && (n->src(0)->dtype != n->dtype || n->src(1)->dtype != n->dtype ||
                               n->src(2)->dtype != n->dtype || !n->dtype.is_float()))
     return "a sum of a product that is no float, or of several dtypes";
+  if (n->op == Op::ByteDot)
+    for (Node s : n->srcs())
+      if (s->dtype != n->dtype || n->dtype.scalar != Scalar::I32)
+        return "a byte_dot of another dtype than i32";
   return nullptr;
 }
 

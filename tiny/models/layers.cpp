@@ -72,8 +72,14 @@ Projection::Projection(int64_t in, int64_t out, bool has_bias, bool input_first)
 }
 
 Tensor Projection::operator()(const Tensor& x) const {
-  const Tensor y = x.linear(input_first_ ? weight.t() : weight, bias);
+  const QuantizedWeight* form = quantized_.of(weight);
+  const Tensor y =
+      form ? form->linear(x, bias) : x.linear(input_first_ ? weight.t() : weight, bias);
   return adapter_ ? adapter_->add_to(y, x) : y;
+}
+
+void Projection::places(QuantizedPlaces& out) {
+  if (weight.defined() && !input_first_) out[&weight] = &quantized_;
 }
 
 void Projection::state(StateDict& out, const std::string& prefix) {
@@ -214,6 +220,11 @@ void Attention::state(StateDict& out, const std::string& prefix) {
   if (k_norm_) k_norm_->state(out, prefix + names_.k_norm);
 }
 
+void Attention::places(QuantizedPlaces& out) {
+  for (Projection* p : {&products_.q, &products_.k, &products_.v, &products_.qkv, &products_.out})
+    p->places(out);
+}
+
 // --- Feed-forward parts --------------------------------------------------------------------------
 
 FeedForward::FeedForward(const ModelConfig& c, const TensorNames& names, int64_t width)
@@ -233,6 +244,10 @@ void FeedForward::state(StateDict& out, const std::string& prefix) {
   if (gate_.weight.defined()) gate_.state(out, prefix + names_.gate);
   up_.state(out, prefix + names_.up);
   down_.state(out, prefix + names_.down);
+}
+
+void FeedForward::places(QuantizedPlaces& out) {
+  for (Projection* p : {&gate_, &up_, &down_}) p->places(out);
 }
 
 Experts::Experts(const ModelConfig& c, const TensorNames& names, int64_t width)
@@ -309,6 +324,10 @@ void Experts::state(StateDict& out, const std::string& prefix) {
   if (shared_) shared_->state(out, prefix + names_.shared);
 }
 
+void Experts::places(QuantizedPlaces& out) {
+  if (shared_) shared_->places(out);
+}
+
 // --- A layer -------------------------------------------------------------------------------------
 
 Block::Block(const ModelConfig& c, const TensorNames& names, size_t layer)
@@ -338,6 +357,12 @@ Tensor Block::forward(const Tensor& x, const Context& context, LayerCache* cache
   }
   const Tensor y = attention_norm_->forward(x + drop(attention_.forward(x, context, cache)));
   return ffn_norm_->forward(y + drop(feed(y)));
+}
+
+void Block::places(QuantizedPlaces& out) {
+  attention_.places(out);
+  if (ffn_) ffn_->places(out);
+  if (experts_) experts_->places(out);
 }
 
 void Block::state(StateDict& out, const std::string& prefix) {

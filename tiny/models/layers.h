@@ -1,11 +1,13 @@
 // The parts of a transformer's layer: products, attention, feed-forward parts and experts. Made of
 // ordinary functions on tensors; what a ModelConfig says decides what each of them has.
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "tiny/models/config/architectures.h"
+#include "tiny/models/files/quantized_weight.h"
 #include "tiny/models/rope.h"
 #include "tiny/nn/layers.h"
 #include "tiny/tensor/variable.h"
@@ -19,6 +21,18 @@ void add_tensor(StateDict& out, const std::string& name, Tensor& t);
 
 Tensor activate(const Tensor& x, Activation activation);
 
+// A quantised form of a weight (out, in), which stands for it as long as the weight is that form's
+// values, not computed: whoever gives the weight others has products with those.
+struct Quantized {
+  std::shared_ptr<const QuantizedWeight> form;
+  Tensor values;
+  const QuantizedWeight* of(const Tensor& weight) const {  // nullptr: there is none
+    return form && weight.node() == values.node() ? form.get() : nullptr;
+  }
+};
+// Where forms go, by the weight's place in the module.
+using QuantizedPlaces = std::map<const Tensor*, Quantized*>;
+
 // x (..., in) times a weight (out, in), or (in, out) as GPT-2 has it, plus a bias: (..., out).
 class Projection {
  public:
@@ -26,12 +40,14 @@ class Projection {
   Projection(int64_t in, int64_t out, bool has_bias, bool input_first);
   Tensor operator()(const Tensor& x) const;
   void state(StateDict& out, const std::string& prefix);
+  void places(QuantizedPlaces& out);
 
   Tensor weight, bias;
 
  private:
   std::shared_ptr<nn::Adapter> adapter_ = nullptr;
   bool input_first_ = false;
+  Quantized quantized_;
 };
 
 // Keys and values of the positions so far, (B, kv_heads, capacity, head_dim).
@@ -65,6 +81,7 @@ class Attention {
   // x (B, L, hidden) to the same. The cache gets the keys and values where there is one.
   Tensor forward(const Tensor& x, const Context& context, LayerCache* cache) const;
   void state(StateDict& out, const std::string& prefix);
+  void places(QuantizedPlaces& out);
 
  private:
   struct Heads {
@@ -94,6 +111,7 @@ class FeedForward {
   FeedForward(const ModelConfig& config, const TensorNames& names, int64_t width);
   Tensor forward(const Tensor& x) const;  // (..., hidden) to the same
   void state(StateDict& out, const std::string& prefix);
+  void places(QuantizedPlaces& out);
 
  private:
   Activation activation_;
@@ -109,6 +127,7 @@ class Experts {
   Experts(const ModelConfig& config, const TensorNames& names, int64_t width);
   Tensor forward(const Tensor& x) const;  // (B, L, hidden) to the same
   void state(StateDict& out, const std::string& prefix);
+  void places(QuantizedPlaces& out);
 
  private:
   struct Routes {
@@ -132,6 +151,7 @@ class Block {
   Block(const ModelConfig& config, const TensorNames& names, size_t layer);
   Tensor forward(const Tensor& x, const Context& context, LayerCache* cache) const;
   void state(StateDict& out, const std::string& prefix);
+  void places(QuantizedPlaces& out);
 
  private:
   Tensor feed(const Tensor& x) const;

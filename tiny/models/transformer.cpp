@@ -23,7 +23,7 @@ Transformer::Transformer(const ModelConfig& config)
   for (size_t i = 0; i < c.layers.size(); ++i) blocks_.emplace_back(c, names, i);
   if (names.norm) norm_ = make_norm(c, c.hidden);
   const bool words = c.head == Head::Language || c.head == Head::MaskedLanguage;
-  if (words && !c.tied) head_ = zero_parameter({c.vocab, c.hidden});
+  if (words && !c.tied) head_.weight = zero_parameter({c.vocab, c.hidden});
   if (c.head == Head::MaskedLanguage)
     masked_ =
         std::make_unique<MaskedHead>(MaskedHead{Projection(c.hidden, c.hidden, true, false),
@@ -50,7 +50,7 @@ void Transformer::state(StateDict& out, const std::string& prefix) {
     classifier_->pooler.state(out, prefix + n.pooler);
     classifier_->classifier.state(out, prefix + n.classifier);
   }
-  if (head_.defined()) add_tensor(out, cat(prefix, n.head, "weight"), head_);
+  if (head_.weight.defined()) add_tensor(out, cat(prefix, n.head, "weight"), head_.weight);
 }
 
 void Transformer::to(DType dtype) {
@@ -81,7 +81,9 @@ void Transformer::check_inputs(const Inputs& in) const {
 }
 
 Tensor Transformer::embed(const Inputs& in, const Tensor& positions) const {
-  Tensor x = embeddings_.tokens.embedding(in.ids);
+  const QuantizedWeight* form = embeddings_.quantized.of(embeddings_.tokens);
+  Tensor x = form ? form->rows(in.ids).to(embeddings_.tokens.dtype())
+                  : embeddings_.tokens.embedding(in.ids);
   if (embeddings_.token_types.defined())
     x = x + (in.token_types.defined() ? embeddings_.token_types.embedding(in.token_types)
                                       : embeddings_.token_types.narrow(0, 0, 1));
@@ -106,9 +108,24 @@ Tensor Transformer::classify(const Tensor& hidden) {
 Tensor Transformer::logits(const Tensor& hidden) {
   if (config_->head == Head::None) return hidden;
   if (classifier_) return classify(hidden);
-  if (!masked_) return hidden.linear(head_weight());
+  if (!masked_) return head(hidden);
   const Tensor x = masked_->norm->forward(activate(masked_->dense(hidden), config_->activation));
-  return x.linear(head_weight(), masked_->bias);
+  return head(x, masked_->bias);
+}
+
+Tensor Transformer::head(const Tensor& x, const Tensor& bias) const {
+  const Tensor& weight = config_->tied ? embeddings_.tokens : head_.weight;
+  const Quantized& quantized = config_->tied ? embeddings_.quantized : head_.quantized;
+  const QuantizedWeight* form = quantized.of(weight);
+  return form ? form->linear(x, bias) : x.linear(weight, bias);
+}
+
+QuantizedPlaces Transformer::quantized_places() {
+  QuantizedPlaces out;
+  out[&embeddings_.tokens] = &embeddings_.quantized;
+  for (Block& block : blocks_) block.places(out);
+  if (head_.weight.defined()) out[&head_.weight] = &head_.quantized;
+  return out;
 }
 
 // (B, 1, L, dims / 2), for all heads alike.

@@ -59,6 +59,8 @@ class Transformer : public nn::Module {
   void initialize();
   void state(StateDict& out, const std::string& prefix) override;
   const ModelConfig& config() const { return *config_; }
+  // The matrices that may stay quantised: of products, the tokens' and the head's.
+  QuantizedPlaces quantized_places();
 
  private:
   Tensor embed(const Inputs& inputs, const Tensor& positions) const;
@@ -66,12 +68,17 @@ class Transformer : public nn::Module {
   RopeTables rope_tables(const Tensor& positions, const Tensor& length);
   Tensor logits(const Tensor& hidden);
   Tensor classify(const Tensor& hidden);
-  Tensor head_weight() const { return config_->tied ? embeddings_.tokens : head_; }
+  Tensor head(const Tensor& x, const Tensor& bias = Tensor()) const;
   void check_inputs(const Inputs& inputs) const;
 
   struct Embeddings {
     Tensor tokens, positions, token_types;
+    Quantized quantized;  // tokens
     std::unique_ptr<nn::Module> norm;
+  };
+  struct HeadWeight {
+    Tensor weight;  // where it is not the tokens'
+    Quantized quantized;
   };
   struct MaskedHead {
     Projection dense;
@@ -87,7 +94,7 @@ class Transformer : public nn::Module {
   Embeddings embeddings_;
   std::vector<Block> blocks_;
   std::unique_ptr<nn::Module> norm_;
-  Tensor head_;  // where it is not the tokens'
+  HeadWeight head_;
   std::unique_ptr<MaskedHead> masked_;
   std::unique_ptr<ClassifierHead> classifier_;
 };

@@ -140,6 +140,22 @@ void read_into(const TensorFile& file, const Source& source, const LoadOptions& 
   *source.named.tensor = value.realize().requires_grad_();
 }
 
+// Leaves a matrix quantised; false where it cannot be.
+bool keep_quantized(const TensorFile& file, const Source& source, const LoadOptions& options,
+                    const QuantizedPlaces& places) {
+  const auto place = places.find(source.named.tensor);
+  if (!options.keep_quantized || place == places.end() || source.pieces.size() != 1) return false;
+  const StoredType& type = *file.at(source.pieces[0]).type;
+  if (!has_quantized_blocks(type)) return false;
+  Tensor bytes = file.load_stored(source.pieces[0], options.device);
+  if (source.paired > 0) bytes = unpaired_rows(bytes, source.paired).realize();
+  const auto weight = std::make_shared<QuantizedWeight>(bytes, type, *options.keep_quantized);
+  const Tensor values = weight->values().to(options.dtype.value_or(kF32));
+  *place->second = {weight, values};
+  *source.named.tensor = values;
+  return true;
+}
+
 // The pieces of all tensors. Error with those that are missing or of another shape or dtype.
 std::vector<Source> find_sources(const TensorFile& file, const std::string& folder,
                                  const Architecture& row, Transformer& model, Finder& finder) {
@@ -206,8 +222,9 @@ Transformer load(const std::string& folder, const LoadOptions& options, LoadRepo
   const std::vector<Source> sources = find_sources(file, folder, row, model, finder);
   int64_t all = 0, done = 0;
   for (const Source& source : sources) all += source.named.tensor->numel();
+  const QuantizedPlaces places = model.quantized_places();
   for (const Source& source : sources) {
-    read_into(file, source, options);
+    if (!keep_quantized(file, source, options, places)) read_into(file, source, options);
     done += source.named.tensor->numel();
     if (options.on_tensor) options.on_tensor(done, all);
   }

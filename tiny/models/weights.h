@@ -16,6 +16,10 @@ struct LoadOptions {
   // Of the parameters, and so of most of what is computed with them; by default what the files
   // have.
   std::optional<DType> dtype = {};
+  // Matrices of quantised blocks stay as they are, and their products are computed so; what cannot
+  // (weights of experts, types without a decoder by tensor operations) and vectors become floats.
+  // Without a dtype the others, and what lies between products, are f32.
+  std::optional<QuantizedProduct> keep_quantized = {};
   std::string device = "";       // the default one
   bool eager_attention = false;  // see ModelConfig
   // Called after each tensor: parameters that are there, of all.

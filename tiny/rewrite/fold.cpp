@@ -101,6 +101,14 @@ Node fold_cast(Node n) {
   return constant(n->dtype, static_cast<int64_t>(v));
 }
 
+Node fold_byte_dot(Node n) {
+  int64_t sum = n->src(2)->int_value();
+  for (int at = 0; at < 32; at += 8)
+    sum += static_cast<uint8_t>(n->src(0)->int_value() >> at) *
+           static_cast<int8_t>(n->src(1)->int_value() >> at);
+  return constant(n->dtype, static_cast<int32_t>(sum));
+}
+
 }  // namespace
 
 Node fold_constants(Node n) {
@@ -108,6 +116,7 @@ Node fold_constants(Node n) {
   for (Node s : n->srcs())
     if (!s->is_const()) return nullptr;
   if (n->op == Op::Where) return n->src(n->src(0)->int_value() ? 1 : 2);
+  if (n->op == Op::ByteDot) return fold_byte_dot(n);
   if (n->op == Op::Cast) return fold_cast(n);
   if (is_comparison(n->op)) return fold_comparison(n);
   Node a = n->src(0), b = n->src(static_cast<int>(n->num_src) - 1);

@@ -448,6 +448,9 @@ Tensor operator<<(const Operand& x, const Operand& y);
 Tensor operator>>(const Operand& x, const Operand& y);
 
 Tensor where(const Tensor& condition, const Operand& x, const Operand& y);  // condition bool
+// Of i32 words of four bytes each, which broadcast: sum + the products of x's bytes, unsigned, and
+// y's, signed. One instruction where the processor has it.
+Tensor byte_dot(const Tensor& x, const Tensor& y, const Tensor& sum);
 
 // The dtype that an operation on both gives.
 DType result_type(const Operand& x, const Operand& y);

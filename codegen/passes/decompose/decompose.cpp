@@ -334,7 +334,40 @@ const RuleTable& bf16_cast_rules() {
   return table;
 }
 
+namespace {
+
+// Bytes of a word are shifted to its top and back, which extends them.
+Node byte_dot(const Match& m) {
+  const Node n = m.root;
+  Node sum = n->src(2);
+  for (int at = 0; at < 32; at += 8) {
+    const Node x = with_const(Op::And, with_const(Op::Shr, n->src(0), at), 255);
+    const Node y = with_const(Op::Shr, with_const(Op::Shl, n->src(1), 24 - at), 24);
+    sum = same_type(Op::Add, sum, same_type(Op::Mul, x, y));
+  }
+  return sum;
+}
+
+// vpdpbusd takes vectors of 16, 32 or 64 bytes.
+bool has_byte_dot(int lanes) { return lanes == 4 || lanes == 8 || lanes == 16; }
+
+template <bool native> const RuleTable& byte_dot_rules() {
+  static const RuleTable& table = *new RuleTable({
+      {"byte_dot", pat::any_of(op_set(Op::ByteDot)).when([](Node n) {
+         return !native || !has_byte_dot(n->dtype.lanes);
+       }),
+       byte_dot},
+  });
+  return table;
+}
+
+}  // namespace
+
 Node decompose(Node sink, const Target& target) {
+  const bool native = target.kind == Target::Kind::Cpu && !target.emulates &&
+                      target.language == Target::Language::LlvmIr &&
+                      target.arch.find("avx512vnni") != std::string::npos;
+  sink = rewrite(sink, native ? byte_dot_rules<true>() : byte_dot_rules<false>());
   // Halves first: transcendentals take f32 and f64 only.
   static const RuleTable& simple =
       *new RuleTable({&shuffle_rules(), &division_rules(), &half_rules(), &f8_cast_rules()});

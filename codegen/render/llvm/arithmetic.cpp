@@ -32,6 +32,10 @@ std::string LlvmPrinter::arithmetic(Node n) {
       return define(
           cat("select ", typed(n->src(0)), ", ", typed(n->src(1)), ", ", typed(n->src(2))));
     case Op::MulAdd: return mul_add(t, value(n->src(0)), value(n->src(1)), value(n->src(2)));
+    case Op::ByteDot:
+      return intrinsic("", type_of(t), cat("llvm.x86.avx512.vpdpbusd.", 32 * t.lanes),
+                       {type_of(t), type_of(t), type_of(t)},
+                       {value(n->src(2)), value(n->src(0)), value(n->src(1))});
     case Op::TruncDiv:
     case Op::TruncMod: return divide(n);
     case Op::Shl:

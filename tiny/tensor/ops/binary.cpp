@@ -296,6 +296,20 @@ Tensor where(const Tensor& condition, const Operand& x, const Operand& y) {
   return Tensor(build::where(c, detail::broadcast_to(a, shape), detail::broadcast_to(b, shape)));
 }
 
+Tensor byte_dot(const Tensor& x, const Tensor& y, const Tensor& sum) {
+  LabelScope label("byte_dot");
+  for (const Tensor* t : {&x, &y, &sum})
+    check(t->dtype() == kI32, "byte_dot: words are i32 and not ", t->dtype());
+  const Node a = x.node(), b = y.node(), c = sum.node();
+  const Shape xy = broadcast("byte_dot", a->shape(), b->shape());
+  const Shape shape = broadcast("byte_dot", xy, c->shape());
+  detail::check_lengths("byte_dot", a, b);
+  detail::check_lengths("byte_dot", a, c);
+  detail::check_lengths("byte_dot", b, c);
+  return Tensor(build::byte_dot(detail::broadcast_to(a, shape), detail::broadcast_to(b, shape),
+                                detail::broadcast_to(c, shape)));
+}
+
 Tensor Tensor::clamp(std::optional<Operand> min, std::optional<Operand> max) const {
   LabelScope label("clamp");
   check(min || max, "clamp: neither a lower nor an upper bound");
