@@ -13,10 +13,10 @@ KernelWork estimate_work(Node sink) {
   for (Node n : topological(sink)) {
     const bool arithmetic = is_elementwise(n->op) && n->dtype.is_float() && n->op != Op::Cast;
     if (!arithmetic && n->op != Op::Reduce) continue;
-    const uint64_t around = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
+    const uint64_t enclosing = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
     double count = 1;
     for (Node r : ranges)
-      if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+      if (enclosing >> range_id(r) & 1) count *= static_cast<double>(extent(r));
     out.flops += count;
   }
   return out;

@@ -1,5 +1,5 @@
-// Options for products on the matrix units of a CPU (codegen/options/mma.h): how many fragments a
-// core holds in registers, and which rows it goes through with the same columns.
+// Schedules GEMMs on the matrix units of a CPU (AMX, VNNI; codegen/options/mma.h): how many
+// fragments a core holds in registers, and the order of its tiles.
 #include <algorithm>
 
 #include "codegen/heuristics/tuner.h"
@@ -45,7 +45,7 @@ class TileTuner : Tuner {
     if (!is_legal(sink_, opt, target_)) return {};
     const int elements = next_range_id(sink_);
     apply(opt);
-    choice_.heavy = true;
+    choice_.is_gemm = true;
     const Fragments at_once = fragments();
     const int64_t strips = (count(m_) + at_once.rows - 1) / at_once.rows;
     const int64_t block = strips_of_block(strips, at_once.rows * unit_->rows * bytes);
@@ -117,7 +117,7 @@ class TileTuner : Tuner {
     return {t.rows, t.vectors};
   }
 
-  // A core goes through a block of rows with the same columns: both stay in the second cache.
+  // A core goes through a block of rows with the same columns: both stay in L2.
   int64_t strips_of_block(int64_t strips, int64_t strip_bytes) const {
     const int64_t most = std::clamp<int64_t>(target_.l2_bytes / 2 / strip_bytes, 1, strips);
     const int64_t blocks = (strips + most - 1) / most;
@@ -135,7 +135,7 @@ class TileTuner : Tuner {
     }
     if (k_ >= 0) ids.push_back(k_);
     ids.insert(ids.end(), unrolled.begin(), unrolled.end());
-    for (Node r : ranges_)  // those of a fragment's elements: rows, then the vector
+    for (Node r : ranges_)  // the ranges of a fragment's elements: rows, then the vector
       if (range_id(r) >= elements && std::find(ids.begin(), ids.end(), range_id(r)) == ids.end())
         ids.push_back(range_id(r));
     apply({OptKind::Order, 0, 0, ids});

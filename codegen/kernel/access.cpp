@@ -86,16 +86,16 @@ std::vector<Access> accesses(Node sink) {
   const std::vector<Node> ranges = ranges_of(sink);
   for (Node item : topological(sink)) {
     if (item->op != Op::Reduce && item->op != Op::Store) continue;
-    uint64_t around = item->ranges;
-    if (item->op == Op::Reduce) around |= item->src(0)->ranges;
+    uint64_t enclosing = item->ranges;
+    if (item->op == Op::Reduce) enclosing |= item->src(0)->ranges;
     double count = 1;
     for (Node r : ranges)
-      if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+      if (enclosing >> range_id(r) & 1) count *= static_cast<double>(extent(r));
     NodeMap<char> seen;
     std::vector<Node> nodes;
     for (Node s : item->srcs()) loads_of(s, seen, nodes);
     if (item->op == Op::Store) nodes.push_back(item);
-    for (Node n : nodes) out.push_back({n, item, count, around});
+    for (Node n : nodes) out.push_back({n, item, count, enclosing});
   }
   return out;
 }

@@ -7,8 +7,8 @@ namespace tiny {
 // The exact result of this integer operation fits its dtype, by the bounds of its sources.
 bool cannot_wrap(Node n);
 
-// What a TruncDiv or TruncMod must be guarded against, by the bounds of its sources. The guarded
-// results: x / 0 = 0, x % 0 = 0, lowest / -1 = lowest, lowest % -1 = 0.
+// The cases that a TruncDiv or TruncMod must be guarded against, by the bounds of its sources. The
+// guarded results: x / 0 = 0, x % 0 = 0, lowest / -1 = lowest, lowest % -1 = 0.
 struct DivideHazard {
   bool by_zero = false, overflow = false;
   bool any() const { return by_zero || overflow; }

@@ -36,11 +36,11 @@ std::string to_text(const Opt& opt) {
       const TileShape tile = shape_of(opt.amount);
       text += cat(" x ", tile.columns);
       if (tile.rows != 128) text += cat(" rows ", tile.rows);
-      text = cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "",
-                 tile.deep ? " deep" : "");
-      if (tile.down > 1) text += cat(" down ", tile.down);
-      if (tile.across > 1) text += cat(" across ", tile.across);
-      return tile.parts > 1 ? cat(text, " parts ", tile.parts) : text;
+      text = cat(text, tile.split_n ? " halved" : "", tile.vectorized_epilogue ? " wide" : "",
+                 tile.max_stages ? " deep" : "");
+      if (tile.cluster_m > 1) text += cat(" down ", tile.cluster_m);
+      if (tile.cluster_n > 1) text += cat(" across ", tile.cluster_n);
+      return tile.split_k > 1 ? cat(text, " parts ", tile.split_k) : text;
     }
     case OptKind::Mma:
       return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1], opt.amount ? " " : "",
@@ -120,13 +120,13 @@ Opt option_from_text(const std::string& text) {
       good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
       TileShape tile{128, static_cast<int>(opt.amount)};
       while (good && in >> word) {
-        tile.halved |= word == "halved";
-        tile.wide |= word == "wide";
-        tile.deep |= word == "deep";
+        tile.split_n |= word == "halved";
+        tile.vectorized_epilogue |= word == "wide";
+        tile.max_stages |= word == "deep";
         int* const number = word == "rows"     ? &tile.rows
-                            : word == "down"   ? &tile.down
-                            : word == "across" ? &tile.across
-                            : word == "parts"  ? &tile.parts
+                            : word == "down"   ? &tile.cluster_m
+                            : word == "across" ? &tile.cluster_n
+                            : word == "parts"  ? &tile.split_k
                                                : nullptr;
         good = number ? !!(in >> *number) : word == "halved" || word == "wide" || word == "deep";
       }
@@ -179,7 +179,7 @@ Node new_range(Node extent, int id, RangeKind kind) {
   return make(Op::Range, kIndex, {extent}, RangeArg{id, kind});
 }
 
-// What stands for a range after an option: its value, the ranges that replace it where a Reduce
+// The substitute of a range after an option: its value, the ranges that replace it where a Reduce
 // closes it, and a gate under which the value is inside its extent (nullptr: always).
 struct Replacement {
   Node value = nullptr;
@@ -426,15 +426,15 @@ Node order(Node sink, const Opt& opt) {
 bool meet(Node sink, Node a, Node b) {
   const uint64_t both = a->ranges | b->ranges;
   for (Node n : topological(sink)) {
-    uint64_t around = n->ranges;
-    for (Node s : n->srcs()) around |= s->ranges;
-    if ((around & both) == both) return true;
+    uint64_t enclosing = n->ranges;
+    for (Node s : n->srcs()) enclosing |= s->ranges;
+    if ((enclosing & both) == both) return true;
   }
   return false;
 }
 
 // Whether a store runs in one of the loops alone, or a reduction closes one alone: as one loop it
-// would be repeated. What a Matrix computes lies in loops of its own, of which stores know none.
+// would be repeated. The loops of a Matrix are its own, and stores do not see them.
 bool runs_in_one(Node sink, Node a, Node b) {
   if (!all_of(sink, Op::Matrix).empty()) return false;
   const auto stores = sink->srcs();
@@ -538,14 +538,14 @@ Node apply(Node sink, const std::vector<Opt>& opts, const Target& target) {
 }
 
 std::string to_text(const Choice& choice) {
-  return cat(choice.heavy ? "heavy; " : "light; ", to_text(choice.options));
+  return cat(choice.is_gemm ? "gemm; " : "other; ", to_text(choice.options));
 }
 
 Choice choice_from_text(const std::string& text) {
-  const bool heavy = text.starts_with("heavy; ");
-  check(heavy || text.starts_with("light; "), "choice '", text,
-        "': begins with neither 'light; ' nor 'heavy; '");
-  return {options_from_text(text.substr(7)), heavy};
+  const bool is_gemm = text.starts_with("gemm; ");
+  check(is_gemm || text.starts_with("other; "), "choice '", text,
+        "': begins with neither 'other; ' nor 'gemm; '");
+  return {options_from_text(text.substr(7)), is_gemm};
 }
 
 }  // namespace tiny

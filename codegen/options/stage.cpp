@@ -88,19 +88,19 @@ bool contains_reduction(Node n) {
 }
 
 // One dimension of a tile: the ranges of the kernel that move along it, and its extent.
-struct Side {
+struct StageSide {
   std::vector<Node> ranges;
   int64_t extent = 1;
 };
 
 // `windows`: what they share is in the tile once.
-std::vector<Side> sides_of(Node value, const std::vector<Node>& tile, bool windows) {
-  std::vector<Side> out;
+std::vector<StageSide> sides_of(Node value, const std::vector<Node>& tile, bool windows) {
+  std::vector<StageSide> out;
   for (Node r : tile) {
-    const auto at = std::find_if(out.begin(), out.end(), [&](const Side& s) {
+    const auto at = std::find_if(out.begin(), out.end(), [&](const StageSide& s) {
       return windows && s.ranges.size() == 1 && move_alike(value, s.ranges[0], r);
     });
-    Side& side = at == out.end() ? out.emplace_back() : *at;
+    StageSide& side = at == out.end() ? out.emplace_back() : *at;
     side.extent += extent(r) - 1;
     side.ranges.push_back(r);
   }
@@ -108,14 +108,14 @@ std::vector<Side> sides_of(Node value, const std::vector<Node>& tile, bool windo
 }
 
 // Elements between neighbours along each side: `padding` lies between those along the first one.
-std::vector<int64_t> steps_of(const std::vector<Side>& sides, int64_t padding) {
+std::vector<int64_t> steps_of(const std::vector<StageSide>& sides, int64_t padding) {
   std::vector<int64_t> out(sides.size(), 1);
   for (size_t i = sides.size() - 1; i-- > 0;) out[i] = out[i + 1] * sides[i + 1].extent;
   if (sides.size() > 1) out[0] += padding;
   return out;
 }
 
-Node place(const std::vector<Side>& sides, const std::vector<int64_t>& steps) {
+Node place(const std::vector<StageSide>& sides, const std::vector<int64_t>& steps) {
   Node at = index(0);
   for (size_t i = 0; i < sides.size(); ++i)
     for (Node r : sides[i].ranges) at = index_add(at, index_mul(r, steps[i]));
@@ -189,12 +189,12 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   if (raw) value = p.gate ? gated(raw, p.gate) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, static_cast<int>(s->ints()[0]) - 1);
-  const std::vector<Side> sides = sides_of(value, tile, is_of_windows(opt));
+  const std::vector<StageSide> sides = sides_of(value, tile, is_of_windows(opt));
   const std::vector<int64_t> steps = steps_of(sides, opt.axes[1]);
   NodeMap<Node> map;
-  std::vector<Side> fill;
+  std::vector<StageSide> fill;
   std::vector<Node> closed;
-  for (const Side& side : sides) {
+  for (const StageSide& side : sides) {
     Node r = make(Op::Range, kIndex, {index(side.extent)}, RangeArg{id++, RangeKind::Loop});
     for (Node of : side.ranges) map[of] = of == side.ranges[0] ? r : index(0);
     fill.push_back({{r}, side.extent});
@@ -273,7 +273,7 @@ std::string staging_problem(Node sink) {
 }
 
 int64_t stage_bytes(Node stage) {
-  constexpr int64_t kAlignment = 16;  // of the widest access by a thread
+  constexpr int64_t kAlignment = 16;  // bytes of the largest access by a thread
   const int64_t bytes = stage->ints()[1] * stage->dtype.size();
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -309,13 +309,13 @@ namespace {
 
 // Whether no two iterations write the same element, tried one after the other.
 bool walked_apart(const Claim& c) {
-  constexpr int64_t kMost = 1 << 15;
+  constexpr int64_t kMax = 1 << 15;
   std::vector<Node> ranges;
   int64_t count = 1;
   for (Node n : topological(c.index))
     if (n->op == Op::Range) ranges.push_back(n);
   for (Node r : ranges)
-    if ((count *= extent(r)) > kMost) return false;
+    if ((count *= extent(r)) > kMax) return false;
   std::vector<bool> written(static_cast<size_t>(c.size));
   for (int64_t i = 0; i < count; ++i) {
     Point p;
@@ -340,7 +340,7 @@ std::vector<Finding> prove_stages(Node sink) {
     std::vector<Node> threads;
     for (Node r : s->srcs().subspan(3))
       if (kind(r) == RangeKind::Thread) threads.push_back(exact_form(r));
-    // Which tile of several it is moves all of its elements alike.
+    // The number of the tile, of several, moves all of its elements alike.
     NodeMap<Node> map;
     for (Node r : topological(s->src(1)))
       if (r->op == Op::Range && (s->ranges & r->ranges)) map[r] = constant(r->dtype, 0);

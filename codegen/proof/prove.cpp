@@ -97,8 +97,8 @@ bool is_possible(const Point& p) {
   return true;
 }
 
-// What the machine does at the point, in words; empty where it stays inside the buffer or the
-// point does not say enough.
+// The faulty access at the point, in words; empty where it stays inside the buffer or the point
+// does not say enough.
 std::string violation(const Claim& c, const Point& p) {
   if (!is_possible(p)) return "";
   Node n = c.access;
@@ -240,7 +240,7 @@ class Prover {
     return b.min >= 0 && b.max < c.size;
   }
 
-  // What reads memory without being a load.
+  // Nodes that read memory without being a load.
   void other(Node n) {
     if (n->is(Op::Matrix)) {
       const MatrixTile tile(n);
@@ -253,15 +253,15 @@ class Prover {
     }
   }
 
-  // The copy engine keeps to the map: all of it must lie inside the buffer.
+  // TMA keeps to the map: all of it must lie inside the buffer.
   Finding inside(const MatrixOperand& o) const {
     const TensorMap& map = o.map;
     int64_t last = map.offset;
     for (int d = 0; d < map.rank; ++d) last += (map.sizes[d] - 1) * map.strides[d];
     last /= map.element_bytes;
     if (map.offset >= 0 && last < o.elements) return {};
-    return wrong(Method::Bounds, cat("the copy engine reads buffer ", map.slot, " of ", o.elements,
-                                     " up to element ", last));
+    return wrong(Method::Bounds,
+                 cat("TMA reads buffer ", map.slot, " of ", o.elements, " up to element ", last));
   }
 
   void add(const Finding& f) {

@@ -1,6 +1,5 @@
-// The pass that makes a kernel's sum of products one of matrix units, by an option that says which
-// ranges count the rows and columns of a tile; and what its heuristic sees in the kernel
-// (codegen/heuristics/gpu_wgmma.cpp).
+// The pass that puts a kernel's GEMM on wgmma, by an option that names the ranges of a tile's rows
+// and columns; and the GEMM as its heuristic sees it (codegen/heuristics/gpu_wgmma.cpp).
 #pragma once
 #include "codegen/wgmma/operand.h"
 
@@ -10,7 +9,7 @@ namespace tiny {
 struct MatrixProduct {
   Node reduce = nullptr, a = nullptr, b = nullptr;
   Node mask = nullptr;  // one of them is zero where it does not hold
-  uint64_t closed = 0;
+  uint64_t reduced = 0;
 };
 bool find_matrix_product(Node sink, MatrixProduct& p);
 

@@ -57,7 +57,7 @@ class Scalarizer {
     return n->dtype.is_int() ? make(Op::Cast, kIndex, {leaf}) : leaf;
   }
 
-  // What the machine makes of an exact value.
+  // An exact value as the machine wraps it.
   static Node wrap(Node value, DType t) {
     if (t.scalar == Scalar::Index || fits(value->vmin, value->vmax, t)) return value;
     return make(Op::Cast, kIndex, {make(Op::Cast, t.one(), {value})});

@@ -1,4 +1,4 @@
-// What a kernel does to memory, as exact integer arithmetic: every load and store of a
+// Memory accesses of a kernel as exact integer arithmetic, for proofs: every load and store of a
 // Machine-stage graph, with its index and gate as scalar expressions over the kernel's ranges, one
 // of which stands for the lanes of a vector. Index values neither wrap nor truncate; an operation
 // that may wrap in the machine is an explicit cast to its dtype and back.

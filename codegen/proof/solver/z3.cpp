@@ -75,14 +75,14 @@ constexpr int kFalse = -1, kTrue = 1;  // Z3_lbool
   X(bool, get_numeral_int64, (Context, Ast, int64_t*))                                    \
   X(int, get_bool_value, (Context, Ast))
 
-struct Functions {
+struct Z3Functions {
 #define TINY_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   TINY_Z3_FUNCTIONS(TINY_DECLARE)
 #undef TINY_DECLARE
 };
 
 // nullptr where no library has all of them.
-const Functions* open_library() {
+const Z3Functions* open_library() {
   if (!TINY_Z3) return nullptr;
   const std::string given = env_text("Z3_PATH");
   const std::vector<std::string> names =
@@ -91,7 +91,7 @@ const Functions* open_library() {
   for (const std::string& name : names) {
     void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) continue;
-    auto f = std::make_unique<Functions>();
+    auto f = std::make_unique<Z3Functions>();
     bool complete = true;
     const auto find = [&](auto& function, const char* symbol) {
       function =
@@ -107,15 +107,15 @@ const Functions* open_library() {
   return nullptr;
 }
 
-const Functions* library() {
-  static const Functions* functions = open_library();
+const Z3Functions* library() {
+  static const Z3Functions* functions = open_library();
   return functions;
 }
 
 // Of one question: how many steps z3 takes depends on what a context has been asked before.
 class Session {
  public:
-  explicit Session(const Functions& f) : f_(f) {
+  explicit Session(const Z3Functions& f) : f_(f) {
     Config config = f_.mk_config();
     context_ = f_.mk_context(config);
     f_.del_config(config);
@@ -148,11 +148,11 @@ class Session {
 
  private:
   void limit(Solver solver, int64_t steps) {
-    constexpr int64_t kMost = std::numeric_limits<unsigned>::max() - 1;  // one more is no limit
+    constexpr int64_t kMax = std::numeric_limits<unsigned>::max() - 1;  // one more is no limit
     Params params = f_.mk_params(context_);
     f_.params_inc_ref(context_, params);
     f_.params_set_uint(context_, params, f_.mk_string_symbol(context_, "rlimit"),
-                       static_cast<unsigned>(std::clamp<int64_t>(steps, 1, kMost)));
+                       static_cast<unsigned>(std::clamp<int64_t>(steps, 1, kMax)));
     f_.solver_set_params(context_, solver, params);
     f_.params_dec_ref(context_, params);
   }
@@ -190,11 +190,11 @@ class Session {
     return ok;
   }
 
-  const Functions& f_;
+  const Z3Functions& f_;
   Context context_ = nullptr;
 };
 
-// What is known already. Never freed: threads may outlive main.
+// Answers of earlier questions. Never freed: threads may outlive main.
 struct Shared {
   std::mutex mutex;
   std::unordered_map<std::string, SmtAnswer> known;
@@ -219,7 +219,7 @@ void set_memory(const SmtMemory& memory) {
 
 SmtAnswer solve(const SmtText& question, int64_t steps) {
   if (!has_solver()) return {};
-  constexpr size_t kMostKnown = 1 << 14;
+  constexpr size_t kMaxKnown = 1 << 14;
   const std::string text = question.text();
   Shared& all = shared();
   SmtMemory memory;
@@ -235,7 +235,7 @@ SmtAnswer solve(const SmtText& question, int64_t steps) {
     if (memory.keep && answer->decision != Decision::Unknown) memory.keep(text, *answer);
   }
   std::lock_guard lock(all.mutex);
-  if (all.known.size() >= kMostKnown) all.known.clear();
+  if (all.known.size() >= kMaxKnown) all.known.clear();
   if (answer->decision != Decision::Unknown) all.known[text] = *answer;
   return *answer;
 }

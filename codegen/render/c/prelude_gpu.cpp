@@ -104,7 +104,7 @@ constexpr Helper kNativeAtomics[] = {
     {"atomic_xor", NATIVE_INTS("xor", "atomicXor") NATIVE("xor", "i64", "u64", "atomicXor")},
 };
 
-// What is made of them, the same everywhere.
+// Helpers on top of the primitives, the same everywhere.
 constexpr Helper kHelpers[] = {
     {"vec", R"(INLINE constexpr int alignment(int bytes) {
   return (bytes & -bytes) < 16 ? bytes & -bytes : 16;
@@ -368,7 +368,7 @@ INLINE T combine_apart(T x, T* shared, F f) {
   return x;
 }
 )"},
-    // What the threads of the group before this one have, combined.
+    // The combined values of the group's earlier threads.
     {"prefix_group", R"(template <int width, class T, class F>
 INLINE T prefix_group(T x, T none, T* shared, F f) {
   constexpr int lanes = width < WARP ? width : WARP;

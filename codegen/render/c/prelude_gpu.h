@@ -1,7 +1,8 @@
-// What a kernel's CUDA or HIP text has in front of it. First names that stand for all that is not
-// C++17, between `#ifndef TINY_PRELUDE` and `#endif`: another prelude that defines these (the
-// emulator's, devices/emulator/prelude.h) makes a program for another machine of the same text.
-// Then what is made of those names. No header is included: none of CUDA's or ROCm's is needed.
+// Preludes of CUDA and HIP kernels: text in front of each kernel. First names for everything that
+// is not C++17, between `#ifndef TINY_PRELUDE` and `#endif`: another prelude that defines these
+// (the emulator's, devices/emulator/prelude.h) makes a program for another machine of the same
+// text. Then helpers on top of those names. No header is included: none of CUDA's or ROCm's is
+// needed.
 //
 //   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`),
 //   f8e4m3 and f8e5m2 (of a u8)
