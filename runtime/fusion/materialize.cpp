@@ -200,8 +200,8 @@ class Chooser {
 
   bool is_computed_as_read(Node value, Node sum) const {
     if (!on_gpu(sum)) return false;
-    const auto thin = find_thin_product(sum, targets_.of(sum));
-    return thin && thin->computed == value;
+    const auto skinny = find_skinny_product(sum, targets_.of(sum));
+    return skinny && skinny->computed == value;
   }
 
   static constexpr int kDear = 24;  // work

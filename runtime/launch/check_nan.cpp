@@ -21,10 +21,10 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-struct Finding {
+struct NanFinding {
   std::string text;
 };
-std::string& finding() { return of_thread<Finding>().text; }
+std::string& finding() { return of_thread<NanFinding>().text; }
 thread_local bool locating = false;  // kernels that only look for the operation are not checked
 
 double element(const Bytes& bytes, DType t, size_t i) {

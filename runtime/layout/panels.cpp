@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kManyColumns = 256;  // in rows that are far apart
 
 bool is_large(const ProductOperand& o, int dim, const Target& target) {
-  const int64_t size = std::max(o.point->dtype.size(), 4);  // halves are computed with in f32
+  const int64_t size = std::max(o.point->dtype.size(), 4);  // 16-bit floats are computed in f32
   return o.point->shape()[dim] >= kManyColumns &&
          numel(o.point->shape()) * size > target.l2_bytes / 2;
 }

@@ -147,7 +147,7 @@ std::vector<Node> base_indices(const Rows& r, const Tensor& number) {
   for (int d = r.base->rank - 1; d >= 0; --d) {
     if (is_owned(r, d)) continue;
     const int64_t size = std::max<int64_t>(r.base->shape()[d], 1);
-    // What lies outside has to stay there: the first index keeps what the others leave.
+    // Indices outside have to stay there: the first index keeps the remainder of the others.
     out[d] = (d == first ? rest : mod(rest, size)).node();
     rest = floor_div(rest, size);
   }

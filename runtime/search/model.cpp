@@ -70,26 +70,26 @@ Work work_of(Node machine, const Target& target) {
       out.cycles += instructions(n, target) * product(ranges, n->ranges) / kIssue;
       continue;
     }
-    const uint64_t around = n->src(0)->ranges;
+    const uint64_t enclosing = n->src(0)->ranges;
     const bool gpu = target.kind == Target::Kind::Gpu;
     const double lanes = n->dtype.lanes;
     const double vectors =
         gpu ? lanes : std::max(1.0, std::ceil(lanes * n->dtype.size() / target.vector_bytes));
     out.registers += vectors;
-    const double runs = product(ranges, around);
-    loops[around] = runs;
+    const double runs = product(ranges, enclosing);
+    loops[enclosing] = runs;
     out.cycles += vectors * runs / kIssue;
     out.chain = std::max(out.chain, runs * kLatency);
   }
-  for (const auto& [around, runs] : loops) out.cycles += runs;  // of the loop itself
+  for (const auto& [enclosing, runs] : loops) out.cycles += runs;  // of the loop itself
   const double spilled = out.registers - target.vector_registers;
   if (spilled > 0 && target.kind == Target::Kind::Cpu)
-    for (const auto& [around, runs] : loops) out.cycles += 2 * spilled * runs;
+    for (const auto& [enclosing, runs] : loops) out.cycles += 2 * spilled * runs;
   return out;
 }
 
 // Bytes that move into a cache of `bytes`: the loops from that level inwards whose data fit are
-// walked without a miss, each turn of the others reads what it needs again.
+// walked without a miss, each iteration of the others reads its data again.
 double traffic(Node sink, double bytes) {
   std::vector<Node> nest = ranges_of(sink);  // ids are in order of the loops once they are ordered
   const auto all = accesses(sink);
@@ -102,7 +102,7 @@ double traffic(Node sink, double bytes) {
     double n = 1, step = 64;
     for (size_t i = depth; i < nest.size(); ++i) {
       const int64_t s = stride(a.node, range_id(nest[i]));
-      if (s == 0 || !(a.around >> range_id(nest[i]) & 1)) continue;
+      if (s == 0 || !(a.enclosing >> range_id(nest[i]) & 1)) continue;
       n *= static_cast<double>(extent(nest[i]));
       step = std::min(step, s == kIrregular ? 64 : std::abs(static_cast<double>(s)) * size(a));
     }
@@ -119,7 +119,7 @@ double traffic(Node sink, double bytes) {
   for (const Access& a : all) {
     double turns = 1;
     for (size_t i = 0; i < depth; ++i) {
-      if (!(a.around >> range_id(nest[i]) & 1)) continue;
+      if (!(a.enclosing >> range_id(nest[i]) & 1)) continue;
       const bool stays = i + 1 == depth && stride(a.node, range_id(nest[i])) == 0;
       if (!stays) turns *= static_cast<double>(extent(nest[i]));
     }
@@ -150,7 +150,7 @@ double gpu_seconds(Node sink, const Work& w, const LaunchSize& size, const Targe
   double full = std::min(1.0, threads / (kWanted * target.cores));
   if (w.registers > 128) full *= 128 / w.registers;
   if (w.registers > 255) full /= 4;
-  // Threads side by side that do not read side by side waste most of each sector.
+  // Neighbouring threads whose loads are not coalesced waste most of each sector.
   Node x = nullptr;
   for (Node r : ranges_of(sink))
     if (kind(r) == RangeKind::Thread) x = r;
@@ -197,10 +197,10 @@ bool stay_inside(const std::vector<const Claim*>& claims, int64_t top) {
 
 namespace {
 
-// Of a product on matrix units: what multiplies, what copies and what stores take turns at most
-// with themselves. Cycles that fit what an H200 was measured to take, and its manuals: 64 rows and
-// n columns take n / 2 for 32 bytes along k, and shared memory gives 128 bytes of both operands in
-// one; the second cache gives a multiprocessor 48, in rows that count as 128 bytes at least.
+// Of a wgmma GEMM: multiplication, copies and epilogue overlap with each other. Cycles fit to
+// measurements (measurements.md: matrix_seconds) and manuals: 64 rows and n columns take n / 2 for
+// 32 bytes along k, and shared memory gives 128 bytes of both operands in one; L2 gives a
+// multiprocessor 48, in rows that count as 128 bytes at least.
 double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
   constexpr double kFromCache = 48, kFromShared = 128, kStored = 24, kBegin = 3000, kStep = 40;
   constexpr double kOfClusters = 0.9, kFromOthers = 32;  // the latter, bytes in a cycle, is a guess
@@ -221,27 +221,27 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
   const double slices = tile.depth * tile.dtype.size() / 32.0, n = tile.width();
   const double each = std::max(n / 2, (64 + n) * 32 / kFromShared);
   double multiply = slices * each * tile.pieces() * tile.groups();
-  if (tile.type().apart) multiply += tile.rows * tile.columns / 256.0;
+  if (tile.type().promotes_each_step) multiply += tile.rows * tile.columns / 256.0;
   const double copy = (rows(tile.a) + rows(tile.b)) * 128 / kFromCache;
   const auto steps = static_cast<double>(tile.all_steps());
   const double store = written / tiles / kStored;
   const double resident = std::min<double>(tile.blocks(), std::ceil(tiles / target.cores));
-  // Of a multiprocessor: parts of sums fill the last. Of clusters of four or more fewer run at a
-  // time than there is room for.
-  const double cores = target.cores * (tile.parts > 2 ? kOfClusters : 1);
-  const double turns = std::ceil(tiles * tile.parts / cores) / tile.parts;
-  const double added = tile.parts > 1 ? tile.rows * tile.columns * 4 / kFromOthers : 0;
+  // Waves: split-K fills the last. Of clusters of four or more fewer run at a time than there is
+  // room for.
+  const double cores = target.cores * (tile.split_k > 2 ? kOfClusters : 1);
+  const double turns = std::ceil(tiles * tile.split_k / cores) / tile.split_k;
+  const double added = tile.split_k > 1 ? tile.rows * tile.columns * 4 / kFromOthers : 0;
   // One block at a time waits for each step's barriers and for its stores.
   const double waits = (steps * kStep + store) * turns / resident;
   return (kBegin + turns * steps * std::max(multiply, copy) + waits + added) / kClock;
 }
 
-// Of a product on the matrix units of warps: what a warp loads and multiplies, hidden by as many
-// warps as have registers and shared memory; in units that fit what the heuristic's constants for
-// fragments were measured to be (codegen/heuristics/gpu_mma.cpp).
+// Of a GEMM by mma.sync: loads and multiplications of a warp, hidden by as many warps as have
+// registers and shared memory; in units that fit the heuristic's constants for fragments
+// (codegen/heuristics/gpu_mma.cpp).
 double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
   constexpr double kLoad = 6, kStaged = 2, kMultiply = 2, kStep = 5, kBarrier = 30, kHidden = 16;
-  constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536, kMostWarps = 64;
+  constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536, kMaxWarps = 64;
   const std::vector<Node> ranges = ranges_of(low.machine);
   double threads = 1, block = 1;
   for (int i = 0; i < 3; ++i) {
@@ -260,10 +260,10 @@ double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
     }
     if (n->op == Op::Stage) loops[n->src(2)->ranges] = kBarrier * product(ranges, n->ranges);
   }
-  for (const auto& [around, steps] : loops) work += steps;
+  for (const auto& [enclosing, steps] : loops) work += steps;
   const double warps = block / target.warp, blocks = threads / block / target.cores;
   double resident = kAll / (target.warp * (kRegisters * w.registers + kOthers)) / warps;
-  resident = std::min({std::floor(resident), kMostWarps / warps, std::ceil(blocks)});
+  resident = std::min({std::floor(resident), kMaxWarps / warps, std::ceil(blocks)});
   if (low.launch.shared_bytes > 0)
     resident = std::min(resident, std::floor(static_cast<double>(target.shared_bytes) /
                                              static_cast<double>(low.launch.shared_bytes)));
