@@ -165,9 +165,10 @@ void on_fatal_error(const char* reason) {
 }
 
 // One compilation with its own context, so that types and constants do not pile up.
-class Compilation {
+class LlvmCompilation {
  public:
-  Compilation(const Llvm& llvm, const Source& source, const Processor& processor, Machine& machine)
+  LlvmCompilation(const Llvm& llvm, const Source& source, const Processor& processor,
+                  Machine& machine)
       : llvm_(llvm),
         source_(source),
         processor_(processor),
@@ -178,7 +179,7 @@ class Compilation {
   }
 
   // After a fatal error the context and the machine are in an unknown state: they are left alone.
-  ~Compilation() {
+  ~LlvmCompilation() {
     compiling = nullptr;
     if (!finished_) {
       machine_ = nullptr;
@@ -244,7 +245,7 @@ class Compilation {
 
   // Without a handler LLVM prints an error and exits.
   static void on_diagnostic(Diagnostic diagnostic, void* self) {
-    auto& compilation = *static_cast<Compilation*>(self);
+    auto& compilation = *static_cast<LlvmCompilation*>(self);
     const Llvm& llvm = compilation.llvm_;
     if (llvm.GetDiagInfoSeverity(diagnostic) != kSeverityError) return;
     compilation.errors_ += take_message(llvm, llvm.GetDiagInfoDescription(diagnostic)) + " ";
@@ -302,7 +303,7 @@ std::string compile(const Source& source, const Processor& processor, const char
   const Llvm& llvm = library();
   auto& machines = of_thread<ThreadMachines>();
   std::string out =
-      Compilation(llvm, source, processor, machines.get(llvm, processor)).run(passes, output);
+      LlvmCompilation(llvm, source, processor, machines.get(llvm, processor)).run(passes, output);
   end_objects_before_libraries();
   return out;
 }

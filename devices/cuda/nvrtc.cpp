@@ -18,7 +18,7 @@ namespace {
 using NvrtcProgram = struct NvrtcProgramTag*;
 
 constexpr int kInvalidOption = 5;
-constexpr const char* kFileName = "kernel.cu";  // what the log calls the source
+constexpr const char* kFileName = "kernel.cu";  // the source's name in the log
 
 // -default-device: functions without __device__ are for the GPU too. Warnings would be about
 // generated code, the assembler's report is wanted in the log. The text says what is contracted.
@@ -157,16 +157,16 @@ const Nvrtc& library() {
 
 // ---------------------------------------------------------------------------- compiling
 
-class Compilation {
+class NvrtcCompilation {
  public:
-  Compilation(const Nvrtc& nvrtc, const std::string& text) : nvrtc_(nvrtc) {
+  NvrtcCompilation(const Nvrtc& nvrtc, const std::string& text) : nvrtc_(nvrtc) {
     status_ = nvrtc.CreateProgram(&program_, text.c_str(), kFileName, 0, nullptr, nullptr);
   }
-  ~Compilation() {
+  ~NvrtcCompilation() {
     if (program_) nvrtc_.DestroyProgram(&program_);
   }
-  Compilation(const Compilation&) = delete;
-  Compilation& operator=(const Compilation&) = delete;
+  NvrtcCompilation(const NvrtcCompilation&) = delete;
+  NvrtcCompilation& operator=(const NvrtcCompilation&) = delete;
 
   NvrtcResult run(const std::string& arch) {
     const std::string target = "--gpu-architecture=" + arch;
@@ -221,7 +221,7 @@ std::set<int> lines_named(const std::string& log) {
   return lines;
 }
 
-// Those lines with their neighbours, numbered.
+// The lines with their neighbours, numbered.
 std::string excerpt(const std::string& text, const std::set<int>& lines) {
   TextReader in(text);
   std::string out, line;
@@ -247,7 +247,7 @@ int number_before(const std::string& log, const std::string& mark) {
 }  // namespace
 
 NvrtcResult nvrtc_compile(const std::string& text, const std::string& arch) {
-  return Compilation(library(), text).run(arch);
+  return NvrtcCompilation(library(), text).run(arch);
 }
 
 std::string compile_cuda(const std::string& text, const std::string& arch, std::string* log,

@@ -73,7 +73,7 @@ ptrdiff_t find_damage(char* begin, size_t bytes) {
   return hit - begin;
 }
 
-// Which side of a buffer was written, empty if neither; mends it.
+// The side of a buffer that was overwritten, empty if neither; mends it.
 std::string damage(char* begin, size_t bytes) {
   const auto before = find_damage(begin - kMargin, kMargin);
   const auto after = find_damage(begin + bytes, padded(bytes) - bytes + kMargin);

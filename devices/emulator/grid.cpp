@@ -20,7 +20,7 @@
 namespace tiny {
 namespace {
 
-constexpr int kMostLanes = 64, kMostWarps = 128, kSlotBytes = 16;  // warps of a cluster
+constexpr int kMaxLanes = 64, kMaxWarps = 128, kSlotBytes = 16;  // warps of a cluster
 // An exchange between lanes is positive; a thread that polls asks again at some later time.
 constexpr int kBarrier = 0, kEnded = -1, kPoll = -2, kCluster = -3;
 
@@ -114,8 +114,8 @@ class Worker : public Emulated {
   FiberStacks stacks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
-  alignas(64) char slot_memory_[kMostWarps][2][kMostLanes * kSlotBytes];  // in turn
-  char second_slots_[kMostWarps] = {};  // whether it is the second one's turn
+  alignas(64) char slot_memory_[kMaxWarps][2][kMaxLanes * kSlotBytes];  // in turn
+  char second_slots_[kMaxWarps] = {};  // whether it is the second one's turn
   std::vector<char> signal_stack_ = std::vector<char>(64 << 10);
   std::vector<char> fault_stack_ = std::vector<char>(64 << 10);
   volatile bool inside_ = false;  // a kernel runs
@@ -156,8 +156,8 @@ ON_FIBER void Worker::on_wait(Emulated* e, int what, int line) {
   w.next_thread().switch_to(thread.fiber->context);
 }
 
-// What runs when a thread has come to a stop: the next one of its warp, in the end the warp's
-// master. From fiber to fiber the processor predicts all jumps, as the stacks have the same calls.
+// The fiber that runs when a thread stops: the next one of its warp, in the end the warp's master.
+// From fiber to fiber the processor predicts all jumps, as the stacks have the same calls.
 ON_FIBER FiberContext& Worker::next_thread() {
   if (++current_ >= end_) return main_;
   ++lane;
@@ -295,7 +295,7 @@ ON_FIBER int Worker::on_products(Emulated* e, int what, int groups, int line) {
   return done;
 }
 
-// What is wrong with an access to shared memory, if anything.
+// The fault of an access to shared memory; empty where there is none.
 std::string Worker::shared_problem(int64_t at, int64_t bytes, bool writes) {
   const bool first = !now().shadow.is_touched(static_cast<size_t>(at));
   int other = -1;
@@ -572,7 +572,7 @@ void Worker::run_blocks_of(EmulatedLaunch& launch, int64_t cluster) {
     b.place[1] = static_cast<int>(index / size.grid[0] % size.grid[1]);
     b.place[2] = static_cast<int>(index / size.grid[0] / size.grid[1]);
     b.memory.resize(static_cast<size_t>(launch.target.shared_bytes) +
-                    EmulatedProgram::kMostArrays * EmulatedProgram::kGapBytes);
+                    EmulatedProgram::kMaxArrays * EmulatedProgram::kGapBytes);
     b.matrix.begin_block(b.memory.data(), static_cast<int64_t>(b.memory.size()), count_);
     b.shadow.grow(0);
     b.shadow.begin_block();

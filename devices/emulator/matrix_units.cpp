@@ -160,7 +160,7 @@ bool EmulatedMatrixUnits::complete_copy() {
   return true;
 }
 
-// What of box[0] elements from `element` on lies inside the tensor, the rest as zeros.
+// Copies box[0] elements from `element` on, zeros outside the tensor.
 void EmulatedMatrixUnits::copy_row(const Copy& copy, const int64_t* element, uint32_t to) {
   const TensorMap& map = copy.map->map;
   const auto size = static_cast<size_t>(map.element_bytes);

@@ -157,7 +157,8 @@ class Library : public Nccl {
     for (size_t i = 0; i < comms.size(); ++i) start_own(s, i, comms[i], streams[i]);
   }
 
-  // What GPU number `own` does for it: one sum where all want it, else one for each that does.
+  // The part of GPU number `own`: one all-reduce where all want it, else one reduction for each
+  // that does.
   void start_own(const NcclSum& s, size_t own, NcclComm comm, GpuStream stream) const {
     const bool everywhere = std::all_of(s.to.begin(), s.to.end(), [](void* to) { return to; });
     const int dtype = number_of(s.dtype);

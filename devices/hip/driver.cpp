@@ -13,7 +13,7 @@ namespace {
 
 struct KernelNode;
 
-// What the table has in another form.
+// Functions that the table has in another form.
 struct Runtime {
   const char* (*error_name)(int) = nullptr;
   const char* (*error_string)(int) = nullptr;

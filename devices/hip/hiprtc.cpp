@@ -75,16 +75,16 @@ const Search& search() {
   return instance;
 }
 
-class Compilation {
+class HiprtcCompilation {
  public:
-  Compilation(const Hiprtc& hiprtc, const std::string& text) : hiprtc_(hiprtc) {
+  HiprtcCompilation(const Hiprtc& hiprtc, const std::string& text) : hiprtc_(hiprtc) {
     status_ = hiprtc.CreateProgram(&program_, text.c_str(), "kernel.hip", 0, nullptr, nullptr);
   }
-  ~Compilation() {
+  ~HiprtcCompilation() {
     if (program_) hiprtc_.DestroyProgram(&program_);
   }
-  Compilation(const Compilation&) = delete;
-  Compilation& operator=(const Compilation&) = delete;
+  HiprtcCompilation(const HiprtcCompilation&) = delete;
+  HiprtcCompilation& operator=(const HiprtcCompilation&) = delete;
 
   std::string run(const std::string& arch) {
     const std::string target = "--offload-arch=" + arch;
@@ -149,7 +149,7 @@ std::string compile_hiprtc(const std::string& text, const std::string& arch,
   // hiprtc puts ROCm's headers before the text: some of our functions have the names of theirs.
   static std::mutex mutex;  // nothing says that it may be called from two threads
   std::lock_guard lock(mutex);
-  Compilation compilation(search().hiprtc, "namespace tiny_kernel {\n" + text + "\n}\n");
+  HiprtcCompilation compilation(search().hiprtc, "namespace tiny_kernel {\n" + text + "\n}\n");
   std::string binary = compilation.run(arch);
   if (!binary.empty()) return binary;
   throw DeviceError(cat("hiprtc of HIP ", hip_version_text(hip_version()),
