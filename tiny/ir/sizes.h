@@ -5,9 +5,9 @@
 
 namespace tiny {
 
-inline constexpr int64_t kMostElements = int64_t{1} << 62;  // of any tensor
+inline constexpr int64_t kMaxElements = int64_t{1} << 62;  // of any tensor
 
-// Throw Error with `what` and both numbers where the result lies beyond +-kMostElements.
+// Throw Error with `what` and both numbers where the result lies beyond +-kMaxElements.
 int64_t checked_add(const char* what, int64_t a, int64_t b);
 int64_t checked_mul(const char* what, int64_t a, int64_t b);
 

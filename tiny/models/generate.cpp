@@ -12,7 +12,7 @@ namespace {
 // Columns of a prompt are computed so many at a time: the first as often as they fit, the second
 // for the rest, which is padded on the left.
 constexpr int64_t kLargeStep = 256, kSmallStep = 32;
-constexpr int64_t kLeastCapacity = 64;
+constexpr int64_t kMinCapacity = 64;
 // New tokens that a cache has room for from the beginning; more make it grow.
 constexpr int64_t kRoom = 128;
 
@@ -64,7 +64,7 @@ Generator::Generator(Transformer& model) : model_(model) {
 // Caches for so many columns at least. What is in them stays where the batch is the same.
 void Generator::reserve(int64_t batch, int64_t columns) {
   if (batch == batch_ && columns <= capacity_) return;
-  int64_t capacity = kLeastCapacity;
+  int64_t capacity = kMinCapacity;
   while (capacity < columns) capacity *= 2;
   const ModelConfig& c = model_.config();
   const Tensor& like = *model_.state_dict()[0].tensor;

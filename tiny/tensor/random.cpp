@@ -57,7 +57,7 @@ class Exactly {
   // `state`: what take_state gave, for its zero.
   explicit Exactly(const Tensor& state) : zero_(state.select(0, 4)) {}
 
-  // x, and no part of a sum: its bits pass through integers.
+  // x, kept out of any sum: its bits pass through integers.
   Tensor rounded(const Tensor& x) const {
     const DType bits = x.dtype() == kF64 ? kU64 : kU32;
     return (x.bitcast(bits) ^ zero_.to(bits)).bitcast(x.dtype());

@@ -135,8 +135,8 @@ void TensorFile::open_gguf_parts(const std::string& first) {
   const auto suffix = [&](int64_t part) {
     return formatted("-%05d-of-%05d.gguf", static_cast<int>(part), static_cast<int>(parts));
   };
-  constexpr int64_t kMostParts = 65535;  // it is an u16
-  check(parts <= kMostParts && first.ends_with(suffix(1)), "gguf: ", first, " is one of ", parts,
+  constexpr int64_t kMaxParts = 65535;  // it is an u16
+  check(parts <= kMaxParts && first.ends_with(suffix(1)), "gguf: ", first, " is one of ", parts,
         " files: open the first of them, by a name that ends in ", suffix(1));
   const std::string stem = first.substr(0, first.size() - suffix(1).size());
   std::vector<std::string> missing;
