@@ -142,7 +142,7 @@ const std::vector<std::pair<const char*, Make>>& makers() {
 TEST_CASE("sizes, positions, steps and counts at the ends of int64 are right or an Error") {
   const Tensor x = ones({1, 1, 8, 8});
   for (const auto& [name, make] : makers())
-    for (int64_t v : {INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, kMostElements, kMostElements - 1,
+    for (int64_t v : {INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, kMaxElements, kMaxElements - 1,
                       INT64_MIN, INT64_MIN + 1, int64_t{-1}, int64_t{0}}) {
       CAPTURE(name);
       CAPTURE(v);
@@ -172,7 +172,7 @@ TEST_CASE("what lies beyond int64 is told with its numbers") {
 
 TEST_CASE(
     "a tensor of more bytes than there can be is an Error when it is computed, a part is not") {
-  CHECK_THROWS_WITH_AS(Tensor::ones({kMostElements - 1}).contiguous().realize(),
+  CHECK_THROWS_WITH_AS(Tensor::ones({kMaxElements - 1}).contiguous().realize(),
                        "memory: 4611686018427387903 elements of f32 take more than 2^58 bytes: "
                        "narrow the tensor before it is computed",
                        Error);
