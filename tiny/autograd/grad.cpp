@@ -283,7 +283,7 @@ Node extremum_gradient(Node n, Node g) {
   const Node equal = binary(Op::Eq, stored, expand(extremum, x->shape()));
   const Node hit = cast(equal, x->dtype);
   const DType wide = wide_dtype(x->dtype);
-  constexpr int64_t kCounted = 256;  // all halves count to here exactly
+  constexpr int64_t kCounted = 256;  // f16 and bf16 count exactly to here
   const Node count = reduce(Op::Add, elements <= kCounted ? hit : cast(equal, wide), how.axes);
   const Node share = binary(Op::Div, cast(g, wide), cast(count, wide));
   return mul(hit, expand(cast(share, x->dtype), x->shape()));

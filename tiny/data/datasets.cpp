@@ -37,7 +37,7 @@ class Stream {
   int64_t read(void* to, int64_t count) {
     return gzread(file_.get(), to, static_cast<unsigned>(count));
   }
-  // What is wrong after a read that came up short: empty for a plain end of file.
+  // The fault of a read that came up short: empty for a plain end of file.
   std::string complaint() const {
     int code = Z_OK;
     const char* text = gzerror(file_.get(), &code);

@@ -159,7 +159,7 @@ RandomWords threefry2x32(const Tensor& key0, const Tensor& key1, const Tensor& c
 
 namespace {
 
-// What one call takes from the stream: words of n blocks, or n words.
+// Words that one call takes from the stream: n blocks, or n words.
 struct Blocks {
   Tensor state;
   RandomWords words;

@@ -190,7 +190,7 @@ Tensor Tensor::einsum(const std::string& equation, const std::vector<Tensor>& op
     parts.push_back(without_repeats(operands[i], e.inputs[i]));
     t = promote(t, operands[i].dtype());
   }
-  // What later operands or the output still need, from the back.
+  // Axes that later operands or the output still need, from the back.
   std::vector<std::string> needed{e.output};
   for (size_t i = parts.size(); i-- > 1;) needed.push_back(needed.back() + e.inputs[i]);
   std::reverse(needed.begin(), needed.end());
