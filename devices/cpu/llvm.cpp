@@ -7,7 +7,7 @@
 #include "devices/cpu/cpu.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 
 namespace tiny {
 namespace {

@@ -12,7 +12,7 @@
 #include "devices/emulator/matrix_units.h"
 #include "devices/emulator/shadow.h"
 #include "tiny/base/error.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 
 // Code on the stacks of fibers: the sanitizers know one stack per thread.
 #define ON_FIBER __attribute__((no_sanitize("address", "thread")))

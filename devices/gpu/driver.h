@@ -203,7 +203,4 @@ class GpuScope {
 GpuEvent make_event(const GpuDriver& driver, unsigned flags);
 void destroy_event(const GpuDriver& driver, GpuEvent event);
 
-// The first of the files that opens, or null and why none does: "searched for a, b (reason)".
-void* open_first(const std::vector<std::string>& files, std::string& failure);
-
 }  // namespace tiny

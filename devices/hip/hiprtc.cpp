@@ -1,7 +1,5 @@
 #include "devices/hip/hiprtc.h"
 
-#include <dlfcn.h>
-
 #include <mutex>
 #include <vector>
 
@@ -9,6 +7,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
+#include "tiny/base/library.h"
 
 namespace tiny {
 namespace {
@@ -38,40 +37,39 @@ struct Hiprtc {
 
 // The name of a function that the library lacks, or nothing.
 std::string bind_functions(void* library, Hiprtc& hiprtc) {
-#define TINY_BIND(name, parameters)                                                      \
-  hiprtc.name = reinterpret_cast<decltype(hiprtc.name)>(dlsym(library, "hiprtc" #name)); \
-  if (hiprtc.name == nullptr) return "hiprtc" #name;
-  TINY_HIPRTC_FUNCTIONS(TINY_BIND)
-  TINY_BIND(GetErrorString, )
-#undef TINY_BIND
-  return "";
+  LibraryFunctions functions(library);
+#define TINY_NEED(name, parameters) functions.need("hiprtc" #name, hiprtc.name);
+  TINY_HIPRTC_FUNCTIONS(TINY_NEED)
+  TINY_NEED(GetErrorString, )
+#undef TINY_NEED
+  return functions.missing();
 }
 
-struct Search {
+struct HiprtcSearch {
   Hiprtc hiprtc;
   std::string failure;
 
-  Search() {
+  HiprtcSearch() {
     std::vector<std::string> files = rocm_files("hiprtc");
     const std::string file = env_text("HIPRTC_LIBRARY");
     if (!file.empty()) files = {file};
-    void* library = open_first(files, failure);
+    const OpenedLibrary opened = open_library(files);
+    void* library = opened.handle;
     // Up to HIP 5 its functions are in the runtime's library.
     if (library == nullptr && file.empty()) library = hip_library();
     if (library == nullptr)
-      failure = cat("AMD's compiler hiprtc was not found: ", failure,
+      failure = cat("AMD's compiler hiprtc was not found: ", opened.failure,
                     ". It comes with ROCm (rocm.docs.amd.com); HIPRTC_LIBRARY names the file "
                     "libhiprtc.so where it lies elsewhere");
     else if (const std::string missing = bind_functions(library, hiprtc); !missing.empty())
       failure = cat("AMD's compiler hiprtc has no function ", missing);
-    else
-      failure.clear();
     if (failure.empty()) end_objects_before_libraries();
   }
 };
 
-const Search& search() {
-  static const Search& instance = *new Search;  // never destroyed: used until the process ends
+const HiprtcSearch& search() {
+  static const HiprtcSearch& instance =
+      *new HiprtcSearch;  // never destroyed: used until the process ends
   return instance;
 }
 

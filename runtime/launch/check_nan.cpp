@@ -11,7 +11,7 @@
 #include "runtime/realize/realize.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
 

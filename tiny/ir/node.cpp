@@ -8,7 +8,7 @@
 #include <new>
 
 #include "tiny/base/error.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 #include "tiny/ir/facts.h"
 
 namespace tiny {

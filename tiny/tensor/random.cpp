@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tiny/base/env.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/tensor/detail.h"
 

@@ -1,7 +1,5 @@
 // z3 by its C API, with declarations of our own: neither its headers nor its library are needed to
 // build. The types are opaque; the functions are unchanged from z3 4.8 to 4.15.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
+#include "tiny/base/library.h"
 
 #ifndef TINY_Z3
 #define TINY_Z3 1
@@ -82,33 +81,25 @@ struct Z3Functions {
 };
 
 // nullptr where no library has all of them.
-const Z3Functions* open_library() {
+const Z3Functions* open_z3() {
   if (!TINY_Z3) return nullptr;
   const std::string given = env_text("Z3_PATH");
   const std::vector<std::string> names =
       given.empty() ? std::vector<std::string>{"libz3.so.4", "libz3.so", "libz3.dylib"}
                     : std::vector<std::string>{given};
-  for (const std::string& name : names) {
-    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) continue;
-    auto f = std::make_unique<Z3Functions>();
-    bool complete = true;
-    const auto find = [&](auto& function, const char* symbol) {
-      function =
-          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-      complete &= function != nullptr;
-    };
-#define TINY_FIND(result, name, parameters) find(f->name, "Z3_" #name);
-    TINY_Z3_FUNCTIONS(TINY_FIND)
-#undef TINY_FIND
-    if (complete) return f.release();
-    dlclose(library);
-  }
-  return nullptr;
+  auto functions = std::make_unique<Z3Functions>();
+  const auto fault_of = [&](void* library, const std::string&) {
+    LibraryFunctions f(library);
+#define TINY_NEED(result, name, parameters) f.need("Z3_" #name, functions->name);
+    TINY_Z3_FUNCTIONS(TINY_NEED)
+#undef TINY_NEED
+    return f.missing();
+  };
+  return open_library(names, RTLD_NOW, fault_of).handle ? functions.release() : nullptr;
 }
 
 const Z3Functions* library() {
-  static const Z3Functions* functions = open_library();
+  static const Z3Functions* functions = open_z3();
   return functions;
 }
 
