@@ -4,6 +4,7 @@
 #include <set>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/kernel/option.h"
 #include "codegen/wgmma/tile.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr double kMaxOfCache = 8;  // times the L2 cache
 
-double elements(Node param) { return static_cast<double>(param->ints()[1]); }
+double elements(Node param) { return static_cast<double>(elements_of(param)); }
 
 // How often a load is executed: a matrix instruction's operand in registers serves all unrolled
 // iterations that do not change it.
@@ -50,8 +51,8 @@ uint64_t streamed_by_loads(Node sink, const Target& target) {
     const double bytes = elements(param) * param->dtype.size();
     const auto cache = static_cast<double>(target.l2_bytes);
     if (count <= 1.01 * elements(param) && bytes > cache && bytes < kMaxOfCache * cache &&
-        written < kLittle * bytes && param->ints()[0] < 64)
-      slots |= uint64_t{1} << param->ints()[0];
+        written < kLittle * bytes && slot_of(param) < 64)
+      slots |= uint64_t{1} << slot_of(param);
   }
   return slots;
 }

@@ -5,6 +5,7 @@
 #include "codegen/kernel/lengths.h"
 #include "codegen/options/mma.h"
 #include "codegen/passes/passes.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -133,7 +134,7 @@ class CpuTuner : Tuner {
   void tile(Node v) {
     const int vid = range_id(v), lanes = lanes_for(v);
     const Node u = reuse_range(vid);
-    const int64_t vectors = (extent(v) + lanes - 1) / lanes;
+    const int64_t vectors = ceil_div(extent(v), lanes);
     choice_.is_gemm = u != nullptr;
     if (!u) return vector_split(vid, lanes, static_cast<int>(best_unroll(vectors, 4)));
     const int uid = range_id(u);
@@ -162,12 +163,12 @@ class CpuTuner : Tuner {
   // read the panels seldom enough (measurements.md: rows of tiles).
   void rows(int uid, int64_t each, int64_t panels) {
     constexpr int64_t kRows = 512, kPieces = 8, kMin = 4;
-    const int64_t n = extent(range(uid)), strips = (n + each - 1) / each;
+    const int64_t n = extent(range(uid)), strips = ceil_div(n, each);
     int64_t block = strips;
     if (panels > 0) {
-      const int64_t pieces = (kPieces * target_.cores + panels - 1) / panels;
-      const int64_t blocks = std::max((n + kRows - 1) / kRows, std::min(pieces, strips / kMin));
-      block = (strips + blocks - 1) / std::max<int64_t>(blocks, 1);
+      const int64_t pieces = ceil_div(kPieces * target_.cores, panels);
+      const int64_t blocks = std::max(ceil_div(n, kRows), std::min(pieces, strips / kMin));
+      block = ceil_div(strips, std::max<int64_t>(blocks, 1));
     }
     if (n % (each * block)) apply({OptKind::Extend, uid, each * block, {}});
     if (panels > 0) {
@@ -262,7 +263,7 @@ RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, 
     for (int64_t r = 1; r <= std::min(kMaxRows, rows); ++r) {
       if (r * v + v + 1 > target.vector_registers || (!extends && rows % r)) continue;
       const auto products = static_cast<double>(r * v), loads = static_cast<double>(r + v);
-      const auto used = static_cast<double>(rows) / static_cast<double>((rows + r - 1) / r * r);
+      const auto used = static_cast<double>(rows) / static_cast<double>(round_up(rows, r));
       const double t = (1 + 2 * loads / products) / used;
       if (best.rows && t >= least) continue;
       best = {static_cast<int>(r), static_cast<int>(v)};

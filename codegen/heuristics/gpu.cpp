@@ -6,8 +6,10 @@
 
 #include "codegen/heuristics/gpu.h"
 #include "codegen/heuristics/gpu_product.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/wgmma/tile.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -110,7 +112,9 @@ class RowTuner : GpuTuner {
   }
 
   // Elements of all loops, as streams are, not as what there is for each channel.
-  bool is_stream(const Access& a) const { return iterations(loops()) <= a.node->src(0)->ints()[1]; }
+  bool is_stream(const Access& a) const {
+    return iterations(loops()) <= elements_of(a.node->src(0));
+  }
 
   // Whether most loads along the range are f32 of each column: eight of those are two loads of
   // every second 16 bytes, which touch twice as many L1 lines as four.
@@ -580,7 +584,7 @@ class RowTuner : GpuTuner {
     if (threads == 0) threads = row_threads(vectors, rows, held);
     const int flat = merge(set);
     if (flat < 0) return;  // a vector is all of it
-    const int64_t each = (extent(range(flat)) + threads - 1) / threads;
+    const int64_t each = ceil_div(extent(range(flat)), threads);
     held_ |= held && 2 * each * lanes_ >= kWantedOfHeld;
     const int inner = threads > 1 ? split(flat, threads) : flat;
     const bool is_thread = threads > 1 && extent(range(inner)) <= threads;

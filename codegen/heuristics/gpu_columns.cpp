@@ -5,6 +5,8 @@
 #include <set>
 
 #include "codegen/heuristics/gpu.h"
+#include "codegen/kernel/facts.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -62,7 +64,7 @@ class ColumnTuner : GpuTuner {
     while (across > 1 && results / lanes / across * 8 < target_.cores * int64_t{7}) across /= 2;
     // Threads that lie apart combine in powers of two: those beyond the last column do nothing.
     across = std::min(across, pow2(vectors));
-    const int64_t groups = (vectors + across - 1) / across;
+    const int64_t groups = ceil_div(vectors, across);
     if (vectors * 4 < groups * across * 3) return false;
     const int64_t blocks = results / extent(column) * groups;
     // Some blocks on each multiprocessor, so that one loads while another one combines.
@@ -104,10 +106,10 @@ class ColumnTuner : GpuTuner {
   // Where no good number divides what a thread has, it gets a few more that are gated off.
   int rows_below(int flat, int64_t down) {
     constexpr int64_t kUnrolled = 8, kGood = 4;
-    const int64_t rows = extent(range(flat)), each = (rows + down - 1) / down;
+    const int64_t rows = extent(range(flat)), each = ceil_div(rows, down);
     int64_t some = best_unroll(each, kUnrolled);
     for (int64_t n = kGood; some < kGood && each > kUnrolled && n > 1; n /= 2)
-      if ((each + n - 1) / n * n * 8 <= each * 9) some = n;
+      if (round_up(each, n) * 8 <= each * 9) some = n;
     const int part = split(flat, down * some), below = split(part, down);
     bind(below, RangeKind::Thread);
     if (below != part) bind(part, RangeKind::Unroll);
@@ -133,7 +135,7 @@ class ColumnTuner : GpuTuner {
   size_t streams() const {
     std::set<Node> out;
     for (const Access& a : accesses_)
-      if (a.node->op == Op::Load && iterations(loops()) <= a.node->src(0)->ints()[1])
+      if (a.node->op == Op::Load && iterations(loops()) <= elements_of(a.node->src(0)))
         out.insert(a.node->src(0));
     return out.size();
   }
@@ -153,7 +155,7 @@ class ColumnTuner : GpuTuner {
     for (int id : loops()) all |= range(id)->ranges;
     return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
       return a.node->op == Op::Load && (a.node->ranges & all) == all &&
-             iterations(loops()) <= a.node->src(0)->ints()[1];
+             iterations(loops()) <= elements_of(a.node->src(0));
     });
   }
 

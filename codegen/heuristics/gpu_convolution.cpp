@@ -9,6 +9,7 @@
 #include "codegen/heuristics/stage_tuner.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -283,10 +284,9 @@ class WindowTuner : StagingTuner {
                                         static_cast<double>(held * t.steps);
     const double hidden = 1 + kHidden / static_cast<double>(warps);
     const double uneven =
-        static_cast<double>((warps + kSchedulers - 1) / kSchedulers * kSchedulers) /
-        static_cast<double>(warps);
+        static_cast<double>(round_up(warps, kSchedulers)) / static_cast<double>(warps);
     const double fill = kFill / static_cast<double>(plan.depth * t.turns * t.fragments * blocks);
-    const int64_t rounds = (t.blocks + at_once - 1) / at_once * blocks;
+    const int64_t rounds = ceil_div(t.blocks, at_once) * blocks;
     return (work * hidden * uneven + fill) * static_cast<double>(rounds * t.fragments);
   }
 

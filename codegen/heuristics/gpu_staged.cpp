@@ -8,6 +8,7 @@
 #include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -272,8 +273,7 @@ class StageTuner : StagingTuner {
   StagePlan best_of(std::span<const StagePlan> plans) const {
     const int64_t others = size(batch_);
     const auto tiles = [&](const StagePlan& t) {
-      return (size(rows_) + t.rows() - 1) / t.rows() *
-             ((size(columns_) + t.columns() - 1) / t.columns()) * others;
+      return ceil_div(size(rows_), t.rows()) * (ceil_div(size(columns_), t.columns())) * others;
     };
     StagePlan best = plans[0];
     double least = INFINITY;
@@ -395,8 +395,7 @@ bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t othe
                       const Target& target) {
   constexpr int64_t kMin = 64, kShortest = 64;
   const StagePlan& least = kPlans[std::size(kPlans) - 1];
-  const int64_t tiles = (rows + least.rows() - 1) / least.rows() *
-                        ((columns + least.columns() - 1) / least.columns()) * others;
+  const int64_t tiles = ceil_div(rows, least.rows()) * ceil_div(columns, least.columns()) * others;
   return rows >= kMin && columns >= kMin && terms >= kShortest && 2 * tiles >= target.cores;
 }
 

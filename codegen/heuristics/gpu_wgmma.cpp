@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/wgmma/product.h"
 #include "codegen/wgmma/split_k.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -75,8 +77,8 @@ class WgmmaTuner {
   // each reads again, is larger (measurements.md: tile_of_few).
   int64_t tile_of_few(Opt opt, int64_t m, int64_t n) const {
     for (int64_t multiple : {8, 32, 64}) {
-      const int64_t columns = multiple * tiles_of(n, multiple);
-      const bool large = columns >= 96 || tiles_of(m, 128) >= target_.cores;
+      const int64_t columns = multiple * ceil_div(n, multiple);
+      const bool large = columns >= 96 || ceil_div(m, 128) >= target_.cores;
       for (int rows : {large ? 128 : 64, 128}) {
         opt.amount = amount_of({rows, static_cast<int>(columns)});
         if (is_legal(sink_, opt, target_)) return opt.amount;
@@ -115,7 +117,7 @@ class WgmmaTuner {
   void deepen(Opt& opt, int64_t m, int64_t n, int64_t others) const {
     TileShape shape = shape_of(opt.amount);
     shape.max_stages =
-        tiles_of(m, shape.rows) * tiles_of(n, shape.columns) * others <= target_.cores;
+        ceil_div(m, shape.rows) * ceil_div(n, shape.columns) * others <= target_.cores;
     Opt deep = opt;
     deep.amount = amount_of(shape);
     if (is_legal(sink_, deep, target_)) opt = deep;
@@ -155,8 +157,8 @@ class WgmmaTuner {
     int64_t reads = 1;
     for (const auto& t : to_sum(load->src(1)).terms)
       if (t.atom->op == Op::Range) reads *= extent(t.atom);
-    return reads <= load->src(0)->ints()[1] &&
-           2 * tiles_of(m.extent(), 128) * others >= target_.cores;
+    return reads <= elements_of(load->src(0)) &&
+           2 * ceil_div(m.extent(), 128) * others >= target_.cores;
   }
 
   // The ranges of an operand alone that a tile goes along: the one where it is contiguous, or all
@@ -225,8 +227,8 @@ class WgmmaTuner {
                     [&](const Tile& t) { return t.shape.split_n || size(t.shape) > 128 * 128; });
     for (const auto& [shape, rate] : tiles) {
       const int64_t all =
-          tiles_of(m.extent(), shape.rows) * tiles_of(n.extent(), shape.columns) * others;
-      const int64_t turns = tiles_of(all, target_.cores);
+          ceil_div(m.extent(), shape.rows) * ceil_div(n.extent(), shape.columns) * others;
+      const int64_t turns = ceil_div(all, target_.cores);
       // Square tiles of a single wave read less.
       if (shape.split_n && (turns == 1 || !is_legal(sink_, option_of(m, n, shape), target_)))
         continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/kernel/option.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -38,8 +39,7 @@ int64_t stride_in_block(Node access, Node range, int64_t block) {
   const int64_t s = stride(access, range_id(range));
   if (s != kIrregular || block < 2 || is_closed_below(access->src(1), range)) return s;
   constexpr int kInner = 63;
-  Node outer =
-      make(Op::Range, kIndex, {index((extent(range) + block - 1) / block)}, range->payload);
+  Node outer = make(Op::Range, kIndex, {index(ceil_div(extent(range), block))}, range->payload);
   Node inner = make(Op::Range, kIndex, {index(block)}, RangeArg{kInner});
   Node at = substitute(access->src(1), range, index_add(index_mul(outer, block), inner));
   int64_t step = 0;

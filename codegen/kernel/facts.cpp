@@ -106,7 +106,7 @@ bool is_streaming_store(Node store) {
   if (gate_of(store) || index->dtype.lanes > 1 || std::holds_alternative<OpArg>(store->payload))
     return false;
   const int64_t bytes = t.size() * t.lanes;
-  return bytes >= 32 && param->ints()[1] * t.size() >= kTooLarge &&
+  return bytes >= 32 && elements_of(param) * t.size() >= kTooLarge &&
          known_factor(index) % t.lanes == 0;
 }
 

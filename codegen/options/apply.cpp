@@ -1,3 +1,4 @@
+#include "codegen/kernel/facts.h"
 #include "codegen/kernel/option.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
 #include "tiny/ir/print.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -228,7 +230,7 @@ class Replacer {
   static bool is_inside(Node param, Node at) {
     if (param->op != Op::Param) return false;
     at = simplify(at);
-    return at->vmin >= 0 && at->vmax < param->ints()[1];
+    return at->vmin >= 0 && at->vmax < elements_of(param);
   }
 
   void add_gates(Node n, std::vector<Node>& srcs) {
@@ -293,7 +295,7 @@ bool is_closed(Node sink, Node range) {
 Node split(Node sink, const Opt& opt, const Target& target) {
   Node r = range_with_id(sink, opt.axis);
   const RangeKind kind = r->arg<RangeArg>().kind;
-  const int64_t n = extent(r), outer = (n + opt.amount - 1) / opt.amount;
+  const int64_t n = extent(r), outer = ceil_div(n, opt.amount);
   Node in = new_range(index(opt.amount), next_range_id(sink), kind);
   Replacement to;
   if (outer == 1) {
@@ -367,7 +369,7 @@ Node align(Node sink, const Opt& opt) {
 
 Node extend(Node sink, const Opt& opt) {
   const Node r = range_with_id(sink, opt.axis);
-  const int64_t n = extent(r), most = (n + opt.amount - 1) / opt.amount * opt.amount;
+  const int64_t n = extent(r), most = round_up(n, opt.amount);
   if (most == n) return sink;
   const Node longer = new_range(index(most), opt.axis, kind(r));
   const Node last = make(Op::Min, kIndex, {longer, index(n - 1)});

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/proof/write_layout.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -188,7 +190,7 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Node raw = is_raw(opt) ? own_load(value, loop, tile) : nullptr;
   if (raw) value = p.gate ? gated(raw, p.gate) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
-  for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, static_cast<int>(s->ints()[0]) - 1);
+  for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
   const std::vector<StageSide> sides = sides_of(value, tile, is_of_windows(opt));
   const std::vector<int64_t> steps = steps_of(sides, opt.axes[1]);
   NodeMap<Node> map;
@@ -274,8 +276,8 @@ std::string staging_problem(Node sink) {
 
 int64_t stage_bytes(Node stage) {
   constexpr int64_t kAlignment = 16;  // bytes of the largest access by a thread
-  const int64_t bytes = stage->ints()[1] * stage->dtype.size();
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t bytes = elements_of(stage) * stage->dtype.size();
+  return round_up(bytes, kAlignment);
 }
 
 int64_t all_stage_bytes(Node sink) {
@@ -351,7 +353,7 @@ std::vector<Finding> prove_stages(Node sink) {
       if (c.access == store && writes.empty()) writes.push_back(c);
     if (!written_apart(writes, threads) && !walked_apart(writes[0]))
       out.push_back({Verdict::Unproved, Method::None,
-                     cat("threads may write the same element of stage ", s->ints()[0])});
+                     cat("threads may write the same element of stage ", slot_of(s))});
   }
   return out;
 }

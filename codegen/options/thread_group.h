@@ -4,6 +4,7 @@
 #include <span>
 
 #include "codegen/proof/prove.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -20,7 +21,7 @@ struct ThreadGroup {
   bool turns = false;  // the array is double-buffered
   int apart = 1;       // from one to the next of them; 1: neighbours
 
-  int warps() const { return (threads + warp - 1) / warp; }
+  int warps() const { return ceil_div(threads, warp); }
   int values() const { return warps() * (apart < warp ? apart : warp); }
   int elements() const { return turns ? 2 * values() : values(); }
 };

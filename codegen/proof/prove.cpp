@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/stage.h"
 #include "codegen/options/thread_group.h"
 #include "codegen/proof/access_order.h"
@@ -91,7 +92,7 @@ bool is_possible(const Point& p) {
     auto element = evaluate(load->src(1), at, p);
     if (!element) continue;
     if (load->src(1)->dtype.lanes == 1) *element += at;
-    const auto [known, fresh] = memory.try_emplace({load->src(0)->ints()[0], *element}, value);
+    const auto [known, fresh] = memory.try_emplace({slot_of(load->src(0)), *element}, value);
     if (!fresh && known->second != value) return false;
   }
   return true;
@@ -357,9 +358,9 @@ void read_kernel(Node kernel, const Target& target, ProofSettings& settings) {
   settings.atomic = target.kind == Target::Kind::Gpu;
   settings.warp = target.warp;
   for (Node n : topological(kernel))
-    if (n->is(Op::Param)) settings.sizes[static_cast<int>(n->ints()[0])] = numel(n->shape());
+    if (n->is(Op::Param)) settings.sizes[slot_of(n)] = numel(n->shape());
   for (Node s : kernel->srcs()) {
-    const int64_t slot = s->src(0)->ints()[0];
+    const int64_t slot = slot_of(s->src(0));
     if (slot >= 64 || !s->src(1)->is(Op::Scatter)) continue;
     settings.scattered |= uint64_t{1} << slot;
     if (s->src(1)->arg<ScatterArg>().unique) settings.declared |= uint64_t{1} << slot;

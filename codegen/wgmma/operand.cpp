@@ -4,7 +4,9 @@
 #include <climits>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -55,8 +57,8 @@ class Describer {
   std::string run() {
     if (!steps_of(load_, sum_)) return "an operand's index is no sum of its ranges";
     bytes_ = load_->dtype.size();
-    map_.slot = static_cast<int>(load_->src(0)->ints()[0]);
-    out_.elements = load_->src(0)->ints()[1];
+    map_.slot = slot_of(load_->src(0));
+    out_.elements = elements_of(load_->src(0));
     Node first = contiguous_range(load_);
     out_.k_major = first && view_.k.has(first);
     const MatrixSide& inner = out_.k_major ? view_.k : view_.across;
@@ -82,7 +84,7 @@ class Describer {
     const MatrixSide& across = view_.across;
     int64_t elements = across.size;
     if (view_.clipped) elements = std::min(elements, across.extent());
-    out_.boxes = out_.k_major ? view_.blocks : static_cast<int>((elements + span_ - 1) / span_);
+    out_.boxes = out_.k_major ? view_.blocks : static_cast<int>(ceil_div(elements, span_));
     // A warpgroup's columns are whole boxes of those.
     if ((across.size % span_ || view_.part % span_) && !out_.k_major) out_.boxes = 0;
   }
@@ -187,7 +189,7 @@ class Describer {
   // tensor takes longer.
   void widen() {
     if (out_.k_major || map_.rank < 2) return;
-    const int64_t whole = (map_.sizes[0] + span_ - 1) / span_ * span_;
+    const int64_t whole = round_up(map_.sizes[0], span_);
     int64_t end = sum_.constant + whole;
     for (int d = 1; d < map_.rank; ++d) end += (map_.sizes[d] - 1) * map_.strides[d] / bytes_;
     if (map_.strides[1] >= whole * bytes_ && end <= out_.elements) map_.sizes[0] = whole;
@@ -469,8 +471,8 @@ class Describer {
 bool has_half_boxes(int64_t elements, int bytes) {
   constexpr double kHalfTime = 0.6;  // measurements.md: has_half_boxes
   const int64_t box = 128 / bytes, half = box / 2;
-  return kHalfTime * static_cast<double>((elements + half - 1) / half) <
-         static_cast<double>((elements + box - 1) / box);
+  return kHalfTime * static_cast<double>(ceil_div(elements, half)) <
+         static_cast<double>(ceil_div(elements, box));
 }
 
 Node contiguous_range(Node load) {

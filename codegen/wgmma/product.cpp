@@ -5,6 +5,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/split_k.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -113,7 +114,7 @@ std::string describe_operands(MatrixTile& tile, WgmmaPlan& p) {
     if (why.empty() && o->boxes > 1 && o->box_bytes() % 1024)
       why = "boxes do not begin at multiples of 1024 bytes, as their swizzle repeats";
   if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
-  tile.steps = {tiles_of(p.k.extent(), tile.depth)};
+  tile.steps = {ceil_div(p.k.extent(), tile.depth)};
   tile.begin = -1;
   if (product.mask) {
     const auto part = k_slice_of(product.mask, p.k);
@@ -185,8 +186,8 @@ std::string size_problem(const MatrixTile& tile, const WgmmaPlan& p) {
   const int most = tile.sets_maxnreg() ? kMaxAlone : kQuarter / (32 * warps) - kOthers;
   if (tile.split_k > 1 && tile.registers() > most)
     return "what other blocks add needs registers too";
-  if (tiles_of(p.m.extent(), tile.rows) % tile.cluster_m ||
-      tiles_of(p.n.extent(), tile.columns) % tile.cluster_n)
+  if (ceil_div(p.m.extent(), tile.rows) % tile.cluster_m ||
+      ceil_div(p.n.extent(), tile.columns) % tile.cluster_n)
     return "clusters would have tiles beyond the last";
   return "";
 }

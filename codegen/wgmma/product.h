@@ -2,6 +2,7 @@
 // and columns; and the GEMM as its heuristic sees it (codegen/heuristics/gpu_wgmma.cpp).
 #pragma once
 #include "codegen/wgmma/operand.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -15,9 +16,6 @@ bool find_matrix_product(Node sink, MatrixProduct& p);
 
 // The range along k that both operands are read along in rows of 128 bytes.
 Node k_range(const MatrixProduct& p);
-
-// How many tiles of a size it takes.
-inline int64_t tiles_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 // Why the option is not legal; empty where it is.
 std::string matrix_problem(Node sink, const Opt& opt);

@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/product.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -64,7 +65,7 @@ constexpr PartTile kPartTiles[] = {{{128, 256}, 1.0, 1.0, 1},
 
 // Of all tiles on multiprocessors that take one after the other, for one element along k.
 double time_of(const PartTile& tile, int64_t m, int64_t n, int64_t others, int64_t cores) {
-  const int64_t all = tiles_of(m, tile.shape.rows) * tiles_of(n, tile.shape.columns) * others;
+  const int64_t all = ceil_div(m, tile.shape.rows) * ceil_div(n, tile.shape.columns) * others;
   const int64_t turns = all / (cores * tile.blocks), rest = all % (cores * tile.blocks);
   const double shared = tile.blocks / tile.rate;
   const double last = rest == 0 ? 0 : rest <= cores ? 1 / tile.alone : shared;
@@ -97,7 +98,7 @@ WindowTile window_tile(const WindowSizes& w, int64_t parts, int64_t cores) {
     if (w.columns <= wide / 2) continue;
     constexpr int64_t kThreads = 256;  // of two warpgroups
     const int64_t most = MatrixTile::kMaxRegisters * kThreads / wide / 64 * 64;
-    const int64_t rows = (tiles_of(all, tiles_of(all, most)) + 63) / 64 * 64;
+    const int64_t rows = (ceil_div(all, ceil_div(all, most)) + 63) / 64 * 64;
     const double rate = wide == 64 ? 0.58 : 0.98;
     consider({{static_cast<int>(rows), wide, true}, rate, rate, 1});
   }

@@ -31,6 +31,7 @@
 #pragma once
 #include <optional>
 
+#include "codegen/kernel/facts.h"
 #include "codegen/kernel/option.h"
 #include "codegen/target/source.h"
 
@@ -142,6 +143,6 @@ std::vector<Opt> matrix_options(Node sink, const Target& target, const Opt& matr
 
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size);
 
-inline bool is_accumulator(Node param) { return param->ints()[0] == -1; }
+inline bool is_accumulator(Node param) { return slot_of(param) == -1; }
 
 }  // namespace tiny

@@ -15,6 +15,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
+#include "tiny/ir/sizes.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -209,7 +210,7 @@ CpuDevice::CpuDevice(std::string_view compiler, int64_t threads)
 // Huge pages are not asked for: measured on a matrix product of 1024 x 1024, which reads columns at
 // a stride of 4 KiB, they put too many lines into the same cache sets and cost a fifth.
 void* CpuDevice::alloc(size_t bytes) {
-  const size_t size = std::max(kSmallestBlock, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  const size_t size = std::max(kSmallestBlock, round_up(bytes, kAlignment));
   void* block = size < bytes ? nullptr : std::aligned_alloc(kAlignment, size);  // no wrap-around
   if (block == nullptr)
     throw DeviceError(cat("CPU: out of memory: cannot allocate ", bytes, " bytes"));

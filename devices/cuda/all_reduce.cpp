@@ -7,6 +7,7 @@
 #include "devices/gpu/nccl.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 namespace {
@@ -223,7 +224,7 @@ struct CudaDevice::Together {
       int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
       if (is_shared(s)) packets /= static_cast<int64_t>(gpus.size());
       begin.push_back(blocks);
-      blocks += std::max<int64_t>((packets + kThreads - 1) / kThreads, 1);
+      blocks += std::max<int64_t>(ceil_div(packets, kThreads), 1);
       shares += is_shared(s);
     }
     LaunchSize size;

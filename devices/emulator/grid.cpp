@@ -13,6 +13,7 @@
 #include "devices/emulator/shadow.h"
 #include "tiny/base/error.h"
 #include "tiny/base/thread.h"
+#include "tiny/ir/sizes.h"
 
 // Code on the stacks of fibers: the sanitizers know one stack per thread.
 #define ON_FIBER __attribute__((no_sanitize("address", "thread")))
@@ -92,7 +93,7 @@ class Worker : public Emulated {
   void poll_until_barrier();
   void check_together(int begin, int end);
   int number_of(int begin) const {  // of the warp that begins there
-    const int warp = launch_->target.warp, each = (count_ + warp - 1) / warp;
+    const int warp = launch_->target.warp, each = ceil_div(count_, warp);
     return begin / count_ * each + begin % count_ / warp;
   }
   int64_t events() const;
@@ -529,7 +530,7 @@ void Worker::poll_until_barrier() {
 // Every other block has its last warp first: so one of them reads what a missing barrier lets it
 // read too early.
 void Worker::run_warps(int64_t cluster) {
-  const int warp = launch_->target.warp, warps = (count_ + warp - 1) / warp;
+  const int warp = launch_->target.warp, warps = ceil_div(count_, warp);
   for (int i = 0; i < cluster_ * warps; ++i) {
     const int64_t block = i / warps, number = i % warps;
     const bool forward = (cluster * cluster_ + block) % 2 == 0;

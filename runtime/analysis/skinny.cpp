@@ -7,6 +7,7 @@
 #include "runtime/analysis/operand.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/layout/split_reduce.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -99,7 +100,7 @@ std::optional<SkinnyProduct> find_skinny_product(Node product, const Target& tar
   SkinnyProduct out{point, sizes->axis, 1};
   // Partial sums of split-K are f32: little beside the operands.
   const int64_t tile = skinny_columns(rows, target);
-  const int64_t blocks = (columns + tile - 1) / tile * sizes->both;
+  const int64_t blocks = ceil_div(columns, tile) * sizes->both;
   const int64_t most = std::min(
       {kBlocks * target.cores / blocks, sizes->terms / kShortest, sizes->terms / (16 * rows)});
   if (most > 1) out.parts = equal_parts(product, out.axis, most).parts;

@@ -9,6 +9,7 @@
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
@@ -358,7 +359,7 @@ class SpmdPartitioner {
         return to;
       case Op::Flip: return arg[axis] ? std::nullopt : std::optional(to);
       case Op::Stride:
-        for (int64_t& c : to.cuts) c = (c + arg[axis] - 1) / arg[axis];
+        for (int64_t& c : to.cuts) c = ceil_div(c, arg[axis]);
         return to;
       default: return affine_layout(n, from);
     }

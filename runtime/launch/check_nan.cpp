@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "codegen/kernel/facts.h"
 #include "runtime/device/buffer.h"
 #include "runtime/launch/launch.h"
 #include "runtime/realize/realize.h"
@@ -100,7 +101,7 @@ Bytes NanCheck::read(size_t slot) const {
 bool NanCheck::leaves_out(size_t slot) const {
   const auto stores = step_.kernel->srcs();
   return std::any_of(stores.begin(), stores.end(), [&](Node s) {
-    return s->num_src > 2 && static_cast<size_t>(s->src(0)->ints()[0]) == slot;
+    return s->num_src > 2 && static_cast<size_t>(slot_of(s->src(0))) == slot;
   });
 }
 
@@ -133,7 +134,7 @@ std::string NanCheck::locate() const {
     for (Node n : topological(step_.kernel.get())) {
       if (n->op == Op::Sink || n->op == Op::Store) continue;
       if (n->op == Op::Param) {
-        const auto slot = static_cast<size_t>(n->ints()[0]);
+        const auto slot = static_cast<size_t>(slot_of(n));
         auto b = std::make_shared<Buffer>(device_name(step_.device), n->dtype, numel(n->shape()));
         if (before_[slot].size() == b->bytes()) b->upload(before_[slot].data());
         b->label = "CHECK_NAN";

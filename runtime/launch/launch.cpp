@@ -6,6 +6,7 @@
 #include <iostream>
 #include <utility>
 
+#include "codegen/kernel/facts.h"
 #include "runtime/distributed/messages.h"
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/launch/check_nan.h"
@@ -301,7 +302,7 @@ std::vector<bool> written_slots(const Step& step) {
   if (!step.kernel)
     out[0] = true;
   else
-    for (Node store : step.kernel->srcs()) out[store->src(0)->ints()[0]] = true;
+    for (Node store : step.kernel->srcs()) out[slot_of(store->src(0))] = true;
   return out;
 }
 
@@ -314,7 +315,7 @@ std::vector<bool> read_slots(const Step& step) {
   std::vector<Node> values;
   for (Node store : step.kernel->srcs()) values.push_back(store->src(1));
   for (Node n : topological(values))
-    if (n->op == Op::Param) out[n->ints()[0]] = true;
+    if (n->op == Op::Param) out[slot_of(n)] = true;
   return out;
 }
 

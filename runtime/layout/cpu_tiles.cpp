@@ -7,6 +7,7 @@
 #include "codegen/options/mma.h"
 #include "runtime/analysis/operand.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -93,8 +94,6 @@ class Tiler {
   }
 
  private:
-  static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
   bool find_sides() {
     Node mul = reduce_->src(0);
     if (reduce_->arg<ReduceArg>().op != Op::Add || mul->op != Op::Mul || mul->num_src != 2 ||

@@ -6,6 +6,7 @@
 #include "runtime/analysis/operand.h"
 #include "runtime/fusion/fuse.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -86,7 +87,7 @@ Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& ta
     const int axis = largest_reduced_axis(n);
     return equal_parts(n, axis, parts);
   }
-  const int64_t line = kLine / element_size(n->src(0)), lines = (results + line - 1) / line;
+  const int64_t line = kLine / element_size(n->src(0)), lines = ceil_div(results, line);
   const bool columns = !rows && !product;
   if ((columns && 2 * lines > target.cores) || (rows && length < kByBlock)) return {};
   const int64_t threads = rows ? results * 256 : product ? results / 32 : lines * 256;

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "codegen/kernel/facts.h"
 #include "runtime/analysis/after.h"
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/distributed/shard.h"
@@ -262,7 +263,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, i
     if (made[i])
       onto = build::reshape(buffer_node(made[i]), base->shape());
     else if (base->op == Op::Param)
-      onto = graph.buffers[base->ints()[0]];
+      onto = graph.buffers[slot_of(base)];
     Node view = onto ? moved(r.root(), base, onto) : without_lengths(graph.roots[i]);
     out.push_back(build::with_lengths(view, roots[i]));
   }

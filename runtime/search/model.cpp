@@ -6,6 +6,7 @@
 #include <set>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/stage.h"
 #include "codegen/proof/claims/bounds.h"
 #include "codegen/proof/claims/claim.h"
@@ -172,7 +173,7 @@ std::map<int, std::vector<Node>> index_leaves(Node at) {
   std::map<int, std::vector<Node>> out;
   for (Node n : topological(at)) {
     if (!is_opaque(n) || n->src(0)->op != Op::Load) continue;
-    out[static_cast<int>(n->src(0)->src(0)->ints()[0])].push_back(n);
+    out[slot_of(n->src(0)->src(0))].push_back(n);
   }
   return out;
 }
@@ -321,7 +322,7 @@ void fill_lengths(Node loops, KernelCase& out) {
     while (of->op == Op::Cast) of = of->src(0);
     const bool is_value = of->op == Op::Load && numel(of->src(0)->shape()) == 1;
     check(is_value, "a length that the kernel computes itself");
-    Filling& f = out.buffers[static_cast<size_t>(of->src(0)->ints()[0])];
+    Filling& f = out.buffers[static_cast<size_t>(slot_of(of->src(0)))];
     const int64_t low = n->ints()[0], top = n->ints()[1];
     const bool again = f.kind == Filling::Kind::Length;
     f.kind = Filling::Kind::Length;
@@ -340,7 +341,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
   std::set<int> loaded;
   for (Node n : topological(loops)) {
     if (n->op == Op::Param) {
-      const auto slot = static_cast<size_t>(n->ints()[0]);
+      const auto slot = static_cast<size_t>(slot_of(n));
       if (out.buffers.size() <= slot) out.buffers.resize(slot + 1, {.dtype = kF32});
       Filling& f = out.buffers[slot];
       f.dtype = n->dtype;
@@ -350,7 +351,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     if (computed && n->dtype == kF32) out.fine = 0x1p-23;
     if (computed && n->dtype == kF16) out.coarse = std::max(out.coarse, 0x1p-10);
     if (computed && n->dtype == kBF16) out.coarse = 0x1p-7;
-    if (n->op == Op::Load) loaded.insert(static_cast<int>(n->src(0)->ints()[0]));
+    if (n->op == Op::Load) loaded.insert(slot_of(n->src(0)));
     if (n->op == Op::Reduce) {
       double length = 1;
       for (Node r : n->srcs().subspan(1)) length *= static_cast<double>(extent(r));
@@ -358,7 +359,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     }
   }
   for (Node s : loops->srcs()) {
-    const int slot = static_cast<int>(s->src(0)->ints()[0]);
+    const int slot = slot_of(s->src(0));
     Filling& f = out.buffers[static_cast<size_t>(slot)];
     const bool gathered = !index_leaves(s->src(1)).empty() || !all_of(s->src(1), Op::Load).empty();
     const bool partly = gathered || s->num_src > 3 || std::holds_alternative<OpArg>(s->payload) ||
@@ -366,7 +367,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     f.written = true;
     f.kind = partly ? Filling::Kind::Values : Filling::Kind::Poison;
     for (Node l : all_of(s->src(1), Op::Load)) {
-      Filling& from = out.buffers[static_cast<size_t>(l->src(0)->ints()[0])];
+      Filling& from = out.buffers[static_cast<size_t>(slot_of(l->src(0)))];
       from.distinct = from.dtype.is_int();
     }
   }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/proof/prove.h"
 #include "runtime/device/disk_cache.h"
 #include "runtime/search/model.h"
@@ -213,7 +214,7 @@ class Search {
     ProofSettings s;
     read_kernel(kernel_, target_, s);
     for (Node store : loops_->srcs()) {  // of a kernel that was given as loops
-      const int64_t slot = store->src(0)->ints()[0];
+      const int64_t slot = slot_of(store->src(0));
       const bool scatters =
           std::holds_alternative<OpArg>(store->payload) || !all_of(store->src(1), Op::Load).empty();
       if (scatters && slot < 64) s.scattered |= uint64_t{1} << slot;

@@ -15,6 +15,7 @@
 #include "codegen/wgmma/tile.h"
 #include "tiny/base/error.h"
 #include "tiny/base/parallel.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -61,8 +62,7 @@ class LoopNestState {
     if (o.kind == OptKind::Split) return split(*axis, o.amount, part);
     if (o.kind == OptKind::Align)
       axis->extent = (axis->extent + 2 * (o.amount - 1)) / o.amount * o.amount;
-    if (o.kind == OptKind::Extend)
-      axis->extent = (axis->extent + o.amount - 1) / o.amount * o.amount;
+    if (o.kind == OptKind::Extend) axis->extent = round_up(axis->extent, o.amount);
     if (o.kind == OptKind::Merge) axis->extent *= with_id(o.amount)->extent;
     if (is_pair(o)) std::erase_if(loops_, [&](const Loop& l) { return l.id == o.amount; });
   }
@@ -77,7 +77,7 @@ class LoopNestState {
     int next = 0;
     for (const Loop& l : loops_) next = std::max(next, l.id + 1);
     const Loop inner{part, next, amount, axis.kind, axis.ordered};
-    axis.extent = (axis.extent + amount - 1) / amount;
+    axis.extent = ceil_div(axis.extent, amount);
     if (axis.extent == 1)
       axis = inner;
     else

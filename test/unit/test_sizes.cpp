@@ -179,3 +179,16 @@ TEST_CASE(
   const Tensor classes = Tensor::from<int64_t>({1, 2}).one_hot(int64_t{1} << 60);
   CHECK((classes.narrow(1, 1, 2) + 0).to_vector<int64_t>() == std::vector<int64_t>{1, 0, 0, 1});
 }
+
+TEST_CASE("division rounds up and multiples are found, up to the largest numbers") {
+  CHECK(ceil_div(0, 4) == 0);
+  CHECK(ceil_div(1, 4) == 1);
+  CHECK(ceil_div(8, 4) == 2);
+  CHECK(ceil_div(9, 4) == 3);
+  CHECK(ceil_div(INT64_MAX, int64_t{2}) == (int64_t{1} << 62));
+  CHECK(ceil_div(SIZE_MAX, size_t{2}) == (size_t{1} << 63));
+  CHECK(round_up(0, 8) == 0);
+  CHECK(round_up(8, 8) == 8);
+  CHECK(round_up(9, 8) == 16);
+  CHECK(round_up(size_t{65}, size_t{64}) == 128);
+}

@@ -91,7 +91,7 @@ Cut cut_of(int64_t length, WindowArg w) {
     c.block = w.step;
     c.kept = w.step / w.dilation;
     c.kept_step = w.dilation;
-    c.taps = (w.size + c.kept - 1) / c.kept;
+    c.taps = ceil_div(w.size, c.kept);
     // Elements that are no padding begin with a block where that takes no more taps.
     const int64_t missing = (w.step - w.padding % w.step) % w.step;
     if (missing % w.dilation == 0 && missing / w.dilation + w.size <= c.taps * c.kept)
@@ -341,7 +341,7 @@ Node crop_reshape(Node n, const Shape& bounds) {
     while (outer < i && from[outer] == 1) ++outer;
     if (j == begin + 1 && outer < i) {
       const int64_t inner = want / from[outer], b = bounds[2 * begin] / inner;
-      const int64_t e = (bounds[2 * begin + 1] + inner - 1) / inner;
+      const int64_t e = ceil_div(bounds[2 * begin + 1], inner);
       below[2 * outer] = b;
       below[2 * outer + 1] = e;
       shape.push_back((e - b) * inner);

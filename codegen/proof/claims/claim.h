@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/kernel/facts.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
@@ -20,7 +21,7 @@ struct Claim {
   int64_t size = 0;     // elements of the buffer
 
   bool is_store() const { return access->is(Op::Store); }
-  int slot() const { return static_cast<int>(access->src(0)->ints()[0]); }
+  int slot() const { return slot_of(access->src(0)); }
 };
 
 // All loads and stores of a kernel, in the order of its graph.

@@ -8,6 +8,7 @@
 #include "runtime/layout/convolution/implicit.h"
 #include "runtime/layout/convolution/window_axes.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -18,8 +19,6 @@ constexpr int64_t kMaxChannels = 15;  // more are boxes of their own
 constexpr int64_t kBox = 32;          // elements of half a row of shared memory
 constexpr int64_t kUnit = 8;          // elements of 16 bytes, at whose multiples windows begin
 constexpr int64_t kMaxFill = 2;       // times as many elements as windows have
-
-int64_t whole(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 class Neighbours : WindowAxes {
  public:
@@ -95,8 +94,8 @@ class Neighbours : WindowAxes {
   bool fits() {
     const int64_t channels = extent_of(channel_), taps = size(taps_);
     if (channels > kMaxChannels) return false;
-    filled_ = whole(channels, kUnit / std::gcd(kUnit, step_));
-    row_ = whole(extent_of(tap_) * filled_, kBox);
+    filled_ = round_up(channels, kUnit / std::gcd(kUnit, step_));
+    row_ = round_up(extent_of(tap_) * filled_, kBox);
     outer_ = taps / channels / extent_of(tap_);
     if (row_ % filled_ || outer_ * row_ > kMaxFill * taps) return false;
     if (forward_) return true;
@@ -116,7 +115,7 @@ class Neighbours : WindowAxes {
     int64_t& after = map.pad[2 * static_cast<size_t>(dim_) + 1];
     const int64_t have = x->shape()[dim_] + map.pad[2 * static_cast<size_t>(dim_)] + after;
     const int64_t read = begin + step_ * (extent_of(pixel_) - 1) + row_ / filled_;
-    after += whole(std::max(have, read), kUnit / std::gcd(kUnit, filled_)) - have;
+    after += round_up(std::max(have, read), kUnit / std::gcd(kUnit, filled_)) - have;
     map.pad[2 * static_cast<size_t>(channel_dim_) + 1] += filled_ - x->shape()[channel_dim_];
     x = build::pad(x, map.pad);
     Shape order, lines, rows;

@@ -9,6 +9,7 @@
 #include "runtime/layout/convolution/fold_pixels.h"
 #include "runtime/layout/convolution/im2col.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -188,7 +189,7 @@ class WindowFinder {
 
 int64_t whole_channels(int64_t size, DType dtype) {
   const int64_t whole = kPixelBytes / dtype.size();
-  return (size + whole - 1) / whole * whole;
+  return round_up(size, whole);
 }
 
 // Whether a value may be stored in another order: no memory of the graph's, and no copy.
@@ -250,13 +251,13 @@ SplitK best_split_k(const WindowSizes& sizes, int64_t length, const Target& targ
   constexpr double kLaunch = 3e-6;
   constexpr int64_t kStep = 64, kMax = 256;
   constexpr int64_t kAround = 4;  // steps that take as long as a tile's first loads and last stores
-  const int64_t steps = (length + kStep - 1) / kStep;
+  const int64_t steps = ceil_div(length, kStep);
   const double results = static_cast<double>(sizes.taps * sizes.channels * sizes.columns);
   SplitK best;
   double best_time = 0;
   for (int64_t parts = 1; parts <= std::min(steps, kMax); ++parts) {
-    const int64_t each = (steps + parts - 1) / parts;
-    if ((steps + each - 1) / each != parts) continue;  // the last ones would have none
+    const int64_t each = ceil_div(steps, parts);
+    if (ceil_div(steps, each) != parts) continue;  // the last ones would have none
     const double tiles = window_tile(sizes, parts, target.cores).time;
     const double sums =
         parts == 1 ? 0 : 8 * static_cast<double>(parts) * results / kBytes + kLaunch;

@@ -8,6 +8,7 @@
 
 #include "tiny/base/error.h"
 #include "tiny/base/parallel.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/files/formats/shard_index.h"
 #include "tiny/tensor/pieces.h"
@@ -179,7 +180,7 @@ struct Conversion {
     constexpr int64_t kPart = int64_t{1} << 17;  // whole blocks of every type
     values.resize(static_cast<size_t>(count));
     if (to.dtype != kF32) encoded.resize(static_cast<size_t>(count * to.bytes));
-    in_parallel(static_cast<size_t>((count + kPart - 1) / kPart), core_count(),
+    in_parallel(static_cast<size_t>(ceil_div(count, kPart)), core_count(),
                 [&](size_t part, size_t) {
                   const int64_t begin = static_cast<int64_t>(part) * kPart;
                   const int64_t size = std::min(kPart, count - begin);

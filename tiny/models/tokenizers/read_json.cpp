@@ -9,6 +9,7 @@
 #include "tiny/base/error.h"
 
 #if __has_include(<nlohmann/json.hpp>)
+#include "tiny/ir/sizes.h"
 #include "tiny/models/tokenizers/json_value.h"
 #include "tiny/models/tokenizers/read_steps.h"
 #define TINY_HAS_JSON 1
@@ -198,7 +199,7 @@ Padding read_padding(const JsonValue& v) {
   if (strategy.has("Fixed")) {
     // Rounded up itself; what is longer is not.
     p.length = strategy["Fixed"].integer(0, kMax);
-    p.length = (p.length + p.multiple_of - 1) / p.multiple_of * p.multiple_of;
+    p.length = round_up(p.length, p.multiple_of);
     p.multiple_of = 1;
   } else if (strategy.text_or("BatchLongest") != "BatchLongest") {
     strategy.fail_unsupported();

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tiny/ir/sizes.h"
 #include "tiny/tensor/detail.h"
 
 namespace tiny {
@@ -76,7 +77,7 @@ Tensor scan_last(const Monoid& m, const Tensor& x, bool gpu) {
   const int64_t n = x.shape().back(), block = gpu ? kGpuScanBlock : kScanBlock;
   if (n <= kScanBlock) return scan_directly(m, x);
   if (gpu && n <= kGpuScanRow) return scan_directly(m, x).contiguous();
-  const int64_t blocks = (n + block - 1) / block;
+  const int64_t blocks = ceil_div(n, block);
   const Tensor split = extend_last(x, n - blocks * block, m.neutral).unflatten(-1, {blocks, block});
   const Tensor totals = scan_last(m, m.fold(split).contiguous(), gpu);
   // The prefix of a block: the scan of the totals, one block later.
@@ -322,7 +323,7 @@ Tensor largest_positions(const Tensor& keys, int64_t k) {
   const Tensor x = ranked(keys);
   const double balanced = std::sqrt(static_cast<double>(n) / static_cast<double>(k));
   const int64_t block = std::bit_ceil(static_cast<uint64_t>(balanced));
-  const int64_t blocks = (n + block - 1) / block;
+  const int64_t blocks = ceil_div(n, block);
   if (n <= kFewElements || blocks <= k) return position_in(largest_in_rounds(x, k));
   const Tensor split = extend_last(x, n - blocks * block, least(kI64)).unflatten(1, {-1, block});
   const Tensor heads = largest_in_rounds(split.max(2).contiguous(), k).contiguous();

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/models/files/formats/gguf.h"
 
 namespace tiny {
@@ -244,7 +245,7 @@ GgufHeader read_gguf_header(const MappedFile& file) {
     if (!names.insert(header.tensors.back().name).second)
       in.fail("tensor ", shown(header.tensors.back().name), " is there twice");
   }
-  const int64_t data_begin = (in.at() + alignment - 1) / alignment * alignment;
+  const int64_t data_begin = round_up(in.at(), alignment);
   place(in, header.tensors, data_begin, file.size());
   file.release(0, in.at());
   return header;

@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/models/files/formats/gguf.h"
 
 namespace tiny {
@@ -30,10 +31,6 @@ void put(std::string& out, const MetadataArray& array) {
         for (const Element& element : list) put(out, element);
       },
       array.values);
-}
-
-int64_t round_up(int64_t size, int64_t alignment) {
-  return (size + alignment - 1) / alignment * alignment;
 }
 
 class Writer {
