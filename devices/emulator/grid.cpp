@@ -527,8 +527,7 @@ void Worker::poll_until_barrier() {
   }
 }
 
-// Every other block has its last warp first: so one of them reads what a missing barrier lets it
-// read too early.
+// Every other block has its last warp first, so that a missing barrier shows.
 void Worker::run_warps(int64_t cluster) {
   const int warp = launch_->target.warp, warps = ceil_div(count_, warp);
   for (int i = 0; i < cluster_ * warps; ++i) {

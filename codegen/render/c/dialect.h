@@ -62,8 +62,7 @@ std::string fill(std::string pattern, std::initializer_list<std::pair<char, std:
 
 // The texts whose name occurs as a word in `use` or in a text that was chosen after it.
 struct Helper {
-  const char* name;
-  const char* text;
+  std::string_view name, text;
 };
 std::string needed(std::span<const Helper> helpers, const std::string& use);
 

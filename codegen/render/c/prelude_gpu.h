@@ -36,10 +36,17 @@
 #pragma once
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "codegen/render/c/dialect.h"
 
 namespace tiny {
+
+// The tables of helpers in the files of codegen/render/c/prelude: cuda.cuh, hip.hip, those of
+// gpu.cuh, wgmma.cuh.
+enum class PreludeTable { Cuda, Hip, Numbers, SmallFloats, NativeAtomics, Helpers, Wgmma };
+std::span<const Helper> prelude_table(PreludeTable table);
+std::string prelude_text(PreludeTable table, std::string_view name);  // Bug where there is none
 
 // The parts that the kernel uses.
 std::string cuda_prelude(const PreludeUse& use);
