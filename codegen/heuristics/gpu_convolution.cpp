@@ -304,7 +304,9 @@ class WindowTuner : StagingTuner {
   void stage(bool image, const std::vector<Ids>& tile, int along, int64_t depth) {
     const int which = image ? image_ : 1 - image_;
     int64_t inner = 1;
-    Opt opt{OptKind::Stage, along, depth, {image ? which + 4 : which, 0}};
+    using Form = StagedFactor::Form;
+    Opt opt{OptKind::Stage, along, depth, {}};
+    opt.staged = {which, image ? Form::Windows : Form::Value, 0};
     int count = 0;
     for (const Ids& side : tile) {
       int64_t n = 1;
@@ -315,8 +317,8 @@ class WindowTuner : StagingTuner {
       if (side.empty()) continue;
       inner *= count++ ? n : 1;
     }
-    opt.axes[1] = static_cast<int>(padding(inner));
-    copies_.push_back({next_range_id(sink_), count, opt.axes[1] > 0});
+    opt.staged.padding = static_cast<int>(padding(inner));
+    copies_.push_back({next_range_id(sink_), count, opt.staged.padding > 0});
     apply(opt);
   }
 

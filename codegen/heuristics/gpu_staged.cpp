@@ -325,12 +325,12 @@ class StageTuner : StagingTuner {
   int staged(int which, int across, int inner, const StagePlan& p) {
     const int row = next_range_id(sink_), column = row + 1;
     const int at = product()->src(0)->ranges >> across & 1 ? 0 : 1;
-    Opt opt{OptKind::Stage, k_, p.depth, {at, padding(which, p)}};
+    Opt opt{OptKind::Stage, k_, p.depth, {}};
+    opt.staged = {at, StagedFactor::Form::Value, padding(which, p)};
     for (int id : along_sum_[which] ? Ids{across, inner} : Ids{inner, across})
       opt.axes.push_back(id);
     Opt raw = opt;
-    raw.axes[0] += 2;
-    raw.axes[1] = kMaxLanes;
+    raw.staged = {at, StagedFactor::Form::Raw, kMaxLanes};
     const bool bytes = p.bytes && narrow(product()->src(at), target_)->op != Op::Load &&
                        is_legal(sink_, raw, target_);
     apply(bytes ? raw : opt);

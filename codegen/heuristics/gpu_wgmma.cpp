@@ -40,9 +40,9 @@ class WgmmaTuner {
     const bool few = is_few(p, m, n, others);
     if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kMinColumns)) return {};
     Opt opt = option_of(m, n, {});
-    opt.amount = best_tile(p, m, n, others);
-    if (!is_legal(sink_, opt, target_)) opt.amount = 64;
-    if (few) opt.amount = tile_of_few(opt, m.extent() * others, n.extent());
+    opt.tile = best_tile(p, m, n, others);
+    if (!is_legal(sink_, opt, target_)) opt.tile = {128, 64};
+    if (few) opt.tile = tile_of_few(opt, m.extent() * others, n.extent());
     if (!is_legal(sink_, opt, target_)) return {};
     widen(opt);
     deepen(opt, m.extent(), n.extent(), others);
@@ -75,16 +75,16 @@ class WgmmaTuner {
   // A tile has all columns, and as little padding as can be: TMA takes longer for padding than for
   // elements. The operand without reuse is read by all multiprocessors, unless the other one, which
   // each reads again, is larger (measurements.md: tile_of_few).
-  int64_t tile_of_few(Opt opt, int64_t m, int64_t n) const {
+  TileShape tile_of_few(Opt opt, int64_t m, int64_t n) const {
     for (int64_t multiple : {8, 32, 64}) {
       const int64_t columns = multiple * ceil_div(n, multiple);
       const bool large = columns >= 96 || ceil_div(m, 128) >= target_.cores;
       for (int rows : {large ? 128 : 64, 128}) {
-        opt.amount = amount_of({rows, static_cast<int>(columns)});
-        if (is_legal(sink_, opt, target_)) return opt.amount;
+        opt.tile = {rows, static_cast<int>(columns)};
+        if (is_legal(sink_, opt, target_)) return opt.tile;
       }
     }
-    return 64;
+    return {128, 64};
   }
 
   // Vectorized epilogue where stores are contiguous along the columns: eight 16-bit floats are 16
@@ -96,11 +96,9 @@ class WgmmaTuner {
       for (Node r : ranges_of(s))
         if (range_id(r) != n && stride(s, range_id(r)) % 8) return;
     }
-    TileShape shape = shape_of(opt.amount);
     const int64_t columns = extent(range_with_id(sink_, n));
-    shape.vectorized_epilogue = columns % 8 == 0 && columns >= 32;  // of four threads
     Opt wide = opt;
-    wide.amount = amount_of(shape);
+    wide.tile.vectorized_epilogue = columns % 8 == 0 && columns >= 32;  // of four threads
     if (is_legal(sink_, wide, target_)) opt = wide;
   }
 
@@ -115,11 +113,9 @@ class WgmmaTuner {
   // Where no multiprocessor gets a second tile, one block has the stages of all that would share it
   // (measurements.md: deepen).
   void deepen(Opt& opt, int64_t m, int64_t n, int64_t others) const {
-    TileShape shape = shape_of(opt.amount);
-    shape.max_stages =
-        ceil_div(m, shape.rows) * ceil_div(n, shape.columns) * others <= target_.cores;
     Opt deep = opt;
-    deep.amount = amount_of(shape);
+    deep.tile.max_stages =
+        ceil_div(m, opt.tile.rows) * ceil_div(n, opt.tile.columns) * others <= target_.cores;
     if (is_legal(sink_, deep, target_)) opt = deep;
   }
 
@@ -193,8 +189,8 @@ class WgmmaTuner {
   // many tiles fill waves better. The rates of tall tiles, which read their columns half as often,
   // are guesses, and so are those of windows with few columns: TMA sets them, by the rows and
   // columns that it copies.
-  int64_t best_tile(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
-                    int64_t others) const {
+  TileShape best_tile(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
+                      int64_t others) const {
     struct Tile {
       TileShape shape;
       double rate;
@@ -216,9 +212,8 @@ class WgmmaTuner {
         tiles.push_back({{512, 64}, 0.84});
       tiles.push_back({{384, 32}, 0.45});
     }
-    if (p.mask)
-      return amount_of(tile_of_parts(m.extent(), n.extent(), others, target_.cores).shape);
-    int64_t best = 256;
+    if (p.mask) return tile_of_parts(m.extent(), n.extent(), others, target_.cores).shape;
+    TileShape best;
     double best_time = 0;
     const auto size = [](const TileShape& t) { return t.rows * t.columns; };
     if (matrix_type(p.a->dtype)
@@ -234,14 +229,14 @@ class WgmmaTuner {
         continue;
       const double time = static_cast<double>(turns * size(shape)) / rate;
       if (best_time != 0 && time >= best_time) continue;
-      best = amount_of(shape);
+      best = shape;
       best_time = time;
     }
     return best;
   }
 
   static Opt option_of(const MatrixSide& m, const MatrixSide& n, const TileShape& shape) {
-    Opt opt{OptKind::Matrix, range_id(m.ranges[0]), amount_of(shape), {range_id(n.ranges[0])}};
+    Opt opt{OptKind::Matrix, range_id(m.ranges[0]), 0, {range_id(n.ranges[0])}, shape};
     for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
     return opt;
   }
@@ -249,7 +244,7 @@ class WgmmaTuner {
   // Element, thread and register as matrix.h says.
   void lay_out(const Opt& opt, int64_t most_in_band = kMatrixBand) {
     const int m = opt.axis, n = opt.axes[0];
-    const TileShape tile = shape_of(opt.amount);
+    const TileShape& tile = opt.tile;
     apply(opt);
     const bool alone = tile.rows == 64 && !tile.split_n;  // one warpgroup
     int group = split(m, tile.rows), piece = group;

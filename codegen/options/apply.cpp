@@ -21,6 +21,9 @@ namespace {
 
 constexpr std::string_view kMmaReads[] = {"", "matrices"};  // MmaReads
 
+// In texts: 0 or 1, 2 more for Raw, 4 more for Windows.
+int factor_number(const StagedFactor& f) { return f.number + 2 * static_cast<int>(f.form); }
+
 }  // namespace
 
 std::string to_text(const Opt& opt) {
@@ -35,7 +38,7 @@ std::string to_text(const Opt& opt) {
     case OptKind::Matrix: {
       std::string text = cat("matrix r", opt.axis);
       for (int a : opt.axes) text += cat(" r", a);
-      const TileShape tile = shape_of(opt.amount);
+      const TileShape& tile = opt.tile;
       text += cat(" x ", tile.columns);
       if (tile.rows != 128) text += cat(" rows ", tile.rows);
       text = cat(text, tile.split_n ? " halved" : "", tile.vectorized_epilogue ? " wide" : "",
@@ -48,8 +51,9 @@ std::string to_text(const Opt& opt) {
       return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1], opt.amount ? " " : "",
                  kMmaReads[opt.amount]);
     case OptKind::Stage: {
-      std::string text = cat("stage r", opt.axis, " factor ", opt.axes[0], " pad ", opt.axes[1]);
-      for (size_t i = 2; i < opt.axes.size(); ++i) text += cat(" r", opt.axes[i]);
+      std::string text = cat("stage r", opt.axis, " factor ", factor_number(opt.staged), " pad ",
+                             opt.staged.padding);
+      for (int a : opt.axes) text += cat(" r", a);
       return cat(text, " x ", opt.amount);
     }
     case OptKind::Order: break;
@@ -113,14 +117,14 @@ Opt option_from_text(const std::string& text) {
       int factor = 0, padding = 0;
       good = good && (in >> word >> factor) && word == "factor" && (in >> word >> padding) &&
              word == "pad";
-      opt.axes = {factor, padding};
+      opt.staged = {factor % 2, static_cast<StagedFactor::Form>(factor / 2), padding};
       while (good && (in >> std::ws) && in.peek() == 'r') opt.axes.push_back(range());
       good = good && (in >> word >> opt.amount) && word == "x";
     } else {
       do opt.axes.push_back(range());
       while (good && (in >> std::ws) && in.peek() == 'r');
-      good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
-      TileShape tile{128, static_cast<int>(opt.amount)};
+      TileShape& tile = opt.tile;
+      good = good && kind == "matrix" && (in >> word >> tile.columns) && word == "x";
       while (good && in >> word) {
         tile.split_n |= word == "halved";
         tile.vectorized_epilogue |= word == "wide";
@@ -130,10 +134,10 @@ Opt option_from_text(const std::string& text) {
                             : word == "across" ? &tile.cluster_n
                             : word == "parts"  ? &tile.split_k
                                                : nullptr;
-        good = number ? !!(in >> *number) : word == "halved" || word == "wide" || word == "deep";
+        good = number ? in >> *number && *number > 0
+                      : word == "halved" || word == "wide" || word == "deep";
       }
       in.clear();
-      if (good) opt.amount = amount_of(tile);
     }
   }
   check(good && (in >> std::ws).eof(), "option '", text,
@@ -546,8 +550,8 @@ std::string to_text(const Choice& choice) {
 Choice choice_from_text(const std::string& text) {
   const bool is_gemm = text.starts_with("gemm; ");
   check(is_gemm || text.starts_with("other; "), "choice '", text,
-        "': begins with neither 'other; ' nor 'gemm; '");
-  return {options_from_text(text.substr(7)), is_gemm};
+        "': begins with neither 'gemm; ' nor 'other; '");
+  return {options_from_text(text.substr(text.find(' ') + 1)), is_gemm};
 }
 
 }  // namespace tiny

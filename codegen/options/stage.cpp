@@ -139,17 +139,22 @@ Node own_load(Node factor, Node loop, const std::vector<Node>& tile) {
   return own;
 }
 
-bool is_raw(const Opt& opt) { return opt.axes[0] / 2 == 1; }
-bool is_of_windows(const Opt& opt) { return opt.axes[0] / 2 == 2; }
+bool is_raw(const Opt& opt) { return opt.staged.form == StagedFactor::Form::Raw; }
+bool is_of_windows(const Opt& opt) { return opt.staged.form == StagedFactor::Form::Windows; }
+
+bool is_valid(const StagedFactor& f) {
+  return (f.number == 0 || f.number == 1) && f.form <= StagedFactor::Form::Windows &&
+         f.padding >= 0;
+}
 
 std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
   std::vector<Node> out;
   for (Node r : ranges_of(sink))
-    if (std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(r)) != opt.axes.end())
+    if (std::find(opt.axes.begin(), opt.axes.end(), range_id(r)) != opt.axes.end())
       out.push_back(r);
   std::sort(out.begin(), out.end(), [&](Node a, Node b) {
-    return std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(a)) <
-           std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(b));
+    return std::find(opt.axes.begin(), opt.axes.end(), range_id(a)) <
+           std::find(opt.axes.begin(), opt.axes.end(), range_id(b));
   });
   return out;
 }
@@ -159,15 +164,14 @@ std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
 std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Product p;
   if (target.kind != Target::Kind::Gpu) return "there is no shared memory";
-  if (opt.axes.size() < 3 || opt.axes[0] < 0 || opt.axes[0] > 5 || opt.axes[1] < 0 ||
-      opt.amount < 1 || opt.amount > 8)
+  if (opt.axes.empty() || !is_valid(opt.staged) || opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
   if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
-  Node value = narrow(p.factors[opt.axes[0] % 2], target);
+  Node value = narrow(p.factors[opt.staged.number], target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
   if (contains_reduction(value)) return "the factor is computed from a reduction";
   const std::vector<Node> tile = tile_ranges(sink, opt);
-  if (tile.size() + 2 != opt.axes.size()) return "no such ranges of a tile";
+  if (tile.size() != opt.axes.size()) return "no such ranges of a tile";
   if (is_raw(opt) && value->op == Op::Load) return "the factor is what lies in memory";
   if (is_raw(opt) && !own_load(value, range_with_id(sink, opt.axis), tile))
     return "the factor is not computed from one load";
@@ -183,7 +187,7 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Product p;
   const std::string why = find_product(sink, opt.axis, p);
   expect(why.empty(), "stage: ", why);
-  const int which = opt.axes[0] % 2;
+  const int which = opt.staged.number;
   Node factor = p.factors[which], value = narrow(factor, target);
   const std::vector<Node> tile = tile_ranges(sink, opt);
   Node loop = range_with_id(sink, opt.axis);
@@ -192,7 +196,7 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
   const std::vector<StageSide> sides = sides_of(value, tile, is_of_windows(opt));
-  const std::vector<int64_t> steps = steps_of(sides, opt.axes[1]);
+  const std::vector<int64_t> steps = steps_of(sides, opt.staged.padding);
   NodeMap<Node> map;
   std::vector<StageSide> fill;
   std::vector<Node> closed;

@@ -30,13 +30,8 @@ Node narrow(Node factor, const Target& target);
 inline bool is_stage(Node param) { return param->op == Op::Stage; }
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 
-// Option: axis is a range of the sum, axes[0] which factor of the product (0 or 1; 2 or 3: what it
-// is computed from is staged, as it lies in memory, and the factor is computed as it is read from
-// the stage; 4 or 5: windows are staged, what they share once: of ranges that the factor depends on
-// by their sum alone, two are one side of the tile), axes[1] how many elements lie between the rows
-// of the tile, along the first of its sides, to keep them in different banks, axes[2...] the ranges
-// of the tile, those along which elements lie next to each other last; amount the depth. The ranges
-// f, one for each side, get the next ids, in the order of axes.
+// Option: axis is a range of the sum, axes the ranges of the tile, the contiguous one last, amount
+// the depth. The ranges f, one for each side, get the next ids, in the order of axes.
 std::string stage_problem(Node sink, const Opt& opt, const Target& target);
 Node use_stage(Node sink, const Opt& opt, const Target& target);
 

@@ -1,6 +1,7 @@
 #include "codegen/wgmma/product.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/split_k.h"
@@ -177,8 +178,9 @@ std::string size_problem(const MatrixTile& tile, const WgmmaPlan& p) {
   // Any GPU can have clusters of 8; multicast among more than two blocks is slower
   // (measurements.md: clusters).
   constexpr int kMax = 8, kMaxShare = 2;
-  if (tile.cluster_m * tile.cluster_n > (tile.split_k > 1 ? 1 : kMaxShare) || tile.split_k > kMax)
-    return "clusters are two tiles, or up to 8 slices of split-K";
+  if (tile.cluster_m * tile.cluster_n > (tile.split_k > 1 ? 1 : kMaxShare) || tile.split_k > kMax ||
+      !std::has_single_bit(static_cast<unsigned>(tile.split_k)))
+    return "clusters are two tiles, or 2, 4 or 8 slices of split-K";
   // Registers of a quarter of a multiprocessor for each of its threads, less those that are taken
   // otherwise; of a block that has it alone, as many as the compiler keeps a tile in.
   constexpr int kQuarter = 16384, kOthers = 64, kMaxAlone = 128;
@@ -196,15 +198,7 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, WgmmaPlan& out) {
   MatrixProduct& p = out.product;
   if (!find_matrix_product(sink, p)) return "the kernel is no product of two loads";
   if (opt.axes.empty()) return "no range for the columns";
-  const TileShape shape = shape_of(opt.amount);
-  tile.rows = shape.rows;
-  tile.columns = shape.columns;
-  tile.split_n = shape.split_n;
-  tile.vectorized_epilogue = shape.vectorized_epilogue;
-  tile.max_stages = shape.max_stages;
-  tile.cluster_m = shape.cluster_m;
-  tile.cluster_n = shape.cluster_n;
-  tile.split_k = shape.split_k;
+  static_cast<TileShape&>(tile) = opt.tile;
   tile.dtype = p.a->dtype;
   const bool any = tile.dtype.is_half() && tile.width() % 8 == 0;
   if (tile.width() < 8 || tile.columns > 256 ||

@@ -111,30 +111,6 @@ int MatrixTile::stages() const {
   return std::min(8, (228 / blocks() * 1024 - 4096) / stage_bytes());
 }
 
-namespace {
-constexpr int64_t kTile = 1024;  // times eight times the pieces of 64 rows, and three flags
-constexpr int64_t kCluster = 256 * kTile;  // times the logarithms of a cluster's sizes, in fours
-
-int logarithm(int n) { return std::countr_zero(static_cast<unsigned>(n)); }
-}  // namespace
-
-int64_t amount_of(const TileShape& shape) {
-  const int flags = shape.max_stages * 4 + shape.split_n * 2 + shape.vectorized_epilogue;
-  const int cluster =
-      logarithm(shape.cluster_m) + 4 * logarithm(shape.cluster_n) + 16 * logarithm(shape.split_k);
-  if (shape.rows == 128 && flags == 0 && cluster == 0) return shape.columns;
-  return shape.columns + kTile * (shape.rows / 64 * 8 + flags) + kCluster * cluster;
-}
-
-TileShape shape_of(int64_t amount) {
-  const int columns = static_cast<int>(amount % kTile);
-  const int rest = static_cast<int>(amount % kCluster / kTile);
-  const int cluster = static_cast<int>(amount / kCluster);
-  if (rest == 0) return {128, columns};
-  return {rest / 8 * 64,     columns,          rest / 2 % 2 != 0,    rest % 2 != 0,
-          rest / 4 % 2 != 0, 1 << cluster % 4, 1 << cluster / 4 % 4, 1 << cluster / 16 % 4};
-}
-
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async", the shapes and
 // types of its operands, and the bits of descriptors that turn them.
 const MatrixType* matrix_type(DType dtype) {

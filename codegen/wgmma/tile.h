@@ -76,24 +76,18 @@ struct MatrixType {
 const MatrixType* matrix_type(DType dtype);
 
 // The plan of the main loop: the payload of a Matrix node.
-struct MatrixTile {
+struct MatrixTile : TileShape {
   static constexpr int kMaxRegisters = 160;
 
   MatrixTile() = default;
   explicit MatrixTile(Node matrix);
   std::vector<int64_t> numbers() const;  // the payload
 
-  int rows = 128, columns = 256;
-  bool split_n = false;              // "halved": warpgroups split the tile's columns, not its rows
-  bool vectorized_epilogue = false;  // "wide": threads have eight neighbouring columns
-  bool max_stages = false;           // "deep": one block a multiprocessor, with all stages that fit
-  int depth = 64;                    // k elements of a step, one or half a row of 128 bytes
-  DType dtype = kBF16;               // of both operands
+  int depth = 64;       // k elements of a step, one or half a row of 128 bytes
+  DType dtype = kBF16;  // of both operands
   MatrixOperand a, b;
-  std::vector<int64_t> steps;        // along k: the innermost by depth, then others one by one
-  int begin = -1;                    // the source that is the first k of a split-K slice
-  int cluster_m = 1, cluster_n = 1;  // "down", "across": tiles of a cluster, sharing columns, rows
-  int split_k = 1;                   // "parts": blocks of a cluster that share a tile's sums
+  std::vector<int64_t> steps;  // along k: the innermost by depth, then others one by one
+  int begin = -1;              // the source that is the first k of a split-K slice
 
   int64_t all_steps() const;
   int groups() const { return rows == 64 && !split_n ? 1 : 2; }  // warpgroups that multiply
@@ -122,15 +116,6 @@ bool has_matrix_unit(const Target& target, DType dtype);
 
 // Whether it also has convolutions as implicit GEMMs, whose operands are major along any axis.
 bool has_window_unit(const Target& target, DType dtype);
-
-// The option's amount as named fields, which are those of MatrixTile.
-struct TileShape {
-  int rows = 128, columns = 256;
-  bool split_n = false, vectorized_epilogue = false, max_stages = false;
-  int cluster_m = 1, cluster_n = 1, split_k = 1;
-};
-int64_t amount_of(const TileShape& shape);
-TileShape shape_of(int64_t amount);
 
 // All options of a kernel with the given one first; none where no legal one pays.
 std::vector<Opt> matrix_options(Node sink, const Target& target);

@@ -214,11 +214,8 @@ class NeighbourGenerator {
     const auto add = [&](const Opt& opt, int64_t band = kMatrixBand) {
       tiles.push_back({opt, band});
     };
-    const TileShape now = shape_of(matrix.amount);
-    const auto changed = [&](Opt opt, auto change) {
-      TileShape shape = now;
-      change(shape);
-      opt.amount = amount_of(shape);
+    const auto changed = [](Opt opt, auto change) {
+      change(opt.tile);
       return opt;
     };
     add(changed(matrix, [](TileShape& t) { t.max_stages = !t.max_stages; }));

@@ -27,7 +27,7 @@ TEST_CASE("matrix: GEMMs of 16-bit floats are put on wgmma, tiles fill the chip"
     const Lowered low = lower(kernel({{size, size}, {size, size}}), "product", hopper());
     REQUIRE(!low.options.empty());
     CHECK(low.options[0].kind == OptKind::Matrix);
-    CHECK(shape_of(low.options[0].amount).columns == columns);
+    CHECK(low.options[0].tile.columns == columns);
     CHECK(low.launch.block[0] == (columns == 256 ? 384 : 160));
     CHECK(low.launch.grid[0] <= (columns == 256 ? 132 : 264));
     CHECK(low.launch.maps.size() == 2);
@@ -38,7 +38,7 @@ TEST_CASE("matrix: GEMMs of 16-bit floats are put on wgmma, tiles fill the chip"
   }
   // Tiles of 256 columns would be 72, for 132 multiprocessors.
   const Lowered narrower = lower(kernel({{1536, 1536}, {1536, 1536}}), "product", hopper());
-  CHECK(shape_of(narrower.options[0].amount).columns == 192);
+  CHECK(narrower.options[0].tile.columns == 192);
   CHECK(narrower.launch.grid[0] == 96);
   // 392 tiles of 64 rows fill three waves; of 128 rows 196 would leave half of the second empty.
   const Lowered split_n = lower(kernel({{1792, 4096}, {4096, 3584}}), "product", hopper());
@@ -284,7 +284,7 @@ TEST_CASE("matrix: a bias, an activation and a residual are done with the produc
 
 TEST_CASE("matrix: threads write eight columns at a time where those lie side by side") {
   const auto shape = [](const Form& form) {
-    return shape_of(lower(kernel(form), "product", hopper()).options[0].amount);
+    return lower(kernel(form), "product", hopper()).options[0].tile;
   };
   CHECK(shape({{512, 256}, {256, 512}}).vectorized_epilogue);
   CHECK(shape({{512, 256}, {256, 264}}).vectorized_epilogue);  // the last columns end within a box
@@ -371,17 +371,17 @@ TEST_CASE("matrix: skinny GEMMs get as few columns of tiles, and are right") {
     const Lowered low = lower(kernel(f), "product", hopper());
     CHECK(low.options[0].kind == OptKind::Matrix);
     CHECK(low.options[0].axis == 1);
-    CHECK(shape_of(low.options[0].amount).columns == columns);
+    CHECK(low.options[0].tile.columns == columns);
     const Finding ring = prove_ring(ring_of(f));
     CHECK_MESSAGE(ring.verdict == Verdict::Proved, ring.text);
   }
   for (const int64_t rows : {24, 40, 72, 120}) {  // as stages of 128 bytes for each column allow
     const Form f{{rows, 256}, {8504, 256}, false, true};
     const Lowered low = lower(kernel(f), "product", hopper());
-    CHECK(shape_of(low.options[0].amount).columns == rows);
+    CHECK(low.options[0].tile.columns == rows);
     const Form bytes{f.a, f.b, false, true, kI8};
     const Lowered of_bytes = lower(kernel(bytes), "product", hopper());
-    CHECK(shape_of(of_bytes.options[0].amount).columns == (rows + 31) / 32 * 32);
+    CHECK(of_bytes.options[0].tile.columns == (rows + 31) / 32 * 32);
   }
   // What no cache holds and is read for one tile of columns leaves L2 first.
   Target cached = hopper();
@@ -410,14 +410,14 @@ TEST_CASE("matrix: skinny GEMMs get as few columns of tiles, and are right") {
   const auto rows_of = [&](int64_t rows) {
     const Lowered low =
         lower(kernel({{rows, 4096}, {11008, 4096}, false, true}), "product", cached);
-    return std::pair(shape_of(low.options[0].amount).rows, low.launch.shared_bytes);
+    return std::pair(low.options[0].tile.rows, low.launch.shared_bytes);
   };
   CHECK(rows_of(32) == std::pair<int, int64_t>(64, 6 * 96 * 128 + 1024));
   CHECK(rows_of(64) == std::pair<int, int64_t>(64, 6 * 128 * 128 + 1024));
   CHECK(rows_of(120) == std::pair<int, int64_t>(128, 7 * 248 * 128 + 1024));
   // Of operands that do not lie along the sum a tile has 64 columns or more.
   const Lowered across = lower(kernel({{72, 8}, {72, 8504}, true, false}), "product", hopper());
-  CHECK(across.options[0].amount >= 64);
+  CHECK(across.options[0].tile.columns >= 64);
   // Where the rows of the other operand are read again and again, multiplying is what takes time.
   const Lowered small = lower(kernel({{8, 64}, {64, 512}}), "product", hopper());
   CHECK(small.options[0].kind != OptKind::Matrix);

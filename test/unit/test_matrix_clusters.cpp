@@ -213,9 +213,11 @@ TEST_CASE("clusters: options are printed and read, and what is not legal says wh
   const Form even = form_of({256, 256, 256}, false, true);
   CHECK(why(even, kShared).empty());
   CHECK(why(even, "matrix r0 r1 x 64 rows 64 down 2 across 2") ==
-        "clusters are two tiles, or up to 8 slices of split-K");
+        "clusters are two tiles, or 2, 4 or 8 slices of split-K");
   CHECK(why(even, "matrix r0 r1 x 64 rows 64 down 2 parts 2") ==
-        "clusters are two tiles, or up to 8 slices of split-K");
+        "clusters are two tiles, or 2, 4 or 8 slices of split-K");
+  CHECK(why(even, "matrix r0 r1 x 64 rows 64 parts 3") ==
+        "clusters are two tiles, or 2, 4 or 8 slices of split-K");
   CHECK(why(even, "matrix r0 r1 x 128 wide parts 2") ==
         "what other blocks add needs registers too");
   CHECK(why(even, "matrix r0 r1 x 84") ==

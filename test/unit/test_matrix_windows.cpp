@@ -595,9 +595,7 @@ TEST_CASE("windows: pairs of blocks share the tiles of a last wave") {
     const auto share = [&](Lowered& low, Node kernel) {
       Opt tile = low.options.at(0);
       REQUIRE(tile.kind == OptKind::Matrix);
-      TileShape shape = shape_of(tile.amount);
-      shape.split_k = 2;
-      tile.amount = amount_of(shape);
+      tile.tile.split_k = 2;
       Choice choice;
       {
         Arena arena;
