@@ -304,9 +304,7 @@ class WindowTuner : StagingTuner {
   void stage(bool image, const std::vector<Ids>& tile, int along, int64_t depth) {
     const int which = image ? image_ : 1 - image_;
     int64_t inner = 1;
-    using Form = StagedFactor::Form;
     Opt opt{OptKind::Stage, along, depth, {}};
-    opt.staged = {which, image ? Form::Windows : Form::Value, 0};
     int count = 0;
     for (const Ids& side : tile) {
       int64_t n = 1;
@@ -317,7 +315,8 @@ class WindowTuner : StagingTuner {
       if (side.empty()) continue;
       inner *= count++ ? n : 1;
     }
-    opt.staged.padding = static_cast<int>(padding(inner));
+    const auto form = image ? StagedFactor::Form::Windows : StagedFactor::Form::Value;
+    opt.staged = {which, form, static_cast<int>(padding(inner))};
     copies_.push_back({next_range_id(sink_), count, opt.staged.padding > 0});
     apply(opt);
   }

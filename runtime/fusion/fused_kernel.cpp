@@ -84,7 +84,7 @@ bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
 }
 
 bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results) {
-  constexpr size_t kMost = 3;  // values of as many elements as there are results
+  constexpr size_t kMax = 3;  // values of as many elements as there are results
   std::set<Node> values;
   for (const FusedKernel* k : {&from, &to}) {
     for (Node out : k->outputs) values.insert(out);
@@ -92,7 +92,7 @@ bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t re
       if (r.own && numel(r.leaf->shape()) == results) values.insert(r.leaf);
   }
   std::erase_if(values, [](Node n) { return n->op == Op::ReduceAxis; });  // the product's own
-  return values.size() > kMost;
+  return values.size() > kMax;
 }
 
 }  // namespace tiny

@@ -407,7 +407,7 @@ class Tensor {
   std::shared_ptr<GradSlot> slot_;  // of a leaf; shared by its copies
 };
 
-// Values with their positions.
+// What gives values and says where they were.
 struct WithIndices {
   Tensor values, indices;  // indices: i64
 };
