@@ -287,8 +287,7 @@ Node in_memory(Node x) {
       is_reproducible(x->src(2)))
     return where(x->src(0), in_memory(x->src(1)), x->src(2));
   // An earlier copy may have been computed by a kernel of its own, and be gone.
-  if (x->op == Op::Contiguous || is_for_gradients(x->op))
-    return in_memory(x->src(0));
+  if (x->op == Op::Contiguous || is_for_gradients(x->op)) return in_memory(x->src(0));
   return make(Op::Contiguous, x->dtype, {detach(x)});
 }
 
