@@ -157,6 +157,15 @@ $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 	@$(if $(LAUNCHER),{ echo $(compile) && $(compile) -E -P $(@:.gch=); } | sha1sum >$@.sum)
 -include $(wildcard $(BUILD)/pch/*.d)
 
+# Preludes of kernels are files of their own language, which the library holds as raw strings.
+EMBEDDED := $(wildcard codegen/render/c/prelude/*)
+EMBEDS := $(call object,codegen/render/c/preludes.cpp)
+$(BUILD)/embedded/%.inc: %
+	@mkdir -p $(@D)
+	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@
+$(EMBEDS): EXTRA_FLAGS = -I$(BUILD)
+$(EMBEDS): | $(EMBEDDED:%=$(BUILD)/embedded/%.inc)
+
 TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES)))
 # Those that `make fuzz` links as well, without doctest, see none of it.
 FUZZ_OBJECTS := $(call object,$(FUZZ_SOURCES))

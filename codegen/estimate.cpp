@@ -1,6 +1,7 @@
 #include "codegen/estimate.h"
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/kernel/option.h"
 
 namespace tiny {
@@ -8,15 +9,15 @@ namespace tiny {
 KernelWork estimate_work(Node sink) {
   KernelWork out;
   for (Node p : all_of(sink, Op::Param))
-    out.bytes += static_cast<double>(p->ints()[1] * p->dtype.size());
+    out.bytes += static_cast<double>(elements_of(p) * p->dtype.size());
   const std::vector<Node> ranges = ranges_of(sink);
   for (Node n : topological(sink)) {
     const bool arithmetic = is_elementwise(n->op) && n->dtype.is_float() && n->op != Op::Cast;
     if (!arithmetic && n->op != Op::Reduce) continue;
-    const uint64_t around = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
+    const uint64_t enclosing = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
     double count = 1;
     for (Node r : ranges)
-      if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+      if (enclosing >> range_id(r) & 1) count *= static_cast<double>(extent(r));
     out.flops += count;
   }
   return out;

@@ -114,7 +114,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   k = log("index_width", Form::Machine, choose_index_width(k, target));
   out.machine = k;
   Linear program = linearize(k, name);
-  program.heavy = out.choice.heavy;
+  program.is_gemm = out.choice.is_gemm;
   program.streaming = streaming;
   if (viewer) viewer("linearize", to_text(program));
   out.source = render(program, target);

@@ -1,4 +1,4 @@
-// From a kernel in tensor form to source text: the list of passes.
+// Lowers a kernel in tensor form to source text: the list of passes.
 #pragma once
 #include <functional>
 #include <memory>

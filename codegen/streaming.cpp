@@ -4,6 +4,7 @@
 #include <set>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/kernel/option.h"
 #include "codegen/wgmma/tile.h"
 
@@ -11,9 +12,9 @@ namespace tiny {
 
 namespace {
 
-constexpr double kMostOfCache = 8;  // times the L2 cache
+constexpr double kMaxOfCache = 8;  // times the L2 cache
 
-double elements(Node param) { return static_cast<double>(param->ints()[1]); }
+double elements(Node param) { return static_cast<double>(elements_of(param)); }
 
 // How often a load is executed: a matrix instruction's operand in registers serves all unrolled
 // iterations that do not change it.
@@ -22,13 +23,13 @@ double executions(const Access& a, const std::vector<Node>& ranges) {
   if (a.item->op != Op::Reduce || a.item->src(0)->op != Op::Mma) return count;
   for (Node r : ranges)
     if ((kind(r) == RangeKind::Unroll || kind(r) == RangeKind::Vector) &&
-        (a.around & ~a.node->ranges & r->ranges))
+        (a.enclosing & ~a.node->ranges & r->ranges))
       count /= static_cast<double>(extent(r));
   return count;
 }
 
-// Of a kernel that writes next to nothing. On an H200 sums of 268 MB take 1 to 6 % less so, sums of
-// 824 MB and kernels that write as much as they read more: hence the bounds.
+// Of a kernel whose stores are few beside its loads, within the bounds where it pays
+// (measurements.md: streamed_by_loads).
 uint64_t streamed_by_loads(Node sink, const Target& target) {
   constexpr double kLittle = 1.0 / 64;
   const std::vector<Node> ranges = ranges_of(sink);
@@ -40,7 +41,7 @@ uint64_t streamed_by_loads(Node sink, const Target& target) {
   double written = 0;
   for (const Access& a : accesses(sink)) {
     const Node param = a.node->src(0);
-    if (a.node->op == Op::Load && ((a.around & loops) || held.insert(a.node).second))
+    if (a.node->op == Op::Load && ((a.enclosing & loops) || held.insert(a.node).second))
       read[param] += executions(a, ranges);
     else if (a.node->op == Op::Store)
       written += elements(param) * param->dtype.size();
@@ -49,9 +50,9 @@ uint64_t streamed_by_loads(Node sink, const Target& target) {
   for (const auto& [param, count] : read) {
     const double bytes = elements(param) * param->dtype.size();
     const auto cache = static_cast<double>(target.l2_bytes);
-    if (count <= 1.01 * elements(param) && bytes > cache && bytes < kMostOfCache * cache &&
-        written < kLittle * bytes && param->ints()[0] < 64)
-      slots |= uint64_t{1} << param->ints()[0];
+    if (count <= 1.01 * elements(param) && bytes > cache && bytes < kMaxOfCache * cache &&
+        written < kLittle * bytes && slot_of(param) < 64)
+      slots |= uint64_t{1} << slot_of(param);
   }
   return slots;
 }
@@ -59,7 +60,7 @@ uint64_t streamed_by_loads(Node sink, const Target& target) {
 uint64_t streamed_by_copies(const MatrixTile& tile, const Target& target) {
   const auto cache = static_cast<double>(target.l2_bytes);
   const double bytes = static_cast<double>(tile.a.elements) * tile.dtype.size();
-  const bool once = tile.reads_once() && bytes > cache && bytes < kMostOfCache * cache;
+  const bool once = tile.reads_once() && bytes > cache && bytes < kMaxOfCache * cache;
   return once && tile.a.map.slot < 64 ? uint64_t{1} << tile.a.map.slot : 0;
 }
 

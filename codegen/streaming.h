@@ -1,5 +1,5 @@
-// Which inputs of a kernel stream: each element is read once and the whole is larger than the L2
-// cache, so that their loads had better not evict what else is there.
+// Bit mask of streaming inputs: read once, larger than L2. Loaded with evict-first so that they do
+// not displace L2.
 #pragma once
 #include "codegen/target/target.h"
 #include "tiny/ir/node.h"

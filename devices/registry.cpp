@@ -2,7 +2,6 @@
 #include <map>
 #include <mutex>
 
-#include "devices/absent.h"
 #include "devices/cpu/cpu.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/driver.h"
@@ -11,6 +10,7 @@
 #include "devices/hip/driver.h"
 #include "devices/hip/hip.h"
 #include "devices/null.h"
+#include "devices/remote.h"
 #include "runtime/device/device.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
@@ -20,7 +20,7 @@ namespace tiny {
 
 namespace {
 
-struct Row {
+struct DeviceRow {
   const char* name;
   std::unique_ptr<Device> (*open)(int index);
 };
@@ -43,7 +43,7 @@ std::unique_ptr<Device> open_rank(int index) {
   check(index < rank_count(), "RANK:", index, ": there are ", rank_count(),
         " processes (WORLD_SIZE)");
   if (index != rank())
-    return std::make_unique<AbsentDevice>(find_device("RANK:" + std::to_string(rank())), index);
+    return std::make_unique<RemoteDevice>(find_device("RANK:" + std::to_string(rank())), index);
   const std::string chosen = env_text("DEVICE");
   const std::string kind = canonical_device(chosen.empty() ? fastest_device() : chosen);
   std::unique_ptr<Device> own;
@@ -57,7 +57,7 @@ std::unique_ptr<Device> open_rank(int index) {
   return own;
 }
 
-constexpr Row kDevices[] = {
+constexpr DeviceRow kDevices[] = {
     {"CPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<CpuDevice>(); }},
     {"CUDA", open_cuda},
     {"HIP", open_hip},
@@ -97,8 +97,8 @@ std::optional<Target> emulated_gpu(std::string_view name) {
   return {};
 }
 
-// "CUDA:1" as its kind and its number, 0 where there is none. No kind where what follows the last
-// colon is no number; "EMU:CUDA:sm_80" is all kind.
+// "CUDA:1" as its kind and its number, 0 where there is none. No kind where the text behind the
+// last colon is no number; "EMU:CUDA:sm_80" is all kind.
 std::string_view kind_of(std::string_view name, int* index) {
   *index = 0;
   const size_t colon = name.rfind(':');
@@ -110,8 +110,8 @@ std::string_view kind_of(std::string_view name, int* index) {
   return colon + 1 == name.size() ? std::string_view() : name.substr(0, colon);
 }
 
-const Row* row_of(std::string_view kind) {
-  for (const Row& row : kDevices)
+const DeviceRow* row_of(std::string_view kind) {
+  for (const DeviceRow& row : kDevices)
     if (row.name == kind) return &row;
   return nullptr;
 }
@@ -126,7 +126,7 @@ std::string canonical_device(std::string_view name) {
     for (const GpuRow& gpu : gpu_table())
       for (Target::Language language : languages_of(gpu))
         emulators += ", " + emulator_name(gpu, language);
-    for (const Row& r : kDevices) known += cat(known.empty() ? "" : ", ", r.name);
+    for (const DeviceRow& r : kDevices) known += cat(known.empty() ? "" : ", ", r.name);
     throw Error(cat("unknown device '", name, "': known are ", known, emulators,
                     ", each also as NAME:number"));
   }

@@ -105,7 +105,7 @@ Labelled find_labelled(const Options& o) {
   return out;
 }
 
-// i32 (texts, context), cut or filled up with padding.
+// i32 (texts, context), cut or padded.
 Tensor encoded(const models::Tokenizer& tokenizer, const std::vector<std::string>& texts,
                const Options& o) {
   const models::TokenBatch batch = tokenizer.encode_batch(

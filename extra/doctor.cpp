@@ -69,10 +69,10 @@ void print_compilers() {
 std::string description(const Target& t) {
   if (t.kind == Target::Kind::Cpu)
     return cat(t.cores, " cores, vectors of ", t.vector_bytes * 8, " bits, ", t.l2_bytes >> 10,
-               " KiB of second cache");
+               " KiB of L2");
   return cat(t.arch, ", ", t.cores, " multiprocessors, ", t.warp, " lanes a warp, ",
-             t.shared_bytes >> 10, " KiB of shared memory, ", t.l2_bytes >> 20,
-             " MiB of second cache", t.has_wgmma ? ", matrix units (wgmma)" : "");
+             t.shared_bytes >> 10, " KiB of shared memory, ", t.l2_bytes >> 20, " MiB of L2",
+             t.has_wgmma ? ", matrix units (wgmma)" : "");
 }
 
 std::string description_of(const GpuRow& gpu) {

@@ -49,7 +49,7 @@ double largest_of_ranks(double mine) {
   return largest;
 }
 
-// What rank 0 says, on all of them.
+// Rank 0's text, on all ranks.
 std::string text_of_first_rank(std::string text) {
   std::vector<int> all(static_cast<size_t>(rank_count()));
   std::iota(all.begin(), all.end(), 0);
@@ -67,7 +67,7 @@ class Trial {
     for (int d : c.devices) {
       const auto b = std::make_shared<Buffer>(device_name(d), c.dtype, c.size);
       b->label = "a collective that is measured";
-      if (!find_device(device_name(d)).is_absent) {
+      if (!find_device(device_name(d)).is_remote) {
         const std::vector<std::byte> zeros(static_cast<size_t>(c.size) * c.dtype.size());
         b->upload(zeros.data());
       }
@@ -155,7 +155,7 @@ std::string key_of(const Collective& c) {
   for (int d : c.devices) {
     Device& device = find_device(device_name(d));
     out << device_name(d) << ' ' << device.target().arch << ' ' << device.target().cores << ' '
-        << device.rank << ' ' << device.missing_for_sums(SumBy::Library, c.dtype).empty();
+        << device.rank << ' ' << device.missing_for_all_reduce(SumBy::Library, c.dtype).empty();
     for (int other : c.devices) out << ' ' << device.reads(find_device(device_name(other)));
     out << ' ' << device.compiler_id() << '\n';
   }

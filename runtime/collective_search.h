@@ -1,4 +1,4 @@
-// Which way of making a collective is the fastest here: measured once (COLLECTIVE_BEAM=1), kept in
+// Autotuning of collectives: the fastest algorithm, measured once (COLLECTIVE_BEAM=1) and kept in
 // the cache on disk.
 #pragma once
 #include <functional>

@@ -5,6 +5,7 @@
 #include "codegen/kernel/lengths.h"
 #include "codegen/options/mma.h"
 #include "codegen/passes/passes.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -101,9 +102,9 @@ class CpuTuner : Tuner {
     apply({OptKind::Split, id, width, {}});
   }
 
-  // A copy that reads short pieces from rows far apart, to put them one behind the other, takes
-  // those of a few rows in turn: then there are only so many places that are read, each in order
-  // (on Cascade Lake 16 MB into panels of 64 columns: 3.2 ms instead of 12).
+  // A copy that reads short pieces of rows far apart, to write them one behind the other, takes
+  // pieces of a small number of rows in turn: so few streams are read at a time, each in order
+  // (measurements.md: copy_in_blocks).
   void copy_in_blocks() {
     constexpr int64_t kRows = 16, kPage = 4096;
     std::vector<Node> loops;
@@ -133,8 +134,8 @@ class CpuTuner : Tuner {
   void tile(Node v) {
     const int vid = range_id(v), lanes = lanes_for(v);
     const Node u = reuse_range(vid);
-    const int64_t vectors = (extent(v) + lanes - 1) / lanes;
-    choice_.heavy = u != nullptr;
+    const int64_t vectors = ceil_div(extent(v), lanes);
+    choice_.is_gemm = u != nullptr;
     if (!u) return vector_split(vid, lanes, static_cast<int>(best_unroll(vectors, 4)));
     const int uid = range_id(u);
     const bool extends = is_legal(sink_, {OptKind::Extend, uid, 2, {}}, target_);
@@ -151,24 +152,23 @@ class CpuTuner : Tuner {
     for (Node r : ranges_) {
       if (kind(r) != RangeKind::Loop || range_id(r) == uid || range_id(r) == vid) continue;
       for (const Access& a : accesses_)
-        if (a.node->op == Op::Load && (a.around >> vid & 1) && stride(a.node, range_id(r)) == 0)
+        if (a.node->op == Op::Load && (a.enclosing >> vid & 1) && stride(a.node, range_id(r)) == 0)
           return false;
     }
     return true;
   }
 
-  // Rows of tiles. Where there are `panels` of columns, a core goes with one of them through a
-  // block of rows: the panel is then read from the second cache, the rows from wherever they are.
-  // Blocks of 512 rows read the panels seldom enough (on Cascade Lake, 2048 x 2048 x 2048, kernels
-  // of 96, 192 and 512 rows a block ran at 0.66, 0.85 and 0.9 of OpenBLAS's speed).
+  // Rows of tiles. Where there are `panels` of columns, a core goes with one panel through a block
+  // of rows: the panel stays in L2, the rows are read from wherever they are. Blocks of 512 rows
+  // read the panels seldom enough (measurements.md: rows of tiles).
   void rows(int uid, int64_t each, int64_t panels) {
-    constexpr int64_t kRows = 512, kPieces = 8, kFewest = 4;
-    const int64_t n = extent(range(uid)), strips = (n + each - 1) / each;
+    constexpr int64_t kRows = 512, kPieces = 8, kMin = 4;
+    const int64_t n = extent(range(uid)), strips = ceil_div(n, each);
     int64_t block = strips;
     if (panels > 0) {
-      const int64_t pieces = (kPieces * target_.cores + panels - 1) / panels;
-      const int64_t blocks = std::max((n + kRows - 1) / kRows, std::min(pieces, strips / kFewest));
-      block = (strips + blocks - 1) / std::max<int64_t>(blocks, 1);
+      const int64_t pieces = ceil_div(kPieces * target_.cores, panels);
+      const int64_t blocks = std::max(ceil_div(n, kRows), std::min(pieces, strips / kMin));
+      block = ceil_div(strips, std::max<int64_t>(blocks, 1));
     }
     if (n % (each * block)) apply({OptKind::Extend, uid, each * block, {}});
     if (panels > 0) {
@@ -225,9 +225,9 @@ class CpuTuner : Tuner {
         if (kind(r) == k && range_id(r) != innermost_ && range_id(r) != strip_)
           ids.push_back(range_id(r));
       if (k == strip_after() && strip_ >= 0) ids.push_back(strip_);
-      // Of a product's sums the one that steps farthest is outermost: what the others read again
-      // is still in the nearest cache.
-      if (k == RangeKind::Reduce && choice_.heavy)
+      // The sum with the largest stride is outermost: elements that the others read again are still
+      // in L1.
+      if (k == RangeKind::Reduce && choice_.is_gemm)
         std::stable_sort(ids.begin() + first, ids.end(),
                          [&](int a, int b) { return reach(a) > reach(b); });
     }
@@ -236,7 +236,7 @@ class CpuTuner : Tuner {
   }
 
   // Strips of what goes on in order lie inside that; strips of tiles around the sums.
-  RangeKind strip_after() const { return choice_.heavy ? RangeKind::Loop : RangeKind::Reduce; }
+  RangeKind strip_after() const { return choice_.is_gemm ? RangeKind::Loop : RangeKind::Reduce; }
 
   // How far all loads step from one iteration to the next.
   double reach(int id) const {
@@ -255,15 +255,15 @@ class CpuTuner : Tuner {
 // Each step of the sum loads the tile's vectors and an element for each row, and costs as much as
 // its products and half of those loads; a panel of columns is not to be cut.
 RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends) {
-  constexpr int64_t kMostVectors = 4, kMostRows = 16;
+  constexpr int64_t kMaxVectors = 4, kMaxRows = 16;
   RegisterTile best;
   double least = 0;
-  for (int64_t v = 1; v <= std::min(kMostVectors, vectors); ++v) {
+  for (int64_t v = 1; v <= std::min(kMaxVectors, vectors); ++v) {
     if (vectors % v) continue;
-    for (int64_t r = 1; r <= std::min(kMostRows, rows); ++r) {
+    for (int64_t r = 1; r <= std::min(kMaxRows, rows); ++r) {
       if (r * v + v + 1 > target.vector_registers || (!extends && rows % r)) continue;
       const auto products = static_cast<double>(r * v), loads = static_cast<double>(r + v);
-      const auto used = static_cast<double>(rows) / static_cast<double>((rows + r - 1) / r * r);
+      const auto used = static_cast<double>(rows) / static_cast<double>(round_up(rows, r));
       const double t = (1 + 2 * loads / products) / used;
       if (best.rows && t >= least) continue;
       best = {static_cast<int>(r), static_cast<int>(v)};

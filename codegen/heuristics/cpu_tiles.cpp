@@ -1,10 +1,11 @@
-// Options for products on the matrix units of a CPU (codegen/options/mma.h): how many fragments a
-// core holds in registers, and which rows it goes through with the same columns.
+// Schedules GEMMs on the matrix units of a CPU (AMX, VNNI; codegen/options/mma.h): how many
+// fragments a core holds in registers, and the order of its tiles.
 #include <algorithm>
 
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/lengths.h"
 #include "codegen/options/mma.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -23,7 +24,7 @@ Fragments tiles_at_once(int64_t rows, int64_t columns) {
   for (int64_t y = 1; y <= std::min<int64_t>(3, rows); ++y)
     for (int64_t x = 1; x <= std::min<int64_t>(3, columns); ++x) {
       if (y * x + y + x > kTiles) continue;
-      const auto whole = static_cast<double>((rows + y - 1) / y * ((columns + x - 1) / x));
+      const auto whole = static_cast<double>(ceil_div(rows, y) * ceil_div(columns, x));
       const double t = whole * static_cast<double>(y * x + y + x);
       if (best.rows && t >= least) continue;
       best = {y, x};
@@ -45,9 +46,9 @@ class TileTuner : Tuner {
     if (!is_legal(sink_, opt, target_)) return {};
     const int elements = next_range_id(sink_);
     apply(opt);
-    choice_.heavy = true;
+    choice_.is_gemm = true;
     const Fragments at_once = fragments();
-    const int64_t strips = (count(m_) + at_once.rows - 1) / at_once.rows;
+    const int64_t strips = ceil_div(count(m_), at_once.rows);
     const int64_t block = strips_of_block(strips, at_once.rows * unit_->rows * bytes);
     extend(m_, at_once.rows * block);
     extend(n_, at_once.columns);
@@ -117,11 +118,11 @@ class TileTuner : Tuner {
     return {t.rows, t.vectors};
   }
 
-  // A core goes through a block of rows with the same columns: both stay in the second cache.
+  // A core goes through a block of rows with the same columns: both stay in L2.
   int64_t strips_of_block(int64_t strips, int64_t strip_bytes) const {
     const int64_t most = std::clamp<int64_t>(target_.l2_bytes / 2 / strip_bytes, 1, strips);
-    const int64_t blocks = (strips + most - 1) / most;
-    return (strips + blocks - 1) / blocks;
+    const int64_t blocks = ceil_div(strips, most);
+    return ceil_div(strips, blocks);
   }
 
   // Strips are divided among the cores one by one, in the order of a block.
@@ -135,7 +136,7 @@ class TileTuner : Tuner {
     }
     if (k_ >= 0) ids.push_back(k_);
     ids.insert(ids.end(), unrolled.begin(), unrolled.end());
-    for (Node r : ranges_)  // those of a fragment's elements: rows, then the vector
+    for (Node r : ranges_)  // the ranges of a fragment's elements: rows, then the vector
       if (range_id(r) >= elements && std::find(ids.begin(), ids.end(), range_id(r)) == ids.end())
         ids.push_back(range_id(r));
     apply({OptKind::Order, 0, 0, ids});

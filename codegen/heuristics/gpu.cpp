@@ -1,20 +1,22 @@
-// Options for GPUs. Three classes of kernels: streams (element-wise work, moved data), rows (what
-// is reduced is what a group of threads reads side by side; the row stays in their registers) and
-// columns (each thread reduces on its own; products get a tile of results per thread).
+// Schedules GPU kernels. Three classes: streams (element-wise work, moved data), rows (a group of
+// threads reads the reduced axis coalesced and holds the row in registers) and columns (each thread
+// reduces on its own; GEMMs get a tile of results per thread).
 #include <map>
 #include <set>
 
 #include "codegen/heuristics/gpu.h"
 #include "codegen/heuristics/gpu_product.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/wgmma/tile.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
 namespace {
 
-constexpr int64_t kMostInRow = 1024;     // threads that share a row
+constexpr int64_t kMaxInRow = 1024;      // threads that share a row
 constexpr int64_t kHeldByThread = 64;    // elements of a row that a thread keeps in registers
 constexpr int64_t kHeldByBlock = 16384;  // and of those of a block: two must fit
 constexpr int64_t kVectorsOfThread = 4;  // wanted per thread of a long row: loads in flight
@@ -85,7 +87,7 @@ class RowTuner : GpuTuner {
       if (iterations(without(rest, id)) >= 8 * kBlock * lanes_ * target_.cores)
         rest = without(rest, id);
     if (lanes_ == 8 && reads_wide(v)) lanes_ = 4;
-    // What leaves a warp threads to spare takes as many times as long as it has lanes.
+    // Below one full warp, vector lanes only serialise the work.
     if (iterations(rest) < lanes_ * target_.warp) lanes_ = 1;
     if (const int id = serving(rest, v); id >= 0) {
       const int part = split(id, kServed);
@@ -101,7 +103,7 @@ class RowTuner : GpuTuner {
     const int thread = split(flat, block);
     bind(thread, RangeKind::Thread);
     if (thread == flat) return;
-    // What waits for an index waits for several at once.
+    // Several loads whose addresses are loaded too are in flight at once: latency hiding.
     constexpr int64_t together = 4;
     if (gathers() && extent(range(flat)) % together == 0 &&
         extent(range(flat)) >= 8 * together * target_.cores)
@@ -110,10 +112,12 @@ class RowTuner : GpuTuner {
   }
 
   // Elements of all loops, as streams are, not as what there is for each channel.
-  bool is_stream(const Access& a) const { return iterations(loops()) <= a.node->src(0)->ints()[1]; }
+  bool is_stream(const Access& a) const {
+    return iterations(loops()) <= elements_of(a.node->src(0));
+  }
 
-  // Whether most of what is read along the range is there for each column, in f32: eight of those
-  // are two loads of every second 16 bytes, which take the first cache twice as long as four.
+  // Whether most loads along the range are f32 of each column: eight of those are two loads of
+  // every second 16 bytes, which touch twice as many L1 lines as four.
   bool reads_wide(int v) const {
     int wide = 0, streams = 0;
     for (const Access& a : accesses_)
@@ -121,10 +125,8 @@ class RowTuner : GpuTuner {
     return wide > streams;
   }
 
-  // Whether a thread's vector of what is stored takes more than 16 bytes: one store then writes
-  // every second 16 of what its warp does. On an H200 bf16 that becomes f32 takes 9 % less with
-  // four lanes than with eight, rows of it that are looked up 26 % less, two results 31 % less,
-  // layer norm 19 % less and softmax 15 to 37 % less.
+  // Whether a thread's vector of the stored dtype takes more than 16 bytes: each store instruction
+  // then writes every second 16 bytes of the warp's span (measurements.md: stores_wide).
   bool stores_wide(int v) const {
     return lanes_ > 1 && std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
              return a.node->op == Op::Store && stride(a.node, v) == 1 &&
@@ -132,9 +134,8 @@ class RowTuner : GpuTuner {
            });
   }
 
-  // The range along which a thread gets kServed elements for which it loads the same: that at least
-  // a third of its bytes do not depend on. -1: none, or too few threads. On an H200 gradients of
-  // batch norm in bf16, with four lanes instead of eight, take 7 to 17 % less so.
+  // The range along which a thread gets kServed elements that share loads: at least a third of the
+  // bytes do not depend on it. -1: none, or too few threads (measurements.md: serving).
   static constexpr int64_t kServed = 2;
   int serving(const Ids& rest, int v) const {
     int best = -1;
@@ -155,10 +156,9 @@ class RowTuner : GpuTuner {
     return best;
   }
 
-  // A range that is no longer than a vector, as the channels of a pixel that have been filled up:
-  // all of it is stored at once, loaded one by one. A thread that stores two bytes waits as long
-  // for them. On an H200 pictures of 224 x 224 whose channels lie one after the other take 58 us to
-  // be stored so, and 170 with a thread for each element. -1: none; sets lanes_.
+  // A range no longer than a vector, as the padded channels of a pixel: one vector store, loads
+  // element by element. A thread that stores two bytes waits as long for its loads
+  // (measurements.md: short_range). -1: none; sets lanes_.
   int short_range() {
     for (int id : loops()) {
       const int64_t all = extent(range(id));
@@ -191,9 +191,9 @@ class RowTuner : GpuTuner {
     return -1;
   }
 
-  // A range along which all is stored in vectors and loaded a few elements apart, as the windows of
-  // pixels are. Each load of a warp takes the first cache as many turns as lines lie below it: with
-  // four lanes half as many as with eight, and more threads count indices. -1: none; sets lanes_.
+  // A range with vector stores and strided loads, as convolution windows have. A warp's load takes
+  // L1 as many cycles as it touches lines: with four lanes half as many as with eight, and more
+  // threads count indices. -1: none; sets lanes_.
   int sparse_along() {
     constexpr int64_t kApart = 8;
     for (int id : loops()) {
@@ -217,17 +217,16 @@ class RowTuner : GpuTuner {
     return -1;
   }
 
-  // Short ranges along which iterations of others read the same again, as those of windows that are
-  // written out. A thread that walks them finds it in the first cache: on an H200 a search found
-  // 334 us so for windows of 7 x 7 in pictures of 3 channels, and 460 with threads along them.
+  // Short ranges along which iterations of others read the same elements again, as the taps of
+  // im2col. A thread that walks them hits L1 (measurements.md: taps).
   Ids taps() const {
-    constexpr int64_t kMost = 8;
+    constexpr int64_t kMax = 8;
     const Ids all = loops();
     Ids out;
     for (int id : all)
       for (const Access& a : accesses_) {
         const int64_t own = std::abs(stride(a.node, id));
-        if (a.node->op != Op::Load || own == 0 || own == kIrregular || extent(range(id)) > kMost)
+        if (a.node->op != Op::Load || own == 0 || own == kIrregular || extent(range(id)) > kMax)
           continue;
         const bool again = std::any_of(all.begin(), all.end(), [&](int other) {
           const int64_t step = std::abs(stride(a.node, other));
@@ -250,15 +249,14 @@ class RowTuner : GpuTuner {
     return -1;
   }
 
-  // Rows whose places are looked up: a thread has up to four vectors of one row, so that it asks
-  // for its place once and then waits for several loads together. False where rows cannot be cut
-  // so.
+  // Gathered rows: a thread has up to four vectors of one row, so that it loads the row's index
+  // once and then has several loads in flight. False where rows cannot be cut so.
   bool gathered_rows(Ids rest, int v) {
-    constexpr int64_t kMost = 4;
+    constexpr int64_t kMax = 4;
     const int64_t vectors = extent(range(v)) / lanes_, rows = iterations(rest) / extent(range(v));
     int64_t threads = 1;
-    while (vectors % (2 * threads) == 0 && vectors / threads > kMost) threads *= 2;
-    if (vectors % threads || vectors / threads > kMost || vectors / threads < 2 ||
+    while (vectors % (2 * threads) == 0 && vectors / threads > kMax) threads *= 2;
+    if (vectors % threads || vectors / threads > kMax || vectors / threads < 2 ||
         threads > kBlock || rows * threads < 8 * kBlock * target_.cores || looked_up_along(v))
       return false;
     vector(v, rest);
@@ -271,12 +269,11 @@ class RowTuner : GpuTuner {
     return true;
   }
 
-  // Rows that are added to places which are looked up, but for those that a condition on what is
-  // looked up leaves out, reading from a place before the first. Each has a warp, which waits for
-  // its places and then for up to eight loads together: a warp that has several rows waits for one
-  // after the other.
+  // Scatter-add of rows under a mask on their index, which reads index -1 for the first row. Each
+  // row has a warp, which waits for its indices and then for up to eight loads together: a warp
+  // with several rows would wait for one after the other.
   bool sparse_rows(Ids rest, int v) {
-    constexpr int64_t kMost = 8;  // vectors of a thread
+    constexpr int64_t kMax = 8;  // vectors of a thread
     const auto leaves_out = [](Node n) { return n->src(2)->vmax < 0; };
     const bool reads_rows = std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
       const auto choices = all_of(a.node->src(1), Op::Where);
@@ -290,7 +287,7 @@ class RowTuner : GpuTuner {
     vector(v, rest);
     last_ = split(v, target_.warp);
     bind(last_, RangeKind::Thread);
-    for (int64_t n = kMost; n > 1 && last_ != v; --n)
+    for (int64_t n = kMax; n > 1 && last_ != v; --n)
       if (extent(range(v)) % n == 0) {
         bind(split(v, n), RangeKind::Unroll);
         break;
@@ -320,9 +317,9 @@ class RowTuner : GpuTuner {
                        [](const Access& a) { return a.node->op == Op::Store && is_looked_up(a); });
   }
 
-  // Each thread a square of 4 x 4 that it transposes in registers; a block a few of them along the
-  // vectors, a line of memory, and many across, so that it touches lines next to each other both
-  // ways. Of ten shapes of blocks on an H200 128 x 8 is 1 % faster than 64 x 16, and others slower.
+  // Each thread transposes a square of 4 x 4 in registers; a block has a line of memory along the
+  // vectors and many squares across, so that it is coalesced both ways (measurements.md:
+  // transpose).
   void transpose(int v, int across) {
     Ids rest = loops();
     vector(v, rest);
@@ -355,9 +352,9 @@ class RowTuner : GpuTuner {
 
   // --- windows -----------------------------------------------------------------------------------
 
-  // Many results of a few elements each, which do not lie side by side.
+  // Many results of a small number of elements each, which are not contiguous.
   bool is_windows() const {
-    constexpr int64_t kSide = 8, kMost = 64;
+    constexpr int64_t kSide = 8, kMax = 64;
     const Ids shared = shared_loops();
     int64_t reduced = 1;
     for (int id : loops()) {
@@ -365,20 +362,20 @@ class RowTuner : GpuTuner {
       if (extent(range(id)) >= kSide || !is_reduced(id)) return false;
       reduced *= extent(range(id));
     }
-    return reduced > 1 && reduced <= kMost && iterations(shared) >= int64_t{kBlock} * target_.cores;
+    return reduced > 1 && reduced <= kMax && iterations(shared) >= int64_t{kBlock} * target_.cores;
   }
   bool is_reduced(int id) const {
     for (Node item : items()) {
-      const auto closed =
+      const auto reduced =
           item->op == Op::Reduce ? item->srcs().subspan(1) : std::span<const Node>();
-      if ((around(item) >> id & 1) &&
-          std::none_of(closed.begin(), closed.end(), [&](Node r) { return range_id(r) == id; }))
+      if ((enclosing(item) >> id & 1) &&
+          std::none_of(reduced.begin(), reduced.end(), [&](Node r) { return range_id(r) == id; }))
         return false;
     }
     return true;
   }
 
-  // A thread has the windows of several channels side by side, where these lie so.
+  // A thread has the pooling windows of several contiguous channels.
   void windows() {
     constexpr int64_t kElements = 72, kBlocks = 2;  // of a thread; that a multiprocessor is to have
     Ids rest = shared_loops();
@@ -413,8 +410,8 @@ class RowTuner : GpuTuner {
     return -1;
   }
 
-  // Each thread has some windows, one below the other: what they share is loaded once. On an H200
-  // a pool of 3 x 3 with a step of 2 takes 6 % less with two of them, and 10 % less with four.
+  // Each thread has some windows, one below the other: shared elements are loaded once
+  // (measurements.md: several_windows).
   void several_windows(int id, Ids& rest) {
     for (int64_t n : {4, 2}) {
       if (extent(range(id)) % n || iterations(rest) < n * kBlock * target_.cores) continue;
@@ -430,7 +427,7 @@ class RowTuner : GpuTuner {
   // Ranges of an item that not all items share.
   Ids own(Node item) const {
     Ids out;
-    const uint64_t mask = around(item) & ~shared_mask();
+    const uint64_t mask = enclosing(item) & ~shared_mask();
     for (int id : loops())
       if (mask >> id & 1) out.push_back(id);
     return out;
@@ -460,9 +457,8 @@ class RowTuner : GpuTuner {
     return joined;
   }
 
-  // Rows that a warp can hold, and enough of them: its threads combine theirs without meeting
-  // others at barriers. Of eight shapes for pieces of 2016 bf16 on an H200 this is the fastest, by
-  // 5 %.
+  // Rows that a warp can hold, and enough of them: its threads combine by shuffles, without
+  // barriers (measurements.md: is_warps).
   bool is_warps(int64_t vectors, int64_t rows) const {
     return vectors * lanes_ <= target_.warp * kHeldByThread && rows >= 32 * target_.cores;
   }
@@ -470,23 +466,22 @@ class RowTuner : GpuTuner {
   int64_t row_threads(int64_t vectors, int64_t rows, bool held) const {
     if (vectors <= 32) return pow2(vectors);
     if (held && is_warps(vectors, rows)) return target_.warp;
-    // On an H200 rows of 8192 bf16 that are held take 2 % less with 512 threads than with 256, and
-    // sums of 8192 f32 6 % less with 1024 than with 512 where memory is read once.
+    // Held rows take fewer threads than sums that are read once (measurements.md: row_threads).
     const int64_t each = held                   ? kWantedOfHeld / lanes_
                          : vectors >= kVeryLong ? 2
                                                 : kVectorsOfThread;
     int64_t threads =
-        std::clamp<int64_t>(pow2(vectors) / std::max<int64_t>(each, 1), 32, kMostInRow);
+        std::clamp<int64_t>(pow2(vectors) / std::max<int64_t>(each, 1), 32, kMaxInRow);
     // A chip that is not full is filled with threads; a row that is held, spread over more of them.
-    while (threads < kMostInRow && threads * 2 <= pow2(vectors) &&
+    while (threads < kMaxInRow && threads * 2 <= pow2(vectors) &&
            (rows * threads < 1024 * target_.cores ||
             (held && vectors * lanes_ > threads * kHeldByThread)))
       threads *= 2;
     return dividing(vectors, threads);
   }
 
-  // As many of a block's threads as none is without work in the last turn: on an H200 rows of 6400
-  // vectors take 21.5 us with 800 threads, and 23.7 with 1024.
+  // As many of a block's threads as leave none idle in the last iteration (measurements.md:
+  // dividing).
   int64_t dividing(int64_t vectors, int64_t threads) const {
     if (threads >= kBlock && vectors % threads)
       for (int64_t fewer = threads - target_.warp; 2 * fewer >= threads; fewer -= target_.warp)
@@ -510,14 +505,14 @@ class RowTuner : GpuTuner {
     std::map<std::pair<std::set<size_t>, std::set<size_t>>, Ids> found;
     const auto all = items();
     for (int id : loops()) {
-      std::set<size_t> in, closed;
+      std::set<size_t> in, reduced;
       for (size_t i = 0; i < all.size(); ++i) {
         const Ids own_ids = own(all[i]);
         if (std::find(own_ids.begin(), own_ids.end(), id) == own_ids.end()) continue;
         in.insert(i);
-        if (!(all[i]->ranges >> id & 1)) closed.insert(i);
+        if (!(all[i]->ranges >> id & 1)) reduced.insert(i);
       }
-      if (!in.empty()) found[{in, closed}].push_back(id);
+      if (!in.empty()) found[{in, reduced}].push_back(id);
     }
     std::vector<Class> out;
     for (const auto& [key, ids] : found) out.push_back({ids, key.first, iterations(ids)});
@@ -534,7 +529,7 @@ class RowTuner : GpuTuner {
     int64_t threads = 0;
     std::vector<Class> spread_out;
     for (const Class& c : classes()) {
-      // An item has threads along one class of its ranges; the others are loops around them.
+      // An item has threads along one class of its ranges; the others are enclosing loops.
       if (std::any_of(spread_out.begin(), spread_out.end(),
                       [&](const Class& other) { return other.meets(c); }))
         continue;
@@ -545,7 +540,7 @@ class RowTuner : GpuTuner {
     blocks_of(outer, threads);
   }
 
-  // What has so many threads already, over blocks.
+  // The outer ranges over blocks, where `threads` of each block are taken already.
   void blocks_of(const Ids& outer, int64_t threads) {
     if (outer.empty()) return;
     const int m = merge(outer);
@@ -560,23 +555,23 @@ class RowTuner : GpuTuner {
 
   // A row is read once: several vectors in each thread.
   void scan(int along) {
-    constexpr int64_t kTiles = 4, kMostThreads = 512, kMostTiles = 64;
+    constexpr int64_t kTiles = 4, kMaxThreads = 512, kMaxTiles = 64;
     Ids outer = without(shared_loops(), along);
     lanes_ = lanes_along(range(along));
     vector(along, outer);
     const auto vectors = static_cast<uint64_t>(extent(range(along)));
-    const auto threads = std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles,
-                                             32, kMostThreads);
+    const auto threads =
+        std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles, 32, kMaxThreads);
     const int inner = widened(along, threads);
     bind(inner, RangeKind::Thread);
     last_ = inner;
-    if (inner != along && range(along) && extent(range(along)) <= kMostTiles)
+    if (inner != along && range(along) && extent(range(along)) <= kMaxTiles)
       bind(along, RangeKind::Unroll);
     blocks_of(outer, threads);
   }
 
-  // Ranges that go together, over a group of threads: vectors, the threads side by side, and what
-  // is left for each of them.
+  // Ranges that go together, over a group of threads: vectors, neighbouring threads, and the
+  // remaining iterations of each thread.
   void row(const Class& c, int64_t rows, int& thread, int64_t& threads) {
     Ids set = c.ids;
     const int v = vector_range(set);
@@ -589,7 +584,7 @@ class RowTuner : GpuTuner {
     if (threads == 0) threads = row_threads(vectors, rows, held);
     const int flat = merge(set);
     if (flat < 0) return;  // a vector is all of it
-    const int64_t each = (extent(range(flat)) + threads - 1) / threads;
+    const int64_t each = ceil_div(extent(range(flat)), threads);
     held_ |= held && 2 * each * lanes_ >= kWantedOfHeld;
     const int inner = threads > 1 ? split(flat, threads) : flat;
     const bool is_thread = threads > 1 && extent(range(inner)) <= threads;
@@ -621,7 +616,7 @@ class RowTuner : GpuTuner {
     for (int id : set) {
       double score = 0;
       for (const Access& a : accesses_)
-        if ((a.around >> id & 1) && stride_in_block(a.node, range(id), 4) == 1) score += a.count;
+        if ((a.enclosing >> id & 1) && stride_in_block(a.node, range(id), 4) == 1) score += a.count;
       if (score >= best_score) {
         best = id;
         best_score = score;

@@ -1,4 +1,4 @@
-// What the heuristics for GPUs share: the loops of a kernel, options for several of them at once,
+// Shared by the heuristics for GPUs: the loops of a kernel, options for several of them at once,
 // and vectors along them.
 #pragma once
 #include <optional>
@@ -17,7 +17,7 @@ class GpuTuner : protected Tuner {
   static constexpr int64_t kBlock = 256;  // threads of a block where nothing asks for more or less
 
   bool has_reductions() const;
-  // Ranges that all items run in and none reduces along. What runs in none is done once.
+  // Ranges that enclose all items and that none reduces. An item without any is done once.
   uint64_t shared_mask() const;
   bool is_detached(Node item) const;
   bool is_shared(int id) const;
@@ -36,7 +36,7 @@ class GpuTuner : protected Tuner {
   int widened(int id, int64_t threads);
   // One range for all of them, the last one fastest; -1 for none.
   int merge(const Ids& ids);
-  // The range over threads and blocks: `threads` at a time side by side.
+  // The range over threads and blocks: `threads` neighbouring iterations to a block.
   void spread(int id, int64_t threads);
   static int element_size(const Access& a);
   bool is_aligned(const Access& a, Node v, int lanes) const;
@@ -53,9 +53,9 @@ class GpuTuner : protected Tuner {
   int last_ = -1;  // the thread range that is x
 };
 
-// Options for a kernel with sums that run side by side along `column`: each thread reduces on its
-// own, products with a tile of results per thread, or threads of a block share what is summed. Of
-// results too few for a thread to have some of its own (`narrow`) the last alone; else nothing.
+// Schedules reductions whose results are contiguous along `column`: each thread reduces on its own,
+// GEMMs with a tile of results per thread, or threads of a block share a sum. `narrow`: only the
+// last, for fewer results than threads; else nothing.
 std::optional<Choice> choose_column_options(Node sink, const Target& target, int column,
                                             bool narrow);
 

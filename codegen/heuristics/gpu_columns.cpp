@@ -1,10 +1,12 @@
-// Options for GPUs where results lie side by side along what is read: a sum over rows, a matrix
-// times a vector, products that no matrix unit computes.
+// Schedules GPU reductions whose loads are coalesced along the results: a sum over rows, a matrix
+// times a vector, GEMMs that no tensor core computes.
 #include <bit>
 #include <optional>
 #include <set>
 
 #include "codegen/heuristics/gpu.h"
+#include "codegen/kernel/facts.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -25,7 +27,7 @@ class ColumnTuner : GpuTuner {
   }
 
  private:
-  // Each thread a vector of columns, all threads side by side.
+  // Each thread a vector of columns, neighbouring threads neighbouring vectors.
   void columns(Node column) {
     if (is_product() && !is_matrix_vector()) return product();
     if (few_columns(column)) return;
@@ -42,38 +44,38 @@ class ColumnTuner : GpuTuner {
     spread(merge(rest), full ? kBlock : 64);
   }
 
-  // Too few columns for a thread to have some of its own: those of a line of memory go to a block,
-  // whose threads share the rows. False where that is no help.
+  // Fewer columns than threads: a block takes the columns of one line of memory, and its threads
+  // share the rows. False where that is no help.
   bool few_columns(Node column) {
-    constexpr int64_t kThreads = 1024, kFewest = 256, kLine = 128;
-    const Ids closed = reduced_everywhere();
+    constexpr int64_t kThreads = 1024, kMin = 256, kLine = 128;
+    const Ids reduced = reduced_everywhere();
     Ids rest = shared_loops();
     const int v = range_id(column);
     make_last(rest, v);
-    const int64_t results = iterations(rest), rows = iterations(closed);
-    // Several operands in eight lanes take so many registers that blocks wait for each other: on an
-    // H200 gradients of batch norm in bf16 take up to half of the time with four.
+    const int64_t results = iterations(rest), rows = iterations(reduced);
+    // Several operands in eight lanes take so many registers that occupancy drops (measurements.md:
+    // few_columns).
     const int64_t all = lanes_along(column),
                   lanes = streams() > 1 ? std::min<int64_t>(all, 4) : all;
     const int64_t vectors = extent(column) / lanes;
-    if (closed.empty() || results / lanes >= target_.cores * int64_t{512}) return false;
+    if (reduced.empty() || results / lanes >= target_.cores * int64_t{512}) return false;
     const int64_t size = element_size(largest_access(column));
     int64_t across = std::max<int64_t>(1, kLine / (lanes * size));
     while (across > 1 && results / lanes / across * 8 < target_.cores * int64_t{7}) across /= 2;
     // Threads that lie apart combine in powers of two: those beyond the last column do nothing.
     across = std::min(across, pow2(vectors));
-    const int64_t groups = (vectors + across - 1) / across;
+    const int64_t groups = ceil_div(vectors, across);
     if (vectors * 4 < groups * across * 3) return false;
     const int64_t blocks = results / extent(column) * groups;
     // Some blocks on each multiprocessor, so that one loads while another one combines.
-    const int64_t wanted = blocks <= 2 * target_.cores ? kThreads : kFewest;
+    const int64_t wanted = blocks <= 2 * target_.cores ? kThreads : kMin;
     const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : 4;  // latency counts, or bandwidth
     const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));
     if (down * across < 2 * target_.warp) return false;
     lanes_ = static_cast<int>(lanes);
     vector(v, rest);
-    const int flat = merge(closed);
+    const int flat = merge(reduced);
     const int below = rows_below(flat, down);
     last_ = below;
     if (across > 1) {
@@ -86,16 +88,16 @@ class ColumnTuner : GpuTuner {
     return true;
   }
 
-  // Fewer results than a warp of each multiprocessor has threads: several threads sum for each. On
-  // an H200 80 sums of 64 take 5.3 us so, and 9.9 with a thread for each.
+  // Fewer results than a warp of each multiprocessor has threads: several threads share a sum
+  // (measurements.md: few_results).
   bool few_results(const Ids& rest) {
-    constexpr int64_t kShortest = 32, kEach = 4, kMost = 32;
-    const Ids closed = reduced_everywhere();
-    const int64_t rows = iterations(closed);
-    if (closed.empty() || rows < kShortest || iterations(rest) >= target_.cores * target_.warp)
+    constexpr int64_t kShortest = 32, kEach = 4, kMax = 32;
+    const Ids reduced = reduced_everywhere();
+    const int64_t rows = iterations(reduced);
+    if (reduced.empty() || rows < kShortest || iterations(rest) >= target_.cores * target_.warp)
       return false;
-    const auto most = static_cast<uint64_t>(std::min(rows / kEach, kMost));
-    rows_below(merge(closed), static_cast<int64_t>(std::bit_floor(most)));
+    const auto most = static_cast<uint64_t>(std::min(rows / kEach, kMax));
+    rows_below(merge(reduced), static_cast<int64_t>(std::bit_floor(most)));
     spread(merge(rest), target_.warp);
     return true;
   }
@@ -104,10 +106,10 @@ class ColumnTuner : GpuTuner {
   // Where no good number divides what a thread has, it gets a few more that are gated off.
   int rows_below(int flat, int64_t down) {
     constexpr int64_t kUnrolled = 8, kGood = 4;
-    const int64_t rows = extent(range(flat)), each = (rows + down - 1) / down;
+    const int64_t rows = extent(range(flat)), each = ceil_div(rows, down);
     int64_t some = best_unroll(each, kUnrolled);
     for (int64_t n = kGood; some < kGood && each > kUnrolled && n > 1; n /= 2)
-      if ((each + n - 1) / n * n * 8 <= each * 9) some = n;
+      if (round_up(each, n) * 8 <= each * 9) some = n;
     const int part = split(flat, down * some), below = split(part, down);
     bind(below, RangeKind::Thread);
     if (below != part) bind(part, RangeKind::Unroll);
@@ -133,7 +135,7 @@ class ColumnTuner : GpuTuner {
   size_t streams() const {
     std::set<Node> out;
     for (const Access& a : accesses_)
-      if (a.node->op == Op::Load && iterations(loops()) <= a.node->src(0)->ints()[1])
+      if (a.node->op == Op::Load && iterations(loops()) <= elements_of(a.node->src(0)))
         out.insert(a.node->src(0));
     return out.size();
   }
@@ -141,7 +143,7 @@ class ColumnTuner : GpuTuner {
   Access largest_access(Node column) const {
     const Access* best = nullptr;
     for (const Access& a : accesses_)
-      if ((a.around & column->ranges) && stride_in_block(a.node, column, 4) == 1 &&
+      if ((a.enclosing & column->ranges) && stride_in_block(a.node, column, 4) == 1 &&
           (!best || a.count > best->count))
         best = &a;
     return best ? *best : accesses_.front();
@@ -153,7 +155,7 @@ class ColumnTuner : GpuTuner {
     for (int id : loops()) all |= range(id)->ranges;
     return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
       return a.node->op == Op::Load && (a.node->ranges & all) == all &&
-             iterations(loops()) <= a.node->src(0)->ints()[1];
+             iterations(loops()) <= elements_of(a.node->src(0));
     });
   }
 
@@ -177,7 +179,7 @@ class ColumnTuner : GpuTuner {
   bool is_product() const {
     for (int id : shared_loops())
       for (const Access& a : operands())
-        if ((a.around >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
+        if ((a.enclosing >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
     return false;
   }
 
@@ -185,7 +187,7 @@ class ColumnTuner : GpuTuner {
   // which that operand does not depend on. Threads lie along `x`, the direction in which the other
   // operand is contiguous: then it is read in whole lines, and the first one is the same for all.
   void product() {
-    choice_.heavy = true;
+    choice_.is_gemm = true;
     Ids rest = shared_loops();
     const int v = best_of(rest, [&](int id, const Access& a) {
       return extent(range(id)) % 4 == 0 && stride_in_block(a.node, range(id), 4) == 1 &&
@@ -220,7 +222,7 @@ class ColumnTuner : GpuTuner {
     for (int id : ids) {
       double score = 0;
       for (const Access& a : operands())
-        if ((a.around >> id & 1) && qualifies(id, a)) score += a.count;
+        if ((a.enclosing >> id & 1) && qualifies(id, a)) score += a.count;
       if (score > 0 && score >= most) {
         best = id;
         most = score;

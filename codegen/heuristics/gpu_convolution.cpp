@@ -1,7 +1,6 @@
-// Options for convolutions whose windows are staged in shared memory, each element once however
-// many windows have it (codegen/options/stage.h), and multiplied by the matrix units of warps.
-// Which plan takes the least time, and whether less than fragments in registers alone, says a
-// model.
+// Schedules convolutions as implicit GEMMs whose input halo is staged once in shared memory
+// (codegen/options/stage.h) and multiplied by mma.sync. A cost model chooses the tile, or falls
+// back to register-only operands.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include "codegen/heuristics/stage_tuner.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -51,13 +51,13 @@ class WindowTuner : StagingTuner {
     const int blocks = merged(blocks_);
     if (blocks >= 0) bind(blocks, RangeKind::Block);
     order_kinds(lane_, sums());
-    choice_.heavy = true;
+    choice_.is_gemm = true;
     return std::move(choice_);
   }
 
  private:
-  static constexpr int64_t kMostCopies = 8;  // unrolled: their addresses take registers
-  static constexpr int64_t kMostSteps = 10;  // of the sum over a few lines of pixels, unrolled
+  static constexpr int64_t kMaxCopies = 8;  // unrolled: their addresses take registers
+  static constexpr int64_t kMaxSteps = 10;  // of the sum over a few lines of pixels, unrolled
 
   // Ranges whose sum says what is read: of windows, where they begin and how far in they are. One
   // is a range of the sum, the other one of results.
@@ -72,7 +72,7 @@ class WindowTuner : StagingTuner {
 
   // --- what there is -----------------------------------------------------------------------------
 
-  // Elsewhere fragments hold other elements, and halves are copied one by one.
+  // Fragments of other units hold other elements, and 16-bit floats are copied one by one.
   bool begin() {
     return target_.language == Target::Language::Cuda && find_windows() && unit_->dtype == kF32;
   }
@@ -86,14 +86,14 @@ class WindowTuner : StagingTuner {
       if (store->ranges != sink_->src(0)->ranges) return false;
     for (Node r : ranges_)
       if (!r->src(0)->is_const()) return false;
-    uint64_t closed = 0;
+    uint64_t reduced = 0;
     for (Node r : reduce->srcs().subspan(1)) {
       sums_.push_back(range_id(r));
-      closed |= r->ranges;
+      reduced |= r->ranges;
     }
-    for (Node other : all_of(sink_, Op::Reduce))  // what follows has ranges of its own
+    for (Node other : all_of(sink_, Op::Reduce))  // the epilogue has ranges of its own
       for (Node r : other->srcs().subspan(1))
-        if (other != reduce && (closed & r->ranges)) return false;
+        if (other != reduce && (reduced & r->ranges)) return false;
     Node factors[2] = {p.a, p.b};
     for (image_ = 0; image_ < 2 && pairs_.empty(); ++image_)
       find_pairs(factors[image_], factors[1 - image_]);
@@ -127,12 +127,12 @@ class WindowTuner : StagingTuner {
           pairs_.push_back({s, range_id(r)});
       }
     std::stable_sort(pairs_.begin(), pairs_.end(), [&](const Pair& a, const Pair& b) {
-      return nearest(image, a.sum) > nearest(image, b.sum);
+      return min_stride(image, a.sum) > min_stride(image, b.sum);
     });
   }
 
   // How far the elements are apart that the factor reads along the range.
-  static int64_t nearest(Node factor, int id) {
+  static int64_t min_stride(Node factor, int id) {
     int64_t least = kIrregular;
     for (Node n : topological(factor))
       if (n->op == Op::Load && stride(n, id) != 0) least = std::min(least, std::abs(stride(n, id)));
@@ -141,7 +141,7 @@ class WindowTuner : StagingTuner {
 
   static void sort_by_stride(Node factor, Ids& ids) {
     std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return nearest(factor, x) > nearest(factor, y); });
+                     [&](int x, int y) { return min_stride(factor, x) > min_stride(factor, y); });
   }
 
   // Sums over all pixels, for each place in a window, rather than the other way round.
@@ -164,7 +164,7 @@ class WindowTuner : StagingTuner {
 
   // A block has all rows and columns that are not counted by blocks.
   bool fits(const WindowPlan& plan) const {
-    constexpr int64_t kMostWarps = 20, kMostRegisters = 160;
+    constexpr int64_t kMaxWarps = 20, kMaxRegisters = 160;
     int64_t columns = plan.lines ? size(columns_) : images();
     for (const Pair& p : pairs_) columns *= size(p.result);
     const int64_t rows = size(rows_), held = plan.rows * plan.columns;
@@ -172,8 +172,8 @@ class WindowTuner : StagingTuner {
     if (is_of_filters() != (plan.lines > 0)) return false;
     return rows % (plan.rows * unit_->rows) == 0 &&
            columns % (plan.columns * unit_->columns) == 0 &&
-           held * unit_->results() * sums <= kMostRegisters &&
-           rows * columns / (held * unit_->rows * unit_->columns) <= kMostWarps;
+           held * unit_->results() * sums <= kMaxRegisters &&
+           rows * columns / (held * unit_->rows * unit_->columns) <= kMaxWarps;
   }
 
   // --- how long it takes -------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class WindowTuner : StagingTuner {
     return at;
   }
 
-  // What a block computes.
+  // The tile of a block.
   struct Tile {
     std::vector<Step> columns, terms;  // as they lie in the image's stage; what is summed unrolled
     int64_t steps = 1, turns = 1;      // multiplications of a fragment: unrolled; of what is staged
@@ -240,7 +240,7 @@ class WindowTuner : StagingTuner {
       step *= size(pairs_[i].result) + sum - 1;
     }
     t.turns = pixels / unit_->depth;
-    t.steps = best_unroll(t.turns, kMostSteps);
+    t.steps = best_unroll(t.turns, kMaxSteps);
     t.bytes = step + pixels * size(rows_);
     return t;
   }
@@ -259,20 +259,20 @@ class WindowTuner : StagingTuner {
 
   // Blocks that a multiprocessor has room for.
   int64_t resident(const WindowPlan& plan, const Tile& t) const {
-    constexpr double kRegisters = 1.5, kOthers = 50, kMost = 255, kAll = 65536;
+    constexpr double kRegisters = 1.5, kOthers = 50, kMax = 255, kAll = 65536;
     const int64_t held = plan.rows * plan.columns, warps = t.fragments / held;
-    // What other sums leave for each result is kept while the product is computed.
+    // The accumulators of other sums are live while the GEMM is computed.
     const auto values = static_cast<double>(all_of(sink_, Op::Reduce).size() + 1) / 2;
     const double each =
         kRegisters * values * static_cast<double>(held * unit_->results()) + kOthers;
     const auto fit = static_cast<int64_t>(
-        kAll / (std::min(each, kMost) * static_cast<double>(warps * target_.warp)));
+        kAll / (std::min(each, kMax) * static_cast<double>(warps * target_.warp)));
     return std::min({fit, target_.shared_bytes / t.bytes, (t.blocks - 1) / target_.cores + 1});
   }
 
-  // In the units of MmaTuner's (codegen/heuristics/gpu_mma.cpp). The constants are to find the best
-  // of 90 plans for five convolutions and gradients of MNIST's network, and where registers alone
-  // are better, as measured on an H200. A multiprocessor's four schedulers have warps of their own.
+  // In the units of MmaTuner's (codegen/heuristics/gpu_mma.cpp). The constants rank 90 plans for
+  // five convolutions and gradients of MNIST's network, and find where registers alone are better
+  // (measurements.md: WindowTuner). A multiprocessor's four schedulers have warps of their own.
   double time(const WindowPlan& plan) const {
     constexpr double kLoad = 4.5, kMultiply = 7.5, kHidden = 2.5, kFill = 3200;
     constexpr int64_t kSchedulers = 4;
@@ -284,10 +284,9 @@ class WindowTuner : StagingTuner {
                                         static_cast<double>(held * t.steps);
     const double hidden = 1 + kHidden / static_cast<double>(warps);
     const double uneven =
-        static_cast<double>((warps + kSchedulers - 1) / kSchedulers * kSchedulers) /
-        static_cast<double>(warps);
+        static_cast<double>(round_up(warps, kSchedulers)) / static_cast<double>(warps);
     const double fill = kFill / static_cast<double>(plan.depth * t.turns * t.fragments * blocks);
-    const int64_t rounds = (t.blocks + at_once - 1) / at_once * blocks;
+    const int64_t rounds = ceil_div(t.blocks, at_once) * blocks;
     return (work * hidden * uneven + fill) * static_cast<double>(rounds * t.fragments);
   }
 
@@ -305,7 +304,7 @@ class WindowTuner : StagingTuner {
   void stage(bool image, const std::vector<Ids>& tile, int along, int64_t depth) {
     const int which = image ? image_ : 1 - image_;
     int64_t inner = 1;
-    Opt opt{OptKind::Stage, along, depth, {image ? which + 4 : which, 0}};
+    Opt opt{OptKind::Stage, along, depth, {}};
     int count = 0;
     for (const Ids& side : tile) {
       int64_t n = 1;
@@ -316,8 +315,9 @@ class WindowTuner : StagingTuner {
       if (side.empty()) continue;
       inner *= count++ ? n : 1;
     }
-    opt.axes[1] = static_cast<int>(padding(inner));
-    copies_.push_back({next_range_id(sink_), count, opt.axes[1] > 0});
+    const auto form = image ? StagedFactor::Form::Windows : StagedFactor::Form::Value;
+    opt.staged = {which, form, static_cast<int>(padding(inner))};
+    copies_.push_back({next_range_id(sink_), count, opt.staged.padding > 0});
     apply(opt);
   }
 
@@ -389,7 +389,7 @@ class WindowTuner : StagingTuner {
     // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix
     // units.
     if (size(inner_) > 1)
-      if (const int part = cut(inner_, best_unroll(size(inner_), kMostSteps)); part >= 0)
+      if (const int part = cut(inner_, best_unroll(size(inner_), kMaxSteps)); part >= 0)
         bind(part, RangeKind::Unroll);
     for (int id : {rows, columns}) {
       if (id < 0 || !range(id)) continue;
@@ -425,7 +425,7 @@ class WindowTuner : StagingTuner {
         break;
       }
     }
-    if (size(sides) <= kMostCopies)
+    if (size(sides) <= kMaxCopies)
       for (int id : sides) bind_if(range(id) ? id : -1, RangeKind::Unroll);
     return true;
   }
@@ -461,7 +461,7 @@ class WindowTuner : StagingTuner {
     return true;
   }
 
-  // What stages are filled along goes around what is read from them.
+  // Loops that fill stages enclose those that read them.
   Ids sums() const {
     Ids out;
     for (Node r : ranges_)

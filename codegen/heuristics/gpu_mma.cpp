@@ -1,5 +1,6 @@
-// Options for products on the matrix units of a warp (codegen/options/mma.h): which ranges go along
-// rows, columns and the sum, and how many fragments each warp holds.
+// Schedules GEMMs on a warp's tensor cores with operands in registers (mma.sync, MFMA, WMMA;
+// codegen/options/mma.h): which ranges count rows, columns and the sum, and how many fragments each
+// warp holds.
 #include <cmath>
 #include <set>
 
@@ -26,16 +27,16 @@ class MmaTuner : Tuner {
 
   std::optional<Choice> run(const MmaPlan* asked = nullptr) {
     if (!begin() || !lay_out(asked ? *asked : ranked()[0])) return {};
-    choice_.heavy = true;
+    choice_.is_gemm = true;
     return std::move(choice_);
   }
 
-  // Those that fit the kernel's product, the best first.
+  // Plans that fit the kernel's GEMM, the best first.
   std::vector<MmaPlan> plans() { return begin() ? ranked() : std::vector<MmaPlan>(); }
 
  private:
   using Ids = std::vector<int>;
-  static constexpr int64_t kFewest = 64;  // rows or columns worth it
+  static constexpr int64_t kMin = 64;  // rows or columns worth it
 
   // As far as the instruction; false where the kernel has no product that fits.
   bool begin() {
@@ -50,8 +51,8 @@ class MmaTuner : Tuner {
     }
     for (int id : sums_) steps_.push_back({id, size(id), step_of(id)});
     for (int id : by_distance(of_b_, b_)) columns_.push_back({id, size(id), step_of(id)});
-    m_ = joined(of_a_, a_, unit_->rows, kFewest);
-    n_ = joined(of_b_, b_, unit_->columns, kFewest);
+    m_ = joined(of_a_, a_, unit_->rows, kMin);
+    n_ = joined(of_b_, b_, unit_->columns, kMin);
     const int k = joined(sums_, a_, unit_->depth, unit_->depth);
     if (m_ < 0 || n_ < 0 || k < 0) return false;
     // Merged ones are no longer there, and of this one a part.
@@ -85,8 +86,8 @@ class MmaTuner : Tuner {
     }
   }
 
-  // How far the nearest elements are apart that the operand's loads read along the range.
-  int64_t nearest(uint64_t operand, int id) const {
+  // The smallest stride of the operand's loads along the range, in elements.
+  int64_t min_stride(uint64_t operand, int id) const {
     int64_t least = INT64_MAX;
     for (const Access& a : accesses_) {
       if (a.node->op != Op::Load || (a.node->ranges & ~operand)) continue;
@@ -98,7 +99,7 @@ class MmaTuner : Tuner {
 
   Ids by_distance(Ids ids, uint64_t operand) const {
     std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return nearest(operand, x) < nearest(operand, y); });
+                     [&](int x, int y) { return min_stride(operand, x) < min_stride(operand, y); });
     return ids;
   }
 
@@ -107,13 +108,13 @@ class MmaTuner : Tuner {
     int id;
     int64_t size, step;
   };
-  int64_t step_of(int id) const { return nearest(b_, id); }
+  int64_t step_of(int id) const { return min_stride(b_, id); }
 
   // One range of as many iterations as a fragment divides: the contiguous one, with as many others
   // as that takes. -1 where there is none.
   int joined(const Ids& ids, uint64_t operand, int64_t unit, int64_t fewest) {
     const Ids sorted = by_distance(ids, operand);
-    if (&ids == &sums_)  // those that are not joined are loops of their own, without arithmetic
+    if (&ids == &sums_)  // ranges that are not joined are loops of their own, without arithmetic
       for (int id : sorted)
         if (extent(range(id)) % unit == 0) return id;
     int64_t size = 1;
@@ -148,8 +149,7 @@ class MmaTuner : Tuner {
 
   // Loads and multiplications of a step, on as many multiprocessors as have something to do, hidden
   // by as many warps as have registers. The constants fit 190 tiles of eight convolutions of
-  // MNIST's network, measured on an H200: the chosen tiles take 4 % longer than the best of each.
-  // `left`: of the columns' loads.
+  // MNIST's network (measurements.md: MmaTuner). `left`: share of the columns' loads that remain.
   double time(int64_t rows, int64_t columns, double left, int64_t warps) const {
     const double loads = static_cast<double>(unit_->a_count() * rows) +
                          static_cast<double>(unit_->b_count() * columns) * left;
@@ -180,19 +180,18 @@ class MmaTuner : Tuner {
 
   // By time, with the warps that are best in most kernels.
   std::vector<MmaPlan> ranked(double* least = nullptr) const {
-    // On an H200 the gradient of 512 pictures of 24 x 24 in 32 channels, of 5 x 5, takes 129 us
-    // with 2 x 12 fragments, and 109 with 2 x 18.
-    constexpr int64_t kMostRegisters = 160, kMostRows = 8, kMostColumns = 20;
+    // More than 12 fragments of columns pay while registers last (measurements.md: fragments of a
+    // warp).
+    constexpr int64_t kMaxRegisters = 160, kMaxRows = 8, kMaxColumns = 20;
     int64_t fragments = 1;
     others(fragments);
     std::vector<std::pair<double, MmaPlan>> timed;
     std::vector<double> left{1};
-    for (int64_t x = 1; x <= kMostColumns; ++x) left.push_back(overlap(x).left);
-    for (int64_t y = 1; y <= kMostRows; ++y)
-      for (int64_t x = 1; x <= kMostColumns; ++x) {
-        if (x * y * unit_->results() > kMostRegisters || size(m_) % y || size(n_) % x) continue;
-        // On an H200 windows of 5 x 5 in 32 channels take 117 us with a warp for each block and 124
-        // with four, the gradient of their input 131 and 163.
+    for (int64_t x = 1; x <= kMaxColumns; ++x) left.push_back(overlap(x).left);
+    for (int64_t y = 1; y <= kMaxRows; ++y)
+      for (int64_t x = 1; x <= kMaxColumns; ++x) {
+        if (x * y * unit_->results() > kMaxRegisters || size(m_) % y || size(n_) % x) continue;
+        // Blocks of one warp where columns share loads (measurements.md: warps of a block).
         const double loads = left[static_cast<size_t>(x)];
         const int64_t all = fragments / (x * y);
         const int64_t warps = loads < 1 ? 1 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
@@ -231,7 +230,7 @@ class MmaTuner : Tuner {
         bind(rest[0], RangeKind::Block);
       }
     }
-    // What is read next lies near.
+    // Sums in the order of their strides: consecutive iterations read neighbours.
     Ids sums;
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Reduce) sums.push_back(range_id(r));
@@ -248,10 +247,10 @@ class MmaTuner : Tuner {
     double left = 1;
   };
   Overlap overlap(int64_t columns) const {
-    constexpr int64_t kMost = 8;
+    constexpr int64_t kMax = 8;
     Overlap best;
     for (const Step& s : steps_) {
-      if (s.size < 2 || s.size > kMost) continue;
+      if (s.size < 2 || s.size > kMax) continue;
       std::set<int64_t> places;
       for (int64_t x = 0; x < columns; ++x) {
         int64_t column = x * unit_->columns, at = 0;

@@ -13,25 +13,25 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kWarp = 32;       // threads that load together
-constexpr int64_t kFewestUses = 4;  // of an operand's element, for tiles to be worth anything
+constexpr int64_t kWarp = 32;    // threads that load together
+constexpr int64_t kMinUses = 4;  // of an operand's element, for tiles to be worth anything
 
 // A piece of a range that goes to each thread.
-struct Piece {
+struct TilePiece {
   int id;
   int64_t size;
 };
 
-struct Plan {
-  std::vector<Piece> tile;      // of results
+struct ProductPlan {
+  std::vector<TilePiece> tile;  // of results
   int vector = -1;              // the range of the tile along which an operand is loaded in vectors
   std::vector<int> order;       // of the threads' results: the last one lies along the warp
-  std::vector<Piece> unrolled;  // of the sum
+  std::vector<TilePiece> unrolled;  // of the sum
   int64_t block = 128;
 };
 
-// What the sum reads, per range: by how many elements it moves on.
-struct Operand {
+// A load of the sum: its stride along each range.
+struct LoadOperand {
   std::array<int64_t, 64> stride{};
   bool aligned = false;  // along the plan's vector range
   int64_t bytes = 4;     // of an element
@@ -53,11 +53,11 @@ class ProductTuner : Tuner {
     for (int id : results_)
       for (int i = 0; i < 2; ++i)
         if (contains(sum, id) && !(product->src(1 - i)->ranges >> id & 1)) own[i] *= size(id);
-    return std::min(own[0], own[1]) >= kFewestUses;
+    return std::min(own[0], own[1]) >= kMinUses;
   }
 
   Choice run() {
-    choice_.heavy = true;
+    choice_.is_gemm = true;
     apply_plan(search());
     return std::move(choice_);
   }
@@ -70,13 +70,13 @@ class ProductTuner : Tuner {
   // The ranges and operands of the sum; false where stores are not all in the same loops. Another
   // sum, over ranges of its own, is small beside it.
   bool collect(Node sum) {
-    uint64_t closed = 0, elsewhere = 0;
+    uint64_t reduced = 0, elsewhere = 0;
     for (Node n : all_of(sink_, Op::Reduce))
-      for (Node r : n->srcs().subspan(1)) (n == sum ? closed : elsewhere) |= r->ranges;
-    if (closed & elsewhere) return false;
+      for (Node r : n->srcs().subspan(1)) (n == sum ? reduced : elsewhere) |= r->ranges;
+    if (reduced & elsewhere) return false;
     for (Node r : ranges_) {
       if (elsewhere & r->ranges) continue;
-      if (closed & r->ranges) {
+      if (reduced & r->ranges) {
         terms_.push_back(range_id(r));
         continue;
       }
@@ -87,11 +87,11 @@ class ProductTuner : Tuner {
     }
     for (const Access& a : accesses_)
       if (a.item == sum && a.node->op == Op::Load) operands_.push_back(operand_of(a));
-    return !results_.empty() && !terms_.empty() && !(sink_->ranges & (closed | elsewhere));
+    return !results_.empty() && !terms_.empty() && !(sink_->ranges & (reduced | elsewhere));
   }
 
-  Operand operand_of(const Access& a) const {
-    Operand o;
+  LoadOperand operand_of(const Access& a) const {
+    LoadOperand o;
     o.bytes = a.node->dtype.size();
     for (Node r : ranges_) o.stride[range_id(r)] = stride(a.node, range_id(r));
     const Sum at = to_sum(a.node->src(1));
@@ -99,7 +99,7 @@ class ProductTuner : Tuner {
     return o;
   }
 
-  bool has_vectors(const Operand& o, int id) const {
+  bool has_vectors(const LoadOperand& o, int id) const {
     if (id < 0 || o.stride[id] != 1 || !o.aligned) return false;
     for (Node r : ranges_) {
       const int64_t s = o.stride[range_id(r)];
@@ -117,14 +117,14 @@ class ProductTuner : Tuner {
     return out;
   }
 
-  Plan search() {
-    Plan best;
+  ProductPlan search() {
+    ProductPlan best;
     double least = INFINITY;
     for (const auto& tile : tiles())
       for (int vector : vectors(tile))
         for (const auto& order : orders())
           for (const auto& unrolled : unrollings()) {
-            Plan p{tile, vector, order, unrolled, 128};
+            ProductPlan p{tile, vector, order, unrolled, 128};
             const double t = time(p);
             if (t < least) {
               least = t;
@@ -134,9 +134,9 @@ class ProductTuner : Tuner {
     return best;
   }
 
-  std::vector<std::vector<Piece>> tiles() const {
+  std::vector<std::vector<TilePiece>> tiles() const {
     constexpr int64_t kLargest = 96, kSide = 16;
-    std::vector<std::vector<Piece>> out{{}};
+    std::vector<std::vector<TilePiece>> out{{}};
     for (size_t i = 0; i < results_.size(); ++i)
       for (int64_t a : divisors(size(results_[i]), kSide)) {
         out.push_back({{results_[i], a}});
@@ -147,17 +147,18 @@ class ProductTuner : Tuner {
     return out;
   }
 
-  std::vector<int> vectors(const std::vector<Piece>& tile) const {
+  std::vector<int> vectors(const std::vector<TilePiece>& tile) const {
     std::vector<int> out{-1};
-    for (const Piece& p : tile)
-      if (p.size % 4 == 0 && std::any_of(operands_.begin(), operands_.end(),
-                                         [&](const Operand& o) { return has_vectors(o, p.id); }))
+    for (const TilePiece& p : tile)
+      if (p.size % 4 == 0 &&
+          std::any_of(operands_.begin(), operands_.end(),
+                      [&](const LoadOperand& o) { return has_vectors(o, p.id); }))
         out.push_back(p.id);
     return out;
   }
 
   // The warp lies along the last range and, where that is short, along the one before it. The first
-  // one, of samples or of parts of a sum, stays outside: within it warps read the same lines.
+  // one, samples or split-K slices, stays outside: within it warps read the same lines.
   std::vector<std::vector<int>> orders() const {
     std::vector<std::vector<int>> out;
     const bool many = results_.size() > 2;
@@ -177,15 +178,15 @@ class ProductTuner : Tuner {
   }
 
   // A piece of one range of the sum, or all of two short ones: a window.
-  std::vector<std::vector<Piece>> unrollings() const {
-    constexpr int64_t kMost = 10, kMostTerms = 32;
-    std::vector<std::vector<Piece>> out;
+  std::vector<std::vector<TilePiece>> unrollings() const {
+    constexpr int64_t kMax = 10, kMaxTerms = 32;
+    std::vector<std::vector<TilePiece>> out;
     for (size_t i = 0; i < terms_.size(); ++i) {
-      const int64_t a = size(terms_[i]), piece = best_unroll(a, kMost);
+      const int64_t a = size(terms_[i]), piece = best_unroll(a, kMax);
       if (piece > 1) out.push_back({{terms_[i], piece}});
       for (size_t j = i + 1; j < terms_.size(); ++j) {
         const int64_t b = size(terms_[j]);
-        if (a > 1 && b > 1 && std::max(a, b) <= kMost && a * b <= kMostTerms)
+        if (a > 1 && b > 1 && std::max(a, b) <= kMax && a * b <= kMaxTerms)
           out.push_back({{terms_[i], a}, {terms_[j], b}});
       }
     }
@@ -195,19 +196,19 @@ class ProductTuner : Tuner {
 
   // --- an estimate of time -----------------------------------------------------------------------
 
-  static int64_t piece_of(const std::vector<Piece>& pieces, int id) {
-    for (const Piece& p : pieces)
+  static int64_t piece_of(const std::vector<TilePiece>& pieces, int id) {
+    for (const TilePiece& p : pieces)
       if (p.id == id) return p.size;
     return 1;
   }
 
   // Different elements that a thread reads of an operand when the pieces advance: windows that
   // slide over the same elements share them.
-  static int64_t distinct(const Operand& o, const std::vector<Piece>& a,
-                          const std::vector<Piece>& b) {
+  static int64_t distinct(const LoadOperand& o, const std::vector<TilePiece>& a,
+                          const std::vector<TilePiece>& b) {
     std::vector<std::pair<int64_t, int64_t>> steps;  // stride, how many
     for (const auto* pieces : {&a, &b})
-      for (const Piece& p : *pieces) {
+      for (const TilePiece& p : *pieces) {
         const int64_t s = o.stride[p.id];
         if (s == 0) continue;
         const auto at = std::find_if(steps.begin(), steps.end(), [&](const auto& step) {
@@ -223,8 +224,8 @@ class ProductTuner : Tuner {
     return n;
   }
 
-  // Cycles of the first cache for one load by a whole warp: the lines that its threads touch.
-  int64_t lines(const Operand& o, const Plan& p, int64_t lanes) const {
+  // Cycles of L1 for one load by a whole warp: the lines that its threads touch.
+  int64_t lines(const LoadOperand& o, const ProductPlan& p, int64_t lanes) const {
     std::vector<int64_t> seen;
     int64_t bytes = 0, last = INT64_MIN;
     for (int64_t t = 0; t < kWarp; ++t) {
@@ -244,18 +245,19 @@ class ProductTuner : Tuner {
     return std::max(static_cast<int64_t>(seen.size()), (bytes + 127) / 128);
   }
 
-  // Cycles: what the arithmetic and the loads of all warps take, on as many multiprocessors as have
-  // something to do. The constants fit 124 tiles of four convolutions, measured on an H200.
-  double time(const Plan& p) const {
+  // Cycles of the arithmetic and the loads of all warps, on as many multiprocessors as have
+  // something to do. The constants fit 124 tiles of four convolutions (measurements.md:
+  // ProductTuner).
+  double time(const ProductPlan& p) const {
     constexpr double kLoop = 10, kOverlap = 0.6, kHeld = 0.5, kHidden = 1.5, kLastRound = 0.25;
-    constexpr double kMostRegisters = 230, kAllRegisters = 65536;
+    constexpr double kMaxRegisters = 230, kAllRegisters = 65536;
     int64_t tile = 1, body = 1, length = 1, results = 1;
-    for (const Piece& x : p.tile) tile *= x.size;
-    for (const Piece& x : p.unrolled) body *= x.size;
+    for (const TilePiece& x : p.tile) tile *= x.size;
+    for (const TilePiece& x : p.unrolled) body *= x.size;
     for (int id : terms_) length *= size(id);
     for (int id : results_) results *= size(id);
     double loads = 0, wavefronts = 0, held = 0;
-    for (const Operand& o : operands_) {
+    for (const LoadOperand& o : operands_) {
       const int64_t lanes = has_vectors(o, p.vector) ? 4 : 1;
       const int64_t n = distinct(o, p.tile, p.unrolled) / lanes;
       loads += static_cast<double>(n);
@@ -265,7 +267,7 @@ class ProductTuner : Tuner {
     const double issued = (static_cast<double>(tile * body) + loads + kLoop) / 4;
     const double busy = std::max(issued, wavefronts) + kOverlap * std::min(issued, wavefronts);
     const double registers = static_cast<double>(tile) + kHeld * held + 24;
-    if (registers > kMostRegisters) return INFINITY;
+    if (registers > kMaxRegisters) return INFINITY;
     const double resident = std::min(64.0, std::floor(kAllRegisters / (registers * kWarp) / 4) * 4);
     const double warps =
         std::ceil(static_cast<double>(results) / static_cast<double>(tile * kWarp));
@@ -287,22 +289,21 @@ class ProductTuner : Tuner {
     return all;
   }
 
-  // A piece of the sum: in vectors where an operand lies along it and none along the results or
-  // another piece. On an H200 the gradient of 32 filters of 5 x 5 over one channel takes 39 us so,
-  // and 62 without.
-  void sum_piece(const Piece& x, bool& has_vector) {
+  // A piece of the sum: in vectors where an operand is contiguous along it and none along the
+  // results or another piece (measurements.md: sum_piece).
+  void sum_piece(const TilePiece& x, bool& has_vector) {
     const bool wide = !has_vector && (x.size == 4 || x.size == 8) &&
                       std::any_of(operands_.begin(), operands_.end(),
-                                  [&](const Operand& o) { return has_vectors(o, x.id); });
+                                  [&](const LoadOperand& o) { return has_vectors(o, x.id); });
     has_vector |= wide;
     const bool all = cut(x.id, x.size, wide ? RangeKind::Vector : RangeKind::Unroll);
     if (wide && !all && size(x.id) <= 8) bind(x.id, RangeKind::Unroll);
   }
 
-  void apply_plan(const Plan& p) {
+  void apply_plan(const ProductPlan& p) {
     std::vector<int> rest = p.order;
     const auto gone = [&](int id) { std::erase(rest, id); };
-    for (const Piece& x : p.tile) {
+    for (const TilePiece& x : p.tile) {
       if (x.id == p.vector) {
         if (cut(x.id, 4, RangeKind::Vector))
           gone(x.id);
@@ -313,7 +314,7 @@ class ProductTuner : Tuner {
       }
     }
     bool has_vector = p.vector >= 0;
-    for (const Piece& x : p.unrolled) sum_piece(x, has_vector);
+    for (const TilePiece& x : p.unrolled) sum_piece(x, has_vector);
     if (rest.empty()) return order_kinds();
     for (size_t i = 1; i < rest.size(); ++i) apply({OptKind::Merge, rest[0], rest[i], {}});
     int inner = rest[0];
@@ -327,7 +328,7 @@ class ProductTuner : Tuner {
   }
 
   std::vector<int> results_, terms_;  // ranges of the results, and those that the sum closes
-  std::vector<Operand> operands_;
+  std::vector<LoadOperand> operands_;
 };
 
 }  // namespace

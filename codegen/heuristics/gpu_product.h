@@ -1,7 +1,6 @@
-// Products on the ordinary arithmetic units of a GPU: matrix products and convolutions whose
-// operands lie in memory. Each thread computes a tile of results; what it reads comes through the
-// first cache, which serves a line to all threads of a warp at once. Of all tiles that are worth
-// considering the one with the shortest estimated time is taken.
+// Schedules GEMMs and convolutions on the ordinary arithmetic units of a GPU, operands in memory.
+// Each thread computes a tile of results; loads come through L1, which serves a line to all threads
+// of a warp at once. A cost model chooses among the tiles.
 #pragma once
 #include <optional>
 

@@ -1,5 +1,5 @@
-// Options for products whose operands are staged in shared memory (codegen/options/stage.h): which
-// ranges go along rows, columns and the sum, the tile of a block, and what of it each thread
+// Schedules GEMMs whose operand tiles are staged in shared memory (codegen/options/stage.h): which
+// ranges count rows, columns and the sum, the block's tile, and the part of it that each thread
 // computes.
 #include <algorithm>
 #include <cmath>
@@ -8,14 +8,15 @@
 #include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
 namespace {
 
-// Rates as measured on an H200 with products of 1024 to 4096 rows, columns and terms. Larger tiles
-// would need more registers than two blocks on a multiprocessor have.
+// Measured rates (measurements.md: StagePlan). Larger tiles would need more registers than two
+// blocks on a multiprocessor have.
 constexpr double kSearched = 1e-3;  // of plans that only a search tries
 constexpr StagePlan kPlans[] = {
     {4, 2, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, kSearched, 32, 2}, {2, 2, 8, 8, 1.0, 16, 2},
@@ -33,8 +34,8 @@ constexpr StagePlan kMmaPlans[] = {
     {2, 2, 4, 4, kSearched, 32, 3, true, false, true},
 };
 
-// Of few rows, or few columns: memory limits, and tiles hold all of them.
-constexpr StagePlan kThinPlans[] = {
+// Skinny GEMMs: memory limits, and tiles hold all rows, or all columns.
+constexpr StagePlan kSkinnyPlans[] = {
     {1, 4, 1, 2, 1.0, 16, 2, true}, {1, 4, 1, 4, 1.0, 16, 2, true}, {1, 4, 2, 4, 1.0, 16, 2, true},
     {1, 4, 4, 4, 1.0, 16, 2, true}, {4, 1, 2, 2, 1.0, 16, 2, true}, {4, 1, 2, 4, 1.0, 16, 2, true},
     {4, 1, 2, 8, 1.0, 16, 2, true},
@@ -52,9 +53,9 @@ class StageTuner : StagingTuner {
       unit_ = p.unit;
     }
     const bool asked = plans.size() == 1;
-    const bool thin = !asked && plans[0].mma && is_thin();
-    if (!asked && !thin && !is_worth_it()) return {};
-    StagePlan plan = thin ? thin_plan() : best_of(plans);
+    const bool skinny = !asked && plans[0].mma && is_skinny();
+    if (!asked && !skinny && !is_worth_it()) return {};
+    StagePlan plan = skinny ? skinny_plan() : best_of(plans);
     // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
     if (plan.mma) plan.step *= 4 / element_size();
     const bool asynchronous = target_.language == Target::Language::Cuda;
@@ -63,7 +64,7 @@ class StageTuner : StagingTuner {
       plan.depth = 2;
     }
     if (!plan.mma && !asked && asynchronous && takes_long_steps(plan)) plan.step *= 2;
-    if (thin && asynchronous && is_of_bytes()) {
+    if (skinny && asynchronous && is_of_bytes()) {
       plan.bytes = true;
       plan.depth = plan.rows() <= 16 ? 3 : 2;
     }
@@ -72,17 +73,17 @@ class StageTuner : StagingTuner {
     // Each thread has something to copy.
     const int64_t threads = plan.warps_down * plan.warps_across * (plan.mma ? target_.warp : 32);
     const int64_t side = std::min(plan.rows(), plan.columns());
-    if (thin && side * plan.step < kLanes * threads) plan.step = kLanes * threads / side;
+    if (skinny && side * plan.step < kLanes * threads) plan.step = kLanes * threads / side;
     if (size(sums_) < 2 * plan.step || side * plan.step < kLanes * threads) return {};
     join(plan.step);
     if (plan.matrices && !has_rows_of_matrices()) return {};
-    choice_.heavy = true;
+    choice_.is_gemm = true;
     lay_out(plan);
     return std::move(choice_);
   }
 
  private:
-  static constexpr int64_t kMostLanes = 16;  // where they are bytes
+  static constexpr int64_t kMaxLanes = 16;  // where they are bytes
 
   // --- what there is -----------------------------------------------------------------------------
 
@@ -111,8 +112,7 @@ class StageTuner : StagingTuner {
     if (std::any_of(rows_.begin(), rows_.end(), is_stored_along)) {
       std::swap(rows_, columns_);
     }
-    // What follows the product reads results' neighbours: tiles that cut across them are not
-    // proved.
+    // An epilogue that reads neighbouring results: tiles that cut across them are not proved.
     for (const Access& a : accesses_)
       for (Node r : ranges_)
         if (a.item->op == Op::Store && stride(a.node, range_id(r)) == kIrregular) return false;
@@ -137,7 +137,7 @@ class StageTuner : StagingTuner {
     ids.erase(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(first));
   }
 
-  // What the kernel sums, without what leaves out terms beyond the sum's end.
+  // The kernel's sum, below the mask of terms beyond its end.
   Node reduction() const { return all_of(sink_, Op::Reduce)[0]; }
   Node product() const {
     Node value = reduction()->src(0);
@@ -145,9 +145,9 @@ class StageTuner : StagingTuner {
     return value;
   }
 
-  // The largest tiles of f32 without windows to follow, where two blocks of a multiprocessor have
-  // room: on an H200 products of 2000 to 4096 rows, columns and terms take 1 to 2.6 % less time so.
-  // Columns that are read one by one would take more registers than two blocks have.
+  // The largest tiles of f32 without convolution windows, where two blocks of a multiprocessor have
+  // room (measurements.md: takes_long_steps). Columns that are read one by one would take more
+  // registers than two blocks have.
   bool takes_long_steps(const StagePlan& p) const {
     const int64_t bytes = 2 * p.step * p.depth * (p.rows() + p.columns()) * kF32.size();
     return p.rows() == kPlans[0].rows() && p.columns() == kPlans[0].columns() &&
@@ -157,14 +157,15 @@ class StageTuner : StagingTuner {
 
   int element_size() const { return narrow(product()->src(0), target_)->dtype.size(); }
 
-  // Windows of halves are copied one by one, and copies of less than 4 bytes are not asynchronous.
+  // Windows of 16-bit floats are copied one by one, and copies of less than 4 bytes are not
+  // asynchronous.
   bool is_worth_it() const {
     if (element_size() < 4 && sums_.size() > 1) return false;
     return is_worth_staging(size(rows_), size(columns_), size(sums_), size(batch_), target_);
   }
 
-  // Few rows or columns, and what they are multiplied with is computed.
-  bool is_thin() const {
+  // A skinny GEMM whose other operand is computed.
+  bool is_skinny() const {
     const bool few_rows = size(rows_) < size(columns_);
     const Ids &few = few_rows ? rows_ : columns_, &many = few_rows ? columns_ : rows_;
     return sums_.size() == 1 && is_thin_stage(size(few), size(many), size(sums_)) &&
@@ -191,14 +192,14 @@ class StageTuner : StagingTuner {
     return own == 1 && bytes;
   }
 
-  StagePlan thin_plan() const {
+  StagePlan skinny_plan() const {
     const bool few_rows = size(rows_) < size(columns_);
-    const int64_t few = size(few_rows ? rows_ : columns_), many = thin_columns(few, target_);
-    for (const StagePlan& p : kThinPlans)
+    const int64_t few = size(few_rows ? rows_ : columns_), many = skinny_columns(few, target_);
+    for (const StagePlan& p : kSkinnyPlans)
       if (few_rows == (p.warps_down == 1) && (few_rows ? p.rows() : p.columns()) >= few &&
           (!few_rows || p.columns() == many))
         return p;
-    return kThinPlans[0];
+    return kSkinnyPlans[0];
   }
 
   // The factor with the rows (0) or with the columns (1).
@@ -214,9 +215,9 @@ class StageTuner : StagingTuner {
     return mask;
   }
 
-  // How far the nearest elements are apart that a factor's loads read along the range: those of
-  // elements of their own for each of the factor's, not the scales of its rows.
-  int64_t nearest(int which, int id) const {
+  // The smallest stride along the range of a factor's loads, among loads with an element for each
+  // of the factor's: not the scales of its rows.
+  int64_t min_stride(int which, int id) const {
     const uint64_t across = mask_of(which ? columns_ : rows_), along = mask_of(sums_);
     const std::vector<Node> all = topological(factor(which));
     const auto is_whole = [&](Node n) {
@@ -241,14 +242,14 @@ class StageTuner : StagingTuner {
   // A factor's elements lie as near as they can along the last one.
   void sort_by_distance(Ids& ids, int which) const {
     std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return nearest(which, x) > nearest(which, y); });
+                     [&](int x, int y) { return min_stride(which, x) > min_stride(which, y); });
   }
 
-  // Which of the two dimensions of a factor's tile its elements lie along, before ranges merge.
+  // Whether a factor's tile is contiguous along the sum, before ranges merge.
   bool lies_along_sum(int which) const {
     const auto least = [&](const Ids& ids) {
       int64_t best = INT64_MAX;
-      for (int id : ids) best = std::min(best, nearest(which, id));
+      for (int id : ids) best = std::min(best, min_stride(which, id));
       return best;
     };
     return least(sums_) < least(which ? columns_ : rows_);
@@ -263,7 +264,7 @@ class StageTuner : StagingTuner {
     const int near = along_sum_[1] && !along_sum_[0] ? 1 : 0;
     sort_by_distance(sums_, near);
     std::stable_sort(sums_.begin(), sums_.end(), [&](int x, int y) {
-      const auto rank = [&](int id) { return nearest(near, id) > 1 && size(id) % step == 0; };
+      const auto rank = [&](int id) { return min_stride(near, id) > 1 && size(id) % step == 0; };
       return !rank(x) && rank(y);
     });
     k_ = joined(sums_);
@@ -272,14 +273,13 @@ class StageTuner : StagingTuner {
   StagePlan best_of(std::span<const StagePlan> plans) const {
     const int64_t others = size(batch_);
     const auto tiles = [&](const StagePlan& t) {
-      return (size(rows_) + t.rows() - 1) / t.rows() *
-             ((size(columns_) + t.columns() - 1) / t.columns()) * others;
+      return ceil_div(size(rows_), t.rows()) * (ceil_div(size(columns_), t.columns())) * others;
     };
     StagePlan best = plans[0];
     double least = INFINITY;
     for (const StagePlan& t : plans) {
-      // Wide tiles of windows copy element by element: of gradients of filters of 3 x 3 narrow ones
-      // take a fifth less on an H200.
+      // Wide tiles of windows copy element by element: for gradients of filters of 3 x 3 narrow
+      // ones are faster (measurements.md: narrow tiles of windows).
       const bool windows = t.mma && t.warps_down == 1 && columns_.size() > 1;
       const double each = static_cast<double>(t.rows() * t.columns()) / (windows ? 0.5 : t.rate);
       const double rounds = std::ceil(static_cast<double>(tiles(t)) / target_.cores);
@@ -292,9 +292,9 @@ class StageTuner : StagingTuner {
 
   // --- the options -------------------------------------------------------------------------------
 
-  // A thread's part of a tile's rows or columns: vectors where their elements lie next to each
-  // other in shared memory, else one from each of several rows, whose banks differ. What is left of
-  // the range counts warps; the threads' range in a warp is returned.
+  // A thread's part of a tile's rows or columns: vectors where their elements are contiguous in
+  // shared memory, else one from each of several rows, whose banks differ. The remaining iterations
+  // count warps; the threads' range in a warp is returned.
   int spread(int& tile, int64_t lanes, int64_t each, bool vectors, RangeKind vector) {
     if (vectors) {
       bind(cut(tile, kLanes), vector);
@@ -305,10 +305,10 @@ class StageTuner : StagingTuner {
     return lane;
   }
 
-  // Elements between the rows of a tile, so that threads that read together meet in no bank. Eight
-  // read vectors of rows side by side. Fragments' threads read 8 bytes each of 4 places in 4 rows
-  // that go along the sum, and of others single elements of 4 of every second row. Where they read
-  // one place in 16 rows, rows that are an odd number of 16 bytes apart meet least.
+  // Padding of a tile's rows in elements, against bank conflicts. Eight threads read vectors of
+  // neighbouring rows. A fragment's threads read 8 bytes each at 4 indices in 4 rows that go along
+  // the sum, and of other operands single elements of 4 of every second row. Where they read one
+  // index in 16 rows, rows that are an odd number of 16 bytes apart conflict least.
   int padding(int which, const StagePlan& p) const {
     const bool apart = p.mma && along_sum_[which] && unit_->width == 4 && !p.matrices;
     return (apart ? 32 : 16) / element_size();
@@ -325,25 +325,25 @@ class StageTuner : StagingTuner {
   int staged(int which, int across, int inner, const StagePlan& p) {
     const int row = next_range_id(sink_), column = row + 1;
     const int at = product()->src(0)->ranges >> across & 1 ? 0 : 1;
-    Opt opt{OptKind::Stage, k_, p.depth, {at, padding(which, p)}};
+    Opt opt{OptKind::Stage, k_, p.depth, {}};
+    opt.staged = {at, StagedFactor::Form::Value, padding(which, p)};
     for (int id : along_sum_[which] ? Ids{across, inner} : Ids{inner, across})
       opt.axes.push_back(id);
     Opt raw = opt;
-    raw.axes[0] += 2;
-    raw.axes[1] = kMostLanes;
+    raw.staged = {at, StagedFactor::Form::Raw, kMaxLanes};
     const bool bytes = p.bytes && narrow(product()->src(at), target_)->op != Op::Load &&
                        is_legal(sink_, raw, target_);
     apply(bytes ? raw : opt);
-    int64_t lanes = bytes ? kMostLanes : p.matrices ? 16 / element_size() : kLanes;
+    int64_t lanes = bytes ? kMaxLanes : p.matrices ? 16 / element_size() : kLanes;
     while (lanes >= kLanes && !copy_vectors(column, lanes)) lanes /= 2;
     return merged({row, column});
   }
 
   // A dimension of the grid each where that can be, the last one being x.
   void bind_blocks(Ids ids) {
-    constexpr int64_t kMost = 65535;  // blocks along y and z
+    constexpr int64_t kMax = 65535;  // blocks along y and z
     std::erase(ids, -1);
-    const auto is_large = [&](int id) { return id != ids.back() && size(id) > kMost; };
+    const auto is_large = [&](int id) { return id != ids.back() && size(id) > kMax; };
     if (std::any_of(ids.begin(), ids.end(), is_large)) ids = {merged(ids)};
     for (int id : ids) bind(id, RangeKind::Block);
   }
@@ -393,22 +393,21 @@ std::span<const StagePlan> stage_plans(bool mma) {
 
 bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
                       const Target& target) {
-  constexpr int64_t kFewest = 64, kShortest = 64;
+  constexpr int64_t kMin = 64, kShortest = 64;
   const StagePlan& least = kPlans[std::size(kPlans) - 1];
-  const int64_t tiles = (rows + least.rows() - 1) / least.rows() *
-                        ((columns + least.columns() - 1) / least.columns()) * others;
-  return rows >= kFewest && columns >= kFewest && terms >= kShortest && 2 * tiles >= target.cores;
+  const int64_t tiles = ceil_div(rows, least.rows()) * ceil_div(columns, least.columns()) * others;
+  return rows >= kMin && columns >= kMin && terms >= kShortest && 2 * tiles >= target.cores;
 }
 
-// On an H200 8 rows times 4096 x 11008 bytes with scales take 30.4 us with 64 columns, 33.6 with
-// 128 and 32.9 with 32; 64 rows, of which a tile holds more, 42.4 with 128.
-int64_t thin_columns(int64_t rows, const Target& target) {
+// Narrow tiles give memory more blocks to serve, wide ones reuse more rows (measurements.md:
+// skinny_columns).
+int64_t skinny_columns(int64_t rows, const Target& target) {
   return rows > 16 || target.language != Target::Language::Cuda ? 128 : 64;
 }
 
 bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms) {
-  constexpr int64_t kMostRows = 64, kFewestColumns = 64, kShortest = 256;
-  return rows > 1 && rows <= kMostRows && columns >= kFewestColumns && terms >= kShortest;
+  constexpr int64_t kMaxRows = 64, kMinColumns = 64, kShortest = 256;
+  return rows > 1 && rows <= kMaxRows && columns >= kMinColumns && terms >= kShortest;
 }
 
 std::optional<Choice> choose_stage_options(Node sink, const Target& target,

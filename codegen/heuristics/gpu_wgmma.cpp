@@ -1,23 +1,24 @@
-// Options for products on the matrix units that blocks feed by the copy engine
-// (codegen/wgmma/tile.h): which ranges go along rows and columns, the tile, and how its elements
-// lie on threads.
+// Schedules Hopper GEMMs and implicit GEMMs whose blocks TMA feeds (codegen/wgmma/tile.h): which
+// ranges count rows and columns, the tile, and how its elements lie on threads.
 #include <algorithm>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/wgmma/product.h"
 #include "codegen/wgmma/split_k.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
 namespace {
 
-constexpr int64_t kFewestColumns = 24;
+constexpr int64_t kMinColumns = 24;
 
 // Options in the order in which they are applied, each to what the last one made.
-class Chooser {
+class WgmmaTuner {
  public:
-  Chooser(Node sink, const Target& target) : sink_(sink), target_(target) {}
+  WgmmaTuner(Node sink, const Target& target) : sink_(sink), target_(target) {}
 
   std::vector<Opt> run() {
     MatrixProduct p;
@@ -37,11 +38,11 @@ class Chooser {
     const int64_t others = others_of(p, m, n);
     if (is_few(p, n, m, others)) std::swap(m, n);
     const bool few = is_few(p, m, n, others);
-    if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kFewestColumns)) return {};
+    if (n.ranges.size() > 1 || m.extent() < 64 || (!few && n.extent() < kMinColumns)) return {};
     Opt opt = option_of(m, n, {});
-    opt.amount = best_tile(p, m, n, others);
-    if (!is_legal(sink_, opt, target_)) opt.amount = 64;
-    if (few) opt.amount = tile_of_few(opt, m.extent() * others, n.extent());
+    opt.tile = best_tile(p, m, n, others);
+    if (!is_legal(sink_, opt, target_)) opt.tile = {128, 64};
+    if (few) opt.tile = tile_of_few(opt, m.extent() * others, n.extent());
     if (!is_legal(sink_, opt, target_)) return {};
     widen(opt);
     deepen(opt, m.extent(), n.extent(), others);
@@ -49,7 +50,7 @@ class Chooser {
     return std::move(options_);
   }
 
-  // Those of a tile that is given.
+  // Options for a tile that is given.
   std::vector<Opt> run(const Opt& matrix, int64_t band) {
     lay_out(matrix, band);
     return std::move(options_);
@@ -71,24 +72,23 @@ class Chooser {
   }
   void bind(int id, RangeKind kind) { apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}}); }
 
-  // A tile has all columns, and as few more as can be: those that are none take the copy engine
-  // longer than those that are. What reads each element once has all multiprocessors read, unless
-  // what all of them read again is more: on an H200 72 rows times 4096 x 11008 take 54 us with 128
-  // columns and 28 with 72, and 120 rows 34 us with tiles of 64 rows, 31 with 128.
-  int64_t tile_of_few(Opt opt, int64_t m, int64_t n) const {
+  // A tile has all columns, and as little padding as can be: TMA takes longer for padding than for
+  // elements. The operand without reuse is read by all multiprocessors, unless the other one, which
+  // each reads again, is larger (measurements.md: tile_of_few).
+  TileShape tile_of_few(Opt opt, int64_t m, int64_t n) const {
     for (int64_t multiple : {8, 32, 64}) {
-      const int64_t columns = multiple * tiles_of(n, multiple);
-      const bool large = columns >= 96 || tiles_of(m, 128) >= target_.cores;
+      const int64_t columns = multiple * ceil_div(n, multiple);
+      const bool large = columns >= 96 || ceil_div(m, 128) >= target_.cores;
       for (int rows : {large ? 128 : 64, 128}) {
-        opt.amount = amount_of({rows, static_cast<int>(columns)});
-        if (is_legal(sink_, opt, target_)) return opt.amount;
+        opt.tile = {rows, static_cast<int>(columns)};
+        if (is_legal(sink_, opt, target_)) return opt.tile;
       }
     }
-    return 64;
+    return {128, 64};
   }
 
-  // Threads write eight columns at a time where those lie side by side in memory: of halves 16
-  // bytes, not 4. Pairs of floats are as wide as memory's sectors already.
+  // Vectorized epilogue where stores are contiguous along the columns: eight 16-bit floats are 16
+  // bytes rather than 4. Pairs of f32 fill a sector already.
   void widen(Opt& opt) const {
     const int n = opt.axes[0];
     for (Node s : sink_->srcs()) {
@@ -96,11 +96,9 @@ class Chooser {
       for (Node r : ranges_of(s))
         if (range_id(r) != n && stride(s, range_id(r)) % 8) return;
     }
-    TileShape shape = shape_of(opt.amount);
     const int64_t columns = extent(range_with_id(sink_, n));
-    shape.wide = columns % 8 == 0 && columns >= 32;  // of four threads
     Opt wide = opt;
-    wide.amount = amount_of(shape);
+    wide.tile.vectorized_epilogue = columns % 8 == 0 && columns >= 32;  // of four threads
     if (is_legal(sink_, wide, target_)) opt = wide;
   }
 
@@ -108,17 +106,16 @@ class Chooser {
   int64_t others_of(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n) const {
     int64_t others = 1;
     for (Node r : ranges_of(sink_))
-      if (!m.has(r) && !n.has(r) && !(r->ranges & p.closed)) others *= extent(r);
+      if (!m.has(r) && !n.has(r) && !(r->ranges & p.reduced)) others *= extent(r);
     return others;
   }
 
-  // Where no multiprocessor gets a second tile, it has the stages of the blocks that would share
-  // it: on an H200 a product of 1024 x 1024 x 1024 takes 9.4 us so, not 10.7.
+  // Where no multiprocessor gets a second tile, one block has the stages of all that would share it
+  // (measurements.md: deepen).
   void deepen(Opt& opt, int64_t m, int64_t n, int64_t others) const {
-    TileShape shape = shape_of(opt.amount);
-    shape.deep = tiles_of(m, shape.rows) * tiles_of(n, shape.columns) * others <= target_.cores;
     Opt deep = opt;
-    deep.amount = amount_of(shape);
+    deep.tile.max_stages =
+        ceil_div(m, opt.tile.rows) * ceil_div(n, opt.tile.columns) * others <= target_.cores;
     if (is_legal(sink_, deep, target_)) opt = deep;
   }
 
@@ -130,7 +127,7 @@ class Chooser {
       if (!first || n.ranges.size() != 1) continue;
       MatrixSide m;
       for (const auto& t : to_sum(load->src(1)).terms)
-        if (t.atom->op == Op::Range && !(t.atom->ranges & (p.closed | other->ranges)))
+        if (t.atom->op == Op::Range && !(t.atom->ranges & (p.reduced | other->ranges)))
           m.ranges.push_back(t.atom);
       std::sort(m.ranges.begin(), m.ranges.end(), [&](Node x, Node y) {
         return x != first && (y == first || range_id(x) < range_id(y));
@@ -149,15 +146,15 @@ class Chooser {
   // each element along m is read once, for all columns.
   bool is_few(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
               int64_t others) const {
-    constexpr int64_t kFewest = 4, kMost = 127;
-    if (m.ranges.size() > 1 || n.ranges.size() > 1 || n.extent() < kFewest || n.extent() > kMost)
+    constexpr int64_t kMin = 4, kMax = 127;
+    if (m.ranges.size() > 1 || n.ranges.size() > 1 || n.extent() < kMin || n.extent() > kMax)
       return false;
     Node load = p.a->ranges & m.mask() ? p.a : p.b;
     int64_t reads = 1;
     for (const auto& t : to_sum(load->src(1)).terms)
       if (t.atom->op == Op::Range) reads *= extent(t.atom);
-    return reads <= load->src(0)->ints()[1] &&
-           2 * tiles_of(m.extent(), 128) * others >= target_.cores;
+    return reads <= elements_of(load->src(0)) &&
+           2 * ceil_div(m.extent(), 128) * others >= target_.cores;
   }
 
   // The ranges of an operand alone that a tile goes along: the one where it is contiguous, or all
@@ -166,7 +163,7 @@ class Chooser {
     MatrixSide own;
     Node first = contiguous_range(load), longest = nullptr;
     for (const auto& t : to_sum(load->src(1)).terms) {
-      if (t.atom->op != Op::Range || (t.atom->ranges & (p.closed | other->ranges))) continue;
+      if (t.atom->op != Op::Range || (t.atom->ranges & (p.reduced | other->ranges))) continue;
       if (t.atom == first) return {{first}};
       own.ranges.push_back(t.atom);
       if (!longest || extent(t.atom) > extent(longest)) longest = t.atom;
@@ -184,19 +181,16 @@ class Chooser {
       if (t.atom->op == Op::Range) reach += std::abs(t.factor) * (extent(t.atom) - 1);
     int64_t elements = 1;
     for (Node r : ranges_of(load)) elements *= extent(r);
-    return elements > reach && p.closed;
+    return elements > reach && p.reduced;
   }
 
-  // Wide tiles multiply faster, as far as there are enough of them for all multiprocessors.
-  // Measured on an H200: 1, 0.87 and 0.6 of the rate with 128 rows and 256, 128 and 64 columns, and
-  // those of 64 rows, and with 192 columns so much that 3072 x 3072 x 4096, of which 256 columns
-  // leave the third wave a fifth full, takes 104 us, not 126. Warpgroups that share the columns of
-  // 64 rows are nearly as fast as with 128 rows, and twice as many tiles fill waves better: 1792 x
-  // 3584 x 4096 takes 72 us so, 90 with 128 rows. The rates of tall tiles, which read their columns
-  // half as often, are guesses, and so are those of windows with few columns: the copy engine sets
-  // them, by the rows and columns that it copies.
-  int64_t best_tile(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
-                    int64_t others) const {
+  // Wide tiles multiply faster, as far as they fill a wave (rates: measurements.md: best_tile).
+  // Warpgroups that split the columns of 64 rows are nearly as fast as with 128 rows, and twice as
+  // many tiles fill waves better. The rates of tall tiles, which read their columns half as often,
+  // are guesses, and so are those of windows with few columns: TMA sets them, by the rows and
+  // columns that it copies.
+  TileShape best_tile(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
+                      int64_t others) const {
     struct Tile {
       TileShape shape;
       double rate;
@@ -218,31 +212,31 @@ class Chooser {
         tiles.push_back({{512, 64}, 0.84});
       tiles.push_back({{384, 32}, 0.45});
     }
-    if (p.mask)
-      return amount_of(tile_of_parts(m.extent(), n.extent(), others, target_.cores).shape);
-    int64_t best = 256;
+    if (p.mask) return tile_of_parts(m.extent(), n.extent(), others, target_.cores).shape;
+    TileShape best;
     double best_time = 0;
     const auto size = [](const TileShape& t) { return t.rows * t.columns; };
-    if (matrix_type(p.a->dtype)->apart)  // half of the registers; with halved tiles not measured
+    if (matrix_type(p.a->dtype)
+            ->promotes_each_step)  // half of the registers; with halved tiles not measured
       std::erase_if(tiles,
-                    [&](const Tile& t) { return t.shape.halved || size(t.shape) > 128 * 128; });
+                    [&](const Tile& t) { return t.shape.split_n || size(t.shape) > 128 * 128; });
     for (const auto& [shape, rate] : tiles) {
       const int64_t all =
-          tiles_of(m.extent(), shape.rows) * tiles_of(n.extent(), shape.columns) * others;
-      const int64_t turns = tiles_of(all, target_.cores);
-      // Square tiles of a single turn read less.
-      if (shape.halved && (turns == 1 || !is_legal(sink_, option_of(m, n, shape), target_)))
+          ceil_div(m.extent(), shape.rows) * ceil_div(n.extent(), shape.columns) * others;
+      const int64_t turns = ceil_div(all, target_.cores);
+      // Square tiles of a single wave read less.
+      if (shape.split_n && (turns == 1 || !is_legal(sink_, option_of(m, n, shape), target_)))
         continue;
       const double time = static_cast<double>(turns * size(shape)) / rate;
       if (best_time != 0 && time >= best_time) continue;
-      best = amount_of(shape);
+      best = shape;
       best_time = time;
     }
     return best;
   }
 
   static Opt option_of(const MatrixSide& m, const MatrixSide& n, const TileShape& shape) {
-    Opt opt{OptKind::Matrix, range_id(m.ranges[0]), amount_of(shape), {range_id(n.ranges[0])}};
+    Opt opt{OptKind::Matrix, range_id(m.ranges[0]), 0, {range_id(n.ranges[0])}, shape};
     for (size_t i = 1; i < m.ranges.size(); ++i) opt.axes.push_back(range_id(m.ranges[i]));
     return opt;
   }
@@ -250,19 +244,20 @@ class Chooser {
   // Element, thread and register as matrix.h says.
   void lay_out(const Opt& opt, int64_t most_in_band = kMatrixBand) {
     const int m = opt.axis, n = opt.axes[0];
-    const TileShape tile = shape_of(opt.amount);
+    const TileShape& tile = opt.tile;
     apply(opt);
-    const bool alone = tile.rows == 64 && !tile.halved;  // one warpgroup
+    const bool alone = tile.rows == 64 && !tile.split_n;  // one warpgroup
     int group = split(m, tile.rows), piece = group;
-    if (!tile.halved && !alone) piece = split(group, tile.rows / 2);
-    const int in_group = tile.rows == (tile.halved || alone ? 64 : 128) ? piece : split(piece, 64);
+    if (!tile.split_n && !alone) piece = split(group, tile.rows / 2);
+    const int in_group = tile.rows == (tile.split_n || alone ? 64 : 128) ? piece : split(piece, 64);
     const int half = split(in_group, 16), row = split(half, 8);
     int eight = split(n, tile.columns);
-    if (tile.halved) {
+    if (tile.split_n) {
       group = eight;
       eight = split(group, tile.columns / 2);
     }
-    const int quad = split(eight, tile.wide ? 32 : 8), pair = split(quad, tile.wide ? 8 : 2);
+    const int quad = split(eight, tile.vectorized_epilogue ? 32 : 8),
+              pair = split(quad, tile.vectorized_epilogue ? 8 : 2);
     const bool pieces = piece != in_group;
     for (int id : {in_group, row, quad})
       if (id != group) apply({OptKind::Merge, group, id, {}});
@@ -275,17 +270,17 @@ class Chooser {
     for (Node r : ranges_of(sink_))
       if (kind(r) == RangeKind::Loop && range_id(r) != m && range_id(r) != n)
         blocks.push_back(range_id(r));
-    // The tiles of a cluster lie side by side.
+    // The tiles of a cluster are neighbours.
     const auto cut = [&](int id, int64_t amount) {
       if (amount == 1) return -1;
       return extent(range_with_id(sink_, id)) > amount ? split(id, amount) : id;
     };
-    const int across = cut(n, tile.across), down = cut(m, tile.down);
-    // Tiles that run at a time lie in a band: their rows and columns stay in the second cache.
+    const int across = cut(n, tile.cluster_n), down = cut(m, tile.cluster_m);
+    // The tiles of a wave form a band: its rows and columns stay in L2.
     int band = -1;
     if (has(m) && down != m) {
       blocks.push_back(m);
-      const int64_t most = std::max<int64_t>(1, most_in_band / tile.down);
+      const int64_t most = std::max<int64_t>(1, most_in_band / tile.cluster_m);
       int64_t rows = std::min<int64_t>(most, extent(range_with_id(sink_, m)));
       while (extent(range_with_id(sink_, m)) % rows) --rows;
       if (rows > 1 && rows < extent(range_with_id(sink_, m))) band = split(m, rows);
@@ -314,11 +309,11 @@ class Chooser {
 }  // namespace
 
 std::vector<Opt> matrix_options(Node sink, const Target& target) {
-  return Chooser(sink, target).run();
+  return WgmmaTuner(sink, target).run();
 }
 
 std::vector<Opt> matrix_options(Node sink, const Target& target, const Opt& matrix, int64_t band) {
-  return Chooser(sink, target).run(matrix, band);
+  return WgmmaTuner(sink, target).run(matrix, band);
 }
 
 }  // namespace tiny

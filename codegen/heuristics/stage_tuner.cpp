@@ -31,7 +31,7 @@ int StagingTuner::merged(Ids ids) {
 
 namespace {
 
-// What a computed element depends on is read in vectors as well.
+// Loads that a computed element depends on are vectors as well.
 bool loads_vectors(Node load, Node lane, int64_t lanes) {
   if (stride(load, range_id(lane)) != 1) return false;
   if (load->num_src > 2 && (load->src(2)->ranges & lane->ranges)) return false;

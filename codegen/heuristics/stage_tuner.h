@@ -1,4 +1,4 @@
-// What the heuristics for kernels with stages in shared memory share.
+// Shared by the heuristics for kernels with stages in shared memory: copies into stages, fragments.
 #pragma once
 #include <vector>
 

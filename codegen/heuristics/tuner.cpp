@@ -18,21 +18,21 @@ void Tuner::apply(Opt opt) {
 }
 
 int Tuner::vector_lanes() const {
-  int widest = 4;
+  int max_bytes = 4;
   for (const Access& a : accesses_) {
     if (a.node->op == Op::Load && !a.node->ranges) continue;  // one element for all lanes
     const DType t = a.node->op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
-    widest = std::max(widest, t.size());
+    max_bytes = std::max(max_bytes, t.size());
   }
-  return target_.vector_bytes / widest;
+  return target_.vector_bytes / max_bytes;
 }
 
 double Tuner::cost(const Access& a, Node r) const {
   const int64_t s = stride_in_block(a.node, r, lanes_);
   const double n = static_cast<double>(extent(r));
   const double used = n / (std::ceil(n / lanes_) * lanes_);
-  const bool halved = s == 2 && a.node->op == Op::Load && a.node->num_src == 2;
-  const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : halved ? 3 : lanes_ * 1.5;
+  const bool split_n = s == 2 && a.node->op == Op::Load && a.node->num_src == 2;
+  const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : split_n ? 3 : lanes_ * 1.5;
   return a.count * per_vector / lanes_ / used;
 }
 
@@ -84,7 +84,7 @@ double Tuner::column_cost(Node r) const {
 double Tuner::fold_cost(Node reduce, Node r) const {
   double results = 4;
   for (Node outer : ranges_)
-    if (outer != r && (around(reduce) >> range_id(outer) & 1))
+    if (outer != r && (enclosing(reduce) >> range_id(outer) & 1))
       results *= static_cast<double>(extent(outer));
   for (Node own : reduce->srcs().subspan(1))
     if (own != r) results /= static_cast<double>(extent(own));
@@ -213,7 +213,7 @@ Node Tuner::reuse_range(int vid) const {
     double score = 0, reach = 0;
     for (const Access& a : accesses_) {
       const bool inside =
-          a.node->op == Op::Load && (a.around >> range_id(r) & 1) && (a.around >> vid & 1);
+          a.node->op == Op::Load && (a.enclosing >> range_id(r) & 1) && (a.enclosing >> vid & 1);
       if (!inside) continue;
       const int64_t step = stride(a.node, range_id(r));
       if (stride(a.node, vid) != 0 && step == 0) score += a.count;
@@ -222,7 +222,7 @@ Node Tuner::reuse_range(int vid) const {
     const int64_t part = std::min<int64_t>(extent(r), 6);  // the last may go beyond the end
     const auto unrolled = static_cast<double>(std::max(part, best_unroll(extent(r), 14)));
     score *= 1 - 1 / unrolled;
-    // Of equals the one whose iterations read the nearest elements.
+    // Of equals the one with the smallest stride.
     const bool nearer = score > best_score * 0.99 && reach < best_reach;
     if (score > best_score * 1.01 || nearer) {
       best = r;

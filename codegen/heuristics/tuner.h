@@ -1,5 +1,5 @@
 // A kernel under construction by a heuristic: options are applied as they are chosen, so that each
-// choice sees what the last one made. What the heuristics of all kinds of hardware ask of it.
+// choice sees the loops that the last one made. Also the questions that all heuristics ask of it.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -28,8 +28,8 @@ class Tuner {
     return nullptr;
   }
 
-  // As many lanes as a register has of the widest type that is computed with; halves are computed
-  // in f32, and bytes are worth no vectors of 64 lanes.
+  // As many lanes as a register has of the largest dtype of the arithmetic; 16-bit floats are
+  // computed in f32, and bytes are worth no vectors of 64 lanes.
   int vector_lanes() const;
 
   // Vector instructions per element when `r` is the vector range: a whole vector is loaded at once
@@ -38,13 +38,13 @@ class Tuner {
   double cost(const Access& a, Node r) const;
 
   // The ranges of an item's loops: also those that it closes and its value does not depend on.
-  static uint64_t around(Node item) {
+  static uint64_t enclosing(Node item) {
     if (item->op != Op::Reduce) return item->ranges;
     uint64_t ranges = item->src(0)->ranges;
     for (Node r : item->srcs().subspan(1)) ranges |= r->ranges;
     return ranges;
   }
-  static bool contains(Node item, int id) { return id >= 0 && (around(item) >> id & 1); }
+  static bool contains(Node item, int id) { return id >= 0 && (enclosing(item) >> id & 1); }
 
   // No item runs in this range and in another one that becomes a vector.
   bool is_alone(int id, int column, const std::vector<int>& own) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/kernel/option.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -38,8 +39,7 @@ int64_t stride_in_block(Node access, Node range, int64_t block) {
   const int64_t s = stride(access, range_id(range));
   if (s != kIrregular || block < 2 || is_closed_below(access->src(1), range)) return s;
   constexpr int kInner = 63;
-  Node outer =
-      make(Op::Range, kIndex, {index((extent(range) + block - 1) / block)}, range->payload);
+  Node outer = make(Op::Range, kIndex, {index(ceil_div(extent(range), block))}, range->payload);
   Node inner = make(Op::Range, kIndex, {index(block)}, RangeArg{kInner});
   Node at = substitute(access->src(1), range, index_add(index_mul(outer, block), inner));
   int64_t step = 0;
@@ -86,16 +86,16 @@ std::vector<Access> accesses(Node sink) {
   const std::vector<Node> ranges = ranges_of(sink);
   for (Node item : topological(sink)) {
     if (item->op != Op::Reduce && item->op != Op::Store) continue;
-    uint64_t around = item->ranges;
-    if (item->op == Op::Reduce) around |= item->src(0)->ranges;
+    uint64_t enclosing = item->ranges;
+    if (item->op == Op::Reduce) enclosing |= item->src(0)->ranges;
     double count = 1;
     for (Node r : ranges)
-      if (around >> range_id(r) & 1) count *= static_cast<double>(extent(r));
+      if (enclosing >> range_id(r) & 1) count *= static_cast<double>(extent(r));
     NodeMap<char> seen;
     std::vector<Node> nodes;
     for (Node s : item->srcs()) loads_of(s, seen, nodes);
     if (item->op == Op::Store) nodes.push_back(item);
-    for (Node n : nodes) out.push_back({n, item, count, around});
+    for (Node n : nodes) out.push_back({n, item, count, enclosing});
   }
   return out;
 }

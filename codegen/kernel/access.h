@@ -1,4 +1,4 @@
-// How the loads and stores of a kernel depend on its ranges: what heuristics and layouts look at.
+// Strides and gates of a kernel's loads and stores along its ranges, for heuristics and layouts.
 #pragma once
 #include <limits>
 #include <vector>
@@ -10,10 +10,10 @@ namespace tiny {
 inline constexpr int64_t kIrregular = INT64_MAX;  // depends on the range in a non-linear way
 
 struct Access {
-  Node node;            // Load or Store
-  Node item;            // the reduction or store in whose loops it runs
-  double count = 1;     // how often it runs: the extents of all ranges around it, multiplied
-  uint64_t around = 0;  // the ranges around it
+  Node node;               // Load or Store
+  Node item;               // the reduction or store in whose loops it runs
+  double count = 1;        // how often it runs: the extents of all enclosing ranges, multiplied
+  uint64_t enclosing = 0;  // mask of the enclosing ranges
 };
 
 // Elements by which the access moves when the range with this id advances; 0: not at all.
@@ -33,7 +33,7 @@ std::vector<Node> all_of(Node sink, Op op);
 Node gated_load(Node n);
 
 // 2 to this is the least normal f32.
-inline constexpr int kLeastNormalExponent = std::numeric_limits<float>::min_exponent - 1;
+inline constexpr int kMinNormalExponent = std::numeric_limits<float>::min_exponent - 1;
 
 // Ranges that all stores depend on.
 uint64_t shared_ranges(Node sink);

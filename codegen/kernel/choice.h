@@ -11,7 +11,7 @@ namespace tiny {
 
 struct Choice {
   std::vector<Opt> options;
-  bool heavy = false;  // a matrix product or convolution
+  bool is_gemm = false;  // a matrix product or convolution
 };
 
 // The tile of a product's results that a CPU keeps in its registers.
@@ -32,7 +32,7 @@ inline Choice choose_options(Node sink, const Target& target) {
                                           : choose_gpu_options(sink, target);
 }
 
-// "heavy; split r0 8, bind r1 vector": a choice in one line, and back (throws Error).
+// "gemm; split r0 8, bind r1 vector": a choice in one line, and back (throws Error).
 std::string to_text(const Choice& choice);
 Choice choice_from_text(const std::string& text);
 

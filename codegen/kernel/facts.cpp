@@ -47,8 +47,8 @@ int64_t product(int64_t a, int64_t b) {  // or a factor of it
 
 // The power of two in x, at most 2^62; that of 0 is all of it.
 int64_t power_of_two_in(int64_t x) {
-  constexpr int64_t kMost = int64_t{1} << 62;
-  return x == 0 ? kMost : std::min(x & -x, kMost);
+  constexpr int64_t kMax = int64_t{1} << 62;
+  return x == 0 ? kMax : std::min(x & -x, kMax);
 }
 
 int64_t divided(int64_t factor, int64_t by) { return by > 0 && factor % by == 0 ? factor / by : 1; }
@@ -68,7 +68,7 @@ int64_t exact_factor(Node n, int depth) {
   const auto of = [=](int i) {
     const Node s = n->src(i);
     const int64_t factor = exact_factor(s, depth - 1);
-    // What wraps keeps its power of two alone.
+    // Of a value that may wrap only its power of two divides the result.
     return s->is_const() || cannot_wrap(s) ? factor : power_of_two_in(factor);
   };
   switch (n->op) {
@@ -106,7 +106,7 @@ bool is_streaming_store(Node store) {
   if (gate_of(store) || index->dtype.lanes > 1 || std::holds_alternative<OpArg>(store->payload))
     return false;
   const int64_t bytes = t.size() * t.lanes;
-  return bytes >= 32 && param->ints()[1] * t.size() >= kTooLarge &&
+  return bytes >= 32 && elements_of(param) * t.size() >= kTooLarge &&
          known_factor(index) % t.lanes == 0;
 }
 

@@ -7,8 +7,8 @@ namespace tiny {
 // The exact result of this integer operation fits its dtype, by the bounds of its sources.
 bool cannot_wrap(Node n);
 
-// What a TruncDiv or TruncMod must be guarded against, by the bounds of its sources. The guarded
-// results: x / 0 = 0, x % 0 = 0, lowest / -1 = lowest, lowest % -1 = 0.
+// The cases that a TruncDiv or TruncMod must be guarded against, by the bounds of its sources. The
+// guarded results: x / 0 = 0, x % 0 = 0, lowest / -1 = lowest, lowest % -1 = 0.
 struct DivideHazard {
   bool by_zero = false, overflow = false;
   bool any() const { return by_zero || overflow; }
@@ -32,7 +32,10 @@ bool is_streaming_store(Node store);
 // Operation of a Reduce, Fold or Update, with Add, Mul, Max, Min of bools as Or and And.
 Op combine_op(Op op, DType dtype);
 
+// The payload of a Param in a kernel, or of a Stage: the kernel's argument, and its elements.
 inline int slot_of(Node param) { return static_cast<int>(param->ints()[0]); }
+inline int64_t elements_of(Node param) { return param->ints()[1]; }
+
 inline Node gate_of(Node load_or_store) {  // nullptr where there is none, or one that always holds
   const uint32_t at = load_or_store->is(Op::Load) ? 2 : 3;
   if (load_or_store->num_src <= at) return nullptr;

@@ -40,7 +40,7 @@ Conditions common(const Conditions& a, const Conditions& b) {
   return out;
 }
 
-// What is made of Variables alone: small, and there before any loop.
+// Whether a node depends on Variables alone: small, and computed before any loop.
 bool is_known_before(Node n) {
   const auto is_large = [](int64_t v) { return std::abs(v) > std::numeric_limits<int32_t>::max(); };
   if (n->vmin == kIntMin || is_large(n->vmin) || is_large(n->vmax)) return false;
@@ -129,10 +129,10 @@ bool has_length(Node sink, Node range) {
 }
 
 bool selects_by_length(Node n) {
-  constexpr size_t kMostNodes = 64;  // such conditions are small, others may be whole graphs
+  constexpr size_t kMaxNodes = 64;  // such conditions are small, others may be whole graphs
   if (n->op != Op::Where) return false;
   std::vector<Node> found{n->src(0)};
-  for (size_t i = 0; i < found.size() && found.size() < kMostNodes; ++i) {
+  for (size_t i = 0; i < found.size() && found.size() < kMaxNodes; ++i) {
     if (found[i]->op == Op::Bound) return true;
     found.insert(found.end(), found[i]->srcs().begin(), found[i]->srcs().end());
   }
@@ -144,8 +144,8 @@ Node end_of_loop(Node sink, Node range) {
   for (Node n : topological(sink)) {
     Node own = nullptr;
     if (n->op == Op::Reduce) {
-      const auto closed = n->srcs().subspan(1);
-      if (std::find(closed.begin(), closed.end(), range) == closed.end()) continue;
+      const auto reduced = n->srcs().subspan(1);
+      if (std::find(reduced.begin(), reduced.end(), range) == reduced.end()) continue;
       own = end_of(conditions_of(n->src(0), n->arg<OpArg>().op), range);
     } else if (n->op == Op::Store && (n->ranges & range->ranges)) {
       Conditions gates;

@@ -1,6 +1,6 @@
-// Loops that end where a Variable says. A reduction over an axis with a length, and a store into
-// one, select with a gate, position < n, that fails for good from some iteration of a loop on; the
-// loop then ends there, at an extent that is computed before it, instead of at its bound.
+// Loop-bound tightening for lengths that are Variables. A reduction over an axis with a length, and
+// a store into one, select by a monotone predicate, position < n; the loop ends where it turns
+// false, at an extent that is computed before the loop, instead of at its bound.
 #pragma once
 #include "tiny/rewrite/algebra.h"
 
@@ -20,7 +20,7 @@ std::vector<Node> conditions_of(Node value, Op op);
 // a - b of two integers, exactly.
 Sum difference(Node a, Node b);
 
-// Whether a Where, of tensors or in a kernel, leaves out what lies beyond the length of an axis.
+// Whether a Where, of tensors or in a kernel, masks elements beyond the length of an axis.
 bool selects_by_length(Node n);
 
 }  // namespace tiny

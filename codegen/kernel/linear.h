@@ -71,7 +71,7 @@ struct Linear {
   std::vector<Node> params;   // in slot order; slots that are not used are nullptr
   std::vector<bool> written;  // per slot: some Store writes it
   uint64_t streaming = 0;     // bit mask of slots: inputs read once, larger than the L2 cache
-  bool heavy = false;         // has the loops of a matrix product or convolution
+  bool is_gemm = false;       // has the loops of a matrix product or convolution
 };
 
 // One line per statement, indented by loops, with deterministic names.

@@ -11,32 +11,58 @@ namespace tiny {
 
 enum class OptKind : uint8_t {
   Split,   // axis into outer (keeps the id) and inner (the next free id) of `amount` iterations;
-           // where amount does not divide the extent, the last inner iterations are gated off
+           // where amount does not divide the extent, the last inner iterations are masked
   Align,   // axis begins where the last element before it lies at a multiple of `amount` in memory,
-           // in each iteration of what runs around it; iterations outside are gated off, also those
+           // in each iteration of its enclosing loops; iterations outside are masked, also those
            // behind a last element that is no multiple of `amount` away
-  Extend,  // axis goes on to a multiple of `amount`: there loads read again what its last iteration
-           // reads, and stores are gated off
+  Extend,  // rounds the axis up to a multiple of `amount`: there loads clamp to its last iteration,
+           // and stores are masked
   Merge,   // axis (outer) and `amount` (inner, its id) into one range with axis's id
   Bind,    // axis gets the RangeKind `amount`
-  Join,    // the range `amount` (its id) becomes axis: what runs in one after the other, or is
-           // reduced along one and read along the other, is then in the same hands
-  Matrix,  // the kernel's product on the matrix units, in tiles of rows along axis and columns
-           // along axes[0], as many as amount_of a TileShape says; where there are more axes, rows
-           // count them too, as one range with axis's id; see codegen/wgmma/tile.h
-  Mma,     // the kernel's product on the matrix units of a warp: rows along axis, columns along
+  Join,    // the range `amount` (its id) becomes axis: loops that run one after the other, or of
+           // which one is reduced and the other read along, are then one loop of the same thread
+  Matrix,  // the kernel's GEMM on wgmma, in a `tile` of rows along axis and columns along axes[0];
+           // further axes count rows too, as one range with axis's id; see codegen/wgmma/tile.h
+  Mma,     // the kernel's GEMM on a warp's tensor cores (mma.sync): rows along axis, columns along
            // axes[0], sums along axes[1], operands read as `amount` (MmaReads) says; see
            // codegen/options/mma.h
-  Stage,   // a factor of a product in shared memory, once for each iteration of axis: `axes` says
-           // which and along what, `amount` how many tiles at a time; see codegen/options/stage.h
-  Order,   // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
+  Stage,   // a `staged` factor of a GEMM in shared memory, once for each iteration of axis: `axes`
+          // are the ranges of its tile, `amount` the pipeline's stages; see codegen/options/stage.h
+  Order,  // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
+};
+
+// The tile of a Matrix option; its words are those of the text, "x 256 rows 64 halved wide".
+struct TileShape {
+  int rows = 128, columns = 256;
+  bool split_n = false;              // "halved": warpgroups split the tile's columns, not its rows
+  bool vectorized_epilogue = false;  // "wide": threads have eight neighbouring columns
+  bool max_stages = false;           // "deep": one block a multiprocessor, with all stages that fit
+  int cluster_m = 1, cluster_n = 1;  // "down", "across": tiles of a cluster, sharing columns, rows
+  int split_k = 1;                   // "parts": blocks of a cluster that share a tile's sums
+  bool operator==(const TileShape&) const = default;
+};
+
+// The factor of a GEMM that a Stage option puts into shared memory.
+struct StagedFactor {
+  enum class Form : uint8_t {
+    Value,    // the factor's values
+    Raw,      // the memory that it is computed from: it is computed as it is read from the stage
+    Windows,  // convolution windows, their common input once: of ranges that the factor depends on
+              // by their sum alone, two are one side of the tile
+  };
+  int number = 0;  // of the product's two
+  Form form = Form::Value;
+  int padding = 0;  // elements between the tile's rows (its first side), against bank conflicts
+  bool operator==(const StagedFactor&) const = default;
 };
 
 struct Opt {
   OptKind kind;
   int axis = 0;
   int64_t amount = 0;
-  std::vector<int> axes;
+  std::vector<int> axes;     // ids of ranges
+  TileShape tile = {};       // of Matrix
+  StagedFactor staged = {};  // of Stage
   bool operator==(const Opt&) const = default;
 };
 

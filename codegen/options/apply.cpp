@@ -1,3 +1,4 @@
+#include "codegen/kernel/facts.h"
 #include "codegen/kernel/option.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
 #include "tiny/ir/print.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -18,6 +20,9 @@ namespace tiny {
 namespace {
 
 constexpr std::string_view kMmaReads[] = {"", "matrices"};  // MmaReads
+
+// In texts: 0 or 1, 2 more for Raw, 4 more for Windows.
+int factor_number(const StagedFactor& f) { return f.number + 2 * static_cast<int>(f.form); }
 
 }  // namespace
 
@@ -33,21 +38,22 @@ std::string to_text(const Opt& opt) {
     case OptKind::Matrix: {
       std::string text = cat("matrix r", opt.axis);
       for (int a : opt.axes) text += cat(" r", a);
-      const TileShape tile = shape_of(opt.amount);
+      const TileShape& tile = opt.tile;
       text += cat(" x ", tile.columns);
       if (tile.rows != 128) text += cat(" rows ", tile.rows);
-      text = cat(text, tile.halved ? " halved" : "", tile.wide ? " wide" : "",
-                 tile.deep ? " deep" : "");
-      if (tile.down > 1) text += cat(" down ", tile.down);
-      if (tile.across > 1) text += cat(" across ", tile.across);
-      return tile.parts > 1 ? cat(text, " parts ", tile.parts) : text;
+      text = cat(text, tile.split_n ? " halved" : "", tile.vectorized_epilogue ? " wide" : "",
+                 tile.max_stages ? " deep" : "");
+      if (tile.cluster_m > 1) text += cat(" down ", tile.cluster_m);
+      if (tile.cluster_n > 1) text += cat(" across ", tile.cluster_n);
+      return tile.split_k > 1 ? cat(text, " parts ", tile.split_k) : text;
     }
     case OptKind::Mma:
       return cat("mma r", opt.axis, " r", opt.axes[0], " r", opt.axes[1], opt.amount ? " " : "",
                  kMmaReads[opt.amount]);
     case OptKind::Stage: {
-      std::string text = cat("stage r", opt.axis, " factor ", opt.axes[0], " pad ", opt.axes[1]);
-      for (size_t i = 2; i < opt.axes.size(); ++i) text += cat(" r", opt.axes[i]);
+      std::string text = cat("stage r", opt.axis, " factor ", factor_number(opt.staged), " pad ",
+                             opt.staged.padding);
+      for (int a : opt.axes) text += cat(" r", a);
       return cat(text, " x ", opt.amount);
     }
     case OptKind::Order: break;
@@ -111,27 +117,27 @@ Opt option_from_text(const std::string& text) {
       int factor = 0, padding = 0;
       good = good && (in >> word >> factor) && word == "factor" && (in >> word >> padding) &&
              word == "pad";
-      opt.axes = {factor, padding};
+      opt.staged = {factor % 2, static_cast<StagedFactor::Form>(factor / 2), padding};
       while (good && (in >> std::ws) && in.peek() == 'r') opt.axes.push_back(range());
       good = good && (in >> word >> opt.amount) && word == "x";
     } else {
       do opt.axes.push_back(range());
       while (good && (in >> std::ws) && in.peek() == 'r');
-      good = good && kind == "matrix" && (in >> word >> opt.amount) && word == "x";
-      TileShape tile{128, static_cast<int>(opt.amount)};
+      TileShape& tile = opt.tile;
+      good = good && kind == "matrix" && (in >> word >> tile.columns) && word == "x";
       while (good && in >> word) {
-        tile.halved |= word == "halved";
-        tile.wide |= word == "wide";
-        tile.deep |= word == "deep";
+        tile.split_n |= word == "halved";
+        tile.vectorized_epilogue |= word == "wide";
+        tile.max_stages |= word == "deep";
         int* const number = word == "rows"     ? &tile.rows
-                            : word == "down"   ? &tile.down
-                            : word == "across" ? &tile.across
-                            : word == "parts"  ? &tile.parts
+                            : word == "down"   ? &tile.cluster_m
+                            : word == "across" ? &tile.cluster_n
+                            : word == "parts"  ? &tile.split_k
                                                : nullptr;
-        good = number ? !!(in >> *number) : word == "halved" || word == "wide" || word == "deep";
+        good = number ? in >> *number && *number > 0
+                      : word == "halved" || word == "wide" || word == "deep";
       }
       in.clear();
-      if (good) opt.amount = amount_of(tile);
     }
   }
   check(good && (in >> std::ws).eof(), "option '", text,
@@ -179,7 +185,7 @@ Node new_range(Node extent, int id, RangeKind kind) {
   return make(Op::Range, kIndex, {extent}, RangeArg{id, kind});
 }
 
-// What stands for a range after an option: its value, the ranges that replace it where a Reduce
+// The substitute of a range after an option: its value, the ranges that replace it where a Reduce
 // closes it, and a gate under which the value is inside its extent (nullptr: always).
 struct Replacement {
   Node value = nullptr;
@@ -228,7 +234,7 @@ class Replacer {
   static bool is_inside(Node param, Node at) {
     if (param->op != Op::Param) return false;
     at = simplify(at);
-    return at->vmin >= 0 && at->vmax < param->ints()[1];
+    return at->vmin >= 0 && at->vmax < elements_of(param);
   }
 
   void add_gates(Node n, std::vector<Node>& srcs) {
@@ -293,7 +299,7 @@ bool is_closed(Node sink, Node range) {
 Node split(Node sink, const Opt& opt, const Target& target) {
   Node r = range_with_id(sink, opt.axis);
   const RangeKind kind = r->arg<RangeArg>().kind;
-  const int64_t n = extent(r), outer = (n + opt.amount - 1) / opt.amount;
+  const int64_t n = extent(r), outer = ceil_div(n, opt.amount);
   Node in = new_range(index(opt.amount), next_range_id(sink), kind);
   Replacement to;
   if (outer == 1) {
@@ -367,7 +373,7 @@ Node align(Node sink, const Opt& opt) {
 
 Node extend(Node sink, const Opt& opt) {
   const Node r = range_with_id(sink, opt.axis);
-  const int64_t n = extent(r), most = (n + opt.amount - 1) / opt.amount * opt.amount;
+  const int64_t n = extent(r), most = round_up(n, opt.amount);
   if (most == n) return sink;
   const Node longer = new_range(index(most), opt.axis, kind(r));
   const Node last = make(Op::Min, kIndex, {longer, index(n - 1)});
@@ -426,15 +432,15 @@ Node order(Node sink, const Opt& opt) {
 bool meet(Node sink, Node a, Node b) {
   const uint64_t both = a->ranges | b->ranges;
   for (Node n : topological(sink)) {
-    uint64_t around = n->ranges;
-    for (Node s : n->srcs()) around |= s->ranges;
-    if ((around & both) == both) return true;
+    uint64_t enclosing = n->ranges;
+    for (Node s : n->srcs()) enclosing |= s->ranges;
+    if ((enclosing & both) == both) return true;
   }
   return false;
 }
 
 // Whether a store runs in one of the loops alone, or a reduction closes one alone: as one loop it
-// would be repeated. What a Matrix computes lies in loops of its own, of which stores know none.
+// would be repeated. The loops of a Matrix are its own, and stores do not see them.
 bool runs_in_one(Node sink, Node a, Node b) {
   if (!all_of(sink, Op::Matrix).empty()) return false;
   const auto stores = sink->srcs();
@@ -538,14 +544,14 @@ Node apply(Node sink, const std::vector<Opt>& opts, const Target& target) {
 }
 
 std::string to_text(const Choice& choice) {
-  return cat(choice.heavy ? "heavy; " : "light; ", to_text(choice.options));
+  return cat(choice.is_gemm ? "gemm; " : "other; ", to_text(choice.options));
 }
 
 Choice choice_from_text(const std::string& text) {
-  const bool heavy = text.starts_with("heavy; ");
-  check(heavy || text.starts_with("light; "), "choice '", text,
-        "': begins with neither 'light; ' nor 'heavy; '");
-  return {options_from_text(text.substr(7)), heavy};
+  const bool is_gemm = text.starts_with("gemm; ");
+  check(is_gemm || text.starts_with("other; "), "choice '", text,
+        "': begins with neither 'gemm; ' nor 'other; '");
+  return {options_from_text(text.substr(text.find(' ') + 1)), is_gemm};
 }
 
 }  // namespace tiny

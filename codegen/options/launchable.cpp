@@ -14,9 +14,9 @@ namespace tiny {
 
 namespace {
 
-// What a kernel says of its ranges, as masks of ids.
+// Uses of a kernel's ranges, as masks of ids.
 struct Facts {
-  uint64_t closed = 0, combined = 0, everywhere = ~uint64_t{0};
+  uint64_t reduced = 0, combined = 0, everywhere = ~uint64_t{0};
   int64_t copies = 1;  // of an innermost statement, in registers of 16 lanes
 
   Facts(Node sink, const std::vector<Node>& ranges) {
@@ -25,12 +25,12 @@ struct Facts {
         for (Node r : n->srcs().subspan(1)) combined |= r->ranges;
       if (n->op != Op::Reduce && n->op != Op::Store) continue;
       everywhere &= n->ranges;
-      const uint64_t around = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
+      const uint64_t enclosing = n->op == Op::Reduce ? n->src(0)->ranges : n->ranges;
       if (n->op == Op::Reduce)
-        for (Node r : n->srcs().subspan(1)) closed |= r->ranges, combined |= r->ranges;
+        for (Node r : n->srcs().subspan(1)) reduced |= r->ranges, combined |= r->ranges;
       int64_t unrolled = 1, lanes = 1;
       for (Node r : ranges) {
-        if (!(around & r->ranges)) continue;
+        if (!(enclosing & r->ranges)) continue;
         if (kind(r) == RangeKind::Unroll) unrolled *= extent(r);
         if (kind(r) == RangeKind::Vector) lanes *= extent(r);
       }
@@ -40,13 +40,13 @@ struct Facts {
 };
 
 std::string range_problem(Node r, const Facts& facts, const Target& target) {
-  const bool cpu = target.kind == Target::Kind::Cpu, closed = facts.closed & r->ranges;
+  const bool cpu = target.kind == Target::Kind::Cpu, reduced = facts.reduced & r->ranges;
   const RangeKind k = kind(r);
   const int64_t n = extent(r);
   const std::string name = cat("r", range_id(r), " of ", n);
   if (cpu && (k == RangeKind::Block || k == RangeKind::Thread)) return name + " is of a GPU";
   if (!cpu && k == RangeKind::Core) return name + " is of a CPU";
-  if ((k == RangeKind::Core || k == RangeKind::Block) && closed)
+  if ((k == RangeKind::Core || k == RangeKind::Block) && reduced)
     return name + " is reduced along: " + (cpu ? "cores" : "blocks") + " do not meet";
   if (k == RangeKind::Core && !(facts.everywhere & r->ranges))
     return name + " is not around everything";
@@ -74,7 +74,7 @@ uint64_t ordered_ranges(Node sink) {
 }
 
 std::string launch_problem(Node before, Node after, const Target& target) {
-  constexpr int64_t kMostCopies = 1024;  // longer kernels never win
+  constexpr int64_t kMaxCopies = 1024;  // longer kernels never win
   if ((ordered_ranges(before) == 0) != (ordered_ranges(after) == 0))
     return "what goes on in order no longer does";
   const std::vector<Node> ranges = ranges_of(after);
@@ -100,7 +100,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
   if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
   if (std::string why = staging_problem(after); !why.empty()) return why;
   if (std::string why = cluster_problem(after); !why.empty()) return why;
-  if (facts.copies > kMostCopies) return cat(facts.copies, " copies of an innermost statement");
+  if (facts.copies > kMaxCopies) return cat(facts.copies, " copies of an innermost statement");
   return "";
 }
 

@@ -1,4 +1,4 @@
-// What cannot be launched, or would not compute the same, although every option in it is legal.
+// Checks that a kernel can be launched and computes the same after options that are each legal.
 #pragma once
 #include <string>
 

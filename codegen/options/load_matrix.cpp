@@ -15,13 +15,13 @@ namespace {
 constexpr int kRow = 16, kRows = 8;  // bytes of a matrix's row, and how many
 
 // Coordinates of the first element of a row that a thread reads.
-struct Row {
+struct MatrixRow {
   Node across, k;
 };
 
 // Its index, where elements follow each other from there on along `along` and rows begin at
 // multiples of their size; nullptr elsewhere.
-Node index_of_row(const FragmentOperand& o, const Row& row, Node along, int id) {
+Node index_of_row(const FragmentOperand& o, const MatrixRow& row, Node along, int id) {
   const int count = kRow / o.x->dtype.size();
   const auto at = [&](Node n) {
     NodeMap<Node> map;
@@ -50,8 +50,7 @@ std::vector<Node> load_matrices(const FragmentOperand& o, const MmaUnit& unit, i
   const int fragments = size == kRows && fragments_along(o.first) % 2 == 0 ? 2 : 1;
   const int words = 2 * size * fragments / kRows;
   Node matrix = index_mod(index_div(o.thread, kRows), words), row = index_mod(o.thread, kRows);
-  // In the order of the instruction's registers: of rows the second eight come before what follows
-  // along k.
+  // In the order of the instruction's registers: the second eight rows come before the next k.
   const bool down_first = size > kRows;
   Node down = down_first ? index_mod(matrix, 2) : index_div(matrix, 2);
   Node along = down_first ? index_div(matrix, 2) : index_mod(matrix, 2);

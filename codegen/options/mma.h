@@ -1,19 +1,17 @@
-// Products on the matrix units of a warp (mma.sync, MFMA, WMMA), for whatever the operands are
-// computed from and whatever becomes of the result. The threads of a warp hold a fragment of some
-// rows (range m) and columns (range n) between them; which elements are whose says the table of
-// units.
+// GEMMs on a warp's tensor cores (mma.sync, MFMA, WMMA), with any prologue and epilogue. The
+// threads of a warp hold a fragment of some rows (range m) and columns (range n) between them; the
+// table of units gives the lane and register of each element.
 //
-// In the kernel graph the product of a sum's operands becomes an Mma node: what one instruction
-// adds to one of the thread's elements. Its sources: the thread's elements of the first operand,
-// those of the second, and which of its elements of the result. Which elements along k a thread
-// holds is free as long as both operands agree: neighbours. Once the last source is a number, an
-// Mma without it is all of the thread's elements, and a Shuffle takes those that are wanted.
+// In the kernel graph the product of a sum's operands becomes an Mma node: the amount that one
+// instruction adds to one of the thread's elements. Its sources: the thread's elements of the first
+// operand, those of the second, and the number of its element of the result. The elements along k
+// of a thread are free as long as both operands agree: neighbours. Once the last source is a
+// number, an Mma without it is all of the thread's elements, and a Shuffle takes some of them.
 // Payload: Ints{row of the table}.
 //
-// The units of CPUs are rows of the same table: what a warp's threads hold is in the registers of
-// one, so that an operand is one load of all of a fragment's elements, which lie in memory one
-// after the other (runtime/layout/cpu_tiles.h stores them so), or a load for each row of a tile,
-// equally far apart.
+// The units of CPUs (AMX, VNNI) are rows of the same table: the elements of a whole warp are in the
+// registers of one thread, so that an operand is one load of a packed fragment
+// (runtime/layout/cpu_tiles.h), or a load for each row of a tile, equally far apart.
 #pragma once
 #include <optional>
 
@@ -55,10 +53,10 @@ struct MmaUnit {
 // where that is allowed.
 const MmaUnit* mma_unit(const Target& target, DType dtype);
 
-// That of a CPU for rows and columns of these dtypes.
+// The unit of a CPU for rows and columns of these dtypes.
 const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);
 
-// That of an Mma node.
+// The unit of an Mma node.
 const MmaUnit& mma_unit(Node mma);
 
 // The operands of a sum of products as the matrix units take them: f32, or what is narrower before

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/proof/write_layout.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -88,19 +90,19 @@ bool contains_reduction(Node n) {
 }
 
 // One dimension of a tile: the ranges of the kernel that move along it, and its extent.
-struct Side {
+struct StageSide {
   std::vector<Node> ranges;
   int64_t extent = 1;
 };
 
 // `windows`: what they share is in the tile once.
-std::vector<Side> sides_of(Node value, const std::vector<Node>& tile, bool windows) {
-  std::vector<Side> out;
+std::vector<StageSide> sides_of(Node value, const std::vector<Node>& tile, bool windows) {
+  std::vector<StageSide> out;
   for (Node r : tile) {
-    const auto at = std::find_if(out.begin(), out.end(), [&](const Side& s) {
+    const auto at = std::find_if(out.begin(), out.end(), [&](const StageSide& s) {
       return windows && s.ranges.size() == 1 && move_alike(value, s.ranges[0], r);
     });
-    Side& side = at == out.end() ? out.emplace_back() : *at;
+    StageSide& side = at == out.end() ? out.emplace_back() : *at;
     side.extent += extent(r) - 1;
     side.ranges.push_back(r);
   }
@@ -108,14 +110,14 @@ std::vector<Side> sides_of(Node value, const std::vector<Node>& tile, bool windo
 }
 
 // Elements between neighbours along each side: `padding` lies between those along the first one.
-std::vector<int64_t> steps_of(const std::vector<Side>& sides, int64_t padding) {
+std::vector<int64_t> steps_of(const std::vector<StageSide>& sides, int64_t padding) {
   std::vector<int64_t> out(sides.size(), 1);
   for (size_t i = sides.size() - 1; i-- > 0;) out[i] = out[i + 1] * sides[i + 1].extent;
   if (sides.size() > 1) out[0] += padding;
   return out;
 }
 
-Node place(const std::vector<Side>& sides, const std::vector<int64_t>& steps) {
+Node place(const std::vector<StageSide>& sides, const std::vector<int64_t>& steps) {
   Node at = index(0);
   for (size_t i = 0; i < sides.size(); ++i)
     for (Node r : sides[i].ranges) at = index_add(at, index_mul(r, steps[i]));
@@ -137,17 +139,22 @@ Node own_load(Node factor, Node loop, const std::vector<Node>& tile) {
   return own;
 }
 
-bool is_raw(const Opt& opt) { return opt.axes[0] / 2 == 1; }
-bool is_of_windows(const Opt& opt) { return opt.axes[0] / 2 == 2; }
+bool is_raw(const Opt& opt) { return opt.staged.form == StagedFactor::Form::Raw; }
+bool is_of_windows(const Opt& opt) { return opt.staged.form == StagedFactor::Form::Windows; }
+
+bool is_valid(const StagedFactor& f) {
+  return (f.number == 0 || f.number == 1) && f.form <= StagedFactor::Form::Windows &&
+         f.padding >= 0;
+}
 
 std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
   std::vector<Node> out;
   for (Node r : ranges_of(sink))
-    if (std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(r)) != opt.axes.end())
+    if (std::find(opt.axes.begin(), opt.axes.end(), range_id(r)) != opt.axes.end())
       out.push_back(r);
   std::sort(out.begin(), out.end(), [&](Node a, Node b) {
-    return std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(a)) <
-           std::find(opt.axes.begin() + 2, opt.axes.end(), range_id(b));
+    return std::find(opt.axes.begin(), opt.axes.end(), range_id(a)) <
+           std::find(opt.axes.begin(), opt.axes.end(), range_id(b));
   });
   return out;
 }
@@ -157,15 +164,14 @@ std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
 std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Product p;
   if (target.kind != Target::Kind::Gpu) return "there is no shared memory";
-  if (opt.axes.size() < 3 || opt.axes[0] < 0 || opt.axes[0] > 5 || opt.axes[1] < 0 ||
-      opt.amount < 1 || opt.amount > 8)
+  if (opt.axes.empty() || !is_valid(opt.staged) || opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
   if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
-  Node value = narrow(p.factors[opt.axes[0] % 2], target);
+  Node value = narrow(p.factors[opt.staged.number], target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
   if (contains_reduction(value)) return "the factor is computed from a reduction";
   const std::vector<Node> tile = tile_ranges(sink, opt);
-  if (tile.size() + 2 != opt.axes.size()) return "no such ranges of a tile";
+  if (tile.size() != opt.axes.size()) return "no such ranges of a tile";
   if (is_raw(opt) && value->op == Op::Load) return "the factor is what lies in memory";
   if (is_raw(opt) && !own_load(value, range_with_id(sink, opt.axis), tile))
     return "the factor is not computed from one load";
@@ -181,20 +187,20 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Product p;
   const std::string why = find_product(sink, opt.axis, p);
   expect(why.empty(), "stage: ", why);
-  const int which = opt.axes[0] % 2;
+  const int which = opt.staged.number;
   Node factor = p.factors[which], value = narrow(factor, target);
   const std::vector<Node> tile = tile_ranges(sink, opt);
   Node loop = range_with_id(sink, opt.axis);
   Node raw = is_raw(opt) ? own_load(value, loop, tile) : nullptr;
   if (raw) value = p.gate ? gated(raw, p.gate) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
-  for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, static_cast<int>(s->ints()[0]) - 1);
-  const std::vector<Side> sides = sides_of(value, tile, is_of_windows(opt));
-  const std::vector<int64_t> steps = steps_of(sides, opt.axes[1]);
+  for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
+  const std::vector<StageSide> sides = sides_of(value, tile, is_of_windows(opt));
+  const std::vector<int64_t> steps = steps_of(sides, opt.staged.padding);
   NodeMap<Node> map;
-  std::vector<Side> fill;
+  std::vector<StageSide> fill;
   std::vector<Node> closed;
-  for (const Side& side : sides) {
+  for (const StageSide& side : sides) {
     Node r = make(Op::Range, kIndex, {index(side.extent)}, RangeArg{id++, RangeKind::Loop});
     for (Node of : side.ranges) map[of] = of == side.ranges[0] ? r : index(0);
     fill.push_back({{r}, side.extent});
@@ -273,9 +279,9 @@ std::string staging_problem(Node sink) {
 }
 
 int64_t stage_bytes(Node stage) {
-  constexpr int64_t kAlignment = 16;  // of the widest access by a thread
-  const int64_t bytes = stage->ints()[1] * stage->dtype.size();
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  constexpr int64_t kAlignment = 16;  // bytes of the largest access by a thread
+  const int64_t bytes = elements_of(stage) * stage->dtype.size();
+  return round_up(bytes, kAlignment);
 }
 
 int64_t all_stage_bytes(Node sink) {
@@ -309,13 +315,13 @@ namespace {
 
 // Whether no two iterations write the same element, tried one after the other.
 bool walked_apart(const Claim& c) {
-  constexpr int64_t kMost = 1 << 15;
+  constexpr int64_t kMax = 1 << 15;
   std::vector<Node> ranges;
   int64_t count = 1;
   for (Node n : topological(c.index))
     if (n->op == Op::Range) ranges.push_back(n);
   for (Node r : ranges)
-    if ((count *= extent(r)) > kMost) return false;
+    if ((count *= extent(r)) > kMax) return false;
   std::vector<bool> written(static_cast<size_t>(c.size));
   for (int64_t i = 0; i < count; ++i) {
     Point p;
@@ -340,7 +346,7 @@ std::vector<Finding> prove_stages(Node sink) {
     std::vector<Node> threads;
     for (Node r : s->srcs().subspan(3))
       if (kind(r) == RangeKind::Thread) threads.push_back(exact_form(r));
-    // Which tile of several it is moves all of its elements alike.
+    // The number of the tile, of several, moves all of its elements alike.
     NodeMap<Node> map;
     for (Node r : topological(s->src(1)))
       if (r->op == Op::Range && (s->ranges & r->ranges)) map[r] = constant(r->dtype, 0);
@@ -351,7 +357,7 @@ std::vector<Finding> prove_stages(Node sink) {
       if (c.access == store && writes.empty()) writes.push_back(c);
     if (!written_apart(writes, threads) && !walked_apart(writes[0]))
       out.push_back({Verdict::Unproved, Method::None,
-                     cat("threads may write the same element of stage ", s->ints()[0])});
+                     cat("threads may write the same element of stage ", slot_of(s))});
   }
   return out;
 }

@@ -1,5 +1,5 @@
-// Operands of a product in shared memory. A block of a GPU copies the tile of an operand that it
-// needs for one iteration of a loop of the sum, each thread a part of it, and all of its threads
+// Pipeline stages: operands of a GEMM in shared memory. A block of a GPU copies the tile of an
+// operand for one iteration of a loop of the sum, each thread a part of it, and all of its threads
 // read it from there, each element many times.
 //
 // In the kernel graph an operand V(r..., t...) that is read along a tile's ranges t becomes
@@ -23,27 +23,22 @@ namespace tiny {
 
 constexpr int kFirstStage = -2;  // the slot of a kernel's first stage
 
-// A factor as it is kept in shared memory: halves before they are widened, and bytes where the
-// matrix units of warps take them.
+// The storage dtype of a factor in shared memory: 16-bit floats before they are widened, and bytes
+// where mma.sync takes them.
 Node narrow(Node factor, const Target& target);
 
 inline bool is_stage(Node param) { return param->op == Op::Stage; }
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 
-// Option: axis is a range of the sum, axes[0] which factor of the product (0 or 1; 2 or 3: what it
-// is computed from is staged, as it lies in memory, and the factor is computed as it is read from
-// the stage; 4 or 5: windows are staged, what they share once: of ranges that the factor depends on
-// by their sum alone, two are one side of the tile), axes[1] how many elements lie between the rows
-// of the tile, along the first of its sides, to keep them in different banks, axes[2...] the ranges
-// of the tile, those along which elements lie next to each other last; amount the depth. The ranges
-// f, one for each side, get the next ids, in the order of axes.
+// Option: axis is a range of the sum, axes the ranges of the tile, the contiguous one last, amount
+// the depth. The ranges f, one for each side, get the next ids, in the order of axes.
 std::string stage_problem(Node sink, const Opt& opt, const Target& target);
 Node use_stage(Node sink, const Opt& opt, const Target& target);
 
 // Ranges that stages close.
 uint64_t staged_ranges(Node sink);
 
-// What is wrong with a kernel's stages when all options are applied; empty where nothing is.
+// The fault of a kernel's stages when all options are applied; empty where there is none.
 std::string staging_problem(Node sink);
 
 // Bytes in the block's dynamic shared memory: of a stage, and of all that a kernel has.
@@ -67,8 +62,8 @@ struct StagePlan {
   int64_t step = 16;                         // elements along the sum that are staged at a time
   int64_t depth = 3;                         // tiles of each operand in shared memory
 
-  bool mma = false;       // on the matrix units of warps (codegen/options/mma.h)
-  bool bytes = false;     // what a factor is computed from is staged
+  bool mma = false;    // on a warp's tensor cores (codegen/options/mma.h)
+  bool bytes = false;  // weight-only quantized: the bytes are staged, and widened as they are read
   bool matrices = false;  // fragments are read by ldmatrix (codegen/options/load_matrix.h)
 
   static constexpr int64_t kDown = 4, kAcross = 8;
@@ -76,7 +71,7 @@ struct StagePlan {
   int64_t columns() const { return warps_across * kAcross * across; }
 };
 
-// Plans for products on ordinary arithmetic units, and on the matrix units of warps.
+// Plans for GEMMs on ordinary arithmetic units, and on a warp's tensor cores.
 std::span<const StagePlan> stage_plans(bool mma);
 
 // Whether a product is large enough for the effort: `others` products at once of so many rows,
@@ -84,8 +79,8 @@ std::span<const StagePlan> stage_plans(bool mma);
 bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
                       const Target& target);
 
-// The same of few rows, which meet columns that are computed as they are staged.
-int64_t thin_columns(int64_t rows, const Target& target);  // of a block's tile
+// Plans for skinny GEMMs, whose other operand is computed as it is staged.
+int64_t skinny_columns(int64_t rows, const Target& target);  // of a block's tile
 bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms);
 
 // Options that stage both factors of the kernel's product, with the plan that is best of these;
@@ -104,13 +99,13 @@ struct WindowPlan {
   int64_t rows = 1, columns = 1, depth = 1, lines = 0;
 };
 
-// Options for the matrix units of warps that stage both factors, of windows what they share once:
-// none where the kernel has none, or the plan does not fit.
+// Options for mma.sync that stage both factors, of convolution windows the halo once: none where
+// the kernel has none, or the plan does not fit.
 std::optional<Choice> choose_window_options(Node sink, const Target& target,
                                             const WindowPlan& plan);
 // By the best plan, where it takes less time than that, in units of codegen/heuristics/gpu_mma.cpp.
 std::optional<Choice> choose_window_options(Node sink, const Target& target, double time);
-// Those of all plans that fit.
+// The options of all plans that fit.
 std::vector<Choice> window_choices(Node sink, const Target& target);
 
 // Whether no thread fills what another may still read, and what is read has arrived.

@@ -25,7 +25,7 @@ bool combines(Node reduce, Node r) {
   return std::find(own.begin(), own.end(), r) != own.end();
 }
 
-// What the threads differ in that combine are ranges one after the other, and in a scan the last.
+// Threads that combine differ in ranges one after the other, and in a scan in the last ones.
 std::string order_problem(Node reduce, std::span<const Node> threads) {
   const auto is_own = [&](Node r) { return combines(reduce, r); };
   const auto first = std::find_if(threads.begin(), threads.end(), is_own);
@@ -36,7 +36,7 @@ std::string order_problem(Node reduce, std::span<const Node> threads) {
              " runs between them");
 }
 
-std::string size_problem(const Group& g) {
+std::string size_problem(const ThreadGroup& g) {
   const auto problem = [&](auto... what) {
     return cat("threads that combine ", g.width, " of ", g.threads, ": ", what...);
   };
@@ -75,8 +75,8 @@ struct Grid {
 
 }  // namespace
 
-Group group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loop) {
-  Group group;
+ThreadGroup group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loop) {
+  ThreadGroup group;
   group.warp = warp;
   for (Node r : threads) {
     const auto n = static_cast<int>(extent(r));
@@ -99,7 +99,7 @@ std::string grouping_problem(Node sink, int warp) {
   int64_t bytes = 0;
   grid.each_group(sink, [&](Node n, bool in_loop) {
     if (!problem.empty()) return;
-    const Group g = group_of(n, grid.threads, warp, in_loop);
+    const ThreadGroup g = group_of(n, grid.threads, warp, in_loop);
     problem = order_problem(n, grid.threads);
     if (problem.empty()) problem = size_problem(g);
     int64_t copies = 1;  // of the array: vectors and unrolled loops
@@ -119,7 +119,7 @@ namespace {
 // each element after each step.
 class Tree {
  public:
-  explicit Tree(const Group& g) : g_(g), kept_(std::min(g.apart, g.warp)) {}
+  explicit Tree(const ThreadGroup& g) : g_(g), kept_(std::min(g.apart, g.warp)) {}
 
   std::string problem() {
     if (std::string why = leave(); !why.empty()) return why;
@@ -177,14 +177,14 @@ class Tree {
     return "";
   }
 
-  const Group& g_;
+  const ThreadGroup& g_;
   const int kept_;  // values that a warp leaves
   std::vector<Threads> held_;
 };
 
 }  // namespace
 
-Finding prove_group(const Group& g, bool in_loop) {
+Finding prove_group(const ThreadGroup& g, bool in_loop) {
   const auto problem = [&](auto... what) {
     return wrong(cat("threads that combine ", g.width, " of ", g.threads, ": ", what...));
   };
@@ -192,7 +192,7 @@ Finding prove_group(const Group& g, bool in_loop) {
   if (g.width * g.apart <= g.warp) return {Verdict::Proved, Method::Walk, ""};
   const int half = g.turns ? g.values() : 0;
   if (g.apart > 1) {
-    if (in_loop && !g.turns) return problem("what is read may be written for the next turn");
+    if (in_loop && !g.turns) return problem("what is read may be written for the next iteration");
     const std::string why = Tree(g).problem();
     return why.empty() ? Finding{Verdict::Proved, Method::Walk, ""} : problem(why);
   }
@@ -212,10 +212,10 @@ Finding prove_group(const Group& g, bool in_loop) {
       if (by < 0) return problem("thread ", thread, " reads element ", at, ", which nobody wrote");
       if (by / g.width != thread / g.width)
         return problem("thread ", thread, " reads what thread ", by, " of another group wrote");
-      // The next turn writes the other half: elements half .. half + warps - 1.
+      // The next iteration writes the other half: elements half .. half + warps - 1.
       if (in_loop && at >= half && at < half + g.warps())
         return problem("thread ", thread, " may read element ", at,
-                       " when another writes it for the next turn");
+                       " when another writes it for the next iteration");
     }
   if (half + g.warps() > g.elements()) return problem("the second half lies beyond the array");
   return {Verdict::Proved, Method::Walk, ""};

@@ -1,34 +1,34 @@
-// How the threads of a block combine their accumulators (codegen/kernel/linear.h, Group), and a
-// proof of it, or what comes before each in a scan (Prefix): threads of a warp exchange values, the
-// results of several warps meet in an array in shared memory.
+// Block-wide reductions and scans (codegen/kernel/linear.h, Group and Prefix), with a proof: the
+// threads of a warp exchange values by shuffles, the warps through an array in shared memory.
 #pragma once
 #include <span>
 
 #include "codegen/proof/prove.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
-// Neighbours: each warp leaves its value in element warp() of the array, or of the half whose turn
-// it is; after a barrier every thread reads those of its group. Threads that lie apart, with those
-// of other groups between them: each warp leaves a value for each group that it has threads of; the
-// second half of a group's values is added to the first, again and again, until there is one. In a
-// loop two halves take turns: threads that still read what was left meet others that write what
-// comes next, but never those that write once more, behind the next barrier.
-struct Group {
+// Neighbours: each warp leaves its value in element warp() of the array, or of one half of it;
+// after a barrier every thread reads the values of its group. Threads with threads of other groups
+// between them: each warp leaves a value for each group that it has threads of; the second half of
+// a group's values is added to the first, again and again, until there is one. In a loop the array
+// is double-buffered: threads that still read values meet others that write the next ones, but
+// never those that write once more, behind the next barrier.
+struct ThreadGroup {
   int threads = 1;  // of the block
   int width = 1;    // so many combine theirs
   int warp = 32;
-  bool turns = false;  // the halves take turns
+  bool turns = false;  // the array is double-buffered
   int apart = 1;       // from one to the next of them; 1: neighbours
 
-  int warps() const { return (threads + warp - 1) / warp; }
+  int warps() const { return ceil_div(threads, warp); }
   int values() const { return warps() * (apart < warp ? apart : warp); }
   int elements() const { return turns ? 2 * values() : values(); }
 };
 
 // Of a Reduce or Prefix over ranges of kind Thread, of which `threads` are those of the block, x
 // last, in warps of so many.
-Group group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loop);
+ThreadGroup group_of(Node reduce, std::span<const Node> threads, int warp, bool in_loop);
 
 // Why the threads of a kernel cannot combine what its reductions want; empty where they can.
 std::string grouping_problem(Node sink, int warp);
@@ -36,7 +36,7 @@ std::string grouping_problem(Node sink, int warp);
 // Whether all threads of a group combine theirs, each once, and no two threads meet in an element
 // of shared memory with no barrier between, one of them writing. `in_loop`: the group combines
 // again and again. No barrier is in a branch: loops have the same turns in all threads.
-Finding prove_group(const Group& group, bool in_loop);
+Finding prove_group(const ThreadGroup& group, bool in_loop);
 
 // Of every such node in a kernel at Form::Machine, for warps of so many threads; 0: of 32, and of
 // 64 as well.

@@ -78,8 +78,7 @@ bool closes_same(Node a, Node b) {
 // ways.) nullptr for any other reduction.
 Node with_selected(Node reduce) {
   Node where = reduce->src(0);
-  if (reduce->arg<OpArg>().op != Op::Add || where->op != Op::Where ||
-      !where->src(2)->is_const(0))
+  if (reduce->arg<OpArg>().op != Op::Add || where->op != Op::Where || !where->src(2)->is_const(0))
     return nullptr;
   const auto e = exponential(where->src(1));
   Node most = e ? maximum(e->m) : nullptr;
@@ -112,7 +111,7 @@ Node flush_exponentials(Node sink) {
     Node most = e ? maximum(e->m) : nullptr;
     if (!most || most->src(0) != e->x || !closes_same(n, most)) continue;
     Node x = n->src(0)->src(0);
-    Node small = make(Op::Lt, kBool, {x, constant(kF32, kLeastNormalExponent)});
+    Node small = make(Op::Lt, kBool, {x, constant(kF32, kMinNormalExponent)});
     map[n->src(0)] = make(Op::Where, kF32, {small, constant(kF32, 0), n->src(0)});
   }
   return substitute(sink, map);

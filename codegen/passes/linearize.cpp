@@ -24,7 +24,7 @@ namespace {
 struct Block {
   Node range = nullptr;  // nullptr: of the kernel, or of what threads alone do
   Block* parent = nullptr;
-  uint64_t open = 0;  // ranges of the loops around it, its own included
+  uint64_t open = 0;  // enclosing ranges, its own included
   int position = 0;   // among the children of its parent
   std::vector<std::unique_ptr<Block>> children;
   std::vector<Node> updates;  // items whose innermost loop this is

@@ -9,8 +9,8 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kMostTerms = 512;  // that one accumulator adds
-constexpr int64_t kLeastTerms = 32;  // of a part, so that parts cost little
+constexpr int64_t kMaxTerms = 512;  // that one accumulator adds
+constexpr int64_t kMinTerms = 32;   // of a part, so that parts cost little
 
 bool is_sum(Node n) {
   return n->op == Op::Reduce && n->arg<OpArg>().op == Op::Add && n->dtype.scalar == Scalar::F32;
@@ -21,16 +21,16 @@ Node long_loop(Node sink) {
   for (Node n : topological(sink)) {
     if (!is_sum(n)) continue;
     for (Node r : n->srcs().subspan(1))
-      if (kind(r) == RangeKind::Reduce && r->src(0)->is_const() && extent(r) > kMostTerms) return r;
+      if (kind(r) == RangeKind::Reduce && r->src(0)->is_const() && extent(r) > kMaxTerms) return r;
   }
   return nullptr;
 }
 
 // The largest divisor that is long enough for a part, else the longest part.
 int64_t part_of(int64_t n) {
-  for (int64_t part = kMostTerms; part >= kLeastTerms; --part)
+  for (int64_t part = kMaxTerms; part >= kMinTerms; --part)
     if (n % part == 0) return part;
-  return kMostTerms;
+  return kMaxTerms;
 }
 
 // The sum as sums of sums, from the innermost loop outwards: a new accumulator wherever the terms
@@ -43,7 +43,7 @@ Node nested(Node sum) {
     std::vector<Node> srcs{value};
     for (int64_t terms = 1; i < loops.size(); ++i) {
       terms *= extent(loops[i]);
-      if (srcs.size() > 1 && terms > kMostTerms) break;
+      if (srcs.size() > 1 && terms > kMaxTerms) break;
       srcs.insert(srcs.begin() + 1, loops[i]);
     }
     value = make(Op::Reduce, sum->dtype, srcs, sum->payload);

@@ -80,7 +80,7 @@ Node unroll(Node sink, const Target& target);
 Node nest_sums(Node sink, const Target& target);
 
 // Operations that the target lacks in terms of those that it has: transcendental functions,
-// arithmetic of halves and 8-bit floats, division towards minus infinity. On scalars or vectors.
+// arithmetic of 16- and 8-bit floats, division towards minus infinity. On scalars or vectors.
 // Halves (f16, bf16) and 8-bit floats are only loaded, stored, selected, reinterpreted and cast to
 // and from f32 afterwards; each operation on them still rounds its result. Casts of f16 without
 // target.has_f16 are integer arithmetic, as those of bf16 are on CPUs, and those of 8-bit floats

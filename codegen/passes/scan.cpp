@@ -13,7 +13,7 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kFewest = 32;  // shorter triangles: each place sums what it sees
+constexpr int64_t kMin = 32;  // shorter triangles: each place sums what it sees
 
 // A sum of `term` over those iterations of q for which q <= r, or r <= q (`backwards`).
 struct Triangle {
@@ -43,7 +43,7 @@ Triangle find_triangle(Node sink) {
   const bool has_scans = !all_of(sink, Op::Prefix).empty();
   for (Node n : all_of(sink, Op::Reduce)) {
     Triangle t{n, nullptr, n->src(1)};
-    if (n->num_src != 2 || extent(t.q) <= kFewest || !t.q->src(0)->is_const()) continue;
+    if (n->num_src != 2 || extent(t.q) <= kMin || !t.q->src(0)->is_const()) continue;
     for (Node c : conditions_of(n->src(0), n->arg<OpArg>().op)) {
       if (!find_other(c, t) || (t.backwards && has_scans)) continue;
       t.term = simplify(substitute(n->src(0), c, constant(c->dtype, 1)));

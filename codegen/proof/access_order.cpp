@@ -19,9 +19,9 @@ namespace tiny {
 namespace {
 
 // Where accesses stand in the text of the program: a load last, a store first.
-class Text {
+class AccessText {
  public:
-  explicit Text(Node sink) {
+  explicit AccessText(Node sink) {
     const Linear program = linearize(sink, "k");
     for (size_t i = 0; i < program.body.size(); ++i) {
       Node n = program.body[i];
@@ -35,7 +35,7 @@ class Text {
   NodeMap<size_t> at_;
 };
 
-// What a lane touches, and where: nullptr, always.
+// An element that a lane accesses, and the gate: nullptr, always.
 using Element = std::pair<Node, Node>;
 
 std::vector<Element> elements(const Claim& c) {
@@ -56,7 +56,7 @@ std::vector<Element> elements(const Claim& c) {
 // it, one of the same iteration stands before or behind it in the text.
 class Order {
  public:
-  Order(const Text& text, std::span<const Claim> claims, const std::vector<Claim>& stores,
+  Order(const AccessText& text, std::span<const Claim> claims, const std::vector<Claim>& stores,
         bool shares_values, int64_t& steps_left)
       : text_(text), claims_(claims), shares_values_(shares_values), steps_left_(steps_left) {
     for (const Claim& s : stores) {
@@ -194,7 +194,7 @@ class Order {
     return out;
   }
 
-  const Text& text_;
+  const AccessText& text_;
   std::span<const Claim> claims_;
   const bool shares_values_;
   std::vector<std::pair<Claim, size_t>> stores_;       // and where in the text
@@ -229,11 +229,11 @@ std::vector<Finding> prove_order(Node sink, std::span<const Claim> claims, int64
     for (const MatrixOperand* o : {&tile.a, &tile.b})
       if (stores.count(o->map.slot))
         out.push_back({Verdict::Wrong, Method::Walk,
-                       cat("the copy engine reads buffer ", o->map.slot, ", which is written")});
+                       cat("TMA reads buffer ", o->map.slot, ", which is written")});
   }
   std::erase_if(loads, [&](const auto& l) { return !stores.count(l.first); });
   if (loads.empty()) return out;
-  const Text text(sink);
+  const AccessText text(sink);
   for (const auto& [slot, of] : loads) {
     Order order(text, claims, stores[slot], shares_values(sink), steps_left);
     for (const Claim& load : of) {

@@ -1,5 +1,5 @@
-// Order of the loads and stores of a kernel that writes over a buffer that it reads: every element
-// is read before it is written, by the iteration that writes it.
+// Proves the order of loads and stores in a kernel that overwrites a buffer that it reads: every
+// element is read before it is written, by the iteration that writes it.
 #pragma once
 #include <span>
 

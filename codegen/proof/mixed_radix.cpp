@@ -17,7 +17,7 @@ constexpr int kFirstId = 40;  // of the ranges that are made here
 int64_t extent_of(Node range) { return range->vmax + 1; }
 
 // floor(number / step), or that modulo `count` where it is not 0; the number is a sum of ranges.
-struct Part {
+struct Quotient {
   LinearForm number;
   int64_t step = 1, count = 0;
 
@@ -31,8 +31,8 @@ class Parser {
 
   // A sum of which one term at most is a quotient, whose number takes in the others:
   // r0*18 + (r0*2 + r1)/7 is (r0*128 + r1)/7.
-  std::optional<Part> sum(const LinearForm& f) {
-    Part out;
+  std::optional<Quotient> sum(const LinearForm& f) {
+    Quotient out;
     const LinearForm::Term* quotient = nullptr;
     LinearForm rest;
     rest.constant = f.constant;
@@ -43,19 +43,19 @@ class Parser {
       else if (std::exchange(quotient, &t) || t.factor != 1)
         return {};
     }
-    if (!quotient) return Part{rest};
-    std::optional<Part> part = atom(quotient->atom);
+    if (!quotient) return Quotient{rest};
+    std::optional<Quotient> part = atom(quotient->atom);
     if (!part || (part->count && (!rest.terms.empty() || rest.constant))) return {};
     part->number.add(rest, part->step);
     return part;
   }
 
-  std::optional<Part> atom(Node n) {
-    if (n->is(Op::Range)) return Part{{{{n, 1}}, 0}};
+  std::optional<Quotient> atom(Node n) {
+    if (n->is(Op::Range)) return Quotient{{{{n, 1}}, 0}};
     if ((!n->is(Op::FloorDiv) && !n->is(Op::FloorMod)) || !n->src(1)->is_const()) return {};
     const int64_t by = n->src(1)->int_value();
     if (by <= 0 || by >= kLargest) return {};
-    std::optional<Part> part = sum(gate_.linear(n->src(0)));
+    std::optional<Quotient> part = sum(gate_.linear(n->src(0)));
     if (!part || part->count % by || part->step >= kLargest) return {};
     if (n->is(Op::FloorMod)) {
       part->count = by;
@@ -71,13 +71,13 @@ class Parser {
 };
 
 // An access before it is rewritten: its index and what its gate says, as sums of parts.
-struct Form {
+struct DigitForm {
   struct Term {
-    Part part;
+    Quotient part;
     int64_t factor;
   };
   struct Fact {
-    Part part;
+    Quotient part;
     Bounds bounds;
   };
   std::vector<Term> terms;
@@ -85,12 +85,12 @@ struct Form {
   std::vector<Fact> facts;
 };
 
-std::optional<Form> read(const Claim& c) {
+std::optional<DigitForm> read(const Claim& c) {
   Assumptions gate;
   gate.assume(c.gate);
   if (!gate.is_linear() || gate.is_contradictory()) return {};
   Parser parser(gate);
-  Form out;
+  DigitForm out;
   const LinearForm index = gate.linear(c.index);
   out.constant = index.constant;
   for (const auto& t : index.terms) {
@@ -116,9 +116,9 @@ std::optional<Form> read(const Claim& c) {
 
 // Ranges as digits of one number, lowest first. Below the range `place` there may be a digit that
 // no range counts, but copies of an access do: r1 + r2*5120, r1 below 1024, in five copies.
-class Number {
+class RangeNumber {
  public:
-  Number(std::vector<Node> ranges, int id, size_t place = 0, int64_t copies = 1)
+  RangeNumber(std::vector<Node> ranges, int id, size_t place = 0, int64_t copies = 1)
       : ranges_(std::move(ranges)), id_(id), copies_(copies) {
     for (size_t i = 0; i < ranges_.size(); ++i) {
       if (i == place) {
@@ -139,7 +139,7 @@ class Number {
   bool contains(Node r) const {
     return std::find(ranges_.begin(), ranges_.end(), r) != ranges_.end();
   }
-  bool touches(const Part& p) const {
+  bool touches(const Quotient& p) const {
     return std::any_of(p.number.terms.begin(), p.number.terms.end(),
                        [&](auto& t) { return contains(t.atom); });
   }
@@ -151,7 +151,7 @@ class Number {
   };
 
   // Nothing where it is none.
-  std::optional<Converted> converted(const Part& p) const {
+  std::optional<Converted> converted(const Quotient& p) const {
     size_t low = ranges_.size(), high = 0;
     for (size_t i = 0; i < ranges_.size(); ++i) {
       if (!p.number.factor_of(ranges_[i])) continue;
@@ -161,7 +161,7 @@ class Number {
     const auto as_is = aligned(p);
     if (as_is && as_is->less.terms.empty()) return as_is;
     // Of the upper ranges alone: r0/98 is (r0*128 + r1)/(128*98).
-    Part q{LinearForm(), p.step * factors_[low], p.count};
+    Quotient q{LinearForm(), p.step * factors_[low], p.count};
     q.number.add(p.number, factors_[low]);
     for (size_t i = 0; i < low; ++i) q.number.add(ranges_[i], factors_[i]);
     const auto upper = aligned(q);
@@ -181,7 +181,7 @@ class Number {
 
  private:
   // Its number may differ from this one by multiples of its step, or of its period.
-  std::optional<Converted> aligned(const Part& p) const {
+  std::optional<Converted> aligned(const Quotient& p) const {
     if (p.step >= kLargest) return {};
     Converted out{p.step, p.count, p.number.constant, {}};
     for (size_t i = 0; i < ranges_.size(); ++i) {
@@ -199,14 +199,14 @@ class Number {
   int64_t copies_;
 };
 
-bool is_plain(const Part& p) {
+bool is_plain(const Quotient& p) {
   return p.number.terms.size() == 1 && p.number.terms[0].factor == 1 && p.step == 1 && !p.count;
 }
 
 // Ranges that occur together in a quotient or a remainder.
-std::vector<std::vector<Node>> clusters_of(const std::vector<Form>& forms) {
+std::vector<std::vector<Node>> clusters_of(const std::vector<DigitForm>& forms) {
   std::vector<std::vector<Node>> out;
-  const auto join = [&](const Part& p) {
+  const auto join = [&](const Quotient& p) {
     if (is_plain(p)) return;
     std::vector<Node> all;
     for (const auto& t : p.number.terms) all.push_back(t.atom);
@@ -225,7 +225,7 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<Form>& forms) {
     all.erase(std::unique(all.begin(), all.end()), all.end());
     if (!all.empty()) out.push_back(all);
   };
-  for (const Form& s : forms) {
+  for (const DigitForm& s : forms) {
     for (const auto& t : s.terms) join(t.part);
     for (const auto& f : s.facts) join(f.part);
   }
@@ -233,22 +233,24 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<Form>& forms) {
 }
 
 // The order of the ranges in which every part is one of their number.
-std::optional<Number> number_of(std::vector<Node> ranges, const std::vector<Form>& forms, int id) {
+std::optional<RangeNumber> number_of(std::vector<Node> ranges, const std::vector<DigitForm>& forms,
+                                     int id) {
   if (ranges.size() > 4) return {};
   std::sort(ranges.begin(), ranges.end(), [](Node a, Node b) { return a->id < b->id; });
-  const auto counts_all = [&](const Number& number) {
-    const auto fits = [&](const Part& p) {
+  const auto counts_all = [&](const RangeNumber& number) {
+    const auto fits = [&](const Quotient& p) {
       return !number.touches(p) || is_plain(p) || number.converted(p);
     };
-    return number.count() < kLargest && std::all_of(forms.begin(), forms.end(), [&](const Form& s) {
+    return number.count() < kLargest &&
+           std::all_of(forms.begin(), forms.end(), [&](const DigitForm& s) {
              return std::all_of(s.terms.begin(), s.terms.end(),
                                 [&](auto& t) { return fits(t.part); });
            });
   };
   do {
-    if (const Number number(ranges, id); counts_all(number)) return number;
+    if (const RangeNumber number(ranges, id); counts_all(number)) return number;
     for (size_t place = 1; forms.size() > 1 && place < ranges.size(); ++place) {
-      const Number number(ranges, id, place, static_cast<int64_t>(forms.size()));
+      const RangeNumber number(ranges, id, place, static_cast<int64_t>(forms.size()));
       if (counts_all(number)) return number;
     }
   } while (std::next_permutation(ranges.begin(), ranges.end(),
@@ -257,21 +259,21 @@ std::optional<Number> number_of(std::vector<Node> ranges, const std::vector<Form
 }
 
 // One summand of a rewritten index: floor((number + offset) / step) % count * factor.
-struct Digit {
+struct NumberDigit {
   int64_t factor, step, count, offset;
 };
 
 struct Counted {
-  std::vector<Digit> digits;  // highest factor first
-  int64_t most = kIntMax;     // of the number, by the gate
+  std::vector<NumberDigit> digits;  // highest factor first
+  int64_t most = kIntMax;           // of the number, by the gate
 };
 
 // Takes out of the form what is of the number; its other terms stay.
-std::optional<Counted> take(Form& s, const Number& number) {
+std::optional<Counted> take(DigitForm& s, const RangeNumber& number) {
   Counted out;
   LinearForm plain;  // factors of the ranges themselves
-  std::vector<Form::Term> other;
-  const auto digit = [&](const Number::Converted& c, int64_t factor) {
+  std::vector<DigitForm::Term> other;
+  const auto digit = [&](const RangeNumber::Converted& c, int64_t factor) {
     if (!c.count) s.constant += factor * floor_div(c.offset, c.step);
     const int64_t offset = floor_mod(c.offset, c.count ? c.step * c.count : c.step);
     out.digits.push_back({factor, c.step, c.count, offset});
@@ -289,7 +291,7 @@ std::optional<Counted> take(Form& s, const Number& number) {
   }
   for (const auto& t : plain.terms)
     if (t.factor) digit(*number.converted({{{{t.atom, 1}}, 0}}), t.factor);
-  std::vector<Form::Fact> facts;
+  std::vector<DigitForm::Fact> facts;
   for (auto& f : s.facts) {
     if (!number.touches(f.part)) {
       facts.push_back(f);
@@ -304,13 +306,13 @@ std::optional<Counted> take(Form& s, const Number& number) {
   }
   s.terms = std::move(other);
   s.facts = std::move(facts);
-  std::sort(out.digits.begin(), out.digits.end(), [](const Digit& a, const Digit& b) {
+  std::sort(out.digits.begin(), out.digits.end(), [](const NumberDigit& a, const NumberDigit& b) {
     return std::tie(b.factor, b.step, b.count) < std::tie(a.factor, a.step, a.count);
   });
   return out;
 }
 
-int64_t value(const Digit& d, int64_t number) {
+int64_t value(const NumberDigit& d, int64_t number) {
   const int64_t q = floor_div(number + d.offset, d.step);
   return d.factor * (d.count ? floor_mod(q, d.count) : q);
 }
@@ -321,15 +323,15 @@ std::optional<int64_t> offset_of(const Counted& copy, int64_t constant, const Co
                                  int64_t base_constant) {
   if (copy.digits.size() != base.digits.size()) return {};
   int64_t begin = constant - base_constant, offset = 0;
-  for (const Digit& d : copy.digits) begin += value(d, 0);
-  for (const Digit& d : base.digits) {
+  for (const NumberDigit& d : copy.digits) begin += value(d, 0);
+  for (const NumberDigit& d : base.digits) {
     if (d.factor <= 0) return {};
     offset += begin / d.factor * d.step;
     begin %= d.factor;
   }
   if (begin) return {};
   for (size_t i = 0; i < base.digits.size(); ++i) {
-    const Digit &a = copy.digits[i], &b = base.digits[i];
+    const NumberDigit &a = copy.digits[i], &b = base.digits[i];
     if (std::tie(a.factor, a.step, a.count) != std::tie(b.factor, b.step, b.count)) return {};
     if (floor_mod(offset - a.offset, a.count ? a.step * a.count : a.step)) return {};
     if (!a.count) constant -= a.factor * (floor_div(offset, a.step));
@@ -351,16 +353,16 @@ Node sum_of(const LinearForm& f) {
   return sum ? sum : index(0);
 }
 
-Node to_node(const Part& p) {
+Node to_node(const Quotient& p) {
   Node q = quotient(sum_of(p.number), p.step);
   return p.count ? make(Op::FloorMod, kIndex, {q, index(p.count)}) : q;
 }
 
 Node and_also(Node a, Node b) { return a ? make(Op::And, kBool, {a, b}) : b; }
 
-class Rewriter {
+class MixedRadixRewriter {
  public:
-  Rewriter(std::vector<Claim>& claims, std::vector<std::vector<Node>>& domains)
+  MixedRadixRewriter(std::vector<Claim>& claims, std::vector<std::vector<Node>>& domains)
       : claims_(claims), domains_(domains) {}
 
   bool run() {
@@ -379,7 +381,7 @@ class Rewriter {
 
   void write() {
     for (size_t i = 0; i < forms_.size(); ++i) {
-      const Form& s = forms_[i];
+      const DigitForm& s = forms_[i];
       LinearForm at;
       at.constant = s.constant;
       for (const auto& t : s.terms) at.add(to_node(t.part), t.factor);
@@ -400,9 +402,9 @@ class Rewriter {
 
  private:
   // The parts of the number as parts of a range of its own; all copies as one.
-  bool count(const Number& number, const std::vector<Node>& ranges) {
+  bool count(const RangeNumber& number, const std::vector<Node>& ranges) {
     std::vector<Counted> counted;
-    for (Form& s : forms_) {
+    for (DigitForm& s : forms_) {
       auto c = take(s, number);
       if (!c) return false;
       counted.push_back(*std::move(c));
@@ -427,10 +429,10 @@ class Rewriter {
     Node all = number.range(same && most >= 0 ? most + 1 : total);
     for (size_t i = 0; i < forms_.size(); ++i) {
       const LinearForm whole{{{all, 1}}, 0};
-      for (const Digit& d : counted[i].digits)
-        forms_[i].terms.push_back({Part{whole, d.step, d.count}, d.factor});
+      for (const NumberDigit& d : counted[i].digits)
+        forms_[i].terms.push_back({Quotient{whole, d.step, d.count}, d.factor});
       if (counted[i].most < all->vmax)
-        forms_[i].facts.push_back({Part{whole}, {kIntMin, counted[i].most}});
+        forms_[i].facts.push_back({Quotient{whole}, {kIntMin, counted[i].most}});
       auto& domain = domains_[i];
       const size_t erased = std::erase_if(domain, [&](Node r) { return number.contains(r); });
       if (erased != ranges.size()) return false;
@@ -441,7 +443,7 @@ class Rewriter {
 
   // The copies' numbers begin where those of the one before end, or lie between them; what the
   // gates let through is a beginning of them all. The first becomes all of them.
-  bool continue_each_other(std::vector<Counted>& counted, const Number& number) {
+  bool continue_each_other(std::vector<Counted>& counted, const RangeNumber& number) {
     const auto is_base = [](const Counted& c) {
       return std::all_of(c.digits.begin(), c.digits.end(), [](auto& d) { return d.offset == 0; });
     };
@@ -477,8 +479,10 @@ class Rewriter {
     return true;
   }
 
-  static bool same_rest(const Form& a, const Form& b) {
-    const auto same_part = [](const Part& x, const Part& y) { return to_node(x) == to_node(y); };
+  static bool same_rest(const DigitForm& a, const DigitForm& b) {
+    const auto same_part = [](const Quotient& x, const Quotient& y) {
+      return to_node(x) == to_node(y);
+    };
     return std::equal(a.terms.begin(), a.terms.end(), b.terms.begin(), b.terms.end(),
                       [&](auto& x, auto& y) {
                         return x.factor == y.factor && same_part(x.part, y.part);
@@ -492,7 +496,7 @@ class Rewriter {
 
   std::vector<Claim>& claims_;
   std::vector<std::vector<Node>>& domains_;
-  std::vector<Form> forms_;
+  std::vector<DigitForm> forms_;
   size_t numbers_ = 0;
 };
 
@@ -501,7 +505,7 @@ class Rewriter {
 void count_numbers(std::vector<Claim>& claims, std::vector<std::vector<Node>>& domains) {
   std::vector<Claim> counted = claims;
   std::vector<std::vector<Node>> over = domains;
-  Rewriter rewriter(counted, over);
+  MixedRadixRewriter rewriter(counted, over);
   if (!rewriter.run()) return;
   rewriter.write();
   claims = std::move(counted);

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/stage.h"
 #include "codegen/options/thread_group.h"
 #include "codegen/proof/access_order.h"
@@ -91,14 +92,14 @@ bool is_possible(const Point& p) {
     auto element = evaluate(load->src(1), at, p);
     if (!element) continue;
     if (load->src(1)->dtype.lanes == 1) *element += at;
-    const auto [known, fresh] = memory.try_emplace({load->src(0)->ints()[0], *element}, value);
+    const auto [known, fresh] = memory.try_emplace({slot_of(load->src(0)), *element}, value);
     if (!fresh && known->second != value) return false;
   }
   return true;
 }
 
-// What the machine does at the point, in words; empty where it stays inside the buffer or the
-// point does not say enough.
+// The faulty access at the point, in words; empty where it stays inside the buffer or the point
+// does not say enough.
 std::string violation(const Claim& c, const Point& p) {
   if (!is_possible(p)) return "";
   Node n = c.access;
@@ -240,7 +241,7 @@ class Prover {
     return b.min >= 0 && b.max < c.size;
   }
 
-  // What reads memory without being a load.
+  // Nodes that read memory without being a load.
   void other(Node n) {
     if (n->is(Op::Matrix)) {
       const MatrixTile tile(n);
@@ -253,15 +254,15 @@ class Prover {
     }
   }
 
-  // The copy engine keeps to the map: all of it must lie inside the buffer.
+  // TMA keeps to the map: all of it must lie inside the buffer.
   Finding inside(const MatrixOperand& o) const {
     const TensorMap& map = o.map;
     int64_t last = map.offset;
     for (int d = 0; d < map.rank; ++d) last += (map.sizes[d] - 1) * map.strides[d];
     last /= map.element_bytes;
     if (map.offset >= 0 && last < o.elements) return {};
-    return wrong(Method::Bounds, cat("the copy engine reads buffer ", map.slot, " of ", o.elements,
-                                     " up to element ", last));
+    return wrong(Method::Bounds,
+                 cat("TMA reads buffer ", map.slot, " of ", o.elements, " up to element ", last));
   }
 
   void add(const Finding& f) {
@@ -357,9 +358,9 @@ void read_kernel(Node kernel, const Target& target, ProofSettings& settings) {
   settings.atomic = target.kind == Target::Kind::Gpu;
   settings.warp = target.warp;
   for (Node n : topological(kernel))
-    if (n->is(Op::Param)) settings.sizes[static_cast<int>(n->ints()[0])] = numel(n->shape());
+    if (n->is(Op::Param)) settings.sizes[slot_of(n)] = numel(n->shape());
   for (Node s : kernel->srcs()) {
-    const int64_t slot = s->src(0)->ints()[0];
+    const int64_t slot = slot_of(s->src(0));
     if (slot >= 64 || !s->src(1)->is(Op::Scatter)) continue;
     settings.scattered |= uint64_t{1} << slot;
     if (s->src(1)->arg<ScatterArg>().unique) settings.declared |= uint64_t{1} << slot;

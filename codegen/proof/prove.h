@@ -20,17 +20,17 @@ enum class Method : uint8_t { Bounds, Walk, Solver, None };
 struct Finding {
   Verdict verdict = Verdict::Proved;
   Method method = Method::Bounds;
-  std::string text;  // what is wrong, or what could not be settled
+  std::string text;  // the fault, or the claim that could not be settled
 };
 
 struct ProofSettings {
   int64_t steps = kSolverSteps;  // of the solver that a kernel may take
   uint64_t scattered = 0;        // slots that are written here and there: not every element, and
                                  // some perhaps again and again, in order
-  uint64_t declared = 0;         // those of them whose elements the program says to be distinct
-  bool atomic = false;           // what combines with an element may do so from several threads
-  int64_t iterations = 20000;    // most that a walk may take
-  int warp = 0;                  // threads of one; 0: 32, and 64 as well
+  uint64_t declared = 0;         // slots among them whose elements the program declares distinct
+  bool atomic = false;         // stores that combine with an element may do so from several threads
+  int64_t iterations = 20000;  // most that a walk may take
+  int warp = 0;                // threads of one; 0: 32, and 64 as well
   std::map<int, int64_t> sizes;  // elements of the buffers by slot
 };
 
@@ -52,8 +52,8 @@ std::string to_smt(Node sink);
 // That two integer or bool nodes have the same value for all values of their ranges and of memory.
 Finding prove_equal(Node before, Node after, int64_t steps);
 
-// A RuleWatcher that throws Bug with the rule's name where the two are not equal. What is no
-// integer, or not decided in twenty times a kernel's steps, passes.
+// A RuleWatcher that throws Bug with the rule's name where the two are not equal. Nodes that are no
+// integers, or not decided in twenty times a kernel's steps, pass.
 void check_rewrite(const char* rule, Node before, Node after);
 struct RewriteCounts {  // of integers and bools so far
   int64_t proved = 0;
@@ -63,7 +63,7 @@ RewriteCounts rewrite_counts();
 
 const char* name_of(Verdict verdict);
 
-// What a kernel (in tensor form) and its target say.
+// Reads the settings that a kernel (in tensor form) and its target imply.
 void read_kernel(Node kernel, const Target& target, ProofSettings& settings);
 
 }  // namespace tiny

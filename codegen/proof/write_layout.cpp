@@ -20,7 +20,7 @@ struct Limit {
 
 // A store's index and gate as forms of ranges, turned round so that all factors of the index are
 // positive.
-struct Layout {
+struct WriteLayout {
   LinearForm index;
   std::vector<LinearFact> facts;  // of the gate
   std::vector<Limit> limits;
@@ -36,12 +36,12 @@ Node new_range(int id, int64_t extent) {
 // --- quotients and remainders of ranges ----------------------------------------------------------
 
 // x / step % count of a range x; count 0: without the remainder.
-struct Part {
+struct RangeDigit {
   Node range = nullptr;
   int64_t step = 1, count = 0;
 };
 
-bool part_of(Node n, Part& part) {
+bool part_of(Node n, RangeDigit& part) {
   if (n->is(Op::Range)) {
     part.range = n;
     return true;
@@ -64,7 +64,7 @@ class Digits {
   // False where an atom of the form is no range nor part of one.
   bool collect(const LinearForm& form) {
     for (const auto& t : form.terms) {
-      Part part;
+      RangeDigit part;
       if (exceeds(t.factor, (int64_t{1} << 40) - 1) || !part_of(t.atom, part)) return false;
       auto& steps = steps_[part.range];
       steps.push_back(part.step);
@@ -96,7 +96,7 @@ class Digits {
     LinearForm out;
     out.constant = form.constant;
     for (const auto& t : form.terms) {
-      Part part;
+      RangeDigit part;
       part_of(t.atom, part);
       for (const auto& [digit, step] : digits_.at(part.range))
         if (step >= part.step && (part.count == 0 || step < part.step * part.count))
@@ -158,7 +158,7 @@ Limit in_larger_units(Limit limit) {
 }
 
 // Upper limits alone; a fact that bounds from below what could be lower is none of this form.
-bool add_limit(Layout& layout, LinearForm form, Bounds b) {
+bool add_limit(WriteLayout& layout, LinearForm form, Bounds b) {
   if (form.terms.empty()) return true;
   if (form.terms[0].factor < 0) {
     for (auto& t : form.terms) t.factor = -t.factor;
@@ -174,7 +174,7 @@ bool add_limit(Layout& layout, LinearForm form, Bounds b) {
   return true;
 }
 
-bool read(const Claim& c, Digits& digits, Layout& out) {
+bool read(const Claim& c, Digits& digits, WriteLayout& out) {
   Assumptions gate;
   gate.assume(c.gate);
   if (!gate.is_linear() || gate.is_contradictory()) return false;
@@ -185,7 +185,7 @@ bool read(const Claim& c, Digits& digits, Layout& out) {
                      [&](const LinearFact& f) { return digits.collect(f.form); });
 }
 
-bool finish(Layout& layout, const Digits& digits) {
+bool finish(WriteLayout& layout, const Digits& digits) {
   layout.index = digits.applied(layout.index);
   Domain turned;
   for (const auto& t : layout.index.terms)
@@ -205,12 +205,12 @@ bool same_terms(const LinearForm& a, const LinearForm& b) {
                     [](auto& x, auto& y) { return x.atom == y.atom && x.factor == y.factor; });
 }
 
-struct Digit {
+struct OffsetDigit {
   int64_t factor, extent;
 };
 
 // The digits whose sums the offsets (rising, from 0) are, lowest first; false: they are none.
-bool digits_of(std::vector<int64_t> offsets, std::vector<Digit>& digits) {
+bool digits_of(std::vector<int64_t> offsets, std::vector<OffsetDigit>& digits) {
   while (offsets.size() > 1) {
     const int64_t step = offsets[1];
     size_t run = 1;
@@ -230,24 +230,25 @@ bool digits_of(std::vector<int64_t> offsets, std::vector<Digit>& digits) {
 // Many stores that differ in constants as one, with ranges for what was unrolled.
 class Reroll {
  public:
-  explicit Reroll(std::vector<Layout> layouts) : layouts_(std::move(layouts)) {}
+  explicit Reroll(std::vector<WriteLayout> layouts) : layouts_(std::move(layouts)) {}
 
-  bool run(Layout& out, Domain& domain) {
-    std::sort(layouts_.begin(), layouts_.end(),
-              [](const Layout& a, const Layout& b) { return a.index.constant < b.index.constant; });
+  bool run(WriteLayout& out, Domain& domain) {
+    std::sort(layouts_.begin(), layouts_.end(), [](const WriteLayout& a, const WriteLayout& b) {
+      return a.index.constant < b.index.constant;
+    });
     std::vector<int64_t> offsets;
-    for (const Layout& l : layouts_) {
+    for (const WriteLayout& l : layouts_) {
       if (!same_terms(l.index, layouts_[0].index)) return false;
       offsets.push_back(l.index.constant - layouts_[0].index.constant);
     }
-    std::vector<Digit> digits;
+    std::vector<OffsetDigit> digits;
     if (!digits_of(offsets, digits) || digits.size() > 7) return false;
-    // What was unrolled along two ranges may count on as if it were one.
+    // Copies that were unrolled along two ranges may count on as if along one.
     if (with_digits(digits, out, domain)) return true;
     for (size_t k = 0; k < digits.size(); ++k)
       for (int64_t lower = 2; lower < digits[k].extent; ++lower) {
         if (digits[k].extent % lower) continue;
-        std::vector<Digit> finer = digits;
+        std::vector<OffsetDigit> finer = digits;
         finer[k].extent = lower;
         finer.push_back({digits[k].factor * lower, digits[k].extent / lower});
         if (with_digits(finer, out, domain)) return true;
@@ -256,10 +257,10 @@ class Reroll {
   }
 
  private:
-  bool with_digits(const std::vector<Digit>& digits, Layout& out, Domain& domain) {
+  bool with_digits(const std::vector<OffsetDigit>& digits, WriteLayout& out, Domain& domain) {
     digits_ = digits;
     ranges_.clear();
-    Layout all;
+    WriteLayout all;
     all.index = layouts_[0].index;
     for (size_t k = 0; k < digits_.size(); ++k) {
       ranges_.push_back(new_range(32 + static_cast<int>(k), digits_[k].extent));
@@ -271,9 +272,9 @@ class Reroll {
     return true;
   }
 
-  bool add_limits(Layout& out) {
+  bool add_limits(WriteLayout& out) {
     std::vector<LinearForm> forms, seen;
-    for (const Layout& l : layouts_)
+    for (const WriteLayout& l : layouts_)
       for (const Limit& limit : l.limits) forms.push_back(limit.form);
     std::stable_sort(forms.begin(), forms.end(),
                      [](auto& a, auto& b) { return a.terms.size() > b.terms.size(); });
@@ -297,10 +298,10 @@ class Reroll {
     return scale;
   }
 
-  // What a store's gate says of `form`: it is at most any number of these, which comes to the same
-  // where the gate is about its larger terms or counts in larger units. Empty (min > max) where it
-  // says nothing.
-  static Bounds said(const Layout& store, const LinearForm& form) {
+  // Bounds of `form` that a store's gate implies: it is at most any number of these, which comes to
+  // the same where the gate is about its larger terms or counts in larger units. Empty (min > max)
+  // where it implies none.
+  static Bounds said(const WriteLayout& store, const LinearForm& form) {
     for (const Limit& l : store.limits) {
       const int64_t scale = scale_of(l.form, form);
       if (scale == 0) continue;
@@ -313,7 +314,7 @@ class Reroll {
   }
 
   // The limit of `form` falls by a constant from one unrolled store to the next, in some digits.
-  bool add_limit(Layout& out, const LinearForm& form) {
+  bool add_limit(WriteLayout& out, const LinearForm& form) {
     constexpr int64_t kUnits = 16;
     for (int64_t units = 1; units <= kUnits; ++units) {
       LinearForm finer = form;
@@ -323,7 +324,7 @@ class Reroll {
     return false;
   }
 
-  bool add_finer_limit(Layout& out, const LinearForm& form) {
+  bool add_finer_limit(WriteLayout& out, const LinearForm& form) {
     const int64_t have = out.index.factor_of(form.terms[0].atom), one = form.terms[0].factor;
     if (have % one) return false;
     const int64_t scale = have / one;
@@ -362,18 +363,18 @@ class Reroll {
     return most != kIntMax;
   }
 
-  std::vector<Layout> layouts_;
-  std::vector<Digit> digits_;
+  std::vector<WriteLayout> layouts_;
+  std::vector<OffsetDigit> digits_;
   Domain ranges_;  // of the digits
 };
 
 // The digits in order, each the product of those below it: their sums count from 0 without a gap.
-int64_t counted(std::vector<Digit> digits) {
-  std::erase_if(digits, [](const Digit& d) { return d.extent == 1; });
+int64_t counted(std::vector<OffsetDigit> digits) {
+  std::erase_if(digits, [](const OffsetDigit& d) { return d.extent == 1; });
   std::sort(digits.begin(), digits.end(),
-            [](const Digit& a, const Digit& b) { return a.factor < b.factor; });
+            [](const OffsetDigit& a, const OffsetDigit& b) { return a.factor < b.factor; });
   int64_t count = 1;
-  for (const Digit& d : digits) {
+  for (const OffsetDigit& d : digits) {
     if (d.factor != count) return 0;
     count *= d.extent;
   }
@@ -382,10 +383,10 @@ int64_t counted(std::vector<Digit> digits) {
 
 // How many numbers the index counts from 0 on, each once; 0: it is not of this form. Ranges that
 // share a limit become one digit.
-int64_t counted(const Layout& layout, Domain domain) {
-  std::vector<Digit> digits;
+int64_t counted(const WriteLayout& layout, Domain domain) {
+  std::vector<OffsetDigit> digits;
   for (const Limit& limit : layout.limits) {
-    std::vector<Digit> inner;
+    std::vector<OffsetDigit> inner;
     const int64_t scale =
         layout.index.factor_of(limit.form.terms[0].atom) / limit.form.terms[0].factor;
     for (const auto& t : limit.form.terms) {
@@ -405,29 +406,29 @@ int64_t counted(const Layout& layout, Domain domain) {
 // --- iterations that are told apart --------------------------------------------------------------
 
 // A summand of an index: an atom, or a sum that the gate limits, times a factor.
-struct Place {
+struct Stride {
   int64_t factor;  // positive
   Bounds bounds;   // of what is multiplied; where the factor was negative, of its opposite
-  std::vector<LinearForm::Term> parallel;  // what it contains of the ranges to be told apart
+  std::vector<LinearForm::Term> parallel;  // its terms in the ranges to be told apart
 };
 
 constexpr int64_t kLargestBound = int64_t{1} << 40;
 
 // The summands of a store's index, lowest factor first.
-class Places {
+class Strides {
  public:
-  Places(const Claim& c, std::span<const Node> ranges) : ranges_(ranges) {
+  Strides(const Claim& c, std::span<const Node> ranges) : ranges_(ranges) {
     gate_.assume(c.gate);
     index_ = gate_.linear(c.index);
   }
 
   // False where a summand has no bounds.
-  bool read(std::vector<Place>& out) {
+  bool read(std::vector<Stride>& out) {
     LinearForm left = index_;
     for (const LinearFact& fact : std::vector(gate_.facts())) take(fact.form, left, out);
     for (const auto& t : left.terms) out.push_back(place_of(t));
     sort(out);
-    return std::all_of(out.begin(), out.end(), [](const Place& p) {
+    return std::all_of(out.begin(), out.end(), [](const Stride& p) {
       return p.bounds.min > -kLargestBound && p.bounds.max < kLargestBound;
     });
   }
@@ -435,10 +436,10 @@ class Places {
 
   // Whether the sum of the places (sorted) and of something that varies by `slack` tells what they
   // contain of the ranges: from the lowest that does on, each steps farther than all below it.
-  static bool tell(const std::vector<Place>& places, int64_t slack) {
+  static bool tell(const std::vector<Stride>& places, int64_t slack) {
     __int128 below = slack;
     bool any = false;
-    for (const Place& p : places) {
+    for (const Stride& p : places) {
       any |= !p.parallel.empty();
       if (any && p.factor <= below) return false;
       below += static_cast<__int128>(p.bounds.max - p.bounds.min) * p.factor;
@@ -447,18 +448,18 @@ class Places {
   }
 
  private:
-  static void sort(std::vector<Place>& places) {
+  static void sort(std::vector<Stride>& places) {
     std::sort(places.begin(), places.end(),
-              [](const Place& a, const Place& b) { return a.factor < b.factor; });
+              [](const Stride& a, const Stride& b) { return a.factor < b.factor; });
   }
 
-  static Place place(int64_t factor, Bounds b, std::vector<LinearForm::Term> parallel) {
+  static Stride place(int64_t factor, Bounds b, std::vector<LinearForm::Term> parallel) {
     if (factor > 0) return {factor, b, std::move(parallel)};
     for (auto& t : parallel) t.factor = -t.factor;
     return {-factor, {-b.max, -b.min}, std::move(parallel)};
   }
-  Place place_of(const LinearForm::Term& t) {
-    Part part;
+  Stride place_of(const LinearForm::Term& t) {
+    RangeDigit part;
     const bool parallel = part_of(t.atom, part) &&
                           std::find(ranges_.begin(), ranges_.end(), part.range) != ranges_.end();
     std::vector<LinearForm::Term> own;
@@ -467,11 +468,11 @@ class Places {
   }
 
   // A sum that the gate limits becomes one place, if it tells its own parts.
-  void take(LinearForm sum, LinearForm& left, std::vector<Place>& out) {
+  void take(LinearForm sum, LinearForm& left, std::vector<Stride>& out) {
     sum.constant = 0;
     if (sum.terms.size() < 2) return;
     const int64_t scale = left.factor_of(sum.terms[0].atom) / sum.terms[0].factor;
-    std::vector<Place> inner;
+    std::vector<Stride> inner;
     std::vector<LinearForm::Term> parallel;
     for (const auto& t : sum.terms) {
       if (scale == 0 || left.factor_of(t.atom) != scale * t.factor) return;
@@ -491,21 +492,21 @@ class Places {
 };
 
 // Whether quotients and remainders of a range, each value of which is known, tell its own.
-bool covers(Node range, const std::vector<Place>& places) {
-  std::vector<Part> parts;
-  for (const Place& p : places)
+bool covers(Node range, const std::vector<Stride>& places) {
+  std::vector<RangeDigit> parts;
+  for (const Stride& p : places)
     for (const auto& t : p.parallel)
-      if (Part part; part_of(t.atom, part) && part.range == range) parts.push_back(part);
+      if (RangeDigit part; part_of(t.atom, part) && part.range == range) parts.push_back(part);
   std::sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.step < b.step; });
   int64_t known = 1;  // the value modulo this
-  for (const Part& p : parts)
+  for (const RangeDigit& p : parts)
     if (known % p.step == 0) known = p.count ? std::max(known, p.step * p.count) : kIntMax;
   return known > greatest(range);
 }
 
 // Places with the same factors and the same parallel parts, with the bounds of both.
-bool unite(std::vector<Place>& all, const std::vector<Place>& more) {
-  const auto same = [](const Place& a, const Place& b) {
+bool unite(std::vector<Stride>& all, const std::vector<Stride>& more) {
+  const auto same = [](const Stride& a, const Stride& b) {
     return a.factor == b.factor && same_terms({a.parallel, 0}, {b.parallel, 0});
   };
   if (!std::equal(all.begin(), all.end(), more.begin(), more.end(), same)) return false;
@@ -515,20 +516,20 @@ bool unite(std::vector<Place>& all, const std::vector<Place>& more) {
   return true;
 }
 
-// What contains nothing of the ranges is added to `rest`.
-void lump(std::vector<Place>& places, Bounds& rest) {
-  for (const Place& p : places)
+// Strides without any of the ranges are added to `rest`.
+void lump(std::vector<Stride>& places, Bounds& rest) {
+  for (const Stride& p : places)
     if (p.parallel.empty())
       rest = {rest.min + p.factor * p.bounds.min, rest.max + p.factor * p.bounds.max};
-  std::erase_if(places, [](const Place& p) { return p.parallel.empty(); });
+  std::erase_if(places, [](const Stride& p) { return p.parallel.empty(); });
 }
 
 bool told_apart(std::span<const Claim> stores, std::span<const Node> ranges, bool lumped) {
-  std::vector<Place> all;
+  std::vector<Stride> all;
   Bounds rest{kIntMax, kIntMin};
   for (size_t s = 0; s < stores.size(); ++s) {
-    std::vector<Place> own;
-    Places places(stores[s], ranges);
+    std::vector<Stride> own;
+    Strides places(stores[s], ranges);
     if (!places.read(own)) return false;
     Bounds other{places.constant(), places.constant()};
     if (lumped) lump(own, other);
@@ -536,21 +537,21 @@ bool told_apart(std::span<const Claim> stores, std::span<const Node> ranges, boo
     if (s == 0) all = own;
     if (!unite(all, own)) return false;
   }
-  return Places::tell(all, rest.max - rest.min) &&
+  return Strides::tell(all, rest.max - rest.min) &&
          std::all_of(ranges.begin(), ranges.end(), [&](Node r) { return covers(r, all); });
 }
 
 }  // namespace
 
 bool written_once(std::span<const Claim> stores, std::span<const Domain> domains) {
-  std::vector<Layout> layouts(stores.size());
+  std::vector<WriteLayout> layouts(stores.size());
   Digits digits;
   for (size_t i = 0; i < stores.size(); ++i)
     if (!read(stores[i], digits, layouts[i]) || domains[i] != domains[0]) return false;
   if (!digits.divide()) return false;
-  for (Layout& l : layouts)
+  for (WriteLayout& l : layouts)
     if (!finish(l, digits)) return false;
-  Layout all;
+  WriteLayout all;
   Domain domain = digits.applied(domains[0]);
   return Reroll(std::move(layouts)).run(all, domain) && counted(all, domain) == stores[0].size;
 }

@@ -1,6 +1,6 @@
-// Sums of ranges as numbers in a mixed radix: r0*12 + r1*4 + r2 with extents 3 and 4 counts every
-// number once. What vectorising and unrolling made of such a sum (many stores, with constants of
-// their own and gates at the tail) is recognised again.
+// Mixed-radix layouts of stores: r0*12 + r1*4 + r2 with extents 3 and 4 writes every number once.
+// Recovers the layout from vectorised and unrolled copies (many stores, with constants of their own
+// and gates at the tail).
 #pragma once
 #include <span>
 #include <vector>

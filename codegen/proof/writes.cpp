@@ -84,9 +84,9 @@ class Calculator {
   NodeMap<size_t> slots_;
 };
 
-class Walk {
+class WriteWalk {
  public:
-  Walk(std::span<const Claim> stores, std::span<const std::vector<Node>> domains)
+  WriteWalk(std::span<const Claim> stores, std::span<const std::vector<Node>> domains)
       : stores_(stores), domains_(domains), times_(static_cast<size_t>(stores[0].size)) {}
 
   // Nothing where an index is not followed.
@@ -166,12 +166,12 @@ class Writes {
     count_numbers(numbered, over);
     if (written_once(numbered, over)) return {};
     if (iterations() <= static_cast<double>(settings_.iterations))
-      if (auto found = Walk(stores_, domains_).run()) return *found;
+      if (auto found = WriteWalk(stores_, domains_).run()) return *found;
     return once_by_solver();
   }
 
  private:
-  // The ranges around the store: those that its value depends on too.
+  // The enclosing ranges of the store, also those that only its value depends on.
   std::vector<Node> domain_of(const Claim& c) const {
     std::vector<Node> domain;
     for (Node r : ranges_)

@@ -1,5 +1,5 @@
-// Who writes which element: each element of an output exactly once, or, where a kernel combines or
-// overwrites in order, no element from two parallel iterations.
+// Proves that each element of an output is written exactly once or, where a kernel combines or
+// overwrites in order, by no two parallel iterations.
 #pragma once
 #include <span>
 

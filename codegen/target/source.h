@@ -1,4 +1,4 @@
-// What code generation hands over: the text of one kernel in some language, and its launch sizes.
+// The output of code generation: the text of one kernel in some language, and its launch sizes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,17 +13,17 @@ struct Source {
   std::string entry;
   std::string text;
   enum class Language { LlvmIr, C, Cuda, Hip } language = Language::C;
-  bool heavy = false;  // matrix products and convolutions: worth the compiler's slower pipeline
+  bool is_gemm = false;  // matrix products and convolutions: worth the compiler's slower pipeline
 };
 
-// A tensor as the copy engine of a GPU sees it, and the box of it that one copy moves into shared
-// memory, rows of 128 bytes swizzled. Elements outside the tensor are copied as zeros. Such a map
-// comes before the buffers' addresses among a kernel's arguments.
+// A TMA descriptor: a tensor, and the box of it that one bulk copy moves into shared memory, rows
+// of 128 bytes swizzled. Elements outside the tensor are copied as zeros. Descriptors come before
+// the buffers' addresses among a kernel's arguments.
 //
-// A map of windows (im2col mode) sees images: axes channel, the spatial ones from the innermost on,
-// image. A copy names the pixel that the first window begins at and an offset in windows, and gets
-// that element of box[1] windows, in the order of images and pixels: beginnings advance by `steps`
-// from lower to size - 1 + upper along each spatial axis.
+// In im2col mode (`windows`) the tensor is images: axes channel, the spatial ones from the
+// innermost on, image. A copy names the pixel that the first window begins at and an offset in
+// windows, and gets that element of box[1] windows, in the order of images and pixels: beginnings
+// advance by `steps` from lower to size - 1 + upper along each spatial axis.
 struct TensorMap {
   int slot = 0;        // the buffer in which it lies, from its start
   int64_t offset = 0;  // bytes

@@ -10,7 +10,7 @@ constexpr auto kCuda = Target::Language::Cuda, kHip = Target::Language::Hip;
 
 // NVIDIA: the programming guide's table "compute capabilities" and the models' data sheets. AMD:
 // the instruction set manuals and "GPU hardware specifications" of ROCm's documentation; shared
-// memory (LDS) as much as one workgroup can have, the second cache of one die.
+// memory (LDS) as much as one workgroup can have, L2 of one die.
 constexpr GpuRow kGpus[] = {
     {"sm_80", "A100", kCuda, 32, 1024, 108, 163, 40, 255, "mma", false},
     {"sm_90a", "H200", kCuda, 32, 1024, 132, 227, 50, 255, "wgmma", true},
@@ -34,7 +34,7 @@ Target gpu_target(std::string_view arch) {
     target.kind = Target::Kind::Gpu;
     target.language = row.language;
     target.arch = row.arch;
-    target.vector_bytes = 16;  // the widest load of a thread
+    target.vector_bytes = 16;  // bytes of a thread's largest load
     target.vector_registers = row.registers;
     target.cores = row.cores;
     target.l2_bytes = int64_t{row.l2_mb} << 20;

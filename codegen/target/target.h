@@ -1,4 +1,4 @@
-// What code generation must know of the hardware: limits and capabilities as plain data.
+// Hardware limits and capabilities that code generation depends on, as plain data.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -27,11 +27,11 @@ struct Target {
   int most_threads = 1024;          // of a block
   int64_t shared_bytes = 48 << 10;  // most that a block can have
   bool has_wgmma = false;           // matrix units as in codegen/wgmma/tile.h
-  bool has_f8_mma = false;          // those of warps (codegen/options/mma.h) multiply 8-bit floats
+  bool has_f8_mma = false;          // mma.sync (codegen/options/mma.h) multiplies 8-bit floats
 };
 
-// What is known of a GPU that kernels are compiled for where there is none: to compile and to
-// execute them in tests, and to tune them. A device of this machine says of itself what it can.
+// Specifications of a GPU that kernels are compiled for where there is none: to compile and execute
+// them in tests, and to tune them. A device of this machine reports its own.
 struct GpuRow {
   const char* arch;
   const char* model;  // whose numbers these are

@@ -4,7 +4,9 @@
 #include <climits>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -55,14 +57,14 @@ class Describer {
   std::string run() {
     if (!steps_of(load_, sum_)) return "an operand's index is no sum of its ranges";
     bytes_ = load_->dtype.size();
-    map_.slot = static_cast<int>(load_->src(0)->ints()[0]);
-    out_.elements = load_->src(0)->ints()[1];
+    map_.slot = slot_of(load_->src(0));
+    out_.elements = elements_of(load_->src(0));
     Node first = contiguous_range(load_);
     out_.k_major = first && view_.k.has(first);
     const MatrixSide& inner = out_.k_major ? view_.k : view_.across;
     if (!first || !inner.has(first)) return "an operand is contiguous along another range";
     const bool elements = view_.across.ranges.size() > 1 && extent(first) % 64;
-    if (!out_.k_major && !matrix_type(load_->dtype)->turns)
+    if (!out_.k_major && !matrix_type(load_->dtype)->allows_mn_major)
       return cat("an operand of ", load_->dtype.name(), " is not contiguous along the sum");
     const bool narrow = has_half_boxes(extent(first), bytes_) || view_.part % 64 || elements;
     span_ = out_.k_major ? view_.k.size : narrow ? 32 : 64;
@@ -70,7 +72,7 @@ class Describer {
     std::string why = load_->num_src == 2 ? plain() : "padded";
     if (!why.empty()) why = bytes_ == 2 ? windows(first) : cat("windows of ", load_->dtype.name());
     map_.offset = sum_.constant * bytes_;
-    if (why.empty() && map_.offset % 16) why = "an operand begins at an odd place";
+    if (why.empty() && map_.offset % 16) why = "an operand begins at no multiple of 16 bytes";
     for (int d = 1; why.empty() && d < map_.rank; ++d)
       if (map_.strides[d] % 16 || map_.strides[d] < 1)
         why = "an operand's rows are no multiples of 16 bytes apart";
@@ -82,7 +84,7 @@ class Describer {
     const MatrixSide& across = view_.across;
     int64_t elements = across.size;
     if (view_.clipped) elements = std::min(elements, across.extent());
-    out_.boxes = out_.k_major ? view_.blocks : static_cast<int>((elements + span_ - 1) / span_);
+    out_.boxes = out_.k_major ? view_.blocks : static_cast<int>(ceil_div(elements, span_));
     // A warpgroup's columns are whole boxes of those.
     if ((across.size % span_ || view_.part % span_) && !out_.k_major) out_.boxes = 0;
   }
@@ -98,8 +100,8 @@ class Describer {
   }
 
   // The place along an axis that a range counts which is none of a tile's, in steps of `times`.
-  void count(MatrixPlace& place, Node range, int64_t times, int64_t plus) {
-    if (!(view_.closed & range->ranges)) {
+  void count(BoxCoordinate& place, Node range, int64_t times, int64_t plus) {
+    if (!(view_.reduced & range->ranges)) {
       place.source = source(index_add(index_mul(range, times), index(plus)));
       return;
     }
@@ -139,8 +141,8 @@ class Describer {
     for (Axis& a : axes)
       for (size_t i = 0; i < axes.size(); ++i) {
         const Axis& b = axes[i];
-        if (a.side || a.walk || a.step < 1 || (a.range->ranges & view_.closed)) continue;
-        if (b.side || !(b.range->ranges & view_.closed) || b.step % a.step) continue;
+        if (a.side || a.walk || a.step < 1 || (a.range->ranges & view_.reduced)) continue;
+        if (b.side || !(b.range->ranges & view_.reduced) || b.step % a.step) continue;
         a.walk = b.range;
         a.times = b.step / a.step;
         a.size += std::abs(a.times) * (b.size - 1);
@@ -164,7 +166,7 @@ class Describer {
              (std::abs(x.step) == std::abs(y.step) && x.side && !y.side);
     });
     if (axes[0].step != 1 || !axes[0].side) return "an operand is contiguous along another range";
-    if (out_.k_major && view_.across.size / view_.blocks > kMostRows)
+    if (out_.k_major && view_.across.size / view_.blocks > kMaxRows)
       return "a box has at most 256 rows";
     map_.rank = static_cast<int>(axes.size());
     for (int d = 0; d < map_.rank; ++d) {
@@ -187,7 +189,7 @@ class Describer {
   // tensor takes longer.
   void widen() {
     if (out_.k_major || map_.rank < 2) return;
-    const int64_t whole = (map_.sizes[0] + span_ - 1) / span_ * span_;
+    const int64_t whole = round_up(map_.sizes[0], span_);
     int64_t end = sum_.constant + whole;
     for (int d = 1; d < map_.rank; ++d) end += (map_.sizes[d] - 1) * map_.strides[d] / bytes_;
     if (map_.strides[1] >= whole * bytes_ && end <= out_.elements) map_.sizes[0] = whole;
@@ -315,14 +317,14 @@ class Describer {
     for (size_t i = 0; i < others.size(); ++i) {
       Node r = others[i];
       const int64_t step = step_along(sum_, r);
-      if ((view_.closed & r->ranges) || (image ? step != all : step < all)) continue;
+      if ((view_.reduced & r->ranges) || (image ? step != all : step < all)) continue;
       others.erase(others.begin() + static_cast<ptrdiff_t>(i));
       return r;
     }
     return nullptr;
   }
 
-  // A range without a gate goes with the axis whose places are the same way apart, or a multiple.
+  // A range without a gate goes with the axis that has the same stride, or a multiple of it.
   std::string find_taps(std::vector<Spatial>& axes, std::vector<Node>& others) const {
     for (Node r : others) {
       const int64_t step = std::abs(step_along(sum_, r));
@@ -374,7 +376,7 @@ class Describer {
         static_cast<int>(begin + a.step * (extent(a.place) - 1) - (map_.sizes[d] - 1));
     map_.steps[d - 1] = static_cast<int>(a.step);
     begin_at(out_.at[d], {behind, extent(a.place), a.step, begin});
-    MatrixPlace& offset = out_.at[map_.rank + d - 1];
+    BoxCoordinate& offset = out_.at[map_.rank + d - 1];
     const int64_t plus = back ? -a.dilation * last : 0;
     if (!a.tap) return;
     if (!view_.across.has(a.tap)) return count(offset, a.tap, a.dilation, plus);
@@ -389,7 +391,7 @@ class Describer {
   };
 
   // The place of boxes along rows that count elements of windows.
-  void count_boxes(MatrixPlace& place, const Digit& digit) {
+  void count_boxes(BoxCoordinate& place, const Digit& digit) {
     place.source = source(index_div(view_.begin, span_));
     place.by_box = true;
     place.divide = digit.divide;
@@ -398,8 +400,8 @@ class Describer {
     place.plus = digit.plus;
   }
 
-  // Which pixel a tile or a step begins at.
-  void begin_at(MatrixPlace& place, const Digit& digit) {
+  // The pixel that a tile or a step begins at.
+  void begin_at(BoxCoordinate& place, const Digit& digit) {
     if (out_.k_major) {
       Node at = index_div(view_.begin, digit.divide);
       if (digit.modulo) at = index_mod(at, digit.modulo);
@@ -424,7 +426,7 @@ class Describer {
     begin_at(out_.at[d], {behind, 0, 1, 0});
     if (!part) return;
     Node before = index_mul(part, images);
-    MatrixPlace& place = out_.at[d];
+    BoxCoordinate& place = out_.at[d];
     if (place.source >= 0) {
       Node& at = (*view_.sources)[static_cast<size_t>(place.source)];
       at = index_add(at, before);
@@ -441,7 +443,7 @@ class Describer {
       for (int64_t c : {map_.lower[d - 1], map_.upper[d - 1]})
         if (c < -corner || c >= corner) return "windows that reach too far out of an image";
       if (map_.steps[d - 1] > 8) return "windows more than 8 elements apart";
-      const MatrixPlace& offset = out_.at[map_.rank + d - 1];
+      const BoxCoordinate& offset = out_.at[map_.rank + d - 1];
       Node tap = offset.step > 0 ? (*view_.sums)[static_cast<size_t>(offset.step) - 1] : nullptr;
       const int64_t last = offset.by_box ? std::abs(offset.times) * (offset.modulo - 1)
                            : offset.source >= 0
@@ -453,7 +455,7 @@ class Describer {
     return "";
   }
 
-  static constexpr int64_t kMostRows = 256;  // of a box of a tensor; windows have 1024
+  static constexpr int64_t kMaxRows = 256;  // of a box of a tensor; windows have 1024
 
   Node load_;
   const MatrixView& view_;
@@ -467,10 +469,10 @@ class Describer {
 }  // namespace
 
 bool has_half_boxes(int64_t elements, int bytes) {
-  constexpr double kHalfTime = 0.6;  // measured on an H200
+  constexpr double kHalfTime = 0.6;  // measurements.md: has_half_boxes
   const int64_t box = 128 / bytes, half = box / 2;
-  return kHalfTime * static_cast<double>((elements + half - 1) / half) <
-         static_cast<double>((elements + box - 1) / box);
+  return kHalfTime * static_cast<double>(ceil_div(elements, half)) <
+         static_cast<double>(ceil_div(elements, box));
 }
 
 Node contiguous_range(Node load) {

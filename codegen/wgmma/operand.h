@@ -1,5 +1,5 @@
-// How the copy engine reads an operand of a product on matrix units: as a box of a tensor, or of
-// the windows of images, by what its index and gate say.
+// TMA descriptors of a GEMM's operands, from the index and gate of their loads: a box of a tensor,
+// or of the convolution windows of images (im2col mode).
 #pragma once
 #include <string>
 #include <vector>
@@ -18,24 +18,25 @@ struct MatrixSide {
   uint64_t mask() const;
 };
 
-// What is known of a product when an operand of it is described.
+// The GEMM's tile, from the side of the operand that is described.
 struct MatrixView {
-  MatrixSide across;        // rows or columns
-  int64_t part = 64;        // of those, what is a warpgroup's
-  int blocks = 1;           // of a cluster, each of which copies a part of the boxes for all
-  bool clipped = false;     // a tile need not have more of them than there are
-  MatrixSide k;             // the sum's innermost
-  Node begin = nullptr;     // of the tile, among the elements of `across`
-  uint64_t closed = 0;      // the ranges of the sum
-  std::vector<Node>* sums;  // those that are counted one by one: number 1, 2, ... of the steps
+  MatrixSide across;     // rows or columns
+  int64_t part = 64;     // of those, what is a warpgroup's
+  int blocks = 1;        // of a cluster, each of which copies a part of the boxes for all
+  bool clipped = false;  // a tile need not have more of them than there are
+  MatrixSide k;          // the sum's innermost
+  Node begin = nullptr;  // of the tile, among the elements of `across`
+  uint64_t reduced = 0;  // the ranges of the sum
+  // the other reduced ranges, counted one by one: number 1, 2, ... of the steps
+  std::vector<Node>* sums;
   std::vector<Node>* sources;
 };
 
 // Whether so many contiguous elements of so many bytes are copied faster in boxes of 64 bytes than
-// of 128: what a box adds outside of a tensor takes the copy engine more time than what it reads.
+// of 128: padding outside of the tensor takes TMA more time than elements.
 bool has_half_boxes(int64_t elements, int bytes);
 
-// Why the copy engine cannot read it; empty where it can.
+// The reason why TMA cannot read the load; empty where it can.
 std::string describe(Node load, const MatrixView& view, MatrixOperand& out);
 
 // The only range along which the load's elements lie next to each other; nullptr where there is no

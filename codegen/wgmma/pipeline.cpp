@@ -16,14 +16,14 @@ Ring ring_of(const MatrixTile& tile) {
   const int groups = tile.groups();
   ring.reads.resize(groups);
   for (const MatrixOperand* o : {&tile.a, &tile.b}) {
-    const bool shared = (o == &tile.a) == tile.halved;
+    const bool shared = (o == &tile.a) == tile.split_n;
     const int begin = o == &tile.b ? tile.a.bytes() : 0, part = o->bytes() / (shared ? 1 : groups);
     for (int box = 0; box < o->boxes; ++box)
       ring.boxes.push_back({begin + box * o->box_bytes(), o->box_bytes()});
     for (int group = 0; group < groups; ++group)
       ring.reads[static_cast<size_t>(group)].push_back({begin + (shared ? 0 : group * part), part});
   }
-  const int blocks = tile.shares() ? tile.cluster() : 1;  // that copy into a stage
+  const int blocks = tile.multicasts() ? tile.cluster() : 1;  // that copy into a stage
   for (int block = 1; block < blocks; ++block)
     for (int group = 0; group < groups; ++group)
       ring.reads.push_back(ring.reads[static_cast<size_t>(group)]);
@@ -39,7 +39,7 @@ Ring ring_of(const MatrixTile& tile) {
   // A stage is released one step later: its products are done while the next ones run.
   ring.read = {{RingOp::WaitFull}, {RingOp::Multiply}, {RingOp::WaitProducts, 1},
                {RingOp::Release},  {RingOp::Note},     {RingOp::Advance}};
-  if (tile.type().apart)
+  if (tile.type().promotes_each_step)
     ring.read = {{RingOp::WaitFull}, {RingOp::Multiply}, {RingOp::WaitProducts, 0}, {RingOp::Note},
                  {RingOp::Release},  {RingOp::Sum},      {RingOp::Advance}};
   ring.end = {{RingOp::WaitProducts, 0}, {RingOp::Release}, {RingOp::Use}};
@@ -52,8 +52,8 @@ namespace {
 
 // The thread that fills, or a warpgroup. A warpgroup is one: its products begin when all of its
 // threads have asked for them and end together, so the thread that releases a stage speaks for all.
-struct Worker {
-  int at = 0, parity = 0, noted = -1;  // what the kernel's variables hold
+struct RingThread {
+  int at = 0, parity = 0, noted = -1;  // the values of the kernel's variables
   bool ends = false;                   // in `end`, not in `fill` or `read`
   bool in_tile = false;                // has done a step since the last end
   size_t next = 0;                     // step of the table
@@ -75,8 +75,8 @@ struct PipelineStage {
 
 constexpr int64_t kOpen = -1;
 
-struct State {
-  std::vector<Worker> workers;  // the one that fills first
+struct RingState {
+  std::vector<RingThread> workers;  // the one that fills first
   std::vector<PipelineStage> stages;
   int64_t last = kOpen;  // how many steps along k there are; open: nobody has come so far yet
 };
@@ -94,9 +94,9 @@ class Explorer {
     together_ = bytes == 0;
     add(first());
     while (!todo_.empty() && problem_.empty()) {
-      if (seen_.size() > kMost)
+      if (seen_.size() > kMax)
         return {Verdict::Unproved, Method::None, "the ring of stages has too many states"};
-      const State s = std::move(todo_.front());
+      const RingState s = std::move(todo_.front());
       todo_.pop_front();
       expand(s);
     }
@@ -104,13 +104,13 @@ class Explorer {
   }
 
  private:
-  static constexpr size_t kMost = 1000000;
+  static constexpr size_t kMax = 1000000;
 
-  State first() const {
-    State s;
+  RingState first() const {
+    RingState s;
     s.workers.resize(1 + ring_.reads.size());
     s.stages.resize(static_cast<size_t>(ring_.stages));
-    for (Worker& w : s.workers) w.parity = ring_.read_parity;
+    for (RingThread& w : s.workers) w.parity = ring_.read_parity;
     s.workers[0].parity = ring_.fill_parity;
     for (PipelineStage& stage : s.stages) {
       stage.full.pending = ring_.full_count;
@@ -148,47 +148,47 @@ class Explorer {
       }
   }
 
-  const std::vector<RingStep>& table(const State& s, size_t worker) const {
+  const std::vector<RingStep>& table(const RingState& s, size_t worker) const {
     if (worker == 0) return ring_.fill;
     return s.workers[worker].ends ? ring_.end : ring_.read;
   }
 
   // --- all that can happen next ------------------------------------------------------------------
 
-  void expand(const State& s) {
+  void expand(const RingState& s) {
     bool stays = true, finished = true;  // nobody goes on, unless a tile should end here
     const auto go = [&](auto what) {
-      State next = s;
+      RingState next = s;
       what(next);
       if (problem_.empty()) add(std::move(next));
     };
     for (size_t i = 0; i < s.workers.size(); ++i) {
-      const Worker& w = s.workers[i];
+      const RingThread& w = s.workers[i];
       const bool between = w.next == 0 && !w.ends, at_last = between && w.k == s.last;
       const bool may_end = i > 0 && between && w.in_tile, goes_on = !at_last && can_go_on(s, i);
-      if (may_end) go([&](State& n) { n.workers[i].ends = true; });
-      if (goes_on) go([&](State& n) { step(n, i); });
+      if (may_end) go([&](RingState& n) { n.workers[i].ends = true; });
+      if (goes_on) go([&](RingState& n) { step(n, i); });
       stays &= !goes_on && !(may_end && at_last);
       finished &= at_last && !may_end;
     }
     // The last tile may end where somebody has come, for all of them.
     if (s.last == kOpen)
-      go([&](State& n) {
+      go([&](RingState& n) {
         n.last = 0;
-        for (const Worker& w : n.workers) n.last = std::max(n.last, w.k + (w.next > 0));
+        for (const RingThread& w : n.workers) n.last = std::max(n.last, w.k + (w.next > 0));
       });
     for (size_t at = 0; at < s.stages.size(); ++at)
       for (size_t box = 0; box < ring_.boxes.size(); ++box)
         if (s.stages[at].on_their_way >> box & 1 && matters(s, at)) {
           stays = false;
-          go([&](State& n) { land(n, at, box); });
+          go([&](RingState& n) { land(n, at, box); });
           if (together_) break;
         }
     if (stays && !finished) stuck(s);
   }
 
-  bool can_go_on(const State& s, size_t worker) const {
-    const Worker& w = s.workers[worker];
+  bool can_go_on(const RingState& s, size_t worker) const {
+    const RingThread& w = s.workers[worker];
     const RingOp op = table(s, worker)[w.next].op;
     const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     // A wait is over when the phase before the one in progress has its parity.
@@ -199,9 +199,9 @@ class Explorer {
 
   // A box may land at any time. When it does so makes no difference to others than those who look
   // at the stage, so that it need not be tried before one of them is about to.
-  bool matters(const State& s, size_t at) const {
+  bool matters(const RingState& s, size_t at) const {
     for (size_t i = 0; i < s.workers.size(); ++i) {
-      const Worker& w = s.workers[i];
+      const RingThread& w = s.workers[i];
       const RingOp op = table(s, i)[w.next].op;
       const bool looks = op == RingOp::WaitFull || op == RingOp::Multiply || op == RingOp::Expect ||
                          op == RingOp::Copy || op == RingOp::Theirs;
@@ -212,9 +212,9 @@ class Explorer {
 
   // All up to the next wait at once: what a worker does after a wait can only enable others, or be
   // an error whenever it happens, so nothing is missed where nobody else comes in between.
-  void step(State& s, size_t worker) {
+  void step(RingState& s, size_t worker) {
     const auto& steps = table(s, worker);
-    Worker& w = s.workers[worker];
+    RingThread& w = s.workers[worker];
     do {
       act(s, worker);
       ++w.next;
@@ -226,7 +226,7 @@ class Explorer {
     return op == RingOp::WaitEmpty || op == RingOp::WaitFull || op == RingOp::WaitProducts;
   }
 
-  void finish(Worker& w, size_t worker) {
+  void finish(RingThread& w, size_t worker) {
     w.next = 0;
     if (w.ends) {
       w.ends = w.in_tile = false;
@@ -239,8 +239,8 @@ class Explorer {
     ++w.k;
   }
 
-  void act(State& s, size_t worker) {
-    Worker& w = s.workers[worker];
+  void act(RingState& s, size_t worker) {
+    RingThread& w = s.workers[worker];
     const RingStep& now = table(s, worker)[w.next];
     PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     switch (now.op) {
@@ -287,7 +287,7 @@ class Explorer {
     b.pending = count;
   }
 
-  void arrive(State& s, size_t worker, int at, bool full) {
+  void arrive(RingState& s, size_t worker, int at, bool full) {
     PipelineStage& stage = s.stages[static_cast<size_t>(at)];
     Barrier& b = full ? stage.full : stage.empty;
     if (!b.pending)
@@ -297,10 +297,10 @@ class Explorer {
     settle(b, full ? ring_.full_count : ring_.empty_count);
   }
 
-  void copy(State& s, const Worker& w, size_t box) {
+  void copy(RingState& s, const RingThread& w, size_t box) {
     PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     for (size_t i = 1; i < s.workers.size(); ++i) {
-      const Worker& reader = s.workers[i];
+      const RingThread& reader = s.workers[i];
       if (std::count(reader.groups.begin(), reader.groups.end(), w.at))
         return fail("stage ", w.at, ", step ", w.k, ": is filled when products of ", name(i),
                     " may be reading step ", stage.holds, " there");
@@ -321,7 +321,7 @@ class Explorer {
     stage.on_their_way |= bit;
   }
 
-  void land(State& s, size_t at, size_t box) {
+  void land(RingState& s, size_t at, size_t box) {
     PipelineStage& stage = s.stages[at];
     for (size_t i = box; i < (together_ ? ring_.boxes.size() : box + 1); ++i) {
       if (!(stage.on_their_way >> i & 1)) continue;
@@ -331,8 +331,8 @@ class Explorer {
     settle(stage.full, ring_.full_count);
   }
 
-  void multiply(State& s, size_t worker) {
-    Worker& w = s.workers[worker];
+  void multiply(RingState& s, size_t worker) {
+    RingThread& w = s.workers[worker];
     const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     const uint32_t all = (uint32_t{1} << ring_.boxes.size()) - 1;
     const auto early = [&](const std::string& when) {
@@ -346,10 +346,10 @@ class Explorer {
     w.groups.push_back(w.at);
   }
 
-  void stuck(const State& s) {
+  void stuck(const RingState& s) {
     std::string waits;
     for (size_t i = 0; i < s.workers.size(); ++i) {
-      const Worker& w = s.workers[i];
+      const RingThread& w = s.workers[i];
       if (w.next == 0 && !w.ends && w.k == s.last) continue;
       const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
       const bool full = table(s, i)[w.next].op == RingOp::WaitFull;
@@ -363,7 +363,7 @@ class Explorer {
 
   // --- states ------------------------------------------------------------------------------------
 
-  void add(State s) {
+  void add(RingState s) {
     if (seen_.insert(key(s)).second) todo_.push_back(std::move(s));
   }
 
@@ -371,8 +371,8 @@ class Explorer {
   // future: turning the ring by one stage, the parity of what comes round changed, maps each step
   // of the tables to itself. So all is said relative to the thread that fills. Finitely many states
   // are left, and that all have been seen is the proof for any number of steps.
-  std::string key(const State& s) const {
-    const Worker& origin = s.workers[0];
+  std::string key(const RingState& s) const {
+    const RingThread& origin = s.workers[0];
     const int flip = origin.parity != ring_.fill_parity, n = ring_.stages;
     std::string out;
     const auto put = [&](int64_t v) {
@@ -383,7 +383,7 @@ class Explorer {
     int64_t slowest = origin.k;
     std::vector<std::string> of(s.workers.size());
     for (size_t i = 0; i < s.workers.size(); ++i) {
-      const Worker& w = s.workers[i];
+      const RingThread& w = s.workers[i];
       place(w.at);
       parity(w.parity, w.at);
       place(w.noted);
@@ -422,7 +422,7 @@ class Explorer {
   // may as well land at once. Where not, one by one shows what happens.
   bool together_ = false;
   std::string problem_;
-  std::deque<State> todo_;
+  std::deque<RingState> todo_;
   std::unordered_set<std::string> seen_;
 };
 

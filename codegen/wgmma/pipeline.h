@@ -1,6 +1,7 @@
-// The ring of stages in shared memory through which a kernel of matrix units (codegen/wgmma/tile.h)
-// takes its operands, as a table of steps. The renderer prints the table, and a proof runs the very
-// same table: every order in which its threads, the copy engine and the products can take turns.
+// The pipeline of TMA copies and wgmma over a ring of stages in shared memory
+// (codegen/wgmma/tile.h), as a table of steps for producer and consumers. The renderer prints the
+// table, and a proof explores the very same one: every interleaving of its threads, copies and
+// products.
 #pragma once
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace tiny {
 enum class RingOp : uint8_t {
   WaitEmpty,     // until the stage may be filled
   Expect,        // arrives at full, which then waits for `amount` bytes too
-  Copy,          // asks the copy engine for box `amount`, whose bytes full is told of
+  Copy,          // asks TMA for box `amount`, whose bytes full is told of
   Theirs,        // another block of the cluster asks for it, for both
   WaitFull,      // until the stage may be read
   Multiply,      // issues the products of the stage, as one group
@@ -43,7 +44,7 @@ struct Ring {
   int stages = 0;
   int64_t stage_bytes = 0;
   std::vector<Bytes> boxes;               // copies of a step along k: those of A, then those of B
-  std::vector<std::vector<Bytes>> reads;  // what each warpgroup multiplies
+  std::vector<std::vector<Bytes>> reads;  // the bytes that each warpgroup multiplies
   int full_count = 1, empty_count = 0;    // arrivals
   int fill_parity = 1, read_parity = 0;   // at first
   std::vector<RingStep> fill;             // of the thread that fills, for each step along k

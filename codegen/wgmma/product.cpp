@@ -1,10 +1,12 @@
 #include "codegen/wgmma/product.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/split_k.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -37,7 +39,7 @@ bool find_matrix_product(Node sink, MatrixProduct& p) {
   if (mul->op != Op::Mul) return false;
   p.a = operand_load(mul->src(0), p.mask);
   p.b = operand_load(mul->src(1), p.mask);
-  for (Node r : p.reduce->srcs().subspan(1)) p.closed |= r->ranges;
+  for (Node r : p.reduce->srcs().subspan(1)) p.reduced |= r->ranges;
   for (Node s : sink->srcs())
     if (s->op != Op::Store || std::holds_alternative<OpArg>(s->payload)) return false;
   return p.a && p.b && p.a->dtype == p.b->dtype;
@@ -47,7 +49,7 @@ Node k_range(const MatrixProduct& p) {
   Node k = nullptr;
   for (Node load : {p.a, p.b}) {
     Node first = contiguous_range(load);
-    if (!first || !(first->ranges & p.closed)) continue;
+    if (!first || !(first->ranges & p.reduced)) continue;
     if (k && k != first) return nullptr;
     k = first;
   }
@@ -56,7 +58,7 @@ Node k_range(const MatrixProduct& p) {
 
 namespace {
 
-struct Plan {
+struct WgmmaPlan {
   MatrixProduct product;
   MatrixSide m, n, k;
   std::vector<Node> sums, origins;
@@ -87,7 +89,7 @@ Node merged(const MatrixSide& side) {
   return make(Op::Range, kIndex, {index(side.extent())}, RangeArg{range_id(first), kind(first)});
 }
 
-std::string describe_operands(MatrixTile& tile, Plan& p) {
+std::string describe_operands(MatrixTile& tile, WgmmaPlan& p) {
   p.sums.clear();
   p.origins.clear();
   tile.a = tile.b = {};
@@ -95,23 +97,29 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
   tile.depth = static_cast<int>(p.k.size);
   const MatrixProduct& product = p.product;
   const auto view = [&](const MatrixSide& side, int64_t part, bool clipped) {
-    return MatrixView{side,           part,    tile.copied_by(&side == &p.m),
-                      clipped,        p.k,     first_of_tile(side, merged(side)),
-                      product.closed, &p.sums, &p.origins};
+    return MatrixView{side,
+                      part,
+                      tile.copied_by(&side == &p.m),
+                      clipped,
+                      p.k,
+                      first_of_tile(side, merged(side)),
+                      product.reduced,
+                      &p.sums,
+                      &p.origins};
   };
-  std::string why = describe(product.a, view(p.m, tile.group_rows(), tile.halved), tile.a);
+  std::string why = describe(product.a, view(p.m, tile.group_rows(), tile.split_n), tile.a);
   if (why.empty()) why = describe(product.b, view(p.n, tile.width(), false), tile.b);
-  if (why.empty() && (tile.a.boxes % tile.across || tile.b.boxes % tile.down))
+  if (why.empty() && (tile.a.boxes % tile.cluster_n || tile.b.boxes % tile.cluster_m))
     why = "the blocks of a cluster copy as many boxes each";
   for (const MatrixOperand* o : {&tile.a, &tile.b})
     if (why.empty() && o->boxes > 1 && o->box_bytes() % 1024)
       why = "boxes do not begin at multiples of 1024 bytes, as their swizzle repeats";
   if (why.empty() && tile.b.boxes == 0) why = "so few columns that do not lie along the sum";
-  tile.steps = {tiles_of(p.k.extent(), tile.depth)};
+  tile.steps = {ceil_div(p.k.extent(), tile.depth)};
   tile.begin = -1;
   if (product.mask) {
-    const auto part = part_of_sum(product.mask, p.k);
-    if (!part || ((p.m.mask() | p.n.mask() | product.closed) & part->range->ranges))
+    const auto part = k_slice_of(product.mask, p.k);
+    if (!part || ((p.m.mask() | p.n.mask() | product.reduced) & part->range->ranges))
       return "an operand with a mask";
     if (part->length % tile.depth) return "parts that end within a step";
     tile.steps = {part->length / tile.depth};
@@ -123,22 +131,22 @@ std::string describe_operands(MatrixTile& tile, Plan& p) {
     tile.steps.push_back(extent(k));
     seen |= k->ranges;
   }
-  // What a step reads beyond the last pixel of a part is the next part's, unless one of the
-  // operands is a tensor of just that part: zero there.
+  // A step's elements beyond the last pixel of a slice are the next slice's, unless one of the
+  // operands is a tensor of just that slice: zero there.
   const auto has_parts = [](const MatrixOperand& o) {
     return o.map.windows && o.at[o.map.rank - 1].source >= 0;
   };
   if (why.empty() && tile.a.map.windows && tile.b.map.windows && has_parts(tile.b) &&
       p.k.extent() % tile.depth)
     why = "both operands are windows that end within a step";
-  if (why.empty() && seen != product.closed) why = "a range of the sum is no axis of an operand";
+  if (why.empty() && seen != product.reduced) why = "a range of the sum is no axis of an operand";
   return why;
 }
 
 // Steps of the depth of the boxes that few channels are copied in, or of half the depth where tiles
 // are so large that few stages would fit.
-std::string plan_steps(MatrixTile& tile, Plan& out) {
-  constexpr int64_t kFewest = 3;
+std::string plan_steps(MatrixTile& tile, WgmmaPlan& out) {
+  constexpr int64_t kMin = 3;
   const int bytes = tile.dtype.size();
   const int64_t depth = 128 / bytes, half = depth / 2;
   std::vector<MatrixSide> ks = shared_ranges(out.product);
@@ -150,7 +158,7 @@ std::string plan_steps(MatrixTile& tile, Plan& out) {
     out.k = k;
     out.k.size = few ? half : depth;
     why = describe_operands(tile, out);
-    if (why.empty() && !contiguous && tile.stages() < kFewest) {
+    if (why.empty() && !contiguous && tile.stages() < kMin) {
       out.k.size = half;
       why = describe_operands(tile, out);
     }
@@ -159,55 +167,50 @@ std::string plan_steps(MatrixTile& tile, Plan& out) {
   if (why.empty() && tile.stage_bytes() % 1024)
     why = "stages do not begin at multiples of 1024 bytes, as their swizzle repeats";
   if (why.empty() && tile.stages() < 2) why = "a tile has no room for two stages";
-  const int others = tile.rows * tile.columns * 4 / tile.parts * (tile.parts - 1);
+  const int others = tile.rows * tile.columns * 4 / tile.split_k * (tile.split_k - 1);
   if (why.empty() && others > tile.stages() * tile.stage_bytes())
     why = "the stages have no room for what other blocks add";
   return why;
 }
 
 // Why tiles cannot be taken by clusters as the option says; empty where they can.
-std::string size_problem(const MatrixTile& tile, const Plan& p) {
-  // What any GPU can put in a cluster. Four that copied for each other took 1.6 times as long as
-  // two on an H200, where 30 clusters of four run at a time.
-  constexpr int kMost = 8, kMostShare = 2;
-  if (tile.down * tile.across > (tile.parts > 1 ? 1 : kMostShare) || tile.parts > kMost)
-    return "clusters are two tiles, or up to 8 parts of a sum";
+std::string size_problem(const MatrixTile& tile, const WgmmaPlan& p) {
+  // Any GPU can have clusters of 8; multicast among more than two blocks is slower
+  // (measurements.md: clusters).
+  constexpr int kMax = 8, kMaxShare = 2;
+  if (tile.cluster_m * tile.cluster_n > (tile.split_k > 1 ? 1 : kMaxShare) || tile.split_k > kMax ||
+      !std::has_single_bit(static_cast<unsigned>(tile.split_k)))
+    return "clusters are two tiles, or 2, 4 or 8 slices of split-K";
   // Registers of a quarter of a multiprocessor for each of its threads, less those that are taken
   // otherwise; of a block that has it alone, as many as the compiler keeps a tile in.
-  constexpr int kQuarter = 16384, kOthers = 64, kMostAlone = 128;
+  constexpr int kQuarter = 16384, kOthers = 64, kMaxAlone = 128;
   const int warps = (tile.threads() * tile.blocks() / 32 + 3) / 4;
-  const int most = tile.reallots() ? kMostAlone : kQuarter / (32 * warps) - kOthers;
-  if (tile.parts > 1 && tile.registers() > most) return "what other blocks add needs registers too";
-  if (tiles_of(p.m.extent(), tile.rows) % tile.down ||
-      tiles_of(p.n.extent(), tile.columns) % tile.across)
+  const int most = tile.sets_maxnreg() ? kMaxAlone : kQuarter / (32 * warps) - kOthers;
+  if (tile.split_k > 1 && tile.registers() > most)
+    return "what other blocks add needs registers too";
+  if (ceil_div(p.m.extent(), tile.rows) % tile.cluster_m ||
+      ceil_div(p.n.extent(), tile.columns) % tile.cluster_n)
     return "clusters would have tiles beyond the last";
   return "";
 }
 
-std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
+std::string plan(Node sink, const Opt& opt, MatrixTile& tile, WgmmaPlan& out) {
   MatrixProduct& p = out.product;
   if (!find_matrix_product(sink, p)) return "the kernel is no product of two loads";
   if (opt.axes.empty()) return "no range for the columns";
-  const TileShape shape = shape_of(opt.amount);
-  tile.rows = shape.rows;
-  tile.columns = shape.columns;
-  tile.halved = shape.halved;
-  tile.wide = shape.wide;
-  tile.deep = shape.deep;
-  tile.down = shape.down;
-  tile.across = shape.across;
-  tile.parts = shape.parts;
+  static_cast<TileShape&>(tile) = opt.tile;
   tile.dtype = p.a->dtype;
   const bool any = tile.dtype.is_half() && tile.width() % 8 == 0;
   if (tile.width() < 8 || tile.columns > 256 ||
       !(any || std::has_single_bit(static_cast<unsigned>(tile.columns)) || tile.columns % 32 == 0))
-    return "a tile has 8, 16 or a multiple of 32 columns, of halves any of 8, at most 256";
+    return "a tile has 8, 16 or a multiple of 32 columns, of 16-bit floats any of 8, at most 256";
   if (tile.rows < 64 || tile.rows > 1024 || tile.rows % 64 || tile.group_rows() % 64)
     return "a tile has rows for all warpgroups, 64 at a time";
-  if (tile.wide && tile.width() % 32) return "threads exchange what they have of 32 columns";
-  if (tile.deep && tile.shared_by() == 1)
+  if (tile.vectorized_epilogue && tile.width() % 32)
+    return "threads exchange what they have of 32 columns";
+  if (tile.max_stages && tile.shared_by() == 1)
     return "a block has its multiprocessor to itself as it is";
-  const int most = MatrixTile::kMostRegisters / (tile.type().apart ? 2 : 1);
+  const int most = MatrixTile::kMaxRegisters / (tile.type().promotes_each_step ? 2 : 1);
   if (tile.registers() > most) return cat("a tile has at most ", most, " elements for a thread");
   std::vector<int> rows{opt.axis};
   rows.insert(rows.end(), opt.axes.begin() + 1, opt.axes.end());
@@ -221,10 +224,10 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
   for (int id : rows) add(out.m, id);
   add(out.n, opt.axes[0]);
   if (out.m.ranges.size() != rows.size() || out.n.ranges.size() != 1 ||
-      ((out.m.mask() | out.n.mask()) & p.closed))
+      ((out.m.mask() | out.n.mask()) & p.reduced))
     return "no such ranges";
-  if (tile.halved ? out.n.extent() <= tile.width()
-                  : tile.pieces() > 1 && out.m.extent() <= tile.rows / 2)
+  if (tile.split_n ? out.n.extent() <= tile.width()
+                   : tile.pieces() > 1 && out.m.extent() <= tile.rows / 2)
     return "a warpgroup has nothing of the only tile";
   if (std::string why = size_problem(tile, out); !why.empty()) return why;
   if (p.b->ranges & out.m.mask()) std::swap(p.a, p.b);
@@ -237,20 +240,21 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, Plan& out) {
 
 std::string matrix_problem(Node sink, const Opt& opt) {
   MatrixTile tile;
-  Plan p;
+  WgmmaPlan p;
   return plan(sink, opt, tile, p);
 }
 
 Node use_matrix_unit(Node sink, const Opt& opt) {
   MatrixTile tile;
-  Plan p;
+  WgmmaPlan p;
   const std::string why = plan(sink, opt, tile, p);
   expect(why.empty(), "matrix: ", why);
   for (size_t i = 1; i < p.m.ranges.size(); ++i)
     sink = apply(sink, {OptKind::Merge, opt.axis, range_id(p.m.ranges[i]), {}}, {});
   Node m = merged(p.m), n = p.n.ranges[0];
   Node piece = index_mod(index_div(m, 64), tile.pieces()), row = index_div(index_mod(m, 16), 8);
-  const int side = tile.wide ? 8 : 2, group = side * 4;  // columns of a thread, and of four
+  const int side = tile.vectorized_epilogue ? 8 : 2,
+            group = side * 4;  // columns of a thread, and of four
   Node column = index_div(index_mod(n, tile.width()), group);
   column = index_add(index_mul(piece, tile.width() / group), column);
   Node at = index_add(index_mul(index_add(index_mul(column, 2), row), side), index_mod(n, side));
@@ -268,7 +272,7 @@ Node use_matrix_unit(Node sink, const Opt& opt) {
 std::string cluster_problem(Node sink) {
   for (Node matrix : all_of(sink, Op::Matrix)) {
     const MatrixTile tile(matrix);
-    if (!tile.shares()) continue;
+    if (!tile.multicasts()) continue;
     Node range = nullptr;
     for (Node r : ranges_of(sink))
       if (kind(r) == RangeKind::Block) {
@@ -282,9 +286,10 @@ std::string cluster_problem(Node sink) {
       return simplify(substitute(matrix->src(source), range, number));
     };
     for (const MatrixOperand* o : {&tile.a, &tile.b})
-      for (int i = 0; i < o->places(); ++i)
+      for (int i = 0; i < o->coordinates(); ++i)
         for (int block = 0; block < tile.cluster(); ++block) {
-          const int same = o == &tile.a ? block % tile.down : block / tile.down * tile.down;
+          const int same =
+              o == &tile.a ? block % tile.cluster_m : block / tile.cluster_m * tile.cluster_m;
           const int source = o->at[i].source;
           if (tile.copied_by(o == &tile.a) > 1 && source >= 0 &&
               in_block(source, block) != in_block(source, same))

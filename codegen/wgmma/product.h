@@ -1,8 +1,8 @@
-// The pass that makes a kernel's sum of products one of matrix units, by an option that says which
-// ranges count the rows and columns of a tile; and what its heuristic sees in the kernel
-// (codegen/heuristics/gpu_wgmma.cpp).
+// The pass that puts a kernel's GEMM on wgmma, by an option that names the ranges of a tile's rows
+// and columns; and the GEMM as its heuristic sees it (codegen/heuristics/gpu_wgmma.cpp).
 #pragma once
 #include "codegen/wgmma/operand.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -10,15 +10,12 @@ namespace tiny {
 struct MatrixProduct {
   Node reduce = nullptr, a = nullptr, b = nullptr;
   Node mask = nullptr;  // one of them is zero where it does not hold
-  uint64_t closed = 0;
+  uint64_t reduced = 0;
 };
 bool find_matrix_product(Node sink, MatrixProduct& p);
 
 // The range along k that both operands are read along in rows of 128 bytes.
 Node k_range(const MatrixProduct& p);
-
-// How many tiles of a size it takes.
-inline int64_t tiles_of(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 // Why the option is not legal; empty where it is.
 std::string matrix_problem(Node sink, const Opt& opt);

@@ -4,14 +4,15 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/product.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
 // Where parts begin at multiples of what the inner ranges count, a bound has the outer ones alone.
-std::optional<SumPart> part_of_sum(Node mask, const MatrixSide& k) {
+std::optional<KSlice> k_slice_of(Node mask, const MatrixSide& k) {
   if (mask->op != Op::And) return {};
-  SumPart part;
+  KSlice part;
   int bounds = 0;
   for (Node c : mask->srcs()) {
     if (c->op != Op::Lt || c->src(0)->dtype != kIndex) return {};
@@ -49,9 +50,8 @@ std::optional<SumPart> part_of_sum(Node mask, const MatrixSide& k) {
 
 namespace {
 
-// Of sums in parts: how fast tiles multiply where so many blocks share a multiprocessor, and where
-// one has it alone, beside 128 rows and 256 columns, which make 6 TFLOP/s on each multiprocessor of
-// an H200. Measured there, in gradients of weights of four convolutions.
+// With split-K: rates of tiles where so many blocks share a multiprocessor, and where one has it
+// alone, relative to 128 rows and 256 columns (measurements.md: PartTile).
 struct PartTile {
   TileShape shape;
   double rate, alone;
@@ -65,7 +65,7 @@ constexpr PartTile kPartTiles[] = {{{128, 256}, 1.0, 1.0, 1},
 
 // Of all tiles on multiprocessors that take one after the other, for one element along k.
 double time_of(const PartTile& tile, int64_t m, int64_t n, int64_t others, int64_t cores) {
-  const int64_t all = tiles_of(m, tile.shape.rows) * tiles_of(n, tile.shape.columns) * others;
+  const int64_t all = ceil_div(m, tile.shape.rows) * ceil_div(n, tile.shape.columns) * others;
   const int64_t turns = all / (cores * tile.blocks), rest = all % (cores * tile.blocks);
   const double shared = tile.blocks / tile.rate;
   const double last = rest == 0 ? 0 : rest <= cores ? 1 / tile.alone : shared;
@@ -97,8 +97,8 @@ WindowTile window_tile(const WindowSizes& w, int64_t parts, int64_t cores) {
   for (int wide : {64, 128}) {
     if (w.columns <= wide / 2) continue;
     constexpr int64_t kThreads = 256;  // of two warpgroups
-    const int64_t most = MatrixTile::kMostRegisters * kThreads / wide / 64 * 64;
-    const int64_t rows = (tiles_of(all, tiles_of(all, most)) + 63) / 64 * 64;
+    const int64_t most = MatrixTile::kMaxRegisters * kThreads / wide / 64 * 64;
+    const int64_t rows = (ceil_div(all, ceil_div(all, most)) + 63) / 64 * 64;
     const double rate = wide == 64 ? 0.58 : 0.98;
     consider({{static_cast<int>(rows), wide, true}, rate, rate, 1});
   }

@@ -1,7 +1,8 @@
-// Sums of products on matrix units (codegen/wgmma/tile.h) in parts: few results of long sums, as
-// those of the gradient of a weight, are computed as several partial sums each. Parts need not be
-// as long as each other, nor end where a range does: one operand of the product is zero outside of
-//   part * length <= number along k < (part + 1) * length.
+// Split-K for wgmma (codegen/wgmma/tile.h): a GEMM of few results and long sums, such as the
+// gradient of a weight, is computed as several partial sums. Slices need not be as long as each
+// other, nor end where a range does: one operand is masked outside of
+//
+//   slice * length <= number along k < (slice + 1) * length.
 #pragma once
 #include <optional>
 
@@ -10,13 +11,13 @@
 namespace tiny {
 
 // A range of the results, and how many elements along k are of each of its iterations.
-struct SumPart {
+struct KSlice {
   Node range = nullptr;
   int64_t length = 0;
 };
 
-// What the mask says, that and no more; nothing where it says anything else.
-std::optional<SumPart> part_of_sum(Node mask, const MatrixSide& k);
+// The slice of k that a mask selects; nothing where it selects anything else.
+std::optional<KSlice> k_slice_of(Node mask, const MatrixSide& k);
 
 // The gradient of a weight in `parts`, and its best tile: one tap's channels along the rows, or the
 // elements of windows, all `taps` times `channels`, so that what it is multiplied with is read once
@@ -32,7 +33,7 @@ struct WindowTile {
 };
 WindowTile window_tile(const WindowSizes& sizes, int64_t parts, int64_t cores);
 
-// The same of m rows and n columns, as many times as there are `others`.
+// The best tile of a GEMM of m rows and n columns, repeated `others` times.
 WindowTile tile_of_parts(int64_t m, int64_t n, int64_t others, int64_t cores);
 
 }  // namespace tiny

@@ -13,8 +13,8 @@ namespace {
 template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
   visit(tile.rows);
   visit(tile.columns);
-  visit(tile.halved);
-  visit(tile.wide);
+  visit(tile.split_n);
+  visit(tile.vectorized_epilogue);
   visit(tile.depth);
   int type = static_cast<int>(tile.dtype.scalar);
   visit(type);
@@ -38,7 +38,7 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
       visit(map.upper[d]);
       visit(map.steps[d]);
     }
-    for (MatrixPlace& at : o->at) {
+    for (BoxCoordinate& at : o->at) {
       visit(at.source);
       visit(at.step);
       visit(at.divide);
@@ -50,13 +50,13 @@ template <class Visit> void each_number(MatrixTile& tile, Visit visit) {
     map.element_bytes = tile.dtype.size();
     map.dtype = tile.dtype;
   }
-  visit(tile.deep);
+  visit(tile.max_stages);
   visit(tile.begin);
   visit(tile.a.advance);
   visit(tile.b.advance);
-  visit(tile.down);
-  visit(tile.across);
-  visit(tile.parts);
+  visit(tile.cluster_m);
+  visit(tile.cluster_n);
+  visit(tile.split_k);
 }
 
 }  // namespace
@@ -94,45 +94,21 @@ bool MatrixTile::reads_once() const {
 }
 
 // Two where half of the registers hold a tile, and half of the shared memory enough stages; of the
-// smallest tiles three, but where memory is all that limits four stages of a third are too few: 64
-// rows times 4096 x 11008 take 31.3 us on an H200 with six, 33.9 with four.
+// smallest tiles three, but where memory is the limit four stages of a third are too few
+// (measurements.md: shared_by).
 int MatrixTile::shared_by() const {
   if (groups() == 1) return columns <= (reads_once() ? 32 : 64) ? 3 : 2;
-  if (type().apart && registers() > kMostRegisters / 4) return 1;
+  if (type().promotes_each_step && registers() > kMaxRegisters / 4) return 1;
   return rows == 128 && columns <= 128 ? 2 : 1;
 }
 
 // A warpgroup can leave its registers to the others; that pays where one block has all of them.
-int MatrixTile::threads() const { return multipliers() + (reallots() ? 128 : 32); }
+int MatrixTile::threads() const { return multipliers() + (sets_maxnreg() ? 128 : 32); }
 
 // Of 228 KiB, less what the system takes of each block, makes the addresses multiples of 1024, and
 // the barriers.
 int MatrixTile::stages() const {
   return std::min(8, (228 / blocks() * 1024 - 4096) / stage_bytes());
-}
-
-namespace {
-constexpr int64_t kTile = 1024;  // times eight times the pieces of 64 rows, and three flags
-constexpr int64_t kCluster = 256 * kTile;  // times the logarithms of a cluster's sizes, in fours
-
-int logarithm(int n) { return std::countr_zero(static_cast<unsigned>(n)); }
-}  // namespace
-
-int64_t amount_of(const TileShape& shape) {
-  const int flags = shape.deep * 4 + shape.halved * 2 + shape.wide;
-  const int cluster =
-      logarithm(shape.down) + 4 * logarithm(shape.across) + 16 * logarithm(shape.parts);
-  if (shape.rows == 128 && flags == 0 && cluster == 0) return shape.columns;
-  return shape.columns + kTile * (shape.rows / 64 * 8 + flags) + kCluster * cluster;
-}
-
-TileShape shape_of(int64_t amount) {
-  const int columns = static_cast<int>(amount % kTile);
-  const int rest = static_cast<int>(amount % kCluster / kTile);
-  const int cluster = static_cast<int>(amount / kCluster);
-  if (rest == 0) return {128, columns};
-  return {rest / 8 * 64,     columns,          rest / 2 % 2 != 0,    rest % 2 != 0,
-          rest / 4 % 2 != 0, 1 << cluster % 4, 1 << cluster / 4 % 4, 1 << cluster / 16 % 4};
 }
 
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async", the shapes and
@@ -154,19 +130,18 @@ bool has_matrix_unit(const Target& target, DType dtype) {
 }
 
 bool has_window_unit(const Target& target, DType dtype) {
-  return has_matrix_unit(target, dtype) && matrix_type(dtype)->turns;
+  return has_matrix_unit(target, dtype) && matrix_type(dtype)->allows_mn_major;
 }
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size) {
   const int64_t clusters = std::max(1, target.cores * tile.blocks() / tile.cluster());
   const int64_t most = clusters * tile.cluster();
-  // Beside what is read once lies what another copy asks for as well. On an H200 8 rows times 4096
-  // x 11008 take 26.3 us where a miss fetches 128 bytes, and 26.9 where it fetches 256; squares of
-  // 2048, whose elements are read again, 1.5 % more.
+  // An operand that is read once needs no neighbouring sectors of a miss; one with reuse does
+  // (measurements.md: once).
   const int64_t copied = size.grid[0] * tile.rows * tile.all_steps() * tile.depth;
   const bool once = !tile.a.map.windows && copied <= tile.a.elements + tile.a.elements / 8;
   // Pairs of blocks fill all multiprocessors; of larger clusters some have no room for as many.
-  size.grid[0] *= tile.parts;
-  if (tile.parts <= 2) size.grid[0] = std::min(size.grid[0], most);
+  size.grid[0] *= tile.split_k;
+  if (tile.split_k <= 2) size.grid[0] = std::min(size.grid[0], most);
   size.cluster = tile.cluster();
   size.block[0] = tile.threads();
   size.shared_bytes = tile.stages() * tile.stage_bytes() + 1024;

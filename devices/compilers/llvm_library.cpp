@@ -1,13 +1,12 @@
 #include "devices/compilers/llvm_library.h"
 
-#include <dlfcn.h>
-
 #include <map>
 
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/library.h"
+#include "tiny/base/thread.h"
 
 namespace tiny {
 namespace llvm_c {
@@ -58,10 +57,11 @@ std::string take_failure(const Functions& llvm, Failure failure) {
 }
 
 std::string initialize_target(void* library, const std::string& target) {
+  LibraryFunctions functions(library);
   for (const char* part : {"TargetInfo", "Target", "TargetMC", "AsmPrinter", "AsmParser"}) {
     const std::string name = cat("LLVMInitialize", target, part);
-    auto initialize = reinterpret_cast<void (*)()>(dlsym(library, name.c_str()));
-    if (initialize == nullptr) return name;
+    void (*initialize)() = nullptr;
+    if (!functions.find(name, initialize)) return name;
     initialize();
   }
   return "";
@@ -71,24 +71,18 @@ namespace {
 
 // Fills the table of functions; gives the name of one that the library lacks, or nothing.
 std::string bind_functions(void* library, Functions& llvm) {
-#define TINY_BIND(result, name, parameters)                                        \
-  llvm.name = reinterpret_cast<decltype(llvm.name)>(dlsym(library, "LLVM" #name)); \
-  if (llvm.name == nullptr) return "LLVM" #name;
-  TINY_LLVM_FUNCTIONS(TINY_BIND)
-#undef TINY_BIND
-  return "";
+  LibraryFunctions functions(library);
+#define TINY_NEED(result, name, parameters) functions.need("LLVM" #name, llvm.name);
+  TINY_LLVM_FUNCTIONS(TINY_NEED)
+#undef TINY_NEED
+  return functions.missing();
 }
 
-// Opens one file as LLVM; gives the reason when it is unfit.
-std::string open_file(const std::string& file, void*& library, Llvm& llvm) {
-  library = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return dlerror();
+// Why an open library is no LLVM that can be used; nothing of one that is, which fills the table.
+std::string fault_of(void* library, const std::string& file, Llvm& llvm) {
   std::string missing = bind_functions(library, llvm);
   if (missing.empty()) missing = initialize_target(library, kHostTarget);
-  if (!missing.empty()) {
-    dlclose(library);
-    return cat(file, ": has no function ", missing, ", LLVM 16 or later is needed");
-  }
+  if (!missing.empty()) return cat("has no function ", missing, ", LLVM 16 or later is needed");
   llvm.library = library;
   llvm.GetVersion(&llvm.major, &llvm.minor, &llvm.patch);
   // Up to 18, LLVM's JIT looks its own functions up among the symbols of the whole process.
@@ -96,37 +90,25 @@ std::string open_file(const std::string& file, void*& library, Llvm& llvm) {
   return "";
 }
 
-std::string describe_search(const std::vector<std::string>& files, const std::string& reasons) {
-  std::string text = "LLVM's library was not found: searched for";
-  for (const std::string& file : files) text += (&file == &files[0] ? " " : ", ") + file;
-  if (!reasons.empty()) text += " (" + reasons + ")";
-  return text +
-         ". Install it (Debian, Ubuntu: apt install libllvm19), set LLVM_PATH to the file "
-         "libLLVM.so of version 16 or later, or use CPU_COMPILER=cc";
-}
-
-// Opens the first file that is there and fit; else gives the reason.
-std::string open_first(const std::vector<std::string>& files, void*& library, Llvm& llvm) {
-  std::string reasons;
-  for (const std::string& file : files) {
-    const std::string reason = open_file(file, library, llvm);
-    if (reason.empty()) return "";
-    // That a file of the usual places is not there needs no second mention.
-    const bool absent = reason.find("No such file") != std::string::npos;
-    if (!absent || files.size() == 1) reasons += (reasons.empty() ? "" : "; ") + reason;
-  }
-  return describe_search(files, reasons);
+OpenedLibrary open_llvm(const std::vector<std::string>& files, Llvm& llvm) {
+  OpenedLibrary opened = open_library(files, RTLD_LAZY, [&](void* library, const auto& file) {
+    return fault_of(library, file, llvm);
+  });
+  if (!opened.handle)
+    opened.failure = cat("LLVM's library was not found: ", opened.failure,
+                         ". Install it (Debian, Ubuntu: apt install libllvm19), set LLVM_PATH to "
+                         "the file libLLVM.so of version 16 or later, or use CPU_COMPILER=cc");
+  return opened;
 }
 
 void on_fatal_error(const char* reason);
 
-struct Search {
+struct LlvmSearch {
   Llvm llvm;
   std::string failure;
 
-  Search() {
-    void* library = nullptr;
-    failure = open_first(files_to_search(), library, llvm);
+  LlvmSearch() {
+    failure = open_llvm(files_to_search(), llvm).failure;
     if (!failure.empty()) return;
     llvm.triple = take_message(llvm, llvm.GetDefaultTargetTriple());
     llvm.cpu = take_message(llvm, llvm.GetHostCPUName());
@@ -143,8 +125,9 @@ struct Search {
   }
 };
 
-const Search& search() {
-  static const Search& instance = *new Search;  // never destroyed: used until the process ends
+const LlvmSearch& search() {
+  static const LlvmSearch& instance =
+      *new LlvmSearch;  // never destroyed: used until the process ends
   return instance;
 }
 
@@ -165,9 +148,10 @@ void on_fatal_error(const char* reason) {
 }
 
 // One compilation with its own context, so that types and constants do not pile up.
-class Compilation {
+class LlvmCompilation {
  public:
-  Compilation(const Llvm& llvm, const Source& source, const Processor& processor, Machine& machine)
+  LlvmCompilation(const Llvm& llvm, const Source& source, const Processor& processor,
+                  Machine& machine)
       : llvm_(llvm),
         source_(source),
         processor_(processor),
@@ -178,7 +162,7 @@ class Compilation {
   }
 
   // After a fatal error the context and the machine are in an unknown state: they are left alone.
-  ~Compilation() {
+  ~LlvmCompilation() {
     compiling = nullptr;
     if (!finished_) {
       machine_ = nullptr;
@@ -244,7 +228,7 @@ class Compilation {
 
   // Without a handler LLVM prints an error and exits.
   static void on_diagnostic(Diagnostic diagnostic, void* self) {
-    auto& compilation = *static_cast<Compilation*>(self);
+    auto& compilation = *static_cast<LlvmCompilation*>(self);
     const Llvm& llvm = compilation.llvm_;
     if (llvm.GetDiagInfoSeverity(diagnostic) != kSeverityError) return;
     compilation.errors_ += take_message(llvm, llvm.GetDiagInfoDescription(diagnostic)) + " ";
@@ -302,7 +286,7 @@ std::string compile(const Source& source, const Processor& processor, const char
   const Llvm& llvm = library();
   auto& machines = of_thread<ThreadMachines>();
   std::string out =
-      Compilation(llvm, source, processor, machines.get(llvm, processor)).run(passes, output);
+      LlvmCompilation(llvm, source, processor, machines.get(llvm, processor)).run(passes, output);
   end_objects_before_libraries();
   return out;
 }
@@ -314,11 +298,10 @@ bool llvm_available() { return llvm_c::search().failure.empty(); }
 std::string llvm_missing_reason() { return llvm_c::search().failure; }
 
 std::string llvm_search_failure(const std::vector<std::string>& files) {
-  void* library = nullptr;
   llvm_c::Llvm llvm;
-  std::string failure = llvm_c::open_first(files, library, llvm);
-  if (failure.empty()) dlclose(library);
-  return failure;
+  const OpenedLibrary opened = llvm_c::open_llvm(files, llvm);
+  if (opened.handle) dlclose(opened.handle);
+  return opened.failure;
 }
 
 }  // namespace tiny

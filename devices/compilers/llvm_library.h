@@ -132,7 +132,7 @@ const Llvm& library();
 // LLVM's message; consumes the failure.
 std::string take_failure(const Functions& llvm, Failure failure);
 
-// What code is generated for.
+// The processor that code is generated for.
 struct Processor {
   std::string triple, cpu, features;
 };

@@ -25,7 +25,7 @@ std::string system_compiler_id(const SystemCompiler& compiler);
 // which names the kernel `entry`.
 std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
                                   const std::string& text);
-// The same of several files, one for each text.
+// A shared object of several files, one for each text.
 std::string compile_shared_object(const SystemCompiler& compiler, const std::string& entry,
                                   const std::vector<std::string>& texts);
 

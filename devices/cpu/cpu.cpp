@@ -15,6 +15,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
+#include "tiny/ir/sizes.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -31,9 +32,9 @@ constexpr CpuCompiler kCompilers[] = {
     {"cc", Target::Language::C, cc_id, compile_cc, load_cc},
 };
 
-constexpr size_t kAlignment = 64;       // a cache line, and the widest vector register
+constexpr size_t kAlignment = 64;       // bytes of a cache line, and of the largest vector register
 constexpr size_t kSmallestBlock = 128;  // a kernel may load a whole vector at element 0
-constexpr int64_t kMostThreads = 1024;
+constexpr int64_t kMaxThreads = 1024;
 
 const CpuCompiler& choose_compiler(std::string_view wanted) {
   std::string name(wanted);
@@ -52,8 +53,8 @@ const CpuCompiler& choose_compiler(std::string_view wanted) {
 int choose_threads(int64_t wanted) {
   if (wanted == 0) wanted = env_int("THREADS");
   if (wanted == 0) wanted = std::max(1u, std::thread::hardware_concurrency());
-  check(wanted > 0 && wanted <= kMostThreads, "THREADS=", wanted, ": the CPU device takes 1 to ",
-        kMostThreads, " threads, or 0 for all cores");
+  check(wanted > 0 && wanted <= kMaxThreads, "THREADS=", wanted, ": the CPU device takes 1 to ",
+        kMaxThreads, " threads, or 0 for all cores");
   return static_cast<int>(wanted);
 }
 
@@ -134,7 +135,7 @@ void forget_bf16(Target& target) {
     target.arch.erase(at, unit.size() + 1);
 }
 
-// Those that CPU_UNITS names, as plain code where it says so or the processor lacks one.
+// The matrix units that CPU_UNITS names, as plain code where it says so or the processor lacks one.
 void choose_units(Target& target) {
   const std::string wanted = env_text("CPU_UNITS"), own = target.arch;
   if (wanted.empty()) return;
@@ -209,7 +210,7 @@ CpuDevice::CpuDevice(std::string_view compiler, int64_t threads)
 // Huge pages are not asked for: measured on a matrix product of 1024 x 1024, which reads columns at
 // a stride of 4 KiB, they put too many lines into the same cache sets and cost a fifth.
 void* CpuDevice::alloc(size_t bytes) {
-  const size_t size = std::max(kSmallestBlock, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  const size_t size = std::max(kSmallestBlock, round_up(bytes, kAlignment));
   void* block = size < bytes ? nullptr : std::aligned_alloc(kAlignment, size);  // no wrap-around
   if (block == nullptr)
     throw DeviceError(cat("CPU: out of memory: cannot allocate ", bytes, " bytes"));
@@ -257,7 +258,7 @@ bool CpuDevice::transfer(std::span<const Transfer> all) {
 
 namespace {
 
-template <class T> void add_up_as(const SharedSum& s) {
+template <class T> void add_up_as(const AllReduce& s) {
   for (size_t i = 0; i < s.count; ++i) {
     T sum = 0;
     for (const void* from : s.from) sum += static_cast<const T*>(from)[i];
@@ -267,7 +268,7 @@ template <class T> void add_up_as(const SharedSum& s) {
 }
 
 // By dtype; null where there is none.
-void (*adder_of(DType t))(const SharedSum&) {
+void (*adder_of(DType t))(const AllReduce&) {
   if (t == kF32) return add_up_as<float>;
   if (t == kF64) return add_up_as<double>;
   if (t == kI32) return add_up_as<int32_t>;
@@ -276,13 +277,13 @@ void (*adder_of(DType t))(const SharedSum&) {
 
 }  // namespace
 
-std::string CpuDevice::missing_for_sums(SumBy by, DType dtype) {
+std::string CpuDevice::missing_for_all_reduce(SumBy by, DType dtype) {
   if (by != SumBy::Flags) return "CPUs have no library for it";
   return adder_of(dtype) ? "" : cat("CPUs do not add up values of ", dtype, " together");
 }
 
 // From the last to the first, as above.
-std::shared_ptr<SumOfRanks> CpuDevice::add_up(std::span<const SharedSum> sums) {
+std::shared_ptr<PendingAllReduce> CpuDevice::all_reduce(std::span<const AllReduce> sums) {
   for (size_t i = sums.size(); i-- > 0;) adder_of(sums[i].dtype)(sums[i]);
   return nullptr;
 }
@@ -313,7 +314,7 @@ std::string host_cpu_id() {
       << ' ' << model.edx << ' ' << features.ebx << ' ' << features.ecx << ' ' << features.edx
       << ' ' << more.eax << " vector bytes " << std::dec;
   Target target;
-  detect_vectors(target);  // what the operating system lets us use of it
+  detect_vectors(target);  // only features that the operating system lets us use
   out << target.vector_bytes;
   return out.str();
 #else

@@ -24,7 +24,7 @@ class CpuProgram : public Program {
   CpuKernel kernel_;
 };
 
-// What a compiler for the CPU offers; a row of the table in cpu.cpp.
+// A compiler for the CPU: a row of the table in cpu.cpp.
 struct CpuCompiler {
   const char* name;
   Target::Language language;
@@ -52,8 +52,8 @@ class CpuDevice : public Device {
   bool transfer(std::span<const Transfer> all) override;  // between CPU devices
   bool reads(Device& peer) override;
   // Not faster here; so that programs and tests may ask for it as they do on GPUs.
-  std::string missing_for_sums(SumBy by, DType dtype) override;
-  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override;
+  std::string missing_for_all_reduce(SumBy by, DType dtype) override;
+  std::shared_ptr<PendingAllReduce> all_reduce(std::span<const AllReduce> sums) override;
 
   std::string compiler_id() const override { return compiler_.id(); }
   std::string compile(const Source& source) override { return compiler_.compile(source); }

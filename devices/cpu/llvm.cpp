@@ -7,7 +7,7 @@
 #include "devices/cpu/cpu.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 
 namespace tiny {
 namespace {
@@ -16,7 +16,7 @@ using namespace llvm_c;
 
 // ------------------------------------------------------------------------------ loading
 
-// What went wrong in a load of this thread; LLVM's lookup itself only says that it failed.
+// The reason of a failed load of this thread; LLVM's lookup itself only says that it failed.
 struct LoadErrors {
   std::string text;
 };
@@ -24,14 +24,14 @@ std::string& load_errors() { return of_thread<LoadErrors>().text; }
 
 // One JIT for the process. Each program has a dylib of its own, so that two may define the same
 // symbols; LLVM cannot destroy a dylib, hence an emptied one waits for the next program.
-class Jit {
+class CpuJit {
  public:
   struct Place {
     Dylib dylib = nullptr;
     Tracker tracker = nullptr;
   };
 
-  explicit Jit(const Llvm& llvm) : llvm_(llvm) {
+  explicit CpuJit(const Llvm& llvm) : llvm_(llvm) {
     check_failure(llvm_.OrcCreateLLJIT(&jit_, nullptr), "starting the JIT");
     session_ = llvm_.OrcLLJITGetExecutionSession(jit_);
     llvm_.OrcExecutionSessionSetErrorReporter(session_, collect_error, this);
@@ -88,7 +88,7 @@ class Jit {
   }
 
   static void collect_error(void* self, Failure failure) {
-    load_errors() += take_failure(static_cast<Jit*>(self)->llvm_, failure) + "; ";
+    load_errors() += take_failure(static_cast<CpuJit*>(self)->llvm_, failure) + "; ";
   }
 
   Dylib take_dylib() {
@@ -133,18 +133,18 @@ class Jit {
   int dylibs_ = 0;
 };
 
-Jit& jit() {
-  static Jit& instance = *new Jit(library());  // never destroyed, like the library
+CpuJit& jit() {
+  static CpuJit& instance = *new CpuJit(library());  // never destroyed, like the library
   return instance;
 }
 
 class LlvmProgram : public CpuProgram {
  public:
-  LlvmProgram(CpuKernel kernel, Jit::Place place) : CpuProgram(kernel), place_(place) {}
+  LlvmProgram(CpuKernel kernel, CpuJit::Place place) : CpuProgram(kernel), place_(place) {}
   ~LlvmProgram() override { jit().unload(place_); }
 
  private:
-  Jit::Place place_;
+  CpuJit::Place place_;
 };
 
 }  // namespace
@@ -161,11 +161,11 @@ std::string compile_llvm(const Source& source) {
   const char* light = library().major >= 18
                           ? "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg)"
                           : "function(sroa,early-cse,instcombine,simplifycfg)";
-  return compile(source, host(), source.heavy ? "default<O2>" : light);
+  return compile(source, host(), source.is_gemm ? "default<O2>" : light);
 }
 
 std::unique_ptr<Program> load_llvm(const std::string& object, const std::string& entry) {
-  Jit::Place place;
+  CpuJit::Place place;
   CpuKernel kernel = jit().load(object, entry, place);
   end_objects_before_libraries();
   return std::make_unique<LlvmProgram>(kernel, place);

@@ -12,7 +12,7 @@ namespace {
 
 // The life of a worker's chunk: Idle -> Ready (the caller has filled it in) -> Running (the worker
 // or the caller has claimed it) -> Idle. Stop ends the worker.
-enum State : uint32_t { kIdle, kReady, kRunning, kStop };
+enum PoolState : uint32_t { kIdle, kReady, kRunning, kStop };
 
 // About 25 us on AMD, 90 us on Intel: longer than the gap between two kernels of a busy program,
 // and short enough that an idle program uses no processor.
@@ -57,7 +57,7 @@ struct alignas(128) CpuPool::Worker {
 
   // The store must be sequentially consistent: notify_one skips the system call when it sees no
   // sleeper, so the new state has to be visible before it looks.
-  void signal(State next) {
+  void signal(PoolState next) {
     state.store(next, std::memory_order_seq_cst);
     state.notify_one();
   }

@@ -1,5 +1,5 @@
-// Sums over GPUs that these make together: by a kernel of our own on each, or by NCCL. Which of
-// them, or of the ways without either, is chosen in runtime/distributed/collective.cpp.
+// All-reduce over GPUs of one process: by a kernel of our own on each, or by NCCL. The algorithm is
+// chosen in runtime/distributed/collective.cpp.
 #include <algorithm>
 #include <map>
 
@@ -7,15 +7,16 @@
 #include "devices/gpu/nccl.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 namespace {
 
-constexpr size_t kMostGpus = 8, kMostSums = 24;  // of one launch, as in the text below
-constexpr int64_t kMostBlocks = 128;  // no more than a GPU runs at once: they wait for each other's
+constexpr size_t kMaxGpus = 8, kMaxSums = 24;  // of one launch, as in the text below
+constexpr int64_t kMaxBlocks = 128;  // no more than a GPU runs at once: they wait for each other's
 constexpr int64_t kThreads = 512;
-// From so many bytes on each GPU adds up a part of the sum and writes it into the memory of all,
-// where less goes over the links than if each read all that the others have.
+// Two-shot from so many bytes on: each GPU adds up a slice and writes it into the memory of all,
+// which moves less over the links than if each read all pieces.
 constexpr size_t kShared = 512 << 10;
 
 // An element type of the kernel below: how it is added up.
@@ -92,7 +93,7 @@ union Packet {
 // All fields take 8 bytes: the host writes them in a row.
 struct Addition {
   u64 size, shared;             // shared: each GPU makes a part, for all
-  u64 block;                    // which begins: small sums are made side by side
+  u64 block;  // the first block; small sums run concurrently
   Element* out[kGpus];          // null: not wanted there
   const Element* from[kGpus];
 };
@@ -181,13 +182,14 @@ Source cuda_sum_source(DType dtype) {
   return {"sum_together", text_of(*e), Source::Language::Cuda};
 }
 
-// What GPUs that make sums together share: flags in the memory of each, and counts of its meetings.
+// State of GPUs that make all-reduces together: flags in the memory of each, and the epochs of its
+// barriers.
 struct CudaDevice::Together {
   std::vector<CudaDevice*> gpus;
   std::vector<void*> flags;
 
   explicit Together(std::vector<CudaDevice*> all) : gpus(std::move(all)) {
-    const std::vector<uint32_t> zeros(kMostBlocks * (kMostGpus + 1));
+    const std::vector<uint32_t> zeros(kMaxBlocks * (kMaxGpus + 1));
     for (CudaDevice* d : gpus) {
       for (CudaDevice* other : gpus)
         if (other != d)
@@ -206,23 +208,23 @@ struct CudaDevice::Together {
     return *one;
   }
 
-  static bool is_shared(const SharedSum& s) {
+  static bool is_shared(const AllReduce& s) {
     const auto is_wanted = [](void* to) { return to != nullptr; };
     return s.count * s.dtype.size() >= kShared && std::all_of(s.to.begin(), s.to.end(), is_wanted);
   }
 
   // Of one dtype; for each GPU.
-  std::vector<LaunchItem> launches(std::span<const SharedSum> sums) {
+  std::vector<LaunchItem> launches(std::span<const AllReduce> sums) {
     const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
-    const int64_t most = std::min<int64_t>(kMostBlocks, gpus[0]->target().cores);
+    const int64_t most = std::min<int64_t>(kMaxBlocks, gpus[0]->target().cores);
     int64_t blocks = 0;
     std::vector<int64_t> begin;  // the block of each sum
     uint64_t shares = 0;
-    for (const SharedSum& s : sums) {
+    for (const AllReduce& s : sums) {
       int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
       if (is_shared(s)) packets /= static_cast<int64_t>(gpus.size());
       begin.push_back(blocks);
-      blocks += std::max<int64_t>((packets + kThreads - 1) / kThreads, 1);
+      blocks += std::max<int64_t>(ceil_div(packets, kThreads), 1);
       shares += is_shared(s);
     }
     LaunchSize size;
@@ -233,18 +235,18 @@ struct CudaDevice::Together {
       std::vector<void*> batch{as_field(me), as_field(gpus.size()), as_field(limit),
                                as_field(sums.size()), as_field(shares)};
       const auto add = [&](const auto& pointers) {
-        for (size_t i = 0; i < kMostGpus; ++i)
+        for (size_t i = 0; i < kMaxGpus; ++i)
           batch.push_back(i < pointers.size() ? const_cast<void*>(pointers[i]) : nullptr);
       };
       add(flags);
       for (size_t i = 0; i < sums.size(); ++i) {
-        const SharedSum& s = sums[i];
+        const AllReduce& s = sums[i];
         batch.insert(batch.end(), {as_field(s.count), as_field(is_shared(s)),
                                    as_field(static_cast<uint64_t>(begin[i] % size.grid[0]))});
         add(s.to);
         add(s.from);
       }
-      batch.resize(5 + kMostGpus + kMostSums * (3 + 2 * kMostGpus));
+      batch.resize(5 + kMaxGpus + kMaxSums * (3 + 2 * kMaxGpus));
       out.push_back({&gpus[me]->sum_program(sums[0].dtype), size, std::move(batch)});
     }
     return out;
@@ -261,14 +263,15 @@ Program& CudaDevice::sum_program(DType dtype) {
   return *program;
 }
 
-std::string CudaDevice::missing_for_sums(SumBy by, DType dtype) {
+std::string CudaDevice::missing_for_all_reduce(SumBy by, DType dtype) {
   if (by == SumBy::Library) return nccl().missing_reason(dtype);
   return element_of(dtype) ? "" : cat("its kernel does not add up values of ", dtype);
 }
 
-std::vector<std::vector<LaunchItem>> CudaDevice::sum_launches(std::span<const SharedSum> sums) {
-  std::map<Scalar, std::vector<SharedSum>> by_dtype;
-  for (const SharedSum& s : sums) {
+std::vector<std::vector<LaunchItem>> CudaDevice::all_reduce_launches(
+    std::span<const AllReduce> sums) {
+  std::map<Scalar, std::vector<AllReduce>> by_dtype;
+  for (const AllReduce& s : sums) {
     if (s.by != SumBy::Flags) return {};
     by_dtype[s.dtype.scalar].push_back(s);
   }
@@ -276,20 +279,20 @@ std::vector<std::vector<LaunchItem>> CudaDevice::sum_launches(std::span<const Sh
   for (Device* d : sums[0].devices) gpus.push_back(&dynamic_cast<CudaDevice&>(*d));
   std::vector<std::vector<LaunchItem>> out(gpus.size());
   for (const auto& [dtype, all] : by_dtype)
-    for (size_t i = 0; i < all.size(); i += kMostSums) {
-      const size_t count = std::min(kMostSums, all.size() - i);
+    for (size_t i = 0; i < all.size(); i += kMaxSums) {
+      const size_t count = std::min(kMaxSums, all.size() - i);
       const auto made = Together::of(gpus).launches(std::span(all).subspan(i, count));
       for (size_t g = 0; g < gpus.size(); ++g) out[g].push_back(made[g]);
     }
   return out;
 }
 
-std::shared_ptr<SumOfRanks> CudaDevice::add_up(std::span<const SharedSum> sums) {
-  std::vector<SharedSum> own;
-  for (const SharedSum& s : sums)
+std::shared_ptr<PendingAllReduce> CudaDevice::all_reduce(std::span<const AllReduce> sums) {
+  std::vector<AllReduce> own;
+  for (const AllReduce& s : sums)
     if (s.by == SumBy::Flags) own.push_back(s);
   if (!own.empty()) {
-    const auto launches = sum_launches(own);  // compiled before any of them waits
+    const auto launches = all_reduce_launches(own);  // compiled before any of them waits
     for (size_t g = 0; g < launches.size(); ++g)
       for (const LaunchItem& i : launches[g])
         dynamic_cast<CudaDevice&>(*sums[0].devices[g]).start(*i.program, i.size, i.args);

@@ -27,7 +27,7 @@ CudaDevice::CudaDevice(int index) : GpuDevice(cuda_driver(), index) {
   target_.kind = Target::Kind::Gpu;
   target_.language = Target::Language::Cuda;
   target_.arch = cuda_arch(attribute(kMajor), attribute(kMinor));
-  target_.vector_bytes = 16;       // the widest load of a thread
+  target_.vector_bytes = 16;       // bytes of a thread's largest load
   target_.vector_registers = 255;  // of 32 bits, the most that a thread can have
   target_.cores = attribute(known.multiprocessors);
   target_.l2_bytes = attribute(known.l2_bytes);

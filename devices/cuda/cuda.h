@@ -14,9 +14,10 @@ class CudaDevice : public GpuDevice {
   std::string compile(const Source& source) override;
 
   // By flags: a kernel on each GPU that waits for the others; the library is NCCL.
-  std::string missing_for_sums(SumBy by, DType dtype) override;
-  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override;
-  std::vector<std::vector<LaunchItem>> sum_launches(std::span<const SharedSum> sums) override;
+  std::string missing_for_all_reduce(SumBy by, DType dtype) override;
+  std::shared_ptr<PendingAllReduce> all_reduce(std::span<const AllReduce> sums) override;
+  std::vector<std::vector<LaunchItem>> all_reduce_launches(
+      std::span<const AllReduce> sums) override;
 
  private:
   struct Together;  // cuda_sum.cpp

@@ -1,8 +1,7 @@
 #include "devices/cuda/driver.h"
 
-#include <dlfcn.h>
-
 #include "tiny/base/exit_order.h"
+#include "tiny/base/library.h"
 
 namespace tiny {
 namespace {
@@ -16,23 +15,21 @@ const std::vector<std::string>& files_to_search() {
 
 // Fills the table; gives the name of a required function that the library lacks, or nothing.
 std::string bind_functions(void* library, GpuDriver& driver) {
-#define TINY_BIND(name, symbol, parameters) \
-  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, symbol));
-#define TINY_BIND_REQUIRED(name, symbol, parameters) \
-  TINY_BIND(name, symbol, parameters)                \
-  if (driver.name == nullptr) return symbol;
-  TINY_GPU_REQUIRED(TINY_BIND_REQUIRED)
-  TINY_GPU_OPTIONAL(TINY_BIND)
-#undef TINY_BIND_REQUIRED
-#undef TINY_BIND
-  return "";
+  LibraryFunctions functions(library);
+#define TINY_NEED(name, symbol, parameters) functions.need(symbol, driver.name);
+#define TINY_FIND(name, symbol, parameters) functions.find(symbol, driver.name);
+  TINY_GPU_REQUIRED(TINY_NEED)
+  TINY_GPU_OPTIONAL(TINY_FIND)
+#undef TINY_FIND
+#undef TINY_NEED
+  return functions.missing();
 }
 
-struct Search {
+struct CudaSearch {
   GpuDriver driver;
   std::string failure;  // why there is no driver or no GPU
 
-  Search() {
+  CudaSearch() {
     // CU_DEVICE_ATTRIBUTE_...
     driver.attributes = {.most_threads = 1,
                          .warp = 10,
@@ -40,15 +37,15 @@ struct Search {
                          .l2_bytes = 38,
                          .shared_bytes = 97,  // of a block that asks for it
                          .memory_pools = 115};
-    void* library = open_first(files_to_search(), failure);
-    if (library == nullptr) {
+    const OpenedLibrary library = open_library(files_to_search());
+    if (library.handle == nullptr) {
       failure =
-          cat("the CUDA driver's library was not found: ", failure,
+          cat("the CUDA driver's library was not found: ", library.failure,
               ". It comes with NVIDIA's driver (Debian, Ubuntu: apt install nvidia-driver; "
               "in a container: run it with --gpus all); without an NVIDIA GPU use DEVICE=CPU");
       return;
     }
-    const std::string missing = bind_functions(library, driver);
+    const std::string missing = bind_functions(library.handle, driver);
     if (!missing.empty())
       failure = cat("the CUDA driver's library has no function ", missing,
                     ": it is too old, a driver for CUDA 11.4 or later is needed");
@@ -69,8 +66,9 @@ struct Search {
   }
 };
 
-const Search& search() {
-  static const Search& instance = *new Search;  // never destroyed: used until the process ends
+const CudaSearch& search() {
+  static const CudaSearch& instance =
+      *new CudaSearch;  // never destroyed: used until the process ends
   return instance;
 }
 

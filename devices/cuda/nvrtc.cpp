@@ -1,7 +1,5 @@
 #include "devices/cuda/nvrtc.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -10,6 +8,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
+#include "tiny/base/library.h"
 #include "tiny/base/text.h"
 
 namespace tiny {
@@ -18,7 +17,7 @@ namespace {
 using NvrtcProgram = struct NvrtcProgramTag*;
 
 constexpr int kInvalidOption = 5;
-constexpr const char* kFileName = "kernel.cu";  // what the log calls the source
+constexpr const char* kFileName = "kernel.cu";  // the source's name in the log
 
 // -default-device: functions without __device__ are for the GPU too. Warnings would be about
 // generated code, the assembler's report is wanted in the log. The text says what is contracted.
@@ -72,13 +71,12 @@ std::vector<std::string> files_to_search() {
 
 // Fills the table of functions; gives the name of one that the library lacks, or nothing.
 std::string bind_functions(void* library, Nvrtc& nvrtc) {
-#define TINY_BIND(name, parameters)                                                   \
-  nvrtc.name = reinterpret_cast<decltype(nvrtc.name)>(dlsym(library, "nvrtc" #name)); \
-  if (nvrtc.name == nullptr) return "nvrtc" #name;
-  TINY_NVRTC_FUNCTIONS(TINY_BIND)
-  TINY_BIND(GetErrorString, )
-#undef TINY_BIND
-  return "";
+  LibraryFunctions functions(library);
+#define TINY_NEED(name, parameters) functions.need("nvrtc" #name, nvrtc.name);
+  TINY_NVRTC_FUNCTIONS(TINY_NEED)
+  TINY_NEED(GetErrorString, )
+#undef TINY_NEED
+  return functions.missing();
 }
 
 // NVRTC opens a second library by its bare name, which the linker finds where it is open already:
@@ -91,15 +89,10 @@ void open_builtins(const Nvrtc& nvrtc) {
   dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
 }
 
-// Opens one file as NVRTC; gives the reason when it is unfit.
-std::string open_file(const std::string& file, void*& library, Nvrtc& nvrtc) {
-  library = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return dlerror();
+// Why an open library is no NVRTC that can be used; nothing of one that is, which fills the table.
+std::string fault_of(void* library, const std::string& file, Nvrtc& nvrtc) {
   const std::string missing = bind_functions(library, nvrtc);
-  if (!missing.empty()) {
-    dlclose(library);
-    return cat(file, ": has no function ", missing, ", NVRTC 11.2 or later is needed");
-  }
+  if (!missing.empty()) return cat("has no function ", missing, ", NVRTC 11.2 or later is needed");
   nvrtc.file = file;
   nvrtc.Version(&nvrtc.major, &nvrtc.minor);
   int count = 0;
@@ -111,42 +104,32 @@ std::string open_file(const std::string& file, void*& library, Nvrtc& nvrtc) {
   return "";
 }
 
-std::string describe_search(const std::vector<std::string>& files, const std::string& reasons) {
-  std::string text = "CUDA's compiler NVRTC was not found: searched for";
-  for (const std::string& file : files) text += (&file == &files[0] ? " " : ", ") + file;
-  if (!reasons.empty()) text += " (" + reasons + ")";
-  return text +
-         ". Install it (from NVIDIA's repository: apt install cuda-nvrtc-13-0; or pip install "
-         "nvidia-cuda-nvrtc-cu12), or set NVRTC_LIBRARY to the file libnvrtc.so.12 or .13 that "
-         "came with PyTorch or pip";
+OpenedLibrary open_nvrtc(const std::vector<std::string>& files, Nvrtc& nvrtc) {
+  OpenedLibrary opened = open_library(files, RTLD_LAZY, [&](void* library, const auto& file) {
+    return fault_of(library, file, nvrtc);
+  });
+  if (!opened.handle)
+    opened.failure =
+        cat("CUDA's compiler NVRTC was not found: ", opened.failure,
+            ". Install it (from NVIDIA's repository: apt install cuda-nvrtc-13-0; or pip install "
+            "nvidia-cuda-nvrtc-cu12), or set NVRTC_LIBRARY to the file libnvrtc.so.12 or .13 that "
+            "came with PyTorch or pip");
+  return opened;
 }
 
-// Opens the first file that is there and fit; else gives the reason.
-std::string open_first(const std::vector<std::string>& files, void*& library, Nvrtc& nvrtc) {
-  std::string reasons;
-  for (const std::string& file : files) {
-    const std::string reason = open_file(file, library, nvrtc);
-    if (reason.empty()) return "";
-    // That a file of the usual places is not there needs no second mention.
-    const bool absent = reason.find("No such file") != std::string::npos;
-    if (!absent || files.size() == 1) reasons += (reasons.empty() ? "" : "; ") + reason;
-  }
-  return describe_search(files, reasons);
-}
-
-struct Search {
+struct NvrtcSearch {
   Nvrtc nvrtc;
   std::string failure;
 
-  Search() {
-    void* library = nullptr;
-    failure = open_first(files_to_search(), library, nvrtc);
+  NvrtcSearch() {
+    failure = open_nvrtc(files_to_search(), nvrtc).failure;
     if (failure.empty()) end_objects_before_libraries();
   }
 };
 
-const Search& search() {
-  static const Search& instance = *new Search;  // never destroyed: used until the process ends
+const NvrtcSearch& search() {
+  static const NvrtcSearch& instance =
+      *new NvrtcSearch;  // never destroyed: used until the process ends
   return instance;
 }
 
@@ -157,16 +140,16 @@ const Nvrtc& library() {
 
 // ---------------------------------------------------------------------------- compiling
 
-class Compilation {
+class NvrtcCompilation {
  public:
-  Compilation(const Nvrtc& nvrtc, const std::string& text) : nvrtc_(nvrtc) {
+  NvrtcCompilation(const Nvrtc& nvrtc, const std::string& text) : nvrtc_(nvrtc) {
     status_ = nvrtc.CreateProgram(&program_, text.c_str(), kFileName, 0, nullptr, nullptr);
   }
-  ~Compilation() {
+  ~NvrtcCompilation() {
     if (program_) nvrtc_.DestroyProgram(&program_);
   }
-  Compilation(const Compilation&) = delete;
-  Compilation& operator=(const Compilation&) = delete;
+  NvrtcCompilation(const NvrtcCompilation&) = delete;
+  NvrtcCompilation& operator=(const NvrtcCompilation&) = delete;
 
   NvrtcResult run(const std::string& arch) {
     const std::string target = "--gpu-architecture=" + arch;
@@ -221,7 +204,7 @@ std::set<int> lines_named(const std::string& log) {
   return lines;
 }
 
-// Those lines with their neighbours, numbered.
+// The lines with their neighbours, numbered.
 std::string excerpt(const std::string& text, const std::set<int>& lines) {
   TextReader in(text);
   std::string out, line;
@@ -247,7 +230,7 @@ int number_before(const std::string& log, const std::string& mark) {
 }  // namespace
 
 NvrtcResult nvrtc_compile(const std::string& text, const std::string& arch) {
-  return Compilation(library(), text).run(arch);
+  return NvrtcCompilation(library(), text).run(arch);
 }
 
 std::string compile_cuda(const std::string& text, const std::string& arch, std::string* log,
@@ -327,11 +310,10 @@ std::string nvrtc_id() {
 std::string nvrtc_file() { return library().file; }
 
 std::string nvrtc_search_failure(const std::vector<std::string>& files) {
-  void* library = nullptr;
   Nvrtc nvrtc;
-  std::string failure = open_first(files, library, nvrtc);
-  if (failure.empty()) dlclose(library);
-  return failure;
+  const OpenedLibrary opened = open_nvrtc(files, nvrtc);
+  if (opened.handle) dlclose(opened.handle);
+  return opened.failure;
 }
 
 }  // namespace tiny

@@ -13,8 +13,8 @@ namespace tiny {
 std::string compile_cuda(const std::string& text, const std::string& arch,
                          std::string* log = nullptr, const std::string& entry = "kernel");
 
-// What the assembler says of a kernel in the log, of the first one where none is named; -1 where it
-// says nothing. Bytes of the stack are arrays that are indexed dynamically, spilled ones are
+// Resources of a kernel as the assembler logs them, of the first one where none is named; -1 where
+// it says nothing. Bytes of the stack are arrays that are indexed dynamically, spilled ones are
 // registers that did not fit.
 struct CudaResources {
   int registers = -1, stack_bytes = -1, spill_bytes = -1;

@@ -16,7 +16,7 @@ namespace tiny {
 namespace {
 
 constexpr const char* kService = "nvrtc";
-constexpr int kMostWorkers = 16;
+constexpr int kMaxWorkers = 16;
 constexpr double kPatience = 1e6;  // seconds: a compilation may take what it takes
 
 std::string serve(const std::string& request) {
@@ -33,7 +33,7 @@ std::string serve(const std::string& request) {
 
 __attribute__((constructor)) void serve_nvrtc() { serve_if_worker(kService, serve); }
 
-struct Worker {
+struct NvrtcWorker {
   std::unique_ptr<WorkerProcess> process;  // none while it is being started
   bool busy = false;
 
@@ -62,7 +62,7 @@ class Compilers {
   }
 
   NvrtcResult compile(const std::string& text, const std::string& arch) {
-    if (Worker* worker = take()) {
+    if (NvrtcWorker* worker = take()) {
       NvrtcResult result;
       const bool alive = worker->compile(text, arch, result);
       give_back(worker, alive);
@@ -78,11 +78,11 @@ class Compilers {
   static size_t most_workers() {
     const int64_t wanted = env_int("NVRTC_WORKERS");
     if (wanted >= 0) return static_cast<size_t>(wanted);
-    return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMostWorkers);
+    return std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMaxWorkers);
   }
 
   // A worker, or nullptr with this process taken.
-  Worker* take() {
+  NvrtcWorker* take() {
     const size_t most = getpid() == owner_ ? most_workers() : 0;  // not those of a fork's parent
     std::unique_lock lock(mutex_);
     for (;; freed_.wait(lock)) {
@@ -101,8 +101,8 @@ class Compilers {
   }
 
   // Starts a worker without holding the lock.
-  Worker* start(std::unique_lock<std::mutex>& lock) {
-    Worker* worker = workers_.emplace_back(std::make_unique<Worker>()).get();
+  NvrtcWorker* start(std::unique_lock<std::mutex>& lock) {
+    NvrtcWorker* worker = workers_.emplace_back(std::make_unique<NvrtcWorker>()).get();
     worker->busy = true;
     lock.unlock();
     auto process = std::make_unique<WorkerProcess>(
@@ -114,7 +114,7 @@ class Compilers {
     return worker;
   }
 
-  void give_back(Worker* worker, bool alive) {
+  void give_back(NvrtcWorker* worker, bool alive) {
     std::lock_guard lock(mutex_);
     worker->busy = false;
     if (!alive) std::erase_if(workers_, [&](const auto& w) { return w.get() == worker; });
@@ -145,7 +145,7 @@ class Compilers {
   std::condition_variable freed_;  // this process or a worker
   bool busy_ = false;              // this process compiles
   bool starting_fails_ = false;
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<NvrtcWorker>> workers_;
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "devices/emulator/prelude.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 namespace {
@@ -62,7 +63,7 @@ int choose_threads() {
   return static_cast<int>(wanted > 0 ? wanted : std::max(1u, std::thread::hardware_concurrency()));
 }
 
-size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t padded(size_t bytes) { return round_up(bytes, kAlignment); }
 
 // The first byte of these that is not as alloc left it, -1 if there is none; mends them.
 ptrdiff_t find_damage(char* begin, size_t bytes) {
@@ -73,7 +74,7 @@ ptrdiff_t find_damage(char* begin, size_t bytes) {
   return hit - begin;
 }
 
-// Which side of a buffer was written, empty if neither; mends it.
+// The side of a buffer that was overwritten, empty if neither; mends it.
 std::string damage(char* begin, size_t bytes) {
   const auto before = find_damage(begin - kMargin, kMargin);
   const auto after = find_damage(begin + bytes, padded(bytes) - bytes + kMargin);

@@ -1,4 +1,4 @@
-// A GPU on paper: takes the CUDA or HIP text of kernels for one target, compiles it as C++ and
+// A GPU emulator: takes the CUDA or HIP text of kernels for one target, compiles it as C++ and
 // executes grids on the CPU's cores. Threads of a block are fibers that meet at barriers and
 // exchanges between lanes. It is for tests of GPU kernels where no GPU is. It reports, with the
 // thread and, where addr2line (binutils) is, the line: threads that do not meet, accesses outside

@@ -62,8 +62,9 @@ FiberContext::FiberContext(FiberContext&&) noexcept = default;
 FiberContext& FiberContext::operator=(FiberContext&&) noexcept = default;
 
 void FiberContext::start(char* stack, size_t bytes, void (*function)(void*), void* argument) {
-  // What tiny_switch_stack pops: r15, r14, r13, r12, rbx, rbp, the return address. After that the
-  // stack pointer is a multiple of 16, as it must be where tiny_enter_fiber calls the function.
+  // The registers that tiny_switch_stack pops: r15, r14, r13, r12, rbx, rbp, the return address.
+  // After that the stack pointer is a multiple of 16, as it must be where tiny_enter_fiber calls
+  // the function.
   auto top = reinterpret_cast<uintptr_t>(stack + bytes) / 16 * 16;
   auto** frame = reinterpret_cast<void**>(top) - 9;
   std::memset(frame, 0, 9 * sizeof(void*));

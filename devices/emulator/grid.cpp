@@ -12,7 +12,8 @@
 #include "devices/emulator/matrix_units.h"
 #include "devices/emulator/shadow.h"
 #include "tiny/base/error.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
+#include "tiny/ir/sizes.h"
 
 // Code on the stacks of fibers: the sanitizers know one stack per thread.
 #define ON_FIBER __attribute__((no_sanitize("address", "thread")))
@@ -20,7 +21,7 @@
 namespace tiny {
 namespace {
 
-constexpr int kMostLanes = 64, kMostWarps = 128, kSlotBytes = 16;  // warps of a cluster
+constexpr int kMaxLanes = 64, kMaxWarps = 128, kSlotBytes = 16;  // warps of a cluster
 // An exchange between lanes is positive; a thread that polls asks again at some later time.
 constexpr int kBarrier = 0, kEnded = -1, kPoll = -2, kCluster = -3;
 
@@ -92,7 +93,7 @@ class Worker : public Emulated {
   void poll_until_barrier();
   void check_together(int begin, int end);
   int number_of(int begin) const {  // of the warp that begins there
-    const int warp = launch_->target.warp, each = (count_ + warp - 1) / warp;
+    const int warp = launch_->target.warp, each = ceil_div(count_, warp);
     return begin / count_ * each + begin % count_ / warp;
   }
   int64_t events() const;
@@ -114,8 +115,8 @@ class Worker : public Emulated {
   FiberStacks stacks_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
-  alignas(64) char slot_memory_[kMostWarps][2][kMostLanes * kSlotBytes];  // in turn
-  char second_slots_[kMostWarps] = {};  // whether it is the second one's turn
+  alignas(64) char slot_memory_[kMaxWarps][2][kMaxLanes * kSlotBytes];  // in turn
+  char second_slots_[kMaxWarps] = {};  // whether it is the second one's turn
   std::vector<char> signal_stack_ = std::vector<char>(64 << 10);
   std::vector<char> fault_stack_ = std::vector<char>(64 << 10);
   volatile bool inside_ = false;  // a kernel runs
@@ -156,8 +157,8 @@ ON_FIBER void Worker::on_wait(Emulated* e, int what, int line) {
   w.next_thread().switch_to(thread.fiber->context);
 }
 
-// What runs when a thread has come to a stop: the next one of its warp, in the end the warp's
-// master. From fiber to fiber the processor predicts all jumps, as the stacks have the same calls.
+// The fiber that runs when a thread stops: the next one of its warp, in the end the warp's master.
+// From fiber to fiber the processor predicts all jumps, as the stacks have the same calls.
 ON_FIBER FiberContext& Worker::next_thread() {
   if (++current_ >= end_) return main_;
   ++lane;
@@ -295,7 +296,7 @@ ON_FIBER int Worker::on_products(Emulated* e, int what, int groups, int line) {
   return done;
 }
 
-// What is wrong with an access to shared memory, if anything.
+// The fault of an access to shared memory; empty where there is none.
 std::string Worker::shared_problem(int64_t at, int64_t bytes, bool writes) {
   const bool first = !now().shadow.is_touched(static_cast<size_t>(at));
   int other = -1;
@@ -526,10 +527,9 @@ void Worker::poll_until_barrier() {
   }
 }
 
-// Every other block has its last warp first: so one of them reads what a missing barrier lets it
-// read too early.
+// Every other block has its last warp first, so that a missing barrier shows.
 void Worker::run_warps(int64_t cluster) {
-  const int warp = launch_->target.warp, warps = (count_ + warp - 1) / warp;
+  const int warp = launch_->target.warp, warps = ceil_div(count_, warp);
   for (int i = 0; i < cluster_ * warps; ++i) {
     const int64_t block = i / warps, number = i % warps;
     const bool forward = (cluster * cluster_ + block) % 2 == 0;
@@ -572,7 +572,7 @@ void Worker::run_blocks_of(EmulatedLaunch& launch, int64_t cluster) {
     b.place[1] = static_cast<int>(index / size.grid[0] % size.grid[1]);
     b.place[2] = static_cast<int>(index / size.grid[0] / size.grid[1]);
     b.memory.resize(static_cast<size_t>(launch.target.shared_bytes) +
-                    EmulatedProgram::kMostArrays * EmulatedProgram::kGapBytes);
+                    EmulatedProgram::kMaxArrays * EmulatedProgram::kGapBytes);
     b.matrix.begin_block(b.memory.data(), static_cast<int64_t>(b.memory.size()), count_);
     b.shadow.grow(0);
     b.shadow.begin_block();

@@ -1,4 +1,4 @@
-// How the emulator executes a grid: loaded kernels, and the blocks of a launch run one after the
+// Executes grids in the emulator: loaded kernels, and the blocks of a launch run one after the
 // other by each thread of the system that takes part, with fibers as threads of the block.
 #pragma once
 #include <atomic>
@@ -23,7 +23,7 @@ struct EmulatedBuffer {
 class EmulatedProgram : public Program {
  public:
   static constexpr int64_t kGapBytes = 16;  // between arrays of shared memory
-  static constexpr size_t kMostArrays = 256;
+  static constexpr size_t kMaxArrays = 256;
 
   EmulatedProgram(const std::string& binary, const std::string& entry);
 

@@ -1,5 +1,5 @@
-// LLVM IR for AMD's GPUs (codegen/render/llvm/amdgpu.h) as the emulator executes it: the same text,
-// with what only such a GPU has replaced by calls, is compiled by LLVM for this processor, with the
+// Emulates LLVM IR for AMD's GPUs (codegen/render/llvm/amdgpu.h): the same text, with the
+// intrinsics of such a GPU replaced by calls, is compiled by LLVM for this processor, with the
 // hooks of its thread sanitizer on accesses to memory.
 #pragma once
 #include <string>

@@ -6,6 +6,7 @@
 
 #include "tiny/base/error.h"
 #include "tiny/ir/dtype.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -42,7 +43,7 @@ void EmulatedMatrixUnits::begin_block(char* shared, int64_t bytes, int threads) 
   stored_.clear();
   barriers_.clear();
   copies_.clear();
-  warpgroups_.assign(static_cast<size_t>((threads + kGroup - 1) / kGroup), {});
+  warpgroups_.assign(static_cast<size_t>(ceil_div(threads, kGroup)), {});
   threads_.assign(static_cast<size_t>(threads), {});
 }
 
@@ -160,7 +161,7 @@ bool EmulatedMatrixUnits::complete_copy() {
   return true;
 }
 
-// What of box[0] elements from `element` on lies inside the tensor, the rest as zeros.
+// Copies box[0] elements from `element` on, zeros outside the tensor.
 void EmulatedMatrixUnits::copy_row(const Copy& copy, const int64_t* element, uint32_t to) {
   const TensorMap& map = copy.map->map;
   const auto size = static_cast<size_t>(map.element_bytes);

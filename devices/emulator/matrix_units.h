@@ -1,7 +1,6 @@
-// What a block of the emulator has of Hopper's asynchronous units: barriers in shared memory, the
-// engine that copies boxes of tensors, and products of warpgroups. From the PTX ISA alone
-// ("mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions"), not
-// from what codegen/wgmma/tile.h says, so that the two check each other.
+// Hopper's asynchronous units for a block of the emulator: mbarriers, TMA, and wgmma. From the PTX
+// ISA alone ("mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix
+// Instructions"), not from what codegen/wgmma/tile.h says, so that the two check each other.
 //
 // Everything happens at the worst time that the ISA allows: the box that a copy fills is spoilt
 // when the copy is issued and filled as late as can be, the last copy first; products read their
@@ -63,7 +62,7 @@ class EmulatedMatrixUnits {
 
   // --- clusters ----------------------------------------------------------------------------------
 
-  // What another block of the cluster may do here, or one that copies for several: why it may not.
+  // The reason why another block of the cluster, or one that multicasts, may not reach this one.
   std::string reach();
   void fence_cluster() { shown_ = true; }
   void meet();  // all threads of all blocks are there

@@ -1,6 +1,6 @@
-// What the emulator puts in front of a GPU kernel's text so that a C++17 compiler takes it: the
+// The emulator's prelude: text before a GPU kernel's so that a C++17 compiler takes it. The
 // primitives of the dialect (thread numbers, barrier, exchange between lanes, shared memory,
-// atomics, 16-bit floats), and what they share with the device.
+// atomics, 16-bit floats), and the structs that they share with the device.
 #pragma once
 
 namespace tiny {
@@ -23,7 +23,7 @@ TINY_DECLARE_TWICE(
       char* shared;              // the block's shared memory
       long long shared_ready;    // how much of it was filled with the poison
       long long dynamic_shared;  // bytes of it that the launch asked for
-      bool flushes;              // MFMA takes subnormals of products of halves for zeros
+      bool flushes;              // MFMA takes subnormals in products of 16-bit floats for zeros
       // Returns when all threads of the warp, or for a barrier of the block, wait at `line` for the
       // same `what`: 0 a barrier, positive an exchange between lanes; at some later time for -2.
       // For -3: all threads of the cluster, wherever they are.
@@ -242,8 +242,8 @@ static void matrix_16x16(S* d, const T* a, const T* b, A where_a, B where_b, D w
     }
   for (int i = 0; i < results; ++i) d[i] += sums[i];
 }
-// On gfx90a alone, products of halves take subnormals for zeros in A, B and D, before and after
-// (MIOpen's documentation, "MI200 matrix fused multiply-add (MFMA) behavior specifics").
+// On gfx90a alone, products of 16-bit floats take subnormals for zeros in A, B and D, before and
+// after (MIOpen's documentation, "MI200 matrix fused multiply-add (MFMA) behavior specifics").
 template <class T> INLINE f32 least_normal(T) { return 0; }
 template <class T> INLINE T flushed(T x, f32 least) {
   return __builtin_fabsf(number(x)) < least ? T{} : x;

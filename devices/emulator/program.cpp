@@ -1,4 +1,4 @@
-// Where a kernel's arrays of shared memory lie, and which line of its text an address belongs to.
+// Placement of a kernel's arrays in shared memory, and the line of its text of an address.
 #include <dlfcn.h>
 
 #include "devices/emulator/grid.h"
@@ -13,7 +13,7 @@ int64_t EmulatedProgram::place_shared(long long* place, int64_t bytes, int64_t l
     used += (size + 15) / 16 * 16;
     at = (begin + size + 15) / 16 * 16 + kGapBytes;
   }
-  if (used > limit || arrays_.size() == kMostArrays) return -1;
+  if (used > limit || arrays_.size() == kMaxArrays) return -1;
   arrays_.emplace_back(at, bytes);
   __atomic_store_n(place, at, __ATOMIC_RELAXED);
   return at;

@@ -1,5 +1,5 @@
-// What the emulator remembers of each byte of a block's shared memory: who has written and read it
-// since the last barrier, and whether anybody has written it at all.
+// Shadow memory of a block's shared memory: per byte, who has written and read it since the last
+// barrier, and whether anybody has written it at all.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@ class SharedShadow {
   void begin_block();
   void barrier() { ++epoch_; }
 
-  // Notes an access of a thread (its number in the block). What is wrong with it: two threads
-  // access a byte between two barriers and one of them writes, or nobody has written what is read.
+  // Notes an access of a thread (its number in the block) and returns its fault: two threads access
+  // a byte between two barriers and one of them writes, or nobody has written a byte that is read.
   // Then `other` is the thread that it meets there, -1 where that is one of several.
   Problem touch(size_t begin, size_t bytes, int thread, bool writes, int* other);
   bool is_touched(size_t byte) const { return bytes_[byte].writer || bytes_[byte].reader; }

@@ -1,7 +1,5 @@
 #include "devices/gpu/driver.h"
 
-#include <dlfcn.h>
-
 #include "runtime/device/device.h"
 
 namespace tiny {
@@ -44,18 +42,6 @@ void destroy_event(const GpuDriver& driver, GpuEvent event) {
   if (!event) return;
   driver.event_destroy(event);
   --Device::live_events;
-}
-
-void* open_first(const std::vector<std::string>& files, std::string& failure) {
-  std::string reason;
-  for (const std::string& file : files) {
-    if (void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    if (reason.empty()) reason = dlerror();  // of the linker's path
-  }
-  failure = "searched for";
-  for (const std::string& file : files) failure += (&file == &files[0] ? " " : ", ") + file;
-  failure += cat(" (", reason, ")");
-  return nullptr;
 }
 
 }  // namespace tiny

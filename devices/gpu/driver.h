@@ -1,6 +1,6 @@
 // The functions of a GPU's driver that we call, as a table: NVIDIA's (devices/cuda/driver.h) and
-// AMD's (devices/hip/driver.h) are the same but for names and few parameters. Types and constants
-// are those of cuda.h, to which hip_runtime_api.h keeps.
+// AMD's (devices/hip/driver.h) differ in names and few parameters. Types and constants are those of
+// cuda.h, to which hip_runtime_api.h keeps.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -166,8 +166,8 @@ struct GpuDriver {
 
   // "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered".
   std::string error(int status) const;
-  // The same of a call that is not to blame for it: for errors that kernels cause, how to find the
-  // one that did.
+  // The error of a later call, which is not to blame for it: for errors that kernels cause, how to
+  // find the one that did.
   std::string later_error(int status) const;
   // Throws DeviceError "CUDA: cannot WHAT: error" unless the status is success.
   template <class... Parts> void check(int status, const Parts&... what) const {
@@ -202,8 +202,5 @@ class GpuScope {
 // not destroyed yet. Null is none.
 GpuEvent make_event(const GpuDriver& driver, unsigned flags);
 void destroy_event(const GpuDriver& driver, GpuEvent event);
-
-// The first of the files that opens, or null and why none does: "searched for a, b (reason)".
-void* open_first(const std::vector<std::string>& files, std::string& failure);
 
 }  // namespace tiny

@@ -58,12 +58,12 @@ GpuTensorMap encode(const GpuDriver& driver, const TensorMap& map, void* buffer)
     driver.check(
         driver.window_map(&out, type, rank, base, sizes, strides, map.lower, map.upper, box[0],
                           box[1], steps, kGpuInterleaveNone, swizzle, kGpuPromote256, kGpuFillZero),
-        "describe windows of ", map.rank, " axes to the copy engine");
+        "describe windows of ", map.rank, " axes to TMA");
   } else {
     driver.check(
         driver.tensor_map(&out, type, rank, base, sizes, strides, box, steps, kGpuInterleaveNone,
                           swizzle, map.once ? kGpuPromote128 : kGpuPromote256, kGpuFillZero),
-        "describe an operand of ", map.rank, " axes to the copy engine");
+        "describe an operand of ", map.rank, " axes to TMA");
   }
   return out;
 }
@@ -116,7 +116,7 @@ class GpuProgram : public Program {
   GpuFunction function() const { return function_; }
   const std::string& entry() const { return entry_; }
 
-  // What must hold before each launch of that size.
+  // Sets the attributes that each launch of that size needs.
   void prepare(const LaunchSize& size) {
     if (size.shared_bytes <= shared_bytes_.load(std::memory_order_relaxed)) return;
     device_.driver_.check(device_.driver_.function_set(function_, kGpuDynamicSharedBytes,
@@ -392,10 +392,10 @@ void GpuDevice::launch(Program& program, const LaunchSize& size, const std::vect
     wait_for(kernel, size);
 }
 
-// Fills the L2 cache with other data: by reading it where a device has a kernel for that, else by
-// writing. Lines that were written have to go to memory while the timed kernels run, which adds 6
-// to 8 us on an H200. Either takes the GPU longer than it takes the host to enqueue a few kernels
-// between two events, so these measure the kernels and not the wait for them.
+// Fills L2 with other data: by reading it where a device has a kernel for that, else by writing.
+// Lines that were written have to go to memory while the timed kernels run (measurements.md:
+// empty_cache). Either takes the GPU longer than it takes the host to enqueue a few kernels between
+// two events, so these measure the kernels and not the wait for them.
 void GpuDevice::empty_cache() {
   const size_t bytes = 2 * static_cast<size_t>(target_.l2_bytes);
   Program* const reader = memory_reader();

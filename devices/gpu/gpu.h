@@ -1,6 +1,6 @@
-// One GPU as a device, through its driver's functions (devices/gpu/driver.h): what NVIDIA's and
-// AMD's have in common. Which kernels suit it and who compiles them is said by devices/cuda/cuda.h
-// and devices/hip/hip.h. Any thread may call.
+// One GPU as a device, through its driver's functions (devices/gpu/driver.h): the common part of
+// NVIDIA's and AMD's. devices/cuda/cuda.h and devices/hip/hip.h choose its kernels and compilers.
+// Any thread may call.
 //
 // Kernels, uploads and copies are in the order of one stream; launches and uploads return before
 // the GPU has done them. An error of a kernel shows at a later call, unless CHECK=1 or DEBUG>=2
@@ -42,7 +42,7 @@ class GpuDevice : public Device {
   // Seconds between two events around the launch, with an L2 cache that holds nothing of its
   // buffers and, where memory_reader() is there, nothing that is still to be written to memory.
   double launch_timed(std::span<const LaunchItem> items) override;
-  // A graph, in which items that do not wait for one another run side by side; plain launches in
+  // A graph, in which items that do not wait for one another run concurrently; plain launches in
   // order where the driver has none, and with CHECK=1 or DEBUG>=2. The programs must outlive it.
   std::unique_ptr<Recording> record(std::vector<LaunchItem> items) override;
   // Events on the compute stream.
@@ -52,7 +52,7 @@ class GpuDevice : public Device {
   bool copy_from(Device& source, void* to, const void* from, size_t bytes) override;
   bool transfer(std::span<const Transfer> all) override;  // between GPUs
   bool reads(Device& peer) override;
-  void meet(std::span<Device* const> devices) override;
+  void barrier(std::span<Device* const> devices) override;
 
  protected:
   // Throws DeviceError where the driver refuses, Error for a number that no GPU has. `target_` is
@@ -65,9 +65,8 @@ class GpuDevice : public Device {
   int attribute(int which) const;
   bool reach(GpuDevice& peer);
   void start(Program& program, const LaunchSize& size, const std::vector<void*>& args);
-  // Those of the sums that a library makes; nothing where there are none. With GPUs of other
-  // processes this one makes its part.
-  std::shared_ptr<SumOfRanks> add_by_library(const Nccl& library, std::span<const SharedSum> sums);
+  // All-reduces by NCCL; nothing where there are none. With other processes this one's part.
+  std::shared_ptr<PendingAllReduce> add_by_library(const Nccl&, std::span<const AllReduce>);
 
   const GpuDriver& driver_;
   int ordinal_ = 0;   // the driver's number of the GPU
@@ -90,7 +89,7 @@ class GpuDevice : public Device {
   void mark_order();
   void wait_for_order(GpuDevice& other);
   GpuEvent timed_event();
-  std::shared_ptr<SumOfRanks> add_with_ranks(const Nccl& library, std::span<const SharedSum> sums);
+  std::shared_ptr<PendingAllReduce> add_with_ranks(const Nccl&, std::span<const AllReduce>);
   std::shared_ptr<Group> join(const Nccl& library, const std::vector<int>& ranks);
 
   GpuEvent order_ = nullptr;  // between the streams of two GPUs

@@ -1,6 +1,7 @@
 #include "devices/gpu/memory.h"
 
 #include "tiny/base/text.h"
+#include "tiny/ir/sizes.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -42,7 +43,7 @@ void GpuMemory::trim() {
 }
 
 GpuAddress GpuMemory::alloc(size_t bytes) {
-  const size_t size = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  const size_t size = std::max(kAlignment, round_up(bytes, kAlignment));
   GpuAddress block = 0;
   int status = size < bytes ? kGpuOutOfMemory : try_alloc(&block, size);  // no wrap-around
   if (status == kGpuOutOfMemory && size >= bytes) {
@@ -131,8 +132,7 @@ void GpuStaging::upload(GpuAddress to, const void* from_host, size_t bytes) {
     std::memcpy(piece.memory + piece.used, from, n);
     driver_.check(driver_.copy_in(to, piece.memory + piece.used, n, compute_), "copy ", n,
                   " bytes to the GPU");
-    piece.used +=
-        std::min(kPieceBytes - piece.used, (n + kLineBytes - 1) / kLineBytes * kLineBytes);
+    piece.used += std::min(kPieceBytes - piece.used, round_up(n, kLineBytes));
     from += n, to += n, bytes -= n;
   }
 }

@@ -1,7 +1,5 @@
 #include "devices/gpu/nccl.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -9,6 +7,7 @@
 
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/base/library.h"
 
 namespace tiny {
 namespace {
@@ -41,32 +40,28 @@ int number_of(DType t) {
 }
 
 // Where a library may be, and what its errors say.
-struct Place {
+struct NcclFiles {
   const char *name, *variable;
   std::vector<std::string> files;
   const char* advice;
 };
 
-class Library : public Nccl {
+class NcclLibrary : public Nccl {
  public:
-  explicit Library(const Place& place) : name_(place.name) {
-    std::vector<std::string> files = place.files;
-    if (const std::string given = env_text(place.variable); !given.empty()) files = {given};
+  explicit NcclLibrary(const NcclFiles& where) : name_(where.name) {
+    std::vector<std::string> files = where.files;
+    if (const std::string given = env_text(where.variable); !given.empty()) files = {given};
     // Multicast over NVLink is slower to set up than all that is added up here, and may be
     // forbidden.
     setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
     // Connections are made when a group is: the first sum waits for no other process on the host.
     setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
-    std::string reason;
-    for (const std::string& f : files) {
-      void* library = dlopen(f.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (library && bind(library, f)) return;
-      if (reason.empty()) reason = library ? failure_ : dlerror();  // of the linker's path
-    }
-    failure_ = cat(name_, " was not found: searched for");
-    for (const std::string& f : files) failure_ += cat(f == files[0] ? " " : ", ", f);
-    failure_ += cat(" (", reason, "). It comes with ", place.advice, "; ", place.variable,
-                    " names the file");
+    const OpenedLibrary opened = open_library(
+        files, RTLD_NOW, [this](void* library, const std::string&) { return fault_of(library); });
+    file_ = opened.file;
+    if (!opened.handle)
+      failure_ = cat(name_, " was not found: ", opened.failure, ". It comes with ", where.advice,
+                     "; ", where.variable, " names the file");
   }
 
   std::string missing_reason(DType dtype) const override {
@@ -121,16 +116,13 @@ class Library : public Nccl {
   void abandon(NcclComm comm) const override { CommAbort(comm); }
 
  private:
-  bool bind(void* library, const std::string& from) {
-    failure_ = "";
-#define TINY_BIND(name, parameters)                                      \
-  name = reinterpret_cast<decltype(name)>(dlsym(library, "nccl" #name)); \
-  if (name == nullptr) failure_ = cat(from, ": has no function nccl" #name);
-    TINY_NCCL_FUNCTIONS(TINY_BIND)
-    TINY_BIND(GetErrorString, )
-#undef TINY_BIND
-    file_ = from;
-    return failure_.empty();
+  std::string fault_of(void* library) {
+    LibraryFunctions functions(library);
+#define TINY_NEED(name, parameters) functions.need("nccl" #name, name);
+    TINY_NCCL_FUNCTIONS(TINY_NEED)
+    TINY_NEED(GetErrorString, )
+#undef TINY_NEED
+    return functions.missing().empty() ? "" : "has no function " + functions.missing();
   }
 
   void check(int status, const char* what) const {
@@ -157,7 +149,8 @@ class Library : public Nccl {
     for (size_t i = 0; i < comms.size(); ++i) start_own(s, i, comms[i], streams[i]);
   }
 
-  // What GPU number `own` does for it: one sum where all want it, else one for each that does.
+  // The part of GPU number `own`: one all-reduce where all want it, else one reduction for each
+  // that does.
   void start_own(const NcclSum& s, size_t own, NcclComm comm, GpuStream stream) const {
     const bool everywhere = std::all_of(s.to.begin(), s.to.end(), [](void* to) { return to; });
     const int dtype = number_of(s.dtype);
@@ -186,20 +179,20 @@ class Library : public Nccl {
 // Neither is ever closed: GPUs may still work when the process ends.
 const Nccl& nccl() {
   static const Nccl& library =
-      *new Library({"NCCL",
-                    "NCCL_LIBRARY",
-                    {"libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
-                     "/usr/local/nccl/lib/libnccl.so.2"},
-                    "NVIDIA's repository (apt install libnccl2) or with PyTorch"});
+      *new NcclLibrary({"NCCL",
+                        "NCCL_LIBRARY",
+                        {"libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
+                         "/usr/local/nccl/lib/libnccl.so.2"},
+                        "NVIDIA's repository (apt install libnccl2) or with PyTorch"});
   return library;
 }
 
 const Nccl& rccl() {
   static const Nccl& library =
-      *new Library({"RCCL",
-                    "RCCL_LIBRARY",
-                    {"librccl.so.1", "librccl.so", "/opt/rocm/lib/librccl.so.1"},
-                    "AMD's ROCm (Debian, Ubuntu: apt install librccl1)"});
+      *new NcclLibrary({"RCCL",
+                        "RCCL_LIBRARY",
+                        {"librccl.so.1", "librccl.so", "/opt/rocm/lib/librccl.so.1"},
+                        "AMD's ROCm (Debian, Ubuntu: apt install librccl1)"});
   return library;
 }
 

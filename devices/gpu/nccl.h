@@ -1,6 +1,5 @@
-// NVIDIA's library of collectives, and AMD's RCCL, which has the same functions; each is opened at
-// its first use, nothing of it is needed to build. Functions, types and numbers: NCCL 2 API
-// reference.
+// NCCL, and AMD's RCCL, which has the same functions; each is opened at its first use, nothing of
+// it is needed to build. Functions, types and numbers: NCCL 2 API reference.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -1,4 +1,4 @@
-// Copies between a GPU and other devices, and sums by a library.
+// Copies between a GPU and other devices, and all-reduces by a library.
 #include <algorithm>
 
 #include "devices/gpu/gpu.h"
@@ -28,7 +28,7 @@ bool GpuDevice::reads(Device& peer) {
   return gpu && &gpu->driver_ == &driver_ && (gpu == this || reach(*gpu));
 }
 
-void GpuDevice::meet(std::span<Device* const> devices) {
+void GpuDevice::barrier(std::span<Device* const> devices) {
   std::vector<GpuDevice*> all;
   for (Device* d : devices) all.push_back(&dynamic_cast<GpuDevice&>(*d));
   for (GpuDevice* d : all) d->mark_order();
@@ -37,13 +37,13 @@ void GpuDevice::meet(std::span<Device* const> devices) {
       if (other != d) d->wait_for_order(*other);
 }
 
-std::shared_ptr<SumOfRanks> GpuDevice::add_by_library(const Nccl& library,
-                                                      std::span<const SharedSum> sums) {
+std::shared_ptr<PendingAllReduce> GpuDevice::add_by_library(const Nccl& library,
+                                                            std::span<const AllReduce> sums) {
   if (std::any_of(sums[0].devices.begin(), sums[0].devices.end(),
-                  [](const Device* d) { return d->is_absent; }))
+                  [](const Device* d) { return d->is_remote; }))
     return add_with_ranks(library, sums);
   std::vector<NcclSum> all;
-  for (const SharedSum& s : sums)
+  for (const AllReduce& s : sums)
     if (s.by == SumBy::Library) all.push_back({s.from, s.to, s.dtype, s.count});
   if (all.empty()) return nullptr;
   std::vector<int> ordinals;

@@ -1,4 +1,4 @@
-// Sums with GPUs of other processes, by a library: each process has one of the GPUs.
+// All-reduces with GPUs of other processes, by a library: each process has one of the GPUs.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,7 +24,7 @@ struct GpuDevice::Group {
 };
 
 // Events before and after it in its stream say how far it is.
-class GpuSumOfRanks : public SumOfRanks {
+class GpuSumOfRanks : public PendingAllReduce {
  public:
   GpuSumOfRanks(GpuDevice& device, std::shared_ptr<GpuDevice::Group> group, size_t own,
                 std::vector<NcclSum> sums)
@@ -115,14 +115,14 @@ std::shared_ptr<GpuDevice::Group> GpuDevice::join(const Nccl& library,
   return group = std::make_shared<Group>(library, joined.get());
 }
 
-std::shared_ptr<SumOfRanks> GpuDevice::add_with_ranks(const Nccl& library,
-                                                      std::span<const SharedSum> sums) {
+std::shared_ptr<PendingAllReduce> GpuDevice::add_with_ranks(const Nccl& library,
+                                                            std::span<const AllReduce> sums) {
   std::vector<int> ranks;
   for (const Device* d : sums[0].devices) ranks.push_back(d->rank);
   const auto at = std::find(ranks.begin(), ranks.end(), rank);
   if (at == ranks.end()) return nullptr;  // others do it
   std::vector<NcclSum> all;
-  for (const SharedSum& s : sums) all.push_back({s.from, s.to, s.dtype, s.count});
+  for (const AllReduce& s : sums) all.push_back({s.from, s.to, s.dtype, s.count});
   return std::make_shared<GpuSumOfRanks>(*this, join(library, ranks),
                                          static_cast<size_t>(at - ranks.begin()), std::move(all));
 }

@@ -18,9 +18,10 @@ bool hip_clang_available();
 std::string hip_clang_missing_reason();  // empty when it is available
 std::string hip_clang_id();              // command, version and options, for cache keys
 
-// What a kernel of a code object uses, the first one where none is named, as its metadata note says
-// ("User Guide for AMDGPU Backend", Code Object V5 Metadata); -1 where it says nothing. Bytes of a
-// thread's private memory are arrays that are indexed dynamically or registers that did not fit.
+// Resources of a kernel in a code object, of the first one where none is named, from its metadata
+// note ("User Guide for AMDGPU Backend", Code Object V5 Metadata); -1 where it says nothing. Bytes
+// of a thread's private memory are arrays that are indexed dynamically or registers that did not
+// fit.
 struct HipResources {
   int registers = -1, private_bytes = -1, spilled_registers = -1;
 };

@@ -1,19 +1,18 @@
 #include "devices/hip/driver.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <cstring>
 
 #include "tiny/base/env.h"
 #include "tiny/base/exit_order.h"
+#include "tiny/base/library.h"
 
 namespace tiny {
 namespace {
 
 struct KernelNode;
 
-// What the table has in another form.
+// Functions that the table has in another form.
 struct Runtime {
   const char* (*error_name)(int) = nullptr;
   const char* (*error_string)(int) = nullptr;
@@ -137,33 +136,26 @@ int graph_set_kernel(GpuGraphExec exec, GpuGraphNode node, const GpuKernelNode* 
   X(graph_launch, "hipGraphLaunch")                    \
   X(graph_exec_destroy, "hipGraphExecDestroy")
 
-template <class F> bool bind(void* library, const char* symbol, F& function) {
-  function = reinterpret_cast<F>(dlsym(library, symbol));
-  return function != nullptr;
-}
-
 // Fills the tables; gives the name of a required function that the library lacks, or nothing.
 std::string bind_functions(void* library, GpuDriver& driver) {
-#define TINY_REQUIRED(name, symbol) \
-  if (!bind(library, symbol, driver.name)) return symbol;
-  TINY_HIP_SAME(TINY_REQUIRED)
-#undef TINY_REQUIRED
-#define TINY_OPTIONAL(name, symbol) bind(library, symbol, driver.name);
-  TINY_HIP_OPTIONAL(TINY_OPTIONAL)
-#undef TINY_OPTIONAL
-  if (!bind(library, "hipGetErrorName", hip.error_name)) return "hipGetErrorName";
-  if (!bind(library, "hipGetErrorString", hip.error_string)) return "hipGetErrorString";
-  if (!bind(library, "hipGetDevice", hip.get_device)) return "hipGetDevice";
-  if (!bind(library, "hipSetDevice", hip.set_device)) return "hipSetDevice";
-  if (!bind(library, "hipDeviceEnablePeerAccess", hip.enable_peer))
-    return "hipDeviceEnablePeerAccess";
-  if (!bind(library, "hipMemcpyPeerAsync", hip.copy_peer)) return "hipMemcpyPeerAsync";
-  if (!bind(library, "hipGetDevicePropertiesR0600", hip.properties) &&
-      !bind(library, "hipGetDeviceProperties", hip.properties))
-    return "hipGetDeviceProperties";
-  if (bind(library, "hipGraphAddKernelNode", hip.graph_add_kernel))
+  LibraryFunctions functions(library);
+#define TINY_NEED(name, symbol) functions.need(symbol, driver.name);
+  TINY_HIP_SAME(TINY_NEED)
+#undef TINY_NEED
+#define TINY_FIND(name, symbol) functions.find(symbol, driver.name);
+  TINY_HIP_OPTIONAL(TINY_FIND)
+#undef TINY_FIND
+  functions.need("hipGetErrorName", hip.error_name);
+  functions.need("hipGetErrorString", hip.error_string);
+  functions.need("hipGetDevice", hip.get_device);
+  functions.need("hipSetDevice", hip.set_device);
+  functions.need("hipDeviceEnablePeerAccess", hip.enable_peer);
+  functions.need("hipMemcpyPeerAsync", hip.copy_peer);
+  if (!functions.find("hipGetDevicePropertiesR0600", hip.properties))
+    functions.need("hipGetDeviceProperties", hip.properties);
+  if (functions.find("hipGraphAddKernelNode", hip.graph_add_kernel))
     driver.graph_add_kernel = graph_add_kernel;
-  if (bind(library, "hipGraphExecKernelNodeSetParams", hip.graph_set_kernel))
+  if (functions.find("hipGraphExecKernelNodeSetParams", hip.graph_set_kernel))
     driver.graph_set_kernel = graph_set_kernel;
   driver.error_name = error_name;
   driver.error_string = error_string;
@@ -173,15 +165,15 @@ std::string bind_functions(void* library, GpuDriver& driver) {
   driver.context_set = context_set;
   driver.context_enable_peer = context_enable_peer;
   driver.copy_peer = copy_peer;
-  return "";
+  return functions.missing();
 }
 
-struct Search {
+struct HipSearch {
   GpuDriver driver;
   void* library = nullptr;
   std::string failure;  // why there is no runtime or no GPU
 
-  Search() {
+  HipSearch() {
     driver.vendor = "HIP";
     driver.shared_without_asking = INT64_MAX;  // a block just takes what there is
     // hipDeviceAttribute..., the same numbers from HIP 5 on.
@@ -193,9 +185,10 @@ struct Search {
                          .memory_pools = 88};
     std::vector<std::string> files = rocm_files("amdhip64");
     if (const std::string file = env_text("HIP_LIBRARY"); !file.empty()) files = {file};
-    library = open_first(files, failure);
+    const OpenedLibrary opened = open_library(files);
+    library = opened.handle;
     if (library == nullptr)
-      failure = cat("the HIP runtime's library libamdhip64 was not found: ", failure,
+      failure = cat("the HIP runtime's library libamdhip64 was not found: ", opened.failure,
                     ". It comes with AMD's ROCm (rocm.docs.amd.com; Debian, Ubuntu: apt install "
                     "libamdhip64-5), HIP_LIBRARY names the file where it lies elsewhere; without "
                     "an AMD GPU use DEVICE=CPU");
@@ -221,8 +214,9 @@ struct Search {
   }
 };
 
-const Search& search() {
-  static const Search& instance = *new Search;  // never destroyed: used until the process ends
+const HipSearch& search() {
+  static const HipSearch& instance =
+      *new HipSearch;  // never destroyed: used until the process ends
   return instance;
 }
 

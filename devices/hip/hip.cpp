@@ -13,7 +13,7 @@
 namespace tiny {
 namespace {
 
-// What the runtime does not tell: from the table of GPUs, or as it is on most of their kind.
+// Facts that the runtime does not report: from the table of GPUs, or as on most of their kind.
 Target known_target(const std::string& arch) {
   for (const GpuRow& row : gpu_table())
     if (row.arch == arch) return gpu_target(arch);
@@ -53,11 +53,12 @@ std::string HipDevice::compiler_id() const {
 
 std::string HipDevice::compile(const Source& source) { return compile_amd(source, target_.arch); }
 
-std::string HipDevice::missing_for_sums(SumBy by, DType dtype) {
-  return by == SumBy::Library ? rccl().missing_reason(dtype) : Device::missing_for_sums(by, dtype);
+std::string HipDevice::missing_for_all_reduce(SumBy by, DType dtype) {
+  return by == SumBy::Library ? rccl().missing_reason(dtype)
+                              : Device::missing_for_all_reduce(by, dtype);
 }
 
-std::shared_ptr<SumOfRanks> HipDevice::add_up(std::span<const SharedSum> sums) {
+std::shared_ptr<PendingAllReduce> HipDevice::all_reduce(std::span<const AllReduce> sums) {
   return add_by_library(rccl(), sums);
 }
 

@@ -15,8 +15,8 @@ class HipDevice : public GpuDevice {
   std::string compile(const Source& source) override;
 
   // By RCCL alone.
-  std::string missing_for_sums(SumBy by, DType dtype) override;
-  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override;
+  std::string missing_for_all_reduce(SumBy by, DType dtype) override;
+  std::shared_ptr<PendingAllReduce> all_reduce(std::span<const AllReduce> sums) override;
 
  private:
   std::string binary_origin() const override;

@@ -1,7 +1,5 @@
 #include "devices/hip/hiprtc.h"
 
-#include <dlfcn.h>
-
 #include <mutex>
 #include <vector>
 
@@ -9,6 +7,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
+#include "tiny/base/library.h"
 
 namespace tiny {
 namespace {
@@ -38,53 +37,52 @@ struct Hiprtc {
 
 // The name of a function that the library lacks, or nothing.
 std::string bind_functions(void* library, Hiprtc& hiprtc) {
-#define TINY_BIND(name, parameters)                                                      \
-  hiprtc.name = reinterpret_cast<decltype(hiprtc.name)>(dlsym(library, "hiprtc" #name)); \
-  if (hiprtc.name == nullptr) return "hiprtc" #name;
-  TINY_HIPRTC_FUNCTIONS(TINY_BIND)
-  TINY_BIND(GetErrorString, )
-#undef TINY_BIND
-  return "";
+  LibraryFunctions functions(library);
+#define TINY_NEED(name, parameters) functions.need("hiprtc" #name, hiprtc.name);
+  TINY_HIPRTC_FUNCTIONS(TINY_NEED)
+  TINY_NEED(GetErrorString, )
+#undef TINY_NEED
+  return functions.missing();
 }
 
-struct Search {
+struct HiprtcSearch {
   Hiprtc hiprtc;
   std::string failure;
 
-  Search() {
+  HiprtcSearch() {
     std::vector<std::string> files = rocm_files("hiprtc");
     const std::string file = env_text("HIPRTC_LIBRARY");
     if (!file.empty()) files = {file};
-    void* library = open_first(files, failure);
+    const OpenedLibrary opened = open_library(files);
+    void* library = opened.handle;
     // Up to HIP 5 its functions are in the runtime's library.
     if (library == nullptr && file.empty()) library = hip_library();
     if (library == nullptr)
-      failure = cat("AMD's compiler hiprtc was not found: ", failure,
+      failure = cat("AMD's compiler hiprtc was not found: ", opened.failure,
                     ". It comes with ROCm (rocm.docs.amd.com); HIPRTC_LIBRARY names the file "
                     "libhiprtc.so where it lies elsewhere");
     else if (const std::string missing = bind_functions(library, hiprtc); !missing.empty())
       failure = cat("AMD's compiler hiprtc has no function ", missing);
-    else
-      failure.clear();
     if (failure.empty()) end_objects_before_libraries();
   }
 };
 
-const Search& search() {
-  static const Search& instance = *new Search;  // never destroyed: used until the process ends
+const HiprtcSearch& search() {
+  static const HiprtcSearch& instance =
+      *new HiprtcSearch;  // never destroyed: used until the process ends
   return instance;
 }
 
-class Compilation {
+class HiprtcCompilation {
  public:
-  Compilation(const Hiprtc& hiprtc, const std::string& text) : hiprtc_(hiprtc) {
+  HiprtcCompilation(const Hiprtc& hiprtc, const std::string& text) : hiprtc_(hiprtc) {
     status_ = hiprtc.CreateProgram(&program_, text.c_str(), "kernel.hip", 0, nullptr, nullptr);
   }
-  ~Compilation() {
+  ~HiprtcCompilation() {
     if (program_) hiprtc_.DestroyProgram(&program_);
   }
-  Compilation(const Compilation&) = delete;
-  Compilation& operator=(const Compilation&) = delete;
+  HiprtcCompilation(const HiprtcCompilation&) = delete;
+  HiprtcCompilation& operator=(const HiprtcCompilation&) = delete;
 
   std::string run(const std::string& arch) {
     const std::string target = "--offload-arch=" + arch;
@@ -149,7 +147,7 @@ std::string compile_hiprtc(const std::string& text, const std::string& arch,
   // hiprtc puts ROCm's headers before the text: some of our functions have the names of theirs.
   static std::mutex mutex;  // nothing says that it may be called from two threads
   std::lock_guard lock(mutex);
-  Compilation compilation(search().hiprtc, "namespace tiny_kernel {\n" + text + "\n}\n");
+  HiprtcCompilation compilation(search().hiprtc, "namespace tiny_kernel {\n" + text + "\n}\n");
   std::string binary = compilation.run(arch);
   if (!binary.empty()) return binary;
   throw DeviceError(cat("hiprtc of HIP ", hip_version_text(hip_version()),

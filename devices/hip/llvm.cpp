@@ -32,7 +32,7 @@ const SystemCompiler& linker() {
 
 llvm_c::Processor gpu(const std::string& arch) { return {"amdgcn-amd-amdhsa", arch, ""}; }
 
-// What is missing in the library, found out once.
+// The library's missing function or target, found out once.
 const std::string& llvm_problem() {
   static const auto& problem = *new std::string([] {
     if (!llvm_available()) return llvm_missing_reason();

@@ -94,7 +94,7 @@ inline void add_squares(std::vector<Row>& rows, int64_t n) {
   }
 }
 
-// A layer of a transformer: what follows the product is done with it.
+// A layer of a transformer: a GEMM with its epilogue.
 inline void add_epilogue(std::vector<Row>& rows, int64_t n) {
   const int64_t m = n / 2;
   const double flops = 2.0 * static_cast<double>(m * m) * static_cast<double>(m);

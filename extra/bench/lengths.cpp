@@ -9,20 +9,20 @@
 using namespace tiny;
 
 int main() {
-  constexpr int64_t kHeads = 8, kMost = 4096, kWidth = 64;
-  const Tensor keys = Tensor::randn({kHeads, kMost, kWidth}).realize();
-  const Tensor values = Tensor::randn({kHeads, kMost, kWidth}).realize();
+  constexpr int64_t kHeads = 8, kMax = 4096, kWidth = 64;
+  const Tensor keys = Tensor::randn({kHeads, kMax, kWidth}).realize();
+  const Tensor values = Tensor::randn({kHeads, kMax, kWidth}).realize();
   const Tensor q = Tensor::randn({kHeads, 1, kWidth}).realize();
   Jit step([&](const Tensor& x, const Variable& n) {
     return scaled_dot_product_attention(x, keys.narrow(1, 0, n), values.narrow(1, 0, n));
   });
   Jit masked([&](const Tensor& x, const Variable& n) {
     AttentionOptions o;
-    o.mask = Tensor::arange(kMost) < n.tensor();
+    o.mask = Tensor::arange(kMax) < n.tensor();
     return scaled_dot_product_attention(x, keys, values, o);
   });
-  Variable n("n", 1, kMost);
-  for (int64_t i = 1; i <= kMost; i *= 4) {
+  Variable n("n", 1, kMax);
+  for (int64_t i = 1; i <= kMax; i *= 4) {
     Jit fixed([&](const Tensor& x) {
       return scaled_dot_product_attention(x, keys.narrow(1, 0, i), values.narrow(1, 0, i));
     });

@@ -280,9 +280,9 @@ void add_views(Rows& rows) {
 
 void add_movement(Rows& rows) {
   const Input half = reals({512, kSide}), quarter = reals({256, kSide});
-  const std::vector<Padding> around = {{}, {}, {1, 1}, {1, 1}};
-  const auto pad = [around](PadMode mode) {
-    return [around, mode](In x) { return x[0].pad(around, mode).contiguous(); };
+  const std::vector<Padding> enclosing = {{}, {}, {1, 1}, {1, 1}};
+  const auto pad = [enclosing](PadMode mode) {
+    return [enclosing, mode](In x) { return x[0].pad(enclosing, mode).contiguous(); };
   };
   const Rows more = {
       {"pad", {kImages}, pad(PadMode::Constant)},

@@ -162,7 +162,7 @@ double modelled_step(double alone, double measured, double sum, double count, do
   return measured + moved * (share(n) / share(count) - 1);
 }
 
-// On two such hosts each GPU also exchanges its part of the sum with its partner on the other one.
+// On two such hosts each GPU also exchanges its slice of the sum with its partner on the other one.
 double modelled_step_of_two(double step_of_host, double bytes, int sums) {
   return step_of_host + bytes / kGpusOfHost / kNetwork + sums * kNetworkLatency;
 }

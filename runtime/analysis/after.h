@@ -1,5 +1,5 @@
-// Op::After in the scheduler: a value that is read from memory once another one is there. It keeps
-// what is computed a second time (tiny/autograd/recompute.h) apart from the first time, and late.
+// Op::After in the scheduler: orders a read of memory behind the computation of another value. It
+// keeps a recomputation (tiny/autograd/recompute.h) apart from the first computation, and late.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// How the axes of a value relate to those of the kernel that reads it, through movement.
+// Maps the axes of a value to those of the kernel that reads it, through movement.
 #pragma once
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Which device computes each node of a graph that several take part in: layouts and kernels are
-// chosen for what runs them.
+// The device that computes each node of a graph on several devices: layouts and kernels are chosen
+// for its target.
 #pragma once
 #include <utility>
 #include <vector>
@@ -14,7 +14,7 @@ class NodeTargets {
   // One for all nodes; it is not copied.
   NodeTargets(const Target& all) : all_(&all) {}  // NOLINT: a target is that of all nodes
 
-  // `inputs`: devices of Params by slot. What is made of constants alone belongs to that of all
+  // `inputs`: devices of Params by slot. A value of constants alone belongs to the device of all
   // inputs where they are on one, else to `fallback`.
   NodeTargets(const std::vector<int>& inputs, int fallback);
 

@@ -1,5 +1,5 @@
-// What a product of the tensor graph reads of its operands: where each element lies, as indices in
-// terms of one range for each axis of the product.
+// Operands of a contraction in the tensor graph: the index and mask of each element, in terms of
+// one range for each axis of the contraction.
 #pragma once
 #include <vector>
 
@@ -7,8 +7,8 @@
 
 namespace tiny {
 
-// What a product reads of one of its operands: the element of `point` at the indices `at` (in terms
-// of one range for each axis of the product), zero where the gate does not hold.
+// An operand: the element of `point` at the indices `at` (in terms of one range for each axis of
+// the contraction), zero where the gate does not hold.
 struct ProductOperand {
   Node point = nullptr;
   std::vector<Node> at;
@@ -46,8 +46,9 @@ bool only_reorders(Node view);
 // of memory stays: it tells the axes apart.
 ProductOperand follow(Node top, const std::vector<Node>& ranges);
 
-// As far down as halves lie in memory, or would, such that all indices are sums of ranges: to one
-// of `stops`, or the last that is read without a gate where it is to be so.
+// Follows views down as far as 16-bit floats lie in memory, or would, such that all indices are
+// sums of ranges: to one of `stops`, or the last value that is read without a gate where that is
+// asked for.
 struct FollowHalves {
   const NodeMap<int>* stops = nullptr;
   bool without_gate = false;

@@ -1,5 +1,5 @@
-// A tensor graph on its way to kernels, with the decisions on memory so far: each rewrite of the
-// whole graph takes one and gives another.
+// GraphPlan: a tensor graph on its way to kernels, with the decisions on memory so far; each
+// rewrite of the whole graph takes one and gives another.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// What it costs to compute a value again instead of storing it.
+// Cost of computing a value again instead of storing it.
 #pragma once
 #include "tiny/ir/op.h"
 

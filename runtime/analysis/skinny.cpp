@@ -7,6 +7,7 @@
 #include "runtime/analysis/operand.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/layout/split_reduce.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -14,8 +15,8 @@ namespace {
 
 // Whether a value takes few operations on what lies in memory, or is one that does.
 bool is_cheap(Node value) {
-  constexpr int kMostWork = 24;
-  constexpr size_t kMostNodes = 64;
+  constexpr int kMaxWork = 24;
+  constexpr size_t kMaxNodes = 64;
   int work = 0;
   std::vector<Node> stack{value};
   NodeMap<char> seen;
@@ -23,10 +24,10 @@ bool is_cheap(Node value) {
     Node n = stack.back();
     stack.pop_back();
     if (std::exchange(seen[n], 1)) continue;
-    if (n->op == Op::Gather || seen.size() > kMostNodes) return false;
+    if (n->op == Op::Gather || seen.size() > kMaxNodes) return false;
     if (!is_movement(n->op) && !is_elementwise(n->op)) continue;
     work += work_of(n->op);
-    if (work > kMostWork) return false;
+    if (work > kMaxWork) return false;
     stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
   }
   return true;
@@ -73,9 +74,9 @@ std::optional<Sizes> sizes_of(Node product, const std::vector<ProductOperand>& o
 
 }  // namespace
 
-std::optional<ThinProduct> find_thin_product(Node product, const Target& target) {
+std::optional<SkinnyProduct> find_skinny_product(Node product, const Target& target) {
   // Of few elements there is no time to gain.
-  constexpr int64_t kFewestElements = int64_t{1} << 18, kBlocks = 6, kShortest = 256;
+  constexpr int64_t kMinElements = int64_t{1} << 18, kBlocks = 6, kShortest = 256;
   Node mul = product->src(0);
   while (is_view(mul)) mul = mul->src(0);
   if (target.kind != Target::Kind::Gpu || product->arg<ReduceArg>().op != Op::Add ||
@@ -94,12 +95,12 @@ std::optional<ThinProduct> find_thin_product(Node product, const Target& target)
   const int64_t rows = sizes->own[1 - wide], columns = sizes->own[wide];
   if (!is_thin_stage(rows, columns, sizes->terms)) return {};
   Node point = operands[static_cast<size_t>(wide)].point;
-  if (!is_elementwise(point->op) || numel(point->shape()) < kFewestElements || !is_cheap(point))
+  if (!is_elementwise(point->op) || numel(point->shape()) < kMinElements || !is_cheap(point))
     return {};
-  ThinProduct out{point, sizes->axis, 1};
-  // Sums in parts are written and read as f32: little beside what is read for them.
-  const int64_t tile = thin_columns(rows, target);
-  const int64_t blocks = (columns + tile - 1) / tile * sizes->both;
+  SkinnyProduct out{point, sizes->axis, 1};
+  // Partial sums of split-K are f32: little beside the operands.
+  const int64_t tile = skinny_columns(rows, target);
+  const int64_t blocks = ceil_div(columns, tile) * sizes->both;
   const int64_t most = std::min(
       {kBlocks * target.cores / blocks, sizes->terms / kShortest, sizes->terms / (16 * rows)});
   if (most > 1) out.parts = equal_parts(product, out.axis, most).parts;

@@ -1,7 +1,7 @@
-// Products of few rows, as a language model's that writes token by token, with an operand that is
-// computed from what lies in memory: weights of a byte or less with their scales. Memory is all
-// that limits them, so its elements are computed as they are read, once each, and tiles of it meet
-// the few rows in shared memory (codegen/options/stage.h).
+// Skinny GEMMs with weight-only quantized operands, as a language model's that writes token by
+// token: weights of a byte or less with their scales. Memory is the only limit, so weights are
+// dequantized as they are read, once each, and meet the rows in shared memory
+// (codegen/options/stage.h).
 #pragma once
 #include <optional>
 
@@ -10,14 +10,14 @@
 
 namespace tiny {
 
-struct ThinProduct {
+struct SkinnyProduct {
   Node computed = nullptr;  // the operand that gets no memory
   int axis = -1;            // of the sum
   int64_t parts = 1;        // into which it is cut, so that all multiprocessors read
 };
 
-// `product`: a sum of the product of two views. Nothing where it is none of these, or where its
-// operands are no halves for the matrix units of warps.
-std::optional<ThinProduct> find_thin_product(Node product, const Target& target);
+// `product`: a sum of the product of two views. Nothing where it is no such GEMM, or where its
+// operands are no 16-bit floats for mma.sync.
+std::optional<SkinnyProduct> find_skinny_product(Node product, const Target& target);
 
 }  // namespace tiny

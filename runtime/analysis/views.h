@@ -1,4 +1,4 @@
-// Views of a tensor graph: the value below movement operations, and what is a leaf of a kernel.
+// Views of a tensor graph: the value below movement operations, and the leaves of a kernel.
 #pragma once
 #include <span>
 
@@ -20,7 +20,7 @@ inline bool is_product(Node reduce) { return is_product_term(reduce->src(0)); }
 // An Assign's old value is a place, not a value that is read.
 std::span<const Node> used_sources(Node n);
 
-// What a node stands for: itself, its values where it has been computed, its source where the node
+// A node's representative: itself, its values where it has been computed, its source where the node
 // only matters to gradients.
 Node resolved(Node n);
 

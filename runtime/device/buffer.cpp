@@ -27,7 +27,7 @@ MemoryHolder describe(const Buffer& b) {
 
 // Freed memory of the devices, kept for the next buffer of the same size: a training step asks for
 // the same sizes again and again, and fresh pages cost more than the kernels that fill them.
-class Pool {
+class BufferPool {
  public:
   // Gives the memory a block: the smallest that has room where `roomy`, else one of just its size.
   void take(Memory& memory, bool roomy) {
@@ -57,8 +57,8 @@ class Pool {
     kept.by_age[clock_] = memory.room;
     kept.bytes += memory.room;
     // A program gets back what it once had; what it might want is limited.
-    while (kept.bytes > kMostKept && kept.bytes + static_cast<size_t>(kept.use.bytes) >
-                                         static_cast<size_t>(kept.use.peak_bytes))
+    while (kept.bytes > kMaxKept && kept.bytes + static_cast<size_t>(kept.use.bytes) >
+                                        static_cast<size_t>(kept.use.peak_bytes))
       free_oldest(memory.device, kept);
   }
 
@@ -108,7 +108,7 @@ class Pool {
   }
 
  private:
-  static constexpr size_t kMostKept = size_t{2} << 30;  // of a device
+  static constexpr size_t kMaxKept = size_t{2} << 30;  // of a device
 
   struct Block {
     void* data;
@@ -144,7 +144,7 @@ class Pool {
     kept.bytes -= size;
   }
 
-  // What is kept goes first, then what can be made again.
+  // Unused blocks are freed first, then values that can be computed again.
   void* allocate(Device& device, size_t bytes) {
     const auto attempt = [&]() -> void* {
       try {
@@ -203,8 +203,8 @@ class Pool {
   MemoryUse use_;  // of all devices
 };
 
-Pool& pool() {
-  static Pool* p = new Pool;  // outlives every buffer
+BufferPool& pool() {
+  static BufferPool* p = new BufferPool;  // outlives every buffer
   return *p;
 }
 
@@ -216,7 +216,7 @@ Memory::Memory(Buffer* buffer, bool roomy)
 }
 
 int64_t bytes_of(DType t, int64_t elements) {
-  check(elements <= kMostBytes / t.size(), "memory: ", elements, " elements of ", t,
+  check(elements <= kMaxBytes / t.size(), "memory: ", elements, " elements of ", t,
         " take more than 2^58 bytes: narrow the tensor before it is computed");
   return elements * t.size();
 }

@@ -76,9 +76,9 @@ class Buffer : public std::enable_shared_from_this<Buffer> {
   bool moved_ = false;
 };
 
-// Of so many elements. Error for more than kMostBytes, which no memory has, so that sums over the
+// Of so many elements. Error for more than kMaxBytes, which no memory has, so that sums over the
 // values of a schedule do not wrap around.
-inline constexpr int64_t kMostBytes = int64_t{1} << 58;
+inline constexpr int64_t kMaxBytes = int64_t{1} << 58;
 int64_t bytes_of(DType t, int64_t elements);
 
 // Live buffers with memory, and their bytes, over all devices.

@@ -1,5 +1,5 @@
-// The device interface: what a kind of hardware must offer, and how one is found by name.
-// A new device is one file in devices/ and one row in devices/registry.cpp.
+// The device interface: the operations that hardware must offer, and finding a device by name. A
+// new device is one file in devices/ and one row in devices/registry.cpp.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -53,7 +53,7 @@ enum class SumBy { Kernel, Flags, Library };
 
 // A sum of what several devices have, `from` by device, on each that wants it: null in `to`
 // elsewhere.
-struct SharedSum {
+struct AllReduce {
   std::vector<Device*> devices;
   std::vector<const void*> from;
   std::vector<void*> to;
@@ -64,11 +64,11 @@ struct SharedSum {
 
 // A sum with devices of other processes. A thread watches over it, from before its start, which may
 // wait for the others as well (runtime/distributed/rank_watch.h).
-class SumOfRanks {
+class PendingAllReduce {
  public:
-  virtual ~SumOfRanks() = default;
+  virtual ~PendingAllReduce() = default;
   virtual void start() = 0;      // once
-  virtual bool has_begun() = 0;  // what the device had to do before is done
+  virtual bool has_begun() = 0;  // the device's earlier work is done
   virtual bool has_ended() = 0;
   virtual std::string failure() = 0;  // empty: none
   // It ends, with wrong values; the device makes no other sum with these processes.
@@ -89,7 +89,7 @@ class Device {
   virtual ~Device() = default;
 
   int rank = -1;  // of the process that has it (tiny/run/ranks.h); -1: each has one of its own
-  bool is_absent = false;  // of another process: here nothing is computed on it
+  bool is_remote = false;  // of another process: here nothing is computed on it
 
   virtual const Target& target() const = 0;
 
@@ -111,11 +111,11 @@ class Device {
   virtual void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) = 0;
   virtual void synchronize() = 0;
 
-  // What a device may do better than these: run kernels one after the other, caches cold when the
-  // first one begins, and return their seconds (of device time, where there is a clock); make a
-  // list of launches ready for replay; copy from another device without a detour through the host
-  // (false: it cannot), and make many such copies at once, of which none reads or writes what
-  // another one writes.
+  // Operations that a device may do better than these: run kernels one after the other, caches cold
+  // when the first one begins, and return their seconds (of device time, where there is a clock);
+  // make a list of launches ready for replay; copy from another device without a detour through the
+  // host (false: it cannot), and make many such copies at once, of which none reads or writes bytes
+  // that another one writes.
   virtual double launch_timed(std::span<const LaunchItem> items);
   virtual std::unique_ptr<Recording> record(std::vector<LaunchItem> items);
 
@@ -130,17 +130,19 @@ class Device {
   // Whether kernels here can read the memory of another device; and, for devices that can: what
   // each is given after a meeting comes after all that any of them was given before.
   virtual bool reads(Device& peer) { return &peer == this; }
-  virtual void meet(std::span<Device* const>) {}
+  virtual void barrier(std::span<Device* const>) {}
 
   // Why such devices cannot add up values of a dtype together, by flags or a library, empty where
   // they can; and such sums, which come after what their devices were given before.
-  virtual std::string missing_for_sums(SumBy, DType) { return "only GPUs of NVIDIA can"; }
+  virtual std::string missing_for_all_reduce(SumBy, DType) { return "only GPUs of NVIDIA can"; }
   // With devices of other processes among them each has its own part, which is to be started, in
   // one order.
-  virtual std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum>) { return nullptr; }
-  // The same as launches, for each of the devices of the sums, which are to be given to all of them
+  virtual std::shared_ptr<PendingAllReduce> all_reduce(std::span<const AllReduce>) {
+    return nullptr;
+  }
+  // The all-reduces as launches, for each of their devices, which are to be given to all of them
   // and may be recorded; empty where there are none such.
-  virtual std::vector<std::vector<LaunchItem>> sum_launches(std::span<const SharedSum>) {
+  virtual std::vector<std::vector<LaunchItem>> all_reduce_launches(std::span<const AllReduce>) {
     return {};
   }
   static inline std::atomic<int64_t> live_events = 0;  // of GPUs, of all devices together

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 // The key is in the checksum so that an entry under a wrong name is not run.
 constexpr std::string_view kMagic = "tinyker1";
 constexpr int64_t kHashBytes = 32, kHeaderBytes = 8 + 8 + kHashBytes;
-constexpr int64_t kMostBytes = 256 << 20;  // of a file of the cache
+constexpr int64_t kMaxBytes = 256 << 20;  // of a file of the cache
 constexpr const char* kEnding = ".kernel";
 constexpr const char* kPartEnding = ".part";
 constexpr auto kPartLife = std::chrono::hours(1);  // an older unfinished file has no writer
@@ -123,15 +123,15 @@ std::string part_name() {
   return cat(getpid(), "-", now, "-", count++, kPartEnding);
 }
 
-struct Entry {
+struct CacheFile {
   fs::path path;
   fs::file_time_type used;
   int64_t bytes = 0;
 };
 
 // The entries of a folder; unfinished files that nobody writes any more are removed on the way.
-std::vector<Entry> list_entries(const std::string& folder) {
-  std::vector<Entry> entries;
+std::vector<CacheFile> list_entries(const std::string& folder) {
+  std::vector<CacheFile> entries;
   const auto oldest = fs::file_time_type::clock::now() - kPartLife;
   std::error_code status;
   for (fs::directory_iterator it(folder, status), end; !status && it != end; it.increment(status)) {
@@ -140,7 +140,7 @@ std::vector<Entry> list_entries(const std::string& folder) {
     const auto bytes = gone ? 0 : it->file_size(gone);
     if (gone) continue;
     const fs::path extension = it->path().extension();
-    const bool useless = extension == kEnding ? bytes > static_cast<uintmax_t>(kMostBytes)
+    const bool useless = extension == kEnding ? bytes > static_cast<uintmax_t>(kMaxBytes)
                                               : extension == kPartEnding && used < oldest;
     if (useless)
       fs::remove(it->path(), gone);
@@ -187,9 +187,9 @@ std::string hex(std::string_view bytes) {
 
 std::string cache_key(const Source& source, std::string_view compiler_id) {
   // Lengths keep the parts apart: no two different sources give the same text.
-  const std::string all =
-      cat("kernel ", static_cast<int>(source.language), " ", source.heavy, " ", source.entry.size(),
-          " ", compiler_id.size(), " ", source.entry, compiler_id, source.text);
+  const std::string all = cat("kernel ", static_cast<int>(source.language), " ", source.is_gemm,
+                              " ", source.entry.size(), " ", compiler_id.size(), " ", source.entry,
+                              compiler_id, source.text);
   return hex(sha256(all));
 }
 
@@ -206,7 +206,7 @@ Descriptor open_own_file(int folder, const std::string& path, int flags, int64_t
   struct stat info {};
   const bool plain = file.ok() && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
   size = info.st_size;
-  if (!plain || size > kMostBytes) return Descriptor(-1);
+  if (!plain || size > kMaxBytes) return Descriptor(-1);
   const std::string why = why_untrusted(info);
   if (why.empty()) return file;
   if (folder == AT_FDCWD) say_unused(path, why);  // entries are many
@@ -242,13 +242,13 @@ void cache_put(const std::string& path, const std::string& key, const std::strin
 }
 
 void cache_trim(const std::string& folder, int64_t limit) {
-  std::vector<Entry> entries = list_entries(folder);
+  std::vector<CacheFile> entries = list_entries(folder);
   int64_t total = 0;
-  for (const Entry& entry : entries) total += entry.bytes;
+  for (const CacheFile& entry : entries) total += entry.bytes;
   if (total <= limit) return;
   std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.used < b.used; });
-  for (const Entry& entry : entries) {
+            [](const CacheFile& a, const CacheFile& b) { return a.used < b.used; });
+  for (const CacheFile& entry : entries) {
     if (total <= limit / 4 * 3) return;
     std::error_code status;
     fs::remove(entry.path, status);

@@ -1,7 +1,8 @@
-// Compiled kernels on disk, one file each. A file's name is a hash of everything that the binary
-// depends on, and its content carries a checksum: a damaged file counts as absent, as does what is
-// no plain file. Processes may share a folder, users may not: who can write there has programs run
-// what he likes. Nothing here throws because of the disk: a cache that cannot be used is none.
+// Compiled kernels on disk, one file each. A file's name is a hash of all inputs of the
+// compilation, and its content carries a checksum: a damaged file counts as absent, as does
+// anything but a plain file. Processes may share a folder, users may not: whoever can write there
+// has programs run his code. Nothing here throws because of the disk: a cache that cannot be used
+// is none.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -21,7 +22,7 @@ std::string cached_compile(Device& device, const Source& source);
 // when the folder is another user's or others may write to it, which it says once.
 std::string cache_folder();
 
-// Hash of source, entry, language, `heavy` and compiler: 64 hexadecimal digits.
+// Hash of source, entry, language, `is_gemm` and compiler: 64 hexadecimal digits.
 std::string cache_key(const Source& source, std::string_view compiler_id);
 
 // The entry of that key, or nothing; reading marks it as used just now.

@@ -1,4 +1,4 @@
-// What is done where a device has no memory left and some is kept to be used again.
+// Retries work that ran out of device memory once kept memory has been freed.
 #pragma once
 #include "runtime/device/buffer.h"
 #include "tiny/base/error.h"
@@ -7,8 +7,8 @@ namespace tiny {
 
 bool is_out_of_memory(const DeviceError& error);
 
-// What `work` gives. Where a device says that it is out of memory, all that is kept is given back,
-// and the work is done once more.
+// The result of `work`. Where a device says that it is out of memory, all that is kept is given
+// back, and the work is done once more.
 template <class Work> auto with_kept_memory_freed(const Work& work) {
   try {
     return work();

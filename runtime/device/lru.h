@@ -1,4 +1,4 @@
-// A map from text to values that keeps those used last, up to a number of them.
+// A least-recently-used map from text to values.
 #pragma once
 #include <list>
 #include <string>

@@ -136,7 +136,7 @@ Pieces ring(Op op, const Pieces& pieces, std::span<const int> devices) {
 constexpr int64_t kSmall = 256 << 10, kSmallDirect = 1 << 20;
 // From here on a library's rings are faster than kernels in which all GPUs reach for all.
 constexpr int64_t kLarge = 8 << 20;
-constexpr size_t kMostTogether = 8;  // devices
+constexpr size_t kMaxTogether = 8;  // devices
 
 struct Algorithm {
   enum Way { Naive, TwoShot, Ring, Flags, Library } way = Naive;
@@ -155,7 +155,7 @@ const std::vector<std::pair<std::string, Algorithm>>& algorithms() {
   return all;
 }
 
-// What devices have for a collective of pieces, and how one of these ways is chosen.
+// The algorithms of a collective that its devices support, and the choice of one.
 class Ways {
  public:
   Ways(const char* collective, Op op, const Pieces& pieces, std::span<const int> devices)
@@ -190,9 +190,10 @@ class Ways {
   std::string missing(Algorithm how) const {
     const SumBy by = how.way == Algorithm::Flags ? SumBy::Flags : SumBy::Library;
     for (int d : devices_)
-      if (std::string why = device_of(d).missing_for_sums(by, pieces_[0]->dtype); !why.empty())
+      if (std::string why = device_of(d).missing_for_all_reduce(by, pieces_[0]->dtype);
+          !why.empty())
         return why;
-    return pieces_.size() > kMostTogether && !of_ranks_ ? "there are too many devices" : "";
+    return pieces_.size() > kMaxTogether && !of_ranks_ ? "there are too many devices" : "";
   }
 
   bool has(Algorithm how) const {
@@ -247,7 +248,7 @@ Node sum_parts(Op op, const Pieces& parts, int device, bool direct) {
   return direct ? sum_on(device, parts, SumBy::Kernel) : reduce_to(op, parts, device);
 }
 
-// One part of the sum on each device; `direct`: read where the pieces are.
+// Reduce-scatter: one slice of the sum on each device; `direct`: read where the pieces are.
 Pieces reduce_parts(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                     const Shape& cuts, bool direct) {
   Pieces out;
@@ -281,7 +282,7 @@ Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) 
 
 namespace {
 
-// What pieces are in another shape: one sum serves all shapes in which it is wanted.
+// The pieces behind reshapes: one sum serves all shapes in which it is wanted.
 Pieces behind_reshapes(const Pieces& pieces) {
   Pieces out;
   for (Node p : pieces) {

@@ -33,7 +33,7 @@ Node sum_on(int device, const Pieces& pieces, SumBy by);
 bool is_sum_by_kernel(Node n);  // on one device, whose kernel reads the pieces where they are
 SumBy sum_by(Node sum);
 
-// What all pieces give together (Add, Mul, Max, Min), on one device.
+// The reduction of all pieces (Add, Mul, Max, Min), on one device.
 Node reduce_to(Op op, const Pieces& pieces, int device);
 
 // The same on each of the devices, to the same bits. COLLECTIVE chooses the way:

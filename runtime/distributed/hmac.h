@@ -1,4 +1,4 @@
-// Whether a text comes from who knows a key: HMAC-SHA-256 (RFC 2104, FIPS 198-1).
+// Authenticates a text by a shared key: HMAC-SHA-256 (RFC 2104, FIPS 198-1).
 #pragma once
 #include <string>
 #include <string_view>

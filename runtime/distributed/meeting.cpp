@@ -136,7 +136,7 @@ Listener::Listener(const Address& at) : socket_(::socket(AF_INET, SOCK_STREAM | 
 
 Listener::~Listener() { ::close(socket_); }
 
-// What a caller says of itself, and how it shows that it may.
+// A caller's claim to be a rank, with its proof.
 struct Mesh::Claim {
   char nonce[kNonce];
   int32_t rank, count, port;  // where it listens
@@ -240,7 +240,7 @@ void Mesh::accept_ranks(int wanted) {
 }
 
 void Mesh::wait_for_callers(std::vector<Caller>& callers, std::chrono::milliseconds limit) {
-  constexpr size_t kMost = 256;  // so many may be silent; who was dropped calls again
+  constexpr size_t kMax = 256;  // so many may be silent; who was dropped calls again
   std::vector<pollfd> polled{{listener_->socket(), POLLIN, 0}};
   for (const Caller& c : callers) polled.push_back({c.socket, POLLIN, 0});
   if (::poll(polled.data(), polled.size(),
@@ -257,7 +257,7 @@ void Mesh::wait_for_callers(std::vector<Caller>& callers, std::chrono::milliseco
   if (s < 0) return;
   callers.push_back({s, from.sin_addr.s_addr, random_bytes(kNonce), 0, {}});
   send_now(s, callers.back().nonce.data(), kNonce);
-  if (callers.size() <= kMost) return;
+  if (callers.size() <= kMax) return;
   ::close(callers.front().socket);
   callers.erase(callers.begin());
 }

@@ -1,4 +1,4 @@
-// How ranks (tiny/run/ranks.h) find one another: connections between all of them, over TCP. Rank 0
+// The rendezvous of ranks (tiny/run/ranks.h): connections between all of them, over TCP. Rank 0
 // listens at MASTER_ADDR, on that interface alone, at the port behind MASTER_PORT, which torchrun
 // keeps; the others call it, and then one another.
 //

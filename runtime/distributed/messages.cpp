@@ -24,13 +24,13 @@ Link& link_to(int peer) {
 
 constexpr size_t kWhat = 112;
 
-struct Header {
+struct MessageHeader {
   uint64_t number = 0, bytes = 0;
   char what[kWhat] = {};
 };
 
-Header header_of(uint64_t number, size_t bytes, const std::string& what) {
-  Header h{number, bytes, {}};
+MessageHeader header_of(uint64_t number, size_t bytes, const std::string& what) {
+  MessageHeader h{number, bytes, {}};
   std::copy_n(what.data(), std::min(what.size(), kWhat - 1), h.what);
   return h;
 }
@@ -39,15 +39,15 @@ Header header_of(uint64_t number, size_t bytes, const std::string& what) {
 
 void send_message(int to, const void* data, size_t bytes, const std::string& what) {
   Link& link = link_to(to);
-  const Header h = header_of(link.sent++, bytes, what);
+  const MessageHeader h = header_of(link.sent++, bytes, what);
   link.write(&h, sizeof h, what);
   link.write(data, bytes, what);
 }
 
 void receive_message(int from, void* data, size_t bytes, const std::string& what) {
   Link& link = link_to(from);
-  const Header wanted = header_of(link.received++, bytes, what);
-  Header got;
+  const MessageHeader wanted = header_of(link.received++, bytes, what);
+  MessageHeader got;
   link.read(&got, sizeof got, what);
   got.what[kWhat - 1] = 0;
   check(
@@ -67,11 +67,11 @@ void send_text(int to, const std::string& text, const std::string& what) {
 }
 
 std::string receive_text(int from, const std::string& what) {
-  constexpr uint64_t kMost = 1 << 28;  // bytes; a plan has thousands
+  constexpr uint64_t kMax = 1 << 28;  // bytes; a plan has thousands
   uint64_t size = 0;
   receive_message(from, &size, sizeof size, cat("the length of ", what));
-  check(size <= kMost, "rank ", rank(), ": rank ", from, " announces ", size, " bytes of ", what,
-        ", of which there are at most ", kMost);
+  check(size <= kMax, "rank ", rank(), ": rank ", from, " announces ", size, " bytes of ", what,
+        ", of which there are at most ", kMax);
   std::string text(size, 0);
   receive_message(from, text.data(), size, what);
   return text;

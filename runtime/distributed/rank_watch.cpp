@@ -25,43 +25,44 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(100);    // how often the thread looks
 constexpr auto kGrace = std::chrono::milliseconds(1000);  // for a sum with a rank that has ended
-constexpr size_t kMostPending = 64;  // a full queue of a GPU would keep the host in its driver
+constexpr size_t kMaxPending = 64;  // a full queue of a GPU would keep the host in its driver
 
-// What a rank tells the others.
-struct State {
+// The progress that a rank reports to the others.
+struct RankState {
   uint64_t started = 0;    // sums
   char failure[240] = {};  // why it stops; empty: it does not
 };
 
 struct Peer {
   int socket = -1;
-  State state;
+  RankState state;
   size_t received = 0;  // bytes of the next state
-  State next;
+  RankState next;
   Clock::time_point ended{};  // when that was seen; 0: it has not
 };
 
-struct Pending {
-  std::shared_ptr<SumOfRanks> sum;
+struct WatchedSum {
+  std::shared_ptr<PendingAllReduce> sum;
   std::vector<int> ranks;
   uint64_t number = 0;
   std::string what;
   Clock::time_point begun{};  // when that was seen; 0: it has not
 };
 
-class Watch {
+class RankWatch {
  public:
-  Watch() {
+  RankWatch() {
     for (int socket : connect_ranks()) peers_.push_back({socket, {}, 0, {}, {}});
     Thread("to watch sums of ranks", [this] { look(); }).detach();
   }
 
-  void start(std::shared_ptr<SumOfRanks> sum, std::span<const int> ranks, const std::string& what) {
+  void start(std::shared_ptr<PendingAllReduce> sum, std::span<const int> ranks,
+             const std::string& what) {
     std::unique_lock lock(mutex_);
     ++started_;
     if (!sum) return;
     pending_.push_back({sum, {ranks.begin(), ranks.end()}, started_, what, {}});
-    for (drop_ended(); pending_.size() > kMostPending && failure_.empty(); drop_ended()) {
+    for (drop_ended(); pending_.size() > kMaxPending && failure_.empty(); drop_ended()) {
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       lock.lock();
@@ -107,15 +108,15 @@ class Watch {
 
   // So that nothing waits for a GPU that waits for another one.
   void give_up() {
-    std::deque<Pending> all;
+    std::deque<WatchedSum> all;
     {
       const std::lock_guard lock(mutex_);
       all.swap(pending_);
     }
-    for (Pending& p : all) p.sum->abandon();
+    for (WatchedSum& p : all) p.sum->abandon();
   }
 
-  std::string failure_of(Pending& p) {
+  std::string failure_of(WatchedSum& p) {
     const auto now = Clock::now();
     if (p.begun == Clock::time_point()) {
       if (!p.sum->has_begun()) return "";
@@ -133,7 +134,7 @@ class Watch {
     return now - p.begun > std::chrono::seconds(limit) ? late(p, name, limit) : "";
   }
 
-  std::string late(const Pending& p, const std::string& name, int64_t limit) const {
+  std::string late(const WatchedSum& p, const std::string& name, int64_t limit) const {
     const std::string wait = cat(limit, " s (COLLECTIVE_TIMEOUT)");
     for (int r : p.ranks) {
       const uint64_t at = peers_[static_cast<size_t>(r)].state.started;
@@ -146,7 +147,7 @@ class Watch {
   // --- Between the threads -----------------------------------------------------------------------
 
   void tell() {
-    State now;
+    RankState now;
     {
       const std::lock_guard lock(mutex_);
       now.started = started_;
@@ -161,14 +162,14 @@ class Watch {
   static void hear(Peer& p) {
     while (p.socket >= 0 && p.ended == Clock::time_point()) {
       char* at = reinterpret_cast<char*>(&p.next) + p.received;
-      const ssize_t n = ::recv(p.socket, at, sizeof(State) - p.received, MSG_DONTWAIT);
+      const ssize_t n = ::recv(p.socket, at, sizeof(RankState) - p.received, MSG_DONTWAIT);
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
       if (n <= 0) {
         p.ended = Clock::now();
         return;
       }
       p.received += static_cast<size_t>(n);
-      if (p.received < sizeof(State)) continue;
+      if (p.received < sizeof(RankState)) continue;
       p.received = 0;
       p.state = p.next;
       p.state.failure[sizeof p.state.failure - 1] = 0;
@@ -177,26 +178,26 @@ class Watch {
 
   std::mutex mutex_;
   std::condition_variable known_;
-  std::deque<Pending> pending_;  // as they were started
+  std::deque<WatchedSum> pending_;  // as they were started
   uint64_t started_ = 0;
   std::string failure_;
   std::vector<Peer> peers_;  // by rank; the thread's alone
-  State told_;
+  RankState told_;
 };
 
 // All ranks come to their first sum together; one that ends leaves the thread to its fate.
-std::atomic<Watch*> watch{nullptr};
+std::atomic<RankWatch*> watch{nullptr};
 
 }  // namespace
 
-void start_sum(std::shared_ptr<SumOfRanks> sum, std::span<const int> ranks,
+void start_sum(std::shared_ptr<PendingAllReduce> sum, std::span<const int> ranks,
                const std::string& what) {
-  if (!watch) watch = new Watch;
+  if (!watch) watch = new RankWatch;
   watch.load()->start(std::move(sum), ranks, what);
 }
 
 void throw_failed_sum(double seconds) {
-  if (Watch* w = watch) w->throw_failure(seconds);
+  if (RankWatch* w = watch) w->throw_failure(seconds);
 }
 
 }  // namespace tiny

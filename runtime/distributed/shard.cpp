@@ -9,27 +9,28 @@
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 
 namespace {
 
-struct Layout {
+struct Distribution {
   int axis = -1;  // -1: each device has all
   Shape cuts = {};
-  bool operator==(const Layout&) const = default;
+  bool operator==(const Distribution&) const = default;
 };
 
 struct Parts {
   Pieces pieces;
-  Layout layout = {};
-  std::optional<Op> pending = {};  // the pieces are still to be combined by it
+  Distribution layout = {};
+  std::optional<Op> partial = {};  // the pieces are still to be combined by it
 };
 
-class Unsharder {
+class SpmdPartitioner {
  public:
-  explicit Unsharder(std::span<const Node> roots) {
+  explicit SpmdPartitioner(std::span<const Node> roots) {
     for (Node r : roots) walk(r);
     for (Node r : roots) add_root(resolved(r));
   }
@@ -99,7 +100,7 @@ class Unsharder {
     return changed ? with_sources(n, srcs) : n;
   }
 
-  // A source of `n`. What is on no device is whole on each.
+  // A source of `n`. A value on no device is whole on each.
   Parts operand(Node n, size_t i) {
     Node s = resolved(n->src(static_cast<int>(i)));
     if (const Parts* p = parts_.find(s)) return *p;
@@ -114,8 +115,8 @@ class Unsharder {
     return out;
   }
 
-  // What is made of constants and positions is computed where it is needed. Each device has nodes
-  // of its own for it, so that no kernel's value, or kernel, is shared between two.
+  // Values of constants and positions are computed where they are needed. Each device has nodes of
+  // its own for them, so that no kernel, or kernel's value, is shared between two.
   static Node placed(Node n, int device) {
     if (n->device) return n;
     NodeMap<Node> own;
@@ -139,20 +140,20 @@ class Unsharder {
     return own.size() ? substitute(n, own) : n;
   }
 
-  static Pieces in_layout(const Parts& p, const Layout& to, std::span<const int> devices) {
-    if (p.pending && devices.size() < p.pieces.size()) {
+  static Pieces in_layout(const Parts& p, const Distribution& to, std::span<const int> devices) {
+    if (p.partial && devices.size() < p.pieces.size()) {
       const LabelScope label("reduce");
-      return {reduce_to(*p.pending, p.pieces, devices[0])};
+      return {reduce_to(*p.partial, p.pieces, devices[0])};
     }
-    if (p.pending && to.axis < 0) return all_reduce(*p.pending, p.pieces, devices);
-    if (p.pending) return reduce_scatter(*p.pending, p.pieces, devices, to.axis, to.cuts);
+    if (p.partial && to.axis < 0) return all_reduce(*p.partial, p.pieces, devices);
+    if (p.partial) return reduce_scatter(*p.partial, p.pieces, devices, to.axis, to.cuts);
     if (p.layout.axis < 0) return from_whole(p, to, devices);
     if (to.axis < 0) return all_gather(p.pieces, devices, p.layout.axis);
     return recut(p, to, devices);
   }
 
   // A part of the copy on the same device, or of the first one.
-  static Pieces from_whole(const Parts& p, const Layout& to, std::span<const int> devices) {
+  static Pieces from_whole(const Parts& p, const Distribution& to, std::span<const int> devices) {
     const LabelScope label("shard");
     Pieces out;
     for (size_t i = 0; i < devices.size(); ++i) {
@@ -167,7 +168,7 @@ class Unsharder {
   }
 
   // All-to-all: each device fetches what it lacks of each piece.
-  static Pieces recut(const Parts& p, const Layout& to, std::span<const int> devices) {
+  static Pieces recut(const Parts& p, const Distribution& to, std::span<const int> devices) {
     if (p.layout == to) return p.pieces;
     const LabelScope label("all_to_all");
     const int axis = p.layout.axis;
@@ -191,14 +192,14 @@ class Unsharder {
   }
 
   // The part of `shape` on device i.
-  static Shape part_of(Ints shape, const Layout& layout, size_t i) {
+  static Shape part_of(Ints shape, const Distribution& layout, size_t i) {
     Shape out = to_shape(shape);
     if (layout.axis >= 0) out[layout.axis] = layout.cuts[i + 1] - layout.cuts[i];
     return out;
   }
 
   // make_piece(i) for each device, under the name of the user's operation; no node for no elements.
-  template <class F> static Parts each(Node n, const Layout& layout, F make_piece) {
+  template <class F> static Parts each(Node n, const Distribution& layout, F make_piece) {
     const LabelScope label(n->label);
     Parts out{{}, layout};
     for (size_t i = 0; i < devices_of(n).size(); ++i) {
@@ -228,7 +229,7 @@ class Unsharder {
 
   Parts shard(Node n) {
     const auto axis = static_cast<int>(n->ints()[1]);
-    Layout to{axis};
+    Distribution to{axis};
     if (axis >= 0) to.cuts = even_cuts(n->shape()[axis], devices_of(n).size());
     Node s = resolved(n->src(0));
     const auto devices = devices_of(n);
@@ -254,22 +255,22 @@ class Unsharder {
   Parts elementwise(Node n) {
     const std::vector<Parts> in = operands(n);
     const bool all_pending =
-        std::all_of(in.begin(), in.end(), [](const Parts& p) { return p.pending == Op::Add; });
+        std::all_of(in.begin(), in.end(), [](const Parts& p) { return p.partial == Op::Add; });
     if (n->op == Op::Add && all_pending) {  // one sum over the devices for both
       Parts out = each(n, {}, [&](size_t i) {
         return build::binary(Op::Add, in[0].pieces[i], in[1].pieces[i]);
       });
-      out.pending = Op::Add;
+      out.partial = Op::Add;
       return out;
     }
-    Layout to;
+    Distribution to;
     for (const Parts& p : in)
       if (to.axis < 0) to = p.layout;
     return apply(n, in, to);
   }
 
   // The same operation on sources of one layout.
-  static Parts apply(Node n, const std::vector<Parts>& in, const Layout& to) {
+  static Parts apply(Node n, const std::vector<Parts>& in, const Distribution& to) {
     std::vector<Pieces> srcs;
     for (const Parts& p : in) srcs.push_back(in_layout(p, to, devices_of(n)));
     return each(n, to, [&](size_t i) {
@@ -300,16 +301,16 @@ class Unsharder {
   Parts movement(Node n) {
     Parts p = operand(n, 0);
     // Zeros do no harm to a sum alone.
-    if (p.pending && (n->op != Op::Pad || p.pending == Op::Add)) {
+    if (p.partial && (n->op != Op::Pad || p.partial == Op::Add)) {
       Parts out = each(n, {}, [&](size_t i) { return moved_piece(n, p.pieces[i], n->ints()); });
-      out.pending = p.pending;
+      out.partial = p.partial;
       return out;
     }
-    std::optional<Layout> to = Layout{};
+    std::optional<Distribution> to = Distribution{};
     if (p.layout.axis >= 0) to = moved_layout(n, p.layout);
-    if (!to || p.pending) {
+    if (!to || p.partial) {
       p = {in_layout(p, {}, devices_of(n))};
-      to = Layout{};
+      to = Distribution{};
     }
     return each(n, *to, [&](size_t i) {
       return moved_piece(n, p.pieces[i], moved_argument(n, p.layout, *to, i));
@@ -329,7 +330,7 @@ class Unsharder {
     }
   }
 
-  // The argument of a Stride here may begin with the elements to leave out in front (see
+  // The argument of a Stride here may begin with the elements to skip in front (see
   // moved_argument).
   static Node strided(Node x, Ints arg) {
     if (arg.size() == x->rank) return build::stride(x, arg);
@@ -338,10 +339,10 @@ class Unsharder {
   }
 
   // Where the cut axis goes; nothing where it is not cut into the same parts any more.
-  static std::optional<Layout> moved_layout(Node n, const Layout& from) {
+  static std::optional<Distribution> moved_layout(Node n, const Distribution& from) {
     const int axis = from.axis;
     const Ints arg = n->ints(), shape = n->src(0)->shape();
-    Layout to = from;
+    Distribution to = from;
     switch (n->op) {
       case Op::Reshape: return reshaped_layout(n, from);
       case Op::Permute:
@@ -358,7 +359,7 @@ class Unsharder {
         return to;
       case Op::Flip: return arg[axis] ? std::nullopt : std::optional(to);
       case Op::Stride:
-        for (int64_t& c : to.cuts) c = (c + arg[axis] - 1) / arg[axis];
+        for (int64_t& c : to.cuts) c = ceil_div(c, arg[axis]);
         return to;
       default: return affine_layout(n, from);
     }
@@ -366,14 +367,14 @@ class Unsharder {
 
   // The axis in the new shape before which there is as much as before the old one. Every cut has to
   // lie between two of its elements.
-  static std::optional<Layout> reshaped_layout(Node n, const Layout& from) {
+  static std::optional<Distribution> reshaped_layout(Node n, const Distribution& from) {
     const Ints old = n->src(0)->shape(), now = n->shape();
     const auto at = static_cast<size_t>(from.axis);
     const int64_t before = numel(old.first(at)), inner = numel(old.subspan(at + 1));
     for (size_t j = 0; j < now.size(); ++j) {
       if (numel(now.first(j)) != before || (now[j] == 1 && old[at] != 1)) continue;
       const int64_t step = numel(now.subspan(j + 1));
-      Layout to{static_cast<int>(j), {}};
+      Distribution to{static_cast<int>(j), {}};
       for (int64_t c : from.cuts) {
         if (step == 0 || c * inner % step != 0) return {};
         to.cuts.push_back(c * inner / step);
@@ -384,7 +385,7 @@ class Unsharder {
   }
 
   // An axis of which the view has every element, in order, and which no other axis depends on.
-  static std::optional<Layout> affine_layout(Node n, const Layout& from) {
+  static std::optional<Distribution> affine_layout(Node n, const Distribution& from) {
     if (n->op != Op::Affine) return {};
     const auto rank = static_cast<size_t>(n->ints()[0]);
     const Ints shape = n->ints().subspan(1, rank), map = n->ints().subspan(1 + rank);
@@ -400,11 +401,11 @@ class Unsharder {
     if (shape[to] != from.cuts.back()) return {};
     for (int d = 0; d < n->src(0)->rank; ++d)
       if (d != from.axis && factors(static_cast<size_t>(d))[to] != 0) return {};
-    return Layout{to, from.cuts};
+    return Distribution{to, from.cuts};
   }
 
   // The argument of a movement for device i.
-  static Shape moved_argument(Node n, const Layout& from, const Layout& to, size_t i) {
+  static Shape moved_argument(Node n, const Distribution& from, const Distribution& to, size_t i) {
     Shape arg = to_shape(n->ints());
     if (from.axis < 0) return arg;
     const int axis = from.axis;
@@ -436,10 +437,10 @@ class Unsharder {
   Parts reduce(Node n) {
     const auto [op, axes] = n->arg<ReduceArg>();
     Parts p = operand(n, 0);
-    if (p.pending && p.pending != op) p = {in_layout(p, {}, devices_of(n))};
+    if (p.partial && p.partial != op) p = {in_layout(p, {}, devices_of(n))};
     const bool over_cut = p.layout.axis >= 0 && (axes >> p.layout.axis & 1);
     const LabelScope label(n->label);
-    Parts out{{}, over_cut ? Layout{} : p.layout, over_cut ? std::optional(op) : p.pending};
+    Parts out{{}, over_cut ? Distribution{} : p.layout, over_cut ? std::optional(op) : p.partial};
     for (Node x : p.pieces) {
       Node sum = build::reduce(op, x, axes);
       if (numel(sum->shape()) == 0) sum = build::full(sum->shape(), n->dtype, int64_t{0});
@@ -464,10 +465,10 @@ class Unsharder {
 
   Parts gather(Node n) {
     std::vector<Parts> in = operands(n);
-    const Layout data = in[0].layout;
-    if (in[0].pending) in[0] = {in_layout(in[0], {}, devices_of(n))};
+    const Distribution data = in[0].layout;
+    if (in[0].partial) in[0] = {in_layout(in[0], {}, devices_of(n))};
     if (in[0].layout.axis < 0) {  // any row is on each device
-      Layout to;
+      Distribution to;
       for (size_t k = 1; k < in.size(); ++k)
         if (to.axis < 0) to = in[k].layout;
       return gather_pieces(n, in[0].pieces, indices(n, in, 1, to), to);
@@ -475,7 +476,7 @@ class Unsharder {
     Node own = resolved(n->src(data.axis + 1));
     const int counted = counted_axis(own, data.cuts.back());
     if (counted >= 0) {  // each device looks up in its own part alone
-      const Layout to{counted, data.cuts};
+      const Distribution to{counted, data.cuts};
       auto index = indices(n, in, 1, to);
       index[static_cast<size_t>(data.axis)] = local_positions(n, own, to);
       return gather_pieces(n, in[0].pieces, index, to);
@@ -487,19 +488,19 @@ class Unsharder {
       x = shifted(x, data.cuts[i]);
     }
     Parts out = gather_pieces(n, in[0].pieces, index, {});
-    out.pending = n->dtype.is_bool() ? Op::Max : Op::Add;
+    out.partial = n->dtype.is_bool() ? Op::Max : Op::Add;
     return out;
   }
 
   // Sources from `first` on in one layout.
   static std::vector<Pieces> indices(Node n, const std::vector<Parts>& in, size_t first,
-                                     const Layout& to) {
+                                     const Distribution& to) {
     std::vector<Pieces> out;
     for (size_t k = first; k < in.size(); ++k) out.push_back(in_layout(in[k], to, devices_of(n)));
     return out;
   }
 
-  static Pieces local_positions(Node n, Node index, const Layout& layout) {
+  static Pieces local_positions(Node n, Node index, const Distribution& layout) {
     const LabelScope label(n->label);
     Pieces out;
     for (size_t i = 0; i < devices_of(n).size(); ++i)
@@ -514,7 +515,7 @@ class Unsharder {
   }
 
   static Parts gather_pieces(Node n, const Pieces& data, const std::vector<Pieces>& index,
-                             const Layout& to) {
+                             const Distribution& to) {
     return each(n, to, [&](size_t i) {
       // A part without elements: all positions lie outside of it.
       if (numel(data[i]->shape()) == 0)
@@ -528,13 +529,13 @@ class Unsharder {
   Parts scatter(Node n) {
     const std::vector<Parts> in = operands(n);
     const ScatterArg how = n->arg<ScatterArg>();
-    const Layout &base = in[0].layout, &values = in[1].layout;
+    const Distribution &base = in[0].layout, &values = in[1].layout;
     // An axis of the base whose positions are those of an axis of the values: both are cut alike.
     for (int k = 0; k < n->rank; ++k) {
       Node own = resolved(n->src(k + 2));
       const int counted = counted_axis(own, n->shape()[k]);
       if (counted < 0 || (base.axis != k && values.axis != counted)) continue;
-      const Layout to{k, base.axis == k ? base.cuts : values.cuts}, from{counted, to.cuts};
+      const Distribution to{k, base.axis == k ? base.cuts : values.cuts}, from{counted, to.cuts};
       auto index = indices(n, in, 2, from);
       index[static_cast<size_t>(k)] = local_positions(n, own, from);
       return scatter_pieces(n, in_layout(in[0], to, devices_of(n)),
@@ -557,20 +558,19 @@ class Unsharder {
       start[i] = build::full(n->shape(), n->dtype, int64_t{0});
     Parts out = scatter_pieces(n, start, in_layout(in[1], values, devices_of(n)),
                                indices(n, in, 2, values), {});
-    out.pending = Op::Add;
+    out.partial = Op::Add;
     return out;
   }
 
   static Parts scatter_pieces(Node n, const Pieces& base, const Pieces& values,
-                              const std::vector<Pieces>& index, const Layout& to) {
+                              const std::vector<Pieces>& index, const Distribution& to) {
     return each(n, to, [&](size_t i) {
       return build::scatter(with_memory(base[i], devices_of(n)[i]), values[i], at_device(index, i),
                             n->arg<ScatterArg>());
     });
   }
 
-  // What is computed from constants before elements are written over it is stored on the device
-  // that writes them.
+  // A base of constants that elements are written over is stored on the device that writes them.
   static Node with_memory(Node base, int device) {
     Node below = base;
     while (is_movement(below->op)) below = below->src(0);
@@ -586,8 +586,8 @@ class Unsharder {
 
 Unsharded unshard(std::span<const Node> roots) {
   if (has_device_groups()) {
-    Unsharded out = Unsharder(roots).result();
-    // What is made of constants alone gets memory on one device, kernels of others compute it.
+    Unsharded out = SpmdPartitioner(roots).result();
+    // Values of constants alone get memory on one device, kernels of others compute them.
     for (Node& piece : out.pieces)
       if (!piece->device && !piece->is_const()) piece = build::contiguous(piece);
     return out;

@@ -1,17 +1,18 @@
-// From graphs on groups of devices to graphs on single ones, before anything else is scheduled.
+// SPMD partitioner (as GSPMD, DTensor): from graphs on groups of devices to graphs on single ones,
+// before anything else is scheduled.
 //
 // A user's node on a group (Op::Shard begins one, node.h: device_members) stands for the whole
 // tensor; gradients and shapes know nothing of pieces. Here every such node becomes one node for
-// each device: all of the tensor, a part of one axis, or a share of a sum (or product, maximum)
-// that is still pending, because its reduction went over the axis that is cut. Parts follow the
-// axis through movement, reductions, gathers and scatters. Where one is needed in another form,
-// copies between the devices come in (collective.h): a pending sum needed whole is an all-reduce,
-// needed in parts a reduce-scatter; parts needed whole are an all-gather, cut along another axis an
-// all-to-all; a tensor on one device that gets copies on others is a broadcast.
+// each device, in one of three forms: replicated, sharded along one axis, or partial, a share of a
+// sum (or product, maximum) whose reduction went over the sharded axis. Shards follow the axis
+// through movement, reductions, gathers and scatters. Where another form is needed, copies between
+// the devices come in (collective.h): partial to replicated is an all-reduce, partial to sharded a
+// reduce-scatter, sharded to replicated an all-gather, to another axis an all-to-all, one device to
+// replicated a broadcast.
 //
-// Which form: operands of one operation take that of the first one that is cut; what is assigned
-// that of the tensor it is assigned to; movement that cannot keep the cut axis in parts (a flip of
-// it, a reshape across it) gets the whole tensor.
+// Which form: operands of one operation take that of the first one that is sharded; an assigned
+// value that of the tensor it is assigned to; movement that cannot keep the axis sharded (a flip of
+// it, a reshape across it) gets the replicated tensor.
 #pragma once
 #include <vector>
 

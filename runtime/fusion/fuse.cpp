@@ -74,7 +74,7 @@ class Fuser {
     k.inner = NodeMap<char>();
     k.work = 0;
     k.size = 0;
-    k.heavy = false;
+    k.is_gemm = false;
     k.changed = ++now_;
     std::set<Read> seen;
     for (Node out : k.outputs) {
@@ -119,7 +119,7 @@ class Fuser {
     if (n->op == Op::ReduceAxis) {
       for (int i = 0; i < n->rank; ++i)
         if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
-      k.heavy |= is_product(n);
+      k.is_gemm |= is_product(n);
     }
     for (Node s : used_sources(n)) {
       const bool anywhere = n->op == Op::Scatter || (n->op == Op::Gather && s == n->src(0));
@@ -133,7 +133,7 @@ class Fuser {
   static constexpr int64_t kRowElements = 128 << 10;
   static constexpr int64_t kSmallWork = 16384;      // too little to be worth dividing among cores
   static constexpr int64_t kFewElements = 1 << 17;  // read in any order in no more than a launch
-  static constexpr size_t kMostReads = 48;          // arguments of a kernel
+  static constexpr size_t kMaxReads = 48;           // arguments of a kernel
   static constexpr int kLargest = 1000;             // size of a kernel that is made of two
   static constexpr int kTranscendental = 20;        // operations of a CPU
   static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
@@ -158,7 +158,7 @@ class Fuser {
         if (!k.alive) continue;
         std::vector<int> from = producers(static_cast<int>(c));
         // What follows a product goes with it rather than with a sum that it also needs.
-        std::stable_partition(from.begin(), from.end(), [&](int p) { return kernels_[p].heavy; });
+        std::stable_partition(from.begin(), from.end(), [&](int p) { return kernels_[p].is_gemm; });
         uint64_t newest = std::max(k.changed, begin);
         for (int p : from) newest = std::max(newest, kernels_[p].changed);
         if (k.examined > newest) continue;
@@ -231,7 +231,7 @@ class Fuser {
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
     if (device_of(from) != device_of(to)) return false;
-    if (from.reads.size() + to.reads.size() > kMostReads || from.size + to.size > kLargest)
+    if (from.reads.size() + to.reads.size() > kMaxReads || from.size + to.size > kLargest)
       return false;
     const bool both_sent = joins_sent(p, c);
     if (waits_for(c, p) || (is_sent(from) && !both_sent)) return false;
@@ -255,13 +255,13 @@ class Fuser {
     int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
     int64_t size = std::max<int64_t>(1, numel(to.outputs[0]->shape()));
     if (of_rows) std::swap(rows, size);
-    if ((from.heavy || to.heavy) && rows != size) return false;
-    if (from.heavy && (to.heavy || has_reduce(to))) return false;  // units do one sum
+    if ((from.is_gemm || to.is_gemm) && rows != size) return false;
+    if (from.is_gemm && (to.is_gemm || has_reduce(to))) return false;  // units do one sum
     const Target& target = targets_.of(to.outputs[0]);
     if (target.has_wgmma && rows > kManyResults) {
-      if (from.heavy && is_long_epilogue(p, c, kWorthStoring)) return false;
-      if (to.heavy && is_long_epilogue(c, p, worth_storing(true))) return false;
-      if ((from.heavy || to.heavy) && is_wide_epilogue(from, to, rows, kept_beside(p, c)))
+      if (from.is_gemm && is_long_epilogue(p, c, kWorthStoring)) return false;
+      if (to.is_gemm && is_long_epilogue(c, p, worth_storing(true))) return false;
+      if ((from.is_gemm || to.is_gemm) && is_wide_epilogue(from, to, rows, kept_beside(p, c)))
         return false;
     }
     const int64_t work = std::max(from.work, to.work);
@@ -295,7 +295,7 @@ class Fuser {
       if (!stored_.sent.contains(out) || !alike(out) || out->op == Op::ReduceAxis) return false;
     for (Node out : from.outputs)
       if (!alike(out) || (is_read(to, out) && !reads_own_row(to, out))) return false;
-    return !from.heavy && std::all_of(to.reads.begin(), to.reads.end(), is_known);
+    return !from.is_gemm && std::all_of(to.reads.begin(), to.reads.end(), is_known);
   }
 
   // How many values of p others than c read.
@@ -477,7 +477,7 @@ class Fuser {
 
   bool are_siblings(const Kernel& a, const Kernel& b) const {
     Node x = a.outputs[0], y = b.outputs[0];
-    if (device_of(a) != device_of(b) || a.heavy || b.heavy || !can_join(x) || !can_join(y))
+    if (device_of(a) != device_of(b) || a.is_gemm || b.is_gemm || !can_join(x) || !can_join(y))
       return false;
     if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
     if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
@@ -487,7 +487,7 @@ class Fuser {
     if (x->op == Op::ReduceAxis && (!same(x->src(0)->shape(), y->src(0)->shape()) ||
                                     x->arg<ReduceArg>().axes != y->arg<ReduceArg>().axes))
       return false;
-    if (a.reads.size() + b.reads.size() > kMostReads) return false;
+    if (a.reads.size() + b.reads.size() > kMaxReads) return false;
     for (const Read& r : a.reads)
       for (const Read& s : b.reads)
         if (r.leaf == s.leaf && numel(r.leaf->shape()) * 2 > a.work) return true;

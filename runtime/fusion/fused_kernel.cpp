@@ -85,7 +85,7 @@ bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
 
 bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results,
                       size_t kept) {
-  constexpr size_t kMost = 4;
+  constexpr size_t kMax = 4;
   std::set<Node> values(to.outputs.begin(), to.outputs.end());
   for (Node out : from.outputs)
     if (!is_read(to, out)) values.insert(out);
@@ -95,7 +95,7 @@ bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t re
           std::ranges::find(from.outputs, r.leaf) == from.outputs.end())
         values.insert(r.leaf);
   std::erase_if(values, [](Node n) { return n->op == Op::ReduceAxis; });  // the product's own
-  return values.size() + 2 * kept > kMost;
+  return values.size() + 2 * kept > kMax;
 }
 
 }  // namespace tiny

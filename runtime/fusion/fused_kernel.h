@@ -21,7 +21,7 @@ struct FusedKernel {
   std::vector<Node> outputs;
   std::vector<Read> reads;
   bool alive = true;
-  bool heavy = false;       // a product whose operands are used many times: no rows around it
+  bool is_gemm = false;     // a product whose operands are used many times: no rows around it
   int64_t work = 0;         // elements that it visits
   int size = 0;             // how much there is to compile
   NodeMap<char> inner{16};  // outputs that another one needs: reached through that one

@@ -37,8 +37,8 @@ void add_cost(Node root, int64_t size, const NodeMap<char>& stored, NodeMap<char
 }
 
 bool is_computed_at_places(Node data, const Cost& c) {
-  constexpr int kMost = 4;  // work, which loads hide
-  return is_elementwise(data->op) && c.work <= kMost && c.loads.size() == 1 &&
+  constexpr int kMax = 4;  // work, which loads hide
+  return is_elementwise(data->op) && c.work <= kMax && c.loads.size() == 1 &&
          c.loads[0]->dtype.size() <= data->dtype.size();
 }
 
@@ -200,8 +200,8 @@ class Chooser {
 
   bool is_computed_as_read(Node value, Node sum) const {
     if (!on_gpu(sum)) return false;
-    const auto thin = find_thin_product(sum, targets_.of(sum));
-    return thin && thin->computed == value;
+    const auto skinny = find_skinny_product(sum, targets_.of(sum));
+    return skinny && skinny->computed == value;
   }
 
   static constexpr int kDear = 24;  // work

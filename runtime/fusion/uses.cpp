@@ -34,12 +34,12 @@ Node Uses::product_of(Node n) const {
 }
 
 bool Uses::meet_again(Node n) const {
-  constexpr int kMost = 256;  // nodes
+  constexpr int kMax = 256;  // nodes
   const auto later = [&](Node a, Node b) { return *position_.find(a) > *position_.find(b); };
   std::priority_queue<Node, std::vector<Node>, decltype(later)> open(later);
   NodeMap<char> seen;
   open.push(n);
-  for (int i = 0; i < kMost && !open.empty(); ++i) {
+  for (int i = 0; i < kMax && !open.empty(); ++i) {
     Node at = open.top();
     open.pop();
     if (i > 0 && open.empty()) return true;

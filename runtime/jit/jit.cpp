@@ -537,8 +537,8 @@ Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
   nodes().collect();
   const Tensors given = arguments;
   const std::vector<BufferRef> buffers = buffers_of(arguments);
-  constexpr int kMostLost = 8;  // more are no accident
-  if (constants_lost_ < kMostLost && has_lost_constant()) {
+  constexpr int kMaxLost = 8;  // more are no accident
+  if (constants_lost_ < kMaxLost && has_lost_constant()) {
     ++constants_lost_;
     return capture(given, body);
   }

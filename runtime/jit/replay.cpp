@@ -1,4 +1,4 @@
-// The launches of a replay; the schedule that they make up: replay_merge.cpp.
+// Launches of a replay; replay_merge.cpp makes its schedule.
 #include "runtime/jit/replay.h"
 
 #include <algorithm>
@@ -112,8 +112,7 @@ std::vector<void*> Replay::addresses_of(const Step& step) const {
   return out;
 }
 
-// What one device does has no order beside what others do, but for copies between them, meetings
-// and sums.
+// Work of one device has no order beside that of others, but for copies, barriers and all-reduces.
 int Replay::open_segment(int device) {
   const auto [at, fresh] = open_.try_emplace(device, static_cast<int>(segments_.size()));
   if (fresh) {
@@ -139,7 +138,7 @@ void Replay::note_uses(int step, Use use, bool by_argument) {
 // otherwise.
 bool Replay::record_sum(const Sums& sums, const std::vector<int>& steps) {
   const std::vector<Device*>& devices = sums.all()[0].devices;
-  const auto launches = devices[0]->sum_launches(sums.all());
+  const auto launches = devices[0]->all_reduce_launches(sums.all());
   if (launches.empty()) return false;
   Sum sum{steps, std::vector<std::vector<std::pair<int, int>>>(devices.size())};
   for (size_t d = 0; d < devices.size(); ++d) {
@@ -161,7 +160,7 @@ bool Replay::record_sum(const Sums& sums, const std::vector<int>& steps) {
 void Replay::refresh(Sum& sum) {
   Sums sums(schedule_);
   for (int i : sum.steps) sums.add(schedule_.steps[i], addresses_of(schedule_.steps[i]));
-  const auto launches = sums.all()[0].devices[0]->sum_launches(sums.all());
+  const auto launches = sums.all()[0].devices[0]->all_reduce_launches(sums.all());
   for (size_t d = 0; d < launches.size(); ++d)
     for (size_t i = 0; i < launches[d].size(); ++i) {
       const auto [at, item] = sum.items[d][i];
@@ -179,7 +178,7 @@ void Replay::make_segments() {
   Meetings meetings(schedule_);
   Sums sums(schedule_);
   std::vector<int> summed;
-  const auto meet = [&](std::vector<Device*> devices) {
+  const auto barrier = [&](std::vector<Device*> devices) {
     if (devices.empty()) return;
     segments_.emplace_back();
     segments_.back().meeting = std::move(devices);
@@ -200,7 +199,7 @@ void Replay::make_segments() {
     const Step& step = schedule_.steps[i];
     const std::vector<void*> args = addresses_of(step);
     if (!Sums::takes(step)) add_sums();
-    meet(meetings.before(step, args));
+    barrier(meetings.before(step, args));
     if (Sums::takes(step)) {
       if (!sums.add(step, args)) {
         add_sums();
@@ -222,11 +221,11 @@ void Replay::make_segments() {
     kernels_.push_back(kernels[i]->shared_from_this());
   }
   add_sums();
-  meet(meetings.at_end());
+  barrier(meetings.at_end());
   order_segments();
 }
 
-// What is used of a value's memory. Arenas and results are apart from all else; the addresses of
+// The use of a value's memory. Arenas and results are apart from all else; the addresses of
 // arguments change, so that an argument may be anything that lies outside.
 Touched Replay::use_of(int v, bool written) const {
   const Value& value = schedule_.values[v];
@@ -242,7 +241,7 @@ Touched Replay::use_of(int v, bool written) const {
   return {kOutside, begin, begin + bytes, written};
 }
 
-// Which launches wait for which.
+// Dependences between the launches.
 void Replay::order_segments() {
   for (Segment& s : segments_) {
     std::vector<LaunchUses> launches(s.items.size());
@@ -348,7 +347,7 @@ void Replay::launch() {
     if (s.device)
       s.recording->launch();
     else
-      s.meeting[0]->meet(s.meeting);
+      s.meeting[0]->barrier(s.meeting);
   }
   copies.flush();
 }

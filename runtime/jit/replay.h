@@ -1,5 +1,5 @@
-// A captured step, ready to run again: the schedules that ran as one list of launches, on fixed
-// addresses but for arguments and results.
+// Replay of a captured step: the schedules that ran as one list of launches, on fixed addresses but
+// for arguments and results.
 #pragma once
 #include <map>
 #include <memory>
@@ -38,7 +38,7 @@ class Replay {
   // Whether it has this node, of a length, for itself.
   bool keeps(Node n) const;
 
-  // What the step assigns to, for a comparison.
+  // The tensors that the step assigns to, for a comparison.
   struct Saved {
     DType dtype;
     std::vector<std::byte> bytes;

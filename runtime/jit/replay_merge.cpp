@@ -1,4 +1,4 @@
-// One schedule from those that ran while a step was captured.
+// Merges the schedules that ran while a step was captured into one.
 #include <algorithm>
 
 #include "runtime/fusion/fuse.h"

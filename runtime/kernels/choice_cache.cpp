@@ -23,7 +23,7 @@ namespace tiny {
 
 namespace {
 
-constexpr const char* kVersion = "search 2";  // what was measured before another one counts no more
+constexpr const char* kVersion = "search 3";  // a new version discards older measurements
 
 std::string hash_of(const std::string& text) { return hex(sha256(text).substr(0, 16)); }
 
@@ -168,7 +168,7 @@ void SearchCache::refresh() {
   }
   std::string fresh(static_cast<size_t>(size - read_), '\0');
   fresh.resize(static_cast<size_t>(read_some(file.get(), read_, fresh.data(), size - read_)));
-  // What follows the last line's end, somebody is still writing.
+  // Text behind the last line's end is still being written.
   for (size_t at = 0, end; (end = fresh.find('\n', at)) != fresh.npos; at = end + 1) {
     read_ += static_cast<int64_t>(end + 1 - at);
     take(fresh.substr(at, end - at));

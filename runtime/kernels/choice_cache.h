@@ -1,4 +1,4 @@
-// What searches have found out, on disk: one file of JSON lines, one for each kernel, candidate and
+// Results of beam searches on disk: one file of JSON lines, one for each kernel, candidate and
 // result, that processes share and that may be copied to another machine. Lines are only ever
 // added; one that is damaged counts as absent.
 #pragma once
@@ -21,7 +21,7 @@ const char* name_of(Outcome outcome);
 struct Measured {
   Outcome outcome = Outcome::Waiting;
   double least = 0, median = 0;  // seconds
-  std::string text;              // what is wrong
+  std::string text;              // the fault
 
   auto fields() { return std::tie(outcome, least, median, text); }
 };
@@ -93,8 +93,8 @@ class SearchCache {
 // Candidates are lowered under one name, so that structurally equal kernels have equal texts.
 inline constexpr const char* kCandidateEntry = "k_candidate";
 
-// What a search has found for the kernel, if there was one and the code generator still makes of
-// it what was timed.
+// The best options that a search found for a kernel, if there was one and the code generator still
+// makes the same source of them.
 struct Known {
   DoneRecord done;
   std::optional<Choice> choice;  // where it is better than the heuristic's

@@ -19,21 +19,21 @@ namespace tiny {
 
 namespace {
 
-struct Entry {
+struct KernelEntry {
   NodeRef node;  // keeps the key's address taken
   std::shared_ptr<Kernel> kernel;
 };
 struct Kernels {
   std::mutex mutex;
   uint64_t age = 1;  // goes up when entries are forgotten
-  Lru<Entry> entries;
+  Lru<KernelEntry> entries;
 };
 Kernels& kernels() {
   static Kernels* k = new Kernels;
   return *k;
 }
 
-// A whole text at a time: kernels are compiled side by side.
+// Writes a whole text at a time: kernels are compiled in parallel.
 void say(const std::string& text) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
@@ -60,7 +60,7 @@ Lowered lower_step(const Step& step, const Target& target, const Choice* choice,
 std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr) {
   Device& device = find_device(device_name(step.device));
   const auto debug = static_cast<int>(env_int("DEBUG"));
-  if (device.is_absent) {  // its owner compiles it
+  if (device.is_remote) {  // its owner compiles it
     auto kernel = std::make_shared<Kernel>();
     kernel->name = step.name;
     kernel->program = device.load({}, {});
@@ -103,7 +103,7 @@ void replace_kernel(const Step& step, const Choice& choice) {
   auto kernel = compile(step, &choice);
   Kernels& all = kernels();
   std::lock_guard lock(all.mutex);
-  Entry* known = all.entries.find(kernel_key(step));
+  KernelEntry* known = all.entries.find(kernel_key(step));
   if (!known) return;
   known->kernel = std::move(kernel);
   ++all.age;
@@ -131,7 +131,7 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
     for (const Step& step : s.steps) {
       keys.push_back(step.kernel ? kernel_key(step) : "");
       if (!step.kernel) continue;
-      if (const Entry* known = all.entries.find(keys.back()))
+      if (const KernelEntry* known = all.entries.find(keys.back()))
         found[keys.back()] = known->kernel;
       else
         missing[keys.back()] = &step;
@@ -142,7 +142,7 @@ std::vector<Kernel*> compile_kernels(const Schedule& s) {
   in_parallel(jobs.size(), core_count(), [&](size_t i, size_t) {
     auto kernel = compile(*jobs[i].second);
     std::lock_guard lock(all.mutex);
-    Entry entry{jobs[i].second->kernel, std::move(kernel)};
+    KernelEntry entry{jobs[i].second->kernel, std::move(kernel)};
     found[jobs[i].first] = all.entries.insert(jobs[i].first, std::move(entry), most).kernel;
   });
   std::lock_guard lock(all.mutex);

@@ -1,4 +1,4 @@
-// Compiled kernels by what they compute: each is lowered and compiled once per device, many of
+// Compiled kernels, interned by their graph: each is lowered and compiled once per device, many of
 // them in parallel.
 #pragma once
 #include <atomic>
@@ -30,7 +30,7 @@ std::vector<Kernel*> compile_kernels(const Schedule& s);
 
 size_t kernel_count();  // in memory
 
-// What a step's kernel is found by in memory.
+// The key of a step's kernel in memory.
 std::string kernel_key(const Step& step);
 
 // The step's kernel with other options from now on: compile_kernels gives the new one, who has the

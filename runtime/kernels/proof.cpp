@@ -14,7 +14,7 @@ namespace tiny {
 
 namespace {
 
-constexpr const char* kVersion = "proof 4";  // what was proved before another one counts no more
+constexpr const char* kVersion = "proof 4";  // a new version discards older proofs
 
 struct Counts {
   std::mutex mutex;

@@ -31,7 +31,7 @@ class PendingProof {
   Thread thread_;  // makes it
 };
 
-// What this process has proved so far.
+// Counts of this process's proofs.
 struct ProofCounts {
   int64_t kernels = 0, recalled = 0;  // kernels asked about, those of them known from the disk
   int64_t verdicts[3] = {0, 0, 0};    // of the others, by Verdict

@@ -1,5 +1,5 @@
-// What is noted while a Jit captures: the schedules that ran and on which buffers, and which values
-// came from outside.
+// Record of a Jit's capture: the schedules that ran and on which buffers, and the values that came
+// from outside.
 #pragma once
 #include <memory>
 #include <set>
@@ -52,7 +52,7 @@ class Capture {
   uint32_t first_id_;  // of the nodes made since
 };
 
-// What runs on this thread while one lives is not captured.
+// Pauses the capture of this thread while it lives.
 class CapturePause {
  public:
   CapturePause();

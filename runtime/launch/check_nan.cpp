@@ -6,12 +6,13 @@
 #include <map>
 #include <utility>
 
+#include "codegen/kernel/facts.h"
 #include "runtime/device/buffer.h"
 #include "runtime/launch/launch.h"
 #include "runtime/realize/realize.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
 
@@ -21,10 +22,10 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-struct Finding {
+struct NanFinding {
   std::string text;
 };
-std::string& finding() { return of_thread<Finding>().text; }
+std::string& finding() { return of_thread<NanFinding>().text; }
 thread_local bool locating = false;  // kernels that only look for the operation are not checked
 
 double element(const Bytes& bytes, DType t, size_t i) {
@@ -100,7 +101,7 @@ Bytes NanCheck::read(size_t slot) const {
 bool NanCheck::leaves_out(size_t slot) const {
   const auto stores = step_.kernel->srcs();
   return std::any_of(stores.begin(), stores.end(), [&](Node s) {
-    return s->num_src > 2 && static_cast<size_t>(s->src(0)->ints()[0]) == slot;
+    return s->num_src > 2 && static_cast<size_t>(slot_of(s->src(0))) == slot;
   });
 }
 
@@ -133,7 +134,7 @@ std::string NanCheck::locate() const {
     for (Node n : topological(step_.kernel.get())) {
       if (n->op == Op::Sink || n->op == Op::Store) continue;
       if (n->op == Op::Param) {
-        const auto slot = static_cast<size_t>(n->ints()[0]);
+        const auto slot = static_cast<size_t>(slot_of(n));
         auto b = std::make_shared<Buffer>(device_name(step_.device), n->dtype, numel(n->shape()));
         if (before_[slot].size() == b->bytes()) b->upload(before_[slot].data());
         b->label = "CHECK_NAN";

@@ -1,5 +1,5 @@
-// CHECK_NAN=1: which kernel, and which of the user's operations in it, first made a NaN or an
-// infinity from finite values. Everything that a kernel reads and writes is looked at on the host.
+// CHECK_NAN=1: finds the kernel, and the user's operation in it, that first made a NaN or an
+// infinity from finite values, by reading its inputs and outputs on the host.
 #pragma once
 #include <string>
 #include <vector>

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <utility>
 
+#include "codegen/kernel/facts.h"
 #include "runtime/distributed/messages.h"
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/launch/check_nan.h"
@@ -89,10 +90,10 @@ void copy_bytes(Device& there, void* to, Device& here, const void* from, size_t 
 // A copy of which one side is a rank's device, in terms of this process.
 void copy_between_ranks(const Transfer& t, const std::string& what) {
   Device &there = *t.to_device, &here = *t.from_device;
-  if (there.is_absent && (here.is_absent || here.rank < 0)) return;  // others do it
-  if (!there.is_absent && !here.is_absent) copy_bytes(there, t.to, here, t.from, t.bytes);
+  if (there.is_remote && (here.is_remote || here.rank < 0)) return;  // others do it
+  if (!there.is_remote && !here.is_remote) copy_bytes(there, t.to, here, t.from, t.bytes);
   std::vector<std::byte> host(t.bytes);
-  if (here.is_absent) {
+  if (here.is_remote) {
     try {
       receive_message(here.rank, host.data(), t.bytes, what);
     } catch (const Error&) {  // of a rank that may have stopped because another one did
@@ -102,7 +103,7 @@ void copy_between_ranks(const Transfer& t, const std::string& what) {
     there.upload(t.to, host.data(), t.bytes);
     return;
   }
-  if (here.rank < 0 || (!there.is_absent && there.rank >= 0)) return;
+  if (here.rank < 0 || (!there.is_remote && there.rank >= 0)) return;
   // To the one that has the destination, or to all, each of which has one of its own.
   here.synchronize();
   throw_failed_sum();
@@ -160,7 +161,7 @@ void Copies::add(const Step& step, const std::vector<void*>& args) {
 
 bool Sums::add(const Step& step, const std::vector<void*>& args) {
   const Value& out = s_.values[step.values[0]];
-  SharedSum sum{{}, {}, {}, out.dtype, static_cast<size_t>(out.size), step.sum_by};
+  AllReduce sum{{}, {}, {}, out.dtype, static_cast<size_t>(out.size), step.sum_by};
   std::vector<std::string> names;
   for (size_t i = 1; i < args.size(); ++i) {
     names.push_back(device_name(s_.values[step.values[i]].device));
@@ -174,7 +175,7 @@ bool Sums::add(const Step& step, const std::vector<void*>& args) {
   const auto here = static_cast<size_t>(at - sum.devices.begin());
   sum.to[here] = args[0];
   const size_t bytes = sum.count * static_cast<size_t>(sum.dtype.size());
-  for (const SharedSum& s : all_) {
+  for (const AllReduce& s : all_) {
     const size_t others = s.count * static_cast<size_t>(s.dtype.size());
     bool apart = s.devices == sum.devices;
     for (const void* to : s.to) {
@@ -184,7 +185,7 @@ bool Sums::add(const Step& step, const std::vector<void*>& args) {
     for (const void* from : s.from) apart &= !overlap(from, others, args[0], bytes);
     if (!apart) return false;
   }
-  for (SharedSum& s : all_)
+  for (AllReduce& s : all_)
     if (s.from == sum.from && s.count == sum.count && s.by == sum.by && !s.to[here]) {
       s.to[here] = args[0];
       return true;
@@ -201,7 +202,7 @@ void Copies::make_sums() {
   const std::vector<Device*>& devices = sums_.all()[0].devices;
   std::vector<int64_t> begin;
   double bytes = 0;
-  for (const SharedSum& s : sums_.all())
+  for (const AllReduce& s : sums_.all())
     bytes += static_cast<double>(s.count) * static_cast<double>(s.dtype.size());
   if (watch_.timed)
     for (Device* d : devices) begin.push_back(d->mark());
@@ -209,7 +210,7 @@ void Copies::make_sums() {
   for (const Device* d : devices)
     if (d->rank >= 0) ranks.push_back(d->rank);
   if (!ranks.empty()) throw_failed_sum();
-  auto with_others = devices[0]->add_up(sums_.all());
+  auto with_others = devices[0]->all_reduce(sums_.all());
   if (!ranks.empty()) start_sum(std::move(with_others), ranks, sums_.what());
   for (size_t i = 0; i < begin.size(); ++i)
     profile_copy("all_reduce", bytes, *devices[i], sums_.device_names()[i],
@@ -227,15 +228,15 @@ void Copies::flush() {
 
 namespace {
 
-void meet(const std::vector<Device*>& devices) {
-  if (!devices.empty()) devices[0]->meet(devices);
+void barrier(const std::vector<Device*>& devices) {
+  if (!devices.empty()) devices[0]->barrier(devices);
 }
 
 }  // namespace
 
 void Steps::run(const Step& step, Kernel* kernel, const std::vector<void*>& args) {
   if (kernel && copies_.waiting()) copies_.flush();
-  if (meetings_.needed(step)) meet(meetings_.before(step, args));
+  if (meetings_.needed(step)) barrier(meetings_.before(step, args));
   if (!kernel) return copies_.add(step, args);
   if (step.device != device_id_ || !device_) {  // to look it up takes as long as all the rest
     device_ = &find_device(device_name(step.device));
@@ -246,7 +247,7 @@ void Steps::run(const Step& step, Kernel* kernel, const std::vector<void*>& args
 
 void Steps::finish() {
   copies_.flush();
-  meet(meetings_.at_end());
+  barrier(meetings_.at_end());
 }
 
 std::vector<Device*> Meetings::before_sum(const Step& step, const std::vector<void*>& args) {
@@ -301,7 +302,7 @@ std::vector<bool> written_slots(const Step& step) {
   if (!step.kernel)
     out[0] = true;
   else
-    for (Node store : step.kernel->srcs()) out[store->src(0)->ints()[0]] = true;
+    for (Node store : step.kernel->srcs()) out[slot_of(store->src(0))] = true;
   return out;
 }
 
@@ -314,7 +315,7 @@ std::vector<bool> read_slots(const Step& step) {
   std::vector<Node> values;
   for (Node store : step.kernel->srcs()) values.push_back(store->src(1));
   for (Node n : topological(values))
-    if (n->op == Op::Param) out[n->ints()[0]] = true;
+    if (n->op == Op::Param) out[slot_of(n)] = true;
   return out;
 }
 

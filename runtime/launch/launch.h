@@ -1,5 +1,5 @@
 // Launches of kernels, plain or watched: DEBUG=2 shows each with its time, a profile times them,
-// CHECK_NAN=1 looks at what they read and write.
+// CHECK_NAN=1 reads their inputs and outputs.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -32,18 +32,18 @@ class Sums {
   bool add(const Step& step, const std::vector<void*>& args);
   void clear() { all_.clear(); }
   const std::string& what() const { return what_; }  // with other ranks: for errors
-  const std::vector<SharedSum>& all() const { return all_; }
+  const std::vector<AllReduce>& all() const { return all_; }
   const std::vector<std::string>& device_names() const { return names_; }
 
  private:
   const Schedule& s_;
-  std::vector<SharedSum> all_;
+  std::vector<AllReduce> all_;
   std::vector<std::string> names_;
   std::string what_;
 };
 
-// Steps that copy a value from one device, or one place of it, to another, or add values up. Those
-// that follow one another are made at once, up to one that touches what another one writes.
+// Steps that copy a value from one device, or one place of it, to another, or add values up.
+// Consecutive ones are made at once, up to one that touches bytes that another one writes.
 class Copies {
  public:
   Copies(const Schedule& s, Watch watch) : s_(s), watch_(watch), sums_(s) {}

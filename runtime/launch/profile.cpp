@@ -26,9 +26,9 @@ namespace tiny {
 
 namespace {
 
-constexpr size_t kMostEvents = 4'000'000;  // what comes later is in the table only
-constexpr size_t kMostPending = 1024;      // launches whose times have not been read yet
-constexpr int kHost = 1, kDevices = 2;     // the trace's processes
+constexpr size_t kMaxEvents = 4'000'000;  // later events are in the table only
+constexpr size_t kMaxPending = 1024;      // launches whose times have not been read yet
+constexpr int kHost = 1, kDevices = 2;    // the trace's processes
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -44,7 +44,7 @@ struct Event {
 };
 
 // A launch whose time is still on the device.
-struct Pending {
+struct PendingSpan {
   const std::string *name, *operations, *device_name;
   Device* device;
   int64_t begin, end;
@@ -60,7 +60,7 @@ struct Recorder {
   double start = 0;
   std::vector<Event> events;
   size_t dropped = 0;
-  std::vector<Pending> pending;
+  std::vector<PendingSpan> pending;
   std::set<std::string> names;
   std::map<std::string, int> tracks;                                                // of devices
   std::map<std::pair<const std::string*, const std::string*>, KernelTime> kernels;  // and devices
@@ -74,19 +74,19 @@ struct Recorder {
 
   void add(const Event& e) {
     if (path.empty()) return;
-    if (events.size() < kMostEvents)
+    if (events.size() < kMaxEvents)
       events.push_back(e);
     else
       ++dropped;
   }
 
-  void add_pending(Pending p) {
+  void add_pending(PendingSpan p) {
     pending.push_back(p);
-    if (pending.size() >= kMostPending) read_times();
+    if (pending.size() >= kMaxPending) read_times();
   }
 
   void read_times() {
-    for (const Pending& p : pending) {
+    for (const PendingSpan& p : pending) {
       const double begin = p.device->time_of(p.begin), seconds = p.device->time_of(p.end) - begin;
       add({p.name->c_str(), p.is_copy ? "copy" : "kernel", p.operations, kDevices,
            track_of(*p.device_name), begin, seconds, p.flops, p.bytes});

@@ -7,6 +7,7 @@
 #include "codegen/options/mma.h"
 #include "runtime/analysis/operand.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -26,7 +27,7 @@ Node narrowed(Node view, DType wide) {
 }
 
 // An operand of the product: its own axes, and how it lies in memory.
-struct Side {
+struct TileSide {
   Node view = nullptr;
   Axes own;
   int64_t count = 1;     // of rows or columns
@@ -72,12 +73,11 @@ class Tiler {
 
   Node run() {
     if (!find_sides()) return nullptr;
-    for (Side& side : sides_) side.view_windows();
-    // From here on products, operands stored once more and all, were faster than in f32 (Zen 5,
-    // ten shapes from 24 x 64 x 64 to 24 x 4096 x 1024).
-    constexpr int64_t kFewest = 24, kMany = 64;
-    if (std::min(sides_[0].count, sides_[1].count) < kFewest ||
-        std::max(sides_[0].count, sides_[1].count) < kMany || sum_ < kFewest)
+    for (TileSide& side : sides_) side.view_windows();
+    // From here on tiles are faster than f32, packing included (measurements.md: cpu_tiles).
+    constexpr int64_t kMin = 24, kMany = 64;
+    if (std::min(sides_[0].count, sides_[1].count) < kMin ||
+        std::max(sides_[0].count, sides_[1].count) < kMany || sum_ < kMin)
       return nullptr;
     const int64_t k = round_up(sum_, unit_->depth);
     Node a = fragments(0, k, unit_->rows, unit_->depth);
@@ -94,8 +94,6 @@ class Tiler {
   }
 
  private:
-  static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
   bool find_sides() {
     Node mul = reduce_->src(0);
     if (reduce_->arg<ReduceArg>().op != Op::Add || mul->op != Op::Mul || mul->num_src != 2 ||
@@ -155,7 +153,7 @@ class Tiler {
         both_.push_back(i);
         others_ *= shape[i];
       } else if (in[0] || in[1]) {
-        Side& side = sides_[in[0] ? 0 : 1];
+        TileSide& side = sides_[in[0] ? 0 : 1];
         side.own.push_back(i);
         side.count *= shape[i];
       } else {
@@ -173,8 +171,8 @@ class Tiler {
   // the caches, some were slower than in f32 (Zen 4, memory in use by others, fifteen convolutions
   // and their gradients).
   bool find_windows(int which, const ProductOperand& o, const std::vector<Node>& ranges) {
-    constexpr int64_t kChannels = 16, kFewest = 48, kMostBytes = 32 << 20;
-    Side& side = sides_[which];
+    constexpr int64_t kChannels = 16, kMin = 48, kMaxBytes = 32 << 20;
+    TileSide& side = sides_[which];
     Axes* taps = nullptr;
     for (int dim = 0; dim < o.point->rank; ++dim)
       if (is_window(o, dim)) taps = shorter_axes(side, o.at[static_cast<size_t>(dim)], ranges);
@@ -191,8 +189,8 @@ class Tiler {
       side.windows.channels = w.dim;
     }
     const int64_t bytes = others_ * side.count * sum_ * side.view->dtype.size();
-    if (channels < 0 || shape[channels] % kChannels || bytes > kMostBytes ||
-        std::min(shape[channels], sides_[1 - which].count) < kFewest)
+    if (channels < 0 || shape[channels] % kChannels || bytes > kMaxBytes ||
+        std::min(shape[channels], sides_[1 - which].count) < kMin)
       return false;
     std::erase(*taps, channels);
     taps->push_back(channels);
@@ -202,7 +200,7 @@ class Tiler {
 
   // An index that windows walk advances with axes that count windows, and with axes that count a
   // window's elements (taps): with all of the latter, which are fewer.
-  Axes* shorter_axes(Side& side, Node at, const std::vector<Node>& ranges) {
+  Axes* shorter_axes(TileSide& side, Node at, const std::vector<Node>& ranges) {
     Axes* shortest = nullptr;
     int64_t least = INT64_MAX;
     for (Axes* axes : {&side.own, &sums_})
@@ -216,11 +214,10 @@ class Tiler {
   }
 
   // Whether a tile's rows are read where they are. Rows that are a multiple of 4 KB apart fall into
-  // the same set of the first cache, which costs one core more than to store them once more (5 % on
-  // Emerald Rapids, 2048 x 2048 x 2048). Where several cores have read what they store, its lines
-  // are first taken from all of them, which takes ten times as long: 0.24 instead of 0.02 ms for
-  // 1024 x 1024 on 16 cores, and the product itself takes 0.3 ms.
-  bool reads_rows(const Side& side) const {
+  // the same set of L1, which costs one core more than packing. Where several cores have read the
+  // packed copy's lines, these are first taken from all of them, which costs far more
+  // (measurements.md: reads_rows).
+  bool reads_rows(const TileSide& side) const {
     constexpr int64_t kPage = 4096;
     const bool one_set = sum_ * side.view->dtype.size() % kPage == 0;
     return side.own.size() == 1 && others_ == 1 && !side.windows.image &&
@@ -230,7 +227,7 @@ class Tiler {
   // [those of both, rows or columns, k], in memory by fragments of `size` rows or columns whose
   // elements lie by `group` along k.
   Node fragments(int which, int64_t k, int64_t size, int64_t group) const {
-    const Side& side = sides_[which];
+    const TileSide& side = sides_[which];
     Node x = side.matrix(both_, sums_, {others_, side.count, sum_});
     if (which == 0 && raised_) x = raised(x);
     const int64_t count = round_up(side.count, size);
@@ -265,7 +262,7 @@ class Tiler {
   Node reduce_;
   const Target& target_;
   const MmaUnit* unit_ = nullptr;
-  Side sides_[2];
+  TileSide sides_[2];
   Axes both_, sums_;
   int64_t others_ = 1, sum_ = 1;
   bool raised_ = false;  // rows by 128

@@ -1,6 +1,6 @@
-// The operands of products as the matrix units of CPUs take them (codegen/options/mma.h): each
-// fragment's elements one after the other in memory, filled up with zeros, or whole rows where they
-// are. A convolution's windows are stored one by one.
+// Packs GEMM operands for the matrix units of CPUs (codegen/options/mma.h): each fragment's
+// elements contiguous in memory, padded with zeros, or whole rows where they are. A convolution is
+// written out as im2col.
 #pragma once
 #include "codegen/target/target.h"
 #include "tiny/ir/node.h"

@@ -44,9 +44,9 @@ class Layouts {
     const bool product = p != nullptr;
     if (Node row = product || innermost >= 0 ? nullptr : as_one_row(n))
       return build::reshape(reduce(row), n->shape());
-    if (Node sum = product ? p : n; const auto thin = find_thin_product(sum, target_)) {
-      if (thin->parts == 1) return sum;
-      Node parts = in_parts(sum, {thin->axis, thin->parts}, true);
+    if (Node sum = product ? p : n; const auto skinny = find_skinny_product(sum, target_)) {
+      if (skinny->parts == 1) return sum;
+      Node parts = in_parts(sum, {skinny->axis, skinny->parts}, true);
       return build::reshape(build::reduce(Op::Add, parts, 1), sum->shape());
     }
     if (product && target_.has_wgmma && std::ranges::all_of(p->src(0)->srcs(), only_reorders))
@@ -54,7 +54,7 @@ class Layouts {
     if (product) n = with_unit_rows(p);
     if (product) store_computed(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {
-      const SumParts parts = parts_of(n, *windows, target_);
+      const SplitK parts = parts_of(n, *windows, target_);
       if (windows->copied || parts.count == 1) return with_windows(n, *windows, parts);
       const int64_t most = std::min<int64_t>(parts.count, 64);
       return split(n, equal_parts(n, windows->images, most), product);
@@ -76,14 +76,15 @@ class Layouts {
   }
 
  private:
-  // These read their operands in tiles that other blocks share with them, halves in either order.
+  // wgmma and staged operands are read in tiles that other blocks share, 16-bit floats in either
+  // order.
   bool is_for_matrix_units(Node n) const {
     Node mul = base_of(n->src(0));
     if (mul->op != Op::Mul || mul->num_src != 2) return false;
     return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
       while (is_view(s) && !computed_.contains(s)) s = s->src(0);
       return has_matrix_unit(target_, s->dtype) &&
-             (matrix_type(s->dtype)->turns || along_sum_.contains(mul));
+             (matrix_type(s->dtype)->allows_mn_major || along_sum_.contains(mul));
     });
   }
 
@@ -166,9 +167,9 @@ class Layouts {
     return with_sources(n, std::span(&product, 1));
   }
 
-  // What the copy engine of matrix units cannot read as it lies is stored once more where that is
-  // little beside the product: rows that are no multiples of 16 bytes apart get longer, and what is
-  // to be contiguous along the sum, as all but halves, is turned.
+  // An operand that TMA cannot read as it lies is packed where that is little beside the GEMM: rows
+  // that are no multiples of 16 bytes apart are padded, and dtypes that must be k-major, all but
+  // 16-bit floats, are transposed.
   Node with_unit_rows(Node n) {
     Node x = n->src(0);
     const std::vector<OperandPlan> plans = plan_unit_rows(n, target_);
@@ -200,8 +201,8 @@ class Layouts {
   NodeMap<char> along_sum_;  // products with_unit_rows
 };
 
-// The graph with some values stored with another axis innermost, by `store`. `change` is what else
-// becomes of a node, which it gets as it was and with its sources as they are now.
+// The graph with some values stored with another axis innermost, by `store`. `change` rewrites any
+// other node, which it gets as it was and with its new sources.
 template <class Store, class Change>
 GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
                     const NodeMap<int>& innermost, Store store, Change change) {

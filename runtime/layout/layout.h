@@ -1,6 +1,6 @@
-// Rewrites of a tensor graph that decide how values lie in memory, before kernels are chosen:
-// reductions that leave too little to do in parallel, or read more than the caches hold, are split
-// in two; operands of products are stored so that the innermost loop reads them in order.
+// Chooses the memory layouts of a tensor graph before fusion: reductions that leave too little to
+// do in parallel, or read more than the caches hold, are split in two; operands of GEMMs are packed
+// so that the innermost loop reads them in order.
 #pragma once
 #include <vector>
 

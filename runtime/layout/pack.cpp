@@ -19,13 +19,13 @@ namespace {
 
 using Operands = std::vector<ProductOperand>;
 
-class Planner {
+class PackPlanner {
  public:
-  explicit Planner(const Target& target) : target_(target) {}
+  explicit PackPlanner(const Target& target) : target_(target) {}
 
   // Empty where they are for no matrix unit.
   std::vector<OperandPlan> rows_for_units(Node n) const {
-    constexpr int64_t kUses = 64, kFewest = 24, kFew = 64, kMany = int64_t{1} << 27;
+    constexpr int64_t kUses = 64, kMin = 24, kFew = 64, kMany = int64_t{1} << 27;
     const Ints shape = n->src(0)->shape();
     const OwnRanges own_ranges(shape);
     const std::vector<Node>& ranges = own_ranges.ranges;
@@ -39,7 +39,7 @@ class Planner {
         return {};
       const Walk walk = walk_of(o, ranges[static_cast<size_t>(sum)]);
       if (walk.kind != Walk::Movable && walk.kind != Walk::Contiguous) return {};
-      const bool turns = matrix_type(o.point->dtype)->turns;
+      const bool turns = matrix_type(o.point->dtype)->allows_mn_major;
       const bool moved = !turns && walk.kind == Walk::Movable;
       OperandPlan p = plan_of(o, ranges, moved ? sum : -1);
       pad_rows(p, moved || !turns ? walk.dim : last_axis(o.point->shape()));
@@ -51,7 +51,7 @@ class Planner {
           own[plans.size()] *= shape[i];
       plans.push_back(p);
     }
-    const bool large = std::min(own[0], own[1]) >= kFewest && std::max(own[0], own[1]) >= kFew;
+    const bool large = std::min(own[0], own[1]) >= kMin && std::max(own[0], own[1]) >= kFew;
     return large && plans[0].point->dtype == plans[1].point->dtype ? plans
                                                                    : std::vector<OperandPlan>();
   }
@@ -125,8 +125,8 @@ class Planner {
     p.map.padded = true;
   }
 
-  // Products whose blocks stage operands in shared memory for the matrix units of warps, which read
-  // them in either order.
+  // GEMMs whose blocks stage operands in shared memory for mma.sync, which reads them in either
+  // order.
   bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges) const {
     int64_t own[2] = {1, 1}, terms = 1, others = 1;
     for (const ProductOperand& o : operands)
@@ -142,7 +142,7 @@ class Planner {
         ++walking;
         which = o;
       }
-      const bool counts = walking == 2 && !is_reduced(n, i);  // products, or parts of a sum
+      const bool counts = walking == 2 && !is_reduced(n, i);  // GEMMs, or split-K slices
       if (irregular && !counts) return false;
       if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
       (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
@@ -292,13 +292,13 @@ std::vector<Node> computed_operands(Node reduce, const Target& target) {
 }
 
 std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target) {
-  return Planner(target).rows_for_units(reduce);
+  return PackPlanner(target).rows_for_units(reduce);
 }
 std::vector<OperandPlan> plan_packing(Node reduce, const Target& target) {
-  return Planner(target).plan(reduce);
+  return PackPlanner(target).plan(reduce);
 }
 std::optional<OperandPlan> plan_window(Node view, Node reduce, const Target& target) {
-  return Planner(target).plan_window(view, reduce);
+  return PackPlanner(target).plan_window(view, reduce);
 }
 
 }  // namespace tiny

@@ -1,4 +1,4 @@
-// How the operands of products are stored so that their readers go through memory in order.
+// Packs the operands of GEMMs so that their readers go through memory in order.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace tiny {
 
-// What is done to an operand: `point` is padded, stored with axis `dim` innermost, and seen
-// through an affine map.
+// The layout of an operand: `point` is padded, stored with axis `dim` innermost, and seen through
+// an affine map.
 struct OperandPlan {
   Node point = nullptr;
   AffineMap map;
@@ -19,8 +19,8 @@ struct OperandPlan {
   int64_t width = INT64_MAX;  // of panels, of which the last may be wider than what is left
 };
 
-// Those of both operands of a product for matrix units that the copy engine feeds, padded or stored
-// with the sum innermost where they have to be. Empty where they are for no matrix unit.
+// Plans for both operands of a GEMM that TMA feeds, padded or k-major where they have to be. Empty
+// where the GEMM is not for wgmma.
 std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target);
 
 // `view`, an operand of a product, by way of memory in the order of one of the views that it is
@@ -29,16 +29,16 @@ std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target);
 // the product.
 Node with_affine_indices(Node view);
 
-// Those of both operands of any other product. Empty where they are not affine views, or padded in
+// Plans for both operands of any other product. Empty where they are not affine views, or padded in
 // a way of their own.
 std::vector<OperandPlan> plan_packing(Node reduce, const Target& target);
 
-// That of windows that step over elements. Nothing where they do not, or are as good as stored.
+// The plan of strided or dilated windows. Nothing for others, or where they are as good as stored.
 std::optional<OperandPlan> plan_window(Node view, Node reduce, const Target& target);
 
-// Operands of a product for such matrix units that are computed, as halves of parameters in f32, or
-// what is multiplied as TF32, where to write and read them once more is little beside the product:
-// tiles are copied as they lie in memory. None of windows: those have a layout of their own
+// Computed operands of a wgmma GEMM, as casts of f32 parameters to 16-bit floats, or operands of
+// TF32, where writing and reading them is little beside the GEMM: TMA copies tiles as they lie in
+// memory. No convolution windows: these have a layout of their own
 // (runtime/layout/convolution/implicit.h), or are none for these tiles.
 std::vector<Node> computed_operands(Node reduce, const Target& target);
 

@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/choice.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -12,7 +13,7 @@ namespace {
 constexpr int64_t kManyColumns = 256;  // in rows that are far apart
 
 bool is_large(const ProductOperand& o, int dim, const Target& target) {
-  const int64_t size = std::max(o.point->dtype.size(), 4);  // halves are computed with in f32
+  const int64_t size = std::max(o.point->dtype.size(), 4);  // 16-bit floats are computed in f32
   return o.point->shape()[dim] >= kManyColumns &&
          numel(o.point->shape()) * size > target.l2_bytes / 2;
 }
@@ -22,7 +23,7 @@ bool is_large(const ProductOperand& o, int dim, const Target& target) {
 int64_t panel_width(int64_t columns, const Target& target) {
   constexpr int64_t kManyRows = 1 << 20;
   if (target.kind == Target::Kind::Gpu) return int64_t{1} << 40;
-  const int64_t lanes = target.vector_bytes / 4, vectors = (columns + lanes - 1) / lanes;
+  const int64_t lanes = target.vector_bytes / 4, vectors = ceil_div(columns, lanes);
   return lanes * register_tile(target, kManyRows, vectors, true).vectors;
 }
 

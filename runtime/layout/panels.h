@@ -1,13 +1,13 @@
-// How the operands of products lie in memory for CPUs: columns in panels as wide as a tile of
-// results, rows along the sum, halves as f32.
+// Packs GEMM operands for CPUs without matrix units: columns in panels as wide as a register tile,
+// rows along the sum, 16-bit floats as f32.
 #pragma once
 #include "codegen/target/target.h"
 #include "runtime/analysis/operand.h"
 
 namespace tiny {
 
-// Columns of a panel; a GPU's threads read side by side what one core of a CPU reads in turn: it
-// has them all in one.
+// Columns of a panel; a GPU's threads read coalesced what one core of a CPU reads in order: all in
+// one panel.
 int64_t panel_width(int64_t columns, const Target& target);
 
 // Whether an operand that is contiguous along `dim` is to be copied into panels: rows far apart
@@ -24,7 +24,7 @@ Node in_panels(Node x, int dim, int64_t width);
 int sum_dim(Node reduce, const ProductOperand& o, const std::vector<Node>& ranges, int axis,
             const Target& target);
 
-// CPUs compute with halves in f32: what is read many times is converted once.
+// CPUs compute with 16-bit floats in f32: an operand with reuse is converted once.
 bool is_worth_widening(Node product, const ProductOperand& o);
 
 }  // namespace tiny

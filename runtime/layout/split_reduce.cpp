@@ -6,6 +6,7 @@
 #include "runtime/analysis/operand.h"
 #include "runtime/fusion/fuse.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -28,11 +29,11 @@ int largest_reduced_axis(Node n) {
 
 // Bytes of an element of the narrowest values as large as this one that it is computed from.
 int64_t element_size(Node n) {
-  constexpr size_t kMost = 64;  // looked at
+  constexpr size_t kMax = 64;  // looked at
   int64_t size = n->dtype.size();
   NodeMap<char> seen;
   std::vector<Node> stack{n};
-  while (!stack.empty() && seen.size() < kMost) {
+  while (!stack.empty() && seen.size() < kMax) {
     Node s = stack.back();
     stack.pop_back();
     if (std::exchange(seen[s], 1) || s->dtype.scalar == Scalar::Bool) continue;
@@ -44,11 +45,11 @@ int64_t element_size(Node n) {
   return size;
 }
 
-// Whether an operand has too few rows for the matrix units: no fragment's eight and not the
-// columns of a warpgroup's tile (codegen/heuristics/gpu_wgmma.cpp), which are fewer where there are
-// many tiles.
-bool is_thin(Node n, const Target& target) {
-  constexpr int64_t kFragment = 8, kFewestColumns = 24, kTile = 128;
+// Whether an operand is too skinny for tensor cores: no fragment's eight rows and not the columns
+// of a warpgroup's tile (codegen/heuristics/gpu_wgmma.cpp), which are fewer where there are many
+// tiles.
+bool is_skinny(Node n, const Target& target) {
+  constexpr int64_t kFragment = 8, kMinColumns = 24, kTile = 128;
   int64_t own[2] = {1, 1};
   Node mul = base_of(n->src(0));
   const OwnRanges own_ranges(mul->shape());
@@ -60,7 +61,7 @@ bool is_thin(Node n, const Target& target) {
     if (!is_reduced(n, i) && in_a != in_b) own[in_a ? 0 : 1] *= mul->shape()[i];
   }
   const int64_t rows = std::min(own[0], own[1]), tiles = std::max(own[0], own[1]) / kTile;
-  return rows % kFragment != 0 && rows < kFewestColumns && 2 * tiles < target.cores;
+  return rows % kFragment != 0 && rows < kMinColumns && 2 * tiles < target.cores;
 }
 
 // A GPU that would stand half idle gets more to do at once. Of a product a thread makes about 32
@@ -68,16 +69,17 @@ bool is_thin(Node n, const Target& target) {
 // is, a line of memory of them, and there are to be four blocks for each multiprocessor.
 Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& target) {
   const bool product = kind != ReduceKind::Plain, tiled = kind == ReduceKind::TiledProduct;
-  constexpr int64_t kShortest = 256;       // what is left to reduce in a part
-  constexpr int64_t kLine = 128;           // bytes
-  constexpr int64_t kSecondKernel = 1024;  // what a tile reduces in the time of one more launch
-  constexpr int64_t kByBlock = 16 << 10;   // of a row: a block adds them up as fast as two kernels
+  constexpr int64_t kShortest = 256;  // elements of a slice
+  constexpr int64_t kLine = 128;      // bytes
+  // terms that a tile reduces in the time of one more launch
+  constexpr int64_t kSecondKernel = 1024;
+  constexpr int64_t kByBlock = 16 << 10;  // of a row: a block adds them up as fast as two kernels
   constexpr int64_t kBlockBytes = 32 << 10;  // two vectors for each thread of a full block
   const Ints shape = n->src(0)->shape();
   const int64_t results = numel(n->shape()), length = numel(shape) / results;
   const bool rows = !product && is_reduced(n, innermost < 0 ? last_axis(shape) : innermost);
-  if (tiled && (length < kSecondKernel || !is_thin(n, target))) {
-    const Ints sizes = n->shape();  // few rows still take tiles of their own
+  if (tiled && (length < kSecondKernel || !is_skinny(n, target))) {
+    const Ints sizes = n->shape();  // skinny ones still take tiles of their own
     const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
     const int64_t tiles = std::max({int64_t{1}, results / (128 * 64), longest / 128});
     const int64_t parts = std::min(target.cores / tiles, length / kSecondKernel);
@@ -85,13 +87,13 @@ Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& ta
     const int axis = largest_reduced_axis(n);
     return equal_parts(n, axis, parts);
   }
-  const int64_t line = kLine / element_size(n->src(0)), lines = (results + line - 1) / line;
+  const int64_t line = kLine / element_size(n->src(0)), lines = ceil_div(results, line);
   const bool columns = !rows && !product;
   if ((columns && 2 * lines > target.cores) || (rows && length < kByBlock)) return {};
   const int64_t threads = rows ? results * 256 : product ? results / 32 : lines * 256;
   const int64_t wanted = target.cores * int64_t{1024} / std::max<int64_t>(threads, 1);
   int64_t most = std::min(wanted, length / (rows ? 16 * kShortest : kShortest / 4));
-  // What memory limits: many short blocks end together, on an H200 6 % before four long ones.
+  // Memory-bound: many short blocks end together (measurements.md: choose_split).
   if (most > 1 && rows && results == 1 && length * element_size(n->src(0)) > target.l2_bytes)
     most = std::clamp(length * element_size(n->src(0)) / kBlockBytes, most, kByBlock);
   if (most < (product ? 4 : 2)) return {};
@@ -99,8 +101,8 @@ Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& ta
   return equal_parts(n, axis, most);
 }
 
-// A product that sums over more than the second cache holds, into few results, would read its
-// operands again for each tile of results: it goes through them in parts that fit.
+// A GEMM that sums over more than L2 holds, into few results, would read its operands again for
+// each tile of results: split-K goes through them in slices that fit.
 Split split_for_caches(Node n, const Target& target) {
   int64_t bytes = 0;
   for (Node s : n->src(0)->srcs()) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "codegen/kernel/facts.h"
 #include "runtime/analysis/after.h"
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/distributed/shard.h"
@@ -216,9 +217,8 @@ std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
   return {work.begin() + static_cast<ptrdiff_t>(roots.size()), work.end()};
 }
 
-// Whether a value is made of constants alone. What threads build of those is one node where it is
-// equal, and each of their tensors gets memory of its own, which it may assign to whatever the
-// others do.
+// Whether a value is computed from constants alone. Equal ones of several threads are one node, and
+// each of their tensors gets memory of its own, which it may assign to whatever the others do.
 bool is_for_all(Node root) {
   std::vector<Node> stack{root};
   NodeMap<char> seen;
@@ -263,7 +263,7 @@ std::vector<Node> realize_nodes(const std::vector<Node>& given, size_t wanted, i
     if (made[i])
       onto = build::reshape(buffer_node(made[i]), base->shape());
     else if (base->op == Op::Param)
-      onto = graph.buffers[base->ints()[0]];
+      onto = graph.buffers[slot_of(base)];
     Node view = onto ? moved(r.root(), base, onto) : without_lengths(graph.roots[i]);
     out.push_back(build::with_lengths(view, roots[i]));
   }
@@ -319,8 +319,8 @@ void realize(std::span<Tensor* const> tensors) {
   throw_found_nan();
 }
 
-// What nobody refers to any more is freed first, since loading a model is many uploads without a
-// realize() between them; its blocks are of all sizes, so that few would be used again.
+// Unreferenced memory is freed first, since loading a model is many uploads without a realize()
+// between them; its blocks are of all sizes, so that few would be used again.
 Node upload_pieces(const Pieces& pieces, DType dtype, int64_t count, const std::string& device) {
   constexpr int64_t kLargeBytes = int64_t{16} << 20;
   {

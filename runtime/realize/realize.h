@@ -1,5 +1,5 @@
-// Runs what tensors ask for: schedule, compile, allocate, launch. Also the definitions of the seam
-// that tiny/tensor/tensor.h declares.
+// Realizes tensors: schedule, compile, allocate, launch. Also the definitions of the seam that
+// tiny/tensor/tensor.h declares.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -20,7 +20,7 @@ std::recursive_mutex& runtime_mutex();
 std::vector<std::shared_ptr<Buffer>> run(const Schedule& s,
                                          std::span<const std::shared_ptr<Buffer>> inputs);
 
-// What exists right now: for tests that watch for leaks. Frees what nobody refers to first.
+// Counts of live objects: for tests that watch for leaks. Frees unreferenced ones first.
 struct Live {
   size_t nodes = 0;
   int64_t buffers = 0;

@@ -26,13 +26,13 @@ Values& values() {
 
 Node runtime_seam::variable_value(const std::string& name, int64_t value,
                                   const std::string& device) {
-  constexpr size_t kMostBuffers = 1024;
+  constexpr size_t kMaxBuffers = 1024;
   forbid_in_capture("a Variable that gets its value in the step would have it in every replay",
                     "give the Jit the Variable as an argument");
   const std::string where = device.empty() ? default_device() : device;
   Values& v = values();
   std::lock_guard lock(v.mutex);
-  if (v.buffers.size() >= kMostBuffers)
+  if (v.buffers.size() >= kMaxBuffers)
     std::erase_if(v.buffers, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<Buffer>& kept = v.buffers[{name, where, value}];
   std::shared_ptr<Buffer> b = kept.lock();

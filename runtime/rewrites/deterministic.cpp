@@ -4,6 +4,7 @@
 
 #include "tiny/ir/build.h"
 #include "tiny/ir/facts.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/rebuild.h"
 #include "tiny/tensor/detail.h"
 
@@ -50,7 +51,7 @@ Tensor scan_directly(Op op, const Tensor& x, const Tensor& segment) {
 Tensor segmented_scan(Op op, const Tensor& x, const Tensor& segment) {
   const int64_t n = x.shape().back();
   if (n <= kBlock) return scan_directly(op, x, segment);
-  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  const int64_t blocks = ceil_div(n, kBlock);
   const auto split = [&](const Tensor& t, int64_t fill) {
     return lengthened(t, blocks * kBlock, fill).unflatten(-1, {blocks, kBlock});
   };
@@ -147,7 +148,7 @@ std::vector<Node> base_indices(const Rows& r, const Tensor& number) {
   for (int d = r.base->rank - 1; d >= 0; --d) {
     if (is_owned(r, d)) continue;
     const int64_t size = std::max<int64_t>(r.base->shape()[d], 1);
-    // What lies outside has to stay there: the first index keeps what the others leave.
+    // Indices outside have to stay there: the first index keeps the remainder of the others.
     out[d] = (d == first ? rest : mod(rest, size)).node();
     rest = floor_div(rest, size);
   }

@@ -1,4 +1,5 @@
-// Sums that become halves after movement become halves before it: their kernels write half as much.
+// Moves casts to 16-bit floats from behind movement to right above the sum: the kernel writes half
+// as much.
 #pragma once
 #include <span>
 #include <vector>
@@ -7,9 +8,10 @@
 
 namespace tiny {
 
-// The graph with the casts to halves right above the sums, where movement that cuts axes up or
-// joins them lies between: the loops of the sum are not those of the cast, and it would be stored
-// as wide as it is added up. Only of sums with no other reader. Gives each node as it is then.
+// Replaces each node of the graph by one with the casts to 16-bit floats right above the sums,
+// where movement that cuts axes up or joins them lies between: the loops of the sum are not those
+// of the cast, and the sum would be stored in its accumulator's dtype. Only of sums with no other
+// reader.
 NodeMap<Node> narrow_sums(std::span<const Node> roots);
 
 }  // namespace tiny

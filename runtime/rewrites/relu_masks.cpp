@@ -33,7 +33,7 @@ class Masks {
     }
   }
 
-  // What lies in memory of the value that the mask rectifies; nullptr where it is to stay.
+  // The stored value that the mask's input is computed into; nullptr where the mask is to stay.
   Node value_of(Node mask) const {
     const Node* seen = seen_.find(mask);
     return seen ? *seen : nullptr;

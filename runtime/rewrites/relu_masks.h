@@ -1,5 +1,4 @@
-// The mask of a rectified value is known from the value: where the value lies in memory, gradients
-// read it instead of computing the mask again from what it was made of.
+// ReLU's gradient mask: reuses the stored output (`y <= 0`) instead of recomputing the input.
 #pragma once
 #include <span>
 #include <vector>

@@ -15,7 +15,7 @@ namespace {
 
 // `count` rows of `width` elements that are added to a table of `places` rows. They are the last
 // `axes` of values and base.
-struct Rows {
+struct ScatteredRows {
   int axes = 0;
   int64_t count = 1, places = 1, width = 1;
 };
@@ -31,9 +31,9 @@ bool is_within_row(Node scatter, int v, int d) {
   return true;
 }
 
-Rows rows_of(Node scatter) {
+ScatteredRows rows_of(Node scatter) {
   const Ints values = scatter->src(1)->shape(), base = scatter->shape();
-  Rows r;
+  ScatteredRows r;
   int v = static_cast<int>(values.size()), d = static_cast<int>(base.size());
   while (v > 0 && d > 1 && is_within_row(scatter, v - 1, d - 1)) {
     r.width *= base[--d];
@@ -53,7 +53,7 @@ Node number_of(Node n) {
   return from ? build::cast(from, n->dtype) : nullptr;
 }
 
-bool adds_rows(Node n, const Rows& r) {
+bool adds_rows(Node n, const ScatteredRows& r) {
   const auto how = n->arg<ScatterArg>();
   return how.op == Op::Add && !how.unique && !n->dtype.is_bool() && r.axes > 0 &&
          r.count < INT32_MAX && r.places < INT32_MAX && numel(n->shape()) > 0 && r.count > 0 &&
@@ -61,7 +61,7 @@ bool adds_rows(Node n, const Rows& r) {
 }
 
 // For each row the number of its place, outside the table for what lies outside: [count].
-Tensor places_of(Node scatter, const Rows& r) {
+Tensor places_of(Node scatter, const ScatteredRows& r) {
   Tensor place, inside;
   const int axes = scatter->rank - r.axes;
   for (int d = 0; d < axes; ++d) {
@@ -98,7 +98,7 @@ Tensor scattered(Op op, const Tensor& base, const Tensor& values, const Tensor& 
   return Tensor(build::scatter(base.node(), values.node(), at, {op, false}));
 }
 
-Node written(Node scatter, const Rows& r) {
+Node written(Node scatter, const ScatteredRows& r) {
   LabelScope label(scatter->label);
   const int64_t n = r.count;
   const Tensor rows = Tensor(scatter->src(1)).reshape({n, r.width});
@@ -132,13 +132,10 @@ bool is_there(Node values, const NodeMap<int>& users) {
   return is_computed_at_places(n, cost);
 }
 
-// What is saved is a read and a write of the table for each row that is not left over; what is paid
-// is two more launches and two numbers for each row and place. A table that the second cache holds
-// saves neither, and of one with few rows most is zeros both ways. On an H200 768 f32 in 50257
-// places take 35, 21 and 8 % less for 32768, 16384 and 8192 rows spread out evenly. Of words as
-// frequent as those of a text, most of which are left over, they take 4 % less, 2 % more and 8 %
-// more; where all are the same, 29 % more, and 82 % more for 16384 of 1024 in 30522 places.
-bool is_worth_it(Node scatter, const Rows& r, const Target& target) {
+// Saves a read and a write of the table for each row that is not scattered; costs two more launches
+// and two numbers for each row and index. A table that L2 holds saves neither, and of one with few
+// filled rows most is zeros both ways (measurements.md: scatter_rows).
+bool is_worth_it(Node scatter, const ScatteredRows& r, const Target& target) {
   constexpr int64_t kRow = 1024;        // bytes, beside which two numbers are little
   constexpr int64_t kSaved = 64 << 20;  // bytes, 16 us of an H200
   constexpr int64_t kSparse = 4;        // places of each row
@@ -151,7 +148,7 @@ bool is_worth_it(Node scatter, const Rows& r, const Target& target) {
 }  // namespace
 
 Node written_rows(Node scatter) {
-  const Rows r = rows_of(scatter);
+  const ScatteredRows r = rows_of(scatter);
   return adds_rows(scatter, r) ? written(scatter, r) : nullptr;
 }
 
@@ -161,7 +158,7 @@ std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTarge
     for (Node s : n->srcs()) ++users[s];
   const NodeMap<Node> done = rebuild(roots, [&](Node before, Node now) {
     if (now->op != Op::Scatter) return now;
-    const Rows r = rows_of(now);
+    const ScatteredRows r = rows_of(now);
     const bool changes = adds_rows(now, r) && is_worth_it(now, r, targets.of(now)) &&
                          is_there(before->src(1), users);
     return changes ? written(now, r) : now;

@@ -30,7 +30,7 @@ Node as_halves(Node x) {
 }
 
 // `factor` for a product with `size` elements along `axis`, zeros where there were none: from a
-// copy that has them, as boxes of the copy engine want.
+// copy that has them, as TMA boxes need.
 Node grown(Node factor, int axis, int64_t size) {
   Node x = factor->src(0);
   Shape shape = to_shape(factor->shape());

@@ -1,5 +1,5 @@
-// Matrix products as the copy engine of matrix units takes them: rows that begin at multiples of 16
-// bytes, and one axis that is summed.
+// Rewrites GEMMs into the form that TMA and wgmma take: rows that begin at multiples of 16 bytes,
+// and one reduced axis.
 #pragma once
 #include <span>
 

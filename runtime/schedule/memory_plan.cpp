@@ -523,7 +523,7 @@ class Recomputer {
         return !fits;
       });
       if (choices.empty()) break;
-      // From the last turn to the first, so that places stay what they were.
+      // From the end to the beginning, so that places stay what they were.
       std::sort(choices.begin(), choices.end(),
                 [](const Choice& a, const Choice& b) { return a.before > b.before; });
       for (const Choice& c : choices)

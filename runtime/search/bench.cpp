@@ -86,7 +86,7 @@ Bytes pattern(const Filling& f, int slot, bool timed) {
   const auto width = static_cast<size_t>(f.dtype.size());
   Bytes out(static_cast<size_t>(f.distinct ? f.size : std::min(f.size, kPeriod)) * width);
   SplitMix64 random(static_cast<uint64_t>(slot) + 1);
-  // An odd step visits every number of a power of two; what is beyond the top is left out.
+  // An odd step visits every number of a power of two; numbers beyond the top are skipped.
   const uint64_t top = static_cast<uint64_t>(f.top), span = std::bit_ceil(top + 1);
   uint64_t next = 0;
   const auto integer = [&]() -> int64_t {
@@ -109,7 +109,7 @@ Bytes pattern(const Filling& f, int slot, bool timed) {
   return out;
 }
 
-// What is compared of a buffer: elements from `begin`; all of small ones.
+// The compared elements of a buffer, from `begin`; all of small ones.
 struct Window {
   size_t begin, count;
 };
@@ -357,7 +357,7 @@ class LocalBench : public Bench {
     set_lengths(true);
   }
 
-  // What the reference has left out the baseline says.
+  // Elements that the reference skips are taken from the baseline.
   static void learn(const Filling& f, Expected& e, const Bytes& got) {
     const auto width = static_cast<size_t>(f.dtype.size());
     for (size_t i = 0; i < e.known.size(); ++i) {
@@ -401,7 +401,7 @@ class LocalBench : public Bench {
   // so that all have met a quiet moment, less often where a run takes long.
   void take_turns(const Race& race, std::vector<Runner>& runners) {
     constexpr double kLong = 0.005;
-    constexpr size_t kMost = 60;
+    constexpr size_t kMax = 60;
     const double hopeless = (race.known > kLong ? 1.5 : 3) * race.known + 1e-4;
     for (size_t i = runners.size(); i-- > 0;) {  // code is warm then, and what is hopeless is out
       Runner& r = runners[i];
@@ -410,7 +410,7 @@ class LocalBench : public Bench {
       if (r.out) return;
     }
     double sum = 0;
-    for (size_t turn = 0; turn < kMost; ++turn) {
+    for (size_t turn = 0; turn < kMax; ++turn) {
       double best = 1e300;
       for (Runner& r : runners) {
         if (r.out) continue;
@@ -428,7 +428,7 @@ class LocalBench : public Bench {
       }
       const size_t fewest = best > kLong ? 3 : 8;
       if (left < 2 && runners.size() > 1) break;
-      // What is better here but not better than what is known has not met a quiet moment yet.
+      // A candidate better here but not better than the best known has not met a quiet moment yet.
       const bool unlucky = runners.size() > 1 && runners[1].least < runners[0].least &&
                            runners[1].least > race.known;
       const double enough = static_cast<double>(runners.size() * (unlucky ? 3 : 1)) * race.enough;

@@ -1,5 +1,5 @@
-// Runs candidates for a kernel's options on made-up data: times them in turns, with caches cold,
-// and compares what they compute with a reference. In this process, or in one that may crash or
+// Measures candidates for a kernel's options on made-up data: times them interleaved, with caches
+// cold, and compares their results with a reference. In this process, or in one that may crash or
 // hang instead (runtime/search_worker).
 #pragma once
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace tiny {
 
-// What lies in a buffer before a kernel runs.
+// The contents of a buffer before a kernel runs.
 struct Filling {
   // Length: the one value of a Variable, `top` where time is taken and `low` where results are
   // compared, so that what lies beyond it is looked at too.
@@ -55,7 +55,7 @@ struct Race {
   bool part = false;  // of Reference: it computes only a part
   std::vector<BenchJob> jobs;
   double known = 0;    // seconds that the first one has taken at its best
-  double verify = 0;   // those of at most so many seconds are compared
+  double verify = 0;   // candidates of at most so many seconds are compared
   double enough = 0;   // seconds of timing, of each
   bool all = false;    // none gives up before the end
   double limit = 1e9;  // of all of it, in seconds; kept from outside, by isolation

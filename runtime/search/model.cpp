@@ -6,6 +6,7 @@
 #include <set>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/options/stage.h"
 #include "codegen/proof/claims/bounds.h"
 #include "codegen/proof/claims/claim.h"
@@ -70,26 +71,26 @@ Work work_of(Node machine, const Target& target) {
       out.cycles += instructions(n, target) * product(ranges, n->ranges) / kIssue;
       continue;
     }
-    const uint64_t around = n->src(0)->ranges;
+    const uint64_t enclosing = n->src(0)->ranges;
     const bool gpu = target.kind == Target::Kind::Gpu;
     const double lanes = n->dtype.lanes;
     const double vectors =
         gpu ? lanes : std::max(1.0, std::ceil(lanes * n->dtype.size() / target.vector_bytes));
     out.registers += vectors;
-    const double runs = product(ranges, around);
-    loops[around] = runs;
+    const double runs = product(ranges, enclosing);
+    loops[enclosing] = runs;
     out.cycles += vectors * runs / kIssue;
     out.chain = std::max(out.chain, runs * kLatency);
   }
-  for (const auto& [around, runs] : loops) out.cycles += runs;  // of the loop itself
+  for (const auto& [enclosing, runs] : loops) out.cycles += runs;  // of the loop itself
   const double spilled = out.registers - target.vector_registers;
   if (spilled > 0 && target.kind == Target::Kind::Cpu)
-    for (const auto& [around, runs] : loops) out.cycles += 2 * spilled * runs;
+    for (const auto& [enclosing, runs] : loops) out.cycles += 2 * spilled * runs;
   return out;
 }
 
 // Bytes that move into a cache of `bytes`: the loops from that level inwards whose data fit are
-// walked without a miss, each turn of the others reads what it needs again.
+// walked without a miss, each iteration of the others reads its data again.
 double traffic(Node sink, double bytes) {
   std::vector<Node> nest = ranges_of(sink);  // ids are in order of the loops once they are ordered
   const auto all = accesses(sink);
@@ -102,7 +103,7 @@ double traffic(Node sink, double bytes) {
     double n = 1, step = 64;
     for (size_t i = depth; i < nest.size(); ++i) {
       const int64_t s = stride(a.node, range_id(nest[i]));
-      if (s == 0 || !(a.around >> range_id(nest[i]) & 1)) continue;
+      if (s == 0 || !(a.enclosing >> range_id(nest[i]) & 1)) continue;
       n *= static_cast<double>(extent(nest[i]));
       step = std::min(step, s == kIrregular ? 64 : std::abs(static_cast<double>(s)) * size(a));
     }
@@ -119,7 +120,7 @@ double traffic(Node sink, double bytes) {
   for (const Access& a : all) {
     double turns = 1;
     for (size_t i = 0; i < depth; ++i) {
-      if (!(a.around >> range_id(nest[i]) & 1)) continue;
+      if (!(a.enclosing >> range_id(nest[i]) & 1)) continue;
       const bool stays = i + 1 == depth && stride(a.node, range_id(nest[i])) == 0;
       if (!stays) turns *= static_cast<double>(extent(nest[i]));
     }
@@ -150,7 +151,7 @@ double gpu_seconds(Node sink, const Work& w, const LaunchSize& size, const Targe
   double full = std::min(1.0, threads / (kWanted * target.cores));
   if (w.registers > 128) full *= 128 / w.registers;
   if (w.registers > 255) full /= 4;
-  // Threads side by side that do not read side by side waste most of each sector.
+  // Neighbouring threads whose loads are not coalesced waste most of each sector.
   Node x = nullptr;
   for (Node r : ranges_of(sink))
     if (kind(r) == RangeKind::Thread) x = r;
@@ -172,7 +173,7 @@ std::map<int, std::vector<Node>> index_leaves(Node at) {
   std::map<int, std::vector<Node>> out;
   for (Node n : topological(at)) {
     if (!is_opaque(n) || n->src(0)->op != Op::Load) continue;
-    out[static_cast<int>(n->src(0)->src(0)->ints()[0])].push_back(n);
+    out[slot_of(n->src(0)->src(0))].push_back(n);
   }
   return out;
 }
@@ -197,10 +198,10 @@ bool stay_inside(const std::vector<const Claim*>& claims, int64_t top) {
 
 namespace {
 
-// Of a product on matrix units: what multiplies, what copies and what stores take turns at most
-// with themselves. Cycles that fit what an H200 was measured to take, and its manuals: 64 rows and
-// n columns take n / 2 for 32 bytes along k, and shared memory gives 128 bytes of both operands in
-// one; the second cache gives a multiprocessor 48, in rows that count as 128 bytes at least.
+// Of a wgmma GEMM: multiplication, copies and epilogue overlap with each other. Cycles fit to
+// measurements (measurements.md: matrix_seconds) and manuals: 64 rows and n columns take n / 2 for
+// 32 bytes along k, and shared memory gives 128 bytes of both operands in one; L2 gives a
+// multiprocessor 48, in rows that count as 128 bytes at least.
 double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
   constexpr double kFromCache = 48, kFromShared = 128, kStored = 24, kBegin = 3000, kStep = 40;
   constexpr double kOfClusters = 0.9, kFromOthers = 32;  // the latter, bytes in a cycle, is a guess
@@ -221,27 +222,27 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
   const double slices = tile.depth * tile.dtype.size() / 32.0, n = tile.width();
   const double each = std::max(n / 2, (64 + n) * 32 / kFromShared);
   double multiply = slices * each * tile.pieces() * tile.groups();
-  if (tile.type().apart) multiply += tile.rows * tile.columns / 256.0;
+  if (tile.type().promotes_each_step) multiply += tile.rows * tile.columns / 256.0;
   const double copy = (rows(tile.a) + rows(tile.b)) * 128 / kFromCache;
   const auto steps = static_cast<double>(tile.all_steps());
   const double store = written / tiles / kStored;
   const double resident = std::min<double>(tile.blocks(), std::ceil(tiles / target.cores));
-  // Of a multiprocessor: parts of sums fill the last. Of clusters of four or more fewer run at a
-  // time than there is room for.
-  const double cores = target.cores * (tile.parts > 2 ? kOfClusters : 1);
-  const double turns = std::ceil(tiles * tile.parts / cores) / tile.parts;
-  const double added = tile.parts > 1 ? tile.rows * tile.columns * 4 / kFromOthers : 0;
+  // Waves: split-K fills the last. Of clusters of four or more fewer run at a time than there is
+  // room for.
+  const double cores = target.cores * (tile.split_k > 2 ? kOfClusters : 1);
+  const double turns = std::ceil(tiles * tile.split_k / cores) / tile.split_k;
+  const double added = tile.split_k > 1 ? tile.rows * tile.columns * 4 / kFromOthers : 0;
   // One block at a time waits for each step's barriers and for its stores.
   const double waits = (steps * kStep + store) * turns / resident;
   return (kBegin + turns * steps * std::max(multiply, copy) + waits + added) / kClock;
 }
 
-// Of a product on the matrix units of warps: what a warp loads and multiplies, hidden by as many
-// warps as have registers and shared memory; in units that fit what the heuristic's constants for
-// fragments were measured to be (codegen/heuristics/gpu_mma.cpp).
+// Of a GEMM by mma.sync: loads and multiplications of a warp, hidden by as many warps as have
+// registers and shared memory; in units that fit the heuristic's constants for fragments
+// (codegen/heuristics/gpu_mma.cpp).
 double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
   constexpr double kLoad = 6, kStaged = 2, kMultiply = 2, kStep = 5, kBarrier = 30, kHidden = 16;
-  constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536, kMostWarps = 64;
+  constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536, kMaxWarps = 64;
   const std::vector<Node> ranges = ranges_of(low.machine);
   double threads = 1, block = 1;
   for (int i = 0; i < 3; ++i) {
@@ -260,10 +261,10 @@ double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
     }
     if (n->op == Op::Stage) loops[n->src(2)->ranges] = kBarrier * product(ranges, n->ranges);
   }
-  for (const auto& [around, steps] : loops) work += steps;
+  for (const auto& [enclosing, steps] : loops) work += steps;
   const double warps = block / target.warp, blocks = threads / block / target.cores;
   double resident = kAll / (target.warp * (kRegisters * w.registers + kOthers)) / warps;
-  resident = std::min({std::floor(resident), kMostWarps / warps, std::ceil(blocks)});
+  resident = std::min({std::floor(resident), kMaxWarps / warps, std::ceil(blocks)});
   if (low.launch.shared_bytes > 0)
     resident = std::min(resident, std::floor(static_cast<double>(target.shared_bytes) /
                                              static_cast<double>(low.launch.shared_bytes)));
@@ -321,7 +322,7 @@ void fill_lengths(Node loops, KernelCase& out) {
     while (of->op == Op::Cast) of = of->src(0);
     const bool is_value = of->op == Op::Load && numel(of->src(0)->shape()) == 1;
     check(is_value, "a length that the kernel computes itself");
-    Filling& f = out.buffers[static_cast<size_t>(of->src(0)->ints()[0])];
+    Filling& f = out.buffers[static_cast<size_t>(slot_of(of->src(0)))];
     const int64_t low = n->ints()[0], top = n->ints()[1];
     const bool again = f.kind == Filling::Kind::Length;
     f.kind = Filling::Kind::Length;
@@ -340,7 +341,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
   std::set<int> loaded;
   for (Node n : topological(loops)) {
     if (n->op == Op::Param) {
-      const auto slot = static_cast<size_t>(n->ints()[0]);
+      const auto slot = static_cast<size_t>(slot_of(n));
       if (out.buffers.size() <= slot) out.buffers.resize(slot + 1, {.dtype = kF32});
       Filling& f = out.buffers[slot];
       f.dtype = n->dtype;
@@ -350,7 +351,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     if (computed && n->dtype == kF32) out.fine = 0x1p-23;
     if (computed && n->dtype == kF16) out.coarse = std::max(out.coarse, 0x1p-10);
     if (computed && n->dtype == kBF16) out.coarse = 0x1p-7;
-    if (n->op == Op::Load) loaded.insert(static_cast<int>(n->src(0)->ints()[0]));
+    if (n->op == Op::Load) loaded.insert(slot_of(n->src(0)));
     if (n->op == Op::Reduce) {
       double length = 1;
       for (Node r : n->srcs().subspan(1)) length *= static_cast<double>(extent(r));
@@ -358,7 +359,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     }
   }
   for (Node s : loops->srcs()) {
-    const int slot = static_cast<int>(s->src(0)->ints()[0]);
+    const int slot = slot_of(s->src(0));
     Filling& f = out.buffers[static_cast<size_t>(slot)];
     const bool gathered = !index_leaves(s->src(1)).empty() || !all_of(s->src(1), Op::Load).empty();
     const bool partly = gathered || s->num_src > 3 || std::holds_alternative<OpArg>(s->payload) ||
@@ -366,7 +367,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
     f.written = true;
     f.kind = partly ? Filling::Kind::Values : Filling::Kind::Poison;
     for (Node l : all_of(s->src(1), Op::Load)) {
-      Filling& from = out.buffers[static_cast<size_t>(l->src(0)->ints()[0])];
+      Filling& from = out.buffers[static_cast<size_t>(slot_of(l->src(0)))];
       from.distinct = from.dtype.is_int();
     }
   }

@@ -1,5 +1,5 @@
-// What a search knows of a kernel before anything runs: how long it may take with given options,
-// what to fill its buffers with, and which part of it, unoptimised, shows what is right.
+// The search's static knowledge of a kernel: a cost model for options, the data to fill its buffers
+// with, and the unoptimised kernel that computes the reference.
 #pragma once
 #include "codegen/lower.h"
 #include "runtime/search/bench.h"

@@ -38,7 +38,7 @@ constexpr double kFirsts = 0.125;   // of the budget, for the first runs of all 
 constexpr double kReplayed = 0.75;  // of what is left, for one that a Jit will replay
 constexpr double kSmallest = 0.5;   // seconds that are worth beginning a kernel's search
 constexpr double kOfGpu = 1;        // and on a GPU, whose compilers take most of that
-constexpr double kLeastShare = 0.005;
+constexpr double kMinShare = 0.005;
 
 // A kernel of a schedule, with all of its steps.
 struct Task {
@@ -113,7 +113,7 @@ class Searches {
     {
       std::lock_guard lock(mutex_);
       Visit& v = visit(s);
-      v.earned += v.runs == 0 ? kFirst : kEarned * order.run;  // what runs once is worth little
+      v.earned += v.runs == 0 ? kFirst : kEarned * order.run;  // one run is worth little
       if (Capture::current()) v.earned = std::max(v.earned, kReplayed * left());
       // The first runs leave most of the budget to what may come: a program's weights are made by
       // schedules that run once.
@@ -220,7 +220,7 @@ class Searches {
     double shares = 0;
     for (const Task& t : order.tasks) {
       if (is_finished(t)) continue;
-      if (t.seconds < kLeastShare * order.run || order.seconds < kSmallest) {
+      if (t.seconds < kMinShare * order.run || order.seconds < kSmallest) {
         pass(t);
         continue;
       }
@@ -281,7 +281,7 @@ class Searches {
     return all_done;
   }
 
-  // What a schedule's searches have gained since `before`, and what is left of the budget.
+  // The gains of a schedule's searches since `before`, and the rest of the budget.
   void report(const SearchCounts& before, double run, double spent) const {
     const double gained = (counts_.before - counts_.after) - (before.before - before.after);
     const int troubled = counts_.troubled - before.troubled;
@@ -300,7 +300,7 @@ class Searches {
   bool is_finished(const Task& t) {
     {
       std::lock_guard lock(mutex_);
-      const auto seen = kernels_.find(t.key);  // what is known of it was found in this program
+      const auto seen = kernels_.find(t.key);  // its results were found in this program
       if (seen != kernels_.end()) return seen->second.finished;
     }
     const auto known = find_known(t.step.kernel.get(), device_name(t.step.device));

@@ -1,6 +1,5 @@
-// Searching while a program runs (BEAM=n): each run of a schedule earns time to search its kernels'
-// options, within BEAM_BUDGET seconds for the program, and better kernels take the places of the
-// heuristic's.
+// Online autotuning (BEAM=n): each run of a schedule earns time to search its kernels' options,
+// within BEAM_BUDGET seconds for the program, and better kernels replace the heuristic's.
 #pragma once
 #include <string>
 #include <vector>
@@ -20,7 +19,7 @@ bool wants_search(const Schedule& s);
 // the program's.
 void search_schedule(const Schedule& s, const std::vector<double>& seconds);
 
-// What the program's searches have done so far.
+// Counts of the program's searches so far.
 struct SearchCounts {
   int kernels = 0;   // searched
   int recalled = 0;  // known from the disk: nothing was done

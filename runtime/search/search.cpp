@@ -6,6 +6,7 @@
 #include <set>
 
 #include "codegen/kernel/access.h"
+#include "codegen/kernel/facts.h"
 #include "codegen/proof/prove.h"
 #include "runtime/device/disk_cache.h"
 #include "runtime/search/model.h"
@@ -20,11 +21,11 @@ namespace tiny {
 namespace {
 
 constexpr double kWorthIt = 0.98;    // of the heuristic's time: what gains less is noise
-constexpr double kMostEstimate = 3;  // times the best: what the model expects to take longer waits
+constexpr double kMaxEstimate = 3;   // times the best: what the model expects to take longer waits
 constexpr double kSearching = 0.85;  // of the time; the rest is for the end
 constexpr double kMoment = 0.3;      // seconds
 constexpr size_t kFinalists = 3;
-constexpr size_t kMostText = 2;  // times the heuristic's: compilers take seconds for longer ones
+constexpr size_t kMaxText = 2;  // times the heuristic's: compilers take seconds for longer ones
 
 class Search {
  public:
@@ -127,8 +128,8 @@ class Search {
       all_[i].estimate = all_[i].model * c.least / c.model;
   }
 
-  // Those that are known and the most promising ones of the heuristic's neighbours, as many as
-  // there are threads beside `taken`.
+  // Known choices and the most promising ones of the heuristic's neighbours, as many as there are
+  // threads beside `taken`.
   std::vector<size_t> first_candidates(size_t taken) {
     std::vector<size_t> out, others;
     const auto waits = [&](const Candidate& c) {
@@ -142,7 +143,7 @@ class Search {
     all_[0].expanded = true;
     add(neighbours(loops_, all_[0].choice, target_), 1);
     for (size_t i = before; i < all_.size(); ++i)
-      if (waits(all_[i]) && all_[i].model <= kMostEstimate * all_[0].model) others.push_back(i);
+      if (waits(all_[i]) && all_[i].model <= kMaxEstimate * all_[0].model) others.push_back(i);
     others = first(std::move(others), most - out.size(), &Candidate::estimate);
     out.insert(out.end(), others.begin(), others.end());
     return out;
@@ -186,7 +187,7 @@ class Search {
       try {
         if (over()) return;
         const Lowered low = lowered(c.choice);
-        check(low.source.text.size() < kMostText * most_text_, "too long to be compiled");
+        check(low.source.text.size() < kMaxText * most_text_, "too long to be compiled");
         rate(c, low, factor);
       } catch (const std::exception& e) {
         c.outcome = Outcome::Rejected;
@@ -213,7 +214,7 @@ class Search {
     ProofSettings s;
     read_kernel(kernel_, target_, s);
     for (Node store : loops_->srcs()) {  // of a kernel that was given as loops
-      const int64_t slot = store->src(0)->ints()[0];
+      const int64_t slot = slot_of(store->src(0));
       const bool scatters =
           std::holds_alternative<OpArg>(store->payload) || !all_of(store->src(1), Op::Load).empty();
       if (scatters && slot < 64) s.scattered |= uint64_t{1} << slot;
@@ -248,7 +249,7 @@ class Search {
     }
     std::vector<size_t> waiting;
     for (size_t i = 0; i < all_.size(); ++i)
-      if (all_[i].outcome == Outcome::Waiting && all_[i].estimate <= kMostEstimate * best_seconds())
+      if (all_[i].outcome == Outcome::Waiting && all_[i].estimate <= kMaxEstimate * best_seconds())
         waiting.push_back(i);
     const size_t count = std::max(4 + 2 * width(), tools_.compilers.threads());
     const std::vector<size_t> batch = first(std::move(waiting), count, &Candidate::estimate);
@@ -278,7 +279,7 @@ class Search {
     in_parallel(to_compile.size(), tools_.compilers.threads(), [&](size_t i, size_t thread) {
       results[to_compile[i]] = compile(rest[to_compile[i]], thread);
     });
-    // What has been compiled is timed, if that takes a moment more.
+    // Compiled candidates are timed, if that takes a moment more.
     const double until = std::max(settings_.seconds, elapsed() + kMoment);
     for (size_t k = 0; k < rest.size(); ++k) {
       if (elapsed() > until || stopped()) break;
@@ -376,8 +377,8 @@ class Search {
 
   // --- The end -----------------------------------------------------------------------------------
 
-  // The best has to win against the heuristic's kernel in many turns, at its best and in the
-  // median; else the second, or the third. What an earlier search found is compared once more, too.
+  // The best has to win against the heuristic's kernel in many rounds, at its best and in the
+  // median; else the second, or the third. An earlier search's result is compared again, too.
   void finish() {
     size_t winner = 0;
     for (size_t i : best(kFinalists)) {
@@ -398,7 +399,7 @@ class Search {
       }
     }
     out_.best = all_[winner].choice;
-    // What was interrupted goes on in another run.
+    // An interrupted search goes on in another run.
     double budget = settings_.budget > 0 ? settings_.budget : settings_.seconds;
     if (stopped()) budget = std::min(budget, elapsed());
     if (settings_.cached)

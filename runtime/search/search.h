@@ -53,8 +53,8 @@ struct Searched {
   double speedup() const { return seconds > 0 ? heuristic / seconds : 1; }
 };
 
-// What compiles and runs candidates on a device; its processes are started when first used and
-// serve any number of searches, one after the other.
+// Compiles and runs candidates on a device; its processes are started when first used and serve any
+// number of searches, one after the other.
 struct SearchTools {
   SearchTools(std::string device, bool isolated);
   const std::string device;
@@ -67,7 +67,7 @@ Searched search_kernel(Node kernel, const std::string& name, SearchTools& tools,
                        const SearchSettings& settings);
 
 // Notes that searches of that width and budget had no time for the kernel: another run of the
-// program then spends nothing either. What is known of it already stays.
+// program then spends nothing either. Earlier results stay.
 void pass_over(Node kernel, const std::string& name, const std::string& device, int width,
                double budget);
 

@@ -15,6 +15,7 @@
 #include "codegen/wgmma/tile.h"
 #include "tiny/base/error.h"
 #include "tiny/base/parallel.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -31,19 +32,19 @@ struct Loop {
 constexpr int kFirstPart = 1000;
 
 // An option with names in the place of ids, and what the inner range of a split is called.
-struct Named {
+struct NamedOpt {
   Opt opt;
   int part = 0;
 };
-using Program = std::vector<Named>;
+using Program = std::vector<NamedOpt>;
 
 bool is_pair(const Opt& o) { return o.kind == OptKind::Merge || o.kind == OptKind::Join; }
 
 // Follows options through a kernel's ranges, as codegen/option does with its graph.
-class Nest {
+class LoopNestState {
  public:
-  Nest() = default;
-  explicit Nest(Node sink) {
+  LoopNestState() = default;
+  explicit LoopNestState(Node sink) {
     const uint64_t ordered = ordered_ranges(sink);
     for (Node r : ranges_of(sink)) {
       const int id = range_id(r);
@@ -61,8 +62,7 @@ class Nest {
     if (o.kind == OptKind::Split) return split(*axis, o.amount, part);
     if (o.kind == OptKind::Align)
       axis->extent = (axis->extent + 2 * (o.amount - 1)) / o.amount * o.amount;
-    if (o.kind == OptKind::Extend)
-      axis->extent = (axis->extent + o.amount - 1) / o.amount * o.amount;
+    if (o.kind == OptKind::Extend) axis->extent = round_up(axis->extent, o.amount);
     if (o.kind == OptKind::Merge) axis->extent *= with_id(o.amount)->extent;
     if (is_pair(o)) std::erase_if(loops_, [&](const Loop& l) { return l.id == o.amount; });
   }
@@ -77,7 +77,7 @@ class Nest {
     int next = 0;
     for (const Loop& l : loops_) next = std::max(next, l.id + 1);
     const Loop inner{part, next, amount, axis.kind, axis.ordered};
-    axis.extent = (axis.extent + amount - 1) / amount;
+    axis.extent = ceil_div(axis.extent, amount);
     if (axis.extent == 1)
       axis = inner;
     else
@@ -95,7 +95,7 @@ class Nest {
 };
 
 // The options with names. `before`: the range that each works on, as it finds it.
-Program to_program(Nest nest, std::span<const Opt> options, std::vector<Loop>& before) {
+Program to_program(LoopNestState nest, std::span<const Opt> options, std::vector<Loop>& before) {
   Program out;
   const auto name = [&](int64_t id) {
     const Loop* l = nest.with_id(id);
@@ -103,7 +103,7 @@ Program to_program(Nest nest, std::span<const Opt> options, std::vector<Loop>& b
     return l->name;
   };
   for (const Opt& o : options) {
-    Named n{o, kFirstPart + static_cast<int>(out.size())};
+    NamedOpt n{o, kFirstPart + static_cast<int>(out.size())};
     before.push_back({});
     if (o.kind != OptKind::Order) n.opt.axis = name(o.axis), before.back() = *nest.with_id(o.axis);
     if (is_pair(o)) n.opt.amount = name(o.amount);
@@ -114,9 +114,9 @@ Program to_program(Nest nest, std::span<const Opt> options, std::vector<Loop>& b
   return out;
 }
 
-// And back. What names a range that is gone is left out; an order gets the ranges that it does not
+// And back. Options of a range that is gone are dropped; an order gets the ranges that it does not
 // name at its end.
-std::vector<Opt> to_options(Nest nest, const Program& program) {
+std::vector<Opt> to_options(LoopNestState nest, const Program& program) {
   std::vector<Opt> out;
   for (const auto& [named, part] : program) {
     Opt o = named;
@@ -139,13 +139,13 @@ std::vector<Opt> to_options(Nest nest, const Program& program) {
   return out;
 }
 
-constexpr size_t kMostFragments = 96;  // choices of fragments that a warp holds
+constexpr size_t kMaxFragments = 96;  // choices of fragments that a warp holds
 
 bool is_pow2(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
 
-class Editor {
+class NeighbourGenerator {
  public:
-  Editor(Node loops, const Choice& choice, const Target& target)
+  NeighbourGenerator(Node loops, const Choice& choice, const Target& target)
       : choice_(choice), is_cpu_(target.kind == Target::Kind::Cpu), target_(target) {
     // Matrix units and stages give a kernel other ranges: what comes after them is edited.
     const std::span<const Opt> all = choice.options;
@@ -166,10 +166,10 @@ class Editor {
     }
     if (!is_cpu_ && !is_tile_) {  // tiles of the larger matrix units are faster
       for (Choice& c : window_choices(loops, target)) staged_.push_back(std::move(c));
-      for (Choice& c : mma_choices(loops, target, kMostFragments)) staged_.push_back(std::move(c));
+      for (Choice& c : mma_choices(loops, target, kMaxFragments)) staged_.push_back(std::move(c));
     }
     head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
-    start_ = end_ = Nest(apply(loops, head_, target));
+    start_ = end_ = LoopNestState(apply(loops, head_, target));
     base_ = to_program(start_, all.subspan(head), before_);
     for (size_t i = head; i < all.size(); ++i) end_.apply(all[i], base_[i - head].part);
     last_ = base_.size();
@@ -181,7 +181,7 @@ class Editor {
     // Threads have a product's tile as the instruction says: only the tile may be another one.
     for (Choice& c : staged_) keep(std::move(c));
     if (is_tile_) return std::move(out_);
-    if (is_cpu_) keep({choice_.options, !choice_.heavy});
+    if (is_cpu_) keep({choice_.options, !choice_.is_gemm});
     amounts();
     for (size_t i = 0; i < last_; ++i) {
       Program p = base_;
@@ -214,19 +214,17 @@ class Editor {
     const auto add = [&](const Opt& opt, int64_t band = kMatrixBand) {
       tiles.push_back({opt, band});
     };
-    const TileShape now = shape_of(matrix.amount);
-    const auto changed = [&](Opt opt, auto change) {
-      TileShape shape = now;
-      change(shape);
-      opt.amount = amount_of(shape);
+    const auto changed = [](Opt opt, auto change) {
+      change(opt.tile);
       return opt;
     };
-    add(changed(matrix, [](TileShape& t) { t.deep = !t.deep; }));
-    add(changed(matrix, [](TileShape& t) { t.wide = !t.wide; }));
+    add(changed(matrix, [](TileShape& t) { t.max_stages = !t.max_stages; }));
+    add(changed(matrix, [](TileShape& t) { t.vectorized_epilogue = !t.vectorized_epilogue; }));
     for (const auto& [down, across, parts] : std::initializer_list<std::array<int, 3>>{
              {1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {1, 1, 4}, {1, 1, 8}})
-      add(changed(matrix,
-                  [&](TileShape& t) { t.down = down, t.across = across, t.parts = parts; }));
+      add(changed(matrix, [&](TileShape& t) {
+        t.cluster_m = down, t.cluster_n = across, t.split_k = parts;
+      }));
     Opt turned = matrix;
     std::swap(turned.axis, turned.axes[0]);
     for (const Opt& opt : {matrix, turned}) {
@@ -236,8 +234,8 @@ class Editor {
           for (int flags = 0; flags < 5; ++flags)
             add(changed(opt, [&](TileShape& t) {
               t.rows = rows, t.columns = columns;
-              t.halved = (flags & 1) != 0, t.deep = (flags & 2) != 0;
-              if (flags == 4) t.parts = 2;
+              t.split_n = (flags & 1) != 0, t.max_stages = (flags & 2) != 0;
+              if (flags == 4) t.split_k = 2;
             }));
       if (opt == turned) break;
       for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
@@ -249,7 +247,7 @@ class Editor {
       Node sink = apply(loops_of(loops, target_), before, target_);
       const auto& [opt, band] = tiles[i];
       if (is_legal(sink, opt, target_))
-        staged_[i] = {matrix_options(sink, target_, opt, band), choice_.heavy};
+        staged_[i] = {matrix_options(sink, target_, opt, band), choice_.is_gemm};
     });
     std::erase_if(staged_, [](const Choice& c) { return c.options.empty(); });
     for (Choice& c : staged_) c.options.insert(c.options.begin(), before.begin(), before.end());
@@ -261,9 +259,9 @@ class Editor {
   void keep(const Program& p) {
     std::vector<Opt> options = head_;
     for (Opt& o : to_options(start_, p)) options.push_back(std::move(o));
-    keep({std::move(options), choice_.heavy});
+    keep({std::move(options), choice_.is_gemm});
   }
-  void insert(size_t at, std::vector<Named> more) {
+  void insert(size_t at, std::vector<NamedOpt> more) {
     Program p = base_;
     p.insert(p.begin() + static_cast<ptrdiff_t>(at), more.begin(), more.end());
     keep(p);
@@ -295,7 +293,7 @@ class Editor {
     }
   }
 
-  static Named bind(int name, RangeKind k) {
+  static NamedOpt bind(int name, RangeKind k) {
     return {{OptKind::Bind, name, static_cast<int64_t>(k), {}}};
   }
 
@@ -316,8 +314,8 @@ class Editor {
     }
   }
 
-  // Several results side by side along a loop for each thread, or rows of threads for each block:
-  // cut off before anything else becomes of the loop.
+  // Several neighbouring results of a loop for each thread, or rows of threads for each block:
+  // split off before the loop is used otherwise.
   void shares(const Loop& l) {
     int block = -1;  // the last one
     for (size_t i = last_; i < base_.size(); ++i)
@@ -344,7 +342,7 @@ class Editor {
         while (at != axes.begin() && end_.named(*(at - 1))->kind == RangeKind::Vector) --at;
       axes.insert(at, part);
     }
-    std::vector<Named> more{{{OptKind::Split, l.name, amount, {}}, part}};
+    std::vector<NamedOpt> more{{{OptKind::Split, l.name, amount, {}}, part}};
     if (k != l.kind) more.push_back(bind(part, k));
     const auto place = at < 0 ? static_cast<ptrdiff_t>(last_) : at;
     p.insert(p.begin() + place, more.begin(), more.end());
@@ -400,7 +398,7 @@ class Editor {
 
   // One range moved to another place among the loops.
   void orders() {
-    // What makes another kernel of it: on a GPU blocks, threads and loops are each in an order.
+    // Orders that make another kernel: on a GPU blocks, threads and loops are each in an order.
     const auto in_order = [&](const std::vector<int>& axes) {
       std::vector<int> out;
       for (int name : axes)
@@ -440,9 +438,9 @@ class Editor {
   bool is_tile_ = false;  // of a matrix unit
   bool is_mma_ = false;   // fragments of a warp's
   const Target& target_;
-  std::vector<Opt> head_;  // up to what makes a matrix product
-  Nest start_, end_;       // after these, and after all options
-  Program base_;           // the others
+  std::vector<Opt> head_;      // up to what makes a matrix product
+  LoopNestState start_, end_;  // after these, and after all options
+  Program base_;               // the others
   std::vector<Loop> before_;
   size_t last_ = 0;  // where the final order begins
   std::set<std::string> seen_;
@@ -453,7 +451,7 @@ class Editor {
 }  // namespace
 
 std::vector<Choice> neighbours(Node loops, const Choice& choice, const Target& target) {
-  return Editor(loops, choice, target).run();
+  return NeighbourGenerator(loops, choice, target).run();
 }
 
 }  // namespace tiny

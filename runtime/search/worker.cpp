@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kService = "search";
 
-// What a worker is asked for: one of these.
+// A request to a worker: one of these.
 struct Request {
   enum class Kind : uint8_t { Prepare, Run, Compile } kind = Kind::Prepare;
   KernelCase kernel;
@@ -22,13 +22,13 @@ struct Request {
 
   auto fields() {
     return std::tie(kind, kernel, race, device, arch, source.entry, source.text, source.language,
-                    source.heavy);
+                    source.is_gemm);
   }
 };
 
 struct Reply {
   bool good = false;
-  std::string text;  // what is wrong, or a binary
+  std::string text;  // the fault, or a binary
   std::vector<Measured> measured;
 
   auto fields() { return std::tie(good, text, measured); }
@@ -54,7 +54,7 @@ std::string serve(const std::string& bytes) {
 __attribute__((constructor)) void serve_searches() { serve_if_worker(kService, serve); }
 
 // A worker, started when it is first asked, and again after it has ended.
-class Worker {
+class SearchWorker {
  public:
   // Good: there is an answer. Else the answer's text says what happened.
   Outcome ask(const Request& request, double limit, Reply& reply) {
@@ -110,8 +110,8 @@ class IsolatedBench : public Bench {
  private:
   static constexpr double kPatience = 60;  // seconds
 
-  Worker worker_;
-  std::vector<Request> setup_;  // what a successor is told
+  SearchWorker worker_;
+  std::vector<Request> setup_;  // requests that a successor gets first
 };
 
 }  // namespace
@@ -119,7 +119,7 @@ class IsolatedBench : public Bench {
 std::unique_ptr<Bench> isolated_bench() { return std::make_unique<IsolatedBench>(); }
 
 struct CompilePool::Lane {
-  Worker worker;
+  SearchWorker worker;
 };
 
 CompilePool::CompilePool(std::string device, bool isolated)

@@ -1,5 +1,5 @@
-// Compiling candidates on all cores and running them in a process of their own
-// (tiny/worker_process): what crashes or takes too long is given up, and the program goes on.
+// Compiles candidates on all cores and runs them in a process of their own (tiny/worker_process): a
+// crash or a hang is given up, and the program goes on.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,15 +19,15 @@ class CompilePool {
   struct Result {
     Outcome outcome = Outcome::Good;
     std::string binary;  // empty where there is none
-    std::string text;    // what is wrong
+    std::string text;    // the fault
   };
 
   CompilePool(std::string device, bool isolated);
   ~CompilePool();
 
   size_t threads() const { return lanes_.size(); }
-  // On that thread; from the cache on disk where it is there, and `kept` there. What takes longer
-  // than `limit` seconds is given up.
+  // Compiles on that thread; from the cache on disk where it is there, and `kept` there. Given up
+  // after `limit` seconds.
   Result compile(size_t thread, const Source& source, double limit, bool kept = false);
 
  private:

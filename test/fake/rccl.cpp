@@ -12,7 +12,7 @@ using namespace tiny::test;
 
 namespace {
 
-// A GPU's part of a sum, and a sum once all have given theirs.
+// A GPU's share of an all-reduce, and the sum once all have given theirs.
 struct Comm {
   int device, rank, count;
   std::unique_ptr<Parts> parts = {};  // between processes

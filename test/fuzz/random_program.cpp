@@ -13,7 +13,7 @@ namespace tiny::fuzz {
 namespace {
 
 constexpr double kExactBelow = 1 << 22;
-constexpr int64_t kMostElements = 6000;
+constexpr int64_t kMaxElements = 6000;
 
 struct Info {
   Tensor value;
@@ -56,7 +56,7 @@ class Generator {
   Shape random_shape() {
     Shape shape(static_cast<size_t>(chance(0.05) ? 0 : 1 + below(4)));
     for (int64_t& n : shape) n = random_size();
-    while (numel(shape) > kMostElements) shape.pop_back();
+    while (numel(shape) > kMaxElements) shape.pop_back();
     return shape;
   }
 
@@ -101,7 +101,7 @@ class Generator {
     try {
       Info made;
       made.value = Tensor(make_step(s, in, ""));
-      if (made.value.numel() > kMostElements) return -1;
+      if (made.value.numel() > kMaxElements) return -1;
       made.exact = exact && (bound < kExactBelow || !made.value.dtype().is_float());
       made.bound = bound;
       infos_.push_back(std::move(made));
@@ -175,7 +175,7 @@ class Generator {
       const int y = pick();
       if (info(y).dtype() != info(x).dtype() || y == x) continue;
       try {
-        if (numel(broadcast("", info(x).shape(), info(y).shape())) <= kMostElements) return y;
+        if (numel(broadcast("", info(x).shape(), info(y).shape())) <= kMaxElements) return y;
       } catch (const Error&) {
       }
     }

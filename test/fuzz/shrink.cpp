@@ -46,16 +46,16 @@ class Shrinker {
       : best_(without_dead_steps(p)), fails_(fails) {}
 
   Program run() {
-    for (bool better = true; better && tries_ < kMostTries;)
+    for (bool better = true; better && tries_ < kMaxTries;)
       better = fewer_outputs() | fewer_steps() | smaller_sizes() | plainer_steps();
     return best_;
   }
 
  private:
-  static constexpr int kMostTries = 1500;
+  static constexpr int kMaxTries = 1500;
 
   bool take(Program candidate) {
-    if (++tries_ > kMostTries) return false;
+    if (++tries_ > kMaxTries) return false;
     candidate = without_dead_steps(candidate);
     try {
       values_of(candidate);

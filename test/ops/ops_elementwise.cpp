@@ -237,7 +237,7 @@ Cases cast_cases() {
                            y.push_back(in[0].bitcast(to));
                        return y;
                      }});
-  out.push_back({"rounding to halves",
+  out.push_back({"rounding to 16-bit floats",
                  {{{301}, kF32, -3000, 3000}, {{301}, kF32, -1e-6, 1e-6}},
                  [](const Inputs& in) {
                    return Outputs{in[0].to(kF16), in[0].to(kBF16), in[1].to(kF16),

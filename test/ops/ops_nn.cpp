@@ -192,7 +192,7 @@ Cases norm_cases() {
        20},
       {"layer_norm", {row, rw, rw}, OUT(layer_norm(in[0], {33}, in[1], in[2])), 40},
       {"layer_norm of two axes", {x}, OUT(layer_norm(in[0], {6, 5})), 40},
-      {"layer_norm of halves", {{{7, 33}, kF16}}, OUT(layer_norm(in[0], {33})), 8},
+      {"layer_norm of 16-bit floats", {{{7, 33}, kF16}}, OUT(layer_norm(in[0], {33})), 8},
       {"rms_norm", {row, rw}, OUT(rms_norm(in[0], {33}, in[1])), 40},
       {"group_norm", {x, w, w}, OUT(group_norm(in[0], 3, in[1], in[2]), instance_norm(in[0])), 40},
       {"attention",

@@ -89,17 +89,17 @@ std::vector<Fused> cases() {
     return x.matmul((both * scale).t());
   };
   for (const int64_t rows : {8, 40}) {
-    out.push_back({"weights of a byte, scales of rows, few rows", scaled, {2, 2, 2}, rows, true});
+    out.push_back({"weights of a byte, scales of rows, skinny", scaled, {2, 2, 2}, rows, true});
     out.push_back(
-        {"weights of a byte, scales of groups, few rows", by_groups, {2, 2, 2}, rows, true});
-    out.push_back({"8-bit floats, scales of columns, few rows", of_f8, {2, 2, 2}, rows, true});
-    out.push_back({"weights of half a byte, few rows", of_nibbles, {2, 2, 2}, rows});
-    out.push_back({"weights of f32 as halves, few rows", of_f32, {2, 2, 2}, rows});
+        {"weights of a byte, scales of groups, skinny", by_groups, {2, 2, 2}, rows, true});
+    out.push_back({"8-bit floats, scales of columns, skinny", of_f8, {2, 2, 2}, rows, true});
+    out.push_back({"weights of half a byte, skinny", of_nibbles, {2, 2, 2}, rows});
+    out.push_back({"weights of f32 as 16-bit floats, skinny", of_f32, {2, 2, 2}, rows});
   }
   out.push_back({"weights of a byte, scales of rows", scaled, {2, 2, 2}});
   out.push_back({"weights of a byte, scales of groups", by_groups, {2, 2, 2}});
   out.push_back({"8-bit floats, scales of columns", of_f8, {2, 2, 2}});
-  out.push_back({"both operands of f32 as halves", of_f32, {3, 1, 1}});
+  out.push_back({"both operands of f32 as 16-bit floats", of_f32, {3, 1, 1}});
   out.push_back({"normalised rows",
                  [](Inputs& in, int64_t m) {
                    return rms_norm(in({m, k}), {k}, in({k})).matmul(weights(in));

@@ -101,16 +101,16 @@ TEST_CASE("sha256 gives the digests of the standard's examples") {
 
 TEST_CASE("a cache key depends on every part of the source and on the compiler") {
   const Source base{"entry", "text", Source::Language::C, false};
-  Source entry = base, text = base, language = base, heavy = base, moved = base;
+  Source entry = base, text = base, language = base, is_gemm = base, moved = base;
   entry.entry = "entry2";
   text.text = "text2";
   language.language = Source::Language::LlvmIr;
-  heavy.heavy = true;
+  is_gemm.is_gemm = true;
   moved.entry = "entryt", moved.text = "ext";
   const std::string key = cache_key(base, "compiler");
   CHECK(key.size() == 64);
   CHECK(key == cache_key(base, "compiler"));
-  for (const Source& source : {entry, text, language, heavy, moved})
+  for (const Source& source : {entry, text, language, is_gemm, moved})
     CHECK(key != cache_key(source, "compiler"));
   CHECK(key != cache_key(base, "compiler 2"));
 }

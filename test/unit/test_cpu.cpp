@@ -244,11 +244,11 @@ TEST_CASE("threads take each iteration of a kernel once, in pieces that are wort
   }
 }
 
-TEST_CASE("a heavy kernel gives the same results") {
+TEST_CASE("a GEMM kernel gives the same results") {
   for (const char* compiler : compilers()) {
     CpuDevice device(compiler, 2);
     Source source = scale_source(device.target().language, "scale", 5);
-    source.heavy = true;
+    source.is_gemm = true;
     auto program = build(device, source);
     CHECK(run_scale(device, *program, 333) == expected_scale(333, 5));
   }

@@ -196,14 +196,14 @@ TEST_CASE("exp2, log2 and sin of f64 have relative errors of at most 1e-15") {
   check_double(Op::Sin, sinl, -1e6, 1e6, 1e-15);
 }
 
-TEST_CASE("halves and f8 cast to f32 exactly, and f32 to the nearest of them") {
+TEST_CASE("16-bit floats and f8 cast to f32 exactly, and f32 to the nearest of them") {
   check_half_casts<Float8E4M3>();
   check_half_casts<Float8E5M2>();
   check_half_casts<Half>();
   check_half_casts<BFloat16>();
 }
 
-TEST_CASE("arithmetic of halves rounds after each operation") {
+TEST_CASE("arithmetic of 16-bit floats rounds after each operation") {
   const auto formula = [](Node x, Node y) { return op(Op::Sub, op(Op::Mul, x, y), x); };
   std::vector<Half> x, y;
   std::mt19937 rng(4);
@@ -220,7 +220,7 @@ TEST_CASE("arithmetic of halves rounds after each operation") {
   }
 }
 
-TEST_CASE("a reduction of halves accumulates in f32 and moves of halves stay as they are") {
+TEST_CASE("a reduction of 16-bit floats accumulates in f32 and their moves stay as they are") {
   const Node r = range(0, 64);
   const Node x = make(Op::Load, kBF16, {param(0, kBF16), r});
   const Node sum = decompose(make(Op::Reduce, kBF16, {x, r}, OpArg{Op::Add}), Target{});

@@ -77,7 +77,7 @@ TEST_CASE("conv_transpose spreads the input and adds what overlaps") {
         Numbers{10, 102, 20, 203, 30, 300});
 }
 
-TEST_CASE("convolutions of halves are rounded once") {
+TEST_CASE("convolutions of 16-bit floats are rounded once") {
   // The sum 2048 + 1 + 1 would lose the ones in f16.
   const Tensor x = values({2048, 1, 1}, {1, 1, 3}).to(kF16);
   const Tensor y = conv1d(x, Tensor::ones({1, 1, 3}, kF16));

@@ -181,7 +181,7 @@ TEST_CASE("batch_first exchanges two axes, and a sequence alone has no batch") {
   check_numbers(alone.y, r.y.select(1, 1).to(kF64).to_vector<double>(), 1e-6);
 }
 
-TEST_CASE("halves are carried through the steps in f32 and rounded once") {
+TEST_CASE("16-bit floats are carried through the steps in f32 and rounded once") {
   int64_t k = 0, again = 0;
   auto half = patterned<nn::LSTM>({}, k, kBF16);
   auto wide = patterned<nn::LSTM>({}, again, kF32);

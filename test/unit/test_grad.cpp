@@ -88,15 +88,15 @@ TEST_CASE("a derivative that is given is the gradient, and has one of its own") 
   CHECK(count(g, Op::Where) == 0);
 }
 
-TEST_CASE("the maximum's gradient in halves: shared among equals, however many") {
+TEST_CASE("the maximum's gradient in f16: shared among equals, however many") {
   for (DType dtype : {kF16, kBF16})
     for (int64_t n : {17, 256, 1000}) {
       const Tensor x = Tensor::full({2, n}, 2, dtype).contiguous().realize().requires_grad_();
       const Tensor g = Tensor::gradient(x.max(1).to(kF32).sum(), {x})[0];
-      bool in_halves = true;  // what is counted, as far as halves count
+      bool in_f16 = true;  // the count is exact in f16
       for (Node node : topological(g.node()))
-        in_halves &= node->op != Op::ReduceAxis || node->dtype == dtype;
-      CHECK(in_halves == (n <= 256));
+        in_f16 &= node->op != Op::ReduceAxis || node->dtype == dtype;
+      CHECK(in_f16 == (n <= 256));
       const Tensor share = Tensor::full({2, n}, 1.0 / static_cast<double>(n), kF32).to(dtype);
       CHECK((g == share).all().item<bool>());
     }
@@ -263,7 +263,7 @@ TEST_CASE("an extremum that was read early still knows the elements that it came
   }
 }
 
-TEST_CASE("ties of halves are counted beyond the whole numbers that a half holds") {
+TEST_CASE("ties of 16-bit floats are counted beyond the whole numbers that f16 holds") {
   for (DType t : {kF16, kBF16}) {
     Tensor x = Tensor::zeros({70000}, t).contiguous().requires_grad_();
     (x.max() * 512).backward();
@@ -320,7 +320,7 @@ TEST_CASE("detach and NoGrad stop gradients") {
   CHECK_FALSE((x * 2).requires_grad());
 }
 
-TEST_CASE("gradients have the dtype of their tensor and sum halves in f32") {
+TEST_CASE("gradients have the dtype of their tensor and sum 16-bit floats in f32") {
   const Tensor x = Tensor::zeros({}, kF16).requires_grad_();
   const Tensor g = Tensor::gradient((x + Tensor::ones({4096}, kF16)).sum(), {x})[0];
   CHECK(g.dtype() == kF16);

@@ -162,7 +162,7 @@ TEST_CASE("values of threads that lie apart are proved to come together") {
     for (const int apart : {2, 8, 32, 64, 128})
       for (const int width : {2, 4, 32, 64, 96, 128})
         for (const bool in_loop : {false, true}) {
-          Group g{.threads = 2 * width * apart, .width = width, .warp = warp, .apart = apart};
+          ThreadGroup g{.threads = 2 * width * apart, .width = width, .warp = warp, .apart = apart};
           const int span = width * apart;
           if (g.threads > 2048 || (span > warp && span % warp) || (span < warp && warp % span))
             continue;
@@ -173,5 +173,6 @@ TEST_CASE("values of threads that lie apart are proved to come together") {
         }
   const Finding f = prove_group({.threads = 256, .width = 32, .apart = 8}, true);
   CHECK(f.verdict == Verdict::Wrong);
-  CHECK(f.text == "threads that combine 32 of 256: what is read may be written for the next turn");
+  CHECK(f.text ==
+        "threads that combine 32 of 256: what is read may be written for the next iteration");
 }

@@ -38,7 +38,7 @@ std::vector<Lowered> kernels(const Tensor& t, const char* gpu = kGpu) {
 // The last kernel of what computes the tensor.
 Lowered last_kernel(const Tensor& t) { return kernels(t).back(); }
 
-// A convolution of halves, whose channels are innermost in memory.
+// A convolution of 16-bit floats, whose channels are innermost in memory.
 Tensor convolved(int64_t images, int64_t channels, int64_t size) {
   const Tensor x = memory({images, size, size, 64}, kF16).permute({0, 3, 1, 2});
   return conv2d(x, memory({channels, 64, 3, 3}, kF16), {}, {.padding = 1});
@@ -97,7 +97,7 @@ TEST_CASE("GPU options: a thread that writes windows out walks all of theirs") {
   CHECK(few.launch.grid[0] * few.launch.block[0] >= 8 * pixels * 7 / 4);  // not to have few threads
 }
 
-TEST_CASE("GPU options: products with few rows, which no matrix unit takes, sum in parts") {
+TEST_CASE("GPU options: skinny GEMMs, which no tensor core takes, are split-K") {
   const auto product = [](int64_t rows, int64_t length) {
     return kernels(memory({length, rows}, kF16).t().matmul(memory({length, 256}, kF16)));
   };
@@ -113,7 +113,7 @@ TEST_CASE("GPU options: a sum that is rounded for several readers is stored roun
   const Tensor both = Tensor::cat({y.relu().sum(0), (y * y.relu()).sum(1)});
   const auto all = kernels(both);
   REQUIRE(all.size() >= 2);
-  CHECK(!holds(all[0], "f32* RESTRICT"));  // its results are halves
+  CHECK(!holds(all[0], "f32* RESTRICT"));  // its results are 16-bit floats
 }
 
 TEST_CASE("GPU options: what a batch norm has for each channel is computed by one kernel") {
@@ -134,7 +134,7 @@ TEST_CASE("GPU options: gradients of looked-up rows are added in vectors") {
         std::string::npos);
 }
 
-TEST_CASE("GPU options: what halves become is stored 16 bytes at a time") {
+TEST_CASE("GPU options: casts of 16-bit floats are stored 16 bytes at a time") {
   const Tensor x = memory({4096, 4096}, kBF16), at = memory({8192}, kI32);
   for (const Tensor& wide : {x.to(kF32), x.index_select(0, at).to(kF32)}) {
     const Lowered low = last_kernel(wide);
@@ -208,7 +208,7 @@ TEST_CASE("GPU options: what is only moved is transposed in registers, in vector
   }
 }
 
-TEST_CASE("GPU options: blocks that transpose a few rows have whole warps") {
+TEST_CASE("GPU options: blocks that transpose several rows have whole warps") {
   const Tensor part =
       memory({512, 32, 24, 24}).slice({0, 0, 0, 0}, {512, 32, 20, 20}, {1, 1, 1, 1});
   const Lowered low = last_kernel(part.permute({0, 2, 3, 1}).contiguous());
@@ -330,7 +330,7 @@ TEST_CASE("GPU options: threads beyond the last of few channels do nothing") {
   CHECK(sums->launch.grid[0] == 500);
 }
 
-TEST_CASE("GPU options: channels of a pixel that are filled up are stored at once") {
+TEST_CASE("GPU options: padded channels of a pixel are stored at once") {
   const Tensor x = memory({256, 224, 224, 3}, kBF16);
   const Lowered low = last_kernel(x.pad({{0, 0}, {3, 3}, {3, 3}, {0, 1}}).contiguous());
   CHECK(low.launch.grid[0] * low.launch.block[0] < 256 * 230 * 230 + 1024);

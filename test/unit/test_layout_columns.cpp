@@ -103,7 +103,7 @@ TEST_CASE("columns: convolutions of few channels and their gradients are right")
         CAPTURE(to_text(f.w));
         CAPTURE(i);
         const auto x = want[i].to(kF32).to_vector<float>(), y = have[i].to(kF32).to_vector<float>();
-        double wrong = 0, most = 0;  // sums of many are not exact in halves, nor in one order
+        double wrong = 0, most = 0;  // sums of many are not exact in f16, nor in one order
         for (size_t k = 0; k < x.size(); ++k) {
           wrong = std::max<double>(wrong, std::abs(x[k] - y[k]));
           most = std::max<double>(most, std::abs(x[k]));
@@ -117,7 +117,7 @@ TEST_CASE("columns: convolutions of few channels and their gradients are right")
 
 namespace {
 
-// The first layers of a residual network in halves: the gradient of the weight, and what they give.
+// The first layers of a residual network in f16: the gradient of the weight, and what they give.
 std::vector<Tensor> stem(const std::string& device) {
   const Autocast half(kBF16);
   const Tensor x = integers({20, 3, 64, 64}, kBF16, device);

@@ -1,4 +1,4 @@
-// Convolutions of few channels whose neighbouring pixels are channels to the copy engine.
+// Convolutions of few channels whose pixels are folded into channels for TMA.
 #include "runtime/layout/convolution/fold_pixels.h"
 
 #include <doctest/doctest.h>
@@ -50,7 +50,7 @@ std::vector<Tensor> convolution(const Form& f, const std::string& device, bool l
 
 struct Counted {
   int products = 0;     // on matrix units, of windows
-  int images = 0;       // stored once more
+  int images = 0;       // packed
   int64_t largest = 0;  // value that a kernel without a product writes
 };
 
@@ -114,7 +114,7 @@ TEST_CASE("neighbours: convolutions and gradients of their weights are right") {
           CAPTURE(i);
           const Tensor h = have[i].to(kF32).to("CPU"), w = want[i].to(kF32);
           const float most = w.abs().max().item<float>();
-          CHECK(most > 0);  // sums of many are not exact in halves
+          CHECK(most > 0);  // sums of many are not exact in f16
           CHECK((h - w).abs().max().item<float>() <= most / 128);
         }
       }

@@ -48,7 +48,7 @@ TEST_CASE("tiles of results fill the registers, and divide the vectors of column
   CHECK(register_tile(target, 2048, 63, true).vectors == 3);
 }
 
-TEST_CASE("a CPU's products of halves read f32, which was converted once") {
+TEST_CASE("a CPU's GEMMs of 16-bit floats read f32, which was converted once") {
   const EnvOverride device("DEVICE", "NULL");
   const Tensor y = product({512, 512, 512}, false, false, kBF16, "NULL");
   const std::vector<Node> roots{y.node()};

@@ -47,7 +47,7 @@ bool is_well_formed(const Linear& p) {
 
 }  // namespace
 
-TEST_CASE("an element-wise kernel is one nest of loops around one store") {
+TEST_CASE("an element-wise kernel is one loop nest with one store") {
   Arena arena;
   ArenaScope scope(arena);
   const Linear p = program({build::unary(Op::Neg, tensor_param(1, {4, 8}))});
@@ -108,7 +108,7 @@ TEST_CASE("a reduction that is needed by way of another one runs as far out as i
   Node x = tensor_param(1, {4, 8, 16});
   Node scaled = build::binary(Op::Mul, x, spread(sum(x, 6), x));  // by the sum of each x[i]
   const Linear p = program({sum(scaled, 4)});
-  // All loops around the first accumulator: that over i alone.
+  // The only enclosing loop of the first accumulator is that over i.
   const auto first =
       std::find_if(p.body.begin(), p.body.end(), [](Node n) { return n->op == Op::Acc; });
   CHECK(std::count_if(p.body.begin(), first, [](Node n) { return n->op == Op::Loop; }) == 1);

@@ -105,12 +105,12 @@ TEST_CASE("OPT=0 chooses no options") {
   CHECK(lower(k, "k", target_of(Target::Language::C)).options.empty());
 }
 
-TEST_CASE("a matrix product is heavy and its work is counted") {
+TEST_CASE("a matrix product is a GEMM and its work is counted") {
   Arena arena;
   ArenaScope scope(arena);
   Node k = kernel_of({matmul(tensor_param(1, {64, 32}), tensor_param(2, {32, 48}))});
   const Lowered low = lower(k, "k", target_of(Target::Language::C));
-  CHECK(low.source.heavy);
+  CHECK(low.source.is_gemm);
   CHECK(low.work.flops == 2.0 * 64 * 32 * 48);
   CHECK(low.work.bytes == 4.0 * (64 * 32 + 32 * 48 + 64 * 48));
 }

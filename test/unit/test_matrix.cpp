@@ -21,13 +21,13 @@
 using namespace tiny;
 using namespace tiny::test;
 
-TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the chip") {
+TEST_CASE("matrix: GEMMs of 16-bit floats are put on wgmma, tiles fill the chip") {
   for (const auto& [size, columns] :
        {std::pair<int64_t, int>{512, 32}, {1024, 128}, {2048, 256}, {8192, 256}}) {
     const Lowered low = lower(kernel({{size, size}, {size, size}}), "product", hopper());
     REQUIRE(!low.options.empty());
     CHECK(low.options[0].kind == OptKind::Matrix);
-    CHECK(shape_of(low.options[0].amount).columns == columns);
+    CHECK(low.options[0].tile.columns == columns);
     CHECK(low.launch.block[0] == (columns == 256 ? 384 : 160));
     CHECK(low.launch.grid[0] <= (columns == 256 ? 132 : 264));
     CHECK(low.launch.maps.size() == 2);
@@ -38,12 +38,12 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
   }
   // Tiles of 256 columns would be 72, for 132 multiprocessors.
   const Lowered narrower = lower(kernel({{1536, 1536}, {1536, 1536}}), "product", hopper());
-  CHECK(shape_of(narrower.options[0].amount).columns == 192);
+  CHECK(narrower.options[0].tile.columns == 192);
   CHECK(narrower.launch.grid[0] == 96);
   // 392 tiles of 64 rows fill three waves; of 128 rows 196 would leave half of the second empty.
-  const Lowered halved = lower(kernel({{1792, 4096}, {4096, 3584}}), "product", hopper());
-  CHECK(to_text(halved.options[0]) == "matrix r0 r1 x 256 rows 64 halved wide");
-  CHECK(halved.launch.grid[0] == 132);
+  const Lowered split_n = lower(kernel({{1792, 4096}, {4096, 3584}}), "product", hopper());
+  CHECK(to_text(split_n.options[0]) == "matrix r0 r1 x 256 rows 64 halved wide");
+  CHECK(split_n.launch.grid[0] == 132);
   // Those of f8 have the registers for half of such a tile, and are left as they were measured.
   const Form bytes{{1792, 4096}, {3584, 4096}, false, true, kF8E4M3};
   CHECK(to_text(lower(kernel(bytes), "product", hopper()).options[0]) == "matrix r0 r1 x 128");
@@ -52,7 +52,7 @@ TEST_CASE("matrix: products of halves are put on matrix units, tiles fill the ch
   CHECK(shared.launch.shared_bytes <= hopper().shared_bytes / 2);
 }
 
-TEST_CASE("matrix: what the copy engine cannot read is multiplied without them") {
+TEST_CASE("matrix: an operand that TMA cannot read is multiplied without wgmma") {
   const auto first = [](const Form& f) {
     const Lowered low = lower(kernel(f), "product", hopper());
     return low.options[0].kind;
@@ -65,7 +65,7 @@ TEST_CASE("matrix: what the copy engine cannot read is multiplied without them")
   CHECK(first(f32) != OptKind::Matrix);
 }
 
-TEST_CASE("matrix: each warpgroup's columns are whole boxes of the copy engine") {
+TEST_CASE("matrix: each warpgroup's columns are whole boxes of TMA") {
   const Opt half = options_from_text("matrix r0 r1 x 32 rows 256 halved")[0];
   Arena arena;
   ArenaScope scope(arena);
@@ -238,8 +238,7 @@ TEST_CASE("matrix: TF32, bytes and f8 are right, in all orders and at ragged siz
   }
 }
 
-TEST_CASE(
-    "matrix: what the copy engine cannot read is stored once more, turned or with longer rows") {
+TEST_CASE("matrix: an operand that TMA cannot read is packed, transposed or padded") {
   const EnvOverride rounds("ALLOW_TF32", "1");
   const auto kernels = [](const Form& form, int64_t k) {
     Form f = form;
@@ -285,12 +284,14 @@ TEST_CASE("matrix: a bias, an activation and a residual are done with the produc
 
 TEST_CASE("matrix: threads write eight columns at a time where those lie side by side") {
   const auto shape = [](const Form& form) {
-    return shape_of(lower(kernel(form), "product", hopper()).options[0].amount);
+    return lower(kernel(form), "product", hopper()).options[0].tile;
   };
-  CHECK(shape({{512, 256}, {256, 512}}).wide);
-  CHECK(shape({{512, 256}, {256, 264}}).wide);                // the last columns end within a box
-  CHECK(!shape({{512, 256}, {268, 256}, false, true}).wide);  // rows that begin anywhere
-  CHECK(!shape({{512, 256}, {256, 512}, false, false, kBF16, true}).wide);  // pairs are enough
+  CHECK(shape({{512, 256}, {256, 512}}).vectorized_epilogue);
+  CHECK(shape({{512, 256}, {256, 264}}).vectorized_epilogue);  // the last columns end within a box
+  CHECK(!shape({{512, 256}, {268, 256}, false, true})
+             .vectorized_epilogue);  // rows that begin anywhere
+  CHECK(!shape({{512, 256}, {256, 512}, false, false, kBF16, true})
+             .vectorized_epilogue);  // pairs are enough
   const Lowered low = lower(kernel({{512, 256}, {256, 512}}), "product", hopper());
   CHECK(low.source.text.find("exchange(acc[0])") != std::string::npos);
   CHECK(low.source.text.find("*(bf16x8*)(b0") != std::string::npos);
@@ -302,7 +303,7 @@ TEST_CASE("matrix: the emulator finds the faults that are planted into a kernel"
     const std::string result = run_changed(from, to);
     CHECK_MESSAGE(result.find(how) != std::string::npos, std::string(from), ": ", result);
   };
-  // Operands are swizzled by the copy engine and not where they are read.
+  // Operands are swizzled by TMA and not where they are read.
   is_found("1ull : 2ull", "0ull : 2ull", "wrong: ");
   // Rows eight apart change places: another layout of lanes and registers.
   is_found("acc[0][0], acc[0][1]", "acc[0][2], acc[0][3]", "wrong: ");
@@ -363,26 +364,26 @@ TEST_CASE("matrix: the ring of stages is proved for every tile") {
   CHECK(low.launch.shared_bytes >= ring.stages * ring.stage_bytes + 1023);
 }
 
-TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
+TEST_CASE("matrix: skinny GEMMs get as few columns of tiles, and are right") {
   for (const auto& [rows, columns] :
        {std::pair<int64_t, int>{4, 8}, {8, 8}, {16, 16}, {33, 64}, {48, 48}, {100, 128}}) {
     const Form f{{rows, 72}, {8504, 72}, false, true};
     const Lowered low = lower(kernel(f), "product", hopper());
     CHECK(low.options[0].kind == OptKind::Matrix);
     CHECK(low.options[0].axis == 1);
-    CHECK(shape_of(low.options[0].amount).columns == columns);
+    CHECK(low.options[0].tile.columns == columns);
     const Finding ring = prove_ring(ring_of(f));
     CHECK_MESSAGE(ring.verdict == Verdict::Proved, ring.text);
   }
   for (const int64_t rows : {24, 40, 72, 120}) {  // as stages of 128 bytes for each column allow
     const Form f{{rows, 256}, {8504, 256}, false, true};
     const Lowered low = lower(kernel(f), "product", hopper());
-    CHECK(shape_of(low.options[0].amount).columns == rows);
+    CHECK(low.options[0].tile.columns == rows);
     const Form bytes{f.a, f.b, false, true, kI8};
     const Lowered of_bytes = lower(kernel(bytes), "product", hopper());
-    CHECK(shape_of(of_bytes.options[0].amount).columns == (rows + 31) / 32 * 32);
+    CHECK(of_bytes.options[0].tile.columns == (rows + 31) / 32 * 32);
   }
-  // What no cache holds and is read for one tile of columns leaves the second cache first.
+  // What no cache holds and is read for one tile of columns leaves L2 first.
   Target cached = hopper();
   cached.l2_bytes = 50 << 20;
   const auto copies_once = [&](int64_t rows, int64_t from) {
@@ -409,14 +410,14 @@ TEST_CASE("matrix: few rows become as few columns of tiles, and are right") {
   const auto rows_of = [&](int64_t rows) {
     const Lowered low =
         lower(kernel({{rows, 4096}, {11008, 4096}, false, true}), "product", cached);
-    return std::pair(shape_of(low.options[0].amount).rows, low.launch.shared_bytes);
+    return std::pair(low.options[0].tile.rows, low.launch.shared_bytes);
   };
   CHECK(rows_of(32) == std::pair<int, int64_t>(64, 6 * 96 * 128 + 1024));
   CHECK(rows_of(64) == std::pair<int, int64_t>(64, 6 * 128 * 128 + 1024));
   CHECK(rows_of(120) == std::pair<int, int64_t>(128, 7 * 248 * 128 + 1024));
-  // Of operands that do not lie along the sum a tile has 64 columns or more.
+  // Operands that are not contiguous along the sum come in boxes of 64 bytes or more: 32 columns.
   const Lowered across = lower(kernel({{72, 8}, {72, 8504}, true, false}), "product", hopper());
-  CHECK(across.options[0].amount >= 64);
+  CHECK(across.options[0].tile == TileShape{64, 32});
   // Where the rows of the other operand are read again and again, multiplying is what takes time.
   const Lowered small = lower(kernel({{8, 64}, {64, 512}}), "product", hopper());
   CHECK(small.options[0].kind != OptKind::Matrix);
@@ -455,7 +456,7 @@ TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, 
   CHECK_MESSAGE(p.verdict == Verdict::Proved, p.text);
   Arena arena;
   ArenaScope scope(arena);
-  for (int operand : {0, 1}) {  // what the copy engine is told of an operand's size
+  for (int operand : {0, 1}) {  // TMA's map of an operand's size
     Node matrix = all_of(low.machine, Op::Matrix).at(0);
     std::vector<int64_t> numbers(matrix->ints().begin(), matrix->ints().end());
     const size_t of_operand = 7 + 5 * 3 + 3 * 3 + 8 * 7;
@@ -464,7 +465,7 @@ TEST_CASE("matrix: tiles with partial edges are proved; a row more, or no gate, 
     ++rows;
     Node longer = make(Op::Matrix, kVoid, matrix->srcs(), Ints(numbers));
     const Proof wrong = prove(substitute(low.machine, matrix, longer), settings);
-    CHECK(wrong.text == cat("wrong: the copy engine reads buffer ", 1 + operand, " of ",
+    CHECK(wrong.text == cat("wrong: TMA reads buffer ", 1 + operand, " of ",
                             operand ? 44608 : 27200, " up to element ", operand ? 44935 : 27335));
   }
   int gates = 0;

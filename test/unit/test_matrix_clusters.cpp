@@ -1,5 +1,5 @@
-// Clusters of blocks on Hopper: tiles side by side that copy operands for each other, and parts of
-// a sum that are added up through each other's shared memory.
+// Clusters of blocks on Hopper: neighbouring tiles that multicast operands, and split-K slices that
+// are added up through distributed shared memory.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -213,13 +213,15 @@ TEST_CASE("clusters: options are printed and read, and what is not legal says wh
   const Form even = form_of({256, 256, 256}, false, true);
   CHECK(why(even, kShared).empty());
   CHECK(why(even, "matrix r0 r1 x 64 rows 64 down 2 across 2") ==
-        "clusters are two tiles, or up to 8 parts of a sum");
+        "clusters are two tiles, or 2, 4 or 8 slices of split-K");
   CHECK(why(even, "matrix r0 r1 x 64 rows 64 down 2 parts 2") ==
-        "clusters are two tiles, or up to 8 parts of a sum");
+        "clusters are two tiles, or 2, 4 or 8 slices of split-K");
+  CHECK(why(even, "matrix r0 r1 x 64 rows 64 parts 3") ==
+        "clusters are two tiles, or 2, 4 or 8 slices of split-K");
   CHECK(why(even, "matrix r0 r1 x 128 wide parts 2") ==
         "what other blocks add needs registers too");
   CHECK(why(even, "matrix r0 r1 x 84") ==
-        "a tile has 8, 16 or a multiple of 32 columns, of halves any of 8, at most 256");
+        "a tile has 8, 16 or a multiple of 32 columns, of 16-bit floats any of 8, at most 256");
   CHECK(why(form_of({192, 256, 256}, false, true), kShared) ==
         "clusters would have tiles beyond the last");
   CHECK(why(form_of({256, 256, 256}, false, false), kShared) ==
@@ -267,7 +269,7 @@ TEST_CASE("clusters: rings are proved, kernels compile without spills, grids are
     const MatrixTile tile(all_of(low.machine, Op::Matrix).at(0));
     CHECK(low.launch.cluster == tile.cluster());
     CHECK(low.launch.grid[0] % tile.cluster() == 0);
-    if (tile.parts <= 2) CHECK(low.launch.grid[0] <= hopper().cores * tile.blocks());
+    if (tile.split_k <= 2) CHECK(low.launch.grid[0] <= hopper().cores * tile.blocks());
     // Sums are not read before the products are done, whatever the compiler moves.
     CHECK(low.source.text.find("products_wait<0>();\n    UNROLL\n") != std::string::npos);
     CHECK(low.source.text.find("settle(acc[") != std::string::npos);

@@ -1,4 +1,4 @@
-// Convolutions on matrix units, whose operands the copy engine reads as windows of images: the
+// Convolutions on matrix units, whose operands TMA reads as windows of images: the
 // plan, values on the emulator and on a GPU where there is one, and faults.
 #include <doctest/doctest.h>
 
@@ -176,7 +176,7 @@ TEST_CASE("windows: gradients of inputs of strided convolutions are products for
       {{2, 64, 12, 12}, {64, 64, 3, 3}, {2}, {1}},           // taps of two, some of them zeros
       {{2, 32, 14, 10}, {64, 32, 3, 5}, {2, 1}, {1, 2}},     // along one axis
       {{4, 64, 13, 13}, {32, 64, 5, 5}, {3}, {2}},           // three apart
-      {{2, 24, 12, 12}, {64, 24, 3, 3}, {2}, {1}},           // channels are filled up
+      {{2, 24, 12, 12}, {64, 24, 3, 3}, {2}, {1}},           // channels are padded
       {{8, 64, 31}, {64, 64, 4}, {2}, {1}},                  // no zeros
       {{2, 32, 7, 6, 6}, {32, 32, 3, 3, 3}, {1, 2, 1}, {1}}  // one of three axes
   };
@@ -191,7 +191,7 @@ TEST_CASE("windows: gradients of inputs of strided convolutions are products for
       CHECK(differences(dx, convolution(f, kInput, "CPU")) == 0);
       if (cuda_available()) CHECK(differences(convolution(f, kInput, "CUDA"), dx) == 0);
     }
-  // What is made of it in halves is what the product writes, not its sums.
+  // The epilogue casts to 16 bits: the GEMM writes that, not its sums.
   const Form f{{2, 64, 12, 12}, {64, 64, 3, 3}, {2}, {1}};
   for (Node k : kernels_of({convolution(f, kInput, kHopper)}))
     for (Node store : k->srcs()) CHECK(store->src(1)->dtype == kBF16);
@@ -280,7 +280,7 @@ TEST_CASE("windows: a tile of a gradient of a weight has several taps") {
   CHECK(taps.shape.rows * taps.shape.columns == 128 * 256);
 }
 
-TEST_CASE("windows: sums in parts fill the chip and end where steps do") {
+TEST_CASE("windows: split-K fills the chip and slices end where steps do") {
   struct Case {
     Form form;
     int64_t least, most;  // tiles on 132 multiprocessors, two blocks on each where they are small
@@ -304,7 +304,7 @@ TEST_CASE("windows: sums in parts fill the chip and end where steps do") {
   }
 }
 
-TEST_CASE("windows: those that the copy engine cannot read are not computed once for each part") {
+TEST_CASE("windows: those that TMA cannot read are not computed once for each part") {
   for (const Form& f : {Form{{66, 64, 40, 40}, {64, 64, 3, 3}, {9}, {1}},  // too far apart
                         {{66, 64, 150, 9}, {64, 64, 3, 3}, {1}, {0, 1}, {70, 1}}}) {  // too wide
     CAPTURE(to_text(f.x));
@@ -316,7 +316,7 @@ TEST_CASE("windows: those that the copy engine cannot read are not computed once
 }
 
 TEST_CASE("windows: a product with any other mask than that of a part is no window's") {
-  // Parts of a sum by hand: those of seven numbers end within steps; then a mask of another kind.
+  // Split-K by hand: those of seven numbers end within steps; then a mask of another kind.
   const auto masked = [](int64_t length, int64_t shift, const std::string& device) {
     const int64_t parts = 3, k = 192;
     const Tensor a = integers({k, 64}, kBF16, device), b = integers({k, 64}, kBF16, device);
@@ -563,7 +563,7 @@ TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is 
   read_kernel(k, find_device(kHopper).target(), settings);
   const Proof p = prove(low.machine, settings);
   CHECK_MESSAGE(p.verdict == Verdict::Proved, p.text);
-  // What the copy engine is told of the number of images.
+  // TMA's map of the number of images.
   Arena arena;
   ArenaScope scope(arena);
   std::vector<int64_t> numbers(matrix->ints().begin(), matrix->ints().end());
@@ -574,7 +574,7 @@ TEST_CASE("windows: tall tiles are proved, and one pixel more than there is, is 
       prove(substitute(low.machine, matrix, make(Op::Matrix, kVoid, matrix->srcs(), Ints(numbers))),
             settings);
   CHECK(wrong.verdict == Verdict::Wrong);
-  CHECK_MESSAGE(wrong.text.find("the copy engine reads buffer") != std::string::npos, wrong.text);
+  CHECK_MESSAGE(wrong.text.find("TMA reads buffer") != std::string::npos, wrong.text);
 }
 
 TEST_CASE("windows: options of tiles are text") {
@@ -586,7 +586,7 @@ TEST_CASE("windows: options of tiles are text") {
                     doctest::Contains("option 'matrix r0 r1 x 64 tall'"));
 }
 
-TEST_CASE("windows: pairs of blocks share the tiles of a last turn") {
+TEST_CASE("windows: pairs of blocks share the tiles of a last wave") {
   Target target = find_device(kHopper).target();
   const Form f{{2, 64, 12, 12}, {64, 64, 3, 3}, {1}, {1}};  // three tiles of 128 pixels
   for (int cores : {1, 2, 132}) {
@@ -595,9 +595,7 @@ TEST_CASE("windows: pairs of blocks share the tiles of a last turn") {
     const auto share = [&](Lowered& low, Node kernel) {
       Opt tile = low.options.at(0);
       REQUIRE(tile.kind == OptKind::Matrix);
-      TileShape shape = shape_of(tile.amount);
-      shape.parts = 2;
-      tile.amount = amount_of(shape);
+      tile.tile.split_k = 2;
       Choice choice;
       {
         Arena arena;

@@ -23,7 +23,7 @@ std::vector<float> values(const Tensor& t) { return t.to(kF32).to_vector<float>(
 
 }  // namespace
 
-TEST_CASE("autocast products take f32 operands as halves, the rest computes as before") {
+TEST_CASE("autocast products take f32 operands as 16-bit floats, the rest computes as before") {
   const Tensor x = numbers_to(6, {2, 3}), picture = numbers_to(16, {1, 1, 4, 4});
   const Tensor filter = Tensor::ones({1, 1, 3, 3}), sequence = numbers_to(8, {1, 2, 4});
   const Autocast half(kBF16);

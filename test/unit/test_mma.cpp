@@ -1,5 +1,5 @@
-// Products on the matrix units of a warp: the plan, the values on the emulator and on a GPU where
-// there is one, faults that are planted into a kernel's text.
+// GEMMs on the tensor cores of a warp (mma.sync): the plan, the values on the emulator and on a GPU
+// where there is one, faults that are planted into a kernel's text.
 #include <doctest/doctest.h>
 
 #include <algorithm>

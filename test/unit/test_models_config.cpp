@@ -234,7 +234,7 @@ TEST_CASE("dynamic positions follow the length of the text") {
   }
 }
 
-TEST_CASE("a part of each head is turned, in halves or in pairs") {
+TEST_CASE("a part of each head is rotated, by halves or by pairs") {
   RopeConfig c;
   c.dims = 4;
   const RotaryEmbedding rotary(c);

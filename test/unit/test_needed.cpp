@@ -45,11 +45,11 @@ std::pair<int, int> gated(const Schedule& s, int64_t elements) {
 }  // namespace
 
 TEST_CASE("scores of a cache are computed to its length, also where the step writes the cache") {
-  constexpr int64_t kHeads = 2, kMost = 1024, kWidth = 64;
+  constexpr int64_t kHeads = 2, kMax = 1024, kWidth = 64;
   const Tensor q = input({kHeads, 1, kWidth}), token = input({kHeads, kWidth});
   for (bool written : {false, true}) {
-    Tensor keys = input({kHeads, kMost, kWidth}), values = input({kHeads, kMost, kWidth});
-    Variable at("at", 0, kMost - 1), n("n", 1, kMost);
+    Tensor keys = input({kHeads, kMax, kWidth}), values = input({kHeads, kMax, kWidth});
+    Variable at("at", 0, kMax - 1), n("n", 1, kMax);
     if (written) {
       keys.assign({Slice{}, at.bind(7)}, token);
       values.assign({Slice{}, at.bind(7)}, token);
@@ -62,7 +62,7 @@ TEST_CASE("scores of a cache are computed to its length, also where the step wri
       CAPTURE(device);
       std::vector<Tensor> roots{y};
       if (written) roots.insert(roots.end(), {keys, values});
-      const auto [with, all] = gated(*schedule_of(roots, device), kHeads * kMost);
+      const auto [with, all] = gated(*schedule_of(roots, device), kHeads * kMax);
       CHECK(with >= 1);
       CHECK(all - with == (written ? 2 : 0));  // what is written into the caches
     }

@@ -40,6 +40,19 @@ TEST_CASE("options have a text") {
   CHECK(to_text(both) == "split r0 4, bind r1 unroll");
 }
 
+TEST_CASE("the tile and the staged factor of an option have named fields") {
+  const Opt tile = options_from_text("matrix r0 r1 x 192 rows 64 halved deep across 2 parts 4")[0];
+  CHECK(tile.tile == TileShape{64, 192, true, false, true, 1, 2, 4});
+  CHECK(to_text(tile) == "matrix r0 r1 x 192 rows 64 halved deep across 2 parts 4");
+  const Opt stage = options_from_text("stage r2 factor 3 pad 4 r0 r3 x 3")[0];
+  CHECK(stage.staged == StagedFactor{1, StagedFactor::Form::Raw, 4});
+  CHECK(stage.axes == std::vector<int>{0, 3});
+  CHECK(stage.amount == 3);
+  CHECK(to_text(stage) == "stage r2 factor 3 pad 4 r0 r3 x 3");
+  for (const char* wrong : {"matrix r0 r1 x 192 down 0", "matrix r0 r1 x 192 parts -2"})
+    CHECK_THROWS_AS(options_from_text(wrong), Error);
+}
+
 TEST_CASE("what is not legal says why") {
   Arena arena;
   ArenaScope scope(arena);

@@ -326,13 +326,13 @@ TEST_CASE("threads that combine through shared memory never meet in it") {
     for (const int width : {1, 2, 32, 64, 96, 256, 1024}) {
       if (threads % width) continue;
       for (const bool in_loop : {false, true}) {
-        Group g{threads, width};
+        ThreadGroup g{threads, width};
         g.turns = in_loop && width > 32;
         INFO(threads << " threads, " << width << " together");
         CHECK(prove_group(g, in_loop).verdict == Verdict::Proved);
       }
     }
-  const auto problem = [](Group g, bool in_loop) {
+  const auto problem = [](ThreadGroup g, bool in_loop) {
     const Finding f = prove_group(g, in_loop);
     CHECK(f.verdict == Verdict::Wrong);
     return f.text;
@@ -340,7 +340,7 @@ TEST_CASE("threads that combine through shared memory never meet in it") {
   CHECK(
       problem({.threads = 128, .width = 64}, true) ==
       "threads that combine 64 of 128: thread 0 may read element 0 when another writes it for the "
-      "next turn");
+      "next iteration");
   CHECK(problem({.threads = 48, .width = 48}, false) ==
         "threads that combine 48 of 48: not whole warps and groups");
   CHECK(problem({.threads = 160, .width = 64}, false) ==

@@ -304,8 +304,8 @@ TEST_CASE("multinomial draws classes as often as they weigh") {
 TEST_CASE("multinomial finds one of many classes, and none that weighs nothing") {
   manual_seed(10);
   const int64_t n = 5000;
-  const Tensor heavy = mod(Tensor::arange(n), 3) == 1;
-  const Tensor w = where(heavy, Tensor::rand({n}) + 0.1f, 0).realize();
+  const Tensor is_gemm = mod(Tensor::arange(n), 3) == 1;
+  const Tensor w = where(is_gemm, Tensor::rand({n}) + 0.1f, 0).realize();
   const Tensor drawn = w.expand({3, n}).multinomial(20000, true).realize();
   CHECK(drawn.max().item<int64_t>() < n);
   CHECK(w.gather(0, drawn.reshape({-1})).min().item<float>() > 0);

@@ -122,7 +122,7 @@ TEST_CASE("reference Max and Min pass NaN on, comparisons do not hold for it") {
   CHECK(apply(Op::Le, kU64, int64_t{-1}, int64_t{1}) == 0);  // the largest u64
 }
 
-TEST_CASE("reference halves are rounded after every operation") {
+TEST_CASE("reference 16-bit floats are rounded after every operation") {
   // 2048 + 1 is not a half: the sum is rounded to the even neighbour.
   CHECK(apply(Op::Add, kF16, 2048.0, 1.0) == 2048);
   CHECK(apply(Op::Add, kF16, 2048.0, 3.0) == 2052);
@@ -189,7 +189,7 @@ TEST_CASE("reference reductions cover any axes and keep them with size 1") {
   CHECK(in.integers(build::reduce(Op::Min, flags, 1)) == Integers{0});
 }
 
-TEST_CASE("a reference sum of halves does not lose what is smaller than its last place") {
+TEST_CASE("a reference sum of 16-bit floats does not lose what is smaller than its last place") {
   const Node x = build::full(Shape{4096}, kF16, 1.0);
   CHECK(number_of(build::reduce(Op::Add, x, 1)) == 4096);
   const Node y = build::full(Shape{1 << 20}, kF32, 0.1);

@@ -158,7 +158,7 @@ TEST_CASE("CUDA: groups of threads of every width compile for all operations") {
   }
   check_compiles(grouped(Op::Add, kF32, 8, 3, 1));
   check_compiles(grouped(Op::Max, kF32.vec(2), 64, 4, 5));
-  for (DType t : {kBool, kI8, kU16, kI32, kI64, kF32, kF64}) {  // halves are reduced as f32
+  for (DType t : {kBool, kI8, kU16, kI32, kI64, kF32, kF64}) {  // 16-bit floats are reduced as f32
     for (Op o : {Op::Add, Op::Mul, Op::Max, Op::Min})
       check_compiles(grouped(o, t, 64, 2, 1), {"sm_80"});
     check_compiles(grouped(Op::Max, t.vec(4), 16, 1, 1), {"sm_75"});

@@ -151,7 +151,7 @@ TEST_CASE("rows are written where that saves more than it costs") {
   const Left as_it_was{0, 1}, replaced{1, 1};
   CHECK(scatters(gradient(50257, 32768, 768), gpu) == replaced);
   CHECK(scatters(gradient(50257, 32768, 768), find_device("CPU").target()) == as_it_was);
-  CHECK(scatters(gradient(50257, 8192, 768), gpu) == as_it_was);       // few rows
+  CHECK(scatters(gradient(50257, 8192, 768), gpu) == as_it_was);       // most of it empty
   CHECK(scatters(gradient(100, 1 << 20, 768), gpu) == as_it_was);      // few places
   CHECK(scatters(gradient(8000, 32768, 512), gpu) == as_it_was);       // which a cache holds
   CHECK(scatters(gradient(1 << 18, 1 << 18, 128), gpu) == as_it_was);  // short rows

@@ -146,7 +146,7 @@ std::vector<std::string> both(std::vector<std::string> a, const std::vector<std:
 
 TEST_CASE("layouts of a GPU's product are a GPU's wherever its operands come from") {
   const auto x = [](const std::string& device) {
-    return zeros_on(device, {2047, 2047}, kBF16);  // rows begin at odd places: stored once more
+    return zeros_on(device, {2047, 2047}, kBF16);  // rows at no multiple of 16 bytes: packed
   };
   const auto alone = kernels_of({x(kGpu).matmul(x(kGpu))});
   CHECK(alone.size() == 3);

@@ -83,9 +83,9 @@ TEST_CASE("options are read back from their text") {
       "split r1 16, merge r0 r2, join r0 r3, bind r4 vector, matrix r0 r1 x 256, order r0 r2 r1";
   CHECK(to_text(options_from_text(text)) == text);
   CHECK(options_from_text("").empty());
-  const Choice choice = choice_from_text("heavy; " + text);
-  CHECK(choice.heavy);
-  CHECK(to_text(choice) == "heavy; " + text);
+  const Choice choice = choice_from_text("gemm; " + text);
+  CHECK(choice.is_gemm);
+  CHECK(to_text(choice) == "gemm; " + text);
   for (const char* bad : {"split r1", "split 1 16", "bind r1 fast", "melt r0", "order r0 x", "r0"})
     CHECK_THROWS_AS(options_from_text(bad), Error);
   CHECK_THROWS_AS(choice_from_text("split r1 16"), Error);
@@ -104,7 +104,7 @@ TEST_CASE("neighbours of a choice are many, different, and none of them is the c
   CHECK(texts.size() == all.size());
   CHECK_FALSE(texts.count(to_text(start)));
   Choice other = start;
-  other.heavy = !start.heavy;
+  other.is_gemm = !start.is_gemm;
   CHECK(texts.count(to_text(other)));
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("a short sum that no result's loop goes around is there in each block 
   }
 }
 
-// A product of halves, of which the last ones of `n` lie side by side.
+// A GEMM of 16-bit floats, of which the last ones of `n` lie side by side.
 Node product_of_halves(int64_t m, int64_t n, int64_t k) {
   Node a = tensor_param(1, {m, k}, kBF16), b = tensor_param(2, {k, n}, kBF16);
   const auto wide = [](Node x) { return make(Op::Cast, kF32, {x}); };
@@ -375,25 +375,25 @@ TEST_CASE("the file of candidates is copied, mended and cleared") {
   {
     SearchCache cache(path);
     cache.add(key, "k_one");
-    cache.add(key.key, TryRecord{{Outcome::Good, 1.25e-3, 2e-3, ""}, "5e", "light; split r0 4"});
-    cache.add(key.key, DoneRecord{4, 60, true, 2e-3, 1.25e-3, "light; split r0 4", "5e"});
+    cache.add(key.key, TryRecord{{Outcome::Good, 1.25e-3, 2e-3, ""}, "5e", "other; split r0 4"});
+    cache.add(key.key, DoneRecord{4, 60, true, 2e-3, 1.25e-3, "other; split r0 4", "5e"});
     cache.add(other, "k_two");
   }
   SearchCache again(path);
   const auto found = again.find("aa11");
   REQUIRE(found);
   CHECK(found->name == "k_one");
-  CHECK(found->tries.at("light; split r0 4").least == 1.25e-3);
+  CHECK(found->tries.at("other; split r0 4").least == 1.25e-3);
   REQUIRE(found->done);
   CHECK(found->done->exhausted);
-  CHECK(again.family_choices(other) == std::vector<std::string>{"light; split r0 4"});
+  CHECK(again.family_choices(other) == std::vector<std::string>{"other; split r0 4"});
 
   // A damaged line, one that is cut off, and what another process adds.
   {
     std::ofstream file(path, std::ios::app);
-    file << "{\"kernel\": \"aa11\", \"choice\": \"light; spl\n";
+    file << "{\"kernel\": \"aa11\", \"choice\": \"other; spl\n";
   }
-  SearchCache(path).add("aa11", TryRecord{{Outcome::Wrong, 1, 1, ""}, "5f", "light; split r0 2"});
+  SearchCache(path).add("aa11", TryRecord{{Outcome::Wrong, 1, 1, ""}, "5f", "other; split r0 2"});
   CHECK(again.find("aa11")->tries.size() == 2);
 
   const std::string copy = (folder.path / "copy.jsonl").string();
@@ -438,7 +438,7 @@ TEST_CASE("what changes a buffer in place is compared where only a part is compu
   const NodeRef kernel(make(Op::Sink, kVoid, {make(Op::Store, kVoid, {x, value})}));
   SearchTools tools("EMULATOR", false);
   Quick s;
-  const Choice choice = choice_from_text("light; split r0 64, bind r1 thread, bind r0 block");
+  const Choice choice = choice_from_text("other; split r0 64, bind r1 thread, bind r0 block");
   s.only = &choice;
   for (const char* wrong : {"", "1"}) {
     if (*wrong)
@@ -471,7 +471,7 @@ TEST_CASE("parts of large buffers are compared, to their ends") {
   const NodeRef kernel(kernel_of({build::binary(Op::Sub, build::binary(Op::Mul, x, x), y)}));
   SearchTools tools("CPU", false);
   Quick s;
-  const Choice choice = choice_from_text("light; split r0 32, bind r1 vector, bind r0 core");
+  const Choice choice = choice_from_text("other; split r0 32, bind r1 vector, bind r0 core");
   s.only = &choice;
   CHECK(search_kernel(kernel.get(), "k_large", tools, s).candidates.at(1).outcome == Outcome::Good);
   s.tamper = [](const Choice&, Lowered& low) { low.launch.grid[0] -= 1; };  // the end is missing

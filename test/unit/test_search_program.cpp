@@ -144,19 +144,19 @@ TEST_CASE("a program that searches beside goes on, and its replays take the bett
 }
 
 TEST_CASE("kernels of a variable length are searched at its bound and right for all lengths") {
-  constexpr int64_t kMost = 96;
-  const Tensor x = Tensor::randn({kMost, 40}).realize();
+  constexpr int64_t kMax = 96;
+  const Tensor x = Tensor::randn({kMax, 40}).realize();
   const auto value = [&](int64_t i) {
-    const Variable n = Variable("n", 1, kMost).bind(i);
+    const Variable n = Variable("n", 1, kMax).bind(i);
     return (x.narrow(0, 0, n).softmax(0) * 2).to_vector<float>();
   };
   std::vector<std::vector<float>> expected;
-  for (int64_t i = 1; i <= kMost; i += 19) expected.push_back(value(i));
+  for (int64_t i = 1; i <= kMax; i += 19) expected.push_back(value(i));
   const Beam beam("2", "8");
-  value(kMost);
+  value(kMax);
   CHECK(search_counts().kernels > 0);
   CHECK(search_counts().troubled == 0);
-  for (int64_t i = 1; i <= kMost; i += 19) {
+  for (int64_t i = 1; i <= kMax; i += 19) {
     const std::vector<float> got = value(i), &wanted = expected[static_cast<size_t>(i / 19)];
     REQUIRE(got.size() == wanted.size());
     for (size_t k = 0; k < got.size(); ++k) CHECK(std::abs(got[k] - wanted[k]) < 1e-5);

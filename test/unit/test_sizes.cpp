@@ -142,7 +142,7 @@ const std::vector<std::pair<const char*, Make>>& makers() {
 TEST_CASE("sizes, positions, steps and counts at the ends of int64 are right or an Error") {
   const Tensor x = ones({1, 1, 8, 8});
   for (const auto& [name, make] : makers())
-    for (int64_t v : {INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, kMostElements, kMostElements - 1,
+    for (int64_t v : {INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, kMaxElements, kMaxElements - 1,
                       INT64_MIN, INT64_MIN + 1, int64_t{-1}, int64_t{0}}) {
       CAPTURE(name);
       CAPTURE(v);
@@ -172,10 +172,23 @@ TEST_CASE("what lies beyond int64 is told with its numbers") {
 
 TEST_CASE(
     "a tensor of more bytes than there can be is an Error when it is computed, a part is not") {
-  CHECK_THROWS_WITH_AS(Tensor::ones({kMostElements - 1}).contiguous().realize(),
+  CHECK_THROWS_WITH_AS(Tensor::ones({kMaxElements - 1}).contiguous().realize(),
                        "memory: 4611686018427387903 elements of f32 take more than 2^58 bytes: "
                        "narrow the tensor before it is computed",
                        Error);
   const Tensor classes = Tensor::from<int64_t>({1, 2}).one_hot(int64_t{1} << 60);
   CHECK((classes.narrow(1, 1, 2) + 0).to_vector<int64_t>() == std::vector<int64_t>{1, 0, 0, 1});
+}
+
+TEST_CASE("division rounds up and multiples are found, up to the largest numbers") {
+  CHECK(ceil_div(0, 4) == 0);
+  CHECK(ceil_div(1, 4) == 1);
+  CHECK(ceil_div(8, 4) == 2);
+  CHECK(ceil_div(9, 4) == 3);
+  CHECK(ceil_div(INT64_MAX, int64_t{2}) == (int64_t{1} << 62));
+  CHECK(ceil_div(SIZE_MAX, size_t{2}) == (size_t{1} << 63));
+  CHECK(round_up(0, 8) == 0);
+  CHECK(round_up(8, 8) == 8);
+  CHECK(round_up(9, 8) == 16);
+  CHECK(round_up(size_t{65}, size_t{64}) == 128);
 }

@@ -88,7 +88,7 @@ TEST_CASE("stage: products on AMD's matrix units are right in all forms, of ragg
     }
 }
 
-TEST_CASE("stage: halves are staged as halves") {
+TEST_CASE("stage: 16-bit floats are staged as they are") {
   for (const std::string& device : devices())
     for (DType t : {kF16, kBF16}) {
       CAPTURE(device);
@@ -272,7 +272,7 @@ TEST_CASE("stage: large products are staged, small ones are not") {
   CHECK(options(2048).find("mma") == std::string::npos);
   CHECK(options(128).find("stage r") == std::string::npos);
   const EnvOverride allow("ALLOW_TF32", "1");
-  const std::string text = options(2048, "EMU:CUDA:sm_80");  // Hopper's are fed by the copy engine
+  const std::string text = options(2048, "EMU:CUDA:sm_80");  // Hopper's are fed by TMA
   CHECK(text.find("mma r") != std::string::npos);
   CHECK(to_text(options_from_text(text)) == text);
 }

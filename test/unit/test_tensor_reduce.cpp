@@ -34,7 +34,7 @@ TEST_CASE("sums of 16 million ones are exact") {
 }
 
 // Added in its own precision, f16 stops at 2048 and bf16 at 256.
-TEST_CASE("halves are added in f32, wherever something is added") {
+TEST_CASE("16-bit floats are added in f32, wherever something is added") {
   for (DType t : {kF16, kBF16}) {
     CAPTURE(t.name());
     const int64_t n = 4096;
@@ -67,7 +67,7 @@ TEST_CASE("halves are added in f32, wherever something is added") {
   }
 }
 
-TEST_CASE("gradients of halves are added in f32") {
+TEST_CASE("gradients of 16-bit floats are added in f32") {
   for (DType t : {kF16, kBF16}) {
     CAPTURE(t.name());
     const int64_t n = 4096;

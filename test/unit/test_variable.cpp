@@ -34,8 +34,8 @@ void check_close(const Floats& got, const Floats& wanted, double tolerance = 2e-
 }  // namespace
 
 TEST_CASE("a function of the first n elements is compiled once for all n") {
-  constexpr int64_t kMost = 37;
-  const Tensor x = Tensor::randn({kMost, 11}).realize();
+  constexpr int64_t kMax = 37;
+  const Tensor x = Tensor::randn({kMax, 11}).realize();
   const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> functions{
       {"element-wise", [](const Tensor& t) { return (t * 2 + 1).exp(); }},
       {"where", [](const Tensor& t) { return where(t > 0, t, t.square()); }},
@@ -119,12 +119,12 @@ TEST_CASE("a function of the first n elements is compiled once for all n") {
     for (const auto& [name, f] : functions) {
       CAPTURE(name);
       CAPTURE(device);
-      Variable n("n", 1, kMost);
-      for (int64_t i = kMost; i >= 1; i -= i > 4 ? 5 : 1) {
+      Variable n("n", 1, kMax);
+      for (int64_t i = kMax; i >= 1; i -= i > 4 ? 5 : 1) {
         n = n.bind(i, device);
         const size_t kernels = kernel_count();
         const Floats got = f(here.narrow(0, 0, n)).to_vector<float>();
-        if (i < kMost) CHECK(kernel_count() == kernels);
+        if (i < kMax) CHECK(kernel_count() == kernels);
         const Floats wanted = f(x.narrow(0, 0, i)).to_vector<float>();
         CAPTURE(i);
         check_close(got, wanted);
@@ -134,7 +134,7 @@ TEST_CASE("a function of the first n elements is compiled once for all n") {
 }
 
 TEST_CASE("gradients reach the first n elements alone") {
-  constexpr int64_t kMost = 13;
+  constexpr int64_t kMax = 13;
   const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&, const Tensor&)>>>
       functions{
           {"mean", [](const Tensor& x, const Tensor&) { return x.square().mean(); }},
@@ -158,11 +158,11 @@ TEST_CASE("gradients reach the first n elements alone") {
              return Tensor::cat({x.exp(), w.unsqueeze(0), x}, 0).softmax(0).square().sum();
            }},
       };
-  const Tensor x = Tensor::randn({kMost, 4}).realize();
+  const Tensor x = Tensor::randn({kMax, 4}).realize();
   const Tensor w = Tensor::randn({4}).realize();
-  Variable n("n", 2, kMost);
+  Variable n("n", 2, kMax);
   for (const auto& [name, f] : functions)
-    for (int64_t i : {int64_t{2}, int64_t{7}, kMost}) {
+    for (int64_t i : {int64_t{2}, int64_t{7}, kMax}) {
       CAPTURE(name);
       CAPTURE(i);
       n = i;
@@ -196,17 +196,17 @@ TEST_CASE("results of a Jit that are constants keep their length") {
 }
 
 TEST_CASE("one capture of a Jit serves every value of a Variable") {
-  constexpr int64_t kMost = 20;
-  const Tensor x = Tensor::randn({kMost, 3}).realize();
+  constexpr int64_t kMax = 20;
+  const Tensor x = Tensor::randn({kMax, 3}).realize();
   Jit step([](const Tensor& t, const Variable& n) {
     const Tensor head = t.narrow(0, 0, n);
     return std::pair(head.softmax(0), head.sum(0) / n.tensor());
   });
-  Variable n("n", 1, kMost);
+  Variable n("n", 1, kMax);
   size_t kernels = 0;
   std::vector<Tensor> kept;
-  for (int64_t turn = 0; turn < 2 * kMost; ++turn) {
-    const int64_t i = turn % kMost + 1;
+  for (int64_t turn = 0; turn < 2 * kMax; ++turn) {
+    const int64_t i = turn % kMax + 1;
     const auto [y, mean] = step(x, n.bind(i));
     if (turn == 1) kernels = kernel_count();
     if (turn > 1) CHECK(kernel_count() == kernels);
@@ -215,15 +215,15 @@ TEST_CASE("one capture of a Jit serves every value of a Variable") {
     kept.push_back(y);
   }
   CHECK(step.statistics().captures == 1);
-  CHECK(step.statistics().replays == 2 * kMost - 2);
+  CHECK(step.statistics().replays == 2 * kMax - 2);
   // Results keep their length, and can be computed with.
-  for (int64_t turn = 0; turn < 2 * kMost; ++turn) {
-    const int64_t i = turn % kMost + 1;
+  for (int64_t turn = 0; turn < 2 * kMax; ++turn) {
+    const int64_t i = turn % kMax + 1;
     CHECK(kept[turn].current_shape() == Shape{i, 3});
     check_close(kept[turn].to_vector<float>(), x.narrow(0, 0, i).softmax(0).to_vector<float>());
     check_close(kept[turn].sum(0).to_vector<float>(), {1, 1, 1});
   }
-  CHECK(has(error_of([&] { step(x, Variable("n", 1, kMost + 1).bind(3)); }),
+  CHECK(has(error_of([&] { step(x, Variable("n", 1, kMax + 1).bind(3)); }),
             "argument 1 is a Variable in [1, 21]"));
   CHECK(has(error_of([&] { step(x, n.bind(21)); }), "the value 21 does not lie in [1, 20]"));
   CHECK(has(error_of([&] { step(x, n); }), "Variable n: it has no value"));
@@ -233,11 +233,11 @@ namespace {
 
 // One step of attention with caches of keys and values (heads, positions, width).
 struct Decoder {
-  static constexpr int64_t kHeads = 2, kWidth = 4, kModel = kHeads * kWidth, kMost = 9;
+  static constexpr int64_t kHeads = 2, kWidth = 4, kModel = kHeads * kWidth, kMax = 9;
   Tensor q = Tensor::randn({kModel, kModel}), k = Tensor::randn({kModel, kModel}),
-         v = Tensor::randn({kModel, kModel}), positions = Tensor::randn({kMost, kModel});
-  Tensor keys = Tensor::zeros({kHeads, kMost, kWidth}).contiguous();
-  Tensor values = Tensor::zeros({kHeads, kMost, kWidth}).contiguous();
+         v = Tensor::randn({kModel, kModel}), positions = Tensor::randn({kMax, kModel});
+  Tensor keys = Tensor::zeros({kHeads, kMax, kWidth}).contiguous();
+  Tensor values = Tensor::zeros({kHeads, kMax, kWidth}).contiguous();
 
   Decoder() {
     for (Tensor* t : {&q, &k, &v, &positions, &keys, &values}) t->realize();
@@ -264,11 +264,11 @@ TEST_CASE("a decoder with a cache gives what static shapes give, at every positi
     manual_seed(7);
     Decoder replayed;
     Jit step([&](const Tensor& x, const Variable& at) { return replayed.step(x, at); });
-    Variable at("at", 0, Decoder::kMost - 1);
+    Variable at("at", 0, Decoder::kMax - 1);
     Tensor x = Tensor::randn({Decoder::kModel}).realize(), y = x * 1;
     y.realize();
     size_t kernels = 0;
-    for (int64_t i = 0; i < Decoder::kMost; ++i) {
+    for (int64_t i = 0; i < Decoder::kMax; ++i) {
       if (i >= 2) kernels = kernel_count();
       y = step(y, at.bind(i));
       if (i >= 2) CHECK(kernel_count() == kernels);
@@ -277,7 +277,7 @@ TEST_CASE("a decoder with a cache gives what static shapes give, at every positi
       check_close(y.to_vector<float>(), x.to_vector<float>(), 1e-4);
     }
     check_close(replayed.keys.to_vector<float>(), plain.keys.to_vector<float>(), 1e-4);
-    CHECK(step.statistics().replays == Decoder::kMost - 2);
+    CHECK(step.statistics().replays == Decoder::kMax - 2);
   }
 }
 

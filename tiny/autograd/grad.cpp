@@ -245,7 +245,7 @@ Node positions(Ints shape, uint32_t axes) {
 // Up to so many elements of so many bytes, the bits of one number say which of them are a maximum
 // or minimum: that, and not the elements, is kept for the gradient. (With bits in place of f32 the
 // sums of a batch norm before a pool no longer read the same values, and take two passes.)
-constexpr int64_t kMostBits = 16, kMostBytes = 2;
+constexpr int64_t kMaxBits = 16, kMaxBytes = 2;
 
 // The gradient of an extremum of few elements, as in extremum_gradient.
 Node few_extremum_gradient(Node stored, Node extremum, Node g, ReduceArg how) {
@@ -278,12 +278,12 @@ Node extremum_gradient(Node n, Node g) {
   const Node x = n->src(0), stored = in_memory(x);
   const Node extremum = stored == x ? n : reduce(how.op, stored, how.axes);
   const int64_t elements = numel(x->shape()) / std::max<int64_t>(numel(n->shape()), 1);
-  if (elements > 1 && elements <= kMostBits && x->dtype.size() <= kMostBytes && !x->lengths)
+  if (elements > 1 && elements <= kMaxBits && x->dtype.size() <= kMaxBytes && !x->lengths)
     return few_extremum_gradient(stored, extremum, g, how);
   const Node equal = binary(Op::Eq, stored, expand(extremum, x->shape()));
   const Node hit = cast(equal, x->dtype);
   const DType wide = wide_dtype(x->dtype);
-  constexpr int64_t kCounted = 256;  // all halves count to here exactly
+  constexpr int64_t kCounted = 256;  // f16 and bf16 count exactly to here
   const Node count = reduce(Op::Add, elements <= kCounted ? hit : cast(equal, wide), how.axes);
   const Node share = binary(Op::Div, cast(g, wide), cast(count, wide));
   return mul(hit, expand(cast(share, x->dtype), x->shape()));

@@ -12,9 +12,9 @@ struct Recomputed {
   std::vector<Node> fresh;  // nodes that differ from those of the first time, sources before users
 };
 
-// `value` made anew from `inputs` and from memory, all of which it reads once `before` has been
-// computed. What is no input and has no memory is made anew too, unless it comes from leaves alone;
-// leaves stay as they are.
+// Recomputes `value` from `inputs` and from memory, all of which it reads once `before` has been
+// computed. Nodes that are no inputs and have no memory are recomputed too, unless they come from
+// leaves alone; leaves stay as they are.
 Recomputed recomputed(Node value, std::span<const Node> inputs, Node before);
 
 }  // namespace tiny

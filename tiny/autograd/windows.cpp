@@ -53,7 +53,8 @@ Node to_last(Node x, int axis) {
 }
 
 // Rows (`axis`) of `width` elements (axis + 1), row j moved j * shift to the left: flattened, and
-// cut into rows that are longer by the shift. What comes in from the next row is the caller's.
+// cut into rows that are longer by the shift. Elements that come in from the next row are the
+// caller's to mask.
 Node shear(Node x, int axis, int64_t shift) {
   const int64_t rows = x->shape()[axis], width = x->shape()[axis + 1];
   x = reshape_axes(x, axis, 2, {rows * width});
@@ -90,8 +91,8 @@ Cut cut_of(int64_t length, WindowArg w) {
     c.block = w.step;
     c.kept = w.step / w.dilation;
     c.kept_step = w.dilation;
-    c.taps = (w.size + c.kept - 1) / c.kept;
-    // What is no padding begins with a block where that takes no more taps.
+    c.taps = ceil_div(w.size, c.kept);
+    // Elements that are no padding begin with a block where that takes no more taps.
     const int64_t missing = (w.step - w.padding % w.step) % w.step;
     if (missing % w.dilation == 0 && missing / w.dilation + w.size <= c.taps * c.kept)
       c.front = missing;
@@ -305,7 +306,7 @@ bool is_sum_seen(Node n) {
 
 Node crop(Node n, const Shape& bounds);
 
-// What was put around it is cut off again.
+// The inverse of pad.
 Node crop_pad(Node n, const Shape& bounds) {
   Shape below, around;
   for (int i = 0; i < n->rank; ++i) {
@@ -340,7 +341,7 @@ Node crop_reshape(Node n, const Shape& bounds) {
     while (outer < i && from[outer] == 1) ++outer;
     if (j == begin + 1 && outer < i) {
       const int64_t inner = want / from[outer], b = bounds[2 * begin] / inner;
-      const int64_t e = (bounds[2 * begin + 1] + inner - 1) / inner;
+      const int64_t e = ceil_div(bounds[2 * begin + 1], inner);
       below[2 * outer] = b;
       below[2 * outer + 1] = e;
       shape.push_back((e - b) * inner);

@@ -159,7 +159,7 @@ std::string part_mark() {
   return mark;
 }
 
-// Who writes a part file holds its lock, whatever becomes of its process. Where the file system has
+// Who writes a part file holds its lock, even if its process ends. Where the file system has
 // no locks, the process is asked for.
 void remove_if_abandoned(const std::string& path, std::string_view process) {
   const Descriptor file(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));

@@ -19,7 +19,7 @@ class TextReader : public std::istringstream {
   ~TextReader() override;
 };
 
-// What printf would print in the C locale.
+// The text that printf would print in the C locale.
 [[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...);
 
 // Letters and digits of ASCII.

@@ -92,8 +92,9 @@ std::string inode_text(int socket) {
   return fstat(socket, &info) == 0 && S_ISSOCK(info.st_mode) ? cat(info.st_ino) : "";
 }
 
-// What this process was started to offer; empty for any other program. The variable alone says
-// nothing, since a user may have set it, so one that does not name the socket is removed.
+// The service that this process was started to offer; empty for any other program. The variable
+// alone says nothing, since a user may have set it, so one that does not name the socket is
+// removed.
 std::string wanted_service() {
   const char* set = std::getenv(kWorkerVariable);
   if (set == nullptr) return "";

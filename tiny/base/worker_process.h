@@ -42,7 +42,7 @@ class WorkerProcess {
   // is late and therefore ended, is of no more use.
   Answer ask(const std::string& request, double seconds, std::string& answer);
 
-  // What became of it: "signal 11 (Segmentation fault)".
+  // How the process ended: "signal 11 (Segmentation fault)".
   const std::string& end() const { return end_; }
 
  private:
@@ -88,7 +88,7 @@ class Packer {
 class Unpacker {
  public:
   explicit Unpacker(std::string_view text) : text_(text) {}
-  template <class T> T get() {  // what is beyond the end is zero
+  template <class T> T get() {  // zero beyond the end
     T value{};
     read(value);
     return value;

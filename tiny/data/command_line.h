@@ -80,7 +80,7 @@ struct OptionText {
   const char *name, *argument, *help;
 };
 
-// What programs share that train on a data set.
+// Options of programs that train on a data set.
 struct TrainingOptions {
   std::string data, device, save, load;
   std::vector<std::string> devices;  // each works on a part of every batch

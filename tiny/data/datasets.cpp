@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Of a file's data. A file may be small and claim any size, by its holes or when it is unpacked.
-constexpr int64_t kMostBytes = int64_t{1} << 32;
+constexpr int64_t kMaxBytes = int64_t{1} << 32;
 
 #if __has_include(<zlib.h>)
 // A file read through zlib, which passes a plain file on as it is.
@@ -37,7 +37,7 @@ class Stream {
   int64_t read(void* to, int64_t count) {
     return gzread(file_.get(), to, static_cast<unsigned>(count));
   }
-  // What is wrong after a read that came up short: empty for a plain end of file.
+  // The fault of a read that came up short: empty for a plain end of file.
   std::string complaint() const {
     int code = Z_OK;
     const char* text = gzerror(file_.get(), &code);
@@ -140,8 +140,8 @@ int64_t count_elements(const std::vector<int64_t>& dims, const std::string& path
   for (int64_t dim : dims)
     check(!__builtin_mul_overflow(count, dim, &count), "idx: ", path, " claims the sizes ",
           dims_text(dims), ", whose product exceeds 64 bits");
-  check(count <= kMostBytes, "idx: ", path, " claims the sizes ", dims_text(dims), ", ", count,
-        " bytes: more than the ", kMostBytes, " that are read");
+  check(count <= kMaxBytes, "idx: ", path, " claims the sizes ", dims_text(dims), ", ", count,
+        " bytes: more than the ", kMaxBytes, " that are read");
   return count;
 }
 

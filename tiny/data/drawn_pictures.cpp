@@ -19,14 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kImageBytes = 3 * kPicturePixels, kRecordBytes = 1 + kImageBytes;
-constexpr int64_t kMostBytes = int64_t{1} << 32;  // of a file, which may have holes
+constexpr int64_t kMaxBytes = int64_t{1} << 32;  // of a file, which may have holes
 
 // Appends the records of one file: a byte with the label, then the planes.
 void read_records(const fs::path& path, PictureSet& set) {
   const InputFile file("CIFAR", path.string());
   const int64_t bytes = file.size(), records = bytes / kRecordBytes;
-  check(bytes <= kMostBytes, "CIFAR: ", path.string(), " has ", bytes, " bytes: more than the ",
-        kMostBytes, " that are read");
+  check(bytes <= kMaxBytes, "CIFAR: ", path.string(), " has ", bytes, " bytes: more than the ",
+        kMaxBytes, " that are read");
   check(bytes > 0 && bytes % kRecordBytes == 0, "CIFAR: ", path.string(), " has ", bytes,
         " bytes: expected a multiple of ", kRecordBytes, ", a label and 3x32x32 bytes of pixels");
   for (int64_t i = 0; i < records; i++) {

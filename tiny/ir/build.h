@@ -47,7 +47,7 @@ Node iota(Ints shape, int axis, DType dtype);  // the index along `axis`, in tha
 
 // Reduced axes (bit i: axis i) stay with size 1. Ops: Add, Mul, Max, Min; bool: Max is or.
 Node reduce(Op op, Node x, uint32_t axes);
-Node identity(Op op, DType t, Ints shape);  // what a reduction of no elements gives
+Node identity(Op op, DType t, Ints shape);  // the value of a reduction of no elements
 
 // out[i...] = data[index_0[i...], index_1[i...], ...]; every index (i32 or i64) has the result's
 // shape; an element with an index outside [0, size) is zero.
@@ -57,10 +57,10 @@ Node gather(Node data, std::span<const Node> indices);
 Node scatter(Node base, Node values, std::span<const Node> indices, ScatterArg how);
 
 Node contiguous(Node x);
-// x as a view of memory, without a gradient: for what compares elements with a value made from
-// them. Floats are summed in an order that suits each kernel, so that computing an element
-// twice may give two results. What gives the same bits in every kernel
-// (movement, selection, comparison of values in memory) stays as it is.
+// x as a view of memory, without a gradient: for comparisons of elements with a value made from
+// them. Floats are summed in an order that suits each kernel, so that computing an element twice
+// may give two results. Operations that give the same bits in every kernel (movement, selection,
+// comparison of values in memory) stay as they are.
 Node in_memory(Node x);
 Node detach(Node x);
 // x, whose gradient is rounded to `dtype` on its way down.

@@ -8,7 +8,7 @@
 #include <new>
 
 #include "tiny/base/error.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 #include "tiny/ir/facts.h"
 
 namespace tiny {
@@ -172,7 +172,7 @@ NodeData* Arena::build(uint32_t hash, Op op, DType dtype, std::span<const Node> 
   return n;
 }
 
-// What a thread has in its hands: given back when it collects, and when it ends.
+// Nodes that a thread has in its hands: given back when it collects, and when it ends.
 struct Arena::Pins {
   ~Pins() {
     std::lock_guard lock(global().mutex_);

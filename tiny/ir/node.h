@@ -27,7 +27,7 @@ class Buffer;  // runtime/device/buffer.h
 struct NodeData;
 using Node = const NodeData*;
 
-// What a range becomes in the kernel's loops.
+// The kind of loop that a range becomes in the kernel.
 enum class RangeKind : uint8_t { Loop, Reduce, Core, Vector, Unroll, Block, Thread, Device };
 
 struct RangeArg {

@@ -10,7 +10,7 @@ namespace tiny {
 int64_t checked_add(const char* what, int64_t a, int64_t b) {
   int64_t sum;
   const bool fits = !__builtin_add_overflow(a, b, &sum);
-  check(fits && sum >= -kMostElements && sum <= kMostElements, what, ": ", a, " + ", b,
+  check(fits && sum >= -kMaxElements && sum <= kMaxElements, what, ": ", a, " + ", b,
         " is beyond 2^62, the most elements of a tensor");
   return sum;
 }
@@ -18,7 +18,7 @@ int64_t checked_add(const char* what, int64_t a, int64_t b) {
 int64_t checked_mul(const char* what, int64_t a, int64_t b) {
   int64_t product;
   const bool fits = !__builtin_mul_overflow(a, b, &product);
-  check(fits && product >= -kMostElements && product <= kMostElements, what, ": ", a, " * ", b,
+  check(fits && product >= -kMaxElements && product <= kMaxElements, what, ": ", a, " * ", b,
         " is beyond 2^62, the most elements of a tensor");
   return product;
 }
@@ -29,7 +29,7 @@ int64_t numel(Ints shape) {
   bool fits = true, empty = false;
   for (int64_t s : shape) {
     empty |= s == 0;
-    fits &= s >= 0 && (s == 0 || (!__builtin_mul_overflow(n, s, &n) && n <= kMostElements));
+    fits &= s >= 0 && (s == 0 || (!__builtin_mul_overflow(n, s, &n) && n <= kMaxElements));
   }
   check(fits, "shape ", to_text(shape), " has a negative size, or more than 2^62 elements");
   return empty ? 0 : n;

@@ -1,17 +1,25 @@
 // Arithmetic on sizes that a caller may have chosen: a sum or product that no tensor can have is an
 // Error, and never wraps around.
 #pragma once
+#include <concepts>
 #include <cstdint>
 
 namespace tiny {
 
-inline constexpr int64_t kMostElements = int64_t{1} << 62;  // of any tensor
+inline constexpr int64_t kMaxElements = int64_t{1} << 62;  // of any tensor
 
-// Throw Error with `what` and both numbers where the result lies beyond +-kMostElements.
+// Throw Error with `what` and both numbers where the result lies beyond +-kMaxElements.
 int64_t checked_add(const char* what, int64_t a, int64_t b);
 int64_t checked_mul(const char* what, int64_t a, int64_t b);
 
-// a / b rounded up, for a >= 0 and b > 0.
-inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+// a / b rounded up, for a >= 0 and b > 0; never wraps around.
+template <std::integral A, std::integral B> constexpr auto ceil_div(A a, B b) {
+  return a / b + (a % b != 0);
+}
+
+// The smallest multiple of `unit` that is not less than n, for n >= 0 and unit > 0.
+template <std::integral N, std::integral U> constexpr auto round_up(N n, U unit) {
+  return ceil_div(n, unit) * unit;
+}
 
 }  // namespace tiny

@@ -7,7 +7,7 @@
 namespace tiny {
 
 enum class Form {
-  Tensor,   // what users build
+  Tensor,   // the graph that users build
   Kernel,   // loads, stores, ranges; scalars
   Vector,   // vectors in place of vector ranges
   Machine,  // no Index dtype, no unrolled ranges, nothing that the target lacks

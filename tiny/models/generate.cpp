@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tiny/ir/sizes.h"
 #include "tiny/run/memory.h"
 #include "tiny/train/schedules.h"
 
@@ -12,11 +13,9 @@ namespace {
 // Columns of a prompt are computed so many at a time: the first as often as they fit, the second
 // for the rest, which is padded on the left.
 constexpr int64_t kLargeStep = 256, kSmallStep = 32;
-constexpr int64_t kLeastCapacity = 64;
+constexpr int64_t kMinCapacity = 64;
 // New tokens that a cache has room for from the beginning; more make it grow.
 constexpr int64_t kRoom = 128;
-
-int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 int64_t bytes_of(const Tensor& t) { return t.numel() * t.dtype().size(); }
 
@@ -64,7 +63,7 @@ Generator::Generator(Transformer& model) : model_(model) {
 // Caches for so many columns at least. What is in them stays where the batch is the same.
 void Generator::reserve(int64_t batch, int64_t columns) {
   if (batch == batch_ && columns <= capacity_) return;
-  int64_t capacity = kLeastCapacity;
+  int64_t capacity = kMinCapacity;
   while (capacity < columns) capacity *= 2;
   const ModelConfig& c = model_.config();
   const Tensor& like = *model_.state_dict()[0].tensor;
@@ -144,7 +143,7 @@ Generator::Run::Run(Generator& generator, const std::vector<Tokens>& prompts,
   }
   check(!c.learned_positions || longest <= c.max_positions, "generate: a prompt of ", longest,
         " tokens, and there are ", c.max_positions, " positions");
-  const int64_t columns = rounded_up(longest, kSmallStep);
+  const int64_t columns = round_up(longest, kSmallStep);
   extra_ = columns - longest;
   for (size_t i = 0; i < prompts.size(); ++i) {
     sequences_.push_back(

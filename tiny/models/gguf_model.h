@@ -31,7 +31,7 @@ std::vector<std::string> gguf_names(const std::string& name);
 // positions of the architecture llama turn elements 2i and 2i + 1 of a head and not i and
 // i + head_dim / 2.
 int64_t paired_heads(const ModelConfig& config, const std::string& name);
-// Rows (heads head_dim, ...) from pairs to halves, and back.
+// Rows (heads head_dim, ...) from pairs to split halves, and back.
 Tensor unpaired_rows(const Tensor& rows, int64_t heads);
 Tensor paired_rows(const Tensor& rows, int64_t heads);
 

@@ -96,8 +96,8 @@ RopeTables RotaryEmbedding::tables(const Tensor& positions, const Tensor& length
   return {angles.cos() * scale, angles.sin() * scale};
 }
 
-// Products and sums have the dtype of x where halves are rotated, and are f32 where pairs are, as
-// in transformers.
+// Products and sums have the dtype of x where rotation goes by halves, and are f32 where it goes
+// by pairs, as in transformers.
 Tensor apply_rope(const Tensor& x, const RopeTables& tables, const RopeConfig& config) {
   const int64_t dims = config.dims, rest = x.size(-1) - dims;
   const DType dtype = config.interleaved ? kF32 : x.dtype();

@@ -18,8 +18,8 @@ namespace {
 
 std::string read_text(const std::string& path) {
   const InputFile file("models::load", path);
-  constexpr int64_t kMost = int64_t{256} << 20;  // indices of the largest models have some MB
-  check(file.size() <= kMost, "models::load: ", path, " has ", file.size(), " bytes");
+  constexpr int64_t kMax = int64_t{256} << 20;  // indices of the largest models have some MB
+  check(file.size() <= kMax, "models::load: ", path, " has ", file.size(), " bytes");
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read_at(0, text.data(), file.size());
   return text;

@@ -159,7 +159,7 @@ Axis axis_of(const char* what, const Geometry& g) {
   if (a.dilation == 1) {
     a.block = g.stride / a.factor;
     a.phases = std::min(a.block, g.kernel);
-    a.taps = (g.kernel + a.block - 1) / a.block;
+    a.taps = ceil_div(g.kernel, a.block);
     // The result begins with a block where that takes no more taps.
     const int64_t missing = floor_mod(-g.padding, g.stride);
     if (missing % a.factor == 0 && g.kernel + missing / a.factor <= a.taps * a.phases)
@@ -172,7 +172,7 @@ Axis axis_of(const char* what, const Geometry& g) {
   const int64_t from = g.padding + a.front * a.factor;
   a.length = whole - 2 * g.padding + g.extra;
   a.first = std::min(from / step, all - 1);
-  a.places = std::clamp((from + a.length + step - 1) / step, a.first + 1, all) - a.first;
+  a.places = std::clamp(ceil_div(from + a.length, step), a.first + 1, all) - a.first;
   a.begin = from - a.first * step;
   return a;
 }

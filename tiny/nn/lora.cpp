@@ -35,11 +35,11 @@ bool fits(const std::string& name, const std::string& pattern) {
 
 // "a, b, c and 9 more".
 std::string some_names(const std::vector<Product>& products) {
-  constexpr size_t kMost = 6;
+  constexpr size_t kMax = 6;
   std::string out;
-  for (size_t i = 0; i < std::min(products.size(), kMost); ++i)
+  for (size_t i = 0; i < std::min(products.size(), kMax); ++i)
     out += (i ? ", " : "") + products[i].name;
-  if (products.size() > kMost) out += cat(" and ", products.size() - kMost, " more");
+  if (products.size() > kMax) out += cat(" and ", products.size() - kMax, " more");
   return out.empty() ? "none" : out;
 }
 

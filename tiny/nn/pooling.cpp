@@ -50,7 +50,7 @@ Pool make_pool(const char* what, int axes, const Tensor& x, const PerAxis& kerne
   return p;
 }
 
-// The windows of y, which has the shape of the pool's input, filled up with `fill`:
+// The windows of y, which has the shape of the pool's input, padded with `fill`:
 // [..., sizes..., kernel...].
 Tensor windows(const Pool& p, const Tensor& y, Number fill) {
   std::vector<Padding> pads(p.first());

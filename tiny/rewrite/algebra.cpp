@@ -453,8 +453,8 @@ const RuleTable& simplify_rules() {
 
 namespace {
 
-// What a store adds or multiplies to one place, it does for each iteration of its loops: those that
-// a rule has found to do the same are a reduction now.
+// An element that a store adds or multiplies to is updated in each iteration of its loops: updates
+// that a rule has found to be equal are a reduction now.
 Node with_repeats(Node before, Node after) {
   std::vector<Node> stores;
   for (uint32_t i = 0; i < before->num_src; ++i) {

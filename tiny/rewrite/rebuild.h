@@ -7,7 +7,7 @@
 
 namespace tiny {
 
-// What each node below the roots has become: change(node, the same on its sources as they are now).
+// The replacement of each node below the roots: change(node, the same on its new sources).
 template <class Change> NodeMap<Node> rebuild(std::span<const Node> roots, Change change) {
   NodeMap<Node> done;
   std::vector<Node> srcs;

@@ -42,7 +42,7 @@
 
 namespace tiny {
 
-// What a Jit has done so far, and what a replay consists of.
+// Counts of a Jit's calls so far, and the contents of a replay.
 struct JitStatistics {
   int64_t calls = 0, captures = 0, replays = 0;  // calls: of the function
   size_t kernels = 0;

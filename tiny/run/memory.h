@@ -1,6 +1,6 @@
-// What a program holds: memory of the devices and who has it, and the things that are kept to be
-// used again. All of these are bounded; where a device has no memory left, what can be made again
-// is given back before anything fails.
+// A program's memory: of each device and its owners, and of objects that are kept to be used again.
+// All caches are bounded; where a device has no memory left, values that can be made again are
+// freed before anything fails.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -30,7 +30,7 @@ struct KernelTime {
   double flops = 0, bytes = 0;  // of all calls
 };
 
-// Those that took longest come first.
+// The slowest first.
 std::vector<KernelTime> kernel_times();
 
 // These as a table: calls, time, share of the time of all, GFLOP/s, GB/s and that as a share of

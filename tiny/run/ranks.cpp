@@ -14,7 +14,7 @@ namespace tiny {
 
 namespace {
 
-constexpr int kMostRanks = 1 << 16;
+constexpr int kMaxRanks = 1 << 16;
 
 // Our row of the environment, else the first of the launchers' variables that is set: Open MPI's,
 // those of MPICH and its kin, Slurm's. Throws Error unless it is from `least` to `most`.
@@ -22,7 +22,7 @@ int number_of(const char* row, std::initializer_list<const char*> others, int st
               int most) {
   const auto checked = [&](const char* name, int64_t value) {
     check(value >= least && value <= most, name, "=", value, ": expected a number from ", least,
-          " to ", most, most < kMostRanks ? cat(", of ", most + 1, " processes (WORLD_SIZE)") : "");
+          " to ", most, most < kMaxRanks ? cat(", of ", most + 1, " processes (WORLD_SIZE)") : "");
     return static_cast<int>(value);
   };
   if (const int64_t own = env_int(row); own != -1) return checked(row, own);
@@ -46,7 +46,7 @@ struct Numbers {
 Numbers read_numbers() {
   // A job of Slurm's without srun has these variables too, and one process.
   const int count = number_of(
-      "WORLD_SIZE", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1, 1, kMostRanks);
+      "WORLD_SIZE", {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1, 1, kMaxRanks);
   const int own = number_of("RANK", {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"},
                             count == 1 ? 0 : -1, 0, count - 1);
   check(own >= 0, "WORLD_SIZE=", count, ": each process needs its number from 0 to ", count - 1,
@@ -73,8 +73,8 @@ std::vector<std::string> rank_devices() {
 }
 
 std::chrono::milliseconds rank_patience() {
-  constexpr int64_t kMost = 1 << 30;  // seconds: a time that far ahead is still a number
-  return std::chrono::seconds(std::clamp<int64_t>(env_int("COLLECTIVE_TIMEOUT"), 1, kMost));
+  constexpr int64_t kMax = 1 << 30;  // seconds: a time that far ahead is still a number
+  return std::chrono::seconds(std::clamp<int64_t>(env_int("COLLECTIVE_TIMEOUT"), 1, kMax));
 }
 
 void mute_other_ranks() {

@@ -24,8 +24,8 @@ std::vector<std::string> rank_devices();
 // second at least.
 std::chrono::milliseconds rank_patience();
 
-// What this process prints to the standard output goes nowhere if it is not rank 0: all do the
-// same, and one of them tells. Throws Error where there is no /dev/null.
+// Sends the standard output of this process nowhere if it is not rank 0: all do the same, and one
+// of them tells. Throws Error where there is no /dev/null.
 void mute_other_ranks();
 
 }  // namespace tiny

@@ -1,4 +1,4 @@
-// Which tensors a piece of code assigns to: a Jit computes them with the results of its function.
+// Records the tensors that a piece of code assigns to: a Jit computes them with its results.
 #pragma once
 #include <vector>
 

@@ -1,5 +1,5 @@
-// What the sources of Tensor share and users do not see: broadcasting and promotion of nodes, lists
-// of axes, checks of dtypes.
+// Internals shared by the sources of Tensor: broadcasting and promotion of nodes, lists of axes,
+// checks of dtypes.
 #pragma once
 #include <string>
 #include <utility>

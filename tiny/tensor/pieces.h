@@ -15,8 +15,9 @@ namespace tiny {
 using Pieces = std::function<const void*(int64_t begin, int64_t count)>;
 inline constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-// What Tensor::from_bytes makes of the same values. First frees the memory of tensors that nobody
-// refers to any more, and before large ones what the devices keep. Throws what `pieces` throws.
+// Equal to Tensor::from_bytes of the same values. First frees the memory of tensors that nobody
+// refers to any more, and before large ones the memory that devices keep. Throws errors of
+// `pieces`.
 Tensor from_pieces(const Pieces& pieces, DType dtype, const Shape& shape,
                    const std::string& device = "");
 

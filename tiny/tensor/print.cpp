@@ -65,7 +65,7 @@ template <class T> std::vector<std::string> texts_of_integers(const Tensor& t, s
   return texts;
 }
 
-// Of all elements in order, filled up on the left to one width.
+// Of all elements in order, padded on the left to one width.
 std::vector<std::string> texts_of(const Tensor& t, const PrintOptions& options) {
   size_t width = 1;
   std::vector<std::string> texts;

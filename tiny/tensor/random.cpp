@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tiny/base/env.h"
-#include "tiny/base/of_thread.h"
+#include "tiny/base/thread.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/tensor/detail.h"
 
@@ -57,7 +57,7 @@ class Exactly {
   // `state`: what take_state gave, for its zero.
   explicit Exactly(const Tensor& state) : zero_(state.select(0, 4)) {}
 
-  // x, and no part of a sum: its bits pass through integers.
+  // x, kept out of any sum: its bits pass through integers.
   Tensor rounded(const Tensor& x) const {
     const DType bits = x.dtype() == kF64 ? kU64 : kU32;
     return (x.bitcast(bits) ^ zero_.to(bits)).bitcast(x.dtype());
@@ -159,7 +159,7 @@ RandomWords threefry2x32(const Tensor& key0, const Tensor& key1, const Tensor& c
 
 namespace {
 
-// What one call takes from the stream: words of n blocks, or n words.
+// Words that one call takes from the stream: n blocks, or n words.
 struct Blocks {
   Tensor state;
   RandomWords words;

@@ -21,7 +21,7 @@ struct RandomState {
 RandomState random_state();
 void set_random_state(const RandomState& state);
 
-// What the kernels that make the next `blocks` blocks read; the counter advances past them.
+// The state that kernels of the next `blocks` blocks read; the counter advances past them.
 std::vector<uint32_t> next_random_state(int64_t blocks);
 
 struct RandomWords {

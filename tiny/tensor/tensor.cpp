@@ -179,7 +179,7 @@ Tensor Tensor::arange(Number start, Number stop, Number step, std::optional<DTyp
   const bool integral = !start.is_float() && !stop.is_float() && !step.is_float();
   const DType dtype = wanted.value_or(integral ? kI64 : kF32);
   const double span = std::ceil((stop.real() - start.real()) / step.real());
-  check(span <= static_cast<double>(kMostElements), "arange: from ", start.real(), " to ",
+  check(span <= static_cast<double>(kMaxElements), "arange: from ", start.real(), " to ",
         stop.real(), " by ", step.real(), ": there may be 2^62 elements");
   int64_t count = span > 0 ? static_cast<int64_t>(span) : 0;
   if (integral) count = steps_between(start.integer(), stop.integer(), step.integer());

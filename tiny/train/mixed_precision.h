@@ -68,7 +68,7 @@ namespace detail {
 
 // The operand of a product: in the scope's dtype where one lives and x is f32, f16 or bf16.
 Tensor autocast(const Tensor& x);
-// The dtype of a loss of operands of this dtype: f32 for halves where a scope lives.
+// The dtype of a loss of operands of this dtype: f32 for 16-bit floats where a scope lives.
 DType autocast_loss(DType t);
 
 }  // namespace detail

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 using nlohmann::json;
 
 constexpr int64_t kLengthBytes = 8;
-constexpr uint64_t kMostHeaderBytes = 100'000'000;  // as in the format's own library
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as in the format's own library
 constexpr const char* kMetadataKey = "__metadata__";
 
 constexpr SafetensorsType kTypes[] = {{"BOOL", 8, kBool},        {"I8", 8, kI8},
@@ -130,8 +130,8 @@ std::string make_header(const std::string& path, const std::vector<Placed>& orde
     throw Error(cat("safetensors: ", path, ": a tensor's name or the metadata is not UTF-8"));
   }
   text += '}';
-  check(text.size() + 8 <= kMostHeaderBytes, "safetensors: ", path, ": a header of ", text.size(),
-        " bytes, the format allows ", kMostHeaderBytes);
+  check(text.size() + 8 <= kMaxHeaderBytes, "safetensors: ", path, ": a header of ", text.size(),
+        " bytes, the format allows ", kMaxHeaderBytes);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   return text;
 }
@@ -331,8 +331,8 @@ SafetensorsHeader read_safetensors_header(const MappedFile& file) {
   const auto rest = static_cast<uint64_t>(file.size() - kLengthBytes);
   check(length <= rest, "safetensors: ", file.path(), " is damaged: expected a header of ", length,
         " bytes, found ", rest, " bytes after its length");
-  check(length <= kMostHeaderBytes, "safetensors: ", file.path(), ": a header of ", length,
-        " bytes, the format allows ", kMostHeaderBytes);
+  check(length <= kMaxHeaderBytes, "safetensors: ", file.path(), ": a header of ", length,
+        " bytes, the format allows ", kMaxHeaderBytes);
   const auto size = static_cast<int64_t>(length), data_begin = kLengthBytes + size;
   Header header(file.path(), data_begin, file.size() - data_begin);
   const auto* text = reinterpret_cast<const char*>(file.bytes(kLengthBytes, size).data());

@@ -109,8 +109,8 @@ void assign_in_turn(const StateDict& state, const std::function<Tensor(size_t)>&
     like.assign(Tensor::zeros(to_shape(like.shape()), like.dtype()));
   }
   // In pieces: they do not depend on one another, and an order of all costs their number's square.
-  constexpr size_t kMostTensors = 256;
-  constexpr int64_t kMostBytes = int64_t{32} << 20;  // that wait for being copied
+  constexpr size_t kMaxTensors = 256;
+  constexpr int64_t kMaxBytes = int64_t{32} << 20;  // that wait for being copied
   std::vector<Tensor*> waiting;
   int64_t bytes = 0;
   for (size_t i = 0; i < state.size(); ++i) {
@@ -120,7 +120,7 @@ void assign_in_turn(const StateDict& state, const std::function<Tensor(size_t)>&
       bytes += value.numel() * value.dtype().size();
     }
     waiting.push_back(state[i].tensor);
-    if (waiting.size() < kMostTensors && bytes < kMostBytes && i + 1 < state.size()) continue;
+    if (waiting.size() < kMaxTensors && bytes < kMaxBytes && i + 1 < state.size()) continue;
     Tensor::realize(waiting);
     waiting.clear();
     bytes = 0;

@@ -258,7 +258,7 @@ const RuleTable& division_rules() {
 
 const RuleTable& half_rules() {
   static const RuleTable& table = *new RuleTable({
-      {"arithmetic of halves in f32", pat::any_of(half_arithmetic()).when(has_half_source),
+      {"arithmetic of 16-bit floats in f32", pat::any_of(half_arithmetic()).when(has_half_source),
        half_in_f32},
       {"cast halves by way of f32", pat::any_of(op_set(Op::Cast)).when(skips_f32), cast_by_f32},
       {"f32 of a half that holds a byte", pat::any_of(op_set(Op::Cast)).when(is_widened_again),

@@ -1,5 +1,5 @@
 // The rule tables of the pass `decompose`, for tests that try each: division and bools; arithmetic
-// of halves; transcendentals; casts of f8, f16, bf16.
+// of 16-bit floats; transcendentals; casts of f8, f16, bf16.
 #pragma once
 #include "tiny/rewrite/rewrite.h"
 

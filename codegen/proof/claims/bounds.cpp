@@ -319,7 +319,7 @@ void Assumptions::add_fact(LinearForm form, Bounds b) {
   refine();
 }
 
-// What each fact says of its atoms one by one, given the others; and of itself.
+// Bounds of each fact's atoms one by one, given the others; and of the fact itself.
 void Assumptions::refine() {
   done_ = atoms_ = NodeMap<Bounds>();
   for (int round = 0; round < 2; ++round) {

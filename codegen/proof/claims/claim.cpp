@@ -4,6 +4,7 @@
 #include <bit>
 #include <map>
 
+#include "codegen/kernel/facts.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/facts.h"
 #include "tiny/rewrite/algebra.h"
@@ -57,7 +58,7 @@ class Scalarizer {
     return n->dtype.is_int() ? make(Op::Cast, kIndex, {leaf}) : leaf;
   }
 
-  // What the machine makes of an exact value.
+  // An exact value as the machine wraps it.
   static Node wrap(Node value, DType t) {
     if (t.scalar == Scalar::Index || fits(value->vmin, value->vmax, t)) return value;
     return make(Op::Cast, kIndex, {make(Op::Cast, t.one(), {value})});
@@ -196,7 +197,7 @@ std::vector<Claim> claims_of(Node sink) {
     const uint32_t gate = n->is(Op::Load) ? 2 : 3;
     if (n->num_src > gate) c.gate = scalar(n->src(static_cast<int>(gate)), c.lane);
     if (c.gate && c.gate->is_const(1)) c.gate = nullptr;
-    c.size = n->src(0)->ints()[1];
+    c.size = elements_of(n->src(0));
     out.push_back(c);
   }
   return out;

@@ -1,4 +1,4 @@
-// What a kernel does to memory, as exact integer arithmetic: every load and store of a
+// Memory accesses of a kernel as exact integer arithmetic, for proofs: every load and store of a
 // Machine-stage graph, with its index and gate as scalar expressions over the kernel's ranges, one
 // of which stands for the lanes of a vector. Index values neither wrap nor truncate; an operation
 // that may wrap in the machine is an explicit cast to its dtype and back.
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/kernel/facts.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
@@ -20,7 +21,7 @@ struct Claim {
   int64_t size = 0;     // elements of the buffer
 
   bool is_store() const { return access->is(Op::Store); }
-  int slot() const { return static_cast<int>(access->src(0)->ints()[0]); }
+  int slot() const { return slot_of(access->src(0)); }
 };
 
 // All loads and stores of a kernel, in the order of its graph.

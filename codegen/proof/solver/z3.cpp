@@ -1,7 +1,5 @@
 // z3 by its C API, with declarations of our own: neither its headers nor its library are needed to
 // build. The types are opaque; the functions are unchanged from z3 4.8 to 4.15.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/exit_order.h"
+#include "tiny/base/library.h"
 
 #ifndef TINY_Z3
 #define TINY_Z3 1
@@ -75,47 +74,39 @@ constexpr int kFalse = -1, kTrue = 1;  // Z3_lbool
   X(bool, get_numeral_int64, (Context, Ast, int64_t*))                                    \
   X(int, get_bool_value, (Context, Ast))
 
-struct Functions {
+struct Z3Functions {
 #define TINY_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   TINY_Z3_FUNCTIONS(TINY_DECLARE)
 #undef TINY_DECLARE
 };
 
 // nullptr where no library has all of them.
-const Functions* open_library() {
+const Z3Functions* open_z3() {
   if (!TINY_Z3) return nullptr;
   const std::string given = env_text("Z3_PATH");
   const std::vector<std::string> names =
       given.empty() ? std::vector<std::string>{"libz3.so.4", "libz3.so", "libz3.dylib"}
                     : std::vector<std::string>{given};
-  for (const std::string& name : names) {
-    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) continue;
-    auto f = std::make_unique<Functions>();
-    bool complete = true;
-    const auto find = [&](auto& function, const char* symbol) {
-      function =
-          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-      complete &= function != nullptr;
-    };
-#define TINY_FIND(result, name, parameters) find(f->name, "Z3_" #name);
-    TINY_Z3_FUNCTIONS(TINY_FIND)
-#undef TINY_FIND
-    if (complete) return f.release();
-    dlclose(library);
-  }
-  return nullptr;
+  auto functions = std::make_unique<Z3Functions>();
+  const auto fault_of = [&](void* library, const std::string&) {
+    LibraryFunctions f(library);
+#define TINY_NEED(result, name, parameters) f.need("Z3_" #name, functions->name);
+    TINY_Z3_FUNCTIONS(TINY_NEED)
+#undef TINY_NEED
+    return f.missing();
+  };
+  return open_library(names, RTLD_NOW, fault_of).handle ? functions.release() : nullptr;
 }
 
-const Functions* library() {
-  static const Functions* functions = open_library();
+const Z3Functions* library() {
+  static const Z3Functions* functions = open_z3();
   return functions;
 }
 
 // Of one question: how many steps z3 takes depends on what a context has been asked before.
 class Session {
  public:
-  explicit Session(const Functions& f) : f_(f) {
+  explicit Session(const Z3Functions& f) : f_(f) {
     Config config = f_.mk_config();
     context_ = f_.mk_context(config);
     f_.del_config(config);
@@ -148,11 +139,11 @@ class Session {
 
  private:
   void limit(Solver solver, int64_t steps) {
-    constexpr int64_t kMost = std::numeric_limits<unsigned>::max() - 1;  // one more is no limit
+    constexpr int64_t kMax = std::numeric_limits<unsigned>::max() - 1;  // one more is no limit
     Params params = f_.mk_params(context_);
     f_.params_inc_ref(context_, params);
     f_.params_set_uint(context_, params, f_.mk_string_symbol(context_, "rlimit"),
-                       static_cast<unsigned>(std::clamp<int64_t>(steps, 1, kMost)));
+                       static_cast<unsigned>(std::clamp<int64_t>(steps, 1, kMax)));
     f_.solver_set_params(context_, solver, params);
     f_.params_dec_ref(context_, params);
   }
@@ -190,11 +181,11 @@ class Session {
     return ok;
   }
 
-  const Functions& f_;
+  const Z3Functions& f_;
   Context context_ = nullptr;
 };
 
-// What is known already. Never freed: threads may outlive main.
+// Answers of earlier questions. Never freed: threads may outlive main.
 struct Shared {
   std::mutex mutex;
   std::unordered_map<std::string, SmtAnswer> known;
@@ -219,7 +210,7 @@ void set_memory(const SmtMemory& memory) {
 
 SmtAnswer solve(const SmtText& question, int64_t steps) {
   if (!has_solver()) return {};
-  constexpr size_t kMostKnown = 1 << 14;
+  constexpr size_t kMaxKnown = 1 << 14;
   const std::string text = question.text();
   Shared& all = shared();
   SmtMemory memory;
@@ -235,7 +226,7 @@ SmtAnswer solve(const SmtText& question, int64_t steps) {
     if (memory.keep && answer->decision != Decision::Unknown) memory.keep(text, *answer);
   }
   std::lock_guard lock(all.mutex);
-  if (all.known.size() >= kMostKnown) all.known.clear();
+  if (all.known.size() >= kMaxKnown) all.known.clear();
   if (answer->decision != Decision::Unknown) all.known[text] = *answer;
   return *answer;
 }

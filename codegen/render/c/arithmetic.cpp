@@ -244,7 +244,7 @@ std::string CPrinter::max_with_const(Node n) {
 
 std::string CPrinter::compare(Node n) {
   const DType t = n->src(0)->dtype;
-  expect(!t.is_narrow(), "render_c: a comparison of halves should have been decomposed");
+  expect(!t.is_narrow(), "render_c: a comparison of 16-bit floats should have been decomposed");
   const std::string a = value(n->src(0)), b = value(n->src(1));
   if (t.is_bool() && t.lanes > 1 && !dialect_.classes) {  // lanes are 0 and -1: the order reverses
     if (n->is(Op::Lt)) return cat("(~", a, " & ", b, ")");
@@ -347,7 +347,7 @@ std::string CPrinter::broadcast(Node n) {
   return splat(t, t.bits() < 32 ? as(t.one(), v) : v);  // undoes the promotion to int
 }
 
-// Halves are combined until one lane is left, in the order of render_llvm.
+// The two halves of a vector are combined until one lane is left, in the order of render_llvm.
 std::string CPrinter::fold(Node n) {
   const Op op = combine_op(n->arg<OpArg>().op, n->src(0)->dtype);
   DType t = n->src(0)->dtype;

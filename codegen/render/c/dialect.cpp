@@ -78,7 +78,7 @@ constexpr Dialect kHip =
 
 bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_'; }
 
-bool has_word(const std::string& text, const std::string& word) {
+bool has_word(std::string_view text, std::string_view word) {
   for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; at += word.size()) {
     const size_t end = at + word.size();
     if ((at == 0 || !is_word(text[at - 1])) && (end == text.size() || !is_word(text[end])))
@@ -110,7 +110,7 @@ std::string needed(std::span<const Helper> helpers, const std::string& use) {
   std::string out;
   for (size_t i = helpers.size(); i-- > 0;)
     if (has_word(use, helpers[i].name) || has_word(out, helpers[i].name))
-      out = helpers[i].text + out;
+      out.insert(0, helpers[i].text);
   return out;
 }
 

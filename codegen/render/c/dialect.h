@@ -1,4 +1,4 @@
-// What the languages of the C family do not share, as a table: C, CUDA, and HIP a row each.
+// The differences between C, CUDA and HIP, as a table with a row each.
 #pragma once
 #include <initializer_list>
 #include <set>
@@ -28,7 +28,7 @@ struct LaneFunction {
   }
 };
 
-// What a kernel's text needs in front of it.
+// The helpers that a kernel's text needs in front of it.
 struct PreludeUse {
   std::string text;  // the kernel, with the types of its vectors
   std::set<LaneFunction> functions;
@@ -51,7 +51,7 @@ struct Dialect {
   const char *splat, *where, *convert, *bitcast, *shuffle, *lanes;
   std::string (*prelude)(const PreludeUse& use);  // helpers, before the vector types' definitions
   const char* body;                               // head of the function with the loops
-  const char* entry;                              // what follows it
+  const char* entry;                              // text between `extern "C"` and the kernel's name
 };
 
 // The row for target.language, that of C for LlvmIr.
@@ -62,8 +62,7 @@ std::string fill(std::string pattern, std::initializer_list<std::pair<char, std:
 
 // The texts whose name occurs as a word in `use` or in a text that was chosen after it.
 struct Helper {
-  const char* name;
-  const char* text;
+  std::string_view name, text;
 };
 std::string needed(std::span<const Helper> helpers, const std::string& use);
 

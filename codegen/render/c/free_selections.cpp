@@ -72,7 +72,7 @@ void FreeSelections::find_exponentials(const Linear& program) {
     if (n->op != Op::Where || n->dtype.scalar != Scalar::F32) continue;
     Node small = n->src(0), power = n->src(2);
     if (small->op != Op::Lt || power->op != Op::Exp2 || !n->src(1)->is_const(0) ||
-        small->src(0) != power->src(0) || !small->src(1)->is_const(kLeastNormalExponent))
+        small->src(0) != power->src(0) || !small->src(1)->is_const(kMinNormalExponent))
       continue;
     flushed_[n] = power->src(0);
     parts.insert(parts.end(), {small, power});

@@ -1,5 +1,5 @@
-// Selections (Op::Where) that cost nothing in a GPU's kernel: by the gate of a load that takes the
-// other value itself, and of exponentials that the hardware flushes to zero.
+// Predicates (Op::Where) that cost nothing on a GPU: by the gate of a load that takes the other
+// value itself, and of exponentials that the hardware flushes to zero.
 #pragma once
 #include "codegen/kernel/linear.h"
 #include "tiny/ir/node.h"

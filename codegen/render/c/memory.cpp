@@ -119,7 +119,7 @@ std::string CPrinter::registers(Node n) {
   for (int i = 0; i < t.lanes; ++i) {
     int64_t at = n->src(1)->int_value() + i;
     // Eight columns of a row are in pairs, between which are those of another row.
-    if (tile.wide) at = at / 16 * 16 + at % 8 / 2 * 4 + at / 8 % 2 * 2 + at % 2;
+    if (tile.vectorized_epilogue) at = at / 16 * 16 + at % 8 / 2 * 4 + at / 8 % 2 * 2 + at % 2;
     lanes += cat(i ? ", " : "", "acc[", at / of_piece, "][", at % of_piece, "]");
   }
   return t.lanes == 1 ? lanes : fill(dialect_.lanes, {{'T', type(t)}, {'L', lanes}});

@@ -1,7 +1,8 @@
-// What a kernel's CUDA or HIP text has in front of it. First names that stand for all that is not
-// C++17, between `#ifndef TINY_PRELUDE` and `#endif`: another prelude that defines these (the
-// emulator's, devices/emulator/prelude.h) makes a program for another machine of the same text.
-// Then what is made of those names. No header is included: none of CUDA's or ROCm's is needed.
+// Preludes of CUDA and HIP kernels: text in front of each kernel. First names for everything that
+// is not C++17, between `#ifndef TINY_PRELUDE` and `#endif`: another prelude that defines these
+// (the emulator's, devices/emulator/prelude.h) makes a program for another machine of the same
+// text. Then helpers on top of those names. No header is included: none of CUDA's or ROCm's is
+// needed.
 //
 //   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`),
 //   f8e4m3 and f8e5m2 (of a u8)
@@ -35,10 +36,17 @@
 #pragma once
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "codegen/render/c/dialect.h"
 
 namespace tiny {
+
+// The tables of helpers in the files of codegen/render/c/prelude: cuda.cuh, hip.hip, those of
+// gpu.cuh, wgmma.cuh.
+enum class PreludeTable { Cuda, Hip, Numbers, SmallFloats, NativeAtomics, Helpers, Wgmma };
+std::span<const Helper> prelude_table(PreludeTable table);
+std::string prelude_text(PreludeTable table, std::string_view name);  // Bug where there is none
 
 // The parts that the kernel uses.
 std::string cuda_prelude(const PreludeUse& use);

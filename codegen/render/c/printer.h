@@ -142,7 +142,7 @@ class CPrinter {
   NodeMap<Node> behind_;       // of a range that is ahead of a loop: that loop
   bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any
-  std::string before_;                  // what stands before it
+  std::string before_;                  // text before the kernel
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
   std::string body_, shared_;           // statements; declarations of shared memory
   size_t depth_ = 1;

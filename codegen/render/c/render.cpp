@@ -37,7 +37,7 @@ Source CPrinter::print() {
     statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
     statement(n);
   }
-  return {program_.name, text(), dialect_.language, program_.heavy};
+  return {program_.name, text(), dialect_.language, program_.is_gemm};
 }
 
 std::string CPrinter::type(DType t) {
@@ -156,7 +156,7 @@ void CPrinter::statement(Node n) {
     case Op::Prefix: return prefix(n);
     default: break;
   }
-  if (accumulated_.contains(n)) return;  // part of the sum's update
+  if (accumulated_.contains(n)) return;  // printed with the sum's update
   if (dialect_.classes && selections_.is_hidden(n)) return;
   const std::string expression = selections_.is_done(n) ? value(n->src(1)) : arithmetic(n);
   const bool is_lane = n->is(Op::Shuffle) && n->dtype.lanes == 1;
@@ -261,7 +261,7 @@ void CPrinter::update(Node reduce) {
 
 // A function of the prelude by which threads combine theirs, and the shared memory for it.
 std::string CPrinter::among_threads(const char* what, Node n, const std::string& x) {
-  const Group g = group_of(n, threads_, use_.warp, loops_ > 0);
+  const ThreadGroup g = group_of(n, threads_, use_.warp, loops_ > 0);
   const Op op = combine_op(n->arg<OpArg>().op, n->dtype);
   const std::string id = cat(++groups_);
   shared_ += cat("  SHARED(", type(n->dtype), ", shared", id, ", ", g.elements(), ");\n");

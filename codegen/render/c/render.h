@@ -11,7 +11,7 @@ namespace tiny {
 //
 // C needs gcc 12 or clang 14, includes no header, and has the same entry and the same results as
 // render_llvm, but for the order in which the compiler fuses products and sums to FMA. Casts of
-// halves must have been decomposed. To be compiled without fast-math, with -fno-math-errno.
+// 16-bit floats must have been decomposed. To be compiled without fast-math, with -fno-math-errno.
 //
 // CUDA and HIP are a prelude (codegen/render/c/prelude_gpu.h) and a kernel that has a parameter for
 // every slot, used or not, and must be launched with the extents of its Thread ranges, x last.

@@ -1,9 +1,9 @@
-// The text around a product on the matrix units (codegen/wgmma/tile.h): two warpgroups multiply
-// what is in stages of shared memory, which a thread behind them fills by the copy engine.
-// Instructions, descriptors and layouts are those of the PTX ISA: "Asynchronous Warpgroup Level
-// Matrix Instructions", "Matrix Descriptor", "Strides" (128-byte swizzle), and
-// cp.async.bulk.tensor. Who waits for what is printed from the table of steps that is proved
-// (codegen/wgmma/pipeline.h).
+// Prints the Hopper GEMM main loop (codegen/wgmma/tile.h): a producer thread fills stages of shared
+// memory by TMA, two consumer warpgroups run wgmma on them. Instructions, descriptors and layouts
+// are those of the PTX ISA: "Asynchronous Warpgroup Level Matrix Instructions", "Matrix
+// Descriptor", "Strides" (128-byte swizzle), and cp.async.bulk.tensor. Waits are printed from the
+// table of steps that is proved (codegen/wgmma/pipeline.h).
+#include "codegen/render/c/prelude_gpu.h"
 #include "codegen/render/c/printer.h"
 #include "codegen/wgmma/pipeline.h"
 
@@ -11,133 +11,8 @@ namespace tiny {
 
 namespace {
 
-// What stands for instructions, in PTX; another prelude (the emulator's) has it otherwise.
-constexpr const char* kInstructions = R"(
-#define MATRIX_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
-#define CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
-#define TENSOR_MAP(name) const __grid_constant__ TensorMap name
-struct alignas(64) TensorMap { char bytes[128]; };
-INLINE int grid_x() { return gridDim.x; }
-INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-INLINE void mbarrier_init(u32 barrier, u32 count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
-}
-INLINE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-INLINE void mbarrier_wait(u32 barrier, u32 parity) {
-  asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;"
-               " @!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
-}
-INLINE void mbarrier_expect(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-               "r"(bytes) : "memory");
-}
-INLINE void mbarrier_arrive(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-template <int count> INLINE void fewer_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
-}
-template <int count> INLINE void more_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
-}
-INLINE void products_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-INLINE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int groups> INLINE void products_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
-}
-// Products are done: the compiler must not have read their sums before.
-INLINE void settle(f32& x) { asm volatile("" : "+f"(x)::"memory"); }
-INLINE void settle(i32& x) { asm volatile("" : "+r"(x)::"memory"); }
-template <class T> INLINE T of_lane_xor(T x, int mask) {
-  return __shfl_xor_sync(0xffffffffu, x, mask);
-}
-)";
-
-// What blocks of a cluster say to each other. An address in shared memory becomes that of the same
-// place in another one. Whoever meets has done what came before, and so has the copy engine.
-constexpr const char* kClusterInstructions = R"(
-INLINE u32 of_block(u32 address, u32 block) {
-  u32 there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
-  return there;
-}
-INLINE void mbarrier_arrive_at(u32 barrier, u32 block) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];"
-               ::"r"(of_block(barrier, block)) : "memory");
-}
-INLINE void fence_cluster() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-INLINE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-}
-INLINE void store_at(u32 address, u32 block, const u32* x) {
-  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"r"(of_block(address, block)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-               : "memory");
-}
-INLINE void load_own(u32 address, u32* x) {
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address) : "memory");
-}
-)";
-
-// The blocks of a cluster each have a sum's part of the same tile: each adds up what some of the
-// threads hold, of all of them, which then do with the result what is to be done.
-constexpr const char* kAddParts = R"(
-template <class T> union Words {
-  T of[4];
-  u32 bits[4];
-};
-template <int parts, int threads, class T, int pieces, int n>
-INLINE bool add_parts(T (&acc)[pieces][n], u32 memory, int block) {
-  constexpr int each = threads / parts;
-  const int own = thread_x() % each, of = thread_x() / each;
-  cluster_barrier();  // all stages have been read
-  if (of != block) {
-    u32 to = memory + (((block - of + parts) % parts - 1) * (pieces * n / 4) * each + own) * 16;
-    UNROLL
-    for (int i = 0; i < pieces * n; i += 4, to += each * 16) {
-      Words<T> x;
-      UNROLL
-      for (int j = 0; j < 4; ++j) x.of[j] = acc[(i + j) / n][(i + j) % n];
-      store_at(to, of, x.bits);
-    }
-  }
-  cluster_barrier();
-  if (of != block) return false;
-  for (int part = 0; part < parts - 1; ++part) {
-    u32 from = memory + (part * (pieces * n / 4) * each + own) * 16;
-    UNROLL
-    for (int i = 0; i < pieces * n; i += 4, from += each * 16) {
-      Words<T> x;
-      load_own(from, x.bits);
-      UNROLL
-      for (int j = 0; j < 4; ++j) acc[(i + j) / n][(i + j) % n] += x.of[j];
-    }
-  }
-  return true;
-}
-)";
-
-constexpr const char* kExchange = R"(
-// Of four threads with two of every eight columns each to eight columns each: number i of what
-// thread q has of 32 columns becomes number q of thread i. Other rows lie between.
-template <class T, int n> INLINE void exchange(T (&acc)[n]) {
-  UNROLL
-  for (int bit = 1; bit < 4; bit *= 2) {
-    const bool odd = thread_x() & bit;
-    UNROLL
-    for (int i = 0; i < n; ++i) {
-      if (i / 4 & bit) continue;
-      T &low = acc[i], &high = acc[i + 4 * bit];
-      const T other = of_lane_xor(odd ? low : high, bit);
-      low = odd ? other : low;
-      high = odd ? high : other;
-    }
-  }
-}
-)";
+// A text of codegen/render/c/prelude/wgmma.cuh.
+std::string helper(std::string_view name) { return prelude_text(PreludeTable::Wgmma, name); }
 
 constexpr const char* kPipeline = R"(
 // Stages of shared memory in a ring. full: the copies of a stage have arrived; empty: the
@@ -192,13 +67,13 @@ std::string copy_name(const MatrixOperand& o, CopyKind kind) {
              kind.shared ? "_to" : "");
 }
 
-// Copies of a map are told apart by how many places they have. What is read once leaves the second
-// cache first: else it would drive out what others have written there.
+// Copy functions differ in the number of coordinates. An operand that is read once leaves L2 first:
+// else it would evict the results of others.
 std::string copy_function(const MatrixOperand& o, CopyKind kind) {
   const bool once = kind.once, shared = kind.shared;
   const int first = shared ? 4 : 3;
   std::string params, list[2], inputs;
-  for (int d = 0; d < o.places(); ++d) {
+  for (int d = 0; d < o.coordinates(); ++d) {
     const bool offset = d >= o.map.rank;
     params += cat(offset ? ", u16 x" : ", int x", d);
     std::string& to = list[offset];
@@ -214,14 +89,14 @@ std::string copy_function(const MatrixOperand& o, CopyKind kind) {
              o.map.windows ? "im2col" : "tile", ".mbarrier::complete_tx::bytes",
              shared ? ".multicast::cluster" : "", once ? ".L2::cache_hint" : "", " [%0], [%1, {",
              list[0], "}], [%2]", o.map.windows ? cat(", {", list[1], "}") : "",
-             shared ? ", %3" : "", once ? cat(", %", first + o.places()) : "",
+             shared ? ", %3" : "", once ? cat(", %", first + o.coordinates()) : "",
              ";\"\n    ::\"r\"(to), \"l\"(&map), \"r\"(arrival)", shared ? ", \"h\"(blocks)" : "",
              inputs, once ? ", \"l\"(policy)" : "", " : \"memory\");\n}\n");
 }
 
 std::string multiply_name(const MatrixTile& tile) { return cat("multiply_", tile.type().name); }
 
-// Each operand is contiguous along k (0) or turned (1).
+// Each operand is contiguous along k (0) or MN-major (1).
 std::string multiply_function(const MatrixTile& tile) {
   const int registers = tile.width() / 2;  // of 64 rows
   const MatrixType& type = tile.type();
@@ -231,23 +106,25 @@ std::string multiply_function(const MatrixTile& tile) {
     list += cat(i ? ", " : "", "%", i);
     outputs += cat(i ? ", " : "", floats ? "\"+f\"(acc[" : "\"+r\"(acc[", i, "])");
   }
-  // Signs of floats, and whether each operand is turned where it may be.
+  // Signs of floats, and whether each operand is MN-major where it may be.
   const std::string turns =
-      type.turns ? cat(", %", registers + 2, ", %", registers + 3) : std::string();
-  const std::string adds = type.apart ? cat("setp.ne.b32 p, %", registers + 2) : "setp.eq.b32 p, 0";
+      type.allows_mn_major ? cat(", %", registers + 2, ", %", registers + 3) : std::string();
+  const std::string adds =
+      type.promotes_each_step ? cat("setp.ne.b32 p, %", registers + 2) : "setp.eq.b32 p, 0";
   return cat("template <int turn_a, int turn_b> INLINE void ", multiply_name(tile), "(",
              type.sum.name(), " (&acc)[", registers, "], u64 a, u64 b",
-             type.apart ? ", int adds" : "", ") {\n  asm volatile(\"{ .reg .pred p; ", adds,
-             ", 0; wgmma.mma_async.sync.aligned.m64n", tile.width(), "k", 32 / tile.dtype.size(),
-             floats ? ".f32." : ".s32.", type.name, ".", type.name, " {", list, "}, %", registers,
-             ", %", registers + 1, ", p", floats ? ", 1, 1" : "", turns, "; }\"\n    : ", outputs,
-             " : \"l\"(a), \"l\"(b)", type.turns ? ", \"n\"(turn_a), \"n\"(turn_b)" : "",
-             type.apart ? ", \"r\"(adds)" : "", ");\n}\n");
+             type.promotes_each_step ? ", int adds" : "", ") {\n  asm volatile(\"{ .reg .pred p; ",
+             adds, ", 0; wgmma.mma_async.sync.aligned.m64n", tile.width(), "k",
+             32 / tile.dtype.size(), floats ? ".f32." : ".s32.", type.name, ".", type.name, " {",
+             list, "}, %", registers, ", %", registers + 1, ", p", floats ? ", 1, 1" : "", turns,
+             "; }\"\n    : ", outputs, " : \"l\"(a), \"l\"(b)",
+             type.allows_mn_major ? ", \"n\"(turn_a), \"n\"(turn_b)" : "",
+             type.promotes_each_step ? ", \"r\"(adds)" : "", ");\n}\n");
 }
 
-// Where the next 32 bytes along k, or 16 halves, begin, and the strides of the descriptor: rows of
-// elements of k, or a row of elements of m or n for each of those. `leading`: to the next box of m
-// or n.
+// The address of the next 32 bytes along k, or 16 elements of 16 bits, and the strides of the
+// descriptor: rows of elements of k, or a row of elements of m or n for each of those. `leading`:
+// to the next box of m or n.
 std::string descriptor(const MatrixOperand& o, const std::string& address, int leading) {
   const int row = o.row_bytes();
   return o.k_major
@@ -268,18 +145,19 @@ std::string multiply_text(const MatrixTile& tile, const std::string& indent,
     return shared ? "" : cat(" + ", thread, " / 128 * ", o.bytes() / 2);
   };
   std::string out =
-      cat(indent, "const u32 a = pipeline.stage()", part(tile.a, tile.halved || tile.groups() == 1),
-          ", b = pipeline.stage() + ", tile.a.bytes(), part(tile.b, !tile.halved), ";\n", indent,
-          "products_fence();\n");
+      cat(indent, "const u32 a = pipeline.stage()",
+          part(tile.a, tile.split_n || tile.groups() == 1), ", b = pipeline.stage() + ",
+          tile.a.bytes(), part(tile.b, !tile.split_n), ";\n", indent, "products_fence();\n");
   out += cat(indent, "UNROLL\n", indent, "for (int k = 0; k < ",
              tile.depth * tile.dtype.size() / 32, "; ++k) {\n");
   for (int piece = 0; piece < tile.pieces(); ++piece) {
     const int begin = piece * piece_bytes(tile.a);
-    const bool ends = tile.halved && begin + piece_bytes(tile.a) > tile.a.bytes();
+    const bool ends = tile.split_n && begin + piece_bytes(tile.a) > tile.a.bytes();
     out += cat(indent, "  ", multiply_name(tile), "<", tile.a.k_major ? 0 : 1, ", ",
-               tile.b.k_major ? 0 : 1, tile.type().apart ? ">(part[" : ">(acc[", piece, "], ",
-               descriptor(tile.a, cat("a + ", begin), ends ? 0 : tile.a.box_bytes()), ", ",
-               descriptor(tile.b, "b", tile.b.box_bytes()), tile.type().apart ? ", k" : "", ");\n");
+               tile.b.k_major ? 0 : 1, tile.type().promotes_each_step ? ">(part[" : ">(acc[", piece,
+               "], ", descriptor(tile.a, cat("a + ", begin), ends ? 0 : tile.a.box_bytes()), ", ",
+               descriptor(tile.b, "b", tile.b.box_bytes()),
+               tile.type().promotes_each_step ? ", k" : "", ");\n");
   }
   return cat(out, indent, "}\n", indent, "products_commit();\n");
 }
@@ -295,7 +173,7 @@ std::string step_text(const MatrixTile& tile, int step, const std::string& begin
 }
 
 // Of a place that counts what `text` says.
-std::string place_text(std::string text, const MatrixPlace& at) {
+std::string place_text(std::string text, const BoxCoordinate& at) {
   if (at.divide != 1) text = cat("(", text, ") / ", at.divide);
   if (at.modulo != 0) text = cat("(", text, ") % ", at.modulo);
   if (at.times != 1) text = cat("(", text, ") * ", at.times);
@@ -304,17 +182,19 @@ std::string place_text(std::string text, const MatrixPlace& at) {
 
 }  // namespace
 
-// Whether the first operand need not stay in the second cache.
+// Whether the first operand need not stay in L2.
 bool CPrinter::copies_once(const MatrixTile& tile) const {
   return (program_.streaming >> tile.a.map.slot & 1) != 0;
 }
 
 // The blocks of a cluster that read what this one copies of an operand, a bit for each.
 static std::string mask_text(const MatrixTile& tile, bool first) {
-  if (!first) return cat(", ", (1 << tile.down) - 1, " << rank / ", tile.down, " * ", tile.down);
+  if (!first)
+    return cat(", ", (1 << tile.cluster_m) - 1, " << rank / ", tile.cluster_m, " * ",
+               tile.cluster_m);
   int mask = 0;
-  for (int i = 0; i < tile.across; ++i) mask |= 1 << i * tile.down;
-  return cat(", ", mask, " << rank % ", tile.down);
+  for (int i = 0; i < tile.cluster_n; ++i) mask |= 1 << i * tile.cluster_m;
+  return cat(", ", mask, " << rank % ", tile.cluster_m);
 }
 
 // Of one box of an operand, to an offset in the stage.
@@ -324,13 +204,14 @@ std::string CPrinter::copy_box(const MatrixTile& tile, const Ring& ring, int box
   const int own = first ? box : box - tile.a.boxes, blocks = tile.copied_by(first);
   std::string at, number = cat(own), offset = cat(ring.boxes[static_cast<size_t>(box)].offset);
   if (blocks > 1) {
-    const std::string rank = first ? cat("rank / ", tile.down) : cat("rank % ", tile.down);
+    const std::string rank =
+        first ? cat("rank / ", tile.cluster_m) : cat("rank % ", tile.cluster_m);
     number = cat("(", rank, " * ", o.boxes / blocks, " + ", own, ")");
     offset = cat(first ? 0 : tile.a.bytes(), " + ", number, " * ", o.box_bytes());
   }
   const std::string begin = tile.begin < 0 ? "" : value(matrix_->src(tile.begin));
-  for (int d = 0; d < o.places(); ++d) {
-    const MatrixPlace& place = o.at[d];
+  for (int d = 0; d < o.coordinates(); ++d) {
+    const BoxCoordinate& place = o.at[d];
     std::string x;
     if (place.source >= 0) x = value(matrix_->src(place.source));
     if (place.by_box) x = place_text(cat("(", x, " + ", number, ")"), place);
@@ -371,7 +252,7 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
         out += cat(indent, "products_wait<", step.amount, ">();\n");
         if (step.amount == 0)
           out += cat(each_register(tile, indent), "settle(",
-                     element(tile.type().apart ? "part" : "acc"), ");\n");
+                     element(tile.type().promotes_each_step ? "part" : "acc"), ");\n");
         break;
       case RingOp::Release: out += indent + "pipeline.release();\n"; break;
       case RingOp::Note: out += indent + "pipeline.note();\n"; break;
@@ -379,10 +260,10 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
         out += cat(each_register(tile, indent), element("acc"), " += ", element("part"), ";\n");
         break;
       case RingOp::Use:
-        for (int piece = 0; tile.wide && piece < tile.pieces(); ++piece)
+        for (int piece = 0; tile.vectorized_epilogue && piece < tile.pieces(); ++piece)
           out += cat(indent, "exchange(acc[", piece, "]);\n");
-        if (tile.parts > 1)
-          out += cat(indent, "if (!shared || add_parts<", tile.parts, ", ", tile.multipliers(),
+        if (tile.split_k > 1)
+          out += cat(indent, "if (!shared || add_parts<", tile.split_k, ", ", tile.multipliers(),
                      ">(acc, pipeline.base, rank)) {\n", body_, indent, "}\n");
         else
           out += body_;
@@ -395,7 +276,7 @@ std::string CPrinter::ring_text(const MatrixTile& tile, const Ring& ring,
 
 // Where blocks of a cluster copy for each other, the readers of all of them tell each.
 static std::string release_text(const MatrixTile& tile) {
-  if (!tile.shares())
+  if (!tile.multicasts())
     return "    if (noted >= 0 && thread_x() % 128 == 0) mbarrier_arrive(empty + 8 * noted);\n";
   return cat("    if (noted >= 0 && thread_x() % 128 < ", tile.cluster(),
              ")\n      mbarrier_arrive_at(empty + 8 * noted, thread_x() % 128);\n");
@@ -409,26 +290,27 @@ struct TileLoops {
   std::string set_up, tiles, steps, end;
 };
 
-// `all` tiles, the number of which is `number`. Those that fill no turn of all blocks are shared,
-// where there are blocks for all parts: each block then has a part of one, which is its last.
+// `all` tiles, the number of which is `number`. The tiles of a last, partial wave are shared by
+// split-K, where there are blocks for all slices: each block then has a slice of one, which is its
+// last.
 TileLoops tile_loops(const MatrixTile& tile, const std::string& all, const std::string& number) {
   const int64_t steps = tile.all_steps();
-  if (tile.parts == 1)
+  if (tile.split_k == 1)
     return {"",
             cat("for (i32 ", number, " = block_x(); ", number, " < ", all, "; ", number,
                 " += grid_x()) {\n"),
             cat("for (int step = 0; step < ", steps, "; ++step) {\n"), ""};
-  const std::string begin = cat("rank * ", steps, " / ", tile.parts);
-  const std::string end = cat("(rank + 1) * ", steps, " / ", tile.parts);
+  const std::string begin = cat("rank * ", steps, " / ", tile.split_k);
+  const std::string end = cat("(rank + 1) * ", steps, " / ", tile.split_k);
   TileLoops out;
-  out.set_up = cat("  const i32 last = ", all, " % grid_x(), rest = last * ", tile.parts,
+  out.set_up = cat("  const i32 last = ", all, " % grid_x(), rest = last * ", tile.split_k,
                    " <= grid_x() ? last : 0, whole = ", all, " - rest;\n");
-  out.tiles = cat("for (i32 item = block_x(); item < whole + rest * ", tile.parts,
+  out.tiles = cat("for (i32 item = block_x(); item < whole + rest * ", tile.split_k,
                   "; item += grid_x()) {\n    const bool shared = item >= whole;\n    const i32 ",
-                  number, " = shared ? whole + block_x() / ", tile.parts, " : item;\n");
+                  number, " = shared ? whole + block_x() / ", tile.split_k, " : item;\n");
   out.steps = cat("for (int step = shared ? ", begin, " : 0; step < (shared ? ", end, " : ", steps,
                   "); ++step) {\n");
-  out.end = cat("    if (block_x() < rest * ", tile.parts,
+  out.end = cat("    if (block_x() < rest * ", tile.split_k,
                 ") {\n      cluster_barrier();\n      cluster_barrier();\n    }\n");
   return out;
 }
@@ -440,24 +322,23 @@ std::string CPrinter::matrix_text() {
   const MatrixTile tile(matrix_);
   const Ring ring = ring_of(tile);
   const int pieces = tile.pieces(), registers = tile.width() / 2, cluster = tile.cluster();
-  const CopyKind kinds[] = {{copies_once(tile), tile.across > 1}, {false, tile.down > 1}};
-  std::string helpers =
-      cat("#ifndef TINY_PRELUDE", kInstructions, cluster > 1 ? kClusterInstructions + 1 : "",
-          copy_function(tile.a, kinds[0]));
+  const CopyKind kinds[] = {{copies_once(tile), tile.cluster_n > 1}, {false, tile.cluster_m > 1}};
+  std::string helpers = cat("#ifndef TINY_PRELUDE\n", helper("instructions"),
+                            cluster > 1 ? helper("cluster") : "", copy_function(tile.a, kinds[0]));
   if (!(kinds[0] == kinds[1]) || tile.b.map.rank != tile.a.map.rank ||
       tile.b.map.windows != tile.a.map.windows)
     helpers += copy_function(tile.b, kinds[1]);
   helpers += cat(multiply_function(tile), "#endif", kPipeline, release_text(tile), kPipelineEnd);
-  if (tile.wide) helpers += kExchange + 1;
-  if (tile.parts > 1) helpers += kAddParts + 1;
+  if (tile.vectorized_epilogue) helpers += helper("exchange");
+  if (tile.split_k > 1) helpers += helper("add_parts");
   const std::string thread = threads_.empty() ? "r_" : value(threads_[0]);
   const TileLoops loops =
       tile_loops(tile, blocks_.empty() ? "1" : cat(blocks_[0]->src(0)->int_value()),
                  blocks_.empty() ? "r_tile" : value(blocks_[0]));
   std::string params = parameters();
   const std::string apart =
-      tile.type().apart ? cat(", part[", pieces, "][", registers, "]") : std::string();
-  const bool alone = tile.reallots();  // registers are given to those that multiply
+      tile.type().promotes_each_step ? cat(", part[", pieces, "][", registers, "]") : std::string();
+  const bool alone = tile.sets_maxnreg();  // registers are given to those that multiply
   const std::string kernel = cat("MATRIX_KERNEL(", tile.threads(), ", ", tile.blocks(), ")",
                                  cluster > 1 ? cat(" CLUSTER(", cluster, ")") : "");
   // Blocks begin to speak to each other when all have barriers, and end together.
@@ -483,7 +364,7 @@ std::string CPrinter::matrix_text() {
              registers, "][i % ", registers, "] = 0;\n    ", loops.steps,
              ring_text(tile, ring, ring.read, "      ", thread), "    }\n",
              ring_text(tile, ring, ring.end, "    ", thread), "    }\n  }\n",
-             tile.shares() ? "  cluster_barrier();\n" : "", "}\n");
+             tile.multicasts() ? "  cluster_barrier();\n" : "", "}\n");
 }
 
 }  // namespace tiny

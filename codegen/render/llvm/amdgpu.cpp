@@ -379,7 +379,7 @@ class AmdPrinter : public LlvmPrinter {
     return define(cat("select ", mask, " ", first, ", ", type, " ", a, ", ", type, " ", b));
   }
 
-  // What the intrinsic takes of each operand.
+  // The intrinsic's type of each operand.
   static std::string operand_type(const MmaUnit& unit, bool is_mfma) {
     const int count = unit.a_count();
     if (unit.dtype.size() == 1) return is_mfma ? cat("i", 8 * count) : vector_of(count / 4, "i32");
@@ -467,7 +467,7 @@ class AmdPrinter : public LlvmPrinter {
     return intrinsic("", "i32", "llvm.amdgcn.mbcnt.hi", {"i32", "i32"}, {"-1", low});
   }
 
-  // What a lane of the wave has: ds_bpermute takes four times its number.
+  // The value of another lane: ds_bpermute takes four times its number.
   std::string from_lane(DType t, Str v, Str lane) {
     const std::string at = binary("shl", lane, 2);
     const auto word = [&](Str x) {
@@ -508,7 +508,7 @@ class AmdPrinter : public LlvmPrinter {
 
   // An array in shared memory with an element for each warp, and which of it is in use now.
   struct Meeting {
-    Group group;
+    ThreadGroup group;
     std::string array, first = "0";
     DType dtype;
   };
@@ -593,7 +593,7 @@ class AmdPrinter : public LlvmPrinter {
     return find(m, binary("sub", at, binary("mul", member, apart)));
   }
 
-  // What the threads of the group before this one have, combined.
+  // The combined values of the group's earlier threads.
   std::string prefix(Node n) {
     const DType t = n->dtype;
     const Op op = combine_op(n->arg<OpArg>().op, t);

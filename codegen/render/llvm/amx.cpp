@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kTiles = 8, kTileBytes = 1024, kRowBytes = 64;
 
-// What the instructions do, in plain code, for processors that lack them (Intel's manual, volume 2;
-// whatever the processor's mode, subnormal numbers count as zeros in bf16 and in sums).
+// The instructions in plain code, for processors that lack them (Intel's manual, volume 2; whatever
+// the processor's mode, subnormal numbers count as zeros in bf16 and in sums).
 constexpr const char* kEmulated = R"(
 define internal void @emulated.tilezero(ptr %t) {
   call void @llvm.memset.p0.i64(ptr %t, i8 0, i64 1024, i1 false)
@@ -109,7 +109,7 @@ define internal <16 x i32> @emulated.row(ptr %a, i64 %m, i64 %k) {
 }
 )";
 
-// A pair's even or odd element times another's, plus a sum, for either kind of halves.
+// A pair's even or odd element times another's, plus a sum, for either 16-bit float.
 constexpr const char* kEmulatedAdd = R"(
 define internal <16 x float> @emulated.add.HALF(<16 x float> %c, <16 x i32> %a, <16 x i32> %b,
                                                i1 %odd) {
@@ -212,7 +212,7 @@ std::string emulated_tile(const MmaUnit& unit, const std::string& name) {
   return replaced(replaced(text, "STEP", step), "END", end);
 }
 
-// Which of the eight registers holds which tile, from the statement that makes it to the last one
+// Register allocation for AMX's eight tiles, from the statement that makes a tile to the last one
 // that reads it; a loop that only reads it keeps it to its end.
 class TileRegisters {
  public:
@@ -313,7 +313,7 @@ class TilePrinter : public LlvmPrinter {
   }
 
  private:
-  // What reads a sum of tiles reads the memory that they are put into.
+  // Readers of a sum of tiles read the memory that they are stored to.
   void statement(Node n) override {
     switch (n->op) {
       case Op::Acc:

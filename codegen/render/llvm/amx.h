@@ -1,5 +1,6 @@
-// Prints products on the matrix units of CPUs (codegen/options/mma.h) as LLVM IR: tile registers,
-// which have numbers there, and vectors. Where the target has them emulated, as plain code.
+// Prints GEMMs on the matrix units of CPUs (AMX, VNNI; codegen/options/mma.h) as LLVM IR: tile
+// registers, which have numbers there, and vectors. Where the target has them emulated, as plain
+// code.
 #pragma once
 #include "codegen/kernel/linear.h"
 #include "codegen/target/source.h"

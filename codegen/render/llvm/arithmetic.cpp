@@ -132,7 +132,7 @@ std::string LlvmPrinter::compare(Node n) {
   const char* name = t.is_float()    ? kFloat[which]
                      : t.is_signed() ? kSigned[which]
                                      : kUnsigned[which];
-  expect(!t.is_narrow(), "render_llvm: a comparison of halves should have been decomposed");
+  expect(!t.is_narrow(), "render_llvm: a comparison of 16-bit floats should have been decomposed");
   return define(
       cat(t.is_float() ? "fcmp " : "icmp ", name, " ", typed(n->src(0)), ", ", value(n->src(1))));
 }
@@ -254,8 +254,8 @@ std::string LlvmPrinter::shuffle(DType t, Str v, int lanes, int from, int step) 
                     lane_list(lanes, from, step)));
 }
 
-// Halves are combined until one lane is left. The order is spelt out, rather than left to
-// llvm.vector.reduce with reassoc, so that every compiler gives the same sum.
+// The two halves of a vector are combined until one lane is left. The order is spelt out, rather
+// than left to llvm.vector.reduce with reassoc, so that every compiler gives the same sum.
 std::string LlvmPrinter::fold(Node n) {
   const Op op = n->arg<OpArg>().op;
   DType t = n->src(0)->dtype;

@@ -1,5 +1,5 @@
 // The printer behind render_llvm: statements and memory in render_llvm.cpp, expressions in
-// render_llvm_arithmetic.cpp. What AMD's GPUs have otherwise overrides it in render_amdgpu.cpp.
+// render_llvm_arithmetic.cpp. AMD's GPUs override parts of it in render_amdgpu.cpp.
 #pragma once
 #include <set>
 #include <string>
@@ -20,7 +20,7 @@ class LlvmPrinter {
 
   Source print() {
     for (Node n : program_.body) statement(n);
-    return {program_.name, text(), Source::Language::LlvmIr, program_.heavy};
+    return {program_.name, text(), Source::Language::LlvmIr, program_.is_gemm};
   }
 
  protected:
@@ -61,7 +61,7 @@ class LlvmPrinter {
 
   // --- statements --------------------------------------------------------------------------------
 
-  // A bottom-tested loop; the test before it is left out where it always holds.
+  // A bottom-tested loop; the test before it is omitted where it always holds.
   void begin_loop(Node range, Str begin, Str end, bool runs);
   void declare_accumulator(Node reduce);
   template <class Body> void branch_if(Str condition, Body body) {

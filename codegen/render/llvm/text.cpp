@@ -20,7 +20,7 @@ std::string scalar_type(Scalar s) {
     case Scalar::U32: return "i32";
     case Scalar::I64:
     case Scalar::U64: return "i64";
-    // Halves are only moved and cast: as bits they need no support of the machine.
+    // 16-bit floats are only moved and cast: as bits they need no support of the machine.
     case Scalar::F16:
     case Scalar::BF16: return "i16";
     case Scalar::F32: return "float";

@@ -8,18 +8,17 @@
 #include "runtime/layout/convolution/implicit.h"
 #include "runtime/layout/convolution/window_axes.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
 namespace {
 
-constexpr int64_t kMostChannels = 15;  // more are boxes of their own
-constexpr int64_t kBox = 32;           // elements of half a row of shared memory
-constexpr int64_t kUnit = 8;           // elements of 16 bytes, at whose multiples windows begin
-constexpr int64_t kMostFill = 2;       // times as many elements as windows have
-
-int64_t whole(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+constexpr int64_t kMaxChannels = 15;  // more are boxes of their own
+constexpr int64_t kBox = 32;          // elements of half a row of shared memory
+constexpr int64_t kUnit = 8;          // elements of 16 bytes, at whose multiples windows begin
+constexpr int64_t kMaxFill = 2;       // times as many elements as windows have
 
 class Neighbours : WindowAxes {
  public:
@@ -33,14 +32,14 @@ class Neighbours : WindowAxes {
     Shape shape = shape_;
     shape[static_cast<size_t>(channel_)] = 1;
     shape[static_cast<size_t>(tap_)] = row_;
-    SumParts parts;
+    SplitK parts;
     const auto [op, axes] = n_->arg<ReduceArg>();
-    if (!forward_) parts = parts_of_sum({outer_, row_, size(others_)}, size(pixels_), target);
+    if (!forward_) parts = best_split_k({outer_, row_, size(others_)}, size(pixels_), target);
     Node image = view_of_image(shape);
     Node beside =
         forward_ ? view_of_weight(shape) : affine_view(other().point, map_of_other(), shape);
     if (parts.count > 1) {
-      image = in_each_part(image, parts);
+      image = mask_k_slice(image, parts);
       beside = in_parts(beside, axes, parts);
     }
     const DType dtype = n_->src(0)->dtype;
@@ -94,11 +93,11 @@ class Neighbours : WindowAxes {
   // Whether rows of neighbours fill little up.
   bool fits() {
     const int64_t channels = extent_of(channel_), taps = size(taps_);
-    if (channels > kMostChannels) return false;
-    filled_ = whole(channels, kUnit / std::gcd(kUnit, step_));
-    row_ = whole(extent_of(tap_) * filled_, kBox);
+    if (channels > kMaxChannels) return false;
+    filled_ = round_up(channels, kUnit / std::gcd(kUnit, step_));
+    row_ = round_up(extent_of(tap_) * filled_, kBox);
     outer_ = taps / channels / extent_of(tap_);
-    if (row_ % filled_ || outer_ * row_ > kMostFill * taps) return false;
+    if (row_ % filled_ || outer_ * row_ > kMaxFill * taps) return false;
     if (forward_) return true;
     if (others_.size() != 1 || map_of_other().padded) return false;
     const Walk walk = walk_of(other(), ranges_[static_cast<size_t>(others_[0])]);
@@ -107,7 +106,7 @@ class Neighbours : WindowAxes {
     return true;
   }
 
-  // Stored with what a window has of a row side by side; `shape` is the product's.
+  // The image with each window row's elements contiguous; `shape` is the product's.
   Node view_of_image(const Shape& shape) const {
     AffineMap map = maps_[static_cast<size_t>(with_)];
     const size_t each = ranges_.size() + 1, rank = static_cast<size_t>(windows().point->rank);
@@ -116,7 +115,7 @@ class Neighbours : WindowAxes {
     int64_t& after = map.pad[2 * static_cast<size_t>(dim_) + 1];
     const int64_t have = x->shape()[dim_] + map.pad[2 * static_cast<size_t>(dim_)] + after;
     const int64_t read = begin + step_ * (extent_of(pixel_) - 1) + row_ / filled_;
-    after += whole(std::max(have, read), kUnit / std::gcd(kUnit, filled_)) - have;
+    after += round_up(std::max(have, read), kUnit / std::gcd(kUnit, filled_)) - have;
     map.pad[2 * static_cast<size_t>(channel_dim_) + 1] += filled_ - x->shape()[channel_dim_];
     x = build::pad(x, map.pad);
     Shape order, lines, rows;
@@ -136,7 +135,7 @@ class Neighbours : WindowAxes {
     return build::affine(build::reshape(memory, lines), shape, rows);
   }
 
-  // Zero where the image has been filled up.
+  // Zero where the image has been padded.
   Node view_of_weight(const Shape& shape) const {
     const AffineMap& map = map_of_other();
     const size_t each = ranges_.size() + 1, dims = map.map.size() / each;
@@ -171,8 +170,8 @@ class Neighbours : WindowAxes {
     return affine_view(inner_ < 0 ? x : packed_channels(x, inner_), map_of_other(), shape);
   }
 
-  // The gradient of the weight behind `before` other axes, without what has been filled up, its
-  // axes where they were.
+  // The gradient of the weight behind `before` other axes, without the padding, its axes where they
+  // were.
   Node restored(Node sum, int before) const {
     const int tap = tap_ + before, place = channel_ + before + (channel_ > tap_);
     Shape cut = to_shape(sum->shape()), bounds, order;

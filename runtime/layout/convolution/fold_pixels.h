@@ -1,15 +1,14 @@
-// Convolutions of few channels: neighbouring pixels of a window, with their channels filled up, lie
-// side by side in memory and are what channels are to the copy engine
-// (runtime/layout/convolution/implicit.h). The image is stored once more so, windows are read out
-// of it where they overlap.
+// For C < 16: folds the kernel's width into the channel axis (padded to 8) so that TMA im2col
+// (runtime/layout/convolution/implicit.h) sees enough contiguous channels. The image is copied into
+// that layout, where windows overlap.
 #pragma once
 #include "codegen/target/target.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
 
-// What the gradient of such a convolution's weight reads of the result's gradient: a value, and
-// which of its axes had best lie innermost in memory. Nothing for all other products.
+// The result's gradient as the gradient of such a convolution's weight reads it: a value, and the
+// axis that had best lie innermost in memory. Nothing for all other products.
 struct NeighbourGradient {
   Node point = nullptr;
   int dim = -1;
@@ -17,8 +16,7 @@ struct NeighbourGradient {
 NeighbourGradient find_neighbour_gradient(Node product, const Target& target,
                                           const NodeMap<int>& stored);
 
-// What `product`, a sum of the product of two views, computes, by way of such a product; nullptr
-// for all others.
+// `product`, a sum of the product of two views, with folded pixels; nullptr for all others.
 Node with_neighbours(Node product, const Target& target);
 
 }  // namespace tiny

@@ -11,9 +11,9 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kMostTaps = 1024;
-constexpr int64_t kFewestRows = 64;  // of a tile: taps, or what they are multiplied with
-constexpr int64_t kMostElements = int64_t{1} << 31;
+constexpr int64_t kMaxTaps = 1024;
+constexpr int64_t kMinRows = 64;  // of a tile: taps, or what they are multiplied with
+constexpr int64_t kMaxElements = int64_t{1} << 31;
 
 class Columns : WindowAxes {
  public:
@@ -22,8 +22,8 @@ class Columns : WindowAxes {
   bool run(const Target& target) {
     if (!find_axes(target) || !is_worth_it()) return false;
     const int64_t taps = size(taps_), pixels = size(pixels_);
-    if (!forward_ && std::max(taps, size(others_)) < kFewestRows) return false;
-    return taps <= kMostTaps && taps * pixels < kMostElements;
+    if (!forward_ && std::max(taps, size(others_)) < kMinRows) return false;
+    return taps <= kMaxTaps && taps * pixels < kMaxElements;
   }
 
   int axis_of_results() const { return forward_ && others_.size() == 1 ? others_[0] : -1; }

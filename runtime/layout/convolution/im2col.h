@@ -1,7 +1,6 @@
-// Convolutions of few channels: their windows hold too little along any axis for the copy engine
-// (runtime/layout/convolution/implicit.h). Written out, an element of the windows of all pixels
-// after the other, they are a matrix that products on matrix units read, and so do gradients of the
-// weight.
+// Explicit im2col for convolutions of a small number of channels, whose windows hold too little
+// along any axis for TMA (runtime/layout/convolution/implicit.h). Written out, element by element
+// of all pixels' windows, they are a matrix for a plain GEMM, also in the gradient of the weight.
 #pragma once
 #include "codegen/target/target.h"
 #include "tiny/ir/node.h"

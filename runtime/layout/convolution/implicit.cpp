@@ -9,18 +9,19 @@
 #include "runtime/layout/convolution/fold_pixels.h"
 #include "runtime/layout/convolution/im2col.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
 namespace {
 
-constexpr int64_t kFewChannels = 16;  // narrower boxes of the copy engine are mostly zeros
+constexpr int64_t kFewChannels = 16;  // narrower TMA boxes are mostly zeros
 constexpr int64_t kPixelBytes = 64;   // it is slow where pixels begin in the midst of that
 
-class Finder {
+class WindowFinder {
  public:
-  Finder(Node product, const NodeMap<int>* stored)
+  WindowFinder(Node product, const NodeMap<int>* stored)
       : n_(product), stored_(stored), ranges_(ranges_of_axes(product->src(0)->shape())) {}
 
   std::optional<WindowProduct> run(const Target& target) {
@@ -32,18 +33,18 @@ class Finder {
     const bool forward = !is_reduced(n_, pixels(with, other));
     if (!forward && operands_[other].gate)
       operands_[other] = follow_halves(n_->src(0)->src(other), ranges_, {stored_, true});
-    const int channels = widest(with, [&](int axis) {
+    const int channels = longest_axis(with, [&](int axis) {
       return is_reduced(n_, axis) == forward && (forward == moves(other, axis));
     });
     const int columns =
-        widest(other, [&](int axis) { return !is_reduced(n_, axis) && !moves(with, axis); });
+        longest_axis(other, [&](int axis) { return !is_reduced(n_, axis) && !moves(with, axis); });
     if (channels < 0 || columns < 0) return {};
     WindowProduct out;
     out.columns = columns;
     out.channels = channels;
     out.with = with;
     if (!forward)
-      out.images = widest(
+      out.images = longest_axis(
           with,
           [&](int axis) {
             return is_reduced(n_, axis) &&
@@ -68,9 +69,9 @@ class Finder {
       out.inner[i] = walk_of(operands_[i], ranges_[channels]).dim;
       if (is_reduced(n_, channels))
         out.columns =
-            widest(1 - i, [&](int axis) { return !is_reduced(n_, axis) && !moves(i, axis); });
+            longest_axis(1 - i, [&](int axis) { return !is_reduced(n_, axis) && !moves(i, axis); });
       else
-        out.images = widest(
+        out.images = longest_axis(
             i, [&](int axis) { return is_reduced(n_, axis); }, 2);
     }
     return out.points[0] || out.points[1] ? std::optional(out) : std::nullopt;
@@ -115,7 +116,7 @@ class Finder {
   }
   bool is_windows(int operand) const { return has_windows(operands_[operand]); }
 
-  // Whether the copy engine has enough bits for the offsets in windows and the steps between them
+  // Whether TMA has enough bits for the offsets in windows and the steps between them
   // (codegen/wgmma/operand.cpp: limits).
   bool is_copied(int operand) const {
     const ProductOperand& o = operands_[operand];
@@ -131,8 +132,8 @@ class Finder {
       }
       widest = std::max(widest, reach);
     }
-    constexpr int64_t kMostStep = 8, kWidest[] = {1 << 15, 1 << 7, 1 << 4};
-    return axes >= 1 && axes <= 3 && step <= kMostStep && widest < kWidest[axes - 1];
+    constexpr int64_t kMaxStep = 8, kWidest[] = {1 << 15, 1 << 7, 1 << 4};
+    return axes >= 1 && axes <= 3 && step <= kMaxStep && widest < kWidest[axes - 1];
   }
 
   // The axis that counts places of windows: longer than that of a window's elements. Where they are
@@ -155,7 +156,7 @@ class Finder {
 
   // The longest axis along which an operand's memory is walked element by element.
   template <class Accept>
-  int widest(int operand, Accept accept, int64_t least = kFewChannels) const {
+  int longest_axis(int operand, Accept accept, int64_t least = kFewChannels) const {
     int best = -1;
     for (int axis = 0; axis < static_cast<int>(ranges_.size()); ++axis) {
       const Walk::Kind k = walk_of(operands_[operand], ranges_[axis]).kind;
@@ -188,16 +189,16 @@ class Finder {
 
 int64_t whole_channels(int64_t size, DType dtype) {
   const int64_t whole = kPixelBytes / dtype.size();
-  return (size + whole - 1) / whole * whole;
+  return round_up(size, whole);
 }
 
-// What may be stored in another order: not memory of the graph's, or a copy.
+// Whether a value may be stored in another order: no memory of the graph's, and no copy.
 bool is_computed(Node n) {
   return is_elementwise(n->op) || is_movement(n->op) || n->op == Op::ReduceAxis ||
          n->op == Op::Contiguous;
 }
 
-// From a sum on to where its only reader makes halves of it: which axis of those is `axis` of the
+// Follows a sum to its only reader's cast to 16-bit floats: the axis there that is `axis` of the
 // sum.
 class Readers {
  public:
@@ -240,23 +241,23 @@ std::optional<WindowProduct> find_window_product(Node product, const Target& tar
   if (target.kind != Target::Kind::Gpu || !target.has_wgmma) return {};
   Arena arena;
   ArenaScope scope(arena);
-  return Finder(product, stored).run(target);
+  return WindowFinder(product, stored).run(target);
 }
 
-// Each turn of all multiprocessors takes as long as its longest tile; partial sums are written and
+// Each wave takes as long as its longest tile; partial sums are written and
 // read again. Parts are whole steps of the matrix units, so that none reads what is another's.
-SumParts parts_of_sum(const WindowSizes& sizes, int64_t length, const Target& target) {
+SplitK best_split_k(const WindowSizes& sizes, int64_t length, const Target& target) {
   constexpr double kFlops = 6e12, kBytes = 3e12;  // of a multiprocessor; of memory, per second
   constexpr double kLaunch = 3e-6;
-  constexpr int64_t kStep = 64, kMost = 256;
+  constexpr int64_t kStep = 64, kMax = 256;
   constexpr int64_t kAround = 4;  // steps that take as long as a tile's first loads and last stores
-  const int64_t steps = (length + kStep - 1) / kStep;
+  const int64_t steps = ceil_div(length, kStep);
   const double results = static_cast<double>(sizes.taps * sizes.channels * sizes.columns);
-  SumParts best;
+  SplitK best;
   double best_time = 0;
-  for (int64_t parts = 1; parts <= std::min(steps, kMost); ++parts) {
-    const int64_t each = (steps + parts - 1) / parts;
-    if ((steps + each - 1) / each != parts) continue;  // the last ones would have none
+  for (int64_t parts = 1; parts <= std::min(steps, kMax); ++parts) {
+    const int64_t each = ceil_div(steps, parts);
+    if (ceil_div(steps, each) != parts) continue;  // the last ones would have none
     const double tiles = window_tile(sizes, parts, target.cores).time;
     const double sums =
         parts == 1 ? 0 : 8 * static_cast<double>(parts) * results / kBytes + kLaunch;
@@ -268,18 +269,18 @@ SumParts parts_of_sum(const WindowSizes& sizes, int64_t length, const Target& ta
   return best;
 }
 
-SumParts parts_of(Node product, const WindowProduct& windows, const Target& target) {
+SplitK parts_of(Node product, const WindowProduct& windows, const Target& target) {
   if (windows.images < 0) return {};
   const Ints shape = product->src(0)->shape();
   const int64_t results = numel(product->shape()), length = numel(shape) / results;
   const int64_t channels = shape[windows.channels], columns = shape[windows.columns];
   const int64_t whole = whole_channels(channels, windows.points[windows.with]->dtype);
-  return parts_of_sum({results / (channels * columns), whole, columns}, length, target);
+  return best_split_k({results / (channels * columns), whole, columns}, length, target);
 }
 
 namespace {
 
-// `x` with axis `dim` innermost, filled up with zeros.
+// `x` with axis `dim` innermost, padded with zeros.
 Node filled_channels(Node x, int dim) {
   Shape pads(2 * static_cast<size_t>(x->rank), 0);
   const int64_t size = x->shape()[dim];
@@ -305,7 +306,7 @@ bool has_zeros_after(Node x, int dim, int64_t size) {
   return x->ints()[at] == 0 && x->shape()[dim] - x->ints()[at + 1] <= size;
 }
 
-// The operand filled up along its axis of channels; nullptr where what lies there is not known.
+// The operand padded along its axis of channels; nullptr where the memory there is not known.
 Node filled_operand(const WindowProduct& windows, int operand, int64_t size, int64_t whole) {
   const size_t stride = windows.maps[operand].map.size() / windows.points[operand]->rank;
   Node point = windows.points[operand];
@@ -322,7 +323,7 @@ Node filled_operand(const WindowProduct& windows, int operand, int64_t size, int
 }  // namespace
 
 // A diagonal's blocks.
-Node in_parts(Node x, uint64_t summed, const SumParts& parts) {
+Node in_parts(Node x, uint64_t summed, const SplitK& parts) {
   const size_t rank = x->rank;
   Shape line = to_shape(x->shape()), lines;
   line.insert(line.begin(), 1);
@@ -348,7 +349,7 @@ Node in_parts(Node x, uint64_t summed, const SumParts& parts) {
   return build::affine(padded, lines, map);
 }
 
-Node in_each_part(Node x, const SumParts& parts) {
+Node mask_k_slice(Node x, const SplitK& parts) {
   Shape shape = to_shape(x->shape());
   shape.insert(shape.begin(), 1);
   x = build::reshape(x, shape);
@@ -358,8 +359,9 @@ Node in_each_part(Node x, const SumParts& parts) {
 
 namespace {
 
-// Of partial sums in memory, the part first: channels of windows innermost, as gradients of weights
-// have them that lie so or whose channels are outermost. What is added up is then not turned.
+// The axes of split-K's partial sums in memory, the slice first: channels of windows innermost, as
+// gradients of weights have them that lie so or whose channels are outermost. The sum of slices is
+// then not transposed.
 Shape order_of_sums(const WindowProduct& windows, int rank) {
   Shape order{0, windows.columns + 1};
   for (int i = 0; i < rank; ++i)
@@ -374,7 +376,7 @@ Node packed_channels(Node x, int dim) {
   return first_of_axis(filled_channels(x, dim), dim, x->shape()[dim]);
 }
 
-Node with_windows(Node product, const WindowProduct& windows, const SumParts& parts) {
+Node with_windows(Node product, const WindowProduct& windows, const SplitK& parts) {
   Node x = product->src(0);
   const int64_t size = x->shape()[windows.channels];
   const int64_t whole = whole_channels(size, windows.points[windows.with]->dtype);
@@ -405,7 +407,7 @@ Node with_windows(Node product, const WindowProduct& windows, const SumParts& pa
     if (windows.inner[i] >= 0 && !moved) point = packed_channels(point, windows.inner[i]);
     Node view = affine_view(point, map, shape);
     if (parts.count > 1) {
-      view = i == windows.with ? in_each_part(view, parts) : in_parts(view, axes, parts);
+      view = i == windows.with ? mask_k_slice(view, parts) : in_parts(view, axes, parts);
       view = build::permute(view, order);
     }
     views.push_back(build::cast(view, x->dtype));
@@ -434,7 +436,7 @@ std::optional<WindowProduct> find_pixel_product(Node product, const Target& targ
                                                 const NodeMap<int>& stored) {
   Arena arena;
   ArenaScope scope(arena);
-  return Finder(product, &stored).run_without_windows(target);
+  return WindowFinder(product, &stored).run_without_windows(target);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Convolutions in halves on matrix units (codegen/wgmma/tile.h), and their gradients: the copy
-// engine reads windows of images whose channels are innermost in memory. Values that such products
-// read or make are stored so; to the program their shapes are what they were.
+// Implicit GEMM for convolutions of 16-bit floats (codegen/wgmma/tile.h), and their gradients: TMA
+// reads the windows of images whose channels are innermost in memory (im2col mode). Values that
+// such GEMMs read or write are stored so; to the program their shapes stay the same.
 #pragma once
 #include <optional>
 
@@ -10,15 +10,15 @@
 
 namespace tiny {
 
-// A product as it would be read by the copy engine: which axis of each operand's memory has to be
-// innermost, -1 where it lies well, and which is that of the channels in windows; which operand is
-// windows; the axes of the product that count columns, those channels, and the images that are
-// summed over, in the gradient of a weight.
+// A convolution as TMA would read it: the axis of each operand's memory that has to be innermost,
+// -1 where it lies well, and the axis of the channels in windows; which operand is windows; the
+// axes of the product that count columns, those channels, and the images that are summed over, in
+// the gradient of a weight.
 struct WindowProduct {
   Node points[2] = {};
   int inner[2] = {-1, -1}, channel_dims[2] = {-1, -1};
   int with = 0, columns = -1, channels = -1, images = -1;
-  bool copied = true;  // no window is too wide for the copy engine
+  bool copied = true;  // no window is too wide for TMA
   AffineMap maps[2];
 };
 
@@ -27,29 +27,29 @@ struct WindowProduct {
 std::optional<WindowProduct> find_window_product(Node product, const Target& target,
                                                  const NodeMap<int>* stored = nullptr);
 
-// A sum in parts of so many elements each, counted along all axes that are summed over; the last
-// part may have less.
-struct SumParts {
+// Split-K: `slices` of `k_per_slice` elements each, counted along all reduced axes; the last one
+// may be shorter.
+struct SplitK {
   int64_t count = 1, length = 0;
 };
 
 // Into which parts a sum of `length` terms is best cut, in tiles of the gradient of a weight.
-SumParts parts_of_sum(const WindowSizes& sizes, int64_t length, const Target& target);
+SplitK best_split_k(const WindowSizes& sizes, int64_t length, const Target& target);
 
 // An operand of such a product, whose axes `summed` are summed over, once for each part: as it is,
 // or zero where an element is in another part.
-Node in_each_part(Node x, const SumParts& parts);
-Node in_parts(Node x, uint64_t summed, const SumParts& parts);
+Node mask_k_slice(Node x, const SplitK& parts);
+Node in_parts(Node x, uint64_t summed, const SplitK& parts);
 
 // Into which parts the sum of the gradient of a weight is best cut.
-SumParts parts_of(Node product, const WindowProduct& windows, const Target& target);
+SplitK parts_of(Node product, const WindowProduct& windows, const Target& target);
 
-// The product with views of what has to be stored for it. Channels are filled up with zeros to
-// whole boxes of the copy engine where they can be, as it is slow where a box reaches out of a
-// tensor. In parts, it is a sum of sums.
-Node with_windows(Node product, const WindowProduct& windows, const SumParts& parts = {});
+// The product with views of the operands in the layouts that TMA needs. Channels are padded with
+// zeros to whole boxes where they can be, as TMA is slow where a box reaches out of a tensor. With
+// split-K it is a sum of sums.
+Node with_windows(Node product, const WindowProduct& windows, const SplitK& parts = {});
 
-// `x` with axis `dim` innermost, in rows that begin at multiples of 64 bytes where it has halves.
+// `x` with axis `dim` innermost, in rows of 16-bit floats that begin at multiples of 64 bytes.
 Node packed_channels(Node x, int dim);
 
 // Values that lie in memory in the order of their axes: those asked for, and what is sent to other
@@ -57,7 +57,7 @@ Node packed_channels(Node x, int dim);
 NodeMap<char> values_in_order(std::span<const Node> roots);
 
 // Values of the graph that are to be stored with an axis innermost, because such products read
-// them, in whole `rows`, or because they are what halves are made of.
+// them, in whole `rows`, or because 16-bit floats are computed from them.
 struct Innermost {
   NodeMap<int> axes;
   NodeMap<char> rows;

@@ -11,8 +11,8 @@ namespace tiny {
 
 namespace {
 
-constexpr int64_t kFewest = 8, kColumns = 32;  // results of a window; of a tile
-constexpr int64_t kFewestPixels = int64_t{1} << 14;
+constexpr int64_t kMin = 8, kColumns = 32;  // results of a window; of a tile
+constexpr int64_t kMinPixels = int64_t{1} << 14;
 
 // The axes that the results of a window have, of the product's; empty where it is no convolution.
 std::vector<int> axes_of_results(Node n, const std::vector<ProductOperand>& operands, int with,
@@ -33,7 +33,7 @@ std::vector<int> axes_of_results(Node n, const std::vector<ProductOperand>& oper
       pixels *= shape[axis];
     }
   }
-  const bool fits = results >= kFewest && results < kColumns && pixels >= kFewestPixels;
+  const bool fits = results >= kMin && results < kColumns && pixels >= kMinPixels;
   return fits ? out : std::vector<int>{};
 }
 
@@ -112,7 +112,7 @@ std::optional<JoinedResults> join_results(Node n, const Target& target) {
     out.count *= shape[axis];
   }
   joined.push_back(kColumns);
-  // What windows are multiplied with lies in memory with the results innermost, then zeros.
+  // The other operand lies in memory with the results innermost, then zeros.
   weight = summed;
   weight.insert(weight.end(), f->results.begin(), f->results.end());
   for (int axis : weight) memory.push_back(shape[axis]);

@@ -1,5 +1,5 @@
-// Convolutions of so few results for each window that no axis of them fills a tile: gradients of
-// pictures under strided windows have some channels for each phase of the pixels.
+// Convolutions of so few results for each window that no axis of them fills a tile, as gradients of
+// images under strided windows, with some channels for each phase of the pixels: joins these axes.
 #pragma once
 #include <optional>
 
@@ -8,7 +8,7 @@
 
 namespace tiny {
 
-// A product with all results of a window along one axis, the last, filled up to a tile's columns.
+// A product with all results of a window along one axis, the last, padded to a tile's columns.
 struct JoinedResults {
   Node product = nullptr;
   Shape sizes,
@@ -18,7 +18,7 @@ struct JoinedResults {
   Node restored(Node results) const;  // from the product's to those asked for
 };
 
-// Nothing where the product is of another kind, or would be none that the copy engine reads
+// Nothing where the product is of another kind, or would be none that TMA reads
 // (runtime/layout/convolution/implicit.h).
 std::optional<JoinedResults> join_results(Node product, const Target& target);
 

@@ -1,5 +1,5 @@
-// The axes of a product of windows with something that has none, as a convolution of halves and the
-// gradient of its weight are, by the operands that walk along them.
+// The axes of an implicit GEMM (a convolution of 16-bit floats, the gradient of its weight), by the
+// operands that walk along them.
 #pragma once
 #include <vector>
 
@@ -19,13 +19,13 @@ class WindowAxes {
  protected:
   // Of a window; results that share each of them; and pixels for each element of a window. With
   // fewer, threads take no longer than it takes to store images or windows once more.
-  static constexpr int64_t kFewestTaps = 24, kFewestUses = 32, kFewestPixels = 64;
+  static constexpr int64_t kMinTaps = 24, kMinUses = 32, kMinPixels = 64;
 
   // Whether it is such a product, for the tiles of windows of the GPU. `stops`: as of FollowHalves.
   bool find_axes(const Target& target, const NodeMap<int>* stops = nullptr);
   bool is_worth_it() const {
-    return size(taps_) >= kFewestTaps && size(others_) >= kFewestUses &&
-           size(pixels_) >= kFewestPixels * size(taps_);
+    return size(taps_) >= kMinTaps && size(others_) >= kMinUses &&
+           size(pixels_) >= kMinPixels * size(taps_);
   }
 
   const ProductOperand& windows() const { return operands_[static_cast<size_t>(with_)]; }

@@ -82,11 +82,10 @@ void Fields::require_flag(const char* key, bool wanted) const {
 int64_t Fields::integer(Keys keys, std::optional<int64_t> without, int64_t least) const {
   const Found found = get(keys, without.has_value());
   if (!found.value) return *without;
-  constexpr int64_t kMost = int64_t{1} << 40;  // no size of a model is larger
+  constexpr int64_t kMax = int64_t{1} << 40;  // no size of a model is larger
   const json& v = *found.value;
-  const bool fits =
-      v.is_number_integer() && (!v.is_number_unsigned() || v.get<uint64_t>() <= kMost);
-  if (!fits || v.get<int64_t>() < least || v.get<int64_t>() > kMost)
+  const bool fits = v.is_number_integer() && (!v.is_number_unsigned() || v.get<uint64_t>() <= kMax);
+  if (!fits || v.get<int64_t>() < least || v.get<int64_t>() > kMax)
     wrong(found, cat("an integer of at least ", least));
   return v.get<int64_t>();
 }

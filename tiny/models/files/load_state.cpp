@@ -39,9 +39,9 @@ class Renamer {
   // The library's matching goes as deep as a name is long.
   static std::string replaced(const std::string& name, const std::regex& pattern,
                               const std::string& to) {
-    constexpr size_t kMost = 1024;
-    check(name.size() <= kMost, "rename: a name of ", name.size(), " bytes, expected at most ",
-          kMost, ": ", name.substr(0, 80), "...");
+    constexpr size_t kMax = 1024;
+    check(name.size() <= kMax, "rename: a name of ", name.size(), " bytes, expected at most ", kMax,
+          ": ", name.substr(0, 80), "...");
     return std::regex_replace(name, pattern, to);
   }
 

@@ -8,6 +8,7 @@
 
 #include "tiny/base/error.h"
 #include "tiny/base/parallel.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/files/formats/shard_index.h"
 #include "tiny/tensor/pieces.h"
@@ -135,8 +136,8 @@ void TensorFile::open_gguf_parts(const std::string& first) {
   const auto suffix = [&](int64_t part) {
     return formatted("-%05d-of-%05d.gguf", static_cast<int>(part), static_cast<int>(parts));
   };
-  constexpr int64_t kMostParts = 65535;  // it is an u16
-  check(parts <= kMostParts && first.ends_with(suffix(1)), "gguf: ", first, " is one of ", parts,
+  constexpr int64_t kMaxParts = 65535;  // it is an u16
+  check(parts <= kMaxParts && first.ends_with(suffix(1)), "gguf: ", first, " is one of ", parts,
         " files: open the first of them, by a name that ends in ", suffix(1));
   const std::string stem = first.substr(0, first.size() - suffix(1).size());
   std::vector<std::string> missing;
@@ -179,7 +180,7 @@ struct Conversion {
     constexpr int64_t kPart = int64_t{1} << 17;  // whole blocks of every type
     values.resize(static_cast<size_t>(count));
     if (to.dtype != kF32) encoded.resize(static_cast<size_t>(count * to.bytes));
-    in_parallel(static_cast<size_t>((count + kPart - 1) / kPart), core_count(),
+    in_parallel(static_cast<size_t>(ceil_div(count, kPart)), core_count(),
                 [&](size_t part, size_t) {
                   const int64_t begin = static_cast<int64_t>(part) * kPart;
                   const int64_t size = std::min(kPart, count - begin);

@@ -81,11 +81,11 @@ class JsonValue {
  private:
   // The value as text, of which the begin tells enough.
   std::string shortened() const {
-    constexpr size_t kMost = 60;
+    constexpr size_t kMax = 60;
     if (value_->is_structured() && value_->size() > 8)
       return cat(value_->type_name(), " of ", value_->size());
     const std::string text = value_->dump();
-    return text.size() <= kMost ? text : valid_utf8(text.substr(0, kMost)) + "...";
+    return text.size() <= kMax ? text : valid_utf8(text.substr(0, kMax)) + "...";
   }
 
   const Json* value_;

@@ -9,6 +9,7 @@
 #include "tiny/base/error.h"
 
 #if __has_include(<nlohmann/json.hpp>)
+#include "tiny/ir/sizes.h"
 #include "tiny/models/tokenizers/json_value.h"
 #include "tiny/models/tokenizers/read_steps.h"
 #define TINY_HAS_JSON 1
@@ -191,14 +192,14 @@ Truncation read_truncation(const JsonValue& v) {
 
 // "strategy" is "BatchLongest" or {"Fixed": length}.
 Padding read_padding(const JsonValue& v) {
-  constexpr int64_t kMost = 1 << 24;
+  constexpr int64_t kMax = 1 << 24;
   Padding p;
   const JsonValue strategy = v["strategy"];
-  p.multiple_of = std::max<int64_t>(v["pad_to_multiple_of"].integer_or(1, 0, kMost), 1);
+  p.multiple_of = std::max<int64_t>(v["pad_to_multiple_of"].integer_or(1, 0, kMax), 1);
   if (strategy.has("Fixed")) {
     // Rounded up itself; what is longer is not.
-    p.length = strategy["Fixed"].integer(0, kMost);
-    p.length = (p.length + p.multiple_of - 1) / p.multiple_of * p.multiple_of;
+    p.length = strategy["Fixed"].integer(0, kMax);
+    p.length = round_up(p.length, p.multiple_of);
     p.multiple_of = 1;
   } else if (strategy.text_or("BatchLongest") != "BatchLongest") {
     strategy.fail_unsupported();

@@ -8,6 +8,7 @@
 #include "tiny/base/error.h"
 #include "tiny/base/file.h"
 #include "tiny/base/parallel.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/models/text/unicode.h"
 #include "tiny/models/tokenizers/read_gguf.h"
 #include "tiny/models/tokenizers/read_json.h"
@@ -117,7 +118,7 @@ TypedIds encode_texts(const TokenizerParts& parts, std::string_view first,
 
 int64_t padded_length(int64_t length, const Padding& p) {
   const int64_t least = std::max(length, p.length), multiple = std::max<int64_t>(p.multiple_of, 1);
-  return (least + multiple - 1) / multiple * multiple;
+  return round_up(least, multiple);
 }
 
 void pad(std::vector<int32_t>& values, int64_t length, Side side, int32_t value) {

@@ -394,7 +394,7 @@ Tensor Tensor::scatter_add(int64_t dim, const Tensor& index, const Tensor& sourc
 
 namespace {
 
-// What is neutral to the operation, in every element.
+// The identity of the operation, in every element.
 Tensor neutral(Op op, const Tensor& like) {
   if (op == Op::Add) return like.zeros_like();
   if (op == Op::Mul) return like.ones_like();

@@ -11,8 +11,8 @@ namespace tiny {
 namespace {
 
 // sum over the last `count` axes of x * y, which broadcast; rounded once to `result`, or without
-// one to the promoted dtype. Integers wrap around. The gradient of a product of halves is one of
-// halves, as matrix units take it, also where the result is wider.
+// one to the promoted dtype. Integers wrap around. The gradient of a product of 16-bit floats is
+// one of 16-bit floats, as tensor cores take it, also where the result is wider.
 Tensor product_sum(const Tensor& given_x, const Tensor& given_y, int count = 1,
                    std::optional<DType> result = {}) {
   const Tensor x = detail::autocast(given_x), y = detail::autocast(given_y);
@@ -190,7 +190,7 @@ Tensor Tensor::einsum(const std::string& equation, const std::vector<Tensor>& op
     parts.push_back(without_repeats(operands[i], e.inputs[i]));
     t = promote(t, operands[i].dtype());
   }
-  // What later operands or the output still need, from the back.
+  // Axes that later operands or the output still need, from the back.
   std::vector<std::string> needed{e.output};
   for (size_t i = parts.size(); i-- > 1;) needed.push_back(needed.back() + e.inputs[i]);
   std::reverse(needed.begin(), needed.end());

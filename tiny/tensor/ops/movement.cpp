@@ -160,7 +160,7 @@ struct Bounds3 {
   Shape begin_end, steps;
 };
 
-// What x[start:stop:step, ...] means for a shape.
+// The bounds of x[start:stop:step, ...] for a shape.
 Bounds3 slice_bounds(const char* what, Ints shape, const std::vector<Bound>& starts,
                      const std::vector<Bound>& stops, const Shape& steps) {
   check(

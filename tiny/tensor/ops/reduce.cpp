@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "tiny/ir/sizes.h"
 #include "tiny/tensor/detail.h"
 #include "tiny/train/mixed_precision.h"
 
@@ -171,7 +172,7 @@ namespace {
 // Of the last axis, in pieces that a group of threads can hold, and then of these, so that x is
 // read once. Infinite maxima are subtracted, as below, but a piece may be all -inf.
 Tensor log_sum_exp_of_pieces(const Tensor& x, int64_t pieces) {
-  const int64_t n = x.capacity().back(), length = ((n + pieces - 1) / pieces + 7) / 8 * 8;
+  const int64_t n = x.capacity().back(), length = (ceil_div(n, pieces) + 7) / 8 * 8;
   std::vector<Padding> pads(x.rank());
   pads.back().after = pieces * length - n;
   const auto of = [](const Tensor& y) {
@@ -193,7 +194,7 @@ int64_t detail::pieces_of_row(const Tensor& x, int axis) {
   if (n <= kHeld || axis != x.rank() - 1 || x.requires_grad() || x.node()->lengths ||
       !runtime_seam::is_gpu(x.device()))
     return 1;
-  return (n + kByWarp - 1) / kByWarp;
+  return ceil_div(n, kByWarp);
 }
 
 Tensor detail::log_sum_exp(const Tensor& x, int axis) {

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tiny/ir/sizes.h"
 #include "tiny/tensor/detail.h"
 
 namespace tiny {
@@ -76,10 +77,10 @@ Tensor scan_last(const Monoid& m, const Tensor& x, bool gpu) {
   const int64_t n = x.shape().back(), block = gpu ? kGpuScanBlock : kScanBlock;
   if (n <= kScanBlock) return scan_directly(m, x);
   if (gpu && n <= kGpuScanRow) return scan_directly(m, x).contiguous();
-  const int64_t blocks = (n + block - 1) / block;
+  const int64_t blocks = ceil_div(n, block);
   const Tensor split = extend_last(x, n - blocks * block, m.neutral).unflatten(-1, {blocks, block});
   const Tensor totals = scan_last(m, m.fold(split).contiguous(), gpu);
-  // What precedes a block: the scan of the totals, one place later.
+  // The prefix of a block: the scan of the totals, one block later.
   const Tensor before =
       extend_last(totals.narrow(-1, 0, blocks - 1), 1, m.neutral).contiguous().unsqueeze(-1);
   const auto joined = [&](const Tensor& y) { return y.flatten(-2, -1).narrow(-1, 0, n); };
@@ -123,7 +124,7 @@ Tensor ordered_keys(const Tensor& x) {
   return where(v.isnan(), b.full_like(int_max(bits)), ordered);
 }
 
-// What has these keys in a dtype; the least key of a float is NaN too.
+// The values of these keys in a dtype; the least key of a float is NaN too.
 Tensor from_keys(const Tensor& keys, DType t) {
   if (t == kU64) return (keys ^ Tensor::full({}, INT64_MIN, kI64)).bitcast(t);
   if (!t.is_float()) return keys.to(t);
@@ -279,7 +280,7 @@ Tensor sorted_positions(const Tensor& keys, int64_t limit) {
   const Tensor filled = extend_last(keys, n - padded, last).to(kI64);
   Runs r{position, filled};
   if (packed) r = {above(filled, position), Tensor()};
-  // What sorts and merges read, they read from memory.
+  // Sorts and merges read from memory.
   (packed ? r.state : r.keys) = (packed ? r.state : r.keys).contiguous();
   r = sort_blocks(r, run);
   const int64_t needed = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(limit, 1)));
@@ -322,7 +323,7 @@ Tensor largest_positions(const Tensor& keys, int64_t k) {
   const Tensor x = ranked(keys);
   const double balanced = std::sqrt(static_cast<double>(n) / static_cast<double>(k));
   const int64_t block = std::bit_ceil(static_cast<uint64_t>(balanced));
-  const int64_t blocks = (n + block - 1) / block;
+  const int64_t blocks = ceil_div(n, block);
   if (n <= kFewElements || blocks <= k) return position_in(largest_in_rounds(x, k));
   const Tensor split = extend_last(x, n - blocks * block, least(kI64)).unflatten(1, {-1, block});
   const Tensor heads = largest_in_rounds(split.max(2).contiguous(), k).contiguous();

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/models/files/formats/gguf.h"
 
 namespace tiny {
@@ -12,16 +13,16 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
-constexpr int kMostDepth = 32;     // of arrays in arrays
-constexpr uint32_t kMostAxes = 4;  // of a tensor, as in ggml
-constexpr uint64_t kMostKeyBytes = 65535;
-constexpr int64_t kMostAlignment = int64_t{1} << 30;
+constexpr int kMaxDepth = 32;     // of arrays in arrays
+constexpr uint32_t kMaxAxes = 4;  // of a tensor, as in ggml
+constexpr uint64_t kMaxKeyBytes = 65535;
+constexpr int64_t kMaxAlignment = int64_t{1} << 30;
 // Of all before the tensors' data: no vocabulary comes near it, and a file may have holes that make
 // it larger than the memory.
-constexpr uint64_t kMostHeaderBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxHeaderBytes = uint64_t{256} << 20;
 // The least bytes that a value of each kind takes, and an entry of each table.
-constexpr uint64_t kLeastBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
-constexpr uint64_t kLeastItemBytes = 13, kLeastTensorBytes = 24;
+constexpr uint64_t kMinBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
+constexpr uint64_t kMinItemBytes = 13, kMinTensorBytes = 24;
 
 // A name as an error shows it: a line that is not too long.
 std::string shown(std::string name) {
@@ -75,11 +76,11 @@ class Cursor {
 
  private:
   uint64_t left() const {
-    return std::min<uint64_t>(all_.size(), kMostHeaderBytes) - static_cast<uint64_t>(at_);
+    return std::min<uint64_t>(all_.size(), kMaxHeaderBytes) - static_cast<uint64_t>(at_);
   }
   std::string limit() const {
-    if (all_.size() <= kMostHeaderBytes) return "";
-    return cat(" to the limit of ", kMostHeaderBytes, " bytes of a header");
+    if (all_.size() <= kMaxHeaderBytes) return "";
+    return cat(" to the limit of ", kMaxHeaderBytes, " bytes of a header");
   }
 
   const std::string& path_;
@@ -115,10 +116,10 @@ bool read_bool(Cursor& in, const std::string& key) {
 }
 
 MetadataArray read_array(Cursor& in, const std::string& key, int depth) {
-  if (depth == kMostDepth)
-    in.fail("metadata ", key, ": arrays are nested more than ", kMostDepth, " deep");
+  if (depth == kMaxDepth)
+    in.fail("metadata ", key, ": arrays are nested more than ", kMaxDepth, " deep");
   const uint32_t kind = read_kind(in, key);
-  const uint64_t count = in.count("elements of " + key, kLeastBytes[kind]);
+  const uint64_t count = in.count("elements of " + key, kMinBytes[kind]);
   MetadataArray array;
   with_kind(kind, [&]<class T>(T*) {
     std::vector<T> values;
@@ -143,7 +144,7 @@ template <class T> T read_value(Cursor& in, const std::string& key, int depth) {
 Metadata read_metadata(Cursor& in, uint64_t count) {
   Metadata metadata;
   for (uint64_t i = 0; i < count; ++i) {
-    const std::string key = in.text("a metadata key", kMostKeyBytes), name = shown(key);
+    const std::string key = in.text("a metadata key", kMaxKeyBytes), name = shown(key);
     if (metadata.contains(key)) in.fail("metadata ", name, " is there twice");
     with_kind(read_kind(in, name), [&]<class T>(T*) {
       metadata.set(key, MetadataValue(std::in_place_type<T>, read_value<T>(in, name, 0)));
@@ -156,17 +157,17 @@ Metadata read_metadata(Cursor& in, uint64_t count) {
 
 int64_t read_alignment(const Cursor& in, const Metadata& metadata) {
   const int64_t alignment = metadata.integer("general.alignment", 32);
-  if (alignment <= 0 || alignment > kMostAlignment ||
+  if (alignment <= 0 || alignment > kMaxAlignment ||
       !std::has_single_bit(static_cast<uint64_t>(alignment)))
     in.fail("general.alignment is ", alignment, ", expected a power of two of at most ",
-            kMostAlignment);
+            kMaxAlignment);
   return alignment;
 }
 
 Shape read_shape(Cursor& in, const std::string& name) {
   const auto axes = in.number<uint32_t>("the axes of tensor " + name);
-  if (axes > kMostAxes)
-    in.fail("tensor ", name, " has ", axes, " axes, the format allows ", kMostAxes);
+  if (axes > kMaxAxes)
+    in.fail("tensor ", name, " has ", axes, " axes, the format allows ", kMaxAxes);
   Shape shape(axes);
   for (size_t i = axes; i-- > 0;) {
     const auto size = in.number<uint64_t>("the shape of tensor " + name);
@@ -234,8 +235,8 @@ GgufHeader read_gguf_header(const MappedFile& file) {
   Cursor in(file);
   GgufHeader header;
   header.version = read_version(in);
-  const uint64_t tensors = in.count("tensors", kLeastTensorBytes);
-  const uint64_t items = in.count("metadata", kLeastItemBytes);
+  const uint64_t tensors = in.count("tensors", kMinTensorBytes);
+  const uint64_t items = in.count("metadata", kMinItemBytes);
   header.metadata = read_metadata(in, items);
   const int64_t alignment = read_alignment(in, header.metadata);
   std::unordered_set<std::string> names;
@@ -244,7 +245,7 @@ GgufHeader read_gguf_header(const MappedFile& file) {
     if (!names.insert(header.tensors.back().name).second)
       in.fail("tensor ", shown(header.tensors.back().name), " is there twice");
   }
-  const int64_t data_begin = (in.at() + alignment - 1) / alignment * alignment;
+  const int64_t data_begin = round_up(in.at(), alignment);
   place(in, header.tensors, data_begin, file.size());
   file.release(0, in.at());
   return header;

@@ -3,14 +3,15 @@
 #include <unordered_set>
 
 #include "tiny/base/error.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/models/files/formats/gguf.h"
 
 namespace tiny {
 
 namespace {
 
-constexpr size_t kMostNameBytes = 63;  // ggml's GGML_MAX_NAME with its end
-constexpr size_t kMostKeyBytes = 65535, kMostAxes = 4;
+constexpr size_t kMaxNameBytes = 63;  // ggml's GGML_MAX_NAME with its end
+constexpr size_t kMaxKeyBytes = 65535, kMaxAxes = 4;
 
 template <class T> void put(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -32,16 +33,12 @@ void put(std::string& out, const MetadataArray& array) {
       array.values);
 }
 
-int64_t round_up(int64_t size, int64_t alignment) {
-  return (size + alignment - 1) / alignment * alignment;
-}
-
 class Writer {
  public:
   Writer(const std::string& path, const Metadata& metadata)
       : path_(path), alignment_(metadata.integer("general.alignment", 32)) {
-    constexpr int64_t kMost = int64_t{1} << 30;
-    require(alignment_ >= 8 && alignment_ <= kMost &&
+    constexpr int64_t kMax = int64_t{1} << 30;
+    require(alignment_ >= 8 && alignment_ <= kMax &&
                 std::has_single_bit(static_cast<uint64_t>(alignment_)),
             "general.alignment is ", alignment_, ", expected a power of two of 8 to 2^30");
   }
@@ -53,8 +50,8 @@ class Writer {
     put(out, static_cast<uint64_t>(tensors.size()));
     put(out, static_cast<uint64_t>(metadata.items().size()));
     for (const auto& [key, value] : metadata.items()) {
-      require(key.size() <= kMostKeyBytes, "a metadata key has ", key.size(),
-              " bytes, the format allows ", kMostKeyBytes);
+      require(key.size() <= kMaxKeyBytes, "a metadata key has ", key.size(),
+              " bytes, the format allows ", kMaxKeyBytes);
       put(out, key);
       put(out, static_cast<uint32_t>(value.index()));
       std::visit([&](const auto& v) { put(out, v); }, value);
@@ -98,10 +95,10 @@ class Writer {
   void put_tensor(std::string& out, const OutputTensor& tensor, int64_t offset) const {
     require(tensor.type->gguf >= 0, "tensor ", tensor.name, ": the format has no type ",
             tensor.type->name);
-    require(tensor.name.size() <= kMostNameBytes, "tensor ", tensor.name, ": a name of ",
-            tensor.name.size(), " bytes, the format allows ", kMostNameBytes);
-    require(tensor.shape.size() <= kMostAxes, "tensor ", tensor.name, " has ", tensor.shape.size(),
-            " axes, the format allows ", kMostAxes);
+    require(tensor.name.size() <= kMaxNameBytes, "tensor ", tensor.name, ": a name of ",
+            tensor.name.size(), " bytes, the format allows ", kMaxNameBytes);
+    require(tensor.shape.size() <= kMaxAxes, "tensor ", tensor.name, " has ", tensor.shape.size(),
+            " axes, the format allows ", kMaxAxes);
     put(out, tensor.name);
     put(out, static_cast<uint32_t>(tensor.shape.size()));
     for (auto size = tensor.shape.rbegin(); size != tensor.shape.rend(); ++size)

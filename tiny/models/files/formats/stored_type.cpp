@@ -113,14 +113,14 @@ template <class Is> const StoredType* find_row(Is is) {
 }  // namespace
 
 std::optional<int64_t> StoredType::bytes_of(Ints shape) const {
-  constexpr int64_t kMost = int64_t{1} << 62;
+  constexpr int64_t kMax = int64_t{1} << 62;
   int64_t count = 1;
   bool fits = true;
   for (int64_t size : shape) fits = fits && !__builtin_mul_overflow(count, size, &count);
   const int64_t row = safetensors ? count : shape.empty() ? 1 : shape.back();
   int64_t result = 0;
   if (!fits || count < 0 || row % elements != 0) return {};
-  if (__builtin_mul_overflow(count / elements, bytes, &result) || result > kMost) return {};
+  if (__builtin_mul_overflow(count / elements, bytes, &result) || result > kMax) return {};
   return result;
 }
 

@@ -29,7 +29,7 @@ struct Pieces {
 // May be called by several threads at once.
 using PreTokenizer = std::function<void(Pieces&)>;
 
-// What becomes of a match and of the text between matches.
+// Treatment of a match and of the text between matches.
 enum class SplitBehavior {
   Removed,             // "a-b" at "-": a, b
   Isolated,            // a, -, b

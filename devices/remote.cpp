@@ -1,4 +1,4 @@
-#include "devices/absent.h"
+#include "devices/remote.h"
 
 #include "tiny/base/error.h"
 
@@ -13,19 +13,19 @@ class Nothing : public Recording {
 
 }  // namespace
 
-void AbsentDevice::download(void*, const void*, size_t bytes) {
+void RemoteDevice::download(void*, const void*, size_t bytes) {
   throw Error(cat("a value of ", bytes, " bytes is on rank ", rank,
                   " alone: bring it to this one "
                   "with to(), in all processes"));
 }
 
-std::unique_ptr<Recording> AbsentDevice::record(std::vector<LaunchItem>) {
+std::unique_ptr<Recording> RemoteDevice::record(std::vector<LaunchItem>) {
   return std::make_unique<Nothing>();
 }
 
-std::string AbsentDevice::missing_for_sums(SumBy by, DType dtype) {
+std::string RemoteDevice::missing_for_all_reduce(SumBy by, DType dtype) {
   if (by != SumBy::Library) return "GPUs of other processes add up by a library alone";
-  return own_.missing_for_sums(by, dtype);
+  return own_.missing_for_all_reduce(by, dtype);
 }
 
 }  // namespace tiny

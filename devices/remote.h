@@ -1,5 +1,5 @@
-// A device of another process: all processes schedule its work, that one alone computes it. It has
-// addresses but no memory.
+// RemoteDevice: a device of another process. All processes schedule its work, its owner alone
+// computes it. It has addresses but no memory.
 #pragma once
 #include <atomic>
 
@@ -7,13 +7,13 @@
 
 namespace tiny {
 
-class AbsentDevice : public Device {
+class RemoteDevice : public Device {
  public:
   // `own`: this process's, to which the other one is taken to be alike: schedules must not depend
   // on who makes them.
-  AbsentDevice(Device& own, int owner) : own_(own) {
+  RemoteDevice(Device& own, int owner) : own_(own) {
     rank = owner;
-    is_absent = true;
+    is_remote = true;
   }
   const Target& target() const override { return own_.target(); }
   void* alloc(size_t bytes) override {
@@ -33,9 +33,9 @@ class AbsentDevice : public Device {
   void launch(Program&, const LaunchSize&, const std::vector<void*>&) override {}
   void synchronize() override {}
   std::unique_ptr<Recording> record(std::vector<LaunchItem> items) override;
-  std::string missing_for_sums(SumBy by, DType dtype) override;
-  std::shared_ptr<SumOfRanks> add_up(std::span<const SharedSum> sums) override {
-    return own_.add_up(sums);
+  std::string missing_for_all_reduce(SumBy by, DType dtype) override;
+  std::shared_ptr<PendingAllReduce> all_reduce(std::span<const AllReduce> sums) override {
+    return own_.all_reduce(sums);
   }
 
  private:
