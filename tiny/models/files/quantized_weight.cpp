@@ -32,7 +32,7 @@ ByteRows byte_rows(const Tensor& x, int64_t blocks, int64_t groups, int lowest) 
   return out;
 }
 
-// (rows, ...) with rows by 16: (panels, ..., 16). The last panel is filled up with zeros.
+// (rows, ...) with rows by 16: (panels, ..., 16). The last panel is padded with zeros.
 Tensor in_panels(Tensor t) {
   std::vector<Padding> pads(static_cast<size_t>(t.rank()));
   pads[0].after = (kRows - t.size(0) % kRows) % kRows;

@@ -14,7 +14,7 @@ namespace tiny {
 
 // How products are computed. Floats: of x as it is and the weight's exact values in f32. Bytes: of
 // x rounded to 8 bits, with a scale for each 32 neighbours, as llama.cpp does on CPUs: integers are
-// multiplied and added up exactly, several times as fast; the error is about 1 % of the result's
+// multiplied and added up exactly, several times as fast; the error is below 1 % of the result's
 // deviation.
 enum class QuantizedProduct { Floats, Bytes };
 
