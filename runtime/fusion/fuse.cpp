@@ -239,17 +239,19 @@ class Fuser {
       if (!can_join(n)) return false;
     for (Node n : to.outputs)
       if (!can_join(n)) return false;
+    const Target& target = targets_.of(to.outputs[0]);
+    const bool gpu = target.kind == Target::Kind::Gpu;
     bool reads_all = true;
     int64_t read = 0;  // elements of the largest output that is
     for (Node out : from.outputs)
       if (is_read(to, out)) read = std::max(read, numel(out->shape()));
-    for (Node out : from.outputs)
-      reads_all &=
-          reads_own_row(to, out) ||
-          (!is_read(to, out) &&
-           ((from.inner.contains(out) && numel(out->shape()) <= read) ||
-            is_of_read_rows(from, to, out) || (joins_small_ && is_small_sibling(out, to))));
-    const bool of_rows = !reads_all && is_of_rows(from, to);
+    for (Node out : from.outputs) {
+      if (reads_own_row(to, out)) continue;
+      const bool inside = (from.inner.contains(out) && numel(out->shape()) <= read) ||
+                          (joins_small_ && is_small_sibling(out, to));
+      reads_all &= !is_read(to, out) && (inside || (gpu && is_of_read_rows(from, to, out)));
+    }
+    const bool of_rows = gpu && !reads_all && is_of_rows(from, to);
     if (!reads_all && !both_sent && !of_rows) return false;
     if (numel(to.outputs[0]->shape()) == 0) return false;  // no kernel will run for it
     int64_t rows = std::max<int64_t>(1, numel(from.outputs[0]->shape()));
@@ -257,7 +259,6 @@ class Fuser {
     if (of_rows) std::swap(rows, size);
     if ((from.is_gemm || to.is_gemm) && rows != size) return false;
     if (from.is_gemm && (to.is_gemm || has_reduce(to))) return false;  // units do one sum
-    const Target& target = targets_.of(to.outputs[0]);
     if (target.has_wgmma && rows > kManyResults) {
       if (from.is_gemm && is_long_epilogue(p, c, kWorthStoring)) return false;
       if (to.is_gemm && is_long_epilogue(c, p, worth_storing(true))) return false;
@@ -265,9 +266,7 @@ class Fuser {
         return false;
     }
     const int64_t work = std::max(from.work, to.work);
-    if (rows != size && target.kind == Target::Kind::Gpu && work > kFewElements &&
-        lie_apart(from, to))
-      return false;
+    if (rows != size && gpu && work > kFewElements && lie_apart(from, to)) return false;
     if (rows != size || has_reduce(to)) {
       if (work > kSmallWork && (rows < enough_rows(target) || work / rows > kRowElements))
         return false;

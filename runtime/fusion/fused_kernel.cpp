@@ -31,7 +31,24 @@ bool is_read(const FusedKernel& k, Node n) {
   return std::any_of(k.reads.begin(), k.reads.end(), [&](const Read& r) { return r.leaf == n; });
 }
 
+namespace {
+
+// Whether values belong to rows along the last axes: all axes before the last of theirs are those
+// of the whole. The sums of channels do not, which lie between images and pixels.
+bool is_of_last_axes(Node values, Node whole) {
+  if (values->rank != whole->rank) return false;
+  int last = values->rank - 1;
+  while (last >= 0 && values->shape()[last] == 1) --last;
+  for (int i = 0; i <= last; ++i)
+    if (values->shape()[i] != whole->shape()[i]) return false;
+  return true;
+}
+
+}  // namespace
+
 bool is_of_read_rows(const FusedKernel& from, const FusedKernel& to, Node out) {
+  Node a = from.outputs[0], b = to.outputs[0];
+  if (!is_of_last_axes(out, numel(a->shape()) > numel(b->shape()) ? a : b)) return false;
   return std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node read) {
     return same(read->shape(), out->shape()) && is_read(to, read) && reads_own_row(to, read);
   });
@@ -45,7 +62,7 @@ bool sums_rows(const FusedKernel& from, const FusedKernel& to, Node sum) {
   const bool is_by_row = std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node n) {
     return n->op == Op::ReduceAxis && same(n->shape(), sum->shape()) && from.inner.contains(n);
   });
-  if (sum->op != Op::ReduceAxis || !is_by_row || rows->rank != sum->rank) return false;
+  if (sum->op != Op::ReduceAxis || !is_by_row || !is_of_last_axes(sum, rows)) return false;
   const auto is_of_row = [&](const Read& r) {
     for (int i = 0; i < rows->rank; ++i)
       if (rows->shape()[i] != 1 &&
