@@ -348,7 +348,7 @@ Node align(Node sink, const Opt& opt) {
   const Node r = range_with_id(sink, opt.axis), start = start_along(sink, r, opt.amount);
   const int64_t n = extent(r), amount = opt.amount;
   if (!start) {
-    const Node in = new_range(index((n + amount - 1) / amount * amount), opt.axis, kind(r));
+    const Node in = new_range(index(round_up(n, amount)), opt.axis, kind(r));
     NodeMap<Replacement> map;
     map[r] = {in, {in}, less(in, index(n))};
     return replace(sink, std::move(map));

@@ -6,13 +6,6 @@
 
 namespace tiny {
 
-Node moved(Node root, Node base, Node onto) {
-  if (root == base) return onto;
-  std::vector<Node> srcs(root->srcs().begin(), root->srcs().end());
-  srcs[0] = moved(srcs[0], base, onto);
-  return with_sources(root, srcs);
-}
-
 Node behind(Node n) {
   while (n->op == Op::After) n = base_of(n->src(0));
   return n;

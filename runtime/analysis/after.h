@@ -7,9 +7,6 @@
 
 namespace tiny {
 
-// The movement of `root` above its base on top of another node.
-Node moved(Node root, Node base, Node onto);
-
 // The value that an After stands for (any other node: itself).
 Node behind(Node n);
 

@@ -11,7 +11,8 @@ struct GraphPlan {
   std::vector<Node> roots;   // the rewritten graph
   std::vector<Node> stored;  // values in it that products read: they get memory as they are
   bool innermost = false;    // some values lie with another axis innermost than their shape says
-  NodeMap<Node> now;         // nodes of the graph that was rewritten, as they are in this one
+  // How nodes of the graph that was rewritten came to be those of this one: map after map.
+  std::vector<NodeMap<Node>> now;
 };
 
 }  // namespace tiny

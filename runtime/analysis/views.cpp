@@ -12,6 +12,13 @@ Node base_of(Node n) {
   return n;
 }
 
+Node moved(Node root, Node base, Node onto) {
+  if (root == base) return onto;
+  std::vector<Node> srcs(root->srcs().begin(), root->srcs().end());
+  srcs[0] = moved(srcs[0], base, onto);
+  return make(root->op, srcs[0]->dtype, srcs, root->payload);
+}
+
 bool is_leaf(Node n) {
   return n->op == Op::Param || n->op == Op::Const || n->op == Op::Iota || n->op == Op::After;
 }

@@ -9,6 +9,9 @@ namespace tiny {
 // The node below all movement.
 Node base_of(Node n);
 
+// The movement of `root` above its base on top of another node, perhaps of another dtype.
+Node moved(Node root, Node base, Node onto);
+
 // Neither computed nor stored by a kernel: what is there before, and what costs nothing.
 bool is_leaf(Node n);
 

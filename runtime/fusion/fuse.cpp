@@ -240,6 +240,8 @@ class Fuser {
     for (Node n : to.outputs)
       if (!can_join(n)) return false;
     const Target& target = targets_.of(to.outputs[0]);
+    // On CPUs values of rows beside others made a step of MNIST 12 % slower: sums of channels then
+    // join what reads them.
     const bool gpu = target.kind == Target::Kind::Gpu;
     bool reads_all = true;
     int64_t read = 0;  // elements of the largest output that is

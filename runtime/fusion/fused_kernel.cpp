@@ -44,18 +44,6 @@ bool is_of_last_axes(Node values, Node whole) {
   return true;
 }
 
-}  // namespace
-
-bool is_of_read_rows(const FusedKernel& from, const FusedKernel& to, Node out) {
-  Node a = from.outputs[0], b = to.outputs[0];
-  if (!is_of_last_axes(out, numel(a->shape()) > numel(b->shape()) ? a : b)) return false;
-  return std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node read) {
-    return same(read->shape(), out->shape()) && is_read(to, read) && reads_own_row(to, read);
-  });
-}
-
-namespace {
-
 // Whether a sum goes along the rows that `from` writes, for each of which it has a value already.
 bool sums_rows(const FusedKernel& from, const FusedKernel& to, Node sum) {
   Node rows = from.outputs[0];
@@ -76,6 +64,14 @@ bool sums_rows(const FusedKernel& from, const FusedKernel& to, Node sum) {
 }
 
 }  // namespace
+
+bool is_of_read_rows(const FusedKernel& from, const FusedKernel& to, Node out) {
+  Node a = from.outputs[0], b = to.outputs[0];
+  if (!is_of_last_axes(out, numel(a->shape()) > numel(b->shape()) ? a : b)) return false;
+  return std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node read) {
+    return same(read->shape(), out->shape()) && is_read(to, read) && reads_own_row(to, read);
+  });
+}
 
 bool is_of_rows(const FusedKernel& from, const FusedKernel& to) {
   return std::all_of(to.outputs.begin(), to.outputs.end(), [&](Node out) {

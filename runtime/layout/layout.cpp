@@ -1,6 +1,7 @@
 #include "runtime/layout/layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -222,7 +223,7 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
     if (const Node* now = done.find(s))
       out.stored.push_back(innermost.contains(s) ? base_of(*now) : *now);
   out.innermost = innermost.size() > 0;
-  out.now = std::move(done);
+  out.now.push_back(std::move(done));
   return out;
 }
 
@@ -230,12 +231,12 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
   std::map<const Target*, Layouts> layouts;
-  NodeMap<Node> now;
-  for (Node n : topological(given)) now[n] = n;
   std::vector<Node> roots(given.begin(), given.end());
-  const auto rewrite = [&](const NodeMap<Node>& next) {
+  std::vector<NodeMap<Node>> rewrites;
+  const auto rewrite = [&](NodeMap<Node> next) {
+    if (next.size() == 0) return;
     for (Node& r : roots) r = *next.find(r);
-    now = one_after_the_other(given, now, next);
+    rewrites.push_back(std::move(next));
   };
   rewrite(split_products(roots));
   rewrite(unit_products(roots, targets));
@@ -255,7 +256,8 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
   GraphPlan out = rewritten(roots, {}, innermost.axes, store, change);
   for (const auto& [target, chosen] : layouts)
     out.stored.insert(out.stored.end(), chosen.stored.begin(), chosen.stored.end());
-  out.now = one_after_the_other(given, now, out.now);
+  out.now.insert(out.now.begin(), std::make_move_iterator(rewrites.begin()),
+                 std::make_move_iterator(rewrites.end()));
   return out;
 }
 

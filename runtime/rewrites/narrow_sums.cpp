@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/analysis/views.h"
+
 namespace tiny {
 
 namespace {
@@ -19,12 +21,6 @@ Shape sorted_sizes(Node n) {
   std::erase(sizes, 1);
   std::sort(sizes.begin(), sizes.end());
   return sizes;
-}
-
-// The movement from `from` to `top` on `to`.
-Node moved(Node top, Node from, Node to) {
-  if (top == from) return to;
-  return make(top->op, to->dtype, {moved(top->src(0), from, to)}, top->payload);
 }
 
 }  // namespace

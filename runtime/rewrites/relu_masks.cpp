@@ -90,7 +90,7 @@ GraphPlan reuse_masks(const GraphPlan& layout, const NodeTargets& targets) {
   for (Node r : layout.roots) out.roots.push_back(*done.find(r));
   for (Node s : layout.stored) out.stored.push_back(*done.find(s));
   out.innermost = layout.innermost;
-  out.now = std::move(done);
+  out.now.push_back(std::move(done));
   return out;
 }
 

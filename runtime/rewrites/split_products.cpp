@@ -1,5 +1,6 @@
 #include "runtime/rewrites/split_products.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "runtime/analysis/views.h"
@@ -41,9 +42,13 @@ Node split(Node reduce) {
 }  // namespace
 
 NodeMap<Node> split_products(std::span<const Node> roots) {
-  return rebuild(roots, [](Node n, Node now) {
-    const bool is_sum = now->op == Op::ReduceAxis && now->arg<ReduceArg>().op == Op::Add;
-    if (!is_sum || now->src(0)->op != Op::Add) return now;
+  const auto is_sum_of_sums = [](Node n) {
+    return n->op == Op::ReduceAxis && n->arg<ReduceArg>().op == Op::Add && n->src(0)->op == Op::Add;
+  };
+  const std::vector<Node> order = topological(roots);
+  if (std::none_of(order.begin(), order.end(), is_sum_of_sums)) return NodeMap<Node>();
+  return rebuild(roots, [&](Node n, Node now) {
+    if (!is_sum_of_sums(now)) return now;
     const LabelScope label(n->label);
     return split(now);
   });

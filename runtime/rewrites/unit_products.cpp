@@ -6,6 +6,7 @@
 #include "runtime/analysis/operand.h"
 #include "runtime/analysis/views.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
@@ -24,9 +25,8 @@ bool is_broadcast_half(Node factor) {
 
 // The movement of `x` on top of the 16-bit floats that it widens.
 Node as_halves(Node x) {
-  if (x->op == Op::Cast) return x->src(0);
-  Node below = as_halves(x->src(0));
-  return make(x->op, below->dtype, {below}, x->payload);
+  Node wide = base_of(x);
+  return moved(x, wide, wide->src(0));
 }
 
 // `factor` for a product with `size` elements along `axis`, zeros where there were none: from a
@@ -72,7 +72,7 @@ Node with_aligned_rows(Node reduce) {
   Node mul = reduce->src(0);
   const int axis = last_axis(reduce->shape());
   const int64_t columns = reduce->shape()[axis];
-  const int64_t size = (columns + kAligned - 1) / kAligned * kAligned;
+  const int64_t size = round_up(columns, kAligned);
   if (size == columns || numel(reduce->shape()) < kManyResults || !is_for_units(reduce))
     return reduce;
   int own = 0;

@@ -85,8 +85,8 @@ class Planner {
       follow(layout = spread_layouts(layout, outputs));
     }
     if (env_int("OPT")) follow(layout = reuse_masks(layout, targets));
-    layout.now = put_afters_on_memory(layout.roots, layout.stored);
-    follow(layout);
+    if (auto now = put_afters_on_memory(layout.roots, layout.stored); now.size() > 0)
+      layout.now.push_back(std::move(now));
     scatter_in_place(layout);
     follow(layout);
     if (has_lengths_) needed_ = elements_within_lengths(graph_.roots, plain, now_, layout.roots);
@@ -99,25 +99,26 @@ class Planner {
   }
 
  private:
-  // Of a graph with lengths: its nodes as they are after one more rewrite.
+  // Of a graph with lengths: its nodes as they are after more rewrites.
   void follow(GraphPlan& rewritten) {
-    const NodeMap<Node> now = std::exchange(rewritten.now, NodeMap<Node>());
-    if (has_lengths_ && now.size() > 0) now_ = one_after_the_other(graph_.roots, now_, now);
+    for (const NodeMap<Node>& now : std::exchange(rewritten.now, {}))
+      if (has_lengths_) now_ = one_after_the_other(graph_.roots, now_, now);
   }
 
   // x assigned a copy of itself in which some elements are replaced: the scatter itself is the
   // assignment, and where it works in place no other element is touched.
   void scatter_in_place(GraphPlan& layout) {
-    layout.now = rebuild(layout.roots, [&](Node, Node n) {
+    NodeMap<Node> now = rebuild(layout.roots, [&](Node, Node n) {
       if (n->op != Op::Assign || n->src(1)->op != Op::Scatter || n->src(1)->src(0) != n->src(0))
         return n;
       if (overwritten_input(n->src(1)) < 0) return n;
       assigned_[n->src(1)] = 1;
       return n->src(1);
     });
-    for (Node& r : layout.roots) r = *layout.now.find(r);
+    for (Node& r : layout.roots) r = *now.find(r);
     for (Node& s : layout.stored)
-      if (const Node* other = layout.now.find(s)) s = *other;
+      if (const Node* other = now.find(s)) s = *other;
+    layout.now.push_back(std::move(now));
   }
 
   const Normalized& graph_;

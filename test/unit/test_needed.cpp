@@ -4,25 +4,16 @@
 
 #include <cmath>
 
-#include "runtime/schedule/schedule.h"
 #include "test/unit/kernels.h"
+#include "test/unit/schedules.h"
 #include "tiny/nn/functional.h"
 #include "tiny/tensor/tensor.h"
 #include "tiny/tensor/variable.h"
 
 using namespace tiny;
+using namespace tiny::test;
 
 namespace {
-
-std::shared_ptr<const Schedule> schedule_of(const std::vector<Tensor>& tensors,
-                                            const std::string& device) {
-  std::vector<Node> roots;
-  for (const Tensor& t : tensors) roots.push_back(t.node());
-  const Normalized graph = normalize(roots);
-  std::vector<int> devices;
-  for (size_t i = 0; i < graph.buffers.size(); ++i) devices.push_back(device_id(device));
-  return schedule(graph, devices, device_id(device));
-}
 
 Tensor input(const Shape& shape) {
   return Tensor::from(std::vector<float>(static_cast<size_t>(numel(shape))), shape, "CPU");
@@ -62,7 +53,7 @@ TEST_CASE("scores of a cache are computed to its length, also where the step wri
       CAPTURE(device);
       std::vector<Tensor> roots{y};
       if (written) roots.insert(roots.end(), {keys, values});
-      const auto [with, all] = gated(*schedule_of(roots, device), kHeads * kMax);
+      const auto [with, all] = gated(*schedule_on(device, roots), kHeads * kMax);
       CHECK(with >= 1);
       CHECK(all - with == (written ? 2 : 0));  // what is written into the caches
     }
@@ -74,7 +65,7 @@ TEST_CASE("a product that a layout rewrites is computed to its length") {
   const Tensor x = input({64, 65536}), w = input({65536, 64});
   Variable n("n", 1, 64);
   const Tensor y = x.narrow(0, 0, n.bind(3)).matmul(w);
-  const auto [with, all] = gated(*schedule_of({y}, "EMU:CUDA:sm_80"), 64 * 64);
+  const auto [with, all] = gated(*schedule_on("EMU:CUDA:sm_80", {y}), 64 * 64);
   CHECK(with == 2);
   CHECK(all == 3);  // and w, whose columns are stored in order
 }
@@ -84,7 +75,7 @@ TEST_CASE("what is also read without its length is needed as a whole") {
   Variable n("n", 1, 64);
   const Tensor y = x.sin().contiguous();
   const Tensor part = y.narrow(0, 0, n.bind(3)).exp(), whole = y.cumsum(0);
-  const auto [with, all] = gated(*schedule_of({part, whole}, "CPU"), 64 * 8);
+  const auto [with, all] = gated(*schedule_on("CPU", {part, whole}), 64 * 8);
   CHECK(with == 1);
   CHECK(all > with);
 }

@@ -7,8 +7,8 @@
 #include "codegen/kernel/choice.h"
 #include "codegen/lower.h"
 #include "runtime/analysis/views.h"
-#include "runtime/schedule/schedule.h"
 #include "test/unit/kernels.h"
+#include "test/unit/schedules.h"
 #include "tiny/base/env.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
@@ -21,15 +21,6 @@ using namespace tiny::test;
 namespace {
 
 constexpr const char* kHopper = "EMU:CUDA:sm_90a";
-
-std::shared_ptr<const Schedule> schedule_of(const std::vector<Tensor>& tensors,
-                                            const char* device) {
-  std::vector<Node> roots;
-  for (const Tensor& t : tensors) roots.push_back(resolved(t.node()));
-  const Normalized graph = normalize(roots);
-  const std::vector<int> devices(graph.buffers.size(), device_id(device));
-  return schedule(graph, devices, device_id(device));
-}
 
 Tensor parameter(const Shape& shape) {
   Tensor t = Tensor::from(std::vector<float>(static_cast<size_t>(numel(shape))), shape, "CPU");
@@ -44,7 +35,7 @@ struct Products {
 Products products_of(const std::vector<Tensor>& tensors) {
   const Target target = find_device(kHopper).target();
   Products out;
-  for (const Step& step : schedule_of(tensors, kHopper)->steps) {
+  for (const Step& step : schedule_on(kHopper, tensors)->steps) {
     Node kernel = step.kernel.get();
     if (!kernel) continue;
     int sums = 0, products = 0;
@@ -106,7 +97,7 @@ TEST_CASE("a vocabulary of odd size is computed in aligned rows") {
   roots.push_back(loss);
   CHECK(products_of(roots).others == 0);
   int odd = 0;
-  for (const Step& step : schedule_of(roots, kHopper)->steps)
+  for (const Step& step : schedule_on(kHopper, roots)->steps)
     for (Node store : step.kernel.get()->srcs())
       odd += numel(store->src(1)->shape()) == kRows * kWords;
   CHECK(odd == 0);
