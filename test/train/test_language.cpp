@@ -12,6 +12,7 @@
 #include <string>
 
 #include "test/error_of.h"
+#include "test/temporary_folder.h"
 #include "tiny/base/error.h"
 #include "tiny/models/weights.h"
 
@@ -19,20 +20,6 @@ using namespace tiny;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A folder that is removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / cat("tiny_test_language_", ::getpid())) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
 
 struct Ended {
   int status = -1;
@@ -79,7 +66,7 @@ constexpr const char* kSmall =
 // Whether a run that is stopped and one that goes on end with what a whole one ends with: weights,
 // moments, losses of all steps, random numbers.
 void check_resumed(const std::string& program, const std::string& more) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("language");
   const std::string a = folder.file("a"), b = folder.file("b");
   const std::string small = cat(kSmall, " --steps 10 --every 4 ", more, " --checkpoint ");
   const Ended whole = run(program, small + a);
@@ -98,7 +85,7 @@ void check_resumed(const std::string& program, const std::string& more) {
 
 TEST_CASE("gpt2 learns the stories that it writes, and gives a model with its tokenizer") {
   if (!is_built("gpt2")) return;
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("language");
   const Ended ended = run("gpt2", cat(kSmall, " --steps 60 --lr 0.01 --tokens 12 --curve ",
                                       folder.file("curve.svg"), " --folder ", folder.file("m")));
   REQUIRE_MESSAGE(ended.status == 0, ended.output);
@@ -118,7 +105,7 @@ TEST_CASE("gpt2 learns the stories that it writes, and gives a model with its to
 
 TEST_CASE("gpt2 reads a text, or its tokens") {
   if (!is_built("gpt2")) return;
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("language");
   std::string text;
   for (int i = 0; i < 400; ++i) text += cat("line ", i, " of many\n");
   std::ofstream(folder.file("text")) << text;
@@ -143,7 +130,7 @@ TEST_CASE("gpt2 goes on bit for bit") {
 
 TEST_CASE("bert fills gaps, and learns from a few labels what texts are about") {
   if (!is_built("bert")) return;
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("language");
   const Ended ended =
       run("bert", cat(kSmall, " --steps 40 --lr 0.01 --tune-steps 30 --tune-lr 0.01 --folder ",
                       folder.file("m")));
@@ -160,7 +147,7 @@ TEST_CASE("bert fills gaps, and learns from a few labels what texts are about") 
 
 TEST_CASE("bert reads texts and labels from files") {
   if (!is_built("bert")) return;
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("language");
   std::ofstream texts(folder.file("texts")), labelled(folder.file("labelled"));
   for (int i = 0; i < 400; ++i) {
     const bool is_long = i % 2 == 1;

@@ -1,6 +1,11 @@
 // Language models of a few thousand random parameters.
 #pragma once
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "tiny/base/error.h"
 #include "tiny/models/transformer.h"
@@ -23,6 +28,14 @@ inline models::Transformer random_model(const std::string& json) {
   models::Transformer model(c);
   model.initialize();
   return model;
+}
+
+inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
+  return most;
 }
 
 }  // namespace tiny::test

@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "test/error_of.h"
+#include "test/temporary_folder.h"
 #include "tiny/base/error.h"
 #include "tiny/data/datasets.h"
 
@@ -17,21 +18,6 @@ using namespace tiny;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A folder that is removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / cat("tiny_test_data_", ::getpid())) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
 
 using Bytes = std::vector<uint8_t>;
 
@@ -68,7 +54,7 @@ void write_digits(const TemporaryFolder& folder, const std::string& prefix, uint
 }  // namespace
 
 TEST_CASE("an idx file reads the same plain and compressed") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   const Bytes bytes = idx_bytes({2, 3}, 6);
   write_plain(folder.file("plain"), bytes);
   write_gzip(folder.file("packed.gz"), bytes);
@@ -80,7 +66,7 @@ TEST_CASE("an idx file reads the same plain and compressed") {
 }
 
 TEST_CASE("a missing idx file or a folder in its place is an error") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   const std::string path = folder.file("none");
   CHECK(error_of([&] { read_idx(path); }) ==
         cat("idx: cannot open ", path, ": No such file or directory"));
@@ -89,7 +75,7 @@ TEST_CASE("a missing idx file or a folder in its place is an error") {
 }
 
 TEST_CASE("an idx file of another length than its header says names both sizes") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   const std::string path = folder.file("a");
   write_plain(path, idx_bytes({2, 3}, 5));
   CHECK(error_of([&] { read_idx(path); }) ==
@@ -103,7 +89,7 @@ TEST_CASE("an idx file of another length than its header says names both sizes")
 }
 
 TEST_CASE("an idx header of absurd sizes is an error that costs no memory") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   const std::string path = folder.file("a");
   write_plain(path, idx_bytes({0xffffffff, 0x7fffffff}, 3));
   CHECK(error_of([&] { read_idx(path); }) ==
@@ -116,7 +102,7 @@ TEST_CASE("an idx header of absurd sizes is an error that costs no memory") {
 }
 
 TEST_CASE("a file that is not idx shows how it begins") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   const std::string path = folder.file("a");
   write_plain(path, {'<', 'h', 't', 'm', 'l'});
   CHECK(error_of([&] { read_idx(path); }) ==
@@ -125,7 +111,7 @@ TEST_CASE("a file that is not idx shows how it begins") {
 }
 
 TEST_CASE("a truncated or altered gzip file is an error") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   const std::string path = folder.file("a.gz");
   write_gzip(path, idx_bytes({100, 100}, 10000));
   const Bytes whole = read_plain(path);
@@ -142,7 +128,7 @@ TEST_CASE("a truncated or altered gzip file is an error") {
 }
 
 TEST_CASE("the four MNIST files are found with and without .gz") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   write_digits(folder, "train", 20);
   write_digits(folder, "t10k", 10);
   const MnistData data = load_mnist(folder.path());
@@ -154,7 +140,7 @@ TEST_CASE("the four MNIST files are found with and without .gz") {
 }
 
 TEST_CASE("the t10k pair alone is split, and the note says so") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   write_digits(folder, "t10k", 40);
   const MnistData data = load_mnist(folder.path());
   CHECK(data.train.size() == 34);
@@ -166,7 +152,7 @@ TEST_CASE("the t10k pair alone is split, and the note says so") {
 }
 
 TEST_CASE("a folder without MNIST files says which file is missing") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   CHECK(error_of([&] { load_mnist(folder.path()); }) ==
         cat("MNIST: no t10k-images-idx3-ubyte (or with .gz) in ", folder.path(),
             "; expected the images and labels of train and t10k, or of t10k alone"));
@@ -179,7 +165,7 @@ TEST_CASE("a folder without MNIST files says which file is missing") {
 }
 
 TEST_CASE("MNIST files that do not fit each other are an error") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   write_digits(folder, "t10k", 10);
   const std::string images = folder.file("t10k-images-idx3-ubyte.gz");
   const std::string labels = folder.file("t10k-labels-idx1-ubyte");
@@ -231,7 +217,7 @@ TEST_CASE("a negative number of drawn digits is an error") {
 
 TEST_CASE(
     "a pipe in the place of an idx file, or one of holes, is an error that waits for nothing") {
-  TemporaryFolder folder;
+  test::TemporaryFolder folder("data");
   const std::string path = folder.file("a");
   REQUIRE(mkfifo(path.c_str(), 0600) == 0);
   CHECK(error_of([&] { read_idx(path); }) == cat("idx: ", path, " is a pipe, not a file"));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "test/temporary_folder.h"
 #include "tiny/base/error.h"
 #include "tiny/data/datasets.h"
 
@@ -15,21 +16,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kPlanes = 3 * kPicturePixels;
-
-// A folder that is removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / cat("tiny_test_pictures_", ::getpid())) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
 
 // Records with the labels first, first + 1, ...; byte j of a picture's planes is label + j.
 void write_records(const std::string& path, int count, int first, int extra_bytes = 0) {
@@ -50,7 +36,7 @@ void write_set(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("CIFAR-10's binary files are read in order, labels and planes") {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("pictures");
   write_set(folder.path());
   const PictureData data = load_cifar(folder.path());
   CHECK(data.train.labels == std::vector<uint8_t>{1, 2, 2, 3, 3, 4, 4, 5, 5, 6});
@@ -62,37 +48,37 @@ TEST_CASE("CIFAR-10's binary files are read in order, labels and planes") {
 }
 
 TEST_CASE("CIFAR-10's files may lie in the folder that its archive unpacks to") {
-  const TemporaryFolder folder;
-  write_set(folder / "cifar-10-batches-bin");
+  const test::TemporaryFolder folder("pictures");
+  write_set(folder.file("cifar-10-batches-bin"));
   CHECK(load_cifar(folder.path()).train.size() == 10);
 }
 
 TEST_CASE("missing and damaged CIFAR-10 files are errors that name the file") {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("pictures");
   const auto fails = [&](const std::string& text) {
     CHECK_THROWS_WITH_AS(load_cifar(folder.path()), doctest::Contains(text.c_str()), Error);
   };
-  CHECK_THROWS_WITH_AS(load_cifar(folder / "none"),
-                       cat("CIFAR: no folder ", folder / "none").c_str(), Error);
+  CHECK_THROWS_WITH_AS(load_cifar(folder.file("none")),
+                       cat("CIFAR: no folder ", folder.file("none")).c_str(), Error);
   fails("no data_batch_1.bin in " + folder.path());
   write_set(folder.path());
-  fs::remove(folder / "data_batch_3.bin");
+  fs::remove(folder.file("data_batch_3.bin"));
   fails("no data_batch_3.bin");
-  write_records(folder / "data_batch_3.bin", 1, 0, 5);
+  write_records(folder.file("data_batch_3.bin"), 1, 0, 5);
   fails("data_batch_3.bin has 3078 bytes: expected a multiple of 3073");
-  write_records(folder / "data_batch_3.bin", 0, 0);
+  write_records(folder.file("data_batch_3.bin"), 0, 0);
   fails("data_batch_3.bin has 0 bytes");
-  write_records(folder / "data_batch_3.bin", 3, 8);
+  write_records(folder.file("data_batch_3.bin"), 3, 8);
   fails("data_batch_3.bin: record 2 has the label 10, expected 0 to 9");
-  fs::remove(folder / "data_batch_3.bin");
-  fs::create_directory(folder / "data_batch_3.bin");
+  fs::remove(folder.file("data_batch_3.bin"));
+  fs::create_directory(folder.file("data_batch_3.bin"));
   fails("data_batch_3.bin is a folder");
-  fs::remove(folder / "data_batch_3.bin");
-  REQUIRE(mkfifo((folder / "data_batch_3.bin").c_str(), 0600) == 0);
+  fs::remove(folder.file("data_batch_3.bin"));
+  REQUIRE(mkfifo((folder.file("data_batch_3.bin")).c_str(), 0600) == 0);
   fails("data_batch_3.bin is a pipe, not a file");
-  fs::remove(folder / "data_batch_3.bin");
-  write_records(folder / "data_batch_3.bin", 1, 0);
-  fs::resize_file(folder / "data_batch_3.bin", 3073 * (uintmax_t{1} << 30));
+  fs::remove(folder.file("data_batch_3.bin"));
+  write_records(folder.file("data_batch_3.bin"), 1, 0);
+  fs::resize_file(folder.file("data_batch_3.bin"), 3073 * (uintmax_t{1} << 30));
   fails("data_batch_3.bin has 3299608625152 bytes: more than the 4294967296 that are read");
 }
 

@@ -65,14 +65,6 @@ void quantise(models::Transformer& model) {
   }
 }
 
-double largest_difference(const Floats& a, const Floats& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
-  return most;
-}
-
 }  // namespace
 
 TEST_CASE("a model that went through a GGUF file computes the same") {

@@ -58,14 +58,6 @@ double largest(const Floats& values) {
   return most;
 }
 
-double difference(const Floats& a, const Floats& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
-  return most;
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -84,7 +76,7 @@ TEST_CASE(
                                 tensor_of(expected["attention_mask"])};
     const Floats logits = model.forward(inputs).to(kF32).to_vector<float>();
     const Floats wanted = floats_of(expected["logits"]);
-    CHECK(difference(logits, wanted) <= 1e-4 * largest(wanted));
+    CHECK(largest_difference(logits, wanted) <= 1e-4 * largest(wanted));
     if (!expected.contains("loss")) continue;
 
     const Tensor labels = tensor_of(expected["labels"]);
@@ -188,7 +180,7 @@ TEST_CASE("heads that share keys are heads with copies of them") {
     }
     for (const int64_t batch : {1, 3}) {
       const Tensor ids = random_ids({batch, 9});
-      CHECK(difference(logits_of(few, ids), logits_of(all, ids)) < 1e-4);
+      CHECK(largest_difference(logits_of(few, ids), logits_of(all, ids)) < 1e-4);
     }
   }
 }
@@ -205,8 +197,8 @@ TEST_CASE("experts that are looked up give what all experts give") {
       // model sees itself alone.
       const Tensor ids = random_ids({1, 9});
       const Floats one = logits_of(model, ids.narrow(1, 0, 1)), nine = logits_of(model, ids);
-      CHECK(difference(one, Floats(nine.begin(), nine.begin() + 101)) < 1e-4);
-      CHECK(difference(one, Floats(nine.begin() + 101, nine.begin() + 202)) > 1e-2);
+      CHECK(largest_difference(one, Floats(nine.begin(), nine.begin() + 101)) < 1e-4);
+      CHECK(largest_difference(one, Floats(nine.begin() + 101, nine.begin() + 202)) > 1e-2);
     }
 }
 
@@ -224,7 +216,7 @@ TEST_CASE("of experts with the same weights the choice makes no difference") {
       Tensor& router = tensor_named(model, cat("model.layers.", i, ".mlp.gate.weight"));
       router = router.neg().realize();
     }
-    CHECK(difference(before, logits_of(model, ids)) < 1e-4);
+    CHECK(largest_difference(before, logits_of(model, ids)) < 1e-4);
   }
 }
 
@@ -234,17 +226,17 @@ TEST_CASE("a window longer than the text is none, and a shorter one hides the pa
   Transformer shorter = random_model(small_config("mistral", "\"sliding_window\": 3"));
   const Tensor ids = random_ids({2, 12});
   const Floats free = logits_of(none, ids), cut = logits_of(shorter, ids);
-  CHECK(difference(free, logits_of(longer, ids)) < 1e-5);
+  CHECK(largest_difference(free, logits_of(longer, ids)) < 1e-5);
   const size_t row = 3 * 101;  // three tokens see all before them
-  CHECK(difference(Floats(free.begin(), free.begin() + row),
-                   Floats(cut.begin(), cut.begin() + row)) < 1e-5);
-  CHECK(difference(free, cut) > 1e-2);
+  CHECK(largest_difference(Floats(free.begin(), free.begin() + row),
+                           Floats(cut.begin(), cut.begin() + row)) < 1e-5);
+  CHECK(largest_difference(free, cut) > 1e-2);
   // Two layers of three positions: the last of five tokens never hears of the first of six.
   const Tensor tail = ids.narrow(0, 0, 1).narrow(1, 0, 6);
   const Tensor other = Tensor::cat({mod(tail.narrow(1, 0, 1) + 1, 101), tail.narrow(1, 1, 5)}, 1);
   const Floats a = logits_of(shorter, tail), b = logits_of(shorter, other);
-  CHECK(difference(Floats(a.begin() + 5 * 101, a.end()), Floats(b.begin() + 5 * 101, b.end())) <
-        1e-6);
+  CHECK(largest_difference(Floats(a.begin() + 5 * 101, a.end()),
+                           Floats(b.begin() + 5 * 101, b.end())) < 1e-6);
 }
 
 TEST_CASE("padding on either side changes nothing for the tokens") {
@@ -258,8 +250,8 @@ TEST_CASE("padding on either side changes nothing for the tokens") {
     const Floats plain = logits_of(model, ids);
     const Floats left = logits_of(model, Tensor::cat({pad, ids}, 1), Tensor::cat({pad, ones}, 1));
     const Floats right = logits_of(model, Tensor::cat({ids, pad}, 1), Tensor::cat({ones, pad}, 1));
-    CHECK(difference(plain, Floats(left.begin() + 3 * 101, left.end())) < 1e-4);
-    CHECK(difference(plain, Floats(right.begin(), right.begin() + 7 * 101)) < 1e-4);
+    CHECK(largest_difference(plain, Floats(left.begin() + 3 * 101, left.end())) < 1e-4);
+    CHECK(largest_difference(plain, Floats(right.begin(), right.begin() + 7 * 101)) < 1e-4);
     for (const float v : left) CHECK(std::isfinite(v));
   }
 }
@@ -288,9 +280,9 @@ TEST_CASE("dropout changes a model in training alone") {
   Transformer model = random_model(small_config("llama", "\"attention_dropout\": 0.5"));
   const Tensor ids = random_ids({2, 9});
   const Floats plain = logits_of(model, ids);
-  CHECK(difference(plain, logits_of(model, ids)) == 0);
+  CHECK(largest_difference(plain, logits_of(model, ids)) == 0);
   const nn::Training training;
-  CHECK(difference(plain, logits_of(model, ids)) > 1e-2);
+  CHECK(largest_difference(plain, logits_of(model, ids)) > 1e-2);
 }
 
 TEST_CASE("a model that is saved is found again, under the names of files") {
@@ -308,7 +300,7 @@ TEST_CASE("a model that is saved is found again, under the names of files") {
     CHECK(report.unexpected.empty());
     CHECK(report.tensors == std::ssize(model.state_dict()));
     const Tensor ids = random_ids({1, 6});
-    CHECK(difference(logits_of(model, ids), logits_of(again, ids)) == 0);
+    CHECK(largest_difference(logits_of(model, ids), logits_of(again, ids)) == 0);
     Transformer half = models::load(folder.path, {.dtype = kBF16});
     CHECK(half.state_dict()[0].tensor->dtype() == kBF16);
     CHECK(half(ids).dtype() == kBF16);
@@ -321,7 +313,7 @@ TEST_CASE("a model is loaded onto a device, and writes on there") {
   Transformer there = models::load(folder.path, {.device = "CPU:1"});
   for (Tensor* t : there.tensors()) CHECK(t->device() == "CPU:1");
   const Tensor ids = random_ids({1, 6});
-  CHECK(difference(logits_of(model, ids), logits_of(there, ids.to("CPU:1"))) < 1e-5);
+  CHECK(largest_difference(logits_of(model, ids), logits_of(there, ids.to("CPU:1"))) < 1e-5);
   models::Generator here_writes(model), there_writes(there);
   const std::vector<models::Tokens> prompts{{3, 1, 4, 1, 5}};
   CHECK(there_writes(prompts, {.max_new_tokens = 6}).tokens ==
@@ -339,7 +331,7 @@ TEST_CASE("files of a model without a head, and tensors that nobody expects, are
   Transformer again = models::load(folder.path, {}, &report);
   CHECK(report.unexpected == std::vector<std::string>{"h.0.attn.bias"});
   const Tensor ids = random_ids({1, 6});
-  CHECK(difference(logits_of(model, ids), logits_of(again, ids)) == 0);
+  CHECK(largest_difference(logits_of(model, ids), logits_of(again, ids)) == 0);
 }
 
 TEST_CASE("tensors that are missing or of another shape are errors with all names") {

@@ -7,24 +7,12 @@
 #include <fstream>
 
 #include "test/error_of.h"
+#include "test/temporary_folder.h"
 
 using namespace tiny;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A folder that is removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / cat("tiny_test_tokens_", ::getpid())) {
-    fs::create_directories(path_);
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  std::string file(const char* name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
 
 void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
@@ -35,7 +23,7 @@ using Ids = std::vector<int32_t>;
 }  // namespace
 
 TEST_CASE("a token file is integers of 16 or 32 bits without a header") {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("tokens");
   const std::string path = folder.file("a.bin");
   write_bytes(path, std::string("\x01\x00\xff\xff\x34\x12\x00\x00", 8));
   const TokenFile narrow(path), wide(path, kU32);
@@ -51,7 +39,7 @@ TEST_CASE("a token file is integers of 16 or 32 bits without a header") {
 }
 
 TEST_CASE("windows of a token file are rows") {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("tokens");
   Ids ids;
   for (int32_t i = 0; i < 100; ++i) ids.push_back(7 * i);
   for (const DType dtype : {kU16, kU32}) {
@@ -68,7 +56,7 @@ TEST_CASE("windows of a token file are rows") {
 }
 
 TEST_CASE("a text file becomes a token file") {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("tokens");
   write_bytes(folder.file("text"), "tokens\n");
   const auto bytes = [](const std::string& text) { return Ids(text.begin(), text.end()); };
   CHECK(tokenize_file(folder.file("text"), folder.file("c.bin"), bytes) == 7);
@@ -77,7 +65,7 @@ TEST_CASE("a text file becomes a token file") {
 }
 
 TEST_CASE("token files that cannot be say why") {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder("tokens");
   write_bytes(folder.file("odd"), "abc");
   CHECK(
       has(error_of([&] { TokenFile(folder.file("odd")); }), "3 bytes, which are no whole tokens"));

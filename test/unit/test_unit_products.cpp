@@ -134,3 +134,64 @@ TEST_CASE("aligned rows, joined sums and several products give the values of a C
     CHECK(worst < 0.02 * most);
   }
 }
+
+TEST_CASE("random masks are bytes of kernels of their own beside long products") {
+  Tensor x = parameter({8, 512, 512}), w = parameter({512, 512});
+  const Autocast half(kBF16);
+  const Tensor y = dropout(x.linear(w), 0.1) + x;
+  std::vector<Tensor> roots = Tensor::gradient(y.square().sum(), {x, w});
+  roots.push_back(y);
+  int masks = 0;
+  for (const Step& step : schedule_on(kHopper, roots)->steps) {
+    if (!step.kernel.get()) continue;
+    bool is_product_kernel = false, is_random = false;
+    for (Node n : topological(step.kernel.get())) {
+      is_product_kernel |= n->op == Op::ReduceAxis && is_product(n);
+      is_random |= n->op == Op::Xor;
+    }
+    CHECK(!(is_product_kernel && is_random));
+    for (Node store : step.kernel.get()->srcs()) {
+      if (numel(store->src(1)->shape()) != x.numel() || !is_random) continue;
+      ++masks;
+      CHECK(store->src(1)->dtype == kBool);
+    }
+  }
+  CHECK(masks == 1);
+}
+
+TEST_CASE("an optimizer with two averages is no epilogue of a large product") {
+  Tensor x = parameter({2048, 1024}), w = parameter({2048, 1024});
+  std::vector<Tensor> state;
+  for (int i = 0; i < 3; ++i)
+    state.push_back(Tensor::from(std::vector<float>(2048 * 1024), {2048, 1024}, "CPU"));
+  const Tensor inputs = Tensor::from(std::vector<float>(2048 * 2048), {2048, 2048}, "CPU");
+  Tensor loss;
+  {
+    const Autocast half(kBF16);
+    loss = inputs.matmul(w).sum();
+  }
+  const Tensor g = Tensor::gradient(loss, {w})[0];
+  Tensor &m = state[0], &v = state[1], &p = state[2];
+  m.assign(m * 0.9 + g * 0.1);
+  v.assign(v * 0.95 + g * g * 0.05);
+  p.assign(p * 0.9999 - m / (v.sqrt() + 1e-8) * 3e-4);
+  for (const Step& step : schedule_on(kHopper, {m, v, p})->steps) {
+    if (!step.kernel.get()) continue;
+    const auto nodes = topological(step.kernel.get());
+    const bool has_product = std::any_of(nodes.begin(), nodes.end(), [](Node n) {
+      return n->op == Op::ReduceAxis && is_product(n);
+    });
+    if (has_product) CHECK(step.kernel.get()->num_src <= 2);
+  }
+}
+
+TEST_CASE("a sum over all of a matrix is shared out whatever divides its rows") {
+  // 3053 = 43 * 71 rows.
+  const Tensor x = Tensor::from(std::vector<float>(3053 * 1024), {3053, 1024}, "CPU");
+  const auto steps = schedule_on(kHopper, {x.square().sum()})->steps;
+  REQUIRE(steps.size() == 2);
+  CHECK(numel(steps[0].kernel.get()->src(0)->src(1)->shape()) >= 256);
+  const Tensor y = Tensor::randn({1021, 1030}).realize();
+  const double wanted = y.to(kF64).square().sum().item<double>();
+  CHECK(y.to(kHopper).square().sum().to("CPU").item<float>() == doctest::Approx(wanted));
+}
