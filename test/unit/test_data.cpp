@@ -45,7 +45,7 @@ Bytes idx_bytes(const std::vector<uint32_t>& dims, size_t count) {
   return bytes;
 }
 
-void write_digits(const TemporaryFolder& folder, const std::string& prefix, uint32_t count) {
+void write_digits(const test::TemporaryFolder& folder, const std::string& prefix, uint32_t count) {
   write_gzip(folder.file(prefix + "-images-idx3-ubyte.gz"),
              idx_bytes({count, 28, 28}, count * kDigitPixels));
   write_plain(folder.file(prefix + "-labels-idx1-ubyte"), idx_bytes({count}, count));
