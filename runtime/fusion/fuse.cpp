@@ -262,8 +262,7 @@ class Fuser {
     if ((from.is_gemm || to.is_gemm) && rows != size) return false;
     if (from.is_gemm && (to.is_gemm || has_reduce(to))) return false;  // units do one sum
     if (target.has_wgmma && rows > kManyResults) {
-      if (from.is_gemm && is_long_epilogue(p, c, kWorthStoring)) return false;
-      if (to.is_gemm && is_long_epilogue(c, p, worth_storing(true))) return false;
+      if (from.is_gemm && is_long_epilogue(p, c)) return false;
       if ((from.is_gemm || to.is_gemm) && is_wide_epilogue(from, to, rows, kept_beside(p, c)))
         return false;
     }
@@ -311,21 +310,20 @@ class Fuser {
     return kept.size();
   }
 
-  // Whether what kernel `beside` does with each sum of a product, or before, takes as long as the
-  // sum on matrix units, which stand still meanwhile: about 32 of their products for each
-  // operation.
-  bool is_long_epilogue(int product, int beside, int least) const {
+  // Whether what kernel c does with each sum of p takes as long as the sum on matrix units, which
+  // stand still meanwhile: about 32 of their products for each operation.
+  bool is_long_epilogue(int p, int c) const {
     int64_t terms = 0;
-    for (Node n : kernels_[product].outputs)
+    for (Node n : kernels_[p].outputs)
       if (n->op == Op::ReduceAxis)
         terms = std::max(terms, numel(n->src(0)->shape()) / numel(n->shape()));
     Cost cost;
     NodeMap<char> seen;
-    for (Node out : kernels_[beside].outputs) {
+    for (Node out : kernels_[c].outputs) {
       cost.work += work_of(out->op);
       for (Node s : used_sources(out)) add_cost(s, numel(out->shape()), stored_.values, seen, cost);
     }
-    return terms > 0 && cost.work * 32 > terms && cost.work > least;
+    return terms > 0 && cost.work * 32 > terms && cost.work > kWorthStoring;
   }
 
   // Of a kernel made of two: whether the axes that its reductions are computed for are nested in
