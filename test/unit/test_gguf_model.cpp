@@ -13,6 +13,7 @@
 #include "tiny/tensor/random.h"
 
 using namespace tiny;
+using test::largest_difference;
 
 namespace {
 

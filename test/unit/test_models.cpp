@@ -19,6 +19,7 @@
 
 using namespace tiny;
 using models::Transformer;
+using test::largest_difference;
 using tiny::test::random_model;
 using tiny::test::small_config;
 
