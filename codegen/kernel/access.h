@@ -1,5 +1,6 @@
 // Strides and gates of a kernel's loads and stores along its ranges, for heuristics and layouts.
 #pragma once
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -34,6 +35,20 @@ Node gated_load(Node n);
 
 // 2 to this is the least normal f32.
 inline constexpr int kMinNormalExponent = std::numeric_limits<float>::min_exponent - 1;
+
+// Whether a Prefix goes along loops that a reduction of the same value closes: it is what that
+// one's accumulator holds before an iteration.
+inline bool is_running(Node n) {
+  if (n->op != Op::Prefix) return false;
+  const auto ranges = n->srcs().subspan(1);
+  return std::all_of(ranges.begin(), ranges.end(),
+                     [](Node r) { return r->arg<RangeArg>().kind == RangeKind::Reduce; });
+}
+
+// The reduction whose accumulator such a Prefix reads.
+inline Node running_reduce(Node prefix) {
+  return make(Op::Reduce, prefix->dtype, prefix->srcs(), prefix->payload);
+}
 
 // Ranges that all stores depend on.
 uint64_t shared_ranges(Node sink);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "codegen/kernel/access.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
 
@@ -92,7 +93,9 @@ class Text {
   }
 
   void definition(Node n) {
-    const std::string values = n->is(Op::Reduce) ? accumulator(n) : sources(n);
+    const std::string values = n->is(Op::Reduce) ? accumulator(n)
+                               : is_running(n)   ? accumulator(running_reduce(n))
+                                                 : sources(n);
     int& id = ids_[n];
     if (!id) id = static_cast<int>(ids_.size());
     out_ << "v" << id << ": " << n->dtype << " = " << n->op;

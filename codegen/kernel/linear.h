@@ -8,6 +8,9 @@
 //                                   of reduce's operation (Add 0, Mul 1, Max lowest, Min highest)
 //   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0);
 //                                   a sum adds a product of floats as MulAdd does
+//                                   of a Roll: accumulator = accumulator * its scale + its value
+//   Prefix(value, loops)            of loops that are open: what the accumulator of the Reduce of
+//                                   the same value holds before this iteration's update
 //   Group(reduce)                   GPU: the accumulators of all threads that differ in nothing but
 //                                   the reduce's Thread ranges are combined; each has the result
 //   Reduce                          from here on the node's value is what its accumulator holds

@@ -28,6 +28,8 @@ enum class OptKind : uint8_t {
            // codegen/options/mma.h
   Stage,   // a `staged` factor of a GEMM in shared memory, once for each iteration of axis: `axes`
           // are the ranges of its tile, `amount` the pipeline's stages; see codegen/options/stage.h
+  Roll,   // all reductions along axis in one loop over it, which those that need others follow by
+          // correcting what they have; see codegen/options/roll.h
   Order,  // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 

@@ -7,6 +7,7 @@
 #include "codegen/kernel/choice.h"
 #include "codegen/kernel/linear.h"
 #include "codegen/options/mma.h"
+#include "codegen/options/roll.h"
 #include "codegen/options/stage.h"
 #include "codegen/wgmma/product.h"
 #include "tiny/base/error.h"
@@ -35,6 +36,7 @@ std::string to_text(const Opt& opt) {
     case OptKind::Bind:
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
     case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
+    case OptKind::Roll: return cat("roll r", opt.axis);
     case OptKind::Matrix: {
       std::string text = cat("matrix r", opt.axis);
       for (int a : opt.axes) text += cat(" r", a);
@@ -94,6 +96,7 @@ Opt option_from_text(const std::string& text) {
                : kind == "join"   ? OptKind::Join
                : kind == "bind"   ? OptKind::Bind
                : kind == "mma"    ? OptKind::Mma
+               : kind == "roll"   ? OptKind::Roll
                : kind == "stage"  ? OptKind::Stage
                                   : OptKind::Matrix;
     if (kind == "merge" || kind == "join") {
@@ -106,6 +109,7 @@ Opt option_from_text(const std::string& text) {
              word != name_of(static_cast<RangeKind>(opt.amount)))
         ++opt.amount;
       good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
+    } else if (kind == "roll") {
     } else if (kind == "mma") {
       opt.axes = {range(), range()};
       if (good && in >> word) {
@@ -474,6 +478,10 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
   if (opt.kind == OptKind::Mma) return mma_problem(sink, opt, target);
   if (opt.kind == OptKind::Stage) return stage_problem(sink, opt, target);
+  if (opt.kind == OptKind::Roll) {
+    std::string why;
+    return roll(sink, opt.axis, why) ? "" : why;
+  }
   Node r = find(opt.axis);
   if (!r) return cat("the kernel has no range r", opt.axis);
   if (opt.kind == OptKind::Split && (opt.amount < 2 || !r->src(0)->is_const()))
@@ -534,6 +542,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Matrix: return use_matrix_unit(sink, opt);
     case OptKind::Mma: return use_mma(sink, opt, target);
     case OptKind::Stage: return use_stage(sink, opt, target);
+    case OptKind::Roll: return roll(sink, opt.axis, why);
     default: return order(sink, opt);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/option.h"
@@ -58,6 +59,28 @@ std::string range_problem(Node r, const Facts& facts, const Target& target) {
   return "";
 }
 
+// Sums that go on together are in one loop: there is no loop around some of them alone.
+std::string rolled_problem(Node sink, const std::vector<Node>& ranges) {
+  uint64_t serial = 0, rolled = 0;
+  for (Node r : ranges)
+    if (kind(r) == RangeKind::Loop || kind(r) == RangeKind::Reduce || kind(r) == RangeKind::Core)
+      serial |= r->ranges;
+  for (Node n : topological(sink))
+    if (is_running(n))
+      for (Node r : n->srcs().subspan(1)) rolled |= r->ranges;
+  uint64_t around = 0;
+  bool any = false;
+  for (Node n : all_of(sink, Op::Reduce)) {
+    uint64_t own = 0;
+    for (Node r : n->srcs().subspan(1)) own |= r->ranges;
+    if (!(own & rolled)) continue;
+    if (std::exchange(any, true) && (n->ranges & serial) != around)
+      return "sums that go on together have different loops around them";
+    around = n->ranges & serial;
+  }
+  return "";
+}
+
 std::string thread_problem(int64_t threads, const Target& target) {
   if (threads <= target.most_threads) return "";
   return cat("blocks of ", threads, " threads, of ", target.most_threads, " at most");
@@ -97,6 +120,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
     if (x == ranges.rend() || extent(*x) != target.warp)
       return "the threads of a warp, which multiply together, do not lie side by side";
   }
+  if (std::string why = rolled_problem(after, ranges); !why.empty()) return why;
   if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
   if (std::string why = staging_problem(after); !why.empty()) return why;
   if (std::string why = cluster_problem(after); !why.empty()) return why;

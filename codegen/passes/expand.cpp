@@ -163,6 +163,7 @@ class Vectorizer {
   Node expanded(Node n) {
     if (n->op == Op::Reduce) return reduce(n);
     if (n->op == Op::Prefix && kind(n->src(1)) == RangeKind::Vector) return prefix(n);
+    if (is_running(n)) return running(n);
     if (n->op == Op::Stage) return stage(n);
     if (n->op == Op::Sink) return rebuilt(n);  // stores may have vector ranges of their own
     Node r = range_of(n);
@@ -370,6 +371,13 @@ class Vectorizer {
     }
     Node r = srcs.size() == 1 ? value : make(Op::Reduce, value->dtype, srcs, n->payload);
     return closed ? make(Op::Fold, r->dtype.one(), {r}, n->payload) : r;
+  }
+
+  Node running(Node n) {
+    Node value = (*this)(n->src(0));
+    std::vector<Node> srcs(n->srcs().begin(), n->srcs().end());
+    srcs[0] = value;
+    return make(Op::Prefix, value->dtype, srcs, n->payload);
   }
 
   // All lanes combined to one; the upper half of products by MulAdd.

@@ -76,8 +76,13 @@ class Linearizer {
     for (Node n : order) {
       if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
       if (n->op == Op::Matrix) matrix_ = n;
+      if (is_running(n) && !depends_.contains(running_reduce(n))) {
+        collect_depends(running_reduce(n));
+        items.push_back(running_reduce(n));
+      }
+      const bool is_known = depends_.contains(n);
       collect_depends(n);
-      if (is_computed_in_loops(n) || n->op == Op::Store) items.push_back(n);
+      if ((is_computed_in_loops(n) && !is_known) || n->op == Op::Store) items.push_back(n);
     }
     hold_back_stores(order);
     std::stable_partition(items.begin(), items.end(), is_computed_in_loops);
@@ -113,14 +118,24 @@ class Linearizer {
   void collect_depends(Node n) {
     if (n->op == Op::Range || n->is_const()) return;
     std::vector<Node> found;
-    for (Node s : n->srcs()) {
-      if (is_computed_in_loops(s))
-        found.push_back(s);
-      else
-        found.insert(found.end(), depends_[s].begin(), depends_[s].end());
+    std::vector<Node> running;
+    if (is_running(n)) {  // it needs no value, but the accumulator in a loop that it is in
+      running.push_back(running_reduce(n));
+    } else {
+      for (Node s : n->srcs()) {
+        if (const auto* more = beside_.find(s))
+          running.insert(running.end(), more->begin(), more->end());
+        if (is_computed_in_loops(s))
+          found.push_back(s);
+        else
+          found.insert(found.end(), depends_[s].begin(), depends_[s].end());
+      }
     }
     sort_by_number(found);
     depends_[n] = std::move(found);
+    if (running.empty()) return;
+    sort_by_number(running);
+    beside_[n] = std::move(running);
   }
 
   // A store over what other items read waits for what these wait for: then it is in the same loop
@@ -235,16 +250,30 @@ class Linearizer {
     for (Node d : depends_[item]) {
       if (is_computed(at, d) || at->tried.contains(d)) continue;
       at->tried[d] = 1;
-      require(at, d);  // may be complete further out than d itself
-      if (d->ranges & ~at->open) continue;
-      const std::vector<Node> loops = own_loops(d);
-      Block* outermost = child_for(at, loops.empty() ? nullptr : loops[0], d);
-      const std::vector<Node> inner(loops.begin() + !loops.empty(), loops.end());
-      descend(outermost, inner, d)->updates.push_back(d);
-      outermost->closing.push_back(d);
-      if (is_stage(d)) outermost->fills = stage_depth(d);
-      at->computed[d] = outermost->position;
+      place(at, d);
     }
+  }
+
+  // A reduction or a stage, here if it is complete here; after those whose accumulators it reads,
+  // which it shares its loop with.
+  void place(Block* at, Node d) {
+    require(at, d);  // may be complete further out than d itself
+    if (d->ranges & ~at->open) return;
+    const std::vector<Node> loops = own_loops(d);
+    if (const auto* running = beside_.find(d))
+      for (Node r : *running)
+        if (r != d && !loops.empty() && closes(r, loops[0]) && !is_computed(at, r)) place(at, r);
+    Block* outermost = child_for(at, loops.empty() ? nullptr : loops[0], d);
+    const std::vector<Node> inner(loops.begin() + !loops.empty(), loops.end());
+    descend(outermost, inner, d)->updates.push_back(d);
+    outermost->closing.push_back(d);
+    if (is_stage(d)) outermost->fills = stage_depth(d);
+    at->computed[d] = outermost->position;
+  }
+
+  static bool closes(Node reduce, Node range) {
+    const auto own = reduce->srcs().subspan(1);
+    return std::find(own.begin(), own.end(), range) != own.end();
   }
 
   static bool is_computed(const Block* at, Node reduce) {
@@ -258,6 +287,9 @@ class Linearizer {
     int first = 0;
     for (Node d : needs_[item])
       if (const int* position = at->computed.find(d)) first = std::max(first, *position + 1);
+    if (const auto* running = beside_.find(item))
+      for (Node d : *running)
+        if (const int* position = at->computed.find(d)) first = std::max(first, *position);
     for (size_t i = static_cast<size_t>(first); i < at->children.size(); ++i)
       if (at->children[i]->range == range &&
           (range || (at->children[i]->fills > 0) == is_stage(item)))
@@ -308,7 +340,8 @@ class Linearizer {
     if (n->op == Op::Range || n->is_const() || n->op == Op::Param) return;
     if (is_defined(n, scopes_.size() - 1)) return;
     expect(n->op != Op::Reduce, "a reduction is needed before its loops");
-    for (Node s : n->srcs()) need(s);
+    if (!is_running(n))
+      for (Node s : n->srcs()) need(s);
     Scope& scope = scope_of(n);
     scope.defined[n] = 1;
     scope.text.push_back(n);
@@ -345,6 +378,12 @@ class Linearizer {
                                        : is_stage(item)       ? 2
                                                               : item->num_src))
         need_branches(s, seen);
+    // What an accumulator holds before the iteration is read before it is updated.
+    for (Node item : block.updates)
+      if (const auto* before = beside_.find(item))
+        for (Node r : *before)
+          if (std::find(block.updates.begin(), block.updates.end(), r) != block.updates.end())
+            need(make(Op::Prefix, r->dtype, r->srcs(), r->payload));
     for (Node item : block.updates) {
       if (item->op == Op::Stage) fill(item);
       if (item->op != Op::Reduce) continue;
@@ -423,6 +462,7 @@ class Linearizer {
   std::vector<Node> ranges_;  // loops
   NodeMap<std::vector<Node>> depends_;
   NodeMap<std::vector<Node>> needs_;
+  NodeMap<std::vector<Node>> beside_;  // reductions whose running accumulators a value reads
   std::vector<Scope> scopes_;
   std::vector<Node> body_;
 };

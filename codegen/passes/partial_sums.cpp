@@ -13,7 +13,8 @@ constexpr int64_t kMaxTerms = 512;  // that one accumulator adds
 constexpr int64_t kMinTerms = 32;   // of a part, so that parts cost little
 
 bool is_sum(Node n) {
-  return n->op == Op::Reduce && n->arg<OpArg>().op == Op::Add && n->dtype.scalar == Scalar::F32;
+  return n->op == Op::Reduce && n->arg<OpArg>().op == Op::Add && n->dtype.scalar == Scalar::F32 &&
+         n->src(0)->op != Op::Roll;
 }
 
 // A loop of a sum with more terms than it should have, nullptr where there is none.

@@ -113,8 +113,9 @@ Node find_scans(Node sink) {
 
 Node split_scans(Node sink) {
   int next_id = next_range_id(sink);
-  return rebuild(sink,
-                 [&](Node n, Node now) { return n->op == Op::Prefix ? split(now, next_id) : now; });
+  return rebuild(sink, [&](Node n, Node now) {
+    return n->op == Op::Prefix && !is_running(now) ? split(now, next_id) : now;
+  });
 }
 
 }  // namespace tiny

@@ -88,6 +88,8 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Store, Kernel, -1, false)  /* param, index, value, [gate]; OpArg: old op value */              \
   X(Reduce, Kernel, -1, false) /* OpArg; value, ranges...: closes the ranges */                    \
   X(Prefix, Kernel, -1, false) /* OpArg; value, ranges...: over all earlier iterations */          \
+  X(Roll, Kernel, 2,                                                                               \
+    false) /* value, scale: a Reduce's term; what is summed so far is scaled first, in order */    \
   X(Stage, Kernel, -1,                                                                             \
     false) /* Ints; codegen/options/stage.h: values in shared memory, for loads */                 \
   X(Ramp, Kernel, 0, false)      /* a vector 0, 1, ... lanes-1 */                                  \

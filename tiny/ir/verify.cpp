@@ -12,7 +12,8 @@ bool is_legal_op(Op op, Form form) {
   if (op == Op::Sink || op == Op::Const || op == Op::Param || is_elementwise(op)) return true;
   if (form == Form::Tensor) return cls != OpClass::Kernel && cls != OpClass::Statement;
   if (op == Op::Range || op == Op::Load || op == Op::Store || op == Op::Reduce ||
-      op == Op::Prefix || op == Op::Matrix || op == Op::Mma || op == Op::Stage || op == Op::Shuffle)
+      op == Op::Prefix || op == Op::Roll || op == Op::Matrix || op == Op::Mma || op == Op::Stage ||
+      op == Op::Shuffle)
     return true;
   return form != Form::Kernel && cls == OpClass::Kernel;
 }

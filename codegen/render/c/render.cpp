@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/options/thread_group.h"
 #include "codegen/render/c/printer.h"
@@ -139,7 +140,8 @@ void CPrinter::statement(Node n) {
     case Op::Const:
     case Op::Range:
     case Op::Param:
-    case Op::Ramp: return;
+    case Op::Ramp:
+    case Op::Roll:  // printed with the sum's update
     case Op::Stage: return;
     case Op::Loop: return open_loop(n);
     case Op::Fetch: return fetch(n->src(0));
@@ -250,6 +252,9 @@ void CPrinter::update(Node reduce) {
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce];
   const Node term = reduce->src(0);
+  if (term->is(Op::Roll))
+    return line(
+        cat(acc, " = ", mul_add(term->dtype, acc, value(term->src(1)), value(term->src(0))), ";"));
   if (adds_product(reduce))
     return line(
         cat(acc, " = ", mul_add(term->dtype, value(term->src(0)), value(term->src(1)), acc), ";"));
@@ -280,6 +285,10 @@ void CPrinter::group(Node reduce) {
 
 // Named at once: threads meet here, not in a branch in which the value is used.
 void CPrinter::prefix(Node n) {
+  if (is_running(n)) {
+    values_[n] = define(n->dtype, accumulators_[running_reduce(n)]);
+    return;
+  }
   const Node none = identity(n->arg<OpArg>().op, n->dtype);
   const std::string x = cat(bare(value(n->src(0))), ", ", bare(value(none)));
   values_[n] = define(n->dtype, among_threads("prefix_", n, x));

@@ -93,7 +93,9 @@ class AmdPrinter : public LlvmPrinter {
         return this->store(store);
       }
       case Op::Group: return group(n->src(0));
-      case Op::Prefix: values_[n] = prefix(n); return;
+      case Op::Prefix:
+        values_[n] = is_running(n) ? accumulated(running_reduce(n)) : prefix(n);
+        return;
       case Op::Mma:
         if (!added_.contains(n)) values_[n] = mma(n, splat_text(n->dtype, double_bits(0)));
         return;

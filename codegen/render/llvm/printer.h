@@ -33,6 +33,7 @@ class LlvmPrinter {
   virtual void open_loop(Node loop);
   virtual void close_loop(Node range);
   virtual void update(Node reduce);
+  std::string accumulated(Node reduce);  // so far
   virtual std::string load(Node n);
   virtual void store(Node n);
   virtual std::string unary(Op op, DType t, Str x);

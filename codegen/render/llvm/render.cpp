@@ -1,5 +1,6 @@
 #include "codegen/render/llvm/render.h"
 
+#include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/render/llvm/amx.h"
 #include "codegen/render/llvm/printer.h"
@@ -83,16 +84,15 @@ void LlvmPrinter::statement(Node n) {
     case Op::Const:
     case Op::Range:
     case Op::Param:
+    case Op::Roll:  // with the sum's update
     case Op::Ramp: return;
     case Op::Loop: return open_loop(n);
     case Op::EndLoop: return close_loop(n->src(0));
     case Op::Acc: return declare_accumulator(n->src(0));
     case Op::Update: return update(n->src(0));
     case Op::Store: return store(n);
-    case Op::Reduce:
-      values_[n] =
-          define(cat("load ", type_of(n->dtype), ", ptr", space(nullptr), " ", accumulators_[n]));
-      return;
+    case Op::Reduce: values_[n] = accumulated(n); return;
+    case Op::Prefix: values_[n] = accumulated(running_reduce(n)); return;
     case Op::Load: values_[n] = load(n); return;
     default: values_[n] = arithmetic(n);
   }
@@ -151,13 +151,19 @@ void LlvmPrinter::declare_accumulator(Node reduce) {
   line(cat("store ", type, " ", const_text(start), ", ptr", space(nullptr), " ", name));
 }
 
+std::string LlvmPrinter::accumulated(Node reduce) {
+  return define(
+      cat("load ", type_of(reduce->dtype), ", ptr", space(nullptr), " ", accumulators_[reduce]));
+}
+
 void LlvmPrinter::update(Node reduce) {
   const std::string type = type_of(reduce->dtype),
                     at = cat("ptr", space(nullptr), " ", accumulators_[reduce]);
-  const std::string before = define(cat("load ", type, ", ", at));
+  const std::string before = accumulated(reduce);
   const Node term = reduce->src(0);
   const std::string after =
-      adds_product(reduce)
+      term->is(Op::Roll) ? mul_add(reduce->dtype, before, value(term->src(1)), value(term->src(0)))
+      : adds_product(reduce)
           ? mul_add(reduce->dtype, value(term->src(0)), value(term->src(1)), before)
           : combine(reduce->arg<OpArg>().op, reduce->dtype, before, value(term));
   line(cat("store ", type, " ", after, ", ", at));

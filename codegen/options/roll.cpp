@@ -1,0 +1,273 @@
+#include "codegen/options/roll.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/linear.h"
+#include "codegen/kernel/option.h"
+#include "tiny/base/text.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
+
+namespace tiny {
+
+namespace {
+
+bool closes(Node reduce, Node range) {
+  const auto own = reduce->srcs().subspan(1);
+  return std::find(own.begin(), own.end(), range) != own.end();
+}
+
+std::vector<Node> closing(Node sink, Node range) {
+  std::vector<Node> out;
+  for (Node n : topological(sink))
+    if (n->op == Op::Reduce && closes(n, range)) out.push_back(n);
+  return out;
+}
+
+Op op_of(Node reduce) { return reduce->arg<OpArg>().op; }
+Node one(DType t) { return constant(t, 1); }
+Node times(Node a, Node b) {
+  return a->is_const(1) ? b : b->is_const(1) ? a : make(Op::Mul, a->dtype, {a, b});
+}
+Node to_dtype(Node n, DType t) { return n->dtype == t ? n : make(Op::Cast, t, {n}); }
+
+// A term as a function of one reduction; the others of the same loop are variables of their own.
+class Term {
+ public:
+  Term(Node r, const std::vector<Node>& all) : r_(r) {
+    for (Node n : all)
+      if (n != r) uses_[n] = 0;
+    uses_[r] = 1;
+  }
+
+  bool uses(Node n) {
+    if (const char* known = uses_.find(n)) return *known;
+    bool any = false;
+    for (Node s : n->srcs()) any |= uses(s);
+    uses_[n] = any;
+    return any;
+  }
+
+  // f of n = f u, where u depends on r and on nothing of the loop, and f not on r; nullptr where n
+  // is no such product. Exponentials stay: their factors may be too large.
+  Node without(Node n, DType t, Node& u) {
+    u = one(t);
+    if (!uses(n)) return n;
+    if (n == r_) {
+      u = to_dtype(n, t);
+      return one(n->dtype);
+    }
+    Node x = nullptr, y = nullptr, uy = nullptr;
+    const auto first = [&] { return (x = without(n->src(0), t, u)) != nullptr; };
+    switch (n->op) {
+      case Op::Mul:
+      case Op::Div:
+        if (!first() || !(y = without(n->src(1), t, uy))) return nullptr;
+        u = n->op == Op::Mul ? times(u, uy) : uy->is_const(1) ? u : make(Op::Div, t, {u, uy});
+        return n->op == Op::Mul ? times(x, y)
+               : y->is_const(1) ? x
+                                : make(Op::Div, n->dtype, {x, y});
+      case Op::Cast:
+        if (!n->dtype.is_float() || !n->src(0)->dtype.is_float() || !first()) return nullptr;
+        return to_dtype(x, n->dtype);
+      case Op::Neg: return first() ? make(Op::Neg, n->dtype, {x}) : nullptr;
+      case Op::Recip:
+      case Op::Sqrt:
+        if (!first()) return nullptr;
+        u = make(n->op, t, {u});
+        return x->is_const(1) ? x : make(n->op, n->dtype, {x});
+      case Op::Where:
+        if (uses(n->src(0)) || !n->src(2)->is_const(0) || !(x = without(n->src(1), t, u)))
+          return nullptr;
+        return make(Op::Where, n->dtype, {n->src(0), x, n->src(2)});
+      default: return nullptr;
+    }
+  }
+
+  // What a term that was computed with r = before is multiplied by to be that of r = now; nullptr
+  // where there is no such factor.
+  Node correction(Node n, Node before, Node now) {
+    if (!uses(n)) return one(r_->dtype);
+    switch (n->op) {
+      case Op::Mul: {
+        Node x = correction(n->src(0), before, now), y = correction(n->src(1), before, now);
+        return x && y ? times(x, y) : nullptr;
+      }
+      case Op::Neg: return correction(n->src(0), before, now);
+      case Op::Cast:
+        return n->dtype.is_float() && n->src(0)->dtype.is_float()
+                   ? correction(n->src(0), before, now)
+                   : nullptr;
+      case Op::Add:
+      case Op::Sub: {
+        Node x = correction(n->src(0), before, now), y = correction(n->src(1), before, now);
+        return x == y ? x : nullptr;
+      }
+      case Op::Where:
+        return !uses(n->src(0)) && n->src(2)->is_const(0) ? correction(n->src(1), before, now)
+                                                          : nullptr;
+      case Op::Reduce: return op_of(n) == Op::Add ? correction(n->src(0), before, now) : nullptr;
+      case Op::Exp2: {
+        Node w = slope(n->src(0));
+        if (!w || n->dtype != r_->dtype) return nullptr;
+        Node step = make(Op::Sub, r_->dtype, {replaced(reference_, now), before});
+        return make(Op::Exp2, n->dtype, {times(w, step)});
+      }
+      default: return nullptr;
+    }
+  }
+
+  Node replaced(Node n, Node now) { return substitute(n, r_, now); }
+
+ private:
+  // r, or r with 0 instead of an infinity.
+  bool is_reference(Node n) {
+    if (n == r_) return true;
+    return n->op == Op::Where && n->src(1)->is_const(0) && n->src(2) == r_ && is_of_r(n->src(0));
+  }
+  bool is_of_r(Node n) {
+    if (n->op == Op::Or) return is_of_r(n->src(0)) && is_of_r(n->src(1));
+    return n->op == Op::Eq && n->src(0) == r_ && n->src(1)->is_const();
+  }
+
+  // w of n = w r + rest, where w does not depend on r.
+  Node slope(Node n) {
+    if (!uses(n)) return constant(r_->dtype, 0);
+    if (is_reference(n)) {
+      if (reference_ && reference_ != n) return nullptr;
+      reference_ = n;
+      return one(r_->dtype);
+    }
+    switch (n->op) {
+      case Op::Add:
+      case Op::Sub: {
+        Node a = slope(n->src(0)), b = slope(n->src(1));
+        if (!a || !b) return nullptr;
+        if (b->is_const(0)) return a;
+        if (n->op == Op::Add && a->is_const(0)) return b;
+        return make(n->op, r_->dtype, {a, b});
+      }
+      case Op::Neg: {
+        Node a = slope(n->src(0));
+        return a ? make(Op::Neg, r_->dtype, {a}) : nullptr;
+      }
+      case Op::Mul:
+        for (int i : {0, 1})
+          if (!uses(n->src(1 - i)))
+            if (Node a = slope(n->src(i))) return times(a, n->src(1 - i));
+        return nullptr;
+      default: return nullptr;
+    }
+  }
+
+  Node r_, reference_ = nullptr;
+  NodeMap<char> uses_;
+};
+
+// Factors that depend on other sums of the loop alone, in front of the sum.
+Node hoist(Node sink, Node range) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    const std::vector<Node> all = closing(sink, range);
+    for (Node n : all)
+      for (Node d : all) {
+        Term term(d, all);
+        if (changed || n == d || op_of(n) != Op::Add || !term.uses(n->src(0))) continue;
+        Node u = nullptr, f = term.without(n->src(0), n->dtype, u);
+        if (!f || (u->ranges & range->ranges)) continue;
+        std::vector<Node> srcs(n->srcs().begin(), n->srcs().end());
+        srcs[0] = f;
+        sink = substitute(sink, n, times(with_sources(n, srcs), u));
+        changed = true;
+      }
+  }
+  return sink;
+}
+
+// x, and 0 for what a reduction begins with: where nothing was seen yet, or nothing but that.
+Node finite(Node x, Op op) {
+  Node none = identity(op, x->dtype);
+  return make(Op::Where, x->dtype, {make(Op::Eq, kBool, {x, none}), constant(x->dtype, 0), x});
+}
+
+// A reduction while the loop goes on.
+struct Running {
+  Node before = nullptr, now = nullptr, reference = nullptr;
+};
+
+class Roller {
+ public:
+  Roller(Node sink, Node range) : range_(range), all_(closing(sink, range)) {}
+
+  // The reductions as they are when the loop has ended; empty where one cannot go along.
+  std::optional<NodeMap<Node>> run(std::string& why) {
+    NodeMap<Node> out;
+    for (Node n : all_) {
+      Node scale = one(n->dtype);
+      NodeMap<Node> known;
+      for (Node d : all_) {
+        const Running* r = running_.find(d);
+        Term term(d, all_);
+        if (!r || !term.uses(n->src(0))) continue;
+        const bool is_extremum = op_of(d) == Op::Max || op_of(d) == Op::Min;
+        Node c = is_extremum && op_of(n) == Op::Add && n->dtype == d->dtype
+                     ? term.correction(n->src(0), r->before, r->reference)
+                     : nullptr;
+        if (!c || (c->ranges & ~(d->ranges | range_->ranges))) {
+          why = cat("a reduction by ", op_of(n), " has no correction for one by ", op_of(d));
+          return {};
+        }
+        Node same = make(Op::Eq, kBool, {r->before, r->now});
+        scale = times(scale, make(Op::Where, n->dtype, {same, one(n->dtype), c}));
+        known[d] = r->reference;
+      }
+      out[n] = rolled(n, substitute(n->src(0), known), scale);
+    }
+    return out;
+  }
+
+ private:
+  Node rolled(Node n, Node value, Node scale) {
+    std::vector<Node> inner{value};
+    for (Node r : n->srcs().subspan(1))
+      if (r != range_) inner.push_back(r);
+    Node part = inner.size() == 1 ? value : make(Op::Reduce, n->dtype, inner, n->payload);
+    Node term = scale->is_const(1) ? part : make(Op::Roll, n->dtype, {part, scale});
+    Node before = make(Op::Prefix, n->dtype, {term, range_}, n->payload);
+    Node now = make(op_of(n), n->dtype, {before, part});
+    running_[n] = {before, now, finite(now, op_of(n))};
+    return make(Op::Reduce, n->dtype, {term, range_}, n->payload);
+  }
+
+  Node range_;
+  std::vector<Node> all_;
+  NodeMap<Running> running_;
+};
+
+}  // namespace
+
+Node roll(Node sink, int axis, std::string& why) {
+  Node range = nullptr;
+  for (Node r : ranges_of(sink))
+    if (range_id(r) == axis) range = r;
+  if (!range || kind(range) != RangeKind::Reduce) {
+    why = cat("r", axis, " is no loop of reductions");
+    return nullptr;
+  }
+  for (Node n : topological(sink))
+    if (n->op == Op::Prefix || n->op == Op::Roll) {
+      why = "a scan, or a loop that is rolled already";
+      return nullptr;
+    }
+  sink = hoist(sink, range);
+  if (sink->ranges & range->ranges) {
+    why = cat("results of each iteration of r", axis, " are stored");
+    return nullptr;
+  }
+  const auto all = Roller(sink, range).run(why);
+  return all ? simplify(substitute(sink, *all)) : nullptr;
+}
+
+}  // namespace tiny
