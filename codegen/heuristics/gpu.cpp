@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "codegen/options/fragments.h"
 #include "codegen/heuristics/gpu.h"
 #include "codegen/heuristics/gpu_product.h"
 #include "codegen/kernel/facts.h"
@@ -29,6 +30,7 @@ class RowTuner : GpuTuner {
 
   Choice run() {
     if (auto options = matrix_options(sink_, target_); !options.empty()) return {options, true};
+    if (auto choice = choose_chain_options(sink_, target_)) return std::move(*choice);
     if (auto choice = choose_mma_options(sink_, target_)) return std::move(*choice);
     if (auto choice = choose_product_options(sink_, target_)) return std::move(*choice);
     lanes_ = 4;

@@ -28,9 +28,11 @@ enum class OptKind : uint8_t {
            // codegen/options/mma.h
   Stage,   // a `staged` factor of a GEMM in shared memory, once for each iteration of axis: `axes`
           // are the ranges of its tile, `amount` the pipeline's stages; see codegen/options/stage.h
-  Roll,   // all reductions along axis in one loop over it, which those that need others follow by
-          // correcting what they have; see codegen/options/roll.h
-  Order,  // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
+  Roll,  // all reductions along axis in one loop over it, which those that need others follow by
+         // correcting what they have; see codegen/options/roll.h
+  Fragments,  // a chain of products on a warp's tensor cores: rows along axis, columns along
+              // axes[0], operands in stages of `amount` tiles; see codegen/options/fragments.h
+  Order,      // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 
 // The tile of a Matrix option; its words are those of the text, "x 256 rows 64 halved wide".

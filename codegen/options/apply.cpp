@@ -6,6 +6,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/choice.h"
 #include "codegen/kernel/linear.h"
+#include "codegen/options/fragments.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/roll.h"
 #include "codegen/options/stage.h"
@@ -37,6 +38,8 @@ std::string to_text(const Opt& opt) {
       return cat("bind r", opt.axis, ' ', name_of(static_cast<RangeKind>(opt.amount)));
     case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
     case OptKind::Roll: return cat("roll r", opt.axis);
+    case OptKind::Fragments:
+      return cat("fragments r", opt.axis, " r", opt.axes[0], " x ", opt.amount);
     case OptKind::Matrix: {
       std::string text = cat("matrix r", opt.axis);
       for (int a : opt.axes) text += cat(" r", a);
@@ -89,16 +92,17 @@ Opt option_from_text(const std::string& text) {
     while (good && in >> std::ws && in.peek() != EOF) opt.axes.push_back(range());
   } else {
     opt.axis = range();
-    opt.kind = kind == "split"    ? OptKind::Split
-               : kind == "align"  ? OptKind::Align
-               : kind == "extend" ? OptKind::Extend
-               : kind == "merge"  ? OptKind::Merge
-               : kind == "join"   ? OptKind::Join
-               : kind == "bind"   ? OptKind::Bind
-               : kind == "mma"    ? OptKind::Mma
-               : kind == "roll"   ? OptKind::Roll
-               : kind == "stage"  ? OptKind::Stage
-                                  : OptKind::Matrix;
+    opt.kind = kind == "split"       ? OptKind::Split
+               : kind == "align"     ? OptKind::Align
+               : kind == "extend"    ? OptKind::Extend
+               : kind == "merge"     ? OptKind::Merge
+               : kind == "join"      ? OptKind::Join
+               : kind == "bind"      ? OptKind::Bind
+               : kind == "mma"       ? OptKind::Mma
+               : kind == "roll"      ? OptKind::Roll
+               : kind == "fragments" ? OptKind::Fragments
+               : kind == "stage"     ? OptKind::Stage
+                                     : OptKind::Matrix;
     if (kind == "merge" || kind == "join") {
       opt.amount = range();
     } else if (kind == "split" || kind == "align" || kind == "extend") {
@@ -110,6 +114,9 @@ Opt option_from_text(const std::string& text) {
         ++opt.amount;
       good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
     } else if (kind == "roll") {
+    } else if (kind == "fragments") {
+      opt.axes = {range()};
+      good = good && (in >> word >> opt.amount) && word == "x";
     } else if (kind == "mma") {
       opt.axes = {range(), range()};
       if (good && in >> word) {
@@ -478,6 +485,7 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
   if (opt.kind == OptKind::Mma) return mma_problem(sink, opt, target);
   if (opt.kind == OptKind::Stage) return stage_problem(sink, opt, target);
+  if (opt.kind == OptKind::Fragments) return fragments_problem(sink, opt, target);
   if (opt.kind == OptKind::Roll) {
     std::string why;
     return roll(sink, opt.axis, why) ? "" : why;
@@ -543,6 +551,7 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Mma: return use_mma(sink, opt, target);
     case OptKind::Stage: return use_stage(sink, opt, target);
     case OptKind::Roll: return roll(sink, opt.axis, why);
+    case OptKind::Fragments: return use_fragments(sink, opt, target);
     default: return order(sink, opt);
   }
 }

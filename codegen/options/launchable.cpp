@@ -115,9 +115,10 @@ std::string launch_problem(Node before, Node after, const Target& target) {
     if (kind(r) == RangeKind::Thread) threads *= extent(r);
   if (std::string why = thread_problem(threads, target); !why.empty()) return why;
   if (!all_of(after, Op::Mma).empty()) {  // x is the last range of threads
-    const auto x = std::find_if(ranges.rbegin(), ranges.rend(),
-                                [](Node r) { return kind(r) == RangeKind::Thread; });
-    if (x == ranges.rend() || extent(*x) != target.warp)
+    int64_t side_by_side = 1;
+    for (auto r = ranges.rbegin(); r != ranges.rend() && side_by_side < target.warp; ++r)
+      if (kind(*r) == RangeKind::Thread) side_by_side *= extent(*r);
+    if (side_by_side != target.warp)
       return "the threads of a warp, which multiply together, do not lie side by side";
   }
   if (std::string why = rolled_problem(after, ranges); !why.empty()) return why;

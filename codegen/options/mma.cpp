@@ -1,6 +1,7 @@
 #include "codegen/options/mma.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
@@ -187,6 +188,15 @@ const MmaUnit* tile_unit(const Target& target, DType rows, DType columns) {
   return nullptr;
 }
 
+Payload mma_payload(const MmaUnit& unit) {
+  static const std::vector<int64_t>& rows = *[] {
+    auto* all = new std::vector<int64_t>(std::size(kUnits));
+    std::iota(all->begin(), all->end(), 0);
+    return all;
+  }();
+  return Ints(&rows[static_cast<size_t>(&unit - kUnits)], 1);
+}
+
 const MmaUnit& mma_unit(Node mma) { return kUnits[static_cast<size_t>(mma->ints()[0])]; }
 
 namespace {
@@ -329,8 +339,7 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
     operand(b, n, columns, u.columns, u.b_column);
   }
   srcs.push_back(index_add(index_mul(i, u.column.count), j));
-  const int64_t row_of_unit[] = {&u - kUnits};
-  std::vector<Node> sum{make(Op::Mma, u.sum, srcs, Ints(row_of_unit))};
+  std::vector<Node> sum{make(Op::Mma, u.sum, srcs, mma_payload(u))};
   for (Node r : reduce->srcs().subspan(1))
     if (r != k)
       sum.push_back(r);

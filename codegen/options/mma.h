@@ -7,7 +7,8 @@
 // operand, those of the second, and the number of its element of the result. The elements along k
 // of a thread are free as long as both operands agree: neighbours. Once the last source is a
 // number, an Mma without it is all of the thread's elements, and a Shuffle takes some of them.
-// Payload: Ints{row of the table}.
+// Payload: Ints{row of the table}. In front of the number, or last without one, there may be a
+// whole fragment that the product is added to.
 //
 // The units of CPUs (AMX, VNNI) are rows of the same table: the elements of a whole warp are in the
 // registers of one thread, so that an operand is one load of a packed fragment
@@ -56,8 +57,9 @@ const MmaUnit* mma_unit(const Target& target, DType dtype);
 // The unit of a CPU for rows and columns of these dtypes.
 const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);
 
-// The unit of an Mma node.
+// The unit of an Mma node, and its payload.
 const MmaUnit& mma_unit(Node mma);
+Payload mma_payload(const MmaUnit& unit);
 
 // The operands of a sum of products as the matrix units take them: f32, or what is narrower before
 // it is widened. Why they cannot be multiplied there; empty where they can.
@@ -76,6 +78,12 @@ enum MmaReads : int64_t { kMmaElements, kMmaMatrices };
 // columns and of the warp's threads get the next three ids.
 std::string mma_problem(Node sink, const Opt& opt, const Target& target);
 Node use_mma(Node sink, const Opt& opt, const Target& target);
+
+// Whether the product is added to a fragment, its last source.
+inline bool adds_fragment(Node mma) {
+  return mma->srcs().back()->dtype == mma->dtype && mma->dtype.lanes > 1 &&
+         mma->srcs().back()->op != Op::Load;
+}
 
 // An Mma whose last source is a number, as a Shuffle of all elements.
 Node mma_elements(Node mma);

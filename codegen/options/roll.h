@@ -2,8 +2,8 @@
 //
 // Let r be a reduction along a range and R = sum g(x, r) another one that uses it. Where
 // g(x, r') = g(x, r) c(r, r') for a correction c that does not depend on x, R can go along while r
-// is not known yet: in each iteration what is summed so far is multiplied by c(r before, r now), and
-// the term is computed with the r of now ("online" softmax: Milakov and Gimelshein, arXiv
+// is not known yet: in each iteration what is summed so far is multiplied by c(r before, r now),
+// and the term is computed with the r of now ("online" softmax: Milakov and Gimelshein, arXiv
 // 1805.02867; as a rule on any graph: Neptune, arXiv 2510.08726). Factors of g that depend on r
 // alone are pulled out of the sum first: those need no correction.
 //

@@ -183,6 +183,36 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   return "";
 }
 
+namespace {
+
+// `loop`: whose iterations count the tiles.
+Node staged(Node value, const std::vector<StageSide>& sides, const StageTile& tile, int slot,
+            int& id) {
+  const std::vector<int64_t> steps = steps_of(sides, tile.padding);
+  NodeMap<Node> map;
+  std::vector<StageSide> fill;
+  std::vector<Node> closed;
+  for (const StageSide& side : sides) {
+    Node r = make(Op::Range, kIndex, {index(side.extent)}, RangeArg{id++, RangeKind::Loop});
+    for (Node of : side.ranges) map[of] = of == side.ranges[0] ? r : index(0);
+    fill.push_back({{r}, side.extent});
+    closed.push_back(r);
+  }
+  const int64_t size = round_up(steps[0] * sides[0].extent, 16);
+  Node turn = tile.depth > 1 ? index_mul(index_mod(tile.loop, tile.depth), size) : index(0);
+  const int64_t numbers[] = {slot, size * tile.depth, tile.depth};
+  std::vector<Node> srcs{substitute(value, map), index_add(turn, place(fill, steps)), index(0)};
+  srcs.insert(srcs.end(), closed.begin(), closed.end());
+  Node stage = make(Op::Stage, value->dtype, srcs, Ints(numbers));
+  return make(Op::Load, value->dtype, {stage, index_add(turn, place(sides, steps))});
+}
+
+}  // namespace
+
+Node staged_value(Node value, const StageTile& tile, int slot, int& id) {
+  return staged(value, sides_of(value, tile.ranges, false), tile, slot, id);
+}
+
 Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Product p;
   const std::string why = find_product(sink, opt.axis, p);
@@ -195,26 +225,9 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   if (raw) value = p.gate ? gated(raw, p.gate) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
-  const std::vector<StageSide> sides = sides_of(value, tile, is_of_windows(opt));
-  const std::vector<int64_t> steps = steps_of(sides, opt.staged.padding);
-  NodeMap<Node> map;
-  std::vector<StageSide> fill;
-  std::vector<Node> closed;
-  for (const StageSide& side : sides) {
-    Node r = make(Op::Range, kIndex, {index(side.extent)}, RangeArg{id++, RangeKind::Loop});
-    for (Node of : side.ranges) map[of] = of == side.ranges[0] ? r : index(0);
-    fill.push_back({{r}, side.extent});
-    closed.push_back(r);
-  }
   const bool is_filled_again = value->ranges & loop->ranges;
-  const int64_t depth = is_filled_again ? opt.amount : 1;
-  const int64_t size = (steps[0] * sides[0].extent + 15) / 16 * 16;
-  Node turn = index_mul(index_mod(loop, depth), size);
-  const int64_t numbers[] = {slot, size * depth, depth};
-  std::vector<Node> srcs{substitute(value, map), index_add(turn, place(fill, steps)), index(0)};
-  srcs.insert(srcs.end(), closed.begin(), closed.end());
-  Node stage = make(Op::Stage, value->dtype, srcs, Ints(numbers));
-  Node read = make(Op::Load, value->dtype, {stage, index_add(turn, place(sides, steps))});
+  const StageTile how{tile, opt.staged.padding, loop, is_filled_again ? opt.amount : 1};
+  Node read = staged(value, sides_of(value, tile, is_of_windows(opt)), how, slot, id);
   if (raw)
     read = substitute(factor, raw, read);
   else if (value != factor)

@@ -35,6 +35,17 @@ inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 std::string stage_problem(Node sink, const Opt& opt, const Target& target);
 Node use_stage(Node sink, const Opt& opt, const Target& target);
 
+// How a value that is read along a tile's ranges is staged.
+struct StageTile {
+  std::vector<Node> ranges;  // of the tile, the contiguous one last
+  int64_t padding = 0;       // elements between its rows
+  Node loop = nullptr;       // in whose iterations it is filled again; nullptr: in none
+  int64_t depth = 1;         // tiles in shared memory
+};
+// The load from a stage that stands for the value. Ranges of its copies, one for each of the
+// tile's, get the ids from `id` on, which is moved behind them.
+Node staged_value(Node value, const StageTile& tile, int slot, int& id);
+
 // Ranges that stages close.
 uint64_t staged_ranges(Node sink);
 

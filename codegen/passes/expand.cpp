@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
+#include "codegen/options/mma.h"
 #include "tiny/base/error.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rebuild.h"
@@ -42,8 +43,23 @@ Node combine(Op op, Node a, Node b) {
   return make(op, a->dtype, {a, b});
 }
 
+// The same element of the sum of two products of fragments: one is added to the other by its unit.
+Node added_fragments(Node a, Node b) {
+  const auto elements = [](Node mma) { return mma->srcs().first(mma->num_src - 1); };
+  std::vector<Node> srcs(elements(b).begin(), elements(b).end());
+  const DType all = a->dtype.vec(mma_unit(a).results());
+  srcs.push_back(make(Op::Mma, all, elements(a), a->payload));
+  srcs.push_back(a->srcs().back());
+  return make(Op::Mma, a->dtype, srcs, b->payload);
+}
+
 // Pairwise, so that the chain of dependent operations is short.
 Node combine(Op op, std::vector<Node> parts) {
+  const auto is_fragment = [](Node n) { return n->op == Op::Mma; };
+  if (op == Op::Add && std::all_of(parts.begin(), parts.end(), is_fragment)) {
+    for (size_t i = 1; i < parts.size(); ++i) parts[0] = added_fragments(parts[0], parts[i]);
+    return parts[0];
+  }
   while (parts.size() > 1) {
     std::vector<Node> half;
     for (size_t i = 0; i + 1 < parts.size(); i += 2)
@@ -64,8 +80,15 @@ bool adds_in_turn(Node reduce, const std::vector<Node>& unrolled, uint64_t open)
   int64_t sums = reduce->dtype.lanes;
   for (Node r : unrolled)
     if (reduce->ranges & bit_of(r)) sums *= extent(r);
-  for (Node r : reduce->srcs().subspan(1))
-    if (kind(r) == RangeKind::Unroll && (open & bit_of(r))) return false;
+  for (Node r : reduce->srcs().subspan(1)) {
+    if (kind(r) != RangeKind::Unroll) continue;
+    if (open & bit_of(r)) return false;
+    // A loop would compute again in each sum what all of them are made of.
+    for (Node inner : all_of(reduce->src(0), Op::Reduce))
+      if (inner->ranges & bit_of(r)) return false;
+    for (Node inner : all_of(reduce->src(0), Op::Mma))
+      if (inner != reduce->src(0) && (inner->ranges & bit_of(r))) return false;
+  }
   return sums >= kEnough;
 }
 

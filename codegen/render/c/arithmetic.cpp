@@ -149,7 +149,9 @@ std::string CPrinter::arithmetic(Node n) {
       const std::string a = named(n->src(0));
       return shuffle(t, a, named(n->src(1)), lanes);
     }
-    case Op::Mma: return mma(n, splat(n->dtype, n->dtype.is_float() ? "0.0f" : "0"));
+    case Op::Mma:
+      return mma(n, adds_fragment(n) ? named(n->srcs().back())
+                                     : splat(n->dtype, n->dtype.is_float() ? "0.0f" : "0"));
     case Op::Fold: return fold(n);
     case Op::Where:
       if (Node x = selections_.flushed(n); x && dialect_.classes)

@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
+#include "codegen/options/mma.h"
 #include "codegen/options/thread_group.h"
 #include "codegen/render/c/printer.h"
 
@@ -17,8 +18,8 @@ namespace {
 
 // A sum whose update computes the term as well: of products of fragments, or of elements.
 bool computes_term(Node reduce) {
-  return adds_product(reduce) ||
-         (reduce->src(0)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add);
+  return adds_product(reduce) || (reduce->src(0)->is(Op::Mma) && !adds_fragment(reduce->src(0)) &&
+                                  reduce->arg<OpArg>().op == Op::Add);
 }
 
 }  // namespace

@@ -97,15 +97,17 @@ class AmdPrinter : public LlvmPrinter {
         values_[n] = is_running(n) ? accumulated(running_reduce(n)) : prefix(n);
         return;
       case Op::Mma:
-        if (!added_.contains(n)) values_[n] = mma(n, splat_text(n->dtype, double_bits(0)));
+        if (!added_.contains(n))
+          values_[n] = mma(
+              n, adds_fragment(n) ? value(n->srcs().back()) : splat_text(n->dtype, double_bits(0)));
         return;
       default: return LlvmPrinter::statement(n);
     }
   }
 
   bool is_sum_of_fragments(Node reduce) const {
-    return reduce->src(0)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add &&
-           single_use_(reduce->src(0));
+    return reduce->src(0)->is(Op::Mma) && !adds_fragment(reduce->src(0)) &&
+           reduce->arg<OpArg>().op == Op::Add && single_use_(reduce->src(0));
   }
 
   std::string number(const char* what, size_t dimension) {

@@ -1,0 +1,134 @@
+// Schedules chains of products on a warp's matrix units (codegen/options/fragments.h): rows over
+// blocks and warps, columns in tiles along a loop that reductions roll along.
+#include <algorithm>
+
+#include "codegen/heuristics/stage_tuner.h"
+#include "codegen/options/fragments.h"
+#include "codegen/options/roll.h"
+#include "codegen/options/stage.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/sizes.h"
+
+namespace tiny {
+
+namespace {
+
+// A block's tile: warps, each with so many fragments of rows, and columns of a step of the loop.
+struct ChainPlan {
+  int64_t warps = 4, fragments = 1, columns = 64, depth = 2;
+};
+
+class ChainTuner : StagingTuner {
+ public:
+  ChainTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
+
+  std::optional<Choice> run() {
+    const auto chain = find_chain(sink_, target_);
+    if (!chain) return {};
+    const MmaUnit& u = *chain->unit;
+    const int m = range_id(chain->m), n = range_id(chain->n);
+    int64_t results = 0, terms = 0;
+    for (const auto& p : chain->outer) results += extent(p.across);
+    for (const auto& p : chain->inner) terms += extent(p.summed);
+    ChainPlan plan = plan_for(results, terms);
+    while (plan.fragments > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
+      plan.fragments /= 2;
+    while (plan.warps > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
+      plan.warps /= 2;
+    plan.columns = std::min(plan.columns, round_up(extent(chain->n), u.depth));
+    std::vector<int> summed, across;
+    for (const auto& p : chain->inner) summed.push_back(range_id(p.summed));
+    for (const auto& p : chain->outer) across.push_back(range_id(p.across));
+
+    const int64_t rows = plan.warps * u.rows * plan.fragments;
+    int tile = split_off(m, rows), keys = split_off(n, plan.columns);
+    if (keys != n) {
+      if (!is_legal(sink_, {OptKind::Roll, n, 0, {}}, target_)) return {};
+      apply({OptKind::Roll, n, 0, {}});
+    }
+    int next = next_range_id(sink_);
+    const Opt fragments{OptKind::Fragments, tile, plan.depth, {keys}};
+    if (!is_legal(sink_, fragments, target_)) return {};
+    apply(fragments);
+    const int y = next, x = next + 1;
+    next += 5 + static_cast<int>(chain->outer.size());
+    // Copies of the stages: what is left of the new ranges, in pairs of rows and columns.
+    std::vector<std::pair<int, int>> copies;
+    for (; range(next) || range(next + 1); next += 2) copies.emplace_back(next, next + 1);
+    for (int id : summed)
+      if (range(id)) bind(id, RangeKind::Unroll);
+    std::sort(across.begin(), across.end());
+    across.erase(std::unique(across.begin(), across.end()), across.end());
+    for (int id : across)
+      if (range(id)) bind(id, RangeKind::Unroll);
+    if (range(keys)) bind(keys, RangeKind::Unroll);
+    int warp = -1;
+    if (range(tile)) {
+      warp = tile;
+      if (plan.fragments > 1) {
+        const int each = next_range_id(sink_);
+        if (plan.warps > 1) {
+          apply({OptKind::Split, tile, plan.fragments, {}});
+          bind(each, RangeKind::Unroll);
+        } else {
+          bind(tile, RangeKind::Unroll);
+          warp = -1;
+        }
+      }
+      if (warp >= 0) bind(warp, RangeKind::Thread);
+    }
+    for (auto [row, column] : copies) {
+      const int64_t lanes = 16 / u.dtype.size();
+      if (!copy_vectors(column, lanes)) copy_vectors(column, lanes / 4);
+      int rest = merged({row, column});
+      if (rest >= 0) share_out(rest, {x, y, warp});
+    }
+    bind_blocks(tile == m ? -1 : m);
+    order_kinds(x);
+    choice_.is_gemm = true;
+    return std::move(choice_);
+  }
+
+ private:
+  ChainPlan plan_for(int64_t results, int64_t) const {
+    ChainPlan plan;
+    if (results <= 64) plan.fragments = 2;
+    else if (results <= 128) plan.warps = 8;
+    if (const int64_t v = getenv("CHAIN_PLAN") ? atoi(getenv("CHAIN_PLAN")) : 0) {  // WFKD
+      plan.warps = v / 10000;
+      plan.fragments = v / 1000 % 10;
+      plan.columns = v / 10 % 100 * 8;
+      plan.depth = v % 10;
+    }
+    return plan;
+  }
+
+  int split_off(int id, int64_t amount) {
+    if (size(id) <= amount && size(id) % 16 == 0) return id;
+    const bool whole = size(id) <= amount;
+    const int inner = next_range_id(sink_);
+    apply({OptKind::Split, id, amount, {}});
+    (void)whole;
+    return inner;
+  }
+
+  // What is neither a thread nor part of a tile: the rows' blocks run fastest.
+  void bind_blocks(int rows) {
+    Ids all;
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Loop && (sink_->ranges & r->ranges) && range_id(r) != rows)
+        all.push_back(range_id(r));
+    const int others = merged(all);
+    if (others >= 0) bind(others, RangeKind::Block);
+    if (rows >= 0 && range(rows)) bind(rows, RangeKind::Block);
+  }
+};
+
+}  // namespace
+
+std::optional<Choice> choose_chain_options(Node sink, const Target& target) {
+  if (target.kind != Target::Kind::Gpu) return {};
+  return ChainTuner(sink, target).run();
+}
+
+}  // namespace tiny
