@@ -8,6 +8,8 @@
 #include "codegen/options/stage.h"
 #include "tiny/base/env.h"
 #include "tiny/ir/sizes.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 
@@ -23,6 +25,7 @@ class ChainTuner : StagingTuner {
   ChainTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
   std::optional<Choice> run() {
+    join_columns();
     const auto chain = find_chain(sink_, target_);
     if (!chain) return {};
     const MmaUnit& u = *chain->unit;
@@ -90,10 +93,37 @@ class ChainTuner : StagingTuner {
   }
 
  private:
+  // Reductions along ranges of their own, of what is the same along the one as along the other:
+  // along one range.
+  void join_columns() {
+    for (bool changed = true; changed;) {
+      changed = false;
+      const std::vector<Node> sums = all_of(sink_, Op::Reduce);
+      for (Node a : ranges_)
+        for (Node b : ranges_) {
+          if (changed || range_id(a) >= range_id(b) || kind(a) != RangeKind::Reduce ||
+              kind(b) != RangeKind::Reduce || extent(a) != extent(b))
+            continue;
+          const Opt join{OptKind::Join, range_id(a), range_id(b), {}};
+          const auto is_same = [&](Node sum) {
+            return (sum->ranges & b->ranges) &&
+                   std::find(sums.begin(), sums.end(), simplify(substitute(sum, b, a))) !=
+                       sums.end();
+          };
+          if (!std::any_of(sums.begin(), sums.end(), is_same) || !is_legal(sink_, join, target_))
+            continue;
+          apply(join);
+          changed = true;
+        }
+    }
+  }
+
   ChainPlan plan_for(int64_t results, int64_t) const {
     ChainPlan plan;
-    if (results <= 64) plan.fragments = 2;
-    else if (results <= 128) plan.warps = 8;
+    if (results <= 64)
+      plan.fragments = 2;
+    else if (results <= 128)
+      plan.warps = 8;
     if (const int64_t v = getenv("CHAIN_PLAN") ? atoi(getenv("CHAIN_PLAN")) : 0) {  // WFKD
       plan.warps = v / 10000;
       plan.fragments = v / 1000 % 10;

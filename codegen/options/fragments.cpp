@@ -109,7 +109,8 @@ std::optional<ProductChain> find_chain(Node sink, const Target& target) {
   for (Node sum : reduces) {
     Node factors[2] = {}, gate = nullptr;
     if (!factors_of(sum, target, factors[0], factors[1], gate) || gate) continue;
-    for (const auto& [a, b] : {std::pair(factors[0], factors[1]), std::pair(factors[1], factors[0])})
+    for (const auto& [a, b] :
+         {std::pair(factors[0], factors[1]), std::pair(factors[1], factors[0])})
       for (Node n : ranges) {
         if (kind(n) != RangeKind::Reduce || !has(sum, n) || !has(b, n) || has(a, n)) continue;
         Node m = nullptr;

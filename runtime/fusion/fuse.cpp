@@ -30,6 +30,7 @@ class Fuser {
     for (Node n : order_)
       if (is_stored(n)) start_group(n);
     if (env_int("FUSE")) {
+      for (const Chain& chain : stored_.chains.all) merge_chain(chain);
       merge_siblings(true);
       merge_rows();
       merge_siblings(false);
@@ -146,6 +147,27 @@ class Fuser {
   // Constants, which kernels of several devices may read, have none.
   int device_of(const Kernel& k) const { return targets_.device_of(k.outputs[0]); }
   static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
+
+  // All of a chain's reductions into the kernel of its last product, where nothing between them is
+  // computed by another one.
+  void merge_chain(const Chain& chain) {
+    std::set<int> own;
+    const auto last = [&] { return kernel_of(chain.product); };
+    for (Node n : chain.sums) own.insert(kernel_of(n));
+    for (int p : own) {
+      std::vector<int> between;
+      if (p != last()) walk_between(p, last(), &between);
+      for (int q : between)
+        if (!own.count(q) && depends(q, p)) return;
+    }
+    for (size_t i = chain.sums.size(); i-- > 0;)
+      if (const int p = kernel_of(chain.sums[i]); p != last()) merge(p, last());
+    std::erase_if(kernels_[last()].outputs, [&](Node n) {
+      return std::find(chain.scores.begin(), chain.scores.end(), n) != chain.scores.end();
+    });
+    kernels_[last()].is_chain = true;
+    update(last());
+  }
 
   // Until nothing changes: what could not be merged is looked at again when it, or what it reads
   // from, has become another kernel.
@@ -272,7 +294,7 @@ class Fuser {
       if (work > kSmallWork && (rows < enough_rows(target) || work / rows > kRowElements))
         return false;
     }
-    return !reaches_otherwise(p, c) && loops_nest(p, c);
+    return !reaches_otherwise(p, c) && (from.is_chain || loops_nest(p, c));
   }
 
   // What has little to do may as well be done in the loops of others that visit as many elements.
@@ -447,6 +469,7 @@ class Fuser {
     to.outputs.insert(to.outputs.end(), from.outputs.begin(), from.outputs.end());
     from.alive = false;
     moved_[p] = c;
+    to.is_chain |= from.is_chain;
     put_consumers_first(to.outputs);
     update(c);
   }

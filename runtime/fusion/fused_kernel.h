@@ -22,6 +22,7 @@ struct FusedKernel {
   std::vector<Read> reads;
   bool alive = true;
   bool is_gemm = false;     // a product whose operands are used many times: no rows around it
+  bool is_chain = false;    // of products (runtime/fusion/chain.h): rows of tiles
   int64_t work = 0;         // elements that it visits
   int size = 0;             // how much there is to compile
   NodeMap<char> inner{16};  // outputs that another one needs: reached through that one

@@ -49,7 +49,8 @@ class Chooser {
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
           const NodeTargets& targets)
       : roots_(roots), order_(order), targets_(targets), uses_(roots, order) {
-    for (Node n : given) out_.values[n] = 1;
+    out_.chains = find_chains(roots, order, targets);
+    for (Node n : given) store(n);
   }
 
   Stored run() {
@@ -61,32 +62,36 @@ class Chooser {
   // Longer chains make kernels that no compiler likes, and recursion too deep for the stack.
   static constexpr int kLongestChain = 200;
 
+  void store(Node n) {
+    if (!out_.chains.inside.contains(n)) out_.values[n] = 1;
+  }
+
   void limit_chain(Node n) {
     int longest = 0;
     for (Node s : used_sources(n))
       if (!is_leaf(s) && !out_.values.contains(s)) longest = std::max(longest, *chain_.find(s));
     chain_[n] = longest + 1;
-    if (longest >= kLongestChain && is_elementwise(n->op)) out_.values[n] = 1;
+    if (longest >= kLongestChain && is_elementwise(n->op)) store(n);
   }
 
   void choose() {
     for (Node r : roots_) {
       Node b = base_of(r);
-      if (!is_leaf(b)) out_.values[b] = 1;
+      if (!is_leaf(b)) store(b);
     }
     for (Node n : order_) {
       limit_chain(n);
       switch (n->op) {
         case Op::ReduceAxis:
-          out_.values[n] = 1;
-          if (Node half = rounded(n)) out_.values[half] = 1;
+          store(n);
+          if (Node half = rounded(n)) store(half);
           break;
         case Op::Scatter:
         case Op::Assign:
         case Op::Copy:
-        case Op::Contiguous: out_.values[n] = 1; break;
+        case Op::Contiguous: store(n); break;
         case Op::After:
-          if (!is_leaf(behind(n))) out_.values[behind(n)] = 1;
+          if (!is_leaf(behind(n))) store(behind(n));
           break;
         case Op::Expand: expanded(n); break;
         case Op::Gather: gathered(n); break;
@@ -98,13 +103,13 @@ class Chooser {
           if (n->op == Op::Copy) out_.sent[b] = 1;
           const bool is_base = n->op == Op::Scatter && s == n->src(0);
           if ((n->op == Op::Copy || is_base) && !is_leaf(b) && !(is_base && is_only_for(n, b)))
-            out_.values[b] = 1;
+            store(b);
         }
       }
-      if (is_narrowed_product(n) && on_gpu(n)) out_.values[n] = 1;
+      if (is_narrowed_product(n) && on_gpu(n)) store(n);
       if (!out_.values.contains(n) && is_elementwise(n->op) && uses_.count(n) > 1 && !is_place(n) &&
           is_worth_storing(n) && !uses_.meet_again(n))
-        out_.values[narrower(n)] = 1;
+        store(narrower(n));
     }
   }
 
@@ -184,7 +189,7 @@ class Chooser {
     if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
     Node sum = uses_.product_of(n);
     const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);
-    if (sum ? c.work > 0 && !as_read : c.work >= 4) out_.values[narrower(s)] = 1;
+    if (sum ? c.work > 0 && !as_read : c.work >= 4) store(narrower(s));
   }
 
   // Whether several products would each read what an operand is made of, and compute it where they
@@ -222,10 +227,10 @@ class Chooser {
     Node data = base_of(n->src(0));
     const bool few = 2 * numel(n->shape()) <= numel(data->shape()) && cost_of(data).work < kDear;
     if (!is_leaf(data) && !few && !(on_gpu(n) && is_computed_at_places(data, cost_of(data))))
-      out_.values[data] = 1;
+      store(data);
     for (Node i : n->srcs().subspan(1)) {
       Node b = base_of(i);
-      if (!is_leaf(b) && !out_.values.contains(b) && cost_of(b).work >= kDear) out_.values[b] = 1;
+      if (!is_leaf(b) && !out_.values.contains(b) && cost_of(b).work >= kDear) store(b);
     }
   }
 

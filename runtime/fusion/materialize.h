@@ -5,6 +5,7 @@
 
 #include "runtime/analysis/node_targets.h"
 #include "runtime/analysis/views.h"
+#include "runtime/fusion/chain.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
@@ -12,10 +13,12 @@ namespace tiny {
 struct Stored {
   NodeMap<char> values;
   NodeMap<char> sent;  // those that are copied to another device
+  Chains chains;       // what is inside of them is no value with memory
 };
 
 // Roots, reductions and what has side effects; what is used several times and is not cheap; what
-// is broadcast or looked up many times; and those given. `order`: all nodes, sources first.
+// is broadcast or looked up many times; and those given; but nothing inside of a chain. `order`:
+// all nodes, sources first.
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
                      std::span<const Node> given, const NodeTargets& targets);
 

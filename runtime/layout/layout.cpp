@@ -8,6 +8,7 @@
 #include "codegen/wgmma/tile.h"
 #include "runtime/analysis/operand.h"
 #include "runtime/analysis/skinny.h"
+#include "runtime/fusion/chain.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/convolution/fold_pixels.h"
 #include "runtime/layout/convolution/im2col.h"
@@ -247,8 +248,9 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
   };
   const NodeMap<int> traced =
       innermost.axes.size() > 0 ? trace_innermost(roots, innermost.axes) : NodeMap<int>();
+  const Chains chains = find_chains(roots, topological(roots), targets);
   const auto change = [&](Node n, Node now) {
-    if (n->op != Op::ReduceAxis) return now;
+    if (n->op != Op::ReduceAxis || chains.sums.contains(n)) return now;
     const int* axis = traced.find(n->src(0));
     const Target& target = targets.of(now);
     return layouts.try_emplace(&target, target).first->second.reduce(now, axis ? *axis : -1);

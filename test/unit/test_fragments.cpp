@@ -67,8 +67,7 @@ class OnDevice {
 
 std::vector<float> run(Node value, Device& device, const Choice* choice,
                        const std::vector<std::vector<uint16_t>>& in, bool check) {
-  const Lowered lowered =
-      lower(kernel_of({value}), "chain", device.target(), nullptr, choice);
+  const Lowered lowered = lower(kernel_of({value}), "chain", device.target(), nullptr, choice);
   if (getenv("SHOW")) puts(lowered.source.text.c_str());
   if (check) {
     CHECK(to_text(lowered.options).find("fragments") != std::string::npos);
@@ -98,7 +97,8 @@ void check_chain(const Sizes& s, const std::string& name) {
   Device& device = find_device(name);
   Arena arena;
   ArenaScope scope(arena);
-  Node q = tensor_param(1, {s.batch, s.m, s.e}, kBF16), k = tensor_param(2, {s.batch, s.n, s.e}, kBF16),
+  Node q = tensor_param(1, {s.batch, s.m, s.e}, kBF16),
+       k = tensor_param(2, {s.batch, s.n, s.e}, kBF16),
        v = tensor_param(3, {s.batch, s.n, s.d}, kBF16);
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -126,6 +126,4 @@ void check_chain(const Sizes& s, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("fragments: attention in one kernel") {
-  check_chain({}, "EMU:CUDA:sm_90a");
-}
+TEST_CASE("fragments: attention in one kernel") { check_chain({}, "EMU:CUDA:sm_90a"); }

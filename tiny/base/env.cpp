@@ -103,6 +103,8 @@ constexpr SettingRow kRows[] = {
     {"BEAM_CACHE", SettingKind::Text, "", Scope::Host,
      "File of the candidates' times; empty means beam.jsonl in the folder of the cache on disk."},
     {"FUSE", SettingKind::Int, "1", Scope::Kernel, "0 gives every operation a kernel of its own."},
+    {"CHAIN", SettingKind::Int, "1", Scope::Kernel,
+     "0 gives products that follow each other, as in attention, kernels of their own."},
     {"DETERMINISTIC", SettingKind::Int, "0", Scope::Kernel,
      "1 makes sums at indices (scatter_add, gradients of embeddings) independent of the order of "
      "a GPU's threads, at the price of sorting the indices."},

@@ -1,0 +1,31 @@
+// Chains of products that one kernel computes: a matrix of scores is made by one product (or
+// several), reduced along an axis and multiplied with another matrix along the same one, as in
+// attention. It is computed tile by tile where it is used, and never stored: computing an element
+// again costs less than memory where its sum is short.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "runtime/analysis/node_targets.h"
+#include "tiny/ir/node.h"
+
+namespace tiny {
+
+struct Chain {
+  Node product = nullptr;    // the last one
+  std::vector<Node> scores;  // products that nothing but the chain reads
+  std::vector<Node> sums;    // reductions that its kernel computes as well, sources first
+};
+
+struct Chains {
+  std::vector<Chain> all;  // sources first
+  NodeMap<char> inside;    // values of the size of the scores, which get no memory
+  NodeMap<char> sums;      // of all chains, their products included
+};
+
+// `order`: all nodes below the roots, sources first. Only chains whose kernel has options: those of
+// GPUs with matrix units whose results are operands (codegen/options/fragments.h).
+Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
+                   const NodeTargets& targets);
+
+}  // namespace tiny
