@@ -30,10 +30,9 @@ class ChainTuner : StagingTuner {
     if (!chain) return {};
     const MmaUnit& u = *chain->unit;
     const int m = range_id(chain->m), n = range_id(chain->n);
-    int64_t results = 0, terms = 0;
+    int64_t results = 0;
     for (const auto& p : chain->outer) results += extent(p.across);
-    for (const auto& p : chain->inner) terms += extent(p.summed);
-    ChainPlan plan = plan_for(results, terms);
+    ChainPlan plan = plan_for(results, chain->inner.size());
     while (plan.fragments > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
       plan.fragments /= 2;
     while (plan.warps > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
@@ -45,7 +44,7 @@ class ChainTuner : StagingTuner {
 
     const int64_t rows = plan.warps * u.rows * plan.fragments;
     int tile = split_off(m, rows), keys = split_off(n, plan.columns);
-    if (keys != n) {
+    if (keys != n && has_rows(keys)) {
       if (!is_legal(sink_, {OptKind::Roll, n, 0, {}}, target_)) return {};
       apply({OptKind::Roll, n, 0, {}});
     }
@@ -118,27 +117,30 @@ class ChainTuner : StagingTuner {
     }
   }
 
-  ChainPlan plan_for(int64_t results, int64_t) const {
+  // Two fragments of rows share what is read of the other operands, where registers hold them.
+  static ChainPlan plan_for(int64_t results, size_t inner) {
     ChainPlan plan;
-    if (results <= 64)
-      plan.fragments = 2;
-    else if (results <= 128)
-      plan.warps = 8;
-    if (const int64_t v = getenv("CHAIN_PLAN") ? atoi(getenv("CHAIN_PLAN")) : 0) {  // WFKD
-      plan.warps = v / 10000;
-      plan.fragments = v / 1000 % 10;
-      plan.columns = v / 10 % 100 * 8;
-      plan.depth = v % 10;
-    }
+    if (results <= 128 && inner == 1) plan.fragments = 2;
     return plan;
+  }
+
+  // Whether something is reduced along the columns that is no product: others may need it.
+  bool has_rows(int columns) const {
+    std::string why;
+    const auto chain = find_chain(sink_, target_);
+    for (Node n : all_of(sink_, Op::Reduce))
+      for (Node r : n->srcs().subspan(1))
+        if (range_id(r) == columns &&
+            (!chain || std::none_of(chain->outer.begin(), chain->outer.end(),
+                                    [&](const auto& p) { return p.sum == n; })))
+          return true;
+    return false;
   }
 
   int split_off(int id, int64_t amount) {
     if (size(id) <= amount && size(id) % 16 == 0) return id;
-    const bool whole = size(id) <= amount;
     const int inner = next_range_id(sink_);
     apply({OptKind::Split, id, amount, {}});
-    (void)whole;
     return inner;
   }
 

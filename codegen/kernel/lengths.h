@@ -6,16 +6,15 @@
 
 namespace tiny {
 
-// The iteration from which on no reduction or store in the range's loop runs, as arithmetic on
-// values that are known before it; nullptr where some runs in all iterations.
-Node end_of_loop(Node sink, Node range);
-
 // Whether a condition on the range is known when the kernel runs: its loop may end early, which
 // that of a range merged with another could not.
 bool has_length(Node sink, Node range);
 
 // Conditions without all of which a value is the one that leaves a reduction by `op` as it is.
 std::vector<Node> conditions_of(Node value, Op op);
+
+// The conditions that all hold where a gate does.
+void add_conditions(Node gate, std::vector<Node>& out);
 
 // a - b of two integers, exactly.
 Sum difference(Node a, Node b);

@@ -117,6 +117,46 @@ Node flush_exponentials(Node sink) {
   return substitute(sink, map);
 }
 
+// The exponent of a term that goes along with its maximum, x - m with x = c s, in as few operations
+// as there can be: c' s + m', rounded once, and selections outside. nullptr where it is none.
+Node fast_power(Node exponent) {
+  Node factor = nullptr, difference = exponent;
+  if (difference->op == Op::Mul && difference->src(1)->is_const()) {
+    factor = difference->src(1);
+    difference = difference->src(0);
+  }
+  if (difference->op != Op::Sub || difference->dtype != kF32) return nullptr;
+  if (factor && !(factor->float_value() > 0)) return nullptr;
+  const auto scaled = [&](Node n) { return factor ? make(Op::Mul, kF32, {n, factor}) : n; };
+  const Selected x = selected(difference->src(0));
+  Node value = nullptr, negative = make(Op::Neg, kF32, {scaled(difference->src(1))});
+  if (x.value->op == Op::Mul && x.value->src(1)->is_const()) {
+    const double c = x.value->src(1)->float_value() * (factor ? factor->float_value() : 1);
+    value = make(Op::MulAdd, kF32, {x.value->src(0), constant(kF32, c), negative});
+  } else if (factor) {
+    value = make(Op::MulAdd, kF32, {x.value, factor, negative});
+  } else {
+    value = make(Op::Add, kF32, {x.value, negative});
+  }
+  Node power = make(Op::Exp2, kF32, {value});
+  Node small = make(Op::Lt, kBool, {value, constant(kF32, kMinNormalExponent)});
+  Node out = make(Op::Where, kF32, {small, constant(kF32, 0), power});
+  if (x.conditions.empty()) return out;
+  return make(Op::Where, kF32, {difference->src(0)->src(0), out, constant(kF32, 0)});
+}
+
+// Exponentials of sums that go along with a maximum (codegen/options/roll.h). Terms less than a
+// normal number are left out, as one of the terms is 1.
+Node fast_exponentials(Node sink) {
+  NodeMap<Node> map;
+  for (Node roll : all_of(sink, Op::Roll))
+    for (Node n : topological(roll)) {
+      if (n->op != Op::Exp2 || n->dtype != kF32 || map.contains(n)) continue;
+      if (Node fast = fast_power(n->src(0))) map[n] = fast;
+    }
+  return substitute(sink, map);
+}
+
 // The gates of loads in the words of the selections of what is loaded.
 Node name_gates(Node sink) {
   NodeMap<Node> map;
@@ -136,7 +176,8 @@ Node lower_gates(Node sink, const Target& target) {
     Node better = now->op == Op::Reduce ? with_selected(now) : nullptr;
     return better ? better : now;
   }));
-  return target.kind == Target::Kind::Gpu ? flush_exponentials(sink) : sink;
+  if (target.kind != Target::Kind::Gpu) return sink;
+  return flush_exponentials(fast_exponentials(sink));
 }
 
 }  // namespace tiny

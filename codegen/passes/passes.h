@@ -87,6 +87,10 @@ Node nest_sums(Node sink, const Target& target);
 // everywhere. GPUs have Exp2, Log2 and all other casts, and for f32 Sin.
 Node decompose(Node sink, const Target& target);
 
+// Elements of fragments that are rounded to 16 bits, two at a time: as the instruction does it.
+// `Shuffle` of two scalars is the vector of both.
+Node pair_casts(Node sink, const Target& target);
+
 // Machine integers in place of the dtype Index, their width proved from bounds: vectors (and on a
 // GPU scalars) become i32 where the bounds of the node and of its Index sources fit, else i64;
 // scalars on a CPU always i64, which its addresses want. Casts are inserted where widths meet.

@@ -145,6 +145,8 @@ std::string CPrinter::arithmetic(Node n) {
     case Op::Shuffle: {
       std::string lanes;
       for (int64_t i : n->ints()) lanes += cat(lanes.empty() ? "" : ", ", i);
+      if (n->src(0)->dtype.lanes == 1 && t.lanes == 2)
+        return cat(type(t), "{", bare(value(n->src(0))), ", ", bare(value(n->src(1))), "}");
       if (t.lanes == 1) return lane_of(t, subscripted(n->src(0)), static_cast<int>(n->ints()[0]));
       const std::string a = named(n->src(0));
       return shuffle(t, a, named(n->src(1)), lanes);
