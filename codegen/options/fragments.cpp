@@ -68,7 +68,6 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
       if (!has(p.first, m) || !has(p.first, n)) std::swap(p.first, p.second);
       if (!has(p.first, m) || has(p.second, m)) continue;  // a sum over the row, of each one alone
       if (!has(p.second, n)) continue;
-      if (sum->num_src != 2) return refuse("a sum along the columns and something else");
       p.first = gated(p.first, gate);
       p.summed = n;
       for (Node r : ranges_of(sink))
@@ -261,7 +260,21 @@ class Fragments {
     tile.padding = 16 / x->dtype.size();
     tile.loop = loop;
     tile.depth = loop ? depth_ : 1;
-    return staged_value(x, tile, slot_--, id_);
+    for (const auto& [like, fill] : stages_) {  // the same tile, as another product reads it
+      NodeMap<Node> map;
+      for (size_t i = 0; i < 2; ++i) {
+        if (extent(fill[i]) != extent(tile.ranges[i])) continue;
+        map[tile.ranges[i]] = fill[i];
+      }
+      if (map.size() != 2 || substitute(x, map) != like->src(0)->src(0)) continue;
+      NodeMap<Node> places;
+      for (size_t i = 0; i < 2; ++i) places[fill[i]] = tile.ranges[i];
+      return make(Op::Load, x->dtype, {like->src(0), substitute(like->src(0)->src(1), places)});
+    }
+    Node read = staged_value(x, tile, slot_--, id_);
+    const auto closed = read->src(0)->srcs().subspan(3);
+    stages_.push_back({read, {closed.begin(), closed.end()}});
+    return read;
   }
 
   // A thread's elements of an operand that is the same for all results of the thread.
@@ -307,11 +320,13 @@ class Fragments {
     return with_sources(n, srcs);
   }
 
-  Node sum_of(Node reduce, std::vector<Node> operands, Node number, Node step) {
+  // The sum of products over what `reduce` closes, fragments of `summed` at each step.
+  Node sum_of(Node reduce, std::vector<Node> operands, Node number, Node summed, Node step) {
     operands.push_back(number);
-    Node product = make(Op::Mma, u_.sum, operands, mma_payload(u_));
-    if (step->op != Op::Range) return product;
-    return make(Op::Reduce, u_.sum, {product, step}, reduce->payload);
+    std::vector<Node> srcs{make(Op::Mma, u_.sum, operands, mma_payload(u_))};
+    for (Node r : reduce->srcs().subspan(1))
+      if (Node now = r == summed ? step : r; now->op == Op::Range) srcs.push_back(now);
+    return srcs.size() == 1 ? srcs[0] : make(Op::Reduce, u_.sum, srcs, reduce->payload);
   }
 
   Node inner(const ProductChain::Product& p, const std::pair<Node, Node>& operands) {
@@ -319,7 +334,7 @@ class Fragments {
     std::vector<Node> all = elements(operands.first, chain_.m, p.summed, step, true, rows_);
     for (Node e : elements(operands.second, chain_.n, p.summed, step, false, fragment_))
       all.push_back(e);
-    return sum_of(p.sum, all, index_add(index_mul(i_, u_.column.count), j_), step);
+    return sum_of(p.sum, all, index_add(index_mul(i_, u_.column.count), j_), p.summed, step);
   }
 
   Node outer_product(const ProductChain::Product& p, const Columns& to, Node second) {
@@ -331,7 +346,7 @@ class Fragments {
       for (int q = 0; q < u_.k.count; ++q)
         all.push_back(replaced(first, digits({{i_, e}, {h_, q / each}, {j_, q % each}})));
     for (Node e : elements(second, p.across, chain_.n, steps_, false, to.first)) all.push_back(e);
-    return sum_of(p.sum, all, index_add(index_mul(i_, each), to.number), steps_);
+    return sum_of(p.sum, all, index_add(index_mul(i_, each), to.number), chain_.n, steps_);
   }
 
   static std::vector<std::pair<Node, Node>> digits(
@@ -360,8 +375,9 @@ class Fragments {
   int id_ = 0, slot_ = 0;
   Node y_, x_, i_, j_, h_, thread_;
   Node rows_, steps_, row_, fragment_, column_;
-  std::vector<Columns> columns_;               // of each outer product
-  std::vector<std::pair<Node, Node>> staged_;  // operands of inner and outer products
+  std::vector<std::pair<Node, std::vector<Node>>> stages_;  // reads, and ranges of the copies
+  std::vector<Columns> columns_;                            // of each outer product
+  std::vector<std::pair<Node, Node>> staged_;               // operands of inner and outer products
   NodeMap<Node> done_;
 };
 

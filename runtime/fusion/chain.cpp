@@ -31,56 +31,99 @@ Node term_of(Node sum) {
   return n;
 }
 
-// What the product's kernel computes, on the way down from it and up again.
+// What the kernel of a chain's last product computes.
 class Walk {
  public:
-  Walk(Node product, const Uses& uses, const NodeMap<char>& roots)
-      : product_(product), uses_(uses), roots_(roots) {}
+  // `taken`: reductions that another chain computes.
+  Walk(Node product, const std::set<Node>& taken) : product_(product), taken_(&taken) {}
 
-  // Whether it is the last of a chain.
+  // Whether it may be the last of a chain.
   bool run() {
     AxisMap axes(static_cast<size_t>(product_->rank));
     for (int i = 0; i < product_->rank; ++i) axes[static_cast<size_t>(i)] = i;
     Node mul = product_->src(0);
     while (mul->op != Op::Mul) {
       if (!is_movement(mul->op) && !selects_by_length(mul)) return false;
-      views_[mul] = 1;
+      views.insert(mul);
       axes = is_movement(mul->op) ? through_movement(mul, axes) : axes;
       mul = mul->src(is_movement(mul->op) ? 0 : 1);
     }
-    views_[mul] = 1;
-    for (int i : {0, 1}) {
-      if (!finds_scores(mul->src(i), axes)) continue;
-      return reads_a_matrix(mul->src(1 - i)) && closes();
-    }
+    views.insert(mul);
+    for (int i : {0, 1})
+      if (finds_scores(mul->src(i), axes)) return reads_a_matrix(mul->src(1 - i));
     return false;
   }
 
-  const std::vector<Node>& sums() const { return sums_; }
-  std::vector<Node> scores() const { return {scores_.begin(), scores_.end()}; }
-  const std::set<Node>& inside() const { return inside_; }
+  // What is made of the scores alone beside the product, element by element: for sums along rows.
+  void extend(const Uses& uses) {
+    std::vector<Node> open(inside.begin(), inside.end());
+    while (!open.empty()) {
+      Node n = open.back();
+      open.pop_back();
+      const auto at = axes_.find(n);
+      const auto* users = uses.of(n);
+      if (at == axes_.end() || !users) continue;
+      for (Node user : *users) {
+        const auto is_own = [&](Node s) { return s->is_const() || inside.count(s); };
+        if (!is_elementwise(user->op) || inside.count(user) ||
+            !std::all_of(user->srcs().begin(), user->srcs().end(), is_own))
+          continue;
+        axes_.try_emplace(user, at->second);
+        inside.insert(user);
+        open.push_back(user);
+      }
+    }
+  }
+
+  // Whether a value of the scores' size is reduced to one for each row by this.
+  bool is_sum_of_rows(Node user, Node of) const {
+    const auto at = axes_.find(of);
+    if (user->op != Op::ReduceAxis || at == axes_.end() || user->dtype != kF32) return false;
+    for (int i = 0; i < user->rank; ++i) {
+      const bool reduced = user->arg<ReduceArg>().axes >> i & 1;
+      if (of->shape()[i] > 1 && reduced != is_summed(at->second[static_cast<size_t>(i)]))
+        return false;
+    }
+    return true;
+  }
+
+  std::set<Node> scores;  // products
+  std::set<Node> rows;    // reductions that terms of the last product need
+  std::set<Node> inside;  // what depends on the scores and is as large, they themselves included
+  std::set<Node> views;   // of the last product's term
 
  private:
   bool is_summed(int axis) const {
     return axis >= 0 && (product_->arg<ReduceArg>().axes >> axis & 1);
   }
+  int summed_axis() const {
+    int axis = 0;
+    while (!is_summed(axis)) ++axis;
+    return axis;
+  }
+  bool is_along(const AxisMap& axes) const {
+    return std::any_of(axes.begin(), axes.end(), [&](int a) { return is_summed(a); });
+  }
 
   // The scores below a factor of the product; false where there are none.
   bool finds_scores(Node factor, AxisMap axes) {
-    axes_.clear(), scores_.clear(), rows_.clear(), ends_.clear(), conflicts_.clear();
-    views_of_factor_.clear();
-    found_ = false;
+    axes_.clear(), scores.clear(), rows.clear(), ends_.clear(), conflicts_.clear();
+    std::vector<Node> above;
     Node n = factor;
     for (; is_movement(n->op); n = n->src(0)) {
-      views_of_factor_.push_back(n);
+      above.push_back(n);
       axes = through_movement(n, axes);
     }
     size_ = numel(n->shape());
-    if (is_leaf(n) || n->op == Op::ReduceAxis) return false;
-    if (!visit(n, axes) || !found_) return false;
+    if (is_leaf(n) || n->op == Op::ReduceAxis || !is_along(axes)) return false;
+    if (!visit(n, axes) || scores.empty()) return false;
     depends_ = NodeMap<char>();
-    return std::none_of(conflicts_.begin(), conflicts_.end(),
-                        [&](Node c) { return depends_on_scores(c); });
+    for (Node c : conflicts_)
+      if (depends_on_scores(c)) return false;
+    for (const auto& [v, at] : axes_)
+      if (depends_on_scores(v) && !rows.count(v) && is_along(at)) inside.insert(v);
+    inside.insert(above.begin(), above.end());
+    return true;
   }
 
   // All below a value of the scores' size, or of a row of them.
@@ -103,18 +146,13 @@ class Walk {
       } else if (is_elementwise(n->op)) {
         for (Node s : n->srcs()) stack.emplace_back(s, axes);
       } else if (is_scores(n, axes)) {
-        found_ = true;
-        scores_.insert(n);
-      } else if (n->op == Op::ReduceAxis && numel(n->src(0)->shape()) == size_ &&
-                 n->dtype == kF32) {
-        AxisMap from = axes;
+        scores.insert(n);
+      } else if (is_row(n, axes)) {
+        rows.insert(n);
         for (int i = 0; i < n->rank; ++i)
-          if ((n->arg<ReduceArg>().axes >> i & 1) && n->src(0)->shape()[i] > 1) {
-            if (from[static_cast<size_t>(i)] != kNone) return false;
-            from[static_cast<size_t>(i)] = summed_axis();
-          }
-        rows_.insert(n);
-        stack.emplace_back(n->src(0), from);
+          if ((n->arg<ReduceArg>().axes >> i & 1) && n->src(0)->shape()[i] > 1)
+            axes[static_cast<size_t>(i)] = summed_axis();
+        stack.emplace_back(n->src(0), axes);
       } else {
         ends_.insert(n);
       }
@@ -122,21 +160,25 @@ class Walk {
     return true;
   }
 
-  int summed_axis() const {
-    int axis = 0;
-    while (!is_summed(axis)) ++axis;
-    return axis;
+  bool is_scores(Node n, const AxisMap& axes) const {
+    return is_sum(n) && numel(n->shape()) == size_ && n->dtype == kF32 &&
+           term_of(n)->op == Op::Mul && is_product(n) && is_along(axes);
   }
 
-  bool is_scores(Node n, const AxisMap& axes) const {
-    if (!is_sum(n) || numel(n->shape()) != size_ || n->dtype != kF32) return false;
-    if (term_of(n)->op != Op::Mul || !is_product(n)) return false;
-    return std::any_of(axes.begin(), axes.end(), [&](int a) { return is_summed(a); });
+  // One value for each row of scores.
+  bool is_row(Node n, const AxisMap& axes) const {
+    if (n->op != Op::ReduceAxis || n->dtype != kF32 || taken_->count(n) || is_along(axes) ||
+        numel(n->src(0)->shape()) != size_)
+      return false;
+    int reduced = 0;
+    for (int i = 0; i < n->rank; ++i)
+      reduced += (n->arg<ReduceArg>().axes >> i & 1) && n->src(0)->shape()[i] > 1;
+    return reduced == 1;
   }
 
   bool depends_on_scores(Node n) {
     if (const char* known = depends_.find(n)) return *known;
-    bool any = scores_.count(n);
+    bool any = scores.count(n);
     if (!any && axes_.count(n) && !ends_.count(n))
       for (Node s : used_sources(n)) any |= depends_on_scores(s);
     depends_[n] = any;
@@ -147,93 +189,36 @@ class Walk {
   bool reads_a_matrix(Node factor) const {
     Node n = factor;
     while (is_movement(n->op) || n->op == Op::Cast) n = n->src(0);
-    return !scores_.count(n) && !rows_.count(n);
-  }
-
-  // Whether nobody else reads the scores, or what is made of them, but sums along their rows.
-  bool closes() {
-    std::vector<Node> open;
-    const auto put_inside = [&](Node n) {
-      if (inside_.insert(n).second) open.push_back(n);
-    };
-    for (const auto& [n, axes] : axes_)
-      if (depends_on_scores(n) && !rows_.count(n) && !is_of_rows(n)) put_inside(n);
-    for (Node n : views_of_factor_) put_inside(n);
-    while (!open.empty()) {
-      Node n = open.back();
-      open.pop_back();
-      if (roots_.contains(n)) return false;
-      const auto* users = uses_.of(n);
-      if (!users) return false;
-      for (Node user : *users) {
-        if (inside_.count(user) || views_.contains(user) || rows_.count(user)) continue;
-        if (is_elementwise(user->op) && numel(user->shape()) == size_ && !is_of_rows(user)) {
-          const auto at = axes_.find(n);
-          if (at == axes_.end()) return false;
-          axes_.try_emplace(user, at->second);
-          put_inside(user);
-        } else if (!is_sum_of_rows(user, n)) {
-          return false;
-        } else {
-          rows_.insert(user);
-        }
-      }
-    }
-    for (Node n : scores_) sums_.push_back(n);
-    for (Node n : rows_) sums_.push_back(n);
-    std::sort(sums_.begin(), sums_.end(), [](Node a, Node b) { return a->id < b->id; });
-    return !rows_.empty();
-  }
-
-  // A value for each row: nothing in it belongs to one column.
-  bool is_of_rows(Node n) const {
-    const auto at = axes_.find(n);
-    if (at == axes_.end()) return false;
-    return std::none_of(at->second.begin(), at->second.end(), [&](int a) { return is_summed(a); });
-  }
-
-  bool is_sum_of_rows(Node user, Node of) const {
-    const auto at = axes_.find(of);
-    if (user->op != Op::ReduceAxis || at == axes_.end() || user->dtype != kF32) return false;
-    for (int i = 0; i < user->rank; ++i) {
-      const bool reduced = user->arg<ReduceArg>().axes >> i & 1;
-      if (of->shape()[i] > 1 && reduced != is_summed(at->second[static_cast<size_t>(i)]))
-        return false;
-    }
-    return true;
+    return !inside.count(n) && !rows.count(n);
   }
 
   static constexpr size_t kMaxNodes = 200;
 
   Node product_;
-  const Uses& uses_;
-  const NodeMap<char>& roots_;
-  int64_t size_ = 0;  // of the scores
-  bool found_ = false;
+  const std::set<Node>* taken_;
+  int64_t size_ = 0;              // of the scores
   std::map<Node, AxisMap> axes_;  // of all that was visited, as axes of the product's term
-  std::set<Node> scores_, rows_, ends_;
-  std::set<Node> inside_;
-  NodeMap<char> depends_, views_;
-  std::vector<Node> views_of_factor_, sums_, conflicts_;
+  std::set<Node> ends_;
+  std::vector<Node> conflicts_;
+  NodeMap<char> depends_;
 };
 
 // Whether a kernel of the chain has options that keep it on matrix units.
-bool has_options(Node product, const std::vector<Node>& sums, const std::set<Node>& inside,
-                 const Target& target) {
+bool has_options(Node product, const Walk& walk, const Target& target) {
   NodeMap<Node> now;
   int slot = 1;
   std::set<Node> terms{term_of(product)};
-  for (Node s : sums) terms.insert(term_of(s));
+  for (Node s : walk.scores) terms.insert(term_of(s));
   const auto is_own = [&](Node n) {
-    return n == product || terms.count(n) || inside.count(n) ||
-           std::find(sums.begin(), sums.end(), n) != sums.end();
+    return n == product || terms.count(n) || walk.inside.count(n) || walk.rows.count(n);
   };
   // From the sums down to what is read: views and element-wise operations are followed.
   NodeMap<char> holds;
   const std::vector<Node> order = topological(product);
   for (Node n : order) {
     bool any = is_own(n);
-    for (Node s : n->srcs()) any |= holds.contains(s);
+    if (n->op != Op::ReduceAxis)
+      for (Node s : n->srcs()) any |= holds.contains(s);
     if (any) holds[n] = 1;
   }
   NodeMap<char> shown;
@@ -281,31 +266,101 @@ bool has_options(Node product, const std::vector<Node>& sums, const std::set<Nod
   return known.insert(key, {std::move(kernel), any}, 256).second;
 }
 
+// Chains that may go on together: each value inside of one is read by chains alone.
+class Finder {
+ public:
+  Finder(std::span<const Node> roots, std::span<const Node> order, const NodeTargets& targets)
+      : order_(order), targets_(targets), uses_(roots, order) {
+    for (Node r : roots) is_root_[r] = 1;
+  }
+
+  Chains run() {
+    for (Node n : order_) {
+      if (!is_candidate(n)) continue;
+      Walk walk(n, taken_);
+      if (!walk.run()) continue;
+      walk.extend(uses_);
+      taken_.insert(walk.rows.begin(), walk.rows.end());
+      found_.emplace_back(n, std::move(walk));
+    }
+    while (drop_one()) {
+    }
+    Chains out;
+    for (const auto& [n, walk] : found_) {
+      Chain chain{n, {walk.rows.begin(), walk.rows.end()}};
+      for (Node row : beside_of(walk))
+        if (!out.sums.contains(row)) chain.rows.push_back(row);
+      std::sort(chain.rows.begin(), chain.rows.end(), [](Node a, Node b) { return a->id < b->id; });
+      out.sums[n] = 1;
+      for (Node v : chain.rows) out.sums[v] = 1;
+      for (Node v : walk.scores) out.sums[v] = 1;
+      for (Node v : walk.inside) out.inside[v] = 1;
+      out.all.push_back(std::move(chain));
+    }
+    return out;
+  }
+
+ private:
+  bool is_candidate(Node n) const {
+    if (!is_sum(n) || n->dtype != kF32 || numel(n->shape()) == 0 || !is_product(n)) return false;
+    const Target& target = targets_.of(n);
+    return target.kind == Target::Kind::Gpu && mma_unit(target, kBF16);
+  }
+
+  // Sums along rows of what is inside.
+  std::vector<Node> beside_of(const Walk& walk) const {
+    std::vector<Node> out;
+    for (Node v : walk.inside)
+      if (const auto* users = uses_.of(v))
+        for (Node user : *users)
+          if (!walk.rows.count(user) && walk.is_sum_of_rows(user, v)) out.push_back(user);
+    std::sort(out.begin(), out.end());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+  }
+
+  // Takes out the first chain that something else reads from, or that has no options.
+  bool drop_one() {
+    std::set<Node> known;
+    for (const auto& [n, walk] : found_) {
+      for (const auto* part : {&walk.inside, &walk.views, &walk.rows})
+        known.insert(part->begin(), part->end());
+      for (Node row : beside_of(walk)) known.insert(row);
+    }
+    const auto is_read_elsewhere = [&](Node v) {
+      const auto* users = uses_.of(v);
+      return is_root_.contains(v) || !users ||
+             std::any_of(users->begin(), users->end(), [&](Node u) { return !known.count(u); });
+    };
+    for (size_t i = 0; i < found_.size(); ++i) {
+      const auto& [n, walk] = found_[i];
+      if (std::none_of(walk.inside.begin(), walk.inside.end(), is_read_elsewhere) &&
+          has_options(n, walk, targets_.of(n)))
+        continue;
+      found_.erase(found_.begin() + static_cast<ptrdiff_t>(i));
+      return true;
+    }
+    return false;
+  }
+
+  const std::span<const Node> order_;
+  const NodeTargets& targets_;
+  const Uses uses_;
+  NodeMap<char> is_root_;
+  std::set<Node> taken_;
+  std::vector<std::pair<Node, Walk>> found_;
+};
+
 }  // namespace
 
 Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
                    const NodeTargets& targets) {
-  Chains out;
-  if (!env_int("CHAIN") || !env_int("FUSE") || !env_int("OPT")) return out;
-  std::optional<Uses> uses;
-  NodeMap<char> is_root;
-  for (Node n : order) {
-    if (!is_sum(n) || n->dtype != kF32 || numel(n->shape()) == 0 || !is_product(n)) continue;
-    const Target& target = targets.of(n);
-    if (target.kind != Target::Kind::Gpu || !mma_unit(target, kBF16)) continue;
-    if (!uses) {
-      uses.emplace(roots, order);
-      for (Node r : roots) is_root[r] = 1;
-    }
-    Walk walk(n, *uses, is_root);
-    if (!walk.run() || !has_options(n, walk.sums(), walk.inside(), target)) continue;
-    for (Node s : walk.sums()) out.sums[s] = 1;
-    for (Node v : walk.inside())
-      if (!out.sums.contains(v)) out.inside[v] = 1;
-    out.sums[n] = 1;
-    out.all.push_back({n, walk.scores(), walk.sums()});
-  }
-  return out;
+  if (!env_int("CHAIN") || !env_int("FUSE") || !env_int("OPT")) return Chains();
+  const auto may_be = [&](Node n) {
+    return is_sum(n) && targets.of(n).kind == Target::Kind::Gpu && is_product(n);
+  };
+  if (std::none_of(order.begin(), order.end(), may_be)) return Chains();
+  return Finder(roots, order, targets).run();
 }
 
 }  // namespace tiny

@@ -12,9 +12,8 @@
 namespace tiny {
 
 struct Chain {
-  Node product = nullptr;    // the last one
-  std::vector<Node> scores;  // products that nothing but the chain reads
-  std::vector<Node> sums;    // reductions that its kernel computes as well, sources first
+  Node product = nullptr;  // the last one
+  std::vector<Node> rows;  // reductions of the scores that its kernel computes as well
 };
 
 struct Chains {

@@ -148,25 +148,21 @@ class Fuser {
   int device_of(const Kernel& k) const { return targets_.device_of(k.outputs[0]); }
   static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
 
-  // All of a chain's reductions into the kernel of its last product, where nothing between them is
+  // A chain's reductions into the kernel of its last product, where nothing between them is
   // computed by another one.
   void merge_chain(const Chain& chain) {
     std::set<int> own;
     const auto last = [&] { return kernel_of(chain.product); };
-    for (Node n : chain.sums) own.insert(kernel_of(n));
+    kernels_[last()].is_chain = true;
+    for (Node n : chain.rows) own.insert(kernel_of(n));
     for (int p : own) {
       std::vector<int> between;
       if (p != last()) walk_between(p, last(), &between);
       for (int q : between)
         if (!own.count(q) && depends(q, p)) return;
     }
-    for (size_t i = chain.sums.size(); i-- > 0;)
-      if (const int p = kernel_of(chain.sums[i]); p != last()) merge(p, last());
-    std::erase_if(kernels_[last()].outputs, [&](Node n) {
-      return std::find(chain.scores.begin(), chain.scores.end(), n) != chain.scores.end();
-    });
-    kernels_[last()].is_chain = true;
-    update(last());
+    for (size_t i = chain.rows.size(); i-- > 0;)
+      if (const int p = kernel_of(chain.rows[i]); p != last()) merge(p, last());
   }
 
   // Until nothing changes: what could not be merged is looked at again when it, or what it reads
