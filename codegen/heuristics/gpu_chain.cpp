@@ -32,7 +32,11 @@ class ChainTuner : StagingTuner {
     const int m = range_id(chain->m), n = range_id(chain->n);
     int64_t results = 0;
     for (const auto& p : chain->outer) results += extent(p.across);
-    ChainPlan plan = plan_for(results, chain->inner.size());
+    constexpr int64_t kMax = 256;  // columns of results, and terms: more do not fit registers
+    for (const auto& p : chain->inner)
+      if (extent(p.summed) > kMax) return {};
+    if (results > kMax) return {};
+    ChainPlan plan = plan_for(results, chain->inner.size(), has_rows(n));
     while (plan.fragments > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
       plan.fragments /= 2;
     while (plan.warps > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
@@ -117,11 +121,12 @@ class ChainTuner : StagingTuner {
     }
   }
 
-  // Two fragments of rows share what is read of the other operands, where registers hold them.
-  static ChainPlan plan_for(int64_t results, size_t inner) {
-    ChainPlan plan;
-    if (results <= 128 && inner == 1) plan.fragments = 2;
-    return plan;
+  // Two fragments of rows share what is read of the other operands, where registers hold them and
+  // their scores; gradients, which need two matrices of scores, take shorter steps
+  // (measurements.md: ChainPlan).
+  static ChainPlan plan_for(int64_t results, size_t inner, bool has_rows) {
+    if (has_rows && inner == 1 && results <= 128) return {4, 2, 64, 2};
+    return {4, 1, 32, 2};
   }
 
   // Whether something is reduced along the columns that is no product: others may need it.

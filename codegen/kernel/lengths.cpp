@@ -1,6 +1,7 @@
 #include "codegen/kernel/lengths.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "codegen/kernel/access.h"
@@ -60,6 +61,12 @@ Conditions conditions_of(Node n, Op op) {
     case Op::Neg: return zero && op == Op::Add ? conditions_of(n->src(0), op) : out;
     // 0 times something is 0 where the other is 0 too: not NaN, not infinite.
     case Op::Mul:
+      if (zero && op == Op::Add)
+        for (int i : {0, 1})
+          if (n->src(i)->is_const() && n->dtype.is_float() &&
+              std::isfinite(n->src(i)->float_value()))
+            return conditions_of(n->src(1 - i), op);
+      [[fallthrough]];
     case Op::Add:
     case Op::Sub:
       if (!zero || op != Op::Add) return out;

@@ -125,6 +125,17 @@ std::optional<ProductChain> find_chain(Node sink, const Target& target) {
   return std::nullopt;
 }
 
+bool is_chain(Node sink) {
+  NodeMap<char> holds;  // an Mma
+  for (Node n : topological(sink)) {
+    bool any = false;
+    for (Node s : n->srcs()) any |= holds.contains(s);
+    if (any && n->op == Op::Mma) return true;
+    if (any || n->op == Op::Mma) holds[n] = 1;
+  }
+  return false;
+}
+
 namespace {
 
 // Why the ranges are no whole fragments; empty where they are.

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/lengths.h"
+#include "codegen/options/fragments.h"
 #include "codegen/options/mma.h"
 #include "codegen/passes/passes.h"
 #include "tiny/ir/facts.h"
@@ -20,87 +22,106 @@ bool is_known_before(Node n) {
   return std::none_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Reduce; });
 }
 
-// The iteration of `range` from which on the condition fails, whatever ranges inside do, if that is
-// known when the kernel runs and not before; where sums go along, also by the block. (a < b) is (a
-// - b < 0): with a - b = factor * range + rest that holds for range < ceil(-rest / factor), and for
-// the smallest rest at the longest.
-Node end_of(Node condition, Node range, bool by_block) {
-  if (condition->op != Op::Lt && condition->op != Op::Le) return nullptr;
+// Iterations of a range outside of which nothing happens; nullptr: to its end, from its first.
+struct Span {
+  Node begin = nullptr, end = nullptr;
+};
+
+// The iterations in which a condition may hold, whatever ranges inside do, if that is known when
+// the kernel runs and not before; in chains of products also by the block. (a < b) is (a - b < 0):
+// with a - b = factor * range + rest that holds for range < ceil(-rest / factor), and for the
+// smallest rest at the longest; with a negative factor from there on.
+Span span_of(Node condition, Node range, bool by_block) {
+  if (condition->op != Op::Lt && condition->op != Op::Le) return {};
   Node a = condition->src(0), b = condition->src(1);
-  if (!a->dtype.is_int() && a->dtype != kIndex) return nullptr;
+  if (!a->dtype.is_int() && a->dtype != kIndex) return {};
   const Sum sum = difference(a, b);
   int64_t factor = 0;
   bool depends_on_a_value = false;
-  Node end = index(condition->op == Op::Le ? 1 - sum.constant : -sum.constant);
+  Node rest = index(sum.constant);
   for (const Sum::Term& t : sum.terms) {
     if (t.atom == range) {
       factor = t.factor;
     } else if (by_block && t.atom->op == Op::Range && kind(t.atom) == RangeKind::Block) {
-      end = index_add(end, index_mul(t.atom, -t.factor));
+      rest = index_add(rest, index_mul(t.atom, t.factor));
       depends_on_a_value = true;
     } else if (t.atom->ranges) {
-      if (t.atom->ranges & range->ranges) return nullptr;
+      if (t.atom->ranges & range->ranges) return {};
       const int64_t least = t.factor > 0 ? t.atom->vmin : t.atom->vmax;
-      if (least == kIntMin || std::abs(least) > std::numeric_limits<int32_t>::max()) return nullptr;
-      end = index_add(end, index(-least * t.factor));
+      if (least == kIntMin || std::abs(least) > std::numeric_limits<int32_t>::max()) return {};
+      rest = index_add(rest, index(least * t.factor));
     } else {
-      if (!is_known_before(t.atom)) return nullptr;
-      end = index_add(end, index_mul(t.atom, -t.factor));
+      if (!is_known_before(t.atom)) return {};
+      rest = index_add(rest, index_mul(t.atom, t.factor));
       depends_on_a_value = true;
     }
   }
-  if (factor <= 0 || !depends_on_a_value) return nullptr;
-  return index_div(index_add(end, index(factor - 1)), factor);
+  if (factor == 0 || !depends_on_a_value) return {};
+  const int64_t open = condition->op == Op::Le ? 1 : 0, size = std::abs(factor);
+  if (factor < 0) return {index_div(index_add(rest, index(size - open)), size), nullptr};
+  return {nullptr, index_div(index_add(index_mul(rest, -1), index(open + size - 1)), size)};
 }
 
-Node end_of(const std::vector<Node>& conditions, Node range, bool by_block) {
-  for (Node c : conditions)
-    if (Node end = end_of(c, range, by_block)) return end;
-  return nullptr;
-}
-
-Node greater(Node a, Node b) { return a == b ? a : make(Op::Max, kIndex, {a, b}); }
-
-// The iteration from which on the value is what leaves a reduction by `op` as it is; nullptr where
-// that is not known. Terms that go along with a maximum have a scale of one there, and a product
-// of fragments is zero where its first operand's elements are.
-Node end_of_value(Node n, Op op, Node range, bool by_block) {
-  if (n->op == Op::Roll || (n->op == Op::Reduce && n->arg<OpArg>().op == op))
-    return end_of_value(n->src(0), op, range, by_block);
-  if (n->op != Op::Mma || op != Op::Add) return end_of(conditions_of(n, op), range, by_block);
-  Node end = nullptr;
-  for (int i = 0; i < mma_unit(n).a_count(); ++i) {
-    Node own = end_of_value(n->src(i), op, range, by_block);
-    if (!own) return nullptr;
-    end = end ? greater(end, own) : own;
+// By the first conditions that say so.
+Span span_of(const std::vector<Node>& conditions, Node range, bool by_block) {
+  Span out;
+  for (Node c : conditions) {
+    const Span own = span_of(c, range, by_block);
+    if (!out.begin) out.begin = own.begin;
+    if (!out.end) out.end = own.end;
   }
-  return end;
+  return out;
 }
 
-// The iteration from which on no reduction or store in the range's loop runs, as arithmetic on
-// values that are known before it; nullptr where some runs in all iterations.
-Node end_of_loop(Node sink, Node range) {
-  Node end = nullptr;
-  const std::vector<Node> all = topological(sink);
-  const auto goes_along = [&](Node n) { return is_running(n) && n->src(1) == range; };
-  const bool by_block = std::any_of(all.begin(), all.end(), goes_along);
-  for (Node n : all) {
-    Node own = nullptr;
-    if (n->op == Op::Reduce || goes_along(n)) {
+// What both may need; `any` is false for the first.
+void widen(Span& all, const Span& own, bool any) {
+  const auto joined = [&](Op op, Node a, Node b) {
+    if (!any) return b;
+    return !a || !b ? nullptr : a == b ? a : make(op, kIndex, {a, b});
+  };
+  all = {joined(Op::Min, all.begin, own.begin), joined(Op::Max, all.end, own.end)};
+}
+
+// The iterations outside of which a value is what leaves a reduction by `op` as it is. Terms that
+// go along with a maximum have a scale of one there, and a product of fragments is zero where its
+// first operand's elements are.
+Span span_of_value(Node n, Op op, Node range, bool by_block) {
+  if (n->op == Op::Roll || (n->op == Op::Reduce && n->arg<OpArg>().op == op))
+    return span_of_value(n->src(0), op, range, by_block);
+  if (n->op != Op::Mma || op != Op::Add) return span_of(conditions_of(n, op), range, by_block);
+  Span out;
+  for (int i = 0; i < mma_unit(n).a_count(); ++i)
+    widen(out, span_of_value(n->src(i), op, range, by_block), i > 0);
+  if (adds_fragment(n)) widen(out, span_of_value(n->srcs().back(), op, range, by_block), true);
+  return out;
+}
+
+// The iterations in which any reduction or store in the range's loop runs.
+Span span_of_loop(Node sink, Node range, bool by_block) {
+  Span out;
+  bool any = false;
+  for (Node n : topological(sink)) {
+    Span own;
+    if (n->op == Op::Reduce || (is_running(n) && n->src(1) == range)) {
       const auto reduced = n->srcs().subspan(1);
       if (std::find(reduced.begin(), reduced.end(), range) == reduced.end()) continue;
-      own = end_of_value(n->src(0), n->arg<OpArg>().op, range, by_block);
+      own = span_of_value(n->src(0), n->arg<OpArg>().op, range, by_block);
     } else if (n->op == Op::Store && (n->ranges & range->ranges)) {
       std::vector<Node> gates;
       if (n->num_src > 3) add_conditions(n->src(3), gates);
-      own = end_of(gates, range, by_block);
+      own = span_of(gates, range, by_block);
     } else {
       continue;
     }
-    if (!own) return nullptr;
-    end = end ? greater(end, own) : own;
+    widen(out, own, std::exchange(any, true));
+    if (!out.begin && !out.end) return {};
   }
-  return end;
+  return out;
+}
+
+// Whether this source is a range that the node closes.
+bool closes_source(Node n, size_t i) {
+  return ((n->op == Op::Reduce || n->op == Op::Prefix) && i > 0) || (n->op == Op::Stage && i > 2);
 }
 
 bool is_loop(Node range, const Target& target) {
@@ -112,22 +133,38 @@ bool is_loop(Node range, const Target& target) {
 }  // namespace
 
 Node end_loops(Node sink, const Target& target) {
-  const bool may_end = !all_of(sink, Op::Bound).empty() || !all_of(sink, Op::Roll).empty();
-  if (!may_end || !all_of(sink, Op::Matrix).empty()) return sink;
-  NodeMap<Node> now;
+  const bool chain = is_chain(sink);
+  if ((!chain && all_of(sink, Op::Bound).empty()) || !all_of(sink, Op::Matrix).empty()) return sink;
+  NodeMap<Node> now, loops;  // a range where it is a value, and where it is closed
   for (Node range : all_of(sink, Op::Range)) {
     if (!is_loop(range, target)) continue;
-    Node end = end_of_loop(sink, range);
-    if (!end) continue;
-    if (end->vmin < 0) end = make(Op::Max, kIndex, {end, index(0)});
-    if (end->vmax > extent(range)) end = make(Op::Min, kIndex, {end, index(extent(range))});
-    now[range] = make(Op::Range, kIndex, {end}, range->payload);
+    Span span = span_of_loop(sink, range, chain);
+    if (!chain) span.begin = nullptr;
+    if (!span.begin && !span.end) continue;
+    Node extent = span.end ? span.end : index(range->src(0)->vmax);
+    if (span.begin) {
+      if (span.begin->vmin < 0) span.begin = make(Op::Max, kIndex, {span.begin, index(0)});
+      if (extent->vmax > range->src(0)->vmax)
+        extent = make(Op::Min, kIndex, {extent, range->src(0)});
+      extent = index_add(extent, index_mul(span.begin, -1));
+    }
+    if (extent->vmin < 0) extent = make(Op::Max, kIndex, {extent, index(0)});
+    if (extent->vmax > range->src(0)->vmax) extent = make(Op::Min, kIndex, {extent, range->src(0)});
+    Node loop = make(Op::Range, kIndex, {extent}, range->payload);
+    loops[range] = now[range] = loop;
+    if (span.begin)
+      now[range] =
+          make(Op::Min, kIndex, {index_add(loop, span.begin), index(range->src(0)->vmax - 1)});
   }
   std::vector<Node> srcs;
   for (Node n : topological(sink)) {
     if (now.contains(n)) continue;
     srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*now.find(s));
+    for (size_t i = 0; i < n->num_src; ++i) {
+      Node s = n->src(static_cast<int>(i));
+      const Node* loop = closes_source(n, i) ? loops.find(s) : nullptr;
+      srcs.push_back(loop ? *loop : *now.find(s));
+    }
     now[n] = with_sources(n, srcs);
   }
   return *now.find(sink);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "codegen/kernel/access.h"
+#include "codegen/options/fragments.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rebuild.h"
 #include "tiny/rewrite/rewrite.h"
@@ -145,15 +146,14 @@ Node fast_power(Node exponent) {
   return make(Op::Where, kF32, {difference->src(0)->src(0), out, constant(kF32, 0)});
 }
 
-// Exponentials of sums that go along with a maximum (codegen/options/roll.h). Terms less than a
-// normal number are left out, as one of the terms is 1.
+// Exponentials in chains of products, whose terms are no more than 1: what is less than a normal
+// number is left out.
 Node fast_exponentials(Node sink) {
+  if (!is_chain(sink)) return sink;
   NodeMap<Node> map;
-  for (Node roll : all_of(sink, Op::Roll))
-    for (Node n : topological(roll)) {
-      if (n->op != Op::Exp2 || n->dtype != kF32 || map.contains(n)) continue;
+  for (Node n : all_of(sink, Op::Exp2))
+    if (n->dtype == kF32)
       if (Node fast = fast_power(n->src(0))) map[n] = fast;
-    }
   return substitute(sink, map);
 }
 

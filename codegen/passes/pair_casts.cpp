@@ -10,25 +10,42 @@ bool is_rounded(Node n) {
   return n->op == Op::Cast && n->dtype.lanes == 1 && n->dtype.is_half() && n->src(0)->dtype == kF32;
 }
 
+// Pairs the outermost casts at the same places of two values that are computed alike.
+void find_pairs(Node a, Node b, NodeMap<Node>& map) {
+  if (a == b || a->op != b->op || a->num_src != b->num_src || !is_elementwise(a->op) ||
+      map.contains(a) || map.contains(b))
+    return;
+  if (is_rounded(a) && is_rounded(b)) {
+    const int64_t both[] = {0, 1};
+    Node wide = make(Op::Shuffle, kF32.vec(2), {a->src(0), b->src(0)}, Ints(both));
+    Node pair = make(Op::Cast, a->dtype.vec(2), {wide});
+    for (int lane : {0, 1})
+      map[lane ? b : a] = make(Op::Shuffle, a->dtype, {pair, pair}, Ints(&both[lane], 1));
+    return;
+  }
+  for (uint32_t i = 0; i < a->num_src; ++i)
+    find_pairs(a->src(static_cast<int>(i)), b->src(static_cast<int>(i)), map);
+}
+
+bool is_pair(Node n) {
+  return n->op == Op::Shuffle && n->dtype == kF32.vec(2) && n->src(0)->dtype.lanes == 1;
+}
+
 }  // namespace
 
 Node pair_casts(Node sink, const Target& target) {
   if (target.kind != Target::Kind::Gpu || target.language == Target::Language::LlvmIr) return sink;
-  NodeMap<Node> map;
-  for (Node n : topological(sink)) {
-    if (n->op != Op::Mma) continue;
-    for (int i = 0; i + 1 < mma_unit(n).a_count(); i += 2) {
-      Node a = n->src(i), b = n->src(i + 1);
-      if (!is_rounded(a) || !is_rounded(b) || a == b || map.contains(a) || map.contains(b))
-        continue;
-      const int64_t both[] = {0, 1};
-      Node wide = make(Op::Shuffle, kF32.vec(2), {a->src(0), b->src(0)}, Ints(both));
-      Node pair = make(Op::Cast, a->dtype.vec(2), {wide});
-      for (int lane : {0, 1})
-        map[lane ? b : a] = make(Op::Shuffle, a->dtype, {pair, pair}, Ints(&both[lane], 1));
+  for (;;) {
+    NodeMap<Node> map;
+    for (Node n : topological(sink)) {
+      if (is_pair(n)) find_pairs(n->src(0), n->src(1), map);
+      if (n->op != Op::Mma) continue;
+      for (int i = 0; i + 1 < mma_unit(n).a_count(); i += 2)
+        if (is_rounded(n->src(i))) find_pairs(n->src(i), n->src(i + 1), map);
     }
+    if (!map.size()) return sink;
+    sink = substitute(sink, map);
   }
-  return map.size() ? substitute(sink, map) : sink;
 }
 
 }  // namespace tiny
