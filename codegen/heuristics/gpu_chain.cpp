@@ -25,7 +25,7 @@ class ChainTuner : StagingTuner {
   ChainTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
   std::optional<Choice> run() {
-    join_columns();
+    join_alike();
     const auto chain = find_chain(sink_, target_);
     if (!chain) return {};
     const MmaUnit& u = *chain->unit;
@@ -35,7 +35,7 @@ class ChainTuner : StagingTuner {
     constexpr int64_t kMax = 256;  // columns of results, and terms: more do not fit registers
     for (const auto& p : chain->inner)
       if (extent(p.summed) > kMax) return {};
-    if (results > kMax) return {};
+    if (results > kMax || extent(chain->m) < u.rows || is_narrow(*chain)) return {};
     ChainPlan plan = plan_for(results, chain->inner.size(), has_rows(n));
     while (plan.fragments > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
       plan.fragments /= 2;
@@ -89,23 +89,22 @@ class ChainTuner : StagingTuner {
       int rest = merged({row, column});
       if (rest >= 0) share_out(rest, {x, y, warp});
     }
-    bind_blocks(tile == m ? -1 : m);
+    if (!bind_blocks(tile == m ? -1 : m)) return {};
     order_kinds(x);
     choice_.is_gemm = true;
     return std::move(choice_);
   }
 
  private:
-  // Reductions along ranges of their own, of what is the same along the one as along the other:
-  // along one range.
-  void join_columns() {
+  // Ranges of their own, of what is the same along the one as along the other: of reductions along
+  // the columns, and of the rows of several results.
+  void join_alike() {
     for (bool changed = true; changed;) {
       changed = false;
       const std::vector<Node> sums = all_of(sink_, Op::Reduce);
       for (Node a : ranges_)
         for (Node b : ranges_) {
-          if (changed || range_id(a) >= range_id(b) || kind(a) != RangeKind::Reduce ||
-              kind(b) != RangeKind::Reduce || extent(a) != extent(b))
+          if (changed || range_id(a) >= range_id(b) || kind(a) != kind(b) || extent(a) != extent(b))
             continue;
           const Opt join{OptKind::Join, range_id(a), range_id(b), {}};
           const auto is_same = [&](Node sum) {
@@ -119,6 +118,17 @@ class ChainTuner : StagingTuner {
           changed = true;
         }
     }
+  }
+
+  // Few rows beside many columns, as when one word is generated at a time: too few blocks, each
+  // with a long way to go.
+  bool is_narrow(const ProductChain& chain) const {
+    constexpr int64_t kFewColumns = 1024, kRows = 64;
+    int64_t blocks = ceil_div(extent(chain.m), kRows);
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Loop && r != chain.m && (chain.inner[0].sum->ranges & r->ranges))
+        blocks *= extent(r);
+    return extent(chain.n) > kFewColumns && 4 * blocks < target_.cores;
   }
 
   // Two fragments of rows share what is read of the other operands, where registers hold them and
@@ -149,15 +159,21 @@ class ChainTuner : StagingTuner {
     return inner;
   }
 
-  // What is neither a thread nor part of a tile: the rows' blocks run fastest.
-  void bind_blocks(int rows) {
+  // What is neither a thread nor part of a tile, the blocks of rows fastest. False where some of it
+  // is of one result alone.
+  bool bind_blocks(int rows) {
     Ids all;
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Loop && (sink_->ranges & r->ranges) && range_id(r) != rows)
         all.push_back(range_id(r));
+    for (int id : all)
+      if (!std::all_of(sink_->srcs().begin(), sink_->srcs().end(),
+                       [&](Node s) { return s->ranges >> id & 1; }))
+        return false;
     const int others = merged(all);
     if (others >= 0) bind(others, RangeKind::Block);
     if (rows >= 0 && range(rows)) bind(rows, RangeKind::Block);
+    return true;
   }
 };
 

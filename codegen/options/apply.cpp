@@ -438,11 +438,25 @@ Node order(Node sink, const Opt& opt) {
   return replace(sink, std::move(map));
 }
 
+// Whether a kernel reads what it writes.
+bool reads_results(Node sink) {
+  const std::vector<Node> loads = all_of(sink, Op::Load);
+  return std::any_of(loads.begin(), loads.end(), [&](Node load) {
+    const auto stores = sink->srcs();
+    return std::any_of(stores.begin(), stores.end(), [&](Node s) {
+      return !is_stage(load->src(0)) && slot_of(s->src(0)) == slot_of(load->src(0));
+    });
+  });
+}
+
 // Whether something runs in both loops at once: it depends on both ranges, or reduces over one of
-// them or over both, perhaps what depends on neither.
+// them or over both, perhaps what depends on neither. Stores of what nobody reads, each in a loop
+// of its own, may as well run in one.
 bool meet(Node sink, Node a, Node b) {
   const uint64_t both = a->ranges | b->ranges;
+  const bool in_order = reads_results(sink);
   for (Node n : topological(sink)) {
+    if (n->op == Op::Sink && !in_order) continue;
     uint64_t enclosing = n->ranges;
     for (Node s : n->srcs()) enclosing |= s->ranges;
     if ((enclosing & both) == both) return true;

@@ -88,11 +88,17 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
           holds_reduction(p.second))
         return refuse("a product of other than rows and columns");
       out.inner.push_back(p);
-    } else if (has(sum, m) && has(sum, n)) {
-      return refuse("a reduction for each row and column that is no product");
+    } else if (has(sum, n)) {
+      return refuse("a reduction for each column that is no product with rows");
     }
   }
   if (out.inner.empty() || out.outer.empty()) return refuse("no two products");
+  for (Node sum : all_of(sink, Op::Reduce)) {
+    const auto is_own = [&](const ProductChain::Product& p) { return p.sum == sum; };
+    if (closes(sum, n) && std::none_of(out.outer.begin(), out.outer.end(), is_own) &&
+        (sum->ranges & ~out.inner[0].sum->ranges))
+      return refuse("a sum along the columns of another matrix");
+  }
   out.unit = mma_unit(target, out.inner[0].first->dtype);
   if (!out.unit || out.unit->sum != kF32 || !feeds_itself(*out.unit))
     return refuse("no matrix unit whose results are operands");
@@ -411,12 +417,13 @@ std::string fragments_problem(Node sink, const Opt& opt, const Target& target) {
   std::string why;
   if (target.kind != Target::Kind::Gpu) return "there are no warps";
   if (opt.amount < 0 || opt.amount > 8) return "stages of 1 to 8 tiles, or none, are wanted";
-  const auto chain = chain_of(sink, opt, target, why);
+  const auto chain = chain_of(simplify(sink), opt, target, why);
   return chain ? size_problem(*chain) : why;
 }
 
 Node use_fragments(Node sink, const Opt& opt, const Target& target) {
   std::string why;
+  sink = simplify(sink);  // what is alike has become the same
   const auto chain = chain_of(sink, opt, target, why);
   expect(chain.has_value(), "fragments: ", why);
   return Fragments(sink, *chain, opt, target).run();

@@ -261,7 +261,7 @@ Node roll(Node sink, int axis, std::string& why) {
       why = "a scan, or a loop that is rolled already";
       return nullptr;
     }
-  sink = hoist(sink, range);
+  sink = hoist(simplify(sink), range);
   if (sink->ranges & range->ranges) {
     why = cat("results of each iteration of r", axis, " are stored");
     return nullptr;

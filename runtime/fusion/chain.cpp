@@ -87,10 +87,28 @@ class Walk {
     return true;
   }
 
-  std::set<Node> scores;  // products
-  std::set<Node> rows;    // reductions that terms of the last product need
-  std::set<Node> inside;  // what depends on the scores and is as large, they themselves included
-  std::set<Node> views;   // of the last product's term
+  Node product() const { return product_; }
+
+  // Whether the scores are those of another chain, with the same rows, and nothing is reduced along
+  // these but by the products.
+  bool goes_with(const Walk& other) const {
+    if (!rows.empty() || !other.rows.empty()) return false;
+    const auto is_shared = [&](Node s) { return other.scores.count(s) != 0; };
+    const auto is_same = [&](Node s) {
+      const AxisMap &a = axes_.at(s), &b = other.axes_.at(s);
+      for (size_t i = 0; i < a.size(); ++i)
+        if (is_summed(a[i]) != other.is_summed(b[i])) return false;
+      return true;
+    };
+    return std::all_of(scores.begin(), scores.end(), is_shared) &&
+           std::all_of(scores.begin(), scores.end(), is_same);
+  }
+
+  std::set<Node> scores;   // products
+  std::set<Node> rows;     // reductions that terms of the last product need
+  std::set<Node> inside;   // what depends on the scores and is as large, they themselves included
+  std::set<Node> views;    // of the last product's term
+  std::set<Node> of_rows;  // made of rows, one for each
 
  private:
   bool is_summed(int axis) const {
@@ -107,7 +125,8 @@ class Walk {
 
   // The scores below a factor of the product; false where there are none.
   bool finds_scores(Node factor, AxisMap axes) {
-    axes_.clear(), scores.clear(), rows.clear(), ends_.clear(), conflicts_.clear();
+    axes_.clear(), scores.clear(), rows.clear(), ends_.clear(), conflicts_.clear(),
+        reductions_.clear();
     std::vector<Node> above;
     Node n = factor;
     for (; is_movement(n->op); n = n->src(0)) {
@@ -116,13 +135,15 @@ class Walk {
     }
     size_ = numel(n->shape());
     if (is_leaf(n) || n->op == Op::ReduceAxis || !is_along(axes)) return false;
-    if (!visit(n, axes) || scores.empty()) return false;
+    if (!visit(n, axes) || scores.empty() || !visit_rows()) return false;
     depends_ = NodeMap<char>();
     for (Node c : conflicts_)
       if (depends_on_scores(c)) return false;
     for (const auto& [v, at] : axes_)
       if (depends_on_scores(v) && !rows.count(v) && is_along(at)) inside.insert(v);
     inside.insert(above.begin(), above.end());
+    for (const auto& [v, at] : axes_)
+      if (depends_on_scores(v) && !rows.count(v) && !is_along(at)) of_rows.insert(v);
     return true;
   }
 
@@ -148,14 +169,36 @@ class Walk {
       } else if (is_scores(n, axes)) {
         scores.insert(n);
       } else if (is_row(n, axes)) {
-        rows.insert(n);
         for (int i = 0; i < n->rank; ++i)
           if ((n->arg<ReduceArg>().axes >> i & 1) && n->src(0)->shape()[i] > 1)
             axes[static_cast<size_t>(i)] = summed_axis();
-        stack.emplace_back(n->src(0), axes);
+        reductions_.emplace_back(n, axes);
       } else {
         ends_.insert(n);
       }
+    }
+    return true;
+  }
+
+  // Of the reductions that were met, those of the scores that the terms are made of: others, of
+  // matrices of the same size, are no rows of them.
+  bool visit_rows() {
+    while (!reductions_.empty()) {
+      const auto [n, axes] = reductions_.back();
+      reductions_.pop_back();
+      const auto before = axes_;
+      const std::set<Node> scores_before = scores, ends_before = ends_;
+      const auto reductions_before = reductions_;
+      if (!visit(n->src(0), axes)) return false;
+      if (scores.size() == scores_before.size()) {
+        rows.insert(n);
+        continue;
+      }
+      axes_ = before;
+      scores = scores_before;
+      ends_ = ends_before;
+      reductions_ = reductions_before;
+      ends_.insert(n);
     }
     return true;
   }
@@ -200,41 +243,47 @@ class Walk {
   std::map<Node, AxisMap> axes_;  // of all that was visited, as axes of the product's term
   std::set<Node> ends_;
   std::vector<Node> conflicts_;
+  std::vector<std::pair<Node, AxisMap>> reductions_;  // to be looked at
   NodeMap<char> depends_;
 };
 
-// Whether a kernel of the chain has options that keep it on matrix units.
-bool has_options(Node product, const Walk& walk, const Target& target) {
-  NodeMap<Node> now;
-  int slot = 1;
-  std::set<Node> terms{term_of(product)};
-  for (Node s : walk.scores) terms.insert(term_of(s));
-  const auto is_own = [&](Node n) {
-    return n == product || terms.count(n) || walk.inside.count(n) || walk.rows.count(n);
-  };
-  // From the sums down to what is read: views and element-wise operations are followed.
-  NodeMap<char> holds;
-  const std::vector<Node> order = topological(product);
+// A kernel of these chains alone: what else it reads are its arguments.
+NodeRef kernel_of(const std::vector<const Walk*>& walks) {
+  std::set<Node> own;
+  std::vector<Node> products;
+  for (const Walk* w : walks) {
+    products.push_back(w->product());
+    own.insert(w->product());
+    own.insert(term_of(w->product()));
+    for (Node s : w->scores) own.insert(term_of(s));
+    for (const auto* part : {&w->inside, &w->rows}) own.insert(part->begin(), part->end());
+  }
+  // What depends on the scores is shown, and views of what is read.
+  NodeMap<char> holds, shown;
+  const std::vector<Node> order = topological(std::span<const Node>(products));
   for (Node n : order) {
-    bool any = is_own(n);
+    bool any = own.count(n);
     if (n->op != Op::ReduceAxis)
       for (Node s : n->srcs()) any |= holds.contains(s);
     if (any) holds[n] = 1;
   }
-  NodeMap<char> shown;
-  std::vector<Node> stack{product};
+  NodeMap<Node> now;
+  int slot = static_cast<int>(products.size());
+  const auto param = [](int number, Node like) {
+    Shape dims{number};
+    dims.insert(dims.end(), like->shape().begin(), like->shape().end());
+    return make(Op::Param, like->dtype, {}, Ints(dims));
+  };
+  std::vector<Node> stack = products;
   while (!stack.empty()) {
     Node n = stack.back();
     stack.pop_back();
     if (std::exchange(shown[n], 1)) continue;
     const bool passes = holds.contains(n) || is_movement(n->op) || n->op == Op::Cast;
-    if (!passes && !n->is_const() && n->op != Op::Iota) {
-      Shape dims{slot++};
-      dims.insert(dims.end(), n->shape().begin(), n->shape().end());
-      now[n] = make(Op::Param, n->dtype, {}, Ints(dims));
-      continue;
-    }
-    for (Node s : n->srcs()) stack.push_back(s);
+    if (!passes && !n->is_const() && n->op != Op::Iota)
+      now[n] = param(slot++, n);
+    else
+      stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
   }
   for (Node n : order) {
     if (!shown.contains(n) || now.contains(n)) continue;
@@ -242,12 +291,18 @@ bool has_options(Node product, const Walk& walk, const Target& target) {
     for (Node s : n->srcs()) srcs.push_back(*now.find(s));
     now[n] = with_sources(n, srcs);
   }
-  Node value = *now.find(product);
-  Shape dims{0};
-  dims.insert(dims.end(), value->shape().begin(), value->shape().end());
-  NodeRef kernel(
-      make(Op::Sink, kVoid,
-           {make(Op::Store, kVoid, {make(Op::Param, value->dtype, {}, Ints(dims)), value})}));
+  std::vector<Node> stores;
+  for (Node p : products) {
+    Node value = *now.find(p);
+    stores.push_back(
+        make(Op::Store, kVoid, {param(static_cast<int>(stores.size()), value), value}));
+  }
+  return NodeRef(make(Op::Sink, kVoid, stores));
+}
+
+// Whether a kernel of the chains has options that keep it on matrix units.
+bool has_options(const std::vector<const Walk*>& walks, const Target& target) {
+  NodeRef kernel = kernel_of(walks);
   static std::mutex mutex;
   static auto& known = *new Lru<std::pair<NodeRef, bool>>;
   const std::string key =
@@ -295,8 +350,15 @@ class Finder {
       for (Node v : chain.rows) out.sums[v] = 1;
       for (Node v : walk.scores) out.sums[v] = 1;
       for (Node v : walk.inside) out.inside[v] = 1;
+      for (Node v : walk.of_rows)
+        if (!is_root_.contains(v)) out.inside[v] = 1;
       out.all.push_back(std::move(chain));
     }
+    for (const auto& [a, all] : found_)
+      for (const auto& [b, part] : found_)
+        if (a != b && part.goes_with(all) && targets_.device_of(a) == targets_.device_of(b) &&
+            has_options({&all, &part}, targets_.of(a)))
+          out.together.emplace_back(a, b);
     return out;
   }
 
@@ -335,7 +397,7 @@ class Finder {
     for (size_t i = 0; i < found_.size(); ++i) {
       const auto& [n, walk] = found_[i];
       if (std::none_of(walk.inside.begin(), walk.inside.end(), is_read_elsewhere) &&
-          has_options(n, walk, targets_.of(n)))
+          has_options({&walk}, targets_.of(n)))
         continue;
       found_.erase(found_.begin() + static_cast<ptrdiff_t>(i));
       return true;

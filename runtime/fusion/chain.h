@@ -4,6 +4,7 @@
 // again costs less than memory where its sum is short.
 #pragma once
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/analysis/node_targets.h"
@@ -17,9 +18,10 @@ struct Chain {
 };
 
 struct Chains {
-  std::vector<Chain> all;  // sources first
-  NodeMap<char> inside;    // values of the size of the scores, which get no memory
-  NodeMap<char> sums;      // of all chains, their products included
+  std::vector<Chain> all;                       // sources first
+  std::vector<std::pair<Node, Node>> together;  // last products that one kernel may compute
+  NodeMap<char> inside;  // values of the size of the scores, which get no memory
+  NodeMap<char> sums;    // of all chains, their products included
 };
 
 // `order`: all nodes below the roots, sources first. Only chains whose kernel has options: those of

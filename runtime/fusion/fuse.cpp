@@ -31,6 +31,7 @@ class Fuser {
       if (is_stored(n)) start_group(n);
     if (env_int("FUSE")) {
       for (const Chain& chain : stored_.chains.all) merge_chain(chain);
+      for (const auto& [a, b] : stored_.chains.together) merge_together(kernel_of(a), kernel_of(b));
       merge_siblings(true);
       merge_rows();
       merge_siblings(false);
@@ -163,6 +164,12 @@ class Fuser {
     }
     for (size_t i = chain.rows.size(); i-- > 0;)
       if (const int p = kernel_of(chain.rows[i]); p != last()) merge(p, last());
+  }
+
+  // Two chains of the same scores that do not wait for each other, and are of no third one.
+  void merge_together(int a, int b) {
+    const bool alone = kernels_[a].outputs.size() == 1 && kernels_[b].outputs.size() == 1;
+    if (alone && !depends(a, b) && !depends(b, a)) merge(b, a);
   }
 
   // Until nothing changes: what could not be merged is looked at again when it, or what it reads

@@ -13,9 +13,10 @@
 #include "codegen/proof/prove.h"
 #include "runtime/device/device.h"
 #include "test/unit/kernels.h"
-#include "tiny/base/env.h"
+#include "test/unit/schedules.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
+#include "tiny/tiny.h"
 
 using namespace tiny;
 using namespace tiny::test;
@@ -68,7 +69,6 @@ class OnDevice {
 std::vector<float> run(Node value, Device& device, const Choice* choice,
                        const std::vector<std::vector<uint16_t>>& in, bool check) {
   const Lowered lowered = lower(kernel_of({value}), "chain", device.target(), nullptr, choice);
-  if (getenv("SHOW")) puts(lowered.source.text.c_str());
   if (check) {
     CHECK(to_text(lowered.options).find("fragments") != std::string::npos);
     ProofSettings settings;
@@ -126,4 +126,95 @@ void check_chain(const Sizes& s, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("fragments: attention in one kernel") { check_chain({}, "EMU:CUDA:sm_90a"); }
+TEST_CASE("fragments: attention in one kernel") {
+  for (const char* name :
+       {"EMU:CUDA:sm_80", "EMU:CUDA:sm_90a", "EMU:HIP:gfx942", "EMU:HIP:gfx1201"})
+    check_chain({}, name);
+  check_chain({1, 70, 90, 48, 24}, "EMU:CUDA:sm_90a");  // the last tiles are not whole
+  check_chain({1, 32, 48, 16, 8}, "EMU:CUDA:sm_90a");   // one tile of columns: nothing rolls
+}
+
+namespace {
+
+struct Attention {
+  Tensor result;
+  std::vector<Tensor> gradients;
+};
+
+// Of small random values, the same on each device.
+Attention attend(const Shape& shape, const AttentionOptions& options, const std::string& device,
+                 DType dtype) {
+  Attention out;
+  std::vector<Tensor> leaves;
+  for (uint64_t seed : {1, 2, 3, 4}) {
+    manual_seed(seed);
+    leaves.push_back(Tensor::randn(shape).to(kBF16).to(dtype).to(device).realize());
+  }
+  for (int i = 0; i < 3; ++i) leaves[static_cast<size_t>(i)].requires_grad_();
+  out.result = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], options);
+  (out.result * leaves[3]).sum().backward();
+  for (int i = 0; i < 3; ++i) out.gradients.push_back(leaves[static_cast<size_t>(i)].grad());
+  return out;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  const std::vector<float> x = a.to(kF32).to("CPU").to_vector<float>(),
+                           y = b.to(kF32).to("CPU").to_vector<float>();
+  double worst = 0, size = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    worst = std::fmax(worst, std::fabs(x[i] - y[i]));
+    size = std::fmax(size, std::fabs(y[i]));
+  }
+  return worst / size;
+}
+
+// Results and gradients beside those in f64 on the CPU.
+void check_attention(const Shape& shape, const AttentionOptions& options, const char* device) {
+  CAPTURE(to_text(shape));
+  CAPTURE(device);
+  const Attention on = attend(shape, options, device, kBF16),
+                  off = attend(shape, options, "CPU", kF64);
+  CHECK(largest_difference(on.result, off.result) < 0.01);
+  for (size_t i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    CHECK(largest_difference(on.gradients[i], off.gradients[i]) < 0.02);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("chains: attention and its gradients never store scores") {
+  const Attention a = attend({1, 2, 160, 32}, {.is_causal = true}, "EMU:CUDA:sm_90a", kBF16);
+  std::vector<Tensor> all = a.gradients;
+  all.push_back(a.result);
+  const auto made = schedule_on("EMU:CUDA:sm_90a", all);
+  for (const auto& v : made->values) CHECK(v.size < 2 * 160 * 160);
+}
+
+TEST_CASE("chains: attention with masks of all kinds") {
+  AttentionOptions causal, window, softcap;
+  causal.is_causal = true;
+  window.window = {24, 8};
+  softcap.softcap = 2.0;
+  for (const auto& options : {AttentionOptions(), causal, window, softcap}) {
+    check_attention({1, 2, 80, 16}, options, "EMU:CUDA:sm_90a");
+    check_attention({2, 1, 100, 32}, options, "EMU:CUDA:sm_90a");
+  }
+  check_attention({1, 1, 72, 64}, causal, "EMU:HIP:gfx942");
+}
+
+TEST_CASE("chains: products that something else reads stay on their own") {
+  manual_seed(1);
+  const char* device = "EMU:CUDA:sm_90a";
+  const auto random = [&](Shape shape) {
+    return Tensor::randn(shape).to(kBF16).to(device).realize();
+  };
+  Tensor q = random({64, 32}), k = random({96, 32}), v = random({96, 16});
+  const Tensor scores = q.matmul(k.transpose(0, 1), kF32), weights = scores.softmax(-1);
+  const Tensor out = weights.to(kBF16).matmul(v);
+  CHECK(schedule_on(device, {out})->steps.size() == 1);
+  CHECK(schedule_on(device, {out, weights})->steps.size() > 1);
+  // Rows of another length than the sum's, and a term that has no correction.
+  const Tensor cosine = (scores - scores.max({-1}, true)).cos().to(kBF16).matmul(v);
+  CHECK(schedule_on(device, {cosine})->steps.size() > 1);
+}
