@@ -85,6 +85,11 @@ inline bool adds_fragment(Node mma) {
          mma->srcs().back()->op != Op::Load;
 }
 
+// That fragment; nullptr where there is none.
+inline Node fragment_below(Node mma) {
+  return mma->op == Op::Mma && adds_fragment(mma) ? mma->srcs().back() : nullptr;
+}
+
 // An Mma whose last source is a number, as a Shuffle of all elements.
 Node mma_elements(Node mma);
 

@@ -109,6 +109,11 @@ Node unroll_reduce(Node n) {
     std::vector<Node> rest(n->srcs().begin() + 1, n->srcs().end());
     rest.erase(rest.begin() + (i - 1));
     std::vector<Node> parts = copies(n->src(0), r);
+    if (n->src(0)->op == Op::Mma && n->arg<OpArg>().op == Op::Add) {  // one fragment for all
+      std::vector<Node> srcs{combine(Op::Add, std::move(parts))};
+      srcs.insert(srcs.end(), rest.begin(), rest.end());
+      return rest.empty() ? srcs[0] : unroll_reduce(with_sources(n, srcs));
+    }
     for (Node& part : parts) {
       std::vector<Node> srcs{part};
       srcs.insert(srcs.end(), rest.begin(), rest.end());

@@ -226,12 +226,21 @@ class Puller {
       const int64_t size = n->src(0)->shape()[i];
       if (!(axes >> i & 1) || size == 1) continue;
       if (size == 0) return identity(op, n->dtype);
-      from[i] = range(RangeKind::Reduce, i, size, taken);
+      from[i] = range_of(n, i, taken);
       taken |= from[i]->ranges;
       srcs.push_back(from[i]);
     }
     srcs[0] = pull(n->src(0), from, gate);
     return srcs.size() == 1 ? srcs[0] : make(Op::Reduce, n->dtype, srcs, OpArg{op});
+  }
+
+  // The range of a reduced axis: where it is free the one that it had before, so that elements of a
+  // sum at several places are the same but for the place.
+  Node range_of(Node reduce, int axis, uint64_t taken) {
+    Node& before = reduced_[{reduce, axis}];
+    if (!before || (before->ranges & taken))
+      before = range(RangeKind::Reduce, axis, reduce->src(0)->shape()[axis], taken);
+    return before;
   }
 
   Node as_index(Node i) { return simplify(make(Op::Cast, kIndex, {i})); }
@@ -292,6 +301,7 @@ class Puller {
 
   int next_id_ = 0;
   std::map<std::tuple<RangeKind, int, int64_t, int>, Node> ranges_;
+  std::map<std::pair<Node, int>, Node> reduced_;  // ranges of axes
   std::unordered_map<Key, Node, HashKey> done_;
   NodeMap<Indices> seen_;  // where a node was first asked for without a gate
 };

@@ -247,6 +247,12 @@ class Walk {
   NodeMap<char> depends_;
 };
 
+Node param(int slot, Node like) {
+  Shape dims{slot};
+  dims.insert(dims.end(), like->shape().begin(), like->shape().end());
+  return make(Op::Param, like->dtype, {}, Ints(dims));
+}
+
 // A kernel of these chains alone: what else it reads are its arguments.
 NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   std::set<Node> own;
@@ -269,11 +275,6 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   }
   NodeMap<Node> now;
   int slot = static_cast<int>(products.size());
-  const auto param = [](int number, Node like) {
-    Shape dims{number};
-    dims.insert(dims.end(), like->shape().begin(), like->shape().end());
-    return make(Op::Param, like->dtype, {}, Ints(dims));
-  };
   std::vector<Node> stack = products;
   while (!stack.empty()) {
     Node n = stack.back();
@@ -300,9 +301,8 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   return NodeRef(make(Op::Sink, kVoid, stores));
 }
 
-// Whether a kernel of the chains has options that keep it on matrix units.
-bool has_options(const std::vector<const Walk*>& walks, const Target& target) {
-  NodeRef kernel = kernel_of(walks);
+// Whether the kernel has options that keep it on matrix units.
+bool has_options(NodeRef kernel, const Target& target) {
   static std::mutex mutex;
   static auto& known = *new Lru<std::pair<NodeRef, bool>>;
   const std::string key =
@@ -324,8 +324,9 @@ bool has_options(const std::vector<const Walk*>& walks, const Target& target) {
 // Chains that may go on together: each value inside of one is read by chains alone.
 class Finder {
  public:
-  Finder(std::span<const Node> roots, std::span<const Node> order, const NodeTargets& targets)
-      : order_(order), targets_(targets), uses_(roots, order) {
+  Finder(std::span<const Node> roots, std::span<const Node> order, const std::set<Node>& refused,
+         const NodeTargets& targets)
+      : order_(order), refused_(refused), targets_(targets), uses_(roots, order) {
     for (Node r : roots) is_root_[r] = 1;
   }
 
@@ -357,14 +358,16 @@ class Finder {
     for (const auto& [a, all] : found_)
       for (const auto& [b, part] : found_)
         if (a != b && part.goes_with(all) && targets_.device_of(a) == targets_.device_of(b) &&
-            has_options({&all, &part}, targets_.of(a)))
+            has_options(kernel_of({&all, &part}), targets_.of(a)))
           out.together.emplace_back(a, b);
     return out;
   }
 
  private:
   bool is_candidate(Node n) const {
-    if (!is_sum(n) || n->dtype != kF32 || numel(n->shape()) == 0 || !is_product(n)) return false;
+    if (!is_sum(n) || n->dtype != kF32 || numel(n->shape()) == 0 || !is_product(n) ||
+        refused_.count(n))
+      return false;
     const Target& target = targets_.of(n);
     return target.kind == Target::Kind::Gpu && mma_unit(target, kBF16);
   }
@@ -397,7 +400,7 @@ class Finder {
     for (size_t i = 0; i < found_.size(); ++i) {
       const auto& [n, walk] = found_[i];
       if (std::none_of(walk.inside.begin(), walk.inside.end(), is_read_elsewhere) &&
-          has_options({&walk}, targets_.of(n)))
+          has_options(kernel_of({&walk}), targets_.of(n)))
         continue;
       found_.erase(found_.begin() + static_cast<ptrdiff_t>(i));
       return true;
@@ -406,6 +409,7 @@ class Finder {
   }
 
   const std::span<const Node> order_;
+  const std::set<Node>& refused_;
   const NodeTargets& targets_;
   const Uses uses_;
   NodeMap<char> is_root_;
@@ -416,13 +420,42 @@ class Finder {
 }  // namespace
 
 Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
-                   const NodeTargets& targets) {
+                   const std::set<Node>& refused, const NodeTargets& targets) {
   if (!env_int("CHAIN") || !env_int("FUSE") || !env_int("OPT")) return Chains();
   const auto may_be = [&](Node n) {
     return is_sum(n) && targets.of(n).kind == Target::Kind::Gpu && is_product(n);
   };
   if (std::none_of(order.begin(), order.end(), may_be)) return Chains();
-  return Finder(roots, order, targets).run();
+  return Finder(roots, order, refused, targets).run();
+}
+
+bool has_chain_options(std::span<const Node> outputs, std::span<const Node> inputs,
+                       const Target& target) {
+  NodeMap<Node> now;
+  int slot = static_cast<int>(outputs.size());
+  for (Node n : inputs) now[n] = param(slot++, n);
+  // From the outputs down, and up again: what is behind an input is not looked at.
+  NodeMap<char> seen;
+  std::vector<Node> stack(outputs.begin(), outputs.end()), srcs;
+  while (!stack.empty()) {
+    Node n = stack.back();
+    if (n->op == Op::After && !now.contains(n)) now[n] = param(slot++, n);
+    if (now.contains(n)) {
+      stack.pop_back();
+    } else if (!std::exchange(seen[n], 1)) {
+      stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
+    } else {
+      stack.pop_back();
+      srcs.clear();
+      for (Node s : n->srcs()) srcs.push_back(*now.find(s));
+      now[n] = with_sources(n, srcs);
+    }
+  }
+  std::vector<Node> stores;
+  for (Node n : outputs)
+    stores.push_back(
+        make(Op::Store, kVoid, {param(static_cast<int>(stores.size()), n), *now.find(n)}));
+  return has_options(NodeRef(make(Op::Sink, kVoid, stores)), target);
 }
 
 }  // namespace tiny

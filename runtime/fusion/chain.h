@@ -3,6 +3,7 @@
 // attention. It is computed tile by tile where it is used, and never stored: computing an element
 // again costs less than memory where its sum is short.
 #pragma once
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,7 +27,12 @@ struct Chains {
 
 // `order`: all nodes below the roots, sources first. Only chains whose kernel has options: those of
 // GPUs with matrix units whose results are operands (codegen/options/fragments.h).
+// `refused`: products that are no last ones of a chain.
 Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
-                   const NodeTargets& targets);
+                   const std::set<Node>& refused, const NodeTargets& targets);
+
+// Whether a kernel that has come to be of a chain, and of what follows it, has such options.
+bool has_chain_options(std::span<const Node> outputs, std::span<const Node> inputs,
+                       const Target& target);
 
 }  // namespace tiny

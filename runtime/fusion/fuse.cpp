@@ -19,11 +19,12 @@ namespace {
 
 class Fuser {
  public:
-  Fuser(std::span<const Node> roots, std::span<const Node> stored, const NodeTargets& targets)
+  Fuser(std::span<const Node> roots, std::span<const Node> stored, const NodeTargets& targets,
+        const std::set<Node>& refused)
       : roots_(roots.begin(), roots.end()), targets_(targets) {
     order_ = topological(roots);
     for (Node n : order_) position_[n] = position_.size();
-    stored_ = choose_stored(roots_, order_, stored, targets);
+    stored_ = choose_stored(roots_, order_, stored, targets, refused);
   }
 
   std::vector<Group> run() {
@@ -40,6 +41,21 @@ class Fuser {
       merge_rows();
     }
     return finish();
+  }
+
+  // Products of chains whose kernels have no options as they have come to be.
+  std::vector<Node> refused_chains(std::span<const Group> groups) const {
+    std::vector<Node> out;
+    std::set<int> bad;
+    for (const Group& g : groups) {
+      const int k = kernel_of(g.outputs[0]);
+      if (kernels_[k].is_chain &&
+          !has_chain_options(g.outputs, g.inputs, targets_.of(g.outputs[0])))
+        bad.insert(k);
+    }
+    for (const Chain& chain : stored_.chains.all)
+      if (bad.count(kernel_of(chain.product))) out.push_back(chain.product);
+    return out;
   }
 
  private:
@@ -607,7 +623,13 @@ class Fuser {
 
 std::vector<Group> fuse(std::span<const Node> roots, std::span<const Node> stored,
                         const NodeTargets& targets) {
-  return Fuser(roots, stored, targets).run();
+  for (std::set<Node> refused;;) {  // until all chains' kernels have options
+    Fuser fuser(roots, stored, targets, refused);
+    std::vector<Group> groups = fuser.run();
+    const std::vector<Node> more = fuser.refused_chains(groups);
+    if (more.empty()) return groups;
+    refused.insert(more.begin(), more.end());
+  }
 }
 
 }  // namespace tiny

@@ -47,9 +47,9 @@ namespace {
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
-          const NodeTargets& targets)
+          const NodeTargets& targets, const std::set<Node>& refused)
       : roots_(roots), order_(order), targets_(targets), uses_(roots, order) {
-    out_.chains = find_chains(roots, order, targets);
+    out_.chains = find_chains(roots, order, refused, targets);
     for (Node n : given) store(n);
   }
 
@@ -244,8 +244,9 @@ class Chooser {
 }  // namespace
 
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
-                     std::span<const Node> given, const NodeTargets& targets) {
-  return Chooser(roots, order, given, targets).run();
+                     std::span<const Node> given, const NodeTargets& targets,
+                     const std::set<Node>& refused) {
+  return Chooser(roots, order, given, targets, refused).run();
 }
 
 }  // namespace tiny

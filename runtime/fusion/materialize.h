@@ -18,9 +18,10 @@ struct Stored {
 
 // Roots, reductions and what has side effects; what is used several times and is not cheap; what
 // is broadcast or looked up many times; and those given; but nothing inside of a chain. `order`:
-// all nodes, sources first.
+// all nodes, sources first. `refused`: products that are no chains.
 Stored choose_stored(std::span<const Node> roots, std::span<const Node> order,
-                     std::span<const Node> given, const NodeTargets& targets);
+                     std::span<const Node> given, const NodeTargets& targets,
+                     const std::set<Node>& refused = {});
 
 // What it takes to compute elements again from what is stored.
 struct Cost {

@@ -248,7 +248,7 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
   };
   const NodeMap<int> traced =
       innermost.axes.size() > 0 ? trace_innermost(roots, innermost.axes) : NodeMap<int>();
-  const Chains chains = find_chains(roots, topological(roots), targets);
+  const Chains chains = find_chains(roots, topological(roots), {}, targets);
   const auto change = [&](Node n, Node now) {
     if (n->op != Op::ReduceAxis || chains.sums.contains(n)) return now;
     const int* axis = traced.find(n->src(0));

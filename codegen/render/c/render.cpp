@@ -18,8 +18,8 @@ namespace {
 
 // A sum whose update computes the term as well: of products of fragments, or of elements.
 bool computes_term(Node reduce) {
-  return adds_product(reduce) || (reduce->src(0)->is(Op::Mma) && !adds_fragment(reduce->src(0)) &&
-                                  reduce->arg<OpArg>().op == Op::Add);
+  return adds_product(reduce) ||
+         (reduce->src(0)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add);
 }
 
 }  // namespace
@@ -33,8 +33,9 @@ Source CPrinter::print() {
                          [](Node n) { return n->is(Op::Fetch); });
   declare_stages();
   for (Node n : program_.body)
-    if (n->is(Op::Update) && computes_term(n->src(0)) && single_use_(n->src(0)->src(0)))
-      accumulated_[n->src(0)->src(0)] = 1;
+    if (n->is(Op::Update) && computes_term(n->src(0)))
+      for (Node term = n->src(0)->src(0); term && single_use_(term); term = fragment_below(term))
+        accumulated_[term] = 1;
   for (Node n : program_.body) {
     statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
     statement(n);
@@ -249,6 +250,17 @@ void CPrinter::declare_accumulator(Node reduce) {
   line(cat(type(reduce->dtype), " ", name, " = ", bare(value(start)), ";"));
 }
 
+// Products of fragments, the innermost first.
+void CPrinter::add_fragments(Node term, Str acc) {
+  if (Node below = fragment_below(term)) {
+    if (accumulated_.contains(below))
+      add_fragments(below, acc);
+    else
+      line(cat(acc, " = ", combine(Op::Add, term->dtype, acc, value(below)), ";"));
+  }
+  line(cat(acc, " = ", mma(term, acc), ";"));
+}
+
 void CPrinter::update(Node reduce) {
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce];
@@ -259,7 +271,7 @@ void CPrinter::update(Node reduce) {
   if (adds_product(reduce))
     return line(
         cat(acc, " = ", mul_add(term->dtype, value(term->src(0)), value(term->src(1)), acc), ";"));
-  if (accumulated_.contains(term)) return line(cat(acc, " = ", mma(term, acc), ";"));
+  if (accumulated_.contains(term) && term->is(Op::Mma)) return add_fragments(term, acc);
   const bool twice = op == Op::Max || op == Op::Min;
   const std::string v = twice ? named(reduce->src(0)) : value(reduce->src(0));
   line(cat(acc, " = ", bare(combine(op, reduce->dtype, acc, v)), ";"));
