@@ -50,7 +50,8 @@ class Walk {
     }
     views.insert(mul);
     for (int i : {0, 1})
-      if (finds_scores(mul->src(i), axes)) return reads_a_matrix(mul->src(1 - i));
+      if (finds_scores(mul->src(i), axes) && reads_a_matrix(mul->src(1 - i)) && is_short())
+        return true;
     return false;
   }
 
@@ -111,6 +112,14 @@ class Walk {
   std::set<Node> of_rows;  // made of rows, one for each
 
  private:
+  // Whether a score is a short sum, and a row of results too: more than that is stored instead.
+  bool is_short() const {
+    const int64_t columns = product_->src(0)->shape()[summed_axis()];
+    return numel(product_->shape()) * columns <= kMaxTerms * size_ &&
+           std::all_of(scores.begin(), scores.end(),
+                       [&](Node s) { return numel(s->src(0)->shape()) <= kMaxTerms * size_; });
+  }
+
   bool is_summed(int axis) const {
     return axis >= 0 && (product_->arg<ReduceArg>().axes >> axis & 1);
   }
@@ -125,6 +134,7 @@ class Walk {
 
   // The scores below a factor of the product; false where there are none.
   bool finds_scores(Node factor, AxisMap axes) {
+    inside.clear(), of_rows.clear();
     axes_.clear(), scores.clear(), rows.clear(), ends_.clear(), conflicts_.clear(),
         reductions_.clear();
     std::vector<Node> above;
@@ -236,6 +246,7 @@ class Walk {
   }
 
   static constexpr size_t kMaxNodes = 200;
+  static constexpr int64_t kMaxTerms = 256;
 
   Node product_;
   const std::set<Node>* taken_;
@@ -339,7 +350,7 @@ class Finder {
       taken_.insert(walk.rows.begin(), walk.rows.end());
       found_.emplace_back(n, std::move(walk));
     }
-    while (drop_one()) {
+    while (drop_some()) {
     }
     Chains out;
     for (const auto& [n, walk] : found_) {
@@ -384,8 +395,8 @@ class Finder {
     return out;
   }
 
-  // Takes out the first chain that something else reads from, or that has no options.
-  bool drop_one() {
+  // Takes out the chains that something else reads from; without any, those that have no options.
+  bool drop_some() {
     std::set<Node> known;
     for (const auto& [n, walk] : found_) {
       for (const auto* part : {&walk.inside, &walk.views, &walk.rows})
@@ -397,15 +408,12 @@ class Finder {
       return is_root_.contains(v) || !users ||
              std::any_of(users->begin(), users->end(), [&](Node u) { return !known.count(u); });
     };
-    for (size_t i = 0; i < found_.size(); ++i) {
-      const auto& [n, walk] = found_[i];
-      if (std::none_of(walk.inside.begin(), walk.inside.end(), is_read_elsewhere) &&
-          has_options(kernel_of({&walk}), targets_.of(n)))
-        continue;
-      found_.erase(found_.begin() + static_cast<ptrdiff_t>(i));
-      return true;
-    }
-    return false;
+    const size_t dropped = std::erase_if(found_, [&](const auto& chain) {
+      return std::ranges::any_of(chain.second.inside, is_read_elsewhere);
+    });
+    return dropped || std::erase_if(found_, [&](const auto& chain) {
+             return !has_options(kernel_of({&chain.second}), targets_.of(chain.first));
+           });
   }
 
   const std::span<const Node> order_;

@@ -151,12 +151,13 @@ class Chooser {
   }
 
   // What a cast makes wider is stored as it was: a mask takes a byte and not four, and matrix units
-  // want halves.
-  static Node narrower(Node n) {
+  // want halves. Of a part of a value all of it, where others read as much of the rest.
+  Node narrower(Node n) const {
     while (n->op == Op::Cast) {
       Node s = base_of(n->src(0));
       const bool computed = is_elementwise(s->op) || s->op == Op::Gather;
-      if (!computed || s->dtype.size() >= n->dtype.size() || numel(s->shape()) > numel(n->shape()))
+      if (!computed || s->dtype.size() >= n->dtype.size() ||
+          numel(s->shape()) > numel(n->shape()) * static_cast<int64_t>(uses_.count(s)))
         break;
       n = s;
     }
