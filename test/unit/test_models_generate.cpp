@@ -99,19 +99,42 @@ TEST_CASE("no kernel is compiled for prompts of another length, nor for later st
   CHECK(kernel_count() == kernels);
 }
 
-TEST_CASE("a cache that is full grows, and long prompts are read in large steps") {
+TEST_CASE("a cache grows by pages, and long prompts are read in large steps") {
   Transformer model = small_model("llama");
   Generator write(model);
   const std::vector<Tokens> prompts{random_tokens(330, 5)};
-  const Generated g = write(prompts, {.max_new_tokens = 200});
-  CHECK(g.tokens[0].size() == 200);
-  CHECK(g.report.cache_bytes == 4 * 2 * 4 * 1024 * 4);  // tensors, kv_heads, head_dim, columns, f32
+  const Generated g = write(prompts, {.max_new_tokens = 460});
+  CHECK(g.tokens[0].size() == 460);
+  const int64_t page = 4 * 2 * 4 * 256 * 4;  // tensors, kv_heads, head_dim, columns, f32
+  const std::vector<int64_t>& bytes = g.report.step_cache_bytes;
+  REQUIRE(bytes.size() == 459);
+  // The prompt fills 352 columns, each step one.
+  for (const int64_t step : {0, 160, 161, 415, 416, 458}) {
+    CAPTURE(step);
+    CHECK(bytes[static_cast<size_t>(step)] == (352 + step + 1 + 255) / 256 * page);
+  }
+  CHECK(g.report.cache_bytes == 4 * page);
+  CHECK(write.cache_bytes() == 4 * page);
   CHECK(g.report.prompt_tokens == 330);
-  CHECK(g.report.new_tokens == 200);
-  CHECK(g.report.step_seconds.size() == 199);
+  CHECK(g.report.new_tokens == 460);
+  CHECK(g.report.step_seconds.size() == 459);
   CHECK(g.report.peak_bytes >= g.report.cache_bytes);
   CHECK(has(to_text(g.report), "330 tokens read"));
   CHECK(are_most_probable(model, prompts, g.tokens));
+  // In a cache that is whole from the beginning.
+  CHECK(write(prompts, {.max_new_tokens = 460}).tokens == g.tokens);
+}
+
+TEST_CASE("a cache holds little more than its text") {
+  Transformer model = small_model("llama");
+  const int64_t column = 4 * 2 * 4 * 4;  // tensors, kv_heads, head_dim, f32
+  for (const auto& [length, columns] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 64}, {33, 128}, {255, 256}, {257, 512}, {1200, 1280}, {2300, 2560}, {4200, 5120}}) {
+    CAPTURE(length);
+    Generator write(model);
+    write({random_tokens(length, 6)}, {.max_new_tokens = 1});
+    CHECK(write.cache_bytes() == columns * column);
+  }
 }
 
 TEST_CASE("end tokens, a stop function and the number of tokens end texts one by one") {

@@ -1,6 +1,7 @@
 #include "tiny/models/generate.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tiny/ir/sizes.h"
 #include "tiny/run/memory.h"
@@ -18,6 +19,18 @@ constexpr int64_t kMinCapacity = 64;
 constexpr int64_t kRoom = 128;
 
 int64_t bytes_of(const Tensor& t) { return t.numel() * t.dtype().size(); }
+
+// Columns of a cache that holds so many: whole pages, or a part of one for a short text. Each
+// number of columns has captures of its own, so that beyond eight pages several are added at once,
+// as many as an eighth of the next power of two: less than a quarter more than what is needed.
+int64_t capacity_for(int64_t columns) {
+  if (columns <= kCachePage)
+    return std::max(kMinCapacity,
+                    static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns))));
+  const int64_t pages = ceil_div(columns, kCachePage);
+  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(pages)));
+  return round_up(pages, std::max<int64_t>(power / 8, 1)) * kCachePage;
+}
 
 }  // namespace
 
@@ -63,8 +76,7 @@ Generator::Generator(Transformer& model) : model_(model) {
 // Caches for so many columns at least. What is in them stays where the batch is the same.
 void Generator::reserve(int64_t batch, int64_t columns) {
   if (batch == batch_ && columns <= capacity_) return;
-  int64_t capacity = kMinCapacity;
-  while (capacity < columns) capacity *= 2;
+  const int64_t capacity = capacity_for(columns);
   const ModelConfig& c = model_.config();
   const Tensor& like = *model_.state_dict()[0].tensor;
   steps_.clear();  // they refer to the caches
@@ -81,6 +93,12 @@ void Generator::reserve(int64_t batch, int64_t columns) {
     }
   batch_ = batch;
   capacity_ = capacity;
+}
+
+int64_t Generator::cache_bytes() const {
+  int64_t bytes = 0;
+  for (const LayerCache& cache : caches_) bytes += bytes_of(cache.keys) + bytes_of(cache.values);
+  return bytes;
 }
 
 Generator::Step& Generator::step(int64_t tokens) {
@@ -182,7 +200,7 @@ Generator::Arguments Generator::Run::compute(int64_t columns) {
 
 void Generator::Run::prefill() {
   const int64_t columns = sequences_[0].padding + std::ssize(sequences_[0].tokens);
-  g_.reserve(std::ssize(sequences_), columns + std::min(options_.max_new_tokens, kRoom));
+  g_.reserve(std::ssize(sequences_), columns + std::min(options_.max_new_tokens - 1, kRoom));
   Arguments result;
   while (column_ < columns)
     result = compute(columns - column_ >= kLargeStep ? kLargeStep : kSmallStep);
@@ -239,9 +257,9 @@ Generated Generator::Run::go() {
     g_.reserve(std::ssize(sequences_), column_ + 1);
     choose(compute(1));
     report.step_seconds.push_back(seconds() - before);
+    report.step_cache_bytes.push_back(g_.cache_bytes());
   }
-  for (const LayerCache& cache : g_.caches_)
-    report.cache_bytes += bytes_of(cache.keys) + bytes_of(cache.values);
+  report.cache_bytes = g_.cache_bytes();
   for (const DeviceMemory& memory : memory_report(0).devices)
     report.peak_bytes += memory.peak_bytes;
   return std::move(out_);

@@ -1,6 +1,6 @@
 // Writing on from prompts: keys and values of past tokens are cached, so that each step computes
 // what is new. Prompts of any length and all steps share a few captures, since the cache's length
-// is a Variable; it grows by doubling.
+// is a Variable; it grows by pages.
 //
 //   models::Generator write(model);
 //   models::Generated g = write({{1, 306, 4658}}, {.max_new_tokens = 50});
@@ -20,6 +20,9 @@ namespace tiny::models {
 
 using Tokens = std::vector<int64_t>;
 
+// Positions by which a cache grows.
+inline constexpr int64_t kCachePage = 256;
+
 struct GenerateOptions {
   int64_t max_new_tokens = 128;
   SamplingOptions sampling = {};
@@ -33,11 +36,12 @@ struct GenerateOptions {
 
 // Seconds, and bytes of device memory.
 struct GenerateReport {
-  int64_t prompt_tokens = 0, new_tokens = 0;  // of all sequences
-  double prefill_seconds = 0;                 // until the first tokens are known
-  std::vector<double> step_seconds = {};      // of each later step; the first ones compile kernels
-  int64_t cache_bytes = 0;                    // of keys and values
-  int64_t peak_bytes = 0;                     // of all devices, most that were ever live
+  int64_t prompt_tokens = 0, new_tokens = 0;   // of all sequences
+  double prefill_seconds = 0;                  // until the first tokens are known
+  std::vector<double> step_seconds = {};       // of each later step; the first ones compile kernels
+  std::vector<int64_t> step_cache_bytes = {};  // of keys and values after each of these steps
+  int64_t cache_bytes = 0;                     // at the end
+  int64_t peak_bytes = 0;                      // of all devices, most that were ever live
 
   double prefill_tokens_per_second() const;
   double decode_tokens_per_second() const;  // of a sequence, by the median step
@@ -66,6 +70,8 @@ class Generator {
   // Error for no prompt, an empty one, tokens that the model does not have, more tokens than
   // learned positions, and options out of range.
   Generated operator()(const std::vector<Tokens>& prompts, const GenerateOptions& options = {});
+
+  int64_t cache_bytes() const;  // held for the next call
 
  private:
   class Run;
