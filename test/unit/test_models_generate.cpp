@@ -128,8 +128,14 @@ TEST_CASE("a cache grows by pages, and long prompts are read in large steps") {
 TEST_CASE("a cache holds little more than its text") {
   Transformer model = small_model("llama");
   const int64_t column = 4 * 2 * 4 * 4;  // tensors, kv_heads, head_dim, f32
-  for (const auto& [length, columns] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 64}, {33, 128}, {255, 256}, {257, 512}, {1200, 1280}, {2300, 2560}, {4200, 5120}}) {
+  for (const auto& [length, columns] : std::vector<std::pair<int64_t, int64_t>>{{1, 64},
+                                                                                {33, 64},
+                                                                                {65, 128},
+                                                                                {255, 256},
+                                                                                {257, 512},
+                                                                                {1200, 1280},
+                                                                                {2300, 2560},
+                                                                                {4200, 5120}}) {
     CAPTURE(length);
     Generator write(model);
     write({random_tokens(length, 6)}, {.max_new_tokens = 1});
