@@ -8,7 +8,7 @@
 #include "test/unit/small_models.h"
 #include "tiny/models/config/config.h"
 #include "tiny/models/generate.h"
-#include "tiny/models/sampling.h"
+#include "tiny/models/sampling_graph.h"
 #include "tiny/tensor/random.h"
 
 using namespace tiny;
@@ -196,6 +196,27 @@ TEST_CASE("a seed repeats a text, and draws do not depend on the rest of the bat
   CHECK(write({prompt, random_tokens(11, 2)}, options).tokens[0] == once[0]);
 }
 
+TEST_CASE("tokens drawn on the device are those drawn on the host") {
+  Transformer model = small_model("llama");
+  Generator write(model);
+  const std::vector<Tokens> prompts{random_tokens(5, 1), random_tokens(11, 2)};
+  const SamplingOptions settings[] = {
+      {.temperature = 0.9, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.3, .seed = 3},
+      {.temperature = 1.5, .min_p = 0.05, .seed = 4},
+      {.repetition_penalty = 2},
+  };
+  for (const SamplingOptions& sampling : settings) {
+    GenerateOptions options{.max_new_tokens = 12, .sampling = sampling, .sample_on_device = true};
+    options.stop = [](size_t text, const Tokens& tokens) {
+      return text == 1 && tokens.size() == 5;
+    };
+    const auto there = write(prompts, options).tokens, again = write(prompts, options).tokens;
+    CHECK(there == again);
+    options.sample_on_device = false;
+    CHECK(write(prompts, options).tokens == there);
+  }
+}
+
 TEST_CASE("errors of generation name what is wrong") {
   Transformer model = small_model("llama");
   Generator write(model);
@@ -284,4 +305,80 @@ TEST_CASE("logits that say nothing are errors") {
   CHECK(has(error_of([&] { sampler.next(none, {}); }), "no logit is finite"));
   CHECK(has(error_of([&] { sampler.next(broken, {}); }), "a logit is NaN"));
   CHECK(sampler.next(one, {}) == 1);
+}
+
+namespace {
+
+// What the graph gives for logits (B, vocab) after other draws, which it gives as well.
+struct GraphSampler {
+  GraphSampler(const SamplingOptions& options, const Shape& shape, const std::string& device)
+      : parts(options),
+        seen((Tensor::zeros(shape) != 0).to(device).contiguous().realize()),
+        numbers(Tensor::from(sampling_numbers(options), {5}, device)) {}
+
+  Tokens next(const Tensor& logits, const std::vector<double>& random) {
+    const std::string device = seen.device();
+    const Tensor draws = Tensor::from(random, {std::ssize(random)}, device);
+    Sampled sampled = sample({logits.to(device), seen, numbers, draws}, parts);
+    seen = sampled.seen.realize();
+    return sampled.tokens.to_vector<int64_t>();
+  }
+
+  SamplingParts parts;
+  Tensor seen, numbers;
+};
+
+const SamplingOptions kSettings[] = {
+    {.temperature = 0.7},
+    {.temperature = 1, .top_k = 3},
+    {.temperature = 1, .top_k = 4000},
+    {.temperature = 2, .top_p = 0.5},
+    {.temperature = 1, .top_p = 1e-9},
+    {.temperature = 1, .min_p = 0.2},
+    {.temperature = 1.5, .min_p = 1},
+    {.repetition_penalty = 3},
+    {.temperature = 8, .repetition_penalty = 0.02},
+    {.temperature = 1.2, .top_k = 30, .top_p = 0.8, .min_p = 0.01, .repetition_penalty = 1.4},
+};
+
+}  // namespace
+
+TEST_CASE("a graph draws what the host draws, also of equal logits") {
+  const NoGrad no_grad;
+  constexpr int64_t kBatch = 3, kVocab = 211;
+  for (const std::string device : {"CPU", "EMU:CUDA:sm_90a"})
+    for (const SamplingOptions& options : kSettings) {
+      CAPTURE(device);
+      CAPTURE(&options - kSettings);
+      GraphSampler graph(options, {kBatch, kVocab}, device);
+      std::vector<Sampler> samplers;
+      for (uint64_t i = 0; i < kBatch; ++i) samplers.emplace_back(options, i);
+      std::vector<Tokens> seen(kBatch);
+      for (int round = 0; round < (device == "CPU" ? 12 : 2); ++round) {
+        // In steps of a quarter, below and above 0: many are equal.
+        Tensor logits = ((Tensor::randn({kBatch, kVocab}) * 6).round() / 4).realize();
+        if (round == 1) logits = where(logits < 0, -INFINITY, logits);
+        std::vector<float> values = logits.to_vector<float>();
+        std::vector<double> random;
+        for (const Sampler& sampler : samplers) random.push_back(Sampler(sampler).random());
+        const Tokens tokens = graph.next(logits, random);
+        for (size_t i = 0; i < kBatch; ++i) {
+          const auto row = std::span(values).subspan(i * kVocab, kVocab);
+          CHECK(samplers[i].next(row, seen[i]) == tokens[i]);
+          seen[i].push_back(tokens[i]);
+        }
+      }
+    }
+}
+
+TEST_CASE("a graph says that logits say nothing") {
+  const NoGrad no_grad;
+  for (const SamplingOptions& options : kSettings) {
+    GraphSampler graph(options, {4, 2}, "CPU");
+    const std::vector<float> logits{-INFINITY, -INFINITY, 1, NAN, -INFINITY, 0, INFINITY, 0};
+    const Tokens tokens = graph.next(Tensor::from(logits, {4, 2}), {0.5, 0.5, 0.5, 0.5});
+    CHECK(tokens == Tokens{kNoFiniteLogit, kNanLogit, 1, kNoFiniteLogit});
+  }
+  CHECK(has(error_of([] { check_sampled(kNoFiniteLogit); }), "no logit is finite"));
+  CHECK(has(error_of([] { check_sampled(kNanLogit); }), "a logit is NaN"));
 }

@@ -82,7 +82,10 @@ void Generator::reserve(int64_t batch, int64_t columns) {
   steps_.clear();  // they refer to the caches
   const bool grows = batch == batch_;
   const int64_t filled = grows ? capacity_ : 0;
-  if (!grows) caches_.assign(c.layers.size(), LayerCache{});
+  if (!grows) {
+    caches_.assign(c.layers.size(), LayerCache{});
+    draws_.clear();  // they are of another batch
+  }
   batch_ = 0;  // where memory ends, they begin anew the next time
   const NoGrad no_grad;
   for (LayerCache& cache : caches_)
@@ -114,6 +117,17 @@ Generator::Step& Generator::step(int64_t tokens) {
   return *step;
 }
 
+Generator::Draw& Generator::draw(const SamplingParts& parts) {
+  std::unique_ptr<Draw>& draw = draws_[parts];
+  if (!draw)
+    draw = std::make_unique<Draw>([parts](const Arguments& in) {
+      const NoGrad no_grad;
+      const Sampled sampled = sample({in[0], in[1], in[2], in[3]}, parts);
+      return Arguments{sampled.tokens, sampled.seen};
+    });
+  return *draw;
+}
+
 // One call: the sequences of a batch and how far they are.
 class Generator::Run {
  public:
@@ -132,6 +146,8 @@ class Generator::Run {
   // Computes the columns from column_ on.
   Arguments compute(int64_t columns);
   void choose(const Arguments& result);
+  Tokens choose_on_host(const Tensor& logits);
+  Tokens choose_on_device(const Tensor& logits);
   void add(size_t i, int64_t token);
   bool all_done() const;
 
@@ -141,6 +157,9 @@ class Generator::Run {
   std::vector<Sequence> sequences_;
   int64_t extra_ = 0;   // columns before the longest sequence
   int64_t column_ = 0;  // columns that are in the cache
+  struct OnDevice {
+    Tensor seen, numbers;  // of SamplingInputs
+  } on_device_;
   Generated out_;
 };
 
@@ -207,22 +226,52 @@ void Generator::Run::prefill() {
   choose(result);
 }
 
-// The next token of each sequence that goes on. The most probable ones are found on the device.
+// The next token of each sequence that goes on. The most probable ones are in the step's result.
 void Generator::Run::choose(const Arguments& result) {
   const SamplingOptions& s = options_.sampling;
-  if (s.temperature == 0 && s.repetition_penalty == 1) {
-    const Tokens best = result[1].to_vector<int64_t>();
-    for (size_t i = 0; i < sequences_.size(); ++i)
-      if (!sequences_[i].done) add(i, best[i]);
-    return;
-  }
-  std::vector<float> logits = result[0].to_vector<float>();
-  const size_t vocab = logits.size() / sequences_.size();
+  const bool on_device =
+      options_.sample_on_device.value_or(runtime_seam::is_gpu(g_.caches_[0].keys.device()));
+  const Tokens tokens = s.temperature == 0 && s.repetition_penalty == 1
+                            ? result[1].to_vector<int64_t>()
+                        : on_device ? choose_on_device(result[0])
+                                    : choose_on_host(result[0]);
+  for (size_t i = 0; i < sequences_.size(); ++i)
+    if (!sequences_[i].done) add(i, tokens[i]);
+}
+
+Tokens Generator::Run::choose_on_host(const Tensor& logits) {
+  std::vector<float> all = logits.to_vector<float>();
+  const size_t vocab = all.size() / sequences_.size();
+  Tokens tokens(sequences_.size());
   for (size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& sequence = sequences_[i];
-    if (sequence.done) continue;
-    add(i, sequence.sampler.next(std::span(logits).subspan(i * vocab, vocab), sequence.tokens));
+    if (!sequence.done)
+      tokens[i] = sequence.sampler.next(std::span(all).subspan(i * vocab, vocab), sequence.tokens);
   }
+  return tokens;
+}
+
+Tokens Generator::Run::choose_on_device(const Tensor& logits) {
+  const int64_t batch = logits.size(0), vocab = logits.size(1);
+  std::vector<double> random;
+  for (Sequence& sequence : sequences_) random.push_back(sequence.sampler.random());
+  if (!on_device_.seen.defined()) {
+    std::vector<uint8_t> seen(static_cast<size_t>(batch * vocab));
+    for (size_t i = 0; i < sequences_.size(); ++i)
+      for (const int64_t token : sequences_[i].tokens)
+        seen[i * static_cast<size_t>(vocab) + static_cast<size_t>(token)] = 1;
+    on_device_.seen = (Tensor::from(seen, {batch, vocab}, logits.device()) != 0).realize();
+    on_device_.numbers =
+        Tensor::from(sampling_numbers(options_.sampling), {5}, logits.device()).realize();
+  }
+  const SamplingParts parts(options_.sampling);
+  const Arguments sampled = g_.draw(parts)(Arguments{
+      logits, on_device_.seen, on_device_.numbers, Tensor::from(random, {batch}, logits.device())});
+  on_device_.seen = sampled[1];
+  const Tokens tokens = sampled[0].to_vector<int64_t>();
+  for (size_t i = 0; i < sequences_.size(); ++i)
+    if (!sequences_[i].done) check_sampled(tokens[i]);
+  return tokens;
 }
 
 void Generator::Run::add(size_t i, int64_t token) {

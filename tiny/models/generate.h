@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tiny/models/sampling.h"
+#include "tiny/models/sampling_graph.h"
 #include "tiny/models/transformer.h"
 #include "tiny/run/jit.h"
 
@@ -26,6 +26,9 @@ inline constexpr int64_t kCachePage = 256;
 struct GenerateOptions {
   int64_t max_new_tokens = 128;
   SamplingOptions sampling = {};
+  // Where tokens are drawn: on the model's device, or on the host, which is given all logits. The
+  // same tokens but for the rounding of sums. By default on the device where that is a GPU.
+  std::optional<bool> sample_on_device = {};
   // Tokens that end a sequence, and are its last; by default those of the model's configuration.
   std::optional<Tokens> eos = {};
   // Called with each new token and the number of its prompt, as soon as it is known.
@@ -80,13 +83,18 @@ class Generator {
   using Arguments = std::vector<Tensor>;
   using Step = Jit<std::function<Arguments(const Arguments&, const Variable&)>>;
 
+  // Arguments of a draw: those of SamplingInputs. It gives what Sampled has.
+  using Draw = Jit<std::function<Arguments(const Arguments&)>>;
+
   void reserve(int64_t batch, int64_t columns);
   Step& step(int64_t tokens);
+  Draw& draw(const SamplingParts& parts);
 
   Transformer& model_;
   int64_t batch_ = 0, capacity_ = 0;
   std::vector<LayerCache> caches_;
   std::map<int64_t, std::unique_ptr<Step>> steps_;  // by the number of new columns
+  std::map<SamplingParts, std::unique_ptr<Draw>> draws_;
 };
 
 }  // namespace tiny::models
