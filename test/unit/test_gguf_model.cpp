@@ -251,4 +251,11 @@ TEST_CASE("a file's vocabulary makes its tokenizer") {
   const models::Tokenizer tokenizer = models::load_tokenizer(path);
   CHECK(tokenizer.encode("ab a") == std::vector<int32_t>{1, 7, 3, 4});
   CHECK(tokenizer.decode(std::vector<int32_t>{1, 7, 3, 4}) == "ab a");
+
+  // And goes into the file of another model.
+  models::Transformer model = random_model(config_of("llama"));
+  const std::string copy = folder.path + "/copy.gguf";
+  save_gguf(copy, model, stored_type("F32"), models::vocabulary_metadata(path));
+  CHECK(models::load_tokenizer(copy).encode("ab a") == std::vector<int32_t>{1, 7, 3, 4});
+  CHECK(models::load(copy).config().vocab == 67);
 }

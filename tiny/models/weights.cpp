@@ -256,7 +256,8 @@ void save(const std::string& folder, Transformer& model) {
   file.commit();
 }
 
-void save_gguf(const std::string& path, Transformer& model, const StoredType& type) {
+void save_gguf(const std::string& path, Transformer& model, const StoredType& type,
+               const Metadata& more) {
   const ModelConfig& config = model.config();
   std::vector<OutputTensor> tensors;
   for (const NamedTensor& named : model.state_dict()) {
@@ -274,7 +275,18 @@ void save_gguf(const std::string& path, Transformer& model, const StoredType& ty
       tensors.push_back(output_tensor(names[i], part, fits ? &type : find_stored_type(kF32)));
     }
   }
-  write_gguf(path, gguf_metadata(config), tensors);
+  Metadata metadata = gguf_metadata(config);
+  for (const auto& [key, value] : more.items()) metadata.set(key, value);
+  write_gguf(path, metadata, tensors);
+}
+
+Metadata vocabulary_metadata(const std::string& path) {
+  const TensorFile file(path);
+  check(file.is_gguf(), "models::vocabulary_metadata: ", path, " is no GGUF file");
+  Metadata out;
+  for (const auto& [key, value] : file.metadata().items())
+    if (key.starts_with("tokenizer.")) out.set(key, value);
+  return out;
 }
 
 Tokenizer load_tokenizer(const std::string& path) {
