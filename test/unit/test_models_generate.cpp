@@ -9,7 +9,9 @@
 #include "tiny/models/config/config.h"
 #include "tiny/models/generate.h"
 #include "tiny/models/sampling_graph.h"
+#include "tiny/nn/lora.h"
 #include "tiny/tensor/random.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 using namespace tiny::models;
@@ -194,6 +196,65 @@ TEST_CASE("a seed repeats a text, and draws do not depend on the rest of the bat
   CHECK(once == again);
   CHECK(once != write({prompt}, other).tokens);
   CHECK(write({prompt, random_tokens(11, 2)}, options).tokens[0] == once[0]);
+}
+
+TEST_CASE("a model may be changed between calls: trained, converted, given adapters") {
+  Transformer model = small_model("llama");
+  Generator write(model);
+  const std::vector<Tokens> prompts{random_tokens(6, 1)};
+  std::vector<std::vector<Tokens>> all;
+  // What a new generator of the model writes; two steps, so that both are captured.
+  const auto check_same = [&](const char* what) {
+    CAPTURE(what);
+    write(prompts, {.max_new_tokens = 3});
+    all.push_back(write(prompts, {.max_new_tokens = 8}).tokens);
+    CHECK(Generator(model)(prompts, {.max_new_tokens = 8}).tokens == all.back());
+    CHECK(are_most_probable(model, prompts, all.back()));
+  };
+  check_same("as it is");
+  const Tensor ids = Tensor::from(random_tokens(20, 7), {1, 20});
+  AdamW optimizer(model.tensors(), 0.03);
+  for (int i = 0; i < 3; ++i) {
+    Tensor loss = model.loss({ids}, ids);
+    loss.backward();
+    optimizer.step({&loss});
+  }
+  check_same("trained in place");
+  for (const NamedTensor& t : model.state_dict()) t.tensor->requires_grad_(false);
+  check_same("without gradients");
+  nn::add_lora(model, {"q_proj", "v_proj", "down_proj"}, {.rank = 2, .alpha = 8});
+  for (const NamedTensor& t : nn::lora_state_dict(model))
+    *t.tensor = Tensor::randn(to_shape(t.tensor->shape())).realize();
+  check_same("with adapters");
+  nn::merge_lora(model);
+  check_same("merged");
+  nn::remove_lora(model);
+  for (const NamedTensor& t : model.state_dict()) *t.tensor = (*t.tensor * 1.5).realize();
+  check_same("other weights");
+  for (const NamedTensor& t : model.state_dict()) *t.tensor = *t.tensor * 0.5 + 0.01;
+  check_same("weights that are not computed");
+  model.to(kBF16);
+  check_same("in bf16");
+  CHECK(all[0] != all[1]);
+  CHECK(all[2] != all[3]);
+  CHECK(all[4] != all[5]);
+}
+
+TEST_CASE("dropout does not act on what is written, also while a model is trained") {
+  ModelConfig config = small_model("llama").config();
+  config.dropout.residual = config.dropout.embedding = 0.5;
+  manual_seed(3);
+  Transformer model(config);
+  model.initialize();
+  Generator write(model);
+  const std::vector<Tokens> prompts{random_tokens(6, 1)};
+  std::vector<Tokens> in_training;
+  {
+    const nn::Training training;
+    in_training = write(prompts, {.max_new_tokens = 9}).tokens;
+    CHECK(nn::is_training());
+  }
+  CHECK(write(prompts, {.max_new_tokens = 9}).tokens == in_training);
 }
 
 TEST_CASE("tokens drawn on the device are those drawn on the host") {

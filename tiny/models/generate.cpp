@@ -73,6 +73,25 @@ Generator::Generator(Transformer& model) : model_(model) {
         ": only causal models with a head for tokens write on");
 }
 
+// Captures are of the tensors that a model had, and of the adapters.
+void Generator::begin_anew_if_changed() {
+  std::vector<Known> now;
+  for (const NamedTensor& t : model_.state_dict()) {
+    const Node node = t.tensor->node();
+    const std::weak_ptr<const void> memory = runtime_seam::memory_of(node);
+    now.push_back({t.name, memory, memory.expired() ? node : nullptr});
+  }
+  const auto same = [](const Known& a, const Known& b) {
+    return a.name == b.name && a.node == b.node && !a.memory.owner_before(b.memory) &&
+           !b.memory.owner_before(a.memory);
+  };
+  if (!std::equal(now.begin(), now.end(), known_.begin(), known_.end(), same)) {
+    steps_.clear();
+    batch_ = 0;
+  }
+  known_ = std::move(now);
+}
+
 // Caches for so many columns at least. What is in them stays where the batch is the same.
 void Generator::reserve(int64_t batch, int64_t columns) {
   if (batch == batch_ && columns <= capacity_) return;
@@ -317,6 +336,8 @@ Generated Generator::Run::go() {
 Generated Generator::operator()(const std::vector<Tokens>& prompts,
                                 const GenerateOptions& options) {
   check_sampling(options.sampling);
+  const nn::Training evaluation(false);
+  begin_anew_if_changed();
   return Run(*this, prompts, options).go();
 }
 

@@ -62,7 +62,8 @@ struct Generated {
 // whichever side the padding is.
 std::vector<Tokens> unpadded(const Tensor& ids, const Tensor& mask);
 
-// Belongs to a model, which has to live longer and keep its tensors.
+// Belongs to a model, which has to live longer. Between calls it may be trained, converted and
+// given adapters. Dropout does not act, also while an nn::Training lives.
 class Generator {
  public:
   // Error for a model that is not causal, or has no head.
@@ -86,6 +87,14 @@ class Generator {
   // Arguments of a draw: those of SamplingInputs. It gives what Sampled has.
   using Draw = Jit<std::function<Arguments(const Arguments&)>>;
 
+  // A tensor of the model, by which it is known again.
+  struct Known {
+    std::string name;
+    std::weak_ptr<const void> memory;
+    Node node;  // of values that are not computed; else nullptr
+  };
+
+  void begin_anew_if_changed();
   void reserve(int64_t batch, int64_t columns);
   Step& step(int64_t tokens);
   Draw& draw(const SamplingParts& parts);
@@ -95,6 +104,7 @@ class Generator {
   std::vector<LayerCache> caches_;
   std::map<int64_t, std::unique_ptr<Step>> steps_;  // by the number of new columns
   std::map<SamplingParts, std::unique_ptr<Draw>> draws_;
+  std::vector<Known> known_;  // the model that steps are of
 };
 
 }  // namespace tiny::models
