@@ -73,6 +73,15 @@ TEST_CASE("a model that went through a GGUF file computes the same") {
   const std::vector<std::string> configs = {
       config_of("llama"),
       config_of("llama", R"(, "attention_bias": true)"),
+      config_of("llama", R"(, "rope_scaling": {"rope_type": "linear", "factor": 3.0})"),
+      config_of("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+          "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}, "rope_theta": 500000.0)"),
+      config_of("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 16.0,
+          "low_freq_factor": 1.5, "high_freq_factor": 3.0,
+          "original_max_position_embeddings": 32})"),
+      config_of("qwen2", R"(, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+          "original_max_position_embeddings": 16})"),
       config_of("mistral", R"(, "sliding_window": 3)"),
       config_of("qwen2"),
       config_of("qwen3"),
@@ -231,9 +240,16 @@ TEST_CASE("metadata that are missing or of other models are errors with key and 
   scaled.set("llama.rope.scaling.type", std::string("linear"));
   write_config(path, scaled);
   CHECK(models::gguf_config(TensorFile(path)).rope->kind == models::RopeKind::Linear);
-  models::Transformer linear = random_model(
-      config_of("llama", R"(, "rope_scaling": {"rope_type": "linear", "factor": 2.0})"));
-  CHECK(has(error_of([&] { save_gguf(path, linear, stored_type("F32")); }), "scaled"));
+  const std::pair<const char*, const char*> kinds[] = {
+      {R"("rope_type": "dynamic")", "scaled by \"dynamic\""},
+      {R"("rope_type": "yarn", "attention_factor": 2.0)",
+       "scaled by \"yarn\" with attention_factor"},
+  };
+  for (const auto& [kind, message] : kinds) {
+    models::Transformer model =
+        random_model(config_of("llama", cat(R"(, "rope_scaling": {"factor": 2.0, )", kind, "}")));
+    CHECK(has(error_of([&] { save_gguf(path, model, stored_type("F32")); }), message));
+  }
 }
 
 TEST_CASE("a file's vocabulary makes its tokenizer") {

@@ -52,12 +52,13 @@ std::vector<Tokens> texts() {
 }
 
 // A model that has the texts by heart, so that no token depends on how sums are rounded.
-models::Transformer trained_model(const char* architecture) {
+models::Transformer trained_model(const char* architecture, const char* more) {
   models::ModelConfig config = models::parse_config(test::small_config(
       architecture, cat(R"("vocab_size": )", kVocab, R"(, "hidden_size": 128, "head_dim": 32,
       "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3,
       "intermediate_size": 160, "max_position_embeddings": 256, "eos_token_id": null,
-      "bos_token_id": 1)")));
+      "bos_token_id": 1)",
+                        more)));
   config.init_deviation = 0.05;
   manual_seed(11);
   models::Transformer model(config);
@@ -74,7 +75,6 @@ models::Transformer trained_model(const char* architecture) {
   });
   float loss = 0;
   for (int i = 0; i < 160; ++i) loss = step(ids).item<float>();
-  CAPTURE(architecture);
   REQUIRE(loss < 0.5);  // of which the second word, which nothing tells, is a part
   return model;
 }
@@ -122,10 +122,20 @@ TEST_CASE("greedy tokens of Q8_0 and Q4_0 files are llama.cpp's") {
     for (int64_t i = 0; i < kPrompt; ++i) prompts += cat(i > 0 ? "," : "", text[i]);
     prompts += "]";
   }
-  for (const char* architecture : {"llama", "qwen3"}) {
-    models::Transformer model = trained_model(architecture);
+  const std::pair<const char*, const char*> kinds[] = {
+      {"llama", ""},
+      {"qwen3", ""},
+      {"llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64})"},
+      {"qwen2", R"(, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+          "original_max_position_embeddings": 64})"},
+  };
+  for (const auto& [architecture, more] : kinds) {
+    CAPTURE(architecture);
+    CAPTURE(more);
+    models::Transformer model = trained_model(architecture, more);
     for (const char* type : {"Q8_0", "Q4_0"}) {
-      const std::string file = folder.file(cat(architecture, type, ".gguf"));
+      const std::string file = folder.file(cat(files.size(), ".gguf"));
       save_gguf(file, model, stored_type(type), vocabulary());
       files += cat(" ", file);
       models::Transformer stored = models::load(file, {.keep_quantized = QuantizedProduct::Bytes});

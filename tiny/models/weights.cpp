@@ -275,6 +275,8 @@ void save_gguf(const std::string& path, Transformer& model, const StoredType& ty
       tensors.push_back(output_tensor(names[i], part, fits ? &type : find_stored_type(kF32)));
     }
   }
+  if (const std::vector<float> divisors = gguf_divisors(config); !divisors.empty())
+    tensors.push_back(output_tensor("rope_freqs.weight", Tensor::from(divisors)));
   Metadata metadata = gguf_metadata(config);
   for (const auto& [key, value] : more.items()) metadata.set(key, value);
   write_gguf(path, metadata, tensors);
