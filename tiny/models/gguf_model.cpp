@@ -279,6 +279,28 @@ GgufVocabulary gguf_vocabulary(const Metadata& data) {
   return out;
 }
 
+Metadata gguf_metadata(const GgufVocabulary& v) {
+  Metadata out;
+  const auto set = [&](const char* key, MetadataValue value) {
+    out.set(cat("tokenizer.ggml.", key), std::move(value));
+  };
+  set("model", v.model);
+  if (!v.pre.empty()) set("pre", v.pre);
+  set("tokens", MetadataArray{v.tokens});
+  if (!v.scores.empty()) set("scores", MetadataArray{v.scores});
+  if (!v.token_types.empty()) set("token_type", MetadataArray{v.token_types});
+  if (!v.merges.empty()) set("merges", MetadataArray{v.merges});
+  for (const auto& [key, id] :
+       {std::pair("bos_token_id", v.bos), std::pair("eos_token_id", v.eos),
+        std::pair("unknown_token_id", v.unknown), std::pair("padding_token_id", v.padding)})
+    if (id) set(key, static_cast<uint32_t>(*id));
+  for (const auto& [key, flag] :
+       {std::pair("add_bos_token", v.add_bos), std::pair("add_eos_token", v.add_eos),
+        std::pair("add_space_prefix", v.add_space_prefix)})
+    if (flag) set(key, *flag);
+  return out;
+}
+
 std::vector<std::string> gguf_names(const std::string& name) {
   if (!name.starts_with(kLayers)) return {renamed(kNames, name)};
   const size_t point = name.find('.', kLayers.size());

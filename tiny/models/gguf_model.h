@@ -23,6 +23,7 @@ std::vector<float> gguf_divisors(const ModelConfig& config);
 
 // Throws Error for a file without tokenizer.ggml.model and tokenizer.ggml.tokens.
 GgufVocabulary gguf_vocabulary(const Metadata& metadata);
+Metadata gguf_metadata(const GgufVocabulary& vocabulary);
 
 // The tensors of a GGUF file that one of a model is made of, by the model's name:
 // "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". Of a layer's experts, whose

@@ -48,12 +48,14 @@ void save(const std::string& folder, Transformer& model);
 
 // Writes a GGUF file of the architectures that gguf_config() reads; matrices as `type`, where their
 // rows are of whole blocks, and all else as f32. `more`: metadata besides those of the model, such
-// as the vocabulary, without which llama.cpp does not load the file. Error for other architectures,
-// and for positions that are scaled in ways that llama.cpp has not.
+// as the vocabulary, without which llama.cpp does not load the file; with fewer tokens than the
+// model has it is filled up. Error for other architectures, and for positions that are scaled in
+// ways that llama.cpp has not.
 void save_gguf(const std::string& path, Transformer& model, const StoredType& type,
                const Metadata& more = {});
 
-// The vocabulary of a GGUF file as save_gguf() takes it: all of its metadata under "tokenizer.".
+// A vocabulary as save_gguf() takes it: of a GGUF file, or of a tokenizer.json or its folder, where
+// that is BPE. Error for others, with key and value.
 Metadata vocabulary_metadata(const std::string& path);
 
 // A folder's tokenizer.json, or the vocabulary in a GGUF file.
