@@ -382,8 +382,8 @@ bool is_gpu(const std::string& device) {
 std::weak_ptr<const void> memory_of(Node n) {
   const std::lock_guard lock(runtime_mutex());
   while (n->op != Op::Buffer) {
-    const bool is_same = is_movement(n->op) || is_for_gradients(n->op) || n->op == Op::Assign ||
-                         n->op == Op::Multi;
+    const bool is_same =
+        is_movement(n->op) || is_for_gradients(n->op) || n->op == Op::Assign || n->op == Op::Multi;
     if (!n->realized && !is_same) return {};
     n = n->realized ? n->realized.load() : n->src(0);
   }

@@ -49,7 +49,7 @@ void save(const std::string& folder, Transformer& model);
 // Writes a GGUF file of the architectures that gguf_config() reads; matrices as `type`, where their
 // rows are of whole blocks, and all else as f32. `more`: metadata besides those of the model, such
 // as the vocabulary, without which llama.cpp does not load the file; with fewer tokens than the
-// model has it is filled up. Error for other architectures, and for positions that are scaled in
+// model has it is padded. Error for other architectures, and for positions that are scaled in
 // ways that llama.cpp has not.
 void save_gguf(const std::string& path, Transformer& model, const StoredType& type,
                const Metadata& more = {});
