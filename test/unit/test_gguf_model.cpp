@@ -352,8 +352,9 @@ TEST_CASE("a tokenizer.json goes into a GGUF file as its vocabulary") {
   CHECK(has(error(R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]",
       "continuing_subword_prefix": "##", "max_input_chars_per_word": 9}})"),
             "model.type is not supported: \"WordPiece\""));
-  Metadata large = models::gguf_metadata(models::GgufVocabulary{
-      .model = "gpt2", .pre = "gpt-2", .tokens = std::vector<std::string>(68, "x")});
-  CHECK(has(error_of([&] { save_gguf(path, model, stored_type("F32"), large); }),
+  models::GgufVocabulary large;
+  large.model = "gpt2";
+  large.tokens.assign(68, "x");
+  CHECK(has(error_of([&] { save_gguf(path, model, stored_type("F32"), gguf_metadata(large)); }),
             "a vocabulary of 68 tokens for a model of 67"));
 }
