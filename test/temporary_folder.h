@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "tiny/base/text.h"
+#include "tiny/base/error.h"
 
 namespace tiny::test {
 

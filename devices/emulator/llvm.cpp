@@ -87,14 +87,8 @@ TINY_CALL int amdgcn_mbcnt_hi(u32 mask, int count) {
 TINY_CALL int amdgcn_ds_bpermute(int address, int x) {
   return exchange(x, address / 4 % emulated().lanes, 1 << 17, 0);
 }
-TINY_CALL char* amdgcn_shared(int which, long long bytes) {
-  static long long places[64];
-  static bool fresh = true;
-  if (fresh) {
-    for (long long& p : places) p = -1;
-    fresh = false;
-  }
-  return shared_array(places + which, bytes < 0 ? emulated().dynamic_shared : bytes, 0);
+TINY_CALL char* amdgcn_shared(long long* place, long long bytes) {
+  return shared_array(place, bytes < 0 ? emulated().dynamic_shared : bytes, 0);
 }
 #define TINY_MATRIX_CALL(name, S, T, function)                        \
   TINY_CALL void amdgcn_##name##_at(S* d, const T* a, const T* b) {   \
@@ -146,20 +140,21 @@ TINY_CALL void __tsan_atomic_thread_fence(int) {}
 }  // namespace
 
 std::string emulated_llvm_ir(const std::string& text) {
-  std::string body, shared, wrappers;
-  int arrays = 0;
+  std::string body, shared, places, wrappers;
   std::vector<std::string> names;
   for (const std::string& line : lines_of(text)) {
     if (const size_t at = line.find(" addrspace(3) global ["); line[0] == '@') {
-      // An array in shared memory: its address is asked for when the kernel begins.
+      // An array in shared memory: its address is asked for when the kernel begins, and its place
+      // is kept beside the kernel, as many as there are.
       const std::string name = line.substr(1, line.find(' ') - 1);
       const size_t open = line.find('[', at), close = line.find(']', open);
       const std::string type = line.substr(open, close + 1 - open);
       const std::string bytes = type.starts_with("[0 x") ? "-1"
                                                          : cat("ptrtoint (ptr getelementptr (",
                                                                type, ", ptr null, i32 1) to i64)");
-      shared +=
-          cat("  %", name, ".at = call ptr @amdgcn_shared(i32 ", arrays++, ", i64 ", bytes, ")\n");
+      shared += cat("  %", name, ".at = call ptr @amdgcn_shared(ptr @", name, ".place, i64 ", bytes,
+                    ")\n");
+      places += cat("@", name, ".place = internal global i64 -1\n");
       names.push_back(name);
       continue;
     }
@@ -173,7 +168,7 @@ std::string emulated_llvm_ir(const std::string& text) {
     body += line + "\n";
   }
   for (const std::string& name : names) rename(body, "@" + name, "%" + name + ".at");
-  if (!names.empty()) body += "declare ptr @amdgcn_shared(i32, i64)\n";
+  if (!names.empty()) body += "declare ptr @amdgcn_shared(ptr, i64)\n";
   replace_all(body, "entry:\n", "entry:\n" + shared);
   for (size_t at; (at = body.find("@llvm.amdgcn.")) != std::string::npos;) {
     const size_t end = body.find('(', at);
@@ -183,7 +178,7 @@ std::string emulated_llvm_ir(const std::string& text) {
                             " syncscope(\"agent\")", " syncscope(\"workgroup\")", "amdgpu_kernel "})
     replace_all(body, space, "");
   replace_all(body, "convergent nounwind ", "convergent nounwind sanitize_thread ");
-  return body + wrappers;
+  return body + places + wrappers;
 }
 
 std::string emulated_llvm_text(const Source& source) {

@@ -379,6 +379,19 @@ bool is_gpu(const std::string& device) {
   return find_device(first).target().kind == Target::Kind::Gpu;
 }
 
+std::weak_ptr<const void> memory_of(Node n) {
+  const std::lock_guard lock(runtime_mutex());
+  while (n->op != Op::Buffer) {
+    const bool is_same =
+        is_movement(n->op) || is_for_gradients(n->op) || n->op == Op::Assign || n->op == Op::Multi;
+    if (!n->realized && !is_same) return {};
+    n = n->realized ? n->realized.load() : n->src(0);
+  }
+  const std::shared_ptr<Buffer>& buffer = n->arg<BufferArg>().buffer;
+  if (buffer->is_part()) return buffer;
+  return buffer->memory();
+}
+
 }  // namespace runtime_seam
 
 Live live() {

@@ -113,3 +113,19 @@ TEST_CASE("emulated IR: a missing barrier, another lane, and accesses outside ar
     CHECK_MESSAGE(oops.find("cannot compile kernel k") != std::string::npos, oops);
   }
 }
+
+TEST_CASE("emulated IR: each array in shared memory has a place, however many there are") {
+  std::string text;
+  for (int i = 0; i < 200; ++i)
+    text += cat("@shared", i, " = internal addrspace(3) global [2 x i32] poison, align 16\n");
+  const std::string ir = emulated_llvm_ir(text + "entry:\n");
+  for (int i = 0; i < 200; ++i) {
+    CHECK(ir.find(cat("@shared", i, ".place = internal global i64 -1\n")) != std::string::npos);
+    CHECK(ir.find(cat("@amdgcn_shared(ptr @shared", i, ".place, ")) != std::string::npos);
+  }
+  if (!llvm_available()) return;
+  std::vector<double> values(73);  // whose kernel has 65 arrays
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * 29 % 73);
+  const Tensor x = Tensor::from(values, {73}, "EMU:LLVM:gfx942");
+  CHECK(x.median(0, false).to("CPU").item<double>() == 36);
+}

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "test/error_of.h"
 #include "test/unit/small_models.h"
+
 #include "tiny/ir/dtype.h"
 #include "tiny/models/files/formats/gguf.h"
 #include "tiny/models/weights.h"
@@ -73,6 +75,15 @@ TEST_CASE("a model that went through a GGUF file computes the same") {
   const std::vector<std::string> configs = {
       config_of("llama"),
       config_of("llama", R"(, "attention_bias": true)"),
+      config_of("llama", R"(, "rope_scaling": {"rope_type": "linear", "factor": 3.0})"),
+      config_of("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+          "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}, "rope_theta": 500000.0)"),
+      config_of("llama", R"(, "rope_scaling": {"rope_type": "llama3", "factor": 16.0,
+          "low_freq_factor": 1.5, "high_freq_factor": 3.0,
+          "original_max_position_embeddings": 32})"),
+      config_of("qwen2", R"(, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+          "original_max_position_embeddings": 16})"),
       config_of("mistral", R"(, "sliding_window": 3)"),
       config_of("qwen2"),
       config_of("qwen3"),
@@ -231,9 +242,16 @@ TEST_CASE("metadata that are missing or of other models are errors with key and 
   scaled.set("llama.rope.scaling.type", std::string("linear"));
   write_config(path, scaled);
   CHECK(models::gguf_config(TensorFile(path)).rope->kind == models::RopeKind::Linear);
-  models::Transformer linear = random_model(
-      config_of("llama", R"(, "rope_scaling": {"rope_type": "linear", "factor": 2.0})"));
-  CHECK(has(error_of([&] { save_gguf(path, linear, stored_type("F32")); }), "scaled"));
+  const std::pair<const char*, const char*> kinds[] = {
+      {R"("rope_type": "dynamic")", "scaled by \"dynamic\""},
+      {R"("rope_type": "yarn", "attention_factor": 2.0)",
+       "scaled by \"yarn\" with attention_factor"},
+  };
+  for (const auto& [kind, message] : kinds) {
+    models::Transformer model =
+        random_model(config_of("llama", cat(R"(, "rope_scaling": {"factor": 2.0, )", kind, "}")));
+    CHECK(has(error_of([&] { save_gguf(path, model, stored_type("F32")); }), message));
+  }
 }
 
 TEST_CASE("a file's vocabulary makes its tokenizer") {
@@ -251,4 +269,92 @@ TEST_CASE("a file's vocabulary makes its tokenizer") {
   const models::Tokenizer tokenizer = models::load_tokenizer(path);
   CHECK(tokenizer.encode("ab a") == std::vector<int32_t>{1, 7, 3, 4});
   CHECK(tokenizer.decode(std::vector<int32_t>{1, 7, 3, 4}) == "ab a");
+
+  // And goes into the file of another model.
+  models::Transformer model = random_model(config_of("llama"));
+  const std::string copy = folder.path + "/copy.gguf";
+  save_gguf(copy, model, stored_type("F32"), models::vocabulary_metadata(path));
+  CHECK(models::load_tokenizer(copy).encode("ab a") == std::vector<int32_t>{1, 7, 3, 4});
+  CHECK(models::load(copy).config().vocab == 67);
+}
+
+namespace {
+
+// A tokenizer.json of BPE, with a few letters and merges.
+std::string tokenizer_json(const std::string& model, const std::string& rest) {
+  return R"({"added_tokens": [{"id": 0, "content": "<s>", "special": true},
+      {"id": 12, "content": "<tool>", "special": false,
+       "normalized": false}],
+    "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+          {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+      "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
+    "model": {"type": "BPE", )" +
+         model + "}, " + rest + "}";
+}
+
+}  // namespace
+
+TEST_CASE("a tokenizer.json goes into a GGUF file as its vocabulary") {
+  const Folder folder;
+  const std::string json = folder.path + "/tokenizer.json", path = folder.path + "/model.gguf";
+  const auto write = [&](const std::string& text) { std::ofstream(json) << text; };
+  const std::string bytes = R"("vocab": {"<s>": 0, "a": 1, "b": 2, "c": 3, "\u0120": 4, "ab": 5,
+      "\u0120c": 6, "abc": 7, "1": 8, "ca": 9, "d": 10, "e": 11},
+      "merges": ["c a", ["a", "b"], "\u0120 c", "ab c"])";
+  const std::string spaces = R"("byte_fallback": true, "unk_token": "<unk>",
+      "vocab": {"<s>": 0, "<unk>": 1, "a": 2, "b": 3, "c": 4, "\u2581": 5, "ab": 6, "\u2581c": 7,
+      "abc": 8, "ca": 9, "<0xC3>": 10, "<0xA9>": 11},
+      "merges": ["c a", "a b", "\u2581 c", "ab c"])";
+  const std::string of_bytes = R"("pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+      "decoder": {"type": "ByteLevel"})";
+  const std::string of_spaces = R"("normalizer": {"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "\u2581"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}, "decoder": {"type":
+      "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1,
+      "stop": 0}]})";
+  models::Transformer model = random_model(config_of("llama"));
+  for (const auto& [kind, text] : {std::pair("gpt2", tokenizer_json(bytes, of_bytes)),
+                                   std::pair("llama", tokenizer_json(spaces, of_spaces))}) {
+    CAPTURE(kind);
+    write(text);
+    const Metadata vocabulary = models::vocabulary_metadata(json);
+    CHECK(vocabulary.text("tokenizer.ggml.model") == kind);
+    save_gguf(path, model, stored_type("F32"), vocabulary);
+    const Metadata written = TensorFile(path).metadata();
+    CHECK(written.integer("tokenizer.ggml.bos_token_id") == 0);  // the vocabulary's
+    CHECK(written.integer("tokenizer.ggml.eos_token_id") == 2);  // the model's
+    CHECK(written.texts("tokenizer.ggml.tokens").size() == 67);  // as many as the model has
+    const models::Tokenizer there = models::load_tokenizer(json);
+    const models::Tokenizer here = models::load_tokenizer(path);
+    for (const char* sample : {"abc ca", "cab", "c c", "ab<tool>bca", "a", "abcabc cc"}) {
+      CAPTURE(sample);
+      const std::vector<int32_t> ids = there.encode(sample);
+      CHECK(ids.size() > 1);
+      CHECK(here.encode(sample) == ids);
+      CHECK(here.decode(ids) == there.decode(ids));
+    }
+    if (std::string(kind) == "llama") CHECK(here.encode("\u00e9") == there.encode("\u00e9"));
+  }
+
+  const auto error = [&](const std::string& text) {
+    write(text);
+    return error_of([&] { models::vocabulary_metadata(folder.path); });
+  };
+  CHECK(has(error(tokenizer_json(bytes, R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated"},
+      {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})")),
+            "pre_tokenizer is not supported"));
+  CHECK(has(error(tokenizer_json(bytes, of_bytes + R"(, "normalizer": {"type": "Lowercase"})")),
+            "normalizer is not supported"));
+  CHECK(has(error(R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]",
+      "continuing_subword_prefix": "##", "max_input_chars_per_word": 9}})"),
+            "model.type is not supported: \"WordPiece\""));
+  models::GgufVocabulary large;
+  large.model = "gpt2";
+  large.tokens.assign(68, "x");
+  CHECK(has(error_of([&] { save_gguf(path, model, stored_type("F32"), gguf_metadata(large)); }),
+            "a vocabulary of 68 tokens for a model of 67"));
 }

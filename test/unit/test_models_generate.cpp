@@ -8,8 +8,10 @@
 #include "test/unit/small_models.h"
 #include "tiny/models/config/config.h"
 #include "tiny/models/generate.h"
-#include "tiny/models/sampling.h"
+#include "tiny/models/sampling_graph.h"
+#include "tiny/nn/lora.h"
 #include "tiny/tensor/random.h"
+#include "tiny/train/optim.h"
 
 using namespace tiny;
 using namespace tiny::models;
@@ -99,19 +101,48 @@ TEST_CASE("no kernel is compiled for prompts of another length, nor for later st
   CHECK(kernel_count() == kernels);
 }
 
-TEST_CASE("a cache that is full grows, and long prompts are read in large steps") {
+TEST_CASE("a cache grows by pages, and long prompts are read in large steps") {
   Transformer model = small_model("llama");
   Generator write(model);
   const std::vector<Tokens> prompts{random_tokens(330, 5)};
-  const Generated g = write(prompts, {.max_new_tokens = 200});
-  CHECK(g.tokens[0].size() == 200);
-  CHECK(g.report.cache_bytes == 4 * 2 * 4 * 1024 * 4);  // tensors, kv_heads, head_dim, columns, f32
+  const Generated g = write(prompts, {.max_new_tokens = 460});
+  CHECK(g.tokens[0].size() == 460);
+  const int64_t page = 4 * 2 * 4 * 256 * 4;  // tensors, kv_heads, head_dim, columns, f32
+  const std::vector<int64_t>& bytes = g.report.step_cache_bytes;
+  REQUIRE(bytes.size() == 459);
+  // The prompt fills 352 columns, each step one.
+  for (const int64_t step : {0, 160, 161, 415, 416, 458}) {
+    CAPTURE(step);
+    CHECK(bytes[static_cast<size_t>(step)] == (352 + step + 1 + 255) / 256 * page);
+  }
+  CHECK(g.report.cache_bytes == 4 * page);
+  CHECK(write.cache_bytes() == 4 * page);
   CHECK(g.report.prompt_tokens == 330);
-  CHECK(g.report.new_tokens == 200);
-  CHECK(g.report.step_seconds.size() == 199);
+  CHECK(g.report.new_tokens == 460);
+  CHECK(g.report.step_seconds.size() == 459);
   CHECK(g.report.peak_bytes >= g.report.cache_bytes);
   CHECK(has(to_text(g.report), "330 tokens read"));
   CHECK(are_most_probable(model, prompts, g.tokens));
+  // In a cache that is whole from the beginning.
+  CHECK(write(prompts, {.max_new_tokens = 460}).tokens == g.tokens);
+}
+
+TEST_CASE("a cache holds little more than its text") {
+  Transformer model = small_model("llama");
+  const int64_t column = 4 * 2 * 4 * 4;  // tensors, kv_heads, head_dim, f32
+  for (const auto& [length, columns] : std::vector<std::pair<int64_t, int64_t>>{{1, 64},
+                                                                                {33, 64},
+                                                                                {65, 128},
+                                                                                {255, 256},
+                                                                                {257, 512},
+                                                                                {1200, 1280},
+                                                                                {2300, 2560},
+                                                                                {4200, 5120}}) {
+    CAPTURE(length);
+    Generator write(model);
+    write({random_tokens(length, 6)}, {.max_new_tokens = 1});
+    CHECK(write.cache_bytes() == columns * column);
+  }
 }
 
 TEST_CASE("end tokens, a stop function and the number of tokens end texts one by one") {
@@ -165,6 +196,86 @@ TEST_CASE("a seed repeats a text, and draws do not depend on the rest of the bat
   CHECK(once == again);
   CHECK(once != write({prompt}, other).tokens);
   CHECK(write({prompt, random_tokens(11, 2)}, options).tokens[0] == once[0]);
+}
+
+TEST_CASE("a model may be changed between calls: trained, converted, given adapters") {
+  Transformer model = small_model("llama");
+  Generator write(model);
+  const std::vector<Tokens> prompts{random_tokens(6, 1)};
+  std::vector<std::vector<Tokens>> all;
+  // What a new generator of the model writes; two steps, so that both are captured.
+  const auto check_same = [&](const char* what) {
+    CAPTURE(what);
+    write(prompts, {.max_new_tokens = 3});
+    all.push_back(write(prompts, {.max_new_tokens = 8}).tokens);
+    CHECK(Generator(model)(prompts, {.max_new_tokens = 8}).tokens == all.back());
+    CHECK(are_most_probable(model, prompts, all.back()));
+  };
+  check_same("as it is");
+  const Tensor ids = Tensor::from(random_tokens(20, 7), {1, 20});
+  AdamW optimizer(model.tensors(), 0.03);
+  for (int i = 0; i < 3; ++i) {
+    Tensor loss = model.loss({ids}, ids);
+    loss.backward();
+    optimizer.step({&loss});
+  }
+  check_same("trained in place");
+  for (const NamedTensor& t : model.state_dict()) t.tensor->requires_grad_(false);
+  check_same("without gradients");
+  nn::add_lora(model, {"q_proj", "v_proj", "down_proj"}, {.rank = 2, .alpha = 8});
+  for (const NamedTensor& t : nn::lora_state_dict(model))
+    *t.tensor = Tensor::randn(to_shape(t.tensor->shape())).realize();
+  check_same("with adapters");
+  nn::merge_lora(model);
+  check_same("merged");
+  nn::remove_lora(model);
+  for (const NamedTensor& t : model.state_dict()) *t.tensor = (*t.tensor * 1.5).realize();
+  check_same("other weights");
+  for (const NamedTensor& t : model.state_dict()) *t.tensor = *t.tensor * 0.5 + 0.01;
+  check_same("weights that are not computed");
+  model.to(kBF16);
+  check_same("in bf16");
+  CHECK(all[0] != all[1]);
+  CHECK(all[2] != all[3]);
+  CHECK(all[4] != all[5]);
+}
+
+TEST_CASE("dropout does not act on what is written, also while a model is trained") {
+  ModelConfig config = small_model("llama").config();
+  config.dropout.residual = config.dropout.embedding = 0.5;
+  manual_seed(3);
+  Transformer model(config);
+  model.initialize();
+  Generator write(model);
+  const std::vector<Tokens> prompts{random_tokens(6, 1)};
+  std::vector<Tokens> in_training;
+  {
+    const nn::Training training;
+    in_training = write(prompts, {.max_new_tokens = 9}).tokens;
+    CHECK(nn::is_training());
+  }
+  CHECK(write(prompts, {.max_new_tokens = 9}).tokens == in_training);
+}
+
+TEST_CASE("tokens drawn on the device are those drawn on the host") {
+  Transformer model = small_model("llama");
+  Generator write(model);
+  const std::vector<Tokens> prompts{random_tokens(5, 1), random_tokens(11, 2)};
+  const SamplingOptions settings[] = {
+      {.temperature = 0.9, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.3, .seed = 3},
+      {.temperature = 1.5, .min_p = 0.05, .seed = 4},
+      {.repetition_penalty = 2},
+  };
+  for (const SamplingOptions& sampling : settings) {
+    GenerateOptions options{.max_new_tokens = 12, .sampling = sampling, .sample_on_device = true};
+    options.stop = [](size_t text, const Tokens& tokens) {
+      return text == 1 && tokens.size() == 5;
+    };
+    const auto there = write(prompts, options).tokens, again = write(prompts, options).tokens;
+    CHECK(there == again);
+    options.sample_on_device = false;
+    CHECK(write(prompts, options).tokens == there);
+  }
 }
 
 TEST_CASE("errors of generation name what is wrong") {
@@ -255,4 +366,80 @@ TEST_CASE("logits that say nothing are errors") {
   CHECK(has(error_of([&] { sampler.next(none, {}); }), "no logit is finite"));
   CHECK(has(error_of([&] { sampler.next(broken, {}); }), "a logit is NaN"));
   CHECK(sampler.next(one, {}) == 1);
+}
+
+namespace {
+
+// What the graph gives for logits (B, vocab) after other draws, which it gives as well.
+struct GraphSampler {
+  GraphSampler(const SamplingOptions& options, const Shape& shape, const std::string& device)
+      : parts(options),
+        seen((Tensor::zeros(shape) != 0).to(device).contiguous().realize()),
+        numbers(Tensor::from(sampling_numbers(options), {5}, device)) {}
+
+  Tokens next(const Tensor& logits, const std::vector<double>& random) {
+    const std::string device = seen.device();
+    const Tensor draws = Tensor::from(random, {std::ssize(random)}, device);
+    Sampled sampled = sample({logits.to(device), seen, numbers, draws}, parts);
+    seen = sampled.seen.realize();
+    return sampled.tokens.to_vector<int64_t>();
+  }
+
+  SamplingParts parts;
+  Tensor seen, numbers;
+};
+
+const SamplingOptions kSettings[] = {
+    {.temperature = 0.7},
+    {.temperature = 1, .top_k = 3},
+    {.temperature = 1, .top_k = 4000},
+    {.temperature = 2, .top_p = 0.5},
+    {.temperature = 1, .top_p = 1e-9},
+    {.temperature = 1, .min_p = 0.2},
+    {.temperature = 1.5, .min_p = 1},
+    {.repetition_penalty = 3},
+    {.temperature = 8, .repetition_penalty = 0.02},
+    {.temperature = 1.2, .top_k = 30, .top_p = 0.8, .min_p = 0.01, .repetition_penalty = 1.4},
+};
+
+}  // namespace
+
+TEST_CASE("a graph draws what the host draws, also of equal logits") {
+  const NoGrad no_grad;
+  constexpr int64_t kBatch = 3, kVocab = 211;
+  for (const std::string device : {"CPU", "EMU:CUDA:sm_90a"})
+    for (const SamplingOptions& options : kSettings) {
+      CAPTURE(device);
+      CAPTURE(&options - kSettings);
+      GraphSampler graph(options, {kBatch, kVocab}, device);
+      std::vector<Sampler> samplers;
+      for (uint64_t i = 0; i < kBatch; ++i) samplers.emplace_back(options, i);
+      std::vector<Tokens> seen(kBatch);
+      for (int round = 0; round < (device == "CPU" ? 12 : 2); ++round) {
+        // In steps of a quarter, below and above 0: many are equal.
+        Tensor logits = ((Tensor::randn({kBatch, kVocab}) * 6).round() / 4).realize();
+        if (round == 1) logits = where(logits < 0, -INFINITY, logits);
+        std::vector<float> values = logits.to_vector<float>();
+        std::vector<double> random;
+        for (const Sampler& sampler : samplers) random.push_back(Sampler(sampler).random());
+        const Tokens tokens = graph.next(logits, random);
+        for (size_t i = 0; i < kBatch; ++i) {
+          const auto row = std::span(values).subspan(i * kVocab, kVocab);
+          CHECK(samplers[i].next(row, seen[i]) == tokens[i]);
+          seen[i].push_back(tokens[i]);
+        }
+      }
+    }
+}
+
+TEST_CASE("a graph says that logits say nothing") {
+  const NoGrad no_grad;
+  for (const SamplingOptions& options : kSettings) {
+    GraphSampler graph(options, {4, 2}, "CPU");
+    const std::vector<float> logits{-INFINITY, -INFINITY, 1, NAN, -INFINITY, 0, INFINITY, 0};
+    const Tokens tokens = graph.next(Tensor::from(logits, {4, 2}), {0.5, 0.5, 0.5, 0.5});
+    CHECK(tokens == Tokens{kNoFiniteLogit, kNanLogit, 1, kNoFiniteLogit});
+  }
+  CHECK(has(error_of([] { check_sampled(kNoFiniteLogit); }), "no logit is finite"));
+  CHECK(has(error_of([] { check_sampled(kNanLogit); }), "a logit is NaN"));
 }

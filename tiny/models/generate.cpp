@@ -1,6 +1,7 @@
 #include "tiny/models/generate.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tiny/ir/sizes.h"
 #include "tiny/run/memory.h"
@@ -18,6 +19,18 @@ constexpr int64_t kMinCapacity = 64;
 constexpr int64_t kRoom = 128;
 
 int64_t bytes_of(const Tensor& t) { return t.numel() * t.dtype().size(); }
+
+// Columns of a cache that holds so many: whole pages, or a part of one for a short text. Each
+// number of columns has captures of its own, so that beyond eight pages several are added at once,
+// as many as an eighth of the next power of two: less than a quarter more than what is needed.
+int64_t capacity_for(int64_t columns) {
+  if (columns <= kCachePage)
+    return std::max(kMinCapacity,
+                    static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(columns))));
+  const int64_t pages = ceil_div(columns, kCachePage);
+  const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(pages)));
+  return round_up(pages, std::max<int64_t>(power / 8, 1)) * kCachePage;
+}
 
 }  // namespace
 
@@ -60,17 +73,38 @@ Generator::Generator(Transformer& model) : model_(model) {
         ": only causal models with a head for tokens write on");
 }
 
+// Captures are of the tensors that a model had, and of the adapters.
+void Generator::begin_anew_if_changed() {
+  std::vector<Known> now;
+  for (const NamedTensor& t : model_.state_dict()) {
+    const Node node = t.tensor->node();
+    const std::weak_ptr<const void> memory = runtime_seam::memory_of(node);
+    now.push_back({t.name, memory, memory.expired() ? node : nullptr});
+  }
+  const auto same = [](const Known& a, const Known& b) {
+    return a.name == b.name && a.node == b.node && !a.memory.owner_before(b.memory) &&
+           !b.memory.owner_before(a.memory);
+  };
+  if (!std::equal(now.begin(), now.end(), known_.begin(), known_.end(), same)) {
+    steps_.clear();
+    batch_ = 0;
+  }
+  known_ = std::move(now);
+}
+
 // Caches for so many columns at least. What is in them stays where the batch is the same.
 void Generator::reserve(int64_t batch, int64_t columns) {
   if (batch == batch_ && columns <= capacity_) return;
-  int64_t capacity = kMinCapacity;
-  while (capacity < columns) capacity *= 2;
+  const int64_t capacity = capacity_for(columns);
   const ModelConfig& c = model_.config();
   const Tensor& like = *model_.state_dict()[0].tensor;
   steps_.clear();  // they refer to the caches
   const bool grows = batch == batch_;
   const int64_t filled = grows ? capacity_ : 0;
-  if (!grows) caches_.assign(c.layers.size(), LayerCache{});
+  if (!grows) {
+    caches_.assign(c.layers.size(), LayerCache{});
+    draws_.clear();  // they are of another batch
+  }
   batch_ = 0;  // where memory ends, they begin anew the next time
   const NoGrad no_grad;
   for (LayerCache& cache : caches_)
@@ -81,6 +115,12 @@ void Generator::reserve(int64_t batch, int64_t columns) {
     }
   batch_ = batch;
   capacity_ = capacity;
+}
+
+int64_t Generator::cache_bytes() const {
+  int64_t bytes = 0;
+  for (const LayerCache& cache : caches_) bytes += bytes_of(cache.keys) + bytes_of(cache.values);
+  return bytes;
 }
 
 Generator::Step& Generator::step(int64_t tokens) {
@@ -94,6 +134,17 @@ Generator::Step& Generator::step(int64_t tokens) {
     return Arguments{logits, logits.argmax(-1)};
   });
   return *step;
+}
+
+Generator::Draw& Generator::draw(const SamplingParts& parts) {
+  std::unique_ptr<Draw>& draw = draws_[parts];
+  if (!draw)
+    draw = std::make_unique<Draw>([parts](const Arguments& in) {
+      const NoGrad no_grad;
+      const Sampled sampled = sample({in[0], in[1], in[2], in[3]}, parts);
+      return Arguments{sampled.tokens, sampled.seen};
+    });
+  return *draw;
 }
 
 // One call: the sequences of a batch and how far they are.
@@ -114,6 +165,8 @@ class Generator::Run {
   // Computes the columns from column_ on.
   Arguments compute(int64_t columns);
   void choose(const Arguments& result);
+  Tokens choose_on_host(const Tensor& logits);
+  Tokens choose_on_device(const Tensor& logits);
   void add(size_t i, int64_t token);
   bool all_done() const;
 
@@ -123,6 +176,9 @@ class Generator::Run {
   std::vector<Sequence> sequences_;
   int64_t extra_ = 0;   // columns before the longest sequence
   int64_t column_ = 0;  // columns that are in the cache
+  struct OnDevice {
+    Tensor seen, numbers;  // of SamplingInputs
+  } on_device_;
   Generated out_;
 };
 
@@ -182,29 +238,59 @@ Generator::Arguments Generator::Run::compute(int64_t columns) {
 
 void Generator::Run::prefill() {
   const int64_t columns = sequences_[0].padding + std::ssize(sequences_[0].tokens);
-  g_.reserve(std::ssize(sequences_), columns + std::min(options_.max_new_tokens, kRoom));
+  g_.reserve(std::ssize(sequences_), columns + std::min(options_.max_new_tokens - 1, kRoom));
   Arguments result;
   while (column_ < columns)
     result = compute(columns - column_ >= kLargeStep ? kLargeStep : kSmallStep);
   choose(result);
 }
 
-// The next token of each sequence that goes on. The most probable ones are found on the device.
+// The next token of each sequence that goes on. The most probable ones are in the step's result.
 void Generator::Run::choose(const Arguments& result) {
   const SamplingOptions& s = options_.sampling;
-  if (s.temperature == 0 && s.repetition_penalty == 1) {
-    const Tokens best = result[1].to_vector<int64_t>();
-    for (size_t i = 0; i < sequences_.size(); ++i)
-      if (!sequences_[i].done) add(i, best[i]);
-    return;
-  }
-  std::vector<float> logits = result[0].to_vector<float>();
-  const size_t vocab = logits.size() / sequences_.size();
+  const bool on_device =
+      options_.sample_on_device.value_or(runtime_seam::is_gpu(g_.caches_[0].keys.device()));
+  const Tokens tokens = s.temperature == 0 && s.repetition_penalty == 1
+                            ? result[1].to_vector<int64_t>()
+                        : on_device ? choose_on_device(result[0])
+                                    : choose_on_host(result[0]);
+  for (size_t i = 0; i < sequences_.size(); ++i)
+    if (!sequences_[i].done) add(i, tokens[i]);
+}
+
+Tokens Generator::Run::choose_on_host(const Tensor& logits) {
+  std::vector<float> all = logits.to_vector<float>();
+  const size_t vocab = all.size() / sequences_.size();
+  Tokens tokens(sequences_.size());
   for (size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& sequence = sequences_[i];
-    if (sequence.done) continue;
-    add(i, sequence.sampler.next(std::span(logits).subspan(i * vocab, vocab), sequence.tokens));
+    if (!sequence.done)
+      tokens[i] = sequence.sampler.next(std::span(all).subspan(i * vocab, vocab), sequence.tokens);
   }
+  return tokens;
+}
+
+Tokens Generator::Run::choose_on_device(const Tensor& logits) {
+  const int64_t batch = logits.size(0), vocab = logits.size(1);
+  std::vector<double> random;
+  for (Sequence& sequence : sequences_) random.push_back(sequence.sampler.random());
+  if (!on_device_.seen.defined()) {
+    std::vector<uint8_t> seen(static_cast<size_t>(batch * vocab));
+    for (size_t i = 0; i < sequences_.size(); ++i)
+      for (const int64_t token : sequences_[i].tokens)
+        seen[i * static_cast<size_t>(vocab) + static_cast<size_t>(token)] = 1;
+    on_device_.seen = (Tensor::from(seen, {batch, vocab}, logits.device()) != 0).realize();
+    on_device_.numbers =
+        Tensor::from(sampling_numbers(options_.sampling), {5}, logits.device()).realize();
+  }
+  const SamplingParts parts(options_.sampling);
+  const Arguments sampled = g_.draw(parts)(Arguments{
+      logits, on_device_.seen, on_device_.numbers, Tensor::from(random, {batch}, logits.device())});
+  on_device_.seen = sampled[1];
+  const Tokens tokens = sampled[0].to_vector<int64_t>();
+  for (size_t i = 0; i < sequences_.size(); ++i)
+    if (!sequences_[i].done) check_sampled(tokens[i]);
+  return tokens;
 }
 
 void Generator::Run::add(size_t i, int64_t token) {
@@ -239,9 +325,9 @@ Generated Generator::Run::go() {
     g_.reserve(std::ssize(sequences_), column_ + 1);
     choose(compute(1));
     report.step_seconds.push_back(seconds() - before);
+    report.step_cache_bytes.push_back(g_.cache_bytes());
   }
-  for (const LayerCache& cache : g_.caches_)
-    report.cache_bytes += bytes_of(cache.keys) + bytes_of(cache.values);
+  report.cache_bytes = g_.cache_bytes();
   for (const DeviceMemory& memory : memory_report(0).devices)
     report.peak_bytes += memory.peak_bytes;
   return std::move(out_);
@@ -250,6 +336,8 @@ Generated Generator::Run::go() {
 Generated Generator::operator()(const std::vector<Tokens>& prompts,
                                 const GenerateOptions& options) {
   check_sampling(options.sampling);
+  const nn::Training evaluation(false);
+  begin_anew_if_changed();
   return Run(*this, prompts, options).go();
 }
 

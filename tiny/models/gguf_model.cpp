@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tiny/models/rope.h"
+
 namespace tiny::models {
 
 namespace {
@@ -62,39 +64,51 @@ class GgufFields {
   const std::string arch_;
 };
 
-// Divisors of the frequencies, as Llama 3 has them: 1 of short wavelengths, `factor` of long ones.
-double llama3_divisor(double wavelength, double factor, double original) {
-  if (wavelength < original / 4) return 1;
-  if (wavelength > original) return factor;
-  const double smooth = (original / wavelength - 1) / 3;
-  return 1 / ((1 - smooth) / factor + smooth);
+// Divisors of the frequencies, one for each pair.
+std::vector<float> divisors_of(const RopeConfig& scaled) {
+  RopeConfig plain = scaled;
+  plain.kind = RopeKind::Default;
+  const std::vector<double> from = inverse_frequencies(plain), to = inverse_frequencies(scaled);
+  std::vector<float> out;
+  for (size_t i = 0; i < from.size(); ++i) out.push_back(static_cast<float>(from[i] / to[i]));
+  return out;
 }
 
-// Files of Llama 3 hold the divisors themselves: those of a factor, and of the constants 1, 4 and
-// 8192 that all of its models have.
-Json llama3_scaling(const TensorFile& file, double theta) {
-  constexpr double kOriginal = 8192;
+// Files of Llama 3 hold the divisors themselves. What they are made from stands under keys that
+// save_gguf() adds; without them there are the constants that all of its models have, 1, 4 and
+// 8192, and the factor is the largest divisor.
+constexpr const char* kLlama3Factor = "rope.scaling.llama3.factor";
+constexpr const char* kLlama3Low = "rope.scaling.llama3.low_freq_factor";
+constexpr const char* kLlama3High = "rope.scaling.llama3.high_freq_factor";
+constexpr const char* kLlama3Positions = "rope.scaling.llama3.original_context_length";
+
+Json llama3_scaling(const GgufFields& in, const TensorFile& file, double theta) {
   const std::vector<float> divisors =
       file.load("rope_freqs.weight", "CPU", kF32).to_vector<float>();
   check(!divisors.empty(), file.path(), ": rope_freqs.weight has no elements");
-  const double factor = *std::max_element(divisors.begin(), divisors.end());
-  for (size_t i = 0; i < divisors.size(); ++i) {
-    const double turns = -static_cast<double>(i) / static_cast<double>(divisors.size());
-    const double expected = llama3_divisor(2 * M_PI / std::pow(theta, turns), factor, kOriginal);
-    check(std::abs(divisors[i] - expected) <= 1e-3 * expected, file.path(),
-          ": rope_freqs.weight: element ", i, " is ", divisors[i], ", expected ", expected,
+  const auto number = [&](const char* key, double otherwise) {
+    return in.has(key) ? in.number(key) : otherwise;
+  };
+  RopeConfig rope{.kind = RopeKind::Llama3, .theta = theta, .dims = 2 * std::ssize(divisors)};
+  rope.factor = number(kLlama3Factor, *std::max_element(divisors.begin(), divisors.end()));
+  rope.low_freq_factor = number(kLlama3Low, 1);
+  rope.high_freq_factor = number(kLlama3High, 4);
+  rope.original_positions = in.has(kLlama3Positions) ? in.integer(kLlama3Positions) : 8192;
+  const std::vector<float> expected = divisors_of(rope);
+  for (size_t i = 0; i < divisors.size(); ++i)
+    check(std::abs(divisors[i] - expected[i]) <= 1e-3f * expected[i], file.path(),
+          ": rope_freqs.weight: element ", i, " is ", divisors[i], ", expected ", expected[i],
           " as in Llama 3");
-  }
   return {{"rope_type", "llama3"},
-          {"factor", factor},
-          {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0},
-          {"original_max_position_embeddings", static_cast<int64_t>(kOriginal)}};
+          {"factor", rope.factor},
+          {"low_freq_factor", rope.low_freq_factor},
+          {"high_freq_factor", rope.high_freq_factor},
+          {"original_max_position_embeddings", rope.original_positions}};
 }
 
 // rope_scaling of a config.json; null where positions are not scaled.
 Json scaling_of(const GgufFields& in, const TensorFile& file, double theta) {
-  if (file.find("rope_freqs.weight")) return llama3_scaling(file, theta);
+  if (file.find("rope_freqs.weight")) return llama3_scaling(in, file, theta);
   const std::string type = in.text("rope.scaling.type", "none");
   if (type == "none") return nullptr;
   Json out{{"rope_type", type}, {"factor", in.number("rope.scaling.factor")}};
@@ -118,6 +132,35 @@ std::string type_of(const GgufFields& in, const std::string& path) {
 void add_experts(const GgufFields& in, Json& out) {
   out["num_local_experts"] = in.integer("expert_count");
   out["num_experts_per_tok"] = in.integer("expert_used_count");
+}
+
+// What scaling_of() reads. llama.cpp scales cos and sin of YaRN by a number of its own, and has
+// nothing that grows with the text.
+void set_scaling(const RopeConfig& rope, const std::string& arch, Metadata& out) {
+  const auto number = [&](const char* key, double value) {
+    out.set(arch + key, static_cast<float>(value));
+  };
+  if (rope.kind == RopeKind::Default) return;
+  if (rope.kind == RopeKind::Llama3) {  // besides the divisors
+    number(kLlama3Factor, rope.factor);
+    number(kLlama3Low, rope.low_freq_factor);
+    number(kLlama3High, rope.high_freq_factor);
+    out.set(arch + kLlama3Positions, static_cast<uint32_t>(rope.original_positions));
+    return;
+  }
+  check(rope.kind != RopeKind::Dynamic,
+        "save_gguf: rotary positions that are scaled by \"dynamic\" cannot be written");
+  const bool is_yarn = rope.kind == RopeKind::Yarn;
+  const RopeConfig usual;
+  check(!is_yarn || (!rope.attention_factor && rope.beta_fast == usual.beta_fast &&
+                     rope.beta_slow == usual.beta_slow && rope.mscale == 0 && rope.truncate),
+        "save_gguf: rotary positions that are scaled by \"yarn\" with attention_factor, beta_fast, "
+        "beta_slow, mscale or truncate cannot be written");
+  out.set(arch + "rope.scaling.type", std::string(is_yarn ? "yarn" : "linear"));
+  number("rope.scaling.factor", rope.factor);
+  if (is_yarn)
+    out.set(arch + "rope.scaling.original_context_length",
+            static_cast<uint32_t>(rope.original_positions));
 }
 
 // Whether llama.cpp's architecture "llama" stands for the type.
@@ -164,13 +207,17 @@ ModelConfig gguf_config(const TensorFile& file) {
   return parse_config(out.dump(), file.path());
 }
 
+std::vector<float> gguf_divisors(const ModelConfig& config) {
+  const bool has = config.rope && config.rope->kind == RopeKind::Llama3;
+  return has ? divisors_of(*config.rope) : std::vector<float>();
+}
+
 Metadata gguf_metadata(const ModelConfig& config) {
   const bool is_llama = is_of_llama(config);
   const std::string arch = is_llama ? "llama" : config.type;
   check(is_llama || arch == "qwen2" || arch == "qwen3", "save_gguf: no models of type ", arch,
         ": only llama, mistral, mixtral, qwen2, qwen3");
-  check(config.rope && config.rope->kind == RopeKind::Default,
-        "save_gguf: rotary positions that are scaled cannot be written");
+  expect(config.rope.has_value(), "save_gguf: ", arch, " without rotary positions");
   Metadata out;
   out.set("general.architecture", arch);
   const auto integer = [&](const char* key, int64_t value) {
@@ -186,6 +233,7 @@ Metadata gguf_metadata(const ModelConfig& config) {
   integer("attention.value_length", config.head_dim);
   integer("rope.dimension_count", config.rope->dims);
   out.set(cat(arch, ".rope.freq_base"), static_cast<float>(config.rope->theta));
+  set_scaling(*config.rope, arch + ".", out);
   out.set(cat(arch, ".attention.layer_norm_rms_epsilon"), static_cast<float>(config.norm_eps));
   if (is_llama && config.layers[0].window)
     integer("attention.sliding_window", *config.layers[0].window);
@@ -228,6 +276,28 @@ GgufVocabulary gguf_vocabulary(const Metadata& data) {
         std::pair("remove_extra_whitespaces", &out.remove_extra_whitespaces)})
     if (const std::string key = cat("tokenizer.ggml.", name); data.contains(key))
       *flag = data.flag(key);
+  return out;
+}
+
+Metadata gguf_metadata(const GgufVocabulary& v) {
+  Metadata out;
+  const auto set = [&](const char* key, MetadataValue value) {
+    out.set(cat("tokenizer.ggml.", key), std::move(value));
+  };
+  set("model", v.model);
+  if (!v.pre.empty()) set("pre", v.pre);
+  set("tokens", MetadataArray{v.tokens});
+  if (!v.scores.empty()) set("scores", MetadataArray{v.scores});
+  if (!v.token_types.empty()) set("token_type", MetadataArray{v.token_types});
+  if (!v.merges.empty()) set("merges", MetadataArray{v.merges});
+  for (const auto& [key, id] :
+       {std::pair("bos_token_id", v.bos), std::pair("eos_token_id", v.eos),
+        std::pair("unknown_token_id", v.unknown), std::pair("padding_token_id", v.padding)})
+    if (id) set(key, static_cast<uint32_t>(*id));
+  for (const auto& [key, flag] :
+       {std::pair("add_bos_token", v.add_bos), std::pair("add_eos_token", v.add_eos),
+        std::pair("add_space_prefix", v.add_space_prefix)})
+    if (flag) set(key, *flag);
   return out;
 }
 

@@ -16,11 +16,14 @@ namespace tiny::models {
 ModelConfig gguf_config(const TensorFile& file);
 
 // What gguf_config() reads, of a model of these architectures. Error for others and for positions
-// that are scaled.
+// that are scaled in ways that llama.cpp has not.
 Metadata gguf_metadata(const ModelConfig& config);
+// The tensor rope_freqs.weight of positions as Llama 3 scales them; else empty.
+std::vector<float> gguf_divisors(const ModelConfig& config);
 
 // Throws Error for a file without tokenizer.ggml.model and tokenizer.ggml.tokens.
 GgufVocabulary gguf_vocabulary(const Metadata& metadata);
+Metadata gguf_metadata(const GgufVocabulary& vocabulary);
 
 // The tensors of a GGUF file that one of a model is made of, by the model's name:
 // "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". Of a layer's experts, whose

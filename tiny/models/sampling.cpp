@@ -79,6 +79,8 @@ Sampler::Sampler(const SamplingOptions& options, uint64_t sequence)
   check_sampling(options);
 }
 
+double Sampler::random() { return static_cast<double>(random_.bits() >> 11) * 0x1p-53; }
+
 int64_t Sampler::next(std::span<float> logits, std::span<const int64_t> seen) {
   penalize(logits, seen, options_.repetition_penalty);
   check(std::none_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); }),
@@ -92,7 +94,11 @@ int64_t Sampler::next(std::span<float> logits, std::span<const int64_t> seen) {
   keep_top_p(list, options_.top_p);
   // The most probable one has the weight 1.
   std::erase_if(list, [&](const Candidate& c) { return c.weight < options_.min_p; });
-  double left = static_cast<double>(random_.bits() >> 11) * 0x1p-53 * total(list);
+  // In the order of tokens, as on a device (sampling_graph.h).
+  if (list.size() < logits.size())
+    std::sort(list.begin(), list.end(),
+              [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+  double left = random() * total(list);
   for (const Candidate& c : list)
     if ((left -= c.weight) < 0) return c.token;
   return largest - logits.begin();

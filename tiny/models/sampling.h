@@ -33,6 +33,8 @@ class Sampler {
   // logit is NaN, or none is finite.
   int64_t next(std::span<float> logits, std::span<const int64_t> seen);
 
+  double random();  // the next number of its stream, at least 0 and below 1
+
  private:
   SamplingOptions options_;
   SplitMix64 random_;

@@ -11,6 +11,8 @@
 #include "tiny/models/files/save_shards.h"
 #include "tiny/models/files/tensor_file.h"
 #include "tiny/models/gguf_model.h"
+#include "tiny/models/tokenizers/read_gguf.h"
+#include "tiny/models/tokenizers/write_gguf.h"
 
 namespace tiny::models {
 
@@ -256,7 +258,29 @@ void save(const std::string& folder, Transformer& model) {
   file.commit();
 }
 
-void save_gguf(const std::string& path, Transformer& model, const StoredType& type) {
+namespace {
+
+// llama.cpp counts the rows of the tokens' matrix by the vocabulary, and models have more of them.
+void fill_vocabulary(Metadata& metadata, int64_t count) {
+  GgufVocabulary v = gguf_vocabulary(metadata);
+  check(std::ssize(v.tokens) <= count, "save_gguf: a vocabulary of ", v.tokens.size(),
+        " tokens for a model of ", count);
+  if (std::ssize(v.tokens) == count) return;
+  const auto size = static_cast<size_t>(count);
+  if (v.token_types.empty()) v.token_types.assign(v.tokens.size(), tokenizers::kNormal);
+  for (size_t i = v.tokens.size(); i < size; ++i) v.tokens.push_back(cat("[PAD", i, "]"));
+  v.token_types.resize(size, tokenizers::kUnused);
+  metadata.set("tokenizer.ggml.tokens", MetadataArray{v.tokens});
+  metadata.set("tokenizer.ggml.token_type", MetadataArray{v.token_types});
+  if (v.scores.empty()) return;
+  v.scores.resize(size, *std::min_element(v.scores.begin(), v.scores.end()));
+  metadata.set("tokenizer.ggml.scores", MetadataArray{v.scores});
+}
+
+}  // namespace
+
+void save_gguf(const std::string& path, Transformer& model, const StoredType& type,
+               const Metadata& more) {
   const ModelConfig& config = model.config();
   std::vector<OutputTensor> tensors;
   for (const NamedTensor& named : model.state_dict()) {
@@ -274,7 +298,33 @@ void save_gguf(const std::string& path, Transformer& model, const StoredType& ty
       tensors.push_back(output_tensor(names[i], part, fits ? &type : find_stored_type(kF32)));
     }
   }
-  write_gguf(path, gguf_metadata(config), tensors);
+  if (const std::vector<float> divisors = gguf_divisors(config); !divisors.empty())
+    tensors.push_back(output_tensor("rope_freqs.weight", Tensor::from(divisors)));
+  Metadata metadata = gguf_metadata(config);
+  // How a text begins is the vocabulary's, where it ends the model's.
+  for (const auto& [key, value] : more.items())
+    if (key != "tokenizer.ggml.eos_token_id" || !metadata.contains(key)) metadata.set(key, value);
+  if (metadata.contains("tokenizer.ggml.tokens")) fill_vocabulary(metadata, config.vocab);
+  write_gguf(path, metadata, tensors);
+}
+
+Metadata vocabulary_metadata(const std::string& path) {
+  std::error_code status;
+  const bool is_folder = std::filesystem::is_directory(path, status);
+  const std::string json = is_folder ? path + "/tokenizer.json" : path;
+  if (json.ends_with(".json") && exists(json)) {
+    try {
+      return gguf_metadata(tokenizers::gguf_vocabulary_of(read_text(json), Tokenizer::load(path)));
+    } catch (const Error& e) {
+      throw Error(cat("models::vocabulary_metadata: ", json, ": ", e.what()));
+    }
+  }
+  const TensorFile file(path);
+  check(file.is_gguf(), "models::vocabulary_metadata: there is no tokenizer.json in ", path);
+  Metadata out;
+  for (const auto& [key, value] : file.metadata().items())
+    if (key.starts_with("tokenizer.")) out.set(key, value);
+  return out;
 }
 
 Tokenizer load_tokenizer(const std::string& path) {

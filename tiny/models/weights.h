@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tiny/models/files/formats/metadata.h"
 #include "tiny/models/files/formats/stored_type.h"
 #include "tiny/models/tokenizers/tokenizer.h"
 #include "tiny/models/transformer.h"
@@ -45,10 +46,17 @@ Transformer load(const std::string& folder, const LoadOptions& options = {},
 // not read from a config.json.
 void save(const std::string& folder, Transformer& model);
 
-// Writes a GGUF file of the architectures that gguf_config() reads, without a vocabulary; matrices
-// as `type`, where their rows are of whole blocks, and all else as f32. Error for other
-// architectures, and for positions that are scaled.
-void save_gguf(const std::string& path, Transformer& model, const StoredType& type);
+// Writes a GGUF file of the architectures that gguf_config() reads; matrices as `type`, where their
+// rows are of whole blocks, and all else as f32. `more`: metadata besides those of the model, such
+// as the vocabulary, without which llama.cpp does not load the file; with fewer tokens than the
+// model has it is padded. Error for other architectures, and for positions that are scaled in
+// ways that llama.cpp has not.
+void save_gguf(const std::string& path, Transformer& model, const StoredType& type,
+               const Metadata& more = {});
+
+// A vocabulary as save_gguf() takes it: of a GGUF file, or of a tokenizer.json or its folder, where
+// that is BPE. Error for others, with key and value.
+Metadata vocabulary_metadata(const std::string& path);
 
 // A folder's tokenizer.json, or the vocabulary in a GGUF file.
 Tokenizer load_tokenizer(const std::string& path);

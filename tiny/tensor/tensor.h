@@ -496,6 +496,9 @@ void download(Node realized, void* out);
 std::string default_device();
 bool is_gpu(const std::string& device);  // "": the default one; a group's: its first member
 int shard_axis(Node n);                  // of a node on a group of devices
+// The memory that a node's values are in, the first piece's of several: it stays the same where
+// they are assigned to in place. Empty for values that are not computed.
+std::weak_ptr<const void> memory_of(Node n);
 // A Buffer node with next_random_state (tiny/tensor/random.h): in a capture, another one in each
 // replay.
 Node upload_random(int64_t blocks);

@@ -12,14 +12,6 @@ namespace tiny::models::tokenizers {
 namespace {
 
 constexpr char kMetaspace[] = "\u2581";
-enum TokenType {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
 
 // --- Pre-tokenizers of "gpt2"
 // ---------------------------------------------------------------------
@@ -349,6 +341,17 @@ TokenizerParts unigram_parts(const GgufVocabulary& v) {
 }
 
 }  // namespace
+
+std::string pre_tokenization_name(const Patterns& patterns, bool ignore_merges) {
+  const auto fits = [&](const PreTokenization& p) {
+    return p.patterns == patterns && p.ignore_merges == ignore_merges;
+  };
+  for (const char* usual : {"gpt-2", "llama-bpe", "smaug-bpe", "qwen2"})
+    if (fits(pre_tokenization_of(usual))) return usual;
+  for (const auto& [name, p] : pre_tokenizations())
+    if (fits(p)) return name;
+  return "";
+}
 
 TokenizerParts parts_of_gguf(const GgufVocabulary& v) {
   constexpr std::pair<const char*, TokenizerParts (*)(const GgufVocabulary&)> kKinds[] = {
