@@ -4,10 +4,9 @@
 #include <map>
 #include <set>
 
-#include "codegen/options/fragments.h"
 #include "codegen/heuristics/gpu.h"
-#include "codegen/heuristics/gpu_product.h"
 #include "codegen/kernel/facts.h"
+#include "codegen/options/fragments.h"
 #include "codegen/options/mma.h"
 #include "codegen/wgmma/tile.h"
 #include "tiny/ir/sizes.h"

@@ -59,4 +59,10 @@ class GpuTuner : protected Tuner {
 std::optional<Choice> choose_column_options(Node sink, const Target& target, int column,
                                             bool narrow);
 
+// Schedules GEMMs and convolutions on ordinary arithmetic units, operands in memory. Each thread
+// computes a tile of results; loads come through L1, which serves a line to all threads of a warp
+// at once. A cost model chooses among the tiles. Nothing where the kernel is no single sum of
+// products, whose operands several results share.
+std::optional<Choice> choose_product_options(Node sink, const Target& target);
+
 }  // namespace tiny

@@ -25,77 +25,84 @@ class ChainTuner : StagingTuner {
   ChainTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
   std::optional<Choice> run() {
+    constexpr int64_t kMax = 256;  // columns of results, and terms: more do not fit registers
     join_alike();
     const auto chain = find_chain(sink_, target_);
-    if (!chain) return {};
-    const MmaUnit& u = *chain->unit;
-    const int m = range_id(chain->m), n = range_id(chain->n);
+    if (!chain || is_narrow(*chain)) return {};
     int64_t results = 0;
     for (const auto& p : chain->outer) results += extent(p.across);
-    constexpr int64_t kMax = 256;  // columns of results, and terms: more do not fit registers
     for (const auto& p : chain->inner)
       if (extent(p.summed) > kMax) return {};
-    if (results > kMax || extent(chain->m) < u.rows || is_narrow(*chain)) return {};
-    ChainPlan plan = plan_for(results, chain->inner.size(), has_rows(n));
-    while (plan.fragments > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
-      plan.fragments /= 2;
-    while (plan.warps > 1 && plan.warps * u.rows * plan.fragments > extent(chain->m))
-      plan.warps /= 2;
-    plan.columns = std::min(plan.columns, round_up(extent(chain->n), u.depth));
-    std::vector<int> summed, across;
-    for (const auto& p : chain->inner) summed.push_back(range_id(p.summed));
-    for (const auto& p : chain->outer) across.push_back(range_id(p.across));
-
-    const int64_t rows = plan.warps * u.rows * plan.fragments;
-    int tile = split_off(m, rows), keys = split_off(n, plan.columns);
-    if (keys != n && has_rows(keys)) {
-      if (!is_legal(sink_, {OptKind::Roll, n, 0, {}}, target_)) return {};
-      apply({OptKind::Roll, n, 0, {}});
-    }
-    int next = next_range_id(sink_);
-    const Opt fragments{OptKind::Fragments, tile, plan.depth, {keys}};
-    if (!is_legal(sink_, fragments, target_)) return {};
-    apply(fragments);
-    const int y = next, x = next + 1;
-    next += 5 + static_cast<int>(chain->outer.size());
-    // Copies of the stages: what is left of the new ranges, in pairs of rows and columns.
-    std::vector<std::pair<int, int>> copies;
-    for (; range(next) || range(next + 1); next += 2) copies.emplace_back(next, next + 1);
-    for (int id : summed)
-      if (range(id)) bind(id, RangeKind::Unroll);
-    std::sort(across.begin(), across.end());
-    across.erase(std::unique(across.begin(), across.end()), across.end());
-    for (int id : across)
-      if (range(id)) bind(id, RangeKind::Unroll);
-    if (range(keys)) bind(keys, RangeKind::Unroll);
-    int warp = -1;
-    if (range(tile)) {
-      warp = tile;
-      if (plan.fragments > 1) {
-        const int each = next_range_id(sink_);
-        if (plan.warps > 1) {
-          apply({OptKind::Split, tile, plan.fragments, {}});
-          bind(each, RangeKind::Unroll);
-        } else {
-          bind(tile, RangeKind::Unroll);
-          warp = -1;
-        }
-      }
-      if (warp >= 0) bind(warp, RangeKind::Thread);
-    }
-    for (auto [row, column] : copies) {
-      const int64_t lanes = 16 / u.dtype.size();
-      if (!copy_vectors(column, lanes)) copy_vectors(column, lanes / 4);
-      int rest = merged({row, column});
-      if (rest >= 0) share_out(rest, {x, y, warp});
-    }
-    if (!bind_blocks(tile == m ? -1 : m)) return {};
-    order_kinds(x);
+    if (results > kMax) return {};
+    const ChainPlan plan = plan_for(results, chain->inner.size(), has_rows(range_id(chain->n)));
+    if (!lay_out(*chain, fitted(plan, *chain))) return {};
     choice_.is_gemm = true;
     return std::move(choice_);
   }
 
  private:
+  // No more rows and columns than there are.
+  static ChainPlan fitted(ChainPlan plan, const ProductChain& chain) {
+    const int64_t rows = chain.unit->rows;
+    for (int64_t* part : {&plan.fragments, &plan.warps})
+      while (*part > 1 && plan.warps * plan.fragments * rows > extent(chain.m)) *part /= 2;
+    plan.columns = std::min(plan.columns, round_up(extent(chain.n), chain.unit->depth));
+    return plan;
+  }
+
+  // False where an option is not legal.
+  bool lay_out(const ProductChain& chain, const ChainPlan& plan) {
+    const int m = range_id(chain.m), n = range_id(chain.n);
+    Ids unrolled;
+    for (const auto& p : chain.inner) unrolled.push_back(range_id(p.summed));
+    Ids across;
+    for (const auto& p : chain.outer) across.push_back(range_id(p.across));
+    std::sort(across.begin(), across.end());
+    across.erase(std::unique(across.begin(), across.end()), across.end());
+    unrolled.insert(unrolled.end(), across.begin(), across.end());
+
+    const int rows = split_off(m, plan.warps * plan.fragments * chain.unit->rows);
+    const int columns = split_off(n, plan.columns);
+    unrolled.push_back(columns);
+    if (columns != n && has_rows(columns) && !applied({OptKind::Roll, n, 0, {}})) return false;
+    const int y = next_range_id(sink_), x = y + 1;
+    if (!applied({OptKind::Fragments, rows, plan.depth, {columns}})) return false;
+    const int first_copy = y + 5 + static_cast<int>(across.size()), end = next_range_id(sink_);
+    for (int id : unrolled)
+      if (range(id)) bind(id, RangeKind::Unroll);
+    const int warp = bind_warps(rows, plan);
+    for (int row = first_copy; row < end; row += 2) {
+      const int64_t lanes = 16 / chain.unit->dtype.size();
+      if (!copy_vectors(row + 1, lanes)) copy_vectors(row + 1, lanes / 4);
+      if (const int rest = merged({row, row + 1}); rest >= 0) share_out(rest, {x, y, warp});
+    }
+    if (!bind_blocks(rows == m ? -1 : m)) return false;
+    order_kinds(x);
+    return true;
+  }
+
+  bool applied(const Opt& opt) {
+    if (!is_legal(sink_, opt, target_)) return false;
+    apply(opt);
+    return true;
+  }
+
+  // The range of warps; -1 where there is one.
+  int bind_warps(int rows, const ChainPlan& plan) {
+    if (!range(rows)) return -1;
+    if (plan.fragments > 1) {
+      int each = rows;
+      if (plan.warps > 1) {
+        each = next_range_id(sink_);
+        apply({OptKind::Split, rows, plan.fragments, {}});
+      }
+      bind(each, RangeKind::Unroll);
+      if (each == rows) return -1;
+    }
+    bind(rows, RangeKind::Thread);
+    return rows;
+  }
+
   // Ranges of their own, of what is the same along the one as along the other: of reductions along
   // the columns, and of the rows of several results.
   void join_alike() {
@@ -120,9 +127,10 @@ class ChainTuner : StagingTuner {
     }
   }
 
-  // Few rows beside many columns, as when one word is generated at a time: too few blocks, each
+  // Little to do beside many columns, as when one word is generated at a time: too few blocks, each
   // with a long way to go.
   bool is_narrow(const ProductChain& chain) const {
+    if (extent(chain.m) < chain.unit->rows) return true;
     constexpr int64_t kFewColumns = 1024, kRows = 64;
     int64_t blocks = ceil_div(extent(chain.m), kRows);
     for (Node r : ranges_)

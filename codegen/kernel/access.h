@@ -36,6 +36,12 @@ Node gated_load(Node n);
 // 2 to this is the least normal f32.
 inline constexpr int kMinNormalExponent = std::numeric_limits<float>::min_exponent - 1;
 
+// Whether a Reduce or a Prefix closes this range.
+inline bool closes(Node reduce, Node range) {
+  const auto own = reduce->srcs().subspan(1);
+  return std::find(own.begin(), own.end(), range) != own.end();
+}
+
 // Whether a Prefix goes along loops that a reduction of the same value closes: it is what that
 // one's accumulator holds before an iteration.
 inline bool is_running(Node n) {

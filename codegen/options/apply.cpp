@@ -76,6 +76,18 @@ std::string to_text(const std::vector<Opt>& opts) {
 
 namespace {
 
+// Matrix for all other words.
+OptKind kind_from_text(const std::string& word) {
+  constexpr std::pair<std::string_view, OptKind> kWords[] = {
+      {"split", OptKind::Split}, {"align", OptKind::Align}, {"extend", OptKind::Extend},
+      {"merge", OptKind::Merge}, {"join", OptKind::Join},   {"bind", OptKind::Bind},
+      {"mma", OptKind::Mma},     {"roll", OptKind::Roll},   {"fragments", OptKind::Fragments},
+      {"stage", OptKind::Stage}};
+  for (const auto& [text, kind] : kWords)
+    if (word == text) return kind;
+  return OptKind::Matrix;
+}
+
 Opt option_from_text(const std::string& text) {
   TextReader in(text);
   std::string kind, word;
@@ -92,17 +104,7 @@ Opt option_from_text(const std::string& text) {
     while (good && in >> std::ws && in.peek() != EOF) opt.axes.push_back(range());
   } else {
     opt.axis = range();
-    opt.kind = kind == "split"       ? OptKind::Split
-               : kind == "align"     ? OptKind::Align
-               : kind == "extend"    ? OptKind::Extend
-               : kind == "merge"     ? OptKind::Merge
-               : kind == "join"      ? OptKind::Join
-               : kind == "bind"      ? OptKind::Bind
-               : kind == "mma"       ? OptKind::Mma
-               : kind == "roll"      ? OptKind::Roll
-               : kind == "fragments" ? OptKind::Fragments
-               : kind == "stage"     ? OptKind::Stage
-                                     : OptKind::Matrix;
+    opt.kind = kind_from_text(kind);
     if (kind == "merge" || kind == "join") {
       opt.amount = range();
     } else if (kind == "split" || kind == "align" || kind == "extend") {

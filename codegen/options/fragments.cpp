@@ -16,10 +16,6 @@ namespace tiny {
 namespace {
 
 bool has(Node n, Node range) { return n->ranges & range->ranges; }
-bool closes(Node reduce, Node range) {
-  const auto own = reduce->srcs().subspan(1);
-  return std::find(own.begin(), own.end(), range) != own.end();
-}
 bool holds_reduction(Node n) { return !all_of(n, Op::Reduce).empty(); }
 
 // The factors of a sum's term; what only some terms have is asked of the first.
@@ -193,50 +189,105 @@ class FreeRanges {
   NodeMap<Node> done_;
 };
 
-class Fragments {
+// Tiles of operands in shared memory, each once.
+class TileStages {
  public:
-  Fragments(Node sink, const ProductChain& chain, const Opt& opt, const Target& target)
-      : sink_(sink), chain_(chain), u_(*chain.unit), depth_(opt.amount), target_(target) {
-    id_ = next_range_id(sink);
-    slot_ = kFirstStage;
+  // `n`: the columns' range within a tile. Ranges of copies get the ids from `id` on.
+  TileStages(Node sink, Node n, int64_t depth, int& id)
+      : sink_(sink), n_(n), depth_(depth), id_(id) {
     for (Node s : all_of(sink, Op::Stage)) slot_ = std::min(slot_, slot_of(s) - 1);
-    const int64_t width = u_.width;
-    y_ = digit(target.warp / width, RangeKind::Thread);
-    x_ = digit(width, RangeKind::Thread);
-    i_ = digit(u_.row.count, RangeKind::Unroll);
-    j_ = digit(u_.column.count, RangeKind::Unroll);
-    h_ = digit(u_.depth / u_.columns, RangeKind::Unroll);
-    thread_ = index_add(index_mul(y_, width), x_);
-    rows_ = outer(chain.m, u_.rows);
-    steps_ = outer(chain.n, u_.depth);
-    row_ = at(rows_, u_.rows, u_.row, i_);
-    fragment_ = index_add(index_mul(steps_, u_.depth / u_.columns), h_);
-    column_ = at(fragment_, u_.columns, u_.column, j_);
-    for (const auto& p : chain.outer) {
-      Node j = digit(u_.column.count, RangeKind::Vector), first = outer(p.across, u_.columns);
-      columns_.push_back({first, j, at(first, u_.columns, u_.column, j)});
-    }
   }
 
-  Node run() {
-    for (const auto& p : chain_.inner) staged_.push_back({stage(p, true), stage(p, false)});
-    for (const auto& p : chain_.outer) staged_.push_back({nullptr, stage(p, false)});
-    for (Node n : topological(sink_)) done_[n] = changed(n);
-    Node out = *done_.find(sink_);
-    std::vector<std::pair<Node, Node>> across;
-    for (size_t i = 0; i < chain_.outer.size(); ++i) {
-      const auto known = std::find_if(across.begin(), across.end(), [&](const auto& a) {
-        return a.first == chain_.outer[i].across;
-      });
-      if (known == across.end()) across.emplace_back(chain_.outer[i].across, columns_[i].place);
-    }
-    return simplify(FreeRanges(across)(out));
+  // What is read of the operand; the operand itself where it is computed, or in no stage.
+  Node read(Node x, Node across, Node summed) {
+    if (!depth_ || x->op != Op::Load || is_stage(x->src(0))) return x;
+    StageTile tile;
+    for (Node r : ranges_of(sink_))
+      if (kind(r) == RangeKind::Reduce && r != summed && r != n_ && has(x, r)) tile.loop = r;
+    const bool lies_along_sum = stride(x, range_id(summed)) == 1;
+    tile.ranges =
+        lies_along_sum ? std::vector<Node>{across, summed} : std::vector<Node>{summed, across};
+    tile.padding = 16 / x->dtype.size();
+    tile.depth = tile.loop ? depth_ : 1;
+    if (Node known = known_read(x, tile.ranges)) return known;
+    Node read = staged_value(x, tile, slot_--, id_);
+    const auto closed = read->src(0)->srcs().subspan(3);
+    reads_.push_back({read, {closed.begin(), closed.end()}});
+    return read;
   }
 
  private:
-  struct Columns {
-    Node first, number, place;
-  };
+  // The same tile, as another product reads it.
+  Node known_read(Node x, const std::vector<Node>& ranges) const {
+    for (const auto& [read, fill] : reads_) {
+      Node stage = read->src(0);
+      NodeMap<Node> filled, places;
+      for (size_t i = 0; i < 2; ++i)
+        if (extent(fill[i]) == extent(ranges[i])) {
+          filled[ranges[i]] = fill[i];
+          places[fill[i]] = ranges[i];
+        }
+      if (filled.size() == 2 && substitute(x, filled) == stage->src(0))
+        return make(Op::Load, x->dtype, {stage, substitute(stage->src(1), places)});
+    }
+    return nullptr;
+  }
+
+  Node sink_, n_;
+  const int64_t depth_;
+  int& id_;
+  int slot_ = kFirstStage;
+  std::vector<std::pair<Node, std::vector<Node>>> reads_;  // with ranges of the copies
+};
+
+// The digits of rows and columns, and what they make up.
+struct Digits {
+  Node y, x, i, j, h, thread;
+  Node rows, steps;  // fragments of rows, and of columns as the next product sums them
+  Node row, fragment, column;
+};
+
+class Fragments {
+ public:
+  Fragments(Node sink, const ProductChain& chain, const Opt& opt, const Target& target)
+      : chain_(chain), u_(*chain.unit), id_(next_range_id(sink)) {
+    const int64_t width = u_.width;
+    Digits& d = digits_;
+    d.y = digit(target.warp / width, RangeKind::Thread);
+    d.x = digit(width, RangeKind::Thread);
+    d.i = digit(u_.row.count, RangeKind::Unroll);
+    d.j = digit(u_.column.count, RangeKind::Unroll);
+    d.h = digit(u_.depth / u_.columns, RangeKind::Unroll);
+    d.thread = index_add(index_mul(d.y, width), d.x);
+    d.rows = outer(chain.m, u_.rows);
+    d.steps = outer(chain.n, u_.depth);
+    d.row = at(d.rows, u_.rows, u_.row, d.i);
+    d.fragment = index_add(index_mul(d.steps, u_.depth / u_.columns), d.h);
+    d.column = at(d.fragment, u_.columns, u_.column, d.j);
+    for (const auto& p : chain.outer)
+      if (!columns_.contains(p.across))
+        columns_[p.across] = {outer(p.across, u_.columns),
+                              digit(u_.column.count, RangeKind::Vector)};
+    TileStages stages(sink, chain.n, opt.amount, id_);
+    for (const auto& p : chain.inner)
+      operands_[p.sum] = {stages.read(p.first, chain.m, p.summed),
+                          stages.read(p.second, chain.n, p.summed)};
+    for (const auto& p : chain.outer)
+      operands_[p.sum] = {p.first, stages.read(p.second, p.across, p.summed)};
+  }
+
+  Node run(Node sink) {
+    for (Node n : topological(sink)) done_[n] = changed(n);
+    std::vector<std::pair<Node, Node>> across;
+    for (const auto& p : chain_.outer) {
+      const auto& [first, number] = *columns_.find(p.across);
+      across.emplace_back(p.across, at(first, u_.columns, u_.column, number));
+    }
+    return replaced(*done_.find(sink), std::move(across));
+  }
+
+ private:
+  using NodePair = std::pair<Node, Node>;
 
   Node digit(int64_t count, RangeKind kind) {
     const int id = id_++;
@@ -248,7 +299,7 @@ class Fragments {
                       : make(Op::Range, kIndex, {index(count)}, RangeArg{range_id(r), kind(r)});
   }
   Node at(Node first, int64_t size, const LanePlace& place, Node number) const {
-    Node lane = index_add(index_mul(y_, place.of_y), index_mul(x_, place.of_x));
+    Node lane = index_add(index_mul(digits_.y, place.of_y), index_mul(digits_.x, place.of_x));
     return index_add(index_add(index_mul(first, size), lane), index_mul(number, place.step));
   }
   // The thread's element q along k: those of its results.
@@ -258,72 +309,39 @@ class Fragments {
                      at(index(q / each), u_.columns, u_.column, index(q % each)));
   }
 
-  Node replaced(Node n, std::vector<std::pair<Node, Node>> values) const {
+  static Node replaced(Node n, std::vector<NodePair> values) {
     return simplify(FreeRanges(std::move(values))(n));
   }
 
-  // An operand's tile in shared memory; the operand itself where it is computed.
-  Node stage(const ProductChain::Product& p, bool first) {
-    Node x = first ? p.first : p.second;
-    if (!depth_ || x->op != Op::Load || is_stage(x->src(0))) return x;
-    Node across = first ? chain_.m : p.across;
-    Node loop = nullptr;
-    for (Node r : ranges_of(sink_))
-      if (kind(r) == RangeKind::Reduce && r != p.summed && r != chain_.n && has(x, r)) loop = r;
-    const bool lies_along_k = stride(x, range_id(p.summed)) == 1;
-    StageTile tile;
-    tile.ranges =
-        lies_along_k ? std::vector<Node>{across, p.summed} : std::vector<Node>{p.summed, across};
-    tile.padding = 16 / x->dtype.size();
-    tile.loop = loop;
-    tile.depth = loop ? depth_ : 1;
-    for (const auto& [like, fill] : stages_) {  // the same tile, as another product reads it
-      NodeMap<Node> map;
-      for (size_t i = 0; i < 2; ++i) {
-        if (extent(fill[i]) != extent(tile.ranges[i])) continue;
-        map[tile.ranges[i]] = fill[i];
-      }
-      if (map.size() != 2 || substitute(x, map) != like->src(0)->src(0)) continue;
-      NodeMap<Node> places;
-      for (size_t i = 0; i < 2; ++i) places[fill[i]] = tile.ranges[i];
-      return make(Op::Load, x->dtype, {like->src(0), substitute(like->src(0)->src(1), places)});
-    }
-    Node read = staged_value(x, tile, slot_--, id_);
-    const auto closed = read->src(0)->srcs().subspan(3);
-    stages_.push_back({read, {closed.begin(), closed.end()}});
-    return read;
-  }
-
-  // A thread's elements of an operand that is the same for all results of the thread.
-  std::vector<Node> elements(Node x, Node across, Node summed, Node step, bool first,
-                             Node fragment) {
-    const int64_t size = first ? u_.rows : u_.columns;
-    const LanePlace& place = first ? u_.a_row : u_.b_column;
+  // A thread's elements of an operand in memory: of its fragment `first` along `across`.
+  std::vector<Node> elements(Node x, Node across, Node summed, Node step, bool rows, Node first) {
+    const int64_t size = rows ? u_.rows : u_.columns;
+    const LanePlace& place = rows ? u_.a_row : u_.b_column;
+    std::vector<Node> out;
     if (!*u_.arch && x->dtype.size() == 2) {
       // Fragments in pairs: of a range, for which its place is put in.
+      constexpr int kPair = 63, kFree = 60;  // ids that no kernel has by now
       Node pair =
-          make(Op::Range, kIndex, {index(extent(across) / size)}, RangeArg{63, RangeKind::Loop});
-      std::vector<Node> out =
-          load_matrices({x, across, summed, pair, step, thread_}, u_, static_cast<int>(size), 60);
-      for (Node& e : out) e = replaced(e, {{pair, fragment}});
+          make(Op::Range, kIndex, {index(extent(across) / size)}, RangeArg{kPair, RangeKind::Loop});
+      out = load_matrices({x, across, summed, pair, step, digits_.thread}, u_,
+                          static_cast<int>(size), kFree);
+      for (Node& e : out) e = replaced(e, {{pair, first}});
       if (!out.empty()) return out;
     }
-    std::vector<Node> out;
     for (int e = 0; e < place.count; ++e)
       for (int q = 0; q < u_.k.count; ++q)
         out.push_back(
-            replaced(x, {{across, at(fragment, size, place, index(e))}, {summed, along(step, q)}}));
+            replaced(x, {{across, at(first, size, place, index(e))}, {summed, along(step, q)}}));
     return out;
   }
 
   Node changed(Node n) {
-    if (n == chain_.m) return row_;
-    if (n == chain_.n) return column_;
-    for (size_t i = 0; i < chain_.inner.size(); ++i)
-      if (n == chain_.inner[i].sum) return inner(chain_.inner[i], staged_[i]);
-    for (size_t i = 0; i < chain_.outer.size(); ++i)
-      if (n == chain_.outer[i].sum)
-        return outer_product(chain_.outer[i], columns_[i], staged_[chain_.inner.size() + i].second);
+    if (n == chain_.m) return digits_.row;
+    if (n == chain_.n) return digits_.column;
+    for (const auto& p : chain_.inner)
+      if (n == p.sum) return inner(p);
+    for (const auto& p : chain_.outer)
+      if (n == p.sum) return outer_product(p);
     std::vector<Node> srcs;
     const bool is_closing = n->op == Op::Reduce && closes(n, chain_.n);
     for (Node s : n->srcs()) {
@@ -331,7 +349,9 @@ class Fragments {
         srcs.push_back(*done_.find(s));
         continue;
       }
-      for (Node r : {steps_, h_, j_, u_.column.of_y ? y_ : nullptr, u_.column.of_x ? x_ : nullptr})
+      const LanePlace& c = u_.column;
+      for (Node r : {digits_.steps, digits_.h, digits_.j, c.of_y ? digits_.y : nullptr,
+                     c.of_x ? digits_.x : nullptr})
         if (r && r->op == Op::Range) srcs.push_back(r);
     }
     return with_sources(n, srcs);
@@ -346,32 +366,34 @@ class Fragments {
     return srcs.size() == 1 ? srcs[0] : make(Op::Reduce, u_.sum, srcs, reduce->payload);
   }
 
-  Node inner(const ProductChain::Product& p, const std::pair<Node, Node>& operands) {
+  Node inner(const ProductChain::Product& p) {
+    const auto& [first, second] = *operands_.find(p.sum);
     Node step = outer(p.summed, u_.depth);
-    std::vector<Node> all = elements(operands.first, chain_.m, p.summed, step, true, rows_);
-    for (Node e : elements(operands.second, chain_.n, p.summed, step, false, fragment_))
+    std::vector<Node> all = elements(first, chain_.m, p.summed, step, true, digits_.rows);
+    for (Node e : elements(second, chain_.n, p.summed, step, false, digits_.fragment))
       all.push_back(e);
-    return sum_of(p.sum, all, index_add(index_mul(i_, u_.column.count), j_), p.summed, step);
+    Node number = index_add(index_mul(digits_.i, u_.column.count), digits_.j);
+    return sum_of(p.sum, all, number, p.summed, step);
   }
 
-  Node outer_product(const ProductChain::Product& p, const Columns& to, Node second) {
-    // The first operand as it is by now: it is made of what is below it.
-    Node first = now(p.first);
+  Node outer_product(const ProductChain::Product& p) {
+    const auto& [of, second] = *operands_.find(p.sum);
+    const auto& [fragment, number] = *columns_.find(p.across);
+    Node first = now(of);  // made of what is below it, which is done
     std::vector<Node> all;
     const int each = u_.column.count;
     for (int e = 0; e < u_.a_row.count; ++e)
-      for (int q = 0; q < u_.k.count; ++q)
-        all.push_back(replaced(first, digits({{i_, e}, {h_, q / each}, {j_, q % each}})));
-    for (Node e : elements(second, p.across, chain_.n, steps_, false, to.first)) all.push_back(e);
-    return sum_of(p.sum, all, index_add(index_mul(i_, each), to.number), chain_.n, steps_);
-  }
-
-  static std::vector<std::pair<Node, Node>> digits(
-      std::initializer_list<std::pair<Node, int>> values) {
-    std::vector<std::pair<Node, Node>> out;
-    for (const auto& [range, value] : values)
-      if (range->op == Op::Range) out.emplace_back(range, index(value));
-    return out;
+      for (int q = 0; q < u_.k.count; ++q) {
+        std::vector<NodePair> values;
+        for (const auto& [digit, value] : {std::pair(digits_.i, e), std::pair(digits_.h, q / each),
+                                           std::pair(digits_.j, q % each)})
+          if (digit->op == Op::Range) values.emplace_back(digit, index(value));
+        all.push_back(replaced(first, std::move(values)));
+      }
+    for (Node e : elements(second, p.across, chain_.n, digits_.steps, false, fragment))
+      all.push_back(e);
+    return sum_of(p.sum, all, index_add(index_mul(digits_.i, each), number), chain_.n,
+                  digits_.steps);
   }
 
   // A node below the sink, or one that was put together of such nodes.
@@ -379,22 +401,15 @@ class Fragments {
     if (Node* known = done_.find(n)) return *known;
     std::vector<Node> srcs;
     for (Node s : n->srcs()) srcs.push_back(now(s));
-    Node out = with_sources(n, srcs);
-    done_[n] = out;
-    return out;
+    return done_[n] = with_sources(n, srcs);
   }
 
-  Node sink_;
   const ProductChain& chain_;
   const MmaUnit& u_;
-  const int64_t depth_;
-  const Target& target_;
-  int id_ = 0, slot_ = 0;
-  Node y_, x_, i_, j_, h_, thread_;
-  Node rows_, steps_, row_, fragment_, column_;
-  std::vector<std::pair<Node, std::vector<Node>>> stages_;  // reads, and ranges of the copies
-  std::vector<Columns> columns_;                            // of each outer product
-  std::vector<std::pair<Node, Node>> staged_;               // operands of inner and outer products
+  int id_;
+  Digits digits_;
+  NodeMap<NodePair> columns_;   // of results, by their range: fragments, elements
+  NodeMap<NodePair> operands_;  // of products, by their sums
   NodeMap<Node> done_;
 };
 
@@ -426,7 +441,7 @@ Node use_fragments(Node sink, const Opt& opt, const Target& target) {
   sink = simplify(sink);  // what is alike has become the same
   const auto chain = chain_of(sink, opt, target, why);
   expect(chain.has_value(), "fragments: ", why);
-  return Fragments(sink, *chain, opt, target).run();
+  return Fragments(sink, *chain, opt, target).run(sink);
 }
 
 }  // namespace tiny

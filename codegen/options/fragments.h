@@ -41,8 +41,8 @@ std::optional<ProductChain> find_chain(Node sink, const Target& target);
 bool is_chain(Node sink);
 
 // Option: rows along axis, columns along axes[0]; operands in memory go through stages of `amount`
-// tiles. New ranges, in this order: y, x, i, j, h; for each outer product its vector of columns;
-// then rows and columns of each stage's copies.
+// tiles. New ranges, in this order: y, x, i, j, h; a vector for each range of results' columns;
+// then two for the copies of each stage.
 std::string fragments_problem(Node sink, const Opt& opt, const Target& target);
 Node use_fragments(Node sink, const Opt& opt, const Target& target);
 

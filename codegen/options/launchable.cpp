@@ -59,7 +59,7 @@ std::string range_problem(Node r, const Facts& facts, const Target& target) {
   return "";
 }
 
-// Sums that go on together are in one loop: there is no loop around some of them alone.
+// Sums that go on together are in one loop: no loop encloses some of them alone.
 std::string rolled_problem(Node sink, const std::vector<Node>& ranges) {
   uint64_t serial = 0, rolled = 0;
   for (Node r : ranges)
@@ -75,7 +75,7 @@ std::string rolled_problem(Node sink, const std::vector<Node>& ranges) {
     for (Node r : n->srcs().subspan(1)) own |= r->ranges;
     if (!(own & rolled)) continue;
     if (std::exchange(any, true) && (n->ranges & serial) != around)
-      return "sums that go on together have different loops around them";
+      return "sums that go on together are enclosed by different loops";
     around = n->ranges & serial;
   }
   return "";

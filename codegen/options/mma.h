@@ -85,6 +85,8 @@ inline bool adds_fragment(Node mma) {
          mma->srcs().back()->op != Op::Load;
 }
 
+inline bool is_fragment_product(Node n) { return n->op == Op::Mma && !adds_fragment(n); }
+
 // That fragment; nullptr where there is none.
 inline Node fragment_below(Node mma) {
   return mma->op == Op::Mma && adds_fragment(mma) ? mma->srcs().back() : nullptr;

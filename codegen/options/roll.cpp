@@ -14,11 +14,6 @@ namespace tiny {
 
 namespace {
 
-bool closes(Node reduce, Node range) {
-  const auto own = reduce->srcs().subspan(1);
-  return std::find(own.begin(), own.end(), range) != own.end();
-}
-
 std::vector<Node> closing(Node sink, Node range) {
   std::vector<Node> out;
   for (Node n : topological(sink))

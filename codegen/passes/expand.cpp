@@ -154,6 +154,18 @@ Node unroll(Node sink, const Target& target) {
 
 namespace {
 
+Node widen(Node n, int lanes) {
+  if (n->dtype.lanes == lanes) return n;
+  if (n->is_const()) return make(Op::Const, n->dtype.vec(lanes), {}, n->payload);
+  return make(Op::Broadcast, n->dtype.vec(lanes), {n});
+}
+
+Node in_turn(Node a, Node b) {
+  std::vector<int64_t> lanes;
+  for (int i = 0; i < a->dtype.lanes; ++i) lanes.insert(lanes.end(), {i, i + a->dtype.lanes});
+  return make(Op::Shuffle, a->dtype.vec(2 * a->dtype.lanes), {a, b}, Ints(lanes));
+}
+
 class Vectorizer {
  public:
   Vectorizer(Node sink, const std::vector<Node>& ranges, const Target& target)
@@ -180,12 +192,6 @@ class Vectorizer {
         return r;
       }
     return nullptr;
-  }
-
-  static Node widen(Node n, int lanes) {
-    if (n->dtype.lanes == lanes) return n;
-    if (n->is_const()) return make(Op::Const, n->dtype.vec(lanes), {}, n->payload);
-    return make(Op::Broadcast, n->dtype.vec(lanes), {n});
   }
 
   Node expanded(Node n) {
@@ -317,12 +323,6 @@ class Vectorizer {
       return make(Op::Store, kVoid, {(*this)(n->src(0)), (*this)(from), parts[0]}, n->payload);
     }
     return nullptr;
-  }
-
-  static Node in_turn(Node a, Node b) {
-    std::vector<int64_t> lanes;
-    for (int i = 0; i < a->dtype.lanes; ++i) lanes.insert(lanes.end(), {i, i + a->dtype.lanes});
-    return make(Op::Shuffle, a->dtype.vec(2 * a->dtype.lanes), {a, b}, Ints(lanes));
   }
 
   // A square tile of 2^n rows that lies across: rows are loaded whole, along the unrolled range,

@@ -67,6 +67,52 @@ class Pipeliner {
   }
 };
 
+int id_of(Node range) { return range->arg<RangeArg>().id; }
+
+bool is_computed_in_loops(Node n) { return n->op == Op::Reduce || n->op == Op::Stage; }
+
+// By number, not by address: the text of a kernel is the same in every run.
+void sort_by_number(std::vector<Node>& nodes) {
+  std::sort(nodes.begin(), nodes.end(), [](Node a, Node b) { return a->id < b->id; });
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+}
+
+bool is_computed(const Block* at, Node reduce) {
+  for (; at; at = at->parent)
+    if (at->computed.contains(reduce)) return true;
+  return false;
+}
+
+bool is_shared_by_threads(Node reduce) {
+  const auto own = reduce->srcs().subspan(1);
+  return std::any_of(own.begin(), own.end(), is_of_grid);
+}
+
+Block* add_child(Block* at, Node range) {
+  auto block = std::make_unique<Block>();
+  block->range = range;
+  block->parent = at;
+  block->open = at->open | (range ? range->ranges : 0);
+  block->position = static_cast<int>(at->children.size());
+  at->children.push_back(std::move(block));
+  return at->children.back().get();
+}
+
+// One open loop while the program is written: what it has defined, and its text so far.
+struct Scope {
+  explicit Scope(Block* b) : block(b) {}
+  Block* block;
+  NodeMap<char> defined;
+  std::vector<Node> text;
+};
+
+// What reductions and stages a value waits for.
+struct Dependences {
+  NodeMap<std::vector<Node>> direct;   // without passing another one
+  NodeMap<std::vector<Node>> all;      // of an item, by way of others too
+  NodeMap<std::vector<Node>> running;  // whose accumulators it reads while their loops go on
+};
+
 class Linearizer {
  public:
   explicit Linearizer(Node sink) {
@@ -76,11 +122,11 @@ class Linearizer {
     for (Node n : order) {
       if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
       if (n->op == Op::Matrix) matrix_ = n;
-      if (is_running(n) && !depends_.contains(running_reduce(n))) {
+      if (is_running(n) && !on_.direct.contains(running_reduce(n))) {
         collect_depends(running_reduce(n));
         items.push_back(running_reduce(n));
       }
-      const bool is_known = depends_.contains(n);
+      const bool is_known = on_.direct.contains(n);
       collect_depends(n);
       if ((is_computed_in_loops(n) && !is_known) || n->op == Op::Store) items.push_back(n);
     }
@@ -111,9 +157,6 @@ class Linearizer {
   }
 
  private:
-  static int id_of(Node range) { return range->arg<RangeArg>().id; }
-  static bool is_computed_in_loops(Node n) { return n->op == Op::Reduce || n->op == Op::Stage; }
-
   // Reductions and stages that a node's value needs directly, without passing another one.
   void collect_depends(Node n) {
     if (n->op == Op::Range || n->is_const()) return;
@@ -123,19 +166,19 @@ class Linearizer {
       running.push_back(running_reduce(n));
     } else {
       for (Node s : n->srcs()) {
-        if (const auto* more = beside_.find(s))
+        if (const auto* more = on_.running.find(s))
           running.insert(running.end(), more->begin(), more->end());
         if (is_computed_in_loops(s))
           found.push_back(s);
         else
-          found.insert(found.end(), depends_[s].begin(), depends_[s].end());
+          found.insert(found.end(), on_.direct[s].begin(), on_.direct[s].end());
       }
     }
     sort_by_number(found);
-    depends_[n] = std::move(found);
+    on_.direct[n] = std::move(found);
     if (running.empty()) return;
     sort_by_number(running);
-    beside_[n] = std::move(running);
+    on_.running[n] = std::move(running);
   }
 
   // A store over what other items read waits for what these wait for: then it is in the same loop
@@ -159,33 +202,27 @@ class Linearizer {
     }
     for (Node store : order) {
       if (store->op != Op::Store) continue;
-      std::vector<Node>& waits = depends_[store];
+      std::vector<Node>& waits = on_.direct[store];
       for (Node reader : readers[store->src(0)->ints()[0]]) {
         const std::vector<Node> more =
-            is_computed_in_loops(reader) ? std::vector<Node>{reader} : *depends_.find(reader);
+            is_computed_in_loops(reader) ? std::vector<Node>{reader} : *on_.direct.find(reader);
         waits.insert(waits.end(), more.begin(), more.end());
       }
       sort_by_number(waits);
     }
   }
 
-  // By number, not by address: the text of a kernel is the same in every run.
-  static void sort_by_number(std::vector<Node>& nodes) {
-    std::sort(nodes.begin(), nodes.end(), [](Node a, Node b) { return a->id < b->id; });
-    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-  }
-
   // All reductions that an item needs, directly or by way of others, in order of creation: each
   // after those that it needs itself.
   void collect_needs(const std::vector<Node>& items) {
     for (Node item : items) {
-      std::vector<Node> all = depends_[item];
-      for (Node d : depends_[item]) {
-        const std::vector<Node>& more = *needs_.find(d);
+      std::vector<Node> all = on_.direct[item];
+      for (Node d : on_.direct[item]) {
+        const std::vector<Node>& more = *on_.all.find(d);
         all.insert(all.end(), more.begin(), more.end());
       }
       sort_by_number(all);
-      needs_[item] = std::move(all);
+      on_.all[item] = std::move(all);
     }
   }
 
@@ -194,7 +231,7 @@ class Linearizer {
   void order_ranges(const std::vector<Node>& items) {
     std::array<uint64_t, 64> before{};  // per range: those that must come outside of it
     for (Node item : items)
-      for (Node d : needs_[item])
+      for (Node d : on_.all[item])
         for (Node r : ranges_)
           if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
     std::sort(ranges_.begin(), ranges_.end(), [](Node a, Node b) { return id_of(a) < id_of(b); });
@@ -247,7 +284,7 @@ class Linearizer {
   }
 
   void require(Block* at, Node item) {
-    for (Node d : depends_[item]) {
+    for (Node d : on_.direct[item]) {
       if (is_computed(at, d) || at->tried.contains(d)) continue;
       at->tried[d] = 1;
       place(at, d);
@@ -260,7 +297,7 @@ class Linearizer {
     require(at, d);  // may be complete further out than d itself
     if (d->ranges & ~at->open) return;
     const std::vector<Node> loops = own_loops(d);
-    if (const auto* running = beside_.find(d))
+    if (const auto* running = on_.running.find(d))
       for (Node r : *running)
         if (r != d && !loops.empty() && closes(r, loops[0]) && !is_computed(at, r)) place(at, r);
     Block* outermost = child_for(at, loops.empty() ? nullptr : loops[0], d);
@@ -271,45 +308,20 @@ class Linearizer {
     at->computed[d] = outermost->position;
   }
 
-  static bool closes(Node reduce, Node range) {
-    const auto own = reduce->srcs().subspan(1);
-    return std::find(own.begin(), own.end(), range) != own.end();
-  }
-
-  static bool is_computed(const Block* at, Node reduce) {
-    for (; at; at = at->parent)
-      if (at->computed.contains(reduce)) return true;
-    return false;
-  }
-
   // An existing loop over the range that comes after all that the item needs, or a new one.
   Block* child_for(Block* at, Node range, Node item) {
     int first = 0;
-    for (Node d : needs_[item])
+    for (Node d : on_.all[item])
       if (const int* position = at->computed.find(d)) first = std::max(first, *position + 1);
-    if (const auto* running = beside_.find(item))
+    if (const auto* running = on_.running.find(item))
       for (Node d : *running)
         if (const int* position = at->computed.find(d)) first = std::max(first, *position);
     for (size_t i = static_cast<size_t>(first); i < at->children.size(); ++i)
       if (at->children[i]->range == range &&
           (range || (at->children[i]->fills > 0) == is_stage(item)))
         return at->children[i].get();
-    auto block = std::make_unique<Block>();
-    block->range = range;
-    block->parent = at;
-    block->open = at->open | (range ? range->ranges : 0);
-    block->position = static_cast<int>(at->children.size());
-    at->children.push_back(std::move(block));
-    return at->children.back().get();
+    return add_child(at, range);
   }
-
-  // One open loop while the program is written: what it has defined, and its text so far.
-  struct Scope {
-    explicit Scope(Block* b) : block(b) {}
-    Block* block;
-    NodeMap<char> defined;
-    std::vector<Node> text;
-  };
 
   // The outermost scope in which all loops that the node depends on are open.
   Scope& scope_of(Node n) {
@@ -322,7 +334,7 @@ class Linearizer {
       expect(i + 1 < scopes_.size(), "a value is needed outside of its loops");
     }
     // A reduction's value exists from where its loops have ended.
-    for (Node d : depends_[n])
+    for (Node d : on_.direct[n])
       while (depth < scopes_.size() && !is_defined(d, depth)) ++depth;
     expect(depth < scopes_.size(), "a reduction is needed before its loops");
     auto at = scopes_.begin();
@@ -380,7 +392,7 @@ class Linearizer {
         need_branches(s, seen);
     // What an accumulator holds before the iteration is read before it is updated.
     for (Node item : block.updates)
-      if (const auto* before = beside_.find(item))
+      if (const auto* before = on_.running.find(item))
         for (Node r : *before)
           if (std::find(block.updates.begin(), block.updates.end(), r) != block.updates.end())
             need(make(Op::Prefix, r->dtype, r->srcs(), r->payload));
@@ -450,19 +462,12 @@ class Linearizer {
     }
   }
 
-  static bool is_shared_by_threads(Node reduce) {
-    const auto own = reduce->srcs().subspan(1);
-    return std::any_of(own.begin(), own.end(), is_of_grid);
-  }
-
   Node matrix_ = nullptr;  // first of all statements
   std::vector<Ahead> ahead_;
   Block root_;
   std::vector<Node> grid_;    // ranges that are no loops: open everywhere
   std::vector<Node> ranges_;  // loops
-  NodeMap<std::vector<Node>> depends_;
-  NodeMap<std::vector<Node>> needs_;
-  NodeMap<std::vector<Node>> beside_;  // reductions whose running accumulators a value reads
+  Dependences on_;
   std::vector<Scope> scopes_;
   std::vector<Node> body_;
 };

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "codegen/kernel/lengths.h"
-#include "codegen/lower.h"
 #include "codegen/options/fragments.h"
+#include "codegen/passes/passes.h"
 #include "runtime/analysis/axis_map.h"
 #include "runtime/analysis/views.h"
 #include "runtime/device/lru.h"
@@ -17,6 +17,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
+#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
@@ -32,13 +33,25 @@ Node term_of(Node sum) {
 }
 
 // What the kernel of a chain's last product computes.
-class Walk {
+struct ChainParts {
+  std::set<Node> scores;   // products
+  std::set<Node> rows;     // reductions that terms of the last product need
+  std::set<Node> inside;   // what depends on the scores and is as large, they themselves included
+  std::set<Node> views;    // of the last product's term
+  std::set<Node> of_rows;  // made of rows, one for each
+};
+
+class Walk : public ChainParts {
  public:
   // `taken`: reductions that another chain computes.
   Walk(Node product, const std::set<Node>& taken) : product_(product), taken_(&taken) {}
 
   // Whether it may be the last of a chain.
   bool run() {
+    int summed = 0;
+    for (int i = 0; i < product_->rank; ++i)
+      summed += is_summed(i) && product_->src(0)->shape()[i] > 1;
+    if (summed != 1) return false;
     AxisMap axes(static_cast<size_t>(product_->rank));
     for (int i = 0; i < product_->rank; ++i) axes[static_cast<size_t>(i)] = i;
     Node mul = product_->src(0);
@@ -76,40 +89,15 @@ class Walk {
     }
   }
 
-  // Whether a value of the scores' size is reduced to one for each row by this.
-  bool is_sum_of_rows(Node user, Node of) const {
-    const auto at = axes_.find(of);
-    if (user->op != Op::ReduceAxis || at == axes_.end() || user->dtype != kF32) return false;
-    for (int i = 0; i < user->rank; ++i) {
-      const bool reduced = user->arg<ReduceArg>().axes >> i & 1;
-      if (of->shape()[i] > 1 && reduced != is_summed(at->second[static_cast<size_t>(i)]))
-        return false;
-    }
-    return true;
-  }
-
   Node product() const { return product_; }
-
-  // Whether the scores are those of another chain, with the same rows, and nothing is reduced along
-  // these but by the products.
-  bool goes_with(const Walk& other) const {
-    if (!rows.empty() || !other.rows.empty()) return false;
-    const auto is_shared = [&](Node s) { return other.scores.count(s) != 0; };
-    const auto is_same = [&](Node s) {
-      const AxisMap &a = axes_.at(s), &b = other.axes_.at(s);
-      for (size_t i = 0; i < a.size(); ++i)
-        if (is_summed(a[i]) != other.is_summed(b[i])) return false;
-      return true;
-    };
-    return std::all_of(scores.begin(), scores.end(), is_shared) &&
-           std::all_of(scores.begin(), scores.end(), is_same);
+  bool is_summed(int axis) const {
+    return axis >= 0 && (product_->arg<ReduceArg>().axes >> axis & 1);
   }
-
-  std::set<Node> scores;   // products
-  std::set<Node> rows;     // reductions that terms of the last product need
-  std::set<Node> inside;   // what depends on the scores and is as large, they themselves included
-  std::set<Node> views;    // of the last product's term
-  std::set<Node> of_rows;  // made of rows, one for each
+  // Axes of a visited value, as those of the product's term; nullptr for any other.
+  const AxisMap* axes_of(Node n) const {
+    const auto at = axes_.find(n);
+    return at == axes_.end() ? nullptr : &at->second;
+  }
 
  private:
   // Whether a score is a short sum, and a row of results too: more than that is stored instead.
@@ -120,12 +108,9 @@ class Walk {
                        [&](Node s) { return numel(s->src(0)->shape()) <= kMaxTerms * size_; });
   }
 
-  bool is_summed(int axis) const {
-    return axis >= 0 && (product_->arg<ReduceArg>().axes >> axis & 1);
-  }
   int summed_axis() const {
     int axis = 0;
-    while (!is_summed(axis)) ++axis;
+    while (!is_summed(axis) || product_->src(0)->shape()[axis] == 1) ++axis;
     return axis;
   }
   bool is_along(const AxisMap& axes) const {
@@ -150,10 +135,8 @@ class Walk {
     for (Node c : conflicts_)
       if (depends_on_scores(c)) return false;
     for (const auto& [v, at] : axes_)
-      if (depends_on_scores(v) && !rows.count(v) && is_along(at)) inside.insert(v);
+      if (depends_on_scores(v) && !rows.count(v)) (is_along(at) ? inside : of_rows).insert(v);
     inside.insert(above.begin(), above.end());
-    for (const auto& [v, at] : axes_)
-      if (depends_on_scores(v) && !rows.count(v) && !is_along(at)) of_rows.insert(v);
     return true;
   }
 
@@ -258,6 +241,31 @@ class Walk {
   NodeMap<char> depends_;
 };
 
+// Whether a value of the scores' size is reduced to one for each row by this.
+bool is_sum_of_rows(const Walk& walk, Node user, Node of) {
+  const AxisMap* axes = walk.axes_of(of);
+  if (user->op != Op::ReduceAxis || !axes || user->dtype != kF32) return false;
+  for (int i = 0; i < user->rank; ++i) {
+    const bool reduced = user->arg<ReduceArg>().axes >> i & 1;
+    if (of->shape()[i] > 1 && reduced != walk.is_summed((*axes)[static_cast<size_t>(i)]))
+      return false;
+  }
+  return true;
+}
+
+// Whether the scores are those of another chain, with the same rows, and nothing is reduced along
+// these but by the products.
+bool go_together(const Walk& a, const Walk& b) {
+  if (!a.rows.empty() || !b.rows.empty()) return false;
+  return std::ranges::all_of(a.scores, [&](Node s) {
+    if (!b.scores.count(s)) return false;
+    const AxisMap &x = *a.axes_of(s), &y = *b.axes_of(s);
+    for (size_t i = 0; i < x.size(); ++i)
+      if (a.is_summed(x[i]) != b.is_summed(y[i])) return false;
+    return true;
+  });
+}
+
 Node param(int slot, Node like) {
   Shape dims{slot};
   dims.insert(dims.end(), like->shape().begin(), like->shape().end());
@@ -326,7 +334,8 @@ bool has_options(NodeRef kernel, const Target& target) {
   {
     Arena arena;
     ArenaScope scope(arena);
-    any = choose_chain_options(loops_of(kernel.get(), target), target).has_value();
+    Node loops = find_scans(merge_ranges(simplify(to_ranges(kernel.get())), target));
+    any = choose_chain_options(loops, target).has_value();
   }
   std::lock_guard lock(mutex);
   return known.insert(key, {std::move(kernel), any}, 256).second;
@@ -368,7 +377,7 @@ class Finder {
     }
     for (const auto& [a, all] : found_)
       for (const auto& [b, part] : found_)
-        if (a != b && part.goes_with(all) && targets_.device_of(a) == targets_.device_of(b) &&
+        if (a != b && go_together(part, all) && targets_.device_of(a) == targets_.device_of(b) &&
             has_options(kernel_of({&all, &part}), targets_.of(a)))
           out.together.emplace_back(a, b);
     return out;
@@ -389,7 +398,7 @@ class Finder {
     for (Node v : walk.inside)
       if (const auto* users = uses_.of(v))
         for (Node user : *users)
-          if (!walk.rows.count(user) && walk.is_sum_of_rows(user, v)) out.push_back(user);
+          if (!walk.rows.count(user) && is_sum_of_rows(walk, user, v)) out.push_back(user);
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;

@@ -149,9 +149,7 @@ class Fuser {
 
   // Rows that are visited several times must stay in a core's own cache.
   static constexpr int64_t kRowElements = 128 << 10;
-  static constexpr int64_t kSmallWork = 16384;      // too little to be worth dividing among cores
   static constexpr int64_t kFewElements = 1 << 17;  // read in any order in no more than a launch
-  static constexpr size_t kMaxReads = 48;           // arguments of a kernel
   static constexpr int kLargest = 1000;             // size of a kernel that is made of two
   static constexpr int kTranscendental = 20;        // operations of a CPU
   static constexpr int64_t kManyResults = 1 << 20;  // of a product: worth a kernel more
@@ -163,7 +161,6 @@ class Fuser {
 
   // Constants, which kernels of several devices may read, have none.
   int device_of(const Kernel& k) const { return targets_.device_of(k.outputs[0]); }
-  static bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
 
   // A chain's reductions into the kernel of its last product, where nothing between them is
   // computed by another one.
@@ -314,13 +311,6 @@ class Fuser {
         return false;
     }
     return !reaches_otherwise(p, c) && (from.is_chain || loops_nest(p, c));
-  }
-
-  // What has little to do may as well be done in the loops of others that visit as many elements.
-  static bool is_small_sibling(Node out, const Kernel& k) {
-    const Node other = k.outputs[0];
-    return out->rank == other->rank && same(out->shape(), other->shape()) &&
-           numel(out->shape()) <= kSmallWork;
   }
 
   // Whether all of kernel c is sent to other devices, made element by element of what p computes,
@@ -511,28 +501,11 @@ class Fuser {
         const int i = static_cast<int>(a), j = static_cast<int>(b);
         if (!kernels_[b].alive || (sums && kernels_[a].outputs[0]->op != Op::ReduceAxis)) continue;
         if (is_sent(kernels_[a]) != is_sent(kernels_[b])) continue;
-        if (are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j)) merge(j, i);
+        if (device_of(kernels_[a]) == device_of(kernels_[b]) &&
+            are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j))
+          merge(j, i);
       }
     }
-  }
-
-  bool are_siblings(const Kernel& a, const Kernel& b) const {
-    Node x = a.outputs[0], y = b.outputs[0];
-    if (device_of(a) != device_of(b) || a.is_gemm || b.is_gemm || !can_join(x) || !can_join(y))
-      return false;
-    if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
-    if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
-    for (Node n : a.outputs)
-      if (!same(n->shape(), x->shape())) return false;
-    if (b.outputs.size() > 1) return false;
-    if (x->op == Op::ReduceAxis && (!same(x->src(0)->shape(), y->src(0)->shape()) ||
-                                    x->arg<ReduceArg>().axes != y->arg<ReduceArg>().axes))
-      return false;
-    if (a.reads.size() + b.reads.size() > kMaxReads) return false;
-    for (const Read& r : a.reads)
-      for (const Read& s : b.reads)
-        if (r.leaf == s.leaf && numel(r.leaf->shape()) * 2 > a.work) return true;
-    return false;
   }
 
   // --- result ----------------------------------------------------------------------------------
@@ -594,14 +567,6 @@ class Fuser {
       g.after.insert(g.after.end(), before.begin(), before.end());
     }
     return g;
-  }
-
-  // The element at the very place of the output's: safe to overwrite while it is read.
-  static bool is_own_element(Node n, const AxisMap& axes, Node out) {
-    if (!same(n->shape(), out->shape())) return false;
-    for (int i = 0; i < out->rank; ++i)
-      if (out->shape()[i] != 1 && axes[i] != i) return false;
-    return true;
   }
 
   std::vector<Node> roots_, order_;

@@ -111,4 +111,35 @@ bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t re
   return values.size() + 2 * kept > kMax;
 }
 
+bool are_siblings(const FusedKernel& a, const FusedKernel& b) {
+  Node x = a.outputs[0], y = b.outputs[0];
+  if (a.is_gemm || b.is_gemm || !can_join(x) || !can_join(y)) return false;
+  if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
+  if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
+  for (Node n : a.outputs)
+    if (!same(n->shape(), x->shape())) return false;
+  if (b.outputs.size() > 1) return false;
+  if (x->op == Op::ReduceAxis && (!same(x->src(0)->shape(), y->src(0)->shape()) ||
+                                  x->arg<ReduceArg>().axes != y->arg<ReduceArg>().axes))
+    return false;
+  if (a.reads.size() + b.reads.size() > kMaxReads) return false;
+  for (const Read& r : a.reads)
+    for (const Read& s : b.reads)
+      if (r.leaf == s.leaf && numel(r.leaf->shape()) * 2 > a.work) return true;
+  return false;
+}
+
+bool is_small_sibling(Node out, const FusedKernel& k) {
+  const Node other = k.outputs[0];
+  return out->rank == other->rank && same(out->shape(), other->shape()) &&
+         numel(out->shape()) <= kSmallWork;
+}
+
+bool is_own_element(Node n, const AxisMap& axes, Node out) {
+  if (!same(n->shape(), out->shape())) return false;
+  for (int i = 0; i < out->rank; ++i)
+    if (out->shape()[i] != 1 && axes[static_cast<size_t>(i)] != i) return false;
+  return true;
+}
+
 }  // namespace tiny

@@ -31,6 +31,11 @@ struct FusedKernel {
   uint64_t changed = 0, examined = 0;  // when it was made, when merge_rows() looked at it
 };
 
+constexpr int64_t kSmallWork = 16384;  // too little to be worth dividing among cores
+constexpr size_t kMaxReads = 48;       // arguments of a kernel
+
+inline bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
+
 bool has_reduce(const FusedKernel& k);
 bool is_read(const FusedKernel& k, Node n);
 
@@ -49,6 +54,16 @@ bool is_of_rows(const FusedKernel& from, const FusedKernel& to);
 // columns do, or the pixels of a channel where channels are innermost. A block that has a row to
 // itself would read a few bytes of each line.
 bool lie_apart(const FusedKernel& from, const FusedKernel& to);
+
+// Whether two kernels of one device visit the same elements and share an input: one pass over it
+// serves both.
+bool are_siblings(const FusedKernel& a, const FusedKernel& b);
+
+// What has little to do may as well be done in the loops of others that visit as many elements.
+bool is_small_sibling(Node out, const FusedKernel& k);
+
+// The element at the very place of the output's: safe to overwrite while it is read.
+bool is_own_element(Node n, const AxisMap& axes, Node out);
 
 // Whether much is read and written beside a product of so many results, as by an optimizer with two
 // averages: matrix units stand still meanwhile, and tiles of their results take compilers long.

@@ -131,6 +131,17 @@ bool attention(Draw& d, Step& s) {
   return s.in[1] >= 0 && s.in[2] >= 0;
 }
 
+// Queries, keys and values of 16-bit floats, long enough for tensor cores.
+bool halves(Draw& d, Step& s) {
+  if (d.gradient()) return false;
+  const DType t = d.one_of({kBF16, kF16});
+  const int64_t rows = d.between(16, 40), columns = d.between(16, d.most() / rows);
+  s.in = {d.leaf({rows, 16}, t), d.leaf({columns, 16}, t),
+          d.leaf({columns, 8 * d.between(1, 2)}, t)};
+  s.i = d.below(2);
+  return std::min({s.in[0], s.in[1], s.in[2]}) >= 0;
+}
+
 bool resample(Draw& d, Step& s) {
   const int x = real_of_rank(d, 3, 3);
   s.in = {x};
@@ -190,6 +201,11 @@ std::vector<Row> network_rows() {
       {"cross_entropy", 2, "", classes, TINY_EXPRESSION(cross_entropy(x, y))},
       {"bce", 1, "", targets, TINY_EXPRESSION(binary_cross_entropy_with_logits(x, y.sigmoid()))},
       {"kl_div", 1, "", targets, TINY_EXPRESSION(kl_div(x.log_softmax(-1), y.softmax(-1)))},
+      {"chain", 2, "", halves,
+       TINY_EXPRESSION(scaled_dot_product_attention(x, y, z, {.is_causal = i != 0}))},
+      {"softmax_product", 2, "", halves,
+       TINY_EXPRESSION(
+           (x.matmul(y.transpose(0, 1), kF32) * 0.25).softmax(-1).to(x.dtype()).matmul(z))},
       {"attention", 4, "", attention,
        TINY_EXPRESSION(scaled_dot_product_attention(x, y, z, {.is_causal = i != 0}))},
   };

@@ -203,6 +203,51 @@ TEST_CASE("chains: attention with masks of all kinds") {
   check_attention({1, 1, 72, 64}, causal, "EMU:HIP:gfx942");
 }
 
+TEST_CASE("chains: attention of random sizes and masks") {
+  for (int turn = 0; turn < 10; ++turn) {
+    const uint64_t seed = std::random_device()();
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+    const int64_t kv = 1 + below(2), groups = 1 + below(2), queries = 16 + below(90),
+                  keys = 16 + below(90), width = 16 * (1 + below(3)), columns = 8 * (1 + below(5));
+    const DType half = below(2) ? kBF16 : kF16;
+    AttentionOptions o;
+    o.enable_gqa = true;
+    o.is_causal = below(2);
+    if (below(3) == 0) o.window = {below(50), below(50)};
+    if (below(3) == 0) o.softcap = 3.0;
+    if (below(3) == 0) o.scale = 0.3;
+    const int64_t kind = below(3);  // of a mask: none, bool, float
+    const auto attended = [&](const std::string& device, DType t, std::vector<Tensor>& gradients) {
+      manual_seed(seed);
+      const auto leaf = [&](const Shape& shape) {
+        return Tensor::randn(shape).to(half).to(t).to(device).realize();
+      };
+      Tensor q = leaf({1, kv * groups, queries, width}), k = leaf({1, kv, keys, width}),
+             v = leaf({1, kv, keys, columns}), z = leaf({1, kv * groups, queries, columns});
+      AttentionOptions here = o;
+      const Tensor noise = Tensor::randn({queries, keys}).to(half).to(kF32).to(device).realize();
+      if (kind == 1) here.mask = noise > -1.0;
+      if (kind == 2) here.mask = noise.to(t);
+      for (Tensor* x : {&q, &k, &v}) x->requires_grad_();
+      const Tensor out = scaled_dot_product_attention(q, k, v, here);
+      // Rows that are masked throughout are NaN, and left alone.
+      where(out == out, out * z, 0).sum().backward();
+      gradients = {q.grad(), k.grad(), v.grad()};
+      return where(out == out, out, 0);
+    };
+    std::vector<Tensor> on, off;
+    const Tensor a = attended("EMU:CUDA:sm_90a", half, on), b = attended("CPU", kF64, off);
+    CHECK(largest_difference(a, b) < 0.02);
+    const bool is_open = !o.window && kind != 1;
+    for (size_t i = 0; is_open && i < 3; ++i) {
+      CAPTURE(i);
+      CHECK(largest_difference(on[i], off[i]) < 0.03);
+    }
+  }
+}
+
 TEST_CASE("chains: products that something else reads stay on their own") {
   manual_seed(1);
   const char* device = "EMU:CUDA:sm_90a";

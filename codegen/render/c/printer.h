@@ -57,7 +57,6 @@ class CPrinter {
   void barrier(Node n);
   void declare_accumulator(Node reduce);
   void update(Node reduce);
-  void add_fragments(Node term, Str acc);
   std::string among_threads(const char* what, Node n, const std::string& x);
   void group(Node reduce);
   void prefix(Node n);

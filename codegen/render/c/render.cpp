@@ -250,17 +250,6 @@ void CPrinter::declare_accumulator(Node reduce) {
   line(cat(type(reduce->dtype), " ", name, " = ", bare(value(start)), ";"));
 }
 
-// Products of fragments, the innermost first.
-void CPrinter::add_fragments(Node term, Str acc) {
-  if (Node below = fragment_below(term)) {
-    if (accumulated_.contains(below))
-      add_fragments(below, acc);
-    else
-      line(cat(acc, " = ", combine(Op::Add, term->dtype, acc, value(below)), ";"));
-  }
-  line(cat(acc, " = ", mma(term, acc), ";"));
-}
-
 void CPrinter::update(Node reduce) {
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce];
@@ -271,7 +260,18 @@ void CPrinter::update(Node reduce) {
   if (adds_product(reduce))
     return line(
         cat(acc, " = ", mul_add(term->dtype, value(term->src(0)), value(term->src(1)), acc), ";"));
-  if (accumulated_.contains(term) && term->is(Op::Mma)) return add_fragments(term, acc);
+  if (accumulated_.contains(term)) {  // products of fragments, the innermost first
+    std::vector<Node> products;
+    Node rest = term;
+    for (; rest && accumulated_.contains(rest); rest = fragment_below(rest))
+      products.push_back(rest);
+    if (rest) line(cat(acc, " = ", combine(Op::Add, rest->dtype, acc, value(rest)), ";"));
+    while (!products.empty()) {
+      line(cat(acc, " = ", mma(products.back(), acc), ";"));
+      products.pop_back();
+    }
+    return;
+  }
   const bool twice = op == Op::Max || op == Op::Min;
   const std::string v = twice ? named(reduce->src(0)) : value(reduce->src(0));
   line(cat(acc, " = ", bare(combine(op, reduce->dtype, acc, v)), ";"));

@@ -87,27 +87,19 @@ class AmdPrinter : public LlvmPrinter {
     switch (n->op) {
       case Op::Stage: return;
       case Op::Barrier: return barrier();
-      case Op::Fetch: {
-        Node store = n->src(0);
-        values_[store->src(2)] = load(store->src(2));
-        return this->store(store);
-      }
+      case Op::Fetch: values_[n->src(0)->src(2)] = load(n->src(0)->src(2)); return store(n->src(0));
       case Op::Group: return group(n->src(0));
-      case Op::Prefix:
-        values_[n] = is_running(n) ? accumulated(running_reduce(n)) : prefix(n);
-        return;
+      case Op::Prefix: values_[n] = prefix(n); return;
       case Op::Mma:
-        if (!added_.contains(n))
-          values_[n] = mma(
-              n, adds_fragment(n) ? value(n->srcs().back()) : splat_text(n->dtype, double_bits(0)));
+        if (!added_.contains(n)) values_[n] = mma(n, "");
         return;
       default: return LlvmPrinter::statement(n);
     }
   }
 
   bool is_sum_of_fragments(Node reduce) const {
-    return reduce->src(0)->is(Op::Mma) && !adds_fragment(reduce->src(0)) &&
-           reduce->arg<OpArg>().op == Op::Add && single_use_(reduce->src(0));
+    return is_fragment_product(reduce->src(0)) && reduce->arg<OpArg>().op == Op::Add &&
+           single_use_(reduce->src(0));
   }
 
   std::string number(const char* what, size_t dimension) {
@@ -390,9 +382,11 @@ class AmdPrinter : public LlvmPrinter {
     return vector_of(count, unit.dtype == kF32 ? "float" : unit.dtype == kF16 ? "half" : "i16");
   }
 
-  // The product of two fragments plus `c`.
-  std::string mma(Node n, Str c) {
+  // The product of two fragments plus `c`, or plus what it is added to.
+  std::string mma(Node n, std::string c) {
     const MmaUnit& unit = mma_unit(n);
+    if (c.empty())
+      c = adds_fragment(n) ? value(n->srcs().back()) : splat_text(n->dtype, double_bits(0));
     const bool is_mfma = std::string_view(unit.intrinsic).find("mfma") != std::string_view::npos;
     const std::string operand = operand_type(unit, is_mfma);
     const auto elements = [&](int begin, int count) {
@@ -599,6 +593,7 @@ class AmdPrinter : public LlvmPrinter {
 
   // The combined values of the group's earlier threads.
   std::string prefix(Node n) {
+    if (is_running(n)) return accumulated(running_reduce(n));
     const DType t = n->dtype;
     const Op op = combine_op(n->arg<OpArg>().op, t);
     const Meeting m = meet(n);

@@ -55,7 +55,6 @@ class LlvmPrinter {
   void open_block(Str label);
   std::string value(Node n) const;
   std::string typed(Node n) const { return llvm_text::type_of(n->dtype) + " " + value(n); }
-  // The intrinsic's declaration is its call without the values.
   std::string intrinsic(Str flags, Str result, Str name, const std::vector<std::string>& types,
                         const std::vector<std::string>& values);
   std::string declarations() const;
