@@ -47,11 +47,27 @@ class GpuTuner : protected Tuner {
   int aligned_lanes(int id);
   static Ids without(Ids ids, int id);
   static void make_last(Ids& ids, int id);
+  // Whether a thread's vector of the stored dtype takes more than 16 bytes: each store instruction
+  // then writes every second 16 bytes of the warp's span (measurements.md: stores_wide).
+  bool stores_wide(int v) const;
+  // The range of the set along which most accesses are contiguous.
+  int vector_range(const Ids& set) const;
+  // The outer ranges over blocks of so many threads, of which `threads` are taken already.
+  void blocks_of(const Ids& outer, int64_t threads, int64_t block = kBlock);
   // Binds a vector off the range; where it was no more than that it is gone from `rest`.
   void vector(int v, Ids& rest);
 
   int last_ = -1;  // the thread range that is x
 };
+
+// Schedules GEMMs and convolutions on the ordinary arithmetic units of a GPU, operands in memory.
+// Each thread computes a tile of results; loads come through L1, which serves a line to all threads
+// of a warp at once. A cost model chooses among the tiles. Nothing where the kernel is no single
+// sum of products, whose operands several results share.
+std::optional<Choice> choose_product_options(Node sink, const Target& target);
+
+// Nothing for a kernel that reduces, or whose stores have not all the same loops.
+std::optional<Choice> choose_stream_options(Node sink, const Target& target);
 
 // Schedules reductions whose results are contiguous along `column`: each thread reduces on its own,
 // GEMMs with a tile of results per thread, or threads of a block share a sum. `narrow`: only the

@@ -1,4 +1,4 @@
-#include "codegen/heuristics/gpu_product.h"
+#include "codegen/heuristics/gpu.h"
 
 #include <algorithm>
 #include <array>

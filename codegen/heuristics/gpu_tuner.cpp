@@ -164,4 +164,33 @@ void GpuTuner::vector(int v, Ids& rest) {
   bind(inner, RangeKind::Vector);
   if (inner == v) rest = without(rest, v);
 }
+bool GpuTuner::stores_wide(int v) const {
+  return lanes_ > 1 && std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+           return a.node->op == Op::Store && stride(a.node, v) == 1 &&
+                  element_size(a) * lanes_ > 16;
+         });
+}
+
+int GpuTuner::vector_range(const Ids& set) const {
+  int best = set.back();
+  double best_score = -1;
+  for (int id : set) {
+    double score = 0;
+    for (const Access& a : accesses_)
+      if ((a.enclosing >> id & 1) && stride_in_block(a.node, range(id), 4) == 1) score += a.count;
+    if (score >= best_score) {
+      best = id;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+void GpuTuner::blocks_of(const Ids& outer, int64_t threads, int64_t block) {
+  if (outer.empty()) return;
+  const int m = merge(outer);
+  if (threads >= kBlock / 2) return bind(m, RangeKind::Block);
+  spread(m, std::max<int64_t>(1, block / std::max<int64_t>(threads, 1)));
+}
+
 }  // namespace tiny
