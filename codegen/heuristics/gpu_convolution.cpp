@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "codegen/heuristics/stage_tuner.h"
+#include "codegen/heuristics/gpu.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "tiny/ir/sizes.h"

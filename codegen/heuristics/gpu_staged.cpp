@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codegen/heuristics/stage_tuner.h"
+#include "codegen/heuristics/gpu.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
