@@ -179,9 +179,9 @@ $(1): $(call sources,$(1)) $(BUILD)/flags
 	  -c $(lastword $(call sources,$(1))) -o $$@
 endef
 $(foreach object,$(LIBRARY_OBJECTS),$(eval $(call compile_group,$(object))))
-ifeq ($(CONFIG),release)
-$(filter-out $(HOT:%=$(BUILD)/%/%),$(LIBRARY_OBJECTS)): EXTRA_FLAGS = -O1 $(CXXFLAGS)
-endif
+COLD_OBJECTS := $(if $(SANITIZE),,$(filter-out $(HOT:%=$(BUILD)/%/%),$(LIBRARY_OBJECTS)))
+# Private: of what an object is made of, the precompiled header would be made with its flags.
+$(COLD_OBJECTS) $(BUILD)/pch/cold.h.gch: private EXTRA_FLAGS = -O1 $(CXXFLAGS)
 
 $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -197,7 +197,7 @@ EMBEDS := $(call object,codegen/render/c/preludes.cpp)
 $(BUILD)/embedded/%.inc: %
 	@mkdir -p $(@D)
 	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@
-$(EMBEDS): EXTRA_FLAGS = -I$(BUILD)
+$(EMBEDS): private EXTRA_FLAGS = -I$(BUILD)
 $(EMBEDS): | $(EMBEDDED:%=$(BUILD)/embedded/%.inc)
 
 TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES)))
@@ -212,7 +212,9 @@ $(2): PRECOMPILED := $(1)
 $(2): $(BUILD)/pch/$(1).h.gch
 endef
 ifneq ($(PCH),0)
-$(eval $(call use_precompiled,library,$(LIBRARY_OBJECTS) $(call object,$(PROGRAM_SOURCES))))
+$(eval $(call use_precompiled,library,$(filter-out $(COLD_OBJECTS),$(LIBRARY_OBJECTS)) \
+  $(call object,$(PROGRAM_SOURCES))))
+$(if $(COLD_OBJECTS),$(eval $(call use_precompiled,cold,$(COLD_OBJECTS))))
 $(if $(filter doctest-dev,$(MISSING)),,$(eval $(call use_precompiled,tests,$(filter-out $(FUZZ_OBJECTS),$(TEST_OBJECTS)))))
 $(eval $(call use_precompiled,conformance,$(CONFORMANCE_OBJECTS)))
 endif
