@@ -98,7 +98,7 @@ PCH ?= $(if $(SANITIZE),0,1)
 # templates that they share. Each of those left alone has a name that a neighbour has as well.
 UNITY ?= 5
 ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp runtime/schedule/order.cpp \
-  tiny/nn/loss.cpp tiny/models/generate.cpp tiny/models/tokenizers/read_steps.cpp \
+  tiny/nn/loss.cpp tiny/models/generate.cpp $(addprefix tiny/models/tokenizers/,read_steps.cpp write_gguf.cpp) \
   $(addprefix tiny/models/files/formats/,gguf_writer.cpp shard_index.cpp)
 # Folders whose code works for long, on bytes or on every node of a kernel. The others decide things
 # once for a graph or a kernel, or wait for a device: -O1 takes a third off their compilation.
