@@ -3,6 +3,7 @@
 #   NO_SETUP=1                 installs nothing; builds what the packages that are there allow
 #   CI=true                    warnings are errors
 #   PCH=0                      compiles without precompiled headers, as the sanitizers' builds do
+#   UNITY=1                    compiles each source of the library alone, not with its neighbours
 #   Z3=0                       opens no z3: what intervals do not settle stays unproved
 #   PREFIX, DESTDIR, LIBDIR, INCLUDEDIR   of make install, as usual: docs/install.md
 #   CXX, CPPFLAGS, CXXFLAGS, LDFLAGS, LDLIBS as usual: CPPFLAGS=-Ifolder finds headers elsewhere
@@ -93,6 +94,17 @@ SANITIZE := $(filter -fsanitize=%,$(OPTIMIZE_$(CONFIG)))
 LAUNCHER := $(if $(shell command -v ccache),env CCACHE_PCH_EXTSUM=1 \
   CCACHE_SLOPPINESS=$(CCACHE_SLOPPINESS)$(comma)pch_defines$(comma)time_macros ccache)
 PCH ?= $(if $(SANITIZE),0,1)
+# Neighbours in a folder are compiled as one source: most of a compiler's time goes to headers and
+# templates that they share. Each of those left alone has a name that a neighbour has as well.
+UNITY ?= 5
+ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp runtime/schedule/order.cpp \
+  tiny/nn/loss.cpp tiny/models/generate.cpp $(addprefix tiny/models/tokenizers/,read_steps.cpp write_gguf.cpp) \
+  $(addprefix tiny/models/files/formats/,gguf_writer.cpp shard_index.cpp)
+# Folders whose code works for long, on bytes or on every node of a kernel. The others decide things
+# once for a graph or a kernel, or wait for a device: -O1 takes a third off their compilation.
+HOT := tiny/base tiny/ir tiny/rewrite tiny/data tiny/models/text tiny/models/tokenizers/parts \
+  tiny/models/files/formats codegen/kernel codegen/passes codegen/proof codegen/render \
+  runtime/device runtime/schedule runtime/launch runtime/jit devices/cpu devices/emulator
 MOLD := $(if $(shell command -v mold),-fuse-ld=mold)
 
 ALL_CPPFLAGS := -I. $(if $(filter 0,$(Z3)),-DTINY_Z3=0) $(CPPFLAGS)
@@ -113,6 +125,15 @@ WERROR := $(if $(filter true,$(CI)),-Werror)
 # --- Objects, library, programs ------------------------------------------------------------------
 
 object = $(1:%.cpp=$(BUILD)/%.o)
+# The objects of a folder's sources, UNITY sources each. Such an object is called by their names: of
+# other sources it is another object.
+group = $(BUILD)/$(dir $(firstword $(1)))$(subst $() $(),+,$(basename $(notdir $(1)))).o
+first = $(wordlist 1,$(UNITY),$(1))
+groups = $(if $(1),$(call group,$(call first,$(1))) \
+  $(call groups,$(wordlist $(words x $(call first,$(1))),$(words $(1)),$(1))))
+sources = $(patsubst %,$(patsubst $(BUILD)/%,%,$(dir $(1)))%.cpp,$(subst +, ,$(basename $(notdir $(1)))))
+LIBRARY_OBJECTS := $(strip $(call object,$(filter $(ALONE),$(LIBRARY_SOURCES))) \
+  $(foreach folder,$(FOLDERS),$(call groups,$(filter-out $(ALONE),$(wildcard $(folder)/*.cpp)))))
 LIBRARY := $(BUILD)/libtiny.a
 VERSION := $(shell sed -nE 's/^\#define TINY_VERSION "([0-9.]+)".*/\1/p' tiny/run/version.h)
 SHARED := $(BUILD)/libtiny.so.$(VERSION)
@@ -136,7 +157,7 @@ define write_if_changed
 endef
 
 $(BUILD)/flags: FORCE | setup
-	$(call write_if_changed,$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(TEST_FLAGS))
+	$(call write_if_changed,$(CXX) $(ALL_CPPFLAGS) $(ALL_CXXFLAGS) $(TEST_FLAGS) $(HOT))
 $(BUILD)/sources: FORCE | setup
 	$(call write_if_changed,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(CONFORMANCE_SOURCES) $(ALL_LDLIBS))
 
@@ -148,6 +169,19 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"
 	@$(LAUNCHER) $(compile) $(precompiled) -MMD -MP -c $< -o $@
+
+define compile_group
+$(1): $(call sources,$(1)) $(BUILD)/flags
+	@mkdir -p $$(@D)
+	@echo "  CXX  $(call sources,$(1))"
+	@$$(LAUNCHER) $$(compile) $$(precompiled) -Wno-subobject-linkage -MMD -MP \
+	  $(patsubst %,-include %,$(filter-out $(lastword $(call sources,$(1))),$(call sources,$(1)))) \
+	  -c $(lastword $(call sources,$(1))) -o $$@
+endef
+$(foreach object,$(LIBRARY_OBJECTS),$(eval $(call compile_group,$(object))))
+COLD_OBJECTS := $(if $(SANITIZE),,$(filter-out $(HOT:%=$(BUILD)/%/%),$(LIBRARY_OBJECTS)))
+# Private: of what an object is made of, the precompiled header would be made with its flags.
+$(COLD_OBJECTS) $(BUILD)/pch/cold.h.gch: private EXTRA_FLAGS = -O1 $(CXXFLAGS)
 
 $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -163,7 +197,7 @@ EMBEDS := $(call object,codegen/render/c/preludes.cpp)
 $(BUILD)/embedded/%.inc: %
 	@mkdir -p $(@D)
 	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@
-$(EMBEDS): EXTRA_FLAGS = -I$(BUILD)
+$(EMBEDS): private EXTRA_FLAGS = -I$(BUILD)
 $(EMBEDS): | $(EMBEDDED:%=$(BUILD)/embedded/%.inc)
 
 TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES)))
@@ -178,7 +212,9 @@ $(2): PRECOMPILED := $(1)
 $(2): $(BUILD)/pch/$(1).h.gch
 endef
 ifneq ($(PCH),0)
-$(eval $(call use_precompiled,library,$(call object,$(LIBRARY_SOURCES) $(PROGRAM_SOURCES))))
+$(eval $(call use_precompiled,library,$(filter-out $(COLD_OBJECTS),$(LIBRARY_OBJECTS)) \
+  $(call object,$(PROGRAM_SOURCES))))
+$(if $(COLD_OBJECTS),$(eval $(call use_precompiled,cold,$(COLD_OBJECTS))))
 $(if $(filter doctest-dev,$(MISSING)),,$(eval $(call use_precompiled,tests,$(filter-out $(FUZZ_OBJECTS),$(TEST_OBJECTS)))))
 $(eval $(call use_precompiled,conformance,$(CONFORMANCE_OBJECTS)))
 endif
@@ -187,12 +223,12 @@ $(BUILD)/test/%.o: EXTRA_FLAGS = $(TEST_FLAGS)
 $(TEST_OBJECTS) $(CONFORMANCE_OBJECTS) $(BUILD)/pch/tests.h.gch $(BUILD)/pch/conformance.h.gch: \
   EXTRA_FLAGS = $(TEST_FLAGS) -O0
 
-$(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources
+$(LIBRARY): $(LIBRARY_OBJECTS) $(BUILD)/sources
 	@rm -f $@
 	@$(AR) rcs $@ $(filter %.o,$^)
 
 EXPORTS := extra/install/libtiny.map
-$(SHARED): $(call object,$(LIBRARY_SOURCES)) $(BUILD)/sources $(EXPORTS)
+$(SHARED): $(LIBRARY_OBJECTS) $(BUILD)/sources $(EXPORTS)
 	@echo "  LINK $@"
 	@$(CXX) -shared $(ALL_LDFLAGS) -Wl,-soname,libtiny.so.$(basename $(VERSION)) \
 	  -Wl,--version-script=$(EXPORTS) -Wl,-Bsymbolic-functions $(filter %.o,$^) $(ALL_LDLIBS) -o $@
@@ -251,7 +287,7 @@ $(QUICKSTART): $(BUILD)/quickstart/%: $(BUILD)/quickstart/%.cpp $(LIBRARY) $(BUI
 	  -c $< -o $@.o
 	@$(CXX) $(ALL_LDFLAGS) $@.o $(LIBRARY) $(ALL_LDLIBS) -o $@
 
-OBJECTS := $(call object,$(LIBRARY_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) $(CONFORMANCE_SOURCES) \
+OBJECTS := $(LIBRARY_OBJECTS) $(call object,$(TEST_SOURCES) $(FUZZ_SOURCES) $(CONFORMANCE_SOURCES) \
   $(wildcard examples/*.cpp extra/*.cpp extra/bench/*.cpp))
 -include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d $(QUICKSTART:=.d)
 

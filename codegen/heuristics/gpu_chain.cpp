@@ -2,7 +2,7 @@
 // blocks and warps, columns in tiles along a loop that reductions roll along.
 #include <algorithm>
 
-#include "codegen/heuristics/stage_tuner.h"
+#include "codegen/heuristics/gpu.h"
 #include "codegen/options/fragments.h"
 #include "codegen/options/roll.h"
 #include "codegen/options/stage.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "codegen/heuristics/stage_tuner.h"
+#include "codegen/heuristics/gpu.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "tiny/ir/sizes.h"
@@ -24,53 +24,19 @@ std::vector<WindowPlan> all_plans() {
   return out;
 }
 
-class WindowTuner : StagingTuner {
+constexpr int64_t kMaxSteps = 10;  // of the sum over a few lines of pixels, unrolled
+
+// The loops of a convolution: windows, rows and columns of the product, what blocks count.
+class WindowLoops : protected StagingTuner {
  public:
-  WindowTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
+  WindowLoops(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
-  // Plans that take less time than that, the best first.
-  std::vector<WindowPlan> ranked(double most) {
-    std::vector<std::pair<double, WindowPlan>> timed;
-    if (begin())
-      for (const WindowPlan& plan : all_plans())
-        if (const double t = fits(plan) ? time(plan) : INFINITY; t < most)
-          timed.emplace_back(t, plan);
-    std::stable_sort(timed.begin(), timed.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<WindowPlan> out;
-    for (const auto& [t, plan] : timed) out.push_back(plan);
-    return out;
-  }
-
-  std::optional<Choice> run(const WindowPlan& plan) {
-    if (!begin() || !fits(plan)) return {};
-    if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
-    if (!multiply(plan)) return {};
-    for (const Copies& c : copies_)
-      if (!share(c)) return {};
-    const int blocks = merged(blocks_);
-    if (blocks >= 0) bind(blocks, RangeKind::Block);
-    order_kinds(lane_, sums());
-    choice_.is_gemm = true;
-    return std::move(choice_);
-  }
-
- private:
-  static constexpr int64_t kMaxCopies = 8;  // unrolled: their addresses take registers
-  static constexpr int64_t kMaxSteps = 10;  // of the sum over a few lines of pixels, unrolled
-
+ protected:
   // Ranges whose sum says what is read: of windows, where they begin and how far in they are. One
   // is a range of the sum, the other one of results.
   struct Pair {
     int sum, result;
   };
-  // Of a stage, the ranges that fill it: `count` of them from `first` on.
-  struct Copies {
-    int first, count;
-    bool padding;  // between the rows along the first side
-  };
-
-  // --- what there is -----------------------------------------------------------------------------
 
   // Fragments of other units hold other elements, and 16-bit floats are copied one by one.
   bool begin() {
@@ -154,6 +120,32 @@ class WindowTuner : StagingTuner {
     return summed > results;
   }
 
+  const MmaUnit* unit_ = nullptr;
+  int image_ = 0;  // the factor that has windows
+  std::vector<Pair> pairs_;
+  Ids rows_, columns_, sums_, blocks_;  // of the other factor, of the image, of both
+};
+
+// Whether a plan fits, and how long it takes.
+class WindowCost : protected WindowLoops {
+ public:
+  using WindowLoops::WindowLoops;
+
+  // Plans that take less time than that, the best first.
+  std::vector<WindowPlan> ranked(double most) {
+    std::vector<std::pair<double, WindowPlan>> timed;
+    if (begin())
+      for (const WindowPlan& plan : all_plans())
+        if (const double t = fits(plan) ? time(plan) : INFINITY; t < most)
+          timed.emplace_back(t, plan);
+    std::stable_sort(timed.begin(), timed.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<WindowPlan> out;
+    for (const auto& [t, plan] : timed) out.push_back(plan);
+    return out;
+  }
+
+ protected:
   // Images that a block needs for whole fragments of their pixels.
   int64_t images() const {
     int64_t pixels = 1, n = 1;
@@ -175,8 +167,6 @@ class WindowTuner : StagingTuner {
            held * unit_->results() * sums <= kMaxRegisters &&
            rows * columns / (held * unit_->rows * unit_->columns) <= kMaxWarps;
   }
-
-  // --- how long it takes -------------------------------------------------------------------------
 
   // A range whose iterations are so far apart in a stage.
   struct Step {
@@ -289,16 +279,42 @@ class WindowTuner : StagingTuner {
     const int64_t rounds = ceil_div(t.blocks, at_once) * blocks;
     return (work * hidden * uneven + fill) * static_cast<double>(rounds * t.fragments);
   }
+};
+
+// Of a stage, the ranges that fill it: `count` of them from `first` on.
+struct Copies {
+  int first, count;
+  bool padding;  // between the rows along the first side
+};
+
+// Rows along the first side that threads read at once lie in different banks: each of four reads
+// two neighbours along it, and of eight in a line next to each other.
+int64_t padding(int64_t inner, int64_t bytes) {
+  constexpr int64_t kBanks = 64, kApart = 16;  // bytes
+  return ((kApart - inner * bytes) % kBanks + kBanks) % kBanks / bytes;
+}
+
+class WindowTuner : WindowCost {
+ public:
+  using WindowCost::WindowCost;
+
+  std::optional<Choice> run(const WindowPlan& plan) {
+    if (!begin() || !fits(plan)) return {};
+    if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
+    if (!multiply(plan)) return {};
+    for (const Copies& c : copies_)
+      if (!share(c)) return {};
+    const int blocks = merged(blocks_);
+    if (blocks >= 0) bind(blocks, RangeKind::Block);
+    order_kinds(lane_, sums());
+    choice_.is_gemm = true;
+    return std::move(choice_);
+  }
+
+ private:
+  static constexpr int64_t kMaxCopies = 8;  // unrolled: their addresses take registers
 
   // --- stages ------------------------------------------------------------------------------------
-
-  // Rows along the first side that threads read at once lie in different banks: each of four reads
-  // two neighbours along it, and of eight in a line next to each other.
-  int64_t padding(int64_t inner) const {
-    constexpr int64_t kBanks = 64, kApart = 16;  // bytes
-    const int64_t bytes = unit_->dtype.size();
-    return ((kApart - inner * bytes) % kBanks + kBanks) % kBanks / bytes;
-  }
 
   // `tile`: the sides of the stage, outermost first, of windows the two ranges of each.
   void stage(bool image, const std::vector<Ids>& tile, int along, int64_t depth) {
@@ -316,7 +332,7 @@ class WindowTuner : StagingTuner {
       inner *= count++ ? n : 1;
     }
     const auto form = image ? StagedFactor::Form::Windows : StagedFactor::Form::Value;
-    opt.staged = {which, form, static_cast<int>(padding(inner))};
+    opt.staged = {which, form, static_cast<int>(padding(inner, unit_->dtype.size()))};
     copies_.push_back({next_range_id(sink_), count, opt.staged.padding > 0});
     apply(opt);
   }
@@ -470,13 +486,9 @@ class WindowTuner : StagingTuner {
     return out;
   }
 
-  const MmaUnit* unit_ = nullptr;
-  int image_ = 0;  // the factor that has windows
-  std::vector<Pair> pairs_;
-  Ids rows_, columns_, sums_, blocks_;  // of the other factor, of the image, of both
-  int n_ = -1, inner_ = -1;             // columns of the product, and what fragments sum over
-  int lane_ = -1, along_ = -1;          // threads of a warp; what stages are filled along
-  Ids warps_;                           // of a block: along rows, and along columns
+  int n_ = -1, inner_ = -1;     // columns of the product, and what fragments sum over
+  int lane_ = -1, along_ = -1;  // threads of a warp; what stages are filled along
+  Ids warps_;                   // of a block: along rows, and along columns
   std::vector<Copies> copies_;
 };
 
@@ -488,7 +500,7 @@ std::optional<Choice> choose_window_options(Node sink, const Target& target,
 }
 
 std::optional<Choice> choose_window_options(Node sink, const Target& target, double time) {
-  for (const WindowPlan& plan : WindowTuner(sink, target).ranked(time))
+  for (const WindowPlan& plan : WindowCost(sink, target).ranked(time))
     if (auto choice = choose_window_options(sink, target, plan)) return choice;
   return {};
 }

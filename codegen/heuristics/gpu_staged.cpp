@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codegen/heuristics/stage_tuner.h"
+#include "codegen/heuristics/gpu.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
@@ -41,51 +41,10 @@ constexpr StagePlan kSkinnyPlans[] = {
     {4, 1, 2, 8, 1.0, 16, 2, true},
 };
 
-class StageTuner : StagingTuner {
- public:
-  StageTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
-
-  std::optional<Choice> run(std::span<const StagePlan> plans) {
-    if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
-    if (!plans[0].mma && product()->dtype != kF32) return {};
-    if (MmaProduct p; plans[0].mma) {
-      if (!mma_product(reduction(), target_, p).empty()) return {};
-      unit_ = p.unit;
-    }
-    const bool asked = plans.size() == 1;
-    const bool skinny = !asked && plans[0].mma && is_skinny();
-    if (!asked && !skinny && !is_worth_it()) return {};
-    StagePlan plan = skinny ? skinny_plan() : best_of(plans);
-    // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
-    if (plan.mma) plan.step *= 4 / element_size();
-    const bool asynchronous = target_.language == Target::Language::Cuda;
-    if (plan.mma && !asked && asynchronous && sums_.size() == 1 && size(sums_) >= 4 * plan.step) {
-      plan.step *= 2;
-      plan.depth = 2;
-    }
-    if (!plan.mma && !asked && asynchronous && takes_long_steps(plan)) plan.step *= 2;
-    if (skinny && asynchronous && is_of_bytes()) {
-      plan.bytes = true;
-      plan.depth = plan.rows() <= 16 ? 3 : 2;
-    }
-    // Copies that a thread waits for: one tile is filled while the other is read.
-    if (!asked && !asynchronous) plan.depth = std::min<int64_t>(plan.depth, 2);
-    // Each thread has something to copy.
-    const int64_t threads = plan.warps_down * plan.warps_across * (plan.mma ? target_.warp : 32);
-    const int64_t side = std::min(plan.rows(), plan.columns());
-    if (skinny && side * plan.step < kLanes * threads) plan.step = kLanes * threads / side;
-    if (size(sums_) < 2 * plan.step || side * plan.step < kLanes * threads) return {};
-    join(plan.step);
-    if (plan.matrices && !has_rows_of_matrices()) return {};
-    choice_.is_gemm = true;
-    lay_out(plan);
-    return std::move(choice_);
-  }
-
- private:
-  static constexpr int64_t kMaxLanes = 16;  // where they are bytes
-
-  // --- what there is -----------------------------------------------------------------------------
+// The loops of a product, and the plan that suits them.
+class StageLoops : protected StagingTuner {
+ protected:
+  using StagingTuner::StagingTuner;
 
   bool find_product() {
     const std::vector<Node> reduces = all_of(sink_, Op::Reduce);
@@ -233,12 +192,6 @@ class StageTuner : StagingTuner {
     return least;
   }
 
-  // One range of all of these, the last of which is innermost.
-  int joined(const Ids& ids) {
-    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
-    return ids[0];
-  }
-
   // A factor's elements lie as near as they can along the last one.
   void sort_by_distance(Ids& ids, int which) const {
     std::stable_sort(ids.begin(), ids.end(),
@@ -253,21 +206,6 @@ class StageTuner : StagingTuner {
       return best;
     };
     return least(sums_) < least(which ? columns_ : rows_);
-  }
-
-  void join(int64_t step) {
-    for (int which = 0; which < 2; ++which) along_sum_[which] = lies_along_sum(which);
-    m_ = joined(rows_);
-    n_ = joined(columns_);
-    // Where elements do not lie next to each other along the sum, steps that keep to one range of
-    // it are found with less arithmetic.
-    const int near = along_sum_[1] && !along_sum_[0] ? 1 : 0;
-    sort_by_distance(sums_, near);
-    std::stable_sort(sums_.begin(), sums_.end(), [&](int x, int y) {
-      const auto rank = [&](int id) { return min_stride(near, id) > 1 && size(id) % step == 0; };
-      return !rank(x) && rank(y);
-    });
-    k_ = joined(sums_);
   }
 
   StagePlan best_of(std::span<const StagePlan> plans) const {
@@ -290,7 +228,73 @@ class StageTuner : StagingTuner {
     return best;
   }
 
-  // --- the options -------------------------------------------------------------------------------
+  Ids rows_, columns_, sums_, batch_;
+};
+
+class StageTuner : StageLoops {
+ public:
+  StageTuner(Node sink, const Target& target) : StageLoops(sink, target) {}
+
+  std::optional<Choice> run(std::span<const StagePlan> plans) {
+    if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
+    if (!plans[0].mma && product()->dtype != kF32) return {};
+    if (MmaProduct p; plans[0].mma) {
+      if (!mma_product(reduction(), target_, p).empty()) return {};
+      unit_ = p.unit;
+    }
+    const bool asked = plans.size() == 1;
+    const bool skinny = !asked && plans[0].mma && is_skinny();
+    if (!asked && !skinny && !is_worth_it()) return {};
+    StagePlan plan = skinny ? skinny_plan() : best_of(plans);
+    // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
+    if (plan.mma) plan.step *= 4 / element_size();
+    const bool asynchronous = target_.language == Target::Language::Cuda;
+    if (plan.mma && !asked && asynchronous && sums_.size() == 1 && size(sums_) >= 4 * plan.step) {
+      plan.step *= 2;
+      plan.depth = 2;
+    }
+    if (!plan.mma && !asked && asynchronous && takes_long_steps(plan)) plan.step *= 2;
+    if (skinny && asynchronous && is_of_bytes()) {
+      plan.bytes = true;
+      plan.depth = plan.rows() <= 16 ? 3 : 2;
+    }
+    // Copies that a thread waits for: one tile is filled while the other is read.
+    if (!asked && !asynchronous) plan.depth = std::min<int64_t>(plan.depth, 2);
+    // Each thread has something to copy.
+    const int64_t threads = plan.warps_down * plan.warps_across * (plan.mma ? target_.warp : 32);
+    const int64_t side = std::min(plan.rows(), plan.columns());
+    if (skinny && side * plan.step < kLanes * threads) plan.step = kLanes * threads / side;
+    if (size(sums_) < 2 * plan.step || side * plan.step < kLanes * threads) return {};
+    join(plan.step);
+    if (plan.matrices && !has_rows_of_matrices()) return {};
+    choice_.is_gemm = true;
+    lay_out(plan);
+    return std::move(choice_);
+  }
+
+ private:
+  static constexpr int64_t kMaxLanes = 16;  // where they are bytes
+
+  // One range of all of these, the last of which is innermost.
+  int joined(const Ids& ids) {
+    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
+    return ids[0];
+  }
+
+  void join(int64_t step) {
+    for (int which = 0; which < 2; ++which) along_sum_[which] = lies_along_sum(which);
+    m_ = joined(rows_);
+    n_ = joined(columns_);
+    // Where elements do not lie next to each other along the sum, steps that keep to one range of
+    // it are found with less arithmetic.
+    const int near = along_sum_[1] && !along_sum_[0] ? 1 : 0;
+    sort_by_distance(sums_, near);
+    std::stable_sort(sums_.begin(), sums_.end(), [&](int x, int y) {
+      const auto rank = [&](int id) { return min_stride(near, id) > 1 && size(id) % step == 0; };
+      return !rank(x) && rank(y);
+    });
+    k_ = joined(sums_);
+  }
 
   // A thread's part of a tile's rows or columns: vectors where their elements are contiguous in
   // shared memory, else one from each of several rows, whose banks differ. The remaining iterations
@@ -379,8 +383,7 @@ class StageTuner : StagingTuner {
   }
 
   const MmaUnit* unit_ = nullptr;  // where it is wanted
-  Ids rows_, columns_, sums_, batch_;
-  bool along_sum_[2] = {};  // elements of the factor lie next to each other along the sum
+  bool along_sum_[2] = {};         // elements of the factor lie next to each other along the sum
   int m_ = -1, n_ = -1, k_ = -1;
   int thread_ = -1, lane_ = -1;  // ranges of kind Thread
 };

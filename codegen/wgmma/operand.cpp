@@ -49,37 +49,13 @@ void conditions(Node gate, std::vector<Node>& out) {
   conditions(gate->src(1), out);
 }
 
-class Describer {
+// What a map is made of: the load's index as a sum, the box of a tile, coordinates.
+class OperandMap {
  public:
-  Describer(Node load, const MatrixView& view, MatrixOperand& out)
+  OperandMap(Node load, const MatrixView& view, MatrixOperand& out)
       : load_(load), view_(view), out_(out), map_(out.map) {}
 
-  std::string run() {
-    if (!steps_of(load_, sum_)) return "an operand's index is no sum of its ranges";
-    bytes_ = load_->dtype.size();
-    map_.slot = slot_of(load_->src(0));
-    out_.elements = elements_of(load_->src(0));
-    Node first = contiguous_range(load_);
-    out_.k_major = first && view_.k.has(first);
-    const MatrixSide& inner = out_.k_major ? view_.k : view_.across;
-    if (!first || !inner.has(first)) return "an operand is contiguous along another range";
-    const bool elements = view_.across.ranges.size() > 1 && extent(first) % 64;
-    if (!out_.k_major && !matrix_type(load_->dtype)->allows_mn_major)
-      return cat("an operand of ", load_->dtype.name(), " is not contiguous along the sum");
-    const bool narrow = has_half_boxes(extent(first), bytes_) || view_.part % 64 || elements;
-    span_ = out_.k_major ? view_.k.size : narrow ? 32 : 64;
-    set_boxes();
-    std::string why = load_->num_src == 2 ? plain() : "padded";
-    if (!why.empty()) why = bytes_ == 2 ? windows(first) : cat("windows of ", load_->dtype.name());
-    map_.offset = sum_.constant * bytes_;
-    if (why.empty() && map_.offset % 16) why = "an operand begins at no multiple of 16 bytes";
-    for (int d = 1; why.empty() && d < map_.rank; ++d)
-      if (map_.strides[d] % 16 || map_.strides[d] < 1)
-        why = "an operand's rows are no multiples of 16 bytes apart";
-    return why;
-  }
-
- private:
+ protected:
   void set_boxes() {
     const MatrixSide& across = view_.across;
     int64_t elements = across.size;
@@ -113,15 +89,30 @@ class Describer {
     place.plus = plus;
   }
 
-  // --- a tensor ----------------------------------------------------------------------------------
+  Node load_;
+  const MatrixView& view_;
+  MatrixOperand& out_;
+  TensorMap& map_;
+  Sum sum_;
+  int bytes_ = 2;
+  int64_t span_ = 64;  // contiguous elements of a box
+};
 
-  struct Axis {
-    int64_t step, size;
-    const MatrixSide* side;  // or
-    Node range;
-    Node walk = nullptr;  // a range of the sum that goes along it by `times`
-    int64_t times = 0;
-  };
+// --- a tensor ------------------------------------------------------------------------------------
+
+constexpr int64_t kMaxRows = 256;  // of a box of a tensor; windows have 1024
+
+struct Axis {
+  int64_t step, size;
+  const MatrixSide* side;  // or
+  Node range;
+  Node walk = nullptr;  // a range of the sum that goes along it by `times`
+  int64_t times = 0;
+};
+
+class PlainOperand : protected OperandMap {
+ protected:
+  using OperandMap::OperandMap;
 
   // A side's ranges as one axis, where each begins again just when the next one advances.
   bool add_side(const MatrixSide& side, std::vector<Axis>& axes) const {
@@ -207,17 +198,146 @@ class Describer {
     sum_.constant += a.step * (a.size - 1);
     count(out_.at[d], a.range, -1, a.size - 1);
   }
+};
 
-  // --- windows -----------------------------------------------------------------------------------
+// --- windows -------------------------------------------------------------------------------------
 
-  // A spatial axis: coordinate step * place + dilation * tap, of which [low, high) is the image.
-  struct Spatial {
-    Node place = nullptr, tap = nullptr;
-    int64_t step = 1, dilation = 0;
-    int64_t low = LLONG_MIN, high = LLONG_MAX;
-    int64_t stride = 0;  // elements of memory per coordinate
-  };
+// A spatial axis: coordinate step * place + dilation * tap, of which [low, high) is the image.
+struct Spatial {
+  Node place = nullptr, tap = nullptr;
+  int64_t step = 1, dilation = 0;
+  int64_t low = LLONG_MIN, high = LLONG_MAX;
+  int64_t stride = 0;  // elements of memory per coordinate
+};
 
+// Conditions of a gate are bounds of the coordinates, each of which one place and one tap make.
+std::string read_gate(Node load, std::vector<Spatial>& axes, std::vector<Node>& others) {
+  if (load->num_src == 2) return "";
+  std::vector<Node> all;
+  conditions(load->src(2), all);
+  for (Node c : all) {
+    if (c->op != Op::Lt || c->src(0)->dtype != kIndex) return "a gate that is no bound";
+    const Sum s = to_sum(index_add(c->src(1), index_mul(c->src(0), -1)));  // > 0
+    Spatial* axis = nullptr;
+    for (Spatial& a : axes)
+      for (const auto& t : s.terms)
+        if (t.atom == a.place) axis = &a;
+    if (!axis || s.terms.size() > 2) return "a gate that bounds no axis";
+    for (const auto& t : s.terms) {
+      if (t.atom == axis->place) {
+        const int64_t step = std::abs(t.factor);
+        if (axis->low == LLONG_MIN && axis->high == LLONG_MAX) axis->step = step;
+        if (axis->step != step) return "gates that differ in their steps";
+      }
+    }
+    const bool below = step_along(s, axis->place) < 0;  // an upper bound
+    for (const auto& t : s.terms) {
+      if (t.atom == axis->place) continue;
+      const int64_t dilation = below ? -t.factor : t.factor;
+      const auto known = std::find(others.begin(), others.end(), t.atom);
+      if (known != others.end()) {
+        axis->tap = t.atom;
+        axis->dilation = dilation;
+        others.erase(known);
+      } else if (axis->tap != t.atom || axis->dilation != dilation) {
+        return "a gate of another range";
+      }
+    }
+    if (below)
+      axis->high = std::min(axis->high, s.constant);
+    else
+      axis->low = std::max(axis->low, 1 - s.constant);
+  }
+  return "";
+}
+
+// A range that is no part of the tile and steps over images: as many as `image` counts, or one.
+Node part_of(const Sum& sum, uint64_t reduced, Node image, const Spatial& outer,
+             std::vector<Node>& others) {
+  const int64_t own = step_along(sum, outer.place);
+  const bool bounded = outer.low != LLONG_MIN && outer.high != LLONG_MAX;
+  const int64_t all = image     ? step_along(sum, image) * extent(image)
+                      : bounded ? (outer.high - outer.low) * own / outer.step
+                                : own * (extent(outer.place) - 1) + 1;
+  for (size_t i = 0; i < others.size(); ++i) {
+    Node r = others[i];
+    const int64_t step = step_along(sum, r);
+    if ((reduced & r->ranges) || (image ? step != all : step < all)) continue;
+    others.erase(others.begin() + static_cast<ptrdiff_t>(i));
+    return r;
+  }
+  return nullptr;
+}
+
+// A range without a gate goes with the axis that has the same stride, or a multiple of it.
+std::string find_taps(const Sum& sum, std::vector<Spatial>& axes, const std::vector<Node>& others) {
+  for (Node r : others) {
+    const int64_t step = std::abs(step_along(sum, r));
+    Spatial* best = nullptr;
+    double least = 0;
+    for (Spatial& a : axes) {
+      const int64_t own = step_along(sum, a.place);
+      if (a.tap || own < 1 || (own % step && step % own)) continue;
+      const double ratio =
+          static_cast<double>(std::max(own, step)) / static_cast<double>(std::min(own, step));
+      if (best && ratio >= least) continue;
+      best = &a;
+      least = ratio;
+    }
+    if (!best || best->low != LLONG_MIN || best->high != LLONG_MAX)
+      return "a range that slides along no axis";
+    best->tap = r;
+    const int64_t own = step_along(sum, best->place);
+    const int64_t common = std::min(own, step);
+    best->step = own / common;
+    best->dilation = step_along(sum, r) / common;
+  }
+  return "";
+}
+
+// Coordinates and memory agree; what no gate bounds is as long as it is read.
+std::string settle(const Sum& sum, Spatial& a) {
+  const int64_t own = step_along(sum, a.place);
+  if (own < 1 || own % a.step) return "an index that goes another way than its gate";
+  a.stride = own / a.step;
+  if (a.tap && step_along(sum, a.tap) != a.stride * a.dilation)
+    return "an index that goes another way than its gate";
+  const int64_t reach = a.tap ? a.dilation * (extent(a.tap) - 1) : 0;
+  a.low = std::max(a.low, std::min<int64_t>(0, reach));
+  a.high = std::min(a.high, a.step * (extent(a.place) - 1) + std::max<int64_t>(0, reach) + 1);
+  return a.low < a.high ? "" : "windows of nothing";
+}
+
+class Describer : PlainOperand {
+ public:
+  using PlainOperand::PlainOperand;
+
+  std::string run() {
+    if (!steps_of(load_, sum_)) return "an operand's index is no sum of its ranges";
+    bytes_ = load_->dtype.size();
+    map_.slot = slot_of(load_->src(0));
+    out_.elements = elements_of(load_->src(0));
+    Node first = contiguous_range(load_);
+    out_.k_major = first && view_.k.has(first);
+    const MatrixSide& inner = out_.k_major ? view_.k : view_.across;
+    if (!first || !inner.has(first)) return "an operand is contiguous along another range";
+    const bool elements = view_.across.ranges.size() > 1 && extent(first) % 64;
+    if (!out_.k_major && !matrix_type(load_->dtype)->allows_mn_major)
+      return cat("an operand of ", load_->dtype.name(), " is not contiguous along the sum");
+    const bool narrow = has_half_boxes(extent(first), bytes_) || view_.part % 64 || elements;
+    span_ = out_.k_major ? view_.k.size : narrow ? 32 : 64;
+    set_boxes();
+    std::string why = load_->num_src == 2 ? plain() : "padded";
+    if (!why.empty()) why = bytes_ == 2 ? windows(first) : cat("windows of ", load_->dtype.name());
+    map_.offset = sum_.constant * bytes_;
+    if (why.empty() && map_.offset % 16) why = "an operand begins at no multiple of 16 bytes";
+    for (int d = 1; why.empty() && d < map_.rank; ++d)
+      if (map_.strides[d] % 16 || map_.strides[d] < 1)
+        why = "an operand's rows are no multiples of 16 bytes apart";
+    return why;
+  }
+
+ private:
   std::string windows(Node first) {
     const MatrixSide& pixels = out_.k_major ? view_.across : view_.k;
     const MatrixSide& channels = out_.k_major ? view_.k : view_.across;
@@ -231,17 +351,17 @@ class Describer {
       if (t.atom != first && !pixels.has(t.atom)) others.push_back(t.atom);
     std::vector<Spatial> axes;
     for (Node r : pixels.ranges) axes.push_back({r});
-    std::string why = read_gate(axes, others);
+    std::string why = read_gate(load_, axes, others);
     // The first range counts images where no window slides along it.
     Node image = nullptr;
     if (why.empty() && axes[0].low == LLONG_MIN && axes[0].high == LLONG_MAX && axes.size() > 1) {
       image = axes[0].place;
       axes.erase(axes.begin());
     }
-    Node part = part_of(image, axes[0], others);
-    if (why.empty()) why = find_taps(axes, others);
+    Node part = part_of(sum_, view_.reduced, image, axes[0], others);
+    if (why.empty()) why = find_taps(sum_, axes, others);
     for (Spatial& a : axes)
-      if (why.empty()) why = settle(a);
+      if (why.empty()) why = settle(sum_, a);
     if (why.empty() && axes.size() > 3) why = "windows along more than three axes";
     if (!why.empty()) return why;
     map_.windows = true;
@@ -264,103 +384,6 @@ class Describer {
     }
     set_image(image, part, behind);
     return limits();
-  }
-
-  // Conditions of a gate are bounds of the coordinates, each of which one place and one tap make.
-  std::string read_gate(std::vector<Spatial>& axes, std::vector<Node>& others) const {
-    if (load_->num_src == 2) return "";
-    std::vector<Node> all;
-    conditions(load_->src(2), all);
-    for (Node c : all) {
-      if (c->op != Op::Lt || c->src(0)->dtype != kIndex) return "a gate that is no bound";
-      const Sum s = to_sum(index_add(c->src(1), index_mul(c->src(0), -1)));  // > 0
-      Spatial* axis = nullptr;
-      for (Spatial& a : axes)
-        for (const auto& t : s.terms)
-          if (t.atom == a.place) axis = &a;
-      if (!axis || s.terms.size() > 2) return "a gate that bounds no axis";
-      for (const auto& t : s.terms) {
-        if (t.atom == axis->place) {
-          const int64_t step = std::abs(t.factor);
-          if (axis->low == LLONG_MIN && axis->high == LLONG_MAX) axis->step = step;
-          if (axis->step != step) return "gates that differ in their steps";
-        }
-      }
-      const bool below = step_along(s, axis->place) < 0;  // an upper bound
-      for (const auto& t : s.terms) {
-        if (t.atom == axis->place) continue;
-        const int64_t dilation = below ? -t.factor : t.factor;
-        const auto known = std::find(others.begin(), others.end(), t.atom);
-        if (known != others.end()) {
-          axis->tap = t.atom;
-          axis->dilation = dilation;
-          others.erase(known);
-        } else if (axis->tap != t.atom || axis->dilation != dilation) {
-          return "a gate of another range";
-        }
-      }
-      if (below)
-        axis->high = std::min(axis->high, s.constant);
-      else
-        axis->low = std::max(axis->low, 1 - s.constant);
-    }
-    return "";
-  }
-
-  // A range that is no part of the tile and steps over images: as many as `image` counts, or one.
-  Node part_of(Node image, const Spatial& outer, std::vector<Node>& others) const {
-    const int64_t own = step_along(sum_, outer.place);
-    const bool bounded = outer.low != LLONG_MIN && outer.high != LLONG_MAX;
-    const int64_t all = image     ? step_along(sum_, image) * extent(image)
-                        : bounded ? (outer.high - outer.low) * own / outer.step
-                                  : own * (extent(outer.place) - 1) + 1;
-    for (size_t i = 0; i < others.size(); ++i) {
-      Node r = others[i];
-      const int64_t step = step_along(sum_, r);
-      if ((view_.reduced & r->ranges) || (image ? step != all : step < all)) continue;
-      others.erase(others.begin() + static_cast<ptrdiff_t>(i));
-      return r;
-    }
-    return nullptr;
-  }
-
-  // A range without a gate goes with the axis that has the same stride, or a multiple of it.
-  std::string find_taps(std::vector<Spatial>& axes, std::vector<Node>& others) const {
-    for (Node r : others) {
-      const int64_t step = std::abs(step_along(sum_, r));
-      Spatial* best = nullptr;
-      double least = 0;
-      for (Spatial& a : axes) {
-        const int64_t own = step_along(sum_, a.place);
-        if (a.tap || own < 1 || (own % step && step % own)) continue;
-        const double ratio =
-            static_cast<double>(std::max(own, step)) / static_cast<double>(std::min(own, step));
-        if (best && ratio >= least) continue;
-        best = &a;
-        least = ratio;
-      }
-      if (!best || best->low != LLONG_MIN || best->high != LLONG_MAX)
-        return "a range that slides along no axis";
-      best->tap = r;
-      const int64_t own = step_along(sum_, best->place);
-      const int64_t common = std::min(own, step);
-      best->step = own / common;
-      best->dilation = step_along(sum_, r) / common;
-    }
-    return "";
-  }
-
-  // Coordinates and memory agree; what no gate bounds is as long as it is read.
-  std::string settle(Spatial& a) {
-    const int64_t own = step_along(sum_, a.place);
-    if (own < 1 || own % a.step) return "an index that goes another way than its gate";
-    a.stride = own / a.step;
-    if (a.tap && step_along(sum_, a.tap) != a.stride * a.dilation)
-      return "an index that goes another way than its gate";
-    const int64_t reach = a.tap ? a.dilation * (extent(a.tap) - 1) : 0;
-    a.low = std::max(a.low, std::min<int64_t>(0, reach));
-    a.high = std::min(a.high, a.step * (extent(a.place) - 1) + std::max<int64_t>(0, reach) + 1);
-    return a.low < a.high ? "" : "windows of nothing";
   }
 
   // Axis d of the map. Offsets count from the first tap in memory, and coordinates from `low`.
@@ -454,16 +477,6 @@ class Describer {
     }
     return "";
   }
-
-  static constexpr int64_t kMaxRows = 256;  // of a box of a tensor; windows have 1024
-
-  Node load_;
-  const MatrixView& view_;
-  MatrixOperand& out_;
-  TensorMap& map_;
-  Sum sum_;
-  int bytes_ = 2;
-  int64_t span_ = 64;  // contiguous elements of a box
 };
 
 }  // namespace

@@ -66,7 +66,7 @@ struct CudaSearch {
   }
 };
 
-const CudaSearch& search() {
+const CudaSearch& cuda_search() {
   static const CudaSearch& instance =
       *new CudaSearch;  // never destroyed: used until the process ends
   return instance;
@@ -75,11 +75,11 @@ const CudaSearch& search() {
 }  // namespace
 
 const GpuDriver& cuda_driver() {
-  if (!search().failure.empty()) throw DeviceError("CUDA: " + search().failure);
-  return search().driver;
+  if (!cuda_search().failure.empty()) throw DeviceError("CUDA: " + cuda_search().failure);
+  return cuda_search().driver;
 }
 
-std::string cuda_missing_reason() { return search().failure; }
+std::string cuda_missing_reason() { return cuda_search().failure; }
 
 std::string cuda_version_text(int version) { return cat(version / 1000, ".", version % 1000 / 10); }
 

@@ -55,7 +55,7 @@ struct Nvrtc {
 
 // ---------------------------------------------------------------------------- the library
 
-std::vector<std::string> files_to_search() {
+std::vector<std::string> nvrtc_files() {
   if (std::string file = env_text("NVRTC_LIBRARY"); !file.empty()) return {file};
   std::vector<std::string> folders = {""};  // the linker's path
   if (const char* home = std::getenv("CUDA_HOME"); home && *home)
@@ -122,20 +122,20 @@ struct NvrtcSearch {
   std::string failure;
 
   NvrtcSearch() {
-    failure = open_nvrtc(files_to_search(), nvrtc).failure;
+    failure = open_nvrtc(nvrtc_files(), nvrtc).failure;
     if (failure.empty()) end_objects_before_libraries();
   }
 };
 
-const NvrtcSearch& search() {
+const NvrtcSearch& nvrtc_search() {
   static const NvrtcSearch& instance =
       *new NvrtcSearch;  // never destroyed: used until the process ends
   return instance;
 }
 
 const Nvrtc& library() {
-  if (!search().failure.empty()) throw DeviceError(search().failure);
-  return search().nvrtc;
+  if (!nvrtc_search().failure.empty()) throw DeviceError(nvrtc_search().failure);
+  return nvrtc_search().nvrtc;
 }
 
 // ---------------------------------------------------------------------------- compiling
@@ -291,9 +291,9 @@ std::string cuda_arch(int major, int minor) {
   return arch;
 }
 
-bool nvrtc_available() { return search().failure.empty(); }
+bool nvrtc_available() { return nvrtc_search().failure.empty(); }
 
-std::string nvrtc_missing_reason() { return search().failure; }
+std::string nvrtc_missing_reason() { return nvrtc_search().failure; }
 
 std::string nvrtc_version() { return library().version(); }
 

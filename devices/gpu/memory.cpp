@@ -90,8 +90,8 @@ GpuStaging::~GpuStaging() {
     if (piece.memory) driver_.host_free(piece.memory);
     destroy_event(driver_, piece.done);
   };
-  for (Piece& piece : uploads_) drop(piece);
-  for (Piece& piece : downloads_) drop(piece);
+  for (Piece& piece : uploads_.pieces) drop(piece);
+  for (Piece& piece : downloads_.pieces) drop(piece);
   destroy_event(driver_, computed_);
 }
 
@@ -112,21 +112,22 @@ void GpuStaging::wait(Piece& piece) {
 
 // The current piece's event follows all of its transfers.
 void GpuStaging::next_upload() {
-  Piece& full = uploads_[current_];
+  Piece& full = uploads_.pieces[uploads_.current];
   driver_.check(driver_.event_record(full.done, compute_), "record an event");
   full.in_flight = true;
-  current_ = (current_ + 1) % kUploads;
-  wait(uploads_[current_]);
-  uploads_[current_].used = 0;
+  uploads_.current = (uploads_.current + 1) % kUploads;
+  wait(uploads_.pieces[uploads_.current]);
+  uploads_.pieces[uploads_.current].used = 0;
 }
 
 void GpuStaging::upload(GpuAddress to, const void* from_host, size_t bytes) {
   constexpr size_t kSmallest = kPieceBytes / 16;  // a rest that is smaller is left empty
   auto* from = static_cast<const char*>(from_host);
-  std::lock_guard lock(uploading_);
+  std::lock_guard lock(uploads_.mutex);
   while (bytes > 0) {
-    if (uploads_[current_].used + std::min(bytes, kSmallest) > kPieceBytes) next_upload();
-    Piece& piece = uploads_[current_];
+    if (uploads_.pieces[uploads_.current].used + std::min(bytes, kSmallest) > kPieceBytes)
+      next_upload();
+    Piece& piece = uploads_.pieces[uploads_.current];
     make(piece);
     const size_t n = std::min(bytes, kPieceBytes - piece.used);
     std::memcpy(piece.memory + piece.used, from, n);
@@ -148,8 +149,8 @@ void GpuStaging::start_download(Piece& piece, GpuAddress from, size_t bytes) {
 
 void GpuStaging::download(void* to_host, GpuAddress from, size_t bytes) {
   auto* to = static_cast<char*>(to_host);
-  std::lock_guard lock(downloading_);
-  for (Piece& piece : downloads_) wait(piece);  // left by a download that failed
+  std::lock_guard lock(downloads_.mutex);
+  for (Piece& piece : downloads_.pieces) wait(piece);  // left by a download that failed
   driver_.check(driver_.event_record(computed_, compute_), "record an event");
   driver_.check(driver_.stream_wait(copy_, computed_, 0), "order two streams");
   size_t started = 0;
@@ -158,9 +159,9 @@ void GpuStaging::download(void* to_host, GpuAddress from, size_t bytes) {
     if (n > 0) start_download(piece, from + started, n);
     started += n;
   };
-  for (Piece& piece : downloads_) start(piece);
+  for (Piece& piece : downloads_.pieces) start(piece);
   for (size_t done = 0, turn = 0; done < bytes; ++turn) {
-    Piece& piece = downloads_[turn % kDownloads];
+    Piece& piece = downloads_.pieces[turn % kDownloads];
     wait(piece);
     std::memcpy(to + done, piece.memory, piece.used);
     done += piece.used;

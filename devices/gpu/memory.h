@@ -54,6 +54,15 @@ class GpuStaging {
     size_t used = 0;
     bool in_flight = false;
   };
+  struct Uploads {
+    std::mutex mutex;
+    Piece pieces[kUploads];
+    int current = 0;  // filled by small uploads until it is full
+  };
+  struct Downloads {
+    std::mutex mutex;
+    Piece pieces[kDownloads];
+  };
 
   void make(Piece& piece);
   void wait(Piece& piece);
@@ -63,9 +72,8 @@ class GpuStaging {
   const GpuDriver& driver_;
   const GpuStream compute_, copy_;
   GpuEvent computed_ = nullptr;
-  std::mutex uploading_, downloading_;
-  Piece uploads_[kUploads], downloads_[kDownloads];
-  int current_ = 0;  // of uploads_: filled by small uploads until it is full
+  Uploads uploads_;
+  Downloads downloads_;
 };
 
 }  // namespace tiny

@@ -214,7 +214,7 @@ struct HipSearch {
   }
 };
 
-const HipSearch& search() {
+const HipSearch& hip_search() {
   static const HipSearch& instance =
       *new HipSearch;  // never destroyed: used until the process ends
   return instance;
@@ -223,14 +223,14 @@ const HipSearch& search() {
 }  // namespace
 
 const GpuDriver& hip_driver() {
-  if (!search().failure.empty()) throw DeviceError("HIP: " + search().failure);
-  return search().driver;
+  if (!hip_search().failure.empty()) throw DeviceError("HIP: " + hip_search().failure);
+  return hip_search().driver;
 }
 
-std::string hip_missing_reason() { return search().failure; }
+std::string hip_missing_reason() { return hip_search().failure; }
 
-void* hip_library() { return search().library; }
-int hip_version() { return search().driver.version; }
+void* hip_library() { return hip_search().library; }
+int hip_version() { return hip_search().driver.version; }
 
 std::string hip_version_text(int version) {
   return cat(version / 10000000, ".", version % 10000000 / 100000);

@@ -67,7 +67,7 @@ struct HiprtcSearch {
   }
 };
 
-const HiprtcSearch& search() {
+const HiprtcSearch& hiprtc_search() {
   static const HiprtcSearch& instance =
       *new HiprtcSearch;  // never destroyed: used until the process ends
   return instance;
@@ -130,7 +130,7 @@ int hip_version_for(const std::string& arch) {
 }
 
 std::string hiprtc_missing_reason(const std::string& arch) {
-  if (!search().failure.empty()) return search().failure;
+  if (!hiprtc_search().failure.empty()) return hiprtc_search().failure;
   const int needed = hip_version_for(arch), found = hip_version();
   if (needed == 0)
     return cat("which versions of hiprtc know ", arch,
@@ -147,7 +147,8 @@ std::string compile_hiprtc(const std::string& text, const std::string& arch,
   // hiprtc puts ROCm's headers before the text: some of our functions have the names of theirs.
   static std::mutex mutex;  // nothing says that it may be called from two threads
   std::lock_guard lock(mutex);
-  HiprtcCompilation compilation(search().hiprtc, "namespace tiny_kernel {\n" + text + "\n}\n");
+  HiprtcCompilation compilation(hiprtc_search().hiprtc,
+                                "namespace tiny_kernel {\n" + text + "\n}\n");
   std::string binary = compilation.run(arch);
   if (!binary.empty()) return binary;
   throw DeviceError(cat("hiprtc of HIP ", hip_version_text(hip_version()),
@@ -156,7 +157,7 @@ std::string compile_hiprtc(const std::string& text, const std::string& arch,
 }
 
 std::string hiprtc_id() {
-  if (!search().failure.empty()) throw DeviceError("HIP: " + search().failure);
+  if (!hiprtc_search().failure.empty()) throw DeviceError("HIP: " + hiprtc_search().failure);
   std::string id = cat("hiprtc ", hip_version());
   for (const char* option : kOptions) id += cat(" ", option);
   return id;

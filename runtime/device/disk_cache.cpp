@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 // The key is in the checksum so that an entry under a wrong name is not run.
 constexpr std::string_view kMagic = "tinyker1";
 constexpr int64_t kHashBytes = 32, kHeaderBytes = 8 + 8 + kHashBytes;
-constexpr int64_t kMaxBytes = 256 << 20;  // of a file of the cache
+constexpr int64_t kMaxFileBytes = 256 << 20;  // of a file of the cache
 constexpr const char* kEnding = ".kernel";
 constexpr const char* kPartEnding = ".part";
 constexpr auto kPartLife = std::chrono::hours(1);  // an older unfinished file has no writer
@@ -140,7 +140,7 @@ std::vector<CacheFile> list_entries(const std::string& folder) {
     const auto bytes = gone ? 0 : it->file_size(gone);
     if (gone) continue;
     const fs::path extension = it->path().extension();
-    const bool useless = extension == kEnding ? bytes > static_cast<uintmax_t>(kMaxBytes)
+    const bool useless = extension == kEnding ? bytes > static_cast<uintmax_t>(kMaxFileBytes)
                                               : extension == kPartEnding && used < oldest;
     if (useless)
       fs::remove(it->path(), gone);
@@ -206,7 +206,7 @@ Descriptor open_own_file(int folder, const std::string& path, int flags, int64_t
   struct stat info {};
   const bool plain = file.ok() && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
   size = info.st_size;
-  if (!plain || size > kMaxBytes) return Descriptor(-1);
+  if (!plain || size > kMaxFileBytes) return Descriptor(-1);
   const std::string why = why_untrusted(info);
   if (why.empty()) return file;
   if (folder == AT_FDCWD) say_unused(path, why);  // entries are many

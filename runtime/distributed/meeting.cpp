@@ -46,7 +46,7 @@ sockaddr_in to_system(const Address& a) {
   return out;
 }
 
-std::string to_text(const Address& a) {
+std::string address_text(const Address& a) {
   char host[INET_ADDRSTRLEN] = "";
   ::inet_ntop(AF_INET, &a.host, host, sizeof host);
   return cat(host, ":", a.port);
@@ -128,7 +128,8 @@ Listener::Listener(const Address& at) : socket_(::socket(AF_INET, SOCK_STREAM | 
                        ::listen(socket_, 128) == 0;
   const int error = errno;
   if (!listens) ::close(socket_);
-  check(listens, "rank ", rank(), ": cannot listen at ", to_text(at), ": ", std::strerror(error),
+  check(listens, "rank ", rank(), ": cannot listen at ", address_text(at), ": ",
+        std::strerror(error),
         error == EADDRNOTAVAIL ? ": MASTER_ADDR is an address of the machine with RANK 0"
                                : ": give all ranks another MASTER_PORT");
   port_ = own_address(socket_).port;
@@ -200,8 +201,8 @@ void Mesh::call(const Address& to, int peer) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  throw Error(cat("rank ", rank(), ": no connection to rank ", peer, " at ", to_text(to), " in ",
-                  rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT): ", why));
+  throw Error(cat("rank ", rank(), ": no connection to rank ", peer, " at ", address_text(to),
+                  " in ", rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT): ", why));
 }
 
 // Why who is there is not that rank of this run; it may be on its way, and the secret too.

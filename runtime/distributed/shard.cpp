@@ -28,6 +28,433 @@ struct Parts {
   std::optional<Op> partial = {};  // the pieces are still to be combined by it
 };
 
+std::span<const int> devices_of(Node n) { return device_members(n->device); }
+
+// Values of constants and positions are computed where they are needed. Each device has nodes of
+// its own for them, so that no kernel, or kernel's value, is shared between two.
+Node placed(Node n, int device) {
+  if (n->device) return n;
+  NodeMap<Node> own;
+  NodeMap<int> cost;  // of what is made of constants alone; -1: of positions too
+  for (Node s : topological(n)) {
+    int work = info(s->op).cls == OpClass::Tensor ? kWorthStoring : work_of(s->op);
+    for (Node from : s->srcs()) {
+      const int below = *cost.find(from);
+      work = below < 0 || work < 0 ? -1 : std::min(work + below, kWorthStoring);
+    }
+    const LabelScope label(s->label);
+    if (s->op == Op::Iota) {
+      const int64_t arg[] = {s->ints()[0], device};
+      own[s] = make(Op::Iota, s->dtype, {}, Ints(arg));
+      work = -1;
+    } else if (work >= kWorthStoring) {  // might get memory
+      own[s] = build::copy_to(s, device);
+    }
+    cost[s] = work;
+  }
+  return own.size() ? substitute(n, own) : n;
+}
+
+// --- layouts -------------------------------------------------------------------------------------
+
+// A part of the copy on the same device, or of the first one.
+Pieces from_whole(const Parts& p, const Distribution& to, std::span<const int> devices) {
+  const LabelScope label("shard");
+  Pieces out;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const auto here = std::find_if(p.pieces.begin(), p.pieces.end(), [&](Node n) {
+      return n->device == 0 || n->device == devices[i];
+    });
+    Node x = here == p.pieces.end() ? p.pieces[0] : *here;
+    if (to.axis >= 0) x = slice(x, to.axis, to.cuts[i], to.cuts[i + 1]);
+    out.push_back(bring(x, devices[i]));
+  }
+  return out;
+}
+
+// All-to-all: each device fetches what it lacks of each piece.
+Pieces recut(const Parts& p, const Distribution& to, std::span<const int> devices) {
+  if (p.layout == to) return p.pieces;
+  const LabelScope label("all_to_all");
+  const int axis = p.layout.axis;
+  const Shape& cuts = p.layout.cuts;
+  Pieces out;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const int64_t begin = to.axis == axis ? to.cuts[i] : 0;
+    const int64_t end = to.axis == axis ? to.cuts[i + 1] : cuts.back();
+    Pieces parts;
+    for (size_t j = 0; j < p.pieces.size(); ++j) {
+      const int64_t from = std::clamp(begin, cuts[j], cuts[j + 1]);
+      const int64_t until = std::clamp(end, cuts[j], cuts[j + 1]);
+      if (from == until && !(parts.empty() && j + 1 == p.pieces.size())) continue;
+      Node x = slice(p.pieces[j], axis, from - cuts[j], until - cuts[j]);
+      if (to.axis != axis) x = slice(x, to.axis, to.cuts[i], to.cuts[i + 1]);
+      parts.push_back(bring(x, devices[i]));
+    }
+    out.push_back(join(parts, axis));
+  }
+  return out;
+}
+
+Pieces in_layout(const Parts& p, const Distribution& to, std::span<const int> devices) {
+  if (p.partial && devices.size() < p.pieces.size()) {
+    const LabelScope label("reduce");
+    return {reduce_to(*p.partial, p.pieces, devices[0])};
+  }
+  if (p.partial && to.axis < 0) return all_reduce(*p.partial, p.pieces, devices);
+  if (p.partial) return reduce_scatter(*p.partial, p.pieces, devices, to.axis, to.cuts);
+  if (p.layout.axis < 0) return from_whole(p, to, devices);
+  if (to.axis < 0) return all_gather(p.pieces, devices, p.layout.axis);
+  return recut(p, to, devices);
+}
+
+// The part of `shape` on device i.
+Shape part_of(Ints shape, const Distribution& layout, size_t i) {
+  Shape out = to_shape(shape);
+  if (layout.axis >= 0) out[layout.axis] = layout.cuts[i + 1] - layout.cuts[i];
+  return out;
+}
+
+// make_piece(i) for each device, under the name of the user's operation; no node for no elements.
+template <class F> Parts each(Node n, const Distribution& layout, F make_piece) {
+  const LabelScope label(n->label);
+  Parts out{{}, layout};
+  for (size_t i = 0; i < devices_of(n).size(); ++i) {
+    const Shape shape = part_of(n->shape(), layout, i);
+    out.pieces.push_back(numel(shape) ? make_piece(i) : build::full(shape, n->dtype, int64_t{0}));
+  }
+  return out;
+}
+
+// Sources from `first` on in one layout.
+std::vector<Pieces> all_in_layout(Node n, const std::vector<Parts>& in, size_t first,
+                                  const Distribution& to) {
+  std::vector<Pieces> out;
+  for (size_t k = first; k < in.size(); ++k) out.push_back(in_layout(in[k], to, devices_of(n)));
+  return out;
+}
+
+std::vector<Node> at_device(const std::vector<Pieces>& all, size_t i) {
+  std::vector<Node> out;
+  for (const Pieces& p : all) out.push_back(p[i]);
+  return out;
+}
+
+// The same operation on sources of one layout.
+Parts apply(Node n, const std::vector<Parts>& in, const Distribution& to) {
+  const std::vector<Pieces> srcs = all_in_layout(n, in, 0, to);
+  return each(n, to, [&](size_t i) { return with_sources(n, at_device(srcs, i)); });
+}
+
+Parts elementwise(Node n, const std::vector<Parts>& in) {
+  const bool all_pending =
+      std::all_of(in.begin(), in.end(), [](const Parts& p) { return p.partial == Op::Add; });
+  if (n->op == Op::Add && all_pending) {  // one sum over the devices for both
+    Parts out = each(
+        n, {}, [&](size_t i) { return build::binary(Op::Add, in[0].pieces[i], in[1].pieces[i]); });
+    out.partial = Op::Add;
+    return out;
+  }
+  Distribution to;
+  for (const Parts& p : in)
+    if (to.axis < 0) to = p.layout;
+  return apply(n, in, to);
+}
+
+// A tensor that has no memory yet takes the layout of its value.
+Parts assign(Node n, const std::vector<Parts>& in) {
+  const bool has_memory =
+      std::any_of(in[0].pieces.begin(), in[0].pieces.end(), [](Node p) { return p->device != 0; });
+  return apply(n, in, has_memory ? in[0].layout : in[1].layout);
+}
+
+Parts after(const std::vector<Parts>& in) {
+  Parts x = in[0];
+  for (size_t i = 0; i < x.pieces.size(); ++i)
+    x.pieces[i] = build::after(x.pieces[i], in[1].pieces[i]);
+  return x;
+}
+
+// --- movement ------------------------------------------------------------------------------------
+
+// The argument of a Stride here may begin with the elements to skip in front (see
+// moved_argument).
+Node strided(Node x, Ints arg) {
+  if (arg.size() == x->rank) return build::stride(x, arg);
+  const auto axis = static_cast<int>(arg[0]);
+  return build::stride(slice(x, axis, arg[1], x->shape()[axis]), arg.subspan(2));
+}
+
+Node moved_piece(Node n, Node x, Ints arg) {
+  switch (n->op) {
+    case Op::Reshape: return build::reshape(x, arg);
+    case Op::Permute: return build::permute(x, arg);
+    case Op::Expand: return build::expand(x, arg);
+    case Op::Pad: return build::pad(x, arg);
+    case Op::Shrink: return build::shrink(x, arg);
+    case Op::Flip: return build::flip(x, arg);
+    case Op::Stride: return strided(x, arg);
+    default: return make(n->op, n->dtype, {x}, arg);
+  }
+}
+
+// The axis in the new shape before which there is as much as before the old one. Every cut has to
+// lie between two of its elements.
+std::optional<Distribution> reshaped_layout(Node n, const Distribution& from) {
+  const Ints old = n->src(0)->shape(), now = n->shape();
+  const auto at = static_cast<size_t>(from.axis);
+  const int64_t before = numel(old.first(at)), inner = numel(old.subspan(at + 1));
+  for (size_t j = 0; j < now.size(); ++j) {
+    if (numel(now.first(j)) != before || (now[j] == 1 && old[at] != 1)) continue;
+    const int64_t step = numel(now.subspan(j + 1));
+    Distribution to{static_cast<int>(j), {}};
+    for (int64_t c : from.cuts) {
+      if (step == 0 || c * inner % step != 0) return {};
+      to.cuts.push_back(c * inner / step);
+    }
+    return to.cuts.back() == now[j] ? std::optional(to) : std::nullopt;  // none in no elements
+  }
+  return {};
+}
+
+// An axis of which the view has every element, in order, and which no other axis depends on.
+std::optional<Distribution> affine_layout(Node n, const Distribution& from) {
+  if (n->op != Op::Affine) return {};
+  const auto rank = static_cast<size_t>(n->ints()[0]);
+  const Ints shape = n->ints().subspan(1, rank), map = n->ints().subspan(1 + rank);
+  const auto factors = [&](size_t axis) { return map.subspan(axis * (rank + 1) + 1, rank); };
+  const auto own = factors(static_cast<size_t>(from.axis));
+  int to = -1;
+  for (size_t i = 0; i < rank; ++i) {
+    if (own[i] == 0) continue;
+    if (own[i] != 1 || to >= 0) return {};
+    to = static_cast<int>(i);
+  }
+  if (to < 0 || map[static_cast<size_t>(from.axis) * (rank + 1)] != 0) return {};
+  if (shape[to] != from.cuts.back()) return {};
+  for (int d = 0; d < n->src(0)->rank; ++d)
+    if (d != from.axis && factors(static_cast<size_t>(d))[to] != 0) return {};
+  return Distribution{to, from.cuts};
+}
+
+// Where the cut axis goes; nothing where it is not cut into the same parts any more.
+std::optional<Distribution> moved_layout(Node n, const Distribution& from) {
+  const int axis = from.axis;
+  const Ints arg = n->ints(), shape = n->src(0)->shape();
+  Distribution to = from;
+  switch (n->op) {
+    case Op::Reshape: return reshaped_layout(n, from);
+    case Op::Permute:
+      to.axis = static_cast<int>(std::find(arg.begin(), arg.end(), axis) - arg.begin());
+      return to;
+    case Op::Expand: return arg[axis] == shape[axis] ? std::optional(to) : std::nullopt;
+    case Op::Pad:
+      for (size_t i = 1; i < to.cuts.size(); ++i) to.cuts[i] += arg[2 * axis];
+      to.cuts.back() += arg[2 * axis + 1];
+      return to;
+    case Op::Shrink:
+      for (int64_t& c : to.cuts)
+        c = std::clamp(c, arg[2 * axis], arg[2 * axis + 1]) - arg[2 * axis];
+      return to;
+    case Op::Flip: return arg[axis] ? std::nullopt : std::optional(to);
+    case Op::Stride:
+      for (int64_t& c : to.cuts) c = ceil_div(c, arg[axis]);
+      return to;
+    default: return affine_layout(n, from);
+  }
+}
+
+// The argument of a movement for device i.
+Shape moved_argument(Node n, const Distribution& from, const Distribution& to, size_t i) {
+  Shape arg = to_shape(n->ints());
+  if (from.axis < 0) return arg;
+  const int axis = from.axis;
+  const int64_t length = from.cuts[i + 1] - from.cuts[i];
+  switch (n->op) {
+    case Op::Reshape:
+    case Op::Expand: arg = part_of(n->shape(), to, i); break;
+    case Op::Pad:
+      if (i > 0) arg[2 * axis] = 0;
+      if (i + 2 < from.cuts.size()) arg[2 * axis + 1] = 0;
+      break;
+    case Op::Shrink:
+      for (int64_t* end : {&arg[2 * axis], &arg[2 * axis + 1]})
+        *end = std::clamp<int64_t>(*end - from.cuts[i], 0, length);
+      break;
+    case Op::Stride: {
+      const int64_t step = arg[axis], begin = to.cuts[i] * step - from.cuts[i];
+      arg.insert(arg.begin(), {axis, std::min(begin, length)});
+      break;
+    }
+    case Op::Affine: arg[1 + to.axis] = to.cuts[i + 1] - to.cuts[i]; break;
+    default: break;
+  }
+  return arg;
+}
+
+Parts movement(Node n, Parts p) {
+  // Zeros do no harm to a sum alone.
+  if (p.partial && (n->op != Op::Pad || p.partial == Op::Add)) {
+    Parts out = each(n, {}, [&](size_t i) { return moved_piece(n, p.pieces[i], n->ints()); });
+    out.partial = p.partial;
+    return out;
+  }
+  std::optional<Distribution> to = Distribution{};
+  if (p.layout.axis >= 0) to = moved_layout(n, p.layout);
+  if (!to || p.partial) {
+    p = {in_layout(p, {}, devices_of(n))};
+    to = Distribution{};
+  }
+  return each(n, *to, [&](size_t i) {
+    return moved_piece(n, p.pieces[i], moved_argument(n, p.layout, *to, i));
+  });
+}
+
+// --- reductions and indices ----------------------------------------------------------------------
+
+Parts reduce(Node n, Parts p) {
+  const auto [op, axes] = n->arg<ReduceArg>();
+  if (p.partial && p.partial != op) p = {in_layout(p, {}, devices_of(n))};
+  const bool over_cut = p.layout.axis >= 0 && (axes >> p.layout.axis & 1);
+  const LabelScope label(n->label);
+  Parts out{{}, over_cut ? Distribution{} : p.layout, over_cut ? std::optional(op) : p.partial};
+  for (Node x : p.pieces) {
+    Node sum = build::reduce(op, x, axes);
+    if (numel(sum->shape()) == 0) sum = build::full(sum->shape(), n->dtype, int64_t{0});
+    out.pieces.push_back(sum);
+  }
+  return out;
+}
+
+// The axis of `shape` whose positions an index counts, among those of this size; else -1.
+int counted_axis(Node index, int64_t size) {
+  for (int i = 0; i < index->rank; ++i)
+    if (index->shape()[i] == size && index == build::iota(index->shape(), i, index->dtype))
+      return i;
+  return -1;
+}
+
+// Positions along an axis as those in the part that begins there; others lie outside.
+Node shifted(Node index, int64_t begin) {
+  const DType t = index->dtype.size() == 8 ? kI64 : kI32;
+  return build::binary(Op::Sub, build::cast(index, t), build::full(index->shape(), t, begin));
+}
+
+Pieces local_positions(Node n, Node index, const Distribution& layout) {
+  const LabelScope label(n->label);
+  Pieces out;
+  for (size_t i = 0; i < devices_of(n).size(); ++i)
+    out.push_back(build::iota(part_of(index->shape(), layout, i), layout.axis, index->dtype));
+  return out;
+}
+
+Parts gather_pieces(Node n, const Pieces& data, const std::vector<Pieces>& index,
+                    const Distribution& to) {
+  return each(n, to, [&](size_t i) {
+    // A part without elements: all positions lie outside of it.
+    if (numel(data[i]->shape()) == 0)
+      return build::full(part_of(n->shape(), to, i), n->dtype, int64_t{0});
+    const bool owned = data[i]->device != 0;  // rows are looked up in memory of the device
+    return build::gather(owned ? data[i] : build::copy_to(data[i], devices_of(n)[i]),
+                         at_device(index, i));
+  });
+}
+
+Parts gather(Node n, std::vector<Parts> in) {
+  const Distribution data = in[0].layout;
+  if (in[0].partial) in[0] = {in_layout(in[0], {}, devices_of(n))};
+  if (in[0].layout.axis < 0) {  // any row is on each device
+    Distribution to;
+    for (size_t k = 1; k < in.size(); ++k)
+      if (to.axis < 0) to = in[k].layout;
+    return gather_pieces(n, in[0].pieces, all_in_layout(n, in, 1, to), to);
+  }
+  Node own = resolved(n->src(data.axis + 1));
+  const int counted = counted_axis(own, data.cuts.back());
+  if (counted >= 0) {  // each device looks up in its own part alone
+    const Distribution to{counted, data.cuts};
+    auto index = all_in_layout(n, in, 1, to);
+    index[static_cast<size_t>(data.axis)] = local_positions(n, own, to);
+    return gather_pieces(n, in[0].pieces, index, to);
+  }
+  // Elsewhere each device finds what it has, and zeros, for the sum over all.
+  auto index = all_in_layout(n, in, 1, {});
+  for (size_t i = 0; i < in[0].pieces.size(); ++i) {
+    Node& x = index[static_cast<size_t>(data.axis)][i];
+    x = shifted(x, data.cuts[i]);
+  }
+  Parts out = gather_pieces(n, in[0].pieces, index, {});
+  out.partial = n->dtype.is_bool() ? Op::Max : Op::Add;
+  return out;
+}
+
+// A base of constants that elements are written over is stored on the device that writes them.
+Node with_memory(Node base, int device) {
+  Node below = base;
+  while (is_movement(below->op)) below = below->src(0);
+  return base->device || below->is_const() ? base : build::copy_to(base, device);
+}
+
+Parts scatter_pieces(Node n, const Pieces& base, const Pieces& values,
+                     const std::vector<Pieces>& index, const Distribution& to) {
+  return each(n, to, [&](size_t i) {
+    return build::scatter(with_memory(base[i], devices_of(n)[i]), values[i], at_device(index, i),
+                          n->arg<ScatterArg>());
+  });
+}
+
+Parts scatter(Node n, const std::vector<Parts>& in) {
+  const ScatterArg how = n->arg<ScatterArg>();
+  const Distribution &base = in[0].layout, &values = in[1].layout;
+  // An axis of the base whose positions are those of an axis of the values: both are cut alike.
+  for (int k = 0; k < n->rank; ++k) {
+    Node own = resolved(n->src(k + 2));
+    const int counted = counted_axis(own, n->shape()[k]);
+    if (counted < 0 || (base.axis != k && values.axis != counted)) continue;
+    const Distribution to{k, base.axis == k ? base.cuts : values.cuts}, from{counted, to.cuts};
+    auto index = all_in_layout(n, in, 2, from);
+    index[static_cast<size_t>(k)] = local_positions(n, own, from);
+    return scatter_pieces(n, in_layout(in[0], to, devices_of(n)),
+                          in_layout(in[1], from, devices_of(n)), index, to);
+  }
+  if (base.axis >= 0) {  // each device takes what falls into its part
+    auto index = all_in_layout(n, in, 2, {});
+    for (size_t i = 0; i < in[0].pieces.size(); ++i) {
+      Node& x = index[static_cast<size_t>(base.axis)][i];
+      x = shifted(x, base.cuts[i]);
+    }
+    return scatter_pieces(n, in[0].pieces, in_layout(in[1], {}, devices_of(n)), index, base);
+  }
+  if (values.axis < 0 || how.op != Op::Add)
+    return scatter_pieces(n, in_layout(in[0], {}, devices_of(n)),
+                          in_layout(in[1], {}, devices_of(n)), all_in_layout(n, in, 2, {}), {});
+  // Sums of the values that each device has, for the sum over all; the base counts once.
+  Pieces start = in_layout(in[0], {}, devices_of(n));
+  for (size_t i = 1; i < start.size(); ++i)
+    start[i] = build::full(n->shape(), n->dtype, int64_t{0});
+  Parts out = scatter_pieces(n, start, in_layout(in[1], values, devices_of(n)),
+                             all_in_layout(n, in, 2, values), {});
+  out.partial = Op::Add;
+  return out;
+}
+
+// A node's pieces on its devices from those of its sources.
+Parts distributed(Node n, const std::vector<Parts>& in) {
+  switch (n->op) {
+    case Op::Assign: return assign(n, in);
+    case Op::After: return after(in);
+    case Op::ReduceAxis: return reduce(n, in[0]);
+    case Op::Gather: return gather(n, in);
+    case Op::Scatter: return scatter(n, in);
+    default: break;
+  }
+  if (is_movement(n->op)) return movement(n, in[0]);
+  expect(is_elementwise(n->op) || n->op == Op::Contiguous, "shard: ", n->op);
+  return elementwise(n, in);
+}
+
+// --- a graph -------------------------------------------------------------------------------------
+
 class SpmdPartitioner {
  public:
   explicit SpmdPartitioner(std::span<const Node> roots) {
@@ -37,8 +464,6 @@ class SpmdPartitioner {
   Unsharded result() { return std::move(out_); }
 
  private:
-  static std::span<const int> devices_of(Node n) { return device_members(n->device); }
-
   void walk(Node root) {
     std::vector<Node> stack{resolved(root)};
     while (!stack.empty()) {
@@ -60,7 +485,9 @@ class SpmdPartitioner {
   void add_parts(Node n) {
     check(!n->lengths, operation_of(n), ": an axis of ", to_text(n->shape()),
           " has a Variable for a length, which tensors on several devices cannot have");
-    Parts p = lower(n);
+    Parts p = n->op == Op::Shard   ? shard(n)
+              : n->op == Op::Multi ? multi(n)
+                                   : distributed(n, operands(n));
     const auto devices = devices_of(n);
     for (size_t i = 0; i < devices.size(); ++i) p.pieces[i] = placed(p.pieces[i], devices[i]);
     parts_[n] = p;
@@ -115,118 +542,6 @@ class SpmdPartitioner {
     return out;
   }
 
-  // Values of constants and positions are computed where they are needed. Each device has nodes of
-  // its own for them, so that no kernel, or kernel's value, is shared between two.
-  static Node placed(Node n, int device) {
-    if (n->device) return n;
-    NodeMap<Node> own;
-    NodeMap<int> cost;  // of what is made of constants alone; -1: of positions too
-    for (Node s : topological(n)) {
-      int work = info(s->op).cls == OpClass::Tensor ? kWorthStoring : work_of(s->op);
-      for (Node from : s->srcs()) {
-        const int below = *cost.find(from);
-        work = below < 0 || work < 0 ? -1 : std::min(work + below, kWorthStoring);
-      }
-      const LabelScope label(s->label);
-      if (s->op == Op::Iota) {
-        const int64_t arg[] = {s->ints()[0], device};
-        own[s] = make(Op::Iota, s->dtype, {}, Ints(arg));
-        work = -1;
-      } else if (work >= kWorthStoring) {  // might get memory
-        own[s] = build::copy_to(s, device);
-      }
-      cost[s] = work;
-    }
-    return own.size() ? substitute(n, own) : n;
-  }
-
-  static Pieces in_layout(const Parts& p, const Distribution& to, std::span<const int> devices) {
-    if (p.partial && devices.size() < p.pieces.size()) {
-      const LabelScope label("reduce");
-      return {reduce_to(*p.partial, p.pieces, devices[0])};
-    }
-    if (p.partial && to.axis < 0) return all_reduce(*p.partial, p.pieces, devices);
-    if (p.partial) return reduce_scatter(*p.partial, p.pieces, devices, to.axis, to.cuts);
-    if (p.layout.axis < 0) return from_whole(p, to, devices);
-    if (to.axis < 0) return all_gather(p.pieces, devices, p.layout.axis);
-    return recut(p, to, devices);
-  }
-
-  // A part of the copy on the same device, or of the first one.
-  static Pieces from_whole(const Parts& p, const Distribution& to, std::span<const int> devices) {
-    const LabelScope label("shard");
-    Pieces out;
-    for (size_t i = 0; i < devices.size(); ++i) {
-      const auto here = std::find_if(p.pieces.begin(), p.pieces.end(), [&](Node n) {
-        return n->device == 0 || n->device == devices[i];
-      });
-      Node x = here == p.pieces.end() ? p.pieces[0] : *here;
-      if (to.axis >= 0) x = slice(x, to.axis, to.cuts[i], to.cuts[i + 1]);
-      out.push_back(bring(x, devices[i]));
-    }
-    return out;
-  }
-
-  // All-to-all: each device fetches what it lacks of each piece.
-  static Pieces recut(const Parts& p, const Distribution& to, std::span<const int> devices) {
-    if (p.layout == to) return p.pieces;
-    const LabelScope label("all_to_all");
-    const int axis = p.layout.axis;
-    const Shape& cuts = p.layout.cuts;
-    Pieces out;
-    for (size_t i = 0; i < devices.size(); ++i) {
-      const int64_t begin = to.axis == axis ? to.cuts[i] : 0;
-      const int64_t end = to.axis == axis ? to.cuts[i + 1] : cuts.back();
-      Pieces parts;
-      for (size_t j = 0; j < p.pieces.size(); ++j) {
-        const int64_t from = std::clamp(begin, cuts[j], cuts[j + 1]);
-        const int64_t until = std::clamp(end, cuts[j], cuts[j + 1]);
-        if (from == until && !(parts.empty() && j + 1 == p.pieces.size())) continue;
-        Node x = slice(p.pieces[j], axis, from - cuts[j], until - cuts[j]);
-        if (to.axis != axis) x = slice(x, to.axis, to.cuts[i], to.cuts[i + 1]);
-        parts.push_back(bring(x, devices[i]));
-      }
-      out.push_back(join(parts, axis));
-    }
-    return out;
-  }
-
-  // The part of `shape` on device i.
-  static Shape part_of(Ints shape, const Distribution& layout, size_t i) {
-    Shape out = to_shape(shape);
-    if (layout.axis >= 0) out[layout.axis] = layout.cuts[i + 1] - layout.cuts[i];
-    return out;
-  }
-
-  // make_piece(i) for each device, under the name of the user's operation; no node for no elements.
-  template <class F> static Parts each(Node n, const Distribution& layout, F make_piece) {
-    const LabelScope label(n->label);
-    Parts out{{}, layout};
-    for (size_t i = 0; i < devices_of(n).size(); ++i) {
-      const Shape shape = part_of(n->shape(), layout, i);
-      out.pieces.push_back(numel(shape) ? make_piece(i) : build::full(shape, n->dtype, int64_t{0}));
-    }
-    return out;
-  }
-
-  // --- one node for each device ------------------------------------------------------------------
-
-  Parts lower(Node n) {
-    switch (n->op) {
-      case Op::Shard: return shard(n);
-      case Op::Multi: return multi(n);
-      case Op::Assign: return assign(n);
-      case Op::After: return after(n);
-      case Op::ReduceAxis: return reduce(n);
-      case Op::Gather: return gather(n);
-      case Op::Scatter: return scatter(n);
-      default: break;
-    }
-    if (is_movement(n->op)) return movement(n);
-    expect(is_elementwise(n->op) || n->op == Op::Contiguous, "shard: ", n->op);
-    return elementwise(n);
-  }
-
   Parts shard(Node n) {
     const auto axis = static_cast<int>(n->ints()[1]);
     Distribution to{axis};
@@ -250,331 +565,6 @@ class SpmdPartitioner {
       if (axis >= 0) out.layout.cuts.push_back(out.layout.cuts.back() + s->shape()[axis]);
     }
     return out;
-  }
-
-  Parts elementwise(Node n) {
-    const std::vector<Parts> in = operands(n);
-    const bool all_pending =
-        std::all_of(in.begin(), in.end(), [](const Parts& p) { return p.partial == Op::Add; });
-    if (n->op == Op::Add && all_pending) {  // one sum over the devices for both
-      Parts out = each(n, {}, [&](size_t i) {
-        return build::binary(Op::Add, in[0].pieces[i], in[1].pieces[i]);
-      });
-      out.partial = Op::Add;
-      return out;
-    }
-    Distribution to;
-    for (const Parts& p : in)
-      if (to.axis < 0) to = p.layout;
-    return apply(n, in, to);
-  }
-
-  // The same operation on sources of one layout.
-  static Parts apply(Node n, const std::vector<Parts>& in, const Distribution& to) {
-    std::vector<Pieces> srcs;
-    for (const Parts& p : in) srcs.push_back(in_layout(p, to, devices_of(n)));
-    return each(n, to, [&](size_t i) {
-      std::vector<Node> own;
-      for (const Pieces& s : srcs) own.push_back(s[i]);
-      return with_sources(n, own);
-    });
-  }
-
-  // A tensor that has no memory yet takes the layout of its value.
-  Parts assign(Node n) {
-    const std::vector<Parts> in = operands(n);
-    const bool has_memory = std::any_of(in[0].pieces.begin(), in[0].pieces.end(),
-                                        [](Node p) { return p->device != 0; });
-    return apply(n, in, has_memory ? in[0].layout : in[1].layout);
-  }
-
-  Parts after(Node n) {
-    Parts x = operand(n, 0);
-    const Parts before = operand(n, 1);
-    for (size_t i = 0; i < x.pieces.size(); ++i)
-      x.pieces[i] = build::after(x.pieces[i], before.pieces[i]);
-    return x;
-  }
-
-  // --- movement ----------------------------------------------------------------------------------
-
-  Parts movement(Node n) {
-    Parts p = operand(n, 0);
-    // Zeros do no harm to a sum alone.
-    if (p.partial && (n->op != Op::Pad || p.partial == Op::Add)) {
-      Parts out = each(n, {}, [&](size_t i) { return moved_piece(n, p.pieces[i], n->ints()); });
-      out.partial = p.partial;
-      return out;
-    }
-    std::optional<Distribution> to = Distribution{};
-    if (p.layout.axis >= 0) to = moved_layout(n, p.layout);
-    if (!to || p.partial) {
-      p = {in_layout(p, {}, devices_of(n))};
-      to = Distribution{};
-    }
-    return each(n, *to, [&](size_t i) {
-      return moved_piece(n, p.pieces[i], moved_argument(n, p.layout, *to, i));
-    });
-  }
-
-  static Node moved_piece(Node n, Node x, Ints arg) {
-    switch (n->op) {
-      case Op::Reshape: return build::reshape(x, arg);
-      case Op::Permute: return build::permute(x, arg);
-      case Op::Expand: return build::expand(x, arg);
-      case Op::Pad: return build::pad(x, arg);
-      case Op::Shrink: return build::shrink(x, arg);
-      case Op::Flip: return build::flip(x, arg);
-      case Op::Stride: return strided(x, arg);
-      default: return make(n->op, n->dtype, {x}, arg);
-    }
-  }
-
-  // The argument of a Stride here may begin with the elements to skip in front (see
-  // moved_argument).
-  static Node strided(Node x, Ints arg) {
-    if (arg.size() == x->rank) return build::stride(x, arg);
-    const auto axis = static_cast<int>(arg[0]);
-    return build::stride(slice(x, axis, arg[1], x->shape()[axis]), arg.subspan(2));
-  }
-
-  // Where the cut axis goes; nothing where it is not cut into the same parts any more.
-  static std::optional<Distribution> moved_layout(Node n, const Distribution& from) {
-    const int axis = from.axis;
-    const Ints arg = n->ints(), shape = n->src(0)->shape();
-    Distribution to = from;
-    switch (n->op) {
-      case Op::Reshape: return reshaped_layout(n, from);
-      case Op::Permute:
-        to.axis = static_cast<int>(std::find(arg.begin(), arg.end(), axis) - arg.begin());
-        return to;
-      case Op::Expand: return arg[axis] == shape[axis] ? std::optional(to) : std::nullopt;
-      case Op::Pad:
-        for (size_t i = 1; i < to.cuts.size(); ++i) to.cuts[i] += arg[2 * axis];
-        to.cuts.back() += arg[2 * axis + 1];
-        return to;
-      case Op::Shrink:
-        for (int64_t& c : to.cuts)
-          c = std::clamp(c, arg[2 * axis], arg[2 * axis + 1]) - arg[2 * axis];
-        return to;
-      case Op::Flip: return arg[axis] ? std::nullopt : std::optional(to);
-      case Op::Stride:
-        for (int64_t& c : to.cuts) c = ceil_div(c, arg[axis]);
-        return to;
-      default: return affine_layout(n, from);
-    }
-  }
-
-  // The axis in the new shape before which there is as much as before the old one. Every cut has to
-  // lie between two of its elements.
-  static std::optional<Distribution> reshaped_layout(Node n, const Distribution& from) {
-    const Ints old = n->src(0)->shape(), now = n->shape();
-    const auto at = static_cast<size_t>(from.axis);
-    const int64_t before = numel(old.first(at)), inner = numel(old.subspan(at + 1));
-    for (size_t j = 0; j < now.size(); ++j) {
-      if (numel(now.first(j)) != before || (now[j] == 1 && old[at] != 1)) continue;
-      const int64_t step = numel(now.subspan(j + 1));
-      Distribution to{static_cast<int>(j), {}};
-      for (int64_t c : from.cuts) {
-        if (step == 0 || c * inner % step != 0) return {};
-        to.cuts.push_back(c * inner / step);
-      }
-      return to.cuts.back() == now[j] ? std::optional(to) : std::nullopt;  // none in no elements
-    }
-    return {};
-  }
-
-  // An axis of which the view has every element, in order, and which no other axis depends on.
-  static std::optional<Distribution> affine_layout(Node n, const Distribution& from) {
-    if (n->op != Op::Affine) return {};
-    const auto rank = static_cast<size_t>(n->ints()[0]);
-    const Ints shape = n->ints().subspan(1, rank), map = n->ints().subspan(1 + rank);
-    const auto factors = [&](size_t axis) { return map.subspan(axis * (rank + 1) + 1, rank); };
-    const auto own = factors(static_cast<size_t>(from.axis));
-    int to = -1;
-    for (size_t i = 0; i < rank; ++i) {
-      if (own[i] == 0) continue;
-      if (own[i] != 1 || to >= 0) return {};
-      to = static_cast<int>(i);
-    }
-    if (to < 0 || map[static_cast<size_t>(from.axis) * (rank + 1)] != 0) return {};
-    if (shape[to] != from.cuts.back()) return {};
-    for (int d = 0; d < n->src(0)->rank; ++d)
-      if (d != from.axis && factors(static_cast<size_t>(d))[to] != 0) return {};
-    return Distribution{to, from.cuts};
-  }
-
-  // The argument of a movement for device i.
-  static Shape moved_argument(Node n, const Distribution& from, const Distribution& to, size_t i) {
-    Shape arg = to_shape(n->ints());
-    if (from.axis < 0) return arg;
-    const int axis = from.axis;
-    const int64_t length = from.cuts[i + 1] - from.cuts[i];
-    switch (n->op) {
-      case Op::Reshape:
-      case Op::Expand: arg = part_of(n->shape(), to, i); break;
-      case Op::Pad:
-        if (i > 0) arg[2 * axis] = 0;
-        if (i + 2 < from.cuts.size()) arg[2 * axis + 1] = 0;
-        break;
-      case Op::Shrink:
-        for (int64_t* end : {&arg[2 * axis], &arg[2 * axis + 1]})
-          *end = std::clamp<int64_t>(*end - from.cuts[i], 0, length);
-        break;
-      case Op::Stride: {
-        const int64_t step = arg[axis], begin = to.cuts[i] * step - from.cuts[i];
-        arg.insert(arg.begin(), {axis, std::min(begin, length)});
-        break;
-      }
-      case Op::Affine: arg[1 + to.axis] = to.cuts[i + 1] - to.cuts[i]; break;
-      default: break;
-    }
-    return arg;
-  }
-
-  // --- reductions and indices --------------------------------------------------------------------
-
-  Parts reduce(Node n) {
-    const auto [op, axes] = n->arg<ReduceArg>();
-    Parts p = operand(n, 0);
-    if (p.partial && p.partial != op) p = {in_layout(p, {}, devices_of(n))};
-    const bool over_cut = p.layout.axis >= 0 && (axes >> p.layout.axis & 1);
-    const LabelScope label(n->label);
-    Parts out{{}, over_cut ? Distribution{} : p.layout, over_cut ? std::optional(op) : p.partial};
-    for (Node x : p.pieces) {
-      Node sum = build::reduce(op, x, axes);
-      if (numel(sum->shape()) == 0) sum = build::full(sum->shape(), n->dtype, int64_t{0});
-      out.pieces.push_back(sum);
-    }
-    return out;
-  }
-
-  // The axis of `shape` whose positions an index counts, among those of this size; else -1.
-  static int counted_axis(Node index, int64_t size) {
-    for (int i = 0; i < index->rank; ++i)
-      if (index->shape()[i] == size && index == build::iota(index->shape(), i, index->dtype))
-        return i;
-    return -1;
-  }
-
-  // Positions along an axis as those in the part that begins there; others lie outside.
-  static Node shifted(Node index, int64_t begin) {
-    const DType t = index->dtype.size() == 8 ? kI64 : kI32;
-    return build::binary(Op::Sub, build::cast(index, t), build::full(index->shape(), t, begin));
-  }
-
-  Parts gather(Node n) {
-    std::vector<Parts> in = operands(n);
-    const Distribution data = in[0].layout;
-    if (in[0].partial) in[0] = {in_layout(in[0], {}, devices_of(n))};
-    if (in[0].layout.axis < 0) {  // any row is on each device
-      Distribution to;
-      for (size_t k = 1; k < in.size(); ++k)
-        if (to.axis < 0) to = in[k].layout;
-      return gather_pieces(n, in[0].pieces, indices(n, in, 1, to), to);
-    }
-    Node own = resolved(n->src(data.axis + 1));
-    const int counted = counted_axis(own, data.cuts.back());
-    if (counted >= 0) {  // each device looks up in its own part alone
-      const Distribution to{counted, data.cuts};
-      auto index = indices(n, in, 1, to);
-      index[static_cast<size_t>(data.axis)] = local_positions(n, own, to);
-      return gather_pieces(n, in[0].pieces, index, to);
-    }
-    // Elsewhere each device finds what it has, and zeros, for the sum over all.
-    auto index = indices(n, in, 1, {});
-    for (size_t i = 0; i < in[0].pieces.size(); ++i) {
-      Node& x = index[static_cast<size_t>(data.axis)][i];
-      x = shifted(x, data.cuts[i]);
-    }
-    Parts out = gather_pieces(n, in[0].pieces, index, {});
-    out.partial = n->dtype.is_bool() ? Op::Max : Op::Add;
-    return out;
-  }
-
-  // Sources from `first` on in one layout.
-  static std::vector<Pieces> indices(Node n, const std::vector<Parts>& in, size_t first,
-                                     const Distribution& to) {
-    std::vector<Pieces> out;
-    for (size_t k = first; k < in.size(); ++k) out.push_back(in_layout(in[k], to, devices_of(n)));
-    return out;
-  }
-
-  static Pieces local_positions(Node n, Node index, const Distribution& layout) {
-    const LabelScope label(n->label);
-    Pieces out;
-    for (size_t i = 0; i < devices_of(n).size(); ++i)
-      out.push_back(build::iota(part_of(index->shape(), layout, i), layout.axis, index->dtype));
-    return out;
-  }
-
-  static std::vector<Node> at_device(const std::vector<Pieces>& all, size_t i) {
-    std::vector<Node> out;
-    for (const Pieces& p : all) out.push_back(p[i]);
-    return out;
-  }
-
-  static Parts gather_pieces(Node n, const Pieces& data, const std::vector<Pieces>& index,
-                             const Distribution& to) {
-    return each(n, to, [&](size_t i) {
-      // A part without elements: all positions lie outside of it.
-      if (numel(data[i]->shape()) == 0)
-        return build::full(part_of(n->shape(), to, i), n->dtype, int64_t{0});
-      const bool owned = data[i]->device != 0;  // rows are looked up in memory of the device
-      return build::gather(owned ? data[i] : build::copy_to(data[i], devices_of(n)[i]),
-                           at_device(index, i));
-    });
-  }
-
-  Parts scatter(Node n) {
-    const std::vector<Parts> in = operands(n);
-    const ScatterArg how = n->arg<ScatterArg>();
-    const Distribution &base = in[0].layout, &values = in[1].layout;
-    // An axis of the base whose positions are those of an axis of the values: both are cut alike.
-    for (int k = 0; k < n->rank; ++k) {
-      Node own = resolved(n->src(k + 2));
-      const int counted = counted_axis(own, n->shape()[k]);
-      if (counted < 0 || (base.axis != k && values.axis != counted)) continue;
-      const Distribution to{k, base.axis == k ? base.cuts : values.cuts}, from{counted, to.cuts};
-      auto index = indices(n, in, 2, from);
-      index[static_cast<size_t>(k)] = local_positions(n, own, from);
-      return scatter_pieces(n, in_layout(in[0], to, devices_of(n)),
-                            in_layout(in[1], from, devices_of(n)), index, to);
-    }
-    if (base.axis >= 0) {  // each device takes what falls into its part
-      auto index = indices(n, in, 2, {});
-      for (size_t i = 0; i < in[0].pieces.size(); ++i) {
-        Node& x = index[static_cast<size_t>(base.axis)][i];
-        x = shifted(x, base.cuts[i]);
-      }
-      return scatter_pieces(n, in[0].pieces, in_layout(in[1], {}, devices_of(n)), index, base);
-    }
-    if (values.axis < 0 || how.op != Op::Add)
-      return scatter_pieces(n, in_layout(in[0], {}, devices_of(n)),
-                            in_layout(in[1], {}, devices_of(n)), indices(n, in, 2, {}), {});
-    // Sums of the values that each device has, for the sum over all; the base counts once.
-    Pieces start = in_layout(in[0], {}, devices_of(n));
-    for (size_t i = 1; i < start.size(); ++i)
-      start[i] = build::full(n->shape(), n->dtype, int64_t{0});
-    Parts out = scatter_pieces(n, start, in_layout(in[1], values, devices_of(n)),
-                               indices(n, in, 2, values), {});
-    out.partial = Op::Add;
-    return out;
-  }
-
-  static Parts scatter_pieces(Node n, const Pieces& base, const Pieces& values,
-                              const std::vector<Pieces>& index, const Distribution& to) {
-    return each(n, to, [&](size_t i) {
-      return build::scatter(with_memory(base[i], devices_of(n)[i]), values[i], at_device(index, i),
-                            n->arg<ScatterArg>());
-    });
-  }
-
-  // A base of constants that elements are written over is stored on the device that writes them.
-  static Node with_memory(Node base, int device) {
-    Node below = base;
-    while (is_movement(below->op)) below = below->src(0);
-    return base->device || below->is_const() ? base : build::copy_to(base, device);
   }
 
   NodeMap<Node> done_;  // of nodes on single devices: what they became; of others themselves

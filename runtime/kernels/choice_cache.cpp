@@ -23,7 +23,7 @@ namespace tiny {
 
 namespace {
 
-constexpr const char* kVersion = "search 3";  // a new version discards older measurements
+constexpr const char* kSearchVersion = "search 3";  // a new version discards older measurements
 
 std::string hash_of(const std::string& text) { return hex(sha256(text).substr(0, 16)); }
 
@@ -118,7 +118,7 @@ std::vector<std::string> lines_of(const KernelRecord& k) {
 KernelKey key_of_kernel(Node loops, Device& device, const std::string& device_name) {
   const std::string text = tiny::to_text(loops),
                     where = device_name.substr(0, device_name.find(':'));
-  const std::string about = cat(kVersion, '\n', where, '\n', to_text(device.target()), '\n',
+  const std::string about = cat(kSearchVersion, '\n', where, '\n', to_text(device.target()), '\n',
                                 device.compiler_id(), '\n', env_kernel_key(), '\n');
   return {hash_of(about + text), hash_of(about + without_sizes(text)),
           cat(where, " ", device.target().arch, " ", device.compiler_id())};

@@ -14,7 +14,7 @@ namespace tiny {
 
 namespace {
 
-constexpr const char* kVersion = "proof 4";  // a new version discards older proofs
+constexpr const char* kProofVersion = "proof 4";  // a new version discards older proofs
 
 struct Counts {
   std::mutex mutex;
@@ -54,7 +54,7 @@ void say_once_without_solver() {
 
 // The text of the kernel leaves open how large its buffers are, and what was promised of them.
 std::string key_of(const Lowered& low, const ProofSettings& s) {
-  std::string about = cat(kVersion, ' ', s.warp, ' ', s.scattered, ' ', s.declared, " sizes");
+  std::string about = cat(kProofVersion, ' ', s.warp, ' ', s.scattered, ' ', s.declared, " sizes");
   for (const auto& [slot, size] : s.sizes) about += cat(' ', slot, ':', size);
   return cache_key(low.source, about);
 }
@@ -62,7 +62,7 @@ std::string key_of(const Lowered& low, const ProofSettings& s) {
 // --- the solver's answers on disk ----------------------------------------------------------------
 
 std::string key_of(const std::string& question) {
-  return cache_key({"", question}, cat(kVersion, " answer"));
+  return cache_key({"", question}, cat(kProofVersion, " answer"));
 }
 
 // "never" or "sometimes", the steps, and the values.

@@ -17,11 +17,6 @@
 #include "tiny/base/text.h"
 #include "tiny/tensor/tensor.h"
 
-#if __has_include(<nlohmann/json.hpp>)
-#include <nlohmann/json.hpp>
-#define TINY_HAS_JSON 1
-#endif
-
 namespace tiny {
 
 namespace {
@@ -115,34 +110,37 @@ int this_thread() {
 
 // --- The trace: the Trace Event Format, "JSON Object Format" with complete events and counters ---
 
-#if TINY_HAS_JSON
-
-using nlohmann::json;
-
-json to_json(const Event& e, double start) {
-  const double micros = (e.begin - start) * 1e6;
-  if (e.process == kDevices && e.track == 0)
-    return {{"ph", "C"},
-            {"name", e.name},
-            {"ts", micros},
-            {"pid", kHost},
-            {"args", {{"MiB", e.seconds / 1048576}}}};
-  json out = {{"ph", "X"},      {"name", e.name}, {"cat", e.category},     {"pid", e.process},
-              {"tid", e.track}, {"ts", micros},   {"dur", e.seconds * 1e6}};
-  if (e.process != kDevices) return out;
-  json& args = out["args"];
-  args["bytes"] = e.bytes;
-  if (e.operations) args["operations"] = *e.operations;
-  if (e.seconds > 0) {
-    args["GB/s"] = e.bytes / e.seconds * 1e-9;
-    if (e.flops > 0) args["GFLOP/s"] = e.flops / e.seconds * 1e-9;
-  }
-  return out;
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text)
+    if (c == '"' || c == '\\')
+      (out += '\\') += c;
+    else
+      out += static_cast<unsigned char>(c) < ' ' ? formatted("\\u%04x", c) : std::string(1, c);
+  return out + '"';
 }
 
-json name_row(const char* what, int process, int track, const std::string& name) {
-  return {
-      {"ph", "M"}, {"name", what}, {"pid", process}, {"tid", track}, {"args", {{"name", name}}}};
+std::string to_json(const Event& e, double start) {
+  const std::string head =
+      cat("{\"name\": ", quoted(e.name), ", \"ts\": ", formatted("%.3f", (e.begin - start) * 1e6));
+  if (e.process == kDevices && e.track == 0)
+    return head + formatted(", \"ph\": \"C\", \"pid\": %d, \"args\": {\"MiB\": %.6g}}", kHost,
+                            e.seconds / 1048576);
+  std::string out =
+      cat(head, ", \"ph\": \"X\", \"cat\": ", quoted(e.category), ", \"pid\": ", e.process,
+          ", \"tid\": ", e.track, ", \"dur\": ", formatted("%.3f", e.seconds * 1e6));
+  if (e.process != kDevices) return out + "}";
+  out += formatted(", \"args\": {\"bytes\": %.0f", e.bytes);
+  if (e.operations) out += ", \"operations\": " + quoted(*e.operations);
+  if (e.seconds > 0) out += formatted(", \"GB/s\": %.6g", e.bytes / e.seconds * 1e-9);
+  if (e.seconds > 0 && e.flops > 0)
+    out += formatted(", \"GFLOP/s\": %.6g", e.flops / e.seconds * 1e-9);
+  return out + "}}";
+}
+
+std::string name_row(const char* what, int process, int track, const std::string& name) {
+  return cat("{\"ph\": \"M\", \"name\": ", quoted(what), ", \"pid\": ", process,
+             ", \"tid\": ", track, ", \"args\": {\"name\": ", quoted(name), "}}");
 }
 
 void write_trace(const Recorder& r) {
@@ -162,14 +160,6 @@ void write_trace(const Recorder& r) {
     std::cerr << cat("PROFILE: ", r.path, " has the first ", r.events.size(), " events, ",
                      r.dropped, " more were dropped\n");
 }
-
-#else
-
-void write_trace(const Recorder& r) {
-  std::cerr << cat("PROFILE: no ", r.path, ": built without nlohmann/json.hpp\n");
-}
-
-#endif
 
 // --- The limit -----------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ bool is_within_row(Node scatter, int v, int d) {
   return true;
 }
 
-ScatteredRows rows_of(Node scatter) {
+ScatteredRows scattered_rows_of(Node scatter) {
   const Ints values = scatter->src(1)->shape(), base = scatter->shape();
   ScatteredRows r;
   int v = static_cast<int>(values.size()), d = static_cast<int>(base.size());
@@ -148,7 +148,7 @@ bool is_worth_it(Node scatter, const ScatteredRows& r, const Target& target) {
 }  // namespace
 
 Node written_rows(Node scatter) {
-  const ScatteredRows r = rows_of(scatter);
+  const ScatteredRows r = scattered_rows_of(scatter);
   return adds_rows(scatter, r) ? written(scatter, r) : nullptr;
 }
 
@@ -158,7 +158,7 @@ std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTarge
     for (Node s : n->srcs()) ++users[s];
   const NodeMap<Node> done = rebuild(roots, [&](Node before, Node now) {
     if (now->op != Op::Scatter) return now;
-    const ScatteredRows r = rows_of(now);
+    const ScatteredRows r = scattered_rows_of(now);
     const bool changes = adds_rows(now, r) && is_worth_it(now, r, targets.of(now)) &&
                          is_there(before->src(1), users);
     return changes ? written(now, r) : now;

@@ -36,7 +36,7 @@ struct NamedOpt {
   Opt opt;
   int part = 0;
 };
-using Program = std::vector<NamedOpt>;
+using OptList = std::vector<NamedOpt>;
 
 bool is_pair(const Opt& o) { return o.kind == OptKind::Merge || o.kind == OptKind::Join; }
 
@@ -95,8 +95,8 @@ class LoopNestState {
 };
 
 // The options with names. `before`: the range that each works on, as it finds it.
-Program to_program(LoopNestState nest, std::span<const Opt> options, std::vector<Loop>& before) {
-  Program out;
+OptList to_program(LoopNestState nest, std::span<const Opt> options, std::vector<Loop>& before) {
+  OptList out;
   const auto name = [&](int64_t id) {
     const Loop* l = nest.with_id(id);
     check(l, "no range r", id);
@@ -116,7 +116,7 @@ Program to_program(LoopNestState nest, std::span<const Opt> options, std::vector
 
 // And back. Options of a range that is gone are dropped; an order gets the ranges that it does not
 // name at its end.
-std::vector<Opt> to_options(LoopNestState nest, const Program& program) {
+std::vector<Opt> to_options(LoopNestState nest, const OptList& program) {
   std::vector<Opt> out;
   for (const auto& [named, part] : program) {
     Opt o = named;
@@ -184,7 +184,7 @@ class NeighbourGenerator {
     if (is_cpu_) keep({choice_.options, !choice_.is_gemm});
     amounts();
     for (size_t i = 0; i < last_; ++i) {
-      Program p = base_;
+      OptList p = base_;
       p.erase(p.begin() + static_cast<ptrdiff_t>(i));
       keep(p);
     }
@@ -256,13 +256,13 @@ class NeighbourGenerator {
   void keep(Choice c) {
     if (seen_.insert(to_text(c)).second) out_.push_back(std::move(c));
   }
-  void keep(const Program& p) {
+  void keep(const OptList& p) {
     std::vector<Opt> options = head_;
     for (Opt& o : to_options(start_, p)) options.push_back(std::move(o));
     keep({std::move(options), choice_.is_gemm});
   }
   void insert(size_t at, std::vector<NamedOpt> more) {
-    Program p = base_;
+    OptList p = base_;
     p.insert(p.begin() + static_cast<ptrdiff_t>(at), more.begin(), more.end());
     keep(p);
   }
@@ -286,7 +286,7 @@ class NeighbourGenerator {
       const bool is_vector = part && part->kind == RangeKind::Vector;
       for (int64_t amount : near(base_[i].opt.amount, before_[i].extent)) {
         if (amount < 2 || (is_vector && !is_pow2(amount))) continue;
-        Program p = base_;
+        OptList p = base_;
         p[i].opt.amount = amount;
         keep(p);
       }
@@ -332,7 +332,7 @@ class NeighbourGenerator {
   // off before option `at`, or where the order begins.
   void add_part(const Loop& l, int64_t amount, RangeKind k, int after, int at = -1) {
     const int part = kFirstPart + static_cast<int>(base_.size());
-    Program p = base_;
+    OptList p = base_;
     for (size_t i = last_; i < p.size(); ++i) {
       std::vector<int>& axes = p[i].opt.axes;
       auto at = std::find(axes.begin(), axes.end(), after);
@@ -366,7 +366,7 @@ class NeighbourGenerator {
 
   // The cores take this loop instead of theirs.
   void to_cores(int name) {
-    Program p = base_;
+    OptList p = base_;
     for (auto& [o, part] : p) {
       if (o.kind == OptKind::Bind && o.amount == static_cast<int64_t>(RangeKind::Core))
         o.axis = name;
@@ -384,7 +384,7 @@ class NeighbourGenerator {
     if (side_by_side) insert(0, {{{OptKind::Merge, a.name, b.name, {}}}});
     if (a.name > b.name) return;
     if (!is_cpu_ && a.extent == b.extent) insert(0, {{{OptKind::Join, a.name, b.name, {}}}});
-    Program p = base_;
+    OptList p = base_;
     const auto swap = [&](auto& name) {
       name = name == a.name ? b.name : name == b.name ? a.name : name;
     };
@@ -423,7 +423,7 @@ class NeighbourGenerator {
       std::set<std::vector<int>> orders{order_of(axes)};
       for (size_t from = 0; from < axes.size(); ++from)
         for (size_t to = 0; to < axes.size(); ++to) {
-          Program p = base_;
+          OptList p = base_;
           std::vector<int>& moved = p[i].opt.axes;
           moved.erase(moved.begin() + static_cast<ptrdiff_t>(from));
           moved.insert(moved.begin() + static_cast<ptrdiff_t>(to), axes[from]);
@@ -440,7 +440,7 @@ class NeighbourGenerator {
   const Target& target_;
   std::vector<Opt> head_;      // up to what makes a matrix product
   LoopNestState start_, end_;  // after these, and after all options
-  Program base_;               // the others
+  OptList base_;               // the others
   std::vector<Loop> before_;
   size_t last_ = 0;  // where the final order begins
   std::set<std::string> seen_;

@@ -61,6 +61,7 @@ size_t members_of(const std::string& declaration) {
     return 0;
   const std::string text = plain(declaration);
   if (text.substr(0, text.find('=')).find('(') != text.npos) return 0;
+  if (text.find(" operator") != text.npos) return 0;
   return 1 + static_cast<size_t>(std::count(text.begin(), text.end(), ','));
 }
 

@@ -3,6 +3,7 @@
 //   Bug          an invariant of the library does not hold.
 //   DeviceError  a driver, a compiler or the operating system said no.
 #pragma once
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -27,38 +28,25 @@ class DeviceError : public std::runtime_error {
 
 namespace detail {
 
-// Literals of every length are one type: functions of texts are compiled once for all of them.
-inline const char* as_part(const char* text) { return text; }
-template <class Part> const Part& as_part(const Part& part) { return part; }
-
-template <class... Parts> [[gnu::noinline]] std::string join(const Parts&... parts) {
-  TextStream out;
-  (out << ... << parts);
-  return out.str();
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail(std::initializer_list<TextPart> parts) {
+  throw Error(join(parts));
 }
-
-template <class Exception, class... Parts>
-[[noreturn, gnu::noinline, gnu::cold]] void fail(const Parts&... parts) {
-  throw Exception(join(parts...));
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail_bug(std::initializer_list<TextPart> parts) {
+  throw Bug(join(parts));
 }
 
 }  // namespace detail
 
-// Joins its arguments into one text: cat("axis ", 3, " of ", shape).
-template <class... Parts> std::string cat(const Parts&... parts) {
-  return detail::join(detail::as_part(parts)...);
-}
-
 // Throws Error with the joined text unless `ok`. The text is only built on failure.
 template <class... Parts> void check(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    detail::fail<Error>(detail::as_part(parts)...);
+    detail::fail({parts...});
 }
 
 // The same for an invariant of the library itself.
 template <class... Parts> void expect(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    detail::fail<Bug>(detail::as_part(parts)...);
+    detail::fail_bug({parts...});
 }
 
 }  // namespace tiny

@@ -52,4 +52,21 @@ std::string formatted(const char* format, ...) {
   return out;
 }
 
+namespace detail {
+
+template void print_part<char>(std::ostream&, const void*);
+template void print_part<int>(std::ostream&, const void*);
+template void print_part<int64_t>(std::ostream&, const void*);
+template void print_part<size_t>(std::ostream&, const void*);
+template void print_part<const char*>(std::ostream&, const void*);
+template void print_part<std::string>(std::ostream&, const void*);
+
+std::string join(std::initializer_list<TextPart> parts) {
+  TextStream out;
+  for (const TextPart& part : parts) part.print_(out, part.value_);
+  return out.str();
+}
+
+}  // namespace detail
+
 }  // namespace tiny

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Of a file's data. A file may be small and claim any size, by its holes or when it is unpacked.
-constexpr int64_t kMaxBytes = int64_t{1} << 32;
+constexpr int64_t kMaxIdxBytes = int64_t{1} << 32;
 
 #if __has_include(<zlib.h>)
 // A file read through zlib, which passes a plain file on as it is.
@@ -140,8 +140,8 @@ int64_t count_elements(const std::vector<int64_t>& dims, const std::string& path
   for (int64_t dim : dims)
     check(!__builtin_mul_overflow(count, dim, &count), "idx: ", path, " claims the sizes ",
           dims_text(dims), ", whose product exceeds 64 bits");
-  check(count <= kMaxBytes, "idx: ", path, " claims the sizes ", dims_text(dims), ", ", count,
-        " bytes: more than the ", kMaxBytes, " that are read");
+  check(count <= kMaxIdxBytes, "idx: ", path, " claims the sizes ", dims_text(dims), ", ", count,
+        " bytes: more than the ", kMaxIdxBytes, " that are read");
   return count;
 }
 
@@ -408,7 +408,7 @@ void draw_digit(int digit, SplitMix64& random, uint8_t* image) {
 }
 
 // Each digit has a generator of its own, so that it does not depend on how many there are.
-DigitSet draw_set(int count, uint64_t seed) {
+DigitSet draw_digit_set(int count, uint64_t seed) {
   DigitSet set;
   set.images.resize(static_cast<size_t>(count) * kDigitPixels);
   set.labels.resize(count);
@@ -426,7 +426,7 @@ DigitSet draw_set(int count, uint64_t seed) {
 MnistData draw_digits(int train, int test, uint64_t seed) {
   check(train >= 0 && test >= 0, "draw_digits: cannot draw ", train, " and ", test, " digits");
   constexpr uint64_t kTestSeed = 0x7465737400000000u;  // sets the two sequences apart
-  return {draw_set(train, seed), draw_set(test, seed ^ kTestSeed),
+  return {draw_digit_set(train, seed), draw_digit_set(test, seed ^ kTestSeed),
           cat("digits drawn by the program (seed ", seed, "): ", train, " for training, ", test,
               " for testing")};
 }

@@ -19,14 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kImageBytes = 3 * kPicturePixels, kRecordBytes = 1 + kImageBytes;
-constexpr int64_t kMaxBytes = int64_t{1} << 32;  // of a file, which may have holes
+constexpr int64_t kMaxCifarBytes = int64_t{1} << 32;  // of a file, which may have holes
 
 // Appends the records of one file: a byte with the label, then the planes.
 void read_records(const fs::path& path, PictureSet& set) {
   const InputFile file("CIFAR", path.string());
   const int64_t bytes = file.size(), records = bytes / kRecordBytes;
-  check(bytes <= kMaxBytes, "CIFAR: ", path.string(), " has ", bytes, " bytes: more than the ",
-        kMaxBytes, " that are read");
+  check(bytes <= kMaxCifarBytes, "CIFAR: ", path.string(), " has ", bytes, " bytes: more than the ",
+        kMaxCifarBytes, " that are read");
   check(bytes > 0 && bytes % kRecordBytes == 0, "CIFAR: ", path.string(), " has ", bytes,
         " bytes: expected a multiple of ", kRecordBytes, ", a label and 3x32x32 bytes of pixels");
   for (int64_t i = 0; i < records; i++) {
@@ -67,7 +67,7 @@ PictureData load_cifar(const std::string& folder) {
 
 namespace {
 
-struct Point {
+struct Corner {
   float x, y;
 };
 
@@ -75,25 +75,25 @@ using Colour = std::array<float, 3>;
 
 // Signed distances from a point to the edge of a shape of radius 1, negative inside; outside near
 // corners only a bound, which is enough for an edge of one pixel.
-float disc(Point p) { return std::hypot(p.x, p.y) - 1; }
-float square(Point p) { return std::max(std::abs(p.x), std::abs(p.y)) - 0.8f; }
-float triangle(Point p) {
+float disc(Corner p) { return std::hypot(p.x, p.y) - 1; }
+float square(Corner p) { return std::max(std::abs(p.x), std::abs(p.y)) - 0.8f; }
+float triangle(Corner p) {
   const float slope = 0.866f * std::abs(p.x) - 0.5f * p.y;
   return std::max(slope, p.y) - 0.55f;
 }
-float ring(Point p) { return std::abs(std::hypot(p.x, p.y) - 0.75f) - 0.25f; }
-float cross(Point p) {
+float ring(Corner p) { return std::abs(std::hypot(p.x, p.y) - 0.75f) - 0.25f; }
+float cross(Corner p) {
   const float x = std::abs(p.x), y = std::abs(p.y);
   return std::max(std::max(x, y) - 1, std::min(x, y) - 0.32f);
 }
 
 // Waves between -1 and 1 of period 1.
-float striped(Point p) { return std::sin(6.2832f * p.x); }
-float checked(Point p) { return 2 * std::sin(6.2832f * p.x) * std::sin(6.2832f * p.y); }
+float striped(Corner p) { return std::sin(6.2832f * p.x); }
+float checked(Corner p) { return 2 * std::sin(6.2832f * p.x) * std::sin(6.2832f * p.y); }
 
 struct Kind {
-  float (*shape)(Point);
-  float (*texture)(Point);
+  float (*shape)(Corner);
+  float (*texture)(Corner);
 };
 
 constexpr Kind kKinds[kPictureClasses] = {
@@ -125,19 +125,19 @@ float edge(float v) { return std::clamp(v + 0.5f, 0.0f, 1.0f); }
 
 // A turn and a scale about a centre.
 struct Frame {
-  Point centre;
+  Corner centre;
   float c, s;
 
-  Frame(Point at, float angle, float unit)
+  Frame(Corner at, float angle, float unit)
       : centre(at), c(std::cos(angle) / unit), s(std::sin(angle) / unit) {}
-  Point operator()(Point p) const {
+  Corner operator()(Corner p) const {
     const float x = p.x - centre.x, y = p.y - centre.y;
     return {c * x + s * y, c * y - s * x};
   }
 };
 
 // A place within a few pixels of the middle of the picture.
-Point near_middle(SplitMix64& random, float reach) {
+Corner near_middle(SplitMix64& random, float reach) {
   const float x = random.between(-reach, reach), y = random.between(-reach, reach);
   return {kPictureSide / 2.0f + x, kPictureSide / 2.0f + y};
 }
@@ -147,13 +147,13 @@ void draw_picture(const Kind& kind, SplitMix64& random, uint8_t* image) {
   const Colour back = any_colour(random), horizon = other_colour(back, 0, random);
   const float radius = random.between(8.5f, 13), turn = random.between(0, 6.2832f);
   const float noise = random.between(0, 12);
-  const Point middle = near_middle(random, 4);
+  const Corner middle = near_middle(random, 4);
   const Frame shape(middle, turn, radius);
   const Frame texture(near_middle(random, 4), turn, random.between(4, 6));
   const Frame sky({kPictureSide / 2.0f, kPictureSide / 2.0f}, random.between(0, 6.2832f),
                   kPictureSide);
   for (int pixel = 0; pixel < kPicturePixels; pixel++) {
-    const Point at{pixel % kPictureSide + 0.5f, pixel / kPictureSide + 0.5f};
+    const Corner at{pixel % kPictureSide + 0.5f, pixel / kPictureSide + 0.5f};
     const Colour ground = blend(back, horizon, edge(sky(at).x));
     const Colour inside = blend(front, pattern, edge(kind.texture(texture(at))));
     const Colour c = blend(ground, inside, edge(-kind.shape(shape(at)) * radius));
@@ -165,7 +165,7 @@ void draw_picture(const Kind& kind, SplitMix64& random, uint8_t* image) {
 }
 
 // Each picture has a generator of its own, so that it does not depend on how many there are.
-PictureSet draw_set(int count, uint64_t seed) {
+PictureSet draw_picture_set(int count, uint64_t seed) {
   PictureSet set;
   set.images.resize(static_cast<size_t>(count) * kImageBytes);
   set.labels.resize(static_cast<size_t>(count));
@@ -184,7 +184,7 @@ PictureSet draw_set(int count, uint64_t seed) {
 PictureData draw_pictures(int train, int test, uint64_t seed) {
   check(train >= 0 && test >= 0, "draw_pictures: cannot draw ", train, " and ", test, " pictures");
   constexpr uint64_t kTestSeed = 0x7465737400000000u;  // sets the two sequences apart
-  return {draw_set(train, seed), draw_set(test, seed ^ kTestSeed),
+  return {draw_picture_set(train, seed), draw_picture_set(test, seed ^ kTestSeed),
           cat("pictures drawn by the program (seed ", seed, "): ", train, " for training, ", test,
               " for testing")};
 }

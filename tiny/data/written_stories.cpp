@@ -45,7 +45,7 @@ constexpr std::array<Topic, kStoryTopics> kTopics{{
 }};
 constexpr Words kTimes{"In the morning", "At noon",   "In the evening",
                        "At night",       "On Sunday", "After the storm"};
-constexpr Words kKinds{"old", "young", "tired", "cheerful", "quiet", "proud"};
+constexpr Words kMoods{"old", "young", "tired", "cheerful", "quiet", "proud"};
 constexpr Words kColours{"red", "heavy", "small", "broken", "new", "golden"};
 constexpr Words kManners{"slowly", "with care", "in silence", "at once", "twice", "with a smile"};
 
@@ -59,7 +59,7 @@ class Teller {
     const std::string_view who = one_of(t.people), what = one_of(t.things);
     const bool is_she = random_.below(2) == 1;
     const std::string_view one = is_she ? "She" : "He", her = is_she ? "her" : "his";
-    std::string text = cat(one_of(kTimes), " the ", one_of(kKinds), ' ', who, " comes to the ",
+    std::string text = cat(one_of(kTimes), " the ", one_of(kMoods), ' ', who, " comes to the ",
                            one_of(t.places), " with ", her, ' ', one_of(kColours), ' ', what, ". ");
     const int middle = 1 + random_.below(3);
     for (int i = 0; i < middle; ++i) text += sentence(t, one, who, what);

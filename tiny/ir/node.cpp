@@ -74,6 +74,10 @@ template <class T> const T* place(std::byte*& cursor, std::span<const T> values)
 
 }  // namespace
 
+void NodeData::wrong_payload() const {
+  throw Bug(cat("node ", id, ", ", op, ", was asked for a payload of another type than its own"));
+}
+
 bool NodeData::is_const(double v) const { return op == Op::Const && number() == v; }
 
 double NodeData::number() const {
@@ -322,9 +326,16 @@ void Arena::collect() {
   }
 }
 
+NodeRef::NodeRef(Node n) : node_(n) {
+  if (n) Arena::global().retain(n);
+}
+
+void NodeRef::release() { Arena::global().release(node_); }
+
 Node make(Op op, DType dtype, std::span<const Node> srcs, const Payload& payload) {
   return Arena::current().make(op, dtype, srcs, payload);
 }
+Node make(Op op, DType dtype, std::span<const Node> srcs) { return make(op, dtype, srcs, {}); }
 
 Node with_sources(Node n, std::span<const Node> srcs) {
   if (std::equal(srcs.begin(), srcs.end(), n->sources, n->sources + n->num_src)) return n;

@@ -90,14 +90,19 @@ struct NodeData {
   Ints shape() const { return {dims, rank}; }
   // The i64 scalar that says how many of an axis's elements count, nullptr where all do (facts.h).
   Node length(int axis) const { return lengths ? lengths[axis] : nullptr; }
-  template <class T> const T& arg() const { return std::get<T>(payload); }
+  template <class T> const T& arg() const {
+    if (const T* found = std::get_if<T>(&payload)) [[likely]]
+      return *found;
+    wrong_payload();
+  }
   bool is(Op o) const { return op == o; }
   bool is_const() const { return op == Op::Const; }
   bool is_const(double v) const;  // a Const with that value
-  int64_t int_value() const { return std::get<int64_t>(payload); }
-  double float_value() const { return std::get<double>(payload); }
+  int64_t int_value() const { return arg<int64_t>(); }
+  double float_value() const { return arg<double>(); }
   double number() const;  // either kind of Const, as a double
-  Ints ints() const { return std::get<Ints>(payload); }
+  Ints ints() const { return arg<Ints>(); }
+  [[noreturn]] void wrong_payload() const;
 };
 
 class Arena {
@@ -169,9 +174,7 @@ inline uint32_t uses_of(Node n) { return n->refs.load(std::memory_order_relaxed)
 class NodeRef {
  public:
   NodeRef() = default;
-  explicit NodeRef(Node n) : node_(n) {
-    if (n) Arena::global().retain(n);
-  }
+  explicit NodeRef(Node n);
   NodeRef(const NodeRef& o) : NodeRef(o.node_) {}
   NodeRef(NodeRef&& o) noexcept : node_(std::exchange(o.node_, nullptr)) {}
   NodeRef& operator=(NodeRef o) noexcept {
@@ -179,13 +182,14 @@ class NodeRef {
     return *this;
   }
   ~NodeRef() {
-    if (node_) Arena::global().release(node_);
+    if (node_) release();
   }
   Node get() const { return node_; }
   Node operator->() const { return node_; }
   explicit operator bool() const { return node_ != nullptr; }
 
  private:
+  void release();
   Node node_ = nullptr;
 };
 
@@ -202,10 +206,13 @@ class LabelScope {
 };
 
 // The node with these parts, in the current arena.
-Node make(Op op, DType dtype, std::span<const Node> srcs, const Payload& payload = {});
-inline Node make(Op op, DType dtype, std::initializer_list<Node> srcs = {},
-                 const Payload& payload = {}) {
+Node make(Op op, DType dtype, std::span<const Node> srcs, const Payload& payload);
+Node make(Op op, DType dtype, std::span<const Node> srcs);
+inline Node make(Op op, DType dtype, std::initializer_list<Node> srcs, const Payload& payload) {
   return make(op, dtype, std::span<const Node>(srcs.begin(), srcs.size()), payload);
+}
+inline Node make(Op op, DType dtype, std::initializer_list<Node> srcs = {}) {
+  return make(op, dtype, std::span<const Node>(srcs.begin(), srcs.size()));
 }
 
 // A copy of `n` with other sources (the same node where they are the same).

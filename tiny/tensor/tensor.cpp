@@ -99,6 +99,10 @@ Node checked_seed(const Tensor& loss, const Tensor& seed) {
 }  // namespace
 
 Tensor::Tensor(Node node) : node_(gradients_wanted ? node : build::detach(node)) {}
+Tensor::Tensor(const Tensor&) = default;
+Tensor& Tensor::operator=(const Tensor&) = default;
+Tensor& Tensor::operator=(Tensor&&) noexcept = default;
+Tensor::~Tensor() = default;
 
 int64_t Tensor::size(int64_t dim) const {
   check(rank() > 0, "size: a 0-d tensor has no axes");

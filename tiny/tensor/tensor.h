@@ -48,6 +48,11 @@ class Tensor {
  public:
   Tensor() = default;  // no tensor at all: what is asked of it, save defined(), is an Error
   explicit Tensor(Node node);
+  Tensor(const Tensor&);
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(const Tensor&);
+  Tensor& operator=(Tensor&&) noexcept;
+  ~Tensor();
   // A 0-d tensor: bool, i64 or f32 by the kind of the number.
   template <class T>
   requires std::is_arithmetic_v<T>

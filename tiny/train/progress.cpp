@@ -38,11 +38,8 @@ ProgressSink standard_sink() {
 }
 
 Progress::Progress(int64_t total, std::string unit, ProgressSink sink)
-    : total_(total),
-      unit_(std::move(unit)),
-      sink_(std::move(sink)),
-      start_(sink_.seconds()),
-      now_(start_) {
+    : total_(total), unit_(std::move(unit)), sink_(std::move(sink)), start_(sink_.seconds()) {
+  now_.seconds = start_;
   check(total > 0, "Progress: cannot count to ", total, " ", unit_);
 }
 
@@ -55,54 +52,48 @@ Progress::~Progress() {
 
 void Progress::update(int64_t done, std::string_view fields, double left) {
   if (finished_) return;
-  by_clock_ = left >= 0;
-  now_ = sink_.seconds();
-  done_ = std::clamp<int64_t>(done, 0, total_);
-  fields_ = fields;
-  if (first_done_ < 0) {
-    first_done_ = done_;
-    first_time_ = now_;
-  }
-  const int64_t tenth = done_ * 10 / total_;
-  const bool due = sink_.terminal ? !drawn_ || now_ - drawn_time_ >= kRedrawSeconds
-                                  : tenth > drawn_tenth_ && done_ < total_;
+  now_ = {sink_.seconds(), std::clamp<int64_t>(done, 0, total_), std::string(fields), left >= 0};
+  if (!first_) first_ = now_;
+  const int64_t tenth = now_.done * 10 / total_;
+  const bool due = sink_.terminal ? !drawn_.any || now_.seconds - drawn_.seconds >= kRedrawSeconds
+                                  : tenth > drawn_.tenth && now_.done < total_;
   if (!due) return;
-  drawn_tenth_ = tenth;
-  if (!by_clock_ && rate() > 0) left = (total_ - done_) / rate();
+  drawn_.tenth = tenth;
+  if (!now_.by_clock && rate() > 0) left = (total_ - now_.done) / rate();
   draw(cat(line(), "  ", left >= 0 ? duration_text(left) : "?", " left"));
 }
 
-bool Progress::is_due() const { return sink_.seconds() - now_ >= kReadSeconds; }
+bool Progress::is_due() const { return sink_.seconds() - now_.seconds >= kReadSeconds; }
 
 void Progress::finish() {
   if (finished_) return;
   finished_ = true;
-  now_ = sink_.seconds();
-  if (first_done_ < 0) return;  // nothing was ever done
-  draw(cat(line(), "  in ", formatted("%.1f", now_ - start_), " s"));
+  now_.seconds = sink_.seconds();
+  if (!first_) return;  // nothing was ever done
+  draw(cat(line(), "  in ", formatted("%.1f", now_.seconds - start_), " s"));
   if (sink_.terminal) *sink_.out << std::endl;
 }
 
 // Units per second since the first update, or since the start where that was the only one.
 double Progress::rate() const {
-  const bool only = done_ <= first_done_ || now_ <= first_time_;
-  const double seconds = only ? now_ - start_ : now_ - first_time_;
-  return seconds > 0 ? (only ? done_ : done_ - first_done_) / seconds : 0;
+  const bool only = now_.done <= first_->done || now_.seconds <= first_->seconds;
+  const double seconds = now_.seconds - (only ? start_ : first_->seconds);
+  return seconds > 0 ? (only ? now_.done : now_.done - first_->done) / seconds : 0;
 }
 
 std::string Progress::line() const {
-  const double fraction = static_cast<double>(done_) / total_;
+  const double fraction = static_cast<double>(now_.done) / total_;
   const int cells = static_cast<int>(fraction * kBarCells);
   const std::string bar = std::string(cells, '#') + std::string(kBarCells - cells, '.');
   const std::string shown = cat("[", bar, "] ", formatted("%3.0f", std::floor(fraction * 100)), "%",
-                                fields_.empty() ? "" : "  ", fields_);
-  if (by_clock_) return shown;
+                                now_.fields.empty() ? "" : "  ", now_.fields);
+  if (now_.by_clock) return shown;
   return cat(shown, "  ", formatted(rate() < 10 ? "%.1f" : "%.0f", rate()), " ", unit_, "/s");
 }
 
 void Progress::draw(const std::string& text) {
-  drawn_ = true;
-  drawn_time_ = now_;
+  drawn_.any = true;
+  drawn_.seconds = now_.seconds;
   if (!sink_.terminal) {
     *sink_.out << text << std::endl;
     return;
@@ -110,8 +101,8 @@ void Progress::draw(const std::string& text) {
   // One column stays free: some terminals wrap when the last one is written.
   std::string shown = text.substr(0, static_cast<size_t>(std::max(sink_.width - 1, 0)));
   const size_t length = shown.size();
-  if (length < drawn_length_) shown.append(drawn_length_ - length, ' ');
-  drawn_length_ = length;
+  if (length < drawn_.length) shown.append(drawn_.length - length, ' ');
+  drawn_.length = length;
   *sink_.out << '\r' << shown << std::flush;
 }
 

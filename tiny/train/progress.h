@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -46,15 +47,27 @@ class Progress {
   std::string line() const;
   void draw(const std::string& text);
 
+  struct State {
+    double seconds = 0;  // when it was
+    int64_t done = 0;
+    std::string fields;
+    bool by_clock = false;  // the seconds left are the caller's
+  };
+  struct Drawn {
+    double seconds = 0;
+    int64_t tenth = 0;
+    size_t length = 0;
+    bool any = false;
+  };
+
   const int64_t total_;
   const std::string unit_;
   const ProgressSink sink_;
   const double start_;
-  double now_, first_time_ = 0, drawn_time_ = 0;
-  int64_t done_ = 0, first_done_ = -1, drawn_tenth_ = 0;
-  std::string fields_;
-  size_t drawn_length_ = 0;
-  bool drawn_ = false, finished_ = false, by_clock_ = false;
+  std::optional<State> first_;
+  State now_;
+  Drawn drawn_;
+  bool finished_ = false;
 };
 
 }  // namespace tiny

@@ -27,7 +27,7 @@ constexpr int64_t kSortBlock = 16;
 constexpr int64_t kFewRounds = 16;     // so many of the best are found one by one
 constexpr int64_t kFewElements = 256;  // among so many at once
 constexpr int64_t kLongRow = 64;       // longer: its median is found by bisection
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kLogOfZero = -std::numeric_limits<double>::infinity();
 
 Tensor move_axis(const Tensor& x, int from, int to) {
   return x.permute(detail::moved_axis(x.rank(), from, to));
@@ -194,7 +194,7 @@ Tensor Tensor::logcumsumexp(int64_t dim) const {
   LabelScope label("logcumsumexp");
   detail::require_float("logcumsumexp", dtype());
   const DType wide = detail::compute_dtype(dtype());
-  const Monoid m{fold_log_sum, log_add_exp, full({}, -kInfinity, wide), false};
+  const Monoid m{fold_log_sum, log_add_exp, full({}, kLogOfZero, wide), false};
   const Tensor y = scan(m, whole(to(wide), Op::Max), dim, "logcumsumexp");
   return detail::with_lengths(y.to(dtype()), *this);
 }

@@ -1,0 +1,323 @@
+// Schedules element-wise work and moved data on a GPU: threads have vectors along the range that
+// most accesses are contiguous in, or transpose squares where loads and stores differ in it.
+#include "codegen/heuristics/gpu.h"
+#include "codegen/kernel/facts.h"
+#include "tiny/ir/sizes.h"
+
+namespace tiny {
+
+namespace {
+
+// Whether a place depends on what is loaded.
+bool is_looked_up(const Access& a) {
+  const Node index = a.node->src(1);
+  return !all_of(index, Op::Load).empty();
+}
+
+// Which range a stream's vectors lie along, and what its threads share.
+class StreamRanges : protected GpuTuner {
+ public:
+  using GpuTuner::GpuTuner;
+
+ protected:
+  // The range along which a thread gets kServed elements that share loads: at least a third of the
+  // bytes do not depend on it. -1: none, or too few threads (measurements.md: serving).
+  static constexpr int64_t kServed = 2;
+  int serving(const Ids& rest, int v) const {
+    int best = -1;
+    int64_t most = 0;
+    if (iterations(rest) / lanes_ / kServed < 8 * kBlock * target_.cores) return -1;
+    for (int id : rest) {
+      if (id == v || extent(range(id)) % kServed) continue;
+      int64_t same = 0, own = 0;
+      for (const Access& a : accesses_) {
+        const int64_t bytes = element_size(a) * (stride(a.node, v) == 0 ? 1 : lanes_);
+        (a.node->op == Op::Load && stride(a.node, id) == 0 ? same : own) += bytes;
+      }
+      const bool longer = best < 0 || extent(range(id)) >= extent(range(best));
+      if (same == 0 || 2 * same < own || same < most || (same == most && !longer)) continue;
+      best = id;
+      most = same;
+    }
+    return best;
+  }
+
+  // A range no longer than a vector, as the padded channels of a pixel: one vector store, loads
+  // element by element. A thread that stores two bytes waits as long for its loads
+  // (measurements.md: short_range). -1: none; sets lanes_.
+  int short_range() {
+    for (int id : loops()) {
+      const int64_t all = extent(range(id));
+      if (all != 4 && all != 8) continue;
+      int stores = 0;
+      const bool fits = std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+        if (element_size(a) > 2 || stride(a.node, id) == kIrregular) return false;
+        if (a.node->op != Op::Store) return true;
+        ++stores;
+        return stride(a.node, id) == 1 && is_aligned(a, range(id), static_cast<int>(all));
+      });
+      if (!fits || stores == 0) continue;
+      lanes_ = static_cast<int>(all);
+      return id;
+    }
+    return -1;
+  }
+
+  // A range along which all is stored in vectors and some is loaded that lies along another range:
+  // worth vectors both ways, since each thread transposes what it loads. -1: none; sets lanes_.
+  int only_moved_along() {
+    for (const Access& a : accesses_) {
+      if (a.node->op != Op::Store || element_size(a) > 4) continue;
+      for (int id : loops())
+        for (lanes_ = 16 / std::max(element_size(a), 2); lanes_ >= 4; lanes_ /= 2)
+          if (stride(a.node, id) == 1 && is_aligned(a, range(id), lanes_) &&
+              crossing_range(id) >= 0)
+            return id;
+    }
+    return -1;
+  }
+
+  // A range with vector stores and strided loads, as convolution windows have. A warp's load takes
+  // L1 as many cycles as it touches lines: with four lanes half as many as with eight, and more
+  // threads count indices. -1: none; sets lanes_.
+  int sparse_along() {
+    constexpr int64_t kApart = 8;
+    for (int id : loops()) {
+      int lanes = 4;
+      bool sparse = false, fits = true;
+      for (const Access& a : accesses_) {
+        const int64_t s = stride(a.node, id);
+        if (a.node->op == Op::Load) {
+          fits = fits && s != kIrregular && std::abs(s) <= kApart;
+          sparse |= std::abs(s) > 1;
+          continue;
+        }
+        for (lanes = std::min(lanes, 16 / element_size(a)); lanes > 1; lanes /= 2)
+          if (extent(range(id)) % lanes == 0 && is_aligned(a, range(id), lanes)) break;
+        fits = fits && s == 1 && lanes >= 4;
+      }
+      if (!fits || !sparse) continue;
+      lanes_ = lanes;
+      return id;
+    }
+    return -1;
+  }
+
+  // Short ranges along which iterations of others read the same elements again, as the taps of
+  // im2col. A thread that walks them hits L1 (measurements.md: taps).
+  Ids taps() const {
+    constexpr int64_t kMax = 8;
+    const Ids all = loops();
+    Ids out;
+    for (int id : all)
+      for (const Access& a : accesses_) {
+        const int64_t own = std::abs(stride(a.node, id));
+        if (a.node->op != Op::Load || own == 0 || own == kIrregular || extent(range(id)) > kMax)
+          continue;
+        const bool again = std::any_of(all.begin(), all.end(), [&](int other) {
+          const int64_t step = std::abs(stride(a.node, other));
+          return other != id && step > 0 && step < extent(range(id)) * own && step % own == 0;
+        });
+        if (again && (out.empty() || out.back() != id)) out.push_back(id);
+      }
+    return out;
+  }
+
+  // The range that a store lies along while all is read along the vector range: lines that are
+  // written whole are worth more than those that are read whole. -1 where there is none.
+  int crossing_store(int v) const {
+    for (const Access& a : accesses_) {
+      if (a.node->op != Op::Store || std::abs(stride(a.node, v)) == 1) continue;
+      for (int id : loops())
+        if (stride(a.node, id) == 1 && extent(range(id)) % 4 == 0 && extent(range(v)) % 4 == 0)
+          return id;
+    }
+    return -1;
+  }
+};
+
+class StreamTuner : StreamRanges {
+ public:
+  using StreamRanges::StreamRanges;
+
+  std::optional<Choice> run() {
+    if (has_reductions() || shared_loops().size() != loops().size()) return {};
+    lanes_ = 4;
+    stream();
+    order_kinds(last_);
+    return std::move(choice_);
+  }
+
+ private:
+  void stream() {
+    Ids rest = loops();
+    if (rest.empty()) return;
+    int v = best_column();
+    if (v >= 0)
+      if (const int stored = crossing_store(v); stored >= 0) v = stored;
+    lanes_ = v < 0 ? 1 : aligned_lanes(v);
+    if (lanes_ < 2)
+      if (const int short_one = short_range(); short_one >= 0) v = short_one;
+    const int sparse = lanes_ < 2 ? sparse_along() : -1;
+    if (sparse >= 0) {
+      v = sparse;
+    } else if (lanes_ < 2) {
+      const int moved = only_moved_along();
+      if (moved >= 0) return transpose(moved, crossing_range(moved));
+      lanes_ = 1;
+    }
+    if (v < 0) return spread(merge(rest), kBlock);
+    if (lanes_ >= 4 && sparse < 0) {
+      const int across = crossing_range(v);
+      if (across >= 0) return transpose(v, across);
+    }
+    make_last(rest, v);
+    while (stores_wide(v)) lanes_ /= 2;
+    if (gathers() && !scatters() && gathered_rows(rest, v)) return;
+    if (scatters() && sparse_rows(rest, v)) return;
+    for (int id : sparse >= 0 ? taps() : Ids())
+      if (iterations(without(rest, id)) >= 8 * kBlock * lanes_ * target_.cores)
+        rest = without(rest, id);
+    if (lanes_ == 8 && reads_wide(v)) lanes_ = 4;
+    // Below one full warp, vector lanes only serialise the work.
+    if (iterations(rest) < lanes_ * target_.warp) lanes_ = 1;
+    if (const int id = serving(rest, v); id >= 0) {
+      const int part = split(id, kServed);
+      bind(part, RangeKind::Unroll);
+      if (part == id) rest = without(rest, id);
+    }
+    const int64_t threads = iterations(rest) / lanes_;
+    vector(v, rest);
+    // Small work on more multiprocessors rather than full blocks.
+    const int64_t block = threads >= kBlock * target_.cores ? kBlock : 128;
+    const int flat = merge(rest);
+    if (flat < 0) return;  // a vector is all of it
+    const int thread = split(flat, block);
+    bind(thread, RangeKind::Thread);
+    if (thread == flat) return;
+    // Several loads whose addresses are loaded too are in flight at once: latency hiding.
+    constexpr int64_t together = 4;
+    if (gathers() && extent(range(flat)) % together == 0 &&
+        extent(range(flat)) >= 8 * together * target_.cores)
+      bind(split(flat, together), RangeKind::Unroll);
+    bind(flat, RangeKind::Block);
+  }
+
+  // Elements of all loops, as streams are, not as what there is for each channel.
+  bool is_stream(const Access& a) const {
+    return iterations(loops()) <= elements_of(a.node->src(0));
+  }
+
+  // Whether most loads along the range are f32 of each column: eight of those are two loads of
+  // every second 16 bytes, which touch twice as many L1 lines as four.
+  bool reads_wide(int v) const {
+    int wide = 0, streams = 0;
+    for (const Access& a : accesses_)
+      if (element_size(a) == 4 && stride(a.node, v) == 1) ++(is_stream(a) ? streams : wide);
+    return wide > streams;
+  }
+
+  // Gathered rows: a thread has up to four vectors of one row, so that it loads the row's index
+  // once and then has several loads in flight. False where rows cannot be cut so.
+  bool gathered_rows(Ids rest, int v) {
+    constexpr int64_t kMax = 4;
+    const int64_t vectors = extent(range(v)) / lanes_, rows = iterations(rest) / extent(range(v));
+    int64_t threads = 1;
+    while (vectors % (2 * threads) == 0 && vectors / threads > kMax) threads *= 2;
+    if (vectors % threads || vectors / threads > kMax || vectors / threads < 2 ||
+        threads > kBlock || rows * threads < 8 * kBlock * target_.cores || looked_up_along(v))
+      return false;
+    vector(v, rest);
+    if (const int inner = split(v, threads); inner != v) {
+      bind(inner, RangeKind::Thread);
+      last_ = inner;
+    }
+    bind(v, RangeKind::Unroll);
+    spread(merge(without(rest, v)), kBlock / threads);
+    return true;
+  }
+
+  // Scatter-add of rows under a mask on their index, which reads index -1 for the first row. Each
+  // row has a warp, which waits for its indices and then for up to eight loads together: a warp
+  // with several rows would wait for one after the other.
+  bool sparse_rows(Ids rest, int v) {
+    constexpr int64_t kMax = 8;  // vectors of a thread
+    const auto leaves_out = [](Node n) { return n->src(2)->vmax < 0; };
+    const bool reads_rows = std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      const auto choices = all_of(a.node->src(1), Op::Where);
+      return a.node->op == Op::Load && is_looked_up(a) && stride(a.node, v) == 1 &&
+             std::any_of(choices.begin(), choices.end(), leaves_out);
+    });
+    const Ids rows = without(rest, v);
+    if (!reads_rows || rows.empty() || looked_up_along(v) ||
+        extent(range(v)) < target_.warp * lanes_ || iterations(rows) < 8 * target_.cores)
+      return false;
+    vector(v, rest);
+    last_ = split(v, target_.warp);
+    bind(last_, RangeKind::Thread);
+    for (int64_t n = kMax; n > 1 && last_ != v; --n)
+      if (extent(range(v)) % n == 0) {
+        bind(split(v, n), RangeKind::Unroll);
+        break;
+      }
+    spread(merge(rows), kBlock / target_.warp);
+    return true;
+  }
+
+  // Whether another place is looked up for each element of the range.
+  bool looked_up_along(int id) const {
+    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      const Node index = a.node->src(1);
+      const auto loads = all_of(index, Op::Load);
+      return std::any_of(loads.begin(), loads.end(),
+                         [&](Node load) { return load->ranges >> id & 1; });
+    });
+  }
+
+  bool gathers() const { return std::any_of(accesses_.begin(), accesses_.end(), is_looked_up); }
+  bool scatters() const {
+    return std::any_of(accesses_.begin(), accesses_.end(),
+                       [](const Access& a) { return a.node->op == Op::Store && is_looked_up(a); });
+  }
+
+  // Each thread transposes a square of 4 x 4 in registers; a block has a line of memory along the
+  // vectors and many squares across, so that it is coalesced both ways (measurements.md:
+  // transpose).
+  void transpose(int v, int across) {
+    Ids rest = loops();
+    vector(v, rest);
+    const int part = split(across, lanes_);
+    bind(part, RangeKind::Unroll);
+    if (part == across) rest = without(rest, across);
+    const auto thread = [&](int id, int64_t most) {
+      if (std::find(rest.begin(), rest.end(), id) == rest.end()) return -1;
+      const int inner = split(id, most);
+      bind(inner, RangeKind::Thread);
+      if (inner == id) rest = without(rest, id);
+      return inner;
+    };
+    const bool large = iterations(rest) >= int64_t{16 * 1024} * target_.cores;
+    const int y = thread(across, large ? 128 : 16), x = thread(v, large ? 8 : 16);
+    last_ = x >= 0 ? x : y;
+    const int block = merge(rest);
+    if (block < 0) return;
+    int64_t threads = 1;
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Thread) threads *= extent(r);
+    const int64_t most = kBlock / threads;
+    int64_t times = most;  // whole warps, where that leaves half of the threads
+    while (2 * times >= most && times * threads % target_.warp) --times;
+    if (2 * times < most) times = most;
+    const int more = times > 1 ? split(block, times) : block;
+    bind(more, more == block ? RangeKind::Block : RangeKind::Thread);
+    if (more != block) bind(block, RangeKind::Block);
+  }
+};
+
+}  // namespace
+
+std::optional<Choice> choose_stream_options(Node sink, const Target& target) {
+  return StreamTuner(sink, target).run();
+}
+
+}  // namespace tiny
