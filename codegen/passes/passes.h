@@ -53,6 +53,10 @@ Node lower_gates(Node sink, const Target& target);
 // time depends on this pass.
 Node end_loops(Node sink, const Target& target);
 
+// In chains of products: conditions of masks that depend on the thread are true also where all of a
+// tile is seen, which the block and the loop say. A renderer may then compute that tile without.
+Node whole_tiles(Node sink, const Target& target);
+
 // Each Prefix over several ranges as one for each of them:
 //   Prefix(f, a, b) = Prefix(Reduce(f, b), a) + Prefix(f, b)
 // and those over ranges other than threads and lanes as sums over earlier iterations. What is left

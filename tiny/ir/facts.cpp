@@ -353,9 +353,10 @@ Bounds infer_bounds(const NodeData& n) {
 }
 
 uint64_t infer_ranges(const NodeData& n) {
+  // Its extent may depend on others, as a loop's that ends by the block.
+  if (n.op == Op::Range) return uint64_t{1} << n.arg<RangeArg>().id;
   uint64_t ranges = 0;
   for (Node s : n.srcs()) ranges |= s->ranges;
-  if (n.op == Op::Range) ranges |= uint64_t{1} << n.arg<RangeArg>().id;
   if (n.op == Op::Reduce)
     for (Node r : n.srcs().subspan(1)) ranges &= ~(uint64_t{1} << r->arg<RangeArg>().id);
   if (n.op == Op::Stage)

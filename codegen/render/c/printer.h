@@ -62,6 +62,8 @@ class CPrinter {
   void prefix(Node n);
   void find_grid();
   bool is_grid(Node range) const;
+  void open_whole_tile(Node test);
+  void close_whole_tile();
 
   // --- memory ------------------------------------------------------------------------------------
 
@@ -140,6 +142,7 @@ class CPrinter {
   int statements_ = 0;         // stretches without a loop's begin or end so far
   NodeMap<char> accumulated_;  // products that are added to one sum, and used nowhere else
   NodeMap<Node> behind_;       // of a range that is ahead of a loop: that loop
+  WholeTile whole_;
   bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // text before the kernel

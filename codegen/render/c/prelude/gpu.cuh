@@ -76,6 +76,11 @@ INLINE void atomic_xor(i64* p, i64 x) { atomicXor((u64*)p, (u64)x); }
 // Helpers on top of the primitives, the same everywhere.
 //## helpers
 
+//# Constant
+template <bool value> struct Constant {
+  INLINE constexpr operator bool() const { return value; }
+};
+
 //# vec
 INLINE constexpr int alignment(int bytes) {
   return (bytes & -bytes) < 16 ? bytes & -bytes : 16;
