@@ -304,7 +304,8 @@ class Linearizer {
     const std::vector<Node> inner(loops.begin() + !loops.empty(), loops.end());
     descend(outermost, inner, d)->updates.push_back(d);
     outermost->closing.push_back(d);
-    if (is_stage(d)) outermost->fills = stage_depth(d);
+    const bool is_ahead = !loops.empty() && loop_behind(loops[0]);  // else its loop ends at once
+    if (is_stage(d)) outermost->fills = is_ahead ? stage_depth(d) : 1;
     at->computed[d] = outermost->position;
   }
 

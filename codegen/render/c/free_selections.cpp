@@ -25,6 +25,7 @@ Node as_element(Node constant, Node load) {
 FreeSelections::FreeSelections(const Linear& program) {
   find_loads(program);
   find_exponentials(program);
+  whole.find(program);
 }
 
 void FreeSelections::find_loads(const Linear& program) {
@@ -79,6 +80,35 @@ void FreeSelections::find_exponentials(const Linear& program) {
   }
   for (Node part : parts)
     if (users[part] == 1) hidden_[part] = 1;
+}
+
+void WholeTile::find(const Linear& program) {
+  uint64_t threads = 0;
+  std::vector<Node> open, around;  // loops, and those around the test
+  NodeMap<Node> defined;           // the innermost loop of a value
+  for (Node n : program.body) {
+    if (n->is(Op::Loop) && is_of_grid(n->src(0))) {
+      if (kind(n->src(0)) == RangeKind::Thread) threads |= n->src(0)->ranges;
+    } else if (n->is(Op::Loop)) {
+      open.push_back(n->src(0));
+    } else if (n->is(Op::EndLoop) && !is_of_grid(n->src(0))) {
+      open.pop_back();
+    } else if (!open.empty()) {
+      defined[n] = open.back();
+    }
+    if (!n->is(Op::Or) || n->dtype != kBool) continue;
+    for (int i : {0, 1}) {
+      Node side = n->src(i), other = n->src(1 - i);
+      const Node* in = defined.find(side);
+      if ((side->ranges & threads) || !(other->ranges & threads) || !in) continue;
+      if (test && test != side) {
+        test = nullptr;  // of several masks: all stay
+        return;
+      }
+      test = side;
+      loop = *in;
+    }
+  }
 }
 
 }  // namespace tiny

@@ -1,14 +1,30 @@
 // Predicates (Op::Where) that cost nothing on a GPU: by the gate of a load that takes the other
 // value itself, and of exponentials that the hardware flushes to zero.
 #pragma once
+#include <string>
+
 #include "codegen/kernel/linear.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
 
+// What says of a tile of a chain's scores that no mask hides anything of it (whole_tiles in
+// codegen/passes/passes.h): a bool that is the same for all threads in an iteration of a loop, and
+// one side of several Or whose other depends on the thread.
+struct WholeTile {
+  Node test = nullptr, loop = nullptr;
+  std::string text;  // of the test outside, while the function is being written
+
+  void find(const Linear& program);
+  bool is_test(Node n) const { return test && n == test; }
+  bool is_open_in(Node range) const { return !text.empty() && range == loop; }
+};
+
 class FreeSelections {
  public:
   explicit FreeSelections(const Linear& program);
+
+  WholeTile whole;
 
   // Of a load whose users all select what is loaded by its gate: the constant that takes its place
   // elsewhere, of its dtype, one lane; nullptr for any other load. The Where is its second source.

@@ -62,8 +62,7 @@ class CPrinter {
   void prefix(Node n);
   void find_grid();
   bool is_grid(Node range) const;
-  void open_whole_tile(Node test);
-  void close_whole_tile();
+  void open_whole_tile(Node test), close_whole_tile();
 
   // --- memory ------------------------------------------------------------------------------------
 
@@ -133,7 +132,7 @@ class CPrinter {
   const Linear& program_;
   const Dialect& dialect_;
   const SingleUse single_use_;
-  const FreeSelections selections_;
+  FreeSelections selections_;
   PreludeUse use_;
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
@@ -142,15 +141,13 @@ class CPrinter {
   int statements_ = 0;         // stretches without a loop's begin or end so far
   NodeMap<char> accumulated_;  // products that are added to one sum, and used nowhere else
   NodeMap<Node> behind_;       // of a range that is ahead of a loop: that loop
-  WholeTile whole_;
   bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // text before the kernel
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
   std::string body_, shared_;           // statements; declarations of shared memory
   size_t depth_ = 1;
-  int loops_ = 0;  // that are open
-  int names_ = 0, accumulator_names_ = 0, groups_ = 0;
+  int loops_ = 0, names_ = 0, accumulator_names_ = 0, groups_ = 0;  // loops that are open
 };
 
 }  // namespace tiny

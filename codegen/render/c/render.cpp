@@ -36,12 +36,11 @@ Source CPrinter::print() {
     if (n->is(Op::Update) && computes_term(n->src(0)))
       for (Node term = n->src(0)->src(0); term && single_use_(term); term = fragment_below(term))
         accumulated_[term] = 1;
-  whole_.find(program_);
   for (Node n : program_.body) {
     statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
-    if (n->is(Op::EndLoop) && whole_.is_open_in(n->src(0))) close_whole_tile();
+    if (n->is(Op::EndLoop) && selections_.whole.is_open_in(n->src(0))) close_whole_tile();
     statement(n);
-    if (whole_.is_test(n) && dialect_.classes) open_whole_tile(n);
+    if (selections_.whole.is_test(n) && dialect_.classes) open_whole_tile(n);
   }
   return {program_.name, text(), dialect_.language, program_.is_gemm};
 }
@@ -235,7 +234,7 @@ void CPrinter::open_loop(Node loop) {
 
 // The rest of an iteration as a function of whether all of its tile is seen: compiled twice.
 void CPrinter::open_whole_tile(Node test) {
-  whole_.text = value(test);
+  selections_.whole.text = value(test);
   values_[test] = "whole";
   line("const auto tile = [&](auto whole) {");
   ++depth_;
@@ -244,9 +243,9 @@ void CPrinter::open_whole_tile(Node test) {
 void CPrinter::close_whole_tile() {
   --depth_;
   line("};");
-  line(cat("if (", bare(whole_.text), ") tile(Constant<true>());"));
+  line(cat("if (", bare(selections_.whole.text), ") tile(Constant<true>());"));
   line("else tile(Constant<false>());");
-  whole_.text.clear();
+  selections_.whole.text.clear();
 }
 
 void CPrinter::close_loop(Node range) {

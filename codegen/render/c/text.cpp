@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "codegen/kernel/access.h"
 #include "tiny/base/error.h"
 
 namespace tiny {
@@ -86,35 +85,6 @@ std::string bare(const std::string& e) {
     if (!open) return i + 1 == e.size() ? e.substr(1, i - 1) : e;
   }
   return e;
-}
-
-void WholeTile::find(const Linear& program) {
-  uint64_t threads = 0;
-  std::vector<Node> open, around;  // loops, and those around the test
-  NodeMap<Node> defined;           // the innermost loop of a value
-  for (Node n : program.body) {
-    if (n->is(Op::Loop) && is_of_grid(n->src(0))) {
-      if (kind(n->src(0)) == RangeKind::Thread) threads |= n->src(0)->ranges;
-    } else if (n->is(Op::Loop)) {
-      open.push_back(n->src(0));
-    } else if (n->is(Op::EndLoop) && !is_of_grid(n->src(0))) {
-      open.pop_back();
-    } else if (!open.empty()) {
-      defined[n] = open.back();
-    }
-    if (!n->is(Op::Or) || n->dtype != kBool) continue;
-    for (int i : {0, 1}) {
-      Node side = n->src(i), other = n->src(1 - i);
-      const Node* in = defined.find(side);
-      if ((side->ranges & threads) || !(other->ranges & threads) || !in) continue;
-      if (test && test != side) {
-        test = nullptr;  // of several masks: all stay
-        return;
-      }
-      test = side;
-      loop = *in;
-    }
-  }
 }
 
 SingleUse::SingleUse(const Linear& program) {
