@@ -404,10 +404,12 @@ class Finder {
     return out;
   }
 
-  // Takes out the chains that something else reads from; without any, those that have no options.
+  // Takes out the chains that something else reads from, or whose scores are results of another
+  // one; without any, those that have no options.
   bool drop_some() {
-    std::set<Node> known;
+    std::set<Node> known, results;
     for (const auto& [n, walk] : found_) {
+      results.insert(n);
       for (const auto* part : {&walk.inside, &walk.views, &walk.rows})
         known.insert(part->begin(), part->end());
       for (Node row : beside_of(walk)) known.insert(row);
@@ -418,7 +420,9 @@ class Finder {
              std::any_of(users->begin(), users->end(), [&](Node u) { return !known.count(u); });
     };
     const size_t dropped = std::erase_if(found_, [&](const auto& chain) {
-      return std::ranges::any_of(chain.second.inside, is_read_elsewhere);
+      return std::ranges::any_of(chain.second.inside, is_read_elsewhere) ||
+             std::ranges::any_of(chain.second.scores,
+                                 [&](Node s) { return results.count(s) != 0; });
     });
     return dropped || std::erase_if(found_, [&](const auto& chain) {
              return !has_options(kernel_of({&chain.second}), targets_.of(chain.first));
