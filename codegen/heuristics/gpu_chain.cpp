@@ -188,7 +188,7 @@ class ChainTuner : StagingTuner {
 }  // namespace
 
 std::optional<Choice> choose_chain_options(Node sink, const Target& target) {
-  if (target.kind != Target::Kind::Gpu) return {};
+  if (target.kind != Target::Kind::Gpu || !all_of(sink, Op::Prefix).empty()) return {};
   return ChainTuner(sink, target).run();
 }
 

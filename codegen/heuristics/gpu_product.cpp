@@ -44,7 +44,7 @@ class ProductTuner : Tuner {
   // Its largest sum is one of products whose factors are each used for several results.
   bool is_product() {
     Node sum = largest_reduction();
-    if (!sum || sum->arg<OpArg>().op != Op::Add) return false;
+    if (!sum || sum->arg<OpArg>().op != Op::Add || !all_of(sink_, Op::Prefix).empty()) return false;
     Node product = sum->src(0);
     while (product->op == Op::Cast || selects_by_length(product))
       product = product->src(product->op == Op::Cast ? 0 : 1);

@@ -8,6 +8,7 @@
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
 #include "test/unit/matrix_kernel.h"
+#include "test/unit/schedules.h"
 #include "tiny/base/env.h"
 #include "tiny/ir/build.h"
 #include "tiny/tiny.h"
@@ -439,4 +440,18 @@ TEST_CASE("GPU options: what leaves a warp threads to spare has no vectors") {
 TEST_CASE("GPU options: threads of a row divide it where they can") {
   CHECK(last_kernel(memory({512, 25600}).sum(1)).launch.block[0] == 800);
   CHECK(last_kernel(memory({512, 25604}).sum(1)).launch.block[0] == 1024);
+}
+
+TEST_CASE("a sum of products beside a running sum has options") {
+  for (const char* device : {"EMU:HIP:gfx942", "EMU:CUDA:sm_90a"}) {
+    Tensor x = Tensor::from(std::vector<double>(33 * 33), {33, 33}, device);
+    x.requires_grad_();
+    const auto weights = [&](double phase) {
+      return (Tensor::arange(33 * 33).to(kF64).to(device).reshape({33, 33}) + phase).cos();
+    };
+    const Tensor loss = (x.matmul(x) * weights(1)).sum() + (x.cumsum(1) * weights(2)).sum();
+    for (const Step& step : test::schedule_on(device, Tensor::gradient(loss, {x}))->steps)
+      if (step.kernel.get())
+        CHECK_NOTHROW(lower(step.kernel.get(), step.name, find_device(device).target()));
+  }
 }

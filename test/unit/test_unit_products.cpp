@@ -28,9 +28,10 @@ Tensor parameter(const Shape& shape) {
   return t;
 }
 
-// Kernels of products that are for no matrix unit, and those that do more sums than the product's.
+// Kernels of products for the units of a warpgroup, of chains, others; and those that do more sums
+// than the product's.
 struct Products {
-  int units = 0, others = 0, merged = 0;
+  int units = 0, chains = 0, others = 0, merged = 0;
 };
 Products products_of(const std::vector<Tensor>& tensors) {
   const Target target = find_device(kHopper).target();
@@ -45,6 +46,10 @@ Products products_of(const std::vector<Tensor>& tensors) {
     }
     if (products == 0) continue;
     const std::string choice = to_text(lower(kernel, step.name, target).choice);
+    if (choice.find("fragments r") != std::string::npos) {
+      ++out.chains;
+      continue;
+    }
     const bool unit = choice.find("matrix r") != std::string::npos;
     ++(unit ? out.units : out.others);
     out.merged += sums > 1;
@@ -77,6 +82,11 @@ TEST_CASE("every product of a transformer's training step is for the units of a 
         y + y.linear(weight(4 * kWidth, kWidth)).gelu().linear(weight(kWidth, 4 * kWidth));
     std::vector<Tensor> roots = Tensor::gradient(z.to(kF32).square().sum(), wanted);
     roots.push_back(z);
+    const Products chained = products_of(roots);  // attention: forward, and two for its gradients
+    CHECK(chained.chains == 3);
+    CHECK(chained.others == 0);
+    CHECK(chained.units == 3 + 1 + 2 + 3 * 2 + 2 + 4);
+    const EnvOverride apart("CHAIN", "0");
     const Products p = products_of(roots);
     CHECK(p.others == 0);
     CHECK(p.merged == 0);
