@@ -45,7 +45,9 @@ std::vector<Opt> split_sums(Node sink, const Target& target);
 // serves all reductions over a row: a sum of exp2(c (x - m)), m the largest x and c > 0, leaves out
 // what is -infinity instead of x. Gates of loads become the conditions by which what is loaded is
 // selected. On a GPU such a sum also leaves out what is less than a normal number, which no bit of
-// it depends on, since exp2(0) is one of its terms.
+// it depends on, since exp2(0) is one of its terms. In chains of products (codegen/options/
+// fragments.h) exponents are one multiplication and addition, rounded once, and powers less than a
+// normal number are 0.
 Node lower_gates(Node sink, const Target& target);
 
 // Loops (Loop, Reduce, and a CPU's Core) whose gates fail for good from some iteration on, as those
