@@ -46,7 +46,8 @@ class Term {
   }
 
   // f of n = f u, where u depends on r and on nothing of the loop, and f not on r; nullptr where n
-  // is no such product. Exponentials stay: their factors may be too large.
+  // is no such product. Exponentials stay: their factors may be too large. A selection is passed
+  // where some term of each sum is selected: 0 times a u that is infinite would be NaN.
   Node without(Node n, DType t, Node& u) {
     u = one(t);
     if (!uses(n)) return n;
@@ -70,11 +71,11 @@ class Term {
       case Op::Neg: return first() ? make(Op::Neg, n->dtype, {x}) : nullptr;
       case Op::Recip:
       case Op::Sqrt:
-        if (!first()) return nullptr;
+        if (!first() || (n->op == Op::Sqrt && !x->is_const(1))) return nullptr;
         u = make(n->op, t, {u});
         return x->is_const(1) ? x : make(n->op, n->dtype, {x});
       case Op::Where:
-        if (uses(n->src(0)) || !n->src(2)->is_const(0) || !(x = without(n->src(1), t, u)))
+        if (!selects_some(n->src(0)) || !n->src(2)->is_const(0) || !(x = without(n->src(1), t, u)))
           return nullptr;
         return make(Op::Where, n->dtype, {n->src(0), x, n->src(2)});
       default: return nullptr;
@@ -117,6 +118,14 @@ class Term {
   Node replaced(Node n, Node now) { return substitute(n, r_, now); }
 
  private:
+  // Whether the same terms of each sum are selected, by their numbers alone, as in a last tile.
+  bool selects_some(Node condition) const {
+    uint64_t closed = 0;
+    for (Node r : r_->srcs().subspan(1)) closed |= r->ranges;
+    return !(condition->ranges & ~closed) && all_of(condition, Op::Load).empty() &&
+           condition->vmax == 1;
+  }
+
   // r, or r with 0 instead of an infinity.
   bool is_reference(Node n) {
     if (n == r_) return true;
