@@ -4,9 +4,7 @@
 
 #include "codegen/heuristics/gpu.h"
 #include "codegen/options/fragments.h"
-#include "codegen/options/roll.h"
 #include "codegen/options/stage.h"
-#include "tiny/base/env.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rewrite.h"
@@ -34,7 +32,8 @@ class ChainTuner : StagingTuner {
     for (const auto& p : chain->inner)
       if (extent(p.summed) > kMax) return {};
     if (results > kMax) return {};
-    const ChainPlan plan = plan_for(results, chain->inner.size(), has_rows(range_id(chain->n)));
+    const ChainPlan plan =
+        plan_for(results, chain->inner.size(), reduces_columns(range_id(chain->n)));
     if (!lay_out(*chain, fitted(plan, *chain))) return {};
     choice_.is_gemm = true;
     return std::move(choice_);
@@ -64,10 +63,13 @@ class ChainTuner : StagingTuner {
     const int rows = split_off(m, plan.warps * plan.fragments * chain.unit->rows);
     const int columns = split_off(n, plan.columns);
     unrolled.push_back(columns);
-    if (columns != n && has_rows(columns) && !applied({OptKind::Roll, n, 0, {}})) return false;
+    if (columns != n && reduces_columns(columns) && !applied({OptKind::Roll, n, 0, {}}))
+      return false;
     const int y = next_range_id(sink_), x = y + 1;
     if (!applied({OptKind::Fragments, rows, plan.depth, {columns}})) return false;
-    const int first_copy = y + 5 + static_cast<int>(across.size()), end = next_range_id(sink_);
+    constexpr int kDigits = 5;  // y, x, i, j, h (fragments.h)
+    const int first_copy = y + kDigits + static_cast<int>(across.size());
+    const int end = next_range_id(sink_);
     for (int id : unrolled)
       if (range(id)) bind(id, RangeKind::Unroll);
     const int warp = bind_warps(rows, plan);
@@ -142,14 +144,13 @@ class ChainTuner : StagingTuner {
   // Two fragments of rows share what is read of the other operands, where registers hold them and
   // their scores; gradients, which need two matrices of scores, take shorter steps
   // (measurements.md: ChainPlan).
-  static ChainPlan plan_for(int64_t results, size_t inner, bool has_rows) {
-    if (has_rows && inner == 1 && results <= 128) return {4, 2, 64, 2};
+  static ChainPlan plan_for(int64_t results, size_t inner, bool reduces_columns) {
+    if (reduces_columns && inner == 1 && results <= 128) return {4, 2, 64, 2};
     return {4, 1, 32, 2};
   }
 
   // Whether something is reduced along the columns that is no product: others may need it.
-  bool has_rows(int columns) const {
-    std::string why;
+  bool reduces_columns(int columns) const {
     const auto chain = find_chain(sink_, target_);
     for (Node n : all_of(sink_, Op::Reduce))
       for (Node r : n->srcs().subspan(1))
