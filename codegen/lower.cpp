@@ -112,6 +112,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   k = log("vectorize", Form::Vector, simplify(vectorize(k, target)));
   k = log("unroll", Form::Vector, simplify(nest_sums(unroll(k, target), target)));
   k = log("decompose", Form::Vector, decompose(k, target));
+  k = log("roll_fragments", Form::Vector, roll_fragments(k));
   k = log("pair_casts", Form::Vector, pair_casts(k, target));
   k = log("index_width", Form::Machine, choose_index_width(k, target));
   out.machine = k;

@@ -16,13 +16,14 @@ namespace {
 // A block's tile: warps, each with so many fragments of rows, and columns of a step of the loop.
 struct ChainPlan {
   int64_t warps = 4, fragments = 1, columns = 64, depth = 2;
+  OptKind unit = OptKind::Fragments;
 };
 
 class ChainTuner : StagingTuner {
  public:
   ChainTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
-  std::optional<Choice> run() {
+  std::optional<Choice> run(OptKind unit) {
     constexpr int64_t kMax = 256;  // columns of results, and terms: more do not fit registers
     join_alike();
     const auto chain = find_chain(sink_, target_);
@@ -32,9 +33,11 @@ class ChainTuner : StagingTuner {
     for (const auto& p : chain->inner)
       if (extent(p.summed) > kMax) return {};
     if (results > kMax) return {};
-    const ChainPlan plan =
-        plan_for(results, chain->inner.size(), reduces_columns(range_id(chain->n)));
-    if (!lay_out(*chain, fitted(plan, *chain))) return {};
+    const bool reduces = reduces_columns(range_id(chain->n));
+    const ChainPlan plan = unit == OptKind::Warpgroups
+                               ? together(results, *chain)
+                               : fitted(plan_for(results, chain->inner.size(), reduces), *chain);
+    if (!lay_out(*chain, plan) || all_stage_bytes(sink_) > target_.shared_bytes) return {};
     choice_.is_gemm = true;
     return std::move(choice_);
   }
@@ -66,7 +69,7 @@ class ChainTuner : StagingTuner {
     if (columns != n && reduces_columns(columns) && !applied({OptKind::Roll, n, 0, {}}))
       return false;
     const int y = next_range_id(sink_), x = y + 1;
-    if (!applied({OptKind::Fragments, rows, plan.depth, {columns}})) return false;
+    if (!applied({plan.unit, rows, plan.depth, {columns}})) return false;
     constexpr int kDigits = 5;  // y, x, i, j, h (fragments.h)
     const int first_copy = y + kDigits + static_cast<int>(across.size());
     const int end = next_range_id(sink_);
@@ -141,11 +144,21 @@ class ChainTuner : StagingTuner {
     return extent(chain.n) > kFewColumns && 4 * blocks < target_.cores;
   }
 
+  // Two warpgroups share a block's stages. Steps are as long as registers allow; two blocks are
+  // better than long steps where there are two results (measurements.md: ChainPlan).
+  static ChainPlan together(int64_t results, const ProductChain& chain) {
+    int64_t columns = 64;
+    if (chain.inner.size() == 1 && results <= 64) columns = 128;
+    if (chain.outer.size() == 2 && results <= 128) columns = 32;
+    return {extent(chain.m) > 64 ? 8 : 4, 1, columns, 2, OptKind::Warpgroups};
+  }
+
   // Two fragments of rows share what is read of the other operands, where registers hold them and
   // their scores; gradients, which need two matrices of scores, take shorter steps
   // (measurements.md: ChainPlan).
   static ChainPlan plan_for(int64_t results, size_t inner, bool reduces_columns) {
     if (reduces_columns && inner == 1 && results <= 128) return {4, 2, 64, 2};
+    if (results <= 64) return {4, 2, 32, 2};
     return {4, 1, 32, 2};
   }
 
@@ -190,7 +203,9 @@ class ChainTuner : StagingTuner {
 
 std::optional<Choice> choose_chain_options(Node sink, const Target& target) {
   if (target.kind != Target::Kind::Gpu || !all_of(sink, Op::Prefix).empty()) return {};
-  return ChainTuner(sink, target).run();
+  for (const OptKind unit : {OptKind::Warpgroups, OptKind::Fragments})
+    if (auto choice = ChainTuner(sink, target).run(unit)) return choice;
+  return {};
 }
 
 }  // namespace tiny

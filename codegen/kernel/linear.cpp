@@ -65,7 +65,11 @@ class Text {
         break;
       case Op::Update:
         out_ << accumulator(n->src(0)) << " = " << n->src(0)->arg<OpArg>().op << "("
-             << accumulator(n->src(0)) << ", " << name(n->src(0)->src(0)) << ")";
+             << accumulator(n->src(0)) << ", " << name(updated_with(n->src(0))) << ")";
+        break;
+      case Op::Rescale:
+        for (Node sum : n->srcs()) out_ << accumulator(sum) << " ";
+        out_ << "times " << name(n->src(0)->src(0)->src(1));
         break;
       case Op::Group: out_ << "group " << accumulator(n->src(0)); break;
       case Op::Barrier: out_ << "barrier, pending " << name(n->src(0)); break;

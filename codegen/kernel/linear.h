@@ -8,7 +8,11 @@
 //                                   of reduce's operation (Add 0, Mul 1, Max lowest, Min highest)
 //   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0);
 //                                   a sum adds a product of floats as MulAdd does
-//                                   of a Roll: accumulator = accumulator * its scale + its value
+//                                   of a Roll: accumulator = accumulator * its scale + its value;
+//                                   where the value is a fragment, the accumulator is scaled before
+//   Rescale(reduces)                accumulator = accumulator * scale, of sums of Rolls of
+//   fragments
+//                                   with the same scale
 //   Prefix(value, loops)            of loops that are open: what the accumulator of the Reduce of
 //                                   the same value holds before this iteration's update
 //   Group(reduce)                   GPU: the accumulators of all threads that differ in nothing but
@@ -66,6 +70,16 @@ inline bool is_added_product(Node n) {
 }
 inline bool adds_product(Node reduce) {
   return reduce->arg<OpArg>().op == Op::Add && is_added_product(reduce->src(0));
+}
+
+// A sum of fragments that are rolled: a Rescale comes before its Update.
+inline bool rolls_fragment(Node reduce) {
+  Node term = reduce->src(0);
+  return term->op == Op::Roll && term->src(0)->op == Op::Mma;
+}
+// What an Update combines the accumulator with.
+inline Node updated_with(Node reduce) {
+  return rolls_fragment(reduce) ? reduce->src(0)->src(0) : reduce->src(0);
 }
 
 struct Linear {

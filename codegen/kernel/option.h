@@ -30,9 +30,10 @@ enum class OptKind : uint8_t {
           // are the ranges of its tile, `amount` the pipeline's stages; see codegen/options/stage.h
   Roll,  // all reductions along axis in one loop over it, which those that need others follow by
          // correcting what they have; see codegen/options/roll.h
-  Fragments,  // a chain of products on a warp's tensor cores: rows along axis, columns along
-              // axes[0], operands in stages of `amount` tiles; see codegen/options/fragments.h
-  Order,      // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
+  Fragments,   // a chain of products on a warp's tensor cores: rows along axis, columns along
+               // axes[0], operands in stages of `amount` tiles; see codegen/options/fragments.h
+  Warpgroups,  // the same with wgmma, which four warps do together
+  Order,       // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
 
 // The tile of a Matrix option; its words are those of the text, "x 256 rows 64 halved wide".

@@ -39,7 +39,9 @@ std::string to_text(const Opt& opt) {
     case OptKind::Join: return cat("join r", opt.axis, " r", opt.amount);
     case OptKind::Roll: return cat("roll r", opt.axis);
     case OptKind::Fragments:
-      return cat("fragments r", opt.axis, " r", opt.axes[0], " x ", opt.amount);
+    case OptKind::Warpgroups:
+      return cat(opt.kind == OptKind::Fragments ? "fragments" : "warpgroups", " r", opt.axis, " r",
+                 opt.axes[0], " x ", opt.amount);
     case OptKind::Matrix: {
       std::string text = cat("matrix r", opt.axis);
       for (int a : opt.axes) text += cat(" r", a);
@@ -78,14 +80,13 @@ namespace {
 
 // Matrix for all other words.
 OptKind kind_from_text(const std::string& word) {
-  constexpr std::pair<std::string_view, OptKind> kWords[] = {
-      {"split", OptKind::Split}, {"align", OptKind::Align}, {"extend", OptKind::Extend},
-      {"merge", OptKind::Merge}, {"join", OptKind::Join},   {"bind", OptKind::Bind},
-      {"mma", OptKind::Mma},     {"roll", OptKind::Roll},   {"fragments", OptKind::Fragments},
-      {"stage", OptKind::Stage}};
-  for (const auto& [text, kind] : kWords)
-    if (word == text) return kind;
-  return OptKind::Matrix;
+  constexpr std::string_view kWords[] = {// in the order of the kinds
+                                         "split", "align", "extend",    "merge",
+                                         "bind",  "join",  "matrix",    "mma",
+                                         "stage", "roll",  "fragments", "warpgroups"};
+  static_assert(std::size(kWords) == static_cast<size_t>(OptKind::Warpgroups) + 1);
+  const auto at = static_cast<size_t>(std::find(kWords, std::end(kWords), word) - kWords);
+  return at < std::size(kWords) ? static_cast<OptKind>(at) : OptKind::Matrix;
 }
 
 Opt option_from_text(const std::string& text) {
@@ -116,7 +117,7 @@ Opt option_from_text(const std::string& text) {
         ++opt.amount;
       good = good && opt.amount <= static_cast<int64_t>(RangeKind::Device);
     } else if (kind == "roll") {
-    } else if (kind == "fragments") {
+    } else if (kind == "fragments" || kind == "warpgroups") {
       opt.axes = {range()};
       good = good && (in >> word >> opt.amount) && word == "x";
     } else if (kind == "mma") {
@@ -501,7 +502,8 @@ std::string problem(Node sink, const Opt& opt, const Target& target) {
   if (opt.kind == OptKind::Matrix) return matrix_problem(sink, opt);
   if (opt.kind == OptKind::Mma) return mma_problem(sink, opt, target);
   if (opt.kind == OptKind::Stage) return stage_problem(sink, opt, target);
-  if (opt.kind == OptKind::Fragments) return fragments_problem(sink, opt, target);
+  if (opt.kind == OptKind::Fragments || opt.kind == OptKind::Warpgroups)
+    return fragments_problem(sink, opt, target);
   if (opt.kind == OptKind::Roll) {
     std::string why;
     return roll(sink, opt.axis, why) ? "" : why;
@@ -567,7 +569,8 @@ Node apply(Node sink, const Opt& opt, const Target& target) {
     case OptKind::Mma: return use_mma(sink, opt, target);
     case OptKind::Stage: return use_stage(sink, opt, target);
     case OptKind::Roll: return roll(sink, opt.axis, why);
-    case OptKind::Fragments: return use_fragments(sink, opt, target);
+    case OptKind::Fragments:
+    case OptKind::Warpgroups: return use_fragments(sink, opt, target);
     default: return order(sink, opt);
   }
 }

@@ -152,6 +152,28 @@ std::string size_problem(const ProductChain& chain) {
   return whole ? "" : cat("not whole fragments of ", u.rows, " x ", u.columns, " x ", u.depth);
 }
 
+// Why four warps cannot compute the products together; empty where they can.
+std::string warpgroup_problem(const ProductChain& chain, const Opt& opt, const Target& target) {
+  constexpr int64_t kMaxColumns = 128;  // columns of a result: a vector has at most 64 lanes
+  const MmaUnit* u = warpgroup_unit(target, chain.unit->dtype);
+  if (!u || opt.amount < 1) return "no matrix unit of four warps, or no stages";
+  // The contiguous range has whole rows of 128 bytes.
+  const auto is_matrix = [](Node n, Node across, Node summed) {
+    if (n->op != Op::Load || is_stage(n->src(0))) return false;
+    Node along = stride(n, range_id(summed)) == 1 ? summed : across;
+    return stride(n, range_id(along)) == 1 && extent(along) % 64 == 0;
+  };
+  if (extent(chain.m) % (4 * u->rows) || extent(chain.n) > kMaxColumns)
+    return "not the rows of four warps, or too many columns";
+  for (const auto& p : chain.inner)
+    if (!is_matrix(p.first, chain.m, p.summed) || !is_matrix(p.second, chain.n, p.summed))
+      return "an operand that is no matrix in memory";
+  for (const auto& p : chain.outer)
+    if (!is_matrix(p.second, p.across, p.summed) || extent(p.across) > kMaxColumns)
+      return "an operand that is no matrix in memory, or too many columns";
+  return "";
+}
+
 // Puts expressions in place of ranges, but not of those that a reduction closes.
 class FreeRanges {
  public:
@@ -189,12 +211,51 @@ class FreeRanges {
   NodeMap<Node> done_;
 };
 
+using NodePair = std::pair<Node, Node>;
+
+Node replaced(Node n, std::vector<NodePair> values) {
+  return simplify(FreeRanges(std::move(values))(n));
+}
+
+// Operands of a product of four warps.
+struct WarpgroupOperands {
+  // What is read of a swizzled stage, by these ranges.
+  struct Tile {
+    Node read, across, summed;
+  };
+
+  WarpgroupOperands(const MmaUnit& unit, int columns) : u(unit) { product.columns = columns; }
+
+  // Adds the first and the last element of `size` rows or columns from `from` on, at a step along
+  // the sum. `rows`: of the stage's tile.
+  WarpgroupProduct::Operand add(const Tile& tile, Node from, int64_t size, Node step, int rows) {
+    const auto at = [&](Node place, Node k) {
+      return replaced(tile.read, {{tile.across, place}, {tile.summed, k}});
+    };
+    const Node first = index_mul(step, u.depth), zero = index(0);
+    nodes.push_back(at(from, first));
+    nodes.push_back(at(index_add(from, index(size - 1)), index_add(first, index(u.depth - 1))));
+    const Node here = at(zero, zero)->src(1), next = at(zero, index(1))->src(1);
+    return {false, simplify(index_add(next, index_mul(here, -1)))->is_const(1), rows};
+  }
+
+  Node mma(Node number) {
+    nodes.push_back(number);
+    return warpgroup_mma(u, product, nodes);
+  }
+
+  const MmaUnit& u;
+  WarpgroupProduct product;
+  std::vector<Node> nodes;
+};
+
 // Tiles of operands in shared memory, each once.
 class TileStages {
  public:
   // `n`: the columns' range within a tile. Ranges of copies get the ids from `id` on.
-  TileStages(Node sink, Node n, int64_t depth, int& id)
-      : sink_(sink), n_(n), depth_(depth), id_(id) {
+  // `swizzled`: how tiles lie.
+  TileStages(Node sink, Node n, int64_t depth, bool swizzled, int& id)
+      : sink_(sink), n_(n), depth_(depth), swizzled_(swizzled), id_(id) {
     for (Node s : all_of(sink, Op::Stage)) slot_ = std::min(slot_, slot_of(s) - 1);
   }
 
@@ -207,13 +268,21 @@ class TileStages {
     const bool lies_along_sum = stride(x, range_id(summed)) == 1;
     tile.ranges =
         lies_along_sum ? std::vector<Node>{across, summed} : std::vector<Node>{summed, across};
-    tile.padding = 16 / x->dtype.size();
+    tile.padding = swizzled_ ? 0 : 16 / x->dtype.size();
     tile.depth = tile.loop ? depth_ : 1;
+    tile.swizzled = swizzled_;
     if (Node known = known_read(x, tile.ranges)) return known;
     Node read = staged_value(x, tile, slot_--, id_);
     const auto closed = read->src(0)->srcs().subspan(3);
     reads_.push_back({read, {closed.begin(), closed.end()}});
     return read;
+  }
+
+  // Rows of a tile that is read.
+  int rows_of(Node read) const {
+    for (const auto& [known, fill] : reads_)
+      if (known->src(0) == read->src(0)) return static_cast<int>(extent(fill[0]));
+    throw Bug("fragments: an operand in no stage");
   }
 
  private:
@@ -235,6 +304,7 @@ class TileStages {
 
   Node sink_, n_;
   const int64_t depth_;
+  const bool swizzled_;
   int& id_;
   int slot_ = kFirstStage;
   std::vector<std::pair<Node, std::vector<Node>>> reads_;  // with ranges of the copies
@@ -250,7 +320,10 @@ struct Digits {
 class Fragments {
  public:
   Fragments(Node sink, const ProductChain& chain, const Opt& opt, const Target& target)
-      : chain_(chain), u_(*chain.unit), id_(next_range_id(sink)) {
+      : chain_(chain),
+        u_(unit_of(chain, opt, target)),
+        id_(next_range_id(sink)),
+        stages_(sink, chain.n, opt.amount, u_.warpgroup, id_) {
     const int64_t width = u_.width;
     Digits& d = digits_;
     d.y = digit(target.warp / width, RangeKind::Thread);
@@ -268,12 +341,11 @@ class Fragments {
       if (!columns_.contains(p.across))
         columns_[p.across] = {outer(p.across, u_.columns),
                               digit(u_.column.count, RangeKind::Vector)};
-    TileStages stages(sink, chain.n, opt.amount, id_);
     for (const auto& p : chain.inner)
-      operands_[p.sum] = {stages.read(p.first, chain.m, p.summed),
-                          stages.read(p.second, chain.n, p.summed)};
+      operands_[p.sum] = {stages_.read(p.first, chain.m, p.summed),
+                          stages_.read(p.second, chain.n, p.summed)};
     for (const auto& p : chain.outer)
-      operands_[p.sum] = {p.first, stages.read(p.second, p.across, p.summed)};
+      operands_[p.sum] = {p.first, stages_.read(p.second, p.across, p.summed)};
   }
 
   Node run(Node sink) {
@@ -287,8 +359,6 @@ class Fragments {
   }
 
  private:
-  using NodePair = std::pair<Node, Node>;
-
   Node digit(int64_t count, RangeKind kind) {
     const int id = id_++;
     return count == 1 ? index(0) : make(Op::Range, kIndex, {index(count)}, RangeArg{id, kind});
@@ -307,10 +377,6 @@ class Fragments {
     const int each = u_.column.count;
     return index_add(index_mul(step, u_.depth),
                      at(index(q / each), u_.columns, u_.column, index(q % each)));
-  }
-
-  static Node replaced(Node n, std::vector<NodePair> values) {
-    return simplify(FreeRanges(std::move(values))(n));
   }
 
   // A thread's elements of an operand in memory: of its fragment `first` along `across`.
@@ -357,23 +423,44 @@ class Fragments {
     return with_sources(n, srcs);
   }
 
-  // The sum of products over what `reduce` closes, fragments of `summed` at each step.
-  Node sum_of(Node reduce, std::vector<Node> operands, Node number, Node summed, Node step) {
-    operands.push_back(number);
-    std::vector<Node> srcs{make(Op::Mma, u_.sum, operands, mma_payload(u_))};
+  // The sum over what `reduce` closes, fragments of `summed` at each step.
+  Node sum_of(Node reduce, Node product, Node summed, Node step) {
+    std::vector<Node> srcs{product};
     for (Node r : reduce->srcs().subspan(1))
       if (Node now = r == summed ? step : r; now->op == Op::Range) srcs.push_back(now);
     return srcs.size() == 1 ? srcs[0] : make(Op::Reduce, u_.sum, srcs, reduce->payload);
+  }
+  Node product_of(std::vector<Node> operands, Node number) {
+    operands.push_back(number);
+    return make(Op::Mma, u_.sum, operands, mma_payload(u_));
+  }
+
+  // The number of a thread's element of a whole row of fragments.
+  Node number_in_row(Node fragment, Node number) const {
+    const int64_t each = u_.column.count, all = u_.results();
+    return index_add(index_mul(fragment, all), index_add(index_mul(digits_.i, each), number));
+  }
+
+  Node inner_of_warpgroup(const ProductChain::Product& p, Node step) {
+    const auto& [first, second] = *operands_.find(p.sum);
+    const Node rows = index_mul(index_div(digits_.rows, 4), 4 * u_.rows);
+    WarpgroupOperands all(u_, static_cast<int>(extent(chain_.n)));
+    all.product.a =
+        all.add({first, chain_.m, p.summed}, rows, 4 * u_.rows, step, stages_.rows_of(first));
+    all.product.b = all.add({second, chain_.n, p.summed}, index(0), extent(chain_.n), step,
+                            stages_.rows_of(second));
+    return all.mma(number_in_row(digits_.fragment, digits_.j));
   }
 
   Node inner(const ProductChain::Product& p) {
     const auto& [first, second] = *operands_.find(p.sum);
     Node step = outer(p.summed, u_.depth);
+    if (u_.warpgroup) return sum_of(p.sum, inner_of_warpgroup(p, step), p.summed, step);
     std::vector<Node> all = elements(first, chain_.m, p.summed, step, true, digits_.rows);
     for (Node e : elements(second, chain_.n, p.summed, step, false, digits_.fragment))
       all.push_back(e);
     Node number = index_add(index_mul(digits_.i, u_.column.count), digits_.j);
-    return sum_of(p.sum, all, number, p.summed, step);
+    return sum_of(p.sum, product_of(all, number), p.summed, step);
   }
 
   Node outer_product(const ProductChain::Product& p) {
@@ -390,10 +477,18 @@ class Fragments {
           if (digit->op == Op::Range) values.emplace_back(digit, index(value));
         all.push_back(replaced(first, std::move(values)));
       }
+    if (u_.warpgroup) {
+      WarpgroupOperands tile(u_, static_cast<int>(extent(p.across)));
+      tile.product.a.in_registers = true;
+      tile.nodes = all;
+      tile.product.b = tile.add({second, p.across, chain_.n}, index(0), extent(p.across),
+                                digits_.steps, stages_.rows_of(second));
+      return sum_of(p.sum, tile.mma(number_in_row(fragment, number)), chain_.n, digits_.steps);
+    }
     for (Node e : elements(second, p.across, chain_.n, digits_.steps, false, fragment))
       all.push_back(e);
-    return sum_of(p.sum, all, index_add(index_mul(digits_.i, each), number), chain_.n,
-                  digits_.steps);
+    Node at = index_add(index_mul(digits_.i, each), number);
+    return sum_of(p.sum, product_of(all, at), chain_.n, digits_.steps);
   }
 
   // A node below the sink, or one that was put together of such nodes.
@@ -404,9 +499,15 @@ class Fragments {
     return done_[n] = with_sources(n, srcs);
   }
 
+  static const MmaUnit& unit_of(const ProductChain& chain, const Opt& opt, const Target& target) {
+    return opt.kind == OptKind::Warpgroups ? *warpgroup_unit(target, chain.unit->dtype)
+                                           : *chain.unit;
+  }
+
   const ProductChain& chain_;
   const MmaUnit& u_;
   int id_;
+  TileStages stages_;
   Digits digits_;
   NodeMap<NodePair> columns_;   // of results, by their range: fragments, elements
   NodeMap<NodePair> operands_;  // of products, by their sums
@@ -433,7 +534,9 @@ std::string fragments_problem(Node sink, const Opt& opt, const Target& target) {
   if (target.kind != Target::Kind::Gpu) return "there are no warps";
   if (opt.amount < 0 || opt.amount > 8) return "stages of 1 to 8 tiles, or none, are wanted";
   const auto chain = chain_of(simplify(sink), opt, target, why);
-  return chain ? size_problem(*chain) : why;
+  if (!chain) return why;
+  if (opt.kind == OptKind::Warpgroups) why = warpgroup_problem(*chain, opt, target);
+  return why.empty() ? size_problem(*chain) : why;
 }
 
 Node use_fragments(Node sink, const Opt& opt, const Target& target) {

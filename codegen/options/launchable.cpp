@@ -6,10 +6,13 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/option.h"
+#include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "codegen/options/thread_group.h"
 #include "codegen/wgmma/product.h"
 #include "tiny/base/error.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 
@@ -81,6 +84,26 @@ std::string rolled_problem(Node sink, const std::vector<Node>& ranges) {
   return "";
 }
 
+// Four warps multiply together that lie one behind the other, and have the same 64 rows.
+std::string warpgroup_problem(Node sink, const std::vector<Node>& ranges) {
+  std::vector<Node> threads;
+  for (Node r : ranges)
+    if (kind(r) == RangeKind::Thread) threads.push_back(r);
+  for (Node n : all_of(sink, Op::Mma)) {
+    if (!mma_unit(n).warpgroup) continue;
+    if (threads.size() != 3 || extent(threads[1]) != 8 || extent(threads[2]) != 4 ||
+        extent(threads[0]) % 4)
+      return "threads of a warpgroup are not 4 or more warps of 8 x 4";
+    if (warpgroup_product(n).a.in_registers) continue;
+    const auto first_of = [&](int64_t warp) {
+      return simplify(substitute(n->src(0)->src(1), threads[0], index(warp)));
+    };
+    for (int64_t warp = 0; warp < extent(threads[0]); ++warp)
+      if (first_of(warp) != first_of(warp / 4 * 4)) return "warps of a warpgroup have other rows";
+  }
+  return "";
+}
+
 std::string thread_problem(int64_t threads, const Target& target) {
   if (threads <= target.most_threads) return "";
   return cat("blocks of ", threads, " threads, of ", target.most_threads, " at most");
@@ -121,6 +144,7 @@ std::string launch_problem(Node before, Node after, const Target& target) {
     if (side_by_side != target.warp)
       return "the threads of a warp, which multiply together, do not lie side by side";
   }
+  if (std::string why = warpgroup_problem(after, ranges); !why.empty()) return why;
   if (std::string why = rolled_problem(after, ranges); !why.empty()) return why;
   if (std::string why = grouping_problem(after, target.warp); !why.empty()) return why;
   if (std::string why = staging_problem(after); !why.empty()) return why;

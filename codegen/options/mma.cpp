@@ -32,6 +32,12 @@ constexpr MmaUnit nvidia(DType t, const char* function, const char* convert, int
   return {"", t,       function,  convert, nullptr, 16,         8,   depth,
           4,  kNvRows, kNvColumn, k,       kNvRows, kNvColumns, sum, t};
 }
+constexpr MmaUnit warpgroup(DType t, const char* function) {
+  MmaUnit unit = nvidia(t, function, nullptr, 16);
+  unit.arch = "sm_90a";
+  unit.warpgroup = true;
+  return unit;
+}
 constexpr DType sum_of(DType t) { return t == kI8 ? kI32 : kF32; }
 constexpr MmaUnit mfma(const char* arch, DType t, const char* function, const char* intrinsic,
                        int depth) {
@@ -70,6 +76,8 @@ constexpr MmaUnit kUnits[] = {
     nvidia(kI8, "mma_i8", nullptr, 32, kI32),
     nvidia(kF8E4M3, "mma_e4m3", nullptr, 32),
     nvidia(kF8E5M2, "mma_e5m2", nullptr, 32),
+    warpgroup(kF16, "multiply_f16"),
+    warpgroup(kBF16, "multiply_bf16"),
     mfma("gfx90a", kF32, "mfma_f32", kMfmaF32, 4),
     mfma("gfx90a", kF16, "mfma_f16", kMfmaF16, 16),
     mfma("gfx90a", kBF16, "mfma_bf16", kMfmaBf16, 16),
@@ -174,9 +182,41 @@ const MmaUnit* mma_unit(const Target& target, DType dtype) {
   if (nvidia && dtype == kF32 && !env_int("ALLOW_TF32")) return nullptr;
   if (nvidia && dtype.is_f8() && !target.has_f8_mma) return nullptr;
   for (const MmaUnit& unit : kUnits)
-    if (unit.dtype == dtype && (*unit.arch ? target.arch.starts_with(unit.arch) : nvidia))
+    if (unit.dtype == dtype && !unit.warpgroup &&
+        (*unit.arch ? target.arch.starts_with(unit.arch) : nvidia))
       return &unit;
   return nullptr;
+}
+
+const MmaUnit* warpgroup_unit(const Target& target, DType dtype) {
+  for (const MmaUnit& unit : kUnits)
+    if (unit.warpgroup && unit.dtype == dtype && target.arch == unit.arch) return &unit;
+  return nullptr;
+}
+
+Node warpgroup_mma(const MmaUnit& unit, const WarpgroupProduct& p, std::span<const Node> srcs) {
+  const int64_t numbers[] = {&unit - kUnits, p.columns,   p.a.in_registers, p.a.along_k,
+                             p.a.rows,       p.b.along_k, p.b.rows};
+  return make(Op::Mma, unit.sum, srcs, Ints(numbers));
+}
+
+WarpgroupProduct warpgroup_product(Node mma) {
+  const auto n = mma->ints();
+  WarpgroupProduct p;
+  p.columns = static_cast<int>(n[1]);
+  p.a = {n[2] != 0, n[3] != 0, static_cast<int>(n[4])};
+  p.b = {false, n[5] != 0, static_cast<int>(n[6])};
+  return p;
+}
+
+int mma_results(Node mma) {
+  const MmaUnit& unit = mma_unit(mma);
+  return unit.results() * (unit.warpgroup ? warpgroup_product(mma).columns / unit.columns : 1);
+}
+
+int mma_a_count(Node mma) {
+  const MmaUnit& unit = mma_unit(mma);
+  return unit.warpgroup && !warpgroup_product(mma).a.in_registers ? 2 : unit.a_count();
 }
 
 const MmaUnit* tile_unit(const Target& target, DType rows, DType columns) {
@@ -357,7 +397,7 @@ Node mma_elements(Node mma) {
   if (mma->src(last)->dtype != kIndex) return nullptr;  // it is all elements already
   expect(mma->src(last)->is_const(), "an Mma whose elements are not known");
   const int64_t from = mma->src(last)->int_value();
-  Node all = make(Op::Mma, mma->dtype.vec(mma_unit(mma).results()),
+  Node all = make(Op::Mma, mma->dtype.vec(mma_results(mma)),
                   mma->srcs().first(static_cast<size_t>(last)), mma->payload);
   std::vector<int64_t> picks;
   for (int lane = 0; lane < mma->dtype.lanes; ++lane) picks.push_back(from + lane);

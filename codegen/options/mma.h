@@ -10,6 +10,10 @@
 // Payload: Ints{row of the table}. In front of the number, or last without one, there may be a
 // whole fragment that the product is added to.
 //
+// Hopper's wgmma multiplies with four warps at a time: fragments are those of four mma.sync beside
+// each other, rows below rows, and one instruction computes all columns of a tile. Its operands are
+// tiles in shared memory, but the first may be in registers; see WarpgroupProduct.
+//
 // The units of CPUs (AMX, VNNI) are rows of the same table: the elements of a whole warp are in the
 // registers of one thread, so that an operand is one load of a packed fragment
 // (runtime/layout/cpu_tiles.h), or a load for each row of a tile, equally far apart.
@@ -40,8 +44,9 @@ struct MmaUnit {
   LanePlace row, column;         // of the result; neighbours along the columns are a vector
   DType sum = kF32;              // of D
   DType second = dtype;          // of B, where A has another one
-  int group = 0;      // CPU: elements along k that lie next to each other for each column of B
-  bool fnuz = false;  // its 8-bit floats are FNUZ's: each is half of what it is in memory
+  int group = 0;           // CPU: elements along k that lie next to each other for each column of B
+  bool fnuz = false;       // its 8-bit floats are FNUZ's: each is half of what it is in memory
+  bool warpgroup = false;  // four warps multiply together
 
   int a_count() const { return a_row.count * k.count; }
   int b_count() const { return b_column.count * k.count; }
@@ -53,6 +58,30 @@ struct MmaUnit {
 // The unit for operands of this dtype; nullptr where there is none: f32 is multiplied as TF32 only
 // where that is allowed.
 const MmaUnit* mma_unit(const Target& target, DType dtype);
+
+// The unit of four warps for operands of this dtype; nullptr where there is none.
+const MmaUnit* warpgroup_unit(const Target& target, DType dtype);
+
+// What a product of four warps is, beside its unit: 64 rows of A, all columns of B, and 16 elements
+// along k. An operand in shared memory is two Loads, of the first and the last element that the
+// instruction reads of a swizzled stage (StageTile); A may be a thread's
+// elements instead. (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions")
+struct WarpgroupProduct {
+  struct Operand {
+    bool in_registers = false;
+    bool along_k = true;  // its elements lie next to each other along k, else across
+    int rows = 0;         // of the stage's tile
+  };
+  Operand a, b;
+  int columns = 0;  // of B
+};
+WarpgroupProduct warpgroup_product(Node mma);
+Node warpgroup_mma(const MmaUnit& unit, const WarpgroupProduct& product,
+                   std::span<const Node> srcs);
+
+// A thread's elements of the result of an Mma, and how many sources are its first operand.
+int mma_results(Node mma);
+int mma_a_count(Node mma);
 
 // The unit of a CPU for rows and columns of these dtypes.
 const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);

@@ -1,6 +1,7 @@
 #include "codegen/options/roll.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "codegen/kernel/access.h"
@@ -170,6 +171,40 @@ class Term {
   NodeMap<char> uses_;
 };
 
+// x and c of x times a positive number c, below selections of it or of what an extremum begins
+// with; nullptr for any other value.
+Node unscaled(Node n, Op op, Node& c) {
+  if (n->op == Op::Where && n->src(2) == identity(op, n->dtype)) {
+    Node x = unscaled(n->src(1), op, c);
+    return x ? make(Op::Where, n->dtype, {n->src(0), x, n->src(2)}) : nullptr;
+  }
+  if (n->op != Op::Mul || !n->dtype.is_float()) return nullptr;
+  for (int i : {0, 1}) {
+    c = n->src(i);
+    const double factor = c->is_const() ? c->float_value() : 0;
+    if (factor > 0 && std::isfinite(factor)) return n->src(1 - i);
+  }
+  return nullptr;
+}
+
+// The largest of values times a positive number is the largest value, times it: rounding keeps
+// order, so that no bit changes.
+Node unscale_extrema(Node sink, Node range) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Node n : closing(sink, range)) {
+      const bool is_extremum = op_of(n) == Op::Max || op_of(n) == Op::Min;
+      Node c = nullptr, x = is_extremum ? unscaled(n->src(0), op_of(n), c) : nullptr;
+      if (!x || changed) continue;
+      std::vector<Node> srcs(n->srcs().begin(), n->srcs().end());
+      srcs[0] = x;
+      sink = substitute(sink, n, make(Op::Mul, n->dtype, {with_sources(n, srcs), c}));
+      changed = true;
+    }
+  }
+  return sink;
+}
+
 // Factors that depend on other sums of the loop alone, in front of the sum.
 Node hoist(Node sink, Node range) {
   for (bool changed = true; changed;) {
@@ -265,7 +300,7 @@ Node roll(Node sink, int axis, std::string& why) {
       why = "a scan, or a loop that is rolled already";
       return nullptr;
     }
-  sink = hoist(simplify(sink), range);
+  sink = hoist(unscale_extrema(simplify(sink), range), range);
   if (sink->ranges & range->ranges) {
     why = cat("results of each iteration of r", axis, " are stored");
     return nullptr;

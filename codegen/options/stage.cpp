@@ -185,6 +185,26 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
 
 namespace {
 
+// The exclusive or of the lowest three bits of each.
+Node exchanged(Node a, Node b) {
+  Node out = index(0);
+  for (int64_t bit = 1; bit < 8; bit *= 2) {
+    Node sum = index_add(index_div(index_mod(a, 8), bit), index_div(index_mod(b, 8), bit));
+    out = index_add(out, index_mul(index_mod(sum, 2), bit));
+  }
+  return out;
+}
+
+// StageTile::swizzled.
+Node swizzled_place(const std::vector<StageSide>& sides) {
+  constexpr int64_t kRow = 64, kPart = 8;  // elements of 128 bytes, and of 16
+  const Node row = place({sides[0]}, {1}), column = place({sides[1]}, {1});
+  Node box = index_mul(index_div(column, kRow), sides[0].extent * kRow);
+  Node part = exchanged(index_div(column, kPart), row);
+  return index_add(index_add(box, index_mul(row, kRow)),
+                   index_add(index_mul(part, kPart), index_mod(column, kPart)));
+}
+
 // `loop`: whose iterations count the tiles.
 Node staged(Node value, const std::vector<StageSide>& sides, const StageTile& tile, int slot,
             int& id) {
@@ -198,13 +218,16 @@ Node staged(Node value, const std::vector<StageSide>& sides, const StageTile& ti
     fill.push_back({{r}, side.extent});
     closed.push_back(r);
   }
-  const int64_t size = round_up(steps[0] * sides[0].extent, 16);
+  const auto place_in = [&](const std::vector<StageSide>& s) {
+    return tile.swizzled ? swizzled_place(s) : place(s, steps);
+  };
+  const int64_t size = round_up(steps[0] * sides[0].extent, tile.swizzled ? 512 : 16);
   Node turn = tile.depth > 1 ? index_mul(index_mod(tile.loop, tile.depth), size) : index(0);
   const int64_t numbers[] = {slot, size * tile.depth, tile.depth};
-  std::vector<Node> srcs{substitute(value, map), index_add(turn, place(fill, steps)), index(0)};
+  std::vector<Node> srcs{substitute(value, map), index_add(turn, place_in(fill)), index(0)};
   srcs.insert(srcs.end(), closed.begin(), closed.end());
   Node stage = make(Op::Stage, value->dtype, srcs, Ints(numbers));
-  return make(Op::Load, value->dtype, {stage, index_add(turn, place(sides, steps))});
+  return make(Op::Load, value->dtype, {stage, index_add(turn, place_in(sides))});
 }
 
 }  // namespace
@@ -300,6 +323,10 @@ int64_t stage_bytes(Node stage) {
 int64_t all_stage_bytes(Node sink) {
   int64_t bytes = 0;
   for (Node s : all_of(sink, Op::Stage)) bytes += stage_bytes(s);
+  const std::vector<Node> products = all_of(sink, Op::Mma);
+  const auto is_of_warpgroup = [](Node n) { return mma_unit(n).warpgroup; };
+  if (std::any_of(products.begin(), products.end(), is_of_warpgroup))
+    bytes += 1024;  // swizzled stages begin at a multiple
   return bytes;
 }
 

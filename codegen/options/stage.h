@@ -41,6 +41,10 @@ struct StageTile {
   int64_t padding = 0;       // elements between its rows
   Node loop = nullptr;       // in whose iterations it is filled again; nullptr: in none
   int64_t depth = 1;         // tiles in shared memory
+  // Of 16-bit elements in two ranges, the contiguous one of whole 128 bytes: for each 128 bytes of
+  // that one all rows, their 16 bytes each exchanged by the number of the row, as wgmma reads them
+  // (PTX ISA, "Swizzling modes", 128 bytes). The stage then begins at a multiple of 1,024 bytes.
+  bool swizzled = false;
 };
 // The load from a stage that stands for the value. Ranges of its copies, one for each of the
 // tile's, get the ids from `id` on, which is moved behind them.

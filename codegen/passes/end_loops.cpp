@@ -90,7 +90,7 @@ Span span_of_value(Node n, Op op, Node range, bool by_block) {
     return span_of_value(n->src(0), op, range, by_block);
   if (n->op != Op::Mma || op != Op::Add) return span_of(conditions_of(n, op), range, by_block);
   Span out;
-  for (int i = 0; i < mma_unit(n).a_count(); ++i)
+  for (int i = 0; i < mma_a_count(n); ++i)
     widen(out, span_of_value(n->src(i), op, range, by_block), i > 0);
   if (adds_fragment(n)) widen(out, span_of_value(n->srcs().back(), op, range, by_block), true);
   return out;

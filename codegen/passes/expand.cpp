@@ -47,7 +47,7 @@ Node combine(Op op, Node a, Node b) {
 Node added_fragments(Node a, Node b) {
   const auto elements = [](Node mma) { return mma->srcs().first(mma->num_src - 1); };
   std::vector<Node> srcs(elements(b).begin(), elements(b).end());
-  const DType all = a->dtype.vec(mma_unit(a).results());
+  const DType all = a->dtype.vec(mma_results(a));
   srcs.push_back(make(Op::Mma, all, elements(a), a->payload));
   srcs.push_back(a->srcs().back());
   return make(Op::Mma, a->dtype, srcs, b->payload);
@@ -80,6 +80,7 @@ bool adds_in_turn(Node reduce, const std::vector<Node>& unrolled, uint64_t open)
   int64_t sums = reduce->dtype.lanes;
   for (Node r : unrolled)
     if (reduce->ranges & bit_of(r)) sums *= extent(r);
+  if (reduce->src(0)->op == Op::Mma && mma_unit(reduce->src(0)).warpgroup) return false;
   for (Node r : reduce->srcs().subspan(1)) {
     if (kind(r) != RangeKind::Unroll) continue;
     if (open & bit_of(r)) return false;

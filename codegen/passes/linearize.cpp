@@ -9,6 +9,7 @@
 #include <set>
 
 #include "codegen/kernel/access.h"
+#include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "codegen/wgmma/tile.h"
 #include "tiny/base/error.h"
@@ -113,6 +114,63 @@ struct Dependences {
   NodeMap<std::vector<Node>> running;  // whose accumulators it reads while their loops go on
 };
 
+// Loops nest by their ids, but what a reduction depends on comes outside of what it does not: so
+// that its value is there in the loops of all that need it. `needs`: of each item.
+void order_ranges(std::vector<Node>& ranges, const std::vector<Node>& items,
+                  NodeMap<std::vector<Node>>& needs) {
+  std::array<uint64_t, 64> before{};  // per range: those that must come outside of it
+  for (Node item : items)
+    for (Node d : needs[item])
+      for (Node r : ranges)
+        if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
+  std::sort(ranges.begin(), ranges.end(), [](Node a, Node b) { return id_of(a) < id_of(b); });
+  uint64_t placed = 0, all = 0;
+  for (Node r : ranges) all |= r->ranges;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const auto rest = ranges.begin() + static_cast<ptrdiff_t>(i);
+    auto next = std::find_if(rest, ranges.end(), [&](Node r) {
+      return (before[id_of(r)] & all & ~placed & ~r->ranges) == 0;
+    });
+    if (next == ranges.end()) next = rest;
+    placed |= (*next)->ranges;
+    std::rotate(rest, next, next + 1);
+  }
+}
+
+// Of a loop's items: a Rescale for each scale of fragments that are rolled.
+std::vector<Node> rescales_of(const std::vector<Node>& items) {
+  std::vector<Node> scales, out;
+  NodeMap<std::vector<Node>> sums;
+  for (Node item : items) {
+    if (item->op != Op::Reduce || !rolls_fragment(item)) continue;
+    Node scale = item->src(0)->src(1);
+    if (sums[scale].empty()) scales.push_back(scale);
+    sums[scale].push_back(item);
+  }
+  for (Node scale : scales) out.push_back(make(Op::Rescale, kVoid, sums[scale]));
+  return out;
+}
+
+// Products of four warps that need nothing of their loop's iteration. They come before all else,
+// and go on while what is made of the first one is computed.
+std::vector<Node> first_products(const std::vector<Node>& items) {
+  NodeMap<char> seen;
+  std::vector<Node> open, products;
+  for (Node item : items)
+    if (item->op == Op::Reduce) open.push_back(item->src(0));
+  while (!open.empty()) {
+    Node n = open.back();
+    open.pop_back();
+    if (std::exchange(seen[n], 1) || n->op == Op::Reduce || is_running(n)) continue;
+    if (n->op == Op::Mma && mma_unit(n).warpgroup && !warpgroup_product(n).a.in_registers)
+      products.push_back(n);
+    else
+      open.insert(open.end(), n->srcs().begin(), n->srcs().end());
+  }
+  sort_by_number(products);
+  return products;
+}
+
 class Linearizer {
  public:
   explicit Linearizer(Node sink) {
@@ -137,7 +195,11 @@ class Linearizer {
     std::sort(grid_.begin(), grid_.end(), [](Node a, Node b) {
       return std::pair(kind(a), range_id(a)) < std::pair(kind(b), range_id(b));
     });
-    order_ranges(items);
+    order_ranges(ranges_, items, on_.all);
+    // Stages that are filled once come before all loops, so that what reads them can share one.
+    for (Node item : items)
+      if (is_stage(item) && !(item->ranges & ~root_.open) && !is_computed(&root_, item))
+        place(&root_, item);
     for (Node item : items)
       if (item->op == Op::Store) descend(&root_, loops_around(item), item)->updates.push_back(item);
   }
@@ -223,28 +285,6 @@ class Linearizer {
       }
       sort_by_number(all);
       on_.all[item] = std::move(all);
-    }
-  }
-
-  // Loops nest by their ids, but what a reduction depends on comes outside of what it does not: so
-  // that its value is there in the loops of all that need it.
-  void order_ranges(const std::vector<Node>& items) {
-    std::array<uint64_t, 64> before{};  // per range: those that must come outside of it
-    for (Node item : items)
-      for (Node d : on_.all[item])
-        for (Node r : ranges_)
-          if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
-    std::sort(ranges_.begin(), ranges_.end(), [](Node a, Node b) { return id_of(a) < id_of(b); });
-    uint64_t placed = 0, all = 0;
-    for (Node r : ranges_) all |= r->ranges;
-    for (size_t i = 0; i < ranges_.size(); ++i) {
-      const auto rest = ranges_.begin() + static_cast<ptrdiff_t>(i);
-      auto next = std::find_if(rest, ranges_.end(), [&](Node r) {
-        return (before[id_of(r)] & all & ~placed & ~r->ranges) == 0;
-      });
-      if (next == ranges_.end()) next = rest;
-      placed |= (*next)->ranges;
-      std::rotate(rest, next, next + 1);
     }
   }
 
@@ -383,8 +423,12 @@ class Linearizer {
       }
       if (any && !ahead) barrier(0);
     }
-    for (auto& child : block.children)
-      if (!child->fills) emit_loop(*child);
+    for (Node n : first_products(block.updates)) need(n);
+    for (auto& child : block.children) {
+      if (child->fills) continue;
+      rescale(block.updates);
+      emit_loop(*child);
+    }
     NodeMap<char> seen;
     for (Node item : block.updates)
       for (Node s : item->srcs().first(item->op == Op::Reduce ? 1
@@ -397,10 +441,11 @@ class Linearizer {
         for (Node r : *before)
           if (std::find(block.updates.begin(), block.updates.end(), r) != block.updates.end())
             need(make(Op::Prefix, r->dtype, r->srcs(), r->payload));
+    rescale(block.updates);
     for (Node item : block.updates) {
       if (item->op == Op::Stage) fill(item);
       if (item->op != Op::Reduce) continue;
-      need(item->src(0));
+      need(updated_with(item));
       scopes_.back().text.push_back(make(Op::Update, kVoid, {item}));
     }
     // All loads come before the first store: a kernel may write what it reads at the same index.
@@ -410,6 +455,18 @@ class Linearizer {
     for (Node item : block.updates)
       if (item->op == Op::Store) scopes_.back().text.push_back(item);
     if (!block.parent) body_ = std::move(scopes_.back().text);
+  }
+
+  // Fragments as soon as their scale is known: what is added to them is added by their units.
+  void rescale(const std::vector<Node>& items) {
+    const auto is_known = [&](Node n) { return is_defined(n, scopes_.size() - 1); };
+    for (Node r : rescales_of(items)) {
+      Node scale = r->src(0)->src(0)->src(1);
+      if (is_known(r) || !std::ranges::all_of(on_.direct[scale], is_known)) continue;
+      need(scale);
+      scopes_.back().defined[r] = 1;
+      scopes_.back().text.push_back(r);
+    }
   }
 
   void barrier(int64_t pending) {

@@ -31,6 +31,20 @@ bool is_pair(Node n) {
   return n->op == Op::Shuffle && n->dtype == kF32.vec(2) && n->src(0)->dtype.lanes == 1;
 }
 
+// Both elements of such a pair in f32 again, a word at a time: where sums roll along with them.
+Node widen_pairs(Node sink) {
+  NodeMap<Node> map;
+  for (Node n : topological(sink)) {
+    Node lane = n->op == Op::Cast && n->dtype == kF32 ? n->src(0) : nullptr;
+    if (!lane || lane->op != Op::Shuffle || lane->src(0) != lane->src(1)) continue;
+    Node pair = lane->src(0);
+    if (pair->op != Op::Cast || pair->dtype.lanes != 2 || !is_pair(pair->src(0))) continue;
+    Node wide = make(Op::Cast, kF32.vec(2), {pair});
+    map[n] = make(Op::Shuffle, kF32, {wide, wide}, lane->payload);
+  }
+  return map.size() ? substitute(sink, map) : sink;
+}
+
 }  // namespace
 
 Node pair_casts(Node sink, const Target& target) {
@@ -40,10 +54,10 @@ Node pair_casts(Node sink, const Target& target) {
     for (Node n : topological(sink)) {
       if (is_pair(n)) find_pairs(n->src(0), n->src(1), map);
       if (n->op != Op::Mma) continue;
-      for (int i = 0; i + 1 < mma_unit(n).a_count(); i += 2)
+      for (int i = 0; i + 1 < mma_a_count(n); i += 2)
         if (is_rounded(n->src(i))) find_pairs(n->src(i), n->src(i + 1), map);
     }
-    if (!map.size()) return sink;
+    if (!map.size()) return all_of(sink, Op::Roll).empty() ? sink : widen_pairs(sink);
     sink = substitute(sink, map);
   }
 }

@@ -93,6 +93,10 @@ Node nest_sums(Node sink, const Target& target);
 // everywhere. GPUs have Exp2, Log2 and all other casts, and for f32 Sin.
 Node decompose(Node sink, const Target& target);
 
+// Sums of all elements of a fragment that are rolled as one of the fragment: its accumulator is
+// what the matrix units add to.
+Node roll_fragments(Node sink);
+
 // Elements of fragments that are rounded to 16 bits, two at a time: as the instruction does it.
 // `Shuffle` of two scalars is the vector of both.
 Node pair_casts(Node sink, const Target& target);

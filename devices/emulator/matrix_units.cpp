@@ -222,16 +222,21 @@ std::string EmulatedMatrixUnits::end() const {
 
 // --- products ------------------------------------------------------------------------------------
 
-std::string EmulatedMatrixUnits::multiply(int thread, void* acc, const Product& product) {
+std::string EmulatedMatrixUnits::multiply(int thread, void* acc, const Product& given) {
+  Product product = given;
+  const bool in_registers = product.form & 64;
+  if (in_registers) product.a = 0;
   Thread& t = threads_[static_cast<size_t>(thread)];
   Warpgroup& group = warpgroups_[static_cast<size_t>(thread / kGroup)];
   if (!t.fenced) return "multiplies with no wgmma.fence after its registers were changed";
   const auto at = static_cast<size_t>(t.issued - group.executed);
-  if (at == group.issued.size()) group.issued.push_back({product, 0, {}});
+  if (at == group.issued.size()) group.issued.push_back({product, 0, {}, {}});
   Issued& issued = group.issued[at];
   if (!(issued.product == product))
     return "multiplies other operands than the rest of its warpgroup";
   issued.acc[thread % kGroup] = acc;
+  if (in_registers)
+    std::memcpy(issued.words[thread % kGroup], reinterpret_cast<const void*>(given.a), 16);
   ++issued.threads;
   ++t.issued;
   ++events_;
@@ -274,10 +279,11 @@ std::string EmulatedMatrixUnits::find(uint64_t descriptor, bool turned, const El
   const auto size = static_cast<uint32_t>(e.size);
   const uint64_t swizzle = descriptor >> 62;
   const uint32_t bytes = swizzle == 0 ? 16 : 256u >> swizzle;  // of a row
-  if (swizzle == 0 && turned) return "has a matrix descriptor that is not emulated";
   if (turned && size != 2) return "turns an operand of other elements than halves";
   if (descriptor >> 49 & 7) return "has a matrix descriptor with a base offset";
-  if (swizzle == 0)  // matrices of 8 rows of 16 bytes
+  if (swizzle == 0 && turned)  // matrices of 8 rows of k, of 8 elements of m or n each
+    *address = start + r / 8 * stride + r % 8 * 2 + c / 8 * leading + c % 8 * 16;
+  else if (swizzle == 0)  // matrices of 8 rows of 16 bytes
     *address = start + r / 8 * stride + r % 8 * 16 + c * size / 16 * leading + c * size % 16;
   else if (turned)  // blocks of a row's elements of m or n in 8 rows of k
     *address = swizzled(
@@ -329,7 +335,17 @@ std::string EmulatedMatrixUnits::execute(Issued& issued) {
     return std::string();
   };
   std::vector<float> a, b;
-  std::string problem = read(p.a, p.form & 1, kRows, a);
+  std::string problem = p.form & 64 ? "" : read(p.a, p.form & 1, kRows, a);
+  if (p.form & 64) {  // figure "WGMMA .m64nNk16 register fragment layout for matrix A"
+    a.resize(kRows * 16);
+    for (int i = 0; i < kGroup * 8; ++i) {
+      const int thread = i / 8, word = i % 8 / 2;
+      const int row = thread / 32 * 16 + thread % 32 / 4 + word % 2 * 8;
+      const auto bits = static_cast<uint16_t>(issued.words[thread][word] >> i % 2 * 16);
+      a[static_cast<size_t>(row * 16 + word / 2 * 8 + thread % 4 * 2 + i % 2)] =
+          operand_value(reinterpret_cast<const char*>(&bits), type);
+    }
+  }
   if (problem.empty()) problem = read(p.b, p.form & 2, p.columns, b);
   if (!problem.empty()) return problem;
   // A thread's registers: pairs of columns, in two rows eight apart, of each eight columns (figure

@@ -46,8 +46,8 @@ class EmulatedMatrixUnits {
 
   // --- products ----------------------------------------------------------------------------------
 
-  // acc += A B for 64 rows of A and `columns` columns of B, 32 bytes along k; bit 0 and 1 of
-  // `form`: A and B are contiguous along m and n; from bit 2 on: the Type; bit 5: acc = A B.
+  // acc += A B for 64 rows of A and `columns` columns of B, 32 bytes along k. Bits of `form`: 0, 1:
+  // A, B along m, n; from 2 on: the Type; 5: acc = A B; 6: `a` points to the thread's words of A.
   enum Type { F16, BF16, Tf32, S8, E4M3, E5M2 };
   struct Product {
     uint64_t a = 0, b = 0;  // matrix descriptors
@@ -71,8 +71,7 @@ class EmulatedMatrixUnits {
   std::string load(uint32_t address, void* words);
   std::string end() const;  // whether the block may end
 
-  // Counts what has changed for somebody who waits.
-  int64_t events() const { return events_; }
+  int64_t events() const { return events_; }  // what has changed for somebody who waits
 
  private:
   static constexpr int kGroup = 128, kRows = 64, kBytes = 32;  // threads; a product's m; along k
@@ -91,6 +90,7 @@ class EmulatedMatrixUnits {
     Product product;
     int threads = 0;  // that have issued it
     void* acc[kGroup] = {};
+    uint32_t words[kGroup][4];  // of A in registers
   };
   struct Warpgroup {
     std::deque<Issued> issued;  // not executed
@@ -98,8 +98,8 @@ class EmulatedMatrixUnits {
   };
   struct Thread {
     int64_t issued = 0;
-    int groups = 0;                  // committed
     std::vector<int64_t> group_end;  // of each: products issued before its end
+    int groups = 0;                  // committed
     bool fenced = false;
   };
 

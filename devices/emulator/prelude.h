@@ -432,32 +432,32 @@ INLINE void copy_windows_to(u32 to, const TensorMap& map, u32 arrival, int block
 template <class... I> INLINE void copy_windows(u32 to, const TensorMap& map, u32 arrival, I... x) {
   copy_windows_to(to, map, arrival, 0, x...);
 }
-template <int turn_a, int turn_b, int n>
-INLINE void multiply_bf16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
-  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 4, line);
+#define MULTIPLY(name, T, type)                                                            \
+  template <int turn_a, int turn_b, int n>                                                 \
+  INLINE void name(T (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {               \
+    emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | type, line); \
+  }
+MULTIPLY(multiply_tf32, f32, 8) MULTIPLY(multiply_s8, i32, 12)
+MULTIPLY(multiply_bf16, f32, 4) MULTIPLY(multiply_f16, f32, 0)
+#define MULTIPLY_BYTES(name, type)                                                       \
+  template <int turn_a, int turn_b, int n>                                               \
+  INLINE void name(f32 (&acc)[n], u64 a, u64 b, int adds, int line = __builtin_LINE()) { \
+    const int form = turn_a | turn_b << 1 | type | (adds ? 0 : 32);                      \
+    emulated().multiply(&emulated(), acc, n * 2, a, b, form, line);                      \
+  }
+MULTIPLY_BYTES(multiply_e4m3, 16) MULTIPLY_BYTES(multiply_e5m2, 20)
+// Bits of the form: 5: does not add; 6: the first operand's words are in registers.
+template <class T> INLINE u64 first_operand(T& a) {
+  if constexpr (sizeof(T) == 8) return a;
+  else return (u64)&(a = {a.v[0], a.v[2], a.v[1], a.v[3]});
 }
-template <int turn_a, int turn_b, int n>
-INLINE void multiply_f16(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
-  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1, line);
-}
-template <int turn_a, int turn_b, int n>
-INLINE void multiply_tf32(f32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
-  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 8, line);
-}
-template <int turn_a, int turn_b, int n>
-INLINE void multiply_s8(i32 (&acc)[n], u64 a, u64 b, int line = __builtin_LINE()) {
-  emulated().multiply(&emulated(), acc, n * 2, a, b, turn_a | turn_b << 1 | 12, line);
-}
-template <int turn_a, int turn_b, int n>
-INLINE void multiply_e4m3(f32 (&acc)[n], u64 a, u64 b, int adds, int line = __builtin_LINE()) {
-  const int form = turn_a | turn_b << 1 | 16;
-  emulated().multiply(&emulated(), acc, n * 2, a, b, adds ? form : form | 32, line);
-}
-template <int turn_a, int turn_b, int n>
-INLINE void multiply_e5m2(f32 (&acc)[n], u64 a, u64 b, int adds, int line = __builtin_LINE()) {
-  const int form = turn_a | turn_b << 1 | 20;
-  emulated().multiply(&emulated(), acc, n * 2, a, b, adds ? form : form | 32, line);
-}
+#define MULTIPLY_IN_CHAIN(name, type)                                                       \
+  template <int turn_a, int turn_b, int adds, int n, class A>                               \
+  INLINE void name(f32 (&acc)[n], A a, u64 b, int line = __builtin_LINE()) {                \
+    const int form = turn_a | turn_b << 1 | type | (adds ? 0 : 32) | (sizeof(A) == 8 ? 0 : 64); \
+    emulated().multiply(&emulated(), acc, n * 2, first_operand(a), b, form, line);          \
+  }
+MULTIPLY_IN_CHAIN(multiply_bf16, 4) MULTIPLY_IN_CHAIN(multiply_f16, 0)
 
 template <class T> UNHOOKED static T atomicCAS(T* p, T expected, T next) {
   note_access(p, sizeof(T), 1, __builtin_return_address(0));

@@ -10,6 +10,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/lower.h"
+#include "codegen/options/launchable.h"
 #include "codegen/proof/prove.h"
 #include "runtime/device/device.h"
 #include "test/unit/kernels.h"
@@ -67,10 +68,12 @@ class OnDevice {
 };
 
 std::vector<float> run(Node value, Device& device, const Choice* choice,
-                       const std::vector<std::vector<uint16_t>>& in, bool check) {
+                       const std::vector<std::vector<uint16_t>>& in, bool check,
+                       bool together = false) {
   const Lowered lowered = lower(kernel_of({value}), "chain", device.target(), nullptr, choice);
   if (check) {
-    CHECK(to_text(lowered.options).find("fragments") != std::string::npos);
+    const std::string options = to_text(lowered.options);
+    CHECK(options.find(together ? "warpgroups" : "fragments") != std::string::npos);
     ProofSettings settings;
     read_kernel(kernel_of({value}), device.target(), settings);
     const Proof proof = prove(lowered.machine, settings);
@@ -92,7 +95,8 @@ std::vector<float> run(Node value, Device& device, const Choice* choice,
   return out;
 }
 
-void check_chain(const Sizes& s, const std::string& name) {
+// `together`: by the matrix units of four warps.
+void check_chain(const Sizes& s, const std::string& name, bool together = false) {
   CAPTURE(name);
   Device& device = find_device(name);
   Arena arena;
@@ -113,7 +117,7 @@ void check_chain(const Sizes& s, const std::string& name) {
   Node value = attention(s, q, k, v);
   const Choice none;
   const std::vector<float> plain = run(value, device, &none, in, false),
-                           fused = run(value, device, nullptr, in, true);
+                           fused = run(value, device, nullptr, in, true, together);
   double worst = 0, size = 0;
   for (size_t i = 0; i < plain.size(); ++i) {
     CHECK(std::isnan(plain[i]) == std::isnan(fused[i]));
@@ -183,6 +187,38 @@ void check_attention(const Shape& shape, const AttentionOptions& options, const 
 
 }  // namespace
 
+TEST_CASE("warpgroups: attention in one kernel") {
+  check_chain({2, 128, 128, 64, 64}, "EMU:CUDA:sm_90a", true);
+  check_chain({1, 64, 48, 64, 128}, "EMU:CUDA:sm_90a", true);    // one tile of columns
+  check_chain({1, 200, 170, 128, 64}, "EMU:CUDA:sm_90a", true);  // the last tiles are not whole
+}
+
+TEST_CASE("warpgroups: options that four warps cannot follow are not legal") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const Target target = find_device("EMU:CUDA:sm_90a").target();
+  const Sizes s{1, 128, 128, 64, 64};
+  Node value =
+      attention(s, tensor_param(1, {1, s.m, s.e}, kBF16), tensor_param(2, {1, s.n, s.e}, kBF16),
+                tensor_param(3, {1, s.n, s.d}, kBF16));
+  Node loops = loops_of(kernel_of({value}), target);
+  std::vector<Opt> options = lower(kernel_of({value}), "chain", target).options;
+  CHECK(launch_problem(loops, apply(loops, options, target), target).empty());
+  // Two neighbouring fragments for each warp: a warpgroup's rows would not lie side by side.
+  for (size_t i = 0; i < options.size(); ++i)
+    if (options[i].kind == OptKind::Bind &&
+        to_text(options[i]).find(" thread") != std::string::npos)
+      options.insert(options.begin() + static_cast<ptrdiff_t>(i++),
+                     {OptKind::Split, options[i].axis, 2, {}});
+  bool is_legal_still = true;
+  try {
+    is_legal_still = launch_problem(loops, apply(loops, options, target), target).empty();
+  } catch (const Error&) {
+    is_legal_still = false;
+  }
+  CHECK_FALSE(is_legal_still);
+}
+
 TEST_CASE("chains: attention and its gradients never store scores") {
   const Attention a = attend({1, 2, 160, 32}, {.is_causal = true}, "EMU:CUDA:sm_90a", kBF16);
   std::vector<Tensor> all = a.gradients;
@@ -203,49 +239,63 @@ TEST_CASE("chains: attention with masks of all kinds") {
   check_attention({1, 1, 72, 64}, causal, "EMU:HIP:gfx942");
 }
 
-TEST_CASE("chains: attention of random sizes and masks") {
-  for (int turn = 0; turn < 10; ++turn) {
-    const uint64_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937_64 random(seed);
-    const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
-    const int64_t kv = 1 + below(2), groups = 1 + below(2), queries = 16 + below(90),
-                  keys = 16 + below(90), width = 16 * (1 + below(3)), columns = 8 * (1 + below(5));
-    const DType half = below(2) ? kBF16 : kF16;
-    AttentionOptions o;
-    o.enable_gqa = true;
-    o.is_causal = below(2);
-    if (below(3) == 0) o.window = {below(50), below(50)};
-    if (below(3) == 0) o.softcap = 3.0;
-    if (below(3) == 0) o.scale = 0.3;
-    const int64_t kind = below(3);  // of a mask: none, bool, float
-    const auto attended = [&](const std::string& device, DType t, std::vector<Tensor>& gradients) {
-      manual_seed(seed);
-      const auto leaf = [&](const Shape& shape) {
-        return Tensor::randn(shape).to(half).to(t).to(device).realize();
-      };
-      Tensor q = leaf({1, kv * groups, queries, width}), k = leaf({1, kv, keys, width}),
-             v = leaf({1, kv, keys, columns}), z = leaf({1, kv * groups, queries, columns});
-      AttentionOptions here = o;
-      const Tensor noise = Tensor::randn({queries, keys}).to(half).to(kF32).to(device).realize();
-      if (kind == 1) here.mask = noise > -1.0;
-      if (kind == 2) here.mask = noise.to(t);
-      for (Tensor* x : {&q, &k, &v}) x->requires_grad_();
-      const Tensor out = scaled_dot_product_attention(q, k, v, here);
-      // Rows that are masked throughout are NaN, and left alone.
-      where(out == out, out * z, 0).sum().backward();
-      gradients = {q.grad(), k.grad(), v.grad()};
-      return where(out == out, out, 0);
+namespace {
+
+// Random sizes and masks beside those in f64; `wide`: for the matrix units of four warps.
+void check_random_attention(bool wide) {
+  const uint64_t seed = std::random_device()();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+  const int64_t kv = 1 + below(2), groups = 1 + below(2);
+  const int64_t queries = wide ? 64 + below(200) : 16 + below(90),
+                keys = wide ? 16 + below(240) : 16 + below(90);
+  const int64_t width = wide ? 64 * (1 + below(2)) : 16 * (1 + below(3)),
+                columns = wide ? 64 * (1 + below(2)) : 8 * (1 + below(5));
+  const DType half = below(2) ? kBF16 : kF16;
+  AttentionOptions o;
+  o.enable_gqa = true;
+  o.is_causal = below(2);
+  if (below(3) == 0) o.window = {below(50), below(50)};
+  if (below(3) == 0) o.softcap = 3.0;
+  if (below(3) == 0) o.scale = wide ? 0.1 : 0.3;
+  const int64_t kind = below(3);  // of a mask: none, bool, float
+  const auto attended = [&](const std::string& device, DType t, std::vector<Tensor>& gradients) {
+    manual_seed(seed);
+    const auto leaf = [&](const Shape& shape) {
+      return Tensor::randn(shape).to(half).to(t).to(device).realize();
     };
-    std::vector<Tensor> on, off;
-    const Tensor a = attended("EMU:CUDA:sm_90a", half, on), b = attended("CPU", kF64, off);
-    CHECK(largest_difference(a, b) < 0.02);
-    const bool is_open = !o.window && kind != 1;
-    for (size_t i = 0; is_open && i < 3; ++i) {
-      CAPTURE(i);
-      CHECK(largest_difference(on[i], off[i]) < 0.03);
-    }
+    Tensor q = leaf({1, kv * groups, queries, width}), k = leaf({1, kv, keys, width}),
+           v = leaf({1, kv, keys, columns}), z = leaf({1, kv * groups, queries, columns});
+    AttentionOptions here = o;
+    const Tensor noise = Tensor::randn({queries, keys}).to(half).to(kF32).to(device).realize();
+    if (kind == 1) here.mask = noise > -1.0;
+    if (kind == 2) here.mask = noise.to(t);
+    for (Tensor* x : {&q, &k, &v}) x->requires_grad_();
+    const Tensor out = scaled_dot_product_attention(q, k, v, here);
+    // Rows that are masked throughout are NaN, and left alone.
+    where(out == out, out * z, 0).sum().backward();
+    gradients = {q.grad(), k.grad(), v.grad()};
+    return where(out == out, out, 0);
+  };
+  std::vector<Tensor> on, off;
+  const Tensor a = attended("EMU:CUDA:sm_90a", half, on), b = attended("CPU", kF64, off);
+  CHECK(largest_difference(a, b) < 0.02);
+  const bool is_open = !o.window && kind != 1;
+  for (size_t i = 0; is_open && i < 3; ++i) {
+    CAPTURE(i);
+    CHECK(largest_difference(on[i], off[i]) < 0.03);
   }
+}
+
+}  // namespace
+
+TEST_CASE("chains: attention of random sizes and masks") {
+  for (int turn = 0; turn < 10; ++turn) check_random_attention(false);
+}
+
+TEST_CASE("warpgroups: attention of random sizes and masks") {
+  for (int turn = 0; turn < 6; ++turn) check_random_attention(true);
 }
 
 TEST_CASE("chains: products that something else reads stay on their own") {

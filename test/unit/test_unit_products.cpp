@@ -46,7 +46,8 @@ Products products_of(const std::vector<Tensor>& tensors) {
     }
     if (products == 0) continue;
     const std::string choice = to_text(lower(kernel, step.name, target).choice);
-    if (choice.find("fragments r") != std::string::npos) {
+    if (choice.find("fragments r") != std::string::npos ||
+        choice.find("warpgroups r") != std::string::npos) {
       ++out.chains;
       continue;
     }

@@ -102,13 +102,14 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Shuffle, Kernel, 2, false) /* Ints: for each lane one of the sources' lanes, a then b */       \
   X(Fold, Kernel, 1, false)    /* OpArg; all lanes of a vector combined to one */                  \
   /* a linear program: statements in order (codegen/kernel/linear.h) */                            \
-  X(Loop, Statement, -1, false)   /* range: opens its loop */                                      \
-  X(EndLoop, Statement, 1, false) /* range: closes it */                                           \
-  X(Acc, Statement, 1, false)     /* reduce: declares its accumulator, set to the identity */      \
-  X(Update, Statement, 1, false)  /* reduce: accumulator = combine(accumulator, reduce.src 0) */   \
-  X(Group, Statement, 1, false)   /* reduce: combines its accumulators over a group of threads */  \
-  X(Fetch, Statement, 1, false)   /* store of a load to a stage: a copy that arrives later */      \
-  X(Barrier, Statement, 1, false) /* copies that may still be under way, when all threads meet */
+  X(Loop, Statement, -1, false)    /* range: opens its loop */                                     \
+  X(EndLoop, Statement, 1, false)  /* range: closes it */                                          \
+  X(Acc, Statement, 1, false)      /* reduce: declares its accumulator, set to the identity */     \
+  X(Update, Statement, 1, false)   /* reduce: accumulator = combine(accumulator, reduce.src 0) */  \
+  X(Rescale, Statement, -1, false) /* reduces: accumulators times the scale of their Rolls */      \
+  X(Group, Statement, 1, false)    /* reduce: combines its accumulators over a group of threads */ \
+  X(Fetch, Statement, 1, false)    /* store of a load to a stage: a copy that arrives later */     \
+  X(Barrier, Statement, 1, false)  /* copies that may still be under way, when all threads meet */
 
 enum class Op : uint8_t {
 #define X(name, cls, arity, comm) name,

@@ -108,28 +108,6 @@ std::string CPrinter::converted(Node n, Str function) {
   return word;
 }
 
-// The product of two fragments plus `c`.
-std::string CPrinter::mma(Node n, Str c) {
-  const MmaUnit& unit = mma_unit(n);
-  const auto operand = [&](int begin, int count) {
-    const auto elements = n->srcs().subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
-    const Node all = elements[0]->op == Op::Shuffle ? elements[0]->src(0) : nullptr;
-    const auto is_lane = [&](Node e) { return e->op == Op::Shuffle && e->src(0) == all; };
-    if (all && !unit.convert && std::all_of(elements.begin(), elements.end(), is_lane)) {
-      std::string lanes;
-      for (Node e : elements) lanes += cat(lanes.empty() ? "" : ", ", e->ints()[0]);
-      return shuffle(all->dtype.one().vec(count), value(all), value(all), lanes);
-    }
-    std::string values;
-    for (int i = begin; i < begin + count; ++i)
-      values += cat(i > begin ? ", " : "",
-                    unit.convert ? converted(n->src(i), unit.convert) : bare(value(n->src(i))));
-    return cat(type((unit.convert ? kU32 : unit.dtype).vec(count)), "{", values, "}");
-  };
-  const std::string a = operand(0, unit.a_count()), b = operand(unit.a_count(), unit.b_count());
-  return cat(unit.function, "(", a, ", ", b, ", ", c, ")");
-}
-
 // --- expressions ---------------------------------------------------------------------------------
 
 std::string CPrinter::arithmetic(Node n) {
@@ -152,8 +130,9 @@ std::string CPrinter::arithmetic(Node n) {
       return shuffle(t, a, named(n->src(1)), lanes);
     }
     case Op::Mma:
-      return mma(n, adds_fragment(n) ? named(n->srcs().back())
-                                     : splat(n->dtype, n->dtype.is_float() ? "0.0f" : "0"));
+      return fragments_.product(n, adds_fragment(n)
+                                       ? named(n->srcs().back())
+                                       : splat(n->dtype, n->dtype.is_float() ? "0.0f" : "0"));
     case Op::Fold: return fold(n);
     case Op::Where:
       if (Node x = selections_.flushed(n); x && dialect_.classes)

@@ -47,7 +47,9 @@ void FreeSelections::find_loads(const Linear& program) {
   };
   for (Node n : program.body) {
     if (n->op == Op::Update)
-      visit(n, n->src(0)->src(0));
+      visit(n, updated_with(n->src(0)));
+    else if (n->op == Op::Rescale)
+      visit(n, n->src(0)->src(0)->src(1));
     else if (n->op == Op::Fetch)
       visit(n, n->src(0)->src(2));
     else if (n->op != Op::Reduce)
@@ -67,8 +69,9 @@ void FreeSelections::find_exponentials(const Linear& program) {
   NodeMap<int> users;
   std::vector<Node> parts;
   for (Node n : program.body) {
-    if (n->op == Op::Update) ++users[n->src(0)->src(0)];
-    if (n->op == Op::Update || n->op == Op::Reduce) continue;
+    if (n->op == Op::Update) ++users[updated_with(n->src(0))];
+    if (n->op == Op::Rescale) ++users[n->src(0)->src(0)->src(1)];
+    if (n->op == Op::Update || n->op == Op::Rescale || n->op == Op::Reduce) continue;
     for (Node s : n->srcs()) ++users[s];
     if (n->op != Op::Where || n->dtype.scalar != Scalar::F32) continue;
     Node small = n->src(0), power = n->src(2);

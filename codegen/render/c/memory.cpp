@@ -20,7 +20,11 @@ void CPrinter::declare_stages() {
       stages.push_back(s);
   }
   std::sort(stages.begin(), stages.end(), [](Node a, Node b) { return slot_of(a) > slot_of(b); });
-  if (!stages.empty()) shared_ += "  DYNAMIC_SHARED(stages);\n";
+  if (fragments_.has_warpgroups())
+    shared_ +=
+        "  DYNAMIC_SHARED(stage_memory);\n  char* const stages = swizzled_stages(stage_memory);\n";
+  else if (!stages.empty())
+    shared_ += "  DYNAMIC_SHARED(stages);\n";
   int64_t at = 0;
   for (Node s : stages) {
     const std::string t = type(in_memory(s->dtype));

@@ -19,19 +19,62 @@ struct MatrixTile;
 struct Ring;  // codegen/wgmma/pipeline.h
 struct RingStep;
 
+class CPrinter;
+
+// Prints products of fragments, those of four warps among them (codegen/render/c/fragments.cpp).
+class FragmentPrinter {
+ public:
+  FragmentPrinter(CPrinter& kernel, const Linear& program, const SingleUse& single_use);
+
+  // Products that are added to one sum, and used nowhere else: printed with the sum's update.
+  bool is_added(Node n) const { return added_.contains(n); }
+  // Loads of which only the address is wanted.
+  bool is_described(Node load) const { return described_.contains(load); }
+  bool has_warpgroups() const { return !functions_.empty(); }
+  std::string helpers() const;  // text before the kernel
+
+  std::string product(Node mma, const std::string& c);  // plus `c`
+  void update(const std::string& sum, Node term);
+  void rescale(Node statement);
+  // A product of four warps, which goes on while other things are computed: its name. Before it is
+  // read it has to end, as all sums must at the end of a loop: those that the statement reads, or
+  // all.
+  std::string begin_product(Node mma);
+  void end_products(Node statement = nullptr);
+
+ private:
+  struct Sum {
+    std::string name;
+    int group;  // the last that adds to it
+  };
+
+  void begin(const std::vector<Node>& products, const std::string& sum, bool adds);
+  void end(const std::string& sum);
+  std::string from_pairs(std::span<const Node> elements);
+  std::string descriptor(Node first, bool along_k, int rows);
+
+  CPrinter& kernel_;
+  NodeMap<char> added_, described_;
+  std::set<std::string> functions_;  // texts
+  std::vector<Sum> begun_;           // in order
+  int groups_ = 0, done_ = 0;        // of products, begun and known to be done
+};
+
 class CPrinter {
  public:
   CPrinter(const Linear& program, const Target& target)
       : program_(program),
         dialect_(dialect_of(target)),
         single_use_(program),
-        selections_(program) {
+        selections_(program),
+        fragments_(*this, program, single_use_) {
     use_.warp = target.warp;
   }
 
   Source print();
 
  private:
+  friend FragmentPrinter;
   using Str = const std::string&;
 
   // --- lines and names ---------------------------------------------------------------------------
@@ -58,8 +101,7 @@ class CPrinter {
   void declare_accumulator(Node reduce);
   void update(Node reduce);
   std::string among_threads(const char* what, Node n, const std::string& x);
-  void group(Node reduce);
-  void prefix(Node n);
+  void group(Node reduce), prefix(Node n);
   void find_grid();
   bool is_grid(Node range) const;
   void open_whole_tile(Node test), close_whole_tile();
@@ -114,7 +156,6 @@ class CPrinter {
   std::string broadcast(Node n);
   std::string fold(Node n);
   std::string converted(Node n, Str function);
-  std::string mma(Node n, Str c);
 
   std::string infix(DType t, Str a, const char* op, Str b);  // the result has the operands' dtype
   std::string test(DType t, Str a, const char* op, Str b);   // bools of the lanes of t
@@ -133,14 +174,14 @@ class CPrinter {
   const Dialect& dialect_;
   const SingleUse single_use_;
   FreeSelections selections_;
+  FragmentPrinter fragments_;
   PreludeUse use_;
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
   NodeMap<std::pair<std::string, int>> converted_;  // and in which stretch of statements
-  int statements_ = 0;         // stretches without a loop's begin or end so far
-  NodeMap<char> accumulated_;  // products that are added to one sum, and used nowhere else
-  NodeMap<Node> behind_;       // of a range that is ahead of a loop: that loop
+  int statements_ = 0;    // stretches without a loop's begin or end so far
+  NodeMap<Node> behind_;  // of a range that is ahead of a loop: that loop
   bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // text before the kernel

@@ -14,16 +14,6 @@ Source render_c(const Linear& program, const Target& target) {
   return CPrinter(program, target).print();
 }
 
-namespace {
-
-// A sum whose update computes the term as well: of products of fragments, or of elements.
-bool computes_term(Node reduce) {
-  return adds_product(reduce) ||
-         (reduce->src(0)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add);
-}
-
-}  // namespace
-
 Source CPrinter::print() {
   scalars_.insert(Scalar::I64);  // of begin and end
   for (Node n : program_.body)
@@ -32,10 +22,6 @@ Source CPrinter::print() {
   fetches_ = std::any_of(program_.body.begin(), program_.body.end(),
                          [](Node n) { return n->is(Op::Fetch); });
   declare_stages();
-  for (Node n : program_.body)
-    if (n->is(Op::Update) && computes_term(n->src(0)))
-      for (Node term = n->src(0)->src(0); term && single_use_(term); term = fragment_below(term))
-        accumulated_[term] = 1;
   for (Node n : program_.body) {
     statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
     if (n->is(Op::EndLoop) && selections_.whole.is_open_in(n->src(0))) close_whole_tile();
@@ -130,7 +116,7 @@ std::string CPrinter::text() {
       fill(dialect_.body, {{'N', program_.name}, {'P', parameters()}, {'K', cat(use_.threads)}});
   const std::string kernel = matrix_
                                  ? matrix_text()
-                                 : head + shared_ + body_ + "}\n" +
+                                 : fragments_.helpers() + head + shared_ + body_ + "}\n" +
                                        fill(dialect_.entry, {{'N', program_.name}, {'A', args}});
   use_.text = vectors + kernel;
   const std::string prelude = dialect_.prelude(use_);
@@ -140,6 +126,7 @@ std::string CPrinter::text() {
 // --- statements ------------------------------------------------------------------------------
 
 void CPrinter::statement(Node n) {
+  fragments_.end_products(n);
   switch (n->op) {
     case Op::Const:
     case Op::Range:
@@ -153,16 +140,23 @@ void CPrinter::statement(Node n) {
     case Op::EndLoop: return close_loop(n->src(0));
     case Op::Acc: return declare_accumulator(n->src(0));
     case Op::Update: return update(n->src(0));
+    case Op::Rescale: return fragments_.rescale(n);
     case Op::Group: return group(n->src(0));
     case Op::Store: return store(n);
     case Op::Matrix: before_ = std::move(body_); return body_.clear();
     // Named at once: the accumulator may be declared anew before the value is used.
     case Op::Reduce: values_[n] = define(n->dtype, accumulators_[n]); return;
-    case Op::Load: values_[n] = load(n); return;
+    case Op::Mma:
+      if (!mma_unit(n).warpgroup) break;
+      if (!fragments_.is_added(n)) values_[n] = fragments_.begin_product(n);
+      return;
+    case Op::Load:
+      if (!fragments_.is_described(n)) values_[n] = load(n);
+      return;
     case Op::Prefix: return prefix(n);
     default: break;
   }
-  if (accumulated_.contains(n)) return;  // printed with the sum's update
+  if (fragments_.is_added(n)) return;  // printed with the sum's update
   if (dialect_.classes && selections_.is_hidden(n)) return;
   const std::string expression = selections_.is_done(n) ? value(n->src(1)) : arithmetic(n);
   const bool is_lane = n->is(Op::Shuffle) && n->dtype.lanes == 1;
@@ -204,6 +198,7 @@ void CPrinter::open_ahead(Node loop) {
 
 void CPrinter::barrier(Node n) {
   if (fetches_) line(cat("copies.wait<", n->src(0)->int_value(), ">();"));
+  if (fragments_.has_warpgroups()) line("fence_async();");
   line("barrier();");
 }
 
@@ -241,6 +236,7 @@ void CPrinter::open_whole_tile(Node test) {
 }
 
 void CPrinter::close_whole_tile() {
+  fragments_.end_products();
   --depth_;
   line("};");
   line(cat("if (", bare(selections_.whole.text), ") tile(Constant<true>());"));
@@ -250,6 +246,7 @@ void CPrinter::close_whole_tile() {
 
 void CPrinter::close_loop(Node range) {
   if (is_grid(range)) return;
+  fragments_.end_products();
   --loops_;
   --depth_;
   line("}");
@@ -271,27 +268,16 @@ void CPrinter::declare_accumulator(Node reduce) {
 void CPrinter::update(Node reduce) {
   const Op op = combine_op(reduce->arg<OpArg>().op, reduce->dtype);
   const std::string acc = accumulators_[reduce];
-  const Node term = reduce->src(0);
+  const Node term = updated_with(reduce);
   if (term->is(Op::Roll))
     return line(
         cat(acc, " = ", mul_add(term->dtype, acc, value(term->src(1)), value(term->src(0))), ";"));
   if (adds_product(reduce))
     return line(
         cat(acc, " = ", mul_add(term->dtype, value(term->src(0)), value(term->src(1)), acc), ";"));
-  if (accumulated_.contains(term)) {  // products of fragments, the innermost first
-    std::vector<Node> products;
-    Node rest = term;
-    for (; rest && accumulated_.contains(rest); rest = fragment_below(rest))
-      products.push_back(rest);
-    if (rest) line(cat(acc, " = ", combine(Op::Add, rest->dtype, acc, value(rest)), ";"));
-    while (!products.empty()) {
-      line(cat(acc, " = ", mma(products.back(), acc), ";"));
-      products.pop_back();
-    }
-    return;
-  }
+  if (fragments_.is_added(term)) return fragments_.update(acc, term);
   const bool twice = op == Op::Max || op == Op::Min;
-  const std::string v = twice ? named(reduce->src(0)) : value(reduce->src(0));
+  const std::string v = twice ? named(term) : value(term);
   line(cat(acc, " = ", bare(combine(op, reduce->dtype, acc, v)), ";"));
 }
 

@@ -108,7 +108,8 @@ SingleUse::SingleUse(const Linear& program) {
 std::vector<Node> SingleUse::uses_of(Node n) {
   switch (n->op) {
     case Op::Loop: return {n->src(0)->src(0)};
-    case Op::Update: return {n->src(0)->src(0)};
+    case Op::Update: return {updated_with(n->src(0))};
+    case Op::Rescale: return {n->src(0)->src(0)->src(1)};
     case Op::Fetch: {
       Node store = n->src(0), load = store->src(2);
       std::vector<Node> out(load->srcs().begin(), load->srcs().end());

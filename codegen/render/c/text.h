@@ -24,6 +24,8 @@ std::string bare(const std::string& expression);
 // Values that are used once, by a statement of the same loop: their expression is printed there.
 class SingleUse {
  public:
+  // The values that a statement reads.
+  static std::vector<Node> uses_of(Node n);
   explicit SingleUse(const Linear& program);
   bool operator()(Node n) const {
     const Use* use = uses_.find(n);
@@ -35,7 +37,6 @@ class SingleUse {
     int count = 0, block = 0;
     bool inside = false;
   };
-  static std::vector<Node> uses_of(Node n);
   NodeMap<Use> uses_;
 };
 

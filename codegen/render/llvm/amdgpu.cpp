@@ -27,7 +27,7 @@ class AmdPrinter : public LlvmPrinter {
     find_grid();
     find_stages();
     for (Node n : program_.body)
-      if (n->is(Op::Update) && is_sum_of_fragments(n->src(0))) added_[n->src(0)->src(0)] = 1;
+      if (n->is(Op::Update) && is_sum_of_fragments(n->src(0))) added_[updated_with(n->src(0))] = 1;
   }
 
  private:
@@ -98,8 +98,8 @@ class AmdPrinter : public LlvmPrinter {
   }
 
   bool is_sum_of_fragments(Node reduce) const {
-    return is_fragment_product(reduce->src(0)) && reduce->arg<OpArg>().op == Op::Add &&
-           single_use_(reduce->src(0));
+    const Node term = updated_with(reduce);
+    return is_fragment_product(term) && reduce->arg<OpArg>().op == Op::Add && single_use_(term);
   }
 
   std::string number(const char* what, size_t dimension) {
@@ -165,11 +165,11 @@ class AmdPrinter : public LlvmPrinter {
   }
 
   void update(Node reduce) override {
-    if (!added_.contains(reduce->src(0))) return LlvmPrinter::update(reduce);
+    if (!added_.contains(updated_with(reduce))) return LlvmPrinter::update(reduce);
     const std::string type = type_of(reduce->dtype);
     const std::string at = cat("ptr addrspace(5) ", accumulators_[reduce]);
     const std::string before = define(cat("load ", type, ", ", at));
-    line(cat("store ", type, " ", mma(reduce->src(0), before), ", ", at));
+    line(cat("store ", type, " ", mma(updated_with(reduce), before), ", ", at));
   }
 
   // --- memory ------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ class LlvmPrinter {
 
   virtual std::string text() const;
   virtual void statement(Node n);
-  virtual void open_loop(Node loop);
-  virtual void close_loop(Node range);
+  virtual void open_loop(Node loop), close_loop(Node range);
   virtual void update(Node reduce);
+  void rescale(Node statement);
   std::string accumulated(Node reduce);  // so far
   virtual std::string load(Node n);
   virtual void store(Node n);

@@ -90,6 +90,7 @@ void LlvmPrinter::statement(Node n) {
     case Op::EndLoop: return close_loop(n->src(0));
     case Op::Acc: return declare_accumulator(n->src(0));
     case Op::Update: return update(n->src(0));
+    case Op::Rescale: return rescale(n);
     case Op::Store: return store(n);
     case Op::Reduce: values_[n] = accumulated(n); return;
     case Op::Prefix: values_[n] = accumulated(running_reduce(n)); return;
@@ -160,13 +161,22 @@ void LlvmPrinter::update(Node reduce) {
   const std::string type = type_of(reduce->dtype),
                     at = cat("ptr", space(nullptr), " ", accumulators_[reduce]);
   const std::string before = accumulated(reduce);
-  const Node term = reduce->src(0);
+  const Node term = updated_with(reduce);
   const std::string after =
       term->is(Op::Roll) ? mul_add(reduce->dtype, before, value(term->src(1)), value(term->src(0)))
       : adds_product(reduce)
           ? mul_add(reduce->dtype, value(term->src(0)), value(term->src(1)), before)
           : combine(reduce->arg<OpArg>().op, reduce->dtype, before, value(term));
   line(cat("store ", type, " ", after, ", ", at));
+}
+
+void LlvmPrinter::rescale(Node n) {
+  for (Node sum : n->srcs()) {
+    const std::string before = accumulated(sum);
+    const std::string after = combine(Op::Mul, sum->dtype, before, value(sum->src(0)->src(1)));
+    line(cat("store ", type_of(sum->dtype), " ", after, ", ptr", space(nullptr), " ",
+             accumulators_[sum]));
+  }
 }
 
 // --- memory ------------------------------------------------------------------------------------

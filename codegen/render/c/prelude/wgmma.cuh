@@ -126,3 +126,15 @@ template <class T, int n> INLINE void exchange(T (&acc)[n]) {
     }
   }
 }
+
+// Of a stage that is swizzled by 128 bytes: where a matrix begins, and its next box.
+//# swizzled
+INLINE u64 matrix_descriptor(const void* first, u32 box) {
+  const u32 address = shared_address(first);
+  return (u64)(address >> 4 & 0x3fff) | (u64)(box >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+INLINE char* swizzled_stages(char* memory) { return memory + (-shared_address(memory) & 1023); }
+template <class T, int n> INLINE void settle_all(T (&x)[n]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) settle(x[i]);
+}
