@@ -118,6 +118,14 @@ Node flush_exponentials(Node sink) {
   return substitute(sink, map);
 }
 
+// A factor c for c x - c m: the product c m is rounded, by as much as 2^-24 of itself, which is the
+// exponent of x = m. Where m is so large (a mask of -1e9 or of the least f32 that hides a whole row)
+// that any x below it is away by 32 or more, 1 is as good a factor and m times it is exact.
+Node safe_factor(Node c, Node m) {
+  Node large = make(Op::Le, kBool, {constant(kF32, 0x1p56), make(Op::Mul, kF32, {m, m})});
+  return make(Op::Where, kF32, {large, constant(kF32, 1), c});
+}
+
 // The exponent of a term that goes along with its maximum, x - m with x = c s, in as few operations
 // as there can be: c' s + m', rounded once, and selections outside. nullptr where it is none.
 Node fast_power(Node exponent) {
@@ -135,6 +143,8 @@ Node fast_power(Node exponent) {
     const double c = x.value->src(1)->float_value() * (factor ? factor->float_value() : 1);
     value = make(Op::MulAdd, kF32, {x.value->src(0), constant(kF32, c), negative});
   } else if (factor) {
+    factor = safe_factor(factor, difference->src(1));
+    negative = make(Op::Neg, kF32, {make(Op::Mul, kF32, {difference->src(1), factor})});
     value = make(Op::MulAdd, kF32, {x.value, factor, negative});
   } else {
     value = make(Op::Add, kF32, {x.value, negative});
