@@ -202,6 +202,35 @@ TEST_CASE("movement and reductions have the gradients of their differences") {
     check_gradient([&](const Tensor& t) { return weigh(f(t)); }, x, shape);
 }
 
+TEST_CASE("powers and angles have the gradients of their differences at 0 and at 1") {
+  const auto check_both = [](Tensor (*f)(const Operand&, const Operand&), double u, double v) {
+    CAPTURE(u);
+    CAPTURE(v);
+    const auto first = [&](const Tensor& x) { return f(x, Tensor::from({v})).sum(); };
+    const auto second = [&](const Tensor& y) { return f(Tensor::from({u}), y).sum(); };
+    check_gradient(first, {u}, {1});
+    check_gradient(second, {v}, {1});
+    check_gradient([&](const Tensor& x) { return f(x, v).sum(); }, {u}, {1});
+    check_gradient([&](const Tensor& y) { return f(u, y).sum(); }, {v}, {1});
+  };
+  for (double base : {0.5, 1.0, 2.0, 3.0})
+    for (double exponent : {-1.5, -1.0, 0.0, 0.5, 1.0, 2.0, 2.5}) check_both(pow, base, exponent);
+  for (double y : {-2.0, -1.0, 0.0, 1.0, 2.0})
+    for (double x : {-1.0, 0.0, 1.0, 2.0})
+      if (y != 0 || x > 0) check_both(atan2, y, x);
+  check_gradient([](const Tensor& x) { return pow(x, Tensor::from({1.0})).sum(); }, {0}, {1});
+}
+
+TEST_CASE("functions of two bounds have derivative 0 at both") {
+  const Tensor x = line({-3, -1, 0, 1, 3, 6});
+  CHECK(gradient_of(x.relu6().sum(), x) == Numbers{0, 0, 0, 1, 1, 0});
+  CHECK(gradient_of(x.hardtanh(-1, 3).sum(), x) == Numbers{0, 0, 1, 1, 0, 0});
+  const double slope = 1.0 / 6;
+  CHECK(gradient_of(x.hardsigmoid().sum(), x) == Numbers{0, slope, slope, slope, 0, 0});
+  CHECK(gradient_of(x.clamp(-1, 3).sum(), x) == Numbers{0, 1, 1, 1, 1, 0});  // as in PyTorch
+  CHECK(gradient_of(x.hardswish().sum(), x)[0] == doctest::Approx(-0.5));
+}
+
 TEST_CASE("relu and abs have derivative 0 at 0") {
   const Tensor x = line({-1, 0, 2});
   CHECK(gradient_of(x.relu().sum(), x) == Numbers{0, 0, 1});

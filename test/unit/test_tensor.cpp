@@ -364,3 +364,17 @@ TEST_CASE("casts to bf16 keep subnormal numbers") {
     CHECK(Tensor(x.to(kBF16)).realize().to(kF32).to_vector<float>()[63] == expected);
   }
 }
+
+TEST_CASE("powers and acosh of infinities, NaN and large numbers") {
+  const float inf = INFINITY, nan = std::nanf("");
+  const Tensor x = Tensor::from({-inf, -inf, -inf, 0.0f, 0.0f, 1.0f, nan, inf, 0.0f, -1.0f});
+  const Tensor y = Tensor::from({1.5f, -0.5f, 3.0f, nan, 0.0f, nan, 0.0f, 0.0f, -1.0f, inf});
+  const std::vector<float> power = pow(x, y).to_vector<float>();
+  for (size_t i = 0; i < power.size(); ++i) {
+    CAPTURE(i);
+    const float expected = std::pow(x.to_vector<float>()[i], y.to_vector<float>()[i]);
+    CHECK((power[i] == expected || (std::isnan(power[i]) && std::isnan(expected))));
+  }
+  for (float low : {0.5f, -1.0f, -100.0f, -1e20f, -1e30f, -inf})
+    CHECK(std::isnan(Tensor(low).acosh().item<float>()));
+}

@@ -134,11 +134,15 @@ Tensor real_power(const Tensor& x, const Tensor& y) {
   const Tensor is_integer = y.trunc() == y;
   const Tensor odd = logical_and(is_integer, (y * 0.5).trunc() * 2 != y);
   const Tensor power = (y * magnitude.log2()).exp2();
-  const Tensor base_negative = where(odd, -power, where(is_integer, power, std::nan("")));
-  const Tensor at_zero = where(y > 0, 0, std::numeric_limits<double>::infinity()).to(x.dtype());
-  const Tensor unit = logical_or(y == 0, x == 1);
+  const Tensor is_real = logical_or(is_integer, x.isinf());  // (-inf)^1.5 is inf
+  const Tensor base_negative = where(odd, -power, where(is_real, power, std::nan("")));
+  const Tensor positive = where(y == 1, x, 0);  // x itself has the gradient 1
+  const Tensor at_zero =
+      where(y > 0, positive, where(y < 0, std::numeric_limits<double>::infinity(), power));
   const Tensor general = where(x == 0, at_zero, where(x < 0, base_negative, power));
-  return where(unit, 1, where(logical_and(x == -1, y.isinf()), 1, general));
+  // x^0 and 1^y are 1 by themselves, with their gradients, save for infinities and NaN.
+  const Tensor unit = logical_and(logical_or(y == 0, x == 1), power != 1);
+  return where(unit, 1, where(logical_and(x == -1, y.isinf()), 1, general)).to(x.dtype());
 }
 
 // x^n for the exponents that have a better way than exp2(n log2(x)); not defined for others.
@@ -202,7 +206,9 @@ Tensor atan2(const Operand& y, const Operand& x) {
   LabelScope label("atan2");
   const DType t = real_result(y, x), wide = detail::compute_dtype(t);
   const auto [a, b] = detail::match("atan2", y, x, wide);
-  const Tensor v(a), u(b), av = v.abs(), au = u.abs();
+  const Tensor v(a), u(b);
+  const auto magnitude = [](const Tensor& z) { return where(sign_bit(z), -z, z); };  // slope 1 at 0
+  const Tensor av = magnitude(v), au = magnitude(u);
   // The angle within the first half of a quadrant, then mirrored where it belongs.
   const Tensor steep = av > au;
   const Tensor low = where(steep, au, av), high = where(steep, av, au);

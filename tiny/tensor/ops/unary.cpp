@@ -247,7 +247,8 @@ Tensor Tensor::acosh() const {
   return real_function("acosh", *this, [](const Tensor& x) {
     const Tensor large = x > 0x1p30, t = where(large, 1, x) - 1;
     const Tensor near = (t + (t * (t + 2)).sqrt()).log1p();
-    return where(large, where(large, x, 1).log() + M_LN2, near);
+    const Tensor out = where(large, where(large, x, 1).log() + M_LN2, near);
+    return where(x < 1, std::nan(""), out);  // also where t (t + 2) overflows
   });
 }
 
@@ -385,7 +386,7 @@ Tensor Tensor::relu() const {
 
 Tensor Tensor::relu6() const {
   LabelScope label("relu6");
-  return relu().clamp({}, 6);
+  return where(*this >= 6, 6, relu()).to(dtype());  // the gradient at 6 is 0
 }
 
 Tensor Tensor::sigmoid() const {
@@ -451,7 +452,8 @@ Tensor Tensor::leaky_relu(double negative_slope) const {
 
 Tensor Tensor::hardtanh(double min, double max) const {
   LabelScope label("hardtanh");
-  return clamp(min, max);
+  const Tensor low(detail::number_node(min, dtype())), high(detail::number_node(max, dtype()));
+  return where(*this <= low, low, where(*this >= high, high, *this));  // gradient 0 at both
 }
 
 Tensor Tensor::hardsigmoid() const {
@@ -459,7 +461,9 @@ Tensor Tensor::hardsigmoid() const {
 }
 
 Tensor Tensor::hardswish() const {
-  return real_function("hardswish", *this, [](const Tensor& x) { return x * (x + 3).relu6() / 6; });
+  return real_function("hardswish", *this, [](const Tensor& x) {
+    return where(x < -3, 0, where(x <= 3, x * (x + 3) / 6, x));
+  });
 }
 
 }  // namespace tiny
