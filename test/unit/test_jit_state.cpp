@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <random>
 #include <stdexcept>
 
 #include "test/error_of.h"
@@ -61,6 +62,65 @@ TEST_CASE("what a step assigns to is assigned by replays, whether a result depen
     s.assign({0}, x.sum());
     return x.flip();
   });
+  same([](Tensor& s, const Tensor& x) {  // the first in place, the second not
+    s.assign(x.cos());
+    s.assign(s.flip());
+    return s * 3;
+  });
+}
+
+namespace {
+
+// A step that assigns at random to some of these tensors, whole or in part, and from one another.
+std::vector<Tensor> assign_at_random(std::vector<Tensor>& states, const Tensor& x, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % uint64_t(n)); };
+  const int64_t rows = x.size(0);
+  std::vector<Tensor> seen{x}, out;
+  for (int64_t steps = 2 + below(6); steps; --steps) {
+    Tensor& s = states[static_cast<size_t>(below(std::ssize(states)))];
+    const Tensor& other = states[static_cast<size_t>(below(std::ssize(states)))];
+    const Tensor known = seen[static_cast<size_t>(below(std::ssize(seen)))];
+    const int64_t length = 1 + below(rows), from = below(rows - length + 1),
+                  to = below(rows - length + 1);
+    switch (below(7)) {
+      case 0: s.assign(s * 0.5 + known * 0.25); break;
+      case 1: s.assign(s.flip(0)); break;
+      case 2: s.assign(other.cos()); break;
+      case 3: s.assign({Slice{to, to + length}}, other.narrow(0, from, length)); break;
+      case 4: s.assign({Slice{0, {}, 2}}, known.narrow(0, 0, (rows + 1) / 2)); break;
+      case 5: seen.push_back(s.sin()), out.push_back(seen.back()); break;
+      default: out.push_back(s.sum(0)); break;
+    }
+  }
+  out.push_back(states[0] * 3);
+  return out;
+}
+
+std::vector<Floats> after_random_steps(bool jit, uint64_t seed) {
+  const EnvOverride on("JIT", jit ? "1" : "0");
+  const auto values = [](int64_t n) {
+    return Tensor::arange(0, 10, 1, kF32).reshape({5, 2}) * 0.1 + static_cast<double>(n);
+  };
+  std::vector<Tensor> states;
+  for (int64_t i = 0; i < 3; ++i) states.push_back(values(i).contiguous().realize());
+  Jit call([&](const Tensor& x) { return assign_at_random(states, x, seed); });
+  std::vector<Floats> out;
+  for (int64_t i = 0; i < 4; ++i) {
+    for (const Tensor& t : call(values(10 + i).contiguous().realize()))
+      out.push_back(t.to_vector<float>());
+    for (const Tensor& t : states) out.push_back(t.to_vector<float>());
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("replays of random assignments give what calls give") {
+  for (uint64_t seed = 0; seed < 25; ++seed) {
+    CAPTURE(seed);
+    CHECK(after_random_steps(true, seed) == after_random_steps(false, seed));
+  }
 }
 
 TEST_CASE("results that are tensors from outside keep their value when those are assigned to") {
