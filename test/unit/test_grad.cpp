@@ -306,6 +306,27 @@ TEST_CASE("a product has the right gradient next to zeros") {
   CHECK(gradient_of(two.prod(), two) == Numbers{0, 0, 0});
 }
 
+TEST_CASE("the gradient of a long product takes no square of its length") {
+  constexpr int64_t n = 700;  // several blocks and a part of one
+  for (std::vector<size_t> zeros : {std::vector<size_t>{}, {3}, {699}, {64, 500}}) {
+    CAPTURE(zeros.size());
+    Numbers v(n);
+    for (size_t i = 0; i < v.size(); ++i) v[i] = 1 + 0.02 * std::sin(static_cast<double>(i));
+    double all = 1;
+    for (double x : v) all *= x;
+    const Numbers before = v;
+    for (size_t z : zeros) v[z] = 0;
+    const Tensor x = leaf(v, {1, n, 1}), g = Tensor::gradient(x.prod(1).sum(), {x})[0];
+    for (Node node : topological(g.node())) CHECK(numel(node->shape()) < n * n / 4);
+    const Numbers got = numbers(g);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const bool counts = zeros.empty() || (zeros.size() == 1 && zeros[0] == i);
+      double others = all / before[i];
+      CHECK(got[i] == doctest::Approx(counts ? others : 0).epsilon(1e-12));
+    }
+  }
+}
+
 TEST_CASE("large arguments give finite gradients") {
   const Tensor x = line({-1e4, 1e4});
   CHECK(gradient_of(x.sigmoid().sum(), x) == Numbers{0, 0});
