@@ -88,8 +88,8 @@ class StagingTuner : protected Tuner {
   bool copy_vectors(int column, int64_t lanes);
 
   // A part of a stage's copies for each of these threads, where that leaves none with more. A
-  // thread's are unrolled where they are no more than that.
-  void share_out(int copies, const Ids& threads, int64_t unrolled = INT64_MAX);
+  // thread's are unrolled where they are no more than can be, else a loop.
+  void share_out(int copies, const Ids& threads);
 
  private:
   bool copies_vectors(const Opt& split, int lane) const;

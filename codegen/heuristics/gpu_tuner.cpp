@@ -263,13 +263,14 @@ bool StagingTuner::copy_vectors(int column, int64_t lanes) {
   return true;
 }
 
-void StagingTuner::share_out(int copies, const Ids& threads, int64_t unrolled) {
+void StagingTuner::share_out(int copies, const Ids& threads) {
+  constexpr int64_t kMostUnrolled = 64;  // options/apply.cpp
   for (int of : threads) {
     if (of < 0 || size(copies) % size(of)) continue;
     const int each = cut(copies, size(of));
     apply({OptKind::Join, of, each, {}});
   }
-  if (size(copies) <= unrolled) bind_if(copies, RangeKind::Unroll);
+  if (size(copies) <= kMostUnrolled) bind_if(copies, RangeKind::Unroll);
 }
 
 }  // namespace tiny

@@ -264,6 +264,22 @@ TEST_CASE("chains: what a large number hides throughout counts alike") {
     }
 }
 
+TEST_CASE("chains: an operand of odd rows that one warp copies element by element") {
+  for (const char* device : {"EMU:CUDA:sm_90a", "EMU:HIP:gfx1201"}) {
+    CAPTURE(device);
+    const auto product = [](const std::string& on, DType t) {
+      manual_seed(7);
+      const auto leaf = [&](const Shape& shape) {
+        return Tensor::randn(shape).to(kBF16).to(t).to(on).realize();
+      };
+      Tensor q = leaf({24, 16}), k = leaf({65, 16}), v = leaf({80, 65}), z = leaf({24, 1});
+      Tensor scores = q.matmul(k.transpose(0, 1), t == kF64 ? kF64 : kF32) * 0.25;
+      return (scores - z.to(scores.dtype())).exp().to(t).matmul(v.transpose(0, 1));
+    };
+    CHECK(largest_difference(product(device, kBF16), product("CPU", kF64)) < 0.01);
+  }
+}
+
 namespace {
 
 // Random sizes and masks beside those in f64; `wide`: for the matrix units of four warps.
