@@ -119,8 +119,8 @@ Node flush_exponentials(Node sink) {
 }
 
 // A factor c for c x - c m: the product c m is rounded, by as much as 2^-24 of itself, which is the
-// exponent of x = m. Where m is so large (a mask of -1e9 or of the least f32 that hides a whole row)
-// that any x below it is away by 32 or more, 1 is as good a factor and m times it is exact.
+// exponent of x = m. Where m is so large (a mask of -1e9 or of the least f32 that hides a whole
+// row) that any x below it is away by 32 or more, 1 is as good a factor and m times it is exact.
 Node safe_factor(Node c, Node m) {
   Node large = make(Op::Le, kBool, {constant(kF32, 0x1p56), make(Op::Mul, kF32, {m, m})});
   return make(Op::Where, kF32, {large, constant(kF32, 1), c});

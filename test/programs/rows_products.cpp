@@ -142,6 +142,24 @@ bool halves(Draw& d, Step& s) {
   return std::min({s.in[0], s.in[1], s.in[2]}) >= 0;
 }
 
+// The same where a mask hides some rows of scores throughout, by a large number.
+bool hidden(Draw& d, Step& s) {
+  if (!halves(d, s)) return false;
+  s.j = d.below(d[s.in[0]].shape()[0]);
+  s.r = d.one_of({-1e4, -1e9, -1e30, -3.4e38});
+  return true;
+}
+
+// A wide second operand whose rows, of odd length, are read across.
+bool wide(Draw& d, Step& s) {
+  if (d.gradient()) return false;
+  const DType t = d.one_of({kBF16, kF16});
+  const int64_t columns = 17, width = d.one_of<int64_t>({72, 80, 88});
+  s.in = {d.leaf({d.between(16, 17), 16}, t), d.leaf({columns, 16}, t),
+          d.leaf({width, columns}, t)};
+  return std::min({s.in[0], s.in[1], s.in[2]}) >= 0;
+}
+
 bool resample(Draw& d, Step& s) {
   const int x = real_of_rank(d, 3, 3);
   s.in = {x};
@@ -206,6 +224,18 @@ std::vector<Row> network_rows() {
       {"softmax_product", 2, "", halves,
        TINY_EXPRESSION(
            (x.matmul(y.transpose(0, 1), kF32) * 0.25).softmax(-1).to(x.dtype()).matmul(z))},
+      {"hidden_product", 2, "", hidden,
+       TINY_EXPRESSION(
+           (x.matmul(y.transpose(0, 1), kF32) * 0.25)
+               .masked_fill(Tensor::arange(x.shape()[0]).unsqueeze(1) >= Tensor::full({1, 1}, j), r)
+               .softmax(-1)
+               .to(x.dtype())
+               .matmul(z))},
+      {"wide_product", 1, "", wide,
+       TINY_EXPRESSION((x.matmul(y.transpose(0, 1), kF32) * 0.25)
+                           .tanh()
+                           .to(x.dtype())
+                           .matmul(z.transpose(0, 1)))},
       {"attention", 4, "", attention,
        TINY_EXPRESSION(scaled_dot_product_attention(x, y, z, {.is_causal = i != 0}))},
   };
