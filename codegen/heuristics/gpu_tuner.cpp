@@ -264,13 +264,13 @@ bool StagingTuner::copy_vectors(int column, int64_t lanes) {
 }
 
 void StagingTuner::share_out(int copies, const Ids& threads) {
-  constexpr int64_t kMostUnrolled = 64;  // options/apply.cpp
+  constexpr int64_t kMaxUnrolled = 64;  // options/apply.cpp
   for (int of : threads) {
     if (of < 0 || size(copies) % size(of)) continue;
     const int each = cut(copies, size(of));
     apply({OptKind::Join, of, each, {}});
   }
-  if (size(copies) <= kMostUnrolled) bind_if(copies, RangeKind::Unroll);
+  if (size(copies) <= kMaxUnrolled) bind_if(copies, RangeKind::Unroll);
 }
 
 }  // namespace tiny

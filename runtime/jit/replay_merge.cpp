@@ -97,13 +97,11 @@ class Replay::Merge {
   // An assignment that could not work in place left a tensor in other memory. Replays compute it
   // somewhere, and copy it to where it was when everybody has read the old value.
   void bring_back() {
-    std::map<int, int> version;  // the last value in memory, where assignments before did work so
-    for (int v = 0; v < static_cast<int>(out_.values.size()); ++v) version[to_.root_of(v)] = v;
     for (const auto& [outside, v] : last_value_) {
       if (to_.root_of(v) == outside) continue;
-      const int now = static_cast<int>(out_.values.size());
+      const int now = static_cast<int>(out_.values.size()), last = to_.last_in(outside);
       out_.values.push_back(out_.values[v]);
-      out_.values.back().in_place = version.at(outside);
+      out_.values.back().in_place = last;
       out_.steps.push_back({NodeRef(), {now, v}, "copy", out_.values[v].device, "assign"});
     }
   }
