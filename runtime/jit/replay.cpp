@@ -94,12 +94,6 @@ int Replay::root_of(int v) const {
   return v;
 }
 
-int Replay::last_in(int root) const {
-  int v = static_cast<int>(schedule_.values.size()) - 1;
-  while (root_of(v) != root) --v;
-  return v;
-}
-
 void* Replay::address_of(int v) const {
   const int64_t offset = schedule_.memory.offset[v];
   if (offset >= 0)

@@ -96,7 +96,6 @@ class Replay {
   void* address_of(int value) const;
   std::vector<void*> addresses_of(const Step& step) const;
   int root_of(int value) const;
-  int last_in(int root) const;  // the value that assignments in place leave in its memory
   void set_address(Place& place, void* address);
   void advance_seeds();
   void refresh_kernels();

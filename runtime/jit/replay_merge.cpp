@@ -99,7 +99,9 @@ class Replay::Merge {
   void bring_back() {
     for (const auto& [outside, v] : last_value_) {
       if (to_.root_of(v) == outside) continue;
-      const int now = static_cast<int>(out_.values.size()), last = to_.last_in(outside);
+      const int now = static_cast<int>(out_.values.size());
+      int last = now - 1;  // in that memory, where an assignment before did work in place
+      while (to_.root_of(last) != outside) --last;
       out_.values.push_back(out_.values[v]);
       out_.values.back().in_place = last;
       out_.steps.push_back({NodeRef(), {now, v}, "copy", out_.values[v].device, "assign"});
@@ -114,13 +116,11 @@ class Replay::Merge {
     const Normalized graph = normalize(std::span(&n, 1));
     Result r;
     r.set_root(graph.roots[0]);
+    result_buffers_.emplace_back();
     if (!graph.buffers.empty()) {
       expect(graph.buffers.size() == 1, "Jit: a result is not one buffer");
-      const std::shared_ptr<Buffer>& b = graph.buffers[0]->arg<BufferArg>().buffer;
-      r.value = value_.at(b.get());
-      result_buffers_.push_back(b);
-    } else {
-      result_buffers_.push_back(nullptr);
+      result_buffers_.back() = graph.buffers[0]->arg<BufferArg>().buffer;
+      r.value = value_.at(result_buffers_.back().get());
     }
     out_.results.push_back(std::move(r));
   }
