@@ -386,7 +386,7 @@ Tensor Tensor::relu() const {
 
 Tensor Tensor::relu6() const {
   LabelScope label("relu6");
-  return where(*this >= 6, 6, relu()).to(dtype());  // the gradient at 6 is 0
+  return where(*this >= 6, 6, relu());  // the gradient at 6 is 0
 }
 
 Tensor Tensor::sigmoid() const {
