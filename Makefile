@@ -146,6 +146,15 @@ TOOLS := $(subst _,-,$(TOOL_SOURCES:extra/%.cpp=$(BUILD)/%))
 BENCHES := $(patsubst extra/bench/%.cpp,$(BUILD)/bench/%,$(BENCH_SOURCES))
 CONFORMANCE := $(if $(CONFORMANCE_SOURCES),$(BUILD)/conformance)
 README_EXAMPLE := $(if $(wildcard README.md),$(BUILD)/readme_example)
+# KernelBench's problems as programs (docs/kernelbench.md): written into a folder of the build, one
+# source each, and linked into one program. SMALL=1: sizes for a CPU.
+PROBLEMS ?= ../shared/kernelbench
+# The first that has PyTorch; looked for where it is needed.
+PYTHON = $(or $(shell for p in python3 /usr/bin/python3; do \
+  $$p -c 'import torch' 2>/dev/null && echo $$p && break; done),python3)
+KERNELBENCH := $(BUILD)/kernelbench$(if $(SMALL),-small)
+KERNELBENCH_SOURCES := $(wildcard extra/kernelbench/*.cpp)
+KERNELBENCH_OBJECTS := $(patsubst %.cpp,%.o,$(wildcard $(KERNELBENCH)/level*.cpp))
 # As many as the page has C++ blocks.
 QUICKSTART := $(patsubst %,$(BUILD)/quickstart/%,$(if $(wildcard docs/quickstart.md),\
   $(shell seq $$(grep -c '^```cpp' docs/quickstart.md))))
@@ -204,7 +213,7 @@ TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES
 # Those that `make fuzz` links as well, without doctest, see none of it.
 FUZZ_OBJECTS := $(call object,$(FUZZ_SOURCES))
 CONFORMANCE_OBJECTS := $(call object,$(CONFORMANCE_SOURCES))
-PROGRAM_SOURCES := $(EXAMPLE_SOURCES) $(TOOL_SOURCES) $(BENCH_SOURCES)
+PROGRAM_SOURCES := $(EXAMPLE_SOURCES) $(TOOL_SOURCES) $(BENCH_SOURCES) $(KERNELBENCH_SOURCES)
 
 # The objects $(2) are compiled with the precompiled header $(1).
 define use_precompiled
@@ -217,6 +226,7 @@ $(eval $(call use_precompiled,library,$(filter-out $(COLD_OBJECTS),$(LIBRARY_OBJ
 $(if $(COLD_OBJECTS),$(eval $(call use_precompiled,cold,$(COLD_OBJECTS))))
 $(if $(filter doctest-dev,$(MISSING)),,$(eval $(call use_precompiled,tests,$(filter-out $(FUZZ_OBJECTS),$(TEST_OBJECTS)))))
 $(eval $(call use_precompiled,conformance,$(CONFORMANCE_OBJECTS)))
+$(if $(KERNELBENCH_OBJECTS),$(eval $(call use_precompiled,kernelbench,$(KERNELBENCH_OBJECTS))))
 endif
 
 $(BUILD)/test/%.o: EXTRA_FLAGS = $(TEST_FLAGS)
@@ -261,6 +271,13 @@ $(BUILD)/conformance: $(call object,$(CONFORMANCE_SOURCES) test/reference.cpp) $
   $(BUILD)/sources
 	$(call link)
 
+$(KERNELBENCH_OBJECTS): %.o: %.cpp extra/kernelbench/problem.h $(BUILD)/flags
+	@$(LAUNCHER) $(compile) $(precompiled) -c $< -o $@
+$(KERNELBENCH_OBJECTS): EXTRA_FLAGS = -O0 -g0
+$(BUILD)/pch/kernelbench.h.gch: private EXTRA_FLAGS = -O0 -g0
+$(KERNELBENCH)/kernelbench: $(KERNELBENCH_OBJECTS) $(call object,$(KERNELBENCH_SOURCES)) $(LIBRARY)
+	$(call link)
+
 $(FUZZ): $(FUZZ_OBJECTS) $(LIBRARY) $(BUILD)/sources
 	$(call link)
 
@@ -288,7 +305,7 @@ $(QUICKSTART): $(BUILD)/quickstart/%: $(BUILD)/quickstart/%.cpp $(LIBRARY) $(BUI
 	@$(CXX) $(ALL_LDFLAGS) $@.o $(LIBRARY) $(ALL_LDLIBS) -o $@
 
 OBJECTS := $(LIBRARY_OBJECTS) $(call object,$(TEST_SOURCES) $(FUZZ_SOURCES) $(CONFORMANCE_SOURCES) \
-  $(wildcard examples/*.cpp extra/*.cpp extra/bench/*.cpp))
+  $(wildcard examples/*.cpp extra/*.cpp extra/bench/*.cpp extra/kernelbench/*.cpp))
 -include $(OBJECTS:.o=.d) $(BUILD)/readme_example.d $(QUICKSTART:=.d)
 
 # Order-only: it runs before anything is compiled and makes nothing out of date.
@@ -301,7 +318,8 @@ FORCE:
 
 .PHONY: help all install uninstall install-test mnist cifar chat gpt2 bert doctor test emulator-test beam-test \
   gpu-test gpu-test-built gpu-headers gpu-sanitize gpu-sanitize-built fuzz check headers \
-  format-check asan tsan golden golden-update bench bench-compile format clean
+  format-check asan tsan golden golden-update bench bench-compile kernelbench \
+  kernelbench-program format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
@@ -320,6 +338,7 @@ help:
 	@echo 'make asan, tsan      the tests under the address or the thread sanitizer'
 	@echo 'make golden          the golden texts of kernels; golden-update writes them and the pages anew'
 	@echo 'make bench-compile   times of scheduling and lowering; make bench: all of extra/bench'
+	@echo 'make kernelbench     the problems of KernelBench beside PyTorch: ARGS="--levels 1"'
 	@echo 'make all             library, examples and benchmarks in $(BUILD)'
 	@echo 'make install         headers, libraries, tiny.pc, CMake package: PREFIX=/usr/local, DESTDIR='
 	@echo 'make install-test    programs outside this folder: pkg-config, find_package(tiny)'
@@ -420,6 +439,17 @@ tsan:
 
 bench-compile: $(BUILD)/bench/compile
 	@$< $(ARGS)
+
+# Two steps: the sources that the second one compiles are not there before the first.
+kernelbench-program: | setup
+	@mkdir -p $(KERNELBENCH)
+	@$(PYTHON) extra/kernelbench/translate.py --problems $(PROBLEMS) $(if $(SMALL),--small) \
+	  --to $(KERNELBENCH)
+	@$(MAKE) --no-print-directory $(KERNELBENCH)/kernelbench
+
+kernelbench: kernelbench-program
+	@$(PYTHON) extra/kernelbench/run.py --problems $(PROBLEMS) --program $(KERNELBENCH) \
+	  --append $(ARGS)
 
 # One after the other: they measure.
 bench: $(BENCHES)

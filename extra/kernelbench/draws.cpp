@@ -1,0 +1,89 @@
+#include <cmath>
+#include <filesystem>
+
+#include "extra/kernelbench/problem.h"
+#include "tiny/base/file.h"
+
+namespace tiny::kernelbench {
+
+std::vector<Problem>& problems() {
+  static std::vector<Problem> all;
+  return all;
+}
+
+DrawState& draw_state() {
+  static DrawState state;
+  return state;
+}
+
+namespace {
+
+// MurmurHash3's finalizer of 32 bits (A. Appleby, 2011).
+Tensor mixed(const Tensor& word) {
+  const auto number = [](uint32_t v) { return Tensor::full({}, int64_t{v}, kU32); };
+  Tensor x = word ^ (word >> number(16));
+  x = x * number(0x85ebca6b);
+  x = x ^ (x >> number(13));
+  x = x * number(0xc2b2ae35);
+  return x ^ (x >> number(16));
+}
+
+uint32_t mixed(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6b;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35;
+  return x ^ (x >> 16);
+}
+
+// A word for each element, in row-major order.
+Tensor words(const Shape& shape, uint32_t stream) {
+  const uint32_t key = mixed(stream * 0x9e3779b1u + draw_state().seed * 0x85ebca77u + 1);
+  const Tensor at = Tensor::arange(0, numel(shape), 1, kU32).reshape(shape);
+  return mixed(at * Tensor::full({}, int64_t{0x9e3779b1}, kU32) ^
+               Tensor::full({}, int64_t{key}, kU32));
+}
+
+Tensor shifted(const Tensor& words, int64_t bits) {
+  return words >> Tensor::full({}, bits, kU32);
+}
+
+Tensor low_half(const Tensor& words) { return words & Tensor::full({}, 0xffff, kU32); }
+
+}  // namespace
+
+Tensor uniform(const Shape& shape, uint32_t stream, double low, double high) {
+  return shifted(words(shape, stream), 8).to(kF32) * 0x1p-24 * (high - low) + low;
+}
+
+Tensor bell(const Shape& shape, uint32_t stream, double mean, double deviation) {
+  const Tensor w = words(shape, stream), v = mixed(w ^ Tensor::full({}, 0x5bd1e995, kU32));
+  const Tensor total = low_half(w) + shifted(w, 16) + low_half(v) + shifted(v, 16);
+  return (total.to(kF32) * 0x1p-16 - 2) * std::sqrt(3.0) * deviation + mean;
+}
+
+Tensor integers(const Shape& shape, uint32_t stream, int64_t low, int64_t high) {
+  const Tensor w = shifted(words(shape, stream), 8).to(kI64);
+  return ((w * (high - low)) >> Tensor::full({}, 24, kI64)) + low;
+}
+
+Tensor forward_uniform(const Shape& shape, uint32_t stream) {
+  return draw_state().by_formula ? uniform(shape, stream, 0, 1) : Tensor::rand(shape);
+}
+
+Tensor forward_bell(const Shape& shape, uint32_t stream) {
+  return draw_state().by_formula ? bell(shape, stream, 0, 1) : Tensor::randn(shape);
+}
+
+Tensor forward_dropout(const Tensor& x, double p, uint32_t stream) {
+  if (!draw_state().by_formula) return dropout(x, p);
+  return x * (uniform(Shape(x.shape().begin(), x.shape().end()), stream, 0, 1) >= p) / (1 - p);
+}
+
+Tensor read(const std::string& file, DType dtype, const Shape& shape) {
+  const std::string path = (std::filesystem::path(draw_state().data) / file).string();
+  const std::string bytes = InputFile("read", path).read_all();
+  const size_t wanted = static_cast<size_t>(numel(shape)) * dtype.size();
+  check(bytes.size() == wanted, path, " has ", bytes.size(), " bytes and not ", wanted);
+  return Tensor::from_bytes(bytes.data(), dtype, shape);
+}
+
+}  // namespace tiny::kernelbench

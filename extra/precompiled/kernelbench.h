@@ -1,0 +1,3 @@
+// What each of KernelBench's problems includes.
+#pragma once
+#include "extra/kernelbench/problem.h"
