@@ -276,7 +276,7 @@ $(KERNELBENCH_OBJECTS): %.o: %.cpp extra/kernelbench/problem.h $(BUILD)/flags
 $(KERNELBENCH_OBJECTS): EXTRA_FLAGS = -O0 -g0
 $(BUILD)/pch/kernelbench.h.gch: private EXTRA_FLAGS = -O0 -g0
 $(KERNELBENCH)/kernelbench: $(KERNELBENCH_OBJECTS) $(call object,$(KERNELBENCH_SOURCES)) $(LIBRARY)
-	$(call link)
+	$(call link,-Wl$(comma)--as-needed)
 
 $(FUZZ): $(FUZZ_OBJECTS) $(LIBRARY) $(BUILD)/sources
 	$(call link)
@@ -319,7 +319,7 @@ FORCE:
 .PHONY: help all install uninstall install-test mnist cifar chat gpt2 bert doctor test emulator-test beam-test \
   gpu-test gpu-test-built gpu-headers gpu-sanitize gpu-sanitize-built fuzz check headers \
   format-check asan tsan golden golden-update bench bench-compile kernelbench \
-  kernelbench-program format clean
+  kernelbench-program kernelbench-carry format clean
 
 help:
 	@echo 'make mnist           trains the convolutional network on digits: ARGS="--steps 100"'
@@ -369,7 +369,9 @@ run_tests = @extra/run_tests.sh $(TEST_PROGRAM) $(or $(CONFORMANCE),none) $(1)
 
 # A program that links a sanitized library has to be sanitized itself: not what users build.
 INSTALL_TEST := $(if $(SANITIZE),,test/install/test_install.sh)
-test: export SCRIPTS = $(INSTALL_TEST)
+KERNELBENCH_TEST := $(if $(SANITIZE),,test/kernelbench/test_kernelbench.sh)
+test: export SCRIPTS = $(INSTALL_TEST) $(KERNELBENCH_TEST)
+test: $(if $(KERNELBENCH_TEST),$(call object,$(KERNELBENCH_SOURCES)))
 test: $(TEST_PROGRAM) $(FUZZ) $(EXAMPLES) $(README_EXAMPLE) $(QUICKSTART) $(CONFORMANCE) \
   $(if $(INSTALL_TEST),$(SHARED))
 	$(call run_tests,$(if $(FILTER),-tc='*$(FILTER)*'))
@@ -446,6 +448,14 @@ kernelbench-program: | setup
 	@$(PYTHON) extra/kernelbench/translate.py --problems $(PROBLEMS) $(if $(SMALL),--small) \
 	  --to $(KERNELBENCH)
 	@$(MAKE) --no-print-directory $(KERNELBENCH)/kernelbench
+
+# What a machine with a GPU needs that builds nothing: the program, the problems.
+kernelbench-carry: kernelbench-program
+	@rm -rf $(CARRY)/kernelbench && mkdir -p $(CARRY)/kernelbench
+	@strip -o $(CARRY)/kernelbench/kernelbench $(KERNELBENCH)/kernelbench
+	@cp -r $(KERNELBENCH)/problems.json $(wildcard $(KERNELBENCH)/data) $(CARRY)/kernelbench
+	@cp -r $(PROBLEMS) $(CARRY)/kernelbench/problems
+	@du -sh $(CARRY)/kernelbench
 
 kernelbench: kernelbench-program
 	@$(PYTHON) extra/kernelbench/run.py --problems $(PROBLEMS) --program $(KERNELBENCH) \

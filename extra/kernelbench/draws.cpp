@@ -42,9 +42,7 @@ Tensor words(const Shape& shape, uint32_t stream) {
                Tensor::full({}, int64_t{key}, kU32));
 }
 
-Tensor shifted(const Tensor& words, int64_t bits) {
-  return words >> Tensor::full({}, bits, kU32);
-}
+Tensor shifted(const Tensor& words, int64_t bits) { return words >> Tensor::full({}, bits, kU32); }
 
 Tensor low_half(const Tensor& words) { return words & Tensor::full({}, 0xffff, kU32); }
 

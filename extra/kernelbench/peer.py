@@ -3,7 +3,7 @@
 and that answers each with one. It keeps the last problem's module and inputs.
 
     {"do": "load", "path": ..., "factor": 1, "names": "any"}
-    {"do": "check", "files": PREFIX, "draws": [...]}   compares the outputs in PREFIX.0, ... with its own
+    {"do": "check", "files": PREFIX, "whole": N, "draws": [...]}   compares the outputs in PREFIX.0, ... with its own
     {"do": "time", "mode": "eager" | "torch.compile" | "max-autotune", "precision": "f32"}
 
 Precisions: "f32": no product is rounded to TF32; "default": as PyTorch stands, which rounds those of
@@ -26,7 +26,6 @@ from record import tensors_in
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {"f32": 1e-4, "default": 1e-4, "tf32": 1e-2}
-WHOLE = 1 << 28  # elements of an output that are compared; of a longer one its parts are
 
 
 def set_precision(precision):
@@ -72,8 +71,9 @@ class Peer:
 
     # --- Comparison ------------------------------------------------------------------------------
 
-    def check(self, files, draws=None, precision="f32"):
-        """Of our outputs with those of eager f32, with what forward draws drawn by formula."""
+    def check(self, files, whole, draws=None, precision="f32"):
+        """Of our outputs with those of eager f32, with what forward draws drawn by formula. Of more
+        than `whole` elements 64 parts are compared."""
         set_precision("f32")
         with torch.no_grad(), self.draws:
             outputs = list(tensors_in(self.model(*self.inputs)))
@@ -85,17 +85,17 @@ class Peer:
         for i, output in enumerate(outputs):
             path = f"{files}.{i}"
             dtype = str(output.dtype).replace("torch.", "")
-            wanted = sum(n for _, n in parts_of(output.numel(), WHOLE)) * output.element_size()
+            wanted = sum(n for _, n in parts_of(output.numel(), whole)) * output.element_size()
             if os.path.getsize(path) != wanted:
                 return {"error": f"output {i}: {os.path.getsize(path)} bytes, not {wanted}",
                         "correct": False}
             ours = np.memmap(path, dtype=dtype, mode="r") if wanted else np.empty(0, dtype)
-            self.compare(ours, output.flatten(), reply)
+            self.compare(ours, output.flatten(), parts_of(output.numel(), whole), reply)
         return reply
 
-    def compare(self, ours, reference, reply):
+    def compare(self, ours, reference, parts, reply):
         at = 0
-        for begin, length in parts_of(reference.numel(), WHOLE):
+        for begin, length in parts:
             for start in range(0, length, 1 << 24):
                 n = min(1 << 24, length - start)
                 a = torch.from_numpy(np.array(ours[at + start:at + start + n])).to(DEVICE)

@@ -19,7 +19,7 @@ using Tensors = std::vector<Tensor>;
 struct Problem {
   int level, number;
   std::string name;
-  Tensors (*make)();                  // parameters, buffers, inputs
+  Tensors (*make)();                   // parameters, buffers, inputs
   Tensors (*forward)(Tensors& given);  // the outputs; may assign to what is given
 };
 

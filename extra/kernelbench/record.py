@@ -262,12 +262,14 @@ class Recorder(Draws):
         base, in_place = name, False
         if name.endswith("_") and not name.endswith("__"):
             base, in_place = name[:-1], True
-        if name.startswith("__i") and name[3:-2] in operations.IN_PLACE:
-            base, in_place = f"__{name[3:]}", True
+        if name.startswith("__"):
+            base = name.strip("_")
+            if base[0] == "i" and base[1:] in operations.IN_PLACE:
+                base, in_place = base[1:], True
         if kwargs.pop("inplace", False):
             in_place = True
         kwargs.pop("out", None)
-        translator = operations.find(base.strip("_") if base.startswith("_") else base)
+        translator = operations.find(base)
         if translator is None:
             if python:
                 return self.descend(func, args, kwargs)
