@@ -12,6 +12,7 @@ import collections
 import hashlib
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -60,9 +61,8 @@ def needed(statements, wanted):
 def text_of(file, recorder, refs):
     forward = needed(recorder.sections["forward"],
                      {r.value.name for r in refs if r.value.section == "forward"})
-    read = {u if isinstance(u, str) else u.name for s in forward for u in s.uses}
-    read |= {r.value.name for r in refs}
-    given = [v for v in recorder.given if v.name in read]
+    words = set(re.findall(r"\w+", " ".join([*(s.text for s in forward), *refs])))
+    given = [v for v in recorder.given if v.title in words]
     make = needed(recorder.sections["make"], {v.name for v in given})
     lines = [f"// Written by extra/kernelbench/translate.py from {os.path.basename(file.path)}.",
              '#include "extra/kernelbench/problem.h"', "", "namespace tiny::kernelbench {",
