@@ -51,7 +51,7 @@ class Smaller(ast.NodeTransformer):
 
     def divided(self, node):
         """Of an expression of integers alone; others stay."""
-        if isinstance(node, ast.Tuple):
+        if isinstance(node, (ast.Tuple, ast.List)):
             node.elts = [self.divided(e) for e in node.elts]
             return node
         try:

@@ -6,7 +6,7 @@ how many are correct and how much faster they are.
     python3 extra/kernelbench/run.py --program build/release/kernelbench [--problems FOLDER]
         [--levels 1,2] [--only 1/23,2/4] [--peers eager,torch.compile,max-autotune]
         [--precisions f32,default,tf32] [--seconds N] [--limit N] [--jobs N] [--warm N]
-        [--results FILE | --append] [--table]
+        [--results FILE | --append] [--retry] [--table]
 
 Each thing that is measured is a line of the results, and what is there already is not measured
 again: after --seconds the rest is left to the next call. --table prints the results alone. --jobs:
@@ -93,8 +93,8 @@ class Results:
     """Lines of JSON, the last one of a kind counts: what was measured of which problem at which
     precision."""
 
-    def __init__(self, path, common):
-        self.path, self.common, self.last = path, common, {}
+    def __init__(self, path, common, retry=False):
+        self.path, self.common, self.last, self.retry = path, common, {}, retry
         if os.path.exists(path):
             with open(path, encoding="utf-8") as f:
                 for line in f:
@@ -107,6 +107,8 @@ class Results:
     def has(self, key, precision, what):
         """What we measured at another commit is measured again, what PyTorch did is not."""
         row = self.get(key, precision, what)
+        if row is not None and "error" in row and self.retry:
+            return False
         return row is not None and (what not in OURS or row["commit"] == self.common["commit"])
 
     def add(self, key, precision, what, values):
@@ -143,7 +145,7 @@ class Run:
                       if f.key in self.listed]
         commit = args.commit or output_of(["git", "rev-parse", "--short", "HEAD"]) or "unknown"
         self.results = Results(args.results, {"date": datetime.date.today().isoformat(),
-                                              "commit": commit, "machine": machine()})
+                                              "commit": commit, "machine": machine()}, args.retry)
         self.log = open(args.log, "a", encoding="utf-8")
         self.worker = Worker(self.log)
 
@@ -348,6 +350,8 @@ def main():
     parser.add_argument("--scratch", help="a folder for outputs: some have gigabytes")
     parser.add_argument("--commit")
     parser.add_argument("--log", default=os.devnull)
+    parser.add_argument("--retry", action="store_true",
+                        help="does again what ended in an error")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.append:
