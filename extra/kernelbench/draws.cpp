@@ -42,9 +42,7 @@ Tensor words(int64_t count, uint32_t stream) {
   return mixed((at * Tensor::full({}, int64_t{0x9e3779b1}, kU32)) ^ Tensor::from({key}));
 }
 
-Tensor shifted(const Tensor& words, int64_t bits) {
-  return words >> Tensor::full({}, bits, kU32);
-}
+Tensor shifted(const Tensor& words, int64_t bits) { return words >> Tensor::full({}, bits, kU32); }
 
 Tensor low_half(const Tensor& words) { return words & Tensor::full({}, 0xffff, kU32); }
 

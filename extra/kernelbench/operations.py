@@ -138,6 +138,13 @@ def call(name, args, options=None):
     return f"{name}({', '.join(args)})"
 
 
+def with_defaults(name, tensors, values, defaults):
+    """Arguments up to the last one that is not the default."""
+    while values and values[-1] == defaults[len(values) - 1]:
+        values = values[:-1]
+    return f"{name}({', '.join([*tensors, *map(number, values)])})"
+
+
 def shape_args(sizes):
     if len(sizes) == 1 and isinstance(sizes[0], (list, tuple, torch.Size)):
         sizes = sizes[0]
@@ -160,7 +167,7 @@ unary("absolute", "abs")
 unary("logsigmoid", "logsigmoid")
 unary("expit", "sigmoid")
 unary("invert", "bitwise_not")
-TABLE["softsign"] = lambda x: f"({x} / ({x}.abs() + 1))"
+unary("softsign")
 TABLE["tanhshrink"] = lambda x: f"({x} - {x}.tanh())"
 
 
@@ -600,20 +607,12 @@ def pad(x, pad, mode="constant", value=None):
 
 @op("pixel_shuffle")
 def pixel_shuffle(x, upscale_factor):
-    r = upscale_factor
-    *n, c, h, w = x.shape
-    apart = [*n, c // (r * r), r, r, h, w]
-    k = len(n)
-    order = [*range(k), k, k + 3, k + 1, k + 4, k + 2]
-    return (f"{x}.reshape({cpp_shape(apart)}).permute({cpp_shape(order)})"
-            f".reshape({cpp_shape([*n, c // (r * r), h * r, w * r])})")
+    return f"pixel_shuffle({x}, {upscale_factor})"
 
 
 @op("channel_shuffle")
 def channel_shuffle(x, groups):
-    n, c, *rest = x.shape
-    return (f"{x}.reshape({cpp_shape([n, groups, c // groups, *rest])}).transpose(1, 2)"
-            f".reshape({cpp_shape(x.shape)})")
+    return f"channel_shuffle({x}, {groups})"
 
 
 def index_text(at):
@@ -1011,7 +1010,12 @@ def instance_norm(x, running_mean=None, running_var=None, weight=None, bias=None
 
 @op("normalize")
 def normalize(x, p=2.0, dim=1, eps=1e-12):
-    return f"({x} / {norm(x, p, dim, True)}.clamp({number(eps)}, {{}}))"
+    return with_defaults("normalize", [x], [p, dim, eps], [2.0, 1, 1e-12])
+
+
+@op("cosine_similarity")
+def cosine_similarity(x1, x2, dim=1, eps=1e-8):
+    return with_defaults("cosine_similarity", [x1, x2], [dim, eps], [1, 1e-8])
 
 
 # --- Losses --------------------------------------------------------------------------------------
@@ -1059,6 +1063,19 @@ def classes_loss(name):
 
 
 TABLE["cross_entropy"], TABLE["nll_loss"] = classes_loss("cross_entropy"), classes_loss("nll_loss")
+
+
+@op("triplet_margin_loss")
+def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False,
+                        size_average=None, reduce=None, reduction="mean"):
+    if isinstance(reduction, int):  # as torch.triplet_margin_loss has it
+        reduction = ("none", "mean", "sum")[reduction]
+    options = designated(
+        {"margin": number(float(margin)), "p": number(float(p)), "eps": number(eps), "swap": number(swap),
+         "reduction": f"Reduction::{REDUCTIONS[reduction]}"},
+        {"margin": "1.0", "p": "2.0", "eps": "1e-06", "swap": "false",
+         "reduction": "Reduction::Mean"})
+    return call("triplet_margin_loss", [anchor, positive, negative], options)
 
 
 @op("kl_div")

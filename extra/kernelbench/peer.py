@@ -75,13 +75,41 @@ class Peer:
         """Of our outputs with those of eager f32, with what forward draws drawn by formula. Of more
         than `whole` elements 64 parts are compared."""
         set_precision("f32")
+        begin = len(self.draws.draws)
         with torch.no_grad(), self.draws:
             outputs = list(tensors_in(self.model(*self.inputs)))
-        reply = {"correct": True, "tolerance": TOLERANCE[precision], "max_error": 0.0, "wrong": 0,
-                 "compared": 0, "nan": 0}
         if draws is not None and draws != listing(self.draws.draws):
             return {"error": "this PyTorch draws other numbers than the one that translated",
                     "correct": False}
+        del self.draws.draws[begin:]  # a second call draws the same
+        reply = self.compared(files, outputs, whole, precision)
+        if not reply["correct"] and "error" not in reply:
+            reply.update(self.in_double(files, outputs, whole, precision))
+        return reply
+
+    def in_double(self, files, outputs, whole, precision):
+        """How far our outputs and PyTorch's in f32 are from PyTorch's in f64: whether the problem
+        has that many digits at all."""
+        try:
+            self.model.double()
+            with torch.no_grad(), self.draws:
+                exact = list(tensors_in(self.model(*[
+                    x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+                    for x in self.inputs])))
+            own = max((float(((a.double() - b).abs() / (1 + b.abs())).max())
+                       for a, b in zip(outputs, exact) if b.is_floating_point() and b.numel()),
+                      default=0.0)
+            ours = self.compared(files, [b.to(a.dtype) for a, b in zip(outputs, exact)], whole,
+                                 precision)
+            return {"max_error_f64": ours["max_error"], "torch_error_f64": own}
+        except Exception as error:  # a module that makes f32 tensors, too little memory
+            return {"f64": f"{type(error).__name__}: {str(error)[:200]}"}
+        finally:
+            self.model.float()
+
+    def compared(self, files, outputs, whole, precision):
+        reply = {"correct": True, "tolerance": TOLERANCE[precision], "max_error": 0.0, "wrong": 0,
+                 "compared": 0, "nan": 0}
         for i, output in enumerate(outputs):
             path = f"{files}.{i}"
             dtype = str(output.dtype).replace("torch.", "")

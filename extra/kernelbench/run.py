@@ -240,7 +240,7 @@ class Run:
                         if "error" in values else
                         f"{what} {values['ms']:.4f} ms" if "ms" in values else
                         f"{'correct' if values.get('correct') else 'WRONG'}"
-                        f" (error {values.get('max_error', 0):.1e})")
+                        f" (error {values.get('max_error', 0):.1e}{in_double(values)})")
         if said:
             print(f"{file.key} {file.name} {precision}: {'; '.join(said)}", flush=True)
         return True
@@ -282,6 +282,13 @@ class Run:
 
 
 # --- The table -----------------------------------------------------------------------------------
+
+
+def in_double(values):
+    if "torch_error_f64" not in values:
+        return ""
+    return (f"; from f64: ours {values['max_error_f64']:.1e}, "
+            f"PyTorch's {values['torch_error_f64']:.1e}")
 
 
 def geometric(values):

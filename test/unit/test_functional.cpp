@@ -145,6 +145,16 @@ TEST_CASE("adaptive pools overlap their windows where sizes do not divide") {
   CHECK(numbers(adaptive_avg_pool2d(count({1, 1, 4, 4}), {2, 1})) == Numbers{3.5, 11.5});
 }
 
+TEST_CASE("pixel_shuffle and channel_shuffle move channels") {
+  const Tensor x = count({1, 4, 1, 2});  // four channels of two elements
+  CHECK(numbers(pixel_shuffle(x, 2)) == Numbers{0, 2, 1, 3, 4, 6, 5, 7});
+  CHECK(numbers(channel_shuffle(x, 2)) == Numbers{0, 1, 4, 5, 2, 3, 6, 7});
+  CHECK(error_of([&] { pixel_shuffle(x, 3); }) ==
+        "pixel_shuffle: the channels of (1,4,1,2) are no multiple of 3 x 3");
+  CHECK(error_of([&] { channel_shuffle(x, 3); }) ==
+        "channel_shuffle: the channels of (1,4,1,2) are no multiple of 3 groups");
+}
+
 TEST_CASE("interpolate takes the nearest element or weighs two") {
   const Tensor six = count({1, 1, 6}), three = count({1, 1, 3});
   CHECK(numbers(interpolate(six, 4)) == Numbers{0, 1, 3, 4});
@@ -278,6 +288,33 @@ TEST_CASE("losses of two tensors are those of their formulas") {
   check_near(kl_div(values({-1, -2}, {2}), values({0, 1}, {2}), none), {0, 2});
   CHECK(error_of([&] { mse_loss(x, count({3})); }) ==
         "mse_loss: an input of (4) and a target of (3): they must have one shape");
+}
+
+TEST_CASE("triplet_margin_loss compares two distances") {
+  const Tensor a = values({0, 0, 1, 1}, {2, 2}), p = values({3, 4, 1, 1}, {2, 2});
+  const Tensor n = values({0, 1, 4, 5}, {2, 2});
+  const auto none = Reduction::None;
+  check_near(triplet_margin_loss(a, p, n, {.eps = 0, .reduction = none}), {5 - 1 + 1, 0});
+  check_near(triplet_margin_loss(a, p, n, {.margin = 6, .eps = 0}), {(10 + 1) / 2.0});
+  check_near(triplet_margin_loss(a, p, n, {.p = 1, .eps = 0, .reduction = none}), {7, 0});
+  const Tensor far = values({9, 0, 4, 5}, {2, 2}), near = values({9, 1, 1, 1}, {2, 2});
+  check_near(triplet_margin_loss(a, near, far, {.margin = 0, .eps = 0, .reduction = none}),
+             {std::sqrt(82) - 9, 0});
+  check_near(
+      triplet_margin_loss(a, near, far, {.margin = 0, .eps = 0, .swap = true, .reduction = none}),
+      {std::sqrt(82) - 1, 0});
+  CHECK(error_of([&] { triplet_margin_loss(a, p, Tensor(1.0f)); }) ==
+        "triplet_margin_loss: takes vectors (N, E) and not a 0-d tensor");
+}
+
+TEST_CASE("normalize and cosine_similarity divide by norms that eps limits") {
+  const Tensor x = values({3, 4, 0, 0}, {2, 2}), y = values({-4, 3, 1, 0}, {2, 2});
+  check_near(normalize(x), {0.6, 0.8, 0, 0});
+  check_near(normalize(x, 1, 0), {1, 1, 0, 0});
+  check_near(normalize(x, 2, 1, 10), {0.3, 0.4, 0, 0});
+  check_near(cosine_similarity(x, y), {0, 0});
+  check_near(cosine_similarity(x, x), {1, 0});
+  check_near(cosine_similarity(x, values({6, 8}, {1, 2}), 1, 10), {50 / 100.0, 0});
 }
 
 TEST_CASE("attention is a weighted mean of the values") {

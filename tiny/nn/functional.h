@@ -111,6 +111,13 @@ enum class Resample { Nearest, NearestExact, Linear };  // Linear: along each sp
 Tensor interpolate(const Tensor& x, const PerAxis& size, Resample mode = Resample::Nearest,
                    bool align_corners = false);
 
+// (..., C r^2, H, W) to (..., C, H r, W r): each r x r channels become a block of elements (W. Shi
+// et al., arXiv 1609.05158). Of any dtype. Error for channels that are no multiple of r^2.
+Tensor pixel_shuffle(const Tensor& x, int64_t upscale_factor);
+// (N, C, ...): channel i of group g becomes channel g of group i (X. Zhang et al., "ShuffleNet",
+// arXiv 1707.01083). Of any dtype. Error for channels that are no multiple of the groups.
+Tensor channel_shuffle(const Tensor& x, int64_t groups);
+
 // --- Normalisations ------------------------------------------------------------------------------
 
 struct BatchNormResult {
@@ -148,6 +155,12 @@ Tensor group_norm(const Tensor& x, int64_t num_groups, const Tensor& weight = Te
 // Statistics for each sample and channel. Error for one spatial element, which has no variance.
 Tensor instance_norm(const Tensor& x, const Tensor& weight = Tensor(),
                      const Tensor& bias = Tensor(), double eps = 1e-5);
+
+// x / max(|x|_p, eps), the norm along dim; any shape.
+Tensor normalize(const Tensor& x, double p = 2, int64_t dim = 1, double eps = 1e-12);
+// Of the vectors along dim, which disappears: x . y / (max(|x|, eps) max(|y|, eps)). x and y
+// broadcast.
+Tensor cosine_similarity(const Tensor& x, const Tensor& y, int64_t dim = 1, double eps = 1e-8);
 
 // --- Losses --------------------------------------------------------------------------------------
 
@@ -188,6 +201,20 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
 // x: log-probabilities; target: probabilities, or their logarithms.
 Tensor kl_div(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean,
               bool log_target = false);
+
+struct TripletOptions {
+  double margin = 1;
+  double p = 2;  // of the distances |a - b + eps|_p along the last axis
+  double eps = 1e-6;
+  bool swap = false;  // the negative's distance is the smaller of those to anchor and positive
+  Reduction reduction = Reduction::Mean;
+};
+
+// max(distance(anchor, positive) - distance(anchor, negative) + margin, 0) for vectors along the
+// last axis: (N, E) to (N), reduced. They broadcast. (V. Balntas et al., "Learning local feature
+// descriptors with triplets and shallow convolutional neural networks", BMVC 2016.)
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletOptions& options = {});
 
 // --- Attention -----------------------------------------------------------------------------------
 

@@ -254,4 +254,25 @@ Tensor kl_div(const Tensor& x, const Tensor& target, Reduction reduction, bool l
   });
 }
 
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletOptions& o) {
+  constexpr const char* kWhat = "triplet_margin_loss";
+  LabelScope label(kWhat);
+  for (const Tensor* x : {&anchor, &positive, &negative}) {
+    detail::require_float(kWhat, x->dtype());
+    check(x->rank() >= 1, kWhat, ": takes vectors (N, E) and not a 0-d tensor");
+  }
+  check(o.reduction != Reduction::BatchMean, kWhat, ": Reduction::BatchMean is for kl_div");
+  const DType t =
+      detail::autocast_loss(promote(anchor.dtype(), promote(positive.dtype(), negative.dtype())));
+  const DType wide = detail::compute_dtype(t);
+  const Tensor a = anchor.to(wide), p = positive.to(wide), n = negative.to(wide);
+  const auto distance = [&](const Tensor& x, const Tensor& y) {
+    return (x - y + o.eps).norm(-1, false, o.p);
+  };
+  Tensor far = distance(a, n);
+  if (o.swap) far = minimum(far, distance(p, n));
+  return reduced((distance(a, p) - far + o.margin).clamp(0, {}), o.reduction, t);
+}
+
 }  // namespace tiny

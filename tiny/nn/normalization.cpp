@@ -176,4 +176,21 @@ Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, 
   return normalize_groups("instance_norm", x, channels, weight, bias, eps);
 }
 
+Tensor normalize(const Tensor& x, double p, int64_t dim, double eps) {
+  LabelScope label("normalize");
+  detail::require_float("normalize", x.dtype());
+  const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
+  return (wide / wide.norm(dim, true, p).clamp(eps, {})).to(x.dtype());
+}
+
+Tensor cosine_similarity(const Tensor& x, const Tensor& y, int64_t dim, double eps) {
+  LabelScope label("cosine_similarity");
+  detail::require_float("cosine_similarity", x.dtype());
+  detail::require_float("cosine_similarity", y.dtype());
+  const DType t = promote(x.dtype(), y.dtype()), wide = detail::compute_dtype(t);
+  const Tensor a = x.to(wide), b = y.to(wide);
+  const auto length = [&](const Tensor& v) { return v.norm(dim, false, 2).clamp(eps, {}); };
+  return ((a * b).sum(dim) / (length(a) * length(b))).to(t);
+}
+
 }  // namespace tiny

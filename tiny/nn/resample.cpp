@@ -59,4 +59,25 @@ Tensor interpolate(const Tensor& x, const PerAxis& size, Resample mode, bool ali
   return y.to(x.dtype());
 }
 
+Tensor pixel_shuffle(const Tensor& x, int64_t upscale_factor) {
+  const int64_t r = upscale_factor;
+  check(x.rank() >= 3 && r >= 1 && x.size(-3) % (r * r) == 0, "pixel_shuffle: the channels of ",
+        to_text(x.shape()), " are no multiple of ", r, " x ", r);
+  const int64_t c = x.size(-3) / (r * r), h = x.size(-2), w = x.size(-1);
+  const Tensor apart = x.unflatten(-3, {c, r, r});                  // (..., C, r, r, H, W)
+  const Tensor blocks = apart.transpose(-2, -3).transpose(-3, -4);  // (..., C, H, r, r, W)
+  Shape shape = to_shape(x.shape());
+  shape.resize(shape.size() - 3);
+  shape.insert(shape.end(), {c, h * r, w * r});
+  return blocks.transpose(-1, -2).reshape(shape);
+}
+
+Tensor channel_shuffle(const Tensor& x, int64_t groups) {
+  check(x.rank() >= 2 && groups >= 1 && x.size(1) % groups == 0,
+        "channel_shuffle: the channels of ", to_text(x.shape()), " are no multiple of ", groups,
+        " groups");
+  const Tensor apart = x.unflatten(1, {groups, x.size(1) / groups});
+  return apart.transpose(1, 2).reshape(to_shape(x.shape()));
+}
+
 }  // namespace tiny
