@@ -167,8 +167,8 @@ unary("absolute", "abs")
 unary("logsigmoid", "logsigmoid")
 unary("expit", "sigmoid")
 unary("invert", "bitwise_not")
-unary("softsign")
-TABLE["tanhshrink"] = lambda x: f"({x} - {x}.tanh())"
+for name in ("softsign", "tanhshrink"):
+    TABLE[name] = lambda x, n=name: f"{n}({x})"
 
 
 @op("gelu")
@@ -199,11 +199,7 @@ def leaky_relu(x, negative_slope=0.01):
 
 @op("prelu")
 def prelu(x, weight):
-    size = [1] * len(x.shape)
-    if len(weight.shape) and weight.shape[0] > 1:
-        size[1] = -1
-        return f"where({x} > 0, {x}, {x} * {weight}.reshape({cpp_shape(size)}))"
-    return f"where({x} > 0, {x}, {x} * {weight})"
+    return f"prelu({x}, {weight})"
 
 
 @op("hardtanh")
@@ -213,23 +209,22 @@ def hardtanh(x, min_val=-1.0, max_val=1.0):
 
 @op("hardshrink")
 def hardshrink(x, lambd=0.5):
-    return f"where({x}.abs() > {number(lambd)}, {x}, 0.0)"
+    return with_defaults("hardshrink", [x], [lambd], [0.5])
 
 
 @op("softshrink")
 def softshrink(x, lambd=0.5):
-    return f"({x} - {x}.clamp({number(-lambd)}, {number(lambd)}))"
+    return with_defaults("softshrink", [x], [lambd], [0.5])
 
 
 @op("threshold")
 def threshold(x, threshold, value):
-    return f"where({x} > {number(threshold)}, {x}, {number(value)})"
+    return f"threshold({x}, {number(threshold)}, {number(value)})"
 
 
 @op("glu")
 def glu(x, dim=-1):
-    n = x.shape[dim] // 2
-    return f"({x}.narrow({dim}, 0, {n}) * {x}.narrow({dim}, {n}, {n}).sigmoid())"
+    return f"glu({x}, {dim})"
 
 
 @op("clamp", "clip")

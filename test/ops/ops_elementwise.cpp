@@ -72,7 +72,6 @@ const UnaryRow kUnary[] = {
     {MEMBER(hardtanh)},
     {MEMBER(hardswish), -5, 5},
     {MEMBER(hardsigmoid), -5, 5},
-    {MEMBER(softsign), -9, 9},
     {"clamp", [](const Tensor& x) { return x.clamp(-0.5, 0.75); }},
     {"pow 3", [](const Tensor& x) { return pow(x, 3); }},
     {"pow -0.5", [](const Tensor& x) { return pow(x, -0.5); }, 0.2, 4},

@@ -143,7 +143,7 @@ std::vector<Row> elementwise_rows() {
       {"hardtanh", 1, "m", real, TINY_EXPRESSION(x.hardtanh())},
       {"hardswish", 1, "", real, TINY_EXPRESSION(x.hardswish())},
       {"hardsigmoid", 1, "", real, TINY_EXPRESSION(x.hardsigmoid())},
-      {"softsign", 1, "", real, TINY_EXPRESSION(x.softsign())},
+      {"softsign", 1, "", real, TINY_EXPRESSION(softsign(x))},
       {"floor", 1, "ms", real, TINY_EXPRESSION(x.floor())},
       {"ceil", 1, "ms", real, TINY_EXPRESSION(x.ceil())},
       {"round", 1, "ms", real, TINY_EXPRESSION(x.round())},

@@ -145,6 +145,24 @@ TEST_CASE("adaptive pools overlap their windows where sizes do not divide") {
   CHECK(numbers(adaptive_avg_pool2d(count({1, 1, 4, 4}), {2, 1})) == Numbers{3.5, 11.5});
 }
 
+TEST_CASE("activations of neural networks are those of their formulas") {
+  const Tensor x = values({-3, -0.25, 0.5, 1}, {2, 2});
+  check_near(softsign(x), {-0.75, -0.2, 1 / 3.0, 0.5});
+  check_near(tanhshrink(x),
+             {-3 + std::tanh(3), -0.25 + std::tanh(0.25), 0.5 - std::tanh(0.5), 1 - std::tanh(1)});
+  check_near(softshrink(x), {-2.5, 0, 0, 0.5});
+  check_near(hardshrink(x), {-3, 0, 0, 1});
+  check_near(threshold(x, 0.5, 7), {7, 7, 7, 1});
+  check_near(prelu(x, values({2, 4}, {2})), {-6, -1, 0.5, 1});
+  check_near(prelu(x, values({2}, {1})), {-6, -0.5, 0.5, 1});
+  check_near(glu(x, 0), {-3 / (1 + std::exp(-0.5)), -0.25 / (1 + std::exp(-1))});
+  CHECK(
+      error_of([&] { prelu(x, count({3})); }) ==
+      "prelu: a weight of (3) for an input of (2,2): it has one element, or one for each channel");
+  CHECK(error_of([&] { glu(count({3})); }) == "glu: axis -1 of (3) has no two halves");
+  CHECK(error_of([&] { softshrink(x, -1); }) == "softshrink: lambda -1 is negative");
+}
+
 TEST_CASE("pixel_shuffle and channel_shuffle move channels") {
   const Tensor x = count({1, 4, 1, 2});  // four channels of two elements
   CHECK(numbers(pixel_shuffle(x, 2)) == Numbers{0, 2, 1, 3, 4, 6, 5, 7});

@@ -35,6 +35,19 @@ class PerAxis {
   Shape values_;
 };
 
+// --- Activations beside those of Tensor ----------------------------------------------------------
+// Element by element, of any shape.
+
+Tensor softsign(const Tensor& x);                                   // x / (1 + |x|)
+Tensor tanhshrink(const Tensor& x);                                 // x - tanh(x)
+Tensor softshrink(const Tensor& x, double lambda = 0.5);            // towards 0 by up to lambda
+Tensor hardshrink(const Tensor& x, double lambda = 0.5);            // 0 where |x| <= lambda
+Tensor threshold(const Tensor& x, double threshold, double value);  // x where above, else value
+// x, times the weight where it is not positive; weight of one element, or one of each channel (C).
+Tensor prelu(const Tensor& x, const Tensor& weight);
+// The first half along dim times the sigmoid of the second. Error for an odd size.
+Tensor glu(const Tensor& x, int64_t dim = -1);
+
 // --- Convolutions --------------------------------------------------------------------------------
 
 struct ConvOptions {

@@ -306,7 +306,6 @@ class Tensor {
   Tensor hardtanh(double min = -1, double max = 1) const;
   Tensor hardswish() const;
   Tensor hardsigmoid() const;
-  Tensor softsign() const;  // x / (1 + |x|)
   // Limits to [min, max], of which one may be left out; keeps the dtype where a bound is a number.
   // NaN where the element or a bound is.
   Tensor clamp(std::optional<Operand> min, std::optional<Operand> max) const;

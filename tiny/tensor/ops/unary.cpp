@@ -460,10 +460,6 @@ Tensor Tensor::hardsigmoid() const {
   return real_function("hardsigmoid", *this, [](const Tensor& x) { return (x + 3).relu6() / 6; });
 }
 
-Tensor Tensor::softsign() const {
-  return real_function("softsign", *this, [](const Tensor& x) { return x / (x.abs() + 1); });
-}
-
 Tensor Tensor::hardswish() const {
   return real_function("hardswish", *this, [](const Tensor& x) {
     return where(x < -3, 0, where(x <= 3, x * (x + 3) / 6, x));
