@@ -26,8 +26,8 @@ def cpp_shape(sizes):
 
 
 class Struct:
-    """An expression of several tensors: its type, how to get at each, and statements that go with it
-    ($ is the name of the result)."""
+    """An expression of several tensors: its type, how to get at each, and statements that go with
+    it ($ is the name of the result)."""
 
     def __init__(self, type, text, parts, effects=()):
         self.type, self.text, self.parts, self.effects = type, text, parts, effects

@@ -1,6 +1,6 @@
-"""Random numbers by formula: what a problem draws (parameters, inputs, numbers in forward) are hashes
-of the element's position, so that the C++ side (problem.h) makes the same values bit for bit and no
-file holds them. Runs with PyTorch 1.13 and later.
+"""Random numbers by formula: what a problem draws (parameters, inputs, numbers in forward) are
+hashes of the element's position, so that the C++ side (problem.h) makes the same values bit for bit
+and no file holds them. Runs with PyTorch 1.13 and later.
 
     with Draws(seed=0, device="cuda") as draws:
         model, inputs = Model(*get_init_inputs()), get_inputs()
@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 MASK = 0xFFFFFFFF
 CHUNK = 1 << 26  # elements that are made at a time: the integers take several times their memory
-FACTORIES = frozenset("empty zeros ones full arange eye linspace tensor rand randn randint randperm "
-                      "empty_like zeros_like ones_like full_like rand_like randn_like "
+FACTORIES = frozenset("empty zeros ones full arange eye linspace tensor rand randn randint "
+                      "randperm empty_like zeros_like ones_like full_like rand_like randn_like "
                       "randint_like".split())
 RANDOM = frozenset("rand randn randint rand_like randn_like randint_like uniform_ normal_ random_ "
                    "bernoulli bernoulli_ normal randperm multinomial exponential_".split())

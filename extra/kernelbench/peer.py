@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""PyTorch's side of KernelBench's problems: a process that run.py gives requests, a line of JSON each,
-and that answers each with one. It keeps the last problem's module and inputs.
+"""PyTorch's side of KernelBench's problems: a process that run.py gives requests, a line of JSON
+each, and that answers each with one. It keeps the last problem's module and inputs.
 
     {"do": "load", "path": ..., "factor": 1, "names": "any"}
-    {"do": "check", "files": PREFIX, "whole": N, "draws": [...]}   compares the outputs in PREFIX.0, ... with its own
+    {"do": "check", "files": PREFIX, "whole": N, "draws": [...]}   compares the outputs in PREFIX.0,
+                                                                   ... with its own
     {"do": "time", "mode": "eager" | "torch.compile" | "max-autotune", "precision": "f32"}
 
-Precisions: "f32": no product is rounded to TF32; "default": as PyTorch stands, which rounds those of
-convolutions; "tf32": all are. Times are those of KernelBench's timing with events, as main.cpp has
-them: calls to warm up, then trials, each with caches that are full of other data."""
+Precisions: "f32": no product is rounded to TF32; "default": as PyTorch stands, which rounds those
+of convolutions; "tf32": all are. Times are those of KernelBench's timing with events, as main.cpp
+has them: calls to warm up, then trials, each with caches that are full of other data."""
 import gc
 import json
 import os
@@ -17,7 +18,6 @@ import time
 import traceback
 import warnings
 
-import numpy as np
 import torch
 
 import problems
@@ -62,6 +62,10 @@ class Peer:
         self.inputs = [x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in inputs]
         synchronize()
         return {"load_s": time.perf_counter() - start}
+
+    def release(self):
+        self.free()
+        return {}
 
     def free(self):
         self.model = self.inputs = self.draws = None
@@ -112,13 +116,15 @@ class Peer:
                  "compared": 0, "nan": 0}
         for i, output in enumerate(outputs):
             path = f"{files}.{i}"
-            dtype = str(output.dtype).replace("torch.", "")
             wanted = sum(n for _, n in parts_of(output.numel(), whole)) * output.element_size()
             if os.path.getsize(path) != wanted:
                 return {"error": f"output {i}: {os.path.getsize(path)} bytes, not {wanted}",
                         "correct": False}
-            ours = np.memmap(path, dtype=dtype, mode="r") if wanted else np.empty(0, dtype)
-            self.compare(ours, output.flatten(), parts_of(output.numel(), whole), reply)
+            stored = torch.uint8 if output.dtype == torch.bool else output.dtype
+            ours = torch.from_file(path, shared=False, size=wanted // output.element_size(),
+                                   dtype=stored) if wanted else torch.empty(0, dtype=stored)
+            self.compare(ours.to(output.dtype), output.flatten(), parts_of(output.numel(), whole),
+                         reply)
         return reply
 
     def compare(self, ours, reference, parts, reply):
@@ -126,7 +132,7 @@ class Peer:
         for begin, length in parts:
             for start in range(0, length, 1 << 24):
                 n = min(1 << 24, length - start)
-                a = torch.from_numpy(np.array(ours[at + start:at + start + n])).to(DEVICE)
+                a = ours[at + start:at + start + n].to(DEVICE)
                 b = reference[begin + start:begin + start + n]
                 self.compare_part(a, b, reply)
             at += length

@@ -1,9 +1,9 @@
 """Records what a PyTorch module computes as statements on tiny's public API.
 
-The module runs once on meta tensors, which have shapes and no values, under a TorchFunctionMode: the
-calls that it sees are those of torch.nn.functional, torch and Tensor, so that the C++ text reads as a
-user would have written it. operations.py says what each of them is in C++; a function that is not
-listed there and is written in Python is entered, and what it calls is recorded.
+The module runs once on meta tensors, which have shapes and no values, under a TorchFunctionMode:
+the calls that it sees are those of torch.nn.functional, torch and Tensor, so that the C++ text reads
+as a user would have written it. operations.py says what each of them is in C++; a function that is
+not listed there and is written in Python is entered, and what it calls is recorded.
 
 What depends on no random number and no input (masks, tables of positions) is computed as it stands
 and becomes a constant, in forward also operations on constants that tiny has."""
@@ -13,8 +13,11 @@ import types
 import torch
 
 import operations
+import operations_elementwise  # noqa: F401 each fills the table
+import operations_nn  # noqa: F401
+import operations_tensor  # noqa: F401
 from cpp import TYPES, Struct, cpp_shape, number
-from draws import FACTORIES, RANDOM, Draws, Mode
+from draws import FACTORIES, RANDOM, Draws
 
 NO_DATA = frozenset(
     "size dim stride numel nelement element_size is_contiguous is_floating_point is_complex "
@@ -27,8 +30,8 @@ HOST = frozenset("item tolist numpy __bool__ __float__ __int__ __index__ __conta
 LITERAL = 256  # elements of a constant that stand in the text; longer ones have a file
 
 
-RESERVED = frozenset("given make forward interpolate int float double bool long short char auto new "
-                     "delete const for if else while do class struct union operator this default "
+RESERVED = frozenset("given make forward int float double bool long short char auto new delete "
+                     " const for if else while do class struct union operator this default "
                      "switch case register template signed unsigned static return".split())
 
 
@@ -161,7 +164,8 @@ class Recorder(Draws):
         section = "make"
         first = tensor_values.flatten().select(0, 0).item() if tensor.numel() else 0
         if tensor.dim() == 0 or bool((tensor_values == first).all()):
-            text = f"Tensor::full({cpp_shape(tensor.shape)}, {number(first)}, {TYPES[tensor.dtype]})"
+            shape = cpp_shape(tensor.shape)
+            text = f"Tensor::full({shape}, {number(first)}, {TYPES[tensor.dtype]})"
             section = self.section if id(tensor) not in self.titles else "make"
         elif tensor.numel() <= LITERAL:
             ctype = {torch.bool: "bool", torch.float32: "float", torch.int64: "int64_t",
@@ -353,8 +357,8 @@ class Recorder(Draws):
             return input
         d = self.note("uniform", list(input.shape), torch.float32, 0.0, 1.0)
         ref = self.ref(input)
-        out = self.result(self.twin_of(input), f"forward_dropout({ref}, {number(p)}, {d['stream']})",
-                          ref.uses)
+        text = f"forward_dropout({ref}, {number(p)}, {d['stream']})"
+        out = self.result(self.twin_of(input), text, ref.uses)
         return self.bind(input, self.known[id(out)]) if inplace else out
 
 

@@ -159,6 +159,9 @@ class Run:
 
     def ours(self, file, precision, *what, limit=None):
         """Runs our program; the JSON lines that it printed, or what went wrong."""
+        if what[0] != "--compile" and self.worker.loaded:  # its memory is needed
+            self.worker.ask(60, do="release")
+            self.worker.loaded = None
         command = [os.path.join(self.args.program, "kernelbench"), "--problem", file.key, *what]
         limit = limit or self.args.limit
         environment = {**os.environ, "ALLOW_TF32": "1" if precision == "tf32" else "0"}
@@ -189,7 +192,8 @@ class Run:
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
             list(pool.map(compile_one, wanted))
         if wanted:
-            print(f"{len(wanted)} problems compiled in {time.monotonic() - start:.0f} s", flush=True)
+            seconds = time.monotonic() - start
+            print(f"{len(wanted)} problems compiled in {seconds:.0f} s", flush=True)
 
     def check(self, file, precision):
         with tempfile.TemporaryDirectory(dir=self.args.scratch) as folder:
@@ -211,8 +215,6 @@ class Run:
         if what == "check":
             values = self.check(file, precision)
         elif what == "time":
-            self.worker.ask(60, do="free") if self.worker.process else None
-            self.worker.loaded = None
             lines, error = self.ours(file, precision, "--time")
             values = {"error": error} if error else lines[0]
         else:
@@ -304,8 +306,9 @@ def table(results, listed, files, precisions, peers):
         for file in files:
             levels[file.level].append(file)
         print(f"\nprecision {precision}")
-        print(f"{'level':>5} {'of':>4} {'translated':>10} {'compiled':>8} {'correct':>7}  {'peer':14}"
-              f" {'timed':>5} {'speedup':>8} {'fast_0':>7} {'fast_1':>7} {'fast_1.5':>8} {'fast_2':>7}")
+        print(f"{'level':>5} {'of':>4} {'translated':>10} {'compiled':>8} {'correct':>7}  "
+              f"{'peer':14} {'timed':>5} {'speedup':>8} {'fast_0':>7} {'fast_1':>7} "
+              f"{'fast_1.5':>8} {'fast_2':>7}")
         for level, members in sorted(levels.items()):
             row(results, listed, level, members, precision, peers)
 

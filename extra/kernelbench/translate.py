@@ -5,8 +5,8 @@
         [--small] --to build/kernelbench/source
 
 One file for each problem, the constants that modules compute in data/, and problems.json: what was
-drawn, shapes of outputs, and why a problem has no program. Needs PyTorch, 1.13 or later, and no GPU.
---small: each problem as large as a CPU computes at once, by smaller sizes at the top of its file."""
+drawn, shapes of outputs, and why a problem has no program. Needs PyTorch, 1.13 or later, no GPU.
+--small: each problem as large as a CPU computes at once, by smaller sizes at its file's top."""
 import argparse
 import collections
 import hashlib
@@ -73,7 +73,8 @@ def text_of(file, recorder, refs):
     lines += [f"  Tensor& {v.title} = given[{i}];" for i, v in enumerate(given)]
     lines += [f"  {s.text}" for s in forward]
     lines += [f"  return {{{', '.join(refs)}}};", "}", "",
-              f'const Register kProblem({{{file.level}, {file.number}, "{file.name}", make, forward}});',
+              f"const Register kProblem({{{file.level}, {file.number}, \"{file.name}\", make, "
+              "forward});",
               "", "}  // namespace", "}  // namespace tiny::kernelbench", ""]
     return "\n".join(lines)
 
