@@ -4,6 +4,7 @@ name, each with the arguments of the function. Tensors arrive as Ref, which is t
 
 Here is the table and what translators share; operations_elementwise.py, operations_tensor.py and
 operations_nn.py fill it."""
+import collections
 import inspect
 
 import torch
@@ -58,7 +59,7 @@ def run(name, func, args, kwargs):
     try:
         with torch.no_grad():
             return func(*args, **kwargs)
-    except (NotImplementedError, RuntimeError) as error:
+    except (NotImplementedError, RuntimeError, TypeError) as error:
         if name in SHAPES:
             return SHAPES[name](*args, **kwargs)
         raise error
@@ -171,8 +172,11 @@ def pooled(x, rank, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=F
     return torch.empty(sizes, dtype=x.dtype, device=x.device)
 
 
+WithIndices = collections.namedtuple("WithIndices", "values indices")
+
+
 def with_indices(x):
-    return x, torch.empty(x.shape, dtype=torch.int64, device=x.device)
+    return WithIndices(x, torch.empty(x.shape, dtype=torch.int64, device=x.device))
 
 
 def pooled3(x, *args, return_indices=False, **kwargs):
@@ -185,6 +189,8 @@ SHAPES = {
     "cummax": lambda x, dim: with_indices(torch.empty_like(x)),
     "cummin": lambda x, dim: with_indices(torch.empty_like(x)),
     "median": lambda x: torch.empty((), dtype=x.dtype, device=x.device),
+    "cdist": lambda x, y, *a, **o: torch.empty([*x.shape[:-1], y.shape[-2]], dtype=x.dtype,
+                                               device=x.device),
     "channel_shuffle": lambda x, groups: torch.empty_like(x),
     "scaled_dot_product_attention": lambda q, k, v, *a, **o: torch.empty(
         [*q.shape[:-1], v.shape[-1]], dtype=q.dtype, device=q.device),

@@ -17,7 +17,7 @@ unary("abs sign floor ceil round trunc square sqrt rsqrt reciprocal exp exp2 exp
       "logical_not bitwise_not relu relu6 sigmoid silu mish selu hardswish hardsigmoid")
 unary("neg negative", "neg")
 unary("absolute", "abs")
-unary("logsigmoid", "logsigmoid")
+unary("logsigmoid log_sigmoid", "logsigmoid")
 unary("expit", "sigmoid")
 unary("invert", "bitwise_not")
 for name in ("softsign", "tanhshrink"):

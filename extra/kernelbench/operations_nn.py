@@ -155,6 +155,13 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     return with_defaults("cosine_similarity", [x1, x2], [dim, eps], [1, 1e-8])
 
 
+@op("feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+def other_dropout(x, p=0.5, training=True):
+    if p and training:
+        raise NotImplementedError("dropout of whole channels")
+    return str(x)
+
+
 # --- Losses --------------------------------------------------------------------------------------
 
 REDUCTIONS = {"none": "None", "mean": "Mean", "sum": "Sum", "batchmean": "BatchMean"}

@@ -151,6 +151,17 @@ def diagonal(x, offset=0, dim1=0, dim2=1):
     return f"{x}.diagonal({offset}, {dim1}, {dim2})"
 
 
+@op("trace")
+def trace(x):
+    return f"{x}.diagonal().sum()"
+
+
+@op("cdist")
+def cdist(x, y, p=2.0, compute_mode=None):
+    extra = "" if p == 2 else f", {number(p)}"
+    return reduced(f"({x}.unsqueeze(-2) - {y}.unsqueeze(-3))", "norm", -1, False, extra)
+
+
 @op("diag")
 def diag(x, diagonal=0):
     if len(x.shape) != 1 or diagonal:
@@ -202,8 +213,6 @@ def index_text(at):
             parts.append("kEllipsis")
         elif isinstance(i, str):
             parts.append(str(i))
-        elif isinstance(i, (list, tuple)):
-            parts.append(f"Tensor::from(std::vector<int64_t>{cpp_shape(i)})")
         else:
             parts.append(str(int(i)))
     return "{" + ", ".join(parts) + "}"

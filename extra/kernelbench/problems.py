@@ -4,7 +4,7 @@ import glob
 import os
 import re
 
-import einops_shim
+import missing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEFAULT_FOLDER = os.path.join(os.path.dirname(ROOT), "shared", "kernelbench")
@@ -84,7 +84,7 @@ def is_any(name):
 
 def load(file, factor=1, is_wanted=is_any):
     """The module's names, with its sizes divided."""
-    einops_shim.install()
+    missing.install()
     with open(file.path, encoding="utf-8") as f:
         tree = ast.parse(f.read(), file.path)
     if factor > 1:

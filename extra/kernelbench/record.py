@@ -1,9 +1,9 @@
 """Records what a PyTorch module computes as statements on tiny's public API.
 
 The module runs once on meta tensors, which have shapes and no values, under a TorchFunctionMode:
-the calls that it sees are those of torch.nn.functional, torch and Tensor, so that the C++ text reads
-as a user would have written it. operations.py says what each of them is in C++; a function that is
-not listed there and is written in Python is entered, and what it calls is recorded.
+the calls that it sees are those of torch.nn.functional, torch and Tensor, so that the C++ text
+reads as a user would have written it. operations.py says what each of them is in C++; a function
+that is not listed there and is written in Python is entered, and what it calls is recorded.
 
 What depends on no random number and no input (masks, tables of positions) is computed as it stands
 and becomes a constant, in forward also operations on constants that tiny has."""
@@ -270,6 +270,10 @@ class Recorder(Draws):
             base = name.strip("_")
             if base[0] == "i" and base[1:] in operations.IN_PLACE:
                 base, in_place = base[1:], True
+        if base in ("getitem", "setitem"):
+            at = args[1] if isinstance(args[1], tuple) else (args[1],)
+            at = tuple(torch.tensor(i) if isinstance(i, list) else i for i in at)
+            args = (args[0], at, *args[2:])
         if kwargs.pop("inplace", False):
             in_place = True
         kwargs.pop("out", None)
@@ -282,7 +286,7 @@ class Recorder(Draws):
         try:
             return self.translate(translator, base, func, args, kwargs, in_place)
         except operations.Enter:
-            return self.descend(func, args, kwargs)
+            return self.plain(func, args, kwargs, python)
 
     def translate(self, translator, name, func, args, kwargs, in_place):
         uses = []

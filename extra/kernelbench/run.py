@@ -298,8 +298,8 @@ def geometric(values):
 
 
 def table(results, listed, files, precisions, peers):
-    """Of each level: how many there are, are translated, compile, are correct; against each peer the
-    geometric mean of speedups of those that are correct, and fast_p: the share of all that are
+    """Of each level: how many there are, are translated, compile, are correct; against each peer
+    the geometric mean of speedups of those that are correct, and fast_p: the share of all that are
     correct and more than p times as fast."""
     for precision in precisions:
         levels = collections.defaultdict(list)

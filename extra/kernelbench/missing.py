@@ -1,8 +1,13 @@
-"""rearrange() of einops, for machines without that package: patterns of names, parentheses and an
-ellipsis, as reshapes and a permutation."""
+"""What a problem may use and a machine may lack: rearrange() of einops (patterns of names,
+parentheses and an ellipsis, as reshapes and a permutation), and functions of later versions of
+PyTorch."""
+import math
 import re
 import sys
 import types
+
+import torch
+import torch.nn.functional as F
 
 
 def terms(side):
@@ -36,8 +41,26 @@ def rearrange(x, pattern, **sizes):
     return x.reshape(shape)
 
 
+def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0,
+                                 is_causal=False, scale=None, enable_gqa=False):
+    """As PyTorch 2 has it, without dropout."""
+    if F.has_torch_function_variadic(query, key, value):
+        return torch.overrides.handle_torch_function(
+            scaled_dot_product_attention, (query, key, value), query, key, value, attn_mask,
+            dropout_p, is_causal, scale, enable_gqa)
+    scores = query @ key.transpose(-2, -1) * (scale or 1 / math.sqrt(query.size(-1)))
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return torch.softmax(scores, -1) @ value
+
+
 def install():
-    """Makes `from einops import rearrange` work where einops is missing."""
+    if not hasattr(F, "scaled_dot_product_attention"):
+        F.scaled_dot_product_attention = scaled_dot_product_attention
     try:
         import einops  # noqa: F401
     except ImportError:
