@@ -39,6 +39,13 @@ bool find_other(Node condition, Triangle& t) {
   return false;
 }
 
+// Whether a reduction in the term goes along the range as well: another place in it is no place of
+// that one.
+bool reduces(Node term, Node range) {
+  const std::vector<Node> all = all_of(term, Op::Reduce);
+  return std::any_of(all.begin(), all.end(), [&](Node n) { return closes(n, range); });
+}
+
 Triangle find_triangle(Node sink) {
   const bool has_scans = !all_of(sink, Op::Prefix).empty();
   for (Node n : all_of(sink, Op::Reduce)) {
@@ -47,7 +54,7 @@ Triangle find_triangle(Node sink) {
     for (Node c : conditions_of(n->src(0), n->arg<OpArg>().op)) {
       if (!find_other(c, t) || (t.backwards && has_scans)) continue;
       t.term = simplify(substitute(n->src(0), c, constant(c->dtype, 1)));
-      if (!(t.term->ranges & t.r->ranges)) return t;
+      if (!(t.term->ranges & t.r->ranges) && !reduces(t.term, t.q)) return t;
     }
   }
   return {};

@@ -86,6 +86,16 @@ TEST_CASE("the gradient of a scan runs backwards, in one kernel") {
   CHECK(g.to_vector<float>() == expected);
 }
 
+TEST_CASE("a scan of terms that are divided by a reduction along the same axis is right") {
+  const auto gradient = [](const char* device) {
+    Tensor x = Tensor::arange(0, 33, 1, kF64).sin().reshape({1, 33}).to(device).realize();
+    x.requires_grad_();
+    const Tensor largest = x.cumsum(1).max({}, true);
+    return Tensor::gradient((largest * 0.7).sum(), {x})[0].to("CPU").to_vector<double>();
+  };
+  CHECK(gradient("EMU:CUDA:sm_90a") == gradient("CPU"));
+}
+
 TEST_CASE("a triangle becomes a Prefix, which options may split and bind but not merge") {
   const Target& gpu = find_device("EMU:CUDA:sm_90a").target();
   for (bool backwards : {false, true}) {
