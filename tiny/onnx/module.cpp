@@ -71,10 +71,10 @@ struct Module::State {
   std::vector<Tensor> weights;
 
   State(Model m, const std::string& device) : model(std::move(m)), constants(device) {
-    folder = std::filesystem::path(model.file->path()).parent_path().string();
+    folder = std::filesystem::path(model.path).parent_path().string();
     require_opset();
     read_weights(device);
-    const std::string& path = model.file->path();
+    const std::string& path = model.path;
     for (const ValueInfo& info : model.graph.inputs)
       if (std::find(names.begin(), names.end(), info.name) == names.end())
         inputs.push_back(port_of(info, path));
@@ -85,7 +85,7 @@ struct Module::State {
   void require_opset() const {
     const auto at = model.opsets.find("");
     check(at == model.opsets.end() || (at->second >= 1 && at->second <= kNewest), "onnx: ",
-          model.file->path(), ": version ", at->second, " of the default domain, expected ",
+          model.path, ": version ", at->second, " of the default domain, expected ",
           kOldest, " to ", kNewest);
   }
 
@@ -94,7 +94,7 @@ struct Module::State {
       try {
         require_operator(model, model.opsets, node);
       } catch (const Error& e) {
-        throw Error(cat("onnx: ", model.file->path(), ": ", node.op, ": ", e.what()));
+        throw Error(cat("onnx: ", model.path, ": ", node.op, ": ", e.what()));
       }
     }
   }
@@ -113,7 +113,7 @@ struct Module::State {
 
   void add_weight(const std::string& name, Tensor value) {
     check(std::find(names.begin(), names.end(), name) == names.end(), "onnx: ",
-          model.file->path(), ": the initializer \"", name, "\" is there twice");
+          model.path, ": the initializer \"", name, "\" is there twice");
     names.push_back(name);
     weights.push_back(std::move(value));
   }

@@ -142,7 +142,7 @@ void Session::run_nodes(const std::vector<GraphNode>& nodes) {
     Names& scope = frames_.back().scopes.back();
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i].empty()) continue;
-      check(i < results.size() && results[i].defined(), "onnx: ", model_.file->path(), ": ",
+      check(i < results.size() && results[i].defined(), "onnx: ", model_.path, ": ",
             shown(node), ": there is no output ", i);
       scope[node.outputs[i]] = results[i];
     }
@@ -160,7 +160,7 @@ Tensors Session::run_node(const GraphNode& node) {
   } catch (const Error& e) {
     const std::string text = e.what();
     if (text.starts_with("onnx: ")) throw;
-    throw Error(cat("onnx: ", model_.file->path(), ": ", shown(node), ": ", text));
+    throw Error(cat("onnx: ", model_.path, ": ", shown(node), ": ", text));
   }
 }
 

@@ -97,14 +97,15 @@ using Opsets = std::map<std::string, int64_t>;  // versions by domain; "": the d
 // A node's body that the file defines itself.
 struct Function {
   std::string name, domain, overload;
-  std::vector<std::string> inputs, outputs;
-  std::vector<Attribute> defaults;
+  std::vector<std::string> inputs, outputs, attributes;
+  std::vector<Attribute> defaults;  // attributes with a value that a call may leave out
   std::vector<GraphNode> nodes;
   Opsets opsets;
 };
 
 struct Model {
-  std::shared_ptr<const MappedFile> file;
+  std::string path;                        // for errors, and for external data beside it
+  std::shared_ptr<const MappedFile> file;  // of the bytes of tensors
   int64_t ir_version = 0;
   std::string producer;
   Opsets opsets;
@@ -116,6 +117,11 @@ struct Model {
 // without a graph. What it allocates is a small multiple of what the file holds besides the bytes
 // of tensors, which stay where they are.
 Model read_model(const std::string& path);
+
+// The file's bytes; raw bytes of tensors are copied.
+std::string model_bytes(const Model& model);
+// Writes the file aside and renames it. Throws Error where it cannot be written.
+void write_model(const std::string& path, const Model& model);
 
 // A TensorProto in a file of its own, as test data are stored. Its bytes stay in `file`.
 TensorData read_tensor_data(const MappedFile& file);

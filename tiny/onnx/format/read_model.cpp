@@ -186,6 +186,7 @@ Function read_function(WireReader in) {
       case 1: out.name = f.text(); break;
       case 4: out.inputs.push_back(f.text()); break;
       case 5: out.outputs.push_back(f.text()); break;
+      case 6: out.attributes.push_back(f.text()); break;
       case 7: out.nodes.push_back(read_node(f.inner("a node"))); break;
       case 9: read_opset(f.inner("an opset"), out.opsets); break;
       case 10: out.domain = f.text(); break;
@@ -201,6 +202,7 @@ Function read_function(WireReader in) {
 
 Model read_model(const std::string& path) {
   Model out;
+  out.path = path;
   out.file = std::make_shared<MappedFile>("onnx", path);
   WireFile file{path, out.file->bytes(0, out.file->size())};
   const WireReader in(file, file.bytes, "the model");
@@ -224,7 +226,7 @@ Model read_model(const std::string& path) {
 
 TensorData read_tensor_data(const MappedFile& file) {
   WireFile wire{file.path(), file.bytes(0, file.size())};
-  return read_tensor(WireReader(wire, wire.bytes, "a tensor"));
+  return read_tensor(WireReader(wire, wire.bytes, "the tensor"));
 }
 
 }  // namespace tiny::onnx
