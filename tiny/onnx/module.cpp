@@ -84,7 +84,7 @@ struct Module::State {
 
   void require_opset() const {
     const auto at = model.opsets.find("");
-    check(at == model.opsets.end() || (at->second >= 1 && at->second <= kNewest), "onnx: ",
+    check(at == model.opsets.end() || (at->second >= kOldest && at->second <= kNewest), "onnx: ",
           model.path, ": version ", at->second, " of the default domain, expected ",
           kOldest, " to ", kNewest);
   }

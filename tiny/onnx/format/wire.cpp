@@ -10,8 +10,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "fixed numbers are little-endian");
 
 constexpr int kMaxDepth = 64;  // a graph inside of a graph takes three
-// Of a file: what is made of a message takes some hundred bytes, whose least is two in the file.
-constexpr int64_t kMaxMessages = int64_t{1} << 22;
+// What is made of a message takes some hundred bytes; in a file it takes two at least, in one that
+// a program wrote many more on average.
+constexpr int64_t kFewMessages = 16, kLeastAverageBytes = 4;
 constexpr int kVarintBytes = 10;
 
 const char* name_of(WireType type) {
@@ -31,7 +32,9 @@ WireReader::WireReader(WireFile& file, std::span<const std::byte> bytes, const c
                        int depth)
     : file_(&file), rest_(bytes), name_(name), depth_(depth) {
   if (depth > kMaxDepth) fail("messages are nested more than ", kMaxDepth, " deep");
-  if (++file.messages > kMaxMessages) fail("the file has more than ", kMaxMessages, " messages");
+  const int64_t size = std::ssize(file.bytes), most = kFewMessages + size / kLeastAverageBytes;
+  if (++file.messages > most)
+    fail("the file of ", size, " bytes has more than ", most, " messages");
 }
 
 uint64_t WireReader::varint() {
