@@ -354,8 +354,8 @@ mnist cifar chat gpt2 bert: %: $(BUILD)/examples/%
 doctor: $(DOCTOR)
 	@$< $(ARGS)
 
-# Of the headers what tiny/tiny.h and tiny/models.h reach: the others are no interface.
-installed_headers = $(filter tiny/%.h,$(shell $(CXX) $(ALL_CPPFLAGS) -std=c++20 -MM tiny/tiny.h tiny/models.h))
+# Of the headers what tiny/tiny.h, models.h and onnx.h reach: the others are no interface.
+installed_headers = $(filter tiny/%.h,$(shell $(CXX) $(ALL_CPPFLAGS) -std=c++20 -MM tiny/tiny.h tiny/models.h tiny/onnx.h))
 install: $(LIBRARY) $(SHARED)
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' \
 	  extra/install/install.sh install $(BUILD) $(VERSION) '$(strip $(ALL_LDLIBS))' \

@@ -35,7 +35,7 @@ const std::vector<IncludeRule>& include_rules() {
       {"codegen", {"tiny/", "codegen/"}},
       {"runtime", {"tiny/", "codegen/", "runtime/"}},
       {"devices", {"tiny/", "codegen/target/target.h", "runtime/device/device.h", "devices/"}},
-      {"examples", {"tiny/tiny.h", "tiny/models.h", "examples/common/"}},
+      {"examples", {"tiny/tiny.h", "tiny/models.h", "tiny/onnx.h", "examples/common/"}},
   };
   return rules;
 }

@@ -6,7 +6,7 @@
 
 #include "test/error_of.h"
 #include "test/unit/onnx_models.h"
-#include "tiny/onnx/format/host_values.h"
+#include "tiny/onnx/call/host_values.h"
 #include "tiny/onnx/format/wire.h"
 
 using namespace tiny;
@@ -35,7 +35,10 @@ onnx::Model rich_model() {
   graph.nodes[2].attributes.push_back({.name = "texts", .type = 8, .texts = {"", "Tanh"}});
   graph.nodes[2].attributes.push_back({.name = "beta", .reference = "outer", .type = 1});
   graph.initializers = {test::integers("shape", {2, -1}), test::reals("w", {1, 2, 3, 4}, {2, 2})};
-  graph.initializers.push_back({.name = "far", .type = 1, .dims = {4}, .is_external = true,
+  graph.initializers.push_back({.name = "far",
+                                .type = 1,
+                                .dims = {4},
+                                .is_external = true,
                                 .external = {{"location", "w.bin"}, {"offset", "4"}}});
   graph.initializers.push_back({.name = "wide", .type = 11, .dims = {1}, .doubles = {2.5}});
   graph.sparse_initializers = {{test::reals("s", {7}, {1}), test::integers("", {2}), {5}}};
@@ -106,7 +109,8 @@ TEST_CASE("an ONNX file that is cut off anywhere is an error, or a whole one wit
   for (size_t size = 0; size < whole.size(); ++size)
     good += read_error(folder, whole.substr(0, size)) == "no error" ? 1 : 0;
   CHECK(good == 3);  // before the opsets, and before the function
-  CHECK(read_error(folder, "") == "the model at byte 0: the file has no graph: it is no ONNX model");
+  CHECK(read_error(folder, "") ==
+        "the model at byte 0: the file has no graph: it is no ONNX model");
 }
 
 TEST_CASE("bytes of an ONNX file that are changed at random give an error or a model") {
@@ -139,7 +143,8 @@ TEST_CASE("lengths near 2^64, deep nesting and wrong kinds in an ONNX file are t
         "the model at byte 11: a varint has more than 10 bytes");
   CHECK(error("\x3a\xff") == "the model at byte 2: the message ends in a varint");
   CHECK(error(std::string(1, '\0')) == "the model at byte 1: a field has the number 0");
-  CHECK(error("\x3b") == "the model at byte 1: field 7 is of the wire type 3, expected 0, 1, 2 or 5");
+  CHECK(error("\x3b") ==
+        "the model at byte 1: field 7 is of the wire type 3, expected 0, 1, 2 or 5");
   CHECK(error("\x38\x01") ==
         "the model at byte 2: field 7 holds a varint, expected bytes with a length");
   CHECK(error(field(1, "abc")) ==
@@ -156,8 +161,7 @@ TEST_CASE("lengths near 2^64, deep nesting and wrong kinds in an ONNX file are t
   // Graphs in attributes of nodes of graphs.
   const auto nested = [&](int depth) {
     std::string graph;
-    for (int i = 0; i < depth; ++i)
-      graph = field(1, field(4, "If") + field(5, field(6, graph)));
+    for (int i = 0; i < depth; ++i) graph = field(1, field(4, "If") + field(5, field(6, graph)));
     return field(7, graph);
   };
   CHECK(error(nested(20)) == "no error");
@@ -211,15 +215,14 @@ TEST_CASE("external data of an ONNX model lie in its folder and in their file") 
   const test::TemporaryFolder folder("onnx_external");
   std::ofstream(folder.file("w.bin"), std::ios::binary).write("\1\2\3\4\5\6\7\10", 8);
   const auto data = [](const std::map<std::string, std::string>& entries) {
-    return onnx::TensorData{.name = "w", .type = 2, .dims = {4}, .is_external = true,
-                            .external = entries};
+    return onnx::TensorData{
+        .name = "w", .type = 2, .dims = {4}, .is_external = true, .external = entries};
   };
-  const auto bytes = onnx::element_bytes(data({{"location", "w.bin"}, {"offset", "4"}, {"length", "4"}}),
-                                         folder.path());
+  const auto bytes = onnx::element_bytes(
+      data({{"location", "w.bin"}, {"offset", "4"}, {"length", "4"}}), folder.path());
   CHECK(std::to_integer<int>(bytes[0]) == 5);
   const auto error = [&](const std::map<std::string, std::string>& entries) {
-    const std::string text =
-        error_of([&] { onnx::element_bytes(data(entries), folder.path()); });
+    const std::string text = error_of([&] { onnx::element_bytes(data(entries), folder.path()); });
     const std::string start = "onnx: tensor \"w\" of UINT8 (4)";
     return text.starts_with(start) ? text.substr(start.size()) : text;
   };

@@ -10,7 +10,7 @@
 #include <map>
 
 #include "tiny/base/env.h"
-#include "tiny/onnx/format/host_values.h"
+#include "tiny/onnx/call/host_values.h"
 #include "tiny/onnx/module.h"
 
 using namespace tiny;
@@ -90,7 +90,8 @@ Tensor read_input(const fs::path& path, const onnx::Port& port) {
   return typed.expand(shape);
 }
 
-// The tolerance of the standard's own runner; bf16 are cut in its data, where they are rounded here.
+// The tolerance of the standard's own runner; bf16 are cut in its data, where they are rounded
+// here.
 bool is_close(double got, double expected, DType dtype) {
   const double relative = dtype == kBF16 ? 0x1p-7 : 1e-3;
   return got == expected || (std::isnan(got) && std::isnan(expected)) ||

@@ -11,7 +11,7 @@ namespace tiny::onnx {
 
 namespace {
 
-constexpr int64_t kOldest = 7, kNewest = 21;
+constexpr int64_t kOldest = 6, kNewest = 21;
 // Values of initializers that are kept on the host as well: shapes, scales, axes.
 constexpr int64_t kMaxKnown = 4096;
 
@@ -45,8 +45,8 @@ void require_port(const Port& port, const Tensor& x, std::map<std::string, int64
     else if (!d.name.empty())
       fits = names.emplace(d.name, shape[i]).first->second == shape[i];
   }
-  check(fits, "onnx: the input \"", port.name, "\" has the shape ", to_text(shape),
-        ", expected ", port_text(port));
+  check(fits, "onnx: the input \"", port.name, "\" has the shape ", to_text(shape), ", expected ",
+        port_text(port));
 }
 
 }  // namespace
@@ -84,8 +84,8 @@ struct Module::State {
 
   void require_opset() const {
     const auto at = model.opsets.find("");
-    check(at == model.opsets.end() || (at->second >= kOldest && at->second <= kNewest), "onnx: ",
-          model.path, ": version ", at->second, " of the default domain, expected ",
+    check(at == model.opsets.end() || (at->second >= kOldest && at->second <= kNewest),
+          "onnx: ", model.path, ": version ", at->second, " of the default domain, expected ",
           kOldest, " to ", kNewest);
   }
 
@@ -112,8 +112,8 @@ struct Module::State {
   }
 
   void add_weight(const std::string& name, Tensor value) {
-    check(std::find(names.begin(), names.end(), name) == names.end(), "onnx: ",
-          model.path, ": the initializer \"", name, "\" is there twice");
+    check(std::find(names.begin(), names.end(), name) == names.end(), "onnx: ", model.path,
+          ": the initializer \"", name, "\" is there twice");
     names.push_back(name);
     weights.push_back(std::move(value));
   }

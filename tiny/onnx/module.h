@@ -24,7 +24,7 @@ namespace tiny::onnx {
 // An input or output as the file declares it.
 struct Port {
   std::string name;
-  DType dtype;                                   // Void: not declared
+  DType dtype;                                  // Void: not declared
   std::optional<std::vector<Dimension>> shape;  // not declared: any
 };
 // "images f32 (N,3,224,224)".
@@ -33,7 +33,7 @@ std::string port_text(const Port& port);
 class Module : public nn::Module {
  public:
   // Weights are read and put on the device ("": the default one). Throws Error for versions of the
-  // default domain other than 7 to 21 and operators of the graph that are not had or are refused.
+  // default domain other than 6 to 21 and operators of the graph that are not had or are refused.
   explicit Module(Model model, const std::string& device = "");
   Module(Module&&) noexcept;
   ~Module() override;

@@ -88,8 +88,8 @@ Tensor Session::tensor_of(const TensorData& data) {
 
 Tensor Session::tensor_of(const SparseData& data) {
   const Tensor values = tensor_of(data.values), at = tensor_of(data.indices);
-  check(at.dtype() == kI64 && (at.rank() == 1 || (at.rank() == 2 &&
-                                                  at.size(1) == std::ssize(data.dims))),
+  check(at.dtype() == kI64 &&
+            (at.rank() == 1 || (at.rank() == 2 && at.size(1) == std::ssize(data.dims))),
         "positions ", at.dtype(), ' ', to_text(at.shape()), " in a sparse tensor ",
         to_text(data.dims));
   Tensor flat = at;
@@ -97,7 +97,8 @@ Tensor Session::tensor_of(const SparseData& data) {
     const Tensor next = at.select(1, static_cast<int64_t>(i));
     flat = i == 0 ? next : flat * data.dims[i] + next;
   }
-  return Tensor::zeros({numel(data.dims)}, values.dtype()).scatter(0, flat, values)
+  return Tensor::zeros({numel(data.dims)}, values.dtype())
+      .scatter(0, flat, values)
       .reshape(data.dims);
 }
 
@@ -142,8 +143,8 @@ void Session::run_nodes(const std::vector<GraphNode>& nodes) {
     Names& scope = frames_.back().scopes.back();
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (node.outputs[i].empty()) continue;
-      check(i < results.size() && results[i].defined(), "onnx: ", model_.path, ": ",
-            shown(node), ": there is no output ", i);
+      check(i < results.size() && results[i].defined(), "onnx: ", model_.path, ": ", shown(node),
+            ": there is no output ", i);
       scope[node.outputs[i]] = results[i];
     }
   }

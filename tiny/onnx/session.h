@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiny/onnx/format/host_values.h"
+#include "tiny/onnx/call/host_values.h"
 #include "tiny/onnx/format/model.h"
-#include "tiny/onnx/ops/call.h"
+#include "tiny/onnx/call/call.h"
 
 namespace tiny::onnx {
 

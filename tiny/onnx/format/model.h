@@ -22,7 +22,7 @@ inline constexpr int64_t kStringType = 8, kUint4Type = 21, kInt4Type = 22;
 // The dtype that holds elements of a TensorProto.DataType; four-bit integers are kept in i8 and u8.
 // Empty for those that no tensor has here: strings, complex numbers, the FNUZ floats.
 std::optional<DType> dtype_of_type(int64_t type);
-int64_t type_of_dtype(DType dtype);     // Error for one that ONNX lacks
+int64_t type_of_dtype(DType dtype);      // Error for one that ONNX lacks
 std::string name_of_type(int64_t type);  // "FLOAT"
 
 // Elements of one kind: those of `raw`, little-endian, or of the list that its type goes with.

@@ -63,7 +63,7 @@ template <class T, class From> std::vector<std::byte> converted(const std::vecto
   return out;
 }
 
-// Of the list that goes with the dtype: int32_data also holds narrow integers and bits of halves.
+// Of the list that goes with the dtype: int32_data also holds narrow integers and bits of f16.
 std::vector<std::byte> listed_bytes(const TensorData& data, DType dtype) {
   if (dtype == kF32) return converted<float>(data.floats);
   if (dtype == kF64) return converted<double>(data.doubles);
@@ -82,8 +82,8 @@ int64_t external_number(const TensorData& data, const char* key, int64_t otherwi
   const std::string& text = at->second;
   int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc() && end == text.data() + text.size() && value >= 0, "onnx: ",
-        shown(data), ": the ", key, " of its external data is \"", text, "\"");
+  check(error == std::errc() && end == text.data() + text.size() && value >= 0,
+        "onnx: ", shown(data), ": the ", key, " of its external data is \"", text, "\"");
   return value;
 }
 
@@ -94,9 +94,8 @@ std::string external_path(const TensorData& data, const std::string& folder) {
   check(at != data.external.end() && !at->second.empty(), "onnx: ", shown(data),
         " has external data without a location");
   const fs::path place(at->second);
-  const bool leaves = std::any_of(place.begin(), place.end(), [](const fs::path& part) {
-    return part == "..";
-  });
+  const bool leaves =
+      std::any_of(place.begin(), place.end(), [](const fs::path& part) { return part == ".."; });
   check(place.is_relative() && !leaves, "onnx: ", shown(data), ": external data in \"", at->second,
         "\", which is not inside of the model's folder");
   return (fs::path(folder) / place).string();
@@ -162,8 +161,7 @@ std::vector<std::byte> element_bytes(const TensorData& data, const std::string& 
   const size_t size = static_cast<size_t>(dtype->size());
   const size_t expected = is_packed ? (count + 1) / 2 : count * size;
   check(count <= SIZE_MAX / 16, "onnx: ", shown(data), " has more bytes than there are");
-  std::vector<std::byte> bytes =
-      stored_bytes(data, folder, *dtype, static_cast<int64_t>(expected));
+  std::vector<std::byte> bytes = stored_bytes(data, folder, *dtype, static_cast<int64_t>(expected));
   check(bytes.size() == expected, "onnx: ", shown(data), ": expected ", expected,
         " bytes of elements, found ", bytes.size());
   return is_packed ? unpacked_nibbles(bytes, count, data.type == kInt4Type) : bytes;

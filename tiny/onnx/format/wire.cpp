@@ -12,7 +12,7 @@ static_assert(std::endian::native == std::endian::little, "fixed numbers are lit
 constexpr int kMaxDepth = 64;  // a graph inside of a graph takes three
 // What is made of a message takes some hundred bytes; in a file it takes two at least, in one that
 // a program wrote many more on average.
-constexpr int64_t kFewMessages = 16, kLeastAverageBytes = 4;
+constexpr int64_t kFewMessages = 16, kAverageBytes = 4;  // at least
 constexpr int kVarintBytes = 10;
 
 const char* name_of(WireType type) {
@@ -32,7 +32,7 @@ WireReader::WireReader(WireFile& file, std::span<const std::byte> bytes, const c
                        int depth)
     : file_(&file), rest_(bytes), name_(name), depth_(depth) {
   if (depth > kMaxDepth) fail("messages are nested more than ", kMaxDepth, " deep");
-  const int64_t size = std::ssize(file.bytes), most = kFewMessages + size / kLeastAverageBytes;
+  const int64_t size = std::ssize(file.bytes), most = kFewMessages + size / kAverageBytes;
   if (++file.messages > most)
     fail("the file of ", size, " bytes has more than ", most, " messages");
 }

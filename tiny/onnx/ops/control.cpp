@@ -59,9 +59,8 @@ Shape scan_attribute(Call& c, const char* name, size_t count) {
 // Slices of the scanned inputs, one for each step, and what the body makes of them.
 Tensors scan_once(Call& c, const Tensors& inputs, size_t scanned) {
   const Graph& body = c.graph("body");
-  c.require(scanned > 0 && scanned <= inputs.size() && body.inputs.size() == inputs.size(),
-            scanned, " of ", inputs.size(), " inputs are scanned by a body of ",
-            body.inputs.size());
+  c.require(scanned > 0 && scanned <= inputs.size() && body.inputs.size() == inputs.size(), scanned,
+            " of ", inputs.size(), " inputs are scanned by a body of ", body.inputs.size());
   const size_t carried = inputs.size() - scanned;
   c.require(body.outputs.size() >= carried, "a body of ", body.outputs.size(), " outputs");
   const size_t results = body.outputs.size() - carried;
@@ -103,8 +102,7 @@ Tensors scan_of_batch(Call& c) {
   for (int64_t n = 0; n < c[1].size(0); ++n) {
     Tensors inputs;
     for (size_t i = 1; i < c.size(); ++i) inputs.push_back(c[i].select(0, n));
-    by_entry.push_back(
-        scan_once(c, inputs, static_cast<size_t>(c.integer("num_scan_inputs", 0))));
+    by_entry.push_back(scan_once(c, inputs, static_cast<size_t>(c.integer("num_scan_inputs", 0))));
   }
   Tensors out;
   for (size_t i = 0; i < by_entry[0].size(); ++i) {

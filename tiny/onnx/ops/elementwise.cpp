@@ -45,9 +45,7 @@ Tensors hard_swish(Call& c) {
   return in_f32(c[0], [](const Tensor& x) { return x * (x * (1.0 / 6) + 0.5).clamp(0, 1); });
 }
 
-Tensors thresholded_relu(Call& c) {
-  return {where(c[0] > c.real("alpha", 1), c[0], 0)};
-}
+Tensors thresholded_relu(Call& c) { return {where(c[0] > c.real("alpha", 1), c[0], 0)}; }
 
 Tensors shrink(Call& c) {
   const double lambda = c.real("lambd", 0.5), bias = c.real("bias", 0);
@@ -144,8 +142,8 @@ Tensor second_operand(Call& c) {
   const Tensor &x = c[0], &y = c[1];
   if (c.opset() >= 7 || c.integer("broadcast", 0) == 0 || !c.has_attribute("axis")) return y;
   const int64_t axis = axis_of(x, c.integer("axis", 0));
-  c.require(axis + y.rank() <= x.rank(), "shapes ", to_text(x.shape()), " and ",
-            to_text(y.shape()), " do not meet at axis ", axis);
+  c.require(axis + y.rank() <= x.rank(), "shapes ", to_text(x.shape()), " and ", to_text(y.shape()),
+            " do not meet at axis ", axis);
   Shape shape = sizes(y);
   shape.resize(static_cast<size_t>(x.rank() - axis), 1);
   return y.reshape(shape);

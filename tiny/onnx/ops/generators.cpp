@@ -150,9 +150,7 @@ Tensors random_normal_like(Call& c) {
 Tensors random_uniform_like(Call& c) {
   return {uniform_of(c, sizes(c[0]), random_dtype(c, c[0].dtype()))};
 }
-Tensors bernoulli(Call& c) {
-  return {c[0].to(kF32).bernoulli().to(random_dtype(c, c[0].dtype()))};
-}
+Tensors bernoulli(Call& c) { return {c[0].to(kF32).bernoulli().to(random_dtype(c, c[0].dtype()))}; }
 
 // Of logarithms of unnormalized probabilities.
 Tensors multinomial(Call& c) {

@@ -22,7 +22,8 @@ Tensors gather(Call& c) {
   const Tensor &x = c[0], &index = c[1];
   const auto axis = static_cast<size_t>(axis_of(x, c.integer("axis", 0)));
   const Shape shape = sizes(x);
-  const Shape result = joined({Ints(shape).first(axis), index.shape(), Ints(shape).subspan(axis + 1)});
+  const Shape result =
+      joined({Ints(shape).first(axis), index.shape(), Ints(shape).subspan(axis + 1)});
   const Tensor at = from_front(index, shape[axis]).reshape({index.numel()});
   return {x.index_select(static_cast<int64_t>(axis), at).reshape(result)};
 }
@@ -89,20 +90,19 @@ Tensors scatter_elements(Call& c) {
 Tensors scatter_nd(Call& c) {
   const Tensor &x = c[0], &index = c[1], &updates = c[2];
   const Shape shape = sizes(x), from = sizes(index);
-  c.require(!from.empty() && from.back() <= x.rank() && from.back() > 0, "indices ",
-            to_text(from), " of ", to_text(shape));
+  c.require(!from.empty() && from.back() <= x.rank() && from.back() > 0, "indices ", to_text(from),
+            " of ", to_text(shape));
   c.require(updates.dtype() == x.dtype(), "updates of ", updates.dtype(), " for ", x.dtype());
   const auto k = static_cast<size_t>(from.back());
-  const Shape expected =
-      joined({Ints(from).first(from.size() - 1), Ints(shape).subspan(k)});
+  const Shape expected = joined({Ints(from).first(from.size() - 1), Ints(shape).subspan(k)});
   c.require(same(updates.shape(), expected), "updates ", to_text(updates.shape()), ", expected ",
             to_text(expected));
   const Tensor flat = flat_index(index, Ints(shape).first(k));
   const int64_t width = numel(Ints(shape).subspan(k)), count = flat.numel();
   const Tensor rows = x.reshape({numel(Ints(shape).first(k)), width});
   const Tensor at = flat.reshape({count, 1}).expand({count, width});
-  return {scattered(rows, 0, at, updates.reshape({count, width}), reduction_name(c))
-              .reshape(shape)};
+  return {
+      scattered(rows, 0, at, updates.reshape({count, width}), reduction_name(c)).reshape(shape)};
 }
 
 Tensors one_hot(Call& c) {
@@ -113,8 +113,7 @@ Tensors one_hot(Call& c) {
   const int rank = index.rank() + 1;
   const int axis = normalize_axis("OneHot", c.integer("axis", -1), rank);
   const Tensor at = from_front(index.dtype().is_float() ? index.to(kI64) : index, depth);
-  const Tensor place =
-      Tensor::arange(0, depth, 1, at.dtype()).reshape(ones_but(rank, axis, depth));
+  const Tensor place = Tensor::arange(0, depth, 1, at.dtype()).reshape(ones_but(rank, axis, depth));
   return {where(at.unsqueeze(axis) == place, values.select(0, 1), values.select(0, 0))};
 }
 
@@ -213,8 +212,8 @@ Tensors unique(Call& c) {
   else
     x = x.reshape({x.numel()});
   const HostArray values = c.around().values_of(x);
-  const UniqueParts found = unique_parts(parts_of(values, static_cast<size_t>(axis)),
-                                         c.integer("sorted", 1) != 0);
+  const UniqueParts found =
+      unique_parts(parts_of(values, static_cast<size_t>(axis)), c.integer("sorted", 1) != 0);
   return {x.index_select(axis, c.constant(found.first)), c.constant(found.first),
           c.constant(found.inverse), c.constant(found.counts)};
 }
@@ -241,15 +240,15 @@ double overlap_of(const Box& a, const Box& b) {
 }
 
 struct SuppressionLimits {
-  int64_t most;     // boxes of a class
-  double overlap;   // more than that with a better box
-  double score;     // at least
+  int64_t most;    // boxes of a class
+  double overlap;  // more than that with a better box
+  double score;    // at least
   bool is_centered;
 };
 
 // Of the boxes in order of their scores those that no better one of the class covers.
-Shape kept_boxes(const std::vector<double>& boxes, std::span<const double> scores,
-                 size_t first_box, const SuppressionLimits& limits) {
+Shape kept_boxes(const std::vector<double>& boxes, std::span<const double> scores, size_t first_box,
+                 const SuppressionLimits& limits) {
   std::vector<size_t> order;
   for (size_t i = 0; i < scores.size(); ++i)
     if (scores[i] > limits.score) order.push_back(i);
@@ -272,8 +271,8 @@ Shape kept_boxes(const std::vector<double>& boxes, std::span<const double> score
 
 Tensors non_max_suppression(Call& c) {
   const Shape shape = sizes(c[0]), by_class = sizes(c[1]);
-  c.require(shape.size() == 3 && by_class.size() == 3 && shape[2] == 4 &&
-                shape[0] == by_class[0] && shape[1] == by_class[2],
+  c.require(shape.size() == 3 && by_class.size() == 3 && shape[2] == 4 && shape[0] == by_class[0] &&
+                shape[1] == by_class[2],
             "boxes ", to_text(shape), " and scores ", to_text(by_class),
             ", expected (batch, boxes, 4) and (batch, classes, boxes)");
   const auto real = [&](size_t i, double otherwise) {
@@ -295,7 +294,8 @@ Tensors non_max_suppression(Call& c) {
   return {c.constant(out, {std::ssize(out) / 3, 3})};
 }
 
-// --- Counts of sequences ---------------------------------------------------------------------------
+// --- Counts of sequences
+// ---------------------------------------------------------------------------
 
 // The pool of n-grams: those of length n stand from counts[n - 1] on, and each has a column.
 struct NgramPool {
@@ -339,7 +339,8 @@ std::vector<double> ngram_counts(const Shape& row, const NgramPool& pool,
       if (n == 1 && skip > 0) continue;  // the same for all skips
       for (int64_t at = 0; at + (n - 1) * (skip + 1) < std::ssize(row); ++at) {
         Shape gram;
-        for (int64_t i = 0; i < n; ++i) gram.push_back(row[static_cast<size_t>(at + i * (skip + 1))]);
+        for (int64_t i = 0; i < n; ++i)
+          gram.push_back(row[static_cast<size_t>(at + i * (skip + 1))]);
         if (const auto found = pool.columns.find(gram); found != pool.columns.end())
           ++out[static_cast<size_t>(found->second)];
       }

@@ -61,14 +61,18 @@ Tensors unsqueeze(Call& c) {
   const int64_t rank = x.rank() + std::ssize(axes);
   Shape shape(static_cast<size_t>(rank), 0);
   for (const int64_t axis : axes) {
-    auto& size = shape[static_cast<size_t>(normalize_axis("Unsqueeze", axis, static_cast<int>(rank)))];
+    auto& size =
+        shape[static_cast<size_t>(normalize_axis("Unsqueeze", axis, static_cast<int>(rank)))];
     c.require(size == 0, "axis ", axis, " is named twice");
     size = 1;
   }
   const Shape from = sizes(x);
   auto next = from.begin();
   for (int64_t& size : shape)
-    if (size == 0) size = *next++; else size = 1;
+    if (size == 0)
+      size = *next++;
+    else
+      size = 1;
   return {x.reshape(shape)};
 }
 
@@ -136,10 +140,10 @@ Tensors slice(Call& c) {
   else if (c.has(3))
     axes = c.host_integers(3);
   if (c.has(4)) steps = c.host_integers(4);
-  c.require(ends.size() == starts.size() && axes.size() == starts.size() &&
-                steps.size() == starts.size(),
-            starts.size(), " starts, ", ends.size(), " ends, ", axes.size(), " axes, ",
-            steps.size(), " steps");
+  c.require(
+      ends.size() == starts.size() && axes.size() == starts.size() && steps.size() == starts.size(),
+      starts.size(), " starts, ", ends.size(), " ends, ", axes.size(), " axes, ", steps.size(),
+      " steps");
   for (size_t i = 0; i < starts.size(); ++i) {
     c.require(steps[i] != 0, "a step is 0");
     const int64_t axis = axis_of(x, axes[i]);
@@ -198,7 +202,8 @@ Tensors pad(Call& c) {
   const PadMode mode = pad_mode(c);
   if (mode != PadMode::Constant) return {x.pad(all, mode)};
   const Number value = pad_value(c);
-  if (x.dtype().is_bool()) return {x.to(kU8).pad(all, mode, value.integer() != 0 ? 1 : 0).to(kBool)};
+  if (x.dtype().is_bool())
+    return {x.to(kU8).pad(all, mode, value.integer() != 0 ? 1 : 0).to(kBool)};
   return {x.pad(all, mode, value)};
 }
 
@@ -228,12 +233,10 @@ Tensors depth_to_space(Call& c) {
   c.require(b > 0 && s[1] % (b * b) == 0, "blocks of ", b, " of ", s[1], " channels");
   const int64_t channels = s[1] / (b * b);
   if (c.text("mode", "DCR") == "CRD")
-    return {c[0]
-                .reshape({s[0], channels, b, b, s[2], s[3]})
+    return {c[0].reshape({s[0], channels, b, b, s[2], s[3]})
                 .permute({0, 1, 4, 2, 5, 3})
                 .reshape({s[0], channels, s[2] * b, s[3] * b})};
-  return {c[0]
-              .reshape({s[0], b, b, channels, s[2], s[3]})
+  return {c[0].reshape({s[0], b, b, channels, s[2], s[3]})
               .permute({0, 3, 4, 1, 5, 2})
               .reshape({s[0], channels, s[2] * b, s[3] * b})};
 }
@@ -243,8 +246,7 @@ Tensors space_to_depth(Call& c) {
   c.require(s.size() == 4, "the input has the shape ", to_text(s), ", expected four axes");
   const int64_t b = c.integer("blocksize", 0);
   c.require(b > 0 && s[2] % b == 0 && s[3] % b == 0, "blocks of ", b, " of ", to_text(s));
-  return {c[0]
-              .reshape({s[0], s[1], s[2] / b, b, s[3] / b, b})
+  return {c[0].reshape({s[0], s[1], s[2] / b, b, s[3] / b, b})
               .permute({0, 3, 5, 1, 2, 4})
               .reshape({s[0], s[1] * b * b, s[2] / b, s[3] / b})};
 }

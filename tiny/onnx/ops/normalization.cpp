@@ -29,8 +29,7 @@ Tensors batch_norm_in_training(Call& c, const Tensor& x, double eps) {
   const Tensor mean = wide.mean(axes), var = wide.var(axes, false, 0);
   const Tensor centred = wide - along_axis(mean, 1, x.rank());
   const Tensor scale = c[1] / (var + eps).sqrt();
-  const Tensor y =
-      centred * along_axis(scale, 1, x.rank()) + along_axis(c[2], 1, x.rank());
+  const Tensor y = centred * along_axis(scale, 1, x.rank()) + along_axis(c[2], 1, x.rank());
   return {y.to(x.dtype()), (c[3] * keep + mean * (1 - keep)).to(c[3].dtype()),
           (c[4] * keep + var * (1 - keep)).to(c[4].dtype())};
 }
@@ -136,8 +135,8 @@ Tensors lp_normalization(Call& c) {
 Tensor negative_log_likelihood(Call& c, const Tensor& log_prob, const Tensor& target,
                                const Tensor& weight) {
   const std::string reduction = c.text("reduction", "mean");
-  c.require(reduction == "none" || reduction == "mean" || reduction == "sum",
-            "the reduction is \"", reduction, "\", expected none, mean or sum");
+  c.require(reduction == "none" || reduction == "mean" || reduction == "sum", "the reduction is \"",
+            reduction, "\", expected none, mean or sum");
   const int64_t classes = log_prob.size(1);
   Tensor counts = Tensor::ones(sizes(target), log_prob.dtype());
   Tensor index = target.to(kI64);

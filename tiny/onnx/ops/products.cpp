@@ -94,13 +94,13 @@ class Equation {
     std::string out;
     for (size_t i = 0; i < term.size(); ++i) {
       if (term[i] != '.') {
-        call_.require(std::isalpha(static_cast<unsigned char>(term[i])) != 0, "'", term[i],
+        call_.require(is_letter(term[i]), "'", term[i],
                       "' in the equation is no letter");
         out += name(term[i]);
         continue;
       }
-      call_.require(term.substr(i, 3) == "..." && (is_operand || ellipsis_ >= 0),
-                    "\"", term, "\" in the equation");
+      call_.require(term.substr(i, 3) == "..." && (is_operand || ellipsis_ >= 0), "\"", term,
+                    "\" in the equation");
       for (int axis = 0; axis < ellipsis_; ++axis) out += name(static_cast<char>('0' + axis));
       i += 2;
     }
@@ -123,8 +123,8 @@ Tensors einsum(Call& c) {
 Tensors determinant(Call& c) {
   const Shape shape = sizes(c[0]);
   const int64_t n = shape.empty() ? 0 : shape.back();
-  c.require(shape.size() >= 2 && shape[shape.size() - 2] == n, "no square matrices: ",
-            to_text(shape));
+  c.require(shape.size() >= 2 && shape[shape.size() - 2] == n,
+            "no square matrices: ", to_text(shape));
   const DType dtype = c[0].dtype();
   const int64_t batch = numel(Ints(shape).first(shape.size() - 2));
   Tensor a = c[0].reshape({batch, n, n}).to(dtype == kF64 ? kF64 : kF32);
@@ -154,8 +154,8 @@ Tensor circle(Call& c, int64_t n, int64_t columns, bool is_sine, DType dtype) {
   std::vector<double> values;
   for (int64_t j = 0; j < n; ++j)
     for (int64_t k = 0; k < columns; ++k) {
-      const double angle = 2 * std::numbers::pi * static_cast<double>(j * k % n) /
-                           static_cast<double>(n);
+      const double angle =
+          2 * std::numbers::pi * static_cast<double>(j * k % n) / static_cast<double>(n);
       values.push_back(is_sine ? std::sin(angle) : std::cos(angle));
     }
   return c.constant(values, {n, columns}, dtype);
@@ -215,12 +215,9 @@ Tensors stft(Call& c) {
 }
 
 constexpr Operator kProducts[] = {
-    {"DFT", 17, kFloats, dft},
-    {"Det", 11, kFloats, determinant},
-    {"Einsum", 12, kNumbers, einsum},
-    {"Gemm", 6, kNumbers, gemm},
-    {"MatMul", 1, kNumbers, matmul},
-    {"STFT", 17, kFloats, stft},
+    {"DFT", 17, kFloats, dft},        {"Det", 11, kFloats, determinant},
+    {"Einsum", 12, kNumbers, einsum}, {"Gemm", 6, kNumbers, gemm},
+    {"MatMul", 1, kNumbers, matmul},  {"STFT", 17, kFloats, stft},
 };
 
 }  // namespace

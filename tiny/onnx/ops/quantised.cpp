@@ -93,8 +93,7 @@ Tensors qlinear_matmul(Call& c) {
     return s.numel() == 1 ? s.reshape({}) : per_row && s.rank() == 1 ? s.unsqueeze(1) : s;
   };
   const Tensor sums = integer_matmul(c[0], c[2], c[3], c[5]).to(kF32);
-  const Tensor scaled =
-      sums * (scale(c[1], true) * scale(c[4], false) / scale(c[6], false));
+  const Tensor scaled = sums * (scale(c[1], true) * scale(c[4], false) / scale(c[6], false));
   return {to_quantised(scaled, c[7].numel() == 1 ? c[7].reshape({}) : c[7], c[7].dtype())};
 }
 
@@ -108,8 +107,8 @@ Tensor integer_convolution(Call& c, const Tensor& x, const Tensor& x_zero, const
   const Tensor z = weight_zero.defined() && weight_zero.numel() > 1
                        ? along_axis(weight_zero, 0, weight.rank())
                        : weight_zero;
-  return convolved(centred(x, x_zero, false).to(wide), centred(weight, z, false).to(wide),
-                   Tensor(), w, c.integer("group", 1))
+  return convolved(centred(x, x_zero, false).to(wide), centred(weight, z, false).to(wide), Tensor(),
+                   w, c.integer("group", 1))
       .to(kI32);
 }
 
@@ -122,8 +121,7 @@ Tensors qlinear_conv(Call& c) {
   Tensor sums = integer_convolution(c, x, c[2], weight, c[5]);
   if (c.has(8)) sums = sums + along_axis(c[8], 1, x.rank());
   const Tensor scale = c[1].reshape({}) * c[4] / c[6].reshape({});
-  const Tensor by_channel =
-      scale.numel() == 1 ? scale.reshape({}) : along_axis(scale, 1, x.rank());
+  const Tensor by_channel = scale.numel() == 1 ? scale.reshape({}) : along_axis(scale, 1, x.rank());
   return {to_quantised(sums.to(kF32) * by_channel, c[7].reshape({}), c[7].dtype())};
 }
 

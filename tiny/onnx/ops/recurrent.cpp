@@ -46,7 +46,7 @@ bool takes_beta(const std::string& name) {
 struct Layer {
   Tensor x, lengths;  // lengths (N), or undefined
   int64_t steps, batch, hidden, directions;
-  bool starts_at_end;  // of the only direction
+  bool starts_at_end;                   // of the only direction
   std::vector<Activation> activations;  // of all directions
   std::optional<double> clip;
 
@@ -73,7 +73,8 @@ Layer layer_of(Call& c, size_t gates, const std::vector<std::string>& defaults) 
   if (c.has_attribute("clip")) out.clip = c.real("clip", 0);
   std::vector<std::string> names = c.texts("activations");
   for (int64_t d = 0; names.empty() && d < out.directions; ++d)
-    for (const std::string& name : defaults) out.activations.push_back(activation_of(c, name, {}, {}));
+    for (const std::string& name : defaults)
+      out.activations.push_back(activation_of(c, name, {}, {}));
   auto alphas = c.reals("activation_alpha"), betas = c.reals("activation_beta");
   const auto taken = [](std::vector<double>& list, bool takes) {
     std::optional<double> out;
@@ -83,8 +84,8 @@ Layer layer_of(Call& c, size_t gates, const std::vector<std::string>& defaults) 
     return out;
   };
   for (const std::string& name : names)
-    out.activations.push_back(activation_of(c, name, taken(alphas, takes_alpha(name)),
-                                            taken(betas, takes_beta(name))));
+    out.activations.push_back(
+        activation_of(c, name, taken(alphas, takes_alpha(name)), taken(betas, takes_beta(name))));
   c.require(out.activations.size() == defaults.size() * static_cast<size_t>(out.directions),
             out.activations.size(), " activations, expected ", defaults.size(),
             " for each direction");
@@ -108,7 +109,8 @@ Biases biases_of(Call& c, int64_t direction, int64_t width) {
 Tensor initial_state(Call& c, size_t input, const Layer& layer, int64_t direction) {
   if (!c.has(input)) return Tensor::zeros({layer.batch, layer.hidden}, c[0].dtype());
   // (directions, N, H), or batch first.
-  return c.integer("layout", 0) != 0 ? c[input].select(1, direction) : c[input].select(0, direction);
+  return c.integer("layout", 0) != 0 ? c[input].select(1, direction)
+                                     : c[input].select(0, direction);
 }
 
 // Takes the products of x with all gates' weights, and the states, to the next states.
@@ -230,8 +232,7 @@ Tensors lstm(Call& c) {
       const Tensor& cell = states[1];
       const Tensor i = act[0](layer.clipped(gate(0, cell)));
       const Tensor f = couples ? 1 - i : act[0](layer.clipped(gate(2, cell)));
-      const Tensor next =
-          f * cell + i * act[1](layer.clipped(all.narrow(1, 3 * h, h)));
+      const Tensor next = f * cell + i * act[1](layer.clipped(all.narrow(1, 3 * h, h)));
       const Tensor o = act[0](layer.clipped(gate(1, next)));
       return {o * act[2](next), next};
     };

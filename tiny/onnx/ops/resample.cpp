@@ -37,8 +37,7 @@ double source_coordinate(const ResizeMode& mode, const AxisChange& a, int64_t i)
   if (mode.coordinates == "tf_half_pixel_for_nn") return (x + 0.5) / a.scale;
   if (mode.coordinates == "tf_crop_and_resize")
     return a.size > 1
-               ? a.roi_begin * (from - 1) +
-                     x * (a.roi_end - a.roi_begin) * (from - 1) / (size - 1)
+               ? a.roi_begin * (from - 1) + x * (a.roi_end - a.roi_begin) * (from - 1) / (size - 1)
                : 0.5 * (a.roi_begin + a.roi_end) * (from - 1);
   if (mode.coordinates == "half_pixel_symmetric") {
     const double adjustment = size / (a.scale * from);
@@ -146,8 +145,8 @@ std::vector<AxisChange> axis_changes(Call& c, const Shape& axes, const std::vect
       out.push_back({axis, from, wanted[i], static_cast<double>(wanted[i]) / n, 0, 1});
     else
       out.push_back({axis, from, static_cast<int64_t>(std::floor(n * scales[i])), scales[i], 0, 1});
-    c.require(out.back().size > 0 && out.back().scale > 0, "axis ", axis, " gets ",
-              out.back().size, " elements");
+    c.require(out.back().size > 0 && out.back().scale > 0, "axis ", axis, " gets ", out.back().size,
+              " elements");
   }
   const std::string policy = c.text("keep_aspect_ratio_policy", "stretch");
   if (wanted.empty() || policy == "stretch" || out.empty()) return out;
@@ -254,8 +253,8 @@ std::vector<AxisTap> grid_taps(const Tensor& x, int64_t size, const GridMode& mo
 Tensors grid_sample(Call& c) {
   const Tensor &x = c[0], &grid = c[1];  // (N, C, spatial...), (N, results..., axes)
   const auto axes = static_cast<size_t>(x.rank() - 2);
-  c.require(x.rank() >= 3 && grid.rank() == x.rank() && grid.size(-1) == x.rank() - 2,
-            "a grid ", to_text(grid.shape()), " of ", to_text(x.shape()));
+  c.require(x.rank() >= 3 && grid.rank() == x.rank() && grid.size(-1) == x.rank() - 2, "a grid ",
+            to_text(grid.shape()), " of ", to_text(x.shape()));
   const GridMode mode{c.text("mode", "linear"), c.text("padding_mode", "zeros"),
                       c.integer("align_corners", 0) != 0};
   const Shape shape = sizes(x), points = sizes(grid);
@@ -265,8 +264,7 @@ Tensors grid_sample(Call& c) {
     // The last axis of the input comes first in the grid.
     const auto size = static_cast<double>(shape[i + 2]);
     const Tensor at = grid.select(-1, static_cast<int64_t>(axes - 1 - i)).reshape({n, count});
-    const Tensor place =
-        mode.aligned ? (at + 1) * ((size - 1) / 2) : ((at + 1) * size - 1) / 2;
+    const Tensor place = mode.aligned ? (at + 1) * ((size - 1) / 2) : ((at + 1) * size - 1) / 2;
     taps.push_back(grid_taps(place, shape[i + 2], mode));
   }
   const Tensor flat_x = x.reshape({n, shape[1], -1});
@@ -374,11 +372,11 @@ void add_corners(const RoiSettings& s, double x, double y, RoiSamples& out) {
   const auto y0 = static_cast<int64_t>(cy), x0 = static_cast<int64_t>(cx);
   const int64_t y1 = std::min(y0 + 1, s.height - 1), x1 = std::min(x0 + 1, s.width - 1);
   const double dy = cy - static_cast<double>(y0), dx = cx - static_cast<double>(x0);
-  out.indices.insert(out.indices.end(), {y0 * s.width + x0, y0 * s.width + x1, y1 * s.width + x0,
-                                         y1 * s.width + x1});
+  out.indices.insert(out.indices.end(),
+                     {y0 * s.width + x0, y0 * s.width + x1, y1 * s.width + x0, y1 * s.width + x1});
   const double k = is_outside ? 0 : 1;
-  out.weights.insert(out.weights.end(), {k * (1 - dy) * (1 - dx), k * (1 - dy) * dx,
-                                         k * dy * (1 - dx), k * dy * dx});
+  out.weights.insert(out.weights.end(),
+                     {k * (1 - dy) * (1 - dx), k * (1 - dy) * dx, k * dy * (1 - dx), k * dy * dx});
 }
 
 RoiSamples roi_samples(const RoiSettings& s, const std::vector<RoiBox>& boxes) {
@@ -411,24 +409,30 @@ Tensors roi_align(Call& c) {
   const Shape shape = sizes(x);
   const std::string coordinates = c.text("coordinate_transformation_mode",
                                          c.opset() >= 16 ? "half_pixel" : "output_half_pixel");
-  const RoiSettings s{shape.at(2), shape.at(3), c.integer("output_height", 1),
-                      c.integer("output_width", 1), c.integer("sampling_ratio", 0),
-                      c.real("spatial_scale", 1), coordinates == "half_pixel" ? 0.5 : 0};
+  const RoiSettings s{shape.at(2),
+                      shape.at(3),
+                      c.integer("output_height", 1),
+                      c.integer("output_width", 1),
+                      c.integer("sampling_ratio", 0),
+                      c.real("spatial_scale", 1),
+                      coordinates == "half_pixel" ? 0.5 : 0};
   const auto corners = c.host_reals(1);
   const Shape pictures = c.host_integers(2);
-  c.require(corners.size() == 4 * pictures.size(), corners.size(), " corners of ",
-            pictures.size(), " boxes");
+  c.require(corners.size() == 4 * pictures.size(), corners.size(), " corners of ", pictures.size(),
+            " boxes");
   std::vector<RoiBox> boxes;
   for (size_t i = 0; i < pictures.size(); ++i)
     boxes.push_back(roi_box(s, std::span(corners).subspan(4 * i, 4)));
   const RoiSamples samples = roi_samples(s, boxes);
   const auto rois = static_cast<int64_t>(boxes.size());
   const int64_t bins = s.out_height * s.out_width, each = bins * samples.samples * 4;
-  const Tensor picture = x.index_select(0, from_front(c[2], shape[0])).reshape({rois, shape[1], -1});
+  const Tensor picture =
+      x.index_select(0, from_front(c[2], shape[0])).reshape({rois, shape[1], -1});
   const Tensor index = c.constant(samples.indices, {rois, 1, each}).expand({rois, shape[1], each});
   const Tensor weights = c.constant(samples.weights, {rois, 1, each}, x.dtype());
-  const Tensor terms = (picture.gather(2, index) * weights)
-                           .reshape({rois, shape[1], s.out_height, s.out_width, samples.samples, 4});
+  const Tensor terms =
+      (picture.gather(2, index) * weights)
+          .reshape({rois, shape[1], s.out_height, s.out_width, samples.samples, 4});
   if (c.text("mode", "avg") == "max") return {terms.max({-2, -1})};
   std::vector<double> counts;
   for (const RoiBox& box : boxes)
@@ -437,10 +441,8 @@ Tensors roi_align(Call& c) {
 }
 
 constexpr Operator kResample[] = {
-    {"AffineGrid", 20, kFloats, affine_grid},
-    {"GridSample", 16, kFloats, grid_sample},
-    {"Resize", 10, kNumbers, resize},
-    {"RoiAlign", 10, kFloats, roi_align},
+    {"AffineGrid", 20, kFloats, affine_grid}, {"GridSample", 16, kFloats, grid_sample},
+    {"Resize", 10, kNumbers, resize},         {"RoiAlign", 10, kFloats, roi_align},
     {"Upsample", 7, kNumbers, resize},
 };
 

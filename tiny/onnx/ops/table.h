@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tiny/onnx/ops/call.h"
+#include "tiny/onnx/call/call.h"
 
 namespace tiny::onnx {
 

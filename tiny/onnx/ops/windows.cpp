@@ -83,8 +83,7 @@ Windows windows_of(Call& c, const Tensor& x, const Shape& kernel) {
   for (size_t i = 0; i < axes; ++i) {
     const int64_t extent = (w.kernel[i] - 1) * w.dilations[i] + 1, size = x.shape()[i + 2];
     const int64_t room = size + w.pads[i].before + w.pads[i].after - extent;
-    c.require(room >= 0, "a kernel that extends over ", extent, " of ", room + extent,
-              " elements");
+    c.require(room >= 0, "a kernel that extends over ", extent, " of ", room + extent, " elements");
     int64_t count = (room + (rounds_up ? w.strides[i] - 1 : 0)) / w.strides[i] + 1;
     // A window has to begin in the input or in the padding before it.
     if (rounds_up && (count - 1) * w.strides[i] >= size + w.pads[i].before) --count;
@@ -171,8 +170,8 @@ Tensors conv_transpose(Call& c) {
   Shape wanted = c.integers("output_shape");
   if (wanted.size() == axes + 2) wanted.erase(wanted.begin(), wanted.begin() + 2);
   const std::string automatic = c.text("auto_pad", "NOTSET");
-  c.require(kernel.size() == axes && pads.size() == 2 * axes, "a kernel ", to_text(kernel),
-            " and ", pads.size(), " pads for ", axes, " axes");
+  c.require(kernel.size() == axes && pads.size() == 2 * axes, "a kernel ", to_text(kernel), " and ",
+            pads.size(), " pads for ", axes, " axes");
   std::vector<Padding> change(axes);
   for (size_t i = 0; i < axes; ++i) {
     const int64_t size = x.shape()[i + 2];
@@ -188,9 +187,9 @@ Tensors conv_transpose(Call& c) {
     }
     change[i] = {-pad.before, more[i] - pad.after};
   }
-  const Tensor whole = transposed(x, weight, Tensor(),
-                                  {.stride = strides, .dilation = dilations,
-                                   .groups = c.integer("group", 1)});
+  const Tensor whole =
+      transposed(x, weight, Tensor(),
+                 {.stride = strides, .dilation = dilations, .groups = c.integer("group", 1)});
   const Tensor out = whole.pad(with_leading_axes(change));
   return {c.has(2) ? out + along_axis(c[2], 1, x.rank()) : out};
 }
@@ -219,8 +218,7 @@ Number lowest_of(DType dtype) {
 // Whether the pools of functional.h have these windows.
 bool is_plain_pool(const Windows& w) {
   bool out = w.is_symmetric();
-  for (size_t i = 0; i < w.kernel.size(); ++i)
-    out = out && 2 * w.pads[i].before <= w.kernel[i];
+  for (size_t i = 0; i < w.kernel.size(); ++i) out = out && 2 * w.pads[i].before <= w.kernel[i];
   return out;
 }
 
@@ -272,8 +270,7 @@ Tensors max_pool(Call& c) {
   require_spatial(c, x);
   const Windows w = windows_of(c, x);
   if (!c.wants(1)) return {max_pooled(c, x, w)};
-  const Tensor padded =
-      x.pad(with_leading_axes(w.needed), PadMode::Constant, lowest_of(x.dtype()));
+  const Tensor padded = x.pad(with_leading_axes(w.needed), PadMode::Constant, lowest_of(x.dtype()));
   const auto best = max_pool_with_indices(padded, x.rank() - 2, w.kernel,
                                           {.stride = w.strides, .dilation = w.dilations});
   return {best.values, input_positions(c, x, w, best.indices)};
@@ -297,13 +294,13 @@ Tensors average_pool(Call& c) {
                                     [](int64_t dilation) { return dilation != 1; });
   if (is_plain_pool(w) && !has_gaps)
     return {average_pooled(x, w.kernel,
-                           {.stride = w.strides, .padding = before_pads(w.pads),
+                           {.stride = w.strides,
+                            .padding = before_pads(w.pads),
                             .ceil_mode = c.integer("ceil_mode", 0) != 0,
                             .count_include_pad = counts_pads})};
   const Shape last = last_axes(axes);
   const DType wide = x.dtype() == kF64 ? kF64 : kF32;
-  const Tensor sums =
-      unfolded(x.to(wide).pad(with_leading_axes(w.needed)), w).sum(last);
+  const Tensor sums = unfolded(x.to(wide).pad(with_leading_axes(w.needed)), w).sum(last);
   // How many elements of each window count.
   std::vector<Padding> ones(axes), beyond = w.needed;
   Shape counted(2, 1);
@@ -314,9 +311,8 @@ Tensors average_pool(Call& c) {
     beyond[i] = {0, w.needed[i].after - w.pads[i].after};
   }
   const Tensor mask = Tensor::ones(counted, wide).pad(with_leading_axes(beyond));
-  const bool is_whole = std::all_of(beyond.begin(), beyond.end(), [](const Padding& p) {
-    return p.before == 0 && p.after <= 0;
-  });
+  const bool is_whole = std::all_of(beyond.begin(), beyond.end(),
+                                    [](const Padding& p) { return p.before == 0 && p.after <= 0; });
   if (is_whole) return {(sums / static_cast<double>(numel(w.kernel))).to(x.dtype())};
   return {(sums / unfolded(mask, w).sum(last)).to(x.dtype())};
 }
@@ -332,8 +328,8 @@ Tensors lp_pool(Call& c) {
   const Tensor& x = c[0];
   const Windows w = windows_of(c, x);
   const Tensor windows = unfolded(x.pad(with_leading_axes(w.needed)), w);
-  return {power_mean(windows, last_axes(w.kernel.size()),
-                     static_cast<double>(c.integer("p", 2)), false)};
+  return {power_mean(windows, last_axes(w.kernel.size()), static_cast<double>(c.integer("p", 2)),
+                     false)};
 }
 
 Shape spatial_axes(const Tensor& x) { return last_axes(static_cast<size_t>(x.rank() - 2)); }
@@ -378,9 +374,8 @@ Tensors col2im(Call& c) {
   const Shape strides = spatial_attribute(c, "strides", Shape(axes, 1)),
               dilations = spatial_attribute(c, "dilations", Shape(axes, 1)),
               pads = c.integers("pads", Shape(2 * axes, 0));
-  c.require(kernel.size() == axes && pads.size() == 2 * axes && x.rank() == 3,
-            "an image ", to_text(image), ", blocks ", to_text(kernel), " of ",
-            to_text(x.shape()));
+  c.require(kernel.size() == axes && pads.size() == 2 * axes && x.rank() == 3, "an image ",
+            to_text(image), ", blocks ", to_text(kernel), " of ", to_text(x.shape()));
   const int64_t batch = x.size(0), area = numel(kernel), channels = x.size(1) / area;
   // For each element of each block where in the padded image it goes.
   Tensor place = Tensor::full({}, 0);
@@ -401,8 +396,8 @@ Tensors col2im(Call& c) {
   }
   const int64_t rows = batch * channels, each = area * numel(blocks);
   const Tensor index = place.reshape({1, each}).expand({rows, each});
-  const Tensor sums = Tensor::zeros({rows, numel(whole)}, x.dtype())
-                          .scatter_add(1, index, x.reshape({rows, each}));
+  const Tensor sums =
+      Tensor::zeros({rows, numel(whole)}, x.dtype()).scatter_add(1, index, x.reshape({rows, each}));
   Shape shape = {batch, channels};
   shape.insert(shape.end(), whole.begin(), whole.end());
   std::vector<Padding> crop;

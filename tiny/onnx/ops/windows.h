@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "tiny/onnx/ops/call.h"
+#include "tiny/onnx/call/call.h"
 
 namespace tiny::onnx {
 

@@ -1,12 +1,12 @@
 // What an operator of ONNX is given: a node of a graph with its inputs and attributes, and the
-// graph around it. Each file of this folder has a group of operators as functions from a Call to
-// Tensors; table.h lists them.
+// graph around it. Each file of tiny/onnx/ops has a group of operators as functions from a Call to
+// Tensors; its table.h lists them.
 #pragma once
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tiny/onnx/format/host_values.h"
+#include "tiny/onnx/call/host_values.h"
 #include "tiny/onnx/format/model.h"
 #include "tiny/tensor/tensor.h"
 
@@ -35,7 +35,10 @@ class Call {
   // The attributes: of the node, with those that refer to a function's call replaced.
   Call(const GraphNode& node, std::vector<const Attribute*> attributes, Tensors inputs,
        int64_t opset, Surroundings& around)
-      : node_(node), attributes_(std::move(attributes)), inputs_(std::move(inputs)), opset_(opset),
+      : node_(node),
+        attributes_(std::move(attributes)),
+        inputs_(std::move(inputs)),
+        opset_(opset),
         around_(around) {}
 
   int64_t opset() const { return opset_; }
@@ -58,7 +61,7 @@ class Call {
   Shape integers(const char* name, const Shape& otherwise = {}) const;
   std::vector<double> reals(const char* name) const;
   std::vector<std::string> texts(const char* name) const;
-  const Graph& graph(const char* name) const;       // Error where it is left out
+  const Graph& graph(const char* name) const;  // Error where it is left out
   const Attribute* find(const char* name) const { return find(name, 0); }
 
   // Values of an input on the host.

@@ -1,4 +1,4 @@
-#include "tiny/onnx/ops/call.h"
+#include "tiny/onnx/call/call.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,11 +12,10 @@ constexpr int64_t kRealKind = 1, kIntegerKind = 2, kTextKind = 3, kGraphKind = 5
                   kIntegersKind = 7, kTextsKind = 8;
 
 const char* name_of_attribute_type(int64_t type) {
-  static const char* const kNames[] = {"undefined", "a float",        "an integer",
-                                       "a string",  "a tensor",       "a graph",
-                                       "floats",    "integers",       "strings",
-                                       "tensors",   "graphs",         "a sparse tensor",
-                                       "sparse tensors", "a type",    "types"};
+  static const char* const kNames[] = {"undefined",      "a float", "an integer", "a string",
+                                       "a tensor",       "a graph", "floats",     "integers",
+                                       "strings",        "tensors", "graphs",     "a sparse tensor",
+                                       "sparse tensors", "a type",  "types"};
   return type >= 0 && type < std::ssize(kNames) ? kNames[type] : "of an unknown type";
 }
 

@@ -1,4 +1,4 @@
-#include "tiny/onnx/format/host_values.h"
+#include "tiny/onnx/call/host_values.h"
 
 #include <cstring>
 
