@@ -230,8 +230,8 @@ TEST_CASE("operators and values that an ONNX model may not have are told when it
   CHECK(error(graph) ==
         "onnx: Add: the operator is of the domain \"com.example\": only those of "
         "the default domain and functions of the file are had");
-  CHECK(error(linear_graph(), 22) == "onnx: version 22 of the default domain, expected 6 to 21");
-  CHECK(error(linear_graph(), 5) == "onnx: version 5 of the default domain, expected 6 to 21");
+  CHECK(error(linear_graph(), 22) == "onnx: version 22 of the default domain, expected 1 to 21");
+  CHECK(error(linear_graph(), 0) == "onnx: version 0 of the default domain, expected 1 to 21");
   graph = linear_graph();
   graph.inputs.push_back({"s", onnx::ValueInfo::Kind::Sequence});
   CHECK(error(graph) == "onnx: \"s\" is a sequence, an optional value or a map: these are refused");

@@ -11,7 +11,8 @@ namespace tiny::onnx {
 
 namespace {
 
-constexpr int64_t kOldest = 6, kNewest = 21;
+// Rows of operators begin at version 1 where that meant the same, as files of such operators say.
+constexpr int64_t kOldest = 1, kNewest = 21;
 // Values of initializers that are kept on the host as well: shapes, scales, axes.
 constexpr int64_t kMaxKnown = 4096;
 

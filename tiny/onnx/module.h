@@ -33,7 +33,7 @@ std::string port_text(const Port& port);
 class Module : public nn::Module {
  public:
   // Weights are read and put on the device ("": the default one). Throws Error for versions of the
-  // default domain other than 6 to 21 and operators of the graph that are not had or are refused.
+  // default domain beyond 21 and operators of the graph that are not had or are refused.
   explicit Module(Model model, const std::string& device = "");
   Module(Module&&) noexcept;
   ~Module() override;
