@@ -18,6 +18,7 @@ needed_list() {
   cxxopts, a header                           for the examples alone
   z3's runtime library                        to prove kernels; the tests count on it
   doctest, a header                           for the tests alone
+  libonnx-testdata, models with results       for the tests alone
   (clang-19 and lld-19                        not asked for: tests then compile HIP kernels too)
 LIST
 }
@@ -50,6 +51,8 @@ SOURCE
 
 has_z3() { { ldconfig -p 2>/dev/null || true; } | grep 'libz3\.so\.4' >/dev/null; }
 
+has_onnx_data() { [ -d "${ONNX_TESTDATA:-/usr/share/libonnx-testdata/data}" ]; }
+
 # The dynamic linker's list, and the folders that LLVM's own packages install to.
 has_llvm() {
   { ldconfig -p 2>/dev/null || true; ls /usr/lib/llvm-*/lib 2>/dev/null || true; } |
@@ -66,6 +69,7 @@ missing() {
   fi
   has_z3 || echo libz3-4
   has_llvm || echo libllvm
+  has_onnx_data || echo libonnx-testdata
 }
 
 # The newest runtime library of a version that the CPU device can use.

@@ -16,6 +16,7 @@
 #include "codegen/target/target.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/onnx/ops/table.h"
 
 using namespace tiny;
 
@@ -126,6 +127,7 @@ std::string gpu_rows() {
 std::string generated(const std::string& what) {
   if (what == "environment") return env_table_markdown();
   if (what == "operators") return operator_table();
+  if (what == "onnx operators") return onnx::operator_table_markdown();
   if (what == "gpus") return gpu_rows();
   std::smatch m;
   const std::regex form("(\\w+), (.+), (?:(\\d+)\\+)?(\\d+) lines");
@@ -167,7 +169,8 @@ TEST_CASE("the generated parts of the pages are up to date") {
     else
       CHECK_MESSAGE(filled(text) == text, "make golden-update writes ", path.string(), " anew");
   }
-  for (const char* part : {"environment", "operators", "gpus", "row_sum, tensors"})
+  for (const char* part :
+       {"environment", "operators", "onnx operators", "gpus", "row_sum, tensors"})
     CHECK_MESSAGE(all.find(cat("<!-- generated: ", part)) != std::string::npos, part);
 }
 
