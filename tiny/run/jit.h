@@ -124,7 +124,9 @@ template <class Function> class Jit {
       jit_detail::each(*result, [](Tensor& t) { t = Tensor(); });
       return out;
     };
-    const std::vector<Tensor> out = core_.call(jit_detail::tensors_of(given), body);
+    std::vector<Tensor> arguments = jit_detail::tensors_of(given);
+    if (!trace_) remember(given, arguments);
+    const std::vector<Tensor> out = core_.call(arguments, body);
     if (!result) {
       result.emplace();
       set_counts(*result);
@@ -136,7 +138,32 @@ template <class Function> class Jit {
   void reset() { core_.reset(); }
   const JitStatistics& statistics() const { return core_.statistics(); }
 
+  // What the function gives for these arguments, as a graph that nothing runs: for exports. Error
+  // before the first call, which says what the arguments are.
+  std::vector<Tensor> trace(const std::vector<Tensor>& arguments) {
+    check(static_cast<bool>(trace_), "Jit: trace before the first call");
+    return trace_(function_, arguments);
+  }
+  // Zeros in the shapes and dtypes of the first call's arguments.
+  const std::vector<Tensor>& examples() const { return examples_; }
+
  private:
+  template <class Given> void remember(Given given, const std::vector<Tensor>& arguments) {
+    for (const Tensor& t : arguments)
+      examples_.push_back(Tensor::zeros(to_shape(t.capacity()), t.dtype()));
+    jit_detail::put_tensors(given, examples_);  // the arguments themselves may go
+    trace_ = [given](Function& function, const std::vector<Tensor>& tensors) {
+      Given inner = given;
+      jit_detail::put_tensors(inner, tensors);
+      if constexpr (std::is_void_v<decltype(std::apply(function, inner))>) {
+        std::apply(function, inner);
+        return std::vector<Tensor>();
+      } else {
+        auto result = std::apply(function, inner);
+        return jit_detail::tensors_of(result);
+      }
+    };
+  }
   // Lengths of the lists in a result, in order.
   template <class T> static std::vector<size_t> counts_of(T& value) {
     std::vector<size_t> out;
@@ -157,6 +184,8 @@ template <class Function> class Jit {
   Function function_;
   JitCore core_;
   std::vector<size_t> counts_;
+  std::function<std::vector<Tensor>(Function&, const std::vector<Tensor>&)> trace_;
+  std::vector<Tensor> examples_;
 };
 
 }  // namespace tiny
