@@ -263,7 +263,10 @@ std::shared_ptr<Buffer> Buffer::move_memory() {
                    : std::make_shared<Buffer>(name_, dtype_, size_);
   to->label = label;
   to->owner = owner;
-  if (memory_) pool().hand_over(*memory_, to.get());
+  if (memory_) {
+    pool().hand_over(*memory_, to.get());
+    ++memory_->changes;
+  }
   to->memory_ = std::exchange(memory_, nullptr);
   moved_ = true;
   return to;
@@ -271,6 +274,7 @@ std::shared_ptr<Buffer> Buffer::move_memory() {
 
 void Buffer::upload(const void* from) {
   const HostSpan span("upload");
+  if (memory_) ++memory_->changes;
   device_->upload(data(), from, bytes());
 }
 

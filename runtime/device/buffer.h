@@ -27,7 +27,8 @@ struct Memory {
   const size_t bytes;
   size_t room = 0;  // bytes of the block
   void* data = nullptr;
-  Buffer* owner;  // nullptr while it is being freed
+  Buffer* owner;         // nullptr while it is being freed
+  uint64_t changes = 0;  // how often its content was about to change
 };
 
 class Buffer : public std::enable_shared_from_this<Buffer> {

@@ -173,7 +173,7 @@ void Replay::refresh(Sum& sum) {
 
 void Replay::make_segments() {
   agree_on_plan(schedule_);
-  age_ = kernels_age();
+  found_.age = kernels_age();
   const std::vector<Kernel*> kernels = compile_kernels(schedule_);
   Meetings meetings(schedule_);
   Sums sums(schedule_);
@@ -218,7 +218,7 @@ void Replay::make_segments() {
     s.items.push_back({kernels[i]->program.get(), kernels[i]->launch, args});
     s.kernels.push_back(kernels[i]);
     s.steps.push_back(i);
-    kernels_.push_back(kernels[i]->shared_from_this());
+    found_.kernels.push_back(kernels[i]->shared_from_this());
   }
   add_sums();
   barrier(meetings.at_end());
@@ -287,15 +287,15 @@ void Replay::advance_seeds() {
 // A search beside the program (BEAM_ASYNC) may have found better kernels.
 void Replay::refresh_kernels() {
   const uint64_t age = kernels_age();
-  if (age == age_) return;
-  age_ = age;
+  if (age == found_.age) return;
+  found_.age = age;
   const std::vector<Kernel*> now = compile_kernels(schedule_);
-  kernels_.clear();
+  found_.kernels.clear();
   for (Segment& s : segments_)
     for (size_t i = 0; i < s.items.size(); ++i) {
       if (!s.kernels[i]) continue;
       Kernel* k = now[static_cast<size_t>(s.steps[i])];
-      kernels_.push_back(k->shared_from_this());
+      found_.kernels.push_back(k->shared_from_this());
       if (k == s.kernels[i]) continue;
       s.items[i].program = k->program.get();
       s.items[i].size = k->launch;
@@ -418,6 +418,8 @@ std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs)
     }
     set_address(p, p.buffer->data());
   }
+  prepared_.refresh();
+  for (const State& s : states_) s.memory->changes += s.written ? 1 : 0;
   launch();
   throw_found_nan();
   std::vector<Tensor> out;
@@ -428,6 +430,7 @@ std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs)
 void Replay::repeat() {
   const Busy busy(idle_);
   if (arenas_.size() != schedule_.memory.arenas.size()) refill();
+  prepared_.refresh();
   launch();
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/jit/prepared.h"
 #include "runtime/kernels/kernel.h"
 #include "runtime/launch/capture.h"
 #include "runtime/launch/launch.h"
@@ -13,6 +14,12 @@
 #include "tiny/tensor/tensor.h"
 
 namespace tiny {
+
+// A schedule's kernels, and their age when they were looked up.
+struct FoundKernels {
+  std::vector<std::shared_ptr<Kernel>> kernels;
+  uint64_t age = 0;
+};
 
 class Replay {
  public:
@@ -47,7 +54,7 @@ class Replay {
   void set_state(const std::vector<Saved>& saved);
 
   const Schedule& schedule() const { return schedule_; }
-  size_t kernels() const { return kernels_.size(); }
+  size_t kernels() const { return found_.kernels.size(); }
   int64_t arena_bytes() const;
 
   // Gives back the memory of intermediate values of all replays that are not running; the next run
@@ -104,8 +111,8 @@ class Replay {
   Tensor result(size_t i, std::span<const std::shared_ptr<Buffer>> inputs) const;
 
   Schedule schedule_;
-  std::vector<std::shared_ptr<Kernel>> kernels_;
-  uint64_t age_ = 0;  // of the kernels when they were looked up
+  FoundKernels found_;
+  PreparedSteps prepared_;
   std::vector<Segment> segments_;
   std::map<int, int> open_;  // while they are made: the segment that a device's launches go to
   std::vector<Sum> sums_;

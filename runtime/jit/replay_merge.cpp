@@ -218,6 +218,11 @@ class Replay::Merge {
 
 void Replay::merge(const Capture& capture, std::span<const Tensor> results) {
   Merge(capture, results, *this);
+  PreparedSteps::Outside unwritten;
+  for (int v = 0; v < schedule_.inputs; ++v)
+    for (const State& s : states_)
+      if (!s.written && fixed_[static_cast<size_t>(v)] == s.memory->data) unwritten[v] = s.memory;
+  prepared_.take_from(schedule_, unwritten, fixed_);
 }
 
 }  // namespace tiny

@@ -17,7 +17,9 @@
 // they are in later calls.
 //
 // Tensors that the function reaches from outside (weights, moments, data) are read where they are;
-// what it assigns to them is assigned by each replay, and computed with the results. Random numbers
+// what it assigns to them is assigned by each replay, and computed with the results. On the CPU what
+// is made of such tensors alone, like weights that are packed for products, is made again only when
+// they have changed. Random numbers
 // go on: each replay takes the next part of the stream. What would make a replay differ from a call
 // is an Error that says what to do: arguments of another shape, dtype or device, one tensor given
 // twice or also assigned to, a value read on the host in the function, data made from host values
