@@ -8,6 +8,7 @@
 #include "test/unit/onnx_models.h"
 #include "tiny/onnx/ops/table.h"
 #include "tiny/run/jit.h"
+#include "tiny/tensor/variable.h"
 
 using namespace tiny;
 using test::attribute;
@@ -321,4 +322,98 @@ TEST_CASE("the table of ONNX operators finds the row of a version") {
       CHECK(std::pair<std::string, int64_t>(before.name, before.since) <
             std::pair<std::string, int64_t>(row.name, row.since));
     }
+}
+
+// --- Lengths that are Variables ------------------------------------------------------------------
+
+namespace {
+
+// Attention over x (batch, n, 4) with positions and a mask, whose shapes the graph computes.
+onnx::Graph attention_graph() {
+  onnx::Graph graph;
+  graph.nodes = {
+      operation("Shape", {"x"}, {"shape"}),
+      operation("Gather", {"shape", "one"}, {"n"}),
+      operation("Unsqueeze", {"n", "zeros"}, {"n1"}),
+      operation("Slice", {"table", "zeros", "n1", "zeros"}, {"positions"}),
+      operation("Add", {"x", "positions"}, {"h"}),
+      operation("Reshape", {"h", "split"}, {"heads"}),
+      operation("Transpose", {"heads"}, {"q"}, {attribute("perm", Shape{0, 2, 1, 3})}),
+      operation("Transpose", {"heads"}, {"k"}, {attribute("perm", Shape{0, 2, 3, 1})}),
+      operation("MatMul", {"q", "k"}, {"scores"}),
+      operation("Range", {"zero", "n", "one"}, {"at"}),
+      operation("Unsqueeze", {"at", "ones"}, {"rows"}),
+      operation("Less", {"rows", "at"}, {"later"}),
+      operation("Where", {"later", "minus", "scores"}, {"masked"}),
+      operation("Softmax", {"masked"}, {"weights"}),
+      operation("MatMul", {"weights", "q"}, {"mixed"}),
+      operation("Transpose", {"mixed"}, {"back"}, {attribute("perm", Shape{0, 2, 1, 3})}),
+      operation("Reshape", {"back", "joined"}, {"z"}),
+      operation("LayerNormalization", {"z", "scale"}, {"y"}),
+      operation("ReduceMean", {"y"}, {"pooled"}, {attribute("axes", Shape{1})}),
+      operation("Cast", {"n"}, {"count"}, {attribute("to", 1)}),
+      operation("Mul", {"pooled", "count"}, {"total"}),
+  };
+  std::vector<float> table(64);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = std::sin(static_cast<float>(i));
+  graph.initializers = {test::reals("table", table, {16, 4}),
+                        test::integers("zeros", {0}),
+                        test::integers("ones", {1}),
+                        test::integers("split", {0, -1, 2, 2}),
+                        test::integers("joined", {0, -1, 4}),
+                        test::reals("minus", {-1e9f}, {}),
+                        test::reals("scale", {1, 2, 3, 4}, {4})};
+  graph.initializers.push_back({.name = "one", .type = 7, .integers = {1}});
+  graph.initializers.push_back({.name = "zero", .type = 7, .integers = {0}});
+  graph.inputs = {value("x", 1, {{-1, "batch"}, {-1, "n"}, {4, ""}})};
+  graph.outputs = {value("y", 1, {{-1, "batch"}, {-1, "n"}, {4, ""}}),
+                   value("total", 1, {{-1, "batch"}, {1, ""}, {4, ""}})};
+  return graph;
+}
+
+double largest(const Tensor& x) { return static_cast<double>(x.abs().max().item<float>()); }
+
+}  // namespace
+
+TEST_CASE("a named dimension may be a Variable: one capture serves all of its values") {
+  onnx::Module model = ModelFile(test::model_of(attention_graph())).load();
+  Tensor whole = Tensor::randn({2, 16, 4}).contiguous();
+  whole.realize();
+  const NoGrad no_grad;
+  Jit step([&](const Tensor& x, const Variable& n) { return model.run({x.narrow(1, 0, n)}); });
+  const Variable n("n", 1, 16);
+  for (const int64_t length : {16, 5, 1, 9, 12}) {
+    const auto got = step(whole, n.bind(length));
+    const auto expected = model.run({whole.narrow(1, 0, length)});
+    REQUIRE(to_shape(got[0].current_shape()) == Shape{2, length, 4});
+    const auto a = got[0].to_vector<float>(), b = expected[0].to_vector<float>();
+    for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) < 1e-4f);
+    CHECK(largest(got[1] - expected[1]) < 1e-3);
+  }
+  CHECK(step.statistics().captures == 1);
+}
+
+TEST_CASE("what a graph cannot do with a length that is a Variable is an error") {
+  const auto error = [](const onnx::Graph& graph) {
+    const ModelFile file(test::model_of(graph));
+    onnx::Module model = file.load();
+    const Tensor x = Tensor::zeros({2, 16, 4}).narrow(1, 0, Variable("n", 1, 16).bind(7));
+    return message_of(file, [&] { model.run({x}); });
+  };
+  onnx::Graph graph = attention_graph();
+  CHECK(error(graph) == "no error");
+  graph.inputs[0].shape->at(1) = {16, ""};
+  CHECK(has(error(graph), "the input \"x\" has the shape (2,16,4)"));
+  graph = attention_graph();
+  graph.nodes[2] = operation("Add", {"n", "zeros"}, {"n1"});  // the length: no change
+  CHECK(error(graph) == "no error");
+  graph.nodes[2] = operation("Sub", {"n", "ones"}, {"n1"});
+  CHECK(has(error(graph), "is not that length"));
+  graph = attention_graph();
+  graph.initializers[3] = test::integers("split", {0, -1, 4, 1});
+  graph.initializers[4] = test::integers("joined", {-1, 4});
+  CHECK(has(error(graph), "it cannot be split or merged with others"));
+  graph = attention_graph();
+  graph.nodes.back() = operation("TopK", {"pooled", "n1"}, {"total", "where"});
+  CHECK(has(error(graph), "depends on a length that is a Variable: only sizes of tensors may"));
 }

@@ -37,12 +37,12 @@ void require_port(const Port& port, const Tensor& x, std::map<std::string, int64
   check(port.dtype == kVoid || x.dtype() == port.dtype, "onnx: the input \"", port.name, "\" is ",
         x.dtype(), ", expected ", port_text(port));
   if (!port.shape) return;
-  const Ints shape = x.shape();
+  const Ints shape = x.capacity();
   bool fits = shape.size() == port.shape->size();
   for (size_t i = 0; fits && i < shape.size(); ++i) {
     const Dimension& d = (*port.shape)[i];
     if (d.value >= 0)
-      fits = d.value == shape[i];
+      fits = d.value == shape[i] && x.node()->length(static_cast<int>(i)) == nullptr;
     else if (!d.name.empty())
       fits = names.emplace(d.name, shape[i]).first->second == shape[i];
   }

@@ -67,13 +67,81 @@ Tensor ConstantPool::get(DType dtype, const Shape& shape, std::vector<std::byte>
 bool Session::is_known(const Tensor& x) { return values_.find(x).has_value(); }
 
 HostArray Session::values_of(const Tensor& x) {
-  if (auto known = values_.find(x)) return *std::move(known);
+  if (auto known = values_.find(x)) {
+    for (HostValues& other : others_) {
+      if (lengths_.empty()) break;
+      const auto there = other.find(x);
+      check(there && there->integers == known->integers && there->reals == known->reals,
+            "a value depends on a length that is a Variable: only sizes of tensors may");
+    }
+    return *std::move(known);
+  }
   Tensor read = x;
   std::vector<std::byte> bytes(static_cast<size_t>(x.numel()) *
                                static_cast<size_t>(x.dtype().size()));
   read.to_bytes(bytes.data());
   HostArray out = host_array(bytes.data(), x.dtype(), sizes(x));
-  values_.know(x, out);
+  for (HostValues* values : {&values_, &others_[0], &others_[1]}) values->know(x, out);
+  return out;
+}
+
+// --- Lengths -------------------------------------------------------------------------------------
+
+namespace {
+
+// What length number i is taken for besides its bound: numbers that no other length has.
+int64_t other_length(int64_t bound, size_t i, size_t which) {
+  const auto number = static_cast<int64_t>(i);
+  return which == 0 ? bound - 1 - number : 1 + number;
+}
+
+HostArray one_integer(int64_t value) {
+  HostArray out(kI64, {});
+  out.integers[0] = value;
+  return out;
+}
+
+}  // namespace
+
+void Session::know_lengths(const Tensor& x) {
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const Node length = x.node()->length(axis);
+    const auto is_it = [&](const NodeRef& n) { return n.get() == length; };
+    if (length == nullptr || std::any_of(lengths_.begin(), lengths_.end(), is_it)) continue;
+    const int64_t bound = x.capacity()[static_cast<size_t>(axis)];
+    values_.know(Tensor(length), one_integer(bound));
+    for (size_t which = 0; which < others_.size(); ++which)
+      others_[which].know(Tensor(length), one_integer(other_length(bound, lengths_.size(), which)));
+    lengths_.emplace_back(length);
+  }
+}
+
+Size Session::size_of(size_t i, const HostArray& values, const HostArray& near,
+                      const HostArray& far) {
+  const int64_t value = values.integers[i];
+  if (near.integers[i] == value && far.integers[i] == value) return {value, nullptr};
+  for (size_t n = 0; n < lengths_.size(); ++n) {
+    const int64_t bound = values_.find(Tensor(lengths_[n].get()))->integers[0];
+    if (value == bound && near.integers[i] == other_length(bound, n, 0) &&
+        far.integers[i] == other_length(bound, n, 1))
+      return {value, lengths_[n].get()};
+  }
+  throw Error(
+      cat("a size depends on a length that is a Variable, and is not that length (of at "
+          "most ",
+          value, ")"));
+}
+
+std::vector<Size> Session::sizes_of(const Tensor& x) {
+  std::vector<Size> out;
+  const auto known = values_.find(x);
+  if (lengths_.empty() || !known) {
+    for (const int64_t value : values_of(x).integers) out.push_back({value, nullptr});
+    return out;
+  }
+  const auto near = others_[0].find(x), far = others_[1].find(x);
+  check(near && far, "a size depends on a length that is a Variable in a way that is not followed");
+  for (size_t i = 0; i < known->size(); ++i) out.push_back(size_of(i, *known, *near, *far));
   return out;
 }
 
@@ -113,6 +181,8 @@ Tensor Session::find(const std::string& name) const {
 
 Tensors Session::run_model(Names names) {
   frames_.clear();
+  for (const auto& [name, x] : names)
+    if (x.defined()) know_lengths(x);
   frames_.push_back({&model_.opsets, {}, {}});
   frames_.back().scopes.push_back(std::move(names));
   run_nodes(model_.graph.nodes);

@@ -1,14 +1,15 @@
 // A run of a model: its nodes become tensors, one after the other.
 #pragma once
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "tiny/onnx/call/call.h"
 #include "tiny/onnx/call/host_values.h"
 #include "tiny/onnx/format/model.h"
-#include "tiny/onnx/call/call.h"
 
 namespace tiny::onnx {
 
@@ -38,13 +39,18 @@ using Names = std::unordered_map<std::string, Tensor>;
 class Session final : public Surroundings {
  public:
   Session(const Model& model, const std::string& folder, ConstantPool& constants)
-      : model_(model), folder_(folder), constants_(constants), values_(&constants.values()) {}
+      : model_(model),
+        folder_(folder),
+        constants_(constants),
+        values_(&constants.values()),
+        others_{HostValues(&constants.values()), HostValues(&constants.values())} {}
 
   // Results of the model's graph, where these names have values.
   Tensors run_model(Names names);
 
   HostArray values_of(const Tensor& x) override;
   bool is_known(const Tensor& x) override;
+  std::vector<Size> sizes_of(const Tensor& x) override;
   Tensor constant(DType dtype, const Shape& shape, std::vector<std::byte> bytes) override;
   Tensors run(const Graph& graph, const Tensors& inputs) override;
   Tensor tensor_of(const TensorData& data) override;
@@ -58,6 +64,8 @@ class Session final : public Surroundings {
     std::vector<const Attribute*> attributes;  // of the function's call
   };
 
+  void know_lengths(const Tensor& x);
+  Size size_of(size_t i, const HostArray& values, const HostArray& near, const HostArray& far);
   Tensor find(const std::string& name) const;
   void run_nodes(const std::vector<GraphNode>& nodes);
   Tensors run_node(const GraphNode& node);
@@ -68,7 +76,11 @@ class Session final : public Surroundings {
   const Model& model_;
   const std::string& folder_;
   ConstantPool& constants_;
+  // What is known where each length of the inputs is its bound; and, to tell what depends on
+  // lengths, where they are two other numbers.
   HostValues values_;
+  std::array<HostValues, 2> others_;
+  std::vector<NodeRef> lengths_;
   std::vector<Frame> frames_;
   // Attributes of nodes in functions, under the name that the node gives them.
   std::vector<std::unique_ptr<Attribute>> renamed_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tiny/ir/build.h"
+
 namespace tiny::onnx {
 
 namespace {
@@ -95,6 +97,12 @@ std::vector<double> Call::host_reals(size_t i) const {
   return {values.integers.begin(), values.integers.end()};
 }
 
+std::vector<Size> Call::host_sizes(size_t i) const {
+  require((*this)[i].dtype().is_int(), "input ", i, " is ", (*this)[i].dtype(),
+          ", expected integers");
+  return around_.sizes_of((*this)[i]);
+}
+
 std::optional<Shape> Call::axes(size_t input, const char* attribute) const {
   if (has_attribute(attribute)) return integers(attribute);
   if (has(input)) return host_integers(input);
@@ -115,6 +123,22 @@ Tensor Call::constant(const std::vector<double>& values, const Shape& shape, DTy
 }
 
 int64_t axis_of(const Tensor& x, int64_t axis) { return normalize_axis("axis", axis, x.rank()); }
+
+Shape bounds(const std::vector<Size>& sizes) {
+  Shape out;
+  for (const Size& size : sizes) out.push_back(size.value);
+  return out;
+}
+
+Tensor limited(const Tensor& x, const std::vector<Size>& sizes) {
+  Tensor out = x;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    const Node length = sizes[static_cast<size_t>(axis)].length;
+    if (length != nullptr && out.node()->length(axis) == nullptr)
+      out = Tensor(build::limit(out.node(), axis, length));
+  }
+  return out;
+}
 
 Tensor from_front(const Tensor& index, int64_t size) {
   if (index.dtype().is_unsigned()) return index;

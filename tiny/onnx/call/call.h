@@ -14,6 +14,12 @@ namespace tiny::onnx {
 
 using Tensors = std::vector<Tensor>;
 
+// A size as the host knows it: a number, or the length that a Variable gives, of at most `value`.
+struct Size {
+  int64_t value = 0;
+  Node length = nullptr;
+};
+
 // What surrounds the nodes of a graph while they become tensors.
 class Surroundings {
  public:
@@ -22,6 +28,9 @@ class Surroundings {
   // an Error while a Jit captures.
   virtual HostArray values_of(const Tensor& x) = 0;
   virtual bool is_known(const Tensor& x) = 0;  // on the host
+  // The same for integers, each of which may also be the length of an input's axis. Error for what
+  // depends on a length in another way.
+  virtual std::vector<Size> sizes_of(const Tensor& x) = 0;
   // A tensor of host values; the same one for the same values.
   virtual Tensor constant(DType dtype, const Shape& shape, std::vector<std::byte> bytes) = 0;
   // Results of a graph inside of an attribute, which sees the names around the node.
@@ -67,6 +76,7 @@ class Call {
   // Values of an input on the host.
   Shape host_integers(size_t i) const;
   std::vector<double> host_reals(size_t i) const;
+  std::vector<Size> host_sizes(size_t i) const;
   // Axes that older versions give as an attribute, newer ones as an input.
   std::optional<Shape> axes(size_t input, const char* attribute = "axes") const;
 
@@ -93,6 +103,11 @@ class Call {
 // --- What several groups use ---------------------------------------------------------------------
 
 inline Shape sizes(const Tensor& x) { return to_shape(x.shape()); }
+// The same with its bound for an axis whose length is a Variable.
+inline Shape bounds(const Tensor& x) { return to_shape(x.capacity()); }
+// x, of whose axes only so many elements count as the sizes say; those that are numbers are whole.
+Tensor limited(const Tensor& x, const std::vector<Size>& sizes);
+Shape bounds(const std::vector<Size>& sizes);
 // The axis counted from the front. Error, as of Tensor's functions.
 int64_t axis_of(const Tensor& x, int64_t axis);
 // `index` with `size` added where it is negative.

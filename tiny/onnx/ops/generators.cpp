@@ -35,17 +35,29 @@ Number number_of(const HostArray& x) {
 }
 
 Tensors constant_of_shape(Call& c) {
-  const Shape shape = c.host_integers(0);
+  const std::vector<Size> wanted = c.host_sizes(0);
+  const Shape shape = bounds(wanted);
   const Attribute* a = c.find("value");
-  if (a == nullptr || !a->tensor) return {Tensor::zeros(shape)};
+  if (a == nullptr || !a->tensor) return {limited(Tensor::zeros(shape), wanted)};
   const HostArray value = c.around().values_of(c.around().tensor_of(*a->tensor));
-  return {Tensor::full(shape, number_of(value), value.dtype)};
+  return {limited(Tensor::full(shape, number_of(value), value.dtype), wanted)};
 }
 
 Tensors range(Call& c) {
   const DType dtype = c[0].dtype();
   const auto number = [&](size_t i) { return number_of(c.around().values_of(c[i])); };
-  const Number start = number(0), stop = number(1), step = number(2);
+  const Number start = number(0), step = number(2);
+  if (dtype.is_int()) {
+    // Up to a length that a Variable gives.
+    const std::vector<Size> stop = c.host_sizes(1);
+    c.require(stop.size() == 1, "the limit has ", stop.size(), " values, expected one");
+    if (stop[0].length != nullptr) {
+      c.require(start.integer() == 0 && step.integer() == 1, "from ", start.integer(), " by ",
+                step.integer(), " to a length that is a Variable: only from 0 by 1");
+      return {limited(Tensor::arange(0, stop[0].value, 1, dtype), stop)};
+    }
+  }
+  const Number stop = number(1);
   if (!dtype.is_float()) return {Tensor::arange(start, stop, step, dtype)};
   // As many as ceil((stop - start) / step), of products: sums would add up their errors.
   c.require(step.real() != 0, "the step is 0");

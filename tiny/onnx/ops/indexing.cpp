@@ -21,6 +21,9 @@ Shape joined(std::initializer_list<Ints> parts) {
 Tensors gather(Call& c) {
   const Tensor &x = c[0], &index = c[1];
   const auto axis = static_cast<size_t>(axis_of(x, c.integer("axis", 0)));
+  // Rows of a table for indices of any shape, also of a length that is a Variable.
+  if (axis == 0 && x.rank() == 2 && index.rank() > 0)
+    return {x.embedding(from_front(index, x.size(0)))};
   const Shape shape = sizes(x);
   const Shape result =
       joined({Ints(shape).first(axis), index.shape(), Ints(shape).subspan(axis + 1)});

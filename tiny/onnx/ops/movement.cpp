@@ -8,9 +8,10 @@ namespace tiny::onnx {
 
 namespace {
 
-// Sizes of an axis as a value: those that a Variable gives are values already.
+// A length that a Variable gives is a value of the graph.
 Tensors shape_of(Call& c) {
-  const Shape shape = sizes(c[0]);
+  const Tensor& x = c[0];
+  const Shape shape = bounds(x);
   const auto rank = static_cast<int64_t>(shape.size());
   const auto bound = [&](const char* name, int64_t otherwise) {
     const int64_t at = c.integer(name, otherwise);
@@ -18,20 +19,28 @@ Tensors shape_of(Call& c) {
   };
   const int64_t start = bound("start", 0), end = bound("end", rank);
   if (end <= start) return {c.constant(Shape())};
-  return {c.constant(Shape(shape.begin() + start, shape.begin() + end))};
+  if (x.node()->lengths == nullptr)
+    return {c.constant(Shape(shape.begin() + start, shape.begin() + end))};
+  Tensors parts;
+  for (int64_t i = start; i < end; ++i) {
+    const Node length = x.node()->length(static_cast<int>(i));
+    parts.push_back(length != nullptr ? Tensor(length).reshape({1})
+                                      : Tensor::full({1}, shape[static_cast<size_t>(i)], kI64));
+  }
+  return {Tensor::cat(parts)};
 }
 
 Tensors size_of(Call& c) { return {c.constant(Shape{c[0].numel()}, Shape())}; }
 
 Tensors reshape(Call& c) {
   const Tensor& x = c[0];
-  Shape shape = c.has_attribute("shape") ? c.integers("shape") : c.host_integers(1);
+  Shape shape = c.has_attribute("shape") ? c.integers("shape") : bounds(c.host_sizes(1));
   const bool copies = c.integer("allowzero", 0) == 0;  // 0 is the size of x
   for (size_t i = 0; i < shape.size() && copies; ++i) {
     if (shape[i] != 0) continue;
     c.require(i < static_cast<size_t>(x.rank()), "shape ", to_text(shape), " copies an axis that ",
-              to_text(x.shape()), " lacks");
-    shape[i] = x.shape()[i];
+              to_text(x.capacity()), " lacks");
+    shape[i] = x.capacity()[i];
   }
   return {x.reshape(shape)};
 }
@@ -51,7 +60,8 @@ Tensors squeeze(Call& c) {
   const auto axes = c.axes(1);
   if (!axes) return {x.squeeze()};
   for (const int64_t axis : *axes)
-    c.require(x.size(axis) == 1, "axis ", axis, " of ", to_text(x.shape()), " is no single one");
+    c.require(x.capacity()[static_cast<size_t>(axis_of(x, axis))] == 1, "axis ", axis, " of ",
+              to_text(x.capacity()), " is no single one");
   return {x.squeeze(*axes)};
 }
 
@@ -66,7 +76,7 @@ Tensors unsqueeze(Call& c) {
     c.require(size == 0, "axis ", axis, " is named twice");
     size = 1;
   }
-  const Shape from = sizes(x);
+  const Shape from = bounds(x);
   auto next = from.begin();
   for (int64_t& size : shape)
     if (size == 0)
@@ -105,7 +115,7 @@ Tensors split(Call& c) {
 
 // One axis of x[start:end:step]; a step below 0 goes backwards, as in Python.
 Tensor slice_axis(const Tensor& x, int64_t axis, int64_t start, int64_t end, int64_t step) {
-  const int64_t size = x.size(axis);
+  const int64_t size = x.capacity()[static_cast<size_t>(axis)];
   if (start < 0) start = std::max<int64_t>(start + size, step < 0 ? -1 : 0);
   if (end < 0) end = end < -size ? -1 : end + size;
   const auto bounds = [&](int64_t a, int64_t b, int64_t by) {
@@ -128,11 +138,38 @@ Tensor slice_axis(const Tensor& x, int64_t axis, int64_t start, int64_t end, int
   return x.flip(axis).slice(a, b, by);
 }
 
+struct SliceRange {
+  int64_t start;
+  Size end;
+  int64_t step;
+};
+
+// An axis up to a length that a Variable gives, or one of such a length as a whole.
+Tensor sliced(Call& c, const Tensor& x, int64_t axis, const SliceRange& range) {
+  const int64_t size = x.capacity()[static_cast<size_t>(axis)];
+  const Node own = x.node()->length(static_cast<int>(axis)), wanted = range.end.length;
+  if (own == nullptr && wanted == nullptr)
+    return slice_axis(x, axis, range.start, range.end.value, range.step);
+  const bool is_whole = own == wanted || (wanted == nullptr && range.end.value >= size);
+  c.require(range.start == 0 && range.step == 1 && (own == nullptr || is_whole), "axis ", axis,
+            " of ", to_text(x.capacity()),
+            " with a length that is a Variable: only all of it can be taken");
+  if (own != nullptr) return x;
+  c.require(wanted->vmax <= size, "a length of at most ", wanted->vmax, " of ", size, " elements");
+  std::vector<Size> sizes(static_cast<size_t>(x.rank()));
+  sizes[static_cast<size_t>(axis)] = range.end;
+  return limited(x.narrow(axis, 0, range.end.value), sizes);
+}
+
 Tensors slice(Call& c) {
   Tensor x = c[0];
   const bool is_old = c.opset() < 10;
   const Shape starts = is_old ? c.integers("starts") : c.host_integers(1);
-  const Shape ends = is_old ? c.integers("ends") : c.host_integers(2);
+  std::vector<Size> ends;
+  if (is_old)
+    for (const int64_t end : c.integers("ends")) ends.push_back({end, nullptr});
+  else
+    ends = c.host_sizes(2);
   Shape axes(starts.size()), steps(starts.size(), 1);
   std::iota(axes.begin(), axes.end(), 0);
   if (is_old)
@@ -147,14 +184,17 @@ Tensors slice(Call& c) {
   for (size_t i = 0; i < starts.size(); ++i) {
     c.require(steps[i] != 0, "a step is 0");
     const int64_t axis = axis_of(x, axes[i]);
-    x = slice_axis(x, axis, starts[i], ends[i], steps[i]);
+    x = sliced(c, x, axis, {starts[i], ends[i], steps[i]});
   }
   return {x};
 }
 
 Tensors expand(Call& c) {
-  const Shape shape = broadcast("Expand", c[0].shape(), c.host_integers(1));
-  return {c[0].expand(shape)};
+  std::vector<Size> wanted = c.host_sizes(1);
+  const Tensor& x = c[0];
+  const Shape shape = broadcast("Expand", x.capacity(), bounds(wanted));
+  wanted.insert(wanted.begin(), shape.size() - wanted.size(), Size());
+  return {limited(x.expand(shape), wanted)};
 }
 
 Tensors tile(Call& c) {

@@ -72,7 +72,7 @@ Tensors layer_normalization(Call& c) {
   Shape axes(static_cast<size_t>(x.rank() - axis));
   std::iota(axes.begin(), axes.end(), axis);
   const double eps = c.real("epsilon", 1e-5f);
-  const Shape last(x.shape().begin() + axis, x.shape().end());
+  const Shape last(x.capacity().begin() + axis, x.capacity().end());
   const bool is_plain = same(c[1].shape(), last) && (!c.has(2) || same(c[2].shape(), last)) &&
                         !c.wants(1) && !c.wants(2);
   if (is_plain) return {layer_norm(x, last, c[1], c.optional(2), eps)};

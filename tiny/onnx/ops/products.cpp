@@ -94,8 +94,7 @@ class Equation {
     std::string out;
     for (size_t i = 0; i < term.size(); ++i) {
       if (term[i] != '.') {
-        call_.require(is_letter(term[i]), "'", term[i],
-                      "' in the equation is no letter");
+        call_.require(is_letter(term[i]), "'", term[i], "' in the equation is no letter");
         out += name(term[i]);
         continue;
       }
