@@ -17,16 +17,15 @@
 // they are in later calls.
 //
 // Tensors that the function reaches from outside (weights, moments, data) are read where they are;
-// what it assigns to them is assigned by each replay, and computed with the results. On the CPU what
-// is made of such tensors alone, like weights that are packed for products, is made again only when
-// they have changed. Random numbers
-// go on: each replay takes the next part of the stream. What would make a replay differ from a call
-// is an Error that says what to do: arguments of another shape, dtype or device, one tensor given
-// twice or also assigned to, a value read on the host in the function, data made from host values
-// in it, a tensor from outside that was replaced by another, tensors made inside that outlive the
-// call (gradients as well: micro-steps that add up are one function, with the optimizer's step; a
-// cache has its full size and memory of its own before). Plain C++ values that the function reads
-// are those of the second call for ever.
+// what it assigns to them is assigned by each replay, and computed with the results. On the CPU
+// what is made of such tensors alone, like weights that are packed for products, is made again only
+// when they have changed. Random numbers go on: each replay takes the next part of the stream. What
+// would make a replay differ from a call is an Error that says what to do: arguments of another
+// shape, dtype or device, one tensor given twice or also assigned to, a value read on the host in
+// the function, data made from host values in it, a tensor from outside that was replaced by
+// another, tensors made inside that outlive the call (gradients as well: micro-steps that add up
+// are one function, with the optimizer's step; a cache has its full size and memory of its own
+// before). Plain C++ values that the function reads are those of the second call for ever.
 //
 // JIT=0 calls the function each time; JIT=2 replays a plain list of launches where the device has
 // graphs; JIT_CHECK=1 compares each replay with a call.

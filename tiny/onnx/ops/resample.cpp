@@ -25,26 +25,27 @@ struct ResizeMode {
   bool excludes_outside, antialias;
 };
 
-// Where in the input the element i of the result lies.
+// Where in the input the element i of the result lies. In f32, as others compute it: which one is
+// nearest depends on the last bit where two are as near.
 double source_coordinate(const ResizeMode& mode, const AxisChange& a, int64_t i) {
-  const auto x = static_cast<double>(i), size = static_cast<double>(a.size),
-             from = static_cast<double>(a.from);
-  if (mode.coordinates == "asymmetric") return x / a.scale;
+  const auto x = static_cast<float>(i), size = static_cast<float>(a.size),
+             from = static_cast<float>(a.from), scale = static_cast<float>(a.scale);
+  if (mode.coordinates == "asymmetric") return x / scale;
   // The corner of a size that is no whole number, as the standard's examples have it.
   if (mode.coordinates == "align_corners")
-    return a.size == 1 ? 0 : x * (from - 1) / (from * a.scale - 1);
-  if (mode.coordinates == "pytorch_half_pixel") return a.size > 1 ? (x + 0.5) / a.scale - 0.5 : 0;
-  if (mode.coordinates == "tf_half_pixel_for_nn") return (x + 0.5) / a.scale;
-  if (mode.coordinates == "tf_crop_and_resize")
-    return a.size > 1
-               ? a.roi_begin * (from - 1) + x * (a.roi_end - a.roi_begin) * (from - 1) / (size - 1)
-               : 0.5 * (a.roi_begin + a.roi_end) * (from - 1);
-  if (mode.coordinates == "half_pixel_symmetric") {
-    const double adjustment = size / (a.scale * from);
-    const double center = from / 2;
-    return center * (1 - adjustment) + (x + 0.5) / a.scale - 0.5;
+    return a.size == 1 ? 0 : x * (from - 1) / (from * scale - 1);
+  if (mode.coordinates == "pytorch_half_pixel") return a.size > 1 ? (x + 0.5f) / scale - 0.5f : 0;
+  if (mode.coordinates == "tf_half_pixel_for_nn") return (x + 0.5f) / scale;
+  if (mode.coordinates == "tf_crop_and_resize") {
+    const auto begin = static_cast<float>(a.roi_begin), end = static_cast<float>(a.roi_end);
+    return a.size > 1 ? begin * (from - 1) + x * (end - begin) * (from - 1) / (size - 1)
+                      : 0.5f * (begin + end) * (from - 1);
   }
-  return (x + 0.5) / a.scale - 0.5;
+  if (mode.coordinates == "half_pixel_symmetric") {
+    const float adjustment = size / (scale * from), center = from / 2;
+    return center * (1 - adjustment) + (x + 0.5f) / scale - 0.5f;
+  }
+  return (x + 0.5f) / scale - 0.5f;
 }
 
 int64_t nearest_index(const std::string& how, double x) {
@@ -69,7 +70,12 @@ struct Taps {
 };
 
 Taps taps_at(const ResizeMode& mode, const AxisChange& a, double x) {
-  if (mode.kind == "nearest") return {{nearest_index(mode.nearest, x)}, {1}};
+  if (mode.kind == "nearest") {
+    // Version 10 takes the next element where there are fewer than before.
+    const std::string& how =
+        mode.nearest == "simple" ? (a.scale < 1 ? "ceil" : "floor") : mode.nearest;
+    return {{nearest_index(how, x)}, {1}};
+  }
   const bool is_cubic = mode.kind == "cubic";
   // A smaller result is smoothed by a wider filter.
   const double stretch = mode.antialias && a.scale < 1 ? 1 / a.scale : 1;
@@ -121,7 +127,7 @@ ResizeMode resize_mode(Call& c) {
   const bool is_old = c.opset() < 11;
   ResizeMode mode{c.text("mode", "nearest"),
                   c.text("coordinate_transformation_mode", is_old ? "asymmetric" : "half_pixel"),
-                  c.text("nearest_mode", is_old ? "floor" : "round_prefer_floor"),
+                  c.text("nearest_mode", is_old ? "simple" : "round_prefer_floor"),
                   c.real("cubic_coeff_a", -0.75),
                   c.real("extrapolation_value", 0),
                   c.integer("exclude_outside", 0) != 0,
@@ -440,10 +446,70 @@ Tensors roi_align(Call& c) {
   return {terms.sum({-2, -1}) / c.constant(counts, {rois, 1, 1, 1}, x.dtype())};
 }
 
+// Of each bin of a box the elements that lie in it, as many as in the largest; of an empty one
+// none.
+struct BoxBins {
+  std::vector<Shape> elements;
+  int64_t most = 1;
+};
+
+// Corners are rounded to elements, both included, in f32 as others do; R. Girshick, "Fast R-CNN",
+// arXiv 1504.08083.
+BoxBins box_bins(const RoiSettings& s, const std::vector<double>& rois) {
+  BoxBins out;
+  const auto bound = [](float v, int64_t size) {
+    return std::clamp<int64_t>(static_cast<int64_t>(v), 0, size);
+  };
+  for (size_t at = 0; at < rois.size(); at += 5) {
+    const auto corner = [&](size_t i) {
+      return std::round(static_cast<float>(rois[at + i]) * static_cast<float>(s.scale));
+    };
+    const float bin_w = std::max(corner(3) - corner(1) + 1, 1.0f) / static_cast<float>(s.out_width);
+    const float bin_h =
+        std::max(corner(4) - corner(2) + 1, 1.0f) / static_cast<float>(s.out_height);
+    for (int64_t row = 0; row < s.out_height; ++row)
+      for (int64_t column = 0; column < s.out_width; ++column) {
+        const auto r = static_cast<float>(row), k = static_cast<float>(column);
+        Shape elements;
+        for (int64_t y = bound(std::floor(r * bin_h) + corner(2), s.height);
+             y < bound(std::ceil((r + 1) * bin_h) + corner(2), s.height); ++y)
+          for (int64_t x = bound(std::floor(k * bin_w) + corner(1), s.width);
+               x < bound(std::ceil((k + 1) * bin_w) + corner(1), s.width); ++x)
+            elements.push_back(y * s.width + x);
+        out.most = std::max(out.most, std::ssize(elements));
+        out.elements.push_back(std::move(elements));
+      }
+  }
+  return out;
+}
+
+Tensors max_roi_pool(Call& c) {
+  const Tensor& x = c[0];
+  const Shape shape = sizes(x), pooled = c.integers("pooled_shape");
+  c.require(shape.size() == 4 && pooled.size() == 2 && c[1].rank() == 2 && c[1].size(1) == 5,
+            "bins ", to_text(pooled), " of boxes ", to_text(c[1].shape()), " in ", to_text(shape));
+  const RoiSettings s{shape[2], shape[3], pooled[0], pooled[1], 0, c.real("spatial_scale", 1), 0};
+  const BoxBins bins = box_bins(s, c.host_reals(1));
+  const int64_t rois = c[1].size(0), each = pooled[0] * pooled[1] * bins.most;
+  Shape indices;
+  std::vector<double> is_empty;
+  for (const Shape& elements : bins.elements) {
+    is_empty.push_back(elements.empty() ? 1 : 0);
+    for (int64_t i = 0; i < bins.most; ++i)  // the first one again where there are fewer
+      indices.push_back(elements.empty() ? 0 : elements[i < std::ssize(elements) ? i : 0]);
+  }
+  const Tensor picture =
+      x.index_select(0, c[1].select(1, 0).to(kI64)).reshape({rois, shape[1], -1});
+  const Tensor index = c.constant(indices, {rois, 1, each}).expand({rois, shape[1], each});
+  const Tensor best =
+      picture.gather(2, index).reshape({rois, shape[1], pooled[0], pooled[1], bins.most}).max(-1);
+  return {where(c.constant(is_empty, {rois, 1, pooled[0], pooled[1]}, kF32) > 0, 0, best)};
+}
+
 constexpr Operator kResample[] = {
     {"AffineGrid", 20, kFloats, affine_grid}, {"GridSample", 16, kFloats, grid_sample},
-    {"Resize", 10, kNumbers, resize},         {"RoiAlign", 10, kFloats, roi_align},
-    {"Upsample", 7, kNumbers, resize},
+    {"MaxRoiPool", 1, kFloats, max_roi_pool}, {"Resize", 10, kNumbers, resize},
+    {"RoiAlign", 10, kFloats, roi_align},     {"Upsample", 7, kNumbers, resize},
 };
 
 }  // namespace

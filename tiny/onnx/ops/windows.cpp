@@ -194,6 +194,68 @@ Tensors conv_transpose(Call& c) {
   return {c.has(2) ? out + along_axis(c[2], 1, x.rank()) : out};
 }
 
+// Positions (N, groups of offsets, taps, places) along a spatial axis: those of a plain convolution
+// and the offsets (N, groups of offsets, taps, 2, places...).
+Tensor deformed_positions(const Tensor& offset, const Windows& w, size_t axis) {
+  const int64_t rows = w.kernel[0], columns = w.kernel[1], height = w.results[0],
+                width = w.results[1];
+  const auto line = [](int64_t count, int64_t step, Shape shape) {
+    return (Tensor::arange(count) * step).reshape(shape);
+  };
+  const Tensor taps = axis == 0 ? line(rows, w.dilations[0], {1, 1, rows, 1, 1, 1})
+                                : line(columns, w.dilations[1], {1, 1, 1, columns, 1, 1});
+  const Tensor places = axis == 0 ? line(height, w.strides[0], {1, 1, 1, 1, height, 1})
+                                  : line(width, w.strides[1], {1, 1, 1, 1, 1, width});
+  const Tensor moved = offset.select(3, static_cast<int64_t>(axis))
+                           .reshape({offset.size(0), offset.size(1), rows, columns, height, width});
+  return (moved + (taps + places - w.pads[axis].before).to(offset.dtype()))
+      .reshape({offset.size(0), offset.size(1), rows * columns * height * width});
+}
+
+// The elements of x (N, groups, channels, height * width) at fractional positions, from the four
+// around each; those outside are zero.
+Tensor between_elements(const Tensor& x, const Tensor& y_at, const Tensor& x_at, Ints spatial) {
+  const Tensor top = y_at.floor(), left = x_at.floor();
+  const Tensor down = y_at - top, right = x_at - left;
+  Tensor out;
+  for (int corner = 0; corner < 4; ++corner) {
+    const Tensor row = corner < 2 ? top : top + 1, column = corner % 2 == 0 ? left : left + 1;
+    const Tensor weight = (corner < 2 ? 1 - down : down) * (corner % 2 == 0 ? 1 - right : right);
+    const auto inside = [](const Tensor& at, int64_t size) {
+      return logical_and(at >= 0, at <= static_cast<double>(size - 1));
+    };
+    const Tensor is_inside = logical_and(inside(row, spatial[0]), inside(column, spatial[1]));
+    const Tensor flat =
+        where(is_inside, row * static_cast<double>(spatial[1]) + column, 0).to(kI64);
+    const Tensor index = flat.unsqueeze(2).expand({x.size(0), x.size(1), x.size(2), flat.size(2)});
+    const Tensor term = x.gather(3, index) * where(is_inside, weight, 0).unsqueeze(2);
+    out = out.defined() ? out + term : term;
+  }
+  return out;  // (N, groups, channels, positions)
+}
+
+// J. Dai et al., "Deformable convolutional networks", arXiv 1703.06211, with masks of X. Zhu et
+// al., arXiv 1811.11168. Of two spatial axes.
+Tensors deform_conv(Call& c) {
+  const Tensor &x = c[0], &weight = c[1];
+  const Shape shape = sizes(x);
+  const Windows w = windows_of(c, x, kernel_of(weight));
+  const int64_t groups = c.integer("group", 1), offsets = c.integer("offset_group", 1);
+  c.require(shape.size() == 4 && shape[1] % offsets == 0 && shape[1] % groups == 0, offsets,
+            " groups of offsets and ", groups, " of channels in ", to_text(shape));
+  const int64_t taps = numel(w.kernel), places = numel(w.results), n = shape[0];
+  const Tensor offset = c[2].reshape({n, offsets, taps, 2, w.results[0], w.results[1]});
+  Tensor columns = between_elements(x.reshape({n, offsets, shape[1] / offsets, -1}),
+                                    deformed_positions(offset, w, 0),
+                                    deformed_positions(offset, w, 1), Ints(shape).subspan(2));
+  if (c.has(4)) columns = columns * c[4].reshape({n, offsets, 1, taps * places});
+  const int64_t in = shape[1] / groups * taps, out = weight.size(0) / groups;
+  const Tensor sums = weight.reshape({groups, out, in})
+                          .matmul(columns.reshape({n, groups, in, places}))
+                          .reshape({n, groups * out, w.results[0], w.results[1]});
+  return {c.has(3) ? sums + along_axis(c[3], 1, 4) : sums};
+}
+
 // --- Pools ---------------------------------------------------------------------------------------
 
 // x (N, C, spatial...) as windows (N, C, results..., kernel...).
@@ -410,6 +472,7 @@ constexpr Operator kWindows[] = {
     {"Col2Im", 18, kAll, col2im},
     {"Conv", 1, kFloats, conv},
     {"ConvTranspose", 1, kFloats, conv_transpose},
+    {"DeformConv", 19, kFloats, deform_conv},
     {"GlobalAveragePool", 1, kFloats, global_average_pool},
     {"GlobalLpPool", 2, kFloats, global_lp_pool},
     {"GlobalMaxPool", 1, kFloats, global_max_pool},
