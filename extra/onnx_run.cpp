@@ -54,7 +54,7 @@ std::vector<Tensor> make_inputs(const onnx::Module& model, const std::string& fi
                                 const Sizes& sizes) {
   const auto given = file.empty() ? std::map<std::string, Tensor>() : load_npz(file);
   for (const auto& [name, x] : given) {
-    const auto is_it = [&](const onnx::Port& port) { return port.name == name; };
+    const auto is_it = [&key = name](const onnx::Port& port) { return port.name == key; };
     check(std::any_of(model.inputs().begin(), model.inputs().end(), is_it), "--inputs: ", file,
           ": the model has no input ", name);
   }

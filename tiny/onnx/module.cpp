@@ -165,7 +165,7 @@ std::map<std::string, Tensor> Module::run(const std::map<std::string, Tensor>& i
     require_port(port, at == inputs.end() ? Tensor() : at->second, named_sizes);
   }
   for (const auto& [name, x] : inputs) {
-    const auto is_it = [&](const ValueInfo& info) { return info.name == name; };
+    const auto is_it = [&key = name](const ValueInfo& info) { return info.name == key; };
     const auto& all = state_->model.graph.inputs;
     check(std::any_of(all.begin(), all.end(), is_it), "onnx: the model has no input \"", name,
           "\"");
