@@ -167,6 +167,22 @@ TEST_CASE(
         Reals{5, 7, 13, 15, 5, 6, 9, 10});
 }
 
+TEST_CASE("depthwise convolutions of ONNX with strides are those of conv2d") {
+  for (const int64_t width : {7, 8})
+    for (const int64_t kernel : {1, 2, 3, 5})
+      for (const int64_t after : {0, 1, 2}) {
+        const Tensor x = random({2, 3, 9, width}), w = random({3, 1, kernel, kernel});
+        const Tensor b = random({3});
+        const Tensor padded = x.pad({{0, 0}, {0, 0}, {2, 1}, {1, after}});
+        const std::vector<onnx::Attribute> form{attribute("pads", Shape{2, 1, 1, after}),
+                                                attribute("strides", Shape{1, 2}),
+                                                attribute("group", 3)};
+        INFO(width, " ", kernel, " ", after);
+        CHECK(difference(run(11, "Conv", {x, w, b}, form)[0],
+                         conv2d(padded, w, b, {.stride = {1, 2}, .groups = 3})) < 1e-5);
+      }
+}
+
 TEST_CASE("resizing in versions of ONNX that differ") {
   const Tensor x = Tensor::from({1.0f, 2.0f, 3.0f, 4.0f}, {1, 1, 1, 4});
   const auto scales = [](float s) { return Tensor::from({1.0f, 1.0f, 1.0f, s}); };
