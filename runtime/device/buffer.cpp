@@ -257,16 +257,22 @@ void* Buffer::data() {
   return memory_->data;
 }
 
+namespace {
+
+void note_change(const Buffer& owner) {
+  if (const auto memory = owner.memory().lock()) ++memory->changes;
+}
+
+}  // namespace
+
 std::shared_ptr<Buffer> Buffer::move_memory() {
   data();
   auto to = whole_ ? std::make_shared<Buffer>(whole_, offset_, dtype_, size_)
                    : std::make_shared<Buffer>(name_, dtype_, size_);
   to->label = label;
   to->owner = owner;
-  if (memory_) {
-    pool().hand_over(*memory_, to.get());
-    ++memory_->changes;
-  }
+  note_change(whole_ ? *whole_ : *this);
+  if (memory_) pool().hand_over(*memory_, to.get());
   to->memory_ = std::exchange(memory_, nullptr);
   moved_ = true;
   return to;
@@ -274,8 +280,9 @@ std::shared_ptr<Buffer> Buffer::move_memory() {
 
 void Buffer::upload(const void* from) {
   const HostSpan span("upload");
-  if (memory_) ++memory_->changes;
-  device_->upload(data(), from, bytes());
+  void* to = data();
+  note_change(whole_ ? *whole_ : *this);
+  device_->upload(to, from, bytes());
 }
 
 void Buffer::download(void* to) {
