@@ -94,9 +94,10 @@ SANITIZE := $(filter -fsanitize=%,$(OPTIMIZE_$(CONFIG)))
 LAUNCHER := $(if $(shell command -v ccache),env CCACHE_PCH_EXTSUM=1 \
   CCACHE_SLOPPINESS=$(CCACHE_SLOPPINESS)$(comma)pch_defines$(comma)time_macros ccache)
 PCH ?= $(if $(SANITIZE),0,1)
-# Neighbours in a folder are compiled as one source: most of a compiler's time goes to headers and
-# templates that they share. Each of those left alone has a name that a neighbour has as well.
-UNITY ?= 5
+# Neighbours in a folder, which has no more than 16 files, are compiled as one source: most of a
+# compiler's time goes to headers and templates that they share, and five at a time took an eighth
+# more. Each of those left alone has a name that a neighbour has as well.
+UNITY ?= 16
 ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp runtime/schedule/order.cpp \
   tiny/nn/loss.cpp tiny/models/generate.cpp $(addprefix tiny/models/tokenizers/,read_steps.cpp write_gguf.cpp) \
   $(addprefix tiny/models/files/formats/,gguf_writer.cpp shard_index.cpp)

@@ -27,7 +27,7 @@ constexpr uint64_t kMinItemBytes = 13, kMinTensorBytes = 24;
 // A name as an error shows it: a line that is not too long.
 std::string shown(std::string name) {
   constexpr size_t kShown = 80;
-  if (name.size() > kShown) name = name.substr(0, kShown) + "...";
+  if (name.size() > kShown) name.replace(kShown, std::string::npos, "...");
   for (char& c : name)
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
   return name;
