@@ -16,7 +16,6 @@
 #include <span>
 
 #include "codegen/kernel/choice.h"
-#include "codegen/proof/prove.h"
 #include "codegen/target/source.h"
 
 namespace tiny {
@@ -122,11 +121,5 @@ std::optional<Choice> choose_window_options(Node sink, const Target& target,
 std::optional<Choice> choose_window_options(Node sink, const Target& target, double time);
 // The options of all plans that fit.
 std::vector<Choice> window_choices(Node sink, const Target& target);
-
-// Whether no thread fills what another may still read, and what is read has arrived.
-Finding prove_schedule(const StageSchedule& schedule);
-
-// Whether every element that a thread reads from a stage was put there, by one thread.
-std::vector<Finding> prove_stages(Node sink);
 
 }  // namespace tiny

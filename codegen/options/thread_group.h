@@ -3,7 +3,8 @@
 #pragma once
 #include <span>
 
-#include "codegen/proof/prove.h"
+#include "codegen/kernel/finding.h"
+#include "tiny/ir/node.h"
 #include "tiny/ir/sizes.h"
 
 namespace tiny {

@@ -7,12 +7,12 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
-#include "codegen/options/stage.h"
 #include "codegen/options/thread_group.h"
 #include "codegen/proof/access_order.h"
 #include "codegen/proof/claims/bounds.h"
 #include "codegen/proof/mixed_radix.h"
 #include "codegen/proof/solver/smt.h"
+#include "codegen/proof/stages.h"
 #include "codegen/proof/writes.h"
 #include "codegen/wgmma/pipeline.h"
 #include "tiny/base/error.h"

@@ -6,22 +6,12 @@
 #include <map>
 #include <string>
 
+#include "codegen/kernel/finding.h"
 #include "codegen/proof/claims/claim.h"
 #include "codegen/proof/solver/smt.h"
 #include "codegen/target/target.h"
 
 namespace tiny {
-
-// Never mixed up: Wrong comes with a counterexample that the machine's arithmetic confirms, and
-// Unproved says nothing about the kernel.
-enum class Verdict : uint8_t { Proved, Unproved, Wrong };
-enum class Method : uint8_t { Bounds, Walk, Solver, None };
-
-struct Finding {
-  Verdict verdict = Verdict::Proved;
-  Method method = Method::Bounds;
-  std::string text;  // the fault, or the claim that could not be settled
-};
 
 struct ProofSettings {
   int64_t steps = kSolverSteps;  // of the solver that a kernel may take

@@ -5,7 +5,7 @@
 #pragma once
 #include <vector>
 
-#include "codegen/proof/prove.h"
+#include "codegen/kernel/finding.h"
 #include "codegen/wgmma/tile.h"
 
 namespace tiny {

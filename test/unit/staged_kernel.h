@@ -9,6 +9,7 @@
 
 #include "codegen/lower.h"
 #include "codegen/options/stage.h"
+#include "codegen/proof/prove.h"
 #include "runtime/device/buffer.h"
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"

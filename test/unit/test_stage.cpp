@@ -10,6 +10,7 @@
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "codegen/passes/passes.h"
+#include "codegen/proof/stages.h"
 #include "devices/cuda/cuda.h"
 #include "runtime/device/buffer.h"
 #include "runtime/realize/realize.h"
