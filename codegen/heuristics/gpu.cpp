@@ -77,7 +77,7 @@ class PoolingTuner : GpuTuner {
       if (reduced * lanes_ <= kElements && blocks >= kBlocks * lanes_) break;
     vector(v, rest);
     if (down >= 0 && lanes_ == 1) several_windows(down, rest);
-    spread(merge(rest), kBlock);
+    spread(merged(rest), kBlock);
   }
 
   // The range along which windows that follow one another share elements; -1 for none.
@@ -280,7 +280,7 @@ class RowTuner : GpuTuner {
     const int64_t vectors = iterations(set) / lanes_;
     vector(v, set);
     if (threads == 0) threads = row_threads(vectors, rows, held);
-    const int flat = merge(set);
+    const int flat = merged(set);
     if (flat < 0) return;  // a vector is all of it
     const int64_t each = ceil_div(extent(range(flat)), threads);
     held_ |= held && 2 * each * lanes_ >= kWantedOfHeld;

@@ -12,8 +12,6 @@ class GpuTuner : protected Tuner {
   GpuTuner(Node sink, const Target& target) : Tuner(sink, target) {}
 
  protected:
-  using Ids = std::vector<int>;
-
   static constexpr int64_t kBlock = 256;  // threads of a block where nothing asks for more or less
 
   bool has_reductions() const;
@@ -34,8 +32,6 @@ class GpuTuner : protected Tuner {
   int split(int id, int64_t amount);
   // The range with as many iterations as there are threads, those beyond its end gated off.
   int widened(int id, int64_t threads);
-  // One range for all of them, the last one fastest; -1 for none.
-  int merge(const Ids& ids);
   // The range over threads and blocks: `threads` neighbouring iterations to a block.
   void spread(int id, int64_t threads);
   static int element_size(const Access& a);
@@ -63,21 +59,16 @@ class GpuTuner : protected Tuner {
 // Shared by the heuristics for kernels with stages in shared memory: copies into stages, fragments.
 class StagingTuner : protected Tuner {
  protected:
-  using Ids = std::vector<int>;
   static constexpr int64_t kLanes = 4;  // elements of a vector
 
   StagingTuner(Node sink, const Target& target) : Tuner(sink, target) {}
 
-  // Of a range, 1 where there is none; of all of these together.
-  int64_t size(int id) const { return id >= 0 && range(id) ? extent(range(id)) : 1; }
-  int64_t size(const Ids& ids) const;
+  using Tuner::size;
+  int64_t size(const Ids& ids) const;  // of all together
 
   // The last `amount` iterations of a range as one of their own; -1 for a single one, and `id`
   // where nothing is left.
   int cut(int& id, int64_t amount);
-
-  // One range of all that there are, the last of which is innermost.
-  int merged(Ids ids);
 
   void bind_if(int id, RangeKind k) {
     if (id >= 0) bind(id, k);
@@ -109,11 +100,5 @@ std::optional<Choice> choose_stream_options(Node sink, const Target& target);
 // last, for fewer results than threads; else nothing.
 std::optional<Choice> choose_column_options(Node sink, const Target& target, int column,
                                             bool narrow);
-
-// Schedules GEMMs and convolutions on ordinary arithmetic units, operands in memory. Each thread
-// computes a tile of results; loads come through L1, which serves a line to all threads of a warp
-// at once. A cost model chooses among the tiles. Nothing where the kernel is no single sum of
-// products, whose operands several results share.
-std::optional<Choice> choose_product_options(Node sink, const Target& target);
 
 }  // namespace tiny

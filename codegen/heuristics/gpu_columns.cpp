@@ -41,7 +41,7 @@ class ColumnTuner : GpuTuner {
     vector(v, rest);
     const bool full = results / lanes_ >= wanted;
     unroll_reductions(full ? 8 : 32);  // few threads: more loads in flight in each
-    spread(merge(rest), full ? kBlock : 64);
+    spread(merged(rest), full ? kBlock : 64);
   }
 
   // Fewer columns than threads: a block takes the columns of one line of memory, and its threads
@@ -75,7 +75,7 @@ class ColumnTuner : GpuTuner {
     if (down * across < 2 * target_.warp) return false;
     lanes_ = static_cast<int>(lanes);
     vector(v, rest);
-    const int flat = merge(reduced);
+    const int flat = merged(reduced);
     const int below = rows_below(flat, down);
     last_ = below;
     if (across > 1) {
@@ -83,7 +83,7 @@ class ColumnTuner : GpuTuner {
       bind(last_, RangeKind::Thread);
       if (last_ == v || !range(v)) rest = without(rest, v);
     }
-    const int block = merge(rest);
+    const int block = merged(rest);
     if (block >= 0) bind(block, RangeKind::Block);
     return true;
   }
@@ -97,8 +97,8 @@ class ColumnTuner : GpuTuner {
     if (reduced.empty() || rows < kShortest || iterations(rest) >= target_.cores * target_.warp)
       return false;
     const auto most = static_cast<uint64_t>(std::min(rows / kEach, kMax));
-    rows_below(merge(reduced), static_cast<int64_t>(std::bit_floor(most)));
-    spread(merge(rest), target_.warp);
+    rows_below(merged(reduced), static_cast<int64_t>(std::bit_floor(most)));
+    spread(merged(rest), target_.warp);
     return true;
   }
 
@@ -212,7 +212,7 @@ class ColumnTuner : GpuTuner {
       if (across > 4) unrolled(vectors, across / 4, rest);
     }
     unroll_reductions(across * down >= 64 ? 4 : 8);
-    spread(merge(rest), kBlock);
+    spread(merged(rest), kBlock);
   }
 
   // The range with the most loads that qualify; -1 where there is none.

@@ -35,7 +35,6 @@ class MmaTuner : Tuner {
   std::vector<MmaPlan> plans() { return begin() ? ranked() : std::vector<MmaPlan>(); }
 
  private:
-  using Ids = std::vector<int>;
   static constexpr int64_t kMin = 64;  // rows or columns worth it
 
   // As far as the instruction; false where the kernel has no product that fits.
@@ -135,18 +134,6 @@ class MmaTuner : Tuner {
     return id;
   }
 
-  int64_t size(int id) const { return range(id) ? extent(range(id)) : 1; }
-
-  // Cuts fragments off for each warp; whether the range is no more than that.
-  bool cut(int id, int64_t amount) {
-    if (amount < 2) return size(id) == 1;
-    const bool all = size(id) == amount;
-    const int inner = all ? id : next_range_id(sink_);
-    if (!all) apply({OptKind::Split, id, amount, {}});
-    bind(inner, RangeKind::Unroll);
-    return all;
-  }
-
   // Loads and multiplications of a step, on as many multiprocessors as have something to do, hidden
   // by as many warps as have registers. The constants fit 190 tiles of eight convolutions of
   // MNIST's network (measurements.md: MmaTuner). `left`: share of the columns' loads that remain.
@@ -214,21 +201,15 @@ class MmaTuner : Tuner {
       bind(along, RangeKind::Unroll);
     else
       unroll_last_sum();
-    if (!cut(m_, plan.rows)) rest.push_back(m_);
-    if (!cut(n_, plan.columns)) rest.push_back(n_);
-    for (size_t i = 1; i < rest.size(); ++i) apply({OptKind::Merge, rest[0], rest[i], {}});
-    if ((rest.empty() ? 1 : extent(range(rest[0]))) % plan.warps) return false;
-    if (!rest.empty()) {
-      if (plan.warps == extent(range(rest[0]))) {
-        bind(rest[0], RangeKind::Thread);
-      } else {
-        if (plan.warps > 1) {
-          const int inner = next_range_id(sink_);
-          apply({OptKind::Split, rest[0], plan.warps, {}});
-          bind(inner, RangeKind::Thread);
-        }
-        bind(rest[0], RangeKind::Block);
-      }
+    if (!bind_piece(m_, plan.rows, RangeKind::Unroll)) rest.push_back(m_);
+    if (!bind_piece(n_, plan.columns, RangeKind::Unroll)) rest.push_back(n_);
+    const int all = merged(rest);
+    if (size(all) % plan.warps) return false;
+    if (all >= 0 && size(all) == plan.warps) {
+      bind(all, RangeKind::Thread);
+    } else if (all >= 0) {
+      bind_piece(all, plan.warps, RangeKind::Thread);
+      bind(all, RangeKind::Block);
     }
     // Sums in the order of their strides: consecutive iterations read neighbours.
     Ids sums;

@@ -63,8 +63,6 @@ class ProductTuner : Tuner {
   }
 
  private:
-  int64_t size(int id) const { return extent(range(id)); }
-
   // --- what there is -----------------------------------------------------------------------------
 
   // The ranges and operands of the sum; false where stores are not all in the same loops. Another
@@ -280,15 +278,6 @@ class ProductTuner : Tuner {
 
   // --- the options -------------------------------------------------------------------------------
 
-  // Cuts a piece off for each thread; whether the range is no more than that.
-  bool cut(int id, int64_t amount, RangeKind k) {
-    const bool all = size(id) == amount;
-    const int inner = all ? id : next_range_id(sink_);
-    if (!all) apply({OptKind::Split, id, amount, {}});
-    bind(inner, k);
-    return all;
-  }
-
   // A piece of the sum: in vectors where an operand is contiguous along it and none along the
   // results or another piece (measurements.md: sum_piece).
   void sum_piece(const TilePiece& x, bool& has_vector) {
@@ -296,7 +285,7 @@ class ProductTuner : Tuner {
                       std::any_of(operands_.begin(), operands_.end(),
                                   [&](const LoadOperand& o) { return has_vectors(o, x.id); });
     has_vector |= wide;
-    const bool all = cut(x.id, x.size, wide ? RangeKind::Vector : RangeKind::Unroll);
+    const bool all = bind_piece(x.id, x.size, wide ? RangeKind::Vector : RangeKind::Unroll);
     if (wide && !all && size(x.id) <= 8) bind(x.id, RangeKind::Unroll);
   }
 
@@ -305,23 +294,23 @@ class ProductTuner : Tuner {
     const auto gone = [&](int id) { std::erase(rest, id); };
     for (const TilePiece& x : p.tile) {
       if (x.id == p.vector) {
-        if (cut(x.id, 4, RangeKind::Vector))
+        if (bind_piece(x.id, 4, RangeKind::Vector))
           gone(x.id);
-        else if (x.size > 4 && cut(x.id, x.size / 4, RangeKind::Unroll))
+        else if (x.size > 4 && bind_piece(x.id, x.size / 4, RangeKind::Unroll))
           gone(x.id);
-      } else if (cut(x.id, x.size, RangeKind::Unroll)) {
+      } else if (bind_piece(x.id, x.size, RangeKind::Unroll)) {
         gone(x.id);
       }
     }
     bool has_vector = p.vector >= 0;
     for (const TilePiece& x : p.unrolled) sum_piece(x, has_vector);
     if (rest.empty()) return order_kinds();
-    for (size_t i = 1; i < rest.size(); ++i) apply({OptKind::Merge, rest[0], rest[i], {}});
-    int inner = rest[0];
-    if (size(rest[0]) > p.block) {
+    const int all = merged(rest);
+    int inner = all;
+    if (size(all) > p.block) {
       inner = next_range_id(sink_);
-      apply({OptKind::Split, rest[0], p.block, {}});
-      bind(rest[0], RangeKind::Block);
+      apply({OptKind::Split, all, p.block, {}});
+      bind(all, RangeKind::Block);
     }
     bind(inner, RangeKind::Thread);
     order_kinds();

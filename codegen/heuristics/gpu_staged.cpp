@@ -275,16 +275,10 @@ class StageTuner : StageLoops {
  private:
   static constexpr int64_t kMaxLanes = 16;  // where they are bytes
 
-  // One range of all of these, the last of which is innermost.
-  int joined(const Ids& ids) {
-    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
-    return ids[0];
-  }
-
   void join(int64_t step) {
     for (int which = 0; which < 2; ++which) along_sum_[which] = lies_along_sum(which);
-    m_ = joined(rows_);
-    n_ = joined(columns_);
+    m_ = merged(rows_);
+    n_ = merged(columns_);
     // Where elements do not lie next to each other along the sum, steps that keep to one range of
     // it are found with less arithmetic.
     const int near = along_sum_[1] && !along_sum_[0] ? 1 : 0;
@@ -293,7 +287,7 @@ class StageTuner : StageLoops {
       const auto rank = [&](int id) { return min_stride(near, id) > 1 && size(id) % step == 0; };
       return !rank(x) && rank(y);
     });
-    k_ = joined(sums_);
+    k_ = merged(sums_);
   }
 
   // A thread's part of a tile's rows or columns: vectors where their elements are contiguous in

@@ -166,7 +166,7 @@ class StreamTuner : StreamRanges {
       if (moved >= 0) return transpose(moved, crossing_range(moved));
       lanes_ = 1;
     }
-    if (v < 0) return spread(merge(rest), kBlock);
+    if (v < 0) return spread(merged(rest), kBlock);
     if (lanes_ >= 4 && sparse < 0) {
       const int across = crossing_range(v);
       if (across >= 0) return transpose(v, across);
@@ -190,7 +190,7 @@ class StreamTuner : StreamRanges {
     vector(v, rest);
     // Small work on more multiprocessors rather than full blocks.
     const int64_t block = threads >= kBlock * target_.cores ? kBlock : 128;
-    const int flat = merge(rest);
+    const int flat = merged(rest);
     if (flat < 0) return;  // a vector is all of it
     const int thread = split(flat, block);
     bind(thread, RangeKind::Thread);
@@ -233,7 +233,7 @@ class StreamTuner : StreamRanges {
       last_ = inner;
     }
     bind(v, RangeKind::Unroll);
-    spread(merge(without(rest, v)), kBlock / threads);
+    spread(merged(without(rest, v)), kBlock / threads);
     return true;
   }
 
@@ -260,7 +260,7 @@ class StreamTuner : StreamRanges {
         bind(split(v, n), RangeKind::Unroll);
         break;
       }
-    spread(merge(rows), kBlock / target_.warp);
+    spread(merged(rows), kBlock / target_.warp);
     return true;
   }
 
@@ -299,7 +299,7 @@ class StreamTuner : StreamRanges {
     const bool large = iterations(rest) >= int64_t{16 * 1024} * target_.cores;
     const int y = thread(across, large ? 128 : 16), x = thread(v, large ? 8 : 16);
     last_ = x >= 0 ? x : y;
-    const int block = merge(rest);
+    const int block = merged(rest);
     if (block < 0) return;
     int64_t threads = 1;
     for (Node r : ranges_)

@@ -85,12 +85,6 @@ int GpuTuner::widened(int id, int64_t threads) {
   return inner;
 }
 
-int GpuTuner::merge(const Ids& ids) {
-  if (ids.empty()) return -1;
-  for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
-  return ids[0];
-}
-
 void GpuTuner::spread(int id, int64_t threads) {
   if (id < 0) return;
   if (threads <= 1) return bind(id, RangeKind::Block);
@@ -192,7 +186,7 @@ int GpuTuner::vector_range(const Ids& set) const {
 
 void GpuTuner::blocks_of(const Ids& outer, int64_t threads, int64_t block) {
   if (outer.empty()) return;
-  const int m = merge(outer);
+  const int m = merged(outer);
   if (threads >= kBlock / 2) return bind(m, RangeKind::Block);
   spread(m, std::max<int64_t>(1, block / std::max<int64_t>(threads, 1)));
 }
@@ -214,12 +208,6 @@ int StagingTuner::cut(int& id, int64_t amount) {
   apply({OptKind::Split, id, amount, {}});
   if (whole) id = -1;
   return inner;
-}
-
-int StagingTuner::merged(Ids ids) {
-  std::erase_if(ids, [&](int id) { return id < 0 || !range(id); });
-  for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
-  return ids.empty() ? -1 : ids[0];
 }
 
 namespace {

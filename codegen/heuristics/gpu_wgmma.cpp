@@ -281,8 +281,7 @@ class WgmmaTuner {
     if (has(m) && down != m) {
       blocks.push_back(m);
       const int64_t most = std::max<int64_t>(1, most_in_band / tile.cluster_m);
-      int64_t rows = std::min<int64_t>(most, extent(range_with_id(sink_, m)));
-      while (extent(range_with_id(sink_, m)) % rows) --rows;
+      const int64_t rows = largest_divisor(extent(range_with_id(sink_, m)), most);
       if (rows > 1 && rows < extent(range_with_id(sink_, m))) band = split(m, rows);
     }
     if (has(n) && across != n) blocks.push_back(n);

@@ -133,11 +133,26 @@ void Tuner::vector_split(int id, int lanes, int unroll) {
     inner = next;
   }
   if (range(id) && inner != id) unroll_split(id, unroll);
-  apply({OptKind::Bind, inner, static_cast<int64_t>(RangeKind::Vector), {}});
+  bind(inner, RangeKind::Vector);
 }
 
 void Tuner::bind(int id, RangeKind kind) {
   apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}});
+}
+
+bool Tuner::bind_piece(int id, int64_t amount, RangeKind kind) {
+  if (amount < 2) return size(id) == 1;
+  const bool all = size(id) == amount;
+  const int inner = all ? id : next_range_id(sink_);
+  if (!all) apply({OptKind::Split, id, amount, {}});
+  bind(inner, kind);
+  return all;
+}
+
+int Tuner::merged(Ids ids) {
+  std::erase_if(ids, [&](int id) { return id < 0 || !range(id); });
+  for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
+  return ids.empty() ? -1 : ids[0];
 }
 
 void Tuner::order_kinds(int x, const std::vector<int>& sums) {
@@ -170,14 +185,8 @@ Node Tuner::largest_reduction() const {
 }
 
 void Tuner::unroll_split(int id, int64_t unroll) {
-  while (unroll > 1 && extent(range(id)) % unroll) --unroll;
-  if (unroll < 2) return;
-  int inner = id;
-  if (extent(range(id)) > unroll) {
-    inner = next_range_id(sink_);
-    apply({OptKind::Split, id, unroll, {}});
-  }
-  apply({OptKind::Bind, inner, static_cast<int64_t>(RangeKind::Unroll), {}});
+  unroll = largest_divisor(extent(range(id)), unroll);
+  if (unroll > 1) bind_piece(id, unroll, RangeKind::Unroll);
 }
 
 int Tuner::lanes_for(Node r) const {
@@ -197,12 +206,6 @@ int Tuner::crossing_range(int vector_id) const {
         return range_id(u);
   }
   return -1;
-}
-
-int64_t Tuner::best_unroll(int64_t n, int64_t most) {
-  for (int64_t f = std::min(n, most); f > 1; --f)
-    if (n % f == 0) return f;
-  return 1;
 }
 
 Node Tuner::reuse_range(int vid) const {

@@ -8,16 +8,23 @@
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/choice.h"
 #include "codegen/kernel/option.h"
+#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
 class Tuner {
  protected:
+  using Ids = std::vector<int>;  // of ranges
+
   Tuner(Node sink, const Target& target) : sink_(sink), target_(target) { refresh(); }
 
   void refresh();
   void apply(Opt opt);
   void bind(int id, RangeKind kind);
+  // Cuts `amount` iterations off and binds them; whether the range is no more than that.
+  bool bind_piece(int id, int64_t amount, RangeKind kind);
+  // One range of all that there are, the last of which is innermost; -1 for none.
+  int merged(Ids ids);
   // Loops in the order that GPUs want: blocks, threads, loops, sums, unrolled ones, vectors; the
   // thread range `x`, if any, is the last of the threads: it runs along the warp. `sums`: loops of
   // sums in another order than that of their ids.
@@ -27,6 +34,8 @@ class Tuner {
       if (range_id(r) == id) return r;
     return nullptr;
   }
+  // Its extent; 1 where there is no such range.
+  int64_t size(int id) const { return id >= 0 && range(id) ? extent(range(id)) : 1; }
 
   // As many lanes as a register has of the largest dtype of the arithmetic; 16-bit floats are
   // computed in f32, and bytes are worth no vectors of 64 lanes.
@@ -84,8 +93,7 @@ class Tuner {
   // square tile, which is loaded by rows and transposed in registers. -1 where there is none.
   int crossing_range(int vector_id) const;
 
-  // The largest divisor of n up to `most`.
-  static int64_t best_unroll(int64_t n, int64_t most);
+  static int64_t best_unroll(int64_t n, int64_t most) { return largest_divisor(n, most); }
 
   // The loop range that most loads along the vector range do not depend on: unrolled, each of those
   // loads serves several results. nullptr where there is none.

@@ -6,7 +6,6 @@
 #include "codegen/options/stage.h"
 #include "runtime/analysis/operand.h"
 #include "runtime/analysis/recompute_cost.h"
-#include "runtime/layout/split_reduce.h"
 #include "tiny/ir/sizes.h"
 
 namespace tiny {
@@ -103,7 +102,7 @@ std::optional<SkinnyProduct> find_skinny_product(Node product, const Target& tar
   const int64_t blocks = ceil_div(columns, tile) * sizes->both;
   const int64_t most = std::min(
       {kBlocks * target.cores / blocks, sizes->terms / kShortest, sizes->terms / (16 * rows)});
-  if (most > 1) out.parts = equal_parts(product, out.axis, most).parts;
+  if (most > 1) out.parts = largest_divisor(sizes->terms, most);
   return out;
 }
 

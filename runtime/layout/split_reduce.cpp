@@ -11,10 +11,7 @@
 namespace tiny {
 
 Split equal_parts(Node reduce, int axis, int64_t most) {
-  const int64_t n = reduce->src(0)->shape()[axis];
-  int64_t parts = std::min(n, most);
-  while (parts > 1 && n % parts) --parts;
-  return {axis, std::max<int64_t>(parts, 1)};
+  return {axis, largest_divisor(reduce->src(0)->shape()[axis], most)};
 }
 
 namespace {

@@ -22,4 +22,11 @@ template <std::integral N, std::integral U> constexpr auto round_up(N n, U unit)
   return ceil_div(n, unit) * unit;
 }
 
+// The largest divisor of n up to `most`, for n >= 1; 1 where there is no other.
+constexpr int64_t largest_divisor(int64_t n, int64_t most) {
+  for (int64_t d = n < most ? n : most; d > 1; --d)
+    if (n % d == 0) return d;
+  return 1;
+}
+
 }  // namespace tiny
