@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/analysis/views.h"
+#include "tiny/rewrite/rebuild.h"
 
 namespace tiny {
 
@@ -17,20 +18,13 @@ NodeMap<Node> put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& 
   const std::vector<Node> order = topological(all);
   if (std::none_of(order.begin(), order.end(), [](Node n) { return n->op == Op::After; }))
     return NodeMap<Node>();
-  NodeMap<Node> done;
-  std::vector<Node> srcs;
-  for (Node n : order) {
-    srcs.clear();
-    for (Node s : n->srcs()) srcs.push_back(*done.find(s));
-    if (n->op != Op::After) {
-      done[n] = with_sources(n, srcs);
-      continue;
-    }
-    Node base = base_of(srcs[0]);
+  const NodeMap<Node> done = rebuild(all, [](Node, Node now) {
+    if (now->op != Op::After) return now;
+    const Node value = now->src(0), base = base_of(value);
     const bool is_constant = base->op == Op::Const || base->op == Op::Iota;
-    done[n] =
-        is_constant ? srcs[0] : moved(srcs[0], base, make(Op::After, n->dtype, {base, srcs[1]}));
-  }
+    return is_constant ? value
+                       : moved(value, base, make(Op::After, now->dtype, {base, now->src(1)}));
+  });
   for (Node& r : roots) {
     r = *done.find(r);
     for (Node b = base_of(r); b->op == Op::After; b = base_of(r)) r = moved(r, b, b->src(0));

@@ -17,19 +17,14 @@ bool is_cheap(Node value) {
   constexpr int kMaxWork = 24;
   constexpr size_t kMaxNodes = 64;
   int work = 0;
-  std::vector<Node> stack{value};
-  NodeMap<char> seen;
-  while (!stack.empty()) {
-    Node n = stack.back();
-    stack.pop_back();
-    if (std::exchange(seen[n], 1)) continue;
-    if (n->op == Op::Gather || seen.size() > kMaxNodes) return false;
-    if (!is_movement(n->op) && !is_elementwise(n->op)) continue;
-    work += work_of(n->op);
-    if (work > kMaxWork) return false;
-    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-  }
-  return true;
+  size_t nodes = 0;
+  bool cheap = true;
+  visit_below({value}, [&](Node n) {
+    cheap &= n->op != Op::Gather && ++nodes <= kMaxNodes;
+    if (!cheap || (!is_movement(n->op) && !is_elementwise(n->op))) return false;
+    return cheap = (work += work_of(n->op)) <= kMaxWork;
+  });
+  return cheap;
 }
 
 bool is_moved(const ProductOperand& o, Node range) {

@@ -238,18 +238,14 @@ class Fuser {
     static const auto& none = *new std::vector<Node>;
     if (n->op != Op::After) return none;
     if (const auto* known = waited_.find(n)) return *known;
-    std::vector<Node> out, stack;
-    NodeMap<char> seen;
-    for (Node a = n; a->op == Op::After; a = base_of(a->src(0))) stack.push_back(a->src(1));
-    while (!stack.empty()) {
-      Node s = stack.back();
-      stack.pop_back();
-      if (std::exchange(seen[s], 1)) continue;
-      if (is_stored(s) || s->op == Op::After)
-        out.push_back(behind(s));
-      else
-        for (Node below : used_sources(s)) stack.push_back(below);
-    }
+    std::vector<Node> out, roots;
+    for (Node a = n; a->op == Op::After; a = base_of(a->src(0))) roots.push_back(a->src(1));
+    const auto visit = [&](Node s) {
+      const bool has_memory = is_stored(s) || s->op == Op::After;
+      if (has_memory) out.push_back(behind(s));
+      return !has_memory;
+    };
+    visit_below(std::move(roots), visit, used_sources);
     return waited_[n] = std::move(out);
   }
 

@@ -28,17 +28,13 @@ int largest_reduced_axis(Node n) {
 int64_t element_size(Node n) {
   constexpr size_t kMax = 64;  // looked at
   int64_t size = n->dtype.size();
-  NodeMap<char> seen;
-  std::vector<Node> stack{n};
-  while (!stack.empty() && seen.size() < kMax) {
-    Node s = stack.back();
-    stack.pop_back();
-    if (std::exchange(seen[s], 1) || s->dtype.scalar == Scalar::Bool) continue;
-    if (2 * numel(s->shape()) < numel(n->shape())) continue;
+  size_t nodes = 0;
+  visit_below({n}, [&](Node s) {
+    if (++nodes > kMax || s->dtype.scalar == Scalar::Bool) return false;
+    if (2 * numel(s->shape()) < numel(n->shape())) return false;
     size = std::min<int64_t>(size, s->dtype.size());
-    if (is_view(s) || is_elementwise(s->op))
-      stack.insert(stack.end(), s->srcs().begin(), s->srcs().end());
-  }
+    return is_view(s) || is_elementwise(s->op);
+  });
   return size;
 }
 

@@ -220,16 +220,12 @@ std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
 // Whether a value is computed from constants alone. Equal ones of several threads are one node, and
 // each of their tensors gets memory of its own, which it may assign to whatever the others do.
 bool is_for_all(Node root) {
-  std::vector<Node> stack{root};
-  NodeMap<char> seen;
-  while (!stack.empty()) {
-    Node n = stack.back();
-    stack.pop_back();
-    if (n->op == Op::Buffer || n->op == Op::Leaf) return false;
-    if (std::exchange(seen[n], 1)) continue;
-    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-  }
-  return true;
+  bool found = false;  // memory, or what may become it
+  visit_below({root}, [&](Node n) {
+    found |= n->op == Op::Buffer || n->op == Op::Leaf;
+    return !found;
+  });
+  return !found;
 }
 
 // A constant of a normalized graph, whose lengths are numbers of its slots.

@@ -153,9 +153,7 @@ Node written_rows(Node scatter) {
 }
 
 std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTargets& targets) {
-  NodeMap<int> users;
-  for (Node n : topological(roots))
-    for (Node s : n->srcs()) ++users[s];
+  const NodeMap<int> users = count_users(roots);
   const NodeMap<Node> done = rebuild(roots, [&](Node before, Node now) {
     if (now->op != Op::Scatter) return now;
     const ScatteredRows r = scattered_rows_of(now);

@@ -55,10 +55,8 @@ NodeMap<Node> elements_within_lengths(std::span<const Node> given, const NodeMap
       all[*s] = std::move(lengths);
     }
   }
-  NodeMap<int> readers;
+  NodeMap<int> readers = count_users(roots);
   for (Node r : roots) ++readers[r];
-  for (Node n : topological(roots))
-    for (Node s : n->srcs()) ++readers[s];
   NodeMap<Node> needed;
   for (Node n : order) {
     const Node* s = now.find(n);

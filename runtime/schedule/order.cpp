@@ -31,17 +31,12 @@ struct Needs {
 
 Needs needs_of(const Group& g, Node out, Node input) {
   Needs found;
-  std::vector<Node> stack{out};
-  NodeMap<char> seen;
-  while (!stack.empty()) {
-    Node n = stack.back();
-    stack.pop_back();
-    if (std::exchange(seen[n], 1)) continue;
+  const auto visit = [&](Node n) {
     found.reads |= behind(n) == input;
     if (n->op == Op::ReduceAxis) found.reductions.push_back(n);
-    if (std::find(g.inputs.begin(), g.inputs.end(), behind(n)) != g.inputs.end()) continue;
-    for (Node s : used_sources(n)) stack.push_back(s);
-  }
+    return std::find(g.inputs.begin(), g.inputs.end(), behind(n)) == g.inputs.end();
+  };
+  visit_below({out}, visit, used_sources);
   return found;
 }
 
@@ -211,23 +206,16 @@ class Orderer {
   // What a value is computed from, where that takes no more than element-wise operations on what
   // is still there later.
   bool find_recipe(Node value, std::vector<Node>& from) const {
-    std::vector<Node> stack{value};
-    NodeMap<char> seen;
-    while (!stack.empty()) {
-      Node n = stack.back();
-      stack.pop_back();
-      if (seen.contains(n)) continue;
-      seen[n] = 1;
+    bool simple = true;
+    visit_below({value}, [&](Node n) {
       if (n->op == Op::Param || n->op == Op::After || (n != value && maker_.contains(n))) {
         from.push_back(behind(n));
-        continue;
+        return false;
       }
-      const bool simple = is_elementwise(n->op) || is_movement(n->op) || n->is_const() ||
-                          n->op == Op::Iota || n->op == Op::Contiguous;
-      if (!simple) return false;
-      for (Node s : n->srcs()) stack.push_back(s);
-    }
-    return true;
+      return simple &= is_elementwise(n->op) || is_movement(n->op) || n->is_const() ||
+                       n->op == Op::Iota || n->op == Op::Contiguous;
+    });
+    return simple;
   }
 
   // The group of a turn: all of it, or one of its values from what that needs.
@@ -264,16 +252,12 @@ class Orderer {
 
   // What a scatter writes, or where, is computed from the tensor itself.
   bool reads_beside_base(Node scatter, int input) const {
-    std::vector<Node> stack(scatter->srcs().begin() + 1, scatter->srcs().end());
-    NodeMap<char> seen;
-    while (!stack.empty()) {
-      Node n = stack.back();
-      stack.pop_back();
-      if (n->op == Op::Param && n->ints()[0] == input) return true;
-      if (maker_.contains(n) || std::exchange(seen[n], 1)) continue;
-      stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-    }
-    return false;
+    bool found = false;
+    visit_below({scatter->srcs().begin() + 1, scatter->srcs().end()}, [&](Node n) {
+      found |= n->op == Op::Param && n->ints()[0] == input;
+      return !found && !maker_.contains(n);
+    });
+    return found;
   }
 
   // Which stored values each turn is the last to need.

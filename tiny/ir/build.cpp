@@ -268,16 +268,13 @@ bool is_exact(Node n) {
 // Whether all down to memory is exact. Gives up on large graphs.
 bool is_reproducible(Node root) {
   constexpr size_t kMaxNodes = 64;
-  NodeMap<char> seen;
-  std::vector<Node> stack{root};
-  while (!stack.empty()) {
-    const Node n = stack.back();
-    stack.pop_back();
-    if (n->realized || n->num_src == 0 || std::exchange(seen[n], 1)) continue;
-    if (!is_exact(n) || seen.size() > kMaxNodes) return false;
-    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-  }
-  return true;
+  size_t nodes = 0;
+  bool exact = true;
+  visit_below({root}, [&](Node n) {
+    if (n->realized || n->num_src == 0) return false;
+    return exact &= is_exact(n) && ++nodes <= kMaxNodes;
+  });
+  return exact;
 }
 
 }  // namespace

@@ -381,17 +381,13 @@ int infer_device(const NodeData& n) {
 }
 
 bool varies(Node root, int axis) {
-  NodeMap<char> seen;
-  std::vector<Node> stack{root};
-  while (!stack.empty()) {
-    const Node n = stack.back();
-    stack.pop_back();
-    if (std::exchange(seen[n], 1) || n->is_const()) continue;
-    if (n->op == Op::Expand && n->src(0)->shape()[axis] == 1) continue;
-    if (!is_elementwise(n->op)) return true;
-    stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-  }
-  return false;
+  bool found = false;
+  visit_below({root}, [&](Node n) {
+    if (n->is_const() || (n->op == Op::Expand && n->src(0)->shape()[axis] == 1)) return false;
+    found |= !is_elementwise(n->op);
+    return !found;
+  });
+  return found;
 }
 
 }  // namespace tiny

@@ -476,4 +476,11 @@ std::vector<Node> topological(std::span<const Node> roots) {
   return order;
 }
 
+NodeMap<int> count_users(std::span<const Node> roots) {
+  NodeMap<int> users;
+  for (Node n : topological(roots))
+    for (Node s : n->srcs()) ++users[s];
+  return users;
+}
+
 }  // namespace tiny
