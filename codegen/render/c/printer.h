@@ -1,5 +1,5 @@
-// The printer behind render_c, in three parts: render_c.cpp has statements and the text as a whole,
-// render_c_memory.cpp loads and stores, render_c_arithmetic.cpp expressions.
+// The printer behind render_c, in three parts: render.cpp has statements and the text as a whole,
+// memory.cpp loads and stores, arithmetic.cpp expressions.
 #pragma once
 #include <functional>
 #include <set>

@@ -1,5 +1,5 @@
-// The printer behind render_llvm: statements and memory in render_llvm.cpp, expressions in
-// render_llvm_arithmetic.cpp. AMD's GPUs override parts of it in render_amdgpu.cpp.
+// The printer behind render_llvm: statements and memory in render.cpp, expressions in
+// arithmetic.cpp. AMD's GPUs override parts of it in amdgpu.cpp.
 #pragma once
 #include <set>
 #include <string>
