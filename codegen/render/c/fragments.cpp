@@ -224,6 +224,7 @@ void FragmentPrinter::end_products(Node statement) {
     while (!begun_.empty()) end(std::string(begun_.front().name));
     return;
   }
+  if (statement->is(Op::Reduce)) end(kernel_.accumulators_[statement]);
   for (Node s : SingleUse::uses_of(statement))
     if (const std::string* name = s->is(Op::Mma) ? kernel_.values_.find(s) : nullptr)
       end(std::string(*name));
