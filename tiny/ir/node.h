@@ -284,8 +284,8 @@ NodeMap<int> count_users(std::span<const Node> roots);
 // Visits the roots and what lies below them, each node once, of sources the last one first.
 // visit(n) says whether to go on to below(n), its sources where nothing else is given.
 template <class Visit, class Below = std::span<const Node> (*)(Node)>
-void visit_below(std::vector<Node> roots, Visit visit,
-                 Below below = [](Node n) { return n->srcs(); }) {
+void visit_below(
+    std::vector<Node> roots, Visit visit, Below below = [](Node n) { return n->srcs(); }) {
   NodeMap<char> seen;
   while (!roots.empty()) {
     const Node n = roots.back();
