@@ -16,14 +16,14 @@ namespace {
 // A block's tile: warps, each with so many fragments of rows, and columns of a step of the loop.
 struct ChainPlan {
   int64_t warps = 4, fragments = 1, columns = 64, depth = 2;
-  OptKind unit = OptKind::Fragments;
+  OptKind by = OptKind::Fragments;  // or Warpgroups
 };
 
 class ChainTuner : StagingTuner {
  public:
   ChainTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
 
-  std::optional<Choice> run(OptKind unit) {
+  std::optional<Choice> run(OptKind by) {
     constexpr int64_t kMax = 256;  // columns of results, and terms: more do not fit registers
     join_alike();
     const auto chain = find_chain(sink_, target_);
@@ -34,8 +34,8 @@ class ChainTuner : StagingTuner {
       if (extent(p.summed) > kMax) return {};
     if (results > kMax) return {};
     const bool reduces = reduces_columns(range_id(chain->n));
-    const ChainPlan plan = unit == OptKind::Warpgroups
-                               ? together(results, *chain)
+    const ChainPlan plan = by == OptKind::Warpgroups
+                               ? plan_of_warpgroups(results, *chain)
                                : fitted(plan_for(results, chain->inner.size(), reduces), *chain);
     if (!lay_out(*chain, plan) || all_stage_bytes(sink_) > target_.shared_bytes) return {};
     choice_.is_gemm = true;
@@ -69,7 +69,7 @@ class ChainTuner : StagingTuner {
     if (columns != n && reduces_columns(columns) && !applied({OptKind::Roll, n, 0, {}}))
       return false;
     const int y = next_range_id(sink_), x = y + 1;
-    if (!applied({plan.unit, rows, plan.depth, {columns}})) return false;
+    if (!applied({plan.by, rows, plan.depth, {columns}})) return false;
     constexpr int kDigits = 5;  // y, x, i, j, h (fragments.h)
     const int first_copy = y + kDigits + static_cast<int>(across.size());
     const int end = next_range_id(sink_);
@@ -146,7 +146,7 @@ class ChainTuner : StagingTuner {
 
   // Two warpgroups share a block's stages. Steps are as long as registers allow; two blocks are
   // better than long steps where there are two results (measurements.md: ChainPlan).
-  static ChainPlan together(int64_t results, const ProductChain& chain) {
+  static ChainPlan plan_of_warpgroups(int64_t results, const ProductChain& chain) {
     int64_t columns = 64;
     if (chain.inner.size() == 1 && results <= 64) columns = 128;
     if (chain.outer.size() == 2 && results <= 128) columns = 32;
@@ -203,9 +203,9 @@ class ChainTuner : StagingTuner {
 
 std::optional<Choice> choose_chain_options(Node sink, const Target& target) {
   if (target.kind != Target::Kind::Gpu || !all_of(sink, Op::Prefix).empty()) return {};
-  for (const OptKind unit : {OptKind::Warpgroups, OptKind::Fragments})
-    if (auto choice = ChainTuner(sink, target).run(unit)) return choice;
-  return {};
+  if (warpgroup_unit(target, kBF16))
+    if (auto choice = ChainTuner(sink, target).run(OptKind::Warpgroups)) return choice;
+  return ChainTuner(sink, target).run(OptKind::Fragments);
 }
 
 }  // namespace tiny

@@ -7,12 +7,11 @@
 //   Acc(reduce)                     declares an accumulator of reduce's dtype, set to the identity
 //                                   of reduce's operation (Add 0, Mul 1, Max lowest, Min highest)
 //   Update(reduce)                  accumulator = combine(accumulator, value of reduce's source 0);
-//                                   a sum adds a product of floats as MulAdd does
-//                                   of a Roll: accumulator = accumulator * its scale + its value;
-//                                   where the value is a fragment, the accumulator is scaled before
-//   Rescale(reduces)                accumulator = accumulator * scale, of sums of Rolls of
-//   fragments
-//                                   with the same scale
+//                                   a sum adds a product of floats as MulAdd does; of a Roll:
+//                                   accumulator = accumulator * its scale + its value, or
+//                                   accumulator + its value where that is a fragment
+//   Rescale(reduces)                accumulators of sums of rolled fragments with one scale, before
+//                                   their Updates: accumulator = accumulator * scale
 //   Prefix(value, loops)            of loops that are open: what the accumulator of the Reduce of
 //                                   the same value holds before this iteration's update
 //   Group(reduce)                   GPU: the accumulators of all threads that differ in nothing but

@@ -423,10 +423,11 @@ class Linearizer {
       }
       if (any && !ahead) barrier(0);
     }
-    for (Node n : first_products(block.updates)) need(n);
+    const bool has_stages = std::ranges::any_of(block.children, [](auto& c) { return c->fills; });
+    for (Node n : has_stages ? first_products(block.updates) : std::vector<Node>()) need(n);
     for (auto& child : block.children) {
       if (child->fills) continue;
-      rescale(block.updates);
+      if (has_stages) rescale(block.updates);
       emit_loop(*child);
     }
     NodeMap<char> seen;

@@ -31,7 +31,8 @@ bool is_pair(Node n) {
   return n->op == Op::Shuffle && n->dtype == kF32.vec(2) && n->src(0)->dtype.lanes == 1;
 }
 
-// Both elements of such a pair in f32 again, a word at a time: where sums roll along with them.
+// Both elements of such a pair in f32 again, a word at a time: where sums roll along with them, and
+// not in gradients (measurements.md: widen_pairs).
 Node widen_pairs(Node sink) {
   NodeMap<Node> map;
   for (Node n : topological(sink)) {

@@ -84,7 +84,7 @@ class Worker : public Emulated {
   void prepare_fibers(size_t count);
   void fail_thread(const std::string& message, int line);
   std::string outside(const char* address, int64_t bytes, bool writes) const;
-  std::string shared_problem(int64_t at, int64_t bytes, bool writes);
+  std::string shared_problem(int64_t at, int64_t bytes, bool writes, bool by_unit = false);
   void run_warp(int begin, int end);
   void run_lanes(int warp, int begin, int end);
   void exchange_until_barrier(int begin, int end);
@@ -227,7 +227,7 @@ ON_FIBER int Worker::on_mbarrier(Emulated* e, int what, unsigned barrier, unsign
   std::string problem;
   switch (what) {
     case 0: problem = w.now().matrix.init(barrier, value); break;
-    case 1: w.now().matrix.fence(); break;
+    case 1: w.now().matrix.fence(), w.now().shadow.fence(e->index); break;
     case 2: problem = w.now().matrix.test(barrier, value, &complete); break;
     case 5: {
       EmulatedMatrixUnits& there = w.block_of_cluster(value, line)->matrix;
@@ -280,8 +280,10 @@ ON_FIBER void Worker::on_words(Emulated* e, unsigned address, int block, void* w
 
 ON_FIBER void Worker::on_multiply(Emulated* e, void* acc, int columns, unsigned long long a,
                                   unsigned long long b, int form, int line) {
-  const std::string problem =
-      static_cast<Worker*>(e)->now().matrix.multiply(e->index, acc, {a, b, columns, form});
+  auto& w = *static_cast<Worker*>(e);
+  std::string problem = w.now().matrix.multiply(e->index, acc, {a, b, columns, form});
+  for (uint32_t at : w.now().matrix.share_of(e->index, {a, b, columns, form}))
+    if (problem.empty()) problem = w.shared_problem(at, 1, false, true);
   if (!problem.empty()) on_fail(e, problem.c_str(), line);
 }
 
@@ -297,29 +299,23 @@ ON_FIBER int Worker::on_products(Emulated* e, int what, int groups, int line) {
 }
 
 // The fault of an access to shared memory; empty where there is none.
-std::string Worker::shared_problem(int64_t at, int64_t bytes, bool writes) {
-  const bool first = !now().shadow.is_touched(static_cast<size_t>(at));
+std::string Worker::shared_problem(int64_t at, int64_t bytes, bool writes, bool by_unit) {
+  SharedShadow& shadow = now().shadow;
+  const auto begin_at = static_cast<size_t>(at), size_at = static_cast<size_t>(bytes);
+  const bool first = !shadow.is_touched(begin_at);
   int other = -1;
-  const auto problem = now().shadow.touch(static_cast<size_t>(at), static_cast<size_t>(bytes),
-                                          index, writes, &other);
+  const auto problem = by_unit ? shadow.touch_by_unit(begin_at, index, &other)
+                               : shadow.touch(begin_at, size_at, index, writes, &other);
   if (problem == SharedShadow::Problem::None && !(first && writes)) return "";
   const auto [begin, size] = launch_->program.array_at(at);
   const std::string what = cat(writes ? "writes " : "reads ", bytes, " bytes of shared memory, ");
   if (at + bytes > begin + size) return what + "outside of its arrays";
-  const std::string place = cat(what, "from byte ", at - begin, " of an array of ", size, ", ");
-  const std::string who =
-      other < 0
-          ? "others"
-          : "thread " + text_of({positions_[other][0], positions_[other][1], positions_[other][2]});
-  switch (problem) {
-    case SharedShadow::Problem::NeverWritten: return place + "that no thread has written";
-    case SharedShadow::Problem::RaceWithWrite:
-      return cat(place, "that ", who, " writes with no barrier between them");
-    case SharedShadow::Problem::RaceWithRead:
-      return cat(place, "that ", who, other < 0 ? " read" : " reads",
-                 " with no barrier between them");
-    default: return "";
-  }
+  if (problem == SharedShadow::Problem::None) return "";
+  const auto text_of_thread = [&] {
+    return "thread " + text_of({positions_[other][0], positions_[other][1], positions_[other][2]});
+  };
+  return cat(what, "from byte ", at - begin, " of an array of ", size, ", ",
+             fault_text(problem, other < 0 ? "others" : text_of_thread(), other < 0));
 }
 
 // An access that is in none of the buffers, and how far from the nearest one.

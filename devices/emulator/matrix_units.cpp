@@ -279,11 +279,10 @@ std::string EmulatedMatrixUnits::find(uint64_t descriptor, bool turned, const El
   const auto size = static_cast<uint32_t>(e.size);
   const uint64_t swizzle = descriptor >> 62;
   const uint32_t bytes = swizzle == 0 ? 16 : 256u >> swizzle;  // of a row
+  if (swizzle == 0 && turned) return "has a matrix descriptor that is not emulated";
   if (turned && size != 2) return "turns an operand of other elements than halves";
   if (descriptor >> 49 & 7) return "has a matrix descriptor with a base offset";
-  if (swizzle == 0 && turned)  // matrices of 8 rows of k, of 8 elements of m or n each
-    *address = start + r / 8 * stride + r % 8 * 2 + c / 8 * leading + c % 8 * 16;
-  else if (swizzle == 0)  // matrices of 8 rows of 16 bytes
+  if (swizzle == 0)  // matrices of 8 rows of 16 bytes
     *address = start + r / 8 * stride + r % 8 * 16 + c * size / 16 * leading + c * size % 16;
   else if (turned)  // blocks of a row's elements of m or n in 8 rows of k
     *address = swizzled(
@@ -294,6 +293,22 @@ std::string EmulatedMatrixUnits::find(uint64_t descriptor, bool turned, const El
   return *address + size <= bytes_ ? ""
                                    : cat("multiplies what lies at byte ", *address,
                                          " of shared memory, which has ", bytes_);
+}
+
+// A thread's share of the bytes that its warpgroup reads.
+std::vector<uint32_t> EmulatedMatrixUnits::share_of(int thread, const Product& p) const {
+  const int size = size_of_type(p.form >> 2 & 7), depth = kBytes / size;
+  std::vector<uint32_t> out;
+  const auto add = [&](uint64_t descriptor, bool turned, int rows) {
+    for (int i = thread % kGroup; i < rows * depth; i += kGroup) {
+      uint32_t address = 0;
+      if (find(descriptor, turned, {i / depth, i % depth, size}, &address).empty())
+        out.push_back(address);
+    }
+  };
+  if (!(p.form & 64)) add(p.a, p.form & 1, kRows);
+  add(p.b, p.form & 2, p.columns);
+  return out;
 }
 
 namespace {

@@ -41,8 +41,7 @@ class EmulatedMatrixUnits {
   // The box of the map that begins at element `at` per axis, to `to`; the barrier gets its bytes.
   // Of windows, the offsets in them follow.
   std::string copy_box(uint32_t to, const EmulatedMap& map, uint32_t barrier, const int* at);
-  // Completes one copy; false where none is left.
-  bool complete_copy();
+  bool complete_copy();  // one of them; false where none is left
 
   // --- products ----------------------------------------------------------------------------------
 
@@ -55,6 +54,7 @@ class EmulatedMatrixUnits {
     friend bool operator==(const Product&, const Product&) = default;
   };
   std::string multiply(int thread, void* acc, const Product& product);
+  std::vector<uint32_t> share_of(int thread, const Product& product) const;  // bytes it reads
   void fence_products(int thread) { threads_[thread].fenced = true; }
   void commit(int thread) { ++threads_[thread].groups; }
   // Whether all but the last `groups` groups of the thread are done; it may be the first to ask.

@@ -2,11 +2,31 @@
 
 #include <algorithm>
 
+#include "tiny/base/text.h"
+
 namespace tiny {
 
 void SharedShadow::begin_block() {
   std::fill(bytes_.begin(), bytes_.end(), Byte{});
   epoch_ = 1;
+  unfenced_.assign(kSeveral, false);
+  unfenced_before_ = unfenced_;
+}
+
+void SharedShadow::barrier() {
+  ++epoch_;
+  unfenced_before_ = unfenced_;
+}
+
+void SharedShadow::fence(int thread) { unfenced_[static_cast<size_t>(thread)] = false; }
+
+SharedShadow::Problem SharedShadow::touch_by_unit(size_t byte, int thread, int* other) {
+  const uint32_t writer = bytes_[byte].writer;
+  if (writer == 0) return Problem::None;
+  const Problem problem = touch(byte, 1, thread, false, other);
+  *other = problem == Problem::None ? static_cast<int>(writer & kSeveral) - 1 : *other;
+  if (problem != Problem::None || !unfenced_before_[static_cast<size_t>(*other)]) return problem;
+  return Problem::NotFenced;
 }
 
 SharedShadow::Problem SharedShadow::touch(size_t begin, size_t bytes, int thread, bool writes,
@@ -23,12 +43,26 @@ SharedShadow::Problem SharedShadow::touch(size_t begin, size_t bytes, int thread
     if (writes) {
       if (meets(byte.reader)) return Problem::RaceWithRead;
       byte.writer = mine;
+      unfenced_[static_cast<size_t>(thread)] = true;
     } else {
       if (byte.writer == 0) return Problem::NeverWritten;
       byte.reader = meets(byte.reader) ? now | kSeveral : mine;
     }
   }
   return Problem::None;
+}
+
+std::string fault_text(SharedShadow::Problem problem, const std::string& who, bool several) {
+  switch (problem) {
+    case SharedShadow::Problem::NeverWritten: return "that no thread has written";
+    case SharedShadow::Problem::RaceWithWrite:
+      return cat("that ", who, " writes with no barrier between them");
+    case SharedShadow::Problem::RaceWithRead:
+      return cat("that ", who, several ? " read" : " reads", " with no barrier between them");
+    case SharedShadow::Problem::NotFenced:
+      return cat("that ", who, " wrote with no fence before the barrier");
+    default: return "";
+  }
 }
 
 }  // namespace tiny

@@ -319,6 +319,8 @@ void Replay::launch_in_order(Watch watch) {
 }
 
 void Replay::launch() {
+  prepared_.refresh();
+  for (const State& s : states_) s.memory->changes += s.written ? 1 : 0;
   if (env_int("BEAM_ASYNC") != 0) refresh_kernels();
   const Watch watch = watch_now();
   if (watch.any() || env_int("CHECK") != 0) return launch_in_order(watch);
@@ -418,8 +420,6 @@ std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs)
     }
     set_address(p, p.buffer->data());
   }
-  prepared_.refresh();
-  for (const State& s : states_) s.memory->changes += s.written ? 1 : 0;
   launch();
   throw_found_nan();
   std::vector<Tensor> out;
@@ -430,7 +430,6 @@ std::vector<Tensor> Replay::run(std::span<const std::shared_ptr<Buffer>> inputs)
 void Replay::repeat() {
   const Busy busy(idle_);
   if (arenas_.size() != schedule_.memory.arenas.size()) refill();
-  prepared_.refresh();
   launch();
 }
 
@@ -472,6 +471,7 @@ void Replay::set_state(const std::vector<Saved>& saved) {
   size_t i = 0;
   for (const State& s : states_) {
     if (!s.written) continue;
+    ++s.memory->changes;
     s.memory->device.upload(s.memory->data, saved[i].bytes.data(), saved[i].bytes.size());
     ++i;
   }

@@ -70,8 +70,12 @@ class OnDevice {
 
 std::vector<float> run(Node value, Device& device, const Choice* choice,
                        const std::vector<std::vector<uint16_t>>& in, bool check,
-                       bool together = false) {
-  const Lowered lowered = lower(kernel_of({value}), "chain", device.target(), nullptr, choice);
+                       bool together = false, const std::string& without = "") {
+  Lowered lowered = lower(kernel_of({value}), "chain", device.target(), nullptr, choice);
+  std::string& text = lowered.source.text;
+  CHECK((without.empty() || text.find(without) != std::string::npos));
+  for (size_t at = 0; !without.empty() && (at = text.find(without)) != std::string::npos;)
+    text.erase(at, without.size());
   if (check) {
     const std::string options = to_text(lowered.options);
     CHECK(options.find(together ? "warpgroups" : "fragments") != std::string::npos);
@@ -96,29 +100,38 @@ std::vector<float> run(Node value, Device& device, const Choice* choice,
   return out;
 }
 
+// Attention of random numbers.
+struct Problem {
+  explicit Problem(const Sizes& s) {
+    Node q = tensor_param(1, {s.batch, s.m, s.e}, kBF16),
+         k = tensor_param(2, {s.batch, s.n, s.e}, kBF16),
+         v = tensor_param(3, {s.batch, s.n, s.d}, kBF16);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (Node p : {q, k, v})
+      for (int64_t i = 0; i < numel(p->shape()); ++i) {
+        const float x = normal(random);
+        uint32_t bits = 0;
+        std::memcpy(&bits, &x, 4);
+        in[static_cast<size_t>(p->ints()[0] - 1)].push_back(static_cast<uint16_t>(bits >> 16));
+      }
+    value = attention(s, q, k, v);
+  }
+
+  Node value = nullptr;
+  std::vector<std::vector<uint16_t>> in{3};
+};
+
 // `together`: by the matrix units of four warps.
 void check_chain(const Sizes& s, const std::string& name, bool together = false) {
   CAPTURE(name);
   Device& device = find_device(name);
   Arena arena;
   ArenaScope scope(arena);
-  Node q = tensor_param(1, {s.batch, s.m, s.e}, kBF16),
-       k = tensor_param(2, {s.batch, s.n, s.e}, kBF16),
-       v = tensor_param(3, {s.batch, s.n, s.d}, kBF16);
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal;
-  std::vector<std::vector<uint16_t>> in(3);
-  for (Node p : {q, k, v})
-    for (int64_t i = 0; i < numel(p->shape()); ++i) {
-      const float x = normal(random);
-      uint32_t bits = 0;
-      std::memcpy(&bits, &x, 4);
-      in[static_cast<size_t>(p->ints()[0] - 1)].push_back(static_cast<uint16_t>(bits >> 16));
-    }
-  Node value = attention(s, q, k, v);
+  const Problem p(s);
   const Choice none;
-  const std::vector<float> plain = run(value, device, &none, in, false),
-                           fused = run(value, device, nullptr, in, true, together);
+  const std::vector<float> plain = run(p.value, device, &none, p.in, false),
+                           fused = run(p.value, device, nullptr, p.in, true, together);
   double worst = 0, size = 0;
   for (size_t i = 0; i < plain.size(); ++i) {
     CHECK(std::isnan(plain[i]) == std::isnan(fused[i]));
@@ -196,6 +209,27 @@ TEST_CASE("warpgroups: attention in one kernel") {
   check_chain({1, 200, 170, 128, 64}, "EMU:CUDA:sm_90a", true);  // the last tiles are not whole
 }
 
+TEST_CASE("warpgroups: the emulator finds what is missing around products") {
+  Arena arena;
+  ArenaScope scope(arena);
+  Device& device = find_device("EMU:CUDA:sm_90a");
+  const Problem p({1, 64, 128, 64, 64});
+  const std::vector<float> right = run(p.value, device, nullptr, p.in, true, true);
+  const auto found = [&](const std::string& without) {
+    CAPTURE(without);
+    try {
+      return run(p.value, device, nullptr, p.in, false, true, without) != right;
+    } catch (const std::exception&) {
+      return true;
+    }
+  };
+  CHECK(found("products_fence();"));
+  CHECK(found("products_commit();"));
+  CHECK(found("products_wait<0>();"));
+  CHECK(found("barrier();"));
+  CHECK(found("fence_async();"));
+}
+
 TEST_CASE("warpgroups: options that four warps cannot follow are not legal") {
   Arena arena;
   ArenaScope scope(arena);
@@ -205,21 +239,26 @@ TEST_CASE("warpgroups: options that four warps cannot follow are not legal") {
       attention(s, tensor_param(1, {1, s.m, s.e}, kBF16), tensor_param(2, {1, s.n, s.e}, kBF16),
                 tensor_param(3, {1, s.n, s.d}, kBF16));
   Node loops = loops_of(kernel_of({value}), target);
-  std::vector<Opt> options = lower(kernel_of({value}), "chain", target).options;
-  CHECK(launch_problem(loops, apply(loops, options, target), target).empty());
+  const std::vector<Opt> chosen = lower(kernel_of({value}), "chain", target).options;
+  const auto is_of_rows = [](const Opt& o) { return o.kind == OptKind::Warpgroups; };
+  const auto at = std::find_if(chosen.begin(), chosen.end(), is_of_rows);
+  REQUIRE(at != chosen.end());
+  const int rows = at->axis;
+  const std::vector<Opt> begin(chosen.begin(), at + 1);
+  const auto problem = [&](const std::vector<Opt>& more) {
+    std::vector<Opt> all = begin;
+    all.insert(all.end(), more.begin(), more.end());
+    return launch_problem(loops, apply(loops, all, target), target);
+  };
+  constexpr auto kThread = static_cast<int64_t>(RangeKind::Thread),
+                 kUnroll = static_cast<int64_t>(RangeKind::Unroll);
+  CHECK(problem({{OptKind::Bind, rows, kThread, {}}}) == "");
+  CHECK(problem({}) == "threads of a warpgroup are not 4 or more warps of 8 x 4");
   // Two neighbouring fragments for each warp: a warpgroup's rows would not lie side by side.
-  for (size_t i = 0; i < options.size(); ++i)
-    if (options[i].kind == OptKind::Bind &&
-        to_text(options[i]).find(" thread") != std::string::npos)
-      options.insert(options.begin() + static_cast<ptrdiff_t>(i++),
-                     {OptKind::Split, options[i].axis, 2, {}});
-  bool is_legal_still = true;
-  try {
-    is_legal_still = launch_problem(loops, apply(loops, options, target), target).empty();
-  } catch (const Error&) {
-    is_legal_still = false;
-  }
-  CHECK_FALSE(is_legal_still);
+  const int second = next_range_id(apply(loops, begin, target));
+  CHECK(problem({{OptKind::Split, rows, 2, {}},
+                 {OptKind::Bind, rows, kThread, {}},
+                 {OptKind::Bind, second, kUnroll, {}}}) == "warps of a warpgroup have other rows");
 }
 
 TEST_CASE("chains: attention and its gradients never store scores") {

@@ -194,6 +194,35 @@ TEST_CASE("roll: the smallest instead of the largest") {
   check_chain(chain, {}, 24);
 }
 
+TEST_CASE("roll: the largest of scaled scores is that of the scores, scaled where no order turns") {
+  for (const double factor : {0.25, 3.0, -0.5}) {
+    CAPTURE(factor);
+    for (const bool hidden : {false, true}) {
+      const Chain chain = [=](const Sizes& s, Node q, Node k, Node v) {
+        Node x = scores(s, q, k);
+        x = B::binary(Op::Mul, x, B::full(Shape{s.m, s.n}, kF32, factor));
+        return weighted(s, exponentials(hidden ? masked(s, x) : x), v);
+      };
+      check_chain(chain, {}, 32, !hidden);
+      Arena arena;
+      ArenaScope scope(arena);
+      const Sizes s;
+      Node value = chain(s, tensor_param(1, {s.m, s.e}), tensor_param(2, {s.n, s.e}),
+                         tensor_param(3, {s.n, s.d}));
+      Node sink = loops_of(kernel_of({value}), host_target(Compiler::Cc));
+      std::string why;
+      sink = roll(sink, reduced(sink, s.n), why);
+      REQUIRE_MESSAGE(sink, why);
+      int scaled = 0;
+      for (Node n : all_of(sink, Op::Prefix))  // what the maximum of a row is so far
+        if (n->arg<OpArg>().op == Op::Max)
+          for (Node c : all_of(n->src(0), Op::Mul))
+            scaled += c->src(1)->is_const(factor) || c->src(0)->is_const(factor);
+      CHECK((scaled > 0) == (factor < 0));
+    }
+  }
+}
+
 TEST_CASE("roll: what has no correction is refused") {
   Arena arena;
   ArenaScope scope(arena);

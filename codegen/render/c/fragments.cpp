@@ -96,28 +96,29 @@ std::string FragmentPrinter::from_pairs(std::span<const Node> elements) {
   return cat("bitcast<", kernel_.type(t), ">(", kernel_.type(wide), "{", words, "})");
 }
 
+// A thread's elements of an operand as the unit's function takes them.
+std::string FragmentPrinter::elements(const MmaUnit& unit, std::span<const Node> nodes) {
+  const Node all = nodes[0]->op == Op::Shuffle ? nodes[0]->src(0) : nullptr;
+  const auto is_lane = [&](Node e) { return e->op == Op::Shuffle && e->src(0) == all; };
+  const int count = static_cast<int>(nodes.size());
+  std::string values;
+  if (all && !unit.convert && std::all_of(nodes.begin(), nodes.end(), is_lane)) {
+    for (Node e : nodes) values += cat(values.empty() ? "" : ", ", e->ints()[0]);
+    const std::string v = kernel_.value(all);
+    return kernel_.shuffle(all->dtype.one().vec(count), v, v, values);
+  }
+  if (const std::string pairs = unit.convert ? "" : from_pairs(nodes); !pairs.empty()) return pairs;
+  for (Node e : nodes)
+    values += cat(values.empty() ? "" : ", ",
+                  unit.convert ? kernel_.converted(e, unit.convert) : bare(kernel_.value(e)));
+  return cat(kernel_.type((unit.convert ? kU32 : unit.dtype).vec(count)), "{", values, "}");
+}
+
 std::string FragmentPrinter::product(Node n, const std::string& c) {
   const MmaUnit& unit = mma_unit(n);
-  const auto of = [&](int begin, int count) {
-    const auto elements = n->srcs().subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
-    const Node all = elements[0]->op == Op::Shuffle ? elements[0]->src(0) : nullptr;
-    const auto is_lane = [&](Node e) { return e->op == Op::Shuffle && e->src(0) == all; };
-    if (all && !unit.convert && std::all_of(elements.begin(), elements.end(), is_lane)) {
-      std::string lanes;
-      for (Node e : elements) lanes += cat(lanes.empty() ? "" : ", ", e->ints()[0]);
-      const std::string v = kernel_.value(all);
-      return kernel_.shuffle(all->dtype.one().vec(count), v, v, lanes);
-    }
-    if (const std::string pairs = unit.convert ? "" : from_pairs(elements); !pairs.empty())
-      return pairs;
-    std::string values;
-    for (int i = begin; i < begin + count; ++i)
-      values += cat(i > begin ? ", " : "", unit.convert ? kernel_.converted(n->src(i), unit.convert)
-                                                        : bare(kernel_.value(n->src(i))));
-    return cat(kernel_.type((unit.convert ? kU32 : unit.dtype).vec(count)), "{", values, "}");
-  };
-  const std::string a = of(0, unit.a_count()), b = of(unit.a_count(), unit.b_count());
-  return cat(unit.function, "(", a, ", ", b, ", ", c, ")");
+  const auto a = static_cast<size_t>(unit.a_count()), b = static_cast<size_t>(unit.b_count());
+  return cat(unit.function, "(", elements(unit, n->srcs().first(a)), ", ",
+             elements(unit, n->srcs().subspan(a, b)), ", ", c, ")");
 }
 
 // Products of fragments, the innermost first.
@@ -181,20 +182,12 @@ void FragmentPrinter::begin(const std::vector<Node>& products, const std::string
     const Node n = products[i];
     const WarpgroupProduct p = warpgroup_product(n);
     const auto a = operand(n, true);
-    std::string words;
-    if (p.a.in_registers) {
-      words = from_pairs(a);
-      if (words.empty()) {
-        for (Node e : a) words += cat(words.empty() ? "" : ", ", bare(kernel_.value(e)));
-        words = cat(kernel_.type(mma_unit(n).dtype.vec(8)), "{", words, "}");
-      }
-      words = cat("bitcast<", kernel_.type(kU32.vec(4)), ">(", words, ")");
-    } else {
-      words = descriptor(a[0], p.a.along_k, p.a.rows);
-    }
+    const std::string first = p.a.in_registers ? cat("bitcast<", kernel_.type(kU32.vec(4)), ">(",
+                                                     elements(mma_unit(n), a), ")")
+                                               : descriptor(a[0], p.a.along_k, p.a.rows);
     calls.push_back(cat(mma_unit(n).function, "<", p.a.in_registers || p.a.along_k ? 0 : 1, ", ",
                         p.b.along_k ? 0 : 1, ", ", adds || !calls.empty() ? 1 : 0, ">(", sum,
-                        ".v, ", words, ", ",
+                        ".v, ", first, ", ",
                         descriptor(operand(n, false)[0], p.b.along_k, p.b.rows), ");"));
   }
   kernel_.line("products_fence();");
@@ -224,7 +217,7 @@ void FragmentPrinter::end_products(Node statement) {
     while (!begun_.empty()) end(std::string(begun_.front().name));
     return;
   }
-  if (statement->is(Op::Reduce)) end(kernel_.accumulators_[statement]);
+  if (statement->is(Op::Reduce)) end(kernel_.accumulators_[statement]);  // reads its accumulator
   for (Node s : SingleUse::uses_of(statement))
     if (const std::string* name = s->is(Op::Mma) ? kernel_.values_.find(s) : nullptr)
       end(std::string(*name));

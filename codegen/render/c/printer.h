@@ -36,10 +36,9 @@ class FragmentPrinter {
   std::string product(Node mma, const std::string& c);  // plus `c`
   void update(const std::string& sum, Node term);
   void rescale(Node statement);
-  // A product of four warps, which goes on while other things are computed: its name. Before it is
-  // read it has to end, as all sums must at the end of a loop: those that the statement reads, or
-  // all.
+  // Begins a product of four warps, which goes on while other things are computed: its name.
   std::string begin_product(Node mma);
+  // Waits for the products that a statement reads; for all at the end of a loop.
   void end_products(Node statement = nullptr);
 
  private:
@@ -51,6 +50,7 @@ class FragmentPrinter {
   void begin(const std::vector<Node>& products, const std::string& sum, bool adds);
   void end(const std::string& sum);
   std::string from_pairs(std::span<const Node> elements);
+  std::string elements(const MmaUnit& unit, std::span<const Node> nodes);
   std::string descriptor(Node first, bool along_k, int rows);
 
   CPrinter& kernel_;
