@@ -190,6 +190,18 @@ TEST_CASE("sin of large f32 is within 3.1e-7") {
   }
 }
 
+TEST_CASE("sin of large f64 is within 7e-16") {
+  std::vector<double> x{3e9, -3.0000001e9, 1e30, 0x1p1023, std::numeric_limits<double>::max()};
+  std::mt19937_64 rng(6);
+  std::uniform_real_distribution<double> exponent(31, 1023);
+  for (int i = 0; i < 4096; ++i) x.push_back((i % 2 ? 1 : -1) * std::exp2(exponent(rng)));
+  for (Compiler compiler : compilers()) {
+    const std::vector<double> y = compute<double, double>(compiler, unary(Op::Sin), x, x, 8);
+    for (size_t i = 0; i < x.size(); ++i)
+      REQUIRE_MESSAGE(std::abs(y[i] - sinl(x[i])) <= 7e-16, "sin of ", x[i], ": ", y[i]);
+  }
+}
+
 TEST_CASE("exp2, log2 and sin of f64 have relative errors of at most 1e-15") {
   check_double(Op::Exp2, exp2l, -1020, 1030, 1e-15);
   check_double(Op::Log2, log2l, 0, 1e300, 1e-15);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <random>
 
 #include "test/reference.h"
 #include "tiny/base/env.h"
@@ -18,6 +19,7 @@ using namespace tiny;
 namespace {
 
 using Numbers = std::vector<double>;
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 Numbers numbers(const Tensor& t) { return evaluate(t.node()).numbers(); }
 
@@ -219,6 +221,55 @@ TEST_CASE("powers and angles have the gradients of their differences at 0 and at
     for (double x : {-1.0, 0.0, 1.0, 2.0})
       if (y != 0 || x > 0) check_both(atan2, y, x);
   check_gradient([](const Tensor& x) { return pow(x, Tensor::from({1.0})).sum(); }, {0}, {1});
+}
+
+TEST_CASE("inverse functions have infinite derivatives at the ends of their ranges") {
+  const Tensor x = line({-1, 0, 1});
+  CHECK(gradient_of(x.asin().sum(), x) == Numbers{kInf, 1, kInf});
+  CHECK(gradient_of(x.acos().sum(), x) == Numbers{-kInf, -1, -kInf});
+  CHECK(gradient_of(x.atanh().sum(), x) == Numbers{kInf, 1, kInf});
+  const Tensor one = line({1});
+  CHECK(gradient_of(one.acosh().sum(), one) == Numbers{kInf});
+  for (Tensor (Tensor::*f)() const : {&Tensor::asin, &Tensor::acos, &Tensor::atanh})
+    check_gradient([f](const Tensor& t) { return (t.*f)().sum(); }, {-0.9, -0.3, 0.01, 0.7}, {4});
+  check_gradient([](const Tensor& t) { return t.acosh().sum(); }, {1.1, 2, 30}, {3});
+}
+
+TEST_CASE("powers keep their gradients where a value is infinite, and have none where it is none") {
+  const Tensor zero = line({0});
+  CHECK(gradient_of(pow(zero, -2).sum(), zero) == Numbers{-kInf});
+  CHECK(gradient_of(pow(zero, -3).sum(), zero) == Numbers{-kInf});
+  // The value is above all floats; the derivative, 1.5 sqrt(x), is not.
+  const Tensor large = Tensor::from(std::vector<float>{1e30f}).requires_grad_();
+  const Tensor g = Tensor::gradient(pow(large, 1.5).sum(), {large})[0];
+  CHECK(g.item<float>() == doctest::Approx(1.5e15));
+  const Tensor negative = line({-2});
+  CHECK(std::isnan(gradient_of(pow(negative, 1.5).sum(), negative)[0]));
+  CHECK(std::isnan(gradient_of(pow(-2.0, negative).sum(), negative)[0]));
+  CHECK(gradient_of(pow(negative, 3).sum(), negative) == Numbers{12});
+}
+
+TEST_CASE("a rest is exact, and the quotient below it: also where the rounded quotient is none") {
+  std::mt19937_64 rng(8);
+  std::uniform_real_distribution<double> quotient(-3, 51), divisor(-20, 20);
+  Numbers u{1, 0.5, 1.5, -1, 5, -5, 5}, v{0.1, 0.1, 0.1, 0.1, kInf, kInf, -kInf};
+  for (int i = 0; i < 3000; ++i) {
+    const double q = std::exp2(quotient(rng)), y = std::exp2(divisor(rng)) * (i % 2 ? 1 : -1);
+    u.push_back((i % 5 ? y : -y) * (i % 3 ? std::floor(q) : q));
+    v.push_back(y);
+  }
+  for (DType t : {kF64, kF32}) {
+    const Tensor x = Tensor::from(u).to(t), y = Tensor::from(v).to(t);
+    const auto rounded = [&](double r) { return t == kF32 ? static_cast<float>(r) : r; };
+    const auto of = [](const Tensor& r) { return r.to(kF64).to_vector<double>(); };
+    const Numbers a = of(x), b = of(y), rest = of(mod(x, y)), below = of(floor_div(x, y));
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double r = std::fmod(a[i], b[i]);
+      const bool other = r != 0 && (r < 0) != (b[i] < 0);
+      REQUIRE(rest[i] == rounded(other ? r + b[i] : r));
+      REQUIRE(below[i] == rounded(std::round((a[i] - r) / b[i]) - other));
+    }
+  }
 }
 
 TEST_CASE("functions of two bounds have derivative 0 at both") {

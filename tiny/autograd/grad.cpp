@@ -425,7 +425,10 @@ void grad_checkpoint(Node n, Node g, Adjoints& to) {
     if (Node part = to.take(again.fresh[i])) apply_rule(again.fresh[i], part, to);
 }
 
-void grad_with_derivative(Node n, Node g, Adjoints& to) { to.add(n->src(1), mul(g, n->src(2))); }
+void grad_with_derivative(Node n, Node g, Adjoints& to) {
+  to.add(n->src(0), g);
+  if (n->src(1)->needs_grad) to.add(n->src(1), mul(g, n->src(2)));
+}
 
 using Rules = std::array<Rule, kOps>;
 

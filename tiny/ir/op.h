@@ -81,8 +81,9 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Assign, Tensor, 2, false)      /* old, new: `new`, in the memory of `old` where possible */    \
   X(After, Tensor, 2, false)       /* the first source, once the second has been computed */       \
   X(Checkpoint, Tensor, -1, false) /* the first; its gradient computes it again from the others */ \
-  X(WithDerivative, Tensor, 3, false) /* the first, whose derivative by the second is the third */ \
-  X(Sink, Tensor, -1, false)          /* all outputs of a graph or stores of a kernel */           \
+  X(WithDerivative, Tensor, 3,                                                                     \
+    false)                   /* the first; the third is added to its derivative by the second */   \
+  X(Sink, Tensor, -1, false) /* all outputs of a graph or stores of a kernel */                    \
   /* a kernel */                                                                                   \
   X(Load, Kernel, -1, false)   /* param, index, [gate]: zero where the gate is false */            \
   X(Store, Kernel, -1, false)  /* param, index, value, [gate]; OpArg: old op value */              \

@@ -70,8 +70,6 @@ int64_t pieces_of_row(const Tensor& x, int axis);
 // log(sum(exp(x))) over the axis, which stays with size 1; in such pieces where there are several.
 Tensor log_sum_exp(const Tensor& x, int axis);
 
-// x without a gradient, from memory: elements that are compared with what was made from them
-// (build.h: in_memory).
 // Random tensors of this thread are made on this device while one lives; "": on the default device.
 class RandomOn {
  public:
@@ -84,7 +82,16 @@ class RandomOn {
   std::string before_;
 };
 
+// x without a gradient, from memory: elements that are compared with what was made from them
+// (build.h: in_memory).
 Tensor in_memory(const Tensor& x);
+
+// `value`, whose gradient by x is slope(x) more than its own: than none where it is detached, as
+// where the derivative of what computes it would cost more, or be none at the ends of its range.
+template <class F> Tensor with_derivative(const Tensor& value, const Tensor& x, F slope) {
+  if (!x.requires_grad()) return value;
+  return Tensor(make(Op::WithDerivative, value.dtype(), {value.node(), x.node(), slope(x).node()}));
+}
 
 // `index` with `size` added where it is negative.
 Tensor wrap_negative(const Tensor& index, int64_t size);

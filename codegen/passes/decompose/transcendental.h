@@ -9,6 +9,6 @@ namespace tiny {
 // file at each function. Infinities, NaN and subnormal numbers are right in all of them.
 Node lower_exp2(Node x);
 Node lower_log2(Node x);  // -inf at zero, NaN below
-Node lower_sin(Node x);   // f64 beyond 3e9: NaN
+Node lower_sin(Node x);
 
 }  // namespace tiny

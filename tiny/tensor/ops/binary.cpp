@@ -81,13 +81,41 @@ Tensor trunc_div(const Operand& x, const Operand& y) {
   return binary("trunc_div", Op::Div, x, y, wide).trunc().to(t);
 }
 
+namespace {
+
+struct Division {
+  Tensor quotient, rest;
+};
+
+// The upper 26 bits of a number's fraction; what is left has 27.
+Tensor upper_half(const Tensor& x) {
+  return (x.bitcast(kI64) & ~((int64_t{1} << 27) - 1)).bitcast(kF64);
+}
+
+// Of two f64: the largest integer below the quotient, which is not the rounded quotient's (1 is 9
+// times 0.1 and a rest), and u less so many v. Exact where |u / v| < 2^52, since the products of
+// halves are (T. Dekker, "A floating-point technique for extending the available precision", 1971);
+// the rest is 0 beyond, where it would be of what u was rounded from.
+Division floor_division(const Tensor& u, const Tensor& v) {
+  const Tensor guess = (u / v).trunc();
+  const Tensor q = upper_half(guess), q_low = guess - q, w = upper_half(v), w_low = v - w;
+  const Tensor exact = u - q * w - q * w_low - q_low * w - q_low * w_low;
+  // 5 mod inf is 5: the quotient 0 must not meet the infinity.
+  const Tensor small = where(guess.abs() < 0x1p52, exact, exact * 0);
+  const Tensor rest = where(guess == 0, u, small);
+  const Tensor over = where(v<0, rest> 0, rest < 0);
+  return {where(v == 0, u / v, where(over, guess - 1, guess)), where(over, rest + v, rest)};
+}
+
+}  // namespace
+
 Tensor floor_div(const Operand& x, const Operand& y) {
   LabelScope label("floor_div");
   const DType t = result_type(x, y);
   check(!t.is_bool(), "floor_div: not defined for two bools");
   if (!t.is_float()) return binary("floor_div", Op::FloorDiv, x, y, t);
-  const DType wide = detail::compute_dtype(t);
-  return binary("floor_div", Op::Div, x, y, wide).floor().to(t);
+  const auto [a, b] = detail::match("floor_div", x, y, t);
+  return floor_division(Tensor(a).to(kF64), Tensor(b).to(kF64)).quotient.to(t);
 }
 
 Tensor mod(const Operand& x, const Operand& y) {
@@ -95,12 +123,12 @@ Tensor mod(const Operand& x, const Operand& y) {
   const DType t = result_type(x, y);
   check(!t.is_bool(), "mod: not defined for two bools");
   if (!t.is_float()) return binary("mod", Op::FloorMod, x, y, t);
-  const DType wide = detail::compute_dtype(t);
-  const auto [a, b] = detail::match("mod", x, y, wide);
-  const Tensor u(a), v(b);
-  const Tensor quotient = (u / v).floor();
-  // 5 mod inf is 5: the quotient 0 must not meet the infinity.
-  return where(quotient == 0, u, u - quotient * v).to(t);
+  const auto [a, b] = detail::match("mod", x, y, t);
+  const Tensor u = Tensor(a).to(kF64), v = Tensor(b).to(kF64);
+  const Division d = floor_division(u, v);
+  const Tensor by_u =
+      detail::with_derivative(d.rest.detach(), u, [](const Tensor& at) { return at.full_like(1); });
+  return detail::with_derivative(by_u, v, [&](const Tensor&) { return -d.quotient; }).to(t);
 }
 
 namespace {
@@ -145,13 +173,25 @@ Tensor real_power(const Tensor& x, const Tensor& y) {
   return where(unit, 1, where(logical_and(x == -1, y.isinf()), 1, general)).to(x.dtype());
 }
 
+Tensor real_power_with_slopes(const Tensor& x, const Tensor& y) {
+  const Tensor power = real_power(x, y).detach();
+  const Tensor by_x = detail::with_derivative(
+      power, x, [&](const Tensor& at) { return where(y == 0, 0, y * real_power(at, y - 1)); });
+  return detail::with_derivative(by_x, y, [&](const Tensor& at) {
+    return where(logical_and(x == 0, at >= 0), 0, real_power(x, at) * x.log());
+  });
+}
+
 // x^n for the exponents that have a better way than exp2(n log2(x)); not defined for others.
 Tensor special_power(const Tensor& x, double n) {
   if (n == 0.5) return x.sqrt();
   if (n == -0.5) return x.rsqrt();
   if (n != std::trunc(n) || std::abs(n) > 64) return Tensor();
   const Tensor p = integer_power(x, static_cast<int64_t>(std::abs(n)));
-  return n < 0 ? p.reciprocal() : p;
+  if (n >= 0) return p;
+  return detail::with_derivative(p.reciprocal().detach(), x, [n](const Tensor& at) {
+    return integer_power(at, static_cast<int64_t>(1 - n)).reciprocal() * n;
+  });
 }
 
 Tensor integral_pow(const Operand& x, const Operand& y, DType t) {
@@ -178,7 +218,7 @@ Tensor pow(const Operand& x, const Operand& y) {
     if (special.defined()) return special.to(t);
   }
   const auto [a, b] = detail::match("pow", x, y, wide);
-  return real_power(Tensor(a), Tensor(b)).to(t);
+  return real_power_with_slopes(Tensor(a), Tensor(b)).to(t);
 }
 
 Tensor maximum(const Operand& x, const Operand& y) {

@@ -186,15 +186,25 @@ Tensor Tensor::atan() const {
   });
 }
 
+namespace {
+
+Tensor asin_slope(const Tensor& x) { return ((1 - x) * (x + 1)).rsqrt(); }
+
+}  // namespace
+
 Tensor Tensor::asin() const {
   return real_function("asin", *this, [](const Tensor& x) {
-    return (x / (((1 - x) * (x + 1)).sqrt() + 1)).atan() * 2;
+    const Tensor angle = (x / (((1 - x) * (x + 1)).sqrt() + 1)).atan() * 2;
+    return detail::with_derivative(angle.detach(), x, asin_slope);
   });
 }
 
 Tensor Tensor::acos() const {
-  return real_function("acos", *this,
-                       [](const Tensor& x) { return ((1 - x) / (x + 1)).sqrt().atan() * 2; });
+  return real_function("acos", *this, [](const Tensor& x) {
+    const Tensor angle = ((1 - x) / (x + 1)).sqrt().atan() * 2;
+    return detail::with_derivative(angle.detach(), x,
+                                   [](const Tensor& at) { return -asin_slope(at); });
+  });
 }
 
 // --- Hyperbolic functions -----------------------------------------------------------------------
@@ -248,13 +258,18 @@ Tensor Tensor::acosh() const {
     const Tensor large = x > 0x1p30, t = where(large, 1, x) - 1;
     const Tensor near = (t + (t * (t + 2)).sqrt()).log1p();
     const Tensor out = where(large, where(large, x, 1).log() + M_LN2, near);
-    return where(x < 1, std::nan(""), out);  // also where t (t + 2) overflows
+    const Tensor y = where(x < 1, std::nan(""), out);  // also where t (t + 2) overflows
+    return detail::with_derivative(
+        y.detach(), x, [](const Tensor& at) { return (at - 1).rsqrt() * (at + 1).rsqrt(); });
   });
 }
 
 Tensor Tensor::atanh() const {
-  return real_function("atanh", *this,
-                       [](const Tensor& x) { return (x * 2 / (1 - x)).log1p() * 0.5; });
+  return real_function("atanh", *this, [](const Tensor& x) {
+    const Tensor y = (x * 2 / (1 - x)).log1p() * 0.5;
+    return detail::with_derivative(
+        y.detach(), x, [](const Tensor& at) { return ((1 - at) * (at + 1)).reciprocal(); });
+  });
 }
 
 // --- Error function -----------------------------------------------------------------------------
@@ -304,14 +319,6 @@ Tensor erf_of_f64(const Tensor& x) {
   return near_zero(x, 0.46875, center, tail);
 }
 
-// A function's value at x with its derivative there, where that of what computes it would cost
-// more.
-template <class F> Tensor with_derivative(const Tensor& value, const Tensor& x, F derivative) {
-  if (!x.requires_grad()) return value;
-  return Tensor(
-      make(Op::WithDerivative, value.dtype(), {value.node(), x.node(), derivative(x).node()}));
-}
-
 Tensor erf_slope(const Tensor& x) { return (x * x * -M_LOG2E).exp2() * M_2_SQRTPI; }
 
 // 1 + erf(x), without the cancellation of that sum: 2^(|x| p(|x|)), of relative error 1e-7 below 1
@@ -327,13 +334,13 @@ Tensor erf_plus_1(const Tensor& x, bool is_f16) {
                                         0.0006482824774, -0.001720225949, -0.0007354095586,
                                         0.02839471444, -0.1485972067, -0.9183852124, -1.627911032});
   const Tensor y = (a * p).exp2();
-  return with_derivative(where(x < 0, y, 2 - y), x, erf_slope);
+  return detail::with_derivative(where(x < 0, y, 2 - y).detach(), x, erf_slope);
 }
 
 // x Phi(x), with the derivative Phi(x) + x phi(x) of the normal distribution.
 Tensor exact_gelu(const Tensor& x, bool is_f16) {
   const Tensor twice = erf_plus_1(x * M_SQRT1_2, is_f16);
-  return with_derivative(x * 0.5 * twice, x, [&](const Tensor& at) {
+  return detail::with_derivative((x * 0.5 * twice).detach(), x, [&](const Tensor& at) {
     const Tensor power = (at * at * (-0.5 * M_LOG2E)).exp2();
     return twice * 0.5 + at * power * (M_SQRT1_2 * M_2_SQRTPI / 2);
   });
@@ -343,7 +350,8 @@ Tensor exact_gelu(const Tensor& x, bool is_f16) {
 
 Tensor Tensor::erf() const {
   return real_function("erf", *this, [](const Tensor& x) {
-    return with_derivative(x.dtype() == kF64 ? erf_of_f64(x) : erf_of_f32(x), x, erf_slope);
+    return detail::with_derivative((x.dtype() == kF64 ? erf_of_f64(x) : erf_of_f32(x)).detach(), x,
+                                   erf_slope);
   });
 }
 
