@@ -103,8 +103,9 @@ Division floor_division(const Tensor& u, const Tensor& v) {
   // 5 mod inf is 5: the quotient 0 must not meet the infinity.
   const Tensor small = where(guess.abs() < 0x1p52, exact, exact * 0);
   const Tensor rest = where(guess == 0, u, small);
-  const Tensor over = where(v<0, rest> 0, rest < 0);
-  return {where(v == 0, u / v, where(over, guess - 1, guess)), where(over, rest + v, rest)};
+  const Tensor over = where(0 > v, rest > 0, rest < 0);
+  const Tensor quotient = where(rest == rest, where(over, guess - 1, guess), rest);
+  return {where(v == 0, u / v, quotient).detach(), where(over, rest + v, rest).detach()};
 }
 
 }  // namespace
@@ -127,7 +128,7 @@ Tensor mod(const Operand& x, const Operand& y) {
   const Tensor u = Tensor(a).to(kF64), v = Tensor(b).to(kF64);
   const Division d = floor_division(u, v);
   const Tensor by_u =
-      detail::with_derivative(d.rest.detach(), u, [](const Tensor& at) { return at.full_like(1); });
+      detail::with_derivative(d.rest, u, [](const Tensor& at) { return at.full_like(1); });
   return detail::with_derivative(by_u, v, [&](const Tensor&) { return -d.quotient; }).to(t);
 }
 
