@@ -272,6 +272,16 @@ TEST_CASE("a rest is exact, and the quotient below it: also where the rounded qu
   }
 }
 
+TEST_CASE("a bias of attention has no gradient where a row's position hides all keys") {
+  // Queries 3 and 4 see none of the two keys in a window of one key before.
+  const Tensor q = Tensor::randn({5, 4}), k = Tensor::randn({2, 4}), v = Tensor::randn({2, 3});
+  const Tensor bias = Tensor::zeros({2}).realize().requires_grad_();
+  const Tensor out = scaled_dot_product_attention(q, k, v, {.mask = bias, .window = {{1, 0}}});
+  CHECK(out.isnan().to(kI32).sum().item<int64_t>() == 6);
+  const Tensor g = Tensor::gradient(out.sum(), {bias})[0];
+  CHECK_FALSE(g.isnan().any().item<bool>());
+}
+
 TEST_CASE("functions of two bounds have derivative 0 at both") {
   const Tensor x = line({-3, -1, 0, 1, 3, 6});
   CHECK(gradient_of(x.relu6().sum(), x) == Numbers{0, 0, 0, 1, 1, 0});

@@ -57,14 +57,16 @@ void check_mask(const Tensor& scores, const Tensor& mask) {
         " is no bool or float for each of the scores ", to_text(whole));
 }
 
+// What is added comes first: its gradient is none where a position hides a key, also in rows that
+// see no key at all.
 Tensor masked(const Tensor& scores, const AttentionOptions& o) {
   Tensor s = scores;
   if (o.softcap) s = (s * (1 / *o.softcap)).tanh() * *o.softcap;
+  const bool given = o.mask.defined();
+  if (given) check_mask(s, o.mask);
+  if (given && !o.mask.dtype().is_bool()) s = s + o.mask.to(s.dtype());
   if (const Tensor seen = seen_keys(s, o); seen.defined()) s = where(seen, s, -kInfinity);
-  if (!o.mask.defined()) return s;
-  check_mask(s, o.mask);
-  if (o.mask.dtype().is_bool()) return where(o.mask, s, -kInfinity);
-  return s + o.mask.to(s.dtype());
+  return given && o.mask.dtype().is_bool() ? where(o.mask, s, -kInfinity) : s;
 }
 
 void check_options(const AttentionOptions& o) {
