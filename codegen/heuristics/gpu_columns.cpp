@@ -20,7 +20,7 @@ class ColumnTuner : GpuTuner {
   std::optional<Choice> run(int column, bool narrow) {
     if (!narrow)
       columns(range(column));
-    else if (is_product() || !few_columns(range(column)))
+    else if (!few_columns(range(column)))
       return {};
     order_kinds(last_);
     return std::move(choice_);

@@ -56,6 +56,17 @@ class ProductTuner : Tuner {
     return std::min(own[0], own[1]) >= kMinUses;
   }
 
+  // Few results of long sums: a thread for each tile of them is too few threads, of which each
+  // waits for its loads (measurements.md: is_short).
+  bool is_short() const {
+    constexpr int64_t kResultsOfThread = 4, kLong = 256;
+    int64_t results = 1, terms = 1;
+    for (int id : results_) results *= size(id);
+    for (int id : terms_) terms *= size(id);
+    return terms >= kLong && results <= target_.cores * target_.warp * kResultsOfThread;
+  }
+  int column() const { return best_column(); }
+
   Choice run() {
     choice_.is_gemm = true;
     apply_plan(search());
@@ -326,6 +337,8 @@ std::optional<Choice> choose_product_options(Node sink, const Target& target) {
   if (auto staged = choose_stage_options(sink, target, stage_plans(false))) return staged;
   ProductTuner tuner(sink, target);
   if (!tuner.is_product()) return {};
+  if (const int column = tuner.column(); tuner.is_short() && column >= 0)
+    if (auto shared = choose_column_options(sink, target, column, true)) return shared;
   return tuner.run();
 }
 

@@ -59,7 +59,9 @@ int main(int argc, char** argv) {
                                     "two_shot_direct", "flags",    "nccl", "found"};
   for (const char* a : algorithms) std::printf("%27s", a);
   std::printf("\n");
-  for (int64_t bytes = 1 << 10; bytes <= most; bytes *= bytes >= (64 << 20) ? 4 : 8) {
+  for (const int power : {10, 13, 16, 19, 20, 22, 25, 26, 28, 30}) {
+    const int64_t bytes = int64_t{1} << power;
+    if (bytes > most) break;
     std::printf("%12lld", static_cast<long long>(bytes));
     for (const char* a : algorithms) {
       const bool found = std::string(a) == "found";

@@ -37,7 +37,7 @@ inline SumTimes time_all_reduce(const std::vector<std::string>& devices, int64_t
   const auto once = [&] { step(x); };
   for (int i = 0; i < 4; ++i) once();
   wait(devices);
-  const int replays = bytes <= (1 << 20) ? 200 : bytes <= (64 << 20) ? 20 : 5;
+  const int replays = bytes <= (1 << 20) ? 200 : bytes <= (64 << 20) ? 20 : 10;
   return {time_replays(5, replays, devices, once), time_replays(20, 1, devices, once)};
 }
 
