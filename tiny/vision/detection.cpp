@@ -1,12 +1,24 @@
 #include "tiny/vision/detection.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "tiny/base/error.h"
 #include "tiny/base/parallel.h"
 #include "tiny/vision/boxes.h"
 
 namespace tiny {
+
+DetectionSet keep_in_memory(const DetectionSet& set) {
+  const auto samples =
+      std::make_shared<std::vector<DetectionSample>>(static_cast<size_t>(set.size));
+  in_parallel(samples->size(), core_count(), [&](size_t i, size_t) {
+    (*samples)[i] = set.sample(static_cast<int64_t>(i));
+  });
+  DetectionSet out = set;
+  out.sample = [samples](int64_t i) { return samples->at(static_cast<size_t>(i)); };
+  return out;
+}
 
 std::vector<Tensor> detection_batch(const DetectionSet& set,
                                     const std::vector<int64_t>& positions) {

@@ -23,6 +23,9 @@ struct DetectionSet {
   std::function<DetectionSample(int64_t)> sample;  // may be called by several threads at once
 };
 
+// The same set with all its pictures in memory, which several threads make now.
+DetectionSet keep_in_memory(const DetectionSet& set);
+
 // What a DataLoader fetches: the pictures u8 (n, 3, side, side), their boxes f32 (n, most_boxes, 4)
 // and labels i32 (n, most_boxes), -1 behind the last box and for crowds, which nobody is to find.
 // Several threads read pictures at once.

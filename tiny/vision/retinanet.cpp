@@ -99,9 +99,23 @@ Children RetinaNet::children() {
 Tensor RetinaNet::normalized(const Tensor& bytes) {
   check(bytes.rank() == 4 && bytes.size(1) == 3, "RetinaNet: pictures of shape ",
         to_text(bytes.shape()), ": they are (N, 3, H, W)");
-  const Tensor mean = Tensor::from({0.485f, 0.456f, 0.406f}, {3, 1, 1});
-  const Tensor deviation = Tensor::from({0.229f, 0.224f, 0.225f}, {3, 1, 1});
+  // Constants, which need no memory that a Jit would have to know.
+  const auto channels = [](double red, double green, double blue) {
+    const auto one = [](double v) { return Tensor::full({1, 1, 1}, v, kF32); };
+    return Tensor::cat({one(red), one(green), one(blue)});
+  };
+  const Tensor mean = channels(0.485, 0.456, 0.406), deviation = channels(0.229, 0.224, 0.225);
   return (bytes.to(kF32) / 255 - mean) / deviation;
+}
+
+const Tensor& RetinaNet::anchors_for(const RetinaNetOutputs& o, const std::string& device,
+                                     const std::vector<std::pair<int64_t, int64_t>>& grids) {
+  Tensor& anchors = anchors_[cat(o.height, " ", o.width, " ", device)];
+  if (!anchors.defined()) {
+    anchors = make_anchors(o.height, o.width, grids, options_.anchor_size);
+    if (!device.empty()) anchors = anchors.to(device).contiguous();
+  }
+  return anchors;
 }
 
 RetinaNetOutputs RetinaNet::outputs(const Tensor& images) {
@@ -115,9 +129,7 @@ RetinaNetOutputs RetinaNet::outputs(const Tensor& images) {
     out.deltas.push_back(boxes_(level));
     grids.emplace_back(level.size(2), level.size(3));
   }
-  out.anchors = make_anchors(out.height, out.width, grids, options_.anchor_size);
-  const std::string device = images.device();
-  if (!device.empty()) out.anchors = out.anchors.to(device);
+  out.anchors = anchors_for(out, images.device(), grids);
   return out;
 }
 

@@ -8,6 +8,7 @@
 //   const nn::Detections found = network.detect(network.outputs(images));
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,7 +100,11 @@ class RetinaNet : public Module {
     std::vector<Conv2d> convs;
   };
 
+  const Tensor& anchors_for(const RetinaNetOutputs& outputs, const std::string& device,
+                            const std::vector<std::pair<int64_t, int64_t>>& grids);
+
   const RetinaNetOptions options_;
+  std::map<std::string, Tensor> anchors_;  // by the size of pictures and the device
   ResNet body_;
   FeaturePyramid pyramid_;
   Head classes_, boxes_;
