@@ -64,8 +64,8 @@ void check_nms(int64_t n, int room, int classes, float threshold, const std::str
     if (classes > 0) labels.push_back(random.below(classes));
   }
   const Tensor label = classes > 0 ? Tensor::from(labels, {n}, device) : Tensor();
-  const Tensor kept = nms(Tensor::from(boxes, {n, 4}, device), Tensor::from(scores, {n}, device),
-                          threshold, label);
+  const Tensor kept =
+      nms(Tensor::from(boxes, {n, 4}, device), Tensor::from(scores, {n}, device), threshold, label);
   const std::vector<uint8_t> expected = greedy(boxes, scores, labels, threshold);
   CHECK(kept.to_vector<uint8_t>() == expected);
   const auto left = std::count(expected.begin(), expected.end(), 1);
@@ -146,8 +146,8 @@ TEST_CASE("suppression takes batches, inside a capture too") {
   for (int round = 0; round < 3; ++round) {
     std::vector<float> boxes = random_boxes(2 * n, 25, random), scores;
     for (int64_t i = 0; i < 2 * n; ++i) scores.push_back(random.between(0, 1));
-    const auto got = suppress(Tensor::from(boxes, {2, n, 4}), Tensor::from(scores, {2, n}))
-                         .to_vector<uint8_t>();
+    const auto got =
+        suppress(Tensor::from(boxes, {2, n, 4}), Tensor::from(scores, {2, n})).to_vector<uint8_t>();
     for (int64_t b = 0; b < 2; ++b) {
       const std::vector<float> mine(boxes.begin() + b * n * 4, boxes.begin() + (b + 1) * n * 4);
       const std::vector<float> s(scores.begin() + b * n, scores.begin() + (b + 1) * n);
@@ -163,8 +163,9 @@ TEST_CASE("suppression says what does not fit") {
   CHECK(error_of([&] { nms(boxes, Tensor::zeros({2}), 0.5); }) ==
         "nms: scores of shape (2) for boxes of (3,4)");
   CHECK(error_of([&] { nms(boxes, scores, 1.5); }) == "nms: a threshold of 1.5 is not in [0, 1]");
-  CHECK(error_of([&] { nms(boxes, scores, 0.5, Tensor::zeros({3, 1})); }) ==
-        "nms: labels of shape (3,1) for boxes of (3,4)");
+  CHECK(error_of([&] {
+          nms(boxes, scores, 0.5, Tensor::zeros({3, 1}));
+        }) == "nms: labels of shape (3,1) for boxes of (3,4)");
 }
 
 // --- Matching ------------------------------------------------------------------------------------
