@@ -6,7 +6,6 @@
 // T.-Y. Lin et al., "Focal loss for dense object detection", arXiv 1708.02002, 2017.
 #include <algorithm>
 #include <cxxopts.hpp>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -71,7 +70,7 @@ const std::vector<OptionText> kOptions{
     {"evaluate", "N", "steps from one test to the next [a quarter of all]"},
     {"stop", "N", "ends after this step, as if something had stopped it [none]"},
     {"curve", "FILE", "draws the losses into this SVG file"},
-    {"show", "FOLDER", "writes test pictures there, with the boxes that were found (PNG)"},
+    {"show", "FILE", "writes test pictures with the boxes that were found to this PNG file"},
     {"save-initial", "FILE", "writes the network as it is before the first step"},
     {"dump-batches", "FILE", "writes the batches of all steps to this safetensors file"},
     {"losses", "FILE", "writes the losses of all steps to this file, one a line"},
@@ -104,7 +103,7 @@ template <class Given> Options read_options(const Given& given) {
   o.evaluate = given.whole("evaluate", 1, INT64_MAX, std::max<int64_t>(1, s.steps / 4));
   o.stop = std::min(s.steps, given.whole("stop", 1, INT64_MAX, INT64_MAX));
   o.curve = given.new_file("curve");
-  o.show = given.text("show");
+  o.show = given.new_file("show");
   o.initial = given.new_file("save-initial");
   o.batches = given.new_file("dump-batches");
   o.losses = given.new_file("losses");
@@ -349,27 +348,69 @@ class Training {
 
 // --- Pictures ------------------------------------------------------------------------------------
 
-constexpr int64_t kShown = 8;
+constexpr int64_t kShown = 8, kColumns = 4;
 constexpr double kShownScore = 0.4;
 
-// A colour for each class, far from those of its neighbours.
+// One for each class, far from those of its neighbours.
+struct NamedColour {
+  const char* name;
+  Rgb rgb;
+};
+constexpr NamedColour kColours[] = {{"red", {230, 60, 60}},     {"green", {60, 170, 60}},
+                                    {"blue", {70, 110, 240}},   {"yellow", {240, 200, 30}},
+                                    {"purple", {190, 70, 200}}, {"turquoise", {40, 190, 190}},
+                                    {"orange", {250, 120, 30}}, {"grey", {140, 140, 140}}};
+
 Rgb colour_of(int64_t label) {
-  const Rgb colours[] = {{230, 60, 60},  {60, 170, 60},  {70, 110, 240}, {240, 180, 30},
-                         {190, 70, 200}, {40, 190, 190}, {250, 120, 30}, {140, 140, 140}};
-  return colours[label % 8];
+  return kColours[static_cast<size_t>(label) % std::size(kColours)].rgb;
 }
 
-void show_pictures(Detector& detector, const DetectionData& data, const std::string& folder) {
-  const nn::Training testing(false);
-  std::filesystem::create_directories(folder);
-  for (int64_t i = 0; i < std::min(kShown, data.test.size); ++i) {
-    const DetectionSample sample = data.test.sample(i);
-    Picture picture = from_planes(sample.planes.data(), data.test.side, data.test.side);
-    for (const FoundBox& f : detector.found_in(i).found)
-      if (f.score >= kShownScore) draw_box(picture, f.corners, colour_of(f.label));
-    write_png(cat(folder, "/", i, ".png"), picture);
+// The picture twice as large.
+Picture doubled(const Picture& from) {
+  Picture to{2 * from.height, 2 * from.width, {}};
+  for (int64_t y = 0; y < to.height; ++y)
+    for (int64_t x = 0; x < to.width; ++x) {
+      const uint8_t* pixel = &from.rgb[(y / 2 * from.width + x / 2) * 3];
+      to.rgb.insert(to.rgb.end(), pixel, pixel + 3);
+    }
+  return to;
+}
+
+// Test picture i with the boxes that are found in it.
+Picture shown(Detector& detector, const DetectionData& data, int64_t i) {
+  const DetectionSample sample = data.test.sample(i);
+  Picture picture = from_planes(sample.planes.data(), data.test.side, data.test.side);
+  const bool is_small = data.test.side < 200;
+  if (is_small) picture = doubled(picture);
+  for (const FoundBox& f : detector.found_in(i).found) {
+    BoxCorners box = f.corners;
+    for (float& v : box) v *= is_small ? 2 : 1;
+    if (f.score >= kShownScore) draw_box(picture, box, colour_of(f.label));
   }
-  std::cout << "wrote pictures with boxes to " << folder << '\n';
+  return picture;
+}
+
+// The first test pictures, four in a row.
+void show_pictures(Detector& detector, const DetectionData& data, const std::string& path) {
+  const nn::Training testing(false);
+  Picture sheet;
+  const int64_t count = std::min(kShown, data.test.size), columns = std::min(kColumns, count);
+  for (int64_t i = 0; i < count; ++i) {
+    const Picture one = shown(detector, data, i);
+    const int64_t side = one.height, left = i % columns * side, top = i / columns * side;
+    if (i == 0) {
+      sheet = {(count + columns - 1) / columns * side, columns * side, {}};
+      sheet.rgb.resize(static_cast<size_t>(sheet.height * sheet.width * 3), 255);
+    }
+    for (int64_t y = 0; y < side; ++y)
+      std::copy_n(&one.rgb[y * side * 3], side * 3,
+                  &sheet.rgb[((top + y) * sheet.width + left) * 3]);
+  }
+  write_png(path, sheet);
+  std::cout << "wrote test pictures with boxes to " << path << "; colours:";
+  for (size_t label = 0; label < data.test.classes.size() && label < std::size(kColours); ++label)
+    std::cout << (label ? ", " : " ") << data.test.classes[label] << ' ' << kColours[label].name;
+  std::cout << '\n';
 }
 
 // --- Measuring -----------------------------------------------------------------------------------
