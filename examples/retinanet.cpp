@@ -208,7 +208,7 @@ class Detector {
   std::vector<Tensor> detect(const Tensor& bytes) { return detect_(bytes); }
 
  private:
-  // In batches of one size, filled up with the last picture, so that one capture serves all.
+  // In batches of one size, the last picture repeated, so that one capture serves all.
   std::vector<PictureResult> find(std::vector<int64_t> at) {
     const size_t count = at.size();
     at.resize(static_cast<size_t>(o_.setting.batch), at.back());

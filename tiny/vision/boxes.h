@@ -13,6 +13,8 @@
 
 namespace tiny {
 
+// --- Boxes ---------------------------------------------------------------------------------------
+
 Tensor box_area(const Tensor& boxes);  // (..., n)
 // Intersection over union of each box of a (..., n, 4) with each of b (..., m, 4): (..., n, m).
 // NaN for two boxes without any area.

@@ -12,9 +12,8 @@ namespace tiny {
 DetectionSet keep_in_memory(const DetectionSet& set) {
   const auto samples =
       std::make_shared<std::vector<DetectionSample>>(static_cast<size_t>(set.size));
-  in_parallel(samples->size(), core_count(), [&](size_t i, size_t) {
-    (*samples)[i] = set.sample(static_cast<int64_t>(i));
-  });
+  in_parallel(samples->size(), core_count(),
+              [&](size_t i, size_t) { (*samples)[i] = set.sample(static_cast<int64_t>(i)); });
   DetectionSet out = set;
   out.sample = [samples](int64_t i) { return samples->at(static_cast<size_t>(i)); };
   return out;
