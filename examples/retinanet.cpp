@@ -184,7 +184,8 @@ class Detector {
 
   // The loss of a batch as the loader gives it, with both parts of it.
   nn::RetinaNetLoss loss(const std::vector<Tensor>& given) {
-    const std::vector<Tensor> batch = o_.jitters ? jitter_pictures(given) : given;
+    const std::vector<Tensor> batch =
+        o_.jitters ? jitter_pictures(given, {.devices = o_.devices}) : given;
     const Tensor images = nn::RetinaNet::normalized(batch[0]).contiguous();
     return network_.loss(network_.outputs(images), {batch[1], batch[2]});
   }
@@ -212,7 +213,8 @@ class Detector {
   std::vector<PictureResult> find(std::vector<int64_t> at) {
     const size_t count = at.size();
     at.resize(static_cast<size_t>(o_.setting.batch), at.back());
-    const Tensor bytes = detection_batch(data_.test, at)[0].to(o_.devices[0]);
+    Tensor bytes = detection_batch(data_.test, at)[0];
+    bytes = o_.devices.size() > 1 ? bytes.shard(o_.devices, 0) : bytes.to(o_.devices[0]);
     const std::vector<Tensor> found = detect_(bytes);
     const auto boxes = found[0].to_vector<float>(), scores = found[1].to_vector<float>();
     const auto labels = found[2].to_vector<int64_t>();
@@ -474,10 +476,10 @@ void run(const Options& o) {
   if (!o.initial.empty()) save(o.initial, detector.network().state_dict());
   if (o.bench) return bench(detector, data, o);
   Training(detector, data, o).run();
-  if (o.devices.size() > 1) detector.network().to(o.devices[0]);
   std::cout << text_of(detector.test()) << " of " << data.test.size << " test pictures\n";
   std::cout << formatted("%.1f s in all, ", seconds() - start) << peak_memory_text() << std::endl;
   if (!o.show.empty()) show_pictures(detector, data, o.show);
+  if (o.devices.size() > 1) detector.network().to(o.devices[0]);  // gathers it
   if (!o.save.empty()) save(o.save, detector.network().state_dict());
 }
 

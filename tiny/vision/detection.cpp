@@ -52,11 +52,15 @@ std::vector<Tensor> jitter_pictures(const std::vector<Tensor>& batch, const Jitt
   const NoGrad no_grad;
   const Tensor &images = batch[0], &boxes = batch[1], &labels = batch[2];
   const int64_t n = images.size(0), h = images.size(2), w = images.size(3);
-  const Tensor scale = Tensor::uniform({n, 1}, o.smallest, o.largest).contiguous();
-  const Tensor dx = (1 - scale) * static_cast<double>(w) * Tensor::rand({n, 1}).contiguous();
-  const Tensor dy = (1 - scale) * static_cast<double>(h) * Tensor::rand({n, 1}).contiguous();
+  const auto drawn = [&](const Tensor& random) {
+    const Tensor kept = random.contiguous();
+    return o.devices.size() > 1 ? kept.shard(o.devices, 0) : kept;
+  };
+  const Tensor scale = drawn(Tensor::uniform({n, 1}, o.smallest, o.largest));
+  const Tensor dx = (1 - scale) * static_cast<double>(w) * drawn(Tensor::rand({n, 1}));
+  const Tensor dy = (1 - scale) * static_cast<double>(h) * drawn(Tensor::rand({n, 1}));
   Tensor mirrored = Tensor::zeros({n, 1}, kBool);
-  if (o.mirrors) mirrored = Tensor::randint(0, 2, {n, 1}, kI32).contiguous() == 1;
+  if (o.mirrors) mirrored = drawn(Tensor::randint(0, 2, {n, 1}, kI32)) == 1;
   // Which pixel of the picture lies at pixel i of the result, (n, size).
   const auto source = [&](const Tensor& i, const Tensor& moved) {
     return ((i.to(kF32) + 0.5 - moved) / scale).floor().to(kI32).contiguous();
@@ -69,9 +73,9 @@ std::vector<Tensor> jitter_pictures(const std::vector<Tensor>& batch, const Jitt
   };
   const Tensor seen =
       logical_and(inside(y, h).reshape({n, 1, h, 1}), inside(x, w).reshape({n, 1, 1, w}));
-  const Tensor picked = images.index(
-      {Tensor::arange(n).reshape({n, 1, 1, 1}), Tensor::arange(3).reshape({3, 1, 1}),
-       y.clamp(0, h - 1).reshape({n, 1, h, 1}), x.clamp(0, w - 1).reshape({n, 1, 1, w})});
+  const Shape all{n, images.size(1), h, w};
+  const Tensor picked = images.gather(2, y.clamp(0, h - 1).reshape({n, 1, h, 1}).expand(all))
+                            .gather(3, x.clamp(0, w - 1).reshape({n, 1, 1, w}).expand(all));
   const Tensor left = boxes.select(-1, 0) * scale + dx, right = boxes.select(-1, 2) * scale + dx;
   const auto wide = static_cast<double>(w);
   const Tensor moved =

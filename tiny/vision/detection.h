@@ -35,6 +35,7 @@ struct JitterOptions {
   double smallest = 0.8, largest = 1.25;  // scales
   bool mirrors = true;                    // every second picture, at random
   double least_visible = 0.3;             // share of a box's area; with less it is none
+  std::vector<std::string> devices = {};  // over which the batch is cut, where there are several
 };
 
 // A batch as above with each picture scaled, moved within the room that this leaves, and mirrored
