@@ -252,7 +252,9 @@ def own_loss(model, images, boxes, labels):
     shape = (3, 1, 1)
     mean = torch.tensor(MEAN, device=images.device).view(shape)
     deviation = torch.tensor(DEVIATION, device=images.device).view(shape)
-    return loss_of(model((images.float() / 255 - mean) / deviation), boxes, labels)
+    outputs = model((images.float() / 255 - mean) / deviation)
+    with torch.autocast(images.device.type, enabled=False):
+        return loss_of(outputs, boxes, labels)
 
 
 def rate_at(step, warmup, steps, lowest=0.1):
