@@ -74,6 +74,10 @@ endif
 ifneq ($(filter doctest-dev,$(MISSING)),)
 $(info NO_SETUP: no doctest: the tests cannot be built)
 endif
+ifneq ($(filter libturbojpeg libpng16,$(MISSING)),)
+$(info NO_SETUP: no $(filter libturbojpeg libpng16,$(MISSING)): such pictures cannot be read)
+TEST_SOURCES := $(filter-out %/test_pictures.cpp %/test_coco.cpp,$(TEST_SOURCES))
+endif
 ifneq ($(filter libllvm,$(MISSING)),)
 $(info NO_SETUP: no LLVM library of version 16 to 21: the CPU device needs CPU_COMPILER=cc)
 endif
@@ -317,7 +321,7 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all install uninstall install-test mnist cifar chat gpt2 bert doctor test emulator-test beam-test \
+.PHONY: help all install uninstall install-test mnist cifar chat gpt2 bert retinanet doctor test emulator-test beam-test \
   gpu-test gpu-test-built gpu-headers gpu-sanitize gpu-sanitize-built fuzz check headers \
   format-check asan tsan golden golden-update bench bench-compile kernelbench \
   kernelbench-program kernelbench-carry format clean
@@ -328,6 +332,7 @@ help:
 	@echo 'make chat            writes on with a language model: ARGS="--model folder"'
 	@echo 'make gpt2            trains GPT-2 from scratch on a text: ARGS="--data text.txt"'
 	@echo 'make bert            fills gaps in texts, then learns what they are about: ARGS="--steps 300"'
+	@echo 'make retinanet       trains a detector of objects on drawn scenes or COCO: ARGS="--data folder"'
 	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
@@ -349,7 +354,7 @@ help:
 
 all: $(LIBRARY) $(SHARED) $(EXAMPLES) $(BENCHES) $(TOOLS)
 
-mnist cifar chat gpt2 bert: %: $(BUILD)/examples/%
+mnist cifar chat gpt2 bert retinanet: %: $(BUILD)/examples/%
 	@$< $(ARGS)
 
 doctor: $(DOCTOR)

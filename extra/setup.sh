@@ -16,6 +16,7 @@ needed_list() {
   PCRE2 and utf8proc with their headers       for tokenizers
   LLVM's runtime library, version 16 to 21    to compile kernels (or CPU_COMPILER=cc)
   cxxopts, a header                           for the examples alone
+  libturbojpeg's and libpng's runtime libraries  to read pictures; the tests count on them
   z3's runtime library                        to prove kernels; the tests count on it
   doctest, a header                           for the tests alone
   libonnx-testdata, models with results       for the tests alone
@@ -51,6 +52,8 @@ SOURCE
 
 has_z3() { { ldconfig -p 2>/dev/null || true; } | grep 'libz3\.so\.4' >/dev/null; }
 
+has_library() { { ldconfig -p 2>/dev/null || true; } | grep -F "$1" >/dev/null; }
+
 has_onnx_data() { [ -d "${ONNX_TESTDATA:-/usr/share/libonnx-testdata/data}" ]; }
 
 # The dynamic linker's list, and the folders that LLVM's own packages install to.
@@ -70,6 +73,8 @@ missing() {
   has_z3 || echo libz3-4
   has_llvm || echo libllvm
   has_onnx_data || echo libonnx-testdata
+  has_library libturbojpeg.so.0 || echo libturbojpeg
+  has_library libpng16.so.16 || echo libpng16
 }
 
 # The newest runtime library of a version that the CPU device can use.
@@ -82,6 +87,19 @@ newest_llvm() {
     fi
   done
   echo "setup: apt offers no libllvm16 to libllvm21" >&2
+  return 1
+}
+
+# The first of these packages that apt offers: distributions give one library several names.
+first_offered() {
+  local name
+  for name in "$@"; do
+    if apt-cache policy "$name" | grep 'Candidate: [^(]' >/dev/null; then
+      echo "$name"
+      return
+    fi
+  done
+  echo "setup: apt offers none of $*" >&2
   return 1
 }
 
@@ -125,6 +143,10 @@ packages=()
 for name in $lacking; do
   if [ "$name" = libllvm ]; then
     name=$(newest_llvm) || give_up "LLVM's runtime library cannot be installed"
+  elif [ "$name" = libturbojpeg ]; then
+    name=$(first_offered libturbojpeg0 libturbojpeg) || give_up "libturbojpeg cannot be installed"
+  elif [ "$name" = libpng16 ]; then
+    name=$(first_offered libpng16-16 libpng16-16t64) || give_up "libpng cannot be installed"
   fi
   packages+=("$name")
 done

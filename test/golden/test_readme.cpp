@@ -102,10 +102,11 @@ std::vector<std::string> classes_of(const std::string& header, const std::string
 std::string operator_table() {
   const auto header = [](const char* name) { return read(kRoot / "tiny" / name); };
   return "| group | functions |\n|---|---|\n" + sections_of(header("tensor/tensor.h")) +
-         sections_of(header("nn/functional.h")) +
+         sections_of(header("nn/functional.h")) + sections_of(header("vision/boxes.h")) +
          table_row(
              "Layers (`nn::`)",
-             classes_of(header("nn/layers.h") + header("nn/transformer.h") + header("nn/lora.h"),
+             classes_of(header("nn/layers.h") + header("nn/transformer.h") + header("nn/lora.h") +
+                            header("vision/resnet.h") + header("vision/retinanet.h"),
                         "Module|RecurrentLayer")) +
          table_row("Optimizers", classes_of(header("train/optim.h"), "Optimizer|AdamBase"));
 }

@@ -268,6 +268,11 @@ Cases loss_cases() {
        OUT(binary_cross_entropy(in[0], in[1]), binary_cross_entropy_with_logits(in[2], in[1]),
            kl_div(in[2], in[1], Reduction::BatchMean)),
        20},
+      {"sigmoid_focal_loss",
+       {x, p},
+       OUT(sigmoid_focal_loss(in[0], in[1], 0.25, 2, Reduction::Mean),
+           sigmoid_focal_loss(in[0], in[1], -1, 1.5)),
+       20},
   };
 }
 

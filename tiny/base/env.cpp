@@ -158,6 +158,8 @@ constexpr SettingRow kRows[] = {
      "Folder of the MNIST files; empty makes the example draw its own digits."},
     {"CIFAR_DIR", SettingKind::Text, "", Scope::Host,
      "Folder of CIFAR-10's binary files; empty makes the example draw its own pictures."},
+    {"COCO_DIR", SettingKind::Text, "", Scope::Host,
+     "Folder of a data set in COCO's format; empty makes the example draw its own scenes."},
 };
 
 const SettingRow* find_row(std::string_view name) {

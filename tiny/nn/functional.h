@@ -211,6 +211,12 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                         const Tensor& weight = Tensor(),
                                         const Tensor& pos_weight = Tensor(),
                                         Reduction reduction = Reduction::Mean);
+// x: logits; target: 0 or 1 of each, or between. Cross entropy that counts little where it is
+// small: -a (1 - p)^gamma log p, with p the probability of what is the case and a = alpha for
+// targets 1, 1 - alpha for 0; a negative alpha: a = 1 (T.-Y. Lin et al., "Focal loss for dense
+// object detection", arXiv 1708.02002, section 3). Error for a gamma below 0 and an alpha above 1.
+Tensor sigmoid_focal_loss(const Tensor& x, const Tensor& target, double alpha = 0.25,
+                          double gamma = 2, Reduction reduction = Reduction::None);
 // x: log-probabilities; target: probabilities, or their logarithms.
 Tensor kl_div(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::Mean,
               bool log_target = false);

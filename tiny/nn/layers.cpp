@@ -234,6 +234,24 @@ void BatchNorm2d::state(StateDict& out, const std::string& prefix) {
   add(out, prefix + "running_var", running_var);
 }
 
+FrozenBatchNorm2d::FrozenBatchNorm2d(int64_t channels, double eps_, DType dtype)
+    : weight(constant_state({channels}, 1, dtype)),
+      bias(constant_state({channels}, 0, dtype)),
+      running_mean(constant_state({channels}, 0, dtype)),
+      running_var(constant_state({channels}, 1, dtype)),
+      eps(eps_) {}
+
+Tensor FrozenBatchNorm2d::forward(const Tensor& x) {
+  return batch_norm(x, weight, bias, running_mean, running_var, {.eps = eps}).y;
+}
+
+void FrozenBatchNorm2d::state(StateDict& out, const std::string& prefix) {
+  add(out, prefix + "weight", weight);
+  add(out, prefix + "bias", bias);
+  add(out, prefix + "running_mean", running_mean);
+  add(out, prefix + "running_var", running_var);
+}
+
 LayerNorm::LayerNorm(const Shape& shape, double eps_, DType dtype)
     : normalized_shape(shape),
       weight(constant_parameter(shape, 1, dtype)),

@@ -143,6 +143,18 @@ class BatchNorm2d : public Module {
   int64_t groups = 1;  // of the batch in training, each with statistics of its own (functional.h)
 };
 
+// The same with statistics, scale and shift that stay as they are: of a network that was trained
+// elsewhere, whose batches are too small for statistics of their own.
+class FrozenBatchNorm2d : public Module {
+ public:
+  explicit FrozenBatchNorm2d(int64_t channels, double eps = 1e-5, DType dtype = kF32);
+  Tensor forward(const Tensor& x) override;
+  void state(StateDict& out, const std::string& prefix) override;
+
+  Tensor weight, bias, running_mean, running_var;  // (C), none of which wants a gradient
+  double eps;
+};
+
 // Over the last axes, which have this shape.
 class LayerNorm : public Module {
  public:

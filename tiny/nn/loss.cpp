@@ -246,6 +246,20 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
                      });
 }
 
+Tensor sigmoid_focal_loss(const Tensor& x, const Tensor& target, double alpha, double gamma,
+                          Reduction reduction) {
+  check(gamma >= 0 && alpha <= 1, "sigmoid_focal_loss: gamma ", gamma, " and alpha ", alpha,
+        ": they are at least 0 and at most 1");
+  return elementwise(
+      "sigmoid_focal_loss", x, target, reduction, [&](const Tensor& a, const Tensor& q) {
+        const Tensor entropy = (1 - q) * a + (-a).softplus(1, kInfinity);
+        const Tensor p = a.sigmoid(), miss = p + q - p * q * 2;  // the probability of the other
+        Tensor loss = entropy * (gamma == 2 ? miss.square() : pow(miss, gamma));
+        if (alpha >= 0) loss = loss * (q * alpha + (1 - q) * (1 - alpha));
+        return loss;
+      });
+}
+
 Tensor kl_div(const Tensor& x, const Tensor& target, Reduction reduction, bool log_target) {
   return elementwise("kl_div", x, target, reduction, [&](const Tensor& a, const Tensor& b) {
     if (log_target) return b.exp() * (b - a);
