@@ -102,7 +102,8 @@ PCH ?= $(if $(SANITIZE),0,1)
 # compiler's time goes to headers and templates that they share, and five at a time took an eighth
 # more. Each of those left alone has a name that a neighbour has as well.
 UNITY ?= 16
-ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp runtime/schedule/order.cpp \
+ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp \
+  runtime/schedule/order.cpp \
   tiny/nn/loss.cpp tiny/models/generate.cpp $(addprefix tiny/models/tokenizers/,read_steps.cpp write_gguf.cpp) \
   $(addprefix tiny/models/files/formats/,gguf_writer.cpp shard_index.cpp)
 # Folders whose code works for long, on bytes or on every node of a kernel. The others decide things
@@ -205,9 +206,10 @@ $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 	@$(if $(LAUNCHER),{ echo $(compile) && $(compile) -E -P $(@:.gch=); } | sha1sum >$@.sum)
 -include $(wildcard $(BUILD)/pch/*.d)
 
-# Preludes of kernels are files of their own language, which the library holds as raw strings.
-EMBEDDED := $(wildcard codegen/render/c/prelude/*)
-EMBEDS := $(call object,codegen/render/c/preludes.cpp)
+# Preludes of kernels and scripts of browsers are files of their own language, which the library
+# holds as raw strings.
+EMBEDDED := $(wildcard codegen/render/c/prelude/* devices/webgpu/*js)
+EMBEDS := $(call object,codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp)
 $(BUILD)/embedded/%.inc: %
 	@mkdir -p $(@D)
 	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@

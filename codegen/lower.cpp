@@ -12,6 +12,7 @@
 #include "codegen/render/c/render.h"
 #include "codegen/render/llvm/amdgpu.h"
 #include "codegen/render/llvm/render.h"
+#include "codegen/render/wgsl/render.h"
 #include "codegen/streaming.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
@@ -31,6 +32,7 @@ constexpr bool kDebugBuild = true;
 #endif
 
 Source render(const Linear& program, const Target& target) {
+  if (target.language == Target::Language::Wgsl) return render_wgsl(program, target);
   if (target.language != Target::Language::LlvmIr) return render_c(program, target);
   return target.kind == Target::Kind::Gpu ? render_amdgpu(program, target)
                                           : render_llvm(program, target);

@@ -11,6 +11,7 @@
 #include "devices/hip/hip.h"
 #include "devices/null.h"
 #include "devices/remote.h"
+#include "devices/webgpu/webgpu.h"
 #include "runtime/device/device.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
@@ -66,6 +67,7 @@ constexpr DeviceRow kDevices[] = {
        return std::make_unique<EmulatorDevice>("EMULATOR", gpu_target("sm_90a"));
      }},
     {"RANK", open_rank},
+    {"WEBGPU", [](int) -> std::unique_ptr<Device> { return std::make_unique<WebGpuDevice>(); }},
     {"NULL", [](int) -> std::unique_ptr<Device> { return std::make_unique<NullDevice>(); }},
 };
 

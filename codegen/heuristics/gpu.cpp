@@ -7,7 +7,9 @@
 #include "codegen/heuristics/gpu.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/options/fragments.h"
+#include "codegen/options/launchable.h"
 #include "codegen/options/mma.h"
+#include "codegen/options/stage.h"
 #include "codegen/wgmma/tile.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
@@ -121,7 +123,8 @@ class ScanTuner : GpuTuner {
     vector(along, outer);
     const auto vectors = static_cast<uint64_t>(extent(range(along)));
     const auto threads =
-        std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles, 32, kMaxThreads);
+        std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles, 32,
+                            std::min<int64_t>(kMaxThreads, target_.most_threads));
     const int inner = widened(along, threads);
     bind(inner, RangeKind::Thread);
     last_ = inner;
@@ -197,14 +200,16 @@ class RowTuner : GpuTuner {
                          : vectors >= kVeryLong ? 2
                                                 : kVectorsOfThread;
     int64_t threads =
-        std::clamp<int64_t>(pow2(vectors) / std::max<int64_t>(each, 1), 32, kMaxInRow);
+        std::clamp<int64_t>(pow2(vectors) / std::max<int64_t>(each, 1), 32, most_in_row());
     // A chip that is not full is filled with threads; a row that is held, spread over more of them.
-    while (threads < kMaxInRow && threads * 2 <= pow2(vectors) &&
+    while (threads < most_in_row() && threads * 2 <= pow2(vectors) &&
            (rows * threads < 1024 * target_.cores ||
             (held && vectors * lanes_ > threads * kHeldByThread)))
       threads *= 2;
     return dividing(vectors, threads);
   }
+
+  int64_t most_in_row() const { return std::min<int64_t>(kMaxInRow, target_.most_threads); }
 
   // As many of a block's threads as leave none idle in the last iteration (measurements.md:
   // dividing).
@@ -320,16 +325,43 @@ class RowTuner : GpuTuner {
 
 }  // namespace
 
-Choice choose_gpu_options(Node sink, const Target& target) {
-  if (auto options = matrix_options(sink, target); !options.empty()) return {options, true};
-  if (auto choice = choose_chain_options(sink, target)) return std::move(*choice);
-  if (auto choice = choose_mma_options(sink, target)) return std::move(*choice);
-  if (auto choice = choose_product_options(sink, target)) return std::move(*choice);
+namespace {
+
+// Heuristics are made for blocks of 1,024 threads and 48 KiB of shared memory.
+bool is_launchable(Node sink, const Choice& choice, const Target& target) {
+  if (target.most_threads >= 1024) return true;
+  Node chosen = apply(sink, choice.options, target);
+  return launch_problem(sink, chosen, target).empty() &&
+         all_stage_bytes(chosen) <= target.shared_bytes;
+}
+
+std::optional<Choice> matrix_choice(Node sink, const Target& target) {
+  if (auto options = matrix_options(sink, target); !options.empty()) return Choice{options, true};
+  return {};
+}
+std::optional<Choice> scan_choice(Node sink, const Target& target) {
   if (const auto scans = all_of(sink, Op::Prefix); !scans.empty())
     return ScanTuner(sink, target).run(range_id(scans[0]->src(1)));
-  if (auto choice = choose_stream_options(sink, target)) return std::move(*choice);
-  if (auto choice = PoolingTuner(sink, target).run()) return std::move(*choice);
+  return {};
+}
+std::optional<Choice> pooling_choice(Node sink, const Target& target) {
+  return PoolingTuner(sink, target).run();
+}
+std::optional<Choice> row_choice(Node sink, const Target& target) {
   return RowTuner(sink, target).run();
+}
+
+}  // namespace
+
+Choice choose_gpu_options(Node sink, const Target& target) {
+  using Tuner = std::optional<Choice> (*)(Node, const Target&);
+  for (const Tuner tuner :
+       {Tuner(matrix_choice), Tuner(choose_chain_options), Tuner(choose_mma_options),
+        Tuner(choose_product_options), Tuner(scan_choice), Tuner(choose_stream_options),
+        Tuner(pooling_choice), Tuner(row_choice)})
+    if (auto choice = tuner(sink, target); choice && is_launchable(sink, *choice, target))
+      return std::move(*choice);
+  return {};  // a thread does everything
 }
 
 }  // namespace tiny

@@ -68,7 +68,8 @@ class ColumnTuner : GpuTuner {
     if (vectors * 4 < groups * across * 3) return false;
     const int64_t blocks = results / extent(column) * groups;
     // Some blocks on each multiprocessor, so that one loads while another one combines.
-    const int64_t wanted = blocks <= 2 * target_.cores ? kThreads : kMin;
+    const int64_t wanted = std::min<int64_t>(blocks <= 2 * target_.cores ? kThreads : kMin,
+                                             target_.most_threads);
     const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : 4;  // latency counts, or bandwidth
     const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));

@@ -12,7 +12,7 @@
 namespace tiny {
 
 Node narrow(Node factor, const Target& target) {
-  if (factor->op != Op::Cast) return factor;
+  if (factor->op != Op::Cast || target.language == Target::Language::Wgsl) return factor;
   const DType from = factor->src(0)->dtype;
   if (from.is_half()) return factor->dtype == kF32 ? factor->src(0) : factor;
   const MmaUnit* unit = from.size() == 1 ? mma_unit(target, from) : nullptr;
@@ -169,6 +169,8 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Node value = narrow(p.factors[opt.staged.number], target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
   if (contains_reduction(value)) return "the factor is computed from a reduction";
+  if (target.language == Target::Language::Wgsl && value->dtype.size() != 4)
+    return "shared memory has elements of 32 bits";
   const std::vector<Node> tile = tile_ranges(sink, opt);
   if (tile.size() != opt.axes.size()) return "no such ranges of a tile";
   if (is_raw(opt) && value->op == Op::Load) return "the factor is what lies in memory";

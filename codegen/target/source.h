@@ -12,7 +12,7 @@ namespace tiny {
 struct Source {
   std::string entry;
   std::string text;
-  enum class Language { LlvmIr, C, Cuda, Hip } language = Language::C;
+  enum class Language { LlvmIr, C, Cuda, Hip, Wgsl } language = Language::C;
   bool is_gemm = false;  // matrix products and convolutions: worth the compiler's slower pipeline
 };
 

@@ -1,5 +1,7 @@
 #include "codegen/target/target.h"
 
+#include <algorithm>
+
 #include "tiny/base/error.h"
 
 namespace tiny {
@@ -47,6 +49,40 @@ Target gpu_target(std::string_view arch) {
     return target;
   }
   throw Error(cat("no GPU architecture ", arch, " is known: there are ", known));
+}
+
+// https://www.w3.org/TR/webgpu, "Limits", column "Default"; numbers that tune are of a laptop's
+// GPU. Of the 16 KiB of workgroup memory 4 are for threads that combine theirs: four words each.
+Target webgpu_target() {
+  constexpr int64_t kGroupBytes = 4 << 10;
+  Target target;
+  target.kind = Target::Kind::Gpu;
+  target.language = Target::Language::Wgsl;
+  target.arch = "webgpu";
+  target.vector_bytes = 16;
+  target.vector_registers = 128;
+  target.cores = 16;
+  target.most_threads = 256;
+  target.shared_bytes = (16 << 10) - kGroupBytes;
+  target.most_buffers = 8;
+  target.most_buffer_bytes = int64_t{128} << 20;
+  target.most_blocks = 65535;
+  return target;
+}
+
+Dispatch dispatch_size(const LaunchSize& size, const Target& target) {
+  Dispatch out;
+  int64_t all = 1;
+  for (int i = 0; i < 3; ++i) {
+    out.groups[i] = size.grid[i];
+    all *= size.grid[i];
+    out.linear |= size.grid[i] > target.most_blocks;
+  }
+  if (!out.linear) return out;
+  out.groups[0] = std::min(all, target.most_blocks);
+  out.groups[1] = (all + target.most_blocks - 1) / target.most_blocks;
+  out.groups[2] = 1;
+  return out;
 }
 
 }  // namespace tiny

@@ -5,11 +5,13 @@
 #include <string>
 #include <string_view>
 
+#include "codegen/target/source.h"
+
 namespace tiny {
 
 struct Target {
   enum class Kind { Cpu, Gpu } kind = Kind::Cpu;
-  enum class Language { LlvmIr, C, Cuda, Hip } language = Language::C;
+  enum class Language { LlvmIr, C, Cuda, Hip, Wgsl } language = Language::C;
 
   int vector_bytes = 16;      // width of a vector register
   int vector_registers = 16;  // how many of them
@@ -28,6 +30,10 @@ struct Target {
   int64_t shared_bytes = 48 << 10;  // most that a block can have
   bool has_wgmma = false;           // matrix units as in codegen/wgmma/tile.h
   bool has_f8_mma = false;          // mma.sync (codegen/options/mma.h) multiplies 8-bit floats
+
+  int most_buffers = 1 << 10;               // of a kernel
+  int64_t most_buffer_bytes = INT64_MAX;    // that it can see of one
+  int64_t most_blocks = INT32_MAX;          // of a dimension of the grid, x; 65535 in y and z
 };
 
 // Specifications of a GPU that kernels are compiled for where there is none: to compile and execute
@@ -46,5 +52,17 @@ std::span<const GpuRow> gpu_table();
 
 // The target of a row; throws Error for an architecture that has none, with those that have.
 Target gpu_target(std::string_view arch);
+
+// What every device of WebGPU has (the specification's default limits), whatever chip is below it.
+Target webgpu_target();
+
+// The workgroups of a dispatch for a launch. Where a dimension is larger than target.most_blocks
+// they are `linear`: workgroup x + y * most_blocks of the dispatch is block number so many, x of
+// the grid fastest; those beyond the grid do nothing.
+struct Dispatch {
+  int64_t groups[3] = {1, 1, 1};
+  bool linear = false;
+};
+Dispatch dispatch_size(const LaunchSize& size, const Target& target);
 
 }  // namespace tiny

@@ -373,10 +373,11 @@ Node decompose(Node sink, const Target& target) {
       *new RuleTable({&shuffle_rules(), &division_rules(), &half_rules(), &f8_cast_rules()});
   static const RuleTable& cuda = *new RuleTable({&simple, &cuda_transcendental_rules()});
   static const RuleTable& hip = *new RuleTable({&cuda, &hip_transcendental_rules()});
-  if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr)
+  const bool wgsl = target.language == Target::Language::Wgsl;  // all floats but f32 are bits
+  if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr && !wgsl)
     return rewrite(sink, target.language == Target::Language::Hip ? hip : cuda);
   static const RuleTable& amd = *new RuleTable({&hip, &sin_rules(), &bf16_cast_rules()});
-  if (target.kind == Target::Kind::Gpu) return rewrite(sink, amd);
+  if (target.kind == Target::Kind::Gpu && !wgsl) return rewrite(sink, amd);
   static const RuleTable& common = *new RuleTable({&simple, &transcendental_rules()});
   static const RuleTable& bf16 = *new RuleTable({&common, &bf16_cast_rules()});
   static const RuleTable& both = *new RuleTable({&bf16, &f16_cast_rules()});

@@ -1,0 +1,119 @@
+// The printer behind render_wgsl, in three parts: render.cpp has statements and the text as a
+// whole, memory.cpp loads and stores, arithmetic.cpp expressions.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "codegen/kernel/linear.h"
+#include "codegen/render/c/free_selections.h"
+#include "codegen/render/c/text.h"
+#include "codegen/target/source.h"
+#include "codegen/target/target.h"
+#include "tiny/base/error.h"
+
+namespace tiny {
+
+// Whether 32 bits hold the value of an integer.
+inline bool fits_word(Node n) {
+  const bool is_signed = n->dtype.is_signed();
+  return n->vmin >= (is_signed ? INT32_MIN : 0) &&
+         n->vmax <= (is_signed ? int64_t{INT32_MAX} : int64_t{UINT32_MAX});
+}
+
+class WgslPrinter {
+ public:
+  WgslPrinter(const Linear& program, const Target& target)
+      : program_(program), target_(target), single_use_(program), selections_(program) {}
+
+  Source print();
+
+ private:
+  using Str = const std::string&;
+  using Lanes = std::vector<std::string>;  // expressions, one for each lane
+
+  // How elements lie in memory: as they are, in parts of a word, in pairs of words.
+  enum class Layout { Whole, Parts, Pairs };
+  struct Memory {
+    Layout layout = Layout::Whole;
+    bool atomic = false;  // words that threads change together
+    bool uniform = false;
+  };
+
+  // --- lines and names ---------------------------------------------------------------------------
+
+  void line(Str text) { body_ += std::string(depth_ * 2, ' ') + text + "\n"; }
+  void open(Str text) { line(text + " {"), ++depth_; }
+  void close() { --depth_, line("}"); }
+  std::string fresh() { return cat("v", ++names_); }
+  std::string define(Str expression);
+  Lanes define_all(const Lanes& expressions);
+  Lanes named(Node n);  // for an operand that is printed more than once
+  Lanes value(Node n);
+  std::string scalar(Node n) { return value(n)[0]; }
+  std::string text() const;
+
+  // --- statements --------------------------------------------------------------------------------
+
+  void require_width(Node n) const;
+  void statement(Node n);
+  void open_loop(Node loop);
+  void open_ahead(Node loop);
+  void close_loop(Node range);
+  void declare_accumulator(Node reduce);
+  void update(Node reduce);
+  void group(Node reduce), prefix(Node n);
+  Lanes among_threads(Node n, const Lanes& x, const std::function<void(int lanes)>& exchange);
+  void find_grid();
+  std::string grid_text() const;
+
+  // --- memory ------------------------------------------------------------------------------------
+
+  void find_memory();
+  void declare_buffers(), declare_stages();
+  std::string buffer(Node param) const;
+  std::string word(Node param, Str index) const;
+  std::string from_word(DType t, Str word, Str shift) const;
+  std::string element(Node param, DType t, Str index);
+  bool has_whole_words(Node access, DType t) const;
+  Lanes load(Node n);
+  Lanes load_words(Node n, Str at);
+  void store(Node n);
+  void store_words(Node n, Str at, const Lanes& v);
+  void store_element(Node n, Str index, Str v);
+  void change_word(Node param, Str at, const std::function<std::string(Str old)>& next);
+  std::string once_per_grid(Node store);
+
+  // --- arithmetic --------------------------------------------------------------------------------
+
+  Lanes arithmetic(Node n);
+  Lanes each_lane(Node n, const std::function<std::string(const Lanes& operands)>& of);
+  std::string unary(Node n, Str x);
+  std::string combine(Op op, DType t, Str a, Str b);
+  std::string compare(Node n, Str a, Str b);
+  std::string divide(Node n, Str a, Str b);
+  std::string shift(Node n, Str x, Str amount);
+  std::string cast(DType from, DType to, Str x);
+  std::string bitcast(DType from, DType to, Str x);
+  std::string select(Str condition, Str a, Str b);
+  Lanes fold(Node n);
+
+  std::string literal(Node n) const;  // of one lane
+  std::string type(DType t) const;    // in a register
+  std::string as_word(DType t, Str x) const;
+  std::string from_bits(DType t, Str word) const;
+
+  const Linear& program_;
+  const Target& target_;
+  const SingleUse single_use_;
+  const FreeSelections selections_;
+  std::vector<Memory> memory_;  // by slot
+  NodeMap<Lanes> values_, accumulators_;
+  NodeMap<Node> behind_;                // of a range that is ahead of a loop: that loop
+  std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
+  std::string declarations_, body_;
+  size_t depth_ = 1;
+  int names_ = 0, accumulator_names_ = 0, most_group_lanes_ = 0;
+};
+
+}  // namespace tiny

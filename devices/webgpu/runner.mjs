@@ -1,0 +1,52 @@
+// Opens a browser on the page of the device WEBGPU and passes bytes between it and this process's
+// standard input and output: commands as they come, answers with their length in front.
+//   node runner.mjs <text of page.js>
+// CHROMIUM names the browser; it needs no network but 127.0.0.1, which is a secure context.
+import {spawn} from 'node:child_process';
+import {mkdtempSync, rmSync} from 'node:fs';
+import {createServer} from 'node:http';
+import {tmpdir} from 'node:os';
+import {join} from 'node:path';
+
+const page = process.argv[1].endsWith('.mjs') ? process.argv[2] : process.argv[1];
+
+function answer(bytes) {
+  const length = Buffer.alloc(4);
+  length.writeUInt32LE(bytes.length);
+  process.stdout.write(Buffer.concat([length, bytes]));
+}
+const failure = text => Buffer.concat([Buffer.from([1, 0, 0, 0]), Buffer.from(text)]);
+
+const server = createServer((request, response) => {
+  if (request.url === '/commands') {
+    response.writeHead(200, {'content-type': 'application/octet-stream'});
+    process.stdin.pipe(response);
+  } else if (request.url === '/answer') {
+    const pieces = [];
+    request.on('data', piece => pieces.push(piece));
+    request.on('end', () => { answer(Buffer.concat(pieces)); response.end(); });
+  } else if (request.url === '/page.js') {
+    response.writeHead(200, {'content-type': 'text/javascript'});
+    response.end(page);
+  } else {
+    response.writeHead(200, {'content-type': 'text/html'});
+    response.end('<!doctype html><script type="module" src="/page.js"></script>');
+  }
+});
+
+server.listen(0, '127.0.0.1', () => {
+  const profile = mkdtempSync(join(tmpdir(), 'tiny-webgpu-'));
+  const browser = spawn(process.env.CHROMIUM || 'chromium',
+    ['--headless', '--no-sandbox', '--enable-unsafe-webgpu', '--disable-dev-shm-usage',
+     '--remote-debugging-port=0', `--user-data-dir=${profile}`,
+     `http://127.0.0.1:${server.address().port}/`], {stdio: 'ignore'});
+  const end = () => {
+    browser.kill('SIGKILL');
+    try { rmSync(profile, {recursive: true, force: true, maxRetries: 5}); } catch {}
+    process.exit(0);
+  };
+  browser.on('error', e => { answer(failure(`no browser: ${e.message}`)); process.exit(1); });
+  browser.on('exit', code => { answer(failure(`the browser has ended (${code})`)); end(); });
+  process.stdin.on('end', end);
+  process.on('SIGTERM', end);
+});
