@@ -208,6 +208,9 @@ template <const Float8& f> Node f32_to_f8(const Match& m) {
 }
 
 template <Node (*lower)(Node)> Node lowered(const Match& m) { return lower(m.root->src(0)); }
+template <Node (*lower)(Node, bool), bool plain = false> Node lowered(const Match& m) {
+  return lower(m.root->src(0), plain);
+}
 
 }  // namespace
 
@@ -284,6 +287,15 @@ const RuleTable& exponential_rules() {
 
 const RuleTable& transcendental_rules() {
   static const RuleTable& table = *new RuleTable({&exponential_rules(), &sin_rules()});
+  return table;
+}
+
+const RuleTable& wgsl_transcendental_rules() {
+  static const RuleTable& table = *new RuleTable({
+      {"exp2", pat::any_of(op_set(Op::Exp2)), lowered<lower_exp2, true>},
+      {"log2", pat::any_of(op_set(Op::Log2)), lowered<lower_log2>},
+      {"sin", pat::any_of(op_set(Op::Sin)), lowered<lower_sin, true>},
+  });
   return table;
 }
 
@@ -374,10 +386,15 @@ Node decompose(Node sink, const Target& target) {
   static const RuleTable& cuda = *new RuleTable({&simple, &cuda_transcendental_rules()});
   static const RuleTable& hip = *new RuleTable({&cuda, &hip_transcendental_rules()});
   const bool wgsl = target.language == Target::Language::Wgsl;  // all floats but f32 are bits
-  if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr && !wgsl)
+  if (wgsl) {
+    static const RuleTable& table = *new RuleTable(
+        {&simple, &wgsl_transcendental_rules(), &bf16_cast_rules(), &f16_cast_rules()});
+    return rewrite(sink, table);
+  }
+  if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr)
     return rewrite(sink, target.language == Target::Language::Hip ? hip : cuda);
   static const RuleTable& amd = *new RuleTable({&hip, &sin_rules(), &bf16_cast_rules()});
-  if (target.kind == Target::Kind::Gpu && !wgsl) return rewrite(sink, amd);
+  if (target.kind == Target::Kind::Gpu) return rewrite(sink, amd);
   static const RuleTable& common = *new RuleTable({&simple, &transcendental_rules()});
   static const RuleTable& bf16 = *new RuleTable({&common, &bf16_cast_rules()});
   static const RuleTable& both = *new RuleTable({&bf16, &f16_cast_rules()});

@@ -7,8 +7,10 @@ namespace tiny {
 
 // Whether fused or not, products and sums stay within the errors that are stated in the source
 // file at each function. Infinities, NaN and subnormal numbers are right in all of them.
-Node lower_exp2(Node x);
+// `plain`: of f32, with neither integers of 64 bits nor sums whose order counts, which WGSL lets
+// compilers change.
+Node lower_exp2(Node x, bool plain = false);
 Node lower_log2(Node x);  // -inf at zero, NaN below
-Node lower_sin(Node x);
+Node lower_sin(Node x, bool plain = false);
 
 }  // namespace tiny
