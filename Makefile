@@ -103,7 +103,7 @@ PCH ?= $(if $(SANITIZE),0,1)
 # more. Each of those left alone has a name that a neighbour has as well.
 UNITY ?= 16
 ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp \
-  runtime/schedule/order.cpp \
+  runtime/program/web_files.cpp runtime/schedule/order.cpp \
   tiny/nn/loss.cpp tiny/models/generate.cpp $(addprefix tiny/models/tokenizers/,read_steps.cpp write_gguf.cpp) \
   $(addprefix tiny/models/files/formats/,gguf_writer.cpp shard_index.cpp)
 # Folders whose code works for long, on bytes or on every node of a kernel. The others decide things
@@ -208,8 +208,10 @@ $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 
 # Preludes of kernels and scripts of browsers are files of their own language, which the library
 # holds as raw strings.
-EMBEDDED := $(wildcard codegen/render/c/prelude/* devices/webgpu/*js)
-EMBEDS := $(call object,codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp)
+EMBEDDED := $(wildcard codegen/render/c/prelude/* devices/webgpu/*js runtime/program/*.js \
+  runtime/program/*.html)
+EMBEDS := $(call object,codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp \
+  runtime/program/web_files.cpp)
 $(BUILD)/embedded/%.inc: %
 	@mkdir -p $(@D)
 	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@

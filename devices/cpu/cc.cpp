@@ -47,6 +47,18 @@ std::string compile_cc(const Source& source) {
   return compile_shared_object(c_compiler(), source.entry, source.text);
 }
 
+// ELF's header: e_type, a half word at byte 16, is 3 for shared objects.
+bool is_shared_object(const std::string& binary) {
+  return binary.size() > 18 && binary.starts_with("\x7f" "ELF") && binary[16] == 3;
+}
+
+std::string link_object(const std::string& object, const std::string& entry) {
+  static const auto& linker = *new SystemCompiler{
+      "C", "CC", {"clang", "gcc", "cc"}, ".o", {"-shared", "-nostdlib"},
+      "install one (apt install gcc): its linker makes saved programs"};
+  return compile_shared_object(linker, entry, object);
+}
+
 std::unique_ptr<Program> load_cc(const std::string& binary, const std::string& entry) {
   auto library = std::make_unique<SharedObject>(binary, entry);
   auto* kernel = reinterpret_cast<CpuKernel>(library->symbol(entry));

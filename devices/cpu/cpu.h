@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "devices/cpu/thread_pool.h"
+#include "devices/cpu/cc.h"
 #include "runtime/device/device.h"
 
 namespace tiny {
@@ -57,8 +58,12 @@ class CpuDevice : public Device {
 
   std::string compiler_id() const override { return compiler_.id(); }
   std::string compile(const Source& source) override { return compiler_.compile(source); }
+  // Also a shared object, whichever compiler this one has.
   std::unique_ptr<Program> load(const std::string& binary, const std::string& entry) override {
-    return compiler_.load(binary, entry);
+    return is_shared_object(binary) ? load_cc(binary, entry) : compiler_.load(binary, entry);
+  }
+  std::string standalone(const std::string& binary, const std::string& entry) override {
+    return is_shared_object(binary) ? binary : link_object(binary, entry);
   }
 
   // Returns when the kernel has run; `program` must come from load of a CpuDevice. Launches of

@@ -106,6 +106,8 @@ class Device {
   virtual std::string compiler_id() const = 0;
   virtual std::string compile(const Source& source) = 0;
   virtual std::unique_ptr<Program> load(const std::string& binary, const std::string& entry) = 0;
+  // The same code in a form that load() takes where the compiler is not.
+  virtual std::string standalone(const std::string& binary, const std::string&) { return binary; }
 
   // Buffer addresses in `args`, in slot order. May return before the kernel has run.
   virtual void launch(Program& program, const LaunchSize& size, const std::vector<void*>& args) = 0;

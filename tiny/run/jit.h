@@ -145,13 +145,16 @@ template <class Function> class Jit {
     check(static_cast<bool>(trace_), "Jit: trace before the first call");
     return trace_(function_, arguments);
   }
-  // Zeros in the shapes and dtypes of the first call's arguments.
+  // Zeros in the shapes and dtypes of the first call's arguments; of a Variable with its bounds.
   const std::vector<Tensor>& examples() const { return examples_; }
 
  private:
   template <class Given> void remember(Given given, const std::vector<Tensor>& arguments) {
-    for (const Tensor& t : arguments)
+    for (const Tensor& t : arguments) {
       examples_.push_back(Tensor::zeros(to_shape(t.capacity()), t.dtype()));
+      const Node zeros = examples_.back().node();
+      if (t.node()->op == Op::Bound) examples_.back() = Tensor(with_sources(t.node(), {&zeros, 1}));
+    }
     jit_detail::put_tensors(given, examples_);  // the arguments themselves may go
     trace_ = [given](Function& function, const std::vector<Tensor>& tensors) {
       Given inner = given;

@@ -173,6 +173,8 @@ std::string WgslPrinter::compare(Node n, Str a, Str b) {
   expect(!t.is_narrow(), "render_wgsl: a comparison of narrow floats should have been decomposed");
   if (t.is_float() && n->src(0) == n->src(1) && (n->is(Op::Ne) || n->is(Op::Eq)))
     return cat(n->is(Op::Ne) ? "" : "!", "is_nan(", bare(a), ")");
+  // Compilers may take != of floats for "less or greater", which NaN is not.
+  if (t.is_float() && n->is(Op::Ne)) return cat("!(", a, " == ", b, ")");
   if (t.is_bool() && n->is(Op::Lt)) return cat("(!", a, " & ", b, ")");
   if (t.is_bool() && n->is(Op::Le)) return cat("(!", a, " | ", b, ")");
   return cat("(", a, " ", symbol(n->op), " ", b, ")");
@@ -201,8 +203,8 @@ std::string WgslPrinter::cast(DType from, DType to, Str x) {
   if (from == to) return x;
   expect(!from.is_narrow() && !to.is_narrow(), "render_wgsl: the cast of ", from.name(), " to ",
          to.name(), " should have been decomposed");
-  if (to.is_bool())
-    return cat("(", x, " != ", from.is_float() ? "0.0f" : from.is_unsigned() ? "0u" : "0i", ")");
+  if (to.is_bool() && from.is_float()) return cat("!(", x, " == 0.0f)");
+  if (to.is_bool()) return cat("(", x, " != ", from.is_unsigned() ? "0u" : "0i", ")");
   if (from.is_float()) {
     if (to.bits() >= 32) return cat("f32_to_", type(to), "(", bare(x), ")");
     return cat("clamp(f32_to_", type(to), "(", bare(x), "), ", type(to), "(", int_min(to), "), ",

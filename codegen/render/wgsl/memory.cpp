@@ -146,18 +146,21 @@ WgslPrinter::Lanes WgslPrinter::load(Node n) {
     for (std::string& e : out) e = define(gate ? select(on[0], e, none) : e);
     return out;
   }
-  Lanes out;
+  const bool pairs = t.bits() == 64 && !fits_word(n) && !is_stage(param) &&
+                     !memory_[static_cast<size_t>(slot_of(param))].uniform;
+  Lanes out, high;
   for (int l = 0; l < t.lanes; ++l) {
     const auto lane = static_cast<size_t>(l);
     std::string i = at.size() > 1 ? at[lane] : l ? cat("(", at[0], " + ", l, ")") : at[0];
-    if (!gate) {
-      out.push_back(define(element(param, t, i)));
-      continue;
-    }
-    const std::string& holds = on[on.size() > 1 ? lane : 0];
-    i = define(select(holds, i, "0i"));
-    out.push_back(define(select(holds, element(param, t, i), none)));
+    const std::string holds = gate ? on[on.size() > 1 ? lane : 0] : "";
+    if (gate) i = define(select(holds, i, "0i"));
+    const auto selected = [&](Str e, Str otherwise) {
+      return define(gate ? select(holds, e, otherwise) : e);
+    };
+    out.push_back(selected(element(param, t, i), none));
+    if (pairs) high.push_back(selected(cat(word(param, i), ".y"), "0u"));
   }
+  if (pairs) high_[n] = high;
   return out;
 }
 
@@ -202,7 +205,12 @@ void WgslPrinter::store(Node n) {
     for (int l = 0; l < t.lanes; ++l) {
       const auto lane = static_cast<size_t>(l);
       if (gate) open(cat("if (", on[on.size() > 1 ? lane : 0], ")"));
-      store_element(n, at.size() > 1 ? at[lane] : l ? cat(at[0], " + ", l) : at[0], v[lane]);
+      const std::string i = at.size() > 1 ? at[lane] : l ? cat(at[0], " + ", l) : at[0];
+      if (const Lanes* high = high_.find(n->src(2)))
+        line(cat(buffer(param), "[", i, "] = vec2<u32>(", bare(as_word(t, v[lane])), ", ",
+                 (*high)[lane], ");"));
+      else
+        store_element(n, i, v[lane]);
       if (gate) close();
     }
   }

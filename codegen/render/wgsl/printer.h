@@ -109,6 +109,7 @@ class WgslPrinter {
   const FreeSelections selections_;
   std::vector<Memory> memory_;  // by slot
   NodeMap<Lanes> values_, accumulators_;
+  NodeMap<Lanes> high_;  // words of loads of 64 bits, for stores of just these
   NodeMap<Node> behind_;                // of a range that is ahead of a loop: that loop
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
   std::string declarations_, body_;

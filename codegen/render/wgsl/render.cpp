@@ -142,7 +142,8 @@ void WgslPrinter::require_width(Node n) const {
     const DType t = s->dtype;
     if (t.scalar == Scalar::Void || narrow(t) || s->is(Op::Param) || is_stage(s)) continue;
     const bool cast_down = n->is(Op::Cast) && (n->dtype.is_int() && n->dtype.bits() <= 32);
-    const bool low = keeps_low_word(n->op) && (!n->is(Op::Cast) || cast_down);
+    const bool low = (keeps_low_word(n->op) && (!n->is(Op::Cast) || cast_down)) ||
+                     (n->is(Op::Store) && s->is(Op::Load) && !is_stage(n->src(0)));
     check(!t.is_float() && (fits_word(s) || low), "WGSL has no numbers of 64 bits: kernel ",
           program_.name, " takes ", n->op, " of ", t.one().name(), t.is_float()
               ? ": cast to f32 before"

@@ -5,7 +5,7 @@
 
 #include "tiny/base/error.h"
 #include "tiny/onnx/export/graph_export.h"
-#include "tiny/tensor/random.h"
+#include "tiny/run/traced.h"
 
 namespace tiny::onnx {
 
@@ -25,47 +25,10 @@ ValueInfo port(const Name& name, const Tensor& x) {
   return info;
 }
 
-// Memory of its own for each input, of any values: no two are the same node.
-Tensor stand_in(const Tensor& example) {
-  const Shape shape = to_shape(example.shape());
-  check(numel(shape) > 0, "export_onnx: an input has no elements");
-  const std::vector<std::byte> zeros(static_cast<size_t>(numel(shape)) *
-                                     static_cast<size_t>(example.dtype().size()));
-  return Tensor::from_bytes(zeros.data(), example.dtype(), shape, example.device());
-}
-
 // Computes what does not depend on the inputs, but for constants that have no memory: weights that
 // are not drawn yet, products of weights.
-void set_constants(const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-                   GraphExport& graph) {
-  std::vector<Node> roots;
-  for (const Tensor& t : outputs) roots.push_back(t.node());
-  const std::vector<Node> order = topological(roots);
-  NodeMap<bool> varies(order.size()), has_memory(order.size());
-  for (const Tensor& t : inputs) {
-    varies[t.node()] = true;
-    if (t.node()->op == Op::Reshape) varies[t.node()->src(0)] = true;
-  }
-  std::vector<Node> constants;
-  for (const Node n : order) {
-    has_memory[n] = n->op == Op::Buffer || n->realized != nullptr;
-    for (const Node s : n->srcs()) {
-      varies[n] = varies[n] || varies[s];
-      has_memory[n] = has_memory[n] || has_memory[s];
-    }
-  }
-  const auto is_constant = [&](Node n) { return has_memory[n] && !varies[n]; };
-  // The last ones, that something which varies takes; views are written as such.
-  const auto add = [&](Node n) {
-    while (n->realized == nullptr && (is_movement(n->op) || behind(n) != n)) n = n->src(0);
-    if (is_constant(n) && n->realized == nullptr && n->op != Op::Buffer) constants.push_back(n);
-  };
-  for (const Node n : order)
-    for (const Node s : n->srcs())
-      if (varies[n] && is_constant(s)) add(s);
-  for (const Node n : roots) add(n);
-  std::sort(constants.begin(), constants.end());
-  constants.erase(std::unique(constants.begin(), constants.end()), constants.end());
+void set_constants(const Traced& traced, GraphExport& graph) {
+  const std::vector<Node> constants = constants_of(traced);
   std::vector<Tensor> values;
   std::vector<Tensor*> pointers;
   for (const Node n : constants) values.emplace_back(n);
@@ -91,16 +54,11 @@ void export_graph(const std::function<std::vector<Tensor>(const std::vector<Tens
                   const std::vector<Tensor>& examples, const std::string& path,
                   const ExportOptions& options) {
   const NoGrad no_grad;
-  std::vector<Tensor> inputs;
-  for (const Tensor& example : examples) inputs.push_back(stand_in(example));
   std::vector<Tensor*> weights;
   for (const NamedTensor& t : options.weights) weights.push_back(t.tensor);
   Tensor::realize(weights);
-  const RandomState before = random_state();
-  const std::vector<Tensor> outputs = function(inputs);
-  const RandomState after = random_state();
-  check(before.key == after.key && before.counter == after.counter,
-        "export_onnx: the function takes random numbers, which another program has not");
+  const Traced traced = trace_function(function, examples, "export_onnx");
+  const std::vector<Tensor>&inputs = traced.inputs, &outputs = traced.outputs;
   require_names(options, inputs.size(), outputs.size());
   GraphWriter writer;
   GraphExport graph(writer);
@@ -110,7 +68,7 @@ void export_graph(const std::function<std::vector<Tensor>(const std::vector<Tens
     graph.set_input(inputs[i].node(), name);
   }
   for (const NamedTensor& t : options.weights) graph.set_weight(t.tensor->node(), t.name);
-  set_constants(inputs, outputs, graph);
+  set_constants(traced, graph);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Name name = port_name(options.outputs, i, "output");
     writer.graph().nodes.push_back(

@@ -1,0 +1,319 @@
+// Saving what a function computes: its graph is scheduled for the device, each kernel compiled for
+// it, and the places of all values written down.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "codegen/lower.h"
+#include "runtime/device/buffer.h"
+#include "runtime/device/disk_cache.h"
+#include "runtime/fusion/fuse.h"
+#include "runtime/kernels/proof.h"
+#include "runtime/program/folder.h"
+#include "runtime/program/plan.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
+#include "tiny/base/parallel.h"
+#include "tiny/ir/build.h"
+#include "tiny/train/safetensors.h"
+
+namespace tiny {
+
+namespace {
+
+const char* language_name(Target::Language language) {
+  switch (language) {
+    case Target::Language::LlvmIr: return "llvm";
+    case Target::Language::C: return "c";
+    case Target::Language::Cuda: return "cuda";
+    case Target::Language::Hip: return "hip";
+    case Target::Language::Wgsl: return "wgsl";
+  }
+  throw Bug("a language without a name");
+}
+
+class Saver {
+ public:
+  Saver(const Traced& traced, const ProgramOptions& options, const std::string& folder)
+      : traced_(traced), options_(options), folder_(folder), device_(options.device) {}
+
+  void save();
+
+ private:
+  using Buffers = std::vector<std::shared_ptr<Buffer>>;
+
+  void compute_constants();
+  std::vector<Node> roots() const;
+  void add_ports();
+  void add_buffers(const Normalized& graph);
+  int add_buffer(PlanBuffer buffer);
+  int input_of(const Buffer* buffer) const;
+  PlanLength length_of(Node n) const;
+  PlanStep::Part part_of(int value);
+  void add_steps();
+  void add_copies();
+  void add_kernels();
+  void write_weights() const;
+  int root_of(int value) const;
+
+  const Traced& traced_;
+  const ProgramOptions& options_;
+  const std::string& folder_;
+  const std::string device_;
+  std::vector<Tensor> constants_;  // which keep what was computed
+  Buffers inputs_;                 // that stand for the arguments
+  std::shared_ptr<const Schedule> schedule_;
+  Plan plan_;
+  std::vector<std::pair<std::string, std::shared_ptr<Buffer>>> weights_;
+  std::map<std::string, Shape> shapes_;  // of weights that have names
+  std::vector<int> buffer_of_;           // by value that has memory of its own, -1: none yet
+  int arena_ = -1;
+  std::vector<const Step*> compiled_;  // a step of each kernel
+};
+
+std::shared_ptr<Buffer> buffer_below(Node n) {
+  while (n->op != Op::Buffer) n = n->realized ? n->realized.load() : n->src(0);
+  return n->arg<BufferArg>().buffer;
+}
+
+std::string port_name(const std::vector<std::string>& names, size_t i, const char* standard) {
+  return i < names.size() ? names[i] : cat(standard, '_', i);
+}
+
+void require_names(const ProgramOptions& options, size_t inputs, size_t outputs) {
+  check(options.inputs.size() <= inputs && options.outputs.size() <= outputs,
+        "save_program: ", options.inputs.size(), " names for ", inputs, " inputs, ",
+        options.outputs.size(), " for ", outputs, " outputs");
+  for (const auto* list : {&options.inputs, &options.outputs}) {
+    std::set<std::string> all;
+    for (const std::string& name : *list)
+      check(!name.empty() && all.insert(name).second, "save_program: the name \"", name,
+            "\" is empty or there twice");
+  }
+}
+
+// --- What is computed ----------------------------------------------------------------------------
+
+void Saver::compute_constants() {
+  std::vector<Tensor> values;
+  for (Node n : constants_of(traced_)) constants_.emplace_back(n);
+  values = constants_;
+  std::vector<Tensor*> pointers;
+  for (Tensor& t : values) pointers.push_back(&t);
+  Tensor::realize(pointers);
+}
+
+// Outputs in memory of their own, in order; and what is assigned.
+std::vector<Node> Saver::roots() const {
+  std::vector<Node> out;
+  for (const Tensor& t : traced_.outputs) {
+    Node n = t.node();
+    while (n->op == Op::Limit) n = n->src(0);
+    const auto bare = without_lengths(std::span<const Node>(&n, 1));
+    out.push_back(build::contiguous(bare[0]));
+  }
+  for (const Tensor& t : traced_.assigned) out.push_back(t.node());
+  return out;
+}
+
+void Saver::add_ports() {
+  require_names(options_, traced_.inputs.size(), traced_.outputs.size());
+  for (size_t i = 0; i < traced_.inputs.size(); ++i) {
+    const Tensor& t = traced_.inputs[i];
+    ProgramPort port{port_name(options_.inputs, i, "input"), t.dtype(), to_shape(t.shape())};
+    if (t.node()->op == Op::Bound) port.bounds = to_shape(t.node()->ints());
+    plan_.inputs.push_back(std::move(port));
+    inputs_.push_back(buffer_below(t.node()));
+  }
+  for (size_t i = 0; i < traced_.outputs.size(); ++i) {
+    const Tensor& t = traced_.outputs[i];
+    PlanOutput out{{port_name(options_.outputs, i, "output"), t.dtype(), to_shape(t.capacity())}};
+    for (int axis = 0; t.node()->lengths && axis < t.node()->rank; ++axis)
+      if (Node length = t.node()->length(axis)) out.lengths.emplace_back(axis, length_of(length));
+    plan_.outputs.push_back(std::move(out));
+  }
+}
+
+PlanLength Saver::length_of(Node n) const {
+  if (n->is_const()) return {"number", n->int_value()};
+  if (n->op == Op::Buffer) {
+    const int input = input_of(n->arg<BufferArg>().buffer.get());
+    check(input >= 0, "save_program: the length of an output is a Variable that is no argument");
+    return {"input", 0, input};
+  }
+  PlanLength out{cat(n->op)};
+  if (n->num_src == 1) return length_of(n->src(0));  // a view, a bound
+  for (Node s : n->srcs()) out.of.push_back(length_of(s));
+  return out;
+}
+
+int Saver::input_of(const Buffer* buffer) const {
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    if (inputs_[i].get() == buffer) return static_cast<int>(i);
+  return -1;
+}
+
+// --- Where values lie ----------------------------------------------------------------------------
+
+int Saver::add_buffer(PlanBuffer buffer) {
+  buffer.bytes = (buffer.bytes + 3) / 4 * 4;
+  plan_.buffers.push_back(std::move(buffer));
+  return static_cast<int>(plan_.buffers.size()) - 1;
+}
+
+int Saver::root_of(int value) const {
+  while (schedule_->values[static_cast<size_t>(value)].in_place >= 0)
+    value = schedule_->values[static_cast<size_t>(value)].in_place;
+  return value;
+}
+
+void Saver::add_buffers(const Normalized& graph) {
+  using Kind = PlanBuffer::Kind;
+  std::map<const Buffer*, std::string> names;
+  for (const NamedTensor& t : options_.weights) {
+    const std::shared_ptr<Buffer> b = whole_buffer(t.tensor->node());
+    if (!b || !names.emplace(b.get(), t.name).second) continue;
+    shapes_[t.name] = to_shape(t.tensor->shape());
+  }
+  buffer_of_.assign(schedule_->values.size(), -1);
+  for (const auto& [device, bytes] : schedule_->memory.arenas)
+    if (bytes > 0) arena_ = add_buffer({Kind::Arena, -1, "", bytes});
+  for (size_t i = 0; i < graph.buffers.size(); ++i) {
+    const std::shared_ptr<Buffer>& b = graph.buffers[i]->arg<BufferArg>().buffer;
+    const auto bytes = static_cast<int64_t>(b->bytes());
+    if (const int input = input_of(b.get()); input >= 0) {
+      buffer_of_[i] = add_buffer({Kind::Input, input, "", bytes});
+      continue;
+    }
+    const auto known = names.find(b.get());
+    const std::string name =
+        known != names.end() ? known->second : cat("weight_", weights_.size());
+    buffer_of_[i] = add_buffer({Kind::Weight, -1, name, bytes});
+    weights_.emplace_back(name, b);
+  }
+  for (size_t i = 0; i < plan_.outputs.size(); ++i) {
+    const int value = root_of(schedule_->results[i].value);
+    const Value& v = schedule_->values[static_cast<size_t>(value)];
+    int& buffer = buffer_of_[static_cast<size_t>(value)];
+    if (buffer < 0)
+      buffer = add_buffer({Kind::Output, static_cast<int>(i), "", v.size * v.dtype.size()});
+    plan_.outputs[i].buffer = buffer;
+  }
+}
+
+PlanStep::Part Saver::part_of(int value) {
+  const int64_t offset = schedule_->memory.offset[static_cast<size_t>(value)];
+  if (offset >= 0) return {arena_, offset};
+  const int root = root_of(value);
+  const Value& v = schedule_->values[static_cast<size_t>(root)];
+  int& buffer = buffer_of_[static_cast<size_t>(root)];
+  if (buffer < 0) buffer = add_buffer({PlanBuffer::Kind::Own, -1, "", v.size * v.dtype.size()});
+  return {buffer, 0};
+}
+
+void Saver::add_steps() {
+  std::map<Node, int> known;
+  for (const Step& step : schedule_->steps) {
+    check(step.kernel.get() && step.device == device_id(device_), "save_program: ", step.operations,
+          " moves values from one device to another, and a saved program is of one (", device_,
+          ")");
+    const auto [at, fresh] = known.try_emplace(step.kernel.get(), compiled_.size());
+    if (fresh) compiled_.push_back(&step);
+    PlanStep out{at->second};
+    for (int v : step.values) out.parts.push_back(part_of(v));
+    plan_.steps.push_back(std::move(out));
+  }
+}
+
+// What is assigned to memory from outside, and was not computed there.
+void Saver::add_copies() {
+  std::map<int, int> last;
+  for (size_t v = 0; v < schedule_->values.size(); ++v)
+    if (const int old = schedule_->values[v].replaces; old >= 0)
+      last[root_of(old)] = static_cast<int>(v);
+  for (const auto& [old, v] : last) {
+    if (root_of(v) == old) continue;
+    const Value& value = schedule_->values[static_cast<size_t>(v)];
+    plan_.steps.push_back({-1, {part_of(old), part_of(v)}, value.size * value.dtype.size()});
+  }
+}
+
+// --- Code ----------------------------------------------------------------------------------------
+
+void Saver::add_kernels() {
+  Device& device = find_device(device_);
+  const bool wgsl = device.target().language == Target::Language::Wgsl;
+  plan_.kernels.resize(compiled_.size());
+  in_parallel(compiled_.size(), core_count(), [&](size_t i, size_t) {
+    const Step& step = *compiled_[i];
+    const Lowered low = lower(step.kernel.get(), step.name, device.target());
+    PendingProof proof(low, step, device.target());
+    PlanKernel& out = plan_.kernels[i];
+    out.entry = low.source.entry;
+    out.size = low.launch;
+    out.dispatch = dispatch_size(low.launch, device.target());
+    const std::string code = wgsl ? low.source.text : cached_compile(device, low.source);
+    out.code = wgsl ? code : device.standalone(code, out.entry);
+    proof.finish();
+    if (!wgsl) out.file = cat("kernels/", i, ".bin");
+  });
+  if (!wgsl && !plan_.kernels.empty()) make_folder(folder_ + "/kernels");
+  for (const PlanKernel& k : plan_.kernels)
+    if (!wgsl) write_file(folder_ + "/" + k.file, k.code);
+}
+
+void Saver::write_weights() const {
+  std::vector<SafetensorsOutput> tensors;
+  for (const auto& [name, buffer] : weights_) {
+    const auto shape = shapes_.find(name);
+    const auto write = [b = buffer](const ByteSink& sink) {
+      std::string bytes(b->bytes(), 0);
+      b->device().synchronize();
+      b->download(bytes.data());
+      sink(bytes);
+    };
+    tensors.push_back({name, safetensors_name(buffer->dtype()),
+                       shape == shapes_.end() ? Shape{buffer->size()} : shape->second, write});
+  }
+  stream_safetensors(folder_ + "/weights.safetensors", tensors);
+}
+
+void Saver::save() {
+  compute_constants();
+  add_ports();
+  const Normalized graph = normalize(roots());
+  const int id = device_id(device_);
+  schedule_ = schedule(graph, std::vector<int>(graph.buffers.size(), id), id);
+  add_buffers(graph);
+  add_steps();
+  add_copies();
+  const Target& target = find_device(device_).target();
+  plan_.device = device_;
+  plan_.language = language_name(target.language);
+  plan_.arch = target.arch;
+  if (target.kind == Target::Kind::Cpu) plan_.vector_bytes = target.vector_bytes;
+  make_folder(folder_);
+  add_kernels();
+  write_weights();
+  write_file(folder_ + "/plan.json", to_json(plan_));
+}
+
+}  // namespace
+
+void save_function(const TensorFunction& function, const std::vector<Tensor>& examples,
+                   const std::string& folder, const ProgramOptions& options) {
+  const NoGrad no_grad;
+  const std::lock_guard lock(runtime_mutex());
+  ProgramOptions named = options;
+  named.device = options.device.empty() ? runtime_seam::default_device()
+                                        : canonical_device(options.device);
+  std::vector<Tensor*> weights;
+  for (const NamedTensor& t : options.weights) weights.push_back(t.tensor);
+  Tensor::realize(weights);
+  const Traced traced = trace_function(function, examples, "save_program");
+  Saver(traced, named, folder).save();
+}
+
+}  // namespace tiny

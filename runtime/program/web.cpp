@@ -1,0 +1,35 @@
+// The parts of an export for browsers besides the program itself: model.js and a page.
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/program/folder.h"
+#include "runtime/program/web_files.h"
+#include "tiny/base/error.h"
+#include "tiny/base/file.h"
+#include "tiny/program/program.h"
+
+namespace tiny {
+
+void make_folder(const std::string& path) {
+  check(mkdir(path.c_str(), 0777) == 0 || errno == EEXIST, "save_program: cannot make the folder ",
+        path, ": ", std::strerror(errno));
+}
+
+void write_file(const std::string& path, std::string_view bytes) {
+  FileAside file("save_program", path);
+  file.write(bytes);
+  file.commit();
+}
+
+void export_webgpu_function(const TensorFunction& function, const std::vector<Tensor>& examples,
+                            const std::string& folder, const ProgramOptions& options) {
+  ProgramOptions given = options;
+  given.device = "WEBGPU";
+  save_function(function, examples, folder, given);
+  write_file(folder + "/model.js", model_script());
+  write_file(folder + "/index.html", options.page.empty() ? std::string(model_page()) : options.page);
+}
+
+}  // namespace tiny

@@ -1,0 +1,85 @@
+#include "tiny/run/traced.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "tiny/base/error.h"
+#include "tiny/ir/node.h"
+#include "tiny/tensor/assignments.h"
+#include "tiny/tensor/random.h"
+
+namespace tiny {
+
+namespace {
+
+// Memory of its own for each input, of any values: no two are the same node.
+Tensor stand_in(const Tensor& example, const std::string& what) {
+  const Node node = example.node();
+  const Shape shape = to_shape(example.shape());
+  check(numel(shape) > 0, what, ": an input has no elements");
+  const std::vector<std::byte> zeros(static_cast<size_t>(numel(shape)) *
+                                     static_cast<size_t>(example.dtype().size()));
+  Tensor out = Tensor::from_bytes(zeros.data(), example.dtype(), shape, example.device());
+  if (node->op != Op::Bound) return out;
+  const Node inner = out.node();
+  return Tensor(with_sources(node, {&inner, 1}));
+}
+
+bool passes_on(Node n) { return is_movement(n->op) || is_for_gradients(n->op); }
+
+}  // namespace
+
+Traced trace_function(const TensorFunction& function, const std::vector<Tensor>& examples,
+                      const std::string& what) {
+  Traced out;
+  for (const Tensor& example : examples) out.inputs.push_back(stand_in(example, what));
+  const RandomState before = random_state();
+  const AssignmentLog assigned;
+  out.outputs = function(out.inputs);
+  const RandomState after = random_state();
+  check(before.key == after.key && before.counter == after.counter, what,
+        ": the function takes random numbers, which another program has not");
+  for (const Node n : assigned.pending()) out.assigned.emplace_back(n);
+  return out;
+}
+
+std::vector<Node> constants_of(const Traced& traced) {
+  std::vector<Node> roots, inputs;
+  for (const Tensor& t : traced.outputs) roots.push_back(t.node());
+  for (const Tensor& t : traced.assigned) roots.push_back(t.node());
+  const std::vector<Node> order = topological(roots);
+  NodeMap<bool> varies(order.size()), has_memory(order.size());
+  for (const Tensor& t : traced.inputs) {
+    varies[t.node()] = true;
+    for (Node n = t.node(); n->op == Op::Reshape || n->op == Op::Bound; n = n->src(0))
+      varies[n->src(0)] = true;
+  }
+  for (const Node n : order)  // what is assigned to is another value in each run
+    if (n->op == Op::Assign && n->realized == nullptr)
+      for (Node old = n->src(0);; old = old->realized ? old->realized.load() : old->src(0)) {
+        varies[old] = true;
+        if (old->op == Op::Buffer || (!old->realized && !passes_on(old))) break;
+      }
+  for (const Node n : order) {
+    has_memory[n] = n->op == Op::Buffer || n->realized != nullptr;
+    for (const Node s : n->srcs()) {
+      varies[n] = varies[n] || varies[s];
+      has_memory[n] = has_memory[n] || has_memory[s];
+    }
+  }
+  std::vector<Node> out;
+  const auto add = [&](Node n) {
+    while (n->realized == nullptr && passes_on(n)) n = n->src(0);
+    const bool is_constant = has_memory[n] && !varies[n];
+    if (is_constant && n->realized == nullptr && n->op != Op::Buffer) out.push_back(n);
+  };
+  for (const Node n : order)
+    for (const Node s : n->srcs())
+      if (varies[n] && !varies[s]) add(s);
+  for (const Node n : roots) add(n);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+}  // namespace tiny
