@@ -6,6 +6,8 @@
 #include <iostream>
 #include <string>
 
+#include "examples/common/mnist_page.h"
+#include "tiny/program/program.h"
 #include "tiny/tiny.h"
 
 namespace {
@@ -19,7 +21,7 @@ constexpr int kReadEvery = 10;  // steps; reading a value back waits for the dev
 // --- Options -------------------------------------------------------------------------------------
 
 struct Options : TrainingOptions {
-  std::string checkpoint;
+  std::string checkpoint, page;
   bool tf32;
   int64_t steps, batch, every;
   double lr;
@@ -34,6 +36,7 @@ const std::vector<OptionText> kOptions{
      "of products and convolutions: tf32 (operands rounded to 11 bits) or f32 [GPU: tf32]"},
     {"checkpoint", "FILE", "goes on from this file where it exists, and writes it"},
     {"every", "N", "steps from one checkpoint to the next [50]"},
+    {"page", "FOLDER", "writes a page there that reads digits in a browser, by WebGPU"},
 };
 
 template <class Given> Options read_options(const Given& given) {
@@ -42,6 +45,7 @@ template <class Given> Options read_options(const Given& given) {
   // On GPUs as PyTorch does with convolutions unless it is told otherwise.
   o.tf32 = given.choice("precision", {"f32", "tf32"}, runtime_seam::is_gpu(o.devices[0])) == 1;
   o.checkpoint = given.new_file("checkpoint");
+  o.page = given.new_file("page");
   o.every = given.whole("every", 1, INT64_MAX, 50);
   o.steps = given.whole("steps", 0, 1'000'000, 200);
   o.batch = given.whole("batch", 2, 1 << 16, 128);
@@ -133,6 +137,19 @@ void test(nn::Module& network, const DevicePictures& digits, const Options& o) {
             << formatted(" digits) in %.2f s\n", seconds() - begin);
 }
 
+// A page on which digits are drawn with the mouse, and read by the network.
+void write_page(nn::Module& network, const std::string& folder) {
+  Jit read([&](const Tensor& image) { return network(image).softmax(1); });
+  read(Tensor::zeros({1, 1, 28, 28}));
+  export_webgpu(read, folder,
+                {.inputs = {"image"},
+                 .outputs = {"digits"},
+                 .weights = network.state_dict(),
+                 .page = kMnistPage});
+  std::cout << "wrote " << folder << ": serve it (python3 -m http.server -d " << folder
+            << ") and open http://127.0.0.1:8000" << std::endl;
+}
+
 void run(const Options& o) {
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
   const EnvOverride precision("ALLOW_TF32", o.tf32 ? "1" : "0");
@@ -149,6 +166,7 @@ void run(const Options& o) {
 
   if (o.steps > 0) train(network, training, o);
   test(network, testing, o);
+  if (!o.page.empty()) write_page(network, o.page);
   if (o.save.empty()) return;
   save(o.save, network.state_dict());
   std::cout << "saved " << o.save << std::endl;

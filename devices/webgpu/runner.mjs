@@ -40,13 +40,13 @@ server.listen(0, '127.0.0.1', () => {
     ['--headless', '--no-sandbox', '--enable-unsafe-webgpu', '--disable-dev-shm-usage',
      '--remote-debugging-port=0', `--user-data-dir=${profile}`,
      `http://127.0.0.1:${server.address().port}/`], {stdio: 'ignore'});
-  const end = () => {
-    browser.kill('SIGKILL');
-    try { rmSync(profile, {recursive: true, force: true, maxRetries: 5}); } catch {}
-    process.exit(0);
-  };
+  const end = () => { browser.kill(); };
   browser.on('error', e => { answer(failure(`no browser: ${e.message}`)); process.exit(1); });
-  browser.on('exit', code => { answer(failure(`the browser has ended (${code})`)); end(); });
+  browser.on('exit', code => {
+    answer(failure(`the browser has ended (${code})`));
+    rmSync(profile, {recursive: true, force: true, maxRetries: 20, retryDelay: 50});
+    process.exit(0);
+  });
   process.stdin.on('end', end);
   process.on('SIGTERM', end);
 });

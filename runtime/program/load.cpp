@@ -24,6 +24,7 @@ struct SavedProgram::State {
  private:
   void require_target() const;
   void load_weights(const std::string& folder);
+  void launch(const std::vector<std::shared_ptr<Buffer>>& buffers, bool once);
   std::shared_ptr<Buffer> buffer_of(const Tensor& input, size_t i) const;
   Tensor result(const PlanOutput& output, const std::shared_ptr<Buffer>& buffer,
                 const std::vector<int64_t>& lengths) const;
@@ -66,6 +67,7 @@ SavedProgram::State::State(const std::string& folder)
     buffers_.push_back(own ? std::make_shared<Buffer>(plan.device, kU8, b.bytes) : nullptr);
   }
   load_weights(folder);
+  launch(buffers_, /*once=*/true);
 }
 
 void SavedProgram::State::require_target() const {
@@ -121,6 +123,24 @@ Tensor SavedProgram::State::result(const PlanOutput& output, const std::shared_p
   return out;
 }
 
+void SavedProgram::State::launch(const std::vector<std::shared_ptr<Buffer>>& buffers, bool once) {
+  for (const PlanStep& step : plan.steps) {
+    if (step.once != once) continue;
+    std::vector<void*> args;
+    for (const PlanStep::Part& p : step.parts)
+      args.push_back(p.buffer < 0 ? nullptr
+                                  : static_cast<std::byte*>(
+                                        buffers[static_cast<size_t>(p.buffer)]->data()) +
+                                        p.offset);
+    if (step.kernel < 0) {
+      device_->copy(args[0], args[1], static_cast<size_t>(step.bytes));
+      continue;
+    }
+    const auto kernel = static_cast<size_t>(step.kernel);
+    device_->launch(*programs_[kernel], plan.kernels[kernel].size, args);
+  }
+}
+
 std::vector<Tensor> SavedProgram::State::run(const std::vector<Tensor>& inputs) {
   const std::lock_guard lock(runtime_mutex());
   check(inputs.size() == plan.inputs.size(), "the program has ", plan.inputs.size(),
@@ -143,20 +163,7 @@ std::vector<Tensor> SavedProgram::State::run(const std::vector<Tensor>& inputs) 
     const ProgramPort& out = plan.outputs[port].port;
     buffers[i] = std::make_shared<Buffer>(plan.device, out.dtype, numel(out.shape));
   }
-  for (const PlanStep& step : plan.steps) {
-    std::vector<void*> args;
-    for (const PlanStep::Part& p : step.parts)
-      args.push_back(p.buffer < 0 ? nullptr
-                                  : static_cast<std::byte*>(
-                                        buffers[static_cast<size_t>(p.buffer)]->data()) +
-                                        p.offset);
-    if (step.kernel < 0) {
-      device_->copy(args[0], args[1], static_cast<size_t>(step.bytes));
-      continue;
-    }
-    const auto kernel = static_cast<size_t>(step.kernel);
-    device_->launch(*programs_[kernel], plan.kernels[kernel].size, args);
-  }
+  launch(buffers, /*once=*/false);
   std::vector<Tensor> out;
   for (const PlanOutput& o : plan.outputs)
     out.push_back(result(o, buffers[static_cast<size_t>(o.buffer)], lengths));

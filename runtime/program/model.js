@@ -116,7 +116,11 @@ class Model {
     await this.loadWeights(progress, i => new Uint8Array(this.buffers[i].getMappedRange()));
     plan.buffers.forEach((b, i) => { if (b.kind === 'weight') this.buffers[i].unmap(); });
     this.pipelines = new Map();
-    this.steps = await Promise.all(plan.steps.map(step => this.prepareStep(step)));
+    const all = await Promise.all(plan.steps.map(step => this.prepareStep(step)));
+    this.steps = all.filter((_, i) => !plan.steps[i].once);
+    const encoder = gpu.createCommandEncoder();
+    this.encode(encoder, all.filter((_, i) => plan.steps[i].once));
+    gpu.queue.submit([encoder.finish()]);
     this.staging = plan.outputs.map(o => gpu.createBuffer(
       {size: padded(plan.buffers[o.buffer].bytes), usage: GPUBufferUsage.COPY_DST | GPUBufferUsage.MAP_READ}));
     return this;
@@ -213,18 +217,7 @@ class Model {
     });
     gpu.pushErrorScope('validation');
     const encoder = gpu.createCommandEncoder();
-    let pass;
-    for (const step of this.steps) {
-      if (step.copies.length && pass) { pass.end(); pass = undefined; }
-      for (const [from, to, bytes] of step.copies)
-        encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, (bytes + 3) & ~3);
-      if (!step.pipeline) continue;
-      pass ??= encoder.beginComputePass();
-      pass.setPipeline(step.pipeline);
-      pass.setBindGroup(0, step.group);
-      pass.dispatchWorkgroups(...step.groups);
-    }
-    if (pass) pass.end();
+    this.encode(encoder, this.steps);
     const read = plan.outputs.map((o, i) => ({...o, staging: this.staging[i]})).filter(o => wanted.includes(o.name));
     for (const o of read)
       encoder.copyBufferToBuffer(this.buffers[o.buffer], 0, o.staging, 0, (plan.buffers[o.buffer].bytes + 3) & ~3);
@@ -238,6 +231,21 @@ class Model {
       o.staging.unmap();
     }
     return out;
+  }
+
+  encode(encoder, steps) {
+    let pass;
+    for (const step of steps) {
+      if (step.copies.length && pass) { pass.end(); pass = undefined; }
+      for (const [from, to, bytes] of step.copies)
+        encoder.copyBufferToBuffer(from.buffer, from.offset, to.buffer, to.offset, (bytes + 3) & ~3);
+      if (!step.pipeline) continue;
+      pass ??= encoder.beginComputePass();
+      pass.setPipeline(step.pipeline);
+      pass.setBindGroup(0, step.group);
+      pass.dispatchWorkgroups(...step.groups);
+    }
+    if (pass) pass.end();
   }
 
   result(output, data, inputs) {

@@ -196,6 +196,7 @@ std::string to_json(const Plan& plan) {
     json step = {{"kernel", s.kernel}, {"parts", json::array()}};
     for (const PlanStep::Part& p : s.parts) step["parts"].push_back({p.buffer, p.offset});
     if (s.kernel < 0) step["bytes"] = s.bytes;
+    if (s.once) step["once"] = true;
     out["steps"].push_back(step);
   }
   for (const PlanKernel& k : plan.kernels) out["kernels"].push_back(of(k, wgsl));
@@ -225,6 +226,7 @@ Plan plan_of_json(const std::string& text, const std::string& path) {
       for (const json& p : s.at("parts"))
         step.parts.push_back({p.at(0).get<int>(), p.at(1).get<int64_t>()});
       step.bytes = s.value("bytes", int64_t{0});
+      step.once = s.value("once", false);
       out.steps.push_back(std::move(step));
     }
     check_plan(out);

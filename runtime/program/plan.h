@@ -48,6 +48,7 @@ struct PlanStep {
   };
   std::vector<Part> parts = {};
   int64_t bytes = 0;  // of a copy
+  bool once = false;  // when the program is loaded: it depends on weights alone
 };
 
 struct Plan {

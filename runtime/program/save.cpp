@@ -11,11 +11,13 @@
 #include "runtime/device/disk_cache.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/kernels/proof.h"
+#include "runtime/launch/launch.h"
 #include "runtime/program/folder.h"
 #include "runtime/program/plan.h"
 #include "runtime/realize/realize.h"
 #include "runtime/schedule/schedule.h"
 #include "tiny/base/parallel.h"
+#include "tiny/base/text.h"
 #include "tiny/ir/build.h"
 #include "tiny/train/safetensors.h"
 
@@ -52,6 +54,7 @@ class Saver {
   int input_of(const Buffer* buffer) const;
   PlanLength length_of(Node n) const;
   PlanStep::Part part_of(int value);
+  void find_once();
   void add_steps();
   void add_copies();
   void add_kernels();
@@ -69,6 +72,7 @@ class Saver {
   std::vector<std::pair<std::string, std::shared_ptr<Buffer>>> weights_;
   std::map<std::string, Shape> shapes_;  // of weights that have names
   std::vector<int> buffer_of_;           // by value that has memory of its own, -1: none yet
+  std::vector<bool> once_;               // by value: made of weights alone, before the first run
   int arena_ = -1;
   std::vector<const Step*> compiled_;  // a step of each kernel
 };
@@ -98,7 +102,7 @@ void require_names(const ProgramOptions& options, size_t inputs, size_t outputs)
 
 void Saver::compute_constants() {
   std::vector<Tensor> values;
-  for (Node n : constants_of(traced_)) constants_.emplace_back(n);
+  for (Node n : constants_of(traced_, /*small=*/true)) constants_.emplace_back(n);
   values = constants_;
   std::vector<Tensor*> pointers;
   for (Tensor& t : values) pointers.push_back(&t);
@@ -203,9 +207,35 @@ void Saver::add_buffers(const Normalized& graph) {
   }
 }
 
+// Weights that nothing assigns to, and what is made of such alone, like weights in another order
+// for products: that is made once, and has memory of its own.
+void Saver::find_once() {
+  const std::vector<Value>& values = schedule_->values;
+  once_.assign(values.size(), false);
+  std::vector<bool> constant(values.size());
+  for (size_t v = 0; v < values.size(); ++v)
+    constant[v] = buffer_of_[v] >= 0 &&
+                  plan_.buffers[static_cast<size_t>(buffer_of_[v])].kind == PlanBuffer::Kind::Weight;
+  for (const Value& v : values) {
+    if (v.replaces >= 0) constant[static_cast<size_t>(root_of(v.replaces))] = false;
+    if (v.in_place >= 0) constant[static_cast<size_t>(v.in_place)] = false;
+  }
+  for (const Step& step : schedule_->steps) {
+    const std::vector<bool> written = written_slots(step);
+    bool all = true;
+    for (size_t i = 0; i < written.size(); ++i) {
+      const auto v = static_cast<size_t>(step.values[i]);
+      all = all && (written[i] ? values[v].in_place < 0 && buffer_of_[v] < 0 && !values[v].again
+                               : constant[v]);
+    }
+    for (size_t i = 0; all && i < written.size(); ++i)
+      if (written[i]) once_[static_cast<size_t>(step.values[i])] = constant[step.values[i]] = true;
+  }
+}
+
 PlanStep::Part Saver::part_of(int value) {
   const int64_t offset = schedule_->memory.offset[static_cast<size_t>(value)];
-  if (offset >= 0) return {arena_, offset};
+  if (offset >= 0 && !once_[static_cast<size_t>(value)]) return {arena_, offset};
   const int root = root_of(value);
   const Value& v = schedule_->values[static_cast<size_t>(root)];
   int& buffer = buffer_of_[static_cast<size_t>(root)];
@@ -222,7 +252,11 @@ void Saver::add_steps() {
     const auto [at, fresh] = known.try_emplace(step.kernel.get(), compiled_.size());
     if (fresh) compiled_.push_back(&step);
     PlanStep out{at->second};
-    for (int v : step.values) out.parts.push_back(part_of(v));
+    const std::vector<bool> written = written_slots(step);
+    for (size_t i = 0; i < written.size(); ++i) {
+      out.parts.push_back(part_of(step.values[i]));
+      out.once |= written[i] && once_[static_cast<size_t>(step.values[i])];
+    }
     plan_.steps.push_back(std::move(out));
   }
 }
@@ -242,6 +276,27 @@ void Saver::add_copies() {
 
 // --- Code ----------------------------------------------------------------------------------------
 
+bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_'; }
+
+// WGSL without the white space that only readers want. Lines with comments stay: they say what a
+// kernel's buffers are.
+std::string compact(const std::string& text) {
+  std::string out;
+  TextReader lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("//")) continue;  // the name
+    if (line.find("//") != line.npos) {
+      out += line + "\n";
+      continue;
+    }
+    for (size_t i = line.find_first_not_of(' '); i < line.size(); ++i) {
+      const bool between = i + 1 < line.size() && is_word(line[i - (i > 0)]) && is_word(line[i + 1]);
+      if (line[i] != ' ' || between) out += line[i];
+    }
+  }
+  return out + "\n";
+}
+
 void Saver::add_kernels() {
   Device& device = find_device(device_);
   const bool wgsl = device.target().language == Target::Language::Wgsl;
@@ -255,7 +310,7 @@ void Saver::add_kernels() {
     out.size = low.launch;
     out.dispatch = dispatch_size(low.launch, device.target());
     const std::string code = wgsl ? low.source.text : cached_compile(device, low.source);
-    out.code = wgsl ? code : device.standalone(code, out.entry);
+    out.code = wgsl ? compact(code) : device.standalone(code, out.entry);
     proof.finish();
     if (!wgsl) out.file = cat("kernels/", i, ".bin");
   });
@@ -287,6 +342,7 @@ void Saver::save() {
   const int id = device_id(device_);
   schedule_ = schedule(graph, std::vector<int>(graph.buffers.size(), id), id);
   add_buffers(graph);
+  find_once();
   add_steps();
   add_copies();
   const Target& target = find_device(device_).target();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "tiny/base/error.h"
 #include "tiny/ir/node.h"
@@ -27,6 +28,26 @@ Tensor stand_in(const Tensor& example, const std::string& what) {
 
 bool passes_on(Node n) { return is_movement(n->op) || is_for_gradients(n->op); }
 
+int64_t bytes_of(Node n) { return numel(n->shape()) * n->dtype.size(); }
+
+// Bytes of the memory that a value is computed from.
+int64_t bytes_below(Node root) {
+  int64_t out = 0;
+  NodeMap<char> seen;
+  std::vector<Node> stack{root};
+  while (!stack.empty()) {
+    Node n = stack.back();
+    stack.pop_back();
+    if (std::exchange(seen[n], 1)) continue;
+    if (n->realized != nullptr || n->op == Op::Buffer) {
+      out += bytes_of(n);
+      continue;
+    }
+    for (const Node s : n->srcs()) stack.push_back(s);
+  }
+  return out;
+}
+
 }  // namespace
 
 Traced trace_function(const TensorFunction& function, const std::vector<Tensor>& examples,
@@ -43,7 +64,7 @@ Traced trace_function(const TensorFunction& function, const std::vector<Tensor>&
   return out;
 }
 
-std::vector<Node> constants_of(const Traced& traced) {
+std::vector<Node> constants_of(const Traced& traced, bool small) {
   std::vector<Node> roots, inputs;
   for (const Tensor& t : traced.outputs) roots.push_back(t.node());
   for (const Tensor& t : traced.assigned) roots.push_back(t.node());
@@ -67,11 +88,21 @@ std::vector<Node> constants_of(const Traced& traced) {
       has_memory[n] = has_memory[n] || has_memory[s];
     }
   }
-  std::vector<Node> out;
-  const auto add = [&](Node n) {
-    while (n->realized == nullptr && passes_on(n)) n = n->src(0);
-    const bool is_constant = has_memory[n] && !varies[n];
-    if (is_constant && n->realized == nullptr && n->op != Op::Buffer) out.push_back(n);
+  std::vector<Node> out, stack;
+  NodeMap<char> seen;
+  const auto add = [&](Node root) {
+    stack.push_back(root);
+    while (!stack.empty()) {
+      Node n = stack.back();
+      stack.pop_back();
+      while (n->realized == nullptr && passes_on(n)) n = n->src(0);
+      if (!has_memory[n] || varies[n] || n->realized != nullptr || n->op == Op::Buffer) continue;
+      if (std::exchange(seen[n], 1)) continue;
+      if (!small || bytes_of(n) <= bytes_below(n))
+        out.push_back(n);
+      else
+        stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
+    }
   };
   for (const Node n : order)
     for (const Node s : n->srcs())

@@ -23,6 +23,7 @@ Traced trace_function(const TensorFunction& function, const std::vector<Tensor>&
 
 // Values that depend on no input, but on other memory: products of weights, weights that are not
 // drawn yet. The last ones, which something takes that depends on an input, or which are outputs.
-std::vector<Node> constants_of(const Traced& traced);
+// `small`: none that takes more bytes than what it is computed from, like weights that were widened.
+std::vector<Node> constants_of(const Traced& traced, bool small);
 
 }  // namespace tiny

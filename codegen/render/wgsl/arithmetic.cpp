@@ -21,7 +21,9 @@ std::string float_literal(double v) {
   const auto x = static_cast<float>(v);
   const auto bits = std::bit_cast<uint32_t>(x);
   if (!std::isfinite(x)) return cat("not_finite(", std::isnan(x) ? 0x7fc00000u : bits, "u)");
-  if (x != 0 && std::abs(x) < FLT_MIN) return cat("bitcast<f32>(", bits, "u)");
+  // The shortest text of the largest number lies beyond it.
+  if ((x != 0 && std::abs(x) < FLT_MIN) || std::abs(x) == FLT_MAX)
+    return cat("bitcast<f32>(", bits, "u)");
   char digits[40];
   std::string text(digits, std::to_chars(digits, digits + sizeof digits, x).ptr);
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
@@ -70,7 +72,7 @@ std::string WgslPrinter::literal(Node n) const {
   check(t.bits() < 64 || fits_word(n), "WGSL has no integers of 64 bits: kernel ", program_.name,
         " has the number ", v);
   if (t.is_unsigned()) return cat(static_cast<uint32_t>(v), "u");
-  return v < 0 ? cat("i32(", v, ")") : cat(v, "i");
+  return v < 0 ? cat("i32(", v, ")") : cat(v);
 }
 
 std::string WgslPrinter::as_word(DType t, Str x) const {
@@ -121,6 +123,8 @@ WgslPrinter::Lanes WgslPrinter::arithmetic(Node n) {
     default: break;
   }
   const DType from = n->num_src ? n->src(0)->dtype : t;
+  if (is_comparison(n->op) && (high_.contains(n->src(0)) || high_.contains(n->src(1))))
+    return compare_wide(n);
   return each_lane(n, [&](const Lanes& x) -> std::string {
     switch (n->op) {
       case Op::Cast: return cast(from, t, x[0]);
@@ -143,7 +147,7 @@ WgslPrinter::Lanes WgslPrinter::arithmetic(Node n) {
 std::string WgslPrinter::unary(Node n, Str x) {
   const DType t = n->dtype;
   if (t.is_int() && n->is(Op::Neg))
-    return normal(t, t.is_unsigned() ? cat("(0u - ", x, ")") : cat("(0i - ", x, ")"));
+    return normal(t, t.is_unsigned() ? cat("(0u - ", x, ")") : cat("(0 - ", x, ")"));
   if (t.is_int() && (n->is(Op::Floor) || n->is(Op::Trunc) || n->is(Op::Bound))) return x;
   expect(t.scalar == Scalar::F32, "render_wgsl: ", n->op, " of ", t.name());
   switch (n->op) {
@@ -180,6 +184,24 @@ std::string WgslPrinter::compare(Node n, Str a, Str b) {
   return cat("(", a, " ", symbol(n->op), " ", b, ")");
 }
 
+// Of 64 bits: the high words decide unless they are equal.
+WgslPrinter::Lanes WgslPrinter::compare_wide(Node n) {
+  const Lanes a = named(n->src(0)), b = named(n->src(1));
+  const Lanes high_a = high_words(n->src(0)), high_b = high_words(n->src(1));
+  Lanes out;
+  for (size_t l = 0; l < a.size(); ++l) {
+    const std::string x = cat("bitcast<u32>(", a[l], ")"), y = cat("bitcast<u32>(", b[l], ")");
+    const std::string low = cat("(", x, " ", symbol(n->op), " ", y, ")");
+    const std::string same = cat("(", high_a[l], " == ", high_b[l], ")");
+    const std::string above =
+        cat("(bitcast<i32>(", high_a[l], ") < bitcast<i32>(", high_b[l], "))");
+    out.push_back(n->is(Op::Eq)   ? cat("(", same, " & ", low, ")")
+                  : n->is(Op::Ne) ? cat("(!", same, " | ", low, ")")
+                                  : cat("(", above, " | (", same, " & ", low, "))"));
+  }
+  return out;
+}
+
 // What the language gives where the divisor is 0 differs from what DivideHazard says, and a
 // constant one is an error.
 std::string WgslPrinter::divide(Node n, Str a, Str b) {
@@ -193,6 +215,7 @@ std::string WgslPrinter::divide(Node n, Str a, Str b) {
 std::string WgslPrinter::shift(Node n, Str x, Str amount) {
   const DType t = n->dtype;
   std::string by = n->src(1)->dtype.is_unsigned() ? amount : cat("u32(", bare(amount), ")");
+  if (n->src(1)->is_const() && !shift_may_exceed(n)) by = cat(n->src(1)->int_value(), "u");
   if (shift_may_exceed(n)) by = cat("(", by, " & ", t.bits() - 1, "u)");
   const std::string e = cat("(", x, n->is(Op::Shr) ? " >> " : " << ", by, ")");
   return n->is(Op::Shr) ? e : normal(t, e);
@@ -204,7 +227,7 @@ std::string WgslPrinter::cast(DType from, DType to, Str x) {
   expect(!from.is_narrow() && !to.is_narrow(), "render_wgsl: the cast of ", from.name(), " to ",
          to.name(), " should have been decomposed");
   if (to.is_bool() && from.is_float()) return cat("!(", x, " == 0.0f)");
-  if (to.is_bool()) return cat("(", x, " != ", from.is_unsigned() ? "0u" : "0i", ")");
+  if (to.is_bool()) return cat("(", x, " != ", from.is_unsigned() ? "0u" : "0", ")");
   if (from.is_float()) {
     if (to.bits() >= 32) return cat("f32_to_", type(to), "(", bare(x), ")");
     return cat("clamp(f32_to_", type(to), "(", bare(x), "), ", type(to), "(", int_min(to), "), ",

@@ -142,7 +142,7 @@ WgslPrinter::Lanes WgslPrinter::load(Node n) {
     none = literal(filling ? filling : constant(t.one(), 0));
   }
   if (!is_stage(param) && t.lanes > 1 && has_whole_words(n, t)) {
-    Lanes out = load_words(n, gate ? define(select(on[0], at[0], "0i")) : at[0]);
+    Lanes out = load_words(n, gate ? define(select(on[0], at[0], "0")) : at[0]);
     for (std::string& e : out) e = define(gate ? select(on[0], e, none) : e);
     return out;
   }
@@ -153,7 +153,7 @@ WgslPrinter::Lanes WgslPrinter::load(Node n) {
     const auto lane = static_cast<size_t>(l);
     std::string i = at.size() > 1 ? at[lane] : l ? cat("(", at[0], " + ", l, ")") : at[0];
     const std::string holds = gate ? on[on.size() > 1 ? lane : 0] : "";
-    if (gate) i = define(select(holds, i, "0i"));
+    if (gate) i = define(select(holds, i, "0"));
     const auto selected = [&](Str e, Str otherwise) {
       return define(gate ? select(holds, e, otherwise) : e);
     };
@@ -206,7 +206,7 @@ void WgslPrinter::store(Node n) {
       const auto lane = static_cast<size_t>(l);
       if (gate) open(cat("if (", on[on.size() > 1 ? lane : 0], ")"));
       const std::string i = at.size() > 1 ? at[lane] : l ? cat(at[0], " + ", l) : at[0];
-      if (const Lanes* high = high_.find(n->src(2)))
+      if (const Lanes* high = high_.find(n->src(2)); high && n->src(2)->is(Op::Load))
         line(cat(buffer(param), "[", i, "] = vec2<u32>(", bare(as_word(t, v[lane])), ", ",
                  (*high)[lane], ");"));
       else

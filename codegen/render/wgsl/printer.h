@@ -55,7 +55,10 @@ class WgslPrinter {
 
   // --- statements --------------------------------------------------------------------------------
 
+  bool takes_wide(Node n, Node source) const;
   void require_width(Node n) const;
+  Lanes high_words(Node n);
+  void keep_high_words(Node n);
   void statement(Node n);
   void open_loop(Node loop);
   void open_ahead(Node loop);
@@ -91,6 +94,7 @@ class WgslPrinter {
   std::string unary(Node n, Str x);
   std::string combine(Op op, DType t, Str a, Str b);
   std::string compare(Node n, Str a, Str b);
+  Lanes compare_wide(Node n);
   std::string divide(Node n, Str a, Str b);
   std::string shift(Node n, Str x, Str amount);
   std::string cast(DType from, DType to, Str x);
@@ -109,7 +113,7 @@ class WgslPrinter {
   const FreeSelections selections_;
   std::vector<Memory> memory_;  // by slot
   NodeMap<Lanes> values_, accumulators_;
-  NodeMap<Lanes> high_;  // words of loads of 64 bits, for stores of just these
+  NodeMap<Lanes> high_;  // words of integers of 64 bits that may be large, where they are known
   NodeMap<Node> behind_;                // of a range that is ahead of a loop: that loop
   std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
   std::string declarations_, body_;

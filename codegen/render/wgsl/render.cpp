@@ -52,7 +52,7 @@ WgslPrinter::Lanes WgslPrinter::value(Node n) {
     case Op::Const: return Lanes(n->dtype.lanes, literal(n));
     case Op::Ramp: {
       Lanes out;
-      for (int i = 0; i < n->dtype.lanes; ++i) out.push_back(cat(i, "i"));
+      for (int i = 0; i < n->dtype.lanes; ++i) out.push_back(cat(i));
       return out;
     }
     case Op::Range: return {cat("r", range_id(n))};
@@ -112,11 +112,17 @@ std::string WgslPrinter::text() const {
   std::string shared;
   for (int i = 0; i < most_group_lanes_; ++i)
     shared += cat("var<workgroup> g", i, ": array<u32, ", threads, ">;\n");
-  std::string kernel = cat(
-      "@compute @workgroup_size(", block[0], ", ", block[1], ", ", block[2],
-      ")\nfn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_id) lid: "
-      "vec3<u32>,\n        @builtin(local_invocation_index) tid: u32) {\n",
-      grid_text(), body_, "}\n");
+  const std::string inside = grid_text() + body_;
+  std::string builtins;
+  const auto add = [&](const char* name, const char* builtin, const char* type) {
+    if (inside.find(name) != inside.npos)
+      builtins += cat(builtins.empty() ? "" : ", ", "@builtin(", builtin, ") ", name, ": ", type);
+  };
+  add("wid", "workgroup_id", "vec3<u32>");
+  add("lid", "local_invocation_id", "vec3<u32>");
+  add("tid", "local_invocation_index", "u32");
+  const std::string kernel = cat("@compute @workgroup_size(", block[0], ", ", block[1], ", ",
+                                 block[2], ")\nfn main(", builtins, ") {\n", inside, "}\n");
   return cat("// ", program_.name, "\n", declarations_, shared, wgsl_helpers(kernel), kernel);
 }
 
@@ -134,24 +140,68 @@ bool keeps_low_word(Op op) {
 
 }  // namespace
 
+// Whether an operation may take an integer of 64 bits of which only the low word, and perhaps the
+// high one, is known. An index lies in its buffer, where it counts, so that its low word is all of
+// it.
+bool WgslPrinter::takes_wide(Node n, Node s) const {
+  const bool is_access = n->is(Op::Load) || n->is(Op::Store);
+  if (is_access && s == n->src(1)) return true;
+  if (n->is(Op::Store)) return s->is(Op::Load) && !is_stage(n->src(0));
+  if (is_comparison(n->op)) return s->dtype.is_signed() && high_.contains(s);
+  if (n->is(Op::Cast)) return n->dtype.is_int() && (n->dtype.bits() <= 32 || n->dtype == s->dtype);
+  return keeps_low_word(n->op);
+}
+
 // Error where the kernel needs a number of 64 bits.
 void WgslPrinter::require_width(Node n) const {
   if (info(n->op).cls == OpClass::Statement && !n->is(Op::Store)) return;
-  const auto narrow = [](DType t) { return t.scalar == Scalar::F32 || t.bits() <= 32; };
   for (Node s : n->srcs()) {
     const DType t = s->dtype;
-    if (t.scalar == Scalar::Void || narrow(t) || s->is(Op::Param) || is_stage(s)) continue;
-    const bool cast_down = n->is(Op::Cast) && (n->dtype.is_int() && n->dtype.bits() <= 32);
-    const bool low = (keeps_low_word(n->op) && (!n->is(Op::Cast) || cast_down)) ||
-                     (n->is(Op::Store) && s->is(Op::Load) && !is_stage(n->src(0)));
-    check(!t.is_float() && (fits_word(s) || low), "WGSL has no numbers of 64 bits: kernel ",
-          program_.name, " takes ", n->op, " of ", t.one().name(), t.is_float()
-              ? ": cast to f32 before"
-              : " of which no bounds below 2^31 are known: use i32 (x.to(kI32)) there");
+    if (t.bits() <= 32 || s->is(Op::Param) || is_stage(s)) continue;
+    check(!t.is_float() && (fits_word(s) || takes_wide(n, s)),
+          "WGSL has no numbers of 64 bits: kernel ", program_.name, " takes ", n->op, " of ",
+          t.one().name(),
+          t.is_float() ? ": cast to f32 before"
+                       : " of which no bounds below 2^31 are known: use i32 (x.to(kI32)) there");
   }
-  const DType t = n->dtype;
-  check(t.scalar != Scalar::F64, "WGSL has no numbers of 64 bits: kernel ", program_.name,
+  check(n->dtype.scalar != Scalar::F64, "WGSL has no numbers of 64 bits: kernel ", program_.name,
         " computes ", n->op, " of f64: use f32");
+}
+
+// The high words of an integer of 64 bits: what indices are made of, for comparisons.
+WgslPrinter::Lanes WgslPrinter::high_words(Node n) {
+  if (const Lanes* known = high_.find(n)) return *known;
+  Lanes out;
+  for (Str e : value(n)) out.push_back(cat("bitcast<u32>(", e, " >> 31u)"));
+  return out;
+}
+
+void WgslPrinter::keep_high_words(Node n) {
+  if (n->dtype.scalar != Scalar::I64 || fits_word(n)) return;
+  const auto is_known = [&](Node s) {
+    return s->dtype.scalar != Scalar::I64 || fits_word(s) || high_.contains(s);
+  };
+  const auto srcs = n->srcs();
+  if (!std::all_of(srcs.begin(), srcs.end(), is_known)) return;
+  const auto lane = [](const Lanes& all, size_t l) { return all[all.size() == 1 ? 0 : l]; };
+  const Lanes now = value(n);
+  Lanes out;
+  for (size_t l = 0; l < now.size(); ++l) {
+    if (n->is(Op::Cast) || n->is(Op::Broadcast)) {
+      out.push_back(lane(high_words(n->src(0)), l));
+    } else if (n->is(Op::Where)) {
+      out.push_back(define(select(lane(value(n->src(0)), l), lane(high_words(n->src(1)), l),
+                                  lane(high_words(n->src(2)), l))));
+    } else if (n->is(Op::Add)) {  // a sum that wraps is less than what was added
+      const std::string carry = cat("select(0u, 1u, bitcast<u32>(", now[l], ") < bitcast<u32>(",
+                                    lane(value(n->src(0)), l), "))");
+      out.push_back(define(cat(lane(high_words(n->src(0)), l), " + ",
+                               lane(high_words(n->src(1)), l), " + ", carry)));
+    } else {
+      return;
+    }
+  }
+  high_[n] = out;
 }
 
 void WgslPrinter::statement(Node n) {
@@ -174,8 +224,8 @@ void WgslPrinter::statement(Node n) {
     case Op::Update: return update(n->src(0));
     case Op::Group: return group(n->src(0));
     case Op::Store: return store(n);
-    // Named at once: the accumulator may be declared anew before the value is used.
-    case Op::Reduce: values_[n] = define_all(accumulators_[n]); return;
+    // An accumulator that is declared anew has another name.
+    case Op::Reduce: values_[n] = accumulators_[n]; return;
     case Op::Load: values_[n] = load(n); return;
     case Op::Prefix: return prefix(n);
     default: break;
@@ -188,6 +238,7 @@ void WgslPrinter::statement(Node n) {
     const bool simple = e.find_first_of(" (") == e.npos;
     out.push_back(simple || (inside && e.size() <= 60) ? e : define(e));
   }
+  keep_high_words(n);
 }
 
 void WgslPrinter::open_loop(Node loop) {
@@ -226,8 +277,8 @@ void WgslPrinter::declare_accumulator(Node reduce) {
   Lanes& names = accumulators_[reduce];
   names.clear();
   for (int i = 0; i < t.lanes; ++i) {
-    names.push_back(cat("acc", ++accumulator_names_));
-    line(cat("var ", names.back(), ": ", type(t), " = ", start, ";"));
+    names.push_back(cat("a", ++accumulator_names_));
+    line(cat("var ", names.back(), " = ", start, ";"));
   }
 }
 
@@ -271,9 +322,11 @@ void WgslPrinter::group(Node reduce) {
   const DType t = reduce->dtype;
   const Op op = reduce->arg<OpArg>().op;
   const Lanes acc = accumulators_[reduce];
-  const std::string member = define(g.apart > 1 ? cat("tid / ", g.apart, "u % ", g.width, "u")
-                                                : cat("tid % ", g.width, "u"));
-  const std::string first = define(cat("tid - ", member, " * ", g.apart, "u"));
+  const bool all = g.width == g.threads;
+  const std::string member = all           ? "tid"
+                             : g.apart > 1 ? define(cat("tid / ", g.apart, "u % ", g.width, "u"))
+                                           : define(cat("tid % ", g.width, "u"));
+  const std::string first = all ? "0" : define(cat("tid - ", member, " * ", g.apart, "u"));
   size_t done = 0;
   among_threads(reduce, acc, [&](int lanes) {
     for (auto n = static_cast<unsigned>(g.width); n > 1; n = (n + 1) / 2) {

@@ -11,8 +11,8 @@ namespace tiny {
 //
 // Vectors are as many scalars. 8- and 16-bit elements lie in words of 32 bits, of which a store
 // changes its part by compare and exchange, unless it has all of the word. A buffer of i64 holds
-// pairs of words, which kernels may move; what is computed with is the low one, where bounds say
-// that this is the value.
+// pairs of words, which kernels may move, compare and take for indices; what else is computed with
+// is the low one, where bounds say that this is the value.
 // Throws Error, with the kernel, where they do not, and for f64.
 //
 // The text declares `@group(0) @binding(slot) var<access> b<slot>: type;  // n bytes[, written]`

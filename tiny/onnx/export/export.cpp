@@ -28,7 +28,7 @@ ValueInfo port(const Name& name, const Tensor& x) {
 // Computes what does not depend on the inputs, but for constants that have no memory: weights that
 // are not drawn yet, products of weights.
 void set_constants(const Traced& traced, GraphExport& graph) {
-  const std::vector<Node> constants = constants_of(traced);
+  const std::vector<Node> constants = constants_of(traced, /*small=*/false);
   std::vector<Tensor> values;
   std::vector<Tensor*> pointers;
   for (const Node n : constants) values.emplace_back(n);
