@@ -209,9 +209,9 @@ $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 # Preludes of kernels and scripts of browsers are files of their own language, which the library
 # holds as raw strings.
 EMBEDDED := $(wildcard codegen/render/c/prelude/* devices/webgpu/*js runtime/program/*.js \
-  runtime/program/*.html)
+  runtime/program/*.html examples/pages/*.html)
 EMBEDS := $(call object,codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp \
-  runtime/program/web_files.cpp)
+  runtime/program/web_files.cpp examples/mnist.cpp)
 $(BUILD)/embedded/%.inc: %
 	@mkdir -p $(@D)
 	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@

@@ -6,8 +6,6 @@
 #include <iostream>
 #include <string>
 
-#include "examples/common/mnist_page.h"
-#include "tiny/program/program.h"
 #include "tiny/tiny.h"
 
 namespace {
@@ -137,6 +135,10 @@ void test(nn::Module& network, const DevicePictures& digits, const Options& o) {
             << formatted(" digits) in %.2f s\n", seconds() - begin);
 }
 
+constexpr std::string_view kPage =
+#include <embedded/examples/pages/mnist.html.inc>
+    ;
+
 // A page on which digits are drawn with the mouse, and read by the network.
 void write_page(nn::Module& network, const std::string& folder) {
   Jit read([&](const Tensor& image) { return network(image).softmax(1); });
@@ -145,7 +147,7 @@ void write_page(nn::Module& network, const std::string& folder) {
                 {.inputs = {"image"},
                  .outputs = {"digits"},
                  .weights = network.state_dict(),
-                 .page = kMnistPage});
+                 .page = std::string(kPage.substr(1))});
   std::cout << "wrote " << folder << ": serve it (python3 -m http.server -d " << folder
             << ") and open http://127.0.0.1:8000" << std::endl;
 }

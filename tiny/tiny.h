@@ -11,6 +11,7 @@
 #include "tiny/nn/layers.h"
 #include "tiny/nn/lora.h"
 #include "tiny/nn/transformer.h"
+#include "tiny/program/program.h"
 #include "tiny/run/devices.h"
 #include "tiny/run/jit.h"
 #include "tiny/run/memory.h"

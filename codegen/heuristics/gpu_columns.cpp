@@ -47,7 +47,7 @@ class ColumnTuner : GpuTuner {
   // Fewer columns than threads: a block takes the columns of one line of memory, and its threads
   // share the rows. False where that is no help.
   bool few_columns(Node column) {
-    constexpr int64_t kThreads = 1024, kMin = 256, kLine = 128;
+    constexpr int64_t kMin = 256, kLine = 128;
     const Ids reduced = reduced_everywhere();
     Ids rest = shared_loops();
     const int v = range_id(column);
@@ -68,8 +68,7 @@ class ColumnTuner : GpuTuner {
     if (vectors * 4 < groups * across * 3) return false;
     const int64_t blocks = results / extent(column) * groups;
     // Some blocks on each multiprocessor, so that one loads while another one combines.
-    const int64_t wanted = std::min<int64_t>(blocks <= 2 * target_.cores ? kThreads : kMin,
-                                             target_.most_threads);
+    const int64_t wanted = blocks > 2 * target_.cores ? kMin : std::min(1024, target_.most_threads);
     const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : 4;  // latency counts, or bandwidth
     const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));

@@ -31,9 +31,9 @@ struct Target {
   bool has_wgmma = false;           // matrix units as in codegen/wgmma/tile.h
   bool has_f8_mma = false;          // mma.sync (codegen/options/mma.h) multiplies 8-bit floats
 
-  int most_buffers = 1 << 10;               // of a kernel
-  int64_t most_buffer_bytes = INT64_MAX;    // that it can see of one
-  int64_t most_blocks = INT32_MAX;          // of a dimension of the grid, x; 65535 in y and z
+  int most_buffers = 1 << 10;             // of a kernel
+  int64_t most_buffer_bytes = INT64_MAX;  // that it can see of one
+  int64_t most_blocks = INT32_MAX;        // of a dimension of the grid, x; 65535 in y and z
 };
 
 // Specifications of a GPU that kernels are compiled for where there is none: to compile and execute

@@ -49,13 +49,21 @@ std::string compile_cc(const Source& source) {
 
 // ELF's header: e_type, a half word at byte 16, is 3 for shared objects.
 bool is_shared_object(const std::string& binary) {
-  return binary.size() > 18 && binary.starts_with("\x7f" "ELF") && binary[16] == 3;
+  return binary.size() > 18 &&
+         binary.starts_with(
+             "\x7f"
+             "ELF") &&
+         binary[16] == 3;
 }
 
 std::string link_object(const std::string& object, const std::string& entry) {
-  static const auto& linker = *new SystemCompiler{
-      "C", "CC", {"clang", "gcc", "cc"}, ".o", {"-shared", "-nostdlib"},
-      "install one (apt install gcc): its linker makes saved programs"};
+  static const auto& linker =
+      *new SystemCompiler{"C",
+                          "CC",
+                          {"clang", "gcc", "cc"},
+                          ".o",
+                          {"-shared", "-nostdlib"},
+                          "install one (apt install gcc): its linker makes saved programs"};
   return compile_shared_object(linker, entry, object);
 }
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "devices/cpu/thread_pool.h"
 #include "devices/cpu/cc.h"
+#include "devices/cpu/thread_pool.h"
 #include "runtime/device/device.h"
 
 namespace tiny {

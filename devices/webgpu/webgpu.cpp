@@ -40,8 +40,8 @@ WebGpuDevice::Place WebGpuDevice::place_of(const void* address) const {
 
 // Words of 4 bytes, of which a kernel may change a part.
 void* WebGpuDevice::alloc(size_t bytes) {
-  constexpr size_t kMost = size_t{4} << 30, kStep = 256;
-  if (bytes >= kMost - 4)
+  constexpr size_t kLargest = size_t{4} << 30, kStep = 256;
+  if (bytes >= kLargest - 4)
     throw DeviceError(cat("WEBGPU: out of memory: cannot allocate ", bytes, " bytes"));
   const std::lock_guard lock(mutex_);
   const size_t size = (bytes + 3) / 4 * 4;
@@ -95,8 +95,8 @@ void WebGpuDevice::copy(void* to, const void* from, size_t bytes) {
     const std::lock_guard lock(mutex_);
     const Place a = place_of(to), b = place_of(from);
     if (a.offset % 4 == 0 && b.offset % 4 == 0 && bytes % 4 == 0 && a.buffer != b.buffer)
-      return browser_->send(Command::Copy, {a.buffer, a.offset, b.buffer, b.offset,
-                                            static_cast<uint32_t>(bytes)});
+      return browser_->send(Command::Copy,
+                            {a.buffer, a.offset, b.buffer, b.offset, static_cast<uint32_t>(bytes)});
   }
   std::string host(bytes, 0);
   download(host.data(), from, bytes);

@@ -31,7 +31,7 @@ class WebGpuDevice : public Device {
   void synchronize() override;
 
  private:
-  struct Place {  // of an address
+  struct Place {                      // of an address
     uint32_t buffer = 0, offset = 0;  // bytes
   };
   Place place_of(const void* address) const;

@@ -265,9 +265,8 @@ class Fuser {
   bool may_merge_rows(int p, int c) const {
     const Kernel &from = kernels_[p], &to = kernels_[c];
     if (device_of(from) != device_of(to)) return false;
-    if (from.reads.size() + to.reads.size() > kMaxReads || from.size + to.size > kLargest)
+    if (!have_buffers(kernels_, p, c, roots_, targets_) || from.size + to.size > kLargest)
       return false;
-    if (!has_buffers(p, c)) return false;
     const bool both_sent = joins_sent(p, c);
     if (waits_for(c, p) || (is_sent(from) && !both_sent)) return false;
     for (Node n : from.outputs)
@@ -468,27 +467,6 @@ class Fuser {
     }
   }
 
-  // Whether both together have no more buffers than a kernel of the device may.
-  bool has_buffers(int p, int c) const {
-    const auto most = static_cast<size_t>(targets_.of(kernels_[c].outputs[0]).most_buffers);
-    if (most > kMaxReads) return true;
-    std::set<Node> all, wanted;
-    for (Node r : roots_) wanted.insert(base_of(r));
-    for (size_t k = 0; k < kernels_.size(); ++k) {
-      const bool own = k == static_cast<size_t>(p) || k == static_cast<size_t>(c);
-      if (kernels_[k].alive)
-        for (const Read& r : kernels_[k].reads) (own ? all : wanted).insert(behind(r.leaf));
-    }
-    for (int k : {p, c})
-      for (Node n : kernels_[k].outputs) {
-        if (wanted.contains(n) || n->op == Op::Assign)
-          all.insert(n);
-        else
-          all.erase(n);
-      }
-    return all.size() <= most;
-  }
-
   void merge(int p, int c) {
     moved_.resize(kernels_.size(), -1);
     put_together(p, c);
@@ -520,8 +498,8 @@ class Fuser {
         if (!kernels_[b].alive || (sums && kernels_[a].outputs[0]->op != Op::ReduceAxis)) continue;
         if (is_sent(kernels_[a]) != is_sent(kernels_[b])) continue;
         if (device_of(kernels_[a]) == device_of(kernels_[b]) &&
-            are_siblings(kernels_[a], kernels_[b]) && has_buffers(j, i) && !depends(j, i) &&
-            !depends(i, j))
+            are_siblings(kernels_[a], kernels_[b]) && !depends(j, i) && !depends(i, j) &&
+            have_buffers(kernels_, j, i, roots_, targets_))
           merge(j, i);
       }
     }

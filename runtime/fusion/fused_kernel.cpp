@@ -111,6 +111,28 @@ bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t re
   return values.size() + 2 * kept > kMax;
 }
 
+bool have_buffers(std::span<const FusedKernel> kernels, int p, int c, std::span<const Node> roots,
+                  const NodeTargets& targets) {
+  const FusedKernel &from = kernels[p], &to = kernels[c];
+  if (from.reads.size() + to.reads.size() > kMaxReads) return false;
+  const auto most = static_cast<size_t>(targets.of(to.outputs[0]).most_buffers);
+  if (most > kMaxReads) return true;
+  std::set<Node> all, wanted;  // wanted: by others
+  for (Node r : roots) wanted.insert(base_of(r));
+  for (const FusedKernel& k : kernels)
+    if (k.alive)
+      for (const Read& r : k.reads)
+        (&k == &from || &k == &to ? all : wanted).insert(behind(r.leaf));
+  for (const FusedKernel* k : {&from, &to})
+    for (Node n : k->outputs) {
+      if (wanted.contains(n) || n->op == Op::Assign)
+        all.insert(n);
+      else
+        all.erase(n);
+    }
+  return all.size() <= most;
+}
+
 bool are_siblings(const FusedKernel& a, const FusedKernel& b) {
   Node x = a.outputs[0], y = b.outputs[0];
   if (a.is_gemm || b.is_gemm || !can_join(x) || !can_join(y)) return false;

@@ -34,6 +34,10 @@ struct FusedKernel {
 constexpr int64_t kSmallWork = 16384;  // too little to be worth dividing among cores
 constexpr size_t kMaxReads = 48;       // arguments of a kernel
 
+// Whether two of these kernels have together no more buffers than one of their device may.
+bool have_buffers(std::span<const FusedKernel> kernels, int p, int c, std::span<const Node> roots,
+                  const NodeTargets& targets);
+
 inline bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
 
 bool has_reduce(const FusedKernel& k);

@@ -1,13 +1,13 @@
 #include "runtime/fusion/materialize.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "codegen/kernel/lengths.h"
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/analysis/skinny.h"
+#include "runtime/fusion/few_buffers.h"
 #include "runtime/fusion/uses.h"
 
 namespace tiny {
@@ -62,7 +62,6 @@ class Chooser {
  private:
   // Longer chains make kernels that no compiler likes, and recursion too deep for the stack.
   static constexpr int kLongestChain = 200;
-  static constexpr int kManyBuffers = 64;  // as good as no limit
 
   void store(Node n) {
     if (!out_.chains.inside.contains(n)) out_.values[n] = 1;
@@ -76,38 +75,6 @@ class Chooser {
     if (longest >= kLongestChain && is_elementwise(n->op)) store(n);
   }
 
-  // Buffers that a value's kernel reads, where a device lets it have few: sources are stored, those
-  // that read most first, until one is left for the result. (Merging counts for itself.)
-  void limit_buffers(Node n) {
-    const int most = targets_.of(n).most_buffers - 1;
-    if (most >= kManyBuffers) return;
-    for (;;) {
-      std::set<Node> all;
-      Node largest = nullptr;
-      size_t reads = 1;
-      for (Node s : used_sources(n)) {
-        Node value = behind(s);
-        if (is_leaf(s) || out_.values.contains(s)) {
-          if (!s->is_const()) all.insert(value);
-          continue;
-        }
-        const std::set<Node>& own = buffers_[s];
-        all.insert(own.begin(), own.end());
-        Node base = base_of(s);
-        if (own.size() <= reads || is_leaf(base) || out_.values.contains(base)) continue;
-        reads = own.size();
-        largest = base;
-      }
-      if (all.size() <= static_cast<size_t>(most) || !largest) {
-        buffers_[n] = std::move(all);
-        return;
-      }
-      store(largest);
-      for (Node s : used_sources(n))
-        if (base_of(s) == largest && s != largest) buffers_[s] = {largest};
-    }
-  }
-
   void choose() {
     for (Node r : roots_) {
       Node b = base_of(r);
@@ -115,7 +82,8 @@ class Chooser {
     }
     for (Node n : order_) {
       limit_chain(n);
-      limit_buffers(n);
+      for (Node large : few_.too_large(n, targets_.of(n).most_buffers - 1, out_.values))
+        store(large);
       switch (n->op) {
         case Op::ReduceAxis:
           store(n);
@@ -273,7 +241,7 @@ class Chooser {
   const std::span<const Node> roots_, order_;
   const NodeTargets& targets_;
   const Uses uses_;
-  NodeMap<std::set<Node>> buffers_;  // that a value is computed from, where they are few
+  FewBuffers few_;
   NodeMap<int> chain_;  // nodes between this one and memory, itself included
   Stored out_;
 };

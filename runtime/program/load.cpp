@@ -87,7 +87,8 @@ void SavedProgram::State::load_weights(const std::string& folder) {
   const std::string path = folder + "/weights.safetensors";
   const MappedFile file("safetensors", path);
   std::map<std::string, SafetensorsEntry> entries;
-  for (const SafetensorsEntry& e : read_safetensors_header(file).entries) entries.emplace(e.name, e);
+  for (const SafetensorsEntry& e : read_safetensors_header(file).entries)
+    entries.emplace(e.name, e);
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlanBuffer& b = plan.buffers[i];
     if (b.kind != PlanBuffer::Kind::Weight) continue;
@@ -128,10 +129,10 @@ void SavedProgram::State::launch(const std::vector<std::shared_ptr<Buffer>>& buf
     if (step.once != once) continue;
     std::vector<void*> args;
     for (const PlanStep::Part& p : step.parts)
-      args.push_back(p.buffer < 0 ? nullptr
-                                  : static_cast<std::byte*>(
-                                        buffers[static_cast<size_t>(p.buffer)]->data()) +
-                                        p.offset);
+      args.push_back(p.buffer < 0
+                         ? nullptr
+                         : static_cast<std::byte*>(buffers[static_cast<size_t>(p.buffer)]->data()) +
+                               p.offset);
     if (step.kernel < 0) {
       device_->copy(args[0], args[1], static_cast<size_t>(step.bytes));
       continue;

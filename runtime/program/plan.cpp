@@ -53,18 +53,10 @@ ProgramPort port_of(const json& j) {
 }
 
 json of(const TensorMap& map) {
-  return {{"slot", map.slot},
-          {"offset", map.offset},
-          {"element_bytes", map.element_bytes},
-          {"dtype", map.dtype.name()},
-          {"rank", map.rank},
-          {"sizes", map.sizes},
-          {"strides", map.strides},
-          {"box", map.box},
-          {"windows", map.windows},
-          {"lower", map.lower},
-          {"upper", map.upper},
-          {"steps", map.steps},
+  return {{"slot", map.slot},          {"offset", map.offset}, {"element_bytes", map.element_bytes},
+          {"dtype", map.dtype.name()}, {"rank", map.rank},     {"sizes", map.sizes},
+          {"strides", map.strides},    {"box", map.box},       {"windows", map.windows},
+          {"lower", map.lower},        {"upper", map.upper},   {"steps", map.steps},
           {"once", map.once}};
 }
 
@@ -179,9 +171,9 @@ void check_plan(const Plan& plan) {
 
 std::string to_json(const Plan& plan) {
   const bool wgsl = plan.language == "wgsl";
-  json out = {{"format", kFormat},           {"device", plan.device}, {"language", plan.language},
-              {"arch", plan.arch},           {"inputs", json::array()}, {"outputs", json::array()},
-              {"buffers", json::array()},    {"steps", json::array()},  {"kernels", json::array()}};
+  json out = {{"format", kFormat},        {"device", plan.device},   {"language", plan.language},
+              {"arch", plan.arch},        {"inputs", json::array()}, {"outputs", json::array()},
+              {"buffers", json::array()}, {"steps", json::array()},  {"kernels", json::array()}};
   if (plan.vector_bytes) out["vector_bytes"] = plan.vector_bytes;
   for (const ProgramPort& p : plan.inputs) out["inputs"].push_back(of(p));
   for (const PlanOutput& o : plan.outputs) {

@@ -36,16 +36,32 @@ const char* language_name(Target::Language language) {
   throw Bug("a language without a name");
 }
 
+using Buffers = std::vector<std::shared_ptr<Buffer>>;
+
+struct Given {
+  const Traced& traced;
+  const ProgramOptions& options;
+  const std::string& folder;
+};
+
+struct Weights {
+  std::vector<std::pair<std::string, std::shared_ptr<Buffer>>> all;
+  std::map<std::string, Shape> shapes;  // of those that have names
+};
+
+struct Places {             // of values
+  std::vector<int> buffer;  // that have memory of their own, -1: none yet
+  std::vector<bool> once;   // made of weights alone, before the first run
+  int arena = -1;
+};
+
 class Saver {
  public:
-  Saver(const Traced& traced, const ProgramOptions& options, const std::string& folder)
-      : traced_(traced), options_(options), folder_(folder), device_(options.device) {}
+  explicit Saver(const Given& given) : given_(given) {}
 
   void save();
 
  private:
-  using Buffers = std::vector<std::shared_ptr<Buffer>>;
-
   void compute_constants();
   std::vector<Node> roots() const;
   void add_ports();
@@ -61,19 +77,13 @@ class Saver {
   void write_weights() const;
   int root_of(int value) const;
 
-  const Traced& traced_;
-  const ProgramOptions& options_;
-  const std::string& folder_;
-  const std::string device_;
+  const Given given_;
+  Plan plan_;
   std::vector<Tensor> constants_;  // which keep what was computed
   Buffers inputs_;                 // that stand for the arguments
   std::shared_ptr<const Schedule> schedule_;
-  Plan plan_;
-  std::vector<std::pair<std::string, std::shared_ptr<Buffer>>> weights_;
-  std::map<std::string, Shape> shapes_;  // of weights that have names
-  std::vector<int> buffer_of_;           // by value that has memory of its own, -1: none yet
-  std::vector<bool> once_;               // by value: made of weights alone, before the first run
-  int arena_ = -1;
+  Weights weights_;
+  Places places_;
   std::vector<const Step*> compiled_;  // a step of each kernel
 };
 
@@ -102,7 +112,7 @@ void require_names(const ProgramOptions& options, size_t inputs, size_t outputs)
 
 void Saver::compute_constants() {
   std::vector<Tensor> values;
-  for (Node n : constants_of(traced_, /*small=*/true)) constants_.emplace_back(n);
+  for (Node n : constants_of(given_.traced, /*small=*/true)) constants_.emplace_back(n);
   values = constants_;
   std::vector<Tensor*> pointers;
   for (Tensor& t : values) pointers.push_back(&t);
@@ -112,28 +122,29 @@ void Saver::compute_constants() {
 // Outputs in memory of their own, in order; and what is assigned.
 std::vector<Node> Saver::roots() const {
   std::vector<Node> out;
-  for (const Tensor& t : traced_.outputs) {
+  for (const Tensor& t : given_.traced.outputs) {
     Node n = t.node();
     while (n->op == Op::Limit) n = n->src(0);
     const auto bare = without_lengths(std::span<const Node>(&n, 1));
     out.push_back(build::contiguous(bare[0]));
   }
-  for (const Tensor& t : traced_.assigned) out.push_back(t.node());
+  for (const Tensor& t : given_.traced.assigned) out.push_back(t.node());
   return out;
 }
 
 void Saver::add_ports() {
-  require_names(options_, traced_.inputs.size(), traced_.outputs.size());
-  for (size_t i = 0; i < traced_.inputs.size(); ++i) {
-    const Tensor& t = traced_.inputs[i];
-    ProgramPort port{port_name(options_.inputs, i, "input"), t.dtype(), to_shape(t.shape())};
+  require_names(given_.options, given_.traced.inputs.size(), given_.traced.outputs.size());
+  for (size_t i = 0; i < given_.traced.inputs.size(); ++i) {
+    const Tensor& t = given_.traced.inputs[i];
+    ProgramPort port{port_name(given_.options.inputs, i, "input"), t.dtype(), to_shape(t.shape())};
     if (t.node()->op == Op::Bound) port.bounds = to_shape(t.node()->ints());
     plan_.inputs.push_back(std::move(port));
     inputs_.push_back(buffer_below(t.node()));
   }
-  for (size_t i = 0; i < traced_.outputs.size(); ++i) {
-    const Tensor& t = traced_.outputs[i];
-    PlanOutput out{{port_name(options_.outputs, i, "output"), t.dtype(), to_shape(t.capacity())}};
+  for (size_t i = 0; i < given_.traced.outputs.size(); ++i) {
+    const Tensor& t = given_.traced.outputs[i];
+    PlanOutput out{
+        {port_name(given_.options.outputs, i, "output"), t.dtype(), to_shape(t.capacity())}};
     for (int axis = 0; t.node()->lengths && axis < t.node()->rank; ++axis)
       if (Node length = t.node()->length(axis)) out.lengths.emplace_back(axis, length_of(length));
     plan_.outputs.push_back(std::move(out));
@@ -176,31 +187,31 @@ int Saver::root_of(int value) const {
 void Saver::add_buffers(const Normalized& graph) {
   using Kind = PlanBuffer::Kind;
   std::map<const Buffer*, std::string> names;
-  for (const NamedTensor& t : options_.weights) {
+  for (const NamedTensor& t : given_.options.weights) {
     const std::shared_ptr<Buffer> b = whole_buffer(t.tensor->node());
     if (!b || !names.emplace(b.get(), t.name).second) continue;
-    shapes_[t.name] = to_shape(t.tensor->shape());
+    weights_.shapes[t.name] = to_shape(t.tensor->shape());
   }
-  buffer_of_.assign(schedule_->values.size(), -1);
+  places_.buffer.assign(schedule_->values.size(), -1);
   for (const auto& [device, bytes] : schedule_->memory.arenas)
-    if (bytes > 0) arena_ = add_buffer({Kind::Arena, -1, "", bytes});
+    if (bytes > 0) places_.arena = add_buffer({Kind::Arena, -1, "", bytes});
   for (size_t i = 0; i < graph.buffers.size(); ++i) {
     const std::shared_ptr<Buffer>& b = graph.buffers[i]->arg<BufferArg>().buffer;
     const auto bytes = static_cast<int64_t>(b->bytes());
     if (const int input = input_of(b.get()); input >= 0) {
-      buffer_of_[i] = add_buffer({Kind::Input, input, "", bytes});
+      places_.buffer[i] = add_buffer({Kind::Input, input, "", bytes});
       continue;
     }
     const auto known = names.find(b.get());
     const std::string name =
-        known != names.end() ? known->second : cat("weight_", weights_.size());
-    buffer_of_[i] = add_buffer({Kind::Weight, -1, name, bytes});
-    weights_.emplace_back(name, b);
+        known != names.end() ? known->second : cat("weight_", weights_.all.size());
+    places_.buffer[i] = add_buffer({Kind::Weight, -1, name, bytes});
+    weights_.all.emplace_back(name, b);
   }
   for (size_t i = 0; i < plan_.outputs.size(); ++i) {
     const int value = root_of(schedule_->results[i].value);
     const Value& v = schedule_->values[static_cast<size_t>(value)];
-    int& buffer = buffer_of_[static_cast<size_t>(value)];
+    int& buffer = places_.buffer[static_cast<size_t>(value)];
     if (buffer < 0)
       buffer = add_buffer({Kind::Output, static_cast<int>(i), "", v.size * v.dtype.size()});
     plan_.outputs[i].buffer = buffer;
@@ -211,11 +222,12 @@ void Saver::add_buffers(const Normalized& graph) {
 // for products: that is made once, and has memory of its own.
 void Saver::find_once() {
   const std::vector<Value>& values = schedule_->values;
-  once_.assign(values.size(), false);
+  places_.once.assign(values.size(), false);
   std::vector<bool> constant(values.size());
   for (size_t v = 0; v < values.size(); ++v)
-    constant[v] = buffer_of_[v] >= 0 &&
-                  plan_.buffers[static_cast<size_t>(buffer_of_[v])].kind == PlanBuffer::Kind::Weight;
+    constant[v] =
+        places_.buffer[v] >= 0 &&
+        plan_.buffers[static_cast<size_t>(places_.buffer[v])].kind == PlanBuffer::Kind::Weight;
   for (const Value& v : values) {
     if (v.replaces >= 0) constant[static_cast<size_t>(root_of(v.replaces))] = false;
     if (v.in_place >= 0) constant[static_cast<size_t>(v.in_place)] = false;
@@ -225,20 +237,21 @@ void Saver::find_once() {
     bool all = true;
     for (size_t i = 0; i < written.size(); ++i) {
       const auto v = static_cast<size_t>(step.values[i]);
-      all = all && (written[i] ? values[v].in_place < 0 && buffer_of_[v] < 0 && !values[v].again
+      all = all && (written[i] ? values[v].in_place < 0 && places_.buffer[v] < 0 && !values[v].again
                                : constant[v]);
     }
     for (size_t i = 0; all && i < written.size(); ++i)
-      if (written[i]) once_[static_cast<size_t>(step.values[i])] = constant[step.values[i]] = true;
+      if (written[i])
+        places_.once[static_cast<size_t>(step.values[i])] = constant[step.values[i]] = true;
   }
 }
 
 PlanStep::Part Saver::part_of(int value) {
   const int64_t offset = schedule_->memory.offset[static_cast<size_t>(value)];
-  if (offset >= 0 && !once_[static_cast<size_t>(value)]) return {arena_, offset};
+  if (offset >= 0 && !places_.once[static_cast<size_t>(value)]) return {places_.arena, offset};
   const int root = root_of(value);
   const Value& v = schedule_->values[static_cast<size_t>(root)];
-  int& buffer = buffer_of_[static_cast<size_t>(root)];
+  int& buffer = places_.buffer[static_cast<size_t>(root)];
   if (buffer < 0) buffer = add_buffer({PlanBuffer::Kind::Own, -1, "", v.size * v.dtype.size()});
   return {buffer, 0};
 }
@@ -246,8 +259,9 @@ PlanStep::Part Saver::part_of(int value) {
 void Saver::add_steps() {
   std::map<Node, int> known;
   for (const Step& step : schedule_->steps) {
-    check(step.kernel.get() && step.device == device_id(device_), "save_program: ", step.operations,
-          " moves values from one device to another, and a saved program is of one (", device_,
+    check(step.kernel.get() && step.device == device_id(plan_.device),
+          "save_program: ", step.operations,
+          " moves values from one device to another, and a saved program is of one (", plan_.device,
           ")");
     const auto [at, fresh] = known.try_emplace(step.kernel.get(), compiled_.size());
     if (fresh) compiled_.push_back(&step);
@@ -255,7 +269,7 @@ void Saver::add_steps() {
     const std::vector<bool> written = written_slots(step);
     for (size_t i = 0; i < written.size(); ++i) {
       out.parts.push_back(part_of(step.values[i]));
-      out.once |= written[i] && once_[static_cast<size_t>(step.values[i])];
+      out.once |= written[i] && places_.once[static_cast<size_t>(step.values[i])];
     }
     plan_.steps.push_back(std::move(out));
   }
@@ -290,7 +304,8 @@ std::string compact(const std::string& text) {
       continue;
     }
     for (size_t i = line.find_first_not_of(' '); i < line.size(); ++i) {
-      const bool between = i + 1 < line.size() && is_word(line[i - (i > 0)]) && is_word(line[i + 1]);
+      const bool between =
+          i + 1 < line.size() && is_word(line[i - (i > 0)]) && is_word(line[i + 1]);
       if (line[i] != ' ' || between) out += line[i];
     }
   }
@@ -298,7 +313,7 @@ std::string compact(const std::string& text) {
 }
 
 void Saver::add_kernels() {
-  Device& device = find_device(device_);
+  Device& device = find_device(plan_.device);
   const bool wgsl = device.target().language == Target::Language::Wgsl;
   plan_.kernels.resize(compiled_.size());
   in_parallel(compiled_.size(), core_count(), [&](size_t i, size_t) {
@@ -314,15 +329,15 @@ void Saver::add_kernels() {
     proof.finish();
     if (!wgsl) out.file = cat("kernels/", i, ".bin");
   });
-  if (!wgsl && !plan_.kernels.empty()) make_folder(folder_ + "/kernels");
+  if (!wgsl && !plan_.kernels.empty()) make_folder(given_.folder + "/kernels");
   for (const PlanKernel& k : plan_.kernels)
-    if (!wgsl) write_file(folder_ + "/" + k.file, k.code);
+    if (!wgsl) write_file(given_.folder + "/" + k.file, k.code);
 }
 
 void Saver::write_weights() const {
   std::vector<SafetensorsOutput> tensors;
-  for (const auto& [name, buffer] : weights_) {
-    const auto shape = shapes_.find(name);
+  for (const auto& [name, buffer] : weights_.all) {
+    const auto shape = weights_.shapes.find(name);
     const auto write = [b = buffer](const ByteSink& sink) {
       std::string bytes(b->bytes(), 0);
       b->device().synchronize();
@@ -330,30 +345,31 @@ void Saver::write_weights() const {
       sink(bytes);
     };
     tensors.push_back({name, safetensors_name(buffer->dtype()),
-                       shape == shapes_.end() ? Shape{buffer->size()} : shape->second, write});
+                       shape == weights_.shapes.end() ? Shape{buffer->size()} : shape->second,
+                       write});
   }
-  stream_safetensors(folder_ + "/weights.safetensors", tensors);
+  stream_safetensors(given_.folder + "/weights.safetensors", tensors);
 }
 
 void Saver::save() {
+  plan_.device = given_.options.device;
   compute_constants();
   add_ports();
   const Normalized graph = normalize(roots());
-  const int id = device_id(device_);
+  const int id = device_id(plan_.device);
   schedule_ = schedule(graph, std::vector<int>(graph.buffers.size(), id), id);
   add_buffers(graph);
   find_once();
   add_steps();
   add_copies();
-  const Target& target = find_device(device_).target();
-  plan_.device = device_;
+  const Target& target = find_device(plan_.device).target();
   plan_.language = language_name(target.language);
   plan_.arch = target.arch;
   if (target.kind == Target::Kind::Cpu) plan_.vector_bytes = target.vector_bytes;
-  make_folder(folder_);
+  make_folder(given_.folder);
   add_kernels();
   write_weights();
-  write_file(folder_ + "/plan.json", to_json(plan_));
+  write_file(given_.folder + "/plan.json", to_json(plan_));
 }
 
 }  // namespace
@@ -363,13 +379,13 @@ void save_function(const TensorFunction& function, const std::vector<Tensor>& ex
   const NoGrad no_grad;
   const std::lock_guard lock(runtime_mutex());
   ProgramOptions named = options;
-  named.device = options.device.empty() ? runtime_seam::default_device()
-                                        : canonical_device(options.device);
+  named.device =
+      options.device.empty() ? runtime_seam::default_device() : canonical_device(options.device);
   std::vector<Tensor*> weights;
   for (const NamedTensor& t : options.weights) weights.push_back(t.tensor);
   Tensor::realize(weights);
   const Traced traced = trace_function(function, examples, "save_program");
-  Saver(traced, named, folder).save();
+  Saver({traced, named, folder}).save();
 }
 
 }  // namespace tiny

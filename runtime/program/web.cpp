@@ -29,7 +29,8 @@ void export_webgpu_function(const TensorFunction& function, const std::vector<Te
   given.device = "WEBGPU";
   save_function(function, examples, folder, given);
   write_file(folder + "/model.js", model_script());
-  write_file(folder + "/index.html", options.page.empty() ? std::string(model_page()) : options.page);
+  write_file(folder + "/index.html",
+             options.page.empty() ? std::string(model_page()) : options.page);
 }
 
 }  // namespace tiny

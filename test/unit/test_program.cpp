@@ -66,8 +66,9 @@ TEST_CASE("a saved program gives what the function gives, on every device that i
       check_near(out[0], wanted[0], 1e-5F);
       check_near(out[1], wanted[1], 1e-4F);
     }
-    CHECK(error_of([&] { program({Tensor::zeros({5, 21})}); }) ==
-          "the program's input x is f32 (5,20), given f32 (5,21)");
+    CHECK(error_of([&] {
+            program({Tensor::zeros({5, 21})});
+          }) == "the program's input x is f32 (5,20), given f32 (5,21)");
   }
 }
 
@@ -91,8 +92,9 @@ TEST_CASE("a saved program keeps state, and lengths that vary") {
     CHECK(values(out[0]) == std::vector<float>{31 + 62});
     CHECK(values(out[1]) == std::vector<float>{20, 40});
     CHECK(values(total) == std::vector<float>{11, 22, 33, 44});
-    CHECK(error_of([&] { program({x, Tensor::from(std::vector<int64_t>{5}, {})}); }) ==
-          "the program's input input_1 lies in [1, 4], given 5");
+    CHECK(error_of([&] {
+            program({x, Tensor::from(std::vector<int64_t>{5}, {})});
+          }) == "the program's input input_1 lies in [1, 4], given 5");
   }
 }
 
@@ -112,8 +114,9 @@ TEST_CASE("programs that cannot be saved say why") {
   const test::TemporaryFolder folder("program");
   const auto saved = [&](auto function, const Tensor& x, const std::string& device) {
     return error_of([&] {
-      save_function([&](const std::vector<Tensor>& in) { return std::vector<Tensor>{function(in[0])}; },
-                    {x}, folder.file("model"), {.device = device});
+      save_function(
+          [&](const std::vector<Tensor>& in) { return std::vector<Tensor>{function(in[0])}; }, {x},
+          folder.file("model"), {.device = device});
     });
   };
   const Tensor x = Tensor::zeros({4});

@@ -54,9 +54,8 @@ void save_program(Jit<Function>& jit, const std::string& folder,
 template <class Function>
 void export_webgpu(Jit<Function>& jit, const std::string& folder,
                    const ProgramOptions& options = {}) {
-  export_webgpu_function(
-      [&](const std::vector<Tensor>& arguments) { return jit.trace(arguments); }, jit.examples(),
-      folder, options);
+  export_webgpu_function([&](const std::vector<Tensor>& arguments) { return jit.trace(arguments); },
+                         jit.examples(), folder, options);
 }
 
 // An input or output of a saved program.

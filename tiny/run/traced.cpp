@@ -28,6 +28,10 @@ Tensor stand_in(const Tensor& example, const std::string& what) {
 
 bool passes_on(Node n) { return is_movement(n->op) || is_for_gradients(n->op); }
 
+// Bytes of a widened weight for each that it is stored in: of four bits as f32. What has more is
+// drawn or expanded, not widened.
+constexpr int64_t kWidest = 8;
+
 int64_t bytes_of(Node n) { return numel(n->shape()) * n->dtype.size(); }
 
 // Bytes of the memory that a value is computed from.
@@ -98,7 +102,8 @@ std::vector<Node> constants_of(const Traced& traced, bool small) {
       while (n->realized == nullptr && passes_on(n)) n = n->src(0);
       if (!has_memory[n] || varies[n] || n->realized != nullptr || n->op == Op::Buffer) continue;
       if (std::exchange(seen[n], 1)) continue;
-      if (!small || bytes_of(n) <= bytes_below(n))
+      const int64_t below = small ? bytes_below(n) : 0;
+      if (bytes_of(n) <= below || bytes_of(n) > kWidest * below)
         out.push_back(n);
       else
         stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());

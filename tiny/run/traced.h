@@ -11,8 +11,8 @@ namespace tiny {
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 struct Traced {
-  std::vector<Tensor> inputs;   // memory of their own; of a Variable a scalar with its bounds
-  std::vector<Tensor> outputs;  // not computed
+  std::vector<Tensor> inputs;    // memory of their own; of a Variable a scalar with its bounds
+  std::vector<Tensor> outputs;   // not computed
   std::vector<Tensor> assigned;  // tensors from outside with the values that they are to get
 };
 
@@ -23,7 +23,7 @@ Traced trace_function(const TensorFunction& function, const std::vector<Tensor>&
 
 // Values that depend on no input, but on other memory: products of weights, weights that are not
 // drawn yet. The last ones, which something takes that depends on an input, or which are outputs.
-// `small`: none that takes more bytes than what it is computed from, like weights that were widened.
+// `small`: none that has more bytes than what it is computed from, as widened weights have.
 std::vector<Node> constants_of(const Traced& traced, bool small);
 
 }  // namespace tiny

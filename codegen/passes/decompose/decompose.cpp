@@ -217,8 +217,8 @@ Node without_subnormals(const Match& m) {
   const Node size = with_const(Op::And, code, wide ? 0x7fff : 0x7f);
   const Node least = constant(kF32.vec(code->dtype.lanes), std::ldexp(1.0, exponent));
   const Node number = bitcast(same_type(Op::Mul, cast(size, kF32), least), kU32);
-  const Node sign = with_const(Op::Shl, with_const(Op::And, code, wide ? 0x8000 : 0x80),
-                               wide ? 16 : 24);
+  const Node sign =
+      with_const(Op::Shl, with_const(Op::And, code, wide ? 0x8000 : 0x80), wide ? 16 : 24);
   const Node small = test(Op::Lt, size, constant(size->dtype, int64_t{1} << mantissa));
   return where(small, bitcast(same_type(Op::Or, number, sign), kF32), convert(m));
 }
@@ -416,9 +416,9 @@ Node decompose(Node sink, const Target& target) {
   static const RuleTable& hip = *new RuleTable({&cuda, &hip_transcendental_rules()});
   const bool wgsl = target.language == Target::Language::Wgsl;  // all floats but f32 are bits
   if (wgsl) {
-    static const RuleTable& table = *new RuleTable(
-        {&wgsl_cast_rules(), &simple, &wgsl_transcendental_rules(), &bf16_cast_rules(),
-         &f16_cast_rules()});
+    static const RuleTable& table =
+        *new RuleTable({&wgsl_cast_rules(), &simple, &wgsl_transcendental_rules(),
+                        &bf16_cast_rules(), &f16_cast_rules()});
     return rewrite(sink, table);
   }
   if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr)

@@ -61,7 +61,7 @@ std::string WgslPrinter::literal(Node n) const {
   const DType t = n->dtype;
   if (t.is_narrow()) {
     const auto v = static_cast<float>(n->float_value());
-    return cat(t.is_f8()                   ? f32_to_f8(v, t.scalar)
+    return cat(t.is_f8()                 ? f32_to_f8(v, t.scalar)
                : t.scalar == Scalar::F16 ? f32_to_f16(v)
                                          : f32_to_bf16(v),
                "u");
@@ -123,7 +123,7 @@ WgslPrinter::Lanes WgslPrinter::arithmetic(Node n) {
     default: break;
   }
   const DType from = n->num_src ? n->src(0)->dtype : t;
-  if (is_comparison(n->op) && (high_.contains(n->src(0)) || high_.contains(n->src(1))))
+  if (is_comparison(n->op) && (known_.high.contains(n->src(0)) || known_.high.contains(n->src(1))))
     return compare_wide(n);
   return each_lane(n, [&](const Lanes& x) -> std::string {
     switch (n->op) {

@@ -59,16 +59,16 @@ void WgslPrinter::declare_buffers() {
     Node param = program_.params[i];
     if (!param) continue;
     const Memory& m = memory_[i];
-    std::string element = m.layout == Layout::Whole ? type(param->dtype)
+    std::string element = m.layout == Layout::Whole   ? type(param->dtype)
                           : m.layout == Layout::Parts ? "u32"
                                                       : "vec2<u32>";
     if (m.atomic) element = "atomic<u32>";
     const int64_t bytes = elements_of(param) * bytes_of_element(param->dtype);
     const int64_t count_of = m.layout == Layout::Parts ? ceil_div(bytes, 4) : elements_of(param);
-    declarations_ += cat(
-        "@group(0) @binding(", i, ") var<", m.uniform ? "uniform> b" : "storage, read_write> b", i,
-        ": ", m.uniform ? element : cat("array<", element, ", ", count_of, ">"), ";  // ",
-        ceil_div(bytes, 4) * 4, " bytes", program_.written[i] ? ", written\n" : "\n");
+    text_.declarations +=
+        cat("@group(0) @binding(", i, ") var<", m.uniform ? "uniform> b" : "storage, read_write> b",
+            i, ": ", m.uniform ? element : cat("array<", element, ", ", count_of, ">"), ";  // ",
+            ceil_div(bytes, 4) * 4, " bytes", program_.written[i] ? ", written\n" : "\n");
     count += !m.uniform;
   }
   check(count <= target_.most_buffers, "kernel ", program_.name, " has ", count,
@@ -85,8 +85,8 @@ void WgslPrinter::declare_stages() {
       stages.push_back(access->src(0));
   }
   for (Node s : stages)
-    declarations_ += cat("var<workgroup> ", buffer(s), ": array<", type(s->dtype), ", ",
-                         stage_bytes(s) / bytes_of_element(s->dtype), ">;\n");
+    text_.declarations += cat("var<workgroup> ", buffer(s), ": array<", type(s->dtype), ", ",
+                              stage_bytes(s) / bytes_of_element(s->dtype), ">;\n");
 }
 
 std::string WgslPrinter::buffer(Node param) const {
@@ -103,15 +103,17 @@ std::string WgslPrinter::word(Node param, Str index) const {
 // The element that begins at bit `shift` of a word.
 std::string WgslPrinter::from_word(DType t, Str word, Str shift) const {
   const bool extends = t.is_int() && t.is_signed();
-  const std::string part = cat("extractBits(", extends ? cat("bitcast<i32>(", bare(word), ")") : word,
-                               ", ", shift, ", ", 8 * bytes_of_element(t), "u)");
+  const std::string part =
+      cat("extractBits(", extends ? cat("bitcast<i32>(", bare(word), ")") : word, ", ", shift, ", ",
+          8 * bytes_of_element(t), "u)");
   return t.is_bool() ? cat("(", part, " != 0u)") : part;
 }
 
 std::string WgslPrinter::element(Node param, DType t, Str index) {
   if (is_stage(param)) return cat(buffer(param), "[", bare(index), "]");
   const Memory& m = memory_[static_cast<size_t>(slot_of(param))];
-  if (m.uniform) return m.layout == Layout::Pairs ? cat("i32(", buffer(param), ".x)") : buffer(param);
+  if (m.uniform)
+    return m.layout == Layout::Pairs ? cat("i32(", buffer(param), ".x)") : buffer(param);
   if (m.layout == Layout::Pairs)
     return cat(t.is_unsigned() ? "" : "bitcast<i32>", "(", word(param, index), ".x)");
   if (m.layout == Layout::Whole)
@@ -160,7 +162,7 @@ WgslPrinter::Lanes WgslPrinter::load(Node n) {
     out.push_back(selected(element(param, t, i), none));
     if (pairs) high.push_back(selected(cat(word(param, i), ".y"), "0u"));
   }
-  if (pairs) high_[n] = high;
+  if (pairs) known_.high[n] = high;
   return out;
 }
 
@@ -170,8 +172,7 @@ WgslPrinter::Lanes WgslPrinter::load_words(Node n, Str at) {
   const std::string first = define(cat("u32(", at, ") / ", each, "u"));
   Lanes out;
   for (int l = 0; l < t.lanes; l += each) {
-    const std::string w =
-        define(word(n->src(0), l ? cat(first, " + ", l / each, "u") : first));
+    const std::string w = define(word(n->src(0), l ? cat(first, " + ", l / each, "u") : first));
     for (int i = 0; i < each; ++i)
       out.push_back(from_word(t, w, cat(8 * bytes_of_element(t) * i, "u")));
   }
@@ -184,7 +185,7 @@ WgslPrinter::Lanes WgslPrinter::load_words(Node n, Str at) {
 // after others have read what it overwrites. A stage is the block's own.
 std::string WgslPrinter::once_per_grid(Node store) {
   std::string first;
-  for (const auto& ranges : {blocks_, threads_})
+  for (const auto& ranges : {grid_.blocks, grid_.threads})
     for (Node r : ranges)
       if (!(store->ranges & r->ranges) && !(is_stage(store->src(0)) && kind(r) == RangeKind::Block))
         first += cat(first.empty() ? "" : " && ", scalar(r), " == 0");
@@ -206,7 +207,7 @@ void WgslPrinter::store(Node n) {
       const auto lane = static_cast<size_t>(l);
       if (gate) open(cat("if (", on[on.size() > 1 ? lane : 0], ")"));
       const std::string i = at.size() > 1 ? at[lane] : l ? cat(at[0], " + ", l) : at[0];
-      if (const Lanes* high = high_.find(n->src(2)); high && n->src(2)->is(Op::Load))
+      if (const Lanes* high = known_.high.find(n->src(2)); high && t.bits() == 64)
         line(cat(buffer(param), "[", i, "] = vec2<u32>(", bare(as_word(t, v[lane])), ", ",
                  (*high)[lane], ");"));
       else
@@ -225,8 +226,7 @@ void WgslPrinter::store_words(Node n, Str at, const Lanes& v) {
     std::string w;
     for (int i = 0; i < each; ++i) {
       const std::string part = as_word(t, v[static_cast<size_t>(l + i)]);
-      const std::string own =
-          i + 1 == each ? part : cat("(", part, " & ", (1 << bits) - 1, "u)");
+      const std::string own = i + 1 == each ? part : cat("(", part, " & ", (1 << bits) - 1, "u)");
       w += i ? cat(" | (", own, " << ", bits * i, "u)") : own;
     }
     const std::string place = cat(buffer(n->src(0)), "[", first, " + ", l / each, "u]");
@@ -236,8 +236,7 @@ void WgslPrinter::store_words(Node n, Str at, const Lanes& v) {
 }
 
 // Sets a word to what `next` makes of it, although other threads may change it meanwhile.
-void WgslPrinter::change_word(Node param, Str at,
-                              const std::function<std::string(Str old)>& next) {
+void WgslPrinter::change_word(Node param, Str at, const std::function<std::string(Str old)>& next) {
   const std::string place = cat("&", buffer(param), "[", at, "]");
   const std::string old = fresh();
   line(cat("var ", old, " = atomicLoad(", place, ");"));
@@ -265,8 +264,7 @@ void WgslPrinter::store_element(Node n, Str index, Str v) {
     if (!m.atomic) return line(cat(buffer(param), "[", index, "] = ", bare(v), ";"));
     if (!combines)
       return line(cat("atomicStore(&", buffer(param), "[", index, "], ", combined(v), ");"));
-    return change_word(param, define(index),
-                       [&](Str old) { return combined(from_bits(t, old)); });
+    return change_word(param, define(index), [&](Str old) { return combined(from_bits(t, old)); });
   }
   const int bits = 8 * bytes_of_element(t);
   const std::string i = define(cat("u32(", index, ")"));

@@ -40,12 +40,27 @@ class WgslPrinter {
     bool uniform = false;
   };
 
+  struct Known {
+    NodeMap<Lanes> values, accumulators;
+    NodeMap<Lanes> high;   // words of integers of 64 bits that may be large, where they are known
+    NodeMap<Node> behind;  // of a range that is ahead of a loop: that loop
+  };
+  struct Grid {
+    std::vector<Node> blocks, threads;  // ranges of these kinds, x last
+    int lanes = 0;                      // most that threads combine at once
+  };
+  struct Text {
+    std::string declarations, body;
+    size_t depth = 1;
+    int names = 0, accumulators = 0;
+  };
+
   // --- lines and names ---------------------------------------------------------------------------
 
-  void line(Str text) { body_ += std::string(depth_ * 2, ' ') + text + "\n"; }
-  void open(Str text) { line(text + " {"), ++depth_; }
-  void close() { --depth_, line("}"); }
-  std::string fresh() { return cat("v", ++names_); }
+  void line(Str text) { text_.body += std::string(text_.depth * 2, ' ') + text + "\n"; }
+  void open(Str text) { line(text + " {"), ++text_.depth; }
+  void close() { --text_.depth, line("}"); }
+  std::string fresh() { return cat("v", ++text_.names); }
   std::string define(Str expression);
   Lanes define_all(const Lanes& expressions);
   Lanes named(Node n);  // for an operand that is printed more than once
@@ -112,13 +127,9 @@ class WgslPrinter {
   const SingleUse single_use_;
   const FreeSelections selections_;
   std::vector<Memory> memory_;  // by slot
-  NodeMap<Lanes> values_, accumulators_;
-  NodeMap<Lanes> high_;  // words of integers of 64 bits that may be large, where they are known
-  NodeMap<Node> behind_;                // of a range that is ahead of a loop: that loop
-  std::vector<Node> blocks_, threads_;  // ranges of these kinds, x last
-  std::string declarations_, body_;
-  size_t depth_ = 1;
-  int names_ = 0, accumulator_names_ = 0, most_group_lanes_ = 0;
+  Known known_;
+  Grid grid_;
+  Text text_;
 };
 
 }  // namespace tiny

@@ -58,7 +58,7 @@ WgslPrinter::Lanes WgslPrinter::value(Node n) {
     case Op::Range: return {cat("r", range_id(n))};
     default: break;
   }
-  const Lanes* lanes = values_.find(n);
+  const Lanes* lanes = known_.values.find(n);
   expect(lanes, "render_wgsl: ", n->op, " is used before it is defined");
   return *lanes;
 }
@@ -69,18 +69,19 @@ void WgslPrinter::find_grid() {
   for (Node n : program_.body) {
     if (!n->is(Op::Loop)) continue;
     Node range = n->src(0);
-    if (kind(range) == RangeKind::Block) blocks_.push_back(range);
-    if (kind(range) == RangeKind::Thread) threads_.push_back(range);
+    if (kind(range) == RangeKind::Block) grid_.blocks.push_back(range);
+    if (kind(range) == RangeKind::Thread) grid_.threads.push_back(range);
   }
-  expect(blocks_.size() <= 3 && threads_.size() <= 3, "render_wgsl: more than three grid ranges");
+  expect(grid_.blocks.size() <= 3 && grid_.threads.size() <= 3,
+         "render_wgsl: more than three grid ranges");
 }
 
 // The numbers of the thread's block and of the thread in it, by the launch's sizes.
 std::string WgslPrinter::grid_text() const {
   std::string out;
   LaunchSize size;
-  for (size_t i = 0; i < blocks_.size(); ++i)
-    size.grid[blocks_.size() - 1 - i] = extent(blocks_[i]);
+  for (size_t i = 0; i < grid_.blocks.size(); ++i)
+    size.grid[grid_.blocks.size() - 1 - i] = extent(grid_.blocks[i]);
   if (dispatch_size(size, target_).linear) {
     const int64_t all = size.grid[0] * size.grid[1] * size.grid[2];
     out += cat("  let block = wid.x + wid.y * ", target_.most_blocks, "u;\n  if (block >= ", all,
@@ -89,30 +90,30 @@ std::string WgslPrinter::grid_text() const {
   const bool linear = !out.empty();
   int64_t below = 1;
   for (size_t i = 0; i < 3; ++i) {
-    if (i < blocks_.size()) {
-      Node r = blocks_[blocks_.size() - 1 - i];
+    if (i < grid_.blocks.size()) {
+      Node r = grid_.blocks[grid_.blocks.size() - 1 - i];
       const std::string number =
           linear ? cat("block / ", below, "u % ", extent(r), "u") : cat("wid.", "xyz"[i]);
       out += cat("  let ", "r", range_id(r), " = i32(", number, ");\n");
       below *= extent(r);
     }
-    if (i < threads_.size())
-      out += cat("  let r", range_id(threads_[threads_.size() - 1 - i]), " = i32(lid.", "xyz"[i],
-                 ");\n");
+    if (i < grid_.threads.size())
+      out += cat("  let r", range_id(grid_.threads[grid_.threads.size() - 1 - i]), " = i32(lid.",
+                 "xyz"[i], ");\n");
   }
   return out;
 }
 
 std::string WgslPrinter::text() const {
   int64_t block[3] = {1, 1, 1}, threads = 1;
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    block[threads_.size() - 1 - i] = extent(threads_[i]);
-    threads *= extent(threads_[i]);
+  for (size_t i = 0; i < grid_.threads.size(); ++i) {
+    block[grid_.threads.size() - 1 - i] = extent(grid_.threads[i]);
+    threads *= extent(grid_.threads[i]);
   }
   std::string shared;
-  for (int i = 0; i < most_group_lanes_; ++i)
+  for (int i = 0; i < grid_.lanes; ++i)
     shared += cat("var<workgroup> g", i, ": array<u32, ", threads, ">;\n");
-  const std::string inside = grid_text() + body_;
+  const std::string inside = grid_text() + text_.body;
   std::string builtins;
   const auto add = [&](const char* name, const char* builtin, const char* type) {
     if (inside.find(name) != inside.npos)
@@ -123,7 +124,7 @@ std::string WgslPrinter::text() const {
   add("tid", "local_invocation_index", "u32");
   const std::string kernel = cat("@compute @workgroup_size(", block[0], ", ", block[1], ", ",
                                  block[2], ")\nfn main(", builtins, ") {\n", inside, "}\n");
-  return cat("// ", program_.name, "\n", declarations_, shared, wgsl_helpers(kernel), kernel);
+  return cat("// ", program_.name, "\n", text_.declarations, shared, wgsl_helpers(kernel), kernel);
 }
 
 // --- statements ----------------------------------------------------------------------------------
@@ -146,8 +147,9 @@ bool keeps_low_word(Op op) {
 bool WgslPrinter::takes_wide(Node n, Node s) const {
   const bool is_access = n->is(Op::Load) || n->is(Op::Store);
   if (is_access && s == n->src(1)) return true;
-  if (n->is(Op::Store)) return s->is(Op::Load) && !is_stage(n->src(0));
-  if (is_comparison(n->op)) return s->dtype.is_signed() && high_.contains(s);
+  if (n->is(Op::Store))
+    return (s->is(Op::Load) || s->is(Op::Where)) && known_.high.contains(s) && !is_stage(n->src(0));
+  if (is_comparison(n->op)) return s->dtype.is_signed() && known_.high.contains(s);
   if (n->is(Op::Cast)) return n->dtype.is_int() && (n->dtype.bits() <= 32 || n->dtype == s->dtype);
   return keeps_low_word(n->op);
 }
@@ -170,7 +172,7 @@ void WgslPrinter::require_width(Node n) const {
 
 // The high words of an integer of 64 bits: what indices are made of, for comparisons.
 WgslPrinter::Lanes WgslPrinter::high_words(Node n) {
-  if (const Lanes* known = high_.find(n)) return *known;
+  if (const Lanes* known = known_.high.find(n)) return *known;
   Lanes out;
   for (Str e : value(n)) out.push_back(cat("bitcast<u32>(", e, " >> 31u)"));
   return out;
@@ -179,7 +181,7 @@ WgslPrinter::Lanes WgslPrinter::high_words(Node n) {
 void WgslPrinter::keep_high_words(Node n) {
   if (n->dtype.scalar != Scalar::I64 || fits_word(n)) return;
   const auto is_known = [&](Node s) {
-    return s->dtype.scalar != Scalar::I64 || fits_word(s) || high_.contains(s);
+    return s->dtype.scalar != Scalar::I64 || fits_word(s) || known_.high.contains(s);
   };
   const auto srcs = n->srcs();
   if (!std::all_of(srcs.begin(), srcs.end(), is_known)) return;
@@ -201,7 +203,7 @@ void WgslPrinter::keep_high_words(Node n) {
       return;
     }
   }
-  high_[n] = out;
+  known_.high[n] = out;
 }
 
 void WgslPrinter::statement(Node n) {
@@ -215,7 +217,7 @@ void WgslPrinter::statement(Node n) {
     case Op::Loop: return open_loop(n);
     case Op::Fetch: {
       Node copy = n->src(0);
-      values_[copy->src(2)] = load(copy->src(2));
+      known_.values[copy->src(2)] = load(copy->src(2));
       return store(copy);
     }
     case Op::Barrier: return line("workgroupBarrier();");
@@ -225,13 +227,13 @@ void WgslPrinter::statement(Node n) {
     case Op::Group: return group(n->src(0));
     case Op::Store: return store(n);
     // An accumulator that is declared anew has another name.
-    case Op::Reduce: values_[n] = accumulators_[n]; return;
-    case Op::Load: values_[n] = load(n); return;
+    case Op::Reduce: known_.values[n] = known_.accumulators[n]; return;
+    case Op::Load: known_.values[n] = load(n); return;
     case Op::Prefix: return prefix(n);
     default: break;
   }
   const Lanes lanes = selections_.is_done(n) ? value(n->src(1)) : arithmetic(n);
-  Lanes& out = values_[n];
+  Lanes& out = known_.values[n];
   out.clear();
   const bool inside = single_use_(n) || n->is(Op::Broadcast) || n->is(Op::Shuffle);
   for (Str e : lanes) {
@@ -255,7 +257,7 @@ void WgslPrinter::open_loop(Node loop) {
 void WgslPrinter::open_ahead(Node loop) {
   Node range = loop->src(0), of = loop->src(1);
   const std::string r = scalar(range);
-  behind_[range] = of;
+  known_.behind[range] = of;
   open("");
   line(cat("let ", r, " = ", scalar(of), " + ", loop->src(2)->int_value(), ";"));
   open(cat("if (", r, " < ", scalar(of->src(0)), ")"));
@@ -264,7 +266,7 @@ void WgslPrinter::open_ahead(Node loop) {
 void WgslPrinter::close_loop(Node range) {
   if (is_of_grid(range)) return;
   close();
-  const Node* of = behind_.find(range);
+  const Node* of = known_.behind.find(range);
   if (!of) return;
   close();
   line(cat("if (", scalar(*of), " < 0) { continue; }"));
@@ -274,17 +276,17 @@ void WgslPrinter::declare_accumulator(Node reduce) {
   DType t = reduce->dtype;
   if (t.scalar == Scalar::I64) t = kI32.vec(t.lanes);  // its bounds fit
   const std::string start = bare(literal(identity(reduce->arg<OpArg>().op, t)));
-  Lanes& names = accumulators_[reduce];
+  Lanes& names = known_.accumulators[reduce];
   names.clear();
   for (int i = 0; i < t.lanes; ++i) {
-    names.push_back(cat("a", ++accumulator_names_));
+    names.push_back(cat("a", ++text_.accumulators));
     line(cat("var ", names.back(), " = ", start, ";"));
   }
 }
 
 void WgslPrinter::update(Node reduce) {
   Node term = updated_with(reduce);
-  const Lanes acc = accumulators_[reduce];
+  const Lanes acc = known_.accumulators[reduce];
   const bool rolls = term->is(Op::Roll), product = !rolls && adds_product(reduce);
   const Lanes a = value(rolls || product ? term->src(0) : term);
   const Lanes b = rolls || product ? value(term->src(1)) : Lanes();
@@ -306,9 +308,10 @@ WgslPrinter::Lanes WgslPrinter::among_threads(Node n, const Lanes& x,
   Lanes out;
   for (size_t first = 0; first < x.size(); first += kLanes) {
     const int lanes = static_cast<int>(std::min<size_t>(kLanes, x.size() - first));
-    most_group_lanes_ = std::max(most_group_lanes_, lanes);
+    grid_.lanes = std::max(grid_.lanes, lanes);
     for (int i = 0; i < lanes; ++i)
-      line(cat("g", i, "[tid] = ", bare(as_word(n->dtype, x[first + static_cast<size_t>(i)])), ";"));
+      line(
+          cat("g", i, "[tid] = ", bare(as_word(n->dtype, x[first + static_cast<size_t>(i)])), ";"));
     line("workgroupBarrier();");
     exchange(lanes);
     for (int i = 0; i < lanes; ++i) out.push_back(cat("g", i));
@@ -318,10 +321,10 @@ WgslPrinter::Lanes WgslPrinter::among_threads(Node n, const Lanes& x,
 
 // A tree: the values of the second half of those that are left are added to the first.
 void WgslPrinter::group(Node reduce) {
-  const ThreadGroup g = group_of(reduce, threads_, target_.warp, false);
+  const ThreadGroup g = group_of(reduce, grid_.threads, target_.warp, false);
   const DType t = reduce->dtype;
   const Op op = reduce->arg<OpArg>().op;
-  const Lanes acc = accumulators_[reduce];
+  const Lanes acc = known_.accumulators[reduce];
   const bool all = g.width == g.threads;
   const std::string member = all           ? "tid"
                              : g.apart > 1 ? define(cat("tid / ", g.apart, "u % ", g.width, "u"))
@@ -351,10 +354,10 @@ void WgslPrinter::group(Node reduce) {
 // thread before it has.
 void WgslPrinter::prefix(Node n) {
   if (is_running(n)) {
-    values_[n] = define_all(accumulators_[running_reduce(n)]);
+    known_.values[n] = define_all(known_.accumulators[running_reduce(n)]);
     return;
   }
-  const ThreadGroup g = group_of(n, threads_, target_.warp, false);
+  const ThreadGroup g = group_of(n, grid_.threads, target_.warp, false);
   expect(g.apart == 1, "render_wgsl: a scan of threads that lie apart");
   const DType t = n->dtype;
   const Op op = n->arg<OpArg>().op;
@@ -385,7 +388,7 @@ void WgslPrinter::prefix(Node n) {
     }
     line("workgroupBarrier();");
   });
-  values_[n] = out;
+  known_.values[n] = out;
 }
 
 }  // namespace tiny
