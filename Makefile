@@ -325,7 +325,8 @@ FORCE:
 
 # --- Targets -------------------------------------------------------------------------------------
 
-.PHONY: help all install uninstall install-test mnist cifar chat gpt2 bert retinanet doctor test emulator-test beam-test \
+.PHONY: help all install uninstall install-test mnist cifar chat gpt2 bert retinanet doctor test \
+  emulator-test webgpu-test beam-test \
   gpu-test gpu-test-built gpu-headers gpu-sanitize gpu-sanitize-built fuzz check headers \
   format-check asan tsan golden golden-update bench bench-compile kernelbench \
   kernelbench-program kernelbench-carry format clean
@@ -340,6 +341,7 @@ help:
 	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
+	@echo 'make webgpu-test     suites as WGSL, and digits drawn on a page, in a headless Chromium'
 	@echo 'make beam-test       searches the options of 200 random kernels and compares their results'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU: docs/testing.md'
 	@echo 'make gpu-sanitize    the operator tests on the GPU under compute-sanitizer'
@@ -391,6 +393,9 @@ install-test: $(LIBRARY) $(SHARED) $(BUILD)/readme_example.cpp
 
 # `make test` runs a part of these, another one each day.
 EMULATED ?= EMULATOR EMU:CUDA:sm_80 EMU:HIP:gfx942 EMU:HIP:gfx1201 EMU:LLVM:gfx942
+webgpu-test: $(CONFORMANCE) $(BUILD)/examples/mnist
+	@extra/webgpu/test.sh $^
+
 emulator-test: $(TEST_PROGRAM) $(CONFORMANCE)
 	@export EMULATOR_PARTS=1; for device in $(EMULATED); do export DEVICE=$$device; \
 	  extra/run_tests.sh $(TEST_PROGRAM) none -sf='*test/ops/*$(comma)*test/fuzz/*$(comma)*test/programs/*' && \

@@ -15,6 +15,12 @@ function answer(bytes) {
   length.writeUInt32LE(bytes.length);
   process.stdout.write(Buffer.concat([length, bytes]));
 }
+// Processes of the browser may still write there.
+function remove(times) {
+  try { rmSync(profile, {recursive: true, force: true}); } catch { if (times) return setTimeout(remove, 100, times - 1); }
+  process.exit(0);
+}
+let profile;
 const failure = text => Buffer.concat([Buffer.from([1, 0, 0, 0]), Buffer.from(text)]);
 
 const server = createServer((request, response) => {
@@ -35,7 +41,7 @@ const server = createServer((request, response) => {
 });
 
 server.listen(0, '127.0.0.1', () => {
-  const profile = mkdtempSync(join(tmpdir(), 'tiny-webgpu-'));
+  profile = mkdtempSync(join(tmpdir(), 'tiny-webgpu-'));
   const browser = spawn(process.env.CHROMIUM || 'chromium',
     ['--headless', '--no-sandbox', '--enable-unsafe-webgpu', '--disable-dev-shm-usage',
      '--remote-debugging-port=0', `--user-data-dir=${profile}`,
@@ -44,8 +50,7 @@ server.listen(0, '127.0.0.1', () => {
   browser.on('error', e => { answer(failure(`no browser: ${e.message}`)); process.exit(1); });
   browser.on('exit', code => {
     answer(failure(`the browser has ended (${code})`));
-    rmSync(profile, {recursive: true, force: true, maxRetries: 20, retryDelay: 50});
-    process.exit(0);
+    remove(20);
   });
   process.stdin.on('end', end);
   process.on('SIGTERM', end);

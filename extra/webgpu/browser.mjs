@@ -92,7 +92,10 @@ export async function openPage(folders, {width = 900, height = 700, path = '/'} 
       server.close();
       server.closeAllConnections();
       browser.removeAllListeners('exit');
-      browser.on('exit', () => rmSync(profile, {recursive: true, force: true, maxRetries: 20, retryDelay: 50}));
+      const remove = times => {  // processes of the browser may still write there
+        try { rmSync(profile, {recursive: true, force: true}); } catch { if (times) setTimeout(remove, 100, times - 1); }
+      };
+      browser.on('exit', () => remove(20));
       browser.kill();
     },
   };

@@ -151,6 +151,10 @@ bool WgslPrinter::takes_wide(Node n, Node s) const {
     return (s->is(Op::Load) || s->is(Op::Where)) && known_.high.contains(s) && !is_stage(n->src(0));
   if (is_comparison(n->op)) return s->dtype.is_signed() && known_.high.contains(s);
   if (n->is(Op::Cast)) return n->dtype.is_int() && (n->dtype.bits() <= 32 || n->dtype == s->dtype);
+  if (n->is(Op::Reduce) || n->is(Op::Fold) || n->is(Op::Prefix)) {
+    const Op op = n->arg<OpArg>().op;
+    return op == Op::Add || op == Op::Mul;
+  }
   return keeps_low_word(n->op);
 }
 

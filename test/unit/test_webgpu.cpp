@@ -1,0 +1,174 @@
+// WGSL's text, and kernels in a real browser where there is one (devices/webgpu).
+#include "devices/webgpu/webgpu.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "codegen/lower.h"
+#include "runtime/device/buffer.h"
+#include "runtime/schedule/schedule.h"
+#include "test/error_of.h"
+#include "tiny/base/env.h"
+#include "tiny/ir/build.h"
+#include "tiny/tiny.h"
+
+using namespace tiny;
+
+namespace {
+
+// The kernels of a tensor on WebGPU, which no browser is needed for.
+std::vector<Lowered> kernels_of(const Tensor& t) {
+  const Node root = build::contiguous(t.node());
+  const Normalized graph = normalize({&root, 1});
+  const int id = device_id("WEBGPU");
+  const auto s = schedule(graph, std::vector<int>(graph.buffers.size(), id), id);
+  std::vector<Lowered> out;
+  for (const Step& step : s->steps)
+    out.push_back(lower(step.kernel.get(), step.name, webgpu_target()));
+  return out;
+}
+
+std::string text_of(const Tensor& t) {
+  std::string out;
+  for (const Lowered& low : kernels_of(t)) out += low.source.text;
+  return out;
+}
+
+Tensor memory(const Shape& shape, DType dtype = kF32) {
+  return Tensor::zeros(shape, dtype).contiguous().realize();
+}
+
+size_t count(const std::string& text, const std::string& what) {
+  size_t out = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != text.npos; at += what.size()) ++out;
+  return out;
+}
+
+// False, and says so once, where kernels cannot be run.
+bool has_browser() {
+  const std::string why = missing_for_webgpu();
+  static bool said = false;
+  if (!why.empty() && !std::exchange(said, true)) MESSAGE("no kernels run in a browser: " << why);
+  return why.empty();
+}
+
+// The values of a function of x on the CPU and in the browser.
+template <class T, class F> void check_same(const std::vector<T>& x, F function) {
+  if (!has_browser()) return;
+  const Tensor given = Tensor::from(x);
+  const Tensor here = function(given.to("CPU"));
+  const Tensor there = function(given.to("WEBGPU"));
+  CHECK(there.to("CPU").template to_vector<T>() == here.template to_vector<T>());
+}
+
+}  // namespace
+
+TEST_CASE("kernels of WebGPU have at most eight buffers and 256 threads") {
+  Tensor sum = memory({1000});
+  for (int i = 0; i < 20; ++i) sum = sum + memory({1000}) * float(i + 1);
+  const auto all = kernels_of(sum);
+  CHECK(all.size() >= 3);
+  for (const Lowered& low : all)
+    CHECK(count(low.source.text, "@binding") <= size_t(webgpu_target().most_buffers));
+  for (const Lowered& low : kernels_of(memory({8, 100000}).sum(1)))
+    CHECK(low.launch.block[0] * low.launch.block[1] * low.launch.block[2] <= 256);
+}
+
+TEST_CASE("WGSL declares what a kernel writes, and lengths as uniforms") {
+  const Variable n = Variable("n", 1, 64).bind(5);
+  const std::string text = text_of(memory({64}).narrow(0, 0, n).sum(0));
+  CHECK(text.find("var<uniform> b") != text.npos);
+  CHECK(text.find("b0: array<f32, 1>;  // 4 bytes, written\n") != text.npos);
+  CHECK(count(text_of(memory({100}) + 1), "// 400 bytes") == 2);
+}
+
+TEST_CASE("numbers of 64 bits are an error that says what to use") {
+  const auto error = [&](const Tensor& t) { return error_of([&] { text_of(t); }); };
+  CHECK(error(memory({4}, kF64) * 2).find("of f64: use f32") != std::string::npos);
+  CHECK(error(memory({4}, kI64) * memory({4}, kI64)).find("use i32 (x.to(kI32)) there") !=
+        std::string::npos);
+  // Bounds that are known, indices and what is only moved are no numbers of 64 bits.
+  CHECK(error(memory({3, 50}).argmax(1)) == "no error");
+  CHECK(error(memory({9, 40}, kI32).sum(1).to(kI32)) == "no error");
+  CHECK(error(memory({9, 4}).index_select(0, memory({3}, kI64))) == "no error");
+  CHECK(error(memory({3, 5}, kI64).permute({1, 0})) == "no error");
+}
+
+TEST_CASE("a grid larger than a dimension of a dispatch goes on in the next one") {
+  LaunchSize size;
+  size.grid[0] = 65535;
+  CHECK(!dispatch_size(size, webgpu_target()).linear);
+  size.grid[0] = 70000;
+  size.grid[1] = 3;
+  const Dispatch d = dispatch_size(size, webgpu_target());
+  CHECK(d.linear);
+  CHECK(d.groups[0] == 65535);
+  CHECK(d.groups[1] == (3 * 70000 + 65534) / 65535);
+  if (!has_browser()) return;
+  // A block for a few rows.
+  const int64_t rows = 530000, columns = 300;
+  bool is_linear = false;
+  for (const Lowered& low : kernels_of(memory({rows, columns}, kI8).sum(1).to(kI32)))
+    is_linear |= dispatch_size(low.launch, webgpu_target()).linear;
+  CHECK(is_linear);
+  std::vector<int8_t> x(static_cast<size_t>(rows * columns));
+  for (int64_t i = 0; i < rows; ++i) x[static_cast<size_t>(i * columns + i % columns)] = i % 101;
+  const std::vector<int32_t> sums = Tensor::from(x, {rows, columns})
+                                        .to("WEBGPU")
+                                        .to(kI32)
+                                        .sum(1)
+                                        .to(kI32)
+                                        .to("CPU")
+                                        .to_vector<int32_t>();
+  for (size_t i = 0; i < sums.size(); i += 997) CHECK(sums[i] == static_cast<int32_t>(i % 101));
+  CHECK(sums.back() == (rows - 1) % 101);
+}
+
+TEST_CASE("bytes and halves lie in words that several threads change") {
+  std::vector<uint8_t> bytes(1001);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 37);
+  check_same(bytes, [](const Tensor& x) { return x * 3 + 1; });
+  check_same(bytes, [](const Tensor& x) {
+    return x.narrow(0, 1, 999).reshape({333, 3}).narrow(1, 0, 1).flip({0});
+  });
+  std::vector<int8_t> small(bytes.begin(), bytes.end());
+  check_same(small, [](const Tensor& x) { return -x; });
+  check_same(small, [](const Tensor& x) { return floor_div(x, 7); });
+  std::vector<int16_t> words(bytes.begin(), bytes.end());
+  check_same(words, [](const Tensor& x) { return x * x - 5; });
+}
+
+TEST_CASE("sums of threads, scans and additions in memory are those of the CPU") {
+  std::vector<int32_t> x(3000);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<int32_t>(static_cast<uint32_t>(i) * 2654435761U >> 20) - 2000;
+  const auto i32 = [](const Tensor& t) { return t.to(kI32); };
+  check_same(x, [](const Tensor& t) { return t.reshape({3, 1000}).max(1); });
+  check_same(x, [](const Tensor& t) { return t.reshape({3, 1000}).min(0); });
+  check_same(x, [&](const Tensor& t) { return i32(t.reshape({30, 100}).argmax(1)); });
+  std::vector<float> y(x.begin(), x.end());
+  check_same(y, [](const Tensor& t) { return t.cumsum(0); });
+  check_same(y, [](const Tensor& t) {
+    const Tensor at = mod(t.abs(), 50).to(kI32);
+    return Tensor::zeros({50}).to(t.device()).scatter_add(0, at, t);
+  });
+}
+
+TEST_CASE("NaN, infinities and large angles are what they are on the CPU") {
+  const float inf = INFINITY, nan = NAN;
+  const std::vector<float> x{1, -inf, inf, nan, -0.F, 0, -3, 1e-30F};
+  const auto flag = [](const Tensor& t) { return t.to(kF32); };
+  check_same(x, [&](const Tensor& t) { return flag(t != t) + flag(t.isinf()) * 2; });
+  check_same(x, [&](const Tensor& t) { return flag(maximum(t, t.flip({0})) == t) + flag(t > 0); });
+  check_same(std::vector<float>{3.5F, -2.5F, 300, nan, inf, -inf},
+             [](const Tensor& t) { return t.to(kI8).to(kF32) + t.to(kU8).to(kF32); });
+  if (!has_browser()) return;
+  const std::vector<float> angles{0.5F, 100, 1e5F, 123456.7F, -3e7F, 2.5e20F, 3e38F};
+  const std::vector<float> sines =
+      Tensor::from(angles).to("WEBGPU").sin().to("CPU").to_vector<float>();
+  for (size_t i = 0; i < angles.size(); ++i)
+    CHECK(std::abs(sines[i] - std::sin(static_cast<double>(angles[i]))) < 4e-7);
+}
