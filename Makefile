@@ -394,6 +394,7 @@ install-test: $(LIBRARY) $(SHARED) $(BUILD)/readme_example.cpp
 # `make test` runs a part of these, another one each day.
 EMULATED ?= EMULATOR EMU:CUDA:sm_80 EMU:HIP:gfx942 EMU:HIP:gfx1201 EMU:LLVM:gfx942
 webgpu-test: $(CONFORMANCE) $(BUILD)/examples/mnist
+	@$(if $(NO_SETUP),,extra/setup.sh --webgpu || true)
 	@extra/webgpu/test.sh $^
 
 emulator-test: $(TEST_PROGRAM) $(CONFORMANCE)

@@ -2,6 +2,7 @@
 # Installs what building and testing needs, on Debian 12 and Ubuntu 24.04 or later, with apt.
 #   extra/setup.sh           installs what is missing; nothing missing: prints nothing, status 0
 #   extra/setup.sh --check   prints the missing packages; status 1 if there are any
+#   extra/setup.sh --webgpu  also what runs kernels in a browser: make webgpu-test
 # The Makefile calls it before it compiles anything (not with NO_SETUP=1).
 set -euo pipefail
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
@@ -21,6 +22,7 @@ needed_list() {
   doctest, a header                           for the tests alone
   libonnx-testdata, models with results       for the tests alone
   (clang-19 and lld-19                        not asked for: tests then compile HIP kernels too)
+  (node and Chromium                          asked for by make webgpu-test alone)
 LIST
 }
 
@@ -75,6 +77,9 @@ missing() {
   has_onnx_data || echo libonnx-testdata
   has_library libturbojpeg.so.0 || echo libturbojpeg
   has_library libpng16.so.16 || echo libpng16
+  [ "${1:-}" = --webgpu ] || return 0
+  command -v node >/dev/null || echo nodejs
+  command -v "${CHROMIUM:-chromium}" >/dev/null || echo chromium
 }
 
 # The newest runtime library of a version that the CPU device can use.
@@ -111,7 +116,7 @@ give_up() {
   exit 1
 }
 
-lacking=$(missing | paste -sd ' ')
+lacking=$(missing "${1:-}" | paste -sd ' ')
 if [ "${1:-}" = --check ]; then
   [ -z "$lacking" ] && exit 0
   echo "$lacking"
@@ -156,6 +161,6 @@ if ! apt install --no-install-recommends "${packages[@]}"; then
   give_up "apt-get could not install: ${packages[*]}"
 fi
 
-lacking=$(missing | paste -sd ' ')
+lacking=$(missing "${1:-}" | paste -sd ' ')
 [ -z "$lacking" ] || give_up "installed, but still not found by $cxx: $lacking"
 echo "setup: done"

@@ -336,18 +336,20 @@ void WgslPrinter::group(Node reduce) {
   const std::string first = all ? "0" : define(cat("tid - ", member, " * ", g.apart, "u"));
   size_t done = 0;
   among_threads(reduce, acc, [&](int lanes) {
-    for (auto n = static_cast<unsigned>(g.width); n > 1; n = (n + 1) / 2) {
-      const unsigned half = (n + 1) / 2;
-      open(cat("if (", member, " < ", n - half, "u)"));
-      for (int i = 0; i < lanes; ++i) {
-        const std::string own = cat("g", i, "[tid]"),
-                          other = cat("g", i, "[tid + ", half * g.apart, "u]");
-        line(cat(own, " = ",
-                 bare(as_word(t, combine(op, t, from_bits(t, own), from_bits(t, other)))), ";"));
-      }
-      close();
-      line("workgroupBarrier();");
+    // So many are left, of which the last `half` go to others.
+    const std::string left = fresh(), half = cat("(", left, " / 2u)");
+    open(cat("for (var ", left, " = ", g.width, "u; ", left, " > 1u; ", left, " -= ", half, ")"));
+    open(cat("if (", member, " < ", half, ")"));
+    for (int i = 0; i < lanes; ++i) {
+      const std::string own = cat("g", i, "[tid]"),
+                        other = cat("g", i, "[tid + (", left, " - ", half, ")",
+                                    g.apart > 1 ? cat(" * ", g.apart, "u") : "", "]");
+      line(cat(own, " = ", bare(as_word(t, combine(op, t, from_bits(t, own), from_bits(t, other)))),
+               ";"));
     }
+    close();
+    line("workgroupBarrier();");
+    close();
     for (int i = 0; i < lanes; ++i)
       line(cat(acc[done++], " = ", bare(from_bits(t, cat("g", i, "[", first, "]"))), ";"));
     line("workgroupBarrier();");
