@@ -212,9 +212,8 @@ class Model {
 
   async runNow(inputs, wanted) {
     const {gpu, plan} = this;
-    plan.buffers.forEach((b, i) => {
-      if (b.kind === 'input') this.write(this.buffers[i], this.bytesOf(plan.inputs[b.port], inputs[plan.inputs[b.port].name]));
-    });
+    const data = plan.inputs.map(p => this.bytesOf(p, inputs[p.name]));
+    plan.buffers.forEach((b, i) => { if (b.kind === 'input') this.write(this.buffers[i], data[b.port]); });
     gpu.pushErrorScope('validation');
     const encoder = gpu.createCommandEncoder();
     this.encode(encoder, this.steps);

@@ -125,8 +125,7 @@ std::vector<Node> Saver::roots() const {
   for (const Tensor& t : given_.traced.outputs) {
     Node n = t.node();
     while (n->op == Op::Limit) n = n->src(0);
-    const auto bare = without_lengths(std::span<const Node>(&n, 1));
-    out.push_back(build::contiguous(bare[0]));
+    out.push_back(build::contiguous(n));
   }
   for (const Tensor& t : given_.traced.assigned) out.push_back(t.node());
   return out;
@@ -372,6 +371,27 @@ void Saver::save() {
   write_file(given_.folder + "/plan.json", to_json(plan_));
 }
 
+// The function was called to be written down: what it has assigned to stays what it was.
+class UndoAssignments {
+ public:
+  explicit UndoAssignments(const std::vector<Tensor>& assigned) : assigned_(assigned) {}
+  ~UndoAssignments() {
+    for (const Tensor& t : assigned_) {
+      Node n = t.node();
+      while (is_for_gradients(n->op) && !n->realized) n = n->src(0);
+      if (n->op != Op::Assign || n->realized) continue;
+      Node old = n->src(0);
+      while (old->op == Op::Assign && !old->realized) old = old->src(0);
+      Arena::global().set_realized(n, resolved(old));
+    }
+  }
+  UndoAssignments(const UndoAssignments&) = delete;
+  UndoAssignments& operator=(const UndoAssignments&) = delete;
+
+ private:
+  const std::vector<Tensor>& assigned_;
+};
+
 }  // namespace
 
 void save_function(const TensorFunction& function, const std::vector<Tensor>& examples,
@@ -385,6 +405,7 @@ void save_function(const TensorFunction& function, const std::vector<Tensor>& ex
   for (const NamedTensor& t : options.weights) weights.push_back(t.tensor);
   Tensor::realize(weights);
   const Traced traced = trace_function(function, examples, "save_program");
+  const UndoAssignments undo(traced.assigned);
   Saver({traced, named, folder}).save();
 }
 

@@ -2,12 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdio>
 #include <fstream>
 
 #include "devices/webgpu/webgpu.h"
 #include "runtime/program/plan.h"
 #include "test/error_of.h"
 #include "test/temporary_folder.h"
+#include "test/unit/small_models.h"
 #include "tiny/base/file.h"
 #include "tiny/tiny.h"
 
@@ -96,6 +98,88 @@ TEST_CASE("a saved program keeps state, and lengths that vary") {
             program({x, Tensor::from(std::vector<int64_t>{5}, {})});
           }) == "the program's input input_1 lies in [1, 4], given 5");
   }
+}
+
+TEST_CASE("a language model that is saved with its caches writes the same tokens") {
+  const NoGrad no_grad;
+  models::Transformer model = test::random_model(test::small_config("llama"));
+  const models::ModelConfig& c = model.config();
+  constexpr int64_t kCapacity = 24;
+  std::vector<models::LayerCache> caches(c.layers.size());
+  const auto clear = [&] {
+    for (models::LayerCache& cache : caches)
+      for (Tensor* t : {&cache.keys, &cache.values})
+        *t = Tensor::zeros({1, c.kv_heads, kCapacity, c.head_dim}).contiguous().realize();
+  };
+  clear();
+  const Variable at("at", 0, kCapacity - 1);
+  Jit step([&](const Tensor& token, const Variable& first) {
+    const Tensor where = first.tensor().reshape({1});
+    Tensor logits = model.forward_cached({token.to(kI64),
+                                          where.reshape({1, 1}),
+                                          where,
+                                          Tensor::zeros({1}, kI64),
+                                          where + 1,
+                                          {where, first + 1}},
+                                         caches);
+    return std::vector<Tensor>{logits, logits.argmax(-1).to(kI32)};
+  });
+  const auto write = [&](const auto& run) {
+    std::vector<int32_t> tokens{7};
+    std::vector<float> all;
+    for (int64_t i = 0; i < kCapacity; ++i) {
+      const std::vector<Tensor> out = run(Tensor::from(std::vector{tokens.back()}, {1, 1}), i);
+      tokens.push_back(out[1].to("CPU").to_vector<int32_t>()[0]);
+      for (float v : values(out[0])) all.push_back(v);
+    }
+    return std::pair(tokens, all);
+  };
+  const auto [tokens, logits] =
+      write([&](const Tensor& t, int64_t i) { return step(t, at.bind(i)); });
+  for (const std::string& device : devices()) {
+    if (device.starts_with("EMU")) continue;  // slow
+    CAPTURE(device);
+    const test::TemporaryFolder folder("program");
+    save_program(step, folder.file("model"), {.weights = model.state_dict(), .device = device});
+    const SavedProgram program = load_program(folder.file("model"));
+    const auto [same, others] = write([&](const Tensor& t, int64_t i) {
+      return program({t, at.bind(i).tensor()});
+    });
+    CHECK(same == tokens);
+    CHECK(test::largest_difference(others, logits) < 1e-4);
+  }
+}
+
+TEST_CASE("model.js gives in a browser what the function gives") {
+  if (const std::string why = missing_for_webgpu(); !why.empty()) {
+    MESSAGE("model.js is not run: " << why);
+    return;
+  }
+  Tensor total = Tensor::from(std::vector<float>{1, 2, 3}).realize();
+  const Variable n("n", 1, 3);
+  Jit step([&](const Tensor& x, const Variable& length) {
+    total.assign(total + x);
+    return std::vector<Tensor>{total.narrow(0, 0, length) * 2, x.to(kF16), x.to(kI32).argmax(0)};
+  });
+  step(Tensor::zeros({3}), n.bind(2));
+  const test::TemporaryFolder folder("program");
+  export_webgpu(step, folder.file("model"),
+                {.inputs = {"x", "n"}, .outputs = {"sums", "half", "at"}});
+  const std::string command =
+      cat("cd ", TINY_ROOT, " && node test/webgpu/model.mjs ", folder.file("model"),
+          R"( '[{"x": [1, 7, 0.5], "n": 2}, {"x": [1, 1, 1], "n": 3}, "reset",)",
+          R"( {"x": [0, 0, 0], "n": 1}, {"x": [0, 0, 0], "n": 4}, {"x": [1, 2], "n": 1}]')");
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe);
+  std::string out;
+  for (char part[512]; fgets(part, sizeof part, pipe);) out += part;
+  CHECK(pclose(pipe) == 0);
+  CHECK(out ==
+        "sums [2] 4 18\nhalf [3] 1 7 0.5\nat [] 1\n"
+        "sums [3] 6 20 9\nhalf [3] 1 1 1\nat [] 0\n"
+        "sums [1] 2\nhalf [3] 0 0 0\nat [] 0\n"
+        "error the input n lies in [1,3], given 4\n"
+        "error the input x has 3 elements (3), given 2\n");
 }
 
 TEST_CASE("what does not depend on the inputs is computed when a program is saved") {

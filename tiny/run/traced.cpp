@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <utility>
 
 #include "tiny/base/error.h"
@@ -27,6 +28,30 @@ Tensor stand_in(const Tensor& example, const std::string& what) {
 }
 
 bool passes_on(Node n) { return is_movement(n->op) || is_for_gradients(n->op); }
+
+// What was computed is read where it is.
+std::span<const Node> sources(Node n) {
+  return n->realized != nullptr ? std::span<const Node>() : n->srcs();
+}
+
+// The nodes that are computed from, sources first.
+std::vector<Node> below(const std::vector<Node>& roots) {
+  std::vector<Node> out, stack(roots.rbegin(), roots.rend());
+  NodeMap<char> state;  // 1: its sources are on the way, 2: done
+  while (!stack.empty()) {
+    Node n = stack.back();
+    char& now = state[n];
+    if (now != 0) {
+      stack.pop_back();
+      if (std::exchange(now, 2) == 1) out.push_back(n);
+      continue;
+    }
+    now = 1;
+    for (const Node s : sources(n))
+      if (!state.contains(s)) stack.push_back(s);
+  }
+  return out;
+}
 
 // Bytes of a widened weight for each that it is stored in: of four bits as f32. What has more is
 // drawn or expanded, not widened.
@@ -72,7 +97,7 @@ std::vector<Node> constants_of(const Traced& traced, bool small) {
   std::vector<Node> roots, inputs;
   for (const Tensor& t : traced.outputs) roots.push_back(t.node());
   for (const Tensor& t : traced.assigned) roots.push_back(t.node());
-  const std::vector<Node> order = topological(roots);
+  const std::vector<Node> order = below(roots);
   NodeMap<bool> varies(order.size()), has_memory(order.size());
   for (const Tensor& t : traced.inputs) {
     varies[t.node()] = true;
@@ -87,7 +112,7 @@ std::vector<Node> constants_of(const Traced& traced, bool small) {
       }
   for (const Node n : order) {
     has_memory[n] = n->op == Op::Buffer || n->realized != nullptr;
-    for (const Node s : n->srcs()) {
+    for (const Node s : sources(n)) {
       varies[n] = varies[n] || varies[s];
       has_memory[n] = has_memory[n] || has_memory[s];
     }
@@ -110,7 +135,7 @@ std::vector<Node> constants_of(const Traced& traced, bool small) {
     }
   };
   for (const Node n : order)
-    for (const Node s : n->srcs())
+    for (const Node s : sources(n))
       if (varies[n] && !varies[s]) add(s);
   for (const Node n : roots) add(n);
   std::sort(out.begin(), out.end());
