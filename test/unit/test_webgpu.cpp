@@ -153,7 +153,7 @@ TEST_CASE("sums of threads, scans and additions in memory are those of the CPU")
   std::vector<float> y(x.begin(), x.end());
   check_same(y, [](const Tensor& t) { return t.cumsum(0); });
   check_same(y, [](const Tensor& t) {
-    const Tensor at = mod(t.abs(), 50).to(kI32);
+    const Tensor at = mod(t.to(kI32).abs(), 50);
     return Tensor::zeros({50}).to(t.device()).scatter_add(0, at, t);
   });
 }
