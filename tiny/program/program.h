@@ -28,7 +28,7 @@ namespace tiny {
 struct ProgramOptions {
   std::vector<std::string> inputs = {}, outputs = {};  // names; by default input_0, output_0, ...
   StateDict weights = {};   // names of tensors that the function reads from outside
-  std::string device = {};  // whose code is saved; empty: the default one. It need not be there.
+  std::string device = {};  // whose code is saved; empty: the default one
   // index.html of an export for browsers; empty: a page that runs the model on made-up inputs.
   std::string page = {};
 };

@@ -1,0 +1,75 @@
+// Writes a residual network twice, for browsers and as ONNX, to be timed in one browser:
+//   build/release/bench/webgpu_export FOLDER
+//   node extra/webgpu/compare.mjs FOLDER/page FOLDER/model.onnx .../onnxruntime-web/dist
+#include <sys/stat.h>
+
+#include <array>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tiny/onnx.h"
+#include "tiny/tiny.h"
+
+namespace {
+
+using namespace tiny;
+
+// Two convolutions beside a way around them, which has one where their shape differs.
+class Block {
+ public:
+  Block(int64_t in, int64_t out, int64_t stride)
+      : first_(in, out, 3, {.stride = stride, .padding = 1}),
+        second_(out, out, 3, {.padding = 1}),
+        norm_(out),
+        last_norm_(out) {
+    if (in != out)
+      around_ = std::make_shared<nn::Conv2d>(in, out, 1, ConvOptions{.stride = stride});
+  }
+  Tensor operator()(const Tensor& x) {
+    const Tensor y = last_norm_(second_(norm_(first_(x)).relu()));
+    return (y + (around_ ? (*around_)(x) : x)).relu();
+  }
+
+ private:
+  nn::Conv2d first_, second_;
+  nn::BatchNorm2d norm_, last_norm_;
+  std::shared_ptr<nn::Conv2d> around_;
+};
+
+void write(const std::string& folder) {
+  manual_seed(1);
+  const NoGrad no_grad;
+  nn::Conv2d stem(3, 32, 3, {.padding = 1});
+  nn::BatchNorm2d norm(32);
+  std::vector<Block> blocks;
+  constexpr std::array<int64_t, 3> kBlocks[] = {{32, 32, 1},  {32, 64, 2},   {64, 64, 1},
+                                                {64, 128, 2}, {128, 128, 1}, {128, 256, 2}};
+  for (const auto& [in, out, stride] : kBlocks) blocks.emplace_back(in, out, stride);
+  nn::Linear head(256, 10);
+  Jit step([&](const Tensor& x) {
+    Tensor y = norm(stem(x)).relu();
+    for (Block& block : blocks) y = block(y);
+    return head(y.mean({2, 3})).softmax(1);
+  });
+  step(Tensor::zeros({1, 3, 32, 32}));
+  mkdir(folder.c_str(), 0777);
+  export_webgpu(step, folder + "/page", {.inputs = {"x"}, .outputs = {"y"}});
+  onnx::export_onnx(step, folder + "/model.onnx", {.inputs = {"x"}, .outputs = {"y"}});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "webgpu_export FOLDER\n";
+    return 2;
+  }
+  try {
+    write(argv[1]);
+  } catch (const std::exception& e) {
+    std::cerr << "webgpu_export: " << e.what() << '\n';
+    return 1;
+  }
+}
