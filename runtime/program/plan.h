@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/target/source.h"
+#include "codegen/target/target.h"
 #include "tiny/program/program.h"
 
 namespace tiny {
