@@ -15,6 +15,9 @@ namespace tiny {
 void make_folder(const std::string& path) {
   check(mkdir(path.c_str(), 0777) == 0 || errno == EEXIST, "save_program: cannot make the folder ",
         path, ": ", std::strerror(errno));
+  struct stat found {};
+  check(stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode), "save_program: ", path,
+        " is there, and is no folder");
 }
 
 void write_file(const std::string& path, std::string_view bytes) {

@@ -204,6 +204,10 @@ TEST_CASE("programs that cannot be saved say why") {
     });
   };
   const Tensor x = Tensor::zeros({4});
+  std::ofstream(folder.file("model")) << "a file";
+  CHECK(saved([](const Tensor& t) { return t + 1; }, x, "CPU") ==
+        "save_program: " + folder.file("model") + " is there, and is no folder");
+  std::remove(folder.file("model").c_str());
   CHECK(saved([](const Tensor& t) { return t + Tensor::rand({4}); }, x, "CPU") ==
         "save_program: the function takes random numbers, which another program has not");
   CHECK(saved([](const Tensor& t) { return t.to(kF64).exp(); }, x, "WEBGPU")
