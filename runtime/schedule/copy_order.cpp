@@ -94,6 +94,33 @@ class Gatherer {
 
 }  // namespace
 
+std::vector<int> shortest_paths_first(const std::vector<Job>& jobs, const std::vector<int>& order) {
+  std::vector<int> level(jobs.size()), last, out;
+  std::vector<char> is_last(jobs.size(), 1), done(jobs.size());
+  for (int j : order)
+    for (int b : jobs[j].before) {
+      level[j] = std::max(level[j], level[b] + 1);
+      is_last[b] = 0;
+    }
+  for (int j : order)
+    if (is_last[j]) last.push_back(j);
+  std::stable_sort(last.begin(), last.end(), [&](int a, int b) { return level[a] < level[b]; });
+  for (int end : last) {
+    std::vector<int> stack{end};
+    while (!stack.empty()) {
+      const int j = stack.back();
+      const size_t waiting = stack.size();
+      for (auto b = jobs[j].before.rbegin(); !done[j] && b != jobs[j].before.rend(); ++b)
+        if (!done[*b]) stack.push_back(*b);
+      if (stack.size() != waiting) continue;
+      stack.pop_back();
+      if (!done[j]) out.push_back(j);
+      done[j] = 1;
+    }
+  }
+  return out;
+}
+
 std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order) {
   const bool copies =
       std::any_of(order.begin(), order.end(), [&](const Turn& t) { return jobs[t.job].is_copy; });

@@ -12,4 +12,9 @@ namespace tiny {
 // that is computed again keeps its place before those that followed it.
 std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order);
 
+// Another order of the same jobs: those that no other waits for one after the other, at the end of
+// the shortest paths first, each behind what it waits for. So the update of a weight follows its
+// gradient, and the backward does not keep those of all layers.
+std::vector<int> shortest_paths_first(const std::vector<Job>& jobs, const std::vector<int>& order);
+
 }  // namespace tiny

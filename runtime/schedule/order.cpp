@@ -188,7 +188,15 @@ class Orderer {
     }
     const std::vector<int> order = order_for_memory(jobs, values);
     for (const int j : order) jobs[j].device = device_of(groups_[j], jobs);
-    order_ = gather_copies(jobs, recompute_for_memory(jobs, values, order, kLowPeak, kShareAgain));
+    const auto turns_of = [&](const std::vector<int>& jobs_in_order) {
+      return gather_copies(
+          jobs, recompute_for_memory(jobs, values, jobs_in_order, kLowPeak, kShareAgain));
+    };
+    order_ = turns_of(order);
+    if (std::none_of(jobs.begin(), jobs.end(), [](const Job& j) { return j.is_copy; })) return;
+    std::vector<Turn> other = turns_of(shortest_paths_first(jobs, order));
+    const auto peak = [&](const auto& turns) { return peak_of_order(jobs, values, turns); };
+    if (peak(other) < peak(order_)) order_ = std::move(other);
   }
 
   // Of the first of its inputs that has one; those of the jobs before it are known.
