@@ -100,7 +100,8 @@ namespace {
 // What is read from memory by views and casts, read once `before` is there.
 Node read_after(Node x, Node before) {
   const bool is_view = is_movement(x->op) || is_elementwise(x->op) || x->op == Op::Contiguous;
-  if (is_view && x->num_src == 1) return with_sources(x, std::vector{read_after(x->src(0), before)});
+  if (is_view && x->num_src == 1)
+    return with_sources(x, std::vector{read_after(x->src(0), before)});
   return build::after(x, before);
 }
 
@@ -111,9 +112,8 @@ int64_t bytes_of(Node n) { return numel(n->shape()) * static_cast<int64_t>(n->dt
 Parts WeightGatherer::gather(const std::vector<Node>& views, const std::vector<const Parts*>& parts,
                              const Pieces& with, std::span<const int> devices) {
   // Below what repeats elements, and a cast to fewer bytes.
-  const auto least = std::min_element(views.begin(), views.end(), [](Node a, Node b) {
-    return bytes_of(a) < bytes_of(b);
-  });
+  const auto least = std::min_element(views.begin(), views.end(),
+                                      [](Node a, Node b) { return bytes_of(a) < bytes_of(b); });
   Parts cut = *parts[static_cast<size_t>(least - views.begin())];
   if (before_.size() == devices.size())
     for (size_t i = 0; i < devices.size(); ++i)

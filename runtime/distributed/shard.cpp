@@ -395,9 +395,7 @@ class SpmdPartitioner {
           " has a Variable for a length, which tensors on several devices cannot have");
     const bool is_given = n->op == Op::Shard || n->op == Op::Multi;
     const std::vector<Parts> in = is_given ? std::vector<Parts>() : operands(n);
-    Parts p = n->op == Op::Shard   ? shard(n)
-              : n->op == Op::Multi ? multi(n)
-                                   : distributed(n, in);
+    Parts p = n->op == Op::Shard ? shard(n) : n->op == Op::Multi ? multi(n) : distributed(n, in);
     p.gathered_for_use = is_given ? n->ints().size() > 2 : is_view_of_weight(n, in);
     const auto devices = devices_of(n);
     for (size_t i = 0; i < devices.size(); ++i) p.pieces[i] = placed(p.pieces[i], devices[i]);
@@ -459,8 +457,8 @@ class SpmdPartitioner {
 
   static bool is_view_of_weight(Node n, const std::vector<Parts>& in) {
     const bool is_view = n->op == Op::Assign || n->op == Op::After ||
-                         (n->num_src == 1 && (is_movement(n->op) || is_elementwise(n->op) ||
-                                              n->op == Op::Contiguous));
+                         (n->num_src == 1 &&
+                          (is_movement(n->op) || is_elementwise(n->op) || n->op == Op::Contiguous));
     return is_view && in[0].gathered_for_use && in[0].layout.axis >= 0;
   }
 

@@ -26,8 +26,10 @@ void fully_shard(const std::vector<Tensor*>& tensors, const std::vector<std::str
     const bool is_cut = devices.size() > 1 && t->rank() > 0 && t->numel() >= options.least;
     const bool wanted = t->requires_grad();
     const int axis = is_cut ? axis_to_cut(*t, static_cast<int64_t>(devices.size())) : -1;
-    *t = is_cut ? Tensor(build::shard(t->detach().node(), whole.node()->device, axis, true))
-                : whole;
+    if (is_cut)  // the part of its own device is memory of its own too
+      *t = Tensor(build::shard(t->detach().node(), whole.node()->device, axis, true)).contiguous();
+    else
+      *t = whole;
     t->realize();
     if (wanted) t->requires_grad_();
   }

@@ -282,7 +282,8 @@ Tensor Tensor::shard(const std::vector<std::string>& devices, std::optional<int6
 
 Tensor& Tensor::shard_(const std::vector<std::string>& devices, std::optional<int64_t> axis) & {
   const bool wanted = static_cast<bool>(slot_);
-  *this = detach().shard(devices, axis).realize();
+  // The part of the tensor's own device is memory of its own too, and the whole is freed.
+  *this = detach().shard(devices, axis).contiguous().realize();
   return wanted ? requires_grad_() : *this;
 }
 

@@ -30,8 +30,8 @@ Tensor stored_zeros(const Tensor& like) {
   std::vector<Tensor> kept;  // each part where it belongs, and nowhere the whole
   std::vector<Node> pieces;
   for (size_t i = 0; i < n->num_src; ++i) {
-    kept.push_back(zeros_at(n->src(static_cast<int>(i))->shape(),
-                            device_name(device_members(n->device)[i])));
+    kept.push_back(
+        zeros_at(n->src(static_cast<int>(i))->shape(), device_name(device_members(n->device)[i])));
     pieces.push_back(kept.back().node());
   }
   return Tensor(build::multi(pieces, n->device, static_cast<int>(n->ints()[1])));
