@@ -26,8 +26,10 @@
 #include "test/unit/child.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
+#include "tiny/nn/fully_shard.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
+#include "tiny/run/devices.h"
 #include "tiny/run/jit.h"
 #include "tiny/tensor/random.h"
 #include "tiny/train/optim.h"
@@ -192,6 +194,32 @@ TEST_CASE("worker of ranks: trains with statistics of each half") {
       "", 4, [](int64_t) {}, true);
 }
 
+// Over the ranks, or as many devices of one process as SHARDS says.
+TEST_CASE("worker of ranks: trains fully sharded") {
+  if (!is_child()) return;
+  const nn::Training training;
+  const char* const shards = std::getenv("SHARDS");
+  const auto devices = shards ? devices_from("CPU", std::atoi(shards)) : rank_devices();
+  manual_seed(5);
+  nn::Sequential network(nn::Linear(32, 128), &Tensor::relu, nn::Linear(128, 128), &Tensor::relu,
+                         nn::Linear(128, 128), &Tensor::relu, nn::Linear(128, 8));
+  fully_shard(network, devices, {.least = 512});
+  AdamW optimizer(network.tensors(), 1e-2);
+  Jit step([&](const Tensor& x, const Tensor& label) {
+    Tensor loss = cross_entropy(network(x), label);
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  for (int i = 0; i < 6; ++i) {
+    const Tensor x = numbers({8, 32}, 1 + 0.2f * static_cast<float>(i)).shard(devices, 0);
+    const Tensor label = mod(Tensor::arange(8) * 3, 8).realize().shard(devices, 0);
+    char text[64];
+    std::snprintf(text, sizeof text, "%d %.9g", i, step(x, label).item<float>());
+    tell(text);
+  }
+}
+
 TEST_CASE("worker of ranks: the last one dies") {
   if (!is_child()) return;
   try {
@@ -298,7 +326,18 @@ TEST_CASE("several processes train as one does") {
     }
 }
 
-// What is measured, and what is known, is the same on all: also where one alone has lost its cache.
+TEST_CASE("several processes train fully sharded, to the bits of as many devices of one process") {
+  const char* const worker = "worker of ranks: trains fully sharded";
+  for (const int count : {2, 4}) {
+    const Ended one = run_ranks(1, worker, cat("SHARDS=", count))[0];
+    CHECK(has(one.said, "\n5 "));
+    for (const Ended& e : run_ranks(count, worker, "")) {
+      CHECK(e.status == 0);
+      CHECK(e.said == one.said);
+    }
+  }
+}
+
 TEST_CASE("several processes with statistics of their own train as one with groups does") {
   const char* const worker = "worker of ranks: trains with statistics of each half";
   const auto one = run_ranks(1, worker, "");
@@ -309,6 +348,7 @@ TEST_CASE("several processes with statistics of their own train as one with grou
   }
 }
 
+// What is measured, and what is known, is the same on all: also where one alone has lost its cache.
 TEST_CASE("several processes agree on the fastest ways of their collectives") {
   const std::string folder = file_of("ways");
   const std::string settings = "COLLECTIVE_BEAM=2 CACHE_DIR='" + folder + "@'";
