@@ -7,7 +7,6 @@
 #include "tiny/data/datasets.h"
 #include "tiny/data/loader.h"
 #include "tiny/data/token_file.h"
-#include "tiny/nn/fully_shard.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
 #include "tiny/nn/lora.h"

@@ -70,7 +70,7 @@ inline Llama::Llama(const LlamaSizes& s, const std::vector<std::string>& devices
   place_ = Tensor::from(std::vector<int64_t>{0}).shard(devices).realize();
 }
 
-// x (heads, head), each pair of halves turned by the angle of the position.
+// x (heads, head), both halves of each turned by the angle of the position.
 inline Tensor Llama::rotated(const Tensor& x) const {
   const Tensor angle = angles_.index_select(0, place_);
   const Tensor cos = angle.cos(), sin = angle.sin();

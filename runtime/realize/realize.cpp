@@ -10,7 +10,7 @@
 #include "codegen/kernel/facts.h"
 #include "runtime/analysis/after.h"
 #include "runtime/distributed/rank_watch.h"
-#include "runtime/distributed/shard.h"
+#include "runtime/partition/shard.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/kernels/kernel.h"
 #include "runtime/launch/capture.h"

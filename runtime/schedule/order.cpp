@@ -108,7 +108,7 @@ struct InputUse {
 };
 
 // Whether what copies send waits for more than its own values: as weights do that are gathered for
-// their use, so that memory is saved (runtime/distributed/parts.h).
+// their use, so that memory is saved (runtime/partition/parts.h).
 bool gathers_weights(const std::vector<Group>& groups) {
   NodeMap<char> waits;
   for (const Group& g : groups)

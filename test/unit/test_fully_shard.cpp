@@ -1,5 +1,4 @@
-#include "tiny/nn/fully_shard.h"
-
+// fully_shard (tiny/nn/layers.h): training with everything cut over devices.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/distributed/shard.h"
+#include "runtime/partition/shard.h"
 #include "runtime/schedule/schedule.h"
 #include "test/error_of.h"
 #include "test/temporary_folder.h"
 #include "tiny/base/env.h"
 #include "tiny/nn/functional.h"
+#include "tiny/nn/layers.h"
 #include "tiny/run/devices.h"
 #include "tiny/run/jit.h"
 #include "tiny/run/memory.h"

@@ -19,7 +19,7 @@
 #include "test/unit/child.h"
 #include "tiny/base/env.h"
 #include "tiny/base/file.h"
-#include "tiny/nn/fully_shard.h"
+#include "tiny/nn/layers.h"
 #include "tiny/run/ranks.h"
 #include "tiny/tensor/random.h"
 #include "tiny/train/optim.h"
@@ -189,7 +189,7 @@ TEST_CASE("a run of which a process is killed at any moment ends as one that was
       CHECK(losses[step] == loss);
       known += step == "39";
     }
-    CHECK(known == 1);
+    CHECK(known >= 1);  // twice where it was killed before that step was saved
   };
   constexpr int kRanks = 4;
   int64_t length = 0;

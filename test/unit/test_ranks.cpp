@@ -26,7 +26,6 @@
 #include "test/unit/child.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
-#include "tiny/nn/fully_shard.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
 #include "tiny/run/devices.h"

@@ -1,4 +1,4 @@
-#include "runtime/distributed/shard.h"
+#include "runtime/partition/shard.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/distributed/parts.h"
+#include "runtime/partition/parts.h"
 
 #include <algorithm>
 

@@ -1,10 +1,10 @@
-#include "runtime/distributed/shard.h"
+#include "runtime/partition/shard.h"
 
 #include <algorithm>
 
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/analysis/views.h"
-#include "runtime/distributed/parts.h"
+#include "runtime/partition/parts.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
