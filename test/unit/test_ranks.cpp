@@ -14,9 +14,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -327,7 +329,7 @@ TEST_CASE("several processes train as one does") {
 
 TEST_CASE("several processes train fully sharded, to the bits of as many devices of one process") {
   const char* const worker = "worker of ranks: trains fully sharded";
-  for (const int count : {2, 4}) {
+  for (const int count : {2, 4, 8}) {
     const Ended one = run_ranks(1, worker, cat("SHARDS=", count))[0];
     CHECK(has(one.said, "\n5 "));
     for (const Ended& e : run_ranks(count, worker, "")) {
@@ -405,6 +407,38 @@ TEST_CASE("strangers at the port of ranks neither end a run nor hold it up") {
   for (const Ended& e : {first, second}) {
     CHECK(e.status == 0);
     CHECK(e.said == one[0].said);
+  }
+}
+
+TEST_CASE("ten thousand foreign and damaged greetings end no run") {
+  const int port = next_port();
+  std::vector<Ended> out(2);
+  std::vector<std::thread> threads;
+  const auto begin = [&](int r) {
+    threads.emplace_back([&, r] {
+      out[static_cast<size_t>(r)] = run_rank(r, 2, port, "worker of ranks: tells its number", "");
+    });
+  };
+  begin(0);
+  std::mt19937 random(23);
+  std::vector<Stranger> silent;  // keep their connections
+  for (int i = 0; i < 10000; ++i) {
+    // Up to twice a claim: random bytes, or a plausible rank and count before them.
+    std::string text(random() % 160, 0);
+    for (char& c : text) c = static_cast<char>(random());
+    if (i % 3 == 0 && text.size() >= 44) {
+      const int32_t claim[] = {1, 2, port};
+      std::memcpy(text.data() + 32, claim, sizeof claim);
+    }
+    Stranger one(port + 1);
+    one.says(text);
+    if (i % 100 == 0) silent.push_back(std::move(one));
+  }
+  begin(1);
+  for (std::thread& t : threads) t.join();
+  for (int r = 0; r < 2; ++r) {
+    CHECK(out[static_cast<size_t>(r)].status == 0);
+    CHECK(out[static_cast<size_t>(r)].said == cat("rank ", r, " of 2\nheard ", 1 - r, "\n"));
   }
 }
 
