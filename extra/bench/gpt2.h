@@ -1,5 +1,5 @@
-// GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with 124
-// million parameters as a graph, for benchmarks of scheduling and memory. Nothing is trained.
+// GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) as a graph,
+// with 124 million parameters or of other sizes, for benchmarks.
 #pragma once
 #include <deque>
 #include <vector>
@@ -9,39 +9,54 @@
 
 namespace tiny::bench {
 
+struct Gpt2Sizes {
+  int64_t vocabulary = 50257, positions = 1024, width = 768, heads = 12, layers = 12;
+};
+
 class Gpt2 {
  public:
-  static constexpr int64_t kVocabulary = 50257, kPositions = 1024, kWidth = 768, kHeads = 12;
-  static constexpr int kLayers = 12;
-
-  Gpt2() : blocks_(kLayers) {}
-  // Tokens (N, T), i64 or i32, T up to kPositions, to scores (N, T, kVocabulary).
+  explicit Gpt2(const Gpt2Sizes& sizes = {});
+  // Tokens (N, T), i64 or i32, T up to `positions`, to scores (N, T, vocabulary).
   Tensor operator()(const Tensor& tokens);
   // All of them, computed: weights share memory with nothing else.
   std::vector<Tensor*> parameters();
 
  private:
   struct Block {
-    nn::LayerNorm before_attention{kWidth}, before_mlp{kWidth};
-    nn::Linear qkv{kWidth, 3 * kWidth}, out{kWidth, kWidth};
-    nn::Linear up{kWidth, 4 * kWidth}, down{4 * kWidth, kWidth};
+    explicit Block(const Gpt2Sizes& s)
+        : before_attention(s.width),
+          before_mlp(s.width),
+          qkv(s.width, 3 * s.width),
+          out(s.width, s.width),
+          up(s.width, 4 * s.width),
+          down(4 * s.width, s.width),
+          head_count(s.heads) {}
     Tensor operator()(const Tensor& x);
+
+    nn::LayerNorm before_attention, before_mlp;
+    nn::Linear qkv, out, up, down;
+    int64_t head_count;
   };
 
-  nn::Embedding words_{kVocabulary, kWidth}, places_{kPositions, kWidth};
+  nn::Embedding words_, places_;
   std::deque<Block> blocks_;
-  nn::LayerNorm last_{kWidth};
+  nn::LayerNorm last_;
 };
 
+inline Gpt2::Gpt2(const Gpt2Sizes& s)
+    : words_(s.vocabulary, s.width), places_(s.positions, s.width), last_(s.width) {
+  for (int64_t i = 0; i < s.layers; ++i) blocks_.emplace_back(s);
+}
+
 inline Tensor Gpt2::Block::operator()(const Tensor& x) {
-  const int64_t count = x.size(0), length = x.size(1);
-  const std::vector<Tensor> parts = qkv(before_attention(x)).split(kWidth, 2);
+  const int64_t count = x.size(0), length = x.size(1), width = x.size(2);
+  const std::vector<Tensor> parts = qkv(before_attention(x)).split(width, 2);
   const auto heads = [&](const Tensor& t) {
-    return t.reshape({count, length, kHeads, kWidth / kHeads}).transpose(1, 2);
+    return t.reshape({count, length, head_count, width / head_count}).transpose(1, 2);
   };
   const Tensor seen = scaled_dot_product_attention(heads(parts[0]), heads(parts[1]),
                                                    heads(parts[2]), {.is_causal = true});
-  const Tensor y = x + out(seen.transpose(1, 2).reshape({count, length, kWidth}));
+  const Tensor y = x + out(seen.transpose(1, 2).reshape({count, length, width}));
   return y + down(up(before_mlp(y)).gelu());
 }
 

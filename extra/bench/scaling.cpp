@@ -1,11 +1,15 @@
-// Data-parallel training on 1, 2, 4 ... devices: steps per second of the MNIST example's network
-// (f32), of the CIFAR-10 example's and of ResNet-50 (bf16), with as many samples for each device
-// (weak scaling) and with as many in all (strong scaling), and what a model of the measured figures
-// says of more GPUs. Tensor parallel: two layers that are cut over the devices.
+// Training and generation on 1, 2, 4 ... devices. Data parallel: the MNIST example's network (f32),
+// the CIFAR-10 example's, ResNet-50 and GPT-2 (bf16), with as many samples for each device (weak
+// scaling) and with as many in all (strong scaling), and what a model of the measured figures says
+// of more GPUs. GPT-2 also with everything cut over the devices (fully_shard). Tensor parallel: two
+// layers, and a decoder of Llama 3's form that generates token after token.
 //
-//   scaling [--device CUDA] [--counts 1,2,4] [--svg FILE] [--append FILE] [--filter NAME]
+//   scaling [--device CUDA] [--counts 1,2,4] [--filter NAME,NAME] [--size full|small]
+//           [--batch N] [--length N] [--layers N] [--svg FILE] [--append FILE]
 //
-// One JSON line per row. With --svg: speed over devices, as a chart.
+// One JSON line per row: milliseconds of a step, samples (and tokens) per second, the speed over
+// one device, and the bytes that each device holds while steps are replayed, beside those of one
+// device. With --svg: speed over devices, as a chart.
 #include <algorithm>
 #include <cxxopts.hpp>
 #include <fstream>
@@ -16,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "extra/bench/gpt2.h"
+#include "extra/bench/llama.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"
 #include "extra/bench/replays.h"
@@ -29,10 +35,18 @@ namespace {
 using Devices = std::vector<std::string>;
 using Step = std::function<Tensor()>;
 
-// A training step on random values, and the bytes of its largest sum over the devices.
+// Sizes of models of language, and what the program was given for them.
+struct Sizes {
+  bench::Gpt2Sizes gpt2;
+  bench::LlamaSizes llama;
+  int64_t batch = 0;  // 0: that of the task
+};
+
+// A step on random values, and the bytes of its largest sum over the devices.
 struct TrainingStep {
   Step step;
   int64_t summed_bytes;
+  int64_t tokens = 0;  // of a sample
 };
 
 struct Task {
@@ -40,7 +54,9 @@ struct Task {
   int64_t batch;
   bool for_each_device;  // the batch
   int norms;  // batch norms, each of which adds up three times where it takes all of the batch
-  std::function<TrainingStep(int64_t batch, const Devices&, int64_t groups)> prepare;
+  std::function<TrainingStep(int64_t batch, const Devices&, int64_t groups)> prepare = {};
+  std::function<TrainingStep(int64_t batch, const Devices&, const Sizes&)> of_sizes = {};
+  bool is_trained = true;  // data parallel or fully sharded
 };
 
 int64_t bytes_of(const std::vector<Tensor*>& parameters) {
@@ -127,24 +143,79 @@ TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices, int64_t
   return {step, batch * kWidth * static_cast<int64_t>(kBF16.size())};
 }
 
+// GPT-2 trained with AdamW in bf16 from f32 weights, which each device has, or a part of each.
+TrainingStep gpt2_step(int64_t batch, const Devices& devices, const Sizes& sizes, bool is_cut) {
+  const bench::Gpt2Sizes& s = sizes.gpt2;
+  const auto model = std::make_shared<bench::Gpt2>(s);
+  const std::vector<Tensor*> parameters = model->parameters();
+  if (is_cut) fully_shard(parameters, devices);
+  for (Tensor* t : parameters) {
+    if (!is_cut) t->shard_(devices);
+    t->requires_grad_();
+  }
+  const auto optimizer =
+      std::make_shared<AdamW>(parameters, 3e-4, AdamOptions{.beta2 = 0.95, .weight_decay = 0.1});
+  const auto tokens = [&](const Shape& shape) {
+    return Tensor::randint(0, s.vocabulary, shape).to(kI32).realize().shard(devices, 0).realize();
+  };
+  const Tensor x = tokens({batch, s.positions}), y = tokens({batch * s.positions});
+  const auto step = [=] {
+    Tensor loss;
+    {
+      const Autocast half(kBF16);
+      loss = cross_entropy((*model)(x).flatten(0, 1), y);
+    }
+    loss.backward();
+    optimizer->step({&loss});
+    return loss;
+  };
+  return {step, bytes_of(parameters), s.positions};
+}
+
+TrainingStep llama_step(int64_t, const Devices& devices, const Sizes& sizes) {
+  const auto model = std::make_shared<bench::Llama>(sizes.llama, devices);
+  return {[model] { return model->step(); }, sizes.llama.width * static_cast<int64_t>(kBF16.size()),
+          1};
+}
+
 const std::vector<Task>& tasks() {
-  static const std::vector<Task> all{{"mnist_weak", 512, true, 2, mnist_step},
-                                     {"mnist_strong", 2048, false, 2, mnist_step},
-                                     {"cifar_weak", 1024, true, 6, cifar_step},
-                                     {"cifar_strong", 2048, false, 6, cifar_step},
-                                     {"resnet50_weak", 256, true, 53, resnet50_step},
-                                     {"tensor_parallel", 4096, false, 0, tensor_parallel_step}};
+  const auto gpt2 = [](bool is_cut) {
+    return [is_cut](int64_t batch, const Devices& devices, const Sizes& sizes) {
+      return gpt2_step(batch, devices, sizes, is_cut);
+    };
+  };
+  static const std::vector<Task> all{
+      {"mnist_weak", 512, true, 2, mnist_step},
+      {"mnist_strong", 2048, false, 2, mnist_step},
+      {"cifar_weak", 1024, true, 6, cifar_step},
+      {"cifar_strong", 2048, false, 6, cifar_step},
+      {"resnet50_weak", 256, true, 53, resnet50_step},
+      {"gpt2_data_weak", 16, true, 0, {}, gpt2(false)},
+      {"gpt2_sharded_weak", 16, true, 0, {}, gpt2(true)},
+      {"gpt2_data_strong", 16, false, 0, {}, gpt2(false)},
+      {"gpt2_sharded_strong", 16, false, 0, {}, gpt2(true)},
+      {"tensor_parallel", 4096, false, 0, tensor_parallel_step, {}, false},
+      {"llama_decode", 1, false, 0, {}, llama_step, false}};
   return all;
 }
 
-// Seconds of a step, of which some are replayed one after the other.
-double time_step(const Step& once, const Devices& devices) {
+struct StepCost {
+  double seconds = 0;
+  int64_t bytes = 0;  // most that one of the devices holds between two replays
+};
+
+// A step, of which some are replayed one after the other.
+StepCost cost_of(const Step& once, const Devices& devices) {
   const nn::Training mode;
   Jit step(once);
   for (int i = 0; i < 4; ++i) step();
   const double estimate = bench::time_replays(1, 1, devices, [&] { step(); });
   const int replays = std::clamp(static_cast<int>(0.3 / estimate), 3, 200);
-  return bench::time_replays(3, replays, devices, [&] { step(); });
+  StepCost cost{bench::time_replays(3, replays, devices, [&] { step(); })};
+  for (const DeviceMemory& m : memory_report(0).devices)
+    for (const std::string& d : devices)
+      if (canonical_device(d) == m.device) cost.bytes = std::max(cost.bytes, m.live_bytes);
+  return cost;
 }
 
 // What is assumed of two hosts of six GPUs each, beside what was measured on one.
@@ -168,19 +239,49 @@ double modelled_step_of_two(double step_of_host, double bytes, int sums) {
 }
 
 struct Options {
-  std::string device, svg, append, filter, statistics;
+  std::string device, svg, append, statistics;
+  std::vector<std::string> filters;
   std::vector<int> counts;
+  Sizes sizes;
 };
 
+std::vector<std::string> listed(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, ',');) out.push_back(part);
+  return out;
+}
+
+// Of models of language: `size` and what was given beside it.
+Sizes read_sizes(const std::string& size, int64_t batch, int64_t length, int64_t layers) {
+  check(size == "full" || size == "small", "--size: full or small, not ", size);
+  Sizes s;
+  if (size == "small") {
+    s.gpt2 = {.vocabulary = 512, .positions = 32, .width = 128, .heads = 4, .layers = 4};
+    s.llama = {.layers = 2, .width = 128, .heads = 8, .kv_heads = 4, .hidden = 256, .words = 500};
+    s.llama.positions = 64;
+    s.batch = 4;
+  }
+  if (batch) s.batch = batch;
+  if (length) s.gpt2.positions = s.llama.positions = length;
+  if (layers) s.gpt2.layers = s.llama.layers = layers;
+  return s;
+}
+
 Options read_options(int argc, char** argv) {
-  cxxopts::Options options("scaling", "Data-parallel training on several devices.");
+  cxxopts::Options options("scaling", "Training and generation on several devices.");
   const auto text = [](const char* standard) {
     return cxxopts::value<std::string>()->default_value(standard);
   };
   auto add = options.add_options();
   add("device", "the first one", text(""), "NAME");
   add("counts", "of devices, one first", text("1,2,4"), "N,N");
-  add("filter", "part of a row's name", text(""), "TEXT");
+  add("filter", "parts of rows' names", text(""), "TEXT,TEXT");
+  add("size", "of the models of language: GPT-2 124M and Llama 3 8B, or a few layers", text("full"),
+      "full|small");
+  add("batch", "of GPT-2: texts in all or for each device; 0: 16, or 4 small ones", text("0"), "N");
+  add("length", "tokens of a text and of the decoder's cache; 0: as many as usual", text("0"), "N");
+  add("layers", "of these models; 0: as many as usual", text("0"), "N");
   add("statistics",
       "of batch norm: of the samples of each device, as in PyTorch's data parallel "
       "training, or of all",
@@ -195,16 +296,73 @@ Options read_options(int argc, char** argv) {
     std::exit(0);
   }
   const Arguments given(parsed);
-  Options o{given.text("device"), given.new_file("svg"),    given.new_file("append"),
-            given.text("filter"), given.text("statistics"), {}};
+  Options o{given.text("device"),
+            given.new_file("svg"),
+            given.new_file("append"),
+            given.text("statistics"),
+            listed(given.text("filter")),
+            {},
+            {}};
+  const auto number = [&](const char* name) {
+    return parse_number<int64_t>(name, given.text(name), 0, 1 << 20);
+  };
+  o.sizes = read_sizes(given.text("size"), number("batch"), number("length"), number("layers"));
   check(o.statistics == "each" || o.statistics == "all", "--statistics: each or all, not ",
         o.statistics);
-  std::istringstream list(given.text("counts"));
-  for (std::string n; std::getline(list, n, ',');)
+  for (const std::string& n : listed(given.text("counts")))
     o.counts.push_back(parse_number<int>("counts", n, 1, 64));
   check(!o.counts.empty() && o.counts[0] == 1, "--counts: begins with 1, what others compare with");
   return o;
 }
+
+// One row's figures on so many devices; those on one are what later ones compare with.
+class Row {
+ public:
+  Row(const Task& task, const Options& options) : task_(task), options_(options) {}
+
+  // A JSON line without its machine and its end.
+  std::string measure(int count) {
+    const Devices devices = devices_from(options_.device, count);
+    const int64_t own = task_.of_sizes && options_.sizes.batch && task_.is_trained
+                            ? options_.sizes.batch
+                            : task_.batch;
+    const int64_t batch = own * (task_.for_each_device ? count : 1);
+    const bool each = options_.statistics == "each";
+    clear_caches();
+    const TrainingStep step = task_.of_sizes ? task_.of_sizes(batch, devices, options_.sizes)
+                                             : task_.prepare(batch, devices, each ? count : 1);
+    const StepCost cost = cost_of(step.step, devices);
+    const double sum = count > 1 ? bench::time_all_reduce(devices, step.summed_bytes).each : 0;
+    const double per_second = static_cast<double>(batch) / cost.seconds;
+    if (count == 1) alone_ = {cost.seconds / static_cast<double>(batch), cost.bytes};
+    speed = alone_.seconds * per_second;
+    std::string text = cat(", \"name\": \"scaling_", task_.name, "\", \"devices\": ", count,
+                           ", \"batch\": ", batch, ", \"step_ms\": ", cost.seconds * 1e3,
+                           ", \"samples_per_s\": ", per_second, ", \"speed\": ", speed,
+                           ", \"summed_bytes\": ", step.summed_bytes, ", \"sum_us\": ", sum * 1e6,
+                           ", \"device_bytes\": ", cost.bytes, ", \"memory_of_one\": ",
+                           static_cast<double>(cost.bytes) / static_cast<double>(alone_.bytes));
+    if (step.tokens)
+      text += cat(", \"tokens_per_s\": ", per_second * static_cast<double>(step.tokens));
+    if (task_.norms) text += cat(", \"statistics\": \"", options_.statistics, '"');
+    if (task_.for_each_device && count > 1) {
+      const double one = alone_.seconds * static_cast<double>(own);
+      const int sums = 2 + (each ? 0 : 3 * task_.norms);  // the count of labels, the gradients
+      const double six = modelled_step(one, cost.seconds, sum, count, kGpusOfHost);
+      const double twelve = modelled_step_of_two(six, static_cast<double>(step.summed_bytes), sums);
+      text += cat(", \"modelled_ms_6\": ", six * 1e3, ", \"modelled_ms_2x6\": ", twelve * 1e3,
+                  ", \"modelled_speed_2x6_over_6\": ", 2 * six / twelve);
+    }
+    return text;
+  }
+
+  double speed = 1;  // of the last one, in devices
+
+ private:
+  const Task& task_;
+  const Options& options_;
+  StepCost alone_;  // of a sample on one device
+};
 
 void run(const Options& o) {
   std::ofstream file;
@@ -218,36 +376,18 @@ void run(const Options& o) {
   Chart chart{"training on several devices", "devices", "speed of one device", {}};
   const auto last = static_cast<double>(o.counts.back());
   chart.lines.push_back({"linear", {{1, 1}, {last, last}}});
+  const auto is_wanted = [&](const std::string& name) {
+    return o.filters.empty() ||
+           std::any_of(o.filters.begin(), o.filters.end(),
+                       [&](const std::string& f) { return name.find(f) != std::string::npos; });
+  };
   for (const Task& task : tasks()) {
-    if (std::string(task.name).find(o.filter) == std::string::npos) continue;
+    if (!is_wanted(task.name)) continue;
     ChartLine line{task.name, {}};
-    double alone = 0;  // seconds of a sample
+    Row row(task, o);
     for (const int count : o.counts) {
-      const Devices devices = devices_from(o.device, count);
-      const int64_t batch = task.batch * (task.for_each_device ? count : 1);
-      const bool each = o.statistics == "each";
-      const TrainingStep training = task.prepare(batch, devices, each ? count : 1);
-      const int64_t bytes = training.summed_bytes;
-      const double step = time_step(training.step, devices);
-      const double sum = count > 1 ? bench::time_all_reduce(devices, bytes).each : 0;
-      if (count == 1) alone = step / static_cast<double>(batch);
-      const double speed = alone / step * static_cast<double>(batch);
-      line.points.push_back({count, speed});
-      std::string text =
-          cat(bench::record(machine), ", \"name\": \"scaling_", task.name,
-              "\", \"devices\": ", count, ", \"batch\": ", batch, ", \"step_ms\": ", step * 1e3,
-              ", \"samples_per_s\": ", static_cast<double>(batch) / step, ", \"speed\": ", speed,
-              ", \"summed_bytes\": ", bytes, ", \"sum_us\": ", sum * 1e6);
-      if (task.norms) text += cat(", \"statistics\": \"", o.statistics, '"');
-      if (task.for_each_device && count > 1) {
-        const double six =
-            modelled_step(alone * static_cast<double>(task.batch), step, sum, count, kGpusOfHost);
-        const int sums = 2 + (each ? 0 : 3 * task.norms);  // the count of labels, the gradients
-        const double twelve = modelled_step_of_two(six, static_cast<double>(bytes), sums);
-        text += cat(", \"modelled_ms_6\": ", six * 1e3, ", \"modelled_ms_2x6\": ", twelve * 1e3,
-                    ", \"modelled_speed_2x6_over_6\": ", 2 * six / twelve);
-      }
-      say(text + "}");
+      say(bench::record(machine) + row.measure(count) + "}");
+      line.points.push_back({count, row.speed});
     }
     chart.lines.push_back(line);
   }

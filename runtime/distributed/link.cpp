@@ -42,10 +42,10 @@ int Link::take_socket() && { return std::exchange(socket_, -1); }
 size_t Link::moved(long result, const char* verb, short events, const std::string& what) {
   if (result > 0) return static_cast<size_t>(result);
   if (result == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
-    throw Error(cat("rank ", rank(), ": rank ", peer_, " has ended before ", what));
+    throw LinkError(cat("rank ", rank(), ": rank ", peer_, " has ended before ", what));
   if (!wait_(socket_, events, rank_patience()))
-    throw Error(cat("rank ", rank(), ": rank ", peer_, " ", verb, " nothing for ",
-                    rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT), at ", what));
+    throw LinkError(cat("rank ", rank(), ": rank ", peer_, " ", verb, " nothing for ",
+                        rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT), at ", what));
   return 0;
 }
 
@@ -61,6 +61,22 @@ void Link::read(void* data, size_t bytes, const std::string& what) {
   for (const char* end = at + bytes; at < end;)
     at += moved(::recv(socket_, at, static_cast<size_t>(end - at), MSG_DONTWAIT), "sends", POLLIN,
                 what);
+}
+
+bool Link::read_now(void* data, size_t bytes) {
+  constexpr std::chrono::milliseconds kOnItsWay{200};
+  auto* at = static_cast<char*>(data);
+  for (const char* end = at + bytes; at < end;) {
+    const ssize_t n = ::recv(socket_, at, static_cast<size_t>(end - at), MSG_DONTWAIT);
+    const bool later = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    if (n <= 0 && !(later && wait_(socket_, POLLIN, kOnItsWay))) return false;
+    at += std::max<ssize_t>(n, 0);
+  }
+  return true;
+}
+
+void Link::write_now(const std::string& data) {
+  ::send(socket_, data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace tiny

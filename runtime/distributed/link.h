@@ -5,7 +5,14 @@
 #include <functional>
 #include <string>
 
+#include "tiny/base/error.h"
+
 namespace tiny {
+
+// A peer has ended, or is silent: "rank 0: rank 1 has ended before a text".
+struct LinkError : Error {
+  using Error::Error;
+};
 
 // Until the socket can be read (POLLIN) or written (POLLOUT), or that time is over: then false.
 bool wait_for_socket(int socket, short events, std::chrono::milliseconds limit);
@@ -20,10 +27,14 @@ class Link {
   Link& operator=(const Link&) = delete;
   ~Link();
 
-  // All bytes, however long they take: Error where the peer takes or sends none for
+  // All bytes, however long they take: LinkError where the peer takes or sends none for
   // rank_patience(), or has ended. `what` they are, for the error.
   void write(const void* data, size_t bytes, const std::string& what);
   void read(void* data, size_t bytes, const std::string& what);
+
+  // The same of few bytes, which are there or will be at once; what does not go is left out.
+  bool read_now(void* data, size_t bytes);
+  void write_now(const std::string& data);
 
   int take_socket() &&;
 

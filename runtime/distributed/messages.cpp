@@ -15,9 +15,9 @@ namespace tiny {
 
 namespace {
 
-Link& link_to(int peer) {
-  static Mesh* mesh = new Mesh(first_mesh());
-  return mesh->link(peer);
+Mesh& mesh() {
+  static Mesh* all = new Mesh(first_mesh());
+  return *all;
 }
 
 // --- Messages ------------------------------------------------------------------------------------
@@ -35,27 +35,77 @@ MessageHeader header_of(uint64_t number, size_t bytes, const std::string& what) 
   return h;
 }
 
+// --- Last words ----------------------------------------------------------------------------------
+
+// A rank that gives up because another one has ended, or is silent, tells all others which, as a
+// message of this number: else they would see no more than that it ends too, and name it.
+constexpr uint64_t kLastWords = ~uint64_t{0};
+constexpr size_t kMaxLastWords = 400;
+
+// What the rank said when it gave up, where it did: among the messages from it that have come and
+// that nobody waits for any more.
+std::string last_words_of(int peer) {
+  Link& link = mesh().link(peer);
+  MessageHeader h;
+  while (link.read_now(&h, sizeof h)) {
+    if (h.number == kLastWords && h.bytes > kMaxLastWords) return "";
+    std::string text(std::min<uint64_t>(h.bytes, kMaxLastWords), 0);
+    for (uint64_t left = h.bytes; left > 0; left -= text.size()) {
+      text.resize(std::min<uint64_t>(left, text.size()));
+      if (!link.read_now(text.data(), text.size())) return "";
+    }
+    if (h.number == kLastWords) return text;
+  }
+  return "";
+}
+
+[[noreturn]] void give_up(int peer, const std::string& why) {
+  const std::string text = why.substr(0, kMaxLastWords);
+  const MessageHeader h = header_of(kLastWords, text.size(), "last words");
+  for (int i = 0; i < rank_count(); ++i)
+    if (i != rank() && i != peer)
+      mesh().link(i).write_now(std::string(reinterpret_cast<const char*>(&h), sizeof h) + text);
+  throw Error(cat("rank ", rank(), ": ", why));
+}
+
+// A part of a message to a peer or from it. `is_begun`: the peer may be in the midst of its own.
+template <class F> void exchange_with(int peer, bool is_begun, F part) {
+  try {
+    part(mesh().link(peer));
+  } catch (const LinkError& e) {
+    const std::string said = is_begun ? "" : last_words_of(peer);
+    const size_t own = cat("rank ", rank(), ": ").size();
+    give_up(peer, said.empty() ? std::string(e.what()).substr(own) : said);
+  }
+}
+
 }  // namespace
 
 void send_message(int to, const void* data, size_t bytes, const std::string& what) {
-  Link& link = link_to(to);
-  const MessageHeader h = header_of(link.sent++, bytes, what);
-  link.write(&h, sizeof h, what);
-  link.write(data, bytes, what);
+  exchange_with(to, /*is_begun=*/false, [&](Link& link) {
+    const MessageHeader h = header_of(link.sent++, bytes, what);
+    link.write(&h, sizeof h, what);
+    link.write(data, bytes, what);
+  });
 }
 
 void receive_message(int from, void* data, size_t bytes, const std::string& what) {
-  Link& link = link_to(from);
-  const MessageHeader wanted = header_of(link.received++, bytes, what);
-  MessageHeader got;
-  link.read(&got, sizeof got, what);
+  MessageHeader wanted, got;
+  exchange_with(from, /*is_begun=*/true, [&](Link& link) {
+    wanted = header_of(link.received++, bytes, what);
+    link.read(&got, sizeof got, what);
+  });
+  if (got.number == kLastWords) {
+    std::string text(std::min<uint64_t>(got.bytes, kMaxLastWords), 0);
+    if (mesh().link(from).read_now(text.data(), text.size())) give_up(from, text);
+  }
   got.what[kWhat - 1] = 0;
   check(
       got.number == wanted.number && got.bytes == bytes && std::strcmp(got.what, wanted.what) == 0,
       "rank ", rank(), " expects message ", wanted.number, ", ", wanted.what, " (", bytes,
       " bytes), and rank ", from, " sends ", got.number, ", ", got.what, " (", got.bytes,
       " bytes): the ranks do not run the same program with the same values");
-  link.read(data, bytes, what);
+  exchange_with(from, /*is_begun=*/true, [&](Link& link) { link.read(data, bytes, what); });
 }
 
 namespace {
@@ -93,9 +143,9 @@ std::vector<int> connect_ranks() {
   auto listener = rank() == 0 ? std::make_unique<Listener>(Address{master_host(), 0}) : nullptr;
   const std::string port = listener ? std::to_string(listener->port()) : "";
   const std::string at = text_of_first(all, port, "the port of a meeting");
-  Mesh mesh({master_host(), static_cast<uint16_t>(std::stoi(at))}, std::move(listener));
+  Mesh fresh({master_host(), static_cast<uint16_t>(std::stoi(at))}, std::move(listener));
   std::vector<int> out;
-  for (int i : all) out.push_back(i == rank() ? -1 : std::move(mesh.link(i)).take_socket());
+  for (int i : all) out.push_back(i == rank() ? -1 : std::move(fresh.link(i)).take_socket());
   return out;
 }
 

@@ -23,6 +23,7 @@ struct FusedKernel {
   bool alive = true;
   bool is_gemm = false;     // a product whose operands are used many times: no rows around it
   bool is_chain = false;    // of products (runtime/fusion/chain.h): rows of tiles
+  bool late = false;        // waits for what other devices send
   int64_t work = 0;         // elements that it visits
   int size = 0;             // how much there is to compile
   NodeMap<char> inner{16};  // outputs that another one needs: reached through that one

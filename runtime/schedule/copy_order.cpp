@@ -34,8 +34,9 @@ class Gatherer {
       if (jobs[t.job].is_copy && needs_[t.job] == 0) held_.push_back(t.job);
   }
 
-  // Each round takes what is ready, in order, and at its end the copies that are.
-  std::vector<Turn> run() {
+  // Each round takes what is ready, in order, up to the first that is not or (`ahead`) beyond it,
+  // and at its end the copies that are.
+  std::vector<Turn> run(bool ahead) {
     std::erase_if(left_, [&](const Turn& t) { return jobs_[t.job].is_copy; });
     side_by_side();
     while (!left_.empty() || !held_.empty()) {
@@ -46,7 +47,7 @@ class Gatherer {
         const bool again = t.again >= 0;
         const bool ready = !waits && (again ? done_[t.job] != 0 : needs_[t.job] == 0);
         if (!ready) {
-          waits |= again;
+          waits |= again || !ahead;
           later.push_back(t);
           continue;
         }
@@ -94,12 +95,79 @@ class Gatherer {
 
 }  // namespace
 
-std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order) {
+std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order,
+                                bool ahead) {
   const bool copies =
       std::any_of(order.begin(), order.end(), [&](const Turn& t) { return jobs[t.job].is_copy; });
   if (!copies) return order;
-  std::vector<Turn> out = Gatherer(jobs, order).run();
+  std::vector<Turn> out = Gatherer(jobs, order).run(ahead);
   return out.empty() ? order : out;
+}
+
+namespace {
+
+// See order_of_least_memory.
+std::vector<int> shortest_paths_first(const std::vector<Job>& jobs, const std::vector<int>& order) {
+  std::vector<int> level(jobs.size()), last, out;
+  std::vector<char> is_last(jobs.size(), 1), done(jobs.size());
+  for (int j : order)
+    for (int b : jobs[j].before) {
+      level[j] = std::max(level[j], level[b] + 1);
+      is_last[b] = 0;
+    }
+  for (int j : order)
+    if (is_last[j]) last.push_back(j);
+  std::stable_sort(last.begin(), last.end(), [&](int a, int b) { return level[a] < level[b]; });
+  for (int end : last) {
+    std::vector<int> stack{end};
+    while (!stack.empty()) {
+      const int j = stack.back();
+      const size_t waiting = stack.size();
+      for (auto b = jobs[j].before.rbegin(); !done[j] && b != jobs[j].before.rend(); ++b)
+        if (!done[*b]) stack.push_back(*b);
+      if (stack.size() != waiting) continue;
+      stack.pop_back();
+      if (!done[j]) out.push_back(j);
+      done[j] = 1;
+    }
+  }
+  return out;
+}
+
+// The highest peak of one device.
+int64_t most_on_a_device(const std::vector<Job>& jobs, const std::vector<JobValue>& values,
+                         const std::vector<Turn>& turns) {
+  std::vector<int> device(values.size());
+  for (const Job& j : jobs)
+    for (int v : j.writes) device[v] = j.device;
+  int64_t most = 0;
+  for (int d : std::set<int>(device.begin(), device.end())) {
+    std::vector<JobValue> own = values;
+    for (size_t v = 0; v < own.size(); ++v)
+      if (device[v] != d) own[v].bytes = 0;
+    most = std::max(most, peak_of_order(jobs, own, turns));
+  }
+  return most;
+}
+
+}  // namespace
+
+std::vector<Turn> order_of_least_memory(const std::vector<Job>& jobs,
+                                        const std::vector<JobValue>& values,
+                                        const std::vector<int>& order, int64_t enough,
+                                        double share) {
+  std::vector<Turn> best;
+  int64_t least = 0;
+  for (const auto& given : {order, shortest_paths_first(jobs, order)})
+    for (const bool ahead : {true, false}) {
+      auto turns =
+          gather_copies(jobs, recompute_for_memory(jobs, values, given, enough, share), ahead);
+      const int64_t most = most_on_a_device(jobs, values, turns);
+      if (!best.empty() && most >= least) continue;
+      least = most;
+      best = std::move(turns);
+    }
+  return best;
 }
 
 }  // namespace tiny

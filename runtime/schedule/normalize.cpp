@@ -13,7 +13,7 @@ namespace {
 
 // Whether copies can read it where it is: memory in its own order.
 bool is_whole_memory(Node n) {
-  while (n->op == Op::Reshape) n = n->src(0);
+  while (n->op == Op::Reshape || n->op == Op::After) n = n->src(0);
   return n->op == Op::Param || n->op == Op::Copy;
 }
 

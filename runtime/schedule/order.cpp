@@ -107,6 +107,24 @@ struct InputUse {
   int overwritten_by = -1;   // the group that does so in place
 };
 
+// Whether what copies send waits for more than its own values: as weights do that are gathered for
+// their use, so that memory is saved (runtime/partition/parts.h).
+bool gathers_weights(const std::vector<Group>& groups) {
+  NodeMap<char> waits;
+  for (const Group& g : groups)
+    for (Node n : g.outputs)
+      if (!g.after.empty()) waits[n] = 1;
+  const auto is_late = [&](Node n) { return waits.contains(n); };
+  return std::any_of(groups.begin(), groups.end(), [&](const Group& g) {
+    if (g.outputs[0]->op != Op::Copy) return false;
+    return is_late(g.outputs[0]) || std::any_of(g.inputs.begin(), g.inputs.end(), is_late);
+  });
+}
+
+// Peaks below this are no trouble; above it, a few bytes in a hundred are read and written again.
+constexpr int64_t kLowPeak = int64_t{1} << 30;
+constexpr double kShareAgain = 0.02;
+
 class Orderer {
  public:
   Orderer(std::span<const Node> roots, std::vector<Group> groups, const NodeMap<char>& scatters,
@@ -149,10 +167,6 @@ class Orderer {
                        [&](Node n) { return n->op == Op::Param && n->ints()[0] == input; });
   }
 
-  // Peaks below this are no trouble; above it, a few bytes in a hundred are read and written again.
-  static constexpr int64_t kLowPeak = int64_t{1} << 30;
-  static constexpr double kShareAgain = 0.02;
-
   // Values of the jobs are the stored nodes, by the order of groups and outputs.
   void choose_order() {
     NodeMap<int> id;
@@ -188,7 +202,10 @@ class Orderer {
     }
     const std::vector<int> order = order_for_memory(jobs, values);
     for (const int j : order) jobs[j].device = device_of(groups_[j], jobs);
-    order_ = gather_copies(jobs, recompute_for_memory(jobs, values, order, kLowPeak, kShareAgain));
+    order_ =
+        gathers_weights(groups_)
+            ? order_of_least_memory(jobs, values, order, kLowPeak, kShareAgain)
+            : gather_copies(jobs, recompute_for_memory(jobs, values, order, kLowPeak, kShareAgain));
   }
 
   // Of the first of its inputs that has one; those of the jobs before it are known.

@@ -219,7 +219,7 @@ class Steps {
               sum ? "sum" : "copy",
               out->device,
               *out->label ? out->label : "to"};
-    for (Node s : out->srcs()) step.values.push_back(value_of(base_of(s)));
+    for (Node s : out->srcs()) step.values.push_back(value_of(behind(base_of(s))));
     if (sum) step.sum_by = sum_by(out);
     out_.steps.push_back(std::move(step));
   }

@@ -45,6 +45,26 @@ TEST_CASE("copies wait for all that does not wait for them") {
   CHECK(jobs_of(gather_copies({job(0, {}, true)}, in_order(1))) == std::vector<int>{0});
 }
 
+TEST_CASE("nothing is computed early where copies are to wait for what comes before alone") {
+  const std::vector<Job> two = {job(0, {}), job(1, {0}, true), job(2, {1}),
+                                job(3, {}), job(4, {3}, true), job(5, {4, 2})};
+  CHECK(jobs_of(gather_copies(two, in_order(6), false)) == std::vector<int>{0, 1, 2, 3, 4, 5});
+}
+
+TEST_CASE("in the order of least memory an update of a weight follows its gradient") {
+  // Two gradients, each sent to another device, which sends what the update needs.
+  std::vector<Job> jobs = {job(0, {}),        job(1, {}),     job(2, {0}, true),
+                           job(3, {1}, true), job(4, {0, 2}), job(5, {1, 3})};
+  jobs[1].before = {0};
+  jobs[2].device = jobs[3].device = 1;
+  std::vector<JobValue> values(6);
+  for (int gradient : {0, 1}) values[static_cast<size_t>(gradient)].bytes = 100;
+  for (int update : {4, 5}) values[static_cast<size_t>(update)].stays = true;
+  const std::vector<int> given{0, 1, 2, 3, 4, 5};
+  CHECK(jobs_of(order_of_least_memory(jobs, values, given, 1000, 0.0)) ==
+        std::vector<int>{0, 2, 4, 1, 3, 5});
+}
+
 TEST_CASE("a job that has to run after a copy does") {
   std::vector<Job> jobs = {job(0, {}), job(1, {0}, true), job(2, {}), job(3, {})};
   CHECK(jobs_of(gather_copies(jobs, in_order(4))) == std::vector<int>{0, 2, 3, 1});

@@ -14,9 +14,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -28,6 +30,7 @@
 #include "tiny/base/error.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
+#include "tiny/run/devices.h"
 #include "tiny/run/jit.h"
 #include "tiny/tensor/random.h"
 #include "tiny/train/optim.h"
@@ -192,6 +195,32 @@ TEST_CASE("worker of ranks: trains with statistics of each half") {
       "", 4, [](int64_t) {}, true);
 }
 
+// Over the ranks, or as many devices of one process as SHARDS says.
+TEST_CASE("worker of ranks: trains fully sharded") {
+  if (!is_child()) return;
+  const nn::Training training;
+  const char* const shards = std::getenv("SHARDS");
+  const auto devices = shards ? devices_from("CPU", std::atoi(shards)) : rank_devices();
+  manual_seed(5);
+  nn::Sequential network(nn::Linear(32, 128), &Tensor::relu, nn::Linear(128, 128), &Tensor::relu,
+                         nn::Linear(128, 128), &Tensor::relu, nn::Linear(128, 8));
+  fully_shard(network, devices, {.least = 512});
+  AdamW optimizer(network.tensors(), 1e-2);
+  Jit step([&](const Tensor& x, const Tensor& label) {
+    Tensor loss = cross_entropy(network(x), label);
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  for (int i = 0; i < 6; ++i) {
+    const Tensor x = numbers({8, 32}, 1 + 0.2f * static_cast<float>(i)).shard(devices, 0);
+    const Tensor label = mod(Tensor::arange(8) * 3, 8).realize().shard(devices, 0);
+    char text[64];
+    std::snprintf(text, sizeof text, "%d %.9g", i, step(x, label).item<float>());
+    tell(text);
+  }
+}
+
 TEST_CASE("worker of ranks: the last one dies") {
   if (!is_child()) return;
   try {
@@ -298,7 +327,18 @@ TEST_CASE("several processes train as one does") {
     }
 }
 
-// What is measured, and what is known, is the same on all: also where one alone has lost its cache.
+TEST_CASE("several processes train fully sharded, to the bits of as many devices of one process") {
+  const char* const worker = "worker of ranks: trains fully sharded";
+  for (const int count : {2, 4, 8}) {
+    const Ended one = run_ranks(1, worker, cat("SHARDS=", count))[0];
+    CHECK(has(one.said, "\n5 "));
+    for (const Ended& e : run_ranks(count, worker, "")) {
+      CHECK(e.status == 0);
+      CHECK(e.said == one.said);
+    }
+  }
+}
+
 TEST_CASE("several processes with statistics of their own train as one with groups does") {
   const char* const worker = "worker of ranks: trains with statistics of each half";
   const auto one = run_ranks(1, worker, "");
@@ -309,6 +349,7 @@ TEST_CASE("several processes with statistics of their own train as one with grou
   }
 }
 
+// What is measured, and what is known, is the same on all: also where one alone has lost its cache.
 TEST_CASE("several processes agree on the fastest ways of their collectives") {
   const std::string folder = file_of("ways");
   const std::string settings = "COLLECTIVE_BEAM=2 CACHE_DIR='" + folder + "@'";
@@ -366,6 +407,38 @@ TEST_CASE("strangers at the port of ranks neither end a run nor hold it up") {
   for (const Ended& e : {first, second}) {
     CHECK(e.status == 0);
     CHECK(e.said == one[0].said);
+  }
+}
+
+TEST_CASE("ten thousand foreign and damaged greetings end no run") {
+  const int port = next_port();
+  std::vector<Ended> out(2);
+  std::vector<std::thread> threads;
+  const auto begin = [&](int r) {
+    threads.emplace_back([&, r] {
+      out[static_cast<size_t>(r)] = run_rank(r, 2, port, "worker of ranks: tells its number", "");
+    });
+  };
+  begin(0);
+  std::mt19937 random(23);
+  std::vector<Stranger> silent;  // keep their connections
+  for (int i = 0; i < 10000; ++i) {
+    // Up to twice a claim: random bytes, or a plausible rank and count before them.
+    std::string text(random() % 160, 0);
+    for (char& c : text) c = static_cast<char>(random());
+    if (i % 3 == 0 && text.size() >= 44) {
+      const int32_t claim[] = {1, 2, port};
+      std::memcpy(text.data() + 32, claim, sizeof claim);
+    }
+    Stranger one(port + 1);
+    one.says(text);
+    if (i % 100 == 0) silent.push_back(std::move(one));
+  }
+  begin(1);
+  for (std::thread& t : threads) t.join();
+  for (int r = 0; r < 2; ++r) {
+    CHECK(out[static_cast<size_t>(r)].status == 0);
+    CHECK(out[static_cast<size_t>(r)].said == cat("rank ", r, " of 2\nheard ", 1 - r, "\n"));
   }
 }
 

@@ -313,14 +313,14 @@ Node copy_to(Node x, int device) {
   return make(Op::Copy, x->dtype, {x}, int64_t{device});
 }
 
-Node shard(Node x, int group, int axis) {
-  const int64_t arg[] = {group, axis};
-  return make(Op::Shard, x->dtype, {x}, Ints(arg));
+Node shard(Node x, int group, int axis, bool gathered_for_use) {
+  const int64_t arg[] = {group, axis, 1};
+  return make(Op::Shard, x->dtype, {x}, Ints(arg).first(gathered_for_use ? 3 : 2));
 }
 
-Node multi(std::span<const Node> pieces, int group, int axis) {
-  const int64_t arg[] = {group, axis};
-  return make(Op::Multi, pieces[0]->dtype, pieces, Ints(arg));
+Node multi(std::span<const Node> pieces, int group, int axis, bool gathered_for_use) {
+  const int64_t arg[] = {group, axis, 1};
+  return make(Op::Multi, pieces[0]->dtype, pieces, Ints(arg).first(gathered_for_use ? 3 : 2));
 }
 
 Node assign(Node old, Node value) {

@@ -68,9 +68,10 @@ Node round_gradient(Node x, DType dtype);
 Node leaf(Node x);                 // a new tensor whose gradient is wanted
 Node copy_to(Node x, int device);  // of a group: to each of its members
 // On a group of devices, cut along an axis (-1: each device has all of it); and from such pieces,
-// in the order of the devices.
-Node shard(Node x, int group, int axis);
-Node multi(std::span<const Node> pieces, int group, int axis);
+// in the order of the devices. `gathered_for_use`: a weight that is whole only while it is used
+// (fully_shard).
+Node shard(Node x, int group, int axis, bool gathered_for_use = false);
+Node multi(std::span<const Node> pieces, int group, int axis, bool gathered_for_use = false);
 Node assign(Node old, Node value);  // one shape, dtype and device
 Node after(Node x, Node before);    // x, read once `before` is there; constants as they are
 

@@ -139,6 +139,14 @@ Tensor gather_axis(const Tensor& x, int axis, const Tensor& index) {
   return Tensor(build::gather(x.node(), indices));
 }
 
+Node memory_behind(Node n) {
+  const auto is_above = [](Node x) {
+    return x->realized || x->op == Op::Leaf || x->op == Op::Detach || x->op == Op::Assign;
+  };
+  while (is_above(n)) n = n->realized ? n->realized.load() : n->src(0);
+  return n;
+}
+
 Tensor in_memory(const Tensor& x) { return Tensor(build::in_memory(x.detach().node())); }
 
 Tensor wrap_negative(const Tensor& index, int64_t size) {

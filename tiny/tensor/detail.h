@@ -70,6 +70,9 @@ int64_t pieces_of_row(const Tensor& x, int axis);
 // log(sum(exp(x))) over the axis, which stays with size 1; in such pieces where there are several.
 Tensor log_sum_exp(const Tensor& x, int axis);
 
+// The Buffer, Multi or other node behind a parameter or what has been assigned to it.
+Node memory_behind(Node n);
+
 // Random tensors of this thread are made on this device while one lives; "": on the default device.
 class RandomOn {
  public:

@@ -282,7 +282,8 @@ Tensor Tensor::shard(const std::vector<std::string>& devices, std::optional<int6
 
 Tensor& Tensor::shard_(const std::vector<std::string>& devices, std::optional<int64_t> axis) & {
   const bool wanted = static_cast<bool>(slot_);
-  *this = detach().shard(devices, axis).realize();
+  // The part of the tensor's own device is memory of its own too, and the whole is freed.
+  *this = detach().shard(devices, axis).contiguous().realize();
   return wanted ? requires_grad_() : *this;
 }
 
@@ -363,6 +364,17 @@ Tensor Tensor::detach() const {
   return Tensor(build::detach(node()));
 }
 
+namespace {
+
+// A gradient as its leaf lies: of a weight that is cut over devices each keeps its part alone.
+Node laid_out_like(Node grad, Node leaf) {
+  const Node n = detail::memory_behind(leaf);
+  const bool is_cut = (n->op == Op::Multi || n->op == Op::Shard) && n->ints().size() > 2;
+  return is_cut ? build::shard(grad, n->device, static_cast<int>(n->ints()[1])) : grad;
+}
+
+}  // namespace
+
 void Tensor::backward(const Tensor& seed) const {
   check(node()->needs_grad,
         "backward: nothing below this tensor wants a gradient: call "
@@ -377,7 +389,7 @@ void Tensor::backward(const Tensor& seed) const {
   }
   const std::vector<Node> grads = gradients(node(), leaves, checked_seed(*this, seed));
   for (size_t i = 0; i < slots.size(); ++i) {
-    const Tensor fresh(build::detach(grads[i]));
+    const Tensor fresh(build::detach(laid_out_like(grads[i], leaves[i])));
     Tensor& grad = slots[i]->grad;
     grad = grad.defined() ? grad + fresh : fresh;
   }

@@ -159,7 +159,7 @@ class Tensor {
   // The same values on several devices at once: cut along an axis into parts as even as can be, or
   // without one a copy on each. Operations on such tensors stay on each device as long as they can,
   // sums over the axis become sums over the devices, and other operands have to be on the same
-  // devices (runtime/distributed/shard.h says how the parts move). to("CPU") brings all of it to
+  // devices (runtime/partition/shard.h says how the parts move). to("CPU") brings all of it to
   // one device; to("CPU,CPU:1") is shard() without an axis. Error for a device that is named twice.
   Tensor shard(const std::vector<std::string>& devices, std::optional<int64_t> axis = {}) const;
   // The same for a tensor in its place, which wants a gradient if it did: a parameter, or what an

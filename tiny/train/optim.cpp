@@ -21,12 +21,20 @@ Tensor stored_scalar(double value, const std::string& device) {
 
 Tensor stored_zeros(const Tensor& like) {
   const DType t = detail::compute_dtype(like.dtype());
-  const std::vector<std::byte> zeros(static_cast<size_t>(like.numel()) * t.size());
-  Tensor out = Tensor::from_bytes(zeros.data(), t, to_shape(like.shape()), like.device());
-  const Node n = like.node();
-  if (!device_members(n->device).empty())
-    out = Tensor(build::shard(out.node(), n->device, like.shard_axis())).realize();
-  return out;
+  const auto zeros_at = [t](Ints shape, const std::string& device) {
+    const std::vector<std::byte> zeros(static_cast<size_t>(numel(shape)) * t.size());
+    return Tensor::from_bytes(zeros.data(), t, to_shape(shape), device);
+  };
+  const Node n = detail::memory_behind(like.node());
+  if (n->op != Op::Multi) return zeros_at(like.shape(), like.device());
+  std::vector<Tensor> kept;  // each part where it belongs, and nowhere the whole
+  std::vector<Node> pieces;
+  for (size_t i = 0; i < n->num_src; ++i) {
+    kept.push_back(
+        zeros_at(n->src(static_cast<int>(i))->shape(), device_name(device_members(n->device)[i])));
+    pieces.push_back(kept.back().node());
+  }
+  return Tensor(build::multi(pieces, n->device, static_cast<int>(n->ints()[1])));
 }
 
 Tensor norm_of(const Tensor& x) { return x.square().sum().sqrt(); }
@@ -85,7 +93,8 @@ std::vector<Tensor>& Optimizer::add_numbers(const std::string& name, double valu
 }
 
 Tensor& Optimizer::add_scalar(const std::string& name, double value) {
-  const Tensor t = stored_scalar(value, parameters_[0].tensor->device());
+  Tensor t = stored_scalar(value, parameters_[0].tensor->device());
+  t.realize();  // on each device, before the first step waits for it
   scalars_.push_back(std::make_unique<Scalar>(Scalar{name, value, t}));
   return scalars_.back()->value;
 }

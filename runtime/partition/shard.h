@@ -12,7 +12,8 @@
 //
 // Which form: operands of one operation take that of the first one that is sharded; an assigned
 // value that of the tensor it is assigned to; movement that cannot keep the axis sharded (a flip of
-// it, a reshape across it) gets the replicated tensor.
+// it, a reshape across it) gets the replicated tensor. A weight that is marked as gathered for use
+// (fully_shard) is replicated wherever it meets something that is cut otherwise, each time anew.
 #pragma once
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Unsharded {
     size_t begin = 0;  // its first piece
     int group = 0;     // 0: one node, on a single device
     int axis = -1;
+    bool gathered_for_use = false;
   };
   std::vector<Node> pieces;  // of all roots
   std::vector<Root> roots;

@@ -1,11 +1,10 @@
-#include "runtime/distributed/shard.h"
+#include "runtime/partition/shard.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/analysis/views.h"
-#include "runtime/distributed/collective.h"
+#include "runtime/partition/parts.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/print.h"
@@ -15,18 +14,6 @@
 namespace tiny {
 
 namespace {
-
-struct Distribution {
-  int axis = -1;  // -1: each device has all
-  Shape cuts = {};
-  bool operator==(const Distribution&) const = default;
-};
-
-struct Parts {
-  Pieces pieces;
-  Distribution layout = {};
-  std::optional<Op> partial = {};  // the pieces are still to be combined by it
-};
 
 std::span<const int> devices_of(Node n) { return device_members(n->device); }
 
@@ -55,65 +42,7 @@ Node placed(Node n, int device) {
   return own.size() ? substitute(n, own) : n;
 }
 
-// --- layouts -------------------------------------------------------------------------------------
-
-// A part of the copy on the same device, or of the first one.
-Pieces from_whole(const Parts& p, const Distribution& to, std::span<const int> devices) {
-  const LabelScope label("shard");
-  Pieces out;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    const auto here = std::find_if(p.pieces.begin(), p.pieces.end(), [&](Node n) {
-      return n->device == 0 || n->device == devices[i];
-    });
-    Node x = here == p.pieces.end() ? p.pieces[0] : *here;
-    if (to.axis >= 0) x = slice(x, to.axis, to.cuts[i], to.cuts[i + 1]);
-    out.push_back(bring(x, devices[i]));
-  }
-  return out;
-}
-
-// All-to-all: each device fetches what it lacks of each piece.
-Pieces recut(const Parts& p, const Distribution& to, std::span<const int> devices) {
-  if (p.layout == to) return p.pieces;
-  const LabelScope label("all_to_all");
-  const int axis = p.layout.axis;
-  const Shape& cuts = p.layout.cuts;
-  Pieces out;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    const int64_t begin = to.axis == axis ? to.cuts[i] : 0;
-    const int64_t end = to.axis == axis ? to.cuts[i + 1] : cuts.back();
-    Pieces parts;
-    for (size_t j = 0; j < p.pieces.size(); ++j) {
-      const int64_t from = std::clamp(begin, cuts[j], cuts[j + 1]);
-      const int64_t until = std::clamp(end, cuts[j], cuts[j + 1]);
-      if (from == until && !(parts.empty() && j + 1 == p.pieces.size())) continue;
-      Node x = slice(p.pieces[j], axis, from - cuts[j], until - cuts[j]);
-      if (to.axis != axis) x = slice(x, to.axis, to.cuts[i], to.cuts[i + 1]);
-      parts.push_back(bring(x, devices[i]));
-    }
-    out.push_back(join(parts, axis));
-  }
-  return out;
-}
-
-Pieces in_layout(const Parts& p, const Distribution& to, std::span<const int> devices) {
-  if (p.partial && devices.size() < p.pieces.size()) {
-    const LabelScope label("reduce");
-    return {reduce_to(*p.partial, p.pieces, devices[0])};
-  }
-  if (p.partial && to.axis < 0) return all_reduce(*p.partial, p.pieces, devices);
-  if (p.partial) return reduce_scatter(*p.partial, p.pieces, devices, to.axis, to.cuts);
-  if (p.layout.axis < 0) return from_whole(p, to, devices);
-  if (to.axis < 0) return all_gather(p.pieces, devices, p.layout.axis);
-  return recut(p, to, devices);
-}
-
-// The part of `shape` on device i.
-Shape part_of(Ints shape, const Distribution& layout, size_t i) {
-  Shape out = to_shape(shape);
-  if (layout.axis >= 0) out[layout.axis] = layout.cuts[i + 1] - layout.cuts[i];
-  return out;
-}
+// --- operations ----------------------------------------------------------------------------------
 
 // make_piece(i) for each device, under the name of the user's operation; no node for no elements.
 template <class F> Parts each(Node n, const Distribution& layout, F make_piece) {
@@ -176,27 +105,6 @@ Parts after(const std::vector<Parts>& in) {
 }
 
 // --- movement ------------------------------------------------------------------------------------
-
-// The argument of a Stride here may begin with the elements to skip in front (see
-// moved_argument).
-Node strided(Node x, Ints arg) {
-  if (arg.size() == x->rank) return build::stride(x, arg);
-  const auto axis = static_cast<int>(arg[0]);
-  return build::stride(slice(x, axis, arg[1], x->shape()[axis]), arg.subspan(2));
-}
-
-Node moved_piece(Node n, Node x, Ints arg) {
-  switch (n->op) {
-    case Op::Reshape: return build::reshape(x, arg);
-    case Op::Permute: return build::permute(x, arg);
-    case Op::Expand: return build::expand(x, arg);
-    case Op::Pad: return build::pad(x, arg);
-    case Op::Shrink: return build::shrink(x, arg);
-    case Op::Flip: return build::flip(x, arg);
-    case Op::Stride: return strided(x, arg);
-    default: return make(n->op, n->dtype, {x}, arg);
-  }
-}
 
 // The axis in the new shape before which there is as much as before the old one. Every cut has to
 // lie between two of its elements.
@@ -485,9 +393,10 @@ class SpmdPartitioner {
   void add_parts(Node n) {
     check(!n->lengths, operation_of(n), ": an axis of ", to_text(n->shape()),
           " has a Variable for a length, which tensors on several devices cannot have");
-    Parts p = n->op == Op::Shard   ? shard(n)
-              : n->op == Op::Multi ? multi(n)
-                                   : distributed(n, operands(n));
+    const bool is_given = n->op == Op::Shard || n->op == Op::Multi;
+    const std::vector<Parts> in = is_given ? std::vector<Parts>() : operands(n);
+    Parts p = n->op == Op::Shard ? shard(n) : n->op == Op::Multi ? multi(n) : distributed(n, in);
+    p.gathered_for_use = is_given ? n->ints().size() > 2 : is_view_of_weight(n, in);
     const auto devices = devices_of(n);
     for (size_t i = 0; i < devices.size(); ++i) p.pieces[i] = placed(p.pieces[i], devices[i]);
     parts_[n] = p;
@@ -503,6 +412,7 @@ class SpmdPartitioner {
       const Parts& p = *parts_.find(n);
       root.group = n->device;
       root.axis = p.layout.axis;
+      root.gathered_for_use = p.gathered_for_use;
       const Pieces pieces = in_layout(p, p.layout, devices);
       for (size_t i = 0; i < devices.size(); ++i)  // constants too get memory where they belong
         out_.pieces.push_back(build::copy_to(pieces[i], devices[i]));
@@ -539,7 +449,43 @@ class SpmdPartitioner {
   std::vector<Parts> operands(Node n) {
     std::vector<Parts> out;
     for (size_t i = 0; i < n->num_src; ++i) out.push_back(operand(n, i));
+    gather_weights(n, out);
     return out;
+  }
+
+  // --- weights -----------------------------------------------------------------------------------
+
+  static bool is_view_of_weight(Node n, const std::vector<Parts>& in) {
+    const bool is_view = n->op == Op::Assign || n->op == Op::After ||
+                         (n->num_src == 1 &&
+                          (is_movement(n->op) || is_elementwise(n->op) || n->op == Op::Contiguous));
+    return is_view && in[0].gathered_for_use && in[0].layout.axis >= 0;
+  }
+
+  // Weights that are used with something that is cut otherwise, as layers use them.
+  void gather_weights(Node n, std::vector<Parts>& in) {
+    const bool joins = n->num_src > 1 && (is_elementwise(n->op) || n->op == Op::Gather);
+    if (!joins) return;
+    const auto other = std::find_if(in.begin(), in.end(), [](const Parts& p) {
+      return !p.gathered_for_use && p.layout.axis >= 0;
+    });
+    if (other == in.end()) return;
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i].gathered_for_use && (n->op == Op::Gather || in[i].layout != other->layout))
+        in[i] = whole_weight(resolved(n->src(static_cast<int>(i))), other->pieces, devices_of(n));
+  }
+
+  Parts whole_weight(Node n, const Pieces& with, std::span<const int> devices) {
+    std::vector<Node> views{n};
+    const auto is_view = [&](Node x) {
+      return x->num_src == 1 && x->op != Op::Shard && x->op != Op::Multi &&
+             parts_.find(resolved(x->src(0)));
+    };
+    while (is_view(views.back())) views.push_back(resolved(views.back()->src(0)));
+    std::reverse(views.begin(), views.end());
+    std::vector<const Parts*> parts;
+    for (Node v : views) parts.push_back(parts_.find(v));
+    return weights_.gather(views, parts, with, devices);
   }
 
   Parts shard(Node n) {
@@ -569,6 +515,7 @@ class SpmdPartitioner {
 
   NodeMap<Node> done_;  // of nodes on single devices: what they became; of others themselves
   NodeMap<Parts> parts_;
+  WeightGatherer weights_;
   Unsharded out_;
 };
 
@@ -592,7 +539,7 @@ std::vector<Node> regroup(const Unsharded& from, std::span<const Node> pieces) {
   std::vector<Node> out;
   for (const Unsharded::Root& r : from.roots)
     out.push_back(r.group ? build::multi(pieces.subspan(r.begin, device_members(r.group).size()),
-                                         r.group, r.axis)
+                                         r.group, r.axis, r.gathered_for_use)
                           : pieces[r.begin]);
   return out;
 }
