@@ -258,6 +258,15 @@ bool CpuDevice::transfer(std::span<const Transfer> all) {
 
 namespace {
 
+void gather(const AllReduce& s) {
+  const auto width = static_cast<size_t>(s.dtype.size());
+  for (void* to : s.to) {
+    auto* at = static_cast<std::byte*>(to);
+    for (size_t i = 0; at && i < s.from.size(); at += s.counts[i++] * width)
+      std::memcpy(at, s.from[i], s.counts[i] * width);
+  }
+}
+
 template <class T> void add_up_as(const AllReduce& s) {
   for (size_t i = 0; i < s.count; ++i) {
     T sum = 0;
@@ -284,7 +293,8 @@ std::string CpuDevice::missing_for_all_reduce(SumBy by, DType dtype) {
 
 // From the last to the first, as above.
 std::shared_ptr<PendingAllReduce> CpuDevice::all_reduce(std::span<const AllReduce> sums) {
-  for (size_t i = sums.size(); i-- > 0;) adder_of(sums[i].dtype)(sums[i]);
+  for (size_t i = sums.size(); i-- > 0;)
+    sums[i].counts.empty() ? adder_of(sums[i].dtype)(sums[i]) : gather(sums[i]);
   return nullptr;
 }
 

@@ -93,6 +93,7 @@ union Packet {
 // All fields take 8 bytes: the host writes them in a row.
 struct Addition {
   u64 size, shared;             // shared: each GPU makes a part, for all
+  u64 sources;                  // one: a piece that all get
   u64 block;  // the first block; small sums run concurrently
   Element* out[kGpus];          // null: not wanted there
   const Element* from[kGpus];
@@ -120,13 +121,13 @@ __device__ void add_up(const Addition& a, u64 me, u64 gpus) {
     Packet in[kGpus], result;
 #pragma unroll
     for (int j = 0; j < kGpus; ++j)
-      if (j < gpus) in[j].all = reinterpret_cast<const uint4*>(a.from[j])[i];
+      if (j < a.sources) in[j].all = reinterpret_cast<const uint4*>(a.from[j])[i];
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
       Sum sum = up(in[0].each[lane]);
 #pragma unroll
       for (int j = 1; j < kGpus; ++j)
-        if (j < gpus) sum += up(in[j].each[lane]);
+        if (j < a.sources) sum += up(in[j].each[lane]);
       result.each[lane] = down(sum);
     }
     store(a, me, gpus, i, result.all);
@@ -136,7 +137,7 @@ __device__ void add_up(const Addition& a, u64 me, u64 gpus) {
     Sum sum = up(a.from[0][i]);
 #pragma unroll
     for (int j = 1; j < kGpus; ++j)
-      if (j < gpus) sum += up(a.from[j][i]);
+      if (j < a.sources) sum += up(a.from[j][i]);
     store(a, me, gpus, i, down(sum));
   }
 }
@@ -210,7 +211,8 @@ struct CudaDevice::Together {
 
   static bool is_shared(const AllReduce& s) {
     const auto is_wanted = [](void* to) { return to != nullptr; };
-    return s.count * s.dtype.size() >= kShared && std::all_of(s.to.begin(), s.to.end(), is_wanted);
+    return s.from.size() > 1 && s.count * s.dtype.size() >= kShared &&
+           std::all_of(s.to.begin(), s.to.end(), is_wanted);
   }
 
   // Of one dtype; for each GPU.
@@ -241,17 +243,37 @@ struct CudaDevice::Together {
       add(flags);
       for (size_t i = 0; i < sums.size(); ++i) {
         const AllReduce& s = sums[i];
-        batch.insert(batch.end(), {as_field(s.count), as_field(is_shared(s)),
-                                   as_field(static_cast<uint64_t>(begin[i] % size.grid[0]))});
+        batch.insert(batch.end(),
+                     {as_field(s.count), as_field(is_shared(s)), as_field(s.from.size()),
+                      as_field(static_cast<uint64_t>(begin[i] % size.grid[0]))});
         add(s.to);
         add(s.from);
       }
-      batch.resize(5 + kMaxGpus + kMaxSums * (3 + 2 * kMaxGpus));
+      batch.resize(5 + kMaxGpus + kMaxSums * (4 + 2 * kMaxGpus));
       out.push_back({&gpus[me]->sum_program(sums[0].dtype), size, std::move(batch)});
     }
     return out;
   }
 };
+
+namespace {
+
+// Of a gather a sum of one piece for each device, in its place behind those before it.
+std::vector<AllReduce> pieces_of(const AllReduce& s) {
+  if (s.counts.empty()) return {s};
+  std::vector<AllReduce> out;
+  size_t begin = 0;
+  for (size_t i = 0; i < s.from.size(); ++i) {
+    AllReduce one{s.devices, {s.from[i]}, s.to, s.dtype, s.counts[i], s.by};
+    for (void*& to : one.to)
+      if (to) to = static_cast<std::byte*>(to) + begin * static_cast<size_t>(s.dtype.size());
+    begin += s.counts[i];
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+}  // namespace
 
 Program& CudaDevice::sum_program(DType dtype) {
   std::lock_guard lock(ordering_);
@@ -273,7 +295,7 @@ std::vector<std::vector<LaunchItem>> CudaDevice::all_reduce_launches(
   std::map<Scalar, std::vector<AllReduce>> by_dtype;
   for (const AllReduce& s : sums) {
     if (s.by != SumBy::Flags) return {};
-    by_dtype[s.dtype.scalar].push_back(s);
+    for (AllReduce& piece : pieces_of(s)) by_dtype[s.dtype.scalar].push_back(std::move(piece));
   }
   std::vector<CudaDevice*> gpus;
   for (Device* d : sums[0].devices) gpus.push_back(&dynamic_cast<CudaDevice&>(*d));

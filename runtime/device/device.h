@@ -50,9 +50,11 @@ class Device;
 // Who adds up what several devices have: a kernel of one of them, which reads the memory of the
 // others; a kernel on each, at once, which wait for one another by flags; a library.
 enum class SumBy { Kernel, Flags, Library };
+// What becomes of it: one sum, or all of it, one after the other (by flags alone).
+enum class Together { Sum, Gather };
 
 // A sum of what several devices have, `from` by device, on each that wants it: null in `to`
-// elsewhere.
+// elsewhere. Of a Gather `counts` says how many elements each has, and `count` how many all have.
 struct AllReduce {
   std::vector<Device*> devices;
   std::vector<const void*> from;
@@ -60,6 +62,7 @@ struct AllReduce {
   DType dtype;
   size_t count = 0;
   SumBy by = SumBy::Library;
+  std::vector<size_t> counts = {};  // empty: a sum
 };
 
 // A sum with devices of other processes. A thread watches over it, from before its start, which may

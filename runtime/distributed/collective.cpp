@@ -55,8 +55,19 @@ Node reduce_to(Op op, const Pieces& pieces, int device) {
 }
 
 Node sum_on(int device, const Pieces& pieces, SumBy by) {
-  const int64_t arg[] = {device, static_cast<int64_t>(by)};
+  const int64_t arg[] = {device, static_cast<int64_t>(by), static_cast<int64_t>(Together::Sum)};
   return make(Op::Copy, pieces[0]->dtype, pieces, Ints(arg));
+}
+
+Node gather_on(int device, const Pieces& pieces) {
+  const int64_t arg[] = {device, static_cast<int64_t>(SumBy::Flags),
+                         static_cast<int64_t>(Together::Gather)};
+  return make(Op::Copy, pieces[0]->dtype, pieces, Ints(arg));
+}
+
+bool is_gather(Node n) {
+  return n->op == Op::Copy && n->num_src > 1 &&
+         n->ints()[2] == static_cast<int64_t>(Together::Gather);
 }
 
 SumBy sum_by(Node sum) { return static_cast<SumBy>(sum->ints()[1]); }
@@ -217,7 +228,7 @@ class Ways {
     const bool stored =
         std::all_of(pieces_.begin(), pieces_.end(), [](Node p) { return p->device != 0; });
     if (env_int("COLLECTIVE_BEAM") == 0 || !stored || pieces_.size() < 2) return otherwise;
-    const bool scatters = name_ == "reduce_scatter";  // that only knows whether it is direct
+    const bool scatters = name_ == "reduce_scatter";  // that knows flags, and whether it is direct
     std::vector<std::string> ways;
     for (const auto& [name, how] : algorithms()) {
       const bool differs = !scatters || how.way == Algorithm::Naive || name == otherwise;
@@ -250,14 +261,49 @@ Node sum_parts(Op op, const Pieces& parts, int device, bool direct) {
 
 // Reduce-scatter: one slice of the sum on each device; `direct`: read where the pieces are.
 Pieces reduce_parts(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
-                    const Shape& cuts, bool direct) {
+                    const Shape& cuts, Algorithm how) {
   Pieces out;
   for (size_t i = 0; i < devices.size(); ++i) {
     Pieces parts;
     for (Node p : stored(pieces)) parts.push_back(slice(p, axis, cuts[i], cuts[i + 1]));
-    out.push_back(sum_parts(op, parts, devices[i], direct && cuts[i] < cuts[i + 1]));
+    const bool any = cuts[i] < cuts[i + 1];
+    out.push_back(how.way == Algorithm::Flags && any
+                      ? sum_on(devices[i], stored(parts), SumBy::Flags)
+                      : sum_parts(op, parts, devices[i], how.direct && any));
   }
   return out;
+}
+
+// Whether devices make it together by flags, where that is not chosen otherwise. Of a gather each
+// has to find a packet of 16 bytes where its piece goes.
+bool gathers_by_flags(const Pieces& pieces, std::span<const int> devices) {
+  const std::string wanted = env_text("COLLECTIVE");
+  if ((!wanted.empty() && wanted != "flags") || pieces.size() != devices.size()) return false;
+  if (wanted.empty() && !are_gpus(devices)) return false;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const int64_t bytes = numel(pieces[i]->shape()) * static_cast<int64_t>(pieces[i]->dtype.size());
+    if (pieces[i]->device != devices[i] || bytes == 0 || bytes % 16 ||
+        !device_of(devices[i]).missing_for_all_reduce(SumBy::Flags, pieces[i]->dtype).empty())
+      return false;
+  }
+  return devices.size() > 1 && devices.size() <= kMaxTogether && reach_all(pieces, devices);
+}
+
+// What a gather has put into memory, joined along an axis.
+Node joined(Node gathered, const Pieces& pieces, int axis) {
+  Shape whole = to_shape(pieces[0]->shape());
+  whole[axis] = 0;
+  for (Node p : pieces) whole[axis] += p->shape()[axis];
+  if (numel(Ints(whole).first(static_cast<size_t>(axis))) == 1)
+    return build::reshape(gathered, whole);
+  Pieces parts;
+  int64_t at = 0;
+  for (Node p : pieces) {
+    const int64_t size = numel(p->shape());
+    parts.push_back(build::reshape(slice(gathered, 0, at, at + size), p->shape()));
+    at += size;
+  }
+  return join(parts, axis);
 }
 
 }  // namespace
@@ -265,13 +311,20 @@ Pieces reduce_parts(Op op, const Pieces& pieces, std::span<const int> devices, i
 Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                       const Shape& cuts) {
   const LabelScope label("reduce_scatter");
-  const bool direct = Ways("reduce_scatter", op, pieces, devices).choose().direct;
-  return reduce_parts(op, pieces, devices, axis, cuts, direct);
+  return reduce_parts(op, pieces, devices, axis, cuts,
+                      Ways("reduce_scatter", op, pieces, devices).choose());
 }
 
 Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) {
   const LabelScope label("all_gather");
   Pieces out;
+  if (gathers_by_flags(pieces, devices)) {
+    Pieces flat;
+    for (Node p : pieces) flat.push_back(build::reshape(p, Shape{numel(p->shape())}));
+    flat = stored(flat);
+    for (int device : devices) out.push_back(joined(gather_on(device, flat), pieces, axis));
+    return out;
+  }
   for (int device : devices) {
     Pieces parts;
     for (Node p : pieces) parts.push_back(bring(p, device));
@@ -323,9 +376,9 @@ Pieces all_reduce(Op op, const Pieces& wanted, std::span<const int> devices) {
   if (how.way == Algorithm::Ring)
     flat = ring(op, flat, devices);
   else
-    flat = all_gather(
-        stored(reduce_parts(op, flat, devices, 0, even_cuts(size, devices.size()), how.direct)),
-        devices, 0);
+    flat =
+        all_gather(stored(reduce_parts(op, flat, devices, 0, even_cuts(size, devices.size()), how)),
+                   devices, 0);
   for (Node p : flat) out.push_back(build::reshape(p, pieces[0]->shape()));
   return out;
 }

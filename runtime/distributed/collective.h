@@ -30,6 +30,10 @@ Node bring(Node x, int device);
 // The sum of pieces that may be on other devices, on one of these. By flags and a library the
 // devices make it together.
 Node sum_on(int device, const Pieces& pieces, SumBy by);
+// Flat pieces, of as many elements as are a multiple of 16 bytes where GPUs have them, one after
+// the other on one of their devices, which make it together by flags.
+Node gather_on(int device, const Pieces& pieces);
+bool is_gather(Node n);
 bool is_sum_by_kernel(Node n);  // on one device, whose kernel reads the pieces where they are
 SumBy sum_by(Node sum);
 
@@ -52,11 +56,11 @@ Node reduce_to(Op op, const Pieces& pieces, int device);
 // another's memory.
 Pieces all_reduce(Op op, const Pieces& pieces, std::span<const int> devices);
 
-// Each device gets its part of the same; read from where it is, as above, or fetched.
+// Each device gets its part of the same: by flags, read from where it is, as above, or fetched.
 Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                       const Shape& cuts);
 
-// Each device gets all pieces, joined.
+// Each device gets all pieces, joined: by flags, for GPUs, or fetched.
 Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis);
 
 }  // namespace tiny

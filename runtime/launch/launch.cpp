@@ -167,6 +167,7 @@ bool Sums::add(const Step& step, const std::vector<void*>& args) {
     names.push_back(device_name(s_.values[step.values[i]].device));
     sum.devices.push_back(&find_device(names.back()));
     sum.from.push_back(args[i]);
+    if (step.gathers) sum.counts.push_back(static_cast<size_t>(s_.values[step.values[i]].size));
   }
   sum.to.resize(sum.from.size());
   const auto at =
@@ -186,7 +187,8 @@ bool Sums::add(const Step& step, const std::vector<void*>& args) {
     if (!apart) return false;
   }
   for (AllReduce& s : all_)
-    if (s.from == sum.from && s.count == sum.count && s.by == sum.by && !s.to[here]) {
+    if (s.from == sum.from && s.count == sum.count && s.by == sum.by && s.counts == sum.counts &&
+        !s.to[here]) {
       s.to[here] = args[0];
       return true;
     }
@@ -289,7 +291,8 @@ void agree_on_plan(const Schedule& s) {
   for (const Step& step : s.steps) {
     on_ranks |= find_device(device_name(step.device)).rank >= 0;
     text += cat(step.name, " on ", device_name(step.device));
-    if (Sums::takes(step)) text += cat(" by ", static_cast<int>(step.sum_by));
+    if (Sums::takes(step))
+      text += cat(step.gathers ? " gathered by " : " by ", static_cast<int>(step.sum_by));
     for (int v : step.values) text += cat(' ', s.values[v].dtype, '[', s.values[v].size, ']');
     if (step.kernel) text += cat(" #", std::hash<std::string>()(to_text(step.kernel.get())));
     text += '\n';

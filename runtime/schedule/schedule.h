@@ -34,6 +34,7 @@ struct Step {
   std::string operations = {};   // all of the user's, "conv2d, relu"
   bool reads_peers = false;      // some of the values that it reads are on other devices
   SumBy sum_by = SumBy::Kernel;  // who adds up, where there is no kernel
+  bool gathers = false;          // and does not add: puts one after the other
 };
 
 struct Result {

@@ -216,11 +216,14 @@ class Steps {
     const bool sum = out->num_src > 1;
     Step step{NodeRef(),
               {value_of(out)},
-              sum ? "sum" : "copy",
+              is_gather(out) ? "gather"
+              : sum          ? "sum"
+                             : "copy",
               out->device,
               *out->label ? out->label : "to"};
     for (Node s : out->srcs()) step.values.push_back(value_of(behind(base_of(s))));
     if (sum) step.sum_by = sum_by(out);
+    step.gathers = is_gather(out);
     out_.steps.push_back(std::move(step));
   }
 

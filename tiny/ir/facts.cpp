@@ -178,6 +178,13 @@ Shape infer_shape(const NodeData& n) {
     case Op::Buffer: return {n.arg<BufferArg>().size};
     case Op::Iota: return {n.ints()[0]};
     case Op::Param: return to_shape(n.ints().subspan(1));
+    case Op::Copy: {
+      const bool gathers = n.num_src > 1 && n.ints()[2] != 0;
+      if (!gathers) return to_shape(n.src(0)->shape());
+      int64_t size = 0;
+      for (Node s : n.srcs()) size += numel(s->shape());
+      return {size};
+    }
     case Op::Reshape:
     case Op::Expand: return to_shape(n.ints());
     case Op::Affine: return to_shape(n.ints().subspan(1, static_cast<size_t>(n.ints()[0])));

@@ -75,7 +75,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Detach, Tensor, 1, false)        /* no gradient passes */                                      \
   X(RoundGradient, Tensor, 1, false) /* int64 Scalar: to which its gradient is rounded */          \
   X(Leaf, Tensor, 1, false)          /* int64 id: a tensor whose gradient is wanted */             \
-  X(Copy, Tensor, -1, false)         /* int64 device id; of several the sum: Ints{id, SumBy} */    \
+  X(Copy, Tensor, -1, false)         /* int64 device id; of several: Ints{id, SumBy, Together} */  \
   X(Shard, Tensor, 1, false)       /* Ints{group, axis}: the same values on a group of devices */  \
   X(Multi, Tensor, -1, false)      /* Ints{group, axis}: a piece on each device of a group */      \
   X(Assign, Tensor, 2, false)      /* old, new: `new`, in the memory of `old` where possible */    \
