@@ -50,7 +50,7 @@ class Device;
 // Who adds up what several devices have: a kernel of one of them, which reads the memory of the
 // others; a kernel on each, at once, which wait for one another by flags; a library.
 enum class SumBy { Kernel, Flags, Library };
-// What becomes of it: one sum, or all of it, one after the other (by flags alone).
+// The result: one sum, or the pieces, one after the other (by flags alone).
 enum class Together { Sum, Gather };
 
 // A sum of what several devices have, `from` by device, on each that wants it: null in `to`

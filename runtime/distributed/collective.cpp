@@ -88,11 +88,21 @@ bool reach_all(const Pieces& pieces, std::span<const int> devices) {
   return true;
 }
 
+bool have_one_each(const Pieces& pieces, std::span<const int> devices) {
+  return std::equal(pieces.begin(), pieces.end(), devices.begin(), devices.end(),
+                    [](Node p, int device) { return p->device == device; });
+}
+
+// Of constants alone, as a sum over no elements is: it may be computed anywhere.
+bool is_constant(Node p) {
+  while (p->num_src == 1 && numel(p->shape()) > 0) p = p->src(0);
+  return numel(p->shape()) == 0 || p->op == Op::Const || p->op == Op::Iota;
+}
+
 bool are_of_ranks(const Pieces& pieces, std::span<const int> devices) {
-  if (pieces.size() != devices.size() || devices.size() < 2) return false;
-  for (size_t i = 0; i < devices.size(); ++i)
-    if (pieces[i]->device != devices[i] || device_of(devices[i]).rank < 0) return false;
-  return true;
+  const auto is_rank = [](int d) { return device_of(d).rank >= 0; };
+  return devices.size() > 1 && have_one_each(pieces, devices) &&
+         std::all_of(devices.begin(), devices.end(), is_rank);
 }
 
 bool are_gpus(std::span<const int> devices) {
@@ -209,7 +219,8 @@ class Ways {
 
   bool has(Algorithm how) const {
     if (!is_together(how)) return !how.direct || can_;
-    return (can_ || (of_ranks_ && how.way == Algorithm::Library)) && missing(how).empty();
+    const bool reached = can_ || (of_ranks_ && how.way == Algorithm::Library);
+    return reached && have_one_each(pieces_, devices_) && missing(how).empty();
   }
 
   std::string by_size() const {
@@ -278,15 +289,14 @@ Pieces reduce_parts(Op op, const Pieces& pieces, std::span<const int> devices, i
 // has to find a packet of 16 bytes where its piece goes.
 bool gathers_by_flags(const Pieces& pieces, std::span<const int> devices) {
   const std::string wanted = env_text("COLLECTIVE");
-  if ((!wanted.empty() && wanted != "flags") || pieces.size() != devices.size()) return false;
-  if (wanted.empty() && !are_gpus(devices)) return false;
-  for (size_t i = 0; i < devices.size(); ++i) {
-    const int64_t bytes = numel(pieces[i]->shape()) * static_cast<int64_t>(pieces[i]->dtype.size());
-    if (pieces[i]->device != devices[i] || bytes == 0 || bytes % 16 ||
-        !device_of(devices[i]).missing_for_all_reduce(SumBy::Flags, pieces[i]->dtype).empty())
-      return false;
-  }
-  return devices.size() > 1 && devices.size() <= kMaxTogether && reach_all(pieces, devices);
+  if (wanted.empty() ? !are_gpus(devices) : wanted != "flags") return false;
+  if (devices.size() < 2 || devices.size() > kMaxTogether) return false;
+  if (!have_one_each(pieces, devices) || !reach_all(pieces, devices)) return false;
+  return std::all_of(pieces.begin(), pieces.end(), [](Node p) {
+    const int64_t bytes = numel(p->shape()) * static_cast<int64_t>(p->dtype.size());
+    return bytes > 0 && bytes % 16 == 0 && !is_constant(p) &&
+           device_of(p->device).missing_for_all_reduce(SumBy::Flags, p->dtype).empty();
+  });
 }
 
 // What a gather has put into memory, joined along an axis.
@@ -311,8 +321,9 @@ Node joined(Node gathered, const Pieces& pieces, int axis) {
 Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                       const Shape& cuts) {
   const LabelScope label("reduce_scatter");
-  return reduce_parts(op, pieces, devices, axis, cuts,
-                      Ways("reduce_scatter", op, pieces, devices).choose());
+  Algorithm how = Ways("reduce_scatter", op, pieces, devices).choose();
+  if (std::any_of(pieces.begin(), pieces.end(), is_constant)) how.way = Algorithm::Naive;
+  return reduce_parts(op, pieces, devices, axis, cuts, how);
 }
 
 Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) {

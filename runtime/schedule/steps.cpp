@@ -213,17 +213,12 @@ class Steps {
   }
 
   void add_copy(Node out) {
-    const bool sum = out->num_src > 1;
-    Step step{NodeRef(),
-              {value_of(out)},
-              is_gather(out) ? "gather"
-              : sum          ? "sum"
-                             : "copy",
-              out->device,
-              *out->label ? out->label : "to"};
+    const bool sum = out->num_src > 1, gathers = is_gather(out);
+    const char* const what = gathers ? "gather" : sum ? "sum" : "copy";
+    Step step{NodeRef(), {value_of(out)}, what, out->device, *out->label ? out->label : "to"};
     for (Node s : out->srcs()) step.values.push_back(value_of(behind(base_of(s))));
     if (sum) step.sum_by = sum_by(out);
-    step.gathers = is_gather(out);
+    step.gathers = gathers;
     out_.steps.push_back(std::move(step));
   }
 

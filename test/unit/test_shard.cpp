@@ -415,12 +415,31 @@ TEST_CASE("copies between devices come where parts are needed in another form, a
   // Together: one step for each device, and none of it a kernel.
   const EnvOverride together("COLLECTIVE", "flags");
   CHECK(copies_of(rows.sum(0)) == 4);
+  CHECK(copies_of(rows.sum(0).shard(kFour, 0)) == 4);
+  CHECK(copies_of(rows.shard(kFour)) == 4);
   // One that is wanted on one device alone is fetched.
   const Tensor x = numbers({8, 6});
   const Tensor y = rows.sum(0) * 2 + (rows * rows).sum(0).to("CPU").shard(kFour);
   CHECK(are_close(values(y), values(x.sum(0) * 2 + (x * x).sum(0))));
   const Tensor one = (rows.sum(0) * 2).to("CPU");  // the others give, and want nothing
   CHECK(are_close(values(one), values(x.sum(0) * 2)));
+}
+
+TEST_CASE("what is gathered and scattered by flags is what copies bring, along any axis") {
+  const EnvOverride device("DEVICE", "CPU"), together("COLLECTIVE", "flags");
+  for (const int axis : {0, 1, 2})
+    for (const int64_t size : {8, 7, 3}) {  // 7 is cut into uneven parts, 3 leaves a device none
+      Shape shape{4, 4, 4};
+      shape[static_cast<size_t>(axis)] = size;
+      const Tensor x = numbers(shape), cut = x.shard(kFour, axis).realize();
+      CHECK(are_close(values(cut.shard(kFour) * 2), values(x * 2)));
+      Jit step([axis](const Tensor& in) {
+        return (in.sum(axis, true) + in.to(kBF16).shard(kFour).to(kF32))
+            .shard(kFour, (axis + 1) % 3);
+      });
+      const Tensor expected = x.sum(axis, true) + x.to(kBF16).to(kF32);
+      for (int i = 0; i < 3; ++i) CHECK(are_close(values(step(cut)), values(expected)));
+    }
 }
 
 TEST_CASE("devices meet before kernels that read the memory of others, and after them") {

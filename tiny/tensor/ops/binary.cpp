@@ -94,8 +94,8 @@ Tensor upper_half(const Tensor& x) {
 
 // Of two f64: the largest integer below the quotient, which is not the rounded quotient's (1 is 9
 // times 0.1 and a rest), and u less so many v. Exact where |u / v| < 2^52, since the products of
-// upper and lower bits are (T. Dekker, "A floating-point technique for extending the available precision", 1971);
-// the rest is 0 beyond, where it would be of what u was rounded from.
+// upper and lower bits are (T. Dekker, "A floating-point technique for extending the available
+// precision", 1971); the rest is 0 beyond, where it would be of what u was rounded from.
 Division floor_division(const Tensor& u, const Tensor& v) {
   const Tensor guess = (u / v).trunc();
   const Tensor q = upper_half(guess), q_low = guess - q, w = upper_half(v), w_low = v - w;
