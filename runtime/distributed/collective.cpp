@@ -93,12 +93,6 @@ bool have_one_each(const Pieces& pieces, std::span<const int> devices) {
                     [](Node p, int device) { return p->device == device; });
 }
 
-// Of constants alone, as a sum over no elements is: it may be computed anywhere.
-bool is_constant(Node p) {
-  while (p->num_src == 1 && numel(p->shape()) > 0) p = p->src(0);
-  return numel(p->shape()) == 0 || p->op == Op::Const || p->op == Op::Iota;
-}
-
 bool are_of_ranks(const Pieces& pieces, std::span<const int> devices) {
   const auto is_rank = [](int d) { return device_of(d).rank >= 0; };
   return devices.size() > 1 && have_one_each(pieces, devices) &&
@@ -110,10 +104,21 @@ bool are_gpus(std::span<const int> devices) {
                      [](int d) { return device_of(d).target().kind == Target::Kind::Gpu; });
 }
 
-// In memory, once for all who read them.
+// Whether it is made of something without elements, as the sum over those of a device that has
+// none: a constant then, which might be computed anywhere.
+bool is_of_nothing(Node p) {
+  while (p->num_src == 1 && numel(p->shape()) > 0) p = p->src(0);
+  return numel(p->shape()) == 0;
+}
+
+// In memory, once for all who read them; on its own device.
 Pieces stored(const Pieces& pieces) {
   Pieces out;
-  for (Node p : pieces) out.push_back(p->device ? build::contiguous(p) : p);
+  for (Node p : pieces) {
+    if (p->device && is_of_nothing(p))
+      p = make(Op::Copy, p->dtype, {build::contiguous(p)}, int64_t{p->device});
+    out.push_back(p->device ? build::contiguous(p) : p);
+  }
   return out;
 }
 
@@ -294,7 +299,7 @@ bool gathers_by_flags(const Pieces& pieces, std::span<const int> devices) {
   if (!have_one_each(pieces, devices) || !reach_all(pieces, devices)) return false;
   return std::all_of(pieces.begin(), pieces.end(), [](Node p) {
     const int64_t bytes = numel(p->shape()) * static_cast<int64_t>(p->dtype.size());
-    return bytes > 0 && bytes % 16 == 0 && !is_constant(p) &&
+    return bytes > 0 && bytes % 16 == 0 &&
            device_of(p->device).missing_for_all_reduce(SumBy::Flags, p->dtype).empty();
   });
 }
@@ -321,9 +326,8 @@ Node joined(Node gathered, const Pieces& pieces, int axis) {
 Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                       const Shape& cuts) {
   const LabelScope label("reduce_scatter");
-  Algorithm how = Ways("reduce_scatter", op, pieces, devices).choose();
-  if (std::any_of(pieces.begin(), pieces.end(), is_constant)) how.way = Algorithm::Naive;
-  return reduce_parts(op, pieces, devices, axis, cuts, how);
+  return reduce_parts(op, stored(pieces), devices, axis, cuts,
+                      Ways("reduce_scatter", op, pieces, devices).choose());
 }
 
 Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) {
