@@ -258,16 +258,19 @@ struct CudaDevice::Together {
 
 namespace {
 
-// Of a gather a sum of one piece for each device, in its place behind those before it.
+// Of a gather a sum of one piece for each device, in its place behind those before it: of integers,
+// as which any elements keep their bits.
 std::vector<AllReduce> pieces_of(const AllReduce& s) {
   if (s.counts.empty()) return {s};
   std::vector<AllReduce> out;
+  const auto width = static_cast<size_t>(s.dtype.size());
   size_t begin = 0;
   for (size_t i = 0; i < s.from.size(); ++i) {
-    AllReduce one{s.devices, {s.from[i]}, s.to, s.dtype, s.counts[i], s.by};
+    const size_t bytes = s.counts[i] * width;
+    AllReduce one{s.devices, {s.from[i]}, s.to, kI32, bytes / sizeof(int32_t), s.by};
     for (void*& to : one.to)
-      if (to) to = static_cast<std::byte*>(to) + begin * static_cast<size_t>(s.dtype.size());
-    begin += s.counts[i];
+      if (to) to = static_cast<std::byte*>(to) + begin;
+    begin += bytes;
     out.push_back(std::move(one));
   }
   return out;
@@ -295,7 +298,7 @@ std::vector<std::vector<LaunchItem>> CudaDevice::all_reduce_launches(
   std::map<Scalar, std::vector<AllReduce>> by_dtype;
   for (const AllReduce& s : sums) {
     if (s.by != SumBy::Flags) return {};
-    for (AllReduce& piece : pieces_of(s)) by_dtype[s.dtype.scalar].push_back(std::move(piece));
+    for (AllReduce& part : pieces_of(s)) by_dtype[part.dtype.scalar].push_back(std::move(part));
   }
   std::vector<CudaDevice*> gpus;
   for (Device* d : sums[0].devices) gpus.push_back(&dynamic_cast<CudaDevice&>(*d));

@@ -386,7 +386,8 @@ void run(const Options& o) {
     ChartLine line{task.name, {}};
     Row row(task, o);
     for (const int count : o.counts) {
-      say(bench::record(machine) + row.measure(count) + "}");
+      say(bench::record(count > 1 ? cat(count, " x ", machine) : machine) + row.measure(count) +
+          "}");
       line.points.push_back({count, row.speed});
     }
     chart.lines.push_back(line);

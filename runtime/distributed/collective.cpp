@@ -300,7 +300,7 @@ bool gathers_by_flags(const Pieces& pieces, std::span<const int> devices) {
   return std::all_of(pieces.begin(), pieces.end(), [](Node p) {
     const int64_t bytes = numel(p->shape()) * static_cast<int64_t>(p->dtype.size());
     return bytes > 0 && bytes % 16 == 0 &&
-           device_of(p->device).missing_for_all_reduce(SumBy::Flags, p->dtype).empty();
+           device_of(p->device).missing_for_all_reduce(SumBy::Flags, kI32).empty();
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/analysis/after.h"
 #include "runtime/device/buffer.h"
+#include "runtime/distributed/collective.h"
 #include "runtime/fusion/materialize.h"
 #include "runtime/schedule/copy_order.h"
 #include "runtime/schedule/memory_plan.h"
@@ -108,7 +109,8 @@ struct InputUse {
 };
 
 // Whether what copies send waits for more than its own values: as weights do that are gathered for
-// their use, so that memory is saved (runtime/partition/parts.h).
+// their use, so that memory is saved (runtime/partition/parts.h). GPUs that gather by launches of
+// their graphs keep the usual order (measurements.md: gathers_weights).
 bool gathers_weights(const std::vector<Group>& groups) {
   NodeMap<char> waits;
   for (const Group& g : groups)
@@ -116,7 +118,7 @@ bool gathers_weights(const std::vector<Group>& groups) {
       if (!g.after.empty()) waits[n] = 1;
   const auto is_late = [&](Node n) { return waits.contains(n); };
   return std::any_of(groups.begin(), groups.end(), [&](const Group& g) {
-    if (g.outputs[0]->op != Op::Copy) return false;
+    if (g.outputs[0]->op != Op::Copy || is_gather(g.outputs[0])) return false;
     return is_late(g.outputs[0]) || std::any_of(g.inputs.begin(), g.inputs.end(), is_late);
   });
 }
