@@ -323,10 +323,6 @@ class RowTuner : GpuTuner {
   bool held_ = false;  // a row is read more than once, from registers, of which that takes many
 };
 
-}  // namespace
-
-namespace {
-
 // Heuristics are made for blocks of 1,024 threads and 48 KiB of shared memory.
 bool is_launchable(Node sink, const Choice& choice, const Target& target) {
   if (target.most_threads >= 1024) return true;
@@ -354,12 +350,12 @@ std::optional<Choice> row_choice(Node sink, const Target& target) {
 }  // namespace
 
 Choice choose_gpu_options(Node sink, const Target& target) {
-  using Tuner = std::optional<Choice> (*)(Node, const Target&);
-  for (const Tuner tuner :
-       {Tuner(matrix_choice), Tuner(choose_chain_options), Tuner(choose_mma_options),
-        Tuner(choose_product_options), Tuner(scan_choice), Tuner(choose_stream_options),
-        Tuner(pooling_choice), Tuner(row_choice)})
-    if (auto choice = tuner(sink, target); choice && is_launchable(sink, *choice, target))
+  using Heuristic = std::optional<Choice> (*)(Node, const Target&);
+  constexpr Heuristic kInOrder[] = {
+      matrix_choice, choose_chain_options,  choose_mma_options, choose_product_options,
+      scan_choice,   choose_stream_options, pooling_choice,     row_choice};
+  for (const Heuristic choose : kInOrder)
+    if (auto choice = choose(sink, target); choice && is_launchable(sink, *choice, target))
       return std::move(*choice);
   return {};  // a thread does everything
 }

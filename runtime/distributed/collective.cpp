@@ -233,7 +233,9 @@ class Ways {
     const bool direct = can_ && are_gpus(devices_), two = pieces_.size() == 2;
     const int64_t bytes =
         numel(pieces_[0]->shape()) * static_cast<int64_t>(pieces_[0]->dtype.size());
-    if (direct && bytes > kLarge && !two && missing({Algorithm::Library}).empty()) return "nccl";
+    const bool sums = name_ == "all_reduce";  // the library scatters nothing
+    if (sums && direct && bytes > kLarge && !two && missing({Algorithm::Library}).empty())
+      return "nccl";
     if (direct && missing({Algorithm::Flags}).empty()) return "flags";
     const bool at_once = two || bytes <= (direct ? kSmallDirect : kSmall);
     return direct ? at_once ? "one_shot" : "two_shot_direct" : at_once ? "naive" : "two_shot";
@@ -275,13 +277,15 @@ Node sum_parts(Op op, const Pieces& parts, int device, bool direct) {
   return direct ? sum_on(device, parts, SumBy::Kernel) : reduce_to(op, parts, device);
 }
 
-// Reduce-scatter: one slice of the sum on each device; `direct`: read where the pieces are.
+// Reduce-scatter: one slice of the sum on each device; by flags, or `how.direct`: read where the
+// pieces are.
 Pieces reduce_parts(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                     const Shape& cuts, Algorithm how) {
+  const Pieces from = stored(pieces);
   Pieces out;
   for (size_t i = 0; i < devices.size(); ++i) {
     Pieces parts;
-    for (Node p : stored(pieces)) parts.push_back(slice(p, axis, cuts[i], cuts[i + 1]));
+    for (Node p : from) parts.push_back(slice(p, axis, cuts[i], cuts[i + 1]));
     const bool any = cuts[i] < cuts[i + 1];
     out.push_back(how.way == Algorithm::Flags && any
                       ? sum_on(devices[i], stored(parts), SumBy::Flags)
@@ -326,7 +330,7 @@ Node joined(Node gathered, const Pieces& pieces, int axis) {
 Pieces reduce_scatter(Op op, const Pieces& pieces, std::span<const int> devices, int axis,
                       const Shape& cuts) {
   const LabelScope label("reduce_scatter");
-  return reduce_parts(op, stored(pieces), devices, axis, cuts,
+  return reduce_parts(op, pieces, devices, axis, cuts,
                       Ways("reduce_scatter", op, pieces, devices).choose());
 }
 

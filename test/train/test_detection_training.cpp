@@ -1,7 +1,6 @@
 // The program retinanet as a user runs it, on small pictures: it learns, a training that was
 // stopped goes on bit for bit, and it reads COCO's format. `make test` builds it.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -11,33 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "test/command.h"
 #include "test/error_of.h"
 #include "test/temporary_folder.h"
 #include "tiny/base/error.h"
 #include "tiny/vision/scenes.h"
 
 using namespace tiny;
+using namespace tiny::test;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct Ended {
-  int status = -1;
-  std::string output;
-};
-
-Ended run(const std::string& arguments) {
-  Ended out;
-  const std::string command =
-      cat("DEVICE=CPU '", TINY_BUILD, "/examples/retinanet' ", arguments, " 2>&1");
-  FILE* pipe = ::popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char part[4096];
-  while (const size_t n = std::fread(part, 1, sizeof part, pipe)) out.output.append(part, n);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) out.status = WEXITSTATUS(status);
-  return out;
-}
+CommandResult run(const std::string& arguments) { return run_example("retinanet", arguments); }
 
 // Without packages the examples are not built: make says so.
 bool is_built() {
@@ -100,8 +85,8 @@ TEST_CASE("retinanet learns drawn scenes, and goes on from a checkpoint bit for 
   if (!is_built()) return;
   const test::TemporaryFolder folder("retinanet");
   const auto file = [&](const std::string& name) { return "'" + folder.file(name) + "'"; };
-  const Ended whole = run(kSmall + "--steps 60 --losses " + file("whole") + " --save " +
-                          file("whole.safetensors") + " --show " + file("found.png"));
+  const CommandResult whole = run(kSmall + "--steps 60 --losses " + file("whole") + " --save " +
+                                  file("whole.safetensors") + " --show " + file("found.png"));
   REQUIRE_MESSAGE(whole.status == 0, whole.output);
   CHECK(has(whole.output, "scenes drawn by the program (seed 0): 80 of 64 x 64 pixels"));
   CHECK(has(whole.output, "of 8 test pictures"));
@@ -114,14 +99,14 @@ TEST_CASE("retinanet learns drawn scenes, and goes on from a checkpoint bit for 
 
   const std::string checkpoint = kSmall + "--steps 60 --checkpoint " + file("run") + " --save " +
                                  file("parts.safetensors") + " ";
-  const Ended first = run(checkpoint + "--stop 25");
+  const CommandResult first = run(checkpoint + "--stop 25");
   REQUIRE_MESSAGE(first.status == 0, first.output);
-  const Ended second = run(checkpoint + "--losses " + file("parts"));
+  const CommandResult second = run(checkpoint + "--losses " + file("parts"));
   REQUIRE_MESSAGE(second.status == 0, second.output);
   CHECK(has(second.output, "going on with step 25"));
   CHECK(text_of(folder.file("parts")) == text_of(folder.file("whole")));
   CHECK(text_of(folder.file("parts.safetensors")) == text_of(folder.file("whole.safetensors")));
-  const Ended other = run(kSmall + "--steps 61 --checkpoint " + file("run"));
+  const CommandResult other = run(kSmall + "--steps 61 --checkpoint " + file("run"));
   CHECK(other.status == 1);
   CHECK(has(other.output, "--steps"));
 }
@@ -131,15 +116,15 @@ TEST_CASE("retinanet trains on a folder in COCO's format, and tells what is wron
   const test::TemporaryFolder folder("retinanet_coco");
   write_coco(folder);
   const std::string data = "--data '" + folder.path() + "' ";
-  const Ended ended = run(data + kSmall + "--steps 3");
+  const CommandResult ended = run(data + kSmall + "--steps 3");
   REQUIRE_MESSAGE(ended.status == 0, ended.output);
   CHECK(has(ended.output, "12 pictures for training, 12 for testing, of 5 classes"));
-  const Ended side = run("--side 65");
+  const CommandResult side = run("--side 65");
   CHECK(side.status == 1);
   CHECK(has(side.output, "--side: 65 is no multiple of 32"));
-  const Ended many = run(data + "--side 64 --batch 13 --steps 1");
+  const CommandResult many = run(data + "--side 64 --batch 13 --steps 1");
   CHECK(many.status == 1);
   CHECK(has(many.output, "--batch: 12 pictures make no batch of 13"));
-  const Ended dump = run("--dump-batches x");
+  const CommandResult dump = run("--dump-batches x");
   CHECK(has(dump.output, "--dump-batches: needs --jitter off"));
 }

@@ -1,7 +1,6 @@
 // The programs gpt2 and bert as a user runs them, on models small enough for a test: they learn,
 // and a training that was stopped goes on bit for bit. `make test` builds them.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,33 +10,17 @@
 #include <sstream>
 #include <string>
 
+#include "test/command.h"
 #include "test/error_of.h"
 #include "test/temporary_folder.h"
 #include "tiny/base/error.h"
 #include "tiny/models/weights.h"
 
 using namespace tiny;
+using namespace tiny::test;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Ended {
-  int status = -1;
-  std::string output;
-};
-
-Ended run(const std::string& program, const std::string& arguments) {
-  Ended out;
-  const std::string command =
-      cat("DEVICE=CPU '", TINY_BUILD, "/examples/", program, "' ", arguments, " 2>&1");
-  FILE* pipe = ::popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char part[4096];
-  while (const size_t n = std::fread(part, 1, sizeof part, pipe)) out.output.append(part, n);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) out.status = WEXITSTATUS(status);
-  return out;
-}
 
 // The number behind these words.
 double number_after(const std::string& text, const std::string& words) {
@@ -69,14 +52,14 @@ void check_resumed(const std::string& program, const std::string& more) {
   const test::TemporaryFolder folder("language");
   const std::string a = folder.file("a"), b = folder.file("b");
   const std::string small = cat(kSmall, " --steps 10 --every 4 ", more, " --checkpoint ");
-  const Ended whole = run(program, small + a);
+  const CommandResult whole = run_example(program, small + a);
   REQUIRE_MESSAGE(whole.status == 0, whole.output);
-  REQUIRE(run(program, small + b + " --stop 6").status == 0);
+  REQUIRE(run_example(program, small + b + " --stop 6").status == 0);
   CHECK(bytes_of(a) != bytes_of(b));
-  const Ended rest = run(program, small + b);
+  const CommandResult rest = run_example(program, small + b);
   CHECK(has(rest.output, "going on with step 6"));
   CHECK(bytes_of(a) == bytes_of(b));
-  const Ended other = run(program, small + b + " --lr 0.5");
+  const CommandResult other = run_example(program, small + b + " --lr 0.5");
   CHECK(other.status == 1);
   CHECK(has(other.output, "does not go on with --lr 0.5"));
 }
@@ -86,8 +69,9 @@ void check_resumed(const std::string& program, const std::string& more) {
 TEST_CASE("gpt2 learns the stories that it writes, and gives a model with its tokenizer") {
   if (!is_built("gpt2")) return;
   const test::TemporaryFolder folder("language");
-  const Ended ended = run("gpt2", cat(kSmall, " --steps 60 --lr 0.01 --tokens 12 --curve ",
-                                      folder.file("curve.svg"), " --folder ", folder.file("m")));
+  const CommandResult ended =
+      run_example("gpt2", cat(kSmall, " --steps 60 --lr 0.01 --tokens 12 --curve ",
+                              folder.file("curve.svg"), " --folder ", folder.file("m")));
   REQUIRE_MESSAGE(ended.status == 0, ended.output);
   const double before = number_after(ended.output, "loss of other texts "),
                after = number_after(ended.output, " s: loss of other texts ");
@@ -113,15 +97,16 @@ TEST_CASE("gpt2 reads a text, or its tokens") {
   for (const char c : text) tokens += std::string{c, '\0'};
   std::ofstream(folder.file("text.bin"), std::ios::binary) << tokens;
   const std::string small = cat(kSmall, " --steps 3 --tokens 0 --data ");
-  const Ended plain = run("gpt2", small + folder.file("text")),
-              packed = run("gpt2", small + folder.file("text.bin"));
+  const CommandResult plain = run_example("gpt2", small + folder.file("text")),
+                      packed = run_example("gpt2", small + folder.file("text.bin"));
   REQUIRE_MESSAGE(plain.status == 0, plain.output);
   REQUIRE_MESSAGE(packed.status == 0, packed.output);
   CHECK(has(plain.output, cat(text.size(), " tokens of 256 kinds")));
   CHECK(number_after(plain.output, " s: loss of other texts ") ==
         number_after(packed.output, " s: loss of other texts "));
-  CHECK(has(run("gpt2", "--data /nowhere/text").output, "--data: cannot open /nowhere/text"));
-  CHECK(has(run("gpt2", "--heads 5").output, "a width of 128 is no multiple of 5"));
+  CHECK(
+      has(run_example("gpt2", "--data /nowhere/text").output, "--data: cannot open /nowhere/text"));
+  CHECK(has(run_example("gpt2", "--heads 5").output, "a width of 128 is no multiple of 5"));
 }
 
 TEST_CASE("gpt2 goes on bit for bit") {
@@ -131,9 +116,9 @@ TEST_CASE("gpt2 goes on bit for bit") {
 TEST_CASE("bert fills gaps, and learns from a few labels what texts are about") {
   if (!is_built("bert")) return;
   const test::TemporaryFolder folder("language");
-  const Ended ended =
-      run("bert", cat(kSmall, " --steps 40 --lr 0.01 --tune-steps 30 --tune-lr 0.01 --folder ",
-                      folder.file("m")));
+  const CommandResult ended = run_example(
+      "bert", cat(kSmall, " --steps 40 --lr 0.01 --tune-steps 30 --tune-lr 0.01 --folder ",
+                  folder.file("m")));
   REQUIRE_MESSAGE(ended.status == 0, ended.output);
   const double before = number_after(ended.output, "loss of other texts "),
                after = number_after(ended.output, " s: loss of other texts ");
@@ -158,14 +143,15 @@ TEST_CASE("bert reads texts and labels from files") {
   }
   texts.close();
   labelled.close();
-  const Ended ended =
-      run("bert", cat(kSmall, " --steps 5 --tune-steps 25 --tune-lr 0.01 --data ",
-                      folder.file("texts"), " --labelled ", folder.file("labelled")));
+  const CommandResult ended =
+      run_example("bert", cat(kSmall, " --steps 5 --tune-steps 25 --tune-lr 0.01 --data ",
+                              folder.file("texts"), " --labelled ", folder.file("labelled")));
   REQUIRE_MESSAGE(ended.status == 0, ended.output);
   CHECK(has(ended.output, "400 texts"));
   CHECK(number_after(ended.output, "accuracy ") > 80);
   std::ofstream(folder.file("bad")) << "no label\n";
-  const Ended bad = run("bert", cat(kSmall, " --steps 1 --labelled ", folder.file("bad")));
+  const CommandResult bad =
+      run_example("bert", cat(kSmall, " --steps 1 --labelled ", folder.file("bad")));
   CHECK(bad.status == 1);
   CHECK(has(bad.output, "no tab in the line 'no label'"));
 }

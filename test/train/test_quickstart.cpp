@@ -1,7 +1,6 @@
 // The programs of README.md and docs/quickstart.md, which `make test` compiles, as a user runs
 // them: they end well and print what the page says.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -11,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "test/command.h"
 #include "tiny/base/error.h"
 
 using namespace tiny;
+using namespace tiny::test;
 
 namespace {
 
@@ -57,23 +58,12 @@ std::vector<Program> programs_of(const std::string& page) {
   return out;
 }
 
-struct Ended {
-  int status = -1;
-  std::string output;
-};
-
 // Runs a program on the CPU, in an empty folder that is removed afterwards.
-Ended run(const fs::path& program) {
+CommandResult run(const fs::path& program) {
   std::string folder = fs::temp_directory_path() / "tiny_quickstart_XXXXXX";
   REQUIRE(::mkdtemp(folder.data()) != nullptr);
-  Ended out;
-  FILE* pipe =
-      ::popen(cat("cd '", folder, "' && DEVICE=CPU '", program.string(), "' 2>&1").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char part[4096];
-  while (const size_t n = std::fread(part, 1, sizeof part, pipe)) out.output.append(part, n);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) out.status = WEXITSTATUS(status);
+  const CommandResult out =
+      run_command(cat("cd '", folder, "' && DEVICE=CPU '", program.string(), "'"));
   fs::remove_all(folder);
   return out;
 }
@@ -88,7 +78,7 @@ TEST_CASE("every program of the quickstart runs and prints what the page says") 
     CAPTURE(number);
     REQUIRE_MESSAGE(read(kBuild / "quickstart" / (number + ".cpp")) == programs[i].text,
                     "make test builds the programs of the quickstart");
-    const Ended ended = run(kBuild / "quickstart" / number);
+    const CommandResult ended = run(kBuild / "quickstart" / number);
     CHECK(ended.status == 0);
     CHECK(ended.output == programs[i].output);
   }
@@ -96,7 +86,7 @@ TEST_CASE("every program of the quickstart runs and prints what the page says") 
 
 TEST_CASE("the README's program trains a network") {
   REQUIRE(fs::exists(kBuild / "readme_example"));  // by make test
-  const Ended ended = run(kBuild / "readme_example");
+  const CommandResult ended = run(kBuild / "readme_example");
   CHECK(ended.status == 0);
   const size_t at = ended.output.find("accuracy ");
   REQUIRE(at != std::string::npos);

@@ -5,7 +5,6 @@
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,11 +17,13 @@
 #include "devices/hip/hiprtc.h"
 #include "devices/hip/llvm.h"
 #include "runtime/device/buffer.h"
+#include "test/command.h"
 #include "test/fake/hip.h"
 #include "tiny/base/env.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
+using namespace tiny::test;
 using test::FakeHip;
 
 namespace {
@@ -44,23 +45,11 @@ bool contains(const std::string& text, const std::string& part) {
   return found;
 }
 
-struct Ended {
-  int status;
-  std::string text;
-};
-Ended run(const std::string& command) {
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  if (!pipe) return {-1, "popen"};
-  std::string text;
-  for (int c; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
-}
-
 // This program with the stand-in, and a filter of its cases.
-Ended run_on_stand_in(const std::string& cases, const std::string& variables = "") {
-  return run(cat("HIP_LIBRARY=", kStandIn, " HIPRTC_LIBRARY=", kStandIn, " RCCL_LIBRARY=", kStandIn,
-                 " DEVICE= CACHE=0 ", variables, " ", TINY_BUILD, "/tests -tc='", cases, "'"));
+CommandResult run_on_stand_in(const std::string& cases, const std::string& variables = "") {
+  return run_command(cat("HIP_LIBRARY=", kStandIn, " HIPRTC_LIBRARY=", kStandIn,
+                         " RCCL_LIBRARY=", kStandIn, " DEVICE= CACHE=0 ", variables, " ",
+                         TINY_BUILD, "/tests -tc='", cases, "'"));
 }
 
 // --- kernels of the stand-in -------------------------------------------------------------------
@@ -138,20 +127,20 @@ TEST_CASE("hip: a device that is not there is an error with the reason") {
     CHECK(message == "HIP: " + hip_missing_reason());
     CHECK(message_of<DeviceError>([] { Tensor::zeros({2}).to("HIP").realize(); }) == message);
   }
-  const Ended absent = run(cat("HIP_LIBRARY=/nowhere/libamdhip64.so ", TINY_BUILD,
-                               "/tests -tc='stand-in that is absent'"));
+  const CommandResult absent = run_command(cat("HIP_LIBRARY=/nowhere/libamdhip64.so ", TINY_BUILD,
+                                               "/tests -tc='stand-in that is absent'"));
   CHECK(absent.status == 0);
-  CHECK(contains(absent.text,
+  CHECK(contains(absent.output,
                  "HIP: the HIP runtime's library libamdhip64 was not found: searched for "
                  "/nowhere/libamdhip64.so ("));
-  CHECK(contains(absent.text, "It comes with AMD's ROCm"));
-  CHECK(contains(absent.text, "without an AMD GPU use DEVICE=CPU"));
+  CHECK(contains(absent.output, "It comes with AMD's ROCm"));
+  CHECK(contains(absent.output, "without an AMD GPU use DEVICE=CPU"));
   const std::vector<std::string> files = rocm_files("amdhip64");
   CHECK(files.front() == "libamdhip64.so.7");
   CHECK(files.back() == "/opt/rocm/lib/libamdhip64.so");
-  const Ended unfit =
-      run(cat("HIP_LIBRARY=libm.so.6 ", TINY_BUILD, "/tests -tc='stand-in that is absent'"));
-  CHECK(contains(unfit.text, "the HIP runtime's library has no function hipInit: it is too old"));
+  const CommandResult unfit = run_command(
+      cat("HIP_LIBRARY=libm.so.6 ", TINY_BUILD, "/tests -tc='stand-in that is absent'"));
+  CHECK(contains(unfit.output, "the HIP runtime's library has no function hipInit: it is too old"));
 }
 
 TEST_CASE("stand-in that is absent") {
@@ -174,9 +163,9 @@ TEST_CASE("hip: runtime calls, their order and errors, on a library that stands 
        {std::pair<std::string, std::string>{"stand-in: *", "CHECK_OOB=2"},
         {"stand-in that faults*", ""},
         {"stand-in that faults*", "CHECK=1"}}) {
-    const Ended child = run_on_stand_in(cases, variables);
-    CHECK_MESSAGE(child.status == 0, child.text);
-    CHECK_MESSAGE(child.text.find(" 0 passed") == std::string::npos, child.text);
+    const CommandResult child = run_on_stand_in(cases, variables);
+    CHECK_MESSAGE(child.status == 0, child.output);
+    CHECK_MESSAGE(child.output.find(" 0 passed") == std::string::npos, child.output);
   }
 }
 

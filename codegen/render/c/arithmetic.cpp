@@ -6,27 +6,6 @@
 
 namespace tiny {
 
-namespace {
-
-const char* symbol(Op op) {
-  switch (op) {
-    case Op::Add: return "+";
-    case Op::Sub: return "-";
-    case Op::Mul: return "*";
-    case Op::Div: return "/";
-    case Op::And: return "&";
-    case Op::Or: return "|";
-    case Op::Xor: return "^";
-    case Op::Lt: return "<";
-    case Op::Le: return "<=";
-    case Op::Eq: return "==";
-    case Op::Ne: return "!=";
-    default: throw Bug(cat("render_c: no operator for ", op));
-  }
-}
-
-}  // namespace
-
 const char* CPrinter::function_name(Op op) {
   switch (op) {
     case Op::Add: return "add";

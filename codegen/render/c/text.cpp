@@ -125,4 +125,21 @@ std::vector<Node> SingleUse::uses_of(Node n) {
   }
 }
 
+const char* symbol(Op op) {
+  switch (op) {
+    case Op::Add: return "+";
+    case Op::Sub: return "-";
+    case Op::Mul: return "*";
+    case Op::Div: return "/";
+    case Op::And: return "&";
+    case Op::Or: return "|";
+    case Op::Xor: return "^";
+    case Op::Lt: return "<";
+    case Op::Le: return "<=";
+    case Op::Eq: return "==";
+    case Op::Ne: return "!=";
+    default: throw Bug(cat("no operator for ", op));
+  }
+}
+
 }  // namespace tiny

@@ -8,6 +8,9 @@
 
 namespace tiny {
 
+// "+" of Add; WGSL has the same ones. Bug where there is none.
+const char* symbol(Op op);
+
 // Integers of the same width and lanes.
 DType signed_of(DType t);
 DType unsigned_of(DType t);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "codegen/kernel/facts.h"
+#include "codegen/render/c/text.h"
 #include "codegen/render/wgsl/printer.h"
 
 namespace tiny {
@@ -29,23 +30,6 @@ std::string float_literal(double v) {
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   text += "f";
   return std::signbit(x) ? "(" + text + ")" : text;
-}
-
-const char* symbol(Op op) {
-  switch (op) {
-    case Op::Add: return "+";
-    case Op::Sub: return "-";
-    case Op::Mul: return "*";
-    case Op::Div: return "/";
-    case Op::And: return "&";
-    case Op::Or: return "|";
-    case Op::Xor: return "^";
-    case Op::Lt: return "<";
-    case Op::Le: return "<=";
-    case Op::Eq: return "==";
-    case Op::Ne: return "!=";
-    default: throw Bug(cat("render_wgsl: no operator for ", op));
-  }
 }
 
 }  // namespace
