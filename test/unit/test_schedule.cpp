@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "test/unit/kernels.h"
+#include "test/unit/schedules.h"
 #include "tiny/base/env.h"
 #include "tiny/nn/functional.h"
 #include "tiny/tensor/tensor.h"
@@ -170,4 +171,26 @@ TEST_CASE("what a CPU and a GPU compute in one graph has the kernels that it has
     CHECK(kernels_of({work("CPU"), work(kGpu)}) == both(cpu, gpu));
     CHECK(kernels_of({work(kGpu), work("CPU")}) == both(cpu, gpu));
   }
+}
+
+TEST_CASE("many tensors are joined by kernels that each read few") {
+  for (const int64_t axis : {0, 1}) {
+    std::vector<Tensor> parts;
+    for (int i = 0; i < 600; ++i) parts.push_back(zeros_on(kGpu, {2, 3}, kF32) + i);
+    const auto made = test::schedule_on(kGpu, {Tensor::stack(parts, axis)});
+    for (const Step& s : made->steps) CHECK(s.values.size() <= 33);
+    CHECK(made->steps.size() == 19 + 1);
+  }
+  std::vector<Tensor> parts;
+  std::vector<float> expected;
+  for (int i = 0; i < 100; ++i) {
+    parts.push_back(Tensor::from(std::vector<float>{i * 2.0f, i * 2.0f + 1}).reshape({1, 2}));
+    expected.insert(expected.end(), {i * 2.0f, i * 2.0f + 1});
+  }
+  CHECK(Tensor::cat(parts).to_vector<float>() == expected);
+  const Tensor x = Tensor::arange(0, 100, 1, kF32).realize().requires_grad_();
+  std::vector<Tensor> pieces;
+  for (int i = 0; i < 100; ++i) pieces.push_back(x.narrow(0, 99 - i, 1) * i);
+  Tensor::cat(pieces).sum().backward();
+  for (int i = 0; i < 100; ++i) CHECK(x.grad().to_vector<float>()[i] == 99 - i);
 }

@@ -472,6 +472,17 @@ Tensor Tensor::cat(const std::vector<Tensor>& parts, int64_t dim) {
     shape[axis] = begins.back();
     return join_lengths(filled, axis, shape);
   }
+  // One kernel of all would have a selection and an argument for each, which takes a compiler a
+  // minute of 500.
+  constexpr size_t kMostJoined = 32;
+  if (filled.size() > kMostJoined) {
+    std::vector<Tensor> groups;
+    for (size_t i = 0; i < filled.size(); i += kMostJoined) {
+      const size_t end = std::min(i + kMostJoined, filled.size());
+      groups.push_back(cat({filled.begin() + i, filled.begin() + end}, axis).to(t).contiguous());
+    }
+    return cat(groups, axis);
+  }
   std::vector<Node> padded;
   for (size_t i = 0; i < filled.size(); ++i)
     padded.push_back(
