@@ -73,6 +73,7 @@ typedef double f64;
 #define KERNEL(most_threads)                               \
   const int tiny_threads EXPORTED = most_threads;          \
   extern "C" EXPORTED void
+#define TILE_KERNEL(threads) KERNEL(threads)
 
 extern "C" EXPORTED Emulated* (*tiny_emulated)() = 0;
 // Without the compiler's hooks on accesses.

@@ -39,7 +39,8 @@ struct PreludeUse {
 // How a language of the C family spells what they do not share. In patterns, {T} is the name of a
 // type, {F} of the type that is converted to it, {S} a scalar type, {I} integers of its width, {B}
 // its bytes, {V} the bytes of a vector, {L} a list of numbers, {m}, {a}, {b}, {x} operands, {N} the
-// kernel's name, {P} its parameters, {A} the buffers taken from `args`, {K} the threads of a block.
+// kernel's name, {P} its parameters, {A} the buffers taken from `args`, {K} the threads of a block,
+// {H} the primitive that begins it.
 struct Dialect {
   Source::Language language;
   // Vectors are classes. Their operators wrap, and lanes of vectors of bools are bools. Else they

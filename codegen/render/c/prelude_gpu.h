@@ -7,6 +7,8 @@
 //   f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, f16 and bf16 (structs of a u16 `bits`),
 //   f8e4m3 and f8e5m2 (of a u8)
 //   KERNEL(threads) RESTRICT          between `extern "C"` and the kernel's name; after a `*`
+//   TILE_KERNEL(threads)              CUDA: KERNEL of a product without matrix units, to which more
+//                                     registers are worth more than more blocks at a time
 //   wait_for_earlier()                CUDA: before a kernel touches memory (LaunchSize::waits)
 //   block_x() .. block_z(), thread_x() .. thread_z(): int
 //   vec<T, N>                         an aggregate `T v[N]` with [], aligned to the power of two in

@@ -112,8 +112,13 @@ std::string CPrinter::text() {
                                            {'B', cat(t.size())},
                                            {'V', cat(t.size() * lanes)}});
   }
+  const bool has_units = std::any_of(program_.body.begin(), program_.body.end(),
+                                     [](Node n) { return n->is(Op::Mma); });
   const std::string head =
-      fill(dialect_.body, {{'N', program_.name}, {'P', parameters()}, {'K', cat(use_.threads)}});
+      fill(dialect_.body, {{'N', program_.name},
+                           {'P', parameters()},
+                           {'H', fetches_ && !has_units ? "TILE_KERNEL" : "KERNEL"},
+                           {'K', cat(use_.threads)}});
   const std::string kernel = matrix_
                                  ? matrix_text()
                                  : fragments_.helpers() + head + shared_ + body_ + "}\n" +
