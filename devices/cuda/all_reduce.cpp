@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kMaxGpus = 8, kMaxSums = 24;  // of one launch, as in the text below
 constexpr int64_t kMaxBlocks = 128;  // no more than a GPU runs at once: they wait for each other's
 constexpr int64_t kThreads = 512;
+constexpr int64_t kLargeBlocks = 32;  // as many as the links need (measurements.md: kLargeBlocks)
 // Two-shot from so many bytes on: each GPU adds up a slice and writes it into the memory of all,
 // which moves less over the links than if each read all pieces.
 constexpr size_t kShared = 512 << 10;
@@ -49,7 +50,7 @@ const Element* element_of(DType t) {
 constexpr const char* kText = R"(
 typedef unsigned int u32;
 typedef unsigned long long u64;
-constexpr int kGpus = 8, kSums = 24, kBlocks = 128;
+constexpr int kGpus = 8, kSums = 24, kBlocks = 128, kCount = COUNT;
 __device__ Sum up(Element x) { UP }
 __device__ Element down(Sum x) { DOWN }
 
@@ -104,41 +105,49 @@ struct Batch {
   Addition sum[kSums];
 };
 
-template <class T> __device__ void store(const Addition& a, u64 me, u64 gpus, u64 i, T value) {
+template <class T> __device__ void store(const Addition& a, u64 me, u64 i, T value) {
 #pragma unroll
-  for (int j = 0; j < kGpus; ++j)
-    if (j < gpus && (a.shared || j == me)) reinterpret_cast<T*>(a.out[j])[i] = value;
+  for (int j = 0; j < kCount; ++j)
+    if (a.shared || j == me) reinterpret_cast<T*>(a.out[j])[i] = value;
 }
 
-__device__ void add_up(const Addition& a, u64 me, u64 gpus) {
-  constexpr int kLanes = 16 / sizeof(Element);
+// Each thread asks for several packets before it needs the first: what is on its way over the links
+// has to be their rate times their latency, with no more blocks than leave room for others.
+template <int kSources> __device__ void add_up(const Addition& a, u64 me) {
+  constexpr int kLanes = 16 / sizeof(Element), kPackets = 8 / kSources;
   const u64 packets = a.size / kLanes;
-  const u64 begin = a.shared ? packets * me / gpus : 0;
-  const u64 end = a.shared ? packets * (me + 1) / gpus : packets;
+  const u64 begin = a.shared ? packets * me / kCount : 0;
+  const u64 end = a.shared ? packets * (me + 1) / kCount : packets;
   const u64 block = blockIdx.x < a.block ? blockIdx.x + gridDim.x - a.block : blockIdx.x - a.block;
   const u64 first = block * blockDim.x + threadIdx.x, step = gridDim.x * (u64)blockDim.x;
-  for (u64 i = begin + first; i < end; i += step) {
-    Packet in[kGpus], result;
+  for (u64 i = begin + first; i < end; i += step * kPackets) {
+    Packet in[kPackets][kSources];
 #pragma unroll
-    for (int j = 0; j < kGpus; ++j)
-      if (j < a.sources) in[j].all = reinterpret_cast<const uint4*>(a.from[j])[i];
+    for (int p = 0; p < kPackets; ++p)
 #pragma unroll
-    for (int lane = 0; lane < kLanes; ++lane) {
-      Sum sum = up(in[0].each[lane]);
+      for (int j = 0; j < kSources; ++j)
+        if (i + p * step < end)
+          in[p][j].all = reinterpret_cast<const uint4*>(a.from[j])[i + p * step];
 #pragma unroll
-      for (int j = 1; j < kGpus; ++j)
-        if (j < a.sources) sum += up(in[j].each[lane]);
-      result.each[lane] = down(sum);
+    for (int p = 0; p < kPackets; ++p) {
+      if (i + p * step >= end) break;
+      Packet result;
+#pragma unroll
+      for (int lane = 0; lane < kLanes; ++lane) {
+        Sum sum = up(in[p][0].each[lane]);
+#pragma unroll
+        for (int j = 1; j < kSources; ++j) sum += up(in[p][j].each[lane]);
+        result.each[lane] = down(sum);
+      }
+      store(a, me, i + p * step, result.all);
     }
-    store(a, me, gpus, i, result.all);
   }
-  if (a.shared && me + 1 < gpus) return;
+  if (a.shared && me + 1 < kCount) return;
   for (u64 i = packets * kLanes + first; i < a.size; i += step) {
     Sum sum = up(a.from[0][i]);
 #pragma unroll
-    for (int j = 1; j < kGpus; ++j)
-      if (j < a.sources) sum += up(a.from[j][i]);
-    store(a, me, gpus, i, down(sum));
+    for (int j = 1; j < kSources; ++j) sum += up(a.from[j][i]);
+    store(a, me, i, down(sum));
   }
 }
 
@@ -155,19 +164,24 @@ extern "C" __global__ void __launch_bounds__(512, 1) sum_together(
 #pragma unroll
     for (int j = 0; j < kGpus; ++j)
       if (j == batch.me) wanted = batch.sum[s].out[j];
-    if (wanted) add_up(batch.sum[s], batch.me, batch.gpus);
+    if (!wanted) continue;
+    if (batch.sum[s].sources == 1)
+      add_up<1>(batch.sum[s], batch.me);
+    else
+      add_up<kCount>(batch.sum[s], batch.me);
   }
   meet(batch.flags, batch.me, batch.gpus, epoch + 1, batch.limit, batch.shares);
   if (threadIdx.x == 0) *own = epoch + 1;
 }
 )";
 
-std::string text_of(const Element& e) {
+std::string text_of(const Element& e, size_t gpus) {
   std::string text = kText;
-  const auto fill = [&](const char* name, const char* body) {
+  const auto fill = [&](const char* name, const std::string& body) {
     const size_t at = text.find(name);
     text.replace(at, std::string(name).size(), body);
   };
+  fill("COUNT", cat(gpus));
   fill("UP", e.up);
   fill("DOWN", e.down);
   return cat("using Element = ", e.type, ";\nusing Sum = ", e.sum, ";\n", text);
@@ -177,10 +191,10 @@ void* as_field(uint64_t value) { return reinterpret_cast<void*>(value); }
 
 }  // namespace
 
-Source cuda_sum_source(DType dtype) {
+Source cuda_sum_source(DType dtype, size_t gpus) {
   const Element* e = element_of(dtype);
   expect(e, "a sum over GPUs of ", dtype);
-  return {"sum_together", text_of(*e), Source::Language::Cuda};
+  return {"sum_together", text_of(*e, gpus), Source::Language::Cuda};
 }
 
 // State of GPUs that make all-reduces together: flags in the memory of each, and the epochs of its
@@ -209,16 +223,16 @@ struct CudaDevice::Together {
     return *one;
   }
 
+  static bool is_large(const AllReduce& s) { return s.count * s.dtype.size() >= kShared; }
+
   static bool is_shared(const AllReduce& s) {
     const auto is_wanted = [](void* to) { return to != nullptr; };
-    return s.from.size() > 1 && s.count * s.dtype.size() >= kShared &&
-           std::all_of(s.to.begin(), s.to.end(), is_wanted);
+    return s.from.size() > 1 && is_large(s) && std::all_of(s.to.begin(), s.to.end(), is_wanted);
   }
 
   // Of one dtype; for each GPU.
   std::vector<LaunchItem> launches(std::span<const AllReduce> sums) {
     const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
-    const int64_t most = std::min<int64_t>(kMaxBlocks, gpus[0]->target().cores);
     int64_t blocks = 0;
     std::vector<int64_t> begin;  // the block of each sum
     uint64_t shares = 0;
@@ -231,7 +245,9 @@ struct CudaDevice::Together {
     }
     LaunchSize size;
     size.block[0] = kThreads;
-    size.grid[0] = std::min(blocks, most);
+    const bool large = std::any_of(sums.begin(), sums.end(), is_large);
+    const int64_t most = large ? kLargeBlocks : kMaxBlocks;
+    size.grid[0] = std::min({blocks, most, int64_t{gpus[0]->target().cores}});
     std::vector<LaunchItem> out;
     for (size_t me = 0; me < gpus.size(); ++me) {
       std::vector<void*> batch{as_field(me), as_field(gpus.size()), as_field(limit),
@@ -250,7 +266,7 @@ struct CudaDevice::Together {
         add(s.from);
       }
       batch.resize(5 + kMaxGpus + kMaxSums * (4 + 2 * kMaxGpus));
-      out.push_back({&gpus[me]->sum_program(sums[0].dtype), size, std::move(batch)});
+      out.push_back({&gpus[me]->sum_program(sums[0].dtype, gpus.size()), size, std::move(batch)});
     }
     return out;
   }
@@ -278,11 +294,11 @@ std::vector<AllReduce> pieces_of(const AllReduce& s) {
 
 }  // namespace
 
-Program& CudaDevice::sum_program(DType dtype) {
+Program& CudaDevice::sum_program(DType dtype, size_t gpus) {
   std::lock_guard lock(ordering_);
-  std::unique_ptr<Program>& program = sums_[dtype.scalar];
+  std::unique_ptr<Program>& program = sums_[{dtype.scalar, gpus}];
   if (!program) {
-    const Source source = cuda_sum_source(dtype);
+    const Source source = cuda_sum_source(dtype, gpus);
     program = load(compile(source), source.entry);
   }
   return *program;

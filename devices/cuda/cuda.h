@@ -24,14 +24,14 @@ class CudaDevice : public GpuDevice {
 
   std::string binary_origin() const override;
   Program* memory_reader() override;
-  Program& sum_program(DType dtype);
+  Program& sum_program(DType dtype, size_t gpus);
 
   std::unique_ptr<Program> reader_;  // of memory_reader()
-  std::map<Scalar, std::unique_ptr<Program>> sums_;
+  std::map<std::pair<Scalar, size_t>, std::unique_ptr<Program>> sums_;
 };
 
 // The kernel that GPUs add up with, together, for a dtype that it knows: sum_together(batch).
-Source cuda_sum_source(DType dtype);
+Source cuda_sum_source(DType dtype, size_t gpus);
 
 // Whether there is a driver, a GPU and NVRTC. Opens the libraries, costs next to nothing where the
 // driver's is absent.

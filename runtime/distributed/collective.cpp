@@ -160,8 +160,9 @@ Pieces ring(Op op, const Pieces& pieces, std::span<const int> devices) {
 
 // Bytes up to which starting something takes longer than moving all of it to everybody.
 constexpr int64_t kSmall = 256 << 10, kSmallDirect = 1 << 20;
-// From here on a library's rings are faster than kernels in which all GPUs reach for all.
-constexpr int64_t kLarge = 8 << 20;
+// From here on a library's rings are so much faster than kernels in which all GPUs reach for all
+// that they need not run beside other kernels.
+constexpr int64_t kLarge = 256 << 20;
 constexpr size_t kMaxTogether = 8;  // devices
 
 struct Algorithm {
@@ -308,13 +309,17 @@ bool gathers_by_flags(const Pieces& pieces, std::span<const int> devices) {
   });
 }
 
+// Whether pieces along an axis lie in memory one behind the other when they are joined.
+bool are_consecutive(const Pieces& pieces, int axis) {
+  return numel(pieces[0]->shape().first(static_cast<size_t>(axis))) == 1;
+}
+
 // What a gather has put into memory, joined along an axis.
 Node joined(Node gathered, const Pieces& pieces, int axis) {
   Shape whole = to_shape(pieces[0]->shape());
   whole[axis] = 0;
   for (Node p : pieces) whole[axis] += p->shape()[axis];
-  if (numel(Ints(whole).first(static_cast<size_t>(axis))) == 1)
-    return build::reshape(gathered, whole);
+  if (are_consecutive(pieces, axis)) return build::reshape(gathered, whole);
   Pieces parts;
   int64_t at = 0;
   for (Node p : pieces) {
@@ -338,10 +343,15 @@ Pieces all_gather(const Pieces& pieces, std::span<const int> devices, int axis) 
   const LabelScope label("all_gather");
   Pieces out;
   if (gathers_by_flags(pieces, devices)) {
-    Pieces flat;
-    for (Node p : pieces) flat.push_back(build::reshape(p, Shape{numel(p->shape())}));
-    flat = stored(flat);
-    for (int device : devices) out.push_back(joined(gather_on(device, flat), pieces, axis));
+    // Rows stay rows, for those who read them as they lie.
+    const bool rows = are_consecutive(pieces, axis);
+    Pieces from;
+    for (Node p : pieces)
+      from.push_back(build::reshape(p, rows
+                                           ? to_shape(p->shape().subspan(static_cast<size_t>(axis)))
+                                           : Shape{numel(p->shape())}));
+    from = stored(from);
+    for (int device : devices) out.push_back(joined(gather_on(device, from), pieces, axis));
     return out;
   }
   for (int device : devices) {

@@ -30,8 +30,8 @@ Node bring(Node x, int device);
 // The sum of pieces that may be on other devices, on one of these. By flags and a library the
 // devices make it together.
 Node sum_on(int device, const Pieces& pieces, SumBy by);
-// Flat pieces, of as many elements as are a multiple of 16 bytes where GPUs have them, one after
-// the other on one of their devices, which make it together by flags.
+// Pieces, of as many elements as are a multiple of 16 bytes where GPUs have them, one after the
+// other along their first axis on one of their devices, which make it together by flags.
 Node gather_on(int device, const Pieces& pieces);
 bool is_gather(Node n);
 bool is_sum_by_kernel(Node n);  // on one device, whose kernel reads the pieces where they are
@@ -50,7 +50,7 @@ Node reduce_to(Op op, const Pieces& pieces, int device);
 //   and from 512 KiB on each a part, which it writes into the memory of all;
 // - nccl: NVIDIA's library adds up, where all are GPUs of this process, or each is that of another
 //   one; AMD's does so in its place.
-// By default nccl for GPUs of several processes; flags for GPUs, and from 8 MiB on nccl for more
+// By default nccl for GPUs of several processes; flags for GPUs, and from 256 MiB on nccl for more
 // than two of them; without flags one_shot, two_shot_direct beyond 1 MiB for more than two; naive
 // and two_shot, from 256 KiB on, for devices of other kinds and those that cannot read one
 // another's memory.

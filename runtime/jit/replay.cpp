@@ -2,6 +2,7 @@
 #include "runtime/jit/replay.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -148,7 +149,7 @@ bool Replay::record_sum(const Sums& sums, const std::vector<int>& steps) {
       sum.items[d].emplace_back(at, static_cast<int>(s.items.size()));
       s.items.push_back(item);
       s.kernels.push_back(nullptr);
-      s.steps.push_back(-1);
+      s.steps.push_back(static_cast<int>(sums_.size()));
     }
   }
   for (int step : steps) note_uses(step, {0, static_cast<int>(sums_.size()), -1}, false);
@@ -241,18 +242,27 @@ Touched Replay::use_of(int v, bool written) const {
   return {kOutside, begin, begin + bytes, written};
 }
 
-// Dependences between the launches.
+void Replay::add_uses(const Step& step, LaunchUses& to) const {
+  const std::vector<bool> written = written_slots(step);
+  for (size_t k = 0; k < step.values.size(); ++k)
+    to.uses.push_back(use_of(step.values[k], written[k]));
+}
+
+// Dependences between the launches. Those of a sum over devices begin when all have come to theirs,
+// and end when all have: each device need only order its own. No two are made at once, and on all
+// devices in one order, since they meet by the same flags.
 void Replay::order_segments() {
+  constexpr int kFlags = INT_MAX;
   for (Segment& s : segments_) {
     std::vector<LaunchUses> launches(s.items.size());
     for (size_t i = 0; i < s.items.size(); ++i) {
-      launches[i].alone = !s.kernels[i];  // a sum, which waits for other devices
-      if (launches[i].alone) continue;
-      const Step& step = schedule_.steps[s.steps[i]];
-      launches[i].fills = fills(s.kernels[i]->launch, s.device->target());
-      const std::vector<bool> written = written_slots(step);
-      for (size_t k = 0; k < step.values.size(); ++k)
-        launches[i].uses.push_back(use_of(step.values[k], written[k]));
+      if (s.kernels[i]) {
+        launches[i].fills = fills(s.kernels[i]->launch, s.device->target());
+        add_uses(schedule_.steps[s.steps[i]], launches[i]);
+        continue;
+      }
+      for (int step : sums_[s.steps[i]].steps) add_uses(schedule_.steps[step], launches[i]);
+      launches[i].uses.push_back({kFlags, 0, 1, true});
     }
     const std::vector<std::vector<int>> after = order_launches(launches);
     for (size_t i = 0; i < s.items.size(); ++i) s.items[i].after = after[i];

@@ -93,6 +93,7 @@ class Replay {
   void merge(const Capture& capture, std::span<const Tensor> results);
   void make_segments();
   void order_segments();
+  void add_uses(const Step& step, LaunchUses& to) const;
   Touched use_of(int value, bool written) const;
   int open_segment(int device);
   void note_uses(int step, Use use, bool by_argument);

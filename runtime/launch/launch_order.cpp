@@ -11,7 +11,7 @@ bool conflict(const Touched& a, const Touched& b) {
 }
 
 bool conflict(const LaunchUses& a, const LaunchUses& b) {
-  if (a.alone || b.alone || (a.fills && b.fills)) return true;
+  if (a.fills && b.fills) return true;
   return std::any_of(a.uses.begin(), a.uses.end(), [&](const Touched& x) {
     return std::any_of(b.uses.begin(), b.uses.end(),
                        [&](const Touched& y) { return conflict(x, y); });

@@ -16,12 +16,11 @@ struct Touched {
   bool written;
 };
 
-// The memory that a launch uses. `alone`: after all earlier ones and before all later ones,
-// whatever they use. `fills`: it has work for all of the device. Such launches stay in order
-// (measurements.md: LaunchUses).
+// The memory that a launch uses. `fills`: it has work for all of the device. Such launches stay in
+// order (measurements.md: LaunchUses).
 struct LaunchUses {
   std::vector<Touched> uses;
-  bool alone = false, fills = false;
+  bool fills = false;
 };
 
 // Whether a launch has a block for each multiprocessor.

@@ -336,9 +336,11 @@ Parts scatter(Node n, const std::vector<Parts>& in) {
   if (values.axis < 0 || how.op != Op::Add)
     return scatter_pieces(n, in_layout(in[0], {}, devices_of(n)),
                           in_layout(in[1], {}, devices_of(n)), all_in_layout(n, in, 2, {}), {});
-  // Sums of the values that each device has, for the sum over all; the base counts once.
-  Pieces start = in_layout(in[0], {}, devices_of(n));
-  for (size_t i = 1; i < start.size(); ++i)
+  // Sums of the values that each device has, for the sum over all; the base counts once, or is such
+  // a sum itself.
+  const bool is_partial = in[0].partial == Op::Add;
+  Pieces start = is_partial ? in[0].pieces : in_layout(in[0], {}, devices_of(n));
+  for (size_t i = 1; !is_partial && i < start.size(); ++i)
     start[i] = build::full(n->shape(), n->dtype, int64_t{0});
   Parts out = scatter_pieces(n, start, in_layout(in[1], values, devices_of(n)),
                              all_in_layout(n, in, 2, values), {});

@@ -9,6 +9,10 @@ namespace tiny {
 
 namespace {
 
+// From so many bytes on, of all that are held, sums and gathers are a launch beside the next ones
+// (measurements.md: kWorthALaunch).
+constexpr int64_t kWorthALaunch = int64_t{4} << 20;
+
 class Gatherer {
  public:
   Gatherer(const std::vector<Job>& jobs, const std::vector<Turn>& order)
@@ -53,6 +57,7 @@ class Gatherer {
         }
         out_.push_back(t);
         if (!again) finish(t.job);
+        if (held_bytes() >= kWorthALaunch) give_out();
       }
       give_out();
       if (out_.size() == before) return {};  // a circle
@@ -76,6 +81,15 @@ class Gatherer {
     done_[job] = 1;
     for (int next : wanted_by_[job])
       if (--needs_[next] == 0 && jobs_[next].is_copy) held_.push_back(next);
+  }
+
+  // Of a device, that would come while others of its launches run.
+  int64_t held_bytes() const {
+    std::map<int, int64_t> bytes;
+    for (int j : held_) bytes[jobs_[j].device] += jobs_[j].beside_others;
+    int64_t most = 0;
+    for (const auto& [device, of] : bytes) most = std::max(most, of);
+    return most;
   }
 
   void give_out() {

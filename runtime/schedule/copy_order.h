@@ -11,6 +11,7 @@ namespace tiny {
 // meet, each time costs as much as many copies of a few KB. Turns of the devices alternate. A value
 // that is computed again keeps its place before those that followed it. Without `ahead` copies only
 // wait for what comes before the first that waits for them: nothing is computed, and kept, early.
+// Those that run beside other launches (Job::beside_others) begin when they are worth one.
 std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order,
                                 bool ahead = true);
 

@@ -36,7 +36,8 @@ struct Job {
   std::vector<int> before;  // jobs
   std::vector<int> reads, writes;
   int device = 0;
-  bool is_copy = false;  // from one device to another
+  bool is_copy = false;       // from one device to another
+  int64_t beside_others = 0;  // bytes of a copy that GPUs make while others of their launches run
 };
 struct JobValue {
   int64_t bytes = 0;

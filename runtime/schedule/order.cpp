@@ -181,7 +181,10 @@ class Orderer {
     std::vector<JobValue> values;
     for (size_t g = 0; g < groups_.size(); ++g) {
       Job j;
-      j.is_copy = groups_[g].outputs[0]->op == Op::Copy;
+      const Node first = groups_[g].outputs[0];
+      j.is_copy = first->op == Op::Copy;
+      if (j.is_copy && first->num_src > 1 && sum_by(first) == SumBy::Flags && !is_gather(first))
+        j.beside_others = bytes_of(first->dtype, numel(first->shape()));
       j.before.assign(depends_.before(g).begin(), depends_.before(g).end());
       for (Node n : groups_[g].inputs)
         if (const int* v = id.find(n)) j.reads.push_back(*v);

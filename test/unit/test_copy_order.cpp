@@ -45,6 +45,17 @@ TEST_CASE("copies wait for all that does not wait for them") {
   CHECK(jobs_of(gather_copies({job(0, {}, true)}, in_order(1))) == std::vector<int>{0});
 }
 
+TEST_CASE("copies that run beside other launches begin when they are worth one") {
+  // Two gradients, both summed over devices, and what comes between and after them.
+  std::vector<Job> jobs = {job(0, {}), job(1, {0}, true), job(2, {0}),   job(3, {2}, true),
+                           job(4, {}), job(5, {}),        job(6, {1, 3})};
+  CHECK(jobs_of(gather_copies(jobs, in_order(7))) == std::vector<int>{0, 2, 4, 5, 1, 3, 6});
+  jobs[1].beside_others = jobs[3].beside_others = 3 << 20;  // worth one when both are there
+  CHECK(jobs_of(gather_copies(jobs, in_order(7))) == std::vector<int>{0, 2, 1, 3, 4, 5, 6});
+  jobs[1].beside_others = 8 << 20;
+  CHECK(jobs_of(gather_copies(jobs, in_order(7))) == std::vector<int>{0, 1, 2, 4, 5, 3, 6});
+}
+
 TEST_CASE("nothing is computed early where copies are to wait for what comes before alone") {
   const std::vector<Job> two = {job(0, {}), job(1, {0}, true), job(2, {1}),
                                 job(3, {}), job(4, {3}, true), job(5, {4, 2})};

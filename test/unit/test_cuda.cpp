@@ -158,16 +158,17 @@ TEST_CASE("cuda: functions without __device__ are for the GPU, inline PTX needs 
 
 TEST_CASE("cuda: the kernel of sums over GPUs stays in registers, for every dtype") {
   if (!has_nvrtc()) return;
-  for (const DType t : {kF32, kF64, kF16, kBF16, kI32, kI64}) {
-    std::string log;
-    compile_cuda(cuda_sum_source(t).text, "sm_90a", &log);
-    if (log.empty()) continue;  // NVRTC had it in a cache of its own
-    CAPTURE(log);
-    CHECK(cuda_resources(log).registers > 0);
-    CHECK(cuda_resources(log).registers <= 128);  // 512 threads a block
-    CHECK(cuda_resources(log).stack_bytes == 0);
-    CHECK(cuda_resources(log).spill_bytes == 0);
-  }
+  for (const DType t : {kF32, kF64, kF16, kBF16, kI32, kI64})
+    for (const size_t gpus : {2, 3, 4, 8}) {
+      std::string log;
+      compile_cuda(cuda_sum_source(t, gpus).text, "sm_90a", &log);
+      if (log.empty()) continue;  // NVRTC had it in a cache of its own
+      CAPTURE(log);
+      CHECK(cuda_resources(log).registers > 0);
+      CHECK(cuda_resources(log).registers <= 128);  // 512 threads a block
+      CHECK(cuda_resources(log).stack_bytes == 0);
+      CHECK(cuda_resources(log).spill_bytes == 0);
+    }
 }
 
 TEST_CASE("cuda: an array that is indexed dynamically shows as bytes of the stack") {

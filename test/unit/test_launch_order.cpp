@@ -37,13 +37,8 @@ TEST_CASE("what is waited for through another launch is left out") {
       Orders{{}, {0}, {1}});
 }
 
-TEST_CASE("a launch that runs alone comes after all before it and before all after it") {
-  CHECK(order_launches({{{writes(0)}}, {{writes(1)}}, {{}, true}, {{writes(2)}}, {{writes(3)}}}) ==
-        Orders{{}, {}, {0, 1}, {2}, {2}});
-}
-
 TEST_CASE("launches that fill the device stay in order, others run beside them") {
-  const auto large = [](int memory) { return LaunchUses{{writes(memory)}, false, true}; };
+  const auto large = [](int memory) { return LaunchUses{{writes(memory)}, true}; };
   CHECK(order_launches({large(0), {{writes(1)}}, large(2), {{reads(0), writes(3)}}, large(4)}) ==
         Orders{{}, {}, {0}, {0}, {2}});
   Target gpu;
@@ -61,7 +56,6 @@ TEST_CASE("orders of random launches keep each pair that touches the same bytes"
   for (int round = 0; round < 50; ++round) {
     std::vector<LaunchUses> launches(static_cast<size_t>(2 + below(30)));
     for (LaunchUses& l : launches) {
-      l.alone = below(20) == 0;
       l.fills = below(3) == 0;
       for (int k = below(4); k >= 0; --k) {
         const int begin = below(12);
@@ -79,8 +73,7 @@ TEST_CASE("orders of random launches keep each pair that touches the same bytes"
           if (follows[static_cast<size_t>(j)][k]) follows[i][k] = true;
       }
       for (size_t j = 0; j < i; ++j) {
-        bool meet =
-            launches[i].alone || launches[j].alone || (launches[i].fills && launches[j].fills);
+        bool meet = launches[i].fills && launches[j].fills;
         for (const Touched& x : launches[i].uses)
           for (const Touched& y : launches[j].uses)
             meet |= (x.written || y.written) && x.memory == y.memory && x.begin < y.end &&

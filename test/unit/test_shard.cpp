@@ -398,6 +398,14 @@ TEST_CASE("copies between devices come where parts are needed in another form, a
   CHECK(copies_of(rows.to("CPU")) == 3);
   CHECK(copies_of(rows.sum().to("CPU:9")) == 4);
   CHECK(copies_of(numbers({4, 4}).shard(kFour)) == 3);  // broadcast
+  // The gradient of weights that a product and a look-up share: one all-reduce of both.
+  const Tensor ids = Tensor::arange(8).shard(kFour, 0).realize();
+  const auto shared = [&](const Tensor& x, const Tensor& at, const Tensor& values) {
+    return x.t().matmul(x).index_add(0, mod(at * 5, 6), values);
+  };
+  CHECK(copies_of(shared(rows, ids, rows)) == 12);
+  CHECK(are_close(values(shared(rows, ids, rows)),
+                  values(shared(numbers({8, 6}), Tensor::arange(8), numbers({8, 6})))));
   // A product over the cut axis, as the second of two layers has it: one all-reduce in all.
   const Tensor up = on({6, 8}, kFour, 1), down = on({8, 6}, kFour, 0);
   CHECK(copies_of(all.t().matmul(up).relu().matmul(down)) == 12);

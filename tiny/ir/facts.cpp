@@ -180,10 +180,10 @@ Shape infer_shape(const NodeData& n) {
     case Op::Param: return to_shape(n.ints().subspan(1));
     case Op::Copy: {
       const bool gathers = n.num_src > 1 && n.ints()[2] != 0;
-      if (!gathers) return to_shape(n.src(0)->shape());
-      int64_t size = 0;
-      for (Node s : n.srcs()) size += numel(s->shape());
-      return {size};
+      Shape out = to_shape(n.src(0)->shape());
+      if (gathers)
+        for (Node s : n.srcs().subspan(1)) out[0] += s->shape()[0];
+      return out;
     }
     case Op::Reshape:
     case Op::Expand: return to_shape(n.ints());
