@@ -70,9 +70,7 @@ typedef double f64;
 #define INLINE inline __attribute__((always_inline))
 #define UNROLL
 #define RESTRICT __restrict
-#define KERNEL(most_threads)                               \
-  const int tiny_threads EXPORTED = most_threads;          \
-  extern "C" EXPORTED void
+#define KERNEL(most) const int tiny_threads EXPORTED = most; extern "C" EXPORTED void
 #define TILE_KERNEL(threads) KERNEL(threads)
 
 extern "C" EXPORTED Emulated* (*tiny_emulated)() = 0;

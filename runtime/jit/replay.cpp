@@ -226,26 +226,28 @@ void Replay::make_segments() {
   order_segments();
 }
 
-// The use of a value's memory. Arenas and results are apart from all else; the addresses of
+// The memory of a step's values. Arenas and results are apart from all else; the addresses of
 // arguments change, so that an argument may be anything that lies outside.
-Touched Replay::use_of(int v, bool written) const {
-  const Value& value = schedule_.values[v];
-  const int64_t bytes = value.size * static_cast<int64_t>(value.dtype.size());
-  const int64_t offset = schedule_.memory.offset[v];
+std::vector<Touched> Replay::uses_of(const Step& step) const {
   constexpr int kOutside = -1;
-  if (offset >= 0) return {kOutside - 1 - value.device, offset, offset + bytes, written};
-  const int root = root_of(v);
-  if (const auto at = output_of_.find(root); at != output_of_.end())
-    return {static_cast<int>(at->second), 0, bytes, written};
-  const auto begin = static_cast<int64_t>(reinterpret_cast<uintptr_t>(fixed_[root]));
-  if (begin == 0) return {kOutside, 0, INT64_MAX, written};
-  return {kOutside, begin, begin + bytes, written};
-}
-
-void Replay::add_uses(const Step& step, LaunchUses& to) const {
   const std::vector<bool> written = written_slots(step);
-  for (size_t k = 0; k < step.values.size(); ++k)
-    to.uses.push_back(use_of(step.values[k], written[k]));
+  std::vector<Touched> out;
+  for (size_t k = 0; k < step.values.size(); ++k) {
+    const int v = step.values[k], root = root_of(v);
+    const Value& value = schedule_.values[v];
+    const int64_t bytes = bytes_of(value.dtype, value.size);
+    const int64_t offset = schedule_.memory.offset[v];
+    const auto result = output_of_.find(root);
+    if (offset >= 0)
+      out.push_back({kOutside - 1 - value.device, offset, offset + bytes, written[k]});
+    else if (result != output_of_.end())
+      out.push_back({static_cast<int>(result->second), 0, bytes, written[k]});
+    else if (const auto begin = reinterpret_cast<intptr_t>(fixed_[root]))
+      out.push_back({kOutside, begin, begin + bytes, written[k]});
+    else
+      out.push_back({kOutside, 0, INT64_MAX, written[k]});
+  }
+  return out;
 }
 
 // Dependences between the launches. Those of a sum over devices begin when all have come to theirs,
@@ -258,10 +260,13 @@ void Replay::order_segments() {
     for (size_t i = 0; i < s.items.size(); ++i) {
       if (s.kernels[i]) {
         launches[i].fills = fills(s.kernels[i]->launch, s.device->target());
-        add_uses(schedule_.steps[s.steps[i]], launches[i]);
+        launches[i].uses = uses_of(schedule_.steps[s.steps[i]]);
         continue;
       }
-      for (int step : sums_[s.steps[i]].steps) add_uses(schedule_.steps[step], launches[i]);
+      for (int step : sums_[s.steps[i]].steps) {
+        const std::vector<Touched> uses = uses_of(schedule_.steps[step]);
+        launches[i].uses.insert(launches[i].uses.end(), uses.begin(), uses.end());
+      }
       launches[i].uses.push_back({kFlags, 0, 1, true});
     }
     const std::vector<std::vector<int>> after = order_launches(launches);

@@ -93,8 +93,7 @@ class Replay {
   void merge(const Capture& capture, std::span<const Tensor> results);
   void make_segments();
   void order_segments();
-  void add_uses(const Step& step, LaunchUses& to) const;
-  Touched use_of(int value, bool written) const;
+  std::vector<Touched> uses_of(const Step& step) const;
   int open_segment(int device);
   void note_uses(int step, Use use, bool by_argument);
   bool record_sum(const Sums& sums, const std::vector<int>& steps);

@@ -474,11 +474,11 @@ Tensor Tensor::cat(const std::vector<Tensor>& parts, int64_t dim) {
   }
   // One kernel of all would have a selection and an argument for each, which takes a compiler a
   // minute of 500.
-  constexpr size_t kMostJoined = 32;
-  if (filled.size() > kMostJoined) {
+  constexpr size_t kJoinedAtOnce = 32;
+  if (filled.size() > kJoinedAtOnce) {
     std::vector<Tensor> groups;
-    for (size_t i = 0; i < filled.size(); i += kMostJoined) {
-      const size_t end = std::min(i + kMostJoined, filled.size());
+    for (size_t i = 0; i < filled.size(); i += kJoinedAtOnce) {
+      const size_t end = std::min(i + kJoinedAtOnce, filled.size());
       groups.push_back(cat({filled.begin() + i, filled.begin() + end}, axis).to(t).contiguous());
     }
     return cat(groups, axis);
