@@ -12,13 +12,15 @@
 namespace tiny {
 namespace {
 
-constexpr size_t kMaxGpus = 8, kMaxSums = 24;  // of one launch, as in the text below
+constexpr size_t kMaxGpus = 8, kMaxSums = 23;  // of one launch, as in the text below
 constexpr int64_t kMaxBlocks = 128;  // no more than a GPU runs at once: they wait for each other's
 constexpr int64_t kThreads = 512;
 constexpr int64_t kLargeBlocks = 32;  // as many as the links need (measurements.md: kLargeBlocks)
 // Two-shot from so many bytes on: each GPU adds up a slice and writes it into the memory of all,
 // which moves less over the links than if each read all pieces.
 constexpr size_t kShared = 512 << 10;
+// Up to so many bytes, of all sums of a launch, GPUs send one another what they add up.
+constexpr int64_t kMailBytes = 64 << 10;
 
 // An element type of the kernel below: how it is added up.
 struct Element {
@@ -50,7 +52,7 @@ const Element* element_of(DType t) {
 constexpr const char* kText = R"(
 typedef unsigned int u32;
 typedef unsigned long long u64;
-constexpr int kGpus = 8, kSums = 24, kBlocks = 128, kCount = COUNT;
+constexpr int kGpus = 8, kSums = 23, kBlocks = 128, kCount = COUNT, kMail = MAIL;
 __device__ Sum up(Element x) { UP }
 __device__ Element down(Sum x) { DOWN }
 
@@ -96,12 +98,14 @@ struct Addition {
   u64 size, shared;             // shared: each GPU makes a part, for all
   u64 sources;                  // one: a piece that all get
   u64 block;  // the first block; small sums run concurrently
+  u64 letter;  // the first of the words that are sent
   Element* out[kGpus];          // null: not wanted there
   const Element* from[kGpus];
 };
 struct Batch {
-  u64 me, gpus, limit, sums, shares;
+  u64 me, gpus, limit, sums, shares, sends;
   u32* flags[kGpus];
+  u64* mail[kGpus];
   Addition sum[kSums];
 };
 
@@ -151,12 +155,94 @@ template <int kSources> __device__ void add_up(const Addition& a, u64 me) {
   }
 }
 
+// What fits into words of 32 bits.
+union Letter {
+  Element each[sizeof(Element) < 4 ? 4 / sizeof(Element) : 1];
+  u32 words[sizeof(Element) < 4 ? 1 : sizeof(Element) / 4];
+};
+
+// A small sum: each GPU writes its words into the memory of all others, each in 64 bits beside the
+// number of the launch, by which those tell that it has come: one way over the links, and nobody
+// waits at the end. Odd and even launches have mail of their own; a GPU begins one when it has seen
+// the letters of the last from all, which had read those of the one before.
+__device__ void exchange(const Addition& a, const Batch& batch, u32 epoch) {
+  constexpr int kLanes = sizeof(Letter) / sizeof(Element), kWords = sizeof(Letter) / 4;
+  u64* own = nullptr;
+  const Element* from = nullptr;
+  Element* to = nullptr;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j)
+    if (j == batch.me) own = batch.mail[j], from = a.from[j], to = a.out[j];
+  const u64 block = blockIdx.x < a.block ? blockIdx.x + gridDim.x - a.block : blockIdx.x - a.block;
+  for (u64 i = (block * blockDim.x + threadIdx.x) * kLanes; i < a.size;
+       i += gridDim.x * (u64)blockDim.x * kLanes) {
+    const auto place = [&](int sender) {
+      return ((epoch & 1) * kCount + sender) * (u64)kMail + a.letter + i / kLanes * kWords;
+    };
+    Letter in[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (j != batch.me) continue;
+#pragma unroll
+      for (int lane = 0; lane < kLanes; ++lane)
+        in[j].each[lane] = i + lane < a.size ? from[i + lane] : Element();
+#pragma unroll
+      for (int k = 0; k < kCount; ++k)
+#pragma unroll
+        for (int w = 0; w < kWords; ++w)
+          if (k != j)
+            asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(batch.mail[k] + place(j) + w),
+                         "l"((u64)epoch << 32 | in[j].words[w])
+                         : "memory");
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        if (j == batch.me) continue;
+        u64 seen, start = 0, now;
+        for (u32 tries = 1;; ++tries) {
+          asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
+                       : "=l"(seen)
+                       : "l"(own + place(j) + w)
+                       : "memory");
+          if (seen >> 32 == epoch) break;
+          if (tries % 1024) continue;
+          asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+          if (!start) start = now;
+          if (now - start > batch.limit) __trap();
+        }
+        in[j].words[w] = (u32)seen;
+      }
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) {
+      Sum sum = up(in[0].each[lane]);
+#pragma unroll
+      for (int j = 1; j < kCount; ++j) sum += up(in[j].each[lane]);
+      if (to && i + lane < a.size) to[i + lane] = down(sum);
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(512, 1) sum_together(
     const __grid_constant__ Batch batch) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
   u32* own = nullptr;
 #pragma unroll
   for (int j = 0; j < kGpus; ++j)
     if (j == batch.me) own = batch.flags[j] + kBlocks * kGpus + blockIdx.x;
+  if (batch.sends) {
+    u32* const launches = own + kBlocks;  // of each block the same number
+    const u32 number = *launches + 1;
+    for (int s = 0; s < batch.sums; ++s) exchange(batch.sum[s], batch, number);
+    __syncthreads();
+    if (threadIdx.x == 0) *launches = number;
+    if (blockIdx.x == 0)
+      for (u32 b = gridDim.x + threadIdx.x; b < kBlocks; b += blockDim.x) launches[b] = number;
+    return;
+  }
   const u32 epoch = *own + 1;
   meet(batch.flags, batch.me, batch.gpus, epoch, batch.limit, true);
   for (int s = 0; s < batch.sums; ++s) {
@@ -182,6 +268,7 @@ std::string text_of(const Element& e, size_t gpus) {
     text.replace(at, std::string(name).size(), body);
   };
   fill("COUNT", cat(gpus));
+  fill("MAIL", cat(kMailBytes / sizeof(uint32_t)));
   fill("UP", e.up);
   fill("DOWN", e.down);
   return cat("using Element = ", e.type, ";\nusing Sum = ", e.sum, ";\n", text);
@@ -201,16 +288,19 @@ Source cuda_sum_source(DType dtype, size_t gpus) {
 // barriers.
 struct CudaDevice::Together {
   std::vector<CudaDevice*> gpus;
-  std::vector<void*> flags;
+  std::vector<void*> flags, mail;
 
   explicit Together(std::vector<CudaDevice*> all) : gpus(std::move(all)) {
-    const std::vector<uint32_t> zeros(kMaxBlocks * (kMaxGpus + 1));
+    const std::vector<uint32_t> zeros(kMaxBlocks * (kMaxGpus + 2));
+    const std::vector<uint64_t> empty(2 * gpus.size() * kMailBytes / sizeof(uint32_t));
     for (CudaDevice* d : gpus) {
       for (CudaDevice* other : gpus)
         if (other != d)
           check(d->reach(*other), d->name_, " cannot reach the memory of ", other->name_);
       flags.push_back(d->alloc(zeros.size() * sizeof(uint32_t)));
       d->upload(flags.back(), zeros.data(), zeros.size() * sizeof(uint32_t));
+      mail.push_back(d->alloc(empty.size() * sizeof(uint64_t)));
+      d->upload(mail.back(), empty.data(), empty.size() * sizeof(uint64_t));
     }
     for (CudaDevice* d : gpus) d->synchronize();
   }
@@ -230,42 +320,62 @@ struct CudaDevice::Together {
     return s.from.size() > 1 && is_large(s) && std::all_of(s.to.begin(), s.to.end(), is_wanted);
   }
 
+  // Of letters, each for one or more elements of 32 bits in all, or for half of one of 64.
+  static int64_t words_of(const AllReduce& s) {
+    return ceil_div(static_cast<int64_t>(s.count * s.dtype.size()), sizeof(uint32_t));
+  }
+
+  bool sends(std::span<const AllReduce> sums) const {
+    int64_t words = 0;
+    for (const AllReduce& s : sums) {
+      if (s.from.size() != gpus.size()) return false;
+      words += words_of(s);
+    }
+    return words * sizeof(uint32_t) <= kMailBytes;
+  }
+
   // Of one dtype; for each GPU.
   std::vector<LaunchItem> launches(std::span<const AllReduce> sums) {
     const auto limit = static_cast<uint64_t>(env_int("COLLECTIVE_TIMEOUT")) * 1'000'000'000;
-    int64_t blocks = 0;
-    std::vector<int64_t> begin;  // the block of each sum
+    const bool sent = sends(sums);
+    int64_t blocks = 0, words = 0;
+    std::vector<int64_t> begin, letter;  // the block and the first word of each sum
     uint64_t shares = 0;
     for (const AllReduce& s : sums) {
       int64_t packets = static_cast<int64_t>(s.count * s.dtype.size()) / 16;
       if (is_shared(s)) packets /= static_cast<int64_t>(gpus.size());
       begin.push_back(blocks);
-      blocks += std::max<int64_t>(ceil_div(packets, kThreads), 1);
+      letter.push_back(words);
+      words += words_of(s);
+      blocks += std::max<int64_t>(ceil_div(sent ? words_of(s) : packets, kThreads), 1);
       shares += is_shared(s);
     }
     LaunchSize size;
     size.block[0] = kThreads;
+    size.waits = true;
     const bool large = std::any_of(sums.begin(), sums.end(), is_large);
     const int64_t most = large ? kLargeBlocks : kMaxBlocks;
     size.grid[0] = std::min({blocks, most, int64_t{gpus[0]->target().cores}});
     std::vector<LaunchItem> out;
     for (size_t me = 0; me < gpus.size(); ++me) {
-      std::vector<void*> batch{as_field(me), as_field(gpus.size()), as_field(limit),
-                               as_field(sums.size()), as_field(shares)};
+      std::vector<void*> batch{as_field(me),          as_field(gpus.size()), as_field(limit),
+                               as_field(sums.size()), as_field(shares),      as_field(sent)};
       const auto add = [&](const auto& pointers) {
         for (size_t i = 0; i < kMaxGpus; ++i)
           batch.push_back(i < pointers.size() ? const_cast<void*>(pointers[i]) : nullptr);
       };
       add(flags);
+      add(mail);
       for (size_t i = 0; i < sums.size(); ++i) {
         const AllReduce& s = sums[i];
         batch.insert(batch.end(),
                      {as_field(s.count), as_field(is_shared(s)), as_field(s.from.size()),
-                      as_field(static_cast<uint64_t>(begin[i] % size.grid[0]))});
+                      as_field(static_cast<uint64_t>(begin[i] % size.grid[0])),
+                      as_field(static_cast<uint64_t>(letter[i]))});
         add(s.to);
         add(s.from);
       }
-      batch.resize(5 + kMaxGpus + kMaxSums * (4 + 2 * kMaxGpus));
+      batch.resize(6 + 2 * kMaxGpus + kMaxSums * (5 + 2 * kMaxGpus));
       out.push_back({&gpus[me]->sum_program(sums[0].dtype, gpus.size()), size, std::move(batch)});
     }
     return out;
