@@ -466,6 +466,15 @@ TEST_CASE("constants fold as machine arithmetic does") {
   CHECK(fold(Op::TruncDiv, constant(kI32, -7), constant(kI32, 2))->int_value() == -3);
   CHECK(fold(Op::FloorDiv, constant(kI32, 1), constant(kI32, 0)) == nullptr);
   CHECK(fold(Op::Lt, constant(kF32, 1), constant(kF32, 2))->int_value() == 1);
+  // A product that is added keeps the digits that it would lose alone.
+  for (DType t : {kF32, kF64}) {
+    const auto sum = [&](double a, double b, double c) {
+      return fold_constants(make(Op::MulAdd, t, {constant(t, a), constant(t, b), constant(t, c)}));
+    };
+    CHECK(sum(3, -2, 0.5)->float_value() == -5.5);
+    const double digits = t == kF32 ? 0x1p-12 : 0x1p-30;
+    CHECK(sum(1 + digits, 1 + digits, -1 - 2 * digits)->float_value() == digits * digits);
+  }
   const Node words[] = {constant(kI32, -1), constant(kI32, 0x00ff0102), constant(kI32, 5)};
   const Node dot = make(Op::ByteDot, kI32, {words[0], words[1], words[2]});
   CHECK(fold_constants(dot)->int_value() == 255 * (2 + 1 - 1) + 5);

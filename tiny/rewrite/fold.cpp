@@ -8,7 +8,7 @@ namespace tiny {
 
 namespace {
 
-double fold_float(Op op, double a, double b) {
+std::optional<double> fold_float(Op op, double a, double b) {
   switch (op) {
     case Op::Neg: return -a;
     case Op::Recip: return 1 / a;
@@ -24,7 +24,7 @@ double fold_float(Op op, double a, double b) {
     case Op::Div: return a / b;
     case Op::Max: return std::isnan(a) || a > b ? a : b;
     case Op::Min: return std::isnan(a) || a < b ? a : b;
-    default: return std::nan("");
+    default: return std::nullopt;
   }
 }
 
@@ -101,6 +101,16 @@ Node fold_cast(Node n) {
   return constant(n->dtype, static_cast<int64_t>(v));
 }
 
+// Rounded once, as the instruction does it.
+Node fold_mul_add(Node n) {
+  const double a = n->src(0)->float_value(), b = n->src(1)->float_value();
+  const double c = n->src(2)->float_value();
+  if (n->dtype.scalar == Scalar::F64) return constant(n->dtype, std::fma(a, b, c));
+  if (n->dtype.scalar != Scalar::F32) return nullptr;
+  const auto f = [](double v) { return static_cast<float>(v); };
+  return constant(n->dtype, static_cast<double>(std::fma(f(a), f(b), f(c))));
+}
+
 Node fold_byte_dot(Node n) {
   int64_t sum = n->src(2)->int_value();
   for (int at = 0; at < 32; at += 8)
@@ -117,11 +127,14 @@ Node fold_constants(Node n) {
     if (!s->is_const()) return nullptr;
   if (n->op == Op::Where) return n->src(n->src(0)->int_value() ? 1 : 2);
   if (n->op == Op::ByteDot) return fold_byte_dot(n);
+  if (n->op == Op::MulAdd) return n->dtype.is_float() ? fold_mul_add(n) : nullptr;
   if (n->op == Op::Cast) return fold_cast(n);
   if (is_comparison(n->op)) return fold_comparison(n);
   Node a = n->src(0), b = n->src(static_cast<int>(n->num_src) - 1);
-  if (n->dtype.is_float())
-    return constant(n->dtype, fold_float(n->op, a->float_value(), b->float_value()));
+  if (n->dtype.is_float()) {
+    const auto r = fold_float(n->op, a->float_value(), b->float_value());
+    return r ? constant(n->dtype, *r) : nullptr;
+  }
   const auto r = fold_int(n->op, n->dtype, a->int_value(), b->int_value());
   return r ? constant(n->dtype, *r) : nullptr;
 }
