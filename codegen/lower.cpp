@@ -111,14 +111,14 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   k = log("end_loops", Form::Kernel, end_loops(k, target));
   k = log("whole_tiles", Form::Kernel, whole_tiles(k, target));
   k = log("split_scans", Form::Kernel, simplify(split_scans(k)));
-  k = log("vectorize", Form::Vector, simplify(vectorize(k, target)));
+  k = log("vectorize", Form::Vector, simplify(transpose_stores(vectorize(k, target), target)));
   k = log("unroll", Form::Vector, simplify(nest_sums(unroll(k, target), target)));
   k = log("decompose", Form::Vector, decompose(k, target));
   k = log("roll_fragments", Form::Vector, roll_fragments(k));
   k = log("pair_casts", Form::Vector, pair_casts(k, target));
   k = log("index_width", Form::Machine, choose_index_width(k, target));
   out.machine = k;
-  Linear program = linearize(k, name);
+  Linear program = linearize(k, name, !loads_with_masks(target));
   program.is_gemm = out.choice.is_gemm;
   program.streaming = streaming;
   if (viewer) viewer("linearize", to_text(program));

@@ -11,9 +11,103 @@ namespace tiny {
 
 namespace {
 
-class CpuTuner : Tuner {
+// What a step of a tile's sum costs for each of its products, of which some are beyond the rows.
+double step_cost(int64_t rows, int64_t r, int64_t v) {
+  const auto products = static_cast<double>(r * v), loads = static_cast<double>(r + v);
+  const auto used = static_cast<double>(rows) / static_cast<double>(round_up(rows, r));
+  return (1 + 2 * loads / products) / used;
+}
+
+// Rows of a tile that is transposed before it is stored (transpose_stores), which takes registers
+// beside the sums.
+int transposed_rows(const Target& target, int64_t rows, const RegisterTile& tile, bool extends) {
+  constexpr int64_t kMax = 8;
+  const int64_t most =
+      std::min({kMax, rows, target.vector_registers * 3 / 4 / int64_t{tile.vectors}});
+  int64_t best = 1;
+  for (int64_t r = 2; r <= most; ++r)
+    if ((extends || rows % r == 0) &&
+        step_cost(rows, r, tile.vectors) < step_cost(rows, best, tile.vectors))
+      best = r;
+  return static_cast<int>(best);
+}
+
+// The end of every choice: which loop is divided among the cores, and the order of all.
+class CpuLoops : protected Tuner {
+ protected:
+  CpuLoops(Node sink, const Target& target) : Tuner(sink, target) {}
+
+  // The outermost shared loop is divided among the cores; short ones are merged first, so that
+  // there is enough to divide evenly.
+  void cores() {
+    constexpr int64_t kEnough = 64;
+    std::vector<int> loops;
+    uint64_t shared = shared_ranges(sink_);
+    for (Node reduce : all_of(sink_, Op::Reduce)) shared &= reduce->ranges;  // it runs in them too
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1) && range_id(r) != strip_)
+        loops.push_back(range_id(r));
+    if (loops.empty()) return order(-1);
+    if (const auto at = std::find(loops.begin(), loops.end(), first_); at != loops.end())
+      std::rotate(loops.begin(), at, at + 1);
+    const auto ends_early = [&](int id) { return has_length(sink_, range(id)); };
+    while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops) &&
+           !ends_early(loops[0]) && !ends_early(loops[1])) {
+      apply({OptKind::Merge, loops[0], loops[1], {}});
+      loops.erase(loops.begin() + 1);
+    }
+    // Loops that end early stay as they are; the longer of two serves more cores.
+    if (loops.size() > 1 && extent(range(loops[0])) < target_.cores && ends_early(loops[1]) &&
+        extent(range(loops[1])) > extent(range(loops[0])))
+      std::swap(loops[0], loops[1]);
+    apply({OptKind::Bind, loops[0], static_cast<int64_t>(RangeKind::Core), {}});
+    order(loops[0]);
+  }
+
+  bool go_together(const std::vector<int>& loops) const {
+    const auto all = items();
+    return std::all_of(all.begin(), all.end(), [&](Node item) {
+      return contains(item, loops[0]) == contains(item, loops[1]);
+    });
+  }
+
+  void order(int core) {
+    std::vector<int> ids;
+    if (core >= 0) ids.push_back(core);
+    for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector}) {
+      const auto first = static_cast<ptrdiff_t>(ids.size());
+      for (Node r : ranges_)
+        if (kind(r) == k && range_id(r) != innermost_ && range_id(r) != strip_)
+          ids.push_back(range_id(r));
+      if (k == strip_after() && strip_ >= 0) ids.push_back(strip_);
+      // The sum with the largest stride is outermost: elements that the others read again are still
+      // in L1.
+      if (k == RangeKind::Reduce && choice_.is_gemm)
+        std::stable_sort(ids.begin() + first, ids.end(),
+                         [&](int a, int b) { return reach(a) > reach(b); });
+    }
+    if (innermost_ >= 0) ids.push_back(innermost_);
+    if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
+  }
+
+  // Strips of what goes on in order lie inside that; strips of tiles around the sums.
+  RangeKind strip_after() const { return choice_.is_gemm ? RangeKind::Loop : RangeKind::Reduce; }
+
+  // How far all loads step from one iteration to the next.
+  double reach(int id) const {
+    double sum = 0;
+    for (const Access& a : accesses_)
+      if (a.node->op == Op::Load) sum += std::abs(static_cast<double>(stride(a.node, id)));
+    return sum;
+  }
+
+  int first_ = -1;  // the loop to be outermost, where that is not the first of all
+  int strip_ = -1;  // a loop inside those that go on in order, or inside that over panels
+};
+
+class CpuTuner : CpuLoops {
  public:
-  CpuTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+  CpuTuner(Node sink, const Target& target) : CpuLoops(sink, target) {}
 
   Choice run() {
     lanes_ = vector_lanes();
@@ -136,15 +230,69 @@ class CpuTuner : Tuner {
     const Node u = reuse_range(vid);
     const int64_t vectors = ceil_div(extent(v), lanes);
     choice_.is_gemm = u != nullptr;
+    if (!u && slide(vid, lanes)) return;
     if (!u) return vector_split(vid, lanes, static_cast<int>(best_unroll(vectors, 4)));
     const int uid = range_id(u);
     const bool extends = is_legal(sink_, {OptKind::Extend, uid, 2, {}}, target_);
-    const RegisterTile t = register_tile(target_, extent(u), vectors, extends);
+    RegisterTile t = register_tile(target_, extent(u), vectors, extends);
+    if (stores_across(vid, uid)) t.rows = transposed_rows(target_, extent(u), t, extends);
     const bool in_blocks = walks_alone(uid, vid);
     vector_split(vid, lanes, t.vectors);
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Unroll) innermost_ = range_id(r);
     rows(uid, t.rows, in_blocks ? vectors / t.vectors : 0);
+  }
+
+  // Windows that overlap from one row to the next: what they have in common is loaded once for
+  // several rows, with all of a window's elements in registers.
+  bool slide(int vid, int lanes) {
+    constexpr int64_t kMaxTaps = 25, kRows = 8;
+    const std::vector<Node> sums = all_of(sink_, Op::Reduce);
+    if (sums.size() != 1) return false;
+    std::vector<int> taps;
+    int64_t count = 1;
+    for (Node r : ranges_) {
+      if (kind(r) != RangeKind::Reduce) continue;
+      if (!closes(sums[0], r) || has_length(sink_, r)) return false;
+      taps.push_back(range_id(r));
+      count *= extent(r);
+    }
+    const int u = count <= kMaxTaps ? overlapping_range(vid) : -1;
+    if (u < 0 || has_length(sink_, range(u))) return false;
+    for (int id : taps) bind(id, RangeKind::Unroll);
+    vector_split(vid, lanes, 1);
+    const int64_t n = extent(range(u)), strips = ceil_div(n, kRows);
+    const int64_t each = best_unroll(n, kRows);
+    bind_piece(u, 2 * each >= kRows ? each : ceil_div(n, strips), RangeKind::Unroll);
+    return true;
+  }
+
+  // A loop from one iteration to the next of which windows that are loaded along the vector move by
+  // less than they are long. -1 where there is none.
+  int overlapping_range(int vid) const {
+    for (Node r : ranges_)
+      for (const Access& a : accesses_) {
+        if (kind(r) != RangeKind::Loop || range_id(r) == vid || a.node->op != Op::Load) continue;
+        const int64_t step = stride(a.node, range_id(r)), along = stride(a.node, vid);
+        if ((along != 1 && along != 2) || step == 0 || step == kIrregular) continue;
+        for (Node tap : ranges_) {
+          const int64_t s = kind(tap) == RangeKind::Reduce ? stride(a.node, range_id(tap)) : 0;
+          if (s != 0 && s != kIrregular && step % s == 0 && step / s > 0 && step / s < extent(tap))
+            return range_id(r);
+        }
+      }
+    return -1;
+  }
+
+  // Whether results are neighbours along the rows of a tile.
+  bool stores_across(int vid, int uid) const {
+    const auto is_across = [&](Node store) {
+      const int64_t apart = stride(store, vid);
+      return store->src(2)->dtype == kF32 && apart != 0 && apart != 1 && apart != kIrregular &&
+             stride(store, uid) == 1;
+    };
+    const auto stores = sink_->srcs();
+    return joins_stores(target_) && std::any_of(stores.begin(), stores.end(), is_across);
   }
 
   // Whether the other loops are those of a batch, which both factors walk along.
@@ -168,7 +316,7 @@ class CpuTuner : Tuner {
     if (panels > 0) {
       const int64_t pieces = ceil_div(kPieces * target_.cores, panels);
       const int64_t blocks = std::max(ceil_div(n, kRows), std::min(pieces, strips / kMin));
-      block = ceil_div(strips, std::max<int64_t>(blocks, 1));
+      block = ceil_div(strips, even_blocks(panels, strips, std::max<int64_t>(blocks, 1)));
     }
     if (n % (each * block)) apply({OptKind::Extend, uid, each * block, {}});
     if (panels > 0) {
@@ -182,72 +330,18 @@ class CpuTuner : Tuner {
     if (strip_ >= 0 && (!range(strip_) || kind(range(strip_)) != RangeKind::Loop)) strip_ = -1;
   }
 
-  // The outermost shared loop is divided among the cores; short ones are merged first, so that
-  // there is enough to divide evenly.
-  void cores() {
-    constexpr int64_t kEnough = 64;
-    std::vector<int> loops;
-    uint64_t shared = shared_ranges(sink_);
-    for (Node reduce : all_of(sink_, Op::Reduce)) shared &= reduce->ranges;  // it runs in them too
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop && (shared >> range_id(r) & 1) && range_id(r) != strip_)
-        loops.push_back(range_id(r));
-    if (loops.empty()) return order(-1);
-    if (const auto at = std::find(loops.begin(), loops.end(), first_); at != loops.end())
-      std::rotate(loops.begin(), at, at + 1);
-    const auto ends_early = [&](int id) { return has_length(sink_, range(id)); };
-    while (loops.size() > 1 && extent(range(loops[0])) < kEnough && go_together(loops) &&
-           !ends_early(loops[0]) && !ends_early(loops[1])) {
-      apply({OptKind::Merge, loops[0], loops[1], {}});
-      loops.erase(loops.begin() + 1);
-    }
-    // Loops that end early stay as they are; the longer of two serves more cores.
-    if (loops.size() > 1 && extent(range(loops[0])) < target_.cores && ends_early(loops[1]) &&
-        extent(range(loops[1])) > extent(range(loops[0])))
-      std::swap(loops[0], loops[1]);
-    apply({OptKind::Bind, loops[0], static_cast<int64_t>(RangeKind::Core), {}});
-    order(loops[0]);
+  // More than `blocks` where these leave a core with nothing to do at the end: 3 % of the time or
+  // more.
+  int64_t even_blocks(int64_t panels, int64_t strips, int64_t blocks) const {
+    const auto time = [&](int64_t b) {
+      const auto all = static_cast<double>(panels * b);
+      return static_cast<double>(round_up(panels * b, target_.cores)) / all;
+    };
+    const double least = time(blocks) / 1.03;
+    for (int64_t b = blocks + 1; b <= strips; ++b)
+      if (strips % b == 0 && time(b) < least) return b;
+    return blocks;
   }
-
-  bool go_together(const std::vector<int>& loops) const {
-    const auto all = items();
-    return std::all_of(all.begin(), all.end(), [&](Node item) {
-      return contains(item, loops[0]) == contains(item, loops[1]);
-    });
-  }
-
-  void order(int core) {
-    std::vector<int> ids;
-    if (core >= 0) ids.push_back(core);
-    for (RangeKind k : {RangeKind::Loop, RangeKind::Reduce, RangeKind::Unroll, RangeKind::Vector}) {
-      const auto first = static_cast<ptrdiff_t>(ids.size());
-      for (Node r : ranges_)
-        if (kind(r) == k && range_id(r) != innermost_ && range_id(r) != strip_)
-          ids.push_back(range_id(r));
-      if (k == strip_after() && strip_ >= 0) ids.push_back(strip_);
-      // The sum with the largest stride is outermost: elements that the others read again are still
-      // in L1.
-      if (k == RangeKind::Reduce && choice_.is_gemm)
-        std::stable_sort(ids.begin() + first, ids.end(),
-                         [&](int a, int b) { return reach(a) > reach(b); });
-    }
-    if (innermost_ >= 0) ids.push_back(innermost_);
-    if (!ids.empty()) apply({OptKind::Order, 0, 0, ids});
-  }
-
-  // Strips of what goes on in order lie inside that; strips of tiles around the sums.
-  RangeKind strip_after() const { return choice_.is_gemm ? RangeKind::Loop : RangeKind::Reduce; }
-
-  // How far all loads step from one iteration to the next.
-  double reach(int id) const {
-    double sum = 0;
-    for (const Access& a : accesses_)
-      if (a.node->op == Op::Load) sum += std::abs(static_cast<double>(stride(a.node, id)));
-    return sum;
-  }
-
-  int first_ = -1;  // the loop to be outermost, where that is not the first of all
-  int strip_ = -1;  // a loop inside those that go on in order, or inside that over panels
 };
 
 }  // namespace
@@ -262,9 +356,7 @@ RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, 
     if (vectors % v) continue;
     for (int64_t r = 1; r <= std::min(kMaxRows, rows); ++r) {
       if (r * v + v + 1 > target.vector_registers || (!extends && rows % r)) continue;
-      const auto products = static_cast<double>(r * v), loads = static_cast<double>(r + v);
-      const auto used = static_cast<double>(rows) / static_cast<double>(round_up(rows, r));
-      const double t = (1 + 2 * loads / products) / used;
+      const double t = step_cost(rows, r, v);
       if (best.rows && t >= least) continue;
       best = {static_cast<int>(r), static_cast<int>(v)};
       least = t;

@@ -63,6 +63,16 @@ Node gated_load(Node n) {
   return n->op == Op::Load && n->num_src > 2 ? n : nullptr;
 }
 
+bool is_implied(Node one, Node by) {
+  if (one == by) return true;
+  if (one->op != Op::Lt || by->op != Op::Lt || one->src(0)->dtype != kIndex ||
+      by->src(0)->dtype != kIndex)
+    return false;
+  const auto slack = [](Node n) { return index_add(n->src(1), index_mul(n->src(0), -1)); };
+  Node more = index_add(slack(one), index_mul(slack(by), -1));
+  return more->is_const() && more->int_value() >= 0;
+}
+
 uint64_t shared_ranges(Node sink) {
   uint64_t shared = ~uint64_t{0};
   for (Node s : sink->srcs()) shared &= s->ranges;

@@ -33,6 +33,10 @@ std::vector<Node> all_of(Node sink, Op op);
 // The load with a gate below casts between floats; nullptr where `n` is none.
 Node gated_load(Node n);
 
+// Whether a comparison of indices holds wherever another does: it is the same, or bounds the same
+// sum less.
+bool is_implied(Node one, Node by);
+
 // 2 to this is the least normal f32.
 inline constexpr int kMinNormalExponent = std::numeric_limits<float>::min_exponent - 1;
 

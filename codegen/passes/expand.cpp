@@ -167,12 +167,35 @@ Node in_turn(Node a, Node b) {
   return make(Op::Shuffle, a->dtype.vec(2 * a->dtype.lanes), {a, b}, Ints(lanes));
 }
 
+// The gate of elements from..from + lanes - 1, of those that `gate` counts along r: every second.
+// Where it does not depend on them, it holds for what lies between them as well.
+Node at_every_second(Node gate, Node r, int64_t from) {
+  if (!(gate->ranges & bit_of(r))) return gate;
+  Node element = index_add(r, index(from));
+  Node even = make(Op::Eq, kBool, {index_mod(element, 2), index(0)});
+  return make(Op::And, kBool, {substitute(gate, r, index_div(element, 2)), even});
+}
+
+// All lanes combined to one; the upper half of products by MulAdd.
+Node folded(Node value, OpArg op) {
+  const DType t = value->dtype, half = t.vec(t.lanes / 2);
+  if (op.op != Op::Add || !is_added_product(value) || t.lanes % 2)
+    return make(Op::Fold, t.one(), {value}, op);
+  const auto lanes = [&](Node x, int from) {
+    std::vector<int64_t> picks;
+    for (int i = 0; i < half.lanes; ++i) picks.push_back(from + i);
+    return make(Op::Shuffle, half, {x, x}, Ints(picks));
+  };
+  const Node a = value->src(0), b = value->src(1);
+  const Node low = make(Op::Mul, half, {lanes(a, 0), lanes(b, 0)});
+  const Node sum = make(Op::MulAdd, half, {lanes(a, half.lanes), lanes(b, half.lanes), low});
+  return half.lanes == 1 ? sum : make(Op::Fold, t.one(), {sum}, op);
+}
+
 class Vectorizer {
  public:
   Vectorizer(Node sink, const std::vector<Node>& ranges, const Target& target)
-      : fold_first_(target.kind == Target::Kind::Gpu),
-        joins_(joins_stores(target)),
-        open_(sink->ranges) {
+      : target_(target), fold_first_(target.kind == Target::Kind::Gpu), open_(sink->ranges) {
     for (Node r : ranges) mask_ |= bit_of(r);
     ranges_ = ranges;
     for (Node store : all_of(sink, Op::Store)) written_.push_back(store->src(0)->ints()[0]);
@@ -259,12 +282,12 @@ class Vectorizer {
   // A step of one (or minus one) is a plain vector load or store; any other a gather or scatter.
   Node access(Node n, Node r, int lanes) {
     const bool load = n->op == Op::Load;
-    if (!load && joins_)
+    if (!load && joins_stores(target_))
       if (Node joined = joined_stores(n, r, lanes)) return joined;
-    if (load && n->num_src == 2) {
+    if (load && n->num_src == 2)
       if (Node c = lanes & (lanes - 1) ? nullptr : column(n, r, lanes)) return c;
+    if (load && (n->num_src == 2 || loads_with_masks(target_)))
       if (Node e = every_second(n, r, lanes)) return e;
-    }
     Node base = nullptr;
     int64_t factor = 0;
     const bool linear = split(n->src(1), r, base, factor);
@@ -295,8 +318,9 @@ class Vectorizer {
     if (std::find(written_.begin(), written_.end(), slot) != written_.end()) return nullptr;
     if (!split(n->src(1), r, base, factor) || factor != 2) return nullptr;
     const auto part = [&](int64_t from) {
-      return make(Op::Load, n->dtype.vec(lanes),
-                  {n->src(0), (*this)(index_add(base, index(from)))});
+      std::vector<Node> srcs{n->src(0), (*this)(index_add(base, index(from)))};
+      if (n->num_src > 2) srcs.push_back((*this)(at_every_second(n->src(2), r, from)));
+      return make(Op::Load, n->dtype.vec(lanes), srcs);
     };
     std::vector<int64_t> picks;
     for (int i = 0; i < lanes; ++i) picks.push_back(2 * i < lanes ? 2 * i : 2 * i + 1);
@@ -409,22 +433,6 @@ class Vectorizer {
     return make(Op::Prefix, value->dtype, srcs, n->payload);
   }
 
-  // All lanes combined to one; the upper half of products by MulAdd.
-  static Node folded(Node value, OpArg op) {
-    const DType t = value->dtype, half = t.vec(t.lanes / 2);
-    if (op.op != Op::Add || !is_added_product(value) || t.lanes % 2)
-      return make(Op::Fold, t.one(), {value}, op);
-    const auto lanes = [&](Node x, int from) {
-      std::vector<int64_t> picks;
-      for (int i = 0; i < half.lanes; ++i) picks.push_back(from + i);
-      return make(Op::Shuffle, half, {x, x}, Ints(picks));
-    };
-    const Node a = value->src(0), b = value->src(1);
-    const Node low = make(Op::Mul, half, {lanes(a, 0), lanes(b, 0)});
-    const Node sum = make(Op::MulAdd, half, {lanes(a, half.lanes), lanes(b, half.lanes), low});
-    return half.lanes == 1 ? sum : make(Op::Fold, t.one(), {sum}, op);
-  }
-
   // Moved on by one lane, then added to itself moved on by 1, 2, 4, ... lanes.
   Node prefix(Node n) {
     const int lanes = static_cast<int>(extent(n->src(1)));
@@ -440,10 +448,10 @@ class Vectorizer {
     return sum;
   }
 
+  const Target& target_;
   std::vector<Node> ranges_;
   uint64_t mask_ = 0;
-  bool fold_first_;  // lanes are folded before they are accumulated
-  bool joins_;
+  bool fold_first_;               // lanes are folded before they are accumulated
   uint64_t open_;                 // ranges that stores depend on
   std::vector<int64_t> written_;  // slots
   NodeMap<Node> done_;
@@ -454,6 +462,10 @@ class Vectorizer {
 // Not in C: no compiler's vectors of twice as many lanes are every compiler's.
 bool joins_stores(const Target& target) {
   return target.kind == Target::Kind::Cpu && target.language == Target::Language::LlvmIr;
+}
+
+Node vectorized(Node n, Node range, const Target& target) {
+  return Vectorizer(make(Op::Sink, kVoid, std::span<const Node>()), {range}, target)(n);
 }
 
 Node vectorize(Node sink, const Target& target) {

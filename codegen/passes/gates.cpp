@@ -179,6 +179,45 @@ Node name_gates(Node sink) {
   return substitute(sink, map);
 }
 
+bool is_implied(Node one, const std::vector<Node>& by) {
+  return std::ranges::any_of(by, [&](Node n) { return is_implied(one, n); });
+}
+
+// The conditions without those that others imply; as it is where there are none of these.
+Node without_implied(Node gate) {
+  const std::vector<Node> all = conditions(gate);
+  std::vector<Node> left = all;
+  for (size_t i = left.size(); i-- > 0;) {
+    std::vector<Node> rest = left;
+    rest.erase(rest.begin() + static_cast<ptrdiff_t>(i));
+    if (is_implied(left[i], rest)) left = std::move(rest);
+  }
+  if (left.size() == all.size()) return gate;
+  Node out = nullptr;
+  for (Node c : left) out = out ? make(Op::And, kBool, {out, c}) : c;
+  return out;
+}
+
+bool is_zero(Node n) {  // and not -0
+  return n->is_const(0) && !(n->dtype.is_float() && std::signbit(n->float_value()));
+}
+
+// Vectors of a CPU are loaded without the lanes that a gate leaves out, and with zeros there: no
+// selection of zeros is needed behind that. What is left is as few conditions as possible.
+Node with_few_conditions(Node sink) {
+  return rebuild(sink, [](Node, Node now) {
+    if (now->op == Op::Load && now->num_src > 2) {
+      Node gate = without_implied(now->src(2));
+      return make(Op::Load, now->dtype, {now->src(0), now->src(1), gate});
+    }
+    Node load = now->op == Op::Where && is_zero(now->src(2)) ? now->src(1) : nullptr;
+    if (!load || load->op != Op::Load || load->num_src < 3) return now;
+    const std::vector<Node> given = conditions(load->src(2)), asked = conditions(now->src(0));
+    const bool all = std::ranges::all_of(asked, [&](Node c) { return is_implied(c, given); });
+    return all ? load : now;
+  });
+}
+
 }  // namespace
 
 Node lower_gates(Node sink, const Target& target) {
@@ -186,7 +225,7 @@ Node lower_gates(Node sink, const Target& target) {
     Node better = now->op == Op::Reduce ? with_selected(now) : nullptr;
     return better ? better : now;
   }));
-  if (target.kind != Target::Kind::Gpu) return sink;
+  if (target.kind != Target::Kind::Gpu) return with_few_conditions(sink);
   return flush_exponentials(fast_exponentials(sink));
 }
 

@@ -41,6 +41,12 @@ struct Ahead {
   Node range, of;
 };
 
+// Of a kernel: such ranges, and whether loads with a gate for each lane are branches.
+struct Traits {
+  bool branches = true;
+  std::vector<Ahead> ahead = {};
+};
+
 class Pipeliner {
  public:
   // `sink` with such stages, and the ranges that they are filled along.
@@ -173,9 +179,9 @@ std::vector<Node> first_products(const std::vector<Node>& items) {
 
 class Linearizer {
  public:
-  explicit Linearizer(Node sink) {
+  Linearizer(Node sink, bool branches) : traits_{branches} {
     std::vector<Node> items;
-    sink = Pipeliner()(sink, ahead_);
+    sink = Pipeliner()(sink, traits_.ahead);
     const std::vector<Node> order = topological(sink);
     for (Node n : order) {
       if (n->op == Op::Range) (is_of_grid(n) ? grid_ : ranges_).push_back(n);
@@ -307,7 +313,7 @@ class Linearizer {
 
   // The loop that this range is ahead of, if any.
   Node loop_behind(Node range) const {
-    for (const Ahead& a : ahead_)
+    for (const Ahead& a : traits_.ahead)
       if (a.range == range) return a.of;
     return nullptr;
   }
@@ -431,7 +437,7 @@ class Linearizer {
       emit_loop(*child);
     }
     NodeMap<char> seen;
-    for (Node item : block.updates)
+    for (Node item : traits_.branches ? block.updates : std::vector<Node>())
       for (Node s : item->srcs().first(item->op == Op::Reduce ? 1
                                        : is_stage(item)       ? 2
                                                               : item->num_src))
@@ -522,7 +528,7 @@ class Linearizer {
   }
 
   Node matrix_ = nullptr;  // first of all statements
-  std::vector<Ahead> ahead_;
+  Traits traits_;
   Block root_;
   std::vector<Node> grid_;    // ranges that are no loops: open everywhere
   std::vector<Node> ranges_;  // loops
@@ -533,10 +539,10 @@ class Linearizer {
 
 }  // namespace
 
-Linear linearize(Node sink, std::string name) {
+Linear linearize(Node sink, std::string name, bool branches) {
   Linear out;
   out.name = std::move(name);
-  out.body = Linearizer(sink).run();
+  out.body = Linearizer(sink, branches).run();
   for (Node n : topological(sink)) {
     if (n->op != Op::Param && n->op != Op::Store) continue;
     Node param = n->op == Op::Param ? n : n->src(0);

@@ -70,6 +70,12 @@ Node split_scans(Node sink);
 // Reduce that closes one accumulates lanes and folds them at the end. At most one vector range may
 // reach any node.
 Node vectorize(Node sink, const Target& target);
+// A node along one such range.
+Node vectorized(Node n, Node range, const Target& target);
+
+// Vectors of f32 that a CPU stores with their lanes apart, while neighbours come from an unrolled
+// range: transposed in registers, and stored row by row.
+Node transpose_stores(Node sink, const Target& target);
 
 // Whether vectors that interleave in memory (2 or 4 elements apart, along an unrolled range) are
 // stored as one.
@@ -107,8 +113,9 @@ Node pair_casts(Node sink, const Target& target);
 Node choose_index_width(Node sink, const Target& target);
 
 // The graph as a linear program: loops nested in the order of range ids, each value computed in the
-// outermost loop that it can be, reductions and stores that can share a loop in one.
-Linear linearize(Node sink, std::string name);
+// outermost loop that it can be, reductions and stores that can share a loop in one. `branches`:
+// vectors that are loaded with a gate for each lane are printed as such.
+Linear linearize(Node sink, std::string name, bool branches = true);
 
 // Of the movement node `n`: where its element at the indices `at` comes from in its source. The
 // condition for there to be such an element (Pad) is added to `gate`, nullptr standing for true.

@@ -25,6 +25,12 @@ constexpr GpuRow kGpus[] = {
 
 }  // namespace
 
+bool loads_with_masks(const Target& target) {
+  constexpr int kAvx2 = 32;  // bytes
+  return target.kind == Target::Kind::Cpu && target.language == Target::Language::LlvmIr &&
+         target.vector_bytes >= kAvx2;
+}
+
 std::span<const GpuRow> gpu_table() { return kGpus; }
 
 Target gpu_target(std::string_view arch) {

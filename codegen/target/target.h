@@ -36,6 +36,10 @@ struct Target {
   int64_t most_blocks = INT32_MAX;        // of a dimension of the grid, x; 65535 in y and z
 };
 
+// Whether vectors are loaded with some of their lanes off at no price: a CPU's from AVX2 on, in the
+// language that says so.
+bool loads_with_masks(const Target& target);
+
 // Specifications of a GPU that kernels are compiled for where there is none: to compile and execute
 // them in tests, and to tune them. A device of this machine reports its own.
 struct GpuRow {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "codegen/kernel/access.h"
 #include "codegen/passes/passes.h"
 #include "runtime/analysis/views.h"
 #include "tiny/ir/build.h"
@@ -57,17 +58,6 @@ std::vector<Node> bounds_of(const ProductOperand& o) {
     if (o.at[d]->vmax >= size) conditions(less(o.at[d], index(size)), out);
   }
   return out;
-}
-
-// Whether one comparison of indices holds where the other does: it bounds the same sum less.
-bool follows(Node one, Node other) {
-  if (one == other) return true;
-  if (one->op != Op::Lt || other->op != Op::Lt || one->src(0)->dtype != kIndex ||
-      other->src(0)->dtype != kIndex)
-    return false;
-  const auto slack = [](Node n) { return index_add(n->src(1), index_mul(n->src(0), -1)); };
-  Node more = index_add(slack(one), index_mul(slack(other), -1));
-  return more->is_const() && more->int_value() >= 0;
 }
 
 bool is_subset(const std::vector<Node>& some, const std::vector<Node>& all) {
@@ -164,7 +154,7 @@ bool pads_alone(const std::vector<ProductOperand>& operands) {
   }
   return std::all_of(gates.begin(), gates.end(), [&](Node gate) {
     return std::any_of(bounds.begin(), bounds.end(),
-                       [&](Node bound) { return follows(gate, bound); });
+                       [&](Node bound) { return is_implied(gate, bound); });
   });
 }
 

@@ -43,6 +43,7 @@ class Layouts {
     // Of a CPU's products those of integers have layouts for matrix units alone.
     Node any = p || target_.kind == Target::Kind::Gpu ? p : with_product_on_top(n, true);
     if (Node tiles = any ? with_tiles(any, target_) : nullptr) return tiles;
+    if (is_over_own_windows(any ? any : n)) return n;
     const bool product = p != nullptr;
     if (Node row = product || innermost >= 0 ? nullptr : as_one_row(n))
       return build::reshape(reduce(row), n->shape());
@@ -87,6 +88,23 @@ class Layouts {
       while (is_view(s) && !computed_.contains(s)) s = s->src(0);
       return has_matrix_unit(target_, s->dtype) &&
              (matrix_type(s->dtype)->allows_mn_major || along_sum_.contains(mul));
+    });
+  }
+
+  // A sum over windows whose elements each result reads alone, as that of a depthwise convolution:
+  // a copy with padding around would take as long, and loads that leave out lanes need none.
+  bool is_over_own_windows(Node n) const {
+    constexpr int64_t kPhases = 16;  // pixels for each result, where windows step over some
+    Node x = n->src(0);
+    if (!loads_with_masks(target_) || x->op != Op::Mul) return false;
+    const OwnRanges own(x->shape());
+    return std::any_of(x->srcs().begin(), x->srcs().end(), [&](Node s) {
+      const ProductOperand o = follow(s, own.ranges);
+      return is_affine(o) && has_windows(o) &&
+             numel(o.point->shape()) <= kPhases * numel(n->shape()) &&
+             std::ranges::all_of(own.ranges, [&](Node r) {
+               return r->op != Op::Range || walk_of(o, r).kind != Walk::None;
+             });
     });
   }
 

@@ -117,42 +117,10 @@ Shape before_pads(const std::vector<Padding>& pads) {
   return out;
 }
 
-// Whether each channel has a filter of its own and windows two elements apart along the last axis:
-// a vector of such loads is slow on a CPU.
-bool is_strided_depthwise(const Tensor& x, const Tensor& weight, const Windows& w, int64_t groups) {
-  return x.rank() == 4 && groups == x.size(1) && weight.size(0) == groups && w.strides[1] == 2 &&
-         w.dilations[1] == 1 && numel(w.kernel) <= 25 && !runtime_seam::is_gpu(x.device());
-}
-
-// The same with the even and the odd columns of x one behind the other: all loads are dense.
-Tensor strided_depthwise(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                         const Windows& w) {
-  std::vector<Padding> pads = with_leading_axes(w.pads);
-  pads[3].after += (x.size(3) + w.pads[1].before + w.pads[1].after) % 2;
-  const Tensor padded = x.pad(pads);
-  const int64_t n = x.size(0), c = x.size(1), height = padded.size(2), half = padded.size(3) / 2;
-  const Tensor columns =
-      padded.reshape({n, c, height, half, 2}).permute({0, 1, 2, 4, 3}).contiguous();
-  const int64_t rows = (w.results[0] - 1) * w.strides[0] + 1;
-  Tensor out;
-  for (int64_t i = 0; i < w.kernel[0]; ++i)
-    for (int64_t j = 0; j < w.kernel[1]; ++j) {
-      const Tensor taps = columns.select(3, j % 2)
-                              .narrow(3, j / 2, w.results[1])
-                              .narrow(2, i * w.dilations[0], rows)
-                              .slice({0, 0, 0}, {n, c, rows}, {1, 1, w.strides[0]});
-      const Tensor term = taps * weight.select(3, j).select(2, i).reshape({c, 1, 1});
-      out = out.defined() ? out + term : term;
-    }
-  return bias.defined() ? out + bias.reshape({c, 1, 1}) : out;
-}
-
 }  // namespace
 
 Tensor convolved(const Tensor& x, const Tensor& weight, const Tensor& bias, const Windows& w,
                  int64_t groups) {
-  if (x.dtype() == kF32 && is_strided_depthwise(x, weight, w, groups))
-    return strided_depthwise(x, weight, bias, w);
   ConvOptions options{.stride = w.strides, .dilation = w.dilations, .groups = groups};
   if (!w.is_symmetric()) return convolve(x.pad(with_leading_axes(w.pads)), weight, bias, options);
   options.padding = before_pads(w.pads);

@@ -1,0 +1,125 @@
+#include <bit>
+
+#include "codegen/kernel/access.h"
+#include "codegen/passes/passes.h"
+#include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
+
+namespace tiny {
+
+namespace {
+
+// A vector whose lanes are stored `step` elements apart, from `base` on.
+struct Scattered {
+  Node base = nullptr;
+  int64_t step = 0;
+};
+
+// The index as Vectorizer makes it: steps of all lanes, added to what they share.
+std::optional<Scattered> scattered(Node at) {
+  if (at->op != Op::Add || at->src(0)->op != Op::Broadcast) return {};
+  Node steps = at->src(1);
+  if (steps->op != Op::Mul || steps->src(0)->op != Op::Ramp || !steps->src(1)->is_const())
+    return {};
+  return Scattered{at->src(0)->src(0), steps->src(1)->int_value()};
+}
+
+// The unrolled range along which the index advances by one.
+Node dense_range(Node base) {
+  for (const auto& t : to_sum(base).terms)
+    if (t.factor == 1 && t.atom->op == Op::Range && kind(t.atom) == RangeKind::Unroll)
+      return t.atom;
+  return nullptr;
+}
+
+// Lanes of two vectors by turns, in two vectors.
+std::pair<Node, Node> by_turns(Node a, Node b) {
+  const int lanes = a->dtype.lanes;
+  const auto half = [&](int from) {
+    std::vector<int64_t> picks;
+    for (int i = from; i < from + lanes / 2; ++i) picks.insert(picks.end(), {i, i + lanes});
+    return make(Op::Shuffle, a->dtype, {a, b}, Ints(picks));
+  };
+  return {half(0), half(lanes / 2)};
+}
+
+// All first lanes of the vectors, then all second ones, ...; as many as a power of two.
+std::vector<Node> transposed(const std::vector<Node>& rows) {
+  std::vector<std::vector<Node>> parts;  // each of several vectors, one behind the other
+  for (Node row : rows) parts.push_back({row});
+  while (parts.size() > 1) {
+    const size_t half = parts.size() / 2;
+    for (size_t i = 0; i < half; ++i) {
+      std::vector<Node> both;
+      for (size_t k = 0; k < parts[i].size(); ++k) {
+        const auto [low, high] = by_turns(parts[i][k], parts[i + half][k]);
+        both.insert(both.end(), {low, high});
+      }
+      parts[i] = std::move(both);
+    }
+    parts.resize(half);
+  }
+  return parts[0];
+}
+
+// `count` lanes of a vector.
+Node lanes_of(Node v, int64_t from, int count) {
+  if (count == v->dtype.lanes) return v;
+  std::vector<int64_t> picks;
+  for (int64_t i = from; i < from + count; ++i) picks.push_back(i);
+  return make(Op::Shuffle, v->dtype.vec(count), {v, v}, Ints(picks));
+}
+
+// The stores of a store's lanes, each along the unrolled range; nothing for those that are not so.
+std::vector<Node> stores_along(Node store, const Target& target) {
+  constexpr int64_t kMin = 4;  // elements together
+  const DType t = store->src(2)->dtype;
+  if (t.scalar != Scalar::F32 || std::holds_alternative<OpArg>(store->payload)) return {};
+  const auto to = scattered(store->src(1));
+  Node u = to ? dense_range(to->base) : nullptr;
+  if (!u || extent(u) < kMin || extent(u) > t.lanes || !std::has_single_bit(t.lanes)) return {};
+  Node gate = store->num_src > 3 ? store->src(3) : nullptr;
+  if (gate && gate->dtype.lanes > 1) return {};
+  const int rows = static_cast<int>(extent(u)),
+            whole = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(extent(u))));
+  std::vector<Node> values;
+  for (int i = 0; i < whole; ++i)
+    values.push_back(simplify(substitute(store->src(2), u, index(std::min(i, rows - 1)))));
+  const std::vector<Node> all = transposed(values);
+  Node along = make(Op::Range, kIndex, {index(whole)}, RangeArg{range_id(u), RangeKind::Vector});
+  if (rows < whole) {
+    Node some = less(along, index(rows));
+    gate = gate ? make(Op::And, kBool, {substitute(gate, u, along), some}) : some;
+  } else if (gate) {
+    gate = substitute(gate, u, along);
+  }
+  if (gate) gate = vectorized(simplify(gate), along, target);
+  std::vector<Node> out;
+  for (int lane = 0; lane < t.lanes; ++lane) {
+    const int64_t at = int64_t{lane} * whole;
+    std::vector<Node> srcs{
+        store->src(0),
+        simplify(substitute(index_add(to->base, index(lane * to->step)), u, index(0))),
+        lanes_of(all[static_cast<size_t>(at / t.lanes)], at % t.lanes, whole)};
+    if (gate) srcs.push_back(gate);
+    out.push_back(make(Op::Store, kVoid, srcs, store->payload));
+  }
+  return out;
+}
+
+}  // namespace
+
+Node transpose_stores(Node sink, const Target& target) {
+  if (!joins_stores(target)) return sink;
+  std::vector<Node> stores;
+  for (Node store : sink->srcs()) {
+    const std::vector<Node> rows = stores_along(store, target);
+    if (rows.empty())
+      stores.push_back(store);
+    else
+      stores.insert(stores.end(), rows.begin(), rows.end());
+  }
+  return with_sources(sink, stores);
+}
+
+}  // namespace tiny
