@@ -244,9 +244,10 @@ class CpuTuner : CpuLoops {
   }
 
   // Windows that overlap from one row to the next: what they have in common is loaded once for
-  // several rows, with all of a window's elements in registers.
+  // several rows, with all of a window's elements in registers. More results than caches hold are
+  // stored one row after the other: several rows at a time took twice as long.
   bool slide(int vid, int lanes) {
-    constexpr int64_t kMaxTaps = 25, kRows = 8;
+    constexpr int64_t kMaxTaps = 25, kRows = 8, kFar = 2 << 20;
     const std::vector<Node> sums = all_of(sink_, Op::Reduce);
     if (sums.size() != 1) return false;
     std::vector<int> taps;
@@ -261,6 +262,7 @@ class CpuTuner : CpuLoops {
     if (u < 0 || has_length(sink_, range(u))) return false;
     for (int id : taps) bind(id, RangeKind::Unroll);
     vector_split(vid, lanes, 1);
+    if (iterations(sink_->src(0)) > kFar) return true;
     const int64_t n = extent(range(u)), strips = ceil_div(n, kRows);
     const int64_t each = best_unroll(n, kRows);
     bind_piece(u, 2 * each >= kRows ? each : ceil_div(n, strips), RangeKind::Unroll);
