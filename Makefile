@@ -103,7 +103,7 @@ PCH ?= $(if $(SANITIZE),0,1)
 # more. Each of those left alone has a name that a neighbour has as well.
 UNITY ?= 16
 ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp \
-  runtime/program/web_files.cpp runtime/schedule/order.cpp \
+  runtime/program/web_files.cpp runtime/schedule/order.cpp tiny/models/page/chat_page.cpp \
   tiny/nn/loss.cpp tiny/models/generate.cpp $(addprefix tiny/models/tokenizers/,read_steps.cpp write_gguf.cpp) \
   $(addprefix tiny/models/files/formats/,gguf_writer.cpp shard_index.cpp)
 # Folders whose code works for long, on bytes or on every node of a kernel. The others decide things
@@ -209,13 +209,13 @@ $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 # Preludes of kernels and scripts of browsers are files of their own language, which the library
 # holds as raw strings.
 EMBEDDED := $(wildcard codegen/render/c/prelude/* devices/webgpu/*js runtime/program/*.js \
-  runtime/program/*.html examples/pages/*.html)
+  runtime/program/*.html tiny/models/page/*.js tiny/models/page/*.html examples/pages/*.html)
 EMBEDS := $(call object,codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp \
-  runtime/program/web_files.cpp examples/mnist.cpp)
+  runtime/program/web_files.cpp tiny/models/page/chat_page.cpp examples/mnist.cpp)
 $(BUILD)/embedded/%.inc: %
 	@mkdir -p $(@D)
 	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@
-$(EMBEDS): private EXTRA_FLAGS = -I$(BUILD)
+$(EMBEDS): private EXTRA_FLAGS += -I$(BUILD)
 $(EMBEDS): | $(EMBEDDED:%=$(BUILD)/embedded/%.inc)
 
 TEST_OBJECTS := $(call object,$(filter $(TEST_FOLDERS:%=test/%/%),$(TEST_SOURCES)))

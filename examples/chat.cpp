@@ -2,12 +2,16 @@
 // downloaded. Without one it trains a small model for seconds on a text that it carries, which then
 // talks nonsense fluently. `chat --help` lists the options.
 #include <cxxopts.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "examples/common/tokenizers.h"
 #include "tiny/models.h"
 
 namespace {
@@ -28,15 +32,19 @@ const std::vector<OptionText> kOptions{
     {"top-p", "X", "draws from the fewest tokens that add up to it [0.95]"},
     {"min-p", "X", "draws from tokens so probable beside the best one [0]"},
     {"repetition-penalty", "X", "divides logits of tokens that were there [1]"},
+    {"page", "FOLDER", "writes a page there that does the same in a browser, by WebGPU"},
+    {"context", "N",
+     "tokens of a conversation on the page; 0: 512, or the model's positions where these are fewer "
+     "[0]"},
     {"steps", "N", "of training, where no model is given [400]"},
     {"seed", "N", "of draws and training [0]"},
 };
 
 struct Options {
-  std::string model, device, prompt, wrap, stop;
+  std::string model, device, prompt, wrap, stop, page;
   std::optional<DType> dtype;
   bool is_one_shot = false;
-  int64_t steps = 0, seed = 0;
+  int64_t steps = 0, seed = 0, context = 0;
   models::GenerateOptions generate;
 };
 
@@ -56,6 +64,8 @@ template <class Given> Options read_options(const Given& given) {
   o.wrap = with_new_lines(given.text("wrap", "{}"));
   check(o.wrap.find("{}") != o.wrap.npos, "--wrap: '", o.wrap, "' has no {} for the line");
   o.stop = with_new_lines(given.text("stop"));
+  o.page = given.new_file("page");
+  o.context = given.whole("context", 0, INT32_MAX);
   o.steps = given.whole("steps", 1, 1'000'000, 400);
   o.seed = given.whole("seed", 0, INT64_MAX);
   o.generate.max_new_tokens = given.whole("tokens", 1, 1'000'000, 128);
@@ -85,14 +95,15 @@ constexpr const char* kText =
     "Then the fishers are glad, and the gull on the wall waits for the wind to go down. ";
 
 constexpr const char* kConfig = R"({
-  "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128,
+  "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256,
   "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
   "num_key_value_heads": 2, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
   "tie_word_embeddings": true, "eos_token_id": 0, "bos_token_id": 0})";
 
-models::Tokens bytes_of(const std::string& text) {
+// A token for each byte.
+models::Tokens bytes_of(std::string_view text) {
   models::Tokens out;
-  for (const char c : text) out.push_back(static_cast<unsigned char>(c) < 128 ? c : '?');
+  for (const char c : text) out.push_back(static_cast<unsigned char>(c));
   return out;
 }
 
@@ -121,19 +132,16 @@ void train(models::Transformer& model, const Options& o) {
 
 // --- Talking -------------------------------------------------------------------------------------
 
-// A model with what makes tokens of text, a tokenizer or, of the one that is carried, bytes.
 struct Speaker {
   std::unique_ptr<models::Transformer> model;
-  std::optional<models::Tokenizer> tokenizer;
+  models::Tokenizer tokenizer;
 
   models::Tokens encode(const std::string& text) const {
-    if (!tokenizer) return bytes_of(text);
-    const std::vector<int32_t> ids = tokenizer->encode(text);
+    const std::vector<int32_t> ids = tokenizer.encode(text);
     return {ids.begin(), ids.end()};
   }
   std::string decode(const models::Tokens& tokens) const {
-    if (!tokenizer) return {tokens.begin(), tokens.end()};
-    return tokenizer->decode(std::vector<int32_t>(tokens.begin(), tokens.end()));
+    return tokenizer.decode(std::vector<int32_t>(tokens.begin(), tokens.end()));
   }
 };
 
@@ -152,7 +160,8 @@ Speaker load_speaker(const Options& o) {
 Speaker make_speaker(const Options& o) {
   std::cout << "no model was given (--model): training one of "
             << "two layers on a text of " << std::string(kText).size() << " letters\n";
-  Speaker speaker{std::make_unique<models::Transformer>(models::parse_config(kConfig, "chat")), {}};
+  Speaker speaker{std::make_unique<models::Transformer>(models::parse_config(kConfig, "chat")),
+                  models::Tokenizer::from_json(examples::byte_tokenizer())};
   train(*speaker.model, o);
   return speaker;
 }
@@ -161,28 +170,45 @@ Speaker make_speaker(const Options& o) {
 std::string answer(const Speaker& speaker, models::Generator& write, const std::string& prompt,
                    const Options& o) {
   models::GenerateOptions options = o.generate;
-  std::optional<models::DecodeStream> stream;
-  if (speaker.tokenizer) stream.emplace(*speaker.tokenizer);
+  models::DecodeStream stream(speaker.tokenizer);
   options.on_token = [&](size_t, int64_t token) {
-    if (stream)
-      std::cout << stream->push(static_cast<int32_t>(token)) << std::flush;
-    else
-      std::cout << static_cast<char>(token) << std::flush;
+    std::cout << stream.push(static_cast<int32_t>(token)) << std::flush;
   };
   if (!o.stop.empty())
     options.stop = [&](size_t, const models::Tokens& tokens) {
       return speaker.decode(tokens).find(o.stop) != std::string::npos;
     };
   const models::Generated done = write({speaker.encode(prompt)}, options);
-  if (stream) std::cout << stream->finish();
-  std::cout << "\n[" << models::to_text(done.report) << "]" << std::endl;
+  std::cout << stream.finish() << "\n[" << models::to_text(done.report) << "]" << std::endl;
   return prompt + speaker.decode(done.tokens[0]);
+}
+
+// A page on which the model writes on from what is typed.
+void write_page(const Speaker& speaker, const Options& o) {
+  std::string tokenizer = examples::byte_tokenizer();
+  if (!o.model.empty()) {
+    const std::string path = o.model + "/tokenizer.json";
+    check(std::filesystem::is_regular_file(path), "--page: the page reads a tokenizer.json, and ",
+          path, " is not there");
+    tokenizer = InputFile("--page", path).read_all();
+  }
+  models::ChatPageOptions options{.context = o.context,
+                                  .max_new_tokens = o.generate.max_new_tokens,
+                                  .sampling = o.generate.sampling,
+                                  .wrap = o.wrap,
+                                  .stop = o.stop};
+  if (!o.model.empty()) options.title = std::filesystem::path(o.model).filename().string();
+  models::export_chat(*speaker.model, tokenizer, o.page, options);
+  std::cout << "wrote " << o.page << ": serve it (python3 -m http.server -d " << o.page
+            << ") and open http://127.0.0.1:8000" << std::endl;
 }
 
 void run(const Options& o) {
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
   const Speaker speaker = o.model.empty() ? make_speaker(o) : load_speaker(o);
   const NoGrad no_grad;
+  if (!o.page.empty()) write_page(speaker, o);
+  if (!o.page.empty() && !o.is_one_shot) return;
   models::Generator write(*speaker.model);
   const auto wrapped = [&](const std::string& line) {
     std::string text = o.wrap;

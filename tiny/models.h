@@ -6,6 +6,7 @@
 #include "tiny/models/files/save_shards.h"
 #include "tiny/models/files/tensor_file.h"
 #include "tiny/models/generate.h"
+#include "tiny/models/page/chat_page.h"
 #include "tiny/models/tokenizers/tokenizer.h"
 #include "tiny/models/weights.h"
 #include "tiny/tiny.h"

@@ -209,6 +209,11 @@ class RowTuner : GpuTuner {
     return dividing(vectors, threads);
   }
 
+  // Threads that have enough of so many vectors each.
+  int64_t most_sharing(int64_t vectors) const {
+    return pow2(std::max<int64_t>(vectors * lanes_ / target_.least_of_thread, 1));
+  }
+
   int64_t most_in_row() const { return std::min<int64_t>(kMaxInRow, target_.most_threads); }
 
   // As many of a block's threads as leave none idle in the last iteration (measurements.md:
@@ -284,7 +289,7 @@ class RowTuner : GpuTuner {
     const bool held = c.items.size() > 1;
     const int64_t vectors = iterations(set) / lanes_;
     vector(v, set);
-    if (threads == 0) threads = row_threads(vectors, rows, held);
+    if (threads == 0) threads = std::min(row_threads(vectors, rows, held), most_sharing(vectors));
     const int flat = merged(set);
     if (flat < 0) return;  // a vector is all of it
     const int64_t each = ceil_div(extent(range(flat)), threads);

@@ -13,6 +13,11 @@ namespace tiny {
 
 namespace {
 
+// Elements of a sum for each thread, at the least: few where latency counts, more for bandwidth.
+int64_t of_thread(int64_t wanted, const Target& target) {
+  return std::max<int64_t>(wanted, target.least_of_thread);
+}
+
 class ColumnTuner : GpuTuner {
  public:
   using GpuTuner::GpuTuner;
@@ -59,8 +64,7 @@ class ColumnTuner : GpuTuner {
                   lanes = streams() > 1 ? std::min<int64_t>(all, 4) : all;
     const int64_t vectors = extent(column) / lanes;
     if (reduced.empty() || results / lanes >= target_.cores * int64_t{512}) return false;
-    const int64_t size = element_size(largest_access(column));
-    int64_t across = std::max<int64_t>(1, kLine / (lanes * size));
+    int64_t across = std::max(1L, kLine / (lanes * element_size(largest_access(column))));
     while (across > 1 && results / lanes / across * 8 < target_.cores * int64_t{7}) across /= 2;
     // Threads that lie apart combine in powers of two: those beyond the last column do nothing.
     across = std::min(across, pow2(vectors));
@@ -69,7 +73,7 @@ class ColumnTuner : GpuTuner {
     const int64_t blocks = results / extent(column) * groups;
     // Some blocks on each multiprocessor, so that one loads while another one combines.
     const int64_t wanted = blocks > 2 * target_.cores ? kMin : std::min(1024, target_.most_threads);
-    const int64_t fewest_rows = results * rows <= 1 << 17 ? 2 : 4;  // latency counts, or bandwidth
+    const int64_t fewest_rows = of_thread(results * rows <= 1 << 17 ? 2 : 4, target_);
     const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));
     if (down * across < 2 * target_.warp) return false;
@@ -93,10 +97,11 @@ class ColumnTuner : GpuTuner {
   bool few_results(const Ids& rest) {
     constexpr int64_t kShortest = 32, kEach = 4, kMax = 32;
     const Ids reduced = reduced_everywhere();
-    const int64_t rows = iterations(reduced);
-    if (reduced.empty() || rows < kShortest || iterations(rest) >= target_.cores * target_.warp)
+    const int64_t rows = iterations(reduced), each = of_thread(kEach, target_);
+    if (reduced.empty() || rows < std::max(kShortest, 2 * each) ||
+        iterations(rest) >= target_.cores * target_.warp)
       return false;
-    const auto most = static_cast<uint64_t>(std::min(rows / kEach, kMax));
+    const auto most = static_cast<uint64_t>(std::min(rows / each, kMax));
     rows_below(merged(reduced), static_cast<int64_t>(std::bit_floor(most)));
     spread(merged(rest), target_.warp);
     return true;

@@ -70,6 +70,7 @@ Target webgpu_target() {
   target.cores = 16;
   target.most_threads = 256;
   target.shared_bytes = (16 << 10) - kGroupBytes;
+  target.least_of_thread = 64;
   target.most_buffers = 8;
   target.most_buffer_bytes = int64_t{128} << 20;
   target.most_blocks = 65535;

@@ -31,6 +31,10 @@ struct Target {
   bool has_wgmma = false;           // matrix units as in codegen/wgmma/tile.h
   bool has_f8_mma = false;          // mma.sync (codegen/options/mma.h) multiplies 8-bit floats
 
+  // Elements of a sum for each of the threads that share it, at the least: more where these meet in
+  // shared memory than where they exchange registers.
+  int least_of_thread = 1;
+
   int most_buffers = 1 << 10;             // of a kernel
   int64_t most_buffer_bytes = INT64_MAX;  // that it can see of one
   int64_t most_blocks = INT32_MAX;        // of a dimension of the grid, x; 65535 in y and z

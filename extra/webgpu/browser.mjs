@@ -4,6 +4,7 @@
 //   const page = await openPage(folder);            // or {'/': folder, '/other': folder}
 //   await page.evaluate('document.title');          // awaits promises; throws what the page throws
 //   await page.drag([[10, 10], [50, 60]]);          // with the mouse's button held
+//   await page.type('a line');                      // where the focus is, and the key Enter
 //   await page.screenshot('page.png');
 //   page.close();
 //
@@ -84,6 +85,17 @@ export async function openPage(folders, {width = 900, height = 700, path = '/'} 
       await mouse('mousePressed', points[0], 1);
       for (const p of points) await mouse('mouseMoved', p, 1);
       await mouse('mouseReleased', points.at(-1), 0);
+    },
+    async type(line) {
+      await call('Input.insertText', {text: line});
+      const enter = {key: 'Enter', code: 'Enter', windowsVirtualKeyCode: 13, text: '\r'};
+      for (const type of ['keyDown', 'keyUp']) await call('Input.dispatchKeyEvent', {type, ...enter});
+    },
+    // Until the expression is true; an error, with `say`'s value, after `seconds`.
+    async wait(expression, {seconds = 60, say = `''`} = {}) {
+      for (const end = Date.now() + 1000 * seconds; Date.now() < end; await new Promise(r => setTimeout(r, 50)))
+        if (await this.evaluate(expression)) return;
+      throw new Error(`waited ${seconds} s for ${expression}: ${await this.evaluate(say)}`);
     },
     async screenshot(file) {
       writeFileSync(file, Buffer.from((await call('Page.captureScreenshot', {format: 'png'})).data, 'base64'));

@@ -91,6 +91,8 @@ void SavedProgram::State::load_weights(const std::string& folder) {
     entries.emplace(e.name, e);
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlanBuffer& b = plan.buffers[i];
+    if (b.kind == PlanBuffer::Kind::Zero)
+      buffers_[i]->upload(std::string(static_cast<size_t>(b.bytes), '\0').data());
     if (b.kind != PlanBuffer::Kind::Weight) continue;
     const auto at = entries.find(b.weight);
     check(at != entries.end(), "load_program: ", path, " has no tensor ", b.weight);

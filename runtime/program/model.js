@@ -221,8 +221,10 @@ class Model {
     for (const o of read)
       encoder.copyBufferToBuffer(this.buffers[o.buffer], 0, o.staging, 0, (plan.buffers[o.buffer].bytes + 3) & ~3);
     gpu.queue.submit([encoder.finish()]);
-    const error = await gpu.popErrorScope();
-    if (error) throw new Error(error.message);
+    const error = gpu.popErrorScope().then(e => { if (e) this.failed ??= e; });
+    if (!read.length) return {};  // it goes on by itself; a later run tells what went wrong
+    await error;
+    if (this.failed) throw new Error(this.failed.message);
     await Promise.all(read.map(o => o.staging.mapAsync(GPUMapMode.READ)));
     const out = {};
     for (const o of read) {
@@ -276,7 +278,9 @@ class Model {
     await this.running;
     const sizes = this.plan.buffers.map(b => new Uint8Array(padded(b.bytes)));
     await this.loadWeights(undefined, i => sizes[i]);
-    this.plan.buffers.forEach((b, i) => { if (b.kind === 'weight') this.write(this.buffers[i], sizes[i]); });
+    this.plan.buffers.forEach((b, i) => {
+      if (b.kind === 'weight' || b.kind === 'zero') this.write(this.buffers[i], sizes[i]);
+    });
   }
 
   close() {

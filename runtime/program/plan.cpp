@@ -14,7 +14,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "tiny program 1";
-constexpr const char* kKinds[] = {"arena", "input", "output", "weight", "own"};
+constexpr const char* kKinds[] = {"arena", "input", "output", "weight", "own", "zero"};
 
 DType dtype_named(const std::string& name) {
   for (const DType t : {kBool, kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64, kF8E4M3, kF8E5M2, kF16,

@@ -21,7 +21,8 @@ struct PlanLength {
 };
 
 struct PlanBuffer {
-  enum class Kind { Arena, Input, Output, Weight, Own } kind = Kind::Own;
+  // Zero: state that begins as zeros, like caches, which no file has.
+  enum class Kind { Arena, Input, Output, Weight, Own, Zero } kind = Kind::Own;
   int port = -1;       // of an input, of an output
   std::string weight;  // its name in weights.safetensors
   int64_t bytes = 0;

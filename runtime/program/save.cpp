@@ -183,6 +183,18 @@ int Saver::root_of(int value) const {
   return value;
 }
 
+std::string bytes_of(Buffer& buffer) {
+  std::string bytes(buffer.bytes(), 0);
+  buffer.device().synchronize();
+  buffer.download(bytes.data());
+  return bytes;
+}
+
+bool is_zero(Buffer& buffer) {
+  const std::string bytes = bytes_of(buffer);
+  return bytes.find_first_not_of('\0') == bytes.npos;
+}
+
 void Saver::add_buffers(const Normalized& graph) {
   using Kind = PlanBuffer::Kind;
   std::map<const Buffer*, std::string> names;
@@ -202,6 +214,10 @@ void Saver::add_buffers(const Normalized& graph) {
       continue;
     }
     const auto known = names.find(b.get());
+    if (known == names.end() && is_zero(*b)) {
+      places_.buffer[i] = add_buffer({Kind::Zero, -1, "", bytes});
+      continue;
+    }
     const std::string name =
         known != names.end() ? known->second : cat("weight_", weights_.all.size());
     places_.buffer[i] = add_buffer({Kind::Weight, -1, name, bytes});
@@ -223,10 +239,11 @@ void Saver::find_once() {
   const std::vector<Value>& values = schedule_->values;
   places_.once.assign(values.size(), false);
   std::vector<bool> constant(values.size());
-  for (size_t v = 0; v < values.size(); ++v)
-    constant[v] =
-        places_.buffer[v] >= 0 &&
-        plan_.buffers[static_cast<size_t>(places_.buffer[v])].kind == PlanBuffer::Kind::Weight;
+  for (size_t v = 0; v < values.size(); ++v) {
+    if (places_.buffer[v] < 0) continue;
+    const auto kind = plan_.buffers[static_cast<size_t>(places_.buffer[v])].kind;
+    constant[v] = kind == PlanBuffer::Kind::Weight || kind == PlanBuffer::Kind::Zero;
+  }
   for (const Value& v : values) {
     if (v.replaces >= 0) constant[static_cast<size_t>(root_of(v.replaces))] = false;
     if (v.in_place >= 0) constant[static_cast<size_t>(v.in_place)] = false;
@@ -337,12 +354,7 @@ void Saver::write_weights() const {
   std::vector<SafetensorsOutput> tensors;
   for (const auto& [name, buffer] : weights_.all) {
     const auto shape = weights_.shapes.find(name);
-    const auto write = [b = buffer](const ByteSink& sink) {
-      std::string bytes(b->bytes(), 0);
-      b->device().synchronize();
-      b->download(bytes.data());
-      sink(bytes);
-    };
+    const auto write = [b = buffer](const ByteSink& sink) { sink(bytes_of(*b)); };
     tensors.push_back({name, safetensors_name(buffer->dtype()),
                        shape == weights_.shapes.end() ? Shape{buffer->size()} : shape->second,
                        write});

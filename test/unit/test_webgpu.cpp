@@ -77,6 +77,16 @@ TEST_CASE("kernels of WebGPU have at most eight buffers and 256 threads") {
     CHECK(low.launch.block[0] * low.launch.block[1] * low.launch.block[2] <= 256);
 }
 
+TEST_CASE("threads of WebGPU share a sum where each of them has 64 elements") {
+  const auto shared = [](const Shape& shape, int axis) {
+    return count(text_of(memory(shape).sum(axis)), "workgroupBarrier") > 0;
+  };
+  CHECK(!shared({8, 96}, 1));
+  CHECK(shared({8, 1024}, 1));
+  CHECK(!shared({96, 24}, 0));
+  CHECK(shared({4096, 24}, 0));
+}
+
 TEST_CASE("WGSL declares what a kernel writes, and lengths as uniforms") {
   const Variable n = Variable("n", 1, 64).bind(5);
   const std::string text = text_of(memory({64}).narrow(0, 0, n).sum(0));

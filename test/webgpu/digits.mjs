@@ -20,8 +20,7 @@ const [folder, picture] = process.argv.slice(2);
 const page = await openPage(folder, {width: 760, height: 480});
 let wrong = 0;
 try {
-  const wait = what => page.evaluate(`(async () => { for (let i = 0; i < 600; ++i) { if (${what}) return; ` +
-    `await new Promise(r => setTimeout(r, 50)); } throw new Error('waited 30 s for ' + ${JSON.stringify(what)} + ': ' + state.textContent); })()`);
+  const wait = what => page.wait(what, {say: 'state.textContent'});
   await wait(`state.textContent === 'ready'`);
   const [left, top] = await page.evaluate(`[pad.getBoundingClientRect().x, pad.getBoundingClientRect().y]`);
   for (const [digit, strokes] of Object.entries(kDigits)) {
