@@ -211,7 +211,8 @@ $(BUILD)/pch/%.h.gch: extra/precompiled/%.h $(BUILD)/flags
 EMBEDDED := $(wildcard codegen/render/c/prelude/* devices/webgpu/*js runtime/program/*.js \
   runtime/program/*.html tiny/models/page/*.js tiny/models/page/*.html examples/pages/*.html)
 EMBEDS := $(call object,codegen/render/c/preludes.cpp devices/webgpu/scripts.cpp \
-  runtime/program/web_files.cpp tiny/models/page/chat_page.cpp examples/mnist.cpp)
+  runtime/program/web_files.cpp tiny/models/page/chat_page.cpp examples/mnist.cpp \
+  examples/cifar.cpp)
 $(BUILD)/embedded/%.inc: %
 	@mkdir -p $(@D)
 	@{ echo 'R"TEXT('; cat $<; echo ')TEXT"'; } >$@

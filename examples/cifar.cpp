@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tiny/tiny.h"
@@ -29,7 +30,7 @@ constexpr int64_t kReadEvery = 50;  // steps, where there are several processes
 // --- Options -------------------------------------------------------------------------------------
 
 struct Options : TrainingOptions {
-  std::string resume, curve;
+  std::string resume, curve, page;
   int64_t epochs, batch, groups, width, runs;
   double target;  // a share
   DType dtype;
@@ -50,6 +51,7 @@ const std::vector<OptionText> kOptions{
     {"runs", "N", "trainings with one seed after the other, for their mean [1]"},
     {"curve", "FILE", "draws the losses of the last run into this SVG file"},
     {"resume", "FILE", "goes on from it where it exists, and writes it after each epoch"},
+    {"page", "FOLDER", "writes a page there that says what pictures show, by WebGPU"},
 };
 
 template <class Given> Options read_options(const Given& given) {
@@ -67,6 +69,7 @@ template <class Given> Options read_options(const Given& given) {
   o.runs = given.whole("runs", 1, 10'000, 1);
   o.curve = given.new_file("curve");
   o.resume = given.new_file("resume");
+  o.page = given.new_file("page");
   check(o.runs == 1 || (o.load.empty() && o.resume.empty()),
         "--runs: each of several runs begins anew, without --load and --resume");
   return o;
@@ -195,6 +198,11 @@ class Trainer {
 
   StateDict network_state() { return network_.state_dict(); }
   double test(const std::vector<TestView>& views) { return test_.accuracy(views); }
+  // Probabilities (n, 10) of pictures (n, 3, 32, 32), 0 to 255, in f32.
+  Tensor read(const Tensor& pictures) {
+    const nn::Training testing(false);
+    return network_(scaling_(pictures)).softmax(1);
+  }
   ChartLine losses() const { return curves_.line(0, "training loss"); }
 
   // Everything as at the start of a training with this seed, in the memory that it has: the steps
@@ -325,6 +333,51 @@ PictureData find_data(const Options& o) {
   return draw_pictures(kDrawnTrain, kDrawnTest, static_cast<uint64_t>(o.seed));
 }
 
+// --- The page ------------------------------------------------------------------------------------
+
+constexpr std::string_view kPage =
+#include <embedded/examples/pages/cifar.html.inc>
+    ;
+constexpr const char* kClasses = R"(["airplane", "automobile", "bird", "cat", "deer", "dog",
+  "frog", "horse", "ship", "truck"])";
+constexpr const char* kDrawnClasses = R"(["striped disc", "checked disc", "striped square",
+  "checked square", "striped triangle", "checked triangle", "striped ring", "checked ring",
+  "striped cross", "checked cross"])";
+
+void write_file(const std::string& path, std::string_view bytes) {
+  FileAside file("--page", path);
+  file.write(bytes);
+  file.commit();
+}
+
+// A page that says what a file's picture shows, or one of those of the test set that lie beside it,
+// for each of which it knows what the network gives here.
+void write_page(Trainer& trainer, const PictureSet& pictures, const Options& o) {
+  const NoGrad no_grad;
+  Jit read([&](const Tensor& picture) { return trainer.read(picture); });
+  read(Tensor::zeros({1, 3, kPictureSide, kPictureSide}));
+  export_webgpu(read, o.page,
+                {.inputs = {"picture"},
+                 .outputs = {"classes"},
+                 .weights = trainer.network_state(),
+                 .page = std::string(kPage.substr(1))});
+  const int64_t count = std::min<int64_t>(16, pictures.size());
+  const std::vector<uint8_t> some(pictures.images.begin(),
+                                  pictures.images.begin() + count * 3 * kPicturePixels);
+  const Shape shape{count, 3, kPictureSide, kPictureSide};
+  const std::vector<float> given = trainer.read(Tensor::from(some, shape)).to_vector<float>();
+  std::string labels, scores;
+  for (int64_t i = 0; i < count; ++i)
+    labels += cat(i ? ", " : "", int{pictures.labels[static_cast<size_t>(i)]});
+  for (const float score : given) scores += formatted("%s%.7g", scores.empty() ? "" : ", ", score);
+  write_file(o.page + "/pictures.bin", {reinterpret_cast<const char*>(some.data()), some.size()});
+  write_file(o.page + "/pictures.json",
+             cat("{\"classes\": ", o.data.empty() ? kDrawnClasses : kClasses, ",\n \"labels\": [",
+                 labels, "],\n \"scores\": [", scores, "]}\n"));
+  std::cout << "wrote " << o.page << ": serve it (python3 -m http.server -d " << o.page
+            << ") and open http://127.0.0.1:8000" << std::endl;
+}
+
 void run(const Options& o) {
   const double start = seconds();
   const EnvOverride device("DEVICE", o.device.empty() ? env_text("DEVICE") : o.device);
@@ -346,6 +399,7 @@ void run(const Options& o) {
       std::cout << formatted("test accuracy %.2f %%\n", 100 * trainer.test(kManyViews));
   }
   std::cout << formatted("%.2f s in all, ", seconds() - start) << peak_memory_text() << std::endl;
+  if (!o.page.empty()) write_page(trainer, data.test, o);
   if (!o.curve.empty() && rank() == 0)
     save_svg(o.curve, {"CIFAR-10", "step", "loss", {trainer.losses()}});
   if (!o.save.empty()) save(o.save, trainer.network_state());
