@@ -342,7 +342,7 @@ help:
 	@echo 'make doctor          prints devices, compilers and libraries, tests each device'
 	@echo 'make test            every test that this machine can run: FILTER="reshape"'
 	@echo 'make emulator-test   operator tests and suites as kernels of GPUs, executed on the CPU'
-	@echo 'make webgpu-test     suites as WGSL, and digits drawn on a page, in a headless Chromium'
+	@echo 'make webgpu-test     suites as WGSL, and the pages of examples, in a headless Chromium'
 	@echo 'make beam-test       searches the options of 200 random kernels and compares their results'
 	@echo 'make gpu-test        what g++, make and CUDA alone can build, run on the GPU: docs/testing.md'
 	@echo 'make gpu-sanitize    the operator tests on the GPU under compute-sanitizer'
@@ -394,7 +394,7 @@ install-test: $(LIBRARY) $(SHARED) $(BUILD)/readme_example.cpp
 
 # `make test` runs a part of these, another one each day.
 EMULATED ?= EMULATOR EMU:CUDA:sm_80 EMU:HIP:gfx942 EMU:HIP:gfx1201 EMU:LLVM:gfx942
-webgpu-test: $(CONFORMANCE) $(BUILD)/examples/mnist
+webgpu-test: $(CONFORMANCE) $(addprefix $(BUILD)/examples/,mnist cifar chat)
 	@$(if $(NO_SETUP),,extra/setup.sh --webgpu || true)
 	@extra/webgpu/test.sh $^
 

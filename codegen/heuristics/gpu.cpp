@@ -257,6 +257,12 @@ class RowTuner : GpuTuner {
     return out;
   }
 
+  // Whether what is computed of a row goes to memory: more work than a sum has with an element.
+  bool stores(const Class& c) const {
+    return std::any_of(c.items.begin(), c.items.end(),
+                       [&](size_t i) { return items()[i]->op == Op::Store; });
+  }
+
   void rows() {
     join();
     const Ids outer = shared_loops();
@@ -289,7 +295,10 @@ class RowTuner : GpuTuner {
     const bool held = c.items.size() > 1;
     const int64_t vectors = iterations(set) / lanes_;
     vector(v, set);
-    if (threads == 0) threads = std::min(row_threads(vectors, rows, held), most_sharing(vectors));
+    if (threads == 0) {
+      threads = row_threads(vectors, rows, held);
+      if (!stores(c)) threads = std::min(threads, most_sharing(vectors));
+    }
     const int flat = merged(set);
     if (flat < 0) return;  // a vector is all of it
     const int64_t each = ceil_div(extent(range(flat)), threads);

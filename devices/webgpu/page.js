@@ -76,7 +76,9 @@ function launch(words) {
   for (let i = 4; i < words.length; i += 3) at.set(words[i], words.subarray(i + 1, i + 3));
   const parts = program.entries.map((e, i) => {
     const [id, offset] = at.get(e.binding);
-    return {buffer: buffers.get(id), offset, size: program.sizes[i]};
+    const size = program.sizes[i], most = limits.maxStorageBufferBindingSize;
+    if (size > most) fail(`a kernel reads ${size} bytes of a buffer, and this device lets it see ${most}`);
+    return {buffer: buffers.get(id), offset, size};
   });
   const entries = program.entries.map((e, i) => ({binding: e.binding, resource: apart(i, parts[i], parts, program)}));
   pass ??= commands().beginComputePass();

@@ -142,8 +142,10 @@ class Model {
     if (kernel < 0) return {copies: [[at(parts[1]), at(parts[0]), bytes]]};
     let {code, groups} = this.plan.kernels[kernel];
     let bound = bindingsOf(code).map(b => ({...b, ...at(parts[b.slot]), label: `b${b.slot}`}));
-    const copies = [];
+    const copies = [], most = this.gpu.limits.maxStorageBufferBindingSize;
     for (const b of bound) {
+      if (b.bytes > most)
+        throw new Error(`${this.plan.kernels[kernel].entry} reads ${b.bytes} bytes of a buffer, and this device lets it see ${most}`);
       if (b.written) continue;
       const meets = bound.filter(o => o.written && o.buffer === b.buffer &&
                                       o.offset < b.offset + b.bytes && b.offset < o.offset + o.bytes);

@@ -53,10 +53,9 @@ std::string WgslPrinter::literal(Node n) const {
   if (t.is_float()) return float_literal(n->float_value());
   const int64_t v = n->int_value();
   if (t.is_bool()) return v ? "true" : "false";
-  check(t.bits() < 64 || fits_word(n), "WGSL has no integers of 64 bits: kernel ", program_.name,
-        " has the number ", v);
   if (t.is_unsigned()) return cat(static_cast<uint32_t>(v), "u");
-  return v < 0 ? cat("i32(", v, ")") : cat(v);
+  const auto word = static_cast<int32_t>(v);  // of 64 bits the low one
+  return word < 0 ? cat("i32(", word, ")") : cat(word);
 }
 
 std::string WgslPrinter::as_word(DType t, Str x) const {
@@ -107,8 +106,6 @@ WgslPrinter::Lanes WgslPrinter::arithmetic(Node n) {
     default: break;
   }
   const DType from = n->num_src ? n->src(0)->dtype : t;
-  if (is_comparison(n->op) && (known_.high.contains(n->src(0)) || known_.high.contains(n->src(1))))
-    return compare_wide(n);
   return each_lane(n, [&](const Lanes& x) -> std::string {
     switch (n->op) {
       case Op::Cast: return cast(from, t, x[0]);
@@ -166,24 +163,6 @@ std::string WgslPrinter::compare(Node n, Str a, Str b) {
   if (t.is_bool() && n->is(Op::Lt)) return cat("(!", a, " & ", b, ")");
   if (t.is_bool() && n->is(Op::Le)) return cat("(!", a, " | ", b, ")");
   return cat("(", a, " ", symbol(n->op), " ", b, ")");
-}
-
-// Of 64 bits: the high words decide unless they are equal.
-WgslPrinter::Lanes WgslPrinter::compare_wide(Node n) {
-  const Lanes a = named(n->src(0)), b = named(n->src(1));
-  const Lanes high_a = high_words(n->src(0)), high_b = high_words(n->src(1));
-  Lanes out;
-  for (size_t l = 0; l < a.size(); ++l) {
-    const std::string x = cat("bitcast<u32>(", a[l], ")"), y = cat("bitcast<u32>(", b[l], ")");
-    const std::string low = cat("(", x, " ", symbol(n->op), " ", y, ")");
-    const std::string same = cat("(", high_a[l], " == ", high_b[l], ")");
-    const std::string above =
-        cat("(bitcast<i32>(", high_a[l], ") < bitcast<i32>(", high_b[l], "))");
-    out.push_back(n->is(Op::Eq)   ? cat("(", same, " & ", low, ")")
-                  : n->is(Op::Ne) ? cat("(!", same, " | ", low, ")")
-                                  : cat("(", above, " | (", same, " & ", low, "))"));
-  }
-  return out;
 }
 
 // What the language gives where the divisor is 0 differs from what DivideHazard says, and a

@@ -37,6 +37,117 @@ constexpr Helper kHelpers[] = {
      "  if (is_nan(x)) { return 0u; }\n"
      "  if (x >= 4294967296.0f) { return 4294967295u; }\n"
      "  return u32(max(x, 0.0f));\n}\n"},
+    // Integers of 64 bits: the low word, then the high one.
+    {"wide_i32",
+     "fn wide_i32(x: i32) -> vec2<u32> { return vec2<u32>(bitcast<u32>(x), bitcast<u32>(x >> "
+     "31u)); "
+     "}\n"},
+    {"add_64",
+     "fn add_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {\n"
+     "  let x = a.x + b.x;\n"
+     "  return vec2<u32>(x, a.y + b.y + select(0u, 1u, x < a.x));\n}\n"},
+    {"sub_64",
+     "fn sub_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {\n"
+     "  return vec2<u32>(a.x - b.x, a.y - b.y - select(0u, 1u, a.x < b.x));\n}\n"},
+    {"mul_64",
+     "fn mul_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {\n"
+     "  let p = (a.x & 0xffffu) * (b.x & 0xffffu);\n"
+     "  let q = (a.x & 0xffffu) * (b.x >> 16u);\n"
+     "  let r = (a.x >> 16u) * (b.x & 0xffffu);\n"
+     "  let middle = (p >> 16u) + (q & 0xffffu) + (r & 0xffffu);\n"
+     "  let high = (a.x >> 16u) * (b.x >> 16u) + (q >> 16u) + (r >> 16u) + (middle >> 16u);\n"
+     "  return vec2<u32>((p & 0xffffu) | (middle << 16u), high + a.x * b.y + a.y * b.x);\n}\n"},
+    {"shl_64",
+     "fn shl_64(a: vec2<u32>, n: u32) -> vec2<u32> {\n"
+     "  if (n == 0u) { return a; }\n"
+     "  if (n >= 32u) { return vec2<u32>(0u, a.x << (n - 32u)); }\n"
+     "  return vec2<u32>(a.x << n, (a.y << n) | (a.x >> (32u - n)));\n}\n"},
+    {"shr_u64",
+     "fn shr_u64(a: vec2<u32>, n: u32) -> vec2<u32> {\n"
+     "  if (n == 0u) { return a; }\n"
+     "  if (n >= 32u) { return vec2<u32>(a.y >> (n - 32u), 0u); }\n"
+     "  return vec2<u32>((a.x >> n) | (a.y << (32u - n)), a.y >> n);\n}\n"},
+    {"shr_i64",
+     "fn shr_i64(a: vec2<u32>, n: u32) -> vec2<u32> {\n"
+     "  let y = bitcast<i32>(a.y);\n"
+     "  if (n == 0u) { return a; }\n"
+     "  if (n >= 32u) { return vec2<u32>(bitcast<u32>(y >> (n - 32u)), bitcast<u32>(y >> 31u)); }\n"
+     "  return vec2<u32>((a.x >> n) | (a.y << (32u - n)), bitcast<u32>(y >> n));\n}\n"},
+    {"lt_u64",
+     "fn lt_u64(a: vec2<u32>, b: vec2<u32>) -> bool {\n"
+     "  return select(a.y < b.y, a.x < b.x, a.y == b.y);\n}\n"},
+    {"lt_i64",
+     "fn lt_i64(a: vec2<u32>, b: vec2<u32>) -> bool {\n"
+     "  return select(bitcast<i32>(a.y) < bitcast<i32>(b.y), a.x < b.x, a.y == b.y);\n}\n"},
+    {"max_u64",
+     "fn max_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(a, b, lt_u64(a, b)); "
+     "}\n"},
+    {"max_i64",
+     "fn max_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(a, b, lt_i64(a, b)); "
+     "}\n"},
+    {"min_u64",
+     "fn min_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(a, b, lt_u64(b, a)); "
+     "}\n"},
+    {"min_i64",
+     "fn min_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(a, b, lt_i64(b, a)); "
+     "}\n"},
+    {"abs_i64",
+     "fn abs_i64(a: vec2<u32>) -> vec2<u32> {\n"
+     "  return select(a, sub_64(vec2<u32>(), a), a.y >= 0x80000000u);\n}\n"},
+    // Quotient and rest, bit by bit.
+    {"divmod_u64",
+     "fn divmod_u64(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {\n"
+     "  var q = vec2<u32>();\n"
+     "  var r = vec2<u32>();\n"
+     "  if (all(b == vec2<u32>())) { return vec4<u32>(); }\n"
+     "  for (var i = 0u; i < 64u; i += 1u) {\n"
+     "    let carries = (r.y >> 31u) == 1u;\n"
+     "    r = shl_64(r, 1u) | vec2<u32>(shr_u64(a, 63u - i).x & 1u, 0u);\n"
+     "    q = shl_64(q, 1u);\n"
+     "    if (carries || !lt_u64(r, b)) {\n"
+     "      r = sub_64(r, b);\n"
+     "      q.x |= 1u;\n"
+     "    }\n"
+     "  }\n"
+     "  return vec4<u32>(q, r);\n}\n"},
+    {"div_u64",
+     "fn div_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return divmod_u64(a, b).xy; }\n"},
+    {"mod_u64",
+     "fn mod_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return divmod_u64(a, b).zw; }\n"},
+    {"div_i64",
+     "fn div_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {\n"
+     "  let q = divmod_u64(abs_i64(a), abs_i64(b)).xy;\n"
+     "  return select(q, sub_64(vec2<u32>(), q), ((a.y ^ b.y) >> 31u) == 1u);\n}\n"},
+    {"mod_i64",
+     "fn mod_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {\n"
+     "  let r = divmod_u64(abs_i64(a), abs_i64(b)).zw;\n"
+     "  return select(r, sub_64(vec2<u32>(), r), (a.y >> 31u) == 1u);\n}\n"},
+    // 24 bits, to the nearest, ties to even; those beyond a word count as one that stands for them.
+    {"u64_to_f32",
+     "fn u64_to_f32(a: vec2<u32>) -> f32 {\n"
+     "  if (all(a == vec2<u32>())) { return 0.0f; }\n"
+     "  let n = select(countLeadingZeros(a.y), 32u + countLeadingZeros(a.x), a.y == 0u);\n"
+     "  let b = shl_64(a, n);\n"
+     "  let v = b.y | select(0u, 1u, b.x != 0u);\n"
+     "  let rest = v & 0xffu;\n"
+     "  let up = rest > 128u || (rest == 128u && (v & 256u) != 0u);\n"
+     "  return f32((v >> 8u) + select(0u, 1u, up)) * bitcast<f32>((167u - n) << 23u);\n}\n"},
+    {"i64_to_f32",
+     "fn i64_to_f32(a: vec2<u32>) -> f32 {\n"
+     "  let x = u64_to_f32(abs_i64(a));\n"
+     "  return select(x, -x, a.y >= 0x80000000u);\n}\n"},
+    {"f32_to_u64",
+     "fn f32_to_u64(x: f32) -> vec2<u32> {\n"
+     "  if (is_nan(x) || x <= 0.0f) { return vec2<u32>(); }\n"
+     "  if (x >= 18446744073709551616.0f) { return vec2<u32>(0xffffffffu, 0xffffffffu); }\n"
+     "  let high = floor(x * 2.3283064365386963e-10f);\n"
+     "  return vec2<u32>(u32(x - high * 4294967296.0f), u32(high));\n}\n"},
+    {"f32_to_i64",
+     "fn f32_to_i64(x: f32) -> vec2<u32> {\n"
+     "  if (x >= 9223372036854775808.0f) { return vec2<u32>(0xffffffffu, 0x7fffffffu); }\n"
+     "  if (x <= -9223372036854775808.0f) { return vec2<u32>(0u, 0x80000000u); }\n"
+     "  let y = f32_to_u64(abs(x));\n"
+     "  return select(y, sub_64(vec2<u32>(), y), x < 0.0f);\n}\n"},
 };
 
 }  // namespace

@@ -85,7 +85,8 @@ void WgslPrinter::declare_stages() {
       stages.push_back(access->src(0));
   }
   for (Node s : stages)
-    text_.declarations += cat("var<workgroup> ", buffer(s), ": array<", type(s->dtype), ", ",
+    text_.declarations += cat("var<workgroup> ", buffer(s), ": array<",
+                              s->dtype.bits() == 64 ? "vec2<u32>" : type(s->dtype), ", ",
                               stage_bytes(s) / bytes_of_element(s->dtype), ">;\n");
 }
 
@@ -97,6 +98,7 @@ std::string WgslPrinter::buffer(Node param) const {
 
 std::string WgslPrinter::word(Node param, Str index) const {
   const std::string at = cat(buffer(param), "[", bare(index), "]");
+  if (is_stage(param)) return at;
   return memory_[static_cast<size_t>(slot_of(param))].atomic ? cat("atomicLoad(&", at, ")") : at;
 }
 
@@ -110,12 +112,12 @@ std::string WgslPrinter::from_word(DType t, Str word, Str shift) const {
 }
 
 std::string WgslPrinter::element(Node param, DType t, Str index) {
-  if (is_stage(param)) return cat(buffer(param), "[", bare(index), "]");
+  if (is_stage(param) && t.bits() == 64) return low_word(t, word(param, index));
+  if (is_stage(param)) return word(param, index);
   const Memory& m = memory_[static_cast<size_t>(slot_of(param))];
   if (m.uniform)
     return m.layout == Layout::Pairs ? cat("i32(", buffer(param), ".x)") : buffer(param);
-  if (m.layout == Layout::Pairs)
-    return cat(t.is_unsigned() ? "" : "bitcast<i32>", "(", word(param, index), ".x)");
+  if (m.layout == Layout::Pairs) return low_word(t, word(param, index));
   if (m.layout == Layout::Whole)
     return m.atomic ? from_bits(t, word(param, index)) : word(param, index);
   const std::string i = define(cat("u32(", bare(index), ")"));
@@ -133,7 +135,8 @@ bool WgslPrinter::has_whole_words(Node access, DType t) const {
 
 // --- loads ---------------------------------------------------------------------------------------
 
-// Gated, the index of an element that is there is taken instead: no branch.
+// Gated, the index of an element that is there is taken instead: no branch. Pairs of words where
+// the load is wide.
 WgslPrinter::Lanes WgslPrinter::load(Node n) {
   Node param = n->src(0), index = n->src(1), gate = gate_of(n);
   const DType t = n->dtype;
@@ -141,29 +144,30 @@ WgslPrinter::Lanes WgslPrinter::load(Node n) {
   std::string none;
   if (gate) {
     Node filling = selections_.constant_of(n);
-    none = literal(filling ? filling : constant(t.one(), 0));
+    if (!filling) filling = constant(t.one(), 0);
+    none = is_wide(n) ? pair_literal(filling) : literal(filling);
   }
   if (!is_stage(param) && t.lanes > 1 && has_whole_words(n, t)) {
     Lanes out = load_words(n, gate ? define(select(on[0], at[0], "0")) : at[0]);
     for (std::string& e : out) e = define(gate ? select(on[0], e, none) : e);
     return out;
   }
-  const bool pairs = t.bits() == 64 && !fits_word(n) && !is_stage(param) &&
-                     !memory_[static_cast<size_t>(slot_of(param))].uniform;
-  Lanes out, high;
+  Lanes out;
   for (int l = 0; l < t.lanes; ++l) {
     const auto lane = static_cast<size_t>(l);
     std::string i = at.size() > 1 ? at[lane] : l ? cat("(", at[0], " + ", l, ")") : at[0];
     const std::string holds = gate ? on[on.size() > 1 ? lane : 0] : "";
     if (gate) i = define(select(holds, i, "0"));
-    const auto selected = [&](Str e, Str otherwise) {
-      return define(gate ? select(holds, e, otherwise) : e);
-    };
-    out.push_back(selected(element(param, t, i), none));
-    if (pairs) high.push_back(selected(cat(word(param, i), ".y"), "0u"));
+    const std::string e = is_wide(n) ? word(param, i) : element(param, t, i);
+    out.push_back(define(gate ? select(holds, e, none) : e));
   }
-  if (pairs) known_.high[n] = high;
   return out;
+}
+
+void WgslPrinter::set_load(Node n) {
+  const Lanes lanes = load(n);
+  if (is_wide(n)) return set_pairs(n, lanes);
+  known_.values[n] = lanes;
 }
 
 WgslPrinter::Lanes WgslPrinter::load_words(Node n, Str at) {
@@ -195,7 +199,9 @@ std::string WgslPrinter::once_per_grid(Node store) {
 void WgslPrinter::store(Node n) {
   Node param = n->src(0), index = n->src(1), gate = gate_of(n);
   const DType t = n->src(2)->dtype;
-  const Lanes at = named(index), v = named(n->src(2)), on = gate ? named(gate) : Lanes();
+  const bool as_pairs = t.is_int() && t.bits() == 64;
+  const Lanes at = named(index), v = as_pairs ? pairs(n->src(2)) : named(n->src(2)),
+              on = gate ? named(gate) : Lanes();
   const std::string once = once_per_grid(n);
   if (!once.empty()) open(cat("if (", once, ")"));
   if (!is_stage(param) && has_whole_words(n, t) && !std::holds_alternative<OpArg>(n->payload)) {
@@ -207,9 +213,8 @@ void WgslPrinter::store(Node n) {
       const auto lane = static_cast<size_t>(l);
       if (gate) open(cat("if (", on[on.size() > 1 ? lane : 0], ")"));
       const std::string i = at.size() > 1 ? at[lane] : l ? cat(at[0], " + ", l) : at[0];
-      if (const Lanes* high = known_.high.find(n->src(2)); high && t.bits() == 64)
-        line(cat(buffer(param), "[", i, "] = vec2<u32>(", bare(as_word(t, v[lane])), ", ",
-                 (*high)[lane], ");"));
+      if (as_pairs)
+        line(cat(buffer(param), "[", i, "] = ", v[lane], ";"));
       else
         store_element(n, i, v[lane]);
       if (gate) close();
@@ -257,9 +262,6 @@ void WgslPrinter::store_element(Node n, Str index, Str v) {
   const auto combined = [&](Str old) {
     return combines ? as_word(t, combine(n->arg<OpArg>().op, t, old, v)) : as_word(t, v);
   };
-  if (m.layout == Layout::Pairs)
-    return line(cat(buffer(param), "[", index, "] = vec2<u32>(", bare(as_word(t, v)), ", ",
-                    t.is_unsigned() ? "0u" : cat("u32(", v, " >> 31u)"), ");"));
   if (m.layout == Layout::Whole) {
     if (!m.atomic) return line(cat(buffer(param), "[", index, "] = ", bare(v), ";"));
     if (!combines)

@@ -1,5 +1,5 @@
-// The printer behind render_wgsl, in three parts: render.cpp has statements and the text as a
-// whole, memory.cpp loads and stores, arithmetic.cpp expressions.
+// The printer behind render_wgsl, in four parts: render.cpp has statements and the text as a whole,
+// memory.cpp loads and stores, arithmetic.cpp expressions, wide.cpp integers of 64 bits.
 #pragma once
 #include <functional>
 #include <string>
@@ -42,7 +42,7 @@ class WgslPrinter {
 
   struct Known {
     NodeMap<Lanes> values, accumulators;
-    NodeMap<Lanes> high;   // words of integers of 64 bits that may be large, where they are known
+    NodeMap<Lanes> pairs;  // of words, of integers of 64 bits that may be large: vec2<u32>
     NodeMap<Node> behind;  // of a range that is ahead of a loop: that loop
   };
   struct Grid {
@@ -70,10 +70,6 @@ class WgslPrinter {
 
   // --- statements --------------------------------------------------------------------------------
 
-  bool takes_wide(Node n, Node source) const;
-  void require_width(Node n) const;
-  Lanes high_words(Node n);
-  void keep_high_words(Node n);
   void statement(Node n);
   void open_loop(Node loop);
   void open_ahead(Node loop);
@@ -81,7 +77,8 @@ class WgslPrinter {
   void declare_accumulator(Node reduce);
   void update(Node reduce);
   void group(Node reduce), prefix(Node n);
-  Lanes among_threads(Node n, const Lanes& x, const std::function<void(int lanes)>& exchange);
+  struct Exchange;
+  void among_threads(Node n, const Lanes& x, const std::function<void(const Exchange&)>& exchange);
   void find_grid();
   std::string grid_text() const;
 
@@ -94,6 +91,7 @@ class WgslPrinter {
   std::string from_word(DType t, Str word, Str shift) const;
   std::string element(Node param, DType t, Str index);
   bool has_whole_words(Node access, DType t) const;
+  void set_load(Node n);
   Lanes load(Node n);
   Lanes load_words(Node n, Str at);
   void store(Node n);
@@ -109,13 +107,28 @@ class WgslPrinter {
   std::string unary(Node n, Str x);
   std::string combine(Op op, DType t, Str a, Str b);
   std::string compare(Node n, Str a, Str b);
-  Lanes compare_wide(Node n);
   std::string divide(Node n, Str a, Str b);
   std::string shift(Node n, Str x, Str amount);
   std::string cast(DType from, DType to, Str x);
   std::string bitcast(DType from, DType to, Str x);
   std::string select(Str condition, Str a, Str b);
   Lanes fold(Node n);
+
+  // --- integers of 64 bits -----------------------------------------------------------------------
+
+  void find_wide(), find_wide(Node n);
+  void require_width(Node n) const;
+  bool is_wide(Node n) const { return wide_.contains(n); }
+  void wide_statement(Node n);
+  Lanes wide_arithmetic(Node n);
+  std::string wide_operation(Node n, const Lanes& operands);
+  std::string wide_cast(DType from, DType to, Str x);
+  std::string combine_pairs(Op op, DType t, Str a, Str b);
+  Lanes pairs(Node n);
+  void set_pairs(Node n, const Lanes& names);
+  std::string pair_literal(Node n) const;
+  std::string widened(DType t, Str x) const;
+  std::string low_word(DType t, Str pair) const;
 
   std::string literal(Node n) const;  // of one lane
   std::string type(DType t) const;    // in a register
@@ -127,6 +140,7 @@ class WgslPrinter {
   const SingleUse single_use_;
   const FreeSelections selections_;
   std::vector<Memory> memory_;  // by slot
+  NodeMap<bool> wide_;          // results or operands are pairs of words
   Known known_;
   Grid grid_;
   Text text_;

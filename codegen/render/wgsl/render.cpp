@@ -19,6 +19,7 @@ Source render_wgsl(const Linear& program, const Target& target) {
 Source WgslPrinter::print() {
   find_grid();
   find_memory();
+  find_wide();
   declare_buffers();
   declare_stages();
   for (Node n : program_.body) {
@@ -129,87 +130,6 @@ std::string WgslPrinter::text() const {
 
 // --- statements ----------------------------------------------------------------------------------
 
-namespace {
-
-// Operations whose low words are those of 64 bits, whatever the high ones are.
-bool keeps_low_word(Op op) {
-  static const OpSet ops =
-      op_set(Op::Bound, Op::Add, Op::Sub, Op::Mul, Op::Neg, Op::Shl, Op::And, Op::Or, Op::Xor,
-             Op::Where, Op::Broadcast, Op::Shuffle, Op::Reverse, Op::Cast, Op::Bitcast, Op::Load);
-  return ops[static_cast<size_t>(op)];
-}
-
-}  // namespace
-
-// Whether an operation may take an integer of 64 bits of which only the low word, and perhaps the
-// high one, is known. An index lies in its buffer, where it counts, so that its low word is all of
-// it.
-bool WgslPrinter::takes_wide(Node n, Node s) const {
-  const bool is_access = n->is(Op::Load) || n->is(Op::Store);
-  if (is_access && s == n->src(1)) return true;
-  if (n->is(Op::Store))
-    return (s->is(Op::Load) || s->is(Op::Where)) && known_.high.contains(s) && !is_stage(n->src(0));
-  if (is_comparison(n->op)) return s->dtype.is_signed() && known_.high.contains(s);
-  if (n->is(Op::Cast)) return n->dtype.is_int() && (n->dtype.bits() <= 32 || n->dtype == s->dtype);
-  if (n->is(Op::Reduce) || n->is(Op::Fold) || n->is(Op::Prefix)) {
-    const Op op = n->arg<OpArg>().op;
-    return op == Op::Add || op == Op::Mul;
-  }
-  return keeps_low_word(n->op);
-}
-
-// Error where the kernel needs a number of 64 bits.
-void WgslPrinter::require_width(Node n) const {
-  if (info(n->op).cls == OpClass::Statement && !n->is(Op::Store)) return;
-  for (Node s : n->srcs()) {
-    const DType t = s->dtype;
-    if (t.bits() <= 32 || s->is(Op::Param) || is_stage(s)) continue;
-    check(!t.is_float() && (fits_word(s) || takes_wide(n, s)),
-          "WGSL has no numbers of 64 bits: kernel ", program_.name, " takes ", n->op, " of ",
-          t.one().name(),
-          t.is_float() ? ": cast to f32 before"
-                       : " of which no bounds below 2^31 are known: use i32 (x.to(kI32)) there");
-  }
-  check(n->dtype.scalar != Scalar::F64, "WGSL has no numbers of 64 bits: kernel ", program_.name,
-        " computes ", n->op, " of f64: use f32");
-}
-
-// The high words of an integer of 64 bits: what indices are made of, for comparisons.
-WgslPrinter::Lanes WgslPrinter::high_words(Node n) {
-  if (const Lanes* known = known_.high.find(n)) return *known;
-  Lanes out;
-  for (Str e : value(n)) out.push_back(cat("bitcast<u32>(", e, " >> 31u)"));
-  return out;
-}
-
-void WgslPrinter::keep_high_words(Node n) {
-  if (n->dtype.scalar != Scalar::I64 || fits_word(n)) return;
-  const auto is_known = [&](Node s) {
-    return s->dtype.scalar != Scalar::I64 || fits_word(s) || known_.high.contains(s);
-  };
-  const auto srcs = n->srcs();
-  if (!std::all_of(srcs.begin(), srcs.end(), is_known)) return;
-  const auto lane = [](const Lanes& all, size_t l) { return all[all.size() == 1 ? 0 : l]; };
-  const Lanes now = value(n);
-  Lanes out;
-  for (size_t l = 0; l < now.size(); ++l) {
-    if (n->is(Op::Cast) || n->is(Op::Broadcast)) {
-      out.push_back(lane(high_words(n->src(0)), l));
-    } else if (n->is(Op::Where)) {
-      out.push_back(define(select(lane(value(n->src(0)), l), lane(high_words(n->src(1)), l),
-                                  lane(high_words(n->src(2)), l))));
-    } else if (n->is(Op::Add)) {  // a sum that wraps is less than what was added
-      const std::string carry = cat("select(0u, 1u, bitcast<u32>(", now[l], ") < bitcast<u32>(",
-                                    lane(value(n->src(0)), l), "))");
-      out.push_back(define(cat(lane(high_words(n->src(0)), l), " + ",
-                               lane(high_words(n->src(1)), l), " + ", carry)));
-    } else {
-      return;
-    }
-  }
-  known_.high[n] = out;
-}
-
 void WgslPrinter::statement(Node n) {
   switch (n->op) {
     case Op::Const:
@@ -221,7 +141,7 @@ void WgslPrinter::statement(Node n) {
     case Op::Loop: return open_loop(n);
     case Op::Fetch: {
       Node copy = n->src(0);
-      known_.values[copy->src(2)] = load(copy->src(2));
+      set_load(copy->src(2));
       return store(copy);
     }
     case Op::Barrier: return line("workgroupBarrier();");
@@ -231,11 +151,15 @@ void WgslPrinter::statement(Node n) {
     case Op::Group: return group(n->src(0));
     case Op::Store: return store(n);
     // An accumulator that is declared anew has another name.
-    case Op::Reduce: known_.values[n] = known_.accumulators[n]; return;
-    case Op::Load: known_.values[n] = load(n); return;
+    case Op::Reduce:
+      if (is_wide(n)) return set_pairs(n, known_.accumulators[n]);
+      known_.values[n] = known_.accumulators[n];
+      return;
+    case Op::Load: return set_load(n);
     case Op::Prefix: return prefix(n);
     default: break;
   }
+  if (is_wide(n)) return wide_statement(n);
   const Lanes lanes = selections_.is_done(n) ? value(n->src(1)) : arithmetic(n);
   Lanes& out = known_.values[n];
   out.clear();
@@ -244,7 +168,6 @@ void WgslPrinter::statement(Node n) {
     const bool simple = e.find_first_of(" (") == e.npos;
     out.push_back(simple || (inside && e.size() <= 60) ? e : define(e));
   }
-  keep_high_words(n);
 }
 
 void WgslPrinter::open_loop(Node loop) {
@@ -278,8 +201,9 @@ void WgslPrinter::close_loop(Node range) {
 
 void WgslPrinter::declare_accumulator(Node reduce) {
   DType t = reduce->dtype;
-  if (t.scalar == Scalar::I64) t = kI32.vec(t.lanes);  // its bounds fit
-  const std::string start = bare(literal(identity(reduce->arg<OpArg>().op, t)));
+  if (t.scalar == Scalar::I64 && !is_wide(reduce)) t = kI32.vec(t.lanes);  // one word of it
+  Node none = identity(reduce->arg<OpArg>().op, t);
+  const std::string start = is_wide(reduce) ? pair_literal(none) : bare(literal(none));
   Lanes& names = known_.accumulators[reduce];
   names.clear();
   for (int i = 0; i < t.lanes; ++i) {
@@ -291,6 +215,13 @@ void WgslPrinter::declare_accumulator(Node reduce) {
 void WgslPrinter::update(Node reduce) {
   Node term = updated_with(reduce);
   const Lanes acc = known_.accumulators[reduce];
+  if (is_wide(reduce)) {
+    const Lanes terms = pairs(term);
+    for (size_t i = 0; i < acc.size(); ++i)
+      line(cat(acc[i], " = ",
+               combine_pairs(reduce->arg<OpArg>().op, reduce->dtype, acc[i], terms[i]), ";"));
+    return;
+  }
   const bool rolls = term->is(Op::Roll), product = !rolls && adds_product(reduce);
   const Lanes a = value(rolls || product ? term->src(0) : term);
   const Lanes b = rolls || product ? value(term->src(1)) : Lanes();
@@ -304,30 +235,52 @@ void WgslPrinter::update(Node reduce) {
 
 // --- threads that combine what they have ---------------------------------------------------------
 
-// Through arrays in workgroup memory with a word for each thread, a few lanes at a time, between
-// barriers of which the last one lets the arrays be used again.
-WgslPrinter::Lanes WgslPrinter::among_threads(Node n, const Lanes& x,
-                                              const std::function<void(int lanes)>& exchange) {
-  constexpr int kLanes = 4;  // arrays, and so kGroupBytes of codegen/target/target.cpp
-  Lanes out;
-  for (size_t first = 0; first < x.size(); first += kLanes) {
-    const int lanes = static_cast<int>(std::min<size_t>(kLanes, x.size() - first));
-    grid_.lanes = std::max(grid_.lanes, lanes);
-    for (int i = 0; i < lanes; ++i)
-      line(
-          cat("g", i, "[tid] = ", bare(as_word(n->dtype, x[first + static_cast<size_t>(i)])), ";"));
+// Values go through arrays in workgroup memory with a word for each thread, one or, of a pair, two
+// of them, a few values at a time. `combine` has what each thread does with those of its value i,
+// by get(i, thread) and put(i, value), between barriers of which the last one lets the arrays be
+// used again.
+struct WgslPrinter::Exchange {
+  std::function<std::string(int i, Str thread)> get;
+  std::function<void(int i, Str value)> put;  // at this thread
+  std::function<std::string(Str a, Str b)> combine;
+  int values = 0;  // at a time
+};
+
+void WgslPrinter::among_threads(Node n, const Lanes& x,
+                                const std::function<void(const Exchange&)>& exchange) {
+  constexpr int kArrays = 4;  // and so kGroupBytes of codegen/target/target.cpp
+  const DType t = n->dtype;
+  const bool wide = is_wide(n);
+  const int words = wide ? 2 : 1;
+  const auto array = [&](int i, int word, Str thread) {
+    return cat("g", i * words + word, "[", thread, "]");
+  };
+  Exchange e;
+  e.get = [&](int i, Str thread) {
+    if (!wide) return from_bits(t, array(i, 0, thread));
+    return cat("vec2<u32>(", array(i, 0, thread), ", ", array(i, 1, thread), ")");
+  };
+  e.put = [&](int i, Str value) {
+    if (!wide) return line(cat(array(i, 0, "tid"), " = ", bare(as_word(t, value)), ";"));
+    const std::string pair = define(value);
+    line(cat(array(i, 0, "tid"), " = ", pair, ".x;"));
+    line(cat(array(i, 1, "tid"), " = ", pair, ".y;"));
+  };
+  e.combine = [&, op = n->arg<OpArg>().op](Str a, Str b) {
+    return wide ? combine_pairs(op, t, a, b) : combine(op, t, a, b);
+  };
+  for (size_t first = 0; first < x.size(); first += kArrays / words) {
+    e.values = static_cast<int>(std::min<size_t>(kArrays / words, x.size() - first));
+    grid_.lanes = std::max(grid_.lanes, e.values * words);
+    for (int i = 0; i < e.values; ++i) e.put(i, x[first + static_cast<size_t>(i)]);
     line("workgroupBarrier();");
-    exchange(lanes);
-    for (int i = 0; i < lanes; ++i) out.push_back(cat("g", i));
+    exchange(e);
   }
-  return out;
 }
 
 // A tree: the values of the second half of those that are left are added to the first.
 void WgslPrinter::group(Node reduce) {
   const ThreadGroup g = group_of(reduce, grid_.threads, target_.warp, false);
-  const DType t = reduce->dtype;
-  const Op op = reduce->arg<OpArg>().op;
   const Lanes acc = known_.accumulators[reduce];
   const bool all = g.width == g.threads;
   const std::string member = all           ? "tid"
@@ -335,23 +288,18 @@ void WgslPrinter::group(Node reduce) {
                                            : define(cat("tid % ", g.width, "u"));
   const std::string first = all ? "0" : define(cat("tid - ", member, " * ", g.apart, "u"));
   size_t done = 0;
-  among_threads(reduce, acc, [&](int lanes) {
+  among_threads(reduce, acc, [&](const Exchange& e) {
     // So many are left, of which the last `half` go to others.
     const std::string left = fresh(), half = cat("(", left, " / 2u)");
     open(cat("for (var ", left, " = ", g.width, "u; ", left, " > 1u; ", left, " -= ", half, ")"));
     open(cat("if (", member, " < ", half, ")"));
-    for (int i = 0; i < lanes; ++i) {
-      const std::string own = cat("g", i, "[tid]"),
-                        other = cat("g", i, "[tid + (", left, " - ", half, ")",
-                                    g.apart > 1 ? cat(" * ", g.apart, "u") : "", "]");
-      line(cat(own, " = ", bare(as_word(t, combine(op, t, from_bits(t, own), from_bits(t, other)))),
-               ";"));
-    }
+    const std::string other =
+        cat("tid + (", left, " - ", half, ")", g.apart > 1 ? cat(" * ", g.apart, "u") : "");
+    for (int i = 0; i < e.values; ++i) e.put(i, e.combine(e.get(i, "tid"), e.get(i, other)));
     close();
     line("workgroupBarrier();");
     close();
-    for (int i = 0; i < lanes; ++i)
-      line(cat(acc[done++], " = ", bare(from_bits(t, cat("g", i, "[", first, "]"))), ";"));
+    for (int i = 0; i < e.values; ++i) line(cat(acc[done++], " = ", bare(e.get(i, first)), ";"));
     line("workgroupBarrier();");
   });
 }
@@ -359,42 +307,41 @@ void WgslPrinter::group(Node reduce) {
 // Each thread combines its value with that of one 1, 2, 4, ... before it, and then takes what the
 // thread before it has.
 void WgslPrinter::prefix(Node n) {
-  if (is_running(n)) {
-    known_.values[n] = define_all(known_.accumulators[running_reduce(n)]);
-    return;
-  }
+  const auto known = [&](const Lanes& names) {
+    if (is_wide(n)) return set_pairs(n, names);
+    known_.values[n] = names;
+  };
+  if (is_running(n)) return known(define_all(known_.accumulators[running_reduce(n)]));
   const ThreadGroup g = group_of(n, grid_.threads, target_.warp, false);
   expect(g.apart == 1, "render_wgsl: a scan of threads that lie apart");
-  const DType t = n->dtype;
-  const Op op = n->arg<OpArg>().op;
-  const std::string none = literal(identity(op, t.scalar == Scalar::I64 ? kI32 : t.one()));
+  const DType t = n->dtype.one();
+  Node start = identity(n->arg<OpArg>().op, t.scalar == Scalar::I64 && !is_wide(n) ? kI32 : t);
+  const std::string none = is_wide(n) ? pair_literal(start) : literal(start);
   const std::string member = define(cat("tid % ", g.width, "u"));
   Lanes out;
-  among_threads(n, value(n->src(0)), [&](int lanes) {
+  among_threads(n, is_wide(n) ? pairs(n->src(0)) : value(n->src(0)), [&](const Exchange& e) {
     for (int step = 1; step < g.width; step *= 2) {
       Lanes sums;
-      for (int i = 0; i < lanes; ++i) {
+      for (int i = 0; i < e.values; ++i) {
         sums.push_back(fresh());
-        line(cat("var ", sums.back(), " = g", i, "[tid];"));
+        line(cat("var ", sums.back(), " = ", bare(e.get(i, "tid")), ";"));
       }
       open(cat("if (", member, " >= ", step, "u)"));
-      for (int i = 0; i < lanes; ++i) {
-        const std::string before = from_bits(t, cat("g", i, "[tid - ", step, "u]"));
-        const std::string sum = combine(op, t, before, from_bits(t, sums[i]));
-        line(cat(sums[i], " = ", bare(as_word(t, sum)), ";"));
-      }
+      for (int i = 0; i < e.values; ++i)
+        line(
+            cat(sums[i], " = ", bare(e.combine(e.get(i, cat("tid - ", step, "u")), sums[i])), ";"));
       close();
       line("workgroupBarrier();");
-      for (int i = 0; i < lanes; ++i) line(cat("g", i, "[tid] = ", sums[i], ";"));
+      for (int i = 0; i < e.values; ++i) e.put(i, sums[i]);
       line("workgroupBarrier();");
     }
-    for (int i = 0; i < lanes; ++i) {
-      const std::string before = from_bits(t, cat("g", i, "[tid - select(0u, 1u, tid > 0u)]"));
+    for (int i = 0; i < e.values; ++i) {
+      const std::string before = e.get(i, "tid - select(0u, 1u, tid > 0u)");
       out.push_back(define(select(cat(member, " > 0u"), before, none)));
     }
     line("workgroupBarrier();");
   });
-  known_.values[n] = out;
+  known(out);
 }
 
 }  // namespace tiny

@@ -10,10 +10,10 @@ namespace tiny {
 // arithmetic of 64: it shares no text with the C family, so that it has a printer of its own.
 //
 // Vectors are as many scalars. 8- and 16-bit elements lie in words of 32 bits, of which a store
-// changes its part by compare and exchange, unless it has all of the word. A buffer of i64 holds
-// pairs of words, which kernels may move, compare and take for indices; what else is computed with
-// is the low one, where bounds say that this is the value.
-// Throws Error, with the kernel, where they do not, and for f64.
+// changes its part by compare and exchange, unless it has all of the word. Integers of 64 bits are
+// pairs of words; what is computed with is the low one alone where bounds say that this is the
+// value, or where nothing depends on the high one, as in an index.
+// Throws Error, with the kernel, for f64 and where threads add to integers of 64 bits in memory.
 //
 // The text declares `@group(0) @binding(slot) var<access> b<slot>: type;  // n bytes[, written]`
 // for each slot in use: `uniform` for lengths (Op::Bound of a scalar), else `storage, read_write`,

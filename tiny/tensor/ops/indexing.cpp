@@ -423,8 +423,9 @@ Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Tensor& so
   const bool mean = reduce == "mean";
   Tensor count;  // values that hit each element
   if (!include_self || mean) {
-    const Tensor ones = full(to_shape(values.shape()), 1, kI64);
-    const Tensor none = full(to_shape(shape()), 0, kI64);
+    const DType counts = values.numel() <= INT32_MAX ? kI32 : kI64;
+    const Tensor ones = full(to_shape(values.shape()), 1, counts);
+    const Tensor none = full(to_shape(shape()), 0, counts);
     count = scatter_axis("scatter_reduce", none, dim, index, ones, Op::Add);
   }
   const Tensor base = include_self ? x : where(count == 0, x, neutral(op, x));
