@@ -43,6 +43,7 @@ class WgslPrinter {
   struct Known {
     NodeMap<Lanes> values, accumulators;
     NodeMap<Lanes> pairs;  // of words, of integers of 64 bits that may be large: vec2<u32>
+    NodeMap<bool> wide;    // results or operands are such pairs
     NodeMap<Node> behind;  // of a range that is ahead of a loop: that loop
   };
   struct Grid {
@@ -118,7 +119,7 @@ class WgslPrinter {
 
   void find_wide(), find_wide(Node n);
   void require_width(Node n) const;
-  bool is_wide(Node n) const { return wide_.contains(n); }
+  bool is_wide(Node n) const { return known_.wide.contains(n); }
   void wide_statement(Node n);
   Lanes wide_arithmetic(Node n);
   std::string wide_operation(Node n, const Lanes& operands);
@@ -140,7 +141,6 @@ class WgslPrinter {
   const SingleUse single_use_;
   const FreeSelections selections_;
   std::vector<Memory> memory_;  // by slot
-  NodeMap<bool> wide_;          // results or operands are pairs of words
   Known known_;
   Grid grid_;
   Text text_;

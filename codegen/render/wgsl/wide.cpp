@@ -39,27 +39,27 @@ std::string call(const std::string& function, const std::string& a, const std::s
 // From uses to what they use, until nothing is added: an accumulator is used before its update,
 // too.
 void WgslPrinter::find_wide() {
-  for (size_t before = SIZE_MAX; before != wide_.size();) {
-    before = wide_.size();
+  for (size_t before = SIZE_MAX; before != known_.wide.size();) {
+    before = known_.wide.size();
     for (size_t i = program_.body.size(); i-- > 0;) find_wide(program_.body[i]);
   }
 }
 
 void WgslPrinter::find_wide(Node n) {
   const auto need = [&](Node s) {
-    if (is_long_number(s) && !s->is_const()) wide_[s] = true;
+    if (is_long_number(s) && !s->is_const()) known_.wide[s] = true;
   };
   if (n->is(Op::Store)) return need(n->src(2));
   if (n->is(Op::Fetch)) return need(n->src(0)->src(2));
-  if (n->is(Op::Update) && wide_.contains(n->src(0))) return need(updated_with(n->src(0)));
+  if (n->is(Op::Update) && known_.wide.contains(n->src(0))) return need(updated_with(n->src(0)));
   if (info(n->op).cls == OpClass::Statement || n->is(Op::Load)) return;
   const auto srcs = n->srcs();
-  if (!wide_.contains(n)) {
+  if (!known_.wide.contains(n)) {
     const bool takes_long = std::any_of(srcs.begin(), srcs.end(), is_long_number);
     if (!takes_long || keeps_low_word(n)) return;
-    wide_[n] = true;
+    known_.wide[n] = true;
   }
-  if (n->is(Op::Prefix) && is_running(n)) wide_[running_reduce(n)] = true;
+  if (n->is(Op::Prefix) && is_running(n)) known_.wide[running_reduce(n)] = true;
   const bool shifts = n->is(Op::Shl) || n->is(Op::Shr);
   for (Node s : shifts ? srcs.first(1) : srcs) need(s);
 }
