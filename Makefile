@@ -65,7 +65,7 @@ endif
 TOKENIZER_PACKAGES := libpcre2-dev libutf8proc-dev nlohmann-json3-dev
 ifneq ($(filter $(TOKENIZER_PACKAGES),$(MISSING)),)
 $(info NO_SETUP: no $(filter $(TOKENIZER_PACKAGES),$(MISSING)): most tokenizers cannot be used)
-TEST_SOURCES := $(filter-out test/unit/test_tokenizer%,$(TEST_SOURCES))
+TEST_SOURCES := $(filter-out test/unit/test_tokenizer% test/unit/test_chat_page.cpp,$(TEST_SOURCES))
 endif
 ifneq ($(filter nlohmann-json3-dev libcxxopts-dev,$(MISSING)),)
 $(info NO_SETUP: no conformance program: it needs nlohmann/json.hpp and cxxopts)
