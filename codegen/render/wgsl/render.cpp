@@ -236,12 +236,11 @@ void WgslPrinter::update(Node reduce) {
 // --- threads that combine what they have ---------------------------------------------------------
 
 // Values go through arrays in workgroup memory with a word for each thread, one or, of a pair, two
-// of them, a few values at a time. `combine` has what each thread does with those of its value i,
-// by get(i, thread) and put(i, value), between barriers of which the last one lets the arrays be
-// used again.
+// of them, a few values at a time, between barriers of which the last one lets the arrays be used
+// again.
 struct WgslPrinter::Exchange {
-  std::function<std::string(int i, Str thread)> get;
-  std::function<void(int i, Str value)> put;  // at this thread
+  std::function<std::string(int i, Str thread)> get;  // value i of a thread
+  std::function<void(int i, Str value)> put;          // at this thread
   std::function<std::string(Str a, Str b)> combine;
   int values = 0;  // at a time
 };
