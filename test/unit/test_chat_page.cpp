@@ -152,6 +152,8 @@ void check_same_tokens(const std::string& type, const SamplingOptions& sampling)
   const test::TemporaryFolder folder("chat_page");
   const ChatPageOptions options{.max_new_tokens = 9, .sampling = sampling};
   export_chat(model, examples::byte_tokenizer(), folder.file("page"), options);
+  const std::string plan = InputFile("test", folder.file("page/plan.json")).read_all();
+  CHECK(has(plan, "\"zero\""));  // the caches, which no file has
   std::vector<json> expected;
   std::string text;
   Generator write(model);
