@@ -14,7 +14,6 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/distributed/hmac.h"
 #include "runtime/distributed/rank_secret.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
@@ -82,24 +81,6 @@ int connect_to(const Address& to, std::chrono::milliseconds limit) {
   return -1;
 }
 
-bool read_within(int socket, void* data, size_t bytes, Clock::time_point end) {
-  auto* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    if (!wait_for_socket(socket, POLLIN, left_until(end))) return false;
-    const ssize_t n = ::recv(socket, at, bytes, MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
-    if (n > 0) at += n, bytes -= static_cast<size_t>(n);
-  }
-  return true;
-}
-
-// Room for these few bytes there always is in a new connection.
-bool send_now(int socket, const void* data, size_t bytes) {
-  return ::send(socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes);
-}
-
-constexpr size_t kNonce = 32, kMac = 32;  // bytes
-
 // Of the first meeting, for later ones.
 std::string& secret_of_run() {
   static std::string* secret = new std::string;
@@ -137,33 +118,20 @@ Listener::Listener(const Address& at) : socket_(::socket(AF_INET, SOCK_STREAM | 
 
 Listener::~Listener() { ::close(socket_); }
 
-// A caller's claim to be a rank, with its proof.
-struct Mesh::Claim {
-  char nonce[kNonce];
+namespace {
+
+// What a caller says once it has shown that it is of this run.
+struct Claim {
   int32_t rank, count, port;  // where it listens
-  char mac[kMac];
 };
+
+}  // namespace
 
 // A connection that has not shown yet that it is a rank's.
 struct Mesh::Caller {
-  int socket;
+  std::unique_ptr<Link> link;
   uint32_t host;
-  std::string nonce;
-  size_t received;  // bytes of the claim
-  Claim claim;
 };
-
-namespace {
-
-// Of one side of a connection: it names the rank that is called, and cannot be sent back.
-template <class Claim>
-std::string mac_of(const std::string& key, const char* side, int called, const std::string& nonce,
-                   const Claim& c) {
-  return hmac_sha256(key, cat("tiny ranks 1 ", side, ' ', called, ' ', c.rank, ' ', c.count, ' ',
-                              c.port, ' ', nonce, std::string(c.nonce, kNonce)));
-}
-
-}  // namespace
 
 Mesh::Mesh(const Address& meeting, std::unique_ptr<Listener> listener)
     : listener_(std::move(listener)),
@@ -191,13 +159,14 @@ void Mesh::call(const Address& to, int peer) {
   for (const auto end = Clock::now() + rank_patience(); Clock::now() < end;) {
     std::string key = secret_of_run();
     if (key.empty()) key = find_secret(to.port, is_here);
-    if (const int s = connect_to(to, left_until(end)); s >= 0) {
-      why = key.empty() ? "it has made no secret yet" : claim(s, peer, key, left_until(end));
-      if (why.empty()) {
-        secret_of_run() = key;
-        return;
-      }
+    if (const int s = connect_to(to, left_until(end)); s >= 0 && key.empty()) {
+      why = "it has made no secret yet";
       ::close(s);
+    } else if (s >= 0) {
+      why = claim(std::make_unique<Link>(s, LinkKey{key, peer}, Link::Side::Caller), peer,
+                  left_until(end));
+      secret_of_run() = why.empty() ? key : secret_of_run();
+      if (why.empty()) return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -206,21 +175,18 @@ void Mesh::call(const Address& to, int peer) {
 }
 
 // Why who is there is not that rank of this run; it may be on its way, and the secret too.
-std::string Mesh::claim(int socket, int peer, const std::string& key,
-                        std::chrono::milliseconds limit) {
-  const auto end = Clock::now() + limit;
-  if (!listener_) listener_ = std::make_unique<Listener>(Address{own_address(socket).host, 0});
-  std::string nonce(kNonce, 0), answer(kMac, 0);
-  Claim c{{}, rank(), rank_count(), listener_->port(), {}};
-  random_bytes(kNonce).copy(c.nonce, kNonce);
-  if (!read_within(socket, nonce.data(), kNonce, end)) return "who listens there says nothing";
-  mac_of(key, "caller", peer, nonce, c).copy(c.mac, kMac);
-  if (send_now(socket, &c, sizeof c) && read_within(socket, answer.data(), kMac, end) &&
-      equal_in_constant_time(answer, mac_of(key, "called", peer, nonce, c))) {
-    links_[static_cast<size_t>(peer)] = std::make_unique<Link>(socket, peer);
-    return "";
-  }
-  return "who listens there does not know the secret of this process (TINY_SECRET)";
+std::string Mesh::claim(std::unique_ptr<Link> link, int peer, std::chrono::milliseconds limit) {
+  if (!listener_)
+    listener_ = std::make_unique<Listener>(Address{own_address(link->socket()).host, 0});
+  const Greeted greeted = link->greet_within(limit);
+  if (greeted == Greeted::NotYet) return "who listens there says nothing";
+  if (greeted == Greeted::No)
+    return "who listens there does not know the secret of this process (TINY_SECRET)";
+  const Claim own{rank(), rank_count(), listener_->port()};
+  link->set_peer(peer);
+  link->write(&own, sizeof own, "it knows who calls");
+  links_[static_cast<size_t>(peer)] = std::move(link);
+  return "";
 }
 
 // --- Being called --------------------------------------------------------------------------------
@@ -237,13 +203,12 @@ void Mesh::accept_ranks(int wanted) {
     wait_for_callers(callers, left_until(end));
     if (present() > before) end = Clock::now() + rank_patience();
   }
-  for (const Caller& c : callers) ::close(c.socket);
 }
 
 void Mesh::wait_for_callers(std::vector<Caller>& callers, std::chrono::milliseconds limit) {
   constexpr size_t kMax = 256;  // so many may be silent; who was dropped calls again
   std::vector<pollfd> polled{{listener_->socket(), POLLIN, 0}};
-  for (const Caller& c : callers) polled.push_back({c.socket, POLLIN, 0});
+  for (const Caller& c : callers) polled.push_back({c.link->socket(), POLLIN, 0});
   if (::poll(polled.data(), polled.size(),
              static_cast<int>(std::clamp<int64_t>(limit.count(), 0, 1000))) <= 0)
     return;
@@ -256,37 +221,30 @@ void Mesh::wait_for_callers(std::vector<Caller>& callers, std::chrono::milliseco
   const int s =
       ::accept4(listener_->socket(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC);
   if (s < 0) return;
-  callers.push_back({s, from.sin_addr.s_addr, random_bytes(kNonce), 0, {}});
-  send_now(s, callers.back().nonce.data(), kNonce);
-  if (callers.size() <= kMax) return;
-  ::close(callers.front().socket);
-  callers.erase(callers.begin());
+  callers.push_back({std::make_unique<Link>(s, LinkKey{secret_of_run(), rank()},
+                                            Link::Side::Called),
+                     from.sin_addr.s_addr});
+  if (callers.size() > kMax) callers.erase(callers.begin());
 }
 
 // False: it is a caller no more, but a rank or a stranger.
 bool Mesh::hear(Caller& caller) {
-  Claim& c = caller.claim;
-  const ssize_t n = ::recv(caller.socket, reinterpret_cast<char*>(&c) + caller.received,
-                           sizeof c - caller.received, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-  caller.received += static_cast<size_t>(std::max<ssize_t>(n, 0));
-  if (n > 0 && caller.received < sizeof c) return true;
-  const std::string& key = secret_of_run();
-  if (n <= 0 ||
-      !equal_in_constant_time({c.mac, kMac}, mac_of(key, "caller", rank(), caller.nonce, c))) {
-    ++strangers_;
-    ::close(caller.socket);
-    return false;
+  const Greeted greeted = caller.link->greet();
+  if (greeted != Greeted::Yes) {
+    strangers_ += greeted == Greeted::No;
+    return greeted == Greeted::NotYet;
   }
+  Claim c{};
+  const Heard heard = caller.link->read_now(&c, sizeof c);
+  if (heard != Heard::All) return heard == Heard::Nothing;
   check(c.rank > 0 && c.rank < rank_count() && c.count == rank_count(), "rank ", rank(),
         ": another process says that it is rank ", c.rank, " of ", c.count, ", here there are ",
         rank_count());
   auto& place = links_[static_cast<size_t>(c.rank)];
   check(!place, "ranks: two processes are rank ", c.rank);
-  place = std::make_unique<Link>(caller.socket, c.rank);
+  caller.link->set_peer(c.rank);
+  place = std::move(caller.link);
   table_[static_cast<size_t>(c.rank)] = {caller.host, static_cast<uint16_t>(c.port)};
-  const std::string answer = mac_of(key, "called", rank(), caller.nonce, c);
-  send_now(caller.socket, answer.data(), kMac);
   return false;
 }
 

@@ -3,12 +3,13 @@
 // keeps; the others call it, and then one another.
 //
 // Before anything else is sent or believed both sides of a connection show that they know the
-// secret of the run (runtime/distributed/rank_secret.h), by an HMAC of random numbers of both and
-// of who they are. Who does not is dropped, and keeps nobody waiting.
+// secret of the run (runtime/distributed/rank_secret.h) in a handshake of TLS
+// (runtime/distributed/link.h). Who does not is dropped, and keeps nobody waiting.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/distributed/link.h"
@@ -45,14 +46,15 @@ class Mesh {
   // `listener`: of rank 0, at the meeting.
   Mesh(const Address& meeting, std::unique_ptr<Listener> listener);
 
-  Link& link(int rank) { return *links_.at(static_cast<size_t>(rank)); }
+  // By rank, null for this one.
+  std::vector<std::unique_ptr<Link>> take_links() && { return std::move(links_); }
 
  private:
-  struct Claim;
   struct Caller;
 
+  Link& link(int rank) { return *links_.at(static_cast<size_t>(rank)); }
   void call(const Address& to, int peer);
-  std::string claim(int socket, int peer, const std::string& key, std::chrono::milliseconds limit);
+  std::string claim(std::unique_ptr<Link> link, int peer, std::chrono::milliseconds limit);
   void accept_ranks(int wanted);
   void wait_for_callers(std::vector<Caller>& callers, std::chrono::milliseconds limit);
   bool hear(Caller& caller);

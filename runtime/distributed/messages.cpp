@@ -1,12 +1,22 @@
 #include "runtime/distributed/messages.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <utility>
 
 #include "runtime/device/device.h"
+#include "runtime/device/disk_cache.h"
 #include "runtime/distributed/meeting.h"
+#include "runtime/distributed/shared_memory.h"
+#include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
 #include "tiny/run/ranks.h"
@@ -15,10 +25,77 @@ namespace tiny {
 
 namespace {
 
-Mesh& mesh() {
-  static Mesh* all = new Mesh(first_mesh());
+using Clock = std::chrono::steady_clock;
+
+// --- The others ----------------------------------------------------------------------------------
+
+struct Peers {
+  std::vector<std::unique_ptr<Link>> links;  // by rank
+  SharedMemory memory;
+  std::vector<bool> has_left;  // as programs do that have come to their end
+};
+
+// What a rank tells another one when they have met.
+struct Home {
+  char machine[64] = {};  // equal for those that can share memory
+  uint32_t bytes = 0;     // of the address in that memory; 0: it shares none
+  char address[444] = {};
+};
+
+// A machine, as one user's processes in one container see it.
+std::string own_machine() {
+  std::string text;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
+  for (const char* name : {"pid", "ipc", "mnt", "user"}) {
+    std::error_code none;
+    text += std::filesystem::read_symlink(cat("/proc/self/ns/", name), none).string();
+  }
+  return hex(sha256(cat(::geteuid(), ' ', text)));
+}
+
+Home own_home(const SharedMemory& memory) {
+  Home out;
+  const bool may_share = env_text("RANK_TRANSPORT") != "tls";
+  own_machine().copy(out.machine, sizeof out.machine);
+  if (may_share && memory.address().size() <= sizeof out.address)
+    out.bytes = static_cast<uint32_t>(memory.address().copy(out.address, sizeof out.address));
+  return out;
+}
+
+Peers* meet();
+
+Peers& peers() {
+  static Peers* all = meet();
   return *all;
 }
+
+template <class F> void for_others(F what_to_do) {
+  for (int i = 0; i < rank_count(); ++i)
+    if (i != rank()) what_to_do(i);
+}
+
+Peers* meet() {
+  auto* all = new Peers{first_mesh().take_links(), {}, {}};
+  all->has_left.resize(all->links.size());
+  const auto link = [&](int i) -> Link& { return *all->links[static_cast<size_t>(i)]; };
+  const Home own = own_home(all->memory);
+  for_others([&](int i) { link(i).write(&own, sizeof own, "it has met the others"); });
+  for_others([&](int i) {
+    Home other;
+    link(i).read(&other, sizeof other, "it has met the others");
+    const bool is_near = std::equal(own.machine, std::end(own.machine), other.machine);
+    if (is_near && own.bytes > 0 && other.bytes > 0 && other.bytes <= sizeof other.address)
+      all->memory.connect(i, std::string(other.address, other.bytes));
+  });
+  // None leaves before all others have opened its memory.
+  char ready = 1;
+  for_others([&](int i) { link(i).write(&ready, 1, "it shares memory"); });
+  for_others([&](int i) { link(i).read(&ready, 1, "it shares memory"); });
+  std::atexit([] { for_others([](int i) { peers().links[static_cast<size_t>(i)]->say_bye(); }); });
+  return all;
+}
+
+Link& link_to(int rank) { return *peers().links.at(static_cast<size_t>(rank)); }
 
 // --- Messages ------------------------------------------------------------------------------------
 
@@ -38,74 +115,146 @@ MessageHeader header_of(uint64_t number, size_t bytes, const std::string& what) 
 // --- Last words ----------------------------------------------------------------------------------
 
 // A rank that gives up because another one has ended, or is silent, tells all others which, as a
-// message of this number: else they would see no more than that it ends too, and name it.
+// message of this number over its link: else they would see no more than that it ends too, and name
+// it.
 constexpr uint64_t kLastWords = ~uint64_t{0};
 constexpr size_t kMaxLastWords = 400;
 
 // What the rank said when it gave up, where it did: among the messages from it that have come and
 // that nobody waits for any more.
 std::string last_words_of(int peer) {
-  Link& link = mesh().link(peer);
+  Link& link = link_to(peer);
   MessageHeader h;
-  while (link.read_now(&h, sizeof h)) {
+  while (link.read_now(&h, sizeof h) == Heard::All) {
     if (h.number == kLastWords && h.bytes > kMaxLastWords) return "";
     std::string text(std::min<uint64_t>(h.bytes, kMaxLastWords), 0);
     for (uint64_t left = h.bytes; left > 0; left -= text.size()) {
       text.resize(std::min<uint64_t>(left, text.size()));
-      if (!link.read_now(text.data(), text.size())) return "";
+      if (link.read_now(text.data(), text.size()) != Heard::All) return "";
     }
     if (h.number == kLastWords) return text;
   }
   return "";
 }
 
-[[noreturn]] void give_up(int peer, const std::string& why) {
+// To all but one that may be in the midst of a message over its link.
+void tell_others(int peer, const std::string& why) {
   const std::string text = why.substr(0, kMaxLastWords);
   const MessageHeader h = header_of(kLastWords, text.size(), "last words");
-  for (int i = 0; i < rank_count(); ++i)
-    if (i != rank() && i != peer)
-      mesh().link(i).write_now(std::string(reinterpret_cast<const char*>(&h), sizeof h) + text);
+  for_others([&](int i) {
+    if (i != peer || peers().memory.reaches(i))
+      link_to(i).write_now(std::string(reinterpret_cast<const char*>(&h), sizeof h) + text);
+  });
+}
+
+// Another rank has said why it gives up.
+struct GivenUp {
+  std::string why;
+};
+
+[[noreturn]] void give_up(int peer, const std::string& why) {
+  tell_others(peer, why);
   throw Error(cat("rank ", rank(), ": ", why));
 }
 
 // A part of a message to a peer or from it. `is_begun`: the peer may be in the midst of its own.
 template <class F> void exchange_with(int peer, bool is_begun, F part) {
   try {
-    part(mesh().link(peer));
+    part();
+  } catch (const GivenUp& e) {
+    give_up(peer, e.why);
   } catch (const LinkError& e) {
-    const std::string said = is_begun ? "" : last_words_of(peer);
+    const bool is_apart = peers().memory.reaches(peer);
+    const std::string said = is_begun && !is_apart ? "" : last_words_of(peer);
     const size_t own = cat("rank ", rank(), ": ").size();
     give_up(peer, said.empty() ? std::string(e.what()).substr(own) : said);
   }
 }
 
+// --- Through shared memory -----------------------------------------------------------------------
+
+// What a rank whose messages go through memory says over its link: last words, or nothing and ends.
+void listen_to(int other, const std::string& what) {
+  MessageHeader h;
+  const Heard heard = link_to(other).read_now(&h, sizeof h);
+  if (heard == Heard::Bye) peers().has_left[static_cast<size_t>(other)] = true;
+  if (heard == Heard::Ended)
+    throw LinkError(cat("rank ", rank(), ": rank ", other, " has ended before ", what));
+  if (heard != Heard::All) return;
+  std::string text(std::min<uint64_t>(h.bytes, kMaxLastWords), 0);
+  if (link_to(other).read_now(text.data(), text.size()) == Heard::All) throw GivenUp{text};
+}
+
+// Sleeps until the memory has something for this rank, and listens to all on this machine
+// meanwhile: one that is killed may leave others waiting for one another.
+SharedMemory::Idle wait_for(int peer, const char* verb, const std::string& what) {
+  return [=, until = Clock::now() + rank_patience()](int socket) mutable {
+    Peers& all = peers();
+    std::vector<pollfd> polled{{socket, POLLIN, 0}};
+    std::vector<int> others;
+    for_others([&](int i) {
+      if (!all.memory.reaches(i) || all.has_left[static_cast<size_t>(i)]) return;
+      polled.push_back({link_to(i).socket(), POLLIN, 0});
+      others.push_back(i);
+    });
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
+    for (size_t i = 0; i < others.size(); ++i)
+      if (polled[i + 1].revents) listen_to(others[i], what);
+    if (polled[0].revents) until = Clock::now() + rank_patience();
+    if (Clock::now() >= until)
+      throw LinkError(cat("rank ", rank(), ": rank ", peer, " ", verb, " nothing for ",
+                          rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT), at ", what));
+    return !all.has_left[static_cast<size_t>(peer)];
+  };
+}
+
+void write_to(int peer, const void* data, size_t bytes, const std::string& what) {
+  SharedMemory& memory = peers().memory;
+  if (!memory.reaches(peer)) return link_to(peer).write(data, bytes, what);
+  if (!memory.send(peer, data, bytes, wait_for(peer, "takes", what)))
+    throw LinkError(cat("rank ", rank(), ": rank ", peer, " has ended before ", what));
+}
+
+void read_from(int peer, void* data, size_t bytes, const std::string& what) {
+  SharedMemory& memory = peers().memory;
+  if (!memory.reaches(peer)) return link_to(peer).read(data, bytes, what);
+  if (!memory.receive(peer, data, bytes, wait_for(peer, "sends", what)))
+    throw LinkError(cat("rank ", rank(), ": rank ", peer, " has ended before ", what));
+}
+
 }  // namespace
 
 void send_message(int to, const void* data, size_t bytes, const std::string& what) {
-  exchange_with(to, /*is_begun=*/false, [&](Link& link) {
-    const MessageHeader h = header_of(link.sent++, bytes, what);
-    link.write(&h, sizeof h, what);
-    link.write(data, bytes, what);
+  exchange_with(to, /*is_begun=*/false, [&] {
+    const MessageHeader h = header_of(link_to(to).sent++, bytes, what);
+    write_to(to, &h, sizeof h, what);
+    write_to(to, data, bytes, what);
   });
 }
 
 void receive_message(int from, void* data, size_t bytes, const std::string& what) {
   MessageHeader wanted, got;
-  exchange_with(from, /*is_begun=*/true, [&](Link& link) {
-    wanted = header_of(link.received++, bytes, what);
-    link.read(&got, sizeof got, what);
+  exchange_with(from, /*is_begun=*/true, [&] {
+    wanted = header_of(link_to(from).received++, bytes, what);
+    read_from(from, &got, sizeof got, what);
   });
   if (got.number == kLastWords) {
     std::string text(std::min<uint64_t>(got.bytes, kMaxLastWords), 0);
-    if (mesh().link(from).read_now(text.data(), text.size())) give_up(from, text);
+    if (link_to(from).read_now(text.data(), text.size()) == Heard::All) give_up(from, text);
   }
   got.what[kWhat - 1] = 0;
-  check(
-      got.number == wanted.number && got.bytes == bytes && std::strcmp(got.what, wanted.what) == 0,
-      "rank ", rank(), " expects message ", wanted.number, ", ", wanted.what, " (", bytes,
-      " bytes), and rank ", from, " sends ", got.number, ", ", got.what, " (", got.bytes,
-      " bytes): the ranks do not run the same program with the same values");
-  exchange_with(from, /*is_begun=*/true, [&](Link& link) { link.read(data, bytes, what); });
+  if (got.number != wanted.number || got.bytes != bytes ||
+      std::strcmp(got.what, wanted.what) != 0) {
+    const std::string why =
+        cat("rank ", rank(), " expects message ", wanted.number, ", ", wanted.what, " (", bytes,
+            " bytes), and rank ", from, " sends ", got.number, ", ", got.what, " (", got.bytes,
+            " bytes): the ranks do not run the same program with the same values");
+    tell_others(/*peer=*/-1, why);
+    throw Error(why);
+  }
+  exchange_with(from, /*is_begun=*/true, [&] { read_from(from, data, bytes, what); });
 }
 
 namespace {
@@ -137,16 +286,14 @@ std::string text_of_first(std::span<const int> ranks, std::string text, const st
   return text;
 }
 
-std::vector<int> connect_ranks() {
+std::vector<std::unique_ptr<Link>> connect_ranks() {
   std::vector<int> all(static_cast<size_t>(rank_count()));
   std::iota(all.begin(), all.end(), 0);
   auto listener = rank() == 0 ? std::make_unique<Listener>(Address{master_host(), 0}) : nullptr;
   const std::string port = listener ? std::to_string(listener->port()) : "";
   const std::string at = text_of_first(all, port, "the port of a meeting");
-  Mesh fresh({master_host(), static_cast<uint16_t>(std::stoi(at))}, std::move(listener));
-  std::vector<int> out;
-  for (int i : all) out.push_back(i == rank() ? -1 : std::move(fresh.link(i)).take_socket());
-  return out;
+  return Mesh({master_host(), static_cast<uint16_t>(std::stoi(at))}, std::move(listener))
+      .take_links();
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #include "runtime/distributed/rank_secret.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/distributed/hmac.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 
@@ -43,7 +43,8 @@ std::string secret_folder() {
 
 OwnSecret::OwnSecret(uint16_t port) : text_(env_text("TINY_SECRET")) {
   if (!text_.empty()) return;
-  text_ = random_bytes(kBytes);
+  text_.resize(kBytes);
+  check(::getrandom(text_.data(), kBytes, 0) == kBytes, "getrandom: ", std::strerror(errno));
   const std::string path = path_of(port), part = cat(path, ".", ::getpid());
   ::unlink(part.c_str());
   const int file = ::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);

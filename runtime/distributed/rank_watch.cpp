@@ -1,10 +1,7 @@
 #include "runtime/distributed/rank_watch.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -34,10 +31,8 @@ struct RankState {
 };
 
 struct Peer {
-  int socket = -1;
+  std::unique_ptr<Link> link;
   RankState state;
-  size_t received = 0;  // bytes of the next state
-  RankState next;
   Clock::time_point ended{};  // when that was seen; 0: it has not
 };
 
@@ -52,7 +47,7 @@ struct WatchedSum {
 class RankWatch {
  public:
   RankWatch() {
-    for (int socket : connect_ranks()) peers_.push_back({socket, {}, 0, {}, {}});
+    for (auto& link : connect_ranks()) peers_.push_back({std::move(link), {}, {}});
     Thread("to watch sums of ranks", [this] { look(); }).detach();
   }
 
@@ -156,24 +151,18 @@ class RankWatch {
     if (now.started == told_.started && now.failure[0] == told_.failure[0]) return;
     told_ = now;
     for (Peer& p : peers_)
-      if (p.socket >= 0) ::send(p.socket, &now, sizeof now, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (p.link) p.link->write_now({reinterpret_cast<const char*>(&now), sizeof now});
   }
 
   static void hear(Peer& p) {
-    while (p.socket >= 0 && p.ended == Clock::time_point()) {
-      char* at = reinterpret_cast<char*>(&p.next) + p.received;
-      const ssize_t n = ::recv(p.socket, at, sizeof(RankState) - p.received, MSG_DONTWAIT);
-      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-      if (n <= 0) {
-        p.ended = Clock::now();
-        return;
-      }
-      p.received += static_cast<size_t>(n);
-      if (p.received < sizeof(RankState)) continue;
-      p.received = 0;
-      p.state = p.next;
+    if (!p.link || p.ended != Clock::time_point()) return;
+    RankState next;
+    Heard heard = Heard::All;
+    while ((heard = p.link->read_now(&next, sizeof next)) == Heard::All) {
+      p.state = next;
       p.state.failure[sizeof p.state.failure - 1] = 0;
     }
+    if (heard != Heard::Nothing) p.ended = Clock::now();
   }
 
   std::mutex mutex_;

@@ -130,6 +130,9 @@ constexpr SettingRow kRows[] = {
      "The others meet it at the port behind this one, which torchrun keeps."},
     {"COLLECTIVE_TIMEOUT", SettingKind::Int, "60", Scope::Host,
      "Seconds after which a process that sends nothing is an error on those that wait for it."},
+    {"RANK_TRANSPORT", SettingKind::Text, "", Scope::Host,
+     "tls: messages between processes of one machine go over TLS as well, as between machines; "
+     "empty: through memory that they share (UCX)."},
     {"TINY_SECRET", SettingKind::Text, "", Scope::Host,
      "Text that the processes of one run share and nobody else knows, needed on several machines; "
      "empty: those of one machine make one up."},
