@@ -43,6 +43,7 @@ class CpuDevice : public Device {
   explicit CpuDevice(std::string_view compiler = {}, int64_t threads = 0);
 
   const Target& target() const override { return target_; }
+  bool has_host_memory() const override { return true; }
 
   void* alloc(size_t bytes) override;
   void free(void* ptr, size_t bytes) override;

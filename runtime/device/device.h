@@ -96,6 +96,9 @@ class Device {
 
   virtual const Target& target() const = 0;
 
+  // Whether device addresses are the host's as well, which may read and write there.
+  virtual bool has_host_memory() const { return false; }
+
   // Memory. Pointers are device addresses, aligned to 64 bytes or better; zero bytes are legal
   // everywhere. alloc throws DeviceError when out of memory.
   virtual void* alloc(size_t bytes) = 0;

@@ -199,7 +199,8 @@ SharedMemory::Idle wait_for(int peer, const char* verb, const std::string& what)
     });
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
+    const int64_t longest = socket >= 0 ? 1000 : 0;
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, longest)));
     for (size_t i = 0; i < others.size(); ++i)
       if (polled[i + 1].revents) listen_to(others[i], what);
     if (polled[0].revents) until = Clock::now() + rank_patience();

@@ -13,8 +13,8 @@ namespace tiny {
 class SharedMemory {
  public:
   // Called where there is nothing to do: returns when that socket can be read, or something else
-  // calls for a look. False: the peer has ended, so that no more will come. What it throws ends the
-  // message, and all that would come after it.
+  // calls for a look; at once where it is -1. False: the peer has ended, so that no more will come.
+  // What it throws ends the message, and all that would come after it.
   using Idle = std::function<bool(int socket)>;
 
   SharedMemory();

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <utility>
 
 #include "codegen/kernel/facts.h"
@@ -92,25 +93,27 @@ void copy_between_ranks(const Transfer& t, const std::string& what) {
   Device &there = *t.to_device, &here = *t.from_device;
   if (there.is_remote && (here.is_remote || here.rank < 0)) return;  // others do it
   if (!there.is_remote && !here.is_remote) copy_bytes(there, t.to, here, t.from, t.bytes);
-  std::vector<std::byte> host(t.bytes);
+  const auto new_host = [&] { return std::make_unique_for_overwrite<std::byte[]>(t.bytes); };
   if (here.is_remote) {
+    const auto host = there.has_host_memory() ? nullptr : new_host();
     try {
-      receive_message(here.rank, host.data(), t.bytes, what);
+      receive_message(here.rank, host ? host.get() : t.to, t.bytes, what);
     } catch (const Error&) {  // of a rank that may have stopped because another one did
       throw_failed_sum(/*seconds=*/1);
       throw;
     }
-    there.upload(t.to, host.data(), t.bytes);
+    if (host) there.upload(t.to, host.get(), t.bytes);
     return;
   }
   if (here.rank < 0 || (!there.is_remote && there.rank >= 0)) return;
   // To the one that has the destination, or to all, each of which has one of its own.
   here.synchronize();
   throw_failed_sum();
-  here.download(host.data(), t.from, t.bytes);
+  const auto host = here.has_host_memory() ? nullptr : new_host();
+  if (host) here.download(host.get(), t.from, t.bytes);
   for (int i = 0; i < rank_count(); ++i)
     if (i != here.rank && (there.rank < 0 || i == there.rank))
-      send_message(i, host.data(), t.bytes, what);
+      send_message(i, host ? host.get() : t.from, t.bytes, what);
 }
 
 // Of n bytes from x on and m bytes from y on; null is nowhere.

@@ -2,30 +2,24 @@
 // runs one of the test cases that do nothing otherwise.
 #include "tiny/run/ranks.h"
 
-#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <random>
-#include <thread>
 #include <utility>
 
 #include "runtime/device/device.h"
 #include "runtime/distributed/messages.h"
 #include "test/fake/hip.h"
 #include "test/unit/child.h"
+#include "test/unit/rank_runs.h"
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/nn/functional.h"
@@ -40,59 +34,6 @@ using namespace tiny;
 using namespace tiny::test;
 
 namespace {
-
-// Of no other run that goes on, and of none that the system gives to who asks for any.
-int next_port() {
-  static std::atomic<int> next{0};
-  return 10000 + (::getpid() * 14 + 2 * next++) % 22000;
-}
-
-// `settings`: more variables, "A=1 B=2", where @ is the number of the rank.
-Ended run_rank(int r, int count, int port, const std::string& worker, std::string settings) {
-  for (size_t at; (at = settings.find('@')) != settings.npos;)
-    settings.replace(at, 1, std::to_string(r));
-  return run_child(worker, cat("DEVICE=CPU THREADS=1 COLLECTIVE_TIMEOUT=300 MASTER_PORT=", port,
-                               " RANK=", r, " WORLD_SIZE=", count, ' ', settings));
-}
-
-// Each rank's end.
-std::vector<Ended> run_ranks(int count, const std::string& worker, const std::string& settings) {
-  const int port = next_port();
-  std::vector<Ended> out(static_cast<size_t>(count));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < count; ++r)
-    threads.emplace_back(
-        [&, r] { out[static_cast<size_t>(r)] = run_rank(r, count, port, worker, settings); });
-  for (std::thread& t : threads) t.join();
-  return out;
-}
-
-// Somebody at a port of this machine who is no rank.
-class Stranger {
- public:
-  // Waits until somebody listens there; gives up where nobody does for minutes.
-  explicit Stranger(int port) {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<uint16_t>(port));
-    for (int i = 0; i < 30000; ++i, ::usleep(10000)) {
-      socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      if (::connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0) return;
-      ::close(socket_);
-    }
-  }
-  Stranger(Stranger&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
-  ~Stranger() {
-    if (socket_ >= 0) ::close(socket_);
-  }
-  void says(const std::string& text) const {
-    ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
-  }
-
- private:
-  int socket_;
-};
 
 std::string file_of(const char* name) {
   return std::filesystem::temp_directory_path() / cat("tiny_ranks_", ::getpid(), name);
@@ -386,60 +327,6 @@ TEST_CASE("a process that is late is named by those that wait for it") {
       run_ranks(2, "worker of ranks: the last one is late", "MNIST_DIR='" + file + "'");
   CHECK(has(out[0].said, "rank 0: rank 1 sends nothing for 1 s (COLLECTIVE_TIMEOUT), at "));
   std::filesystem::remove(file);
-}
-
-TEST_CASE("strangers at the port of ranks neither end a run nor hold it up") {
-  const char* const worker = "worker of ranks: trains";
-  const auto one = run_ranks(1, worker, "");
-  const int port = next_port();
-  Ended first;
-  std::thread rank_0([&] { first = run_rank(0, 2, port, worker, ""); });
-  std::vector<Stranger> silent;  // more than are listened to
-  for (int i = 0; i < 300; ++i) silent.emplace_back(port + 1);
-  for (int i = 0; i < 3; ++i) Stranger leaves(port + 1);
-  const Stranger asks(port + 1), greets(port + 1), shouts(port + 1);
-  asks.says("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  const int32_t greeting[] = {1, 2, 0, port};  // rank 1 of 2, and where it would listen
-  greets.says({reinterpret_cast<const char*>(greeting), sizeof greeting});
-  shouts.says(std::string(4096, '\xff'));
-  const Ended second = run_rank(1, 2, port, worker, "");
-  rank_0.join();
-  for (const Ended& e : {first, second}) {
-    CHECK(e.status == 0);
-    CHECK(e.said == one[0].said);
-  }
-}
-
-TEST_CASE("ten thousand foreign and damaged greetings end no run") {
-  const int port = next_port();
-  std::vector<Ended> out(2);
-  std::vector<std::thread> threads;
-  const auto begin = [&](int r) {
-    threads.emplace_back([&, r] {
-      out[static_cast<size_t>(r)] = run_rank(r, 2, port, "worker of ranks: tells its number", "");
-    });
-  };
-  begin(0);
-  std::mt19937 random(23);
-  std::vector<Stranger> silent;  // keep their connections
-  for (int i = 0; i < 10000; ++i) {
-    // Up to twice a claim: random bytes, or a plausible rank and count before them.
-    std::string text(random() % 160, 0);
-    for (char& c : text) c = static_cast<char>(random());
-    if (i % 3 == 0 && text.size() >= 44) {
-      const int32_t claim[] = {1, 2, port};
-      std::memcpy(text.data() + 32, claim, sizeof claim);
-    }
-    Stranger one(port + 1);
-    one.says(text);
-    if (i % 100 == 0) silent.push_back(std::move(one));
-  }
-  begin(1);
-  for (std::thread& t : threads) t.join();
-  for (int r = 0; r < 2; ++r) {
-    CHECK(out[static_cast<size_t>(r)].status == 0);
-    CHECK(out[static_cast<size_t>(r)].said == cat("rank ", r, " of 2\nheard ", 1 - r, "\n"));
-  }
 }
 
 TEST_CASE("processes meet by the secret that they are given, and not with another one") {

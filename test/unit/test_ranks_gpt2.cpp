@@ -1,0 +1,53 @@
+// GPT-2 of the size of shared/models/gpt2 trained data parallel by eight processes, beside one.
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "test/unit/rank_runs.h"
+#include "test/unit/small_models.h"
+#include "tiny/run/devices.h"
+#include "tiny/run/jit.h"
+#include "tiny/run/ranks.h"
+#include "tiny/train/optim.h"
+
+using namespace tiny;
+using namespace tiny::test;
+
+// Over the ranks, or as many devices of one process as SHARDS says.
+TEST_CASE("worker of ranks: trains GPT-2") {
+  if (!is_child()) return;
+  const nn::Training training;
+  const char* const shards = std::getenv("SHARDS");
+  const auto devices = shards ? devices_from("CPU", std::atoi(shards)) : rank_devices();
+  models::Transformer model = random_model(
+      R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 128,
+          "vocab_size": 512})");
+  for (Tensor* t : model.tensors()) t->shard_(devices);
+  AdamW optimizer(model.parameters(), 1e-3);
+  Jit step([&](const Tensor& ids, const Tensor& labels) {
+    Tensor loss = model.loss({ids}, labels);
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  for (int i = 0; i < 5; ++i) {
+    manual_seed(static_cast<uint64_t>(100 + i));
+    const Tensor text = Tensor::randint(0, 512, {8, 32}).realize();
+    char line[64];
+    const Tensor loss = step(text.shard(devices, 0), text.shard(devices, 0));
+    std::snprintf(line, sizeof line, "%d %.9g", i, loss.item<float>());
+    tell(line);
+  }
+}
+
+TEST_CASE("eight processes train GPT-2 to the bits of one process") {
+  const char* const worker = "worker of ranks: trains GPT-2";
+  const std::string settings = "DETERMINISTIC=1";
+  const Ended one = run_ranks(1, worker, settings + " SHARDS=8")[0];
+  CHECK_MESSAGE(one.said.find("\n4 ") != one.said.npos, one.output);
+  for (const Ended& e : run_ranks(8, worker, settings)) {
+    CHECK(e.status == 0);
+    CHECK(e.said == one.said);
+  }
+}
