@@ -78,6 +78,12 @@ ifneq ($(filter libturbojpeg libpng16,$(MISSING)),)
 $(info NO_SETUP: no $(filter libturbojpeg libpng16,$(MISSING)): such pictures cannot be read)
 TEST_SOURCES := $(filter-out %/test_pictures.cpp %/test_coco.cpp,$(TEST_SOURCES))
 endif
+ifneq ($(filter libssl3,$(MISSING)),)
+$(info NO_SETUP: no OpenSSL library: several processes cannot meet, their tests fail)
+endif
+ifneq ($(filter libucx0,$(MISSING)),)
+$(info NO_SETUP: no UCX library: processes of one machine exchange messages over TLS)
+endif
 ifneq ($(filter libllvm,$(MISSING)),)
 $(info NO_SETUP: no LLVM library of version 16 to 21: the CPU device needs CPU_COMPILER=cc)
 endif

@@ -18,6 +18,7 @@ needed_list() {
   LLVM's runtime library, version 16 to 21    to compile kernels (or CPU_COMPILER=cc)
   cxxopts, a header                           for the examples alone
   libturbojpeg's and libpng's runtime libraries  to read pictures; the tests count on them
+  OpenSSL 3's and UCX's runtime libraries     for several processes; the tests count on them
   z3's runtime library                        to prove kernels; the tests count on it
   doctest, a header                           for the tests alone
   libonnx-testdata, models with results       for the tests alone
@@ -77,6 +78,8 @@ missing() {
   has_onnx_data || echo libonnx-testdata
   has_library libturbojpeg.so.0 || echo libturbojpeg
   has_library libpng16.so.16 || echo libpng16
+  has_library libssl.so.3 || echo libssl3
+  has_library libucp.so.0 || echo libucx0
   [ "${1:-}" = --webgpu ] || return 0
   command -v node >/dev/null || echo nodejs
   command -v "${CHROMIUM:-chromium}" >/dev/null || echo chromium
@@ -152,6 +155,8 @@ for name in $lacking; do
     name=$(first_offered libturbojpeg0 libturbojpeg) || give_up "libturbojpeg cannot be installed"
   elif [ "$name" = libpng16 ]; then
     name=$(first_offered libpng16-16 libpng16-16t64) || give_up "libpng cannot be installed"
+  elif [ "$name" = libssl3 ]; then
+    name=$(first_offered libssl3 libssl3t64) || give_up "OpenSSL's library cannot be installed"
   fi
   packages+=("$name")
 done

@@ -27,44 +27,44 @@ using CallerKey = unsigned(Ssl*, const char* hint, char* identity, unsigned max_
                            unsigned char* key, unsigned max_key);
 using CalledKey = unsigned(Ssl*, const char* identity, unsigned char* key, unsigned max_key);
 
-#define TINY_SSL_FUNCTIONS(X)                                        \
-  X(OPENSSL_init_ssl, int, (uint64_t, const void*))                  \
-  X(TLS_method, const void*, ())                                     \
-  X(SSL_CTX_new, void*, (const void*))                               \
-  X(SSL_CTX_ctrl, long, (void*, int, long, void*))                   \
-  X(SSL_CTX_set_ciphersuites, int, (void*, const char*))             \
-  X(SSL_CTX_set_num_tickets, int, (void*, size_t))                   \
-  X(SSL_CTX_set_default_read_buffer_len, void, (void*, size_t))      \
-  X(SSL_CTX_set_psk_client_callback, void, (void*, CallerKey*))      \
-  X(SSL_CTX_set_psk_server_callback, void, (void*, CalledKey*))      \
-  X(SSL_new, Ssl*, (void*))                                          \
-  X(SSL_free, void, (Ssl*))                                          \
-  X(SSL_set_ex_data, int, (Ssl*, int, void*))                        \
-  X(SSL_get_ex_data, void*, (const Ssl*, int))                       \
-  X(SSL_set_bio, void, (Ssl*, Bio*, Bio*))                           \
-  X(SSL_set_connect_state, void, (Ssl*))                             \
-  X(SSL_set_accept_state, void, (Ssl*))                              \
-  X(SSL_do_handshake, int, (Ssl*))                                   \
-  X(SSL_read_ex, int, (Ssl*, void*, size_t, size_t*))                \
-  X(SSL_write_ex, int, (Ssl*, const void*, size_t, size_t*))         \
-  X(SSL_shutdown, int, (Ssl*))                                       \
-  X(SSL_get_error, int, (const Ssl*, int))                           \
-  X(ERR_clear_error, void, ())                                       \
-  X(BIO_meth_new, void*, (int, const char*))                         \
+#define TINY_SSL_FUNCTIONS(X)                                          \
+  X(OPENSSL_init_ssl, int, (uint64_t, const void*))                    \
+  X(TLS_method, const void*, ())                                       \
+  X(SSL_CTX_new, void*, (const void*))                                 \
+  X(SSL_CTX_ctrl, long, (void*, int, long, void*))                     \
+  X(SSL_CTX_set_ciphersuites, int, (void*, const char*))               \
+  X(SSL_CTX_set_num_tickets, int, (void*, size_t))                     \
+  X(SSL_CTX_set_default_read_buffer_len, void, (void*, size_t))        \
+  X(SSL_CTX_set_psk_client_callback, void, (void*, CallerKey*))        \
+  X(SSL_CTX_set_psk_server_callback, void, (void*, CalledKey*))        \
+  X(SSL_new, Ssl*, (void*))                                            \
+  X(SSL_free, void, (Ssl*))                                            \
+  X(SSL_set_ex_data, int, (Ssl*, int, void*))                          \
+  X(SSL_get_ex_data, void*, (const Ssl*, int))                         \
+  X(SSL_set_bio, void, (Ssl*, Bio*, Bio*))                             \
+  X(SSL_set_connect_state, void, (Ssl*))                               \
+  X(SSL_set_accept_state, void, (Ssl*))                                \
+  X(SSL_do_handshake, int, (Ssl*))                                     \
+  X(SSL_read_ex, int, (Ssl*, void*, size_t, size_t*))                  \
+  X(SSL_write_ex, int, (Ssl*, const void*, size_t, size_t*))           \
+  X(SSL_shutdown, int, (Ssl*))                                         \
+  X(SSL_get_error, int, (const Ssl*, int))                             \
+  X(ERR_clear_error, void, ())                                         \
+  X(BIO_meth_new, void*, (int, const char*))                           \
   X(BIO_meth_set_write, int, (void*, int (*)(Bio*, const char*, int))) \
-  X(BIO_meth_set_read, int, (void*, int (*)(Bio*, char*, int)))      \
+  X(BIO_meth_set_read, int, (void*, int (*)(Bio*, char*, int)))        \
   X(BIO_meth_set_ctrl, int, (void*, long (*)(Bio*, int, long, void*))) \
-  X(BIO_new, Bio*, (const void*))                                    \
-  X(BIO_set_data, void, (Bio*, void*))                               \
-  X(BIO_get_data, void*, (Bio*))                                     \
-  X(BIO_set_init, void, (Bio*, int))                                 \
-  X(BIO_set_flags, void, (Bio*, int))                                \
+  X(BIO_new, Bio*, (const void*))                                      \
+  X(BIO_set_data, void, (Bio*, void*))                                 \
+  X(BIO_get_data, void*, (Bio*))                                       \
+  X(BIO_set_init, void, (Bio*, int))                                   \
+  X(BIO_set_flags, void, (Bio*, int))                                  \
   X(BIO_clear_flags, void, (Bio*, int))
 
 // Constants of openssl/ssl.h and openssl/bio.h.
 constexpr int kSslError = 1, kWantRead = 2, kWantWrite = 3, kZeroReturn = 6;
 constexpr int kSetMode = 33, kSetReadAhead = 41, kSetMinVersion = 123, kTls13 = 0x304;
-constexpr int kPartialWrites = 1 | 2;         // ENABLE_PARTIAL_WRITE, ACCEPT_MOVING_WRITE_BUFFER
+constexpr int kPartialWrites = 1 | 2;  // ENABLE_PARTIAL_WRITE, ACCEPT_MOVING_WRITE_BUFFER
 constexpr int kRetryRead = 9, kRetryWrite = 10, kRetryFlags = 15;
 constexpr int kFlush = 11, kSourceAndSink = 0x400;
 constexpr uint64_t kNoAtExit = 0x80000;  // threads may use it until the process is gone
@@ -131,8 +131,9 @@ unsigned key_of_called(Ssl* s, const char* identity, unsigned char* key, unsigne
 
 OpenSsl::OpenSsl() {
   const OpenedLibrary opened = open_library({"libssl.so.3"});
-  check(opened.handle, "ranks speak to one another by OpenSSL, which was not found: ",
-        opened.failure, ": extra/setup.sh installs it");
+  check(opened.handle,
+        "ranks speak to one another by OpenSSL, which was not found: ", opened.failure,
+        ": extra/setup.sh installs it");
   LibraryFunctions functions(opened.handle);
 #define X(name, result, args) functions.need(#name, name);
   TINY_SSL_FUNCTIONS(X)
@@ -205,8 +206,8 @@ Greeted Link::greet_within(std::chrono::milliseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   for (;;) {
     const Greeted now = greet();
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        end - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (now != Greeted::NotYet || !wait_(socket_, POLLIN, left)) return now;
   }
 }

@@ -27,7 +27,7 @@ struct LinkKey {
   int called = 0;
 };
 
-enum class Greeted { Yes, NotYet, No };        // No: by somebody who does not know the secret
+enum class Greeted { Yes, NotYet, No };         // No: by somebody who does not know the secret
 enum class Heard { All, Nothing, Bye, Ended };  // Bye: the peer has ended as programs do
 
 class Link {

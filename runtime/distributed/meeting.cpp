@@ -221,9 +221,9 @@ void Mesh::wait_for_callers(std::vector<Caller>& callers, std::chrono::milliseco
   const int s =
       ::accept4(listener_->socket(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC);
   if (s < 0) return;
-  callers.push_back({std::make_unique<Link>(s, LinkKey{secret_of_run(), rank()},
-                                            Link::Side::Called),
-                     from.sin_addr.s_addr});
+  callers.push_back(
+      {std::make_unique<Link>(s, LinkKey{secret_of_run(), rank()}, Link::Side::Called),
+       from.sin_addr.s_addr});
   if (callers.size() > kMax) callers.erase(callers.begin());
 }
 

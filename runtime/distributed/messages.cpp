@@ -55,9 +55,10 @@ std::string own_machine() {
 
 Home own_home(const SharedMemory& memory) {
   Home out;
-  const bool may_share = env_text("RANK_TRANSPORT") != "tls";
+  const std::string wanted = env_text("RANK_TRANSPORT");
+  check(wanted.empty() || wanted == "tls", "RANK_TRANSPORT=", wanted, ": expected tls or nothing");
   own_machine().copy(out.machine, sizeof out.machine);
-  if (may_share && memory.address().size() <= sizeof out.address)
+  if (wanted.empty() && memory.address().size() <= sizeof out.address)
     out.bytes = static_cast<uint32_t>(memory.address().copy(out.address, sizeof out.address));
   return out;
 }
@@ -197,8 +198,7 @@ SharedMemory::Idle wait_for(int peer, const char* verb, const std::string& what)
       polled.push_back({link_to(i).socket(), POLLIN, 0});
       others.push_back(i);
     });
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     const int64_t longest = socket >= 0 ? 1000 : 0;
     ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(left, 0, longest)));
     for (size_t i = 0; i < others.size(); ++i)

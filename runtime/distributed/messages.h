@@ -1,7 +1,7 @@
 // Messages between ranks (tiny/run/ranks.h): through shared memory between those of one machine
 // (runtime/distributed/shared_memory.h), over TLS between machines (runtime/distributed/link.h).
-// Each pair of processes has a link, made at the first use (runtime/distributed/meeting.h), by which
-// one sees that the other has ended.
+// Each pair of processes has a link, made at the first use (runtime/distributed/meeting.h), by
+// which one sees that the other has ended.
 //
 // All ranks send and receive in one order, that of the steps of one program; a message carries its
 // number and what it is, and one that is not the one expected is an Error that says both, on all of

@@ -40,26 +40,25 @@ constexpr int kOneThreadAtATime = 1;  // UCS_THREAD_MODE_SERIALIZED
 constexpr Status kOk = 0, kInProgress = 1, kBusy = -15;
 constexpr intptr_t kLastError = -100;  // a request that is an address from here on is an error
 
-#define TINY_UCX_FUNCTIONS(X)                                                                  \
-  X(ucp_config_read, Status, (const char*, const char*, void**))                               \
-  X(ucp_config_modify, Status, (void*, const char*, const char*))                              \
-  X(ucp_config_release, void, (void*))                                                         \
-  X(ucp_init_version, Status, (unsigned, unsigned, const UcpParams*, const void*, void**))     \
-  X(ucp_worker_create, Status, (void*, const UcpWorkerParams*, void**))                        \
-  X(ucp_worker_get_address, Status, (void*, void**, size_t*))                                  \
-  X(ucp_worker_get_efd, Status, (void*, int*))                                                 \
-  X(ucp_worker_arm, Status, (void*))                                                           \
-  X(ucp_worker_progress, unsigned, (void*))                                                    \
-  X(ucp_ep_create, Status, (void*, const UcpEndpointParams*, void**))                          \
-  X(ucp_tag_send_nbx, void*, (void*, const void*, size_t, uint64_t, const UcpRequestParams*))  \
-  X(ucp_tag_recv_nbx, void*,                                                                   \
-    (void*, void*, size_t, uint64_t, uint64_t, const UcpRequestParams*))                       \
-  X(ucp_request_check_status, Status, (void*))                                                 \
-  X(ucp_request_free, void, (void*))                                                           \
+#define TINY_UCX_FUNCTIONS(X)                                                                     \
+  X(ucp_config_read, Status, (const char*, const char*, void**))                                  \
+  X(ucp_config_modify, Status, (void*, const char*, const char*))                                 \
+  X(ucp_config_release, void, (void*))                                                            \
+  X(ucp_init_version, Status, (unsigned, unsigned, const UcpParams*, const void*, void**))        \
+  X(ucp_worker_create, Status, (void*, const UcpWorkerParams*, void**))                           \
+  X(ucp_worker_get_address, Status, (void*, void**, size_t*))                                     \
+  X(ucp_worker_get_efd, Status, (void*, int*))                                                    \
+  X(ucp_worker_arm, Status, (void*))                                                              \
+  X(ucp_worker_progress, unsigned, (void*))                                                       \
+  X(ucp_ep_create, Status, (void*, const UcpEndpointParams*, void**))                             \
+  X(ucp_tag_send_nbx, void*, (void*, const void*, size_t, uint64_t, const UcpRequestParams*))     \
+  X(ucp_tag_recv_nbx, void*, (void*, void*, size_t, uint64_t, uint64_t, const UcpRequestParams*)) \
+  X(ucp_request_check_status, Status, (void*))                                                    \
+  X(ucp_request_free, void, (void*))                                                              \
   X(ucs_status_string, const char*, (Status))
 
 // It is to leave signals and calls of mmap alone, and the output to the program. Pieces of 32 KiB
-// halve the time of 512 KiB between four ranks on two cores; of such pieces a process has 6 MiB.
+// halve the time of 512 KiB between four ranks on two cores; of such pieces a process has 4 MiB.
 constexpr std::pair<const char*, const char*> kSettings[] = {
     {"UCX_HANDLE_ERRORS", "none"},   {"UCX_MEM_EVENTS", "n"},
     {"UCX_LOG_LEVEL", "fatal"},      {"UCX_WARN_UNUSED_ENV_VARS", "n"},

@@ -31,7 +31,8 @@ inline Ended run_rank(int r, int count, int port, const std::string& worker, std
 }
 
 // Each rank's end.
-inline std::vector<Ended> run_ranks(int count, const std::string& worker, const std::string& settings) {
+inline std::vector<Ended> run_ranks(int count, const std::string& worker,
+                                    const std::string& settings) {
   const int port = next_port();
   std::vector<Ended> out(static_cast<size_t>(count));
   std::vector<std::thread> threads;

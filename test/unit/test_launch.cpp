@@ -191,7 +191,7 @@ TEST_CASE("a run of which a process is killed at any moment ends as one that was
     }
     CHECK(known >= 1);  // twice where it was killed before that step was saved
   };
-  constexpr int kRanks = 4;
+  constexpr int kRanks = 8;
   int64_t length = 0;
   {
     const TemporaryFolder folder("launch_kill");

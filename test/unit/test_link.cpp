@@ -27,8 +27,8 @@ struct Ends {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     if (has_middle) REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, middle) == 0);
     first = std::make_unique<Link>(ends[0], caller, Link::Side::Caller, std::move(wait));
-    second = std::make_unique<Link>(has_middle ? middle[1] : ends[1], called, Link::Side::Called,
-                                    never);
+    second =
+        std::make_unique<Link>(has_middle ? middle[1] : ends[1], called, Link::Side::Called, never);
   }
   ~Ends() {
     if (middle[0] < 0) return;
@@ -146,10 +146,10 @@ TEST_CASE("a message that was damaged on its way is an error, and never another 
     const size_t at = random() % wire.size(), size = 1 + random() % 40;
     switch (random() % 5) {
       case 0: wire[at] = static_cast<char>(wire[at] ^ (1 << random() % 8)); break;
-      case 1: wire.erase(at, size); break;                         // left out
-      case 2: wire.insert(at, wire.substr(0, size)); break;        // said twice
-      case 3: wire.insert(at, std::string(size, 'x')); break;      // foreign
-      case 4: wire.resize(at); break;                              // cut off
+      case 1: wire.erase(at, size); break;                     // left out
+      case 2: wire.insert(at, wire.substr(0, size)); break;    // said twice
+      case 3: wire.insert(at, std::string(size, 'x')); break;  // foreign
+      case 4: wire.resize(at); break;                          // cut off
     }
     ::send(s.middle[0], wire.data(), wire.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     ::shutdown(s.middle[0], SHUT_WR);

@@ -19,9 +19,7 @@ using namespace tiny::test;
 
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // What a caller says first that has another secret.
 std::string greeting_of_stranger() {
@@ -64,7 +62,8 @@ class Between {
   void pass_on() {
     for (int number = 0; !ends_; ++number) {
       pollfd waits{listener_, POLLIN, 0};
-      while (!ends_ && ::poll(&waits, 1, 20) <= 0) {}
+      while (!ends_ && ::poll(&waits, 1, 20) <= 0) {
+      }
       if (ends_) return;
       const int caller = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
       const Stranger called(to_port_);
@@ -216,9 +215,8 @@ TEST_CASE("a byte that is changed between ranks is an error on all of them, or h
     const size_t at = i < 2 ? random() % 200 : 1500 + random() % 3000;
     Between between(own + 1, port + 1, i % 2 == 0, at);
     std::vector<Ended> out(2);
-    std::thread rank_0([&] {
-      out[0] = run_rank(0, 2, port, worker, "RANK_TRANSPORT=tls TINY_SECRET=given");
-    });
+    std::thread rank_0(
+        [&] { out[0] = run_rank(0, 2, port, worker, "RANK_TRANSPORT=tls TINY_SECRET=given"); });
     out[1] = run_rank(1, 2, own, worker, "RANK_TRANSPORT=tls TINY_SECRET=given");
     rank_0.join();
     CHECK(between.has_damaged());
@@ -241,15 +239,29 @@ TEST_CASE("a message that is not the one expected is an error on all ranks, whic
          run_ranks(4, "worker of wires: the last rank sends another message than the first expects",
                    settings)) {
       CHECK(e.status == 0);
-      CHECK_MESSAGE(has(e.said, "rank 0 expects message 1, four numbers (16 bytes), and rank 3 "
-                                "sends 1, two numbers (8 bytes)"),
+      CHECK_MESSAGE(has(e.said,
+                        "rank 0 expects message 1, four numbers (16 bytes), and rank 3 "
+                        "sends 1, two numbers (8 bytes)"),
                     e.output);
     }
 }
 
-TEST_CASE("ranks of one machine exchange the same through memory and over TLS") {
+TEST_CASE("ranks of one machine exchange the same through memory and over TLS, also mixed") {
   const char* const worker = "worker of wires: adds up ten times";
   const std::string right = run_ranks(1, worker, "")[0].said;
-  for (const char* settings : {"", "RANK_TRANSPORT=tls", "RANK_TRANSPORT=@tls"})
-    for (const Ended& e : run_ranks(3, worker, settings)) CHECK(e.said == right);
+  // How many of them share no memory.
+  for (const int apart : {0, 1, 3}) {
+    const int port = next_port();
+    std::vector<Ended> out(3);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 3; ++r)
+      threads.emplace_back([&, r] {
+        out[static_cast<size_t>(r)] =
+            run_rank(r, 3, port, worker, r < apart ? "RANK_TRANSPORT=tls" : "");
+      });
+    for (std::thread& t : threads) t.join();
+    for (const Ended& e : out) CHECK_MESSAGE(e.said == right, e.output);
+  }
+  for (const Ended& e : run_ranks(2, worker, "RANK_TRANSPORT=mpi COLLECTIVE_TIMEOUT=2"))
+    CHECK_MESSAGE(has(e.said, "RANK_TRANSPORT=mpi: expected tls or nothing"), e.output);
 }
