@@ -121,19 +121,23 @@ MessageHeader header_of(uint64_t number, size_t bytes, const std::string& what) 
 constexpr uint64_t kLastWords = ~uint64_t{0};
 constexpr size_t kMaxLastWords = 400;
 
+// What follows such a header; empty where it does not come.
+std::string words_behind(const MessageHeader& h, Link& link) {
+  std::string text(std::min<uint64_t>(h.bytes, kMaxLastWords), 0);
+  return link.read_now(text.data(), text.size()) == Heard::All ? text : "";
+}
+
 // What the rank said when it gave up, where it did: among the messages from it that have come and
 // that nobody waits for any more.
 std::string last_words_of(int peer) {
   Link& link = link_to(peer);
   MessageHeader h;
   while (link.read_now(&h, sizeof h) == Heard::All) {
-    if (h.number == kLastWords && h.bytes > kMaxLastWords) return "";
-    std::string text(std::min<uint64_t>(h.bytes, kMaxLastWords), 0);
-    for (uint64_t left = h.bytes; left > 0; left -= text.size()) {
-      text.resize(std::min<uint64_t>(left, text.size()));
-      if (link.read_now(text.data(), text.size()) != Heard::All) return "";
+    if (h.number == kLastWords) return words_behind(h, link);
+    for (std::string part; h.bytes > 0; h.bytes -= part.size()) {
+      part.resize(std::min<uint64_t>(h.bytes, 1 << 16));
+      if (link.read_now(part.data(), part.size()) != Heard::All) return "";
     }
-    if (h.number == kLastWords) return text;
   }
   return "";
 }
@@ -182,8 +186,7 @@ void listen_to(int other, const std::string& what) {
   if (heard == Heard::Ended)
     throw LinkError(cat("rank ", rank(), ": rank ", other, " has ended before ", what));
   if (heard != Heard::All) return;
-  std::string text(std::min<uint64_t>(h.bytes, kMaxLastWords), 0);
-  if (link_to(other).read_now(text.data(), text.size()) == Heard::All) throw GivenUp{text};
+  if (const std::string why = words_behind(h, link_to(other)); !why.empty()) throw GivenUp{why};
 }
 
 // Sleeps until the memory has something for this rank, and listens to all on this machine
@@ -241,10 +244,8 @@ void receive_message(int from, void* data, size_t bytes, const std::string& what
     wanted = header_of(link_to(from).received++, bytes, what);
     read_from(from, &got, sizeof got, what);
   });
-  if (got.number == kLastWords) {
-    std::string text(std::min<uint64_t>(got.bytes, kMaxLastWords), 0);
-    if (link_to(from).read_now(text.data(), text.size()) == Heard::All) give_up(from, text);
-  }
+  if (got.number == kLastWords)
+    if (const std::string why = words_behind(got, link_to(from)); !why.empty()) give_up(from, why);
   got.what[kWhat - 1] = 0;
   if (got.number != wanted.number || got.bytes != bytes ||
       std::strcmp(got.what, wanted.what) != 0) {
