@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "tiny/base/env.h"
@@ -148,8 +149,10 @@ bool SharedMemory::receive(int from, void* data, size_t bytes, const Idle& idle)
 }
 
 bool SharedMemory::complete(void* request, const Idle& idle) {
-  // So often it looks for work before it sleeps: waking up takes longer than a short message.
-  constexpr int kLooks = 200;
+  // So often it looks for work before it sleeps, since waking up takes longer than a short message;
+  // not where others may need the core to send it.
+  static const int looks_at_most =
+      std::thread::hardware_concurrency() >= static_cast<unsigned>(rank_count()) ? 200 : 10;
   check(!is_broken_, "rank ", rank(), ": an earlier message of this process was given up");
   if (!request) return true;
   if (is_error(request))
@@ -165,11 +168,11 @@ bool SharedMemory::complete(void* request, const Idle& idle) {
       is_broken_ = true;
       return false;
     }
-    if (++looks < kLooks) continue;
+    if (++looks < looks_at_most) continue;
     // Where the other side has no room nothing calls when it has: it is to have this core.
     const bool may_sleep = ucx().ucp_worker_arm(worker_) != kBusy;
     if (!may_sleep) ::sched_yield();
-    if (!may_sleep && looks % kLooks > 0) continue;
+    if (!may_sleep && looks % 100 > 0) continue;
     is_broken_ = true;  // until it returns
     may_come = idle(may_sleep ? wakeup_ : -1);
     is_broken_ = false;
