@@ -263,8 +263,7 @@ class CpuTuner : CpuLoops {
     for (int id : taps) bind(id, RangeKind::Unroll);
     vector_split(vid, lanes, 1);
     if (iterations(sink_->src(0)) > kFar) return true;
-    const int64_t n = extent(range(u)), strips = ceil_div(n, kRows);
-    const int64_t each = best_unroll(n, kRows);
+    const int64_t n = extent(range(u)), strips = ceil_div(n, kRows), each = best_unroll(n, kRows);
     bind_piece(u, 2 * each >= kRows ? each : ceil_div(n, strips), RangeKind::Unroll);
     return true;
   }

@@ -162,9 +162,10 @@ union Letter {
 };
 
 // A small sum, by the protocol that NCCL calls LL: each GPU writes its words into the memory of all
-// others, each in 64 bits beside the number of the launch, by which those tell that it has come: one
-// way over the links, and nobody waits at the end. Odd and even launches have mail of their own; a GPU begins one when it has seen
-// the letters of the last from all, which had read those of the one before.
+// others, each in 64 bits beside the number of the launch, by which those tell that it has come:
+// one way over the links, and nobody waits at the end. Odd and even launches have mail of their
+// own; a GPU begins one when it has seen the letters of the last from all, which had read those of
+// the one before.
 __device__ void exchange(const Addition& a, const Batch& batch, u32 epoch) {
   constexpr int kLanes = sizeof(Letter) / sizeof(Element), kWords = sizeof(Letter) / 4;
   u64* own = nullptr;
