@@ -75,6 +75,9 @@ std::vector<Node> stores_along(Node store, const Target& target) {
   constexpr int64_t kMin = 4;  // elements together
   const DType t = store->src(2)->dtype;
   if (t.scalar != Scalar::F32 || std::holds_alternative<OpArg>(store->payload)) return {};
+  const std::vector<Node> loads = all_of(store->src(2), Op::Load);
+  const auto is_own = [&](Node load) { return load->src(0) == store->src(0); };
+  if (std::ranges::any_of(loads, is_own)) return {};  // proofs compare one element with another
   const auto to = scattered(store->src(1));
   Node u = to ? dense_range(to->base) : nullptr;
   if (!u || extent(u) < kMin || extent(u) > t.lanes || !std::has_single_bit(t.lanes)) return {};
@@ -86,21 +89,15 @@ std::vector<Node> stores_along(Node store, const Target& target) {
   for (int i = 0; i < whole; ++i)
     values.push_back(simplify(substitute(store->src(2), u, index(std::min(i, rows - 1)))));
   const std::vector<Node> all = transposed(values);
-  Node along = make(Op::Range, kIndex, {index(whole)}, RangeArg{range_id(u), RangeKind::Vector});
-  if (rows < whole) {
-    Node some = less(along, index(rows));
-    gate = gate ? make(Op::And, kBool, {substitute(gate, u, along), some}) : some;
-  } else if (gate) {
-    gate = substitute(gate, u, along);
-  }
-  if (gate) gate = vectorized(simplify(gate), along, target);
+  Node along = make(Op::Range, kIndex, {index(rows)}, RangeArg{range_id(u), RangeKind::Vector});
+  if (gate) gate = vectorized(simplify(substitute(gate, u, along)), along, target);
   std::vector<Node> out;
   for (int lane = 0; lane < t.lanes; ++lane) {
     const int64_t at = int64_t{lane} * whole;
     std::vector<Node> srcs{
         store->src(0),
         simplify(substitute(index_add(to->base, index(lane * to->step)), u, index(0))),
-        lanes_of(all[static_cast<size_t>(at / t.lanes)], at % t.lanes, whole)};
+        lanes_of(all[static_cast<size_t>(at / t.lanes)], at % t.lanes, rows)};
     if (gate) srcs.push_back(gate);
     out.push_back(make(Op::Store, kVoid, srcs, store->payload));
   }
