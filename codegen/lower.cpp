@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codegen/buffer_limit.h"
 #include "codegen/estimate.h"
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/choice.h"
@@ -94,6 +95,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   const WatchRules watch(env_int("CHECK_REWRITE") ? check_rewrite : nullptr);
   const PassLog log(viewer);
 
+  if (!has_loops(kernel)) require_buffers_fit(kernel, name, target);
   Node k = loops(kernel, target, log);
   out.work = estimate_work(k);
   out.choice = choice ? *choice : env_int("OPT") ? choose_options(k, target) : Choice{};

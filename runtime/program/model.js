@@ -110,6 +110,7 @@ class Model {
     const {gpu, plan} = this;
     const largest = Math.max(0, ...plan.buffers.map(b => b.bytes)), most = gpu.limits.maxBufferSize;
     if (largest > most) throw new Error(`a buffer of ${largest} bytes, and the device has ${most} at most`);
+    this.requireBindings();
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
     this.buffers = plan.buffers.map(b => gpu.createBuffer(
       {size: padded(b.bytes), usage, mappedAtCreation: b.kind === 'weight'}));
@@ -124,6 +125,15 @@ class Model {
     this.staging = plan.outputs.map(o => gpu.createBuffer(
       {size: padded(plan.buffers[o.buffer].bytes), usage: GPUBufferUsage.COPY_DST | GPUBufferUsage.MAP_READ}));
     return this;
+  }
+
+  // Before the weights come.
+  requireBindings() {
+    const most = this.gpu.limits.maxStorageBufferBindingSize;
+    for (const {entry, code} of this.plan.kernels)
+      for (const {bytes} of bindingsOf(code))
+        if (bytes > most)
+          throw new Error(`${entry} reads ${bytes} bytes of a buffer, and this device lets it see ${most}`);
   }
 
   async loadWeights(progress, memory) {
@@ -142,10 +152,8 @@ class Model {
     if (kernel < 0) return {copies: [[at(parts[1]), at(parts[0]), bytes]]};
     let {code, groups} = this.plan.kernels[kernel];
     let bound = bindingsOf(code).map(b => ({...b, ...at(parts[b.slot]), label: `b${b.slot}`}));
-    const copies = [], most = this.gpu.limits.maxStorageBufferBindingSize;
+    const copies = [];
     for (const b of bound) {
-      if (b.bytes > most)
-        throw new Error(`${this.plan.kernels[kernel].entry} reads ${b.bytes} bytes of a buffer, and this device lets it see ${most}`);
       if (b.written) continue;
       const meets = bound.filter(o => o.written && o.buffer === b.buffer &&
                                       o.offset < b.offset + b.bytes && b.offset < o.offset + o.bytes);

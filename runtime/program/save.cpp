@@ -330,16 +330,18 @@ std::string compact(const std::string& text) {
 
 void Saver::add_kernels() {
   Device& device = find_device(plan_.device);
-  const bool wgsl = device.target().language == Target::Language::Wgsl;
+  Target target = device.target();
+  const bool wgsl = target.language == Target::Language::Wgsl;
+  target.most_buffer_bytes = std::max(target.most_buffer_bytes, given_.options.most_buffer_bytes);
   plan_.kernels.resize(compiled_.size());
   in_parallel(compiled_.size(), core_count(), [&](size_t i, size_t) {
     const Step& step = *compiled_[i];
-    const Lowered low = lower(step.kernel.get(), step.name, device.target());
-    PendingProof proof(low, step, device.target());
+    const Lowered low = lower(step.kernel.get(), step.name, target);
+    PendingProof proof(low, step, target);
     PlanKernel& out = plan_.kernels[i];
     out.entry = low.source.entry;
     out.size = low.launch;
-    out.dispatch = dispatch_size(low.launch, device.target());
+    out.dispatch = dispatch_size(low.launch, target);
     const std::string code = wgsl ? low.source.text : cached_compile(device, low.source);
     out.code = wgsl ? compact(code) : device.standalone(code, out.entry);
     proof.finish();

@@ -216,6 +216,25 @@ TEST_CASE("programs that cannot be saved say why") {
             .find("of f64: use f32") != std::string::npos);
 }
 
+TEST_CASE("an export sees as much of a tensor as every device allows, or as it is told") {
+  constexpr int64_t kMost = int64_t{128} << 20;
+  const test::TemporaryFolder folder("program");
+  const auto save = [&](int64_t most) {
+    const auto expanded = [](const std::vector<Tensor>& in) {
+      return std::vector<Tensor>{in[0].expand({kMost / 4 / 1024 + 1, 1024}) + 1};
+    };
+    ProgramOptions options;
+    options.most_buffer_bytes = most;
+    export_webgpu_function(expanded, {Tensor::zeros({1, 1024})}, folder.file("page"), options);
+  };
+  const std::string error = error_of([&] { save(0); });
+  CHECK(has(error, "shape (32769,1024) f32, 134221824 bytes"));
+  CHECK(has(error, "134217728"));
+  CHECK(has(error, "ProgramOptions::most_buffer_bytes"));
+  CHECK(has(error_of([&] { save(kMost + 4092); }), "134221820"));
+  CHECK(error_of([&] { save(kMost + 4096); }) == "no error");
+}
+
 TEST_CASE("a plan that is damaged is an error that names the file") {
   Jit step([](const Tensor& x) { return x + 1; });
   step(Tensor::zeros({4}));

@@ -31,13 +31,17 @@ struct ProgramOptions {
   std::string device = {};  // whose code is saved; empty: the default one
   // index.html of an export for browsers; empty: a page that runs the model on made-up inputs.
   std::string page = {};
+  // Bytes that a kernel may see of one tensor on devices that limit it: more than what all of them
+  // have, of WebGPU 128 MiB, for those that grant so much; others refuse the program.
+  int64_t most_buffer_bytes = 0;
 };
 
 // Writes the program of a function of tensors of these shapes and dtypes; their values do not
 // count. What depends on no input is computed now and saved as weights. Tensors from outside that
 // the function assigns to are state: saved as they are, and kept from run to run. A Variable stays
 // one: an input that is an i64 scalar. Throws Error for random numbers, values on other devices,
-// what the device's language cannot express, and where a file cannot be written.
+// what the device's language cannot express, tensors of which its kernels cannot see all, and where
+// a file cannot be written.
 void save_function(const TensorFunction& function, const std::vector<Tensor>& examples,
                    const std::string& folder, const ProgramOptions& options = {});
 // The same as WGSL for browsers, with model.js and index.html. No browser is needed.

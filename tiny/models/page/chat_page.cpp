@@ -126,6 +126,10 @@ void export_chat(Transformer& model, const std::string& tokenizer, const std::st
   program.inputs = {"token", "first"};
   program.outputs = {"logits", "next"};
   program.weights = model.state_dict();
+  // A large vocabulary wants a device that grants a view of its embedding; the page says so.
+  for (const NamedTensor& t : program.weights)
+    program.most_buffer_bytes =
+        std::max(program.most_buffer_bytes, t.tensor->numel() * t.tensor->dtype().size());
   program.page = kPage.substr(1);
   export_webgpu_function(step, {Tensor::zeros({1, 1}, kI32), first.tensor()}, folder, program);
   write(folder + "/tokenizer.json", tokenizer);
