@@ -18,7 +18,8 @@ async function open() {
   for (const name of ['maxBufferSize', 'maxStorageBufferBindingSize', 'maxStorageBuffersPerShaderStage',
                       'maxComputeWorkgroupStorageSize'])
     limits[name] = adapter.limits[name];
-  gpu = await adapter.requestDevice({requiredLimits: limits});
+  const requiredFeatures = adapter.features.has('subgroups') ? ['subgroups'] : [];
+  gpu = await adapter.requestDevice({requiredLimits: limits, requiredFeatures});
   gpu.pushErrorScope('validation');
   gpu.pushErrorScope('out-of-memory');
   const {vendor, architecture, description} = adapter.info;
@@ -41,7 +42,14 @@ function endPass() { if (pass) pass.end(); pass = undefined; }
 const kUsage = GPUBufferUsage.STORAGE | GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
 const padded = bytes => Math.max(16, (bytes + 3) & ~3);
 
-function load(id, text) {
+// Lines that end with //+subgroups are for devices that have them, with //-subgroups for others.
+function textFor(text) {
+  const subgroups = gpu.features.has('subgroups') && navigator.gpu.wgslLanguageFeatures.has('subgroup_id');
+  return text.replace(/^.*\/\/([+-])subgroups\n/gm, (line, sign) => (sign === '+') === subgroups ? line : '');
+}
+
+function load(id, given) {
+  const text = textFor(given);
   const module = gpu.createShaderModule({code: text});
   const entries = [], written = [], sizes = [];
   for (const [, slot, access, bytes, writes] of text.matchAll(/@binding\((\d+)\) var<(\w+).*\/\/ (\d+) bytes(, written)?/g)) {

@@ -45,7 +45,8 @@ async function openDevice() {
   const requiredLimits = {};
   for (const name of ['maxBufferSize', 'maxStorageBufferBindingSize'])
     requiredLimits[name] = adapter.limits[name];
-  return adapter.requestDevice({requiredLimits});
+  const requiredFeatures = adapter.features.has('subgroups') ? ['subgroups'] : [];
+  return adapter.requestDevice({requiredLimits, requiredFeatures});
 }
 
 async function fetched(url) {
@@ -87,6 +88,13 @@ async function readWeights(response, take, progress) {
     }
   }
   if (!entries || next < entries.length) throw new Error('weights.safetensors: cut off');
+}
+
+// A kernel's text for a device: lines that end with //+name are for those that have a feature, with
+// //-name for others.
+function textFor(code, gpu) {
+  const subgroups = gpu.features.has('subgroups') && navigator.gpu.wgslLanguageFeatures.has('subgroup_id');
+  return code.replace(/^.*\/\/([+-])subgroups\n/gm, (line, sign) => (sign === '+') === subgroups ? line : '');
 }
 
 // The buffers that a kernel's text declares: slot, access, type, bytes, whether it is written.
@@ -150,7 +158,8 @@ class Model {
   async prepareStep({kernel, parts, bytes}) {
     const at = p => ({buffer: this.buffers[p[0]], offset: p[1]});
     if (kernel < 0) return {copies: [[at(parts[1]), at(parts[0]), bytes]]};
-    let {code, groups} = this.plan.kernels[kernel];
+    const {groups} = this.plan.kernels[kernel];
+    let code = textFor(this.plan.kernels[kernel].code, this.gpu);
     let bound = bindingsOf(code).map(b => ({...b, ...at(parts[b.slot]), label: `b${b.slot}`}));
     const copies = [];
     for (const b of bound) {

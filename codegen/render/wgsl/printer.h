@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/kernel/linear.h"
+#include "codegen/options/thread_group.h"
 #include "codegen/render/c/free_selections.h"
 #include "codegen/render/c/text.h"
 #include "codegen/target/source.h"
@@ -49,6 +50,7 @@ class WgslPrinter {
   struct Grid {
     std::vector<Node> blocks, threads;  // ranges of these kinds, x last
     int lanes = 0;                      // most that threads combine at once
+    bool by_lanes = false;              // some of them within subgroups
   };
   struct Text {
     std::string declarations, body;
@@ -79,9 +81,11 @@ class WgslPrinter {
   void update(Node reduce);
   void group(Node reduce), prefix(Node n);
   struct Exchange;
-  void among_threads(Node n, const Lanes& x, const std::function<void(const Exchange&)>& exchange);
+  void among_threads(Node n, const Lanes& x, Str place, Str only,
+                     const std::function<void(const Exchange&)>& exchange);
+  std::string combine_lanes(Node reduce, const ThreadGroup& g);
   void find_grid();
-  std::string grid_text() const;
+  std::string grid_text() const, lanes_text(int64_t threads) const;
 
   // --- memory ------------------------------------------------------------------------------------
 

@@ -12,6 +12,13 @@
 
 namespace tiny {
 
+namespace {
+
+constexpr const char* kWith = "//+subgroups\n";
+constexpr const char* kWithout = "//-subgroups\n";
+
+}  // namespace
+
 Source render_wgsl(const Linear& program, const Target& target) {
   return WgslPrinter(program, target).print();
 }
@@ -98,11 +105,26 @@ std::string WgslPrinter::grid_text() const {
       out += cat("  let ", "r", range_id(r), " = i32(", number, ");\n");
       below *= extent(r);
     }
-    if (i < grid_.threads.size())
-      out += cat("  let r", range_id(grid_.threads[grid_.threads.size() - 1 - i]), " = i32(lid.",
-                 "xyz"[i], ");\n");
+  }
+  int64_t before = 1;
+  for (size_t i = 0; i < grid_.threads.size(); ++i) {
+    Node r = grid_.threads[grid_.threads.size() - 1 - i];
+    const std::string number =
+        grid_.by_lanes ? cat("tid / ", before, "u % ", extent(r), "u") : cat("lid.", "xyz"[i]);
+    out += cat("  let r", range_id(r), " = i32(", number, ");\n");
+    before *= extent(r);
   }
   return out;
+}
+
+// Of kernels whose threads combine values by subgroups: thread `tid` is lane tid % lanes of
+// subgroup tid / lanes, whichever the device has put there, where all subgroups are full; else, and
+// without the feature, there is one lane.
+std::string WgslPrinter::lanes_text(int64_t threads) const {
+  return cat("  let whole = subgroups * lanes_of == ", threads, "u;  ", kWith,
+             "  let lanes = select(1u, lanes_of, whole);  ", kWith,
+             "  let tid = select(index, subgroup * lanes_of + lane, whole);  ", kWith,
+             "  let lanes = 1u;  ", kWithout, "  let tid = index;  ", kWithout);
 }
 
 std::string WgslPrinter::text() const {
@@ -114,7 +136,8 @@ std::string WgslPrinter::text() const {
   std::string shared;
   for (int i = 0; i < grid_.lanes; ++i)
     shared += cat("var<workgroup> g", i, ": array<u32, ", threads, ">;\n");
-  const std::string inside = grid_text() + text_.body;
+  const std::string inside =
+      (grid_.by_lanes ? lanes_text(threads) : std::string()) + grid_text() + text_.body;
   std::string builtins;
   const auto add = [&](const char* name, const char* builtin, const char* type) {
     if (inside.find(name) != inside.npos)
@@ -122,10 +145,18 @@ std::string WgslPrinter::text() const {
   };
   add("wid", "workgroup_id", "vec3<u32>");
   add("lid", "local_invocation_id", "vec3<u32>");
-  add("tid", "local_invocation_index", "u32");
+  add(grid_.by_lanes ? "index" : "tid", "local_invocation_index", "u32");
+  std::string head = cat("fn main(", builtins, ") {\n");
+  if (grid_.by_lanes)
+    head = cat("fn main(", builtins,
+               ", @builtin(subgroup_id) subgroup: u32, @builtin(num_subgroups) subgroups: u32, "
+               "@builtin(subgroup_size) lanes_of: u32, @builtin(subgroup_invocation_id) lane: u32) "
+               "{  ",
+               kWith, "fn main(", builtins, ") {  ", kWithout);
   const std::string kernel = cat("@compute @workgroup_size(", block[0], ", ", block[1], ", ",
-                                 block[2], ")\nfn main(", builtins, ") {\n", inside, "}\n");
-  return cat("// ", program_.name, "\n", text_.declarations, shared, wgsl_helpers(kernel), kernel);
+                                 block[2], ")\n", head, inside, "}\n");
+  return cat("// ", program_.name, "\n", grid_.by_lanes ? cat("enable subgroups;  ", kWith) : "",
+             text_.declarations, shared, wgsl_helpers(kernel), kernel);
 }
 
 // --- statements ----------------------------------------------------------------------------------
@@ -240,12 +271,12 @@ void WgslPrinter::update(Node reduce) {
 // again.
 struct WgslPrinter::Exchange {
   std::function<std::string(int i, Str thread)> get;  // value i of a thread
-  std::function<void(int i, Str value)> put;          // at this thread
+  std::function<void(int i, Str thread, Str value)> put;
   std::function<std::string(Str a, Str b)> combine;
   int values = 0;  // at a time
 };
 
-void WgslPrinter::among_threads(Node n, const Lanes& x,
+void WgslPrinter::among_threads(Node n, const Lanes& x, Str place, Str only,
                                 const std::function<void(const Exchange&)>& exchange) {
   constexpr int kArrays = 4;  // and so kGroupBytes of codegen/target/target.cpp
   const DType t = n->dtype;
@@ -259,11 +290,11 @@ void WgslPrinter::among_threads(Node n, const Lanes& x,
     if (!wide) return from_bits(t, array(i, 0, thread));
     return cat("vec2<u32>(", array(i, 0, thread), ", ", array(i, 1, thread), ")");
   };
-  e.put = [&](int i, Str value) {
-    if (!wide) return line(cat(array(i, 0, "tid"), " = ", bare(as_word(t, value)), ";"));
+  e.put = [&](int i, Str thread, Str value) {
+    if (!wide) return line(cat(array(i, 0, thread), " = ", bare(as_word(t, value)), ";"));
     const std::string pair = define(value);
-    line(cat(array(i, 0, "tid"), " = ", pair, ".x;"));
-    line(cat(array(i, 1, "tid"), " = ", pair, ".y;"));
+    line(cat(array(i, 0, thread), " = ", pair, ".x;"));
+    line(cat(array(i, 1, thread), " = ", pair, ".y;"));
   };
   e.combine = [&, op = n->arg<OpArg>().op](Str a, Str b) {
     return wide ? combine_pairs(op, t, a, b) : combine(op, t, a, b);
@@ -271,36 +302,69 @@ void WgslPrinter::among_threads(Node n, const Lanes& x,
   for (size_t first = 0; first < x.size(); first += kArrays / words) {
     e.values = static_cast<int>(std::min<size_t>(kArrays / words, x.size() - first));
     grid_.lanes = std::max(grid_.lanes, e.values * words);
-    for (int i = 0; i < e.values; ++i) e.put(i, x[first + static_cast<size_t>(i)]);
+    if (!only.empty()) open(cat("if (", only, ")"));
+    for (int i = 0; i < e.values; ++i) e.put(i, place, x[first + static_cast<size_t>(i)]);
+    if (!only.empty()) close();
     line("workgroupBarrier();");
     exchange(e);
   }
 }
 
-// A tree: the values of the second half of those that are left are added to the first.
+// The lanes of a subgroup that lie in one group: so many, of a size that is known when the kernel
+// runs, exchange values without a barrier.
+std::string WgslPrinter::combine_lanes(Node reduce, const ThreadGroup& g) {
+  const int most = g.apart > 1 ? 1 : g.width & -g.width;  // power of two
+  if (most == 1) return "1u";
+  grid_.by_lanes = true;
+  const DType t = reduce->dtype;
+  const Op op = reduce->arg<OpArg>().op;
+  const std::string together = define(cat("min(lanes, ", most, "u)")), step = fresh();
+  for (Str acc : known_.accumulators[reduce]) {
+    const bool wide = is_wide(reduce);
+    const std::string there =
+        cat("subgroupShuffleXor(", wide ? acc : bare(as_word(t, acc)), ", ", step, ")");
+    const std::string other = fresh();
+    const std::string sum =
+        wide ? combine_pairs(op, t, acc, other) : combine(op, t, acc, from_bits(t, other));
+    line(cat("for (var ", step, " = 1u; ", step, " < ", together, "; ", step, " *= 2u) { let ",
+             other, " = ", there, "; ", acc, " = ", bare(sum), "; }  //+subgroups"));
+  }
+  return together;
+}
+
+// A tree: the values of the second half of those that are left are added to the first. What lanes
+// of a subgroup have combined is one value, which the first of them leaves.
 void WgslPrinter::group(Node reduce) {
   const ThreadGroup g = group_of(reduce, grid_.threads, target_.warp, false);
   const Lanes acc = known_.accumulators[reduce];
-  const bool all = g.width == g.threads;
+  const std::string lanes = combine_lanes(reduce, g);
+  const bool by_lanes = lanes != "1u", all = g.width == g.threads;
   const std::string member = all           ? "tid"
                              : g.apart > 1 ? define(cat("tid / ", g.apart, "u % ", g.width, "u"))
                                            : define(cat("tid % ", g.width, "u"));
-  const std::string first = all ? "0" : define(cat("tid - ", member, " * ", g.apart, "u"));
+  const auto shared_by = [&](Str number) { return by_lanes ? cat(number, " / ", lanes) : number; };
+  const std::string first =
+      all ? "0" : define(shared_by(cat("(tid - ", member, " * ", g.apart, "u)")));
+  const std::string own = by_lanes && !all ? define(cat(first, " + ", member)) : "tid";
+  if (by_lanes) open(cat("if (", lanes, " < ", g.width, "u)"));
   size_t done = 0;
-  among_threads(reduce, acc, [&](const Exchange& e) {
+  const std::string only = by_lanes ? cat("tid % ", lanes, " == 0u") : "";
+  among_threads(reduce, acc, shared_by("tid"), only, [&](const Exchange& e) {
     // So many are left, of which the last `half` go to others.
     const std::string left = fresh(), half = cat("(", left, " / 2u)");
-    open(cat("for (var ", left, " = ", g.width, "u; ", left, " > 1u; ", left, " -= ", half, ")"));
+    open(cat("for (var ", left, " = ", shared_by(cat(g.width, "u")), "; ", left, " > 1u; ", left,
+             " -= ", half, ")"));
     open(cat("if (", member, " < ", half, ")"));
     const std::string other =
-        cat("tid + (", left, " - ", half, ")", g.apart > 1 ? cat(" * ", g.apart, "u") : "");
-    for (int i = 0; i < e.values; ++i) e.put(i, e.combine(e.get(i, "tid"), e.get(i, other)));
+        cat(own, " + (", left, " - ", half, ")", g.apart > 1 ? cat(" * ", g.apart, "u") : "");
+    for (int i = 0; i < e.values; ++i) e.put(i, own, e.combine(e.get(i, own), e.get(i, other)));
     close();
     line("workgroupBarrier();");
     close();
     for (int i = 0; i < e.values; ++i) line(cat(acc[done++], " = ", bare(e.get(i, first)), ";"));
     line("workgroupBarrier();");
   });
+  if (by_lanes) close();
 }
 
 // Each thread combines its value with that of one 1, 2, 4, ... before it, and then takes what the
@@ -318,7 +382,8 @@ void WgslPrinter::prefix(Node n) {
   const std::string none = is_wide(n) ? pair_literal(start) : literal(start);
   const std::string member = define(cat("tid % ", g.width, "u"));
   Lanes out;
-  among_threads(n, is_wide(n) ? pairs(n->src(0)) : value(n->src(0)), [&](const Exchange& e) {
+  const Lanes given = is_wide(n) ? pairs(n->src(0)) : value(n->src(0));
+  among_threads(n, given, "tid", "", [&](const Exchange& e) {
     for (int step = 1; step < g.width; step *= 2) {
       Lanes sums;
       for (int i = 0; i < e.values; ++i) {
@@ -331,7 +396,7 @@ void WgslPrinter::prefix(Node n) {
             cat(sums[i], " = ", bare(e.combine(e.get(i, cat("tid - ", step, "u")), sums[i])), ";"));
       close();
       line("workgroupBarrier();");
-      for (int i = 0; i < e.values; ++i) e.put(i, sums[i]);
+      for (int i = 0; i < e.values; ++i) e.put(i, "tid", sums[i]);
       line("workgroupBarrier();");
     }
     for (int i = 0; i < e.values; ++i) {
