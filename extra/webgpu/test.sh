@@ -1,7 +1,8 @@
 #!/bin/bash
 # What WebGPU is tested with in a real browser: the conformance suites on the device WEBGPU, with
 # counts by reason of what WGSL cannot hold, and the pages of examples: of mnist, on which digits are
-# drawn with the mouse; of cifar, whose pictures are clicked on; of chat, which lines are typed to.
+# drawn with the mouse; of cifar, whose pictures are clicked on; of chat, which lines are typed to. What
+# a page says with subgroups is what it says without.
 #   extra/webgpu/test.sh CONFORMANCE MNIST CIFAR CHAT [SUITES]
 # The first four are the programs of make; SUITES the folder of *.json, by default
 # ../shared/conformance. Says in one line where node or Chromium is missing, and passes.
@@ -40,6 +41,7 @@ page_of() {
 if page_of "$mnist"; then
   echo "the page of mnist: $(cat "$folder"/page/* | wc -c) bytes"
   node test/webgpu/digits.mjs "$folder/page" || status=1
+  node extra/webgpu/subgroups.mjs "$folder/page" || status=1
 fi
 rm -rf "$folder/page"
 if page_of "$cifar" --epochs 3; then node test/webgpu/pictures.mjs "$folder/page" || status=1; fi
@@ -54,6 +56,7 @@ compare_chat() {
     console.log(`chat: the page answers ${same ? "as" : "differently from"} the program: ` +
                 `${JSON.stringify(text)}, ${state}`);
     process.exit(same ? 0 : 1);' "$folder/log" "$folder/answer" || { status=1; cat "$folder/log"; }
+  node extra/webgpu/subgroups.mjs "$folder/page" || status=1
 }
 compare_chat "In the evening" --steps 300
 for model in gpt2 llama; do

@@ -308,14 +308,15 @@ void Saver::add_copies() {
 
 bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_'; }
 
-// WGSL without the white space that only readers want. Lines with comments stay: they say what a
-// kernel's buffers are.
+// WGSL without the white space that only readers want. Lines with comments stay as they are: they
+// say what a kernel's buffers are, and which devices a line is for.
 std::string compact(const std::string& text) {
   std::string out;
   TextReader lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("//")) continue;  // the name
     if (line.find("//") != line.npos) {
+      if (!out.empty() && out.back() != '\n') out += "\n";
       out += line + "\n";
       continue;
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <sstream>
 
 #include "codegen/lower.h"
 #include "runtime/device/buffer.h"
@@ -44,6 +45,15 @@ Tensor memory(const Shape& shape, DType dtype = kF32) {
 size_t count(const std::string& text, const std::string& what) {
   size_t out = 0;
   for (size_t at = 0; (at = text.find(what, at)) != text.npos; at += what.size()) ++out;
+  return out;
+}
+
+// The text for devices that have subgroups, or for others: as devices/webgpu/page.js makes it.
+std::string text_for(bool subgroups, const std::string& text) {
+  std::string out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (!line.ends_with(subgroups ? "//-subgroups" : "//+subgroups")) out += line + "\n";
   return out;
 }
 
@@ -105,6 +115,21 @@ TEST_CASE("threads of WebGPU share a sum where each of them has 64 elements") {
   CHECK(!shared({96, 24}, 0));
 }
 
+TEST_CASE("threads of WebGPU exchange by subgroups in a text that stands without them as well") {
+  const std::string text = text_of(memory({64, 1024}).softmax(1));
+  const std::string with = text_for(true, text), without = text_for(false, text);
+  CHECK(with.substr(with.find('\n') + 1).starts_with("enable subgroups;"));
+  CHECK(count(with, "subgroupShuffleXor(") == 2);  // the maximum and the sum
+  CHECK(count(without, "subgroup") == count(without, "//-subgroups"));
+  for (const std::string* one : {&with, &without}) {
+    CHECK(count(*one, "fn main(") == 1);
+    CHECK(count(*one, "let tid = ") == 1);
+    CHECK(count(*one, "let lanes = ") == 1);
+  }
+  // Threads that exchange nothing need no subgroups.
+  CHECK(count(text_of(memory({64, 1024}) + 1), "subgroup") == 0);
+}
+
 TEST_CASE("WGSL declares what a kernel writes, and lengths as uniforms") {
   const Variable n = Variable("n", 1, 64).bind(5);
   const std::string text = text_of(memory({64}).narrow(0, 0, n).sum(0));
@@ -163,6 +188,24 @@ TEST_CASE("integers of 64 bits in pairs are those of the CPU") {
   check_both([&](const Tensor& t) { return t.reshape({20, 20}).cumprod(1); });
   check_both([&](const Tensor& t) { return t.reshape({20, 20}).matmul(t.reshape({20, 20})); });
   check_both([&](const Tensor& t) { return t.sort(0).values + t.argsort(0, true).to(t.dtype()); });
+}
+
+TEST_CASE("a word of 64 bits is shifted by more than a word has") {
+  std::vector<int64_t> x(256);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = (static_cast<int64_t>(i) - 100) * 0x123456789;
+  const auto by = [](const Tensor& t, int64_t most) {
+    return mod(Tensor::arange(t.numel()).to(t.device()), most);
+  };
+  // Nothing depends on the high word of these but the number of bits.
+  check_same(x, [&](const Tensor& t) { return (t << by(t, 64)).to(kI32).to(kI64); });
+  check_same(x, [](const Tensor& t) { return (t << 40).to(kI32).to(kI64); });
+  check_same(x, [](const Tensor& t) { return (t << 7).to(kI32).to(kI64); });
+  const auto small = [](const Tensor& t) { return t.to(kI8).to(kI64); };
+  check_same(x, [&](const Tensor& t) { return small(t) >> by(t, 64); });
+  check_same(x, [&](const Tensor& t) { return small(t) >> 40; });
+  check_same(x, [&](const Tensor& t) { return small(t) >> 3; });
+  const std::vector<uint64_t> y(x.begin(), x.end());
+  check_same(y, [&](const Tensor& t) { return t.to(kU8).to(kU64) >> by(t, 64).to(kU64); });
 }
 
 TEST_CASE("sort, topk, median, nonzero and sums of integers are those of the CPU") {
@@ -250,6 +293,29 @@ TEST_CASE("sums of threads, scans and additions in memory are those of the CPU")
     const Tensor at = mod(t.to(kI32).abs(), 50);
     return Tensor::zeros({50}).to(t.device()).scatter_add(0, at, t);
   });
+}
+
+TEST_CASE("what threads of a block combine is what the CPU gives, whatever its width") {
+  std::vector<int32_t> x(3 * 40960);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<int32_t>(static_cast<uint32_t>(i) * 2654435761U >> 24) - 128;
+  const std::vector<float> y(x.begin(), x.end());  // whose sums, below 2^24, are exact
+  const auto i32 = [](const Tensor& t) { return t.to(kI32); };
+  for (int64_t n : {128, 192, 320, 640, 1000, 1536, 8192, 40960}) {
+    CAPTURE(n);
+    const auto rows = [n](const Tensor& t) { return t.narrow(0, 0, 3 * n).reshape({3, n}); };
+    check_same(y, [&](const Tensor& t) { return rows(t).sum(1); });
+    check_same(y, [&](const Tensor& t) { return rows(t).max(1) - rows(-t).min(1); });
+    check_same(x, [&](const Tensor& t) { return i32(rows(t | 1).prod(1)); });
+    check_same(
+        x, [&](const Tensor& t) { return i32(rows(t).sum(1) + rows(t.to(kI64) << 40).sum(1)); });
+    check_same(
+        x, [&](const Tensor& t) { return i32(rows(t > 126).any(1)) + i32(rows(t > -129).all(1)); });
+    check_same(y, [&](const Tensor& t) { return t.narrow(0, 0, 3 * n).reshape({n, 3}).sum(0); });
+    check_same(y, [&](const Tensor& t) {
+      return rows(t).clamp(-8, 7).matmul(rows(t).permute({1, 0}));
+    });
+  }
 }
 
 TEST_CASE("NaN, infinities and large angles are what they are on the CPU") {

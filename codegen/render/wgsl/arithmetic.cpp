@@ -180,8 +180,20 @@ std::string WgslPrinter::shift(Node n, Str x, Str amount) {
   std::string by = n->src(1)->dtype.is_unsigned() ? amount : cat("u32(", bare(amount), ")");
   if (n->src(1)->is_const() && !shift_may_exceed(n)) by = cat(n->src(1)->int_value(), "u");
   if (shift_may_exceed(n)) by = cat("(", by, " & ", t.bits() - 1, "u)");
+  if (t.bits() == 64) return shift_word(n, x, by);
   const std::string e = cat("(", x, n->is(Op::Shr) ? " >> " : " << ", by, ")");
   return n->is(Op::Shr) ? e : normal(t, e);
+}
+
+// Of the low word of 64 bits, which an amount beyond a word shifts out, or of all of them where the
+// high word only extends the sign.
+std::string WgslPrinter::shift_word(Node n, Str x, Str by) {
+  const bool is_signed = n->dtype.is_signed(), right = n->is(Op::Shr);
+  const char* symbol = right ? " >> " : " << ";
+  if (n->src(1)->is_const() && (n->src(1)->int_value() & 63) < 32)
+    return cat("(", x, symbol, n->src(1)->int_value() & 63, "u)");
+  if (right && is_signed) return cat("(", x, " >> min(", bare(by), ", 31u))");
+  return select(cat(by, " < 32u"), cat(x, symbol, "(", by, " & 31u)"), is_signed ? "0" : "0u");
 }
 
 std::string WgslPrinter::cast(DType from, DType to, Str x) {

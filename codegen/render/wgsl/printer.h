@@ -114,6 +114,7 @@ class WgslPrinter {
   std::string compare(Node n, Str a, Str b);
   std::string divide(Node n, Str a, Str b);
   std::string shift(Node n, Str x, Str amount);
+  std::string shift_word(Node n, Str x, Str by);
   std::string cast(DType from, DType to, Str x);
   std::string bitcast(DType from, DType to, Str x);
   std::string select(Str condition, Str a, Str b);

@@ -19,6 +19,10 @@ namespace tiny {
 // for each slot in use: `uniform` for lengths (Op::Bound of a scalar), else `storage, read_write`,
 // also of what is only read, since one buffer of a WebGPU device cannot be bound in both ways at
 // once. Runners read these lines. The entry point is `main`.
+// Lines that end with `//+subgroups` are for devices with the feature of this name and the builtin
+// subgroup_id, those with `//-subgroups` for others: who makes a shader of the text leaves out one
+// or the other. With them, the threads of a subgroup combine theirs by shuffles before they meet in
+// workgroup memory; how many they are is known when the kernel runs.
 // Where a dimension of the grid is larger than target.most_blocks, workgroups are counted through
 // x and y of the dispatch (dispatch_size).
 Source render_wgsl(const Linear& program, const Target& target);
