@@ -217,11 +217,11 @@ TEST_CASE("programs that cannot be saved say why") {
 }
 
 TEST_CASE("an export sees as much of a tensor as every device allows, or as it is told") {
-  constexpr int64_t kMost = int64_t{128} << 20;
+  constexpr int64_t kLimit = int64_t{128} << 20;
   const test::TemporaryFolder folder("program");
   const auto save = [&](int64_t most) {
     const auto expanded = [](const std::vector<Tensor>& in) {
-      return std::vector<Tensor>{in[0].expand({kMost / 4 / 1024 + 1, 1024}) + 1};
+      return std::vector<Tensor>{in[0].expand({kLimit / 4 / 1024 + 1, 1024}) + 1};
     };
     ProgramOptions options;
     options.most_buffer_bytes = most;
@@ -231,8 +231,8 @@ TEST_CASE("an export sees as much of a tensor as every device allows, or as it i
   CHECK(has(error, "shape (32769,1024) f32, 134221824 bytes"));
   CHECK(has(error, "134217728"));
   CHECK(has(error, "ProgramOptions::most_buffer_bytes"));
-  CHECK(has(error_of([&] { save(kMost + 4092); }), "134221820"));
-  CHECK(error_of([&] { save(kMost + 4096); }) == "no error");
+  CHECK(has(error_of([&] { save(kLimit + 4092); }), "134221820"));
+  CHECK(error_of([&] { save(kLimit + 4096); }) == "no error");
 }
 
 TEST_CASE("a plan that is damaged is an error that names the file") {

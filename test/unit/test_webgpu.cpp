@@ -91,18 +91,18 @@ TEST_CASE("kernels of WebGPU have at most eight buffers and 256 threads") {
 }
 
 TEST_CASE("a tensor that no kernel of WebGPU may see is an error with its size and the limit") {
-  constexpr int64_t kMost = int64_t{128} << 20;
-  CHECK(webgpu_target().most_buffer_bytes == kMost);
+  constexpr int64_t kLimit = int64_t{128} << 20;
+  CHECK(webgpu_target().most_buffer_bytes == kLimit);
   // Nothing is allocated: the values are made where they are asked for.
   const auto rows = [](int64_t n) { return Tensor::arange(1 << 10).expand({n, 1 << 10}).to(kF32); };
-  CHECK(kernels_of(rows(kMost >> 12)).size() == 1);
-  const std::string error = error_of([&] { kernels_of(rows((kMost >> 12) + 1)); });
+  CHECK(kernels_of(rows(kLimit >> 12)).size() == 1);
+  const std::string error = error_of([&] { kernels_of(rows((kLimit >> 12) + 1)); });
   CHECK(has(error, "shape (32769,1024) f32, 134221824 bytes"));
   CHECK(has(error, "webgpu lets it see 134217728"));
-  // Halves are two bytes each, and what is read counts as well.
-  CHECK(kernels_of(rows(kMost >> 11).to(kF16)).size() == 1);
-  CHECK(has(error_of([&] { kernels_of(rows((kMost >> 11) + 1).to(kF16)); }), "134219776 bytes"));
-  CHECK(has(error_of([&] { kernels_of(memory({(kMost >> 2) + 1}).narrow(0, 5, 3) + 1); }),
+  // f16 has two bytes an element, and what is read counts as well.
+  CHECK(kernels_of(rows(kLimit >> 11).to(kF16)).size() == 1);
+  CHECK(has(error_of([&] { kernels_of(rows((kLimit >> 11) + 1).to(kF16)); }), "134219776 bytes"));
+  CHECK(has(error_of([&] { kernels_of(memory({(kLimit >> 2) + 1}).narrow(0, 5, 3) + 1); }),
             "shape (33554433) f32"));
 }
 
