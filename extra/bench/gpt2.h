@@ -2,10 +2,12 @@
 // with 124 million parameters or of other sizes, for benchmarks.
 #pragma once
 #include <deque>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "tiny/nn/functional.h"
-#include "tiny/nn/layers.h"
+#include "tiny/tiny.h"
 
 namespace tiny::bench {
 
@@ -75,6 +77,52 @@ inline std::vector<Tensor*> Gpt2::parameters() {
   add(last_);
   Tensor::realize(all);
   return all;
+}
+
+// So that a batch is not learnt by heart, on one device sooner than on several: a GPU is faster
+// where gradients are zeros.
+constexpr double kSmallRate = 1e-6;
+
+struct Gpt2Training {
+  std::function<Tensor()> step;         // on random tokens, to the loss
+  std::vector<int64_t> gradient_bytes;  // of each parameter
+};
+
+struct Gpt2Placement {
+  std::vector<std::string> devices;
+  bool is_cut = false;     // each has a part of each weight, not all of it
+  DType products = kBF16;  // from f32 weights
+};
+
+// GPT-2 trained with AdamW on so many texts, cut over the devices.
+inline Gpt2Training gpt2_training(const Gpt2Sizes& s, int64_t batch, const Gpt2Placement& on) {
+  const auto model = std::make_shared<Gpt2>(s);
+  const std::vector<Tensor*> parameters = model->parameters();
+  Gpt2Training out;
+  if (on.is_cut) fully_shard(parameters, on.devices);
+  for (Tensor* t : parameters) {
+    if (!on.is_cut) t->shard_(on.devices);
+    t->requires_grad_();
+    out.gradient_bytes.push_back(t->numel() * static_cast<int64_t>(t->dtype().size()));
+  }
+  const auto optimizer = std::make_shared<AdamW>(parameters, kSmallRate,
+                                                 AdamOptions{.beta2 = 0.95, .weight_decay = 0.1});
+  const auto tokens = [&](const Shape& shape) {
+    const Tensor drawn = Tensor::randint(0, s.vocabulary, shape).to(kI32).realize();
+    return drawn.shard(on.devices, 0).realize();
+  };
+  const Tensor x = tokens({batch, s.positions}), y = tokens({batch * s.positions});
+  out.step = [model, optimizer, x, y, products = on.products] {
+    Tensor loss;
+    {
+      const Autocast narrow(products);
+      loss = cross_entropy((*model)(x).flatten(0, 1), y);
+    }
+    loss.backward();
+    optimizer->step({&loss});
+    return loss;
+  };
+  return out;
 }
 
 }  // namespace tiny::bench

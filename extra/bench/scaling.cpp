@@ -1,8 +1,9 @@
 // Training and generation on 1, 2, 4 ... devices. Data parallel: the MNIST example's network (f32),
 // the CIFAR-10 example's, ResNet-50 and GPT-2 (bf16), with as many samples for each device (weak
-// scaling) and with as many in all (strong scaling), and what a model of the measured figures says
-// of more GPUs. GPT-2 also with everything cut over the devices (fully_shard). Tensor parallel: two
-// layers, and a decoder of Llama 3's form that generates token after token.
+// scaling) and with as many in all (strong scaling), and what a model of the step of one device and
+// of the links says of these and of more (extra/bench/cluster.h). GPT-2 also with everything cut
+// over the devices (fully_shard). Tensor parallel: two layers, and a decoder of Llama 3's form that
+// generates token after token.
 //
 //   scaling [--device CUDA] [--counts 1,2,4] [--filter NAME,NAME] [--size full|small]
 //           [--batch N] [--length N] [--layers N] [--svg FILE] [--append FILE]
@@ -16,15 +17,18 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "extra/bench/cluster.h"
 #include "extra/bench/gpt2.h"
 #include "extra/bench/llama.h"
 #include "extra/bench/networks.h"
 #include "extra/bench/record.h"
 #include "extra/bench/replays.h"
+#include "extra/bench/scaling_rows.h"
 #include "tiny/data/command_line.h"
 #include "tiny/run/version.h"
 
@@ -96,9 +100,7 @@ TrainingStep classifier_step(std::shared_ptr<Network> model, const Pictures& of,
   return {step, bytes_of(parameters)};
 }
 
-// So that the batch is not learnt by heart, on one device sooner than on several: a GPU is faster
-// where gradients are zeros.
-constexpr double kSmallRate = 1e-6;
+using bench::kSmallRate;
 
 std::shared_ptr<SGD> sgd(const std::vector<Tensor*>& tensors, const SgdOptions& options) {
   return std::make_shared<SGD>(tensors, kSmallRate, options);
@@ -148,33 +150,12 @@ TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices, int64_t
   return {step, batch * kWidth * static_cast<int64_t>(kBF16.size())};
 }
 
-// GPT-2 trained with AdamW in bf16 from f32 weights, which each device has, or a part of each.
+// GPT-2 in bf16 from f32 weights, which each device has, or a part of each.
 TrainingStep gpt2_step(int64_t batch, const Devices& devices, const Sizes& sizes, bool is_cut) {
-  const bench::Gpt2Sizes& s = sizes.gpt2;
-  const auto model = std::make_shared<bench::Gpt2>(s);
-  const std::vector<Tensor*> parameters = model->parameters();
-  if (is_cut) fully_shard(parameters, devices);
-  for (Tensor* t : parameters) {
-    if (!is_cut) t->shard_(devices);
-    t->requires_grad_();
-  }
-  const auto optimizer = std::make_shared<AdamW>(parameters, kSmallRate,
-                                                 AdamOptions{.beta2 = 0.95, .weight_decay = 0.1});
-  const auto tokens = [&](const Shape& shape) {
-    return Tensor::randint(0, s.vocabulary, shape).to(kI32).realize().shard(devices, 0).realize();
-  };
-  const Tensor x = tokens({batch, s.positions}), y = tokens({batch * s.positions});
-  const auto step = [=] {
-    Tensor loss;
-    {
-      const Autocast half(kBF16);
-      loss = cross_entropy((*model)(x).flatten(0, 1), y);
-    }
-    loss.backward();
-    optimizer->step({&loss});
-    return loss;
-  };
-  return {step, bytes_of(parameters), s.positions};
+  const bench::Gpt2Training t = bench::gpt2_training(sizes.gpt2, batch, {devices, is_cut});
+  const int64_t bytes =
+      std::accumulate(t.gradient_bytes.begin(), t.gradient_bytes.end(), int64_t{0});
+  return {t.step, bytes, sizes.gpt2.positions};
 }
 
 TrainingStep llama_step(int64_t, const Devices& devices, const Sizes& sizes) {
@@ -223,24 +204,18 @@ StepCost cost_of(const Step& once, const Devices& devices) {
   return cost;
 }
 
-// What is assumed of two hosts of six GPUs each, beside what was measured on one.
-constexpr int kGpusOfHost = 6;
-constexpr double kNetwork = 50e9;  // bytes per second from a GPU of one host to one of the other
-constexpr double kNetworkLatency = 10e-6;  // seconds of a message
+// What is assumed of a network, beside what was measured on one host: each GPU's own share of it.
+constexpr bench::Links kNetwork{50e9, 10e-6};
 
-// Seconds of a step on one host of n GPUs: those of one GPU and what the sums added where they were
-// measured, of which the part that moves bytes grows as 2 (n - 1) / n, as it does for a
-// reduce-scatter and an all-gather (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
-// algorithms for clusters of workstations", 2009).
-double modelled_step(double alone, double measured, double sum, double count, double n) {
-  const auto share = [](double k) { return (k - 1) / k; };
-  const double moved = std::min(sum, measured - alone);
-  return measured + moved * (share(n) / share(count) - 1);
-}
-
-// On two such hosts each GPU also exchanges its slice of the sum with its partner on the other one.
-double modelled_step_of_two(double step_of_host, double bytes, int sums) {
-  return step_of_host + bytes / kGpusOfHost / kNetwork + sums * kNetworkLatency;
+// The links between the devices of this host, from all-reduces of two.
+bench::Links measure_links(const std::string& first) {
+  const Devices two = devices_from(first, 2);
+  std::vector<bench::MeasuredSum> sums;
+  for (int64_t bytes = 1 << 10; bytes <= 64 << 20; bytes *= 4)
+    sums.push_back({static_cast<double>(bytes), bench::time_all_reduce(two, bytes).each});
+  bench::Cluster c;
+  c.devices = 2;
+  return bench::fit_links(sums, c);
 }
 
 struct Options {
@@ -323,7 +298,8 @@ Options read_options(int argc, char** argv) {
 // One row's figures on so many devices; those on one are what later ones compare with.
 class Row {
  public:
-  Row(const Task& task, const Options& options) : task_(task), options_(options) {}
+  Row(const Task& task, const Options& options, const bench::Links& links)
+      : task_(task), options_(options), links_(links) {}
 
   // A JSON line without its machine and its end.
   std::string measure(int count) {
@@ -350,22 +326,32 @@ class Row {
     if (step.tokens)
       text += cat(", \"tokens_per_s\": ", per_second * static_cast<double>(step.tokens));
     if (task_.norms) text += cat(", \"statistics\": \"", options_.statistics, '"');
-    if (task_.for_each_device && count > 1) {
-      const double one = alone_.seconds * static_cast<double>(own);
-      const int sums = 2 + (each ? 0 : 3 * task_.norms);  // the count of labels, the gradients
-      const double six = modelled_step(one, cost.seconds, sum, count, kGpusOfHost);
-      const double twelve = modelled_step_of_two(six, static_cast<double>(step.summed_bytes), sums);
-      text += cat(", \"modelled_ms_6\": ", six * 1e3, ", \"modelled_ms_2x6\": ", twelve * 1e3,
-                  ", \"modelled_speed_2x6_over_6\": ", 2 * six / twelve);
-    }
+    if (count > 1) text += modelled(step.summed_bytes, batch, count);
     return text;
   }
 
   double speed = 1;  // of the last one, in devices
 
  private:
+  // What a model says that a step takes; of as many samples for each device also on two hosts of
+  // six and on 128 hosts of eight.
+  std::string modelled(int64_t bytes, int64_t batch, int count) const {
+    const int small = 1 + (options_.statistics == "each" ? 0 : 3 * task_.norms);
+    const bench::Exchange exchange = bench::exchange_of(task_.name, static_cast<double>(bytes),
+                                                        options_.sizes.llama.layers, small);
+    const double own = alone_.seconds * static_cast<double>(batch) / count;
+    const auto field = [&](const char* name, int hosts, int devices) {
+      const bench::Cluster c{hosts, devices, links_, kNetwork};
+      return cat(", \"modelled_ms", name, "\": ", bench::step_seconds(own, exchange, c) * 1e3);
+    };
+    std::string text = field("", 1, count);
+    if (task_.for_each_device) text += field("_12", 2, 6) + field("_1024", 128, 8);
+    return text;
+  }
+
   const Task& task_;
   const Options& options_;
+  const bench::Links links_;
   StepCost alone_;  // of a sample on one device
 };
 
@@ -386,10 +372,11 @@ void run(const Options& o) {
            std::any_of(o.filters.begin(), o.filters.end(),
                        [&](const std::string& f) { return name.find(f) != std::string::npos; });
   };
+  const bench::Links links = o.counts.size() > 1 ? measure_links(o.device) : bench::Links();
   for (const Task& task : tasks()) {
     if (!is_wanted(task.name)) continue;
     ChartLine line{task.name, {}};
-    Row row(task, o);
+    Row row(task, o, links);
     for (const int count : o.counts) {
       say(bench::record(count > 1 ? cat(count, " x ", machine) : machine) + row.measure(count) +
           "}");

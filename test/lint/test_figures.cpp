@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <string>
 #include <vector>
+
+#include "extra/bench/results.h"
+
+using namespace tiny::bench;
 
 namespace {
 
@@ -21,25 +24,15 @@ struct Result {
   double ms, peer_ms;
 };
 
-// The text behind a key of a line of JSON, without quotes; empty where there is none.
-std::string field(const std::string& line, const std::string& key) {
-  std::smatch m;
-  const std::regex form("\"" + key + "\": \"?([^\",}]*)");
-  return std::regex_search(line, m, form) ? m[1].str() : "";
-}
-
 Result result_of(const std::string& line) {
-  const auto number = [&](const char* key) { return std::atof(field(line, key).c_str()); };
-  return {field(line, "name"), field(line, "date"), number("ms"), number("peer_ms")};
+  return {field(line, "name"), field(line, "date"), number_field(line, "ms"),
+          number_field(line, "peer_ms")};
 }
 
 std::vector<Result> results() {
   std::vector<Result> out;
-  for (const auto& entry : fs::directory_iterator(fs::path(TINY_ROOT) / "extra/bench/results")) {
-    std::ifstream in(entry.path());
-    for (std::string line; std::getline(in, line);)
-      if (line.starts_with("{")) out.push_back(result_of(line));
-  }
+  for (const auto& entry : fs::directory_iterator(fs::path(TINY_ROOT) / "extra/bench/results"))
+    for (const std::string& line : result_lines(entry.path())) out.push_back(result_of(line));
   return out;
 }
 
