@@ -7,6 +7,7 @@
 //
 //   scaling [--device CUDA] [--counts 1,2,4] [--filter NAME,NAME] [--size full|small]
 //           [--batch N] [--length N] [--layers N] [--svg FILE] [--append FILE]
+//   scaling --model extra/bench/results/gpu.jsonl [--counts 1,2,4] [--filter NAME] [--piece MIB]
 //
 // One JSON line per row: milliseconds of a step, samples (and tokens) per second, the speed over
 // one device, and the bytes that each device holds while steps are replayed, beside those of one
@@ -218,10 +219,22 @@ bench::Links measure_links(const std::string& first) {
   return bench::fit_links(sums, c);
 }
 
+// Fields of a JSON line: the milliseconds of a step on so many GPUs of one host and, `many`, on two
+// hosts of six and on 128 hosts of eight.
+std::string modelled_of(double own, const bench::Exchange& exchange, const bench::Links& inside,
+                        int count, bool many) {
+  const auto field = [&](const char* name, int hosts, int devices) {
+    const bench::Cluster c{hosts, devices, inside, kNetwork};
+    return cat(", \"modelled_ms", name, "\": ", bench::step_seconds(own, exchange, c) * 1e3);
+  };
+  return field("", 1, count) + (many ? field("_12", 2, 6) + field("_1024", 128, 8) : "");
+}
+
 struct Options {
-  std::string device, svg, append, statistics;
+  std::string device, svg, append, statistics, model;
   std::vector<std::string> filters;
   std::vector<int> counts;
+  double piece = bench::kPiece;
   Sizes sizes;
 };
 
@@ -266,6 +279,9 @@ Options read_options(int argc, char** argv) {
       "of batch norm: of the samples of each device, as in PyTorch's data parallel "
       "training, or of all",
       text("each"), "each|all");
+  add("piece", "MiB of gradients that are summed at a time, for the model", text("4"), "N");
+  add("model", "measures nothing: the newest rows of such a file beside what the model says",
+      text(""), "FILE");
   add("svg", "a chart of the speeds", text(""), "FILE");
   add("append", "JSON lines go here too", text(""), "FILE");
   add("version", "prints the version");
@@ -280,8 +296,10 @@ Options read_options(int argc, char** argv) {
             given.new_file("svg"),
             given.new_file("append"),
             given.text("statistics"),
+            given.text("model"),
             listed(given.text("filter")),
             {},
+            given.number("piece", 0.001, 1e6) * (1 << 20),
             {}};
   const auto number = [&](const char* name) {
     return parse_number<int64_t>(name, given.text(name), 0, 1 << 20);
@@ -326,7 +344,7 @@ class Row {
     if (step.tokens)
       text += cat(", \"tokens_per_s\": ", per_second * static_cast<double>(step.tokens));
     if (task_.norms) text += cat(", \"statistics\": \"", options_.statistics, '"');
-    if (count > 1) text += modelled(step.summed_bytes, batch, count);
+    if (count > 1 && links_.bytes_per_second) text += modelled(step.summed_bytes, batch, count);
     return text;
   }
 
@@ -336,24 +354,49 @@ class Row {
   // What a model says that a step takes; of as many samples for each device also on two hosts of
   // six and on 128 hosts of eight.
   std::string modelled(int64_t bytes, int64_t batch, int count) const {
-    const int small = 1 + (options_.statistics == "each" ? 0 : 3 * task_.norms);
-    const bench::Exchange exchange = bench::exchange_of(task_.name, static_cast<double>(bytes),
-                                                        options_.sizes.llama.layers, small);
+    bench::RowOptions exchange{options_.sizes.llama.layers, 1, options_.piece};
+    if (options_.statistics == "all") exchange.small += 3 * task_.norms;
     const double own = alone_.seconds * static_cast<double>(batch) / count;
-    const auto field = [&](const char* name, int hosts, int devices) {
-      const bench::Cluster c{hosts, devices, links_, kNetwork};
-      return cat(", \"modelled_ms", name, "\": ", bench::step_seconds(own, exchange, c) * 1e3);
-    };
-    std::string text = field("", 1, count);
-    if (task_.for_each_device) text += field("_12", 2, 6) + field("_1024", 128, 8);
-    return text;
+    return modelled_of(own, bench::exchange_of(task_.name, static_cast<double>(bytes), exchange),
+                       links_, count, task_.for_each_device);
   }
 
   const Task& task_;
   const Options& options_;
-  const bench::Links links_;
-  StepCost alone_;  // of a sample on one device
+  const bench::Links links_;  // none: no model, which is of GPUs
+  StepCost alone_;            // of a sample on one device
 };
+
+bool is_wanted(const Options& o, const std::string& name) {
+  return o.filters.empty() ||
+         std::any_of(o.filters.begin(), o.filters.end(),
+                     [&](const std::string& f) { return name.find(f) != std::string::npos; });
+}
+
+// What the model makes of the newest rows of one GPU in a file, beside those of more.
+void compare(const Options& o) {
+  const std::vector<std::string> lines = bench::result_lines(o.model);
+  check(!lines.empty(), "--model: ", o.model, " has no rows");
+  const bench::Links links = bench::gpu_links(lines);
+  std::cout << cat("{\"message_us\": ", links.seconds * 1e6,
+                   ", \"gb_per_s\": ", links.bytes_per_second * 1e-9, "}\n");
+  for (const int count : o.counts) {
+    if (count == 1) continue;
+    for (const auto& [name, p] : bench::newest_pairs(bench::scaling_rows(lines), count)) {
+      if (!is_wanted(o, name)) continue;
+      const double modelled = bench::modelled_seconds(p, links, {.piece = o.piece});
+      const bool weak = p.many.batch > p.alone.batch;
+      std::cout << cat(
+          "{\"name\": \"", name, "\", \"commit\": \"", p.many.commit, "\", \"devices\": ", count,
+          ", \"one_ms\": ", p.alone.seconds * 1e3, ", \"step_ms\": ", p.many.seconds * 1e3,
+          ", \"deviation\": ", modelled / p.many.seconds - 1,
+          modelled_of(bench::own_seconds(p.alone, p.many.batch, count),
+                      bench::exchange_of(name, p.many.summed_bytes, {.piece = o.piece}), links,
+                      count, weak),
+          "}\n");
+    }
+  }
+}
 
 void run(const Options& o) {
   std::ofstream file;
@@ -367,14 +410,10 @@ void run(const Options& o) {
   Chart chart{"training on several devices", "devices", "speed of one device", {}};
   const auto last = static_cast<double>(o.counts.back());
   chart.lines.push_back({"linear", {{1, 1}, {last, last}}});
-  const auto is_wanted = [&](const std::string& name) {
-    return o.filters.empty() ||
-           std::any_of(o.filters.begin(), o.filters.end(),
-                       [&](const std::string& f) { return name.find(f) != std::string::npos; });
-  };
-  const bench::Links links = o.counts.size() > 1 ? measure_links(o.device) : bench::Links();
+  const bool gpus = find_device(devices_from(o.device, 1)[0]).target().kind == Target::Kind::Gpu;
+  const bench::Links links = gpus && o.counts.size() > 1 ? measure_links(o.device) : bench::Links();
   for (const Task& task : tasks()) {
-    if (!is_wanted(task.name)) continue;
+    if (!is_wanted(o, task.name)) continue;
     ChartLine line{task.name, {}};
     Row row(task, o, links);
     for (const int count : o.counts) {
@@ -392,7 +431,8 @@ void run(const Options& o) {
 int main(int argc, char** argv) {
   if (print_version("scaling", argc, argv)) return 0;
   try {
-    run(read_options(argc, argv));
+    const Options o = read_options(argc, argv);
+    o.model.empty() ? run(o) : compare(o);
     return 0;
   } catch (const std::exception& e) {
     std::cerr << "scaling: " << e.what() << std::endl;

@@ -3,9 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "extra/bench/cluster.h"
@@ -24,36 +22,13 @@ doctest::Approx near(double value) { return doctest::Approx(value).epsilon(1e-9)
 
 Cluster one_host(int devices) { return {.devices = devices, .inside = kLinks}; }
 
-// Of one name: the newest row of so many devices, and that of one device of the same commit.
-struct Pair {
-  ScalingRow alone, many;
-};
-
-std::map<std::string, Pair> newest_pairs(const std::vector<ScalingRow>& rows, int devices) {
-  std::map<std::string, Pair> out;
-  std::map<std::string, ScalingRow> alone;
-  for (const ScalingRow& r : rows) {
-    if (r.devices == 1) alone[r.name] = r;
-    if (r.devices == devices && alone.count(r.name) && alone[r.name].commit == r.commit)
-      out[r.name] = {alone[r.name], r};
-  }
-  return out;
-}
-
 // How far the model's step, with these links, is from what was measured, as a share of that.
-double deviation(const Pair& p, const Links& links) {
-  const Cluster host{.devices = p.many.devices, .inside = links};
-  const double own = own_seconds(p.alone, p.many.batch, p.many.devices);
-  const Exchange exchange = exchange_of(p.many.name, p.many.summed_bytes);
-  return step_seconds(own, exchange, host) / p.many.seconds - 1;
+double deviation(const RowPair& p, const Links& links) {
+  return modelled_seconds(p, links) / p.many.seconds - 1;
 }
 
 std::vector<std::string> gpu_lines() {
   return result_lines(std::string(TINY_ROOT) + "/extra/bench/results/gpu.jsonl");
-}
-
-Links links_of_two_gpus(const std::vector<std::string>& lines) {
-  return fit_links(all_reduce_rows(lines, "2 x NVIDIA H200"), {.devices = 2});
 }
 
 }  // namespace
@@ -127,7 +102,7 @@ TEST_CASE("links are found again from the times that they give") {
 
 TEST_CASE("steps of two GPUs are within 15 % of what the model makes of one") {
   const std::vector<std::string> lines = gpu_lines();
-  const Links links = links_of_two_gpus(lines);
+  const Links links = gpu_links(lines);
   std::string text =
       cat("links: ", links.seconds * 1e6, " us, ", links.bytes_per_second * 1e-9, " GB/s");
   const auto pairs = newest_pairs(scaling_rows(lines), 2);
