@@ -5,10 +5,14 @@
 //
 // In turns, seven times: all-reduces between two processes and a step of one alone, in as many
 // processes at once as there are cores, while the others wait, from which the model is made; and a
-// step of all. One JSON line for each batch: the medians of a step as the model and as the clock
-// has them, and what the model takes for the exchange, in milliseconds.
+// step of all. One JSON line for each batch, medians in milliseconds: what the model says of a
+// step, and of its exchange; what it took of the cores, process 0's seconds on its core times the
+// processes on each; and what the clock says, which others who use the machine change.
+#include <ctime>
+#include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +28,7 @@ using namespace tiny;
 namespace {
 
 using Devices = std::vector<std::string>;
+using Step = std::function<void()>;
 
 constexpr int64_t kBatches[] = {2, 8};  // texts of each process
 constexpr int64_t kSums[] = {1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20};  // bytes
@@ -69,10 +74,29 @@ bench::Links links_of(const Medians& sums) {
   return bench::fit_links(out, host(2));
 }
 
-void measure_sums(Medians& to) {
-  const Devices all = rank_devices(), two(all.begin(), all.begin() + 2);
-  for (const int64_t bytes : kSums)
-    to.add(std::to_string(bytes), bench::time_all_reduce(two, bytes).each);
+// So many steps that follow one another: what each takes by the clock, and of this process's core.
+void measure(const std::string& name, const Devices& devices, const Step& step, Medians& to,
+             int times = 4) {
+  step();
+  bench::wait(devices);
+  const double start = bench::seconds();
+  const std::clock_t used = std::clock();
+  for (int i = 0; i < times; ++i) step();
+  bench::wait(devices);
+  to.add(name + " by the clock", (bench::seconds() - start) / times);
+  to.add(name, static_cast<double>(std::clock() - used) / CLOCKS_PER_SEC / times);
+}
+
+Step replayed(const std::function<Tensor()>& once) {
+  const auto jit = std::make_shared<decltype(Jit(once))>(once);
+  return [jit] { (*jit)(); };
+}
+
+// An all-reduce of so many bytes.
+Step sum_of(int64_t bytes, const Devices& devices) {
+  const auto count = static_cast<int64_t>(devices.size());
+  const Tensor x = (Tensor::zeros({count, bytes / 4}).shard(devices, 0) + 1).realize();
+  return replayed([x] { return x.sum(0); });
 }
 
 void tell(int64_t batch, const Medians& of) {
@@ -80,16 +104,20 @@ void tell(int64_t batch, const Medians& of) {
   c.inside = links_of(of);
   const bench::Exchange sums = exchange();
   const double modelled = bench::step_seconds(of("own"), sums, c);
-  std::cout << bench::record(bench::cpu_name())
-            << cat(", \"name\": \"processes_gpt2\", \"processes\": ", c.devices,
-                   ", \"cores\": ", c.processors, ", \"batch\": ", batch,
-                   ", \"message_us\": ", c.inside.seconds * 1e6,
-                   ", \"gb_per_s\": ", c.inside.bytes_per_second * 1e-9,
-                   ", \"own_ms\": ", of("own") * 1e3,
-                   ", \"exchange_ms\": ", bench::exchange_seconds(sums, c) * 1e3,
-                   ", \"modelled_ms\": ", modelled * 1e3, ", \"step_ms\": ", of("all") * 1e3,
-                   ", \"deviation\": ", modelled / of("all") - 1, "}")
-            << std::endl;
+  const double used = bench::crowding(c) * of("all"), clock = of("all by the clock");
+  const auto field = [](const char* name, double value) {
+    return cat(", \"", name, "\": ", value);
+  };
+  std::cout << bench::record(bench::cpu_name()) << ", \"name\": \"processes_gpt2\""
+            << field("processes", c.devices) << field("cores", c.processors)
+            << field("batch", static_cast<double>(batch))
+            << field("message_us", c.inside.seconds * 1e6)
+            << field("gb_per_s", c.inside.bytes_per_second * 1e-9)
+            << field("own_ms", of("own") * 1e3)
+            << field("exchange_ms", bench::exchange_seconds(sums, c) * 1e3)
+            << field("modelled_ms", modelled * 1e3) << field("cores_ms", used * 1e3)
+            << field("deviation", modelled / used - 1) << field("step_ms", clock * 1e3)
+            << field("step_deviation", modelled / clock - 1) << "}" << std::endl;
 }
 
 void run() {
@@ -97,16 +125,24 @@ void run() {
   check(count > 1, "one process alone: extra/launch -n 2 starts two");
   const nn::Training mode;
   const bool is_alone = rank() < host(count).processors;
+  const Devices ranks = rank_devices(), two(ranks.begin(), ranks.begin() + 2);
+  std::vector<Step> sums;
+  for (const int64_t bytes : kSums) sums.push_back(sum_of(bytes, two));
   for (const int64_t batch : kBatches) {
-    Jit own(training(batch, {"CPU"}).step), all(training(batch * count, rank_devices()).step);
-    for (int i = 0; i < 4; ++i) all();
+    const Step own = replayed(training(batch, {"CPU"}).step);
+    const Step all = replayed(training(batch * count, ranks).step);
+    for (int i = 0; i < 4; ++i) {
+      for (const Step& sum : sums) sum();
+      all();
+    }
     Medians medians;
     for (int turn = 0; turn < 7; ++turn) {
-      measure_sums(medians);
+      for (size_t i = 0; i < sums.size(); ++i)
+        measure(std::to_string(kSums[i]), two, sums[i], medians, 50);
       meet();
-      if (is_alone) medians.add("own", bench::time_replays(1, 4, {"CPU"}, [&] { own(); }));
+      if (is_alone) measure("own", {"CPU"}, own, medians);
       meet();
-      medians.add("all", bench::time_replays(1, 4, rank_devices(), [&] { all(); }));
+      measure("all", ranks, all, medians);
     }
     if (rank() == 0) tell(batch * count, medians);
   }
