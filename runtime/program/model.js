@@ -99,7 +99,7 @@ function textFor(code, gpu) {
 
 // The buffers that a kernel's text declares: slot, access, type, bytes, whether it is written.
 function bindingsOf(code) {
-  const line = /@group\(0\) @binding\((\d+)\) var<(\w+).*> b\d+: (.*);  \/\/ (\d+) bytes(, written)?\n/g;
+  const line = /@group\(0\)@binding\((\d+)\)var<(\w+).*>b\d+:(.*);\/\/ (\d+) bytes(, written)?\n/g;
   return [...code.matchAll(line)].map(([text, slot, access, type, bytes, written]) =>
     ({text, slot: +slot, access, type, bytes: +bytes, written: !!written}));
 }

@@ -308,23 +308,26 @@ void Saver::add_copies() {
 
 bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_'; }
 
-// WGSL without the white space that only readers want. Lines with comments stay as they are: they
-// say what a kernel's buffers are, and which devices a line is for.
+std::string without_spaces(const std::string& line) {
+  std::string out;
+  for (size_t i = line.find_first_not_of(' '); i < line.size(); ++i) {
+    const bool between = i + 1 < line.size() && is_word(line[i - (i > 0)]) && is_word(line[i + 1]);
+    if (line[i] != ' ' || between) out += line[i];
+  }
+  return out;
+}
+
+// WGSL without the white space that only readers want. Comments stay, and their lines: they say
+// what a kernel's buffers are, and which devices a line is for.
 std::string compact(const std::string& text) {
   std::string out;
   TextReader lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("//")) continue;  // the name
-    if (line.find("//") != line.npos) {
-      if (!out.empty() && out.back() != '\n') out += "\n";
-      out += line + "\n";
-      continue;
-    }
-    for (size_t i = line.find_first_not_of(' '); i < line.size(); ++i) {
-      const bool between =
-          i + 1 < line.size() && is_word(line[i - (i > 0)]) && is_word(line[i + 1]);
-      if (line[i] != ' ' || between) out += line[i];
-    }
+    const size_t comment = line.find("//");
+    if (comment == 0) continue;  // the name
+    if (comment != line.npos && !out.empty() && out.back() != '\n') out += "\n";
+    out += without_spaces(line.substr(0, comment));
+    if (comment != line.npos) out += line.substr(comment) + "\n";
   }
   return out + "\n";
 }

@@ -8,9 +8,29 @@
 #include "runtime/program/web_files.h"
 #include "tiny/base/error.h"
 #include "tiny/base/file.h"
+#include "tiny/base/text.h"
 #include "tiny/program/program.h"
 
 namespace tiny {
+
+namespace {
+
+// A script with the comment that it begins with, and behind that neither comments nor indentation.
+std::string without_notes(const std::string& script) {
+  std::string out;
+  TextReader lines(script);
+  bool begins = true;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find_first_not_of(' ');
+    const bool is_comment = at != line.npos && line.compare(at, 2, "//") == 0;
+    begins &= is_comment;
+    if (begins) out += line + "\n";
+    if (!begins && at != line.npos && !is_comment) out += line.substr(at) + "\n";
+  }
+  return out;
+}
+
+}  // namespace
 
 void make_folder(const std::string& path) {
   check(mkdir(path.c_str(), 0777) == 0 || errno == EEXIST, "save_program: cannot make the folder ",
@@ -31,7 +51,7 @@ void export_webgpu_function(const TensorFunction& function, const std::vector<Te
   ProgramOptions given = options;
   given.device = "WEBGPU";
   save_function(function, examples, folder, given);
-  write_file(folder + "/model.js", model_script());
+  write_file(folder + "/model.js", without_notes(std::string(model_script())));
   write_file(folder + "/index.html",
              options.page.empty() ? std::string(model_page()) : options.page);
 }
