@@ -52,7 +52,7 @@ function load(id, given) {
   const text = textFor(given);
   const module = gpu.createShaderModule({code: text});
   const entries = [], written = [], sizes = [];
-  for (const [, slot, access, bytes, writes] of text.matchAll(/@binding\((\d+)\) var<(\w+).*\/\/ (\d+) bytes(, written)?/g)) {
+  for (const [, slot, access, bytes, writes] of text.matchAll(/@binding\((\d+)\) ?var<(\w+).*\/\/ (\d+) bytes(, written)?/g)) {
     entries.push({binding: +slot, visibility: GPUShaderStage.COMPUTE, buffer: {type: access}});
     written.push(!!writes);
     sizes.push(+bytes);
