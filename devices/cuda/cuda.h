@@ -20,7 +20,7 @@ class CudaDevice : public GpuDevice {
       std::span<const AllReduce> sums) override;
 
  private:
-  struct Together;  // cuda_sum.cpp
+  struct Together;  // all_reduce.cpp
 
   std::string binary_origin() const override;
   Program* memory_reader() override;
@@ -30,7 +30,8 @@ class CudaDevice : public GpuDevice {
   std::map<std::pair<Scalar, size_t>, std::unique_ptr<Program>> sums_;
 };
 
-// The kernel that GPUs add up with, together, for a dtype that it knows: sum_together(batch).
+// The kernel that so many GPUs add up with, together, for a dtype that it knows:
+// sum_together(batch).
 Source cuda_sum_source(DType dtype, size_t gpus);
 
 // Whether there is a driver, a GPU and NVRTC. Opens the libraries, costs next to nothing where the

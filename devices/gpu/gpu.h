@@ -81,7 +81,7 @@ class GpuDevice : public Device {
   friend class GpuProgram;
   friend class GpuRecording;
   friend class GpuSumOfRanks;
-  struct Group;  // gpu_ranks.cpp
+  struct Group;  // ranks.cpp
 
   void enqueue(GpuProgram& program, const LaunchSize& size, const std::vector<void*>& args);
   void wait_for(const GpuProgram& program, const LaunchSize& size);

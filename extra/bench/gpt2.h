@@ -79,10 +79,6 @@ inline std::vector<Tensor*> Gpt2::parameters() {
   return all;
 }
 
-// So that a batch is not learnt by heart, on one device sooner than on several: a GPU is faster
-// where gradients are zeros.
-constexpr double kSmallRate = 1e-6;
-
 struct Gpt2Training {
   std::function<Tensor()> step;         // on random tokens, to the loss
   std::vector<int64_t> gradient_bytes;  // of each parameter
@@ -105,8 +101,8 @@ inline Gpt2Training gpt2_training(const Gpt2Sizes& s, int64_t batch, const Gpt2P
     t->requires_grad_();
     out.gradient_bytes.push_back(t->numel() * static_cast<int64_t>(t->dtype().size()));
   }
-  const auto optimizer = std::make_shared<AdamW>(parameters, kSmallRate,
-                                                 AdamOptions{.beta2 = 0.95, .weight_decay = 0.1});
+  const auto optimizer =
+      std::make_shared<AdamW>(parameters, 3e-4, AdamOptions{.beta2 = 0.95, .weight_decay = 0.1});
   const auto tokens = [&](const Shape& shape) {
     const Tensor drawn = Tensor::randint(0, s.vocabulary, shape).to(kI32).realize();
     return drawn.shard(on.devices, 0).realize();

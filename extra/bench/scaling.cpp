@@ -101,17 +101,14 @@ TrainingStep classifier_step(std::shared_ptr<Network> model, const Pictures& of,
   return {step, bytes_of(parameters)};
 }
 
-using bench::kSmallRate;
-
 std::shared_ptr<SGD> sgd(const std::vector<Tensor*>& tensors, const SgdOptions& options) {
-  return std::make_shared<SGD>(tensors, kSmallRate, options);
+  return std::make_shared<SGD>(tensors, 1e-3, options);
 }
 
 TrainingStep mnist_step(int64_t batch, const Devices& devices, int64_t groups) {
   return classifier_step(std::make_shared<nn::Sequential>(bench::mnist_network(groups)),
-                         {{1, 28, 28}, 10, kF32}, batch, devices, [](const auto& tensors) {
-                           return std::make_shared<Adam>(tensors, kSmallRate);
-                         });
+                         {{1, 28, 28}, 10, kF32}, batch, devices,
+                         [](const auto& tensors) { return std::make_shared<Adam>(tensors); });
 }
 
 TrainingStep cifar_step(int64_t batch, const Devices& devices, int64_t groups) {
@@ -138,7 +135,7 @@ TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices, int64_t
   down->weight.shard_(devices, 1);
   down->bias.shard_(devices);
   const auto optimizer = std::make_shared<SGD>(
-      std::vector<Tensor*>{&up->weight, &up->bias, &down->weight, &down->bias}, kSmallRate,
+      std::vector<Tensor*>{&up->weight, &up->bias, &down->weight, &down->bias}, 1e-3,
       SgdOptions{.momentum = 0.9});
   const Tensor x = Tensor::randn({batch, kWidth}).to(kBF16).shard(devices).realize();
   const auto step = [=] {

@@ -9,7 +9,7 @@ namespace tiny {
 
 namespace {
 
-// From so many bytes on, of all that are held, sums and gathers are a launch beside the next ones
+// From so many bytes on, of all that are held, sums are a launch beside the next ones
 // (measurements.md: kWorthALaunch).
 constexpr int64_t kWorthALaunch = int64_t{4} << 20;
 

@@ -103,20 +103,6 @@ class Between {
 
 }  // namespace
 
-TEST_CASE("worker of wires: exchanges numbers") {
-  if (!is_child()) return;
-  try {
-    const int own = rank(), count = rank_count();
-    tell(cat("rank ", own, " of ", count));
-    send_message(1 - own, &own, sizeof own, "a number");
-    int other = -1;
-    receive_message(1 - own, &other, sizeof other, "a number");
-    tell(cat("heard ", other));
-  } catch (const Error& e) {
-    tell(e.what());
-  }
-}
-
 TEST_CASE("worker of wires: adds up ten times") {
   if (!is_child()) return;
   try {
@@ -174,7 +160,7 @@ TEST_CASE("ten thousand foreign and damaged greetings and messages end no run") 
   std::vector<std::thread> threads;
   const auto begin = [&](int r) {
     threads.emplace_back([&, r] {
-      out[static_cast<size_t>(r)] = run_rank(r, 2, port, "worker of wires: exchanges numbers", "");
+      out[static_cast<size_t>(r)] = run_rank(r, 2, port, "worker of ranks: tells its number", "");
     });
   };
   begin(0);
