@@ -71,7 +71,7 @@ typedef double f64;
 #define UNROLL
 #define RESTRICT __restrict
 #define KERNEL(most) const int tiny_threads EXPORTED = most; extern "C" EXPORTED void
-#define TILE_KERNEL(threads) KERNEL(threads)
+#define TILE_KERNEL(threads, blocks) KERNEL(threads)
 
 extern "C" EXPORTED Emulated* (*tiny_emulated)() = 0;
 // Without the compiler's hooks on accesses.

@@ -70,9 +70,8 @@ constexpr Dialect gpu_dialect(Source::Language language, std::string (*prelude)(
   };
 }
 
-constexpr Dialect kCuda =
-    gpu_dialect(Source::Language::Cuda, cuda_prelude,
-                "\nextern \"C\" {H}({K}) {N}({P}) {\n  wait_for_earlier();\n");
+constexpr Dialect kCuda = gpu_dialect(Source::Language::Cuda, cuda_prelude,
+                                      "\nextern \"C\" {H} {N}({P}) {\n  wait_for_earlier();\n");
 constexpr Dialect kHip =
     gpu_dialect(Source::Language::Hip, hip_prelude, "\nextern \"C\" KERNEL({K}) {N}({P}) {\n");
 

@@ -9,6 +9,7 @@
 #include "codegen/kernel/linear.h"
 #include "codegen/render/c/dialect.h"
 #include "codegen/render/c/free_selections.h"
+#include "codegen/render/c/staged_loop.h"
 #include "codegen/render/c/text.h"
 #include "tiny/base/error.h"
 
@@ -75,6 +76,7 @@ class CPrinter {
 
  private:
   friend FragmentPrinter;
+  friend StagedLoopPrinter;
   using Str = const std::string&;
 
   // --- lines and names ---------------------------------------------------------------------------
@@ -95,7 +97,6 @@ class CPrinter {
 
   void statement(Node n);
   void open_loop(Node loop);
-  void open_ahead(Node loop);
   void close_loop(Node range);
   void barrier(Node n);
   void declare_accumulator(Node reduce);
@@ -175,13 +176,13 @@ class CPrinter {
   const SingleUse single_use_;
   FreeSelections selections_;
   FragmentPrinter fragments_;
+  StagedLoopPrinter staged_loop_{*this};
   PreludeUse use_;
   std::set<Scalar> scalars_;
   std::set<std::pair<Scalar, int>> vectors_;
   NodeMap<std::string> values_, accumulators_;
   NodeMap<std::pair<std::string, int>> converted_;  // and in which stretch of statements
-  int statements_ = 0;    // stretches without a loop's begin or end so far
-  NodeMap<Node> behind_;  // of a range that is ahead of a loop: that loop
+  int statements_ = 0;  // stretches without a loop's begin or end so far
   bool fetches_ = false;
   Node matrix_ = nullptr;               // the product on matrix units, if any
   std::string before_;                  // text before the kernel

@@ -21,6 +21,7 @@ Source CPrinter::print() {
   find_grid();
   fetches_ = std::any_of(program_.body.begin(), program_.body.end(),
                          [](Node n) { return n->is(Op::Fetch); });
+  staged_loop_.find(program_);
   declare_stages();
   for (Node n : program_.body) {
     statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
@@ -114,10 +115,13 @@ std::string CPrinter::text() {
   }
   const bool has_units = std::any_of(program_.body.begin(), program_.body.end(),
                                      [](Node n) { return n->is(Op::Mma); });
+  const bool is_tile = fetches_ && !has_units;
   const std::string head =
       fill(dialect_.body, {{'N', program_.name},
                            {'P', parameters()},
-                           {'H', fetches_ && !has_units ? "TILE_KERNEL" : "KERNEL"},
+                           {'H', is_tile ? cat("TILE_KERNEL(", use_.threads, ", ",
+                                               staged_loop_.blocks(use_.threads), ")")
+                                         : cat("KERNEL(", use_.threads, ")")},
                            {'K', cat(use_.threads)}});
   const std::string kernel = matrix_
                                  ? matrix_text()
@@ -187,20 +191,6 @@ bool CPrinter::is_grid(Node range) const {
   return kind == RangeKind::Block || kind == RangeKind::Thread;
 }
 
-// One iteration of a loop that has begun, or none.
-void CPrinter::open_ahead(Node loop) {
-  Node range = loop->src(0), of = loop->src(1);
-  const std::string r = value(range);
-  behind_[range] = of;
-  line("{");
-  ++depth_;
-  line(cat("const ", type(range->dtype), " ", r, " = ", value(of), " + ", loop->src(2)->int_value(),
-           ";"));
-  line(cat("if (", r, " < ", value(of->src(0)), ") {"));
-  ++depth_;
-  ++loops_;
-}
-
 void CPrinter::barrier(Node n) {
   if (fetches_) line(cat("copies.wait<", n->src(0)->int_value(), ">();"));
   if (fragments_.has_warpgroups()) line("fence_async();");
@@ -208,7 +198,7 @@ void CPrinter::barrier(Node n) {
 }
 
 void CPrinter::open_loop(Node loop) {
-  if (loop->num_src == 3) return open_ahead(loop);
+  if (staged_loop_.open(loop)) return;
   Node range = loop->src(0);
   const int64_t lead = loop->num_src == 2 ? loop->src(1)->int_value() : 0;
   const std::string r = value(range);
@@ -230,6 +220,7 @@ void CPrinter::open_loop(Node loop) {
            core ? "begin" : cat(-lead), "; ", r, " < ", end, "; ++", r, ") {"));
   ++depth_;
   ++loops_;
+  staged_loop_.begin_iteration(range);
 }
 
 // The rest of an iteration as a function of whether all of its tile is seen: compiled twice.
@@ -250,17 +241,11 @@ void CPrinter::close_whole_tile() {
 }
 
 void CPrinter::close_loop(Node range) {
-  if (is_grid(range)) return;
+  if (is_grid(range) || staged_loop_.close(range)) return;
   fragments_.end_products();
   --loops_;
   --depth_;
   line("}");
-  const Node* of = behind_.find(range);
-  if (!of) return;
-  --depth_;
-  line("}");
-  if (fetches_) line("copies.commit();");
-  line(cat("if (", value(*of), " < 0) continue;"));
 }
 
 void CPrinter::declare_accumulator(Node reduce) {

@@ -6,7 +6,7 @@
 
 //# KERNEL
 #define KERNEL(threads) __global__ void __launch_bounds__(threads)
-#define TILE_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
+#define TILE_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define RESTRICT __restrict__
 #define INLINE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
