@@ -110,8 +110,9 @@ class StageLoops : protected StagingTuner {
   bool takes_long_steps(const StagePlan& p) const {
     const int64_t bytes = 2 * p.step * p.depth * (p.rows() + p.columns()) * kF32.size();
     return p.rows() == kPlans[0].rows() && p.columns() == kPlans[0].columns() &&
-           sums_.size() == 1 && size(sums_) >= 16 * p.step && !lies_along_sum(1) &&
-           size(columns_) % kLanes == 0 && 2 * bytes <= target_.shared_bytes;
+           sums_.size() == 1 && size(sums_) >= 16 * p.step &&
+           (turned_ == 1 || !lies_along_sum(1)) && size(columns_) % kLanes == 0 &&
+           2 * bytes <= target_.shared_bytes;
   }
 
   int element_size() const { return narrow(product()->src(0), target_)->dtype.size(); }
@@ -208,6 +209,18 @@ class StageLoops : protected StagingTuner {
     return least(sums_) < least(which ? columns_ : rows_);
   }
 
+  // Whether a thread can load four neighbours along the sum, without asking whether they are there.
+  bool loads_vectors_along_sum(int which, int64_t step) const {
+    Node load = factor(which);
+    if (load->op != Op::Load || load->num_src > 2 || sums_.size() > 1 || size(sums_) % step != 0)
+      return false;
+    const Sum at = to_sum(load->src(1));
+    const auto is_whole = [&](const Sum::Term& t) {
+      return t.atom == range(sums_[0]) ? t.factor == 1 : t.factor % kLanes == 0;
+    };
+    return at.constant % kLanes == 0 && std::ranges::all_of(at.terms, is_whole);
+  }
+
   StagePlan best_of(std::span<const StagePlan> plans) const {
     const int64_t others = size(batch_);
     const auto tiles = [&](const StagePlan& t) {
@@ -228,7 +241,18 @@ class StageLoops : protected StagingTuner {
     return best;
   }
 
+  // Of factors of which one lies along the sum, that one can be transposed as it is staged: a
+  // thread loads neighbours into registers, and stores them one by one while it computes. Both
+  // would take more registers than there are.
+  void choose_turned(int64_t step) {
+    const bool along[2] = {lies_along_sum(0), lies_along_sum(1)};
+    if (along[0] == along[1]) return;
+    const int which = along[1] ? 1 : 0;
+    if (loads_vectors_along_sum(which, step)) turned_ = which;
+  }
+
   Ids rows_, columns_, sums_, batch_;
+  int turned_ = -1;  // a factor
 };
 
 class StageTuner : StageLoops {
@@ -253,6 +277,7 @@ class StageTuner : StageLoops {
       plan.step *= 2;
       plan.depth = 2;
     }
+    if (!plan.mma && asynchronous) choose_turned(2 * plan.step);
     if (!plan.mma && !asked && asynchronous && takes_long_steps(plan)) plan.step *= 2;
     if (skinny && asynchronous && is_of_bytes()) {
       plan.bytes = true;
@@ -276,7 +301,8 @@ class StageTuner : StageLoops {
   static constexpr int64_t kMaxLanes = 16;  // where they are bytes
 
   void join(int64_t step) {
-    for (int which = 0; which < 2; ++which) along_sum_[which] = lies_along_sum(which);
+    for (int which = 0; which < 2; ++which)
+      along_sum_[which] = which != turned_ && lies_along_sum(which);
     m_ = merged(rows_);
     n_ = merged(columns_);
     // Where elements do not lie next to each other along the sum, steps that keep to one range of
@@ -332,9 +358,20 @@ class StageTuner : StageLoops {
     const bool bytes = p.bytes && narrow(product()->src(at), target_)->op != Op::Load &&
                        is_legal(sink_, raw, target_);
     apply(bytes ? raw : opt);
+    if (which == turned_) return turned(row, column);
     int64_t lanes = bytes ? kMaxLanes : p.matrices ? 16 / element_size() : kLanes;
     while (lanes >= kLanes && !copy_vectors(column, lanes)) lanes /= 2;
     return merged({row, column});
+  }
+
+  // Copies of a factor that is transposed: a thread's vector lies along the sum. Two threads read
+  // the next eight elements of a row, a sector of memory, and sixteen rows are a warp's: what they
+  // store lies in as many banks.
+  int turned(int row, int column) {
+    constexpr int64_t kPair = 2;
+    bind(cut(row, kLanes), RangeKind::Vector);
+    const int pair = cut(row, kPair);
+    return merged({row, column, pair});
   }
 
   // A dimension of the grid each where that can be, the last one being x.

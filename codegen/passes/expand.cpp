@@ -378,7 +378,7 @@ class Vectorizer {
     return factor != 1 || (n->num_src > 3 && (n->src(3)->ranges & bit_of(r)));
   }
 
-  // Lanes that lie next to each other in the buffer are put there together.
+  // Lanes that lie next to each other in the buffer are put there together, others one by one.
   Node stage(Node n) {
     std::vector<Node> srcs{(*this)(n->src(0)), n->src(1), (*this)(n->src(2))};
     Node along = nullptr;
@@ -389,10 +389,11 @@ class Vectorizer {
       else
         srcs.push_back(r);
     }
-    int64_t factor = 0;
     if (along) {
+      Node base = nullptr;
+      int64_t factor = 0;
       srcs[0] = widen(srcs[0], static_cast<int>(extent(along)));
-      expect(split(n->src(1), along, srcs[1], factor) && factor == 1, "a stage of scattered lanes");
+      if (split(n->src(1), along, base, factor) && factor == 1) srcs[1] = base;
     }
     srcs[1] = (*this)(srcs[1]);
     return with_sources(n, srcs);

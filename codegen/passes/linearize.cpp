@@ -485,6 +485,7 @@ class Linearizer {
     Node value = stage->src(0);
     Node store = make(Op::Store, kVoid, {stage, stage->src(1), value});
     const bool is_copy = value->op == Op::Load && value->src(1)->dtype.lanes == 1 &&
+                         stage->src(1)->dtype.lanes == 1 &&
                          (value->num_src < 3 || value->src(2)->dtype.lanes == 1);
     need(stage->src(1));
     if (is_copy)

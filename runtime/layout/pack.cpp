@@ -68,11 +68,14 @@ class PackPlanner {
     }
     if (!pads_alone(operands)) return {};
     const bool gpu = target_.kind == Target::Kind::Gpu;
-    if (gpu && is_staged(n, operands, ranges)) return {};
+    const bool staged = gpu && is_staged(n, operands, ranges);
+    if (staged && has_mma_units(operands)) return {};
+    const ProductOperand* turned = staged ? turned_operand(n, operands, ranges) : nullptr;
     const int axis = gpu ? -1 : best_axis(n, operands, ranges);
     std::vector<OperandPlan> plans;
     for (const ProductOperand& o : operands) {
-      plans.push_back(plan_of(o, ranges, gpu ? own_axis(n, o, operands, ranges) : axis));
+      const int own = gpu && &o != turned ? own_axis(n, o, operands, ranges) : axis;
+      plans.push_back(plan_of(o, ranges, own));
       if (const int dim = sum_dim(n, o, ranges, axis, target_); dim >= 0) plans.back().dim = dim;
       plans.back().widened = axis >= 0 && is_worth_widening(x, o);
     }
@@ -125,12 +128,42 @@ class PackPlanner {
     p.map.padded = true;
   }
 
-  // GEMMs whose blocks stage operands in shared memory for mma.sync, which reads them in either
-  // order.
+  // mma.sync reads staged operands in either order.
+  bool has_mma_units(const Operands& operands) const {
+    return std::ranges::all_of(operands, [&](const ProductOperand& o) {
+      return mma_unit(target_, o.point->dtype) != nullptr;
+    });
+  }
+
+  // Of a staged product of f32 the operand that is transposed on its way through registers, as
+  // codegen/heuristics/gpu_staged.cpp does where one of them lies along the sum. That costs as much
+  // as packing it for so many uses of each element (measurements.md: turned_operand).
+  const ProductOperand* turned_operand(Node n, const Operands& operands,
+                                       const std::vector<Node>& ranges) const {
+    constexpr int64_t kUses = 1280, kStep = 32, kLanes = 4;
+    const int sum = only_reduced_axis(n);
+    if (sum < 0 || target_.language != Target::Language::Cuda ||
+        n->src(0)->shape()[sum] % kStep != 0)
+      return nullptr;
+    const int64_t work = numel(n->src(0)->shape());
+    const ProductOperand* largest = nullptr;
+    for (const ProductOperand& o : operands)
+      if (!largest || numel(o.point->shape()) > numel(largest->point->shape())) largest = &o;
+    const auto lies_along_sum = [&](const ProductOperand& o) {
+      return walk_of(o, ranges[static_cast<size_t>(sum)]).kind == Walk::Contiguous;
+    };
+    const bool is_one = lies_along_sum(*largest) && largest->point->dtype == kF32 &&
+                        largest->point->shape().back() % kLanes == 0 &&
+                        numel(largest->point->shape()) * kUses >= work;
+    const bool is_only = std::ranges::all_of(operands, [&](const ProductOperand& o) {
+      return &o == largest || !lies_along_sum(o) || own_axis(n, o, operands, ranges) >= 0;
+    });
+    return is_one && is_only ? largest : nullptr;
+  }
+
+  // GEMMs whose blocks stage operands in shared memory.
   bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges) const {
     int64_t own[2] = {1, 1}, terms = 1, others = 1;
-    for (const ProductOperand& o : operands)
-      if (!mma_unit(target_, o.point->dtype)) return false;
     for (int i = 0; i < n->rank; ++i) {
       const int64_t size = n->src(0)->shape()[i];
       int walking = 0, which = 0;

@@ -27,6 +27,7 @@ Source CPrinter::print() {
     statements_ += n->is(Op::Loop) || n->is(Op::EndLoop);
     if (n->is(Op::EndLoop) && selections_.whole.is_open_in(n->src(0))) close_whole_tile();
     statement(n);
+    staged_loop_.printed(n);
     if (selections_.whole.is_test(n) && dialect_.classes) open_whole_tile(n);
   }
   return {program_.name, text(), dialect_.language, program_.is_gemm};
@@ -220,7 +221,6 @@ void CPrinter::open_loop(Node loop) {
            core ? "begin" : cat(-lead), "; ", r, " < ", end, "; ++", r, ") {"));
   ++depth_;
   ++loops_;
-  staged_loop_.begin_iteration(range);
 }
 
 // The rest of an iteration as a function of whether all of its tile is seen: compiled twice.

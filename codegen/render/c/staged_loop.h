@@ -2,10 +2,12 @@
 // Loop(range, lead)).
 //
 // They run from -lead, and each iteration asks whether there is something to fill and something to
-// compute. Where all copies are asynchronous and the loop around the arithmetic is unrolled, an
-// iteration is a function instead, compiled three times: what fills alone, what does both, and what
-// computes alone; and copies are spread over the unrolled iterations. All at once they would fill
-// the queue of the unit that copies, for which arithmetic then waits (measurements.md: StagedLoop).
+// compute. Where the loop around the arithmetic is unrolled, an iteration is a function instead,
+// compiled three times: what fills alone, what does both, and what computes alone; and copies are
+// spread over the unrolled iterations. All at once they would fill the queue of the unit that
+// copies, for which arithmetic then waits (measurements.md: StagedLoop). Elements that go through
+// registers, as those of a tile that is transposed, are loaded in the first iterations and stored
+// in the last ones.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -34,28 +36,35 @@ class StagedLoopPrinter {
   // Whether the loop is printed here, and what begins or ends.
   bool open(Node loop);
   bool close(Node range);
-  // An iteration of an unrolled loop begins.
-  void begin_iteration(Node range);
+  // A statement of the kernel has been printed.
+  void printed(Node n);
 
  private:
-  // A loop of copies: its range, and the text of an iteration.
+  // A loop of copies: its range, and the text of an iteration; of one through registers what is
+  // loaded, and the text before, of and behind that.
   struct Copies {
-    Node range;
-    std::string text;
+    Node range = nullptr, load = nullptr;
+    std::string before, loading, behind;
+    std::string text() const { return before + loading + behind; }
   };
+
+  struct Turns;
 
   bool is_spread_over(const std::vector<Node>& body, size_t begin);
   void open_ahead(Node loop);
+  std::string taken();
   void close_ahead();
   void print_fill();
+  void print_iteration();
+  void print_turn(const Copies& c, const Turns& turns, const std::string& text);
   void print_calls();
 
   CPrinter& kernel_;
-  Node loop_ = nullptr, arithmetic_ = nullptr;  // spread: the loop, and the unrolled one in it
-  Node ahead_ = nullptr, behind_ = nullptr;     // open: a range that is ahead, and the loop's
+  Node loop_ = nullptr, arithmetic_ = nullptr;  // spread: its statement; the unrolled range in it
+  Node ahead_ = nullptr;                        // the statement that has begun a range ahead
   std::vector<Copies> copies_;
-  size_t begin_ = 0;  // in the text, of a loop of copies
-  int64_t lead_ = 0;
+  Copies current_;    // while it is printed
+  size_t begin_ = 0;  // in the text, of what is printed next of it
 };
 
 }  // namespace tiny
