@@ -296,6 +296,59 @@ TEST_CASE("stage: large tiles with long steps are right, and windows take short 
   CHECK(kernel.run(low.source, low.launch) == small("CPU").to_vector<float>());
 }
 
+// One factor lies along the sum, the other one does not: of columns by rows, or of rows by columns.
+TEST_CASE("stage: copies are spread over the arithmetic, and a factor is transposed on its way") {
+  const std::string device = "EMU:CUDA:sm_90a";
+  for (const bool columns : {true, false})
+    for (auto [m, n, k] : {std::array<int64_t, 3>{136, 1032, 96}, {131, 1031, 64}, {136, 1032, 72}}) {
+      CAPTURE(columns);
+      CAPTURE(m);
+      CAPTURE(k);
+      const auto product = [&, m = m, n = n, k = k](const std::string& on) {
+        const auto x = [&](Shape s) { return integers(s, kF32, on); };
+        return columns ? x({k, m}).t().matmul(x({n, k}).t()) : x({n, k}).matmul(x({k, m}));
+      };
+      const StagedKernel kernel(product(device));
+      const auto want = product("CPU").to_vector<float>();
+      const Lowered low = kernel.lowered({4, 2, 8, 8, 1, 16, 2});
+      prove_all(kernel, low);
+      CHECK(kernel.run(low.source, low.launch) == want);
+      const auto has = [&](const char* text) {
+        return low.source.text.find(text) != std::string::npos;
+      };
+      // Rows of 131 are copied element by element, and steps of 32 do not divide 72.
+      CHECK(has("held1[") == (m == 136 && k == 96));
+      CHECK(has("iteration(") == (m == 136));
+      if (!has("held1[")) continue;
+      // Stored too early, a tile is overwritten that others read; too late, it is read before.
+      for (const std::string from : {"barrier();", "= held1["}) {
+        Source source = low.source;
+        source.text.replace(source.text.find(from), from.size(),
+                            from[0] == 'b' ? "" : "= 1 + held1[");
+        bool is_right = false;
+        try {
+          is_right = kernel.run(source, low.launch) == want;
+        } catch (const DeviceError&) {
+        }
+        CHECK(!is_right);
+      }
+    }
+}
+
+TEST_CASE("stage: weights along the sum stay as they are where few rows use them") {
+  const std::string device = "EMU:CUDA:sm_90a";
+  // Kernels more than where they do not lie along the sum.
+  const auto packs = [&](int64_t rows, int64_t k) {
+    const Tensor x = integers({rows, k}, kF32, device);
+    const Tensor along = integers({2048, k}, kF32, device), w = integers({k, 2048}, kF32, device);
+    const StagedKernel packed(x.matmul(along.t())), plain(x.matmul(w));
+    return packed.made->steps.size() - plain.made->steps.size();
+  };
+  CHECK(packs(256, 256) == 0);
+  CHECK(packs(2048, 256) == 1);
+  CHECK(packs(256, 260) == 1);  // no whole steps
+}
+
 TEST_CASE("stage: an option that fits nothing says why") {
   const std::string device = "EMU:CUDA:sm_80";
   const Target& target = find_device(device).target();
