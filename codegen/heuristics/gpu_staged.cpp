@@ -41,6 +41,18 @@ constexpr StagePlan kSkinnyPlans[] = {
     {4, 1, 2, 8, 1.0, 16, 2, true},
 };
 
+// Whether a thread can load four neighbours of a factor along the sum, of whole steps, without
+// asking whether they are there.
+bool loads_vectors_along(Node sum, Node factor, int64_t step) {
+  constexpr int64_t kLanes = 4;
+  if (factor->op != Op::Load || factor->num_src > 2 || extent(sum) % step != 0) return false;
+  const Sum at = to_sum(factor->src(1));
+  const auto is_whole = [&](const Sum::Term& t) {
+    return t.atom == sum ? t.factor == 1 : t.factor % kLanes == 0;
+  };
+  return at.constant % kLanes == 0 && std::ranges::all_of(at.terms, is_whole);
+}
+
 // The loops of a product, and the plan that suits them.
 class StageLoops : protected StagingTuner {
  protected:
@@ -209,18 +221,6 @@ class StageLoops : protected StagingTuner {
     return least(sums_) < least(which ? columns_ : rows_);
   }
 
-  // Whether a thread can load four neighbours along the sum, without asking whether they are there.
-  bool loads_vectors_along_sum(int which, int64_t step) const {
-    Node load = factor(which);
-    if (load->op != Op::Load || load->num_src > 2 || sums_.size() > 1 || size(sums_) % step != 0)
-      return false;
-    const Sum at = to_sum(load->src(1));
-    const auto is_whole = [&](const Sum::Term& t) {
-      return t.atom == range(sums_[0]) ? t.factor == 1 : t.factor % kLanes == 0;
-    };
-    return at.constant % kLanes == 0 && std::ranges::all_of(at.terms, is_whole);
-  }
-
   StagePlan best_of(std::span<const StagePlan> plans) const {
     const int64_t others = size(batch_);
     const auto tiles = [&](const StagePlan& t) {
@@ -241,14 +241,14 @@ class StageLoops : protected StagingTuner {
     return best;
   }
 
-  // Of factors of which one lies along the sum, that one can be transposed as it is staged: a
-  // thread loads neighbours into registers, and stores them one by one while it computes. Both
-  // would take more registers than there are.
+  // A factor that lies along the sum, if the other one does not, is transposed as it is staged: a
+  // thread loads neighbours, and stores them one by one. Both would take too many registers.
   void choose_turned(int64_t step) {
     const bool along[2] = {lies_along_sum(0), lies_along_sum(1)};
-    if (along[0] == along[1]) return;
     const int which = along[1] ? 1 : 0;
-    if (loads_vectors_along_sum(which, step)) turned_ = which;
+    if (along[0] != along[1] && sums_.size() == 1 &&
+        loads_vectors_along(range(sums_[0]), factor(which), step))
+      turned_ = which;
   }
 
   Ids rows_, columns_, sums_, batch_;

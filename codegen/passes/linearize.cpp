@@ -482,11 +482,10 @@ class Linearizer {
 
   // A load of neighbours goes from memory to memory.
   void fill(Node stage) {
-    Node value = stage->src(0);
-    Node store = make(Op::Store, kVoid, {stage, stage->src(1), value});
-    const bool is_copy = value->op == Op::Load && value->src(1)->dtype.lanes == 1 &&
-                         stage->src(1)->dtype.lanes == 1 &&
-                         (value->num_src < 3 || value->src(2)->dtype.lanes == 1);
+    Node value = stage->src(0), store = make(Op::Store, kVoid, {stage, stage->src(1), value});
+    const bool is_one = value->num_src < 3 || value->src(2)->dtype.lanes == 1;  // gate
+    const bool is_copy = value->op == Op::Load && is_one && value->src(1)->dtype.lanes == 1 &&
+                         stage->src(1)->dtype.lanes == 1;
     need(stage->src(1));
     if (is_copy)
       for (Node s : value->srcs()) need(s);

@@ -19,6 +19,47 @@ namespace {
 
 using Operands = std::vector<ProductOperand>;
 
+// -1: there are several.
+int only_reduced_axis(Node n) {
+  int axis = -1;
+  for (int i = 0; i < n->rank; ++i) {
+    if (!is_reduced(n, i) || n->src(0)->shape()[i] == 1) continue;
+    if (axis >= 0) return -1;
+    axis = i;
+  }
+  return axis;
+}
+
+// mma.sync reads staged operands in either order.
+bool has_mma_units(const Operands& operands, const Target& target) {
+  return std::ranges::all_of(operands, [&](const ProductOperand& o) {
+    return mma_unit(target, o.point->dtype) != nullptr;
+  });
+}
+
+// GEMMs whose blocks stage operands in shared memory.
+bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges,
+               const Target& target) {
+  int64_t own[2] = {1, 1}, terms = 1, others = 1;
+  for (int i = 0; i < n->rank; ++i) {
+    const int64_t size = n->src(0)->shape()[i];
+    int walking = 0, which = 0;
+    bool irregular = false;
+    for (int o = 0; o < 2; ++o) {
+      const Walk w = walk_of(operands[static_cast<size_t>(o)], ranges[i]);
+      irregular |= w.kind == Walk::Irregular;
+      if (w.kind == Walk::None) continue;
+      ++walking;
+      which = o;
+    }
+    const bool counts = walking == 2 && !is_reduced(n, i);  // GEMMs, or split-K slices
+    if (irregular && !counts) return false;
+    if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
+    (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
+  }
+  return is_worth_staging(own[0], own[1], terms, others, target);
+}
+
 class PackPlanner {
  public:
   explicit PackPlanner(const Target& target) : target_(target) {}
@@ -68,8 +109,8 @@ class PackPlanner {
     }
     if (!pads_alone(operands)) return {};
     const bool gpu = target_.kind == Target::Kind::Gpu;
-    const bool staged = gpu && is_staged(n, operands, ranges);
-    if (staged && has_mma_units(operands)) return {};
+    const bool staged = gpu && is_staged(n, operands, ranges, target_);
+    if (staged && has_mma_units(operands, target_)) return {};
     const ProductOperand* turned = staged ? turned_operand(n, operands, ranges) : nullptr;
     const int axis = gpu ? -1 : best_axis(n, operands, ranges);
     std::vector<OperandPlan> plans;
@@ -109,30 +150,12 @@ class PackPlanner {
     return p;
   }
 
-  // -1: there are several.
-  static int only_reduced_axis(Node n) {
-    int axis = -1;
-    for (int i = 0; i < n->rank; ++i) {
-      if (!is_reduced(n, i) || n->src(0)->shape()[i] == 1) continue;
-      if (axis >= 0) return -1;
-      axis = i;
-    }
-    return axis;
-  }
-
   // To multiples of 16 bytes, with axis `dim` innermost.
   static void pad_rows(OperandPlan& p, int dim) {
     const int64_t size = p.point->shape()[dim], unit = 16 / p.point->dtype.size();
     if (size % unit == 0 || size == numel(p.point->shape())) return;
     p.map.pad[static_cast<size_t>(2 * dim + 1)] += unit - size % unit;
     p.map.padded = true;
-  }
-
-  // mma.sync reads staged operands in either order.
-  bool has_mma_units(const Operands& operands) const {
-    return std::ranges::all_of(operands, [&](const ProductOperand& o) {
-      return mma_unit(target_, o.point->dtype) != nullptr;
-    });
   }
 
   // Of a staged product of f32 the operand that is transposed on its way through registers, as
@@ -159,28 +182,6 @@ class PackPlanner {
       return &o == largest || !lies_along_sum(o) || own_axis(n, o, operands, ranges) >= 0;
     });
     return is_one && is_only ? largest : nullptr;
-  }
-
-  // GEMMs whose blocks stage operands in shared memory.
-  bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges) const {
-    int64_t own[2] = {1, 1}, terms = 1, others = 1;
-    for (int i = 0; i < n->rank; ++i) {
-      const int64_t size = n->src(0)->shape()[i];
-      int walking = 0, which = 0;
-      bool irregular = false;
-      for (int o = 0; o < 2; ++o) {
-        const Walk w = walk_of(operands[static_cast<size_t>(o)], ranges[i]);
-        irregular |= w.kind == Walk::Irregular;
-        if (w.kind == Walk::None) continue;
-        ++walking;
-        which = o;
-      }
-      const bool counts = walking == 2 && !is_reduced(n, i);  // GEMMs, or split-K slices
-      if (irregular && !counts) return false;
-      if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
-      (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
-    }
-    return is_worth_staging(own[0], own[1], terms, others, target_);
   }
 
   // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:

@@ -300,7 +300,8 @@ TEST_CASE("stage: large tiles with long steps are right, and windows take short 
 TEST_CASE("stage: copies are spread over the arithmetic, and a factor is transposed on its way") {
   const std::string device = "EMU:CUDA:sm_90a";
   for (const bool columns : {true, false})
-    for (auto [m, n, k] : {std::array<int64_t, 3>{136, 1032, 96}, {131, 1031, 64}, {136, 1032, 72}}) {
+    for (auto [m, n, k] :
+         {std::array<int64_t, 3>{136, 1032, 96}, {131, 1031, 64}, {136, 1032, 72}}) {
       CAPTURE(columns);
       CAPTURE(m);
       CAPTURE(k);
@@ -335,7 +336,7 @@ TEST_CASE("stage: copies are spread over the arithmetic, and a factor is transpo
     }
 }
 
-TEST_CASE("stage: weights along the sum stay as they are where few rows use them") {
+TEST_CASE("stage: weights along the sum stay as they are which a product uses seldom") {
   const std::string device = "EMU:CUDA:sm_90a";
   // Kernels more than where they do not lie along the sum.
   const auto packs = [&](int64_t rows, int64_t k) {

@@ -8,7 +8,7 @@
 
 #include "codegen/kernel/linear.h"
 #include "codegen/render/c/dialect.h"
-#include "codegen/render/c/free_selections.h"
+#include "codegen/kernel/free_selections.h"
 #include "codegen/render/c/staged_loop.h"
 #include "codegen/render/c/text.h"
 #include "tiny/base/error.h"

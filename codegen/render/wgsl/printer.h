@@ -7,7 +7,7 @@
 
 #include "codegen/kernel/linear.h"
 #include "codegen/options/thread_group.h"
-#include "codegen/render/c/free_selections.h"
+#include "codegen/kernel/free_selections.h"
 #include "codegen/render/c/text.h"
 #include "codegen/target/source.h"
 #include "codegen/target/target.h"

@@ -1,4 +1,4 @@
-#include "codegen/render/c/free_selections.h"
+#include "codegen/kernel/free_selections.h"
 
 #include <cmath>
 
