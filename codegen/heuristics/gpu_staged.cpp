@@ -131,9 +131,10 @@ class StageLoops : protected StagingTuner {
 
   // Windows of 16-bit floats are copied one by one, and copies of less than 4 bytes are not
   // asynchronous.
-  bool is_worth_it() const {
+  bool is_worth_it(bool mma) const {
     if (element_size() < 4 && sums_.size() > 1) return false;
-    return is_worth_staging(size(rows_), size(columns_), size(sums_), size(batch_), target_);
+    return is_worth_staging(size(rows_), size(columns_), size(sums_), size(batch_),
+                            mma || sums_.size() > 1, target_);
   }
 
   // A skinny GEMM whose other operand is computed.
@@ -268,7 +269,7 @@ class StageTuner : StageLoops {
     }
     const bool asked = plans.size() == 1;
     const bool skinny = !asked && plans[0].mma && is_skinny();
-    if (!asked && !skinny && !is_worth_it()) return {};
+    if (!asked && !skinny && !is_worth_it(plans[0].mma)) return {};
     StagePlan plan = skinny ? skinny_plan() : best_of(plans);
     // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
     if (plan.mma) plan.step *= 4 / element_size();
@@ -277,6 +278,7 @@ class StageTuner : StageLoops {
       plan.step *= 2;
       plan.depth = 2;
     }
+    if (!plan.mma && size(sums_) < 2 * plan.step) plan.step = std::max<int64_t>(8, plan.step / 2);
     if (!plan.mma && asynchronous) choose_turned(2 * plan.step);
     if (!plan.mma && !asked && asynchronous && takes_long_steps(plan)) plan.step *= 2;
     if (skinny && asynchronous && is_of_bytes()) {
@@ -425,12 +427,13 @@ std::span<const StagePlan> stage_plans(bool mma) {
   return mma ? std::span<const StagePlan>(kMmaPlans) : std::span<const StagePlan>(kPlans);
 }
 
-bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
+bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others, bool long_sums,
                       const Target& target) {
-  constexpr int64_t kMin = 64, kShortest = 64;
+  constexpr int64_t kMin = 64;
+  const int64_t shortest = long_sums ? 64 : 16;
   const StagePlan& least = kPlans[std::size(kPlans) - 1];
   const int64_t tiles = ceil_div(rows, least.rows()) * ceil_div(columns, least.columns()) * others;
-  return rows >= kMin && columns >= kMin && terms >= kShortest && 2 * tiles >= target.cores;
+  return rows >= kMin && columns >= kMin && terms >= shortest && 2 * tiles >= target.cores;
 }
 
 // Narrow tiles give memory more blocks to serve, wide ones reuse more rows (measurements.md:

@@ -89,8 +89,9 @@ struct StagePlan {
 std::span<const StagePlan> stage_plans(bool mma);
 
 // Whether a product is large enough for the effort: `others` products at once of so many rows,
-// columns, and terms of each sum.
-bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others,
+// columns, and terms of each sum; on matrix units, and of windows, only of long sums
+// (measurements.md: is_worth_staging).
+bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others, bool long_sums,
                       const Target& target);
 
 // Plans for skinny GEMMs, whose other operand is computed as it is staged.

@@ -57,7 +57,8 @@ bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges
     if (is_reduced(n, i) && terms > 1 && size > 1) return false;  // a window
     (is_reduced(n, i) ? terms : walking == 1 ? own[which] : others) *= size;
   }
-  return is_worth_staging(own[0], own[1], terms, others, target);
+  const bool mma = has_mma_units(operands, target);
+  return is_worth_staging(own[0], own[1], terms, others, mma, target);
 }
 
 class PackPlanner {

@@ -272,6 +272,15 @@ TEST_CASE("stage: large products are staged, small ones are not") {
   CHECK(options(2048).find("stage r") != std::string::npos);
   CHECK(options(2048).find("mma") == std::string::npos);
   CHECK(options(128).find("stage r") == std::string::npos);
+  for (const int64_t k : {16, 17, 40}) {  // short sums, of no whole steps
+    const auto product = [&](const std::string& on) {
+      return integers({1100, k}, kF32, on).matmul(integers({k, 1028}, kF32, on));
+    };
+    const StagedKernel kernel(product("EMU:CUDA:sm_90a"));
+    const Lowered low = lower(kernel.node(), "k", kernel.device.target());
+    CHECK(to_text(low.options).find("stage r") != std::string::npos);
+    CHECK(kernel.run(low.source, low.launch) == product("CPU").to_vector<float>());
+  }
   const EnvOverride allow("ALLOW_TF32", "1");
   const std::string text = options(2048, "EMU:CUDA:sm_80");  // Hopper's are fed by TMA
   CHECK(text.find("mma r") != std::string::npos);
