@@ -124,6 +124,32 @@ class PackPlanner {
     return plans;
   }
 
+  // Of a staged product of f32 the operand that is transposed on its way through registers, as
+  // codegen/heuristics/gpu_staged.cpp does where one of them lies along the sum. That costs as much
+  // as packing it for so many uses of each element (measurements.md: turned_operand).
+  const ProductOperand* turned_operand(Node n, const Operands& operands,
+                                       const std::vector<Node>& ranges) const {
+    constexpr int64_t kUses = 1280, kStep = 32, kLanes = 4;
+    const int sum = only_reduced_axis(n);
+    if (sum < 0 || target_.language != Target::Language::Cuda ||
+        n->src(0)->shape()[sum] % kStep != 0)
+      return nullptr;
+    const int64_t work = numel(n->src(0)->shape());
+    const ProductOperand* largest = nullptr;
+    for (const ProductOperand& o : operands)
+      if (!largest || numel(o.point->shape()) > numel(largest->point->shape())) largest = &o;
+    const auto lies_along_sum = [&](const ProductOperand& o) {
+      return walk_of(o, ranges[static_cast<size_t>(sum)]).kind == Walk::Contiguous;
+    };
+    const bool is_one = lies_along_sum(*largest) && largest->point->dtype == kF32 &&
+                        largest->point->shape().back() % kLanes == 0 &&
+                        numel(largest->point->shape()) * kUses >= work;
+    const bool is_only = std::ranges::all_of(operands, [&](const ProductOperand& o) {
+      return &o == largest || !lies_along_sum(o) || own_axis(n, o, operands, ranges) >= 0;
+    });
+    return is_one && is_only ? largest : nullptr;
+  }
+
   // Nothing where it steps over no elements, or would take about as much to store as to compute.
   std::optional<OperandPlan> plan_window(Node top, Node reduce) const {
     const OwnRanges own_ranges(top->shape());
@@ -157,32 +183,6 @@ class PackPlanner {
     if (size % unit == 0 || size == numel(p.point->shape())) return;
     p.map.pad[static_cast<size_t>(2 * dim + 1)] += unit - size % unit;
     p.map.padded = true;
-  }
-
-  // Of a staged product of f32 the operand that is transposed on its way through registers, as
-  // codegen/heuristics/gpu_staged.cpp does where one of them lies along the sum. That costs as much
-  // as packing it for so many uses of each element (measurements.md: turned_operand).
-  const ProductOperand* turned_operand(Node n, const Operands& operands,
-                                       const std::vector<Node>& ranges) const {
-    constexpr int64_t kUses = 1280, kStep = 32, kLanes = 4;
-    const int sum = only_reduced_axis(n);
-    if (sum < 0 || target_.language != Target::Language::Cuda ||
-        n->src(0)->shape()[sum] % kStep != 0)
-      return nullptr;
-    const int64_t work = numel(n->src(0)->shape());
-    const ProductOperand* largest = nullptr;
-    for (const ProductOperand& o : operands)
-      if (!largest || numel(o.point->shape()) > numel(largest->point->shape())) largest = &o;
-    const auto lies_along_sum = [&](const ProductOperand& o) {
-      return walk_of(o, ranges[static_cast<size_t>(sum)]).kind == Walk::Contiguous;
-    };
-    const bool is_one = lies_along_sum(*largest) && largest->point->dtype == kF32 &&
-                        largest->point->shape().back() % kLanes == 0 &&
-                        numel(largest->point->shape()) * kUses >= work;
-    const bool is_only = std::ranges::all_of(operands, [&](const ProductOperand& o) {
-      return &o == largest || !lies_along_sum(o) || own_axis(n, o, operands, ranges) >= 0;
-    });
-    return is_one && is_only ? largest : nullptr;
   }
 
   // A GPU's threads lie along an axis of one operand and load vectors along an axis of the other:
@@ -331,6 +331,16 @@ std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target) {
 }
 std::vector<OperandPlan> plan_packing(Node reduce, const Target& target) {
   return PackPlanner(target).plan(reduce);
+}
+bool turns_operand(Node reduce, const Target& target) {
+  Node x = reduce->src(0);
+  if (x->op != Op::Mul) return false;
+  const OwnRanges own(x->shape());
+  Operands operands;
+  for (Node s : x->srcs()) operands.push_back(follow(s, own.ranges));
+  return std::ranges::all_of(operands, is_affine) && !has_mma_units(operands, target) &&
+         is_staged(reduce, operands, own.ranges, target) &&
+         PackPlanner(target).turned_operand(reduce, operands, own.ranges);
 }
 std::optional<OperandPlan> plan_window(Node view, Node reduce, const Target& target) {
   return PackPlanner(target).plan_window(view, reduce);

@@ -33,6 +33,9 @@ Node with_affine_indices(Node view);
 // a way of their own.
 std::vector<OperandPlan> plan_packing(Node reduce, const Target& target);
 
+// Whether one of the operands is transposed while the product is computed.
+bool turns_operand(Node reduce, const Target& target);
+
 // The plan of strided or dilated windows. Nothing for others, or where they are as good as stored.
 std::optional<OperandPlan> plan_window(Node view, Node reduce, const Target& target);
 

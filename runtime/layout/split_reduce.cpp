@@ -5,6 +5,7 @@
 
 #include "runtime/analysis/operand.h"
 #include "runtime/fusion/fuse.h"
+#include "runtime/layout/pack.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/sizes.h"
 
@@ -68,6 +69,7 @@ Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& ta
   constexpr int64_t kSecondKernel = 1024;
   constexpr int64_t kByBlock = 16 << 10;  // of a row: a block adds them up as fast as two kernels
   constexpr int64_t kBlockBytes = 32 << 10;  // two vectors for each thread of a full block
+  constexpr int64_t kLongSum = 4096;         // beside which adding up two parts is nothing
   const Ints shape = n->src(0)->shape();
   const int64_t results = numel(n->shape()), length = numel(shape) / results;
   const bool rows = !product && is_reduced(n, innermost < 0 ? last_axis(shape) : innermost);
@@ -89,7 +91,9 @@ Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& ta
   // Memory-bound: many short blocks end together (measurements.md: choose_split).
   if (most > 1 && rows && results == 1 && length * element_size(n->src(0)) > target.l2_bytes)
     most = std::clamp(length * element_size(n->src(0)) / kBlockBytes, most, kByBlock);
-  if (most < (product ? 4 : 2)) return {};
+  // A single block of a multiprocessor waits for what it transposes (measurements.md: kLongSum).
+  const bool halves = product && length >= kLongSum && turns_operand(n, target);
+  if (most < (product && !halves ? 4 : 2)) return {};
   const int axis = largest_reduced_axis(n);
   return equal_parts(n, axis, most);
 }

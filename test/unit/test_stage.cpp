@@ -357,6 +357,11 @@ TEST_CASE("stage: weights along the sum stay as they are which a product uses se
   CHECK(packs(256, 256) == 0);
   CHECK(packs(2048, 256) == 1);
   CHECK(packs(256, 260) == 1);  // no whole steps
+  // As many tiles as multiprocessors: halves of long sums, where something is transposed.
+  const auto zeros = [&](Shape s) { return Tensor::zeros(s).contiguous().to(device).realize(); };
+  const Tensor x = zeros({1024, 4096});
+  CHECK(StagedKernel(x.matmul(zeros({2048, 4096}).t())).made->steps.size() == 3);  // x is packed
+  CHECK(StagedKernel(x.matmul(zeros({4096, 2048}))).made->steps.size() == 2);
 }
 
 TEST_CASE("stage: an option that fits nothing says why") {
