@@ -246,10 +246,8 @@ class StageLoops : protected StagingTuner {
   // thread loads neighbours, and stores them one by one. Both would take too many registers.
   void choose_turned(int64_t step) {
     const bool along[2] = {lies_along_sum(0), lies_along_sum(1)};
-    const int which = along[1] ? 1 : 0;
-    if (along[0] != along[1] && sums_.size() == 1 &&
-        loads_vectors_along(range(sums_[0]), factor(which), step))
-      turned_ = which;
+    const bool one = along[0] != along[1] && sums_.size() == 1;
+    if (one && loads_vectors_along(range(sums_[0]), factor(along[1]), step)) turned_ = along[1];
   }
 
   Ids rows_, columns_, sums_, batch_;
