@@ -3,6 +3,7 @@
 
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/lengths.h"
+#include "codegen/options/fragments.h"
 #include "codegen/options/mma.h"
 #include "codegen/passes/passes.h"
 #include "tiny/ir/sizes.h"
@@ -367,6 +368,7 @@ RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, 
 }
 
 Choice choose_cpu_options(Node sink, const Target& target) {
+  if (auto chain = choose_cpu_chain_options(sink, target)) return *chain;
   if (auto tiles = choose_tile_options(sink, target)) return *tiles;
   return CpuTuner(sink, target).run();
 }

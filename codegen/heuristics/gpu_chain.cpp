@@ -108,30 +108,6 @@ class ChainTuner : StagingTuner {
     return rows;
   }
 
-  // Ranges of their own, of what is the same along the one as along the other: of reductions along
-  // the columns, and of the rows of several results.
-  void join_alike() {
-    for (bool changed = true; changed;) {
-      changed = false;
-      const std::vector<Node> sums = all_of(sink_, Op::Reduce);
-      for (Node a : ranges_)
-        for (Node b : ranges_) {
-          if (changed || range_id(a) >= range_id(b) || kind(a) != kind(b) || extent(a) != extent(b))
-            continue;
-          const Opt join{OptKind::Join, range_id(a), range_id(b), {}};
-          const auto is_same = [&](Node sum) {
-            return (sum->ranges & b->ranges) &&
-                   std::find(sums.begin(), sums.end(), simplify(substitute(sum, b, a))) !=
-                       sums.end();
-          };
-          if (!std::any_of(sums.begin(), sums.end(), is_same) || !is_legal(sink_, join, target_))
-            continue;
-          apply(join);
-          changed = true;
-        }
-    }
-  }
-
   // Little to do beside many columns, as when one word is generated at a time: too few blocks, each
   // with a long way to go.
   bool is_narrow(const ProductChain& chain) const {
@@ -202,7 +178,8 @@ class ChainTuner : StagingTuner {
 }  // namespace
 
 std::optional<Choice> choose_chain_options(Node sink, const Target& target) {
-  if (target.kind != Target::Kind::Gpu || !all_of(sink, Op::Prefix).empty()) return {};
+  if (target.kind == Target::Kind::Cpu) return choose_cpu_chain_options(sink, target);
+  if (!all_of(sink, Op::Prefix).empty()) return {};
   if (warpgroup_unit(target, kBF16))
     if (auto choice = ChainTuner(sink, target).run(OptKind::Warpgroups)) return choice;
   return ChainTuner(sink, target).run(OptKind::Fragments);

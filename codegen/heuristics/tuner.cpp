@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 
@@ -154,6 +155,28 @@ int Tuner::merged(Ids ids) {
   std::erase_if(ids, [&](int id) { return id < 0 || !range(id); });
   for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
   return ids.empty() ? -1 : ids[0];
+}
+
+void Tuner::join_alike() {
+  for (bool changed = true; changed;) {
+    changed = false;
+    const std::vector<Node> sums = all_of(sink_, Op::Reduce);
+    for (Node a : ranges_)
+      for (Node b : ranges_) {
+        if (changed || range_id(a) >= range_id(b) || kind(a) != kind(b) || extent(a) != extent(b))
+          continue;
+        const Opt join{OptKind::Join, range_id(a), range_id(b), {}};
+        const auto is_same = [&](Node sum) {
+          return (sum->ranges & b->ranges) &&
+                 std::find(sums.begin(), sums.end(), simplify(substitute(sum, b, a))) !=
+                     sums.end();
+        };
+        if (!std::any_of(sums.begin(), sums.end(), is_same) || !is_legal(sink_, join, target_))
+          continue;
+        apply(join);
+        changed = true;
+      }
+  }
 }
 
 void Tuner::order_kinds(int x, const std::vector<int>& sums) {

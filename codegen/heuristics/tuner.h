@@ -29,6 +29,9 @@ class Tuner {
   // thread range `x`, if any, is the last of the threads: it runs along the warp. `sums`: loops of
   // sums in another order than that of their ids.
   void order_kinds(int x = -1, const std::vector<int>& sums = {});
+  // One range in place of two that something is the same along: reductions along the columns of a
+  // chain of products, and the rows of several results.
+  void join_alike();
   Node range(int id) const {
     for (Node r : ranges_)
       if (range_id(r) == id) return r;

@@ -95,6 +95,7 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
         (sum->ranges & ~out.inner[0].sum->ranges))
       return refuse("a sum along the columns of another matrix");
   }
+  if (target.kind == Target::Kind::Cpu) return out;
   out.unit = mma_unit(target, out.inner[0].first->dtype);
   if (!out.unit || out.unit->sum != kF32 || !feeds_itself(*out.unit))
     return refuse("no matrix unit whose results are operands");

@@ -48,5 +48,6 @@ Node use_fragments(Node sink, const Opt& opt, const Target& target);
 
 // Options for the kernel's chain; none where it has none that fits.
 std::optional<Choice> choose_chain_options(Node sink, const Target& target);
+std::optional<Choice> choose_cpu_chain_options(Node sink, const Target& target);
 
 }  // namespace tiny

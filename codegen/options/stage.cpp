@@ -162,11 +162,12 @@ std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
 
 std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Product p;
-  if (target.kind != Target::Kind::Gpu) return "there is no shared memory";
+  const bool cpu = target.kind == Target::Kind::Cpu;
   if (opt.axes.empty() || !is_valid(opt.staged) || opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
   if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
-  Node value = narrow(p.factors[opt.staged.number], target);
+  Node value = p.factors[opt.staged.number];
+  if (!cpu) value = narrow(value, target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
   if (contains_reduction(value)) return "the factor is computed from a reduction";
   if (target.language == Target::Language::Wgsl && value->dtype.size() != 4)
@@ -177,7 +178,7 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   if (is_raw(opt) && !own_load(value, range_with_id(sink, opt.axis), tile))
     return "the factor is not computed from one load";
   for (Node r : tile) {
-    if (!(value->ranges & r->ranges) || range_id(r) == opt.axis)
+    if (!(value->ranges & r->ranges) || (range_id(r) == opt.axis && !cpu))
       return cat("the factor has no tile along r", range_id(r));
     if (!r->src(0)->is_const()) return cat("the extent of r", range_id(r), " is not known");
   }
@@ -242,14 +243,16 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
   const std::string why = find_product(sink, opt.axis, p);
   expect(why.empty(), "stage: ", why);
   const int which = opt.staged.number;
-  Node factor = p.factors[which], value = narrow(factor, target);
+  Node factor = p.factors[which], value = factor;
+  if (target.kind != Target::Kind::Cpu) value = narrow(factor, target);
   const std::vector<Node> tile = tile_ranges(sink, opt);
   Node loop = range_with_id(sink, opt.axis);
   Node raw = is_raw(opt) ? own_load(value, loop, tile) : nullptr;
   if (raw) value = p.gate ? gated(raw, p.gate) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
-  const bool is_filled_again = value->ranges & loop->ranges;
+  const bool is_filled_again =
+      (value->ranges & loop->ranges) && std::find(tile.begin(), tile.end(), loop) == tile.end();
   const StageTile how{tile, opt.staged.padding, loop, is_filled_again ? opt.amount : 1};
   Node read = staged(value, sides_of(value, tile, is_of_windows(opt)), how, slot, id);
   if (raw)

@@ -70,7 +70,15 @@ Node combine(Op op, std::vector<Node> parts) {
   return parts[0];
 }
 
-Node unroll_reduce(Node n);
+// Products one by one, each rounded with the sum of those before: half the operations, where other
+// sums beside it hide the latency.
+Node combine_in_turn(const std::vector<Node>& parts) {
+  Node sum = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) sum = combine(Op::Add, sum, parts[i]);
+  return sum;
+}
+
+Node unroll_reduce(Node n, bool in_turn = false);
 
 // A GPU's thread that computes several results at once has enough to do while one sum waits for its
 // last term: terms are added one by one, in a loop that the compiler unrolls. Registers are dearer
@@ -103,7 +111,7 @@ Node threads_last(Node n, bool in_turn) {
   return make(Op::Reduce, n->dtype, threads, n->payload);
 }
 
-Node unroll_reduce(Node n) {
+Node unroll_reduce(Node n, bool in_turn) {
   for (uint32_t i = 1; i < n->num_src; ++i) {
     Node r = n->src(static_cast<int>(i));
     if (kind(r) != RangeKind::Unroll) continue;
@@ -120,6 +128,8 @@ Node unroll_reduce(Node n) {
       srcs.insert(srcs.end(), rest.begin(), rest.end());
       if (!rest.empty()) part = unroll_reduce(make(Op::Reduce, n->dtype, srcs, n->payload));
     }
+    if (in_turn && rest.empty() && n->arg<OpArg>().op == Op::Add && is_added_product(parts.back()))
+      return combine_in_turn(parts);
     return combine(n->arg<OpArg>().op, std::move(parts));
   }
   return n;
@@ -129,12 +139,13 @@ Node unroll_reduce(Node n) {
 
 Node unroll(Node sink, const Target& target) {
   const std::vector<Node> unrolled = with_kind(sink, RangeKind::Unroll);
+  const bool rolls = target.kind == Target::Kind::Cpu && !all_of(sink, Op::Roll).empty();
   const Node reduced = rebuild(sink, [&](Node, Node now) {
     if (now->op == Op::Reduce) {
       const bool in_turn =
           target.kind == Target::Kind::Gpu && adds_in_turn(now, unrolled, sink->ranges);
       now = threads_last(now, in_turn);
-      if (!in_turn) now = unroll_reduce(now);
+      if (!in_turn) now = unroll_reduce(now, rolls);
     }
     return now;
   });

@@ -334,7 +334,8 @@ bool has_options(NodeRef kernel, const Target& target) {
   {
     Arena arena;
     ArenaScope scope(arena);
-    Node loops = find_scans(merge_ranges(simplify(to_ranges(kernel.get())), target));
+    Node loops = merge_ranges(simplify(to_ranges(kernel.get())), target);
+    if (target.kind == Target::Kind::Gpu) loops = find_scans(loops);
     any = choose_chain_options(loops, target).has_value();
   }
   std::lock_guard lock(mutex);
@@ -389,7 +390,7 @@ class Finder {
         refused_.count(n))
       return false;
     const Target& target = targets_.of(n);
-    return target.kind == Target::Kind::Gpu && mma_unit(target, kBF16);
+    return target.kind == Target::Kind::Cpu || mma_unit(target, kBF16);
   }
 
   // Sums along rows of what is inside.
@@ -444,7 +445,7 @@ Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
                    const std::set<Node>& refused, const NodeTargets& targets) {
   if (!env_int("CHAIN") || !env_int("FUSE") || !env_int("OPT")) return Chains();
   const auto may_be = [&](Node n) {
-    return is_sum(n) && targets.of(n).kind == Target::Kind::Gpu && is_product(n);
+    return is_sum(n) && is_product(n);
   };
   if (std::none_of(order.begin(), order.end(), may_be)) return Chains();
   return Finder(roots, order, refused, targets).run();

@@ -2,6 +2,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
+#include "codegen/options/stage.h"
 #include "codegen/render/llvm/amx.h"
 #include "codegen/render/llvm/printer.h"
 
@@ -85,13 +86,15 @@ void LlvmPrinter::statement(Node n) {
     case Op::Range:
     case Op::Param:
     case Op::Roll:  // with the sum's update
-    case Op::Ramp: return;
+    case Op::Ramp:
+    case Op::Barrier: return;  // a stage is of one thread
     case Op::Loop: return open_loop(n);
     case Op::EndLoop: return close_loop(n->src(0));
     case Op::Acc: return declare_accumulator(n->src(0));
     case Op::Update: return update(n->src(0));
     case Op::Rescale: return rescale(n);
     case Op::Store: return store(n);
+    case Op::Fetch: return fetch(n->src(0));
     case Op::Reduce: values_[n] = accumulated(n); return;
     case Op::Prefix: values_[n] = accumulated(running_reduce(n)); return;
     case Op::Load: values_[n] = load(n); return;
@@ -180,7 +183,21 @@ void LlvmPrinter::rescale(Node n) {
 }
 
 // --- memory ------------------------------------------------------------------------------------
-std::string LlvmPrinter::base(Node param) const { return cat("%b", slot_of(param)); }
+std::string LlvmPrinter::base(Node param) const {
+  return is_stage(param) ? cat("%stage", kFirstStage - slot_of(param)) : cat("%b", slot_of(param));
+}
+
+// On the stack, aligned as cache lines are.
+void LlvmPrinter::declare_stage(Node n) {
+  if (declared_.insert(slot_of(n)).second)
+    allocas_ += cat("  ", base(n), " = alloca [", elements_of(n), " x ",
+                    memory_type(n->dtype.one()), "], align 64\n");
+}
+
+void LlvmPrinter::fetch(Node store) {
+  values_[store->src(2)] = load(store->src(2));
+  this->store(store);
+}
 
 // Where the gate is false the address may lie outside the buffer: then without `inbounds`.
 std::string LlvmPrinter::address(Node param, Str index, bool inbounds) {
@@ -296,6 +313,7 @@ std::string LlvmPrinter::any_lane(DType mask, Str on) {
 void LlvmPrinter::store(Node n) {
   const Node index = n->src(1), v = n->src(2), gate = gate_of(n);
   const DType t = v->dtype;
+  if (is_stage(n->src(0))) declare_stage(n->src(0));
   if (std::holds_alternative<OpArg>(n->payload)) return combine_lanes(n);
   const std::string bits = to_memory(t, value(v));
   if (t.lanes > 1 && index->dtype.lanes > 1) return scatter(n, bits);
