@@ -40,7 +40,8 @@ class CpuChainTuner : Tuner {
   int64_t columns_of(const ProductChain& chain) const {
     int64_t results = 0;
     for (const auto& p : chain.outer) results += extent(p.across);
-    const int64_t most = target_.vector_registers / 2 / static_cast<int64_t>(chain.inner.size());
+    const int64_t inner = static_cast<int64_t>(chain.inner.size());
+    const int64_t most = inner > 1 ? target_.vector_registers * 3 / 4 / inner : target_.vector_registers / 2;
     int64_t columns = std::clamp<int64_t>(kProducts / std::max<int64_t>(results, 1), 2, most);
     return columns;
   }

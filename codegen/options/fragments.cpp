@@ -128,7 +128,8 @@ std::optional<ProductChain> find_chain(Node sink, const Target& target) {
   return std::nullopt;
 }
 
-bool is_chain(Node sink) {
+bool is_chain(Node sink, const Target& target) {
+  if (target.kind == Target::Kind::Cpu) return !all_of(sink, Op::Stage).empty();
   NodeMap<char> holds;  // an Mma
   for (Node n : topological(sink)) {
     bool any = false;

@@ -37,8 +37,9 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
 // The kernel's chain, whatever its rows and columns are.
 std::optional<ProductChain> find_chain(Node sink, const Target& target);
 
-// Whether a kernel has sums of fragments whose operands are made of such sums.
-bool is_chain(Node sink);
+// Whether a kernel has sums of fragments whose operands are made of such sums; on a CPU, whether it
+// has stages, which only chains have.
+bool is_chain(Node sink, const Target& target);
 
 // Option: rows along axis, columns along axes[0]; operands in memory go through stages of `amount`
 // tiles. New ranges, in this order: y, x, i, j, h; a vector for each range of results' columns;

@@ -22,6 +22,21 @@ bool is_known_before(Node n) {
   return std::none_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Reduce; });
 }
 
+// Of kernels that go on in chains: what a block of the grid has as its own, or a core's turn.
+bool is_of_turn(Node n) {
+  if (!n->ranges || n->dtype != kIndex) return false;
+  const std::vector<Node> below = topological(n);
+  return std::all_of(below.begin(), below.end(), [](Node s) {
+    return s->op != Op::Load && (s->op != Op::Range || kind(s) == RangeKind::Core);
+  });
+}
+
+// What else bounds a loop than Variables: in chains of products the block, or the core's turn, and on
+// a CPU a factor that is 0, whatever the other one is (fragments.h: as matrix units have it).
+struct Known {
+  bool by_block = false, by_factors = false;
+};
+
 // Iterations of a range outside of which nothing happens; nullptr: to its end, from its first.
 struct Span {
   Node begin = nullptr, end = nullptr;
@@ -31,7 +46,7 @@ struct Span {
 // the kernel runs and not before; in chains of products also by the block. (a < b) is (a - b < 0):
 // with a - b = factor * range + rest that holds for range < ceil(-rest / factor), and for the
 // smallest rest at the longest; with a negative factor from there on.
-Span span_of(Node condition, Node range, bool by_block) {
+Span span_of(Node condition, Node range, Known known) {
   if (condition->op != Op::Lt && condition->op != Op::Le) return {};
   Node a = condition->src(0), b = condition->src(1);
   if (!a->dtype.is_int() && a->dtype != kIndex) return {};
@@ -42,7 +57,10 @@ Span span_of(Node condition, Node range, bool by_block) {
   for (const Sum::Term& t : sum.terms) {
     if (t.atom == range) {
       factor = t.factor;
-    } else if (by_block && t.atom->op == Op::Range && kind(t.atom) == RangeKind::Block) {
+    } else if (known.by_block && t.atom->op == Op::Range && kind(t.atom) == RangeKind::Block) {
+      rest = index_add(rest, index_mul(t.atom, t.factor));
+      depends_on_a_value = true;
+    } else if (known.by_block && is_of_turn(t.atom)) {
       rest = index_add(rest, index_mul(t.atom, t.factor));
       depends_on_a_value = true;
     } else if (t.atom->ranges) {
@@ -63,10 +81,10 @@ Span span_of(Node condition, Node range, bool by_block) {
 }
 
 // By the first conditions that say so.
-Span span_of(const std::vector<Node>& conditions, Node range, bool by_block) {
+Span span_of(const std::vector<Node>& conditions, Node range, Known known) {
   Span out;
   for (Node c : conditions) {
-    const Span own = span_of(c, range, by_block);
+    const Span own = span_of(c, range, known);
     if (!out.begin) out.begin = own.begin;
     if (!out.end) out.end = own.end;
   }
@@ -85,19 +103,23 @@ void widen(Span& all, const Span& own, bool any) {
 // The iterations outside of which a value is what leaves a reduction by `op` as it is. Terms that
 // go along with a maximum have a scale of one there, and a product of fragments is zero where its
 // first operand's elements are.
-Span span_of_value(Node n, Op op, Node range, bool by_block) {
+Span span_of_value(Node n, Op op, Node range, Known known) {
   if (n->op == Op::Roll || (n->op == Op::Reduce && n->arg<OpArg>().op == op))
-    return span_of_value(n->src(0), op, range, by_block);
-  if (n->op != Op::Mma || op != Op::Add) return span_of(conditions_of(n, op), range, by_block);
+    return span_of_value(n->src(0), op, range, known);
+  if (n->op == Op::Mul && op == Op::Add && known.by_factors) {
+    const Span a = span_of_value(n->src(0), op, range, known);
+    return a.begin || a.end ? a : span_of_value(n->src(1), op, range, known);
+  }
+  if (n->op != Op::Mma || op != Op::Add) return span_of(conditions_of(n, op), range, known);
   Span out;
   for (int i = 0; i < mma_a_count(n); ++i)
-    widen(out, span_of_value(n->src(i), op, range, by_block), i > 0);
-  if (adds_fragment(n)) widen(out, span_of_value(n->srcs().back(), op, range, by_block), true);
+    widen(out, span_of_value(n->src(i), op, range, known), i > 0);
+  if (adds_fragment(n)) widen(out, span_of_value(n->srcs().back(), op, range, known), true);
   return out;
 }
 
 // The iterations in which any reduction or store in the range's loop runs.
-Span span_of_loop(Node sink, Node range, bool by_block) {
+Span span_of_loop(Node sink, Node range, Known known) {
   Span out;
   bool any = false;
   for (Node n : topological(sink)) {
@@ -105,11 +127,11 @@ Span span_of_loop(Node sink, Node range, bool by_block) {
     if (n->op == Op::Reduce || (is_running(n) && n->src(1) == range)) {
       const auto reduced = n->srcs().subspan(1);
       if (std::find(reduced.begin(), reduced.end(), range) == reduced.end()) continue;
-      own = span_of_value(n->src(0), n->arg<OpArg>().op, range, by_block);
+      own = span_of_value(n->src(0), n->arg<OpArg>().op, range, known);
     } else if (n->op == Op::Store && (n->ranges & range->ranges)) {
       std::vector<Node> gates;
       if (n->num_src > 3) add_conditions(n->src(3), gates);
-      own = span_of(gates, range, by_block);
+      own = span_of(gates, range, known);
     } else {
       continue;
     }
@@ -133,12 +155,12 @@ bool is_loop(Node range, const Target& target) {
 }  // namespace
 
 Node end_loops(Node sink, const Target& target) {
-  const bool chain = is_chain(sink);
+  const bool chain = is_chain(sink, target);
   if ((!chain && all_of(sink, Op::Bound).empty()) || !all_of(sink, Op::Matrix).empty()) return sink;
   NodeMap<Node> now, loops;  // a range where it is a value, and where it is closed
   for (Node range : all_of(sink, Op::Range)) {
     if (!is_loop(range, target)) continue;
-    Span span = span_of_loop(sink, range, chain);
+    Span span = span_of_loop(sink, range, {chain, chain && target.kind == Target::Kind::Cpu});
     if (!chain) span.begin = nullptr;
     if (!span.begin && !span.end) continue;
     Node extent = span.end ? span.end : index(range->src(0)->vmax);

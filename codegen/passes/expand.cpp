@@ -4,6 +4,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
+#include "codegen/options/fragments.h"
 #include "codegen/options/mma.h"
 #include "tiny/base/error.h"
 #include "tiny/rewrite/algebra.h"
@@ -139,13 +140,13 @@ Node unroll_reduce(Node n, bool in_turn) {
 
 Node unroll(Node sink, const Target& target) {
   const std::vector<Node> unrolled = with_kind(sink, RangeKind::Unroll);
-  const bool rolls = target.kind == Target::Kind::Cpu && !all_of(sink, Op::Roll).empty();
+  const bool chain = target.kind == Target::Kind::Cpu && is_chain(sink, target);
   const Node reduced = rebuild(sink, [&](Node, Node now) {
     if (now->op == Op::Reduce) {
       const bool in_turn =
           target.kind == Target::Kind::Gpu && adds_in_turn(now, unrolled, sink->ranges);
       now = threads_last(now, in_turn);
-      if (!in_turn) now = unroll_reduce(now, rolls);
+      if (!in_turn) now = unroll_reduce(now, chain);
     }
     return now;
   });

@@ -158,8 +158,8 @@ Node fast_power(Node exponent) {
 
 // Exponentials in chains of products, whose terms are no more than 1: what is less than a normal
 // number is left out.
-Node fast_exponentials(Node sink) {
-  if (!is_chain(sink)) return sink;
+Node fast_exponentials(Node sink, const Target& target) {
+  if (!is_chain(sink, target)) return sink;
   NodeMap<Node> map;
   for (Node n : all_of(sink, Op::Exp2))
     if (n->dtype == kF32)
@@ -225,8 +225,8 @@ Node lower_gates(Node sink, const Target& target) {
     Node better = now->op == Op::Reduce ? with_selected(now) : nullptr;
     return better ? better : now;
   }));
-  if (target.kind != Target::Kind::Gpu) return with_few_conditions(sink);
-  return flush_exponentials(fast_exponentials(sink));
+  sink = fast_exponentials(sink, target);
+  return target.kind == Target::Kind::Gpu ? flush_exponentials(sink) : with_few_conditions(sink);
 }
 
 }  // namespace tiny

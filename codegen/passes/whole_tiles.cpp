@@ -52,7 +52,7 @@ Node for_all(Node condition, const Uniform& uniform) {
 
 Node whole_tiles(Node sink, const Target& target) {
   if (target.kind != Target::Kind::Gpu || target.language == Target::Language::LlvmIr ||
-      !is_chain(sink))
+      !is_chain(sink, target))
     return sink;
   const Uniform uniform(sink);
   std::vector<Node> conditions;
