@@ -33,6 +33,7 @@ class CpuChainTuner : Tuner {
   int64_t lanes() const { return target_.vector_bytes / 4; }
 
   bool is_worth_it(const ProductChain& chain) const {
+    if (chain.unit && chain.unit->rows > 1) return false;  // tiles are faster
     return extent(chain.m) >= lanes() && extent(chain.n) > columns_of(chain);
   }
 
@@ -58,8 +59,12 @@ class CpuChainTuner : Tuner {
     const int columns = cut(n, columns_of(chain));
     if (reduces(n) && !applied({OptKind::Roll, n, 0, {}})) return false;
     const int rows = cut(m, lanes());
-    for (const auto& p : chain.inner)
-      if (!stage(range_id(p.summed), rows)) return false;
+    if (chain.unit) {
+      if (!pairs(rows, columns)) return false;
+    } else {
+      for (const auto& p : chain.inner)
+        if (!stage(range_id(p.summed), rows)) return false;
+    }
     bind(columns, RangeKind::Unroll);
     for (int id : across) unroll(id);
     bind(rows, RangeKind::Vector);
@@ -84,6 +89,22 @@ class CpuChainTuner : Tuner {
       return true;
     }
     return false;
+  }
+
+  // All products on the unit that adds pairs.
+  bool pairs(int rows, int columns) {
+    const int first = next_range_id(sink_);
+    if (!applied({OptKind::Fragments, rows, 0, {columns}})) return false;
+    const int end = next_range_id(sink_);
+    bind(first, RangeKind::Unroll);
+    for (int copy = first + 2; copy < end; copy += 2) copy_vectors(copy);
+    return true;
+  }
+
+  // Vectors along a stage's contiguous range.
+  void copy_vectors(int id) {
+    for (int64_t n = lanes(); n > 1; n /= 2)
+      if (size(id) % n == 0) return bind(cut(id, n), RangeKind::Vector);
   }
 
   void unroll(int id) {

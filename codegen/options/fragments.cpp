@@ -29,6 +29,10 @@ bool factors_of(Node sum, const Target& target, Node& a, Node& b, Node& gate) {
   if (sum->arg<OpArg>().op != Op::Add || value->op != Op::Mul || value->dtype != kF32) return false;
   a = narrow(value->src(0), target);
   b = narrow(value->src(1), target);
+  if (a->dtype != b->dtype && target.kind == Target::Kind::Cpu) {
+    a = value->src(0);
+    b = value->src(1);
+  }
   return a->dtype == b->dtype;
 }
 
@@ -44,6 +48,15 @@ bool feeds_itself(const MmaUnit& u) {
   };
   return !u.group && same_place(u.row, u.a_row) && u.depth % u.columns == 0 &&
          u.k.count == u.column.count * (u.depth / u.columns);
+}
+
+// The unit of a CPU for all products of a chain; nullptr where there is none.
+const MmaUnit* common_unit(const ProductChain& chain, const Target& target) {
+  const DType t = chain.inner[0].first->dtype;
+  for (const auto* list : {&chain.inner, &chain.outer})
+    for (const auto& p : *list)
+      if (p.first->dtype != t || p.second->dtype != t) return nullptr;
+  return tile_unit(target, t, t);
 }
 
 }  // namespace
@@ -95,7 +108,10 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
         (sum->ranges & ~out.inner[0].sum->ranges))
       return refuse("a sum along the columns of another matrix");
   }
-  if (target.kind == Target::Kind::Cpu) return out;
+  if (target.kind == Target::Kind::Cpu) {
+    out.unit = common_unit(out, target);
+    return out;
+  }
   out.unit = mma_unit(target, out.inner[0].first->dtype);
   if (!out.unit || out.unit->sum != kF32 || !feeds_itself(*out.unit))
     return refuse("no matrix unit whose results are operands");
@@ -216,7 +232,7 @@ class FreeRanges {
 using NodePair = std::pair<Node, Node>;
 
 Node replaced(Node n, std::vector<NodePair> values) {
-  return simplify(FreeRanges(std::move(values))(n));
+  return with_free_ranges(n, std::move(values));
 }
 
 // Operands of a product of four warps.
@@ -531,12 +547,18 @@ std::optional<ProductChain> chain_of(Node sink, const Opt& opt, const Target& ta
 
 }  // namespace
 
+Node with_free_ranges(Node n, std::vector<std::pair<Node, Node>> values) {
+  return simplify(FreeRanges(std::move(values))(n));
+}
+
 std::string fragments_problem(Node sink, const Opt& opt, const Target& target) {
   std::string why;
-  if (target.kind != Target::Kind::Gpu) return "there are no warps";
+  const bool cpu = target.kind == Target::Kind::Cpu;
+  if (cpu && opt.kind == OptKind::Warpgroups) return "there are no warps";
   if (opt.amount < 0 || opt.amount > 8) return "stages of 1 to 8 tiles, or none, are wanted";
   const auto chain = chain_of(simplify(sink), opt, target, why);
   if (!chain) return why;
+  if (cpu) return pairs_problem(*chain);
   if (opt.kind == OptKind::Warpgroups) why = warpgroup_problem(*chain, opt, target);
   return why.empty() ? size_problem(*chain) : why;
 }
@@ -546,6 +568,7 @@ Node use_fragments(Node sink, const Opt& opt, const Target& target) {
   sink = simplify(sink);  // what is alike has become the same
   const auto chain = chain_of(sink, opt, target, why);
   expect(chain.has_value(), "fragments: ", why);
+  if (target.kind == Target::Kind::Cpu) return use_pairs(sink, *chain);
   return Fragments(sink, *chain, opt, target).run(sink);
 }
 

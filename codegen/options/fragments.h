@@ -47,6 +47,14 @@ bool is_chain(Node sink, const Target& target);
 std::string fragments_problem(Node sink, const Opt& opt, const Target& target);
 Node use_fragments(Node sink, const Opt& opt, const Target& target);
 
+// On a CPU (codegen/options/pairs.cpp) rows are the lanes of a vector; new ranges: one for pairs of
+// columns, then two for the copies of each stage, the contiguous one last.
+std::string pairs_problem(const ProductChain& chain);
+Node use_pairs(Node sink, const ProductChain& chain);
+
+// Expressions in place of ranges, but not of those that a reduction closes; simplified.
+Node with_free_ranges(Node n, std::vector<std::pair<Node, Node>> values);
+
 // Options for the kernel's chain; none where it has none that fits.
 std::optional<Choice> choose_chain_options(Node sink, const Target& target);
 std::optional<Choice> choose_cpu_chain_options(Node sink, const Target& target);

@@ -100,6 +100,18 @@ void widen(Span& all, const Span& own, bool any) {
   all = {joined(Op::Min, all.begin, own.begin), joined(Op::Max, all.end, own.end)};
 }
 
+// The 16-bit floats of a word (codegen/options/pairs.cpp); none for what is none.
+std::vector<Node> halves_of(Node word) {
+  if (word->op != Op::Or || word->dtype.scalar != Scalar::U32) return {};
+  std::vector<Node> out;
+  for (Node n : {word->src(0), word->src(1)}) {
+    if (n->op == Op::Shl) n = n->src(0);
+    if (n->op != Op::Cast || n->src(0)->op != Op::Bitcast) return {};
+    out.push_back(n->src(0)->src(0));
+  }
+  return out;
+}
+
 // The iterations outside of which a value is what leaves a reduction by `op` as it is. Terms that
 // go along with a maximum have a scale of one there, and a product of fragments is zero where its
 // first operand's elements are.
@@ -112,8 +124,10 @@ Span span_of_value(Node n, Op op, Node range, Known known) {
   }
   if (n->op != Op::Mma || op != Op::Add) return span_of(conditions_of(n, op), range, known);
   Span out;
-  for (int i = 0; i < mma_a_count(n); ++i)
-    widen(out, span_of_value(n->src(i), op, range, known), i > 0);
+  std::vector<Node> first(n->srcs().begin(), n->srcs().begin() + mma_a_count(n));
+  if (known.by_factors && (first = halves_of(n->src(1))).empty()) return out;
+  for (size_t i = 0; i < first.size(); ++i)
+    widen(out, span_of_value(first[i], op, range, known), i > 0);
   if (adds_fragment(n)) widen(out, span_of_value(n->srcs().back(), op, range, known), true);
   return out;
 }

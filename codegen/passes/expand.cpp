@@ -282,10 +282,14 @@ class Vectorizer {
     return make(Op::Add, steps->dtype, {widen((*this)(base), lanes), steps});
   }
 
-  // Neighbours among the results of an Mma; its operands are no part of the vector.
+  // Neighbours among the results of an Mma; its operands are no part of the vector, but those of a
+  // CPU are in one, as all of its elements.
   Node elements(Node n, Node r, int lanes) {
     std::vector<Node> srcs;
-    for (Node s : n->srcs()) srcs.push_back(s->ranges & bit_of(r) ? s : (*this)(s));
+    for (Node s : n->srcs()) {
+      const bool stays = (s->ranges & bit_of(r)) && (s->dtype == kIndex || !mma_unit(n).group);
+      srcs.push_back(stays ? s : (*this)(s));
+    }
     int64_t factor = 0;
     expect(split(srcs.back(), r, srcs.back(), factor) && factor == 1, "an Mma along another range");
     return make(Op::Mma, n->dtype.vec(lanes), srcs, n->payload);

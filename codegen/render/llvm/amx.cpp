@@ -256,7 +256,7 @@ class TileRegisters {
   void find_rows(const Linear& program) {
     for (Node n : program.body) {
       if (n->op == Op::Update) n = n->src(0)->src(0);
-      if (n->op != Op::Mma || n->num_src == 2) continue;
+      if (n->op != Op::Mma || n->num_src == 2 || mma_unit(n).rows == 1) continue;
       const int last = static_cast<int>(n->num_src) - 2;
       for (int row = 0; row < last; ++row) rows_[n->src(row)] = nullptr;
       rows_[n->src(last)] = n->src(0);
@@ -306,7 +306,9 @@ class TilePrinter : public LlvmPrinter {
   TilePrinter(const Linear& program, const Target& target)
       : LlvmPrinter(program, target), registers_(program) {
     for (Node n : program.body)
-      if (n->op == Op::Update && n->src(0)->src(0)->is(Op::Mma)) added_[n->src(0)->src(0)] = 1;
+      if (n->op == Op::Update && n->src(0)->src(0)->is(Op::Mma) &&
+          !fragment_below(n->src(0)->src(0)))
+        added_[n->src(0)->src(0)] = 1;
     for (Node n : program.body)
       for (Node s : n->srcs())
         if (n->op != Op::Update && n->op != Op::Reduce && added_.contains(s)) added_[s] = 0;
@@ -343,7 +345,8 @@ class TilePrinter : public LlvmPrinter {
     if (const int* added = added_.find(n); added && *added) return;
     const int* t = registers_.find(n);
     if (!t) {
-      values_[n] = dot(n, "zeroinitializer");
+      Node below = fragment_below(n);
+      values_[n] = dot(n, below ? value(below) : "zeroinitializer");
       return;
     }
     call("tilezero", {tile(*t)});
@@ -430,7 +433,8 @@ class TilePrinter : public LlvmPrinter {
     std::string a = broadcast(kI32.vec(16), one);
     const std::string type = floats ? halves : words;
     if (floats) a = define(cat("bitcast ", words, " ", a, " to ", halves));
-    const std::string b = define(cat("bitcast ", typed(mma->src(1)), " to ", type));
+    std::string b = define(cat("bitcast ", typed(mma->src(1)), " to ", type));
+    if (mma->src(1)->dtype.scalar == Scalar::U32) std::swap(a, b);  // the last may be in memory
     const std::string result = type_of(mma->dtype);
     if (!target_.emulates)
       return intrinsic("", result, unit.intrinsic, {result, type, type}, {sum, a, b});
