@@ -23,12 +23,12 @@ class CpuChainTuner : Tuner {
     if (getenv("DBG")) fprintf(stderr, "chain %d\n", chain.has_value());
     if (!chain || !is_worth_it(*chain)) return {};
     if (!lay_out(*chain)) return {};
-    choice_.is_gemm = true;
+    choice_.is_gemm = false;
     return std::move(choice_);
   }
 
  private:
-  static constexpr int64_t kProducts = 1024;  // of a tile's columns and a result's, in one iteration
+  const int64_t kProducts = getenv("KP") ? atoi(getenv("KP")) : 1024;  // of a tile's columns and a result's, in one iteration
 
   int64_t lanes() const { return target_.vector_bytes / 4; }
 
@@ -42,7 +42,7 @@ class CpuChainTuner : Tuner {
     int64_t results = 0;
     for (const auto& p : chain.outer) results += extent(p.across);
     const int64_t inner = static_cast<int64_t>(chain.inner.size());
-    const int64_t most = inner > 1 ? target_.vector_registers * 3 / 4 / inner : target_.vector_registers / 2;
+    const int64_t most = target_.vector_registers / 2 / inner;
     int64_t columns = std::clamp<int64_t>(kProducts / std::max<int64_t>(results, 1), 2, most);
     return columns;
   }
@@ -65,7 +65,7 @@ class CpuChainTuner : Tuner {
       for (const auto& p : chain.inner)
         if (!stage(range_id(p.summed), rows)) return false;
     }
-    bind(columns, RangeKind::Unroll);
+    if (range(columns)) bind(columns, RangeKind::Unroll);
     for (int id : across) unroll(id);
     bind(rows, RangeKind::Vector);
     return order();
@@ -107,13 +107,11 @@ class CpuChainTuner : Tuner {
       if (size(id) % n == 0) return bind(cut(id, n), RangeKind::Vector);
   }
 
+  // Columns of results: as many as lanes together, so that stores can transpose them.
   void unroll(int id) {
-    constexpr int64_t kMost = 64;
-    if (size(id) > kMost) {
-      const int64_t part = best_unroll(size(id), kMost);
-      bind(cut(id, part), RangeKind::Unroll);
-    }
-    if (range(id)) bind(id, RangeKind::Unroll);
+    const int inner = size(id) > lanes() ? cut(id, best_unroll(size(id), lanes())) : id;
+    for (int part : {id, inner})
+      if (range(part) && size(part) > 1) bind(part, RangeKind::Unroll);
   }
 
   // Whether something besides the products is reduced along the columns.

@@ -1,6 +1,7 @@
 #include <bit>
 
 #include "codegen/kernel/access.h"
+#include "codegen/options/fragments.h"
 #include "codegen/passes/passes.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rewrite.h"
@@ -70,11 +71,30 @@ Node lanes_of(Node v, int64_t from, int count) {
   return make(Op::Shuffle, v->dtype.vec(count), {v, v}, Ints(picks));
 }
 
+// One lane of what is computed of positions alone; nullptr for anything else.
+Node lane_of(Node n, int lane) {
+  if (n->dtype.lanes == 1) return n;
+  const DType t = n->dtype.one();
+  if (n->op == Op::Ramp) return constant(t, lane);
+  if (n->op == Op::Broadcast) return n->src(0);
+  if (n->is_const()) return make(Op::Const, t, {}, n->payload);
+  if (!is_elementwise(n->op)) return nullptr;
+  std::vector<Node> srcs;
+  for (Node s : n->srcs())
+    if (Node one = lane_of(s, lane))
+      srcs.push_back(one);
+    else
+      return nullptr;
+  return simplify(make(n->op, t, srcs, n->payload));
+}
+
 // The stores of a store's lanes, each along the unrolled range; nothing for those that are not so.
-std::vector<Node> stores_along(Node store, const Target& target) {
+// `chain`: a kernel whose results are 16-bit floats as well, and of which some rows may be missing.
+std::vector<Node> stores_along(Node store, const Target& target, bool chain) {
   constexpr int64_t kMin = 4;  // elements together
   const DType t = store->src(2)->dtype;
-  if (t.scalar != Scalar::F32 || std::holds_alternative<OpArg>(store->payload)) return {};
+  const bool fits = t.scalar == Scalar::F32 || (chain && t.is_half());
+  if (!fits || std::holds_alternative<OpArg>(store->payload)) return {};
   const std::vector<Node> loads = all_of(store->src(2), Op::Load);
   const auto is_own = [&](Node load) { return load->src(0) == store->src(0); };
   if (std::ranges::any_of(loads, is_own)) return {};  // proofs compare one element with another
@@ -82,7 +102,8 @@ std::vector<Node> stores_along(Node store, const Target& target) {
   Node u = to ? dense_range(to->base) : nullptr;
   if (!u || extent(u) < kMin || extent(u) > t.lanes || !std::has_single_bit(t.lanes)) return {};
   Node gate = store->num_src > 3 ? store->src(3) : nullptr;
-  if (gate && gate->dtype.lanes > 1) return {};
+  const bool of_lanes = gate && gate->dtype.lanes > 1;
+  if (of_lanes && (!chain || (gate->ranges & u->ranges) || !lane_of(gate, 0))) return {};
   const int rows = static_cast<int>(extent(u)),
             whole = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(extent(u))));
   std::vector<Node> values;
@@ -90,7 +111,7 @@ std::vector<Node> stores_along(Node store, const Target& target) {
     values.push_back(simplify(substitute(store->src(2), u, index(std::min(i, rows - 1)))));
   const std::vector<Node> all = transposed(values);
   Node along = make(Op::Range, kIndex, {index(rows)}, RangeArg{range_id(u), RangeKind::Vector});
-  if (gate) gate = vectorized(simplify(substitute(gate, u, along)), along, target);
+  if (gate && !of_lanes) gate = vectorized(simplify(substitute(gate, u, along)), along, target);
   std::vector<Node> out;
   for (int lane = 0; lane < t.lanes; ++lane) {
     const int64_t at = int64_t{lane} * whole;
@@ -98,7 +119,7 @@ std::vector<Node> stores_along(Node store, const Target& target) {
         store->src(0),
         simplify(substitute(index_add(to->base, index(lane * to->step)), u, index(0))),
         lanes_of(all[static_cast<size_t>(at / t.lanes)], at % t.lanes, rows)};
-    if (gate) srcs.push_back(gate);
+    if (gate) srcs.push_back(of_lanes ? lane_of(gate, lane) : gate);
     out.push_back(make(Op::Store, kVoid, srcs, store->payload));
   }
   return out;
@@ -108,9 +129,10 @@ std::vector<Node> stores_along(Node store, const Target& target) {
 
 Node transpose_stores(Node sink, const Target& target) {
   if (!joins_stores(target)) return sink;
+  const bool chain = is_chain(sink, target);
   std::vector<Node> stores;
   for (Node store : sink->srcs()) {
-    const std::vector<Node> rows = stores_along(store, target);
+    const std::vector<Node> rows = stores_along(store, target, chain);
     if (rows.empty())
       stores.push_back(store);
     else
