@@ -118,6 +118,15 @@ std::vector<Node> halves_of(Node word) {
 Span span_of_value(Node n, Op op, Node range, Known known) {
   if (n->op == Op::Roll || (n->op == Op::Reduce && n->arg<OpArg>().op == op))
     return span_of_value(n->src(0), op, range, known);
+  if (n->op == Op::Where && known.by_factors && n->src(2) == identity(op, n->dtype)) {
+    std::vector<Node> own;
+    add_conditions(n->src(0), own);
+    Span out = span_of(own, range, known);
+    const Span inner = span_of_value(n->src(1), op, range, known);
+    if (!out.begin) out.begin = inner.begin;
+    if (!out.end) out.end = inner.end;
+    return out;
+  }
   if (n->op == Op::Mul && op == Op::Add && known.by_factors) {
     const Span a = span_of_value(n->src(0), op, range, known);
     return a.begin || a.end ? a : span_of_value(n->src(1), op, range, known);
