@@ -19,32 +19,76 @@ class CpuChainTuner : Tuner {
 
   std::optional<Choice> run() {
     join_alike();
-    const auto chain = find_chain(sink_, target_);
-    if (getenv("DBG")) fprintf(stderr, "chain %d\n", chain.has_value());
-    if (!chain || !is_worth_it(*chain)) return {};
-    if (!lay_out(*chain)) return {};
-    choice_.is_gemm = false;
+    auto chain = find_chain(sink_, target_);
+    if (!chain && split_groups()) chain = find_chain(sink_, target_);
+    if (!chain || !is_supported(*chain) || !is_worth_it(*chain) || !lay_out(*chain)) return {};
     return std::move(choice_);
   }
 
  private:
-  const int64_t kProducts = getenv("KP") ? atoi(getenv("KP")) : 1024;  // of a tile's columns and a result's, in one iteration
+  // Rows of several heads that share keys: a loop of each group and one of its rows, where both are
+  // one and operands depend on the quotient. False where there are none.
+  bool split_groups() {
+    for (Node n : topological(sink_)) {
+      if (n->op != Op::FloorDiv || !n->src(1)->is_const()) continue;
+      Node r = n->src(0);
+      const int64_t each = n->src(1)->int_value();
+      if (r->op != Op::Range || kind(r) != RangeKind::Loop || each < 2 || extent(r) % each) continue;
+      apply({OptKind::Split, range_id(r), each, {}});
+      return true;
+    }
+    return false;
+  }
 
   int64_t lanes() const { return target_.vector_bytes / 4; }
 
-  bool is_worth_it(const ProductChain& chain) const {
-    if (chain.unit && chain.unit->rows > 1) return false;  // tiles are faster
-    return extent(chain.m) >= lanes() && extent(chain.n) > columns_of(chain);
+  static int64_t results_of(const ProductChain& chain) {
+    int64_t columns = 0;
+    for (const auto& p : chain.outer) columns += extent(p.across);
+    return columns;
   }
 
-  // Columns of a tile: a sum of scores for each stays in a register, with one for the operand.
+  // Terms of a score, of several matrices together.
+  static int64_t terms_of(const ProductChain& chain) {
+    int64_t terms = 0;
+    for (const auto& p : chain.inner) terms += extent(p.summed);
+    return terms;
+  }
+
+  // Of 16-bit floats pairs alone are multiplied as fast as by kernels of their own; f16 has none.
+  static bool is_supported(const ProductChain& chain) {
+    if (chain.unit) return chain.unit->rows == 1;
+    const auto is_f32 = [](const ProductChain::Product& p) {
+      return p.first->dtype == kF32 && p.second->dtype == kF32;
+    };
+    return std::ranges::all_of(chain.inner, is_f32) && std::ranges::all_of(chain.outer, is_f32);
+  }
+
+  // What a chain saves are scores that go to memory and back. What it costs are results that go to
+  // L1 and back for each tile of columns, which are fewer the wider results are, and in gradients
+  // scores that are computed again: too much where all scores stay in a core's cache, unless
+  // results are narrow (measurements.md: CpuChainTuner).
+  bool is_worth_it(const ProductChain& chain) const {
+    constexpr int64_t kNarrow = 64, kWide = 128;
+    if (extent(chain.m) < lanes() || extent(chain.n) <= columns_of(chain)) return false;
+    int64_t scores = extent(chain.n), blocks = 1;
+    for (Node r : ranges_) {
+      if (kind(r) != RangeKind::Loop || !(chain.inner[0].sum->ranges & r->ranges)) continue;
+      scores *= extent(r);
+      blocks *= r == chain.m ? ceil_div(extent(r), lanes()) : extent(r);
+    }
+    const bool small = scores * int64_t{sizeof(float)} <= target_.l2_bytes;
+    const int64_t most = small ? kNarrow : kWide;
+    return blocks >= target_.cores && results_of(chain) <= most && terms_of(chain) <= most;
+  }
+
+  // Columns of a tile: the sum of a score for each is in a register, and for each product of scores
+  // and values an instruction in the loop's text.
   int64_t columns_of(const ProductChain& chain) const {
-    int64_t results = 0;
-    for (const auto& p : chain.outer) results += extent(p.across);
-    const int64_t inner = static_cast<int64_t>(chain.inner.size());
-    const int64_t most = target_.vector_registers / 2 / inner;
-    int64_t columns = std::clamp<int64_t>(kProducts / std::max<int64_t>(results, 1), 2, most);
-    return columns;
+    constexpr int64_t kProducts = 1024;
+    const auto inner = static_cast<int64_t>(chain.inner.size());
+    const int64_t most = std::max<int64_t>(target_.vector_registers / 2 / inner, 2);
+    return std::clamp<int64_t>(kProducts / results_of(chain) / 2 * 2, 2, most);
   }
 
   bool lay_out(const ProductChain& chain) {
@@ -57,7 +101,7 @@ class CpuChainTuner : Tuner {
       ids->erase(std::unique(ids->begin(), ids->end()), ids->end());
     }
     const int columns = cut(n, columns_of(chain));
-    if (reduces(n) && !applied({OptKind::Roll, n, 0, {}})) return false;
+    if (!applied({OptKind::Roll, n, 0, {}})) return false;
     const int rows = cut(m, lanes());
     if (chain.unit) {
       if (!pairs(rows, columns)) return false;
@@ -114,15 +158,8 @@ class CpuChainTuner : Tuner {
       if (range(part) && size(part) > 1) bind(part, RangeKind::Unroll);
   }
 
-  // Whether something besides the products is reduced along the columns.
-  bool reduces(int) const { return true; }
-
   bool applied(const Opt& opt) {
-    std::string why;
-    if (!is_legal(sink_, opt, target_, &why)) {
-      if (getenv("DBG")) fprintf(stderr, "%s: %s\n", to_text(opt).c_str(), why.c_str());
-      return false;
-    }
+    if (!is_legal(sink_, opt, target_)) return false;
     apply(opt);
     return true;
   }

