@@ -33,7 +33,8 @@ class CpuChainTuner : Tuner {
       if (n->op != Op::FloorDiv || !n->src(1)->is_const()) continue;
       Node r = n->src(0);
       const int64_t each = n->src(1)->int_value();
-      if (r->op != Op::Range || kind(r) != RangeKind::Loop || each < 2 || extent(r) % each) continue;
+      if (r->op != Op::Range || kind(r) != RangeKind::Loop || each < 2 || extent(r) % each)
+        continue;
       apply({OptKind::Split, range_id(r), each, {}});
       return true;
     }
@@ -164,7 +165,7 @@ class CpuChainTuner : Tuner {
     return true;
   }
 
-  // All loops around the chain are divided among the cores.
+  // The loops that the whole chain runs in are divided among the cores.
   bool order() {
     Ids loops, ids;
     for (Node r : ranges_)

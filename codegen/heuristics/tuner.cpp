@@ -32,8 +32,8 @@ double Tuner::cost(const Access& a, Node r) const {
   const int64_t s = stride_in_block(a.node, r, lanes_);
   const double n = static_cast<double>(extent(r));
   const double used = n / (std::ceil(n / lanes_) * lanes_);
-  const bool split_n = s == 2 && a.node->op == Op::Load &&
-                       (a.node->num_src == 2 || loads_with_masks(target_));
+  const bool split_n =
+      s == 2 && a.node->op == Op::Load && (a.node->num_src == 2 || loads_with_masks(target_));
   const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : split_n ? 3 : lanes_ * 1.5;
   return a.count * per_vector / lanes_ / used;
 }
@@ -168,8 +168,7 @@ void Tuner::join_alike() {
         const Opt join{OptKind::Join, range_id(a), range_id(b), {}};
         const auto is_same = [&](Node sum) {
           return (sum->ranges & b->ranges) &&
-                 std::find(sums.begin(), sums.end(), simplify(substitute(sum, b, a))) !=
-                     sums.end();
+                 std::find(sums.begin(), sums.end(), simplify(substitute(sum, b, a))) != sums.end();
         };
         if (!std::any_of(sums.begin(), sums.end(), is_same) || !is_legal(sink_, join, target_))
           continue;

@@ -17,16 +17,15 @@ namespace {
 
 // The bits of two 16-bit floats, the first in the lower half.
 Node word(Node low, Node high) {
-  const auto bits = [](Node x) {
-    return make(Op::Cast, kU32, {make(Op::Bitcast, kU16, {x})});
-  };
+  const auto bits = [](Node x) { return make(Op::Cast, kU32, {make(Op::Bitcast, kU16, {x})}); };
   Node shifted = make(Op::Shl, kU32, {bits(high), constant(kU32, 16)});
   return make(Op::Or, kU32, {bits(low), shifted});
 }
 
 class Pairs {
  public:
-  Pairs(Node sink, const ProductChain& chain) : sink_(sink), chain_(chain), id_(next_range_id(sink)) {
+  Pairs(Node sink, const ProductChain& chain)
+      : sink_(sink), chain_(chain), id_(next_range_id(sink)) {
     for (Node s : all_of(sink, Op::Stage)) slot_ = std::min(slot_, slot_of(s) - 1);
   }
 
@@ -53,12 +52,11 @@ class Pairs {
   static Node range(int64_t n, int id, RangeKind kind) {
     return make(Op::Range, kIndex, {index(n)}, RangeArg{id, kind});
   }
-  static Node twice(Node step, int64_t more) {
-    return index_add(index_mul(step, 2), index(more));
-  }
+  static Node twice(Node step, int64_t more) { return index_add(index_mul(step, 2), index(more)); }
 
   static Node word_of(Node x, Node summed, Node step) {
-    return simplify(word(substitute(x, summed, twice(step, 0)), substitute(x, summed, twice(step, 1))));
+    return simplify(
+        word(substitute(x, summed, twice(step, 0)), substitute(x, summed, twice(step, 1))));
   }
 
   // A word of each row, read where it lies if that is in one piece.

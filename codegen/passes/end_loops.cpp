@@ -31,8 +31,8 @@ bool is_of_turn(Node n) {
   });
 }
 
-// What else bounds a loop than Variables: in chains of products the block, or the core's turn, and on
-// a CPU a factor that is 0, whatever the other one is (fragments.h: as matrix units have it).
+// What else bounds a loop than Variables: in chains of products the block, or the core's turn, and
+// on a CPU a factor that is 0, whatever the other one is (fragments.h: as matrix units have it).
 struct Known {
   bool by_block = false, by_factors = false;
 };

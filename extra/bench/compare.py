@@ -4,10 +4,12 @@ them to extra/bench/results/cpu.jsonl with --append.
 
     make bench && python3 extra/bench/compare.py [--rounds 3] [--append]
 
-Needs PyTorch (Debian: python3-torch). Both use all cores."""
+Needs PyTorch (Debian: python3-torch) with a fast BLAS (libopenblas0): Debian's own takes tens of
+times as long for products of f32. Both use all cores."""
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import statistics
@@ -47,6 +49,30 @@ def mnist_step():
     return measure(step, 20)
 
 
+def attention(dtype, causal, backward):
+    """Spelt out, as PyTorch 1.13 has no function for it; the mask is added by the product."""
+    length, width = 2048, 64
+    q, k, v, seed = (torch.randn(8, length, width).to(dtype) for _ in range(4))
+    bias = torch.zeros(1, 1, 1, dtype=dtype)
+    if causal:
+        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+        bias = torch.zeros(length, length, dtype=dtype).masked_fill(hidden, -math.inf)
+
+    def forward(q, k, v):
+        scores = torch.baddbmm(bias.expand(8, length, length), q, k.transpose(1, 2),
+                               beta=int(causal), alpha=width**-0.5)
+        return torch.bmm(scores.softmax(-1), v)
+
+    def step():
+        forward(*(x.detach().requires_grad_() for x in (q, k, v))).backward(seed)
+
+    def only_forward():
+        with torch.no_grad():
+            forward(q, k, v)
+
+    return measure(step if backward else only_forward, 5)
+
+
 def torch_times():
     x = torch.rand(4096, 4096)
     out = {
@@ -63,6 +89,11 @@ def torch_times():
         out[f"matmul_{n}"] = measure(lambda: a @ b)
         x, y = a.bfloat16(), b.bfloat16()
         out[f"matmul_bf16_{n}"] = measure(lambda: x @ y)
+    for kind, dtype in (("bf16", torch.bfloat16), ("f32", torch.float32)):
+        for causal in (False, True):
+            for backward in (False, True):
+                name = f"attention_{kind}_2048" + "_causal" * causal + "_grad" * backward
+                out[name] = attention(dtype, causal, backward)
     out["mnist_step"] = mnist_step()
     return out
 
@@ -98,17 +129,19 @@ def main():
               "machine": f"{cpu_name()}, {os.cpu_count()} cores",
               "peer": f"PyTorch {torch.__version__}"}
     rows = []
-    print(f"{'work':16} {'ours ms':>10} {'peer ms':>10} {'ours/peer':>10} {'ours/copy':>10}")
+    print(f"{'work':28} {'ours ms':>10} {'peer ms':>10} {'ours/peer':>10} {'ours/copy':>10}")
     for name in ours[0]:
         ms = statistics.median(r[name]["ms"] for r in ours)
         row = {**common, "name": name, "ms": round(ms, 3)}
         if name in peers[0]:
             row["peer_ms"] = round(statistics.median(p[name] for p in peers), 3)
             row["ratio"] = round(ms / row["peer_ms"], 3)
+        if "peak_mb" in ours[0][name]:
+            row["peak_mb"] = ours[0][name]["peak_mb"]
         if "ratio_to_copy" in ours[0][name]:
             row["ratio_to_copy"] = statistics.median(r[name]["ratio_to_copy"] for r in ours)
         rows.append(row)
-        print(f"{name:16} {ms:10.2f} {row.get('peer_ms', float('nan')):10.2f} "
+        print(f"{name:28} {ms:10.2f} {row.get('peer_ms', float('nan')):10.2f} "
               f"{row.get('ratio', float('nan')):10.2f} {row.get('ratio_to_copy', float('nan')):10.2f}")
     if args.append:
         with open(os.path.join(ROOT, "extra/bench/results/cpu.jsonl"), "a") as f:

@@ -1,7 +1,7 @@
 // Speed on the CPU, one JSON line per measurement: memory-bound work on 4096 x 4096 f32 beside a
-// plain copy of as many bytes, matrix products, convolutions, and a training step of the MNIST
-// example's network. `extra/bench/compare.py` runs it beside PyTorch. An argument selects names
-// that contain it.
+// plain copy of as many bytes, matrix products, convolutions, attention, and a training step of the
+// MNIST example's network. `extra/bench/compare.py` runs it beside PyTorch. An argument selects
+// names that contain it.
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -105,6 +105,33 @@ void bench_convolution(int64_t batch, int64_t channels, int64_t size, DType t) {
               name.c_str(), seconds("") * 1e3, seconds("x") * 1e3, seconds("w") * 1e3);
 }
 
+// 8 heads of width 64, with the largest memory of the program so far.
+void bench_attention(int64_t length, DType t, bool causal, bool backward) {
+  const std::string name = "attention_" + t.name() + "_" + std::to_string(length) +
+                           (causal ? "_causal" : "") + (backward ? "_grad" : "");
+  if (!is_wanted(name.c_str())) return;
+  const auto input = [&] { return Tensor::randn({1, 8, length, 64}).to(t).realize(); };
+  const Tensor q = input(), k = input(), v = input(), seed = input();
+  Jit step([&](const Tensor& given_q, const Tensor& given_k, const Tensor& given_v) {
+    Tensor x = given_q.detach(), y = given_k.detach(), z = given_v.detach();
+    if (backward)
+      for (Tensor* leaf : {&x, &y, &z}) leaf->requires_grad_();
+    const Tensor out = scaled_dot_product_attention(x, y, z, {.is_causal = causal});
+    if (!backward) return std::vector<Tensor>{out};
+    out.backward(seed);
+    return std::vector<Tensor>{out, x.grad(), y.grad(), z.grad()};
+  });
+  const auto run = [&] {
+    for (const Tensor& out : step(q, k, v)) out.flatten().narrow(0, 0, 1).to(kF32).item<float>();
+  };
+  run();  // plainly, then as it is captured
+  const double seconds = bench::measure(7, run).median;
+  int64_t peak = 0;
+  for (const DeviceMemory& d : memory_report(0).devices) peak = std::max(peak, d.peak_bytes);
+  std::printf("{\"name\": \"%s\", \"ms\": %.3f, \"peak_mb\": %.1f}\n", name.c_str(), seconds * 1e3,
+              static_cast<double>(peak) * 1e-6);
+}
+
 void bench_mnist() {
   if (!is_wanted("mnist_step")) return;
   Sequential model = bench::mnist_network();
@@ -132,6 +159,10 @@ void bench_mnist() {
 int main(int argc, char** argv) {
   if (argc > 1) wanted = argv[1];
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  // First, while the peak of memory is theirs: gradients last.
+  for (bool backward : {false, true})
+    for (DType t : {kBF16, kF32})
+      for (bool causal : {false, true}) bench_attention(2048, t, causal, backward);
   {
     Copy copy;
     const Tensor x = Tensor::rand({kSide, kSide}).realize();

@@ -444,9 +444,7 @@ class Finder {
 Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
                    const std::set<Node>& refused, const NodeTargets& targets) {
   if (!env_int("CHAIN") || !env_int("FUSE") || !env_int("OPT")) return Chains();
-  const auto may_be = [&](Node n) {
-    return is_sum(n) && is_product(n);
-  };
+  const auto may_be = [&](Node n) { return is_sum(n) && is_product(n); };
   if (std::none_of(order.begin(), order.end(), may_be)) return Chains();
   return Finder(roots, order, refused, targets).run();
 }

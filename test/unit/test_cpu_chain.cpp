@@ -7,13 +7,13 @@
 #include <limits>
 
 #include "codegen/lower.h"
+#include "codegen/options/mma.h"
 #include "codegen/proof/prove.h"
 #include "runtime/device/device.h"
 #include "runtime/kernels/kernel.h"
 #include "test/unit/kernels.h"
 #include "test/unit/schedules.h"
 #include "tiny/base/env.h"
-#include "tiny/base/text.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
@@ -28,12 +28,13 @@ struct Sizes {
 
 using Scores = std::function<Tensor(const Tensor&)>;
 
-// Results, and the gradients of queries, keys and values: attention written by hand, of numbers that
-// are the same in all dtypes.
+// Results, and the gradients of queries, keys and values: attention written by hand, of numbers
+// that are the same in all dtypes.
 std::vector<Tensor> attend(const Sizes& s, DType dtype, const Scores& change, bool back = true) {
   std::vector<Tensor> leaves;
-  for (const auto& [length, width] : {std::pair(s.queries, s.width), std::pair(s.keys, s.width),
-                                      std::pair(s.keys, s.values), std::pair(s.queries, s.values)}) {
+  for (const auto& [length, width] :
+       {std::pair(s.queries, s.width), std::pair(s.keys, s.width), std::pair(s.keys, s.values),
+        std::pair(s.queries, s.values)}) {
     manual_seed(leaves.size() + 1);
     leaves.push_back(Tensor::randn({s.heads, length, width}).to(kBF16).to(dtype).realize());
   }
@@ -80,9 +81,7 @@ Tensor position(const Tensor& scores, int axis) {
 }
 
 Tensor all_seen(const Tensor& s) { return s; }
-Tensor causal(const Tensor& s) {
-  return where(position(s, 2) <= position(s, 1), s, -INFINITY);
-}
+Tensor causal(const Tensor& s) { return where(position(s, 2) <= position(s, 1), s, -INFINITY); }
 Tensor window(const Tensor& s) {
   return where((position(s, 2) <= position(s, 1) + 8) & (position(s, 2) >= position(s, 1) - 24), s,
                -INFINITY);
@@ -124,6 +123,8 @@ TEST_CASE("chains on the CPU: lengths around one vector and one tile, and none")
 TEST_CASE("chains on the CPU: one kernel, and no scores in memory") {
   for (DType t : {kF32, kBF16}) {
     CAPTURE(t);
+    const MmaUnit* unit = tile_unit(find_device("CPU").target(), t, t);
+    if (t == kBF16 && (!unit || unit->rows > 1)) continue;  // f32 or tiles are faster there
     const int64_t n = 320;
     const auto made = schedule_on("CPU", attend({n, n, 32, 32, 4}, t, causal, false));
     CHECK(made->steps.size() == 1);
@@ -183,7 +184,8 @@ TEST_CASE("chains on the CPU: grouped queries and masks that are given") {
       manual_seed(seed);
       return Tensor::randn(shape).to(kBF16).to(t).realize();
     };
-    const Tensor q = leaf({2, 6, 50, 16}, 1), k = leaf({2, 2, 70, 16}, 2), v = leaf({2, 2, 70, 16}, 3);
+    const Tensor q = leaf({2, 6, 50, 16}, 1), k = leaf({2, 2, 70, 16}, 2),
+                 v = leaf({2, 2, 70, 16}, 3);
     const Tensor bias = leaf({50, 70}, 4), padding = leaf({2, 1, 1, 70}, 5) > 0;
     return std::vector<Tensor>{
         scaled_dot_product_attention(q, k, v, {.mask = bias, .enable_gqa = true}),

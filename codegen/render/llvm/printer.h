@@ -76,8 +76,6 @@ class LlvmPrinter {
 
   // --- memory ------------------------------------------------------------------------------------
 
-  void declare_stage(Node n);
-  void fetch(Node store);
   std::string address(Node param, Str index, bool inbounds);
   std::string from_memory(DType t, Str v);
   std::string to_memory(DType t, Str v);
@@ -114,7 +112,6 @@ class LlvmPrinter {
   const Target& target_;
   std::string body_, allocas_, block_ = "entry";
   std::set<std::string> declarations_;
-  std::set<int64_t> declared_;  // slots of stages
   std::vector<std::pair<std::string, const char*>> ends_;  // of the open loops, and flags
   NodeMap<std::string> values_, accumulators_;
   NodeMap<std::string> tags_;  // of the ranges whose loops are open

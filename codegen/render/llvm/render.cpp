@@ -52,6 +52,25 @@ std::string LlvmPrinter::intrinsic(Str flags, Str result, Str name,
   return {};
 }
 
+namespace {
+
+// Of a CPU: on the stack, aligned as cache lines are.
+std::string declared_stages(const Linear& program) {
+  std::set<std::string> all;
+  for (Node n : program.body) {
+    Node access = n->is(Op::Fetch) ? n->src(0) : n;
+    Node s = access->is(Op::Store) ? access->src(0) : access;
+    if (is_stage(s))
+      all.insert(cat("  %stage", kFirstStage - slot_of(s), " = alloca [", elements_of(s), " x ",
+                     memory_type(s->dtype.one()), "], align 64\n"));
+  }
+  std::string out;
+  for (const std::string& line : all) out += line;
+  return out;
+}
+
+}  // namespace
+
 std::string LlvmPrinter::text() const {
   std::string params, loads, args;
   for (size_t i = 0; i < program_.params.size(); ++i) {
@@ -63,7 +82,8 @@ std::string LlvmPrinter::text() const {
   }
   // The buffers are parameters of an inner function because only there `noalias` can be said.
   std::string out = cat("define internal void @", program_.name, ".body(", params,
-                        "i64 %begin, i64 %end) nounwind noinline {\nentry:\n", allocas_, body_,
+                        "i64 %begin, i64 %end) nounwind noinline {\nentry:\n",
+                        declared_stages(program_), allocas_, body_,
                         streams_ ? "  fence seq_cst\n" : "",  // streaming stores are not ordered
                         "  ret void\n}\n\ndefine void @", program_.name,
                         "(ptr %args, i64 %begin, i64 %end) nounwind {\n", loads, "  call void @",
@@ -94,7 +114,11 @@ void LlvmPrinter::statement(Node n) {
     case Op::Update: return update(n->src(0));
     case Op::Rescale: return rescale(n);
     case Op::Store: return store(n);
-    case Op::Fetch: return fetch(n->src(0));
+    case Op::Fetch: {
+      Node copy = n->src(0);
+      values_[copy->src(2)] = load(copy->src(2));
+      return store(copy);
+    }
     case Op::Reduce: values_[n] = accumulated(n); return;
     case Op::Prefix: values_[n] = accumulated(running_reduce(n)); return;
     case Op::Load: values_[n] = load(n); return;
@@ -185,18 +209,6 @@ void LlvmPrinter::rescale(Node n) {
 // --- memory ------------------------------------------------------------------------------------
 std::string LlvmPrinter::base(Node param) const {
   return is_stage(param) ? cat("%stage", kFirstStage - slot_of(param)) : cat("%b", slot_of(param));
-}
-
-// On the stack, aligned as cache lines are.
-void LlvmPrinter::declare_stage(Node n) {
-  if (declared_.insert(slot_of(n)).second)
-    allocas_ += cat("  ", base(n), " = alloca [", elements_of(n), " x ",
-                    memory_type(n->dtype.one()), "], align 64\n");
-}
-
-void LlvmPrinter::fetch(Node store) {
-  values_[store->src(2)] = load(store->src(2));
-  this->store(store);
 }
 
 // Where the gate is false the address may lie outside the buffer: then without `inbounds`.
@@ -313,7 +325,6 @@ std::string LlvmPrinter::any_lane(DType mask, Str on) {
 void LlvmPrinter::store(Node n) {
   const Node index = n->src(1), v = n->src(2), gate = gate_of(n);
   const DType t = v->dtype;
-  if (is_stage(n->src(0))) declare_stage(n->src(0));
   if (std::holds_alternative<OpArg>(n->payload)) return combine_lanes(n);
   const std::string bits = to_memory(t, value(v));
   if (t.lanes > 1 && index->dtype.lanes > 1) return scatter(n, bits);
