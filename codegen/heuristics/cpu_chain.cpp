@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "codegen/heuristics/tuner.h"
+#include "codegen/kernel/lengths.h"
 #include "codegen/options/fragments.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
@@ -57,7 +58,9 @@ class CpuChainTuner : Tuner {
   }
 
   // Of 16-bit floats pairs alone are multiplied as fast as by kernels of their own; f16 has none.
-  static bool is_supported(const ProductChain& chain) {
+  // Rows of a Variable's number end with it in those.
+  bool is_supported(const ProductChain& chain) const {
+    if (has_length(sink_, chain.m)) return false;
     if (chain.unit) return chain.unit->rows == 1;
     const auto is_f32 = [](const ProductChain::Product& p) {
       return p.first->dtype == kF32 && p.second->dtype == kF32;
@@ -67,10 +70,10 @@ class CpuChainTuner : Tuner {
 
   // What a chain saves are scores that go to memory and back. What it costs are results that go to
   // L1 and back for each tile of columns, which are fewer the wider results are, and in gradients
-  // scores that are computed again: too much where all scores stay in a core's cache, unless
-  // results are narrow (measurements.md: CpuChainTuner).
+  // scores that are computed again: more than it saves unless results are narrow, and worth it for
+  // the memory of many scores alone (measurements.md: CpuChainTuner).
   bool is_worth_it(const ProductChain& chain) const {
-    constexpr int64_t kNarrow = 64, kWide = 128;
+    constexpr int64_t kNarrow = 64, kWide = 128, kMuch = 32 << 20;
     if (extent(chain.m) < lanes() || extent(chain.n) <= columns_of(chain)) return false;
     int64_t scores = extent(chain.n), blocks = 1;
     for (Node r : ranges_) {
@@ -78,8 +81,7 @@ class CpuChainTuner : Tuner {
       scores *= extent(r);
       blocks *= r == chain.m ? ceil_div(extent(r), lanes()) : extent(r);
     }
-    const bool small = scores * int64_t{sizeof(float)} <= target_.l2_bytes;
-    const int64_t most = small ? kNarrow : kWide;
+    const int64_t most = scores * int64_t{sizeof(float)} > kMuch ? kWide : kNarrow;
     return blocks >= target_.cores && results_of(chain) <= most && terms_of(chain) <= most;
   }
 
