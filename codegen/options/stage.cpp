@@ -163,6 +163,8 @@ std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
 std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
   Product p;
   const bool cpu = target.kind == Target::Kind::Cpu;
+  if (cpu && (opt.amount != 1 || opt.staged.form != StagedFactor::Form::Value))
+    return "a CPU stages values, and one tile of them";
   if (opt.axes.empty() || !is_valid(opt.staged) || opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
   if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;

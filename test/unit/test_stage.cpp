@@ -376,7 +376,7 @@ TEST_CASE("stage: an option that fits nothing says why") {
   };
   const Tensor product = a.matmul(b);
   CHECK(why(product, "stage r2 factor 0 pad 4 r0 x 2", find_device("CPU").target()) ==
-        "there is no shared memory");
+        "a CPU stages values, and one tile of them");
   CHECK(why(product, "stage r2 factor 6 pad 4 r0 x 2", target) ==
         "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted");
   CHECK(why(product, "stage r2 factor 2 pad 4 r0 x 2", target) ==
