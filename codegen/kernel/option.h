@@ -31,7 +31,8 @@ enum class OptKind : uint8_t {
   Roll,  // all reductions along axis in one loop over it, which those that need others follow by
          // correcting what they have; see codegen/options/roll.h
   Fragments,   // a chain of products on a warp's tensor cores: rows along axis, columns along
-               // axes[0], operands in stages of `amount` tiles; see codegen/options/fragments.h
+               // axes[0], operands in stages of `amount` tiles; on a CPU by pairs of columns; see
+               // codegen/options/fragments.h
   Warpgroups,  // the same with wgmma, which four warps do together
   Order,       // loops from outermost to innermost: `axes`; ids are renumbered to 0, 1, 2, ...
 };
