@@ -1,167 +1,163 @@
 #include "runtime/fusion/fused_kernel.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <utility>
+
+#include "runtime/analysis/after.h"
+#include "runtime/analysis/views.h"
 
 namespace tiny {
 
-bool has_reduce(const FusedKernel& k) {
-  return std::any_of(k.outputs.begin(), k.outputs.end(),
-                     [](Node n) { return n->op == Op::ReduceAxis; });
+Read whole_read(Node output) {
+  AxisMap axes(output->rank);
+  for (int i = 0; i < output->rank; ++i) axes[i] = output->shape()[i] == 1 ? kNone : i;
+  return {output, std::move(axes)};
 }
 
-bool reads_own_row(const FusedKernel& to, Node out) {
-  const AxisMap* first = nullptr;
-  for (const Read& r : to.reads) {
-    if (r.leaf != out) continue;
-    if (first && r.axes != *first) return false;
-    first = &r.axes;
-    for (size_t i = 0; i < r.axes.size(); ++i) {
-      if (out->shape()[i] == 1) continue;
-      if (r.axes[i] < 0) return false;
-      if (to.outputs[0]->shape()[r.axes[i]] != out->shape()[i]) return false;
-      for (size_t j = 0; j < i; ++j)
-        if (r.axes[j] == r.axes[i]) return false;
-    }
+void add_sources(const Read& read, std::vector<Read>& sources) {
+  Node n = read.leaf;
+  if (is_movement(n->op)) {
+    const bool own = read.own && n->op == Op::Reshape;
+    sources.push_back({n->src(0), through_movement(n, read.axes), own});
+    return;
   }
-  return first != nullptr;
-}
-
-bool is_read(const FusedKernel& k, Node n) {
-  return std::any_of(k.reads.begin(), k.reads.end(), [&](const Read& r) { return r.leaf == n; });
+  AxisMap from = read.axes;
+  if (n->op == Op::ReduceAxis)
+    for (int i = 0; i < n->rank; ++i)
+      if (n->arg<ReduceArg>().axes >> i & 1) from[i] = kOther;
+  for (Node s : used_sources(n)) {
+    const bool anywhere = n->op == Op::Scatter || (n->op == Op::Gather && s == n->src(0));
+    sources.push_back({s, anywhere ? AxisMap(s->rank, kOther) : from});
+  }
 }
 
 namespace {
 
-// Whether values belong to rows along the last axes: all axes before the last of theirs are those
-// of the whole. The sums of channels do not, which lie between images and pixels.
-bool is_of_last_axes(Node values, Node whole) {
-  if (values->rank != whole->rank) return false;
-  int last = values->rank - 1;
-  while (last >= 0 && values->shape()[last] == 1) --last;
-  for (int i = 0; i <= last; ++i)
-    if (values->shape()[i] != whole->shape()[i]) return false;
-  return true;
-}
+constexpr int kTranscendental = 20;  // operations of a CPU
 
-// Whether a sum goes along the rows that `from` writes, for each of which it has a value already.
-bool sums_rows(const FusedKernel& from, const FusedKernel& to, Node sum) {
-  Node rows = from.outputs[0];
-  const bool is_by_row = std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node n) {
-    return n->op == Op::ReduceAxis && same(n->shape(), sum->shape()) && from.inner.contains(n);
-  });
-  if (sum->op != Op::ReduceAxis || !is_by_row || !is_of_last_axes(sum, rows)) return false;
-  const auto is_of_row = [&](const Read& r) {
-    for (int i = 0; i < rows->rank; ++i)
-      if (rows->shape()[i] != 1 &&
-          r.axes[static_cast<size_t>(i)] != (sum->shape()[i] == 1 ? kOther : i))
-        return false;
-    return true;
-  };
-  return is_read(to, rows) && std::all_of(to.reads.begin(), to.reads.end(), [&](const Read& r) {
-           return r.leaf != rows || is_of_row(r);
-         });
+// The element at the very place of the output's: safe to overwrite while it is read.
+bool is_own_element(const Read& read, Node out) {
+  if (!same(read.leaf->shape(), out->shape())) return false;
+  for (int i = 0; i < out->rank; ++i)
+    if (out->shape()[i] != 1 && read.axes[static_cast<size_t>(i)] != i) return false;
+  return true;
 }
 
 }  // namespace
 
-bool is_of_read_rows(const FusedKernel& from, const FusedKernel& to, Node out) {
-  Node a = from.outputs[0], b = to.outputs[0];
-  if (!is_of_last_axes(out, numel(a->shape()) > numel(b->shape()) ? a : b)) return false;
-  return std::any_of(from.outputs.begin(), from.outputs.end(), [&](Node read) {
-    return same(read->shape(), out->shape()) && is_read(to, read) && reads_own_row(to, read);
-  });
-}
-
-bool is_of_rows(const FusedKernel& from, const FusedKernel& to) {
-  return std::all_of(to.outputs.begin(), to.outputs.end(), [&](Node out) {
-    return is_of_read_rows(from, to, out) || sums_rows(from, to, out);
-  });
-}
-
-bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
-  std::set<int> rows;
-  for (const Read& r : to.reads)
-    if (std::find(from.outputs.begin(), from.outputs.end(), r.leaf) != from.outputs.end())
-      for (int axis : r.axes)
-        if (axis >= 0) rows.insert(axis);
-  bool apart = false;
-  for (const Read& r : to.reads) {
-    if (numel(r.leaf->shape()) * 2 < to.work) continue;
-    size_t last = r.axes.size() - 1;
-    while (last > 0 && r.leaf->shape()[last] == 1) --last;
-    if (!rows.count(r.axes[last])) return false;
-    apart = true;
+FusedKernels::FusedKernels(std::span<const Node> order, const NodeMap<char>& stored) {
+  for (Node n : order) {
+    if (!stored.contains(n)) continue;
+    const int k = dependences_.add();
+    first_[n] = k;
+    kernels_.push_back({.outputs = {n}});
+    update(k);
   }
-  return apart;
 }
 
-bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results,
-                      size_t kept) {
-  constexpr size_t kMax = 4;
-  std::set<Node> values(to.outputs.begin(), to.outputs.end());
-  for (Node out : from.outputs)
-    if (!is_read(to, out)) values.insert(out);
-  for (const FusedKernel* k : {&from, &to})
-    for (const Read& r : k->reads)
-      if (r.own && numel(r.leaf->shape()) == results &&
-          std::ranges::find(from.outputs, r.leaf) == from.outputs.end())
-        values.insert(r.leaf);
-  std::erase_if(values, [](Node n) { return n->op == Op::ReduceAxis; });  // the product's own
-  return values.size() + 2 * kept > kMax;
+int FusedKernels::of(Node value) const {
+  const int* k = first_.find(value);
+  return k ? dependences_.find(*k) : -1;
 }
 
-bool have_buffers(std::span<const FusedKernel> kernels, int p, int c, std::span<const Node> roots,
-                  const NodeTargets& targets) {
-  const FusedKernel &from = kernels[p], &to = kernels[c];
-  if (from.reads.size() + to.reads.size() > kMaxReads) return false;
-  const auto most = static_cast<size_t>(targets.of(to.outputs[0]).most_buffers);
-  if (most > kMaxReads) return true;
-  std::set<Node> all, wanted;  // wanted: by others
-  for (Node r : roots) wanted.insert(base_of(r));
-  for (const FusedKernel& k : kernels)
-    if (k.alive)
-      for (const Read& r : k.reads)
-        (&k == &from || &k == &to ? all : wanted).insert(behind(r.leaf));
-  for (const FusedKernel* k : {&from, &to})
-    for (Node n : k->outputs) {
-      if (wanted.contains(n) || n->op == Op::Assign)
-        all.insert(n);
-      else
-        all.erase(n);
+// All that its outputs are computed from, depth first and without recursion: chains are long.
+// Outputs that another one needs are reached through it; the others begin loops of their own.
+void FusedKernels::update(int id) {
+  FusedKernel& k = kernels_[id];
+  k = {.outputs = std::move(k.outputs), .is_chain = k.is_chain, .changed = ++changes_};
+  std::set<Read> seen;
+  std::vector<Read> stack, sources;
+  for (Node out : k.outputs) {
+    stack.push_back(whole_read(out));
+    while (!stack.empty()) {
+      Read read = std::move(stack.back());
+      stack.pop_back();
+      read.own |= is_own_element(read, k.outputs[0]);
+      if (read.leaf->is_const() || read.leaf->op == Op::Iota || !seen.insert(read).second) continue;
+      if (!visit(id, read)) continue;
+      sources.clear();
+      add_sources(read, sources);
+      for (const Read& s : sources)
+        if (of(s.leaf) == id) k.inner[s.leaf] = 1;
+      stack.insert(stack.end(), std::make_move_iterator(sources.rbegin()),
+                   std::make_move_iterator(sources.rend()));
     }
-  return all.size() <= most;
+  }
+  find_producers(id);
 }
 
-bool are_siblings(const FusedKernel& a, const FusedKernel& b) {
-  Node x = a.outputs[0], y = b.outputs[0];
-  if (a.is_gemm || b.is_gemm || !can_join(x) || !can_join(y)) return false;
-  if (x->op != y->op && (x->op == Op::ReduceAxis || y->op == Op::ReduceAxis)) return false;
-  if (!same(x->shape(), y->shape()) || x->rank != y->rank) return false;
-  for (Node n : a.outputs)
-    if (!same(n->shape(), x->shape())) return false;
-  if (b.outputs.size() > 1) return false;
-  if (x->op == Op::ReduceAxis && (!same(x->src(0)->shape(), y->src(0)->shape()) ||
-                                  x->arg<ReduceArg>().axes != y->arg<ReduceArg>().axes))
+// Whether the kernel computes what is read: otherwise it ends there.
+bool FusedKernels::visit(int id, Read& read) {
+  Node n = read.leaf;
+  FusedKernel& k = kernels_[id];
+  k.work = std::max(k.work, numel(n->shape()));
+  k.size += n->op == Op::Sin || n->op == Op::Exp2 || n->op == Op::Log2 ? kTranscendental : 1;
+  if (n->op == Op::Param || n->op == Op::After || (first_.contains(n) && of(n) != id)) {
+    k.reads.push_back(std::move(read));
     return false;
-  if (a.reads.size() + b.reads.size() > kMaxReads) return false;
-  for (const Read& r : a.reads)
-    for (const Read& s : b.reads)
-      if (r.leaf == s.leaf && numel(r.leaf->shape()) * 2 > a.work) return true;
-  return false;
-}
-
-bool is_small_sibling(Node out, const FusedKernel& k) {
-  const Node other = k.outputs[0];
-  return out->rank == other->rank && same(out->shape(), other->shape()) &&
-         numel(out->shape()) <= kSmallWork;
-}
-
-bool is_own_element(Node n, const AxisMap& axes, Node out) {
-  if (!same(n->shape(), out->shape())) return false;
-  for (int i = 0; i < out->rank; ++i)
-    if (out->shape()[i] != 1 && axes[static_cast<size_t>(i)] != i) return false;
+  }
+  k.is_gemm |= n->op == Op::ReduceAxis && is_product(n);
   return true;
+}
+
+void FusedKernels::find_producers(int id) {
+  FusedKernel& k = kernels_[id];
+  std::vector<int> producers;
+  std::set<int> seen;
+  const auto add = [&](Node n) {
+    const int* p = first_.find(n);
+    if (p && seen.insert(*p).second) producers.push_back(*p);
+  };
+  for (const Read& r : k.reads) {
+    add(behind(r.leaf));
+    for (Node n : waited_for(r.leaf)) add(n);
+  }
+  k.late =
+      std::ranges::any_of(k.reads, [](auto& r) { return r.leaf->op == Op::Copy; }) ||
+      std::ranges::any_of(producers, [&](int p) { return kernels_[dependences_.find(p)].late; });
+  dependences_.set_producers(id, std::move(producers));
+}
+
+void FusedKernels::merge(int p, int c) {
+  kernels_[c].outputs = merged_outputs(p, c);
+  kernels_[c].is_chain |= kernels_[p].is_chain;
+  dependences_.merge(p, c);
+  update(c);
+}
+
+std::vector<Node> FusedKernels::merged_outputs(int p, int c) const {
+  std::vector<Node> out = kernels_[c].outputs;
+  out.insert(out.end(), kernels_[p].outputs.begin(), kernels_[p].outputs.end());
+  std::ranges::sort(out, [&](Node a, Node b) {
+    if (numel(a->shape()) != numel(b->shape())) return numel(a->shape()) > numel(b->shape());
+    return *first_.find(a) > *first_.find(b);  // sources had the lower numbers
+  });
+  return out;
+}
+
+const std::vector<Node>& FusedKernels::waited_for(Node n) const {
+  static const auto& none = *new std::vector<Node>;
+  if (n->op != Op::After) return none;
+  if (const auto* known = waited_.find(n)) return *known;
+  std::vector<Node> out, roots;
+  for (Node a = n; a->op == Op::After; a = base_of(a->src(0))) roots.push_back(a->src(1));
+  const auto visit = [&](Node s) {
+    const bool has_memory = first_.contains(s) || s->op == Op::After;
+    if (has_memory) out.push_back(behind(s));
+    return !has_memory;
+  };
+  visit_below(std::move(roots), visit, used_sources);
+  return waited_[n] = std::move(out);
+}
+
+bool FusedKernels::waits_for(int c, int p) const {
+  const auto is_of_p = [&](Node n) { return of(n) == p; };
+  return std::ranges::any_of(kernels_[c].reads, [&](const Read& r) {
+    return r.leaf->op == Op::After &&
+           (is_of_p(behind(r.leaf)) || std::ranges::any_of(waited_for(r.leaf), is_of_p));
+  });
 }
 
 }  // namespace tiny

@@ -1,9 +1,12 @@
-// A kernel that the scheduler is putting together, and how the loops of two of them fit.
+// The kernels that the scheduler puts together out of values: what each computes, what it reads and
+// by which of its axes.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/analysis/axis_map.h"
+#include "runtime/fusion/dependence_graph.h"
 #include "tiny/ir/node.h"
 
 namespace tiny {
@@ -17,62 +20,58 @@ struct Read {
   auto operator<=>(const Read&) const = default;
 };
 
+// A kernel's output as it is written, by its own axes.
+Read whole_read(Node output);
+
+// Appends what a node's sources are read by, where the node is by `read`.
+void add_sources(const Read& read, std::vector<Read>& sources);
+
 struct FusedKernel {
-  std::vector<Node> outputs;
-  std::vector<Read> reads;
-  bool alive = true;
+  std::vector<Node> outputs;  // those that need another one first: they have the outer loops
+  std::vector<Read> reads = {};
   bool is_gemm = false;     // a product whose operands are used many times: no rows around it
   bool is_chain = false;    // of products (runtime/fusion/chain.h): rows of tiles
   bool late = false;        // waits for what other devices send
   int64_t work = 0;         // elements that it visits
   int size = 0;             // how much there is to compile
   NodeMap<char> inner{16};  // outputs that another one needs: reached through that one
-  std::vector<int> producers = {};     // of what it reads, as they were numbered at first
-  int place = 0;                       // in an order in which kernels can run
-  uint64_t changed = 0, examined = 0;  // when it was made, when merge_rows() looked at it
+  int64_t changed = 0;      // FusedKernels::changes() as it became what it is
 };
 
-constexpr int64_t kSmallWork = 16384;  // too little to be worth dividing among cores
-constexpr size_t kMaxReads = 48;       // arguments of a kernel
+// Kernels by number. One that was merged into another one is part of that: it has no number more.
+class FusedKernels {
+ public:
+  // One for each of the values with memory. `order`: all nodes, sources first.
+  FusedKernels(std::span<const Node> order, const NodeMap<char>& stored);
 
-// Whether two of these kernels have together no more buffers than one of their device may.
-bool have_buffers(std::span<const FusedKernel> kernels, int p, int c, std::span<const Node> roots,
-                  const NodeTargets& targets);
+  const FusedKernel& operator[](int k) const { return kernels_[k]; }
+  int end() const { return static_cast<int>(kernels_.size()); }  // above all numbers
+  bool is_alive(int k) const { return dependences_.find(k) == k; }
+  int of(Node value) const;  // the kernel that computes it, -1 for a value without memory
+  const DependenceGraph& dependences() const { return dependences_; }
+  int64_t changes() const { return changes_; }
 
-inline bool can_join(Node n) { return n->op != Op::Scatter && n->op != Op::Copy; }
+  void mark_chain(int k) { kernels_[k].is_chain = true; }
+  // Kernel p becomes part of c.
+  void merge(int p, int c);
+  std::vector<Node> merged_outputs(int p, int c) const;
 
-bool has_reduce(const FusedKernel& k);
-bool is_read(const FusedKernel& k, Node n);
+  // The values with memory that must be there before an After, and what it is an After of, is read;
+  // none for other nodes.
+  const std::vector<Node>& waited_for(Node n) const;
+  // Whether kernel c may only begin when p has ended.
+  bool waits_for(int c, int p) const;
 
-// All reads of `out` are by the same distinct output axes of the consumer; false without a read.
-bool reads_own_row(const FusedKernel& to, Node out);
+ private:
+  void update(int id);
+  bool visit(int id, Read& read);
+  void find_producers(int id);
 
-// Whether a value that kernel `to` does not read belongs to the rows of one that it does: it is
-// computed in the loops of that one.
-bool is_of_read_rows(const FusedKernel& from, const FusedKernel& to, Node out);
-
-// Whether all of kernel `to` are values of rows that `from` goes through: of the shape of one that
-// it computes for each of them, and that `to` reads, or sums along them.
-bool is_of_rows(const FusedKernel& from, const FusedKernel& to);
-
-// Whether the elements of a row lie apart in memory, those of neighbouring rows side by side: as
-// columns do, or the pixels of a channel where channels are innermost. A block that has a row to
-// itself would read a few bytes of each line.
-bool lie_apart(const FusedKernel& from, const FusedKernel& to);
-
-// Whether two kernels of one device visit the same elements and share an input: one pass over it
-// serves both.
-bool are_siblings(const FusedKernel& a, const FusedKernel& b);
-
-// What has little to do may as well be done in the loops of others that visit as many elements.
-bool is_small_sibling(Node out, const FusedKernel& k);
-
-// The element at the very place of the output's: safe to overwrite while it is read.
-bool is_own_element(Node n, const AxisMap& axes, Node out);
-
-// Whether much is read and written beside a product of so many results, as by an optimizer with two
-// averages: matrix units stand still meanwhile, and tiles of their results take compilers long.
-// `kept`: values of `from` that others than `to` read as well.
-bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t results, size_t kept);
+  std::vector<FusedKernel> kernels_;
+  NodeMap<int> first_;  // the kernel of a value with memory before any were merged
+  DependenceGraph dependences_;
+  mutable NodeMap<std::vector<Node>> waited_;  // by After
+  int64_t changes_ = 0;
+};
 
 }  // namespace tiny
