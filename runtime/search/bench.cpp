@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 
 #include "tiny/base/error.h"
@@ -122,6 +123,98 @@ std::vector<Window> windows_of(const Filling& f) {
   return out;
 }
 
+constexpr int kPoison[3] = {0xFF, 0x5A, 0xA5};
+
+// The buffers of a kernel on its device.
+class CaseMemory {
+ public:
+  CaseMemory() = default;
+  CaseMemory(const CaseMemory&) = delete;
+  CaseMemory& operator=(const CaseMemory&) = delete;
+  ~CaseMemory() { drop(); }
+
+  // In place of the last one's.
+  void hold(const KernelCase& kernel) {
+    drop();
+    case_ = kernel;
+    device_ = &find_device(kernel.device);
+    for (size_t i = 0; i < kernel.buffers.size(); ++i) {
+      const Filling& f = kernel.buffers[i];
+      const size_t bytes = static_cast<size_t>(f.size) * width(i);
+      pieces_.push_back({static_cast<std::byte*>(device_->alloc(bytes)), bytes, windows_of(f)});
+      args_.push_back(pieces_.back().data);
+      fill(i, kPoison[0], true);
+    }
+  }
+
+  const KernelCase& kernel() const { return case_; }
+  Device& device() const { return *device_; }
+  const std::vector<void*>& args() const { return args_; }
+
+  // What is written, as it is before a run.
+  void refill(int poison) {
+    for (size_t i = 0; i < pieces_.size(); ++i)
+      if (case_.buffers[i].written) fill(i, poison, false);
+  }
+  void set_lengths(bool timed) {
+    for (size_t i = 0; i < pieces_.size(); ++i)
+      if (case_.buffers[i].kind == Filling::Kind::Length) fill(i, 0, timed);
+  }
+
+  // The compared windows of a buffer, one after the other.
+  Bytes content(size_t i) const {
+    Bytes out;
+    for (const Window& w : pieces_[i].windows) {
+      const size_t at = out.size(), bytes = w.count * width(i);
+      out.resize(at + bytes);
+      device_->download(&out[at], pieces_[i].data + w.begin * width(i), bytes);
+    }
+    return out;
+  }
+  // The buffer's element that stands at that place of its content.
+  size_t element(size_t i, size_t place) const {
+    const Window* w = pieces_[i].windows.data();
+    for (; place >= w->count; ++w) place -= w->count;
+    return w->begin + place;
+  }
+
+ private:
+  struct Piece {
+    std::byte* data;
+    size_t bytes;
+    std::vector<Window> windows;
+  };
+
+  size_t width(size_t i) const { return static_cast<size_t>(case_.buffers[i].dtype.size()); }
+
+  void drop() {
+    for (const Piece& p : pieces_) device_->free(p.data, p.bytes);
+    pieces_.clear();
+    args_.clear();
+  }
+
+  void fill(size_t i, int poison, bool timed) {
+    const Filling& f = case_.buffers[i];
+    const Piece& p = pieces_[i];
+    if (f.kind == Filling::Kind::Poison) {
+      for (const Window& w : p.windows) {
+        const Bytes bytes(w.count * width(i), static_cast<std::byte>(poison));
+        device_->upload(p.data + w.begin * width(i), bytes.data(), bytes.size());
+      }
+      return;
+    }
+    const Bytes first = pattern(f, static_cast<int>(i), timed);
+    device_->upload(p.data, first.data(), first.size());
+    for (size_t done = first.size(); done < p.bytes; done *= 2)
+      device_->copy(p.data + done, p.data, std::min(done, p.bytes - done));
+  }
+
+  KernelCase case_;
+  Device* device_ = nullptr;
+  std::vector<Piece> pieces_;  // by slot
+  std::vector<void*> args_;
+};
+
 // How one buffer's content differs from another's where `known`.
 struct Difference {
   double most = 0;      // of finite numbers, in units of `scale`
@@ -129,191 +222,129 @@ struct Difference {
   bool broken = false;  // at such an element, or integers differ
 };
 
-class LocalBench : public Bench {
+// What a buffer's windows have to be.
+struct Expected {
+  Bytes bytes;
+  std::vector<bool> known;  // by element: the reference has computed it
+  double scale = 1;         // of its numbers
+  double noise = 0;         // allowed, in units of scale
+};
+
+// `known`: elements of `a` and `b` that are the same, or that differ.
+Expected expect_of(const Filling& f, const Bytes& a, Bytes b, bool same = true) {
+  Expected out;
+  const auto width = static_cast<size_t>(f.dtype.size());
+  double most = 0;
+  for (size_t i = 0; i < b.size() / width; ++i) {
+    const bool known = (std::memcmp(&a[i * width], &b[i * width], width) == 0) == same;
+    out.known.push_back(known);
+    if (!known || !f.dtype.is_float()) continue;
+    const double v = std::abs(read_number(&b[i * width], f.dtype));
+    if (std::isfinite(v)) most = std::max(most, v);
+  }
+  out.scale = std::max(most, 1e-3);
+  out.bytes = std::move(b);
+  return out;
+}
+
+// Errors of one rounding to the dtype are no difference.
+Difference compare(const Filling& f, const Expected& e, const Bytes& got) {
+  constexpr size_t kBlock = 4096;  // elements that are mostly the same
+  Difference out;
+  const auto width = static_cast<size_t>(f.dtype.size());
+  const double rounding = f.dtype == kF16 ? 0x1p-10 : f.dtype == kBF16 ? 0x1p-7 : 0;
+  for (size_t i = 0; i < e.known.size(); ++i) {
+    const std::byte *a = &e.bytes[i * width], *b = &got[i * width];
+    if (i % kBlock == 0 && i + kBlock < e.known.size() && std::memcmp(a, b, kBlock * width) == 0) {
+      i += kBlock - 1;
+      continue;
+    }
+    if (!e.known[i] || std::memcmp(a, b, width) == 0) continue;
+    const double x = f.dtype.is_float() ? read_number(a, f.dtype) : 0,
+                 y = f.dtype.is_float() ? read_number(b, f.dtype) : 1;
+    if (std::isnan(x) && std::isnan(y)) continue;
+    const double d =
+        std::max(0.0, std::abs(x - y) - rounding * std::max(std::abs(x), std::abs(y))) / e.scale;
+    if (!f.dtype.is_float() || !std::isfinite(d)) return {d, static_cast<int64_t>(i), true};
+    if (d > out.most) out = {d, static_cast<int64_t>(i), false};
+  }
+  return out;
+}
+
+// Elements that the reference skips are taken from the baseline.
+void learn(const Filling& f, Expected& e, const Bytes& got) {
+  const auto width = static_cast<size_t>(f.dtype.size());
+  for (size_t i = 0; i < e.known.size(); ++i) {
+    if (e.known[i]) continue;
+    std::memcpy(&e.bytes[i * width], &got[i * width], width);
+    e.known[i] = true;
+    const double v = f.dtype.is_float() ? std::abs(read_number(&got[i * width], f.dtype)) : 0;
+    if (std::isfinite(v)) e.scale = std::max(e.scale, v);
+  }
+}
+
+// What a kernel's buffers are to hold after a run, by what its reference and its baseline left
+// there.
+class Verifier {
  public:
-  ~LocalBench() override { drop(); }
+  explicit Verifier(CaseMemory& memory) : memory_(memory) {}
 
-  void prepare(const KernelCase& kernel) override {
-    drop();
-    case_ = kernel;
-    device_ = &find_device(kernel.device);
-    for (size_t i = 0; i < kernel.buffers.size(); ++i) {
-      const Filling& f = kernel.buffers[i];
-      const size_t bytes = static_cast<size_t>(f.size) * static_cast<size_t>(f.dtype.size());
-      memory_.push_back({static_cast<std::byte*>(device_->alloc(bytes)), bytes, windows_of(f)});
-      args_.push_back(memory_.back().data);
-      fill(i, kPoison[0], true);
-    }
-  }
-
-  std::vector<Measured> run(const Race& race) override {
-    std::vector<Measured> out(race.jobs.size());
-    try {
-      std::vector<Runner> runners;
-      for (const BenchJob& job : race.jobs)
-        runners.push_back({device_->load(job.binary, job.entry), job.size, {}, 0, false});
-      if (race.role == Race::Role::Reference) {
-        set_reference(runners[0], race.part);
-      } else {
-        take_turns(race, runners);
-        for (size_t i = 0; i < runners.size(); ++i) out[i] = result(race, runners, i);
-      }
-      device_->synchronize();
-    } catch (const std::exception& e) {
-      out.assign(out.size(), {is_usable() ? Outcome::Failed : Outcome::Crashed, 0, 0, e.what()});
-    }
-    return out;
-  }
-
- private:
-  // After some faults a GPU refuses whatever this process asks for.
-  bool is_usable() {
-    try {
-      device_->synchronize();
-      return true;
-    } catch (const std::exception&) {
-      return false;
-    }
-  }
-
-  struct Memory {
-    std::byte* data;
-    size_t bytes;
-    std::vector<Window> windows;
-  };
-  struct Runner {
-    std::unique_ptr<Program> program;
-    LaunchSize size;
-    std::vector<double> times;
-    double least = 0;
-    bool out = false;  // clearly slower than another
-  };
-  struct Expected {  // of a written buffer's windows, one after the other
-    Bytes bytes;
-    std::vector<bool> known;  // by element: the reference has computed it
-    double scale = 1;         // of its numbers
-    double noise = 0;         // allowed, in units of scale
-  };
-  static constexpr int kPoison[3] = {0xFF, 0x5A, 0xA5};
-
-  void drop() {
-    if (!device_) return;
-    for (const Memory& m : memory_) device_->free(m.data, m.bytes);
-    memory_.clear();
-    args_.clear();
-    expected_.clear();
-  }
-
-  // --- what is computed --------------------------------------------------------------------------
-
-  size_t width(size_t i) const { return static_cast<size_t>(case_.buffers[i].dtype.size()); }
-
-  void fill(size_t i, int poison, bool timed) {
-    const Filling& f = case_.buffers[i];
-    const Memory& m = memory_[i];
-    if (f.kind == Filling::Kind::Poison) {
-      for (const Window& w : m.windows) {
-        const Bytes bytes(w.count * width(i), static_cast<std::byte>(poison));
-        device_->upload(m.data + w.begin * width(i), bytes.data(), bytes.size());
-      }
-      return;
-    }
-    const Bytes first = pattern(f, static_cast<int>(i), timed);
-    device_->upload(m.data, first.data(), first.size());
-    for (size_t done = first.size(); done < m.bytes; done *= 2)
-      device_->copy(m.data + done, m.data, std::min(done, m.bytes - done));
-  }
-  void refill(int poison) {
-    for (size_t i = 0; i < memory_.size(); ++i)
-      if (case_.buffers[i].written) fill(i, poison, false);
-  }
-  void set_lengths(bool timed) {
-    for (size_t i = 0; i < memory_.size(); ++i)
-      if (case_.buffers[i].kind == Filling::Kind::Length) fill(i, 0, timed);
-  }
-
-  Bytes content(size_t i) {
-    Bytes out;
-    for (const Window& w : memory_[i].windows) {
-      const size_t at = out.size(), bytes = w.count * width(i);
-      out.resize(at + bytes);
-      device_->download(&out[at], memory_[i].data + w.begin * width(i), bytes);
-    }
-    return out;
-  }
+  void forget() { expected_.clear(); }
 
   // Runs with two poisons: what differs then was not computed. Nor was, of what is partly written
   // or read too, what a part of the kernel leaves as it was.
-  void set_reference(const Runner& r, bool part) {
-    set_lengths(false);
+  void set_reference(const std::function<void()>& run, bool part) {
+    const std::vector<Filling>& buffers = memory_.kernel().buffers;
+    memory_.set_lengths(false);
     std::map<size_t, Bytes> first;
-    for (int run : {0, 1}) {
-      refill(kPoison[run]);
+    for (int turn : {0, 1}) {
+      memory_.refill(kPoison[turn]);
       for (auto& [i, e] : first)
-        if (part && case_.buffers[i].kind != Filling::Kind::Poison) first[i] = content(i);
-      device_->launch(*r.program, r.size, args_);
-      device_->synchronize();
-      for (size_t i = 0; i < memory_.size(); ++i)
-        if (case_.buffers[i].written && run == 0) first[i] = content(i);
+        if (part && buffers[i].kind != Filling::Kind::Poison) first[i] = memory_.content(i);
+      run();
+      for (size_t i = 0; i < buffers.size(); ++i)
+        if (buffers[i].written && turn == 0) first[i] = memory_.content(i);
     }
     for (const auto& [i, bytes] : first) {
-      const Filling& f = case_.buffers[i];
-      const bool changes = part && f.kind != Filling::Kind::Poison;
-      expected_[i] = expect_of(f, bytes, content(i), !changes);
+      const bool changes = part && buffers[i].kind != Filling::Kind::Poison;
+      expected_[i] = expect_of(buffers[i], bytes, memory_.content(i), !changes);
     }
-    set_lengths(true);
+    memory_.set_lengths(true);
   }
 
-  // `known`: elements of `a` and `b` that are the same, or that differ.
-  static Expected expect_of(const Filling& f, const Bytes& a, Bytes b, bool same = true) {
-    Expected out;
-    const auto width = static_cast<size_t>(f.dtype.size());
-    double most = 0;
-    for (size_t i = 0; i < b.size() / width; ++i) {
-      const bool known = (std::memcmp(&a[i * width], &b[i * width], width) == 0) == same;
-      out.known.push_back(known);
-      if (!known || !f.dtype.is_float()) continue;
-      const double v = std::abs(read_number(&b[i * width], f.dtype));
-      if (std::isfinite(v)) most = std::max(most, v);
-    }
-    out.scale = std::max(most, 1e-3);
-    out.bytes = std::move(b);
-    return out;
-  }
-
-  // Errors of one rounding to the dtype are no difference.
-  static Difference compare(const Filling& f, const Expected& e, const Bytes& got) {
-    constexpr size_t kBlock = 4096;  // elements that are mostly the same
-    Difference out;
-    const auto width = static_cast<size_t>(f.dtype.size());
-    const double rounding = f.dtype == kF16 ? 0x1p-10 : f.dtype == kBF16 ? 0x1p-7 : 0;
-    for (size_t i = 0; i < e.known.size(); ++i) {
-      const std::byte *a = &e.bytes[i * width], *b = &got[i * width];
-      if (i % kBlock == 0 && i + kBlock < e.known.size() &&
-          std::memcmp(a, b, kBlock * width) == 0) {
-        i += kBlock - 1;
+  // Runs once on poisoned outputs and compares them: nearly to the bit where no order of sums can
+  // make a difference and the baseline shows none.
+  void verify(const std::function<void()>& run, bool is_baseline, Measured& out) {
+    const KernelCase& kernel = memory_.kernel();
+    memory_.refill(kPoison[2]);
+    memory_.set_lengths(false);
+    run();
+    for (auto& [i, e] : expected_) {
+      const Filling& f = kernel.buffers[i];
+      const Bytes got = memory_.content(i);
+      const Difference d = compare(f, e, got);
+      if (is_baseline) e.noise = kernel.exact && d.most == 0 ? 4 * kernel.fine : most_noise();
+      if (!d.broken && d.most <= e.noise) {
+        if (is_baseline) learn(f, e, got);
         continue;
       }
-      if (!e.known[i] || std::memcmp(a, b, width) == 0) continue;
-      const double x = f.dtype.is_float() ? read_number(a, f.dtype) : 0,
-                   y = f.dtype.is_float() ? read_number(b, f.dtype) : 1;
-      if (std::isnan(x) && std::isnan(y)) continue;
-      const double d =
-          std::max(0.0, std::abs(x - y) - rounding * std::max(std::abs(x), std::abs(y))) / e.scale;
-      if (!f.dtype.is_float() || !std::isfinite(d)) return {d, static_cast<int64_t>(i), true};
-      if (d > out.most) out = {d, static_cast<int64_t>(i), false};
+      out.outcome = Outcome::Wrong;
+      out.text = mismatch(i, d, got);
     }
-    return out;
+    if (expected_.empty()) expect_from_here();
+    memory_.set_lengths(true);
   }
 
+ private:
   // Roundings of a sum in another order, in proportion to the root of its length, and what other
   // functions make of them.
   double most_noise() const {
-    return case_.fine * (512 + 64 * std::sqrt(case_.longest_sum)) + 4 * case_.coarse;
+    const KernelCase& k = memory_.kernel();
+    return k.fine * (512 + 64 * std::sqrt(k.longest_sum)) + 4 * k.coarse;
   }
 
   std::string mismatch(size_t i, const Difference& d, const Bytes& got) const {
-    const Filling& f = case_.buffers[i];
+    const Filling& f = memory_.kernel().buffers[i];
     const auto at = static_cast<size_t>(d.at) * static_cast<size_t>(f.dtype.size());
     const auto shown = [&](const Bytes& bytes) {
       if (f.dtype.is_float()) {
@@ -326,66 +357,80 @@ class LocalBench : public Bench {
       std::memcpy(&v, &bytes[at], static_cast<size_t>(f.dtype.size()));
       return cat(v);
     };
-    size_t element = static_cast<size_t>(d.at), window = 0;
-    for (; element >= memory_[i].windows[window].count; ++window)
-      element -= memory_[i].windows[window].count;
-    element += memory_[i].windows[window].begin;
-    return cat("element ", element, " of buffer ", i, " is ", shown(got), ", not ",
-               shown(expected_.at(i).bytes));
-  }
-
-  // Runs once on poisoned outputs and compares them: nearly to the bit where no order of sums can
-  // make a difference and the baseline shows none.
-  void verify(const Runner& r, bool is_baseline, Measured& out) {
-    refill(kPoison[2]);
-    set_lengths(false);
-    device_->launch(*r.program, r.size, args_);
-    device_->synchronize();
-    for (auto& [i, e] : expected_) {
-      const Filling& f = case_.buffers[i];
-      const Bytes got = content(i);
-      const Difference d = compare(f, e, got);
-      if (is_baseline) e.noise = case_.exact && d.most == 0 ? 4 * case_.fine : most_noise();
-      if (!d.broken && d.most <= e.noise) {
-        if (is_baseline) learn(f, e, got);
-        continue;
-      }
-      out.outcome = Outcome::Wrong;
-      out.text = mismatch(i, d, got);
-    }
-    if (expected_.empty()) expect_from_here();
-    set_lengths(true);
-  }
-
-  // Elements that the reference skips are taken from the baseline.
-  static void learn(const Filling& f, Expected& e, const Bytes& got) {
-    const auto width = static_cast<size_t>(f.dtype.size());
-    for (size_t i = 0; i < e.known.size(); ++i) {
-      if (e.known[i]) continue;
-      std::memcpy(&e.bytes[i * width], &got[i * width], width);
-      e.known[i] = true;
-      const double v = f.dtype.is_float() ? std::abs(read_number(&got[i * width], f.dtype)) : 0;
-      if (std::isfinite(v)) e.scale = std::max(e.scale, v);
-    }
+    return cat("element ", memory_.element(i, static_cast<size_t>(d.at)), " of buffer ", i, " is ",
+               shown(got), ", not ", shown(expected_.at(i).bytes));
   }
 
   // Without a reference the baseline is one.
   void expect_from_here() {
-    for (size_t i = 0; i < memory_.size(); ++i) {
-      const Filling& f = case_.buffers[i];
+    const std::vector<Filling>& buffers = memory_.kernel().buffers;
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const Filling& f = buffers[i];
       if (!f.written) continue;
-      const Bytes got = content(i);
+      const Bytes got = memory_.content(i);
       expected_[i] = expect_of(f, got, got);
       expected_[i].noise = most_noise();
     }
   }
 
-  // --- time --------------------------------------------------------------------------------------
+  CaseMemory& memory_;
+  std::map<size_t, Expected> expected_;  // by slot
+};
+
+class LocalBench : public Bench {
+ public:
+  void prepare(const KernelCase& kernel) override {
+    verifier_.forget();
+    memory_.hold(kernel);
+  }
+
+  std::vector<Measured> run(const Race& race) override {
+    std::vector<Measured> out(race.jobs.size());
+    try {
+      std::vector<Runner> runners;
+      for (const BenchJob& job : race.jobs)
+        runners.push_back({memory_.device().load(job.binary, job.entry), job.size, {}, 0, false});
+      if (race.role == Race::Role::Reference) {
+        verifier_.set_reference([&] { run_once(runners[0]); }, race.part);
+      } else {
+        take_turns(race, runners);
+        for (size_t i = 0; i < runners.size(); ++i) out[i] = result(race, runners, i);
+      }
+      memory_.device().synchronize();
+    } catch (const std::exception& e) {
+      out.assign(out.size(), {is_usable() ? Outcome::Failed : Outcome::Crashed, 0, 0, e.what()});
+    }
+    return out;
+  }
+
+ private:
+  // After some faults a GPU refuses whatever this process asks for.
+  bool is_usable() {
+    try {
+      memory_.device().synchronize();
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  struct Runner {
+    std::unique_ptr<Program> program;
+    LaunchSize size;
+    std::vector<double> times;
+    double least = 0;
+    bool out = false;  // clearly slower than another
+  };
+
+  void run_once(const Runner& r) {
+    memory_.device().launch(*r.program, r.size, memory_.args());
+    memory_.device().synchronize();
+  }
 
   // Cold caches for a CPU: as much is written as they hold, by this thread, since to wait for
   // others takes long on a machine with more to do. GPUs do it themselves.
   void cool() {
-    const Target& target = device_->target();
+    const Target& target = memory_.device().target();
     if (target.kind != Target::Kind::Cpu) return;
     cold_.resize(static_cast<size_t>(2 * target.l2_bytes));
     std::memset(cold_.data(), ++turn_, cold_.size());
@@ -393,8 +438,8 @@ class LocalBench : public Bench {
 
   double time(const Runner& r) {
     cool();
-    const LaunchItem item{r.program.get(), r.size, args_};
-    return device_->launch_timed({&item, 1});
+    const LaunchItem item{r.program.get(), r.size, memory_.args()};
+    return memory_.device().launch_timed({&item, 1});
   }
 
   // Until all but the fastest have given up, or each has been timed enough: at least eight times,
@@ -443,19 +488,16 @@ class LocalBench : public Bench {
     Measured out{Outcome::Good, r.least, median, ""};
     const bool is_baseline = race.role == Race::Role::Baseline;
     if (is_baseline || (i > 0 && out.least <= race.verify && !r.times.empty()))
-      verify(r, is_baseline, out);
+      verifier_.verify([&] { run_once(r); }, is_baseline, out);
     else if (i > 0)
       out.outcome = Outcome::Slow;
     return out;
   }
 
-  KernelCase case_;
-  Device* device_ = nullptr;
-  std::vector<Memory> memory_;
-  std::vector<void*> args_;
+  CaseMemory memory_;
+  Verifier verifier_{memory_};
   std::vector<char> cold_;
   unsigned char turn_ = 0;
-  std::map<size_t, Expected> expected_;  // by slot
 };
 
 }  // namespace
