@@ -41,8 +41,7 @@ Source render(const Linear& program, const Target& target) {
 
 bool has_loops(Node kernel) {  // a store has an index there
   const auto stores = kernel->srcs();
-  return std::any_of(stores.begin(), stores.end(),
-                     [](Node s) { return s->src(1)->dtype == kIndex; });
+  return std::ranges::any_of(stores, [](Node s) { return s->src(1)->dtype == kIndex; });
 }
 
 // The same graph in the current arena.

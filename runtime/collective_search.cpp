@@ -219,7 +219,7 @@ std::string fastest_way(const Collective& c, const std::vector<std::string>& way
   const std::string folder = cache_folder(), file = hex(sha256(key));
   std::string found;
   if (rank() == 0 && !folder.empty()) found = cache_get(folder, file).value_or("");
-  if (rank() == 0 && std::find(ways.begin(), ways.end(), found) == ways.end()) found.clear();
+  if (rank() == 0 && !contains(ways, found)) found.clear();
   if (rank_count() > 1) found = text_of_first_rank(found);
   if (found.empty()) {
     found = search(c, ways, otherwise, build);

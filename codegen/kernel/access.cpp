@@ -26,10 +26,9 @@ namespace {
 // Whether a reduction or a stage below the index has the range for a loop of its own.
 bool is_closed_below(Node at, Node range) {
   const auto nodes = topological(at);
-  return std::any_of(nodes.begin(), nodes.end(), [&](Node n) {
+  return std::ranges::any_of(nodes, [&](Node n) {
     const auto srcs = n->srcs();
-    return n->op != Op::Range && !(n->ranges & range->ranges) &&
-           std::find(srcs.begin(), srcs.end(), range) != srcs.end();
+    return n->op != Op::Range && !(n->ranges & range->ranges) && contains(srcs, range);
   });
 }
 

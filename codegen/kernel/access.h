@@ -43,7 +43,7 @@ inline constexpr int kMinNormalExponent = std::numeric_limits<float>::min_expone
 // Whether a Reduce or a Prefix closes this range.
 inline bool closes(Node reduce, Node range) {
   const auto own = reduce->srcs().subspan(1);
-  return std::find(own.begin(), own.end(), range) != own.end();
+  return contains(own, range);
 }
 
 // Whether a Prefix goes along loops that a reduction of the same value closes: it is what that
@@ -51,8 +51,8 @@ inline bool closes(Node reduce, Node range) {
 inline bool is_running(Node n) {
   if (n->op != Op::Prefix) return false;
   const auto ranges = n->srcs().subspan(1);
-  return std::all_of(ranges.begin(), ranges.end(),
-                     [](Node r) { return r->arg<RangeArg>().kind == RangeKind::Reduce; });
+  return std::ranges::all_of(ranges,
+                             [](Node r) { return r->arg<RangeArg>().kind == RangeKind::Reduce; });
 }
 
 // The reduction whose accumulator such a Prefix reads.

@@ -30,7 +30,7 @@ Node index_of(Node n) {
 Conditions common(const Conditions& a, const Conditions& b) {
   Conditions out;
   for (Node n : a)
-    if (std::find(b.begin(), b.end(), n) != b.end()) out.push_back(n);
+    if (contains(b, n)) out.push_back(n);
   return out;
 }
 
@@ -81,12 +81,11 @@ Sum difference(Node a, Node b) {
 
 bool has_length(Node sink, Node range) {
   const std::vector<Node> order = topological(sink);
-  if (std::none_of(order.begin(), order.end(), [](Node n) { return n->op == Op::Bound; }))
-    return false;
-  return std::any_of(order.begin(), order.end(), [&](Node n) {
+  if (std::ranges::none_of(order, [](Node n) { return n->op == Op::Bound; })) return false;
+  return std::ranges::any_of(order, [&](Node n) {
     if (!is_comparison(n->op) || !(n->ranges & range->ranges)) return false;
     const std::vector<Node> below = topological(n);
-    return std::any_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Bound; });
+    return std::ranges::any_of(below, [](Node s) { return s->op == Op::Bound; });
   });
 }
 

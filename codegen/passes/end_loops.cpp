@@ -19,7 +19,7 @@ bool is_known_before(Node n) {
   const auto is_large = [](int64_t v) { return std::abs(v) > std::numeric_limits<int32_t>::max(); };
   if (n->vmin == kIntMin || is_large(n->vmin) || is_large(n->vmax)) return false;
   const std::vector<Node> below = topological(n);
-  return std::none_of(below.begin(), below.end(), [](Node s) { return s->op == Op::Reduce; });
+  return std::ranges::none_of(below, [](Node s) { return s->op == Op::Reduce; });
 }
 
 // Of kernels that go on in chains: what a block of the grid has as its own, or a core's turn.
@@ -149,7 +149,7 @@ Span span_of_loop(Node sink, Node range, Known known) {
     Span own;
     if (n->op == Op::Reduce || (is_running(n) && n->src(1) == range)) {
       const auto reduced = n->srcs().subspan(1);
-      if (std::find(reduced.begin(), reduced.end(), range) == reduced.end()) continue;
+      if (!contains(reduced, range)) continue;
       own = span_of_value(n->src(0), n->arg<OpArg>().op, range, known);
     } else if (n->op == Op::Store && (n->ranges & range->ranges)) {
       std::vector<Node> gates;

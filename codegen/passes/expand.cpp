@@ -20,7 +20,7 @@ std::vector<Node> with_kind(Node sink, RangeKind wanted) {
   std::vector<Node> out;
   for (Node n : topological(sink))
     if (n->op == Op::Range && kind(n) == wanted) out.push_back(n);
-  std::sort(out.begin(), out.end(), [](Node a, Node b) { return bit_of(a) < bit_of(b); });
+  std::ranges::sort(out, [](Node a, Node b) { return bit_of(a) < bit_of(b); });
   return out;
 }
 
@@ -57,7 +57,7 @@ Node added_fragments(Node a, Node b) {
 // Pairwise, so that the chain of dependent operations is short.
 Node combine(Op op, std::vector<Node> parts) {
   const auto is_fragment = [](Node n) { return n->op == Op::Mma; };
-  if (op == Op::Add && std::all_of(parts.begin(), parts.end(), is_fragment)) {
+  if (op == Op::Add && std::ranges::all_of(parts, is_fragment)) {
     for (size_t i = 1; i < parts.size(); ++i) parts[0] = added_fragments(parts[0], parts[i]);
     return parts[0];
   }
@@ -331,7 +331,7 @@ class Vectorizer {
     Node base = nullptr;
     int64_t factor = 0;
     const int64_t slot = n->src(0)->ints()[0];
-    if (std::find(written_.begin(), written_.end(), slot) != written_.end()) return nullptr;
+    if (contains(written_, slot)) return nullptr;
     if (!split(n->src(1), r, base, factor) || factor != 2) return nullptr;
     const auto part = [&](int64_t from) {
       std::vector<Node> srcs{n->src(0), (*this)(index_add(base, index(from)))};

@@ -17,7 +17,7 @@ void conditions(Node gate, std::vector<Node>& out) {
   if (gate->op == Op::And) {
     conditions(gate->src(0), out);
     conditions(gate->src(1), out);
-  } else if (!gate->is_const(1) && std::find(out.begin(), out.end(), gate) == out.end()) {
+  } else if (!gate->is_const(1) && !contains(out, gate)) {
     out.push_back(gate);
   }
 }
@@ -27,7 +27,7 @@ std::vector<Node> conditions(Node a, Node b = nullptr) {
   std::vector<Node> out;
   if (a) conditions(a, out);
   if (b) conditions(b, out);
-  std::sort(out.begin(), out.end(), [](Node x, Node y) { return x->id < y->id; });
+  std::ranges::sort(out, [](Node x, Node y) { return x->id < y->id; });
   return out;
 }
 
@@ -87,8 +87,7 @@ Node with_selected(Node reduce) {
   Selected x = selected(e->x);
   const Selected all = selected(most->src(0));
   for (Node c : conditions(where->src(0)))
-    if (std::find(x.conditions.begin(), x.conditions.end(), c) == x.conditions.end())
-      x.conditions.push_back(c);
+    if (!contains(x.conditions, c)) x.conditions.push_back(c);
   if (x.value != all.value || x.conditions.size() != all.conditions.size() ||
       !std::is_permutation(x.conditions.begin(), x.conditions.end(), all.conditions.begin()))
     return nullptr;

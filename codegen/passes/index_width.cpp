@@ -15,8 +15,9 @@ bool fits_i32(Node n) { return n->vmin >= INT32_MIN && n->vmax <= INT32_MAX; }
 // An operation is exact in i32 where its result and all that it is computed from fit.
 Scalar width_of(Node n, const Target& target) {
   const bool wants_i32 = n->dtype.lanes > 1 || target.kind == Target::Kind::Gpu;
-  const bool fits = fits_i32(n) && std::all_of(n->srcs().begin(), n->srcs().end(),
-                                               [](Node s) { return !is_index(s) || fits_i32(s); });
+  const bool fits = fits_i32(n) && std::ranges::all_of(n->srcs(), [](Node s) {
+                      return !is_index(s) || fits_i32(s);
+                    });
   return wants_i32 && fits ? Scalar::I32 : Scalar::I64;
 }
 
@@ -45,8 +46,8 @@ Node convert(Node n, std::vector<Node>& srcs, const Target& target) {
     return make(n->op, dtype, srcs, n->payload);
   }
   if (is_comparison(n->op) && is_index(n->src(0))) {
-    const bool narrow = std::all_of(srcs.begin(), srcs.end(),
-                                    [](Node s) { return s->dtype.scalar == Scalar::I32; });
+    const bool narrow =
+        std::ranges::all_of(srcs, [](Node s) { return s->dtype.scalar == Scalar::I32; });
     unify(n, srcs, narrow ? Scalar::I32 : Scalar::I64);
   }
   return with_sources(n, srcs);  // loads and stores take an index of either width

@@ -59,8 +59,7 @@ class Pipeliner {
       for (Node r : ranges)
         if (!is_of_grid(r) && (s->ranges & r->ranges)) of = r;
       if (!of || stage_depth(s) == 1) continue;
-      const auto known =
-          std::find_if(out.begin(), out.end(), [&](const Ahead& a) { return a.of == of; });
+      const auto known = std::ranges::find_if(out, [&](const Ahead& a) { return a.of == of; });
       Node ahead = known != out.end()
                        ? known->range
                        : make(Op::Range, of->dtype, {of->src(0)}, RangeArg{id++, RangeKind::Loop});
@@ -80,7 +79,7 @@ bool is_computed_in_loops(Node n) { return n->op == Op::Reduce || n->op == Op::S
 
 // By number, not by address: the text of a kernel is the same in every run.
 void sort_by_number(std::vector<Node>& nodes) {
-  std::sort(nodes.begin(), nodes.end(), [](Node a, Node b) { return a->id < b->id; });
+  std::ranges::sort(nodes, [](Node a, Node b) { return a->id < b->id; });
   nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
 }
 
@@ -92,7 +91,7 @@ bool is_computed(const Block* at, Node reduce) {
 
 bool is_shared_by_threads(Node reduce) {
   const auto own = reduce->srcs().subspan(1);
-  return std::any_of(own.begin(), own.end(), is_of_grid);
+  return std::ranges::any_of(own, is_of_grid);
 }
 
 Block* add_child(Block* at, Node range) {
@@ -129,7 +128,7 @@ void order_ranges(std::vector<Node>& ranges, const std::vector<Node>& items,
     for (Node d : needs[item])
       for (Node r : ranges)
         if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
-  std::sort(ranges.begin(), ranges.end(), [](Node a, Node b) { return id_of(a) < id_of(b); });
+  std::ranges::sort(ranges, [](Node a, Node b) { return id_of(a) < id_of(b); });
   uint64_t placed = 0, all = 0;
   for (Node r : ranges) all |= r->ranges;
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -195,10 +194,10 @@ class Linearizer {
       if ((is_computed_in_loops(n) && !is_known) || n->op == Op::Store) items.push_back(n);
     }
     hold_back_stores(order);
-    std::stable_partition(items.begin(), items.end(), is_computed_in_loops);
+    std::ranges::stable_partition(items, is_computed_in_loops);
     collect_needs(items);
     for (Node r : grid_) root_.open |= r->ranges;
-    std::sort(grid_.begin(), grid_.end(), [](Node a, Node b) {
+    std::ranges::sort(grid_, [](Node a, Node b) {
       return std::pair(kind(a), range_id(a)) < std::pair(kind(b), range_id(b));
     });
     order_ranges(ranges_, items, on_.all);
@@ -306,8 +305,7 @@ class Linearizer {
     std::vector<Node> loops;
     const auto own = item->srcs().subspan(is_stage(item) ? 3 : 1);
     for (Node r : ranges_)
-      if (std::find(own.begin(), own.end(), r) != own.end())
-        loops.insert(loop_behind(r) ? loops.begin() : loops.end(), r);
+      if (contains(own, r)) loops.insert(loop_behind(r) ? loops.begin() : loops.end(), r);
     return loops;
   }
 
@@ -446,8 +444,7 @@ class Linearizer {
     for (Node item : block.updates)
       if (const auto* before = on_.running.find(item))
         for (Node r : *before)
-          if (std::find(block.updates.begin(), block.updates.end(), r) != block.updates.end())
-            need(make(Op::Prefix, r->dtype, r->srcs(), r->payload));
+          if (contains(block.updates, r)) need(make(Op::Prefix, r->dtype, r->srcs(), r->payload));
     rescale(block.updates);
     for (Node item : block.updates) {
       if (item->op == Op::Stage) fill(item);

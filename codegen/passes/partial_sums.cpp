@@ -38,7 +38,7 @@ int64_t part_of(int64_t n) {
 // would be too many.
 Node nested(Node sum) {
   std::vector<Node> loops(sum->srcs().begin() + 1, sum->srcs().end());
-  std::sort(loops.begin(), loops.end(), [](Node a, Node b) { return range_id(a) > range_id(b); });
+  std::ranges::sort(loops, [](Node a, Node b) { return range_id(a) > range_id(b); });
   Node value = sum->src(0);
   for (size_t i = 0; i < loops.size();) {
     std::vector<Node> srcs{value};

@@ -24,7 +24,7 @@ Node joined(const std::vector<Node>& sums, int lanes) {
   std::vector<int64_t> picks;
   for (Node sum : sums) {
     Node scale = sum->src(0)->src(1);
-    auto at = std::find(own.begin(), own.end(), scale);
+    auto at = std::ranges::find(own, scale);
     if (at == own.end()) at = own.insert(at, scale);
     const int64_t begin = (at - own.begin()) * own[0]->dtype.lanes;
     for (int i = 0; i < scale->dtype.lanes; ++i) picks.push_back(begin + i);
@@ -59,8 +59,7 @@ Node roll_fragments(Node sink) {
   for (Node all : order) {
     std::vector<Node>* parts = sums.find(all);
     if (!parts) continue;
-    std::sort(parts->begin(), parts->end(),
-              [](Node a, Node b) { return lanes_of(a)[0] < lanes_of(b)[0]; });
+    std::ranges::sort(*parts, [](Node a, Node b) { return lanes_of(a)[0] < lanes_of(b)[0]; });
     const auto is_read = [&](Node sum) { return running.contains(sum->src(0)); };
     if (!is_whole(*parts, all->dtype.lanes) || std::ranges::any_of(*parts, is_read)) continue;
     Node scale = joined(*parts, all->dtype.lanes);

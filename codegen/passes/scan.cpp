@@ -43,7 +43,7 @@ bool find_other(Node condition, Triangle& t) {
 // that one.
 bool reduces(Node term, Node range) {
   const std::vector<Node> all = all_of(term, Op::Reduce);
-  return std::any_of(all.begin(), all.end(), [&](Node n) { return closes(n, range); });
+  return std::ranges::any_of(all, [&](Node n) { return closes(n, range); });
 }
 
 Triangle find_triangle(Node sink) {

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/lengths.h"
 #include "codegen/options/fragments.h"
@@ -61,9 +59,7 @@ Node whole_tiles(Node sink, const Target& target) {
     std::vector<Node> own;
     add_conditions(n->src(0), own);
     for (Node c : own)
-      if (std::find(conditions.begin(), conditions.end(), c) == conditions.end() &&
-          for_all(c, uniform))
-        conditions.push_back(c);
+      if (!contains(conditions, c) && for_all(c, uniform)) conditions.push_back(c);
   }
   Node whole = nullptr;
   for (Node c : conditions) whole = both(whole, for_all(c, uniform));

@@ -136,12 +136,9 @@ class RangeNumber {
   int64_t last() const { return last_; }      // the largest of one copy
   int64_t unit() const { return unit_; }      // from one copy to the next
   int64_t copies() const { return copies_; }  // that it counts
-  bool contains(Node r) const {
-    return std::find(ranges_.begin(), ranges_.end(), r) != ranges_.end();
-  }
+  bool contains(Node r) const { return tiny::contains(ranges_, r); }
   bool touches(const Quotient& p) const {
-    return std::any_of(p.number.terms.begin(), p.number.terms.end(),
-                       [&](auto& t) { return contains(t.atom); });
+    return std::ranges::any_of(p.number.terms, [&](auto& t) { return contains(t.atom); });
   }
 
   // A part as one of this number, and multiples of ranges that are to be taken off.
@@ -211,9 +208,7 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<DigitForm>& forms) 
     std::vector<Node> all;
     for (const auto& t : p.number.terms) all.push_back(t.atom);
     for (size_t i = 0; i < out.size();) {
-      const bool meets = std::any_of(out[i].begin(), out[i].end(), [&](Node r) {
-        return std::find(all.begin(), all.end(), r) != all.end();
-      });
+      const bool meets = std::ranges::any_of(out[i], [&](Node r) { return contains(all, r); });
       if (!meets) {
         ++i;
         continue;
@@ -221,7 +216,7 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<DigitForm>& forms) 
       all.insert(all.end(), out[i].begin(), out[i].end());
       out.erase(out.begin() + static_cast<ptrdiff_t>(i));
     }
-    std::sort(all.begin(), all.end(), [](Node a, Node b) { return a->id < b->id; });
+    std::ranges::sort(all, [](Node a, Node b) { return a->id < b->id; });
     all.erase(std::unique(all.begin(), all.end()), all.end());
     if (!all.empty()) out.push_back(all);
   };
@@ -236,15 +231,13 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<DigitForm>& forms) 
 std::optional<RangeNumber> number_of(std::vector<Node> ranges, const std::vector<DigitForm>& forms,
                                      int id) {
   if (ranges.size() > 4) return {};
-  std::sort(ranges.begin(), ranges.end(), [](Node a, Node b) { return a->id < b->id; });
+  std::ranges::sort(ranges, [](Node a, Node b) { return a->id < b->id; });
   const auto counts_all = [&](const RangeNumber& number) {
     const auto fits = [&](const Quotient& p) {
       return !number.touches(p) || is_plain(p) || number.converted(p);
     };
-    return number.count() < kLargest &&
-           std::all_of(forms.begin(), forms.end(), [&](const DigitForm& s) {
-             return std::all_of(s.terms.begin(), s.terms.end(),
-                                [&](auto& t) { return fits(t.part); });
+    return number.count() < kLargest && std::ranges::all_of(forms, [&](const DigitForm& s) {
+             return std::ranges::all_of(s.terms, [&](auto& t) { return fits(t.part); });
            });
   };
   do {
@@ -306,7 +299,7 @@ std::optional<Counted> take(DigitForm& s, const RangeNumber& number) {
   }
   s.terms = std::move(other);
   s.facts = std::move(facts);
-  std::sort(out.digits.begin(), out.digits.end(), [](const NumberDigit& a, const NumberDigit& b) {
+  std::ranges::sort(out.digits, [](const NumberDigit& a, const NumberDigit& b) {
     return std::tie(b.factor, b.step, b.count) < std::tie(a.factor, a.step, a.count);
   });
   return out;
@@ -409,8 +402,8 @@ class MixedRadixRewriter {
       if (!c) return false;
       counted.push_back(*std::move(c));
     }
-    const bool copied = std::any_of(counted.begin(), counted.end(), [](const Counted& c) {
-      return std::any_of(c.digits.begin(), c.digits.end(), [](auto& d) { return d.offset != 0; });
+    const bool copied = std::ranges::any_of(counted, [](const Counted& c) {
+      return std::ranges::any_of(c.digits, [](auto& d) { return d.offset != 0; });
     });
     int64_t total = number.count();
     if (!copied && number.copies() > 1) return false;
@@ -424,8 +417,8 @@ class MixedRadixRewriter {
     }
     // A number that all gates limit alike ends there.
     const int64_t most = std::min(total - 1, counted[0].most);
-    const bool same = std::all_of(counted.begin(), counted.end(),
-                                  [&](const Counted& c) { return c.most == counted[0].most; });
+    const bool same =
+        std::ranges::all_of(counted, [&](const Counted& c) { return c.most == counted[0].most; });
     Node all = number.range(same && most >= 0 ? most + 1 : total);
     for (size_t i = 0; i < forms_.size(); ++i) {
       const LinearForm whole{{{all, 1}}, 0};
@@ -445,7 +438,7 @@ class MixedRadixRewriter {
   // gates let through is a beginning of them all. The first becomes all of them.
   bool continue_each_other(std::vector<Counted>& counted, const RangeNumber& number) {
     const auto is_base = [](const Counted& c) {
-      return std::all_of(c.digits.begin(), c.digits.end(), [](auto& d) { return d.offset == 0; });
+      return std::ranges::all_of(c.digits, [](auto& d) { return d.offset == 0; });
     };
     // The base is the copy that begins lowest.
     std::optional<size_t> base;
@@ -468,7 +461,7 @@ class MixedRadixRewriter {
       if (own != std::min(number.last(), most == kIntMax ? kIntMax : most - offsets[i]))
         return false;
     }
-    std::sort(offsets.begin(), offsets.end());
+    std::ranges::sort(offsets);
     for (size_t i = 0; i < offsets.size(); ++i)
       if (offsets[i] != static_cast<int64_t>(i) * number.unit()) return false;
     counted[*base].most = most;

@@ -80,7 +80,7 @@ class Digits {
       auto& digits = digits_[range];  // none where there is one iteration
       steps.push_back(1);
       steps.push_back(extent);
-      std::sort(steps.begin(), steps.end());
+      std::ranges::sort(steps);
       steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
       while (steps.back() > extent) steps.pop_back();  // a remainder that changes nothing
       for (size_t i = 0; i + 1 < steps.size(); ++i) {
@@ -144,8 +144,8 @@ int64_t most_of(const LinearForm& f) {  // factors are positive
 Limit in_larger_units(Limit limit) {
   auto& terms = limit.form.terms;
   while (terms.size() > 1) {
-    const auto least = std::min_element(terms.begin(), terms.end(),
-                                        [](auto& a, auto& b) { return a.factor < b.factor; });
+    const auto least =
+        std::ranges::min_element(terms, [](auto& a, auto& b) { return a.factor < b.factor; });
     int64_t unit = 0;
     for (auto t = terms.begin(); t != terms.end(); ++t)
       if (t != least) unit = std::gcd(unit, t->factor);
@@ -180,9 +180,9 @@ bool read(const Claim& c, Digits& digits, WriteLayout& out) {
   if (!gate.is_linear() || gate.is_contradictory()) return false;
   out.index = gate.linear(c.index);
   out.facts = gate.facts();
-  return digits.collect(out.index) &&
-         std::all_of(out.facts.begin(), out.facts.end(),
-                     [&](const LinearFact& f) { return digits.collect(f.form); });
+  return digits.collect(out.index) && std::ranges::all_of(out.facts, [&](const LinearFact& f) {
+           return digits.collect(f.form);
+         });
 }
 
 bool finish(WriteLayout& layout, const Digits& digits) {
@@ -191,7 +191,7 @@ bool finish(WriteLayout& layout, const Digits& digits) {
   for (const auto& t : layout.index.terms)
     if (t.factor < 0) turned.push_back(t.atom);
   for (Node r : turned) turn(layout.index, r);
-  return std::all_of(layout.facts.begin(), layout.facts.end(), [&](const LinearFact& fact) {
+  return std::ranges::all_of(layout.facts, [&](const LinearFact& fact) {
     LinearForm form = digits.applied(fact.form);
     for (Node r : turned) turn(form, r);
     return add_limit(layout, std::move(form), fact.bounds);
@@ -233,7 +233,7 @@ class Reroll {
   explicit Reroll(std::vector<WriteLayout> layouts) : layouts_(std::move(layouts)) {}
 
   bool run(WriteLayout& out, Domain& domain) {
-    std::sort(layouts_.begin(), layouts_.end(), [](const WriteLayout& a, const WriteLayout& b) {
+    std::ranges::sort(layouts_, [](const WriteLayout& a, const WriteLayout& b) {
       return a.index.constant < b.index.constant;
     });
     std::vector<int64_t> offsets;
@@ -276,11 +276,11 @@ class Reroll {
     std::vector<LinearForm> forms, seen;
     for (const WriteLayout& l : layouts_)
       for (const Limit& limit : l.limits) forms.push_back(limit.form);
-    std::stable_sort(forms.begin(), forms.end(),
-                     [](auto& a, auto& b) { return a.terms.size() > b.terms.size(); });
+    std::ranges::stable_sort(forms,
+                             [](auto& a, auto& b) { return a.terms.size() > b.terms.size(); });
     for (const LinearForm& form : forms) {
       const auto covers = [&](const LinearForm& f) { return scale_of(form, f) != 0; };
-      if (std::any_of(seen.begin(), seen.end(), covers)) continue;
+      if (std::ranges::any_of(seen, covers)) continue;
       if (!add_limit(out, form)) return false;
       seen.push_back(form);
     }
@@ -371,8 +371,8 @@ class Reroll {
 // The digits in order, each the product of those below it: their sums count from 0 without a gap.
 int64_t counted(std::vector<OffsetDigit> digits) {
   std::erase_if(digits, [](const OffsetDigit& d) { return d.extent == 1; });
-  std::sort(digits.begin(), digits.end(),
-            [](const OffsetDigit& a, const OffsetDigit& b) { return a.factor < b.factor; });
+  std::ranges::sort(digits,
+                    [](const OffsetDigit& a, const OffsetDigit& b) { return a.factor < b.factor; });
   int64_t count = 1;
   for (const OffsetDigit& d : digits) {
     if (d.factor != count) return 0;
@@ -390,7 +390,7 @@ int64_t counted(const WriteLayout& layout, Domain domain) {
     const int64_t scale =
         layout.index.factor_of(limit.form.terms[0].atom) / limit.form.terms[0].factor;
     for (const auto& t : limit.form.terms) {
-      const auto at = std::find(domain.begin(), domain.end(), t.atom);
+      const auto at = std::ranges::find(domain, t.atom);
       if (at == domain.end() || layout.index.factor_of(t.atom) != scale * t.factor) return 0;
       inner.push_back({t.factor, greatest(t.atom) + 1});
       domain.erase(at);
@@ -428,7 +428,7 @@ class Strides {
     for (const LinearFact& fact : std::vector(gate_.facts())) take(fact.form, left, out);
     for (const auto& t : left.terms) out.push_back(place_of(t));
     sort(out);
-    return std::all_of(out.begin(), out.end(), [](const Stride& p) {
+    return std::ranges::all_of(out, [](const Stride& p) {
       return p.bounds.min > -kLargestBound && p.bounds.max < kLargestBound;
     });
   }
@@ -449,8 +449,7 @@ class Strides {
 
  private:
   static void sort(std::vector<Stride>& places) {
-    std::sort(places.begin(), places.end(),
-              [](const Stride& a, const Stride& b) { return a.factor < b.factor; });
+    std::ranges::sort(places, [](const Stride& a, const Stride& b) { return a.factor < b.factor; });
   }
 
   static Stride place(int64_t factor, Bounds b, std::vector<LinearForm::Term> parallel) {
@@ -460,8 +459,7 @@ class Strides {
   }
   Stride place_of(const LinearForm::Term& t) {
     RangeDigit part;
-    const bool parallel = part_of(t.atom, part) &&
-                          std::find(ranges_.begin(), ranges_.end(), part.range) != ranges_.end();
+    const bool parallel = part_of(t.atom, part) && contains(ranges_, part.range);
     std::vector<LinearForm::Term> own;
     if (parallel) own.push_back({t.atom, 1});
     return place(t.factor, gate_.bounds(LinearForm{{{t.atom, 1}}, 0}), std::move(own));
@@ -497,7 +495,7 @@ bool covers(Node range, const std::vector<Stride>& places) {
   for (const Stride& p : places)
     for (const auto& t : p.parallel)
       if (RangeDigit part; part_of(t.atom, part) && part.range == range) parts.push_back(part);
-  std::sort(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.step < b.step; });
+  std::ranges::sort(parts, [](auto& a, auto& b) { return a.step < b.step; });
   int64_t known = 1;  // the value modulo this
   for (const RangeDigit& p : parts)
     if (known % p.step == 0) known = p.count ? std::max(known, p.step * p.count) : kIntMax;
@@ -538,7 +536,7 @@ bool told_apart(std::span<const Claim> stores, std::span<const Node> ranges, boo
     if (!unite(all, own)) return false;
   }
   return Strides::tell(all, rest.max - rest.min) &&
-         std::all_of(ranges.begin(), ranges.end(), [&](Node r) { return covers(r, all); });
+         std::ranges::all_of(ranges, [&](Node r) { return covers(r, all); });
 }
 
 }  // namespace

@@ -153,8 +153,7 @@ class Writes {
     for (Node n : topological(sink))
       if (n->is(Op::Range))
         ranges_.push_back(make(Op::Range, kIndex, {index(extent(n))}, n->payload));
-    std::sort(ranges_.begin(), ranges_.end(),
-              [](Node a, Node b) { return range_id(a) < range_id(b); });
+    std::ranges::sort(ranges_, [](Node a, Node b) { return range_id(a) < range_id(b); });
     for (const Claim& c : stores) domains_.push_back(domain_of(c));
   }
 
@@ -283,16 +282,15 @@ class Writes {
 
   // Parallel iterations have elements of their own.
   Finding separate() const {
-    const bool combines = std::all_of(stores_.begin(), stores_.end(), [](const Claim& c) {
-      return std::holds_alternative<OpArg>(c.access->payload);
-    });
+    const bool combines = std::ranges::all_of(
+        stores_, [](const Claim& c) { return std::holds_alternative<OpArg>(c.access->payload); });
     if (combines && settings_.atomic) return {};
     std::vector<Node> parallel;
     for (Node r : ranges_)
       if (is_parallel(r)) parallel.push_back(r);
     for (const auto& domain : domains_)
       for (Node r : parallel)
-        if (std::find(domain.begin(), domain.end(), r) == domain.end())
+        if (!contains(domain, r))
           return {Verdict::Wrong, Method::Bounds,
                   cat("all iterations of r", range_id(r), " write the same elements of buffer ",
                       stores_[0].slot())};

@@ -17,9 +17,7 @@ int64_t MatrixSide::extent() const {
   return n;
 }
 
-bool MatrixSide::has(Node range) const {
-  return std::find(ranges.begin(), ranges.end(), range) != ranges.end();
-}
+bool MatrixSide::has(Node range) const { return contains(ranges, range); }
 
 uint64_t MatrixSide::mask() const {
   uint64_t mask = 0;
@@ -33,8 +31,7 @@ namespace {
 bool steps_of(Node load, Sum& sum) {
   sum = to_sum(load->src(1));
   std::erase_if(sum.terms, [](const Sum::Term& t) { return t.factor == 0; });
-  return std::all_of(sum.terms.begin(), sum.terms.end(),
-                     [](const Sum::Term& t) { return t.atom->op == Op::Range; });
+  return std::ranges::all_of(sum.terms, [](const Sum::Term& t) { return t.atom->op == Op::Range; });
 }
 
 int64_t step_along(const Sum& sum, Node range) {
@@ -82,7 +79,7 @@ class OperandMap {
       return;
     }
     auto& sums = *view_.sums;
-    auto at = std::find(sums.begin(), sums.end(), range);
+    auto at = std::ranges::find(sums, range);
     if (at == sums.end()) at = sums.insert(sums.end(), range);
     place.step = static_cast<int>(at - sums.begin()) + 1;
     place.times = times;
@@ -152,7 +149,7 @@ class PlainOperand : protected OperandMap {
         axes.push_back({t.factor, extent(t.atom), nullptr, t.atom});
     while (axes.size() > 5)
       if (!join(axes)) return "an operand has more than five axes";
-    std::stable_sort(axes.begin(), axes.end(), [](const Axis& x, const Axis& y) {
+    std::ranges::stable_sort(axes, [](const Axis& x, const Axis& y) {
       return std::abs(x.step) < std::abs(y.step) ||
              (std::abs(x.step) == std::abs(y.step) && x.side && !y.side);
     });
@@ -234,7 +231,7 @@ std::string read_gate(Node load, std::vector<Spatial>& axes, std::vector<Node>& 
     for (const auto& t : s.terms) {
       if (t.atom == axis->place) continue;
       const int64_t dilation = below ? -t.factor : t.factor;
-      const auto known = std::find(others.begin(), others.end(), t.atom);
+      const auto known = std::ranges::find(others, t.atom);
       if (known != others.end()) {
         axis->tap = t.atom;
         axis->dilation = dilation;

@@ -130,7 +130,7 @@ class Explorer {
   // Boxes lie in the stage and apart, and are all that is read.
   void layout() {
     std::vector<Ring::Bytes> boxes = ring_.boxes;
-    std::sort(boxes.begin(), boxes.end(), [](auto& a, auto& b) { return a.offset < b.offset; });
+    std::ranges::sort(boxes, [](auto& a, auto& b) { return a.offset < b.offset; });
     int64_t end = 0;
     for (const auto& box : boxes) {
       if (box.offset % 1024) fail("a box lies at byte ", box.offset, ", not a multiple of 1024");
@@ -301,7 +301,7 @@ class Explorer {
     PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
     for (size_t i = 1; i < s.workers.size(); ++i) {
       const RingThread& reader = s.workers[i];
-      if (std::count(reader.groups.begin(), reader.groups.end(), w.at))
+      if (std::ranges::count(reader.groups, w.at))
         return fail("stage ", w.at, ", step ", w.k, ": is filled when products of ", name(i),
                     " may be reading step ", stage.holds, " there");
       if (stage.holds >= 0 && stage.holds < w.k && reader.k + reader.multiplied <= stage.holds)

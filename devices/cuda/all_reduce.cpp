@@ -318,7 +318,7 @@ struct CudaDevice::Together {
 
   static bool is_shared(const AllReduce& s) {
     const auto is_wanted = [](void* to) { return to != nullptr; };
-    return s.from.size() > 1 && is_large(s) && std::all_of(s.to.begin(), s.to.end(), is_wanted);
+    return s.from.size() > 1 && is_large(s) && std::ranges::all_of(s.to, is_wanted);
   }
 
   // Of letters, each for one or more elements of 32 bits in all, or for half of one of 64.
@@ -354,7 +354,7 @@ struct CudaDevice::Together {
     LaunchSize size;
     size.block[0] = kThreads;
     size.waits = true;
-    const bool large = std::any_of(sums.begin(), sums.end(), is_large);
+    const bool large = std::ranges::any_of(sums, is_large);
     const int64_t most = large ? kLargeBlocks : kMaxBlocks;
     size.grid[0] = std::min({blocks, most, int64_t{gpus[0]->target().cores}});
     std::vector<LaunchItem> out;

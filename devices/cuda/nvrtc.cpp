@@ -99,7 +99,7 @@ std::string fault_of(void* library, const std::string& file, Nvrtc& nvrtc) {
   nvrtc.GetNumSupportedArchs(&count);
   nvrtc.archs.resize(count);
   nvrtc.GetSupportedArchs(nvrtc.archs.data());
-  std::sort(nvrtc.archs.begin(), nvrtc.archs.end());
+  std::ranges::sort(nvrtc.archs);
   open_builtins(nvrtc);
   return "";
 }
@@ -267,11 +267,8 @@ CudaResources cuda_resources(const std::string& whole, const std::string& entry)
 
 std::string cuda_arch(int major, int minor, const std::vector<int>& known) {
   const int wanted = major * 10 + minor;
-  const auto is_known = [&](int arch) {
-    return std::find(known.begin(), known.end(), arch) != known.end();
-  };
   // Instructions of one generation alone (wgmma, tcgen05, block scales) need the letter.
-  if (is_known(wanted)) return cat("sm_", wanted, wanted >= 90 ? "a" : "");
+  if (contains(known, wanted)) return cat("sm_", wanted, wanted >= 90 ? "a" : "");
   // Machine code of the same major version runs on later minor ones (programming guide, "binary
   // compatibility"), PTX on all that are newer.
   int nearest = 0;

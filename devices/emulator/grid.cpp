@@ -514,8 +514,8 @@ void Worker::poll_until_barrier() {
         exchange_until_barrier(begin, end);
       }
     if (events() != before || !polls(0, count) || complete_copy()) continue;
-    const auto first = std::find_if(threads_.begin(), threads_.end(),
-                                    [](const Thread& t) { return t.what == kPoll; });
+    const auto first =
+        std::ranges::find_if(threads_, [](const Thread& t) { return t.what == kPoll; });
     const auto t = static_cast<int>(first - threads_.begin());
     failure_ =
         cat("block ", text_of(blocks_[static_cast<size_t>(t / count_)].place), ": ", where(t));

@@ -33,7 +33,7 @@ void rename(std::string& text, const std::string& from, const std::string& to) {
 
 std::string c_name(std::string name) {  // "llvm.amdgcn.s.barrier" as "amdgcn_s_barrier"
   name = name.substr(name.find("amdgcn"));
-  std::replace(name.begin(), name.end(), '.', '_');
+  std::ranges::replace(name, '.', '_');
   return name;
 }
 

@@ -201,7 +201,7 @@ std::string EmulatedMatrixUnits::store(uint32_t address, const void* words) {
   if (std::string problem = reach(); !problem.empty()) return problem;
   if (address % 16 || address + 16 > bytes_) return cat("stores words at byte ", address);
   const auto multiplies = [](const Warpgroup& w) { return !w.issued.empty(); };
-  if (!copies_.empty() || std::any_of(warpgroups_.begin(), warpgroups_.end(), multiplies))
+  if (!copies_.empty() || std::ranges::any_of(warpgroups_, multiplies))
     return "stores words into a block whose copies or products may be under way";
   std::memcpy(shared_ + address, words, 16);
   stored_[address] = false;

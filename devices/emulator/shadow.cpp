@@ -7,7 +7,7 @@
 namespace tiny {
 
 void SharedShadow::begin_block() {
-  std::fill(bytes_.begin(), bytes_.end(), Byte{});
+  std::ranges::fill(bytes_, Byte{});
   epoch_ = 1;
   unfenced_.assign(kSeveral, false);
   unfenced_before_ = unfenced_;

@@ -203,7 +203,7 @@ class GpuRecording : public Recording {
     std::vector<GpuGraphNode> out;
     for (int i : after)
       for (GpuGraphNode n : ends.at(i))
-        if (std::find(out.begin(), out.end(), n) == out.end()) out.push_back(n);
+        if (!contains(out, n)) out.push_back(n);
     return out;
   }
 
@@ -232,7 +232,7 @@ class GpuRecording : public Recording {
                      "let ", program.describe(item.size), " begin early");
       ends[i] = {nodes_[i]};
     }
-    if (std::any_of(nodes_.begin(), nodes_.end(), [](GpuGraphNode n) { return n != nullptr; }))
+    if (std::ranges::any_of(nodes_, [](GpuGraphNode n) { return n != nullptr; }))
       driver.check(driver.graph_instantiate(&exec_, graph_, 0), "make a graph executable");
   }
 

@@ -93,7 +93,7 @@ class NcclLibrary : public Nccl {
   NcclComm join(const std::string& group, int count, int number) const override {
     NcclUniqueId id;
     expect(group.size() == sizeof id.bytes, name_, ": a name of ", group.size(), " bytes");
-    std::copy(group.begin(), group.end(), id.bytes);
+    std::ranges::copy(group, id.bytes);
     NcclComm comm = nullptr;
     check(CommInitRank(&comm, count, id, number), "join a group of processes");
     return comm;
@@ -152,7 +152,7 @@ class NcclLibrary : public Nccl {
   // The part of GPU number `own`: one all-reduce where all want it, else one reduction for each
   // that does.
   void start_own(const NcclSum& s, size_t own, NcclComm comm, GpuStream stream) const {
-    const bool everywhere = std::all_of(s.to.begin(), s.to.end(), [](void* to) { return to; });
+    const bool everywhere = std::ranges::all_of(s.to, [](void* to) { return to; });
     const int dtype = number_of(s.dtype);
     for (size_t root = 0; root < (everywhere ? 1 : s.to.size()); ++root) {
       if (!s.to[root]) continue;

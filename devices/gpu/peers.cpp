@@ -39,8 +39,7 @@ void GpuDevice::barrier(std::span<Device* const> devices) {
 
 std::shared_ptr<PendingAllReduce> GpuDevice::add_by_library(const Nccl& library,
                                                             std::span<const AllReduce> sums) {
-  if (std::any_of(sums[0].devices.begin(), sums[0].devices.end(),
-                  [](const Device* d) { return d->is_remote; }))
+  if (std::ranges::any_of(sums[0].devices, [](const Device* d) { return d->is_remote; }))
     return add_with_ranks(library, sums);
   std::vector<NcclSum> all;
   for (const AllReduce& s : sums)

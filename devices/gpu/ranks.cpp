@@ -98,7 +98,7 @@ std::shared_ptr<GpuDevice::Group> GpuDevice::join(const Nccl& library,
                                                   const std::vector<int>& ranks) {
   std::shared_ptr<Group>& group = groups_[ranks];
   if (group) return group;
-  const auto number = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  const auto number = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
   const std::string name =
       text_of_first(ranks, number == 0 ? library.new_group() : "", "the name of a group of GPUs");
   const auto join = std::make_shared<std::packaged_task<NcclComm()>>(
@@ -119,7 +119,7 @@ std::shared_ptr<PendingAllReduce> GpuDevice::add_with_ranks(const Nccl& library,
                                                             std::span<const AllReduce> sums) {
   std::vector<int> ranks;
   for (const Device* d : sums[0].devices) ranks.push_back(d->rank);
-  const auto at = std::find(ranks.begin(), ranks.end(), rank);
+  const auto at = std::ranges::find(ranks, rank);
   if (at == ranks.end()) return nullptr;  // others do it
   std::vector<NcclSum> all;
   for (const AllReduce& s : sums) all.push_back({s.from, s.to, s.dtype, s.count});

@@ -16,7 +16,7 @@ NodeMap<Node> put_afters_on_memory(std::vector<Node>& roots, std::vector<Node>& 
   std::vector<Node> all = roots;
   all.insert(all.end(), stored.begin(), stored.end());
   const std::vector<Node> order = topological(all);
-  if (std::none_of(order.begin(), order.end(), [](Node n) { return n->op == Op::After; }))
+  if (std::ranges::none_of(order, [](Node n) { return n->op == Op::After; }))
     return NodeMap<Node>();
   const NodeMap<Node> done = rebuild(all, [](Node, Node now) {
     if (now->op != Op::After) return now;

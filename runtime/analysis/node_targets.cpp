@@ -9,8 +9,7 @@ namespace tiny {
 
 NodeTargets::NodeTargets(const std::vector<int>& inputs, int fallback)
     : inputs_(inputs), fallback_(fallback) {
-  const bool same =
-      std::all_of(inputs.begin(), inputs.end(), [&](int d) { return d == inputs[0]; });
+  const bool same = std::ranges::all_of(inputs, [&](int d) { return d == inputs[0]; });
   if (same) common_ = inputs.empty() ? fallback : inputs[0];
 }
 

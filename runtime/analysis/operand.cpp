@@ -44,7 +44,7 @@ void conditions(Node gate, std::vector<Node>& out) {
   if (gate->op == Op::And) {
     conditions(gate->src(0), out);
     conditions(gate->src(1), out);
-  } else if (std::find(out.begin(), out.end(), gate) == out.end()) {
+  } else if (!contains(out, gate)) {
     out.push_back(gate);
   }
 }
@@ -61,8 +61,7 @@ std::vector<Node> bounds_of(const ProductOperand& o) {
 }
 
 bool is_subset(const std::vector<Node>& some, const std::vector<Node>& all) {
-  return std::all_of(some.begin(), some.end(),
-                     [&](Node n) { return std::find(all.begin(), all.end(), n) != all.end(); });
+  return std::ranges::all_of(some, [&](Node n) { return contains(all, n); });
 }
 
 // `top` with `from`, a node below it by movement, replaced.
@@ -152,20 +151,19 @@ bool pads_alone(const std::vector<ProductOperand>& operands) {
     gates.insert(gates.end(), have.begin(), have.end());
     bounds.insert(bounds.end(), want.begin(), want.end());
   }
-  return std::all_of(gates.begin(), gates.end(), [&](Node gate) {
-    return std::any_of(bounds.begin(), bounds.end(),
-                       [&](Node bound) { return is_implied(gate, bound); });
+  return std::ranges::all_of(gates, [&](Node gate) {
+    return std::ranges::any_of(bounds, [&](Node bound) { return is_implied(gate, bound); });
   });
 }
 
 bool is_affine(const ProductOperand& o) {
-  return std::all_of(o.at.begin(), o.at.end(), [](Node i) { return is_affine(i); });
+  return std::ranges::all_of(o.at, [](Node i) { return is_affine(i); });
 }
 
 bool is_window(const ProductOperand& o, int dim) {
   auto terms = to_sum(o.at[static_cast<size_t>(dim)]).terms;
-  std::sort(terms.begin(), terms.end(),
-            [](const auto& x, const auto& y) { return std::abs(x.factor) < std::abs(y.factor); });
+  std::ranges::sort(
+      terms, [](const auto& x, const auto& y) { return std::abs(x.factor) < std::abs(y.factor); });
   for (size_t i = 0; i + 1 < terms.size(); ++i)
     if (std::abs(terms[i].factor) * terms[i].atom->src(0)->vmax != std::abs(terms[i + 1].factor))
       return true;

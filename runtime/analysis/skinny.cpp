@@ -28,8 +28,7 @@ bool is_cheap(Node value) {
 }
 
 bool is_moved(const ProductOperand& o, Node range) {
-  return std::any_of(o.at.begin(), o.at.end(),
-                     [&](Node at) { return (at->ranges & range->ranges) != 0; });
+  return std::ranges::any_of(o.at, [&](Node at) { return (at->ranges & range->ranges) != 0; });
 }
 
 // Whether the operand is a matrix, or several: each of its elements is there once, however its

@@ -28,7 +28,7 @@ bool is_product_term(Node term) {
   while (x->op == Op::Cast || selects_by_length(x)) x = base_of(x->src(x->op == Op::Cast ? 0 : 1));
   if (x->op != Op::Mul) return false;
   const int64_t size = numel(term->shape());
-  return std::all_of(x->srcs().begin(), x->srcs().end(), [&](Node s) {
+  return std::ranges::all_of(x->srcs(), [&](Node s) {
     while (is_movement(s->op) || s->op == Op::Cast) s = s->src(0);
     return numel(s->shape()) * 4 <= size;
   });
@@ -42,8 +42,7 @@ namespace {
 
 bool is_usable(Node realized) {
   Node base = base_of(realized);  // a constant has no buffer
-  if (base->op == Op::Multi)
-    return std::all_of(base->srcs().begin(), base->srcs().end(), is_usable);
+  if (base->op == Op::Multi) return std::ranges::all_of(base->srcs(), is_usable);
   return base->op != Op::Buffer || !base->arg<BufferArg>().buffer->moved();
 }
 

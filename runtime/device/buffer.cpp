@@ -79,8 +79,8 @@ class BufferPool {
     for (const auto& [device, k] : kept_)
       out.push_back(
           {k.name, k.use.buffers, k.use.bytes, static_cast<int64_t>(k.bytes), k.use.peak_bytes});
-    std::sort(out.begin(), out.end(),
-              [](const DeviceMemory& a, const DeviceMemory& b) { return a.device < b.device; });
+    std::ranges::sort(
+        out, [](const DeviceMemory& a, const DeviceMemory& b) { return a.device < b.device; });
     return out;
   }
 

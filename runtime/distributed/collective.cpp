@@ -96,12 +96,12 @@ bool have_one_each(const Pieces& pieces, std::span<const int> devices) {
 bool are_of_ranks(const Pieces& pieces, std::span<const int> devices) {
   const auto is_rank = [](int d) { return device_of(d).rank >= 0; };
   return devices.size() > 1 && have_one_each(pieces, devices) &&
-         std::all_of(devices.begin(), devices.end(), is_rank);
+         std::ranges::all_of(devices, is_rank);
 }
 
 bool are_gpus(std::span<const int> devices) {
-  return std::all_of(devices.begin(), devices.end(),
-                     [](int d) { return device_of(d).target().kind == Target::Kind::Gpu; });
+  return std::ranges::all_of(devices,
+                             [](int d) { return device_of(d).target().kind == Target::Kind::Gpu; });
 }
 
 // Whether it is made of something without elements, as the sum over those of a device that has
@@ -127,7 +127,7 @@ Pieces stored(const Pieces& pieces) {
 Pieces on_their_devices(Op op, const Pieces& pieces, std::span<const int> devices) {
   const bool same_places = pieces.size() == devices.size() && op == Op::Add && are_gpus(devices);
   const auto is_somewhere = [](Node p) { return p->device != 0; };
-  if (!same_places || std::none_of(pieces.begin(), pieces.end(), is_somewhere)) return pieces;
+  if (!same_places || std::ranges::none_of(pieces, is_somewhere)) return pieces;
   Pieces out;
   for (size_t i = 0; i < pieces.size(); ++i)
     out.push_back(pieces[i]->device ? pieces[i] : build::copy_to(pieces[i], devices[i]));
@@ -244,8 +244,7 @@ class Ways {
 
   std::string search_or_default() const {
     const std::string otherwise = by_size();
-    const bool stored =
-        std::all_of(pieces_.begin(), pieces_.end(), [](Node p) { return p->device != 0; });
+    const bool stored = std::ranges::all_of(pieces_, [](Node p) { return p->device != 0; });
     if (env_int("COLLECTIVE_BEAM") == 0 || !stored || pieces_.size() < 2) return otherwise;
     const bool scatters = name_ == "reduce_scatter";  // that knows flags, and whether it is direct
     std::vector<std::string> ways;
@@ -302,7 +301,7 @@ bool gathers_by_flags(const Pieces& pieces, std::span<const int> devices) {
   if (wanted.empty() ? !are_gpus(devices) : wanted != "flags") return false;
   if (devices.size() < 2 || devices.size() > kMaxTogether) return false;
   if (!have_one_each(pieces, devices) || !reach_all(pieces, devices)) return false;
-  return std::all_of(pieces.begin(), pieces.end(), [](Node p) {
+  return std::ranges::all_of(pieces, [](Node p) {
     const int64_t bytes = numel(p->shape()) * static_cast<int64_t>(p->dtype.size());
     return bytes > 0 && bytes % 16 == 0 &&
            device_of(p->device).missing_for_all_reduce(SumBy::Flags, kI32).empty();
@@ -372,7 +371,7 @@ Pieces behind_reshapes(const Pieces& pieces) {
     out.push_back(p);
   }
   const auto is_alike = [&](Node p) { return same(p->shape(), out[0]->shape()); };
-  return std::all_of(out.begin(), out.end(), is_alike) ? out : pieces;
+  return std::ranges::all_of(out, is_alike) ? out : pieces;
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ std::string identity_of(const LinkKey& key) { return cat("tiny ranks 2, to rank 
 unsigned write_key(const LinkKey& key, unsigned char* to, unsigned max) {
   const std::string own = sha256("tiny ranks 2, key " + key.secret);
   if (key.secret.empty() || own.size() > max) return 0;  // then there is no key
-  std::copy(own.begin(), own.end(), to);
+  std::ranges::copy(own, to);
   return static_cast<unsigned>(own.size());
 }
 

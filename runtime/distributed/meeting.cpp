@@ -249,8 +249,8 @@ bool Mesh::hear(Caller& caller) {
 }
 
 int Mesh::present() const {
-  return 1 + static_cast<int>(std::count_if(links_.begin(), links_.end(),
-                                            [](const auto& l) { return l != nullptr; }));
+  return 1 + static_cast<int>(
+                 std::ranges::count_if(links_, [](const auto& l) { return l != nullptr; }));
 }
 
 Mesh first_mesh() {

@@ -7,12 +7,6 @@
 
 namespace tiny {
 
-namespace {
-
-bool has(const std::vector<int>& all, int one) { return std::ranges::find(all, one) != all.end(); }
-
-}  // namespace
-
 int DependenceGraph::add() {
   const int v = static_cast<int>(vertices_.size());
   vertices_.push_back({.place = v});
@@ -32,12 +26,12 @@ int DependenceGraph::find(int v) const {
 std::vector<int> DependenceGraph::producers(int v) const {
   std::vector<int> out;
   for (int first : vertices_[v].producers)
-    if (const int p = find(first); p != v && !has(out, p)) out.push_back(p);
+    if (const int p = find(first); p != v && !contains(out, p)) out.push_back(p);
   return out;
 }
 
 bool DependenceGraph::depends(int v, int on) const {
-  return v == on || has(producers(v), on) || reaches_otherwise(on, v);
+  return v == on || contains(producers(v), on) || reaches_otherwise(on, v);
 }
 
 // Visits what lies between the two, until visit(vertex) is true.

@@ -1,7 +1,5 @@
 #include "runtime/fusion/few_buffers.h"
 
-#include <algorithm>
-
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/views.h"
 
@@ -12,7 +10,7 @@ std::vector<Node> FewBuffers::too_large(Node n, int most, const NodeMap<char>& s
   std::vector<Node> out;
   if (most >= kMany) return out;
   const auto has_memory = [&](Node s) {
-    return is_leaf(s) || stored.contains(s) || std::find(out.begin(), out.end(), s) != out.end();
+    return is_leaf(s) || stored.contains(s) || contains(out, s);
   };
   for (;;) {
     std::set<Node> all;

@@ -136,7 +136,7 @@ class Fuser {
     g.outputs = k.outputs;
     for (const Read& r : k.reads) {
       Node value = behind(r.leaf);
-      if (std::ranges::find(g.inputs, value) == g.inputs.end()) g.inputs.push_back(value);
+      if (!contains(g.inputs, value)) g.inputs.push_back(value);
       if (!r.own) g.elsewhere.push_back(value);
       const std::vector<Node>& before = kernels_.waited_for(r.leaf);
       g.after.insert(g.after.end(), before.begin(), before.end());

@@ -127,7 +127,7 @@ bool is_read_by_row(const FusedKernel& from, const FusedKernel& to, bool gpu, bo
 bool lie_apart(const FusedKernel& from, const FusedKernel& to) {
   std::set<int> rows;
   for (const Read& r : to.reads)
-    if (std::ranges::find(from.outputs, r.leaf) != from.outputs.end())
+    if (contains(from.outputs, r.leaf))
       for (int axis : r.axes)
         if (axis >= 0) rows.insert(axis);
   bool apart = false;
@@ -152,8 +152,7 @@ bool is_wide_epilogue(const FusedKernel& from, const FusedKernel& to, int64_t re
     if (!is_read(to, out)) values.insert(out);
   for (const FusedKernel* k : {&from, &to})
     for (const Read& r : k->reads)
-      if (r.own && numel(r.leaf->shape()) == results &&
-          std::ranges::find(from.outputs, r.leaf) == from.outputs.end())
+      if (r.own && numel(r.leaf->shape()) == results && !contains(from.outputs, r.leaf))
         values.insert(r.leaf);
   std::erase_if(values, is_reduce);  // the product's own
   return values.size() + 2 * kept > kMax;

@@ -219,7 +219,7 @@ class Chooser {
   bool is_place(Node n, int depth = 0) const {
     const auto* users = uses_.of(n);
     if (!users || depth > 12 || !on_gpu(n)) return false;
-    return std::all_of(users->begin(), users->end(), [&](Node user) {
+    return std::ranges::all_of(*users, [&](Node user) {
       if (user->op == Op::Gather) return user->src(0) != n;
       if (user->op == Op::Scatter) return user->src(0) != n && user->src(1) != n;
       return (is_elementwise(user->op) || is_movement(user->op)) && is_place(user, depth + 1);

@@ -228,7 +228,7 @@ size_t SearchCache::import(const std::string& path) {
     if (known) here = lines_of(*known);
     if (known && known->done && k.done && known->done->width >= k.done->width) k.done.reset();
     for (const std::string& line : lines_of(k)) {
-      if (std::find(here.begin(), here.end(), line) != here.end()) continue;
+      if (contains(here, line)) continue;
       append(line);
       ++count;
     }

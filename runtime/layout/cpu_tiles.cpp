@@ -62,7 +62,7 @@ struct TileSide {
         order.push_back(i);
       }
     for (int i = 0; i < view->rank; ++i)
-      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+      if (!contains(order, i)) order.push_back(i);
     return build::reshape(build::permute(build::shrink(view, bounds), order), to);
   }
 };
@@ -251,7 +251,7 @@ class Tiler {
     for (const Axes* axes : {&both_, &sides_[0].own, &sides_[1].own})
       all.insert(all.end(), axes->begin(), axes->end());
     for (int i = 0; i < reduce_->rank; ++i)
-      if (std::find(all.begin(), all.end(), i) == all.end()) all.push_back(i);
+      if (!contains(all, i)) all.push_back(i);
     for (size_t at = 0; at < all.size(); ++at) {
       sizes.push_back(shape[all[at]]);
       order[static_cast<size_t>(all[at])] = static_cast<int64_t>(at);

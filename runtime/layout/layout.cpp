@@ -84,7 +84,7 @@ class Layouts {
   bool is_for_matrix_units(Node n) const {
     Node mul = base_of(n->src(0));
     if (mul->op != Op::Mul || mul->num_src != 2) return false;
-    return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
+    return std::ranges::all_of(mul->srcs(), [&](Node s) {
       while (is_view(s) && !computed_.contains(s)) s = s->src(0);
       return has_matrix_unit(target_, s->dtype) &&
              (matrix_type(s->dtype)->allows_mn_major || along_sum_.contains(mul));
@@ -98,7 +98,7 @@ class Layouts {
     Node x = n->src(0);
     if (!loads_with_masks(target_) || x->op != Op::Mul) return false;
     const OwnRanges own(x->shape());
-    return std::any_of(x->srcs().begin(), x->srcs().end(), [&](Node s) {
+    return std::ranges::any_of(x->srcs(), [&](Node s) {
       const ProductOperand o = follow(s, own.ranges);
       return is_affine(o) && has_windows(o) &&
              numel(o.point->shape()) <= kPhases * numel(n->shape()) &&
@@ -111,7 +111,7 @@ class Layouts {
   bool is_byte_product(Node n) const {
     Node mul = base_of(n->src(0));
     if (!target_.has_wgmma || mul->op != Op::Mul || mul->num_src != 2) return false;
-    return std::all_of(mul->srcs().begin(), mul->srcs().end(), [&](Node s) {
+    return std::ranges::all_of(mul->srcs(), [&](Node s) {
       while (is_view(s)) s = s->src(0);
       return s->dtype.size() == 1 && has_matrix_unit(target_, s->dtype);
     });
@@ -123,7 +123,7 @@ class Layouts {
     constexpr int64_t kManyElements = 1 << 20, kParts = 512;
     const Ints shape = n->src(0)->shape();
     if (target_.kind != Target::Kind::Gpu || numel(n->shape()) != 1) return nullptr;
-    const auto longest = std::max_element(shape.begin(), shape.end());
+    const auto longest = std::ranges::max_element(shape);
     if (numel(shape) < kManyElements || numel(shape) == *longest) return nullptr;
     if (2 * equal_parts(n, static_cast<int>(longest - shape.begin()), kParts).parts >= kParts)
       return nullptr;

@@ -214,7 +214,7 @@ class PackPlanner {
       const int64_t size = n->src(0)->shape()[i], s = std::abs(step_of(o, ranges[i]));
       if (!is_reduced(n, i) && size > 1 && s != 0) steps.emplace_back(s, size);
     }
-    std::sort(steps.begin(), steps.end());
+    std::ranges::sort(steps);
     std::set<int64_t> lines;
     for (int thread = 0; thread < target_.warp; ++thread) {
       int64_t at = 0, rest = thread;

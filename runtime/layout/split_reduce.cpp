@@ -75,7 +75,7 @@ Split split_for_threads(Node n, ReduceKind kind, int innermost, const Target& ta
   const bool rows = !product && is_reduced(n, innermost < 0 ? last_axis(shape) : innermost);
   if (tiled && (length < kSecondKernel || !is_skinny(n, target))) {
     const Ints sizes = n->shape();  // skinny ones still take tiles of their own
-    const int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+    const int64_t longest = *std::ranges::max_element(sizes);
     const int64_t tiles = std::max({int64_t{1}, results / (128 * 64), longest / 128});
     const int64_t parts = std::min(target.cores / tiles, length / kSecondKernel);
     if (parts < 2) return {};

@@ -14,9 +14,8 @@ Pieces from_whole(const Parts& p, const Distribution& to, std::span<const int> d
   const LabelScope label("shard");
   Pieces out;
   for (size_t i = 0; i < devices.size(); ++i) {
-    const auto here = std::find_if(p.pieces.begin(), p.pieces.end(), [&](Node n) {
-      return n->device == 0 || n->device == devices[i];
-    });
+    const auto here = std::ranges::find_if(
+        p.pieces, [&](Node n) { return n->device == 0 || n->device == devices[i]; });
     Node x = here == p.pieces.end() ? p.pieces[0] : *here;
     if (to.axis >= 0) x = slice(x, to.axis, to.cuts[i], to.cuts[i + 1]);
     out.push_back(bring(x, devices[i]));
@@ -112,8 +111,8 @@ int64_t bytes_of(Node n) { return numel(n->shape()) * static_cast<int64_t>(n->dt
 Parts WeightGatherer::gather(const std::vector<Node>& views, const std::vector<const Parts*>& parts,
                              const Pieces& with, std::span<const int> devices) {
   // Below what repeats elements, and a cast to fewer bytes.
-  const auto least = std::min_element(views.begin(), views.end(),
-                                      [](Node a, Node b) { return bytes_of(a) < bytes_of(b); });
+  const auto least =
+      std::ranges::min_element(views, [](Node a, Node b) { return bytes_of(a) < bytes_of(b); });
   Parts cut = *parts[static_cast<size_t>(least - views.begin())];
   if (before_.size() == devices.size())
     for (size_t i = 0; i < devices.size(); ++i)

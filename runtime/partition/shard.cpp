@@ -77,7 +77,7 @@ Parts apply(Node n, const std::vector<Parts>& in, const Distribution& to) {
 
 Parts elementwise(Node n, const std::vector<Parts>& in) {
   const bool all_pending =
-      std::all_of(in.begin(), in.end(), [](const Parts& p) { return p.partial == Op::Add; });
+      std::ranges::all_of(in, [](const Parts& p) { return p.partial == Op::Add; });
   if (n->op == Op::Add && all_pending) {  // one sum over the devices for both
     Parts out = each(
         n, {}, [&](size_t i) { return build::binary(Op::Add, in[0].pieces[i], in[1].pieces[i]); });
@@ -92,8 +92,7 @@ Parts elementwise(Node n, const std::vector<Parts>& in) {
 
 // A tensor that has no memory yet takes the layout of its value.
 Parts assign(Node n, const std::vector<Parts>& in) {
-  const bool has_memory =
-      std::any_of(in[0].pieces.begin(), in[0].pieces.end(), [](Node p) { return p->device != 0; });
+  const bool has_memory = std::ranges::any_of(in[0].pieces, [](Node p) { return p->device != 0; });
   return apply(n, in, has_memory ? in[0].layout : in[1].layout);
 }
 
@@ -153,7 +152,7 @@ std::optional<Distribution> moved_layout(Node n, const Distribution& from) {
   switch (n->op) {
     case Op::Reshape: return reshaped_layout(n, from);
     case Op::Permute:
-      to.axis = static_cast<int>(std::find(arg.begin(), arg.end(), axis) - arg.begin());
+      to.axis = static_cast<int>(std::ranges::find(arg, axis) - arg.begin());
       return to;
     case Op::Expand: return arg[axis] == shape[axis] ? std::optional(to) : std::nullopt;
     case Op::Pad:
@@ -468,9 +467,8 @@ class SpmdPartitioner {
   void gather_weights(Node n, std::vector<Parts>& in) {
     const bool joins = n->num_src > 1 && (is_elementwise(n->op) || n->op == Op::Gather);
     if (!joins) return;
-    const auto other = std::find_if(in.begin(), in.end(), [](const Parts& p) {
-      return !p.gathered_for_use && p.layout.axis >= 0;
-    });
+    const auto other = std::ranges::find_if(
+        in, [](const Parts& p) { return !p.gathered_for_use && p.layout.axis >= 0; });
     if (other == in.end()) return;
     for (size_t i = 0; i < in.size(); ++i)
       if (in[i].gathered_for_use && (n->op == Op::Gather || in[i].layout != other->layout))
@@ -484,7 +482,7 @@ class SpmdPartitioner {
              parts_.find(resolved(x->src(0)));
     };
     while (is_view(views.back())) views.push_back(resolved(views.back()->src(0)));
-    std::reverse(views.begin(), views.end());
+    std::ranges::reverse(views);
     std::vector<const Parts*> parts;
     for (Node v : views) parts.push_back(parts_.find(v));
     return weights_.gather(views, parts, with, devices);

@@ -63,7 +63,7 @@ json of(const TensorMap& map) {
 template <class T, size_t n> void read(const json& j, T (&to)[n]) {
   const auto values = j.get<std::vector<T>>();
   check(values.size() == n, values.size(), " values for ", n);
-  std::copy(values.begin(), values.end(), to);
+  std::ranges::copy(values, to);
 }
 
 TensorMap map_of(const json& j) {

@@ -210,7 +210,7 @@ std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
   for (size_t before = 0; buffers.size() != before;) {
     Dependence depends(buffers);
     for (Node n : Arena::global().held())
-      if (std::find(work.begin(), work.end(), n) == work.end() && depends(n)) work.push_back(n);
+      if (!contains(work, n) && depends(n)) work.push_back(n);
     before = buffers.size();
     buffers = assigned_buffers(work);
   }

@@ -109,14 +109,12 @@ Tensor as_rows(const Rows& r, const Tensor& x) {
   Shape order(r.own.begin(), r.own.end()), shape;
   for (int v : r.own) shape.push_back(x.shape()[v]);
   for (int v = 0; v < x.rank(); ++v)
-    if (std::find(r.own.begin(), r.own.end(), v) == r.own.end()) order.push_back(v);
+    if (!contains(r.own, v)) order.push_back(v);
   shape.push_back(r.length);
   return x.permute(order).reshape(shape);
 }
 
-bool is_owned(const Rows& r, int axis) {
-  return std::find(r.owned.begin(), r.owned.end(), axis) != r.owned.end();
-}
+bool is_owned(const Rows& r, int axis) { return contains(r.owned, axis); }
 
 // The elements within a row's part of the base, numbered; `count` of them, which also stands for
 // all that lie outside. Axes along which nothing varies have size 1.

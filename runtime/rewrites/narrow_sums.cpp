@@ -19,7 +19,7 @@ Node sum_below(Node cast, const NodeMap<int>& readers) {
 Shape sorted_sizes(Node n) {
   Shape sizes = to_shape(n->shape());
   std::erase(sizes, 1);
-  std::sort(sizes.begin(), sizes.end());
+  std::ranges::sort(sizes);
   return sizes;
 }
 

@@ -46,7 +46,7 @@ NodeMap<Node> split_products(std::span<const Node> roots) {
     return n->op == Op::ReduceAxis && n->arg<ReduceArg>().op == Op::Add && n->src(0)->op == Op::Add;
   };
   const std::vector<Node> order = topological(roots);
-  if (std::none_of(order.begin(), order.end(), is_sum_of_sums)) return NodeMap<Node>();
+  if (std::ranges::none_of(order, is_sum_of_sums)) return NodeMap<Node>();
   return rebuild(roots, [&](Node n, Node now) {
     if (!is_sum_of_sums(now)) return now;
     const LabelScope label(n->label);

@@ -46,7 +46,7 @@ Node grown(Node factor, int axis, int64_t size) {
 bool is_for_units(Node reduce) {
   Node mul = reduce->src(0);
   return mul->op == Op::Mul && is_product(reduce) &&
-         std::all_of(mul->srcs().begin(), mul->srcs().end(), is_broadcast_half);
+         std::ranges::all_of(mul->srcs(), is_broadcast_half);
 }
 
 // What is reduced on the way to the results of the graph, with element-wise operations and movement
@@ -93,8 +93,8 @@ int64_t row_of(Node factor) { return factor->src(0)->shape()[last_axis(factor->s
 int summed_neighbours(Node reduce) {
   const auto summed = [&](int i) {
     return (reduce->arg<ReduceArg>().axes >> i & 1) &&
-           std::all_of(reduce->src(0)->srcs().begin(), reduce->src(0)->srcs().end(),
-                       [&](Node s) { return s->src(0)->shape()[i] == s->shape()[i]; });
+           std::ranges::all_of(reduce->src(0)->srcs(),
+                               [&](Node s) { return s->src(0)->shape()[i] == s->shape()[i]; });
   };
   for (int i = 0; i + 1 < reduce->rank; ++i)
     if (summed(i) && summed(i + 1)) return i;
@@ -118,7 +118,7 @@ Node with_one_sum(Node reduce) {
   if (!is_for_units(reduce)) return reduce;
   Node mul = reduce->src(0);
   const auto is_odd = [](Node s) { return row_of(s) % kAligned != 0; };
-  if (std::none_of(mul->srcs().begin(), mul->srcs().end(), is_odd)) return reduce;
+  if (std::ranges::none_of(mul->srcs(), is_odd)) return reduce;
   Node now = reduce;
   for (int i; (i = summed_neighbours(now)) >= 0;) {
     std::vector<Node> factors;

@@ -483,7 +483,7 @@ class LocalBench : public Bench {
 
   Measured result(const Race& race, std::vector<Runner>& runners, size_t i) {
     Runner& r = runners[i];
-    std::sort(r.times.begin(), r.times.end());
+    std::ranges::sort(r.times);
     const double median = r.times.empty() ? r.least : r.times[r.times.size() / 2];
     Measured out{Outcome::Good, r.least, median, ""};
     const bool is_baseline = race.role == Race::Role::Baseline;

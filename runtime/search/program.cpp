@@ -82,8 +82,7 @@ std::vector<Task> tasks_of(const Schedule& s, const std::vector<double>& seconds
   }
   std::vector<Task> out;
   for (auto& [key, task] : found) out.push_back(std::move(task));
-  std::sort(out.begin(), out.end(),
-            [](const Task& a, const Task& b) { return a.seconds > b.seconds; });
+  std::ranges::sort(out, [](const Task& a, const Task& b) { return a.seconds > b.seconds; });
   return out;
 }
 
@@ -103,7 +102,7 @@ class Searches {
     std::lock_guard lock(mutex_);
     const Visit& v = visit(s);
     if (v.finished || (left() < kSmallest && v.runs > 0)) return false;  // once, to note it
-    return std::any_of(s.steps.begin(), s.steps.end(), [](const Step& t) { return t.kernel; });
+    return std::ranges::any_of(s.steps, [](const Step& t) { return t.kernel.get() != nullptr; });
   }
 
   void search(const Schedule& s, const std::vector<double>& seconds) {

@@ -231,8 +231,7 @@ class Search {
     return first(std::move(out), count, &Candidate::least);
   }
   std::vector<size_t> first(std::vector<size_t> of, size_t count, double Candidate::*by) const {
-    std::stable_sort(of.begin(), of.end(),
-                     [&](size_t a, size_t b) { return all_[a].*by < all_[b].*by; });
+    std::ranges::stable_sort(of, [&](size_t a, size_t b) { return all_[a].*by < all_[b].*by; });
     of.resize(std::min(of.size(), count));
     return of;
   }

@@ -69,8 +69,7 @@ class LoopNestState {
 
  private:
   const Loop* find(int Loop::*field, int value) const {
-    const auto at = std::find_if(loops_.begin(), loops_.end(),
-                                 [&](const Loop& l) { return l.*field == value; });
+    const auto at = std::ranges::find_if(loops_, [&](const Loop& l) { return l.*field == value; });
     return at == loops_.end() ? nullptr : &*at;
   }
   void split(Loop& axis, int64_t amount, int part) {
@@ -335,7 +334,7 @@ class NeighbourGenerator {
     OptList p = base_;
     for (size_t i = last_; i < p.size(); ++i) {
       std::vector<int>& axes = p[i].opt.axes;
-      auto at = std::find(axes.begin(), axes.end(), after);
+      auto at = std::ranges::find(axes, after);
       if (at != axes.end())
         ++at;
       else

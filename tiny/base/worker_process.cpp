@@ -124,7 +124,7 @@ pid_t spawn(int socket, const std::string& name, const std::vector<std::string>&
   std::vector<std::string> texts = settings;
   std::vector<char*> entries;
   for (char** entry = environ; *entry; ++entry) {
-    const bool replaced = std::any_of(texts.begin(), texts.end(), [&](const std::string& s) {
+    const bool replaced = std::ranges::any_of(texts, [&](const std::string& s) {
       return std::strncmp(*entry, s.c_str(), s.find('=') + 1) == 0;
     });
     if (!replaced) entries.push_back(*entry);

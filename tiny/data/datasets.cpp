@@ -183,8 +183,7 @@ DigitSet read_pair(const std::string& image_path, const std::string& label_path)
   check(labels.dims.size() == 1 && labels.dims[0] == images.dims[0], "MNIST: ", label_path,
         " holds ", dims_text(labels.dims), ", expected ", images.dims[0],
         ", one label for each of ", image_path);
-  const auto bad =
-      std::find_if(labels.data.begin(), labels.data.end(), [](int l) { return l > 9; });
+  const auto bad = std::ranges::find_if(labels.data, [](int l) { return l > 9; });
   check(bad == labels.data.end(), "MNIST: ", label_path, " has the label ",
         bad == labels.data.end() ? 0 : int{*bad}, ", expected 0 to 9");
   return {std::move(images.data), std::move(labels.data)};

@@ -24,7 +24,7 @@ bool merges(Node x, Op op) { return x->op == op && !x->realized; }
 Node move(Op op, Node x, Ints arg) { return make(op, x->dtype, {x}, arg); }
 
 bool all_equal(Ints values, int64_t value) {
-  return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
+  return std::ranges::all_of(values, [&](int64_t v) { return v == value; });
 }
 
 bool is_identity_permutation(Ints axes) {

@@ -216,9 +216,8 @@ namespace {
 
 // Bounds end where int64 does, 64-bit values need not: sums wrap around there, and u64 goes on.
 bool may_exceed(const NodeData& n, Bounds b) {
-  const bool u64_source = std::any_of(n.srcs().begin(), n.srcs().end(), [](Node s) {
-    return s->dtype.scalar == Scalar::U64 && s->vmax == kIntMax;
-  });
+  const bool u64_source = std::ranges::any_of(
+      n.srcs(), [](Node s) { return s->dtype.scalar == Scalar::U64 && s->vmax == kIntMax; });
   switch (n.op) {
     case Op::Neg:
     case Op::Add:
@@ -287,7 +286,7 @@ Lengths moved_lengths(const NodeData& n, Ints shape) {
              "whole tensor to another Variable instead");
     size_t to = axis;
     if (n.op == Op::Permute)
-      to = static_cast<size_t>(std::find(n.ints().begin(), n.ints().end(), i) - n.ints().begin());
+      to = static_cast<size_t>(std::ranges::find(n.ints(), i) - n.ints().begin());
     out[to] = x->length(i);
   }
   if (n.op == Op::Limit) {
@@ -318,8 +317,7 @@ Lengths common_lengths(const NodeData& n, std::span<const Node> srcs, Ints shape
 
 std::vector<Node> infer_lengths(const NodeData& n, Ints shape) {
   const auto is_limited = [](Node s) { return s->lengths != nullptr; };
-  if (n.op == Op::Sink ||
-      (n.op != Op::Limit && std::none_of(n.srcs().begin(), n.srcs().end(), is_limited)))
+  if (n.op == Op::Sink || (n.op != Op::Limit && std::ranges::none_of(n.srcs(), is_limited)))
     return {};
   Lengths out;
   if (is_movement(n.op)) {
@@ -349,7 +347,7 @@ std::vector<Node> infer_lengths(const NodeData& n, Ints shape) {
   } else {
     out = common_lengths(n, n.srcs(), shape);
   }
-  return std::any_of(out.begin(), out.end(), [](Node l) { return l != nullptr; }) ? out : Lengths();
+  return std::ranges::any_of(out, [](Node l) { return l != nullptr; }) ? out : Lengths();
 }
 
 Bounds infer_bounds(const NodeData& n) {

@@ -67,7 +67,7 @@ bool same_payload(const Payload& a, const Payload& b) {
 // Copies what a node refers to behind it, so that one allocation holds all of it.
 template <class T> const T* place(std::byte*& cursor, std::span<const T> values) {
   T* to = reinterpret_cast<T*>(cursor);
-  std::copy(values.begin(), values.end(), to);
+  std::ranges::copy(values, to);
   cursor += values.size_bytes();
   return to;
 }
@@ -416,8 +416,7 @@ std::vector<std::string> device_list(const std::string& text) {
     std::string name = text.substr(begin, end - begin);
     if (name.ends_with(":0")) name.resize(name.size() - 2);
     check(!name.empty(), "device: a name is empty in '", text, "'");
-    check(std::find(out.begin(), out.end(), name) == out.end(), "device: ", name,
-          " is named twice in '", text, "'");
+    check(!contains(out, name), "device: ", name, " is named twice in '", text, "'");
     out.push_back(std::move(name));
     begin = end + 1;
   }

@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "tiny/ir/contains.h"
 #include "tiny/ir/dtype.h"
 #include "tiny/ir/op.h"
 #include "tiny/ir/shape.h"

@@ -9,7 +9,7 @@ namespace tiny {
 
 std::string operation_of(Node n) {
   std::string label = *n->label ? n->label : info(n->op).name;
-  std::transform(label.begin(), label.end(), label.begin(), to_lower);
+  std::ranges::transform(label, label.begin(), to_lower);
   return label;
 }
 

@@ -41,7 +41,7 @@ double GenerateReport::prefill_tokens_per_second() const {
 double GenerateReport::decode_tokens_per_second() const {
   if (step_seconds.empty()) return 0;
   std::vector<double> sorted = step_seconds;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   const double median = sorted[sorted.size() / 2];
   return median > 0 ? 1 / median : 0;
 }
@@ -301,15 +301,13 @@ void Generator::Run::add(size_t i, int64_t token) {
   answer.push_back(token);
   ++out_.report.new_tokens;
   if (options_.on_token) options_.on_token(i, token);
-  sequence.done = std::ssize(answer) >= options_.max_new_tokens ||
-                  std::find(eos_.begin(), eos_.end(), token) != eos_.end() ||
+  sequence.done = std::ssize(answer) >= options_.max_new_tokens || contains(eos_, token) ||
                   (c.learned_positions && std::ssize(sequence.tokens) > c.max_positions) ||
                   (options_.stop && options_.stop(i, answer));
 }
 
 bool Generator::Run::all_done() const {
-  return std::all_of(sequences_.begin(), sequences_.end(),
-                     [](const Sequence& t) { return t.done; });
+  return std::ranges::all_of(sequences_, [](const Sequence& t) { return t.done; });
 }
 
 Generated Generator::Run::go() {

@@ -90,7 +90,7 @@ Json llama3_scaling(const GgufFields& in, const TensorFile& file, double theta) 
     return in.has(key) ? in.number(key) : otherwise;
   };
   RopeConfig rope{.kind = RopeKind::Llama3, .theta = theta, .dims = 2 * std::ssize(divisors)};
-  rope.factor = number(kLlama3Factor, *std::max_element(divisors.begin(), divisors.end()));
+  rope.factor = number(kLlama3Factor, *std::ranges::max_element(divisors));
   rope.low_freq_factor = number(kLlama3Low, 1);
   rope.high_freq_factor = number(kLlama3High, 4);
   rope.original_positions = in.has(kLlama3Positions) ? in.integer(kLlama3Positions) : 8192;

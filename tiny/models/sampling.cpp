@@ -19,7 +19,7 @@ struct Candidate {
 void penalize(std::span<float> logits, std::span<const int64_t> seen, double penalty) {
   if (penalty == 1) return;
   std::vector<int64_t> tokens(seen.begin(), seen.end());
-  std::sort(tokens.begin(), tokens.end());
+  std::ranges::sort(tokens);
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   for (const int64_t token : tokens) {
     float& logit = logits[static_cast<size_t>(token)];
@@ -54,7 +54,7 @@ void keep_top_p(std::vector<Candidate>& list, double p) {
   if (p >= 1) return;
   const double all = total(list), least = (1 - p) * all / static_cast<double>(list.size());
   std::erase_if(list, [&](const Candidate& c) { return c.weight < least; });
-  std::sort(list.begin(), list.end(), is_better);
+  std::ranges::sort(list, is_better);
   double sum = 0;
   size_t count = 0;
   while (count < list.size() && sum < p * all) sum += list[count++].weight;
@@ -83,9 +83,9 @@ double Sampler::random() { return static_cast<double>(random_.bits() >> 11) * 0x
 
 int64_t Sampler::next(std::span<float> logits, std::span<const int64_t> seen) {
   penalize(logits, seen, options_.repetition_penalty);
-  check(std::none_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); }),
+  check(std::ranges::none_of(logits, [](float x) { return std::isnan(x); }),
         "generate: a logit is NaN");
-  const auto largest = std::max_element(logits.begin(), logits.end());
+  const auto largest = std::ranges::max_element(logits);
   check(largest != logits.end() && std::isfinite(*largest), "generate: no logit is finite");
   if (options_.temperature == 0) return largest - logits.begin();
   std::vector<Candidate> list = candidates(logits, static_cast<size_t>(options_.top_k));
@@ -96,8 +96,8 @@ int64_t Sampler::next(std::span<float> logits, std::span<const int64_t> seen) {
   std::erase_if(list, [&](const Candidate& c) { return c.weight < options_.min_p; });
   // In the order of tokens, as on a device (sampling_graph.h).
   if (list.size() < logits.size())
-    std::sort(list.begin(), list.end(),
-              [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+    std::ranges::sort(list,
+                      [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
   double left = random() * total(list);
   for (const Candidate& c : list)
     if ((left -= c.weight) < 0) return c.token;

@@ -273,7 +273,7 @@ void fill_vocabulary(Metadata& metadata, int64_t count) {
   metadata.set("tokenizer.ggml.tokens", MetadataArray{v.tokens});
   metadata.set("tokenizer.ggml.token_type", MetadataArray{v.token_types});
   if (v.scores.empty()) return;
-  v.scores.resize(size, *std::min_element(v.scores.begin(), v.scores.end()));
+  v.scores.resize(size, *std::ranges::min_element(v.scores));
   metadata.set("tokenizer.ggml.scores", MetadataArray{v.scores});
 }
 

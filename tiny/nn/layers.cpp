@@ -437,7 +437,7 @@ namespace {
 int axis_to_cut(const Tensor& t, int64_t parts) {
   if (t.size(0) >= parts) return 0;
   const Ints shape = t.shape();
-  return static_cast<int>(std::max_element(shape.begin(), shape.end()) - shape.begin());
+  return static_cast<int>(std::ranges::max_element(shape) - shape.begin());
 }
 
 }  // namespace
@@ -465,7 +465,7 @@ void fully_shard(nn::Module& module, const std::vector<std::string>& devices,
                  const FullyShardOptions& options) {
   std::vector<Tensor*> tensors;
   for (Tensor* t : module.tensors())
-    if (std::find(tensors.begin(), tensors.end(), t) == tensors.end()) tensors.push_back(t);
+    if (!contains(tensors, t)) tensors.push_back(t);
   fully_shard(tensors, devices, options);
 }
 

@@ -77,8 +77,7 @@ struct Module::State {
     read_weights(device);
     const std::string& path = model.path;
     for (const ValueInfo& info : model.graph.inputs)
-      if (std::find(names.begin(), names.end(), info.name) == names.end())
-        inputs.push_back(port_of(info, path));
+      if (!contains(names, info.name)) inputs.push_back(port_of(info, path));
     for (const ValueInfo& info : model.graph.outputs) outputs.push_back(port_of(info, path));
     require_operators();
   }
@@ -113,8 +112,8 @@ struct Module::State {
   }
 
   void add_weight(const std::string& name, Tensor value) {
-    check(std::find(names.begin(), names.end(), name) == names.end(), "onnx: ", model.path,
-          ": the initializer \"", name, "\" is there twice");
+    check(!contains(names, name), "onnx: ", model.path, ": the initializer \"", name,
+          "\" is there twice");
     names.push_back(name);
     weights.push_back(std::move(value));
   }
@@ -167,8 +166,7 @@ std::map<std::string, Tensor> Module::run(const std::map<std::string, Tensor>& i
   for (const auto& [name, x] : inputs) {
     const auto is_it = [&key = name](const ValueInfo& info) { return info.name == key; };
     const auto& all = state_->model.graph.inputs;
-    check(std::any_of(all.begin(), all.end(), is_it), "onnx: the model has no input \"", name,
-          "\"");
+    check(std::ranges::any_of(all, is_it), "onnx: the model has no input \"", name, "\"");
   }
   const std::vector<Tensor> results = state_->run(std::move(given));
   std::map<std::string, Tensor> out;

@@ -107,7 +107,7 @@ void Session::know_lengths(const Tensor& x) {
   for (int axis = 0; axis < x.rank(); ++axis) {
     const Node length = x.node()->length(axis);
     const auto is_it = [&](const NodeRef& n) { return n.get() == length; };
-    if (length == nullptr || std::any_of(lengths_.begin(), lengths_.end(), is_it)) continue;
+    if (length == nullptr || std::ranges::any_of(lengths_, is_it)) continue;
     const int64_t bound = x.capacity()[static_cast<size_t>(axis)];
     values_.know(Tensor(length), one_integer(bound));
     for (size_t which = 0; which < others_.size(); ++which)
@@ -276,8 +276,8 @@ Tensors Session::call_function(const Function& function, const GraphNode& node,
         " inputs, not ", inputs.size());
   Frame frame{&function.opsets, {}, attributes_of(node)};
   for (const Attribute& a : function.defaults) {
-    const bool is_given = std::any_of(frame.attributes.begin(), frame.attributes.end(),
-                                      [&](const Attribute* g) { return g->name == a.name; });
+    const bool is_given = std::ranges::any_of(
+        frame.attributes, [&](const Attribute* g) { return g->name == a.name; });
     if (!is_given) frame.attributes.push_back(&a);
   }
   Names names;

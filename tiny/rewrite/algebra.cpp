@@ -225,7 +225,7 @@ Node compare_less(Node a, Node b) {
   Node r = raw(Op::Lt, left, index(limit));
   if (r->vmin == r->vmax) return constant(kBool, r->vmin);
   // All factors negative reads better, and meets its like, the other way round: c < x.
-  if (std::all_of(s.terms.begin(), s.terms.end(), [](auto& t) { return t.factor < 0; })) {
+  if (std::ranges::all_of(s.terms, [](auto& t) { return t.factor < 0; })) {
     for (auto& t : s.terms) t.factor = -t.factor;
     r = raw(Op::Lt, index(-limit), from_sum(s));
   }
@@ -245,7 +245,7 @@ Node from_sum(const Sum& given) {
   Sum s = given;
   drop_zeros(s);
   while (recombine(s)) drop_zeros(s);
-  std::sort(s.terms.begin(), s.terms.end(), [](const Sum::Term& a, const Sum::Term& b) {
+  std::ranges::sort(s.terms, [](const Sum::Term& a, const Sum::Term& b) {
     if (a.atom->ranges != b.atom->ranges) return a.atom->ranges < b.atom->ranges;
     return a.atom->id < b.atom->id;
   });

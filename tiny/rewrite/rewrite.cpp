@@ -59,8 +59,7 @@ Node RuleTable::apply(Node n, const char** fired) const {
   OpSet ops;
   for (Node s : n->srcs()) ops.set(static_cast<size_t>(s->op));
   for (const Entry& e : by_op_[static_cast<int>(n->op)]) {
-    if (!std::all_of(e.needs.begin(), e.needs.end(),
-                     [&](const OpSet& need) { return (need & ops).any(); }))
+    if (!std::ranges::all_of(e.needs, [&](const OpSet& need) { return (need & ops).any(); }))
       continue;
     const Rule& rule = rules_[e.rule];
     Match m;

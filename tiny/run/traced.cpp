@@ -138,7 +138,7 @@ std::vector<Node> constants_of(const Traced& traced, bool small) {
     for (const Node s : sources(n))
       if (varies[n] && !varies[s]) add(s);
   for (const Node n : roots) add(n);
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }

@@ -74,7 +74,7 @@ Shape axes_of(const char* what, const Dims& dims, int rank) {
     for (int64_t d : dims.list()) normalize_axis(what, d, rank);
   else
     for (int64_t d : dims.list()) axes.push_back(normalize_axis(what, d, rank));
-  std::sort(axes.begin(), axes.end());
+  std::ranges::sort(axes);
   const auto repeat = std::adjacent_find(axes.begin(), axes.end());
   check(repeat == axes.end(), what, ": axis ", repeat == axes.end() ? 0 : *repeat,
         " is named twice in ", dims.all() ? "" : std::string(to_text(dims.list())));

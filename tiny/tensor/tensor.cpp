@@ -69,7 +69,7 @@ bool is_gradient(Node n) {
     std::lock_guard lock(slot_table().mutex);
     for (const auto& [id, slot] : slot_table().slots) slots.push_back(slot.lock());
   }
-  return std::any_of(slots.begin(), slots.end(), [&](const std::shared_ptr<GradSlot>& slot) {
+  return std::ranges::any_of(slots, [&](const std::shared_ptr<GradSlot>& slot) {
     return slot && slot->grad.defined() && slot->grad.node() == n;
   });
 }
@@ -336,8 +336,7 @@ void AssignmentLog::note(Node assigned) {
 std::vector<Node> AssignmentLog::pending() const {
   std::vector<Node> out;
   for (Node n : nodes_)
-    if (n->handles && !n->realized && std::find(out.begin(), out.end(), n) == out.end())
-      out.push_back(n);
+    if (n->handles && !n->realized && !contains(out, n)) out.push_back(n);
   return out;
 }
 

@@ -525,7 +525,7 @@ template <class T>
 Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const std::string& device) {
   if constexpr (std::is_same_v<T, bool>) {
     const auto bytes = std::make_unique<bool[]>(values.size());
-    std::copy(values.begin(), values.end(), bytes.get());
+    std::ranges::copy(values, bytes.get());
     return from(std::span<const bool>(bytes.get(), values.size()), shape, device);
   } else {
     return from(std::span<const T>(values), shape, device);

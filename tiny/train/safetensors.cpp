@@ -108,8 +108,8 @@ std::vector<Placed> lay_out(const std::string& path,
       throw Error(cat(describe(path, tensor.name), ": the name is given twice or reserved"));
     order.push_back({&tensor, &type_of(path, tensor), bytes_of(path, tensor)});
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Placed& a, const Placed& b) { return a.type->bits > b.type->bits; });
+  std::ranges::stable_sort(
+      order, [](const Placed& a, const Placed& b) { return a.type->bits > b.type->bits; });
   return order;
 }
 
@@ -270,10 +270,9 @@ class Header : public nlohmann::json_sax<json> {
 // Sorts the tensors by offset. The format allows neither overlaps nor gaps.
 void check_layout(const MappedFile& file, int64_t data_begin,
                   std::vector<SafetensorsEntry>& entries) {
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-                     return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
-                   });
+  std::ranges::stable_sort(entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(a.begin, a.bytes) < std::pair(b.begin, b.bytes);
+  });
   int64_t end = data_begin;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin != end)
@@ -344,8 +343,7 @@ SafetensorsHeader read_safetensors_header(const MappedFile& file) {
 
 void check_bools(const MappedFile& file, const std::string& name, int64_t begin, int64_t bytes) {
   const auto all = file.bytes(begin, bytes);
-  const auto bad =
-      std::find_if(all.begin(), all.end(), [](std::byte b) { return b > std::byte{1}; });
+  const auto bad = std::ranges::find_if(all, [](std::byte b) { return b > std::byte{1}; });
   if (bad != all.end())
     throw Error(cat(describe(file.path(), name), ": expected each byte of a BOOL to be 0 or 1",
                     ", found ", static_cast<int>(*bad)));

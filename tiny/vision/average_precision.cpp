@@ -51,11 +51,10 @@ int find_match(const FoundBox& found, const std::vector<PictureBox>& truth,
 // Adds the detections of a picture, all of one class.
 void judge(std::vector<PictureBox> truth, std::vector<FoundBox> found, int64_t most,
            std::vector<Scored>& out) {
-  std::stable_sort(found.begin(), found.end(),
-                   [](const FoundBox& a, const FoundBox& b) { return a.score > b.score; });
+  std::ranges::stable_sort(found,
+                           [](const FoundBox& a, const FoundBox& b) { return a.score > b.score; });
   found.resize(std::min(found.size(), static_cast<size_t>(most)));
-  std::stable_partition(truth.begin(), truth.end(),
-                        [](const PictureBox& b) { return !b.is_crowd; });
+  std::ranges::stable_partition(truth, [](const PictureBox& b) { return !b.is_crowd; });
   const size_t first = out.size();
   for (const FoundBox& f : found) out.push_back({f.score, {}});
   for (int t = 0; t < kThresholds; ++t) {
@@ -102,15 +101,13 @@ std::array<double, kThresholds> of_class(const std::vector<PictureResult>& pictu
       if (b.label == label) truth.push_back(b);
     for (const FoundBox& f : p.found)
       if (f.label == label) found.push_back(f);
-    positives +=
-        std::count_if(truth.begin(), truth.end(), [](const PictureBox& b) { return !b.is_crowd; });
+    positives += std::ranges::count_if(truth, [](const PictureBox& b) { return !b.is_crowd; });
     judge(std::move(truth), std::move(found), most, all);
   }
   std::array<double, kThresholds> out;
   out.fill(-1);
   if (positives == 0) return out;
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Scored& a, const Scored& b) { return a.score > b.score; });
+  std::ranges::stable_sort(all, [](const Scored& a, const Scored& b) { return a.score > b.score; });
   for (int t = 0; t < kThresholds; ++t) out[t] = area_under_curve(all, t, positives);
   return out;
 }

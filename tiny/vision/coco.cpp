@@ -93,7 +93,7 @@ class CocoReader {
       p.id = whole(entries[i], "id", where);
       const std::string file = text(entries[i], "file_name", where);
       const fs::path relative(file);
-      const bool leaves = std::find(relative.begin(), relative.end(), "..") != relative.end();
+      const bool leaves = contains(relative, "..");
       check(!file.empty() && !relative.is_absolute() && !leaves, "COCO: ", where,
             ": the file_name \"", file, "\" does not lie in the folder of pictures");
       p.file = (fs::path(folder_) / relative).string();
@@ -127,8 +127,7 @@ class CocoReader {
     const auto is_number = [](const Json& v) {
       return v.is_number() && std::isfinite(v.get<double>());
     };
-    const bool fits =
-        bbox.is_array() && bbox.size() == 4 && std::all_of(bbox.begin(), bbox.end(), is_number);
+    const bool fits = bbox.is_array() && bbox.size() == 4 && std::ranges::all_of(bbox, is_number);
     check(fits, "COCO: ", where, ": the bbox ", bbox.dump(),
           " is no list of four numbers [x, y, width, height]");
     const auto number = [&](size_t i) { return bbox[i].get<double>(); };

@@ -32,10 +32,10 @@ std::vector<Tensor> detection_batch(const DetectionSet& set,
           positions[i], " has ", sample.planes.size(), " bytes and not ", bytes);
     check(static_cast<int64_t>(sample.boxes.size()) <= m, "detection_batch: picture ", positions[i],
           " has ", sample.boxes.size(), " boxes, more than ", m);
-    std::copy(sample.planes.begin(), sample.planes.end(), &planes[i * bytes]);
+    std::ranges::copy(sample.planes, &planes[i * bytes]);
     size_t at = i * m;
     for (const PictureBox& box : sample.boxes) {
-      std::copy(box.corners.begin(), box.corners.end(), &boxes[at * 4]);
+      std::ranges::copy(box.corners, &boxes[at * 4]);
       labels[at++] = box.is_crowd ? -1 : static_cast<int32_t>(box.label);
     }
   });

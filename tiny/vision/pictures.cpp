@@ -224,7 +224,7 @@ void draw_box(Picture& picture, const BoxCorners& box, const Rgb& colour, int64_
     for (int64_t x = x1; x < x2; ++x) {
       const int64_t from_edge = std::min({x - x1, x2 - 1 - x, y - y1, y2 - 1 - y});
       if (from_edge < thickness)
-        std::copy(colour.begin(), colour.end(), &picture.rgb[(y * picture.width + x) * 3]);
+        std::ranges::copy(colour, &picture.rgb[(y * picture.width + x) * 3]);
     }
 }
 

@@ -47,8 +47,8 @@ Spot find_spot(const std::vector<Spot>& taken, float side, SplitMix64& random) {
     Spot spot{{0, 0}, side * random.between(0.07f, 0.22f)};
     spot.middle.x = random.between(spot.radius, side - spot.radius);
     spot.middle.y = random.between(spot.radius, side - spot.radius);
-    const bool is_free = std::all_of(taken.begin(), taken.end(),
-                                     [&](const Spot& t) { return covered(t, spot) < 0.25f; });
+    const bool is_free =
+        std::ranges::all_of(taken, [&](const Spot& t) { return covered(t, spot) < 0.25f; });
     if (is_free) return spot;
   }
   return {{0, 0}, 0};
@@ -100,7 +100,7 @@ DetectionSample draw_scene(int64_t side, SplitMix64 random) {
     for (int64_t x = 0; x < side; ++x) {
       const Colour c =
           blend(back, other, edge(sky({static_cast<float>(x), static_cast<float>(y)}).x));
-      std::copy(c.begin(), c.end(), canvas.pixel(x, y));
+      std::ranges::copy(c, canvas.pixel(x, y));
     }
   DetectionSample out;
   std::vector<Spot> taken;

@@ -313,7 +313,7 @@ void Assumptions::add_fact(LinearForm form, Bounds b) {
     return refine();
   }
   facts_.push_back({std::move(form), b});
-  std::stable_sort(facts_.begin(), facts_.end(), [](const LinearFact& x, const LinearFact& y) {
+  std::ranges::stable_sort(facts_, [](const LinearFact& x, const LinearFact& y) {
     return x.form.terms.size() > y.form.terms.size();
   });
   refine();

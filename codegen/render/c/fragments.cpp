@@ -102,7 +102,7 @@ std::string FragmentPrinter::elements(const MmaUnit& unit, std::span<const Node>
   const auto is_lane = [&](Node e) { return e->op == Op::Shuffle && e->src(0) == all; };
   const int count = static_cast<int>(nodes.size());
   std::string values;
-  if (all && !unit.convert && std::all_of(nodes.begin(), nodes.end(), is_lane)) {
+  if (all && !unit.convert && std::ranges::all_of(nodes, is_lane)) {
     for (Node e : nodes) values += cat(values.empty() ? "" : ", ", e->ints()[0]);
     const std::string v = kernel_.value(all);
     return kernel_.shuffle(all->dtype.one().vec(count), v, v, values);
@@ -143,7 +143,7 @@ void FragmentPrinter::rescale(Node n) {
   std::vector<int64_t> seen;
   for (int i = 0; i < t.lanes; ++i) {
     const int64_t lane = scales->is(Op::Shuffle) ? scales->ints()[static_cast<size_t>(i)] : i;
-    if (std::find(seen.begin(), seen.end(), lane) != seen.end()) continue;
+    if (contains(seen, lane)) continue;
     seen.push_back(lane);
     any += cat(any.empty() ? "" : " || ", kernel_.lane_of(t, scale, i),
                " != ", kernel_.value(constant(t.one(), 1)));

@@ -16,10 +16,9 @@ void CPrinter::declare_stages() {
     Node access = n->is(Op::Fetch) ? n->src(0) : n;
     if (!access->is(Op::Load) && !access->is(Op::Store)) continue;
     Node s = access->src(0);
-    if (is_stage(s) && std::find(stages.begin(), stages.end(), s) == stages.end())
-      stages.push_back(s);
+    if (is_stage(s) && !contains(stages, s)) stages.push_back(s);
   }
-  std::sort(stages.begin(), stages.end(), [](Node a, Node b) { return slot_of(a) > slot_of(b); });
+  std::ranges::sort(stages, [](Node a, Node b) { return slot_of(a) > slot_of(b); });
   if (!dialect_.classes) {  // of one thread, on its stack
     for (Node s : stages)
       shared_ += cat("  ", type(in_memory(s->dtype)), " ", buffer(s), "[", elements_of(s),

@@ -19,8 +19,7 @@ Source CPrinter::print() {
   for (Node n : program_.body)
     if (n->is(Op::Matrix)) matrix_ = n;
   find_grid();
-  fetches_ = std::any_of(program_.body.begin(), program_.body.end(),
-                         [](Node n) { return n->is(Op::Fetch); });
+  fetches_ = std::ranges::any_of(program_.body, [](Node n) { return n->is(Op::Fetch); });
   staged_loop_.find(program_);
   declare_stages();
   for (Node n : program_.body) {
@@ -114,8 +113,7 @@ std::string CPrinter::text() {
                                            {'B', cat(t.size())},
                                            {'V', cat(t.size() * lanes)}});
   }
-  const bool has_units = std::any_of(program_.body.begin(), program_.body.end(),
-                                     [](Node n) { return n->is(Op::Mma); });
+  const bool has_units = std::ranges::any_of(program_.body, [](Node n) { return n->is(Op::Mma); });
   const bool is_tile = fetches_ && !has_units;
   const std::string head =
       fill(dialect_.body, {{'N', program_.name},
@@ -208,7 +206,7 @@ void CPrinter::open_loop(Node loop) {
   if (is_grid(range)) {
     if (matrix_) return;
     const std::vector<Node>& all = kind == RangeKind::Block ? blocks_ : threads_;
-    const auto after = all.end() - std::find(all.begin(), all.end(), range);
+    const auto after = all.end() - std::ranges::find(all, range);
     line(cat("const ", type(range->dtype), " ", r, " = ",
              kind == RangeKind::Block ? "block_" : "thread_", "xyz"[after - 1], "();"));
     return;

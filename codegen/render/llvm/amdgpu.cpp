@@ -73,7 +73,7 @@ class AmdPrinter : public amdgpu::Memory {
     if (is_grid(range)) {
       const bool block = kind(range) == RangeKind::Block;
       const std::vector<Node>& all = block ? grid_ : threads_;
-      const auto after = all.end() - std::find(all.begin(), all.end(), range);
+      const auto after = all.end() - std::ranges::find(all, range);
       const std::string id = cat(range_id(range), ".", ++loops_);
       tags_[range] = id;
       const std::string v =

@@ -25,7 +25,7 @@ class Memory : public Groups {
       if (!access->is(Op::Load) && !access->is(Op::Store)) continue;
       if (is_stage(access->src(0))) stages.push_back(access->src(0));
     }
-    std::sort(stages.begin(), stages.end(), [](Node a, Node b) { return slot_of(a) > slot_of(b); });
+    std::ranges::sort(stages, [](Node a, Node b) { return slot_of(a) > slot_of(b); });
     stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
     int64_t at = 0;
     for (Node s : stages) {

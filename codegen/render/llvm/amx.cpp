@@ -492,7 +492,7 @@ class TilePrinter : public LlvmPrinter {
 }  // namespace
 
 bool has_tiles(const Linear& program) {
-  return std::any_of(program.body.begin(), program.body.end(), [](Node n) {
+  return std::ranges::any_of(program.body, [](Node n) {
     return n->op == Op::Mma || (n->op == Op::Update && n->src(0)->src(0)->is(Op::Mma));
   });
 }

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <numeric>
 
 #include "codegen/kernel/access.h"
@@ -81,8 +80,7 @@ void WgslPrinter::declare_stages() {
   for (Node n : program_.body) {
     Node access = n->is(Op::Fetch) ? n->src(0) : n;
     if (!is_access(access) || !is_stage(access->src(0))) continue;
-    if (std::find(stages.begin(), stages.end(), access->src(0)) == stages.end())
-      stages.push_back(access->src(0));
+    if (!contains(stages, access->src(0))) stages.push_back(access->src(0));
   }
   for (Node s : stages)
     text_.declarations += cat("var<workgroup> ", buffer(s), ": array<",

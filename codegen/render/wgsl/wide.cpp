@@ -55,7 +55,7 @@ void WgslPrinter::find_wide(Node n) {
   if (info(n->op).cls == OpClass::Statement || n->is(Op::Load)) return;
   const auto srcs = n->srcs();
   if (!known_.wide.contains(n)) {
-    const bool takes_long = std::any_of(srcs.begin(), srcs.end(), is_long_number);
+    const bool takes_long = std::ranges::any_of(srcs, is_long_number);
     if (!takes_long || keeps_low_word(n)) return;
     known_.wide[n] = true;
   }

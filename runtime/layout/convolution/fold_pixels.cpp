@@ -55,9 +55,6 @@ class Neighbours : WindowAxes {
 
  private:
   const AffineMap& map_of_other() const { return maps_[static_cast<size_t>(1 - with_)]; }
-  static bool has(const std::vector<int>& axes, int axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-  }
 
   // The image's dimension of channels, one tap walks along it; and the innermost along which
   // windows slide with neighbouring elements.
@@ -69,7 +66,7 @@ class Neighbours : WindowAxes {
       bool simple = true;
       for (const auto& t : at.terms) {
         const int axis = t.atom->arg<RangeArg>().id;
-        const bool is_tap = has(taps_, axis);
+        const bool is_tap = contains(taps_, axis);
         int& slot = is_tap ? tap : pixel;
         simple = simple && slot < 0 && (is_tap ? t.factor == 1 : t.factor > 0);
         slot = axis;

@@ -555,7 +555,7 @@ class AxisTracer {
     const std::vector<Node> at = source_indices(n, ranges, gate);
     std::vector<int> out;
     for (Node i : at) {
-      const auto found = std::find(ranges.begin(), ranges.end(), i);
+      const auto found = std::ranges::find(ranges, i);
       const bool alone = i->op == Op::Range && found != ranges.end();
       out.push_back(alone ? static_cast<int>(found - ranges.begin()) : -1);
     }

@@ -1,7 +1,5 @@
 #include "runtime/layout/convolution/join_results.h"
 
-#include <algorithm>
-
 #include "codegen/wgmma/tile.h"
 #include "runtime/analysis/operand.h"
 #include "runtime/layout/convolution/implicit.h"
@@ -98,7 +96,7 @@ std::optional<JoinedResults> join_results(Node n, const Target& target) {
   uint32_t axes = 0;
   out.order.resize(rank);
   for (int axis = 0; axis < static_cast<int>(rank); ++axis) {
-    if (std::find(f->results.begin(), f->results.end(), axis) != f->results.end()) continue;
+    if (contains(f->results, axis)) continue;
     if (is_reduced(n, axis)) axes |= uint32_t{1} << kept.size();
     if (is_reduced(n, axis) && shape[axis] > 1) summed.push_back(axis);
     out.order[static_cast<size_t>(axis)] = static_cast<int64_t>(kept.size());

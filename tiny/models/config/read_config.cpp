@@ -1,6 +1,5 @@
 #include "tiny/models/config/read_config.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace tiny::models {
@@ -183,9 +182,8 @@ std::vector<std::string> read_layer_types(const Fields& f, size_t layers,
   check(types.size() == layers, f.where(), ": layer_types has ", types.size(),
         " entries for num_hidden_layers ", layers);
   for (const std::string& type : types)
-    check(std::find(known.begin(), known.end(), type) != known.end(), f.where(),
-          ": layer_types has ", type, ", which is not supported: only ", *known.begin(), ", ",
-          *(known.end() - 1));
+    check(contains(known, type), f.where(), ": layer_types has ", type,
+          ", which is not supported: only ", *known.begin(), ", ", *(known.end() - 1));
   return types;
 }
 

@@ -52,7 +52,7 @@ std::string model_in(const fs::path& folder) {
   }
   check(!status, "cannot list the folder ", folder.string(), ": ", status.message());
   for (std::vector<std::string>* found : {&indices, &safetensors, &gguf}) {
-    std::sort(found->begin(), found->end());
+    std::ranges::sort(*found);
     if (found->size() == 1) return (folder / found->front()).string();
     check(found->empty(), folder.string(),
           " has several models, name one of them: ", listed(*found));

@@ -15,7 +15,7 @@ namespace tiny::models::tokenizers {
 namespace {
 
 bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<int8_t>(c) >= 0; });
+  return std::ranges::all_of(text, [](char c) { return static_cast<int8_t>(c) >= 0; });
 }
 
 constexpr bool is_between(char32_t c, char32_t first, char32_t last) {

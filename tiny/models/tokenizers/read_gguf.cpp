@@ -222,7 +222,7 @@ TokenizerParts byte_level_parts(const GgufVocabulary& v) {
 // All ways to join two tokens to a third. Tokens of the same score have the same rank.
 std::vector<Merge> merges_of_scores(const GgufVocabulary& v, const Vocabulary& vocabulary) {
   std::vector<float> ranks(v.scores);
-  std::sort(ranks.begin(), ranks.end(), std::greater<>());
+  std::ranges::sort(ranks, std::greater<>());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   std::vector<Merge> merges;
   vocabulary.for_each([&](const std::string& token, int32_t id) {

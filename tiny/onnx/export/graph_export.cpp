@@ -316,7 +316,7 @@ Name GraphExport::write_map(const IndexMap& map) {
   // Transposed into the order of the result, with 1 for the axes that are expanded.
   std::vector<size_t> sorted(order.size());
   std::iota(sorted.begin(), sorted.end(), 0);
-  std::sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) { return order[a] < order[b]; });
+  std::ranges::sort(sorted, [&](size_t a, size_t b) { return order[a] < order[b]; });
   x = out_.transpose(x, sorted);
   Shape with_ones(map.shape.size(), 1);
   for (const size_t a : order) with_ones[a] = map.shape[a];

@@ -94,8 +94,7 @@ bool find_filters(Node reduce, const IndexMap& w, ConvAxes& a, ConvSizes& s) {
   s.channels = size_at(w, a.channel);
   expected *= s.channels;
   for (size_t axis = 0; axis < steps.size(); ++axis) {
-    const bool is_other = axis == a.group || axis == a.channel ||
-                          std::find(a.taps.begin(), a.taps.end(), axis) != a.taps.end();
+    const bool is_other = axis == a.group || axis == a.channel || contains(a.taps, axis);
     if (is_other || w.shape[axis] == 1 || steps[axis] == 0) continue;
     if (a.filter || is_summed(reduce, axis) || steps[axis] != expected) return false;
     a.filter = axis;
@@ -127,7 +126,7 @@ std::optional<Name> write_conv(Node reduce, const IndexMap& x, const IndexMap& w
   for (const auto& axis : {a.batch, a.group, a.filter})
     if (axis) order.push_back(*axis);
   order.insert(order.end(), a.places.begin(), a.places.end());
-  if (!std::is_sorted(order.begin(), order.end())) return std::nullopt;
+  if (!std::ranges::is_sorted(order)) return std::nullopt;
   Node source = x.source;
   Shape pads(2 * (rank - 2), 0);
   if (is_spatial_pad(source)) {

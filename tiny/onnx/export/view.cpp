@@ -60,7 +60,7 @@ std::optional<IndexMap> as_map(Node source, const Indices& at, const Shape& shap
     map.offsets.push_back(sum.constant);
     map.factors.emplace_back(shape.size(), 0);
     for (const Sum::Term& term : sum.terms) {
-      const auto found = std::find(ranges.begin(), ranges.end(), term.atom);
+      const auto found = std::ranges::find(ranges, term.atom);
       if (found == ranges.end()) return std::nullopt;
       map.factors.back()[static_cast<size_t>(found - ranges.begin())] = term.factor;
     }
@@ -89,7 +89,7 @@ bool IndexMap::is_separable() const {
   std::vector<int> uses(shape.size(), 0);
   for (size_t d = 0; d < factors.size(); ++d)
     for (const size_t a : axes_of(d)) ++uses[a];
-  return std::all_of(uses.begin(), uses.end(), [](int count) { return count <= 1; });
+  return std::ranges::all_of(uses, [](int count) { return count <= 1; });
 }
 
 IndexMap index_map(Node n, const KnownViews& known) {

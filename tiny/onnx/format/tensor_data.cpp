@@ -94,8 +94,7 @@ std::string external_path(const TensorData& data, const std::string& folder) {
   check(at != data.external.end() && !at->second.empty(), "onnx: ", shown(data),
         " has external data without a location");
   const fs::path place(at->second);
-  const bool leaves =
-      std::any_of(place.begin(), place.end(), [](const fs::path& part) { return part == ".."; });
+  const bool leaves = std::ranges::any_of(place, [](const fs::path& part) { return part == ".."; });
   check(place.is_relative() && !leaves, "onnx: ", shown(data), ": external data in \"", at->second,
         "\", which is not inside of the model's folder");
   return (fs::path(folder) / place).string();

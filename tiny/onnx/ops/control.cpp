@@ -85,7 +85,7 @@ Tensors scan_once(Call& c, const Tensors& inputs, size_t scanned) {
     for (size_t s = 0; s < results; ++s) collected[s].push_back(out[carried + s]);
   }
   for (size_t s = 0; s < results; ++s) {
-    if (out_backwards[s] != 0) std::reverse(collected[s].begin(), collected[s].end());
+    if (out_backwards[s] != 0) std::ranges::reverse(collected[s]);
     state.push_back(Tensor::stack(collected[s], out_axes[s]));
   }
   return state;

@@ -255,16 +255,14 @@ Shape kept_boxes(const std::vector<double>& boxes, std::span<const double> score
   std::vector<size_t> order;
   for (size_t i = 0; i < scores.size(); ++i)
     if (scores[i] > limits.score) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return scores[a] > scores[b]; });
   Shape kept;
   std::vector<Box> kept_corners;
   for (const size_t i : order) {
     if (std::ssize(kept) >= limits.most) break;
     const Box box = box_at(boxes, first_box + i, limits.is_centered);
-    const bool is_covered =
-        std::any_of(kept_corners.begin(), kept_corners.end(),
-                    [&](const Box& other) { return overlap_of(box, other) > limits.overlap; });
+    const bool is_covered = std::ranges::any_of(
+        kept_corners, [&](const Box& other) { return overlap_of(box, other) > limits.overlap; });
     if (is_covered) continue;
     kept.push_back(static_cast<int64_t>(i));
     kept_corners.push_back(box);

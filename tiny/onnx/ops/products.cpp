@@ -78,7 +78,7 @@ class Equation {
     std::string letters, once;
     for (const std::string& term : terms_) letters += term;
     for (char letter = 'A'; letter <= 'z'; ++letter)
-      if (std::count(letters.begin(), letters.end(), letter) == 1) once += letter;
+      if (std::ranges::count(letters, letter) == 1) once += letter;
     return (letters.find('.') == std::string::npos ? "" : "...") + once;
   }
 

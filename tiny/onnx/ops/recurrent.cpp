@@ -14,7 +14,7 @@ using Activation = std::function<Tensor(const Tensor&)>;
 // alpha and beta: of the activations that have such numbers, where they are given.
 Activation activation_of(Call& c, std::string name, std::optional<double> alpha,
                          std::optional<double> beta) {
-  std::transform(name.begin(), name.end(), name.begin(), to_lower);
+  std::ranges::transform(name, name.begin(), to_lower);
   if (name == "tanh") return &Tensor::tanh;
   if (name == "sigmoid") return &Tensor::sigmoid;
   if (name == "relu") return &Tensor::relu;

@@ -157,9 +157,8 @@ std::vector<AxisChange> axis_changes(Call& c, const Shape& axes, const std::vect
   const std::string policy = c.text("keep_aspect_ratio_policy", "stretch");
   if (wanted.empty() || policy == "stretch" || out.empty()) return out;
   const auto by_scale = [](const AxisChange& a, const AxisChange& b) { return a.scale < b.scale; };
-  const double scale = policy == "not_larger"
-                           ? std::min_element(out.begin(), out.end(), by_scale)->scale
-                           : std::max_element(out.begin(), out.end(), by_scale)->scale;
+  const double scale = policy == "not_larger" ? std::ranges::min_element(out, by_scale)->scale
+                                              : std::ranges::max_element(out, by_scale)->scale;
   for (AxisChange& a : out) {
     a.scale = scale;
     a.size = static_cast<int64_t>(std::floor(static_cast<double>(a.from) * scale + 0.5));

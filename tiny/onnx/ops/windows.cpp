@@ -15,8 +15,8 @@ namespace tiny::onnx {
 // --- Windows -------------------------------------------------------------------------------------
 
 bool Windows::is_symmetric() const {
-  return std::all_of(pads.begin(), pads.end(),
-                     [](const Padding& p) { return p.before == p.after && p.before >= 0; });
+  return std::ranges::all_of(pads,
+                             [](const Padding& p) { return p.before == p.after && p.before >= 0; });
 }
 
 namespace {
@@ -352,8 +352,8 @@ Tensors average_pool(Call& c) {
   const Windows w = windows_of(c, x);
   const auto axes = w.kernel.size();
   const bool counts_pads = c.integer("count_include_pad", 0) != 0;
-  const bool has_gaps = std::any_of(w.dilations.begin(), w.dilations.end(),
-                                    [](int64_t dilation) { return dilation != 1; });
+  const bool has_gaps =
+      std::ranges::any_of(w.dilations, [](int64_t dilation) { return dilation != 1; });
   if (is_plain_pool(w) && !has_gaps)
     return {average_pooled(x, w.kernel,
                            {.stride = w.strides,
@@ -373,8 +373,8 @@ Tensors average_pool(Call& c) {
     beyond[i] = {0, w.needed[i].after - w.pads[i].after};
   }
   const Tensor mask = Tensor::ones(counted, wide).pad(with_leading_axes(beyond));
-  const bool is_whole = std::all_of(beyond.begin(), beyond.end(),
-                                    [](const Padding& p) { return p.before == 0 && p.after <= 0; });
+  const bool is_whole =
+      std::ranges::all_of(beyond, [](const Padding& p) { return p.before == 0 && p.after <= 0; });
   if (is_whole) return {(sums / static_cast<double>(numel(w.kernel))).to(x.dtype())};
   return {(sums / unfolded(mask, w).sum(last)).to(x.dtype())};
 }

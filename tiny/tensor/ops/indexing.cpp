@@ -164,7 +164,7 @@ void add_mask(const char* what, const Tensor& view, int axis, const Tensor& mask
 void check_variable(const char* what, Node index, int64_t size) {
   if (index->rank > 0 || index->dtype != kI64 || index->vmin == kIntMin) return;
   const std::vector<Node> below = topological(index);
-  if (std::none_of(below.begin(), below.end(), [](Node n) { return n->op == Op::Bound; })) return;
+  if (std::ranges::none_of(below, [](Node n) { return n->op == Op::Bound; })) return;
   check(index->vmin >= -size && index->vmax < size, what, ": an index in [", index->vmin, ", ",
         index->vmax, "] does not lie in an axis of ", size);
 }
@@ -218,7 +218,7 @@ Placed place_tensors(const char* what, const PartlyIndexed& p) {
   std::vector<int> kept;  // axes of the view that no tensor indexes
   for (int i = 0; i < p.view.rank(); ++i) {
     const auto same_axis = [&](const auto& t) { return t.first == i; };
-    if (std::none_of(p.tensors.begin(), p.tensors.end(), same_axis)) kept.push_back(i);
+    if (std::ranges::none_of(p.tensors, same_axis)) kept.push_back(i);
   }
   for (int i : kept) to.push_back(p.view.shape()[i]);
   to.insert(to.begin() + place, block.begin(), block.end());
@@ -296,8 +296,7 @@ Tensor Tensor::index_put(const std::vector<Index>& at, const Tensor& values,
 namespace {
 
 bool has_tensor(const std::vector<Index>& at) {
-  return std::any_of(at.begin(), at.end(),
-                     [](const Index& i) { return i.kind == Index::Kind::Tensor; });
+  return std::ranges::any_of(at, [](const Index& i) { return i.kind == Index::Kind::Tensor; });
 }
 
 // A copy of x with x[at] = value, where `at` has no tensors: a slice, with the axes of numbers left

@@ -61,8 +61,8 @@ SymmetricEigen symmetric_eigen(const std::vector<double>& matrix, int64_t n) {
 
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t i, int64_t j) { return a[i * n + i] < a[j * n + j]; });
+  std::ranges::stable_sort(order,
+                           [&](int64_t i, int64_t j) { return a[i * n + i] < a[j * n + j]; });
   SymmetricEigen result;
   for (int64_t i : order) {
     result.values.push_back(a[i * n + i]);

@@ -118,8 +118,8 @@ Equation parse(const std::string& text, size_t operands) {
     for (char c : names)
       check(c >= 'a' && c <= 'z', "einsum: '", c, "' in \"", text, "\" is no lower-case letter");
   for (char c : e.output)
-    check(std::count(e.output.begin(), e.output.end(), c) == 1 && plain.find(c) < arrow,
-          "einsum: '", c, "' of the output of \"", text, "\" is repeated or in no operand");
+    check(std::ranges::count(e.output, c) == 1 && plain.find(c) < arrow, "einsum: '", c,
+          "' of the output of \"", text, "\" is repeated or in no operand");
   return e;
 }
 
@@ -193,7 +193,7 @@ Tensor Tensor::einsum(const std::string& equation, const std::vector<Tensor>& op
   // Axes that later operands or the output still need, from the back.
   std::vector<std::string> needed{e.output};
   for (size_t i = parts.size(); i-- > 1;) needed.push_back(needed.back() + e.inputs[i]);
-  std::reverse(needed.begin(), needed.end());
+  std::ranges::reverse(needed);
   Tensor x = sum_lonely(parts[0].to(t), e.inputs[0], needed[0]);
   std::string letters = e.inputs[0];
   for (size_t i = 1; i < parts.size(); ++i) {

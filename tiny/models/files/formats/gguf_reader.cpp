@@ -209,8 +209,8 @@ void place(const Cursor& in, std::vector<GgufTensor>& tensors, int64_t data_begi
               ", found ", std::max<int64_t>(0, size - t.begin));
     if (t.bytes > 0) order.push_back(&t);
   }
-  std::sort(order.begin(), order.end(),
-            [](const GgufTensor* a, const GgufTensor* b) { return a->begin < b->begin; });
+  std::ranges::sort(order,
+                    [](const GgufTensor* a, const GgufTensor* b) { return a->begin < b->begin; });
   for (size_t i = 1; i < order.size(); ++i)
     if (order[i]->begin < order[i - 1]->begin + order[i - 1]->bytes)
       in.fail("tensor ", shown(order[i]->name), " at byte ", order[i]->begin, " overlaps tensor ",

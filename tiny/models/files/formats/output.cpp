@@ -23,8 +23,7 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
 
 void require_finite(const std::string& name, const StoredType& type, std::span<const float> values,
                     int64_t first) {
-  const auto bad =
-      std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
   if (bad != values.end())
     throw Error(cat("tensor ", name, ": element ", first + (bad - values.begin()), " is ", *bad,
                     ", which ", type.name, " cannot hold"));
