@@ -40,7 +40,7 @@ Point point_of(const SmtText& question, const std::vector<int64_t>& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     Node leaf = question.variables()[i].leaf;
     if (leaf->is(Op::Range))
-      p.ranges[static_cast<size_t>(leaf->arg<RangeArg>().id)] = values[i];
+      p.ranges[leaf->arg<RangeArg>().id] = values[i];
     else
       p.opaque.emplace_back(leaf, values[i]);
   }
@@ -66,7 +66,7 @@ std::string place(const Claim& c, const Point& p) {
   if (c.lane) used &= ~(uint64_t{1} << lane_id(c));
   for (size_t id = 0; id < 64; ++id)
     if (used >> id & 1) item(cat('r', id, '=', p.ranges[id]));
-  if (c.lane) item(cat("lane ", p.ranges[static_cast<size_t>(lane_id(c))]));
+  if (c.lane) item(cat("lane ", p.ranges[lane_id(c)]));
   for (const auto& [leaf, value] : p.opaque)
     if (source_of(leaf)->is(Op::Load))
       item(cat("buffer ", source_of(leaf)->src(0)->ints()[0], " holding ", value));
@@ -103,7 +103,7 @@ bool is_possible(const Point& p) {
 std::string violation(const Claim& c, const Point& p) {
   if (!is_possible(p)) return "";
   Node n = c.access;
-  const int lane = c.lane ? static_cast<int>(p.ranges[static_cast<size_t>(lane_id(c))]) : 0;
+  const int lane = c.lane ? static_cast<int>(p.ranges[lane_id(c)]) : 0;
   const uint32_t slot = c.is_store() ? 3 : 2;
   if (n->num_src > slot && evaluate(n->src(static_cast<int>(slot)), lane, p) != 1) return "";
   auto at = evaluate(n->src(1), lane, p);
@@ -146,7 +146,7 @@ std::string wrong_corner(const Claim& c) {
       Node leaf = leaves[i];
       const int64_t value = corner >> (i % 5) & 1 ? leaf->vmax : leaf->vmin;
       if (leaf->is(Op::Range))
-        p.ranges[static_cast<size_t>(leaf->arg<RangeArg>().id)] = value;
+        p.ranges[leaf->arg<RangeArg>().id] = value;
       else
         p.opaque.emplace_back(leaf, value);
     }

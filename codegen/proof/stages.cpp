@@ -39,12 +39,12 @@ bool walked_apart(const Claim& c) {
     Point p;
     int64_t rest = i;
     for (Node r : ranges) {
-      p.ranges[static_cast<size_t>(range_id(r))] = rest % extent(r);
+      p.ranges[range_id(r)] = rest % extent(r);
       rest /= extent(r);
     }
     const auto at = evaluate(c.index, 0, p);
-    if (!at || *at < 0 || *at >= c.size || written[static_cast<size_t>(*at)]) return false;
-    written[static_cast<size_t>(*at)] = true;
+    if (!at || *at < 0 || *at >= c.size || written[*at]) return false;
+    written[*at] = true;
   }
   return true;
 }

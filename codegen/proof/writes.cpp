@@ -241,7 +241,7 @@ class Writes {
     for (size_t i = 0; i < values.size(); ++i) {
       const auto& v = q.variables()[i];
       if (!v.leaf->is(Op::Range)) return unproved("it depends on what memory holds");
-      points[v.copy].ranges[static_cast<size_t>(range_id(v.leaf))] = values[i];
+      points[v.copy].ranges[range_id(v.leaf)] = values[i];
       text[v.copy] += cat(text[v.copy].empty() ? "" : ", ", 'r', range_id(v.leaf), '=', values[i]);
     }
     const auto a = element(stores_[s], points[0]), b = element(stores_[t], points[1]);
@@ -252,7 +252,7 @@ class Writes {
   }
 
   static std::optional<int64_t> element(const Claim& c, const Point& p) {
-    const int lane = c.lane ? static_cast<int>(p.ranges[static_cast<size_t>(range_id(c.lane))]) : 0;
+    const int lane = c.lane ? static_cast<int>(p.ranges[range_id(c.lane)]) : 0;
     if (c.access->num_src > 3 && evaluate(c.access->src(3), lane, p) != 1) return {};
     auto at = evaluate(c.access->src(1), lane, p);
     if (at && c.access->src(1)->dtype.lanes == 1) *at += lane;

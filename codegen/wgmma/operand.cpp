@@ -158,7 +158,7 @@ class PlainOperand : protected OperandMap {
       return "a box has at most 256 rows";
     map_.rank = static_cast<int>(axes.size());
     for (int d = 0; d < map_.rank; ++d) {
-      const Axis& a = axes[static_cast<size_t>(d)];
+      const Axis& a = axes[d];
       map_.sizes[d] = a.size;
       map_.strides[d] = std::abs(a.step) * bytes_;
       map_.box[d] = a.side ? static_cast<int>(box_of(*a.side)) : 1;
@@ -448,7 +448,7 @@ class Describer : PlainOperand {
     Node before = index_mul(part, images);
     BoxCoordinate& place = out_.at[d];
     if (place.source >= 0) {
-      Node& at = (*view_.sources)[static_cast<size_t>(place.source)];
+      Node& at = (*view_.sources)[place.source];
       at = index_add(at, before);
     } else {
       place.source = source(before);
@@ -465,11 +465,10 @@ class Describer : PlainOperand {
       if (map_.steps[d - 1] > 8) return "windows more than 8 elements apart";
       const BoxCoordinate& offset = out_.at[map_.rank + d - 1];
       Node tap = offset.step > 0 ? (*view_.sums)[static_cast<size_t>(offset.step) - 1] : nullptr;
-      const int64_t last = offset.by_box ? std::abs(offset.times) * (offset.modulo - 1)
-                           : offset.source >= 0
-                               ? (*view_.sources)[static_cast<size_t>(offset.source)]->vmax
-                           : tap ? std::abs(offset.times) * (extent(tap) - 1)
-                                 : 0;
+      const int64_t last = offset.by_box        ? std::abs(offset.times) * (offset.modulo - 1)
+                           : offset.source >= 0 ? (*view_.sources)[offset.source]->vmax
+                           : tap                ? std::abs(offset.times) * (extent(tap) - 1)
+                                                : 0;
       if (last >= most) return "windows that are too wide";
     }
     return "";

@@ -21,12 +21,11 @@ Ring ring_of(const MatrixTile& tile) {
     for (int box = 0; box < o->boxes; ++box)
       ring.boxes.push_back({begin + box * o->box_bytes(), o->box_bytes()});
     for (int group = 0; group < groups; ++group)
-      ring.reads[static_cast<size_t>(group)].push_back({begin + (shared ? 0 : group * part), part});
+      ring.reads[group].push_back({begin + (shared ? 0 : group * part), part});
   }
   const int blocks = tile.multicasts() ? tile.cluster() : 1;  // that copy into a stage
   for (int block = 1; block < blocks; ++block)
-    for (int group = 0; group < groups; ++group)
-      ring.reads.push_back(ring.reads[static_cast<size_t>(group)]);
+    for (int group = 0; group < groups; ++group) ring.reads.push_back(ring.reads[group]);
   ring.empty_count = static_cast<int>(ring.reads.size());
   ring.fill = {{RingOp::WaitEmpty}, {RingOp::Expect, ring.stage_bytes}};
   for (int box = 0; box < tile.a.boxes + tile.b.boxes; ++box) {
@@ -190,7 +189,7 @@ class Explorer {
   bool can_go_on(const RingState& s, size_t worker) const {
     const RingThread& w = s.workers[worker];
     const RingOp op = table(s, worker)[w.next].op;
-    const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
+    const PipelineStage& stage = s.stages[w.at];
     // A wait is over when the phase before the one in progress has its parity.
     if (op == RingOp::WaitEmpty) return stage.empty.phase != w.parity;
     if (op == RingOp::WaitFull) return stage.full.phase != w.parity;
@@ -242,7 +241,7 @@ class Explorer {
   void act(RingState& s, size_t worker) {
     RingThread& w = s.workers[worker];
     const RingStep& now = table(s, worker)[w.next];
-    PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
+    PipelineStage& stage = s.stages[w.at];
     switch (now.op) {
       case RingOp::WaitEmpty:
       case RingOp::WaitFull: break;
@@ -288,7 +287,7 @@ class Explorer {
   }
 
   void arrive(RingState& s, size_t worker, int at, bool full) {
-    PipelineStage& stage = s.stages[static_cast<size_t>(at)];
+    PipelineStage& stage = s.stages[at];
     Barrier& b = full ? stage.full : stage.empty;
     if (!b.pending)
       return fail("stage ", at, ", step ", s.workers[worker].k, ": ", name(worker),
@@ -298,7 +297,7 @@ class Explorer {
   }
 
   void copy(RingState& s, const RingThread& w, size_t box) {
-    PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
+    PipelineStage& stage = s.stages[w.at];
     for (size_t i = 1; i < s.workers.size(); ++i) {
       const RingThread& reader = s.workers[i];
       if (std::ranges::count(reader.groups, w.at))
@@ -333,7 +332,7 @@ class Explorer {
 
   void multiply(RingState& s, size_t worker) {
     RingThread& w = s.workers[worker];
-    const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
+    const PipelineStage& stage = s.stages[w.at];
     const uint32_t all = (uint32_t{1} << ring_.boxes.size()) - 1;
     const auto early = [&](const std::string& when) {
       fail("stage ", w.at, ", step ", w.k, ": ", name(worker), " reads it ", when);
@@ -351,7 +350,7 @@ class Explorer {
     for (size_t i = 0; i < s.workers.size(); ++i) {
       const RingThread& w = s.workers[i];
       if (w.next == 0 && !w.ends && w.k == s.last) continue;
-      const PipelineStage& stage = s.stages[static_cast<size_t>(w.at)];
+      const PipelineStage& stage = s.stages[w.at];
       const bool full = table(s, i)[w.next].op == RingOp::WaitFull;
       const Barrier& b = full ? stage.full : stage.empty;
       const std::string lacks = b.pending ? cat(b.pending, " arrivals") : cat(b.bytes, " bytes");
@@ -401,7 +400,7 @@ class Explorer {
     put(s.last == kOpen ? INT8_MAX : s.last - origin.k);
     for (int i = 0; i < n; ++i) {
       const int at = (origin.at + i) % n;
-      const PipelineStage& stage = s.stages[static_cast<size_t>(at)];
+      const PipelineStage& stage = s.stages[at];
       for (const Barrier* b : {&stage.full, &stage.empty}) {
         parity(b->phase, at);
         put(b->pending);

@@ -78,7 +78,7 @@ class Worker : public Emulated {
 
   void set_shape(const int64_t (&block)[3]);
   void enter(int block);
-  Block& now() { return blocks_[static_cast<size_t>(now_)]; }
+  Block& now() { return blocks_[now_]; }
   Block* block_of_cluster(unsigned number, int line);
   FiberContext& next_thread();
   void prepare_fibers(size_t count);
@@ -517,8 +517,7 @@ void Worker::poll_until_barrier() {
     const auto first =
         std::ranges::find_if(threads_, [](const Thread& t) { return t.what == kPoll; });
     const auto t = static_cast<int>(first - threads_.begin());
-    failure_ =
-        cat("block ", text_of(blocks_[static_cast<size_t>(t / count_)].place), ": ", where(t));
+    failure_ = cat("block ", text_of(blocks_[t / count_].place), ": ", where(t));
     check_failure();
   }
 }
@@ -562,7 +561,7 @@ void Worker::run_blocks_of(EmulatedLaunch& launch, int64_t cluster) {
   flushes = launch.target.arch == "gfx90a";
   std::copy(size.grid, size.grid + 3, grid);
   for (int i = 0; i < cluster_; ++i) {
-    Block& b = blocks_[static_cast<size_t>(i)];
+    Block& b = blocks_[i];
     const int64_t index = cluster * cluster_ + i;
     b.place[0] = static_cast<int>(index % size.grid[0]);
     b.place[1] = static_cast<int>(index / size.grid[0] % size.grid[1]);

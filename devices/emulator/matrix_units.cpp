@@ -142,12 +142,11 @@ bool EmulatedMatrixUnits::complete_copy() {
   for (int64_t done = 0; done < bytes; done += row) {
     int64_t element[5];
     std::copy_n(at, map.rank, element);
-    for (int d = 1; map.windows && d < map.rank - 1; ++d)
-      element[d] += copy.at[static_cast<size_t>(map.rank + d - 1)];
+    for (int d = 1; map.windows && d < map.rank - 1; ++d) element[d] += copy.at[map.rank + d - 1];
     copy_row(copy, element, static_cast<uint32_t>(copy.to + done));
     for (int d = 1; d < map.rank; ++d) {
       const bool image = map.windows && d == map.rank - 1;
-      const int64_t first = map.windows ? map.lower[d - 1] : copy.at[static_cast<size_t>(d)];
+      const int64_t first = map.windows ? map.lower[d - 1] : copy.at[d];
       const int64_t last =
           map.windows ? map.sizes[d] - 1 + map.upper[d - 1] : first + map.box[d] - 1;
       at[d] += map.windows && !image ? map.steps[d - 1] : 1;
@@ -226,8 +225,8 @@ std::string EmulatedMatrixUnits::multiply(int thread, void* acc, const Product& 
   Product product = given;
   const bool in_registers = product.form & 64;
   if (in_registers) product.a = 0;
-  Thread& t = threads_[static_cast<size_t>(thread)];
-  Warpgroup& group = warpgroups_[static_cast<size_t>(thread / kGroup)];
+  Thread& t = threads_[thread];
+  Warpgroup& group = warpgroups_[thread / kGroup];
   if (!t.fenced) return "multiplies with no wgmma.fence after its registers were changed";
   const auto at = static_cast<size_t>(t.issued - group.executed);
   if (at == group.issued.size()) group.issued.push_back({product, 0, {}, {}});
@@ -246,8 +245,8 @@ std::string EmulatedMatrixUnits::multiply(int thread, void* acc, const Product& 
 }
 
 std::string EmulatedMatrixUnits::wait(int thread, int groups, bool* done) {
-  Thread& t = threads_[static_cast<size_t>(thread)];
-  Warpgroup& group = warpgroups_[static_cast<size_t>(thread / kGroup)];
+  Thread& t = threads_[thread];
+  Warpgroup& group = warpgroups_[thread / kGroup];
   const int finished = t.groups - groups;
   *done = true;
   if (groups == 0) t.fenced = false;
@@ -345,7 +344,7 @@ std::string EmulatedMatrixUnits::execute(Issued& issued) {
       uint32_t address = 0;
       std::string problem = find(descriptor, turned, {i / depth, i % depth, size}, &address);
       if (!problem.empty()) return problem;
-      out[static_cast<size_t>(i)] = operand_value(shared_ + address, type);
+      out[i] = operand_value(shared_ + address, type);
     }
     return std::string();
   };
@@ -357,7 +356,7 @@ std::string EmulatedMatrixUnits::execute(Issued& issued) {
       const int thread = i / 8, word = i % 8 / 2;
       const int row = thread / 32 * 16 + thread % 32 / 4 + word % 2 * 8;
       const auto bits = static_cast<uint16_t>(issued.words[thread][word] >> i % 2 * 16);
-      a[static_cast<size_t>(row * 16 + word / 2 * 8 + thread % 4 * 2 + i % 2)] =
+      a[row * 16 + word / 2 * 8 + thread % 4 * 2 + i % 2] =
           operand_value(reinterpret_cast<const char*>(&bits), type);
     }
   }
@@ -369,8 +368,7 @@ std::string EmulatedMatrixUnits::execute(Issued& issued) {
     for (int i = 0; i < p.columns / 2; ++i) {
       const int row = thread / 32 * 16 + thread % 32 / 4 + (i % 4 >= 2 ? 8 : 0);
       const int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-      const float *x = &a[static_cast<size_t>(row * depth)],
-                  *y = &b[static_cast<size_t>(column * depth)];
+      const float *x = &a[row * depth], *y = &b[column * depth];
       float sum = 0;  // of 32 products of bytes it is exact
       for (int k = 0; k < depth; ++k) sum += x[k] * y[k];
       if (p.form & 32) static_cast<float*>(issued.acc[thread])[i] = 0;

@@ -18,14 +18,14 @@ void SharedShadow::barrier() {
   unfenced_before_ = unfenced_;
 }
 
-void SharedShadow::fence(int thread) { unfenced_[static_cast<size_t>(thread)] = false; }
+void SharedShadow::fence(int thread) { unfenced_[thread] = false; }
 
 SharedShadow::Problem SharedShadow::touch_by_unit(size_t byte, int thread, int* other) {
   const uint32_t writer = bytes_[byte].writer;
   if (writer == 0) return Problem::None;
   const Problem problem = touch(byte, 1, thread, false, other);
   *other = problem == Problem::None ? static_cast<int>(writer & kSeveral) - 1 : *other;
-  if (problem != Problem::None || !unfenced_before_[static_cast<size_t>(*other)]) return problem;
+  if (problem != Problem::None || !unfenced_before_[*other]) return problem;
   return Problem::NotFenced;
 }
 
@@ -43,7 +43,7 @@ SharedShadow::Problem SharedShadow::touch(size_t begin, size_t bytes, int thread
     if (writes) {
       if (meets(byte.reader)) return Problem::RaceWithRead;
       byte.writer = mine;
-      unfenced_[static_cast<size_t>(thread)] = true;
+      unfenced_[thread] = true;
     } else {
       if (byte.writer == 0) return Problem::NeverWritten;
       byte.reader = meets(byte.reader) ? now | kSeveral : mine;

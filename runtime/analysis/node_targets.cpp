@@ -33,7 +33,7 @@ int NodeTargets::device_of(Node root) const {
   std::vector<Node> stack{root};
   while (!stack.empty()) {
     Node n = stack.back();
-    int device = n->op == Op::Param ? inputs_[static_cast<size_t>(slot_of(n))] : n->device;
+    int device = n->op == Op::Param ? inputs_[slot_of(n)] : n->device;
     const size_t before = stack.size();
     for (size_t i = 0; !device && i < n->num_src; ++i) {
       if (const int* of = known_.find(n->src(i)))

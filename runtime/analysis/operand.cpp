@@ -161,7 +161,7 @@ bool is_affine(const ProductOperand& o) {
 }
 
 bool is_window(const ProductOperand& o, int dim) {
-  auto terms = to_sum(o.at[static_cast<size_t>(dim)]).terms;
+  auto terms = to_sum(o.at[dim]).terms;
   std::ranges::sort(
       terms, [](const auto& x, const auto& y) { return std::abs(x.factor) < std::abs(y.factor); });
   for (size_t i = 0; i + 1 < terms.size(); ++i)

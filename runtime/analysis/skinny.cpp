@@ -36,7 +36,7 @@ bool is_moved(const ProductOperand& o, Node range) {
 bool is_matrix(const ProductOperand& o, Node product, const std::vector<Node>& ranges) {
   int64_t elements = 1;
   for (int i = 0; i < product->rank; ++i)
-    if (is_moved(o, ranges[static_cast<size_t>(i)])) elements *= product->src(0)->shape()[i];
+    if (is_moved(o, ranges[i])) elements *= product->src(0)->shape()[i];
   return elements == numel(o.point->shape()) || (is_affine(o) && !has_windows(o));
 }
 
@@ -52,8 +52,8 @@ std::optional<Sizes> sizes_of(Node product, const std::vector<ProductOperand>& o
   for (int i = 0; i < product->rank; ++i) {
     const int64_t size = product->src(0)->shape()[i];
     if (size == 1) continue;
-    const bool in_a = is_moved(operands[0], ranges[static_cast<size_t>(i)]);
-    const bool in_b = is_moved(operands[1], ranges[static_cast<size_t>(i)]);
+    const bool in_a = is_moved(operands[0], ranges[i]);
+    const bool in_b = is_moved(operands[1], ranges[i]);
     if (is_reduced(product, i)) {
       if (!in_a || !in_b || out.axis >= 0) return {};
       out.axis = i;
@@ -87,7 +87,7 @@ std::optional<SkinnyProduct> find_skinny_product(Node product, const Target& tar
   const int wide = sizes->own[0] < sizes->own[1];
   const int64_t rows = sizes->own[1 - wide], columns = sizes->own[wide];
   if (!is_thin_stage(rows, columns, sizes->terms)) return {};
-  Node point = operands[static_cast<size_t>(wide)].point;
+  Node point = operands[wide].point;
   if (!is_elementwise(point->op) || numel(point->shape()) < kMinElements || !is_cheap(point))
     return {};
   SkinnyProduct out{point, sizes->axis, 1};

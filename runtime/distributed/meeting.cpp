@@ -145,7 +145,7 @@ Mesh::Mesh(const Address& meeting, std::unique_ptr<Listener> listener)
     call(meeting, 0);
     link(0).read(table_.data(), bytes, "the start");
     // Each calls those before it, and is called by those behind it.
-    for (int i = 1; i < rank(); ++i) call(table_[static_cast<size_t>(i)], i);
+    for (int i = 1; i < rank(); ++i) call(table_[i], i);
     accept_ranks(rank_count() - 1 - rank());
   }
   listener_ = nullptr;
@@ -185,7 +185,7 @@ std::string Mesh::claim(std::unique_ptr<Link> link, int peer, std::chrono::milli
   const Claim own{rank(), rank_count(), listener_->port()};
   link->set_peer(peer);
   link->write(&own, sizeof own, "it knows who calls");
-  links_[static_cast<size_t>(peer)] = std::move(link);
+  links_[peer] = std::move(link);
   return "";
 }
 
@@ -240,11 +240,11 @@ bool Mesh::hear(Caller& caller) {
   check(c.rank > 0 && c.rank < rank_count() && c.count == rank_count(), "rank ", rank(),
         ": another process says that it is rank ", c.rank, " of ", c.count, ", here there are ",
         rank_count());
-  auto& place = links_[static_cast<size_t>(c.rank)];
+  auto& place = links_[c.rank];
   check(!place, "ranks: two processes are rank ", c.rank);
   caller.link->set_peer(c.rank);
   place = std::move(caller.link);
-  table_[static_cast<size_t>(c.rank)] = {caller.host, static_cast<uint16_t>(c.port)};
+  table_[c.rank] = {caller.host, static_cast<uint16_t>(c.port)};
   return false;
 }
 

@@ -78,7 +78,7 @@ template <class F> void for_others(F what_to_do) {
 Peers* meet() {
   auto* all = new Peers{first_mesh().take_links(), {}, {}};
   all->has_left.resize(all->links.size());
-  const auto link = [&](int i) -> Link& { return *all->links[static_cast<size_t>(i)]; };
+  const auto link = [&](int i) -> Link& { return *all->links[i]; };
   const Home own = own_home(all->memory);
   for_others([&](int i) { link(i).write(&own, sizeof own, "it has met the others"); });
   for_others([&](int i) {
@@ -92,7 +92,7 @@ Peers* meet() {
   char ready = 1;
   for_others([&](int i) { link(i).write(&ready, 1, "it shares memory"); });
   for_others([&](int i) { link(i).read(&ready, 1, "it shares memory"); });
-  std::atexit([] { for_others([](int i) { peers().links[static_cast<size_t>(i)]->say_bye(); }); });
+  std::atexit([] { for_others([](int i) { peers().links[i]->say_bye(); }); });
   return all;
 }
 
@@ -182,7 +182,7 @@ template <class F> void exchange_with(int peer, bool is_begun, F part) {
 void listen_to(int other, const std::string& what) {
   MessageHeader h;
   const Heard heard = link_to(other).read_now(&h, sizeof h);
-  if (heard == Heard::Bye) peers().has_left[static_cast<size_t>(other)] = true;
+  if (heard == Heard::Bye) peers().has_left[other] = true;
   if (heard == Heard::Ended)
     throw LinkError(cat("rank ", rank(), ": rank ", other, " has ended before ", what));
   if (heard != Heard::All) return;
@@ -197,7 +197,7 @@ SharedMemory::Idle wait_for(int peer, const char* verb, const std::string& what)
     std::vector<pollfd> polled{{socket, POLLIN, 0}};
     std::vector<int> others;
     for_others([&](int i) {
-      if (!all.memory.reaches(i) || all.has_left[static_cast<size_t>(i)]) return;
+      if (!all.memory.reaches(i) || all.has_left[i]) return;
       polled.push_back({link_to(i).socket(), POLLIN, 0});
       others.push_back(i);
     });
@@ -210,7 +210,7 @@ SharedMemory::Idle wait_for(int peer, const char* verb, const std::string& what)
     if (Clock::now() >= until)
       throw LinkError(cat("rank ", rank(), ": rank ", peer, " ", verb, " nothing for ",
                           rank_patience().count() / 1000, " s (COLLECTIVE_TIMEOUT), at ", what));
-    return !all.has_left[static_cast<size_t>(peer)];
+    return !all.has_left[peer];
   };
 }
 

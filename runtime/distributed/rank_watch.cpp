@@ -120,7 +120,7 @@ class RankWatch {
     const std::string name = cat("sum ", p.number, ", ", p.what);
     if (const std::string own = p.sum->failure(); !own.empty()) return cat(own, ", at ", name);
     for (int r : p.ranks) {
-      const Peer& peer = peers_[static_cast<size_t>(r)];
+      const Peer& peer = peers_[r];
       if (peer.state.failure[0]) return cat(peer.state.failure, "; here at ", name);
       if (peer.ended != Clock::time_point() && now - std::max(peer.ended, p.begun) > kGrace)
         return cat("rank ", r, " has ended before ", name);
@@ -132,7 +132,7 @@ class RankWatch {
   std::string late(const WatchedSum& p, const std::string& name, int64_t limit) const {
     const std::string wait = cat(limit, " s (COLLECTIVE_TIMEOUT)");
     for (int r : p.ranks) {
-      const uint64_t at = peers_[static_cast<size_t>(r)].state.started;
+      const uint64_t at = peers_[r].state.started;
       if (r != rank() && at < p.number)
         return cat("rank ", r, " has not come to ", name, ", in ", wait, "; it is behind sum ", at);
     }

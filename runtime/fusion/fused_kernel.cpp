@@ -41,7 +41,7 @@ constexpr int kTranscendental = 20;  // operations of a CPU
 bool is_own_element(const Read& read, Node out) {
   if (!same(read.leaf->shape(), out->shape())) return false;
   for (int i = 0; i < out->rank; ++i)
-    if (out->shape()[i] != 1 && read.axes[static_cast<size_t>(i)] != i) return false;
+    if (out->shape()[i] != 1 && read.axes[i] != i) return false;
   return true;
 }
 

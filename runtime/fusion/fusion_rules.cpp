@@ -72,9 +72,7 @@ bool sums_rows(const FusedKernel& from, const FusedKernel& to, Node sum) {
   if (!is_reduce(sum) || !is_by_row || !is_of_last_axes(sum, rows)) return false;
   const auto is_of_row = [&](const Read& r) {
     for (int i = 0; i < rows->rank; ++i)
-      if (rows->shape()[i] != 1 &&
-          r.axes[static_cast<size_t>(i)] != (sum->shape()[i] == 1 ? kOther : i))
-        return false;
+      if (rows->shape()[i] != 1 && r.axes[i] != (sum->shape()[i] == 1 ? kOther : i)) return false;
     return true;
   };
   return is_read(to, rows) && std::ranges::all_of(to.reads, [&](const Read& r) {

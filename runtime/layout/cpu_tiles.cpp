@@ -58,7 +58,7 @@ struct TileSide {
     for (int i = 0; i < view->rank; ++i) bounds.insert(bounds.end(), {0, 1});
     for (const Axes* axes : {&both, &own, &sums})
       for (int i : *axes) {
-        bounds[static_cast<size_t>(2 * i + 1)] = view->shape()[i];
+        bounds[2 * i + 1] = view->shape()[i];
         order.push_back(i);
       }
     for (int i = 0; i < view->rank; ++i)
@@ -175,14 +175,14 @@ class Tiler {
     TileSide& side = sides_[which];
     Axes* taps = nullptr;
     for (int dim = 0; dim < o.point->rank; ++dim)
-      if (is_window(o, dim)) taps = shorter_axes(side, o.at[static_cast<size_t>(dim)], ranges);
+      if (is_window(o, dim)) taps = shorter_axes(side, o.at[dim], ranges);
     side.windows.image = o.point;
     side.windows.map = affine_map(o, ranges);
     if (!taps) return true;
     const Shape shape = to_shape(side.view->shape());
     int channels = -1;
     for (int i : *taps) {
-      const Walk w = walk_of(o, ranges[static_cast<size_t>(i)]);
+      const Walk w = walk_of(o, ranges[i]);
       if ((w.kind != Walk::Movable && w.kind != Walk::Contiguous) || is_window(o, w.dim)) continue;
       if (channels >= 0 && shape[i] <= shape[channels]) continue;
       channels = i;
@@ -205,7 +205,7 @@ class Tiler {
     int64_t least = INT64_MAX;
     for (Axes* axes : {&side.own, &sums_})
       for (int i : *axes) {
-        const Node r = ranges[static_cast<size_t>(i)];
+        const Node r = ranges[i];
         if (!(at->ranges & r->ranges) || extent(r) >= least) continue;
         least = extent(r);
         shortest = axes;
@@ -254,7 +254,7 @@ class Tiler {
       if (!contains(all, i)) all.push_back(i);
     for (size_t at = 0; at < all.size(); ++at) {
       sizes.push_back(shape[all[at]]);
-      order[static_cast<size_t>(all[at])] = static_cast<int64_t>(at);
+      order[all[at]] = static_cast<int64_t>(at);
     }
     return build::permute(build::reshape(sum, sizes), order);
   }

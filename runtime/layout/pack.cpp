@@ -79,7 +79,7 @@ class PackPlanner {
       const ProductOperand o = follow(s, ranges);
       if (!has_matrix_unit(target_, o.point->dtype) || o.gate || !is_affine(o) || has_windows(o))
         return {};
-      const Walk walk = walk_of(o, ranges[static_cast<size_t>(sum)]);
+      const Walk walk = walk_of(o, ranges[sum]);
       if (walk.kind != Walk::Movable && walk.kind != Walk::Contiguous) return {};
       const bool turns = matrix_type(o.point->dtype)->allows_mn_major;
       const bool moved = !turns && walk.kind == Walk::Movable;
@@ -89,7 +89,7 @@ class PackPlanner {
           (numel(shape) < kMany || numel(o.point->shape()) * kUses > numel(shape)))
         return {};
       for (int i = 0; i < n->rank; ++i)
-        if (!is_reduced(n, i) && walk_of(o, ranges[static_cast<size_t>(i)]).kind != Walk::None)
+        if (!is_reduced(n, i) && walk_of(o, ranges[i]).kind != Walk::None)
           own[plans.size()] *= shape[i];
       plans.push_back(p);
     }
@@ -181,7 +181,7 @@ class PackPlanner {
   static void pad_rows(OperandPlan& p, int dim) {
     const int64_t size = p.point->shape()[dim], unit = 16 / p.point->dtype.size();
     if (size % unit == 0 || size == numel(p.point->shape())) return;
-    p.map.pad[static_cast<size_t>(2 * dim + 1)] += unit - size % unit;
+    p.map.pad[2 * dim + 1] += unit - size % unit;
     p.map.padded = true;
   }
 

@@ -36,20 +36,20 @@ Node in_panels(Node x, int dim, int64_t width) {
   const int64_t size = x->shape()[dim];
   if (size <= width || size % width == 0 || size < kManyColumns) return x;
   std::vector<int64_t> amounts(2 * size_t{x->rank}, 0);
-  amounts[static_cast<size_t>(2 * dim + 1)] = width - size % width;
+  amounts[2 * dim + 1] = width - size % width;
   return build::pad(x, amounts);
 }
 
 int sum_dim(Node reduce, const ProductOperand& o, const std::vector<Node>& ranges, int axis,
             const Target& target) {
   constexpr int64_t kPages = 64;  // in the first table of translations
-  if (axis < 0 || walk_of(o, ranges[static_cast<size_t>(axis)]).kind != Walk::None) return -1;
+  if (axis < 0 || walk_of(o, ranges[axis]).kind != Walk::None) return -1;
   const Ints shape = o.point->shape();
   int last = static_cast<int>(shape.size()) - 1;
   while (last > 0 && shape[last] == 1) --last;
   if (!is_large(o, last, target) || reduce->src(0)->shape()[axis] < kPages) return -1;
   for (int i = 0; i < reduce->rank; ++i) {
-    const Walk w = walk_of(o, ranges[static_cast<size_t>(i)]);
+    const Walk w = walk_of(o, ranges[i]);
     if (is_reduced(reduce, i) && w.kind == Walk::Movable && shape[w.dim] > kPages) return w.dim;
   }
   return -1;

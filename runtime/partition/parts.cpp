@@ -113,7 +113,7 @@ Parts WeightGatherer::gather(const std::vector<Node>& views, const std::vector<c
   // Below what repeats elements, and a cast to fewer bytes.
   const auto least =
       std::ranges::min_element(views, [](Node a, Node b) { return bytes_of(a) < bytes_of(b); });
-  Parts cut = *parts[static_cast<size_t>(least - views.begin())];
+  Parts cut = *parts[least - views.begin()];
   if (before_.size() == devices.size())
     for (size_t i = 0; i < devices.size(); ++i)
       cut.pieces[i] = read_after(cut.pieces[i], before_[i]);

@@ -281,13 +281,13 @@ Parts gather(Node n, std::vector<Parts> in) {
   if (counted >= 0) {  // each device looks up in its own part alone
     const Distribution to{counted, data.cuts};
     auto index = all_in_layout(n, in, 1, to);
-    index[static_cast<size_t>(data.axis)] = local_positions(n, own, to);
+    index[data.axis] = local_positions(n, own, to);
     return gather_pieces(n, in[0].pieces, index, to);
   }
   // Elsewhere each device finds what it has, and zeros, for the sum over all.
   auto index = all_in_layout(n, in, 1, {});
   for (size_t i = 0; i < in[0].pieces.size(); ++i) {
-    Node& x = index[static_cast<size_t>(data.axis)][i];
+    Node& x = index[data.axis][i];
     x = shifted(x, data.cuts[i]);
   }
   Parts out = gather_pieces(n, in[0].pieces, index, {});
@@ -320,14 +320,14 @@ Parts scatter(Node n, const std::vector<Parts>& in) {
     if (counted < 0 || (base.axis != k && values.axis != counted)) continue;
     const Distribution to{k, base.axis == k ? base.cuts : values.cuts}, from{counted, to.cuts};
     auto index = all_in_layout(n, in, 2, from);
-    index[static_cast<size_t>(k)] = local_positions(n, own, from);
+    index[k] = local_positions(n, own, from);
     return scatter_pieces(n, in_layout(in[0], to, devices_of(n)),
                           in_layout(in[1], from, devices_of(n)), index, to);
   }
   if (base.axis >= 0) {  // each device takes what falls into its part
     auto index = all_in_layout(n, in, 2, {});
     for (size_t i = 0; i < in[0].pieces.size(); ++i) {
-      Node& x = index[static_cast<size_t>(base.axis)][i];
+      Node& x = index[base.axis][i];
       x = shifted(x, base.cuts[i]);
     }
     return scatter_pieces(n, in[0].pieces, in_layout(in[1], {}, devices_of(n)), index, base);

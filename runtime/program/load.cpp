@@ -131,10 +131,8 @@ void SavedProgram::State::launch(const std::vector<std::shared_ptr<Buffer>>& buf
     if (step.once != once) continue;
     std::vector<void*> args;
     for (const PlanStep::Part& p : step.parts)
-      args.push_back(p.buffer < 0
-                         ? nullptr
-                         : static_cast<std::byte*>(buffers[static_cast<size_t>(p.buffer)]->data()) +
-                               p.offset);
+      args.push_back(p.buffer < 0 ? nullptr
+                                  : static_cast<std::byte*>(buffers[p.buffer]->data()) + p.offset);
     if (step.kernel < 0) {
       device_->copy(args[0], args[1], static_cast<size_t>(step.bytes));
       continue;
@@ -168,8 +166,7 @@ std::vector<Tensor> SavedProgram::State::run(const std::vector<Tensor>& inputs) 
   }
   launch(buffers, /*once=*/false);
   std::vector<Tensor> out;
-  for (const PlanOutput& o : plan.outputs)
-    out.push_back(result(o, buffers[static_cast<size_t>(o.buffer)], lengths));
+  for (const PlanOutput& o : plan.outputs) out.push_back(result(o, buffers[o.buffer], lengths));
   return out;
 }
 

@@ -158,8 +158,7 @@ void check_plan(const Plan& plan) {
     for (const PlanStep::Part& p : s.parts) {
       if (p.buffer < 0 && s.kernel >= 0) continue;  // a slot that is not used
       check(within(p.buffer, plan.buffers.size()) && p.offset >= 0 &&
-                p.offset + std::max<int64_t>(s.bytes, 0) <=
-                    plan.buffers[static_cast<size_t>(p.buffer)].bytes,
+                p.offset + std::max<int64_t>(s.bytes, 0) <= plan.buffers[p.buffer].bytes,
             "a part of buffer ", p.buffer, " from byte ", p.offset);
     }
   }

@@ -178,8 +178,7 @@ int Saver::add_buffer(PlanBuffer buffer) {
 }
 
 int Saver::root_of(int value) const {
-  while (schedule_->values[static_cast<size_t>(value)].in_place >= 0)
-    value = schedule_->values[static_cast<size_t>(value)].in_place;
+  while (schedule_->values[value].in_place >= 0) value = schedule_->values[value].in_place;
   return value;
 }
 
@@ -225,8 +224,8 @@ void Saver::add_buffers(const Normalized& graph) {
   }
   for (size_t i = 0; i < plan_.outputs.size(); ++i) {
     const int value = root_of(schedule_->results[i].value);
-    const Value& v = schedule_->values[static_cast<size_t>(value)];
-    int& buffer = places_.buffer[static_cast<size_t>(value)];
+    const Value& v = schedule_->values[value];
+    int& buffer = places_.buffer[value];
     if (buffer < 0)
       buffer = add_buffer({Kind::Output, static_cast<int>(i), "", v.size * v.dtype.size()});
     plan_.outputs[i].buffer = buffer;
@@ -241,12 +240,12 @@ void Saver::find_once() {
   std::vector<bool> constant(values.size());
   for (size_t v = 0; v < values.size(); ++v) {
     if (places_.buffer[v] < 0) continue;
-    const auto kind = plan_.buffers[static_cast<size_t>(places_.buffer[v])].kind;
+    const auto kind = plan_.buffers[places_.buffer[v]].kind;
     constant[v] = kind == PlanBuffer::Kind::Weight || kind == PlanBuffer::Kind::Zero;
   }
   for (const Value& v : values) {
-    if (v.replaces >= 0) constant[static_cast<size_t>(root_of(v.replaces))] = false;
-    if (v.in_place >= 0) constant[static_cast<size_t>(v.in_place)] = false;
+    if (v.replaces >= 0) constant[root_of(v.replaces)] = false;
+    if (v.in_place >= 0) constant[v.in_place] = false;
   }
   for (const Step& step : schedule_->steps) {
     const std::vector<bool> written = written_slots(step);
@@ -257,17 +256,16 @@ void Saver::find_once() {
                                : constant[v]);
     }
     for (size_t i = 0; all && i < written.size(); ++i)
-      if (written[i])
-        places_.once[static_cast<size_t>(step.values[i])] = constant[step.values[i]] = true;
+      if (written[i]) places_.once[step.values[i]] = constant[step.values[i]] = true;
   }
 }
 
 PlanStep::Part Saver::part_of(int value) {
-  const int64_t offset = schedule_->memory.offset[static_cast<size_t>(value)];
-  if (offset >= 0 && !places_.once[static_cast<size_t>(value)]) return {places_.arena, offset};
+  const int64_t offset = schedule_->memory.offset[value];
+  if (offset >= 0 && !places_.once[value]) return {places_.arena, offset};
   const int root = root_of(value);
-  const Value& v = schedule_->values[static_cast<size_t>(root)];
-  int& buffer = places_.buffer[static_cast<size_t>(root)];
+  const Value& v = schedule_->values[root];
+  int& buffer = places_.buffer[root];
   if (buffer < 0) buffer = add_buffer({PlanBuffer::Kind::Own, -1, "", v.size * v.dtype.size()});
   return {buffer, 0};
 }
@@ -285,7 +283,7 @@ void Saver::add_steps() {
     const std::vector<bool> written = written_slots(step);
     for (size_t i = 0; i < written.size(); ++i) {
       out.parts.push_back(part_of(step.values[i]));
-      out.once |= written[i] && places_.once[static_cast<size_t>(step.values[i])];
+      out.once |= written[i] && places_.once[step.values[i]];
     }
     plan_.steps.push_back(std::move(out));
   }
@@ -299,7 +297,7 @@ void Saver::add_copies() {
       last[root_of(old)] = static_cast<int>(v);
   for (const auto& [old, v] : last) {
     if (root_of(v) == old) continue;
-    const Value& value = schedule_->values[static_cast<size_t>(v)];
+    const Value& value = schedule_->values[v];
     plan_.steps.push_back({-1, {part_of(old), part_of(v)}, value.size * value.dtype.size()});
   }
 }

@@ -49,8 +49,7 @@ class Masks {
   }
   static bool is_identity(Node above, Node below) {
     for (int i = 0; i < above->rank; ++i)
-      if (below->ints()[static_cast<size_t>(above->ints()[static_cast<size_t>(i)])] != i)
-        return false;
+      if (below->ints()[above->ints()[i]] != i) return false;
     return true;
   }
 

@@ -39,7 +39,7 @@ Node grown(Node factor, int axis, int64_t size) {
     pad[2 * static_cast<size_t>(axis) + 1] = size - own;
     x = build::cast(build::contiguous(build::pad(as_halves(x), pad)), kF32);
   }
-  shape[static_cast<size_t>(axis)] = size;
+  shape[axis] = size;
   return build::expand(x, shape);
 }
 
@@ -103,7 +103,7 @@ int summed_neighbours(Node reduce) {
 
 Shape merged(Ints shape, int axis) {
   Shape out = to_shape(shape);
-  out[static_cast<size_t>(axis)] *= out[static_cast<size_t>(axis) + 1];
+  out[axis] *= out[static_cast<size_t>(axis) + 1];
   out.erase(out.begin() + axis + 1);
   return out;
 }

@@ -322,7 +322,7 @@ void fill_lengths(Node loops, KernelCase& out) {
     while (of->op == Op::Cast) of = of->src(0);
     const bool is_value = of->op == Op::Load && numel(of->src(0)->shape()) == 1;
     check(is_value, "a length that the kernel computes itself");
-    Filling& f = out.buffers[static_cast<size_t>(slot_of(of->src(0)))];
+    Filling& f = out.buffers[slot_of(of->src(0))];
     const int64_t low = n->ints()[0], top = n->ints()[1];
     const bool again = f.kind == Filling::Kind::Length;
     f.kind = Filling::Kind::Length;
@@ -360,14 +360,14 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
   }
   for (Node s : loops->srcs()) {
     const int slot = slot_of(s->src(0));
-    Filling& f = out.buffers[static_cast<size_t>(slot)];
+    Filling& f = out.buffers[slot];
     const bool gathered = !index_leaves(s->src(1)).empty() || !all_of(s->src(1), Op::Load).empty();
     const bool partly = gathered || s->num_src > 3 || std::holds_alternative<OpArg>(s->payload) ||
                         loaded.count(slot);
     f.written = true;
     f.kind = partly ? Filling::Kind::Values : Filling::Kind::Poison;
     for (Node l : all_of(s->src(1), Op::Load)) {
-      Filling& from = out.buffers[static_cast<size_t>(slot_of(l->src(0)))];
+      Filling& from = out.buffers[slot_of(l->src(0))];
       from.distinct = from.dtype.is_int();
     }
   }
@@ -385,7 +385,7 @@ KernelCase case_of(Node loops, const std::string& device, const Target& target) 
       most[slot] = std::max(most[slot], c.size - 1);
     }
   for (const auto& [slot, list] : by_slot) {
-    Filling& f = out.buffers[static_cast<size_t>(slot)];
+    Filling& f = out.buffers[slot];
     if (!f.dtype.is_int() || f.written || f.kind == Filling::Kind::Length) continue;
     f.kind = Filling::Kind::Indices;
     int64_t low = 0, high = most[slot];

@@ -212,9 +212,9 @@ Node product_of_others(Node x, int axis);
 Node product_of_others_in_blocks(Node x, int axis, int64_t block) {
   const int64_t n = x->shape()[axis], blocks = (n + block - 1) / block;
   Shape padded = to_shape(x->shape()), cut = padded, pads(2 * cut.size(), 0), whole;
-  padded[static_cast<size_t>(axis)] = blocks * block;
+  padded[axis] = blocks * block;
   pads[2 * static_cast<size_t>(axis) + 1] = blocks * block - n;
-  cut[static_cast<size_t>(axis)] = blocks;
+  cut[axis] = blocks;
   cut.insert(cut.begin() + axis + 1, block);
   for (int64_t size : to_shape(x->shape())) whole.insert(whole.end(), {0, size});
   const Node inside = binary(Op::Lt, iota(padded, axis, kI64), full(padded, kI64, n));

@@ -55,7 +55,7 @@ class Teller {
 
   Story story() {
     const int topic = random_.below(kStoryTopics);
-    const Topic& t = kTopics[static_cast<size_t>(topic)];
+    const Topic& t = kTopics[topic];
     const std::string_view who = one_of(t.people), what = one_of(t.things);
     const bool is_she = random_.below(2) == 1;
     const std::string_view one = is_she ? "She" : "He", her = is_she ? "her" : "his";
@@ -70,7 +70,7 @@ class Teller {
 
  private:
   std::string_view one_of(const Words& words) {
-    return words[static_cast<size_t>(random_.below(static_cast<int>(words.size())))];
+    return words[random_.below(static_cast<int>(words.size()))];
   }
 
   std::string sentence(const Topic& t, std::string_view one, std::string_view who,

@@ -199,7 +199,7 @@ Shape infer_shape(const NodeData& n) {
       Shape out = to_shape(n.src(0)->shape());
       const int64_t axis = n.ints()[1];
       for (Node s : n.srcs().subspan(1))
-        if (axis >= 0) out[static_cast<size_t>(axis)] += s->shape()[static_cast<size_t>(axis)];
+        if (axis >= 0) out[axis] += s->shape()[axis];
       return out;
     }
     default: break;
@@ -290,7 +290,7 @@ Lengths moved_lengths(const NodeData& n, Ints shape) {
     out[to] = x->length(i);
   }
   if (n.op == Op::Limit) {
-    Node& length = out[static_cast<size_t>(n.ints()[0])];
+    Node& length = out[n.ints()[0]];
     if (length)
       refuse(n, x, static_cast<int>(n.ints()[0]),
              "it cannot get another length: narrow the whole "
@@ -305,7 +305,7 @@ Lengths common_lengths(const NodeData& n, std::span<const Node> srcs, Ints shape
   Lengths out(shape.size());
   for (Node s : srcs)
     for (int i = 0; i < s->rank; ++i) {
-      Node& length = out[static_cast<size_t>(i)];
+      Node& length = out[i];
       if (length && s->length(i) && length != s->length(i))
         refuse(n, s, i, "another operand has another length there: give both the same Variable");
       if (s->length(i)) length = s->length(i);

@@ -217,7 +217,7 @@ Generator::Arguments Generator::Run::compute(int64_t columns) {
     longest = std::max(longest, std::ssize(sequence.tokens));
     for (int64_t i = column_; i < column_ + columns; ++i) {
       const int64_t position = i - sequence.padding;
-      ids.push_back(position < 0 ? 0 : sequence.tokens[static_cast<size_t>(position)]);
+      ids.push_back(position < 0 ? 0 : sequence.tokens[position]);
       positions.push_back(std::max<int64_t>(position, 0));
     }
   }

@@ -22,7 +22,7 @@ void penalize(std::span<float> logits, std::span<const int64_t> seen, double pen
   std::ranges::sort(tokens);
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   for (const int64_t token : tokens) {
-    float& logit = logits[static_cast<size_t>(token)];
+    float& logit = logits[token];
     logit = static_cast<float>(logit < 0 ? logit * penalty : logit / penalty);
   }
 }

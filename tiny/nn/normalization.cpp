@@ -64,7 +64,7 @@ Tensor rough_mean(const Tensor& x, const Shape& axes) {
   for (const int64_t axis : axes) {
     const int64_t size = x.shape()[static_cast<int>(axis)], begin = axis == axes[0] ? 0 : size / 2;
     const int64_t wanted = axis == axes[0] ? kSamples : 1;
-    ranges[static_cast<size_t>(axis)] = {begin, std::min(size, begin + wanted)};
+    ranges[axis] = {begin, std::min(size, begin + wanted)};
   }
   return x.detach().shrink(ranges).mean(axes, true);
 }

@@ -101,7 +101,7 @@ Sweep sweep(const Cell& cell, const Tensor& x, LstmState state, const CellWeight
     // A copy, so that all steps run the same kernels.
     const Tensor step = from_x.select(0, t).contiguous();
     state = cell.next(step, state.h.linear(w.w_hh, w.b_hh), state);
-    y[static_cast<size_t>(t)] = state.h;
+    y[t] = state.h;
   }
   return {Tensor::stack(y), state};
 }

@@ -108,7 +108,7 @@ void Session::know_lengths(const Tensor& x) {
     const Node length = x.node()->length(axis);
     const auto is_it = [&](const NodeRef& n) { return n.get() == length; };
     if (length == nullptr || std::ranges::any_of(lengths_, is_it)) continue;
-    const int64_t bound = x.capacity()[static_cast<size_t>(axis)];
+    const int64_t bound = x.capacity()[axis];
     values_.know(Tensor(length), one_integer(bound));
     for (size_t which = 0; which < others_.size(); ++which)
       others_[which].know(Tensor(length), one_integer(other_length(bound, lengths_.size(), which)));

@@ -179,8 +179,7 @@ constexpr uint64_t kTurn[] = {0x00000028be60db93, 0x91054a7f09d5f47d, 0x4d377036
 // kTurn[k + next], k in [0, 16).
 Value word_of_turn(Value k, int next) {
   std::vector<Value> words;
-  for (int i = 0; i < 16; ++i)
-    words.push_back(like(k, static_cast<int64_t>(kTurn[static_cast<size_t>(i + next)])));
+  for (int i = 0; i < 16; ++i) words.push_back(like(k, static_cast<int64_t>(kTurn[i + next])));
   for (int bit = 1; words.size() > 1; bit *= 2) {
     const Value odd = test(Op::Ne, k & bit, like(k, 0));
     std::vector<Value> half;

@@ -233,7 +233,7 @@ class Evaluator {
       if (Node given = opaque(n, lane)) return given;
     switch (n->op) {
       case Op::Const: return make(Op::Const, t, {}, n->payload);
-      case Op::Range: return constant(t, point_.ranges[static_cast<size_t>(n->arg<RangeArg>().id)]);
+      case Op::Range: return constant(t, point_.ranges[n->arg<RangeArg>().id]);
       case Op::Ramp: return constant(t, lane);
       case Op::Broadcast: return (*this)(n->src(0), 0);
       case Op::Reverse: return (*this)(n->src(0), n->dtype.lanes - 1 - lane);

@@ -142,7 +142,7 @@ void FragmentPrinter::rescale(Node n) {
   std::string any;
   std::vector<int64_t> seen;
   for (int i = 0; i < t.lanes; ++i) {
-    const int64_t lane = scales->is(Op::Shuffle) ? scales->ints()[static_cast<size_t>(i)] : i;
+    const int64_t lane = scales->is(Op::Shuffle) ? scales->ints()[i] : i;
     if (contains(seen, lane)) continue;
     seen.push_back(lane);
     any += cat(any.empty() ? "" : " || ", kernel_.lane_of(t, scale, i),

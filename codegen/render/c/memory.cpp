@@ -86,7 +86,7 @@ int CPrinter::proved_alignment(Node index, DType t) const {
 
 bool CPrinter::is_streaming(Node param) const {
   return !is_stage(param) && (program_.streaming >> slot_of(param) & 1) != 0 &&
-         !program_.written[static_cast<size_t>(slot_of(param))];
+         !program_.written[slot_of(param)];
 }
 
 // All lanes from consecutive elements. A GPU faults where a vector is not aligned; other compilers

@@ -165,7 +165,7 @@ std::string multiply_text(const MatrixTile& tile, const std::string& indent,
 // The number of a step along its axes: the first counts fastest, from `begin` on.
 std::string step_text(const MatrixTile& tile, int step, const std::string& begin) {
   std::string text = "step";
-  for (int i = 0; i < step; ++i) text = cat(text, " / ", tile.steps[static_cast<size_t>(i)]);
+  for (int i = 0; i < step; ++i) text = cat(text, " / ", tile.steps[i]);
   const size_t at = static_cast<size_t>(step);
   if (at + 1 < tile.steps.size()) text = cat(text, " % ", tile.steps[at]);
   if (step > 0) return text;
@@ -202,7 +202,7 @@ std::string CPrinter::copy_box(const MatrixTile& tile, const Ring& ring, int box
   const bool first = box < tile.a.boxes;
   const MatrixOperand& o = first ? tile.a : tile.b;
   const int own = first ? box : box - tile.a.boxes, blocks = tile.copied_by(first);
-  std::string at, number = cat(own), offset = cat(ring.boxes[static_cast<size_t>(box)].offset);
+  std::string at, number = cat(own), offset = cat(ring.boxes[box].offset);
   if (blocks > 1) {
     const std::string rank =
         first ? cat("rank / ", tile.cluster_m) : cat("rank % ", tile.cluster_m);

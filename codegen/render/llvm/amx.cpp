@@ -223,7 +223,7 @@ class TileRegisters {
     for (int t = kTiles; t-- > 0;) free.push_back(t);
     std::vector<std::pair<int, int>> held;  // until when, which
     for (int at = 0; at < static_cast<int>(program.body.size()); ++at) {
-      Node made = made_by(program.body[static_cast<size_t>(at)]);
+      Node made = made_by(program.body[at]);
       if (!made || numbers_.contains(made)) continue;
       std::erase_if(held, [&](const auto& h) {
         if (h.first < at) free.push_back(h.second);
@@ -269,12 +269,12 @@ class TileRegisters {
     for (size_t i = 0; i < body.size(); ++i) {
       if (body[i]->op == Op::Loop) open.push_back(static_cast<int>(i));
       if (body[i]->op != Op::EndLoop) continue;
-      close[static_cast<size_t>(open.back())] = static_cast<int>(i);
+      close[open.back()] = static_cast<int>(i);
       open.pop_back();
     }
     NodeMap<int> made;
     for (int at = 0; at < static_cast<int>(body.size()); ++at) {
-      Node n = body[static_cast<size_t>(at)];
+      Node n = body[at];
       if (n->op == Op::Loop) open.push_back(at);
       if (n->op == Op::EndLoop) open.pop_back();
       if (Node m = made_by(n); m && !made.contains(m)) made[m] = at;
@@ -283,7 +283,7 @@ class TileRegisters {
         if (!from) return;
         int end = at;
         for (int loop : open)
-          if (loop > *from) end = std::max(end, close[static_cast<size_t>(loop)]);
+          if (loop > *from) end = std::max(end, close[loop]);
         ends_[x] = std::max(ends_[x], end);
       };
       if (n->op == Op::Reduce) use(n);

@@ -99,7 +99,7 @@ WgslPrinter::Lanes WgslPrinter::arithmetic(Node n) {
       Lanes all = named(n->src(0)), out;
       const Lanes more = named(n->src(1));
       all.insert(all.end(), more.begin(), more.end());
-      for (int64_t i : n->ints()) out.push_back(all[static_cast<size_t>(i)]);
+      for (int64_t i : n->ints()) out.push_back(all[i]);
       return out;
     }
     case Op::Fold: return fold(n);

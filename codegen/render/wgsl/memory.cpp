@@ -31,7 +31,7 @@ void WgslPrinter::find_memory() {
   std::vector<int> loads(memory_.size()), lengths(memory_.size());
   for (Node n : program_.body) {
     if (n->is(Op::Bound) && n->src(0)->is(Op::Load) && !is_stage(n->src(0)->src(0)))
-      ++lengths[static_cast<size_t>(slot_of(n->src(0)->src(0)))];
+      ++lengths[slot_of(n->src(0)->src(0))];
     Node access = n->is(Op::Fetch) ? n->src(0) : n;
     for (Node a : {access, n->is(Op::Fetch) ? access->src(2) : nullptr}) {
       if (!a || !is_access(a) || is_stage(a->src(0))) continue;
@@ -97,7 +97,7 @@ std::string WgslPrinter::buffer(Node param) const {
 std::string WgslPrinter::word(Node param, Str index) const {
   const std::string at = cat(buffer(param), "[", bare(index), "]");
   if (is_stage(param)) return at;
-  return memory_[static_cast<size_t>(slot_of(param))].atomic ? cat("atomicLoad(&", at, ")") : at;
+  return memory_[slot_of(param)].atomic ? cat("atomicLoad(&", at, ")") : at;
 }
 
 // The element that begins at bit `shift` of a word.
@@ -112,7 +112,7 @@ std::string WgslPrinter::from_word(DType t, Str word, Str shift) const {
 std::string WgslPrinter::element(Node param, DType t, Str index) {
   if (is_stage(param) && t.bits() == 64) return low_word(t, word(param, index));
   if (is_stage(param)) return word(param, index);
-  const Memory& m = memory_[static_cast<size_t>(slot_of(param))];
+  const Memory& m = memory_[slot_of(param)];
   if (m.uniform)
     return m.layout == Layout::Pairs ? cat("i32(", buffer(param), ".x)") : buffer(param);
   if (m.layout == Layout::Pairs) return low_word(t, word(param, index));
@@ -228,12 +228,12 @@ void WgslPrinter::store_words(Node n, Str at, const Lanes& v) {
   for (int l = 0; l < t.lanes; l += each) {
     std::string w;
     for (int i = 0; i < each; ++i) {
-      const std::string part = as_word(t, v[static_cast<size_t>(l + i)]);
+      const std::string part = as_word(t, v[l + i]);
       const std::string own = i + 1 == each ? part : cat("(", part, " & ", (1 << bits) - 1, "u)");
       w += i ? cat(" | (", own, " << ", bits * i, "u)") : own;
     }
     const std::string place = cat(buffer(n->src(0)), "[", first, " + ", l / each, "u]");
-    const bool atomic = memory_[static_cast<size_t>(slot_of(n->src(0)))].atomic;
+    const bool atomic = memory_[slot_of(n->src(0))].atomic;
     line(atomic ? cat("atomicStore(&", place, ", ", w, ");") : cat(place, " = ", w, ";"));
   }
 }
@@ -255,7 +255,7 @@ void WgslPrinter::store_element(Node n, Str index, Str v) {
   Node param = n->src(0);
   const DType t = n->src(2)->dtype.one();
   if (is_stage(param)) return line(cat(buffer(param), "[", index, "] = ", v, ";"));
-  const Memory& m = memory_[static_cast<size_t>(slot_of(param))];
+  const Memory& m = memory_[slot_of(param)];
   const bool combines = std::holds_alternative<OpArg>(n->payload);
   const auto combined = [&](Str old) {
     return combines ? as_word(t, combine(n->arg<OpArg>().op, t, old, v)) : as_word(t, v);

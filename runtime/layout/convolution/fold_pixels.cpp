@@ -30,8 +30,8 @@ class Neighbours : WindowAxes {
 
   Node make_product(const Target& target) const {
     Shape shape = shape_;
-    shape[static_cast<size_t>(channel_)] = 1;
-    shape[static_cast<size_t>(tap_)] = row_;
+    shape[channel_] = 1;
+    shape[tap_] = row_;
     SplitK parts;
     const auto [op, axes] = n_->arg<ReduceArg>();
     if (!forward_) parts = best_split_k({outer_, row_, size(others_)}, size(pixels_), target);
@@ -54,13 +54,13 @@ class Neighbours : WindowAxes {
   NeighbourGradient gradient() const { return {inner_ < 0 ? nullptr : other().point, inner_}; }
 
  private:
-  const AffineMap& map_of_other() const { return maps_[static_cast<size_t>(1 - with_)]; }
+  const AffineMap& map_of_other() const { return maps_[1 - with_]; }
 
   // The image's dimension of channels, one tap walks along it; and the innermost along which
   // windows slide with neighbouring elements.
   bool find_dims() {
     for (int d = 0; d < windows().point->rank; ++d) {
-      const Sum at = to_sum(windows().at[static_cast<size_t>(d)]);
+      const Sum at = to_sum(windows().at[d]);
       int tap = -1, pixel = -1;
       int64_t step = 0;
       bool simple = true;
@@ -97,7 +97,7 @@ class Neighbours : WindowAxes {
     if (row_ % filled_ || outer_ * row_ > kMaxFill * taps) return false;
     if (forward_) return true;
     if (others_.size() != 1 || map_of_other().padded) return false;
-    const Walk walk = walk_of(other(), ranges_[static_cast<size_t>(others_[0])]);
+    const Walk walk = walk_of(other(), ranges_[others_[0]]);
     if (walk.kind != Walk::Contiguous && walk.kind != Walk::Movable) return false;
     if (walk.kind == Walk::Movable) inner_ = walk.dim;
     return true;
@@ -105,7 +105,7 @@ class Neighbours : WindowAxes {
 
   // The image with each window row's elements contiguous; `shape` is the product's.
   Node view_of_image(const Shape& shape) const {
-    AffineMap map = maps_[static_cast<size_t>(with_)];
+    AffineMap map = maps_[with_];
     const size_t each = ranges_.size() + 1, rank = static_cast<size_t>(windows().point->rank);
     Node x = windows().point;
     const int64_t begin = map.map[static_cast<size_t>(dim_) * each];
@@ -172,13 +172,11 @@ class Neighbours : WindowAxes {
   Node restored(Node sum, int before) const {
     const int tap = tap_ + before, place = channel_ + before + (channel_ > tap_);
     Shape cut = to_shape(sum->shape()), bounds, order;
-    cut[static_cast<size_t>(tap)] = row_ / filled_;
+    cut[tap] = row_ / filled_;
     cut.insert(cut.begin() + tap + 1, filled_);
     const int rank = static_cast<int>(cut.size());
     for (int i = 0; i < rank; ++i) {
-      const int64_t most = i == tap       ? extent_of(tap_)
-                           : i == tap + 1 ? extent_of(channel_)
-                                          : cut[static_cast<size_t>(i)];
+      const int64_t most = i == tap ? extent_of(tap_) : i == tap + 1 ? extent_of(channel_) : cut[i];
       bounds.insert(bounds.end(), {0, most});
       if (i != tap + 1) order.push_back(i == place ? tap + 1 : i);
     }

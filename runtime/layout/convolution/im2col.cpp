@@ -42,7 +42,7 @@ class Columns : WindowAxes {
  private:
   // The operand in memory with these axes, the last one innermost; as the product reads it.
   Node stored(int operand, const std::vector<int>& axes) const {
-    const AffineMap& map = maps_[static_cast<size_t>(operand)];
+    const AffineMap& map = maps_[operand];
     const size_t each = ranges_.size() + 1, dims = map.map.size() / each;
     AffineMap order{map.pad, map.padded, {}};
     Shape shape, back;
@@ -51,12 +51,11 @@ class Columns : WindowAxes {
       for (int axis : axes) order.map.push_back(map.map[d * each + 1 + static_cast<size_t>(axis)]);
     }
     for (int axis : axes) {
-      shape.push_back(shape_[static_cast<size_t>(axis)]);
+      shape.push_back(shape_[axis]);
       back.push_back(0);
       for (int i = 0; i < static_cast<int>(shape_.size()); ++i) back.push_back(i == axis);
     }
-    Node memory =
-        build::contiguous(affine_view(operands_[static_cast<size_t>(operand)].point, order, shape));
+    Node memory = build::contiguous(affine_view(operands_[operand].point, order, shape));
     return build::cast(build::affine(memory, shape_, back), n_->src(0)->dtype);
   }
 };

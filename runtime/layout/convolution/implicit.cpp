@@ -126,7 +126,7 @@ class WindowFinder {
       if (!is_window(o, dim)) continue;
       ++axes;
       int64_t reach = INT64_MAX;
-      for (const auto& t : to_sum(o.at[static_cast<size_t>(dim)]).terms) {
+      for (const auto& t : to_sum(o.at[dim]).terms) {
         reach = std::min(reach, std::abs(t.factor) * t.atom->vmax);
         step = std::max(step, std::abs(t.factor));
       }
@@ -144,7 +144,7 @@ class WindowFinder {
     int best = -1;
     for (int dim = 0; dim < operands_[operand].point->rank; ++dim) {
       if (!is_window(operands_[operand], dim)) continue;
-      for (const auto& t : to_sum(operands_[operand].at[static_cast<size_t>(dim)]).terms) {
+      for (const auto& t : to_sum(operands_[operand].at[dim]).terms) {
         const int axis = t.atom->arg<RangeArg>().id;
         const bool fits =
             size(axis) == size(best < 0 ? axis : best) && weight != is_reduced(n_, axis);
@@ -223,7 +223,7 @@ class Readers {
     for (size_t i = way.size(); i-- > 0;)
       if (is_movement(way[i]->op)) at = source_indices(way[i], at, gate);
     for (size_t d = 0; d < ranges.size(); ++d)
-      if (at[static_cast<size_t>(axis)] == ranges[d]) {
+      if (at[axis] == ranges[d]) {
         out = static_cast<int>(d);
         return way.back();
       }
@@ -298,7 +298,7 @@ Node first_of_axis(Node x, int axis, int64_t size) {
 // Whether memory was made with zeros after the first `size` places of an axis.
 bool has_zeros_after(Node x, int dim, int64_t size) {
   while (x->op == Op::Contiguous || x->op == Op::Permute) {
-    if (x->op == Op::Permute) dim = static_cast<int>(x->ints()[static_cast<size_t>(dim)]);
+    if (x->op == Op::Permute) dim = static_cast<int>(x->ints()[dim]);
     x = x->src(0);
   }
   if (x->op != Op::Pad) return false;
@@ -387,7 +387,7 @@ Node with_windows(Node product, const WindowProduct& windows, const SplitK& part
     filled = points[i] != nullptr;
   }
   Shape shape = to_shape(x->shape());
-  if (filled) shape[static_cast<size_t>(windows.channels)] = whole;
+  if (filled) shape[windows.channels] = whole;
   const auto [op, axes] = product->arg<ReduceArg>();
   const Shape order = order_of_sums(windows, x->rank);
   std::vector<Node> views;
@@ -420,7 +420,7 @@ Node with_windows(Node product, const WindowProduct& windows, const SplitK& part
   uint32_t summed = 0;
   Shape back(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
-    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+    back[order[i]] = static_cast<int64_t>(i);
     if (order[i] > 0 && (axes >> (order[i] - 1) & 1)) summed |= uint32_t{1} << i;
   }
   Node sum = make(Op::ReduceAxis, product->dtype, {mul}, ReduceArg{op, summed});
@@ -527,7 +527,7 @@ class AxisTracer {
   static bool is_packed(Node n) { return n->op == Op::Permute && n->src(0)->op == Op::Contiguous; }
   static int64_t innermost(Node permute) {
     for (int i = 0; i < permute->rank; ++i)
-      if (permute->ints()[static_cast<size_t>(i)] == permute->rank - 1) return i;
+      if (permute->ints()[i] == permute->rank - 1) return i;
     return -1;
   }
 
@@ -543,7 +543,7 @@ class AxisTracer {
     return -1;
   }
   static int above(Node n, Node source, int axis) {
-    if (is_movement(n->op)) return moved(n)[static_cast<size_t>(axis)];
+    if (is_movement(n->op)) return moved(n)[axis];
     return below(n, source, axis);
   }
 

@@ -20,9 +20,9 @@ std::vector<int> axes_of_results(Node n, const std::vector<ProductOperand>& oper
   int64_t results = 1, pixels = 1;
   for (int axis = 0; axis < n->src(0)->rank; ++axis) {
     if (shape[axis] == 1) continue;
-    const Node r = ranges[static_cast<size_t>(axis)];
-    const bool here = walk_of(operands[static_cast<size_t>(with)], r).kind != Walk::None;
-    const bool there = walk_of(operands[static_cast<size_t>(1 - with)], r).kind != Walk::None;
+    const Node r = ranges[axis];
+    const bool here = walk_of(operands[with], r).kind != Walk::None;
+    const bool there = walk_of(operands[1 - with], r).kind != Walk::None;
     if (is_reduced(n, axis) != (here && there)) return {};
     if (there && !here) {
       out.push_back(axis);
@@ -63,9 +63,7 @@ std::optional<Found> find(Node n, const Target& target) {
   if (!pads_alone(operands)) return {};
   Found f;
   f.with = has_windows(operands[0]) ? 0 : 1;
-  if (!has_windows(operands[static_cast<size_t>(f.with)]) ||
-      has_windows(operands[static_cast<size_t>(1 - f.with)]))
-    return {};
+  if (!has_windows(operands[f.with]) || has_windows(operands[1 - f.with])) return {};
   f.results = axes_of_results(n, operands, f.with, ranges);
   for (size_t i : {0, 1}) {
     f.maps[i] = affine_map(operands[i], ranges);
@@ -99,13 +97,13 @@ std::optional<JoinedResults> join_results(Node n, const Target& target) {
     if (contains(f->results, axis)) continue;
     if (is_reduced(n, axis)) axes |= uint32_t{1} << kept.size();
     if (is_reduced(n, axis) && shape[axis] > 1) summed.push_back(axis);
-    out.order[static_cast<size_t>(axis)] = static_cast<int64_t>(kept.size());
+    out.order[axis] = static_cast<int64_t>(kept.size());
     out.sizes.push_back(is_reduced(n, axis) ? 1 : shape[axis]);
     kept.push_back(axis);
     joined.push_back(shape[axis]);
   }
   for (int axis : f->results) {
-    out.order[static_cast<size_t>(axis)] = static_cast<int64_t>(out.sizes.size());
+    out.order[axis] = static_cast<int64_t>(out.sizes.size());
     out.sizes.push_back(shape[axis]);
     out.count *= shape[axis];
   }

@@ -21,7 +21,7 @@ bool WindowAxes::find_axes(const Target& target, const NodeMap<int>* stops) {
   std::vector<int> summed, own;
   for (int axis = 0; axis < static_cast<int>(shape_.size()); ++axis) {
     if (extent_of(axis) == 1) continue;
-    Node range = ranges_[static_cast<size_t>(axis)];
+    Node range = ranges_[axis];
     const bool here = walk_of(windows(), range).kind != Walk::None;
     const bool there = walk_of(other(), range).kind != Walk::None;
     if (is_reduced(n_, axis) != (here && there)) return false;

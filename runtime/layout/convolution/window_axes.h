@@ -28,9 +28,9 @@ class WindowAxes {
            size(pixels_) >= kMinPixels * size(taps_);
   }
 
-  const ProductOperand& windows() const { return operands_[static_cast<size_t>(with_)]; }
-  const ProductOperand& other() const { return operands_[static_cast<size_t>(1 - with_)]; }
-  int64_t extent_of(int axis) const { return shape_[static_cast<size_t>(axis)]; }
+  const ProductOperand& windows() const { return operands_[with_]; }
+  const ProductOperand& other() const { return operands_[1 - with_]; }
+  int64_t extent_of(int axis) const { return shape_[axis]; }
   int64_t size(const std::vector<int>& axes) const;
 
   Node n_;

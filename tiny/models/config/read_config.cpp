@@ -339,7 +339,7 @@ void read_llama4_experts(const Fields& f, ModelConfig& c) {
   for (const int64_t i : list) {
     check(i >= 0 && i < std::ssize(c.layers), f.where(), ": moe_layers has ", i,
           ", expected numbers of num_hidden_layers ", c.layers.size());
-    c.layers[static_cast<size_t>(i)].experts = true;
+    c.layers[i].experts = true;
   }
   for (LayerConfig& layer : c.layers)
     if (!layer.experts) layer.ffn = dense;

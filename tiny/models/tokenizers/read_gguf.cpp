@@ -226,7 +226,7 @@ std::vector<Merge> merges_of_scores(const GgufVocabulary& v, const Vocabulary& v
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   std::vector<Merge> merges;
   vocabulary.for_each([&](const std::string& token, int32_t id) {
-    const float score = v.scores[static_cast<size_t>(id)];
+    const float score = v.scores[id];
     const auto rank = std::lower_bound(ranks.begin(), ranks.end(), score, std::greater<>());
     for_each_code_point(token, [&](char32_t, size_t at, size_t) {
       if (at == 0) return;
@@ -264,8 +264,7 @@ TokenizerParts sentence_piece_parts(const GgufVocabulary& v) {
   parts.special = special_ids_of(v, {1, 2, 0, {}, {}, {}, {}});
   BpeOptions options;
   options.byte_fallback = true;
-  if (parts.special.unknown)
-    options.unknown_token = v.tokens[static_cast<size_t>(*parts.special.unknown)];
+  if (parts.special.unknown) options.unknown_token = v.tokens[*parts.special.unknown];
   Vocabulary vocabulary = vocabulary_of(v.tokens);
   const auto merges = merges_of_scores(v, vocabulary);
   parts.model = std::make_unique<BpeModel>(std::move(vocabulary), merges, options);

@@ -60,7 +60,7 @@ void add_tokens(const JsonValue& file, const Tokenizer& tokenizer, GgufVocabular
     if (out.model == "llama" && is_byte(out.tokens[i])) out.token_types[i] = kByte;
   }
   if (const auto unknown = tokenizer.special_ids().unknown; unknown && out.model == "llama")
-    out.token_types[static_cast<size_t>(*unknown)] = kUnknown;
+    out.token_types[*unknown] = kUnknown;
 }
 
 // The regular expressions that split a text, one after the other.

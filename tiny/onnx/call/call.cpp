@@ -133,7 +133,7 @@ Shape bounds(const std::vector<Size>& sizes) {
 Tensor limited(const Tensor& x, const std::vector<Size>& sizes) {
   Tensor out = x;
   for (int axis = 0; axis < x.rank(); ++axis) {
-    const Node length = sizes[static_cast<size_t>(axis)].length;
+    const Node length = sizes[axis].length;
     if (length != nullptr && out.node()->length(axis) == nullptr)
       out = Tensor(build::limit(out.node(), axis, length));
   }
@@ -147,7 +147,7 @@ Tensor from_front(const Tensor& index, int64_t size) {
 
 Shape ones_but(int rank, int64_t axis, int64_t size) {
   Shape out(static_cast<size_t>(rank), 1);
-  out[static_cast<size_t>(axis)] = size;
+  out[axis] = size;
   return out;
 }
 

@@ -101,7 +101,7 @@ SourceOffsets view_offsets(Node n, const HostArray& x, const Shape& result) {
   SourceOffsets out{0, from};
   for (size_t d = 0; d < from.size(); ++d) {
     switch (n->op) {
-      case Op::Permute: out.strides[d] = from[static_cast<size_t>(arg[d])]; break;
+      case Op::Permute: out.strides[d] = from[arg[d]]; break;
       case Op::Expand: out.strides[d] = x.shape[d] == result[d] ? from[d] : 0; break;
       case Op::Shrink: out.base += arg[2 * d] * from[d]; break;
       case Op::Stride: out.strides[d] = from[d] * arg[d]; break;

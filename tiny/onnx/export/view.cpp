@@ -36,7 +36,7 @@ Indices source_indices(Node n, const Indices& at) {
   }
   for (size_t d = 0; d < from.size(); ++d) {
     switch (n->op) {
-      case Op::Permute: out[static_cast<size_t>(arg[d])] = at[d]; break;
+      case Op::Permute: out[arg[d]] = at[d]; break;
       case Op::Expand: out[d] = from[d] == n->shape()[d] ? at[d] : index(0); break;
       case Op::Stride: out[d] = index_mul(at[d], arg[d]); break;
       case Op::Shrink: out[d] = index_add(at[d], index(arg[2 * d])); break;
@@ -62,7 +62,7 @@ std::optional<IndexMap> as_map(Node source, const Indices& at, const Shape& shap
     for (const Sum::Term& term : sum.terms) {
       const auto found = std::ranges::find(ranges, term.atom);
       if (found == ranges.end()) return std::nullopt;
-      map.factors.back()[static_cast<size_t>(found - ranges.begin())] = term.factor;
+      map.factors.back()[found - ranges.begin()] = term.factor;
     }
   }
   return map;

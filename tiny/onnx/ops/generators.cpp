@@ -116,11 +116,9 @@ Tensors mel_weight_matrix(Call& c) {
   }
   std::vector<double> values(static_cast<size_t>(bins * bands), 0);
   for (int64_t band = 0; band < bands; ++band) {
-    const int64_t a = edges[static_cast<size_t>(band)], b = edges[static_cast<size_t>(band) + 1],
+    const int64_t a = edges[band], b = edges[static_cast<size_t>(band) + 1],
                   d = edges[static_cast<size_t>(band) + 2];
-    const auto at = [&](int64_t bin) -> double& {
-      return values[static_cast<size_t>(bin * bands + band)];
-    };
+    const auto at = [&](int64_t bin) -> double& { return values[bin * bands + band]; };
     for (int64_t bin = std::max<int64_t>(a, 0); bin < std::min(d, bins); ++bin) {
       if (bin < b)
         at(bin) = static_cast<double>(bin - a) / static_cast<double>(b - a);

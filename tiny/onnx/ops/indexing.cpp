@@ -151,7 +151,7 @@ Tensors compress(Call& c) {
   const Shape condition = c.host_integers(1);
   Shape kept;
   for (int64_t i = 0; i < std::min(std::ssize(condition), x.size(axis)); ++i)
-    if (condition[static_cast<size_t>(i)] != 0) kept.push_back(i);
+    if (condition[i] != 0) kept.push_back(i);
   if (kept.empty()) return {x.narrow(axis, 0, 0)};
   return {x.index_select(axis, c.constant(kept))};
 }
@@ -190,7 +190,7 @@ UniqueParts unique_parts(const std::vector<Part>& parts, bool is_sorted) {
     const auto [at, is_new] = numbers.emplace(parts[i], std::ssize(out.first));
     if (is_new) out.first.push_back(static_cast<int64_t>(i));
     out.counts.resize(out.first.size());
-    ++out.counts[static_cast<size_t>(at->second)];
+    ++out.counts[at->second];
     out.inverse.push_back(at->second);
   }
   if (!is_sorted) return out;
@@ -203,7 +203,7 @@ UniqueParts unique_parts(const std::vector<Part>& parts, bool is_sorted) {
     out.counts[place] = found.counts[old];
     new_number[old] = next++;
   }
-  for (int64_t& number : out.inverse) number = new_number[static_cast<size_t>(number)];
+  for (int64_t& number : out.inverse) number = new_number[number];
   return out;
 }
 
@@ -340,10 +340,9 @@ std::vector<double> ngram_counts(const Shape& row, const NgramPool& pool,
       if (n == 1 && skip > 0) continue;  // the same for all skips
       for (int64_t at = 0; at + (n - 1) * (skip + 1) < std::ssize(row); ++at) {
         Shape gram;
-        for (int64_t i = 0; i < n; ++i)
-          gram.push_back(row[static_cast<size_t>(at + i * (skip + 1))]);
+        for (int64_t i = 0; i < n; ++i) gram.push_back(row[at + i * (skip + 1)]);
         if (const auto found = pool.columns.find(gram); found != pool.columns.end())
-          ++out[static_cast<size_t>(found->second)];
+          ++out[found->second];
       }
     }
   return out;

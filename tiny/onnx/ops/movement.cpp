@@ -25,7 +25,7 @@ Tensors shape_of(Call& c) {
   for (int64_t i = start; i < end; ++i) {
     const Node length = x.node()->length(static_cast<int>(i));
     parts.push_back(length != nullptr ? Tensor(length).reshape({1})
-                                      : Tensor::full({1}, shape[static_cast<size_t>(i)], kI64));
+                                      : Tensor::full({1}, shape[i], kI64));
   }
   return {Tensor::cat(parts)};
 }
@@ -60,8 +60,8 @@ Tensors squeeze(Call& c) {
   const auto axes = c.axes(1);
   if (!axes) return {x.squeeze()};
   for (const int64_t axis : *axes)
-    c.require(x.capacity()[static_cast<size_t>(axis_of(x, axis))] == 1, "axis ", axis, " of ",
-              to_text(x.capacity()), " is no single one");
+    c.require(x.capacity()[axis_of(x, axis)] == 1, "axis ", axis, " of ", to_text(x.capacity()),
+              " is no single one");
   return {x.squeeze(*axes)};
 }
 
@@ -71,8 +71,7 @@ Tensors unsqueeze(Call& c) {
   const int64_t rank = x.rank() + std::ssize(axes);
   Shape shape(static_cast<size_t>(rank), 0);
   for (const int64_t axis : axes) {
-    auto& size =
-        shape[static_cast<size_t>(normalize_axis("Unsqueeze", axis, static_cast<int>(rank)))];
+    auto& size = shape[normalize_axis("Unsqueeze", axis, static_cast<int>(rank))];
     c.require(size == 0, "axis ", axis, " is named twice");
     size = 1;
   }
@@ -115,7 +114,7 @@ Tensors split(Call& c) {
 
 // One axis of x[start:end:step]; a step below 0 goes backwards, as in Python.
 Tensor slice_axis(const Tensor& x, int64_t axis, int64_t start, int64_t end, int64_t step) {
-  const int64_t size = x.capacity()[static_cast<size_t>(axis)];
+  const int64_t size = x.capacity()[axis];
   if (start < 0) start = std::max<int64_t>(start + size, step < 0 ? -1 : 0);
   if (end < 0) end = end < -size ? -1 : end + size;
   const auto bounds = [&](int64_t a, int64_t b, int64_t by) {
@@ -146,7 +145,7 @@ struct SliceRange {
 
 // An axis up to a length that a Variable gives, or one of such a length as a whole.
 Tensor sliced(Call& c, const Tensor& x, int64_t axis, const SliceRange& range) {
-  const int64_t size = x.capacity()[static_cast<size_t>(axis)];
+  const int64_t size = x.capacity()[axis];
   const Node own = x.node()->length(static_cast<int>(axis)), wanted = range.end.length;
   if (own == nullptr && wanted == nullptr)
     return slice_axis(x, axis, range.start, range.end.value, range.step);
@@ -157,7 +156,7 @@ Tensor sliced(Call& c, const Tensor& x, int64_t axis, const SliceRange& range) {
   if (own != nullptr) return x;
   c.require(wanted->vmax <= size, "a length of at most ", wanted->vmax, " of ", size, " elements");
   std::vector<Size> sizes(static_cast<size_t>(x.rank()));
-  sizes[static_cast<size_t>(axis)] = range.end;
+  sizes[axis] = range.end;
   return limited(x.narrow(axis, 0, range.end.value), sizes);
 }
 
@@ -238,7 +237,7 @@ Tensors pad(Call& c) {
   c.require(pads.size() == 2 * axes.size(), pads.size(), " pads for ", axes.size(), " axes");
   std::vector<Padding> all(static_cast<size_t>(x.rank()));
   for (size_t i = 0; i < axes.size(); ++i)
-    all[static_cast<size_t>(axis_of(x, axes[i]))] = {pads[i], pads[i + axes.size()]};
+    all[axis_of(x, axes[i])] = {pads[i], pads[i + axes.size()]};
   const PadMode mode = pad_mode(c);
   if (mode != PadMode::Constant) return {x.pad(all, mode)};
   const Number value = pad_value(c);
@@ -259,7 +258,7 @@ Tensors center_crop_pad(Call& c) {
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t axis = axis_of(x, axes[i]), more = sizes[i] - x.size(axis);
     const int64_t before = more >= 0 ? more / 2 : -(-more / 2);
-    pads[static_cast<size_t>(axis)] = {before, more - before};
+    pads[axis] = {before, more - before};
   }
   return {x.pad(pads)};
 }

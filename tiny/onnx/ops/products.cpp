@@ -182,7 +182,7 @@ Tensor transformed(Call& c, const Tensor& x, int64_t columns, bool is_inverse) {
 // Without another length this one; else the signal cut or filled with zeros.
 Tensor with_length(const Tensor& x, int64_t axis, int64_t length) {
   std::vector<Padding> pads(static_cast<size_t>(x.rank()));
-  pads[static_cast<size_t>(axis)] = {0, length - x.size(axis)};
+  pads[axis] = {0, length - x.size(axis)};
   return x.pad(pads);
 }
 

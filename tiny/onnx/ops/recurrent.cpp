@@ -136,7 +136,7 @@ Run run_direction(const Layer& layer, const Tensor& gates, Tensors states, bool 
       result = where(lives, result, 0);
     }
     states = std::move(next);
-    out.results[static_cast<size_t>(t)] = result;
+    out.results[t] = result;
   }
   out.states = std::move(states);
   return out;
@@ -180,7 +180,7 @@ Tensors rnn(Call& c) {
   const Layer layer = layer_of(c, 1, {"Tanh"});
   return run_layer(c, layer, 1, 1, [&](int64_t d, const Tensor& bias) -> Step {
     const Tensor weight = c[2].select(0, d).t();
-    const Activation& f = layer.activations[static_cast<size_t>(d)];
+    const Activation& f = layer.activations[d];
     return [&layer, weight, bias, f](const Tensor& gates, const Tensors& states) -> Tensors {
       return {f(layer.clipped(gates + states[0].matmul(weight) + bias))};
     };
@@ -195,7 +195,7 @@ Tensors gru(Call& c) {
   const int64_t h = layer.hidden;
   return run_layer(c, layer, 3, 1, [&](int64_t d, const Tensor& bias) -> Step {
     const Tensor weight = c[2].select(0, d).t();  // (H, 3 H)
-    const Activation& f = layer.activations[static_cast<size_t>(2 * d)];
+    const Activation& f = layer.activations[2 * d];
     const Activation& g = layer.activations[static_cast<size_t>(2 * d) + 1];
     return [&layer, weight, bias, f, g, h, linear](const Tensor& gates,
                                                    const Tensors& states) -> Tensors {

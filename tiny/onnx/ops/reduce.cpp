@@ -138,7 +138,7 @@ Tensors cumsum(Call& c) {
   Tensor sums = from.cumsum(axis).to(x.dtype());
   if (c.integer("exclusive", 0) != 0) {
     std::vector<Padding> pads(static_cast<size_t>(x.rank()));
-    pads[static_cast<size_t>(axis)] = {1, -1};
+    pads[axis] = {1, -1};
     sums = sums.pad(pads);
   }
   return {reverse ? sums.flip(axis) : sums};

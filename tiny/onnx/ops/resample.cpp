@@ -312,7 +312,7 @@ Tensors affine_grid(Call& c) {
   const Shape spatial(size.begin() + 2, size.end());
   Tensors columns;
   for (int64_t i = axes; i-- > 0;) {
-    const int64_t n = spatial[static_cast<size_t>(i)];
+    const int64_t n = spatial[i];
     std::vector<double> at;
     for (int64_t k = 0; k < n; ++k) {
       const auto step = static_cast<double>(k), count = static_cast<double>(n);

@@ -109,9 +109,8 @@ std::vector<UnigramModel::Step> UnigramModel::best_steps(std::string_view piece)
       if (!step.reached || before + score > step.score)
         step = {before + score, id, static_cast<uint32_t>(at), true};
     };
-    trie_.for_each_prefix(piece.substr(at), [&](size_t size, int32_t id) {
-      reach(size, id, scores_[static_cast<size_t>(id)]);
-    });
+    trie_.for_each_prefix(piece.substr(at),
+                          [&](size_t size, int32_t id) { reach(size, id, scores_[id]); });
     if (!has_character) {
       check(options_.unknown_id.has_value(), "the vocabulary has no token for \"",
             piece.substr(at, character), "\" and no unknown token");
