@@ -140,160 +140,220 @@ std::vector<Opt> to_options(LoopNestState nest, const OptList& program) {
 
 constexpr size_t kMaxFragments = 96;  // choices of fragments that a warp holds
 
-bool is_pow2(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
-
-class NeighbourGenerator {
+// A choice's options with names, and edited ones made of them.
+class NamedOptions {
  public:
-  NeighbourGenerator(Node loops, const Choice& choice, const Target& target)
-      : choice_(choice), is_cpu_(target.kind == Target::Kind::Cpu), target_(target) {
+  NamedOptions(Node loops, std::span<const Opt> all, const Target& target) {
     // Matrix units and stages give a kernel other ranges: what comes after them is edited.
-    const std::span<const Opt> all = choice.options;
     size_t head = 0;
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i].kind == OptKind::Matrix || all[i].kind == OptKind::Mma ||
           all[i].kind == OptKind::Stage)
         head = i + 1;
-    for (const Opt& o : all) {
-      if (o.kind == OptKind::Matrix) other_tiles(loops, o);
-      is_mma_ = is_mma_ || o.kind == OptKind::Mma;
-    }
-    for (bool mma : {false, true}) {
-      if (!choose_stage_options(loops, target, stage_plans(mma))) continue;
-      for (const StagePlan& plan : stage_plans(mma))
-        if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
-          staged_.push_back(std::move(*staged));
-    }
-    if (!is_cpu_ && !is_tile_) {  // tiles of the larger matrix units are faster
-      for (Choice& c : window_choices(loops, target)) staged_.push_back(std::move(c));
-      for (Choice& c : mma_choices(loops, target, kMaxFragments)) staged_.push_back(std::move(c));
-    }
     head_.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(head));
     start_ = end_ = LoopNestState(apply(loops, head_, target));
-    base_ = to_program(start_, all.subspan(head), before_);
-    for (size_t i = head; i < all.size(); ++i) end_.apply(all[i], base_[i - head].part);
-    last_ = base_.size();
-    while (last_ > 0 && base_[last_ - 1].opt.kind == OptKind::Order) --last_;
+    list_ = to_program(start_, all.subspan(head), before_);
+    for (size_t i = head; i < all.size(); ++i) end_.apply(all[i], list_[i - head].part);
+    last_ = list_.size();
+    while (last_ > 0 && list_[last_ - 1].opt.kind == OptKind::Order) --last_;
+  }
+
+  const OptList& list() const { return list_; }
+  size_t last() const { return last_; }                      // where the final order begins
+  const LoopNestState& start() const { return start_; }      // before all options of the list
+  const LoopNestState& end() const { return end_; }          // behind them
+  const Loop& before(size_t i) const { return before_[i]; }  // what option i works on
+
+  // All options, with an edited list.
+  std::vector<Opt> options(const OptList& edited) const {
+    std::vector<Opt> out = head_;
+    for (Opt& o : to_options(start_, edited)) out.push_back(std::move(o));
+    return out;
+  }
+
+  OptList without(size_t i) const {
+    OptList p = list_;
+    p.erase(p.begin() + static_cast<ptrdiff_t>(i));
+    return p;
+  }
+  OptList with(size_t at, const OptList& more) const {
+    OptList p = list_;
+    p.insert(p.begin() + static_cast<ptrdiff_t>(at), more.begin(), more.end());
+    return p;
+  }
+
+  // With a part of a loop, cut off before option `at` for a range of that kind. It stands right
+  // after the range `after`, or, with -1, last but for the vectors.
+  OptList with_part(const Loop& l, int64_t amount, RangeKind k, int after, size_t at) const {
+    const int part = kFirstPart + static_cast<int>(list_.size());
+    OptList more{{{OptKind::Split, l.name, amount, {}}, part}};
+    if (k != l.kind) more.push_back(bind(part, k));
+    OptList p = with(at, more);
+    for (size_t i = last_ + more.size(); i < p.size(); ++i) {
+      std::vector<int>& axes = p[i].opt.axes;
+      auto place = std::ranges::find(axes, after);
+      if (place != axes.end())
+        ++place;
+      else
+        while (place != axes.begin() && end_.named(*(place - 1))->kind == RangeKind::Vector)
+          --place;
+      axes.insert(place, part);
+    }
+    return p;
+  }
+
+  static NamedOpt bind(int name, RangeKind k) {
+    return {{OptKind::Bind, name, static_cast<int64_t>(k), {}}};
+  }
+
+ private:
+  std::vector<Opt> head_;  // up to what makes a matrix product
+  LoopNestState start_, end_;
+  OptList list_;  // the others
+  std::vector<Loop> before_;
+  size_t last_ = 0;
+};
+
+bool is_pow2(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
+
+// Half, double, the next divisors on both sides.
+std::set<int64_t> near(int64_t amount, int64_t n) {
+  std::set<int64_t> out = {amount / 2, amount * 2};
+  for (int64_t step : {-1, 1})
+    for (int64_t d = amount + step; d > 1 && d <= std::min(n, 8 * amount); d += step)
+      if (n % d == 0) {
+        out.insert(d);
+        break;
+      }
+  return out;
+}
+
+// Of a product on matrix units: other tiles, rows and columns exchanged, the same tiles in
+// another order. Options before the tile's leave the kernel that it is applied to.
+std::vector<Choice> other_tiles(Node loops, const Choice& choice, const Opt& matrix,
+                                const Target& target) {
+  std::vector<Opt> before;
+  for (const Opt& o : choice.options) {
+    if (o == matrix) break;
+    before.push_back(o);
+  }
+  std::vector<std::pair<Opt, int64_t>> tiles;  // and bands
+  const auto add = [&](const Opt& opt, int64_t band = kMatrixBand) {
+    tiles.push_back({opt, band});
+  };
+  const auto changed = [](Opt opt, auto change) {
+    change(opt.tile);
+    return opt;
+  };
+  add(changed(matrix, [](TileShape& t) { t.max_stages = !t.max_stages; }));
+  add(changed(matrix, [](TileShape& t) { t.vectorized_epilogue = !t.vectorized_epilogue; }));
+  for (const auto& [down, across, parts] : std::initializer_list<std::array<int, 3>>{
+           {1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {1, 1, 4}, {1, 1, 8}})
+    add(changed(matrix, [&](TileShape& t) {
+      t.cluster_m = down, t.cluster_n = across, t.split_k = parts;
+    }));
+  Opt turned = matrix;
+  std::swap(turned.axis, turned.axes[0]);
+  for (const Opt& opt : {matrix, turned}) {
+    if (opt == turned && opt.axes.size() > 1) continue;
+    for (int rows : {64, 128, 192, 256, 320, 384, 512})
+      for (int columns : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
+        for (int flags = 0; flags < 5; ++flags)
+          add(changed(opt, [&](TileShape& t) {
+            t.rows = rows, t.columns = columns;
+            t.split_n = (flags & 1) != 0, t.max_stages = (flags & 2) != 0;
+            if (flags == 4) t.split_k = 2;
+          }));
+    if (opt == turned) break;
+    for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
+  }
+  std::vector<Choice> out(tiles.size());
+  in_parallel(tiles.size(), core_count(), [&](size_t i, size_t) {
+    Arena arena;
+    ArenaScope scope(arena);
+    Node sink = apply(loops_of(loops, target), before, target);
+    const auto& [opt, band] = tiles[i];
+    if (is_legal(sink, opt, target))
+      out[i] = {matrix_options(sink, target, opt, band), choice.is_gemm};
+  });
+  std::erase_if(out, [](const Choice& c) { return c.options.empty(); });
+  for (Choice& c : out) c.options.insert(c.options.begin(), before.begin(), before.end());
+  return out;
+}
+
+// Of a product: other tiles in shared memory and on matrix units, none of which is an edit.
+std::vector<Choice> tile_choices(Node loops, const Choice& choice, const Target& target) {
+  std::vector<Choice> out;
+  const auto matrix = std::ranges::find(choice.options, OptKind::Matrix, &Opt::kind);
+  if (matrix != choice.options.end()) out = other_tiles(loops, choice, *matrix, target);
+  for (bool mma : {false, true}) {
+    if (!choose_stage_options(loops, target, stage_plans(mma))) continue;
+    for (const StagePlan& plan : stage_plans(mma))
+      if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
+        out.push_back(std::move(*staged));
+  }
+  if (target.kind != Target::Kind::Cpu && matrix == choice.options.end()) {
+    // Tiles of the larger matrix units are faster.
+    for (Choice& c : window_choices(loops, target)) out.push_back(std::move(c));
+    for (Choice& c : mma_choices(loops, target, kMaxFragments)) out.push_back(std::move(c));
+  }
+  return out;
+}
+
+class NeighbourGenerator {
+ public:
+  NeighbourGenerator(Node loops, const Choice& choice, const Target& target)
+      : loops_(loops), choice_(choice), target_(target), named_(loops, choice.options, target) {
     seen_.insert(to_text(choice));
   }
 
   std::vector<Choice> run() {
+    for (Choice& c : tile_choices(loops_, choice_, target_)) keep(std::move(c));
     // Threads have a product's tile as the instruction says: only the tile may be another one.
-    for (Choice& c : staged_) keep(std::move(c));
-    if (is_tile_) return std::move(out_);
-    if (is_cpu_) keep({choice_.options, !choice_.is_gemm});
-    amounts();
-    for (size_t i = 0; i < last_; ++i) {
-      OptList p = base_;
-      p.erase(p.begin() + static_cast<ptrdiff_t>(i));
-      keep(p);
-    }
-    for (const Loop& l : end_.loops())
-      if (!l.ordered) parts(l), bindings(l);
-    if (!is_cpu_)
-      for (const Loop& l : start_.loops())
-        if (!l.ordered && l.kind == RangeKind::Loop) shares(l);
-    for (size_t i = 0; i < start_.loops().size(); ++i)
-      for (size_t j = 0; j < start_.loops().size(); ++j)
-        if (i != j) pairs(start_.loops()[i], start_.loops()[j], j == i + 1);
-    orders();
+    if (!has(OptKind::Matrix)) edits();
     return std::move(out_);
   }
 
  private:
-  // Of a product on matrix units: other tiles, rows and columns exchanged, the same tiles in
-  // another order. Options before the tile's leave the kernel that it is applied to.
-  void other_tiles(Node loops, const Opt& matrix) {
-    is_tile_ = true;
-    std::vector<Opt> before;
-    for (const Opt& o : choice_.options) {
-      if (o == matrix) break;
-      before.push_back(o);
-    }
-    std::vector<std::pair<Opt, int64_t>> tiles;  // and bands
-    const auto add = [&](const Opt& opt, int64_t band = kMatrixBand) {
-      tiles.push_back({opt, band});
-    };
-    const auto changed = [](Opt opt, auto change) {
-      change(opt.tile);
-      return opt;
-    };
-    add(changed(matrix, [](TileShape& t) { t.max_stages = !t.max_stages; }));
-    add(changed(matrix, [](TileShape& t) { t.vectorized_epilogue = !t.vectorized_epilogue; }));
-    for (const auto& [down, across, parts] : std::initializer_list<std::array<int, 3>>{
-             {1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {1, 1, 4}, {1, 1, 8}})
-      add(changed(matrix, [&](TileShape& t) {
-        t.cluster_m = down, t.cluster_n = across, t.split_k = parts;
-      }));
-    Opt turned = matrix;
-    std::swap(turned.axis, turned.axes[0]);
-    for (const Opt& opt : {matrix, turned}) {
-      if (opt == turned && opt.axes.size() > 1) continue;
-      for (int rows : {64, 128, 192, 256, 320, 384, 512})
-        for (int columns : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
-          for (int flags = 0; flags < 5; ++flags)
-            add(changed(opt, [&](TileShape& t) {
-              t.rows = rows, t.columns = columns;
-              t.split_n = (flags & 1) != 0, t.max_stages = (flags & 2) != 0;
-              if (flags == 4) t.split_k = 2;
-            }));
-      if (opt == turned) break;
-      for (int64_t band : {1, 2, 4, 8, 16, 32, 64}) add(matrix, band);
-    }
-    staged_.resize(tiles.size());
-    in_parallel(tiles.size(), core_count(), [&](size_t i, size_t) {
-      Arena arena;
-      ArenaScope scope(arena);
-      Node sink = apply(loops_of(loops, target_), before, target_);
-      const auto& [opt, band] = tiles[i];
-      if (is_legal(sink, opt, target_))
-        staged_[i] = {matrix_options(sink, target_, opt, band), choice_.is_gemm};
-    });
-    std::erase_if(staged_, [](const Choice& c) { return c.options.empty(); });
-    for (Choice& c : staged_) c.options.insert(c.options.begin(), before.begin(), before.end());
+  bool is_cpu() const { return target_.kind == Target::Kind::Cpu; }
+  bool has(OptKind kind) const {
+    return std::ranges::find(choice_.options, kind, &Opt::kind) != choice_.options.end();
+  }
+  const std::vector<Loop>& first_loops() const { return named_.start().loops(); }
+
+  void edits() {
+    if (is_cpu()) keep({choice_.options, !choice_.is_gemm});
+    amounts();
+    for (size_t i = 0; i < named_.last(); ++i) keep(named_.without(i));
+    for (const Loop& l : named_.end().loops())
+      if (!l.ordered) parts(l), bindings(l);
+    if (!is_cpu())
+      for (const Loop& l : first_loops())
+        if (!l.ordered && l.kind == RangeKind::Loop) shares(l);
+    for (size_t i = 0; i < first_loops().size(); ++i)
+      for (size_t j = 0; j < first_loops().size(); ++j)
+        if (i != j) pairs(first_loops()[i], first_loops()[j], j == i + 1);
+    orders();
   }
 
   void keep(Choice c) {
     if (seen_.insert(to_text(c)).second) out_.push_back(std::move(c));
   }
-  void keep(const OptList& p) {
-    std::vector<Opt> options = head_;
-    for (Opt& o : to_options(start_, p)) options.push_back(std::move(o));
-    keep({std::move(options), choice_.is_gemm});
-  }
-  void insert(size_t at, std::vector<NamedOpt> more) {
-    OptList p = base_;
-    p.insert(p.begin() + static_cast<ptrdiff_t>(at), more.begin(), more.end());
-    keep(p);
-  }
-
-  // Half, double, the next divisors on both sides.
-  static std::set<int64_t> near(int64_t amount, int64_t n) {
-    std::set<int64_t> out = {amount / 2, amount * 2};
-    for (int64_t step : {-1, 1})
-      for (int64_t d = amount + step; d > 1 && d <= std::min(n, 8 * amount); d += step)
-        if (n % d == 0) {
-          out.insert(d);
-          break;
-        }
-    return out;
-  }
+  void keep(const OptList& p) { keep({named_.options(p), choice_.is_gemm}); }
 
   void amounts() {
-    for (size_t i = 0; i < base_.size(); ++i) {
-      if (base_[i].opt.kind != OptKind::Split) continue;
-      const Loop* part = end_.named(base_[i].part);
+    const OptList& list = named_.list();
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list[i].opt.kind != OptKind::Split) continue;
+      const Loop* part = named_.end().named(list[i].part);
       const bool is_vector = part && part->kind == RangeKind::Vector;
-      for (int64_t amount : near(base_[i].opt.amount, before_[i].extent)) {
+      for (int64_t amount : near(list[i].opt.amount, named_.before(i).extent)) {
         if (amount < 2 || (is_vector && !is_pow2(amount))) continue;
-        OptList p = base_;
+        OptList p = list;
         p[i].opt.amount = amount;
         keep(p);
       }
     }
-  }
-
-  static NamedOpt bind(int name, RangeKind k) {
-    return {{OptKind::Bind, name, static_cast<int64_t>(k), {}}};
   }
 
   // A piece of a loop unrolled, as a vector, as an inner loop, as threads.
@@ -302,14 +362,14 @@ class NeighbourGenerator {
     for (int64_t amount : {2, 3, 4, 7, 8, 16}) {
       if (l.extent % amount || l.extent == amount) continue;
       add_part(l, amount, RangeKind::Unroll, -1);
-      if (is_pow2(amount) && amount >= 4 && (is_cpu_ || amount <= 8))
+      if (is_pow2(amount) && amount >= 4 && (is_cpu() || amount <= 8))
         add_part(l, amount, RangeKind::Vector, -1);
     }
     for (int64_t amount : {16, 64, 256}) {
       if (amount >= l.extent) continue;
       if (l.extent % amount == 0) add_part(l, amount, l.kind, l.name);
       if (l.extent % amount == 0) add_part(l, amount, l.kind, -1);
-      if (!is_cpu_) add_part(l, amount, RangeKind::Thread, l.name);
+      if (!is_cpu()) add_part(l, amount, RangeKind::Thread, l.name);
     }
   }
 
@@ -317,35 +377,18 @@ class NeighbourGenerator {
   // split off before the loop is used otherwise.
   void shares(const Loop& l) {
     int block = -1;  // the last one
-    for (size_t i = last_; i < base_.size(); ++i)
-      for (int name : base_[i].opt.axes)
-        if (end_.named(name)->kind == RangeKind::Block) block = name;
+    for (size_t i = named_.last(); i < named_.list().size(); ++i)
+      for (int name : named_.list()[i].opt.axes)
+        if (named_.end().named(name)->kind == RangeKind::Block) block = name;
     for (int64_t amount : {2, 4, 8}) {
       if (l.extent % amount || l.extent == amount) continue;
-      add_part(l, amount, RangeKind::Unroll, -1, 0);
-      if (block >= 0) add_part(l, amount, RangeKind::Thread, block, 0);
+      keep(named_.with_part(l, amount, RangeKind::Unroll, -1, 0));
+      if (block >= 0) keep(named_.with_part(l, amount, RangeKind::Thread, block, 0));
     }
   }
 
-  // The part stands right after the range `after`, or, with -1, last but for the vectors. It is cut
-  // off before option `at`, or where the order begins.
-  void add_part(const Loop& l, int64_t amount, RangeKind k, int after, int at = -1) {
-    const int part = kFirstPart + static_cast<int>(base_.size());
-    OptList p = base_;
-    for (size_t i = last_; i < p.size(); ++i) {
-      std::vector<int>& axes = p[i].opt.axes;
-      auto at = std::ranges::find(axes, after);
-      if (at != axes.end())
-        ++at;
-      else
-        while (at != axes.begin() && end_.named(*(at - 1))->kind == RangeKind::Vector) --at;
-      axes.insert(at, part);
-    }
-    std::vector<NamedOpt> more{{{OptKind::Split, l.name, amount, {}}, part}};
-    if (k != l.kind) more.push_back(bind(part, k));
-    const auto place = at < 0 ? static_cast<ptrdiff_t>(last_) : at;
-    p.insert(p.begin() + place, more.begin(), more.end());
-    keep(p);
+  void add_part(const Loop& l, int64_t amount, RangeKind k, int after) {
+    keep(named_.with_part(l, amount, k, after, named_.last()));
   }
 
   // A whole range bound to something else.
@@ -356,16 +399,16 @@ class NeighbourGenerator {
       if (l.extent <= 16) kinds.insert(RangeKind::Unroll);
     if ((is_loop || l.kind == RangeKind::Reduce) && l.extent <= 32 && is_pow2(l.extent))
       kinds.insert(RangeKind::Vector);
-    if (!is_cpu_ && is_loop) kinds.insert(RangeKind::Block);
-    if (!is_cpu_ && l.extent <= target_.most_threads && (is_loop || l.kind == RangeKind::Block))
+    if (!is_cpu() && is_loop) kinds.insert(RangeKind::Block);
+    if (!is_cpu() && l.extent <= target_.most_threads && (is_loop || l.kind == RangeKind::Block))
       kinds.insert(RangeKind::Thread);
-    for (RangeKind k : kinds) insert(last_, {bind(l.name, k)});
-    if (is_cpu_ && is_loop) to_cores(l.name);
+    for (RangeKind k : kinds) keep(named_.with(named_.last(), {NamedOptions::bind(l.name, k)}));
+    if (is_cpu() && is_loop) to_cores(l.name);
   }
 
   // The cores take this loop instead of theirs.
   void to_cores(int name) {
-    OptList p = base_;
+    OptList p = named_.list();
     for (auto& [o, part] : p) {
       if (o.kind == OptKind::Bind && o.amount == static_cast<int64_t>(RangeKind::Core))
         o.axis = name;
@@ -380,10 +423,11 @@ class NeighbourGenerator {
   // extent, get into the same hands.
   void pairs(const Loop& a, const Loop& b, bool side_by_side) {
     if (a.kind != b.kind || a.ordered || b.ordered) return;
-    if (side_by_side) insert(0, {{{OptKind::Merge, a.name, b.name, {}}}});
+    if (side_by_side) keep(named_.with(0, {{{OptKind::Merge, a.name, b.name, {}}}}));
     if (a.name > b.name) return;
-    if (!is_cpu_ && a.extent == b.extent) insert(0, {{{OptKind::Join, a.name, b.name, {}}}});
-    OptList p = base_;
+    if (!is_cpu() && a.extent == b.extent)
+      keep(named_.with(0, {{{OptKind::Join, a.name, b.name, {}}}}));
+    OptList p = named_.list();
     const auto swap = [&](auto& name) {
       name = name == a.name ? b.name : name == b.name ? a.name : name;
     };
@@ -401,28 +445,29 @@ class NeighbourGenerator {
     const auto in_order = [&](const std::vector<int>& axes) {
       std::vector<int> out;
       for (int name : axes)
-        if (const Loop* l = end_.named(name); l && l->ordered) out.push_back(name);
+        if (const Loop* l = named_.end().named(name); l && l->ordered) out.push_back(name);
       return out;
     };
+    const bool is_mma = has(OptKind::Mma);  // fragments of a warp's
     const auto order_of = [&](const std::vector<int>& axes) {
       std::vector<int> out;
       for (int turn = 0; turn < 3; ++turn)
         for (int name : axes) {
-          const Loop* l = end_.named(name);
+          const Loop* l = named_.end().named(name);
           const bool block = l && l->kind == RangeKind::Block;
           const bool thread = l && l->kind == RangeKind::Thread;
           // A warp's threads stay where they are, and the compiler orders its fragments.
-          if (is_mma_ && !block && !(l && l->kind == RangeKind::Reduce)) continue;
-          if (is_cpu_ ? turn == 0 : turn == (block ? 0 : thread ? 1 : 2)) out.push_back(name);
+          if (is_mma && !block && !(l && l->kind == RangeKind::Reduce)) continue;
+          if (is_cpu() ? turn == 0 : turn == (block ? 0 : thread ? 1 : 2)) out.push_back(name);
         }
       return out;
     };
-    for (size_t i = last_; i < base_.size(); ++i) {
-      const std::vector<int>& axes = base_[i].opt.axes;
+    for (size_t i = named_.last(); i < named_.list().size(); ++i) {
+      const std::vector<int>& axes = named_.list()[i].opt.axes;
       std::set<std::vector<int>> orders{order_of(axes)};
       for (size_t from = 0; from < axes.size(); ++from)
         for (size_t to = 0; to < axes.size(); ++to) {
-          OptList p = base_;
+          OptList p = named_.list();
           std::vector<int>& moved = p[i].opt.axes;
           moved.erase(moved.begin() + static_cast<ptrdiff_t>(from));
           moved.insert(moved.begin() + static_cast<ptrdiff_t>(to), axes[from]);
@@ -432,18 +477,11 @@ class NeighbourGenerator {
     }
   }
 
+  const Node loops_;
   const Choice& choice_;
-  const bool is_cpu_;
-  bool is_tile_ = false;  // of a matrix unit
-  bool is_mma_ = false;   // fragments of a warp's
   const Target& target_;
-  std::vector<Opt> head_;      // up to what makes a matrix product
-  LoopNestState start_, end_;  // after these, and after all options
-  OptList base_;               // the others
-  std::vector<Loop> before_;
-  size_t last_ = 0;  // where the final order begins
+  const NamedOptions named_;
   std::set<std::string> seen_;
-  std::vector<Choice> staged_;  // tiles of a product
   std::vector<Choice> out_;
 };
 
