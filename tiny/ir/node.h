@@ -6,6 +6,7 @@
 // a NodeRef uses it, and `collect` frees the rest. Lowering a kernel works in an arena of its own,
 // which takes no lock and is dropped as a whole.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <initializer_list>
@@ -17,7 +18,6 @@
 #include <variant>
 #include <vector>
 
-#include "tiny/ir/contains.h"
 #include "tiny/ir/dtype.h"
 #include "tiny/ir/op.h"
 #include "tiny/ir/shape.h"
@@ -278,6 +278,11 @@ template <class T> class NodeMap {
   std::vector<std::pair<Node, T>> slots_;
   size_t count_ = 0;
 };
+
+// Whether one of a few values, such as nodes or axes, is the one.
+template <class Range, class T> bool contains(const Range& all, const T& one) {
+  return std::ranges::find(all, one) != std::ranges::end(all);
+}
 
 // How many sources of nodes below and including the roots each node is.
 NodeMap<int> count_users(std::span<const Node> roots);
