@@ -149,4 +149,24 @@ size_t FiberStacks::usable_bytes(size_t i) const {
   return kBytes - page - i % 32 * 320;
 }
 
+void FiberPool::start(size_t i) {
+  fibers_[i]->context.start(stacks_.stack(i), stacks_.usable_bytes(i), function_, fibers_[i].get());
+  free_.push_back(fibers_[i].get());
+}
+
+void FiberPool::prepare(size_t count) {
+  while (free_.size() < count) {
+    stacks_.stack(fibers_.size());  // throws where there is no memory for it
+    fibers_.push_back(std::make_unique<Fiber>());
+    fibers_.back()->owner = owner_;
+    start(fibers_.size() - 1);
+  }
+  free_.reserve(fibers_.size());
+}
+
+void FiberPool::restart() {
+  free_.clear();
+  for (size_t i = 0; i < fibers_.size(); ++i) start(i);
+}
+
 }  // namespace tiny

@@ -52,4 +52,36 @@ class FiberStacks {
   std::vector<char*> chunks_;
 };
 
+// Fibers of one function, to be taken and put back.
+class FiberPool {
+ public:
+  struct Fiber {
+    void* owner = nullptr;
+    FiberContext context;
+  };
+
+  // The function gets the Fiber that it runs in, with this owner.
+  FiberPool(void (*function)(void*), void* owner) : function_(function), owner_(owner) {}
+
+  // From here on so many can be taken.
+  void prepare(size_t count);
+  Fiber* take() {
+    Fiber* fiber = free_.back();
+    free_.pop_back();
+    return fiber;
+  }
+  void put_back(Fiber* fiber) { free_.push_back(fiber); }
+  // All fibers begin anew and can be taken, wherever they stopped.
+  void restart();
+
+ private:
+  void start(size_t i);
+
+  void (*const function_)(void*);
+  void* const owner_;
+  FiberStacks stacks_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> free_;
+};
+
 }  // namespace tiny

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -41,10 +40,7 @@ class Worker : public Emulated {
   static FaultTarget fault_target();
 
  private:
-  struct Fiber {
-    Worker* worker = nullptr;
-    FiberContext context;
-  };
+  using Fiber = FiberPool::Fiber;
   // A thread of the block: where it waits, and the fiber that it waits in.
   struct Thread {
     Fiber* fiber = nullptr;
@@ -81,7 +77,6 @@ class Worker : public Emulated {
   Block& now() { return blocks_[now_]; }
   Block* block_of_cluster(unsigned number, int line);
   FiberContext& next_thread();
-  void prepare_fibers(size_t count);
   void fail_thread(const std::string& message, int line);
   std::string outside(const char* address, int64_t bytes, bool writes) const;
   std::string shared_problem(int64_t at, int64_t bytes, bool writes, bool by_unit = false);
@@ -102,7 +97,6 @@ class Worker : public Emulated {
   void run_warps(int64_t cluster);
   std::string where(int t) const;
   void check_failure();
-  void abandon_fibers();
 
   EmulatedLaunch* launch_ = nullptr;
   std::vector<Thread> threads_;  // of all blocks
@@ -112,9 +106,7 @@ class Worker : public Emulated {
   int64_t shape_[3] = {0, 0, 0};
   int current_ = 0, end_ = 0;  // the thread that runs; those before end_ follow it
   FiberContext main_;
-  FiberStacks stacks_;
-  std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Fiber*> free_;
+  FiberPool fibers_{fiber_main, this};
   alignas(64) char slot_memory_[kMaxWarps][2][kMaxLanes * kSlotBytes];  // in turn
   char second_slots_[kMaxWarps] = {};  // whether it is the second one's turn
   std::vector<char> signal_stack_ = std::vector<char>(64 << 10);
@@ -166,21 +158,18 @@ ON_FIBER FiberContext& Worker::next_thread() {
   const auto& at = positions_[index];
   std::memcpy(thread, at.data(), sizeof(thread));
   Fiber*& fiber = threads_[current_].fiber;
-  if (fiber == nullptr) {
-    fiber = free_.back();
-    free_.pop_back();
-  }
+  if (fiber == nullptr) fiber = fibers_.take();
   return fiber->context;
 }
 
 // Runs a thread to its end, and then others that have not begun, as long as they do not wait.
 ON_FIBER void Worker::fiber_main(void* argument) {
   auto& fiber = *static_cast<Fiber*>(argument);
-  Worker& w = *fiber.worker;
+  Worker& w = *static_cast<Worker*>(fiber.owner);
   while (true) {
     w.launch_->program.run(w.launch_->args);
     w.threads_[w.current_].what = kEnded;
-    w.free_.push_back(&fiber);  // the next thread takes it where it has none
+    w.fibers_.put_back(&fiber);  // the next thread takes it where it has none
     FiberContext& next = w.next_thread();
     if (&next != &fiber.context) next.switch_to(fiber.context);
   }
@@ -387,32 +376,9 @@ void Worker::enter(int block) {
   std::copy(now().place, now().place + 3, this->block);
 }
 
-// From here on so many can be taken.
-void Worker::prepare_fibers(size_t count) {
-  while (free_.size() < count) {
-    const size_t i = fibers_.size();
-    char* stack = stacks_.stack(i);
-    fibers_.push_back(std::make_unique<Fiber>());
-    Fiber& fiber = *fibers_.back();
-    fiber.worker = this;
-    fiber.context.start(stack, stacks_.usable_bytes(i), fiber_main, &fiber);
-    free_.push_back(&fiber);
-  }
-  free_.reserve(fibers_.size());
-}
-
-void Worker::abandon_fibers() {
-  free_.clear();
-  for (size_t i = 0; i < fibers_.size(); ++i) {
-    fibers_[i]->context.start(stacks_.stack(i), stacks_.usable_bytes(i), fiber_main,
-                              fibers_[i].get());
-    free_.push_back(fibers_[i].get());
-  }
-}
-
 void Worker::check_failure() {
   if (failure_.empty()) return;
-  abandon_fibers();
+  fibers_.restart();
   std::string message = std::exchange(failure_, {});
   if (const void* code = std::exchange(failure_code_, nullptr))
     if (const int line = launch_->program.line_of(code)) message += cat(" (line ", line, ")");
@@ -531,7 +497,7 @@ void Worker::run_warps(int64_t cluster) {
     const int at = warp * static_cast<int>(forward ? number : warps - 1 - number);
     const int begin = static_cast<int>(block) * count_ + at;
     const int end = begin - at + std::min(at + warp, count_);
-    prepare_fibers(static_cast<size_t>(warp));
+    fibers_.prepare(static_cast<size_t>(warp));
     run_warp(begin, end);
     exchange_until_barrier(begin, end);
   }

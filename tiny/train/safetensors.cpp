@@ -143,6 +143,7 @@ struct Description {
   std::optional<std::string> dtype;
   std::map<std::string, std::vector<int64_t>> lists;  // "shape" and "data_offsets"
   std::set<std::string> keys;
+  std::string key;  // the last one
 };
 
 // Takes the header as it is parsed: a tree of it would cost a multiple of its size, keep the last
@@ -163,8 +164,8 @@ class Header : public nlohmann::json_sax<json> {
   bool binary(json::binary_t&) override { return value("bytes"); }
   bool string(std::string& text) override {
     if (depth_ == 2 && name_ == kMetadataKey)
-      result.metadata[key_] = text;
-    else if (depth_ == 2 && key_ == "dtype")
+      result.metadata[now_.key] = text;
+    else if (depth_ == 2 && now_.key == "dtype")
       now_.dtype = text;
     else
       value("a text");
@@ -183,7 +184,7 @@ class Header : public nlohmann::json_sax<json> {
       now_ = {};
     } else if (depth_ == 2) {
       if (!now_.keys.insert(text).second) throw Error(cat(who(), ": ", text, " is there twice"));
-      key_ = text;
+      now_.key = text;
     }
     return true;
   }
@@ -193,8 +194,8 @@ class Header : public nlohmann::json_sax<json> {
   }
 
   bool start_array(size_t) override {
-    if (depth_ == 2 && name_ != kMetadataKey && is_list(key_))
-      now_.lists[key_];
+    if (depth_ == 2 && name_ != kMetadataKey && is_list(now_.key))
+      now_.lists[now_.key];
     else
       value("a list");
     ++depth_;
@@ -222,12 +223,12 @@ class Header : public nlohmann::json_sax<json> {
     check(depth_ > 0, whole(), " is no JSON object");
     if (name_ == kMetadataKey) throw Error(cat(who(), " is no object of texts"));
     if (depth_ == 1) throw Error(cat(who(), ": its description is no JSON object"));
-    const auto list = now_.lists.find(key_);
+    const auto list = now_.lists.find(now_.key);
     if (depth_ == 2 || list == now_.lists.end()) return true;  // what lacks is noticed at the end
     if (!number || *number >= uint64_t{1} << 63)
-      throw Error(cat(who(), ": ", key_, " holds ", text, ", expected integers of at least 0"));
+      throw Error(cat(who(), ": ", now_.key, " holds ", text, ", expected integers of at least 0"));
     if (list->second.size() == kMaxRank)
-      throw Error(cat(who(), ": ", key_, " has more than ", kMaxRank, " integers"));
+      throw Error(cat(who(), ": ", now_.key, " has more than ", kMaxRank, " integers"));
     list->second.push_back(static_cast<int64_t>(*number));
     return true;
   }
@@ -262,7 +263,7 @@ class Header : public nlohmann::json_sax<json> {
   const std::string& path_;
   const int64_t data_begin_, held_;
   int depth_ = 0;  // 1 between tensors, 2 in a description
-  std::string name_, key_;
+  std::string name_;
   std::unordered_set<std::string> names_;
   Description now_;
 };
