@@ -1,7 +1,6 @@
 #include "runtime/collective_search.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 #include <limits>
 #include <map>

@@ -1,6 +1,5 @@
 #include "tiny/run/memory.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <ostream>
 

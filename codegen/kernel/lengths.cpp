@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/linear.h"
-#include "tiny/ir/facts.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {

@@ -1,6 +1,5 @@
 #include "codegen/kernel/linear.h"
 
-#include <cmath>
 #include <limits>
 
 #include "codegen/kernel/access.h"

@@ -20,7 +20,7 @@ std::vector<Node> with_kind(Node sink, RangeKind wanted) {
   std::vector<Node> out;
   for (Node n : topological(sink))
     if (n->op == Op::Range && kind(n) == wanted) out.push_back(n);
-  std::ranges::sort(out, [](Node a, Node b) { return bit_of(a) < bit_of(b); });
+  std::ranges::sort(out, {}, bit_of);
   return out;
 }
 

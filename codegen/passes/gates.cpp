@@ -27,7 +27,7 @@ std::vector<Node> conditions(Node a, Node b = nullptr) {
   std::vector<Node> out;
   if (a) conditions(a, out);
   if (b) conditions(b, out);
-  std::ranges::sort(out, [](Node x, Node y) { return x->id < y->id; });
+  std::ranges::sort(out, {}, &NodeData::id);
   return out;
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -79,7 +77,7 @@ bool is_computed_in_loops(Node n) { return n->op == Op::Reduce || n->op == Op::S
 
 // By number, not by address: the text of a kernel is the same in every run.
 void sort_by_number(std::vector<Node>& nodes) {
-  std::ranges::sort(nodes, [](Node a, Node b) { return a->id < b->id; });
+  std::ranges::sort(nodes, {}, &NodeData::id);
   nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
 }
 
@@ -128,7 +126,7 @@ void order_ranges(std::vector<Node>& ranges, const std::vector<Node>& items,
     for (Node d : needs[item])
       for (Node r : ranges)
         if ((item->ranges & ~d->ranges) >> id_of(r) & 1) before[id_of(r)] |= d->ranges;
-  std::ranges::sort(ranges, [](Node a, Node b) { return id_of(a) < id_of(b); });
+  std::ranges::sort(ranges, {}, id_of);
   uint64_t placed = 0, all = 0;
   for (Node r : ranges) all |= r->ranges;
   for (size_t i = 0; i < ranges.size(); ++i) {

@@ -216,7 +216,7 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<DigitForm>& forms) 
       all.insert(all.end(), out[i].begin(), out[i].end());
       out.erase(out.begin() + static_cast<ptrdiff_t>(i));
     }
-    std::ranges::sort(all, [](Node a, Node b) { return a->id < b->id; });
+    std::ranges::sort(all, {}, &NodeData::id);
     all.erase(std::unique(all.begin(), all.end()), all.end());
     if (!all.empty()) out.push_back(all);
   };
@@ -231,7 +231,7 @@ std::vector<std::vector<Node>> clusters_of(const std::vector<DigitForm>& forms) 
 std::optional<RangeNumber> number_of(std::vector<Node> ranges, const std::vector<DigitForm>& forms,
                                      int id) {
   if (ranges.size() > 4) return {};
-  std::ranges::sort(ranges, [](Node a, Node b) { return a->id < b->id; });
+  std::ranges::sort(ranges, {}, &NodeData::id);
   const auto counts_all = [&](const RangeNumber& number) {
     const auto fits = [&](const Quotient& p) {
       return !number.touches(p) || is_plain(p) || number.converted(p);

@@ -371,8 +371,7 @@ class Reroll {
 // The digits in order, each the product of those below it: their sums count from 0 without a gap.
 int64_t counted(std::vector<OffsetDigit> digits) {
   std::erase_if(digits, [](const OffsetDigit& d) { return d.extent == 1; });
-  std::ranges::sort(digits,
-                    [](const OffsetDigit& a, const OffsetDigit& b) { return a.factor < b.factor; });
+  std::ranges::sort(digits, {}, &OffsetDigit::factor);
   int64_t count = 1;
   for (const OffsetDigit& d : digits) {
     if (d.factor != count) return 0;
@@ -448,9 +447,7 @@ class Strides {
   }
 
  private:
-  static void sort(std::vector<Stride>& places) {
-    std::ranges::sort(places, [](const Stride& a, const Stride& b) { return a.factor < b.factor; });
-  }
+  static void sort(std::vector<Stride>& places) { std::ranges::sort(places, {}, &Stride::factor); }
 
   static Stride place(int64_t factor, Bounds b, std::vector<LinearForm::Term> parallel) {
     if (factor > 0) return {factor, b, std::move(parallel)};

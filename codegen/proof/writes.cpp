@@ -1,7 +1,6 @@
 #include "codegen/proof/writes.h"
 
 #include <algorithm>
-#include <map>
 
 #include "codegen/kernel/access.h"
 #include "codegen/proof/claims/bounds.h"
@@ -153,7 +152,7 @@ class Writes {
     for (Node n : topological(sink))
       if (n->is(Op::Range))
         ranges_.push_back(make(Op::Range, kIndex, {index(extent(n))}, n->payload));
-    std::ranges::sort(ranges_, [](Node a, Node b) { return range_id(a) < range_id(b); });
+    std::ranges::sort(ranges_, {}, range_id);
     for (const Claim& c : stores) domains_.push_back(domain_of(c));
   }
 

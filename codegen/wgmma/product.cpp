@@ -72,7 +72,7 @@ std::vector<MatrixSide> shared_ranges(const MatrixProduct& p) {
     all.ranges.push_back(r);
     if (!one.ranges[0] || extent(r) > extent(one.ranges[0])) one.ranges[0] = r;
   }
-  std::ranges::sort(all.ranges, [](Node x, Node y) { return range_id(x) < range_id(y); });
+  std::ranges::sort(all.ranges, {}, range_id);
   if (all.ranges.empty()) return {};
   return all.ranges.size() == 1 ? std::vector{one} : std::vector{all, one};
 }

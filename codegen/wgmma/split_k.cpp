@@ -1,7 +1,5 @@
 #include "codegen/wgmma/split_k.h"
 
-#include <algorithm>
-
 #include "codegen/kernel/access.h"
 #include "codegen/wgmma/product.h"
 #include "tiny/ir/sizes.h"

@@ -1,7 +1,6 @@
 #include "codegen/wgmma/tile.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "tiny/base/env.h"
 

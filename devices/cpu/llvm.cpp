@@ -1,6 +1,5 @@
 #include "devices/cpu/llvm.h"
 
-#include <array>
 #include <atomic>
 #include <mutex>
 

@@ -10,6 +10,7 @@
 #include "tiny/base/exit_order.h"
 #include "tiny/base/library.h"
 #include "tiny/base/text.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 namespace {

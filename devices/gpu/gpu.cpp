@@ -4,10 +4,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "tiny/base/env.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 namespace {

@@ -246,8 +246,7 @@ void cache_trim(const std::string& folder, int64_t limit) {
   int64_t total = 0;
   for (const CacheFile& entry : entries) total += entry.bytes;
   if (total <= limit) return;
-  std::ranges::sort(entries,
-                    [](const CacheFile& a, const CacheFile& b) { return a.used < b.used; });
+  std::ranges::sort(entries, {}, &CacheFile::used);
   for (const CacheFile& entry : entries) {
     if (total <= limit / 4 * 3) return;
     std::error_code status;

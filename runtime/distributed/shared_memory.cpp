@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/base/library.h"
 #include "tiny/run/ranks.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tiny/base/error.h"
+#include "tiny/ir/node.h"
 
 namespace tiny {
 

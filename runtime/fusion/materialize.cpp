@@ -1,13 +1,12 @@
 #include "runtime/fusion/materialize.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "codegen/kernel/lengths.h"
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "runtime/analysis/skinny.h"
-#include "runtime/fusion/few_buffers.h"
 #include "runtime/fusion/uses.h"
 
 namespace tiny {
@@ -44,6 +43,46 @@ bool is_computed_at_places(Node data, const Cost& c) {
 }
 
 namespace {
+
+// What a value's kernel reads, for values in the order of a graph, where devices let kernels have
+// few buffers (Target::most_buffers).
+class FewBuffers {
+ public:
+  // The values below `n`, not stored yet, that have to be for its kernel to read no more than
+  // `most` buffers: those that read most first. (Merging kernels counts for itself.)
+  std::vector<Node> too_large(Node n, int most, const NodeMap<char>& stored) {
+    constexpr int kMany = 64;  // as good as no limit
+    std::vector<Node> out;
+    if (most >= kMany) return out;
+    const auto has_memory = [&](Node s) {
+      return is_leaf(s) || stored.contains(s) || contains(out, s);
+    };
+    for (;;) {
+      std::set<Node> all;
+      Node largest = nullptr;
+      size_t reads = 1;
+      for (Node s : used_sources(n)) {
+        if (Node base = base_of(s); has_memory(s) || has_memory(base)) {
+          if (!base->is_const()) all.insert(behind(base));
+          continue;
+        }
+        const std::set<Node>& own = reads_[s];
+        all.insert(own.begin(), own.end());
+        if (own.size() <= reads) continue;
+        reads = own.size();
+        largest = base_of(s);
+      }
+      if (all.size() <= static_cast<size_t>(most) || !largest) {
+        reads_[n] = std::move(all);
+        return out;
+      }
+      out.push_back(largest);
+    }
+  }
+
+ private:
+  NodeMap<std::set<Node>> reads_;
+};
 
 class Chooser {
  public:

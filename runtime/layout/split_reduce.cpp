@@ -1,7 +1,6 @@
 #include "runtime/layout/split_reduce.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "runtime/analysis/operand.h"
 #include "runtime/fusion/fuse.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tiny/ir/build.h"
-#include "tiny/ir/sizes.h"
 
 namespace tiny {
 
@@ -111,8 +110,7 @@ int64_t bytes_of(Node n) { return numel(n->shape()) * static_cast<int64_t>(n->dt
 Parts WeightGatherer::gather(const std::vector<Node>& views, const std::vector<const Parts*>& parts,
                              const Pieces& with, std::span<const int> devices) {
   // Below what repeats elements, and a cast to fewer bytes.
-  const auto least =
-      std::ranges::min_element(views, [](Node a, Node b) { return bytes_of(a) < bytes_of(b); });
+  const auto least = std::ranges::min_element(views, {}, bytes_of);
   Parts cut = *parts[least - views.begin()];
   if (before_.size() == devices.size())
     for (size_t i = 0; i < devices.size(); ++i)

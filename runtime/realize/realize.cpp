@@ -1,14 +1,12 @@
 #include "runtime/realize/realize.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iostream>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "codegen/kernel/facts.h"
-#include "runtime/analysis/after.h"
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/kernels/kernel.h"

@@ -1,7 +1,5 @@
 #include "tiny/data/augment.h"
 
-#include "tiny/tensor/random.h"
-
 namespace tiny {
 
 namespace {

@@ -1,9 +1,7 @@
 #include "tiny/data/npz.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <optional>
 #include <span>
 
 #include "tiny/base/error.h"

@@ -1,7 +1,6 @@
 #include "tiny/data/token_file.h"
 
 #include <cstring>
-#include <string_view>
 
 #include "tiny/base/error.h"
 

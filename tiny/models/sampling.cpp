@@ -95,9 +95,7 @@ int64_t Sampler::next(std::span<float> logits, std::span<const int64_t> seen) {
   // The most probable one has the weight 1.
   std::erase_if(list, [&](const Candidate& c) { return c.weight < options_.min_p; });
   // In the order of tokens, as on a device (sampling_graph.h).
-  if (list.size() < logits.size())
-    std::ranges::sort(list,
-                      [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+  if (list.size() < logits.size()) std::ranges::sort(list, {}, &Candidate::token);
   double left = random() * total(list);
   for (const Candidate& c : list)
     if ((left -= c.weight) < 0) return c.token;

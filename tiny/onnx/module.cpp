@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <unordered_map>
 
 #include "tiny/base/error.h"
 #include "tiny/onnx/session.h"

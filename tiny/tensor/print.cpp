@@ -5,7 +5,6 @@
 #include <limits>
 #include <ostream>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace tiny {

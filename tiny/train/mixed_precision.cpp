@@ -1,7 +1,5 @@
 #include "tiny/train/mixed_precision.h"
 
-#include <utility>
-
 #include "tiny/tensor/detail.h"
 
 namespace tiny {

@@ -1,10 +1,8 @@
 #include "tiny/train/state_dict.h"
 
-#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <set>
-#include <span>
 
 #include "tiny/run/ranks.h"
 #include "tiny/tensor/pieces.h"

@@ -1,6 +1,5 @@
 #include "tiny/vision/boxes.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 

@@ -2,7 +2,6 @@
 
 #include "codegen/proof/claims/claim.h"
 #include "tiny/base/error.h"
-#include "tiny/ir/facts.h"
 
 namespace tiny {
 

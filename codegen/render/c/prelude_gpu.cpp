@@ -1,7 +1,5 @@
 #include "codegen/render/c/prelude_gpu.h"
 
-#include <cmath>
-
 #include "tiny/base/error.h"
 
 namespace tiny {

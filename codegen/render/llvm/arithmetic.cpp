@@ -1,5 +1,4 @@
 #include <cmath>
-#include <string_view>
 
 #include "codegen/kernel/facts.h"
 #include "codegen/render/llvm/printer.h"

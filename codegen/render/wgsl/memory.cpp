@@ -1,4 +1,3 @@
-#include <numeric>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"

@@ -1,7 +1,6 @@
 #include "codegen/render/wgsl/render.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"

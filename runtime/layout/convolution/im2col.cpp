@@ -5,7 +5,6 @@
 
 #include "runtime/layout/convolution/window_axes.h"
 #include "tiny/ir/build.h"
-#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 

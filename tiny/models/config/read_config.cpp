@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tiny/ir/node.h"
+
 namespace tiny::models {
 
 namespace {

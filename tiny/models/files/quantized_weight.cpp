@@ -1,7 +1,5 @@
 #include "tiny/models/files/quantized_weight.h"
 
-#include <utility>
-
 #include "tiny/base/error.h"
 
 namespace tiny {

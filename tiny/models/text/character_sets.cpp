@@ -1,7 +1,6 @@
 #include "tiny/models/text/character_sets.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "tiny/base/error.h"

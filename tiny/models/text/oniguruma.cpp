@@ -1,6 +1,5 @@
 #include "tiny/models/text/oniguruma.h"
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>

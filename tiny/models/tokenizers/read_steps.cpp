@@ -2,7 +2,6 @@
 #include "tiny/models/tokenizers/read_steps.h"
 
 #include <limits>
-#include <utility>
 
 #include "tiny/models/text/unicode.h"
 

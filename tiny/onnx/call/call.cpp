@@ -1,6 +1,5 @@
 #include "tiny/onnx/call/call.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "tiny/ir/build.h"

@@ -1,6 +1,5 @@
 #include "tiny/onnx/export/export.h"
 
-#include <algorithm>
 #include <set>
 
 #include "tiny/base/error.h"

@@ -1,7 +1,6 @@
 #include "tiny/onnx/export/products.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace tiny::onnx {
 

@@ -2,7 +2,6 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <type_traits>
 
 #include "tiny/base/error.h"
 #include "tiny/onnx/format/model.h"

@@ -1,4 +1,3 @@
-#include <bit>
 #include <cstring>
 
 #include "tiny/onnx/format/model.h"

@@ -1,6 +1,5 @@
 // Element-wise operators: functions of one tensor, arithmetic, comparisons, bits, casts.
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "tiny/onnx/ops/table.h"

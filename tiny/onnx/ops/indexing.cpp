@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
 #include <map>
-#include <numeric>
 
 #include "tiny/onnx/ops/table.h"
 

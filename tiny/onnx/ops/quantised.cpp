@@ -1,5 +1,4 @@
 // Quantised operators: integers that stand for real numbers, y = (q - zero point) * scale.
-#include <algorithm>
 
 #include "tiny/onnx/ops/table.h"
 #include "tiny/onnx/ops/windows.h"

@@ -1,7 +1,6 @@
 // RNN, GRU and LSTM. Steps are unrolled in the graph.
 #include <algorithm>
 #include <functional>
-#include <map>
 
 #include "tiny/onnx/ops/table.h"
 

@@ -1,6 +1,4 @@
 // Reductions, softmax, running sums, sorting.
-#include <functional>
-#include <numeric>
 
 #include "tiny/onnx/ops/table.h"
 

@@ -1,7 +1,6 @@
 // Resampling: pictures at other sizes, at points of a grid, in boxes.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "tiny/onnx/ops/table.h"
