@@ -90,135 +90,103 @@ void pass(const Task& t) {
   pass_over(t.step.kernel.get(), t.step.name, device_name(t.step.device), width(), budget());
 }
 
-class Searches {
+struct Order {  // to search a schedule's kernels
+  std::shared_ptr<Visit> visit;
+  std::vector<Task> tasks;
+  double seconds;  // to search
+  double run;      // of the schedule
+  bool is_first;   // of its runs
+};
+
+// What the program's searches have spent and found, for all threads.
+class SearchTally {
  public:
-  static Searches& all() {
-    static Searches* instance = new Searches;  // never destroyed: its thread may still run
-    return *instance;
-  }
-
-  bool wanted(const Schedule& s) {
-    if (interrupted || width() <= 0) return false;
-    std::lock_guard lock(mutex_);
-    const Visit& v = visit(s);
-    if (v.finished || (left() < kSmallest && v.runs > 0)) return false;  // once, to note it
-    return std::ranges::any_of(s.steps, [](const Step& t) { return t.kernel.get() != nullptr; });
-  }
-
-  void search(const Schedule& s, const std::vector<double>& seconds) {
-    Order order{s.visit, {}, 0, 0, false};
-    for (size_t i = 0; i < seconds.size(); ++i) order.run += s.steps[i].kernel ? seconds[i] : 0;
-    const bool beside = env_int("BEAM_ASYNC") != 0;
-    {
-      std::lock_guard lock(mutex_);
-      Visit& v = visit(s);
-      v.earned += v.runs == 0 ? kFirst : kEarned * order.run;  // one run is worth little
-      if (Capture::current()) v.earned = std::max(v.earned, kReplayed * left());
-      // The first runs leave most of the budget to what may come: a program's weights are made by
-      // schedules that run once.
-      order.is_first = v.runs++ == 0;
-      double most = order.is_first ? left() / 4 : left();
-      if (order.is_first && !Capture::current())
-        most = std::min(most, std::max(kFirsts * budget(), kSmallest) - of_firsts_);
-      order.seconds = std::min(v.earned, most);
-      // Each search of a kernel begins with compiling: not for less than at first.
-      const double worth = v.runs > 1 ? std::min(kFirst, most) : kSmallest;
-      if (most >= kSmallest && (order.seconds < worth || (beside && busy_))) return;
-      v.earned = 0;
-      order.tasks = tasks_of(s, seconds);
-      if (beside && most >= kSmallest) {
-        next_ = std::move(order);
-        busy_ = true;
-        if (!thread_.runs()) start();
-        woken_.notify_all();
-        return;
-      }
-    }
-    const InterruptGuard guard;
-    work(order);
-  }
-
-  void finish() {
-    std::unique_lock lock(mutex_);
-    woken_.wait(lock, [&] { return !busy_ || interrupted; });
-  }
-
-  SearchCounts counts() {
+  SearchCounts counts() const {
     std::lock_guard lock(mutex_);
     return counts_;
   }
+  double left() const { return budget() - counts().seconds; }
+  double of_firsts() const {  // seconds of what was spent: on the first runs of schedules
+    std::lock_guard lock(mutex_);
+    return of_firsts_;
+  }
+  std::string trouble() const {  // the last one
+    std::lock_guard lock(mutex_);
+    return trouble_;
+  }
+
+  // Takes what an earlier program has found with as much effort as this one may spend.
+  bool is_finished(const Task& t) {
+    {
+      std::lock_guard lock(mutex_);
+      const auto seen = kernels_.find(t.key);  // its results were found in this program
+      if (seen != kernels_.end()) return seen->second.finished;
+    }
+    const auto known = find_known(t.step.kernel.get(), device_name(t.step.device));
+    const bool found = known && known->done.width >= width() &&
+                       (known->done.exhausted || known->done.budget >= budget());
+    std::lock_guard lock(mutex_);
+    kernels_[t.key] = {t.step.kernel, found};
+    counts_.recalled += found;
+    return found;
+  }
+
+  void spend(double seconds, bool is_first) {
+    std::lock_guard lock(mutex_);
+    counts_.seconds += seconds;
+    if (is_first) of_firsts_ += seconds;
+  }
+
+  void note(const Task& task, const Searched& found) {
+    std::lock_guard lock(mutex_);
+    ++counts_.kernels;
+    counts_.timed += found.timed;
+    counts_.better += found.speedup() > 1;
+    counts_.troubled += !found.trouble.empty();
+    if (!found.trouble.empty()) trouble_ = found.trouble;
+    counts_.before += task.seconds;
+    counts_.after += task.seconds / found.speedup();
+    kernels_[task.key].finished = found.exhausted || !found.trouble.empty();
+  }
 
   void reset() {
-    finish();
-    if (interrupted && thread_.runs()) thread_.join();
     std::lock_guard lock(mutex_);
     counts_ = {};
     of_firsts_ = 0;
-    ++generation_;
     kernels_.clear();
-    tools_.clear();
-    interrupted = false;
   }
 
  private:
-  struct Order {  // to search a schedule's kernels
-    std::shared_ptr<Visit> visit;
-    std::vector<Task> tasks;
-    double seconds;  // to search
-    double run;      // of the schedule
-    bool is_first;   // of its runs
-  };
   // A kernel that was looked up. Its node is held: the key has its address.
   struct Seen {
     NodeRef kernel;
     bool finished = false;  // nothing is left to try
   };
 
-  // Lies in the schedule: an address would be another schedule's some time.
-  Visit& visit(const Schedule& s) const {
-    if (!s.visit || s.visit->generation != generation_)
-      s.visit = std::make_shared<Visit>(Visit{.generation = generation_});
-    return *s.visit;
-  }
+  mutable std::mutex mutex_;
+  SearchCounts counts_;
+  double of_firsts_ = 0;
+  std::string trouble_;
+  std::map<std::string, Seen> kernels_;  // by kernel_key
+};
 
-  double left() const { return budget() - counts_.seconds; }
+bool is_shown() { return isatty(STDERR_FILENO) == 1 || env_int("DEBUG") >= 1; }
 
-  // --- the thread of BEAM_ASYNC: it has one order at a time --------------------------------------
+// Searches the kernels of one schedule after the other, on one thread at a time.
+class OrderSearch {
+ public:
+  explicit OrderSearch(SearchTally& tally) : tally_(tally) {}
 
-  void start() {
-    std::atexit([] { all().stop(); });
-    thread_ = Thread("to search beside the program (BEAM_ASYNC=1)", [this] {
-      std::unique_lock lock(mutex_);
-      while (!interrupted) {
-        woken_.wait(lock, [&] { return busy_ || interrupted; });
-        if (interrupted) break;
-        const Order order = std::move(next_);
-        lock.unlock();
-        work(order);
-        lock.lock();
-        busy_ = false;
-        woken_.notify_all();
-      }
-      busy_ = false;
-    });
-  }
+  void forget_tools() { tools_.clear(); }
 
-  void stop() {
-    interrupted = true;
-    woken_.notify_all();
-    if (thread_.runs()) thread_.join();
-    tools_.clear();
-  }
-
-  // --- one schedule ------------------------------------------------------------------------------
-
-  void work(const Order& order) {
+  // Whether nothing is left to try of any kernel.
+  bool work(const Order& order) {
     const double start = budget_seconds();
     const auto rest = [&] { return order.seconds - (budget_seconds() - start); };
     std::vector<const Task*> open;
     double shares = 0;
     for (const Task& t : order.tasks) {
-      if (is_finished(t)) continue;
+      if (tally_.is_finished(t)) continue;
       if (t.seconds < kMinShare * order.run || order.seconds < kSmallest) {
         pass(t);
         continue;
@@ -226,20 +194,17 @@ class Searches {
       open.push_back(&t);
       shares += t.seconds;
     }
-    const SearchCounts before = counts();
+    const SearchCounts before = tally_.counts();
     const bool all_done = search_open(open, shares, rest);
-    std::lock_guard lock(mutex_);
-    order.visit->finished = all_done && order.seconds >= kSmallest;
     const double spent = budget_seconds() - start;
-    counts_.seconds += spent;
-    if (order.is_first) of_firsts_ += spent;
+    tally_.spend(spent, order.is_first);
     const bool shown =
         order.is_first ? env_int("DEBUG") >= 1 : is_shown();  // short ones have a bar
-    if (shown && counts_.kernels > before.kernels) report(before, order.run, spent);
+    if (shown && tally_.counts().kernels > before.kernels) report(before, order.run, spent);
+    return all_done && order.seconds >= kSmallest;
   }
 
-  static bool is_shown() { return isatty(STDERR_FILENO) == 1 || env_int("DEBUG") >= 1; }
-
+ private:
   // Each gets its share of the time; whether nothing is left to try of any.
   bool search_open(const std::vector<const Task*>& open, double shares,
                    const std::function<double()>& rest) {
@@ -274,7 +239,7 @@ class Searches {
         });
       else if (!interrupted)
         pass(*open[i]);
-      all_done = all_done && is_finished(*open[i]);
+      all_done = all_done && tally_.is_finished(*open[i]);
     }
     show(count);
     return all_done;
@@ -282,33 +247,17 @@ class Searches {
 
   // The gains of a schedule's searches since `before`, and the rest of the budget.
   void report(const SearchCounts& before, double run, double spent) const {
-    const double gained = (counts_.before - counts_.after) - (before.before - before.after);
-    const int troubled = counts_.troubled - before.troubled;
+    const SearchCounts now = tally_.counts();
+    const double gained = (now.before - now.after) - (before.before - before.after);
+    const int troubled = now.troubled - before.troubled;
     std::cerr << formatted(
         "BEAM: %d kernels searched in %.1f s, %d candidates timed, %d better: a run's "
         "kernels take %.3f ms instead of %.3f, %.4f ms less for each second; %.0f s left\n",
-        counts_.kernels - before.kernels, spent, counts_.timed - before.timed,
-        counts_.better - before.better, (run - gained) * 1e3, run * 1e3, gained * 1e3 / spent,
-        std::max(0.0, left()));
+        now.kernels - before.kernels, spent, now.timed - before.timed, now.better - before.better,
+        (run - gained) * 1e3, run * 1e3, gained * 1e3 / spent, std::max(0.0, tally_.left()));
     if (troubled > 0)
       std::cerr << cat("BEAM: ", troubled, " of them could not be searched, the last one because ",
-                       trouble_, "\n");
-  }
-
-  // Takes what an earlier program has found with as much effort as this one may spend.
-  bool is_finished(const Task& t) {
-    {
-      std::lock_guard lock(mutex_);
-      const auto seen = kernels_.find(t.key);  // its results were found in this program
-      if (seen != kernels_.end()) return seen->second.finished;
-    }
-    const auto known = find_known(t.step.kernel.get(), device_name(t.step.device));
-    const bool found = known && known->done.width >= width() &&
-                       (known->done.exhausted || known->done.budget >= budget());
-    std::lock_guard lock(mutex_);
-    kernels_[t.key] = {t.step.kernel, found};
-    counts_.recalled += found;
-    return found;
+                       tally_.trouble(), "\n");
   }
 
   SearchTools& tools(const std::string& device) {
@@ -332,15 +281,7 @@ class Searches {
     } catch (const std::exception& e) {
       std::cerr << "BEAM: " << task.step.name << ": " << e.what() << '\n';
     }
-    std::lock_guard lock(mutex_);
-    ++counts_.kernels;
-    counts_.timed += found.timed;
-    counts_.better += found.speedup() > 1;
-    counts_.troubled += !found.trouble.empty();
-    if (!found.trouble.empty()) trouble_ = found.trouble;
-    counts_.before += task.seconds;
-    counts_.after += task.seconds / found.speedup();
-    kernels_[task.key].finished = found.exhausted || !found.trouble.empty();
+    tally_.note(task, found);
     if (env_int("DEBUG") < 1) return;
     const double gained = task.seconds - task.seconds / found.speedup();
     std::cerr << formatted(
@@ -351,17 +292,123 @@ class Searches {
         gained * 1e6 / std::max(found.spent, 1e-3), task.seconds * 1e6, found.trouble.c_str());
   }
 
+  SearchTally& tally_;
+  std::map<std::string, std::unique_ptr<SearchTools>> tools_;
+};
+
+class Searches {
+ public:
+  static Searches& all() {
+    static Searches* instance = new Searches;  // never destroyed: its thread may still run
+    return *instance;
+  }
+
+  bool wanted(const Schedule& s) {
+    if (interrupted || width() <= 0) return false;
+    std::lock_guard lock(mutex_);
+    const Visit& v = visit(s);
+    if (v.finished || (tally_.left() < kSmallest && v.runs > 0)) return false;  // once, to note it
+    return std::ranges::any_of(s.steps, [](const Step& t) { return t.kernel.get() != nullptr; });
+  }
+
+  void search(const Schedule& s, const std::vector<double>& seconds) {
+    Order order{s.visit, {}, 0, 0, false};
+    for (size_t i = 0; i < seconds.size(); ++i) order.run += s.steps[i].kernel ? seconds[i] : 0;
+    const bool beside = env_int("BEAM_ASYNC") != 0;
+    {
+      std::lock_guard lock(mutex_);
+      Visit& v = visit(s);
+      v.earned += v.runs == 0 ? kFirst : kEarned * order.run;  // one run is worth little
+      if (Capture::current()) v.earned = std::max(v.earned, kReplayed * tally_.left());
+      // The first runs leave most of the budget to what may come: a program's weights are made by
+      // schedules that run once.
+      order.is_first = v.runs++ == 0;
+      double most = order.is_first ? tally_.left() / 4 : tally_.left();
+      if (order.is_first && !Capture::current())
+        most = std::min(most, std::max(kFirsts * budget(), kSmallest) - tally_.of_firsts());
+      order.seconds = std::min(v.earned, most);
+      // Each search of a kernel begins with compiling: not for less than at first.
+      const double worth = v.runs > 1 ? std::min(kFirst, most) : kSmallest;
+      if (most >= kSmallest && (order.seconds < worth || (beside && busy_))) return;
+      v.earned = 0;
+      order.tasks = tasks_of(s, seconds);
+      if (beside && most >= kSmallest) {
+        next_ = std::move(order);
+        busy_ = true;
+        if (!thread_.runs()) start();
+        woken_.notify_all();
+        return;
+      }
+    }
+    const InterruptGuard guard;
+    work(order);
+  }
+
+  void finish() {
+    std::unique_lock lock(mutex_);
+    woken_.wait(lock, [&] { return !busy_ || interrupted; });
+  }
+
+  SearchCounts counts() const { return tally_.counts(); }
+
+  void reset() {
+    finish();
+    if (interrupted && thread_.runs()) thread_.join();
+    std::lock_guard lock(mutex_);
+    ++generation_;
+    tally_.reset();
+    search_.forget_tools();
+    interrupted = false;
+  }
+
+ private:
+  // Lies in the schedule: an address would be another schedule's some time.
+  Visit& visit(const Schedule& s) const {
+    if (!s.visit || s.visit->generation != generation_)
+      s.visit = std::make_shared<Visit>(Visit{.generation = generation_});
+    return *s.visit;
+  }
+
+  void work(const Order& order) {
+    const bool finished = search_.work(order);
+    std::lock_guard lock(mutex_);
+    order.visit->finished = finished;
+  }
+
+  // The thread of BEAM_ASYNC: it has one order at a time.
+  void start() {
+    std::atexit([] { all().stop(); });
+    thread_ = Thread("to search beside the program (BEAM_ASYNC=1)", [this] {
+      std::unique_lock lock(mutex_);
+      while (!interrupted) {
+        woken_.wait(lock, [&] { return busy_ || interrupted; });
+        if (interrupted) break;
+        const Order order = std::move(next_);
+        lock.unlock();
+        work(order);
+        lock.lock();
+        busy_ = false;
+        woken_.notify_all();
+      }
+      busy_ = false;
+    });
+  }
+
+  void stop() {
+    interrupted = true;
+    woken_.notify_all();
+    if (thread_.runs()) thread_.join();
+    search_.forget_tools();
+  }
+
   std::mutex mutex_;
   std::condition_variable woken_;  // an order came, or one is done
   Order next_;                     // the thread's
   bool busy_ = false;              // it has one
   Thread thread_;
   int generation_ = 1;
-  double of_firsts_ = 0;                 // seconds of what was spent
-  std::string trouble_;                  // the last one
-  std::map<std::string, Seen> kernels_;  // by kernel_key
-  std::map<std::string, std::unique_ptr<SearchTools>> tools_;
-  SearchCounts counts_;
+  SearchTally tally_;
+  OrderSearch search_{tally_};
 };
 
 }  // namespace
