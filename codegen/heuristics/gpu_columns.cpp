@@ -18,9 +18,122 @@ int64_t of_thread(int64_t wanted, const Target& target) {
   return std::max<int64_t>(wanted, target.least_of_thread);
 }
 
-class ColumnTuner : GpuTuner {
- public:
+// What column reductions have in common, and what they read.
+class ColumnFacts : protected GpuTuner {
+ protected:
   using GpuTuner::GpuTuner;
+
+  // The ranges that the reductions close, and nothing else runs in; none where they differ, but for
+  // those of is_short().
+  Ids reduced_everywhere() const {
+    Ids out;
+    uint64_t mask = 0;
+    for (Node reduce : all_of(sink_, Op::Reduce)) {
+      if (is_short(reduce)) continue;
+      if (mask && closed(reduce) != mask) return {};
+      mask = closed(reduce);
+    }
+    for (int id : loops())
+      if ((mask & ~sink_->ranges) >> id & 1) out.push_back(id);
+    return iterations(out) > 1 && !(mask & sink_->ranges) ? out : Ids{};
+  }
+
+  // A short sum beside long ones, as what a variance's elements are shifted by: each thread
+  // may have it for itself.
+  bool is_short(Node reduce) const {
+    constexpr int64_t kMax = 32, kLonger = 16;
+    const Node longest = largest_reduction();
+    const uint64_t own = closed(reduce), all = closed(longest);
+    return !(enclosing(reduce) & all) && !(enclosing(reduce) & ~(shared_mask() | own)) &&
+           iterations(ids_of(own)) <= kMax &&
+           iterations(ids_of(own)) * kLonger <= iterations(ids_of(all));
+  }
+  Ids short_rows() const {
+    uint64_t mask = 0;
+    for (Node reduce : all_of(sink_, Op::Reduce))
+      if (is_short(reduce)) mask |= closed(reduce);
+    return ids_of(mask);
+  }
+
+  // Copies that unrolled sums make of what runs in the range.
+  int64_t copies(int id) const {
+    int64_t most = 1;
+    for (Node item : items()) {
+      int64_t n = 1;
+      for (Node r : ranges_)
+        if (kind(r) == RangeKind::Unroll && contains(item, range_id(r)) && is_reduced_by_any(r))
+          n *= extent(r);
+      if (contains(item, id)) most = std::max(most, n);
+    }
+    return most;
+  }
+  bool is_reduced_by_any(Node r) const {
+    const auto reductions = all_of(sink_, Op::Reduce);
+    return std::any_of(reductions.begin(), reductions.end(),
+                       [&](Node reduce) { return closes(reduce, r); });
+  }
+
+  static uint64_t closed(Node reduce) {
+    uint64_t out = 0;
+    for (Node r : reduce->srcs().subspan(1)) out |= r->ranges;
+    return out;
+  }
+  Ids ids_of(uint64_t mask) const {
+    Ids out;
+    for (int id : loops())
+      if (mask >> id & 1) out.push_back(id);
+    return out;
+  }
+
+  // Operands that hold something else for each iteration.
+  size_t streams() const {
+    std::set<Node> out;
+    for (const Access& a : accesses_)
+      if (a.node->op == Op::Load && iterations(loops()) <= elements_of(a.node->src(0)))
+        out.insert(a.node->src(0));
+    return out.size();
+  }
+
+  Access largest_access(Node column) const {
+    const Access* best = nullptr;
+    for (const Access& a : accesses_)
+      if ((a.enclosing & column->ranges) && stride_in_block(a.node, column, 4) == 1 &&
+          (!best || a.count > best->count))
+        best = &a;
+    return best ? *best : accesses_.front();
+  }
+
+  // A product in which one factor's elements are each used once.
+  bool is_matrix_vector() const {
+    uint64_t all = 0;
+    for (int id : loops()) all |= range(id)->ranges;
+    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      return a.node->op == Op::Load && (a.node->ranges & all) == all &&
+             iterations(loops()) <= elements_of(a.node->src(0));
+    });
+  }
+
+  // Loads that a reduction reads, in its loops.
+  std::vector<Access> operands() const {
+    std::vector<Access> out;
+    for (const Access& a : accesses_)
+      if (a.item->op == Op::Reduce && a.node->op == Op::Load) out.push_back(a);
+    return out;
+  }
+  bool depends(const Access& a, int id) const { return a.node->ranges >> id & 1; }
+
+  // Reductions of factors that are each used by several results.
+  bool is_product() const {
+    for (int id : shared_loops())
+      for (const Access& a : operands())
+        if ((a.enclosing >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
+    return false;
+  }
+};
+
+class ColumnTuner : ColumnFacts {
+ public:
+  using ColumnFacts::ColumnFacts;
 
   std::optional<Choice> run(int column, bool narrow) {
     if (!narrow)
@@ -32,6 +145,8 @@ class ColumnTuner : GpuTuner {
   }
 
  private:
+  static constexpr int64_t kUnrolled = 8;  // rows that a thread loads together
+
   // Each thread a vector of columns, neighbouring threads neighbouring vectors.
   void columns(Node column) {
     if (is_product() && !is_matrix_vector()) return product();
@@ -73,14 +188,16 @@ class ColumnTuner : GpuTuner {
     const int64_t blocks = results / extent(column) * groups;
     // Some blocks on each multiprocessor, so that one loads while another one combines.
     const int64_t wanted = blocks > 2 * target_.cores ? kMin : std::min(1024, target_.most_threads);
-    const int64_t fewest_rows = of_thread(results * rows <= 1 << 17 ? 2 : 4, target_);
+    const Ids beside = short_rows();
+    const int64_t fewest_rows =
+        std::max(of_thread(results * rows <= 1 << 17 ? 2 : 4, target_), iterations(beside));
     const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));
     if (down * across < 2 * target_.warp) return false;
     lanes_ = static_cast<int>(lanes);
     vector(v, rest);
-    const int flat = merged(reduced);
-    const int below = rows_below(flat, down);
+    const int below = rows_below(merged(reduced), down);
+    for (int id : beside) unroll_split(id, kUnrolled);
     last_ = below;
     if (across > 1) {
       last_ = across > vectors ? widened(v, across) : split(v, across);
@@ -103,6 +220,7 @@ class ColumnTuner : GpuTuner {
       return false;
     const auto most = static_cast<uint64_t>(std::min(rows / each, kMax));
     rows_below(merged(reduced), static_cast<int64_t>(std::bit_floor(most)));
+    for (int id : short_rows()) unroll_split(id, kUnrolled);
     spread(merged(rest), target_.warp);
     return true;
   }
@@ -110,7 +228,7 @@ class ColumnTuner : GpuTuner {
   // The rows over `down` threads, some of each thread's unrolled: the id of the threads' range.
   // Where no good number divides what a thread has, it gets a few more that are gated off.
   int rows_below(int flat, int64_t down) {
-    constexpr int64_t kUnrolled = 8, kGood = 4;
+    constexpr int64_t kGood = 4;
     const int64_t rows = extent(range(flat)), each = ceil_div(rows, down);
     int64_t some = best_unroll(each, kUnrolled);
     for (int64_t n = kGood; some < kGood && each > kUnrolled && n > 1; n /= 2)
@@ -121,71 +239,17 @@ class ColumnTuner : GpuTuner {
     return below;
   }
 
-  // The ranges that every reduction closes, and nothing else runs in; none where they differ.
-  Ids reduced_everywhere() const {
-    Ids out;
-    uint64_t mask = 0;
-    for (Node reduce : all_of(sink_, Op::Reduce)) {
-      uint64_t own = 0;
-      for (Node r : reduce->srcs().subspan(1)) own |= r->ranges;
-      if (mask && own != mask) return {};
-      mask = own;
-    }
-    for (int id : loops())
-      if ((mask & ~sink_->ranges) >> id & 1) out.push_back(id);
-    return iterations(out) > 1 && !(mask & sink_->ranges) ? out : Ids{};
-  }
-
-  // Operands that hold something else for each iteration.
-  size_t streams() const {
-    std::set<Node> out;
-    for (const Access& a : accesses_)
-      if (a.node->op == Op::Load && iterations(loops()) <= elements_of(a.node->src(0)))
-        out.insert(a.node->src(0));
-    return out.size();
-  }
-
-  Access largest_access(Node column) const {
-    const Access* best = nullptr;
-    for (const Access& a : accesses_)
-      if ((a.enclosing & column->ranges) && stride_in_block(a.node, column, 4) == 1 &&
-          (!best || a.count > best->count))
-        best = &a;
-    return best ? *best : accesses_.front();
-  }
-
-  // A product in which one factor's elements are each used once.
-  bool is_matrix_vector() const {
-    uint64_t all = 0;
-    for (int id : loops()) all |= range(id)->ranges;
-    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
-      return a.node->op == Op::Load && (a.node->ranges & all) == all &&
-             iterations(loops()) <= elements_of(a.node->src(0));
-    });
-  }
-
+  // Some iterations of each sum together. A range of several sums comes by again: what a thread can
+  // keep for the next one is unrolled whole, and else there are copies enough.
   void unroll_reductions(int64_t most) {
+    constexpr int64_t kKept = 64;  // elements
     for (Node reduce : all_of(sink_, Op::Reduce)) {
       const int id = range_id(reduce->srcs().back());
-      if (range(id) && kind(range(id)) == RangeKind::Reduce) unroll_split(id, most);
+      if (!range(id) || kind(range(id)) != RangeKind::Reduce) continue;
+      const int64_t before = copies(id), all = extent(range(id));
+      const bool is_kept = before > 1 && before * all * lanes_ <= kKept;
+      unroll_split(id, is_kept ? all : most / std::min(most, before));
     }
-  }
-
-  // Loads that a reduction reads, in its loops.
-  std::vector<Access> operands() const {
-    std::vector<Access> out;
-    for (const Access& a : accesses_)
-      if (a.item->op == Op::Reduce && a.node->op == Op::Load) out.push_back(a);
-    return out;
-  }
-  bool depends(const Access& a, int id) const { return a.node->ranges >> id & 1; }
-
-  // Reductions of factors that are each used by several results.
-  bool is_product() const {
-    for (int id : shared_loops())
-      for (const Access& a : operands())
-        if ((a.enclosing >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
-    return false;
   }
 
   // Each thread a tile of results: `v`, along which an operand is loaded in vectors, times `u`,

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "codegen/kernel/access.h"
+#include "codegen/kernel/option.h"
 #include "codegen/lower.h"
 #include "runtime/device/buffer.h"
 #include "runtime/realize/realize.h"
@@ -435,6 +437,29 @@ TEST_CASE("GPU options: few results of short sums have several threads each") {
 TEST_CASE("GPU options: what leaves a warp threads to spare has no vectors") {
   CHECK_FALSE(holds(last_kernel(memory({64}).exp()), "f32x4"));
   CHECK(holds(last_kernel(memory({128}).exp()), "f32x4"));
+}
+
+TEST_CASE("GPU options: sums that are shifted by a short one share their rows among threads") {
+  const Tensor w = memory({4096}), x = memory({16384, 4096});
+  for (const Lowered& low : kernels(batch_norm(x, w, w, w, w, {.training = true}).running_var)) {
+    CHECK(low.launch.block[0] * low.launch.block[1] == 1024);
+    CHECK(low.launch.grid[0] == 4096 / 32);  // a line of memory for each block
+    CHECK(holds(low, "apart_add<128, 8>"));
+    CHECK(holds(low, "f32x4*)(b"));
+  }
+}
+
+TEST_CASE("GPU options: loops of several sums are unrolled once") {
+  // A sum and one of differences from it, with a thread for each column.
+  const auto copies = [](const Tensor& x) {
+    const Lowered low = last_kernel((x - x.sum(1, true)).square().sum(1) + x.sum(1));
+    int64_t n = 1;
+    for (Node r : ranges_of(low.loops))
+      if (kind(r) == RangeKind::Unroll) n *= extent(r);
+    return n;
+  };
+  CHECK(copies(memory({64, 512, 4097})) == 8);
+  CHECK(copies(memory({64, 32, 4097})) == 32);  // kept in registers for the second sum
 }
 
 TEST_CASE("GPU options: threads of a row divide it where they can") {
