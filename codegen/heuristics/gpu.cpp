@@ -25,91 +25,6 @@ constexpr int64_t kVectorsOfThread = 4;  // wanted per thread of a long row: loa
 constexpr int64_t kWantedOfHeld = 16;    // elements, where it keeps them
 constexpr int64_t kVeryLong = 2048;      // vectors of a row that is read by full blocks
 
-// Pooling: a thread has the windows of several contiguous channels.
-class PoolingTuner : GpuTuner {
- public:
-  using GpuTuner::GpuTuner;
-
-  std::optional<Choice> run() {
-    if (!is_windows()) return {};
-    lanes_ = 4;
-    windows();
-    order_kinds(last_);
-    return std::move(choice_);
-  }
-
- private:
-  // Many results of a small number of elements each, which are not contiguous.
-  bool is_windows() const {
-    constexpr int64_t kSide = 8, kMax = 64;
-    const Ids shared = shared_loops();
-    int64_t reduced = 1;
-    for (int id : loops()) {
-      if (std::find(shared.begin(), shared.end(), id) != shared.end()) continue;
-      if (extent(range(id)) >= kSide || !is_reduced(id)) return false;
-      reduced *= extent(range(id));
-    }
-    return reduced > 1 && reduced <= kMax && iterations(shared) >= int64_t{kBlock} * target_.cores;
-  }
-  bool is_reduced(int id) const {
-    for (Node item : items()) {
-      const auto reduced =
-          item->op == Op::Reduce ? item->srcs().subspan(1) : std::span<const Node>();
-      if ((enclosing(item) >> id & 1) &&
-          std::none_of(reduced.begin(), reduced.end(), [&](Node r) { return range_id(r) == id; }))
-        return false;
-    }
-    return true;
-  }
-
-  // A thread has the pooling windows of several contiguous channels.
-  void windows() {
-    constexpr int64_t kElements = 72, kBlocks = 2;  // of a thread; that a multiprocessor is to have
-    Ids rest = shared_loops();
-    const int v = vector_range(rest), down = overlapping(without(rest, v));
-    int64_t reduced = 1;
-    for (int id : loops()) {
-      if (std::find(rest.begin(), rest.end(), id) != rest.end()) continue;
-      reduced *= extent(range(id));
-      bind(id, RangeKind::Unroll);
-    }
-    make_last(rest, v);
-    const int64_t blocks = iterations(rest) / (kBlock * target_.cores);
-    for (lanes_ = lanes_along(range(v)); lanes_ > 1; lanes_ /= 2)
-      if (reduced * lanes_ <= kElements && blocks >= kBlocks * lanes_) break;
-    vector(v, rest);
-    if (down >= 0 && lanes_ == 1) several_windows(down, rest);
-    spread(merged(rest), kBlock);
-  }
-
-  // The range along which windows that follow one another share elements; -1 for none.
-  int overlapping(const Ids& shared) const {
-    for (int id : shared)
-      for (const Access& a : accesses_) {
-        if (a.node->op != Op::Load) continue;
-        const int64_t step = std::abs(stride(a.node, id));
-        for (int window : loops())
-          if (step > 0 && !is_shared(window) && std::abs(stride(a.node, window)) > 0 &&
-              step < extent(range(window)) * std::abs(stride(a.node, window)) &&
-              step % std::abs(stride(a.node, window)) == 0)
-            return id;
-      }
-    return -1;
-  }
-
-  // Each thread has some windows, one below the other: shared elements are loaded once
-  // (measurements.md: several_windows).
-  void several_windows(int id, Ids& rest) {
-    for (int64_t n : {4, 2}) {
-      if (extent(range(id)) % n || iterations(rest) < n * kBlock * target_.cores) continue;
-      const int part = split(id, n);
-      bind(part, RangeKind::Unroll);
-      if (part == id) rest = without(rest, id);
-      return;
-    }
-  }
-};
-
 // Running sums along a range, and their like.
 class ScanTuner : GpuTuner {
  public:
@@ -354,9 +269,6 @@ std::optional<Choice> scan_choice(Node sink, const Target& target) {
     return ScanTuner(sink, target).run(range_id(scans[0]->src(1)));
   return {};
 }
-std::optional<Choice> pooling_choice(Node sink, const Target& target) {
-  return PoolingTuner(sink, target).run();
-}
 std::optional<Choice> row_choice(Node sink, const Target& target) {
   return RowTuner(sink, target).run();
 }
@@ -366,8 +278,8 @@ std::optional<Choice> row_choice(Node sink, const Target& target) {
 Choice choose_gpu_options(Node sink, const Target& target) {
   using Heuristic = std::optional<Choice> (*)(Node, const Target&);
   constexpr Heuristic kInOrder[] = {
-      matrix_choice, choose_chain_options,  choose_mma_options, choose_product_options,
-      scan_choice,   choose_stream_options, pooling_choice,     row_choice};
+      matrix_choice, choose_chain_options,  choose_mma_options,     choose_product_options,
+      scan_choice,   choose_stream_options, choose_pooling_options, row_choice};
   for (const Heuristic choose : kInOrder)
     if (auto choice = choose(sink, target); choice && is_launchable(sink, *choice, target))
       return std::move(*choice);

@@ -84,6 +84,21 @@ class FewBuffers {
   NodeMap<std::set<Node>> reads_;
 };
 
+// Whether a GPU computes an element for each of the windows that it is in, as the ends of a padded
+// pool: that takes less time than to write all of it and to read it back.
+bool is_cheap_window(Node expand, const Uses& uses, int64_t elements, const Cost& c) {
+  constexpr int64_t kMax = 32;  // windows of an element
+  if (c.loads.size() != 1 || c.work >= kWorthStoring) return false;
+  Node n = expand;
+  for (int depth = 0; is_movement(n->op) && depth < 40; ++depth) {
+    if (uses.count(n) != 1) return false;
+    Node user = uses.of(n)->front();
+    if (user->op == Op::ReduceAxis) return numel(n->shape()) <= kMax * elements;
+    n = user;
+  }
+  return false;
+}
+
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
@@ -230,6 +245,7 @@ class Chooser {
     if (from == 0 || numel(n->shape()) / from < 4) return;
     const Cost c = cost_of(s);
     if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
+    if (on_gpu(n) && is_cheap_window(n, uses_, from, c)) return;
     Node sum = uses_.product_of(n);
     const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);
     if (sum ? c.work > 0 && !as_read : c.work >= 4) store(narrower(s));

@@ -13,6 +13,7 @@
 #include "test/unit/schedules.h"
 #include "tiny/base/env.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;
@@ -84,6 +85,36 @@ TEST_CASE("GPU options: a thread has the windows of several channels that lie si
   CHECK(holds(four, "*(f16x8*)(b0 + "));
   CHECK(holds(many, "const f16x2*)(b1 + "));  // not to have too many elements
   CHECK(!holds(few, "f16x"));                 // not to leave too few threads
+}
+
+TEST_CASE("GPU options: neighbouring threads have the pools that lie side by side") {
+  // What is added to each channel is read along the channels, but it stays in L1.
+  for (int64_t side : {2, 3}) {
+    const Tensor x = memory({64, 96, 55, 55}) + memory({1, 96, 1, 1});
+    const std::string text =
+        to_text(last_kernel(max_pool2d(x.relu(), side, {.stride = 2})).options);
+    CHECK(text.find("merge r0 r1, merge r0 r2, merge r0 r3") != std::string::npos);
+  }
+  const auto threads = [](const Lowered& low) { return low.launch.grid[0] * low.launch.block[0]; };
+  const Tensor x = memory({64, 96, 55, 55});
+  CHECK(threads(last_kernel(max_pool2d(x, 3, {.stride = 2}))) == 64 * 96 * 27 * 27 / 3);
+}
+
+TEST_CASE("GPU options: a thread has a large window, whose rows are unrolled") {
+  const Lowered low = last_kernel(avg_pool2d(memory({16, 64, 375, 375}), 11));
+  CHECK(low.launch.grid[0] * low.launch.block[0] == ceil_div(16 * 64 * 34 * 34, 256) * 256);
+  CHECK(to_text(low.options).find("bind r5 unroll, merge r0 r2") == 0);
+  // The elements of all of it lie side by side: threads share it.
+  CHECK(last_kernel(memory({40000, 11, 11}).sum(Shape{1, 2})).launch.block[1] > 1);
+}
+
+TEST_CASE("GPU options: the ends of a padded pool are masked where it is read") {
+  CHECK(kernels(max_pool2d(memory({4, 64, 56, 56}), 3, {.padding = 1})).size() == 1);
+  CHECK(
+      kernels(max_pool3d(memory({2, 8, 32, 32, 32}), 3, {.stride = 2, .padding = 1, .dilation = 3}))
+          .size() == 1);
+  // Each element would be computed for 49 windows.
+  CHECK(kernels(max_pool2d(memory({4, 64, 56, 56}), 7, {.stride = 1, .padding = 3})).size() == 2);
 }
 
 TEST_CASE("GPU options: a thread that writes windows out walks all of theirs") {
