@@ -18,8 +18,8 @@ int64_t of_thread(int64_t wanted, const Target& target) {
   return std::max<int64_t>(wanted, target.least_of_thread);
 }
 
-// What column reductions have in common, and what they read.
-class ColumnFacts : protected GpuTuner {
+// Column reductions: what they have in common and what they read, their loops over rows.
+class ColumnSums : protected GpuTuner {
  protected:
   using GpuTuner::GpuTuner;
 
@@ -129,11 +129,45 @@ class ColumnFacts : protected GpuTuner {
         if ((a.enclosing >> id & 1) && !depends(a, id) && extent(range(id)) > 1) return true;
     return false;
   }
+
+  // Many long columns that no vector loads, but so few blocks of threads with one each that some
+  // multiprocessors wait for the last of them.
+  bool are_uneven(int64_t results, int64_t rows, int64_t lanes) const {
+    constexpr int64_t kLong = 1024, kTurns = 4, kResident = 2048;  // threads of a multiprocessor
+    return lanes == 1 && rows >= kLong && results < kTurns * kResident * target_.cores &&
+           all_of(sink_, Op::Reduce).size() == 1;
+  }
+
+  // Some iterations of each sum together. A range of several sums comes by again: what a thread can
+  // keep for the next one is unrolled whole, and else there are copies enough.
+  void unroll_reductions(int64_t most) {
+    constexpr int64_t kKept = 64;  // elements
+    for (Node reduce : all_of(sink_, Op::Reduce)) {
+      const int id = range_id(reduce->srcs().back());
+      if (!range(id) || kind(range(id)) != RangeKind::Reduce) continue;
+      const int64_t before = copies(id), all = extent(range(id));
+      const bool is_kept = before > 1 && before * all * lanes_ <= kKept;
+      unroll_split(id, is_kept ? all : most / std::min(most, before));
+    }
+  }
+
+  // An extremum and where it is in one loop: the rows are read once.
+  void roll_extrema() {
+    const auto reductions = all_of(sink_, Op::Reduce);
+    const auto is_extremum = [](Node n) {
+      const Op op = n->arg<OpArg>().op;
+      return op == Op::Max || op == Op::Min;
+    };
+    if (reductions.size() < 2 || !std::all_of(reductions.begin(), reductions.end(), is_extremum))
+      return;
+    const Opt opt{OptKind::Roll, range_id(reductions[0]->src(1)), 0, {}};
+    if (is_legal(sink_, opt, target_)) apply(opt);
+  }
 };
 
-class ColumnTuner : ColumnFacts {
+class ColumnTuner : ColumnSums {
  public:
-  using ColumnFacts::ColumnFacts;
+  using ColumnSums::ColumnSums;
 
   std::optional<Choice> run(int column, bool narrow) {
     if (!narrow)
@@ -161,6 +195,7 @@ class ColumnTuner : ColumnFacts {
     vector(v, rest);
     const bool full = results / lanes_ >= wanted;
     unroll_reductions(full ? 8 : 32);  // few threads: more loads in flight in each
+    roll_extrema();
     spread(merged(rest), full ? kBlock : 64);
   }
 
@@ -178,8 +213,12 @@ class ColumnTuner : ColumnFacts {
     const int64_t all = lanes_along(column),
                   lanes = streams() > 1 ? std::min<int64_t>(all, 4) : all;
     const int64_t vectors = extent(column) / lanes;
-    if (reduced.empty() || results / lanes >= target_.cores * int64_t{512}) return false;
-    int64_t across = std::max(1L, kLine / (lanes * element_size(largest_access(column))));
+    const bool uneven = are_uneven(results, rows, all);
+    if (reduced.empty() || (results / lanes >= target_.cores * int64_t{512} && !uneven))
+      return false;
+    // Of rows that begin anywhere two lines: each of them shares its ends with its neighbours.
+    const int64_t bytes = uneven ? 2 * kLine : kLine;
+    int64_t across = std::max(1L, bytes / (lanes * element_size(largest_access(column))));
     while (across > 1 && results / lanes / across * 8 < target_.cores * int64_t{7}) across /= 2;
     // Threads that lie apart combine in powers of two: those beyond the last column do nothing.
     across = std::min(across, pow2(vectors));
@@ -237,19 +276,6 @@ class ColumnTuner : ColumnFacts {
     bind(below, RangeKind::Thread);
     if (below != part) bind(part, RangeKind::Unroll);
     return below;
-  }
-
-  // Some iterations of each sum together. A range of several sums comes by again: what a thread can
-  // keep for the next one is unrolled whole, and else there are copies enough.
-  void unroll_reductions(int64_t most) {
-    constexpr int64_t kKept = 64;  // elements
-    for (Node reduce : all_of(sink_, Op::Reduce)) {
-      const int id = range_id(reduce->srcs().back());
-      if (!range(id) || kind(range(id)) != RangeKind::Reduce) continue;
-      const int64_t before = copies(id), all = extent(range(id));
-      const bool is_kept = before > 1 && before * all * lanes_ <= kKept;
-      unroll_split(id, is_kept ? all : most / std::min(most, before));
-    }
   }
 
   // Each thread a tile of results: `v`, along which an operand is loaded in vectors, times `u`,

@@ -236,6 +236,43 @@ struct Running {
   Node before = nullptr, now = nullptr, reference = nullptr;
 };
 
+// Whether all of a place's values in one iteration of the range are smaller than those of the
+// iterations before, and none is 0. `reduced`: all ranges of the reduction of places.
+bool falls_along(Node place, Node range, std::span<const Node> reduced) {
+  if (place->vmin < 1) return false;
+  while (place->op == Op::Cast && !place->dtype.is_float()) place = place->src(0);
+  if (place->dtype != kIndex) return false;
+  int64_t step = 0, within = 0;
+  for (const Sum::Term& t : to_sum(place).terms) {
+    if (t.atom == range) {
+      step = -t.factor;
+    } else if (std::find(reduced.begin(), reduced.end(), t.atom) != reduced.end()) {
+      within += std::abs(t.factor) * (extent(t.atom) - 1);
+    } else if (t.atom->ranges & range->ranges) {
+      return false;
+    }
+  }
+  return step > within;
+}
+
+// The extremum r of r = x, or of that beside "x is NaN", which is where it lies; nullptr for any
+// other condition.
+Node extremum_at(Node hit) {
+  const auto of = [](Node equal) -> Node {
+    for (int i : {0, 1})
+      if (equal->op == Op::Eq && equal->src(i)->op == Op::Reduce &&
+          equal->src(i)->src(0) == equal->src(1 - i))
+        return equal->src(i);
+    return nullptr;
+  };
+  if (hit->op != Op::Or) return of(hit);
+  for (int i : {0, 1})
+    if (Node r = of(hit->src(i)), nan = hit->src(1 - i);
+        r && nan->op == Op::Ne && nan->src(0) == nan->src(1) && nan->src(0) == r->src(0))
+      return r;
+  return nullptr;
+}
+
 class Roller {
  public:
   Roller(Node sink, Node range) : range_(range), all_(closing(sink, range)) {}
@@ -244,12 +281,20 @@ class Roller {
   std::optional<NodeMap<Node>> run(std::string& why) {
     NodeMap<Node> out;
     for (Node n : all_) {
+      if (Node place = position(n)) {
+        out[n] = place;
+        continue;
+      }
       Node scale = one(n->dtype);
       NodeMap<Node> known;
       for (Node d : all_) {
         const Running* r = running_.find(d);
         Term term(d, all_);
-        if (!r || !term.uses(n->src(0))) continue;
+        if (d == n || !term.uses(n->src(0))) continue;
+        if (!r) {
+          why = "a position is used in the loop that finds it";
+          return {};
+        }
         const bool is_extremum = op_of(d) == Op::Max || op_of(d) == Op::Min;
         Node c = is_extremum && op_of(n) == Op::Add && n->dtype == d->dtype
                      ? term.correction(n->src(0), r->before, r->reference)
@@ -268,11 +313,42 @@ class Roller {
   }
 
  private:
-  Node rolled(Node n, Node value, Node scale) {
-    std::vector<Node> inner{value};
+  // Where an extremum is, R = max of (x = r ? f : 0) with a positive f that falls along the loop,
+  // so that the first of equals stays: where r changes, the place in that iteration, else what was
+  // found. In f32, which is exact to 2^24. nullptr for any other reduction.
+  Node position(Node n) {
+    const Node value = n->src(0);
+    if (op_of(n) != Op::Max || n->dtype.is_float() || value->op != Op::Where ||
+        !value->src(2)->is_const(0))
+      return nullptr;
+    const Node d = extremum_at(value->src(0));
+    const Running* r = d ? running_.find(d) : nullptr;
+    const auto reduced = n->srcs().subspan(1);
+    if (!r || !std::ranges::equal(reduced, d->srcs().subspan(1)) || value->src(1)->vmax > 1 << 24 ||
+        !falls_along(value->src(1), range_, reduced))
+      return nullptr;
+    Node same = make(Op::Eq, kBool, {r->before, r->now});
+    if (d->dtype.is_float())
+      same = make(Op::Or, kBool, {same, make(Op::Ne, kBool, {r->before, r->before})});
+    // Before the first iteration nothing was found, whatever an extremum begins with.
+    same = make(Op::And, kBool, {same, make(Op::Lt, kBool, {index(0), range_})});
+    Node place = make(Op::Cast, kF32, {inner(n, substitute(value, d, r->now))});
+    place = make(Op::Where, kF32, {same, constant(kF32, 0.0), place});
+    Node kept = make(Op::Where, kF32, {same, constant(kF32, 1.0), constant(kF32, 0.0)});
+    Node found = make(Op::Roll, kF32, {place, kept});
+    return to_dtype(make(Op::Reduce, kF32, {found, range_}, OpArg{Op::Add}), n->dtype);
+  }
+
+  // The part of a reduction in one iteration.
+  Node inner(Node n, Node value) const {
+    std::vector<Node> srcs{value};
     for (Node r : n->srcs().subspan(1))
-      if (r != range_) inner.push_back(r);
-    Node part = inner.size() == 1 ? value : make(Op::Reduce, n->dtype, inner, n->payload);
+      if (r != range_) srcs.push_back(r);
+    return srcs.size() == 1 ? value : make(Op::Reduce, n->dtype, srcs, n->payload);
+  }
+
+  Node rolled(Node n, Node value, Node scale) {
+    Node part = inner(n, value);
     Node term = scale->is_const(1) ? part : make(Op::Roll, n->dtype, {part, scale});
     Node before = make(Op::Prefix, n->dtype, {term, range_}, n->payload);
     Node now = make(op_of(n), n->dtype, {before, part});

@@ -7,6 +7,9 @@
 // 1805.02867; as a rule on any graph: Neptune, arXiv 2510.08726). Factors of g that depend on r
 // alone are pulled out of the sum first: those need no correction.
 //
+// Where r is the largest or smallest x, its place goes along too: the max of (x = r ? f : 0) for a
+// positive f that falls along the range is the f of the first such x, found anew where r changes.
+//
 // In the kernel graph: r = Reduce(max, t, range), before = Prefix(max, t, range), which is what the
 // accumulator of r holds; now = max(before, t); and R = Reduce(add, Roll(g(x, now), c), range).
 #pragma once

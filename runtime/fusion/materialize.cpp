@@ -241,8 +241,7 @@ class Chooser {
     Node s = base_of(n->src(0));
     if (is_leaf(s) || out_.values.contains(s) || !is_elementwise(s->op)) return;
     const int64_t from = numel(s->shape());
-    if (is_place(n)) return;  // see gathered()
-    if (from == 0 || numel(n->shape()) / from < 4) return;
+    if (is_place(n) || from == 0 || numel(n->shape()) / from < 4) return;  // see gathered()
     const Cost c = cost_of(s);
     if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
     if (on_gpu(n) && is_cheap_window(n, uses_, from, c)) return;

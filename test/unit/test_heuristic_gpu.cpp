@@ -493,6 +493,22 @@ TEST_CASE("GPU options: loops of several sums are unrolled once") {
   CHECK(copies(memory({64, 32, 4097})) == 32);  // kept in registers for the second sum
 }
 
+TEST_CASE("GPU options: where extrema of columns are is found while they are read once") {
+  for (const Lowered& low : {last_kernel(memory({128, 4096, 4095}).argmax(1)),
+                             last_kernel(memory({64, 512, 8192}).argmin(1))})
+    CHECK(to_text(low.options).find("roll r2") != std::string::npos);
+}
+
+TEST_CASE("GPU options: threads of a block share long columns of odd length") {
+  const auto block = [](const Tensor& x) {
+    const Lowered low = last_kernel(x.mean(1));
+    return std::pair{low.launch.block[0], low.launch.block[1]};
+  };
+  CHECK(block(memory({128, 4096, 4095})) == std::pair<int64_t, int64_t>{64, 4});
+  CHECK(block(memory({128, 4096, 4096})).second == 1);  // vectors
+  CHECK(block(memory({4096, 4096, 4095})).second == 1);
+}
+
 TEST_CASE("GPU options: threads of a row divide it where they can") {
   CHECK(last_kernel(memory({512, 25600}).sum(1)).launch.block[0] == 800);
   CHECK(last_kernel(memory({512, 25604}).sum(1)).launch.block[0] == 1024);

@@ -150,6 +150,16 @@ Node attention(const Sizes& s, Node q, Node k, Node v) {
   return B::binary(Op::Div, weighted(s, e, v), B::expand(total, Shape{s.m, s.d}));
 }
 
+// n - the first position of each row's extremum, or of NaN; `step`: by how much places change.
+Node place(Node x, Op op, int64_t step, bool or_nan) {
+  const Shape all(x->shape().begin(), x->shape().end());
+  Node hit = B::binary(Op::Eq, x, spread(B::reduce(op, x, 2), x));
+  if (or_nan) hit = B::binary(Op::Or, hit, B::binary(Op::Ne, x, x));
+  Node at = B::binary(Op::Mul, B::iota(all, 1, kI32), B::full(all, kI32, step));
+  at = B::binary(Op::Add, at, B::full(all, kI32, step < 0 ? -step * all[1] : int64_t{1}));
+  return B::cast(B::reduce(Op::Max, B::where(hit, at, B::full(all, kI32, int64_t{0})), 2), kF32);
+}
+
 }  // namespace
 
 TEST_CASE("roll: attention in one loop over its keys") {
@@ -221,6 +231,45 @@ TEST_CASE("roll: the largest of scaled scores is that of the scores, scaled wher
       CHECK((scaled > 0) == (factor < 0));
     }
   }
+}
+
+TEST_CASE("roll: where an extremum is, the first of equals, of NaN, of nothing but infinities") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const Sizes s{7, 90, 1, 1};
+  Node x = tensor_param(1, {s.m, s.n});
+  std::mt19937 random(7);
+  std::vector<std::vector<float>> in(1);
+  for (int64_t i = 0; i < s.m * s.n; ++i)  // many are equal
+    in[0].push_back(i < s.n ? -kInf : i < 2 * s.n ? kInf : static_cast<float>(random() % 8));
+  for (const size_t at : {200, 222, 269, 359}) in[0][at] = NAN;
+  in[0][450] = 9;
+  in[0][549] = -9;
+  for (const Op op : {Op::Max, Op::Min})
+    for (const bool or_nan : {false, true})
+      for (const int64_t tile : {2, 9, 15}) {
+        Node value = place(x, op, -1, or_nan);
+        for (Compiler c : compilers()) {
+          const auto plain = run(value, {}, c, in);
+          CHECK(plain[0] == s.n);
+          CHECK(run(value, rolled(value, s, tile, 0), c, in, true) == plain);
+        }
+      }
+}
+
+TEST_CASE("roll: the last of equals, or a place that f32 cannot hold, has no loop of its own") {
+  Arena arena;
+  ArenaScope scope(arena);
+  const auto refused = [](int64_t step) {
+    Node x = tensor_param(1, {4, 90});
+    Node sink = loops_of(kernel_of({place(x, Op::Max, step, true)}), host_target(Compiler::Cc));
+    std::string why;
+    return !roll(sink, reduced(sink, 90), why) && !why.empty();
+  };
+  CHECK_FALSE(refused(-1));
+  CHECK_FALSE(refused(-100));
+  CHECK(refused(1));
+  CHECK(refused(-(1 << 18)));
 }
 
 TEST_CASE("roll: what has no correction is refused") {
