@@ -103,6 +103,31 @@ class StreamRanges : protected GpuTuner {
     return -1;
   }
 
+  // Elements of rows that no vector fits, as those of padded images: a thread has some that lie
+  // apart under the same conditions, so that more loads are in flight.
+  void several_apart(Ids& rest, int v) {
+    for (const Access& a : accesses_)
+      if (std::abs(stride(a.node, v)) > 1) return;
+    for (int64_t n : {4, 2})
+      for (int id : rest) {
+        if (id == v || extent(range(id)) % n || is_condition_of(id) ||
+            iterations(rest) < 8 * n * kBlock * target_.cores)
+          continue;
+        const int part = split(id, n);
+        bind(part, RangeKind::Unroll);
+        if (part == id) rest = without(rest, id);
+        return;
+      }
+  }
+
+  // Whether it depends on the range what is loaded or stored at all.
+  bool is_condition_of(int id) const {
+    return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      const Node gate = gate_of(a.node);
+      return gate && (gate->ranges >> id & 1);
+    });
+  }
+
   // Short ranges along which iterations of others read the same elements again, as the taps of
   // im2col. A thread that walks them hits L1 (measurements.md: taps).
   Ids taps() const {
@@ -185,6 +210,8 @@ class StreamTuner : StreamRanges {
       const int part = split(id, kServed);
       bind(part, RangeKind::Unroll);
       if (part == id) rest = without(rest, id);
+    } else if (lanes_ == 1 && !gathers() && !scatters()) {
+      several_apart(rest, v);
     }
     const int64_t threads = iterations(rest) / lanes_;
     vector(v, rest);

@@ -117,6 +117,16 @@ TEST_CASE("GPU options: the ends of a padded pool are masked where it is read") 
   CHECK(kernels(max_pool2d(memory({4, 64, 56, 56}), 7, {.stride = 1, .padding = 3})).size() == 2);
 }
 
+TEST_CASE("GPU options: a thread has several elements of images that are padded to odd rows") {
+  const auto threads = [](const Tensor& x) {
+    const Lowered low = last_kernel(x.pad({{0, 0}, {0, 0}, {1, 0}, {1, 0}}).contiguous());
+    return low.launch.grid[0] * low.launch.block[0];
+  };
+  CHECK(threads(memory({128, 64, 56, 56})) == ceil_div(128 * 64 * 57 * 57 / 4, 256) * 256);
+  CHECK(threads(memory({127, 62, 56, 56})) == ceil_div(127 * 62 * 57 * 57 / 2, 256) * 256);
+  CHECK(threads(memory({2, 64, 56, 56})) == ceil_div(2 * 64 * 57 * 57, 256) * 256);
+}
+
 TEST_CASE("GPU options: a thread that writes windows out walks all of theirs") {
   const auto written = [](int64_t images) {
     // Three pixels apart: two apart they would begin at multiples of 16 bytes and be read in place.
