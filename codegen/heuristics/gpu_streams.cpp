@@ -110,7 +110,7 @@ class StreamRanges : protected GpuTuner {
       if (std::abs(stride(a.node, v)) > 1) return;
     for (int64_t n : {4, 2})
       for (int id : rest) {
-        if (id == v || extent(range(id)) % n || is_condition_of(id) ||
+        if (id == v || extent(range(id)) % n || is_condition_of(id) || !is_far_apart(id) ||
             iterations(rest) < 8 * n * kBlock * target_.cores)
           continue;
         const int part = split(id, n);
@@ -118,6 +118,13 @@ class StreamRanges : protected GpuTuner {
         if (part == id) rest = without(rest, id);
         return;
       }
+  }
+
+  // Whether a warp's stores between one iteration and the next are whole lines of memory.
+  bool is_far_apart(int id) const {
+    return std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
+      return a.node->op != Op::Store || std::abs(stride(a.node, id)) >= 4 * target_.warp;
+    });
   }
 
   // Whether it depends on the range what is loaded or stored at all.

@@ -125,6 +125,7 @@ TEST_CASE("GPU options: a thread has several elements of images that are padded 
   CHECK(threads(memory({128, 64, 56, 56})) == ceil_div(128 * 64 * 57 * 57 / 4, 256) * 256);
   CHECK(threads(memory({127, 62, 56, 56})) == ceil_div(127 * 62 * 57 * 57 / 2, 256) * 256);
   CHECK(threads(memory({2, 64, 56, 56})) == ceil_div(2 * 64 * 57 * 57, 256) * 256);
+  CHECK(threads(memory({512, 512, 4, 4})) == 512 * 512 * 25);  // they would write short pieces
 }
 
 TEST_CASE("GPU options: a thread that writes windows out walks all of theirs") {
