@@ -95,10 +95,6 @@ std::optional<Choice> choose_product_options(Node sink, const Target& target);
 // Nothing for a kernel that reduces, or whose stores have not all the same loops.
 std::optional<Choice> choose_stream_options(Node sink, const Target& target);
 
-// Many results of a small number of elements each that do not lie side by side, as pools have;
-// nothing for another kernel.
-std::optional<Choice> choose_pooling_options(Node sink, const Target& target);
-
 // Schedules reductions whose results are contiguous along `column`: each thread reduces on its own,
 // GEMMs with a tile of results per thread, or threads of a block share a sum. `narrow`: only the
 // last, for fewer results than threads; else nothing.
