@@ -39,17 +39,14 @@ class PoolingTuner : GpuTuner {
   }
 
  private:
-  static constexpr int64_t kWhole = 64;  // elements of a window that is unrolled whole
-
   // Many results of a small number of elements each, which are not contiguous.
   bool is_windows() const {
-    constexpr int64_t kSide = 8;
+    constexpr int64_t kSide = 8, kMax = 64;
     const Ids shared = shared_loops(), reduced = window();
     for (int id : reduced)
-      if (extent(range(id)) >= (are_apart(reduced) ? 2 * kSide : kSide) || !is_reduced(id))
-        return false;
-    const int64_t elements = iterations(reduced), most = are_apart(reduced) ? 4 * kWhole : kWhole;
-    return elements > 1 && elements <= most && iterations(shared) >= kBlock * target_.cores;
+      if (extent(range(id)) >= kSide || !is_reduced(id)) return false;
+    const int64_t elements = iterations(reduced);
+    return elements > 1 && elements <= kMax && iterations(shared) >= kBlock * target_.cores;
   }
   // The ranges of a window's elements.
   Ids window() const {
@@ -57,17 +54,6 @@ class PoolingTuner : GpuTuner {
     for (int id : loops())
       if (!is_shared(id)) out.push_back(id);
     return out;
-  }
-  // Whether all is loaded from rows of a window that lie apart: threads that shared it would have
-  // short pieces of memory, and most of a warp's last one nothing.
-  bool are_apart(const Ids& reduced) const {
-    if (reduced.size() < 2) return false;
-    const int row = reduced[reduced.size() - 2], column = reduced.back();
-    return std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
-      const int64_t s = std::abs(stride(a.node, column));
-      return !(a.enclosing >> column & 1) || !(a.node->ranges >> column & 1) ||
-             std::abs(stride(a.node, row)) > s * extent(range(column));
-    });
   }
   bool is_reduced(int id) const {
     for (Node item : items()) {
@@ -85,9 +71,8 @@ class PoolingTuner : GpuTuner {
     constexpr int64_t kElements = 72, kBlocks = 2;  // of a thread; that a multiprocessor is to have
     Ids rest = shared_loops();
     const int v = thread_range(rest), down = overlapping(without(rest, v));
-    Ids unrolled = window();
+    const Ids unrolled = window();
     const int64_t reduced = iterations(unrolled);
-    while (iterations(unrolled) > kWhole) unrolled.erase(unrolled.begin());
     for (int id : unrolled) bind(id, RangeKind::Unroll);
     make_last(rest, v);
     const int64_t blocks = iterations(rest) / (kBlock * target_.cores);
@@ -99,7 +84,8 @@ class PoolingTuner : GpuTuner {
   }
 
   // The range along which most accesses are contiguous, of those that go to memory: not of a few
-  // values that stay in L1, as what a convolution adds to each channel.
+  // values that stay in L1, as what a convolution adds to each channel (measurements.md:
+  // thread_range).
   int thread_range(const Ids& set) const {
     constexpr double kOften = 256;  // that each value is read
     int best = set.back();

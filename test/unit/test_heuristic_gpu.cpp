@@ -100,14 +100,6 @@ TEST_CASE("GPU options: neighbouring threads have the pools that lie side by sid
   CHECK(threads(last_kernel(max_pool2d(x, 3, {.stride = 2}))) == 64 * 96 * 27 * 27 / 3);
 }
 
-TEST_CASE("GPU options: a thread has a large window, whose rows are unrolled") {
-  const Lowered low = last_kernel(avg_pool2d(memory({16, 64, 375, 375}), 11));
-  CHECK(low.launch.grid[0] * low.launch.block[0] == ceil_div(16 * 64 * 34 * 34, 256) * 256);
-  CHECK(to_text(low.options).find("bind r5 unroll, merge r0 r2") == 0);
-  // The elements of all of it lie side by side: threads share it.
-  CHECK(last_kernel(memory({40000, 11, 11}).sum(Shape{1, 2})).launch.block[1] > 1);
-}
-
 TEST_CASE("GPU options: the ends of a padded pool are masked where it is read") {
   CHECK(kernels(max_pool2d(memory({4, 64, 56, 56}), 3, {.padding = 1})).size() == 1);
   CHECK(
