@@ -280,7 +280,9 @@ template <class T> class NodeMap {
 };
 
 // Whether one of a few values, such as nodes or axes, is the one.
-template <class Range, class T> bool contains(const Range& all, const T& one) {
+template <class Range, class T>
+requires requires(const Range& all, const T& one) { *std::ranges::begin(all) == one; }
+bool contains(const Range& all, const T& one) {
   return std::ranges::find(all, one) != std::ranges::end(all);
 }
 
