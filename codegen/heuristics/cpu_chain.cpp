@@ -154,9 +154,11 @@ class CpuChainTuner : Tuner {
       if (size(id) % n == 0) return bind(cut(id, n), RangeKind::Vector);
   }
 
-  // Columns of results: as many as lanes together, so that stores can transpose them.
+  // Columns of results: as many as lanes together, so that stores can transpose them; all of a
+  // number that nothing divides.
   void unroll(int id) {
-    const int inner = size(id) > lanes() ? cut(id, best_unroll(size(id), lanes())) : id;
+    const int64_t together = best_unroll(size(id), lanes());
+    const int inner = size(id) > lanes() && together > 1 ? cut(id, together) : id;
     for (int part : {id, inner})
       if (range(part) && size(part) > 1) bind(part, RangeKind::Unroll);
   }

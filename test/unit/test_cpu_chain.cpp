@@ -108,6 +108,7 @@ TEST_CASE("chains on the CPU: results and gradients are those of f64") {
   for (const Scores& change : kChanges) check_sizes({}, change);
   check_sizes({100, 70, 32, 24}, window);
   check_sizes({37, 83, 20, 33}, causal);
+  check_sizes({40, 45, 23, 19}, causal);  // widths that nothing divides
 }
 
 TEST_CASE("chains on the CPU: lengths around one vector and one tile, and none") {

@@ -69,7 +69,7 @@ TEST_CASE("memory is counted by device: live, kept and the peak") {
 
 TEST_CASE("clear_caches gives back schedules, kernels and the memory of captures") {
   const EnvOverride cpu("DEVICE", "CPU");
-  const Tensor x = ones({64, 64});
+  const Tensor x = ones({96, 96});  // too wide for one kernel of both products
   Jit step([](const Tensor& in) { return in.matmul(in).relu().matmul(in); });
   for (int i = 0; i < 3; ++i) step(x);
   const auto before = step(x).to_vector<float>();
@@ -85,7 +85,7 @@ TEST_CASE("clear_caches gives back schedules, kernels and the memory of captures
   CHECK(step(x).to_vector<float>() == before);
   CHECK(step.statistics().replays == replays + 1);
   CHECK(other.to_vector<float>() == std::vector<float>(64 * 64, 7.0f));
-  CHECK((x + 1).sum().item<float>() == 2 * 64 * 64);
+  CHECK((x + 1).sum().item<float>() == 2 * 96 * 96);
 }
 
 TEST_CASE("a constant that was realized is no tensor that a step reads from outside") {
@@ -111,7 +111,7 @@ TEST_CASE("schedules and kernels are kept up to a number of them") {
 
 TEST_CASE("what can be made again is given back before memory runs out") {
   const EnvOverride cpu("DEVICE", "CPU");
-  const Tensor x = ones({64, 64});
+  const Tensor x = ones({96, 96});  // too wide for one kernel of both products
   Jit step([](const Tensor& in) { return in.matmul(in).relu().matmul(in); });
   for (int i = 0; i < 3; ++i) step(x);
   CHECK(memory_report(0).schedules > 0);

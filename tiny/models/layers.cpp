@@ -16,7 +16,8 @@ Tensor eager_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const Tensor keys = k.repeat_interleave(group, 1), values = v.repeat_interleave(group, 1);
   Tensor scores = (q.matmul(keys.transpose(-1, -2)) * *o.scale).to(kF32);
   if (o.mask.defined()) scores = scores + o.mask;
-  return dropout(scores.softmax(-1), o.dropout_p).to(q.dtype()).matmul(values);
+  const Tensor weights = dropout(scores.softmax(-1), o.dropout_p).to(q.dtype()).contiguous();
+  return weights.matmul(values);
 }
 
 // Rounds before its weight does, as in transformers.
