@@ -19,7 +19,8 @@ struct Split {
 Split equal_parts(Node reduce, int axis, int64_t most);
 
 // Enough results for all cores need no split; few results from many elements are computed in
-// slices. The number of slices depends on sizes alone, so that results are the same everywhere.
+// slices. The number of slices depends on sizes and on how operands lie in memory alone, so that
+// results are the same everywhere.
 // `innermost`: the axis of the operand that lies innermost in memory, -1 where it is the last.
 Split choose_split(Node reduce, ReduceKind kind, int innermost, const Target& target);
 
