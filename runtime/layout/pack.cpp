@@ -61,13 +61,6 @@ bool is_staged(Node n, const Operands& operands, const std::vector<Node>& ranges
   return is_worth_staging(own[0], own[1], terms, others, mma, target);
 }
 
-// Tiles are not staged up to a length.
-bool has_lengths(Node n) {
-  for (int i = 0; i < n->rank; ++i)
-    if (n->length(i)) return true;
-  return false;
-}
-
 class PackPlanner {
  public:
   explicit PackPlanner(const Target& target) : target_(target) {}
@@ -138,7 +131,7 @@ class PackPlanner {
                                        const std::vector<Node>& ranges) const {
     constexpr int64_t kUses = 1280, kStep = 32, kLanes = 4;
     const int sum = only_reduced_axis(n);
-    if (sum < 0 || has_lengths(n->src(0)) || target_.language != Target::Language::Cuda ||
+    if (sum < 0 || target_.language != Target::Language::Cuda ||
         n->src(0)->shape()[sum] % kStep != 0)
       return nullptr;
     const int64_t work = numel(n->src(0)->shape());
