@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "codegen/kernel/access.h"
 #include "codegen/options/fragments.h"
@@ -166,6 +167,53 @@ Node fast_exponentials(Node sink, const Target& target) {
   return substitute(sink, map);
 }
 
+// k of a constant that is k log2(e) rounded, k a power of two or the negative of one; else 0.
+double multiple_of_log2e(Node c) {
+  int exponent = 0;
+  const double k = std::frexp(c->float_value() / std::numbers::log2e, &exponent);
+  const double slack = c->dtype == kF32 ? 0x1p-24 : 0x1p-52;
+  return std::abs(std::abs(k) - 0.5) <= slack || std::abs(std::abs(k) - 1) <= slack
+             ? std::ldexp(std::round(2 * k) / 2, exponent)
+             : 0;
+}
+
+// exp(k x) = 2^t 2^r with t = c x rounded, c = k log2(e) rounded, and r what both roundings left
+// out: t alone is off by as much as |t| 2^-24 of the result (2^-53 in f64). r is not a number where
+// t is infinite, and counts for nothing where the result is no normal number.
+Node exact_exponential(Node power) {
+  Node t = power->src(0);
+  if (t->op != Op::Mul || !t->src(1)->is_const()) return nullptr;
+  const DType type = power->dtype;
+  Node x = t->src(0), c = t->src(1);
+  const double k = multiple_of_log2e(c);
+  if (k == 0) return nullptr;
+  const auto number = [&](double v) { return constant(type, v); };
+  const auto mul_add = [&](Node a, Node b, Node d) { return make(Op::MulAdd, type, {a, b, d}); };
+  const long double rest = std::numbers::log2e_v<long double> * k - c->float_value();
+  Node r = mul_add(x, number(static_cast<double>(rest)), mul_add(x, c, make(Op::Neg, type, {t})));
+  Node exact = mul_add(power, make(Op::Mul, type, {r, number(std::numbers::ln2)}), power);
+  const double limit = type == kF32 ? 0x1p14 : 0x1p20;  // 128^2, 1024^2
+  Node normal = make(Op::Lt, kBool, {make(Op::Mul, type, {t, t}), number(limit)});
+  return make(Op::Where, type, {normal, exact, power});
+}
+
+// Exponentials that may be large, to the last bits. Those of x - m with a maximum m are at most 1,
+// and as exact as the sums that they go to without; a cast to 16 bits leaves fewer bits.
+Node exact_exponentials(Node sink) {
+  NodeMap<bool> exact;
+  for (Node n : topological(sink))
+    for (Node s : n->srcs()) {
+      if (s->op != Op::Exp2 || (s->dtype != kF32 && s->dtype != kF64)) continue;
+      const auto e = exponential(s);
+      const bool cast = n->op == Op::Cast && n->dtype.is_float() && n->dtype.size() == 2;
+      if (!cast && !(e && maximum(e->m))) exact[s] = true;
+    }
+  return rebuild(sink, [&](Node old, Node now) {
+    Node better = exact.contains(old) ? exact_exponential(now) : nullptr;
+    return better ? better : now;
+  });
+}
+
 // The gates of loads in the words of the selections of what is loaded.
 Node name_gates(Node sink) {
   NodeMap<Node> map;
@@ -224,7 +272,7 @@ Node lower_gates(Node sink, const Target& target) {
     Node better = now->op == Op::Reduce ? with_selected(now) : nullptr;
     return better ? better : now;
   }));
-  sink = fast_exponentials(sink, target);
+  sink = exact_exponentials(fast_exponentials(sink, target));
   return target.kind == Target::Kind::Gpu ? flush_exponentials(sink) : with_few_conditions(sink);
 }
 

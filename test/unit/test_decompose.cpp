@@ -11,6 +11,7 @@
 #include "codegen/passes/passes.h"
 #include "test/unit/run_kernel.h"
 #include "tiny/ir/facts.h"
+#include "tiny/tiny.h"
 
 using namespace tiny;
 using namespace tiny::test;
@@ -206,6 +207,38 @@ TEST_CASE("exp2, log2 and sin of f64 have relative errors of at most 1e-15") {
   check_double(Op::Exp2, exp2l, -1020, 1030, 1e-15);
   check_double(Op::Log2, log2l, 0, 1e300, 1e-15);
   check_double(Op::Sin, sinl, -1e6, 1e6, 1e-15);
+}
+
+TEST_CASE("exp is within 2 units in the last place from the smallest normal number to overflow") {
+  std::vector<float> x{float(kInf), -float(kInf), float(kNan), 0, 88.72283f, 88.7229f, -87.33f};
+  for (int i = -8730; i <= 8872; i += 7) x.push_back(static_cast<float>(i) / 100);
+  std::vector<double> wide{kInf, -kInf, kNan, 709.78};
+  for (int i = -7080; i <= 7097; i += 13) wide.push_back(i / 10.0);
+  const auto size = static_cast<int64_t>(x.size()), count = static_cast<int64_t>(wide.size());
+  for (const std::string device : {"CPU", "EMU:CUDA:sm_90a", "EMU:LLVM:gfx942"}) {
+    const Tensor t = Tensor::from(x, {size}, device);
+    const Tensor w = Tensor::from(wide, {count}, device);
+    for (const double sign : {1.0, -1.0}) {
+      const std::vector<float> y = (t * sign).exp().to_vector<float>();
+      for (size_t i = 0; i < x.size(); ++i) {
+        INFO("exp of ", x[i] * sign, " is ", y[i], " on ", device);
+        const double want = std::exp(sign * x[i]);
+        if (const auto near = static_cast<float>(want); is_special(near))
+          CHECK(same_special(y[i], near));
+        else
+          CHECK(ulps(y[i], want) <= (want < std::numeric_limits<float>::min() ? 6 : 2));
+      }
+    }
+    const std::vector<double> y = w.exp().to_vector<double>();
+    for (size_t i = 0; i < wide.size(); ++i) {
+      INFO("exp of ", wide[i], " is ", y[i], " on ", device);
+      const double want = std::exp(wide[i]);
+      if (is_special(want))
+        CHECK(same_special(y[i], want));
+      else
+        CHECK(std::abs(y[i] - want) <= 6e-16 * want);
+    }
+  }
 }
 
 TEST_CASE("16-bit floats and f8 cast to f32 exactly, and f32 to the nearest of them") {
