@@ -19,8 +19,16 @@ namespace {
 // blocks on a multiprocessor have.
 constexpr double kSearched = 1e-3;  // of plans that only a search tries
 constexpr StagePlan kPlans[] = {
-    {4, 2, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, kSearched, 32, 2}, {2, 2, 8, 8, 1.0, 16, 2},
-    {2, 2, 8, 4, 0.95, 16, 2}, {2, 2, 4, 4, 0.75, 16, 2},
+    {4, 2, 8, 8, 1.0, 16, 2},       {4, 2, 8, 8, kSearched, 32, 2}, {2, 2, 8, 8, 1.0, 16, 2},
+    {4, 1, 8, 8, kSearched, 16, 2}, {2, 1, 8, 8, kSearched, 16, 2}, {2, 2, 8, 4, 0.95, 16, 2},
+    {2, 2, 4, 4, 0.75, 16, 2},
+};
+// Convolutions: their windows are copied element by element, the filters in vectors, of which tall
+// tiles take more.
+constexpr StagePlan kWindowPlans[] = {
+    {4, 1, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, 0.97, 16, 2}, {2, 1, 8, 8, 0.97, 16, 2},
+    {2, 2, 8, 8, 0.95, 16, 2}, {4, 1, 8, 4, 0.95, 16, 2}, {2, 2, 8, 4, 0.93, 16, 2},
+    {2, 2, 4, 4, 0.7, 16, 2},
 };
 constexpr StagePlan kMmaPlans[] = {
     {2, 2, 4, 8, 1.0, 16, 3, true},
@@ -268,6 +276,7 @@ class StageTuner : StageLoops {
     const bool asked = plans.size() == 1;
     const bool skinny = !asked && plans[0].mma && is_skinny();
     if (!asked && !skinny && !is_worth_it(plans[0].mma)) return {};
+    if (!asked && !plans[0].mma && sums_.size() > 1) plans = kWindowPlans;
     StagePlan plan = skinny ? skinny_plan() : best_of(plans);
     // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
     if (plan.mma) plan.step *= 4 / element_size();

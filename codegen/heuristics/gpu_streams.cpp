@@ -220,13 +220,11 @@ class StreamTuner : StreamRanges {
     } else if (lanes_ == 1 && !gathers() && !scatters()) {
       several_apart(rest, v);
     }
-    const int64_t threads = iterations(rest) / lanes_;
     vector(v, rest);
-    // Small work on more multiprocessors rather than full blocks.
-    const int64_t block = threads >= kBlock * target_.cores ? kBlock : 128;
+    constexpr int64_t kThreads = 128;  // (measurements.md: streams)
     const int flat = merged(rest);
     if (flat < 0) return;  // a vector is all of it
-    const int thread = split(flat, block);
+    const int thread = split(flat, kThreads);
     bind(thread, RangeKind::Thread);
     if (thread == flat) return;
     // Several loads whose addresses are loaded too are in flight at once: latency hiding.

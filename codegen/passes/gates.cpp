@@ -177,24 +177,14 @@ double multiple_of_log2e(Node c) {
              : 0;
 }
 
-// exp(k x) = 2^t 2^r with t = c x rounded, c = k log2(e) rounded, and r what both roundings left
-// out: t alone is off by as much as |t| 2^-24 of the result (2^-53 in f64). r is not a number where
-// t is infinite, and counts for nothing where the result is no normal number.
+// Exp of k x for Exp2 of x times k log2(e).
 Node exact_exponential(Node power) {
-  Node t = power->src(0);
-  if (t->op != Op::Mul || !t->src(1)->is_const()) return nullptr;
+  Node t = power->op == Op::Exp2 ? power->src(0) : nullptr;
+  if (!t || t->op != Op::Mul || !t->src(1)->is_const()) return nullptr;
   const DType type = power->dtype;
-  Node x = t->src(0), c = t->src(1);
-  const double k = multiple_of_log2e(c);
+  const double k = multiple_of_log2e(t->src(1));
   if (k == 0) return nullptr;
-  const auto number = [&](double v) { return constant(type, v); };
-  const auto mul_add = [&](Node a, Node b, Node d) { return make(Op::MulAdd, type, {a, b, d}); };
-  const long double rest = std::numbers::log2e_v<long double> * k - c->float_value();
-  Node r = mul_add(x, number(static_cast<double>(rest)), mul_add(x, c, make(Op::Neg, type, {t})));
-  Node exact = mul_add(power, make(Op::Mul, type, {r, number(std::numbers::ln2)}), power);
-  const double limit = type == kF32 ? 0x1p14 : 0x1p20;  // 128^2, 1024^2
-  Node normal = make(Op::Lt, kBool, {make(Op::Mul, type, {t, t}), number(limit)});
-  return make(Op::Where, type, {normal, exact, power});
+  return make(Op::Exp, type, {make(Op::Mul, type, {t->src(0), constant(type, k)})});
 }
 
 // Exponentials that may be large, to the last bits. Those of x - m with a maximum m are at most 1,

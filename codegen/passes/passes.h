@@ -96,7 +96,7 @@ Node nest_sums(Node sink, const Target& target);
 // Halves (f16, bf16) and 8-bit floats are only loaded, stored, selected, reinterpreted and cast to
 // and from f32 afterwards; each operation on them still rounds its result. Casts of f16 without
 // target.has_f16 are integer arithmetic, as those of bf16 are on CPUs, and those of 8-bit floats
-// everywhere. GPUs have Exp2, Log2 and all other casts, and for f32 Sin.
+// everywhere. GPUs have Exp2, Exp, Log2 and all other casts, and for f32 Sin.
 Node decompose(Node sink, const Target& target);
 
 // Sums of all elements of a fragment that are rolled as one of the fragment: its accumulator is

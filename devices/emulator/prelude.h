@@ -549,10 +549,10 @@ INLINE f16 f32_to_f16(f32 x) {
 }
 
 extern "C" {
-float sqrtf(float), floorf(float), truncf(float), exp2f(float), log2f(float), fabsf(float);
-float fmaf(float, float, float);
-double sqrt(double), floor(double), trunc(double), exp2(double), log2(double), fabs(double);
-double fma(double, double, double);
+float sqrtf(float), floorf(float), truncf(float), exp2f(float), expf(float), log2f(float);
+float fabsf(float), fmaf(float, float, float);
+double sqrt(double), floor(double), trunc(double), exp2(double), exp(double), log2(double);
+double fabs(double), fma(double, double, double);
 }
 
 // Conversions that round toward zero and saturate.

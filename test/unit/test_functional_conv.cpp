@@ -199,6 +199,18 @@ TEST_CASE("no zeros are multiplied in a transposed convolution whose kernel the 
   }
 }
 
+TEST_CASE("no zeros are multiplied in a transposed convolution with a dilation and a stride") {
+  const Tensor x = Tensor::ones({1, 8, 5, 6}), w = Tensor::ones({8, 4, 3, 4});
+  const Tensor y = conv_transpose2d(x, w, {}, {.stride = Shape{5, 3}, .dilation = 2});
+  int64_t products = 0;
+  for (Node n : topological(y.node()))
+    if (n->op == Op::ReduceAxis && n->shape()[1] == 1)
+      products = std::max(products, numel(n->src(0)->shape()));
+  // 5 x 8 windows with 3 x 3 results each, of 8 channels and 1 x 2 taps, for each of 4 channels.
+  CHECK(products <= 4 * (5 * 8) * (3 * 3) * 8 * 2);
+  CHECK(products > 0);
+}
+
 TEST_CASE("the gradient of a strided convolution's input is one reduction of its own size") {
   const Tensor x = Tensor::ones({2, 3, 8, 8}).requires_grad_(), w = Tensor::ones({4, 3, 3, 3});
   const Tensor y = conv2d(x, w, {}, {.stride = 2, .padding = 1});

@@ -24,6 +24,7 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(Recip, Unary, 1, false)                                                                        \
   X(Sqrt, Unary, 1, false)                                                                         \
   X(Exp2, Unary, 1, false)                                                                         \
+  X(Exp, Unary, 1, false) /* in a kernel: Exp2 of a rounded product is not as exact */             \
   X(Log2, Unary, 1, false)                                                                         \
   X(Sin, Unary, 1, false)                                                                          \
   X(Floor, Unary, 1, false)                                                                        \

@@ -28,7 +28,8 @@ struct Conv {
   int axes;  // spatial
   Shape stride, padding, dilation;
   int64_t groups;
-  Shape phases = {};  // results of a window along each axis, one where there are none
+  Shape phases = {};   // results of a window along each axis, one where there are none
+  bool apart = false;  // phases come before all places instead of after each axis's
 };
 
 void check_operands(const Conv& c, const Tensor& x, const Tensor& weight) {
@@ -53,7 +54,7 @@ Tensor windows(const Conv& c, const Tensor& x, Ints kernel) {
 }
 
 // x (N, C, ...), padded, with weight (out, phases..., C / groups, kernel...), both in the dtype
-// that is computed in: (N, out, places * phases...).
+// that is computed in: (N, out, places * phases...), or (N, out, phases..., places...) if `apart`.
 Tensor correlate(const Conv& c, const Tensor& x, const Tensor& weight) {
   const int d = c.axes, phased = static_cast<int>(c.phases.size());
   const int64_t n = x.shape()[0], out = weight.shape()[0], in = weight.shape()[1 + phased];
@@ -61,14 +62,20 @@ Tensor correlate(const Conv& c, const Tensor& x, const Tensor& weight) {
   const Shape kernel = to_shape(weight.shape().subspan(2 + phased));
   const Tensor view = windows(c, x, kernel);
   // [n, g, 1, places..., in, kernel...] * [1, g, out / g, 1..., in, kernel...], where each place
-  // may be followed by a 1 and each 1 by phases.
+  // may be followed by a 1 and each 1 by phases, or 1s and phases come before.
   Shape split{n, g, 1, in}, order{0, 1, 2}, lifted{1, g, out / g}, result{n, out}, summed;
+  if (c.apart) {
+    split.insert(split.end(), phased, 1);
+    lifted.insert(lifted.end(), c.phases.begin(), c.phases.end());
+    result.insert(result.end(), c.phases.begin(), c.phases.end());
+  }
   for (int i = 0; i < d; ++i) {
-    const int64_t places = view.shape()[2 + i], phases = phased ? c.phases[i] : 1;
+    const bool follows = phased && !c.apart;
+    const int64_t places = view.shape()[2 + i], phases = follows ? c.phases[i] : 1;
     split.push_back(places);
     lifted.push_back(1);
-    if (phased) split.push_back(1);
-    if (phased) lifted.push_back(phases);
+    if (follows) split.push_back(1);
+    if (follows) lifted.push_back(phases);
     result.push_back(places * phases);
   }
   const int first = static_cast<int>(split.size());  // of the kernel's axes
@@ -128,23 +135,26 @@ Tensor spread(const Tensor& x, int axis, int64_t step) {
 }
 
 // One axis of a transposed convolution. Place i of the input adds to place i * stride + k *
-// dilation of the result, before padding is cut off, for each k of the kernel. Where the stride is
-// a multiple of the dilation, the places of the result with one remainder by the stride (a phase)
-// are a dense convolution of the input with every so manieth element of the kernel, so that no
-// zeros between the elements of the input are multiplied: a window gives a block of the result.
+// dilation of the result, before padding is cut off, for each k of the kernel. With k = j * stride
+// + phase that is (i + j * dilation) * stride + phase * dilation: each phase is a convolution of
+// the input with every so manieth element of the kernel, in which no zeros between the elements of
+// the input are multiplied. A window gives one result of each phase. They follow one another where
+// the dilation is 1, as a block of the result; else a phase's results lie stride apart.
 struct Axis {
-  int64_t size = 0, spread = 1;  // of the input, with spread - 1 zeros after each element
-  int64_t front = 0;             // zeros put before the kernel
+  int64_t size = 0;   // of the input
+  int64_t front = 0;  // zeros put before the kernel
   int64_t taps = 0, dilation = 1;
-  int64_t phases = 1, block = 1;  // results of a window, the rest of its block are zeros
+  int64_t phases = 1, block = 1;  // results of a window, elements from one window's to the next's
   int64_t factor = 1;             // factor - 1 zeros follow each result
   int64_t first = 0, places = 0;  // windows that are computed
   int64_t begin = 0, length = 0;  // the result among theirs
 
+  // Elements from the first result to the last.
+  int64_t results() const { return places * block + (phases - 1) * (dilation - 1); }
   // Zeros before and after the input.
   Padding around() const { return {(taps - 1) * dilation - first, first + places - size}; }
-  // What to put before and after the blocks, or to cut off.
-  Padding cut() const { return {-begin, begin + length - places * block * factor}; }
+  // What to put before and after the results, or to cut off.
+  Padding cut() const { return {-begin, begin + length - results() * factor}; }
 };
 
 struct Geometry {
@@ -156,33 +166,74 @@ Axis axis_of(const char* what, const Geometry& g) {
   const int64_t whole = checked_add(what, checked_mul(what, g.size - 1, g.stride), taken);
   Axis a{.size = g.size, .taps = g.kernel, .factor = std::gcd(g.stride, g.dilation)};
   a.dilation = g.dilation / a.factor;
-  if (a.dilation == 1) {
-    a.block = g.stride / a.factor;
-    a.phases = std::min(a.block, g.kernel);
-    a.taps = ceil_div(g.kernel, a.block);
-    // The result begins with a block where that takes no more taps.
-    const int64_t missing = floor_mod(-g.padding, g.stride);
-    if (missing % a.factor == 0 && g.kernel + missing / a.factor <= a.taps * a.phases)
-      a.front = missing / a.factor;
-  } else {
-    a.spread = g.stride / a.factor;
-    a.size *= a.spread;
-  }
+  a.block = g.stride / a.factor;
+  a.phases = std::min(a.block, g.kernel);
+  a.taps = ceil_div(g.kernel, a.block);
+  // The result begins with a block where that takes no more taps.
+  const int64_t missing = floor_mod(-g.padding, g.stride);
+  if (a.dilation == 1 && missing % a.factor == 0 &&
+      g.kernel + missing / a.factor <= a.taps * a.phases)
+    a.front = missing / a.factor;
   const int64_t step = a.block * a.factor, all = a.size + (a.taps - 1) * a.dilation;
   const int64_t from = g.padding + a.front * a.factor;
+  // How many windows after its own a window's last result lies.
+  const int64_t late = (a.phases - 1) * a.dilation / a.block;
   a.length = whole - 2 * g.padding + g.extra;
-  a.first = std::min(from / step, all - 1);
+  a.first = std::clamp(from / step - late, int64_t{0}, all - 1);
   a.places = std::clamp(ceil_div(from + a.length, step), a.first + 1, all) - a.first;
   a.begin = from - a.first * step;
   return a;
 }
 
-// Blocks of phases with the zeros that follow them.
+// Phases (an axis) in front of places, the next axis, as they follow one another in the result,
+// with zeros behind those of a window.
 Tensor fill_blocks(const Tensor& y, int axis, const Axis& a) {
-  if (a.phases == a.block) return y;
-  std::vector<Padding> pads(y.rank() + 1);
+  std::vector<Padding> pads(y.rank());
   pads[axis + 1].after = a.block - a.phases;
-  return y.unflatten(axis, {a.places, a.phases}).pad(pads).flatten(axis, axis + 1);
+  return y.transpose(axis, axis + 1).pad(pads).flatten(axis, axis + 1);
+}
+
+// The same where each phase begins by the dilation later than the one before: each element of the
+// result is in one of them at most.
+Tensor shift_phases(const Tensor& y, int axis, const Axis& a) {
+  Tensor sum;
+  for (int64_t phase = 0; phase < a.phases; ++phase) {
+    std::vector<Padding> pads(y.rank() - 1);
+    pads[axis].before = phase * a.dilation;
+    pads[axis].after = a.results() - a.places * a.block - pads[axis].before;
+    const Tensor one = spread(y.narrow(axis, phase, 1).squeeze(axis), axis, a.block).pad(pads);
+    sum = phase ? sum + one : one;
+  }
+  return sum;
+}
+
+bool lie_apart(const Axis& a) { return a.phases > 1 && a.dilation > 1; }
+
+// The results of windows, (N, out, phases..., places...), at their places.
+Tensor place_phases(Tensor y, const std::vector<Axis>& axes) {
+  const int d = static_cast<int>(axes.size());
+  for (const Axis& a : axes) {
+    // Its phases are the third axis, its places the one after the places of those before.
+    Shape order;
+    for (int i = 0; i < y.rank(); ++i)
+      if (i != 2) order.push_back(i);
+    order.insert(order.begin() + 1 + d, 2);
+    y = y.permute(order);
+    y = lie_apart(a) ? shift_phases(y, 1 + d, a) : fill_blocks(y, 1 + d, a);
+  }
+  return y;
+}
+
+// Blocks of phases with the zeros that follow them: (N, out, places * phases...).
+Tensor fill_blocks(Tensor y, const std::vector<Axis>& axes) {
+  for (int i = 0; i < static_cast<int>(axes.size()); ++i) {
+    const Axis& a = axes[i];
+    if (a.phases == a.block) continue;
+    std::vector<Padding> pads(y.rank() + 1);
+    pads[3 + i].after = a.block - a.phases;
+    y = y.unflatten(2 + i, {a.places, a.phases}).pad(pads).flatten(2 + i, 3 + i);
+  }
+  return y;
 }
 
 // (in, out / g, kernel...) as the weight of the convolution that undoes it: (out, phases..., in /
@@ -232,14 +283,15 @@ Tensor conv_transpose(const char* what, int d, const Tensor& given, const Tensor
     const Axis& a = axes.back();
     check(x.shape()[2 + i] > 0 && a.length > 0, what, ": nothing is left of the input ",
           to_text(x.shape()), " with padding ", to_text(padding));
-    y = spread(y, 2 + i, a.spread);
     around.push_back(a.around());
     cut.push_back(a.cut());
     c.dilation[i] = a.dilation;
     c.phases.push_back(a.phases);
+    c.apart |= lie_apart(a);
   }
   y = correlate(c, y.pad(around), transposed_weight(weight.to(wide), axes, c.groups));
-  for (int i = 0; i < d; ++i) y = spread(fill_blocks(y, 2 + i, axes[i]), 2 + i, axes[i].factor);
+  y = c.apart ? place_phases(y, axes) : fill_blocks(y, axes);
+  for (int i = 0; i < d; ++i) y = spread(y, 2 + i, axes[i].factor);
   return finish(c, y.pad(cut), bias, t);
 }
 

@@ -14,6 +14,7 @@ std::optional<double> fold_float(Op op, double a, double b) {
     case Op::Recip: return 1 / a;
     case Op::Sqrt: return std::sqrt(a);
     case Op::Exp2: return std::exp2(a);
+    case Op::Exp: return std::exp(a);
     case Op::Log2: return std::log2(a);
     case Op::Sin: return std::sin(a);
     case Op::Floor: return std::floor(a);

@@ -296,6 +296,7 @@ const RuleTable& sin_rules() {
 const RuleTable& exponential_rules() {
   static const RuleTable& table = *new RuleTable({
       {"exp2", pat::any_of(op_set(Op::Exp2)), lowered<lower_exp2>},
+      {"exp", pat::any_of(op_set(Op::Exp)), lowered<lower_exp>},
       {"log2", pat::any_of(op_set(Op::Log2)), lowered<lower_log2>},
   });
   return table;
@@ -309,6 +310,7 @@ const RuleTable& transcendental_rules() {
 const RuleTable& wgsl_transcendental_rules() {
   static const RuleTable& table = *new RuleTable({
       {"exp2", pat::any_of(op_set(Op::Exp2)), lowered<lower_exp2, true>},
+      {"exp", pat::any_of(op_set(Op::Exp)), lowered<lower_exp, true>},
       {"log2", pat::any_of(op_set(Op::Log2)), lowered<lower_log2>},
       {"sin", pat::any_of(op_set(Op::Sin)), lowered<lower_sin, true>},
   });
@@ -328,6 +330,7 @@ const RuleTable& cuda_transcendental_rules() {
 const RuleTable& hip_transcendental_rules() {
   static const RuleTable& table = *new RuleTable({
       {"exp2 of f64", pat::any_of(op_set(Op::Exp2)).when(is_f64), lowered<lower_exp2>},
+      {"exp of f64", pat::any_of(op_set(Op::Exp)).when(is_f64), lowered<lower_exp>},
       {"log2 of f64", pat::any_of(op_set(Op::Log2)).when(is_f64), lowered<lower_log2>},
   });
   return table;

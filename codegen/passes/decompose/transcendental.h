@@ -10,6 +10,7 @@ namespace tiny {
 // `plain`: of f32, with neither integers of 64 bits nor sums whose order counts, which WGSL lets
 // compilers change.
 Node lower_exp2(Node x, bool plain = false);
+Node lower_exp(Node x, bool plain = false);
 Node lower_log2(Node x);  // -inf at zero, NaN below
 Node lower_sin(Node x, bool plain = false);
 

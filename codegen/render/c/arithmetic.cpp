@@ -153,6 +153,7 @@ std::string CPrinter::unary(Node n) {
   expect(dialect_.classes, "render_c: ", n->op, " should have been decomposed");
   switch (n->op) {
     case Op::Exp2: return by_lane(n, "exp2");
+    case Op::Exp: return by_lane(n, "exp");
     case Op::Log2: return by_lane(n, "log2");
     case Op::Sin: return by_lane(n, "sin");
     default: throw Bug(cat("render_c: ", n->op, " should have been decomposed"));

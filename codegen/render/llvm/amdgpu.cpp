@@ -138,6 +138,7 @@ class AmdPrinter : public amdgpu::Memory {
   std::string unary(Op op, DType t, Str x) override {
     const std::string type = type_of(t);
     if (op == Op::Exp2) return intrinsic("", type, "llvm.exp2." + suffix_of(t), {type}, {x});
+    if (op == Op::Exp) return intrinsic("", type, "llvm.exp." + suffix_of(t), {type}, {x});
     if (op == Op::Log2) return intrinsic("", type, "llvm.log2." + suffix_of(t), {type}, {x});
     return LlvmPrinter::unary(op, t, x);
   }

@@ -366,6 +366,10 @@ INLINE f64 trunc_of(f64 x) { return trunc(x); }
 INLINE f32 exp2_of(f32 x) { return exp2f(x); }
 INLINE f64 exp2_of(f64 x) { return exp2(x); }
 
+//# exp_of
+INLINE f32 exp_of(f32 x) { return expf(x); }
+INLINE f64 exp_of(f64 x) { return exp(x); }
+
 // 0 instead of less than a normal number.
 //# exp2_flushed
 INLINE f32 exp2_flushed(f32 x) {

@@ -291,11 +291,17 @@ template <class T> INLINE void atomicXor(T* p, T x) {
 //# exp2f
 #define exp2f __builtin_exp2f
 
+//# expf
+#define expf __builtin_expf
+
 //# log2f
 #define log2f __builtin_log2f
 
 //# exp2
 #define exp2 __builtin_exp2
+
+//# exp
+#define exp __builtin_exp
 
 //# log2
 #define log2 __builtin_log2
