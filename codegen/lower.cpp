@@ -101,12 +101,14 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   out.options = out.choice.options;
   Node chosen = apply(k, out.options, target);
   if (choice) check_launch(launch_problem(k, chosen, target));
+  Node plain = k;
   const uint64_t streaming = streaming_inputs(k, chosen, target);
   const std::vector<Opt> parts = split_sums(chosen, target);
   out.options.insert(out.options.end(), parts.begin(), parts.end());
   k = log("options", Form::Kernel, simplify(apply(chosen, parts, target)));
   k = log("gates", Form::Kernel, simplify(lower_gates(k, target)));
   out.loops = k;
+  out.unit = product_unit(plain, k, target);
   out.launch = launch_size(k, target);
   if (choice) check_launch(launch_problem(out.launch, target));
   k = log("end_loops", Form::Kernel, end_loops(k, target));

@@ -7,6 +7,7 @@
 
 #include "codegen/estimate.h"
 #include "codegen/kernel/choice.h"
+#include "codegen/product_unit.h"
 #include "codegen/target/source.h"
 #include "codegen/target/target.h"
 
@@ -18,6 +19,7 @@ struct Lowered {
   Choice choice;             // the heuristic's, or the one that was asked for
   std::vector<Opt> options;  // its options, and those that split long sums
   KernelWork work;
+  ProductUnit unit;
   std::shared_ptr<const Arena> arena;  // of the graphs
   Node loops = nullptr;                // with options applied
   Node machine = nullptr;              // the graph that was rendered: what is proved

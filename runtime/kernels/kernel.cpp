@@ -83,6 +83,7 @@ std::shared_ptr<Kernel> compile(const Step& step, const Choice* choice = nullptr
   kernel->launch = low.launch;
   kernel->bytes = low.work.bytes;
   kernel->flops = low.work.flops;
+  kernel->unit = to_text(low.unit);
   const std::string binary = [&] {
     const HostSpan span("compile");
     return cached_compile(device, low.source);

@@ -21,6 +21,7 @@ struct Kernel : std::enable_shared_from_this<Kernel> {
   std::unique_ptr<Program> program;
   LaunchSize launch;
   double bytes = 0, flops = 0;
+  std::string unit;  // what multiplies in it: codegen/product_unit.h
 };
 
 // The kernel of each step (nullptr for copies), from memory, the disk cache, or the compiler. They

@@ -25,10 +25,11 @@ namespace {
 KernelClock* running_clock = nullptr;
 
 void show(const Kernel& k, double time) {
-  std::cerr << formatted("%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s\n", k.name.c_str(),
-                         static_cast<long long>(k.launch.block[0]),
+  std::cerr << formatted("%-64s %4lld x %-8lld %9.1f us %8.1f GFLOP/s %7.1f GB/s%s%s\n",
+                         k.name.c_str(), static_cast<long long>(k.launch.block[0]),
                          static_cast<long long>(k.launch.grid[0]), time * 1e6,
-                         k.flops / time * 1e-9, k.bytes / time * 1e-9);
+                         k.flops / time * 1e-9, k.bytes / time * 1e-9, k.unit.empty() ? "" : "  ",
+                         k.unit.c_str());
 }
 
 void launch_watched(const Step& step, Kernel& k, Device& device, const std::vector<void*>& args,

@@ -1,0 +1,110 @@
+#include "codegen/product_unit.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "codegen/kernel/access.h"
+#include "codegen/options/mma.h"
+#include "codegen/wgmma/tile.h"
+#include "tiny/base/text.h"
+
+namespace tiny {
+
+namespace {
+
+// The dtype as PTX spells it.
+std::string type_in_ptx(DType t) {
+  const MatrixType* type = matrix_type(t);
+  return type ? type->name : std::string(t.name());
+}
+
+std::string wgmma_text(int columns, int depth, DType t) {
+  return cat("wgmma.m64n", columns, 'k', depth, '.', type_in_ptx(t));
+}
+
+std::string instruction_of(Node n) {
+  if (n->op == Op::Matrix) {
+    const MatrixTile tile(n);
+    constexpr int kDepthBytes = 32;  // of each row that an instruction reads
+    return wgmma_text(tile.width(), kDepthBytes / tile.dtype.size(), tile.dtype);
+  }
+  const MmaUnit& unit = mma_unit(n);
+  if (unit.warpgroup) return wgmma_text(warpgroup_product(n).columns, unit.depth, unit.dtype);
+  if (!unit.intrinsic)
+    return cat("mma.sync.m", unit.rows, 'n', unit.columns, 'k', unit.depth, '.',
+               type_in_ptx(unit.dtype));
+  std::string_view name = unit.intrinsic;  // "llvm.amdgcn.mfma..."
+  for (int words = 0; words < 2; ++words) name.remove_prefix(name.find('.') + 1);
+  return std::string(name);
+}
+
+// A sum of products: how many values each factor has that the other does not depend on, and terms.
+struct SumOfProducts {
+  Node reduce = nullptr;
+  int64_t rows = 1, columns = 1, terms = 1;
+};
+
+std::optional<SumOfProducts> sum_of_products(Node reduce) {
+  if (reduce->arg<OpArg>().op != Op::Add) return {};
+  Node product = reduce->src(0);
+  while (product->op == Op::Cast || product->op == Op::Where)
+    product = product->src(product->op == Op::Cast ? 0 : 1);
+  if (product->op != Op::Mul) return {};
+  const uint64_t a = product->src(0)->ranges, b = product->src(1)->ranges;
+  SumOfProducts out{reduce};
+  uint64_t reduced = 0;
+  for (Node r : reduce->srcs().subspan(1)) {
+    reduced |= r->ranges;
+    out.terms *= extent(r);
+  }
+  if (!(a & reduced) || !(b & reduced)) return {};
+  for (Node r : ranges_of(reduce)) {
+    if (r->ranges & reduced) continue;
+    if (r->ranges & a & ~b) out.rows *= extent(r);
+    if (r->ranges & b & ~a) out.columns *= extent(r);
+  }
+  if (out.rows == 1 && out.columns == 1) return {};  // of vectors
+  return out;
+}
+
+std::string reason_of(const SumOfProducts& p, const Target& target) {
+  const int64_t few = std::min(p.rows, p.columns), many = std::max(p.rows, p.columns);
+  const std::string sizes = cat(few, " x ", many, " results of ", p.terms, " terms");
+  if (few == 1) return cat("a vector times a matrix, ", sizes);
+  MmaProduct product;
+  if (const std::string why = mma_product(p.reduce, target, product); !why.empty())
+    return cat(why, "; ", sizes);
+  const MmaUnit& unit = *product.unit;
+  const int least = std::min(unit.rows, unit.columns);
+  if (few % least) return cat(sizes, ": ", few, " is no multiple of ", least);
+  if (p.terms % unit.depth)
+    return cat(sizes, ": ", p.terms, " terms are no multiple of ", unit.depth);
+  return cat("no tile of a matrix unit fits ", sizes);
+}
+
+}  // namespace
+
+ProductUnit product_unit(Node loops, Node optimised, const Target& target) {
+  ProductUnit out;
+  std::set<std::string> names;
+  for (Op op : {Op::Matrix, Op::Mma})
+    for (Node n : all_of(optimised, op)) names.insert(instruction_of(n));
+  for (const std::string& name : names)
+    out.instruction += (out.instruction.empty() ? "" : ", ") + name;
+  if (!names.empty()) return out;
+  int64_t most = 0;
+  for (Node reduce : all_of(loops, Op::Reduce))
+    if (const auto p = sum_of_products(reduce); p && p->rows * p->columns * p->terms > most) {
+      most = p->rows * p->columns * p->terms;
+      out.reason = reason_of(*p, target);
+    }
+  return out;
+}
+
+std::string to_text(const ProductUnit& unit) {
+  if (!unit.reason.empty()) return cat("no matrix unit: ", unit.reason);
+  return unit.instruction;
+}
+
+}  // namespace tiny
