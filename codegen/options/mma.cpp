@@ -269,7 +269,10 @@ std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
     return "the reduction is no sum of products in f32 or i32";
   out.a = narrow(product->src(0), target);
   out.b = narrow(product->src(1), target);
-  if (out.a->dtype != out.b->dtype) return "the operands differ in dtype";
+  if (out.a->dtype != out.b->dtype) {  // TF32 has the digits of both 16-bit floats
+    out.a = product->src(0);
+    out.b = product->src(1);
+  }
   out.unit = mma_unit(target, out.a->dtype);
   if (out.unit && out.unit->sum == product->dtype) return "";
   return mma_unit(target, kBF16) ? cat("no matrix unit takes ", out.a->dtype.name(),

@@ -54,6 +54,7 @@ class Layouts {
     }
     if (product && target_.has_wgmma && std::ranges::all_of(p->src(0)->srcs(), only_reorders))
       p = with_affine_operands(p);
+    if (product && !find_window_product(p, target_)) p = with_plain_operands(p, target_);
     if (product) n = with_unit_rows(p);
     if (product) store_computed(n);
     if (const auto windows = product ? find_window_product(n, target_) : std::nullopt) {

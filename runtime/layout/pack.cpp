@@ -288,23 +288,64 @@ class PackPlanner {
 
 }  // namespace
 
-Node with_affine_indices(Node view) {
+namespace {
+
+// `view` by way of memory in the order of the first of the views that it is made of, from below,
+// with which it has what is asked for.
+template <class IsRight> Node by_way_of_memory(Node view, IsRight is_right) {
   constexpr int64_t kUses = 32;
-  const auto has_sums = [](Node v) {
+  const auto fits = [&](Node v) {
     const OwnRanges own(v->shape());
-    return is_affine(follow(v, own.ranges));
+    return is_right(follow(v, own.ranges));
   };
-  if (has_sums(view)) return view;
+  if (fits(view)) return view;
   std::vector<Node> views;  // from the product down
   for (Node v = view; is_view(v); v = v->src(0)) views.push_back(v);
   for (size_t i = views.size(); i-- > 0;) {
-    if (views[i]->op == Op::Cast || numel(view->shape()) < kUses * numel(views[i]->shape()))
-      continue;
+    if (numel(view->shape()) < kUses * numel(views[i]->shape())) continue;
     Node now = build::contiguous(views[i]);
     for (size_t above = i; above-- > 0;) now = with_sources(views[above], std::span(&now, 1));
-    if (has_sums(now)) return now;
+    if (fits(now)) return now;
   }
   return view;
+}
+
+// Whether some axis of memory is walked in larger steps than one, or backwards.
+bool has_steps(const ProductOperand& o) {
+  return std::ranges::any_of(o.at, [](Node at) {
+    const auto terms = to_sum(at).terms;
+    return !terms.empty() && std::ranges::min(terms, {}, &Sum::Term::factor).factor != 1;
+  });
+}
+
+}  // namespace
+
+Node with_affine_indices(Node view) {
+  return by_way_of_memory(view, [](const ProductOperand& o) { return is_affine(o); });
+}
+
+Node with_plain_operands(Node reduce, const Target& target) {
+  Node product = reduce->src(0);
+  const OwnRanges own(product->shape());
+  std::set<Scalar> dtypes;
+  for (Node s : product->srcs()) {
+    const ProductOperand o = follow(s, own.ranges);
+    const DType t = o.point->dtype;
+    if (s->lengths || !is_affine(o) || has_windows(o) ||
+        !(has_matrix_unit(target, t) || mma_unit(target, t)))
+      return reduce;
+    dtypes.insert(t.scalar);
+  }
+  const bool widens = dtypes.size() > 1 && has_matrix_unit(target, product->dtype);
+  ArenaScope lasting(Arena::global());
+  std::vector<Node> srcs;
+  for (Node s : product->srcs())
+    srcs.push_back(by_way_of_memory(s, [&](const ProductOperand& o) {
+      return is_affine(o) && !o.gate && !(target.has_wgmma && has_steps(o)) &&
+             !(widens && o.point->dtype != product->dtype);
+    }));
+  product = with_sources(product, srcs);
+  return with_sources(reduce, std::span(&product, 1));
 }
 
 std::vector<Node> computed_operands(Node reduce, const Target& target) {
