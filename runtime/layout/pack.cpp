@@ -327,16 +327,18 @@ Node with_affine_indices(Node view) {
 Node with_plain_operands(Node reduce, const Target& target) {
   Node product = reduce->src(0);
   const OwnRanges own(product->shape());
-  std::set<Scalar> dtypes;
+  // As bools beside f32, or 16-bit floats.
+  const bool widens_any = has_matrix_unit(target, product->dtype);
+  bool widens = false;
+  DType first;
   for (Node s : product->srcs()) {
     const ProductOperand o = follow(s, own.ranges);
     const DType t = o.point->dtype;
-    if (s->lengths || !is_affine(o) || has_windows(o) ||
-        !(has_matrix_unit(target, t) || mma_unit(target, t)))
-      return reduce;
-    dtypes.insert(t.scalar);
+    const bool takes = has_matrix_unit(target, t) || mma_unit(target, t);
+    if (s->lengths || !is_affine(o) || has_windows(o) || !(takes || widens_any)) return reduce;
+    widens |= widens_any && (!takes || (s != product->src(0) && t != first));
+    first = t;
   }
-  const bool widens = dtypes.size() > 1 && has_matrix_unit(target, product->dtype);
   ArenaScope lasting(Arena::global());
   std::vector<Node> srcs;
   for (Node s : product->srcs())
