@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <map>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -100,6 +102,47 @@ TEST_CASE("variants of products are on wgmma or mma.sync, for each dtype that Ho
 TEST_CASE("variants of products are on the matrix units of other GPUs") {
   check_instructions("EMU:CUDA:sm_80", kBF16);
   check_instructions("EMU:HIP:gfx942", kBF16);
+}
+
+// What is written to stderr while it lives.
+class Said {
+ public:
+  Said() : before_(std::cerr.rdbuf(text_.rdbuf())) {}
+  ~Said() { std::cerr.rdbuf(before_); }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* before_;
+};
+
+TEST_CASE("DEBUG=2 names the matrix instruction of a product, or why it has none") {
+  const auto said = [](const char* device, const Shape& x, const Shape& y, DType dtype) {
+    const EnvOverride use("DEVICE", device), shown("DEBUG", "2");
+    const Tensor a = Tensor::zeros(x, dtype).contiguous().realize();
+    const Tensor b = Tensor::zeros(y, dtype).contiguous().realize();
+    const Said said;
+    a.matmul(b).realize();
+    return said.text();
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    CHECK_MESSAGE(text.find(part) != text.npos, part, " in ", text);
+  };
+  const char *hopper = "EMU:CUDA:sm_90a", *ampere = "EMU:CUDA:sm_80", *cdna = "EMU:HIP:gfx942";
+  has(said(hopper, {256, 64}, {64, 256}, kBF16), "GB/s  wgmma.m64n");
+  has(said(ampere, {64, 64}, {64, 64}, kF16), "GB/s  mma.sync.m16n8k16.f16\n");
+  has(said(cdna, {64, 64}, {64, 64}, kBF16), "GB/s  mfma.f32.16x16x16bf16.1k\n");
+  has(said(ampere, {64, 48}, {48, 32}, kF32),
+      "GB/s  no matrix unit: no matrix unit takes f32 (ALLOW_TF32=0); 32 x 64 results of 48 "
+      "terms\n");
+  has(said(ampere, {5, 64}, {64, 64}, kBF16),
+      "no matrix unit: 5 x 64 results of 64 terms: 5 is no multiple of 8\n");
+  has(said(ampere, {1, 64}, {64, 64}, kBF16),
+      "no matrix unit: a vector times a matrix, 1 x 64 results of 64 terms\n");
+  const EnvOverride use("DEVICE", "CPU"), shown("DEBUG", "2");
+  const Said quiet;
+  (Tensor::ones({4}).contiguous() + 1).realize();
+  CHECK(quiet.text().find("unit") == std::string::npos);
 }
 
 // What products read on their way and what they do before they store takes no kernel of its own, or
