@@ -6,6 +6,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/options/mma.h"
 #include "runtime/analysis/operand.h"
+#include "runtime/layout/pack.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/sizes.h"
 
@@ -15,14 +16,15 @@ namespace {
 
 using Axes = std::vector<int>;
 
-// A view without the cast that widens what it shows.
-Node narrowed(Node view, DType wide) {
+// A view without the cast that widens what it shows; of bools as numbers of a dtype that is given.
+Node narrowed(Node view, DType wide, DType of_bools = {}) {
   if (view->op == Op::Cast && view->dtype == wide) {
     const DType from = view->src(0)->dtype;
+    if (from.is_bool() && of_bools != DType()) return build::cast(view->src(0), of_bools);
     return from.is_half() || from == kI8 || from == kU8 ? view->src(0) : nullptr;
   }
   if (!is_movement(view->op) || view->num_src != 1 || view->lengths) return nullptr;
-  Node below = narrowed(view->src(0), wide);
+  Node below = narrowed(view->src(0), wide, of_bools);
   return below ? make(view->op, below->dtype, {below}, view->payload) : nullptr;
 }
 
@@ -99,10 +101,12 @@ class Tiler {
     if (reduce_->arg<ReduceArg>().op != Op::Add || mul->op != Op::Mul || mul->num_src != 2 ||
         reduce_->lengths || mul->lengths)
       return false;
-    for (int o : {0, 1}) {
-      sides_[o].view = narrowed(mul->src(o), mul->dtype);
-      if (!sides_[o].view) return false;
-    }
+    for (int o : {0, 1}) sides_[o].view = narrowed(mul->src(o), mul->dtype);
+    for (int o : {0, 1})
+      if (const Node other = sides_[1 - o].view; other && !sides_[o].view)
+        sides_[o].view = narrowed(mul->src(o), mul->dtype, other->dtype);
+    if (!sides_[0].view || !sides_[1].view) return false;
+    for (TileSide& side : sides_) side.view = with_affine_indices(side.view);
     find_unit(sides_[0].view->dtype, sides_[1].view->dtype);
     return unit_ && unit_->sum == mul->dtype && find_axes(mul->shape());
   }
@@ -137,7 +141,7 @@ class Tiler {
     for (int o : {0, 1}) {
       operands[o] = follow(sides_[o].view, own.ranges);
       if (!is_affine(operands[o])) return false;
-      sides_[o].in_order = !is_elementwise(operands[o].point->op);
+      sides_[o].in_order = !is_elementwise(operands[o].point->op) && operands[o].casts == 0;
     }
     if (!pads_alone({operands[0], operands[1]})) return false;
     for (int i = 0; i < static_cast<int>(shape.size()); ++i) {
@@ -156,6 +160,7 @@ class Tiler {
         TileSide& side = sides_[in[0] ? 0 : 1];
         side.own.push_back(i);
         side.count *= shape[i];
+        side.in_order &= kind(in[0] ? 0 : 1) != Walk::Irregular;
       } else {
         return false;
       }
