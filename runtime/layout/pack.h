@@ -29,8 +29,8 @@ std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target);
 // the product.
 Node with_affine_indices(Node view);
 
-// Both operands of a product for matrix units, no windows, by way of memory where one is read with a
-// condition (padding), and for wgmma where it is read backwards or in steps, or is narrower than
+// Both operands of a product for matrix units, no windows, by way of memory where one is read with
+// a condition (padding), and for wgmma where it is read backwards or in steps, or is narrower than
 // the other one. As they are where that is not little beside the product.
 Node with_plain_operands(Node reduce, const Target& target);
 
