@@ -455,21 +455,25 @@ const std::string& device_name(int id) {
 }
 
 std::vector<Node> topological(std::span<const Node> roots) {
-  std::vector<Node> order, stack(roots.rbegin(), roots.rend());
-  NodeMap<char> state;  // 1: on the stack below its sources, 2: done
+  struct Visit {
+    Node node;
+    bool is_open = false;  // waits for the sources above it on the stack
+  };
+  std::vector<Node> order;
+  std::vector<Visit> stack;
+  NodeMap<char> seen;
+  for (size_t i = roots.size(); i-- > 0;) stack.push_back({roots[i]});
   while (!stack.empty()) {
-    Node n = stack.back();
-    char& s = state[n];
-    if (s == 0) {
-      s = 1;
-      for (int i = static_cast<int>(n->num_src); i-- > 0;)
-        if (!state.contains(n->src(i))) stack.push_back(n->src(i));
-      continue;
-    }
-    stack.pop_back();
-    if (s == 1) {
-      s = 2;
+    Node n = stack.back().node;
+    if (stack.back().is_open) {
+      stack.pop_back();
       order.push_back(n);
+    } else if (std::exchange(seen[n], 1)) {
+      stack.pop_back();
+    } else {
+      stack.back().is_open = true;
+      for (int i = static_cast<int>(n->num_src); i-- > 0;)
+        if (!seen.contains(n->src(i))) stack.push_back({n->src(i)});
     }
   }
   return order;

@@ -238,11 +238,15 @@ bool has_device_groups();                     // whether any was named so far
 std::vector<Node> topological(std::span<const Node> roots);
 inline std::vector<Node> topological(Node root) { return topological(std::span(&root, 1)); }
 
-// An open-addressing map from nodes to small values: the memo of every walk.
+// An open-addressing map from nodes to small values: the memo of every walk. Nodes that were made
+// one after the other lie beside each other, as walks come by them. Keys are alive as long as it is
+// used.
 template <class T> class NodeMap {
  public:
-  explicit NodeMap(size_t expected = 16) { slots_.resize(std::bit_ceil(expected * 2)); }
+  NodeMap() = default;
+  explicit NodeMap(size_t expected) { resize(std::bit_ceil(expected * 2)); }
   T* find(Node key) {
+    if (slots_.empty()) return nullptr;
     for (size_t i = start(key);; i = (i + 1) & (slots_.size() - 1)) {
       if (slots_[i].first == key) return &slots_[i].second;
       if (!slots_[i].first) return nullptr;
@@ -264,19 +268,30 @@ template <class T> class NodeMap {
   size_t size() const { return count_; }
 
  private:
+  static constexpr int kRunBits = 3;  // so many nodes in order of creation keep together
+  static constexpr size_t kFewest = 16;
+
+  // Runs of them spread evenly over the slots (Knuth, The Art of Computer Programming, volume 3,
+  // section 6.4, on multiplication by the golden ratio).
   size_t start(Node key) const {
-    const auto bits = reinterpret_cast<uintptr_t>(key);
-    return ((bits >> 4) * 0x9E3779B97F4A7C15ull >> 20) & (slots_.size() - 1);
+    const size_t run = (key->id >> kRunBits) * 0x9E3779B97F4A7C15ull >> shift_;
+    return run << kRunBits | (key->id & ((1 << kRunBits) - 1));
+  }
+  void resize(size_t slots) {
+    slots_.resize(std::max(slots, kFewest));
+    shift_ = 64 + kRunBits - std::countr_zero(slots_.size());
   }
   void grow() {
-    std::vector<std::pair<Node, T>> old(slots_.size() * 2);
+    std::vector<std::pair<Node, T>> old;
     old.swap(slots_);
+    resize(old.size() * 2);
     count_ = 0;
     for (auto& [key, value] : old)
       if (key) (*this)[key] = std::move(value);
   }
   std::vector<std::pair<Node, T>> slots_;
   size_t count_ = 0;
+  int shift_ = 0;
 };
 
 // Whether one of a few values, such as nodes or axes, is the one.
