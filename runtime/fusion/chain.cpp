@@ -1,7 +1,6 @@
 #include "runtime/fusion/chain.h"
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -74,15 +73,15 @@ class Walk : public ChainParts {
     while (!open.empty()) {
       Node n = open.back();
       open.pop_back();
-      const auto at = axes_.find(n);
-      const auto* users = uses.of(n);
-      if (at == axes_.end() || !users) continue;
-      for (Node user : *users) {
+      const AxisMap* known = axes_of(n);
+      if (!known) continue;
+      const AxisMap axes = *known;
+      for (Node user : uses.of(n)) {
         const auto is_own = [&](Node s) { return s->is_const() || inside.count(s); };
         if (!is_elementwise(user->op) || inside.count(user) ||
             !std::all_of(user->srcs().begin(), user->srcs().end(), is_own))
           continue;
-        axes_.try_emplace(user, at->second);
+        if (!find(user)) add(user, axes);
         inside.insert(user);
         open.push_back(user);
       }
@@ -95,11 +94,27 @@ class Walk : public ChainParts {
   }
   // Axes of a visited value, as those of the product's term; nullptr for any other.
   const AxisMap* axes_of(Node n) const {
-    const auto at = axes_.find(n);
-    return at == axes_.end() ? nullptr : &at->second;
+    const Visited* found = find(n);
+    return found ? &found->axes : nullptr;
   }
 
  private:
+  struct Visited {
+    Node node;
+    AxisMap axes;         // as axes of the product's term
+    bool is_end = false;  // of the walk
+  };
+
+  const Visited* find(Node n) const {
+    const uint32_t* at = place_.find(n);
+    return at && *at < visited_.size() && visited_[*at].node == n ? &visited_[*at] : nullptr;
+  }
+  Visited& add(Node n, const AxisMap& axes) {
+    place_[n] = static_cast<uint32_t>(visited_.size());
+    visited_.push_back({n, axes});
+    return visited_.back();
+  }
+
   // Whether a score is a short sum, and a row of results too: more than that is stored instead.
   bool is_short() const {
     const int64_t columns = product_->src(0)->shape()[summed_axis()];
@@ -119,9 +134,8 @@ class Walk : public ChainParts {
 
   // The scores below a factor of the product; false where there are none.
   bool finds_scores(Node factor, AxisMap axes) {
-    inside.clear(), of_rows.clear();
-    axes_.clear(), scores.clear(), rows.clear(), ends_.clear(), conflicts_.clear(),
-        reductions_.clear();
+    inside.clear(), of_rows.clear(), scores.clear(), rows.clear();
+    visited_.clear(), scores_.clear(), conflicts_.clear(), reductions_.clear();
     std::vector<Node> above;
     Node n = factor;
     for (; is_movement(n->op); n = n->src(0)) {
@@ -130,12 +144,14 @@ class Walk : public ChainParts {
     }
     size_ = numel(n->shape());
     if (is_leaf(n) || n->op == Op::ReduceAxis || !is_along(axes)) return false;
-    if (!visit(n, axes) || scores.empty() || !visit_rows()) return false;
+    if (!visit(n, axes) || scores_.empty() || !visit_rows()) return false;
+    scores.insert(scores_.begin(), scores_.end());
     depends_ = NodeMap<char>();
     for (Node c : conflicts_)
       if (depends_on_scores(c)) return false;
-    for (const auto& [v, at] : axes_)
-      if (depends_on_scores(v) && !rows.count(v)) (is_along(at) ? inside : of_rows).insert(v);
+    for (const Visited& v : visited_)
+      if (depends_on_scores(v.node) && !rows.count(v.node))
+        (is_along(v.axes) ? inside : of_rows).insert(v.node);
     inside.insert(above.begin(), above.end());
     return true;
   }
@@ -144,30 +160,30 @@ class Walk : public ChainParts {
   bool visit(Node root, const AxisMap& of) {
     std::vector<std::pair<Node, AxisMap>> stack{{root, of}};
     while (!stack.empty()) {
-      auto [n, axes] = std::move(stack.back());
+      auto [n, axes] = stack.back();
       stack.pop_back();
       if (is_leaf(n) || n->is_const() || n->op == Op::Iota) continue;
       for (int i = 0; i < n->rank; ++i)
         if (n->shape()[i] == 1) axes[static_cast<size_t>(i)] = kNone;
-      const auto [known, fresh] = axes_.try_emplace(n, axes);
-      if (!fresh) {
-        if (known->second != axes) conflicts_.push_back(n);
+      if (const Visited* known = find(n)) {
+        if (known->axes != axes) conflicts_.push_back(n);
         continue;
       }
-      if (axes_.size() > kMaxNodes) return false;
+      Visited& now = add(n, axes);
+      if (visited_.size() > kMaxNodes) return false;
       if (is_movement(n->op)) {
         stack.emplace_back(n->src(0), through_movement(n, axes));
       } else if (is_elementwise(n->op)) {
         for (Node s : n->srcs()) stack.emplace_back(s, axes);
       } else if (is_scores(n, axes)) {
-        scores.insert(n);
+        scores_.push_back(n);
       } else if (is_row(n, axes)) {
         for (int i = 0; i < n->rank; ++i)
           if ((n->arg<ReduceArg>().axes >> i & 1) && n->src(0)->shape()[i] > 1)
             axes[static_cast<size_t>(i)] = summed_axis();
         reductions_.emplace_back(n, axes);
       } else {
-        ends_.insert(n);
+        now.is_end = true;
       }
     }
     return true;
@@ -179,19 +195,16 @@ class Walk : public ChainParts {
     while (!reductions_.empty()) {
       const auto [n, axes] = reductions_.back();
       reductions_.pop_back();
-      const auto before = axes_;
-      const std::set<Node> scores_before = scores, ends_before = ends_;
-      const auto reductions_before = reductions_;
+      const size_t visited = visited_.size(), found = scores_.size(), left = reductions_.size();
       if (!visit(n->src(0), axes)) return false;
-      if (scores.size() == scores_before.size()) {
+      if (scores_.size() == found) {
         rows.insert(n);
         continue;
       }
-      axes_ = before;
-      scores = scores_before;
-      ends_ = ends_before;
-      reductions_ = reductions_before;
-      ends_.insert(n);
+      visited_.erase(visited_.begin() + static_cast<std::ptrdiff_t>(visited), visited_.end());
+      reductions_.erase(reductions_.begin() + static_cast<std::ptrdiff_t>(left), reductions_.end());
+      scores_.resize(found);
+      visited_[*place_.find(n)].is_end = true;
     }
     return true;
   }
@@ -215,7 +228,7 @@ class Walk : public ChainParts {
   bool depends_on_scores(Node n) {
     if (const char* known = depends_.find(n)) return *known;
     bool any = scores.count(n);
-    if (!any && axes_.count(n) && !ends_.count(n))
+    if (const Visited* at = any ? nullptr : find(n); at && !at->is_end)
       for (Node s : used_sources(n)) any |= depends_on_scores(s);
     depends_[n] = any;
     return any;
@@ -233,10 +246,10 @@ class Walk : public ChainParts {
 
   Node product_;
   const std::set<Node>* taken_;
-  int64_t size_ = 0;              // of the scores
-  std::map<Node, AxisMap> axes_;  // of all that was visited, as axes of the product's term
-  std::set<Node> ends_;
-  std::vector<Node> conflicts_;
+  int64_t size_ = 0;  // of the scores
+  std::vector<Visited> visited_;
+  NodeMap<uint32_t> place_;  // in visited_, of what has not been taken out again
+  std::vector<Node> scores_, conflicts_;
   std::vector<std::pair<Node, AxisMap>> reductions_;  // to be looked at
   NodeMap<char> depends_;
 };
@@ -397,9 +410,8 @@ class Finder {
   std::vector<Node> beside_of(const Walk& walk) const {
     std::vector<Node> out;
     for (Node v : walk.inside)
-      if (const auto* users = uses_.of(v))
-        for (Node user : *users)
-          if (!walk.rows.count(user) && is_sum_of_rows(walk, user, v)) out.push_back(user);
+      for (Node user : uses_.of(v))
+        if (!walk.rows.count(user) && is_sum_of_rows(walk, user, v)) out.push_back(user);
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;
@@ -416,9 +428,9 @@ class Finder {
       for (Node row : beside_of(walk)) known.insert(row);
     }
     const auto is_read_elsewhere = [&](Node v) {
-      const auto* users = uses_.of(v);
-      return is_root_.contains(v) || !users ||
-             std::any_of(users->begin(), users->end(), [&](Node u) { return !known.count(u); });
+      const auto users = uses_.of(v);
+      return is_root_.contains(v) || users.empty() ||
+             std::ranges::any_of(users, [&](Node u) { return !known.count(u); });
     };
     const size_t dropped = std::erase_if(found_, [&](const auto& chain) {
       return std::ranges::any_of(chain.second.inside, is_read_elsewhere) ||

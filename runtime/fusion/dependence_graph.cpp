@@ -20,14 +20,16 @@ void DependenceGraph::set_producers(int v, std::vector<int> producers) {
 }
 
 int DependenceGraph::find(int v) const {
-  while (vertices_[v].merged_into >= 0) v = vertices_[v].merged_into;
+  for (int into; (into = vertices_[v].merged_into) >= 0; v = into)
+    if (const int next = vertices_[into].merged_into; next >= 0) vertices_[v].merged_into = next;
   return v;
 }
 
 std::vector<int> DependenceGraph::producers(int v) const {
   std::vector<int> out;
-  for (int first : vertices_[v].producers)
-    if (const int p = find(first); p != v && !contains(out, p)) out.push_back(p);
+  visit_producers(v, [&](int p) {
+    if (!contains(out, p)) out.push_back(p);
+  });
   return out;
 }
 

@@ -18,6 +18,12 @@ class DependenceGraph {
   int find(int v) const;                    // the vertex that it is part of now
   std::vector<int> producers(int v) const;  // distinct ones, and none that it is part of
 
+  // Visits them, some perhaps more than once.
+  template <class Visit> void visit_producers(int v, Visit visit) const {
+    for (int first : vertices_[v].producers)
+      if (const int p = find(first); p != v) visit(p);
+  }
+
   bool depends(int v, int on) const;
   // Whether a path goes from p to c through another vertex: with the two as one, it were a circle.
   bool reaches_otherwise(int p, int c) const;
@@ -32,8 +38,8 @@ class DependenceGraph {
 
  private:
   struct Vertex {
-    std::vector<int> producers = {};  // by the numbers that add() gave
-    int merged_into = -1;
+    std::vector<int> producers = {};   // by the numbers that add() gave
+    mutable int merged_into = -1;      // or a part of it
     int place = 0;                     // in order_
     mutable uint64_t searched_by = 0;  // the last search that came by
   };

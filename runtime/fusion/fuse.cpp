@@ -112,10 +112,11 @@ class Fuser {
       changed = false;
       for (int c = 0; c < kernels_.end(); ++c) {
         if (!kernels_.is_alive(c)) continue;
-        const std::vector<int> from = gemms_first(kernels_.dependences().producers(c));
         int64_t newest = kernels_[c].changed;
-        for (int p : from) newest = std::max(newest, kernels_[p].changed);
+        kernels_.dependences().visit_producers(
+            c, [&](int p) { newest = std::max(newest, kernels_[p].changed); });
         if (std::exchange(examined[c], kernels_.changes()) >= newest) continue;
+        const std::vector<int> from = gemms_first(kernels_.dependences().producers(c));
         const auto p = std::ranges::find_if(
             from, [&](int k) { return rules_.is_of_own_rows(k, c, joins_small); });
         if (p == from.end()) continue;

@@ -1,14 +1,21 @@
 #include "runtime/fusion/fused_kernel.h"
 
 #include <algorithm>
-#include <iterator>
-#include <set>
 #include <utility>
 
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/views.h"
 
 namespace tiny {
+
+bool ReadSet::insert(const Read& read) {
+  int& last = last_[read.leaf];
+  for (int i = last; i > 0; i = entries_[i - 1].before)
+    if (entries_[i - 1].read == read) return false;
+  entries_.push_back({read, last});
+  last = static_cast<int>(entries_.size());
+  return true;
+}
 
 Read whole_read(Node output) {
   AxisMap axes(output->rank);
@@ -67,35 +74,35 @@ int FusedKernels::of(Node value) const {
 void FusedKernels::update(int id) {
   FusedKernel& k = kernels_[id];
   k = {.outputs = std::move(k.outputs), .is_chain = k.is_chain, .changed = ++changes_};
-  std::set<Read> seen;
+  ReadSet seen;
   std::vector<Read> stack, sources;
   for (Node out : k.outputs) {
     stack.push_back(whole_read(out));
     while (!stack.empty()) {
-      Read read = std::move(stack.back());
+      Read read = stack.back();
       stack.pop_back();
       read.own |= is_own_element(read, k.outputs[0]);
-      if (read.leaf->is_const() || read.leaf->op == Op::Iota || !seen.insert(read).second) continue;
+      if (read.leaf->is_const() || read.leaf->op == Op::Iota || !seen.insert(read)) continue;
       if (!visit(id, read)) continue;
       sources.clear();
       add_sources(read, sources);
       for (const Read& s : sources)
         if (of(s.leaf) == id) k.inner[s.leaf] = 1;
-      stack.insert(stack.end(), std::make_move_iterator(sources.rbegin()),
-                   std::make_move_iterator(sources.rend()));
+      stack.insert(stack.end(), sources.rbegin(), sources.rend());
     }
   }
   find_producers(id);
 }
 
 // Whether the kernel computes what is read: otherwise it ends there.
-bool FusedKernels::visit(int id, Read& read) {
+bool FusedKernels::visit(int id, const Read& read) {
   Node n = read.leaf;
   FusedKernel& k = kernels_[id];
   k.work = std::max(k.work, numel(n->shape()));
   k.size += n->op == Op::Sin || n->op == Op::Exp2 || n->op == Op::Log2 ? kTranscendental : 1;
-  if (n->op == Op::Param || n->op == Op::After || (first_.contains(n) && of(n) != id)) {
-    k.reads.push_back(std::move(read));
+  const int maker = n->op == Op::Param || n->op == Op::After ? -1 : of(n);
+  if (n->op == Op::Param || n->op == Op::After || (maker >= 0 && maker != id)) {
+    k.reads.push_back(read);
     return false;
   }
   k.is_gemm |= n->op == Op::ReduceAxis && is_product(n);
@@ -105,10 +112,10 @@ bool FusedKernels::visit(int id, Read& read) {
 void FusedKernels::find_producers(int id) {
   FusedKernel& k = kernels_[id];
   std::vector<int> producers;
-  std::set<int> seen;
+  met_.resize(kernels_.size());
   const auto add = [&](Node n) {
     const int* p = first_.find(n);
-    if (p && seen.insert(*p).second) producers.push_back(*p);
+    if (p && std::exchange(met_[*p], changes_) != changes_) producers.push_back(*p);
   };
   for (const Read& r : k.reads) {
     add(behind(r.leaf));

@@ -17,7 +17,21 @@ struct Read {
   Node leaf;
   AxisMap axes;
   bool own = false;
-  auto operator<=>(const Read&) const = default;
+  bool operator==(const Read&) const = default;
+};
+
+// Those that a walk has come by.
+class ReadSet {
+ public:
+  bool insert(const Read& read);  // whether it is new
+
+ private:
+  struct Entry {
+    Read read;
+    int before;  // the one of the same leaf, -1 for none
+  };
+  NodeMap<int> last_;  // of each leaf, from 1 on
+  std::vector<Entry> entries_;
 };
 
 // A kernel's output as it is written, by its own axes.
@@ -29,13 +43,13 @@ void add_sources(const Read& read, std::vector<Read>& sources);
 struct FusedKernel {
   std::vector<Node> outputs;  // those that need another one first: they have the outer loops
   std::vector<Read> reads = {};
-  bool is_gemm = false;     // a product whose operands are used many times: no rows around it
-  bool is_chain = false;    // of products (runtime/fusion/chain.h): rows of tiles
-  bool late = false;        // waits for what other devices send
-  int64_t work = 0;         // elements that it visits
-  int size = 0;             // how much there is to compile
-  NodeMap<char> inner{16};  // outputs that another one needs: reached through that one
-  int64_t changed = 0;      // FusedKernels::changes() as it became what it is
+  bool is_gemm = false;      // a product whose operands are used many times: no rows around it
+  bool is_chain = false;     // of products (runtime/fusion/chain.h): rows of tiles
+  bool late = false;         // waits for what other devices send
+  int64_t work = 0;          // elements that it visits
+  int size = 0;              // how much there is to compile
+  NodeMap<char> inner = {};  // outputs that another one needs: reached through that one
+  int64_t changed = 0;       // FusedKernels::changes() as it became what it is
 };
 
 // Kernels by number. One that was merged into another one is part of that: it has no number more.
@@ -64,11 +78,12 @@ class FusedKernels {
 
  private:
   void update(int id);
-  bool visit(int id, Read& read);
+  bool visit(int id, const Read& read);
   void find_producers(int id);
 
   std::vector<FusedKernel> kernels_;
-  NodeMap<int> first_;  // the kernel of a value with memory before any were merged
+  std::vector<int64_t> met_;  // by kernel: the last of changes() that found it to be a producer
+  NodeMap<int> first_;        // the kernel of a value with memory before any were merged
   DependenceGraph dependences_;
   mutable NodeMap<std::vector<Node>> waited_;  // by After
   int64_t changes_ = 0;

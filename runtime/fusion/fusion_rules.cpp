@@ -177,8 +177,8 @@ bool share_large_input(const FusedKernel& a, const FusedKernel& b) {
 }  // namespace
 
 bool FusionRules::are_siblings(int a, int b) const {
-  return is_sent(a) == is_sent(b) && is_on_one_device(a, b) &&
-         have_same_loops(kernels_[a], kernels_[b]) && share_large_input(kernels_[a], kernels_[b]) &&
+  return have_same_loops(kernels_[a], kernels_[b]) && share_large_input(kernels_[a], kernels_[b]) &&
+         is_sent(a) == is_sent(b) && is_on_one_device(a, b) &&
          !kernels_.dependences().depends(b, a) && !kernels_.dependences().depends(a, b) &&
          have_buffers(b, a);
 }
@@ -305,16 +305,16 @@ bool FusionRules::is_long_epilogue(int p, int c) const {
 // one another. The sums of the rows and of the columns of a matrix have no loops in common.
 bool FusionRules::loops_nest(int p, int c) const {
   NodeMap<char> reached;
-  std::set<Read> seen;
+  ReadSet seen;
   std::vector<Read> stack;
   std::set<uint64_t> rows;  // of each reduction, a bit for each axis
   for (Node out : kernels_.merged_outputs(p, c)) {
     if (!reached.contains(out)) stack.push_back(whole_read(out));
     while (!stack.empty()) {
-      const Read read = std::move(stack.back());
+      const Read read = stack.back();
       stack.pop_back();
       const int k = kernels_.of(read.leaf);
-      if (is_leaf(read.leaf) || (k >= 0 && k != p && k != c) || !seen.insert(read).second) continue;
+      if (is_leaf(read.leaf) || (k >= 0 && k != p && k != c) || !seen.insert(read)) continue;
       reached[read.leaf] = 1;
       if (is_reduce(read.leaf)) {
         uint64_t row = 0;

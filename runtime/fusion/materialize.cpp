@@ -92,7 +92,7 @@ bool is_cheap_window(Node expand, const Uses& uses, int64_t elements, const Cost
   Node n = expand;
   for (int depth = 0; is_movement(n->op) && depth < 40; ++depth) {
     if (uses.count(n) != 1) return false;
-    Node user = uses.of(n)->front();
+    Node user = uses.of(n).front();
     if (user->op == Op::ReduceAxis) return numel(n->shape()) <= kMax * elements;
     n = user;
   }
@@ -226,7 +226,7 @@ class Chooser {
   Node rounded(Node sum) const {
     Node half = nullptr, n = sum;
     for (int depth = 0; depth < 12 && uses_.count(n) == 1; ++depth) {
-      Node user = uses_.of(n)->front();
+      Node user = uses_.of(n).front();
       if (!(is_movement(user->op) || is_elementwise(user->op)) ||
           numel(user->shape()) != numel(sum->shape()))
         return nullptr;
@@ -271,9 +271,9 @@ class Chooser {
 
   // Whether a value only says where to look up, or to write: gathered() decides.
   bool is_place(Node n, int depth = 0) const {
-    const auto* users = uses_.of(n);
-    if (!users || depth > 12 || !on_gpu(n)) return false;
-    return std::ranges::all_of(*users, [&](Node user) {
+    const auto users = uses_.of(n);
+    if (users.empty() || depth > 12 || !on_gpu(n)) return false;
+    return std::ranges::all_of(users, [&](Node user) {
       if (user->op == Op::Gather) return user->src(0) != n;
       if (user->op == Op::Scatter) return user->src(0) != n && user->src(1) != n;
       return (is_elementwise(user->op) || is_movement(user->op)) && is_place(user, depth + 1);

@@ -1,5 +1,6 @@
 // Who reads the values of a tensor graph.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -12,8 +13,8 @@ class Uses {
   // `order`: all nodes below the roots, sources before users.
   Uses(std::span<const Node> roots, std::span<const Node> order);
 
-  size_t count(Node n) const;
-  const std::vector<Node>* of(Node n) const { return users_.find(n); }  // nullptr: nobody
+  size_t count(Node n) const { return of(n).size(); }
+  std::span<const Node> of(Node n) const;
 
   // The sum into which a value goes, by movement and products only: each element is then read for
   // many results. Null where there is none.
@@ -24,8 +25,9 @@ class Uses {
   bool meet_again(Node n) const;
 
  private:
-  NodeMap<std::vector<Node>> users_;
-  NodeMap<size_t> position_;
+  NodeMap<uint32_t> position_;
+  std::vector<Node> users_;      // of all nodes by position
+  std::vector<uint32_t> first_;  // and where those of each begin
   NodeMap<char> is_root_;
 };
 

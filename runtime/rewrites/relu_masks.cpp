@@ -1,5 +1,7 @@
 #include "runtime/rewrites/relu_masks.h"
 
+#include <algorithm>
+
 #include "runtime/fusion/materialize.h"
 #include "tiny/ir/build.h"
 
@@ -62,6 +64,7 @@ class Masks {
 
 GraphPlan reuse_masks(const GraphPlan& layout, const NodeTargets& targets) {
   const std::vector<Node> order = topological(layout.roots);
+  if (std::ranges::none_of(order, is_rectified)) return layout;
   const Stored stored = choose_stored(layout.roots, order, layout.stored, targets);
   const Masks masks(order, stored.values);
   std::vector<Node> first;  // the values that are read instead of masks
