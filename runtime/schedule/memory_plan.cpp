@@ -1,10 +1,10 @@
 #include "runtime/schedule/memory_plan.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 
 #include "runtime/device/buffer.h"
+#include "runtime/schedule/place_blocks.h"
 #include "runtime/schedule/schedule.h"
 #include "tiny/base/error.h"
 #include "tiny/base/text.h"
@@ -19,42 +19,6 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
 
-// Memory of the arena: of one value, or of several that take it over from one another.
-struct Block {
-  int64_t bytes = 0;
-  int first = std::numeric_limits<int>::max(), last = -1;  // steps
-  int64_t offset = -1;
-  bool overlaps(const Block& o) const { return first <= o.last && o.first <= last; }
-};
-
-// Offsets for blocks of one device, each in the smallest gap that has room among the blocks placed
-// before that are alive at the same time. Gives the bytes of all together. Of blocks `by_time`,
-// those that are over need not be looked at again.
-int64_t place(const std::vector<Block*>& order, bool by_time) {
-  std::vector<const Block*> placed;  // by offset
-  int64_t total = 0;
-  for (Block* b : order) {
-    if (by_time) std::erase_if(placed, [&](const Block* p) { return p->last < b->first; });
-    int64_t end = 0, best = -1, best_room = std::numeric_limits<int64_t>::max();
-    for (const Block* p : placed) {
-      if (!p->overlaps(*b)) continue;
-      const int64_t room = p->offset - end;
-      if (room >= b->bytes && room < best_room) {
-        best = end;
-        best_room = room;
-      }
-      end = std::max(end, p->offset + p->bytes);
-    }
-    b->offset = best >= 0 ? best : end;
-    total = std::max(total, b->offset + b->bytes);
-    const auto at =
-        std::upper_bound(placed.begin(), placed.end(), b->offset,
-                         [](int64_t offset, const Block* p) { return offset < p->offset; });
-    placed.insert(at, b);
-  }
-  return total;
-}
-
 // Large blocks first (Y. Pisarchyk, J. Lee, "Efficient memory management for deep neural net
 // inference", arXiv 2001.03288) and blocks in order of time both come close to the limit, now the
 // one and now the other.
@@ -64,9 +28,13 @@ int64_t place_well(std::vector<Block*> blocks) {
   std::stable_sort(blocks.begin(), blocks.end(), by_time);
   std::vector<Block*> large_first = blocks;
   std::stable_sort(large_first.begin(), large_first.end(), by_size);
-  const int64_t time = place(blocks, true);
-  const int64_t size = place(large_first, false);
-  return time < size ? place(blocks, true) : size;
+  const int64_t time = place_by_time(blocks);
+  std::vector<int64_t> offsets;
+  for (const Block* b : blocks) offsets.push_back(b->offset);
+  const int64_t size = place_blocks(large_first);
+  if (size <= time) return size;
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i]->offset = offsets[i];
+  return time;
 }
 
 // The most bytes of blocks that are alive during one step.
