@@ -225,10 +225,11 @@ class Layouts {
 // The graph with some values stored with another axis innermost, by `store`. `change` rewrites any
 // other node, which it gets as it was and with its new sources.
 template <class Store, class Change>
-GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
-                    const NodeMap<int>& innermost, Store store, Change change) {
-  const NodeMap<char> in_order = values_in_order(roots);
-  NodeMap<Node> done = rebuild(roots, [&](Node n, Node same) {
+GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> order,
+                    std::span<const Node> stored, const NodeMap<int>& innermost, Store store,
+                    Change change) {
+  const NodeMap<char> in_order = innermost.size() > 0 ? values_in_order(roots) : NodeMap<char>();
+  NodeMap<Node> done = rebuild_all(order, [&](Node n, Node same) {
     const LabelScope label(n->label);
     Node now = change(n, same);
     if (const int* dim = innermost.find(n))
@@ -251,30 +252,31 @@ GraphPlan rewritten(std::span<const Node> roots, std::span<const Node> stored,
 
 GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets) {
   std::map<const Target*, Layouts> layouts;
-  std::vector<Node> roots(given.begin(), given.end());
+  std::vector<Node> roots(given.begin(), given.end()), order = topological(roots);
   std::vector<NodeMap<Node>> rewrites;
   const auto rewrite = [&](NodeMap<Node> next) {
     if (next.size() == 0) return;
     for (Node& r : roots) r = *next.find(r);
+    order = topological(roots);
     rewrites.push_back(std::move(next));
   };
-  rewrite(split_products(roots));
-  rewrite(unit_products(roots, targets));
-  rewrite(narrow_sums(roots));
-  const Innermost innermost = choose_innermost(roots, targets);
+  rewrite(split_products(order));
+  rewrite(unit_products(roots, order, targets));
+  rewrite(narrow_sums(roots, order));
+  const Innermost innermost = choose_innermost(roots, order, targets);
   const auto store = [&](Node n, Node now, int dim) {
     return innermost.rows.contains(n) ? packed_channels(now, dim) : packed(now, dim, INT64_MAX);
   };
   const NodeMap<int> traced =
       innermost.axes.size() > 0 ? trace_innermost(roots, innermost.axes) : NodeMap<int>();
-  const Chains chains = find_chains(roots, topological(roots), {}, targets);
+  const Chains chains = find_chains(roots, order, {}, targets);
   const auto change = [&](Node n, Node now) {
     if (n->op != Op::ReduceAxis || chains.sums.contains(n)) return now;
     const int* axis = traced.find(n->src(0));
     const Target& target = targets.of(now);
     return layouts.try_emplace(&target, target).first->second.reduce(now, axis ? *axis : -1);
   };
-  GraphPlan out = rewritten(roots, {}, innermost.axes, store, change);
+  GraphPlan out = rewritten(roots, order, {}, innermost.axes, store, change);
   for (const auto& [target, chosen] : layouts)
     out.stored.insert(out.stored.end(), chosen.stored.begin(), chosen.stored.end());
   out.now.insert(out.now.begin(), std::make_move_iterator(rewrites.begin()),
@@ -289,7 +291,8 @@ GraphPlan spread_layouts(const GraphPlan& layout, std::span<const Node> outputs)
     return n->op == Op::Cast && n->dtype.is_half() && base_of(n->src(0))->op == Op::Param;
   });
   return rewritten(
-      layout.roots, layout.stored, spread_innermost(layout.roots, movable),
+      layout.roots, topological(layout.roots), layout.stored,
+      spread_innermost(layout.roots, movable),
       [](Node, Node now, int dim) { return packed(now, dim, INT64_MAX); },
       [](Node, Node now) { return now; });
 }

@@ -25,8 +25,11 @@ Shape sorted_sizes(Node n) {
 
 }  // namespace
 
-NodeMap<Node> narrow_sums(std::span<const Node> roots) {
-  const std::vector<Node> order = topological(roots);
+NodeMap<Node> narrow_sums(std::span<const Node> roots, std::span<const Node> order) {
+  const auto is_narrowing = [](Node n) {
+    return n->op == Op::Cast && n->dtype.is_half() && n->src(0)->dtype == kF32;
+  };
+  if (std::ranges::none_of(order, is_narrowing)) return NodeMap<Node>();
   NodeMap<int> readers;
   for (Node n : order)
     for (Node s : n->srcs()) ++readers[s];
@@ -38,7 +41,7 @@ NodeMap<Node> narrow_sums(std::span<const Node> roots) {
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     LabelScope label(n->label);
     Node now = with_sources(n, srcs);
-    if (n->op == Op::Cast && n->dtype.is_half() && n->src(0)->dtype == kF32) {
+    if (is_narrowing(n)) {
       Node sum = sum_below(n, readers);
       if (sum && sorted_sizes(sum) != sorted_sizes(n)) {
         Node below = *done.find(sum);

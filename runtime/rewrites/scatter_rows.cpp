@@ -153,13 +153,17 @@ Node written_rows(Node scatter) {
 }
 
 std::vector<Node> with_written_rows(std::span<const Node> roots, const NodeTargets& targets) {
+  const auto may_change = [&](Node n) {
+    if (n->op != Op::Scatter) return false;
+    const ScatteredRows r = scattered_rows_of(n);
+    return adds_rows(n, r) && is_worth_it(n, r, targets.of(n));
+  };
+  const std::vector<Node> order = topological(roots);
+  if (std::ranges::none_of(order, may_change)) return {roots.begin(), roots.end()};
   const NodeMap<int> users = count_users(roots);
-  const NodeMap<Node> done = rebuild(roots, [&](Node before, Node now) {
-    if (now->op != Op::Scatter) return now;
-    const ScatteredRows r = scattered_rows_of(now);
-    const bool changes = adds_rows(now, r) && is_worth_it(now, r, targets.of(now)) &&
-                         is_there(before->src(1), users);
-    return changes ? written(now, r) : now;
+  const NodeMap<Node> done = rebuild_all(order, [&](Node before, Node now) {
+    const bool changes = may_change(now) && is_there(before->src(1), users);
+    return changes ? written(now, scattered_rows_of(now)) : now;
   });
   std::vector<Node> out;
   for (Node r : roots) out.push_back(*done.find(r));

@@ -41,13 +41,12 @@ Node split(Node reduce) {
 
 }  // namespace
 
-NodeMap<Node> split_products(std::span<const Node> roots) {
+NodeMap<Node> split_products(std::span<const Node> order) {
   const auto is_sum_of_sums = [](Node n) {
     return n->op == Op::ReduceAxis && n->arg<ReduceArg>().op == Op::Add && n->src(0)->op == Op::Add;
   };
-  const std::vector<Node> order = topological(roots);
   if (std::ranges::none_of(order, is_sum_of_sums)) return NodeMap<Node>();
-  return rebuild(roots, [&](Node n, Node now) {
+  return rebuild_all(order, [&](Node n, Node now) {
     if (!is_sum_of_sums(now)) return now;
     const LabelScope label(n->label);
     return split(now);

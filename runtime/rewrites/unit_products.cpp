@@ -51,8 +51,7 @@ bool is_for_units(Node reduce) {
 
 // What is reduced on the way to the results of the graph, with element-wise operations and movement
 // between: it is stored in memory of the plan's own.
-NodeMap<char> reduced_again(std::span<const Node> roots) {
-  const std::vector<Node> order = topological(roots);
+NodeMap<char> reduced_again(std::span<const Node> roots, std::span<const Node> order) {
   NodeMap<char> is_root, again;
   for (Node r : roots) is_root[base_of(r)] = is_root[r] = 1;
   for (size_t i = order.size(); i-- > 0;) {
@@ -137,11 +136,15 @@ Node with_one_sum(Node reduce) {
 
 }  // namespace
 
-NodeMap<Node> unit_products(std::span<const Node> roots, const NodeTargets& targets) {
-  const NodeMap<char> again = reduced_again(roots);
-  return rebuild(roots, [&](Node n, Node now) {
-    const bool is_sum = now->op == Op::ReduceAxis && now->arg<ReduceArg>().op == Op::Add;
-    if (!is_sum || !targets.of(now).has_wgmma) return now;
+NodeMap<Node> unit_products(std::span<const Node> roots, std::span<const Node> order,
+                            const NodeTargets& targets) {
+  const auto is_on_unit = [&](Node n) {
+    return n->op == Op::ReduceAxis && n->arg<ReduceArg>().op == Op::Add && targets.of(n).has_wgmma;
+  };
+  if (std::ranges::none_of(order, is_on_unit)) return NodeMap<Node>();
+  const NodeMap<char> again = reduced_again(roots, order);
+  return rebuild_all(order, [&](Node n, Node now) {
+    if (!is_on_unit(now)) return now;
     const LabelScope label(n->label);
     Node product = with_one_sum(now);
     if (product != now) return product;

@@ -26,12 +26,12 @@ namespace {
 
 // Nodes as they are without Limit and Whole. A long chain of views is cut by memory, as that of
 // element-wise operations is (stored.cpp): what walks it recurses.
-NodeMap<Node> stripped(std::span<const Node> roots) {
+NodeMap<Node> stripped(std::span<const Node> order) {
   constexpr int kLongestChain = 200;
-  NodeMap<Node> done;
+  NodeMap<Node> done(order.size());
   NodeMap<int> views;  // one after the other
   std::vector<Node> srcs;
-  for (Node n : topological(roots)) {
+  for (Node n : order) {
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     done[n] = n->op == Op::Limit || n->op == Op::Whole ? srcs[0] : with_sources(n, srcs);
@@ -50,7 +50,7 @@ NodeMap<Node> stripped(std::span<const Node> roots) {
 void Result::set_root(Node root) { nodes = NodeRef(make(Op::Sink, kVoid, {root, base_of(root)})); }
 
 std::vector<Node> without_lengths(std::span<const Node> roots) {
-  const NodeMap<Node> now = stripped(roots);
+  const NodeMap<Node> now = stripped(topological(roots));
   std::vector<Node> out;
   for (Node r : roots) out.push_back(*now.find(r));
   return out;
@@ -71,12 +71,12 @@ class Planner {
 
   Schedule run() {
     const NodeTargets targets(devices_, fallback_);
-    const NodeMap<Node> plain = stripped(graph_.roots);
-    now_ = plain;
     const std::vector<Node> given = topological(graph_.roots);
+    const NodeMap<Node> plain = stripped(given);
     has_lengths_ = std::any_of(given.begin(), given.end(), [](Node n) { return n->lengths; });
+    if (has_lengths_) now_ = plain;
     GraphPlan layout;
-    for (Node r : graph_.roots) layout.roots.push_back(*now_.find(r));
+    for (Node r : graph_.roots) layout.roots.push_back(*plain.find(r));
     if (env_int("OPT")) follow(layout = choose_layouts(layout.roots, targets));
     for (int round = 0; layout.innermost && round < 3; ++round) {  // what gets memory may change
       std::vector<Node> outputs;
@@ -108,9 +108,13 @@ class Planner {
   // x assigned a copy of itself in which some elements are replaced: the scatter itself is the
   // assignment, and where it works in place no other element is touched.
   void scatter_in_place(GraphPlan& layout) {
-    NodeMap<Node> now = rebuild(layout.roots, [&](Node, Node n) {
-      if (n->op != Op::Assign || n->src(1)->op != Op::Scatter || n->src(1)->src(0) != n->src(0))
-        return n;
+    const auto is_own_scatter = [](Node n) {
+      return n->op == Op::Assign && n->src(1)->op == Op::Scatter && n->src(1)->src(0) == n->src(0);
+    };
+    const std::vector<Node> order = topological(layout.roots);
+    if (std::ranges::none_of(order, is_own_scatter)) return;
+    NodeMap<Node> now = rebuild_all(order, [&](Node, Node n) {
+      if (!is_own_scatter(n)) return n;
       if (overwritten_input(n->src(1)) < 0) return n;
       assigned_[n->src(1)] = 1;
       return n->src(1);

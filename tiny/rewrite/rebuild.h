@@ -7,17 +7,23 @@
 
 namespace tiny {
 
-// The replacement of each node below the roots: change(node, the same on its new sources).
-template <class Change> NodeMap<Node> rebuild(std::span<const Node> roots, Change change) {
-  NodeMap<Node> done;
+// The replacement of each node of a graph, given with sources before users: change(node, the same
+// on its new sources).
+template <class Change> NodeMap<Node> rebuild_all(std::span<const Node> order, Change change) {
+  NodeMap<Node> done(order.size());
   std::vector<Node> srcs;
-  for (Node n : topological(roots)) {
+  for (Node n : order) {
     srcs.clear();
     for (Node s : n->srcs()) srcs.push_back(*done.find(s));
     Node now = change(n, with_sources(n, srcs));
     done[n] = now;
   }
   return done;
+}
+
+// Of the nodes below the roots.
+template <class Change> NodeMap<Node> rebuild(std::span<const Node> roots, Change change) {
+  return rebuild_all(topological(roots), change);
 }
 
 template <class Change> Node rebuild(Node root, Change change) {

@@ -450,14 +450,15 @@ NodeMap<char> values_in_order(std::span<const Node> roots) {
   return out;
 }
 
-Innermost choose_innermost(std::span<const Node> roots, const NodeTargets& targets) {
+Innermost choose_innermost(std::span<const Node> roots, std::span<const Node> order,
+                           const NodeTargets& targets) {
   Innermost inner;
   struct Product {
     Node sum, on_top;
     const Target& target;
   };
   std::vector<Product> products;
-  for (Node n : topological(roots)) {
+  for (Node n : order) {
     if (n->op != Op::ReduceAxis) continue;
     const Target& target = targets.of(n);
     if (target.kind != Target::Kind::Gpu || !target.has_wgmma) continue;

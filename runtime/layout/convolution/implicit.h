@@ -57,12 +57,14 @@ Node packed_channels(Node x, int dim);
 NodeMap<char> values_in_order(std::span<const Node> roots);
 
 // Values of the graph that are to be stored with an axis innermost, because such products read
-// them, in whole `rows`, or because 16-bit floats are computed from them.
+// them, in whole `rows`, or because 16-bit floats are computed from them. `order`: all nodes,
+// sources first.
 struct Innermost {
   NodeMap<int> axes;
   NodeMap<char> rows;
 };
-Innermost choose_innermost(std::span<const Node> roots, const NodeTargets& targets);
+Innermost choose_innermost(std::span<const Node> roots, std::span<const Node> order,
+                           const NodeTargets& targets);
 
 // The axis of each value that lies innermost in memory, or would if the value were stored with what
 // it is made of and what is made of it: by the way that axes take through movement, element-wise
