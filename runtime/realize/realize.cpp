@@ -205,10 +205,15 @@ class Dependence {
 std::vector<Node> readers_of_old_values(std::span<const Node> roots) {
   std::vector<Node> work(roots.begin(), roots.end());
   std::set<Node> buffers = assigned_buffers(work);
+  NodeMap<char> is_work;
+  for (Node n : work) is_work[n] = 1;
   for (size_t before = 0; buffers.size() != before;) {
     Dependence depends(buffers);
     for (Node n : Arena::global().held())
-      if (!contains(work, n) && depends(n)) work.push_back(n);
+      if (!is_work.contains(n) && depends(n)) {
+        work.push_back(n);
+        is_work[n] = 1;
+      }
     before = buffers.size();
     buffers = assigned_buffers(work);
   }
