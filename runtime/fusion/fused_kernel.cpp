@@ -124,13 +124,25 @@ void FusedKernels::find_producers(int id) {
   k.late =
       std::ranges::any_of(k.reads, [](auto& r) { return r.leaf->op == Op::Copy; }) ||
       std::ranges::any_of(producers, [&](int p) { return kernels_[dependences_.find(p)].late; });
+  readers_.resize(kernels_.size());
+  for (int p : producers) readers_[dependences_.find(p)].push_back(id);
   dependences_.set_producers(id, std::move(producers));
+}
+
+std::vector<int> FusedKernels::readers(int k) const {
+  std::vector<int> out;
+  for (int r : readers_[k]) out.push_back(dependences_.find(r));
+  std::ranges::sort(out);
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  std::erase(out, k);
+  return out;
 }
 
 void FusedKernels::merge(int p, int c) {
   kernels_[c].outputs = merged_outputs(p, c);
   kernels_[c].is_chain |= kernels_[p].is_chain;
   dependences_.merge(p, c);
+  readers_[c].insert(readers_[c].end(), readers_[p].begin(), readers_[p].end());
   update(c);
 }
 

@@ -28,9 +28,9 @@ class ReadSet {
  private:
   struct Entry {
     Read read;
-    int before;  // the one of the same leaf, -1 for none
+    int before;  // the one of the same leaf, 0 for none
   };
-  NodeMap<int> last_;  // of each leaf, from 1 on
+  NodeMap<int> last_;  // of each leaf, counted from 1
   std::vector<Entry> entries_;
 };
 
@@ -63,6 +63,8 @@ class FusedKernels {
   bool is_alive(int k) const { return dependences_.find(k) == k; }
   int of(Node value) const;  // the kernel that computes it, -1 for a value without memory
   const DependenceGraph& dependences() const { return dependences_; }
+  // All that read what the kernel computes, and perhaps some that no longer do.
+  std::vector<int> readers(int k) const;
   int64_t changes() const { return changes_; }
 
   void mark_chain(int k) { kernels_[k].is_chain = true; }
@@ -82,6 +84,7 @@ class FusedKernels {
   void find_producers(int id);
 
   std::vector<FusedKernel> kernels_;
+  std::vector<std::vector<int>> readers_;  // of each kernel, some perhaps several times
   std::vector<int64_t> met_;  // by kernel: the last of changes() that found it to be a producer
   NodeMap<int> first_;        // the kernel of a value with memory before any were merged
   DependenceGraph dependences_;

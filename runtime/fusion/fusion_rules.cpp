@@ -176,6 +176,12 @@ bool share_large_input(const FusedKernel& a, const FusedKernel& b) {
 
 }  // namespace
 
+FusionRules::FusionRules(const FusedKernels& kernels, std::span<const Node> roots,
+                         const Stored& stored, const NodeTargets& targets)
+    : kernels_(kernels), stored_(stored), targets_(targets) {
+  for (Node r : roots) is_root_[base_of(r)] = 1;
+}
+
 bool FusionRules::are_siblings(int a, int b) const {
   return have_same_loops(kernels_[a], kernels_[b]) && share_large_input(kernels_[a], kernels_[b]) &&
          is_sent(a) == is_sent(b) && is_on_one_device(a, b) &&
@@ -216,14 +222,15 @@ bool FusionRules::have_buffers(int p, int c) const {
   const auto most = static_cast<size_t>(targets_.of(to.outputs[0]).most_buffers);
   if (most > kMaxReads) return true;
   std::set<Node> all, wanted;  // wanted: by others
-  for (Node r : roots_) wanted.insert(base_of(r));
-  for (int k = 0; k < kernels_.end(); ++k)
-    if (kernels_.is_alive(k))
-      for (const Read& r : kernels_[k].reads)
-        (k == p || k == c ? all : wanted).insert(behind(r.leaf));
+  for (const FusedKernel* k : {&from, &to})
+    for (const Read& r : k->reads) all.insert(behind(r.leaf));
+  for (int own : {p, c})
+    for (int k : kernels_.readers(own))
+      if (k != p && k != c)
+        for (const Read& r : kernels_[k].reads) wanted.insert(behind(r.leaf));
   for (const FusedKernel* k : {&from, &to})
     for (Node n : k->outputs) {
-      if (wanted.contains(n) || n->op == Op::Assign)
+      if (wanted.contains(n) || is_root_.contains(n) || n->op == Op::Assign)
         all.insert(n);
       else
         all.erase(n);
@@ -255,8 +262,8 @@ bool FusionRules::joins_sent(int p, int c) const {
 // How many values of p others than c read.
 size_t FusionRules::kept_beside(int p, int c) const {
   std::set<Node> kept;
-  for (int k = 0; k < kernels_.end(); ++k) {
-    if (!kernels_.is_alive(k) || k == p || k == c) continue;
+  for (int k : kernels_.readers(p)) {
+    if (k == c) continue;
     for (const Read& r : kernels_[k].reads)
       if (kernels_.of(r.leaf) == p) kept.insert(r.leaf);
   }

@@ -14,10 +14,9 @@ namespace tiny {
 
 class FusionRules {
  public:
-  // All of them must outlive it.
+  // Kernels, stored values and targets must outlive it.
   FusionRules(const FusedKernels& kernels, std::span<const Node> roots, const Stored& stored,
-              const NodeTargets& targets)
-      : kernels_(kernels), roots_(roots), stored_(stored), targets_(targets) {}
+              const NodeTargets& targets);
 
   // Whether two kernels visit the same elements and share an input, and neither waits for the
   // other: one pass over the input serves both.
@@ -40,7 +39,7 @@ class FusionRules {
   bool loops_nest(int p, int c) const;
 
   const FusedKernels& kernels_;
-  const std::span<const Node> roots_;
+  NodeMap<char> is_root_;  // memory of the roots
   const Stored& stored_;
   const NodeTargets& targets_;
 };

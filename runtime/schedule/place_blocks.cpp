@@ -40,8 +40,8 @@ class Runs {
   std::vector<Run> runs_;
 };
 
-// What is occupied during which steps: a tree whose leaves are the steps. Blocks that are full of
-// others soon make one run, however many they are.
+// What is occupied during which steps: a tree whose leaves are the steps. Blocks beside each other
+// make one run, however many they are, so that few runs are looked at for many blocks.
 class Occupied {
  public:
   explicit Occupied(int steps) : steps_(steps), spans_(4 * static_cast<size_t>(steps)) {}
