@@ -40,6 +40,36 @@ struct ChainParts {
   std::set<Node> of_rows;  // made of rows, one for each
 };
 
+struct Visited {
+  Node node;
+  AxisMap axes;         // as axes of the last product's term
+  bool is_end = false;  // nothing below it was visited
+};
+
+// What a walk has come by, in that order. It may go back to where it was.
+class Visits {
+ public:
+  Visited* find(Node n) {
+    const uint32_t* at = place_.find(n);
+    return at && *at < all_.size() && all_[*at].node == n ? &all_[*at] : nullptr;
+  }
+  const Visited* find(Node n) const { return const_cast<Visits*>(this)->find(n); }
+  Visited& add(Node n, const AxisMap& axes) {
+    place_[n] = static_cast<uint32_t>(all_.size());
+    all_.push_back({n, axes});
+    return all_.back();
+  }
+  size_t size() const { return all_.size(); }
+  void go_back(size_t size) {
+    all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(size), all_.end());
+  }
+  const std::vector<Visited>& all() const { return all_; }
+
+ private:
+  std::vector<Visited> all_;
+  NodeMap<uint32_t> place_;  // also of what it has gone back from
+};
+
 class Walk : public ChainParts {
  public:
   // `taken`: reductions that another chain computes.
@@ -81,7 +111,7 @@ class Walk : public ChainParts {
         if (!is_elementwise(user->op) || inside.count(user) ||
             !std::all_of(user->srcs().begin(), user->srcs().end(), is_own))
           continue;
-        if (!find(user)) add(user, axes);
+        if (!visits_.find(user)) visits_.add(user, axes);
         inside.insert(user);
         open.push_back(user);
       }
@@ -94,27 +124,11 @@ class Walk : public ChainParts {
   }
   // Axes of a visited value, as those of the product's term; nullptr for any other.
   const AxisMap* axes_of(Node n) const {
-    const Visited* found = find(n);
+    const Visited* found = visits_.find(n);
     return found ? &found->axes : nullptr;
   }
 
  private:
-  struct Visited {
-    Node node;
-    AxisMap axes;         // as axes of the product's term
-    bool is_end = false;  // of the walk
-  };
-
-  const Visited* find(Node n) const {
-    const uint32_t* at = place_.find(n);
-    return at && *at < visited_.size() && visited_[*at].node == n ? &visited_[*at] : nullptr;
-  }
-  Visited& add(Node n, const AxisMap& axes) {
-    place_[n] = static_cast<uint32_t>(visited_.size());
-    visited_.push_back({n, axes});
-    return visited_.back();
-  }
-
   // Whether a score is a short sum, and a row of results too: more than that is stored instead.
   bool is_short() const {
     const int64_t columns = product_->src(0)->shape()[summed_axis()];
@@ -135,7 +149,7 @@ class Walk : public ChainParts {
   // The scores below a factor of the product; false where there are none.
   bool finds_scores(Node factor, AxisMap axes) {
     inside.clear(), of_rows.clear(), scores.clear(), rows.clear();
-    visited_.clear(), scores_.clear(), conflicts_.clear(), reductions_.clear();
+    visits_.go_back(0), scores_.clear(), conflicts_.clear(), reductions_.clear();
     std::vector<Node> above;
     Node n = factor;
     for (; is_movement(n->op); n = n->src(0)) {
@@ -149,7 +163,7 @@ class Walk : public ChainParts {
     depends_ = NodeMap<char>();
     for (Node c : conflicts_)
       if (depends_on_scores(c)) return false;
-    for (const Visited& v : visited_)
+    for (const Visited& v : visits_.all())
       if (depends_on_scores(v.node) && !rows.count(v.node))
         (is_along(v.axes) ? inside : of_rows).insert(v.node);
     inside.insert(above.begin(), above.end());
@@ -165,12 +179,12 @@ class Walk : public ChainParts {
       if (is_leaf(n) || n->is_const() || n->op == Op::Iota) continue;
       for (int i = 0; i < n->rank; ++i)
         if (n->shape()[i] == 1) axes[static_cast<size_t>(i)] = kNone;
-      if (const Visited* known = find(n)) {
+      if (const Visited* known = visits_.find(n)) {
         if (known->axes != axes) conflicts_.push_back(n);
         continue;
       }
-      Visited& now = add(n, axes);
-      if (visited_.size() > kMaxNodes) return false;
+      Visited& now = visits_.add(n, axes);
+      if (visits_.size() > kMaxNodes) return false;
       if (is_movement(n->op)) {
         stack.emplace_back(n->src(0), through_movement(n, axes));
       } else if (is_elementwise(n->op)) {
@@ -195,16 +209,16 @@ class Walk : public ChainParts {
     while (!reductions_.empty()) {
       const auto [n, axes] = reductions_.back();
       reductions_.pop_back();
-      const size_t visited = visited_.size(), found = scores_.size(), left = reductions_.size();
+      const size_t visited = visits_.size(), found = scores_.size(), left = reductions_.size();
       if (!visit(n->src(0), axes)) return false;
       if (scores_.size() == found) {
         rows.insert(n);
         continue;
       }
-      visited_.erase(visited_.begin() + static_cast<std::ptrdiff_t>(visited), visited_.end());
+      visits_.go_back(visited);
       reductions_.erase(reductions_.begin() + static_cast<std::ptrdiff_t>(left), reductions_.end());
       scores_.resize(found);
-      visited_[*place_.find(n)].is_end = true;
+      visits_.find(n)->is_end = true;
     }
     return true;
   }
@@ -228,7 +242,7 @@ class Walk : public ChainParts {
   bool depends_on_scores(Node n) {
     if (const char* known = depends_.find(n)) return *known;
     bool any = scores.count(n);
-    if (const Visited* at = any ? nullptr : find(n); at && !at->is_end)
+    if (const Visited* at = any ? nullptr : visits_.find(n); at && !at->is_end)
       for (Node s : used_sources(n)) any |= depends_on_scores(s);
     depends_[n] = any;
     return any;
@@ -247,8 +261,7 @@ class Walk : public ChainParts {
   Node product_;
   const std::set<Node>* taken_;
   int64_t size_ = 0;  // of the scores
-  std::vector<Visited> visited_;
-  NodeMap<uint32_t> place_;  // in visited_, of what has not been taken out again
+  Visits visits_;
   std::vector<Node> scores_, conflicts_;
   std::vector<std::pair<Node, AxisMap>> reductions_;  // to be looked at
   NodeMap<char> depends_;
@@ -298,7 +311,14 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   }
   // What depends on the scores is shown, and views of what is read.
   NodeMap<char> holds, shown;
-  const std::vector<Node> order = topological(std::span<const Node>(products));
+  const uint32_t first = (*std::ranges::min_element(own, {}, &NodeData::id))->id;
+  std::vector<Node> order;  // without what lies below its arguments: that was made before
+  visit_below(products, [&](Node n) {
+    order.push_back(n);
+    if (n->op == Op::ReduceAxis && !own.count(n)) return false;
+    return n->id >= first || is_movement(n->op) || n->op == Op::Cast || n->op == Op::Iota;
+  });
+  std::ranges::sort(order, {}, &NodeData::id);
   for (Node n : order) {
     bool any = own.count(n);
     if (n->op != Op::ReduceAxis)

@@ -269,7 +269,7 @@ template <class T> class NodeMap {
 
  private:
   static constexpr int kRunBits = 3;  // so many nodes in order of creation keep together
-  static constexpr size_t kFewest = 16;
+  static constexpr size_t kMinSlots = 16;
 
   // Runs of them spread evenly over the slots (Knuth, The Art of Computer Programming, volume 3,
   // section 6.4, on multiplication by the golden ratio).
@@ -278,7 +278,7 @@ template <class T> class NodeMap {
     return run << kRunBits | (key->id & ((1 << kRunBits) - 1));
   }
   void resize(size_t slots) {
-    slots_.resize(std::max(slots, kFewest));
+    slots_.resize(std::max(slots, kMinSlots));
     shift_ = 64 + kRunBits - std::countr_zero(slots_.size());
   }
   void grow() {
