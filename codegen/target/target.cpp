@@ -68,6 +68,7 @@ Target webgpu_target() {
   target.vector_bytes = 16;
   target.vector_registers = 128;
   target.cores = 16;
+  target.has_f16 = true;  // or functions of the text do what an adapter lacks
   target.most_threads = 256;
   target.shared_bytes = (16 << 10) - kGroupBytes;
   target.least_of_thread = 64;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "devices/webgpu/scripts.h"
+#include "tiny/base/env.h"
 #include "tiny/base/error.h"
 
 extern char** environ;
@@ -53,7 +54,8 @@ void Browser::open() {
   posix_spawn_file_actions_adddup2(&actions, in[0], 0);
   posix_spawn_file_actions_adddup2(&actions, out[1], 1);
   std::string program(runner_script()), page(page_script());
-  std::vector<std::string> words{"node", "--input-type=module", "-e", program, "--", page};
+  std::vector<std::string> words{"node", "--input-type=module", "-e", program, "--",
+                                 page,   env_text("DAWN")};
   std::vector<char*> argv;
   for (std::string& w : words) argv.push_back(w.data());
   argv.push_back(nullptr);

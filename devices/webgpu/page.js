@@ -18,7 +18,7 @@ async function open() {
   for (const name of ['maxBufferSize', 'maxStorageBufferBindingSize', 'maxStorageBuffersPerShaderStage',
                       'maxComputeWorkgroupStorageSize'])
     limits[name] = adapter.limits[name];
-  const requiredFeatures = adapter.features.has('subgroups') ? ['subgroups'] : [];
+  const requiredFeatures = ['subgroups', 'shader-f16'].filter(f => adapter.features.has(f));
   gpu = await adapter.requestDevice({requiredLimits: limits, requiredFeatures});
   gpu.pushErrorScope('validation');
   gpu.pushErrorScope('out-of-memory');
@@ -42,10 +42,11 @@ function endPass() { if (pass) pass.end(); pass = undefined; }
 const kUsage = GPUBufferUsage.STORAGE | GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
 const padded = bytes => Math.max(16, (bytes + 3) & ~3);
 
-// Lines that end with //+subgroups are for devices that have them, with //-subgroups for others.
+// Lines that end with //+name are for devices that have a feature, with //-name for others.
 function textFor(text) {
-  const subgroups = gpu.features.has('subgroups') && navigator.gpu.wgslLanguageFeatures.has('subgroup_id');
-  return text.replace(/^.*\/\/([+-])subgroups\n/gm, (line, sign) => (sign === '+') === subgroups ? line : '');
+  const has = {f16: gpu.features.has('shader-f16'),
+               subgroups: gpu.features.has('subgroups') && navigator.gpu.wgslLanguageFeatures.has('subgroup_id')};
+  return text.replace(/^(.*)\/\/([+-])(\w+)\n/gm, (_, line, sign, name) => (sign === '+') === has[name] ? `${line}\n` : '');
 }
 
 function load(id, given) {

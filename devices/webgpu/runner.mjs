@@ -1,14 +1,17 @@
 // Opens a browser on the page of the device WEBGPU and passes bytes between it and this process's
 // standard input and output: commands as they come, answers with their length in front.
-//   node runner.mjs <text of page.js>
-// CHROMIUM names the browser; it needs no network but 127.0.0.1, which is a secure context.
+//   node runner.mjs <text of page.js> [<folder of npm's package webgpu>]
+// CHROMIUM names the browser; it needs no network but 127.0.0.1, which is a secure context. With
+// the folder of that package the page's script runs in this process instead.
 import {spawn} from 'node:child_process';
 import {mkdtempSync, rmSync} from 'node:fs';
 import {createServer} from 'node:http';
 import {tmpdir} from 'node:os';
-import {join} from 'node:path';
+import {join, resolve} from 'node:path';
+import {Readable} from 'node:stream';
+import {pathToFileURL} from 'node:url';
 
-const page = process.argv[1].endsWith('.mjs') ? process.argv[2] : process.argv[1];
+const [page, dawn] = process.argv.slice(process.argv[1].endsWith('.mjs') ? 2 : 1);
 
 function answer(bytes) {
   const length = Buffer.alloc(4);
@@ -40,7 +43,23 @@ const server = createServer((request, response) => {
   }
 });
 
-server.listen(0, '127.0.0.1', () => {
+async function runHere(folder) {
+  process.stdin.on('end', () => process.exit(0));
+  try {
+    const {create, globals} = await import(pathToFileURL(resolve(folder, 'index.js')));
+    Object.assign(globalThis, globals);
+    Object.defineProperty(globalThis, 'navigator', {value: {gpu: create([])}});
+  } catch (e) {
+    answer(failure(`no WebGPU in DAWN=${folder}: ${e.message}`));
+    process.exit(1);
+  }
+  globalThis.fetch = async (path, {body} = {}) =>
+    path === '/commands' ? {body: Readable.toWeb(process.stdin)} : answer(Buffer.from(await body.arrayBuffer()));
+  await import('data:text/javascript,' + encodeURIComponent(page));
+}
+
+if (dawn) await runHere(dawn);
+else server.listen(0, '127.0.0.1', () => {
   profile = mkdtempSync(join(tmpdir(), 'tiny-webgpu-'));
   const browser = spawn(process.env.CHROMIUM || 'chromium',
     ['--headless', '--no-sandbox', '--enable-unsafe-webgpu', '--disable-dev-shm-usage',

@@ -3,17 +3,19 @@
 //
 //   const page = await openPage(folder);            // or {'/': folder, '/other': folder}
 //   await page.evaluate('document.title');          // awaits promises; throws what the page throws
+//   await page.evaluate(`module('/x.js')`);         // imports a file of the folders
 //   await page.drag([[10, 10], [50, 60]]);          // with the mouse's button held
 //   await page.type('a line');                      // where the focus is, and the key Enter
 //   await page.screenshot('page.png');
 //   page.close();
 //
-// CHROMIUM names the browser.
+// CHROMIUM names the browser. With DAWN there is none, nor mouse, keys and pictures: dawn.mjs.
 import {spawn} from 'node:child_process';
 import {createReadStream, mkdtempSync, rmSync, statSync, writeFileSync} from 'node:fs';
 import {createServer} from 'node:http';
 import {tmpdir} from 'node:os';
 import {extname, join, normalize} from 'node:path';
+import {openDawn} from './dawn.mjs';
 
 const kTypes = {'.html': 'text/html', '.js': 'text/javascript', '.mjs': 'text/javascript', '.json': 'application/json',
                 '.wasm': 'application/wasm', '.png': 'image/png'};
@@ -39,7 +41,9 @@ function serve(folders) {
 }
 
 export async function openPage(folders, {width = 900, height = 700, path = '/'} = {}) {
-  const server = serve(typeof folders === 'string' ? {'/': folders} : folders);
+  const roots = typeof folders === 'string' ? {'/': folders} : folders;
+  if (process.env.DAWN) return openDawn(roots);
+  const server = serve(roots);
   await new Promise(done => server.listen(0, '127.0.0.1', done));
   const profile = mkdtempSync(join(tmpdir(), 'tiny-page-'));
   const browser = spawn(process.env.CHROMIUM || 'chromium',
@@ -77,6 +81,7 @@ export async function openPage(folders, {width = 900, height = 700, path = '/'} 
   const mouse = (type, [x, y], buttons) => call('Input.dispatchMouseEvent', {type, x, y, button: 'left', buttons, clickCount: 1});
   return {
     async evaluate(expression) {
+      await call('Runtime.evaluate', {expression: 'globalThis.module = path => import(path); globalThis.fileOf = path => path'});
       const {result, exceptionDetails} = await call('Runtime.evaluate', {expression, awaitPromise: true, returnByValue: true});
       if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
       return result.value;

@@ -11,7 +11,7 @@ const [folder, onnx, dist, runs = '20'] = process.argv.slice(2);
 const page = await openPage({'/': resolve(folder), '/ort/': resolve(dist), '/onnx/': dirname(resolve(onnx))});
 try {
   const rows = await page.evaluate(`(async () => {
-    const {load} = await import('/model.js');
+    const {load} = await module('/model.js');
     const time = async run => {
       const times = [];
       let out;
@@ -35,10 +35,10 @@ try {
     rows.push(['tiny, WebGPU', own.ms, 0, opened]);
     for (const provider of ['wasm', 'webgpu']) {
       try {
-        const ort = await import(provider === 'wasm' ? '/ort/ort.wasm.min.mjs' : '/ort/ort.webgpu.min.mjs');
-        ort.env.wasm.wasmPaths = '/ort/';
+        const ort = await module(provider === 'wasm' ? '/ort/ort.wasm.min.mjs' : '/ort/ort.webgpu.min.mjs');
+        ort.env.wasm.wasmPaths = fileOf('/ort/');
         begin = performance.now();
-        const session = await ort.InferenceSession.create('/onnx/${basename(onnx)}', {executionProviders: [provider]});
+        const session = await ort.InferenceSession.create(fileOf('/onnx/${basename(onnx)}'), {executionProviders: [provider]});
         const feeds = {};
         for (const p of m.inputs) feeds[p.name] = new ort.Tensor(p.dtype === 'f32' ? 'float32' : 'int32', inputs[p.name], p.shape);
         const opened = performance.now() - begin;

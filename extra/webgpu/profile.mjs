@@ -7,10 +7,10 @@ const [folder, runs = '5'] = process.argv.slice(2);
 const page = await openPage(folder);
 try {
   const {rows, whole} = await page.evaluate(`(async () => {
-    const {load} = await import('/model.js');
+    const {load} = await module('/model.js');
     const adapter = await navigator.gpu.requestAdapter();
     if (!adapter.features.has('timestamp-query')) throw new Error('this device has no timestamps');
-    const device = await adapter.requestDevice({requiredFeatures: ['timestamp-query', ...(adapter.features.has('subgroups') ? ['subgroups'] : [])],
+    const device = await adapter.requestDevice({requiredFeatures: ['timestamp-query', 'subgroups', 'shader-f16'].filter(f => adapter.features.has(f)),
       requiredLimits: {maxBufferSize: adapter.limits.maxBufferSize, maxStorageBufferBindingSize: adapter.limits.maxStorageBufferBindingSize}});
     const m = await load('.', {device}), inputs = {}, median = all => all.sort((a, b) => a - b)[all.length >> 1];
     for (const p of m.inputs) {

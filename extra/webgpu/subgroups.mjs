@@ -8,7 +8,7 @@ const [folder, runs = '5', tolerance = '1e-5'] = process.argv.slice(2);
 const page = await openPage(folder);
 try {
   const {missing, times, apart, barriers} = await page.evaluate(`(async () => {
-    const {load} = await import('/model.js');
+    const {load} = await module('/model.js');
     const adapter = () => navigator.gpu.requestAdapter();
     const {features, limits} = await adapter();
     if (!features.has('subgroups') || !navigator.gpu.wgslLanguageFeatures.has('subgroup_id')) return {missing: true};

@@ -45,7 +45,7 @@ async function openDevice() {
   const requiredLimits = {};
   for (const name of ['maxBufferSize', 'maxStorageBufferBindingSize'])
     requiredLimits[name] = adapter.limits[name];
-  const requiredFeatures = adapter.features.has('subgroups') ? ['subgroups'] : [];
+  const requiredFeatures = ['subgroups', 'shader-f16'].filter(f => adapter.features.has(f));
   return adapter.requestDevice({requiredLimits, requiredFeatures});
 }
 
@@ -93,13 +93,14 @@ async function readWeights(response, take, progress) {
 // A kernel's text for a device: lines that end with //+name are for those that have a feature, with
 // //-name for others.
 function textFor(code, gpu) {
-  const subgroups = gpu.features.has('subgroups') && navigator.gpu.wgslLanguageFeatures.has('subgroup_id');
-  return code.replace(/^.*\/\/([+-])subgroups\n/gm, (line, sign) => (sign === '+') === subgroups ? line : '');
+  const has = {f16: gpu.features.has('shader-f16'),
+               subgroups: gpu.features.has('subgroups') && navigator.gpu.wgslLanguageFeatures.has('subgroup_id')};
+  return code.replace(/^(.*)\/\/([+-])(\w+)\n/gm, (_, line, sign, name) => (sign === '+') === has[name] ? `${line}\n` : '');
 }
 
 // The buffers that a kernel's text declares: slot, access, type, bytes, whether it is written.
 function bindingsOf(code) {
-  const line = /@group\(0\)@binding\((\d+)\)var<(\w+).*>b\d+:(.*);\/\/ (\d+) bytes(, written)?\n/g;
+  const line = /@group\(0\)@binding\((\d+)\)var<(\w+).*>b\d+:(.*);\/\/ (\d+) bytes(, written)? *(?:\/\/.*)?\n/g;
   return [...code.matchAll(line)].map(([text, slot, access, type, bytes, written]) =>
     ({text, slot: +slot, access, type, bytes: +bytes, written: !!written}));
 }

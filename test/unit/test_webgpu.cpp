@@ -4,14 +4,16 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <sstream>
 
 #include "codegen/lower.h"
 #include "runtime/device/buffer.h"
 #include "runtime/schedule/schedule.h"
 #include "test/error_of.h"
+#include "test/temporary_folder.h"
 #include "tiny/base/env.h"
 #include "tiny/ir/build.h"
 #include "tiny/tiny.h"
@@ -48,13 +50,28 @@ size_t count(const std::string& text, const std::string& what) {
   return out;
 }
 
-// The text for devices that have subgroups, or for others: as devices/webgpu/page.js makes it.
-std::string text_for(bool subgroups, const std::string& text) {
+// The text for devices that have a feature, or for others: as devices/webgpu/page.js makes it.
+std::string text_for(bool has, const std::string& text, const std::string& feature = "subgroups") {
   std::string out;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
-    if (!line.ends_with(subgroups ? "//-subgroups" : "//+subgroups")) out += line + "\n";
+    if (!line.ends_with((has ? "//-" : "//+") + feature)) out += line + "\n";
   return out;
+}
+
+Tensor bits_of(const Tensor& halves) { return halves.bitcast(kU16).to(kI32); }
+
+// Kernels of f16 that access it by whole words and otherwise, and threads that add to it.
+std::vector<Tensor> uses_of_halves() {
+  const auto halves = [](const Shape& shape) { return memory(shape, kF16); };
+  return {halves({64, 1024}).softmax(1),
+          halves({1001}) * 3,
+          halves({1002}).narrow(0, 1, 999).reshape({333, 3}).narrow(1, 0, 1).flip({0}) + 1,
+          halves({64, 96}).matmul(halves({96, 64})),
+          bits_of(halves({100})),
+          where(memory({100}) > 0, halves({100}), INFINITY),
+          halves({50}).scatter_add(0, memory({100}, kI32), halves({100})),
+          halves({3, 1000}).cumsum(1)};
 }
 
 // False, and says so once, where kernels cannot be run.
@@ -65,13 +82,14 @@ bool has_browser() {
   return why.empty();
 }
 
-// The values of a function of x on the CPU and in the browser.
-template <class T, class F> void check_same(const std::vector<T>& x, F function) {
+// The values, of type R, of a function of x on the CPU and in the browser.
+template <class R = void, class T, class F> void check_same(const std::vector<T>& x, F function) {
+  using Value = std::conditional_t<std::is_void_v<R>, T, R>;
   if (!has_browser()) return;
   const Tensor given = Tensor::from(x);
   const Tensor here = function(given.to("CPU"));
   const Tensor there = function(given.to("WEBGPU"));
-  const auto a = there.to("CPU").template to_vector<T>(), b = here.template to_vector<T>();
+  const auto a = there.to("CPU").template to_vector<Value>(), b = here.template to_vector<Value>();
   REQUIRE(a.size() == b.size());
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i] != b[i]) FAIL_CHECK("element " << i << " is " << a[i] << " and not " << b[i]);
@@ -115,6 +133,26 @@ TEST_CASE("threads of WebGPU share a sum where each of them has 64 elements") {
   CHECK(!shared({96, 24}, 0));
 }
 
+TEST_CASE("kernels are WGSL, whatever features a device has") {
+  if (env_text("DAWN").empty()) {
+    MESSAGE("no WGSL is compiled: DAWN names no folder of npm's package webgpu");
+    return;
+  }
+  std::vector<std::string> texts;
+  for (const Tensor& t : uses_of_halves())
+    for (const Lowered& low : kernels_of(t)) texts.push_back(low.source.text);
+  const test::TemporaryFolder folder("wgsl");
+  std::ofstream(folder.file("texts")) << nlohmann::json(texts).dump();
+  const std::string command =
+      cat("cd ", TINY_ROOT, " && node test/webgpu/validate.mjs ", folder.file("texts"));
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe);
+  std::string out;
+  for (char part[512]; fgets(part, sizeof part, pipe);) out += part;
+  CHECK(pclose(pipe) == 0);
+  CHECK(out == cat(4 * texts.size(), " compiled\n"));
+}
+
 TEST_CASE("threads of WebGPU exchange by subgroups in a text that stands without them as well") {
   const std::string text = text_of(memory({64, 1024}).softmax(1));
   const std::string with = text_for(true, text), without = text_for(false, text);
@@ -128,6 +166,23 @@ TEST_CASE("threads of WebGPU exchange by subgroups in a text that stands without
   }
   // Threads that exchange nothing need no subgroups.
   CHECK(count(text_of(memory({64, 1024}) + 1), "subgroup") == 0);
+}
+
+TEST_CASE("f16 is a type where the device has it, and bits of words in the same text elsewhere") {
+  for (const Tensor& t : uses_of_halves()) {
+    const std::string text = text_of(t);
+    const std::string with = text_for(true, text, "f16"), without = text_for(false, text, "f16");
+    CHECK(with.find("enable f16;") != with.npos);
+    CHECK(with.find("alias half = f16;") != with.npos);
+    CHECK(without.find("f16;") == without.npos);
+    CHECK(count(with, "@binding") == count(without, "@binding"));
+  }
+  // Each thread has its element, none goes through a word; halves that lie side by side are one.
+  const std::string odd = text_for(true, text_of(memory({1001}, kF16) * 3), "f16");
+  CHECK(count(odd, "array<half, 1001>") == 2);
+  CHECK(count(odd, "atomic") == 0);
+  CHECK(count(text_of(memory({1024}, kF16) * 3), "array<halves, 512>") == 2);
+  CHECK(count(text_of(memory({64}) + 1), "f16") == 0);
 }
 
 TEST_CASE("WGSL declares what a kernel writes, and lengths as uniforms") {
@@ -277,6 +332,37 @@ TEST_CASE("bytes and halves lie in words that several threads change") {
   check_same(small, [](const Tensor& x) { return floor_div(x, 7); });
   std::vector<int16_t> words(bytes.begin(), bytes.end());
   check_same(words, [](const Tensor& x) { return x * x - 5; });
+}
+
+TEST_CASE("halves are those of the CPU") {
+  std::vector<int32_t> all(1 << 16);
+  std::iota(all.begin(), all.end(), 0);
+  const auto half = [](const Tensor& t) { return t.to(kU16).bitcast(kF16); };
+  check_same(all, [&](const Tensor& t) { return bits_of(half(t)); });
+  check_same(all, [&](const Tensor& t) {
+    const Tensor wide = half(t).to(kF32);
+    return where(wide.isnan(), 7, wide).bitcast(kI32);
+  });
+  std::vector<float> x{0,       -0.F,    INFINITY,     -INFINITY, 65504,       65519,
+                       65520,   1e6F,    6e-8F,        3e-8F,     2.9e-8F,     -1e-7F,
+                       6.1e-5F, 6.2e-5F, 1 + 0x1p-11F, 1e-30F,    0x3p-11F + 1};
+  for (int i = 0; x.size() < 3001; ++i) x.push_back(std::sin(i * 0.7F) * std::exp2(i % 40 - 24.F));
+  check_same<int32_t>(x, [](const Tensor& t) { return bits_of(t.to(kF16)); });
+  check_same<int32_t>(
+      x, [](const Tensor& t) { return bits_of(t.to(kF16) * 3 + t.flip({0}).to(kF16)); });
+  check_same<int32_t>(x, [](const Tensor& t) {
+    const Tensor h = t.to(kF16).contiguous();
+    return bits_of(h.narrow(0, 1, 2999).flip({0}).contiguous() + h.narrow(0, 2, 2999));
+  });
+  check_same<int32_t>(x, [](const Tensor& t) {
+    const Tensor few = t.clamp(-1, 1).to(kF16).narrow(0, 0, 3000).reshape({3, 1000});
+    return bits_of(few.max(1)) + bits_of(few.permute({1, 0}).contiguous().min(0));
+  });
+  check_same<int32_t>(x, [](const Tensor& t) {
+    const Tensor at = mod(t.abs().to(kI32), 50);
+    const Tensor ones = Tensor::ones({3001}).to(t.device()).to(kF16);
+    return bits_of(Tensor::zeros({50}, kF16).to(t.device()).scatter_add(0, at, ones));
+  });
 }
 
 TEST_CASE("sums of threads, scans and additions in memory are those of the CPU") {

@@ -8,7 +8,7 @@ const [folder, inputs] = process.argv.slice(2);
 const page = await openPage(folder);
 try {
   const lines = await page.evaluate(`(async () => {
-    const {load} = await import('/model.js'), m = await load('.'), lines = [];
+    const {load} = await module('/model.js'), m = await load('.'), lines = [];
     for (const run of ${inputs}) {
       if (run === 'reset') { await m.reset(); continue; }
       let out;

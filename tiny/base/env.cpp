@@ -54,6 +54,8 @@ constexpr SettingRow kRows[] = {
      "Matrix units that the CPU device uses, of amx-bf16, amx-fp16, amx-int8, avx512bf16 and "
      "avx512vnni, or none; as plain code where the processor lacks one, or with the word plain; "
      "empty takes those of the processor."},
+    {"DAWN", SettingKind::Text, "", Scope::Host,
+     "Folder of npm's package webgpu, which the device WEBGPU then uses in place of a browser."},
     {"CC", SettingKind::Text, "", Scope::Host,
      "C compiler that CPU_COMPILER=cc runs; empty looks for clang, gcc and cc."},
     {"CXX", SettingKind::Text, "", Scope::Host,

@@ -212,13 +212,11 @@ template <const Float8& f> Node f32_to_f8(const Match& m) {
 template <Node (*convert)(const Match&), int mantissa, int exponent>
 Node without_subnormals(const Match& m) {
   const Node x = m.root->src(0);
-  const bool wide = x->dtype.size() == 2;
-  const Node code = cast(bitcast(x, wide ? kU16 : kU8), kU32);
-  const Node size = with_const(Op::And, code, wide ? 0x7fff : 0x7f);
+  const Node code = cast(bitcast(x, kU8), kU32);
+  const Node size = with_const(Op::And, code, 0x7f);
   const Node least = constant(kF32.vec(code->dtype.lanes), std::ldexp(1.0, exponent));
   const Node number = bitcast(same_type(Op::Mul, cast(size, kF32), least), kU32);
-  const Node sign =
-      with_const(Op::Shl, with_const(Op::And, code, wide ? 0x8000 : 0x80), wide ? 16 : 24);
+  const Node sign = with_const(Op::Shl, with_const(Op::And, code, 0x80), 24);
   const Node small = test(Op::Lt, size, constant(size->dtype, int64_t{1} << mantissa));
   return where(small, bitcast(same_type(Op::Or, number, sign), kF32), convert(m));
 }
@@ -350,8 +348,6 @@ const RuleTable& f8_cast_rules() {
 const RuleTable& wgsl_cast_rules() {
   static const Pattern& any_cast = *new Pattern(pat::any_of(op_set(Op::Cast)));
   static const RuleTable& table = *new RuleTable({
-      {"f16 to f32", any_cast.when(casts<Scalar::F16, Scalar::F32>),
-       without_subnormals<f16_to_f32, 10, -24>},
       {"e4m3 to f32", any_cast.when(casts<Scalar::F8E4M3, Scalar::F32>),
        without_subnormals<f8_to_f32<kE4M3>, 3, -9>},
       {"e5m2 to f32", any_cast.when(casts<Scalar::F8E5M2, Scalar::F32>),
@@ -417,11 +413,10 @@ Node decompose(Node sink, const Target& target) {
       *new RuleTable({&shuffle_rules(), &division_rules(), &half_rules(), &f8_cast_rules()});
   static const RuleTable& cuda = *new RuleTable({&simple, &cuda_transcendental_rules()});
   static const RuleTable& hip = *new RuleTable({&cuda, &hip_transcendental_rules()});
-  const bool wgsl = target.language == Target::Language::Wgsl;  // all floats but f32 are bits
+  const bool wgsl = target.language == Target::Language::Wgsl;  // bf16 and 8-bit floats are bits
   if (wgsl) {
-    static const RuleTable& table =
-        *new RuleTable({&wgsl_cast_rules(), &simple, &wgsl_transcendental_rules(),
-                        &bf16_cast_rules(), &f16_cast_rules()});
+    static const RuleTable& table = *new RuleTable(
+        {&wgsl_cast_rules(), &simple, &wgsl_transcendental_rules(), &bf16_cast_rules()});
     return rewrite(sink, table);
   }
   if (target.kind == Target::Kind::Gpu && target.language != Target::Language::LlvmIr)

@@ -34,10 +34,11 @@ std::string float_literal(double v) {
 
 }  // namespace
 
-// Floats of 16 and 8 bits, which are computed with in f32, are their bits.
+// bf16 and floats of 8 bits, which are computed with in f32, are their bits.
 std::string WgslPrinter::type(DType t) const {
   if (t.is_bool()) return "bool";
   if (t.scalar == Scalar::F32) return "f32";
+  if (t.scalar == Scalar::F16) return "half";
   return t.is_int() && t.is_signed() ? "i32" : "u32";
 }
 
@@ -45,10 +46,8 @@ std::string WgslPrinter::literal(Node n) const {
   const DType t = n->dtype;
   if (t.is_narrow()) {
     const auto v = static_cast<float>(n->float_value());
-    return cat(t.is_f8()                 ? f32_to_f8(v, t.scalar)
-               : t.scalar == Scalar::F16 ? f32_to_f16(v)
-                                         : f32_to_bf16(v),
-               "u");
+    if (t.scalar == Scalar::F16) return cat("half_of(", f32_to_f16(v), "u)");
+    return cat(t.is_f8() ? f32_to_f8(v, t.scalar) : f32_to_bf16(v), "u");
   }
   if (t.is_float()) return float_literal(n->float_value());
   const int64_t v = n->int_value();
@@ -60,11 +59,13 @@ std::string WgslPrinter::literal(Node n) const {
 
 std::string WgslPrinter::as_word(DType t, Str x) const {
   if (t.is_bool()) return cat("select(0u, 1u, ", bare(x), ")");
+  if (t.scalar == Scalar::F16) return cat("half_bits(", bare(x), ")");
   return type(t) == "u32" ? x : cat("bitcast<u32>(", bare(x), ")");
 }
 
 std::string WgslPrinter::from_bits(DType t, Str word) const {
   if (t.is_bool()) return cat("(", word, " != 0u)");
+  if (t.scalar == Scalar::F16) return cat("half_of(", bare(word), ")");
   return type(t) == "u32" ? word : cat("bitcast<", type(t), ">(", bare(word), ")");
 }
 
@@ -199,6 +200,10 @@ std::string WgslPrinter::shift_word(Node n, Str x, Str by) {
 std::string WgslPrinter::cast(DType from, DType to, Str x) {
   from = from.one(), to = to.one();
   if (from == to) return x;
+  if (from.scalar == Scalar::F16 && to.scalar == Scalar::F32)
+    return cat("f16_to_f32(", bare(x), ")");
+  if (from.scalar == Scalar::F32 && to.scalar == Scalar::F16)
+    return cat("f32_to_f16(", bare(x), ")");
   expect(!from.is_narrow() && !to.is_narrow(), "render_wgsl: the cast of ", from.name(), " to ",
          to.name(), " should have been decomposed");
   if (to.is_bool() && from.is_float()) return cat("!(", x, " == 0.0f)");
@@ -218,7 +223,9 @@ std::string WgslPrinter::bitcast(DType from, DType to, Str x) {
   from = from.one(), to = to.one();
   if (from == to) return x;
   if (type(from) == type(to)) return x;
-  return normal(to, cat("bitcast<", type(to), ">(", bare(x), ")"));
+  if (to.scalar == Scalar::F16) return from_bits(to, cat("(", as_word(from, x), " & 0xffffu)"));
+  const std::string bits = from.scalar == Scalar::F16 ? as_word(from, x) : x;
+  return normal(to, cat("bitcast<", type(to), ">(", bare(bits), ")"));
 }
 
 // The two halves of a vector are combined until one lane is left, as the other renderers do.

@@ -37,6 +37,39 @@ constexpr Helper kHelpers[] = {
      "  if (is_nan(x)) { return 0u; }\n"
      "  if (x >= 4294967296.0f) { return 4294967295u; }\n"
      "  return u32(max(x, 0.0f));\n}\n"},
+    {"half", "alias half = f16;  //+f16\nalias half = u32;  //-f16\n"},
+    {"half_of",
+     "fn half_of(bits: u32) -> half { return bitcast<vec2<f16>>(bits).x; }  //+f16\n"
+     "fn half_of(bits: u32) -> half { return bits; }  //-f16\n"},
+    {"half_bits",
+     "fn half_bits(x: half) -> u32 { return bitcast<u32>(vec2<f16>(x, f16())); }  //+f16\n"
+     "fn half_bits(x: half) -> u32 { return x; }  //-f16\n"},
+    {"f16_to_f32",
+     "fn f16_to_f32(x: half) -> f32 { return f32(x); }  //+f16\n"
+     "fn f16_to_f32(x: half) -> f32 { return unpack2x16float(x).x; }  //-f16\n"},
+    // To the nearest, ties to even: pack2x16float may round in any way. Beyond 65520 it is
+    // infinity, below 2^-14 a sum with 1/2 rounds, whose last bit has the weight of theirs.
+    {"f32_to_f16",
+     "fn f32_to_f16(x: f32) -> half { return f16(x); }  //+f16\n"
+     "fn f32_to_f16(x: f32) -> half {  //-f16\n"
+     "  let bits = bitcast<u32>(x);  //-f16\n"
+     "  let size = bits & 0x7fffffffu;  //-f16\n"
+     "  var out = (size - 0x37fff001u + ((size >> 13u) & 1u)) >> 13u;  //-f16\n"
+     "  if (size < 0x38800000u) { "
+     "out = bitcast<u32>(bitcast<f32>(size) + 0.5f) - 0x3f000000u; }  //-f16\n"
+     "  if (size >= 0x477ff000u) { out = select(0x7c00u, 0x7e00u, size > 0x7f800000u); }  //-f16\n"
+     "  return out | ((bits >> 16u) & 0x8000u);  //-f16\n"
+     "}  //-f16\n"},
+    {"halves", "alias halves = vec2<f16>;  //+f16\nalias halves = u32;  //-f16\n"},
+    {"halves_of",
+     "fn halves_of(a: half, b: half) -> halves { return vec2<f16>(a, b); }  //+f16\n"
+     "fn halves_of(a: half, b: half) -> halves { return a | (b << 16u); }  //-f16\n"},
+    {"low_half",
+     "fn low_half(x: halves) -> half { return x.x; }  //+f16\n"
+     "fn low_half(x: halves) -> half { return x & 0xffffu; }  //-f16\n"},
+    {"high_half",
+     "fn high_half(x: halves) -> half { return x.y; }  //+f16\n"
+     "fn high_half(x: halves) -> half { return x >> 16u; }  //-f16\n"},
     // Integers of 64 bits: the low word, then the high one.
     {"wide_i32",
      "fn wide_i32(x: i32) -> vec2<u32> { return vec2<u32>(bitcast<u32>(x), bitcast<u32>(x >> "

@@ -37,15 +37,22 @@ void WgslPrinter::find_memory() {
       const DType t = accessed(a);
       const auto slot = static_cast<size_t>(slot_of(a->src(0)));
       Memory& m = memory_[slot];
-      m.layout = is_part(t) ? Layout::Parts : t.bits() == 64 ? Layout::Pairs : Layout::Whole;
+      m.layout = t.scalar == Scalar::F16 ? Layout::Halves
+                 : is_part(t)            ? Layout::Parts
+                 : t.bits() == 64        ? Layout::Pairs
+                                         : Layout::Whole;
+      m.by_words &= has_whole_words(a, t);
       loads[slot] += a->is(Op::Load);
       if (a->is(Op::Load)) continue;
-      m.atomic |= std::holds_alternative<OpArg>(a->payload) ||
-                  (m.layout == Layout::Parts && !has_whole_words(a, t));
+      const bool combines = std::holds_alternative<OpArg>(a->payload);
+      m.combines |= combines;
+      m.atomic |= combines || (is_part(t) && !has_whole_words(a, t));
       check(m.layout != Layout::Pairs || !m.atomic, "WGSL has no numbers of 64 bits: kernel ",
             program_.name, " adds to ", t.one().name(), " in memory: use i32 or f32");
     }
   }
+  for (Memory& m : memory_)  // threads combine words alone
+    if (m.layout == Layout::Halves && m.combines) m.layout = Layout::Parts;
   for (size_t i = 0; i < memory_.size(); ++i)
     memory_[i].uniform = program_.params[i] && !program_.written[i] && lengths[i] > 0 &&
                          lengths[i] == loads[i] && elements_of(program_.params[i]) == 1;
@@ -57,20 +64,62 @@ void WgslPrinter::declare_buffers() {
     Node param = program_.params[i];
     if (!param) continue;
     const Memory& m = memory_[i];
-    std::string element = m.layout == Layout::Whole   ? type(param->dtype)
-                          : m.layout == Layout::Parts ? "u32"
-                                                      : "vec2<u32>";
+    std::string element = m.layout == Layout::Whole    ? type(param->dtype)
+                          : m.layout == Layout::Parts  ? "u32"
+                          : m.layout == Layout::Halves ? "halves"
+                                                       : "vec2<u32>";
     if (m.atomic) element = "atomic<u32>";
     const int64_t bytes = elements_of(param) * bytes_of_element(param->dtype);
-    const int64_t count_of = m.layout == Layout::Parts ? ceil_div(bytes, 4) : elements_of(param);
-    text_.declarations +=
-        cat("@group(0) @binding(", i, ") var<", m.uniform ? "uniform> b" : "storage, read_write> b",
-            i, ": ", m.uniform ? element : cat("array<", element, ", ", count_of, ">"), ";  // ",
-            ceil_div(bytes, 4) * 4, " bytes", program_.written[i] ? ", written\n" : "\n");
+    const bool whole = m.layout == Layout::Whole || m.layout == Layout::Pairs;
+    const auto declaration = [&](Str type) {
+      return cat("@group(0) @binding(", i, ") var<",
+                 m.uniform ? "uniform> b" : "storage, read_write> b", i, ": ", type, ";  // ",
+                 ceil_div(bytes, 4) * 4, " bytes", program_.written[i] ? ", written" : "");
+    };
+    const std::string array =
+        cat("array<", element, ", ", whole ? elements_of(param) : ceil_div(bytes, 4), ">");
+    text_.declarations += declaration(m.uniform ? element : array);
+    if (m.layout == Layout::Halves && !m.by_words)
+      text_.declarations +=
+          cat("  //-f16\n", declaration(cat("array<half, ", elements_of(param), ">")), "  //+f16");
+    text_.declarations += "\n";
     count += !m.uniform;
   }
   check(count <= target_.most_buffers, "kernel ", program_.name, " has ", count,
         " buffers, of at most ", target_.most_buffers, " on ", target_.arch);
+}
+
+// Of buffers of f16 that are not accessed by whole words: half_bN(i) and set_half_bN(i, x) are
+// element i, halves_bN(w) and set_halves_bN(w, x) the two of word w.
+std::string WgslPrinter::half_functions() const {
+  std::string out;
+  for (size_t i = 0; i < memory_.size(); ++i) {
+    const Memory& m = memory_[i];
+    if (!program_.params[i] || m.layout != Layout::Halves || m.by_words) continue;
+    const std::string b = cat("b", i);
+    const auto add = [&](const char* name, Str rest, Str with, Str without) {
+      const std::string function = cat(name, b);
+      if (text_.body.find(function + "(") == text_.body.npos) return;
+      out += cat("fn ", function, rest, " { ", with, " }  //+f16\nfn ", function, rest, " { ",
+                 without, " }  //-f16\n");
+    };
+    const auto get = [&](Str at) {
+      return m.atomic ? cat("atomicLoad(&", b, "[", at, "])") : cat(b, "[", at, "]");
+    };
+    add("half_", "(i: u32) -> half", cat("return ", b, "[i];"),
+        cat("return extractBits(", get("i / 2u"), ", (i % 2u) * 16u, 16u);"));
+    add("halves_", "(w: u32) -> halves",
+        cat("return vec2<f16>(", b, "[2u * w], ", b, "[2u * w + 1u]);"),
+        cat("return ", get("w"), ";"));
+    add("set_half_", "(i: u32, x: half)", cat(b, "[i] = x;"),
+        cat("let at = &", b, "[i / 2u]; var old = atomicLoad(at); loop { ",
+            "let done = atomicCompareExchangeWeak(at, old, "
+            "insertBits(old, x, (i % 2u) * 16u, 16u)); ",
+            "if (done.exchanged) { break; } old = done.old_value; }"));
+    add("set_halves_", "(w: u32, x: halves)", cat(b, "[2u * w] = x.x; ", b, "[2u * w + 1u] = x.y;"),
+        m.atomic ? cat("atomicStore(&", b, "[w], x);") : cat(b, "[w] = x;"));
+  }
+  return out;
 }
 
 // An element of less than a word has one of its own here.
@@ -96,7 +145,10 @@ std::string WgslPrinter::buffer(Node param) const {
 std::string WgslPrinter::word(Node param, Str index) const {
   const std::string at = cat(buffer(param), "[", bare(index), "]");
   if (is_stage(param)) return at;
-  return memory_[slot_of(param)].atomic ? cat("atomicLoad(&", at, ")") : at;
+  const Memory& m = memory_[slot_of(param)];
+  if (m.layout == Layout::Halves && !m.by_words)
+    return cat("halves_", buffer(param), "(", bare(index), ")");
+  return m.atomic ? cat("atomicLoad(&", at, ")") : at;
 }
 
 // The element that begins at bit `shift` of a word.
@@ -105,7 +157,7 @@ std::string WgslPrinter::from_word(DType t, Str word, Str shift) const {
   const std::string part =
       cat("extractBits(", extends ? cat("bitcast<i32>(", bare(word), ")") : word, ", ", shift, ", ",
           8 * bytes_of_element(t), "u)");
-  return t.is_bool() ? cat("(", part, " != 0u)") : part;
+  return t.is_bool() || t.scalar == Scalar::F16 ? from_bits(t, part) : part;
 }
 
 std::string WgslPrinter::element(Node param, DType t, Str index) {
@@ -117,6 +169,7 @@ std::string WgslPrinter::element(Node param, DType t, Str index) {
   if (m.layout == Layout::Pairs) return low_word(t, word(param, index));
   if (m.layout == Layout::Whole)
     return m.atomic ? from_bits(t, word(param, index)) : word(param, index);
+  if (m.layout == Layout::Halves) return cat("half_", buffer(param), "(u32(", bare(index), "))");
   const std::string i = define(cat("u32(", bare(index), ")"));
   const int n = per_word(t);
   return from_word(t, word(param, cat(i, " / ", n, "u")),
@@ -170,12 +223,14 @@ void WgslPrinter::set_load(Node n) {
 WgslPrinter::Lanes WgslPrinter::load_words(Node n, Str at) {
   const DType t = n->dtype;
   const int each = per_word(t);
+  const bool halves = memory_[slot_of(n->src(0))].layout == Layout::Halves;
   const std::string first = define(cat("u32(", at, ") / ", each, "u"));
   Lanes out;
   for (int l = 0; l < t.lanes; l += each) {
     const std::string w = define(word(n->src(0), l ? cat(first, " + ", l / each, "u") : first));
     for (int i = 0; i < each; ++i)
-      out.push_back(from_word(t, w, cat(8 * bytes_of_element(t) * i, "u")));
+      out.push_back(halves ? cat(i ? "high_half(" : "low_half(", w, ")")
+                           : from_word(t, w, cat(8 * bytes_of_element(t) * i, "u")));
   }
   return out;
 }
@@ -223,17 +278,24 @@ void WgslPrinter::store(Node n) {
 void WgslPrinter::store_words(Node n, Str at, const Lanes& v) {
   const DType t = n->src(2)->dtype;
   const int each = per_word(t), bits = 8 * bytes_of_element(t);
+  const Memory& m = memory_[slot_of(n->src(0))];
   const std::string first = define(cat("u32(", at, ") / ", each, "u"));
   for (int l = 0; l < t.lanes; l += each) {
+    const std::string at_word = cat(first, " + ", l / each, "u");
+    const std::string place = cat(buffer(n->src(0)), "[", at_word, "]");
+    if (m.layout == Layout::Halves) {
+      const std::string both = cat("halves_of(", v[l], ", ", v[l + 1], ")");
+      line(m.by_words ? cat(place, " = ", both, ";")
+                      : cat("set_halves_", buffer(n->src(0)), "(", at_word, ", ", both, ");"));
+      continue;
+    }
     std::string w;
     for (int i = 0; i < each; ++i) {
       const std::string part = as_word(t, v[l + i]);
       const std::string own = i + 1 == each ? part : cat("(", part, " & ", (1 << bits) - 1, "u)");
       w += i ? cat(" | (", own, " << ", bits * i, "u)") : own;
     }
-    const std::string place = cat(buffer(n->src(0)), "[", first, " + ", l / each, "u]");
-    const bool atomic = memory_[slot_of(n->src(0))].atomic;
-    line(atomic ? cat("atomicStore(&", place, ", ", w, ");") : cat(place, " = ", w, ";"));
+    line(m.atomic ? cat("atomicStore(&", place, ", ", w, ");") : cat(place, " = ", w, ";"));
   }
 }
 
@@ -256,6 +318,8 @@ void WgslPrinter::store_element(Node n, Str index, Str v) {
   if (is_stage(param)) return line(cat(buffer(param), "[", index, "] = ", v, ";"));
   const Memory& m = memory_[slot_of(param)];
   const bool combines = std::holds_alternative<OpArg>(n->payload);
+  if (m.layout == Layout::Halves)
+    return line(cat("set_half_", buffer(param), "(u32(", index, "), ", bare(v), ");"));
   const auto combined = [&](Str old) {
     return combines ? as_word(t, combine(n->arg<OpArg>().op, t, old, v)) : as_word(t, v);
   };

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "codegen/kernel/free_selections.h"
 #include "codegen/kernel/linear.h"
 #include "codegen/options/thread_group.h"
-#include "codegen/kernel/free_selections.h"
 #include "codegen/render/c/text.h"
 #include "codegen/target/source.h"
 #include "codegen/target/target.h"
@@ -33,11 +33,14 @@ class WgslPrinter {
   using Str = const std::string&;
   using Lanes = std::vector<std::string>;  // expressions, one for each lane
 
-  // How elements lie in memory: as they are, in parts of a word, in pairs of words.
-  enum class Layout { Whole, Parts, Pairs };
+  // How elements lie in memory: as they are, in parts of a word, in pairs of words; f16 by
+  // themselves, or where the device has none in parts of a word.
+  enum class Layout { Whole, Parts, Pairs, Halves };
   struct Memory {
     Layout layout = Layout::Whole;
-    bool atomic = false;  // words that threads change together
+    bool by_words = true;   // parts and halves: all accesses have all of each word
+    bool atomic = false;    // words that threads change together
+    bool combines = false;  // with what is there
     bool uniform = false;
   };
 
@@ -91,6 +94,7 @@ class WgslPrinter {
 
   void find_memory();
   void declare_buffers(), declare_stages();
+  std::string half_functions() const;
   std::string buffer(Node param) const;
   std::string word(Node param, Str index) const;
   std::string from_word(DType t, Str word, Str shift) const;

@@ -154,8 +154,11 @@ std::string WgslPrinter::text() const {
                kWith, "fn main(", builtins, ") {  ", kWithout);
   const std::string kernel = cat("@compute @workgroup_size(", block[0], ", ", block[1], ", ",
                                  block[2], ")\n", head, inside, "}\n");
+  const std::string functions = half_functions(), memory = text_.declarations + shared;
+  const std::string helpers = wgsl_helpers(memory + functions + kernel);
   return cat("// ", program_.name, "\n", grid_.by_lanes ? cat("enable subgroups;  ", kWith) : "",
-             text_.declarations, shared, wgsl_helpers(kernel), kernel);
+             helpers.find("//+f16") != helpers.npos ? "enable f16;  //+f16\n" : "", memory, helpers,
+             functions, kernel);
 }
 
 // --- statements ----------------------------------------------------------------------------------

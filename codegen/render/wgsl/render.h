@@ -23,6 +23,9 @@ namespace tiny {
 // subgroup_id, those with `//-subgroups` for others: who makes a shader of the text leaves out one
 // or the other. With them, the threads of a subgroup combine theirs by shuffles before they meet in
 // workgroup memory; how many they are is known when the kernel runs.
+// Those with `//+f16` and `//-f16` are in the same way for devices with the feature shader-f16, to
+// which f16 is a type of its own, in memory as well, and for others, to which it is its bits in a
+// u32. Either computes in f32 and rounds each result.
 // Where a dimension of the grid is larger than target.most_blocks, workgroups are counted through
 // x and y of the dispatch (dispatch_size).
 Source render_wgsl(const Linear& program, const Target& target);
