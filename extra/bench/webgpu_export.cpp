@@ -1,9 +1,11 @@
 // Writes a residual network twice, for browsers and as ONNX, to be timed in one browser:
-//   build/release/bench/webgpu_export FOLDER
+//   build/release/bench/webgpu_export FOLDER [f32|f16 [IMAGES [PIXELS]]]
+// so many square images with so many pixels a side, by default 1 of 32, computed in that dtype.
 //   node extra/webgpu/compare.mjs FOLDER/page FOLDER/model.onnx .../onnxruntime-web/dist
 #include <sys/stat.h>
 
 #include <array>
+#include <initializer_list>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -31,6 +33,11 @@ class Block {
     const Tensor y = last_norm_(second_(norm_(first_(x)).relu()));
     return (y + (around_ ? (*around_)(x) : x)).relu();
   }
+  void to(DType dtype) {
+    for (nn::Module* m : std::initializer_list<nn::Module*>{&first_, &second_, &norm_, &last_norm_})
+      m->to(dtype);
+    if (around_) around_->to(dtype);
+  }
 
  private:
   nn::Conv2d first_, second_;
@@ -38,7 +45,13 @@ class Block {
   std::shared_ptr<nn::Conv2d> around_;
 };
 
-void write(const std::string& folder) {
+struct Wanted {
+  std::string folder;
+  DType dtype = kF32;
+  int64_t images = 1, pixels = 32;
+};
+
+void write(const Wanted& wanted) {
   manual_seed(1);
   const NoGrad no_grad;
   nn::Conv2d stem(3, 32, 3, {.padding = 1});
@@ -48,26 +61,32 @@ void write(const std::string& folder) {
                                                 {64, 128, 2}, {128, 128, 1}, {128, 256, 2}};
   for (const auto& [in, out, stride] : kBlocks) blocks.emplace_back(in, out, stride);
   nn::Linear head(256, 10);
+  for (nn::Module* m : std::initializer_list<nn::Module*>{&stem, &norm, &head}) m->to(wanted.dtype);
+  for (Block& block : blocks) block.to(wanted.dtype);
   Jit step([&](const Tensor& x) {
-    Tensor y = norm(stem(x)).relu();
+    Tensor y = norm(stem(x.to(wanted.dtype))).relu();
     for (Block& block : blocks) y = block(y);
-    return head(y.mean({2, 3})).softmax(1);
+    return head(y.mean({2, 3})).softmax(1).to(kF32);
   });
-  step(Tensor::zeros({1, 3, 32, 32}));
-  mkdir(folder.c_str(), 0777);
-  export_webgpu(step, folder + "/page", {.inputs = {"x"}, .outputs = {"y"}});
-  onnx::export_onnx(step, folder + "/model.onnx", {.inputs = {"x"}, .outputs = {"y"}});
+  step(Tensor::zeros({wanted.images, 3, wanted.pixels, wanted.pixels}));
+  mkdir(wanted.folder.c_str(), 0777);
+  export_webgpu(step, wanted.folder + "/page", {.inputs = {"x"}, .outputs = {"y"}});
+  onnx::export_onnx(step, wanted.folder + "/model.onnx", {.inputs = {"x"}, .outputs = {"y"}});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "webgpu_export FOLDER\n";
+  if (argc < 2 || argc > 5) {
+    std::cerr << "webgpu_export FOLDER [f32|f16 [IMAGES [PIXELS]]]\n";
     return 2;
   }
   try {
-    write(argv[1]);
+    Wanted wanted{argv[1]};
+    if (argc > 2) wanted.dtype = std::string(argv[2]) == "f16" ? kF16 : kF32;
+    if (argc > 3) wanted.images = std::stoll(argv[3]);
+    if (argc > 4) wanted.pixels = std::stoll(argv[4]);
+    write(wanted);
   } catch (const std::exception& e) {
     std::cerr << "webgpu_export: " << e.what() << '\n';
     return 1;

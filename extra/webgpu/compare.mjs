@@ -38,7 +38,7 @@ try {
         const ort = await module(provider === 'wasm' ? '/ort/ort.wasm.min.mjs' : '/ort/ort.webgpu.min.mjs');
         ort.env.wasm.wasmPaths = fileOf('/ort/');
         begin = performance.now();
-        const session = await ort.InferenceSession.create(fileOf('/onnx/${basename(onnx)}'), {executionProviders: [provider]});
+        const session = await ort.InferenceSession.create('/onnx/${basename(onnx)}', {executionProviders: [provider]});
         const feeds = {};
         for (const p of m.inputs) feeds[p.name] = new ort.Tensor(p.dtype === 'f32' ? 'float32' : 'int32', inputs[p.name], p.shape);
         const opened = performance.now() - begin;

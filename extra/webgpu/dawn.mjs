@@ -7,11 +7,16 @@ import {pathToFileURL} from 'node:url';
 export async function openDawn(folders) {
   const {create, globals} = await import(pathToFileURL(resolve(process.env.DAWN, 'index.js')));
   Object.assign(globalThis, globals);
-  Object.defineProperty(globalThis, 'navigator', {value: {gpu: create([]), hardwareConcurrency: 1}, configurable: true});
+  // Dawn takes no memory that threads share, as that of WebAssembly with threads is.
+  const write = GPUQueue.prototype.writeBuffer;
+  GPUQueue.prototype.writeBuffer = function (buffer, offset, data, ...part) {
+    return write.call(this, buffer, offset, data.buffer instanceof SharedArrayBuffer ? data.slice() : data, ...part);
+  };
+  Object.defineProperty(globalThis, 'navigator', {value: {gpu: create([])}, configurable: true});
   const roots = Object.entries(folders).sort((a, b) => b[0].length - a[0].length);
   const fileOf = path => {
     const full = normalize(join('/', path)), [prefix, root] = roots.find(([p]) => full.startsWith(p));
-    return join(resolve(root), full.slice(prefix.length));
+    return `${resolve(root)}/${full.slice(prefix.length)}`;
   };
   const own = globalThis.fetch;
   globalThis.fetch = async (url, options) => {
@@ -25,6 +30,10 @@ export async function openDawn(folders) {
     : pathToFileURL(fileOf(path)));
   return {
     evaluate: expression => new Function('module', 'fileOf', `return ${expression}`)(load, fileOf),
-    close() { delete globalThis.navigator; },  // Dawn works as long as it is there
+    // Dawn works as long as it is there; threads of others may wait for more.
+    close() {
+      delete globalThis.navigator;
+      setTimeout(() => process.exit(), 100).unref();
+    },
   };
 }

@@ -47,19 +47,17 @@ constexpr Helper kHelpers[] = {
     {"f16_to_f32",
      "fn f16_to_f32(x: half) -> f32 { return f32(x); }  //+f16\n"
      "fn f16_to_f32(x: half) -> f32 { return unpack2x16float(x).x; }  //-f16\n"},
-    // To the nearest, ties to even: pack2x16float may round in any way. Beyond 65520 it is
-    // infinity, below 2^-14 a sum with 1/2 rounds, whose last bit has the weight of theirs.
+    // To the nearest, ties to even, where f16(x) and pack2x16float may round in any way. Beyond
+    // 65520 it is infinity, below 2^-14 a sum with 1/2 rounds, whose last bit has the weight of
+    // theirs.
     {"f32_to_f16",
-     "fn f32_to_f16(x: f32) -> half { return f16(x); }  //+f16\n"
-     "fn f32_to_f16(x: f32) -> half {  //-f16\n"
-     "  let bits = bitcast<u32>(x);  //-f16\n"
-     "  let size = bits & 0x7fffffffu;  //-f16\n"
-     "  var out = (size - 0x37fff001u + ((size >> 13u) & 1u)) >> 13u;  //-f16\n"
-     "  if (size < 0x38800000u) { "
-     "out = bitcast<u32>(bitcast<f32>(size) + 0.5f) - 0x3f000000u; }  //-f16\n"
-     "  if (size >= 0x477ff000u) { out = select(0x7c00u, 0x7e00u, size > 0x7f800000u); }  //-f16\n"
-     "  return out | ((bits >> 16u) & 0x8000u);  //-f16\n"
-     "}  //-f16\n"},
+     "fn f32_to_f16(x: f32) -> half {\n"
+     "  let bits = bitcast<u32>(x);\n"
+     "  let size = bits & 0x7fffffffu;\n"
+     "  var out = (size - 0x37fff001u + ((size >> 13u) & 1u)) >> 13u;\n"
+     "  if (size < 0x38800000u) { out = bitcast<u32>(bitcast<f32>(size) + 0.5f) - 0x3f000000u; }\n"
+     "  if (size >= 0x477ff000u) { out = select(0x7c00u, 0x7e00u, size > 0x7f800000u); }\n"
+     "  return half_of(out | ((bits >> 16u) & 0x8000u));\n}\n"},
     {"halves", "alias halves = vec2<f16>;  //+f16\nalias halves = u32;  //-f16\n"},
     {"halves_of",
      "fn halves_of(a: half, b: half) -> halves { return vec2<f16>(a, b); }  //+f16\n"
