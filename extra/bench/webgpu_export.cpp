@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <array>
-#include <initializer_list>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -33,10 +32,10 @@ class Block {
     const Tensor y = last_norm_(second_(norm_(first_(x)).relu()));
     return (y + (around_ ? (*around_)(x) : x)).relu();
   }
-  void to(DType dtype) {
-    for (nn::Module* m : std::initializer_list<nn::Module*>{&first_, &second_, &norm_, &last_norm_})
-      m->to(dtype);
-    if (around_) around_->to(dtype);
+  std::vector<nn::Module*> layers() {
+    std::vector<nn::Module*> out{&first_, &second_, &norm_, &last_norm_};
+    if (around_) out.push_back(around_.get());
+    return out;
   }
 
  private:
@@ -61,8 +60,13 @@ void write(const Wanted& wanted) {
                                                 {64, 128, 2}, {128, 128, 1}, {128, 256, 2}};
   for (const auto& [in, out, stride] : kBlocks) blocks.emplace_back(in, out, stride);
   nn::Linear head(256, 10);
-  for (nn::Module* m : std::initializer_list<nn::Module*>{&stem, &norm, &head}) m->to(wanted.dtype);
-  for (Block& block : blocks) block.to(wanted.dtype);
+  std::vector<nn::Module*> layers{&stem, &norm, &head};
+  for (Block& block : blocks)
+    for (nn::Module* m : block.layers()) layers.push_back(m);
+  for (nn::Module* m : layers) {
+    m->to(wanted.dtype);
+    for (Tensor* t : m->tensors()) t->realize();
+  }
   Jit step([&](const Tensor& x) {
     Tensor y = norm(stem(x.to(wanted.dtype))).relu();
     for (Block& block : blocks) y = block(y);

@@ -1,6 +1,7 @@
 // The same as browser.mjs without a browser: expressions run in this process, on the WebGPU of Dawn,
 // npm's package webgpu, whose folder DAWN names. There is no document: for models alone.
 import {readFileSync} from 'node:fs';
+import {availableParallelism} from 'node:os';
 import {extname, join, normalize, resolve} from 'node:path';
 import {pathToFileURL} from 'node:url';
 
@@ -12,7 +13,8 @@ export async function openDawn(folders) {
   GPUQueue.prototype.writeBuffer = function (buffer, offset, data, ...part) {
     return write.call(this, buffer, offset, data.buffer instanceof SharedArrayBuffer ? data.slice() : data, ...part);
   };
-  Object.defineProperty(globalThis, 'navigator', {value: {gpu: create([])}, configurable: true});
+  Object.defineProperty(globalThis, 'navigator', {
+    value: {gpu: create([]), hardwareConcurrency: availableParallelism()}, configurable: true});
   const roots = Object.entries(folders).sort((a, b) => b[0].length - a[0].length);
   const fileOf = path => {
     const full = normalize(join('/', path)), [prefix, root] = roots.find(([p]) => full.startsWith(p));

@@ -5,13 +5,16 @@
 # a page says with subgroups is what it says without.
 #   extra/webgpu/test.sh CONFORMANCE MNIST CIFAR CHAT [SUITES]
 # The first four are the programs of make; SUITES the folder of *.json, by default
-# ../shared/conformance. Says in one line where node or Chromium is missing, and passes.
+# ../shared/conformance. Says in one line where node or Chromium is missing, and passes. With DAWN,
+# the folder of npm's package webgpu, the suites alone run, without a browser.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 conformance=$1 mnist=$2 cifar=$3 chat=$4 suites=${5:-../shared/conformance}
 
-for program in node "${CHROMIUM:-chromium}"; do
-  command -v "$program" >/dev/null && continue
+browser=${CHROMIUM:-chromium}
+[ -n "${DAWN:-}" ] && browser=$DAWN/index.js
+for program in node "$browser"; do
+  command -v "$program" >/dev/null || [ -f "$program" ] && continue
   echo "webgpu-test: not run, $program is missing (apt install nodejs chromium)"
   exit 0
 done
@@ -30,6 +33,7 @@ for suite in "$suites"/*.json; do
   if grep '^FAIL' "$folder/log" | grep -v 'WGSL has no'; then status=1; fi
 done
 
+[ -n "${DAWN:-}" ] && exit $status
 # Writes a page with an example and its options; false, with what it said, where that fails.
 page_of() {
   "$@" --page "$folder/page" >"$folder/log" 2>&1 && return
