@@ -10,9 +10,8 @@ namespace tiny {
 //   max_of(a, b), min_of(a, b)   f32: NaN if either is
 //   div_i32, mod_i32, div_u32, mod_u32   0 where the divisor is; lowest / -1 = lowest
 //   f32_to_i32(x), f32_to_u32(x)         the nearest end of the range outside of it, NaN gives 0
-//   half                f16, or where an adapter has none its bits in a u32
-//   half_of(bits), half_bits(x)          of a half
-//   f16_to_f32(x), f32_to_f16(x)
+//   half, half_of(bits), half_bits(x)    f16, or where an adapter has none its bits in a u32
+//   f16_to_f32(x), f32_to_f16(x)         to the nearest
 //   halves              two of them in a word: halves_of(a, b), low_half(x), high_half(x)
 //   add_64, mul_64, lt_i64, div_u64, f32_to_i64, ...   the same of 64 bits, as pairs of words
 std::string wgsl_helpers(const std::string& text);
