@@ -45,14 +45,12 @@ void WgslPrinter::find_memory() {
       loads[slot] += a->is(Op::Load);
       if (a->is(Op::Load)) continue;
       const bool combines = std::holds_alternative<OpArg>(a->payload);
-      m.combines |= combines;
+      expect(!combines || m.layout != Layout::Halves, "render_wgsl: threads that add to f16");
       m.atomic |= combines || (is_part(t) && !has_whole_words(a, t));
       check(m.layout != Layout::Pairs || !m.atomic, "WGSL has no numbers of 64 bits: kernel ",
             program_.name, " adds to ", t.one().name(), " in memory: use i32 or f32");
     }
   }
-  for (Memory& m : memory_)  // threads combine words alone
-    if (m.layout == Layout::Halves && m.combines) m.layout = Layout::Parts;
   for (size_t i = 0; i < memory_.size(); ++i)
     memory_[i].uniform = program_.params[i] && !program_.written[i] && lengths[i] > 0 &&
                          lengths[i] == loads[i] && elements_of(program_.params[i]) == 1;
@@ -157,7 +155,7 @@ std::string WgslPrinter::from_word(DType t, Str word, Str shift) const {
   const std::string part =
       cat("extractBits(", extends ? cat("bitcast<i32>(", bare(word), ")") : word, ", ", shift, ", ",
           8 * bytes_of_element(t), "u)");
-  return t.is_bool() || t.scalar == Scalar::F16 ? from_bits(t, part) : part;
+  return t.is_bool() ? cat("(", part, " != 0u)") : part;
 }
 
 std::string WgslPrinter::element(Node param, DType t, Str index) {

@@ -38,9 +38,8 @@ class WgslPrinter {
   enum class Layout { Whole, Parts, Pairs, Halves };
   struct Memory {
     Layout layout = Layout::Whole;
-    bool by_words = true;   // halves: all accesses have both of a word
-    bool atomic = false;    // words that threads change together
-    bool combines = false;  // with what is there
+    bool by_words = true;  // halves: all accesses have both of a word
+    bool atomic = false;   // words that threads change together
     bool uniform = false;
   };
 
