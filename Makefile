@@ -112,12 +112,11 @@ ALONE := codegen/options/fragments.cpp codegen/render/c/preludes.cpp devices/web
   runtime/program/web_files.cpp runtime/schedule/order.cpp tiny/models/page/chat_page.cpp \
   tiny/nn/loss.cpp tiny/models/generate.cpp $(addprefix tiny/models/tokenizers/,read_steps.cpp write_gguf.cpp) \
   $(addprefix tiny/models/files/formats/,gguf_writer.cpp shard_index.cpp)
-# Folders whose code works for long, on bytes or on every node of a graph. The others decide things
+# Folders whose code works for long, on bytes or on every node of a kernel. The others decide things
 # once for a graph or a kernel, or wait for a device: -O1 takes a third off their compilation.
 HOT := tiny/base tiny/ir tiny/rewrite tiny/data tiny/models/text tiny/models/tokenizers/parts \
   tiny/models/files/formats codegen/kernel codegen/passes codegen/proof codegen/render \
-  runtime/device runtime/analysis runtime/rewrites runtime/layout runtime/fusion runtime/schedule \
-  runtime/launch runtime/jit devices/cpu devices/emulator
+  runtime/device runtime/schedule runtime/launch runtime/jit devices/cpu devices/emulator
 MOLD := $(if $(shell command -v mold),-fuse-ld=mold)
 
 ALL_CPPFLAGS := -I. $(if $(filter 0,$(Z3)),-DTINY_Z3=0) $(CPPFLAGS)
