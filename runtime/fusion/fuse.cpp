@@ -126,9 +126,15 @@ class Fuser {
     }
   }
 
-  // What follows a product goes with it rather than with a sum that it also needs.
+  // What follows a product goes with it rather than with a sum that it also needs, and with one
+  // that nothing follows yet: of a sum of several products each kernel adds to those before it.
   std::vector<int> gemms_first(std::vector<int> kernels) const {
-    std::ranges::stable_partition(kernels, [&](int k) { return kernels_[k].is_gemm; });
+    const auto end =
+        std::ranges::stable_partition(kernels, [&](int k) { return kernels_[k].is_gemm; }).begin();
+    std::stable_partition(kernels.begin(), end, [&](int k) {
+      const std::vector<Node>& outputs = kernels_[k].outputs;
+      return outputs.size() == 1 && outputs[0]->op == Op::ReduceAxis;
+    });
     return kernels;
   }
 

@@ -30,9 +30,10 @@ Node split(Node reduce) {
   const std::vector<Node> terms = terms_of(reduce->src(0));
   Node sum = nullptr, rest = nullptr;
   const auto add = [](Node to, Node n) { return to ? build::binary(Op::Add, to, n) : n; };
+  // Each product's kernel adds to the sum of those before it, in the same memory.
   for (Node t : terms)
     if (is_product_term(t))
-      sum = add(sum, with_sources(reduce, std::span(&t, 1)));
+      sum = add(sum ? build::contiguous(sum) : nullptr, with_sources(reduce, std::span(&t, 1)));
     else
       rest = add(rest, t);
   if (!sum) return reduce;

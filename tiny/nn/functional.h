@@ -193,7 +193,23 @@ struct CrossEntropyOptions {
 // ignore_index, the loss is NaN (PyTorch raises an error; CHECK_NAN=1 names the kernel).
 Tensor cross_entropy(const Tensor& x, const Tensor& target,
                      const CrossEntropyOptions& options = {});
-// The same on log-probabilities and class numbers.
+struct LinearCrossEntropyOptions {
+  Tensor bias = {};               // (C), of the product
+  CrossEntropyOptions loss = {};  // of its results
+  // Positions of the longest axis of rows whose logits are there at a time; 0: as many as take 256
+  // MiB, in parts of one size.
+  int64_t batch_chunk_size = 0;
+};
+
+// cross_entropy of x.linear(weight, bias), whose classes are the last axis: x (..., E), weight
+// (C, E), target (...) or probabilities (..., C). In f32, or f64 for operands of that dtype. Chunk
+// by chunk logits, losses and what gradients need of them are computed, used and forgotten, so that
+// with loss.backward() in the same step no more than one chunk's logits are ever stored. Nothing is
+// computed twice for that. Error, with the shapes, for those that do not fit. Rows of a Variable's
+// number are one chunk.
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                            const LinearCrossEntropyOptions& options = {});
+// cross_entropy on log-probabilities and class numbers.
 Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions& options = {});
 
 // These take a target in the shape of x. Mean divides by the number of elements.

@@ -1,9 +1,11 @@
 // Losses. Those of one row (cross entropy) pick the target's element by a comparison with the
 // position, so that the whole loss of a row is reductions over that row and no gather.
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <vector>
 
+#include "tiny/ir/sizes.h"
 #include "tiny/nn/functional.h"
 #include "tiny/tensor/detail.h"
 #include "tiny/train/mixed_precision.h"
@@ -52,11 +54,10 @@ struct Classes {
   int64_t count;
 };
 
-Classes classes_of(const char* what, const Tensor& x, const CrossEntropyOptions& o) {
+Classes classes_of(const char* what, const Tensor& x, int axis, const CrossEntropyOptions& o) {
   detail::require_float(what, x.dtype());
   check(x.rank() >= 1, what, ": takes (N, C, ...) or (C) and not a 0-d tensor");
   check(o.reduction != Reduction::BatchMean, what, ": Reduction::BatchMean is for kl_div");
-  const int axis = x.rank() == 1 ? 0 : 1;
   const int64_t count = x.shape()[axis];
   check(!o.weight.defined() || same(o.weight.shape(), Shape{count}), what, ": a weight of ",
         o.weight.defined() ? std::string(to_text(o.weight.shape())) : "", " for ", count,
@@ -90,10 +91,29 @@ Tensor poison(const Classes& c, const Tensor& number, const CrossEntropyOptions&
   return where(outside, kNan, 0).to(t);
 }
 
+// Before they are reduced, in f32 or f64.
+struct Losses {
+  Tensor each;
+  Tensor share;  // of each in what the mean is divided by; not defined: 1
+
+  Tensor reduced_by(Reduction reduction, DType t) const {
+    if (reduction != Reduction::Mean || !share.defined()) return reduced(each, reduction, t);
+    return (each.sum() / share.sum()).to(t);
+  }
+};
+
+// Of class numbers.
+Tensor shares_of(const Tensor& number, const CrossEntropyOptions& o, DType t) {
+  const Tensor used = number != o.ignore_index;
+  if (!o.weight.defined()) return used.to(t);
+  const Node at = number.to(kI64).node();
+  return where(used, Tensor(build::gather(o.weight.to(t).node(), std::array{at})), 0);
+}
+
 // The loss of log-probabilities and class numbers, read along the whole row: a row that is computed
 // for this loss alone need not be stored, and its gradient is no scatter.
-Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
-                   const CrossEntropyOptions& o, DType t) {
+Losses number_losses(const Classes& c, const Tensor& lp, const Tensor& target,
+                     const CrossEntropyOptions& o) {
   require_numbers(c, lp, target);
   const Tensor number = target.to(kI64).unsqueeze(c.axis);
   const Tensor used = number != o.ignore_index;
@@ -107,40 +127,32 @@ Tensor number_loss(const Classes& c, const Tensor& lp, const Tensor& target,
     loss = loss * (1 - e) + spread * (e / static_cast<double>(c.count));
   }
   loss = loss + poison(c, number.squeeze(c.axis), o, loss.dtype());
-  if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
-  const Tensor divisor =
-      o.weight.defined() ? where(hit, weight, 0).sum() : used.to(lp.dtype()).sum();
-  return (loss.sum() / divisor).to(t);
+  return {loss, o.weight.defined() ? where(hit, weight, 0).sum(c.axis)
+                                   : used.squeeze(c.axis).to(lp.dtype())};
 }
 
 // The same without smoothing, reading the target's element alone: of x less `shift`, one number for
 // each row, where there is one.
-Tensor gathered_loss(const Classes& c, const Tensor& x, const Tensor& shift, const Tensor& target,
-                     const CrossEntropyOptions& o, DType t) {
+Losses gathered_losses(const Classes& c, const Tensor& x, const Tensor& shift, const Tensor& target,
+                       const CrossEntropyOptions& o) {
   require_numbers(c, x, target);
   const Tensor number = target.to(kI64), used = number != o.ignore_index;
   std::vector<Node> at;
   for (int i = 0; i < x.rank(); ++i)
     at.push_back(i == c.axis ? number.node() : build::iota(target.shape(), i - (i > c.axis), kI64));
   const Tensor picked(build::gather(x.node(), at));  // a number outside the classes reads 0
-  Tensor loss = shift.defined() ? shift.squeeze(c.axis) - picked : -picked;
-  Tensor share = used.to(x.dtype());
-  if (o.weight.defined()) {
-    const Tensor weight(build::gather(o.weight.to(x.dtype()).node(), std::array{number.node()}));
-    loss = loss * weight;
-    share = where(used, weight, 0);
-  }
-  loss = where(used, loss, 0) + poison(c, number, o, loss.dtype());
+  const Tensor loss = shift.defined() ? shift.squeeze(c.axis) - picked : -picked;
+  const Tensor share = shares_of(number, o, x.dtype());
+  const Tensor each =
+      where(used, o.weight.defined() ? loss * share : loss, 0) + poison(c, number, o, loss.dtype());
   // Picked by the kernel that ends the rows' sums, on many multiprocessors, and not by that of the
   // few that add them up.
-  if (shift.defined()) loss = loss.contiguous();
-  if (o.reduction != Reduction::Mean) return reduced(loss, o.reduction, t);
-  return (loss.sum() / share.sum()).to(t);
+  return {shift.defined() ? each.contiguous() : each, share};
 }
 
 // The loss of log-probabilities and class probabilities.
-Tensor probability_loss(const Classes& c, const Tensor& lp, const Tensor& target,
-                        const CrossEntropyOptions& o, DType t) {
+Losses probability_losses(const Classes& c, const Tensor& lp, const Tensor& target,
+                          const CrossEntropyOptions& o) {
   check(same(target.shape(), lp.shape()), c.what, ": class probabilities of shape ",
         to_text(target.shape()), " for an input of ", to_text(lp.shape()),
         ": they must have one shape");
@@ -148,37 +160,120 @@ Tensor probability_loss(const Classes& c, const Tensor& lp, const Tensor& target
   Tensor q = target.to(lp.dtype());
   if (e != 0) q = q * (1 - e) + e / static_cast<double>(c.count);
   if (o.weight.defined()) q = q * class_weight(c, lp, o.weight);
-  return reduced(-(q * lp).sum(c.axis), o.reduction, t);
+  return {-(q * lp).sum(c.axis), Tensor()};
+}
+
+// Of logits.
+Losses cross_entropies(const Classes& c, const Tensor& x, const Tensor& target,
+                       const CrossEntropyOptions& o) {
+  check(o.label_smoothing >= 0 && o.label_smoothing <= 1, c.what, ": label_smoothing ",
+        o.label_smoothing, " is not in [0, 1]");
+  const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
+  const bool weight_grad = o.weight.defined() && o.weight.requires_grad();
+  if (detail::pieces_of_row(wide, c.axis) > 1 && !target.dtype().is_float() &&
+      o.label_smoothing == 0 && !weight_grad)  // the row is not at hand
+    return gathered_losses(c, wide, detail::log_sum_exp(wide, c.axis), target, o);
+  const Tensor lp = wide.log_softmax(c.axis);
+  return target.dtype().is_float() ? probability_losses(c, lp, target, o)
+                                   : number_losses(c, lp, target, o);
 }
 
 }  // namespace
 
 Tensor cross_entropy(const Tensor& x, const Tensor& target, const CrossEntropyOptions& options) {
   LabelScope label("cross_entropy");
-  const Classes c = classes_of("cross_entropy", x, options);
-  check(options.label_smoothing >= 0 && options.label_smoothing <= 1,
-        "cross_entropy: label_smoothing ", options.label_smoothing, " is not in [0, 1]");
-  const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
-  const DType t = detail::autocast_loss(x.dtype());
-  const bool weight_grad = options.weight.defined() && options.weight.requires_grad();
-  if (detail::pieces_of_row(wide, c.axis) > 1 && !target.dtype().is_float() &&
-      options.label_smoothing == 0 && !weight_grad)  // the row is not at hand
-    return gathered_loss(c, wide, detail::log_sum_exp(wide, c.axis), target, options, t);
-  const Tensor lp = wide.log_softmax(c.axis);
-  if (target.dtype().is_float()) return probability_loss(c, lp, target, options, t);
-  return number_loss(c, lp, target, options, t);
+  const Classes c = classes_of("cross_entropy", x, x.rank() > 1, options);
+  return cross_entropies(c, x, target, options)
+      .reduced_by(options.reduction, detail::autocast_loss(x.dtype()));
 }
 
 Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions& options) {
   LabelScope label("nll_loss");
-  const Classes c = classes_of("nll_loss", x, options);
+  const Classes c = classes_of("nll_loss", x, x.rank() > 1, options);
   check(options.label_smoothing == 0, "nll_loss: takes no label_smoothing: use cross_entropy");
   const Tensor lp = x.to(detail::compute_dtype(x.dtype()));
   const DType t = detail::autocast_loss(x.dtype());
   const bool grad =
       x.requires_grad() || (options.weight.defined() && options.weight.requires_grad());
-  if (!grad) return gathered_loss(c, lp, {}, target, options, t);
-  return number_loss(c, lp, target, options, t);
+  const Losses losses =
+      grad ? number_losses(c, lp, target, options) : gathered_losses(c, lp, {}, target, options);
+  return losses.reduced_by(options.reduction, t);
+}
+
+// --- Classes of a product ------------------------------------------------------------------------
+
+namespace {
+
+// The axis of x (..., E) along which its rows go in chunks: the longest one that is not cut over
+// devices. -1: there is none.
+int chunk_axis(const Tensor& x) {
+  if (x.node()->lengths) return -1;
+  const bool is_shared = !device_members(x.node()->device).empty();
+  const int cut = is_shared ? x.shard_axis() : -1;
+  int axis = -1;
+  for (int i = 0; i + 1 < x.rank(); ++i)
+    if (i != cut && (axis < 0 || x.shape()[i] > x.shape()[axis])) axis = i;
+  return axis;
+}
+
+// Positions of a chunk of logits of which all take so many bytes. Chunks of one size share their
+// kernels: a few more are better than a smaller last one.
+int64_t default_chunk(int64_t positions, int64_t bytes) {
+  constexpr int64_t kBytes = 256 << 20;  // long products still, and little memory beside a model
+  const int64_t least = std::clamp<int64_t>(ceil_div(bytes, kBytes), 1, positions);
+  for (int64_t n = least; n <= std::min(2 * least, positions); ++n)
+    if (positions % n == 0) return positions / n;
+  return ceil_div(positions, least);
+}
+
+}  // namespace
+
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                            const LinearCrossEntropyOptions& options) {
+  constexpr const char* kWhat = "linear_cross_entropy";
+  LabelScope label(kWhat);
+  const CrossEntropyOptions& o = options.loss;
+  detail::require_float(kWhat, x.dtype());
+  check(x.rank() > 0 && weight.rank() == 2, kWhat,
+        ": takes rows (..., E) and a weight (C, E), not ", to_text(x.capacity()), " and ",
+        to_text(weight.capacity()));
+  check(options.batch_chunk_size >= 0, kWhat, ": batch_chunk_size is ", options.batch_chunk_size);
+  Shape wanted = to_shape(x.capacity());
+  wanted.pop_back();
+  const int64_t rows = numel(wanted);
+  if (target.dtype().is_float()) wanted.push_back(weight.capacity()[0]);
+  check(same(target.capacity(), wanted), kWhat, ": a target of shape ", to_text(target.capacity()),
+        " for rows of shape ", to_text(x.capacity()), ": it is ", to_text(wanted));
+  const auto losses_of = [&](const Tensor& rows, const Tensor& classes) {
+    const Tensor logits = rows.linear(weight, options.bias);
+    return cross_entropies(classes_of(kWhat, logits, logits.rank() - 1, o), logits, classes, o);
+  };
+  const int axis = chunk_axis(x);
+  const int64_t positions = axis < 0 ? 0 : x.shape()[axis];
+  int64_t chunk = options.batch_chunk_size;
+  if (positions > 0 && chunk == 0) {
+    const DType t = promote(detail::autocast(x).dtype(), detail::autocast(weight).dtype());
+    chunk = default_chunk(positions, rows * weight.capacity()[0] * static_cast<int64_t>(t.size()));
+  }
+  if (chunk >= positions) {
+    const Losses losses = losses_of(x, target);
+    return losses.reduced_by(o.reduction, losses.each.dtype());
+  }
+  std::vector<Tensor> each;
+  Tensor sum;
+  for (int64_t from = 0; from < positions; from += chunk) {
+    const auto part = [&](const Tensor& t) {
+      return t.narrow(axis, from, std::min(chunk, positions - from));
+    };
+    // In memory of their own rows are those of one product, whatever the chunk.
+    each.push_back(losses_of(part(x).contiguous(), part(target)).each);
+    sum = from == 0 ? each[0].sum() : sum + each.back().sum();
+  }
+  if (o.reduction == Reduction::None) return Tensor::cat(each, axis);
+  if (o.reduction == Reduction::Sum) return sum;
+  // Of targets alone: what gradients are divided by is there before the first chunk.
+  if (!target.dtype().is_float()) return sum / shares_of(target, o, sum.dtype()).sum();
+  return sum / static_cast<double>(rows);
 }
 
 // --- Regression ----------------------------------------------------------------------------------
