@@ -19,7 +19,13 @@ class Gpt2 {
  public:
   explicit Gpt2(const Gpt2Sizes& sizes = {});
   // Tokens (N, T), i64 or i32, T up to `positions`, to scores (N, T, vocabulary).
-  Tensor operator()(const Tensor& tokens);
+  Tensor operator()(const Tensor& tokens) { return last_hidden(tokens).linear(words_.weight); }
+  // The mean cross entropy of the tokens that come next, (N, T): of so many rows of each text at a
+  // time (LinearCrossEntropyOptions).
+  Tensor loss(const Tensor& tokens, const Tensor& next, int64_t chunk = 0) {
+    return linear_cross_entropy(last_hidden(tokens), words_.weight, next,
+                                {.batch_chunk_size = chunk});
+  }
   // All of them, computed: weights share memory with nothing else.
   std::vector<Tensor*> parameters();
 
@@ -39,6 +45,8 @@ class Gpt2 {
     nn::Linear qkv, out, up, down;
     int64_t head_count;
   };
+
+  Tensor last_hidden(const Tensor& tokens);  // (N, T, width)
 
   nn::Embedding words_, places_;
   std::deque<Block> blocks_;
@@ -62,10 +70,10 @@ inline Tensor Gpt2::Block::operator()(const Tensor& x) {
   return y + down(up(before_mlp(y)).gelu());
 }
 
-inline Tensor Gpt2::operator()(const Tensor& tokens) {
+inline Tensor Gpt2::last_hidden(const Tensor& tokens) {
   Tensor x = words_(tokens) + places_.weight.narrow(0, 0, tokens.size(1));
   for (Block& b : blocks_) x = b(x);
-  return last_(x).linear(words_.weight);
+  return last_(x);
 }
 
 inline std::vector<Tensor*> Gpt2::parameters() {
@@ -107,12 +115,12 @@ inline Gpt2Training gpt2_training(const Gpt2Sizes& s, int64_t batch, const Gpt2P
     const Tensor drawn = Tensor::randint(0, s.vocabulary, shape).to(kI32).realize();
     return drawn.shard(on.devices, 0).realize();
   };
-  const Tensor x = tokens({batch, s.positions}), y = tokens({batch * s.positions});
+  const Tensor x = tokens({batch, s.positions}), y = tokens({batch, s.positions});
   out.step = [model, optimizer, x, y, products = on.products] {
     Tensor loss;
     {
       const Autocast narrow(products);
-      loss = cross_entropy((*model)(x).flatten(0, 1), y);
+      loss = model->loss(x, y);
     }
     loss.backward();
     optimizer->step({&loss});

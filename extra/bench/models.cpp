@@ -3,6 +3,7 @@
 // 0.1), all in bf16 from f32 weights.
 //
 //   models [attention] [gpt2] [bert]      DEVICE chooses where; all three where none is named
+//   models --loss-chunks N gpt2           rows of the loss in N parts; 1 stores all logits
 //
 // Times are the host's from one step to the next, the device idle at both ends; "first" is the
 // first call, which schedules and compiles, "second" the call that captures.
@@ -76,18 +77,21 @@ void attention(int64_t batch, int64_t heads, int64_t length, int64_t width, bool
   }
 }
 
-void gpt2() {
+// In how many parts of rows the loss is computed; 0: as the library chooses.
+int64_t chunk_of(int64_t rows, int64_t parts) { return parts > 0 ? ceil_div(rows, parts) : 0; }
+
+void gpt2(int64_t loss_chunks) {
   constexpr int64_t kBatch = 16, kContext = 1024;
   bench::Gpt2 net;
   const std::vector<Tensor*> parameters = net.parameters();
   for (Tensor* p : parameters) p->requires_grad_();
   AdamW optimizer(parameters, 3e-4, {.beta2 = 0.95, .weight_decay = 0.1});
-  const Tensor x = tokens({kBatch, kContext}, 50257), y = tokens({kBatch * kContext}, 50257);
+  const Tensor x = tokens({kBatch, kContext}, 50257), y = tokens({kBatch, kContext}, 50257);
   Jit step([&](const Tensor& in, const Tensor& next) {
     Tensor loss;
     {
       const Autocast half(kBF16);
-      loss = cross_entropy(net(in).flatten(0, 1), next);
+      loss = net.loss(in, next, chunk_of(kContext, loss_chunks));
     }
     loss.backward();
     optimizer.step({&loss});
@@ -122,7 +126,7 @@ struct BertBlock {
   }
 };
 
-void bert() {
+void bert(int64_t loss_chunks) {
   constexpr int64_t kBatch = 32, kContext = 512, kWords = 30522, kWidth = BertBlock::kWidth;
   nn::Embedding words(kWords, kWidth), places(kContext, kWidth), kinds(2, kWidth);
   nn::LayerNorm norm(kWidth), head_norm(kWidth);
@@ -142,7 +146,7 @@ void bert() {
   const Tensor lengths = Tensor::rand({kBatch, 1}) * (kContext / 4) + kContext * 3 / 4;
   const Tensor seen = (Tensor::arange(kContext).to(kF32).unsqueeze(0) < lengths).realize();
   const Tensor chosen = logical_and(Tensor::rand({kBatch, kContext}) < 0.15, seen);
-  const Tensor y = where(chosen, x, -100).flatten().realize();
+  const Tensor y = where(chosen, x, -100).realize();
   const Tensor mask = seen.unsqueeze(1).unsqueeze(1).expand({kBatch, 1, kContext, kContext});
   Jit step([&](const Tensor& in, const Tensor& next) {
     Tensor loss;
@@ -150,8 +154,9 @@ void bert() {
       const Autocast half(kBF16);
       Tensor z = dropout(norm(words(in) + places.weight + kinds(kind)), 0.1);
       for (BertBlock& b : blocks) z = b(z, mask);
-      const Tensor scores = head_norm(head(z).gelu()).linear(words.weight, bias);
-      loss = cross_entropy(scores.flatten(0, 1), next);
+      loss =
+          linear_cross_entropy(head_norm(head(z).gelu()), words.weight, next,
+                               {.bias = bias, .batch_chunk_size = chunk_of(kContext, loss_chunks)});
     }
     loss.backward();
     optimizer.step({&loss});
@@ -164,7 +169,13 @@ void bert() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> named(argv + 1, argv + argc);
+  std::vector<std::string> named(argv + 1, argv + argc);
+  int64_t loss_chunks = 0;
+  if (const auto at = std::ranges::find(named, "--loss-chunks"); at != named.end()) {
+    check(at + 1 != named.end(), "--loss-chunks: of how many parts?");
+    loss_chunks = std::stoll(at[1]);
+    named.erase(at, at + 2);
+  }
   const auto wanted = [&](const char* name) {
     return named.empty() || std::find(named.begin(), named.end(), name) != named.end();
   };
@@ -172,6 +183,6 @@ int main(int argc, char** argv) {
     for (const auto& [batch, length, width] :
          {std::tuple{16, 1024, 64}, std::tuple{16, 4096, 64}, std::tuple{4, 4096, 128}})
       for (const bool causal : {false, true}) attention(batch, 16, length, width, causal);
-  if (wanted("gpt2")) gpt2();
-  if (wanted("bert")) bert();
+  if (wanted("gpt2")) gpt2(loss_chunks);
+  if (wanted("bert")) bert(loss_chunks);
 }

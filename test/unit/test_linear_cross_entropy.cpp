@@ -107,6 +107,14 @@ TEST_CASE(
                          in),
               wanted, 1e-12);
 
+  const LinearCrossEntropyOptions alone{.loss = {.reduction = Reduction::None},
+                                        .batch_chunk_size = 5};
+  const Tensor each =
+      linear_cross_entropy(in.x.reshape({2, 12, 5}), in.weight, in.target.reshape({2, 12}), alone);
+  CHECK(same(each.shape(), Shape{2, 12}));
+  const Tensor one_by_one = cross_entropy(in.x.linear(in.weight), in.target, alone.loss);
+  check_alike({each.to_vector<double>()}, {one_by_one.to_vector<double>()}, 1e-12);
+
   Tensor w = in.class_weight.detach();
   w.requires_grad_();
   const Tensor whole = cross_entropy(in.x.linear(in.weight), in.target, {.weight = w});
@@ -114,6 +122,22 @@ TEST_CASE(
                                             {.loss = {.weight = w}, .batch_chunk_size = 5});
   check_alike({Tensor::gradient(parts, {w})[0].to_vector<double>()},
               {Tensor::gradient(whole, {w})[0].to_vector<double>()}, 1e-12);
+}
+
+TEST_CASE("linear_cross_entropy of rows that devices share stays on them") {
+  const Operands in(24, 5, 9, kF64);
+  const std::vector<std::string> devices{"CPU", "CPU:1"};
+  const Tensor whole = cross_entropy(in.x.linear(in.weight), in.target);
+  Tensor x = in.x.detach().reshape({4, 6, 5}).shard(devices, 0).realize();
+  Tensor w = in.weight.detach().shard(devices).realize();
+  for (Tensor* t : {&x, &w}) t->requires_grad_();
+  const Tensor loss = linear_cross_entropy(x, w, in.target.reshape({4, 6}).shard(devices, 0),
+                                           {.batch_chunk_size = 2});
+  CHECK(loss.to("CPU").item<double>() == doctest::Approx(whole.item<double>()));
+  const std::vector<Tensor> got = Tensor::gradient(loss, {x, w});
+  const std::vector<Tensor> wanted = Tensor::gradient(whole, {in.x, in.weight});
+  for (int i : {0, 1})
+    check_alike({got[i].to("CPU").to_vector<double>()}, {wanted[i].to_vector<double>()}, 1e-12);
 }
 
 TEST_CASE("linear_cross_entropy of one row, of none, and of numbers of no class") {

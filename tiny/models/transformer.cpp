@@ -107,17 +107,23 @@ Tensor Transformer::classify(const Tensor& hidden) {
 
 Tensor Transformer::logits(const Tensor& hidden) {
   if (config_->head == Head::None) return hidden;
-  if (classifier_) return classify(hidden);
-  if (!masked_) return head(hidden);
-  const Tensor x = masked_->norm->forward(activate(masked_->dense(hidden), config_->activation));
-  return head(x, masked_->bias);
+  return classifier_ ? classify(hidden) : head(before_head(hidden));
 }
 
-Tensor Transformer::head(const Tensor& x, const Tensor& bias) const {
-  const Tensor& weight = config_->tied ? embeddings_.tokens : head_.weight;
-  const Quantized& quantized = config_->tied ? embeddings_.quantized : head_.quantized;
-  const QuantizedWeight* form = quantized.of(weight);
-  return form ? form->linear(x, bias) : x.linear(weight, bias);
+Tensor Transformer::before_head(const Tensor& hidden) {
+  if (!masked_) return hidden;
+  return masked_->norm->forward(activate(masked_->dense(hidden), config_->activation));
+}
+
+const QuantizedWeight* Transformer::quantized_head() const {
+  return config_->tied ? embeddings_.quantized.of(embeddings_.tokens)
+                       : head_.quantized.of(head_.weight);
+}
+
+Tensor Transformer::head(const Tensor& x) const {
+  const Tensor bias = masked_ ? masked_->bias : Tensor();
+  const QuantizedWeight* form = quantized_head();
+  return form ? form->linear(x, bias) : x.linear(head_weight(), bias);
 }
 
 QuantizedPlaces Transformer::quantized_places() {
@@ -136,7 +142,9 @@ RopeTables Transformer::rope_tables(const Tensor& positions, const Tensor& lengt
   return {t.cos.unsqueeze(1), t.sin.unsqueeze(1)};
 }
 
-Tensor Transformer::forward(const Inputs& in) {
+Tensor Transformer::forward(const Inputs& in) { return logits(last_hidden(in)); }
+
+Tensor Transformer::last_hidden(const Inputs& in) {
   LabelScope label("transformer");
   check_inputs(in);
   const Tensor columns = Tensor::arange(in.ids.size(1));
@@ -149,7 +157,7 @@ Tensor Transformer::forward(const Inputs& in) {
     context.padding = (seen == 0).to(kI64).sum(1);
   }
   context.rope = rope_tables(positions, Tensor());
-  return logits(run(embed(in, positions), context, nullptr));
+  return run(embed(in, positions), context, nullptr);
 }
 
 Tensor Transformer::forward_cached(const CachedInputs& in, std::vector<LayerCache>& caches) {
@@ -165,18 +173,22 @@ Tensor Transformer::forward_cached(const CachedInputs& in, std::vector<LayerCach
   return logits(x.narrow(1, x.size(1) - 1, 1)).squeeze(1);
 }
 
+// In f32: a loss in bf16 would have two digits.
 Tensor Transformer::loss(const Inputs& inputs, const Tensor& labels) {
   check(config_->head != Head::None, config_->type, ": a model without a head has no loss");
-  const Tensor out = forward(inputs).to(kF32);  // a loss in bf16 would have two digits
-  if (config_->head == Head::Classifier) return cross_entropy(out, labels);
+  if (config_->head == Head::Classifier) return cross_entropy(forward(inputs).to(kF32), labels);
   check(same(labels.shape(), inputs.ids.shape()), config_->type, ": labels of shape ",
         to_text(labels.shape()), " for ids of shape ", to_text(inputs.ids.shape()));
-  const int64_t length = labels.size(1);
-  if (config_->head == Head::MaskedLanguage)
-    return cross_entropy(out.flatten(0, 1), labels.flatten());
-  check(length > 1, config_->type, ": a text of one token has no next one");
-  return cross_entropy(out.narrow(1, 0, length - 1).flatten(0, 1),
-                       labels.narrow(1, 1, length - 1).flatten());
+  Tensor x = before_head(last_hidden(inputs)), wanted = labels;
+  if (config_->head != Head::MaskedLanguage) {
+    const int64_t length = labels.size(1);
+    check(length > 1, config_->type, ": a text of one token has no next one");
+    x = x.narrow(1, 0, length - 1);
+    wanted = wanted.narrow(1, 1, length - 1);
+  }
+  if (quantized_head()) return cross_entropy(head(x).to(kF32).flatten(0, 1), wanted.flatten());
+  return linear_cross_entropy(x, head_weight(), wanted,
+                              {.bias = masked_ ? masked_->bias : Tensor()});
 }
 
 }  // namespace tiny::models

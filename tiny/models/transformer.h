@@ -66,9 +66,13 @@ class Transformer : public nn::Module {
   Tensor embed(const Inputs& inputs, const Tensor& positions) const;
   Tensor run(const Tensor& embedded, const Context& context, std::vector<LayerCache>* caches);
   RopeTables rope_tables(const Tensor& positions, const Tensor& length);
+  Tensor last_hidden(const Inputs& inputs);
   Tensor logits(const Tensor& hidden);
   Tensor classify(const Tensor& hidden);
-  Tensor head(const Tensor& x, const Tensor& bias = Tensor()) const;
+  Tensor before_head(const Tensor& hidden);  // what its product reads
+  Tensor head(const Tensor& x) const;
+  const Tensor& head_weight() const { return config_->tied ? embeddings_.tokens : head_.weight; }
+  const QuantizedWeight* quantized_head() const;  // nullptr: it is not quantised
   void check_inputs(const Inputs& inputs) const;
 
   struct Embeddings {

@@ -204,16 +204,21 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const CrossEntropyOptions
 
 namespace {
 
-// The axis of x (..., E) along which its rows go in chunks: the longest one that is not cut over
-// devices. -1: there is none.
-int chunk_axis(const Tensor& x) {
-  if (x.node()->lengths) return -1;
-  const bool is_shared = !device_members(x.node()->device).empty();
-  const int cut = is_shared ? x.shard_axis() : -1;
-  int axis = -1;
+// How the rows of x (..., E) go in chunks.
+struct ChunkAxis {
+  int axis = -1;        // the longest one that is not cut over devices; -1: there is none
+  int64_t devices = 1;  // that have a part of each chunk
+};
+
+ChunkAxis chunk_axis(const Tensor& x) {
+  ChunkAxis out;
+  if (x.node()->lengths) return out;
+  const auto devices = static_cast<int64_t>(device_members(x.node()->device).size());
+  const int cut = devices > 0 ? x.shard_axis() : -1;
+  if (cut >= 0) out.devices = devices;
   for (int i = 0; i + 1 < x.rank(); ++i)
-    if (i != cut && (axis < 0 || x.shape()[i] > x.shape()[axis])) axis = i;
-  return axis;
+    if (i != cut && (out.axis < 0 || x.shape()[i] > x.shape()[out.axis])) out.axis = i;
+  return out;
 }
 
 // Positions of a chunk of logits of which all take so many bytes. Chunks of one size share their
@@ -244,16 +249,27 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   if (target.dtype().is_float()) wanted.push_back(weight.capacity()[0]);
   check(same(target.capacity(), wanted), kWhat, ": a target of shape ", to_text(target.capacity()),
         " for rows of shape ", to_text(x.capacity()), ": it is ", to_text(wanted));
-  const auto losses_of = [&](const Tensor& rows, const Tensor& classes) {
-    const Tensor logits = rows.linear(weight, options.bias);
-    return cross_entropies(classes_of(kWhat, logits, logits.rank() - 1, o), logits, classes, o);
+  const auto losses_of = [&](const Tensor& part, const Tensor& classes) {
+    // Rows of one axis: what sums their gradients is a product of matrices then.
+    const bool is_flat = x.rank() > 2 && !x.node()->lengths;
+    const auto flat = [&](const Tensor& t, int last) { return is_flat ? t.flatten(0, last) : t; };
+    const Tensor logits = flat(part, x.rank() - 2).linear(weight, options.bias);
+    Losses out = cross_entropies(classes_of(kWhat, logits, logits.rank() - 1, o), logits,
+                                 flat(classes, x.rank() - 2), o);
+    if (is_flat && o.reduction == Reduction::None) {
+      Shape rows_of_part = to_shape(part.shape());
+      rows_of_part.pop_back();
+      out.each = out.each.reshape(rows_of_part);
+    }
+    return out;
   };
-  const int axis = chunk_axis(x);
+  const auto [axis, devices] = chunk_axis(x);
   const int64_t positions = axis < 0 ? 0 : x.shape()[axis];
   int64_t chunk = options.batch_chunk_size;
   if (positions > 0 && chunk == 0) {
     const DType t = promote(detail::autocast(x).dtype(), detail::autocast(weight).dtype());
-    chunk = default_chunk(positions, rows * weight.capacity()[0] * static_cast<int64_t>(t.size()));
+    const int64_t logits = rows / devices * weight.capacity()[0];
+    chunk = default_chunk(positions, logits * static_cast<int64_t>(t.size()));
   }
   if (chunk >= positions) {
     const Losses losses = losses_of(x, target);
