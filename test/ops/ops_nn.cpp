@@ -246,6 +246,13 @@ Cases loss_cases() {
            cross_entropy(in[0], in[1], {.weight = in[2], .label_smoothing = 0.1}),
            cross_entropy(in[0], in[1], {.reduction = Reduction::None, .ignore_index = 3})),
        20},
+      {"linear_cross_entropy",
+       {{{6, 5}}, t, {{10, 5}}, {{10}}},
+       OUT(linear_cross_entropy(in[0], in[2], in[1], {.bias = in[3]}),
+           linear_cross_entropy(
+               in[0], in[2], in[1],
+               {.loss = {.reduction = Reduction::None, .ignore_index = 3}, .batch_chunk_size = 4})),
+       20},
       {"cross_entropy of images",
        {{{2, 4, 3, 5}}, {{2, 3, 5}, kI64, 0, 3}},
        OUT(cross_entropy(in[0], in[1])),

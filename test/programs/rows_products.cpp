@@ -121,6 +121,18 @@ bool classes(Draw& d, Step& s) {
   return s.in[1] >= 0;
 }
 
+// Rows, a row of weights for each class, class numbers.
+bool classes_of_product(Draw& d, Step& s) {
+  const int x = real_of_rank(d, 2, 3);
+  if (x < 0) return false;
+  const int64_t count = d.between(2, 6);
+  Shape rows = to_shape(d[x].shape());
+  rows.pop_back();
+  s.in = {x, d.of_shape({count, last(d[x])}, d[x].dtype()), d.leaf(rows, kI64, 0, count - 1)};
+  s.i = d.between(1, 4);
+  return s.in[1] >= 0 && s.in[2] >= 0;
+}
+
 bool attention(Draw& d, Step& s) {
   const int x = real_of_rank(d, 2, 4);
   if (x < 0) return false;
@@ -217,6 +229,8 @@ std::vector<Row> network_rows() {
       {"smooth_l1_loss", 1, "", targets, TINY_EXPRESSION(smooth_l1_loss(x, y, Reduction::None))},
       {"huber_loss", 1, "", targets, TINY_EXPRESSION(huber_loss(x, y, Reduction::Sum, 0.7))},
       {"cross_entropy", 2, "", classes, TINY_EXPRESSION(cross_entropy(x, y))},
+      {"linear_cross_entropy", 2, "", classes_of_product,
+       TINY_EXPRESSION(linear_cross_entropy(x, y, z, {.batch_chunk_size = i}))},
       {"bce", 1, "", targets, TINY_EXPRESSION(binary_cross_entropy_with_logits(x, y.sigmoid()))},
       {"kl_div", 1, "", targets, TINY_EXPRESSION(kl_div(x.log_softmax(-1), y.softmax(-1)))},
       {"chain", 2, "", halves,
