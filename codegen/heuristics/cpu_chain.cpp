@@ -82,7 +82,9 @@ class CpuChainTuner : Tuner {
       blocks *= r == chain.m ? ceil_div(extent(r), lanes()) : extent(r);
     }
     const int64_t most = scores * int64_t{sizeof(float)} > kMuch ? kWide : kNarrow;
-    return blocks >= target_.cores && results_of(chain) <= most && terms_of(chain) <= most;
+    if (blocks < target_.cores) return false;
+    if (chain.outer.empty()) return true;  // nothing is computed twice (sizes.h)
+    return results_of(chain) <= most && terms_of(chain) <= most;
   }
 
   // Columns of a tile: the sum of a score for each is in a register, and for each product of scores
@@ -91,7 +93,8 @@ class CpuChainTuner : Tuner {
     constexpr int64_t kProducts = 1024;
     const auto inner = static_cast<int64_t>(chain.inner.size());
     const int64_t most = std::max<int64_t>(target_.vector_registers / 2 / inner, 2);
-    return std::clamp<int64_t>(kProducts / results_of(chain) / 2 * 2, 2, most);
+    return std::clamp<int64_t>(kProducts / std::max<int64_t>(results_of(chain), 1) / 2 * 2, 2,
+                               most);
   }
 
   bool lay_out(const ProductChain& chain) {

@@ -26,8 +26,10 @@ class ChainTuner : StagingTuner {
   std::optional<Choice> run(OptKind by) {
     constexpr int64_t kMax = 256;  // columns of results, and terms: more do not fit registers
     join_alike();
-    const auto chain = find_chain(sink_, target_);
+    auto chain = find_chain(sink_, target_);
     if (!chain || is_narrow(*chain)) return {};
+    if (chain->outer.empty() && cut_sums(*chain, kMax)) chain = find_chain(sink_, target_);
+    if (!chain) return {};
     int64_t results = 0;
     for (const auto& p : chain->outer) results += extent(p.across);
     for (const auto& p : chain->inner)
@@ -43,6 +45,18 @@ class ChainTuner : StagingTuner {
   }
 
  private:
+  // Sums of more terms than that in parts of a stage, whose rows have 128 bytes. False where there
+  // are none.
+  bool cut_sums(const ProductChain& chain, int64_t most) {
+    bool any = false;
+    for (const auto& p : chain.inner)
+      if (extent(p.summed) > most) {
+        apply({OptKind::Split, range_id(p.summed), 128 / chain.unit->dtype.size(), {}});
+        any = true;
+      }
+    return any;
+  }
+
   // No more rows and columns than there are.
   static ChainPlan fitted(ChainPlan plan, const ProductChain& chain) {
     const int64_t rows = chain.unit->rows;

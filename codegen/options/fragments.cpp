@@ -88,10 +88,10 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
         return refuse("a sum along the columns that is no product of matrices");
       out.outer.push_back(p);
     } else if (is_product && has(sum, m) && has(sum, n)) {
-      if (gate || sum->num_src != 2) return refuse("a sum of some products, or along two ranges");
+      if (gate) return refuse("a sum of some products");
       if (!has(p.first, m)) std::swap(p.first, p.second);
       p.across = n;
-      p.summed = sum->src(1);
+      p.summed = sum->src(sum->num_src - 1);
       if (!has(p.first, m) || has(p.second, m) || has(p.first, n) || !has(p.second, n) ||
           !has(p.first, p.summed) || !has(p.second, p.summed) || holds_reduction(p.first) ||
           holds_reduction(p.second))
@@ -101,7 +101,14 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
       return refuse("a reduction for each column that is no product with rows");
     }
   }
-  if (out.inner.empty() || out.outer.empty()) return refuse("no two products");
+  const auto is_row = [&](Node sum) { return closes(sum, n) && has(out.inner[0].sum, n); };
+  if (out.inner.empty() ||
+      (out.outer.empty() && std::ranges::none_of(all_of(sink, Op::Reduce), is_row)))
+    return refuse("no two products, and nothing that is reduced along the columns");
+  // Parts of long sums go along a loop inside that of the columns.
+  for (const auto& p : out.inner)
+    if (p.sum->num_src > 2 && (out.outer.size() > 0 || target.kind == Target::Kind::Cpu))
+      return refuse("a sum along two ranges");
   for (Node sum : all_of(sink, Op::Reduce)) {
     const auto is_own = [&](const ProductChain::Product& p) { return p.sum == sum; };
     if (closes(sum, n) && std::none_of(out.outer.begin(), out.outer.end(), is_own) &&
@@ -277,12 +284,14 @@ class TileStages {
     for (Node s : all_of(sink, Op::Stage)) slot_ = std::min(slot_, slot_of(s) - 1);
   }
 
-  // What is read of the operand; the operand itself where it is computed, or in no stage.
-  Node read(Node x, Node across, Node summed) {
+  // What is read of the operand of a sum; the operand itself where it is computed, or in no stage.
+  Node read(Node sum, Node x, Node across, Node summed) {
     if (!depth_ || x->op != Op::Load || is_stage(x->src(0))) return x;
     StageTile tile;
     for (Node r : ranges_of(sink_))
-      if (kind(r) == RangeKind::Reduce && r != summed && r != n_ && has(x, r)) tile.loop = r;
+      if (kind(r) == RangeKind::Reduce && r != summed && r != n_ && has(x, r) &&
+          (!tile.loop || closes(sum, r)))
+        tile.loop = r;
     const bool lies_along_sum = stride(x, range_id(summed)) == 1;
     tile.ranges =
         lies_along_sum ? std::vector<Node>{across, summed} : std::vector<Node>{summed, across};
@@ -360,10 +369,10 @@ class Fragments {
         columns_[p.across] = {outer(p.across, u_.columns),
                               digit(u_.column.count, RangeKind::Vector)};
     for (const auto& p : chain.inner)
-      operands_[p.sum] = {stages_.read(p.first, chain.m, p.summed),
-                          stages_.read(p.second, chain.n, p.summed)};
+      operands_[p.sum] = {stages_.read(p.sum, p.first, chain.m, p.summed),
+                          stages_.read(p.sum, p.second, chain.n, p.summed)};
     for (const auto& p : chain.outer)
-      operands_[p.sum] = {p.first, stages_.read(p.second, p.across, p.summed)};
+      operands_[p.sum] = {p.first, stages_.read(p.sum, p.second, p.across, p.summed)};
   }
 
   Node run(Node sink) {

@@ -17,12 +17,19 @@ bool is_sum(Node n) {
          n->src(0)->op != Op::Roll;
 }
 
-// A loop of a sum with more terms than it should have, nullptr where there is none.
+// A loop of a sum with more terms than it should have, nullptr where there is none. What is summed
+// beside rolled sums goes along with them in their order.
 Node long_loop(Node sink) {
+  uint64_t rolled = 0;
+  for (Node n : topological(sink))
+    if (n->op == Op::Reduce && n->src(0)->op == Op::Roll)
+      for (Node r : n->srcs().subspan(1)) rolled |= r->ranges;
   for (Node n : topological(sink)) {
     if (!is_sum(n)) continue;
     for (Node r : n->srcs().subspan(1))
-      if (kind(r) == RangeKind::Reduce && r->src(0)->is_const() && extent(r) > kMaxTerms) return r;
+      if (kind(r) == RangeKind::Reduce && r->src(0)->is_const() && extent(r) > kMaxTerms &&
+          !(r->ranges & rolled))
+        return r;
   }
   return nullptr;
 }

@@ -16,6 +16,7 @@
 #include "tiny/base/env.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/build.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
 namespace tiny {
@@ -70,54 +71,9 @@ class Visits {
   NodeMap<uint32_t> place_;  // also of what it has gone back from
 };
 
-class Walk : public ChainParts {
+// The values that a term is made of, by their axes.
+class TermWalk : public ChainParts {
  public:
-  // `taken`: reductions that another chain computes.
-  Walk(Node product, const std::set<Node>& taken) : product_(product), taken_(&taken) {}
-
-  // Whether it may be the last of a chain.
-  bool run() {
-    int summed = 0;
-    for (int i = 0; i < product_->rank; ++i)
-      summed += is_summed(i) && product_->src(0)->shape()[i] > 1;
-    if (summed != 1) return false;
-    AxisMap axes(static_cast<size_t>(product_->rank));
-    for (int i = 0; i < product_->rank; ++i) axes[static_cast<size_t>(i)] = i;
-    Node mul = product_->src(0);
-    while (mul->op != Op::Mul) {
-      if (!is_movement(mul->op) && !selects_by_length(mul)) return false;
-      views.insert(mul);
-      axes = is_movement(mul->op) ? through_movement(mul, axes) : axes;
-      mul = mul->src(is_movement(mul->op) ? 0 : 1);
-    }
-    views.insert(mul);
-    for (int i : {0, 1})
-      if (finds_scores(mul->src(i), axes) && reads_a_matrix(mul->src(1 - i)) && is_short())
-        return true;
-    return false;
-  }
-
-  // What is made of the scores alone beside the product, element by element: for sums along rows.
-  void extend(const Uses& uses) {
-    std::vector<Node> open(inside.begin(), inside.end());
-    while (!open.empty()) {
-      Node n = open.back();
-      open.pop_back();
-      const AxisMap* known = axes_of(n);
-      if (!known) continue;
-      const AxisMap axes = *known;
-      for (Node user : uses.of(n)) {
-        const auto is_own = [&](Node s) { return s->is_const() || inside.count(s); };
-        if (!is_elementwise(user->op) || inside.count(user) ||
-            !std::all_of(user->srcs().begin(), user->srcs().end(), is_own))
-          continue;
-        if (!visits_.find(user)) visits_.add(user, axes);
-        inside.insert(user);
-        open.push_back(user);
-      }
-    }
-  }
-
   Node product() const { return product_; }
   bool is_summed(int axis) const {
     return axis >= 0 && (product_->arg<ReduceArg>().axes >> axis & 1);
@@ -128,13 +84,13 @@ class Walk : public ChainParts {
     return found ? &found->axes : nullptr;
   }
 
- private:
-  // Whether a score is a short sum, and a row of results too: more than that is stored instead.
-  bool is_short() const {
-    const int64_t columns = product_->src(0)->shape()[summed_axis()];
-    return numel(product_->shape()) * columns <= kMaxTerms * size_ &&
-           std::all_of(scores.begin(), scores.end(),
-                       [&](Node s) { return numel(s->src(0)->shape()) <= kMaxTerms * size_; });
+ protected:
+  // `taken`: reductions that another chain computes.
+  TermWalk(Node product, const std::set<Node>& taken) : product_(product), taken_(&taken) {}
+
+  void forget() {
+    inside.clear(), of_rows.clear(), rows.clear(), scores.clear();
+    visits_.go_back(0), scores_.clear(), conflicts_.clear(), reductions_.clear();
   }
 
   int summed_axis() const {
@@ -146,19 +102,9 @@ class Walk : public ChainParts {
     return std::any_of(axes.begin(), axes.end(), [&](int a) { return is_summed(a); });
   }
 
-  // The scores below a factor of the product; false where there are none.
-  bool finds_scores(Node factor, AxisMap axes) {
-    inside.clear(), of_rows.clear(), scores.clear(), rows.clear();
-    visits_.go_back(0), scores_.clear(), conflicts_.clear(), reductions_.clear();
-    std::vector<Node> above;
-    Node n = factor;
-    for (; is_movement(n->op); n = n->src(0)) {
-      above.push_back(n);
-      axes = through_movement(n, axes);
-    }
-    size_ = numel(n->shape());
-    if (is_leaf(n) || n->op == Op::ReduceAxis || !is_along(axes)) return false;
-    if (!visit(n, axes) || scores_.empty() || !visit_rows()) return false;
+  // Which of what was visited is made of scores: values of their size, and of rows. False where one
+  // is read in two ways.
+  bool sort_values() {
     scores.insert(scores_.begin(), scores_.end());
     depends_ = NodeMap<char>();
     for (Node c : conflicts_)
@@ -166,7 +112,6 @@ class Walk : public ChainParts {
     for (const Visited& v : visits_.all())
       if (depends_on_scores(v.node) && !rows.count(v.node))
         (is_along(v.axes) ? inside : of_rows).insert(v.node);
-    inside.insert(above.begin(), above.end());
     return true;
   }
 
@@ -248,23 +193,142 @@ class Walk : public ChainParts {
     return any;
   }
 
+  static constexpr size_t kMaxNodes = 200;
+
+  Node product_;
+  int64_t size_ = 0;  // of the scores
+  Visits visits_;
+  std::vector<Node> scores_;  // in the order of the visits
+
+ private:
+  const std::set<Node>* taken_;
+  std::vector<Node> conflicts_;
+  std::vector<std::pair<Node, AxisMap>> reductions_;  // to be looked at
+  NodeMap<char> depends_;
+};
+
+class Walk : public TermWalk {
+ public:
+  Walk(Node product, const std::set<Node>& taken) : TermWalk(product, taken) {}
+
+  // Whether it may be the last of a chain.
+  bool run(const Uses& uses) {
+    int summed = 0;
+    for (int i = 0; i < product_->rank; ++i)
+      summed += is_summed(i) && product_->src(0)->shape()[i] > 1;
+    if (summed != 1) return false;
+    AxisMap axes(static_cast<size_t>(product_->rank));
+    for (int i = 0; i < product_->rank; ++i) axes[static_cast<size_t>(i)] = i;
+    return is_product(product_) ? multiplies_scores(axes) : reduces_scores(axes, uses);
+  }
+
+  // What is made of the scores alone beside the product, element by element: for sums along rows.
+  void extend(const Uses& uses) {
+    std::vector<Node> open(inside.begin(), inside.end());
+    while (!open.empty()) {
+      Node n = open.back();
+      open.pop_back();
+      const AxisMap* known = axes_of(n);
+      if (!known) continue;
+      const AxisMap axes = *known;
+      for (Node user : uses.of(n)) {
+        const auto is_own = [&](Node s) { return s->is_const() || inside.count(s); };
+        if (!is_elementwise(user->op) || inside.count(user) ||
+            !std::all_of(user->srcs().begin(), user->srcs().end(), is_own))
+          continue;
+        if (!visits_.find(user)) visits_.add(user, axes);
+        inside.insert(user);
+        open.push_back(user);
+      }
+    }
+  }
+
+ private:
+  bool multiplies_scores(AxisMap axes) {
+    Node mul = product_->src(0);
+    while (mul->op != Op::Mul) {
+      if (!is_movement(mul->op) && !selects_by_length(mul)) return false;
+      views.insert(mul);
+      axes = is_movement(mul->op) ? through_movement(mul, axes) : axes;
+      mul = mul->src(is_movement(mul->op) ? 0 : 1);
+    }
+    views.insert(mul);
+    for (int i : {0, 1})
+      if (finds_scores(mul->src(i), axes) && reads_a_matrix(mul->src(1 - i)) && is_short())
+        return true;
+    return false;
+  }
+
+  // Rows of scores that nothing is multiplied with, as those of a product's log-sum-exp: all
+  // reductions along them together.
+  bool reduces_scores(const AxisMap& axes, const Uses& uses) {
+    Node x = product_->src(0);
+    size_ = numel(x->shape());
+    if (!are_reduced_as_computed(size_, 1) || !visit(x, axes)) return false;
+    int64_t terms = 0;  // of all scores
+    for (Node s : scores_) terms += numel(s->src(0)->shape()) / size_;
+    if (terms == 0 || !are_reduced_as_computed(size_, terms)) return false;
+    for (Node n : reductions_of_scores(uses))
+      if (n != product_) {
+        rows.insert(n);
+        if (!visit(n->src(0), axes)) return false;
+      }
+    views.insert(product_);
+    return visit_rows() && sort_values();
+  }
+
+  // Those along the axis of the last one, of values of the scores' size that are made of them.
+  std::set<Node> reductions_of_scores(const Uses& uses) const {
+    std::set<Node> out, seen;
+    std::vector<Node> open = scores_;
+    while (!open.empty()) {
+      Node n = open.back();
+      open.pop_back();
+      if (!seen.insert(n).second) continue;
+      for (Node user : uses.of(n))
+        if (user->op == Op::ReduceAxis) {
+          if (user->dtype == kF32 && same(user->src(0)->shape(), product_->src(0)->shape()) &&
+              user->arg<ReduceArg>().axes == product_->arg<ReduceArg>().axes)
+            out.insert(user);
+        } else if ((is_elementwise(user->op) || is_movement(user->op)) &&
+                   numel(user->shape()) == size_) {
+          open.push_back(user);
+        }
+    }
+    return out;
+  }
+
+  // Whether a score is a short sum, and a row of results too: more than that is stored instead.
+  bool is_short() const {
+    constexpr int64_t kMaxTerms = 256;
+    const int64_t columns = product_->src(0)->shape()[summed_axis()];
+    return numel(product_->shape()) * columns <= kMaxTerms * size_ &&
+           std::all_of(scores.begin(), scores.end(),
+                       [&](Node s) { return numel(s->src(0)->shape()) <= kMaxTerms * size_; });
+  }
+
+  // The scores below a factor of the product; false where there are none.
+  bool finds_scores(Node factor, AxisMap axes) {
+    forget();
+    std::vector<Node> above;
+    Node n = factor;
+    for (; is_movement(n->op); n = n->src(0)) {
+      above.push_back(n);
+      axes = through_movement(n, axes);
+    }
+    size_ = numel(n->shape());
+    if (is_leaf(n) || n->op == Op::ReduceAxis || !is_along(axes)) return false;
+    if (!visit(n, axes) || scores_.empty() || !visit_rows() || !sort_values()) return false;
+    inside.insert(above.begin(), above.end());
+    return true;
+  }
+
   // Whether the other operand is a matrix in memory, or becomes one.
   bool reads_a_matrix(Node factor) const {
     Node n = factor;
     while (is_movement(n->op) || n->op == Op::Cast) n = n->src(0);
     return !inside.count(n) && !rows.count(n);
   }
-
-  static constexpr size_t kMaxNodes = 200;
-  static constexpr int64_t kMaxTerms = 256;
-
-  Node product_;
-  const std::set<Node>* taken_;
-  int64_t size_ = 0;  // of the scores
-  Visits visits_;
-  std::vector<Node> scores_, conflicts_;
-  std::vector<std::pair<Node, AxisMap>> reductions_;  // to be looked at
-  NodeMap<char> depends_;
 };
 
 // Whether a value of the scores' size is reduced to one for each row by this.
@@ -385,19 +449,20 @@ class Finder {
   }
 
   Chains run() {
-    for (Node n : order_) {
-      if (!is_candidate(n)) continue;
-      Walk walk(n, taken_);
-      if (!walk.run()) continue;
-      walk.extend(uses_);
-      taken_.insert(walk.rows.begin(), walk.rows.end());
-      found_.emplace_back(n, std::move(walk));
-    }
+    for (Node n : order_)
+      if (is_candidate(n) && is_product(n)) find(n);
+    for (const auto& [n, walk] : found_)
+      for (Node row : beside_of(walk)) taken_.insert(row);
+    // Of reductions alone the last one, with those before it.
+    for (size_t i = order_.size(); i-- > 0;)
+      if (is_candidate(order_[i]) && !is_product(order_[i]) && !taken_.count(order_[i]))
+        find(order_[i]);
     while (drop_some()) {
     }
     Chains out;
     for (const auto& [n, walk] : found_) {
-      Chain chain{n, {walk.rows.begin(), walk.rows.end()}};
+      Chain chain{
+          n, {walk.rows.begin(), walk.rows.end()}, {walk.scores.begin(), walk.scores.end()}};
       for (Node row : beside_of(walk))
         if (!out.sums.contains(row)) chain.rows.push_back(row);
       std::sort(chain.rows.begin(), chain.rows.end(), [](Node a, Node b) { return a->id < b->id; });
@@ -418,10 +483,16 @@ class Finder {
   }
 
  private:
+  void find(Node n) {
+    Walk walk(n, taken_);
+    if (!walk.run(uses_)) return;
+    walk.extend(uses_);
+    taken_.insert(walk.rows.begin(), walk.rows.end());
+    found_.emplace_back(n, std::move(walk));
+  }
+
   bool is_candidate(Node n) const {
-    if (!is_sum(n) || n->dtype != kF32 || numel(n->shape()) == 0 || !is_product(n) ||
-        refused_.count(n))
-      return false;
+    if (!is_sum(n) || n->dtype != kF32 || numel(n->shape()) == 0 || refused_.count(n)) return false;
     const Target& target = targets_.of(n);
     return target.kind == Target::Kind::Cpu || mma_unit(target, kBF16);
   }

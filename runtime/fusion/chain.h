@@ -14,12 +14,13 @@
 namespace tiny {
 
 struct Chain {
-  Node product = nullptr;  // the last one
-  std::vector<Node> rows;  // reductions of the scores that its kernel computes as well
+  Node product = nullptr;         // the last one, or the last reduction where nothing is multiplied
+  std::vector<Node> rows;         // reductions of the scores that its kernel computes as well
+  std::vector<Node> scores = {};  // products
 };
 
 struct Chains {
-  std::vector<Chain> all;                       // sources first
+  std::vector<Chain> all;
   std::vector<std::pair<Node, Node>> together;  // last products that one kernel may compute
   NodeMap<char> inside;  // values of the size of the scores, which get no memory
   NodeMap<char> sums;    // of all chains, their products included

@@ -99,6 +99,21 @@ bool is_cheap_window(Node expand, const Uses& uses, int64_t elements, const Cost
   return false;
 }
 
+// Of GPUs: rounded operands of scores that are reduced alone, each of which many blocks read.
+std::vector<Node> halves_for_all_rows(const Chains& chains, const NodeTargets& targets) {
+  std::vector<Node> out;
+  for (const Chain& chain : chains.all) {
+    if (is_product(chain.product) || targets.of(chain.product).kind != Target::Kind::Gpu) continue;
+    for (Node score : chain.scores)
+      visit_below({score->src(0)}, [&](Node n) {
+        const bool is_half = n->op == Op::Cast && n->dtype.is_half();
+        if (is_half) out.push_back(n);
+        return !is_half && (is_movement(n->op) || n->op == Op::Cast || n->op == Op::Mul);
+      });
+  }
+  return out;
+}
+
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
@@ -130,10 +145,9 @@ class Chooser {
   }
 
   void choose() {
-    for (Node r : roots_) {
-      Node b = base_of(r);
-      if (!is_leaf(b)) store(b);
-    }
+    for (Node r : roots_)
+      if (!is_leaf(base_of(r))) store(base_of(r));
+    for (Node n : halves_for_all_rows(out_.chains, targets_)) store(n);
     for (Node n : order_) {
       limit_chain(n);
       for (Node large : few_.too_large(n, targets_.of(n).most_buffers - 1, out_.values))

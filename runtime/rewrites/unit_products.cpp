@@ -1,10 +1,12 @@
 #include "runtime/rewrites/unit_products.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "runtime/analysis/operand.h"
 #include "runtime/analysis/views.h"
+#include "runtime/fusion/chain.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/rebuild.h"
@@ -143,13 +145,21 @@ NodeMap<Node> unit_products(std::span<const Node> roots, std::span<const Node> o
   };
   if (std::ranges::none_of(order, is_on_unit)) return NodeMap<Node>();
   const NodeMap<char> again = reduced_again(roots, order);
+  // Those of chains are not stored, whose rows need no alignment.
+  std::optional<Chains> chains;
+  const auto is_of_chain = [&](Node n) {
+    if (!chains) chains = find_chains(roots, order, {}, targets);
+    return chains->sums.contains(n);
+  };
   return rebuild_all(order, [&](Node n, Node now) {
     if (!is_on_unit(now)) return now;
     const LabelScope label(n->label);
     Node product = with_one_sum(now);
     if (product != now) return product;
     const char* is_read = again.find(n);
-    return is_read && *is_read ? with_aligned_rows(now) : now;
+    if (!is_read || !*is_read) return now;
+    product = with_aligned_rows(now);
+    return product != now && is_of_chain(n) ? now : product;
   });
 }
 

@@ -210,3 +210,62 @@ TEST_CASE("training stores no more than a chunk's logits and one sum of the weig
     CHECK(in_place >= kRows / kChunk - 1);
   }
 }
+
+TEST_CASE("evaluation stores no logits where their rows are reduced as they are computed") {
+  const NoGrad no_grad;
+  constexpr int64_t kRows = 4096, kWords = 2053;
+  struct Case {
+    const char* device;
+    DType dtype;
+    int64_t width;
+  };
+  for (const Case& c : {Case{"CPU", kF32, 64}, Case{"CPU", kF32, 200},
+                        Case{"EMU:CUDA:sm_90a", kBF16, 64}, Case{"EMU:CUDA:sm_80", kBF16, 256}}) {
+    CAPTURE(c.device);
+    CAPTURE(c.width);
+    const auto zeros = [&](const Shape& shape) {
+      return Tensor::zeros(shape, c.dtype).to(c.device).contiguous().realize();
+    };
+    const Tensor x = zeros({kRows, c.width}), w = zeros({kWords, c.width}), b = zeros({kWords});
+    const Tensor y = Tensor::zeros({kRows}, kI64).to(c.device).contiguous().realize();
+    const std::vector<std::pair<const char*, Tensor>> all{
+        {"linear_cross_entropy", linear_cross_entropy(x, w, y, {.bias = b})},
+        {"cross_entropy of a product", cross_entropy(x.linear(w, b), y)},
+        {"log-sum-exp of a product", x.matmul(w.t()).to(kF32).logsumexp(-1)}};
+    for (const auto& [what, value] : all) {
+      CAPTURE(what);
+      CHECK(largest_value(*schedule_on(c.device, {value})) < kRows * kWords);
+    }
+  }
+}
+
+TEST_CASE("rows that are reduced as they are computed have the values of rows in memory") {
+  const NoGrad no_grad;
+  struct Case {
+    const char* device;
+    DType dtype;
+    int64_t rows, width, words;  // 32769: more steps than one sum of a CPU has terms
+  };
+  for (const Case& c : {Case{"CPU", kF32, 37, 48, 8213}, Case{"CPU", kF32, 16, 64, 32769},
+                        Case{"EMU:CUDA:sm_90a", kBF16, 300, 64, 1000},
+                        Case{"EMU:HIP:gfx942", kBF16, 300, 48, 1001}}) {
+    CAPTURE(c.device);
+    CAPTURE(c.words);
+    const auto drawn = [&](const Shape& shape) {
+      return (Tensor::rand(shape) * 2 - 1).to(c.dtype).realize();
+    };
+    const Tensor x = drawn({c.rows, c.width}), w = drawn({c.words, c.width}), b = drawn({c.words});
+    const Tensor number = (Tensor::rand({c.rows}) * static_cast<double>(c.words)).to(kI64);
+    const Tensor y = where(Tensor::rand({c.rows}) < 0.2, -100, number).realize();
+    const CrossEntropyOptions o{.reduction = Reduction::None};
+    const Tensor wanted = cross_entropy(x.to(kF64).linear(w.to(kF64), b.to(kF64)), y, o);
+    // Rounded to the operands' dtype in either.
+    const Tensor stored = cross_entropy(x.linear(w, b).realize(), y, o);
+    const auto on = [&](const Tensor& t) { return t.to(c.device).realize(); };
+    const Tensor got =
+        linear_cross_entropy(on(x), on(w), on(y), {.bias = on(b), .loss = o}).to("CPU");
+    const double tolerance = c.dtype == kF32 ? 1e-6 : 0.01;
+    for (const Tensor& t : {stored, wanted})
+      check_alike({got.to(kF64).to_vector<double>()}, {t.to(kF64).to_vector<double>()}, tolerance);
+  }
+}

@@ -29,4 +29,12 @@ constexpr int64_t largest_divisor(int64_t n, int64_t most) {
   return 1;
 }
 
+// Whether the results of a matrix product whose rows are reduced, and read by nothing else, are
+// reduced where they are computed instead of stored. `terms`: of each sum. What that saves is
+// memory; what it costs is a product with smaller tiles, which takes longer where sums are long.
+constexpr bool are_reduced_as_computed(int64_t results, int64_t terms) {
+  constexpr int64_t kCached = 1 << 18, kLong = 256, kMany = 1 << 26;
+  return results >= kCached && (terms <= kLong || results >= kMany);
+}
+
 }  // namespace tiny

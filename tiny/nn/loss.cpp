@@ -150,6 +150,26 @@ Losses gathered_losses(const Classes& c, const Tensor& x, const Tensor& shift, c
   return {shift.defined() ? each.contiguous() : each, share};
 }
 
+// Of logits whose rows nothing but reductions reads, one of them with the target's element alone:
+// none waits for the others, so that a row need not be there as a whole.
+Losses selected_losses(const Classes& c, const Tensor& x, const Tensor& target,
+                       const CrossEntropyOptions& o) {
+  require_numbers(c, x, target);
+  const Tensor number = target.to(kI64), used = number != o.ignore_index;
+  const Tensor position = detail::position(x.shape(), c.axis, kI32);
+  const Tensor hit = position == number.to(kI32).unsqueeze(c.axis);
+  const Tensor all = x.logsumexp(c.axis);
+  const Tensor share = shares_of(number, o, x.dtype());
+  Tensor loss = all - where(hit, x, 0).sum(c.axis);
+  if (o.weight.defined()) loss = loss * share;
+  if (const double e = o.label_smoothing; e != 0) {
+    const Tensor weight = class_weight(c, x, o.weight);
+    const Tensor spread = all * weight.sum() - (x * weight).sum(c.axis);
+    loss = loss * (1 - e) + spread * (e / static_cast<double>(c.count));
+  }
+  return {where(used, loss, 0) + poison(c, number, o, loss.dtype()), share};
+}
+
 // The loss of log-probabilities and class probabilities.
 Losses probability_losses(const Classes& c, const Tensor& lp, const Tensor& target,
                           const CrossEntropyOptions& o) {
@@ -169,13 +189,15 @@ Losses cross_entropies(const Classes& c, const Tensor& x, const Tensor& target,
   check(o.label_smoothing >= 0 && o.label_smoothing <= 1, c.what, ": label_smoothing ",
         o.label_smoothing, " is not in [0, 1]");
   const Tensor wide = x.to(detail::compute_dtype(x.dtype()));
-  const bool weight_grad = o.weight.defined() && o.weight.requires_grad();
-  if (detail::pieces_of_row(wide, c.axis) > 1 && !target.dtype().is_float() &&
-      o.label_smoothing == 0 && !weight_grad)  // the row is not at hand
-    return gathered_losses(c, wide, detail::log_sum_exp(wide, c.axis), target, o);
+  const bool grad = x.requires_grad() || (o.weight.defined() && o.weight.requires_grad());
+  const bool has_numbers = !target.dtype().is_float();
+  if (has_numbers && !grad) {
+    if (detail::pieces_of_row(wide, c.axis) == 1) return selected_losses(c, wide, target, o);
+    if (o.label_smoothing == 0)  // the row is not at hand
+      return gathered_losses(c, wide, detail::log_sum_exp(wide, c.axis), target, o);
+  }
   const Tensor lp = wide.log_softmax(c.axis);
-  return target.dtype().is_float() ? probability_losses(c, lp, target, o)
-                                   : number_losses(c, lp, target, o);
+  return has_numbers ? number_losses(c, lp, target, o) : probability_losses(c, lp, target, o);
 }
 
 }  // namespace
@@ -231,58 +253,78 @@ int64_t default_chunk(int64_t positions, int64_t bytes) {
   return ceil_div(positions, least);
 }
 
+constexpr const char* kLinear = "linear_cross_entropy";
+
+// Of rows of one axis, where there is no Variable: what sums their gradients is a product of
+// matrices then.
+Tensor logits_of(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const bool is_flat = x.rank() < 3 || x.node()->lengths;
+  return (is_flat ? x : x.flatten(0, -2)).linear(weight, bias);
+}
+
+Losses losses_of(const Tensor& x, const Tensor& weight, const Tensor& target,
+                 const LinearCrossEntropyOptions& options) {
+  const Tensor logits = logits_of(x, weight, options.bias);
+  const int last = logits.rank() - 1;
+  const bool is_flat = logits.rank() == x.rank();
+  const Tensor classes = is_flat ? target : target.flatten(0, x.rank() - 2);
+  const Classes c = classes_of(kLinear, logits, last, options.loss);
+  Losses out = cross_entropies(c, logits, classes, options.loss);
+  if (!is_flat && options.loss.reduction == Reduction::None) {
+    Shape rows = to_shape(x.shape());
+    rows.pop_back();
+    out.each = out.each.reshape(rows);
+  }
+  return out;
+}
+
+// As many positions as are given, else one chunk where no logits are stored, else those of a
+// budget.
+int64_t chunk_of(const Tensor& x, const Tensor& weight, const Tensor& target,
+                 const LinearCrossEntropyOptions& options, int64_t positions, int64_t devices) {
+  if (options.batch_chunk_size > 0) return options.batch_chunk_size;
+  const Tensor logits = logits_of(x, weight, options.bias);
+  const bool weight_grad = options.loss.weight.defined() && options.loss.weight.requires_grad();
+  if (!target.dtype().is_float() && !weight_grad && detail::is_reduced_as_computed(logits))
+    return positions;
+  return default_chunk(positions,
+                       logits.numel() / devices * static_cast<int64_t>(logits.dtype().size()));
+}
+
 }  // namespace
 
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
                             const LinearCrossEntropyOptions& options) {
-  constexpr const char* kWhat = "linear_cross_entropy";
-  LabelScope label(kWhat);
+  LabelScope label(kLinear);
   const CrossEntropyOptions& o = options.loss;
-  detail::require_float(kWhat, x.dtype());
-  check(x.rank() > 0 && weight.rank() == 2, kWhat,
+  detail::require_float(kLinear, x.dtype());
+  check(x.rank() > 0 && weight.rank() == 2, kLinear,
         ": takes rows (..., E) and a weight (C, E), not ", to_text(x.capacity()), " and ",
         to_text(weight.capacity()));
-  check(options.batch_chunk_size >= 0, kWhat, ": batch_chunk_size is ", options.batch_chunk_size);
+  check(options.batch_chunk_size >= 0, kLinear, ": batch_chunk_size is ", options.batch_chunk_size);
   Shape wanted = to_shape(x.capacity());
   wanted.pop_back();
   const int64_t rows = numel(wanted);
   if (target.dtype().is_float()) wanted.push_back(weight.capacity()[0]);
-  check(same(target.capacity(), wanted), kWhat, ": a target of shape ", to_text(target.capacity()),
-        " for rows of shape ", to_text(x.capacity()), ": it is ", to_text(wanted));
-  const auto losses_of = [&](const Tensor& part, const Tensor& classes) {
-    // Rows of one axis: what sums their gradients is a product of matrices then.
-    const bool is_flat = x.rank() > 2 && !x.node()->lengths;
-    const auto flat = [&](const Tensor& t, int last) { return is_flat ? t.flatten(0, last) : t; };
-    const Tensor logits = flat(part, x.rank() - 2).linear(weight, options.bias);
-    Losses out = cross_entropies(classes_of(kWhat, logits, logits.rank() - 1, o), logits,
-                                 flat(classes, x.rank() - 2), o);
-    if (is_flat && o.reduction == Reduction::None) {
-      Shape rows_of_part = to_shape(part.shape());
-      rows_of_part.pop_back();
-      out.each = out.each.reshape(rows_of_part);
-    }
-    return out;
-  };
+  check(same(target.capacity(), wanted), kLinear, ": a target of shape ",
+        to_text(target.capacity()), " for rows of shape ", to_text(x.capacity()), ": it is ",
+        to_text(wanted));
   const auto [axis, devices] = chunk_axis(x);
   const int64_t positions = axis < 0 ? 0 : x.shape()[axis];
-  int64_t chunk = options.batch_chunk_size;
-  if (positions > 0 && chunk == 0) {
-    const DType t = promote(detail::autocast(x).dtype(), detail::autocast(weight).dtype());
-    const int64_t logits = rows / devices * weight.capacity()[0];
-    chunk = default_chunk(positions, logits * static_cast<int64_t>(t.size()));
-  }
+  const int64_t chunk =
+      positions == 0 ? 0 : chunk_of(x, weight, target, options, positions, devices);
   if (chunk >= positions) {
-    const Losses losses = losses_of(x, target);
+    const Losses losses = losses_of(x, weight, target, options);
     return losses.reduced_by(o.reduction, losses.each.dtype());
   }
   std::vector<Tensor> each;
   Tensor sum;
   for (int64_t from = 0; from < positions; from += chunk) {
-    const auto part = [&](const Tensor& t) {
+    const auto part = [&, axis = axis](const Tensor& t) {
       return t.narrow(axis, from, std::min(chunk, positions - from));
     };
     // In memory of their own rows are those of one product, whatever the chunk.
-    each.push_back(losses_of(part(x).contiguous(), part(target)).each);
+    each.push_back(losses_of(part(x).contiguous(), weight, part(target), options).each);
     sum = from == 0 ? each[0].sum() : sum + each.back().sum();
   }
   if (o.reduction == Reduction::None) return Tensor::cat(each, axis);

@@ -62,6 +62,11 @@ Tensor position(Ints shape, int axis, DType dtype = kI64);
 // i32, its other axes no longer than those of x.
 Tensor gather_axis(const Tensor& x, int axis, const Tensor& index);
 
+// Whether rows of x along its last axis, read by reductions alone, are reduced where a matrix
+// product computes them (sizes.h), and have no memory: results of f32 on a CPU, of 16-bit floats on
+// a GPU's matrix units, of which no gradient is wanted.
+bool is_reduced_as_computed(const Tensor& x);
+
 // Into how many pieces a row along the axis is cut whose elements are read several times, so that a
 // group of threads can hold one: more than 1 for long rows in a GPU's memory of which no gradient
 // is wanted, since that would pass through the pieces.

@@ -187,12 +187,30 @@ Tensor log_sum_exp_of_pieces(const Tensor& x, int64_t pieces) {
 
 }  // namespace
 
+bool detail::is_reduced_as_computed(const Tensor& x) {
+  Node n = x.node();
+  if (n->needs_grad || n->lengths) return false;
+  while (!n->realized && (n->op == Op::Cast || n->op == Op::Add || is_movement(n->op)))
+    n = n->src(0);
+  if (n->realized || n->op != Op::ReduceAxis || n->arg<ReduceArg>().op != Op::Add ||
+      n->dtype != kF32 || n->src(0)->op != Op::Mul || numel(n->shape()) != x.numel())
+    return false;
+  const int64_t terms = numel(n->src(0)->shape()) / std::max<int64_t>(x.numel(), 1);
+  if (!are_reduced_as_computed(x.numel(), terms)) return false;
+  const bool gpu = runtime_seam::is_gpu(x.device());
+  if (gpu && terms % (terms > 256 ? 64 : 16) != 0) return false;  // whole fragments
+  return std::ranges::all_of(n->src(0)->srcs(), [&](Node s) {
+    while (is_movement(s->op) || (s->op == Op::Cast && s->src(0)->dtype.is_half())) s = s->src(0);
+    return gpu ? s->dtype.is_half() : s->dtype == kF32;
+  });
+}
+
 int64_t detail::pieces_of_row(const Tensor& x, int axis) {
   constexpr int64_t kHeld = 16384;           // elements, by a block of threads
   constexpr int64_t kByWarp = 2048 - 2 * 8;  // and what it reads at the ends of those elsewhere
   const int64_t n = x.capacity()[axis];
   if (n <= kHeld || axis != x.rank() - 1 || x.requires_grad() || x.node()->lengths ||
-      !runtime_seam::is_gpu(x.device()))
+      !runtime_seam::is_gpu(x.device()) || is_reduced_as_computed(x))
     return 1;
   return ceil_div(n, kByWarp);
 }
