@@ -170,19 +170,7 @@ class PlainOperand : protected OperandMap {
         count_axis(d, a);
     }
     widen();
-    align();
     return "";
-  }
-
-  // A part of rows that begins between multiples of 16 bytes: the tensor begins at the last of
-  // them, its boxes that many elements further.
-  void align() {
-    const int64_t before = sum_.constant % (16 / bytes_);
-    if (sum_.constant < 0 || map_.rank < 2) return;
-    if ((map_.sizes[0] + before) * bytes_ > map_.strides[1]) return;
-    sum_.constant -= before;
-    map_.sizes[0] += before;
-    out_.at[0].plus += before;
   }
 
   // Columns beyond the last may be read where they lie in the buffer: a box that reaches out of its

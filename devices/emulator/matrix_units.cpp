@@ -105,6 +105,9 @@ std::string EmulatedMatrixUnits::copy_box(uint32_t to, const EmulatedMap& map, u
     return cat("copies ", bytes, " bytes to byte ", to, " of shared memory, which has ", bytes_);
   if (const int row = map.map.box[0] * map.map.element_bytes; row != 128 && row != 64 && row != 32)
     return "copies rows of other bytes than a swizzle's";
+  // Hopper ends the kernel with CUDA_ERROR_ILLEGAL_INSTRUCTION.
+  if (at[0] * map.map.element_bytes % 16 != 0)
+    return cat("copies a box from element ", at[0], " of rows, which is no multiple of 16 bytes");
   if (std::string problem = window_problem(map.map, at); !problem.empty()) return problem;
   std::memset(shared_ + to, 0xFF, static_cast<size_t>(bytes));
   const int places = map.map.rank + (map.map.windows ? map.map.rank - 2 : 0);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "extra/bench/gpt2.h"
+#include "tiny/ir/sizes.h"
 #include "tiny/tiny.h"
 
 using namespace tiny;

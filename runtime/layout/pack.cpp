@@ -318,6 +318,11 @@ bool has_steps(const ProductOperand& o) {
   });
 }
 
+// Whether its rows begin between multiples of 16 bytes, where bulk copies cannot.
+bool begins_apart(const ProductOperand& o) {
+  return !o.at.empty() && to_sum(o.at.back()).constant * o.point->dtype.size() % 16 != 0;
+}
+
 }  // namespace
 
 Node with_affine_indices(Node view) {
@@ -343,7 +348,7 @@ Node with_plain_operands(Node reduce, const Target& target) {
   std::vector<Node> srcs;
   for (Node s : product->srcs())
     srcs.push_back(by_way_of_memory(s, [&](const ProductOperand& o) {
-      return is_affine(o) && !o.gate && !(target.has_wgmma && has_steps(o)) &&
+      return is_affine(o) && !o.gate && !(target.has_wgmma && (has_steps(o) || begins_apart(o))) &&
              !(widens && o.point->dtype != product->dtype);
     }));
   product = with_sources(product, srcs);

@@ -86,6 +86,45 @@ Node with_aligned_rows(Node reduce) {
   return build::shrink(with_sources(reduce, std::span(&product, 1)), bounds);
 }
 
+// Of a factor with elements of its own along some axes: along which, and the rows that it has
+// alone.
+bool has_own(Node factor, int axis) { return factor->src(0)->shape()[axis] > 1; }
+int64_t own_rows(Node reduce, Node factor, Node other) {
+  int64_t rows = 1;
+  for (int i = 0; i < reduce->rank; ++i)
+    if (has_own(factor, i) && !has_own(other, i)) rows *= factor->shape()[i];
+  return rows;
+}
+
+// With as many rows, or terms, as the smallest tile has, where there are nearly as many: a thread
+// for each result takes many times as long (measurements.md: whole tiles).
+Node with_whole_tiles(Node reduce) {
+  constexpr int64_t kFewRows = 4, kMuch = int64_t{1} << 24;
+  if (!is_for_units(reduce)) return reduce;
+  Node factors[2] = {reduce->src(0)->src(0), reduce->src(0)->src(1)};
+  const Shape shape = to_shape(reduce->src(0)->shape());
+  int64_t terms = 1;
+  for (int i = 0; i < reduce->rank; ++i) terms *= shape[i] / reduce->shape()[i];
+  Shape bounds;
+  for (int i = 0; i < reduce->rank; ++i) {
+    const int64_t size = shape[i];
+    bounds.insert(bounds.end(), {0, reduce->shape()[i]});
+    if (size <= 1 || size >= kAligned) continue;
+    const bool own[2] = {has_own(factors[0], i), has_own(factors[1], i)};
+    const bool reduced = reduce->shape()[i] == 1;
+    const int one = own[0] ? 0 : 1;
+    const bool fill =
+        reduced ? own[0] && own[1] && terms == size && numel(reduce->shape()) >= kManyResults
+                : own[0] != own[1] && size >= kFewRows && numel(shape) >= kMuch &&
+                      own_rows(reduce, factors[one], factors[1 - one]) == size;
+    if (fill)
+      for (Node& f : factors) f = grown(f, i, kAligned);
+  }
+  if (factors[0] == reduce->src(0)->src(0) && factors[1] == reduce->src(0)->src(1)) return reduce;
+  Node product = build::binary(Op::Mul, factors[0], factors[1]);
+  return build::shrink(with_sources(reduce, std::span(&product, 1)), bounds);
+}
+
 // The last axis along which a factor has elements of its own.
 int64_t row_of(Node factor) { return factor->src(0)->shape()[last_axis(factor->src(0)->shape())]; }
 
@@ -156,6 +195,8 @@ NodeMap<Node> unit_products(std::span<const Node> roots, std::span<const Node> o
     const LabelScope label(n->label);
     Node product = with_one_sum(now);
     if (product != now) return product;
+    product = with_whole_tiles(now);
+    if (product != now) return is_of_chain(n) ? now : product;
     const char* is_read = again.find(n);
     if (!is_read || !*is_read) return now;
     product = with_aligned_rows(now);

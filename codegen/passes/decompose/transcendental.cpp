@@ -124,7 +124,7 @@ Node lower_power(Node node, bool natural, bool plain) {
   const Value scaled = bits(bits(p, f.integer) + power, x.dtype());
   const Value result = where(small, scaled * std::ldexp(1.0, -shift), scaled);
   // From 2^128 on infinity; NaN is no less either, and stays NaN.
-  return where(clamped < double(f.exponent_max), result, x + kInf).n;
+  return where((natural ? clamped : x) < double(f.exponent_max), result, x + kInf).n;
 }
 
 Node lower_exp2(Node x, bool plain) { return lower_power(x, false, plain); }
