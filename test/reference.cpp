@@ -78,6 +78,7 @@ template <class C> C unary_float(Op op, C x) {
     case Op::Recip: return C(1) / x;
     case Op::Sqrt: return std::sqrt(x);
     case Op::Exp2: return std::exp2(x);
+    case Op::Exp: return std::exp(x);
     case Op::Log2: return std::log2(x);
     case Op::Sin: return std::sin(x);
     case Op::Floor: return std::floor(x);

@@ -206,10 +206,10 @@ class PackPlanner {
     return best;
   }
 
-  // Whether neighbouring results, as many as a warp has threads, need few lines of the operand:
-  // also every fourth f32 of a row (measurements.md: is_dense).
+  // Whether neighbouring results, as many as a warp has threads, need few lines of the operand;
+  // more of them where two share a sector, as every fourth f32 of a row (measurements.md: is_dense).
   bool is_dense(Node n, const ProductOperand& o, const std::vector<Node>& ranges) const {
-    constexpr int64_t kLine = 128, kFew = 5;
+    constexpr int64_t kLine = 128, kHalfSector = 16, kFew = 3, kFewOfShared = 5;
     std::vector<std::pair<int64_t, int64_t>> steps;  // in memory, and how many
     for (int i = 0; i < n->rank; ++i) {
       const int64_t size = n->src(0)->shape()[i], s = std::abs(step_of(o, ranges[i]));
@@ -225,7 +225,8 @@ class PackPlanner {
       }
       lines.insert(at * o.point->dtype.size() / kLine);
     }
-    return static_cast<int64_t>(lines.size()) <= kFew;
+    const bool shared = !steps.empty() && steps[0].first * o.point->dtype.size() <= kHalfSector;
+    return static_cast<int64_t>(lines.size()) <= (shared ? kFewOfShared : kFew);
   }
 
   // Elements of the operand's memory from one place to the next along the range.

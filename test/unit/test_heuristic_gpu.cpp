@@ -114,9 +114,9 @@ TEST_CASE("GPU options: a thread has several elements of images that are padded 
     const Lowered low = last_kernel(x.pad({{0, 0}, {0, 0}, {1, 0}, {1, 0}}).contiguous());
     return low.launch.grid[0] * low.launch.block[0];
   };
-  CHECK(threads(memory({128, 64, 56, 56})) == ceil_div(128 * 64 * 57 * 57 / 4, 256) * 256);
-  CHECK(threads(memory({127, 62, 56, 56})) == ceil_div(127 * 62 * 57 * 57 / 2, 256) * 256);
-  CHECK(threads(memory({2, 64, 56, 56})) == ceil_div(2 * 64 * 57 * 57, 256) * 256);
+  CHECK(threads(memory({128, 64, 56, 56})) == ceil_div(128 * 64 * 57 * 57 / 4, 128) * 128);
+  CHECK(threads(memory({127, 62, 56, 56})) == ceil_div(127 * 62 * 57 * 57 / 2, 128) * 128);
+  CHECK(threads(memory({2, 64, 56, 56})) == ceil_div(2 * 64 * 57 * 57, 128) * 128);
   CHECK(threads(memory({512, 512, 4, 4})) == 512 * 512 * 25);  // they would write short pieces
 }
 

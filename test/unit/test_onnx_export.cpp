@@ -25,7 +25,8 @@ std::vector<double> numbers(const Tensor& x) { return x.to(kF64).to_vector<doubl
 
 // Debian's python3-onnx, where it is.
 bool has_checker() {
-  static const bool found = std::system("/usr/bin/python3 -c 'import onnx' 2>/dev/null") == 0;
+  static const bool found =
+      std::system("/usr/bin/python3 -c 'import onnx.checker' 2>/dev/null") == 0;
   return found;
 }
 

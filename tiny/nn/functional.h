@@ -196,7 +196,7 @@ Tensor cross_entropy(const Tensor& x, const Tensor& target,
 struct LinearCrossEntropyOptions {
   Tensor bias = {};               // (C), of the product
   CrossEntropyOptions loss = {};  // of its results
-  // Positions of the longest axis of rows whose logits are there at a time; 0: as many as take 1
+  // Positions of the longest axis of rows whose logits are there at a time; 0: as many as take 2
   // GiB, in parts of one size.
   int64_t batch_chunk_size = 0;
 };

@@ -247,7 +247,7 @@ ChunkAxis chunk_axis(const Tensor& x) {
 // kernels: a few more are better than a smaller last one.
 int64_t default_chunk(int64_t positions, int64_t bytes) {
   // Each chunk adds to the weight's gradient once more (measurements.md: default_chunk).
-  constexpr int64_t kBytes = int64_t{1} << 30;
+  constexpr int64_t kBytes = int64_t{2} << 30;
   const int64_t least = std::clamp<int64_t>(ceil_div(bytes, kBytes), 1, positions);
   for (int64_t n = least; n <= std::min(2 * least, positions); ++n)
     if (positions % n == 0) return positions / n;
