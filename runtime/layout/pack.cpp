@@ -206,8 +206,8 @@ class PackPlanner {
     return best;
   }
 
-  // Whether neighbouring results, as many as a warp has threads, need few lines of the operand;
-  // more of them where two share a sector, as every fourth f32 of a row (measurements.md: is_dense).
+  // Whether neighbouring results, as many as a warp has threads, need few lines of the operand,
+  // or some more where two share a sector, as every fourth f32 (measurements.md: is_dense).
   bool is_dense(Node n, const ProductOperand& o, const std::vector<Node>& ranges) const {
     constexpr int64_t kLine = 128, kHalfSector = 16, kFew = 3, kFewOfShared = 5;
     std::vector<std::pair<int64_t, int64_t>> steps;  // in memory, and how many
