@@ -26,9 +26,8 @@ constexpr StagePlan kPlans[] = {
 // Convolutions: their windows are copied element by element, the filters in vectors, of which tall
 // tiles take more.
 constexpr StagePlan kWindowPlans[] = {
-    {4, 1, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, 0.97, 16, 2}, {2, 1, 8, 8, 0.97, 16, 2},
-    {2, 2, 8, 8, 0.95, 16, 2}, {4, 1, 8, 4, 0.95, 16, 2}, {2, 2, 8, 4, 0.93, 16, 2},
-    {2, 2, 4, 4, 0.7, 16, 2},
+    {4, 1, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, 0.97, 16, 2}, {2, 2, 8, 8, 0.95, 16, 2},
+    {4, 1, 8, 4, 0.95, 16, 2}, {2, 2, 8, 4, 0.93, 16, 2}, {2, 2, 4, 4, 0.7, 16, 2},
 };
 constexpr StagePlan kMmaPlans[] = {
     {2, 2, 4, 8, 1.0, 16, 3, true},

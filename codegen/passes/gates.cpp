@@ -187,17 +187,31 @@ Node exact_exponential(Node power) {
   return make(Op::Exp, type, {make(Op::Mul, type, {t->src(0), constant(type, k)})});
 }
 
-// Exponentials that may be large, to the last bits. Those of x - m with a maximum m are at most 1,
-// and as exact as the sums that they go to without; a cast to 16 bits leaves fewer bits.
+// -|u|, as selected by its sign, times a positive number.
+bool is_never_positive(Node x) {
+  if (x->op == Op::Mul && x->src(1)->is_const() && x->src(1)->float_value() > 0) x = x->src(0);
+  if (x->op != Op::Where || x->src(0)->op != Op::Lt || x->src(2)->op != Op::Neg) return false;
+  Node u = x->src(1);
+  return x->src(2)->src(0) == u && x->src(0)->src(0) == u && x->src(0)->src(1)->is_const(0);
+}
+
+// Whether the last bits of a power of two are no part of what `user` makes of it: what is at most 1
+// beside the maximum of its row, or added to a number, and casts to 16 bits.
+bool needs_few_bits(Node power, Node user) {
+  if (user->op == Op::Cast) return user->dtype.is_float() && user->dtype.size() == 2;
+  if (const auto e = exponential(power); e && maximum(e->m)) return true;
+  const bool added = user->op == Op::Add || user->op == Op::Sub;
+  return added && (user->src(0)->is_const() || user->src(1)->is_const()) &&
+         is_never_positive(power->src(0));
+}
+
+// Exponentials to the last bits, where these count.
 Node exact_exponentials(Node sink) {
   NodeMap<bool> exact;
   for (Node n : topological(sink))
-    for (Node s : n->srcs()) {
-      if (s->op != Op::Exp2 || (s->dtype != kF32 && s->dtype != kF64)) continue;
-      const auto e = exponential(s);
-      const bool cast = n->op == Op::Cast && n->dtype.is_float() && n->dtype.size() == 2;
-      if (!cast && !(e && maximum(e->m))) exact[s] = true;
-    }
+    for (Node s : n->srcs())
+      if (s->op == Op::Exp2 && (s->dtype == kF32 || s->dtype == kF64) && !needs_few_bits(s, n))
+        exact[s] = true;
   return rebuild(sink, [&](Node old, Node now) {
     Node better = exact.contains(old) ? exact_exponential(now) : nullptr;
     return better ? better : now;

@@ -225,7 +225,8 @@ class PackPlanner {
       }
       lines.insert(at * o.point->dtype.size() / kLine);
     }
-    const bool shared = !steps.empty() && steps[0].first * o.point->dtype.size() <= kHalfSector;
+    const bool shared = !steps.empty() && steps[0].second >= target_.warp &&
+                        steps[0].first * o.point->dtype.size() <= kHalfSector;
     return static_cast<int64_t>(lines.size()) <= (shared ? kFewOfShared : kFew);
   }
 
