@@ -16,10 +16,10 @@ constexpr Helper kHelpers[] = {
      "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }\n"},
     {"max_of",
      "fn max_of(a: f32, b: f32) -> f32 {\n"
-     "  return select(select(b, a, a > b), a, is_nan(a));\n}\n"},
+     "  return select(select(select(b, a, a > b), a, is_nan(a)), b, is_nan(b));\n}\n"},
     {"min_of",
      "fn min_of(a: f32, b: f32) -> f32 {\n"
-     "  return select(select(b, a, a < b), a, is_nan(a));\n}\n"},
+     "  return select(select(select(b, a, a < b), a, is_nan(a)), b, is_nan(b));\n}\n"},
     {"div_i32",
      "fn div_i32(a: i32, b: i32) -> i32 { return select(a / select(b, 1, b == 0), 0, b == 0); }\n"},
     {"mod_i32", "fn mod_i32(a: i32, b: i32) -> i32 { return a % select(b, 1, b == 0); }\n"},
