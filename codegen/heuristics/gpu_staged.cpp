@@ -24,7 +24,7 @@ constexpr StagePlan kPlans[] = {
     {2, 2, 4, 4, 0.75, 16, 2},
 };
 // Convolutions: their windows are copied element by element, the filters in vectors, of which tall
-// tiles take more.
+// tiles take more (measurements.md: StagePlan).
 constexpr StagePlan kWindowPlans[] = {
     {4, 1, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, 0.97, 16, 2}, {2, 2, 8, 8, 0.95, 16, 2},
     {4, 1, 8, 4, 0.95, 16, 2}, {2, 2, 8, 4, 0.93, 16, 2}, {2, 2, 4, 4, 0.7, 16, 2},

@@ -47,7 +47,7 @@ std::vector<Opt> split_sums(Node sink, const Target& target);
 // selected. On a GPU such a sum also leaves out what is less than a normal number, which no bit of
 // it depends on, since exp2(0) is one of its terms. In chains of products (codegen/options/
 // fragments.h) exponents are one multiplication and addition, rounded once, and powers less than a
-// normal number are 0.
+// normal number are 0. Other powers of x log2(e) become Exp of x, where their last bits count.
 Node lower_gates(Node sink, const Target& target);
 
 // Loops (Loop, Reduce, and a CPU's Core) whose gates fail for good from some iteration on, as those

@@ -30,8 +30,9 @@ std::vector<OperandPlan> plan_unit_rows(Node reduce, const Target& target);
 Node with_affine_indices(Node view);
 
 // Both operands of a product for matrix units, no windows, by way of memory where one is read with
-// a condition (padding), and for wgmma where it is read backwards or in steps, or is narrower than
-// the other one. As they are where that is not little beside the product.
+// a condition (padding), and for wgmma where it is read backwards or in steps, where its rows begin
+// between multiples of 16 bytes, or where it is narrower than the other one. As they are where that
+// is not little beside the product.
 Node with_plain_operands(Node reduce, const Target& target);
 
 // Plans for both operands of any other product. Empty where they are not affine views, or padded in

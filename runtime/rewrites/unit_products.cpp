@@ -97,10 +97,10 @@ int64_t own_rows(Node reduce, Node factor, Node other) {
 }
 
 // With as many rows, or terms, as the smallest tile has, where there are nearly as many: a thread
-// for each result takes many times as long (measurements.md: whole tiles).
-Node with_whole_tiles(Node reduce) {
-  constexpr int64_t kFewRows = 4, kMuch = int64_t{1} << 24;
-  if (!is_for_units(reduce)) return reduce;
+// for each result takes many times as long (measurements.md: padded tiles).
+Node with_padded_tiles(Node reduce) {
+  constexpr int64_t kFewRows = 4, kMuch = int64_t{1} << 26;
+  if (!is_for_units(reduce) || reduce->src(0)->lengths) return reduce;
   Node factors[2] = {reduce->src(0)->src(0), reduce->src(0)->src(1)};
   const Shape shape = to_shape(reduce->src(0)->shape());
   int64_t terms = 1;
@@ -195,7 +195,7 @@ NodeMap<Node> unit_products(std::span<const Node> roots, std::span<const Node> o
     const LabelScope label(n->label);
     Node product = with_one_sum(now);
     if (product != now) return product;
-    product = with_whole_tiles(now);
+    product = with_padded_tiles(now);
     if (product != now) return is_of_chain(n) ? now : product;
     const char* is_read = again.find(n);
     if (!is_read || !*is_read) return now;

@@ -95,6 +95,30 @@ TEST_CASE("every product of a transformer's training step is for the units of a 
   }
 }
 
+TEST_CASE("less than eight rows, columns and terms are padded to a tile, and the result is cut") {
+  const auto numbers = [](const Shape& shape, const std::string& on) {
+    std::vector<float> x(static_cast<size_t>(numel(shape)));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 7 + i / 13) % 11) - 5;
+    return Tensor::from(x, shape, on).to(kBF16).realize();
+  };
+  struct Sizes {
+    int64_t rows, columns, terms;
+  };
+  for (const Sizes& s : {Sizes{5, 4096, 4096}, Sizes{4096, 4, 4096}, Sizes{2048, 2048, 3}}) {
+    CAPTURE(s.rows);
+    CAPTURE(s.terms);
+    const auto product = [&](const std::string& on) {
+      return numbers({s.rows, s.terms}, on).matmul(numbers({s.columns, s.terms}, on).t());
+    };
+    const Products p = products_of({product(kHopper) + 1});
+    CHECK(p.units == 1);
+    CHECK(p.others == 0);
+    // Rounded to bf16 once on either device, of sums that are exact.
+    CHECK((product(kHopper) + 1).to(kF32).to_vector<float>() ==
+          (product("CPU") + 1).to(kF32).to_vector<float>());
+  }
+}
+
 TEST_CASE("a vocabulary of odd size is computed in aligned rows") {
   constexpr int64_t kRows = 4096, kWords = 2051, kWidth = 64;
   Tensor x = parameter({4, kRows / 4, kWidth}), words = parameter({kWords, kWidth});

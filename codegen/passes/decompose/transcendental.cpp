@@ -88,8 +88,8 @@ const Format& format_of(Node x, const char* what) {
 // powers of two are exact; its error is 3.9e-9 for f32, 1.8e-17 for f64.
 // Measured: f32 at most 0.94 units in the last place, f64 a relative error of 1.6e-16.
 //
-// `natural`: e^x. n is that of x log2(e), rounded, and r = x log2(e) - n is computed with the rest
-// of that product, which t alone would miss by as much as |t| 2^-24 (2^-53).
+// `natural`: e^x = 2^t with t = x log2(e). n is the integer nearest to t, and r = t - n comes from
+// the whole product: t rounded would be off by as much as |t| 2^-24 (2^-53).
 Node lower_power(Node node, bool natural, bool plain) {
   const Format& f = format_of(node, "exp2");
   const bool single = node->dtype.scalar == Scalar::F32;
@@ -107,8 +107,8 @@ Node lower_power(Node node, bool natural, bool plain) {
   Value r = y - whole;
   if (natural) {
     const auto rest = static_cast<double>(std::numbers::log2e_v<long double> - log2e);
-    const Value n = where(small, whole - double(shift), whole) * -1.0;
-    r = mul_add(near, like(x, rest), mul_add(near, like(x, log2e), n));
+    const Value less = where(small, whole - double(shift), whole) * -1.0;
+    r = mul_add(near, like(x, rest), mul_add(near, like(x, log2e), less));
   }
   const Value p =
       single
