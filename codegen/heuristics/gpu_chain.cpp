@@ -5,6 +5,7 @@
 #include "codegen/heuristics/gpu.h"
 #include "codegen/options/fragments.h"
 #include "codegen/options/stage.h"
+#include "codegen/passes/passes.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rewrite.h"
@@ -69,6 +70,7 @@ class ChainTuner : StagingTuner {
   // False where an option is not legal.
   bool lay_out(const ProductChain& chain, const ChainPlan& plan) {
     const int m = range_id(chain.m), n = range_id(chain.n);
+    const int64_t streamed = bytes_streamed(chain);
     Ids unrolled;
     for (const auto& p : chain.inner) unrolled.push_back(range_id(p.summed));
     Ids across;
@@ -95,9 +97,28 @@ class ChainTuner : StagingTuner {
       if (!copy_vectors(row + 1, lanes)) copy_vectors(row + 1, lanes / 4);
       if (const int rest = merged({row, row + 1}); rest >= 0) share_out(rest, {x, y, warp});
     }
-    if (!bind_blocks(rows == m ? -1 : m)) return false;
+    if (!bind_blocks(rows == m ? -1 : m, streamed)) return false;
     order_kinds(x);
+    if (rows_first_) {
+      Ids all = numbers(ranges_);
+      std::swap(all[0], all[1]);
+      apply({OptKind::Order, 0, 0, all});
+    }
     return true;
+  }
+
+  static Ids numbers(const std::vector<Node>& ranges) {
+    Ids out;
+    for (Node r : ranges) out.push_back(range_id(r));
+    return out;
+  }
+
+  // Bytes that a block reads along the columns.
+  static int64_t bytes_streamed(const ProductChain& chain) {
+    int64_t terms = 0;
+    for (const auto& p : chain.inner) terms += extent(p.summed);
+    for (const auto& p : chain.outer) terms += extent(p.across);
+    return terms * extent(chain.n) * chain.unit->dtype.size();
   }
 
   bool applied(const Opt& opt) {
@@ -134,13 +155,13 @@ class ChainTuner : StagingTuner {
     return extent(chain.n) > kFewColumns && 4 * blocks < target_.cores;
   }
 
-  // Two warpgroups share a block's stages. Steps are as long as registers allow; two blocks are
-  // better than long steps where there are two results (measurements.md: ChainPlan).
+  // Two warpgroups share a block's stages, and steps are as long as registers allow. Two matrices
+  // of scores want more registers: blocks of one warpgroup fill a multiprocessor where one of two
+  // would leave half of it, and need not wait for each other (measurements.md: ChainPlan of
+  // gradients).
   static ChainPlan plan_of_warpgroups(int64_t results, const ProductChain& chain) {
-    int64_t columns = 64;
-    if (chain.inner.size() == 1 && results <= 64) columns = 128;
-    if (chain.outer.size() == 2 && results <= 128) columns = 32;
-    return {extent(chain.m) > 64 ? 8 : 4, 1, columns, 2, OptKind::Warpgroups};
+    if (chain.inner.size() > 1) return {4, 1, 64, 2, OptKind::Warpgroups};
+    return {extent(chain.m) > 64 ? 8 : 4, 1, results <= 64 ? 128 : 64, 2, OptKind::Warpgroups};
   }
 
   // Two fragments of rows share what is read of the other operands, where registers hold them and
@@ -171,9 +192,11 @@ class ChainTuner : StagingTuner {
     return inner;
   }
 
-  // What is neither a thread nor part of a tile, the blocks of rows fastest. False where some of it
-  // is of one result alone.
-  bool bind_blocks(int rows) {
+  // What is neither a thread nor part of a tile, the blocks of rows fastest: they share what they
+  // stream. Where masks give them unequal work they are slowest, as far as the cache holds what is
+  // streamed, so that the longest ones begin first (end_loops) and the shortest fill the end
+  // (measurements.md: ends_by_block). False where some range is of one result alone.
+  bool bind_blocks(int rows, int64_t streamed) {
     Ids all;
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Loop && (sink_->ranges & r->ranges) && range_id(r) != rows)
@@ -183,10 +206,19 @@ class ChainTuner : StagingTuner {
                        [&](Node s) { return s->ranges >> id & 1; }))
         return false;
     const int others = merged(all);
-    if (others >= 0) bind(others, RangeKind::Block);
     if (rows >= 0 && range(rows)) bind(rows, RangeKind::Block);
+    if (others >= 0 && rows >= 0 && range(rows) && ends_by_block(sink_, target_)) {
+      const int64_t size = extent(range(others));
+      int64_t together = std::min(size, target_.l2_bytes / std::max<int64_t>(streamed, 1));
+      while (together > 1 && size % together != 0) --together;
+      rows_first_ = together == size;
+      if (together > 1 && together < size) bind(split_off(others, together), RangeKind::Block);
+    }
+    if (others >= 0) bind(others, RangeKind::Block);
     return true;
   }
+
+  bool rows_first_ = false;
 };
 
 }  // namespace

@@ -323,7 +323,7 @@ class TileStages {
           filled[ranges[i]] = fill[i];
           places[fill[i]] = ranges[i];
         }
-      if (filled.size() == 2 && substitute(x, filled) == stage->src(0))
+      if (filled.size() == 2 && simplify(substitute(x, filled)) == simplify(stage->src(0)))
         return make(Op::Load, x->dtype, {stage, substitute(stage->src(1), places)});
     }
     return nullptr;

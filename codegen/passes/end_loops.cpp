@@ -9,6 +9,7 @@
 #include "codegen/passes/passes.h"
 #include "tiny/ir/facts.h"
 #include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
 
@@ -175,7 +176,37 @@ bool is_loop(Node range, const Target& target) {
          (k == RangeKind::Core && target.kind == Target::Kind::Cpu);
 }
 
+// How many iterations the loops of a kernel have, at most, with a range at `value`.
+double iterations_at(const std::vector<Node>& loops, Node range, int64_t value) {
+  double out = 0;
+  for (Node loop : loops)
+    out += static_cast<double>(simplify(substitute(loop->src(0), range, index(value)))->vmax);
+  return out;
+}
+
+// Blocks begin in the order of their numbers: ranges of blocks run backwards where their last
+// iterations have the longer loops.
+Node with_longest_first(Node sink) {
+  std::vector<Node> loops, blocks;
+  for (Node r : all_of(sink, Op::Range)) {
+    if (r->src(0)->ranges) loops.push_back(r);
+    if (kind(r) == RangeKind::Block) blocks.push_back(r);
+  }
+  for (Node b : blocks) {
+    const int64_t last = extent(b) - 1;
+    if (iterations_at(loops, b, 0) < iterations_at(loops, b, last))
+      sink = substitute(sink, b, index_add(index_mul(b, -1), index(last)));
+  }
+  return sink;
+}
+
 }  // namespace
+
+bool ends_by_block(Node sink, const Target& target) {
+  const Node ended = end_loops(simplify(lower_gates(sink, target)), target);
+  const std::vector<Node> ranges = all_of(ended, Op::Range);
+  return std::ranges::any_of(ranges, [](Node r) { return r->src(0)->ranges != 0; });
+}
 
 Node end_loops(Node sink, const Target& target) {
   const bool chain = is_chain(sink, target);
@@ -212,7 +243,7 @@ Node end_loops(Node sink, const Target& target) {
     }
     now[n] = with_sources(n, srcs);
   }
-  return *now.find(sink);
+  return target.kind == Target::Kind::Gpu ? with_longest_first(*now.find(sink)) : *now.find(sink);
 }
 
 }  // namespace tiny

@@ -53,7 +53,10 @@ Node lower_gates(Node sink, const Target& target);
 // Loops (Loop, Reduce, and a CPU's Core) whose gates fail for good from some iteration on, as those
 // over an axis with a Variable length do, end there instead of at their bound. Gates stay: only
 // time depends on this pass.
+// Where a GPU's blocks have unequal work by that, they begin with those that have most.
 Node end_loops(Node sink, const Target& target);
+// Whether it makes loops whose iterations depend on the block.
+bool ends_by_block(Node sink, const Target& target);
 
 // In chains of products: conditions of masks that depend on the thread are true also where all of a
 // tile is seen, which the block and the loop say. A renderer may then compute that tile without.

@@ -62,11 +62,21 @@ FragmentPrinter::FragmentPrinter(CPrinter& kernel, const Linear& program,
         added_[term] = 1;
     if (!n->is(Op::Mma) || !mma_unit(n).warpgroup) continue;
     functions_.insert(function_of(n));
+    if (Node before = fragment_below(n); !before || !before->is(Op::Mma))
+      results_ += mma_results(n);
     for (const bool first : {true, false})
       if (!first || !warpgroup_product(n).a.in_registers)
         for (Node load : operand(n, first)) described_[load] = 1;
     if (Node below = fragment_below(n); below && single_use(below)) added_[below] = 1;
   }
+}
+
+// What is left beside the results of products suffices for a chain of them: a compiler that is not
+// told takes a few registers more, and one block less has room (measurements.md:
+// FragmentPrinter::blocks).
+int FragmentPrinter::blocks(int threads) const {
+  constexpr int kRegisters = 65536, kEach = 128, kBeside = 32;
+  return results_ > 0 && results_ + kBeside <= kEach ? kRegisters / kEach / threads : 0;
 }
 
 std::string FragmentPrinter::helpers() const {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "codegen/kernel/free_selections.h"
 #include "codegen/kernel/linear.h"
 #include "codegen/render/c/dialect.h"
-#include "codegen/kernel/free_selections.h"
 #include "codegen/render/c/staged_loop.h"
 #include "codegen/render/c/text.h"
 #include "tiny/base/error.h"
@@ -32,6 +32,8 @@ class FragmentPrinter {
   // Loads of which only the address is wanted.
   bool is_described(Node load) const { return described_.contains(load); }
   bool has_warpgroups() const { return !functions_.empty(); }
+  // Blocks of so many threads for which a multiprocessor has to have registers; 0: for any.
+  int blocks(int threads) const;
   std::string helpers() const;  // text before the kernel
 
   std::string product(Node mma, const std::string& c);  // plus `c`
@@ -59,6 +61,7 @@ class FragmentPrinter {
   std::set<std::string> functions_;  // texts
   std::vector<Sum> begun_;           // in order
   int groups_ = 0, done_ = 0;        // of products, begun and known to be done
+  int results_ = 0;                  // of a thread, in products of four warps
 };
 
 class CPrinter {

@@ -115,12 +115,12 @@ std::string CPrinter::text() {
   }
   const bool has_units = std::ranges::any_of(program_.body, [](Node n) { return n->is(Op::Mma); });
   const bool is_tile = fetches_ && !has_units;
+  const int blocks = is_tile ? staged_loop_.blocks(use_.threads) : fragments_.blocks(use_.threads);
   const std::string head =
       fill(dialect_.body, {{'N', program_.name},
                            {'P', parameters()},
-                           {'H', is_tile ? cat("TILE_KERNEL(", use_.threads, ", ",
-                                               staged_loop_.blocks(use_.threads), ")")
-                                         : cat("KERNEL(", use_.threads, ")")},
+                           {'H', blocks ? cat("TILE_KERNEL(", use_.threads, ", ", blocks, ")")
+                                        : cat("KERNEL(", use_.threads, ")")},
                            {'K', cat(use_.threads)}});
   const std::string kernel = matrix_
                                  ? matrix_text()
