@@ -51,7 +51,8 @@ bool is_usable(Node realized) {
 Node resolved(Node n) {
   for (;;) {
     if (n->realized && is_usable(n->realized)) return n->realized;
-    if (!is_for_gradients(n->op) && n->op != Op::Checkpoint && n->op != Op::WithDerivative)
+    if (!is_for_gradients(n->op) && n->op != Op::Checkpoint && n->op != Op::WithDerivative &&
+        n->op != Op::CustomGradient)
       return n;
     n = n->src(0);
   }

@@ -451,8 +451,6 @@ class Finder {
   Chains run() {
     for (Node n : order_)
       if (is_candidate(n) && is_product(n)) find(n);
-    for (const auto& [n, walk] : found_)
-      for (Node row : beside_of(walk)) taken_.insert(row);
     // Of reductions alone the last one, with those before it.
     for (size_t i = order_.size(); i-- > 0;)
       if (is_candidate(order_[i]) && !is_product(order_[i]) && !taken_.count(order_[i]))
@@ -488,6 +486,7 @@ class Finder {
     if (!walk.run(uses_)) return;
     walk.extend(uses_);
     taken_.insert(walk.rows.begin(), walk.rows.end());
+    for (Node row : beside_of(walk)) taken_.insert(row);
     found_.emplace_back(n, std::move(walk));
   }
 

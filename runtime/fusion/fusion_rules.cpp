@@ -259,13 +259,13 @@ bool FusionRules::joins_sent(int p, int c) const {
   return !from.is_gemm && std::ranges::all_of(to.reads, is_known);
 }
 
-// How many values of p others than c read.
-size_t FusionRules::kept_beside(int p, int c) const {
+// How many values of p, of so many elements or more, others than c read.
+size_t FusionRules::kept_beside(int p, int c, int64_t elements) const {
   std::set<Node> kept;
   for (int k : kernels_.readers(p)) {
     if (k == c) continue;
     for (const Read& r : kernels_[k].reads)
-      if (kernels_.of(r.leaf) == p) kept.insert(r.leaf);
+      if (kernels_.of(r.leaf) == p && numel(r.leaf->shape()) >= elements) kept.insert(r.leaf);
   }
   return kept.size();
 }
@@ -274,6 +274,7 @@ size_t FusionRules::kept_beside(int p, int c) const {
 bool FusionRules::is_worth_merging(int p, int c, int64_t rows, int64_t size) const {
   const FusedKernel &from = kernels_[p], &to = kernels_[c];
   const Target& target = targets_.of(to.outputs[0]);
+  if (from.is_chain && rows < size && !has_reduce(to)) return true;  // a value for each of its rows
   if (!keeps_matrix_units_busy(p, c, rows, size)) return false;
   const int64_t work = std::max(from.work, to.work);
   if (rows != size && target.kind == Target::Kind::Gpu && work > kFewElements &&
@@ -290,7 +291,7 @@ bool FusionRules::keeps_matrix_units_busy(int p, int c, int64_t rows, int64_t si
   if (from.is_gemm && (to.is_gemm || has_reduce(to))) return false;  // units do one sum
   if (!targets_.of(to.outputs[0]).has_wgmma || rows <= kManyResults) return true;
   return !(from.is_gemm && is_long_epilogue(p, c)) &&
-         !is_wide_epilogue(from, to, rows, kept_beside(p, c));
+         !is_wide_epilogue(from, to, rows, kept_beside(p, c, rows));
 }
 
 // Whether what kernel c does with each sum of p takes as long as the sum on matrix units, which

@@ -32,7 +32,7 @@ class FusionRules {
   bool have_buffers(int p, int c) const;
   bool is_sent(int k) const;
   bool joins_sent(int p, int c) const;
-  size_t kept_beside(int p, int c) const;
+  size_t kept_beside(int p, int c, int64_t elements = 0) const;
   bool is_worth_merging(int p, int c, int64_t rows, int64_t size) const;
   bool keeps_matrix_units_busy(int p, int c, int64_t rows, int64_t size) const;
   bool is_long_epilogue(int p, int c) const;

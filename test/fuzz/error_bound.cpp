@@ -76,6 +76,7 @@ Node ErrorBounds::made(Node n) {
     case Op::After:
     case Op::Checkpoint:
     case Op::WithDerivative:
+    case Op::CustomGradient:
     case Op::Leaf:
     case Op::Copy:
     case Op::Shard: return source(n, 0);

@@ -413,6 +413,45 @@ TEST_CASE("the gradient of a convolution's input is one reduction") {
   CHECK(count(g, Op::ReduceAxis) == 2);  // and the one of y itself
 }
 
+TEST_CASE("attention has the gradients of what it is made of, and those of its gradients") {
+  std::mt19937 random(11);
+  std::normal_distribution<double> normal;
+  const auto drawn = [&](const Shape& shape) {
+    Numbers x(static_cast<size_t>(numel(shape)));
+    for (double& v : x) v = normal(random);
+    return leaf(x, shape);
+  };
+  for (const bool causal : {false, true}) {
+    const Tensor q = drawn({2, 3, 4}), k = drawn({1, 5, 4}), v = drawn({2, 5, 2});
+    const Tensor bias = drawn({3, 5}), weight = drawn({2, 3, 2}).detach();
+    const auto attention = [&](bool spelt_out) {
+      if (!spelt_out)
+        return scaled_dot_product_attention(q, k, v, {.mask = bias, .is_causal = causal});
+      Tensor s = q.matmul(k.transpose(-1, -2)) * 0.5 + bias;
+      if (causal) s = where(Tensor::ones({3, 5}, kBool).tril(), s, -kInf);
+      return s.softmax(-1).matmul(v);
+    };
+    std::vector<std::vector<Numbers>> all;
+    for (const bool spelt_out : {false, true}) {
+      const std::vector<Tensor> inputs{q, k, v, bias};
+      const std::vector<Tensor> first =
+          Tensor::gradient((attention(spelt_out) * weight).sum(), inputs);
+      Tensor squares;
+      for (const Tensor& g : first)
+        squares = squares.defined() ? squares + g.square().sum() : g.square().sum();
+      std::vector<Numbers>& got = all.emplace_back();
+      for (const auto& of : {first, Tensor::gradient(squares, inputs)})
+        for (const Tensor& g : of) got.push_back(numbers(g));
+    }
+    for (size_t i = 0; i < all[0].size(); ++i) {
+      CAPTURE(i);
+      REQUIRE(all[0][i].size() == all[1][i].size());
+      for (size_t j = 0; j < all[0][i].size(); ++j)
+        CHECK(all[0][i][j] == doctest::Approx(all[1][i][j]).epsilon(1e-9));
+    }
+  }
+}
+
 TEST_CASE("backward adds to what is there and reaches every leaf once") {
   Tensor x = line({1, 2});
   const Tensor copy = x;

@@ -430,6 +430,33 @@ void grad_with_derivative(Node n, Node g, Adjoints& to) {
   if (n->src(1)->needs_grad) to.add(n->src(1), mul(g, n->src(2)));
 }
 
+// `root` with nodes replaced: those above them are made anew, memory stays.
+Node replaced(Node root, NodeMap<Node>& now) {
+  std::vector<Node> stack{root}, srcs;
+  while (!stack.empty()) {
+    const Node n = stack.back();
+    const size_t waiting = stack.size();
+    if (!now.contains(n) && !n->realized && n->op != Op::Buffer && n->op != Op::Assign)
+      for (Node s : n->srcs())
+        if (!now.contains(s)) stack.push_back(s);
+    if (stack.size() != waiting) continue;
+    stack.pop_back();
+    if (now.contains(n)) continue;
+    srcs.clear();
+    for (Node s : n->srcs()) srcs.push_back(now.contains(s) ? *now.find(s) : s);
+    const bool is_same = std::ranges::equal(srcs, n->srcs());
+    now[n] = is_same ? n : make(n->op, n->dtype, srcs, n->payload);
+  }
+  return *now.find(root);
+}
+
+void grad_custom(Node n, Node g, Adjoints& to) {
+  NodeMap<Node> now;  // the inputs stay: what is below them may be the whole program
+  now[n->src(1)] = g;
+  for (int i = 2; i < n->num_src; i += 2) now[n->src(i)] = n->src(i);
+  for (int i = 2; i < n->num_src; i += 2) to.add(n->src(i), replaced(n->src(i + 1), now));
+}
+
 using Rules = std::array<Rule, kOps>;
 
 Rules make_rules() {
@@ -475,6 +502,7 @@ Rules make_rules() {
   set(Op::After, grad_same);
   set(Op::Checkpoint, grad_checkpoint);
   set(Op::WithDerivative, grad_with_derivative);
+  set(Op::CustomGradient, grad_custom);
   return rules;
 }
 
@@ -487,8 +515,11 @@ std::vector<Node> differentiable(Node loss) {
     char& s = state[n];
     if (s == 0 && n->op != Op::Leaf) {
       s = 1;
-      for (Node src : n->srcs())
-        if (src->needs_grad && !state.contains(src)) stack.push_back(src);
+      for (int i = 0; i < n->num_src; ++i) {
+        const Node src = n->src(i);
+        const bool is_asked = n->op != Op::CustomGradient || (i > 1 && i % 2 == 0);
+        if (is_asked && src->needs_grad && !state.contains(src)) stack.push_back(src);
+      }
       continue;
     }
     stack.pop_back();

@@ -164,6 +164,7 @@ Bounds raw_bounds(const NodeData& n, Bounds full) {
     case Op::After:
     case Op::Checkpoint:
     case Op::WithDerivative:
+    case Op::CustomGradient:
     case Op::Shard:
     case Op::RoundGradient:
     case Op::Detach: return of(n.src(0));
@@ -342,7 +343,7 @@ std::vector<Node> infer_lengths(const NodeData& n, Ints shape) {
           refuse(n, s, i,
                  "scattering cannot leave elements out: give the whole tensor, with "
                  "indices outside for what is to be dropped");
-  } else if (n.op == Op::After || n.op == Op::Checkpoint) {
+  } else if (n.op == Op::After || n.op == Op::Checkpoint || n.op == Op::CustomGradient) {
     out = common_lengths(n, n.srcs().first(1), shape);
   } else {
     out = common_lengths(n, n.srcs(), shape);

@@ -83,7 +83,9 @@ enum class OpClass : uint8_t { Leaf, Unary, Binary, Ternary, Movement, Tensor, K
   X(After, Tensor, 2, false)       /* the first source, once the second has been computed */       \
   X(Checkpoint, Tensor, -1, false) /* the first; its gradient computes it again from the others */ \
   X(WithDerivative, Tensor, 3,                                                                     \
-    false)                   /* the first; the third is added to its derivative by the second */   \
+    false) /* the first; the third is added to its derivative by the second */                     \
+  X(CustomGradient, Tensor, -1,                                                                    \
+    false) /* value, seed, [input, gradient]...: in which the seed stands for the value's */       \
   X(Sink, Tensor, -1, false) /* all outputs of a graph or stores of a kernel */                    \
   /* a kernel */                                                                                   \
   X(Load, Kernel, -1, false)   /* param, index, [gate]: zero where the gate is false */            \

@@ -79,12 +79,41 @@ void check_options(const AttentionOptions& o) {
         " keys before and ", o.window ? o.window->second : 0, " behind: neither may be negative");
 }
 
-// exp(s - m), m the largest of each row, rounded to t and as wide as s. It is its own derivative: a
-// backward pass reads what the product with the values read, and no scores.
-Tensor exponentials(const Tensor& s, DType t) {
-  const Tensor e = (s - s.detach().max({-1}, true)).exp().to(t).to(s.dtype());
-  if (!s.requires_grad()) return e;
-  return Tensor(make(Op::WithDerivative, e.dtype(), {e.detach().node(), s.node(), e.node()}));
+// A matrix in each of `heads`, to which its leading axes broadcast.
+Tensor seen_in(const Tensor& x, const Shape& heads) {
+  Shape shape = heads;
+  for (int i = x.rank() - 2; i < x.rank(); ++i) shape.push_back(x.capacity()[i]);
+  return Tensor(detail::broadcast_to(x.node(), shape));
+}
+
+// Dropout with elements that were drawn before; all of them stay where there are none.
+Tensor dropped(const Tensor& x, const Tensor& keep, double p) {
+  return keep.defined() ? where(keep, x * (1 / (1 - p)), 0) : x;
+}
+
+// softmax(scores) times values, normalised behind the product: one division for each row of the
+// result. Its gradient is written down as FlashAttention-2 has it (Dao, arXiv:2307.08691, section
+// 3.1): weights are exponentials of scores less their log-sum-exp, and the sum over a row of
+// weights times their gradients is one of the result times its own, which is as wide as a head.
+Tensor weighted_values(const Tensor& scores, const Tensor& values, double dropout_p) {
+  const DType t = values.dtype(), wide = scores.dtype();
+  const Tensor keep =
+      dropout_p > 0 ? Tensor::rand(to_shape(scores.shape())) >= dropout_p : Tensor();
+  const Tensor largest = scores.detach().max({-1}, true);
+  const Tensor weights = (scores - largest).exp();
+  const Tensor sums = dropped(weights, keep, dropout_p).to(t).matmul(values, wide);
+  const Tensor sum = weights.sum({-1}, true);
+  const Tensor out = (sums / sum).to(t);
+  return detail::custom_gradient(out, {scores, values}, [&](const Tensor& g) {
+    const Tensor normal = (scores - (largest + sum.log())).exp();
+    const Tensor wanted = g.matmul(values.transpose(-1, -2), wide);
+    const Tensor mean = (g.to(wide) * out.to(wide)).sum({-1}, true);
+    // Summed over the queries as the gradient of the keys is: one kernel computes both.
+    const Tensor kept = dropped(normal, keep, dropout_p).to(t).to(wide);
+    const Tensor by_query = kept.unsqueeze(-1) * g.to(wide).unsqueeze(-2);
+    return std::vector<Tensor>{normal * (dropped(wanted, keep, dropout_p) - mean),
+                               by_query.sum({-3}, true).to(t).squeeze(-3)};
+  });
 }
 
 }  // namespace
@@ -103,14 +132,13 @@ Tensor scaled_dot_product_attention(const Tensor& given_q, const Tensor& given_k
   const DType wide = detail::compute_dtype(t);
   const double scale =
       options.scale.value_or(1 / std::sqrt(static_cast<double>(std::max<int64_t>(q.size(-1), 1))));
-  // Scores stay in f32; weights are rounded, as a matrix unit takes them. They are normalised
-  // behind the product with the values: a division for each row, and a gradient whose sum over a
-  // row is one of the result's width.
-  const Tensor scores = q.to(t).matmul(keys.to(t).transpose(-1, -2), wide) * scale;
-  const Tensor weights = exponentials(masked(scores, options), t);
-  const Tensor kept = dropout(weights, options.dropout_p);
-  const Tensor sums = kept.to(t).matmul(values.to(t), wide);
-  return (sums / weights.sum({-1}, true)).to(t);
+  // Scores stay in f32; weights are rounded, as a matrix unit takes them.
+  const Tensor scores = masked(q.to(t).matmul(keys.to(t).transpose(-1, -2), wide) * scale, options);
+  const Tensor of = values.to(t);
+  const Ints rows = scores.capacity(), columns = of.capacity();
+  const Shape heads = broadcast("scaled_dot_product_attention", rows.first(rows.size() - 2),
+                                columns.first(columns.size() - 2));
+  return weighted_values(seen_in(scores, heads), seen_in(of, heads), options.dropout_p);
 }
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {

@@ -149,6 +149,23 @@ Node memory_behind(Node n) {
 
 Tensor in_memory(const Tensor& x) { return Tensor(build::in_memory(x.detach().node())); }
 
+Tensor custom_gradient(const Tensor& value, const std::vector<Tensor>& inputs,
+                       const std::function<std::vector<Tensor>(const Tensor&)>& gradients) {
+  if (std::ranges::none_of(inputs, [](const Tensor& t) { return t.requires_grad(); }))
+    return value.detach();
+  Node like = value.node();
+  Node zeros = build::with_lengths(build::full(like->shape(), like->dtype, 0.0), like);
+  const Tensor seed(build::leaf(zeros));
+  const std::vector<Tensor> of = gradients(seed);
+  expect(of.size() == inputs.size(), "custom_gradient: ", of.size(), " for ", inputs.size());
+  std::vector<Node> srcs{value.detach().node(), seed.node()};
+  for (size_t i = 0; i < of.size(); ++i) {
+    srcs.push_back(inputs[i].node());
+    srcs.push_back(of[i].node());
+  }
+  return Tensor(make(Op::CustomGradient, value.dtype(), srcs));
+}
+
 Tensor wrap_negative(const Tensor& index, int64_t size) {
   const DType t = index.dtype() == kI32 ? kI32 : kI64;
   const Tensor i = index.to(t);

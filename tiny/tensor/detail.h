@@ -1,6 +1,7 @@
 // Internals shared by the sources of Tensor: broadcasting and promotion of nodes, lists of axes,
 // checks of dtypes.
 #pragma once
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -100,6 +101,12 @@ template <class F> Tensor with_derivative(const Tensor& value, const Tensor& x, 
   if (!x.requires_grad()) return value;
   return Tensor(make(Op::WithDerivative, value.dtype(), {value.node(), x.node(), slope(x).node()}));
 }
+
+// `value`, whose gradient g by inputs[i] is gradients(g)[i], of the input's dtype and shape. That
+// may read the inputs, what is computed from them (the value, too) and tensors without a gradient;
+// it is differentiated itself where a gradient of the gradient is asked for.
+Tensor custom_gradient(const Tensor& value, const std::vector<Tensor>& inputs,
+                       const std::function<std::vector<Tensor>(const Tensor&)>& gradients);
 
 // `index` with `size` added where it is negative.
 Tensor wrap_negative(const Tensor& index, int64_t size);

@@ -18,7 +18,8 @@ namespace {
 // Sources that a node is written from; those of products and views are found on the way.
 bool is_pass_through(Op op) {
   return op == Op::Contiguous || op == Op::Detach || op == Op::RoundGradient || op == Op::Leaf ||
-         op == Op::Checkpoint || op == Op::WithDerivative || op == Op::Copy || op == Op::Bound;
+         op == Op::Checkpoint || op == Op::WithDerivative || op == Op::CustomGradient ||
+         op == Op::Copy || op == Op::Bound;
 }
 
 }  // namespace
