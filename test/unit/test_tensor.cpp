@@ -50,6 +50,18 @@ TEST_CASE("a number only matters by its kind") {
   CHECK((zeros({2}, kI32) / 2).dtype() == kF32);
 }
 
+TEST_CASE("hyperbolic functions of f64 keep their digits where series end") {
+  std::vector<double> x;
+  for (int i = 1; i <= 512; ++i) x.insert(x.end(), {i / 1024.0, -i / 1024.0});
+  const std::vector<double> tanh = Tensor::from(x).tanh().to_vector<double>();
+  const std::vector<double> sinh = Tensor::from(x).sinh().to_vector<double>();
+  for (size_t i = 0; i < x.size(); ++i) {
+    INFO(x[i]);
+    CHECK(std::abs(tanh[i] / std::tanh(x[i]) - 1) < 3e-15);
+    CHECK(std::abs(sinh[i] / std::sinh(x[i]) - 1) < 3e-15);
+  }
+}
+
 TEST_CASE("functions of real numbers turn integers into f32 and keep halves") {
   CHECK(zeros({2}, kI64).exp().dtype() == kF32);
   CHECK(zeros({2}, kBF16).sigmoid().dtype() == kBF16);
