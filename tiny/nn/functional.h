@@ -94,7 +94,8 @@ struct PoolOptions {
   bool count_include_pad = true;       // averages only: padding counts in the divisor
 };
 
-// Sizes as of a convolution. Padding never is a maximum, and x may have no axis N, or integers.
+// Sizes as of a convolution. Padding never is a maximum, and x may have no axis N, or integers. The
+// equal maxima of a window share its gradient, as in Tensor::max() (PyTorch: the first has it all).
 Tensor max_pool1d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor max_pool2d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
 Tensor max_pool3d(const Tensor& x, const PerAxis& kernel, const PoolOptions& options = {});
