@@ -65,6 +65,32 @@ void Capture::add_run(std::span<const Node> roots, CapturedRun run) {
   runs.push_back(std::move(run));
 }
 
+bool Capture::reads_replaced() const {
+  std::set<const Buffer*> replaced;
+  for (const CapturedRun& r : runs)
+    for (const Value& v : r.schedule->values)
+      if (v.replaces >= 0 && v.replaces < r.schedule->inputs)
+        replaced.insert(r.inputs[v.replaces].get());
+  if (replaced.empty()) return false;
+  NodeMap<char> seen;
+  std::vector<Node> stack;
+  for (Node n : outside)
+    if (n->handles.load() > 0) stack.push_back(n);
+  while (!stack.empty()) {
+    Node n = stack.back();
+    stack.pop_back();
+    if (seen.contains(n)) continue;
+    seen[n] = 1;
+    if (n->op == Op::Buffer && replaced.count(n->arg<BufferArg>().buffer.get())) return true;
+    if (n->realized) {
+      stack.push_back(n->realized);
+      continue;
+    }
+    for (Node s : n->srcs()) stack.push_back(s);
+  }
+  return false;
+}
+
 std::set<const Buffer*> Capture::fresh() const {
   std::set<const Buffer*> out;
   for (const CapturedRun& r : runs)

@@ -46,6 +46,10 @@ class Capture {
   std::vector<CapturedSeed> seeds;
   std::vector<Node> outside;  // that tensors held before, watched
 
+  // Whether a tensor from outside still has an old value that the step reads and that a copy of it,
+  // in other memory, has replaced: a replay would read the copy in its place.
+  bool reads_replaced() const;
+
   bool is_new(Node n) const { return n->id - first_id_ < (uint32_t{1} << 31); }
 
  private:

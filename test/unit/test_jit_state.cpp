@@ -188,3 +188,20 @@ TEST_CASE("an argument and a result may have no elements") {
             }),
             "argument 1 is f32 (0,3)"));
 }
+
+TEST_CASE("a copy that a step assigns to leaves the tensor from outside as it was") {
+  Tensor state = floats({1.5f, 2.5f});
+  state.realize();
+  Jit step([&](const Tensor& x) {
+    Tensor copy = state;
+    copy.assign(x);
+    return std::vector<Tensor>{copy, state * 3, state};
+  });
+  for (int i = 0; i < 5; ++i) {
+    const Floats x{static_cast<float>(i), 1};
+    const std::vector<Tensor> out = step(floats(x));
+    CHECK(out[0].to_vector<float>() == x);
+    CHECK(out[1].to_vector<float>() == Floats{4.5f, 7.5f});
+    CHECK(out[2].to_vector<float>() == Floats{1.5f, 2.5f});
+  }
+}
