@@ -292,20 +292,26 @@ std::string Checker::compare_replays() {
     if (has(row_of(s), 'l') && numel(s.a) == 0) return left_out();  // no argument of a Jit
     if (has(row_of(s), 'r')) return left_out();  // manual_seed has no place in a Jit
   }
-  const auto leaves_of = [&](uint64_t round) {
+  // One leaf in three lies outside: the function assigns to copies of it, and it stays what it is.
+  const auto lies_outside = [](const Step& s) { return s.seed % 3 == 0; };
+  const auto leaves_of = [&](uint64_t round, bool outside) {
     std::vector<Tensor> out;
     for (const Step& s : program_.steps)
-      if (has(row_of(s), 'l')) out.push_back(leaf(s.a, s.t, s.seed + round * 7919, s.i, s.j));
+      if (has(row_of(s), 'l') && lies_outside(s) == outside)
+        out.push_back(leaf(s.a, s.t, s.seed + round * 7919, s.i, s.j).realize());
     return out;
   };
+  const std::vector<Tensor> outside = leaves_of(0, true);
   const auto body = [&](const std::vector<Tensor>& leaves) {
-    size_t next = 0;
-    const auto given = [&](const Step&) { return leaves[next++]; };
+    size_t next = 0, next_outside = 0;
+    const auto given = [&](const Step& s) {
+      return lies_outside(s) ? outside[next_outside++] : leaves[next++];
+    };
     return build(program_, {.realizes = false, .leaf = given}).results;
   };
   Jit step(body);
   for (uint64_t round = 0; round < 4; ++round) {
-    const std::vector<Tensor> leaves = leaves_of(round);
+    const std::vector<Tensor> leaves = leaves_of(round, false);
     // Gone before the plain call: that one would find values of its own there, and compute others
     // from them.
     std::vector<HostTensor> got;
