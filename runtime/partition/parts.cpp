@@ -112,11 +112,12 @@ Parts WeightGatherer::gather(const std::vector<Node>& views, const std::vector<c
   // Below what repeats elements, and a cast to fewer bytes.
   const auto least = std::ranges::min_element(views, {}, bytes_of);
   Parts cut = *parts[least - views.begin()];
-  if (before_.size() == devices.size())
+  Pieces& before = before_[devices[0]];
+  if (before.size() == devices.size())
     for (size_t i = 0; i < devices.size(); ++i)
-      cut.pieces[i] = read_after(cut.pieces[i], before_[i]);
-  before_ = with;
-  for (Node& n : before_)
+      cut.pieces[i] = read_after(cut.pieces[i], before[i]);
+  before = with;
+  for (Node& n : before)
     while (is_movement(n->op)) n = n->src(0);
   Parts out{in_layout(cut, {}, devices)};
   for (auto v = least + 1; v != views.end(); ++v)

@@ -1,5 +1,6 @@
 // What the partitioner (shard.h) makes of a node on a group of devices: a piece for each of them.
 #pragma once
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -44,7 +45,7 @@ class WeightGatherer {
                const Pieces& with, std::span<const int> devices);
 
  private:
-  Pieces before_;  // what the last use was with
+  std::map<int, Pieces> before_;  // what the last use on these devices was with, by the first one
 };
 
 }  // namespace tiny

@@ -75,6 +75,13 @@ Parts apply(Node n, const std::vector<Parts>& in, const Distribution& to) {
   return each(n, to, [&](size_t i) { return with_sources(n, at_device(srcs, i)); });
 }
 
+// Shares of a sum are stored as they are.
+Parts contiguous(Node n, const Parts& p) {
+  Parts out = each(n, p.layout, [&](size_t i) { return with_sources(n, {&p.pieces[i], 1}); });
+  out.partial = p.partial;
+  return out;
+}
+
 Parts elementwise(Node n, const std::vector<Parts>& in) {
   const bool all_pending =
       std::ranges::all_of(in, [](const Parts& p) { return p.partial == Op::Add; });
@@ -352,13 +359,14 @@ Parts distributed(Node n, const std::vector<Parts>& in) {
   switch (n->op) {
     case Op::Assign: return assign(n, in);
     case Op::After: return after(in);
+    case Op::Contiguous: return contiguous(n, in[0]);
     case Op::ReduceAxis: return reduce(n, in[0]);
     case Op::Gather: return gather(n, in);
     case Op::Scatter: return scatter(n, in);
     default: break;
   }
   if (is_movement(n->op)) return movement(n, in[0]);
-  expect(is_elementwise(n->op) || n->op == Op::Contiguous, "shard: ", n->op);
+  expect(is_elementwise(n->op), "shard: ", n->op);
   return elementwise(n, in);
 }
 
@@ -498,8 +506,16 @@ class SpmdPartitioner {
     const Parts* p = parts_.find(s);
     if (!p) return {in_layout({{*done_.find(s)}}, to, devices), to};
     if (std::ranges::equal(devices, devices_of(s))) return {in_layout(*p, to, devices), to};
-    // To other devices: whole where it was, which costs more than it must.
+    if (!p->partial && p->layout == to) return {moved_pieces(*p, devices), to};
+    // Cut otherwise, to other devices: whole where it was, which costs more than it must.
     return {in_layout({in_layout(*p, {}, devices_of(s))}, to, devices), to};
+  }
+
+  // Each piece to the device of its number.
+  static Pieces moved_pieces(const Parts& p, std::span<const int> devices) {
+    Pieces out;
+    for (size_t i = 0; i < devices.size(); ++i) out.push_back(bring(p.pieces[i], devices[i]));
+    return out;
   }
 
   Parts multi(Node n) {

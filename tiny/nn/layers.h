@@ -322,6 +322,49 @@ class Sequential : public Module {
   std::vector<std::shared_ptr<Module>> parts_;
 };
 
+struct PipelineOptions {
+  int64_t micro_batches = 1;
+  // Of a stage on several devices: whether these share each micro-batch (data parallel) or each
+  // have all of it (tensor parallel).
+  bool cut_batch = true;
+};
+
+// Stages of a model on different devices, which work on different micro-batches at the same time:
+//
+//   nn::Pipeline pipeline({&bottom, &top}, {"CUDA:0", "CUDA:1"}, {.micro_batches = 8});
+//   AdamW optimizer(pipeline.tensors(), 3e-4);
+//   Tensor loss = pipeline.backward(x, labels, [](const Tensor& y, const Tensor& target) {
+//     return cross_entropy(y, target);
+//   });
+//   optimizer.step({&loss});
+//
+// A stage's devices are one, or several with a comma between them ("CUDA:0,CUDA:1"), or of ranks;
+// what it has elsewhere moves there, whole on each: before an optimizer takes the tensors. Stages
+// live as long as the pipeline. A tensor that two stages name is where the first one is; the other
+// one moves it in its forward. Names are "0.", "1.", ... and those of the stages. Error for numbers
+// of stages and devices that differ, and for no micro-batch.
+class Pipeline : public Module {
+ public:
+  // Of what the last stage gives and of a part of the target: one element, a mean over samples.
+  using Loss = std::function<Tensor(const Tensor& y, const Tensor& target)>;
+
+  Pipeline(std::vector<Module*> stages, std::vector<std::string> devices,
+           const PipelineOptions& options = {});
+  // x to what the last stage gives, all samples at once.
+  Tensor forward(const Tensor& x) override;
+  // The loss of x, whose micro-batches are parts along axis 0, as of the target; its mean over
+  // them. Adds its gradients to the grad() of the leaves, as Tensor::backward does. A stage keeps
+  // what its backward needs for as many micro-batches as there are stages from it on, however many
+  // there are. Error for samples that are no multiple of the micro-batches.
+  Tensor backward(const Tensor& x, const Tensor& target, const Loss& loss);
+  Children children() override;
+
+ private:
+  std::vector<Module*> stages_;
+  std::vector<std::string> devices_;
+  PipelineOptions options_;
+};
+
 }  // namespace tiny::nn
 
 namespace tiny {

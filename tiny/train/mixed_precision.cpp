@@ -42,7 +42,9 @@ LossScaler::LossScaler(const std::vector<Optimizer*>& optimizers, const LossScal
   good_steps_ = Tensor::from(std::vector<float>{0}, {}, device);
 }
 
-Tensor LossScaler::scaled(const Tensor& loss) const { return loss.to(kF32) * scale_; }
+Tensor LossScaler::scaled(const Tensor& loss) const {
+  return loss.to(kF32) * scale_.to(loss.device());
+}
 
 // Whether all of them are finite: a sum of what is 0 for finite numbers and else is not.
 Tensor LossScaler::unscale_gradients() {
@@ -55,8 +57,8 @@ Tensor LossScaler::unscale_gradients() {
       if (!grad.defined()) continue;
       const Tensor wide = grad.to(detail::compute_dtype(grad.dtype()));
       const Tensor none = (wide * 0).sum().to(kF32);
-      sum = sum.defined() ? sum + none : none;
-      p->set_grad(wide * factor);
+      sum = sum.defined() ? sum + none.to(sum.device()) : none.to(scale_.device());
+      p->set_grad(wide * factor.to(wide.device()));
     }
   check(sum.defined(), "LossScaler: no parameter has a gradient");
   return (sum == 0).contiguous();

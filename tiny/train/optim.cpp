@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "tiny/tensor/detail.h"
@@ -71,7 +72,11 @@ Optimizer::Optimizer(const ParameterGroups& tensors, double lr) : lr_value_(lr) 
 
 Tensor Optimizer::lr_of(size_t i) const {
   const double part = parameters_[i].lr;
-  return part == 1 ? lr_ : lr_ * part;
+  return beside(i, part == 1 ? lr_ : lr_ * part);
+}
+
+Tensor Optimizer::beside(size_t i, const Tensor& number) const {
+  return number.to(parameters_[i].tensor->device());
 }
 
 double Optimizer::weight_decay_of(size_t i, double otherwise) const {
@@ -141,7 +146,7 @@ Tensor Optimizer::gradient(size_t i) const {
 }
 
 void Optimizer::put(Tensor& t, const Tensor& value) {
-  t.assign(taken_.defined() ? where(taken_, value, t.detach()) : value);
+  t.assign(taken_.defined() ? where(taken_.to(t.device()), value, t.detach()) : value);
 }
 
 std::vector<Tensor*> Optimizer::all_tensors() {
@@ -268,7 +273,7 @@ Tensor AdamBase::direction(size_t i, const Tensor& g) {
   Tensor &m = m_[i], &v = v_[i];
   put(m, m * beta1_ + g * (1 - beta1_));
   put(v, v * beta2_ + g.square() * (1 - beta2_));
-  return m / correction1_ / ((v / correction2_).sqrt() + eps_);
+  return m / beside(i, correction1_) / ((v / beside(i, correction2_)).sqrt() + eps_);
 }
 
 Tensor Adam::updated(size_t i, const Tensor& p, const Tensor& g) {
@@ -339,7 +344,7 @@ Muon::Muon(const ParameterGroups& tensors, double lr, const MuonOptions& options
 
 void Muon::begin_step() {
   steps_.assign(count(), Tensor());
-  std::map<std::pair<bool, Shape>, std::vector<size_t>> alike;  // f64, shape
+  std::map<std::tuple<std::string, bool, Shape>, std::vector<size_t>> alike;  // device, f64, shape
   std::vector<Tensor> wide(count());                            // lying matrices
   for (size_t i = 0; i < count(); ++i) {
     const Tensor g = gradient(i);
@@ -348,7 +353,7 @@ void Muon::begin_step() {
     const Tensor direction = options_.nesterov ? g + m_[i] * options_.momentum : m_[i];
     const Tensor matrix = direction.reshape({g.size(0), -1});
     wide[i] = matrix.size(0) > matrix.size(1) ? matrix.t() : matrix;
-    alike[{g.dtype() == kF64, to_shape(wide[i].shape())}].push_back(i);
+    alike[{g.device(), g.dtype() == kF64, to_shape(wide[i].shape())}].push_back(i);
   }
   for (const auto& [form, members] : alike) {
     std::vector<Tensor> parts;

@@ -100,6 +100,8 @@ class Optimizer {
 
   // Of the group of parameter i. `otherwise`: where the group has none.
   Tensor lr_of(size_t i) const;
+  // A number of all parameters where parameter i is: they may be on several devices.
+  Tensor beside(size_t i, const Tensor& number) const;
   double weight_decay_of(size_t i, double otherwise) const;
 
   // The gradient of parameter i, f32 or f64; not defined where it has none.
