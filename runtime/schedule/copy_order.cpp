@@ -1,6 +1,7 @@
 #include "runtime/schedule/copy_order.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <set>
 #include <utility>
@@ -13,6 +14,23 @@ namespace {
 // (measurements.md: kWorthALaunch).
 constexpr int64_t kWorthALaunch = int64_t{4} << 20;
 
+// Which jobs each one waits for.
+std::vector<std::set<int>> jobs_before(const std::vector<Job>& jobs) {
+  std::vector<int> writer;  // of each value
+  for (size_t j = 0; j < jobs.size(); ++j)
+    for (int v : jobs[j].writes) {
+      writer.resize(std::max(writer.size(), static_cast<size_t>(v) + 1), -1);
+      writer[v] = static_cast<int>(j);
+    }
+  std::vector<std::set<int>> out;
+  for (const Job& j : jobs) {
+    std::set<int>& before = out.emplace_back(j.before.begin(), j.before.end());
+    for (int v : j.reads)
+      if (static_cast<size_t>(v) < writer.size() && writer[v] >= 0) before.insert(writer[v]);
+  }
+  return out;
+}
+
 class Gatherer {
  public:
   Gatherer(const std::vector<Job>& jobs, const std::vector<Turn>& order)
@@ -21,18 +39,10 @@ class Gatherer {
         done_(jobs.size()),
         needs_(jobs.size()),
         wanted_by_(jobs.size()) {
-    std::vector<int> writer;  // of each value
-    for (size_t j = 0; j < jobs.size(); ++j)
-      for (int v : jobs[j].writes) {
-        writer.resize(std::max(writer.size(), static_cast<size_t>(v) + 1), -1);
-        writer[v] = static_cast<int>(j);
-      }
+    const auto before = jobs_before(jobs);
     for (size_t j = 0; j < jobs.size(); ++j) {
-      std::set<int> before(jobs[j].before.begin(), jobs[j].before.end());
-      for (int v : jobs[j].reads)
-        if (static_cast<size_t>(v) < writer.size() && writer[v] >= 0) before.insert(writer[v]);
-      needs_[j] = static_cast<int>(before.size());
-      for (int b : before) wanted_by_[b].push_back(static_cast<int>(j));
+      needs_[j] = static_cast<int>(before[j].size());
+      for (int b : before[j]) wanted_by_[b].push_back(static_cast<int>(j));
     }
     for (const Turn& t : order)
       if (jobs[t.job].is_copy && needs_[t.job] == 0) held_.push_back(t.job);
@@ -107,6 +117,111 @@ class Gatherer {
   std::vector<int> held_;  // copies that are ready
 };
 
+// So much longer may devices take for copies that are made together. Where all work on the same at
+// the same time nobody waits for them; where one needs what another one has made, as a stage of a
+// pipeline does, it would have nothing to do meanwhile. Between the sums of data parallel training
+// (at most 1.15, the two_shot ones of three devices) and two micro-batches in two stages (1.23).
+constexpr double kIdleAtMost = 1.2;
+
+// The devices' turns at the same time: each takes as long, and copies nothing.
+class Clock {
+ public:
+  explicit Clock(const std::vector<Job>& jobs)
+      : jobs_(jobs), before_(jobs_before(jobs)), end_(jobs.size()) {}
+
+  const std::vector<std::set<int>>& before() const { return before_; }
+
+  // When there is what a job needs, and when it would begin as the next of its device.
+  int64_t ready(int job) const {
+    int64_t at = 0;
+    for (int b : before_[job]) at = std::max(at, end_[b]);
+    return at;
+  }
+  int64_t start_of(int job) { return std::max(ready(job), now_[jobs_[job].device]); }
+  void take(const Turn& t) {
+    const Job& j = jobs_[t.job];
+    int64_t end = start_of(t.job) + (j.is_copy ? 0 : 1);
+    if (j.is_copy && j.reads.size() == 1)  // the other side sends it when it comes to that
+      for (int b : before_[t.job]) end = std::max(end, now_[jobs_[b].device]);
+    now_[j.device] = end;
+    if (t.again < 0) end_[t.job] = end;
+  }
+  int64_t latest() const {
+    int64_t out = 0;
+    for (const auto& [device, at] : now_) out = std::max(out, at);
+    return out;
+  }
+
+ private:
+  const std::vector<Job>& jobs_;
+  const std::vector<std::set<int>> before_;
+  std::vector<int64_t> end_;    // of each job
+  std::map<int, int64_t> now_;  // of each device
+};
+
+int64_t turns_until_end(const std::vector<Job>& jobs, const std::vector<Turn>& order) {
+  Clock clock(jobs);
+  for (const Turn& t : order) clock.take(t);
+  return clock.latest();
+}
+
+// Copies as soon as there is what they bring; each device's turns stay in their order, and come in
+// that in which they would begin: what a device receives does not come before what it would do
+// meanwhile.
+class PromptCopies {
+ public:
+  PromptCopies(const std::vector<Job>& jobs, const std::vector<Turn>& order)
+      : jobs_(jobs), clock_(jobs), needs_(jobs.size()), wanted_by_(jobs.size()) {
+    for (const Turn& t : order)
+      if (!jobs[t.job].is_copy) left_[jobs[t.job].device].push_back(t);
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      needs_[j] = static_cast<int>(clock_.before()[j].size());
+      for (int b : clock_.before()[j]) wanted_by_[b].push_back(static_cast<int>(j));
+    }
+    for (const Turn& t : order)
+      if (jobs[t.job].is_copy && needs_[t.job] == 0) copies_.push_back(t);
+  }
+
+  std::vector<Turn> run() {
+    while (std::deque<Turn>* next = earliest()) {
+      const Turn t = next->front();
+      next->pop_front();
+      clock_.take(t);
+      out_.push_back(t);
+      if (t.again >= 0) continue;
+      for (int j : wanted_by_[t.job])
+        if (--needs_[j] == 0 && jobs_[j].is_copy) copies_.push_back({j});
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // Whose first turn would begin first, copies before others; null at the end. The one of all that
+  // is first in the given order can always be taken.
+  std::deque<Turn>* earliest() {
+    std::deque<Turn>* out = nullptr;
+    int64_t at = 0;
+    const auto look_at = [&](std::deque<Turn>& turns, int64_t start) {
+      if (out && start >= at) return;
+      out = &turns;
+      at = start;
+    };
+    if (!copies_.empty()) look_at(copies_, clock_.ready(copies_[0].job));
+    for (auto& [device, turns] : left_)
+      if (!turns.empty() && (turns[0].again >= 0 || needs_[turns[0].job] == 0))
+        look_at(turns, clock_.start_of(turns[0].job));
+    return out;
+  }
+
+  const std::vector<Job>& jobs_;
+  Clock clock_;
+  std::map<int, std::deque<Turn>> left_;  // of each device, without copies
+  std::deque<Turn> copies_;               // that can be made, in the order of when they can
+  std::vector<Turn> out_;
+  std::vector<int> needs_;  // how many jobs it still waits for
+  std::vector<std::vector<int>> wanted_by_;
+};
+
 }  // namespace
 
 std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order,
@@ -115,7 +230,12 @@ std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<
       std::any_of(order.begin(), order.end(), [&](const Turn& t) { return jobs[t.job].is_copy; });
   if (!copies) return order;
   std::vector<Turn> out = Gatherer(jobs, order).run(ahead);
-  return out.empty() ? order : out;
+  if (out.empty()) out = order;
+  if (!ahead) return out;
+  std::vector<Turn> prompt = PromptCopies(jobs, order).run();
+  const auto gathered_time = static_cast<double>(turns_until_end(jobs, out));
+  const auto prompt_time = static_cast<double>(turns_until_end(jobs, prompt));
+  return gathered_time > kIdleAtMost * prompt_time ? prompt : out;
 }
 
 namespace {

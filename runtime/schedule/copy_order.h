@@ -11,7 +11,9 @@ namespace tiny {
 // meet, each time costs as much as many copies of a few KB. Turns of the devices alternate. A value
 // that is computed again keeps its place before those that followed it. Without `ahead` copies only
 // wait for what comes before the first that waits for them: nothing is computed, and kept, early.
-// Those that run beside other launches (Job::beside_others) begin when they are worth one.
+// Those that run beside other launches (Job::beside_others) begin when they are worth one. Where a
+// device would wait for that long with nothing to do, copies are made as soon as there is what they
+// bring instead, and the devices' turns come in the order in which they would begin.
 std::vector<Turn> gather_copies(const std::vector<Job>& jobs, const std::vector<Turn>& order,
                                 bool ahead = true);
 

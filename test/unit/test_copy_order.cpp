@@ -102,6 +102,16 @@ TEST_CASE("devices between which there are copies take turns") {
   CHECK(jobs_of(gather_copies(jobs, order)) == std::vector<int>{0, 3, 1, 4, -2, 7, 6, 5, 2});
 }
 
+TEST_CASE("copies are made at once where a device would have nothing to do until then") {
+  // Three parts of a batch through two stages: 0, 1, 2 on one device, which sends each by 3, 4, 5
+  // to the other one, that has 6, 7, 8 to do.
+  std::vector<Job> jobs = {job(0, {}),        job(1, {}),        job(2, {}),
+                           job(3, {0}, true), job(4, {1}, true), job(5, {2}, true),
+                           job(6, {3}),       job(7, {4}),       job(8, {5})};
+  for (size_t j = 3; j < 9; ++j) jobs[j].device = 1;
+  CHECK(jobs_of(gather_copies(jobs, in_order(9))) == std::vector<int>{0, 3, 1, 6, 4, 2, 7, 5, 8});
+}
+
 TEST_CASE("orders without copies stay") {
   const std::vector<Job> plain = {job(0, {}), job(1, {0}), job(2, {})};
   CHECK(gather_copies(plain, in_order(3)) == in_order(3));

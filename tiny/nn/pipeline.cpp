@@ -82,7 +82,7 @@ class PipelineStep {
     Stage& stage = stages_[s];
     Tensor in = stage.after_last(at_stage(s ? x.detach() : x, stage.devices, options_.cut_batch));
     if (s && x.requires_grad()) in.requires_grad_();
-    Tensor out = stage.module(in);
+    Tensor out = stage.module(in).contiguous();  // what is sent and waited for has memory
     if (s + 1 == stages_.size()) {
       out = loss_(out, at_stage(target, stage.devices, options_.cut_batch));
       check(out.numel() == 1, "Pipeline: a loss of shape ", to_text(out.shape()),
@@ -110,10 +110,12 @@ class PipelineStep {
     if (!out.requires_grad() || !gradient.defined()) return;
     out.backward(gradient);
     stage.made.clear();
-    if (stage.in[m].grad().defined()) stage.made.push_back(stage.in[m].grad());
-    for (Tensor* t : stage.module.parameters()) {
+    // Gradients get memory: else those of all micro-batches would wait for one sum.
+    std::vector<Tensor*> wanted = stage.module.parameters();
+    wanted.push_back(&stage.in[m]);
+    for (Tensor* t : wanted) {
       if (!t->grad().defined()) continue;
-      t->set_grad(t->grad().contiguous());  // else those of all micro-batches wait for one sum
+      t->set_grad(t->grad().contiguous());
       stage.made.push_back(t->grad());
     }
   }
@@ -166,6 +168,7 @@ Tensor Pipeline::backward(const Tensor& x, const Tensor& target, const Loss& los
   check(x.size(0) > 0 && x.size(0) % options_.micro_batches == 0, "Pipeline: a batch of ",
         x.size(0), " samples: expected a multiple of the ", options_.micro_batches,
         " micro-batches");
+  check(!parameters().empty(), "Pipeline: no parameter wants a gradient");
   return PipelineStep(stages_, devices_, options_, loss).run(x, target);
 }
 

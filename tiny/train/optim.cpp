@@ -345,7 +345,7 @@ Muon::Muon(const ParameterGroups& tensors, double lr, const MuonOptions& options
 void Muon::begin_step() {
   steps_.assign(count(), Tensor());
   std::map<std::tuple<std::string, bool, Shape>, std::vector<size_t>> alike;  // device, f64, shape
-  std::vector<Tensor> wide(count());                            // lying matrices
+  std::vector<Tensor> wide(count());                                          // lying matrices
   for (size_t i = 0; i < count(); ++i) {
     const Tensor g = gradient(i);
     if (!g.defined()) continue;
