@@ -28,7 +28,7 @@ std::vector<std::unique_ptr<nn::Sequential>> stages_of(size_t count) {
   for (size_t b = 0; b < 4; ++b) {
     if (b % (4 / count) == 0) out.push_back(std::make_unique<nn::Sequential>());
     out.back()->append(nn::Linear(kWidth, kWidth));
-    out.back()->append(&Tensor::gelu);
+    out.back()->append(&Tensor::silu);
     out.back()->append(nn::LayerNorm(kWidth));
   }
   return out;
@@ -42,8 +42,8 @@ void train(const std::vector<std::string>& devices) {
   nn::Pipeline pipeline(modules, devices, {.micro_batches = 8});
   AdamW optimizer(pipeline.tensors(), 1e-2);
   Jit step([&](const Tensor& x, const Tensor& target) {
-    Tensor loss = pipeline.backward(
-        x, target, [](const Tensor& y, const Tensor& t) { return cross_entropy(y, t); });
+    const auto mean = [](const Tensor& y, const Tensor& t) { return cross_entropy(y, t); };
+    Tensor loss = pipeline.backward(x, target, mean).to("CPU");  // to all ranks
     optimizer.step({&loss});
     return loss;
   });
