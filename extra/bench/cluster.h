@@ -121,6 +121,24 @@ inline double step_seconds(double own, const Exchange& e, const Cluster& c) {
   return crowding(c) * own + exchange_seconds(e, c);
 }
 
+// Seconds of a step of a pipeline with a stage on each device and as much to do in each
+// (nn::Pipeline), which takes one device alone `own` seconds, with messages of so many bytes
+// between stages: as many forwards and backwards of a micro-batch follow one another as there are
+// micro-batches and further stages, since a stage waits until the first one has come to it, and at
+// the end for those behind it (Y. Huang et al., "GPipe", 2019).
+inline double pipeline_seconds(double own, int micro_batches, double bytes, const Cluster& c) {
+  const int turns = micro_batches + c.devices - 1;
+  const double message = c.inside.seconds + bytes / c.inside.bytes_per_second;
+  const double turn = own / (c.devices * micro_batches) + (c.devices > 1 ? 2 * message : 0);
+  const double busy = c.processors ? own / c.processors : 0;  // cores that stages share
+  return std::max(turns * turn, busy);
+}
+
+// The share of its time that a stage waits.
+inline double bubble(int stages, int micro_batches) {
+  return static_cast<double>(stages - 1) / (micro_batches + stages - 1);
+}
+
 // An all-reduce as it was measured.
 struct MeasuredSum {
   double bytes = 0, seconds = 0;

@@ -1,13 +1,19 @@
-// A step of training a small GPT-2 data parallel on processes of one machine, beside what a model
-// says of it (extra/bench/cluster.h).
+// A step of training a small GPT-2 data parallel on processes of one machine, or a network of
+// products in a pipeline of as many stages, beside what a model says of it (extra/bench/cluster.h).
 //
 //   THREADS=1 extra/launch -n 4 build/release/bench/processes
+//   THREADS=1 extra/launch -n 2 build/release/bench/processes --pipeline
 //
 // In turns, seven times: all-reduces between two processes and a step of one alone, in as many
 // processes at once as there are cores, while the others wait, from which the model is made; and a
 // step of all. One JSON line for each batch, medians in milliseconds: what the model says of a
 // step, and of its exchange; what it took of the cores, process 0's seconds on its core times the
 // processes on each; and what the clock says, which others who use the machine change.
+//
+// Of a pipeline a line for each number of micro-batches, by the clock alone, since its stages wait:
+// what process 0 takes for the same micro-batches through all stages is what the model is made of.
+// Least seconds of many turns, which others who use the machine change less.
+#include <algorithm>
 #include <ctime>
 #include <functional>
 #include <iostream>
@@ -62,15 +68,17 @@ class Medians {
  public:
   void add(const std::string& name, double seconds) { all_[name].push_back(seconds); }
   double operator()(const std::string& name) const { return bench::summary(all_.at(name)).median; }
+  double least(const std::string& name) const { return std::ranges::min(all_.at(name)); }
 
  private:
   std::map<std::string, std::vector<double>> all_;
 };
 
-bench::Links links_of(const Medians& sums) {
+// `seconds`: of a name.
+template <class F> bench::Links links_of(F seconds) {
   std::vector<bench::MeasuredSum> out;
   for (const int64_t bytes : kSums)
-    out.push_back({static_cast<double>(bytes), sums(std::to_string(bytes))});
+    out.push_back({static_cast<double>(bytes), seconds(std::to_string(bytes))});
   return bench::fit_links(out, host(2));
 }
 
@@ -99,15 +107,14 @@ Step sum_of(int64_t bytes, const Devices& devices) {
   return replayed([x] { return x.sum(0); });
 }
 
+std::string field(const char* name, double value) { return cat(", \"", name, "\": ", value); }
+
 void tell(int64_t batch, const Medians& of) {
   bench::Cluster c = host(rank_count());
   c.inside = links_of(of);
   const bench::Exchange sums = exchange();
   const double modelled = bench::step_seconds(of("own"), sums, c);
   const double used = bench::crowding(c) * of("all"), clock = of("all by the clock");
-  const auto field = [](const char* name, double value) {
-    return cat(", \"", name, "\": ", value);
-  };
   std::cout << bench::record(bench::cpu_name()) << ", \"name\": \"processes_gpt2\""
             << field("processes", c.devices) << field("cores", c.processors)
             << field("batch", static_cast<double>(batch))
@@ -118,6 +125,75 @@ void tell(int64_t batch, const Medians& of) {
             << field("modelled_ms", modelled * 1e3) << field("cores_ms", used * 1e3)
             << field("deviation", modelled / used - 1) << field("step_ms", clock * 1e3)
             << field("step_deviation", modelled / clock - 1) << "}" << std::endl;
+}
+
+// --- Pipelines -----------------------------------------------------------------------------------
+
+constexpr int64_t kWidth = 256, kRows = 32;  // of a product, of a micro-batch
+constexpr int kMicroBatches[] = {1, 2, 4, 8, 16};
+
+void tell_pipeline(int micro_batches, const Medians& of) {
+  bench::Cluster c = host(rank_count());
+  c.inside = links_of([&](const std::string& name) { return of.least(name + " by the clock"); });
+  const double own = of.least("own by the clock"), all = of.least("all by the clock");
+  const double bytes = kRows * kWidth * sizeof(float);
+  const double modelled = bench::pipeline_seconds(own, micro_batches, bytes, c);
+  std::cout << bench::record(bench::cpu_name()) << ", \"name\": \"processes_pipeline\""
+            << field("processes", c.devices) << field("cores", c.processors)
+            << field("micro_batches", micro_batches)
+            << field("bubble", bench::bubble(c.devices, micro_batches))
+            << field("message_us", c.inside.seconds * 1e6)
+            << field("gb_per_s", c.inside.bytes_per_second * 1e-9) << field("own_ms", own * 1e3)
+            << field("modelled_ms", modelled * 1e3) << field("step_ms", all * 1e3)
+            << field("step_deviation", modelled / all - 1) << "}" << std::endl;
+}
+
+// Training steps of so many stages, a network that lives as long as they do.
+Step pipeline_step(const Devices& devices, int stages, int micro_batches) {
+  manual_seed(1);
+  std::vector<nn::Module*> modules;
+  std::vector<std::shared_ptr<nn::Sequential>> all;
+  for (int s = 0; s < stages; ++s) {
+    if (all.size() < devices.size()) all.push_back(std::make_shared<nn::Sequential>());
+    for (int layer = 0; layer < 4; ++layer) {
+      all.back()->append(nn::Linear(kWidth, kWidth));
+      all.back()->append(&Tensor::tanh);
+    }
+  }
+  for (const auto& stage : all) modules.push_back(stage.get());
+  const auto pipeline = std::make_shared<nn::Pipeline>(
+      modules, devices, nn::PipelineOptions{.micro_batches = micro_batches});
+  const auto optimizer = std::make_shared<SGD>(pipeline->tensors(), 1e-3);
+  const Tensor x = Tensor::randn({kRows * micro_batches, kWidth}).realize();
+  return replayed([=] {
+    static_cast<void>(all);
+    Tensor loss = pipeline->backward(
+        x, x, [](const Tensor& y, const Tensor& t) { return (y - t).square().mean(); });
+    optimizer->step({&loss});
+    return loss.to("CPU");
+  });
+}
+
+void run_pipeline() {
+  const int count = rank_count();
+  check(count > 1, "one process alone: extra/launch -n 2 starts two");
+  const nn::Training mode;
+  const Devices ranks = rank_devices(), two(ranks.begin(), ranks.begin() + 2);
+  std::vector<Step> sums;
+  for (const int64_t bytes : kSums) sums.push_back(sum_of(bytes, two));
+  for (const int m : kMicroBatches) {
+    const Step own = pipeline_step({"CPU"}, count, m), all = pipeline_step(ranks, count, m);
+    Medians medians;
+    for (int turn = 0; turn < 100; ++turn) {
+      for (size_t i = 0; i < sums.size(); ++i)
+        measure(std::to_string(kSums[i]), two, sums[i], medians, 5);
+      meet();
+      if (rank() == 0) measure("own", {"CPU"}, own, medians, 1);
+      meet();
+      measure("all", ranks, all, medians, 1);
+    }
+    if (rank() == 0) tell_pipeline(m, medians);
+  }
 }
 
 void run() {
@@ -154,8 +230,10 @@ int main(int argc, char** argv) {
   if (print_version("processes", argc, argv)) return 0;
   try {
     mute_other_ranks();
-    check(argc == 1, "'", argv[1], "': there are no options");
-    run();
+    const std::string option = argc > 1 ? argv[1] : "";
+    check(argc <= 2 && (option.empty() || option == "--pipeline"), "'", argv[argc - 1],
+          "': the only option is --pipeline");
+    option.empty() ? run() : run_pipeline();
     return 0;
   } catch (const std::exception& e) {
     std::cerr << "processes: " << e.what() << std::endl;

@@ -49,6 +49,20 @@ TEST_CASE("six devices sum many bytes around a ring, few in fours") {
   CHECK(all_reduce_seconds(0, one_host(6)) == near(2 * (1 + 2) * 1e-6));
 }
 
+TEST_CASE("a pipeline's stages wait for the first micro-batch and the last one") {
+  const Cluster four{.devices = 4, .inside = {1e9, 0}};
+  CHECK(pipeline_seconds(8, 1, 0, four) == near(8));  // one stage after the other
+  CHECK(pipeline_seconds(8, 4, 0, four) == near(2 * 7.0 / 4));
+  CHECK(pipeline_seconds(8, 1 << 20, 0, four) == doctest::Approx(2).epsilon(1e-5));
+  CHECK(pipeline_seconds(8, 4, 0, four) * (1 - bubble(4, 4)) == near(2));
+  CHECK(pipeline_seconds(8, 4, 1e9, four) == near(7 * (0.5 + 2)));
+  CHECK(pipeline_seconds(8, 4, 1e9, one_host(1)) == near(8));
+  // Four stages on two cores: while one waits the others have its core.
+  const Cluster crowded{.devices = 4, .inside = {1e9, 0}, .processors = 2};
+  CHECK(pipeline_seconds(8, 16, 0, crowded) == near(4));
+  CHECK(pipeline_seconds(8, 1, 0, crowded) == near(8));
+}
+
 TEST_CASE("hosts exchange slices between the halves of a sum on each") {
   const Cluster both{2, 8, kLinks, kNetwork};
   const double inside = all_reduce_seconds(kMega, one_host(8));

@@ -29,7 +29,7 @@ struct Stage {
   int64_t ahead = 0;                    // forwards before the first backward
   int64_t forwards = 0, backwards = 0;  // that it has taken
   std::vector<Tensor> in, out;          // of each micro-batch, until its backward
-  std::vector<Tensor> made;             // by its last turn
+  std::vector<Tensor> made;             // by the turn before
 
   // Read once that turn is done.
   Tensor after_last(Tensor x) const {
