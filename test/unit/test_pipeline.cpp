@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,10 +16,13 @@
 #include "tiny/base/env.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
+#include "tiny/nn/transformer.h"
 #include "tiny/run/devices.h"
 #include "tiny/run/jit.h"
 #include "tiny/run/memory.h"
+#include "tiny/tensor/checkpoint.h"
 #include "tiny/tensor/random.h"
+#include "tiny/train/mixed_precision.h"
 #include "tiny/train/optim.h"
 
 using namespace tiny;
@@ -257,6 +261,70 @@ Floats losses_of_tied(const Names& devices) {
 }
 
 }  // namespace
+
+namespace {
+
+struct Language {
+  bool has_checkpoint = false, in_half = false;
+  double clip = 0;
+};
+
+// A small language model: words and a layer, a layer and scores.
+Floats train_language(const Names& devices, const Language& how) {
+  const nn::Training mode;
+  manual_seed(4);
+  const nn::TransformerEncoderLayerOptions options{
+      .dim_feedforward = 64, .dropout = 0, .batch_first = true};
+  nn::TransformerEncoderLayer first(32, 2, options), second(32, 2, options);
+  const auto layer = [&](nn::TransformerEncoderLayer& of) {
+    return [&of, how](const Tensor& x) {
+      const auto body = [&](const Tensor& in) { return of(in); };
+      return how.has_checkpoint ? checkpoint(body, x) : body(x);
+    };
+  };
+  nn::Embedding words(64, 32);
+  nn::Linear scores(32, 64);
+  struct Stage : nn::Module {
+    nn::Children children() override { return parts; }
+    Tensor forward(const Tensor& x) override { return function(x); }
+    nn::Children parts;
+    std::function<Tensor(const Tensor&)> function;
+  } bottom, top;
+  bottom.parts = {{"words", &words}, {"layer", &first}};
+  bottom.function = [&](const Tensor& ids) { return layer(first)(words(ids)); };
+  top.parts = {{"layer", &second}, {"scores", &scores}};
+  top.function = [&](const Tensor& x) { return scores(layer(second)(x)); };
+  nn::Pipeline pipeline({&bottom, &top}, devices, {.micro_batches = 4});
+  AdamW optimizer(pipeline.tensors(), 1e-2);
+  Jit step([&](const Tensor& ids) {
+    Tensor loss;
+    {
+      const Autocast products(how.in_half ? kBF16 : kF32);
+      loss = pipeline.backward(ids, ids, [](const Tensor& y, const Tensor& target) {
+        return cross_entropy(y.flatten(0, 1), target.flatten());
+      });
+    }
+    if (how.clip > 0) clip_grad_norm_(pipeline.parameters(), how.clip);
+    optimizer.step({&loss});
+    return loss;
+  });
+  const Tensor ids = Tensor::randint(0, 64, {8, 12}).realize();
+  Floats out;
+  for (int i = 0; i < 4; ++i) out.push_back(step(ids).to(kF32).item<float>());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("language models in stages: checkpoints, bf16, clipped gradients") {
+  const EnvOverride device("DEVICE", "CPU");
+  for (const Language& how :
+       {Language{}, {.has_checkpoint = true}, {.in_half = true}, {.clip = 0.5}}) {
+    const Floats one = train_language({"CPU:1", "CPU:1"}, how);
+    CHECK(one.back() < one.front());
+    CHECK(train_language({"CPU:1", "CPU:2"}, how) == one);
+  }
+}
 
 TEST_CASE("a weight of two stages has one gradient") {
   const EnvOverride device("DEVICE", "CPU");

@@ -26,10 +26,10 @@ Tensor at_stage(const Tensor& x, const std::string& devices, bool cut_batch) {
 struct Stage {
   Module& module;
   const std::string& devices;
-  int64_t ahead = 0;                    // forwards before the first backward
-  int64_t forwards = 0, backwards = 0;  // that it has taken
-  std::vector<Tensor> in, out;          // of each micro-batch, until its backward
-  std::vector<Tensor> made;             // by the turn before
+  int64_t ahead = 0;                      // forwards before the first backward
+  int64_t forwards = 0, backwards = 0;    // that it has taken
+  std::vector<Tensor> in = {}, out = {};  // of each micro-batch, until its backward
+  std::vector<Tensor> made = {};          // by the turn before
 
   // Read once that turn is done.
   Tensor after_last(Tensor x) const {
