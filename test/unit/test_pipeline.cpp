@@ -13,6 +13,7 @@
 #include "runtime/partition/shard.h"
 #include "runtime/schedule/schedule.h"
 #include "test/error_of.h"
+#include "test/temporary_folder.h"
 #include "tiny/base/env.h"
 #include "tiny/nn/functional.h"
 #include "tiny/nn/layers.h"
@@ -24,6 +25,7 @@
 #include "tiny/tensor/random.h"
 #include "tiny/train/mixed_precision.h"
 #include "tiny/train/optim.h"
+#include "tiny/train/safetensors.h"
 
 using namespace tiny;
 
@@ -381,6 +383,47 @@ TEST_CASE("pipelines on emulated GPUs") {
   const std::string gpu = "EMU:CUDA:sm_90a";
   CHECK(train({gpu, gpu + ":1"}, {.micro_batches = 2}, true).losses ==
         train({gpu}, {.micro_batches = 2}).losses);
+}
+
+TEST_CASE("a run goes on from its checkpoint with another number of stages") {
+  const EnvOverride device("DEVICE", "CPU");
+  const test::TemporaryFolder folder("pipeline");
+  const std::string path = folder.file("run.safetensors");
+  const auto losses = [&](const Names& devices, int from, int until) {
+    manual_seed(7);
+    nn::Sequential network;
+    std::vector<std::shared_ptr<nn::Sequential>> stages(devices.size());
+    std::vector<nn::Module*> modules;
+    for (auto& s : stages) {
+      s = std::make_shared<nn::Sequential>();
+      modules.push_back(s.get());
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      const auto layer = std::make_shared<nn::Linear>(8, 8);
+      network.append(layer);
+      stages[i * devices.size() / 4]->append(layer);
+      stages[i * devices.size() / 4]->append(&Tensor::tanh);
+    }
+    nn::Pipeline pipeline(modules, devices, {.micro_batches = 2});
+    AdamW optimizer(network.tensors(), 1e-2);
+    StateDict all = network.state_dict("network.");
+    for (const NamedTensor& t : optimizer.state_dict("optimizer.")) all.push_back(t);
+    if (from) load(path, all);
+    Floats out;
+    for (int i = from; i < until; ++i) {
+      manual_seed(static_cast<uint64_t>(20 + i));
+      const Tensor x = Tensor::randn({4, 8}).realize();
+      Tensor loss = pipeline.backward(
+          x, x, [](const Tensor& y, const Tensor& t) { return (y - t).square().mean(); });
+      optimizer.step({&loss});
+      out.push_back(loss.item<float>());
+      if (i == 1 && !from) save(path, all);
+    }
+    return out;
+  };
+  const Floats whole = losses({"CPU:1", "CPU:2"}, 0, 4), rest(whole.begin() + 2, whole.end());
+  CHECK(losses({"CPU:1"}, 2, 4) == rest);
+  CHECK(losses({"CPU:4", "CPU:3", "CPU:2", "CPU:1"}, 2, 4) == rest);
 }
 
 TEST_CASE("a pipeline is a module with the names of its stages") {

@@ -1,7 +1,9 @@
 // A pipeline (nn::Pipeline) whose stages are on different processes.
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,7 +36,8 @@ std::vector<std::unique_ptr<nn::Sequential>> stages_of(size_t count) {
   return out;
 }
 
-void train(const std::vector<std::string>& devices) {
+// With `dies` the last rank is killed before its fourth step.
+void train(const std::vector<std::string>& devices, bool dies) {
   manual_seed(5);
   const auto stages = stages_of(devices.size());
   std::vector<nn::Module*> modules;
@@ -48,6 +51,7 @@ void train(const std::vector<std::string>& devices) {
     return loss;
   });
   for (int i = 0; i < 5; ++i) {
+    if (dies && i == 3 && rank() + 1 == rank_count()) ::raise(SIGKILL);
     const Tensor x = Tensor::randn({32, kWidth}).realize();
     const Tensor loss = step(x, Tensor::randint(0, kWidth, {32}).realize());
     char line[64];
@@ -68,7 +72,11 @@ TEST_CASE("worker of ranks: trains a pipeline") {
     else
       devices.back() += c == '+' ? ',' : c;
   }
-  train(devices);
+  try {
+    train(devices, std::getenv("DIES") != nullptr);
+  } catch (const Error& e) {
+    tell(e.what());
+  }
 }
 
 TEST_CASE("pipelines over two and four processes train to the bits of one process") {
@@ -91,4 +99,11 @@ TEST_CASE("a pipeline over four processes of which two share each stage's batche
     CHECK_MESSAGE(e.status == 0, e.output);
     CHECK(e.said == one.said);
   }
+}
+
+TEST_CASE("the other stages name the process that was killed") {
+  const auto ended =
+      run_ranks(3, "worker of ranks: trains a pipeline", "DIES=1 STAGES=RANK/RANK:1+RANK:2");
+  for (size_t i = 0; i < 2; ++i)
+    CHECK_MESSAGE(ended[i].said.find("rank 2 has ended") != std::string::npos, ended[i].output);
 }
