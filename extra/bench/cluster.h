@@ -94,7 +94,8 @@ inline double all_reduce_seconds(double bytes, const Cluster& c) {
 struct Exchange {
   enum Kind {
     AllReduce,  // of gradients (data parallel), or of activations (tensor parallel)
-    Sharded     // f32 gradients reduce-scattered, weights all-gathered twice in bf16
+    Sharded,    // f32 gradients reduce-scattered, weights all-gathered twice in bf16
+    Pipeline    // a message of activations for each micro-batch, from each stage to the next
   } kind = AllReduce;
   std::vector<double> sums;  // bytes of each on each device; of gradients those in f32
 };
@@ -116,27 +117,28 @@ inline double exchange_seconds(const Exchange& e, const Cluster& c) {
   return seconds;
 }
 
-// Seconds of a step of whose work each device has what takes one alone `own` seconds.
-inline double step_seconds(double own, const Exchange& e, const Cluster& c) {
-  return crowding(c) * own + exchange_seconds(e, c);
-}
-
-// Seconds of a step of a pipeline with a stage on each device and as much to do in each
-// (nn::Pipeline), which takes one device alone `own` seconds, with messages of so many bytes
-// between stages: as many forwards and backwards of a micro-batch follow one another as there are
-// micro-batches and further stages, since a stage waits until the first one has come to it, and at
-// the end for those behind it (Y. Huang et al., "GPipe", 2019).
-inline double pipeline_seconds(double own, int micro_batches, double bytes, const Cluster& c) {
-  const int turns = micro_batches + c.devices - 1;
-  const double message = c.inside.seconds + bytes / c.inside.bytes_per_second;
-  const double turn = own / (c.devices * micro_batches) + (c.devices > 1 ? 2 * message : 0);
-  const double busy = c.processors ? own / c.processors : 0;  // cores that stages share
-  return std::max(turns * turn, busy);
-}
-
-// The share of its time that a stage waits.
+// The share of its time that each of so many stages waits.
 inline double bubble(int stages, int micro_batches) {
   return static_cast<double>(stages - 1) / (micro_batches + stages - 1);
+}
+
+// Seconds of a step of a pipeline (nn::Pipeline) with a stage on each device, each of which has
+// `own` seconds to do. As many forwards and backwards of a micro-batch follow one another as there
+// are micro-batches and further stages, since a stage waits until the first one has come to it, and
+// at the end for those before it (Y. Huang et al., "GPipe", 2019).
+inline double pipeline_seconds(double own, const Exchange& e, const Cluster& c) {
+  const int stages = c.hosts * c.devices;
+  const auto count = static_cast<double>(e.sums.size());
+  const Links& links = c.hosts > 1 ? c.between : c.inside;
+  const double message = links.seconds + e.sums[0] / links.bytes_per_second;
+  const double turn = own / count + (stages > 1 ? 2 * message : 0);
+  return std::max((count + stages - 1) * turn, crowding(c) * own);
+}
+
+// Seconds of a step of whose work each device has what takes one alone `own` seconds.
+inline double step_seconds(double own, const Exchange& e, const Cluster& c) {
+  if (e.kind == Exchange::Pipeline) return pipeline_seconds(own, e, c);
+  return crowding(c) * own + exchange_seconds(e, c);
 }
 
 // An all-reduce as it was measured.

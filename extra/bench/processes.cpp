@@ -137,7 +137,9 @@ void tell_pipeline(int micro_batches, const Medians& of) {
   c.inside = links_of([&](const std::string& name) { return of.least(name + " by the clock"); });
   const double own = of.least("own by the clock"), all = of.least("all by the clock");
   const double bytes = kRows * kWidth * sizeof(float);
-  const double modelled = bench::pipeline_seconds(own, micro_batches, bytes, c);
+  const bench::Exchange messages{bench::Exchange::Pipeline,
+                                 std::vector<double>(static_cast<size_t>(micro_batches), bytes)};
+  const double modelled = bench::step_seconds(own / c.devices, messages, c);
   std::cout << bench::record(bench::cpu_name()) << ", \"name\": \"processes_pipeline\""
             << field("processes", c.devices) << field("cores", c.processors)
             << field("micro_batches", micro_batches)

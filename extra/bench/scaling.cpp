@@ -2,8 +2,8 @@
 // the CIFAR-10 example's, ResNet-50 and GPT-2 (bf16), with as many samples for each device (weak
 // scaling) and with as many in all (strong scaling), and what a model of the step of one device and
 // of the links says of these and of more (extra/bench/cluster.h). GPT-2 also with everything cut
-// over the devices (fully_shard). Tensor parallel: two layers, and a decoder of Llama 3's form that
-// generates token after token.
+// over the devices (fully_shard). A pipeline of products. Tensor parallel: two layers, and a
+// decoder of Llama 3's form that generates token after token.
 //
 //   scaling [--device CUDA] [--counts 1,2,4] [--filter NAME,NAME] [--size full|small]
 //           [--batch N] [--length N] [--layers N] [--svg FILE] [--append FILE]
@@ -148,6 +148,33 @@ TrainingStep tensor_parallel_step(int64_t batch, const Devices& devices, int64_t
   return {step, batch * kWidth * static_cast<int64_t>(kBF16.size())};
 }
 
+// Products in bf16 as a pipeline, each device a stage of as many.
+TrainingStep pipeline_step(int64_t batch, const Devices& devices, const Sizes& sizes) {
+  constexpr size_t kLayers = 16;
+  const int64_t width = 4 * sizes.gpt2.width;
+  const auto stages = std::make_shared<std::vector<nn::Sequential>>(devices.size());
+  for (size_t i = 0; i < kLayers; ++i) {
+    nn::Sequential& stage = (*stages)[i * devices.size() / kLayers];
+    stage.append(nn::Linear(width, width));
+    stage.append(&Tensor::tanh);
+  }
+  std::vector<nn::Module*> modules;
+  for (nn::Sequential& s : *stages) modules.push_back(&s);
+  const auto pipeline = std::make_shared<nn::Pipeline>(
+      modules, devices, nn::PipelineOptions{.micro_batches = bench::kMicroBatches});
+  const auto optimizer =
+      std::make_shared<SGD>(pipeline->tensors(), 1e-3, SgdOptions{.momentum = 0.9});
+  const Tensor x = Tensor::randn({batch, width}).to(kBF16).to(devices[0]).realize();
+  const auto step = [stages, pipeline, optimizer, x] {
+    const Autocast half(kBF16);
+    Tensor loss = pipeline->backward(
+        x, x, [](const Tensor& y, const Tensor&) { return y.to(kF32).square().mean(); });
+    optimizer->step({&loss});
+    return loss;
+  };
+  return {step, batch / bench::kMicroBatches * width * static_cast<int64_t>(kBF16.size())};
+}
+
 // GPT-2 in bf16 from f32 weights, which each device has, or a part of each.
 TrainingStep gpt2_step(int64_t batch, const Devices& devices, const Sizes& sizes, bool is_cut) {
   const bench::Gpt2Training t = bench::gpt2_training(sizes.gpt2, batch, {devices, is_cut});
@@ -179,6 +206,7 @@ const std::vector<Task>& tasks() {
       {"gpt2_data_strong", 16, false, 0, {}, gpt2(false)},
       {"gpt2_sharded_strong", 16, false, 0, {}, gpt2(true)},
       {"tensor_parallel", 4096, false, 0, tensor_parallel_step, {}, false},
+      {"pipeline", 8192, false, 0, {}, pipeline_step, false},
       {"llama_decode", 1, false, 0, {}, llama_step, false}};
   return all;
 }

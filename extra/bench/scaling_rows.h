@@ -16,11 +16,16 @@ struct RowOptions {
   double piece = kPiece;  // bytes of gradients that are summed at a time
 };
 
-// What a step of the row of that name exchanges, whose largest sum is of so many bytes.
+constexpr int kMicroBatches = 16;  // of the row of a pipeline
+
+// What a step of the row of that name exchanges, whose largest sum, or message, is of so many
+// bytes.
 inline Exchange exchange_of(const std::string& name, double bytes, const RowOptions& o = {}) {
   if (name.find("llama") != name.npos)
     return {Exchange::AllReduce, std::vector<double>(static_cast<size_t>(2 * o.layers), bytes)};
   if (name.find("tensor_parallel") != name.npos) return {Exchange::AllReduce, {bytes}};
+  if (name.find("pipeline") != name.npos)
+    return {Exchange::Pipeline, std::vector<double>(kMicroBatches, bytes)};
   const bool is_cut = name.find("sharded") != name.npos;
   return gradients(is_cut ? Exchange::Sharded : Exchange::AllReduce, bytes, o.small, o.piece);
 }

@@ -50,17 +50,21 @@ TEST_CASE("six devices sum many bytes around a ring, few in fours") {
 }
 
 TEST_CASE("a pipeline's stages wait for the first micro-batch and the last one") {
+  const auto messages = [](size_t count, double bytes) {
+    return Exchange{Exchange::Pipeline, std::vector<double>(count, bytes)};
+  };
   const Cluster four{.devices = 4, .inside = {1e9, 0}};
-  CHECK(pipeline_seconds(8, 1, 0, four) == near(8));  // one stage after the other
-  CHECK(pipeline_seconds(8, 4, 0, four) == near(2 * 7.0 / 4));
-  CHECK(pipeline_seconds(8, 1 << 20, 0, four) == doctest::Approx(2).epsilon(1e-5));
-  CHECK(pipeline_seconds(8, 4, 0, four) * (1 - bubble(4, 4)) == near(2));
-  CHECK(pipeline_seconds(8, 4, 1e9, four) == near(7 * (0.5 + 2)));
-  CHECK(pipeline_seconds(8, 4, 1e9, one_host(1)) == near(8));
+  CHECK(step_seconds(2, messages(1, 0), four) == near(8));  // one stage after the other
+  CHECK(step_seconds(2, messages(4, 0), four) == near(2 * 7.0 / 4));
+  CHECK(step_seconds(2, messages(1 << 20, 0), four) == doctest::Approx(2).epsilon(1e-5));
+  CHECK(step_seconds(2, messages(4, 0), four) * (1 - bubble(4, 4)) == near(2));
+  CHECK(step_seconds(2, messages(4, 1e9), four) == near(7 * (0.5 + 2)));
+  CHECK(step_seconds(8, messages(4, 1e9), one_host(1)) == near(8));
+  CHECK(step_seconds(2, messages(4, 1e8), {2, 2, {1e9, 0}, {1e8, 0}}) == near(7 * (0.5 + 2)));
   // Four stages on two cores: while one waits the others have its core.
   const Cluster crowded{.devices = 4, .inside = {1e9, 0}, .processors = 2};
-  CHECK(pipeline_seconds(8, 16, 0, crowded) == near(4));
-  CHECK(pipeline_seconds(8, 1, 0, crowded) == near(8));
+  CHECK(step_seconds(2, messages(16, 0), crowded) == near(4));
+  CHECK(step_seconds(2, messages(1, 0), crowded) == near(8));
 }
 
 TEST_CASE("hosts exchange slices between the halves of a sum on each") {
