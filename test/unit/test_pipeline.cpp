@@ -215,6 +215,18 @@ TEST_CASE("stages on groups of devices share each micro-batch, or its weights") 
       }
 }
 
+TEST_CASE("gradients of a stage on several devices are summed once for all micro-batches") {
+  const EnvOverride device("DEVICE", "CPU"), how("COLLECTIVE", "naive");
+  for (const int64_t count : {1, 4}) {
+    const Model model({"CPU:1,CPU:2", "CPU:3,CPU:4"}, {.micro_batches = count});
+    const auto s = schedule_of(model, 2 * count);
+    const auto copies = std::ranges::count_if(s->steps, [&](const Step& step) {
+      return !step.kernel && s->values[static_cast<size_t>(step.values[0])].size == kWidth * kWidth;
+    });
+    CHECK(copies == 2 * 3);  // three weights of that size, to each of two devices
+  }
+}
+
 TEST_CASE("a batch that is cut goes from one group of devices to another piece by piece") {
   const EnvOverride device("DEVICE", "CPU");
   const Tensor x = Tensor::randn({8, 4}).realize().shard({"CPU:1", "CPU:2"}, 0).realize();
