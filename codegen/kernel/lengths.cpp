@@ -20,8 +20,10 @@ Node index_of(Node n) {
   if (n->dtype == kIndex) return n;
   if (n->is_const()) return index(n->int_value());
   if (n->op == Op::Cast && n->src(0)->dtype.is_int() && !wraps(n)) return index_of(n->src(0));
-  const bool sum = n->op == Op::Add || n->op == Op::Sub || n->op == Op::Mul;
-  if (sum && !wraps(n)) return make(n->op, kIndex, {index_of(n->src(0)), index_of(n->src(1))});
+  if (n->op == Op::Neg && !wraps(n)) return index_mul(index_of(n->src(0)), -1);
+  const bool exact = n->op == Op::Add || n->op == Op::Sub || n->op == Op::Mul || n->op == Op::Min ||
+                     n->op == Op::Max || n->op == Op::FloorDiv;
+  if (exact && !wraps(n)) return make(n->op, kIndex, {index_of(n->src(0)), index_of(n->src(1))});
   return make(Op::Cast, kIndex, {n});
 }
 

@@ -47,8 +47,7 @@ class Term {
   }
 
   // f of n = f u, where u depends on r and on nothing of the loop, and f not on r; nullptr where n
-  // is no such product. Exponentials stay: their factors may be too large. A selection is passed
-  // where some term of each sum is selected: 0 times a u that is infinite would be NaN.
+  // is no such product. Exponentials stay: their factors may be too large.
   Node without(Node n, DType t, Node& u) {
     u = one(t);
     if (!uses(n)) return n;
@@ -76,12 +75,20 @@ class Term {
         u = make(n->op, t, {u});
         return x->is_const(1) ? x : make(n->op, n->dtype, {x});
       case Op::Where:
-        if (!selects_some(n->src(0)) || !n->src(2)->is_const(0) || !(x = without(n->src(1), t, u)))
-          return nullptr;
+        if (!n->src(2)->is_const(0) || !(x = without(n->src(1), t, u))) return nullptr;
+        if (!selects_some(n->src(0))) selected_ = both(selected_, n->src(0));
         return make(Op::Where, n->dtype, {n->src(0), x, n->src(2)});
+      case Op::Add:
+        if (!is_of_row(n) || has_exponential(n)) return nullptr;
+        u = to_dtype(n, t);
+        return one(n->dtype);
       default: return nullptr;
     }
   }
+
+  // The terms that are selected where that may be none of a sum: 0 times a u that is infinite would
+  // be NaN; nullptr where some term of each sum is.
+  Node selected() const { return selected_; }
 
   // What a term that was computed with r = before is multiplied by to be that of r = now; nullptr
   // where there is no such factor.
@@ -109,7 +116,9 @@ class Term {
       case Op::Exp2: {
         Node w = slope(n->src(0));
         if (!w || n->dtype != r_->dtype) return nullptr;
-        Node step = make(Op::Sub, r_->dtype, {replaced(reference_, now), before});
+        // An extremum beside another value is that value before the first iteration.
+        Node first = reference_->op == Op::Max ? replaced(reference_, before) : before;
+        Node step = make(Op::Sub, r_->dtype, {replaced(reference_, now), first});
         return make(Op::Exp2, n->dtype, {times(w, step)});
       }
       default: return nullptr;
@@ -127,9 +136,30 @@ class Term {
            condition->vmax == 1;
   }
 
-  // r, or r with 0 instead of an infinity.
+  // Whether all iterations of the loop have the same one.
+  bool is_of_row(Node n) const {
+    uint64_t closed = 0;
+    for (Node r : r_->srcs().subspan(1)) closed |= r->ranges;
+    return !(n->ranges & closed);
+  }
+  bool has_exponential(Node n) {
+    if (!uses(n) || n == r_) return false;
+    return n->op == Op::Exp2 ||
+           std::ranges::any_of(n->srcs(), [&](Node s) { return has_exponential(s); });
+  }
+
+  bool grows_with_r(Node n) const {
+    if (n->op == Op::Mul && n->src(1)->is_const() && n->src(1)->float_value() > 0) n = n->src(0);
+    return n == r_;
+  }
+
+  // r, r with 0 instead of an infinity, or the larger of r and another value of the row.
   bool is_reference(Node n) {
     if (n == r_) return true;
+    if (n->op == Op::Max)
+      for (int i : {0, 1})
+        if (grows_with_r(n->src(i)) && !uses(n->src(1 - i)) && is_of_row(n->src(1 - i)))
+          return true;
     return n->op == Op::Where && n->src(1)->is_const(0) && n->src(2) == r_ && is_of_r(n->src(0));
   }
   bool is_of_r(Node n) {
@@ -167,7 +197,7 @@ class Term {
     }
   }
 
-  Node r_, reference_ = nullptr;
+  Node r_, reference_ = nullptr, selected_ = nullptr;
   NodeMap<char> uses_;
 };
 
@@ -205,6 +235,20 @@ Node unscale_extrema(Node sink, Node range) {
   return sink;
 }
 
+// What -infinity is added to is selected away, so that the loop ends by it: as elsewhere NaN and
+// +infinity do not matter where a mask hides them.
+Node select_instead(Node sink) {
+  NodeMap<Node> map;
+  for (Node n : all_of(sink, Op::Add))
+    for (int i : {0, 1}) {
+      Node added = n->src(i);
+      if (n->dtype.is_float() && added->op == Op::Where && added->src(1)->is_const(0) &&
+          added->src(2)->is_const(-INFINITY))
+        map[n] = make(Op::Where, n->dtype, {added->src(0), n->src(1 - i), added->src(2)});
+    }
+  return map.size() ? simplify(substitute(sink, map)) : sink;
+}
+
 // Factors that depend on other sums of the loop alone, in front of the sum.
 Node hoist(Node sink, Node range) {
   for (bool changed = true; changed;) {
@@ -218,7 +262,14 @@ Node hoist(Node sink, Node range) {
         if (!f || (u->ranges & range->ranges)) continue;
         std::vector<Node> srcs(n->srcs().begin(), n->srcs().end());
         srcs[0] = f;
-        sink = substitute(sink, n, times(with_sources(n, srcs), u));
+        Node sum = times(with_sources(n, srcs), u);
+        if (Node selected = term.selected()) {
+          srcs[0] = make(Op::Where, kF32, {selected, one(kF32), identity(Op::Max, kF32)});
+          Node any = make(Op::Reduce, kF32, srcs, OpArg{Op::Max});
+          sum = make(Op::Where, n->dtype,
+                     {make(Op::Eq, kBool, {any, one(kF32)}), sum, constant(n->dtype, 0)});
+        }
+        sink = substitute(sink, n, sum);
         changed = true;
       }
   }
@@ -376,7 +427,7 @@ Node roll(Node sink, int axis, std::string& why) {
       why = "a scan, or a loop that is rolled already";
       return nullptr;
     }
-  sink = hoist(unscale_extrema(simplify(sink), range), range);
+  sink = hoist(unscale_extrema(select_instead(simplify(sink)), range), range);
   if (sink->ranges & range->ranges) {
     why = cat("results of each iteration of r", axis, " are stored");
     return nullptr;

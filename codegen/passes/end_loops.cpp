@@ -9,6 +9,7 @@
 #include "codegen/passes/passes.h"
 #include "tiny/ir/facts.h"
 #include "tiny/rewrite/algebra.h"
+#include "tiny/rewrite/rebuild.h"
 #include "tiny/rewrite/rewrite.h"
 
 namespace tiny {
@@ -23,12 +24,14 @@ bool is_known_before(Node n) {
   return std::ranges::none_of(below, [](Node s) { return s->op == Op::Reduce; });
 }
 
-// Of kernels that go on in chains: what a block of the grid has as its own, or a core's turn.
+// Of kernels that go on in chains: what a block of the grid has as its own, or a core's turn; also
+// numbers in memory that it reads by those alone.
 bool is_of_turn(Node n) {
-  if (!n->ranges || n->dtype != kIndex) return false;
+  if (!n->ranges) return false;
   const std::vector<Node> below = topological(n);
-  return std::all_of(below.begin(), below.end(), [](Node s) {
-    return s->op != Op::Load && (s->op != Op::Range || kind(s) == RangeKind::Core);
+  return std::ranges::all_of(below, [](Node s) {
+    return s->op != Op::Reduce && s->op != Op::Stage &&
+           (s->op != Op::Range || kind(s) == RangeKind::Core || kind(s) == RangeKind::Block);
   });
 }
 
@@ -43,52 +46,128 @@ struct Span {
   Node begin = nullptr, end = nullptr;
 };
 
+// n where nothing of a loop or a thread is in it, else the least that it is there, or the largest;
+// nullptr where that is not known. What is read from memory is a length or a place: no more than a
+// tensor can have.
+Node bound_of(Node n, bool largest, Known known) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (known.by_block && is_of_turn(n)) {
+    const bool is_read = n->vmin < -kMost || n->vmax > kMost;
+    if (!is_read) return n;
+    Node low = make(Op::Max, n->dtype, {n, constant(n->dtype, -kMost)});
+    return make(Op::Min, n->dtype, {low, constant(n->dtype, kMost)});
+  }
+  if (!n->ranges) return is_known_before(n) ? n : nullptr;
+  const auto both = [&](bool first, bool second) -> Node {
+    Node a = bound_of(n->src(0), first, known), b = bound_of(n->src(1), second, known);
+    return a && b ? make(n->op, n->dtype, {a, b}) : nullptr;
+  };
+  switch (n->op) {
+    case Op::Add:
+    case Op::Min:
+    case Op::Max: return both(largest, largest);
+    case Op::Sub: return both(largest, !largest);
+    case Op::Mul:
+      if (n->src(1)->is_const()) return both(largest == n->src(1)->int_value() >= 0, largest);
+      break;
+    case Op::FloorDiv:
+      if (n->src(1)->is_const() && n->src(1)->int_value() > 0) return both(largest, largest);
+      break;
+    case Op::Cast:
+      if (n->src(0)->dtype.is_int() || n->src(0)->dtype == kIndex)
+        if (Node x = bound_of(n->src(0), largest, known)) return make(Op::Cast, n->dtype, {x});
+      break;
+    default: break;
+  }
+  const int64_t most = largest ? n->vmax : n->vmin;
+  const bool is_large = most == kIntMin || std::abs(most) > std::numeric_limits<int32_t>::max();
+  return is_large ? nullptr : constant(n->dtype, most);
+}
+
+// The same sum is below 0 where that of the number that is divided is.
+void multiply_out(Sum& sum, Node range) {
+  Sum::Term* divided = nullptr;
+  for (Sum::Term& t : sum.terms)
+    if (t.atom->ranges & range->ranges) {
+      const bool is_floor = t.atom->op == Op::FloorDiv && t.atom->src(1)->is_const() &&
+                            t.atom->src(1)->int_value() > 0 && std::abs(t.factor) == 1;
+      if (divided || !is_floor) return;
+      divided = &t;
+    }
+  if (!divided) return;
+  const Node inner = divided->atom->src(0);
+  const int64_t by = divided->atom->src(1)->int_value(), sign = divided->factor;
+  std::erase_if(sum.terms, [&](const Sum::Term& t) { return &t == divided; });
+  for (Sum::Term& t : sum.terms) t.factor *= by;
+  sum.constant = sum.constant * by + (sign < 0 ? by - 1 : 0);
+  Node rest = index_add(from_sum(sum), index_mul(inner, sign));
+  sum = to_sum(rest);
+}
+
+// All iterations where a number is below 0, none elsewhere.
+Span span_where_below_0(Node n, Node range) {
+  Node below =
+      make(Op::Min, kIndex, {make(Op::Max, kIndex, {index_mul(n, -1), index(0)}), index(1)});
+  const int64_t all = range->src(0)->vmax;
+  return {index_add(index(all), index_mul(below, -all)), index_mul(below, all)};
+}
+
+void widen(Span& all, const Span& own, bool any);
+void narrow(Span& all, const Span& own);
+
 // The iterations in which a condition may hold, whatever ranges inside do, if that is known when
 // the kernel runs and not before; in chains of products also by the block. (a < b) is (a - b < 0):
 // with a - b = factor * range + rest that holds for range < ceil(-rest / factor), and for the
 // smallest rest at the longest; with a negative factor from there on.
 Span span_of(Node condition, Node range, Known known) {
+  if (known.by_block && (condition->op == Op::Or || condition->op == Op::And)) {
+    Span out = span_of(condition->src(0), range, known);
+    const Span other = span_of(condition->src(1), range, known);
+    if (condition->op == Op::Or)
+      widen(out, other, true);
+    else
+      narrow(out, other);
+    return out;
+  }
   if (condition->op != Op::Lt && condition->op != Op::Le) return {};
   Node a = condition->src(0), b = condition->src(1);
   if (!a->dtype.is_int() && a->dtype != kIndex) return {};
-  const Sum sum = difference(a, b);
+  Sum sum = difference(a, b);
+  if (condition->op == Op::Le) --sum.constant;
+  if (known.by_block) multiply_out(sum, range);
   int64_t factor = 0;
   bool depends_on_a_value = false;
   Node rest = index(sum.constant);
   for (const Sum::Term& t : sum.terms) {
     if (t.atom == range) {
       factor = t.factor;
-    } else if (known.by_block && t.atom->op == Op::Range && kind(t.atom) == RangeKind::Block) {
-      rest = index_add(rest, index_mul(t.atom, t.factor));
-      depends_on_a_value = true;
-    } else if (known.by_block && is_of_turn(t.atom)) {
-      rest = index_add(rest, index_mul(t.atom, t.factor));
-      depends_on_a_value = true;
-    } else if (t.atom->ranges) {
-      if (t.atom->ranges & range->ranges) return {};
-      const int64_t least = t.factor > 0 ? t.atom->vmin : t.atom->vmax;
-      if (least == kIntMin || std::abs(least) > std::numeric_limits<int32_t>::max()) return {};
-      rest = index_add(rest, index(least * t.factor));
-    } else {
-      if (!is_known_before(t.atom)) return {};
-      rest = index_add(rest, index_mul(t.atom, t.factor));
-      depends_on_a_value = true;
+      continue;
     }
+    if (t.atom->ranges & range->ranges) return {};
+    Node least = bound_of(t.atom, t.factor < 0, known);
+    if (!least) return {};
+    depends_on_a_value |= !least->is_const();
+    rest = index_add(rest, index_mul(least, t.factor));
   }
-  if (factor == 0 || !depends_on_a_value) return {};
-  const int64_t open = condition->op == Op::Le ? 1 : 0, size = std::abs(factor);
-  if (factor < 0) return {index_div(index_add(rest, index(size - open)), size), nullptr};
-  return {nullptr, index_div(index_add(index_mul(rest, -1), index(open + size - 1)), size)};
+  if (!depends_on_a_value && !known.by_block) return {};
+  if (factor == 0) return depends_on_a_value ? span_where_below_0(rest, range) : Span{};
+  const int64_t size = std::abs(factor);
+  if (factor < 0) return {index_div(index_add(rest, index(size)), size), nullptr};
+  return {nullptr, index_div(index_add(index_mul(rest, -1), index(size - 1)), size)};
 }
 
-// By the first conditions that say so.
+// Those in which all may hold, of what is known when the kernel runs.
+void narrow(Span& all, const Span& own) {
+  const auto joined = [](Op op, Node a, Node b) {
+    if (!b || b->is_const()) return a;
+    return !a || a == b ? b : make(op, kIndex, {a, b});
+  };
+  all = {joined(Op::Max, all.begin, own.begin), joined(Op::Min, all.end, own.end)};
+}
+
 Span span_of(const std::vector<Node>& conditions, Node range, Known known) {
   Span out;
-  for (Node c : conditions) {
-    const Span own = span_of(c, range, known);
-    if (!out.begin) out.begin = own.begin;
-    if (!out.end) out.end = own.end;
-  }
+  for (Node c : conditions) narrow(out, span_of(c, range, known));
   return out;
 }
 
@@ -123,9 +202,7 @@ Span span_of_value(Node n, Op op, Node range, Known known) {
     std::vector<Node> own;
     add_conditions(n->src(0), own);
     Span out = span_of(own, range, known);
-    const Span inner = span_of_value(n->src(1), op, range, known);
-    if (!out.begin) out.begin = inner.begin;
-    if (!out.end) out.end = inner.end;
+    narrow(out, span_of_value(n->src(1), op, range, known));
     return out;
   }
   if (n->op == Op::Mul && op == Op::Add && known.by_factors) {
@@ -176,6 +253,23 @@ bool is_loop(Node range, const Target& target) {
          (k == RangeKind::Core && target.kind == Target::Kind::Cpu);
 }
 
+// A comparison of integers with extrema as those with each: loops end by them.
+Node without_extrema(Node n) {
+  if ((n->op != Op::Lt && n->op != Op::Le) ||
+      (!n->src(0)->dtype.is_int() && n->src(0)->dtype != kIndex))
+    return n;
+  for (int i : {0, 1}) {
+    Node x = n->src(i);
+    if (x->op != Op::Min && x->op != Op::Max) continue;
+    const auto part = [&](int j) {
+      Node a = i ? n->src(0) : x->src(j), b = i ? x->src(j) : n->src(1);
+      return without_extrema(make(n->op, kBool, {a, b}));
+    };
+    return make((x->op == Op::Max) == (i == 0) ? Op::And : Op::Or, kBool, {part(0), part(1)});
+  }
+  return n;
+}
+
 // How many iterations the loops of a kernel have, at most, with a range at `value`.
 double iterations_at(const std::vector<Node>& loops, Node range, int64_t value) {
   double out = 0;
@@ -210,6 +304,7 @@ bool ends_by_block(Node sink, const Target& target) {
 
 Node end_loops(Node sink, const Target& target) {
   const bool chain = is_chain(sink, target);
+  if (chain) sink = simplify(rebuild(sink, [](Node, Node now) { return without_extrema(now); }));
   if ((!chain && all_of(sink, Op::Bound).empty()) || !all_of(sink, Op::Matrix).empty()) return sink;
   NodeMap<Node> now, loops;  // a range where it is a value, and where it is closed
   for (Node range : all_of(sink, Op::Range)) {

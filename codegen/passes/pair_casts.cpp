@@ -1,3 +1,6 @@
+#include <set>
+#include <utility>
+
 #include "codegen/options/mma.h"
 #include "codegen/passes/passes.h"
 #include "tiny/rewrite/rewrite.h"
@@ -11,9 +14,10 @@ bool is_rounded(Node n) {
 }
 
 // Pairs the outermost casts at the same places of two values that are computed alike.
-void find_pairs(Node a, Node b, NodeMap<Node>& map) {
+// `seen`: values that were looked at, together.
+void find_pairs(Node a, Node b, NodeMap<Node>& map, std::set<std::pair<Node, Node>>& seen) {
   if (a == b || a->op != b->op || a->num_src != b->num_src || !is_elementwise(a->op) ||
-      map.contains(a) || map.contains(b))
+      map.contains(a) || map.contains(b) || !seen.emplace(a, b).second)
     return;
   if (is_rounded(a) && is_rounded(b)) {
     const int64_t both[] = {0, 1};
@@ -24,7 +28,7 @@ void find_pairs(Node a, Node b, NodeMap<Node>& map) {
     return;
   }
   for (uint32_t i = 0; i < a->num_src; ++i)
-    find_pairs(a->src(static_cast<int>(i)), b->src(static_cast<int>(i)), map);
+    find_pairs(a->src(static_cast<int>(i)), b->src(static_cast<int>(i)), map, seen);
 }
 
 bool is_pair(Node n) {
@@ -52,11 +56,12 @@ Node pair_casts(Node sink, const Target& target) {
   if (target.kind != Target::Kind::Gpu || target.language == Target::Language::LlvmIr) return sink;
   for (;;) {
     NodeMap<Node> map;
+    std::set<std::pair<Node, Node>> seen;
     for (Node n : topological(sink)) {
-      if (is_pair(n)) find_pairs(n->src(0), n->src(1), map);
+      if (is_pair(n)) find_pairs(n->src(0), n->src(1), map, seen);
       if (n->op != Op::Mma) continue;
       for (int i = 0; i + 1 < mma_a_count(n); i += 2)
-        if (is_rounded(n->src(i))) find_pairs(n->src(i), n->src(i + 1), map);
+        if (is_rounded(n->src(i))) find_pairs(n->src(i), n->src(i + 1), map, seen);
     }
     if (!map.size()) return all_of(sink, Op::Roll).empty() ? sink : widen_pairs(sink);
     sink = substitute(sink, map);

@@ -26,6 +26,11 @@ struct Uniform {
 // Whether the condition holds for all threads and all elements of a thread, as arithmetic on what
 // is the same for all of them; nullptr where that is not known, or nothing of it is to be known.
 Node for_all(Node condition, const Uniform& uniform) {
+  if (condition->op == Op::Or || condition->op == Op::And) {
+    Node a = for_all(condition->src(0), uniform), b = for_all(condition->src(1), uniform);
+    if (condition->op == Op::And) return a && b ? both(a, b) : nullptr;
+    return a && b ? make(Op::Or, kBool, {a, b}) : a ? a : b;
+  }
   if (condition->op != Op::Lt && condition->op != Op::Le) return nullptr;
   if (!condition->src(0)->dtype.is_int() && condition->src(0)->dtype != kIndex) return nullptr;
   const Sum sum = difference(condition->src(0), condition->src(1));

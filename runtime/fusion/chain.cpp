@@ -193,15 +193,16 @@ class TermWalk : public ChainParts {
     return any;
   }
 
-  static constexpr size_t kMaxNodes = 200;
+  static constexpr size_t kMaxNodes = 1000;
 
   Node product_;
   int64_t size_ = 0;  // of the scores
   Visits visits_;
   std::vector<Node> scores_;  // in the order of the visits
 
- private:
   const std::set<Node>* taken_;
+
+ private:
   std::vector<Node> conflicts_;
   std::vector<std::pair<Node, AxisMap>> reductions_;  // to be looked at
   NodeMap<char> depends_;
@@ -209,6 +210,8 @@ class TermWalk : public ChainParts {
 
 class Walk : public TermWalk {
  public:
+  std::set<Node> left;  // rows that a chain of their own computes
+
   Walk(Node product, const std::set<Node>& taken) : TermWalk(product, taken) {}
 
   // Whether it may be the last of a chain.
@@ -287,7 +290,8 @@ class Walk : public TermWalk {
       if (!seen.insert(n).second) continue;
       for (Node user : uses.of(n))
         if (user->op == Op::ReduceAxis) {
-          if (user->dtype == kF32 && same(user->src(0)->shape(), product_->src(0)->shape()) &&
+          if (user->dtype == kF32 && !taken_->count(user) &&
+              same(user->src(0)->shape(), product_->src(0)->shape()) &&
               user->arg<ReduceArg>().axes == product_->arg<ReduceArg>().axes)
             out.insert(user);
         } else if ((is_elementwise(user->op) || is_movement(user->op)) &&
@@ -485,6 +489,18 @@ class Finder {
     Walk walk(n, taken_);
     if (!walk.run(uses_)) return;
     walk.extend(uses_);
+    // Rows that cannot go along with the product, as the sum that a softmax's gradient takes off,
+    // are a chain of their own.
+    if (is_product(n) && !walk.rows.empty() && !can_be_one(walk)) {
+      std::set<Node> given = taken_;
+      given.insert(walk.rows.begin(), walk.rows.end());
+      Walk alone(n, given);
+      if (alone.run(uses_) && can_be_one(alone)) {
+        alone.extend(uses_);
+        alone.left = std::move(walk.rows);
+        walk = std::move(alone);
+      }
+    }
     taken_.insert(walk.rows.begin(), walk.rows.end());
     for (Node row : beside_of(walk)) taken_.insert(row);
     found_.emplace_back(n, std::move(walk));
@@ -501,7 +517,8 @@ class Finder {
     std::vector<Node> out;
     for (Node v : walk.inside)
       for (Node user : uses_.of(v))
-        if (!walk.rows.count(user) && is_sum_of_rows(walk, user, v)) out.push_back(user);
+        if (!walk.rows.count(user) && !walk.left.count(user) && is_sum_of_rows(walk, user, v))
+          out.push_back(user);
     std::sort(out.begin(), out.end());
     out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;
@@ -527,9 +544,12 @@ class Finder {
              std::ranges::any_of(chain.second.scores,
                                  [&](Node s) { return results.count(s) != 0; });
     });
-    return dropped || std::erase_if(found_, [&](const auto& chain) {
-             return !has_options(kernel_of({&chain.second}), targets_.of(chain.first));
-           });
+    return dropped ||
+           std::erase_if(found_, [&](const auto& chain) { return !can_be_one(chain.second); });
+  }
+
+  bool can_be_one(const Walk& walk) const {
+    return has_options(kernel_of({&walk}), targets_.of(walk.product()));
   }
 
   const std::span<const Node> order_;

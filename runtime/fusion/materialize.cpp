@@ -28,7 +28,8 @@ void add_cost(Node root, int64_t size, const NodeMap<char>& stored, NodeMap<char
     stack.pop_back();
     if (std::exchange(seen[n], 1)) continue;
     if (is_leaf(n) || stored.contains(n)) {
-      if (numel(n->shape()) * 2 > size && !n->is_const()) cost.loads.push_back(n);
+      if (numel(n->shape()) * 2 > size && !n->is_const() && n->op != Op::Iota)
+        cost.loads.push_back(n);
       continue;
     }
     if (n->op != Op::Pad || !is_shear(n)) cost.work += work_of(n->op);
@@ -257,11 +258,20 @@ class Chooser {
     const int64_t from = numel(s->shape());
     if (is_place(n) || from == 0 || numel(n->shape()) / from < 4) return;  // see gathered()
     const Cost c = cost_of(s);
-    if (c.loads.empty() && c.work < kDear) return;  // made of constants and positions
+    // Made of constants and positions; beside scores it says where tiles of them begin and end.
+    if (c.loads.empty() && (c.work < kDear || meets_scores(n))) return;
     if (on_gpu(n) && is_cheap_window(n, uses_, from, c)) return;
     Node sum = uses_.product_of(n);
     const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);
     if (sum ? c.work > 0 && !as_read : c.work >= 4) store(narrower(s));
+  }
+
+  // Whether all that is made of a value, as large as it is, is inside chains.
+  bool meets_scores(Node n) const {
+    const auto users = uses_.of(n);
+    return !users.empty() && std::ranges::all_of(users, [&](Node user) {
+      return out_.chains.inside.contains(user) || (is_elementwise(user->op) && meets_scores(user));
+    });
   }
 
   // Whether several products would each read what an operand is made of, and compute it where they

@@ -19,6 +19,7 @@
 #include "runtime/layout/panels.h"
 #include "runtime/layout/split_reduce.h"
 #include "runtime/rewrites/narrow_sums.h"
+#include "runtime/rewrites/split_joined.h"
 #include "runtime/rewrites/split_products.h"
 #include "runtime/rewrites/unit_products.h"
 #include "tiny/ir/build.h"
@@ -260,6 +261,7 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
     order = topological(roots);
     rewrites.push_back(std::move(next));
   };
+  rewrite(split_joined(order));
   rewrite(split_products(order));
   rewrite(unit_products(roots, order, targets));
   rewrite(narrow_sums(roots, order));

@@ -321,6 +321,10 @@ Node widen(const Match& m) {
   Node n = m.root;
   const DType t = n->src(0)->dtype;
   if (!t.is_int() || t.lanes != 1 || t == kIndex) return nullptr;
+  if (n->op == Op::Neg) {
+    Node x = as_index(n->src(0)), negative = x ? index_mul(x, -1) : nullptr;
+    return x && fits(negative, t) ? make(Op::Cast, t, {negative}) : nullptr;
+  }
   Node a = as_index(n->src(0)), b = as_index(n->src(1));
   if (!a || !b) return nullptr;
   // Of numbers that wrap, sums and products alone are those of the exact ones, wrapped.
@@ -363,8 +367,8 @@ const RuleTable& fold_rules() {
          return fits(m[0], inner->dtype) ? m[0] : nullptr;
        }},
       {"integers from indices are computed as indices",
-       any_of(op_set(Op::Add, Op::Sub, Op::Mul, Op::FloorDiv, Op::FloorMod, Op::Max, Op::Min,
-                     Op::Lt, Op::Le, Op::Eq, Op::Ne)),
+       any_of(op_set(Op::Neg, Op::Add, Op::Sub, Op::Mul, Op::FloorDiv, Op::FloorMod, Op::Max,
+                     Op::Min, Op::Lt, Op::Le, Op::Eq, Op::Ne)),
        widen},
       {"max(x, y) by bounds", node(Op::Max, any(0).when(is_integral), any(1)),
        [](const Match& m) -> Node {
@@ -379,6 +383,32 @@ const RuleTable& fold_rules() {
   });
   return table;
 }
+
+namespace {
+
+bool is_inverted(Node n) {
+  return n->op == Op::Eq || n->op == Op::Ne ||
+         ((n->op == Op::Lt || n->op == Op::Le) &&
+          (n->src(0)->dtype.is_int() || is_index(n->src(0))));
+}
+
+// Where a comparison does not hold: of equality, or of integers.
+Node inverse(Node n) {
+  if (n->op == Op::Eq || n->op == Op::Ne)
+    return make(n->op == Op::Eq ? Op::Ne : Op::Eq, kBool, {n->src(0), n->src(1)});
+  return make(n->op == Op::Lt ? Op::Le : Op::Lt, kBool, {n->src(1), n->src(0)});
+}
+
+bool is_above_none(Node n) { return !n->is_const(-INFINITY); }
+
+// One of two different constants, by a condition that has an inverse.
+bool is_choice(Node n) {
+  return n->op == Op::Where && n->src(1)->is_const() && n->src(2)->is_const() &&
+         n->src(1) != n->src(2) && is_inverted(n->src(0)) &&
+         (n->dtype.is_int() || n->dtype.is_float());
+}
+
+}  // namespace
 
 const RuleTable& logic_rules() {
   static const RuleTable& table = *new RuleTable({
@@ -402,6 +432,19 @@ const RuleTable& logic_rules() {
        [](const Match& m) { return m[0]; }},
       {"where(c, true, false) = c", node(Op::Where, any(0), number(1), number(0)).when(is_bool),
        [](const Match& m) { return m[0]; }},
+      {"where(c, -infinity, x) = where(not c, x, -infinity)",
+       node(Op::Where, any(0).when(is_inverted), number(-INFINITY), any(1).when(is_above_none)),
+       [](const Match& m) {
+         const Node none = m.root->src(1);
+         return make(Op::Where, m.root->dtype, {inverse(m[0]), m[1], none});
+       }},
+      {"(where(c, a, b) = a) is c, (where(c, a, b) = b) is not c",
+       node(Op::Eq, any(0).when(is_choice), constant(1)),
+       [](const Match& m) -> Node {
+         if (m[1]->dtype.is_float() && std::isnan(m[1]->float_value())) return nullptr;
+         if (m[0]->src(1) == m[1]) return m[0]->src(0);
+         return m[0]->src(2) == m[1] ? inverse(m[0]->src(0)) : nullptr;
+       }},
       {"where(a, where(b, x, y), y) = where(a & b, x, y)",
        node(Op::Where, any(0), node(Op::Where, any(1), any(2), any(3)), any(3)),
        [](const Match& m) {

@@ -367,6 +367,10 @@ Tensor Tensor::clamp(std::optional<Operand> min, std::optional<Operand> max) con
   // A bound that is a number takes the tensor's dtype; NaN passes through, and is a bound of all.
   const auto limit = [&](const Operand& o, bool lower) {
     const Tensor bound(detail::operand_node(o, t));
+    if (t.is_int()) {
+      out = lower ? maximum(out, bound) : minimum(out, bound);
+      return;
+    }
     Tensor beyond = lower ? out < bound : out > bound;
     if (t.is_float() && (!o.is_number() || std::isnan(o.number().real())))
       beyond = logical_or(beyond, bound.isnan());

@@ -58,6 +58,7 @@ Tensor Tensor::neg() const {
 Tensor Tensor::abs() const {
   LabelScope label("abs");
   if (dtype().is_bool() || dtype().is_unsigned()) return *this;
+  if (dtype().is_int()) return maximum(*this, neg());
   // The branch for 0 makes the gradient 0 there, and -0 to 0.
   return where(*this == 0, 0, where(*this < 0, neg(), *this));
 }
