@@ -7,6 +7,7 @@
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/choice.h"
 #include "codegen/launch_size.h"
+#include "codegen/options/fragments.h"
 #include "codegen/options/launchable.h"
 #include "codegen/passes/passes.h"
 #include "codegen/proof/prove.h"
@@ -123,6 +124,7 @@ Lowered lower(Node kernel, const std::string& name, const Target& target, const 
   out.machine = k;
   Linear program = linearize(k, name, !loads_with_masks(target));
   program.is_gemm = out.choice.is_gemm;
+  program.is_chain = is_chain(out.loops, target);
   program.streaming = streaming;
   if (viewer) viewer("linearize", to_text(program));
   out.source = render(program, target);

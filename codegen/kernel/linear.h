@@ -88,6 +88,7 @@ struct Linear {
   std::vector<bool> written;  // per slot: some Store writes it
   uint64_t streaming = 0;     // bit mask of slots: inputs read once, larger than the L2 cache
   bool is_gemm = false;       // has the loops of a matrix product or convolution
+  bool is_chain = false;      // of products: quotients need no last bit
 };
 
 // One line per statement, indented by loops, with deterministic names.

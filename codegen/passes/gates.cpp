@@ -156,10 +156,33 @@ Node fast_power(Node exponent) {
   return make(Op::Where, kF32, {difference->src(0)->src(0), out, constant(kF32, 0)});
 }
 
+bool is_flushed(Node where) {
+  return where->op == Op::Where && where->src(1)->is_const(0) && where->src(0)->op == Op::Lt &&
+         where->src(0)->src(1)->is_const(kMinNormalExponent);
+}
+
+// What is made of scores, as caps and sigmoids, with no more digits than sums of narrow numbers
+// have: exponentials without the tiny ones, and constants that are multiplied with.
+Node fast_scores(Node sink) {
+  NodeMap<Node> map;
+  for (Node n : topological(sink)) {
+    if (n->dtype != kF32) continue;
+    if (n->op == Op::Exp2 && !fast_power(n->src(0))) {
+      Node small = make(Op::Lt, kBool, {n->src(0), constant(kF32, kMinNormalExponent)});
+      map[n] = make(Op::Where, kF32, {small, constant(kF32, 0), n});
+    } else if (n->op == Op::Div && n->src(1)->is_const() &&
+               std::isnormal(1 / n->src(1)->float_value())) {
+      map[n] = make(Op::Mul, kF32, {n->src(0), constant(kF32, 1 / n->src(1)->float_value())});
+    }
+  }
+  return map.size() ? simplify(substitute(sink, map)) : sink;
+}
+
 // Exponentials in chains of products, whose terms are no more than 1: what is less than a normal
 // number is left out.
 Node fast_exponentials(Node sink, const Target& target) {
   if (!is_chain(sink, target)) return sink;
+  if (target.kind == Target::Kind::Gpu) sink = fast_scores(sink);
   NodeMap<Node> map;
   for (Node n : all_of(sink, Op::Exp2))
     if (n->dtype == kF32)
@@ -199,6 +222,7 @@ bool is_never_positive(Node x) {
 // beside the maximum of its row, or added to a number, and casts to 16 bits.
 bool needs_few_bits(Node power, Node user) {
   if (user->op == Op::Cast) return user->dtype.is_float() && user->dtype.size() == 2;
+  if (is_flushed(user) && user->src(2) == power) return true;
   if (const auto e = exponential(power); e && maximum(e->m)) return true;
   const bool added = user->op == Op::Add || user->op == Op::Sub;
   return added && (user->src(0)->is_const() || user->src(1)->is_const()) &&

@@ -144,7 +144,7 @@ std::string CPrinter::unary(Node n) {
   expect(t.is_float(), "render_c: ", n->op, " of ", t.name());
   switch (n->op) {
     case Op::Neg: use("negative", t, t); return cat("(-", value(n->src(0)), ")");
-    case Op::Recip: return infix(t, value(constant(t, 1)), "/", value(n->src(0)));
+    case Op::Recip: return combine(Op::Div, t, value(constant(t, 1)), value(n->src(0)));
     case Op::Sqrt: return by_lane(n, "sqrt");
     case Op::Floor: return by_lane(n, "floor");
     case Op::Trunc: return by_lane(n, "trunc");
@@ -184,6 +184,8 @@ std::string CPrinter::combine(Op op, DType t, Str a, Str b, bool exact) {
     if (t.is_float()) first = cat("(", first, " | ", test(t, a, "!=", a), ")");
     return where(t, first, a, b);
   }
+  if (op == Op::Div && t == kF32 && program_.is_chain && dialect_.classes)
+    return call("quotient", t, t, cat(bare(a), ", ", bare(b)));
   const bool arithmetic = op == Op::Add || op == Op::Sub || op == Op::Mul;
   const bool wraps = t.is_int() && arithmetic && !exact && !(t.is_unsigned() && t.bits() >= 32);
   if (op == Op::Mul && t.is_float() && !dialect_.classes)
