@@ -50,12 +50,12 @@ struct Span {
 // nullptr where that is not known. What is read from memory is a length or a place: no more than a
 // tensor can have.
 Node bound_of(Node n, bool largest, Known known) {
-  constexpr int64_t kMost = int64_t{1} << 40;
+  constexpr int64_t kMax = int64_t{1} << 40;
   if (known.by_block && is_of_turn(n)) {
-    const bool is_read = n->vmin < -kMost || n->vmax > kMost;
+    const bool is_read = n->vmin < -kMax || n->vmax > kMax;
     if (!is_read) return n;
-    Node low = make(Op::Max, n->dtype, {n, constant(n->dtype, -kMost)});
-    return make(Op::Min, n->dtype, {low, constant(n->dtype, kMost)});
+    Node low = make(Op::Max, n->dtype, {n, constant(n->dtype, -kMax)});
+    return make(Op::Min, n->dtype, {low, constant(n->dtype, kMax)});
   }
   if (!n->ranges) return is_known_before(n) ? n : nullptr;
   const auto both = [&](bool first, bool second) -> Node {

@@ -47,7 +47,7 @@ struct Visited {
   bool is_end = false;  // nothing below it was visited
 };
 
-// What a walk has come by, in that order. It may go back to where it was.
+// What a walk has come by, in that order.
 class Visits {
  public:
   Visited* find(Node n) {
@@ -68,7 +68,7 @@ class Visits {
 
  private:
   std::vector<Visited> all_;
-  NodeMap<uint32_t> place_;  // also of what it has gone back from
+  NodeMap<uint32_t> place_;
 };
 
 // The values that a term is made of, by their axes.
@@ -148,8 +148,7 @@ class TermWalk : public ChainParts {
     return true;
   }
 
-  // Of the reductions that were met, those of the scores that the terms are made of: others, of
-  // matrices of the same size, are no rows of them.
+  // Of the reductions that were met, those of the scores that the terms are made of.
   bool visit_rows() {
     while (!reductions_.empty()) {
       const auto [n, axes] = reductions_.back();
@@ -211,7 +210,6 @@ class TermWalk : public ChainParts {
 class Walk : public TermWalk {
  public:
   std::set<Node> left;  // rows that a chain of their own computes
-
   Walk(Node product, const std::set<Node>& taken) : TermWalk(product, taken) {}
 
   // Whether it may be the last of a chain.
@@ -366,6 +364,14 @@ Node param(int slot, Node like) {
   return make(Op::Param, like->dtype, {}, Ints(dims));
 }
 
+NodeRef stored(std::span<const Node> outputs, const NodeMap<Node>& now) {
+  std::vector<Node> stores;
+  for (Node n : outputs)
+    stores.push_back(
+        make(Op::Store, kVoid, {param(static_cast<int>(stores.size()), n), *now.find(n)}));
+  return NodeRef(make(Op::Sink, kVoid, stores));
+}
+
 // A kernel of these chains alone: what else it reads are its arguments.
 NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   std::set<Node> own;
@@ -412,13 +418,7 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
     for (Node s : n->srcs()) srcs.push_back(*now.find(s));
     now[n] = with_sources(n, srcs);
   }
-  std::vector<Node> stores;
-  for (Node p : products) {
-    Node value = *now.find(p);
-    stores.push_back(
-        make(Op::Store, kVoid, {param(static_cast<int>(stores.size()), value), value}));
-  }
-  return NodeRef(make(Op::Sink, kVoid, stores));
+  return stored(products, now);
 }
 
 // Whether the kernel has options that keep it on matrix units.
@@ -489,21 +489,22 @@ class Finder {
     Walk walk(n, taken_);
     if (!walk.run(uses_)) return;
     walk.extend(uses_);
-    // Rows that cannot go along with the product, as the sum that a softmax's gradient takes off,
-    // are a chain of their own.
-    if (is_product(n) && !walk.rows.empty() && !can_be_one(walk)) {
-      std::set<Node> given = taken_;
-      given.insert(walk.rows.begin(), walk.rows.end());
-      Walk alone(n, given);
-      if (alone.run(uses_) && can_be_one(alone)) {
-        alone.extend(uses_);
-        alone.left = std::move(walk.rows);
-        walk = std::move(alone);
-      }
-    }
+    if (is_product(n) && !walk.rows.empty() && !can_be_one(walk)) leave_rows(walk);
     taken_.insert(walk.rows.begin(), walk.rows.end());
     for (Node row : beside_of(walk)) taken_.insert(row);
     found_.emplace_back(n, std::move(walk));
+  }
+
+  // Rows that cannot go along with the product, as the sum that a softmax's gradient takes off, are
+  // a chain of their own.
+  void leave_rows(Walk& walk) const {
+    std::set<Node> given = taken_;
+    given.insert(walk.rows.begin(), walk.rows.end());
+    Walk alone(walk.product(), given);
+    if (!alone.run(uses_) || !can_be_one(alone)) return;
+    alone.extend(uses_);
+    alone.left = std::move(walk.rows);
+    walk = std::move(alone);
   }
 
   bool is_candidate(Node n) const {
@@ -544,8 +545,7 @@ class Finder {
              std::ranges::any_of(chain.second.scores,
                                  [&](Node s) { return results.count(s) != 0; });
     });
-    return dropped ||
-           std::erase_if(found_, [&](const auto& chain) { return !can_be_one(chain.second); });
+    return dropped || std::erase_if(found_, [&](auto& c) { return !can_be_one(c.second); });
   }
 
   bool can_be_one(const Walk& walk) const {
@@ -593,11 +593,7 @@ bool has_chain_options(std::span<const Node> outputs, std::span<const Node> inpu
       now[n] = with_sources(n, srcs);
     }
   }
-  std::vector<Node> stores;
-  for (Node n : outputs)
-    stores.push_back(
-        make(Op::Store, kVoid, {param(static_cast<int>(stores.size()), n), *now.find(n)}));
-  return has_options(NodeRef(make(Op::Sink, kVoid, stores)), target);
+  return has_options(stored(outputs, now), target);
 }
 
 }  // namespace tiny

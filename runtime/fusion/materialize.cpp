@@ -115,6 +115,15 @@ std::vector<Node> halves_for_all_rows(const Chains& chains, const NodeTargets& t
   return out;
 }
 
+// Whether all that is made of a value, element by element, is inside chains.
+bool meets_scores(Node n, const Uses& uses, const NodeMap<char>& inside, int depth = 0) {
+  const auto users = uses.of(n);
+  return !users.empty() && depth < 8 && std::ranges::all_of(users, [&](Node user) {
+    return inside.contains(user) ||
+           (is_elementwise(user->op) && meets_scores(user, uses, inside, depth + 1));
+  });
+}
+
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
@@ -259,19 +268,11 @@ class Chooser {
     if (is_place(n) || from == 0 || numel(n->shape()) / from < 4) return;  // see gathered()
     const Cost c = cost_of(s);
     // Made of constants and positions; beside scores it says where tiles of them begin and end.
-    if (c.loads.empty() && (c.work < kDear || meets_scores(n))) return;
+    if (c.loads.empty() && (c.work < kDear || meets_scores(n, uses_, out_.chains.inside))) return;
     if (on_gpu(n) && is_cheap_window(n, uses_, from, c)) return;
     Node sum = uses_.product_of(n);
     const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);
     if (sum ? c.work > 0 && !as_read : c.work >= 4) store(narrower(s));
-  }
-
-  // Whether all that is made of a value, as large as it is, is inside chains.
-  bool meets_scores(Node n) const {
-    const auto users = uses_.of(n);
-    return !users.empty() && std::ranges::all_of(users, [&](Node user) {
-      return out_.chains.inside.contains(user) || (is_elementwise(user->op) && meets_scores(user));
-    });
   }
 
   // Whether several products would each read what an operand is made of, and compute it where they
