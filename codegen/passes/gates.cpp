@@ -164,18 +164,17 @@ bool is_flushed(Node where) {
 // What is made of scores, as caps and sigmoids, with no more digits than sums of narrow numbers
 // have: exponentials without the tiny ones, and constants that are multiplied with.
 Node fast_scores(Node sink) {
-  NodeMap<Node> map;
-  for (Node n : topological(sink)) {
-    if (n->dtype != kF32) continue;
-    if (n->op == Op::Exp2 && !fast_power(n->src(0))) {
-      Node small = make(Op::Lt, kBool, {n->src(0), constant(kF32, kMinNormalExponent)});
-      map[n] = make(Op::Where, kF32, {small, constant(kF32, 0), n});
-    } else if (n->op == Op::Div && n->src(1)->is_const() &&
-               std::isnormal(1 / n->src(1)->float_value())) {
-      map[n] = make(Op::Mul, kF32, {n->src(0), constant(kF32, 1 / n->src(1)->float_value())});
+  return simplify(rebuild(sink, [](Node, Node now) {
+    if (now->dtype != kF32) return now;
+    if (now->op == Op::Exp2 && !fast_power(now->src(0))) {
+      Node small = make(Op::Lt, kBool, {now->src(0), constant(kF32, kMinNormalExponent)});
+      return make(Op::Where, kF32, {small, constant(kF32, 0), now});
     }
-  }
-  return map.size() ? simplify(substitute(sink, map)) : sink;
+    const double inverse =
+        now->op == Op::Div && now->src(1)->is_const() ? 1 / now->src(1)->float_value() : 0;
+    return std::isnormal(inverse) ? make(Op::Mul, kF32, {now->src(0), constant(kF32, inverse)})
+                                  : now;
+  }));
 }
 
 // Exponentials in chains of products, whose terms are no more than 1: what is less than a normal
