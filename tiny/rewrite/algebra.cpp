@@ -401,12 +401,17 @@ Node inverse(Node n) {
 
 bool is_above_none(Node n) { return !n->is_const(-INFINITY); }
 
-// One of two different constants, by a condition that has an inverse.
-bool is_choice(Node n) {
-  return n->op == Op::Where && n->src(1)->is_const() && n->src(2)->is_const() &&
-         n->src(1) != n->src(2) && is_inverted(n->src(0)) &&
-         (n->dtype.is_int() || n->dtype.is_float());
+// A comparison that has an inverse.
+Pattern inverted(int capture) {
+  return node(op_set(Op::Eq, Op::Ne, Op::Lt, Op::Le), {any(0), any(1)})
+      .as(capture)
+      .when(is_inverted);
 }
+
+bool are_equal(Node a, Node b) {
+  return a == b || (a->dtype.is_float() && a->float_value() == b->float_value());
+}
+bool is_nan(Node n) { return n->dtype.is_float() && std::isnan(n->float_value()); }
 
 }  // namespace
 
@@ -433,17 +438,18 @@ const RuleTable& logic_rules() {
       {"where(c, true, false) = c", node(Op::Where, any(0), number(1), number(0)).when(is_bool),
        [](const Match& m) { return m[0]; }},
       {"where(c, -infinity, x) = where(not c, x, -infinity)",
-       node(Op::Where, any(0).when(is_inverted), number(-INFINITY), any(1).when(is_above_none)),
+       node(Op::Where, inverted(2), number(-INFINITY), any(3).when(is_above_none)),
        [](const Match& m) {
          const Node none = m.root->src(1);
-         return make(Op::Where, m.root->dtype, {inverse(m[0]), m[1], none});
+         return make(Op::Where, m.root->dtype, {inverse(m[2]), m[3], none});
        }},
-      {"(where(c, a, b) = a) is c, (where(c, a, b) = b) is not c",
-       node(Op::Eq, any(0).when(is_choice), constant(1)),
-       [](const Match& m) -> Node {
-         if (m[1]->dtype.is_float() && std::isnan(m[1]->float_value())) return nullptr;
-         if (m[0]->src(1) == m[1]) return m[0]->src(0);
-         return m[0]->src(2) == m[1] ? inverse(m[0]->src(0)) : nullptr;
+      {"(where(c, a, b) = a) = c",
+       node(Op::Eq, node(Op::Where, inverted(2), constant(3), constant(4)), constant(3)),
+       [](const Match& m) { return are_equal(m[3], m[4]) || is_nan(m[3]) ? nullptr : m[2]; }},
+      {"(where(c, a, b) = b) = not c",
+       node(Op::Eq, node(Op::Where, inverted(2), constant(3), constant(4)), constant(4)),
+       [](const Match& m) {
+         return are_equal(m[3], m[4]) || is_nan(m[4]) ? nullptr : inverse(m[2]);
        }},
       {"where(a, where(b, x, y), y) = where(a & b, x, y)",
        node(Op::Where, any(0), node(Op::Where, any(1), any(2), any(3)), any(3)),
