@@ -75,7 +75,8 @@ class Term {
         u = make(n->op, t, {u});
         return x->is_const(1) ? x : make(n->op, n->dtype, {x});
       case Op::Where:
-        if (!n->src(2)->is_const(0) || !(x = without(n->src(1), t, u))) return nullptr;
+        if (uses(n->src(0)) || !n->src(2)->is_const(0) || !(x = without(n->src(1), t, u)))
+          return nullptr;
         if (!selects_some(n->src(0))) selected_ = both(selected_, n->src(0));
         return make(Op::Where, n->dtype, {n->src(0), x, n->src(2)});
       case Op::Add:
