@@ -27,7 +27,7 @@ using namespace tiny::bench;
 
 namespace {
 
-constexpr double kMost = 1.3;  // of the plain one's time for a tile
+constexpr double kWanted = 1.3;  // of the plain one's time for a tile
 
 struct Options {
   std::string device;
@@ -112,9 +112,9 @@ int run(const Options& o) {
       const Result r = result_of(v, o);
       if (v.name == "plain") plain = r.seconds;
       const double share = share_of_tiles(v, o), each = r.seconds / (plain * share * v.work);
-      slow += each > kMost;
+      slow += each > kWanted;
       std::printf("%-22s %9.4f ms  tiles %5.3f  a tile %6.3f%s  %2d kernels  arena %9.3f MB\n",
-                  v.name.c_str(), r.seconds * 1e3, share, each, each > kMost ? " slow" : "     ",
+                  v.name.c_str(), r.seconds * 1e3, share, each, each > kWanted ? " slow" : "     ",
                   r.kernels, static_cast<double>(r.arena) * 1e-6);
     } catch (const std::exception& e) {
       ++failures;
@@ -122,7 +122,7 @@ int run(const Options& o) {
     }
     Arena::global().collect();
   }
-  std::printf("%d take more than %.1f of the plain one's time for a tile\n", slow, kMost);
+  std::printf("%d take more than %.1f of the plain one's time for a tile\n", slow, kWanted);
   return failures;
 }
 
