@@ -79,7 +79,7 @@ struct AttentionVariant {
   std::string name;
   // Which keys each query sees: bool, broadcasts to (B, H, L, L). None: all.
   std::function<Tensor(In&, const S&)> mask = {};
-  // What becomes of the scores before they are masked.
+  // The scores as they are before they are masked.
   std::function<Tensor(In&, const S&, const Tensor&)> score = {};
   // The whole of it, with `mask`'s mask or without, where it is no softmax of (B, H, L, L) scores.
   std::function<Tensor(In&, const S&)> make = {};
