@@ -68,7 +68,7 @@ Node bound_of(Node n, bool largest, Known known) {
     case Op::Max: return both(largest, largest);
     case Op::Sub: return both(largest, !largest);
     case Op::Mul:
-      if (n->src(1)->is_const()) return both(largest == n->src(1)->int_value() >= 0, largest);
+      if (n->src(1)->is_const()) return both(largest == (n->src(1)->int_value() >= 0), largest);
       break;
     case Op::FloorDiv:
       if (n->src(1)->is_const() && n->src(1)->int_value() > 0) return both(largest, largest);

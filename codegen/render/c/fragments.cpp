@@ -69,14 +69,18 @@ FragmentPrinter::FragmentPrinter(CPrinter& kernel, const Linear& program,
         for (Node load : operand(n, first)) described_[load] = 1;
     if (Node below = fragment_below(n); below && single_use(below)) added_[below] = 1;
   }
+  loads_ = static_cast<int>(std::ranges::count_if(program.body, [&](Node n) {
+    return n->is(Op::Load) && n->dtype.lanes == 1 && !described_.contains(n);
+  }));
 }
 
-// What is left beside the results of products suffices for a chain of them: a compiler that is not
-// told takes a few registers more, and one block less has room (measurements.md:
-// FragmentPrinter::blocks).
+// What is left beside the results of products suffices for a chain of them that reads little else:
+// a compiler that is not told takes a few registers more, and one block less has room
+// (measurements.md: FragmentPrinter::blocks).
 int FragmentPrinter::blocks(int threads) const {
-  constexpr int kRegisters = 65536, kEach = 128, kBeside = 32;
-  return results_ > 0 && results_ + kBeside <= kEach ? kRegisters / kEach / threads : 0;
+  constexpr int kRegisters = 65536, kEach = 128, kBeside = 32, kLoads = 8;
+  const bool fits = results_ > 0 && results_ + kBeside <= kEach && loads_ <= kLoads;
+  return fits ? kRegisters / kEach / threads : 0;
 }
 
 std::string FragmentPrinter::helpers() const {
