@@ -36,9 +36,10 @@ bool is_of_turn(Node n) {
 }
 
 // What else bounds a loop than Variables: in chains of products the block, or the core's turn, and
-// on a CPU a factor that is 0, whatever the other one is (fragments.h: as matrix units have it).
+// a factor that is 0, whatever the other one is (fragments.h: as matrix units have it).
 struct Known {
-  bool by_block = false, by_factors = false;
+  bool by_block = false;
+  bool in_words = false;  // on a CPU: operands of units are two numbers each
 };
 
 // Iterations of a range outside of which nothing happens; nullptr: to its end, from its first.
@@ -198,21 +199,23 @@ std::vector<Node> halves_of(Node word) {
 Span span_of_value(Node n, Op op, Node range, Known known) {
   if (n->op == Op::Roll || (n->op == Op::Reduce && n->arg<OpArg>().op == op))
     return span_of_value(n->src(0), op, range, known);
-  if (n->op == Op::Where && known.by_factors && n->src(2) == identity(op, n->dtype)) {
+  if (n->op == Op::Where && known.by_block && n->src(2) == identity(op, n->dtype)) {
     std::vector<Node> own;
     add_conditions(n->src(0), own);
     Span out = span_of(own, range, known);
     narrow(out, span_of_value(n->src(1), op, range, known));
     return out;
   }
-  if (n->op == Op::Mul && op == Op::Add && known.by_factors) {
+  if (n->op == Op::Cast && op == Op::Add && known.by_block && n->src(0)->dtype.is_float())
+    return span_of_value(n->src(0), op, range, known);
+  if (n->op == Op::Mul && op == Op::Add && known.by_block) {
     const Span a = span_of_value(n->src(0), op, range, known);
     return a.begin || a.end ? a : span_of_value(n->src(1), op, range, known);
   }
   if (n->op != Op::Mma || op != Op::Add) return span_of(conditions_of(n, op), range, known);
   Span out;
   std::vector<Node> first(n->srcs().begin(), n->srcs().begin() + mma_a_count(n));
-  if (known.by_factors && (first = halves_of(n->src(1))).empty()) return out;
+  if (known.in_words && (first = halves_of(n->src(1))).empty()) return out;
   for (size_t i = 0; i < first.size(); ++i)
     widen(out, span_of_value(first[i], op, range, known), i > 0);
   if (adds_fragment(n)) widen(out, span_of_value(n->srcs().back(), op, range, known), true);

@@ -395,7 +395,7 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   std::ranges::sort(order, {}, &NodeData::id);
   for (Node n : order) {
     bool any = own.count(n);
-    if (n->op != Op::ReduceAxis)
+    if (n->op != Op::ReduceAxis && n->op != Op::After)
       for (Node s : n->srcs()) any |= holds.contains(s);
     if (any) holds[n] = 1;
   }

@@ -336,7 +336,10 @@ TEST_CASE("language models in stages: checkpoints, bf16, clipped gradients") {
        {Language{}, {.has_checkpoint = true}, {.in_half = true}, {.clip = 0.5}}) {
     const Floats one = train_language({"CPU:1", "CPU:1"}, how);
     CHECK(one.back() < one.front());
-    CHECK(train_language({"CPU:1", "CPU:2"}, how) == one);
+    const Floats two = train_language({"CPU:1", "CPU:2"}, how);
+    if (how.clip == 0) CHECK(two == one);
+    // The norm's sums on two devices are other sums.
+    for (size_t i = 0; i < one.size(); ++i) CHECK(two[i] == doctest::Approx(one[i]).epsilon(1e-6));
   }
 }
 

@@ -86,32 +86,38 @@ Tensor seen_in(const Tensor& x, const Shape& heads) {
   return Tensor(detail::broadcast_to(x.node(), shape));
 }
 
-// Dropout with elements that were drawn before; all of them stay where there are none.
+// Which elements dropout keeps; not defined() where that is all of them.
+Tensor kept_elements(const Tensor& x, double p) {
+  if (p == 0) return Tensor();
+  const detail::RandomOn here(x.device());
+  return Tensor::rand(to_shape(x.shape())) >= p;
+}
+
+// Dropout with elements that were drawn before.
 Tensor dropped(const Tensor& x, const Tensor& keep, double p) {
   return keep.defined() ? where(keep, x * (1 / (1 - p)), 0) : x;
 }
 
 // softmax(scores) times values, normalised behind the product: one division for each row of the
 // result. Its gradient is written down as FlashAttention-2 has it (Dao, arXiv:2307.08691, section
-// 3.1): weights are exponentials of scores less their log-sum-exp, and the sum over a row of
-// weights times their gradients is one of the result times its own, which is as wide as a head.
+// 3.1): the sum over a row of weights times their gradients is one of the result times its own,
+// which is as wide as a head. Largest scores and sums stay apart: where a mask is the least finite
+// number, a logarithm is lost beside it.
 Tensor weighted_values(const Tensor& scores, const Tensor& values, double dropout_p) {
   const DType t = values.dtype(), wide = scores.dtype();
-  const Tensor keep =
-      dropout_p > 0 ? Tensor::rand(to_shape(scores.shape())) >= dropout_p : Tensor();
-  const Tensor largest = scores.detach().max({-1}, true);
-  const Tensor weights = (scores - largest).exp();
+  const Tensor keep = kept_elements(scores, dropout_p);
+  const Tensor weights = (scores - scores.detach().max({-1}, true)).exp();
   const Tensor sums = dropped(weights, keep, dropout_p).to(t).matmul(values, wide);
   const Tensor sum = weights.sum({-1}, true);
   const Tensor out = (sums / sum).to(t);
   return detail::custom_gradient(out, {scores, values}, [&](const Tensor& g) {
-    const Tensor normal = (scores - (largest + sum.log())).exp();
-    const Tensor wanted = g.matmul(values.transpose(-1, -2), wide);
-    const Tensor mean = (g.to(wide) * out.to(wide)).sum({-1}, true);
+    const Tensor share = 1 / sum;
+    const Tensor wanted = dropped(g.matmul(values.transpose(-1, -2), wide), keep, dropout_p);
+    const Tensor mean = (g.to(wide) * out.to(wide)).sum({-1}, true) * share;
     // Summed over the queries as the gradient of the keys is: one kernel computes both.
-    const Tensor kept = dropped(normal, keep, dropout_p).to(t).to(wide);
+    const Tensor kept = dropped(weights * share, keep, dropout_p).to(t).to(wide);
     const Tensor by_query = kept.unsqueeze(-1) * g.to(wide).unsqueeze(-2);
-    return std::vector<Tensor>{normal * (dropped(wanted, keep, dropout_p) - mean),
+    return std::vector<Tensor>{weights * (wanted * share - mean),
                                by_query.sum({-3}, true).to(t).squeeze(-3)};
   });
 }
@@ -161,9 +167,7 @@ Tensor dropout(const Tensor& x, double p, bool training) {
   check(p >= 0 && p <= 1, "dropout: ", p, " is no probability");
   if (!training || p == 0) return x;
   if (p == 1) return x * 0;
-  const detail::RandomOn here(x.device());
-  const Tensor keep = Tensor::rand(to_shape(x.shape())) >= p;
-  return where(keep, x * (1 / (1 - p)), 0);
+  return dropped(x, kept_elements(x, p), p);
 }
 
 }  // namespace tiny

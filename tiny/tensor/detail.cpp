@@ -153,9 +153,7 @@ Tensor custom_gradient(const Tensor& value, const std::vector<Tensor>& inputs,
                        const std::function<std::vector<Tensor>(const Tensor&)>& gradients) {
   if (std::ranges::none_of(inputs, [](const Tensor& t) { return t.requires_grad(); }))
     return value.detach();
-  Node like = value.node();
-  Node zeros = build::with_lengths(build::full(like->shape(), like->dtype, 0.0), like);
-  const Tensor seed(build::leaf(zeros));
+  const Tensor seed(build::leaf(value.detach().node()));  // on its device, with its lengths
   const std::vector<Tensor> of = gradients(seed);
   expect(of.size() == inputs.size(), "custom_gradient: ", of.size(), " for ", inputs.size());
   std::vector<Node> srcs{value.detach().node(), seed.node()};

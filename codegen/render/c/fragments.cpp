@@ -74,13 +74,15 @@ FragmentPrinter::FragmentPrinter(CPrinter& kernel, const Linear& program,
   }));
 }
 
-// What is left beside the results of products suffices for a chain of them that reads little else:
-// a compiler that is not told takes a few registers more, and one block less has room
-// (measurements.md: FragmentPrinter::blocks).
+// As many as have room where a thread has few registers beside the results of products, more where
+// it reads other numbers for each: a compiler that is not told takes a few more, and one block less
+// has room (measurements.md: FragmentPrinter::blocks).
 int FragmentPrinter::blocks(int threads) const {
-  constexpr int kRegisters = 65536, kEach = 128, kBeside = 32, kLoads = 8;
-  const bool fits = results_ > 0 && results_ + kBeside <= kEach && loads_ <= kLoads;
-  return fits ? kRegisters / kEach / threads : 0;
+  constexpr int kRegisters = 65536, kLeast = 128, kFewLoads = 8;
+  if (results_ == 0) return 0;
+  const int beside = loads_ > kFewLoads ? 40 : 32;
+  const int blocks = kRegisters / std::max(kLeast, results_ + beside) / threads;
+  return blocks > 1 ? blocks : 0;
 }
 
 std::string FragmentPrinter::helpers() const {
