@@ -50,11 +50,23 @@ bool computes_term(Node reduce) {
          (updated_with(reduce)->is(Op::Mma) && reduce->arg<OpArg>().op == Op::Add);
 }
 
+// Registers of a thread that has so many results of products: few beside them, more where it reads
+// other numbers for each. A compiler that is not told takes a few more, and one block less has room
+// (measurements.md: FragmentPrinter::blocks).
+int registers_for(int results, const Linear& program, const NodeMap<char>& described) {
+  constexpr int kFewLoads = 8;
+  const auto loads = std::ranges::count_if(program.body, [&](Node n) {
+    return n->is(Op::Load) && n->dtype.lanes == 1 && !described.contains(n);
+  });
+  return std::max(128, results + (loads > kFewLoads ? 40 : 32));
+}
+
 }  // namespace
 
 FragmentPrinter::FragmentPrinter(CPrinter& kernel, const Linear& program,
                                  const SingleUse& single_use)
     : kernel_(kernel) {
+  int results = 0;  // of a thread, in products of four warps
   for (Node n : program.body) {
     if (n->is(Op::Update) && computes_term(n->src(0)))
       for (Node term = updated_with(n->src(0)); term && single_use(term);
@@ -62,26 +74,18 @@ FragmentPrinter::FragmentPrinter(CPrinter& kernel, const Linear& program,
         added_[term] = 1;
     if (!n->is(Op::Mma) || !mma_unit(n).warpgroup) continue;
     functions_.insert(function_of(n));
-    if (Node before = fragment_below(n); !before || !before->is(Op::Mma))
-      results_ += mma_results(n);
+    if (Node before = fragment_below(n); !before || !before->is(Op::Mma)) results += mma_results(n);
     for (const bool first : {true, false})
       if (!first || !warpgroup_product(n).a.in_registers)
         for (Node load : operand(n, first)) described_[load] = 1;
     if (Node below = fragment_below(n); below && single_use(below)) added_[below] = 1;
   }
-  loads_ = static_cast<int>(std::ranges::count_if(program.body, [&](Node n) {
-    return n->is(Op::Load) && n->dtype.lanes == 1 && !described_.contains(n);
-  }));
+  if (results > 0) registers_ = registers_for(results, program, described_);
 }
 
-// As many as have room where a thread has few registers beside the results of products, more where
-// it reads other numbers for each: a compiler that is not told takes a few more, and one block less
-// has room (measurements.md: FragmentPrinter::blocks).
 int FragmentPrinter::blocks(int threads) const {
-  constexpr int kRegisters = 65536, kLeast = 128, kFewLoads = 8;
-  if (results_ == 0) return 0;
-  const int beside = loads_ > kFewLoads ? 40 : 32;
-  const int blocks = kRegisters / std::max(kLeast, results_ + beside) / threads;
+  constexpr int kRegisters = 65536;
+  const int blocks = registers_ ? kRegisters / registers_ / threads : 0;
   return blocks > 1 ? blocks : 0;
 }
 

@@ -61,8 +61,7 @@ class FragmentPrinter {
   std::set<std::string> functions_;  // texts
   std::vector<Sum> begun_;           // in order
   int groups_ = 0, done_ = 0;        // of products, begun and known to be done
-  int results_ = 0;                  // of a thread, in products of four warps
-  int loads_ = 0;                    // of what is no operand of those
+  int registers_ = 0;                // that a thread needs; 0: no products of four warps
 };
 
 class CPrinter {
