@@ -57,14 +57,8 @@ struct Product {
   Node gate = nullptr;  // of terms that count
 };
 
-std::string find_product(Node sink, int id, Product& out) {
-  for (Node n : all_of(sink, Op::Reduce))
-    for (Node r : n->srcs().subspan(1)) {
-      if (range_id(r) != id) continue;
-      if (out.reduce) return "more than one reduction closes the range";
-      out.reduce = n;
-    }
-  if (!out.reduce) return "no range of a sum";
+std::string factors_of(Node reduce, Product& out) {
+  out = {reduce};
   Node value = out.reduce->src(0), &gate = out.gate;
   while (value->op == Op::Where && value->src(2)->is_const(0)) {
     gate = both(gate, value->src(0));
@@ -81,6 +75,26 @@ std::string find_product(Node sink, int id, Product& out) {
       out.factors[i] = gated(out.factors[i]->src(1), out.factors[i]->src(0));
   }
   return "";
+}
+
+// Whether a factor has all ranges of the option's tile, and lies in no stage.
+bool is_to_be_staged(Node factor, const Opt& opt) {
+  return !(factor->op == Op::Load && is_stage(factor->src(0))) &&
+         std::ranges::all_of(opt.axes, [&](int id) { return factor->ranges >> id & 1; });
+}
+
+// Of several sums that close the range, as a CPU's chains have them, the first with such a factor.
+std::string find_product(Node sink, const Opt& opt, bool cpu, Product& out) {
+  std::vector<Node> sums;
+  for (Node n : all_of(sink, Op::Reduce))
+    for (Node r : n->srcs().subspan(1))
+      if (range_id(r) == opt.axis) sums.push_back(n);
+  if (sums.empty()) return "no range of a sum";
+  if (sums.size() == 1) return factors_of(sums[0], out);
+  for (Node sum : sums)
+    if (cpu && factors_of(sum, out).empty() && is_to_be_staged(out.factors[opt.staged.number], opt))
+      return "";
+  return "more than one reduction closes the range";
 }
 
 bool contains_reduction(Node n) {
@@ -167,7 +181,7 @@ std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
     return "a CPU stages values, and one tile of them";
   if (opt.axes.empty() || !is_valid(opt.staged) || opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
-  if (std::string why = find_product(sink, opt.axis, p); !why.empty()) return why;
+  if (std::string why = find_product(sink, opt, cpu, p); !why.empty()) return why;
   Node value = p.factors[opt.staged.number];
   if (!cpu) value = narrow(value, target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
@@ -242,7 +256,7 @@ Node staged_value(Node value, const StageTile& tile, int slot, int& id) {
 
 Node use_stage(Node sink, const Opt& opt, const Target& target) {
   Product p;
-  const std::string why = find_product(sink, opt.axis, p);
+  const std::string why = find_product(sink, opt, target.kind == Target::Kind::Cpu, p);
   expect(why.empty(), "stage: ", why);
   const int which = opt.staged.number;
   Node factor = p.factors[which], value = factor;

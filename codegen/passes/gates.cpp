@@ -162,10 +162,14 @@ bool is_flushed(Node where) {
 }
 
 // What is made of scores, as caps and sigmoids, with no more digits than sums of narrow numbers
-// have: exponentials without the tiny ones, and constants that are multiplied with.
+// have: exponentials without the tiny ones, and constants that are multiplied with. What is rounded
+// to bf16 and read as f32, not as an operand, is not rounded.
 Node fast_scores(Node sink) {
   return simplify(rebuild(sink, [](Node, Node now) {
     if (now->dtype != kF32) return now;
+    if (now->op == Op::Cast && now->src(0)->op == Op::Cast && now->src(0)->dtype == kBF16 &&
+        now->src(0)->src(0)->dtype == kF32)
+      return now->src(0)->src(0);
     if (now->op == Op::Exp2 && !fast_power(now->src(0))) {
       Node small = make(Op::Lt, kBool, {now->src(0), constant(kF32, kMinNormalExponent)});
       return make(Op::Where, kF32, {small, constant(kF32, 0), now});

@@ -68,7 +68,7 @@ class Visits {
 
  private:
   std::vector<Visited> all_;
-  NodeMap<uint32_t> place_;
+  NodeMap<uint32_t> place_;  // also of what it has gone back from
 };
 
 // The values that a term is made of, by their axes.
@@ -148,7 +148,8 @@ class TermWalk : public ChainParts {
     return true;
   }
 
-  // Of the reductions that were met, those of the scores that the terms are made of.
+  // Of the reductions that were met, those of the scores that the terms are made of: others, of
+  // matrices of the same size, are no rows of them.
   bool visit_rows() {
     while (!reductions_.empty()) {
       const auto [n, axes] = reductions_.back();

@@ -18,6 +18,29 @@
 using namespace tiny;
 using namespace tiny::test;
 
+namespace {
+
+// Losses of so many steps on texts that are the same in all runs.
+std::vector<float> losses_of(models::Transformer& model, const std::vector<std::string>& devices,
+                             int steps) {
+  AdamW optimizer(model.parameters(), 1e-3);
+  Jit step([&](const Tensor& ids) {
+    Tensor loss = model.loss({ids}, ids);
+    loss.backward();
+    optimizer.step({&loss});
+    return loss;
+  });
+  std::vector<float> out;
+  for (int i = 0; i < steps; ++i) {
+    manual_seed(static_cast<uint64_t>(100 + i));
+    const Tensor text = Tensor::randint(0, 512, {8, 32}).realize();
+    out.push_back(step(text.shard(devices, 0)).item<float>());
+  }
+  return out;
+}
+
+}  // namespace
+
 // Over the ranks, or as many devices of one process as SHARDS says.
 TEST_CASE("worker of ranks: trains GPT-2") {
   if (!is_child()) return;
@@ -28,19 +51,10 @@ TEST_CASE("worker of ranks: trains GPT-2") {
       R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 128,
           "vocab_size": 512})");
   for (Tensor* t : model.tensors()) t->shard_(devices);
-  AdamW optimizer(model.parameters(), 1e-3);
-  Jit step([&](const Tensor& ids) {
-    Tensor loss = model.loss({ids}, ids);
-    loss.backward();
-    optimizer.step({&loss});
-    return loss;
-  });
-  for (int i = 0; i < 5; ++i) {
-    manual_seed(static_cast<uint64_t>(100 + i));
-    const Tensor text = Tensor::randint(0, 512, {8, 32}).realize();
+  int i = 0;
+  for (const float loss : losses_of(model, devices, 5)) {
     char line[64];
-    const Tensor loss = step(text.shard(devices, 0));
-    std::snprintf(line, sizeof line, "%d %.9g", i, loss.item<float>());
+    std::snprintf(line, sizeof line, "%d %.9g", i++, loss);
     tell(line);
   }
 }
@@ -65,18 +79,7 @@ TEST_CASE("worker of ranks: trains GPT-2 fully sharded") {
       R"({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "n_positions": 128,
           "vocab_size": 512})");
   fully_shard(model, devices, {.least = 1024});
-  AdamW optimizer(model.parameters(), 1e-3);
-  Jit step([&](const Tensor& ids) {
-    Tensor loss = model.loss({ids}, ids);
-    loss.backward();
-    optimizer.step({&loss});
-    return loss;
-  });
-  for (int i = 0; i < 4; ++i) {
-    manual_seed(static_cast<uint64_t>(100 + i));
-    const Tensor text = Tensor::randint(0, 512, {8, 32}).realize();
-    tell(cat(step(text.shard(devices, 0)).item<float>()));
-  }
+  for (const float loss : losses_of(model, devices, 4)) tell(cat(loss));
   const std::string& own = devices[devices.size() > 1 ? static_cast<size_t>(rank()) : 0];
   for (const DeviceMemory& m : memory_report(0).devices)
     if (m.device == own) tell(cat(m.peak_bytes));

@@ -453,8 +453,8 @@ Node replaced(Node root, NodeMap<Node>& now) {
 void grad_custom(Node n, Node g, Adjoints& to) {
   NodeMap<Node> now;  // the inputs stay: what is below them may be the whole program
   now[n->src(1)] = g;
-  for (int i = 2; i < n->num_src; i += 2) now[n->src(i)] = n->src(i);
-  for (int i = 2; i < n->num_src; i += 2) to.add(n->src(i), replaced(n->src(i + 1), now));
+  for (uint32_t i = 2; i < n->num_src; i += 2) now[n->src(i)] = n->src(i);
+  for (uint32_t i = 2; i < n->num_src; i += 2) to.add(n->src(i), replaced(n->src(i + 1), now));
 }
 
 using Rules = std::array<Rule, kOps>;
@@ -515,7 +515,7 @@ std::vector<Node> differentiable(Node loss) {
     char& s = state[n];
     if (s == 0 && n->op != Op::Leaf) {
       s = 1;
-      for (int i = 0; i < n->num_src; ++i) {
+      for (uint32_t i = 0; i < n->num_src; ++i) {
         const Node src = n->src(i);
         const bool is_asked = n->op != Op::CustomGradient || (i > 1 && i % 2 == 0);
         if (is_asked && src->needs_grad && !state.contains(src)) stack.push_back(src);

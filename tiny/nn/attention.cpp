@@ -106,13 +106,15 @@ Tensor dropped(const Tensor& x, const Tensor& keep, double p) {
 Tensor weighted_values(const Tensor& scores, const Tensor& values, double dropout_p) {
   const DType t = values.dtype(), wide = scores.dtype();
   const Tensor keep = kept_elements(scores, dropout_p);
-  const Tensor weights = (scores - scores.detach().max({-1}, true)).exp();
+  // Rounded, as a matrix unit takes them: where they are stored, the sum and the gradient read
+  // that.
+  const Tensor weights = (scores - scores.detach().max({-1}, true)).exp().to(t).to(wide);
   const Tensor sums = dropped(weights, keep, dropout_p).to(t).matmul(values, wide);
   const Tensor sum = weights.sum({-1}, true);
   const Tensor out = (sums / sum).to(t);
   return detail::custom_gradient(out, {scores, values}, [&](const Tensor& g) {
     const Tensor share = 1 / sum;
-    const Tensor wanted = dropped(g.matmul(values.transpose(-1, -2), wide), keep, dropout_p);
+    const Tensor wanted = dropped(g.matmul(values.transpose(-1, -2)).to(wide), keep, dropout_p);
     const Tensor mean = (g.to(wide) * out.to(wide)).sum({-1}, true) * share;
     // Summed over the queries as the gradient of the keys is: one kernel computes both.
     const Tensor kept = dropped(weights * share, keep, dropout_p).to(t).to(wide);
