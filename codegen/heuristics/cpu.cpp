@@ -143,13 +143,44 @@ class CpuTuner : CpuLoops {
       return read_lines(id);
     }
     const int across = crossing_range(id);
-    if (across < 0) {
+    if (across >= 0 && stores_transposed(across, id)) {
+      transpose(across, id);
+    } else if (across >= 0) {
+      vector_split(id, lanes_, 1);
+      unroll_split(across, lanes_);
+    } else if (const int rows = dense_range(id); rows >= 0) {
+      transpose(id, rows);
+    } else {
       vector_split(id, lanes_for(r), 4);
       make_strip(id);
-      return copy_in_blocks();
     }
+    copy_in_blocks();
+  }
+
+  // Whether vectors along a range are stored across it, as many as they have lanes, and those of
+  // narrow elements that no instruction gathers are transposed in registers (transpose_stores).
+  bool stores_transposed(int id, int rows) const {
+    if (!joins_stores(target_) || sink_->num_src != 1 || sink_->src(0)->num_src > 3) return false;
+    const int64_t apart = stride(sink_->src(0), id);
+    return sink_->src(0)->src(2)->dtype.size() < 4 && apart != 1 && apart != kIrregular &&
+           stride(sink_->src(0), rows) == 1 && extent(range(id)) % lanes_ == 0;
+  }
+
+  // A vector of each of as many rows as fill a cache line of the result.
+  void transpose(int id, int rows) {
+    constexpr int64_t kLine = 64, kMax = 32;  // bytes; rows in registers
+    const int64_t size = sink_->src(0)->src(2)->dtype.size();
     vector_split(id, lanes_, 1);
-    unroll_split(across, lanes_);
+    unroll_split(rows, std::min(kLine / size, kMax));
+  }
+
+  // The loop along which results are neighbours, where they are not along the vector.
+  int dense_range(int id) const {
+    for (Node r : ranges_)
+      if (kind(r) == RangeKind::Loop && range_id(r) != id && extent(r) % lanes_ == 0 &&
+          stores_transposed(id, range_id(r)))
+        return range_id(r);
+    return -1;
   }
 
   // A short range along which the only store puts elements between those of the vector, so that
@@ -202,26 +233,28 @@ class CpuTuner : CpuLoops {
   // (measurements.md: copy_in_blocks).
   void copy_in_blocks() {
     constexpr int64_t kRows = 16, kPage = 4096;
-    std::vector<Node> loops;
-    for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop) loops.push_back(r);
-    if (loops.size() != 2 || accesses_.size() != 2) return;
+    if (accesses_.size() != 2 || sink_->num_src != 1) return;
     const auto step = [&](Op op, Node r) {
       const Access& a = accesses_[accesses_[0].node->op == op ? 0 : 1];
-      const int64_t s = a.node->op == op ? stride(a.node, range_id(r)) : kIrregular;
-      return s == kIrregular ? s : std::abs(s) * int64_t{4};
+      if (a.node->op != op) return kIrregular;
+      const DType t = op == Op::Load ? a.node->dtype : a.node->src(2)->dtype;
+      const int64_t s = stride(a.node, range_id(r));
+      return s == kIrregular ? s : std::abs(s) * int64_t{t.size()};
     };
-    for (int outer : {0, 1}) {
-      Node a = loops[static_cast<size_t>(outer)], b = loops[static_cast<size_t>(1 - outer)];
-      const bool jumps = step(Op::Load, a) < kPage && step(Op::Load, b) >= kPage &&
-                         step(Op::Load, b) != kIrregular;
-      if (!jumps || step(Op::Store, a) <= step(Op::Store, b)) continue;
-      const int64_t rows = best_unroll(extent(b), kRows);
-      if (rows < 2 || rows == extent(b)) continue;
-      strip_ = next_range_id(sink_);
-      first_ = range_id(b);
-      return apply({OptKind::Split, first_, rows, {}});
-    }
+    Node blocks = nullptr;
+    for (Node a : ranges_)
+      for (Node b : ranges_) {
+        if (kind(a) != RangeKind::Loop || kind(b) != RangeKind::Loop || a == b) continue;
+        const bool jumps = step(Op::Load, a) < kPage && step(Op::Load, b) >= kPage &&
+                           step(Op::Load, b) != kIrregular;
+        if (!jumps || step(Op::Store, a) <= step(Op::Store, b)) continue;
+        if (!blocks || extent(b) > extent(blocks)) blocks = b;
+      }
+    const int64_t rows = blocks ? best_unroll(extent(blocks), kRows) : 0;
+    if (rows < 2 || rows == extent(blocks)) return;
+    strip_ = next_range_id(sink_);
+    first_ = range_id(blocks);
+    apply({OptKind::Split, first_, rows, {}});
   }
 
   // Accumulators stay in registers: `v` gives vectors, another loop range (one that some load does

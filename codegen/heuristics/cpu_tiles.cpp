@@ -50,17 +50,12 @@ class TileTuner : Tuner {
     const Fragments at_once = fragments();
     const int64_t strips = ceil_div(count(m_), at_once.rows);
     const int64_t block = strips_of_block(strips, at_once.rows * unit_->rows * bytes);
+    along_columns_ = 2 * count(n_) * unit_->columns * bytes <= target_.l2_bytes;
     extend(m_, at_once.rows * block);
     extend(n_, at_once.columns);
     if (m_ >= 0) strip_ = block < strips ? inner(m_, at_once.rows * block) : std::exchange(m_, -1);
-    std::vector<int> unrolled;
-    // Rows first: an element of one is used for all columns at once.
-    for (auto [id, amount] : {std::pair(&strip_, at_once.rows), std::pair(&n_, at_once.columns)})
-      if (*id >= 0 && amount > 1) {
-        unrolled.push_back(inner(*id, amount));
-        bind(unrolled.back(), RangeKind::Unroll);
-      }
-    order(elements, unrolled);
+    const int rows = unrolled(strip_, at_once.rows), columns = unrolled(n_, at_once.columns);
+    order(elements, rows, columns);
     return std::move(choice_);
   }
 
@@ -125,20 +120,33 @@ class TileTuner : Tuner {
     return ceil_div(strips, blocks);
   }
 
-  // Strips are divided among the cores one by one, in the order of a block.
-  void order(int elements, const std::vector<int>& unrolled) {
+  int unrolled(int& id, int64_t amount) {
+    if (id < 0 || amount < 2) return -1;
+    const int in = inner(id, amount);
+    bind(in, RangeKind::Unroll);
+    return in;
+  }
+
+  // Strips are divided among the cores one by one, in the order of a block. Where all columns stay
+  // in L2 too, a strip goes along them: what is stored, and read beside the sums, lies in order.
+  void order(int elements, int rows, int columns) {
     std::vector<int> loops = others_, ids;
-    for (int id : {m_, n_, strip_})
+    for (int id : {m_, along_columns_ ? strip_ : n_, along_columns_ ? n_ : strip_})
       if (id >= 0) loops.push_back(id);
     if (!loops.empty()) {
       ids.push_back(merged(loops));
       bind(ids[0], RangeKind::Core);
     }
-    if (k_ >= 0) ids.push_back(k_);
-    ids.insert(ids.end(), unrolled.begin(), unrolled.end());
-    for (Node r : ranges_)  // the ranges of a fragment's elements: rows, then the vector
-      if (range_id(r) >= elements && std::find(ids.begin(), ids.end(), range_id(r)) == ids.end())
+    // Fragments of rows first: an element of one is used for all columns at once. Elements are rows
+    // and the vector: of a row those of all columns are stored one behind the other, which fills
+    // cache lines.
+    for (int id : {k_, rows})
+      if (id >= 0) ids.push_back(id);
+    for (Node r : ranges_)
+      if (range_id(r) >= elements && range_id(r) != rows && range_id(r) != columns) {
+        if (kind(r) == RangeKind::Vector && columns >= 0) ids.push_back(columns);
         ids.push_back(range_id(r));
+      }
     apply({OptKind::Order, 0, 0, ids});
   }
 
@@ -146,6 +154,7 @@ class TileTuner : Tuner {
   const MmaUnit* unit_ = nullptr;
   int m_ = -1, n_ = -1, k_ = -1;  // ranges, of fragments once there are some
   int strip_ = -1;                // rows of fragments in a block
+  bool along_columns_ = false;    // within a strip
   std::vector<int> others_;
 };
 

@@ -101,13 +101,17 @@ int64_t known_factor(Node n) {
 
 bool is_streaming_store(Node store) {
   constexpr int64_t kTooLarge = 24 << 20;  // a share of the last cache: other data is there too
+  constexpr int64_t kLine = 64;            // bytes
   const Node param = store->src(0), index = store->src(1);
   const DType t = store->src(2)->dtype;
   if (gate_of(store) || index->dtype.lanes > 1 || std::holds_alternative<OpArg>(store->payload))
     return false;
   const int64_t bytes = t.size() * t.lanes;
-  return bytes >= 32 && elements_of(param) * t.size() >= kTooLarge &&
-         known_factor(index) % t.lanes == 0;
+  if (bytes < 32 || elements_of(param) * t.size() < kTooLarge || known_factor(index) % t.lanes)
+    return false;
+  if (bytes >= kLine) return true;
+  const bool goes_on = index->op == Op::Add && index->src(1)->is_const();
+  return known_factor(goes_on ? index->src(0) : index) % (kLine / t.size()) == 0;
 }
 
 Op combine_op(Op op, DType dtype) {

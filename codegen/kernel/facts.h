@@ -26,7 +26,8 @@ int ordered_operand(Node n);
 int64_t known_factor(Node n);
 
 // A store of whole aligned vectors to a buffer too large for the caches: it need not be read first
-// nor kept there. A plain copy of the C library does the same.
+// nor kept there. A plain copy of the C library does the same. Of a cache line all is stored in the
+// same iteration: parts of lines that wait for the rest are written one by one.
 bool is_streaming_store(Node store);
 
 // Operation of a Reduce, Fold or Update, with Add, Mul, Max, Min of bools as Or and And.

@@ -89,18 +89,19 @@ Node lane_of(Node n, int lane) {
 }
 
 // The stores of a store's lanes, each along the unrolled range; nothing for those that are not so.
-// `chain`: a kernel whose results are 16-bit floats as well, and of which some rows may be missing.
+// `chain`: a kernel of which some rows may be missing.
 std::vector<Node> stores_along(Node store, const Target& target, bool chain) {
   constexpr int64_t kMin = 4;  // elements together
   const DType t = store->src(2)->dtype;
-  const bool fits = t.scalar == Scalar::F32 || (chain && t.is_half());
+  const bool fits = t.scalar == Scalar::F32 || (t.size() < 4 && t.scalar != Scalar::Bool);
   if (!fits || std::holds_alternative<OpArg>(store->payload)) return {};
   const std::vector<Node> loads = all_of(store->src(2), Op::Load);
   const auto is_own = [&](Node load) { return load->src(0) == store->src(0); };
   if (std::ranges::any_of(loads, is_own)) return {};  // proofs compare one element with another
   const auto to = scattered(store->src(1));
   Node u = to ? dense_range(to->base) : nullptr;
-  if (!u || extent(u) < kMin || extent(u) > t.lanes || !std::has_single_bit(t.lanes)) return {};
+  if (!u || extent(u) < kMin || !std::has_single_bit(t.lanes)) return {};
+  if (extent(u) > t.lanes && (gate_of(store) || extent(u) % t.lanes)) return {};
   Node gate = store->num_src > 3 ? store->src(3) : nullptr;
   const bool of_lanes = gate && gate->dtype.lanes > 1;
   if (of_lanes && (!chain || (gate->ranges & u->ranges) || !lane_of(gate, 0))) return {};
@@ -113,15 +114,17 @@ std::vector<Node> stores_along(Node store, const Target& target, bool chain) {
   Node along = make(Op::Range, kIndex, {index(rows)}, RangeArg{range_id(u), RangeKind::Vector});
   if (gate && !of_lanes) gate = vectorized(simplify(substitute(gate, u, along)), along, target);
   std::vector<Node> out;
-  for (int lane = 0; lane < t.lanes; ++lane) {
-    const int64_t at = int64_t{lane} * whole;
-    std::vector<Node> srcs{
-        store->src(0),
-        simplify(substitute(index_add(to->base, index(lane * to->step)), u, index(0))),
-        lanes_of(all[static_cast<size_t>(at / t.lanes)], at % t.lanes, rows)};
-    if (gate) srcs.push_back(of_lanes ? lane_of(gate, lane) : gate);
-    out.push_back(make(Op::Store, kVoid, srcs, store->payload));
-  }
+  const int each = std::min(rows, int{t.lanes});
+  for (int lane = 0; lane < t.lanes; ++lane)
+    for (int row = 0; row < rows; row += each) {
+      const int64_t at = int64_t{lane} * whole + row;
+      std::vector<Node> srcs{
+          store->src(0),
+          simplify(substitute(index_add(to->base, index(lane * to->step)), u, index(row))),
+          lanes_of(all[static_cast<size_t>(at / t.lanes)], at % t.lanes, each)};
+      if (gate) srcs.push_back(of_lanes ? lane_of(gate, lane) : gate);
+      out.push_back(make(Op::Store, kVoid, srcs, store->payload));
+    }
   return out;
 }
 
