@@ -106,33 +106,11 @@ class CpuLoops : protected Tuner {
   int strip_ = -1;  // a loop inside those that go on in order, or inside that over panels
 };
 
-class CpuTuner : CpuLoops {
- public:
-  CpuTuner(Node sink, const Target& target) : CpuLoops(sink, target) {}
+// Element-wise work and copies: vectors, and the order in which memory is read and written.
+class CpuStreams : protected CpuLoops {
+ protected:
+  CpuStreams(Node sink, const Target& target) : CpuLoops(sink, target) {}
 
-  Choice run() {
-    lanes_ = vector_lanes();
-    const int column = best_column();
-    std::vector<int> own;
-    for (Node item : items()) {
-      double c;
-      Node r = contains(item, column) ? nullptr : own_vector(item, &c);
-      if (r && is_alone(range_id(r), column, own)) own.push_back(range_id(r));
-    }
-    if (column >= 0) {
-      if (is_reduced_under(column))
-        tile(range(column));
-      else
-        stream(range(column));
-    }
-    // Rows: a reduction is vectorised along what it reduces; four accumulators hide the latency
-    // of an addition.
-    for (int id : own) vector_split(id, lanes_for(range(id)), 4);
-    cores();
-    return std::move(choice_);
-  }
-
- private:
   // Element-wise work: four vectors an iteration hide the latency of loads and of long chains.
   void stream(Node r) {
     if (extent(r) < 2) return;
@@ -143,7 +121,7 @@ class CpuTuner : CpuLoops {
       return read_lines(id);
     }
     const int across = crossing_range(id);
-    if (across >= 0 && stores_transposed(across, id)) {
+    if (across >= 0 && is_transposed(across, id)) {
       transpose(across, id);
     } else if (across >= 0) {
       vector_split(id, lanes_, 1);
@@ -157,12 +135,13 @@ class CpuTuner : CpuLoops {
     copy_in_blocks();
   }
 
-  // Whether vectors along a range are stored across it, as many as they have lanes, and those of
-  // narrow elements that no instruction gathers are transposed in registers (transpose_stores).
-  bool stores_transposed(int id, int rows) const {
+  // Whether vectors along a range are columns of rows that are stored: of narrow elements, which no
+  // instruction gathers, they are transposed in registers (transpose_stores).
+  bool is_transposed(int id, int rows) const {
     if (!joins_stores(target_) || sink_->num_src != 1 || sink_->src(0)->num_src > 3) return false;
+    const DType t = sink_->src(0)->src(2)->dtype;
     const int64_t apart = stride(sink_->src(0), id);
-    return sink_->src(0)->src(2)->dtype.size() < 4 && apart != 1 && apart != kIrregular &&
+    return t.size() < 4 && !t.is_bool() && apart != 1 && apart != kIrregular &&
            stride(sink_->src(0), rows) == 1 && extent(range(id)) % lanes_ == 0;
   }
 
@@ -178,11 +157,12 @@ class CpuTuner : CpuLoops {
   int dense_range(int id) const {
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Loop && range_id(r) != id && extent(r) % lanes_ == 0 &&
-          stores_transposed(id, range_id(r)))
+          is_transposed(id, range_id(r)))
         return range_id(r);
     return -1;
   }
 
+ private:
   // A short range along which the only store puts elements between those of the vector, so that
   // together they lie next to each other: pairs and quads of rows. -1 where there is none.
   int range_between(int id) const {
@@ -256,7 +236,35 @@ class CpuTuner : CpuLoops {
     first_ = range_id(blocks);
     apply({OptKind::Split, first_, rows, {}});
   }
+};
 
+class CpuTuner : CpuStreams {
+ public:
+  CpuTuner(Node sink, const Target& target) : CpuStreams(sink, target) {}
+
+  Choice run() {
+    lanes_ = vector_lanes();
+    const int column = best_column();
+    std::vector<int> own;
+    for (Node item : items()) {
+      double c;
+      Node r = contains(item, column) ? nullptr : own_vector(item, &c);
+      if (r && is_alone(range_id(r), column, own)) own.push_back(range_id(r));
+    }
+    if (column >= 0) {
+      if (is_reduced_under(column))
+        tile(range(column));
+      else
+        stream(range(column));
+    }
+    // Rows: a reduction is vectorised along what it reduces; four accumulators hide the latency
+    // of an addition.
+    for (int id : own) vector_split(id, lanes_for(range(id)), 4);
+    cores();
+    return std::move(choice_);
+  }
+
+ private:
   // Accumulators stay in registers: `v` gives vectors, another loop range (one that some load does
   // not depend on, so that the load serves all of its iterations) is unrolled.
   void tile(Node v) {
