@@ -282,6 +282,17 @@ TEST_CASE("a bias of attention has no gradient where a row's position hides all 
   CHECK_FALSE(g.isnan().any().item<bool>());
 }
 
+TEST_CASE("attention of 16-bit floats to one key alone has no gradient of queries and keys") {
+  // Each query is 64 times a key: weights are 1 and, below exp(-800), 0.
+  const Tensor k = Tensor::eye(8) * 64, v = Tensor::randn({8, 16}), seed = Tensor::randn({8, 16});
+  for (const DType t : {kBF16, kF16}) {
+    const Tensor q = k.to(t).realize().requires_grad_(), keys = k.to(t).realize().requires_grad_();
+    const Tensor out = scaled_dot_product_attention(q, keys, v.to(t));
+    for (const Tensor& g : Tensor::gradient((out * seed.to(t)).sum(), {q, keys}))
+      CHECK(g.to(kF32).abs().max().item<float>() < 1e-3);
+  }
+}
+
 TEST_CASE("functions of two bounds have derivative 0 at both") {
   const Tensor x = line({-3, -1, 0, 1, 3, 6});
   CHECK(gradient_of(x.relu6().sum(), x) == Numbers{0, 0, 0, 1, 1, 0});

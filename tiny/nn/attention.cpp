@@ -114,7 +114,8 @@ Tensor weighted_values(const Tensor& scores, const Tensor& values, double dropou
   const Tensor out = (sums / sum).to(t);
   return detail::custom_gradient(out, {scores, values}, [&](const Tensor& g) {
     const Tensor share = 1 / sum;
-    const Tensor wanted = dropped(g.matmul(values.transpose(-1, -2)).to(wide), keep, dropout_p);
+    // Not rounded: where one weight is all, what remains beside the mean is nothing.
+    const Tensor wanted = dropped(g.matmul(values.transpose(-1, -2), wide), keep, dropout_p);
     const Tensor mean = (g.to(wide) * out.to(wide)).sum({-1}, true) * share;
     // Summed over the queries as the gradient of the keys is: one kernel computes both.
     const Tensor kept = dropped(weights * share, keep, dropout_p).to(t).to(wide);
