@@ -249,7 +249,7 @@ Tensors JitCore::State::capture(Tensors arguments, const Body& body) {
     out = run_plainly(inner, body);
   }
   copy_what_is_shared(out, capture);
-  if (capture.reads_replaced()) return out;  // nothing to replay: the next call captures again
+  if (capture.separates_copies()) return out;  // nothing to replay: the next call captures again
   specs_ = specs_of(arguments, buffers);
   training_ = nn::is_training();
   watch_reads(capture);

@@ -1,6 +1,7 @@
 #include "runtime/launch/capture.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "runtime/device/buffer.h"
@@ -65,7 +66,24 @@ void Capture::add_run(std::span<const Node> roots, CapturedRun run) {
   runs.push_back(std::move(run));
 }
 
-bool Capture::reads_replaced() const {
+namespace {
+
+// Whether two results have replaced one input by different values.
+bool replaces_twice(const CapturedRun& r) {
+  std::map<int, int> by;
+  for (size_t i = 0; i < r.wanted; ++i) {
+    const int value = r.schedule->results[i].value;
+    const int input = value < 0 ? -1 : r.schedule->values[value].replaces;
+    if (input < 0 || input >= r.schedule->inputs) continue;
+    if (by.emplace(input, value).first->second != value) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Capture::separates_copies() const {
+  if (std::any_of(runs.begin(), runs.end(), replaces_twice)) return true;
   std::set<const Buffer*> replaced;
   for (const CapturedRun& r : runs)
     for (const Value& v : r.schedule->values)

@@ -9,6 +9,7 @@
 
 #include "runtime/device/buffer.h"
 #include "runtime/schedule/schedule.h"
+#include "tiny/ir/build.h"
 
 namespace tiny {
 
@@ -46,14 +47,17 @@ class Capture {
   std::vector<CapturedSeed> seeds;
   std::vector<Node> outside;  // that tensors held before, watched
 
-  // Whether a tensor from outside still has an old value that the step reads and that a copy of it,
-  // in other memory, has replaced: a replay would read the copy in its place.
-  bool reads_replaced() const;
+  // Whether tensors that had one memory end with different values: one from outside keeps the old
+  // value, which the step reads and a copy has replaced, or a tensor and its copy have both
+  // replaced it. Which of them has the memory next is not known, and a replay might take one for
+  // the other.
+  bool separates_copies() const;
 
   bool is_new(Node n) const { return n->id - first_id_ < (uint32_t{1} << 31); }
 
  private:
   uint32_t first_id_;  // of the nodes made since
+  const build::KeptViews kept_{first_id_};
 };
 
 // Pauses the capture of this thread while it lives.

@@ -205,3 +205,38 @@ TEST_CASE("a copy that a step assigns to leaves the tensor from outside as it wa
     CHECK(out[2].to_vector<float>() == Floats{1.5f, 2.5f});
   }
 }
+
+TEST_CASE("a copy and the tensor that it was made from are both assigned to") {
+  Tensor state = floats({1.5f, 2.5f});
+  state.realize();
+  Jit step([&](const Tensor& x) {
+    Tensor copy = state;
+    copy.assign(state + 1);
+    state.assign(x);
+    return copy;
+  });
+  Floats before{1.5f, 2.5f};
+  Tensor last;  // holds the memory that the state had
+  for (int i = 0; i < 6; ++i) {
+    const Floats x{static_cast<float>(i), 1};
+    last = step(floats(x));
+    CHECK(last.to_vector<float>() == Floats{before[0] + 1, before[1] + 1});
+    CHECK(state.to_vector<float>() == x);
+    before = x;
+    if (i != 2) continue;
+    state.assign({1}, 7);
+    before[1] = 7;
+  }
+}
+
+TEST_CASE("a view from outside is watched where the step makes another view of it") {
+  const Tensor x = floats({1, 2});
+  Tensor base = floats({1.5f, 2.5f});
+  base.realize();
+  Tensor view = base.flip({0});  // flipped back, it is the base
+  Jit step([&](const Tensor& y) { return view.flip({0}) + y; });
+  for (int i = 0; i < 4; ++i) CHECK(step(x).to_vector<float>() == Floats{2.5f, 4.5f});
+  view = floats({3, 4}).realize();
+  CHECK_THROWS_WITH_AS(
+      step(x), doctest::Contains("was replaced by another or let go since the capture"), Error);
+}

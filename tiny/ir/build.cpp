@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 
 #include "tiny/base/error.h"
 #include "tiny/ir/sizes.h"
@@ -17,9 +18,15 @@ Node splat_value(Node x) {
   return x->is_const() ? x : nullptr;
 }
 
+thread_local std::optional<uint32_t> kept_before;  // an id
+
+bool is_kept(Node view) {
+  return kept_before && view->handles.load() > 0 && view->id - *kept_before >= uint32_t{1} << 31;
+}
+
 // Whether x is a view that one on top can take the place of. Below one that was computed there may
 // be memory that an assignment has overwritten since.
-bool merges(Node x, Op op) { return x->op == op && !x->realized; }
+bool merges(Node x, Op op) { return x->op == op && !x->realized && !is_kept(x); }
 
 Node move(Op op, Node x, Ints arg) { return make(op, x->dtype, {x}, arg); }
 
@@ -40,6 +47,9 @@ bool is_whole(Ints begin_end, Ints shape) {
 }
 
 }  // namespace
+
+KeptViews::KeptViews(uint32_t id) { kept_before = id; }
+KeptViews::~KeptViews() { kept_before.reset(); }
 
 Node unary(Op op, Node x) {
   expect(info(op).cls == OpClass::Unary, "unary: ", op);

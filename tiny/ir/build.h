@@ -15,6 +15,16 @@ Node byte_dot(Node x, Node y, Node sum);  // i32
 Node cast(Node x, DType to);
 Node bitcast(Node x, DType to);  // of the same size
 
+// While it lives, on this thread, a view that a tensor holds and that is older than the node with
+// this id is not merged with views of it: a capture of a Jit knows by it that the tensor is read.
+class KeptViews {
+ public:
+  explicit KeptViews(uint32_t id);
+  ~KeptViews();
+  KeptViews(const KeptViews&) = delete;
+  KeptViews& operator=(const KeptViews&) = delete;
+};
+
 // Movement.
 Node reshape(Node x, Ints shape);
 Node permute(Node x, Ints axes);
