@@ -272,6 +272,15 @@ TEST_CASE("a rest is exact, and the quotient below it: also where the rounded qu
   }
 }
 
+TEST_CASE("a quotient too large for a number is infinite when it is rounded down") {
+  const Tensor u = Tensor::from(Numbers{1e300, -1e300, 1, kInf}), v = u.full_like(1e-300);
+  const Numbers q = numbers(floor_div(u, v)), zero = numbers(mod(u, v * 0));
+  CHECK(Numbers(q.begin(), q.begin() + 2) == Numbers{kInf, -kInf});
+  CHECK(q[2] == doctest::Approx(1e300));
+  CHECK(std::isnan(q[3]));  // as in PyTorch
+  for (const double rest : zero) CHECK(std::isnan(rest));
+}
+
 TEST_CASE("a bias of attention has no gradient where a row's position hides all keys") {
   // Queries 3 and 4 see none of the two keys in a window of one key before.
   const Tensor q = Tensor::randn({5, 4}), k = Tensor::randn({2, 4}), v = Tensor::randn({2, 3});
@@ -291,6 +300,15 @@ TEST_CASE("attention of 16-bit floats to one key alone has no gradient of querie
     for (const Tensor& g : Tensor::gradient((out * seed.to(t)).sum(), {q, keys}))
       CHECK(g.to(kF32).abs().max().item<float>() < 1e-3);
   }
+}
+
+TEST_CASE("attention whose weights are all dropped has no gradient, nor has that") {
+  const Tensor q = leaf({1, 2}, {2, 1}), k = leaf({1, -1}, {2, 1}), v = leaf({3, 4}, {2, 1});
+  const Tensor out = scaled_dot_product_attention(q, k, v, {.dropout_p = 1});
+  const std::vector<Tensor> first = Tensor::gradient(out.sum(), {q, k, v});
+  Tensor squares = out.sum();
+  for (const Tensor& g : first) squares = squares + g.square().sum();
+  for (const Tensor& g : Tensor::gradient(squares, {q, k, v})) CHECK(numbers(g) == Numbers{0, 0});
 }
 
 TEST_CASE("functions of two bounds have derivative 0 at both") {

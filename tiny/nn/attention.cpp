@@ -95,7 +95,8 @@ Tensor kept_elements(const Tensor& x, double p) {
 
 // Dropout with elements that were drawn before.
 Tensor dropped(const Tensor& x, const Tensor& keep, double p) {
-  return keep.defined() ? where(keep, x * (1 / (1 - p)), 0) : x;
+  const double scale = p < 1 ? 1 / (1 - p) : 0;  // gradients of gradients meet no infinity
+  return keep.defined() ? where(keep, x * scale, 0) : x;
 }
 
 // softmax(scores) times values, normalised behind the product: one division for each row of the

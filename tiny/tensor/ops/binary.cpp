@@ -101,7 +101,8 @@ Division floor_division(const Tensor& u, const Tensor& v) {
   const Tensor q = upper_half(guess), q_low = guess - q, w = upper_half(v), w_low = v - w;
   const Tensor exact = u - q * w - q * w_low - q_low * w - q_low * w_low;
   // 5 mod inf is 5: the quotient 0 must not meet the infinity.
-  const Tensor small = where(guess.abs() < 0x1p52, exact, exact * 0);
+  // 0 / v is NaN where there is no rest, and 0 where the quotient of two numbers is infinite.
+  const Tensor small = where(guess.abs() < 0x1p52, exact, u * 0 / v);
   const Tensor rest = where(guess == 0, u, small);
   const Tensor over = where(0 > v, rest > 0, rest < 0);
   const Tensor quotient = where(rest == rest, where(over, guess - 1, guess), rest);
