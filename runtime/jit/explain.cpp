@@ -15,19 +15,26 @@ Node below_gradients(Node n) {
   return n;
 }
 
-// Whether somebody holds an assignment to this tensor that was not computed yet.
+// The memory that holds all of a tensor, or what it is computed by.
+Node below_whole(Node n) {
+  while (n->realized || n->op == Op::Reshape || is_for_gradients(n->op))
+    n = n->realized ? n->realized.load() : n->src(0);
+  return n;
+}
+
+}  // namespace
+
 bool has_waiting_assignment(Node tensor) {
+  const Node whole = below_whole(tensor);
   for (Node n : Arena::global().held()) {
     Node at = below_gradients(n);
     while (at->op == Op::Assign && !at->realized) {
       at = below_gradients(at->src(0));
-      if (at == tensor || at->realized == tensor || tensor->realized == at) return true;
+      if (at == tensor || below_whole(at) == whole) return true;
     }
   }
   return false;
 }
-
-}  // namespace
 
 std::string describe(Node n) {
   return cat(n->dtype, ' ', to_text(n->shape()), *n->label ? cat(" of ", n->label) : "");

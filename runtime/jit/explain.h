@@ -14,6 +14,9 @@ std::string describe(Node n);
 // memory that was assigned to, or anything else.
 std::string explain_left(Node n);
 
+// Whether somebody holds an assignment to this tensor that was not computed yet.
+bool has_waiting_assignment(Node tensor);
+
 // A tensor from outside that the step read is held by fewer than at the capture.
 std::string explain_lost(Node n);
 

@@ -367,7 +367,8 @@ void JitCore::State::check_reads() {
     const bool moved = w.memory && w.memory->owner && w.memory->owner != w.buffer;
     if (!moved) {
       const uint32_t handles = w.node->handles.load(std::memory_order_relaxed);
-      if (w.handles == 0 ? uses_of(w.node) == 0 : handles < w.handles)
+      if (w.handles == 0 ? uses_of(w.node) == 0 || has_waiting_assignment(w.node)
+                         : handles < w.handles)
         throw Error(explain_lost(w.node));
       continue;
     }

@@ -240,3 +240,19 @@ TEST_CASE("a view from outside is watched where the step makes another view of i
   CHECK_THROWS_WITH_AS(
       step(x), doctest::Contains("was replaced by another or let go since the capture"), Error);
 }
+
+TEST_CASE("a tensor that was assigned to between calls is watched further") {
+  const Tensor x = floats({1, 2});
+  Tensor rate = floats({0.5f, 1});
+  rate.realize();
+  Jit step([&](const Tensor& y) { return y * rate; });
+  for (int i = 0; i < 4; ++i) {
+    rate.assign(floats({static_cast<float>(i), 3}));
+    rate.realize();
+    CHECK(step(x).to_vector<float>() == Floats{static_cast<float>(i), 6});
+  }
+  rate.assign(rate + 1);
+  CHECK_THROWS_WITH_AS(step(x), doctest::Contains("was assigned to without realize()"), Error);
+  rate.realize();
+  CHECK(step(x).to_vector<float>() == Floats{4, 8});
+}
