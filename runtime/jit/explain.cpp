@@ -24,16 +24,18 @@ Node below_whole(Node n) {
 
 }  // namespace
 
-bool has_waiting_assignment(Node tensor) {
-  const Node whole = below_whole(tensor);
+WaitingAssignments::WaitingAssignments() {
   for (Node n : Arena::global().held()) {
     Node at = below_gradients(n);
     while (at->op == Op::Assign && !at->realized) {
       at = below_gradients(at->src(0));
-      if (at == tensor || below_whole(at) == whole) return true;
+      targets_.insert({at, below_whole(at)});
     }
   }
-  return false;
+}
+
+bool WaitingAssignments::has(Node tensor) const {
+  return targets_.contains(tensor) || targets_.contains(below_whole(tensor));
 }
 
 std::string describe(Node n) {
@@ -61,7 +63,7 @@ std::string explain_left(Node n) {
 
 std::string explain_lost(Node n) {
   const std::string which = cat("Jit: a tensor from outside that the step reads, ", describe(n));
-  if (has_waiting_assignment(n))
+  if (WaitingAssignments().has(n))
     return which + ", was assigned to without realize(): realize() it before the step";
   return which +
          ", was replaced by another or let go since the capture: give it to the Jit as an "

@@ -1,6 +1,7 @@
 // What the errors of a Jit say about tensors that a replay could not treat as a call does: which
 // one it is, how it came to that, and what to do.
 #pragma once
+#include <set>
 #include <string>
 
 #include "tiny/ir/node.h"
@@ -14,8 +15,15 @@ std::string describe(Node n);
 // memory that was assigned to, or anything else.
 std::string explain_left(Node n);
 
-// Whether somebody holds an assignment to this tensor that was not computed yet.
-bool has_waiting_assignment(Node tensor);
+// The tensors to which somebody holds an assignment that was not computed yet.
+class WaitingAssignments {
+ public:
+  WaitingAssignments();  // as it is now: asks all nodes that are held
+  bool has(Node tensor) const;
+
+ private:
+  std::set<Node> targets_;
+};
 
 // A tensor from outside that the step read is held by fewer than at the capture.
 std::string explain_lost(Node n);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -363,12 +364,13 @@ void JitCore::State::forget() {
 
 // Tensors from outside are still the ones that were read, in the memory that they had.
 void JitCore::State::check_reads() {
+  std::optional<WaitingAssignments> waiting;  // one walk for all that were assigned to before
   for (ReadWatch& w : reads_) {
     const bool moved = w.memory && w.memory->owner && w.memory->owner != w.buffer;
     if (!moved) {
       const uint32_t handles = w.node->handles.load(std::memory_order_relaxed);
-      if (w.handles == 0 ? uses_of(w.node) == 0 || has_waiting_assignment(w.node)
-                         : handles < w.handles)
+      if (w.handles == 0 && !waiting) waiting.emplace();
+      if (w.handles == 0 ? uses_of(w.node) == 0 || waiting->has(w.node) : handles < w.handles)
         throw Error(explain_lost(w.node));
       continue;
     }
@@ -439,7 +441,14 @@ Tensors JitCore::State::call_function(const Tensors& arguments, const Body& body
   ++statistics.calls;
   const auto before = recorded->owners();
   Tensors out = run_plainly(arguments, body);
-  if (recorded->is_valid(before))
+  // A result that alone holds the memory of a tensor from outside: an old value of that one, which
+  // has other memory now.
+  const auto has_taken = [&](const Tensor& t) {
+    std::set<Node> chain;
+    const auto same = std::ranges::count(out, t.node(), &Tensor::node);
+    return t.node()->handles.load() == static_cast<uint32_t>(same) && add_chain(t.node(), chain);
+  };
+  if (recorded->is_valid(before) && std::ranges::none_of(out, has_taken))
     watch_writes();
   else
     forget();

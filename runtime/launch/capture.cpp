@@ -73,8 +73,9 @@ bool replaces_twice(const CapturedRun& r) {
   std::map<int, int> by;
   for (size_t i = 0; i < r.wanted; ++i) {
     const int value = r.schedule->results[i].value;
-    const int input = value < 0 ? -1 : r.schedule->values[value].replaces;
-    if (input < 0 || input >= r.schedule->inputs) continue;
+    int input = value;  // or what was assigned to it before
+    while (input >= r.schedule->inputs) input = r.schedule->values[input].replaces;
+    if (input < 0) continue;
     if (by.emplace(input, value).first->second != value) return true;
   }
   return false;

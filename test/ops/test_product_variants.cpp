@@ -224,14 +224,14 @@ ProductInputs filled(const std::string& device, DType dtype) {
 
 // Of few terms and results, as an interpreter and emulators compute them.
 ProductSizes small_sizes(const ProductVariant& v) {
-  constexpr int64_t kMax = 5000000, kMost = 80000000;  // of multiplications
+  constexpr int64_t kMax = 5000000, kLargest = 80000000;  // of multiplications
   if (!v.is_sized) return v.at(128);
   for (const int64_t side : {64, 32, 16}) {
     const ProductSizes s = v.at(side);
     if (s.m * s.n * s.k * s.batch < kMax) return s;
   }
   ProductSizes s = v.at(8);
-  while (s.m * s.n * s.k * s.batch > kMost) s.k /= 2;  // the interpreter stores each
+  while (s.m * s.n * s.k * s.batch > kLargest) s.k /= 2;  // the interpreter stores each
   return s;
 }
 

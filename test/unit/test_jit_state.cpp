@@ -229,6 +229,30 @@ TEST_CASE("a copy and the tensor that it was made from are both assigned to") {
   }
 }
 
+TEST_CASE("an old value that a step returns keeps its memory after a call between replays") {
+  Tensor state = floats({1, 2});
+  state.realize();
+  Jit step([&](const Tensor& x) {
+    const Tensor old = state;
+    state.assign(x * 1.5);
+    return old;
+  });
+  Floats before{1, 2};
+  Tensor last;
+  for (int i = 0; i < 8; ++i) {
+    const Floats x{static_cast<float>(i), 4};
+    const Floats kept = last.defined() ? last.to_vector<float>() : Floats();
+    const Tensor got = step(floats(x));
+    CHECK(got.to_vector<float>() == before);
+    if (last.defined()) CHECK(last.to_vector<float>() == kept);
+    before = {x[0] * 1.5f, x[1] * 1.5f};
+    last = got;
+    if (i != 1 && i != 4) continue;
+    state.assign(state + 1);  // waits: the next call is no replay
+    before = {before[0] + 1, before[1] + 1};
+  }
+}
+
 TEST_CASE("a view from outside is watched where the step makes another view of it") {
   const Tensor x = floats({1, 2});
   Tensor base = floats({1.5f, 2.5f});
