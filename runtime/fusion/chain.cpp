@@ -129,7 +129,7 @@ class TermWalk : public ChainParts {
         continue;
       }
       Visited& now = visits_.add(n, axes);
-      if (visits_.size() > kMaxNodes) return false;
+      if (visits_.size() > kMaxNodes || scores_.size() > kMaxScores) return false;
       if (is_movement(n->op)) {
         stack.emplace_back(n->src(0), through_movement(n, axes));
       } else if (is_elementwise(n->op)) {
@@ -194,6 +194,9 @@ class TermWalk : public ChainParts {
   }
 
   static constexpr size_t kMaxNodes = 1000;
+  // Matrices whose tiles are in registers at once. Where all layers of a network add to one value,
+  // each product with it would otherwise be asked about all products before it.
+  static constexpr size_t kMaxScores = 8;
 
   Node product_;
   int64_t size_ = 0;  // of the scores
