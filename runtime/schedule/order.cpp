@@ -22,36 +22,29 @@ int overwritten_input(Node assign) {
   return static_cast<int>(old->ints()[0]);
 }
 
-namespace {
-
-// What an output of a group is computed from: reductions, and whether one of the inputs.
-struct Needs {
-  std::vector<Node> reductions;
-  bool reads = false;
-};
-
-Needs needs_of(const Group& g, Node out, Node input) {
-  Needs found;
-  const auto visit = [&](Node n) {
-    found.reads |= behind(n) == input;
-    if (n->op == Op::ReduceAxis) found.reductions.push_back(n);
-    return std::find(g.inputs.begin(), g.inputs.end(), behind(n)) == g.inputs.end();
-  };
-  visit_below({out}, visit, used_sources);
-  return found;
+bool GroupReads::is_read_later(Node out, Node input) {
+  if (group_.outputs.size() == 1) return false;
+  if (needs_.empty()) find();
+  const auto at = std::ranges::find(group_.outputs, out) - group_.outputs.begin();
+  const Needs& own = needs_[static_cast<size_t>(at)];
+  return std::ranges::any_of(needs_, [&](const Needs& other) {
+    const auto waits = [&](Node n) { return !contains(own.reductions, n); };
+    return &other != &own && contains(other.inputs, input) &&
+           std::ranges::any_of(other.reductions, waits);
+  });
 }
 
-}  // namespace
-
-bool is_read_later(const Group& g, Node out, Node input) {
-  if (g.outputs.size() == 1) return false;
-  const Needs own = needs_of(g, out, input);
-  return std::any_of(g.outputs.begin(), g.outputs.end(), [&](Node other) {
-    if (other == out) return false;
-    const Needs needs = needs_of(g, other, input);
-    const auto waits = [&](Node n) { return std::ranges::count(own.reductions, n) == 0; };
-    return needs.reads && std::ranges::any_of(needs.reductions, waits);
-  });
+void GroupReads::find() {
+  for (Node out : group_.outputs) {
+    Needs& found = needs_.emplace_back();
+    const auto visit = [&](Node n) {
+      if (n->op == Op::ReduceAxis) found.reductions.push_back(n);
+      const bool is_input = contains(group_.inputs, behind(n));
+      if (is_input) found.inputs.push_back(behind(n));
+      return !is_input;
+    };
+    visit_below({out}, visit, used_sources);
+  }
 }
 
 namespace {
@@ -154,9 +147,11 @@ class Orderer {
       for (Node n : groups_[g].after)
         if (const int* m = maker_.find(n); m && *m != g) depends_.add(g, *m);
     }
-    for (int g = 0; g < count; ++g)
+    for (int g = 0; g < count; ++g) {
+      GroupReads reads(groups_[g]);
       for (Node n : groups_[g].outputs)
-        if (out_.replaces.contains(n)) try_in_place(g, n);
+        if (out_.replaces.contains(n)) try_in_place(g, n, reads);
+    }
     choose_order();
     find_deaths();
     for (const Turn& turn : order_) out_.groups.push_back(group_of(turn));
@@ -250,14 +245,14 @@ class Orderer {
     return g;
   }
 
-  void try_in_place(int group, Node assign) {
+  void try_in_place(int group, Node assign, GroupReads& reads) {
     const int input = overwritten_input(assign);
     if (input < 0) return;
     InputUse& use = inputs_[input];
     if (use.is_result || use.overwritten_by >= 0) return;
     const bool read = assign->op == Op::Scatter ? reads_beside_base(assign, input)
                                                 : reads_elsewhere(groups_[group], input);
-    if (read || is_read_by_others(groups_[group], assign, input)) return;
+    if (read || is_read_by_others(groups_[group], assign, input, reads)) return;
     for (int g : use.readers)
       if (g != group && depends_.has_path(g, group)) return;
     for (int g : use.readers)
@@ -266,9 +261,9 @@ class Orderer {
     out_.in_place[assign] = input;
   }
 
-  static bool is_read_by_others(const Group& g, Node out, int input) {
+  static bool is_read_by_others(const Group& g, Node out, int input, GroupReads& reads) {
     return std::any_of(g.inputs.begin(), g.inputs.end(), [&](Node n) {
-      return n->op == Op::Param && n->ints()[0] == input && is_read_later(g, out, n);
+      return n->op == Op::Param && n->ints()[0] == input && reads.is_read_later(out, n);
     });
   }
 

@@ -95,8 +95,9 @@ class Steps {
   void plan(const Group& g, std::vector<Node>& deaths) {
     const int device = device_of(g);
     const bool is_constant = bring_constants(g, device);
+    GroupReads reads(g);
     for (Node n : g.outputs) {
-      const int place = place_for(g, n, deaths);
+      const int place = place_for(g, n, deaths, reads);
       const bool again = made_.contains(n);
       made_[n] = {static_cast<int>(out_.values.size()), is_constant};
       const int* replaces = ordered_.replaces.find(n);
@@ -114,7 +115,7 @@ class Steps {
 
   // The value whose memory an output may take over: it dies here, and each element is read only
   // where it is replaced. Outputs of several shapes are written in loops one after the other.
-  int place_for(const Group& g, Node out, std::vector<Node>& deaths) {
+  int place_for(const Group& g, Node out, std::vector<Node>& deaths, GroupReads& reads) {
     if (const int* place = ordered_.in_place.find(out)) return *place;
     if (out->op == Op::Scatter || out->op == Op::Copy || out->op == Op::Assign) return -1;
     for (Node n : g.outputs)
@@ -123,10 +124,9 @@ class Steps {
       Node n = deaths[i];
       if (n->dtype != out->dtype || !same(n->shape(), out->shape())) continue;
       if (std::find(g.elsewhere.begin(), g.elsewhere.end(), n) != g.elsewhere.end()) continue;
-      if (is_read_later(g, out, n)) continue;
-      const int v = value_of(n);
+      if (reads.is_read_later(out, n)) continue;
       deaths.erase(deaths.begin() + static_cast<std::ptrdiff_t>(i));
-      return v;
+      return value_of(n);
     }
     return -1;
   }
