@@ -1,23 +1,18 @@
 #include "runtime/fusion/chain.h"
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "codegen/kernel/lengths.h"
-#include "codegen/options/fragments.h"
-#include "codegen/passes/passes.h"
+#include "codegen/options/mma.h"
 #include "runtime/analysis/axis_map.h"
 #include "runtime/analysis/views.h"
-#include "runtime/device/lru.h"
+#include "runtime/fusion/chain_options.h"
 #include "runtime/fusion/uses.h"
 #include "tiny/base/env.h"
-#include "tiny/base/error.h"
-#include "tiny/ir/build.h"
 #include "tiny/ir/sizes.h"
-#include "tiny/rewrite/algebra.h"
 
 namespace tiny {
 
@@ -213,7 +208,8 @@ class TermWalk : public ChainParts {
 
 class Walk : public TermWalk {
  public:
-  std::set<Node> left;  // rows that a chain of their own computes
+  std::set<Node> left;             // rows that a chain of their own computes
+  std::optional<bool> has_kernel;  // with options, once it has been asked
   Walk(Node product, const std::set<Node>& taken) : TermWalk(product, taken) {}
 
   // Whether it may be the last of a chain.
@@ -362,43 +358,32 @@ bool go_together(const Walk& a, const Walk& b) {
   });
 }
 
-Node param(int slot, Node like) {
-  Shape dims{slot};
-  dims.insert(dims.end(), like->shape().begin(), like->shape().end());
-  return make(Op::Param, like->dtype, {}, Ints(dims));
-}
-
-NodeRef stored(std::span<const Node> outputs, const NodeMap<Node>& now) {
-  std::vector<Node> stores;
-  for (Node n : outputs)
-    stores.push_back(
-        make(Op::Store, kVoid, {param(static_cast<int>(stores.size()), n), *now.find(n)}));
-  return NodeRef(make(Op::Sink, kVoid, stores));
-}
-
 // A kernel of these chains alone: what else it reads are its arguments.
 NodeRef kernel_of(const std::vector<const Walk*>& walks) {
-  std::set<Node> own;
+  // What depends on the scores is shown, and views of what is read.
+  NodeMap<char> own, holds, shown;
   std::vector<Node> products;
+  uint32_t first = UINT32_MAX;
+  const auto add = [&](Node n) {
+    own[n] = 1;
+    first = std::min(first, n->id);
+  };
   for (const Walk* w : walks) {
     products.push_back(w->product());
-    own.insert(w->product());
-    own.insert(term_of(w->product()));
-    for (Node s : w->scores) own.insert(term_of(s));
-    for (const auto* part : {&w->inside, &w->rows}) own.insert(part->begin(), part->end());
+    add(w->product());
+    add(term_of(w->product()));
+    for (Node s : w->scores) add(term_of(s));
+    for (const auto* part : {&w->inside, &w->rows}) std::ranges::for_each(*part, add);
   }
-  // What depends on the scores is shown, and views of what is read.
-  NodeMap<char> holds, shown;
-  const uint32_t first = (*std::ranges::min_element(own, {}, &NodeData::id))->id;
   std::vector<Node> order;  // without what lies below its arguments: that was made before
   visit_below(products, [&](Node n) {
     order.push_back(n);
-    if (n->op == Op::ReduceAxis && !own.count(n)) return false;
+    if (n->op == Op::ReduceAxis && !own.contains(n)) return false;
     return n->id >= first || is_movement(n->op) || n->op == Op::Cast || n->op == Op::Iota;
   });
   std::ranges::sort(order, {}, &NodeData::id);
   for (Node n : order) {
-    bool any = own.count(n);
+    bool any = own.contains(n);
     if (n->op != Op::ReduceAxis && n->op != Op::After)
       for (Node s : n->srcs()) any |= holds.contains(s);
     if (any) holds[n] = 1;
@@ -412,7 +397,7 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
     if (std::exchange(shown[n], 1)) continue;
     const bool passes = holds.contains(n) || is_movement(n->op) || n->op == Op::Cast;
     if (!passes && !n->is_const() && n->op != Op::Iota)
-      now[n] = param(slot++, n);
+      now[n] = argument(slot++, n);
     else
       stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
   }
@@ -422,29 +407,7 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
     for (Node s : n->srcs()) srcs.push_back(*now.find(s));
     now[n] = with_sources(n, srcs);
   }
-  return stored(products, now);
-}
-
-// Whether the kernel has options that keep it on matrix units.
-bool has_options(NodeRef kernel, const Target& target) {
-  static std::mutex mutex;
-  static auto& known = *new Lru<std::pair<NodeRef, bool>>;
-  const std::string key =
-      cat(reinterpret_cast<uintptr_t>(kernel.get()), ' ', target.arch, ' ', env_kernel_key());
-  {
-    std::lock_guard lock(mutex);
-    if (const auto* entry = known.find(key)) return entry->second;
-  }
-  bool any = false;
-  {
-    Arena arena;
-    ArenaScope scope(arena);
-    Node loops = merge_ranges(simplify(to_ranges(kernel.get())), target);
-    if (target.kind == Target::Kind::Gpu) loops = find_scans(loops);
-    any = choose_chain_options(loops, target).has_value();
-  }
-  std::lock_guard lock(mutex);
-  return known.insert(key, {std::move(kernel), any}, 256).second;
+  return kernel_that_stores(products, now);
 }
 
 // Chains that may go on together: each value inside of one is read by chains alone.
@@ -480,11 +443,7 @@ class Finder {
         if (!is_root_.contains(v)) out.inside[v] = 1;
       out.all.push_back(std::move(chain));
     }
-    for (const auto& [a, all] : found_)
-      for (const auto& [b, part] : found_)
-        if (a != b && go_together(part, all) && targets_.device_of(a) == targets_.device_of(b) &&
-            has_options(kernel_of({&all, &part}), targets_.of(a)))
-          out.together.emplace_back(a, b);
+    put_together(out);
     return out;
   }
 
@@ -505,8 +464,9 @@ class Finder {
     std::set<Node> given = taken_;
     given.insert(walk.rows.begin(), walk.rows.end());
     Walk alone(walk.product(), given);
-    if (!alone.run(uses_) || !can_be_one(alone)) return;
+    if (!alone.run(uses_)) return;
     alone.extend(uses_);
+    if (!can_be_one(alone)) return;
     alone.left = std::move(walk.rows);
     walk = std::move(alone);
   }
@@ -529,31 +489,50 @@ class Finder {
     return out;
   }
 
+  // Chains whose scores are among those of another one.
+  void put_together(Chains& out) const {
+    NodeMap<std::vector<size_t>> by_score;
+    for (size_t i = 0; i < found_.size(); ++i)
+      by_score[*found_[i].second.scores.begin()].push_back(i);
+    for (const auto& [a, all] : found_) {
+      std::set<size_t> parts;
+      for (Node s : all.scores)
+        if (const auto* some = by_score.find(s)) parts.insert(some->begin(), some->end());
+      for (size_t i : parts) {
+        const auto& [b, part] = found_[i];
+        if (a != b && go_together(part, all) && targets_.device_of(a) == targets_.device_of(b) &&
+            has_chain_options(kernel_of({&all, &part}), targets_.of(a)))
+          out.together.emplace_back(a, b);
+      }
+    }
+  }
+
   // Takes out the chains that something else reads from, or whose scores are results of another
   // one; without any, those that have no options.
   bool drop_some() {
-    std::set<Node> known, results;
+    NodeMap<char> known, results;
     for (const auto& [n, walk] : found_) {
-      results.insert(n);
+      results[n] = 1;
       for (const auto* part : {&walk.inside, &walk.views, &walk.rows})
-        known.insert(part->begin(), part->end());
-      for (Node row : beside_of(walk)) known.insert(row);
+        for (Node v : *part) known[v] = 1;
+      for (Node row : beside_of(walk)) known[row] = 1;
     }
     const auto is_read_elsewhere = [&](Node v) {
       const auto users = uses_.of(v);
       return is_root_.contains(v) || users.empty() ||
-             std::ranges::any_of(users, [&](Node u) { return !known.count(u); });
+             std::ranges::any_of(users, [&](Node u) { return !known.contains(u); });
     };
     const size_t dropped = std::erase_if(found_, [&](const auto& chain) {
       return std::ranges::any_of(chain.second.inside, is_read_elsewhere) ||
-             std::ranges::any_of(chain.second.scores,
-                                 [&](Node s) { return results.count(s) != 0; });
+             std::ranges::any_of(chain.second.scores, [&](Node s) { return results.contains(s); });
     });
     return dropped || std::erase_if(found_, [&](auto& c) { return !can_be_one(c.second); });
   }
 
-  bool can_be_one(const Walk& walk) const {
-    return has_options(kernel_of({&walk}), targets_.of(walk.product()));
+  bool can_be_one(Walk& walk) const {
+    if (!walk.has_kernel)
+      walk.has_kernel = has_chain_options(kernel_of({&walk}), targets_.of(walk.product()));
+    return *walk.has_kernel;
   }
 
   const std::span<const Node> order_;
@@ -573,31 +552,6 @@ Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
   const auto may_be = [&](Node n) { return is_sum(n) && is_product(n); };
   if (std::none_of(order.begin(), order.end(), may_be)) return Chains();
   return Finder(roots, order, refused, targets).run();
-}
-
-bool has_chain_options(std::span<const Node> outputs, std::span<const Node> inputs,
-                       const Target& target) {
-  NodeMap<Node> now;
-  int slot = static_cast<int>(outputs.size());
-  for (Node n : inputs) now[n] = param(slot++, n);
-  // From the outputs down, and up again: what is behind an input is not looked at.
-  NodeMap<char> seen;
-  std::vector<Node> stack(outputs.begin(), outputs.end()), srcs;
-  while (!stack.empty()) {
-    Node n = stack.back();
-    if (n->op == Op::After && !now.contains(n)) now[n] = param(slot++, n);
-    if (now.contains(n)) {
-      stack.pop_back();
-    } else if (!std::exchange(seen[n], 1)) {
-      stack.insert(stack.end(), n->srcs().begin(), n->srcs().end());
-    } else {
-      stack.pop_back();
-      srcs.clear();
-      for (Node s : n->srcs()) srcs.push_back(*now.find(s));
-      now[n] = with_sources(n, srcs);
-    }
-  }
-  return has_options(stored(outputs, now), target);
 }
 
 }  // namespace tiny

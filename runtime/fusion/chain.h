@@ -33,8 +33,4 @@ struct Chains {
 Chains find_chains(std::span<const Node> roots, std::span<const Node> order,
                    const std::set<Node>& refused, const NodeTargets& targets);
 
-// Whether a kernel that has come to be of a chain, and of what follows it, has such options.
-bool has_chain_options(std::span<const Node> outputs, std::span<const Node> inputs,
-                       const Target& target);
-
 }  // namespace tiny

@@ -6,6 +6,7 @@
 
 #include "runtime/analysis/after.h"
 #include "runtime/analysis/views.h"
+#include "runtime/fusion/chain_options.h"
 #include "runtime/fusion/fused_kernel.h"
 #include "runtime/fusion/fusion_rules.h"
 #include "runtime/fusion/materialize.h"

@@ -23,9 +23,11 @@ struct Read {
 // Those that a walk has come by.
 class ReadSet {
  public:
+  ReadSet() : last_(kUsual) { entries_.reserve(kUsual); }
   bool insert(const Read& read);  // whether it is new
 
  private:
+  static constexpr size_t kUsual = 32;  // of a kernel
   struct Entry {
     Read read;
     int before;  // the one of the same leaf, 0 for none

@@ -194,3 +194,23 @@ TEST_CASE("many tensors are joined by kernels that each read few") {
   Tensor::cat(pieces).sum().backward();
   for (int i = 0; i < 100; ++i) CHECK(x.grad().to_vector<float>()[i] == 99 - i);
 }
+
+TEST_CASE(
+    "scheduling makes as many nodes for a layer of a deep graph as for one of a shallow one") {
+  // All layers add to one value, of which the gradient of each layer's weights is made. Widths are
+  // different ones, so that no nodes are those of another graph.
+  const auto nodes_made = [](int layers, int64_t width) {
+    Tensor x = input({64, width});
+    std::vector<Tensor> weights;
+    for (int i = 0; i < layers; ++i) {
+      weights.push_back(input({width, width}).requires_grad_());
+      x = x + layer_norm(x).matmul(weights.back());
+    }
+    const std::vector<Tensor> gradients = Tensor::gradient(x.square().sum(), weights);
+    const size_t before = Arena::global().size();
+    schedule_of(gradients);
+    return static_cast<double>(Arena::global().size() - before);
+  };
+  const double few = nodes_made(16, 32), many = nodes_made(48, 40);
+  CHECK(many / 48 < 1.5 * few / 16);
+}
