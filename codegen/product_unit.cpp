@@ -39,41 +39,31 @@ std::string instruction_of(Node n) {
   return std::string(name);
 }
 
-// A sum of products: how many values each factor has that the other does not depend on, and terms.
-struct SumOfProducts {
-  Node reduce = nullptr;
+// How many values each factor has that the other does not depend on, and terms.
+struct ProductSizes {
   int64_t rows = 1, columns = 1, terms = 1;
 };
 
-std::optional<SumOfProducts> sum_of_products(Node reduce) {
-  if (reduce->arg<OpArg>().op != Op::Add) return {};
-  Node product = reduce->src(0);
-  while (product->op == Op::Cast || product->op == Op::Where)
-    product = product->src(product->op == Op::Cast ? 0 : 1);
-  if (product->op != Op::Mul) return {};
-  const uint64_t a = product->src(0)->ranges, b = product->src(1)->ranges;
-  SumOfProducts out{reduce};
-  uint64_t reduced = 0;
-  for (Node r : reduce->srcs().subspan(1)) {
-    reduced |= r->ranges;
-    out.terms *= extent(r);
-  }
-  if (!(a & reduced) || !(b & reduced)) return {};
+// Of a sum of products of matrices.
+std::optional<ProductSizes> sizes_of(Node reduce) {
+  const auto c = contraction_of(reduce);
+  if (!c || !(c->a->ranges & c->k) || !(c->b->ranges & c->k)) return {};
+  ProductSizes out;
   for (Node r : ranges_of(reduce)) {
-    if (r->ranges & reduced) continue;
-    if (r->ranges & a & ~b) out.rows *= extent(r);
-    if (r->ranges & b & ~a) out.columns *= extent(r);
+    if (r->ranges & c->k) out.terms *= extent(r);
+    if (r->ranges & c->m()) out.rows *= extent(r);
+    if (r->ranges & c->n()) out.columns *= extent(r);
   }
   if (out.rows == 1 && out.columns == 1) return {};  // of vectors
   return out;
 }
 
-std::string reason_of(const SumOfProducts& p, const Target& target) {
+std::string reason_of(Node reduce, const ProductSizes& p, const Target& target) {
   const int64_t few = std::min(p.rows, p.columns), many = std::max(p.rows, p.columns);
   const std::string sizes = cat(few, " x ", many, " results of ", p.terms, " terms");
   if (few == 1) return cat("a vector times a matrix, ", sizes);
   MmaProduct product;
-  if (const std::string why = mma_product(p.reduce, target, product); !why.empty())
+  if (const std::string why = mma_product(reduce, target, product); !why.empty())
     return cat(why, "; ", sizes);
   const MmaUnit& unit = *product.unit;
   const int least = std::min(unit.rows, unit.columns);
@@ -95,9 +85,9 @@ ProductUnit product_unit(Node loops, Node optimised, const Target& target) {
   if (!names.empty()) return out;
   int64_t most = 0;
   for (Node reduce : all_of(loops, Op::Reduce))
-    if (const auto p = sum_of_products(reduce); p && p->rows * p->columns * p->terms > most) {
+    if (const auto p = sizes_of(reduce); p && p->rows * p->columns * p->terms > most) {
       most = p->rows * p->columns * p->terms;
-      out.reason = reason_of(*p, target);
+      out.reason = reason_of(reduce, *p, target);
     }
   return out;
 }

@@ -63,7 +63,7 @@ class CpuChainTuner : Tuner {
     if (has_length(sink_, chain.m)) return false;
     if (chain.unit) return chain.unit->rows == 1;
     const auto is_f32 = [](const ProductChain::Product& p) {
-      return p.first->dtype == kF32 && p.second->dtype == kF32;
+      return p.a->dtype == kF32 && p.b->dtype == kF32;
     };
     return std::ranges::all_of(chain.inner, is_f32) && std::ranges::all_of(chain.outer, is_f32);
   }
@@ -77,7 +77,7 @@ class CpuChainTuner : Tuner {
     if (extent(chain.m) < lanes() || extent(chain.n) <= columns_of(chain)) return false;
     int64_t scores = extent(chain.n), blocks = 1;
     for (Node r : ranges_) {
-      if (kind(r) != RangeKind::Loop || !(chain.inner[0].sum->ranges & r->ranges)) continue;
+      if (kind(r) != RangeKind::Loop || !(chain.inner[0].reduce->ranges & r->ranges)) continue;
       scores *= extent(r);
       blocks *= r == chain.m ? ceil_div(extent(r), lanes()) : extent(r);
     }

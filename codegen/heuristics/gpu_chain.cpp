@@ -150,7 +150,7 @@ class ChainTuner : StagingTuner {
     constexpr int64_t kFewColumns = 1024, kRows = 64;
     int64_t blocks = ceil_div(extent(chain.m), kRows);
     for (Node r : ranges_)
-      if (kind(r) == RangeKind::Loop && r != chain.m && (chain.inner[0].sum->ranges & r->ranges))
+      if (kind(r) == RangeKind::Loop && r != chain.m && (chain.inner[0].reduce->ranges & r->ranges))
         blocks *= extent(r);
     return extent(chain.n) > kFewColumns && 4 * blocks < target_.cores;
   }
@@ -180,7 +180,7 @@ class ChainTuner : StagingTuner {
       for (Node r : n->srcs().subspan(1))
         if (range_id(r) == columns &&
             (!chain || std::none_of(chain->outer.begin(), chain->outer.end(),
-                                    [&](const auto& p) { return p.sum == n; })))
+                                    [&](const auto& p) { return p.reduce == n; })))
           return true;
     return false;
   }

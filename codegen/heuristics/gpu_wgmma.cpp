@@ -21,8 +21,9 @@ class WgmmaTuner {
   WgmmaTuner(Node sink, const Target& target) : sink_(sink), target_(target) {}
 
   std::vector<Opt> run() {
-    MatrixProduct p;
-    if (!find_matrix_product(sink_, p) || !has_matrix_unit(target_, p.a->dtype)) return {};
+    const auto found = find_matrix_product(sink_);
+    if (!found || !has_matrix_unit(target_, found->a->dtype)) return {};
+    const MatrixProduct& p = *found;
     MatrixSide m = tile_ranges(p, p.a, p.b), n = tile_ranges(p, p.b, p.a);
     if (m.ranges.empty() || n.ranges.empty()) return {};
     // Stores are wide along the columns, and windows go along the rows.
@@ -106,7 +107,7 @@ class WgmmaTuner {
   int64_t others_of(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n) const {
     int64_t others = 1;
     for (Node r : ranges_of(sink_))
-      if (!m.has(r) && !n.has(r) && !(r->ranges & p.reduced)) others *= extent(r);
+      if (!m.has(r) && !n.has(r) && !(r->ranges & p.k)) others *= extent(r);
     return others;
   }
 
@@ -127,7 +128,7 @@ class WgmmaTuner {
       if (!first || n.ranges.size() != 1) continue;
       MatrixSide m;
       for (const auto& t : to_sum(load->src(1)).terms)
-        if (t.atom->op == Op::Range && !(t.atom->ranges & (p.reduced | other->ranges)))
+        if (t.atom->op == Op::Range && !(t.atom->ranges & (p.k | other->ranges)))
           m.ranges.push_back(t.atom);
       std::sort(m.ranges.begin(), m.ranges.end(), [&](Node x, Node y) {
         return x != first && (y == first || range_id(x) < range_id(y));
@@ -163,7 +164,7 @@ class WgmmaTuner {
     MatrixSide own;
     Node first = contiguous_range(load), longest = nullptr;
     for (const auto& t : to_sum(load->src(1)).terms) {
-      if (t.atom->op != Op::Range || (t.atom->ranges & (p.reduced | other->ranges))) continue;
+      if (t.atom->op != Op::Range || (t.atom->ranges & (p.k | other->ranges))) continue;
       if (t.atom == first) return {{first}};
       own.ranges.push_back(t.atom);
       if (!longest || extent(t.atom) > extent(longest)) longest = t.atom;
@@ -181,7 +182,7 @@ class WgmmaTuner {
       if (t.atom->op == Op::Range) reach += std::abs(t.factor) * (extent(t.atom) - 1);
     int64_t elements = 1;
     for (Node r : ranges_of(load)) elements *= extent(r);
-    return elements > reach && p.reduced;
+    return elements > reach && p.k;
   }
 
   // Wide tiles multiply faster, as far as they fill a wave (rates: measurements.md: best_tile).

@@ -18,22 +18,12 @@ namespace {
 bool has(Node n, Node range) { return n->ranges & range->ranges; }
 bool holds_reduction(Node n) { return !all_of(n, Op::Reduce).empty(); }
 
-// The factors of a sum's term; what only some terms have is asked of the first.
-bool factors_of(Node sum, const Target& target, Node& a, Node& b, Node& gate) {
-  Node value = sum->src(0);
-  gate = nullptr;
-  while (value->op == Op::Where && value->src(2)->is_const(0)) {
-    gate = both(gate, value->src(0));
-    value = value->src(1);
-  }
-  if (sum->arg<OpArg>().op != Op::Add || value->op != Op::Mul || value->dtype != kF32) return false;
-  a = narrow(value->src(0), target);
-  b = narrow(value->src(1), target);
-  if (a->dtype != b->dtype && target.kind == Target::Kind::Cpu) {
-    a = value->src(0);
-    b = value->src(1);
-  }
-  return a->dtype == b->dtype;
+// Of a sum of products in f32: the factors as a unit takes them.
+std::optional<Contraction> product_of(Node sum, const Target& target) {
+  auto c = contraction_of(sum);
+  if (!c || c->is_converted || c->product->dtype != kF32) return {};
+  if (!narrow_factors(*c, target) && target.kind != Target::Kind::Cpu) return {};
+  return c;
 }
 
 Node gated(Node n, Node gate) {
@@ -52,10 +42,10 @@ bool feeds_itself(const MmaUnit& u) {
 
 // The unit of a CPU for all products of a chain; nullptr where there is none.
 const MmaUnit* common_unit(const ProductChain& chain, const Target& target) {
-  const DType t = chain.inner[0].first->dtype;
+  const DType t = chain.inner[0].a->dtype;
   for (const auto* list : {&chain.inner, &chain.outer})
     for (const auto& p : *list)
-      if (p.first->dtype != t || p.second->dtype != t) return nullptr;
+      if (p.a->dtype != t || p.b->dtype != t) return nullptr;
   return tile_unit(target, t, t);
 }
 
@@ -69,62 +59,60 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
     return std::nullopt;
   };
   for (Node sum : all_of(sink, Op::Reduce)) {
-    Node a = nullptr, b = nullptr, gate = nullptr;
-    const bool is_product = factors_of(sum, target, a, b, gate);
-    ProductChain::Product p{sum, a, b, nullptr, nullptr};
+    const auto product = product_of(sum, target);
+    ProductChain::Product p{product.value_or(Contraction())};
     if (closes(sum, n)) {
-      if (!is_product) continue;
-      if (!has(p.first, m) || !has(p.first, n)) std::swap(p.first, p.second);
-      if (!has(p.first, m) || has(p.second, m)) continue;  // a sum over the row, of each one alone
-      if (!has(p.second, n)) continue;
-      p.first = gated(p.first, gate);
+      if (!product) continue;
+      if (!has(p.a, m) || !has(p.a, n)) std::swap(p.a, p.b);
+      if (!has(p.a, m) || has(p.b, m)) continue;  // a sum over the row, of each one alone
+      if (!has(p.b, n)) continue;
+      p.a = gated(p.a, p.gate());
       p.summed = n;
       for (Node r : ranges_of(sink))
-        if (has(p.second, r) && !has(p.first, r) && has(sum, r)) {
+        if (has(p.b, r) && !has(p.a, r) && has(sum, r)) {
           if (p.across) return refuse("an operand with two ranges of columns");
           p.across = r;
         }
-      if (!p.across || holds_reduction(p.second) || !p.across->src(0)->is_const())
+      if (!p.across || holds_reduction(p.b) || !p.across->src(0)->is_const())
         return refuse("a sum along the columns that is no product of matrices");
       out.outer.push_back(p);
-    } else if (is_product && has(sum, m) && has(sum, n)) {
-      if (gate) return refuse("a sum of some products");
-      if (!has(p.first, m)) std::swap(p.first, p.second);
+    } else if (product && has(sum, m) && has(sum, n)) {
+      if (!p.masks.empty()) return refuse("a sum of some products");
+      if (!has(p.a, m)) std::swap(p.a, p.b);
       p.across = n;
       p.summed = sum->src(sum->num_src - 1);
-      if (!has(p.first, m) || has(p.second, m) || has(p.first, n) || !has(p.second, n) ||
-          !has(p.first, p.summed) || !has(p.second, p.summed) || holds_reduction(p.first) ||
-          holds_reduction(p.second))
+      if (!has(p.a, m) || has(p.b, m) || has(p.a, n) || !has(p.b, n) || !has(p.a, p.summed) ||
+          !has(p.b, p.summed) || holds_reduction(p.a) || holds_reduction(p.b))
         return refuse("a product of other than rows and columns");
       out.inner.push_back(p);
     } else if (has(sum, n)) {
       return refuse("a reduction for each column that is no product with rows");
     }
   }
-  const auto is_row = [&](Node sum) { return closes(sum, n) && has(out.inner[0].sum, n); };
+  const auto is_row = [&](Node sum) { return closes(sum, n) && has(out.inner[0].reduce, n); };
   if (out.inner.empty() ||
       (out.outer.empty() && std::ranges::none_of(all_of(sink, Op::Reduce), is_row)))
     return refuse("no two products, and nothing that is reduced along the columns");
   // Parts of long sums go along a loop inside that of the columns.
   for (const auto& p : out.inner)
-    if (p.sum->num_src > 2 && (out.outer.size() > 0 || target.kind == Target::Kind::Cpu))
+    if (p.reduce->num_src > 2 && (out.outer.size() > 0 || target.kind == Target::Kind::Cpu))
       return refuse("a sum along two ranges");
   for (Node sum : all_of(sink, Op::Reduce)) {
-    const auto is_own = [&](const ProductChain::Product& p) { return p.sum == sum; };
+    const auto is_own = [&](const ProductChain::Product& p) { return p.reduce == sum; };
     if (closes(sum, n) && std::none_of(out.outer.begin(), out.outer.end(), is_own) &&
-        (sum->ranges & ~out.inner[0].sum->ranges))
+        (sum->ranges & ~out.inner[0].reduce->ranges))
       return refuse("a sum along the columns of another matrix");
   }
   if (target.kind == Target::Kind::Cpu) {
     out.unit = common_unit(out, target);
     return out;
   }
-  out.unit = mma_unit(target, out.inner[0].first->dtype);
+  out.unit = mma_unit(target, out.inner[0].a->dtype);
   if (!out.unit || out.unit->sum != kF32 || !feeds_itself(*out.unit))
     return refuse("no matrix unit whose results are operands");
   for (const auto* list : {&out.inner, &out.outer})
     for (const auto& p : *list)
-      if (p.first->dtype != out.unit->dtype || p.second->dtype != out.unit->dtype)
+      if (p.a->dtype != out.unit->dtype || p.b->dtype != out.unit->dtype)
         return refuse("products of several dtypes");
   return out;
 }
@@ -132,10 +120,9 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
 std::optional<ProductChain> find_chain(Node sink, const Target& target) {
   const std::vector<Node> ranges = ranges_of(sink), reduces = all_of(sink, Op::Reduce);
   for (Node sum : reduces) {
-    Node factors[2] = {}, gate = nullptr;
-    if (!factors_of(sum, target, factors[0], factors[1], gate) || gate) continue;
-    for (const auto& [a, b] :
-         {std::pair(factors[0], factors[1]), std::pair(factors[1], factors[0])})
+    const auto c = product_of(sum, target);
+    if (!c || !c->masks.empty()) continue;
+    for (const auto& [a, b] : {std::pair(c->a, c->b), std::pair(c->b, c->a)})
       for (Node n : ranges) {
         if (kind(n) != RangeKind::Reduce || !has(sum, n) || !has(b, n) || has(a, n)) continue;
         Node m = nullptr;
@@ -191,10 +178,10 @@ std::string warpgroup_problem(const ProductChain& chain, const Opt& opt, const T
   if (extent(chain.m) % (4 * u->rows) || extent(chain.n) > kMaxColumns)
     return "not the rows of four warps, or too many columns";
   for (const auto& p : chain.inner)
-    if (!is_matrix(p.first, chain.m, p.summed) || !is_matrix(p.second, chain.n, p.summed))
+    if (!is_matrix(p.a, chain.m, p.summed) || !is_matrix(p.b, chain.n, p.summed))
       return "an operand that is no matrix in memory";
   for (const auto& p : chain.outer)
-    if (!is_matrix(p.second, p.across, p.summed) || extent(p.across) > kMaxColumns)
+    if (!is_matrix(p.b, p.across, p.summed) || extent(p.across) > kMaxColumns)
       return "an operand that is no matrix in memory, or too many columns";
   return "";
 }
@@ -369,10 +356,10 @@ class Fragments {
         columns_[p.across] = {outer(p.across, u_.columns),
                               digit(u_.column.count, RangeKind::Vector)};
     for (const auto& p : chain.inner)
-      operands_[p.sum] = {stages_.read(p.sum, p.first, chain.m, p.summed),
-                          stages_.read(p.sum, p.second, chain.n, p.summed)};
+      operands_[p.reduce] = {stages_.read(p.reduce, p.a, chain.m, p.summed),
+                             stages_.read(p.reduce, p.b, chain.n, p.summed)};
     for (const auto& p : chain.outer)
-      operands_[p.sum] = {p.first, stages_.read(p.sum, p.second, p.across, p.summed)};
+      operands_[p.reduce] = {p.a, stages_.read(p.reduce, p.b, p.across, p.summed)};
   }
 
   Node run(Node sink) {
@@ -432,9 +419,9 @@ class Fragments {
     if (n == chain_.m) return digits_.row;
     if (n == chain_.n) return digits_.column;
     for (const auto& p : chain_.inner)
-      if (n == p.sum) return inner(p);
+      if (n == p.reduce) return inner(p);
     for (const auto& p : chain_.outer)
-      if (n == p.sum) return outer_product(p);
+      if (n == p.reduce) return outer_product(p);
     std::vector<Node> srcs;
     const bool is_closing = n->op == Op::Reduce && closes(n, chain_.n);
     for (Node s : n->srcs()) {
@@ -469,7 +456,7 @@ class Fragments {
   }
 
   Node inner_of_warpgroup(const ProductChain::Product& p, Node step) {
-    const auto& [first, second] = *operands_.find(p.sum);
+    const auto& [first, second] = *operands_.find(p.reduce);
     const Node rows = index_mul(index_div(digits_.rows, 4), 4 * u_.rows);
     WarpgroupOperands all(u_, static_cast<int>(extent(chain_.n)));
     all.product.a =
@@ -480,18 +467,18 @@ class Fragments {
   }
 
   Node inner(const ProductChain::Product& p) {
-    const auto& [first, second] = *operands_.find(p.sum);
+    const auto& [first, second] = *operands_.find(p.reduce);
     Node step = outer(p.summed, u_.depth);
-    if (u_.warpgroup) return sum_of(p.sum, inner_of_warpgroup(p, step), p.summed, step);
+    if (u_.warpgroup) return sum_of(p.reduce, inner_of_warpgroup(p, step), p.summed, step);
     std::vector<Node> all = elements(first, chain_.m, p.summed, step, true, digits_.rows);
     for (Node e : elements(second, chain_.n, p.summed, step, false, digits_.fragment))
       all.push_back(e);
     Node number = index_add(index_mul(digits_.i, u_.column.count), digits_.j);
-    return sum_of(p.sum, product_of(all, number), p.summed, step);
+    return sum_of(p.reduce, product_of(all, number), p.summed, step);
   }
 
   Node outer_product(const ProductChain::Product& p) {
-    const auto& [of, second] = *operands_.find(p.sum);
+    const auto& [of, second] = *operands_.find(p.reduce);
     const auto& [fragment, number] = *columns_.find(p.across);
     Node first = now(of);  // made of what is below it, which is done
     std::vector<Node> all;
@@ -510,12 +497,12 @@ class Fragments {
       tile.nodes = all;
       tile.product.b = tile.add({second, p.across, chain_.n}, index(0), extent(p.across),
                                 digits_.steps, stages_.rows_of(second));
-      return sum_of(p.sum, tile.mma(number_in_row(fragment, number)), chain_.n, digits_.steps);
+      return sum_of(p.reduce, tile.mma(number_in_row(fragment, number)), chain_.n, digits_.steps);
     }
     for (Node e : elements(second, p.across, chain_.n, digits_.steps, false, fragment))
       all.push_back(e);
     Node at = index_add(index_mul(digits_.i, each), number);
-    return sum_of(p.sum, product_of(all, at), chain_.n, digits_.steps);
+    return sum_of(p.reduce, product_of(all, at), chain_.n, digits_.steps);
   }
 
   // A node below the sink, or one that was put together of such nodes.

@@ -19,11 +19,9 @@ namespace tiny {
 
 // The products of a kernel that has rows m and columns n.
 struct ProductChain {
-  struct Product {
-    Node sum = nullptr;                      // the Reduce
-    Node first = nullptr, second = nullptr;  // factors as the unit takes them
-    Node across = nullptr;                   // range of the second's columns: n, or of a result's
-    Node summed = nullptr;                   // k, or n
+  struct Product : Contraction {  // the factors as the unit takes them
+    Node across = nullptr;        // range of b's columns: n, or of a result's
+    Node summed = nullptr;        // the chain's k, or n
   };
   Node m = nullptr, n = nullptr;
   std::vector<Product> inner, outer;  // with elements (m, n); sums along n

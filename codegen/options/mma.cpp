@@ -106,16 +106,11 @@ constexpr MmaUnit kUnits[] = {
 };
 
 // The only reduction along the option's range of the sum, as a product.
-std::string find_product(Node sink, const Opt& opt, const Target& target, Node& reduce,
-                         MmaProduct& out) {
-  for (Node n : all_of(sink, Op::Reduce))
-    for (Node r : n->srcs().subspan(1)) {
-      if (r->op != Op::Range || range_id(r) != opt.axes.at(1)) continue;
-      if (reduce) return "more than one reduction closes the range of the sum";
-      reduce = n;
-    }
-  if (!reduce) return "no range of the sum";
-  return mma_product(reduce, target, out);
+std::string find_product(Node sink, const Opt& opt, const Target& target, MmaProduct& out) {
+  const std::vector<Node> sums = reductions_along(sink, opt.axes.at(1));
+  if (sums.empty()) return "no range of the sum";
+  if (sums.size() > 1) return "more than one reduction closes the range of the sum";
+  return mma_product(sums[0], target, out);
 }
 
 bool has(Node n, Node range) { return n->ranges & range->ranges; }
@@ -242,19 +237,16 @@ const MmaUnit& mma_unit(Node mma) { return kUnits[static_cast<size_t>(mma->ints(
 namespace {
 
 // Of a CPU: which of the two are rows says where their elements lie.
-std::string tile_product(Node reduce, const Target& target, MmaProduct& out) {
-  Node product = reduce->src(0);
-  if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul)
-    return "the reduction is no sum of products";
+std::string tile_product(const Target& target, MmaProduct& out) {
   const auto narrower = [](Node x) { return x->op == Op::Cast ? x->src(0) : x; };
-  out.a = narrower(product->src(0));
-  out.b = narrower(product->src(1));
+  out.a = narrower(out.a);
+  out.b = narrower(out.b);
   for (Node x : {out.a, out.b})
     if (x->op != Op::Load || x->num_src != 2 || x->dtype.lanes != 1)
       return "an operand is not read from memory as it is";
   out.unit = tile_unit(target, out.a->dtype, out.b->dtype);
   if (!out.unit) out.unit = tile_unit(target, out.b->dtype, out.a->dtype);
-  if (!out.unit || out.unit->sum != product->dtype)
+  if (!out.unit || out.unit->sum != out.product->dtype)
     return cat("no matrix unit takes ", out.a->dtype.name(), " and ", out.b->dtype.name());
   return "";
 }
@@ -262,19 +254,15 @@ std::string tile_product(Node reduce, const Target& target, MmaProduct& out) {
 }  // namespace
 
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
-  if (target.kind == Target::Kind::Cpu) return tile_product(reduce, target, out);
-  Node product = reduce->src(0);
-  if (reduce->arg<OpArg>().op != Op::Add || product->op != Op::Mul ||
-      (product->dtype != kF32 && product->dtype != kI32))
+  const auto c = contraction_of(reduce);
+  if (!c || !c->is_plain()) return "the reduction is no sum of products";
+  static_cast<Contraction&>(out) = *c;
+  if (target.kind == Target::Kind::Cpu) return tile_product(target, out);
+  if (c->product->dtype != kF32 && c->product->dtype != kI32)
     return "the reduction is no sum of products in f32 or i32";
-  out.a = narrow(product->src(0), target);
-  out.b = narrow(product->src(1), target);
-  if (out.a->dtype != out.b->dtype) {  // TF32 has the digits of both 16-bit floats
-    out.a = product->src(0);
-    out.b = product->src(1);
-  }
+  narrow_factors(out, target);  // TF32 has the digits of both 16-bit floats
   out.unit = mma_unit(target, out.a->dtype);
-  if (out.unit && out.unit->sum == product->dtype) return "";
+  if (out.unit && out.unit->sum == out.product->dtype) return "";
   return mma_unit(target, kBF16) ? cat("no matrix unit takes ", out.a->dtype.name(),
                                        out.a->dtype == kF32 ? " (ALLOW_TF32=0)" : "")
                                  : cat("the matrix units of ", target.arch, " are not known");
@@ -282,9 +270,8 @@ std::string mma_product(Node reduce, const Target& target, MmaProduct& out) {
 
 std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   MmaProduct p;
-  Node reduce = nullptr;
   if (opt.axes.size() != 2) return "no ranges of the columns and the sum";
-  if (std::string why = find_product(sink, opt, target, reduce, p); !why.empty()) return why;
+  if (std::string why = find_product(sink, opt, target, p); !why.empty()) return why;
   Node m = nullptr, n = nullptr, k = nullptr;
   for (Node r : ranges_of(sink)) {
     if (range_id(r) == opt.axis) m = r;
@@ -295,8 +282,8 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
   for (Node s : sink->srcs())
     if (!has(s, m) || !has(s, n)) return "a store does not run along rows and columns";
   if (!has(p.a, k) || !has(p.b, k)) return "an operand does not depend on the range of the sum";
-  const bool turned = has(p.b, m);
-  Node a = turned ? p.b : p.a, b = turned ? p.a : p.b;
+  Node a = p.a, b = p.b;
+  if (has(b, m)) std::swap(a, b);
   if (!has(a, m) || !has(b, n) || has(a, n) || has(b, m))
     return "an operand does not depend on one of rows and columns";
   const MmaUnit& u = *p.unit;
@@ -326,8 +313,7 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
 
 Node use_mma(Node sink, const Opt& opt, const Target& target) {
   MmaProduct p;
-  Node reduce = nullptr;
-  const std::string why = find_product(sink, opt, target, reduce, p);
+  const std::string why = find_product(sink, opt, target, p);
   expect(why.empty(), "mma: ", why);
   Node a = p.a, b = p.b;
   Node m = range_with_id(sink, opt.axis), n = range_with_id(sink, opt.axes[0]);
@@ -383,13 +369,13 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
   }
   srcs.push_back(index_add(index_mul(i, u.column.count), j));
   std::vector<Node> sum{make(Op::Mma, u.sum, srcs, mma_payload(u))};
-  for (Node r : reduce->srcs().subspan(1))
+  for (Node r : p.reduce->srcs().subspan(1))
     if (r != k)
       sum.push_back(r);
     else if (steps->op == Op::Range)
       sum.push_back(steps);
   NodeMap<Node> map;
-  map[reduce] = sum.size() == 1 ? sum[0] : make(Op::Reduce, u.sum, sum, reduce->payload);
+  map[p.reduce] = sum.size() == 1 ? sum[0] : make(Op::Reduce, u.sum, sum, p.reduce->payload);
   map[m] = at(rows, u.rows, u.row, i);
   map[n] = at(columns, u.columns, u.column, j);
   return simplify(substitute(sink, map));

@@ -21,6 +21,7 @@
 #include <optional>
 
 #include "codegen/kernel/choice.h"
+#include "codegen/kernel/contraction.h"
 #include "codegen/kernel/option.h"
 
 namespace tiny {
@@ -90,10 +91,9 @@ const MmaUnit* tile_unit(const Target& target, DType rows, DType columns);
 const MmaUnit& mma_unit(Node mma);
 Payload mma_payload(const MmaUnit& unit);
 
-// The operands of a sum of products as the matrix units take them: f32, or what is narrower before
-// it is widened. Why they cannot be multiplied there; empty where they can.
-struct MmaProduct {
-  Node a = nullptr, b = nullptr;
+// A sum of products whose factors are as the matrix units take them: f32, or what is narrower
+// before it is widened. Why they cannot be multiplied there; empty where they can.
+struct MmaProduct : Contraction {
   const MmaUnit* unit = nullptr;
 };
 std::string mma_product(Node reduce, const Target& target, MmaProduct& out);

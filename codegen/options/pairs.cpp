@@ -34,14 +34,14 @@ class Pairs {
     Node columns = range(extent(chain_.n) / 2, id_++, kind(chain_.n));
     for (const auto& p : chain_.inner) {
       Node step = range(extent(p.summed) / 2, range_id(p.summed), RangeKind::Reduce);
-      Node rows = staged(word_of(p.first, p.summed, step), step, chain_.m);
+      Node rows = staged(word_of(p.a, p.summed, step), step, chain_.m);
       Node all = make(Op::Load, kU32.vec(chain_.unit->columns),
                       {rows->src(0), simplify(substitute(rows->src(1), chain_.m, index(0)))});
-      map[p.sum] = sum_of(p, pair_of(p, step), all, step);
+      map[p.reduce] = sum_of(p, pair_of(p, step), all, step);
     }
     // Sources first: weights are made of scores and of sums that are done.
     for (Node n : topological(sink_)) {
-      const auto at = std::ranges::find(chain_.outer, n, &ProductChain::Product::sum);
+      const auto at = std::ranges::find(chain_.outer, n, &ProductChain::Product::reduce);
       const Node* to = map.find(n);
       done_[n] = at != chain_.outer.end() ? outer(*at, columns) : rebuilt(to ? *to : n);
     }
@@ -61,7 +61,7 @@ class Pairs {
 
   // A word of each row, read where it lies if that is in one piece.
   Node pair_of(const ProductChain::Product& p, Node step) {
-    Node x = p.second;
+    Node x = p.b;
     if (x->op == Op::Load && x->num_src == 2 && stride(x, range_id(p.summed)) == 1)
       return make(Op::Load, x->dtype.vec(2),
                   {x->src(0), simplify(substitute(x->src(1), p.summed, twice(step, 0)))});
@@ -77,17 +77,17 @@ class Pairs {
   Node sum_of(const ProductChain::Product& p, Node a, Node b, Node step) const {
     Node product = make(Op::Mma, kF32, {a, b, chain_.m}, mma_payload(*chain_.unit));
     std::vector<Node> srcs{product, step};
-    for (Node r : p.sum->srcs().subspan(1))
+    for (Node r : p.reduce->srcs().subspan(1))
       if (r != p.summed) srcs.push_back(r);
-    return make(Op::Reduce, kF32, srcs, p.sum->payload);
+    return make(Op::Reduce, kF32, srcs, p.reduce->payload);
   }
 
   Node outer(const ProductChain::Product& p, Node columns) {
-    Node weights = now(p.first);
+    Node weights = now(p.a);
     const auto at = [&](int64_t more) {
       return with_free_ranges(weights, {{chain_.n, twice(columns, more)}});
     };
-    Node values = staged(word_of(p.second, chain_.n, columns), columns, p.across);
+    Node values = staged(word_of(p.b, chain_.n, columns), columns, p.across);
     return sum_of(p, values, word(at(0), at(1)), columns);
   }
 

@@ -19,6 +19,14 @@ Node narrow(Node factor, const Target& target) {
   return unit && unit->sum == factor->dtype ? factor->src(0) : factor;
 }
 
+bool narrow_factors(Contraction& c, const Target& target) {
+  Node a = narrow(c.a, target), b = narrow(c.b, target);
+  if (a->dtype != b->dtype) return false;
+  c.a = a;
+  c.b = b;
+  return true;
+}
+
 bool move_alike(Node value, Node r, Node s) {
   Node at_first = substitute(value, s, index(0));
   return simplify(substitute(at_first, r, index_add(r, s))) == simplify(value);
@@ -50,32 +58,21 @@ bool is_padded_load(Node n) {
   return n->op == Op::Where && n->src(1)->op == Op::Load && n->src(2)->is_const(0);
 }
 
-// The sum that closes a range, and the factors of what it adds.
-struct Product {
-  Node reduce = nullptr;
-  Node factors[2] = {};
-  Node gate = nullptr;  // of terms that count
-};
-
-std::string factors_of(Node reduce, Product& out) {
-  out = {reduce};
-  Node value = out.reduce->src(0), &gate = out.gate;
-  while (value->op == Op::Where && value->src(2)->is_const(0)) {
-    gate = both(gate, value->src(0));
-    value = value->src(1);
+// The sum and its factors, each of which is zero in terms that do not count: zero times zero is
+// zero.
+std::optional<Contraction> gated_contraction(Node reduce) {
+  auto c = contraction_of(reduce);
+  if (!c || c->is_converted || !(c->product->dtype.is_float() || c->product->dtype == kI32))
+    return {};
+  Node gate = c->gate();
+  for (Node* f : {&c->a, &c->b}) {
+    if (gate) *f = gated(*f, gate);
+    if (is_padded_load(*f)) *f = gated((*f)->src(1), (*f)->src(0));
   }
-  if (out.reduce->arg<OpArg>().op != Op::Add || value->op != Op::Mul ||
-      !(value->dtype.is_float() || value->dtype == kI32))
-    return "the reduction is no sum of products";
-  for (int i = 0; i < 2; ++i) {
-    Node f = out.factors[i] = value->src(i);
-    // Zero times zero is zero: what only some terms have may be asked of both factors instead.
-    if (gate) out.factors[i] = gated(f, gate);
-    if (is_padded_load(out.factors[i]))
-      out.factors[i] = gated(out.factors[i]->src(1), out.factors[i]->src(0));
-  }
-  return "";
+  return c;
 }
+
+Node factor_of(const Contraction& c, const Opt& opt) { return opt.staged.number ? c.b : c.a; }
 
 // Whether a factor has all ranges of the option's tile, and lies in no stage.
 bool is_to_be_staged(Node factor, const Opt& opt) {
@@ -84,17 +81,16 @@ bool is_to_be_staged(Node factor, const Opt& opt) {
 }
 
 // Of several sums that close the range, as a CPU's chains have them, the first with such a factor.
-std::string find_product(Node sink, const Opt& opt, bool cpu, Product& out) {
-  std::vector<Node> sums;
-  for (Node n : all_of(sink, Op::Reduce))
-    for (Node r : n->srcs().subspan(1))
-      if (range_id(r) == opt.axis) sums.push_back(n);
-  if (sums.empty()) return "no range of a sum";
-  if (sums.size() == 1) return factors_of(sums[0], out);
+std::optional<Contraction> find_product(Node sink, const Opt& opt, bool cpu, std::string& why) {
+  const std::vector<Node> sums = reductions_along(sink, opt.axis);
+  why = sums.empty()       ? "no range of a sum"
+        : sums.size() == 1 ? "the reduction is no sum of products"
+                           : "more than one reduction closes the range";
   for (Node sum : sums)
-    if (cpu && factors_of(sum, out).empty() && is_to_be_staged(out.factors[opt.staged.number], opt))
-      return "";
-  return "more than one reduction closes the range";
+    if (auto c = gated_contraction(sum);
+        c && (sums.size() == 1 || (cpu && is_to_be_staged(factor_of(*c, opt), opt))))
+      return c;
+  return {};
 }
 
 bool contains_reduction(Node n) {
@@ -175,14 +171,15 @@ std::vector<Node> tile_ranges(Node sink, const Opt& opt) {
 }  // namespace
 
 std::string stage_problem(Node sink, const Opt& opt, const Target& target) {
-  Product p;
   const bool cpu = target.kind == Target::Kind::Cpu;
   if (cpu && (opt.amount != 1 || opt.staged.form != StagedFactor::Form::Value))
     return "a CPU stages values, and one tile of them";
   if (opt.axes.empty() || !is_valid(opt.staged) || opt.amount < 1 || opt.amount > 8)
     return "a factor, a padding, ranges of a tile and a depth of 1 to 8 are wanted";
-  if (std::string why = find_product(sink, opt, cpu, p); !why.empty()) return why;
-  Node value = p.factors[opt.staged.number];
+  std::string why;
+  const auto c = find_product(sink, opt, cpu, why);
+  if (!c) return why;
+  Node value = factor_of(*c, opt);
   if (!cpu) value = narrow(value, target);
   if (value->op == Op::Load && is_stage(value->src(0))) return "the factor is staged already";
   if (contains_reduction(value)) return "the factor is computed from a reduction";
@@ -255,16 +252,15 @@ Node staged_value(Node value, const StageTile& tile, int slot, int& id) {
 }
 
 Node use_stage(Node sink, const Opt& opt, const Target& target) {
-  Product p;
-  const std::string why = find_product(sink, opt, target.kind == Target::Kind::Cpu, p);
-  expect(why.empty(), "stage: ", why);
-  const int which = opt.staged.number;
-  Node factor = p.factors[which], value = factor;
+  std::string why;
+  auto c = find_product(sink, opt, target.kind == Target::Kind::Cpu, why);
+  expect(c.has_value(), "stage: ", why);
+  Node factor = factor_of(*c, opt), value = factor;
   if (target.kind != Target::Kind::Cpu) value = narrow(factor, target);
   const std::vector<Node> tile = tile_ranges(sink, opt);
   Node loop = range_with_id(sink, opt.axis);
   Node raw = is_raw(opt) ? own_load(value, loop, tile) : nullptr;
-  if (raw) value = p.gate ? gated(raw, p.gate) : raw;
+  if (raw) value = c->gate() ? gated(raw, c->gate()) : raw;
   int id = next_range_id(sink), slot = kFirstStage;
   for (Node s : all_of(sink, Op::Stage)) slot = std::min(slot, slot_of(s) - 1);
   const bool is_filled_again =
@@ -275,11 +271,10 @@ Node use_stage(Node sink, const Opt& opt, const Target& target) {
     read = substitute(factor, raw, read);
   else if (value != factor)
     read = make(Op::Cast, factor->dtype, {read});
-  Node factors[2] = {p.factors[0], p.factors[1]};
-  factors[which] = read;
-  std::vector<Node> sum(p.reduce->srcs().begin(), p.reduce->srcs().end());
-  sum[0] = make(Op::Mul, factor->dtype, {factors[0], factors[1]});
-  return substitute(sink, p.reduce, make(Op::Reduce, p.reduce->dtype, sum, p.reduce->payload));
+  (opt.staged.number ? c->b : c->a) = read;
+  std::vector<Node> sum(c->reduce->srcs().begin(), c->reduce->srcs().end());
+  sum[0] = make(Op::Mul, factor->dtype, {c->a, c->b});
+  return substitute(sink, c->reduce, with_sources(c->reduce, sum));
 }
 
 uint64_t staged_ranges(Node sink) {

@@ -16,6 +16,7 @@
 #include <span>
 
 #include "codegen/kernel/choice.h"
+#include "codegen/kernel/contraction.h"
 #include "codegen/target/source.h"
 
 namespace tiny {
@@ -25,6 +26,8 @@ constexpr int kFirstStage = -2;  // the slot of a kernel's first stage
 // The storage dtype of a factor in shared memory: 16-bit floats before they are widened, and bytes
 // where mma.sync takes them.
 Node narrow(Node factor, const Target& target);
+// Of both, where that gives them one dtype.
+bool narrow_factors(Contraction& c, const Target& target);
 
 inline bool is_stage(Node param) { return param->op == Op::Stage; }
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }

@@ -31,25 +31,22 @@ Node operand_load(Node n, Node& mask) {
 
 }  // namespace
 
-bool find_matrix_product(Node sink, MatrixProduct& p) {
-  const std::vector<Node> reduces = all_of(sink, Op::Reduce);
-  if (reduces.size() != 1 || reduces[0]->arg<OpArg>().op != Op::Add) return false;
-  p.reduce = reduces[0];
-  Node mul = p.reduce->src(0);
-  if (mul->op != Op::Mul) return false;
-  p.a = operand_load(mul->src(0), p.mask);
-  p.b = operand_load(mul->src(1), p.mask);
-  for (Node r : p.reduce->srcs().subspan(1)) p.reduced |= r->ranges;
+std::optional<MatrixProduct> find_matrix_product(Node sink) {
+  const auto c = only_contraction(sink);
+  if (!c || !c->is_plain()) return {};
+  MatrixProduct p{*c};
+  p.a = operand_load(c->a, p.mask);
+  p.b = operand_load(c->b, p.mask);
   for (Node s : sink->srcs())
-    if (s->op != Op::Store || std::holds_alternative<OpArg>(s->payload)) return false;
-  return p.a && p.b && p.a->dtype == p.b->dtype;
+    if (s->op != Op::Store || std::holds_alternative<OpArg>(s->payload)) return {};
+  return p.a && p.b && p.a->dtype == p.b->dtype ? std::optional(p) : std::nullopt;
 }
 
 Node k_range(const MatrixProduct& p) {
   Node k = nullptr;
   for (Node load : {p.a, p.b}) {
     Node first = contiguous_range(load);
-    if (!first || !(first->ranges & p.reduced)) continue;
+    if (!first || !(first->ranges & p.k)) continue;
     if (k && k != first) return nullptr;
     k = first;
   }
@@ -96,15 +93,9 @@ std::string describe_operands(MatrixTile& tile, WgmmaPlan& p) {
   tile.depth = static_cast<int>(p.k.size);
   const MatrixProduct& product = p.product;
   const auto view = [&](const MatrixSide& side, int64_t part, bool clipped) {
-    return MatrixView{side,
-                      part,
-                      tile.copied_by(&side == &p.m),
-                      clipped,
-                      p.k,
-                      first_of_tile(side, merged(side)),
-                      product.reduced,
-                      &p.sums,
-                      &p.origins};
+    return MatrixView{side,      part,    tile.copied_by(&side == &p.m),
+                      clipped,   p.k,     first_of_tile(side, merged(side)),
+                      product.k, &p.sums, &p.origins};
   };
   std::string why = describe(product.a, view(p.m, tile.group_rows(), tile.split_n), tile.a);
   if (why.empty()) why = describe(product.b, view(p.n, tile.width(), false), tile.b);
@@ -118,7 +109,7 @@ std::string describe_operands(MatrixTile& tile, WgmmaPlan& p) {
   tile.begin = -1;
   if (product.mask) {
     const auto part = k_slice_of(product.mask, p.k);
-    if (!part || ((p.m.mask() | p.n.mask() | product.reduced) & part->range->ranges))
+    if (!part || ((p.m.mask() | p.n.mask() | product.k) & part->range->ranges))
       return "an operand with a mask";
     if (part->length % tile.depth) return "parts that end within a step";
     tile.steps = {part->length / tile.depth};
@@ -138,7 +129,7 @@ std::string describe_operands(MatrixTile& tile, WgmmaPlan& p) {
   if (why.empty() && tile.a.map.windows && tile.b.map.windows && has_parts(tile.b) &&
       p.k.extent() % tile.depth)
     why = "both operands are windows that end within a step";
-  if (why.empty() && seen != product.reduced) why = "a range of the sum is no axis of an operand";
+  if (why.empty() && seen != product.k) why = "a range of the sum is no axis of an operand";
   return why;
 }
 
@@ -194,8 +185,9 @@ std::string size_problem(const MatrixTile& tile, const WgmmaPlan& p) {
 }
 
 std::string plan(Node sink, const Opt& opt, MatrixTile& tile, WgmmaPlan& out) {
-  MatrixProduct& p = out.product;
-  if (!find_matrix_product(sink, p)) return "the kernel is no product of two loads";
+  const auto found = find_matrix_product(sink);
+  if (!found) return "the kernel is no product of two loads";
+  MatrixProduct& p = out.product = *found;
   if (opt.axes.empty()) return "no range for the columns";
   static_cast<TileShape&>(tile) = opt.tile;
   tile.dtype = p.a->dtype;
@@ -223,7 +215,7 @@ std::string plan(Node sink, const Opt& opt, MatrixTile& tile, WgmmaPlan& out) {
   for (int id : rows) add(out.m, id);
   add(out.n, opt.axes[0]);
   if (out.m.ranges.size() != rows.size() || out.n.ranges.size() != 1 ||
-      ((out.m.mask() | out.n.mask()) & p.reduced))
+      ((out.m.mask() | out.n.mask()) & p.k))
     return "no such ranges";
   if (tile.split_n ? out.n.extent() <= tile.width()
                    : tile.pieces() > 1 && out.m.extent() <= tile.rows / 2)
