@@ -166,12 +166,6 @@ class CpuChainTuner : Tuner {
       if (range(part) && size(part) > 1) bind(part, RangeKind::Unroll);
   }
 
-  bool applied(const Opt& opt) {
-    if (!is_legal(sink_, opt, target_)) return false;
-    apply(opt);
-    return true;
-  }
-
   // The loops that the whole chain runs in are divided among the cores.
   bool order() {
     Ids loops, ids;

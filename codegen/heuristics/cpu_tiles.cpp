@@ -11,18 +11,14 @@ namespace tiny {
 
 namespace {
 
-struct Fragments {
-  int64_t rows = 0, columns = 0;
-};
-
 // Eight tiles hold the sums and one of each row and column of them. A step multiplies all pairs,
 // and takes as long as that or as its loads.
-Fragments tiles_at_once(int64_t rows, int64_t columns) {
+RegisterTile tiles_at_once(int64_t rows, int64_t columns) {
   constexpr int64_t kTiles = 8;
-  Fragments best;
+  RegisterTile best;
   double least = 0;
-  for (int64_t y = 1; y <= std::min<int64_t>(3, rows); ++y)
-    for (int64_t x = 1; x <= std::min<int64_t>(3, columns); ++x) {
+  for (int y = 1; y <= std::min<int64_t>(3, rows); ++y)
+    for (int x = 1; x <= std::min<int64_t>(3, columns); ++x) {
       if (y * x + y + x > kTiles) continue;
       const auto whole = static_cast<double>(ceil_div(rows, y) * ceil_div(columns, x));
       const double t = whole * static_cast<double>(y * x + y + x);
@@ -47,14 +43,14 @@ class TileTuner : Tuner {
     const int elements = next_range_id(sink_);
     apply(opt);
     choice_.is_gemm = true;
-    const Fragments at_once = fragments();
-    const int64_t strips = ceil_div(count(m_), at_once.rows);
+    const RegisterTile at_once = fragments();
+    const int64_t strips = ceil_div(size(m_), at_once.rows);
     const int64_t block = strips_of_block(strips, at_once.rows * unit_->rows * bytes);
-    along_columns_ = 2 * count(n_) * unit_->columns * bytes <= target_.l2_bytes;
+    along_columns_ = 2 * size(n_) * unit_->columns * bytes <= target_.l2_bytes;
     extend(m_, at_once.rows * block);
-    extend(n_, at_once.columns);
+    extend(n_, at_once.vectors);
     if (m_ >= 0) strip_ = block < strips ? inner(m_, at_once.rows * block) : std::exchange(m_, -1);
-    const int rows = unrolled(strip_, at_once.rows), columns = unrolled(n_, at_once.columns);
+    const int rows = unrolled(strip_, at_once.rows), columns = unrolled(n_, at_once.vectors);
     order(elements, rows, columns);
     return std::move(choice_);
   }
@@ -66,32 +62,20 @@ class TileTuner : Tuner {
     MmaProduct p;
     if (target_.arch.empty() || sums.size() != 1 || sums[0]->num_src != 2) return false;
     if (!mma_product(sums[0], target_, p).empty() || !p.unit->group) return false;
+    if (turned_) std::swap(p.a, p.b);
     unit_ = p.unit;
     k_ = range_id(sums[0]->src(1));
     const uint64_t shared = shared_ranges(sink_);
-    std::vector<int> rows, columns;
-    for (Node r : ranges_) {
-      const int id = range_id(r);
-      if (id == k_) continue;
-      if (kind(r) != RangeKind::Loop || !(shared >> id & 1) || has_length(sink_, r)) return false;
-      const bool in_a = p.a->ranges >> id & 1, in_b = p.b->ranges >> id & 1;
-      if (in_a != in_b)
-        (in_a != turned_ ? rows : columns).push_back(id);
-      else
-        others_.push_back(id);
-    }
-    if (rows.empty() || columns.empty()) return false;
+    for (Node r : ranges_)
+      if (range_id(r) != k_ &&
+          (kind(r) != RangeKind::Loop || !(shared & r->ranges) || has_length(sink_, r)))
+        return false;
+    others_ = ids_of(~(p.m() | p.n() | p.k));
+    const Ids rows = ids_of(p.m()), columns = ids_of(p.n());
     m_ = merged(rows);
     n_ = merged(columns);
-    return true;
+    return m_ >= 0 && n_ >= 0;
   }
-
-  int merged(const std::vector<int>& ids) {
-    for (size_t i = 1; i < ids.size(); ++i) apply({OptKind::Merge, ids[0], ids[i], {}});
-    return ids[0];
-  }
-
-  int64_t count(int id) const { return id < 0 ? 1 : extent(range(id)); }
 
   // The inner one of two ranges that a range becomes; -1 then stands for an outer one of one
   // iteration.
@@ -104,13 +88,13 @@ class TileTuner : Tuner {
   }
 
   void extend(int id, int64_t amount) {
-    if (id >= 0 && count(id) % amount) apply({OptKind::Extend, id, amount, {}});
+    if (id >= 0 && size(id) % amount) apply({OptKind::Extend, id, amount, {}});
   }
 
-  Fragments fragments() const {
-    if (unit_->rows > 1) return tiles_at_once(count(m_), count(n_));
-    const RegisterTile t = register_tile(target_, count(m_), count(n_), true);
-    return {t.rows, t.vectors};
+  // Of rows and columns.
+  RegisterTile fragments() const {
+    if (unit_->rows > 1) return tiles_at_once(size(m_), size(n_));
+    return register_tile(target_, size(m_), size(n_), true);
   }
 
   // A core goes through a block of rows with the same columns: both stay in L2.
@@ -155,7 +139,7 @@ class TileTuner : Tuner {
   int m_ = -1, n_ = -1, k_ = -1;  // ranges, of fragments once there are some
   int strip_ = -1;                // rows of fragments in a block
   bool along_columns_ = false;    // within a strip
-  std::vector<int> others_;
+  Ids others_;
 };
 
 }  // namespace

@@ -45,8 +45,8 @@ class PoolingTuner : GpuTuner {
     const Ids shared = shared_loops(), reduced = window();
     for (int id : reduced)
       if (extent(range(id)) >= kSide || !is_reduced(id)) return false;
-    const int64_t elements = iterations(reduced);
-    return elements > 1 && elements <= kMax && iterations(shared) >= kBlock * target_.cores;
+    const int64_t elements = size(reduced);
+    return elements > 1 && elements <= kMax && size(shared) >= kBlock * target_.cores;
   }
   // The ranges of a window's elements.
   Ids window() const {
@@ -72,10 +72,10 @@ class PoolingTuner : GpuTuner {
     Ids rest = shared_loops();
     const int v = thread_range(rest), down = overlapping(without(rest, v));
     const Ids unrolled = window();
-    const int64_t reduced = iterations(unrolled);
+    const int64_t reduced = size(unrolled);
     for (int id : unrolled) bind(id, RangeKind::Unroll);
     make_last(rest, v);
-    const int64_t blocks = iterations(rest) / (kBlock * target_.cores);
+    const int64_t blocks = size(rest) / (kBlock * target_.cores);
     for (lanes_ = lanes_along(range(v)); lanes_ > 1; lanes_ /= 2)
       if (reduced * lanes_ <= kElements && blocks >= kBlocks * lanes_) break;
     vector(v, rest);
@@ -122,7 +122,7 @@ class PoolingTuner : GpuTuner {
   // (measurements.md: several_windows).
   void several_windows(int id, Ids& rest) {
     for (int64_t n : {4, 2, 3}) {
-      if (extent(range(id)) % n || iterations(rest) < n * kBlock * target_.cores) continue;
+      if (extent(range(id)) % n || size(rest) < n * kBlock * target_.cores) continue;
       const int part = split(id, n);
       bind(part, RangeKind::Unroll);
       if (part == id) rest = without(rest, id);
@@ -272,7 +272,7 @@ class RowTuner : GpuTuner {
       if (!in.empty()) found[{in, reduced}].push_back(id);
     }
     std::vector<Class> out;
-    for (const auto& [key, ids] : found) out.push_back({ids, key.first, iterations(ids)});
+    for (const auto& [key, ids] : found) out.push_back({ids, key.first, size(ids)});
     std::stable_sort(out.begin(), out.end(),
                      [](const Class& a, const Class& b) { return a.iterations > b.iterations; });
     return out;
@@ -287,7 +287,7 @@ class RowTuner : GpuTuner {
   void rows() {
     join();
     const Ids outer = shared_loops();
-    const int64_t rows = iterations(outer);
+    const int64_t rows = size(outer);
     int thread = -1;
     int64_t threads = 0;
     std::vector<Class> spread_out;
@@ -314,7 +314,7 @@ class RowTuner : GpuTuner {
     while (stores_wide(v)) lanes_ /= 2;
     make_last(set, v);
     const bool held = c.items.size() > 1;
-    const int64_t vectors = iterations(set) / lanes_;
+    const int64_t vectors = size(set) / lanes_;
     vector(v, set);
     if (threads == 0) {
       threads = row_threads(vectors, rows, held);
@@ -351,8 +351,8 @@ class RowTuner : GpuTuner {
   bool is_narrow() const {
     constexpr int64_t kFew = 2048, kLong = 128;
     const Ids shared = shared_loops();
-    const int64_t results = iterations(shared);
-    return results <= kFew && iterations(loops()) / results >= kLong;
+    const int64_t results = size(shared);
+    return results <= kFew && size(loops()) / results >= kLong;
   }
 
   bool held_ = false;  // a row is read more than once, from registers, of which that takes many

@@ -24,7 +24,6 @@ class GpuTuner : protected Tuner {
   bool is_sequential(Node r) const;
   Ids loops() const;
   Ids shared_loops() const;
-  int64_t iterations(const Ids& ids) const;
   // The least power of two that is no less.
   static int64_t pow2(int64_t n);
   // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
@@ -62,9 +61,6 @@ class StagingTuner : protected Tuner {
   static constexpr int64_t kLanes = 4;  // elements of a vector
 
   StagingTuner(Node sink, const Target& target) : Tuner(sink, target) {}
-
-  using Tuner::size;
-  int64_t size(const Ids& ids) const;  // of all together
 
   // The last `amount` iterations of a range as one of their own; -1 for a single one, and `id`
   // where nothing is left.

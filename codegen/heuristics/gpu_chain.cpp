@@ -121,12 +121,6 @@ class ChainTuner : StagingTuner {
     return terms * extent(chain.n) * chain.unit->dtype.size();
   }
 
-  bool applied(const Opt& opt) {
-    if (!is_legal(sink_, opt, target_)) return false;
-    apply(opt);
-    return true;
-  }
-
   // The range of warps; -1 where there is one.
   int bind_warps(int rows, const ChainPlan& plan) {
     if (!range(rows)) return -1;

@@ -35,7 +35,7 @@ class ColumnSums : protected GpuTuner {
     }
     for (int id : loops())
       if ((mask & ~sink_->ranges) >> id & 1) out.push_back(id);
-    return iterations(out) > 1 && !(mask & sink_->ranges) ? out : Ids{};
+    return size(out) > 1 && !(mask & sink_->ranges) ? out : Ids{};
   }
 
   // A short sum beside long ones, as what a variance's elements are shifted by: each thread
@@ -45,8 +45,7 @@ class ColumnSums : protected GpuTuner {
     const Node longest = largest_reduction();
     const uint64_t own = closed(reduce), all = closed(longest);
     return !(enclosing(reduce) & all) && !(enclosing(reduce) & ~(shared_mask() | own)) &&
-           iterations(ids_of(own)) <= kMax &&
-           iterations(ids_of(own)) * kLonger <= iterations(ids_of(all));
+           size(ids_of(own)) <= kMax && size(ids_of(own)) * kLonger <= size(ids_of(all));
   }
   Ids short_rows() const {
     uint64_t mask = 0;
@@ -89,7 +88,7 @@ class ColumnSums : protected GpuTuner {
   size_t streams() const {
     std::set<Node> out;
     for (const Access& a : accesses_)
-      if (a.node->op == Op::Load && iterations(loops()) <= elements_of(a.node->src(0)))
+      if (a.node->op == Op::Load && size(loops()) <= elements_of(a.node->src(0)))
         out.insert(a.node->src(0));
     return out.size();
   }
@@ -109,7 +108,7 @@ class ColumnSums : protected GpuTuner {
     for (int id : loops()) all |= range(id)->ranges;
     return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& a) {
       return a.node->op == Op::Load && (a.node->ranges & all) == all &&
-             iterations(loops()) <= elements_of(a.node->src(0));
+             size(loops()) <= elements_of(a.node->src(0));
     });
   }
 
@@ -189,7 +188,7 @@ class ColumnTuner : ColumnSums {
     Ids rest = shared_loops();
     make_last(rest, v);
     if (few_results(rest)) return;
-    const int64_t results = iterations(rest), wanted = target_.cores * int64_t{512};
+    const int64_t results = size(rest), wanted = target_.cores * int64_t{512};
     lanes_ = std::min(4, lanes_along(column));
     while (lanes_ > 1 && results / lanes_ < wanted) lanes_ /= 2;
     vector(v, rest);
@@ -207,7 +206,7 @@ class ColumnTuner : ColumnSums {
     Ids rest = shared_loops();
     const int v = range_id(column);
     make_last(rest, v);
-    const int64_t results = iterations(rest), rows = iterations(reduced);
+    const int64_t results = size(rest), rows = size(reduced);
     // Several operands in eight lanes take so many registers that occupancy drops (measurements.md:
     // few_columns).
     const int64_t all = lanes_along(column),
@@ -229,7 +228,7 @@ class ColumnTuner : ColumnSums {
     const int64_t wanted = blocks > 2 * target_.cores ? kMin : std::min(1024, target_.most_threads);
     const Ids beside = short_rows();
     const int64_t fewest_rows =
-        std::max(of_thread(results * rows <= 1 << 17 ? 2 : 4, target_), iterations(beside));
+        std::max(of_thread(results * rows <= 1 << 17 ? 2 : 4, target_), size(beside));
     const auto most = static_cast<uint64_t>(std::min(wanted / across, rows / fewest_rows));
     const auto down = static_cast<int64_t>(std::bit_floor(most));
     if (down * across < 2 * target_.warp) return false;
@@ -253,9 +252,9 @@ class ColumnTuner : ColumnSums {
   bool few_results(const Ids& rest) {
     constexpr int64_t kShortest = 32, kEach = 4, kMax = 32;
     const Ids reduced = reduced_everywhere();
-    const int64_t rows = iterations(reduced), each = of_thread(kEach, target_);
+    const int64_t rows = size(reduced), each = of_thread(kEach, target_);
     if (reduced.empty() || rows < std::max(kShortest, 2 * each) ||
-        iterations(rest) >= target_.cores * target_.warp)
+        size(rest) >= target_.cores * target_.warp)
       return false;
     const auto most = static_cast<uint64_t>(std::min(rows / each, kMax));
     rows_below(merged(reduced), static_cast<int64_t>(std::bit_floor(most)));
@@ -297,7 +296,7 @@ class ColumnTuner : ColumnSums {
     };
     int u = best_of(without(others, x), serves_many);
     if (u < 0) u = best_of(others, serves_many);
-    const auto [across, down] = tile_of(v, u, iterations(rest));
+    const auto [across, down] = tile_of(v, u, size(rest));
     make_last(rest, x >= 0 ? x : v);
     if (down > 1) unrolled(u, down, rest);
     if (across > 1) {

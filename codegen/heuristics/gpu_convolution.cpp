@@ -46,20 +46,14 @@ class WindowLoops : protected StagingTuner {
   bool find_windows() {
     Node reduce = largest_reduction();
     MmaProduct p;
-    if (!reduce || !mma_product(reduce, target_, p).empty()) return false;
+    if (!reduce || !mma_product(reduce, target_, p).empty() || !stores_alike()) return false;
     unit_ = p.unit;
-    for (Node store : sink_->srcs())
-      if (store->ranges != sink_->src(0)->ranges) return false;
     for (Node r : ranges_)
       if (!r->src(0)->is_const()) return false;
-    uint64_t reduced = 0;
-    for (Node r : reduce->srcs().subspan(1)) {
-      sums_.push_back(range_id(r));
-      reduced |= r->ranges;
-    }
+    sums_ = ids_of(reduce->srcs().subspan(1));
     for (Node other : all_of(sink_, Op::Reduce))  // the epilogue has ranges of its own
       for (Node r : other->srcs().subspan(1))
-        if (other != reduce && (reduced & r->ranges)) return false;
+        if (other != reduce && (p.k & r->ranges)) return false;
     Node factors[2] = {p.a, p.b};
     for (image_ = 0; image_ < 2 && pairs_.empty(); ++image_)
       find_pairs(factors[image_], factors[1 - image_]);
@@ -92,22 +86,16 @@ class WindowLoops : protected StagingTuner {
         if (is_one && (image->ranges >> s & 1) && move_alike(image, range(s), r))
           pairs_.push_back({s, range_id(r)});
       }
+    const std::vector<Node> loads = all_of(image, Op::Load);
     std::stable_sort(pairs_.begin(), pairs_.end(), [&](const Pair& a, const Pair& b) {
-      return min_stride(image, a.sum) > min_stride(image, b.sum);
+      return min_stride(loads, a.sum) > min_stride(loads, b.sum);
     });
   }
 
-  // How far the elements are apart that the factor reads along the range.
-  static int64_t min_stride(Node factor, int id) {
-    int64_t least = kIrregular;
-    for (Node n : topological(factor))
-      if (n->op == Op::Load && stride(n, id) != 0) least = std::min(least, std::abs(stride(n, id)));
-    return least;
-  }
-
   static void sort_by_stride(Node factor, Ids& ids) {
+    const std::vector<Node> loads = all_of(factor, Op::Load);
     std::stable_sort(ids.begin(), ids.end(),
-                     [&](int x, int y) { return min_stride(factor, x) > min_stride(factor, y); });
+                     [&](int x, int y) { return min_stride(loads, x) > min_stride(loads, y); });
   }
 
   // Sums over all pixels, for each place in a window, rather than the other way round.
@@ -396,10 +384,8 @@ class WindowTuner : WindowCost {
 
   bool multiply(const WindowPlan& plan) {
     int rows = merged(rows_), columns = n_;
-    const Opt opt{OptKind::Mma, rows, 0, {columns, inner_}};
-    if (!is_legal(sink_, opt, target_)) return false;
     lane_ = next_range_id(sink_) + 2;
-    apply(opt);
+    if (!applied({OptKind::Mma, rows, 0, {columns, inner_}})) return false;
     bind_if(cut(rows, plan.rows), RangeKind::Unroll);
     bind_if(cut(columns, plan.columns), RangeKind::Unroll);
     // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix

@@ -39,61 +39,32 @@ class MmaTuner : Tuner {
 
   // As far as the instruction; false where the kernel has no product that fits.
   bool begin() {
-    if (!find_operands()) return false;
-    classify();
-    // Stores are wide along the columns: two neighbours in each thread.
-    Node first = sink_->src(0);
-    const auto is_stored_along = [&](int id) { return stride(first, id) == 1; };
-    if (std::any_of(of_a_.begin(), of_a_.end(), is_stored_along)) {
-      std::swap(of_a_, of_b_);
-      std::swap(a_, b_);
-    }
-    for (int id : sums_) steps_.push_back({id, size(id), step_of(id)});
-    for (int id : by_distance(of_b_, b_)) columns_.push_back({id, size(id), step_of(id)});
-    m_ = joined(of_a_, a_, unit_->rows, kMin);
-    n_ = joined(of_b_, b_, unit_->columns, kMin);
-    const int k = joined(sums_, a_, unit_->depth, unit_->depth);
+    Node sum = largest_reduction();
+    if (!sum || !mma_product(sum, target_, p_).empty() || !stores_alike()) return false;
+    turn_to_store(p_, sink_->src(0));
+    const uint64_t a = p_.a->ranges, b = p_.b->ranges;
+    const Ids sums = ids_of(sum->srcs().subspan(1)), columns = ids_of(p_.n());
+    for (int id : sums) steps_.push_back({id, size(id), min_stride(b, id)});
+    for (int id : by_distance(columns, b)) columns_.push_back({id, size(id), min_stride(b, id)});
+    m_ = joined(ids_of(p_.m()), a, unit().rows, kMin);
+    n_ = joined(columns, b, unit().columns, kMin);
+    int k = whole(sums, a);
+    if (k < 0) k = joined(sums, a, unit().depth, unit().depth);
     if (m_ < 0 || n_ < 0 || k < 0) return false;
     // Merged ones are no longer there, and of this one a part.
     std::erase_if(steps_, [&](const Step& s) { return s.id == k || size(s.id) != s.size; });
-    const Opt opt{OptKind::Mma, m_, 0, {n_, k}};
-    if (!is_legal(sink_, opt, target_)) return false;
     lane_ = next_range_id(sink_) + 2;
-    apply(opt);
-    return true;
+    return applied({OptKind::Mma, m_, 0, {n_, k}});
   }
 
-  bool find_operands() {
-    reduce_ = largest_reduction();
-    MmaProduct p;
-    if (!reduce_ || !mma_product(reduce_, target_, p).empty()) return false;
-    a_ = p.a->ranges;
-    b_ = p.b->ranges;
-    unit_ = p.unit;
-    for (Node store : sink_->srcs())
-      if (store->ranges != sink_->src(0)->ranges) return false;
-    return true;
-  }
+  const MmaUnit& unit() const { return *p_.unit; }
 
-  void classify() {
-    for (Node r : reduce_->srcs().subspan(1)) sums_.push_back(range_id(r));
-    for (Node r : ranges_) {
-      const int id = range_id(r);
-      if (std::find(sums_.begin(), sums_.end(), id) != sums_.end()) continue;
-      const bool in_a = a_ >> id & 1, in_b = b_ >> id & 1;
-      if (in_a != in_b) (in_a ? of_a_ : of_b_).push_back(id);
-    }
-  }
-
-  // The smallest stride of the operand's loads along the range, in elements.
+  // Of loads that depend on no other ranges than the operand.
   int64_t min_stride(uint64_t operand, int id) const {
-    int64_t least = INT64_MAX;
-    for (const Access& a : accesses_) {
-      if (a.node->op != Op::Load || (a.node->ranges & ~operand)) continue;
-      const int64_t s = stride(a.node, id);
-      if (s != 0) least = std::min(least, s == kIrregular ? int64_t{1} << 40 : std::abs(s));
-    }
-    return least;
+    std::vector<Node> loads;
+    for (const Access& a : accesses_)
+      if (a.node->op == Op::Load && !(a.node->ranges & ~operand)) loads.push_back(a.node);
+    return Tuner::min_stride(loads, id);
   }
 
   Ids by_distance(Ids ids, uint64_t operand) const {
@@ -107,30 +78,27 @@ class MmaTuner : Tuner {
     int id;
     int64_t size, step;
   };
-  int64_t step_of(int id) const { return min_stride(b_, id); }
+
+  // A range of the sum of whole fragments: those that are not joined are loops of their own,
+  // without arithmetic. -1: none.
+  int whole(const Ids& sums, uint64_t operand) const {
+    for (int id : by_distance(sums, operand))
+      if (size(id) % unit().depth == 0) return id;
+    return -1;
+  }
 
   // One range of as many iterations as a fragment divides: the contiguous one, with as many others
   // as that takes. -1 where there is none.
   int joined(const Ids& ids, uint64_t operand, int64_t unit, int64_t fewest) {
-    const Ids sorted = by_distance(ids, operand);
-    if (&ids == &sums_)  // ranges that are not joined are loops of their own, without arithmetic
-      for (int id : sorted)
-        if (extent(range(id)) % unit == 0) return id;
-    int64_t size = 1;
     Ids parts;
-    for (int id : sorted) {
+    for (int id : by_distance(ids, operand)) {
       parts.push_back(id);
-      size *= extent(range(id));
-      if (size % unit == 0 && size >= fewest) break;
+      if (size(parts) % unit == 0 && size(parts) >= fewest) break;
     }
-    if (size % unit) return -1;
-    int id = parts.back();  // outermost
-    for (size_t i = parts.size() - 1; i-- > 0;) {
-      // Another reduction may close one of them alone.
-      const Opt merge{OptKind::Merge, id, parts[i], {}};
-      if (!is_legal(sink_, merge, target_)) return -1;
-      apply(merge);
-    }
+    if (size(parts) % unit) return -1;
+    int id = parts.back();                       // outermost
+    for (size_t i = parts.size() - 1; i-- > 0;)  // another reduction may close one of them alone
+      if (!applied({OptKind::Merge, id, parts[i], {}})) return -1;
     return id;
   }
 
@@ -138,17 +106,17 @@ class MmaTuner : Tuner {
   // by as many warps as have registers. The constants fit 190 tiles of eight convolutions of
   // MNIST's network (measurements.md: MmaTuner). `left`: share of the columns' loads that remain.
   double time(int64_t rows, int64_t columns, double left, int64_t warps) const {
-    const double loads = static_cast<double>(unit_->a_count() * rows) +
-                         static_cast<double>(unit_->b_count() * columns) * left;
+    const double loads = static_cast<double>(unit().a_count() * rows) +
+                         static_cast<double>(unit().b_count() * columns) * left;
     constexpr double kLoad = 6, kMultiply = 2, kStep = 5, kHidden = 16;
     constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536;
-    const double words = unit_->dtype.size() / 4.0;
+    const double words = unit().dtype.size() / 4.0;
     const double work =
         kLoad * words * loads + kMultiply * static_cast<double>(rows * columns) + kStep;
     const double each = static_cast<double>(warps) / static_cast<double>(rows * columns);
     const double per_core = each / target_.cores;
     const double held =
-        kRegisters * static_cast<double>(unit_->results() * rows * columns) + kOthers;
+        kRegisters * static_cast<double>(unit().results() * rows * columns) + kOthers;
     const double resident = std::min(per_core, kAll / (target_.warp * held));
     return work * std::max(per_core, 1.0) * (1 + kHidden / std::max(resident, 0.5));
   }
@@ -177,7 +145,7 @@ class MmaTuner : Tuner {
     for (int64_t x = 1; x <= kMaxColumns; ++x) left.push_back(overlap(x).left);
     for (int64_t y = 1; y <= kMaxRows; ++y)
       for (int64_t x = 1; x <= kMaxColumns; ++x) {
-        if (x * y * unit_->results() > kMaxRegisters || size(m_) % y || size(n_) % x) continue;
+        if (x * y * unit().results() > kMaxRegisters || size(m_) % y || size(n_) % x) continue;
         // Blocks of one warp where columns share loads (measurements.md: warps of a block).
         const double loads = left[static_cast<size_t>(x)];
         const int64_t all = fragments / (x * y);
@@ -234,7 +202,7 @@ class MmaTuner : Tuner {
       if (s.size < 2 || s.size > kMax) continue;
       std::set<int64_t> places;
       for (int64_t x = 0; x < columns; ++x) {
-        int64_t column = x * unit_->columns, at = 0;
+        int64_t column = x * unit().columns, at = 0;
         for (const Step& c : columns_) {
           at += column % c.size * c.step;
           column /= c.size;
@@ -257,11 +225,8 @@ class MmaTuner : Tuner {
     if (last >= 0) unroll_split(last, 4);
   }
 
-  Node reduce_ = nullptr;
-  uint64_t a_ = 0, b_ = 0;  // ranges that the operands depend on
-  const MmaUnit* unit_ = nullptr;
+  MmaProduct p_;                       // of the kernel as it was
   int m_ = -1, n_ = -1, lane_ = -1;    // rows, columns, and the threads of a warp
-  Ids of_a_, of_b_, sums_;             // ranges of one operand alone, and those of the sum
   std::vector<Step> steps_, columns_;  // of the sum, and of columns, the nearest first
 };
 

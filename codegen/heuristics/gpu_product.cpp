@@ -44,26 +44,24 @@ class ProductTuner : Tuner {
   // Its largest sum is one of products whose factors are each used for several results.
   bool is_product() {
     Node sum = largest_reduction();
-    if (!sum || sum->arg<OpArg>().op != Op::Add || !all_of(sink_, Op::Prefix).empty()) return false;
-    Node product = sum->src(0);
-    while (product->op == Op::Cast || selects_by_length(product))
-      product = product->src(product->op == Op::Cast ? 0 : 1);
-    if (product->op != Op::Mul || !collect(sum)) return false;
-    int64_t own[2] = {1, 1};
-    for (int id : results_)
-      for (int i = 0; i < 2; ++i)
-        if (contains(sum, id) && !(product->src(1 - i)->ranges >> id & 1)) own[i] *= size(id);
-    return std::min(own[0], own[1]) >= kMinUses;
+    const auto c = sum ? contraction_of(sum) : std::nullopt;
+    if (!c || !std::ranges::all_of(c->masks, selects_by_length) ||
+        !all_of(sink_, Op::Prefix).empty() || !collect(*c))
+      return false;
+    const auto own = [&](Node other) {
+      Ids ids = results_;
+      std::erase_if(ids, [&](int id) { return !contains(sum, id) || (other->ranges >> id & 1); });
+      return size(ids);
+    };
+    return std::min(own(c->a), own(c->b)) >= kMinUses;
   }
 
   // Few results of long sums: a thread for each tile of them is too few threads, of which each
   // waits for its loads (measurements.md: is_short).
   bool is_short() const {
     constexpr int64_t kResultsOfThread = 4, kLong = 256;
-    int64_t results = 1, terms = 1;
-    for (int id : results_) results *= size(id);
-    for (int id : terms_) terms *= size(id);
-    return terms >= kLong && results <= target_.cores * target_.warp * kResultsOfThread;
+    return size(terms_) >= kLong &&
+           size(results_) <= target_.cores * target_.warp * kResultsOfThread;
   }
   int column() const { return best_column(); }
 
@@ -78,14 +76,15 @@ class ProductTuner : Tuner {
 
   // The ranges and operands of the sum; false where stores are not all in the same loops. Another
   // sum, over ranges of its own, is small beside it.
-  bool collect(Node sum) {
-    uint64_t reduced = 0, elsewhere = 0;
+  bool collect(const Contraction& c) {
+    uint64_t elsewhere = 0;
     for (Node n : all_of(sink_, Op::Reduce))
-      for (Node r : n->srcs().subspan(1)) (n == sum ? reduced : elsewhere) |= r->ranges;
-    if (reduced & elsewhere) return false;
+      for (Node r : n->srcs().subspan(1))
+        if (n != c.reduce) elsewhere |= r->ranges;
+    if (c.k & elsewhere) return false;
     for (Node r : ranges_) {
       if (elsewhere & r->ranges) continue;
-      if (reduced & r->ranges) {
+      if (c.k & r->ranges) {
         terms_.push_back(range_id(r));
         continue;
       }
@@ -95,8 +94,8 @@ class ProductTuner : Tuner {
       results_.push_back(range_id(r));
     }
     for (const Access& a : accesses_)
-      if (a.item == sum && a.node->op == Op::Load) operands_.push_back(operand_of(a));
-    return !results_.empty() && !terms_.empty() && !(sink_->ranges & (reduced | elsewhere));
+      if (a.item == c.reduce && a.node->op == Op::Load) operands_.push_back(operand_of(a));
+    return !results_.empty() && !terms_.empty() && !(sink_->ranges & (c.k | elsewhere));
   }
 
   LoadOperand operand_of(const Access& a) const {
@@ -260,11 +259,10 @@ class ProductTuner : Tuner {
   double time(const ProductPlan& p) const {
     constexpr double kLoop = 10, kOverlap = 0.6, kHeld = 0.5, kHidden = 1.5, kLastRound = 0.25;
     constexpr double kMaxRegisters = 230, kAllRegisters = 65536;
-    int64_t tile = 1, body = 1, length = 1, results = 1;
+    int64_t tile = 1, body = 1;
     for (const TilePiece& x : p.tile) tile *= x.size;
     for (const TilePiece& x : p.unrolled) body *= x.size;
-    for (int id : terms_) length *= size(id);
-    for (int id : results_) results *= size(id);
+    const int64_t length = size(terms_), results = size(results_);
     double loads = 0, wavefronts = 0, held = 0;
     for (const LoadOperand& o : operands_) {
       const int64_t lanes = has_vectors(o, p.vector) ? 4 : 1;

@@ -66,30 +66,20 @@ class StageLoops : protected StagingTuner {
   using StagingTuner::StagingTuner;
 
   bool find_product() {
-    const std::vector<Node> reduces = all_of(sink_, Op::Reduce);
-    if (reduces.size() != 1 || reduces[0]->arg<OpArg>().op != Op::Add) return false;
-    Node sum = reduces[0], product = sum->src(0);
-    if (product->op != Op::Mul) return false;
-    for (Node store : sink_->srcs())
-      if (store->ranges != sink_->src(0)->ranges) return false;
-    for (Node r : sum->srcs().subspan(1)) sums_.push_back(range_id(r));
-    const uint64_t a = product->src(0)->ranges, b = product->src(1)->ranges;
+    auto c = only_contraction(sink_);
+    if (!c || !c->is_plain() || !stores_alike()) return false;
+    turn_to_store(*c, sink_->src(0));
+    const uint64_t summed = c->k & c->a->ranges & c->b->ranges;
     for (Node r : ranges_) {
-      if (!r->src(0)->is_const()) return false;
-      const int id = range_id(r);
-      if (std::find(sums_.begin(), sums_.end(), id) != sums_.end()) {
-        if ((a & b & r->ranges) == 0) return false;
-        continue;
-      }
-      if (kind(r) != RangeKind::Loop || !((a | b) & r->ranges)) return false;
-      const bool in_a = a & r->ranges, in_b = b & r->ranges;
-      (in_a && in_b ? batch_ : in_a ? rows_ : columns_).push_back(id);
+      const bool is_result = (c->m() | c->n() | c->batch()) & r->ranges;
+      if (!r->src(0)->is_const() ||
+          (is_result ? kind(r) != RangeKind::Loop : !(summed & r->ranges)))
+        return false;
     }
-    // Stores are wide along the columns.
-    const auto is_stored_along = [&](int id) { return stride(sink_->src(0), id) == 1; };
-    if (std::any_of(rows_.begin(), rows_.end(), is_stored_along)) {
-      std::swap(rows_, columns_);
-    }
+    rows_ = ids_of(c->m());
+    columns_ = ids_of(c->n());
+    batch_ = ids_of(c->batch());
+    sums_ = ids_of(c->reduce->srcs().subspan(1));
     // An epilogue that reads neighbouring results: tiles that cut across them are not proved.
     for (const Access& a : accesses_)
       for (Node r : ranges_)
@@ -115,13 +105,7 @@ class StageLoops : protected StagingTuner {
     ids.erase(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(first));
   }
 
-  // The kernel's sum, below the mask of terms beyond its end.
-  Node reduction() const { return all_of(sink_, Op::Reduce)[0]; }
-  Node product() const {
-    Node value = reduction()->src(0);
-    while (value->op == Op::Where) value = value->src(1);
-    return value;
-  }
+  Node product() const { return only_contraction(sink_)->product; }
 
   // The largest tiles of f32 without convolution windows, where two blocks of a multiprocessor have
   // room (measurements.md: takes_long_steps). Columns that are read one by one would take more
@@ -199,18 +183,11 @@ class StageLoops : protected StagingTuner {
   // of the factor's: not the scales of its rows.
   int64_t min_stride(int which, int id) const {
     const uint64_t across = mask_of(which ? columns_ : rows_), along = mask_of(sums_);
-    const std::vector<Node> all = topological(factor(which));
-    const auto is_whole = [&](Node n) {
-      return n->op == Op::Load && (n->ranges & across) && (n->ranges & along);
-    };
-    const bool whole = std::any_of(all.begin(), all.end(), is_whole);
-    int64_t least = INT64_MAX;
-    for (Node n : all) {
-      if (whole ? !is_whole(n) : n->op != Op::Load) continue;
-      const int64_t s = stride(n, id);
-      if (s != 0) least = std::min(least, s == kIrregular ? int64_t{1} << 40 : std::abs(s));
-    }
-    return least;
+    const auto is_whole = [&](Node n) { return (n->ranges & across) && (n->ranges & along); };
+    std::vector<Node> loads = all_of(factor(which), Op::Load);
+    if (std::ranges::any_of(loads, is_whole))
+      std::erase_if(loads, [&](Node n) { return !is_whole(n); });
+    return Tuner::min_stride(loads, id);
   }
 
   // A factor's elements lie as near as they can along the last one.
@@ -269,7 +246,7 @@ class StageTuner : StageLoops {
     if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
     if (!plans[0].mma && product()->dtype != kF32) return {};
     if (MmaProduct p; plans[0].mma) {
-      if (!mma_product(reduction(), target_, p).empty()) return {};
+      if (!mma_product(all_of(sink_, Op::Reduce)[0], target_, p).empty()) return {};
       unit_ = p.unit;
     }
     const bool asked = plans.size() == 1;

@@ -26,7 +26,7 @@ class StreamRanges : protected GpuTuner {
   int serving(const Ids& rest, int v) const {
     int best = -1;
     int64_t most = 0;
-    if (iterations(rest) / lanes_ / kServed < 8 * kBlock * target_.cores) return -1;
+    if (size(rest) / lanes_ / kServed < 8 * kBlock * target_.cores) return -1;
     for (int id : rest) {
       if (id == v || extent(range(id)) % kServed) continue;
       int64_t same = 0, own = 0;
@@ -111,7 +111,7 @@ class StreamRanges : protected GpuTuner {
     for (int64_t n : {4, 2})
       for (int id : rest) {
         if (id == v || extent(range(id)) % n || is_condition_of(id) || !is_far_apart(id) ||
-            iterations(rest) < 8 * n * kBlock * target_.cores)
+            size(rest) < 8 * n * kBlock * target_.cores)
           continue;
         const int part = split(id, n);
         bind(part, RangeKind::Unroll);
@@ -208,11 +208,10 @@ class StreamTuner : StreamRanges {
     if (gathers() && !scatters() && gathered_rows(rest, v)) return;
     if (scatters() && sparse_rows(rest, v)) return;
     for (int id : sparse >= 0 ? taps() : Ids())
-      if (iterations(without(rest, id)) >= 8 * kBlock * lanes_ * target_.cores)
-        rest = without(rest, id);
+      if (size(without(rest, id)) >= 8 * kBlock * lanes_ * target_.cores) rest = without(rest, id);
     if (lanes_ == 8 && reads_wide(v)) lanes_ = 4;
     // Below one full warp, vector lanes only serialise the work.
-    if (iterations(rest) < lanes_ * target_.warp) lanes_ = 1;
+    if (size(rest) < lanes_ * target_.warp) lanes_ = 1;
     if (const int id = serving(rest, v); id >= 0) {
       const int part = split(id, kServed);
       bind(part, RangeKind::Unroll);
@@ -236,9 +235,7 @@ class StreamTuner : StreamRanges {
   }
 
   // Elements of all loops, as streams are, not as what there is for each channel.
-  bool is_stream(const Access& a) const {
-    return iterations(loops()) <= elements_of(a.node->src(0));
-  }
+  bool is_stream(const Access& a) const { return size(loops()) <= elements_of(a.node->src(0)); }
 
   // Whether most loads along the range are f32 of each column: eight of those are two loads of
   // every second 16 bytes, which touch twice as many L1 lines as four.
@@ -253,7 +250,7 @@ class StreamTuner : StreamRanges {
   // once and then has several loads in flight. False where rows cannot be cut so.
   bool gathered_rows(Ids rest, int v) {
     constexpr int64_t kMax = 4;
-    const int64_t vectors = extent(range(v)) / lanes_, rows = iterations(rest) / extent(range(v));
+    const int64_t vectors = extent(range(v)) / lanes_, rows = size(rest) / extent(range(v));
     int64_t threads = 1;
     while (vectors % (2 * threads) == 0 && vectors / threads > kMax) threads *= 2;
     if (vectors % threads || vectors / threads > kMax || vectors / threads < 2 ||
@@ -282,7 +279,7 @@ class StreamTuner : StreamRanges {
     });
     const Ids rows = without(rest, v);
     if (!reads_rows || rows.empty() || looked_up_along(v) ||
-        extent(range(v)) < target_.warp * lanes_ || iterations(rows) < 8 * target_.cores)
+        extent(range(v)) < target_.warp * lanes_ || size(rows) < 8 * target_.cores)
       return false;
     vector(v, rest);
     last_ = split(v, target_.warp);
@@ -328,7 +325,7 @@ class StreamTuner : StreamRanges {
       if (inner == id) rest = without(rest, id);
       return inner;
     };
-    const bool large = iterations(rest) >= int64_t{16 * 1024} * target_.cores;
+    const bool large = size(rest) >= int64_t{16 * 1024} * target_.cores;
     const int y = thread(across, large ? 128 : 16), x = thread(v, large ? 8 : 16);
     last_ = x >= 0 ? x : y;
     const int block = merged(rest);

@@ -62,12 +62,6 @@ GpuTuner::Ids GpuTuner::shared_loops() const {
   return out;
 }
 
-int64_t GpuTuner::iterations(const Ids& ids) const {
-  int64_t n = 1;
-  for (int id : ids) n *= extent(range(id));
-  return n;
-}
-
 int64_t GpuTuner::pow2(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
 }
@@ -193,12 +187,6 @@ void GpuTuner::blocks_of(const Ids& outer, int64_t threads, int64_t block) {
 
 // --- stages
 // ---------------------------------------------------------------------------------------
-
-int64_t StagingTuner::size(const Ids& ids) const {
-  int64_t n = 1;
-  for (int id : ids) n *= size(id);
-  return n;
-}
 
 int StagingTuner::cut(int& id, int64_t amount) {
   if (amount < 2) return -1;

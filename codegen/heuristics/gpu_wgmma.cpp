@@ -2,7 +2,7 @@
 // ranges count rows and columns, the tile, and how its elements lie on threads.
 #include <algorithm>
 
-#include "codegen/kernel/access.h"
+#include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/wgmma/product.h"
 #include "codegen/wgmma/split_k.h"
@@ -15,10 +15,9 @@ namespace {
 
 constexpr int64_t kMinColumns = 24;
 
-// Options in the order in which they are applied, each to what the last one made.
-class WgmmaTuner {
+class WgmmaTuner : Tuner {
  public:
-  WgmmaTuner(Node sink, const Target& target) : sink_(sink), target_(target) {}
+  WgmmaTuner(Node sink, const Target& target) : Tuner(sink, target) {}
 
   std::vector<Opt> run() {
     const auto found = find_matrix_product(sink_);
@@ -29,12 +28,11 @@ class WgmmaTuner {
     // Stores are wide along the columns, and windows go along the rows.
     if (stride(sink_->src(0), range_id(m.ranges[0])) == 1 || n.ranges.size() > 1) std::swap(m, n);
     if (m.extent() < 64 && m.ranges.size() == 1) std::swap(m, n);
-    for (Node s : sink_->srcs())
-      if (s->ranges != sink_->src(0)->ranges) return {};
+    if (!stores_alike()) return {};
     if (std::optional<Opt> opt = by_elements(p)) {
       widen(*opt);
       lay_out(*opt);
-      return std::move(options_);
+      return std::move(choice_.options);
     }
     const int64_t others = others_of(p, m, n);
     if (is_few(p, n, m, others)) std::swap(m, n);
@@ -48,30 +46,21 @@ class WgmmaTuner {
     widen(opt);
     deepen(opt, m.extent(), n.extent(), others);
     lay_out(opt);
-    return std::move(options_);
+    return std::move(choice_.options);
   }
 
   // Options for a tile that is given.
   std::vector<Opt> run(const Opt& matrix, int64_t band) {
     lay_out(matrix, band);
-    return std::move(options_);
+    return std::move(choice_.options);
   }
 
  private:
-  void apply(Opt opt) {
-    sink_ = simplify(tiny::apply(sink_, opt, target_));
-    options_.push_back(std::move(opt));
-  }
-  bool has(int id) const {
-    const auto all = ranges_of(sink_);
-    return std::any_of(all.begin(), all.end(), [&](Node r) { return range_id(r) == id; });
-  }
   int split(int id, int64_t amount) {
     const int inner = next_range_id(sink_);
     apply({OptKind::Split, id, amount, {}});
     return inner;
   }
-  void bind(int id, RangeKind kind) { apply({OptKind::Bind, id, static_cast<int64_t>(kind), {}}); }
 
   // A tile has all columns, and as little padding as can be: TMA takes longer for padding than for
   // elements. The operand without reuse is read by all multiprocessors, unless the other one, which
@@ -97,7 +86,7 @@ class WgmmaTuner {
       for (Node r : ranges_of(s))
         if (range_id(r) != n && stride(s, range_id(r)) % 8) return;
     }
-    const int64_t columns = extent(range_with_id(sink_, n));
+    const int64_t columns = size(n);
     Opt wide = opt;
     wide.tile.vectorized_epilogue = columns % 8 == 0 && columns >= 32;  // of four threads
     if (is_legal(sink_, wide, target_)) opt = wide;
@@ -106,7 +95,7 @@ class WgmmaTuner {
   // Tiles of all rows and columns that are computed one by one.
   int64_t others_of(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n) const {
     int64_t others = 1;
-    for (Node r : ranges_of(sink_))
+    for (Node r : ranges_)
       if (!m.has(r) && !n.has(r) && !(r->ranges & p.k)) others *= extent(r);
     return others;
   }
@@ -265,45 +254,40 @@ class WgmmaTuner {
     bind(group, RangeKind::Thread);
     if (pieces) bind(piece, RangeKind::Unroll);
     bind(half, RangeKind::Unroll);
-    if (has(eight)) bind(eight, RangeKind::Unroll);
+    if (range(eight)) bind(eight, RangeKind::Unroll);
     bind(pair, RangeKind::Vector);
     std::vector<int> blocks;
-    for (Node r : ranges_of(sink_))
+    for (Node r : ranges_)
       if (kind(r) == RangeKind::Loop && range_id(r) != m && range_id(r) != n)
         blocks.push_back(range_id(r));
     // The tiles of a cluster are neighbours.
     const auto cut = [&](int id, int64_t amount) {
       if (amount == 1) return -1;
-      return extent(range_with_id(sink_, id)) > amount ? split(id, amount) : id;
+      return size(id) > amount ? split(id, amount) : id;
     };
     const int across = cut(n, tile.cluster_n), down = cut(m, tile.cluster_m);
     // The tiles of a wave form a band: its rows and columns stay in L2.
     int band = -1;
-    if (has(m) && down != m) {
+    if (range(m) && down != m) {
       blocks.push_back(m);
       const int64_t most = std::max<int64_t>(1, most_in_band / tile.cluster_m);
-      const int64_t rows = largest_divisor(extent(range_with_id(sink_, m)), most);
-      if (rows > 1 && rows < extent(range_with_id(sink_, m))) band = split(m, rows);
+      const int64_t rows = largest_divisor(size(m), most);
+      if (rows > 1 && rows < size(m)) band = split(m, rows);
     }
-    if (has(n) && across != n) blocks.push_back(n);
+    if (range(n) && across != n) blocks.push_back(n);
     for (int id : {band, across, down})
       if (id >= 0) blocks.push_back(id);
-    for (size_t i = 1; i < blocks.size(); ++i) apply({OptKind::Merge, blocks[0], blocks[i], {}});
     std::vector<int> order;
-    if (!blocks.empty()) {
-      bind(blocks[0], RangeKind::Block);
-      order.push_back(blocks[0]);
+    if (const int block = merged(blocks); block >= 0) {
+      bind(block, RangeKind::Block);
+      order.push_back(block);
     }
     order.push_back(group);
     if (pieces) order.push_back(piece);
     for (int id : {half, eight, pair})
-      if (has(id)) order.push_back(id);
+      if (range(id)) order.push_back(id);
     apply({OptKind::Order, 0, 0, order});
   }
-
-  Node sink_;
-  const Target& target_;
-  std::vector<Opt> options_;
 };
 
 }  // namespace

@@ -18,6 +18,44 @@ void Tuner::apply(Opt opt) {
   refresh();
 }
 
+bool Tuner::applied(const Opt& opt) {
+  if (!is_legal(sink_, opt, target_)) return false;
+  apply(opt);
+  return true;
+}
+
+int64_t Tuner::size(const Ids& ids) const {
+  int64_t n = 1;
+  for (int id : ids) n *= size(id);
+  return n;
+}
+
+Tuner::Ids Tuner::ids_of(uint64_t mask) const {
+  Ids out;
+  for (Node r : ranges_)
+    if (mask & r->ranges) out.push_back(range_id(r));
+  return out;
+}
+
+Tuner::Ids Tuner::ids_of(std::span<const Node> ranges) {
+  Ids out;
+  for (Node r : ranges) out.push_back(range_id(r));
+  return out;
+}
+
+bool Tuner::stores_alike() const {
+  return std::ranges::all_of(sink_->srcs(),
+                             [&](Node s) { return s->ranges == sink_->src(0)->ranges; });
+}
+
+int64_t Tuner::min_stride(const std::vector<Node>& loads, int id) {
+  int64_t least = INT64_MAX;
+  for (Node n : loads)
+    if (const int64_t s = stride(n, id); s != 0)
+      least = std::min(least, s == kIrregular ? int64_t{1} << 40 : std::abs(s));
+  return least;
+}
+
 int Tuner::vector_lanes() const {
   int max_bytes = 4;
   for (const Access& a : accesses_) {

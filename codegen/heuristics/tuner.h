@@ -7,6 +7,7 @@
 
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/choice.h"
+#include "codegen/kernel/contraction.h"
 #include "codegen/kernel/option.h"
 #include "tiny/ir/sizes.h"
 
@@ -20,6 +21,7 @@ class Tuner {
 
   void refresh();
   void apply(Opt opt);
+  bool applied(const Opt& opt);  // where it is legal
   void bind(int id, RangeKind kind);
   // Cuts `amount` iterations off and binds them; whether the range is no more than that.
   bool bind_piece(int id, int64_t amount, RangeKind kind);
@@ -39,6 +41,14 @@ class Tuner {
   }
   // Its extent; 1 where there is no such range.
   int64_t size(int id) const { return id >= 0 && range(id) ? extent(range(id)) : 1; }
+  int64_t size(const Ids& ids) const;  // of all together
+  Ids ids_of(uint64_t mask) const;
+  static Ids ids_of(std::span<const Node> ranges);
+  bool stores_alike() const;  // in the same ranges
+
+  // The smallest distance, in elements, at which the loads follow one another along the range: 2^40
+  // where that is not even, and more where none of them depends on it.
+  static int64_t min_stride(const std::vector<Node>& loads, int id);
 
   // As many lanes as a register has of the largest dtype of the arithmetic; 16-bit floats are
   // computed in f32, and bytes are worth no vectors of 64 lanes.
