@@ -204,8 +204,7 @@ class CpuStreams : protected CpuLoops {
     const int64_t turns = extent(turn), most = turns / (2 * target_.cores);
     const int64_t width = best_unroll(turns, std::min(kStrip, most));
     if (width < 2) return;
-    strip_ = next_range_id(sink_);
-    apply({OptKind::Split, id, width, {}});
+    strip_ = split(id, width);
   }
 
   // A copy that reads short pieces of rows far apart, to write them one behind the other, takes
@@ -232,9 +231,8 @@ class CpuStreams : protected CpuLoops {
       }
     const int64_t rows = blocks ? best_unroll(extent(blocks), kRows) : 0;
     if (rows < 2 || rows == extent(blocks)) return;
-    strip_ = next_range_id(sink_);
     first_ = range_id(blocks);
-    apply({OptKind::Split, first_, rows, {}});
+    strip_ = split(first_, rows);
   }
 };
 
@@ -363,11 +361,7 @@ class CpuTuner : CpuStreams {
     }
     if (n % (each * block)) apply({OptKind::Extend, uid, each * block, {}});
     if (panels > 0) {
-      strip_ = uid;
-      if (block < strips) {
-        strip_ = next_range_id(sink_);
-        apply({OptKind::Split, uid, each * block, {}});
-      }
+      strip_ = block < strips ? split(uid, each * block) : uid;
     }
     unroll_split(panels > 0 ? strip_ : uid, each);
     if (strip_ >= 0 && (!range(strip_) || kind(range(strip_)) != RangeKind::Loop)) strip_ = -1;

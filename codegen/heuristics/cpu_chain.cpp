@@ -36,7 +36,7 @@ class CpuChainTuner : Tuner {
       const int64_t each = n->src(1)->int_value();
       if (r->op != Op::Range || kind(r) != RangeKind::Loop || each < 2 || extent(r) % each)
         continue;
-      apply({OptKind::Split, range_id(r), each, {}});
+      split(range_id(r), each);
       return true;
     }
     return false;
@@ -122,12 +122,7 @@ class CpuChainTuner : Tuner {
   }
 
   // The inner range of so many iterations.
-  int cut(int id, int64_t amount) {
-    if (size(id) == amount) return id;
-    const int inner = next_range_id(sink_);
-    apply({OptKind::Split, id, amount, {}});
-    return inner;
-  }
+  int cut(int id, int64_t amount) { return size(id) == amount ? id : split(id, amount); }
 
   // The operand with the rows: copied along these.
   bool stage(int summed, int rows) {

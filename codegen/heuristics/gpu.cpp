@@ -123,7 +123,7 @@ class PoolingTuner : GpuTuner {
   void several_windows(int id, Ids& rest) {
     for (int64_t n : {4, 2, 3}) {
       if (extent(range(id)) % n || size(rest) < n * kBlock * target_.cores) continue;
-      const int part = split(id, n);
+      const int part = part_of(id, n);
       bind(part, RangeKind::Unroll);
       if (part == id) rest = without(rest, id);
       return;
@@ -146,7 +146,7 @@ class ScanTuner : GpuTuner {
     const auto threads =
         std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(vectors)) / kTiles, 32,
                             std::min<int64_t>(kMaxThreads, target_.most_threads));
-    const int inner = widened(along, threads);
+    const int inner = split(along, threads);
     bind(inner, RangeKind::Thread);
     last_ = inner;
     if (inner != along && range(along) && extent(range(along)) <= kMaxTiles)
@@ -324,7 +324,7 @@ class RowTuner : GpuTuner {
     if (flat < 0) return;  // a vector is all of it
     const int64_t each = ceil_div(extent(range(flat)), threads);
     held_ |= held && 2 * each * lanes_ >= kWantedOfHeld;
-    const int inner = threads > 1 ? split(flat, threads) : flat;
+    const int inner = threads > 1 ? part_of(flat, threads) : flat;
     const bool is_thread = threads > 1 && extent(range(inner)) <= threads;
     if (is_thread) share(inner, thread, threads);
     if (inner == flat && is_thread) return;
@@ -337,7 +337,7 @@ class RowTuner : GpuTuner {
 
   // The range over the threads of the group; all sets have the same one where their sizes agree.
   void share(int inner, int& thread, int64_t threads) {
-    if (extent(range(inner)) < threads) inner = widened(inner, threads);
+    if (extent(range(inner)) < threads) inner = split(inner, threads);
     if (thread < 0) {
       bind(inner, RangeKind::Thread);
       thread = inner;

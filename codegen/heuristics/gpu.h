@@ -28,9 +28,7 @@ class GpuTuner : protected Tuner {
   static int64_t pow2(int64_t n);
   // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
   // has no more than that.
-  int split(int id, int64_t amount);
-  // The range with as many iterations as there are threads, those beyond its end gated off.
-  int widened(int id, int64_t threads);
+  int part_of(int id, int64_t amount);
   // The range over threads and blocks: `threads` neighbouring iterations to a block.
   void spread(int id, int64_t threads);
   static int element_size(const Access& a);

@@ -14,12 +14,6 @@ namespace tiny {
 
 namespace {
 
-// A block's tile: warps, each with so many fragments of rows, and columns of a step of the loop.
-struct ChainPlan {
-  int64_t warps = 4, fragments = 1, columns = 64, depth = 2;
-  OptKind by = OptKind::Fragments;  // or Warpgroups
-};
-
 class ChainTuner : StagingTuner {
  public:
   ChainTuner(Node sink, const Target& target) : StagingTuner(sink, target) {}
@@ -37,10 +31,10 @@ class ChainTuner : StagingTuner {
       if (extent(p.summed) > kMax) return {};
     if (results > kMax) return {};
     const bool reduces = reduces_columns(range_id(chain->n));
-    const ChainPlan plan = by == OptKind::Warpgroups
+    const StagePlan plan = by == OptKind::Warpgroups
                                ? plan_of_warpgroups(results, *chain)
                                : fitted(plan_for(results, chain->inner.size(), reduces), *chain);
-    if (!lay_out(*chain, plan) || all_stage_bytes(sink_) > target_.shared_bytes) return {};
+    if (!lay_out(*chain, plan, by) || all_stage_bytes(sink_) > target_.shared_bytes) return {};
     choice_.is_gemm = true;
     return std::move(choice_);
   }
@@ -52,23 +46,23 @@ class ChainTuner : StagingTuner {
     bool any = false;
     for (const auto& p : chain.inner)
       if (extent(p.summed) > most) {
-        apply({OptKind::Split, range_id(p.summed), 128 / chain.unit->dtype.size(), {}});
+        split(range_id(p.summed), 128 / chain.unit->dtype.size());
         any = true;
       }
     return any;
   }
 
   // No more rows and columns than there are.
-  static ChainPlan fitted(ChainPlan plan, const ProductChain& chain) {
+  static StagePlan fitted(StagePlan plan, const ProductChain& chain) {
     const int64_t rows = chain.unit->rows;
-    for (int64_t* part : {&plan.fragments, &plan.warps})
-      while (*part > 1 && plan.warps * plan.fragments * rows > extent(chain.m)) *part /= 2;
-    plan.columns = std::min(plan.columns, round_up(extent(chain.n), chain.unit->depth));
+    for (int64_t* part : {&plan.down, &plan.warps_down})
+      while (*part > 1 && plan.warps_down * plan.down * rows > extent(chain.m)) *part /= 2;
+    plan.step = std::min(plan.step, round_up(extent(chain.n), chain.unit->depth));
     return plan;
   }
 
   // False where an option is not legal.
-  bool lay_out(const ProductChain& chain, const ChainPlan& plan) {
+  bool lay_out(const ProductChain& chain, const StagePlan& plan, OptKind by) {
     const int m = range_id(chain.m), n = range_id(chain.n);
     const int64_t streamed = bytes_streamed(chain);
     Ids unrolled;
@@ -79,13 +73,13 @@ class ChainTuner : StagingTuner {
     across.erase(std::unique(across.begin(), across.end()), across.end());
     unrolled.insert(unrolled.end(), across.begin(), across.end());
 
-    const int rows = split_off(m, plan.warps * plan.fragments * chain.unit->rows);
-    const int columns = split_off(n, plan.columns);
+    const int rows = split_off(m, plan.warps_down * plan.down * chain.unit->rows);
+    const int columns = split_off(n, plan.step);
     unrolled.push_back(columns);
     if (columns != n && reduces_columns(columns) && !applied({OptKind::Roll, n, 0, {}}))
       return false;
     const int y = next_range_id(sink_), x = y + 1;
-    if (!applied({plan.by, rows, plan.depth, {columns}})) return false;
+    if (!applied({by, rows, plan.depth, {columns}})) return false;
     constexpr int kDigits = 5;  // y, x, i, j, h (fragments.h)
     const int first_copy = y + kDigits + static_cast<int>(across.size());
     const int end = next_range_id(sink_);
@@ -122,14 +116,10 @@ class ChainTuner : StagingTuner {
   }
 
   // The range of warps; -1 where there is one.
-  int bind_warps(int rows, const ChainPlan& plan) {
+  int bind_warps(int rows, const StagePlan& plan) {
     if (!range(rows)) return -1;
-    if (plan.fragments > 1) {
-      int each = rows;
-      if (plan.warps > 1) {
-        each = next_range_id(sink_);
-        apply({OptKind::Split, rows, plan.fragments, {}});
-      }
+    if (plan.down > 1) {
+      const int each = plan.warps_down > 1 ? split(rows, plan.down) : rows;
       bind(each, RangeKind::Unroll);
       if (each == rows) return -1;
     }
@@ -153,18 +143,23 @@ class ChainTuner : StagingTuner {
   // of scores want more registers: blocks of one warpgroup fill a multiprocessor where one of two
   // would leave half of it, and need not wait for each other (measurements.md: ChainPlan of
   // gradients).
-  static ChainPlan plan_of_warpgroups(int64_t results, const ProductChain& chain) {
-    if (chain.inner.size() > 1) return {4, 1, 64, 2, OptKind::Warpgroups};
-    return {extent(chain.m) > 64 ? 8 : 4, 1, results <= 64 ? 128 : 64, 2, OptKind::Warpgroups};
+  static StagePlan plan_of_warpgroups(int64_t results, const ProductChain& chain) {
+    if (chain.inner.size() > 1) return plan(4, 1, 64);
+    return plan(extent(chain.m) > 64 ? 8 : 4, 1, results <= 64 ? 128 : 64);
+  }
+
+  // Warps with so many fragments of rows each; columns of a step.
+  static StagePlan plan(int64_t warps, int64_t fragments, int64_t columns) {
+    return {.warps_down = warps, .down = fragments, .step = columns, .depth = 2, .mma = true};
   }
 
   // Two fragments of rows share what is read of the other operands, where registers hold them and
   // their scores; gradients, which need two matrices of scores, take shorter steps
   // (measurements.md: ChainPlan).
-  static ChainPlan plan_for(int64_t results, size_t inner, bool reduces_columns) {
-    if (reduces_columns && inner == 1 && results <= 128) return {4, 2, 64, 2};
-    if (results <= 64) return {4, 2, 32, 2};
-    return {4, 1, 32, 2};
+  static StagePlan plan_for(int64_t results, size_t inner, bool reduces_columns) {
+    if (reduces_columns && inner == 1 && results <= 128) return plan(4, 2, 64);
+    if (results <= 64) return plan(4, 2, 32);
+    return plan(4, 1, 32);
   }
 
   // Whether something is reduced along the columns that is no product: others may need it.
@@ -180,10 +175,7 @@ class ChainTuner : StagingTuner {
   }
 
   int split_off(int id, int64_t amount) {
-    if (size(id) <= amount && size(id) % 16 == 0) return id;
-    const int inner = next_range_id(sink_);
-    apply({OptKind::Split, id, amount, {}});
-    return inner;
+    return size(id) <= amount && size(id) % 16 == 0 ? id : split(id, amount);
   }
 
   // What is neither a thread nor part of a tile, the blocks of rows fastest: they share what they

@@ -238,7 +238,7 @@ class ColumnTuner : ColumnSums {
     for (int id : beside) unroll_split(id, kUnrolled);
     last_ = below;
     if (across > 1) {
-      last_ = across > vectors ? widened(v, across) : split(v, across);
+      last_ = across > vectors ? split(v, across) : part_of(v, across);
       bind(last_, RangeKind::Thread);
       if (last_ == v || !range(v)) rest = without(rest, v);
     }
@@ -271,7 +271,7 @@ class ColumnTuner : ColumnSums {
     int64_t some = best_unroll(each, kUnrolled);
     for (int64_t n = kGood; some < kGood && each > kUnrolled && n > 1; n /= 2)
       if (round_up(each, n) * 8 <= each * 9) some = n;
-    const int part = split(flat, down * some), below = split(part, down);
+    const int part = part_of(flat, down * some), below = part_of(part, down);
     bind(below, RangeKind::Thread);
     if (below != part) bind(part, RangeKind::Unroll);
     return below;
@@ -346,7 +346,7 @@ class ColumnTuner : ColumnSums {
 
   // A piece of the range goes to each thread.
   void unrolled(int id, int64_t amount, Ids& rest) {
-    const int part = split(id, amount);
+    const int part = part_of(id, amount);
     bind(part, RangeKind::Unroll);
     if (part == id) rest = without(rest, id);
   }

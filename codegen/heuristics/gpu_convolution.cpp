@@ -15,12 +15,14 @@ namespace tiny {
 
 namespace {
 
-std::vector<WindowPlan> all_plans() {
-  std::vector<WindowPlan> out;
+std::vector<StagePlan> all_plans() {
+  std::vector<StagePlan> out;
   for (int64_t rows : {1, 2, 4})
     for (int64_t columns : {1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24, 25})
       for (int64_t depth : {2, 1})
-        for (int64_t lines : {0, 2, 4, 5, 8, 10}) out.push_back({rows, columns, depth, lines});
+        for (int64_t lines : {0, 2, 4, 5, 8, 10})
+          out.push_back(
+              {.down = rows, .across = columns, .depth = depth, .mma = true, .lines = lines});
   return out;
 }
 
@@ -120,15 +122,15 @@ class WindowCost : protected WindowLoops {
   using WindowLoops::WindowLoops;
 
   // Plans that take less time than that, the best first.
-  std::vector<WindowPlan> ranked(double most) {
-    std::vector<std::pair<double, WindowPlan>> timed;
+  std::vector<StagePlan> ranked(double most) {
+    std::vector<std::pair<double, StagePlan>> timed;
     if (begin())
-      for (const WindowPlan& plan : all_plans())
+      for (const StagePlan& plan : all_plans())
         if (const double t = fits(plan) ? time(plan) : INFINITY; t < most)
           timed.emplace_back(t, plan);
     std::stable_sort(timed.begin(), timed.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<WindowPlan> out;
+    std::vector<StagePlan> out;
     for (const auto& [t, plan] : timed) out.push_back(plan);
     return out;
   }
@@ -143,15 +145,14 @@ class WindowCost : protected WindowLoops {
   }
 
   // A block has all rows and columns that are not counted by blocks.
-  bool fits(const WindowPlan& plan) const {
+  bool fits(const StagePlan& plan) const {
     constexpr int64_t kMaxWarps = 20, kMaxRegisters = 160;
     int64_t columns = plan.lines ? size(columns_) : images();
     for (const Pair& p : pairs_) columns *= size(p.result);
-    const int64_t rows = size(rows_), held = plan.rows * plan.columns;
+    const int64_t rows = size(rows_), held = plan.down * plan.across;
     const auto sums = static_cast<int64_t>(all_of(sink_, Op::Reduce).size());
     if (is_of_filters() != (plan.lines > 0)) return false;
-    return rows % (plan.rows * unit_->rows) == 0 &&
-           columns % (plan.columns * unit_->columns) == 0 &&
+    return rows % (plan.down * unit_->rows) == 0 && columns % (plan.across * unit_->columns) == 0 &&
            held * unit_->results() * sums <= kMaxRegisters &&
            rows * columns / (held * unit_->rows * unit_->columns) <= kMaxWarps;
   }
@@ -177,7 +178,7 @@ class WindowCost : protected WindowLoops {
     int64_t bytes = 0;  // of both stages
   };
 
-  Tile tile_of(const WindowPlan& plan) const {
+  Tile tile_of(const StagePlan& plan) const {
     Tile t = plan.lines ? lines_tile(plan.lines) : channels_tile();
     t.bytes *= plan.depth * unit_->dtype.size();
     t.fragments = size(rows_) / unit_->rows;
@@ -225,20 +226,20 @@ class WindowCost : protected WindowLoops {
 
   // Elements that a warp loads for all that it multiplies without a loop: what several columns
   // share once.
-  int64_t loads(const WindowPlan& plan, const Tile& t) const {
+  int64_t loads(const StagePlan& plan, const Tile& t) const {
     std::set<int64_t> places;
-    for (int64_t x = 0; x < plan.columns; ++x)
+    for (int64_t x = 0; x < plan.across; ++x)
       for (int64_t i = 0; i < t.steps; ++i)
         places.insert(place(t.columns, x * unit_->columns) +
                       place(t.terms, i * (plan.lines ? unit_->depth : 1)));
-    return unit_->a_count() * plan.rows * t.steps +
+    return unit_->a_count() * plan.down * t.steps +
            unit_->b_count() * static_cast<int64_t>(places.size());
   }
 
   // Blocks that a multiprocessor has room for.
-  int64_t resident(const WindowPlan& plan, const Tile& t) const {
+  int64_t resident(const StagePlan& plan, const Tile& t) const {
     constexpr double kRegisters = 1.5, kOthers = 50, kMax = 255, kAll = 65536;
-    const int64_t held = plan.rows * plan.columns, warps = t.fragments / held;
+    const int64_t held = plan.down * plan.across, warps = t.fragments / held;
     // The accumulators of other sums are live while the GEMM is computed.
     const auto values = static_cast<double>(all_of(sink_, Op::Reduce).size() + 1) / 2;
     const double each =
@@ -251,11 +252,11 @@ class WindowCost : protected WindowLoops {
   // In the units of MmaTuner's (codegen/heuristics/gpu_mma.cpp). The constants rank 90 plans for
   // five convolutions and gradients of MNIST's network, and find where registers alone are better
   // (measurements.md: WindowTuner). A multiprocessor's four schedulers have warps of their own.
-  double time(const WindowPlan& plan) const {
+  double time(const StagePlan& plan) const {
     constexpr double kLoad = 4.5, kMultiply = 7.5, kHidden = 2.5, kFill = 3200;
     constexpr int64_t kSchedulers = 4;
     const Tile t = tile_of(plan);
-    const int64_t blocks = resident(plan, t), held = plan.rows * plan.columns;
+    const int64_t blocks = resident(plan, t), held = plan.down * plan.across;
     if (blocks < 1) return INFINITY;
     const int64_t warps = blocks * (t.fragments / held), at_once = target_.cores * blocks;
     const double work = kMultiply + kLoad * static_cast<double>(loads(plan, t)) /
@@ -286,7 +287,7 @@ class WindowTuner : WindowCost {
  public:
   using WindowCost::WindowCost;
 
-  std::optional<Choice> run(const WindowPlan& plan) {
+  std::optional<Choice> run(const StagePlan& plan) {
     if (!begin() || !fits(plan)) return {};
     if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
     if (!multiply(plan)) return {};
@@ -327,7 +328,7 @@ class WindowTuner : WindowCost {
 
   // The results of a window, or an input's gradient: a few channels of the pixels of an image, or
   // of several where one's are no whole fragments.
-  bool stage_channels(const WindowPlan& plan) {
+  bool stage_channels(const StagePlan& plan) {
     if (sums_.size() != 1 || size(sums_) % unit_->depth || size(sums_) <= unit_->depth)
       return false;
     int channels = sums_[0], image = columns_.empty() ? -1 : columns_.back();
@@ -353,7 +354,7 @@ class WindowTuner : WindowCost {
   }
 
   // The gradient of filters: a few lines of pixels.
-  bool stage_lines(const WindowPlan& plan) {
+  bool stage_lines(const StagePlan& plan) {
     int lines = pairs_[0].sum;
     if (size(lines) % plan.lines || plan.lines >= size(lines) || plan.lines < 2) return false;
     const int line = cut(lines, plan.lines);
@@ -382,12 +383,12 @@ class WindowTuner : WindowCost {
 
   // --- the rest ----------------------------------------------------------------------------------
 
-  bool multiply(const WindowPlan& plan) {
+  bool multiply(const StagePlan& plan) {
     int rows = merged(rows_), columns = n_;
     lane_ = next_range_id(sink_) + 2;
     if (!applied({OptKind::Mma, rows, 0, {columns, inner_}})) return false;
-    bind_if(cut(rows, plan.rows), RangeKind::Unroll);
-    bind_if(cut(columns, plan.columns), RangeKind::Unroll);
+    bind_if(cut(rows, plan.down), RangeKind::Unroll);
+    bind_if(cut(columns, plan.across), RangeKind::Unroll);
     // One iteration stays a loop around what is unrolled, which adds to the sums in the matrix
     // units.
     if (size(inner_) > 1)
@@ -481,19 +482,19 @@ class WindowTuner : WindowCost {
 }  // namespace
 
 std::optional<Choice> choose_window_options(Node sink, const Target& target,
-                                            const WindowPlan& plan) {
+                                            const StagePlan& plan) {
   return WindowTuner(sink, target).run(plan);
 }
 
 std::optional<Choice> choose_window_options(Node sink, const Target& target, double time) {
-  for (const WindowPlan& plan : WindowCost(sink, target).ranked(time))
+  for (const StagePlan& plan : WindowCost(sink, target).ranked(time))
     if (auto choice = choose_window_options(sink, target, plan)) return choice;
   return {};
 }
 
 std::vector<Choice> window_choices(Node sink, const Target& target) {
   std::vector<Choice> out;
-  for (const WindowPlan& plan : all_plans())
+  for (const StagePlan& plan : all_plans())
     if (auto choice = choose_window_options(sink, target, plan)) out.push_back(std::move(*choice));
   return out;
 }

@@ -317,8 +317,7 @@ class ProductTuner : Tuner {
     const int all = merged(rest);
     int inner = all;
     if (size(all) > p.block) {
-      inner = next_range_id(sink_);
-      apply({OptKind::Split, all, p.block, {}});
+      inner = split(all, p.block);
       bind(all, RangeKind::Block);
     }
     bind(inner, RangeKind::Thread);

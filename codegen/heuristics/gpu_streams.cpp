@@ -113,7 +113,7 @@ class StreamRanges : protected GpuTuner {
         if (id == v || extent(range(id)) % n || is_condition_of(id) || !is_far_apart(id) ||
             size(rest) < 8 * n * kBlock * target_.cores)
           continue;
-        const int part = split(id, n);
+        const int part = part_of(id, n);
         bind(part, RangeKind::Unroll);
         if (part == id) rest = without(rest, id);
         return;
@@ -213,7 +213,7 @@ class StreamTuner : StreamRanges {
     // Below one full warp, vector lanes only serialise the work.
     if (size(rest) < lanes_ * target_.warp) lanes_ = 1;
     if (const int id = serving(rest, v); id >= 0) {
-      const int part = split(id, kServed);
+      const int part = part_of(id, kServed);
       bind(part, RangeKind::Unroll);
       if (part == id) rest = without(rest, id);
     } else if (lanes_ == 1 && !gathers() && !scatters()) {
@@ -223,14 +223,14 @@ class StreamTuner : StreamRanges {
     constexpr int64_t kThreads = 128;  // (measurements.md: streams)
     const int flat = merged(rest);
     if (flat < 0) return;  // a vector is all of it
-    const int thread = split(flat, kThreads);
+    const int thread = part_of(flat, kThreads);
     bind(thread, RangeKind::Thread);
     if (thread == flat) return;
     // Several loads whose addresses are loaded too are in flight at once: latency hiding.
     constexpr int64_t together = 4;
     if (gathers() && extent(range(flat)) % together == 0 &&
         extent(range(flat)) >= 8 * together * target_.cores)
-      bind(split(flat, together), RangeKind::Unroll);
+      bind(part_of(flat, together), RangeKind::Unroll);
     bind(flat, RangeKind::Block);
   }
 
@@ -257,7 +257,7 @@ class StreamTuner : StreamRanges {
         threads > kBlock || rows * threads < 8 * kBlock * target_.cores || looked_up_along(v))
       return false;
     vector(v, rest);
-    if (const int inner = split(v, threads); inner != v) {
+    if (const int inner = part_of(v, threads); inner != v) {
       bind(inner, RangeKind::Thread);
       last_ = inner;
     }
@@ -282,11 +282,11 @@ class StreamTuner : StreamRanges {
         extent(range(v)) < target_.warp * lanes_ || size(rows) < 8 * target_.cores)
       return false;
     vector(v, rest);
-    last_ = split(v, target_.warp);
+    last_ = part_of(v, target_.warp);
     bind(last_, RangeKind::Thread);
     for (int64_t n = kMax; n > 1 && last_ != v; --n)
       if (extent(range(v)) % n == 0) {
-        bind(split(v, n), RangeKind::Unroll);
+        bind(part_of(v, n), RangeKind::Unroll);
         break;
       }
     spread(merged(rows), kBlock / target_.warp);
@@ -315,12 +315,12 @@ class StreamTuner : StreamRanges {
   void transpose(int v, int across) {
     Ids rest = loops();
     vector(v, rest);
-    const int part = split(across, lanes_);
+    const int part = part_of(across, lanes_);
     bind(part, RangeKind::Unroll);
     if (part == across) rest = without(rest, across);
     const auto thread = [&](int id, int64_t most) {
       if (std::find(rest.begin(), rest.end(), id) == rest.end()) return -1;
-      const int inner = split(id, most);
+      const int inner = part_of(id, most);
       bind(inner, RangeKind::Thread);
       if (inner == id) rest = without(rest, id);
       return inner;
@@ -337,7 +337,7 @@ class StreamTuner : StreamRanges {
     int64_t times = most;  // whole warps, where that leaves half of the threads
     while (2 * times >= most && times * threads % target_.warp) --times;
     if (2 * times < most) times = most;
-    const int more = times > 1 ? split(block, times) : block;
+    const int more = times > 1 ? part_of(block, times) : block;
     bind(more, more == block ? RangeKind::Block : RangeKind::Thread);
     if (more != block) bind(block, RangeKind::Block);
   }

@@ -66,23 +66,14 @@ int64_t GpuTuner::pow2(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
 }
 
-int GpuTuner::split(int id, int64_t amount) {
-  if (amount < 2 || extent(range(id)) <= amount) return id;
-  const int inner = next_range_id(sink_);
-  apply({OptKind::Split, id, amount, {}});
-  return inner;
-}
-
-int GpuTuner::widened(int id, int64_t threads) {
-  const int inner = next_range_id(sink_);
-  apply({OptKind::Split, id, threads, {}});
-  return inner;
+int GpuTuner::part_of(int id, int64_t amount) {
+  return amount < 2 || size(id) <= amount ? id : split(id, amount);
 }
 
 void GpuTuner::spread(int id, int64_t threads) {
   if (id < 0) return;
   if (threads <= 1) return bind(id, RangeKind::Block);
-  const int inner = split(id, threads);
+  const int inner = part_of(id, threads);
   bind(inner, RangeKind::Thread);
   if (inner != id) bind(id, RangeKind::Block);
 }
@@ -152,7 +143,7 @@ void GpuTuner::make_last(Ids& ids, int id) {
 
 void GpuTuner::vector(int v, Ids& rest) {
   if (lanes_ < 2) return;
-  const int inner = split(v, lanes_);
+  const int inner = part_of(v, lanes_);
   bind(inner, RangeKind::Vector);
   if (inner == v) rest = without(rest, v);
 }
@@ -190,11 +181,9 @@ void GpuTuner::blocks_of(const Ids& outer, int64_t threads, int64_t block) {
 
 int StagingTuner::cut(int& id, int64_t amount) {
   if (amount < 2) return -1;
-  const int inner = next_range_id(sink_);
   if (size(id) == amount) return std::exchange(id, -1);
-  const bool whole = size(id) < amount;
-  apply({OptKind::Split, id, amount, {}});
-  if (whole) id = -1;
+  const int outer = size(id) < amount ? -1 : id, inner = split(id, amount);
+  id = outer;
   return inner;
 }
 

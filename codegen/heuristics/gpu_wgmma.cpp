@@ -56,12 +56,6 @@ class WgmmaTuner : Tuner {
   }
 
  private:
-  int split(int id, int64_t amount) {
-    const int inner = next_range_id(sink_);
-    apply({OptKind::Split, id, amount, {}});
-    return inner;
-  }
-
   // A tile has all columns, and as little padding as can be: TMA takes longer for padding than for
   // elements. The operand without reuse is read by all multiprocessors, unless the other one, which
   // each reads again, is larger (measurements.md: tile_of_few).
@@ -181,15 +175,11 @@ class WgmmaTuner : Tuner {
   // columns that it copies.
   TileShape best_tile(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
                       int64_t others) const {
-    struct Tile {
-      TileShape shape;
-      double rate;
-    };
-    std::vector<Tile> tiles{{{128, 256}, 1.0},
-                            {{128, 128}, 0.87},
-                            {{128, 64}, 0.6},
-                            {{256, 128}, 1.0},
-                            {{256, 64}, 0.75}};
+    std::vector<RatedTile> tiles{{{128, 256}, 1.0},
+                                 {{128, 128}, 0.87},
+                                 {{128, 64}, 0.6},
+                                 {{256, 128}, 1.0},
+                                 {{256, 64}, 0.75}};
     if (m.ranges.size() == 1)
       tiles.insert(tiles.end(), {{{128, 192}, 0.98},
                                  {{64, 256, true}, 0.95},
@@ -208,9 +198,9 @@ class WgmmaTuner : Tuner {
     const auto size = [](const TileShape& t) { return t.rows * t.columns; };
     if (matrix_type(p.a->dtype)
             ->promotes_each_step)  // half of the registers; with halved tiles not measured
-      std::erase_if(tiles,
-                    [&](const Tile& t) { return t.shape.split_n || size(t.shape) > 128 * 128; });
-    for (const auto& [shape, rate] : tiles) {
+      std::erase_if(
+          tiles, [&](const RatedTile& t) { return t.shape.split_n || size(t.shape) > 128 * 128; });
+    for (const auto& [shape, rate, alone, blocks] : tiles) {
       const int64_t all =
           ceil_div(m.extent(), shape.rows) * ceil_div(n.extent(), shape.columns) * others;
       const int64_t turns = ceil_div(all, target_.cores);

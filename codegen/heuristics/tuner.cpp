@@ -24,6 +24,12 @@ bool Tuner::applied(const Opt& opt) {
   return true;
 }
 
+int Tuner::split(int id, int64_t amount) {
+  const int inner = next_range_id(sink_);
+  apply({OptKind::Split, id, amount, {}});
+  return inner;
+}
+
 int64_t Tuner::size(const Ids& ids) const {
   int64_t n = 1;
   for (int id : ids) n *= size(id);
@@ -166,12 +172,7 @@ std::vector<Node> Tuner::items() const {
 }
 
 void Tuner::vector_split(int id, int lanes, int unroll) {
-  int inner = id;
-  if (extent(range(id)) > lanes || extent(range(id)) % lanes) {
-    const int next = next_range_id(sink_);
-    apply({OptKind::Split, id, lanes, {}});
-    inner = next;
-  }
+  const int inner = size(id) > lanes || size(id) % lanes ? split(id, lanes) : id;
   if (range(id) && inner != id) unroll_split(id, unroll);
   bind(inner, RangeKind::Vector);
 }
@@ -183,9 +184,7 @@ void Tuner::bind(int id, RangeKind kind) {
 bool Tuner::bind_piece(int id, int64_t amount, RangeKind kind) {
   if (amount < 2) return size(id) == 1;
   const bool all = size(id) == amount;
-  const int inner = all ? id : next_range_id(sink_);
-  if (!all) apply({OptKind::Split, id, amount, {}});
-  bind(inner, kind);
+  bind(all ? id : split(id, amount), kind);
   return all;
 }
 

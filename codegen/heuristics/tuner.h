@@ -23,6 +23,8 @@ class Tuner {
   void apply(Opt opt);
   bool applied(const Opt& opt);  // where it is legal
   void bind(int id, RangeKind kind);
+  // The inner range of `amount` iterations, those beyond the end gated off.
+  int split(int id, int64_t amount);
   // Cuts `amount` iterations off and binds them; whether the range is no more than that.
   bool bind_piece(int id, int64_t amount, RangeKind kind);
   // One range of all that there are, the last of which is innermost; -1 for none.

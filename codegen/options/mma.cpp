@@ -129,12 +129,6 @@ Node range_of(int64_t extent, int id, RangeKind kind) {
   return make(Op::Range, kIndex, {index(extent)}, RangeArg{id, kind});
 }
 
-// An operand of a CPU's unit: of the load x the elements from fragment `first` along `across` and
-// step `step` along k on.
-struct TileOperand {
-  Node x, across, k, first, step;
-};
-
 // Whether two indices differ by a multiple of the range, or not at all.
 bool differ_by(Node range, Node a, Node b) {
   const Sum sum = to_sum(index_add(a, index_mul(b, -1)));
@@ -144,8 +138,9 @@ bool differ_by(Node range, Node a, Node b) {
 
 // All elements of a fragment as one load, where they lie in memory as the unit has them: rows of
 // `depth`, or for each `group` along k the columns. Rows of a tile may also lie as far apart as
-// they like, each of them a load. None where they lie in another way. From `id` on ranges are free.
-std::vector<Node> tile_loads(const TileOperand& o, const MmaUnit& u, bool rows, int id) {
+// they like, each of them a load. None where they lie in another way, of the load that the operand
+// of a CPU is. From `id` on ranges are free.
+std::vector<Node> tile_loads(const FragmentOperand& o, const MmaUnit& u, bool rows, int id) {
   const int count = rows ? u.rows : u.columns, group = rows ? u.depth : u.group;
   Node i = count == 1 ? index(0) : range_of(count, id, RangeKind::Loop);
   Node outer = group == u.depth ? index(0) : range_of(u.depth / group, id + 1, RangeKind::Loop);
@@ -297,17 +292,16 @@ std::string mma_problem(Node sink, const Opt& opt, const Target& target) {
     return extent(r) == size ? index(0) : range_of(extent(r) / size, id + which, RangeKind::Loop);
   };
   Node step = fragments(k, u.depth, 5);
-  if (opt.amount == kMmaMatrices) {
-    Node thread = range_of(target.warp, id + 2, RangeKind::Thread);
-    const FragmentOperand rows{a, m, k, fragments(m, u.rows, 3), step, thread};
-    const FragmentOperand columns{b, n, k, fragments(n, u.columns, 4), step, thread};
+  Node thread = u.group ? index(0) : range_of(target.warp, id + 2, RangeKind::Thread);
+  const FragmentOperand rows{a, m, k, fragments(m, u.rows, 3), step, thread};
+  const FragmentOperand columns{b, n, k, fragments(n, u.columns, 4), step, thread};
+  if (!u.group) {
     const bool staged = !load_matrices(rows, u, u.rows, id).empty() &&
                         !load_matrices(columns, u, u.columns, id).empty();
     return staged ? "" : "an operand's fragments are no rows of 16 bytes in shared memory";
   }
   const bool in_place =
-      !tile_loads({a, m, k, fragments(m, u.rows, 3), step}, u, true, id).empty() &&
-      !tile_loads({b, n, k, fragments(n, u.columns, 4), step}, u, false, id).empty();
+      !tile_loads(rows, u, true, id).empty() && !tile_loads(columns, u, false, id).empty();
   return in_place ? "" : "a fragment's elements do not lie one after the other";
 }
 
@@ -356,8 +350,8 @@ Node use_mma(Node sink, const Opt& opt, const Target& target) {
       srcs.push_back(e);
   };
   if (u.group) {
-    srcs = tile_loads({a, m, k, rows, steps}, u, true, id);
-    const std::vector<Node> second = tile_loads({b, n, k, columns, steps}, u, false, id);
+    srcs = tile_loads({a, m, k, rows, steps, thread}, u, true, id);
+    const std::vector<Node> second = tile_loads({b, n, k, columns, steps, thread}, u, false, id);
     expect(!srcs.empty() && !second.empty(), "an mma of elements that do not lie as tiles do");
     srcs.insert(srcs.end(), second.begin(), second.end());
   } else if (opt.amount == kMmaMatrices) {

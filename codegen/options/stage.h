@@ -85,6 +85,7 @@ struct StagePlan {
   bool mma = false;    // on a warp's tensor cores (codegen/options/mma.h)
   bool bytes = false;  // weight-only quantized: the bytes are staged, and widened as they are read
   bool matrices = false;  // fragments are read by ldmatrix (codegen/options/load_matrix.h)
+  int64_t lines = 0;      // of the gradient of a convolution's filters: lines of pixels staged
 
   static constexpr int64_t kDown = 4, kAcross = 8;
   int64_t rows() const { return warps_down * (mma ? 16 : kDown) * down; }
@@ -113,17 +114,10 @@ std::optional<Choice> choose_stage_options(Node sink, const Target& target,
 // on how far in one is.
 bool move_alike(Node value, Node r, Node s);
 
-// A warp's fragments of a convolution or of one of its gradients, and how many pieces of its
-// windows shared memory holds: of the gradient of filters so many lines of pixels, else a few
-// channels.
-struct WindowPlan {
-  int64_t rows = 1, columns = 1, depth = 1, lines = 0;
-};
-
 // Options for mma.sync that stage both factors, of convolution windows the halo once: none where
-// the kernel has none, or the plan does not fit.
-std::optional<Choice> choose_window_options(Node sink, const Target& target,
-                                            const WindowPlan& plan);
+// the kernel has none, or the plan does not fit. Of the plan count a warp's fragments and what is
+// staged: the gradient of filters so many lines of pixels, else a few channels.
+std::optional<Choice> choose_window_options(Node sink, const Target& target, const StagePlan& plan);
 // By the best plan, where it takes less time than that, in units of codegen/heuristics/gpu_mma.cpp.
 std::optional<Choice> choose_window_options(Node sink, const Target& target, double time);
 // The options of all plans that fit.

@@ -48,21 +48,15 @@ std::optional<KSlice> k_slice_of(Node mask, const MatrixSide& k) {
 
 namespace {
 
-// With split-K: rates of tiles where so many blocks share a multiprocessor, and where one has it
-// alone, relative to 128 rows and 256 columns (measurements.md: PartTile).
-struct PartTile {
-  TileShape shape;
-  double rate, alone;
-  int blocks;
-};
-constexpr PartTile kPartTiles[] = {{{128, 256}, 1.0, 1.0, 1},
-                                   {{256, 128}, 1.0, 1.0, 1},
-                                   {{128, 128}, 0.93, 0.66, 2},
-                                   {{256, 64}, 0.75, 0.75, 1},
-                                   {{128, 64}, 0.67, 0.44, 2}};
+// With split-K (measurements.md: PartTile).
+constexpr RatedTile kPartTiles[] = {{{128, 256}, 1.0, 1.0, 1},
+                                    {{256, 128}, 1.0, 1.0, 1},
+                                    {{128, 128}, 0.93, 0.66, 2},
+                                    {{256, 64}, 0.75, 0.75, 1},
+                                    {{128, 64}, 0.67, 0.44, 2}};
 
 // Of all tiles on multiprocessors that take one after the other, for one element along k.
-double time_of(const PartTile& tile, int64_t m, int64_t n, int64_t others, int64_t cores) {
+double time_of(const RatedTile& tile, int64_t m, int64_t n, int64_t others, int64_t cores) {
   const int64_t all = ceil_div(m, tile.shape.rows) * ceil_div(n, tile.shape.columns) * others;
   const int64_t turns = all / (cores * tile.blocks), rest = all % (cores * tile.blocks);
   const double shared = tile.blocks / tile.rate;
@@ -74,7 +68,7 @@ double time_of(const PartTile& tile, int64_t m, int64_t n, int64_t others, int64
 
 WindowTile tile_of_parts(int64_t m, int64_t n, int64_t others, int64_t cores) {
   WindowTile best;
-  for (const PartTile& tile : kPartTiles) {
+  for (const RatedTile& tile : kPartTiles) {
     const double time = time_of(tile, m, n, others, cores);
     if (best.time == 0 || time < best.time) best = {tile.shape, false, time};
   }
@@ -85,11 +79,11 @@ WindowTile window_tile(const WindowSizes& w, int64_t parts, int64_t cores) {
   WindowTile best = tile_of_parts(w.channels, w.columns, w.taps * parts, cores);
   if (w.taps < 2 || w.channels % 32) return best;
   const int64_t all = w.taps * w.channels;
-  const auto consider = [&](const PartTile& tile) {
+  const auto consider = [&](const RatedTile& tile) {
     const double time = time_of(tile, all, w.columns, parts, cores);
     if (time < best.time) best = {tile.shape, true, time};
   };
-  for (const PartTile& tile : kPartTiles)
+  for (const RatedTile& tile : kPartTiles)
     if (tile.shape.rows > w.channels) consider(tile);
   // As many elements as registers hold, in boxes of so many channels that rows are shared out.
   for (int wide : {64, 128}) {

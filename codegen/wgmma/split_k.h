@@ -19,6 +19,14 @@ struct KSlice {
 // The slice of k that a mask selects; nothing where it selects anything else.
 std::optional<KSlice> k_slice_of(Node mask, const MatrixSide& k);
 
+// A tile, and its rate of multiplications relative to 128 rows and 256 columns: where so many
+// blocks share a multiprocessor, and where one has it alone.
+struct RatedTile {
+  TileShape shape;
+  double rate = 1, alone = 1;
+  int blocks = 1;
+};
+
 // The gradient of a weight in `parts`, and its best tile: one tap's channels along the rows, or the
 // elements of windows, all `taps` times `channels`, so that what it is multiplied with is read once
 // for several taps. `time`: of all tiles for one element along k, in elements of a tile of 128 rows

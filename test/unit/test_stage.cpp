@@ -134,7 +134,9 @@ TEST_CASE("stage: what windows share is in shared memory once, of sums over chan
     Of of;  // the convolution's results, or the gradient
     Shape image;
     int64_t padding;
-    WindowPlan plan;
+    struct {
+      int64_t down, across, depth, lines = 0;
+    } tile;
   };
   const std::vector<Case> cases{
       {kResults, {2, 16, 6, 10}, 0, {1, 2, 1}},     {kResults, {2, 16, 6, 10}, 0, {1, 4, 2}},
@@ -157,8 +159,10 @@ TEST_CASE("stage: what windows share is in shared memory once, of sums over chan
       const StagedKernel kernel(result(device));
       CAPTURE(device);
       CAPTURE(&c - cases.data());
+      const auto& [down, across, depth, lines] = c.tile;
+      const StagePlan plan{.down = down, .across = across, .depth = depth, .lines = lines};
       const Lowered low = kernel.lowered([&](Node loops, const Target& target) {
-        return choose_window_options(loops, target, c.plan);
+        return choose_window_options(loops, target, plan);
       });
       CAPTURE(to_text(low.choice));
       // 8 channels of 6 x 10 pixels, 8 elements apart to keep them in different banks.
