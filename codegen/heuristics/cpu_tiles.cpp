@@ -91,7 +91,7 @@ class TileTuner : Tuner {
     if (id >= 0 && size(id) % amount) apply({OptKind::Extend, id, amount, {}});
   }
 
-  // Of rows and columns.
+  // `vectors`: fragments of columns.
   RegisterTile fragments() const {
     if (unit_->rows > 1) return tiles_at_once(size(m_), size(n_));
     return register_tile(target_, size(m_), size(n_), true);

@@ -192,6 +192,28 @@ Walk walk_of(const ProductOperand& o, Node range) {
   return w;
 }
 
+ProductAxes axes_of(Node reduce, std::span<const ProductOperand> operands,
+                    const std::vector<Node>& ranges) {
+  ProductAxes out;
+  for (int i = 0; i < static_cast<int>(ranges.size()); ++i) {
+    if (reduce->src(0)->shape()[i] == 1) continue;
+    const bool in_a = walk_of(operands[0], ranges[i]).kind != Walk::None;
+    const bool in_b = walk_of(operands[1], ranges[i]).kind != Walk::None;
+    const bool summed = is_reduced(reduce, i);
+    if (summed ? !in_a || !in_b : !in_a && !in_b)
+      out.is_whole = false;
+    else
+      (summed ? out.k : in_a && in_b ? out.batch : out.own[in_a ? 0 : 1]).push_back(i);
+  }
+  return out;
+}
+
+int64_t size_of(Ints shape, const std::vector<int>& axes) {
+  int64_t n = 1;
+  for (int axis : axes) n *= shape[axis];
+  return n;
+}
+
 Node packed(Node x, int dim, int64_t width) {
   const int64_t size = x->shape()[dim];
   const bool panels = size > width && size % width == 0;

@@ -1,6 +1,7 @@
 // Operands of a contraction in the tensor graph: the index and mask of each element, in terms of
 // one range for each axis of the contraction.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "tiny/ir/node.h"
@@ -74,6 +75,16 @@ struct Walk {
 };
 
 Walk walk_of(const ProductOperand& o, Node range);
+
+// The axes of a contraction that have more than one element: of one operand alone (rows, columns),
+// of both, and summed. `is_whole`: there are no others, each term has elements of its own of both.
+struct ProductAxes {
+  std::vector<int> own[2], batch, k;
+  bool is_whole = true;
+};
+ProductAxes axes_of(Node reduce, std::span<const ProductOperand> operands,
+                    const std::vector<Node>& ranges);
+int64_t size_of(Ints shape, const std::vector<int>& axes);
 
 // Whether several ranges walk along a dimension and do more than count it together; along any.
 bool is_window(const ProductOperand& o, int dim);

@@ -27,42 +27,13 @@ bool is_cheap(Node value) {
   return cheap;
 }
 
-bool is_moved(const ProductOperand& o, Node range) {
-  return std::ranges::any_of(o.at, [&](Node at) { return (at->ranges & range->ranges) != 0; });
-}
-
 // Whether the operand is a matrix, or several: each of its elements is there once, however its
 // index is made; or it is a part of one.
 bool is_matrix(const ProductOperand& o, Node product, const std::vector<Node>& ranges) {
   int64_t elements = 1;
   for (int i = 0; i < product->rank; ++i)
-    if (is_moved(o, ranges[i])) elements *= product->src(0)->shape()[i];
+    if (walk_of(o, ranges[i]).kind != Walk::None) elements *= product->src(0)->shape()[i];
   return elements == numel(o.point->shape()) || (is_affine(o) && !has_windows(o));
-}
-
-// How many elements the axes count that only one of the operands has, that both have, and the sum.
-struct Sizes {
-  int64_t own[2] = {1, 1}, both = 1, terms = 1;
-  int axis = -1;  // of the sum
-};
-
-std::optional<Sizes> sizes_of(Node product, const std::vector<ProductOperand>& operands,
-                              const std::vector<Node>& ranges) {
-  Sizes out;
-  for (int i = 0; i < product->rank; ++i) {
-    const int64_t size = product->src(0)->shape()[i];
-    if (size == 1) continue;
-    const bool in_a = is_moved(operands[0], ranges[i]);
-    const bool in_b = is_moved(operands[1], ranges[i]);
-    if (is_reduced(product, i)) {
-      if (!in_a || !in_b || out.axis >= 0) return {};
-      out.axis = i;
-      out.terms = size;
-    } else {
-      (in_a && in_b ? out.both : out.own[in_a ? 0 : 1]) *= size;
-    }
-  }
-  return out;
 }
 
 }  // namespace
@@ -82,21 +53,24 @@ std::optional<SkinnyProduct> find_skinny_product(Node product, const Target& tar
     if (!o.point->dtype.is_half() || !mma_unit(target, o.point->dtype) || o.gate ||
         !is_matrix(o, product, own.ranges))
       return {};
-  const auto sizes = sizes_of(product, operands, own.ranges);
-  if (!sizes || operands[0].point->dtype != operands[1].point->dtype) return {};
-  const int wide = sizes->own[0] < sizes->own[1];
-  const int64_t rows = sizes->own[1 - wide], columns = sizes->own[wide];
-  if (!is_thin_stage(rows, columns, sizes->terms)) return {};
+  const ProductAxes axes = axes_of(product, operands, own.ranges);
+  if (!axes.is_whole || axes.k.size() != 1 || operands[0].point->dtype != operands[1].point->dtype)
+    return {};
+  const auto size = [&](const std::vector<int>& a) { return size_of(mul->shape(), a); };
+  const int wide = size(axes.own[0]) < size(axes.own[1]);
+  const int64_t rows = size(axes.own[1 - wide]), columns = size(axes.own[wide]);
+  const int64_t terms = size(axes.k);
+  if (!is_thin_stage(rows, columns, terms)) return {};
   Node point = operands[wide].point;
   if (!is_elementwise(point->op) || numel(point->shape()) < kMinElements || !is_cheap(point))
     return {};
-  SkinnyProduct out{point, sizes->axis, 1};
+  SkinnyProduct out{point, axes.k[0], 1};
   // Partial sums of split-K are f32: little beside the operands.
   const int64_t tile = skinny_columns(rows, target);
-  const int64_t blocks = ceil_div(columns, tile) * sizes->both;
-  const int64_t most = std::min(
-      {kBlocks * target.cores / blocks, sizes->terms / kShortest, sizes->terms / (16 * rows)});
-  if (most > 1) out.parts = largest_divisor(sizes->terms, most);
+  const int64_t blocks = ceil_div(columns, tile) * size(axes.batch);
+  const int64_t most =
+      std::min({kBlocks * target.cores / blocks, terms / kShortest, terms / (16 * rows)});
+  if (most > 1) out.parts = largest_divisor(terms, most);
   return out;
 }
 

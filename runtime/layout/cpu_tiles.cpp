@@ -143,27 +143,19 @@ class Tiler {
       if (!is_affine(operands[o])) return false;
       sides_[o].in_order = !is_elementwise(operands[o].point->op) && operands[o].casts == 0;
     }
-    if (!pads_alone({operands[0], operands[1]})) return false;
-    for (int i = 0; i < static_cast<int>(shape.size()); ++i) {
-      if (shape[i] == 1) continue;
-      const auto kind = [&](int o) { return walk_of(operands[o], own.ranges[i]).kind; };
-      const bool in[] = {kind(0) != Walk::None, kind(1) != Walk::None};
-      if (is_reduced(reduce_, i)) {
-        if (!in[0] || !in[1]) return false;
-        sums_.push_back(i);
-        sum_ *= shape[i];
-        for (int o : {0, 1}) sides_[o].in_order &= kind(o) == Walk::Contiguous;
-      } else if (in[0] && in[1]) {
-        both_.push_back(i);
-        others_ *= shape[i];
-      } else if (in[0] || in[1]) {
-        TileSide& side = sides_[in[0] ? 0 : 1];
-        side.own.push_back(i);
-        side.count *= shape[i];
-        side.in_order &= kind(in[0] ? 0 : 1) != Walk::Irregular;
-      } else {
-        return false;
-      }
+    const ProductAxes axes = axes_of(reduce_, operands, own.ranges);
+    if (!axes.is_whole || !pads_alone({operands[0], operands[1]})) return false;
+    sums_ = axes.k;
+    both_ = axes.batch;
+    sum_ = size_of(shape, sums_);
+    others_ = size_of(shape, both_);
+    for (int o : {0, 1}) {
+      TileSide& side = sides_[o];
+      const auto kind = [&](int i) { return walk_of(operands[o], own.ranges[i]).kind; };
+      side.own = axes.own[o];
+      side.count = size_of(shape, side.own);
+      for (int i : sums_) side.in_order &= kind(i) == Walk::Contiguous;
+      for (int i : side.own) side.in_order &= kind(i) != Walk::Irregular;
     }
     for (int o : {0, 1})
       if (operands[o].gate || has_windows(operands[o]))

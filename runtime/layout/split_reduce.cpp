@@ -43,17 +43,14 @@ int64_t element_size(Node n) {
 // tiles.
 bool is_skinny(Node n, const Target& target) {
   constexpr int64_t kFragment = 8, kMinColumns = 24, kTile = 128;
-  int64_t own[2] = {1, 1};
   Node mul = base_of(n->src(0));
-  const OwnRanges own_ranges(mul->shape());
-  const std::vector<Node>& ranges = own_ranges.ranges;
-  const ProductOperand a = follow(mul->src(0), ranges), b = follow(mul->src(1), ranges);
-  for (int i = 0; i < n->rank; ++i) {
-    const bool in_a = walk_of(a, ranges[i]).kind != Walk::None;
-    const bool in_b = walk_of(b, ranges[i]).kind != Walk::None;
-    if (!is_reduced(n, i) && in_a != in_b) own[in_a ? 0 : 1] *= mul->shape()[i];
-  }
-  const int64_t rows = std::min(own[0], own[1]), tiles = std::max(own[0], own[1]) / kTile;
+  const OwnRanges own(mul->shape());
+  const ProductOperand operands[] = {follow(mul->src(0), own.ranges),
+                                     follow(mul->src(1), own.ranges)};
+  const ProductAxes axes = axes_of(n, operands, own.ranges);
+  const auto [rows, most] =
+      std::minmax({size_of(mul->shape(), axes.own[0]), size_of(mul->shape(), axes.own[1])});
+  const int64_t tiles = most / kTile;
   return rows % kFragment != 0 && rows < kMinColumns && 2 * tiles < target.cores;
 }
 

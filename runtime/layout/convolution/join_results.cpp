@@ -15,24 +15,13 @@ constexpr int64_t kMinPixels = int64_t{1} << 14;
 // The axes that the results of a window have, of the product's; empty where it is no convolution.
 std::vector<int> axes_of_results(Node n, const std::vector<ProductOperand>& operands, int with,
                                  const std::vector<Node>& ranges) {
-  std::vector<int> out;
-  const Ints shape = n->src(0)->shape();
-  int64_t results = 1, pixels = 1;
-  for (int axis = 0; axis < n->src(0)->rank; ++axis) {
-    if (shape[axis] == 1) continue;
-    const Node r = ranges[axis];
-    const bool here = walk_of(operands[with], r).kind != Walk::None;
-    const bool there = walk_of(operands[1 - with], r).kind != Walk::None;
-    if (is_reduced(n, axis) != (here && there)) return {};
-    if (there && !here) {
-      out.push_back(axis);
-      results *= shape[axis];
-    } else if (!there) {
-      pixels *= shape[axis];
-    }
-  }
+  const ProductAxes axes = axes_of(n, operands, ranges);
+  if (!axes.is_whole || !axes.batch.empty()) return {};
+  const std::vector<int>& own = axes.own[1 - with];
+  const int64_t results = size_of(n->src(0)->shape(), own);
+  const int64_t pixels = size_of(n->src(0)->shape(), axes.own[with]);
   const bool fits = results >= kMin && results < kColumns && pixels >= kMinPixels;
-  return fits ? out : std::vector<int>{};
+  return fits ? own : std::vector<int>{};
 }
 
 // The map for other axes: -1 is one that nothing moves along.

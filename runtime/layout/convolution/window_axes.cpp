@@ -4,12 +4,6 @@
 
 namespace tiny {
 
-int64_t WindowAxes::size(const std::vector<int>& axes) const {
-  int64_t n = 1;
-  for (int axis : axes) n *= extent_of(axis);
-  return n;
-}
-
 bool WindowAxes::find_axes(const Target& target, const NodeMap<int>* stops) {
   for (Node s : n_->src(0)->srcs()) operands_.push_back(follow_halves(s, ranges_, {stops}));
   for (const ProductOperand& o : operands_)
@@ -18,15 +12,10 @@ bool WindowAxes::find_axes(const Target& target, const NodeMap<int>* stops) {
     return false;
   with_ = has_windows(operands_[0]) ? 0 : 1;
   if (!has_windows(windows()) || has_windows(other())) return false;
-  std::vector<int> summed, own;
-  for (int axis = 0; axis < static_cast<int>(shape_.size()); ++axis) {
-    if (extent_of(axis) == 1) continue;
-    Node range = ranges_[axis];
-    const bool here = walk_of(windows(), range).kind != Walk::None;
-    const bool there = walk_of(other(), range).kind != Walk::None;
-    if (is_reduced(n_, axis) != (here && there)) return false;
-    (here && there ? summed : here ? own : others_).push_back(axis);
-  }
+  const ProductAxes axes = axes_of(n_, operands_, ranges_);
+  if (!axes.is_whole || !axes.batch.empty()) return false;
+  const std::vector<int>&own = axes.own[with_], &summed = axes.k;
+  others_ = axes.own[1 - with_];
   forward_ = size(summed) < size(own);
   taps_ = forward_ ? summed : own;
   pixels_ = forward_ ? own : summed;

@@ -31,7 +31,7 @@ class WindowAxes {
   const ProductOperand& windows() const { return operands_[with_]; }
   const ProductOperand& other() const { return operands_[1 - with_]; }
   int64_t extent_of(int axis) const { return shape_[axis]; }
-  int64_t size(const std::vector<int>& axes) const;
+  int64_t size(const std::vector<int>& axes) const { return size_of(shape_, axes); }
 
   Node n_;
   Shape shape_;
