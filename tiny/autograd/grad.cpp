@@ -430,13 +430,16 @@ void grad_with_derivative(Node n, Node g, Adjoints& to) {
   if (n->src(1)->needs_grad) to.add(n->src(1), mul(g, n->src(2)));
 }
 
-// `root` with nodes replaced: those above them are made anew, memory stays.
-Node replaced(Node root, NodeMap<Node>& now) {
+// Whether one node may be computed from another, which was made before it then.
+bool may_depend(Node n, Node on) { return n->id - on->id < uint32_t{1} << 31; }
+
+// `root` with a node replaced: those above it are made anew.
+Node replaced(Node root, Node old, NodeMap<Node>& now) {
   std::vector<Node> stack{root}, srcs;
   while (!stack.empty()) {
     const Node n = stack.back();
     const size_t waiting = stack.size();
-    if (!now.contains(n) && !n->realized && n->op != Op::Buffer && n->op != Op::Assign)
+    if (!now.contains(n) && may_depend(n, old))
       for (Node s : n->srcs())
         if (!now.contains(s)) stack.push_back(s);
     if (stack.size() != waiting) continue;
@@ -451,10 +454,11 @@ Node replaced(Node root, NodeMap<Node>& now) {
 }
 
 void grad_custom(Node n, Node g, Adjoints& to) {
-  NodeMap<Node> now;  // the inputs stay: what is below them may be the whole program
-  now[n->src(1)] = g;
-  for (uint32_t i = 2; i < n->num_src; i += 2) now[n->src(i)] = n->src(i);
-  for (uint32_t i = 2; i < n->num_src; i += 2) to.add(n->src(i), replaced(n->src(i + 1), now));
+  const Node seed = n->src(1);
+  NodeMap<Node> now;
+  now[seed] = g;
+  for (uint32_t i = 2; i < n->num_src; i += 2)
+    to.add(n->src(i), replaced(n->src(i + 1), seed, now));
 }
 
 using Rules = std::array<Rule, kOps>;
