@@ -360,9 +360,7 @@ class CpuTuner : CpuStreams {
       block = ceil_div(strips, even_blocks(panels, strips, std::max<int64_t>(blocks, 1)));
     }
     if (n % (each * block)) apply({OptKind::Extend, uid, each * block, {}});
-    if (panels > 0) {
-      strip_ = block < strips ? split(uid, each * block) : uid;
-    }
+    if (panels > 0) strip_ = block < strips ? split(uid, each * block) : uid;
     unroll_split(panels > 0 ? strip_ : uid, each);
     if (strip_ >= 0 && (!range(strip_) || kind(range(strip_)) != RangeKind::Loop)) strip_ = -1;
   }

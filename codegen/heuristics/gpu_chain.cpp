@@ -141,7 +141,7 @@ class ChainTuner : StagingTuner {
 
   // Two warpgroups share a block's stages, and steps are as long as registers allow. Two matrices
   // of scores want more registers: blocks of one warpgroup fill a multiprocessor where one of two
-  // would leave half of it, and need not wait for each other (measurements.md: ChainPlan of
+  // would leave half of it, and need not wait for each other (measurements.md: ChainTuner of
   // gradients).
   static StagePlan plan_of_warpgroups(int64_t results, const ProductChain& chain) {
     if (chain.inner.size() > 1) return plan(4, 1, 64);
@@ -155,7 +155,7 @@ class ChainTuner : StagingTuner {
 
   // Two fragments of rows share what is read of the other operands, where registers hold them and
   // their scores; gradients, which need two matrices of scores, take shorter steps
-  // (measurements.md: ChainPlan).
+  // (measurements.md: ChainTuner).
   static StagePlan plan_for(int64_t results, size_t inner, bool reduces_columns) {
     if (reduces_columns && inner == 1 && results <= 128) return plan(4, 2, 64);
     if (results <= 64) return plan(4, 2, 32);

@@ -48,7 +48,7 @@ std::optional<KSlice> k_slice_of(Node mask, const MatrixSide& k) {
 
 namespace {
 
-// With split-K (measurements.md: PartTile).
+// With split-K (measurements.md: kPartTiles).
 constexpr RatedTile kPartTiles[] = {{{128, 256}, 1.0, 1.0, 1},
                                     {{256, 128}, 1.0, 1.0, 1},
                                     {{128, 128}, 0.93, 0.66, 2},
