@@ -89,6 +89,8 @@ void WholeTile::find(const Linear& program) {
   uint64_t threads = 0;
   std::vector<Node> open, around;  // loops, and those around the test
   NodeMap<Node> defined;           // the innermost loop of a value
+  NodeMap<Node> tests;             // of each Or
+  NodeMap<char> inner;             // sides of those: a mask that knows of whole tiles itself
   for (Node n : program.body) {
     if (n->is(Op::Loop) && is_of_grid(n->src(0))) {
       if (kind(n->src(0)) == RangeKind::Thread) threads |= n->src(0)->ranges;
@@ -102,15 +104,21 @@ void WholeTile::find(const Linear& program) {
     if (!n->is(Op::Or) || n->dtype != kBool) continue;
     for (int i : {0, 1}) {
       Node side = n->src(i), other = n->src(1 - i);
-      const Node* in = defined.find(side);
-      if ((side->ranges & threads) || !(other->ranges & threads) || !in) continue;
-      if (test && test != side) {
-        test = nullptr;  // of several masks: all stay
-        return;
-      }
-      test = side;
-      loop = *in;
+      if ((side->ranges & threads) || !(other->ranges & threads) || !defined.contains(side))
+        continue;
+      tests[n] = side;
+      inner[other] = 1;
     }
+  }
+  for (Node n : program.body) {
+    const Node* side = inner.contains(n) ? nullptr : tests.find(n);
+    if (!side || *side == test) continue;
+    if (test) {
+      test = nullptr;  // of several masks: all stay
+      return;
+    }
+    test = *side;
+    loop = *defined.find(test);
   }
 }
 

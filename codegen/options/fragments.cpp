@@ -144,7 +144,9 @@ bool is_chain(Node sink, const Target& target) {
   for (Node n : topological(sink)) {
     bool any = false;
     for (Node s : n->srcs()) any |= holds.contains(s);
-    if (any && n->op == Op::Mma) return true;
+    const bool is_sum =
+        n->op == Op::Reduce && (n->src(0)->op == Op::Mma || n->src(0)->op == Op::Reduce);
+    if (any && (n->op == Op::Mma || (n->op == Op::Reduce && !is_sum))) return true;
     if (any || n->op == Op::Mma) holds[n] = 1;
   }
   return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "codegen/kernel/access.h"
 #include "codegen/options/fragments.h"
@@ -161,6 +162,31 @@ bool is_flushed(Node where) {
          where->src(0)->src(1)->is_const(kMinNormalExponent);
 }
 
+// A position as a float, for the elements of a thread: that of the first one and what the others
+// are away, both of which are exact in f32 as their sum is. Conversions of integers take as long as
+// exponentials. nullptr for any other value.
+Node position_in_parts(Node cast) {
+  constexpr int64_t kExact = int64_t{1} << 24;
+  const auto is_exact = [](Node n) { return n->vmin >= -kExact && n->vmax <= kExact; };
+  if (cast->op != Op::Cast || cast->dtype != kF32) return nullptr;
+  Node position = cast->src(0);
+  while (position->op == Op::Cast && position->dtype.is_int() && is_exact(position))
+    position = position->src(0);
+  if (position->dtype != kIndex || !is_exact(position)) return nullptr;
+  Sum first = to_sum(position), away;
+  const auto rest = std::ranges::stable_partition(first.terms, [](const Sum::Term& t) {
+    const RangeKind k = t.atom->op == Op::Range ? kind(t.atom) : RangeKind::Loop;
+    return k != RangeKind::Unroll && k != RangeKind::Vector;
+  });
+  away.terms.assign(rest.begin(), rest.end());
+  first.terms.erase(rest.begin(), rest.end());
+  away.constant = std::exchange(first.constant, 0);
+  if (first.terms.empty() || (away.terms.empty() && away.constant == 0)) return nullptr;
+  Node a = from_sum(first), b = from_sum(away);
+  if (!is_exact(a) || !is_exact(b)) return nullptr;
+  return make(Op::Add, kF32, {make(Op::Cast, kF32, {a}), make(Op::Cast, kF32, {b})});
+}
+
 // What is made of scores, as caps and sigmoids, with no more digits than sums of narrow numbers
 // have: exponentials without the tiny ones, and constants that are multiplied with. What is rounded
 // to bf16 and read as f32, not as an operand, is not rounded.
@@ -170,6 +196,7 @@ Node fast_scores(Node sink) {
     if (now->op == Op::Cast && now->src(0)->op == Op::Cast && now->src(0)->dtype == kBF16 &&
         now->src(0)->src(0)->dtype == kF32)
       return now->src(0)->src(0);
+    if (Node parts = position_in_parts(now)) return parts;
     if (now->op == Op::Exp2 && !fast_power(now->src(0))) {
       Node small = make(Op::Lt, kBool, {now->src(0), constant(kF32, kMinNormalExponent)});
       return make(Op::Where, kF32, {small, constant(kF32, 0), now});

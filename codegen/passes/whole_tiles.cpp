@@ -25,12 +25,15 @@ struct Uniform {
 
 // Whether the condition holds for all threads and all elements of a thread, as arithmetic on what
 // is the same for all of them; nullptr where that is not known, or nothing of it is to be known.
+// What is read from memory for a tile is such a condition itself.
 Node for_all(Node condition, const Uniform& uniform) {
   if (condition->op == Op::Or || condition->op == Op::And) {
     Node a = for_all(condition->src(0), uniform), b = for_all(condition->src(1), uniform);
     if (condition->op == Op::And) return a && b ? both(a, b) : nullptr;
     return a && b ? make(Op::Or, kBool, {a, b}) : a ? a : b;
   }
+  const bool is_of_tile = !(condition->ranges & ~uniform.all) && condition->ranges & uniform.loops;
+  if (is_of_tile && !all_of(condition, Op::Load).empty()) return condition;
   if (condition->op != Op::Lt && condition->op != Op::Le) return nullptr;
   if (!condition->src(0)->dtype.is_int() && condition->src(0)->dtype != kIndex) return nullptr;
   const Sum sum = difference(condition->src(0), condition->src(1));

@@ -58,10 +58,15 @@ std::vector<Finding> prove_stages(Node sink) {
     std::vector<Node> threads;
     for (Node r : s->srcs().subspan(3))
       if (kind(r) == RangeKind::Thread) threads.push_back(exact_form(r));
-    // The number of the tile, of several, moves all of its elements alike.
+    // The number of the tile, of several, moves all of its elements alike, as does what a block
+    // reads from memory to know its first one.
+    uint64_t of_threads = 0;
+    for (Node r : threads) of_threads |= r->ranges;
     NodeMap<Node> map;
-    for (Node r : topological(s->src(1)))
-      if (r->op == Op::Range && (s->ranges & r->ranges)) map[r] = constant(r->dtype, 0);
+    for (Node n : topological(s->src(1)))
+      if ((n->op == Op::Range && (s->ranges & n->ranges)) ||
+          (n->op == Op::Load && !(n->ranges & of_threads)))
+        map[n] = constant(n->dtype, 0);
     Node at = simplify(substitute(s->src(1), map));
     Node store = make(Op::Store, kVoid, {s, at, s->src(0)});
     std::vector<Claim> writes;

@@ -124,6 +124,14 @@ bool meets_scores(Node n, const Uses& uses, const NodeMap<char>& inside, int dep
   });
 }
 
+// Made of constants and positions, or a mask of as many bytes: beside scores it says where tiles of
+// them begin and end.
+bool says_tiles(Node value, const Cost& cost) {
+  int bytes = 0;
+  for (Node load : cost.loads) bytes += load->dtype.size();
+  return bytes <= (value->dtype == kBool ? 1 : 0);
+}
+
 class Chooser {
  public:
   Chooser(std::span<const Node> roots, std::span<const Node> order, std::span<const Node> given,
@@ -267,8 +275,8 @@ class Chooser {
     const int64_t from = numel(s->shape());
     if (is_place(n) || from == 0 || numel(n->shape()) / from < 4) return;  // see gathered()
     const Cost c = cost_of(s);
-    // Made of constants and positions; beside scores it says where tiles of them begin and end.
-    if (c.loads.empty() && (c.work < kDear || meets_scores(n, uses_, out_.chains.inside))) return;
+    if (c.loads.empty() && c.work < kDear) return;
+    if (says_tiles(s, c) && meets_scores(n, uses_, out_.chains.inside)) return;
     if (on_gpu(n) && is_cheap_window(n, uses_, from, c)) return;
     Node sum = uses_.product_of(n);
     const bool as_read = sum && is_computed_as_read(narrower(s), sum) && !is_read_again(n, s, c);

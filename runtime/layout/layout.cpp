@@ -18,6 +18,7 @@
 #include "runtime/layout/pack.h"
 #include "runtime/layout/panels.h"
 #include "runtime/layout/split_reduce.h"
+#include "runtime/rewrites/mask_tiles.h"
 #include "runtime/rewrites/narrow_sums.h"
 #include "runtime/rewrites/split_joined.h"
 #include "runtime/rewrites/split_products.h"
@@ -262,6 +263,7 @@ GraphPlan choose_layouts(std::span<const Node> given, const NodeTargets& targets
     rewrites.push_back(std::move(next));
   };
   rewrite(split_joined(order));
+  rewrite(mask_tiles(roots, order, targets));
   rewrite(split_products(order));
   rewrite(unit_products(roots, order, targets));
   rewrite(narrow_sums(roots, order));

@@ -38,8 +38,10 @@ struct Stored {
   const char* variant;
   int kernels;
 };
-// Pages are put in order.
-constexpr Stored kStored[] = {{"pages", 2}};
+// Pages are put in order; of masks that are read from memory the tiles are known before.
+constexpr Stored kStored[] = {{"pages", 2},       {"documents", 4}, {"causal_documents", 4},
+                              {"modalities", 4},  {"mask", 4},      {"mask_of_batch", 4},
+                              {"mask_of_keys", 5}};
 
 int stored_beside(const AttentionVariant& v) {
   const auto* found = std::ranges::find(kStored, v.name, &Stored::variant);

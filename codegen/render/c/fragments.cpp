@@ -54,7 +54,7 @@ bool computes_term(Node reduce) {
 // other numbers for each. A compiler that is not told takes a few more, and one block less has room
 // (measurements.md: FragmentPrinter::blocks).
 int registers_for(int results, const Linear& program, const NodeMap<char>& described) {
-  constexpr int kFewLoads = 8;
+  constexpr int kFewLoads = 16;
   const auto loads = std::ranges::count_if(program.body, [&](Node n) {
     return n->is(Op::Load) && n->dtype.lanes == 1 && !described.contains(n);
   });
