@@ -17,6 +17,12 @@ bool is_whole_memory(Node n) {
   return n->op == Op::Param || n->op == Op::Copy;
 }
 
+// Whether it is a view of memory, and not computed.
+bool is_memory(Node n) {
+  for (Node next; (next = base_of(resolved(n))) != n;) n = next;
+  return n->op == Op::Param || n->op == Op::Buffer;
+}
+
 bool is_empty(Node n) { return numel(n->shape()) == 0; }
 
 // Nothing below a value without elements is read, nor what is padded, gathered or reduced from one.
@@ -85,6 +91,8 @@ Normalized normalize(std::span<const Node> roots) {
       const LabelScope label(n->label);
       s = build::contiguous(s);
     }
+    if (n->op == Op::Assign && is_memory(srcs[0]) && !is_memory(n->src(0)))
+      srcs[0] = build::contiguous(srcs[0]);  // not that of the tensor that it turned out to equal
     done[n] = without_widening(with_sources(n, srcs));
   }
   for (Node r : roots) out.roots.push_back(*done.find(resolved(r)));

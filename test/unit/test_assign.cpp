@@ -202,6 +202,21 @@ TEST_CASE("a tensor that has not been computed can be assigned") {
   CHECK(values(Tensor::zeros({2})) == Floats{0, 0});
 }
 
+// What makes the value is left out when it is computed: it equals the tensor that it is made from.
+TEST_CASE("a value that turns out to be another tensor's is assigned in memory of its own") {
+  for (const bool whole : {true, false}) {
+    const Tensor x = count({4}).to(kBF16).contiguous().realize();
+    Tensor y = x.to(kF32).to(kBF16);
+    if (whole)
+      y.assign(Tensor::full({4}, 9));
+    else
+      y.assign({Index(1)}, 9);
+    y.realize();
+    CHECK(values(y.to(kF32)) == (whole ? Floats{9, 9, 9, 9} : Floats{0, 9, 2, 3}));
+    CHECK(values(x.to(kF32)) == Floats{0, 1, 2, 3});
+  }
+}
+
 TEST_CASE("a leaf stays one when a part of it is assigned") {
   Tensor x = count({3}).requires_grad_();
   const Tensor before = x.square().sum();
