@@ -109,6 +109,17 @@ TEST_CASE("depthwise and transposed convolutions, pools and batch norms are expo
   CHECK(count(exported(net, {random({2, 4, 8, 8})}), "Conv") >= 1);
 }
 
+// An axis that both factors vary with is none of filters.
+TEST_CASE("sums of products whose samples or places have filters of their own are no Conv") {
+  manual_seed(7);
+  const Tensor x = random({3, 1, 5}), y = random({1, 1, 2, 6}), w = random({2, 6});
+  const auto net = [&](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{in[0].square().mean({2}, true), layer_norm(in[0], {5}),
+                               (in[1] * w).sum({3})};
+  };
+  CHECK(count(exported(net, {x, y}), "Conv") == 0);
+}
+
 TEST_CASE("attention, norms and lookups are exported") {
   manual_seed(4);
   nn::TransformerEncoderLayer layer(16, 2, {.dim_feedforward = 24});

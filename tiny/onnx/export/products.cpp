@@ -95,7 +95,8 @@ bool find_filters(Node reduce, const IndexMap& w, ConvAxes& a, ConvSizes& s) {
   for (size_t axis = 0; axis < steps.size(); ++axis) {
     const bool is_other = axis == a.group || axis == a.channel || contains(a.taps, axis);
     if (is_other || w.shape[axis] == 1 || steps[axis] == 0) continue;
-    if (a.filter || is_summed(reduce, axis) || steps[axis] != expected) return false;
+    const bool is_of_input = axis == a.batch || contains(a.places, axis);
+    if (a.filter || is_of_input || is_summed(reduce, axis) || steps[axis] != expected) return false;
     a.filter = axis;
   }
   s.filters = size_at(w, a.filter);
