@@ -48,6 +48,22 @@ TEST_CASE("a view of a view is one view") {
         build::stride(x, Shape{1, 1, 4}));
 }
 
+TEST_CASE("views are kept apart until the outermost that asked for it ends") {
+  const NodeRef held(build::reshape(some_tensor({2, 3, 5, 1}), Shape{5, 6}));
+  const uint32_t now = some_tensor({7, 11, 13})->id;
+  const auto merges = [&] {
+    return build::reshape(held.get(), Shape{10, 3})->src(0) != held.get();
+  };
+  CHECK(merges());
+  {
+    const build::KeptViews outer(now);
+    CHECK(!merges());
+    { const build::KeptViews inner(now); }
+    CHECK(!merges());
+  }
+  CHECK(merges());
+}
+
 TEST_CASE("nested pads and shrinks add up") {
   const Node x = some_tensor({5});
   CHECK(build::pad(build::pad(x, Shape{1, 2}), Shape{3, 4}) == build::pad(x, Shape{4, 6}));

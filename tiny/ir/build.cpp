@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <optional>
+#include <vector>
 
 #include "tiny/base/error.h"
 #include "tiny/ir/sizes.h"
@@ -18,10 +18,11 @@ Node splat_value(Node x) {
   return x->is_const() ? x : nullptr;
 }
 
-thread_local std::optional<uint32_t> kept_before;  // an id
+thread_local std::vector<uint32_t> kept_before;  // ids, of the outermost first
 
 bool is_kept(Node view) {
-  return kept_before && view->handles.load() > 0 && view->id - *kept_before >= uint32_t{1} << 31;
+  return !kept_before.empty() && view->handles.load() > 0 &&
+         view->id - kept_before.back() >= uint32_t{1} << 31;
 }
 
 // Whether x is a view that one on top can take the place of. Below one that was computed there may
@@ -48,8 +49,8 @@ bool is_whole(Ints begin_end, Ints shape) {
 
 }  // namespace
 
-KeptViews::KeptViews(uint32_t id) { kept_before = id; }
-KeptViews::~KeptViews() { kept_before.reset(); }
+KeptViews::KeptViews(uint32_t id) { kept_before.push_back(id); }
+KeptViews::~KeptViews() { kept_before.pop_back(); }
 
 Node unary(Op op, Node x) {
   expect(info(op).cls == OpClass::Unary, "unary: ", op);
