@@ -901,6 +901,20 @@ TEST_CASE("a Jit keeps the results of work on several devices apart") {
         }) == "Jit: 1 tensors for a capture of 2: make another Jit for them");
 }
 
+// They are constants, which would lie on the default device once they are computed.
+TEST_CASE("positions in an axis of one element are where the tensor is") {
+  for (const Shape& shape : {Shape{1, 1}, Shape{}}) {
+    const Tensor one = Tensor::full(shape, 2).contiguous().realize();
+    for (const Tensor& x : {one.shard(kThree), one.to("CPU:1")}) {
+      for (Tensor at : {x.sort(0).indices, x.argsort(0, true), x.argmax(0), x.cummax(0).indices}) {
+        at.realize();
+        CHECK(at.device() == x.device());
+        CHECK((at.to(kF32) + x).sum().item<float>() == 2);
+      }
+    }
+  }
+}
+
 TEST_CASE("elements are written over constants of their own on each device") {
   const EnvOverride device("DEVICE", "CPU");
   const auto gradient = [](Tensor x) {

@@ -164,6 +164,12 @@ Tensor custom_gradient(const Tensor& value, const std::vector<Tensor>& inputs,
   return Tensor(make(Op::CustomGradient, value.dtype(), srcs));
 }
 
+Tensor beside(const Tensor& y, const Tensor& x) {
+  const std::string device = x.device();
+  const bool is_there = device.empty() || !y.device().empty();
+  return is_there || device == runtime_seam::default_device() ? y : y.to(device);
+}
+
 Tensor wrap_negative(const Tensor& index, int64_t size) {
   const DType t = index.dtype() == kI32 ? kI32 : kI64;
   const Tensor i = index.to(t);

@@ -108,6 +108,10 @@ template <class F> Tensor with_derivative(const Tensor& value, const Tensor& x, 
 Tensor custom_gradient(const Tensor& value, const std::vector<Tensor>& inputs,
                        const std::function<std::vector<Tensor>(const Tensor&)>& gradients);
 
+// y where x is, as far as y is made of constants alone: positions in an axis of one element have no
+// device of their own, and would lie on the default one once they are computed.
+Tensor beside(const Tensor& y, const Tensor& x);
+
 // `index` with `size` added where it is negative.
 Tensor wrap_negative(const Tensor& index, int64_t size);
 

@@ -268,11 +268,11 @@ Tensor arg_reduction(const char* what, Op op, const Tensor& x, std::optional<int
   if (!dim || x.rank() == 0) {
     if (dim) normalize_axis(what, *dim, 0);
     const Tensor y = arg_extremum(op, data.reshape({-1}), 0);
-    return y.reshape(keepdim ? Shape(shape.size(), 1) : Shape{});
+    return detail::beside(y.reshape(keepdim ? Shape(shape.size(), 1) : Shape{}), x);
   }
   const int axis = normalize_axis(what, *dim, x.rank());
   const Tensor y = arg_extremum(op, data, axis);
-  return y.reshape(detail::without(shape, uint32_t{1} << axis, keepdim));
+  return detail::beside(y.reshape(detail::without(shape, uint32_t{1} << axis, keepdim)), x);
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ WithIndices running_extremum(const char* what, const Tensor& x, int64_t dim, boo
   LabelScope label(what);
   const int axis = normalize_axis(what, dim, x.rank());
   if (x.rank() == 0 || tiny::numel(x.capacity()) == 0)
-    return {x, Tensor::zeros(to_shape(x.capacity()), kI64)};
+    return {x, detail::beside(Tensor::zeros(to_shape(x.capacity()), kI64), x)};
   const Tensor all = whole(x, largest ? Op::Max : Op::Min), data = detail::in_memory(all);
   Tensor keys = ordered_keys(data);
   if (!largest) keys = keys.bitwise_not();
@@ -167,7 +167,8 @@ WithIndices running_extremum(const char* what, const Tensor& x, int64_t dim, boo
   const Tensor values =
       x.requires_grad() ? all.gather(axis, best.indices)
                         : from_keys(largest ? best.values : best.values.bitwise_not(), x.dtype());
-  return {detail::with_lengths(values, x), detail::with_lengths(best.indices, x)};
+  const Tensor at = detail::beside(best.indices, x);
+  return {detail::with_lengths(values, x), detail::with_lengths(at, x)};
 }
 
 }  // namespace
@@ -338,9 +339,9 @@ Tensor sorted_along(const char* what, const Tensor& x, int64_t dim, bool descend
                     int64_t limit) {
   const int axis = normalize_axis(what, dim, x.rank());
   Shape shape = to_shape(x.capacity());
-  if (x.rank() == 0) return Tensor::zeros({}, kI64);
+  if (x.rank() == 0) return detail::beside(Tensor::zeros({}, kI64), x);
   shape[axis] = limit;
-  if (tiny::numel(shape) == 0) return Tensor::zeros(shape, kI64);
+  if (tiny::numel(shape) == 0) return detail::beside(Tensor::zeros(shape, kI64), x);
   const int last = x.rank() - 1;
   const int64_t n = x.capacity()[axis];
   Tensor keys = ordered_keys(move_axis(detail::in_memory(x), axis, last));
@@ -351,7 +352,7 @@ Tensor sorted_along(const char* what, const Tensor& x, int64_t dim, bool descend
   Shape moved = to_shape(x.capacity());
   moved.erase(moved.begin() + axis);
   moved.push_back(limit);
-  return move_axis(order.reshape(moved), last, axis);
+  return detail::beside(move_axis(order.reshape(moved), last, axis), x);
 }
 
 // The lengths of x but for those axes where y has not all elements of the axis.
