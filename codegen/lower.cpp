@@ -4,8 +4,8 @@
 
 #include "codegen/buffer_limit.h"
 #include "codegen/estimate.h"
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
-#include "codegen/kernel/choice.h"
 #include "codegen/launch_size.h"
 #include "codegen/options/fragments.h"
 #include "codegen/options/launchable.h"

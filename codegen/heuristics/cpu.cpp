@@ -12,13 +12,6 @@ namespace tiny {
 
 namespace {
 
-// What a step of a tile's sum costs for each of its products, of which some are beyond the rows.
-double step_cost(int64_t rows, int64_t r, int64_t v) {
-  const auto products = static_cast<double>(r * v), loads = static_cast<double>(r + v);
-  const auto used = static_cast<double>(rows) / static_cast<double>(round_up(rows, r));
-  return (1 + 2 * loads / products) / used;
-}
-
 // Rows of a tile that is transposed before it is stored (transpose_stores), which takes registers
 // beside the sums.
 int transposed_rows(const Target& target, int64_t rows, const RegisterTile& tile, bool extends) {
@@ -27,8 +20,8 @@ int transposed_rows(const Target& target, int64_t rows, const RegisterTile& tile
       std::min({kMax, rows, target.vector_registers * 3 / 4 / int64_t{tile.vectors}});
   int64_t best = 1;
   for (int64_t r = 2; r <= most; ++r)
-    if ((extends || rows % r == 0) &&
-        step_cost(rows, r, tile.vectors) < step_cost(rows, best, tile.vectors))
+    if ((extends || rows % r == 0) && step_cost(rows, {static_cast<int>(r), tile.vectors}) <
+                                          step_cost(rows, {static_cast<int>(best), tile.vectors}))
       best = r;
   return static_cast<int>(best);
 }
@@ -380,25 +373,6 @@ class CpuTuner : CpuStreams {
 };
 
 }  // namespace
-
-// Each step of the sum loads the tile's vectors and an element for each row, and costs as much as
-// its products and half of those loads; a panel of columns is not to be cut.
-RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends) {
-  constexpr int64_t kMaxVectors = 4, kMaxRows = 16;
-  RegisterTile best;
-  double least = 0;
-  for (int64_t v = 1; v <= std::min(kMaxVectors, vectors); ++v) {
-    if (vectors % v) continue;
-    for (int64_t r = 1; r <= std::min(kMaxRows, rows); ++r) {
-      if (r * v + v + 1 > target.vector_registers || (!extends && rows % r)) continue;
-      const double t = step_cost(rows, r, v);
-      if (best.rows && t >= least) continue;
-      best = {static_cast<int>(r), static_cast<int>(v)};
-      least = t;
-    }
-  }
-  return best;
-}
 
 Choice choose_cpu_options(Node sink, const Target& target) {
   if (auto chain = choose_cpu_chain_options(sink, target)) return *chain;

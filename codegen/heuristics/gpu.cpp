@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "codegen/heuristics/gpu.h"
+#include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/options/fragments.h"
 #include "codegen/options/launchable.h"

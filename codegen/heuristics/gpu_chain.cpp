@@ -2,7 +2,7 @@
 // blocks and warps, columns in tiles along a loop that reductions roll along.
 #include <algorithm>
 
-#include "codegen/heuristics/gpu.h"
+#include "codegen/heuristics/tuner.h"
 #include "codegen/options/fragments.h"
 #include "codegen/options/stage.h"
 #include "codegen/passes/passes.h"
@@ -31,9 +31,9 @@ class ChainTuner : StagingTuner {
       if (extent(p.summed) > kMax) return {};
     if (results > kMax) return {};
     const bool reduces = reduces_columns(range_id(chain->n));
-    const StagePlan plan = by == OptKind::Warpgroups
-                               ? plan_of_warpgroups(results, *chain)
-                               : fitted(plan_for(results, chain->inner.size(), reduces), *chain);
+    const TilePlan plan = by == OptKind::Warpgroups
+                              ? plan_of_warpgroups(results, *chain)
+                              : fitted(plan_for(results, chain->inner.size(), reduces), *chain);
     if (!lay_out(*chain, plan, by) || all_stage_bytes(sink_) > target_.shared_bytes) return {};
     choice_.is_gemm = true;
     return std::move(choice_);
@@ -53,7 +53,7 @@ class ChainTuner : StagingTuner {
   }
 
   // No more rows and columns than there are.
-  static StagePlan fitted(StagePlan plan, const ProductChain& chain) {
+  static TilePlan fitted(TilePlan plan, const ProductChain& chain) {
     const int64_t rows = chain.unit->rows;
     for (int64_t* part : {&plan.down, &plan.warps_down})
       while (*part > 1 && plan.warps_down * plan.down * rows > extent(chain.m)) *part /= 2;
@@ -62,7 +62,7 @@ class ChainTuner : StagingTuner {
   }
 
   // False where an option is not legal.
-  bool lay_out(const ProductChain& chain, const StagePlan& plan, OptKind by) {
+  bool lay_out(const ProductChain& chain, const TilePlan& plan, OptKind by) {
     const int m = range_id(chain.m), n = range_id(chain.n);
     const int64_t streamed = bytes_streamed(chain);
     Ids unrolled;
@@ -116,7 +116,7 @@ class ChainTuner : StagingTuner {
   }
 
   // The range of warps; -1 where there is one.
-  int bind_warps(int rows, const StagePlan& plan) {
+  int bind_warps(int rows, const TilePlan& plan) {
     if (!range(rows)) return -1;
     if (plan.down > 1) {
       const int each = plan.warps_down > 1 ? split(rows, plan.down) : rows;
@@ -143,20 +143,20 @@ class ChainTuner : StagingTuner {
   // of scores want more registers: blocks of one warpgroup fill a multiprocessor where one of two
   // would leave half of it, and need not wait for each other (measurements.md: ChainTuner of
   // gradients).
-  static StagePlan plan_of_warpgroups(int64_t results, const ProductChain& chain) {
+  static TilePlan plan_of_warpgroups(int64_t results, const ProductChain& chain) {
     if (chain.inner.size() > 1) return plan(4, 1, 64);
     return plan(extent(chain.m) > 64 ? 8 : 4, 1, results <= 64 ? 128 : 64);
   }
 
   // Warps with so many fragments of rows each; columns of a step.
-  static StagePlan plan(int64_t warps, int64_t fragments, int64_t columns) {
+  static TilePlan plan(int64_t warps, int64_t fragments, int64_t columns) {
     return {.warps_down = warps, .down = fragments, .step = columns, .depth = 2, .mma = true};
   }
 
   // Two fragments of rows share what is read of the other operands, where registers hold them and
   // their scores; gradients, which need two matrices of scores, take shorter steps
   // (measurements.md: ChainTuner).
-  static StagePlan plan_for(int64_t results, size_t inner, bool reduces_columns) {
+  static TilePlan plan_for(int64_t results, size_t inner, bool reduces_columns) {
     if (reduces_columns && inner == 1 && results <= 128) return plan(4, 2, 64);
     if (results <= 64) return plan(4, 2, 32);
     return plan(4, 1, 32);

@@ -4,7 +4,7 @@
 #include <optional>
 #include <set>
 
-#include "codegen/heuristics/gpu.h"
+#include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/facts.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"

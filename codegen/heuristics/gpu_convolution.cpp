@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "codegen/heuristics/gpu.h"
+#include "codegen/heuristics/tuner.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
 #include "tiny/ir/sizes.h"
@@ -15,14 +15,14 @@ namespace tiny {
 
 namespace {
 
-std::vector<StagePlan> all_plans() {
-  std::vector<StagePlan> out;
+std::vector<TilePlan> all_plans() {
+  std::vector<TilePlan> out;
   for (int64_t rows : {1, 2, 4})
     for (int64_t columns : {1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 15, 18, 20, 24, 25})
       for (int64_t depth : {2, 1})
         for (int64_t lines : {0, 2, 4, 5, 8, 10})
           out.push_back(
-              {.down = rows, .across = columns, .depth = depth, .mma = true, .lines = lines});
+              {.down = rows, .across = columns, .step = lines, .depth = depth, .mma = true});
   return out;
 }
 
@@ -122,17 +122,10 @@ class WindowCost : protected WindowLoops {
   using WindowLoops::WindowLoops;
 
   // Plans that take less time than that, the best first.
-  std::vector<StagePlan> ranked(double most) {
-    std::vector<std::pair<double, StagePlan>> timed;
-    if (begin())
-      for (const StagePlan& plan : all_plans())
-        if (const double t = fits(plan) ? time(plan) : INFINITY; t < most)
-          timed.emplace_back(t, plan);
-    std::stable_sort(timed.begin(), timed.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<StagePlan> out;
-    for (const auto& [t, plan] : timed) out.push_back(plan);
-    return out;
+  std::vector<std::pair<double, TilePlan>> plans_within(double most) {
+    if (!begin()) return {};
+    return ranked(all_plans(), most,
+                  [&](const TilePlan& p) { return fits(p) ? time(p) : INFINITY; });
   }
 
  protected:
@@ -145,13 +138,13 @@ class WindowCost : protected WindowLoops {
   }
 
   // A block has all rows and columns that are not counted by blocks.
-  bool fits(const StagePlan& plan) const {
+  bool fits(const TilePlan& plan) const {
     constexpr int64_t kMaxWarps = 20, kMaxRegisters = 160;
-    int64_t columns = plan.lines ? size(columns_) : images();
+    int64_t columns = plan.step ? size(columns_) : images();
     for (const Pair& p : pairs_) columns *= size(p.result);
     const int64_t rows = size(rows_), held = plan.down * plan.across;
     const auto sums = static_cast<int64_t>(all_of(sink_, Op::Reduce).size());
-    if (is_of_filters() != (plan.lines > 0)) return false;
+    if (is_of_filters() != (plan.step > 0)) return false;
     return rows % (plan.down * unit_->rows) == 0 && columns % (plan.across * unit_->columns) == 0 &&
            held * unit_->results() * sums <= kMaxRegisters &&
            rows * columns / (held * unit_->rows * unit_->columns) <= kMaxWarps;
@@ -178,8 +171,8 @@ class WindowCost : protected WindowLoops {
     int64_t bytes = 0;  // of both stages
   };
 
-  Tile tile_of(const StagePlan& plan) const {
-    Tile t = plan.lines ? lines_tile(plan.lines) : channels_tile();
+  Tile tile_of(const TilePlan& plan) const {
+    Tile t = plan.step ? lines_tile(plan.step) : channels_tile();
     t.bytes *= plan.depth * unit_->dtype.size();
     t.fragments = size(rows_) / unit_->rows;
     for (const Step& s : t.columns) t.fragments *= s.size;
@@ -226,18 +219,18 @@ class WindowCost : protected WindowLoops {
 
   // Elements that a warp loads for all that it multiplies without a loop: what several columns
   // share once.
-  int64_t loads(const StagePlan& plan, const Tile& t) const {
+  int64_t loads(const TilePlan& plan, const Tile& t) const {
     std::set<int64_t> places;
     for (int64_t x = 0; x < plan.across; ++x)
       for (int64_t i = 0; i < t.steps; ++i)
         places.insert(place(t.columns, x * unit_->columns) +
-                      place(t.terms, i * (plan.lines ? unit_->depth : 1)));
+                      place(t.terms, i * (plan.step ? unit_->depth : 1)));
     return unit_->a_count() * plan.down * t.steps +
            unit_->b_count() * static_cast<int64_t>(places.size());
   }
 
   // Blocks that a multiprocessor has room for.
-  int64_t resident(const StagePlan& plan, const Tile& t) const {
+  int64_t resident(const TilePlan& plan, const Tile& t) const {
     constexpr double kRegisters = 1.5, kOthers = 50, kMax = 255, kAll = 65536;
     const int64_t held = plan.down * plan.across, warps = t.fragments / held;
     // The accumulators of other sums are live while the GEMM is computed.
@@ -252,7 +245,7 @@ class WindowCost : protected WindowLoops {
   // In the units of MmaTuner's (codegen/heuristics/gpu_mma.cpp). The constants rank 90 plans for
   // five convolutions and gradients of MNIST's network, and find where registers alone are better
   // (measurements.md: WindowTuner). A multiprocessor's four schedulers have warps of their own.
-  double time(const StagePlan& plan) const {
+  double time(const TilePlan& plan) const {
     constexpr double kLoad = 4.5, kMultiply = 7.5, kHidden = 2.5, kFill = 3200;
     constexpr int64_t kSchedulers = 4;
     const Tile t = tile_of(plan);
@@ -287,9 +280,9 @@ class WindowTuner : WindowCost {
  public:
   using WindowCost::WindowCost;
 
-  std::optional<Choice> run(const StagePlan& plan) {
+  std::optional<Choice> run(const TilePlan& plan) {
     if (!begin() || !fits(plan)) return {};
-    if (!(plan.lines ? stage_lines(plan) : stage_channels(plan))) return {};
+    if (!(plan.step ? stage_lines(plan) : stage_channels(plan))) return {};
     if (!multiply(plan)) return {};
     for (const Copies& c : copies_)
       if (!share(c)) return {};
@@ -328,7 +321,7 @@ class WindowTuner : WindowCost {
 
   // The results of a window, or an input's gradient: a few channels of the pixels of an image, or
   // of several where one's are no whole fragments.
-  bool stage_channels(const StagePlan& plan) {
+  bool stage_channels(const TilePlan& plan) {
     if (sums_.size() != 1 || size(sums_) % unit_->depth || size(sums_) <= unit_->depth)
       return false;
     int channels = sums_[0], image = columns_.empty() ? -1 : columns_.back();
@@ -354,10 +347,10 @@ class WindowTuner : WindowCost {
   }
 
   // The gradient of filters: a few lines of pixels.
-  bool stage_lines(const StagePlan& plan) {
+  bool stage_lines(const TilePlan& plan) {
     int lines = pairs_[0].sum;
-    if (size(lines) % plan.lines || plan.lines >= size(lines) || plan.lines < 2) return false;
-    const int line = cut(lines, plan.lines);
+    if (size(lines) % plan.step || plan.step >= size(lines) || plan.step < 2) return false;
+    const int line = cut(lines, plan.step);
     Ids all = sums_;
     all.push_back(lines);
     const int along = along_ = merged(all);
@@ -383,7 +376,7 @@ class WindowTuner : WindowCost {
 
   // --- the rest ----------------------------------------------------------------------------------
 
-  bool multiply(const StagePlan& plan) {
+  bool multiply(const TilePlan& plan) {
     int rows = merged(rows_), columns = n_;
     lane_ = next_range_id(sink_) + 2;
     if (!applied({OptKind::Mma, rows, 0, {columns, inner_}})) return false;
@@ -481,20 +474,19 @@ class WindowTuner : WindowCost {
 
 }  // namespace
 
-std::optional<Choice> choose_window_options(Node sink, const Target& target,
-                                            const StagePlan& plan) {
+std::optional<Choice> choose_window_options(Node sink, const Target& target, const TilePlan& plan) {
   return WindowTuner(sink, target).run(plan);
 }
 
 std::optional<Choice> choose_window_options(Node sink, const Target& target, double time) {
-  for (const StagePlan& plan : WindowCost(sink, target).ranked(time))
+  for (const auto& [seconds, plan] : WindowCost(sink, target).plans_within(time))
     if (auto choice = choose_window_options(sink, target, plan)) return choice;
   return {};
 }
 
 std::vector<Choice> window_choices(Node sink, const Target& target) {
   std::vector<Choice> out;
-  for (const StagePlan& plan : all_plans())
+  for (const TilePlan& plan : all_plans())
     if (auto choice = choose_window_options(sink, target, plan)) out.push_back(std::move(*choice));
   return out;
 }

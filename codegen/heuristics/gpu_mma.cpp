@@ -20,19 +20,20 @@ class MmaTuner : Tuner {
   // Of the best plan, in units that are those of other options for matrix units, too; nothing where
   // none fits.
   std::optional<double> least_time() {
-    double least = INFINITY;
-    if (!begin() || ranked(&least).empty()) return {};
-    return least;
+    const auto all = plans();
+    return all.empty() ? std::nullopt : std::optional(all[0].first);
   }
 
-  std::optional<Choice> run(const MmaPlan* asked = nullptr) {
-    if (!begin() || !lay_out(asked ? *asked : ranked()[0])) return {};
+  std::optional<Choice> run(const TilePlan* asked = nullptr) {
+    if (!begin() || !lay_out(asked ? *asked : ranked()[0].second)) return {};
     choice_.is_gemm = true;
     return std::move(choice_);
   }
 
-  // Plans that fit the kernel's GEMM, the best first.
-  std::vector<MmaPlan> plans() { return begin() ? ranked() : std::vector<MmaPlan>(); }
+  // Plans that fit the kernel's GEMM, the best first, and their times.
+  std::vector<std::pair<double, TilePlan>> plans() {
+    return begin() ? ranked() : std::vector<std::pair<double, TilePlan>>();
+  }
 
  private:
   static constexpr int64_t kMin = 64;  // rows or columns worth it
@@ -108,17 +109,15 @@ class MmaTuner : Tuner {
   double time(int64_t rows, int64_t columns, double left, int64_t warps) const {
     const double loads = static_cast<double>(unit().a_count() * rows) +
                          static_cast<double>(unit().b_count() * columns) * left;
-    constexpr double kLoad = 6, kMultiply = 2, kStep = 5, kHidden = 16;
-    constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536;
+    const WarpRates& r = kWarpRates;
     const double words = unit().dtype.size() / 4.0;
     const double work =
-        kLoad * words * loads + kMultiply * static_cast<double>(rows * columns) + kStep;
+        r.load * words * loads + r.multiply * static_cast<double>(rows * columns) + r.step;
     const double each = static_cast<double>(warps) / static_cast<double>(rows * columns);
     const double per_core = each / target_.cores;
-    const double held =
-        kRegisters * static_cast<double>(unit().results() * rows * columns) + kOthers;
-    const double resident = std::min(per_core, kAll / (target_.warp * held));
-    return work * std::max(per_core, 1.0) * (1 + kHidden / std::max(resident, 0.5));
+    const auto held = static_cast<double>(unit().results() * rows * columns);
+    const double resident = std::min(per_core, r.resident(held, target_));
+    return work * std::max(per_core, 1.0) * r.waiting(resident);
   }
 
   // Ranges that are neither rows nor columns, and how many fragments there are of all.
@@ -134,49 +133,46 @@ class MmaTuner : Tuner {
   }
 
   // By time, with the warps that are best in most kernels.
-  std::vector<MmaPlan> ranked(double* least = nullptr) const {
+  std::vector<std::pair<double, TilePlan>> ranked() const {
     // More than 12 fragments of columns pay while registers last (measurements.md: fragments of a
     // warp).
     constexpr int64_t kMaxRegisters = 160, kMaxRows = 8, kMaxColumns = 20;
     int64_t fragments = 1;
     others(fragments);
-    std::vector<std::pair<double, MmaPlan>> timed;
+    std::vector<TilePlan> plans;
     std::vector<double> left{1};
     for (int64_t x = 1; x <= kMaxColumns; ++x) left.push_back(overlap(x).left);
+    const auto loads = [&](int64_t x) { return left[static_cast<size_t>(x)]; };
     for (int64_t y = 1; y <= kMaxRows; ++y)
       for (int64_t x = 1; x <= kMaxColumns; ++x) {
         if (x * y * unit().results() > kMaxRegisters || size(m_) % y || size(n_) % x) continue;
         // Blocks of one warp where columns share loads (measurements.md: warps of a block).
-        const double loads = left[static_cast<size_t>(x)];
         const int64_t all = fragments / (x * y);
-        const int64_t warps = loads < 1 ? 1 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
-        timed.push_back({time(y, x, loads, fragments), {y, x, warps}});
+        const int64_t warps = loads(x) < 1 ? 1 : all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
+        plans.push_back({.warps_across = warps, .down = y, .across = x, .depth = 0, .mma = true});
       }
-    std::stable_sort(timed.begin(), timed.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    if (least && !timed.empty()) *least = timed[0].first;
-    std::vector<MmaPlan> out;
-    for (const auto& [seconds, plan] : timed) out.push_back(plan);
-    return out;
+    return tiny::ranked(plans, INFINITY, [&](const TilePlan& p) {
+      return time(p.down, p.across, loads(p.across), fragments);
+    });
   }
 
   // False where blocks would have warps with nothing to do.
-  bool lay_out(const MmaPlan& plan) {
+  bool lay_out(const TilePlan& plan) {
     int64_t fragments = 1;
     Ids rest = others(fragments);
-    const int along = overlap(plan.columns).along;
+    const int along = overlap(plan.across).along;
     if (along >= 0)
       bind(along, RangeKind::Unroll);
     else
       unroll_last_sum();
-    if (!bind_piece(m_, plan.rows, RangeKind::Unroll)) rest.push_back(m_);
-    if (!bind_piece(n_, plan.columns, RangeKind::Unroll)) rest.push_back(n_);
+    if (!bind_piece(m_, plan.down, RangeKind::Unroll)) rest.push_back(m_);
+    if (!bind_piece(n_, plan.across, RangeKind::Unroll)) rest.push_back(n_);
     const int all = merged(rest);
-    if (size(all) % plan.warps) return false;
-    if (all >= 0 && size(all) == plan.warps) {
+    if (size(all) % plan.warps_across) return false;
+    if (all >= 0 && size(all) == plan.warps_across) {
       bind(all, RangeKind::Thread);
     } else if (all >= 0) {
-      bind_piece(all, plan.warps, RangeKind::Thread);
+      bind_piece(all, plan.warps_across, RangeKind::Thread);
       bind(all, RangeKind::Block);
     }
     // Sums in the order of their strides: consecutive iterations read neighbours.
@@ -241,11 +237,11 @@ std::optional<Choice> choose_mma_options(Node sink, const Target& target) {
 
 std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most) {
   std::vector<Choice> out;
-  for (const MmaPlan& plan : MmaTuner(sink, target).plans())
+  for (auto [time, plan] : MmaTuner(sink, target).plans())
     for (int64_t warps : {1, 2, 4, 8}) {
       if (out.size() == most) return out;
-      const MmaPlan other{plan.rows, plan.columns, warps};
-      auto choice = MmaTuner(sink, target).run(&other);
+      plan.warps_across = warps;
+      auto choice = MmaTuner(sink, target).run(&plan);
       if (choice) out.push_back(std::move(*choice));
     }
   return out;

@@ -1,5 +1,3 @@
-#include "codegen/heuristics/gpu.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codegen/heuristics/gpu.h"
+#include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/options/mma.h"
 #include "codegen/options/stage.h"
@@ -14,39 +14,6 @@
 namespace tiny {
 
 namespace {
-
-// Measured rates (measurements.md: StagePlan). Larger tiles would need more registers than two
-// blocks on a multiprocessor have.
-constexpr double kSearched = 1e-3;  // of plans that only a search tries
-constexpr StagePlan kPlans[] = {
-    {4, 2, 8, 8, 1.0, 16, 2},       {4, 2, 8, 8, kSearched, 32, 2}, {2, 2, 8, 8, 1.0, 16, 2},
-    {4, 1, 8, 8, kSearched, 16, 2}, {2, 1, 8, 8, kSearched, 16, 2}, {2, 2, 8, 4, 0.95, 16, 2},
-    {2, 2, 4, 4, 0.75, 16, 2},
-};
-// Convolutions: their windows are copied element by element, the filters in vectors, of which tall
-// tiles take more (measurements.md: StagePlan).
-constexpr StagePlan kWindowPlans[] = {
-    {4, 1, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, 0.97, 16, 2}, {2, 2, 8, 8, 0.95, 16, 2},
-    {4, 1, 8, 4, 0.95, 16, 2}, {2, 2, 8, 4, 0.93, 16, 2}, {2, 2, 4, 4, 0.7, 16, 2},
-};
-constexpr StagePlan kMmaPlans[] = {
-    {2, 2, 4, 8, 1.0, 16, 3, true},
-    {1, 4, 4, 8, 0.9, 16, 3, true},
-    {2, 2, 4, 4, 0.6, 16, 3, true},
-    {2, 2, 2, 4, 0.45, 16, 3, true},
-    // Fragments as matrices: for a search, as no GPU has timed them yet.
-    {2, 2, 4, 8, kSearched, 32, 2, true, false, true},
-    {2, 2, 4, 8, kSearched, 16, 4, true, false, true},
-    {2, 4, 4, 8, kSearched, 16, 3, true, false, true},
-    {2, 2, 4, 4, kSearched, 32, 3, true, false, true},
-};
-
-// Skinny GEMMs: memory limits, and tiles hold all rows, or all columns.
-constexpr StagePlan kSkinnyPlans[] = {
-    {1, 4, 1, 2, 1.0, 16, 2, true}, {1, 4, 1, 4, 1.0, 16, 2, true}, {1, 4, 2, 4, 1.0, 16, 2, true},
-    {1, 4, 4, 4, 1.0, 16, 2, true}, {4, 1, 2, 2, 1.0, 16, 2, true}, {4, 1, 2, 4, 1.0, 16, 2, true},
-    {4, 1, 2, 8, 1.0, 16, 2, true},
-};
 
 // Whether a thread can load four neighbours of a factor along the sum, of whole steps, without
 // asking whether they are there.
@@ -110,12 +77,12 @@ class StageLoops : protected StagingTuner {
   // The largest tiles of f32 without convolution windows, where two blocks of a multiprocessor have
   // room (measurements.md: takes_long_steps). Columns that are read one by one would take more
   // registers than two blocks have.
-  bool takes_long_steps(const StagePlan& p) const {
+  bool takes_long_steps(const TilePlan& p) const {
     const int64_t bytes = 2 * p.step * p.depth * (p.rows() + p.columns()) * kF32.size();
-    return p.rows() == kPlans[0].rows() && p.columns() == kPlans[0].columns() &&
-           sums_.size() == 1 && size(sums_) >= 16 * p.step &&
-           (turned_ == 1 || !lies_along_sum(1)) && size(columns_) % kLanes == 0 &&
-           2 * bytes <= target_.shared_bytes;
+    const TilePlan& largest = stage_plans(false)[0];
+    return p.rows() == largest.rows() && p.columns() == largest.columns() && sums_.size() == 1 &&
+           size(sums_) >= 16 * p.step && (turned_ == 1 || !lies_along_sum(1)) &&
+           size(columns_) % kLanes == 0 && 2 * bytes <= target_.shared_bytes;
   }
 
   int element_size() const { return narrow(product()->src(0), target_)->dtype.size(); }
@@ -156,14 +123,14 @@ class StageLoops : protected StagingTuner {
     return own == 1 && bytes;
   }
 
-  StagePlan skinny_plan() const {
+  TilePlan skinny_plan() const {
     const bool few_rows = size(rows_) < size(columns_);
     const int64_t few = size(few_rows ? rows_ : columns_), many = skinny_columns(few, target_);
-    for (const StagePlan& p : kSkinnyPlans)
+    for (const TilePlan& p : skinny_plans())
       if (few_rows == (p.warps_down == 1) && (few_rows ? p.rows() : p.columns()) >= few &&
           (!few_rows || p.columns() == many))
         return p;
-    return kSkinnyPlans[0];
+    return skinny_plans()[0];
   }
 
   // The factor with the rows (0) or with the columns (1).
@@ -206,24 +173,15 @@ class StageLoops : protected StagingTuner {
     return least(sums_) < least(which ? columns_ : rows_);
   }
 
-  StagePlan best_of(std::span<const StagePlan> plans) const {
-    const int64_t others = size(batch_);
-    const auto tiles = [&](const StagePlan& t) {
-      return ceil_div(size(rows_), t.rows()) * (ceil_div(size(columns_), t.columns())) * others;
-    };
-    StagePlan best = plans[0];
-    double least = INFINITY;
-    for (const StagePlan& t : plans) {
+  TilePlan best_of(std::span<const TilePlan> plans) const {
+    const Results results{size(rows_), size(columns_), size(batch_)};
+    return *fastest(plans, [&](const TilePlan& t) {
       // Wide tiles of windows copy element by element: for gradients of filters of 3 x 3 narrow
       // ones are faster (measurements.md: narrow tiles of windows).
       const bool windows = t.mma && t.warps_down == 1 && columns_.size() > 1;
-      const double each = static_cast<double>(t.rows() * t.columns()) / (windows ? 0.5 : t.rate);
-      const double rounds = std::ceil(static_cast<double>(tiles(t)) / target_.cores);
-      if (rounds * each >= least) continue;
-      least = rounds * each;
-      best = t;
-    }
-    return best;
+      const TileShape shape{static_cast<int>(t.rows()), static_cast<int>(t.columns())};
+      return time_in_waves({shape, windows ? 0.5 : t.rate}, results, target_.cores);
+    });
   }
 
   // A factor that lies along the sum, if the other one does not, is transposed as it is staged: a
@@ -242,7 +200,7 @@ class StageTuner : StageLoops {
  public:
   StageTuner(Node sink, const Target& target) : StageLoops(sink, target) {}
 
-  std::optional<Choice> run(std::span<const StagePlan> plans) {
+  std::optional<Choice> run(std::span<const TilePlan> plans) {
     if (target_.kind != Target::Kind::Gpu || !find_product()) return {};
     if (!plans[0].mma && product()->dtype != kF32) return {};
     if (MmaProduct p; plans[0].mma) {
@@ -252,8 +210,8 @@ class StageTuner : StageLoops {
     const bool asked = plans.size() == 1;
     const bool skinny = !asked && plans[0].mma && is_skinny();
     if (!asked && !skinny && !is_worth_it(plans[0].mma)) return {};
-    if (!asked && !plans[0].mma && sums_.size() > 1) plans = kWindowPlans;
-    StagePlan plan = skinny ? skinny_plan() : best_of(plans);
+    if (!asked && !plans[0].mma && sums_.size() > 1) plans = convolution_plans();
+    TilePlan plan = skinny ? skinny_plan() : best_of(plans);
     // Steps of as many bytes. Without windows to follow longer ones take a tenth less time.
     if (plan.mma) plan.step *= 4 / element_size();
     const bool asynchronous = target_.language == Target::Language::Cuda;
@@ -265,7 +223,7 @@ class StageTuner : StageLoops {
     if (!plan.mma && asynchronous) choose_turned(2 * plan.step);
     if (!plan.mma && !asked && asynchronous && takes_long_steps(plan)) plan.step *= 2;
     if (skinny && asynchronous && is_of_bytes()) {
-      plan.bytes = true;
+      bytes_ = true;
       plan.depth = plan.rows() <= 16 ? 3 : 2;
     }
     // Copies that a thread waits for: one tile is filled while the other is read.
@@ -318,7 +276,7 @@ class StageTuner : StageLoops {
   // neighbouring rows. A fragment's threads read 8 bytes each at 4 indices in 4 rows that go along
   // the sum, and of other operands single elements of 4 of every second row. Where they read one
   // index in 16 rows, rows that are an odd number of 16 bytes apart conflict least.
-  int padding(int which, const StagePlan& p) const {
+  int padding(int which, const TilePlan& p) const {
     const bool apart = p.mma && along_sum_[which] && unit_->width == 4 && !p.matrices;
     return (apart ? 32 : 16) / element_size();
   }
@@ -331,7 +289,7 @@ class StageTuner : StageLoops {
 
   // Stages a factor; the range of its copies, in vectors where that can be. Of one that is computed
   // from bytes, those are staged as they lie in memory: their copies need no thread to wait.
-  int staged(int which, int across, int inner, const StagePlan& p) {
+  int staged(int which, int across, int inner, const TilePlan& p) {
     const int row = next_range_id(sink_), column = row + 1;
     const int at = product()->src(0)->ranges >> across & 1 ? 0 : 1;
     Opt opt{OptKind::Stage, k_, p.depth, {}};
@@ -340,7 +298,7 @@ class StageTuner : StageLoops {
       opt.axes.push_back(id);
     Opt raw = opt;
     raw.staged = {at, StagedFactor::Form::Raw, kMaxLanes};
-    const bool bytes = p.bytes && narrow(product()->src(at), target_)->op != Op::Load &&
+    const bool bytes = bytes_ && narrow(product()->src(at), target_)->op != Op::Load &&
                        is_legal(sink_, raw, target_);
     apply(bytes ? raw : opt);
     if (which == turned_) return turned(row, column);
@@ -369,16 +327,16 @@ class StageTuner : StageLoops {
   }
 
   // Tiles of results for the threads of a warp, or fragments for the warp.
-  void spread(const StagePlan& p, int& rows, int& columns, int inner, bool vectors) {
+  void spread(const TilePlan& p, int& rows, int& columns, int inner, bool vectors) {
     if (p.mma) {
       lane_ = next_range_id(sink_) + 2;
       apply({OptKind::Mma, rows, p.matrices ? kMmaMatrices : kMmaElements, {columns, inner}});
       bind_if(cut(rows, p.down), RangeKind::Unroll);
-      bind_if(cut(columns, p.across * StagePlan::kAcross / unit_->columns), RangeKind::Unroll);
+      bind_if(cut(columns, p.across * TilePlan::kAcross / unit_->columns), RangeKind::Unroll);
       thread_ = merged({rows, columns});
     } else {
-      const int down = spread(rows, StagePlan::kDown, p.down, !along_sum_[0], RangeKind::Unroll);
-      const int across = spread(columns, StagePlan::kAcross, p.across, !along_sum_[1],
+      const int down = spread(rows, TilePlan::kDown, p.down, !along_sum_[0], RangeKind::Unroll);
+      const int across = spread(columns, TilePlan::kAcross, p.across, !along_sum_[1],
                                 vectors ? RangeKind::Vector : RangeKind::Unroll);
       thread_ = merged({rows, columns, down, across});
     }
@@ -386,7 +344,7 @@ class StageTuner : StageLoops {
     bind(inner, RangeKind::Unroll);
   }
 
-  void lay_out(const StagePlan& p) {
+  void lay_out(const TilePlan& p) {
     int m = m_, n = n_;
     const bool vectors = size(n) % kLanes == 0;
     int rows = cut(m, p.rows()), columns = cut(n, p.columns());
@@ -402,36 +360,13 @@ class StageTuner : StageLoops {
   bool along_sum_[2] = {};         // elements of the factor lie next to each other along the sum
   int m_ = -1, n_ = -1, k_ = -1;
   int thread_ = -1, lane_ = -1;  // ranges of kind Thread
+  bool bytes_ = false;  // weight-only quantized: bytes are staged, and widened as they are read
 };
 
 }  // namespace
 
-std::span<const StagePlan> stage_plans(bool mma) {
-  return mma ? std::span<const StagePlan>(kMmaPlans) : std::span<const StagePlan>(kPlans);
-}
-
-bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others, bool long_sums,
-                      const Target& target) {
-  constexpr int64_t kMin = 64;
-  const int64_t shortest = long_sums ? 64 : 16;
-  const StagePlan& least = kPlans[std::size(kPlans) - 1];
-  const int64_t tiles = ceil_div(rows, least.rows()) * ceil_div(columns, least.columns()) * others;
-  return rows >= kMin && columns >= kMin && terms >= shortest && 2 * tiles >= target.cores;
-}
-
-// Narrow tiles give memory more blocks to serve, wide ones reuse more rows (measurements.md:
-// skinny_columns).
-int64_t skinny_columns(int64_t rows, const Target& target) {
-  return rows > 16 || target.language != Target::Language::Cuda ? 128 : 64;
-}
-
-bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms) {
-  constexpr int64_t kMaxRows = 64, kMinColumns = 64, kShortest = 256;
-  return rows > 1 && rows <= kMaxRows && columns >= kMinColumns && terms >= kShortest;
-}
-
 std::optional<Choice> choose_stage_options(Node sink, const Target& target,
-                                           std::span<const StagePlan> plans) {
+                                           std::span<const TilePlan> plans) {
   return StageTuner(sink, target).run(plans);
 }
 

@@ -1,6 +1,6 @@
 // Schedules element-wise work and moved data on a GPU: threads have vectors along the range that
 // most accesses are contiguous in, or transpose squares where loads and stores differ in it.
-#include "codegen/heuristics/gpu.h"
+#include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/facts.h"
 #include "tiny/ir/sizes.h"
 

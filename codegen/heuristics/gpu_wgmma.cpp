@@ -5,7 +5,6 @@
 #include "codegen/heuristics/tuner.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/wgmma/product.h"
-#include "codegen/wgmma/split_k.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
 
@@ -168,51 +167,30 @@ class WgmmaTuner : Tuner {
     return elements > reach && p.k;
   }
 
-  // Wide tiles multiply faster, as far as they fill a wave (rates: measurements.md: best_tile).
-  // Warpgroups that split the columns of 64 rows are nearly as fast as with 128 rows, and twice as
-  // many tiles fill waves better. The rates of tall tiles, which read their columns half as often,
-  // are guesses, and so are those of windows with few columns: TMA sets them, by the rows and
-  // columns that it copies.
+  // Square tiles of a single wave read less than those whose columns warpgroups split.
   TileShape best_tile(const MatrixProduct& p, const MatrixSide& m, const MatrixSide& n,
                       int64_t others) const {
-    std::vector<RatedTile> tiles{{{128, 256}, 1.0},
-                                 {{128, 128}, 0.87},
-                                 {{128, 64}, 0.6},
-                                 {{256, 128}, 1.0},
-                                 {{256, 64}, 0.75}};
-    if (m.ranges.size() == 1)
-      tiles.insert(tiles.end(), {{{128, 192}, 0.98},
-                                 {{64, 256, true}, 0.95},
-                                 {{64, 192}, 0.8},
-                                 {{64, 128}, 0.75},
-                                 {{64, 64}, 0.44},
-                                 {{64, 32}, 0.27}});
-    if (m.ranges.size() > 1) {
-      if (Node k = k_range(p); k && has_half_boxes(extent(k), 2))
-        tiles.push_back({{512, 64}, 0.84});
-      tiles.push_back({{384, 32}, 0.45});
-    }
-    if (p.mask) return tile_of_parts(m.extent(), n.extent(), others, target_.cores).shape;
-    TileShape best;
-    double best_time = 0;
-    const auto size = [](const TileShape& t) { return t.rows * t.columns; };
-    if (matrix_type(p.a->dtype)
-            ->promotes_each_step)  // half of the registers; with halved tiles not measured
-      std::erase_if(
-          tiles, [&](const RatedTile& t) { return t.shape.split_n || size(t.shape) > 128 * 128; });
-    for (const auto& [shape, rate, alone, blocks] : tiles) {
-      const int64_t all =
-          ceil_div(m.extent(), shape.rows) * ceil_div(n.extent(), shape.columns) * others;
-      const int64_t turns = ceil_div(all, target_.cores);
-      // Square tiles of a single wave read less.
-      if (shape.split_n && (turns == 1 || !is_legal(sink_, option_of(m, n, shape), target_)))
-        continue;
-      const double time = static_cast<double>(turns * size(shape)) / rate;
-      if (best_time != 0 && time >= best_time) continue;
-      best = shape;
-      best_time = time;
-    }
-    return best;
+    const Results results{m.extent(), n.extent(), others};
+    if (p.mask) return split_k_tile(results, target_.cores).shape;
+    const bool several = m.ranges.size() > 1;
+    const auto fits = [&](const WgmmaTile& t) {
+      if (t.rows != WgmmaTile::Rows::Any && (t.rows == WgmmaTile::Rows::Several) != several)
+        return false;
+      // Half of the registers; with halved tiles not measured.
+      if (matrix_type(p.a->dtype)->promotes_each_step)
+        if (t.shape.split_n || t.size() > 128 * 128) return false;
+      Node k = t.half_boxes ? k_range(p) : nullptr;
+      if (t.half_boxes && !(k && has_half_boxes(extent(k), 2))) return false;
+      if (!t.shape.split_n) return true;
+      const int64_t tiles =
+          ceil_div(results.m, t.shape.rows) * ceil_div(results.n, t.shape.columns) * others;
+      return tiles > target_.cores && is_legal(sink_, option_of(m, n, t.shape), target_);
+    };
+    return fastest(wgmma_tiles(),
+                   [&](const WgmmaTile& t) {
+                     return fits(t) ? time_in_waves(t, results, target_.cores) : INFINITY;
+                   })
+        ->shape;
   }
 
   static Opt option_of(const MatrixSide& m, const MatrixSide& n, const TileShape& shape) {

@@ -1,14 +1,14 @@
 // A kernel under construction by a heuristic: options are applied as they are chosen, so that each
-// choice sees the loops that the last one made. Also the questions that all heuristics ask of it.
+// choice sees the loops that the last one made. Also the questions that heuristics ask of it: all
+// of them, those for GPUs, and those for kernels with stages in shared memory.
 #pragma once
 #include <algorithm>
 #include <bit>
 #include <vector>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
-#include "codegen/kernel/choice.h"
 #include "codegen/kernel/contraction.h"
-#include "codegen/kernel/option.h"
 #include "tiny/ir/sizes.h"
 
 namespace tiny {
@@ -121,6 +121,80 @@ class Tuner {
   int innermost_ = -1;  // the unrolled vectors of a tile: a scalar is used for all of them at once
   std::vector<Node> ranges_;
   std::vector<Access> accesses_;
+};
+
+// Of heuristics for GPUs: the loops of a kernel, vectors along them, threads and blocks.
+class GpuTuner : protected Tuner {
+ public:
+  GpuTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+
+ protected:
+  static constexpr int64_t kBlock = 256;  // threads of a block where nothing asks for more or less
+
+  bool has_reductions() const;
+  // Ranges that enclose all items and that none reduces. An item without any is done once.
+  uint64_t shared_mask() const;
+  bool is_detached(Node item) const;
+  bool is_shared(int id) const;
+  // A range of kind Reduce that no reduction closes belongs to a store that goes on in order; one
+  // that combines with what is there may as well run in parallel: it is atomic.
+  bool is_sequential(Node r) const;
+  Ids loops() const;
+  Ids shared_loops() const;
+  // The least power of two that is no less.
+  static int64_t pow2(int64_t n);
+  // Cuts `amount` iterations off: the id of the inner range, which is `id` itself where the range
+  // has no more than that.
+  int part_of(int id, int64_t amount);
+  // The range over threads and blocks: `threads` neighbouring iterations to a block.
+  void spread(int id, int64_t threads);
+  static int element_size(const Access& a);
+  bool is_aligned(const Access& a, Node v, int lanes) const;
+  // Lanes of a vector along the range: 16 bytes of the narrowest elements that are contiguous in
+  // it, less where they are not aligned or the extent does not divide. 1: no vector.
+  int lanes_along(Node v) const;
+  // The same for rows that begin anywhere, by way of the aligned element before them.
+  int aligned_lanes(int id);
+  static Ids without(Ids ids, int id);
+  static void make_last(Ids& ids, int id);
+  // Whether a thread's vector of the stored dtype takes more than 16 bytes: each store instruction
+  // then writes every second 16 bytes of the warp's span (measurements.md: stores_wide).
+  bool stores_wide(int v) const;
+  // The range of the set along which most accesses are contiguous.
+  int vector_range(const Ids& set) const;
+  // The outer ranges over blocks of so many threads, of which `threads` are taken already.
+  void blocks_of(const Ids& outer, int64_t threads, int64_t block = kBlock);
+  // Binds a vector off the range; where it was no more than that it is gone from `rest`.
+  void vector(int v, Ids& rest);
+
+  int last_ = -1;  // the thread range that is x
+};
+
+// Of heuristics for kernels with stages in shared memory: copies into stages, fragments.
+class StagingTuner : protected Tuner {
+ protected:
+  static constexpr int64_t kLanes = 4;  // elements of a vector
+
+  StagingTuner(Node sink, const Target& target) : Tuner(sink, target) {}
+
+  // The last `amount` iterations of a range as one of their own; -1 for a single one, and `id`
+  // where nothing is left.
+  int cut(int& id, int64_t amount);
+
+  void bind_if(int id, RangeKind k) {
+    if (id >= 0) bind(id, k);
+  }
+
+  // Vectors of so many lanes for a stage's copies, along the range of those that lie next to each
+  // other; false where its elements cannot be copied so.
+  bool copy_vectors(int column, int64_t lanes);
+
+  // A part of a stage's copies for each of these threads, where that leaves none with more. A
+  // thread's are unrolled where they are no more than can be, else a loop.
+  void share_out(int copies, const Ids& threads);
+
+ private:
+  bool copies_vectors(const Opt& split, int lane) const;
 };
 
 }  // namespace tiny

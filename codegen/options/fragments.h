@@ -53,8 +53,4 @@ Node use_pairs(Node sink, const ProductChain& chain);
 // Expressions in place of ranges, but not of those that a reduction closes; simplified.
 Node with_free_ranges(Node n, std::vector<std::pair<Node, Node>> values);
 
-// Options for the kernel's chain; none where it has none that fits.
-std::optional<Choice> choose_chain_options(Node sink, const Target& target);
-std::optional<Choice> choose_cpu_chain_options(Node sink, const Target& target);
-
 }  // namespace tiny

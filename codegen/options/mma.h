@@ -128,16 +128,4 @@ Node mma_elements(Node mma);
 // to; nullptr for any other reduction.
 Node mma_sum(Node reduce);
 
-// Fragments that a warp holds, and warps of a block.
-struct MmaPlan {
-  int64_t rows = 1, columns = 1, warps = 1;
-};
-
-// Options that use it for the kernel's product; none where it has none that fits.
-std::optional<Choice> choose_mma_options(Node sink, const Target& target);
-
-// The same with operands in registers alone, by other plans: the most promising ones first.
-std::vector<Choice> mma_choices(Node sink, const Target& target, size_t most);
-std::optional<Choice> choose_tile_options(Node sink, const Target& target);  // on a CPU
-
 }  // namespace tiny

@@ -33,7 +33,7 @@ inline bool is_stage(Node param) { return param->op == Op::Stage; }
 inline int64_t stage_depth(Node stage) { return stage->ints()[2]; }
 
 // On a CPU a stage is on the stack of the thread that fills it: all of a tile, whose ranges may be
-// that of the sum as well (codegen/heuristics/cpu_chain.cpp).
+// that of the sum as well (codegen/heuristics/cpu_products.cpp).
 //
 // Option: axis is a range of the sum, axes the ranges of the tile, the contiguous one last, amount
 // the depth. The ranges f, one for each side, get the next ids, in the order of axes.
@@ -73,54 +73,8 @@ struct StageSchedule {
 };
 StageSchedule stage_schedule(int64_t depth);
 
-// A block's tile of results, and how its operands are staged. A warp is 4 x 8 threads: 8 of them
-// that read next to each other are a quarter of a warp, which shared memory serves at a time.
-struct StagePlan {
-  int64_t warps_down = 1, warps_across = 1;  // of a block
-  int64_t down = 1, across = 1;              // results of a thread, or a warp's 16 x 8 fragments
-  double rate = 1;                           // of multiplications, that of the largest tile being 1
-  int64_t step = 16;                         // elements along the sum that are staged at a time
-  int64_t depth = 3;                         // tiles of each operand in shared memory
-
-  bool mma = false;    // on a warp's tensor cores (codegen/options/mma.h)
-  bool bytes = false;  // weight-only quantized: the bytes are staged, and widened as they are read
-  bool matrices = false;  // fragments are read by ldmatrix (codegen/options/load_matrix.h)
-  int64_t lines = 0;      // of the gradient of a convolution's filters: lines of pixels staged
-
-  static constexpr int64_t kDown = 4, kAcross = 8;
-  int64_t rows() const { return warps_down * (mma ? 16 : kDown) * down; }
-  int64_t columns() const { return warps_across * kAcross * across; }
-};
-
-// Plans for GEMMs on ordinary arithmetic units, and on a warp's tensor cores.
-std::span<const StagePlan> stage_plans(bool mma);
-
-// Whether a product is large enough for the effort: `others` products at once of so many rows,
-// columns, and terms of each sum; on matrix units, and of windows, only of long sums
-// (measurements.md: is_worth_staging).
-bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others, bool long_sums,
-                      const Target& target);
-
-// Plans for skinny GEMMs, whose other operand is computed as it is staged.
-int64_t skinny_columns(int64_t rows, const Target& target);  // of a block's tile
-bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms);
-
-// Options that stage both factors of the kernel's product, with the plan that is best of these;
-// none where the kernel has none, or none that is worth it.
-std::optional<Choice> choose_stage_options(Node sink, const Target& target,
-                                           std::span<const StagePlan> plans);
-
 // Whether the value depends on two ranges by their sum alone, as windows do on where they begin and
 // on how far in one is.
 bool move_alike(Node value, Node r, Node s);
-
-// Options for mma.sync that stage both factors, of convolution windows the halo once: none where
-// the kernel has none, or the plan does not fit. Of the plan count a warp's fragments and what is
-// staged: the gradient of filters so many lines of pixels, else a few channels.
-std::optional<Choice> choose_window_options(Node sink, const Target& target, const StagePlan& plan);
-// By the best plan, where it takes less time than that, in units of codegen/heuristics/gpu_mma.cpp.
-std::optional<Choice> choose_window_options(Node sink, const Target& target, double time);
-// The options of all plans that fit.
-std::vector<Choice> window_choices(Node sink, const Target& target);
 
 }  // namespace tiny

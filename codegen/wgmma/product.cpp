@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "codegen/kernel/access.h"
-#include "codegen/wgmma/split_k.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/sizes.h"
 #include "tiny/rewrite/algebra.h"
@@ -54,6 +53,58 @@ Node k_range(const MatrixProduct& p) {
 }
 
 namespace {
+
+// Split-K: a GEMM of few results and long sums, such as the gradient of a weight, is computed as
+// several partial sums. Slices need not be as long as each other, nor end where a range does: one
+// operand is masked outside of
+//
+//   slice * length <= number along k < (slice + 1) * length.
+//
+// `range`: of the results, which counts slices.
+struct KSlice {
+  Node range = nullptr;
+  int64_t length = 0;
+};
+
+// The slice of k that a mask selects; nothing where it selects anything else. Where slices begin at
+// multiples of what the inner ranges count, a bound has the outer ones alone.
+std::optional<KSlice> k_slice_of(Node mask, const MatrixSide& k) {
+  if (mask->op != Op::And) return {};
+  KSlice part;
+  int bounds = 0;
+  for (Node c : mask->srcs()) {
+    if (c->op != Op::Lt || c->src(0)->dtype != kIndex) return {};
+    Sum s = to_sum(index_add(c->src(1), index_mul(c->src(0), -1)));  // > 0
+    std::erase_if(s.terms, [](const Sum::Term& t) { return t.factor == 0; });
+    const auto factor = [&](Node r) {
+      for (const auto& t : s.terms)
+        if (t.atom == r) return t.factor;
+      return int64_t{0};
+    };
+    size_t terms = 1, i = k.ranges.size();
+    int64_t inner = 1;
+    while (i > 1 && factor(k.ranges[i - 1]) == 0) inner *= extent(k.ranges[--i]);
+    const int64_t sign = factor(k.ranges[i - 1]);
+    for (int64_t behind = sign; i-- > 0; ++terms) {
+      if (factor(k.ranges[i]) != behind) return {};
+      behind *= extent(k.ranges[i]);
+    }
+    for (const auto& t : s.terms) {
+      if (k.has(t.atom)) continue;
+      const int64_t length = -sign * t.factor * inner;
+      if (t.atom->op != Op::Range || length < 1 || (part.range && part.range != t.atom)) return {};
+      if (part.length && part.length != length) return {};
+      part.range = t.atom;
+      part.length = length;
+    }
+    if (s.terms.size() != terms) return {};
+    if (sign == 1 && s.constant == 1)
+      bounds |= 1;
+    else if (sign == -1 && s.constant * inner == part.length)
+      bounds |= 2;
+  }
+  return bounds == 3 ? std::optional(part) : std::nullopt;
+}
 
 struct WgmmaPlan {
   MatrixProduct product;

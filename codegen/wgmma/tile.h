@@ -117,15 +117,6 @@ bool has_matrix_unit(const Target& target, DType dtype);
 // Whether it also has convolutions as implicit GEMMs, whose operands are major along any axis.
 bool has_window_unit(const Target& target, DType dtype);
 
-// All options of a kernel with the given one first; none where no legal one pays.
-std::vector<Opt> matrix_options(Node sink, const Target& target);
-
-// All options with this one first, which is legal. `band`: tiles of one column of the grid that run
-// at a time, so that their operands stay in L2.
-constexpr int64_t kMatrixBand = 16;
-std::vector<Opt> matrix_options(Node sink, const Target& target, const Opt& matrix,
-                                int64_t band = kMatrixBand);
-
 void set_launch(const MatrixTile& tile, const Target& target, LaunchSize& size);
 
 inline bool is_accumulator(Node param) { return slot_of(param) == -1; }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "codegen/heuristics/rates.h"
 #include "codegen/options/mma.h"
-#include "codegen/options/stage.h"
 #include "runtime/analysis/operand.h"
 #include "runtime/analysis/recompute_cost.h"
 #include "tiny/ir/sizes.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/options/fragments.h"
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/passes/passes.h"
 #include "runtime/device/lru.h"
 #include "tiny/base/env.h"

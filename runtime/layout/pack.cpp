@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "codegen/heuristics/rates.h"
 #include "codegen/options/mma.h"
-#include "codegen/options/stage.h"
 #include "codegen/wgmma/tile.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/layout/panels.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "codegen/kernel/choice.h"
+#include "codegen/heuristics/rates.h"
 #include "tiny/ir/build.h"
 #include "tiny/ir/sizes.h"
 

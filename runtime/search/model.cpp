@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "codegen/heuristics/rates.h"
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/facts.h"
 #include "codegen/options/stage.h"
@@ -238,11 +239,10 @@ double matrix_seconds(Node sink, const MatrixTile& tile, const Target& target) {
 }
 
 // Of a GEMM by mma.sync: loads and multiplications of a warp, hidden by as many warps as have
-// registers and shared memory; in units that fit the heuristic's constants for fragments
-// (codegen/heuristics/gpu_mma.cpp).
+// registers and shared memory, at the rates by which the heuristic ranks fragments.
 double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
-  constexpr double kLoad = 6, kStaged = 2, kMultiply = 2, kStep = 5, kBarrier = 30, kHidden = 16;
-  constexpr double kRegisters = 1.2, kOthers = 45, kAll = 65536, kMaxWarps = 64;
+  constexpr double kMaxWarps = 64;
+  const WarpRates& r = kWarpRates;
   const std::vector<Node> ranges = ranges_of(low.machine);
   double threads = 1, block = 1;
   for (int i = 0; i < 3; ++i) {
@@ -254,22 +254,22 @@ double mma_seconds(const Lowered& low, const Work& w, const Target& target) {
   for (Node n : topological(low.machine)) {
     const double runs = product(ranges, n->ranges);
     if (n->op == Op::Load)
-      work += (is_stage(n->src(0)) ? kStaged : kLoad) * runs * n->dtype.size() / 4;
+      work += (is_stage(n->src(0)) ? r.staged : r.load) * runs * n->dtype.size() / 4;
     if (n->op == Op::Mma) {
-      work += kMultiply * runs;
-      loops[n->ranges] = kStep * runs;
+      work += r.multiply * runs;
+      loops[n->ranges] = r.step * runs;
     }
-    if (n->op == Op::Stage) loops[n->src(2)->ranges] = kBarrier * product(ranges, n->ranges);
+    if (n->op == Op::Stage) loops[n->src(2)->ranges] = r.barrier * product(ranges, n->ranges);
   }
   for (const auto& [enclosing, steps] : loops) work += steps;
   const double warps = block / target.warp, blocks = threads / block / target.cores;
-  double resident = kAll / (target.warp * (kRegisters * w.registers + kOthers)) / warps;
+  double resident = r.resident(w.registers, target) / warps;
   resident = std::min({std::floor(resident), kMaxWarps / warps, std::ceil(blocks)});
   if (low.launch.shared_bytes > 0)
     resident = std::min(resident, std::floor(static_cast<double>(target.shared_bytes) /
                                              static_cast<double>(low.launch.shared_bytes)));
-  const double hidden = 1 + kHidden / std::max(resident * warps, 0.5);
-  return work / target.warp / target.cores * hidden * std::ceil(blocks) / blocks / kClock;
+  return work / target.warp / target.cores * r.waiting(resident * warps) * std::ceil(blocks) /
+         blocks / kClock;
 }
 
 }  // namespace

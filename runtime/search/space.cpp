@@ -5,6 +5,7 @@
 #include <bit>
 #include <set>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
 #include "codegen/kernel/option.h"
 #include "codegen/lower.h"
@@ -287,7 +288,7 @@ std::vector<Choice> tile_choices(Node loops, const Choice& choice, const Target&
   if (matrix != choice.options.end()) out = other_tiles(loops, choice, *matrix, target);
   for (bool mma : {false, true}) {
     if (!choose_stage_options(loops, target, stage_plans(mma))) continue;
-    for (const StagePlan& plan : stage_plans(mma))
+    for (const TilePlan& plan : stage_plans(mma))
       if (auto staged = choose_stage_options(loops, target, std::span(&plan, 1)))
         out.push_back(std::move(*staged));
   }

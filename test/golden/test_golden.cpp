@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/lower.h"
-#include "codegen/options/stage.h"
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
 #include "tiny/base/env.h"
@@ -131,7 +131,7 @@ std::string product_of_matrices() {
   const std::vector<int> devices(graph.buffers.size(), device_id(device));
   const Step step = schedule(graph, devices, device_id(device))->steps.back();
   const Target target = gpu_target("sm_80");
-  const StagePlan plan{1, 2, 2, 2, 1, 16, 2, true, false, true};
+  const TilePlan plan{1, 2, 2, 2, 1, 16, 2, true, true};
   Arena arena;
   std::optional<Choice> choice;
   {

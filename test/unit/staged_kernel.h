@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/lower.h"
 #include "codegen/options/stage.h"
 #include "codegen/proof/prove.h"
@@ -65,7 +66,7 @@ struct StagedKernel {
     if (!choice) return {};
     return lower(node(), "k", device.target(), nullptr, &*choice);
   }
-  std::optional<Lowered> try_plan(const StagePlan& plan) const {
+  std::optional<Lowered> try_plan(const TilePlan& plan) const {
     return try_options([&](Node loops, const Target& target) {
       return choose_stage_options(loops, target, std::span(&plan, 1));
     });
@@ -75,7 +76,7 @@ struct StagedKernel {
     REQUIRE(low);
     return *low;
   }
-  Lowered lowered(const StagePlan& plan) const {
+  Lowered lowered(const TilePlan& plan) const {
     const std::optional<Lowered> low = try_plan(plan);
     REQUIRE(low);
     return *low;

@@ -1,8 +1,8 @@
 // Products on CPUs, whose operands runtime/layout/panels.h stores in panels.
 #include <doctest/doctest.h>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
-#include "codegen/kernel/choice.h"
 #include "runtime/device/device.h"
 #include "runtime/schedule/schedule.h"
 #include "test/unit/integers.h"

@@ -26,8 +26,8 @@ constexpr std::array<int64_t, 3> kLarge{2048, 2048, 256};
 
 std::string device_of(DType t) { return t.is_f8() ? "EMU:CUDA:sm_120" : "EMU:CUDA:sm_80"; }
 
-constexpr StagePlan kWarps{2, 1, 1, 4, 1, 16, 3, true, false, true};
-constexpr StagePlan kTall{1, 2, 2, 2, 1, 16, 1, true, false, true};
+constexpr TilePlan kWarps{2, 1, 1, 4, 1, 16, 3, true, true};
+constexpr TilePlan kTall{1, 2, 2, 2, 1, 16, 1, true, true};
 
 // A product of m x k and k x n, each of which may lie in memory as its transpose ("nt": the
 // second).
@@ -112,7 +112,7 @@ TEST_CASE("ldmatrix: products are right in all forms, of sizes that no tile divi
                                 {kF8E5M2, "nt"}}) {
     CAPTURE(t);
     CAPTURE(form);
-    const StagePlan& plan = form[0] == 'n' ? kWarps : kTall;
+    const TilePlan& plan = form[0] == 'n' ? kWarps : kTall;
     const std::array<int64_t, 3> sizes{210, t.is_f8() ? 801 : 501, t.size() == 1 ? 136 : 72};
     const StagedKernel kernel(product(form, t, sizes, device_of(t)));
     const Lowered low = kernel.lowered(plan);
@@ -131,7 +131,7 @@ TEST_CASE("ldmatrix: the rows of a matrix lie in different banks") {
   const Target target = gpu_target("sm_80");
   for (const auto& [t, form] :
        {std::pair<DType, std::string>{kBF16, "nn"}, {kBF16, "tt"}, {kF32, "nt"}, {kI8, "nt"}})
-    for (const StagePlan& plan : stage_plans(true)) {
+    for (const TilePlan& plan : stage_plans(true)) {
       if (!plan.matrices) continue;
       CAPTURE(t);
       CAPTURE(form);
@@ -222,7 +222,7 @@ TEST_CASE("ldmatrix: kernels compile without spills for each generation") {
   if (!nvrtc_available()) return;
   for (const std::string arch : {"sm_80", "sm_90a", "sm_120"})
     for (const std::string form : {"nn", "nt", "tn"})
-      for (const StagePlan& plan : stage_plans(true)) {
+      for (const TilePlan& plan : stage_plans(true)) {
         if (!plan.matrices) continue;
         CAPTURE(arch);
         const StagedKernel kernel(product(form, kBF16, kLarge, "EMU:CUDA:sm_80"));

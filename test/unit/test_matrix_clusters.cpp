@@ -5,8 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
-#include "codegen/kernel/choice.h"
 #include "codegen/lower.h"
 #include "codegen/wgmma/pipeline.h"
 #include "devices/cuda/cuda.h"

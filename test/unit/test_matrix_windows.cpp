@@ -4,10 +4,10 @@
 
 #include <cstring>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
 #include "codegen/lower.h"
 #include "codegen/wgmma/pipeline.h"
-#include "codegen/wgmma/split_k.h"
 #include "devices/cuda/cuda.h"
 #include "devices/cuda/nvrtc.h"
 #include "runtime/device/buffer.h"

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
 #include "codegen/lower.h"
 #include "codegen/options/mma.h"

@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/option.h"
 #include "codegen/options/launchable.h"
 #include "codegen/options/mma.h"

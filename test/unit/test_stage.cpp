@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/kernel/access.h"
 #include "codegen/lower.h"
 #include "codegen/options/mma.h"
@@ -27,8 +28,8 @@ using namespace tiny;
 
 namespace {
 
-constexpr StagePlan kThreads{2, 1, 4, 4, 1, 16, 2}, kDeep{1, 2, 8, 8, 1, 8, 4};
-constexpr StagePlan kWarps{2, 1, 1, 4, 1, 16, 3, true}, kOne{1, 2, 2, 4, 1, 32, 1, true};
+constexpr TilePlan kThreads{2, 1, 4, 4, 1, 16, 2}, kDeep{1, 2, 8, 8, 1, 8, 4};
+constexpr TilePlan kWarps{2, 1, 1, 4, 1, 16, 3, true}, kOne{1, 2, 2, 4, 1, 32, 1, true};
 
 std::vector<std::string> devices() {
   std::vector<std::string> out{"EMU:CUDA:sm_80", "EMU:HIP:gfx942"};
@@ -43,7 +44,7 @@ TEST_CASE("stage: products are right in all forms, of sizes that no tile divides
   for (const std::string& device : devices())
     for (auto [m, n, k] : {std::array<int64_t, 3>{64, 64, 64}, {33, 129, 65}, {31, 45, 72}})
       for (int form = 0; form < 5; ++form)
-        for (const StagePlan& plan : {form % 2 ? kThreads : kDeep, form % 3 ? kWarps : kOne}) {
+        for (const TilePlan& plan : {form % 2 ? kThreads : kDeep, form % 3 ? kWarps : kOne}) {
           CAPTURE(device);
           CAPTURE(m);
           CAPTURE(form);
@@ -97,7 +98,7 @@ TEST_CASE("stage: 16-bit floats are staged as they are") {
         return integers({40, 72}, t, on).to(kF32).matmul(integers({72, 48}, t, on).to(kF32));
       };
       const StagedKernel kernel(product(device));
-      for (const StagePlan& plan : {kThreads, kWarps}) {
+      for (const TilePlan& plan : {kThreads, kWarps}) {
         const Lowered low = kernel.lowered(plan);
         for (Node s : all_of(low.machine, Op::Stage)) CHECK(s->dtype == t);
         CHECK(kernel.run(low.source, low.launch) == product("CPU").to_vector<float>());
@@ -109,7 +110,7 @@ TEST_CASE("stage: convolutions and both of their gradients are right") {
   const EnvOverride allow("ALLOW_TF32", "1");
   for (const std::string& device : devices())
     for (int which = 0; which < 3; ++which)
-      for (const StagePlan& plan : {kThreads, kWarps}) {
+      for (const TilePlan& plan : {kThreads, kWarps}) {
         CAPTURE(device);
         CAPTURE(which);
         const auto result = [&](const std::string& on) {
@@ -160,7 +161,7 @@ TEST_CASE("stage: what windows share is in shared memory once, of sums over chan
       CAPTURE(device);
       CAPTURE(&c - cases.data());
       const auto& [down, across, depth, lines] = c.tile;
-      const StagePlan plan{.down = down, .across = across, .depth = depth, .lines = lines};
+      const TilePlan plan{.down = down, .across = across, .step = lines, .depth = depth};
       const Lowered low = kernel.lowered([&](Node loops, const Target& target) {
         return choose_window_options(loops, target, plan);
       });
@@ -203,7 +204,7 @@ TEST_CASE("stage: a loop that asks for each of several tiles twice is refused") 
   const std::string device = "EMU:CUDA:sm_80";
   const Tensor a = integers({64, 64}, kF32, device), b = integers({64, 64}, kF32, device);
   const StagedKernel kernel(a.matmul(b));
-  for (const StagePlan& plan : {kWarps, kOne}) {
+  for (const TilePlan& plan : {kWarps, kOne}) {
     const std::vector<Opt> all = kernel.lowered(plan).choice.options;
     const Target& target = kernel.device.target();
     Arena arena;
@@ -228,7 +229,7 @@ TEST_CASE("stage: the emulator finds a missing barrier, and copies that are not 
   const StagedKernel kernel(a.matmul(b));
   const auto want = a.to("CPU").matmul(b.to("CPU")).to_vector<float>();
   for (int64_t depth : {1, 2, 3}) {
-    StagePlan plan = kThreads;
+    TilePlan plan = kThreads;
     plan.depth = depth;
     const Lowered low = kernel.lowered(plan);
     const auto run = [&](const std::string& from, const std::string& to) {

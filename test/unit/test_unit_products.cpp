@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "codegen/kernel/choice.h"
+#include "codegen/heuristics/heuristics.h"
 #include "codegen/lower.h"
 #include "runtime/analysis/views.h"
 #include "test/unit/kernels.h"

@@ -244,31 +244,6 @@ std::optional<WindowProduct> find_window_product(Node product, const Target& tar
   return WindowFinder(product, stored).run(target);
 }
 
-// Each wave takes as long as its longest tile; partial sums are written and
-// read again. Parts are whole steps of the matrix units, so that none reads what is another's.
-SplitK best_split_k(const WindowSizes& sizes, int64_t length, const Target& target) {
-  constexpr double kFlops = 6e12, kBytes = 3e12;  // of a multiprocessor; of memory, per second
-  constexpr double kLaunch = 3e-6;
-  constexpr int64_t kStep = 64, kMax = 256;
-  constexpr int64_t kAround = 4;  // steps that take as long as a tile's first loads and last stores
-  const int64_t steps = ceil_div(length, kStep);
-  const double results = static_cast<double>(sizes.taps * sizes.channels * sizes.columns);
-  SplitK best;
-  double best_time = 0;
-  for (int64_t parts = 1; parts <= std::min(steps, kMax); ++parts) {
-    const int64_t each = ceil_div(steps, parts);
-    if (ceil_div(steps, each) != parts) continue;  // the last ones would have none
-    const double tiles = window_tile(sizes, parts, target.cores).time;
-    const double sums =
-        parts == 1 ? 0 : 8 * static_cast<double>(parts) * results / kBytes + kLaunch;
-    const double time = 2 * kStep * static_cast<double>(each + kAround) * tiles / kFlops + sums;
-    if (best.length && time >= best_time) continue;
-    best = {parts, each * kStep};
-    best_time = time;
-  }
-  return best;
-}
-
 SplitK parts_of(Node product, const WindowProduct& windows, const Target& target) {
   if (windows.images < 0) return {};
   const Ints shape = product->src(0)->shape();

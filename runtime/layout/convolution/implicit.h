@@ -4,7 +4,7 @@
 #pragma once
 #include <optional>
 
-#include "codegen/wgmma/split_k.h"
+#include "codegen/heuristics/rates.h"
 #include "runtime/analysis/node_targets.h"
 #include "runtime/analysis/operand.h"
 
@@ -26,15 +26,6 @@ struct WindowProduct {
 // units. Operands are read from values that are `stored` (with an axis innermost) where they can.
 std::optional<WindowProduct> find_window_product(Node product, const Target& target,
                                                  const NodeMap<int>* stored = nullptr);
-
-// Split-K: `slices` of `k_per_slice` elements each, counted along all reduced axes; the last one
-// may be shorter.
-struct SplitK {
-  int64_t count = 1, length = 0;
-};
-
-// Into which parts a sum of `length` terms is best cut, in tiles of the gradient of a weight.
-SplitK best_split_k(const WindowSizes& sizes, int64_t length, const Target& target);
 
 // An operand of such a product, whose axes `summed` are summed over, once for each part: as it is,
 // or zero where an element is in another part.

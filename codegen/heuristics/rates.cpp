@@ -1,0 +1,200 @@
+#include "codegen/heuristics/rates.h"
+
+#include <algorithm>
+
+#include "codegen/wgmma/tile.h"
+#include "tiny/ir/sizes.h"
+
+namespace tiny {
+
+// --- Tiles of a GPU's blocks ---------------------------------------------------------------------
+
+namespace {
+
+// Measured rates (measurements.md: StagePlan). Larger tiles would need more registers than two
+// blocks on a multiprocessor have.
+constexpr double kSearched = 1e-3;  // of plans that only a search tries
+constexpr TilePlan kPlans[] = {
+    {4, 2, 8, 8, 1.0, 16, 2},       {4, 2, 8, 8, kSearched, 32, 2}, {2, 2, 8, 8, 1.0, 16, 2},
+    {4, 1, 8, 8, kSearched, 16, 2}, {2, 1, 8, 8, kSearched, 16, 2}, {2, 2, 8, 4, 0.95, 16, 2},
+    {2, 2, 4, 4, 0.75, 16, 2},
+};
+// Convolutions: their windows are copied element by element, the filters in vectors, of which tall
+// tiles take more (measurements.md: StagePlan).
+constexpr TilePlan kWindowPlans[] = {
+    {4, 1, 8, 8, 1.0, 16, 2},  {4, 2, 8, 8, 0.97, 16, 2}, {2, 2, 8, 8, 0.95, 16, 2},
+    {4, 1, 8, 4, 0.95, 16, 2}, {2, 2, 8, 4, 0.93, 16, 2}, {2, 2, 4, 4, 0.7, 16, 2},
+};
+constexpr TilePlan kMmaPlans[] = {
+    {2, 2, 4, 8, 1.0, 16, 3, true},
+    {1, 4, 4, 8, 0.9, 16, 3, true},
+    {2, 2, 4, 4, 0.6, 16, 3, true},
+    {2, 2, 2, 4, 0.45, 16, 3, true},
+    // Fragments as matrices: for a search, as no GPU has timed them yet.
+    {2, 2, 4, 8, kSearched, 32, 2, true, true},
+    {2, 2, 4, 8, kSearched, 16, 4, true, true},
+    {2, 4, 4, 8, kSearched, 16, 3, true, true},
+    {2, 2, 4, 4, kSearched, 32, 3, true, true},
+};
+
+// Skinny GEMMs: memory limits, and tiles hold all rows, or all columns.
+constexpr TilePlan kSkinnyPlans[] = {
+    {1, 4, 1, 2, 1.0, 16, 2, true}, {1, 4, 1, 4, 1.0, 16, 2, true}, {1, 4, 2, 4, 1.0, 16, 2, true},
+    {1, 4, 4, 4, 1.0, 16, 2, true}, {4, 1, 2, 2, 1.0, 16, 2, true}, {4, 1, 2, 4, 1.0, 16, 2, true},
+    {4, 1, 2, 8, 1.0, 16, 2, true},
+};
+
+}  // namespace
+
+std::span<const TilePlan> stage_plans(bool mma) {
+  return mma ? std::span<const TilePlan>(kMmaPlans) : std::span<const TilePlan>(kPlans);
+}
+
+bool is_worth_staging(int64_t rows, int64_t columns, int64_t terms, int64_t others, bool long_sums,
+                      const Target& target) {
+  constexpr int64_t kMin = 64;
+  const int64_t shortest = long_sums ? 64 : 16;
+  const TilePlan& least = kPlans[std::size(kPlans) - 1];
+  const int64_t tiles = ceil_div(rows, least.rows()) * ceil_div(columns, least.columns()) * others;
+  return rows >= kMin && columns >= kMin && terms >= shortest && 2 * tiles >= target.cores;
+}
+
+std::span<const TilePlan> convolution_plans() { return kWindowPlans; }
+std::span<const TilePlan> skinny_plans() { return kSkinnyPlans; }
+
+// Narrow tiles give memory more blocks to serve, wide ones reuse more rows (measurements.md:
+// skinny_columns).
+int64_t skinny_columns(int64_t rows, const Target& target) {
+  return rows > 16 || target.language != Target::Language::Cuda ? 128 : 64;
+}
+
+bool is_thin_stage(int64_t rows, int64_t columns, int64_t terms) {
+  constexpr int64_t kMaxRows = 64, kMinColumns = 64, kShortest = 256;
+  return rows > 1 && rows <= kMaxRows && columns >= kMinColumns && terms >= kShortest;
+}
+
+double time_in_waves(const RatedTile& tile, const Results& results, int64_t cores) {
+  const int64_t all = ceil_div(results.m, tile.shape.rows) *
+                      ceil_div(results.n, tile.shape.columns) * results.others;
+  const int64_t wave = cores * tile.blocks, rest = all % wave;
+  const bool alone = rest > 0 && rest <= cores;  // in the last wave
+  const int64_t shared = all / wave * tile.blocks + (rest > cores ? tile.blocks : 0);
+  if (tile.alone == tile.rate)
+    return static_cast<double>((shared + alone) * tile.size()) / tile.rate;
+  return (static_cast<double>(shared) / tile.rate + alone / tile.alone) *
+         static_cast<double>(tile.size());
+}
+
+// --- Tiles of Hopper's wgmma ---------------------------------------------------------------------
+
+namespace {
+
+// Wide tiles multiply faster, as far as they fill a wave (measurements.md: best_tile). Warpgroups
+// that split the columns of 64 rows are nearly as fast as with 128 rows, and twice as many tiles
+// fill waves better. The rates of tall tiles, which read their columns half as often, are guesses,
+// and so are those of windows with few columns: TMA sets them, by the rows and columns that it
+// copies.
+constexpr auto kOne = WgmmaTile::Rows::One, kSeveral = WgmmaTile::Rows::Several;
+constexpr WgmmaTile kWgmmaTiles[] = {
+    {{{128, 256}, 1.0}},
+    {{{128, 128}, 0.87}},
+    {{{128, 64}, 0.6}},
+    {{{256, 128}, 1.0}},
+    {{{256, 64}, 0.75}},
+    {{{128, 192}, 0.98}, kOne},
+    {{{64, 256, true}, 0.95}, kOne},
+    {{{64, 192}, 0.8}, kOne},
+    {{{64, 128}, 0.75}, kOne},
+    {{{64, 64}, 0.44}, kOne},
+    {{{64, 32}, 0.27}, kOne},
+    {{{512, 64}, 0.84}, kSeveral, true},
+    {{{384, 32}, 0.45}, kSeveral},
+};
+
+// With split-K (measurements.md: kPartTiles).
+constexpr RatedTile kPartTiles[] = {{{128, 256}, 1.0, 1.0, 1},
+                                    {{256, 128}, 1.0, 1.0, 1},
+                                    {{128, 128}, 0.93, 0.66, 2},
+                                    {{256, 64}, 0.75, 0.75, 1},
+                                    {{128, 64}, 0.67, 0.44, 2}};
+
+}  // namespace
+
+std::span<const WgmmaTile> wgmma_tiles() { return kWgmmaTiles; }
+
+RatedTile split_k_tile(const Results& results, int64_t cores) {
+  return *fastest(kPartTiles, [&](const RatedTile& t) { return time_in_waves(t, results, cores); });
+}
+
+WindowTile window_tile(const WindowSizes& w, int64_t parts, int64_t cores) {
+  const Results by_tap{w.channels, w.columns, w.taps * parts};
+  const RatedTile tile = split_k_tile(by_tap, cores);
+  WindowTile best{tile.shape, false, time_in_waves(tile, by_tap, cores)};
+  if (w.taps < 2 || w.channels % 32) return best;
+  const int64_t all = w.taps * w.channels;
+  const auto consider = [&](const RatedTile& tile) {
+    const double time = time_in_waves(tile, {all, w.columns, parts}, cores);
+    if (time < best.time) best = {tile.shape, true, time};
+  };
+  for (const RatedTile& tile : kPartTiles)
+    if (tile.shape.rows > w.channels) consider(tile);
+  // As many elements as registers hold, in boxes of so many channels that rows are shared out.
+  for (int wide : {64, 128}) {
+    if (w.columns <= wide / 2) continue;
+    constexpr int64_t kThreads = 256;  // of two warpgroups
+    const int64_t most = MatrixTile::kMaxRegisters * kThreads / wide / 64 * 64;
+    const int64_t rows = (ceil_div(all, ceil_div(all, most)) + 63) / 64 * 64;
+    const double rate = wide == 64 ? 0.58 : 0.98;
+    consider({{static_cast<int>(rows), wide, true}, rate, rate, 1});
+  }
+  return best;
+}
+
+// Each wave takes as long as its longest tile; partial sums are written and
+// read again. Parts are whole steps of the matrix units, so that none reads what is another's.
+SplitK best_split_k(const WindowSizes& sizes, int64_t length, const Target& target) {
+  constexpr double kFlops = 6e12, kBytes = 3e12;  // of a multiprocessor; of memory, per second
+  constexpr double kLaunch = 3e-6;
+  constexpr int64_t kStep = 64, kMax = 256;
+  constexpr int64_t kAround = 4;  // steps that take as long as a tile's first loads and last stores
+  const int64_t steps = ceil_div(length, kStep);
+  const double results = static_cast<double>(sizes.taps * sizes.channels * sizes.columns);
+  SplitK best;
+  double best_time = 0;
+  for (int64_t parts = 1; parts <= std::min(steps, kMax); ++parts) {
+    const int64_t each = ceil_div(steps, parts);
+    if (ceil_div(steps, each) != parts) continue;  // the last ones would have none
+    const double tiles = window_tile(sizes, parts, target.cores).time;
+    const double sums =
+        parts == 1 ? 0 : 8 * static_cast<double>(parts) * results / kBytes + kLaunch;
+    const double time = 2 * kStep * static_cast<double>(each + kAround) * tiles / kFlops + sums;
+    if (best.length && time >= best_time) continue;
+    best = {parts, each * kStep};
+    best_time = time;
+  }
+  return best;
+}
+
+// --- Register tiles of a CPU ---------------------------------------------------------------------
+
+double step_cost(int64_t rows, const RegisterTile& tile) {
+  const int64_t r = tile.rows, v = tile.vectors;
+  const auto products = static_cast<double>(r * v), loads = static_cast<double>(r + v);
+  const auto used = static_cast<double>(rows) / static_cast<double>(round_up(rows, r));
+  return (1 + 2 * loads / products) / used;
+}
+
+// A panel of columns is not to be cut.
+RegisterTile register_tile(const Target& target, int64_t rows, int64_t vectors, bool extends) {
+  constexpr int64_t kMaxVectors = 4, kMaxRows = 16;
+  std::vector<RegisterTile> tiles;
+  for (int v = 1; v <= std::min(kMaxVectors, vectors); ++v)
+    for (int r = 1; r <= std::min(kMaxRows, rows); ++r)
+      if (vectors % v == 0 && r * v + v + 1 <= target.vector_registers &&
+          (extends || rows % r == 0))
+        tiles.push_back({r, v});
+  const auto* best = fastest(tiles, [&](const RegisterTile& t) { return step_cost(rows, t); });
+  return best ? *best : RegisterTile();
+}
+
+}  // namespace tiny
