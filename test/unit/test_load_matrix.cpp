@@ -232,6 +232,34 @@ TEST_CASE("ldmatrix: kernels compile without spills for each generation") {
       }
 }
 
+TEST_CASE("ldmatrix: a plan that a small product has no room for gives no options") {
+  const EnvOverride allow("ALLOW_TF32", "1");
+  int with = 0, without = 0;
+  for (const DType t : {kBF16, kF32, kI8})
+    for (const std::string form : {"nn", "nt", "tn", "tt"})
+      for (const auto& sizes : {std::array<int64_t, 3>{32, 32, 64},
+                                {64, 8, 128},
+                                {96, 40, 64},
+                                {8, 64, 256},
+                                {256, 256, 256},
+                                {60, 120, 128}}) {
+        const StagedKernel kernel(product(form, t, sizes, "EMU:CUDA:sm_80"));
+        for (const TilePlan& plan : stage_plans(true)) {
+          if (!plan.matrices) continue;
+          CAPTURE(t);
+          CAPTURE(form);
+          CAPTURE(sizes[1]);
+          CAPTURE(plan.step);
+          std::optional<Lowered> low;
+          REQUIRE_NOTHROW(low = kernel.try_plan(plan));
+          ++(low ? with : without);
+          if (low) CHECK(matrix_loads(low->loops).size() == 2);
+        }
+      }
+  CHECK(with > 0);
+  CHECK(without > 0);
+}
+
 TEST_CASE("ldmatrix: a search alone takes it") {
   const std::string device = "EMU:CUDA:sm_80";
   const Target& target = find_device(device).target();
