@@ -144,9 +144,10 @@ bool is_chain(Node sink, const Target& target) {
   for (Node n : topological(sink)) {
     bool any = false;
     for (Node s : n->srcs()) any |= holds.contains(s);
-    const bool is_sum =
-        n->op == Op::Reduce && (n->src(0)->op == Op::Mma || n->src(0)->op == Op::Reduce);
-    if (any && (n->op == Op::Mma || (n->op == Op::Reduce && !is_sum))) return true;
+    if (any && (n->op == Op::Mma || n->op == Op::Roll)) return true;
+    const bool of_both = n->op == Op::Reduce && n->src(0)->op == Op::Mul &&
+                         holds.contains(n->src(0)->src(0)) && holds.contains(n->src(0)->src(1));
+    if (of_both) return true;
     if (any || n->op == Op::Mma) holds[n] = 1;
   }
   return false;

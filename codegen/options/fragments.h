@@ -35,8 +35,9 @@ std::optional<ProductChain> find_chain(Node sink, Node m, Node n, const Target& 
 // The kernel's chain, whatever its rows and columns are.
 std::optional<ProductChain> find_chain(Node sink, const Target& target);
 
-// Whether a kernel has sums of fragments that other products or reductions are made of; on a CPU,
-// whether it has stages, which only chains have.
+// Whether a kernel has sums of fragments that operands of others are made of, that go along with a
+// maximum of such sums, or are multiplied with others and summed; on a CPU, whether it has stages,
+// which only chains have.
 bool is_chain(Node sink, const Target& target);
 
 // Option: rows along axis, columns along axes[0]; operands in memory go through stages of `amount`

@@ -384,7 +384,8 @@ NodeRef kernel_of(const std::vector<const Walk*>& walks) {
   std::ranges::sort(order, {}, &NodeData::id);
   for (Node n : order) {
     bool any = own.contains(n);
-    if (n->op != Op::ReduceAxis && n->op != Op::After)
+    // What is no part of a kernel with others is an argument, whatever it is made of.
+    if (n->op != Op::ReduceAxis && n->op != Op::After && n->op != Op::Scatter)
       for (Node s : n->srcs()) any |= holds.contains(s);
     if (any) holds[n] = 1;
   }

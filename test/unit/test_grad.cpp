@@ -511,6 +511,21 @@ TEST_CASE("an input that a loss does not depend on has the gradient zero") {
   CHECK(gradient_of(x.sum(), y) == Numbers{0});
 }
 
+TEST_CASE("gradients of scores that are also sorted along an axis of one are those of a sum") {
+  const auto leaf = [](const Shape& shape) {
+    return Tensor::arange(numel(shape)).to(kF32).sin().reshape(shape).realize().requires_grad_();
+  };
+  const Tensor a = leaf({1, 4, 1, 4}), b = leaf({4, 4});
+  const Tensor scores = a.matmul(b), all = scores.logsumexp({1}, true);
+  const auto loss = [&](const Tensor& x) { return (x * x).sum() + (all * all).sum(); };
+  const auto got = Tensor::gradient(loss(scores.sort(2, true).values), {a, b});
+  const auto expected = Tensor::gradient(loss(scores), {a, b});
+  for (size_t i = 0; i < got.size(); ++i) {
+    const Numbers x = numbers(got[i]), y = numbers(expected[i]);
+    for (size_t j = 0; j < x.size(); ++j) CHECK(x[j] == doctest::Approx(y[j]).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("backward says what it needs") {
   const Tensor x = line({1, 2});
   CHECK_THROWS_WITH_AS(x.backward(),
