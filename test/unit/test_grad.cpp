@@ -511,6 +511,28 @@ TEST_CASE("an input that a loss does not depend on has the gradient zero") {
   CHECK(gradient_of(x.sum(), y) == Numbers{0});
 }
 
+TEST_CASE("three derivatives of tanh have the digits of their dtype, near zero and far from it") {
+  const Numbers at{-60, -9, -1, -0.125, -0.05, -1e-8, 0, 1e-30, 1e-4, 0.0624, 0.126, 0.5, 2, 19};
+  for (const auto& [dtype, error] : {std::pair(kF64, 1e-14), {kF32, 1e-5}}) {
+    Tensor x = Tensor::from(at, {static_cast<int64_t>(at.size())}).to(dtype).realize();
+    x.requires_grad_();
+    const Tensor first = Tensor::gradient(x.tanh().sum(), {x})[0];
+    const Tensor second = Tensor::gradient(first.sum(), {x})[0];
+    const Numbers a = numbers(first), b = numbers(second);
+    const Numbers c = numbers(Tensor::gradient(second.sum(), {x})[0]), places = numbers(x);
+    for (size_t i = 0; i < at.size(); ++i) {
+      const double t = std::tanh(places[i]), slope = 1 / std::pow(std::cosh(places[i]), 2);
+      const auto is_near = [&](double got, double expected) {
+        const double tiny = dtype == kF32 ? 1e-36 : 0;
+        return std::abs(got - expected) <= error * std::abs(expected) + tiny;
+      };
+      CHECK_MESSAGE(is_near(a[i], slope), dtype, " first at ", places[i], ": ", a[i]);
+      CHECK_MESSAGE(is_near(b[i], -2 * t * slope), dtype, " second at ", places[i], ": ", b[i]);
+      CHECK_MESSAGE(is_near(c[i], slope * (6 * t * t - 2)), dtype, " third at ", places[i]);
+    }
+  }
+}
+
 TEST_CASE("gradients of scores that are also sorted along an axis of one are those of a sum") {
   const auto leaf = [](const Shape& shape) {
     return Tensor::arange(numel(shape)).to(kF32).sin().reshape(shape).realize().requires_grad_();

@@ -240,7 +240,19 @@ Tensor Tensor::tanh() const {
       const Tensor e = (nonpositive_abs(u) * 2).exp(), y = (1 - e) / (e + 1);
       return where(u < 0, -y, y);
     };
-    return near_zero(x, x.dtype() == kF64 ? 0.0625 : 0.125, taylor, general);  // x^12 / 278 < eps
+    const auto value = [&](const Tensor& u) {
+      return near_zero(u, u.dtype() == kF64 ? 0.0625 : 0.125, taylor, general);  // x^12 / 278 < eps
+    };
+    const auto slope = [](const Tensor& u) {  // 1 / cosh^2
+      const Tensor e = (nonpositive_abs(u) * 2).exp();
+      return e * 4 / ((e + 1) * (e + 1));
+    };
+    // Gradients know nothing of the two ways to compute the value: what lies between would have to
+    // be kept for both.
+    return detail::with_derivative(value(x).detach(), x, [&](const Tensor& at) {
+      return detail::with_derivative(slope(at).detach(), at,
+                                     [&](const Tensor& u) { return value(u) * slope(u) * -2; });
+    });
   });
 }
 
