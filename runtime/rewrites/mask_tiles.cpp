@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kManyScores = int64_t{1} << 24;  // more time than the kernels of the tiles
 constexpr int64_t kFewTiles = 4;                   // along rows and columns: nothing to leave out
 constexpr int64_t kShared = 4;                     // scores for each element of the mask
+constexpr int64_t kLargest = int64_t{1} << 31;     // bools: their words take 256 MiB
 constexpr size_t kManyNodes = 64;                  // of a mask: computed once more
 
 // The mask itself, before it is broadcast.
@@ -67,7 +68,8 @@ class Tiling {
       const bool is_cut = i + 2 >= rank;
       const int64_t tile = !is_cut || shape[i] == 1 ? shape[i] : i + 2 == rank ? rows : columns;
       const int64_t count = ceil_div(shape[i], tile);
-      if (is_cut) tiled_.push_back(count), tiles.push_back(count);
+      for (Shape* cut : {&tiled_, &tiles})
+        if (is_cut) cut->push_back(count);
       tiled_.push_back(tile);
       tiles.push_back(is_cut ? 1 : tile);
       padded_.push_back(count * tile);
@@ -172,7 +174,8 @@ NodeMap<Node> mask_tiles(std::span<const Node> roots, std::span<const Node> orde
       continue;
     if (!base_of(n->src(2))->is_const() || targets.of(n).kind != Target::Kind::Gpu) continue;
     const Node mask = own_mask(n->src(0));
-    if (numel(mask->shape()) * kShared > size || !may_have_tiles(mask)) continue;
+    const int64_t own = numel(mask->shape());
+    if (own * kShared > size || own > kLargest || !may_have_tiles(mask)) continue;
     masks[n->src(0)] = mask;
     selections.push_back(n);
   }
