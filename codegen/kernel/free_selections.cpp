@@ -87,10 +87,10 @@ void FreeSelections::find_exponentials(const Linear& program) {
 
 void WholeTile::find(const Linear& program) {
   uint64_t threads = 0;
-  std::vector<Node> open, around;  // loops, and those around the test
-  NodeMap<Node> defined;           // the innermost loop of a value
-  NodeMap<Node> tests;             // of each Or
-  NodeMap<char> inner;             // sides of those: a mask that knows of whole tiles itself
+  std::vector<Node> open;  // loops
+  NodeMap<Node> defined;   // the innermost loop of a value
+  NodeMap<Node> tests;     // of each Or
+  NodeMap<char> inner;     // sides of those: a mask that knows of whole tiles itself
   for (Node n : program.body) {
     if (n->is(Op::Loop) && is_of_grid(n->src(0))) {
       if (kind(n->src(0)) == RangeKind::Thread) threads |= n->src(0)->ranges;

@@ -145,6 +145,7 @@ bool is_chain(Node sink, const Target& target) {
     bool any = false;
     for (Node s : n->srcs()) any |= holds.contains(s);
     if (any && (n->op == Op::Mma || n->op == Op::Roll)) return true;
+    // As the row sums of a softmax's gradient. Other sums of results have no loop that masks end.
     const bool of_both = n->op == Op::Reduce && n->src(0)->op == Op::Mul &&
                          holds.contains(n->src(0)->src(0)) && holds.contains(n->src(0)->src(1));
     if (of_both) return true;

@@ -49,6 +49,17 @@ bool walked_apart(const Claim& c) {
   return true;
 }
 
+// A place without the terms that are the same for all elements of a copy, as the number of the
+// tile, of several, and what a block reads from memory to know its first one: they move all of it
+// alike.
+Node within_tile(Node place, uint64_t own) {
+  if (place->is_const()) return place;
+  if (!(place->ranges & own)) return constant(place->dtype, 0);
+  if (place->op != Op::Add) return place;
+  return make(Op::Add, place->dtype,
+              {within_tile(place->src(0), own), within_tile(place->src(1), own)});
+}
+
 }  // namespace
 
 std::vector<Finding> prove_stages(Node sink) {
@@ -56,18 +67,12 @@ std::vector<Finding> prove_stages(Node sink) {
   for (Node s : all_of(sink, Op::Stage)) {
     out.push_back(prove_schedule(stage_schedule(stage_depth(s))));
     std::vector<Node> threads;
-    for (Node r : s->srcs().subspan(3))
+    uint64_t own = 0;  // ranges of the copy
+    for (Node r : s->srcs().subspan(3)) {
+      own |= r->ranges;
       if (kind(r) == RangeKind::Thread) threads.push_back(exact_form(r));
-    // The number of the tile, of several, moves all of its elements alike, as does what a block
-    // reads from memory to know its first one.
-    uint64_t of_threads = 0;
-    for (Node r : threads) of_threads |= r->ranges;
-    NodeMap<Node> map;
-    for (Node n : topological(s->src(1)))
-      if ((n->op == Op::Range && (s->ranges & n->ranges)) ||
-          (n->op == Op::Load && !(n->ranges & of_threads)))
-        map[n] = constant(n->dtype, 0);
-    Node at = simplify(substitute(s->src(1), map));
+    }
+    Node at = simplify(within_tile(s->src(1), own));
     Node store = make(Op::Store, kVoid, {s, at, s->src(0)});
     std::vector<Claim> writes;
     for (const Claim& c : claims_of(make(Op::Sink, kVoid, {store})))
