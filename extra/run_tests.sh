@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the test program and the conformance suites. Prints a line for each group of tests when it
-# ends, `unit: N passed, N failed in N s`, and last the closing line of all of them:
-# `N passed, N failed[, N skipped]`. Status 0 only if nothing failed.
+# ends, `unit: N passed, N failed in N s`, then again the errors of those that failed, and last the
+# closing line of all of them: `N passed, N failed[, N skipped]`. Status 0 only if nothing failed.
 #   run_tests.sh TESTS CONFORMANCE [doctest options]      (TESTS may be missing: `none`)
 # $SCRIPTS are further programs of tests that end with such a line; a filter leaves them out too.
 # Where z3 is, a kernel that is not proved is an error (CHECK_OOB=2), unless the environment says
@@ -18,8 +18,8 @@ tests=$1 conformance=$2
 shift 2
 others=$([ -n "${DEVICE:-}" ] && echo 1 || echo 4)
 suites=${CONFORMANCE_SUITES-../shared/conformance}
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$(mktemp) errors=$(mktemp)
+trap 'rm -f "$log" "$errors"' EXIT
 passed=0 failed=0 skipped=0
 
 closing_form='^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$'
@@ -52,6 +52,13 @@ run() {
   fi
   if [ "$code" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
   echo "$group: $(counts "$p" "$f" "${s:-0}") in $((SECONDS - begin)) s"
+  if [ "$f" -gt 0 ]; then
+    {
+      echo "$group failed:"
+      grep -E '^TEST CASE:|ERROR|^(fail|FAIL|wrong)|^  (values|[a-z]+):' "$log" | head -n 30
+      tail -n 5 "$log"
+    } | cut -c 1-400 >>"$errors"
+  fi
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + ${s:-0}))
 }
 
@@ -89,5 +96,6 @@ if [ $# -eq 0 ]; then
   for script in ${SCRIPTS:-}; do run "$(basename "$script")" "$script" "$(dirname "$tests")"; done
 fi
 
+cat "$errors"
 counts "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/jit/forms.h"
 #include "tiny/base/error.h"
 #include "tiny/ir/facts.h"
 #include "tiny/tensor/assignments.h"
@@ -15,13 +16,6 @@ Node below_gradients(Node n) {
   return n;
 }
 
-// The memory that holds all of a tensor, or what it is computed by.
-Node below_whole(Node n) {
-  while (n->realized || n->op == Op::Reshape || is_for_gradients(n->op))
-    n = n->realized ? n->realized.load() : n->src(0);
-  return n;
-}
-
 }  // namespace
 
 WaitingAssignments::WaitingAssignments() {
@@ -29,13 +23,13 @@ WaitingAssignments::WaitingAssignments() {
     Node at = below_gradients(n);
     while (at->op == Op::Assign && !at->realized) {
       at = below_gradients(at->src(0));
-      targets_.insert({at, below_whole(at)});
+      targets_.insert({at, below_views(at)});
     }
   }
 }
 
 bool WaitingAssignments::has(Node tensor) const {
-  return targets_.contains(tensor) || targets_.contains(below_whole(tensor));
+  return targets_.contains(tensor) || targets_.contains(below_views(tensor));
 }
 
 std::string describe(Node n) {

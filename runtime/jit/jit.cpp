@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,15 +42,50 @@ void add_tensors(Tensors& to, const std::vector<Node>& of) {
   for (Node n : of) runtime_seam::replace_node(to.emplace_back(), n);
 }
 
+// The node below views that holds a tensor's elements or computes them.
+Node stored(Node n) {
+  while (n->realized || is_movement(n->op) || is_for_gradients(n->op))
+    n = n->realized ? n->realized.load() : n->src(0);
+  return n;
+}
+
+// Whether a computed tensor lies in buffers, or in pieces, for one of which this holds.
+bool any_buffer(const Tensor& t, const std::function<bool(Node)>& holds) {
+  const Node n = stored(t.node());
+  const auto parts = n->op == Op::Multi ? n->srcs() : std::span<const Node>(&n, 1);
+  return std::ranges::any_of(parts, [&](Node part) {
+    const Node base = stored(part);
+    return base->op == Op::Buffer && holds(base);
+  });
+}
+
+// Those tensors for which this holds become copies.
+void copy_if(Tensors& tensors, const std::function<bool(const Tensor&)>& holds) {
+  Tensors copies;
+  std::vector<size_t> which;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (numel(tensors[i].capacity()) == 0 || !holds(tensors[i])) continue;
+    copies.push_back(Tensor(make(Op::Contiguous, tensors[i].dtype(), {tensors[i].node()})));
+    which.push_back(i);
+  }
+  realize_all(copies);
+  for (size_t i = 0; i < which.size(); ++i) tensors[which[i]] = copies[i];
+}
+
 // What every call gives: computed, and without gradients. What the function has assigned to tensors
-// from outside is computed with it, whether a result depends on it or not.
+// from outside is computed with it, whether a result depends on it or not. A tensor from outside is
+// given back as a copy, which is what a replay gives: who lets a result go keeps that tensor.
 Tensors run_plainly(const Tensors& arguments, const JitCore::Body& body) {
+  const NodeMark begin(nodes());
   const AssignmentLog assigned;
   Tensors out = body(arguments);
   Tensors all = out;
   add_tensors(all, assigned.pending());
   realize_all(all);
   for (size_t i = 0; i < out.size(); ++i) out[i] = all[i].detach().realize();
+  copy_if(out, [&](const Tensor& t) {
+    return any_buffer(t, [&](Node buffer) { return !begin.precedes(buffer); });
+  });
   return out;
 }
 
@@ -207,17 +243,10 @@ namespace {
 // The results that a replay does not compute into memory of its own become copies.
 void copy_what_is_shared(Tensors& out, const Capture& capture) {
   const std::set<const Buffer*> fresh = capture.fresh();
-  Tensors copies;
-  std::vector<size_t> which;
-  for (size_t i = 0; i < out.size(); ++i) {
-    Node base = base_of(out[i].node());
-    if (numel(out[i].capacity()) == 0) continue;
-    if (base->op == Op::Buffer && fresh.count(base->arg<BufferArg>().buffer.get())) continue;
-    copies.push_back(Tensor(make(Op::Contiguous, out[i].dtype(), {out[i].node()})));
-    which.push_back(i);
-  }
-  realize_all(copies);
-  for (size_t i = 0; i < which.size(); ++i) out[which[i]] = copies[i];
+  copy_if(out, [&](const Tensor& t) {
+    const Node base = base_of(t.node());
+    return base->op != Op::Buffer || !fresh.count(base->arg<BufferArg>().buffer.get());
+  });
 }
 
 }  // namespace

@@ -16,10 +16,7 @@ thread_local Capture* current_capture = nullptr;
 
 }  // namespace
 
-Capture::Capture(std::vector<std::shared_ptr<Buffer>> arguments)
-    : inputs(std::move(arguments)),
-      // A node of its own, which nobody else can have.
-      first_id_(make(Op::Sink, kVoid, {}, reinterpret_cast<int64_t>(this))->id) {
+Capture::Capture(std::vector<std::shared_ptr<Buffer>> arguments) : inputs(std::move(arguments)) {
   expect(!current_capture, "capture: one inside another");
   current_capture = this;
 }

@@ -53,11 +53,11 @@ class Capture {
   // the other.
   bool separates_copies() const;
 
-  bool is_new(Node n) const { return n->id - first_id_ < (uint32_t{1} << 31); }
+  bool is_new(Node n) const { return begin_.precedes(n); }
 
  private:
-  uint32_t first_id_;  // of the nodes made since
-  const build::KeptViews kept_{first_id_};
+  const NodeMark begin_{Arena::global()};
+  const build::KeptViews kept_{begin_};
 };
 
 // Pauses the capture of this thread while it lives.

@@ -253,6 +253,47 @@ TEST_CASE("an old value that a step returns keeps its memory after a call betwee
   }
 }
 
+TEST_CASE("a step gives tensors from outside back as copies, and who lets those go loses nothing") {
+  Tensor p = floats({1, 2});
+  p.realize();
+  std::vector<std::function<Tensor(const Tensor&)>> steps{
+      [&](const Tensor&) { return p; },
+      [&](const Tensor&) { return p.flip({0}).flip({0}); },
+      [&](const Tensor&) {
+        return p.reshape({2, 1}).reshape({2});
+      },
+      [&](const Tensor&) { return p.detach(); },
+  };
+  for (const auto& body : steps) {
+    Jit step(body);
+    Tensor last;
+    for (int i = 0; i < 6; ++i) {
+      const float value = static_cast<float>(i);
+      p.assign(floats({value, 2}));
+      p.realize();
+      const Tensor got = step(floats({value, 5}));
+      CHECK(got.to_vector<float>() == Floats{value, 2});
+      if (last.defined()) CHECK(last.to_vector<float>() == Floats{value - 1, 2});
+      last = got;
+    }
+    CHECK(step.statistics().replays >= 3);
+  }
+}
+
+TEST_CASE("a step gives its argument back as a copy") {
+  Jit step([&](const Tensor& x) { return x; });
+  Tensor x = floats({1, 2});
+  x.realize();
+  Tensor last;
+  for (int i = 0; i < 5; ++i) {
+    last = step(x);
+    x.assign(x + 1);
+    x.realize();
+    const float value = static_cast<float>(i);
+    CHECK(last.to_vector<float>() == Floats{value + 1, value + 2});
+  }
+}
+
 TEST_CASE("a view from outside is watched where the step makes another view of it") {
   const Tensor x = floats({1, 2});
   Tensor base = floats({1.5f, 2.5f});

@@ -915,6 +915,22 @@ TEST_CASE("positions in an axis of one element are where the tensor is") {
   }
 }
 
+TEST_CASE("a constant gradient is where the tensor is") {
+  const auto check_device = [](Tensor x) {
+    x = x.detach().requires_grad_();
+    (x.sum() * 3).backward();
+    for (Tensor g : {x.grad(), Tensor::gradient(x.sum() * 3, {x})[0]}) {
+      g = g.detach();
+      g.realize();
+      CHECK(g.device() == x.device());
+      CHECK((x.detach() + g).sum().item<float>() == 6 * (3 + 2));
+    }
+  };
+  const Tensor x = Tensor::full({6}, 2).to(kF32).contiguous().realize();
+  for (const Tensor& on : {x, x.to("CPU:1"), x.shard(kTwo), x.shard(kThree, 0), x.shard(kTwo, 0)})
+    check_device(on);
+}
+
 TEST_CASE("elements are written over constants of their own on each device") {
   const EnvOverride device("DEVICE", "CPU");
   const auto gradient = [](Tensor x) {

@@ -430,16 +430,14 @@ void grad_with_derivative(Node n, Node g, Adjoints& to) {
   if (n->src(1)->needs_grad) to.add(n->src(1), mul(g, n->src(2)));
 }
 
-// Whether one node may be computed from another, which was made before it then.
-bool may_depend(Node n, Node on) { return n->id - on->id < uint32_t{1} << 31; }
-
 // `root` with a node replaced: those above it are made anew.
 Node replaced(Node root, Node old, NodeMap<Node>& now) {
+  const NodeMark from(old);  // a node that depends on it was made later
   std::vector<Node> stack{root}, srcs;
   while (!stack.empty()) {
     const Node n = stack.back();
     const size_t waiting = stack.size();
-    if (!now.contains(n) && may_depend(n, old))
+    if (!now.contains(n) && from.precedes(n))
       for (Node s : n->srcs())
         if (!now.contains(s)) stack.push_back(s);
     if (stack.size() != waiting) continue;

@@ -18,11 +18,10 @@ Node splat_value(Node x) {
   return x->is_const() ? x : nullptr;
 }
 
-thread_local std::vector<uint32_t> kept_before;  // ids, of the outermost first
+thread_local std::vector<NodeMark> kept_before;  // the outermost first
 
 bool is_kept(Node view) {
-  return !kept_before.empty() && view->handles.load() > 0 &&
-         view->id - kept_before.back() >= uint32_t{1} << 31;
+  return !kept_before.empty() && view->handles.load() > 0 && !kept_before.back().precedes(view);
 }
 
 // Whether x is a view that one on top can take the place of. Below one that was computed there may
@@ -49,7 +48,7 @@ bool is_whole(Ints begin_end, Ints shape) {
 
 }  // namespace
 
-KeptViews::KeptViews(uint32_t id) { kept_before.push_back(id); }
+KeptViews::KeptViews(NodeMark mark) { kept_before.push_back(mark); }
 KeptViews::~KeptViews() { kept_before.pop_back(); }
 
 Node unary(Op op, Node x) {

@@ -15,11 +15,11 @@ Node byte_dot(Node x, Node y, Node sum);  // i32
 Node cast(Node x, DType to);
 Node bitcast(Node x, DType to);  // of the same size
 
-// While it lives, on this thread, a view that a tensor holds and that is older than the node with
-// this id is not merged with views of it: a capture of a Jit knows by it that the tensor is read.
+// While it lives, on this thread, a view that a tensor holds and that was made before `mark` is not
+// merged with views of it: a capture of a Jit knows by it that the tensor is read.
 class KeptViews {
  public:
-  explicit KeptViews(uint32_t id);
+  explicit KeptViews(NodeMark mark);
   ~KeptViews();
   KeptViews(const KeptViews&) = delete;
   KeptViews& operator=(const KeptViews&) = delete;

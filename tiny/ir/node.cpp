@@ -176,6 +176,11 @@ NodeData* Arena::build(uint32_t hash, Op op, DType dtype, std::span<const Node> 
   return n;
 }
 
+NodeMark::NodeMark(const Arena& arena) {
+  std::lock_guard lock(arena.mutex_);
+  next_ = arena.next_id_;
+}
+
 // Nodes that a thread has in its hands: given back when it collects, and when it ends.
 struct Arena::Pins {
   ~Pins() {

@@ -130,6 +130,7 @@ class Arena {
 
  private:
   friend class ArenaScope;
+  friend class NodeMark;
   Node find(uint32_t hash, Op op, DType dtype, std::span<const Node> srcs, const Payload& p) const;
   NodeData* build(uint32_t hash, Op op, DType dtype, std::span<const Node> srcs, const Payload& p);
   Node add(uint32_t hash, NodeData* n);
@@ -145,7 +146,7 @@ class Arena {
   static Pins& pins();
 
   const bool counted_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<NodeData*> table_;
   size_t live_ = 0;
   uint32_t next_id_ = 0;
@@ -166,6 +167,18 @@ class ArenaScope {
 
  private:
   Arena* before_;
+};
+
+// A moment in the making of nodes, which tells those made since from those before. Ids wrap around:
+// it holds for the next 2^31 nodes.
+class NodeMark {
+ public:
+  explicit NodeMark(const Arena& arena);       // now
+  explicit NodeMark(Node n) : next_(n->id) {}  // just before n
+  bool precedes(Node n) const { return n->id - next_ < uint32_t{1} << 31; }
+
+ private:
+  uint32_t next_;  // id
 };
 
 // How many nodes and NodeRefs refer to a node, apart from those that only watch it.

@@ -365,11 +365,13 @@ Tensor Tensor::detach() const {
 
 namespace {
 
-// A gradient as its leaf lies: of a weight that is cut over devices each keeps its part alone.
+// A gradient as its leaf lies: of a weight that is cut over devices each keeps its part alone, and
+// a constant one is on the leaf's devices.
 Node laid_out_like(Node grad, Node leaf) {
   const Node n = detail::memory_behind(leaf);
   const bool is_cut = (n->op == Op::Multi || n->op == Op::Shard) && n->ints().size() > 2;
-  return is_cut ? build::shard(grad, n->device, static_cast<int>(n->ints()[1])) : grad;
+  if (is_cut) return build::shard(grad, n->device, static_cast<int>(n->ints()[1]));
+  return detail::beside(Tensor(grad), Tensor(leaf)).node();
 }
 
 }  // namespace
@@ -412,7 +414,8 @@ std::vector<Tensor> Tensor::gradient(const Tensor& loss, const std::vector<Tenso
     targets.push_back(t.node());
   }
   std::vector<Tensor> out;
-  for (Node n : gradients(loss.node(), targets, default_seed(loss))) out.emplace_back(n);
+  for (Node n : gradients(loss.node(), targets, default_seed(loss)))
+    out.push_back(detail::beside(Tensor(n), inputs[out.size()]));
   return out;
 }
 
