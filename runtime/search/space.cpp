@@ -297,6 +297,10 @@ std::vector<Choice> tile_choices(Node loops, const Choice& choice, const Target&
     for (Choice& c : window_choices(loops, target)) out.push_back(std::move(c));
     for (Choice& c : mma_choices(loops, target, kMaxFragments)) out.push_back(std::move(c));
   }
+  // A plan says nothing of how often its statements stand in a kernel.
+  std::erase_if(out, [&](const Choice& c) {
+    return !launch_problem(loops, apply(loops, c.options, target), target).empty();
+  });
   return out;
 }
 

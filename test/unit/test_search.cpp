@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "codegen/heuristics/heuristics.h"
+#include "codegen/heuristics/rates.h"
 #include "codegen/kernel/option.h"
 #include "codegen/options/launchable.h"
 #include "codegen/options/mma.h"
@@ -173,6 +174,25 @@ TEST_CASE("neighbours of a product on matrix units are whole tiles") {
     CHECK_MESSAGE(std::any_of(tiles.begin(), tiles.end(),
                               [&](const std::string& t) { return t.find(shape) != t.npos; }),
                   shape);
+}
+
+TEST_CASE("tiles of a product of f32 that a search tries can be lowered") {
+  const Target target = gpu_target("sm_90a");
+  Arena arena;
+  ArenaScope scope(arena);
+  Node weights = build::permute(tensor_param(2, {576, 100}), Shape{1, 0});
+  Node loops = loops_of(kernel_of({matmul(tensor_param(1, {576, 100}), weights)}), target);
+  std::set<std::string> offered;
+  for (const Choice& c : neighbours(loops, lower(loops, "k", target).choice, target))
+    offered.insert(to_text(c));
+  int tried = 0;
+  for (const TilePlan& plan : stage_plans(false)) {
+    const auto staged = choose_stage_options(loops, target, std::span(&plan, 1));
+    if (!staged || !offered.contains(to_text(*staged))) continue;
+    CHECK_NOTHROW(lower(loops, "k", target, nullptr, &*staged));
+    ++tried;
+  }
+  CHECK(tried > 3);
 }
 
 TEST_CASE("what cannot be launched is rejected before it is compiled") {
