@@ -1,6 +1,6 @@
 // make fuzz: random programs in child processes. Arguments are NAME=value:
 //   N=1000        programs             SECONDS=60     ends after that time
-//   SEED=5        of the first one     DEVICE=CPU     or an emulated route
+//   SEED=5        of the first one     DEVICE=CPU     or an emulated route; else the environment's
 //   SETTING=...   words as in check.h  JOBS=2         processes at once
 //   BATCH=50      programs a process   SILENCE=60     seconds until a program counts as hanging
 //   FOLDER=...    where the C++ of failures goes
@@ -16,6 +16,7 @@
 #include "test/driver/driver.h"
 #include "test/driver/worker.h"
 #include "test/programs/check.h"
+#include "tiny/base/env.h"
 #include "tiny/run/version.h"
 
 using namespace tiny;
@@ -54,7 +55,8 @@ int main(int count, char** arguments) {
   c.silence = number("SILENCE", 60);
   c.most_failures = static_cast<int64_t>(number("FAILURES", 20));
   c.folder = given["FOLDER"];
-  if (given.contains("DEVICE")) c.device = given["DEVICE"];
+  if (!given.contains("DEVICE")) given["DEVICE"] = env_text("DEVICE");
+  if (!given["DEVICE"].empty()) c.device = given["DEVICE"];
   c.settings = programs::usual_settings(c.device);
   if (given.contains("SETTING")) {
     c.settings = {given["SETTING"]};
