@@ -113,6 +113,17 @@ TEST_CASE("axes that newer versions of ONNX give as inputs") {
                    x.pad({{0, 0}, {1, 1}, {-1, -2}})) == 0);
 }
 
+TEST_CASE("a slice of ONNX that goes backwards starts at the first element at the latest") {
+  const Tensor x = list({1, 2, 3, 4, 5});
+  const auto slice = [&](int64_t start, int64_t end, int64_t step) {
+    return integers(run(13, "Slice", {x, list({start}), list({end}), list({0}), list({step})})[0]);
+  };
+  CHECK(slice(-7, INT64_MIN, -1) == Shape{1});
+  CHECK(slice(-7, -6, -1) == Shape{1});
+  CHECK(slice(-7, 0, -1) == Shape{});
+  CHECK(slice(9, INT64_MIN, -2) == Shape{5, 3, 1});
+}
+
 TEST_CASE("normalizations, quantised blocks and columns of newer versions of ONNX") {
   const Tensor x = random({2, 4, 5}), by_channel = random({4}), shift = random({4});
   const auto groups = attribute("num_groups", 2);

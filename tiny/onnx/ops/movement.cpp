@@ -112,10 +112,11 @@ Tensors split(Call& c) {
   return x.split(*sizes, axis);
 }
 
-// One axis of x[start:end:step]; a step below 0 goes backwards, as in Python.
+// One axis of x[start:end:step]; a step below 0 goes backwards, as in Python, save that the
+// standard moves a start in front of the axis onto its first element.
 Tensor slice_axis(const Tensor& x, int64_t axis, int64_t start, int64_t end, int64_t step) {
   const int64_t size = x.capacity()[axis];
-  if (start < 0) start = std::max<int64_t>(start + size, step < 0 ? -1 : 0);
+  if (start < 0) start = std::max<int64_t>(start + size, 0);
   if (end < 0) end = end < -size ? -1 : end + size;
   const auto bounds = [&](int64_t a, int64_t b, int64_t by) {
     std::vector<Bound> starts(static_cast<size_t>(axis) + 1), stops(starts);
