@@ -376,3 +376,17 @@ TEST_CASE("a seed gives the same bits for every number of threads, compiler and 
   for (size_t i = 0; i < all.size(); ++i) CHECK(bytes_of(all[i]) == expected[i]);
   clear_kernel_cache();
 }
+
+TEST_CASE("bernoulli and multinomial draw where their tensor is") {
+  manual_seed(3);
+  const Tensor here = Tensor::full({64}, 0.5).contiguous().bernoulli().realize();
+  const Tensor picked = Tensor::from({1.0f, 2.0f, 3.0f, 4.0f}).multinomial(3).realize();
+  const Tensor again = Tensor::from({1.0f, 2.0f, 3.0f, 4.0f}).multinomial(9, true).realize();
+  manual_seed(3);
+  const Tensor weights = Tensor::from({1.0f, 2.0f, 3.0f, 4.0f}).to("CPU:1");
+  const Tensor there = Tensor::full({64}, 0.5).contiguous().to("CPU:1").bernoulli();
+  CHECK(there.to_vector<float>() == here.to_vector<float>());
+  CHECK(there.device() == "CPU:1");
+  CHECK(weights.multinomial(3).to_vector<int64_t>() == picked.to_vector<int64_t>());
+  CHECK(weights.multinomial(9, true).to_vector<int64_t>() == again.to_vector<int64_t>());
+}

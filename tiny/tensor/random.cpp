@@ -317,6 +317,7 @@ Tensor Tensor::bernoulli() const {
   LabelScope label("bernoulli");
   detail::require_float("bernoulli", dtype());
   const DType wide = detail::compute_dtype(dtype());
+  const detail::RandomOn here(device());
   return (rand(to_shape(shape()), wide) < detach().to(wide)).to(dtype());
 }
 
@@ -350,6 +351,7 @@ Tensor Tensor::multinomial(int64_t count, bool replacement) const {
         to_text(shape()));
   check(count >= 1 && (replacement || count <= shape().back()), "multinomial: ", count, " of ",
         shape().back(), " classes without replacement");
+  const detail::RandomOn here(device());
   if (!replacement) {
     // The order of exponential waiting times with the weights as rates.
     const Tensor time = waiting_time(draw(numel(), kF32)).reshape(to_shape(shape()));
