@@ -48,13 +48,13 @@ template <class F> auto dispatch(DType t, F&& f) {
   }
 }
 
-// A float to an integer: towards zero, out of range to the ends of 64 bits, low bits kept.
+// A float to an integer: towards zero, out of range to its nearest end.
 template <class To> To truncated(double x) {
+  using Limits = std::numeric_limits<To>;
   if (std::isnan(x)) return 0;
-  if (x >= 0x1p64) return static_cast<To>(UINT64_MAX);
-  if (x >= 0x1p63) return static_cast<To>(static_cast<uint64_t>(x));
-  if (x < -0x1p63) return static_cast<To>(INT64_MIN);
-  return static_cast<To>(static_cast<int64_t>(x));
+  if (x >= static_cast<double>(Limits::max())) return Limits::max();  // rounded up for 64 bits
+  if (x <= static_cast<double>(Limits::min())) return Limits::min();
+  return static_cast<To>(x);
 }
 
 template <class To, class From> To convert(From x) {

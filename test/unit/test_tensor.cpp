@@ -390,3 +390,63 @@ TEST_CASE("powers and acosh of infinities, NaN and large numbers") {
   for (float low : {0.5f, -1.0f, -100.0f, -1e20f, -1e30f, -inf})
     CHECK(std::isnan(Tensor(low).acosh().item<float>()));
 }
+
+TEST_CASE("a float beyond the range of an integer is its nearest end, in constants as in memory") {
+  const std::vector<double> values{300.7, -300.7, -8.8, 65536, -65504,   3e9,      -3e9,
+                                   1e19,  -1e19,  1e30, NAN,   INFINITY, -INFINITY};
+  const Tensor x = Tensor::from(values).realize();
+  std::vector<Tensor> constants;
+  for (double v : values) constants.push_back(Tensor::full({1}, v, kF64));
+  for (DType t : {kI8, kI16, kI32, kI64, kU8, kU16, kU32, kU64}) {
+    CAPTURE(t);
+    std::vector<Tensor> cast;
+    for (const Tensor& c : constants) cast.push_back(c.to(t));
+    const auto bits = [](const Tensor& y) { return y.to(kI64).to_vector<int64_t>(); };
+    CHECK(bits(Tensor::cat(cast)) == bits(x.to(t)));
+    CHECK(numbers(Tensor::cat(cast)) == numbers(x.to(t)));
+  }
+  CHECK(x.to(kU8).to_vector<uint8_t>()[0] == 255);
+  CHECK(x.to(kI16).to_vector<int16_t>()[4] == INT16_MIN);
+  CHECK(x.to(kU64).to_vector<uint64_t>()[9] == UINT64_MAX);
+}
+
+TEST_CASE("u64 above the largest i64 is larger, and its powers are of all bits") {
+  constexpr uint64_t top = uint64_t{1} << 63;
+  using Words = std::vector<uint64_t>;
+  const Tensor x = Tensor::from<uint64_t>({top + 3, 5, UINT64_MAX}).realize();
+  CHECK(maximum(x, INT64_MAX).to_vector<uint64_t>() == Words{top + 3, top - 1, UINT64_MAX});
+  CHECK(minimum(INT64_MAX, x).to_vector<uint64_t>() == Words{top - 1, 5, top - 1});
+  CHECK(pow(Tensor::from<uint64_t>({2, 3, 1}), Tensor::from<uint64_t>({top, top, top + 1}))
+            .to_vector<uint64_t>() == Words{0, 1, 1});
+  const Tensor least = x.scatter_reduce(0, Tensor::from<int64_t>({0}),
+                                        Tensor::from<uint64_t>({top + 9}), "amin", false);
+  CHECK(least.to_vector<uint64_t>() == Words{top + 9, 5, UINT64_MAX});
+}
+
+TEST_CASE("the largest e4m3 is no infinity, and less than a larger number") {
+  const Tensor x = Tensor::from({448.0f, -448.0f, 1.0f, NAN}).to(kF8E4M3).realize();
+  using Flags = std::vector<bool>;
+  CHECK(x.isinf().to_vector<bool>() == Flags{false, false, false, false});
+  CHECK(x.isfinite().to_vector<bool>() == Flags{true, true, true, false});
+  CHECK((x < 1000).to_vector<bool>() == Flags{true, true, true, false});
+  CHECK((Tensor::from({INFINITY, 57344.0f}).to(kF8E5M2)).isinf().to_vector<bool>() ==
+        Flags{true, false});
+}
+
+TEST_CASE("a number is rounded to the tensor's dtype before a division is") {
+  const Tensor x = Tensor::from({3.0f}).to(kF16).realize(), y = Tensor::full({1}, 0.3, kF16);
+  CHECK(trunc_div(x, 0.3).to(kF32).item<float>() == 9);  // 3 by 0.30005
+  CHECK(trunc_div(x, y).to(kF32).item<float>() == 9);
+}
+
+TEST_CASE("a shift by more than the width is the machine's, of constants too") {
+  const Tensor x = Tensor::from<uint16_t>({0x8001, 0x8001}).realize();
+  const Tensor by = Tensor::from<uint16_t>({16, 17}).realize();
+  const auto constant = [](int64_t v) { return Tensor::full({1}, v, kU16); };
+  for (bool left : {true, false}) {
+    const auto shifted = [&](const Tensor& a, const Tensor& b) { return left ? a << b : a >> b; };
+    const Tensor folded = Tensor::cat(
+        {shifted(constant(0x8001), constant(16)), shifted(constant(0x8001), constant(17))});
+    CHECK(folded.to_vector<uint16_t>() == shifted(x, by).to_vector<uint16_t>());
+  }
+}

@@ -98,6 +98,12 @@ Bounds compare_bounds(Op op, Bounds a, Bounds b) {
   }
 }
 
+// A shift by more than the width is the machine's.
+bool is_within(Bounds amount, DType t, int64_t most) {
+  return amount.min >= 0 && amount.max <= most &&
+         (t.scalar == Scalar::Index || amount.max < t.bits());
+}
+
 Bounds binary_bounds(const NodeData& n, Bounds full) {
   const Bounds a = of(n.src(0)), b = of(n.src(1));
   switch (n.op) {
@@ -114,10 +120,10 @@ Bounds binary_bounds(const NodeData& n, Bounds full) {
     case Op::Or:
     case Op::Xor: return bit_bounds(n.op, a, b, full);
     case Op::Shr:
-      if (b.min < 0 || b.max > 62) return full;
+      if (!is_within(b, n.dtype, 62)) return full;
       return corners(a, b, [](int64_t x, int64_t s) { return x >> s; });
     case Op::Shl:
-      if (b.min < 0 || b.max > 61) return full;
+      if (!is_within(b, n.dtype, 61)) return full;
       return corners(a, b, [](int64_t x, int64_t s) { return sat_mul(x, int64_t{1} << s); });
     default: return full;
   }

@@ -296,6 +296,10 @@ bool is_bounded(Node n) { return n->vmin > kIntMin && n->vmax < kIntMax; }
 bool fits(Node n, DType t) {
   return is_bounded(n) && n->vmin >= int_min(t) && n->vmax <= int_max(t);
 }
+// x >= y by their bounds, which end at the largest i64: a u64 may lie beyond.
+bool is_at_least(Node x, Node y) {
+  return x->vmin >= y->vmax && (y->dtype.scalar != Scalar::U64 || y->vmax < kIntMax);
+}
 bool has_point_bounds(Node n) {
   return is_integral(n) && n->vmin == n->vmax && is_bounded(n) && !n->is_const() && n->rank == 0 &&
          n->op != Op::Range && n->op != Op::Param;
@@ -372,13 +376,13 @@ const RuleTable& fold_rules() {
        widen},
       {"max(x, y) by bounds", node(Op::Max, any(0).when(is_integral), any(1)),
        [](const Match& m) -> Node {
-         if (m[0]->vmin >= m[1]->vmax) return m[0];
-         return m[1]->vmin >= m[0]->vmax ? m[1] : nullptr;
+         if (is_at_least(m[0], m[1])) return m[0];
+         return is_at_least(m[1], m[0]) ? m[1] : nullptr;
        }},
       {"min(x, y) by bounds", node(Op::Min, any(0).when(is_integral), any(1)),
        [](const Match& m) -> Node {
-         if (m[0]->vmax <= m[1]->vmin) return m[0];
-         return m[1]->vmax <= m[0]->vmin ? m[1] : nullptr;
+         if (is_at_least(m[1], m[0])) return m[0];
+         return is_at_least(m[0], m[1]) ? m[1] : nullptr;
        }},
   });
   return table;

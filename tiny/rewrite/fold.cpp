@@ -35,6 +35,7 @@ std::optional<int64_t> fold_int(Op op, DType t, int64_t a, int64_t b) {
   const auto wrap = [](uint64_t v) { return static_cast<int64_t>(v); };
   const bool wide = t.scalar == Scalar::U64;
   const bool divides = b != 0 && !(a == kIntMin && b == -1);
+  const bool shifts = b >= 0 && b < (t.scalar == Scalar::Index ? 64 : t.bits());
   switch (op) {
     case Op::Neg: return wrap(0 - ua);
     case Op::Add: return wrap(ua + ub);
@@ -55,10 +56,10 @@ std::optional<int64_t> fold_int(Op op, DType t, int64_t a, int64_t b) {
     case Op::Max: return (wide ? ua > ub : a > b) ? a : b;
     case Op::Min: return (wide ? ua < ub : a < b) ? a : b;
     case Op::Shl:
-      if (b >= 0 && b < 64) return wrap(ua << b);
+      if (shifts) return wrap(ua << b);
       break;
     case Op::Shr:
-      if (b >= 0 && b < 64) return wide ? wrap(ua >> b) : a >> b;
+      if (shifts) return wide ? wrap(ua >> b) : a >> b;
       break;
     case Op::Bound: return a;
     case Op::And: return a & b;
@@ -90,6 +91,17 @@ Node fold_comparison(Node n) {
   return constant(n->dtype, static_cast<int64_t>(r));
 }
 
+// As kernels cast it: towards zero, beyond the range its nearest end, 0 for NaN. Of a u64 the bits.
+int64_t integer_of(double x, DType t) {
+  if (std::isnan(x)) return 0;
+  const int bits = t.scalar == Scalar::Index ? 64 : t.bits();
+  const double above = std::ldexp(1.0, bits - (t.is_signed() ? 1 : 0));
+  if (x >= above) return t.scalar == Scalar::U64 ? -1 : int_max(t);
+  if (x <= (t.is_signed() ? -above : 0)) return int_min(t);
+  if (t.scalar == Scalar::U64) return static_cast<int64_t>(static_cast<uint64_t>(x));
+  return static_cast<int64_t>(x);
+}
+
 Node fold_cast(Node n) {
   Node x = n->src(0);
   if (!x->dtype.is_float()) {
@@ -98,8 +110,7 @@ Node fold_cast(Node n) {
   }
   const double v = x->float_value();
   if (n->dtype.is_float() || n->dtype.is_bool()) return constant(n->dtype, v);
-  if (!(std::abs(v) < 9.2e18)) return nullptr;  // out of range: left to the machine
-  return constant(n->dtype, static_cast<int64_t>(v));
+  return constant(n->dtype, integer_of(v, n->dtype));
 }
 
 // Rounded once, as the instruction does it.

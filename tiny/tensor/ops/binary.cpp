@@ -77,8 +77,9 @@ Tensor trunc_div(const Operand& x, const Operand& y) {
   const DType t = result_type(x, y);
   check(!t.is_bool(), "trunc_div: not defined for two bools");
   if (!t.is_float()) return binary("trunc_div", Op::TruncDiv, x, y, t);
+  const auto [a, b] = detail::match("trunc_div", x, y, t);
   const DType wide = detail::compute_dtype(t);
-  return binary("trunc_div", Op::Div, x, y, wide).trunc().to(t);
+  return (Tensor(a).to(wide) / Tensor(b).to(wide)).trunc().to(t);
 }
 
 namespace {
@@ -148,8 +149,8 @@ Tensor integer_power(const Tensor& x, int64_t n) {
 // Both integer tensors of one dtype and shape; 0 for negative exponents unless x is 1 or -1.
 Tensor integer_power(const Tensor& x, const Tensor& y) {
   Tensor result = x.ones_like(), square = x;
-  const int width = x.dtype().bits();  // beyond, only 0 and +-1 do not wrap around to 0
-  for (int bit = 0; bit < std::min(width, 63); ++bit) {
+  const int bits = y.dtype().bits() - (y.dtype().is_signed() ? 1 : 0);
+  for (int bit = 0; bit < bits; ++bit) {
     result = where(((y >> bit) & 1) == 1, result * square, result);
     square = square * square;
   }
@@ -274,23 +275,33 @@ Tensor copysign(const Operand& x, const Operand& y) {
 
 // --- Comparisons and logic ----------------------------------------------------------------------
 
+namespace {
+
+// Numbers beyond the range of an 8-bit float stay beyond it: e4m3 has no infinity.
+DType compared_type(const Operand& x, const Operand& y) {
+  const DType t = result_type(x, y);
+  return t.is_f8() ? kF32 : t;
+}
+
+}  // namespace
+
 Tensor operator==(const Operand& x, const Operand& y) {
-  return binary("eq", Op::Eq, x, y, result_type(x, y));
+  return binary("eq", Op::Eq, x, y, compared_type(x, y));
 }
 Tensor operator!=(const Operand& x, const Operand& y) {
-  return binary("ne", Op::Ne, x, y, result_type(x, y));
+  return binary("ne", Op::Ne, x, y, compared_type(x, y));
 }
 Tensor operator<(const Operand& x, const Operand& y) {
-  return binary("lt", Op::Lt, x, y, result_type(x, y));
+  return binary("lt", Op::Lt, x, y, compared_type(x, y));
 }
 Tensor operator<=(const Operand& x, const Operand& y) {
-  return binary("le", Op::Le, x, y, result_type(x, y));
+  return binary("le", Op::Le, x, y, compared_type(x, y));
 }
 Tensor operator>(const Operand& x, const Operand& y) {
-  return binary("gt", Op::Lt, y, x, result_type(x, y));
+  return binary("gt", Op::Lt, y, x, compared_type(x, y));
 }
 Tensor operator>=(const Operand& x, const Operand& y) {
-  return binary("ge", Op::Le, y, x, result_type(x, y));
+  return binary("ge", Op::Le, y, x, compared_type(x, y));
 }
 Tensor logical_and(const Operand& x, const Operand& y) {
   return binary("logical_and", Op::And, x, y, kBool);

@@ -393,16 +393,6 @@ Tensor Tensor::scatter_add(int64_t dim, const Tensor& index, const Tensor& sourc
 
 namespace {
 
-// The identity of the operation, in every element.
-Tensor neutral(Op op, const Tensor& like) {
-  if (op == Op::Add) return like.zeros_like();
-  if (op == Op::Mul) return like.ones_like();
-  const DType t = like.dtype();
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (t.is_float()) return like.full_like(op == Op::Max ? -infinity : infinity);
-  return like.full_like(op == Op::Max ? int_min(t) : int_max(t));
-}
-
 Op reduce_op(const std::string& name) {
   if (name == "sum" || name == "mean") return Op::Add;
   if (name == "prod") return Op::Mul;
@@ -427,7 +417,8 @@ Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Tensor& so
     const Tensor none = full(to_shape(shape()), 0, counts);
     count = scatter_axis("scatter_reduce", none, dim, index, ones, Op::Add);
   }
-  const Tensor base = include_self ? x : where(count == 0, x, neutral(op, x));
+  Tensor base = x;
+  if (!include_self) base = where(count == 0, x, Tensor(build::identity(op, wide, {})));
   Tensor y = scatter_axis("scatter_reduce", base, dim, index, values, op);
   if (mean) {
     const Tensor terms = maximum(include_self ? count + 1 : count, 1);
