@@ -249,7 +249,7 @@ class Tensor {
 
   // --- Element-wise, one operand ---------------------------------------------------------------
 
-  Tensor to(DType dtype) const;       // to nearest even; to integers: to zero, NaN 0, ends saturate
+  Tensor to(DType dtype) const;       // nearest even; to integers: to zero, saturated, NaN 0
   Tensor bitcast(DType dtype) const;  // the same bits; Error unless of the same size. No gradient
   Tensor f8_encode(Float8 format) const;  // u8 bit patterns, rounded to nearest even
   Tensor f8_decode(Float8 format) const;  // u8 bit patterns to f32
