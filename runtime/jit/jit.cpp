@@ -224,14 +224,14 @@ struct JitCore::State {
   bool add_chain(Node n, std::set<Node>& chain) const;
   void unwatch_writes();
   void check_reads();
-  bool has_lost_constant() const;
+  bool may_have_lost() const;
   void check_nothing_left(const Capture& capture, const Tensors& out);
   bool is_untouched() const;
   bool is_untouched_elsewhere();
 
   std::vector<ArgumentSpec> specs_;
   bool training_ = false;
-  int constants_lost_ = 0;  // captures that this made anew
+  int times_lost_ = 0;  // captures that this made anew
   std::vector<ReadWatch> reads_;
   std::vector<WriteWatch> writes_;
 };
@@ -413,11 +413,13 @@ void JitCore::State::check_reads() {
   }
 }
 
-// A number written in the step is the same node as a constant that somebody outside held at the
-// capture, perhaps as an argument: one that was let go may be no loss.
-bool JitCore::State::has_lost_constant() const {
+// Whether fewer hold what was read, which may be no loss: somebody else held it, too, as a result
+// of the call before, or a number written in the step is the same node as a constant outside.
+bool JitCore::State::may_have_lost() const {
   return std::any_of(reads_.begin(), reads_.end(), [](const ReadWatch& w) {
-    return w.node->device == 0 && !w.memory && w.node->handles.load() < w.handles;
+    const uint32_t handles = w.node->handles.load();
+    const bool is_constant = w.node->device == 0 && !w.memory;
+    return handles < w.handles && (handles > 0 || is_constant);
   });
 }
 
@@ -578,8 +580,8 @@ Tensors JitCore::State::call_recorded(Tensors& arguments, const Body& body) {
   const Tensors given = arguments;
   const std::vector<BufferRef> buffers = buffers_of(arguments);
   constexpr int kMaxLost = 8;  // more are no accident
-  if (constants_lost_ < kMaxLost && has_lost_constant()) {
-    ++constants_lost_;
+  if (times_lost_ < kMaxLost && may_have_lost()) {
+    ++times_lost_;
     return capture(given, body);
   }
   if (may_replay(arguments, buffers))

@@ -294,6 +294,24 @@ TEST_CASE("a step gives its argument back as a copy") {
   }
 }
 
+TEST_CASE(
+    "a tensor from outside that others hold while a step is captured is none that is let go") {
+  Tensor state = floats({1, 2}).realize();
+  Jit step([&](const Tensor& x) { return std::vector<Tensor>{state, state + x}; });
+  std::vector<Tensor> last;  // each result is a copy of the state
+  for (int i = 0; i < 5; ++i) {
+    last = step(floats({3, 4}));
+    CHECK(last[0].to_vector<float>() == Floats{1, 2});
+    CHECK(last[1].to_vector<float>() == Floats{4, 6});
+  }
+  CHECK(step.statistics().replays > 1);
+  Tensor other = state;
+  Jit again([&](const Tensor& x) { return state * x; });
+  for (int i = 0; i < 2; ++i) again(floats({3, 4}));
+  state = floats({5, 5}).realize();  // which is a loss
+  CHECK(again(floats({3, 4})).to_vector<float>() == Floats{15, 20});
+}
+
 TEST_CASE("a view from outside is watched where the step makes another view of it") {
   const Tensor x = floats({1, 2});
   Tensor base = floats({1.5f, 2.5f});
