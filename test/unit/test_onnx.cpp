@@ -182,6 +182,11 @@ TEST_CASE("Loop is unrolled, carries values on and collects those of each round"
   const auto out = model.run({Tensor::full({}, 2.0f)});
   CHECK(out[0].to_vector<float>() == Reals{8});
   CHECK(out[1].to_vector<float>() == Reals{2, 5, 10});
+  graph.initializers[0].integers = {0};
+  graph.outputs[1] = value("all", 1, {{0, ""}});
+  const auto none = ModelFile(test::model_of(graph)).load().run({Tensor::full({}, 2.0f)});
+  CHECK(none[0].to_vector<float>() == Reals{1});
+  CHECK(to_shape(none[1].shape()) == Shape{0});
 }
 
 TEST_CASE("functions of an ONNX file have names and attributes of their own") {

@@ -21,6 +21,20 @@ Tensors if_operator(Call& c) {
   return c.around().run(c.graph(truth_of(c, c[0]) ? "then_branch" : "else_branch"), {});
 }
 
+// What no round has collected, of the dtype and shape that the body says of it.
+Tensor nothing_of(Call& c, const ValueInfo& value) {
+  const auto dtype = dtype_of_type(value.type);
+  c.require(dtype && value.shape, "no round runs, and the body does not say what ", value.name,
+            " is: the shape of what it collects is not known");
+  Shape shape{0};
+  for (const Dimension& d : *value.shape) {
+    c.require(d.value >= 0, "no round runs, and a size of ", value.name,
+              ", which the loop collects, is not known");
+    shape.push_back(d.value);
+  }
+  return Tensor::zeros(shape, *dtype);
+}
+
 // The body takes the round, the condition and what is carried on, and gives the condition, what is
 // carried on and what is collected of each round.
 Tensors loop(Call& c) {
@@ -42,10 +56,9 @@ Tensors loop(Call& c) {
     for (size_t s = 0; s < carried; ++s) state[s] = out[s + 1];
     for (size_t s = 0; s < collected.size(); ++s) collected[s].push_back(out[s + 1 + carried]);
   }
-  for (const Tensors& values : collected) {
-    c.require(!values.empty(), "no round runs: the shape of what it collects is not known");
-    state.push_back(Tensor::stack(values));
-  }
+  for (size_t s = 0; s < collected.size(); ++s)
+    state.push_back(collected[s].empty() ? nothing_of(c, body.outputs[s + 1 + carried])
+                                         : Tensor::stack(collected[s]));
   return state;
 }
 
