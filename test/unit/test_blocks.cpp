@@ -153,7 +153,22 @@ std::vector<float> hard_values() {
   for (int i = 0; i < 64; ++i) values.push_back(i < 32 ? 0.0f : -0.0f);
   for (int i = 0; i < 32; ++i) values.push_back(static_cast<float>(i - 16) / 2);
   for (int i = 0; i < 32; ++i) values.push_back(i == 0 ? 127.0f : static_cast<float>(i) + 0.5f);
+  // Of groups that lie above zero, below it, and are all one number: whole blocks of 256.
+  for (int i = 0; i < 128; ++i)
+    values.push_back((i < 32   ? 2.0f
+                      : i < 64 ? -2.0f
+                               : 0.0f) +
+                     (i < 64   ? std::abs(normal(random))
+                      : i < 96 ? 0.75f
+                               : -0.75f));
   return values;
+}
+
+// "q4_0", "q4_K", "iq4_nl", "mxfp4"
+std::string ggml_name(std::string type) {
+  for (char& c : type)
+    if (c != 'K') c = to_lower(c);
+  return type;
 }
 
 // llama.cpp's own functions, where its library is at hand.
@@ -279,6 +294,27 @@ TEST_CASE("quantising loses at most half a step") {
   }
 }
 
+TEST_CASE("super-blocks keep as many digits as they have bits") {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(256 * 64);
+  for (float& x : values) x = normal(random);
+  for (const auto& [name, most] : {std::pair{"Q4_K", 0.073}, {"Q5_K", 0.037}, {"Q6_K", 0.018}}) {
+    CAPTURE(name);
+    for (int exponent : {0, -5, 6}) {
+      std::vector<float> scaled = values, out(values.size());
+      for (float& x : scaled) x = std::ldexp(x, exponent);
+      const StoredType& type = stored_type(name);
+      const auto bytes = encoded(type, scaled);
+      type.decode(bytes.data(), static_cast<int64_t>(out.size()), out.data());
+      double squares = 0;
+      for (size_t i = 0; i < out.size(); ++i)
+        squares += std::pow(std::ldexp(out[i] - scaled[i], -exponent), 2);
+      CHECK(std::sqrt(squares / static_cast<double>(out.size())) < most);
+    }
+  }
+}
+
 TEST_CASE("decoding and quantising give llama.cpp's bits") {
   void* library = ggml_library();
   if (library == nullptr) {
@@ -288,12 +324,9 @@ TEST_CASE("decoding and quantising give llama.cpp's bits") {
   std::mt19937 random(2);
   for (const char* name : kQuantised) {
     CAPTURE(name);
-    std::string symbol = name;  // "q4_0", "q4_K", "iq4_nl", "mxfp4"
-    for (char& c : symbol)
-      if (c != 'K') c = to_lower(c);
     using Decode = void (*)(const void*, float*, int64_t);
     const auto theirs =
-        reinterpret_cast<Decode>(dlsym(library, ("dequantize_row_" + symbol).c_str()));
+        reinterpret_cast<Decode>(dlsym(library, ("dequantize_row_" + ggml_name(name)).c_str()));
     REQUIRE(static_cast<bool>(theirs));
     const StoredType& type = stored_type(name);
     for (int round = 0; round < 2000; ++round) {
@@ -305,12 +338,13 @@ TEST_CASE("decoding and quantising give llama.cpp's bits") {
     }
   }
   const std::vector<float> values = hard_values();
-  for (const char* name : {"q4_0", "q8_0"}) {
+  for (const char* name : {"Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}) {
+    CAPTURE(name);
     using Encode = void (*)(const float*, void*, int64_t);
-    const auto theirs =
-        reinterpret_cast<Encode>(dlsym(library, cat("quantize_row_", name, "_ref").c_str()));
+    const auto theirs = reinterpret_cast<Encode>(
+        dlsym(library, ("quantize_row_" + ggml_name(name) + "_ref").c_str()));
     REQUIRE(static_cast<bool>(theirs));
-    const StoredType& type = stored_type(name[1] == '4' ? "Q4_0" : "Q8_0");
+    const StoredType& type = stored_type(name);
     const std::vector<std::byte> ours = encoded(type, values);
     std::vector<std::byte> expected(ours.size());
     theirs(values.data(), expected.data(), static_cast<int64_t>(values.size()));

@@ -26,5 +26,8 @@ void decode_f4(const std::byte* from, int64_t count, float* to);
 // Values have to be finite.
 void encode_q4_0(const float* from, int64_t count, std::byte* to);
 void encode_q8_0(const float* from, int64_t count, std::byte* to);
+void encode_q4_k(const float* from, int64_t count, std::byte* to);
+void encode_q5_k(const float* from, int64_t count, std::byte* to);
+void encode_q6_k(const float* from, int64_t count, std::byte* to);
 
 }  // namespace tiny::blocks
