@@ -156,19 +156,6 @@ class CpuStreams : protected CpuLoops {
   }
 
  private:
-  // A short range along which the only store puts elements between those of the vector, so that
-  // together they lie next to each other: pairs and quads of rows. -1 where there is none.
-  int range_between(int id) const {
-    if (!joins_stores(target_) || sink_->num_src != 1 || extent(range(id)) % lanes_) return -1;
-    const int64_t apart = stride(sink_->src(0), id);
-    if (apart != 2 && apart != 4) return -1;
-    for (Node u : ranges_)
-      if (kind(u) == RangeKind::Loop && extent(u) == apart &&
-          stride(sink_->src(0), range_id(u)) == 1)
-        return range_id(u);
-    return -1;
-  }
-
   // A row's elements of one fragment of columns are a part of a cache line: where the next
   // fragment's come behind them, a few fragments are stored at a time (on Emerald Rapids, 1024 x
   // 1024 bf16 to pairs of 16 columns on one core: 0.17 instead of 0.36 ms).
@@ -264,7 +251,11 @@ class CpuTuner : CpuStreams {
     const int64_t vectors = ceil_div(extent(v), lanes);
     choice_.is_gemm = u != nullptr;
     if (!u && slide(vid, lanes)) return;
-    if (!u) return vector_split(vid, lanes, static_cast<int>(best_unroll(vectors, 4)));
+    if (!u) {
+      const int64_t together = best_unroll(vectors, 4);
+      vector_split(vid, lanes, static_cast<int>(together));
+      return read_streams(vid, together);
+    }
     const int uid = range_id(u);
     const bool extends = is_legal(sink_, {OptKind::Extend, uid, 2, {}}, target_);
     RegisterTile t = register_tile(target_, extent(u), vectors, extends);
@@ -274,6 +265,29 @@ class CpuTuner : CpuStreams {
     for (Node r : ranges_)
       if (kind(r) == RangeKind::Unroll) innermost_ = range_id(r);
     rows(uid, t.rows, in_blocks ? vectors / t.vectors : 0);
+  }
+
+  // Where nothing along the vector serves several results, memory decides: several iterations of a
+  // loop that only this depends on run at a time, each of which reads a stream of its own
+  // (measurements.md: read_streams).
+  void read_streams(int vid, int64_t vectors) {
+    constexpr int64_t kStreams = 8, kPieces = 4;  // at a time; of a core's work
+    for (Node r : ranges_) {
+      const int id = range_id(r);
+      if (kind(r) != RangeKind::Loop || id == vid || has_length(sink_, r)) continue;
+      bool shares = false, streams = true;
+      for (const Access& a : accesses_) {
+        if (a.node->op != Op::Load || !contains(a.item, vid)) continue;
+        const int64_t step = stride(a.node, id);
+        if (stride(a.node, vid) == 0)
+          shares |= step == 0;
+        else
+          streams &= step != 0 && step != kIrregular;
+      }
+      if (!shares || !streams) continue;
+      const int64_t pieces = extent(r) / (kPieces * target_.cores);
+      return unroll_split(id, std::clamp<int64_t>(pieces, 1, kStreams / vectors));
+    }
   }
 
   // Windows that overlap from one row to the next: what they have in common is loaded once for

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "codegen/kernel/facts.h"
+#include "codegen/passes/passes.h"
 #include "tiny/rewrite/algebra.h"
 #include "tiny/rewrite/rewrite.h"
 
@@ -74,13 +75,28 @@ int Tuner::vector_lanes() const {
   return target_.vector_bytes / max_bytes;
 }
 
+int Tuner::range_between(int id) const {
+  if (!joins_stores(target_) || sink_->num_src != 1 || extent(range(id)) % lanes_) return -1;
+  const int64_t apart = stride(sink_->src(0), id);
+  if (apart != 2 && apart != 4) return -1;
+  for (Node u : ranges_)
+    if (kind(u) == RangeKind::Loop && extent(u) == apart && stride(sink_->src(0), range_id(u)) == 1)
+      return range_id(u);
+  return -1;
+}
+
 double Tuner::cost(const Access& a, Node r) const {
   const int64_t s = stride_in_block(a.node, r, lanes_);
   const double n = static_cast<double>(extent(r));
   const double used = n / (std::ceil(n / lanes_) * lanes_);
   const bool split_n =
       s == 2 && a.node->op == Op::Load && (a.node->num_src == 2 || loads_with_masks(target_));
-  const double per_vector = s == 0 ? 0.5 : std::abs(s) == 1 ? 1 : split_n ? 3 : lanes_ * 1.5;
+  const bool joined = a.node->op == Op::Store && range_between(range_id(r)) >= 0;
+  const double per_vector = s == 0             ? 0.5
+                            : std::abs(s) == 1 ? 1
+                            : joined           ? 2
+                            : split_n          ? 3
+                                               : lanes_ * 1.5;
   return a.count * per_vector / lanes_ / used;
 }
 

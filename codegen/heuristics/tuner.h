@@ -56,9 +56,14 @@ class Tuner {
   // computed in f32, and bytes are worth no vectors of 64 lanes.
   int vector_lanes() const;
 
+  // A short range along which the only store puts elements between those of vectors along `id`, so
+  // that together they lie next to each other: pairs and quads of rows. -1 where there is none.
+  int range_between(int id) const;
+
   // Vector instructions per element when `r` is the vector range: a whole vector is loaded at once
   // when the step is one, is one scalar load when there is no step, and is as many loads as lanes
-  // otherwise. Lanes that the extent cannot fill are lost.
+  // otherwise, but for vectors that are stored together. Lanes that the extent cannot fill are
+  // lost.
   double cost(const Access& a, Node r) const;
 
   // The ranges of an item's loops: also those that it closes and its value does not depend on.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "codegen/kernel/facts.h"
+#include "codegen/options/mma.h"
 #include "runtime/distributed/rank_watch.h"
 #include "runtime/fusion/fuse.h"
 #include "runtime/kernels/kernel.h"
@@ -284,6 +285,13 @@ Node uploaded(const Pieces& pieces, DType dtype, int64_t count, const std::strin
   return buffer_node(b);
 }
 
+// "": the default device; of a group the first member's.
+const Target& target_of(const std::string& device) {
+  const std::string name = device.empty() ? runtime_seam::default_device() : device;
+  const auto members = device_members(device_id(name));
+  return find_device(members.empty() ? name : device_name(members[0])).target();
+}
+
 }  // namespace
 
 namespace runtime_seam {
@@ -371,11 +379,11 @@ std::string default_device() {
   return canonical_device(name.empty() ? fastest_device() : name);
 }
 
-bool is_gpu(const std::string& device) {
-  const std::string name = device.empty() ? default_device() : device;
-  const auto members = device_members(device_id(name));
-  const std::string& first = members.empty() ? name : device_name(members[0]);
-  return find_device(first).target().kind == Target::Kind::Gpu;
+bool is_gpu(const std::string& device) { return target_of(device).kind == Target::Kind::Gpu; }
+
+bool has_tiles_of_halves(const std::string& device) {
+  const MmaUnit* unit = tile_unit(target_of(device), kBF16, kBF16);
+  return unit && unit->rows > 1;
 }
 
 std::weak_ptr<const void> memory_of(Node n) {

@@ -500,6 +500,8 @@ Node upload(const void* data, DType dtype, int64_t count, const std::string& dev
 void download(Node realized, void* out);
 std::string default_device();
 bool is_gpu(const std::string& device);  // "": the default one; a group's: its first member
+// Whether it is a CPU with matrix units that multiply tiles of bf16.
+bool has_tiles_of_halves(const std::string& device);
 int shard_axis(Node n);                  // of a node on a group of devices
 // The memory that a node's values are in, the first piece's of several: it stays the same where
 // they are assigned to in place. Empty for values that are not computed.

@@ -7,6 +7,7 @@ namespace tiny {
 namespace {
 
 constexpr int64_t kRows = 16, kUnit = 32, kWords = 8;  // of a panel; elements, words of a unit
+constexpr int64_t kManyRows = 48;                      // of x; see measurements.md
 
 // Bytes of x with what belongs to them, for all blocks and units of its rows.
 struct ByteRows {
@@ -213,6 +214,37 @@ Tensor QuantizedWeight::byte_product(const Tensor& x) const {
   return sum.flatten(1).narrow(1, 0, out_);
 }
 
+// Of both rounded to bf16, added up in f32. All that an element's place is made of stays an axis of
+// its own, so that the values are computed in whatever order tiles have. A word's number in a unit
+// is three bits, of which a plane's words have the low ones; by the others they are shifted.
+Tensor QuantizedWeight::half_product(const Tensor& x) const {
+  const auto rounded = [](const Tensor& t) { return t.to(kBF16).to(kF32); };
+  Tensor codes;  // (panels, blocks, units, 2, 2, 2, 4, 16)
+  for (const Plane& plane : packed_.planes) {
+    Shape shape(plane.words.shape().begin(), plane.words.shape().begin() + 3);
+    Tensor shifts = Tensor::arange(0, 32, 8, kI32).unsqueeze(-1);
+    for (int value = kWords / 2; value > 0; value /= 2) {
+      const bool is_shift = value >= plane.bits;
+      shape.push_back(is_shift ? 1 : 2);
+      Shape axis{1, 1, 1, 1, 1};
+      axis[shape.size() - 4] = 2;
+      if (is_shift) shifts = shifts + Tensor::arange(0, 2 * value, value, kI32).reshape(axis);
+    }
+    shape.insert(shape.end(), {1, kRows});
+    const Tensor part = (plane.words.reshape(shape) >> shifts) & ((1 << plane.bits) - 1);
+    codes = codes.defined() ? codes | (part << plane.shift) : part << plane.shift;
+  }
+  const auto of_groups = [](const Tensor& block, const Tensor& groups) {
+    const Tensor one = block.to(kF32).unflatten(3, {1, 1, 1, 1});
+    return groups.defined() ? one * groups.to(kF32).unflatten(3, {-1, 1, 1, 1}) : one;
+  };
+  Tensor values = (codes + blocks_.lowest).to(kF32) * of_groups(packed_.scale, packed_.scales);
+  if (packed_.min.defined()) values = values - of_groups(packed_.min, packed_.mins);
+  const Tensor rows = x.reshape({-1, 1, values.size(1), values.size(2), 2, 2, 2, 4, 1});
+  const Tensor sum = (rounded(rows) * rounded(values)).sum(Dims{2, 3, 4, 5, 6, 7});
+  return sum.flatten(1).narrow(1, 0, out_);
+}
+
 Tensor QuantizedWeight::linear(const Tensor& x, const Tensor& bias) const {
   LabelScope label("linear");
   check(x.dtype().is_float() && x.rank() > 0 && x.size(-1) == in_, "QuantizedWeight: ", x.dtype(),
@@ -224,7 +256,10 @@ Tensor QuantizedWeight::linear(const Tensor& x, const Tensor& bias) const {
   }
   Shape shape = to_shape(x.shape());
   shape.back() = out_;
-  const Tensor y = byte_product(x.reshape({-1, in_})).reshape(shape).to(x.dtype());
+  const Tensor rows = x.reshape({-1, in_});
+  const bool halves = rows.size(0) >= kManyRows && runtime_seam::has_tiles_of_halves(x.device());
+  const Tensor sum = halves ? half_product(rows) : byte_product(rows);
+  const Tensor y = sum.reshape(shape).to(x.dtype());
   return bias.defined() ? y + bias : y;
 }
 

@@ -61,6 +61,7 @@ class QuantizedWeight {
   void pack();
   QuantizedBlocks unpacked(const Tensor* index) const;
   Tensor byte_product(const Tensor& x) const;
+  Tensor half_product(const Tensor& x) const;
 
   QuantizedBlocks blocks_;  // not computed; without tensors where they are packed
   Tensor bytes_;            // what the blocks are computed from, where it is one tensor
