@@ -12,7 +12,8 @@ namespace tiny {
 
 namespace {
 
-constexpr double kMaxOfCache = 8;  // times the L2 cache
+constexpr double kMaxOfCache = 8;        // times the L2 cache, of GPUs
+constexpr double kMinOfCache = 1.0 / 8;  // of CPUs, where asking for what is there costs little
 
 double elements(Node param) { return static_cast<double>(elements_of(param)); }
 
@@ -46,11 +47,13 @@ uint64_t streamed_by_loads(Node sink, const Target& target) {
     else if (a.node->op == Op::Store)
       written += elements(param) * param->dtype.size();
   }
+  const auto cache = static_cast<double>(target.l2_bytes);
+  const bool cpu = target.kind == Target::Kind::Cpu;
+  const double least = cpu ? kMinOfCache * cache : cache;
   uint64_t slots = 0;
   for (const auto& [param, count] : read) {
     const double bytes = elements(param) * param->dtype.size();
-    const auto cache = static_cast<double>(target.l2_bytes);
-    if (count <= 1.01 * elements(param) && bytes > cache && bytes < kMaxOfCache * cache &&
+    if (count <= 1.01 * elements(param) && bytes > least && (cpu || bytes < kMaxOfCache * cache) &&
         written < kLittle * bytes && slot_of(param) < 64)
       slots |= uint64_t{1} << slot_of(param);
   }
@@ -67,7 +70,6 @@ uint64_t streamed_by_copies(const MatrixTile& tile, const Target& target) {
 }  // namespace
 
 uint64_t streaming_inputs(Node before, Node after, const Target& target) {
-  if (target.kind == Target::Kind::Cpu) return 0;
   const std::vector<Node> tiles = all_of(after, Op::Matrix);
   if (!tiles.empty()) return streamed_by_copies(MatrixTile(tiles.back()), target);
   return streamed_by_loads(before, target) | streamed_by_loads(after, target);

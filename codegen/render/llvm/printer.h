@@ -79,6 +79,7 @@ class LlvmPrinter {
   std::string address(Node param, Str index, bool inbounds);
   std::string from_memory(DType t, Str v);
   std::string to_memory(DType t, Str v);
+  void prefetch(Node load);
   std::string load_one(Node param, DType t, Str index, int align);
   void store_one(Node param, DType t, Str bits, Str index, int align);
   std::string gather(Node n, Str index);

@@ -239,11 +239,27 @@ void LlvmPrinter::store_one(Node param, DType t, Str bits, Str index, int align)
   line(cat("store ", memory_type(t), " ", bits, ", ptr", space(param), " ", at, ", align ", align));
 }
 
+// Asks a CPU for what comes after what is read once, a good many iterations ahead: its own guesses
+// end with each page, and it makes few for many streams at a time (measurements.md: read_streams).
+void LlvmPrinter::prefetch(Node load) {
+  constexpr int kAhead = 2048;  // bytes
+  const Node param = load->src(0);
+  if (target_.kind != Target::Kind::Cpu || slot_of(param) >= 64 || ends_.empty() ||
+      !(program_.streaming >> slot_of(param) & 1))
+    return;
+  declarations_.insert("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)\n");
+  const std::string at = address(param, typed(load->src(1)), true);
+  const std::string ahead = define(cat("getelementptr i8, ptr ", at, ", i64 ", kAhead));
+  line(cat("call void @llvm.prefetch.p0(ptr ", ahead, ", i32 0, i32 3, i32 1)"));
+}
+
 std::string LlvmPrinter::load(Node n) {
   const Node param = n->src(0), index = n->src(1), gate = gate_of(n);
   const DType t = n->dtype;
-  if (t.lanes > 1 && index->dtype.lanes == 1)
+  if (t.lanes > 1 && index->dtype.lanes == 1) {
+    if (!gate) prefetch(n);
     return gate ? masked_load(n) : load_one(param, t, typed(index), alignment(index, t));
+  }
   // Element 0 exists: reading it instead of branching keeps the block whole.
   std::string at = value(index);
   if (gate)
