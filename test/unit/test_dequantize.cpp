@@ -10,7 +10,12 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/lower.h"
+#include "runtime/device/buffer.h"
+#include "runtime/realize/realize.h"
+#include "runtime/schedule/schedule.h"
 #include "test/error_of.h"
+#include "tiny/base/env.h"
 #include "tiny/models/files/quantized_weight.h"
 #include "tiny/tiny.h"
 
@@ -84,6 +89,11 @@ std::vector<float> in_bytes(std::vector<float> x) {
     if (scale == 0) continue;
     for (size_t i = begin; i < begin + 32; ++i) x[i] = std::nearbyint(x[i] / scale) * scale;
   }
+  return x;
+}
+
+std::vector<float> in_halves(std::vector<float> x) {
+  for (float& value : x) value = static_cast<float>(static_cast<BFloat16>(value));
   return x;
 }
 
@@ -177,6 +187,79 @@ TEST_CASE("products with quantised weights are those with their values") {
       CHECK(worst_error(rounded, x, w) < 2e-2);
     }
   }
+}
+
+TEST_CASE("many rows and values are rounded to halves where there are tiles of them") {
+  constexpr const char* kDevice = "CPU:71";
+  {
+    const EnvOverride units("CPU_UNITS", "plain amx-bf16"), cores("THREADS", "2");
+    find_device(kDevice);
+  }
+  const NoGrad no_grad;
+  for (const char* name : kTypes) {
+    if (!has_byte_products(name)) continue;
+    const Example w(name, 37, 2);
+    Example rounded = w;
+    rounded.values = in_halves(w.values);
+    const QuantizedWeight weight(w.stored.to(kDevice), w.type, QuantizedProduct::Bytes);
+    // 50 rows are too few for tiles beside 37 columns, and rounded all the same.
+    for (const int64_t rows : {47, 50, 70}) {
+      CAPTURE(name);
+      CAPTURE(rows);
+      const std::vector<float> x = waves(rows * w.in);
+      const Tensor y = weight.linear(Tensor::from(x, {rows, w.in}).to(kDevice));
+      REQUIRE(to_shape(y.shape()) == Shape{rows, w.out});
+      const bool halves = rows > 47;
+      const double error = worst_error(y.to_vector<float>(), halves ? in_halves(x) : in_bytes(x),
+                                       halves ? rounded : w);
+      CHECK(error < 1e-6);
+    }
+  }
+}
+
+TEST_CASE("values of a quantised weight are computed straight into tiles, by vectors of columns") {
+  const NoGrad no_grad;
+  constexpr const char* kDevice = "CPU:71";  // of the test above
+  const EnvOverride units("CPU_UNITS", "plain amx-bf16"), cores("THREADS", "2");
+  find_device(kDevice);
+  for (const char* name : {"Q4_0", "Q8_0", "Q4_K", "Q6_K"}) {
+    CAPTURE(name);
+    const Example w(name, 256, name[3] == 'K' ? 4 : 32);
+    const QuantizedWeight weight(w.stored.to(kDevice), w.type, QuantizedProduct::Bytes);
+    const int64_t rows = 64;
+    Jit product([&](const Tensor& x) { return weight.linear(x); });
+    const Tensor x = Tensor::from(waves(rows * w.in), {rows, w.in}).to(kDevice).realize();
+    for (int call = 0; call < 3; ++call) product(x).realize();
+    // Both operands as halves; values as floats would be four bytes each beside them.
+    CHECK(product.statistics().arena_bytes < 3 * w.out * w.in + 3 * rows * w.in);
+    CHECK(product.statistics().kernels == 3);
+  }
+}
+
+TEST_CASE("a vector's product with a quantised weight reads several streams, asked for ahead") {
+  const NoGrad no_grad;
+  Target target;
+  target.kind = Target::Kind::Cpu;
+  target.language = Target::Language::LlvmIr;
+  target.vector_bytes = 64;
+  target.cores = 2;
+  target.arch = "avx512vnni";
+  const auto kernel_of = [&](int64_t out) {
+    const Example w("Q4_0", out, 64);
+    const QuantizedWeight weight(w.stored, w.type, QuantizedProduct::Bytes);
+    const Tensor y = weight.linear(Tensor::from(waves(w.in), {1, w.in}));
+    const Node root = y.node();
+    const Normalized graph = normalize({&root, 1});
+    std::vector<int> devices;
+    for (Node b : graph.buffers) devices.push_back(b->device);
+    const auto plan = schedule(graph, devices, device_id("CPU"));
+    return lower(plan->steps.back().kernel.get(), "k", target);
+  };
+  const Lowered large = kernel_of(2048), small = kernel_of(64);
+  CHECK(has(to_text(large.options), "split r0 8, bind r3 unroll"));
+  CHECK(has(large.source.text, "llvm.prefetch"));
+  CHECK_FALSE(has(to_text(small.options), "unroll"));  // too little for two cores
+  CHECK_FALSE(has(small.source.text, "llvm.prefetch"));
 }
 
 TEST_CASE("gradients pass through quantised weights to what is multiplied") {
